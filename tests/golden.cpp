@@ -42,7 +42,7 @@ void write(const fs::path& path, const std::string& text) {
 
 void compare(const fs::path& path, std::string_view text) {
   std::string got(text);
-  if (got.empty() || got.back() != '\n') got += '\n'; // a text file ends its last line
+  if (got.empty() || got.back() != '\n') got += '\n';  // a text file ends its last line
   const bool known = fs::exists(path);
   const std::string expected = known ? read(path) : "";
   if (known && expected == got) {
@@ -60,7 +60,7 @@ void compare(const fs::path& path, std::string_view text) {
              << diff(expected, got) << "if the new text (+) is right: ./dev approve, and review the diff");
 }
 
-} // namespace
+}  // namespace
 
 // The longest common subsequence over lines: quadratic, and goldens are pages.
 std::string diff(std::string_view expected, std::string_view got) {
@@ -91,4 +91,4 @@ void golden_error(std::string_view code, std::string_view text) {
   compare(fs::path(ATTUNE_TESTS) / "errors" / (std::string(code) + ".txt"), text);
 }
 
-} // namespace attune::tests
+}  // namespace attune::tests

@@ -16,4 +16,4 @@ void golden_error(std::string_view code, std::string_view text);
 /// The lines of two texts side by side as a diff: "  same", "- expected", "+ got".
 std::string diff(std::string_view expected, std::string_view got);
 
-} // namespace attune::tests
+}  // namespace attune::tests
