@@ -3,6 +3,7 @@
 
 #include "attune/attention.h"
 #include "compiler/check.h"
+#include "ir/eval.h"
 
 namespace attune::runtime {
 
