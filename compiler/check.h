@@ -1,7 +1,7 @@
 // compiler/check.h — refuse with an Error: what a Mod may be once, what a call may be once per shape
 #pragma once
 
-#include "attune/attention.h"
+#include <attune/attention.h>
 #include "compiler/trace.h"
 
 namespace attune::compiler {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "attune/tensor.h"
+#include <attune/tensor.h>
 #include "ir/range.h"
 #include "ir/verify.h"
 

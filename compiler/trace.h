@@ -1,7 +1,7 @@
 // compiler/trace.h — run the user's lambdas on symbolic coordinates
 #pragma once
 
-#include "attune/attention.h"
+#include <attune/attention.h>
 #include "compiler/mod.h"
 
 namespace attune::compiler {

@@ -10,7 +10,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "attune/error.h"
+#include <attune/error.h>
 
 namespace attune::ir {
 namespace {

@@ -4,7 +4,7 @@
 #include <array>
 #include <cstdint>
 
-#include "attune/tensor.h"
+#include <attune/tensor.h>
 
 namespace attune::runtime {
 
