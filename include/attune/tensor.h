@@ -101,9 +101,7 @@ struct Tensor {
 };
 
 namespace detail {
-Value<float> read_float(const Tensor&, const std::string& name, std::span<const Int> index, Line);
-Value<int> read_int(const Tensor&, const std::string& name, std::span<const Int> index, Line);
-Value<bool> read_bool(const Tensor&, const std::string& name, std::span<const Int> index, Line);
+Handle read(const Tensor&, const std::string& name, std::span<const Handle> index, Line);
 std::shared_ptr<void> allocate(const Device&, DType, std::span<const std::int64_t> shape);
 void require_seen_as(const Tensor&, const std::string& name, char seen, Line);
 }  // namespace detail
@@ -120,13 +118,13 @@ class Capture {
     detail::require_seen_as(tensor_, name_, std::is_same_v<T, float> ? 'f' : std::is_same_v<T, int> ? 'i' : 'b', at);
   }
 
-  Read operator[](Rhs<int> i) const { return read(std::array{i.value}, i.at); }
-  Read operator()(Line at = Line::here()) const { return read({}, at); }
-  Read operator()(Int i, Line at = Line::here()) const { return read(std::array{i}, at); }
-  Read operator()(Int i, Int j, Line at = Line::here()) const { return read(std::array{i, j}, at); }
-  Read operator()(Int i, Int j, Int k, Line at = Line::here()) const { return read(std::array{i, j, k}, at); }
+  Read operator[](Rhs<int> i) const { return read(i.at, i.value); }
+  Read operator()(Line at = Line::here()) const { return read(at); }
+  Read operator()(Int i, Line at = Line::here()) const { return read(at, i); }
+  Read operator()(Int i, Int j, Line at = Line::here()) const { return read(at, i, j); }
+  Read operator()(Int i, Int j, Int k, Line at = Line::here()) const { return read(at, i, j, k); }
   Read operator()(Int i, Int j, Int k, Int l, Line at = Line::here()) const {
-    return read(std::array{i, j, k, l}, at);
+    return read(at, i, j, k, l);
   }
 
   const Tensor& tensor() const { return tensor_; }
@@ -134,10 +132,10 @@ class Capture {
   const std::string& name() const { return name_; }
 
  private:
-  Read read(std::span<const Int> index, Line at) const {
-    if constexpr (std::is_same_v<T, float>) return detail::read_float(tensor_, name_, index, at);
-    if constexpr (std::is_same_v<T, int>) return detail::read_int(tensor_, name_, index, at);
-    if constexpr (std::is_same_v<T, bool>) return detail::read_bool(tensor_, name_, index, at);
+  template <class... I>
+  Read read(Line at, const I&... index) const {
+    const std::array<detail::Handle, sizeof...(I)> nodes{index.node()...};
+    return Read(detail::read(tensor_, name_, nodes, at));
   }
 
   Tensor tensor_;
