@@ -199,6 +199,8 @@ Expr sum(const Expr& variable, std::uint32_t count, const Expr& body, Written wr
   return make(Op::Sum, named->type, id << 16 | count, std::array{named}, std::move(written));
 }
 
+Expr substitute_bound(const Expr& body, std::uint32_t id, const Expr& by) { return rename(body, bound(id), by); }
+
 Expr field(Level level, std::uint32_t index, Type type) {
   return make(Op::Field, type, static_cast<std::uint32_t>(level) << 24 | index, {});
 }

@@ -39,7 +39,7 @@ struct Written {
   const char* file = nullptr;  ///< a literal's storage: __FILE__
   std::uint32_t line = 0;
   std::uint32_t begin = 0, end = 0;  ///< within text->body
-  std::shared_ptr<const Text> text;
+  std::shared_ptr<const Text> text{};
   explicit operator bool() const { return file || text; }
 };
 
@@ -97,6 +97,8 @@ Expr bound(std::uint32_t id);
 /// sum of body over variable = 0 .. count - 1.
 /// The binder is named 1 + the largest binder within `body`, so that names never capture and equal sums are equal.
 Expr sum(const Expr& variable, std::uint32_t count, const Expr& body, Written written = {});
+/// `body` with the free variable of binder `id` replaced. `by` must not mention binders of sums around the variable.
+Expr substitute_bound(const Expr& body, std::uint32_t id, const Expr& by);
 inline std::uint32_t sum_count(const Node& n) { return n.bits & 0xffff; }
 inline std::uint32_t sum_binder(const Node& n) { return n.bits >> 16; }
 
