@@ -386,7 +386,7 @@ class Simplifier {
     if (ir::sum_count(*e) == 0) return ir::zero(e->type);
     // A Float sum starts at +0: 0 + -0 is 0, so one Float term is not the sum.
     if (ir::sum_count(*e) == 1 && e->type == Type::I32)
-      return run(ir::substitute_bound(e->args[0], ir::sum_binder(*e), ir::integer(0)));
+      return run(ir::rename(e->args[0], ir::bound(ir::sum_binder(*e)), ir::integer(0)));
     return nullptr;
   }
 

@@ -65,39 +65,6 @@ Expr typed(Op op, std::span<const Expr> args, Written written) {
   return make(op, type, 0, args, std::move(written));
 }
 
-// `body` with the free occurrences of a bound variable replaced. Goes only where the variable is free, so an inner sum
-// that happens to use the same binder keeps its own.
-// The structure stays, and with it every binder.
-Expr rename(const Expr& body, const Expr& variable, const Expr& by) {
-  if (!(body->free & variable->free) || same(variable, by)) return body;
-  DigestMap<Expr> made{{variable->digest, by}};
-  std::vector<const Expr*> stack{&body};
-  while (!stack.empty()) {
-    const Expr& node = *stack.back();
-    if (made.contains(node->digest)) {
-      stack.pop_back();
-      continue;
-    }
-    std::array<Expr, max_args> args;
-    bool ready = true;
-    for (std::size_t i = 0; i < node->arity; ++i) {
-      const Expr& a = node->args[i];
-      if (!(a->free & variable->free)) {
-        args[i] = a;
-      } else if (const auto found = made.find(a->digest); found != made.end()) {
-        args[i] = found->second;
-      } else {
-        stack.push_back(&a);
-        ready = false;
-      }
-    }
-    if (!ready) continue;
-    made.emplace(node->digest, with_args(node, {args.data(), node->arity}));
-    stack.pop_back();
-  }
-  return made.at(body->digest);
-}
-
 }  // namespace
 
 std::string Digest::hex() const {
@@ -200,7 +167,39 @@ Expr sum(const Expr& variable, std::uint32_t count, const Expr& body, Written wr
   return make(Op::Sum, named->type, id << 16 | count, std::array{named}, std::move(written));
 }
 
-Expr substitute_bound(const Expr& body, std::uint32_t id, const Expr& by) { return rename(body, bound(id), by); }
+// Goes only where the variable is free, so an inner sum that happens to use the same binder keeps its own. The
+// structure stays, and with it every binder.
+Expr rename(const Expr& body, const Expr& variable, const Expr& by) {
+  if (!(body->free & variable->free) || same(variable, by)) return body;
+  DigestMap<Expr> made{{variable->digest, by}};
+  std::vector<const Expr*> stack{&body};
+  while (!stack.empty()) {
+    const Expr& node = *stack.back();
+    if (made.contains(node->digest)) {
+      stack.pop_back();
+      continue;
+    }
+    std::array<Expr, max_args> args;
+    bool ready = true;
+    for (std::size_t i = 0; i < node->arity; ++i) {
+      const Expr& a = node->args[i];
+      if (!(a->free & variable->free)) {
+        args[i] = a;
+      } else if (const auto found = made.find(a->digest); found != made.end()) {
+        args[i] = found->second;
+      } else {
+        stack.push_back(&a);
+        ready = false;
+      }
+    }
+    if (!ready) continue;
+    made.emplace(node->digest, with_args(node, {args.data(), node->arity}));
+    stack.pop_back();
+  }
+  return made.at(body->digest);
+}
+
+bool mentions(const Expr& body, const Expr& variable) { return rename(body, variable, zero(Type::I32)) != body; }
 
 Expr field(Level level, std::uint32_t index, Type type) {
   return make(Op::Field, type, static_cast<std::uint32_t>(level) << 24 | index, {});

@@ -97,8 +97,11 @@ Expr bound(std::uint32_t id);
 /// sum of body over variable = 0 .. count - 1.
 /// The binder is named 1 + the largest binder within `body`, so that names never capture and equal sums are equal.
 Expr sum(const Expr& variable, std::uint32_t count, const Expr& body, Written written = {});
-/// `body` with the free variable of binder `id` replaced by something without sums or bound variables of its own.
-Expr substitute_bound(const Expr& body, std::uint32_t id, const Expr& by);
+/// `body` with the free occurrences of a bound variable replaced by something without sums or bound variables of its
+/// own, or by another variable that no sum around an occurrence binds.
+Expr rename(const Expr& body, const Expr& variable, const Expr& by);
+/// Does the variable stand free in `body`?
+bool mentions(const Expr& body, const Expr& variable);
 inline std::uint32_t sum_count(const Node& n) { return n.bits & 0xffff; }
 inline std::uint32_t sum_binder(const Node& n) { return n.bits >> 16; }
 
