@@ -1,0 +1,44 @@
+// include/attune/error.h — what attune throws: Error when you can act, Bug when we must
+#pragma once
+
+#include <cstddef>
+#include <exception>
+#include <string>
+#include <string_view>
+
+namespace attune {
+
+/// Where a mistake was written: a file and line, or a piece of text with the span that is wrong.
+struct Place {
+  std::string name;       ///< a source file, an option such as --score, or a data file
+  int line = 0;           ///< 0: the name says it all
+  std::string text{};     ///< the expression, as the user wrote it or as attune prints it
+  std::size_t begin = 0;  ///< the wrong part of `text`, half open; empty: no caret
+  std::size_t end = 0;
+};
+
+/// A mistake the caller can mend. `code` is a stable slug and an anchor of docs/errors.md.
+struct Error : std::exception {
+  std::string code;
+  std::string problem;  ///< what is wrong, in the user's words
+  Place where;
+  std::string why;  ///< the facts that collide, with their numbers
+  std::string fix;  ///< what to do
+
+  Error(std::string code, std::string problem, Place where, std::string why, std::string fix);
+  const char* what() const noexcept override { return message_.c_str(); }
+
+ private:
+  std::string message_;
+};
+
+/// A mistake of ours. The message asks the reader to report it.
+struct Bug : std::exception {
+  explicit Bug(std::string_view what);
+  const char* what() const noexcept override { return message_.c_str(); }
+
+ private:
+  std::string message_;
+};
+
+}  // namespace attune

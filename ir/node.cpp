@@ -1,0 +1,295 @@
+// ir/node.cpp — making nodes, naming them, walking them without a stack
+#include "ir/node.h"
+
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <unordered_set>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <attune/error.h>
+
+namespace attune::ir {
+namespace {
+
+// Variables of sums under construction: bit 31 keeps them apart from canonical binders (1 .. max_binders).
+constexpr std::uint32_t fresh_bit = 0x80000000u;
+
+std::uint32_t saturating_add(std::uint32_t a, std::uint32_t b) {
+  const std::uint64_t sum = std::uint64_t{a} + b;
+  return sum > std::numeric_limits<std::uint32_t>::max() ? std::numeric_limits<std::uint32_t>::max()
+                                                         : static_cast<std::uint32_t>(sum);
+}
+
+Digest digest_of(const Node& n) {
+  std::array<std::uint64_t, 2 + 2 * max_args> words{};
+  words[0] = (std::uint64_t{n.bits} << 32) | (std::uint64_t{n.arity} << 16) |
+             (std::uint64_t{static_cast<std::uint8_t>(n.type)} << 8);
+  // The spelling, not the enumerator: a new row in ops.def must not rename every expression in a cache.
+  words[1] = XXH3_64bits(row(n.op).name.data(), row(n.op).name.size());
+  std::size_t used = 2;
+  for (const Expr& a : n.arguments()) {
+    words[used++] = a->digest.high;
+    words[used++] = a->digest.low;
+  }
+  const XXH128_hash_t h = XXH3_128bits(words.data(), used * sizeof words[0]);
+  return {h.high64, h.low64};
+}
+
+std::uint32_t own_uses(const Node& n) {
+  if (n.op == Op::Input) return bit(static_cast<Input>(n.bits));
+  if (n.op == Op::Random) return bit(Input::B) | bit(Input::H) | bit(Input::Q) | bit(Input::KV);
+  if (n.op != Op::Field) return 0;
+  switch (field_level(n)) {
+    case Level::Head: return bit(Input::B) | bit(Input::H);
+    case Level::Row: return bit(Input::B) | bit(Input::H) | bit(Input::Q);
+    case Level::Col: return bit(Input::B) | bit(Input::H) | bit(Input::KV);
+  }
+  return 0;
+}
+
+Expr typed(Op op, std::span<const Expr> args, Written written) {
+  const OpRow& r = row(op);
+  bool good = static_cast<int>(args.size()) == r.args && r.gives != Gives::Own;
+  const std::size_t first = op == Op::Where ? 1 : 0;
+  for (std::size_t i = 0; i < args.size() && good; ++i)
+    good = i < first ? args[i]->type == Type::Bool : takes(r.takes, args[i]->type) && args[i]->type == args[first]->type;
+  if (!good) throw Bug("an operation was made of arguments it does not take: " + std::string(r.name));
+  Type type = args.back()->type;
+  if (r.gives == Gives::Bool) type = Type::Bool;
+  if (r.gives == Gives::I32) type = Type::I32;
+  if (r.gives == Gives::F32) type = Type::F32;
+  return make(op, type, 0, args, std::move(written));
+}
+
+// `body` with the free occurrences of a bound variable replaced. Goes only where the variable is free, so an inner sum
+// that happens to use the same binder keeps its own.
+// The structure stays, and with it every binder.
+Expr rename(const Expr& body, const Expr& variable, const Expr& by) {
+  if (!(body->free & variable->free) || same(variable, by)) return body;
+  DigestMap<Expr> made{{variable->digest, by}};
+  std::vector<const Expr*> stack{&body};
+  while (!stack.empty()) {
+    const Expr& node = *stack.back();
+    if (made.contains(node->digest)) {
+      stack.pop_back();
+      continue;
+    }
+    std::array<Expr, max_args> args;
+    bool ready = true;
+    for (std::size_t i = 0; i < node->arity; ++i) {
+      const Expr& a = node->args[i];
+      if (!(a->free & variable->free)) {
+        args[i] = a;
+      } else if (const auto found = made.find(a->digest); found != made.end()) {
+        args[i] = found->second;
+      } else {
+        stack.push_back(&a);
+        ready = false;
+      }
+    }
+    if (!ready) continue;
+    made.emplace(node->digest, with_args(node, {args.data(), node->arity}));
+    stack.pop_back();
+  }
+  return made.at(body->digest);
+}
+
+}  // namespace
+
+std::string Digest::hex() const {
+  static constexpr char digits[] = "0123456789abcdef";
+  std::string text(32, '0');
+  for (int i = 0; i < 16; ++i) {
+    text[static_cast<std::size_t>(15 - i)] = digits[(high >> (4 * i)) & 15];
+    text[static_cast<std::size_t>(31 - i)] = digits[(low >> (4 * i)) & 15];
+  }
+  return text;
+}
+
+// A deep expression must not be freed by recursion: the outermost destructor on a thread drains what the inner ones
+// hand it. Shallow nodes take the plain way.
+Node::~Node() {
+  if (depth < 64) return;
+  thread_local std::vector<Expr>* pending = nullptr;
+  if (pending) {
+    for (Expr& a : args)
+      if (a) pending->push_back(std::move(a));
+    return;
+  }
+  std::vector<Expr> mine;
+  pending = &mine;
+  for (Expr& a : args)
+    if (a) mine.push_back(std::move(a));
+  while (!mine.empty()) {
+    Expr last = std::move(mine.back());
+    mine.pop_back();
+    last.reset();
+  }
+  pending = nullptr;
+}
+
+Expr make(Op op, Type type, std::uint32_t bits, std::span<const Expr> args, Written written) {
+  auto node = std::make_shared<Node>();
+  node->op = op;
+  node->type = type;
+  node->arity = static_cast<std::uint8_t>(args.size());
+  node->bits = bits;
+  for (std::size_t i = 0; i < args.size(); ++i) {
+    const Node& a = *args[i];
+    node->args[i] = args[i];
+    node->uses |= a.uses;
+    node->free |= a.free;
+    node->binder = std::max(node->binder, a.binder);
+    node->depth = std::max(node->depth, a.depth + 1);
+    node->size = saturating_add(node->size, a.size);
+    node->reads |= a.reads;
+    node->random |= a.random;
+  }
+  node->written = std::move(written);
+  node->uses |= own_uses(*node);
+  if (op == Op::Read) node->reads = true;
+  if (op == Op::Random) node->random = true;
+  if (op == Op::Bound) node->free |= bits & fresh_bit ? fresh_bit : 1u << (bits - 1);
+  if (op == Op::Sum) {
+    node->free &= ~(1u << (sum_binder(*node) - 1));
+    node->binder = std::max(node->binder, sum_binder(*node));
+  }
+  node->digest = digest_of(*node);
+  return node;
+}
+
+Expr op(Op o, Expr a, Written written) { return typed(o, std::array{std::move(a)}, std::move(written)); }
+Expr op(Op o, Expr a, Expr b, Written written) {
+  return typed(o, std::array{std::move(a), std::move(b)}, std::move(written));
+}
+Expr op(Op o, Expr a, Expr b, Expr c, Written written) {
+  return typed(o, std::array{std::move(a), std::move(b), std::move(c)}, std::move(written));
+}
+
+Expr boolean(bool value, Written written) { return make(Op::Literal, Type::Bool, value ? 1 : 0, {}, std::move(written)); }
+Expr integer(std::int32_t value, Written written) {
+  return make(Op::Literal, Type::I32, static_cast<std::uint32_t>(value), {}, std::move(written));
+}
+Expr real(float value, Written written) {
+  const std::uint32_t bits = std::isnan(value) ? 0x7fc00000u : std::bit_cast<std::uint32_t>(value);
+  return make(Op::Literal, Type::F32, bits, {}, std::move(written));
+}
+Expr zero(Type type) { return make(Op::Literal, type, 0, {}); }
+Expr input(Input which, Written written) {
+  return make(Op::Input, type_of(which), static_cast<std::uint32_t>(which), {}, std::move(written));
+}
+Expr param(std::uint32_t slot, Type type, Written written) { return make(Op::Param, type, slot, {}, std::move(written)); }
+Expr read(std::uint32_t slot, Type type, std::span<const Expr> indices, Written written) {
+  return make(Op::Read, type, slot, indices, std::move(written));
+}
+
+Expr fresh_bound(Written written) {
+  static std::atomic<std::uint32_t> next{0};
+  return make(Op::Bound, Type::I32, fresh_bit | (next.fetch_add(1) & 0x7fffffffu), {}, std::move(written));
+}
+Expr bound(std::uint32_t id) { return make(Op::Bound, Type::I32, id, {}); }
+
+Expr sum(const Expr& variable, std::uint32_t count, const Expr& body, Written written) {
+  const std::uint32_t id = body->binder + 1;
+  if (id > max_binders || count > max_sum_count) throw Bug("a sum beyond its limits reached the IR");
+  const Expr named = rename(body, variable, bound(id));
+  return make(Op::Sum, named->type, id << 16 | count, std::array{named}, std::move(written));
+}
+
+Expr substitute_bound(const Expr& body, std::uint32_t id, const Expr& by) { return rename(body, bound(id), by); }
+
+Expr field(Level level, std::uint32_t index, Type type) {
+  return make(Op::Field, type, static_cast<std::uint32_t>(level) << 24 | index, {});
+}
+
+bool is_literal(const Expr& e) { return e->op == Op::Literal; }
+bool is_literal(const Expr& e, double value) { return is_literal(e) && literal_value(*e) == value; }
+
+double literal_value(const Node& n) {
+  switch (n.type) {
+    case Type::Bool: return n.bits;
+    case Type::I32: return static_cast<std::int32_t>(n.bits);
+    case Type::F32: return std::bit_cast<float>(n.bits);
+  }
+  return 0;
+}
+
+Expr literal(Type type, double value, Written written) {
+  switch (type) {
+    case Type::Bool: return boolean(value != 0, std::move(written));
+    case Type::I32: return integer(static_cast<std::int32_t>(value), std::move(written));
+    case Type::F32: return real(static_cast<float>(value), std::move(written));
+  }
+  return {};
+}
+
+std::vector<Expr> in_order(std::span<const Expr> roots, SumBodies bodies) {
+  struct Visit {
+    const Expr* node;
+    std::uint8_t next;
+  };
+  std::vector<Expr> order;
+  std::vector<Visit> stack;
+  std::unordered_set<Digest, DigestHash> seen;
+  for (const Expr& root : roots) {
+    if (!root || !seen.insert(root->digest).second) continue;
+    stack.push_back({&root, 0});
+    while (!stack.empty()) {
+      Visit& top = stack.back();
+      const Node& n = **top.node;
+      if (top.next == n.arity || (n.op == Op::Sum && bodies == SumBodies::Skip)) {
+        order.push_back(*top.node);
+        stack.pop_back();
+        continue;
+      }
+      const Expr& child = n.args[top.next++];
+      if (seen.insert(child->digest).second) stack.push_back({&child, 0});
+    }
+  }
+  return order;
+}
+
+std::vector<Expr> in_order(const Expr& root) { return in_order(std::span(&root, 1)); }
+
+std::size_t count(const Expr& root) { return in_order(root).size(); }
+
+Expr with_args(const Expr& node, std::span<const Expr> args) {
+  bool changed = false;
+  for (std::size_t i = 0; i < args.size(); ++i) changed |= args[i] != node->args[i];
+  return changed ? make(node->op, node->type, node->bits, args, node->written) : node;
+}
+
+// Sums are opened: their variable becomes a fresh one while the body is rebuilt. A body that gains or loses sums gets
+// another binder afterwards, and must not capture the variable of a sum around it. Recursion is as deep as sums nest.
+Expr rebuild(const Expr& root, const Replace& replace) {
+  DigestMap<Expr> made;
+  for (const Expr& node : in_order(std::span(&root, 1), SumBodies::Skip)) {
+    Expr now = node;
+    if (node->op == Op::Sum) {
+      const Expr variable = fresh_bound();
+      const Expr body = rename(node->args[0], bound(sum_binder(*node)), variable);
+      const Expr rebuilt = rebuild(body, replace);
+      if (rebuilt != body) now = sum(variable, sum_count(*node), rebuilt, node->written);
+    }
+    std::array<Expr, max_args> args;
+    for (std::size_t i = 0; i < now->arity; ++i)
+      args[i] = now->op == Op::Sum ? now->args[i] : made.at(now->args[i]->digest);
+    const std::span<const Expr> fresh(args.data(), now->arity);
+    Expr next = replace(now, fresh);
+    made.emplace(node->digest, next ? std::move(next) : with_args(now, fresh));
+  }
+  return made.at(root->digest);
+}
+
+Expr substitute(const Expr& root, const DigestMap<Expr>& by) {
+  return rebuild(root, [&](const Expr& node, std::span<const Expr>) -> Expr {
+    const auto found = by.find(node->digest);
+    return found == by.end() ? nullptr : found->second;
+  });
+}
+
+}  // namespace attune::ir

@@ -1,0 +1,65 @@
+// ir/op.h — enum Op and the look-ups made from ops.def
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace attune::ir {
+
+enum class Type : std::uint8_t { Bool, I32, F32 };
+
+enum class Op : std::uint8_t {
+#define ATTUNE_OP(name, spelling, bind, args, takes, gives) name,
+#include "ir/ops.def"
+#undef ATTUNE_OP
+};
+
+enum class Takes : std::uint8_t { None, Bool, Int, Float, Num, Any };
+enum class Gives : std::uint8_t { Bool, I32, F32, Arg, Own };
+
+/// One row of ops.def.
+struct OpRow {
+  std::string_view name, spelling;
+  int bind, args;
+  Takes takes;
+  Gives gives;
+};
+
+inline constexpr std::array op_rows{
+#define ATTUNE_OP(name, spelling, bind, args, takes, gives) \
+  OpRow{#name, spelling, bind, args, Takes::takes, Gives::gives},
+#include "ir/ops.def"
+#undef ATTUNE_OP
+};
+
+constexpr const OpRow& row(Op op) { return op_rows[static_cast<std::size_t>(op)]; }
+
+constexpr bool takes(Takes takes, Type type) {
+  switch (takes) {
+    case Takes::None: return false;
+    case Takes::Bool: return type == Type::Bool;
+    case Takes::Int: return type == Type::I32;
+    case Takes::Float: return type == Type::F32;
+    case Takes::Num: return type != Type::Bool;
+    case Takes::Any: return true;
+  }
+  return false;
+}
+
+/// The op written `name(…)` with this name, if there is one.
+std::optional<Op> op_named(std::string_view name);
+
+/// "Bool", "Int" or "Float": the words of the language.
+std::string_view name_of(Type type);
+
+/// What an expression may read besides literals. `Origin` is an engine's, never the user's: see compiler/fold.h.
+enum class Input : std::uint8_t { S, P, B, H, Q, KV, QLen, KVLen, Origin };
+inline constexpr int input_count = 9;
+inline constexpr std::array<std::string_view, input_count> input_names{"s",  "p",     "b",      "h",     "q",
+                                                                       "kv", "q_len", "kv_len", "origin"};
+constexpr std::uint32_t bit(Input input) { return 1u << static_cast<unsigned>(input); }
+constexpr Type type_of(Input input) { return input == Input::S || input == Input::P ? Type::F32 : Type::I32; }
+
+}  // namespace attune::ir

@@ -1,0 +1,35 @@
+// ir/parse.h — text to Expr; mistakes are Errors with a caret under the user's text
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "ir/verify.h"
+
+namespace attune::ir {
+
+/// What names mean, and what the text is for.
+struct Scope {
+  std::string name = "expression";   ///< what the text is called in an Error: --score
+  std::uint32_t inputs = ~0u;        ///< bit(Input) of every input that may be read
+  std::optional<Type> expected;      ///< an Int widens to Float; anything else is an Error
+  const Signature* signature = nullptr;
+  std::map<std::string, Expr, std::less<>> lets;  ///< names of expressions: --let, or the letters of a rule
+};
+
+inline constexpr std::size_t max_text = std::size_t{1} << 20;  ///< bytes
+inline constexpr std::size_t max_nodes = 200'000;              ///< nodes a text may make
+inline constexpr int max_nesting = 1200;                       ///< brackets, prefixes and arguments within each other
+
+Expr parse(std::string_view text, const Scope& scope);
+
+/// Is this a name the language uses itself (a variable, a function, a word)? Captures, parameters and lets may not.
+bool is_reserved(std::string_view name);
+/// Is this spelled like a name: a letter or _, then letters, digits, _?
+bool is_name(std::string_view text);
+/// The candidate that differs least from a mistyped name, if one is near enough.
+std::optional<std::string> nearest(std::string_view name, std::span<const std::string> candidates);
+
+}  // namespace attune::ir

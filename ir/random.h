@@ -1,0 +1,17 @@
+// ir/random.h — the random numbers every engine shares: Philox 4x32-10 of a seed and four coordinates
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace attune::ir {
+
+/// One block of Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011).
+std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter, std::array<std::uint32_t, 2> key);
+
+/// random(seed) of the language, in [0, 1) with 24 bits, the same on every engine:
+///   counter = {kv >> 2, q, head, batch}, key = {seed, 0}, the word kv & 3 of the block, its top 24 bits times 2^-24.
+/// Four neighbouring kv share one block, so a vector or a fragment pays a quarter of a block an element.
+float random(std::int32_t seed, std::int32_t batch, std::int32_t head, std::int32_t q, std::int32_t kv);
+
+}  // namespace attune::ir
