@@ -29,9 +29,9 @@ struct Columns {
     for (std::size_t at = 0; at < line.size();) {
       const auto [value, bytes] = ir::first_code_point(line.substr(at));
       starts.push_back(at);
-      shown.push_back(value == '\t' || value == '\n'      ? " "
-                      : obeyed_by_terminals(value) ? "\xef\xbf\xbd"
-                                                   : line.substr(at, bytes));
+      shown.push_back(value == '\t' || value == '\n' ? " "
+                      : obeyed_by_terminals(value)   ? "\xef\xbf\xbd"
+                                                     : line.substr(at, bytes));
       at += bytes;
     }
   }

@@ -243,7 +243,8 @@ void Lexer::refuse_number(std::string_view written) const {
     why = "a leading 0 means base 8 in C++, and base 10 elsewhere";
     fix = "write " + digits.substr(first);
   } else if (suffix == "f" || suffix == "F" || suffix == "l" || suffix == "L" || suffix == "d") {
-    fix = "write " + digits + (whole_number ? ".0f" : "f") + (whole_number && suffix != "f" && suffix != "F" ? ", or " + digits + " for an Int" : "");
+    fix = "write " + digits + (whole_number ? ".0f" : "f") +
+          (whole_number && suffix != "f" && suffix != "F" ? ", or " + digits + " for an Int" : "");
   } else if (suffix == "u" || suffix == "U" || suffix == "ul" || suffix == "ull" || suffix == "ll" || suffix == "LL") {
     why = "an Int is an i32; nothing is unsigned or wider";
     fix = "write " + digits;

@@ -11,8 +11,8 @@
 namespace attune::ir {
 namespace {
 
-constexpr std::uint32_t small_text = 64;      // tree nodes; below this, repeating reads better than naming
-constexpr std::uint32_t worth_a_name = 8;     // tree nodes of a shared expression
+constexpr std::uint32_t small_text = 64;        // tree nodes; below this, repeating reads better than naming
+constexpr std::uint32_t worth_a_name = 8;       // tree nodes of a shared expression
 constexpr std::uint32_t deepest_nesting = 100;  // brackets within each other, before the innermost get a name
 constexpr int prefix_bind = 12;
 constexpr std::uint32_t fresh_bit = 0x80000000u;  // Node::free of the variable of a sum under construction
@@ -119,8 +119,8 @@ class Printer {
 
   std::pair<std::uint32_t, bool> enter(const Expr& e, std::uint32_t scope) {
     scope = home(*e, scope);
-    const auto [found, is_new] =
-        index_.try_emplace(EntryKey{e->digest, scope}, static_cast<std::uint32_t>(entries_.size()));
+    const auto [found, is_new] = index_.try_emplace(EntryKey{e->digest, scope},
+                                                    static_cast<std::uint32_t>(entries_.size()));
     if (is_new) {
       std::uint32_t inner = scope;
       if (e->op == Op::Sum) {
