@@ -68,7 +68,8 @@ Expr typed(Op op, std::span<const Expr> args, Written written) {
 // `body` with the free occurrences of a bound variable replaced. Goes only where the variable is free, so an inner sum
 // that happens to use the same binder keeps its own.
 Expr rename(const Expr& body, const Expr& variable, const Expr& by) {
-  if (!(body->free & variable->free)) return body;
+  // Without the second test a rename within k nested sums would rename every one of them to itself: 2^k steps.
+  if (!(body->free & variable->free) || variable->digest == by->digest) return body;
   DigestMap<Expr> made{{variable->digest, by}};
   std::vector<const Expr*> stack{&body};
   while (!stack.empty()) {
