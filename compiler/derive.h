@@ -7,6 +7,6 @@ namespace attune::compiler {
 
 /// Reverse mode. `by` is S for a score, P for a prob mod, nothing for a sink. The conventions of semantics.md hold;
 /// what a `where`, `min`, `max` or `clamp` did not take passes nothing, NaN included.
-Derivative derive(const ir::Expr& e, std::optional<ir::Input> by, const ir::Signature& signature);
+Derivative derive(const ir::Expr& e, std::optional<ir::Input> by);
 
 }  // namespace attune::compiler

@@ -5,12 +5,11 @@
 
 namespace attune::compiler {
 
-/// Where an expression may be evaluated at the earliest. Call: once per launch (literals, parameters, lengths of a
-/// dense batch aside); Head: per (batch, head); Element: per (q, kv).
-enum class Vary : std::uint8_t { Call, Head, Row, Col, Element };
+/// How often an expression has a new value: once per (batch, head) or less, per row, per column, per pair.
+enum class Vary : std::uint8_t { Head, Row, Col, Element };
 Vary varies(const ir::Expr& e);
 
-/// Splits score, mask and prob into fields per head, row and column, and what is left per element.
-Levels level(const ir::Expr& score, const ir::Expr& mask, const ir::Expr& prob);
+/// Splits expressions into fields per head, row and column, and what is left of each per element.
+Levels level(std::span<const ir::Expr> roots);
 
 }  // namespace attune::compiler

@@ -21,6 +21,10 @@ struct Steps {
   bool keep_text = false;
 };
 
+/// Positions stay below 2^30, so that q - kv, q + kv and their like never wrap. Longer sequences are refused.
+inline constexpr std::int64_t max_length = std::int64_t{1} << 30;
+ir::Bounds coordinate_bounds();
+
 /// The whole compiler. Throws Error for the user's mistakes.
 Traced lower(const Attention& attention, Steps* steps = nullptr);
 Mod lower(Mod mod, Steps* steps = nullptr);

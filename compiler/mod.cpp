@@ -23,8 +23,8 @@ ir::Type type_of(DType dtype) {
   return ir::Type::F32;
 }
 
-// exp2 of scores up to 64 apart, scaled by log2(e), stays within 2^93; 2^31 of them sum to less than f32's 2^127.
-bool Fold::bounded() const { return high - low <= 64; }
+// With scores at most 64 apart exp2 of log2(e) times their distance from the top is at least 2^-93: no row underflows.
+bool Fold::bounded() const { return range.hi - range.lo <= 64; }
 
 ir::Signature Mod::signature() const {
   ir::Signature signature;

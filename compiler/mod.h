@@ -41,25 +41,26 @@ struct Derivative {
 };
 
 /// What the softmax makes free, for engines to use. For real numbers,
-///   score == scale * s + bias + row    if affine.
+///   score == core + row,   and if affine   core == scale * s + bias.
 /// `row` depends on (b, h, q) alone: it cancels in the softmax, is added back to lse and the row's maximum, and is
 /// subtracted from a sink. Where it is -inf the row is empty; where it is +inf or NaN so are lse and o.
-/// If `origin` is used, bias and row hold for any value of it that stays the same along a row: an engine takes one
+/// If `origin` is used, the equation holds for any value of it that stays the same along a row: an engine takes one
 /// near its tile, so that slope * (kv - origin) stays small where slope * kv would lose the fraction.
-/// low and high bound every score (NaN aside); with both finite and near, no running maximum is needed.
 struct Fold {
+  ir::Expr core, row;  ///< row is the literal 0 when nothing cancels
   bool affine = false;
-  ir::Expr scale, bias, row;
-  double low = 0, high = 0;
-  bool bounded() const;  ///< high - low small enough for exp2 without a running maximum
+  ir::Expr scale, bias;  ///< null unless affine; neither uses s
+  ir::Interval range;    ///< of core
+  /// Near enough for exp2 without a running maximum: subtract range.hi instead.
+  bool bounded() const;
 };
 
-/// Values hoisted out of the loops: each list feeds the next as fields, and all feed the rewritten expressions.
+/// Values hoisted out of the loops. Fields of a level may be read by the levels after it and by what is left.
 struct Levels {
   std::vector<ir::Expr> head;  ///< once per (batch, head)
   std::vector<ir::Expr> row;   ///< once per q
   std::vector<ir::Expr> col;   ///< once per kv
-  ir::Expr score, mask, prob;  ///< what is left per element
+  std::vector<ir::Expr> left;  ///< the expressions themselves, per element
 };
 
 struct Mod {
@@ -72,7 +73,7 @@ struct Mod {
 
   Derivative dscore, dprob, dsink;
   Fold fold;
-  Levels levels;
+  Levels levels;  ///< of score, mask and prob, in this order
 
   ir::Signature signature() const;
   /// Of the expressions and the types of what they read: equal for equal kernels, whatever the data.

@@ -65,38 +65,6 @@ Expr typed(Op op, std::span<const Expr> args, Written written) {
   return make(op, type, 0, args, std::move(written));
 }
 
-// `body` with the free occurrences of a bound variable replaced. Goes only where the variable is free, so an inner sum
-// that happens to use the same binder keeps its own.
-Expr rename(const Expr& body, const Expr& variable, const Expr& by) {
-  if (!(body->free & variable->free)) return body;
-  DigestMap<Expr> made{{variable->digest, by}};
-  std::vector<const Expr*> stack{&body};
-  while (!stack.empty()) {
-    const Expr& node = *stack.back();
-    if (made.contains(node->digest)) {
-      stack.pop_back();
-      continue;
-    }
-    std::array<Expr, max_args> args;
-    bool ready = true;
-    for (std::size_t i = 0; i < node->arity; ++i) {
-      const Expr& a = node->args[i];
-      if (!(a->free & variable->free)) {
-        args[i] = a;
-      } else if (const auto found = made.find(a->digest); found != made.end()) {
-        args[i] = found->second;
-      } else {
-        stack.push_back(&a);
-        ready = false;
-      }
-    }
-    if (!ready) continue;
-    made.emplace(node->digest, with_args(node, {args.data(), node->arity}));
-    stack.pop_back();
-  }
-  return made.at(body->digest);
-}
-
 }  // namespace
 
 std::string Digest::hex() const {
@@ -199,6 +167,40 @@ Expr sum(const Expr& variable, std::uint32_t count, const Expr& body, Written wr
   return make(Op::Sum, named->type, id << 16 | count, std::array{named}, std::move(written));
 }
 
+// Goes only where the variable is free, so an inner sum that happens to use the same binder keeps its own. The
+// structure stays, and with it every binder.
+Expr rename(const Expr& body, const Expr& variable, const Expr& by) {
+  if (!(body->free & variable->free) || same(variable, by)) return body;
+  DigestMap<Expr> made{{variable->digest, by}};
+  std::vector<const Expr*> stack{&body};
+  while (!stack.empty()) {
+    const Expr& node = *stack.back();
+    if (made.contains(node->digest)) {
+      stack.pop_back();
+      continue;
+    }
+    std::array<Expr, max_args> args;
+    bool ready = true;
+    for (std::size_t i = 0; i < node->arity; ++i) {
+      const Expr& a = node->args[i];
+      if (!(a->free & variable->free)) {
+        args[i] = a;
+      } else if (const auto found = made.find(a->digest); found != made.end()) {
+        args[i] = found->second;
+      } else {
+        stack.push_back(&a);
+        ready = false;
+      }
+    }
+    if (!ready) continue;
+    made.emplace(node->digest, with_args(node, {args.data(), node->arity}));
+    stack.pop_back();
+  }
+  return made.at(body->digest);
+}
+
+bool mentions(const Expr& body, const Expr& variable) { return rename(body, variable, zero(Type::I32)) != body; }
+
 Expr field(Level level, std::uint32_t index, Type type) {
   return make(Op::Field, type, static_cast<std::uint32_t>(level) << 24 | index, {});
 }
@@ -224,7 +226,7 @@ Expr literal(Type type, double value, Written written) {
   return {};
 }
 
-std::vector<Expr> in_order(std::span<const Expr> roots) {
+std::vector<Expr> in_order(std::span<const Expr> roots, SumBodies bodies) {
   struct Visit {
     const Expr* node;
     std::uint8_t next;
@@ -238,7 +240,7 @@ std::vector<Expr> in_order(std::span<const Expr> roots) {
     while (!stack.empty()) {
       Visit& top = stack.back();
       const Node& n = **top.node;
-      if (top.next == n.arity) {
+      if (top.next == n.arity || (n.op == Op::Sum && bodies == SumBodies::Skip)) {
         order.push_back(*top.node);
         stack.pop_back();
         continue;
@@ -257,19 +259,27 @@ std::size_t count(const Expr& root) { return in_order(root).size(); }
 Expr with_args(const Expr& node, std::span<const Expr> args) {
   bool changed = false;
   for (std::size_t i = 0; i < args.size(); ++i) changed |= args[i] != node->args[i];
-  if (!changed) return node;
-  if (node->op == Op::Sum) return sum(bound(sum_binder(*node)), sum_count(*node), args[0], node->written);
-  return make(node->op, node->type, node->bits, args, node->written);
+  return changed ? make(node->op, node->type, node->bits, args, node->written) : node;
 }
 
+// Sums are opened: their variable becomes a fresh one while the body is rebuilt. A body that gains or loses sums gets
+// another binder afterwards, and must not capture the variable of a sum around it. Recursion is as deep as sums nest.
 Expr rebuild(const Expr& root, const Replace& replace) {
   DigestMap<Expr> made;
-  for (const Expr& node : in_order(root)) {
+  for (const Expr& node : in_order(std::span(&root, 1), SumBodies::Skip)) {
+    Expr now = node;
+    if (node->op == Op::Sum) {
+      const Expr variable = fresh_bound();
+      const Expr body = rename(node->args[0], bound(sum_binder(*node)), variable);
+      const Expr rebuilt = rebuild(body, replace);
+      if (rebuilt != body) now = sum(variable, sum_count(*node), rebuilt, node->written);
+    }
     std::array<Expr, max_args> args;
-    for (std::size_t i = 0; i < node->arity; ++i) args[i] = made.at(node->args[i]->digest);
-    const std::span<const Expr> now(args.data(), node->arity);
-    Expr next = replace(node, now);
-    made.emplace(node->digest, next ? std::move(next) : with_args(node, now));
+    for (std::size_t i = 0; i < now->arity; ++i)
+      args[i] = now->op == Op::Sum ? now->args[i] : made.at(now->args[i]->digest);
+    const std::span<const Expr> fresh(args.data(), now->arity);
+    Expr next = replace(now, fresh);
+    made.emplace(node->digest, next ? std::move(next) : with_args(now, fresh));
   }
   return made.at(root->digest);
 }

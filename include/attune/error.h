@@ -14,7 +14,7 @@ struct Place {
   int line = 0;           ///< 0: the name says it all
   std::string text{};     ///< the expression, as the user wrote it or as attune prints it
   std::size_t begin = 0;  ///< the wrong part of `text`, half open; empty: no caret
-  std::size_t end = 0;
+  std::size_t end = 0;    ///< one beyond the text: something is missing there
 };
 
 /// A mistake the caller can mend. `code` is a stable slug and an anchor of docs/errors.md.

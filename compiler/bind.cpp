@@ -1,0 +1,23 @@
+// compiler/bind.cpp — coordinates, lengths and parameters replaced in all expressions of a Mod at once
+#include "compiler/bind.h"
+
+#include <attune/error.h>
+
+namespace attune::compiler {
+
+Mod bind(Mod mod, const Binding& binding) {
+  ir::DigestMap<ir::Expr> by;
+  for (const auto& [which, value] : binding.inputs) {
+    if (value->type != ir::type_of(which)) throw Bug("an input is bound to a value of another type");
+    by.emplace(ir::input(which)->digest, value);
+  }
+  for (const auto& [slot, value] : binding.params) {
+    const ir::Type type = mod.params.at(slot).type;
+    by.emplace(ir::param(slot, type)->digest, ir::literal(type, value));
+  }
+  for (ir::Expr* root : {&mod.score, &mod.mask, &mod.prob, &mod.sink})
+    if (*root) *root = ir::substitute(*root, by);
+  return mod;
+}
+
+}  // namespace attune::compiler

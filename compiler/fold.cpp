@@ -1,0 +1,179 @@
+// compiler/fold.cpp — split a score into what cancels along a row, what is affine in s, and bounds for the rest
+#include "compiler/fold.h"
+
+#include "compiler/simplify.h"
+
+namespace attune::compiler {
+namespace {
+
+using ir::Expr, ir::Input, ir::Op;
+
+// A missing summand is null, so that no 0 is added for show.
+Expr add(const Expr& a, const Expr& b) { return a && b ? ir::op(Op::Add, a, b) : a ? a : b; }
+Expr neg(const Expr& a) { return a ? ir::op(Op::Neg, a) : nullptr; }
+Expr or_zero(const Expr& a) { return a ? a : ir::real(0); }
+
+bool varies_along_row(const Expr& e) { return (e->uses & (ir::bit(Input::S) | ir::bit(Input::KV))) != 0; }
+
+/// e == row + rest, for real numbers.
+struct Split {
+  Expr row, rest;
+};
+
+/// e == scale * s + bias, for real numbers; both null: not affine.
+struct Affine {
+  Expr scale, bias;
+  bool is = true;
+};
+
+class Folder {
+ public:
+  explicit Folder(const ir::Bounds& bounds) : range_(bounds) {}
+
+  Fold run(const Expr& score) {
+    Fold fold;
+    const Affine affine = affine_in_s(score);
+    fold.affine = affine.is && affine.scale;
+    const Split split = split_of(fold.affine ? or_zero(affine.bias) : score);
+    fold.row = tidy(or_zero(split.row));
+    if (fold.affine) {
+      fold.scale = tidy(affine.scale);
+      fold.bias = tidy(or_zero(split.rest));
+      const Expr scaled = ir::op(Op::Mul, fold.scale, ir::input(Input::S));
+      fold.core = tidy(split.rest ? add(scaled, fold.bias) : scaled);
+    } else {
+      fold.core = tidy(or_zero(split.rest));
+    }
+    fold.range = range_(fold.core);
+    return fold;
+  }
+
+ private:
+  Expr tidy(const Expr& e) { return simplify(e, range_.bounds()); }
+
+  Affine affine_in_s(const Expr& root) {
+    ir::DigestMap<Affine> known;
+    for (const Expr& e : ir::in_order(std::span(&root, 1), ir::SumBodies::Skip)) {
+      const auto of = [&](std::size_t i) { return known.at(e->args[i]->digest); };
+      known.emplace(e->digest, ir::uses(e, Input::S) ? affine_node(e, of) : Affine{nullptr, e});
+    }
+    return known.at(root->digest);
+  }
+
+  template <class Of>
+  static Affine affine_node(const Expr& e, Of of) {
+    const Affine none{nullptr, nullptr, false};
+    if (e->op == Op::Input) return {ir::real(1), nullptr};
+    if (e->op == Op::Custom) return of(0);
+    if (e->op == Op::Neg) {
+      const Affine a = of(0);
+      return a.is ? Affine{neg(a.scale), neg(a.bias)} : none;
+    }
+    if (e->op == Op::Add || e->op == Op::Sub) {
+      const Affine a = of(0), b = of(1);
+      if (!a.is || !b.is) return none;
+      const bool minus = e->op == Op::Sub;
+      return {add(a.scale, minus ? neg(b.scale) : b.scale), add(a.bias, minus ? neg(b.bias) : b.bias)};
+    }
+    if (e->op == Op::Mul || e->op == Op::Div) {
+      // The s-free side scales the other; s in a divisor or in both factors is not affine.
+      const bool left = !ir::uses(e->args[1], Input::S);
+      if (!left && (e->op == Op::Div || ir::uses(e->args[0], Input::S))) return none;
+      const Affine a = of(left ? 0 : 1);
+      const Expr& by = e->args[left ? 1 : 0];
+      if (!a.is) return none;
+      return {a.scale ? ir::op(e->op, a.scale, by) : nullptr, a.bias ? ir::op(e->op, a.bias, by) : nullptr};
+    }
+    if (e->op == Op::Where && !ir::uses(e->args[0], Input::S)) {
+      // Only with one scale for both sides: 0 * s would let a NaN of the side not taken through.
+      const Affine a = of(1), b = of(2);
+      if (!a.is || !b.is || !a.scale || !b.scale || !ir::same(a.scale, b.scale)) return none;
+      return {a.scale, ir::op(Op::Where, e->args[0], or_zero(a.bias), or_zero(b.bias))};
+    }
+    return none;
+  }
+
+  Split split_of(const Expr& root) {
+    ir::DigestMap<Split> known;
+    for (const Expr& e : ir::in_order(std::span(&root, 1), ir::SumBodies::Skip)) {
+      if (e->type != ir::Type::F32) continue;
+      const auto of = [&](std::size_t i) { return known.at(e->args[i]->digest); };
+      known.emplace(e->digest, varies_along_row(e) ? split_node(e, of) : Split{e, nullptr});
+    }
+    return known.at(root->digest);
+  }
+
+  template <class Of>
+  Split split_node(const Expr& e, Of of) {
+    const Split whole{nullptr, e};
+    if (e->op == Op::F32) return e->args[0]->type == ir::Type::I32 ? split_positions(e) : whole;
+    if (e->op == Op::Neg) {
+      const Split a = of(0);
+      return a.row ? Split{neg(a.row), neg(a.rest)} : whole;
+    }
+    if (e->op == Op::Add || e->op == Op::Sub) {
+      const Split a = of(0), b = of(1);
+      if (!a.row && !b.row) return whole;
+      const bool minus = e->op == Op::Sub;
+      return {add(a.row, minus ? neg(b.row) : b.row), add(a.rest, minus ? neg(b.rest) : b.rest)};
+    }
+    if (e->op == Op::Mul || e->op == Op::Div) {
+      const bool left = !varies_along_row(e->args[1]);
+      if (!left && (e->op == Op::Div || varies_along_row(e->args[0]))) return whole;
+      const Split a = of(left ? 0 : 1);
+      const Expr& by = e->args[left ? 1 : 0];
+      if (!a.row) return whole;
+      return {ir::op(e->op, a.row, by), a.rest ? ir::op(e->op, a.rest, by) : nullptr};
+    }
+    if (e->op == Op::Where && !varies_along_row(e->args[0])) {
+      const Split a = of(1), b = of(2);
+      if (!a.row && !b.row) return whole;
+      const auto choice = [&](const Expr& x, const Expr& y) -> Expr {
+        return x || y ? ir::op(Op::Where, e->args[0], or_zero(x), or_zero(y)) : nullptr;
+      };
+      return {choice(a.row, b.row), choice(a.rest, b.rest)};
+    }
+    return whole;
+  }
+
+  /// f32(kv - q + c) == f32(kv - origin) - f32(q - origin - c), if no addition wraps.
+  Split split_positions(const Expr& e) {
+    const Split whole{nullptr, e};
+    Expr along, across;  // of kv, and of the rest
+    std::vector<std::pair<Expr, bool>> terms{{e->args[0], false}};
+    while (!terms.empty()) {
+      const auto [term, minus] = terms.back();
+      terms.pop_back();
+      if (!varies_along_row(term) || (term->op != Op::Add && term->op != Op::Sub)) {
+        if (varies_along_row(term) && ir::uses(term, Input::Q)) return whole;
+        Expr& to = varies_along_row(term) ? along : across;
+        to = to ? ir::op(minus ? Op::Sub : Op::Add, to, term) : minus ? ir::op(Op::Neg, term) : term;
+        continue;
+      }
+      if (wraps(term)) return whole;
+      terms.emplace_back(term->args[1], minus != (term->op == Op::Sub));
+      terms.emplace_back(term->args[0], minus);
+    }
+    if (!across || !ir::uses(across, Input::Q)) return whole;
+    const Expr origin = ir::input(Input::Origin);
+    // The origin is a position: it follows the sign of the key's.
+    const bool falls = along->op == Op::Neg;
+    const Op to_key = falls ? Op::Add : Op::Sub, to_query = falls ? Op::Sub : Op::Add;
+    return {ir::op(Op::F32, ir::op(to_query, across, origin)), ir::op(Op::F32, ir::op(to_key, along, origin))};
+  }
+
+  bool wraps(const Expr& sum) {
+    const ir::Interval a = range_(sum->args[0]), b = range_(sum->args[1]);
+    const double low = sum->op == Op::Add ? a.lo + b.lo : a.lo - b.hi;
+    const double high = sum->op == Op::Add ? a.hi + b.hi : a.hi - b.lo;
+    return low < -0x1p31 || high > 0x1p31 - 1;
+  }
+
+  ir::Ranger range_;
+};
+
+}  // namespace
+
+Fold fold(const ir::Expr& score, const ir::Bounds& bounds) { return Folder(bounds).run(score); }
+
+}  // namespace attune::compiler

@@ -1,0 +1,88 @@
+// compiler/lower.cpp — the whole compiler, in order
+#include "compiler/lower.h"
+
+#include <array>
+#include <optional>
+
+#include <attune/error.h>
+
+#include "compiler/check.h"
+#include "compiler/derive.h"
+#include "compiler/fold.h"
+#include "compiler/level.h"
+
+namespace attune::compiler {
+namespace {
+
+class Spine {
+ public:
+  Spine(Mod& mod, Steps* steps) : mod_(mod), steps_(steps) {}
+
+  template <class F>
+  void operator()(const char* name, F step) {
+    const ir::Digest before = mod_.digest();
+    const auto start = std::chrono::steady_clock::now();
+    step();
+    const auto took = std::chrono::steady_clock::now() - start;
+#ifndef NDEBUG
+    for (const ir::Expr& root : {mod_.score, mod_.mask, mod_.prob, mod_.sink})
+      if (const auto broken = root ? ir::verify(root, mod_.signature()) : std::nullopt)
+        throw Bug(std::string("after ") + name + " an expression is broken: " + *broken);
+#endif
+    if (!steps_) return;
+    const bool changed = steps_->steps.empty() || mod_.digest() != before;
+    steps_->steps.push_back({name, changed && steps_->keep_text ? mod_.text() : "", took});
+  }
+
+ private:
+  Mod& mod_;
+  Steps* steps_;
+};
+
+}  // namespace
+
+ir::Bounds coordinate_bounds() {
+  ir::Bounds bounds;
+  for (const ir::Input which : {ir::Input::B, ir::Input::H, ir::Input::Q, ir::Input::KV})
+    bounds[which] = {0, static_cast<double>(max_length - 1)};
+  for (const ir::Input which : {ir::Input::QLen, ir::Input::KVLen})
+    bounds[which] = {0, static_cast<double>(max_length)};
+  return bounds;
+}
+
+Mod lower(Mod mod, Steps* steps) {
+  Spine step(mod, steps);
+  const ir::Bounds bounds = coordinate_bounds();
+  std::vector<Rewrite>* log = steps ? &steps->rewrites : nullptr;
+  const auto tidy = [&](ir::Expr& e) {
+    if (e) e = simplify(e, bounds, log);
+  };
+  step("check", [&] { check(mod); });  // throws the user's mistakes; nothing after this may
+  step("simplify", [&] {
+    for (ir::Expr* root : {&mod.score, &mod.mask, &mod.prob, &mod.sink}) tidy(*root);
+  });
+  step("derive", [&] {
+    mod.dscore = derive(mod.score, ir::Input::S);
+    mod.dprob = derive(mod.prob, ir::Input::P);
+    if (mod.sink) mod.dsink = derive(mod.sink, std::nullopt);
+    log = nullptr;  // what the derivative is tidied by is no news about what the user wrote
+    for (Derivative* d : {&mod.dscore, &mod.dprob, &mod.dsink}) {
+      tidy(d->by);
+      for (Scatter& s : d->captures) tidy(s.value);
+    }
+  });
+  step("fold", [&] { mod.fold = fold(mod.score, bounds); });
+  step("level", [&] { mod.levels = level(std::array{mod.score, mod.mask, mod.prob}); });
+  return mod;
+}
+
+Traced lower(const Attention& attention, Steps* steps) {
+  const auto start = std::chrono::steady_clock::now();
+  Traced traced = trace(attention);
+  if (steps)
+    steps->steps.push_back({"trace", steps->keep_text ? traced.mod.text() : "", std::chrono::steady_clock::now() - start});
+  traced.mod = lower(std::move(traced.mod), steps);
+  return traced;
+}
+
+}  // namespace attune::compiler

@@ -1,0 +1,840 @@
+// ir/parse.cpp — text to Expr: the grammar, the types, and a sentence for each mistake
+#include "ir/parse.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "attune/error.h"
+#include "ir/lex.h"
+#include "ir/names.h"
+
+namespace attune::ir {
+namespace {
+
+// A part of the text and what it means. With its brackets, so [begin, end) may be wider than expr->written.
+struct Operand {
+  Expr expr;
+  std::uint32_t begin = 0, end = 0;
+  std::uint32_t middle = 0;  ///< a comparison without brackets: where its right side begins
+};
+
+struct Pending {
+  Operand left;
+  Token op;
+};
+
+// What a name of the signature, a let or a sum stands for.
+struct Meaning {
+  enum Kind : std::uint8_t { Value, Param, Capture, Variable } kind;
+  std::uint32_t slot = 0;
+  Expr value = nullptr;
+};
+
+bool compares(Op o) { return o >= Op::Eq && o <= Op::Ge; }
+
+std::string a(Type type) { return (type == Type::I32 ? "an " : "a ") + std::string(name_of(type)); }
+
+std::string counted(std::size_t n, std::string_view thing) {
+  return std::to_string(n) + " " + std::string(thing) + (n == 1 ? "" : "s");
+}
+
+std::string listed(std::span<const std::string> names) {
+  constexpr std::size_t most = 24;
+  std::string out;
+  for (std::size_t i = 0; i < std::min(names.size(), most); ++i) out += (i ? ", " : "") + names[i];
+  if (names.size() > most) out += " and " + std::to_string(names.size() - most) + " more";
+  return out;
+}
+
+// Body = { "let" name "=" Ternary ";" } Ternary
+// Ternary = Infix [ "?" Ternary ":" Ternary ];  Infix = Prefix { op Prefix };  Prefix = { "-" "+" "!" "~" } Primary
+// Primary = number | name | name "(" Ternary, … ")" | name "[" Ternary, … "]" | "sum" "(" name "," n "," Body ")"
+//         | "(" Ternary ")"
+// Chains are loops over stacks of our own; the machine's stack holds only nesting, which is bounded. Messages are made
+// in functions apart, so that the frames of those that nest stay small.
+class Parser {
+ public:
+  Parser(std::string_view text, const Scope& scope)
+      : scope_(scope), text_(std::make_shared<const Text>(Text{scope.name, std::string(text)})), lexer_(text_) {
+    for (const auto& [name, value] : scope.lets) names_.try_emplace(name, Meaning{Meaning::Value, 0, value});
+    if (scope.signature) {
+      const auto& [captures, params] = *scope.signature;
+      for (std::uint32_t i = 0; i < captures.size(); ++i)
+        names_.try_emplace(captures[i].name, Meaning{Meaning::Capture, i});
+      for (std::uint32_t i = 0; i < params.size(); ++i) names_.try_emplace(params[i].name, Meaning{Meaning::Param, i});
+    }
+  }
+
+  Expr whole() {
+    advance();
+    if (token_.kind == Tok::End) refuse_empty();
+    Operand made = body();
+    if (token_.kind != Tok::End) refuse_rest(nullptr);
+    return expected(std::move(made));
+  }
+
+ private:
+  // ---- tokens
+
+  void advance() {
+    last_ = token_;
+    token_ = lexer_.next();
+  }
+  std::string_view slice(std::size_t begin, std::size_t end) const {
+    return std::string_view(text_->body).substr(begin, end - begin);
+  }
+  std::string_view slice(const Operand& o) const { return slice(o.begin, o.end); }
+  bool is_word(std::string_view word) const { return token_.kind == Tok::Name && lexer_.slice(token_) == word; }
+  Written written(std::uint32_t begin, std::uint32_t end) const { return {nullptr, 0, begin, end, text_}; }
+
+  // How deep we are, for as long as it lives.
+  class Nest {
+   public:
+    explicit Nest(Parser& parser) : nesting_(parser.nesting_) {
+      if (++nesting_ > max_nesting) parser.refuse_depth();
+    }
+    ~Nest() { --nesting_; }
+    Nest(const Nest&) = delete;
+    Nest& operator=(const Nest&) = delete;
+
+   private:
+    int& nesting_;
+  };
+
+  // ---- grammar
+
+  Operand body() {
+    while (is_word("let")) let();
+    return ternary();
+  }
+
+  void let() {
+    advance();
+    const Token name = token_;
+    if (name.kind != Tok::Name) refuse_name("let");
+    check_new(name, "let");
+    advance();
+    if (token_.kind != Tok::Assign) refuse_let(name);
+    advance();
+    defining_ = lexer_.slice(name);
+    Operand value = ternary();
+    defining_ = {};
+    if (token_.kind != Tok::Semicolon) refuse_let_end(name);
+    advance();
+    declare(name, {Meaning::Value, 0, std::move(value.expr)});
+  }
+
+  Operand ternary() {
+    Operand condition = infix();
+    if (token_.kind != Tok::Question) return condition;
+    const Token question = token_;
+    const Nest nest(*this);
+    const std::size_t first = arguments_.size();
+    arguments_.push_back(std::move(condition));
+    advance();
+    arguments_.push_back(ternary());
+    if (token_.kind != Tok::Colon) refuse_rest(&question);
+    advance();
+    arguments_.push_back(ternary());
+    return apply(Op::Where, first, arguments_[first].begin, last_.end);
+  }
+
+  Operand infix() {
+    const std::size_t floor = pending_.size();
+    Operand right = prefix();
+    while (token_.kind == Tok::Infix) {
+      const int bind = row(token_.op).bind;
+      while (pending_.size() > floor && row(pending_.back().op.op).bind >= bind) right = combine(std::move(right));
+      pending_.push_back({std::move(right), token_});
+      advance();
+      right = prefix();
+    }
+    while (pending_.size() > floor) right = combine(std::move(right));
+    return right;
+  }
+
+  Operand combine(Operand right) {
+    const Token op = pending_.back().op;
+    const std::size_t first = arguments_.size();
+    const std::uint32_t begin = pending_.back().left.begin, middle = right.begin, end = right.end;
+    arguments_.push_back(std::move(pending_.back().left));
+    arguments_.push_back(std::move(right));
+    pending_.pop_back();
+    Operand made = apply(op.op, first, begin, end);
+    if (compares(op.op)) made.middle = middle;
+    return made;
+  }
+
+  Operand prefix() {
+    const Token sign = token_;
+    Op op = Op::Literal;
+    if (sign.kind == Tok::Not) op = Op::Not;
+    if (sign.kind == Tok::BitNot) op = Op::BitNot;
+    if (sign.kind == Tok::Infix && sign.op == Op::Sub) op = Op::Neg;
+    const bool plus = sign.kind == Tok::Infix && sign.op == Op::Add;
+    if (op == Op::Literal && !plus) return primary();
+    const Nest nest(*this);
+    advance();
+    if (op == Op::Neg && is_number()) return number(&sign);
+    Operand operand = prefix();
+    if (plus) {
+      if (operand.expr->type == Type::Bool) refuse_sign(sign, operand);
+      return {std::move(operand.expr), sign.begin, operand.end};
+    }
+    const std::size_t first = arguments_.size();
+    arguments_.push_back(std::move(operand));
+    return apply(op, first, sign.begin, last_.end);
+  }
+
+  bool is_number() const {
+    return token_.kind == Tok::Int || token_.kind == Tok::Float || is_word("inf") || is_word("nan");
+  }
+
+  // A literal; `minus` in front of it is part of it.
+  Operand number(const Token* minus) {
+    const Token t = token_;
+    const std::uint32_t begin = minus ? minus->begin : t.begin;
+    advance();
+    if (t.kind == Tok::Int) {
+      if (t.bits > 0x7fffffffu && !minus) refuse_int(t);
+      const std::uint32_t bits = minus ? 0u - t.bits : t.bits;
+      return node(integer(static_cast<std::int32_t>(bits), written(begin, t.end)), begin, t.end);
+    }
+    float value = std::bit_cast<float>(t.bits);
+    if (t.kind == Tok::Name) value = std::bit_cast<float>(lexer_.slice(t) == "inf" ? 0x7f800000u : 0x7fc00000u);
+    return node(real(minus ? -value : value, written(begin, t.end)), begin, t.end);
+  }
+
+  Operand primary() {
+    if (is_number()) return number(nullptr);
+    if (token_.kind == Tok::Name) return name();
+    if (token_.kind != Tok::Open) refuse_missing();
+    const Token open = token_;
+    const Nest nest(*this);
+    advance();
+    Operand inside = ternary();
+    if (token_.kind != Tok::Close) refuse_rest(&open);
+    advance();
+    return {std::move(inside.expr), open.begin, last_.end};
+  }
+
+  Operand name() {
+    const Token t = token_;
+    const std::string_view word = lexer_.slice(t);
+    advance();
+    const bool called = token_.kind == Tok::Open, indexed = token_.kind == Tok::OpenIndex;
+    const auto found = names_.find(word);
+    if (found == names_.end()) return called ? call(t) : builtin(t);
+    const Meaning& meaning = found->second;
+    if (meaning.kind == Meaning::Capture) {
+      if (!indexed) refuse_unindexed(t, meaning.slot);
+      return read(t, meaning.slot);
+    }
+    if (called || indexed) refuse_value(t, meaning);
+    if (meaning.kind != Meaning::Param) return {meaning.value, t.begin, t.end};
+    return node(param(meaning.slot, scope_.signature->params[meaning.slot].type, written(t.begin, t.end)), t.begin,
+                t.end);
+  }
+
+  // A variable or constant of the language.
+  Operand builtin(const Token& t) {
+    const std::string_view word = lexer_.slice(t);
+    if (word == "true" || word == "false")
+      return node(boolean(word == "true", written(t.begin, t.end)), t.begin, t.end);
+    const auto found = std::ranges::find(input_names, word);
+    if (found == input_names.end()) refuse_unknown(t);
+    const auto which = static_cast<Input>(found - input_names.begin());
+    if (!(scope_.inputs & bit(which))) refuse_input(t);
+    if (token_.kind == Tok::OpenIndex) refuse_value(t, {Meaning::Value});
+    return node(input(which, written(t.begin, t.end)), t.begin, t.end);
+  }
+
+  Operand read(const Token& t, std::uint32_t slot) {
+    const Signature::Capture& capture = scope_.signature->captures[slot];
+    const std::size_t first = list(Tok::CloseIndex), given = arguments_.size() - first;
+    if (given != static_cast<std::size_t>(capture.rank) || given > max_args) refuse_rank(t, capture, given);
+    std::array<Expr, max_args> indices;
+    for (std::size_t i = 0; i < given; ++i) {
+      if (arguments_[first + i].expr->type != Type::I32) refuse_index(arguments_[first + i]);
+      indices[i] = std::move(arguments_[first + i].expr);
+    }
+    arguments_.resize(first);
+    return node(ir::read(slot, capture.type, {indices.data(), given}, written(t.begin, last_.end)), t.begin, last_.end);
+  }
+
+  Operand call(const Token& t) {
+    const std::string_view word = lexer_.slice(t);
+    if (word == "sum") return sum(t);
+    const auto op = op_named(word);
+    if (!op) refuse_function(t);
+    const std::size_t first = list(Tok::Close), given = arguments_.size() - first;
+    if (given != static_cast<std::size_t>(row(*op).args))
+      refuse_count(t, static_cast<std::size_t>(row(*op).args), given);
+    return apply(*op, first, t.begin, last_.end);
+  }
+
+  // What stands between brackets goes onto arguments_; gives where it begins there.
+  std::size_t list(Tok close) {
+    const Token open = token_;
+    const Nest nest(*this);
+    const std::size_t first = arguments_.size();
+    advance();
+    while (token_.kind != close || arguments_.size() > first) {
+      arguments_.push_back(ternary());
+      if (token_.kind != Tok::Comma) break;
+      advance();
+    }
+    if (token_.kind != close) refuse_rest(&open);
+    advance();
+    return first;
+  }
+
+  Operand sum(const Token& t) {
+    const Token open = token_;
+    const Nest nest(*this);
+    advance();
+    const Token name = token_;
+    if (name.kind != Tok::Name) refuse_name("sum");
+    check_new(name, "sum");
+    advance();
+    sum_comma(t, open, 1);
+    const Operand count = ternary();
+    const std::uint32_t n = sum_count(count);
+    sum_comma(t, open, 2);
+    const std::size_t outer = locals_.size();
+    const Expr variable = fresh_bound(written(name.begin, name.end));
+    declare(name, {Meaning::Variable, 0, variable});
+    const Operand inside = body();
+    if (token_.kind == Tok::Comma) refuse_count(t, 3, 4);
+    if (token_.kind != Tok::Close) refuse_rest(&open);
+    advance();
+    forget(outer);
+    if (inside.expr->type == Type::Bool) refuse_sum_of_bools(inside);
+    if (inside.expr->binder >= max_binders) refuse_sums(t);
+    return node(ir::sum(variable, n, inside.expr, written(t.begin, last_.end)), t.begin, last_.end);
+  }
+
+  void sum_comma(const Token& t, const Token& open, std::size_t given) {
+    if (token_.kind == Tok::Close) refuse_count(t, 3, given);
+    if (token_.kind != Tok::Comma) refuse_rest(&open);
+    advance();
+  }
+
+  std::uint32_t sum_count(const Operand& count) const {
+    const Node& n = *count.expr;
+    if (n.op != Op::Literal || n.type != Type::I32 || n.bits > max_sum_count) refuse_sum_count(count);
+    return n.bits;
+  }
+
+  // ---- names of the text's own
+
+  void check_new(const Token& name, std::string_view what) const {
+    const std::string_view word = lexer_.slice(name);
+    if (!is_reserved(word) && !names_.contains(word) && word != defining_) return;
+    refuse_new(name, what);
+  }
+
+  void declare(const Token& name, Meaning meaning) {
+    names_.emplace(lexer_.slice(name), std::move(meaning));
+    locals_.push_back(lexer_.slice(name));
+  }
+
+  void forget(std::size_t outer) {
+    for (std::size_t i = outer; i < locals_.size(); ++i) {
+      names_.erase(locals_[i]);
+      gone_.insert(locals_[i]);
+    }
+    locals_.resize(outer);
+  }
+
+  // ---- types
+
+  Operand node(Expr made, std::uint32_t begin, std::uint32_t end) {
+    if (++made_ > max_nodes) refuse_size();
+    return {std::move(made), begin, end};
+  }
+
+  // An Int among Floats, or where Floats are wanted.
+  void widen(Operand& o) {
+    if (o.expr->type != Type::I32) return;
+    const bool literal = o.expr->op == Op::Literal;
+    Written where = written(o.begin, o.end);
+    o = node(literal ? real(static_cast<float>(literal_value(*o.expr)), std::move(where))
+                     : op(Op::F32, o.expr, std::move(where)),
+             o.begin, o.end);
+  }
+
+  // The operation on what lies on arguments_ from `first` on, which it takes off.
+  Operand apply(Op o, std::size_t first, std::uint32_t begin, std::uint32_t end) {
+    const OpRow& r = row(o);
+    const std::span<Operand> args(&arguments_[first], arguments_.size() - first);
+    const std::size_t alike = o == Op::Where ? 1 : 0;  // from here on the arguments have one type
+    bool wide = r.takes == Takes::Float;
+    for (std::size_t i = alike; i < args.size(); ++i) wide |= args[i].expr->type == Type::F32;
+    for (std::size_t i = alike; i < args.size() && wide && takes(r.takes, Type::F32); ++i) widen(args[i]);
+    std::array<Expr, max_args> exprs;
+    for (std::size_t i = 0; i < args.size(); ++i) {
+      const Type type = args[i].expr->type;
+      const bool right = i < alike ? type == Type::Bool : takes(r.takes, type) && type == args[alike].expr->type;
+      if (!right) refuse_type(o, args, i);
+      exprs[i] = args[i].expr;
+    }
+    Type type = exprs[args.size() - 1]->type;
+    if (r.gives == Gives::Bool) type = Type::Bool;
+    if (r.gives == Gives::I32) type = Type::I32;
+    if (r.gives == Gives::F32) type = Type::F32;
+    Operand made = node(make(o, type, 0, {exprs.data(), args.size()}, written(begin, end)), begin, end);
+    arguments_.resize(first);
+    return made;
+  }
+
+  Expr expected(Operand made) {
+    if (scope_.expected == Type::F32) widen(made);
+    if (scope_.expected && made.expr->type != *scope_.expected) refuse_result(made);
+    return std::move(made.expr);
+  }
+
+  // ---- mistakes
+
+  [[noreturn]] void fail(std::string_view code, std::string problem, std::size_t begin, std::size_t end,
+                         std::string why, std::string fix) const {
+    refuse(*text_, code, std::move(problem), begin, end, std::move(why), std::move(fix));
+  }
+  [[noreturn]] void fail(std::string_view code, std::string problem, const Token& at, std::string why,
+                         std::string fix) const {
+    fail(code, std::move(problem), at.begin, at.end, std::move(why), std::move(fix));
+  }
+  [[noreturn]] void fail(std::string_view code, std::string problem, const Operand& at, std::string why,
+                         std::string fix) const {
+    fail(code, std::move(problem), at.begin, at.end, std::move(why), std::move(fix));
+  }
+  std::string quote(const Token& t) const { return quoted(lexer_.slice(t)); }
+  std::string quote(const Operand& o) const { return quoted(slice(o)); }
+  // The user's words for an operand of an operator that binds like `bind`.
+  std::string words(const Operand& o, int bind) const {
+    const Written& w = o.expr->written;
+    const bool in_brackets = w.text == text_ && w.begin > o.begin && w.end < o.end;
+    std::string out(in_brackets ? slice(w.begin, w.end) : slice(o));
+    if (out.size() > 40) return "(…)";
+    const int inner = row(o.expr->op).bind;
+    const bool bare = inner == 0 || inner > bind || is_name(out);
+    return bare ? out : "(" + out + ")";
+  }
+
+  [[noreturn]] void refuse_empty() const;
+  [[noreturn]] void refuse_depth() const;
+  [[noreturn]] void refuse_size() const;
+  [[noreturn]] void refuse_name(std::string_view what) const;
+  [[noreturn]] void refuse_new(const Token& name, std::string_view what) const;
+  [[noreturn]] void refuse_let(const Token& name) const;
+  [[noreturn]] void refuse_let_end(const Token& name) const;
+  [[noreturn]] void refuse_missing() const;
+  [[noreturn]] void refuse_rest(const Token* open) const;
+  [[noreturn]] void refuse_word() const;
+  [[noreturn]] void refuse_int(const Token& t) const;
+  [[noreturn]] void refuse_sign(const Token& sign, const Operand& operand) const;
+  [[noreturn]] void refuse_unindexed(const Token& t, std::uint32_t slot) const;
+  [[noreturn]] void refuse_value(const Token& t, const Meaning& meaning) const;
+  [[noreturn]] void refuse_unknown(const Token& t) const;
+  [[noreturn]] void refuse_function(const Token& t) const;
+  [[noreturn]] void refuse_input(const Token& t) const;
+  [[noreturn]] void refuse_rank(const Token& t, const Signature::Capture& capture, std::size_t given) const;
+  [[noreturn]] void refuse_index(const Operand& index) const;
+  [[noreturn]] void refuse_count(const Token& t, std::size_t wanted, std::size_t given) const;
+  [[noreturn]] void refuse_sum_count(const Operand& count) const;
+  [[noreturn]] void refuse_sum_of_bools(const Operand& inside) const;
+  [[noreturn]] void refuse_sums(const Token& t) const;
+  [[noreturn]] void refuse_type(Op o, std::span<const Operand> args, std::size_t wrong) const;
+  [[noreturn]] void refuse_result(const Operand& made) const;
+  std::vector<std::string> known_values() const;
+  std::string sample_index(int rank) const;
+
+  const Scope& scope_;
+  std::shared_ptr<const Text> text_;
+  Lexer lexer_;
+  Token token_;
+  Token last_;  // the one before
+  std::unordered_map<std::string_view, Meaning> names_;
+  std::vector<std::string_view> locals_;       // the lets and variables in force, innermost last
+  std::unordered_set<std::string_view> gone_;  // those no longer in force
+  std::string_view defining_;                  // the let whose value we are in
+  std::vector<Operand> arguments_;
+  std::vector<Pending> pending_;
+  int nesting_ = 0;
+  std::size_t made_ = 0;
+};
+
+void Parser::refuse_empty() const {
+  fail("empty-text", "the expression is empty", 0, 0, "", "write an expression, such as s, or kv <= q");
+}
+
+void Parser::refuse_depth() const {
+  fail("too-deep", "the expression nests too deep", token_,
+       "brackets, calls and signs may nest " + std::to_string(max_nesting) + " deep",
+       "name a part of it: let x = …; …");
+}
+
+void Parser::refuse_size() const {
+  throw Error("too-large", "the expression has too many parts", {scope_.name},
+              "an expression may have " + std::to_string(max_nodes) + " of them",
+              "pass tables as captures, and write repetitions as sum(i, n, body)");
+}
+
+void Parser::refuse_name(std::string_view what) const {
+  if (what == "let")
+    fail("bad-let", "let is followed by a name", token_.begin, std::max(token_.end, token_.begin + 1), "",
+         "write let x = s * s; x + 1.0f");
+  fail("bad-sum", "the first argument of sum is the name of its variable", token_.begin,
+       std::max(token_.end, token_.begin + 1), "", "write sum(i, 16, a[i] * b[i])");
+}
+
+void Parser::refuse_new(const Token& name, std::string_view what) const {
+  const std::string_view word = lexer_.slice(name);
+  const std::string fix = what == "let" ? "choose another name for the let"
+                                        : "choose another name for the sum's variable";
+  if (is_reserved(word))
+    fail("reserved-name", quoted(word) + " is a name of the language itself", name,
+         op_named(word)  ? "it is a function"
+         : word == "let" ? "it begins a let"
+                         : "it is a variable or constant",
+         fix);
+  const auto found = names_.find(word);
+  std::string why = "the let around it defines it";
+  if (found != names_.end()) switch (found->second.kind) {
+      case Meaning::Value: why = "an expression has this name already"; break;
+      case Meaning::Param: why = "a parameter has this name"; break;
+      case Meaning::Capture: why = "a captured tensor has this name"; break;
+      case Meaning::Variable: why = "it is the variable of a sum around this"; break;
+    }
+  fail("name-taken", quoted(word) + " has a meaning already", name, why, fix);
+}
+
+void Parser::refuse_let(const Token& name) const {
+  fail("bad-let", "a = is missing after let " + std::string(lexer_.slice(name)), name.begin, name.end, "",
+       "write let " + std::string(lexer_.slice(name)) + " = …; …");
+}
+
+void Parser::refuse_let_end(const Token& name) const {
+  const bool over = token_.kind == Tok::End || is_word("let") ||
+                    (token_.kind == Tok::Name && advice_on(lexer_.slice(token_)).empty());
+  if (!over) refuse_rest(nullptr);
+  fail("bad-let", "a ; is missing after the value of " + quoted(lexer_.slice(name)), last_.end, last_.end + 1, "",
+       "write let " + std::string(lexer_.slice(name)) + " = …; and then the expression that uses it");
+}
+
+void Parser::refuse_word() const {
+  fail("unknown-operator", "there is no operator " + quote(token_), token_, "",
+       std::string(advice_on(lexer_.slice(token_))));
+}
+
+// Where a value has to begin, something else stands.
+void Parser::refuse_missing() const {
+  const std::string before = last_.end == 0 ? "" : " after " + quoted(slice(last_.begin, last_.end));
+  switch (token_.kind) {
+    case Tok::End:
+      fail("missing-operand", "the expression ends where a value is missing", last_.end, last_.end + 1, "",
+           "write what stands" + before);
+    case Tok::Close:
+    case Tok::CloseIndex:
+    case Tok::Comma:
+    case Tok::Semicolon:
+    case Tok::Colon:
+    case Tok::Question:
+    case Tok::Infix:
+      fail("missing-operand", "a value is missing before " + quote(token_), token_, "",
+           before.empty() ? "write what stands on its left" : "write what stands" + before);
+    default:
+      fail("missing-operand", "a value is missing before " + quote(token_), token_, "",
+           "== compares; a let gives names: let x = …; …");
+  }
+}
+
+// After a whole expression, within `open` if there is one, something stands that continues nothing.
+void Parser::refuse_rest(const Token* open) const {
+  const std::string_view bracket = open ? lexer_.slice(*open) : std::string_view{};
+  const std::string_view closer = bracket == "[" ? "]" : ")";
+  switch (token_.kind) {
+    case Tok::End:
+      if (bracket == "?") break;
+      fail("unclosed", quoted(bracket) + " is never closed", *open, "", "add the missing " + std::string(closer));
+    case Tok::Name:
+      if (is_word("let"))
+        fail("bad-let", "a let stands within an expression", token_, "", "write lets first: let x = …; …");
+      if (!advice_on(lexer_.slice(token_)).empty()) refuse_word();
+      [[fallthrough]];
+    case Tok::Int:
+    case Tok::Float:
+    case Tok::Open:
+    case Tok::Not:
+    case Tok::BitNot:
+      fail("missing-operator", "there is no operator between " + quote(last_) + " and " + quote(token_), last_.begin,
+           token_.end, "",
+           last_.kind == Tok::Int || last_.kind == Tok::Float ? "if this is a product, write *"
+                                                              : "write one, or a comma between a function's arguments");
+    case Tok::OpenIndex:
+      if (last_.kind == Tok::CloseIndex)
+        fail("wrong-rank", "an element of a captured tensor has no index", token_, "",
+             "write every index within one pair of brackets: bias[q, kv]");
+      fail("not-indexable", "only a captured tensor has an index", token_, "", "write its name and then [index, …]");
+    case Tok::Close:
+    case Tok::CloseIndex:
+      if (bracket == "(" || bracket == "[")
+        fail("unclosed", quoted(bracket) + " is closed by " + quote(token_), open->begin, token_.end, "",
+             "close it by " + std::string(closer));
+      if (bracket.empty())
+        fail("unopened", quote(token_) + " closes nothing", token_, "", "leave it out, or open it further left");
+      break;
+    case Tok::Assign:
+      fail("unknown-operator", "= does not compare", token_, "an expression assigns nothing",
+           "write ==, or let x = …; … to name a part");
+    case Tok::Semicolon:
+      fail("trailing-text", "the expression ends before " + quote(token_), token_, "only a let is followed by one",
+           "leave it out, or write let x = …; …");
+    case Tok::Comma:
+      fail("trailing-text", "a comma stands outside of a function's arguments", token_, "an expression has one value",
+           "leave it out, or name the function");
+    case Tok::Colon: fail("trailing-text", "a : stands without its ?", token_, "", "write c ? a : b");
+    case Tok::Question:
+    case Tok::Infix: break;
+  }
+  fail("unclosed", "`?` has no :", *open, "", "write c ? a : b");
+}
+
+void Parser::refuse_int(const Token& t) const {
+  fail("bad-number", quote(t) + " does not fit an Int", t, "an Int is between -2147483648 and 2147483647",
+       "write a Float: 2147483648.0f");
+}
+
+void Parser::refuse_sign(const Token& sign, const Operand& operand) const {
+  fail("wrong-type", quote(sign) + " takes a number, and " + quote(operand) + " is a Bool", operand, "",
+       "write i32(" + words(operand, 0) + ") for 0 or 1");
+}
+
+std::string Parser::sample_index(int rank) const {
+  constexpr std::array<std::string_view, 5> samples{"[]", "[h]", "[q, kv]", "[h, q, kv]", "[b, h, q, kv]"};
+  return std::string(samples[static_cast<std::size_t>(std::clamp(rank, 0, 4))]);
+}
+
+void Parser::refuse_unindexed(const Token& t, std::uint32_t slot) const {
+  const Signature::Capture& c = scope_.signature->captures[slot];
+  const bool called = token_.kind == Tok::Open;
+  fail("missing-index",
+       quote(t) + " is a captured tensor" + (called ? ", not a function" : ": it has elements, not a value"), t,
+       quote(t) + " has rank " + std::to_string(c.rank),
+       "write " + c.name + sample_index(c.rank) + ", with the indices you mean");
+}
+
+void Parser::refuse_value(const Token& t, const Meaning& meaning) const {
+  std::string_view what = "variable";
+  if (meaning.kind == Meaning::Param) what = "parameter";
+  if (meaning.kind == Meaning::Value && names_.contains(lexer_.slice(t))) what = "let";
+  if (token_.kind == Tok::OpenIndex)
+    fail("not-indexable", quote(t) + " is a " + std::string(what) + ": it has no elements", t.begin, token_.end, "",
+         "write " + std::string(lexer_.slice(t)) + " alone, or capture a tensor");
+  fail("unknown-function", quote(t) + " is a " + std::string(what) + ", not a function", t, "",
+       "if this is a product, write " + std::string(lexer_.slice(t)) + " * (…)");
+}
+
+std::vector<std::string> Parser::known_values() const {
+  std::vector<std::string> known;
+  for (int i = 0; i < input_count; ++i)
+    if (static_cast<Input>(i) != Input::Origin && scope_.inputs & bit(static_cast<Input>(i)))
+      known.emplace_back(input_names[static_cast<std::size_t>(i)]);
+  std::vector<std::string> own;
+  for (const auto& [name, meaning] : names_) own.emplace_back(name);
+  std::ranges::sort(own);
+  known.insert(known.end(), own.begin(), own.end());
+  return known;
+}
+
+void Parser::refuse_unknown(const Token& t) const {
+  const std::string_view word = lexer_.slice(t);
+  if (op_named(word))
+    fail("missing-arguments", quote(t) + " is a function", t, "", "write " + std::string(word) + "(…)");
+  if (word == defining_)
+    fail("unknown-name", quote(t) + " is used in its own definition", t, "a let may use the names before it",
+         "give one of the two another name");
+  if (gone_.contains(word))
+    fail("unknown-name", quote(t) + " means nothing outside of its sum", t,
+         "it is named within a sum that ends before this", "move this into the sum, or name it before the sum");
+  const std::vector<std::string> known = known_values();
+  // A short word of another language is more likely meant than a short name that looks like it.
+  std::string fix(advice_on(word));
+  const auto meant = fix.empty() || word.size() > 3 ? nearest(word, known) : std::nullopt;
+  if (meant) fix = "write " + *meant + ", if that is meant";
+  fail("unknown-name", "there is no " + quote(t), t, "known here: " + listed(known),
+       fix.empty() ? "pass it as a capture or a parameter" : fix);
+}
+
+void Parser::refuse_function(const Token& t) const {
+  const std::string_view word = lexer_.slice(t);
+  const auto input = std::ranges::find(input_names, word);
+  if (input != input_names.end()) refuse_value(t, {Meaning::Variable});
+  if (word == "true" || word == "false" || word == "let") refuse_value(t, {Meaning::Variable});
+  std::vector<std::string> functions;
+  for (const OpRow& r : op_rows)
+    if (r.bind == 0 && !r.spelling.empty()) functions.emplace_back(r.spelling);
+  std::string fix(advice_on(word));
+  if (const auto meant = fix.empty() ? nearest(word, functions) : std::nullopt)
+    fix = "write " + *meant + ", if that is meant";
+  const std::string all = listed(functions);
+  fail("unknown-function", "there is no function " + quote(t), t, fix.empty() ? "there are " + all : "",
+       fix.empty() ? "write it with these, or tabulate it and pass the table as a capture" : fix);
+}
+
+void Parser::refuse_input(const Token& t) const {
+  std::vector<std::string> allowed;
+  for (int i = 0; i < input_count; ++i)
+    if (static_cast<Input>(i) != Input::Origin && scope_.inputs & bit(static_cast<Input>(i)))
+      allowed.emplace_back(input_names[static_cast<std::size_t>(i)]);
+  const std::string_view word = lexer_.slice(t);
+  std::string fix = "use one of these";
+  if (allowed.empty()) fix = "use captures, parameters and numbers";
+  if (word == "s" && scope_.inputs & bit(Input::P)) fix = "write p, the probability; s is gone after the softmax";
+  if (word == "p" && scope_.inputs & bit(Input::S)) fix = "write s, the score; p is there only after the softmax";
+  fail("not-allowed-here", quote(t) + " may not be used in " + scope_.name, t,
+       allowed.empty() ? "no variable may be used here"
+                       : "here may be used: " + listed(allowed) + ", captures and parameters",
+       fix);
+}
+
+void Parser::refuse_rank(const Token& t, const Signature::Capture& capture, std::size_t given) const {
+  fail("wrong-rank",
+       quote(t) + " takes " + (capture.rank == 1 ? "1 index" : std::to_string(capture.rank) + " indices") + ", and " +
+           std::to_string(given) + (given == 1 ? " is given" : " are given"),
+       t.begin, last_.end, quote(t) + " is a tensor of rank " + std::to_string(capture.rank),
+       "write " + capture.name + sample_index(capture.rank) + ", with the indices you mean");
+}
+
+void Parser::refuse_index(const Operand& index) const {
+  const bool is_float = index.expr->type == Type::F32;
+  fail("wrong-type", "an index is an Int, and " + quote(index) + " is " + a(index.expr->type), index, "",
+       is_float ? "write i32(" + words(index, 0) + "), which truncates"
+                : "write i32(" + words(index, 0) + ") for 0 or 1");
+}
+
+void Parser::refuse_count(const Token& t, std::size_t wanted, std::size_t given) const {
+  const std::string_view word = lexer_.slice(t);
+  const auto op = op_named(word);
+  std::string shape = "(x)";
+  if (wanted == 2) shape = "(x, y)";
+  if (op == Op::Where) shape = "(c, a, b)";
+  if (op == Op::Clamp) shape = "(x, lo, hi)";
+  if (op == Op::Sum) shape = "(i, 16, body)";
+  if (op == Op::Random) shape = "(seed)";
+  if (op == Op::Custom) shape = "(value, derivative)";
+  std::string fix = "write " + std::string(word) + shape;
+  if ((op == Op::Min || op == Op::Max) && given > 2)
+    fix = "write " + std::string(word) + "(x, " + std::string(word) + "(y, z))";
+  fail("wrong-count",
+       quote(t) + " takes " + counted(wanted, "argument") + ", and " + std::to_string(given) +
+           (given == 1 ? " is given" : " are given"),
+       t.begin, std::max(last_.end, t.end), "", fix);
+}
+
+void Parser::refuse_sum_count(const Operand& count) const {
+  const Node& n = *count.expr;
+  if (n.op == Op::Literal && n.type == Type::I32)
+    fail("bad-sum",
+         "a sum has between 0 and " + std::to_string(max_sum_count) + " terms, and this one " +
+             std::string(slice(count)),
+         count, "",
+         static_cast<std::int32_t>(n.bits) < 0 ? "write how many terms there are" : "split it into several sums");
+  fail("bad-sum", "the number of terms of a sum is a literal Int, and " + quote(count) + " is not", count,
+       "the kernel is compiled for this number", "write a number, such as 16");
+}
+
+void Parser::refuse_sum_of_bools(const Operand& inside) const {
+  fail("wrong-type", "a sum adds numbers, and " + quote(inside) + " is a Bool", inside, "",
+       "write i32(…) around it to count; then > 0 says whether any was true");
+}
+
+void Parser::refuse_sums(const Token& t) const {
+  fail("too-deep", "sums may nest " + std::to_string(max_binders) + " deep, and this is one more", t, "",
+       "write fewer loops");
+}
+
+void Parser::refuse_type(Op o, std::span<const Operand> args, std::size_t wrong) const {
+  const OpRow& r = row(o);
+  const Operand& bad = args[wrong];
+  const Type type = bad.expr->type;
+  const std::string is = quote(bad) + " is " + a(type), name = quoted(r.spelling);
+
+  if (compares(o) && args[0].middle && args[0].expr->type == Type::Bool && row(args[0].expr->op).bind == r.bind)
+    fail("chained-comparison", "comparisons do not chain", args[0].begin, args[1].end,
+         quote(args[0]) + " is a Bool, and it is compared with " + a(args[1].expr->type),
+         "write " + std::string(slice(args[0])) + " && " + std::string(slice(args[0].middle, args[0].end)) + " " +
+             std::string(r.spelling) + " " + std::string(slice(args[1])));
+
+  const std::string test = "write " + words(bad, row(Op::Ne).bind) + (o == Op::Not ? " == 0" : " != 0");
+  if (o == Op::Where && wrong == 0) fail("wrong-type", "a condition is a Bool, and " + is, bad, "", test);
+  if (r.takes == Takes::Bool)
+    fail("wrong-type", name + " takes Bools, and " + is, bad, "",
+         (o == Op::And || o == Op::Or) && args[0].expr->type == Type::I32 && args[1].expr->type == Type::I32
+             ? test + ", or " + std::string(r.spelling.substr(1)) + " for bits"
+             : test);
+
+  if (type == Type::Bool || (r.takes == Takes::Any && args[r.args == 3 ? 1 : 0].expr->type == Type::Bool)) {
+    const Operand& truth = type == Type::Bool ? bad : args[r.args == 3 ? 1 : 0];
+    const std::string as_int = "i32(" + words(truth, 0) + ")", as_float = "f32(" + words(truth, 0) + ")";
+    if (o == Op::BitAnd || o == Op::BitOr)
+      fail("wrong-type", name + " takes Ints, and " + is, bad, "",
+           "write " + std::string(r.spelling) + std::string(r.spelling) + " between conditions, or " + as_int +
+               " for 0 or 1");
+    if (o == Op::BitXor) fail("wrong-type", name + " takes Ints, and " + is, bad, "", "write != between conditions");
+    if (o == Op::Neg || o == Op::BitNot)
+      fail("wrong-type", name + " takes a number, and " + is, bad, "", "write ! before a condition");
+    if (o == Op::Where)
+      fail("wrong-type", "the two values of a choice have one type, and " + is, bad,
+           quote(args[1]) + " is " + a(args[1].expr->type) + ", " + quote(args[2]) + " is " + a(args[2].expr->type),
+           "write " + as_float + " or " + as_int + ", or make both conditions");
+    if (o == Op::Eq || o == Op::Ne) {
+      const Operand& number = &truth == &args[0] ? args[1] : args[0];
+      const bool bit = number.expr->op == Op::Literal && number.expr->type == Type::I32 && number.expr->bits <= 1;
+      const bool holds = bit && (number.expr->bits == 1) == (o == Op::Eq);
+      fail("wrong-type", name + " compares " + a(args[0].expr->type) + " with " + a(args[1].expr->type), args[0].begin,
+           args[1].end, quote(truth) + " is a Bool, " + quote(number) + " is " + a(number.expr->type),
+           bit ? "write " + (holds ? words(truth, 12) : "!" + words(truth, 12)) : "write " + as_int + " for 0 or 1");
+    }
+    fail("wrong-type", name + " takes numbers, and " + is, bad, "",
+         "write " +
+             (r.takes == Takes::Int     ? as_int
+              : r.takes == Takes::Float ? as_float
+                                        : as_int + " or " + as_float) +
+             " for 0 or 1");
+  }
+
+  std::string fix = "write i32(" + words(bad, 0) + "), which truncates";
+  const std::string x = args.size() > 1 ? words(args[0], 11) : "x", y = args.size() > 1 ? words(args[1], 11) : "y";
+  if (o == Op::Rem || o == Op::FloorMod) fix = "between Floats write " + x + " - floor(" + x + " / " + y + ") * " + y;
+  if (o == Op::FloorDiv) fix = "between Floats write floor(" + x + " / " + y + ")";
+  if (o == Op::BitXor) fix = "for a power write pow(" + words(args[0], 0) + ", " + words(args[1], 0) + ")";
+  if (o == Op::Shl) fix = "between Floats write " + x + " * exp2(" + words(args[1], 0) + ")";
+  if (o == Op::Shr) fix = "between Floats write " + x + " / exp2(" + words(args[1], 0) + ")";
+  fail("wrong-type", name + (args.size() > 1 ? " takes Ints, and " : " takes an Int, and ") + is, bad, "", fix);
+}
+
+void Parser::refuse_result(const Operand& made) const {
+  const Type wanted = *scope_.expected, got = made.expr->type;
+  std::string fix = "compare something, such as kv <= q";
+  if (wanted == Type::Bool && made.expr->type == Type::I32 && slice(made).size() < 40)
+    fix += ", or write " + words(made, row(Op::Ne).bind) + " != 0";
+  if (wanted == Type::F32) fix = "choose between two numbers: c ? s : -inf";
+  if (wanted == Type::I32) fix = got == Type::F32 ? "write i32(…), which truncates" : "write i32(…) for 0 or 1";
+  fail("wrong-type", scope_.name + " is to be " + a(wanted) + ", and this is " + a(got), made, "", fix);
+}
+
+}  // namespace
+
+Expr parse(std::string_view text, const Scope& scope) {
+  if (text.size() > max_text)
+    throw Error("too-large", "the text is too long", {scope.name},
+                "it has " + std::to_string(text.size()) + " bytes, and " + std::to_string(max_text) + " are allowed",
+                "pass tables as captures, and write repetitions as sum(i, n, body)");
+  return Parser(text, scope).whole();
+}
+
+}  // namespace attune::ir

@@ -1,0 +1,290 @@
+// ir/print.cpp — Expr to text: where brackets stand, and which nodes get a name of their own
+#include "ir/print.h"
+
+#include <algorithm>
+#include <bit>
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+#include <set>
+
+namespace attune::ir {
+namespace {
+
+constexpr std::uint32_t small_text = 64;        // tree nodes; below this, repeating reads better than naming
+constexpr std::uint32_t worth_a_name = 8;       // tree nodes of a shared expression
+constexpr std::uint32_t deepest_nesting = 100;  // brackets within each other, before the innermost get a name
+constexpr int prefix_bind = 12;
+constexpr std::uint32_t fresh_bit = 0x80000000u;  // Node::free of the variable of a sum under construction
+
+// A node in the scope (the whole text, or the body of one sum) that binds the innermost variable it mentions. The same
+// content in two sums is two of these, for a name given in one means nothing in the other.
+struct Entry {
+  const Node* node;
+  std::uint32_t scope;
+  std::uint32_t inner;  ///< the scope of its arguments: its own body if it is a Sum
+  std::array<std::uint32_t, max_args> args{};
+  std::uint32_t uses = 0;
+  std::uint32_t nesting = 0;
+  bool named = false;
+  std::string name{};  ///< given when its let is written
+};
+
+struct NameScope {
+  std::uint32_t parent;
+  std::uint32_t binder;  ///< 0: the whole text
+  std::vector<std::uint32_t> lets;
+  std::uint32_t nesting = 0;  ///< of its deepest let
+};
+
+struct EntryKey {
+  Digest digest;
+  std::uint32_t scope;
+  bool operator==(const EntryKey&) const = default;
+};
+struct EntryKeyHash {
+  std::size_t operator()(const EntryKey& k) const noexcept {
+    return static_cast<std::size_t>(k.digest.low ^ (k.scope * 0x9e3779b97f4a7c15u));
+  }
+};
+
+class Printer {
+ public:
+  Printer(const Expr& root, const Signature& signature) : signature_(signature) {
+    for (const auto& c : signature.captures) taken_.insert(c.name);
+    for (const auto& p : signature.params) taken_.insert(p.name);
+    name_variables(std::max<std::uint32_t>(root->binder, std::bit_width(root->free & ~fresh_bit)));
+    scopes_.push_back({0, 0, {}});
+    collect(root);
+    choose_names(root->size);
+  }
+
+  Printed write() {
+    push_body(0, 0);
+    while (!stack_.empty()) {
+      const Item item = stack_.back();
+      stack_.pop_back();
+      switch (item.kind) {
+        case Item::Text: out_.text += item.text; break;
+        case Item::Value:
+          if (entries_[item.entry].named)
+            out_.text += entries_[item.entry].name;
+          else
+            define(item.entry);
+          break;
+        case Item::Let:
+          entries_[item.entry].name = next_name();
+          out_.text += "let " + entries_[item.entry].name + " = ";
+          define(item.entry);
+          break;
+        case Item::End:
+          out_.spans.try_emplace(entries_[item.entry].node->digest, Printed::Span{item.begin, out_.text.size()});
+          break;
+      }
+    }
+    return std::move(out_);
+  }
+
+ private:
+  struct Item {
+    enum Kind : std::uint8_t { Text, Value, Let, End } kind;
+    std::string_view text;  ///< of Text; outlives the printer or lies in the signature
+    std::uint32_t entry = 0;
+    std::size_t begin = 0;  ///< of End: where its entry's text began
+  };
+
+  // i, j, k, i4, i5, … by binder, passing over what captures and parameters are called.
+  void name_variables(std::uint32_t largest) {
+    constexpr std::array<std::string_view, 3> letters{"i", "j", "k"};
+    for (std::size_t next = 0; variables_.size() < largest; ++next) {
+      std::string name = next < letters.size() ? std::string(letters[next]) : "i" + std::to_string(next + 1);
+      if (!taken_.contains(name)) variables_.push_back(std::move(name));
+    }
+    taken_.insert(variables_.begin(), variables_.end());
+  }
+
+  std::string next_name() {
+    std::string name;
+    do name = "x" + std::to_string(++names_);
+    while (taken_.contains(name));
+    return name;
+  }
+
+  // The outermost scope in which everything `n` mentions is bound.
+  std::uint32_t home(const Node& n, std::uint32_t scope) const {
+    if (!n.free) return 0;
+    while (scope != 0 && !(n.free & 1u << (scopes_[scope].binder - 1))) scope = scopes_[scope].parent;
+    return scope;
+  }
+
+  std::pair<std::uint32_t, bool> enter(const Expr& e, std::uint32_t scope) {
+    scope = home(*e, scope);
+    const auto [found, is_new] = index_.try_emplace(EntryKey{e->digest, scope},
+                                                    static_cast<std::uint32_t>(entries_.size()));
+    if (is_new) {
+      std::uint32_t inner = scope;
+      if (e->op == Op::Sum) {
+        inner = static_cast<std::uint32_t>(scopes_.size());
+        scopes_.push_back({scope, sum_binder(*e), {}});
+      }
+      entries_.push_back({e.get(), scope, inner});
+    }
+    return {found->second, is_new};
+  }
+
+  void collect(const Expr& root) {
+    struct Visit {
+      std::uint32_t entry;
+      std::uint8_t next;
+    };
+    std::vector<Visit> stack{{enter(root, 0).first, 0}};
+    while (!stack.empty()) {
+      const std::uint32_t parent = stack.back().entry;
+      const Node& n = *entries_[parent].node;
+      if (stack.back().next == n.arity) {
+        order_.push_back(parent);
+        stack.pop_back();
+        continue;
+      }
+      const std::uint8_t i = stack.back().next++;
+      const auto [child, is_new] = enter(n.args[i], entries_[parent].inner);
+      entries_[parent].args[i] = child;
+      ++entries_[child].uses;
+      if (is_new) stack.push_back({child, 0});
+    }
+  }
+
+  bool bracketed(const Node& parent, std::size_t i, const Entry& child) const {
+    if (child.named) return false;
+    const int bind = row(parent.op).bind, inner = row(child.node->op).bind;
+    // -(3) is a negation and -3 a literal; --x is not C++.
+    if (parent.op == Op::Neg && (child.node->op == Op::Literal || child.node->op == Op::Neg)) return true;
+    if (bind == 0 || inner == 0) return false;
+    if (bind == prefix_bind) return inner < prefix_bind;
+    return i == 0 ? inner < bind : inner <= bind;
+  }
+
+  // Arguments come before their users in order_, so a name takes effect on everything around it.
+  void choose_names(std::uint32_t root_size) {
+    for (const std::uint32_t index : order_) {
+      Entry& e = entries_[index];
+      const Node& n = *e.node;
+      const bool infix = row(n.op).bind > 0 && row(n.op).bind < prefix_bind;
+      for (std::size_t i = 0; i < n.arity; ++i) {
+        const Entry& a = entries_[e.args[i]];
+        e.nesting = std::max(e.nesting, (a.named ? 0 : a.nesting) + (!infix || bracketed(n, i, a) ? 1 : 0));
+      }
+      if (n.op == Op::Sum) e.nesting = std::max(e.nesting, scopes_[e.inner].nesting + 1);
+      const bool repeats = e.uses > 1 && n.size >= worth_a_name && root_size > small_text;
+      if (index == 0 || !(repeats || e.nesting >= deepest_nesting)) continue;
+      e.named = true;
+      scopes_[e.scope].lets.push_back(index);
+      scopes_[e.scope].nesting = std::max(scopes_[e.scope].nesting, e.nesting);
+    }
+  }
+
+  void push(std::span<const Item> items) { stack_.insert(stack_.end(), items.rbegin(), items.rend()); }
+
+  void push_body(std::uint32_t scope, std::uint32_t entry) {
+    std::vector<Item> items;
+    for (const std::uint32_t let : scopes_[scope].lets) {
+      items.push_back({Item::Let, {}, let});
+      items.push_back({Item::Text, "; "});
+    }
+    items.push_back({Item::Value, {}, entry});
+    push(items);
+  }
+
+  void push_arguments(const Entry& e, std::string_view close) {
+    std::array<Item, 2 * max_args + 1> items{};
+    std::size_t used = 0;
+    for (std::size_t i = 0; i < e.node->arity; ++i) {
+      if (i > 0) items[used++] = {Item::Text, ", "};
+      items[used++] = {Item::Value, {}, e.args[i]};
+    }
+    items[used++] = {Item::Text, close};
+    push(std::span(items).first(used));
+  }
+
+  void push_operand(const Entry& parent, std::size_t i) {
+    const std::uint32_t child = parent.args[i];
+    if (bracketed(*parent.node, i, entries_[child]))
+      push(std::array{Item{Item::Text, "("}, Item{Item::Value, {}, child}, Item{Item::Text, ")"}});
+    else
+      stack_.push_back({Item::Value, {}, child});
+  }
+
+  // Starts the text of an entry and leaves the rest of it on the stack, last piece first.
+  void define(std::uint32_t index) {
+    const Entry& e = entries_[index];
+    const Node& n = *e.node;
+    stack_.push_back({Item::End, {}, index, out_.text.size()});
+    const OpRow& r = row(n.op);
+    if (r.bind == prefix_bind) {
+      out_.text += r.spelling;
+      push_operand(e, 0);
+    } else if (r.bind > 0) {
+      push_operand(e, 1);
+      push(std::array{Item{Item::Text, " "}, Item{Item::Text, r.spelling}, Item{Item::Text, " "}});
+      push_operand(e, 0);
+    } else if (n.op == Op::Sum) {
+      out_.text += "sum(" + variables_[sum_binder(n) - 1] + ", " + std::to_string(sum_count(n)) + ", ";
+      stack_.push_back({Item::Text, ")"});
+      push_body(e.inner, e.args[0]);
+    } else if (n.op == Op::Read) {
+      out_.text += n.bits < signature_.captures.size() ? signature_.captures[n.bits].name
+                                                       : "capture" + std::to_string(n.bits);
+      out_.text += '[';
+      push_arguments(e, "]");
+    } else if (r.args > 0) {
+      out_.text += r.spelling;
+      out_.text += '(';
+      push_arguments(e, ")");
+    } else {
+      out_.text += leaf(n);
+    }
+  }
+
+  std::string leaf(const Node& n) const {
+    if (n.op == Op::Literal) return print_literal(n.type, literal_value(n));
+    if (n.op == Op::Input) return n.bits < input_count ? std::string(input_names[n.bits]) : "input?";
+    if (n.op == Op::Param)
+      return n.bits < signature_.params.size() ? signature_.params[n.bits].name : "param" + std::to_string(n.bits);
+    // The variable of a sum still under construction has no name yet.
+    if (n.op == Op::Bound) return n.bits - 1 < variables_.size() ? variables_[n.bits - 1] : "unbound";
+    constexpr std::array<std::string_view, 3> levels{"head", "row", "col"};
+    return std::string(levels[static_cast<std::size_t>(field_level(n))]) + std::to_string(field_index(n));
+  }
+
+  const Signature& signature_;
+  std::set<std::string, std::less<>> taken_;
+  std::vector<std::string> variables_;
+  std::vector<NameScope> scopes_;
+  std::vector<Entry> entries_;  // the root is the first
+  std::vector<std::uint32_t> order_;
+  std::unordered_map<EntryKey, std::uint32_t, EntryKeyHash> index_;
+  std::vector<Item> stack_;
+  std::size_t names_ = 0;
+  Printed out_;
+};
+
+}  // namespace
+
+Printed print_spans(const Expr& root, const Signature& signature) { return Printer(root, signature).write(); }
+
+std::string print(const Expr& root, const Signature& signature) { return print_spans(root, signature).text; }
+
+std::string print_literal(Type type, double value) {
+  if (type == Type::Bool) return value != 0 ? "true" : "false";
+  if (type == Type::I32) return std::to_string(static_cast<std::int32_t>(value));
+  const auto rounded = static_cast<float>(value);
+  if (std::isnan(rounded)) return "nan";
+  if (std::isinf(rounded)) return rounded < 0 ? "-inf" : "inf";
+  std::array<char, 32> digits;
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), rounded).ptr;
+  std::string text(digits.data(), end);
+  if (text.find_first_of(".e") == std::string::npos) text += ".0";
+  return text + "f";
+}
+
+}  // namespace attune::ir
