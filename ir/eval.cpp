@@ -8,7 +8,7 @@
 #include <string>
 #include <unordered_set>
 
-#include "attune/error.h"
+#include <attune/error.h>
 #include "ir/random.h"
 
 namespace attune::ir {
@@ -158,10 +158,13 @@ Program::Program(std::span<const Expr> roots) {
   // Closed nodes first and once, wherever they stand: loops then hold only what depends on their variable.
   for (const Expr& e : nodes)
     if (!e->free && !is_literal(e)) emit(*e, slots);
-  for (const Expr& root : roots) {
-    if (root->free) throw Bug("an expression was evaluated outside of the sum that binds its variable");
-    results_.push_back(slots.back().at(root->digest));
-  }
+  // Then what depends on variables bound outside, as if their sums stood around the roots, outermost first.
+  std::uint32_t outer = 0;
+  for (const Expr& root : roots) outer |= root->free;
+  if (outer >> max_binders) throw Bug("a sum under construction was evaluated");
+  for (std::uint32_t variable = max_binders; variable-- > 0;)
+    if (outer >> variable & 1) free_.push_back({variable + 1, emit_loop(variable, roots, slots)});
+  for (const Expr& root : roots) results_.push_back(slots[innermost(*root)].at(root->digest));
 }
 
 void Program::emit(const Node& n, Slots& slots) {
@@ -171,8 +174,7 @@ void Program::emit(const Node& n, Slots& slots) {
   steps_.push_back({n.op, n.type, n.arity ? n.args[n.arity - 1u]->type : n.type, needs_env, n.arity, n.bits, 0, {}, 0});
   if (n.op == Op::Sum) {
     steps_[here].bits = sum_count(n);
-    steps_[here].from[1] = slots_;
-    emit_body(n, slots);
+    steps_[here].from[1] = emit_loop(sum_binder(n) - 1, n.arguments(), slots);
     steps_[here].from[0] = slot_of(*n.args[0]);
     steps_[here].loop_end = static_cast<std::uint32_t>(steps_.size());
   } else {
@@ -182,37 +184,44 @@ void Program::emit(const Node& n, Slots& slots) {
   slots[innermost(n)].emplace(n.digest, slots_++);
 }
 
-// What depends on the variable of this sum and on no inner one. An inner sum has a smaller binder than those around
-// it, so the smallest free binder of a node names the loop it belongs to. The variable's slot is the first taken.
-void Program::emit_body(const Node& sum, Slots& slots) {
+// What depends on this variable and on no inner one. An inner sum has a smaller binder than those around it, so the
+// smallest free binder of a node names the loop it belongs to. Gives the variable's slot.
+std::uint32_t Program::emit_loop(std::uint32_t variable, std::span<const Expr> bodies, Slots& slots) {
   struct Visit {
     const Node* node;
     std::uint8_t next;
   };
-  const std::uint32_t variable = sum_binder(sum) - 1;
   // Another sum with this binder may have left its own values under the same names.
   slots[variable].clear();
-  slots[variable].emplace(bound(variable + 1)->digest, slots_++);
+  const std::uint32_t own = slots_++;
+  slots[variable].emplace(bound(variable + 1)->digest, own);
   std::unordered_set<Digest, DigestHash> seen;
   std::vector<Visit> stack;
   const auto visit = [&](const Node& n) {
     if ((n.free >> variable & 1) && n.op != Op::Bound && seen.insert(n.digest).second) stack.push_back({&n, 0});
   };
-  visit(*sum.args[0]);
-  while (!stack.empty()) {
-    const Node& n = *stack.back().node;
-    if (stack.back().next < n.arity) {
-      visit(*n.args[stack.back().next++]);
-      continue;
+  for (const Expr& body : bodies) {
+    visit(*body);
+    while (!stack.empty()) {
+      const Node& n = *stack.back().node;
+      if (stack.back().next < n.arity) {
+        visit(*n.args[stack.back().next++]);
+        continue;
+      }
+      stack.pop_back();
+      if (innermost(n) == variable) emit(n, slots);
     }
-    stack.pop_back();
-    if (innermost(n) == variable) emit(n, slots);
   }
+  return own;
 }
 
 void Program::run(const Env& env, Memory& memory, Precision precision) const {
   if (memory.size() < slots_) memory.resize(slots_);
   std::copy(literals_.begin(), literals_.end(), memory.begin());
+  for (const Free& f : free_) {
+    if (f.binder >= env.bound.size()) throw Bug("an expression was evaluated outside of the sum that binds its variable");
+    memory[f.slot] = env.bound[f.binder];
+  }
   precision == Precision::f32 ? run<float>(0, steps_.size(), env, memory.data())
                               : run<double>(0, steps_.size(), env, memory.data());
 }

@@ -24,6 +24,7 @@ struct Env {
   std::span<const double> params;
   const ReadCapture* read = nullptr;       ///< must be there if the expression reads
   std::span<const double> head, row, col;  ///< the fields of each level, if the expression has any
+  std::span<const std::int32_t> bound;     ///< by binder: the variables of sums that stand around the expression
 };
 
 /// One operation on values; `of_args` is the type of its last argument. Int and Bool are whole numbers.
@@ -55,7 +56,7 @@ class Program {
   /// Slots of what is emitted so far, by innermost binder a node depends on; the last is for closed nodes.
   using Slots = std::array<DigestMap<std::uint32_t>, 33>;
   void emit(const Node& node, Slots& slots);
-  void emit_body(const Node& sum, Slots& slots);
+  std::uint32_t emit_loop(std::uint32_t variable, std::span<const Expr> bodies, Slots& slots);
   template <class Real>
   void run(std::size_t begin, std::size_t end, const Env& env, double* memory) const;
   template <class Real>
@@ -64,6 +65,10 @@ class Program {
   std::vector<Step> steps_;
   std::vector<double> literals_;  ///< the first slots
   std::vector<std::uint32_t> results_;
+  struct Free {
+    std::uint32_t binder, slot;
+  };
+  std::vector<Free> free_;  ///< variables that Env::bound gives
   std::uint32_t slots_ = 0;
 };
 

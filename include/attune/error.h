@@ -10,7 +10,7 @@ namespace attune {
 
 /// Where a mistake was written: a file and line, or a piece of text with the span that is wrong.
 struct Place {
-  std::string name;       ///< a source file, an option such as --score, or a data file
+  std::string name{};     ///< a source file, an option such as --score, or a data file
   int line = 0;           ///< 0: the name says it all
   std::string text{};     ///< the expression, as the user wrote it or as attune prints it
   std::size_t begin = 0;  ///< the wrong part of `text`, half open; empty: no caret

@@ -1,0 +1,170 @@
+// compiler/check.cpp — refuse expressions that read what is not there, and indices that are never in range
+#include "compiler/check.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include <attune/error.h>
+#include <fmt/format.h>
+
+#include "ir/print.h"
+
+namespace attune::compiler {
+namespace {
+
+using ir::bit, ir::Input;
+
+/// One of a Mod's expressions, and what it is in a sentence.
+struct Part {
+  std::string_view name;
+  const ir::Expr& root;
+  std::uint32_t may_read;
+  std::string_view because;  ///< it may not read the others
+};
+
+constexpr std::uint32_t per_head = bit(Input::B) | bit(Input::H);
+constexpr std::uint32_t per_pair =
+    per_head | bit(Input::Q) | bit(Input::KV) | bit(Input::QLen) | bit(Input::KVLen);
+
+std::array<Part, 4> parts(const Mod& mod) {
+  return {Part{"score", mod.score, per_pair | bit(Input::S), "a score is computed before there are probabilities"},
+          Part{"mask", mod.mask, per_pair, "a mask removes pairs before there are scores"},
+          Part{"prob mod", mod.prob, per_pair | bit(Input::P), "a prob mod sees what became of the scores"},
+          Part{"sink", mod.sink, per_head, "a sink is one logit per batch entry and head"}};
+}
+
+/// The user's own text or line, with a caret under the node.
+Place place_of(const ir::Expr& node, const Part& part, const ir::Signature& names) {
+  const ir::Written& at = node->written;
+  if (at.text) return {.name = at.text->name, .line = 0, .text = at.text->body, .begin = at.begin, .end = at.end};
+  const ir::Printed printed = ir::print_spans(part.root, names);
+  Place place{.name = at.file ? at.file : std::string(part.name), .line = static_cast<int>(at.line)};
+  place.text = printed.text;
+  if (const auto span = printed.spans.find(node->digest); span != printed.spans.end()) {
+    place.begin = span->second.begin;
+    place.end = span->second.end;
+  }
+  return place;
+}
+
+std::uint32_t own_inputs(const ir::Node& node) {
+  if (node.op == ir::Op::Input) return bit(static_cast<Input>(node.bits));
+  return node.op == ir::Op::Random ? node.uses & (bit(Input::Q) | bit(Input::KV)) : 0;
+}
+
+[[noreturn]] void refuse_input(const ir::Expr& node, const Part& part, const ir::Signature& names) {
+  const bool random = node->op == ir::Op::Random;
+  const std::string read = random ? "random" : std::string(ir::input_names[node->bits]);
+  throw Error("wrong-input", fmt::format("a {} reads `{}`", part.name, read), place_of(node, part, names),
+              fmt::format("{}{}", part.because, random ? ", and random differs for every q and kv" : ""),
+              part.name == "sink" ? "use b, h, captures and parameters alone"
+                                  : fmt::format("leave `{}` out, or move this into {}", read,
+                                                read == "p" ? "a prob mod" : "a score"));
+}
+
+/// The bounds that a problem puts on coordinates and lengths, and types on captured values.
+ir::Bounds bounds_of(const Mod& mod, const Problem& p) {
+  ir::Bounds bounds;
+  const auto range = [](std::int64_t low, std::int64_t high) {
+    return ir::Interval{static_cast<double>(low), static_cast<double>(high), false};
+  };
+  bounds[Input::B] = range(0, p.batch - 1);
+  bounds[Input::H] = range(0, p.q_heads - 1);
+  bounds[Input::Q] = range(p.q_offset, p.q_offset + p.q_len - 1);
+  bounds[Input::KV] = range(0, p.kv_len - 1);
+  // Where a pair exists its sequence has a length; the shortest of these bounds from below.
+  const auto lengths = [&](const std::vector<std::int64_t>& starts, std::int64_t longest) {
+    std::int64_t least = longest;
+    for (std::size_t i = 1; i < starts.size(); ++i)
+      if (starts[i] > starts[i - 1]) least = std::min(least, starts[i] - starts[i - 1]);
+    return range(least, longest);
+  };
+  bounds[Input::QLen] = lengths(p.q_starts, p.q_len);
+  bounds[Input::KVLen] = lengths(p.kv_starts, p.kv_len);
+  for (const CaptureSlot& c : mod.captures) {
+    ir::Interval values = ir::Interval::all(type_of(c.dtype));
+    if (c.dtype == DType::u8) values = range(0, 255);
+    if (c.dtype == DType::i8) values = range(-128, 127);
+    if (c.dtype == DType::i16) values = range(-32768, 32767);
+    bounds.captures.push_back(values);
+  }
+  return bounds;
+}
+
+/// "h (0..15)": the coordinates that would be in range, for the fix.
+std::string coordinates_within(const Part& part, const ir::Bounds& bounds, std::int64_t extent) {
+  std::string out;
+  for (const Input which : {Input::B, Input::H, Input::Q, Input::KV}) {
+    if (!(part.may_read & bit(which)) || bounds[which].hi >= static_cast<double>(extent)) continue;
+    out += fmt::format("{}{} ({}..{})", out.empty() ? "" : " or ", ir::input_names[static_cast<std::size_t>(which)],
+                       bounds[which].lo, bounds[which].hi);
+  }
+  return out;
+}
+
+std::string runs_over(const std::string& index, const ir::Interval& range) {
+  return range.lo == range.hi ? fmt::format("{} is {}", index, range.lo)
+                              : fmt::format("{} runs over {}..{}", index, range.lo, range.hi);
+}
+
+/// Of the index at `dimension` of a read, which takes only the values `range`, all outside.
+[[noreturn]] void refuse_read(const ir::Expr& read, std::size_t dimension, const ir::Interval& range,
+                              const Tensor& tensor, const Part& part, const Mod& mod, const ir::Bounds& bounds) {
+  const ir::Signature names = mod.signature();
+  const std::string& name = mod.captures[read->bits].name;
+  const std::int64_t extent = tensor.shape[dimension];
+  const std::string along = tensor.rank > 1 ? fmt::format(" along dimension {}", dimension) : "";
+  const std::string holds = fmt::format("{} holds {} value{}{}", name, extent, extent == 1 ? "" : "s", along);
+  if (extent == 0)
+    throw Error("capture-empty", fmt::format("capture `{}` is read and holds nothing", name),
+                place_of(read, part, names), fmt::format("{} is {}", name, tensor.describe()),
+                "pass a tensor with values, or leave the read out");
+  std::string fix = fmt::format("index it within 0..{}", extent - 1);
+  if (const std::string fits = coordinates_within(part, bounds, extent); !fits.empty()) fix += ", e.g. by " + fits;
+  if (range.hi >= static_cast<double>(extent) && range.hi < std::numeric_limits<std::int32_t>::max())
+    fix += fmt::format(", or pass a tensor of at least {} values{}", range.hi + 1, along);
+  throw Error("capture-range", fmt::format("capture `{}` is read out of range", name), place_of(read, part, names),
+              fmt::format("{}, and {}", runs_over(ir::print(read->args[dimension], names), range), holds), fix);
+}
+
+/// Is this expression evaluated at all?
+bool has_coordinates(const Part& part, const Problem& p) {
+  const bool rows = p.batch > 0 && p.q_heads > 0 && p.q_len > 0;
+  return part.root && rows && (part.name == "sink" || p.kv_len > 0);
+}
+
+}  // namespace
+
+void check(const Mod& mod) {
+  const ir::Signature names = mod.signature();
+  for (const Part& part : parts(mod)) {
+    if (!part.root || !(part.root->uses & ~part.may_read)) continue;
+    for (const ir::Expr& node : ir::in_order(part.root))
+      if (own_inputs(*node) & ~part.may_read) refuse_input(node, part, names);
+  }
+}
+
+std::vector<ir::Expr> check_reads(const Mod& mod, std::span<const Tensor> captures, const Problem& problem) {
+  std::vector<ir::Expr> clamped;
+  ir::Ranger ranger(bounds_of(mod, problem));
+  for (const Part& part : parts(mod)) {
+    if (!has_coordinates(part, problem)) continue;
+    for (const ir::Expr& node : ir::in_order(part.root)) {
+      if (node->op != ir::Op::Read) continue;
+      const Tensor& tensor = captures[node->bits];
+      bool inside = true;
+      for (std::size_t i = 0; i < node->arity; ++i) {
+        const ir::Interval range = ranger(node->args[i]);
+        const auto extent = static_cast<double>(tensor.shape[i]);
+        if (extent == 0 || (!range.empty() && (range.hi < 0 || range.lo >= extent)))
+          refuse_read(node, i, range, tensor, part, mod, ranger.bounds());
+        inside &= range.lo >= 0 && range.hi < extent;
+      }
+      if (!inside) clamped.push_back(node);
+    }
+  }
+  return clamped;
+}
+
+}  // namespace attune::compiler

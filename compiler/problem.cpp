@@ -1,0 +1,385 @@
+// compiler/problem.cpp — refuse a call whose tensors do not fit each other, and work out its sizes
+#include "compiler/problem.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+
+#include <attune/error.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace attune::compiler {
+namespace {
+
+constexpr std::int64_t most_positions = std::numeric_limits<std::int32_t>::max();
+
+/// A tensor of the call and what its user calls it.
+struct Named {
+  std::string name;
+  const Tensor* tensor;
+  const Tensor* operator->() const { return tensor; }
+  const Tensor& operator*() const { return *tensor; }
+};
+
+Error refuse(std::string code, std::string problem, std::string why, std::string fix) {
+  return Error(std::move(code), std::move(problem), {}, std::move(why), std::move(fix));
+}
+
+std::string is(const Named& t) { return fmt::format("{} is {}", t.name, t->describe()); }
+
+bool is_float(DType type) { return type_of(type) == ir::Type::F32; }
+
+/// What any tensor must be before its shape is looked at. `device`: where all others are.
+void check_one(const Named& t, const Device& device) {
+  if (!t->given())
+    throw refuse("tensor-missing", t.name + " is missing", "the call needs it, and it was left out",
+                 "pass a tensor for " + t.name);
+  if (t->rank > Tensor::max_rank)
+    throw refuse("bad-rank", fmt::format("{} has {} dimensions", t.name, t->rank),
+                 fmt::format("a tensor has at most {}", Tensor::max_rank), "merge or index away some dimensions");
+  // Makes the same tensor again for its refusals of extents; the fields of a Tensor are open.
+  const auto extents = std::span(t->shape).first(static_cast<std::size_t>(t->rank));
+  const Tensor checked(t->data, t->dtype, extents);
+  if (!t->data && checked.size() > 0)
+    throw refuse("tensor-null", t.name + " has no memory",
+                 fmt::format("{}, and its data pointer is null", is(t)), "point it at its elements");
+  if (t->device != device) {
+    const auto place = [](const Device& d) {
+      return d.kind == Device::Kind::cpu ? std::string("on the host") : fmt::format("on cuda:{}", d.index);
+    };
+    throw refuse("tensor-device", fmt::format("{} is on another device than q", t.name),
+                 fmt::format("q is {} and {} is {}", place(device), t.name, place(t->device)),
+                 "move all tensors of a call, captures too, to one device");
+  }
+}
+
+void check_rank(const Named& t, int rank, std::string_view layout) {
+  if (t->rank == rank) return;
+  throw refuse("tensor-rank", fmt::format("{} has {} dimensions instead of {}", t.name, t->rank, rank),
+               fmt::format("{}, and it should be {}", is(t), layout),
+               rank == 3 ? "give it these dimensions, or leave out cu_seqlens_q and cu_seqlens_kv for a dense batch"
+                         : "give it these dimensions: an extent of 1 for a missing one, Tensor::permuted for another "
+                           "order, cu_seqlens_q and cu_seqlens_kv for packed sequences");
+}
+
+void check_float(const Named& t) {
+  if (is_float(t->dtype)) return;
+  throw refuse("tensor-type", fmt::format("{} holds {}", t.name, name_of(t->dtype)),
+               fmt::format("{}, and it has to be f32, f16, bf16 or f64", is(t)), "convert it to one of these types");
+}
+
+void check_shape(const Named& t, std::span<const std::int64_t> shape, const std::string& reason) {
+  const auto have = std::span(t->shape).first(static_cast<std::size_t>(t->rank));
+  if (std::equal(have.begin(), have.end(), shape.begin(), shape.end())) return;
+  throw refuse("tensor-shape", fmt::format("{} has the wrong shape", t.name),
+               fmt::format("{}; {}, which makes it [{}]", is(t), reason, fmt::join(shape, ", ")),
+               fmt::format("pass {} as [{}]", t.name, fmt::join(shape, ", ")));
+}
+
+/// Refuses an output of which two elements are certain to share memory.
+void check_disjoint(const Named& t) {
+  double reach = 1;  // strides may be anything: their sums too
+  std::string clash;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(t->rank); ++i) {
+    if (t->shape[i] < 2) continue;
+    reach += static_cast<double>(t->shape[i] - 1) * std::abs(static_cast<double>(t->strides[i]));
+    if (t->strides[i] == 0) clash = fmt::format("the stride of dimension {} is 0", i);
+    for (std::size_t j = 0; j < i; ++j)
+      if (t->shape[j] > 1 && (t->strides[i] == t->strides[j] || t->strides[i] == -t->strides[j]))
+        clash = fmt::format("dimensions {} and {} have the same stride {}", j, i, t->strides[i]);
+  }
+  if (t->size() == 0) return;
+  if (clash.empty() && reach < static_cast<double>(t->size()))
+    clash = fmt::format("its {} elements share the memory of {}", t->size(), reach);
+  if (!clash.empty())
+    throw refuse("tensor-overlap", fmt::format("{} would be written twice in one place", t.name),
+                 fmt::format("{}, and {}", is(t), clash), "write into memory with a place for each element");
+}
+
+/// Refuses an output that starts where another tensor of the call does.
+void check_alias(const Named& out, std::span<const Named> others) {
+  for (const Named& other : others)
+    if (other.tensor != out.tensor && other->given() && other->data == out->data && out->size() > 0 && other->size() > 0)
+      throw refuse("tensor-alias", fmt::format("{} and {} share their memory", out.name, other.name),
+                   fmt::format("{} is written while {} is still in use, and both start at the same address", out.name,
+                               other.name),
+                   fmt::format("give {} memory of its own", out.name));
+}
+
+void check_scale(std::optional<double> scale) {
+  if (!scale || std::isfinite(static_cast<float>(*scale))) return;
+  throw refuse("bad-scale", fmt::format("the scale {} is no finite f32", *scale),
+               "s = scale * (q . k) is computed in f32, whose largest number is 3.4e38",
+               "pass a finite scale, or none for 1 / sqrt(D)");
+}
+
+/// The starts of packed sequences, the total as the last one.
+std::vector<std::int64_t> starts_of(const Named& cu, const Named& packed) {
+  if (cu->dtype != DType::i32 && cu->dtype != DType::i64)
+    throw refuse("cu-seqlens-type", fmt::format("{} holds {}", cu.name, name_of(cu->dtype)),
+                 fmt::format("{}, and starts of sequences are i32 or i64", is(cu)), "convert it to i32");
+  if (cu->rank != 1)
+    throw refuse("tensor-rank", fmt::format("{} has {} dimensions instead of 1", cu.name, cu->rank),
+                 fmt::format("{}, and it should be [B + 1]", is(cu)), "pass one start per sequence and the end");
+  if (cu->device.kind != Device::Kind::cpu)
+    throw refuse("cu-seqlens-device", cu.name + " is not on the host",
+                 "the lengths of the sequences are needed before anything is launched", "pass a copy on the host");
+  const auto refuse_values = [&](const std::string& why) {
+    return refuse("cu-seqlens", cu.name + " does not hold the starts of sequences", why,
+                  fmt::format("pass 0, the running sums of the lengths, and at last the {} rows of {}",
+                              packed->shape[0], packed.name));
+  };
+  if (cu->shape[0] < 1) throw refuse_values("it is empty, and even no sequence at all has one entry, 0");
+  std::vector<std::int64_t> starts;
+  for (std::int64_t i = 0; i < cu->shape[0]; ++i) {
+    const char* at = static_cast<const char*>(cu->data) +
+                     i * cu->strides[0] * static_cast<std::int64_t>(size_of(cu->dtype));
+    std::int32_t narrow = 0;
+    std::int64_t wide = 0;
+    cu->dtype == DType::i32 ? std::memcpy(&narrow, at, sizeof narrow) : std::memcpy(&wide, at, sizeof wide);
+    starts.push_back(cu->dtype == DType::i32 ? narrow : wide);
+    if (i == 0 && starts[0] != 0) throw refuse_values(fmt::format("its first entry is {} instead of 0", starts[0]));
+    if (i > 0 && starts.back() < starts[starts.size() - 2])
+      throw refuse_values(fmt::format("entry {} is {}, less than the {} before it", i, starts.back(),
+                                      starts[starts.size() - 2]));
+  }
+  if (starts.back() != packed->shape[0])
+    throw refuse_values(fmt::format("its last entry is {}, and {} has {} rows", starts.back(), packed.name,
+                                    packed->shape[0]));
+  return starts;
+}
+
+std::int64_t longest(const std::vector<std::int64_t>& starts) {
+  std::int64_t most = 0;
+  for (std::size_t i = 1; i < starts.size(); ++i) most = std::max(most, starts[i] - starts[i - 1]);
+  return most;
+}
+
+/// What a forward and a backward call have in common.
+struct Inputs {
+  Named q, k, v, cu_q, cu_kv;
+  std::int32_t q_offset;
+};
+
+void check_types(const Inputs& in) {
+  for (const Named& t : {in.q, in.k, in.v}) check_float(t);
+  for (const Named& t : {in.k, in.v})
+    if (t->dtype != in.q->dtype)
+      throw refuse("tensor-types", fmt::format("q and {} hold different types", t.name),
+                   fmt::format("{} and {}", is(in.q), is(t)), "convert q, k and v to one type");
+}
+
+/// Heads and widths, which stand in the same places for dense and packed tensors.
+void check_heads(const Inputs& in, Problem& p) {
+  const std::size_t heads = 1, width = p.packed ? 2 : 3;
+  p.q_heads = in.q->shape[heads];
+  p.kv_heads = in.k->shape[heads];
+  p.d = in.q->shape[width];
+  p.dv = in.v->shape[width];
+  if (in.k->shape[width] != p.d)
+    throw refuse("head-size", "q and k have rows of different lengths",
+                 fmt::format("{} and {}: D is {} and {}", is(in.q), is(in.k), p.d, in.k->shape[width]),
+                 "give q and k the same last dimension");
+  if (p.d == 0 || p.dv == 0) {
+    const Named& empty = p.d == 0 ? in.q : in.v;
+    throw refuse("head-size-zero", fmt::format("{} has rows without elements", empty.name),
+                 fmt::format("{}: its last dimension is 0", is(empty)), "give each row at least one element");
+  }
+  if (in.v->shape[heads] != p.kv_heads)
+    throw refuse("kv-heads", "k and v have different numbers of heads", fmt::format("{} and {}", is(in.k), is(in.v)),
+                 "give k and v the same heads");
+  if (p.kv_heads == 0 ? p.q_heads != 0 : p.q_heads % p.kv_heads != 0)
+    throw refuse("head-groups", fmt::format("{} query heads cannot share {} KV heads", p.q_heads, p.kv_heads),
+                 fmt::format("{} and {}: each KV head serves the same number of query heads", is(in.q), is(in.k)),
+                 "make the heads of q a multiple of those of k and v");
+  p.group = p.kv_heads ? p.q_heads / p.kv_heads : 1;
+}
+
+void check_dense(const Inputs& in, Problem& p) {
+  p.batch = in.q->shape[0];
+  p.q_len = in.q->shape[2];
+  p.kv_len = in.k->shape[2];
+  if (in.v->shape[2] != p.kv_len)
+    throw refuse("kv-lengths", "k and v have different lengths", fmt::format("{} and {}", is(in.k), is(in.v)),
+                 "give k and v the same positions");
+  if (in.k->shape[0] != in.v->shape[0])
+    throw refuse("kv-batch", "k and v have different batch sizes", fmt::format("{} and {}", is(in.k), is(in.v)),
+                 "give k and v the same batch entries");
+  if (in.k->shape[0] != p.batch && in.k->shape[0] != 1)
+    throw refuse("batch", "q and k have different batch sizes", fmt::format("{} and {}", is(in.q), is(in.k)),
+                 fmt::format("give k and v {} batch entries, or 1 that all of q's share", p.batch));
+  p.kv_shared = in.k->shape[0] != p.batch;
+}
+
+void check_packed(const Inputs& in, Problem& p) {
+  if (in.k->shape[0] != in.v->shape[0])
+    throw refuse("kv-lengths", "k and v have different lengths", fmt::format("{} and {}", is(in.k), is(in.v)),
+                 "give k and v the same positions");
+  p.q_starts = starts_of(in.cu_q, in.q);
+  p.kv_starts = starts_of(in.cu_kv, in.k);
+  if (p.q_starts.size() != p.kv_starts.size())
+    throw refuse("cu-seqlens-batch", "cu_seqlens_q and cu_seqlens_kv tell of different numbers of sequences",
+                 fmt::format("{} and {}", is(in.cu_q), is(in.cu_kv)),
+                 "give both one entry per sequence and one more; a sequence may be empty");
+  p.batch = static_cast<std::int64_t>(p.q_starts.size()) - 1;
+  p.q_len = longest(p.q_starts);
+  p.kv_len = longest(p.kv_starts);
+}
+
+void check_positions(const Inputs& in, const Problem& p) {
+  if (in.q_offset < 0)
+    throw refuse("q-offset", fmt::format("q_offset is {}", in.q_offset), "positions start at 0",
+                 "pass the position of the first query, 0 or more");
+  const auto beyond = [](const std::string& what, std::int64_t count) {
+    return refuse("too-long", fmt::format("{} is beyond what a coordinate holds", what),
+                  fmt::format("{} comes to {}, and coordinates are i32: at most {}", what, count, most_positions),
+                  "split the call");
+  };
+  if (p.batch > most_positions) throw beyond("the batch", p.batch);
+  if (p.q_heads > most_positions) throw beyond("the number of heads", p.q_heads);
+  if (p.kv_len > most_positions) throw beyond("the length of k and v", p.kv_len);
+  if (p.q_len + in.q_offset > most_positions) throw beyond("q_offset and the length of q", p.q_len + in.q_offset);
+}
+
+Problem check_inputs(const Inputs& in, std::optional<double> scale) {
+  check_scale(scale);
+  Problem p;
+  p.packed = in.cu_q->given();
+  if (p.packed != in.cu_kv->given())
+    throw refuse("cu-seqlens-half", fmt::format("{} is there without {}", p.packed ? "cu_seqlens_q" : "cu_seqlens_kv",
+                                                p.packed ? "cu_seqlens_kv" : "cu_seqlens_q"),
+                 "packed q and packed k, v come together", "pass both for packed sequences, none for a dense batch");
+  for (const Named& t : {in.q, in.k, in.v}) check_one(t, in.q->device);
+  for (const Named& t : {in.q, in.k, in.v})
+    check_rank(t, p.packed ? 3 : 4, p.packed ? "[T, H, D], as packed sequences are" : "[B, H, S, D]");
+  check_types(in);
+  check_heads(in, p);
+  if (p.packed) {
+    for (const Named& t : {in.cu_q, in.cu_kv}) check_one(t, t->device);
+    check_packed(in, p);
+  } else {
+    check_dense(in, p);
+  }
+  check_positions(in, p);
+  p.q_offset = in.q_offset;
+  p.scale = scale.value_or(1 / std::sqrt(static_cast<double>(p.d)));
+  return p;
+}
+
+std::vector<std::int64_t> shape_of_o(const Problem& p, const Tensor& q) {
+  if (p.packed) return {q.shape[0], p.q_heads, p.dv};
+  return {p.batch, p.q_heads, p.q_len, p.dv};
+}
+
+/// lse, its gradient, and the row maximum.
+void check_row_values(const Named& t, const Problem& p, const Tensor& q) {
+  if (!t->given()) return;
+  check_one(t, q.device);
+  if (t->dtype != DType::f32 && t->dtype != DType::f64)
+    throw refuse("tensor-type", fmt::format("{} holds {}", t.name, name_of(t->dtype)),
+                 fmt::format("{}, and it has to be f32 or f64", is(t)), "pass f32");
+  const std::vector<std::int64_t> shape = p.packed ? std::vector{p.q_heads, q.shape[0]}
+                                                   : std::vector{p.batch, p.q_heads, p.q_len};
+  check_shape(t, shape, is({"q", &q}));
+}
+
+void check_gradient(const Named& t, const Named& of) {
+  if (!t->given()) return;
+  check_one(t, of->device);
+  check_float(t);
+  check_shape(t, std::span(of->shape).first(static_cast<std::size_t>(of->rank)), is(of));
+}
+
+std::vector<Named> captures_of(const Traced& traced) {
+  std::vector<Named> out;
+  for (std::size_t i = 0; i < traced.captures.size(); ++i)
+    out.push_back({fmt::format("capture `{}`", traced.mod.captures[i].name), &traced.captures[i]});
+  return out;
+}
+
+void check_outputs(const std::vector<Named>& outputs, const std::vector<Named>& inputs) {
+  std::vector<Named> all = inputs;
+  all.insert(all.end(), outputs.begin(), outputs.end());
+  for (const Named& t : outputs) {
+    if (!t->given()) continue;
+    check_disjoint(t);
+    check_alias(t, all);
+  }
+}
+
+/// What a captured tensor is called when its gradient is asked for.
+Named captured_gradient(const Traced& traced, const Backward::Captured& asked, const std::vector<Named>& captures) {
+  const auto slot = asked.of.given() ? slot_of(traced, asked.of) : std::nullopt;
+  if (slot) return captures[*slot];
+  std::string known = "this attention reads no captured tensor";
+  if (!captures.empty()) {
+    known = "this attention reads ";
+    for (std::size_t i = 0; i < captures.size(); ++i)
+      known += fmt::format("{}`{}` ({})", i ? ", " : "", traced.mod.captures[i].name, captures[i]->describe());
+  }
+  throw refuse("grad-not-captured", "a gradient is asked for a tensor that was not captured",
+               fmt::format("it is {}; {}", asked.of.describe(), known),
+               "ask for the gradient of a tensor that the score, prob mod or sink reads, with the same data, shape and "
+               "strides");
+}
+
+}  // namespace
+
+Problem check(const Traced& traced, const Forward& call, std::optional<double> scale) {
+  const Named q{"q", &call.q}, k{"k", &call.k}, v{"v", &call.v}, o{"o", &call.o}, lse{"lse", &call.lse},
+      max{"max", &call.max};
+  const Problem p = check_inputs(
+      {q, k, v, {"cu_seqlens_q", &call.cu_seqlens_q}, {"cu_seqlens_kv", &call.cu_seqlens_kv}, call.q_offset}, scale);
+  std::vector<Named> inputs = captures_of(traced);
+  for (const Named& t : inputs) check_one(t, call.q.device);
+  inputs.insert(inputs.end(), {q, k, v});
+
+  check_one(o, call.q.device);
+  check_float(o);
+  check_shape(o, shape_of_o(p, call.q), fmt::format("{} and {}", is(q), is(v)));
+  check_row_values(lse, p, call.q);
+  check_row_values(max, p, call.q);
+  check_outputs({o, lse, max}, inputs);
+  return p;
+}
+
+Problem check(const Traced& traced, const Backward& call, std::optional<double> scale) {
+  const Named q{"q", &call.q}, k{"k", &call.k}, v{"v", &call.v}, grad_o{"grad_o", &call.grad_o},
+      grad_lse{"grad_lse", &call.grad_lse}, dq{"dq", &call.dq}, dk{"dk", &call.dk}, dv{"dv", &call.dv};
+  const Problem p = check_inputs(
+      {q, k, v, {"cu_seqlens_q", &call.cu_seqlens_q}, {"cu_seqlens_kv", &call.cu_seqlens_kv}, call.q_offset}, scale);
+  const std::vector<Named> captures = captures_of(traced);
+  for (const Named& t : captures) check_one(t, call.q.device);
+
+  check_one(grad_o, call.q.device);
+  check_float(grad_o);
+  check_shape(grad_o, shape_of_o(p, call.q), fmt::format("{} and {}", is(q), is(v)));
+  check_row_values(grad_lse, p, call.q);
+  check_gradient(dq, q);
+  check_gradient(dk, k);
+  check_gradient(dv, v);
+
+  std::vector<Named> inputs = captures, outputs{dq, dk, dv};
+  inputs.insert(inputs.end(), {q, k, v, grad_o, grad_lse});
+  for (const Backward::Captured& asked : call.captured) {
+    const Named of = captured_gradient(traced, asked, captures);
+    const Named into{"the gradient of " + of.name, &asked.into};
+    if (!is_float(of->dtype))
+      throw refuse("grad-not-float", fmt::format("{} has no gradient", of.name),
+                   fmt::format("{}, and only floating tensors have gradients", is(of)), "leave it out");
+    for (const Backward::Captured& other : call.captured)
+      if (&other < &asked && other.of == asked.of)
+        throw refuse("grad-twice", fmt::format("the gradient of {} is asked for twice", of.name),
+                     "the gradients of all its reads come as one sum", "ask once");
+    check_one(into, call.q.device);
+    check_gradient(into, of);
+    outputs.push_back(into);
+  }
+  check_outputs(outputs, inputs);
+  return p;
+}
+
+}  // namespace attune::compiler

@@ -1,0 +1,152 @@
+// compiler/tensor.cpp — names, shapes and views of tensors; touches no element
+#include <attune/tensor.h>
+
+#include <limits>
+
+#include <attune/error.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "compiler/mod.h"
+
+namespace attune {
+
+std::string_view name_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32: return "f32";
+    case DType::f16: return "f16";
+    case DType::bf16: return "bf16";
+    case DType::f64: return "f64";
+    case DType::i64: return "i64";
+    case DType::i32: return "i32";
+    case DType::i16: return "i16";
+    case DType::i8: return "i8";
+    case DType::u8: return "u8";
+    case DType::boolean: return "bool";
+  }
+  return "?";
+}
+
+std::size_t size_of(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+    case DType::i64: return 8;
+    case DType::f32:
+    case DType::i32: return 4;
+    case DType::f16:
+    case DType::bf16:
+    case DType::i16: return 2;
+    case DType::i8:
+    case DType::u8:
+    case DType::boolean: return 1;
+  }
+  return 0;
+}
+
+namespace {
+
+std::string list(std::span<const std::int64_t> numbers) { return fmt::format("[{}]", fmt::join(numbers, ", ")); }
+
+/// Refuses what no Tensor can hold; gives the number of elements.
+std::int64_t checked_size(std::span<const std::int64_t> shape, DType dtype) {
+  if (shape.size() > Tensor::max_rank)
+    throw Error("bad-rank", fmt::format("a tensor has the shape {}", list(shape)), {},
+                fmt::format("it has {} dimensions, and a tensor has at most {}", shape.size(), Tensor::max_rank),
+                "merge or index away some dimensions before you hand it over");
+  bool empty = false;
+  for (const std::int64_t extent : shape) {
+    if (extent < 0)
+      throw Error("bad-extent", fmt::format("a tensor has the shape {}", list(shape)), {},
+                  fmt::format("an extent is {}, and extents are 0 or more", extent), "pass the extents of the data");
+    empty |= extent == 0;
+  }
+  const std::int64_t most = std::numeric_limits<std::int64_t>::max() / static_cast<std::int64_t>(size_of(dtype));
+  std::int64_t size = empty ? 0 : 1;
+  for (const std::int64_t extent : shape) {
+    if (size && extent > most / size)
+      throw Error("bad-extent", fmt::format("a tensor has the shape {}", list(shape)), {},
+                  fmt::format("it would hold more than {} elements of {}, beyond 2^63 bytes", most, name_of(dtype)),
+                  "pass the extents of the data");
+    size *= extent;
+  }
+  return size;
+}
+
+}  // namespace
+
+Tensor::Tensor(void* memory, DType type, std::span<const std::int64_t> extents, std::span<const std::int64_t> steps,
+               Device where)
+    : data(memory), dtype(type), rank(static_cast<int>(extents.size())), device(where) {
+  checked_size(extents, type);
+  if (!steps.empty() && steps.size() != extents.size())
+    throw Error("bad-strides", fmt::format("a tensor has the shape {} and the strides {}", list(extents), list(steps)),
+                {}, fmt::format("it has {} dimensions and {} strides", extents.size(), steps.size()),
+                "give one stride for each dimension, in elements, or none for contiguous memory");
+  std::int64_t contiguous = 1;
+  for (std::size_t i = extents.size(); i-- > 0;) {
+    shape[i] = extents[i];
+    strides[i] = steps.empty() ? contiguous : steps[i];
+    // An empty tensor's strides mean nothing; 1 keeps their product from overflowing.
+    contiguous *= extents[i] > 0 && contiguous < std::numeric_limits<std::int64_t>::max() / extents[i] ? extents[i] : 1;
+  }
+}
+
+Tensor::Tensor(void* memory, DType type, std::initializer_list<std::int64_t> extents,
+               std::initializer_list<std::int64_t> steps, Device where)
+    : Tensor(memory, type, std::span(extents.begin(), extents.size()), std::span(steps.begin(), steps.size()), where) {
+}
+
+std::int64_t Tensor::size() const {
+  std::int64_t size = rank < 0 ? 0 : 1;
+  for (int i = 0; i < rank; ++i) size *= shape[static_cast<std::size_t>(i)];
+  return size;
+}
+
+Tensor Tensor::permuted(std::initializer_list<int> order) const {
+  const std::span<const int> from(order.begin(), order.size());
+  const auto refuse = [&](const std::string& why) {
+    return Error("bad-permutation", fmt::format("{} is permuted by [{}]", describe(), fmt::join(from, ", ")), {}, why,
+                 "name each dimension once, e.g. permuted({0, 2, 1, 3})");
+  };
+  if (static_cast<int>(from.size()) != rank)
+    throw refuse(fmt::format("it has {} dimensions, and the order names {}", rank, from.size()));
+  Tensor out = *this;
+  unsigned seen = 0;
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    if (from[i] < 0 || from[i] >= rank) throw refuse(fmt::format("there is no dimension {}", from[i]));
+    if (seen >> from[i] & 1) throw refuse(fmt::format("dimension {} is named twice", from[i]));
+    seen |= 1u << from[i];
+    out.shape[i] = shape[static_cast<std::size_t>(from[i])];
+    out.strides[i] = strides[static_cast<std::size_t>(from[i])];
+  }
+  return out;
+}
+
+std::string Tensor::describe() const {
+  if (rank < 0) return "no tensor";
+  return fmt::format("{} {}", name_of(dtype), list({shape.data(), static_cast<std::size_t>(rank)}));
+}
+
+namespace detail {
+
+void require_seen_as(const Tensor& tensor, const std::string& name, char seen, Line at) {
+  const std::string called = name.empty() ? "a captured tensor" : fmt::format("capture `{}`", name);
+  const Place place{.name = at.file ? at.file : "", .line = at.file ? at.number : 0};
+  if (!tensor.given())
+    throw Error("capture-missing", called + " is no tensor", place, "the Tensor was default-constructed",
+                "give it data, a type and a shape");
+  const ir::Type is = compiler::type_of(tensor.dtype);
+  const ir::Type wanted = seen == 'f' ? ir::Type::F32 : seen == 'i' ? ir::Type::I32 : ir::Type::Bool;
+  if (is == wanted) return;
+  const auto cpp = [](ir::Type type) {
+    return type == ir::Type::F32 ? "Capture<float>" : type == ir::Type::I32 ? "Capture<int>" : "Capture<bool>";
+  };
+  throw Error("capture-type", fmt::format("{} is captured as {} and holds {}", called, cpp(wanted), name_of(tensor.dtype)),
+              place,
+              fmt::format("elements of {} are seen as {}, not as {}", name_of(tensor.dtype), ir::name_of(is),
+                          ir::name_of(wanted)),
+              fmt::format("capture it as {}, or convert the tensor", cpp(is)));
+}
+
+}  // namespace detail
+}  // namespace attune

@@ -1,0 +1,393 @@
+// runtime/oracle.cpp — the definition of attention: forward and backward in double precision, clear and slow
+#include "runtime/oracle.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include <attune/error.h>
+
+#include "runtime/tensor.h"
+
+namespace attune::runtime {
+namespace {
+
+using compiler::Problem, compiler::Traced;
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+/// What one (batch entry, head) has of a tensor, dense or packed: a matrix of rows by position.
+struct Rows {
+  const Tensor* tensor;
+  std::int64_t origin, row, column;
+
+  double get(std::int64_t i, std::int64_t j = 0) const { return load(*tensor, origin + i * row + j * column); }
+  void set(std::int64_t i, std::int64_t j, double value) const { store(*tensor, origin + i * row + j * column, value); }
+  /// The first `count` rows, of `width` columns, one after the other.
+  std::vector<double> all(std::int64_t count, std::int64_t width) const {
+    std::vector<double> out;
+    out.reserve(static_cast<std::size_t>(count * width));
+    for (std::int64_t i = 0; i < count; ++i)
+      for (std::int64_t j = 0; j < width; ++j) out.push_back(get(i, j));
+    return out;
+  }
+};
+
+/// Of q, k, v, o and their gradients: [B, H, S, D], packed [T, H, D].
+Rows matrix(const Tensor& t, bool packed, std::int64_t b, std::int64_t h, std::int64_t start) {
+  const auto& s = t.strides;
+  return packed ? Rows{&t, start * s[0] + h * s[1], s[0], s[2]} : Rows{&t, b * s[0] + h * s[1], s[2], s[3]};
+}
+/// Of lse and what is shaped like it: [B, Hq, Sq], packed [Hq, T]. One column.
+Rows column(const Tensor& t, bool packed, std::int64_t b, std::int64_t h, std::int64_t start) {
+  const auto& s = t.strides;
+  return packed ? Rows{&t, h * s[0] + start * s[1], s[1], 0} : Rows{&t, b * s[0] + h * s[1], s[2], 0};
+}
+
+/// One batch entry or packed sequence.
+struct Sequence {
+  std::int64_t b, kv_b, q_start, q_len, kv_start, kv_len;
+};
+
+Sequence sequence(const Problem& p, std::int64_t b) {
+  if (!p.packed) return {b, p.kv_shared ? 0 : b, 0, p.q_len, 0, p.kv_len};
+  const auto i = static_cast<std::size_t>(b);
+  return {b,
+          b,
+          p.q_starts[i],
+          p.q_starts[i + 1] - p.q_starts[i],
+          p.kv_starts[i],
+          p.kv_starts[i + 1] - p.kv_starts[i]};
+}
+
+double dot(const double* a, const double* b, std::int64_t n) {
+  double sum = 0;
+  for (std::int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+/// Tells how far the rows are, without asking the clock for a listener that is not there.
+class Rate {
+ public:
+  Rate(const Progress& progress, double rows) : progress_(progress), rows_(rows) {}
+  void row() {
+    ++done_;
+    if (!progress_) return;
+    const auto now = std::chrono::steady_clock::now();
+    if (now - last_ < std::chrono::milliseconds(100)) return;
+    last_ = now;
+    progress_(done_ / rows_);
+  }
+
+ private:
+  const Progress& progress_;
+  double rows_, done_ = 0;
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+double rows_of(const Problem& p) {
+  double rows = 0;
+  for (std::int64_t b = 0; b < p.batch; ++b) rows += static_cast<double>(sequence(p, b).q_len);
+  return std::max(1.0, rows * static_cast<double>(p.q_heads));
+}
+
+/// A row of queries after its softmax. Only pairs that were kept are in it: what was removed is touched nowhere.
+struct Row {
+  struct Pair {
+    std::int64_t kv;
+    double s, score, p;
+  };
+  std::vector<Pair> kept;
+  double max = -infinity;   ///< of the kept scores
+  double lse = -infinity;   ///< over the kept scores and the sink
+  double sink = -infinity;  ///< the sink's logit
+  double sink_p = 0;        ///< the probability that went to it
+};
+
+/// The expressions of a Mod, ready to be evaluated, at one row.
+class Evaluator {
+ public:
+  Evaluator(const Traced& traced, const Problem& problem)
+      : problem_(problem), sink_(traced.mod.sink ? std::optional<ir::Program>(traced.mod.sink) : std::nullopt), mask_(traced.mod.mask), score_(traced.mod.score),
+        prob_(traced.mod.prob), read_(reader(traced.captures)), params_(values(traced.params)) {
+    env.params = params_;
+    env.read = &read_;
+  }
+  Evaluator(const Evaluator&) = delete;
+  Evaluator& operator=(const Evaluator&) = delete;
+
+  ir::Env env;
+
+  void at(const Sequence& seq, std::int64_t h, std::int64_t q) {
+    env.b = static_cast<std::int32_t>(seq.b);
+    env.h = static_cast<std::int32_t>(h);
+    env.q = static_cast<std::int32_t>(problem_.q_offset + q);
+    env.q_len = static_cast<std::int32_t>(seq.q_len);
+    env.kv_len = static_cast<std::int32_t>(seq.kv_len);
+  }
+  void at(const Row::Pair& pair) {
+    env.kv = static_cast<std::int32_t>(pair.kv);
+    env.s = pair.s;
+    env.p = pair.p;
+  }
+
+  /// s -> s' -> what is left -> p, for one q and the keys of its head.
+  Row softmax(const double* q, const std::vector<double>& k, std::int64_t kv_len) {
+    Row row;
+    for (std::int64_t kv = 0; kv < kv_len; ++kv) {
+      env.kv = static_cast<std::int32_t>(kv);
+      if (value(mask_) == 0) continue;
+      env.s = problem_.scale * dot(q, k.data() + kv * problem_.d, problem_.d);
+      const double score = value(score_);
+      if (score == -infinity) continue;
+      row.kept.push_back({kv, env.s, score, 0});
+      if (score > row.max || std::isnan(score)) row.max = score;
+    }
+    if (sink_) row.sink = value(*sink_);
+    const double top = row.sink > row.max || std::isnan(row.sink) ? row.sink : row.max;
+    if (top == -infinity) return row;
+    double sum = row.sink_p = std::exp(row.sink - top);
+    for (Row::Pair& pair : row.kept) sum += pair.p = std::exp(pair.score - top);
+    for (Row::Pair& pair : row.kept) pair.p /= sum;
+    row.sink_p /= sum;
+    row.lse = top + std::log(sum);
+    return row;
+  }
+
+  double prob() { return value(prob_); }
+
+  double value(const ir::Program& program) {
+    program.run(env, memory_);
+    return program.result(0, memory_);
+  }
+  /// The results of `program`, valid until the next evaluation.
+  double result(const ir::Program& program, std::size_t root) const { return program.result(root, memory_); }
+
+ private:
+  const Problem& problem_;
+  std::optional<ir::Program> sink_;
+  ir::Program mask_, score_, prob_;
+  ir::ReadCapture read_;
+  std::vector<double> params_;
+  ir::Program::Memory memory_;
+};
+
+/// The sum of a captured tensor's gradient, contiguous.
+struct CapturedSum {
+  const Backward::Captured* asked;
+  std::vector<double> sum;
+};
+
+/// What one expression adds to the captured gradients that were asked for.
+class Scatters {
+ public:
+  Scatters(const std::vector<compiler::Scatter>& all, const Traced& traced, std::vector<CapturedSum>& sums) {
+    for (const compiler::Scatter& scatter : all)
+      for (CapturedSum& sum : sums)
+        if (traced.captures[scatter.capture] == sum.asked->of) terms_.emplace_back(scatter, sum);
+  }
+
+  void add(double upstream, Evaluator& at) {
+    for (Term& term : terms_) {
+      at.env.bound = term.bound;
+      add(upstream, at, term, 0);
+      at.env.bound = {};
+    }
+  }
+
+ private:
+  struct Term {
+    Term(const compiler::Scatter& scatter, CapturedSum& to) : loops(scatter.loops), program(roots(scatter)), sum(&to) {}
+    static std::vector<ir::Expr> roots(const compiler::Scatter& scatter) {
+      std::vector<ir::Expr> all = scatter.index;
+      all.push_back(scatter.value);
+      return all;
+    }
+    std::vector<compiler::Scatter::Loop> loops;
+    ir::Program program;
+    CapturedSum* sum;
+    std::vector<std::int32_t> bound = std::vector<std::int32_t>(ir::max_binders + 1);  ///< by binder
+  };
+
+  static void add(double upstream, Evaluator& at, Term& term, std::size_t loop) {
+    if (loop < term.loops.size()) {
+      const auto [binder, count] = term.loops[loop];
+      for (std::uint32_t i = 0; i < count; ++i) {
+        term.bound[binder] = static_cast<std::int32_t>(i);
+        add(upstream, at, term, loop + 1);
+      }
+      return;
+    }
+    at.value(term.program);
+    const Tensor& of = term.sum->asked->of;
+    std::int64_t element = 0;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(of.rank); ++i) {
+      const auto index = static_cast<std::int64_t>(at.result(term.program, i));
+      element = element * of.shape[i] + std::clamp<std::int64_t>(index, 0, of.shape[i] - 1);
+    }
+    term.sum->sum[static_cast<std::size_t>(element)] +=
+        upstream * at.result(term.program, static_cast<std::size_t>(of.rank));
+  }
+
+  std::vector<Term> terms_;
+};
+
+/// Stores a contiguous sum into a tensor of any strides, rounded to its type.
+void store_all(const std::vector<double>& sum, const Tensor& into) {
+  std::array<std::int64_t, Tensor::max_rank> at{}, extent{1, 1, 1, 1};
+  std::copy_n(into.shape.begin(), into.rank, extent.begin());
+  std::size_t next = 0;
+  for (at[0] = 0; at[0] < extent[0]; ++at[0])
+    for (at[1] = 0; at[1] < extent[1]; ++at[1])
+      for (at[2] = 0; at[2] < extent[2]; ++at[2])
+        for (at[3] = 0; at[3] < extent[3]; ++at[3])
+          store(into, offset(into, at[0], at[1], at[2], at[3]), sum[next++]);
+}
+
+/// dk or dv: summed over the query heads of a group, and over the batch when k and v are shared.
+struct KVSum {
+  explicit KVSum(const Tensor& k) : shape(k) {
+    std::int64_t step = 1;
+    for (std::size_t i = static_cast<std::size_t>(k.rank); i-- > 0; step *= k.shape[i]) shape.strides[i] = step;
+    sum.resize(static_cast<std::size_t>(step));
+  }
+  /// One row of one batch entry and KV head.
+  double* row(const Problem& p, const Sequence& seq, std::int64_t kv_head, std::int64_t kv) {
+    const Rows rows = matrix(shape, p.packed, seq.kv_b, kv_head, seq.kv_start);
+    return sum.data() + rows.origin + kv * rows.row;
+  }
+  Tensor shape;  ///< contiguous; its data is not used
+  std::vector<double> sum;
+};
+
+}  // namespace
+
+ir::ReadCapture reader(std::span<const Tensor> captures) {
+  return [captures](std::uint32_t slot, std::span<const std::int32_t> index) {
+    const Tensor& t = captures[slot];
+    std::int64_t at = 0;
+    for (std::size_t i = 0; i < index.size(); ++i)
+      at += std::clamp<std::int64_t>(index[i], 0, t.shape[i] - 1) * t.strides[i];
+    return load(t, at);
+  };
+}
+
+std::vector<double> values(std::span<const std::shared_ptr<const detail::ParamCell>> params) {
+  std::vector<double> out;
+  for (const auto& param : params) out.push_back(param->value);
+  return out;
+}
+
+void oracle_forward(const Traced& traced, const Forward& call, const Problem& problem, const Progress& progress) {
+  Evaluator at(traced, problem);
+  Rate rate(progress, rows_of(problem));
+  for (std::int64_t b = 0; b < problem.batch; ++b) {
+    const Sequence seq = sequence(problem, b);
+    for (std::int64_t h = 0; h < problem.q_heads; ++h) {
+      const auto of = [&](const Tensor& t) { return matrix(t, problem.packed, b, h, seq.q_start); };
+      const auto kv_of = [&](const Tensor& t, std::int64_t width) {
+        return matrix(t, problem.packed, seq.kv_b, h / problem.group, seq.kv_start).all(seq.kv_len, width);
+      };
+      const std::vector<double> q = of(call.q).all(seq.q_len, problem.d);
+      const std::vector<double> k = kv_of(call.k, problem.d), v = kv_of(call.v, problem.dv);
+      for (std::int64_t i = 0; i < seq.q_len; ++i) {
+        at.at(seq, h, i);
+        const Row row = at.softmax(q.data() + i * problem.d, k, seq.kv_len);
+
+        std::vector<double> o(static_cast<std::size_t>(problem.dv));
+        for (const Row::Pair& pair : row.kept) {
+          at.at(pair);
+          const double p = at.prob();
+          for (std::int64_t j = 0; j < problem.dv; ++j)
+            o[static_cast<std::size_t>(j)] += p * v[static_cast<std::size_t>(pair.kv * problem.dv + j)];
+        }
+
+        for (std::int64_t j = 0; j < problem.dv; ++j) of(call.o).set(i, j, o[static_cast<std::size_t>(j)]);
+        if (call.lse.given()) column(call.lse, problem.packed, b, h, seq.q_start).set(i, 0, row.lse);
+        if (call.max.given()) column(call.max, problem.packed, b, h, seq.q_start).set(i, 0, row.max);
+        rate.row();
+      }
+    }
+  }
+}
+
+// With dp' = dO . v and p' = prob(p):
+//   dv += p' dO          dp = dp' dprob/dp      delta = sum p dp  (the sink's dp is 0)
+//   ds' = p (dp - delta) + dlse p               the softmax, and lse = log sum exp s'
+//   ds = ds' dscore/ds * scale,  dq += ds k,  dk += ds q
+void oracle_backward(const Traced& traced, const Backward& call, const Problem& problem, const Progress& progress) {
+  const compiler::Mod& mod = traced.mod;
+  if (!mod.dscore.by || !mod.dprob.by) throw Bug("a backward was asked of a Mod without derivatives");
+  Evaluator at(traced, problem);
+  const ir::Program dscore(mod.dscore.by), dprob(mod.dprob.by);
+  std::vector<CapturedSum> sums;
+  for (const Backward::Captured& asked : call.captured)
+    sums.push_back({&asked, std::vector<double>(static_cast<std::size_t>(asked.of.size()))});
+  Scatters by_score(mod.dscore.captures, traced, sums), by_prob(mod.dprob.captures, traced, sums),
+      by_sink(mod.dsink.captures, traced, sums);
+  KVSum dk(call.k), dv(call.v);
+  Rate rate(progress, rows_of(problem));
+
+  for (std::int64_t b = 0; b < problem.batch; ++b) {
+    const Sequence seq = sequence(problem, b);
+    for (std::int64_t h = 0; h < problem.q_heads; ++h) {
+      const std::int64_t kv_head = h / problem.group;
+      const auto of = [&](const Tensor& t, std::int64_t width) {
+        return matrix(t, problem.packed, b, h, seq.q_start).all(seq.q_len, width);
+      };
+      const auto kv_of = [&](const Tensor& t, std::int64_t width) {
+        return matrix(t, problem.packed, seq.kv_b, kv_head, seq.kv_start).all(seq.kv_len, width);
+      };
+      const std::vector<double> qs = of(call.q, problem.d), grad_os = of(call.grad_o, problem.dv);
+      const std::vector<double> k = kv_of(call.k, problem.d), v = kv_of(call.v, problem.dv);
+      for (std::int64_t i = 0; i < seq.q_len; ++i) {
+        const double* q = qs.data() + i * problem.d;
+        const double* grad_o = grad_os.data() + i * problem.dv;
+        at.at(seq, h, i);
+        const Row row = at.softmax(q, k, seq.kv_len);
+        const double dlse =
+            call.grad_lse.given() ? column(call.grad_lse, problem.packed, b, h, seq.q_start).get(i) : 0;
+
+        std::vector<double> dp;
+        double delta = 0;
+        for (const Row::Pair& pair : row.kept) {
+          at.at(pair);
+          const double p_after = at.prob(), dp_after = dot(grad_o, v.data() + pair.kv * problem.dv, problem.dv);
+          double* to = dv.row(problem, seq, kv_head, pair.kv);
+          for (std::int64_t j = 0; j < problem.dv; ++j) to[j] += p_after * grad_o[j];
+          by_prob.add(dp_after, at);
+          dp.push_back(dp_after * at.value(dprob));
+          delta += pair.p * dp.back();
+        }
+
+        std::vector<double> dq(static_cast<std::size_t>(problem.d));
+        for (std::size_t n = 0; n < row.kept.size(); ++n) {
+          const Row::Pair& pair = row.kept[n];
+          at.at(pair);
+          const double ds_after = pair.p * (dp[n] - delta + dlse);
+          by_score.add(ds_after, at);
+          const double ds = ds_after * at.value(dscore) * problem.scale;
+          double* to = dk.row(problem, seq, kv_head, pair.kv);
+          for (std::int64_t j = 0; j < problem.d; ++j) {
+            dq[static_cast<std::size_t>(j)] += ds * k[static_cast<std::size_t>(pair.kv * problem.d + j)];
+            to[j] += ds * q[j];
+          }
+        }
+        // A sink at -inf takes no part, whatever the rest of its row is.
+        if (row.sink != -infinity) by_sink.add(row.sink_p * (dlse - delta), at);
+
+        if (call.dq.given())
+          for (std::int64_t j = 0; j < problem.d; ++j)
+            matrix(call.dq, problem.packed, b, h, seq.q_start).set(i, j, dq[static_cast<std::size_t>(j)]);
+        rate.row();
+      }
+    }
+  }
+  if (call.dk.given()) store_all(dk.sum, call.dk);
+  if (call.dv.given()) store_all(dv.sum, call.dv);
+  for (const CapturedSum& sum : sums) store_all(sum.sum, sum.asked->into);
+}
+
+}  // namespace attune::runtime
