@@ -232,8 +232,8 @@ void Program::run(std::size_t begin, std::size_t end, const Env& env, double* me
     const Step& step = steps_[i];
     if (!step.needs_env) {
       // Unused arguments name slot 0, which exists: a step has at least one argument.
-      memory[step.into] =
-          calculate<Real>(step.op, step.of_args, memory[step.from[0]], memory[step.from[1]], memory[step.from[2]]);
+      memory[step.into] = calculate<Real>(step.op, step.of_args, memory[step.from[0]], memory[step.from[1]],
+                                          memory[step.from[2]]);
     } else if (step.op == Op::Sum) {
       double total = 0;
       for (std::uint32_t n = 0; n < step.bits; ++n) {

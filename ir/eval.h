@@ -22,7 +22,7 @@ struct Env {
   double s = 0, p = 0;
   std::int32_t b = 0, h = 0, q = 0, kv = 0, q_len = 1, kv_len = 1, origin = 0;
   std::span<const double> params;
-  const ReadCapture* read = nullptr;  ///< must be there if the expression reads
+  const ReadCapture* read = nullptr;       ///< must be there if the expression reads
   std::span<const double> head, row, col;  ///< the fields of each level, if the expression has any
   std::span<const std::int32_t> bound;     ///< by binder: the variables of sums that stand around the expression
 };
