@@ -1,5 +1,5 @@
 // runtime/attention.cpp — include/attune/attention.h made real: lower once, check each call, hand it to an engine
-#include <attune/attention.h>
+#include "runtime/attention.h"
 
 #include <utility>
 
@@ -8,7 +8,6 @@
 #include "compiler/check.h"
 #include "compiler/explain.h"
 #include "compiler/lower.h"
-#include "runtime/oracle.h"
 
 namespace attune {
 namespace detail {
@@ -53,13 +52,12 @@ std::shared_ptr<const Lowered> Memo::get(const Attention& attention) const {
 
 }  // namespace detail
 
+namespace runtime {
 namespace {
 
-/// Everything before an engine: an Error without a place of its own gets the line of the call.
 template <class Call>
-void dispatch(const Attention& attention, const Call& call, Line at,
-              void (*oracle)(const compiler::Traced&, const Call&, const compiler::Problem&,
-                             const runtime::Progress&)) {
+void dispatch(const Attention& attention, const Call& call, Line at, const Progress& progress,
+              void (*oracle)(const compiler::Traced&, const Call&, const compiler::Problem&, const Progress&)) {
   try {
     const auto lowered = attention.memo.get(attention);
     const compiler::Problem problem = compiler::check(lowered->lowered, call, attention.scale);
@@ -70,7 +68,7 @@ void dispatch(const Attention& attention, const Call& call, Line at,
     if (call.q.device.kind != Device::Kind::cpu)
       throw Error("oracle-device", "the oracle reads memory of the host", {}, "q is on another device",
                   "copy the tensors to the host first");
-    oracle(lowered->lowered, call, problem, {});
+    oracle(lowered->lowered, call, problem, progress);
   } catch (const Error& e) {
     if (!e.where.name.empty() || !e.where.text.empty() || !at.file) throw;
     throw Error(e.code, e.problem, {.name = at.file, .line = at.number}, e.why, e.fix);
@@ -79,19 +77,28 @@ void dispatch(const Attention& attention, const Call& call, Line at,
 
 }  // namespace
 
+void run(const Attention& attention, const Forward& call, Line at, const Progress& progress) {
+  dispatch(attention, call, at, progress, oracle_forward);
+}
+void run(const Attention& attention, const Backward& call, Line at, const Progress& progress) {
+  dispatch(attention, call, at, progress, oracle_backward);
+}
+
+}  // namespace runtime
+
 void Attention::operator()(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o, Line at) const {
   run({.q = q, .k = k, .v = v, .o = o}, at);
 }
 
-void Attention::run(const Forward& call, Line at) const { dispatch(*this, call, at, runtime::oracle_forward); }
+void Attention::run(const Forward& call, Line at) const { runtime::run(*this, call, at); }
 
-void Attention::backward(const Backward& call, Line at) const { dispatch(*this, call, at, runtime::oracle_backward); }
+void Attention::backward(const Backward& call, Line at) const { runtime::run(*this, call, at); }
 
 std::string Attention::explain() const {
   compiler::Steps steps;
   steps.keep_text = true;
   const compiler::Traced lowered = compiler::lower(*this, &steps);
-  return compiler::explain(lowered, steps);
+  return compiler::explain(lowered.mod, steps);
 }
 
 }  // namespace attune
