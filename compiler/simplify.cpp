@@ -367,8 +367,8 @@ class Simplifier {
     }
     const std::span<const double> args(values.data(), e->arity);
     const Type of = e->args[e->arity - 1u]->type;
-    const double exact = ir::apply(e->op, e->type, of, args, ir::Precision::f64);
-    const double rounded = ir::apply(e->op, e->type, of, args, ir::Precision::f32);
+    const double exact = ir::apply(e->op, of, args, ir::Precision::f64);
+    const double rounded = ir::apply(e->op, of, args, ir::Precision::f32);
     const bool agree = std::isnan(exact) ? std::isnan(rounded)
                                          : std::bit_cast<std::uint64_t>(exact) == std::bit_cast<std::uint64_t>(rounded);
     return agree ? ir::literal(e->type, exact) : nullptr;

@@ -117,13 +117,15 @@ Handle read(const Tensor& tensor, const std::string& name, std::span<const Handl
     throw Error("wrong-rank", called + " is read with " + std::to_string(index.size()) + " indices", place(at),
                 "it has " + std::to_string(tensor.rank) + " dimensions",
                 "give one index for each dimension: t[i], t(i, j), …");
-  auto slot = compiler::slot_of(traced, tensor);
-  if (!slot) {
-    slot = static_cast<std::uint32_t>(traced.captures.size());
+  // By name too: a tensor that was declared without data is no other tensor's twin.
+  std::uint32_t slot = 0;
+  while (slot < traced.captures.size() && !(traced.captures[slot] == tensor && traced.asked[slot] == name)) ++slot;
+  if (slot == traced.captures.size()) {
     traced.mod.captures.push_back({free_name(traced, name, "t"), tensor.dtype, tensor.rank});
     traced.captures.push_back(tensor);
+    traced.asked.push_back(name);
   }
-  return ir::read(*slot, compiler::type_of(tensor.dtype), index, written(at));
+  return ir::read(slot, compiler::type_of(tensor.dtype), index, written(at));
 }
 
 }  // namespace detail

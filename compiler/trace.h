@@ -10,6 +10,7 @@ namespace attune::compiler {
 struct Traced {
   Mod mod;
   std::vector<Tensor> captures;
+  std::vector<std::string> asked;  ///< what each capture's reads called it, before names were made unique
   std::vector<std::shared_ptr<const detail::ParamCell>> params;
 };
 

@@ -10,7 +10,7 @@
 #include <limits>
 #include <string>
 
-#include "attune/error.h"
+#include <attune/error.h>
 
 namespace attune::ir {
 namespace {

@@ -6,7 +6,7 @@
 #include <charconv>
 #include <limits>
 
-#include "attune/error.h"
+#include <attune/error.h>
 #include "ir/names.h"
 #include "ir/utf8.h"
 

@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "attune/error.h"
+#include <attune/error.h>
 #include "ir/lex.h"
 #include "ir/names.h"
 

@@ -6,7 +6,7 @@
 #include <limits>
 #include <optional>
 
-#include "attune/error.h"
+#include <attune/error.h>
 
 namespace attune::ir {
 namespace {

@@ -1,0 +1,54 @@
+// tests/numerics/corpus.h — mods people write, and harder ones: what goldens, gradients and engines are tested on
+#pragma once
+
+#include <attune/attune.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace attune::tests {
+
+/// What a captured tensor is filled with.
+enum class Fill : std::uint8_t {
+  normal,     ///< standard normal
+  positive,   ///< between 0.5 and 1.5
+  slopes,     ///< 2^(-8 (i + 1) / n)
+  documents,  ///< sorted ids, a new one every few positions
+  any_ids,    ///< ids in no order
+  indices,    ///< whole numbers within [0, limit)
+  lengths,    ///< whole numbers within [1, limit]
+  coins,      ///< true half of the time
+};
+
+struct CorpusCapture {
+  std::string name;
+  DType dtype = DType::f32;
+  std::vector<std::int64_t> shape;
+  Fill fill = Fill::normal;
+  int limit = 0;
+};
+
+/// A mod as text, with sizes that make its captures fit: batch 2, 4 query heads, 24 queries, 28 keys unless said.
+struct CorpusMod {
+  std::string name, score = "s", mask = "true", prob{}, sink{};
+  std::vector<CorpusCapture> captures{};
+  std::vector<std::pair<std::string, double>> params{};  ///< Float, or Int where the value's name starts with capital
+  /// Differentiable where the random data puts it: kinks are never met exactly, so differences must agree.
+  bool smooth = true;
+};
+
+inline constexpr int corpus_batch = 2, corpus_heads = 4, corpus_q = 24, corpus_kv = 28;
+
+const std::vector<CorpusMod>& corpus();
+
+/// The Attention of a mod, with its data.
+struct Made {
+  Attention attention;
+  std::map<std::string, Tensor> captures;
+  std::vector<std::shared_ptr<void>> memory;
+};
+Made make(const CorpusMod& mod, std::uint64_t seed);
+
+}  // namespace attune::tests
