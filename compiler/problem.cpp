@@ -5,16 +5,15 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <limits>
 
 #include <attune/error.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "compiler/lower.h"
+
 namespace attune::compiler {
 namespace {
-
-constexpr std::int64_t most_positions = std::numeric_limits<std::int32_t>::max();
 
 /// A tensor of the call and what its user calls it.
 struct Named {
@@ -235,13 +234,14 @@ void check_positions(const Inputs& in, const Problem& p) {
                  "pass the position of the first query, 0 or more");
   const auto beyond = [](const std::string& what, std::int64_t count) {
     return refuse("too-long", fmt::format("{} is beyond what a coordinate holds", what),
-                  fmt::format("{} comes to {}, and coordinates are i32: at most {}", what, count, most_positions),
+                  fmt::format("{} comes to {}, and coordinates stay below {}, so that their sums are i32", what, count,
+                              max_length),
                   "split the call");
   };
-  if (p.batch > most_positions) throw beyond("the batch", p.batch);
-  if (p.q_heads > most_positions) throw beyond("the number of heads", p.q_heads);
-  if (p.kv_len > most_positions) throw beyond("the length of k and v", p.kv_len);
-  if (p.q_len + in.q_offset > most_positions) throw beyond("q_offset and the length of q", p.q_len + in.q_offset);
+  if (p.batch > max_length) throw beyond("the batch", p.batch);
+  if (p.q_heads > max_length) throw beyond("the number of heads", p.q_heads);
+  if (p.kv_len > max_length) throw beyond("the length of k and v", p.kv_len);
+  if (p.q_len + in.q_offset > max_length) throw beyond("q_offset and the length of q", p.q_len + in.q_offset);
 }
 
 Problem check_inputs(const Inputs& in, std::optional<double> scale) {

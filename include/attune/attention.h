@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -161,19 +162,25 @@ struct Backward {
   std::int32_t q_offset = 0;
 };
 
+struct Attention;
+
 namespace detail {
 struct Lowered;
 /// Remembers what an Attention was lowered to, for as long as its parts stay the same.
 class Memo {
  public:
-  std::shared_ptr<const Lowered> get(const struct Attention& attention) const;
+  Memo() = default;
+  Memo(const Memo& other);
+  Memo& operator=(const Memo& other);
+  std::shared_ptr<const Lowered> get(const Attention& attention) const;
 
  private:
+  mutable std::mutex mutex_;
   mutable std::shared_ptr<const Lowered> last_;
 };
 }  // namespace detail
 
-/// An attention: what is special about yours, everything else as usual.
+/// An attention: what is special about yours, everything else as usual. Calls may run at the same time.
 struct Attention {
   Score score{};
   Mask mask{};
@@ -183,9 +190,9 @@ struct Attention {
   Target target = Target::automatic;
   detail::Memo memo{};
 
-  void operator()(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o) const;
-  void run(const Forward& call) const;
-  void backward(const Backward& call) const;
+  void operator()(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o, Line at = Line::here()) const;
+  void run(const Forward& call, Line at = Line::here()) const;
+  void backward(const Backward& call, Line at = Line::here()) const;
   /// What attune made of it: the expressions, what was simplified and why, levels, what the softmax made free.
   std::string explain() const;
 };

@@ -1,0 +1,29 @@
+// tools/npy.h — .npy files, as NumPy writes them: read what attune can represent, refuse the rest, write f32
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include <attune/tensor.h>
+
+namespace attune::tools {
+
+/// A tensor and the memory it is in.
+struct Owned {
+  std::shared_ptr<void> memory;
+  Tensor tensor;
+};
+
+/// Booleans, floats and integers of up to four dimensions, C or Fortran order, versions 1 to 3. Unsigned types wider
+/// than 8 bits come as the next wider signed type; u64 only while it fits into i64. `called` is what an Error calls
+/// the file: --q q.npy. Never allocates more than the file's size allows.
+Owned read_npy(const std::filesystem::path& path, const std::string& called);
+
+/// A whole .npy file: f32, C order, elements converted from any floating tensor.
+std::string npy_of(const Tensor& tensor);
+
+/// Writes a file beside its place and renames it there: a reader sees all of it or none.
+void write_file(const std::filesystem::path& path, const std::string& bytes);
+
+}  // namespace attune::tools

@@ -1,0 +1,182 @@
+// tools/text.cpp — expressions, captures and parameters from the command line become an Attention
+#include "tools/text.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <fmt/format.h>
+#include <limits>
+
+#include "ir/parse.h"
+
+namespace attune::tools {
+namespace {
+
+/// NAME=VALUE, and which option it came from.
+struct Assignment {
+  std::string option, whole, name, value;
+
+  Place place_of_value() const {
+    return {.name = option, .line = 0, .text = whole, .begin = name.size() + 1, .end = whole.size()};
+  }
+};
+
+Assignment split(const std::string& option, const std::string& whole) {
+  const std::size_t equals = whole.find('=');
+  if (equals == std::string::npos || equals == 0)
+    throw Error("bad-assignment", fmt::format("{} is not followed by NAME=…", option),
+                {.name = option, .line = 0, .text = whole}, "a name, a = and a value are expected",
+                fmt::format("write {} NAME=…", option));
+  return {option, whole, whole.substr(0, equals), whole.substr(equals + 1)};
+}
+
+/// An Error about a name gets the option as its place.
+template <class F>
+void at(const Assignment& a, F add) {
+  try {
+    add();
+  } catch (const Error& e) {
+    if (!e.where.name.empty() || !e.where.text.empty()) throw;
+    throw Error(e.code, e.problem, {.name = a.option, .line = 0, .text = a.whole, .begin = 0, .end = a.name.size()},
+                e.why, e.fix);
+  }
+}
+
+std::optional<DType> dtype_named(std::string_view name) {
+  for (const DType type : {DType::f32, DType::f16, DType::bf16, DType::f64, DType::i64, DType::i32, DType::i16,
+                           DType::i8, DType::u8, DType::boolean})
+    if (name_of(type) == name) return type;
+  return std::nullopt;
+}
+
+/// f32[16, 256]: a capture without data, for verbs that only look at expressions.
+std::optional<Owned> declared(const Assignment& a) {
+  const std::size_t open = a.value.find('[');
+  if (open == std::string::npos || a.value.back() != ']') return std::nullopt;
+  const auto type = dtype_named(std::string_view(a.value).substr(0, open));
+  if (!type) return std::nullopt;
+  std::vector<std::int64_t> shape;
+  const char* at = a.value.data() + open + 1;
+  const char* const end = a.value.data() + a.value.size() - 1;
+  const auto skip = [&](char c) {
+    while (at != end && (*at == ' ' || *at == c)) ++at;
+  };
+  for (skip(' '); at != end; skip(',')) {
+    std::int64_t extent = 0;
+    const auto [next, status] = std::from_chars(at, end, extent);
+    if (status != std::errc{} || extent < 0)
+      throw Error("bad-declaration", fmt::format("the shape of capture `{}` cannot be read", a.name),
+                  a.place_of_value(), "extents are whole numbers of 0 or more",
+                  fmt::format("write {}=f32[16, 256], or name a .npy file", a.name));
+    shape.push_back(extent);
+    at = next;
+  }
+  // Tensors are told apart by their data: one byte of their own, never read.
+  Owned out{std::make_shared<char>(), {}};
+  try {
+    out.tensor = Tensor(out.memory.get(), *type, shape);
+  } catch (const Error& e) {
+    throw Error(e.code, fmt::format("capture `{}`: {}", a.name, e.problem), a.place_of_value(), e.why, e.fix);
+  }
+  return out;
+}
+
+Owned captured(const Assignment& a, Captures allowed) {
+  if (allowed == Captures::FilesOrTypes)
+    if (auto out = declared(a)) return *out;
+  return read_npy(a.value, fmt::format("{} {}", a.option, a.whole));
+}
+
+void add_param(Text& text, const Assignment& a) {
+  int whole = 0;
+  const char* const end = a.value.data() + a.value.size();
+  const auto [stop, status] = std::from_chars(a.value.data(), end, whole);
+  if (stop == end && status == std::errc{}) {
+    text.param(a.name, whole);
+    return;
+  }
+  const bool digits = !a.value.empty() && a.value.find_first_not_of("-0123456789") == std::string::npos;
+  if (digits && status == std::errc::result_out_of_range)
+    throw Error("bad-number", fmt::format("parameter `{}` does not fit an Int", a.name), a.place_of_value(),
+                "an Int holds -2147483648 to 2147483647", fmt::format("write {}.0 for a Float", a.value));
+  std::string_view digits_of = a.value;
+  if (digits_of.ends_with('f') && digits_of.find_first_of("0123456789.") != std::string_view::npos)
+    digits_of.remove_suffix(1);
+  float real = 0;
+  const auto [real_stop, real_status] = std::from_chars(digits_of.data(), digits_of.data() + digits_of.size(), real);
+  if (real_status != std::errc{} || real_stop != digits_of.data() + digits_of.size())
+    throw Error("bad-number", fmt::format("parameter `{}` is no number", a.name), a.place_of_value(),
+                "2 is an Int; 2.0 and 1e-3 are Floats", fmt::format("write {} {}=NUMBER", a.option, a.name));
+  text.param(a.name, real);
+}
+
+/// What is spelled alone: its type says what it is for.
+void add_bare(const Text& text, const std::string& expression, Attention& attention) {
+  try {
+    attention.score = text.score(expression, "expression");
+  } catch (const Error&) {
+    try {
+      attention.mask = text.mask(expression, "expression");
+      return;
+    } catch (const Error&) {
+      // It is neither: what is wrong with it as a score is what the user wants to know.
+    }
+    throw;
+  }
+}
+
+}  // namespace
+
+void TextOptions::add_to(CLI::App& verb, Captures allowed) {
+  verb.add_option("--score", score, "what becomes of s = scale * (q . k)")->type_name("EXPR");
+  verb.add_option("--mask", mask, "which pairs stay")->type_name("EXPR");
+  verb.add_option("--prob", prob, "what becomes of a probability p")->type_name("EXPR");
+  verb.add_option("--sink", sink, "a logit that joins the softmax's denominator")->type_name("EXPR");
+  verb.add_option("--let", lets, "a named sub-expression for all of the above, in order")
+      ->type_name("NAME=EXPR")
+      ->allow_extra_args(false);
+  verb.add_option("--capture", captures,
+                  allowed == Captures::Files ? "a captured tensor" : "a captured tensor: a file, or a type and shape")
+      ->type_name(allowed == Captures::Files ? "NAME=FILE.npy" : "NAME=FILE.npy|NAME=f32[16]")
+      ->allow_extra_args(false);
+  verb.add_option("--param", params, "a scalar argument: 2 is an Int, 2.0 a Float")
+      ->type_name("NAME=NUMBER")
+      ->allow_extra_args(false);
+}
+
+TextAttention build(const TextOptions& options, Captures allowed) {
+  TextAttention out;
+  Text text;
+  for (const std::string& whole : options.captures) {
+    const Assignment a = split("--capture", whole);
+    Owned tensor = captured(a, allowed);
+    at(a, [&] { text.capture(a.name, tensor.tensor); });
+    out.captures.emplace(a.name, std::move(tensor));
+  }
+  for (const std::string& whole : options.params) {
+    const Assignment a = split("--param", whole);
+    at(a, [&] { add_param(text, a); });
+  }
+  for (const std::string& whole : options.lets) {
+    const Assignment a = split("--let", whole);
+    at(a, [&] { text.let(a.name, a.value); });
+  }
+  if (options.bare) add_bare(text, *options.bare, out.attention);
+  if (options.score) out.attention.score = text.score(*options.score, "--score");
+  if (options.mask) out.attention.mask = text.mask(*options.mask, "--mask");
+  if (options.prob) out.attention.prob = text.prob(*options.prob, "--prob");
+  if (options.sink) out.attention.sink = text.sink(*options.sink, "--sink");
+  return out;
+}
+
+double number(const std::string& option, const std::string& text) {
+  double value = 0;
+  const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (status == std::errc{} && stop == text.data() + text.size()) return value;
+  throw Error("bad-number", fmt::format("{} is followed by no number", option),
+              {.name = option, .line = 0, .text = text, .begin = 0, .end = text.size()}, "a number is expected",
+              fmt::format("write {} 0.125", option));
+}
+
+}  // namespace attune::tools

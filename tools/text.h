@@ -1,0 +1,42 @@
+// tools/text.h — the options that make an Attention of text: --score, --mask, --prob, --sink, --let, --capture, --param
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <attune/attune.h>
+
+#include "tools/npy.h"
+
+namespace CLI {
+class App;
+}
+
+namespace attune::tools {
+
+/// What a captured tensor may be given as.
+enum class Captures { Files, FilesOrTypes };
+
+struct TextOptions {
+  std::optional<std::string> score, mask, prob, sink;
+  std::optional<std::string> bare;  ///< an expression without an option, where a verb takes one
+  std::vector<std::string> lets, captures, params;
+
+  void add_to(CLI::App& verb, Captures allowed);
+};
+
+/// Text made real, with the memory of its captures.
+struct TextAttention {
+  Attention attention;
+  std::map<std::string, Owned, std::less<>> captures;
+};
+
+/// `allowed` as it was for `add_to`. A bare expression is a mask if it is a Bool, else a score.
+TextAttention build(const TextOptions& options, Captures allowed);
+
+/// A number as an option gives it: the whole text, or an Error that names the option.
+double number(const std::string& option, const std::string& text);
+
+}  // namespace attune::tools

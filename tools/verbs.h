@@ -1,0 +1,18 @@
+// tools/verbs.h — the verbs of the command line: each adds itself, with its options, its help and what it does
+#pragma once
+
+namespace CLI {
+class App;
+}
+
+namespace attune::tools {
+
+void add_run(CLI::App& app);
+void add_print(CLI::App& app);
+void add_grad(CLI::App& app);
+void add_explain(CLI::App& app);
+
+/// The whole command line: 0 when done, 2 for the user's mistake, 3 for ours.
+int attune_main(int argc, const char* const* argv);
+
+}  // namespace attune::tools
