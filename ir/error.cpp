@@ -1,5 +1,5 @@
 // ir/error.cpp — how an Error reads
-#include "attune/error.h"
+#include <attune/error.h>
 
 #include <algorithm>
 #include <utility>

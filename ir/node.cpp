@@ -10,7 +10,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "attune/error.h"
+#include <attune/error.h>
 
 namespace attune::ir {
 namespace {
@@ -67,9 +67,9 @@ Expr typed(Op op, std::span<const Expr> args, Written written) {
 
 // `body` with the free occurrences of a bound variable replaced. Goes only where the variable is free, so an inner sum
 // that happens to use the same binder keeps its own.
+// The structure stays, and with it every binder.
 Expr rename(const Expr& body, const Expr& variable, const Expr& by) {
-  // Without the second test a rename within k nested sums would rename every one of them to itself: 2^k steps.
-  if (!(body->free & variable->free) || variable->digest == by->digest) return body;
+  if (!(body->free & variable->free) || same(variable, by)) return body;
   DigestMap<Expr> made{{variable->digest, by}};
   std::vector<const Expr*> stack{&body};
   while (!stack.empty()) {
@@ -200,6 +200,8 @@ Expr sum(const Expr& variable, std::uint32_t count, const Expr& body, Written wr
   return make(Op::Sum, named->type, id << 16 | count, std::array{named}, std::move(written));
 }
 
+Expr substitute_bound(const Expr& body, std::uint32_t id, const Expr& by) { return rename(body, bound(id), by); }
+
 Expr field(Level level, std::uint32_t index, Type type) {
   return make(Op::Field, type, static_cast<std::uint32_t>(level) << 24 | index, {});
 }
@@ -225,7 +227,7 @@ Expr literal(Type type, double value, Written written) {
   return {};
 }
 
-std::vector<Expr> in_order(std::span<const Expr> roots) {
+std::vector<Expr> in_order(std::span<const Expr> roots, SumBodies bodies) {
   struct Visit {
     const Expr* node;
     std::uint8_t next;
@@ -239,7 +241,7 @@ std::vector<Expr> in_order(std::span<const Expr> roots) {
     while (!stack.empty()) {
       Visit& top = stack.back();
       const Node& n = **top.node;
-      if (top.next == n.arity) {
+      if (top.next == n.arity || (n.op == Op::Sum && bodies == SumBodies::Skip)) {
         order.push_back(*top.node);
         stack.pop_back();
         continue;
@@ -258,19 +260,27 @@ std::size_t count(const Expr& root) { return in_order(root).size(); }
 Expr with_args(const Expr& node, std::span<const Expr> args) {
   bool changed = false;
   for (std::size_t i = 0; i < args.size(); ++i) changed |= args[i] != node->args[i];
-  if (!changed) return node;
-  if (node->op == Op::Sum) return sum(bound(sum_binder(*node)), sum_count(*node), args[0], node->written);
-  return make(node->op, node->type, node->bits, args, node->written);
+  return changed ? make(node->op, node->type, node->bits, args, node->written) : node;
 }
 
+// Sums are opened: their variable becomes a fresh one while the body is rebuilt. A body that gains or loses sums gets
+// another binder afterwards, and must not capture the variable of a sum around it. Recursion is as deep as sums nest.
 Expr rebuild(const Expr& root, const Replace& replace) {
   DigestMap<Expr> made;
-  for (const Expr& node : in_order(root)) {
+  for (const Expr& node : in_order(std::span(&root, 1), SumBodies::Skip)) {
+    Expr now = node;
+    if (node->op == Op::Sum) {
+      const Expr variable = fresh_bound();
+      const Expr body = rename(node->args[0], bound(sum_binder(*node)), variable);
+      const Expr rebuilt = rebuild(body, replace);
+      if (rebuilt != body) now = sum(variable, sum_count(*node), rebuilt, node->written);
+    }
     std::array<Expr, max_args> args;
-    for (std::size_t i = 0; i < node->arity; ++i) args[i] = made.at(node->args[i]->digest);
-    const std::span<const Expr> now(args.data(), node->arity);
-    Expr next = replace(node, now);
-    made.emplace(node->digest, next ? std::move(next) : with_args(node, now));
+    for (std::size_t i = 0; i < now->arity; ++i)
+      args[i] = now->op == Op::Sum ? now->args[i] : made.at(now->args[i]->digest);
+    const std::span<const Expr> fresh(args.data(), now->arity);
+    Expr next = replace(now, fresh);
+    made.emplace(node->digest, next ? std::move(next) : with_args(now, fresh));
   }
   return made.at(root->digest);
 }

@@ -39,7 +39,7 @@ struct Written {
   const char* file = nullptr;  ///< a literal's storage: __FILE__
   std::uint32_t line = 0;
   std::uint32_t begin = 0, end = 0;  ///< within text->body
-  std::shared_ptr<const Text> text;
+  std::shared_ptr<const Text> text{};
   explicit operator bool() const { return file || text; }
 };
 
@@ -97,6 +97,8 @@ Expr bound(std::uint32_t id);
 /// sum of body over variable = 0 .. count - 1.
 /// The binder is named 1 + the largest binder within `body`, so that names never capture and equal sums are equal.
 Expr sum(const Expr& variable, std::uint32_t count, const Expr& body, Written written = {});
+/// `body` with the free variable of binder `id` replaced by something without sums or bound variables of its own.
+Expr substitute_bound(const Expr& body, std::uint32_t id, const Expr& by);
 inline std::uint32_t sum_count(const Node& n) { return n.bits & 0xffff; }
 inline std::uint32_t sum_binder(const Node& n) { return n.bits >> 16; }
 
@@ -116,19 +118,20 @@ inline bool same(const Expr& a, const Expr& b) { return a->digest == b->digest; 
 inline bool uses(const Expr& e, Input which) { return (e->uses & bit(which)) != 0; }
 
 /// Every distinct node below the roots, arguments before their users. Takes no stack, visits each content once.
-std::vector<Expr> in_order(std::span<const Expr> roots);
+enum class SumBodies : std::uint8_t { Visit, Skip };
+std::vector<Expr> in_order(std::span<const Expr> roots, SumBodies bodies = SumBodies::Visit);
 std::vector<Expr> in_order(const Expr& root);
 /// The number of distinct nodes.
 std::size_t count(const Expr& root);
 
 /// Rebuild `root` bottom up. `replace(node, rebuilt arguments)` gives the new node, or null to keep it (with its
-/// new arguments). Sums are named anew where their body's sums changed.
+/// new arguments). A sum comes with its body already rebuilt and its binder named anew.
 using Replace = std::function<Expr(const Expr& node, std::span<const Expr> args)>;
 Expr rebuild(const Expr& root, const Replace& replace);
-/// The node with other arguments; itself when they are the same objects.
+/// The node with other arguments; itself when they are the same objects. Not for the body of a sum: see rebuild.
 Expr with_args(const Expr& node, std::span<const Expr> args);
 
-/// Replace nodes by content. Free variables of the replacements must not be bound within `root`.
+/// Replace leaves by content.
 Expr substitute(const Expr& root, const DigestMap<Expr>& by);
 
 }  // namespace attune::ir

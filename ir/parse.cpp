@@ -7,9 +7,9 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "attune/error.h"
 #include "ir/lex.h"
 #include "ir/names.h"
+#include <attune/error.h>
 
 namespace attune::ir {
 namespace {

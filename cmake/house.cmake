@@ -1,0 +1,32 @@
+# cmake/house.cmake — how every target of the house is compiled, and what a room is
+find_package(fmt REQUIRED)
+
+# Warnings, sanitizers and the two include roots. Linked privately, so none of it reaches a user of attune.
+add_library(attune_house INTERFACE)
+target_compile_features(attune_house INTERFACE cxx_std_20)
+target_include_directories(attune_house INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
+target_compile_options(attune_house INTERFACE
+  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wswitch -Werror=switch
+  $<$<BOOL:${ATTUNE_WERROR}>:-Werror>
+  # gcc 13 sees overruns in fmt 9 that are not there; ASan looks for the real ones.
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds$<SEMICOLON>-Wno-stringop-overflow>)
+
+if(ATTUNE_SANITIZE)
+  target_compile_options(attune_house INTERFACE
+    -fsanitize=${ATTUNE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_link_options(attune_house INTERFACE -fsanitize=${ATTUNE_SANITIZE})
+endif()
+if(ATTUNE_FUZZ)
+  # Coverage for libFuzzer in every room; only the fuzz targets link its main.
+  target_compile_options(attune_house INTERFACE -fsanitize=fuzzer-no-link)
+  target_link_options(attune_house INTERFACE -fsanitize=fuzzer-no-link)
+endif()
+
+# attune_room(NAME FILE...): the static library of one room. fmt is private and header-only in each,
+# so an installed attune asks its user for nothing.
+function(attune_room name)
+  add_library(${name} STATIC ${ARGN})
+  target_compile_features(${name} PUBLIC cxx_std_20)
+  target_link_libraries(${name} PRIVATE $<BUILD_INTERFACE:attune_house> $<BUILD_INTERFACE:fmt::fmt-header-only>)
+  set_property(GLOBAL APPEND PROPERTY ATTUNE_ROOMS ${name})
+endfunction()

@@ -1,0 +1,20 @@
+# cmake/install.cmake — what a user gets: the libraries, include/attune, the command line and a CMake package
+if(NOT ATTUNE_INSTALL)
+  return()
+endif()
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+get_property(rooms GLOBAL PROPERTY ATTUNE_ROOMS)
+install(TARGETS attune ${rooms} EXPORT attune
+  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+  FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+if(ATTUNE_TOOLS)
+  install(TARGETS attune_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+
+# The package has no dependency to find, so the exported targets are the whole of its config.
+set(package ${CMAKE_INSTALL_LIBDIR}/cmake/attune)
+install(EXPORT attune NAMESPACE attune:: DESTINATION ${package} FILE attune-config.cmake)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/attune-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/attune-config-version.cmake DESTINATION ${package})

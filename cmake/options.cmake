@@ -1,0 +1,27 @@
+# cmake/options.cmake — every switch of the build, once
+option(ATTUNE_TESTS "Build the tests and register the checks" ${PROJECT_IS_TOP_LEVEL})
+option(ATTUNE_TOOLS "Build the command line `attune`" ${PROJECT_IS_TOP_LEVEL})
+option(ATTUNE_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
+option(ATTUNE_WERROR "Treat warnings as errors" ${PROJECT_IS_TOP_LEVEL})
+option(ATTUNE_INSTALL "Install the libraries, the headers and the command line" ON)
+option(ATTUNE_FUZZ "Build the libFuzzer targets (clang only)" OFF)
+set(ATTUNE_FUZZ_SECONDS 20 CACHE STRING "How long each libFuzzer target runs as a test")
+set(ATTUNE_SANITIZE "" CACHE STRING "Sanitizers, as in -fsanitize=LIST: address,undefined or thread")
+
+# Every target is position independent, so that a shared library of the user's can hold ours.
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+
+if(PROJECT_IS_TOP_LEVEL)
+  set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+  if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+    set(CMAKE_BUILD_TYPE Release CACHE STRING "Release, RelWithDebInfo or Debug" FORCE)
+  endif()
+  find_program(ATTUNE_CCACHE ccache DOC "Compiler cache, used when found")
+  if(ATTUNE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+    # Without this ccache declines every file that uses the precompiled test header.
+    set(CMAKE_CXX_COMPILER_LAUNCHER
+        ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${ATTUNE_CCACHE})
+  endif()
+endif()

@@ -1,0 +1,62 @@
+// compiler/mod.cpp — a Mod's identity and its text
+#include "compiler/mod.h"
+
+#include <array>
+
+#include "ir/print.h"
+
+namespace attune::compiler {
+
+ir::Type type_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+    case DType::f16:
+    case DType::bf16:
+    case DType::f64: return ir::Type::F32;
+    case DType::i64:
+    case DType::i32:
+    case DType::i16:
+    case DType::i8:
+    case DType::u8: return ir::Type::I32;
+    case DType::boolean: return ir::Type::Bool;
+  }
+  return ir::Type::F32;
+}
+
+// exp2 of scores up to 64 apart, scaled by log2(e), stays within 2^93; 2^31 of them sum to less than f32's 2^127.
+bool Fold::bounded() const { return high - low <= 64; }
+
+ir::Signature Mod::signature() const {
+  ir::Signature signature;
+  for (const CaptureSlot& c : captures) signature.captures.push_back({c.name, type_of(c.dtype), c.rank});
+  signature.params = params;
+  return signature;
+}
+
+// The identity is an expression too: one node over the roots and one per slot, so that Digest has one definition.
+ir::Digest Mod::digest() const {
+  ir::Expr all = ir::integer(0);
+  const auto join = [&](const ir::Expr& e) {
+    all = ir::make(ir::Op::Custom, ir::Type::F32, 0, std::array{all, e});
+  };
+  for (const ir::Expr& root : {score, mask, prob, sink}) join(root ? root : ir::integer(0));
+  for (const CaptureSlot& c : captures)
+    join(ir::integer(static_cast<std::int32_t>(static_cast<int>(c.dtype) * 8 + c.rank)));
+  for (const ir::Signature::Param& p : params) join(ir::integer(static_cast<std::int32_t>(p.type)));
+  return all->digest;
+}
+
+std::string Mod::text() const {
+  const ir::Signature names = signature();
+  std::string out;
+  const auto line = [&](const char* name, const ir::Expr& e) {
+    if (e) out += std::string(name) + ir::print(e, names) + "\n";
+  };
+  line("score  ", score);
+  line("mask   ", mask);
+  line("prob   ", prob);
+  line("sink   ", sink);
+  return out;
+}
+
+}  // namespace attune::compiler

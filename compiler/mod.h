@@ -1,0 +1,84 @@
+// compiler/mod.h — struct Mod: what the user wrote, as IR, and all that was derived from it
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <attune/tensor.h>
+#include "ir/range.h"
+#include "ir/verify.h"
+
+namespace attune::compiler {
+
+/// How the kernel sees elements of this type: Float, Int or Bool.
+ir::Type type_of(DType dtype);
+
+/// A captured tensor as far as a kernel's identity goes: data, extents and strides are arguments.
+struct CaptureSlot {
+  std::string name;
+  DType dtype = DType::f32;
+  int rank = 0;
+  bool operator==(const CaptureSlot&) const = default;
+};
+
+/// One term of a captured tensor's gradient: for every pair (q, kv) and every value of the loops' variables,
+/// gradient[index] += upstream * value, with the same clamping of the index as the read had.
+struct Scatter {
+  struct Loop {
+    std::uint32_t binder, count;
+  };
+  std::uint32_t capture = 0;
+  std::vector<ir::Expr> index;
+  ir::Expr value;
+  std::vector<Loop> loops;  ///< the sums the read stood in, outermost first; index and value may use their binders
+};
+
+/// The derivative of one expression.
+struct Derivative {
+  ir::Expr by;  ///< d score / d s, or d prob / d p; null for a sink
+  std::vector<Scatter> captures;
+};
+
+/// What the softmax makes free, for engines to use. For real numbers,
+///   score == scale * s + bias + row    if affine.
+/// `row` depends on (b, h, q) alone: it cancels in the softmax, is added back to lse and the row's maximum, and is
+/// subtracted from a sink. Where it is -inf the row is empty; where it is +inf or NaN so are lse and o.
+/// If `origin` is used, bias and row hold for any value of it that stays the same along a row: an engine takes one
+/// near its tile, so that slope * (kv - origin) stays small where slope * kv would lose the fraction.
+/// low and high bound every score (NaN aside); with both finite and near, no running maximum is needed.
+struct Fold {
+  bool affine = false;
+  ir::Expr scale, bias, row;
+  double low = 0, high = 0;
+  bool bounded() const;  ///< high - low small enough for exp2 without a running maximum
+};
+
+/// Values hoisted out of the loops: each list feeds the next as fields, and all feed the rewritten expressions.
+struct Levels {
+  std::vector<ir::Expr> head;  ///< once per (batch, head)
+  std::vector<ir::Expr> row;   ///< once per q
+  std::vector<ir::Expr> col;   ///< once per kv
+  ir::Expr score, mask, prob;  ///< what is left per element
+};
+
+struct Mod {
+  ir::Expr score;  ///< s alone when there is none
+  ir::Expr mask;   ///< true when there is none
+  ir::Expr prob;   ///< p alone when there is none
+  ir::Expr sink;   ///< null when there is none
+  std::vector<CaptureSlot> captures;
+  std::vector<ir::Signature::Param> params;
+
+  Derivative dscore, dprob, dsink;
+  Fold fold;
+  Levels levels;
+
+  ir::Signature signature() const;
+  /// Of the expressions and the types of what they read: equal for equal kernels, whatever the data.
+  ir::Digest digest() const;
+  /// score, mask, prob and sink as text, one a line: what a dump and a log of the steps show.
+  std::string text() const;
+};
+
+}  // namespace attune::compiler

@@ -1,0 +1,28 @@
+// compiler/simplify.h — the rewrite rules (a table of text) and the engine under it
+#pragma once
+
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "ir/range.h"
+
+namespace attune::compiler {
+
+/// A law of the language: `from` may be written `to` where `when` is proven. Letters: i j k l Int, x y z Float,
+/// p q r Bool, a b c Int literals, u v Float literals. See the laws for writers in simplify.cpp.
+struct Rule {
+  std::string_view from, to, when;
+};
+std::span<const Rule> rules();
+
+/// A step of simplification, for `explain`.
+struct Rewrite {
+  std::string_view rule;  ///< "i - j < 1 -> i <= j", or what the range analysis proved
+  ir::Expr from, to;
+};
+
+/// Equal to `e` bit for bit under `eval`, in both precisions, within `bounds`; never larger.
+ir::Expr simplify(const ir::Expr& e, const ir::Bounds& bounds = {}, std::vector<Rewrite>* log = nullptr);
+
+}  // namespace attune::compiler

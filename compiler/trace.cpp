@@ -1,0 +1,161 @@
+// compiler/trace.cpp — the DSL's operators make nodes; captures and parameters get slots while a trace runs
+#include "compiler/trace.h"
+
+#include <limits>
+#include <string>
+#include <unordered_map>
+
+#include "ir/parse.h"
+
+namespace attune {
+namespace {
+
+using compiler::Traced;
+
+/// The trace under way on this thread: captures and parameters are numbered in the order they are met.
+thread_local Traced* tracing = nullptr;
+
+struct Tracing {
+  explicit Tracing(Traced& traced) : before(tracing) { tracing = &traced; }
+  ~Tracing() { tracing = before; }
+  Tracing(const Tracing&) = delete;
+  Tracing& operator=(const Tracing&) = delete;
+  Traced* before;
+};
+
+Place place(Line at) { return {.name = at.file ? at.file : "", .line = at.file ? at.number : 0}; }
+
+ir::Written written(Line at) { return {.file = at.file, .line = static_cast<std::uint32_t>(at.number)}; }
+
+Traced& current(const std::string& what, Line at) {
+  if (tracing) return *tracing;
+  throw Error("outside-trace", what + " is read outside of a score, mask, prob mod or sink", place(at),
+              "its value is known only inside the kernel",
+              "read it in the lambda that you hand to Score, Mask, Prob or Sink");
+}
+
+std::string free_name(const Traced& traced, std::string wanted, std::string_view fallback) {
+  const auto taken = [&](const std::string& name) {
+    for (const auto& c : traced.mod.captures)
+      if (c.name == name) return true;
+    for (const auto& p : traced.mod.params)
+      if (p.name == name) return true;
+    return false;
+  };
+  const bool usable = ir::is_name(wanted) && !ir::is_reserved(wanted);
+  const std::string stem = usable ? wanted : std::string(fallback);
+  std::string name = usable ? stem : stem + "0";
+  for (int i = 1; taken(name); ++i) name = stem + std::to_string(i);
+  return name;
+}
+
+std::optional<ir::Op> op_spelt(std::string_view spelling, std::size_t arguments) {
+  if (const auto op = ir::op_named(spelling)) return op;
+  static const auto& infix = *[] {
+    auto* made = new std::unordered_map<std::string_view, ir::Op>[4];
+    for (std::size_t i = 0; i < ir::op_rows.size(); ++i)
+      if (const ir::OpRow& r = ir::op_rows[i]; r.bind > 0) made[r.args].emplace(r.spelling, static_cast<ir::Op>(i));
+    return made;
+  }();
+  const auto found = (&infix)[arguments].find(spelling);
+  return found == (&infix)[arguments].end() ? std::nullopt : std::optional(found->second);
+}
+
+}  // namespace
+
+namespace detail {
+
+Handle literal(double value, Line at) { return ir::real(static_cast<float>(value), written(at)); }
+
+Handle literal(long long value, Line at) {
+  if (value < std::numeric_limits<std::int32_t>::min() || value > std::numeric_limits<std::int32_t>::max())
+    throw Error("bad-number", "the literal " + std::to_string(value) + " is no Int", place(at),
+                "an Int holds -2147483648 to 2147483647", "use a Float, or a number in range");
+  return ir::integer(static_cast<std::int32_t>(value), written(at));
+}
+
+Handle literal(bool value, Line at) { return ir::boolean(value, written(at)); }
+
+Handle apply(std::string_view spelling, std::initializer_list<Handle> arguments, Line at) {
+  const auto op = op_spelt(spelling, arguments.size());
+  if (!op) throw Bug("the language has no operation spelt " + std::string(spelling));
+  const Handle* a = arguments.begin();
+  // A whole literal that widens is a Float literal.
+  if (*op == ir::Op::F32 && ir::is_literal(a[0]) && a[0]->type == ir::Type::I32)
+    return ir::real(static_cast<float>(ir::literal_value(*a[0])), written(at));
+  if (arguments.size() == 1) return ir::op(*op, a[0], written(at));
+  if (arguments.size() == 2) return ir::op(*op, a[0], a[1], written(at));
+  return ir::op(*op, a[0], a[1], a[2], written(at));
+}
+
+Handle sum(int count, const std::function<Handle(Handle)>& body, Line at) {
+  if (count < 0 || count > static_cast<int>(ir::max_sum_count))
+    throw Error("bad-sum", "a sum over " + std::to_string(count) + " terms", place(at), "a sum has 0 to 1024 terms",
+                "sum fewer terms, or split the sum");
+  const Handle variable = ir::fresh_bound(written(at));
+  const Handle term = body(variable);
+  if (term->binder >= ir::max_binders)
+    throw Error("bad-sum", "sums stand too deep within each other", place(at), "they nest at most 31 deep",
+                "compute the inner sums outside of the kernel");
+  return ir::sum(variable, static_cast<std::uint32_t>(count), term, written(at));
+}
+
+Handle param(const std::shared_ptr<ParamCell>& cell, Line at) {
+  Traced& traced = current("parameter `" + cell->name + "`", at);
+  for (std::size_t i = 0; i < traced.params.size(); ++i)
+    if (traced.params[i] == cell) return ir::param(static_cast<std::uint32_t>(i), traced.mod.params[i].type);
+  const ir::Type type = cell->is_float ? ir::Type::F32 : ir::Type::I32;
+  traced.mod.params.push_back({free_name(traced, cell->name, "c"), type});
+  traced.params.push_back(cell);
+  return ir::param(static_cast<std::uint32_t>(traced.params.size() - 1), type);
+}
+
+Handle read(const Tensor& tensor, const std::string& name, std::span<const Handle> index, Line at) {
+  const std::string called = name.empty() ? "a captured tensor" : "capture `" + name + "`";
+  Traced& traced = current(called, at);
+  if (tensor.rank != static_cast<int>(index.size()))
+    throw Error("wrong-rank", called + " is read with " + std::to_string(index.size()) + " indices", place(at),
+                "it has " + std::to_string(tensor.rank) + " dimensions",
+                "give one index for each dimension: t[i], t(i, j), …");
+  auto slot = compiler::slot_of(traced, tensor);
+  if (!slot) {
+    slot = static_cast<std::uint32_t>(traced.captures.size());
+    traced.mod.captures.push_back({free_name(traced, name, "t"), tensor.dtype, tensor.rank});
+    traced.captures.push_back(tensor);
+  }
+  return ir::read(*slot, compiler::type_of(tensor.dtype), index, written(at));
+}
+
+}  // namespace detail
+
+namespace compiler {
+
+std::optional<std::uint32_t> slot_of(const Traced& traced, const Tensor& tensor) {
+  for (std::size_t i = 0; i < traced.captures.size(); ++i)
+    if (traced.captures[i] == tensor) return static_cast<std::uint32_t>(i);
+  return std::nullopt;
+}
+
+Traced trace(const Attention& attention) {
+  Traced traced;
+  const Tracing scope(traced);
+  const auto in = [](ir::Input which) { return Int(ir::input(which)); };
+  const At at{.batch = in(ir::Input::B),
+              .head = in(ir::Input::H),
+              .q = in(ir::Input::Q),
+              .kv = in(ir::Input::KV),
+              .q_len = in(ir::Input::QLen),
+              .kv_len = in(ir::Input::KVLen)};
+  traced.mod.score = attention.score(Float(ir::input(ir::Input::S)), at).node();
+  traced.mod.mask = attention.mask(at).node();
+  traced.mod.prob = attention.prob(Float(ir::input(ir::Input::P)), at).node();
+  if (attention.sink) traced.mod.sink = attention.sink({.batch = at.batch, .head = at.head}).node();
+  for (const ir::Expr& root : {traced.mod.score, traced.mod.mask, traced.mod.prob, traced.mod.sink})
+    if (root && root->free)
+      throw Error("escaped-variable", "the variable of a sum is used outside of it", {},
+                  "it has a value only inside the sum's body", "return what you need from the body of the sum");
+  return traced;
+}
+
+}  // namespace compiler
+}  // namespace attune

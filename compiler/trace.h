@@ -1,0 +1,21 @@
+// compiler/trace.h — run the user's lambdas on symbolic coordinates
+#pragma once
+
+#include <attune/attention.h>
+#include "compiler/mod.h"
+
+namespace attune::compiler {
+
+/// A Mod and the tensors and parameters its slots stand for.
+struct Traced {
+  Mod mod;
+  std::vector<Tensor> captures;
+  std::vector<std::shared_ptr<const detail::ParamCell>> params;
+};
+
+Traced trace(const Attention& attention);
+
+/// The slot that stands for this tensor, if it was captured.
+std::optional<std::uint32_t> slot_of(const Traced& traced, const Tensor& tensor);
+
+}  // namespace attune::compiler

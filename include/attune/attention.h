@@ -1,0 +1,193 @@
+// include/attune/attention.h — Score, Mask, Prob, Sink and the Attention they make: compose, run, explain
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <attune/error.h>
+#include <attune/expr.h>
+#include <attune/tensor.h>
+
+namespace attune {
+
+/// What becomes of s = scale * (q . k) before the softmax: a callable (Float s, At at) -> Float.
+/// `a | b` is b after a. A score of -inf removes the pair.
+class Score {
+ public:
+  Score() = default;
+  template <class F>
+    requires(!std::same_as<std::remove_cvref_t<F>, Score>)
+  Score(F f) {
+    static_assert(std::invocable<const F&, Float, At>, "attune: a score is called with (Float s, At at)");
+    if constexpr (std::invocable<const F&, Float, At>) {
+      using R = std::remove_cvref_t<std::invoke_result_t<const F&, Float, At>>;
+      static_assert(std::convertible_to<R, Float>,
+                    "attune: a score returns Float, e.g. s + f32(at.kv - at.q); a condition belongs into where(...)");
+      if constexpr (std::convertible_to<R, Float>)
+        call_ = std::make_shared<const Call>([f](Float s, At at) -> Float { return f(s, at); });
+    }
+  }
+  explicit operator bool() const { return call_ != nullptr; }
+  Float operator()(Float s, At at) const { return call_ ? (*call_)(s, at) : s; }
+  const void* identity() const { return call_.get(); }
+  friend Score operator|(Score first, Score then) {
+    return [=](Float s, At at) { return then(first(s, at), at); };
+  }
+
+ private:
+  using Call = std::function<Float(Float, At)>;
+  std::shared_ptr<const Call> call_;
+};
+
+/// Which pairs stay: a callable (At at) -> Bool. Masks compose with && || !.
+class Mask {
+ public:
+  Mask() = default;
+  template <class F>
+    requires(!std::same_as<std::remove_cvref_t<F>, Mask>)
+  Mask(F f) {
+    static_assert(std::invocable<const F&, At>, "attune: a mask is called with (At at)");
+    if constexpr (std::invocable<const F&, At>) {
+      using R = std::remove_cvref_t<std::invoke_result_t<const F&, At>>;
+      static_assert(std::same_as<R, Bool> || std::same_as<R, bool>,
+                    "attune: a mask returns Bool: compare something, e.g. at.q >= at.kv");
+      if constexpr (std::same_as<R, Bool> || std::same_as<R, bool>)
+        call_ = std::make_shared<const Call>([f](At at) -> Bool { return f(at); });
+    }
+  }
+  explicit operator bool() const { return call_ != nullptr; }
+  Bool operator()(At at) const { return call_ ? (*call_)(at) : Bool(true); }
+  const void* identity() const { return call_.get(); }
+  friend Mask operator&&(Mask a, Mask b) {
+    return [=](At at) { return a(at) && b(at); };
+  }
+  friend Mask operator||(Mask a, Mask b) {
+    return [=](At at) { return a(at) || b(at); };
+  }
+  friend Mask operator!(Mask a) {
+    return [=](At at) { return !a(at); };
+  }
+
+ private:
+  using Call = std::function<Bool(At)>;
+  std::shared_ptr<const Call> call_;
+};
+
+/// What becomes of a probability after the softmax: a callable (Float p, At at) -> Float. Dropout is one.
+class Prob {
+ public:
+  Prob() = default;
+  template <class F>
+    requires(!std::same_as<std::remove_cvref_t<F>, Prob>)
+  Prob(F f) {
+    static_assert(std::invocable<const F&, Float, At>, "attune: a prob mod is called with (Float p, At at)");
+    if constexpr (std::invocable<const F&, Float, At>) {
+      using R = std::remove_cvref_t<std::invoke_result_t<const F&, Float, At>>;
+      static_assert(std::convertible_to<R, Float>, "attune: a prob mod returns Float, e.g. where(keep, p / rate, 0)");
+      if constexpr (std::convertible_to<R, Float>)
+        call_ = std::make_shared<const Call>([f](Float p, At at) -> Float { return f(p, at); });
+    }
+  }
+  explicit operator bool() const { return call_ != nullptr; }
+  Float operator()(Float p, At at) const { return call_ ? (*call_)(p, at) : p; }
+  const void* identity() const { return call_.get(); }
+  friend Prob operator|(Prob first, Prob then) {
+    return [=](Float p, At at) { return then(first(p, at), at); };
+  }
+
+ private:
+  using Call = std::function<Float(Float, At)>;
+  std::shared_ptr<const Call> call_;
+};
+
+/// Where a sink sits: one per batch entry and head.
+struct SinkAt {
+  Int batch, head;
+};
+
+/// A logit that joins the softmax's denominator: a callable (SinkAt at) -> Float.
+class Sink {
+ public:
+  Sink() = default;
+  template <class F>
+    requires(!std::same_as<std::remove_cvref_t<F>, Sink>)
+  Sink(F f) {
+    static_assert(std::invocable<const F&, SinkAt>,
+                  "attune: a sink is called with (SinkAt at): it knows batch and head, not q and kv");
+    if constexpr (std::invocable<const F&, SinkAt>) {
+      using R = std::remove_cvref_t<std::invoke_result_t<const F&, SinkAt>>;
+      static_assert(std::convertible_to<R, Float>, "attune: a sink returns Float, e.g. logits[at.head]");
+      if constexpr (std::convertible_to<R, Float>)
+        call_ = std::make_shared<const Call>([f](SinkAt at) -> Float { return f(at); });
+    }
+  }
+  explicit operator bool() const { return call_ != nullptr; }
+  Float operator()(SinkAt at) const { return (*call_)(at); }
+  const void* identity() const { return call_.get(); }
+
+ private:
+  using Call = std::function<Float(SinkAt)>;
+  std::shared_ptr<const Call> call_;
+};
+
+/// What computes. `oracle` is the double-precision definition of attention: exact, slow, anywhere.
+enum class Target : std::uint8_t { automatic, oracle };
+
+/// q [B, Hq, Sq, D], k [Bk, Hkv, Skv, D], v [Bk, Hkv, Skv, Dv], o [B, Hq, Sq, Dv]; Hq a multiple of Hkv, Bk is B or 1.
+/// Packed: [T, H, D] with the sequences' starts in cu_seqlens (i32, [B + 1]).
+struct Forward {
+  Tensor q{}, k{}, v{}, o{};
+  Tensor lse{};  ///< optional: f32 or f64 [B, Hq, Sq], packed [Hq, T]
+  Tensor max{};  ///< optional: the largest score of each row, shaped like lse
+  Tensor cu_seqlens_q{}, cu_seqlens_kv{};
+  std::int32_t q_offset = 0;  ///< at.q of the first query
+};
+
+/// Any of dq, dk, dv may be left out. Gradients are overwritten, not added to.
+struct Backward {
+  Tensor q{}, k{}, v{};
+  Tensor grad_o{};
+  Tensor grad_lse{};  ///< optional
+  Tensor dq{}, dk{}, dv{};
+  struct Captured {
+    Tensor of;    ///< the captured tensor
+    Tensor into;  ///< its gradient, of the same shape
+  };
+  std::vector<Captured> captured{};
+  Tensor cu_seqlens_q{}, cu_seqlens_kv{};
+  std::int32_t q_offset = 0;
+};
+
+namespace detail {
+struct Lowered;
+/// Remembers what an Attention was lowered to, for as long as its parts stay the same.
+class Memo {
+ public:
+  std::shared_ptr<const Lowered> get(const struct Attention& attention) const;
+
+ private:
+  mutable std::shared_ptr<const Lowered> last_;
+};
+}  // namespace detail
+
+/// An attention: what is special about yours, everything else as usual.
+struct Attention {
+  Score score{};
+  Mask mask{};
+  Prob prob{};
+  Sink sink{};
+  std::optional<double> scale{};  ///< default 1 / sqrt(D)
+  Target target = Target::automatic;
+  detail::Memo memo{};
+
+  void operator()(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o) const;
+  void run(const Forward& call) const;
+  void backward(const Backward& call) const;
+  /// What attune made of it: the expressions, what was simplified and why, levels, what the softmax made free.
+  std::string explain() const;
+};
+
+}  // namespace attune

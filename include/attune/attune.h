@@ -1,0 +1,9 @@
+// include/attune/attune.h — the one include a user needs
+#pragma once
+
+#include <attune/attention.h>
+#include <attune/error.h>
+#include <attune/expr.h>
+#include <attune/mods.h>
+#include <attune/tensor.h>
+#include <attune/text.h>

@@ -1,0 +1,312 @@
+// include/attune/expr.h — values known only inside the kernel: Float, Int, Bool, At, their operators and functions
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+namespace attune {
+
+namespace ir {
+struct Node;
+}
+
+/// The line a piece of an expression was written on.
+struct Line {
+  const char* file = nullptr;
+  int number = 0;
+  static constexpr Line here(const char* file = __builtin_FILE(), int number = __builtin_LINE()) {
+    return {file, number};
+  }
+};
+
+namespace detail {
+using Handle = std::shared_ptr<const ir::Node>;
+Handle literal(double value, Line at);
+Handle literal(long long value, Line at);
+Handle literal(bool value, Line at);
+/// The operation with this spelling; see ir/ops.def.
+Handle apply(std::string_view spelling, std::initializer_list<Handle> arguments, Line at);
+Handle sum(int count, const std::function<Handle(Handle)>& body, Line at);
+
+template <class>
+inline constexpr bool never = false;
+
+template <class N, class T>
+concept LiteralOf = (std::same_as<T, float> && std::is_arithmetic_v<N> && !std::same_as<N, bool>) ||
+                    (std::same_as<T, int> && std::integral<N> && !std::same_as<N, bool>) ||
+                    (std::same_as<T, bool> && std::same_as<N, bool>);
+}  // namespace detail
+
+/// A Float, Int or Bool at one (batch, head, q, kv). A C++ number is baked in; a Param is an argument.
+template <class T>
+class Value {
+ public:
+  template <class N>
+    requires detail::LiteralOf<N, T>
+  Value(N number, Line at = Line::here()) {
+    if constexpr (std::same_as<N, bool>)
+      node_ = detail::literal(number, at);
+    else if constexpr (std::same_as<T, int>)
+      node_ = detail::literal(static_cast<long long>(number), at);
+    else
+      node_ = detail::literal(static_cast<double>(number), at);
+  }
+
+  /// An Int widens to Float; nothing narrows.
+  template <class W>
+    requires std::same_as<W, int> && std::same_as<T, float>
+  Value(const Value<W>& wide, Line at = Line::here()) : node_(detail::apply("f32", {wide.node()}, at)) {}
+
+  explicit Value(detail::Handle node) : node_(std::move(node)) {}
+
+  /// A Value is not a C++ number: this exists to say so in one sentence.
+  template <class N>
+    requires std::is_arithmetic_v<N>
+  explicit operator N() const {
+    static_assert(detail::never<N>,
+                  "attune: a value of the kernel is no C++ number or condition: write where(condition, a, b) for if, "
+                  "&& and || for logic, f32(i) and i32(x) to convert");
+    return {};
+  }
+
+  const detail::Handle& node() const { return node_; }
+
+ private:
+  detail::Handle node_;
+};
+
+using Float = Value<float>;
+using Int = Value<int>;
+using Bool = Value<bool>;
+
+/// The right-hand side of an operator, remembering the line it was written on.
+template <class T>
+struct Rhs {
+  Value<T> value;
+  Line at;
+  template <class U>
+    requires std::convertible_to<U, Value<T>>
+  Rhs(const U& from, Line here = Line::here()) : value(from), at(here) {}
+};
+
+namespace detail {
+struct ParamCell {
+  std::string name;
+  bool is_float;
+  double value;
+};
+Handle param(const std::shared_ptr<ParamCell>& cell, Line at);
+}  // namespace detail
+
+/// A scalar argument of the kernel: set it between calls without recompiling. Copies share the value.
+template <class T>
+  requires std::same_as<T, float> || std::same_as<T, int>
+class Param {
+ public:
+  Param(std::string name, T value)
+      : cell_(std::make_shared<detail::ParamCell>(
+            detail::ParamCell{std::move(name), std::same_as<T, float>, static_cast<double>(value)})) {}
+  Param& operator=(T value) {
+    cell_->value = static_cast<double>(value);
+    return *this;
+  }
+  template <class U>
+    requires std::same_as<U, T> || std::same_as<U, float>
+  operator Value<U>() const {
+    const Value<T> own(detail::param(cell_, {}));
+    return own;
+  }
+
+ private:
+  std::shared_ptr<detail::ParamCell> cell_;
+};
+
+/// Where a score sits. Passed whole, so that a new coordinate breaks no lambda.
+struct At {
+  Int batch, head, q, kv;  ///< head is the query head; positions are logical (within the sequence of a packed batch)
+  Int q_len, kv_len;       ///< of this batch entry
+};
+
+// Operators. The Float forms are templates only so that the Int ones win when both sides are Int or whole literals.
+#define ATTUNE_ARITHMETIC(symbol)                                                                            \
+  inline Int operator symbol(Int a, Rhs<int> b) {                                                            \
+    return Int(detail::apply(#symbol, {a.node(), b.value.node()}, b.at));                                    \
+  }                                                                                                          \
+  template <class = void>                                                                                    \
+  Float operator symbol(Float a, Rhs<float> b) {                                                             \
+    return Float(detail::apply(#symbol, {a.node(), b.value.node()}, b.at));                                  \
+  }
+ATTUNE_ARITHMETIC(+)
+ATTUNE_ARITHMETIC(-)
+ATTUNE_ARITHMETIC(*)
+ATTUNE_ARITHMETIC(/)
+#undef ATTUNE_ARITHMETIC
+
+// Both sides convert, so that C++20's reversed candidates are the same function.
+#define ATTUNE_COMPARISON(symbol)                                                                            \
+  inline Bool operator symbol(Rhs<int> a, Rhs<int> b) {                                                      \
+    return Bool(detail::apply(#symbol, {a.value.node(), b.value.node()}, b.at));                             \
+  }                                                                                                          \
+  template <class = void>                                                                                    \
+  Bool operator symbol(Rhs<float> a, Rhs<float> b) {                                                         \
+    return Bool(detail::apply(#symbol, {a.value.node(), b.value.node()}, b.at));                             \
+  }
+ATTUNE_COMPARISON(==)
+ATTUNE_COMPARISON(!=)
+ATTUNE_COMPARISON(<)
+ATTUNE_COMPARISON(<=)
+ATTUNE_COMPARISON(>)
+ATTUNE_COMPARISON(>=)
+#undef ATTUNE_COMPARISON
+inline Bool operator==(Rhs<bool> a, Rhs<bool> b) {
+  return Bool(detail::apply("==", {a.value.node(), b.value.node()}, b.at));
+}
+inline Bool operator!=(Rhs<bool> a, Rhs<bool> b) {
+  return Bool(detail::apply("!=", {a.value.node(), b.value.node()}, b.at));
+}
+
+// Int only; on a Float they say what to write instead.
+#define ATTUNE_WHOLE(symbol, advice)                                                                         \
+  inline Int operator symbol(Int a, Rhs<int> b) {                                                            \
+    return Int(detail::apply(#symbol, {a.node(), b.value.node()}, b.at));                                    \
+  }                                                                                                          \
+  template <class T = void>                                                                                  \
+  Float operator symbol(Float a, Rhs<float>) {                                                               \
+    static_assert(detail::never<T>, "attune: " #symbol " takes Ints: " advice);                              \
+    return a;                                                                                                \
+  }
+ATTUNE_WHOLE(%, "for Floats write x - y * floor(x / y)")
+ATTUNE_WHOLE(&, "convert a Float with i32(x)")
+ATTUNE_WHOLE(|, "convert a Float with i32(x)")
+ATTUNE_WHOLE(^, "for a power write pow(x, y)")
+ATTUNE_WHOLE(<<, "scale a Float by a power of two instead")
+ATTUNE_WHOLE(>>, "scale a Float by a power of two instead")
+#undef ATTUNE_WHOLE
+
+/// Both sides are always evaluated; there are no side effects.
+inline Bool operator&&(Bool a, Rhs<bool> b) { return Bool(detail::apply("&&", {a.node(), b.value.node()}, b.at)); }
+inline Bool operator||(Bool a, Rhs<bool> b) { return Bool(detail::apply("||", {a.node(), b.value.node()}, b.at)); }
+inline Bool operator!(Bool a) { return Bool(detail::apply("!", {a.node()}, {})); }
+inline Int operator-(Int a) { return Int(detail::apply("-", {a.node()}, {})); }
+inline Float operator-(Float a) { return Float(detail::apply("-", {a.node()}, {})); }
+inline Int operator~(Int a) { return Int(detail::apply("~", {a.node()}, {})); }
+
+// Slips that C++ would answer with a page of candidates.
+#define ATTUNE_SLIP(symbol, left, right, advice)                                                             \
+  template <class T = void>                                                                                  \
+  Bool operator symbol(left, right) {                                                                        \
+    static_assert(detail::never<T>, "attune: " advice);                                                      \
+    return true;                                                                                             \
+  }
+ATTUNE_SLIP(&, Bool, Bool, "& is for the bits of Ints: join conditions with &&")
+ATTUNE_SLIP(|, Bool, Bool, "| is for the bits of Ints: join conditions with ||")
+ATTUNE_SLIP(<=, Bool, Rhs<int>, "a comparison cannot be chained: write a <= b && b <= c")
+ATTUNE_SLIP(<, Bool, Rhs<int>, "a comparison cannot be chained: write a < b && b < c")
+ATTUNE_SLIP(>=, Bool, Rhs<int>, "a comparison cannot be chained: write a >= b && b >= c")
+ATTUNE_SLIP(>, Bool, Rhs<int>, "a comparison cannot be chained: write a > b && b > c")
+ATTUNE_SLIP(&&, Int, Bool, "&& joins Bools: compare the Int first, e.g. i != 0")
+ATTUNE_SLIP(&&, Bool, Int, "&& joins Bools: compare the Int first, e.g. i != 0")
+ATTUNE_SLIP(||, Int, Bool, "|| joins Bools: compare the Int first, e.g. i != 0")
+ATTUNE_SLIP(||, Bool, Int, "|| joins Bools: compare the Int first, e.g. i != 0")
+ATTUNE_SLIP(&&, Int, Int, "&& joins Bools: compare the Ints first, e.g. i != 0")
+ATTUNE_SLIP(||, Int, Int, "|| joins Bools: compare the Ints first, e.g. i != 0")
+#undef ATTUNE_SLIP
+
+// Functions: one declaration each.
+#define ATTUNE_OF_FLOAT(name) \
+  inline Float name(Float x, Line at = Line::here()) { return Float(detail::apply(#name, {x.node()}, at)); }
+ATTUNE_OF_FLOAT(floor)
+ATTUNE_OF_FLOAT(ceil)
+ATTUNE_OF_FLOAT(round)  // halves away from zero
+ATTUNE_OF_FLOAT(trunc)
+ATTUNE_OF_FLOAT(sqrt)
+ATTUNE_OF_FLOAT(rsqrt)
+ATTUNE_OF_FLOAT(exp)
+ATTUNE_OF_FLOAT(exp2)
+ATTUNE_OF_FLOAT(log)
+ATTUNE_OF_FLOAT(log2)
+ATTUNE_OF_FLOAT(sin)
+ATTUNE_OF_FLOAT(cos)
+ATTUNE_OF_FLOAT(tan)
+ATTUNE_OF_FLOAT(tanh)
+ATTUNE_OF_FLOAT(sigmoid)
+ATTUNE_OF_FLOAT(erf)
+#undef ATTUNE_OF_FLOAT
+
+inline Int abs(Int x, Line at = Line::here()) { return Int(detail::apply("abs", {x.node()}, at)); }
+inline Float abs(Float x, Line at = Line::here()) { return Float(detail::apply("abs", {x.node()}, at)); }
+
+#define ATTUNE_OF_PAIR(name)                                                                                 \
+  inline Int name(Int a, Int b, Line at = Line::here()) {                                                    \
+    return Int(detail::apply(#name, {a.node(), b.node()}, at));                                              \
+  }                                                                                                          \
+  template <class = void>                                                                                    \
+  Float name(Float a, Float b, Line at = Line::here()) {                                                     \
+    return Float(detail::apply(#name, {a.node(), b.node()}, at));                                            \
+  }
+ATTUNE_OF_PAIR(min)  // the other one when one is NaN
+ATTUNE_OF_PAIR(max)
+#undef ATTUNE_OF_PAIR
+
+inline Int clamp(Int x, Int low, Int high, Line at = Line::here()) {
+  return Int(detail::apply("clamp", {x.node(), low.node(), high.node()}, at));
+}
+template <class = void>
+Float clamp(Float x, Float low, Float high, Line at = Line::here()) {
+  return Float(detail::apply("clamp", {x.node(), low.node(), high.node()}, at));
+}
+inline Float pow(Float x, Float y, Line at = Line::here()) {
+  return Float(detail::apply("pow", {x.node(), y.node()}, at));
+}
+/// Division that rounds down, and its remainder; `/` and `%` round toward zero. By 0 they give 0.
+inline Int floordiv(Int a, Int b, Line at = Line::here()) {
+  return Int(detail::apply("floordiv", {a.node(), b.node()}, at));
+}
+inline Int floormod(Int a, Int b, Line at = Line::here()) {
+  return Int(detail::apply("floormod", {a.node(), b.node()}, at));
+}
+
+inline Float f32(Int i, Line at = Line::here()) { return Float(detail::apply("f32", {i.node()}, at)); }
+inline Float f32(Bool b, Line at = Line::here()) { return Float(detail::apply("f32", {b.node()}, at)); }
+inline Int i32(Float x, Line at = Line::here()) { return Int(detail::apply("i32", {x.node()}, at)); }
+inline Int i32(Bool b, Line at = Line::here()) { return Int(detail::apply("i32", {b.node()}, at)); }
+
+/// a where the condition holds, else b; both are evaluated.
+inline Int where(Bool condition, Int a, Int b, Line at = Line::here()) {
+  return Int(detail::apply("where", {condition.node(), a.node(), b.node()}, at));
+}
+inline Bool where(Bool condition, Bool a, Bool b, Line at = Line::here()) {
+  return Bool(detail::apply("where", {condition.node(), a.node(), b.node()}, at));
+}
+template <class = void>
+Float where(Bool condition, Float a, Float b, Line at = Line::here()) {
+  return Float(detail::apply("where", {condition.node(), a.node(), b.node()}, at));
+}
+
+/// body(0) + … + body(count - 1), for a count of at most 1024 known now.
+template <class Body>
+  requires std::invocable<Body, Int>
+auto sum(int count, Body body, Line at = Line::here()) {
+  using Term = std::remove_cvref_t<std::invoke_result_t<Body, Int>>;
+  static_assert(std::same_as<Term, Float> || std::same_as<Term, Int>,
+                "attune: the body of a sum returns Float or Int");
+  return Term(detail::sum(
+      count, [&](detail::Handle i) { return body(Int(std::move(i))).node(); }, at));
+}
+
+/// Uniform in [0, 1): the same number for the same (seed, batch, head, q, kv) on every engine and in the backward.
+inline Float random(Int seed, Line at = Line::here()) { return Float(detail::apply("random", {seed.node()}, at)); }
+
+/// `value`, with `derivative` standing for its derivative by s (in a score) or p (in a prob mod). Captured tensors
+/// read in `value` keep the gradients that follow from it.
+inline Float custom(Float value, Float derivative, Line at = Line::here()) {
+  return Float(detail::apply("custom", {value.node(), derivative.node()}, at));
+}
+
+}  // namespace attune

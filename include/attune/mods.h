@@ -1,0 +1,144 @@
+// include/attune/mods.h — named mods, each a line of the language: use them, or read them to learn it
+#pragma once
+
+#include <limits>
+
+#include <attune/attention.h>
+
+namespace attune::mods {
+
+// ---- masks ----------------------------------------------------------------------------------------------------------
+
+inline Mask causal() {
+  return [](At at) { return at.kv <= at.q; };
+}
+/// Causal for queries that start `offset` positions later: the end of q aligned to the end of kv, say.
+inline Mask causal(Int offset) {
+  return [=](At at) { return at.kv <= at.q + offset; };
+}
+/// The last `width` positions, the query's own included.
+inline Mask sliding_window(Int width) {
+  return [=](At at) { return at.kv <= at.q && at.q - at.kv < width; };
+}
+inline Mask two_sided_window(Int reach) {
+  return [=](At at) { return abs(at.q - at.kv) <= reach; };
+}
+/// Every `step`-th position within reach.
+inline Mask dilated_window(Int reach, Int step) {
+  return [=](At at) { return abs(at.q - at.kv) <= reach && (at.q - at.kv) % step == 0; };
+}
+/// The first `sinks` positions and a sliding window.
+inline Mask sink_window(Int width, Int sinks) {
+  return [=](At at) { return at.kv <= at.q && (at.q - at.kv < width || at.kv < sinks); };
+}
+/// Everything up to a prefix length per batch entry, causal behind it.
+inline Mask prefix(Capture<int> length) {
+  return [=](At at) { return at.kv < length[at.batch] || at.kv <= at.q; };
+}
+inline Mask prefix(Int length) {
+  return [=](At at) { return at.kv < length || at.kv <= at.q; };
+}
+/// Keys behind the end of a batch entry are padding.
+inline Mask padding(Capture<int> length) {
+  return [=](At at) { return at.kv < length[at.batch]; };
+}
+/// A position sees its own document. `id` is [position] or [batch, position].
+inline Mask document(Capture<int> id) {
+  return [=](At at) {
+    return id.tensor().rank == 2 ? id(at.batch, at.q) == id(at.batch, at.kv) : id[at.q] == id[at.kv];
+  };
+}
+/// A position sees its own chunk.
+inline Mask chunked(Int length) {
+  return [=](At at) { return at.q / length == at.kv / length; };
+}
+/// Causal between blocks, free within one.
+inline Mask block_causal(Int length) {
+  return [=](At at) { return at.kv / length <= at.q / length; };
+}
+/// Tokens that see all and are seen by all.
+inline Mask global_tokens(Capture<bool> is_global) {
+  return [=](At at) { return is_global[at.q] || is_global[at.kv]; };
+}
+/// A window of (2 * reach + 1)^2 over an image of width x height, moved inside at its edges.
+inline Mask neighbourhood_2d(Int width, Int height, Int reach) {
+  return [=](At at) {
+    const Int x = clamp(at.q % width, reach, width - 1 - reach), y = clamp(at.q / width, reach, height - 1 - reach);
+    return abs(x - at.kv % width) <= reach && abs(y - at.kv / width) <= reach;
+  };
+}
+/// A mask someone computed: [q, kv], [head, q, kv] or [batch, head, q, kv].
+inline Mask dense(Capture<bool> keep) {
+  return [=](At at) {
+    if (keep.tensor().rank == 4) return keep(at.batch, at.head, at.q, at.kv);
+    if (keep.tensor().rank == 3) return keep(at.head, at.q, at.kv);
+    return keep(at.q, at.kv);
+  };
+}
+
+// ---- scores ---------------------------------------------------------------------------------------------------------
+
+/// A slope per head.
+inline Score alibi(Capture<float> slope) {
+  return [=](Float s, At at) { return s + slope[at.head] * f32(at.kv - at.q); };
+}
+/// The usual slopes 2^(-8 (h + 1) / heads), computed in the kernel.
+inline Score alibi(int heads) {
+  return [=](Float s, At at) {
+    return s + exp2(-8.0f * f32(at.head + 1) / static_cast<float>(heads)) * f32(at.kv - at.q);
+  };
+}
+/// A smooth bound: |score| stays below `cap`.
+inline Score softcap(Float cap) {
+  return [=](Float s, At) { return cap * tanh(s / cap); };
+}
+inline Score relative_position() {
+  return [](Float s, At at) { return s + f32(at.q - at.kv); };
+}
+/// table[head, q - kv + reach]: [heads, 2 * reach]; positions further apart use its ends.
+inline Score relative_bias(Capture<float> table, Int reach) {
+  return [=](Float s, At at) { return s + table(at.head, at.q - at.kv + reach); };
+}
+/// T5: a table of [heads, buckets] over a bucket per clamped distance, [2 * reach + 1].
+inline Score bucketed_bias(Capture<float> table, Capture<int> bucket, Int reach) {
+  return [=](Float s, At at) {
+    return s + table(at.head, bucket[clamp(at.q - at.kv + reach, 0, 2 * reach)]);
+  };
+}
+/// A bias someone computed: [q, kv], [head, q, kv] or [batch, head, q, kv].
+inline Score dense_bias(Capture<float> bias) {
+  return [=](Float s, At at) {
+    if (bias.tensor().rank == 4) return s + bias(at.batch, at.head, at.q, at.kv);
+    if (bias.tensor().rank == 3) return s + bias(at.head, at.q, at.kv);
+    return s + bias(at.q, at.kv);
+  };
+}
+inline Score head_bias(Capture<float> bias) {
+  return [=](Float s, At at) { return s + bias[at.head]; };
+}
+inline Score key_bias(Capture<float> bias) {
+  return [=](Float s, At at) { return s + bias[at.kv]; };
+}
+/// The scales of a quantised cache: q_scale [batch, head, q], kv_scale [batch, kv].
+inline Score dequantise(Capture<float> q_scale, Capture<float> kv_scale) {
+  return [=](Float s, At at) { return s * q_scale(at.batch, at.head, at.q) * kv_scale(at.batch, at.kv); };
+}
+
+// ---- after the softmax ----------------------------------------------------------------------------------------------
+
+/// Keeps a probability with chance `keep` and scales it by 1 / keep.
+inline Prob dropout(Float keep, Int seed) {
+  return [=](Float p, At) { return where(random(seed) < keep, p / keep, 0.0f); };
+}
+inline Prob head_gate(Capture<float> gate) {
+  return [=](Float p, At at) { return p * gate[at.head]; };
+}
+
+// ---- sinks ----------------------------------------------------------------------------------------------------------
+
+/// One logit per head.
+inline Sink learned_sink(Capture<float> logit) {
+  return [=](SinkAt at) { return logit[at.head]; };
+}
+
+}  // namespace attune::mods

@@ -1,0 +1,171 @@
+// include/attune/tensor.h — memory attune reads and writes: borrowed views with DLPack's fields, and arrays that own
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include <attune/expr.h>
+
+namespace attune {
+
+enum class DType : std::uint8_t { f32, f16, bf16, f64, i64, i32, i16, i8, u8, boolean };
+std::string_view name_of(DType dtype);
+std::size_t size_of(DType dtype);
+
+/// 16-bit floats as stored; arithmetic happens in float. Conversions round to nearest even.
+struct f16 {
+  std::uint16_t bits = 0;
+  f16() = default;
+  f16(float value);
+  operator float() const;
+};
+struct bf16 {
+  std::uint16_t bits = 0;
+  bf16() = default;
+  bf16(float value);
+  operator float() const;
+};
+
+namespace detail {
+template <class T>
+struct Element;
+#define ATTUNE_ELEMENT(type, name, seen_as)         \
+  template <>                                       \
+  struct Element<type> {                            \
+    static constexpr DType dtype = DType::name;     \
+    using Seen = seen_as;                           \
+  }
+ATTUNE_ELEMENT(float, f32, float);
+ATTUNE_ELEMENT(f16, f16, float);
+ATTUNE_ELEMENT(bf16, bf16, float);
+ATTUNE_ELEMENT(double, f64, float);
+ATTUNE_ELEMENT(std::int64_t, i64, int);
+ATTUNE_ELEMENT(std::int32_t, i32, int);
+ATTUNE_ELEMENT(std::int16_t, i16, int);
+ATTUNE_ELEMENT(std::int8_t, i8, int);
+ATTUNE_ELEMENT(std::uint8_t, u8, int);
+ATTUNE_ELEMENT(bool, boolean, bool);
+#undef ATTUNE_ELEMENT
+}  // namespace detail
+
+template <class T>
+class Array;
+
+/// Where memory lives.
+struct Device {
+  enum class Kind : std::uint8_t { cpu, cuda };
+  Kind kind = Kind::cpu;
+  int index = 0;
+
+  static Device cpu() { return {}; }
+
+  /// A zeroed array of up to four dimensions, freed with its last copy. The name is what `explain` calls it.
+  template <class T>
+  Array<T> array(std::initializer_list<std::int64_t> shape, std::string name = {}) const;
+
+  bool operator==(const Device&) const = default;
+};
+
+/// A borrowed view: attune never frees it. Strides count elements and may be 0 or negative.
+struct Tensor {
+  static constexpr int max_rank = 4;
+  using Extents = std::array<std::int64_t, max_rank>;
+
+  void* data = nullptr;
+  DType dtype = DType::f32;
+  int rank = -1;  ///< -1: no tensor here (an optional argument left out)
+  Extents shape{}, strides{};
+  Device device{};
+
+  Tensor() = default;
+  /// Contiguous unless strides are given.
+  Tensor(void* data, DType dtype, std::span<const std::int64_t> shape, std::span<const std::int64_t> strides = {},
+         Device device = {});
+  Tensor(void* data, DType dtype, std::initializer_list<std::int64_t> shape,
+         std::initializer_list<std::int64_t> strides = {}, Device device = {});
+
+  bool given() const { return rank >= 0; }
+  std::int64_t size() const;
+  /// The same memory with its dimensions in another order: [b, s, h, d] as [b, h, s, d] is permuted({0, 2, 1, 3}).
+  Tensor permuted(std::initializer_list<int> order) const;
+  /// "f32 [2, 16, 8192, 128]"
+  std::string describe() const;
+  bool operator==(const Tensor&) const = default;
+};
+
+namespace detail {
+Handle read(const Tensor&, const std::string& name, std::span<const Handle> index, Line);
+std::shared_ptr<void> allocate(const Device&, DType, std::span<const std::int64_t> shape);
+void require_seen_as(const Tensor&, const std::string& name, char seen, Line);
+}  // namespace detail
+
+/// A captured tensor seen inside the kernel as Floats, Ints or Bools. `slope[at.head]`, `bias(at.q, at.kv)`.
+/// An index outside of the tensor is clamped into it.
+template <class T>
+class Capture {
+ public:
+  using Read = Value<T>;
+
+  explicit Capture(Tensor tensor, std::string name = {}, Line at = Line::here())
+      : tensor_(tensor), name_(std::move(name)) {
+    detail::require_seen_as(tensor_, name_, std::is_same_v<T, float> ? 'f' : std::is_same_v<T, int> ? 'i' : 'b', at);
+  }
+
+  Read operator[](Rhs<int> i) const { return read(i.at, i.value); }
+  Read operator()(Line at = Line::here()) const { return read(at); }
+  Read operator()(Int i, Line at = Line::here()) const { return read(at, i); }
+  Read operator()(Int i, Int j, Line at = Line::here()) const { return read(at, i, j); }
+  Read operator()(Int i, Int j, Int k, Line at = Line::here()) const { return read(at, i, j, k); }
+  Read operator()(Int i, Int j, Int k, Int l, Line at = Line::here()) const {
+    return read(at, i, j, k, l);
+  }
+
+  const Tensor& tensor() const { return tensor_; }
+  operator const Tensor&() const { return tensor_; }
+  const std::string& name() const { return name_; }
+
+ private:
+  template <class... I>
+  Read read(Line at, const I&... index) const {
+    const std::array<detail::Handle, sizeof...(I)> nodes{index.node()...};
+    return Read(detail::read(tensor_, name_, nodes, at));
+  }
+
+  Tensor tensor_;
+  std::string name_;
+};
+
+/// Memory with an owner; copies share it. A capture like any other inside a kernel.
+template <class T>
+class Array : public Capture<typename detail::Element<T>::Seen> {
+  using Base = Capture<typename detail::Element<T>::Seen>;
+
+ public:
+  Array(const Device& device, std::span<const std::int64_t> shape, std::string name = {})
+      : Array(detail::allocate(device, detail::Element<T>::dtype, shape), device, shape, std::move(name)) {}
+
+  T* data() const { return static_cast<T*>(this->tensor().data); }
+  /// Every element in order, for memory the host can reach.
+  std::span<T> values() const { return {data(), static_cast<std::size_t>(this->tensor().size())}; }
+
+ private:
+  Array(std::shared_ptr<void> owner, const Device& device, std::span<const std::int64_t> shape, std::string name)
+      : Base(Tensor(owner.get(), detail::Element<T>::dtype, shape, {}, device), std::move(name)),
+        owner_(std::move(owner)) {}
+
+  std::shared_ptr<void> owner_;
+};
+
+template <class T>
+Array<T> Device::array(std::initializer_list<std::int64_t> shape, std::string name) const {
+  return Array<T>(*this, std::span(shape.begin(), shape.size()), std::move(name));
+}
+
+}  // namespace attune

@@ -1,0 +1,49 @@
+# tests/compile_fail/run.py — one mistake, shown to the user's compiler: what must build, what must not, and what it says
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+
+def compile(command, file, *flags):
+    done = subprocess.run([*command, "-fsyntax-only", *flags, str(file)], capture_output=True, text=True, timeout=300)
+    return done.returncode == 0, done.stdout + done.stderr
+
+
+def complaint(command, file):
+    """What is wrong with the case, or None. Its lines `// expect: sentence` are what FAIL must make the compiler say."""
+    expected = re.findall(r"^// expect: (.+?)\s*$", Path(file).read_text(encoding="utf-8"), re.M)
+    if not expected:
+        return "has no line `// expect: sentence`"
+    built, said = compile(command, file)
+    if not built:
+        return f"must compile without FAIL:\n{said}"
+    built, said = compile(command, file, "-DFAIL")
+    if built:
+        return "compiles with FAIL, and must not"
+    missing = [sentence for sentence in expected if sentence not in said]
+    return f"fails, but does not say `{missing[0]}`:\n{said}" if missing else None
+
+
+def self_test(command):
+    case = '// expect: say what\n#ifdef FAIL\nstatic_assert(false, "{}");\n#endif\n{}\n'
+    trials = {None: case.format("say what", ""),
+              "has no line": "int a;\n",
+              "must compile": case.format("say what", "#error broken"),
+              "compiles with FAIL": "// expect: say what\nint a;\n",
+              "fails, but does not say": case.format("something else", "")}
+    with tempfile.TemporaryDirectory() as folder:
+        for start, text in trials.items():
+            file = Path(folder) / "case.cpp"
+            file.write_text(text, encoding="utf-8")
+            found = complaint(command, file)
+            if found is not None if start is None else not (found or "").startswith(start):
+                return f"expected {start}, got {found}"
+    return None
+
+
+cut = sys.argv.index("--")
+command, file = sys.argv[cut + 1:], sys.argv[1]
+found = self_test(command) if file == "--self-test" else complaint(command, file)
+sys.exit(f"{file}: {found}" if found else 0)

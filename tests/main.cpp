@@ -1,0 +1,9 @@
+// tests/main.cpp — the main of every test executable, for Catch2 3 and 2
+#if __has_include(<catch2/catch_session.hpp>)
+#include <catch2/catch_session.hpp>
+
+int main(int argc, char** argv) { return Catch::Session().run(argc, argv); }
+#else
+#define CATCH_CONFIG_MAIN
+#include "tests/catch.h"
+#endif

@@ -1,0 +1,43 @@
+# tests/package/run.py — build and run the consumer project, by find_package on an installed copy or add_subdirectory
+import argparse
+import subprocess
+import tempfile
+from pathlib import Path
+
+parser = argparse.ArgumentParser()
+parser.add_argument("way", choices=["find_package", "add_subdirectory"])
+for name in ["cmake", "source", "build", "compiler", "sanitize", "launcher"]:
+    parser.add_argument(f"--{name}", default="")
+args = parser.parse_args()
+
+
+def do(*command):
+    done = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(map(str, command))}\n{done.stdout}")
+    return done.stdout
+
+
+with tempfile.TemporaryDirectory() as folder:
+    prefix, out = Path(folder) / "prefix", Path(folder) / "out"
+    settings = [f"-DCMAKE_CXX_COMPILER={args.compiler}", f"-DCMAKE_CXX_COMPILER_LAUNCHER={args.launcher}"]
+    if args.way == "find_package":
+        do(args.cmake, "--install", args.build, "--prefix", prefix)
+        internal = [p for p in (prefix / "include").rglob("*") if p.is_file() and p.parent.name != "attune"]
+        if internal:
+            raise SystemExit(f"installed beside include/attune: {internal}")
+        for config in prefix.rglob("*.cmake"):
+            text = config.read_text(encoding="utf-8")
+            if "find_dependency" in text or args.source in text or args.build in text:
+                raise SystemExit(f"{config.name} asks for a dependency, or names a folder of the build:\n{text}")
+        settings += [f"-DCMAKE_PREFIX_PATH={prefix}"]
+        # The installed libraries call into their sanitizers' runtime, which the consumer's link must bring.
+        if args.sanitize:
+            settings += [f"-DCMAKE_CXX_FLAGS=-fsanitize={args.sanitize}"]
+    else:
+        settings += [f"-DATTUNE_SOURCE={args.source}"]
+    do(args.cmake, "-G", "Ninja", "-S", Path(__file__).parent / "consumer", "-B", out, *settings)
+    do(args.cmake, "--build", out)
+    said = do(out / "consumer")
+    if said != "ok\n":
+        raise SystemExit(f"the consumer said: {said}")

@@ -1,0 +1,52 @@
+# tests/room_tests.cmake — attune_test and attune_fuzz: how a room's tests are built and registered
+find_package(Catch2 3 QUIET)
+if(NOT Catch2_FOUND)
+  find_package(Catch2 2.13 REQUIRED)
+endif()
+include(Catch)
+set(ATTUNE_CATCH2_VERSION ${Catch2_VERSION} PARENT_SCOPE)
+
+# The test main, the goldens, and Catch2 compiled once as a precompiled header for every test.
+add_library(attune_catch STATIC golden.cpp main.cpp)
+target_link_libraries(attune_catch PUBLIC attune_house Catch2::Catch2 PRIVATE fmt::fmt-header-only)
+target_precompile_headers(attune_catch PRIVATE catch.h)
+# A precompiled header serves only targets compiled alike; -fPIC for a library and -fPIE for a program are not.
+set_target_properties(attune_catch PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+set_source_files_properties(golden.cpp PROPERTIES
+  COMPILE_DEFINITIONS ATTUNE_TESTS="${CMAKE_CURRENT_SOURCE_DIR}")
+# Catch2 2 is switched to its main by a macro that must come before the header.
+set_source_files_properties(main.cpp PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+
+# attune_test(ROOM STEMS stem... LIBS lib...): tests/ROOM/stem.test.cpp for each stem makes test_ROOM; every
+# TEST_CASE in it is a ctest named "ROOM/sentence" with the label ROOM.
+function(attune_test room)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "STEMS;LIBS")
+  list(TRANSFORM arg_STEMS PREPEND ${room}/)
+  list(TRANSFORM arg_STEMS APPEND .test.cpp)
+  add_executable(test_${room} ${arg_STEMS})
+  target_link_libraries(test_${room} PRIVATE attune_catch ${arg_LIBS} fmt::fmt-header-only)
+  set_target_properties(test_${room} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+  target_precompile_headers(test_${room} REUSE_FROM attune_catch)
+  catch_discover_tests(test_${room}
+    TEST_PREFIX "${room}/"
+    PROPERTIES LABELS ${room} SKIP_REGULAR_EXPRESSION "\\[skip\\]")
+endfunction()
+
+# attune_fuzz(STEM stem LIBS lib...): tests/fuzz/stem.fuzz.cpp, run by libFuzzer for ATTUNE_FUZZ_SECONDS.
+# What libFuzzer finds stays in the build folder; tests/fuzz/stem holds the committed seeds.
+function(attune_fuzz)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "STEM" "LIBS")
+  if(NOT ATTUNE_FUZZ)
+    return()
+  endif()
+  set(target fuzz_${arg_STEM})
+  set(found ${CMAKE_CURRENT_BINARY_DIR}/${target}.found)
+  file(MAKE_DIRECTORY ${found})
+  add_executable(${target} fuzz/${arg_STEM}.fuzz.cpp)
+  target_link_libraries(${target} PRIVATE attune_house ${arg_LIBS})
+  target_link_options(${target} PRIVATE -fsanitize=fuzzer)
+  add_test(NAME "fuzz: ${arg_STEM}"
+    COMMAND ${target} -max_total_time=${ATTUNE_FUZZ_SECONDS} -timeout=10 -max_len=4096 -print_final_stats=1
+      -artifact_prefix=${found}/ ${found} ${CMAKE_CURRENT_SOURCE_DIR}/fuzz/${arg_STEM})
+  set_tests_properties("fuzz: ${arg_STEM}" PROPERTIES LABELS fuzz)
+endfunction()
