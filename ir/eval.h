@@ -1,6 +1,8 @@
 // ir/eval.h — what each op means: the reference every engine, rule, range and derivative is tested against
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <vector>
@@ -20,12 +22,13 @@ struct Env {
   double s = 0, p = 0;
   std::int32_t b = 0, h = 0, q = 0, kv = 0, q_len = 1, kv_len = 1, origin = 0;
   std::span<const double> params;
-  const ReadCapture* read = nullptr;  ///< must be there if the expression reads
+  const ReadCapture* read = nullptr;       ///< must be there if the expression reads
   std::span<const double> head, row, col;  ///< the fields of each level, if the expression has any
 };
 
-/// One operation on values. Not for leaves, reads, sums or random, which need an Env.
-double apply(Op op, Type type, Type of_args, std::span<const double> args, Precision precision);
+/// One operation on values; `of_args` is the type of its last argument. Int and Bool are whole numbers.
+/// Not for leaves, reads, sums or random, which need an Env: a Bug.
+double apply(Op op, Type of_args, std::span<const double> args, Precision precision);
 
 /// Expressions flattened once, evaluated many times. Immutable: share one between threads, each with its own Memory.
 class Program {
@@ -35,7 +38,7 @@ class Program {
   explicit Program(std::span<const Expr> roots);
   explicit Program(const Expr& root) : Program(std::span(&root, 1)) {}
 
-  /// Evaluates every root; `result(i, memory)` then gives the i-th.
+  /// Evaluates every root; `result(i, memory)` then gives the i-th. Allocates only to grow `memory`.
   void run(const Env& env, Memory& memory, Precision precision = Precision::f64) const;
   double result(std::size_t root, const Memory& memory) const { return memory[results_[root]]; }
 
@@ -43,15 +46,23 @@ class Program {
   struct Step {
     Op op;
     Type type, of_args;
+    bool needs_env;  ///< all but `apply`'s operations
     std::uint8_t arity;
     std::uint32_t bits, into;
-    std::array<std::uint32_t, max_args> from;
-    std::uint32_t loop_end;  ///< Sum: its body is the steps from the next one up to here
+    std::array<std::uint32_t, max_args> from;  ///< Sum: its body's slot, its variable's slot
+    std::uint32_t loop_end;                    ///< Sum: its body is the steps from the next one up to here
   };
-  void emit(const Expr& root, std::uint32_t binders, DigestMap<std::uint32_t>& where);
-  void run(std::size_t begin, std::size_t end, const Env& env, Memory& memory, Precision precision) const;
+  /// Slots of what is emitted so far, by innermost binder a node depends on; the last is for closed nodes.
+  using Slots = std::array<DigestMap<std::uint32_t>, 33>;
+  void emit(const Node& node, Slots& slots);
+  void emit_body(const Node& sum, Slots& slots);
+  template <class Real>
+  void run(std::size_t begin, std::size_t end, const Env& env, double* memory) const;
+  template <class Real>
+  static double fetch(const Step& step, const Env& env, const double* memory);
 
   std::vector<Step> steps_;
+  std::vector<double> literals_;  ///< the first slots
   std::vector<std::uint32_t> results_;
   std::uint32_t slots_ = 0;
 };

@@ -1,34 +1,22 @@
-// ir/range.h — what each op does to intervals, and what a comparison tells about its operands
+// ir/range.h — what values an expression takes under what is known, and what a condition tells
 #pragma once
 
 #include <array>
+#include <bit>
+#include <span>
 #include <vector>
 
+#include "ir/interval.h"
 #include "ir/node.h"
 
 namespace attune::ir {
 
-/// The values an expression can take: [lo, hi], and NaN if `nan`. Int within i32, Bool within [0, 1].
-/// Float bounds hold for both precisions of eval: they are widened by what rounding and a library function may add.
-/// Empty (lo > hi, no nan): the assumptions contradict each other.
-struct Interval {
-  double lo = 0, hi = 0;
-  bool nan = false;
-
-  static Interval all(Type type);
-  static Interval point(double value);
-  bool contains(double value) const;
-  bool empty() const { return lo > hi && !nan; }
-  bool is(double value) const { return lo == value && hi == value && !nan; }
-  bool operator==(const Interval&) const = default;
-};
-
 /// What is known before an expression is looked at.
 struct Bounds {
-  std::array<Interval, input_count> inputs;  ///< coordinates and lengths are never negative
+  std::array<Interval, input_count> inputs;  ///< coordinates and lengths are never negative, p is within [0, 1]
   std::vector<Interval> params;              ///< by slot; beyond the end: anything
   std::vector<Interval> captures;            ///< the values a captured tensor holds, likewise
-  DigestMap<Interval> facts;                 ///< what is known of whole sub-expressions
+  DigestMap<Interval> facts;                 ///< what is known of whole sub-expressions; at first kv < kv_len
 
   Bounds();
   Interval& operator[](Input which) { return inputs[static_cast<std::size_t>(which)]; }
@@ -36,23 +24,38 @@ struct Bounds {
 };
 
 /// Ranges of expressions under fixed bounds; remembers what it has worked out.
-/// `where(c, a, b)` uses c for a and !c for b when that is cheap (small conditions).
+/// `where(c, a, b)` uses c for a and !c for b when both are small, while `spare` node visits last: nested ones would
+/// otherwise cost 2^depth.
 class Ranger {
  public:
-  explicit Ranger(Bounds bounds) : bounds_(std::move(bounds)) {}
+  explicit Ranger(Bounds bounds, std::size_t spare = 20'000);
   Interval operator()(const Expr& e);
   const Bounds& bounds() const { return bounds_; }
 
  private:
+  using Known = DigestMap<Interval>;
+  Known& known_of(const Node& n) { return known_[static_cast<std::size_t>(std::countr_zero(n.free))]; }
+  Interval walk(const Node& root);
   Interval of(const Node& n);
+  Interval of_arguments(const Node& n);
+  Interval of_sum(const Node& n);
+  Interval of_comparison(const Node& n, std::span<const Interval> args) const;
+  Interval of_where(const Node& n, std::span<const Interval> args);
+  Interval under(const Expr& condition, bool truth, const Expr& e);
+
   Bounds bounds_;
-  DigestMap<Interval> known_;
+  /// By the innermost binder a node depends on; the last is for closed nodes. A bound variable has one name in many
+  /// sums, so what depends on it is forgotten when another sum begins.
+  std::array<Known, 33> known_;
+  std::array<std::uint32_t, 32> extent_;  ///< by binder: its variable is below this
+  std::size_t spare_;
 };
 
 Interval range(const Expr& e, const Bounds& bounds = {});
 
-/// The bounds narrowed by `condition` being `truth`: comparisons narrow both sides, and go down through + - neg abs
-/// f32 and && (true) or || (false). Sound: whatever satisfies the condition is still within.
+/// The bounds narrowed by `condition` being `truth`: comparisons narrow both sides and their difference, and what is
+/// known goes down through + - * neg abs min max f32 i32, divisions by a literal, where, && (true) and || (false).
+/// Sound: whatever satisfies the condition is still within.
 Bounds assume(const Expr& condition, bool truth, const Bounds& bounds);
 
 }  // namespace attune::ir

@@ -1,0 +1,40 @@
+// ir/interval.h — the values an expression can take, and what each op does to them
+#pragma once
+
+#include <span>
+
+#include "ir/op.h"
+
+namespace attune::ir {
+
+/// The values an expression can take: [lo, hi], and NaN if `nan`. Int within i32, Bool within [0, 1].
+/// Float bounds hold for both precisions of eval: they are widened by what rounding and a library function may add.
+/// No numbers: lo > hi. Empty (no NaN either): the assumptions contradict each other.
+struct Interval {
+  double lo = 0, hi = 0;
+  bool nan = false;
+
+  static Interval all(Type type);
+  static Interval point(double value);
+  static Interval none();
+  bool contains(double value) const;
+  bool numbers() const { return lo <= hi; }
+  bool empty() const { return !numbers() && !nan; }
+  bool is(double value) const { return lo == value && hi == value && !nan; }
+  bool operator==(const Interval&) const = default;
+};
+
+Interval unite(const Interval& a, const Interval& b);
+Interval intersect(const Interval& a, const Interval& b);
+/// Is everything in `inner` in `outer`?
+bool within(const Interval& inner, const Interval& outer);
+
+/// Outward to f32 values, and `ulps` of them further: what holds a value in f64 then holds it rounded to f32. A bound
+/// never stands between 0 and the smallest normal f32, so that an engine may flush denormals to zero.
+Interval outward(const Interval& x, int ulps = 0);
+
+/// One operation on intervals: holds `apply` of ir/eval.h on whatever the arguments hold.
+/// Not for leaves, reads and sums, which need Bounds: a Bug.
+Interval apply(Op op, Type of_args, std::span<const Interval> args);
+
+}  // namespace attune::ir
