@@ -194,7 +194,9 @@ Expr fresh_bound(Written written) {
 Expr bound(std::uint32_t id) { return make(Op::Bound, Type::I32, id, {}); }
 
 Expr sum(const Expr& variable, std::uint32_t count, const Expr& body, Written written) {
-  const std::uint32_t id = body->binder + 1;
+  std::uint32_t id = body->binder + 1;
+  // While an expression is rebuilt, the canonical name may still be that of a sum further out: see `rebuild`.
+  while (id <= max_binders && (body->free & ~variable->free) >> (id - 1) & 1) ++id;
   if (id > max_binders || count > max_sum_count) throw Bug("a sum beyond its limits reached the IR");
   const Expr named = rename(body, variable, bound(id));
   return make(Op::Sum, named->type, id << 16 | count, std::array{named}, std::move(written));
@@ -263,6 +265,54 @@ Expr with_args(const Expr& node, std::span<const Expr> args) {
   return make(node->op, node->type, node->bits, args, node->written);
 }
 
+namespace {
+
+bool has_canonical_names(const Expr& root) {
+  if (root->binder < 2) return true;
+  for (const Expr& e : in_order(root))
+    if (e->op == Op::Sum && sum_binder(*e) != e->args[0]->binder + 1) return false;
+  return true;
+}
+
+/// Every sum named anew, innermost first, with all variables around it fresh. `closed` remembers closed nodes; what is
+/// open is remembered within its sum only, for the same name means another variable in the next. Recurses per sum.
+Expr with_canonical_names(const Expr& root, DigestMap<Expr>& closed) {
+  DigestMap<Expr> open;
+  const auto made = [&](const Expr& e) -> DigestMap<Expr>& { return e->free ? open : closed; };
+  std::vector<const Expr*> stack{&root};
+  while (!stack.empty()) {
+    const Expr& e = *stack.back();
+    if (made(e).contains(e->digest)) {
+      stack.pop_back();
+      continue;
+    }
+    if (e->op == Op::Sum) {
+      const Expr variable = fresh_bound();
+      const Expr body = with_canonical_names(rename(e->args[0], bound(sum_binder(*e)), variable), closed);
+      made(e).emplace(e->digest, sum(variable, sum_count(*e), body, e->written));
+      stack.pop_back();
+      continue;
+    }
+    std::array<Expr, max_args> args;
+    bool ready = true;
+    for (std::size_t i = 0; i < e->arity; ++i) {
+      const auto found = made(e->args[i]).find(e->args[i]->digest);
+      if (found != made(e->args[i]).end()) {
+        args[i] = found->second;
+      } else {
+        stack.push_back(&e->args[i]);
+        ready = false;
+      }
+    }
+    if (!ready) continue;
+    made(e).emplace(e->digest, with_args(e, {args.data(), e->arity}));
+    stack.pop_back();
+  }
+  return made(root).at(root->digest);
+}
+
+}  // namespace
+
 Expr rebuild(const Expr& root, const Replace& replace) {
   DigestMap<Expr> made;
   for (const Expr& node : in_order(root)) {
@@ -272,7 +322,10 @@ Expr rebuild(const Expr& root, const Replace& replace) {
     Expr next = replace(node, now);
     made.emplace(node->digest, next ? std::move(next) : with_args(node, now));
   }
-  return made.at(root->digest);
+  const Expr& whole = made.at(root->digest);
+  if (has_canonical_names(whole)) return whole;
+  DigestMap<Expr> closed;
+  return with_canonical_names(whole, closed);
 }
 
 Expr substitute(const Expr& root, const DigestMap<Expr>& by) {
