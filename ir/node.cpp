@@ -56,7 +56,8 @@ Expr typed(Op op, std::span<const Expr> args, Written written) {
   bool good = static_cast<int>(args.size()) == r.args && r.gives != Gives::Own;
   const std::size_t first = op == Op::Where ? 1 : 0;
   for (std::size_t i = 0; i < args.size() && good; ++i)
-    good = i < first ? args[i]->type == Type::Bool : takes(r.takes, args[i]->type) && args[i]->type == args[first]->type;
+    good = i < first ? args[i]->type == Type::Bool
+                     : takes(r.takes, args[i]->type) && args[i]->type == args[first]->type;
   if (!good) throw Bug("an operation was made of arguments it does not take: " + std::string(r.name));
   Type type = args.back()->type;
   if (r.gives == Gives::Bool) type = Type::Bool;
@@ -170,7 +171,9 @@ Expr op(Op o, Expr a, Expr b, Expr c, Written written) {
   return typed(o, std::array{std::move(a), std::move(b), std::move(c)}, std::move(written));
 }
 
-Expr boolean(bool value, Written written) { return make(Op::Literal, Type::Bool, value ? 1 : 0, {}, std::move(written)); }
+Expr boolean(bool value, Written written) {
+  return make(Op::Literal, Type::Bool, value ? 1 : 0, {}, std::move(written));
+}
 Expr integer(std::int32_t value, Written written) {
   return make(Op::Literal, Type::I32, static_cast<std::uint32_t>(value), {}, std::move(written));
 }
@@ -182,7 +185,9 @@ Expr zero(Type type) { return make(Op::Literal, type, 0, {}); }
 Expr input(Input which, Written written) {
   return make(Op::Input, type_of(which), static_cast<std::uint32_t>(which), {}, std::move(written));
 }
-Expr param(std::uint32_t slot, Type type, Written written) { return make(Op::Param, type, slot, {}, std::move(written)); }
+Expr param(std::uint32_t slot, Type type, Written written) {
+  return make(Op::Param, type, slot, {}, std::move(written));
+}
 Expr read(std::uint32_t slot, Type type, std::span<const Expr> indices, Written written) {
   return make(Op::Read, type, slot, indices, std::move(written));
 }
