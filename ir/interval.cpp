@@ -114,8 +114,8 @@ Whole count_of(Whole y) {
   return y.lo >= 0 && y.hi <= 31 ? y : Whole{0, 31};
 }
 
+/// abs(INT_MIN) wraps.
 Interval int_abs(Whole x) {
-  if (x.lo == int_min) return Interval::all(Type::I32);
   if (x.lo >= 0) return unless_wrapped(x.lo, x.hi);
   return unless_wrapped(x.hi <= 0 ? -x.hi : 0, std::max(-x.lo, x.hi));
 }
