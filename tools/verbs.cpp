@@ -41,7 +41,8 @@ Error usage_error(const CLI::App& app, const CLI::ParseError& e) {
   const CLI::App& verb = used.empty() ? app : *used[0];
   const std::string help = fmt::format("see attune {}--help", used.empty() ? "" : verb.get_name() + " ");
   const std::vector<std::string> rest = app.remaining(true);
-  if (e.get_name() == "ExtrasError" && !rest.empty()) {
+  // A misspelt option also leaves a required one missing: the spelling is the news.
+  if (!rest.empty()) {
     const std::string word = rest[0].substr(0, rest[0].find('='));
     std::vector<std::string> options;
     for (const CLI::Option* option : verb.get_options()) options.push_back(option->get_name());
