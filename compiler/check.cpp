@@ -104,6 +104,7 @@ std::string coordinates_within(const Part& part, const ir::Bounds& bounds, std::
 }
 
 std::string runs_over(const std::string& index, const ir::Interval& range) {
+  if (index == fmt::format("{}", range.lo)) return fmt::format("the index is {}", range.lo);
   return range.lo == range.hi ? fmt::format("{} is {}", index, range.lo)
                               : fmt::format("{} runs over {}..{}", index, range.lo, range.hi);
 }

@@ -39,10 +39,13 @@ void check_one(const Named& t, const Device& device) {
   if (t->rank > Tensor::max_rank)
     throw refuse("bad-rank", fmt::format("{} has {} dimensions", t.name, t->rank),
                  fmt::format("a tensor has at most {}", Tensor::max_rank), "merge or index away some dimensions");
-  // Makes the same tensor again for its refusals of extents; the fields of a Tensor are open.
-  const auto extents = std::span(t->shape).first(static_cast<std::size_t>(t->rank));
-  const Tensor checked(t->data, t->dtype, extents);
-  if (!t->data && checked.size() > 0)
+  try {
+    // Made once more for the constructor's refusals: the fields of a Tensor are open.
+    const Tensor again(t->data, t->dtype, std::span(t->shape).first(static_cast<std::size_t>(t->rank)));
+  } catch (const Error& e) {
+    throw refuse(e.code, t.name + ": " + e.problem, e.why, e.fix);
+  }
+  if (!t->data && t->size() > 0)
     throw refuse("tensor-null", t.name + " has no memory",
                  fmt::format("{}, and its data pointer is null", is(t)), "point it at its elements");
   if (t->device != device) {
@@ -103,8 +106,7 @@ void check_alias(const Named& out, std::span<const Named> others) {
   for (const Named& other : others)
     if (other.tensor != out.tensor && other->given() && other->data == out->data && out->size() > 0 && other->size() > 0)
       throw refuse("tensor-alias", fmt::format("{} and {} share their memory", out.name, other.name),
-                   fmt::format("{} is written while {} is still in use, and both start at the same address", out.name,
-                               other.name),
+                   fmt::format("both start at the same address, and {} is written", out.name),
                    fmt::format("give {} memory of its own", out.name));
 }
 
