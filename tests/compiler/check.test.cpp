@@ -113,6 +113,5 @@ TEST_CASE("a sink is evaluated even where there are no keys", "[check]") {
   const auto traced = compiler::trace({.sink = text.sink("t[h + 2]", "--sink")});
   Problem none = usual;
   none.kv_len = 0;
-  golden_error("capture-range.sink",
-               refusal([&] { compiler::check_reads(traced.mod, traced.captures, none); }));
+  golden_error("capture-range.sink", refusal([&] { compiler::check_reads(traced.mod, traced.captures, none); }));
 }

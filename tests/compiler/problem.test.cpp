@@ -25,22 +25,35 @@ Tensor at(std::size_t address, DType type, std::initializer_list<std::int64_t> s
 const DType single = DType::f32;
 
 Forward good() {
-  return {.q = at(0, single, {2, 4, 8, 16}), .k = at(1, single, {2, 2, 9, 16}), .v = at(2, single, {2, 2, 9, 32}),
-          .o = at(3, single, {2, 4, 8, 32}), .lse = at(4, single, {2, 4, 8}), .max = at(5, single, {2, 4, 8})};
+  return {.q = at(0, single, {2, 4, 8, 16}),
+          .k = at(1, single, {2, 2, 9, 16}),
+          .v = at(2, single, {2, 2, 9, 32}),
+          .o = at(3, single, {2, 4, 8, 32}),
+          .lse = at(4, single, {2, 4, 8}),
+          .max = at(5, single, {2, 4, 8})};
 }
 
 Backward good_backward() {
-  return {.q = at(0, single, {2, 4, 8, 16}),      .k = at(1, single, {2, 2, 9, 16}),  .v = at(2, single, {2, 2, 9, 32}),
-          .grad_o = at(3, single, {2, 4, 8, 32}), .grad_lse = at(4, single, {2, 4, 8}), .dq = at(5, single, {2, 4, 8, 16}),
-          .dk = at(6, single, {2, 2, 9, 16}),     .dv = at(7, single, {2, 2, 9, 32})};
+  return {.q = at(0, single, {2, 4, 8, 16}),
+          .k = at(1, single, {2, 2, 9, 16}),
+          .v = at(2, single, {2, 2, 9, 32}),
+          .grad_o = at(3, single, {2, 4, 8, 32}),
+          .grad_lse = at(4, single, {2, 4, 8}),
+          .dq = at(5, single, {2, 4, 8, 16}),
+          .dk = at(6, single, {2, 2, 9, 16}),
+          .dv = at(7, single, {2, 2, 9, 32})};
 }
 
 std::int32_t starts_q[]{0, 3, 8}, starts_kv[]{0, 9, 9};
 
 Forward packed() {
-  return {.q = at(0, single, {8, 4, 16}),  .k = at(1, single, {9, 2, 16}), .v = at(2, single, {9, 2, 32}),
-          .o = at(3, single, {8, 4, 32}),  .lse = at(4, single, {4, 8}),
-          .cu_seqlens_q = Tensor(starts_q, DType::i32, {3}), .cu_seqlens_kv = Tensor(starts_kv, DType::i32, {3})};
+  return {.q = at(0, single, {8, 4, 16}),
+          .k = at(1, single, {9, 2, 16}),
+          .v = at(2, single, {9, 2, 32}),
+          .o = at(3, single, {8, 4, 32}),
+          .lse = at(4, single, {4, 8}),
+          .cu_seqlens_q = Tensor(starts_q, DType::i32, {3}),
+          .cu_seqlens_kv = Tensor(starts_kv, DType::i32, {3})};
 }
 
 const compiler::Traced plain;
@@ -115,9 +128,12 @@ TEST_CASE("what is unusual but right is let through", "[problem]") {
   accepts([](Forward& c) { c.lse = c.max = {}; });
   accepts([](Forward& c) { c.o.dtype = DType::bf16; });
   accepts([](Forward& c) { c.o = at(3, single, {2, 8, 4, 32}).permuted({0, 2, 1, 3}); });
-  accepts([](Forward& c) { c.k = at(1, single, {2, 2, 0, 16}), c.v = at(2, single, {2, 2, 0, 32}), c.k.data = nullptr; });
-  accepts([](Forward& c) { c.q = at(0, single, {2, 4, 1, 16}), c.o = at(3, single, {2, 4, 1, 32}), c.o.strides[2] = 0,
-                           c.lse = c.max = {}; });
+  accepts([](Forward& c) {
+    c.k = at(1, single, {2, 2, 0, 16}), c.v = at(2, single, {2, 2, 0, 32}), c.k.data = nullptr;
+  });
+  accepts([](Forward& c) {
+    c.q = at(0, single, {2, 4, 1, 16}), c.o = at(3, single, {2, 4, 1, 32}), c.o.strides[2] = 0, c.lse = c.max = {};
+  });
   Forward shared = good();
   shared.k = at(1, single, {1, 2, 9, 16}), shared.v = at(2, single, {1, 2, 9, 32});
   CHECK(check(plain, shared, {}).kv_shared);
@@ -156,8 +172,10 @@ TEST_CASE("shapes that do not fit are refused", "[problem]") {
 }
 
 TEST_CASE("numbers beyond their range are refused", "[problem]") {
-  refuses("bad-scale.nan", [](Forward&) {}, std::numeric_limits<double>::quiet_NaN());
-  refuses("bad-scale.large", [](Forward&) {}, 1e300);
+  refuses(
+      "bad-scale.nan", [](Forward&) {}, std::numeric_limits<double>::quiet_NaN());
+  refuses(
+      "bad-scale.large", [](Forward&) {}, 1e300);
   refuses("q-offset", [](Forward& c) { c.q_offset = -1; });
   refuses("too-long.offset", [](Forward& c) { c.q_offset = std::numeric_limits<std::int32_t>::max(); });
   refuses("too-long.kv", [](Forward& c) {
@@ -200,21 +218,51 @@ TEST_CASE("gradients that do not fit are refused", "[problem]") {
   refuses_backward("tensor-type.dq", [](Backward& c) { c.dq.dtype = DType::i32; });
   refuses_backward("tensor-alias.gradients", [](Backward& c) { c.dv.data = c.dk.data; });
   refuses_backward("grad-not-captured.none", [&](Backward& c) { c.captured = {{slope, at(12, single, {4})}}; });
-  refuses_backward("grad-not-captured", [&](Backward& c) { c.captured = {{at(13, single, {4}), at(12, single, {4})}}; },
-                   traced);
-  refuses_backward("grad-not-float", [&](Backward& c) { c.captured = {{doc, at(12, single, {8})}}; }, traced);
-  refuses_backward("tensor-shape.captured", [&](Backward& c) { c.captured = {{slope, at(12, single, {5})}}; }, traced);
-  refuses_backward("tensor-missing.captured", [&](Backward& c) { c.captured = {{slope, {}}}; }, traced);
-  refuses_backward("grad-twice",
-                   [&](Backward& c) { c.captured = {{slope, at(12, single, {4})}, {slope, at(14, single, {4})}}; }, traced);
-  refuses_backward("tensor-alias.capture", [&](Backward& c) { c.captured = {{slope, slope}}; }, traced);
+  refuses_backward(
+      "grad-not-captured",
+      [&](Backward& c) {
+        c.captured = {{at(13, single, {4}), at(12, single, {4})}};
+      },
+      traced);
+  refuses_backward(
+      "grad-not-float",
+      [&](Backward& c) {
+        c.captured = {{doc, at(12, single, {8})}};
+      },
+      traced);
+  refuses_backward(
+      "tensor-shape.captured",
+      [&](Backward& c) {
+        c.captured = {{slope, at(12, single, {5})}};
+      },
+      traced);
+  refuses_backward(
+      "tensor-missing.captured",
+      [&](Backward& c) {
+        c.captured = {{slope, {}}};
+      },
+      traced);
+  refuses_backward(
+      "grad-twice",
+      [&](Backward& c) {
+        c.captured = {{slope, at(12, single, {4})}, {slope, at(14, single, {4})}};
+      },
+      traced);
+  refuses_backward(
+      "tensor-alias.capture",
+      [&](Backward& c) {
+        c.captured = {{slope, slope}};
+      },
+      traced);
 }
 
 TEST_CASE("captures are held to the same rules as other tensors", "[problem]") {
   compiler::Traced traced = with_captures();
   traced.captures[1].device.kind = Device::Kind::cuda;
-  golden_error("tensor-device.capture", refused<Forward>(good(), [](Forward&) {}, {}, traced));
+  golden_error("tensor-device.capture", refused<Forward>(
+                                            good(), [](Forward&) {}, {}, traced));
   traced = with_captures();
   traced.captures[0].data = nullptr;
-  golden_error("tensor-null.capture", refused<Forward>(good(), [](Forward&) {}, {}, traced));
+  golden_error("tensor-null.capture", refused<Forward>(
+                                          good(), [](Forward&) {}, {}, traced));
 }

@@ -43,7 +43,8 @@ class Exhaustive {
   std::string disagreements(const std::vector<Array<double>>& captured = {}, double tolerance = 1e-6) {
     const Array<double> dq = like(q_), dk = like(k_), dv = like(v_);
     std::vector<Array<double>> gradients;
-    Backward call{.q = q_, .k = k_, .v = v_, .grad_o = weight_o_, .grad_lse = weight_lse_, .dq = dq, .dk = dk, .dv = dv};
+    Backward call{
+        .q = q_, .k = k_, .v = v_, .grad_o = weight_o_, .grad_lse = weight_lse_, .dq = dq, .dk = dk, .dv = dv};
     for (const Array<double>& of : captured) {
       gradients.push_back(like(of));
       call.captured.push_back({of, gradients.back()});

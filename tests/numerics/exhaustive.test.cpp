@@ -35,8 +35,9 @@ TEST_CASE("scores have the gradients that differences give", "[exhaustive]") {
   const auto relative = table({2, 8}, "relative");
   CHECK(Exhaustive({.score = mods::alibi(slope)}, {}).disagreements({slope}) == "");
   CHECK(Exhaustive({.score = mods::softcap(1.5)}, {}).disagreements() == "");
-  CHECK(Exhaustive({.score = mods::alibi(slope) | mods::softcap(2), .mask = mods::causal()}, {})
-            .disagreements({slope}) == "");
+  CHECK(
+      Exhaustive({.score = mods::alibi(slope) | mods::softcap(2), .mask = mods::causal()}, {}).disagreements({slope}) ==
+      "");
   CHECK(Exhaustive({.score = mods::dense_bias(bias)}, {}).disagreements({bias}) == "");
   CHECK(Exhaustive({.score = mods::relative_bias(relative, 4)}, {.b = 2}).disagreements({relative}) == "");
   CHECK(Exhaustive({.score = [](Float s, At) { return s * sigmoid(s); }}, {}).disagreements() == "");
@@ -69,8 +70,9 @@ TEST_CASE("prob mods and sinks have the gradients that differences give", "[exha
   CHECK(Exhaustive({.prob = mods::dropout(0.6, 3)}, {.sq = 6}).disagreements() == "");
   CHECK(Exhaustive({.prob = [](Float p, At) { return p * p; }, .sink = mods::learned_sink(sink)}, {})
             .disagreements({sink}) == "");
-  CHECK(Exhaustive({.mask = mods::causal(), .sink = mods::learned_sink(sink)}, {.b = 2, .sq = 5})
-            .disagreements({sink}) == "");
+  CHECK(
+      Exhaustive({.mask = mods::causal(), .sink = mods::learned_sink(sink)}, {.b = 2, .sq = 5}).disagreements({sink}) ==
+      "");
   // Rows that keep nothing: the sink alone is left, and its gradient is that of lse.
   CHECK(Exhaustive({.mask = [](At at) { return at.q > 0; }, .sink = mods::learned_sink(sink)}, {})
             .disagreements({sink}) == "");
