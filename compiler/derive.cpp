@@ -281,21 +281,21 @@ void Reverse::Pass::read() {
   Scatter scatter{.capture = e->bits, .index = {}, .value = nullptr, .loops = reverse.loops};
   scatter.value = settled(sum_of(adjoint.captures, adjoint.all));
   scatter.index.assign(e->arguments().begin(), e->arguments().end());
-  std::vector<Expr> variables = reverse.variables;
+  std::vector<Expr> open = reverse.variables;
   // A loop whose variable the index does not use is a sum of the value.
-  for (std::size_t i = variables.size(); i-- > 0;) {
-    const auto mentions = [&](const Expr& x) { return ir::mentions(x, variables[i]); };
+  for (std::size_t i = open.size(); i-- > 0;) {
+    const auto mentions = [&](const Expr& x) { return ir::mentions(x, open[i]); };
     if (std::any_of(scatter.index.begin(), scatter.index.end(), mentions)) continue;
-    scatter.value = ir::sum(variables[i], scatter.loops[i].count, scatter.value);
+    scatter.value = ir::sum(open[i], scatter.loops[i].count, scatter.value);
     scatter.loops.erase(scatter.loops.begin() + static_cast<std::ptrdiff_t>(i));
-    variables.erase(variables.begin() + static_cast<std::ptrdiff_t>(i));
+    open.erase(open.begin() + static_cast<std::ptrdiff_t>(i));
   }
   // The others get binders of their own, above every sum's: only now, since a sum may take any binder but theirs.
   std::uint32_t binder = scatter.value->binder;
   for (const Expr& x : scatter.index) binder = std::max(binder, x->binder);
-  for (std::size_t i = variables.size(); i-- > 0;) {
+  for (std::size_t i = open.size(); i-- > 0;) {
     scatter.loops[i].binder = ++binder;
-    const auto name = [&](const Expr& x) { return ir::rename(x, variables[i], ir::bound(binder)); };
+    const auto name = [&](const Expr& x) { return ir::rename(x, open[i], ir::bound(binder)); };
     scatter.value = name(scatter.value);
     for (Expr& x : scatter.index) x = name(x);
   }
