@@ -43,7 +43,7 @@ class Spine {
 
 ir::Bounds coordinate_bounds() {
   ir::Bounds bounds;
-  for (const ir::Input which : {ir::Input::B, ir::Input::H, ir::Input::Q, ir::Input::KV})
+  for (const ir::Input which : {ir::Input::B, ir::Input::H, ir::Input::Q, ir::Input::KV, ir::Input::Origin})
     bounds[which] = {0, static_cast<double>(max_length - 1)};
   for (const ir::Input which : {ir::Input::QLen, ir::Input::KVLen})
     bounds[which] = {0, static_cast<double>(max_length)};

@@ -15,6 +15,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <string>
 
 #include <attune/error.h>
@@ -109,13 +110,15 @@ constexpr std::array table{
     Rule{"-x * -y", "x * y", ""},
     Rule{"x / 1.0f", "x", ""},
     Rule{"x / -1.0f", "-x", ""},
-    Rule{"x / v", "x * (1.0f / v)", ""},  // smaller only when 1 / v is exact, a power of two
+    Rule{"x / v", "x * (1.0f / v)", ""},  // no larger only when 1 / v is exact: v is a power of two, 0, inf or NaN
     Rule{"x - 0.0f", "x", ""},
     Rule{"x + -0.0f", "x", ""},
     Rule{"x + -y", "x - y", ""},
     Rule{"x - -y", "x + y", ""},
     Rule{"-(-x)", "x", ""},
     // rounding and conversion
+    Rule{"f32(x)", "x", ""},
+    Rule{"i32(i)", "i", ""},
     Rule{"floor(f32(i))", "f32(i)", ""},
     Rule{"ceil(f32(i))", "f32(i)", ""},
     Rule{"round(f32(i))", "f32(i)", ""},
@@ -243,9 +246,13 @@ constexpr std::array letters{
 };
 using Binding = std::array<Expr, letters.size()>;
 
+// Where a tree's size saturates it no longer tells whether a longer pattern came out no larger.
+constexpr std::uint32_t too_large = std::numeric_limits<std::uint32_t>::max();
+
 struct Pattern {
   Expr from, to, when;
   std::string_view name;
+  bool grows;  ///< `to` is longer than `from` as they are written
 };
 
 struct Patterns {
@@ -262,10 +269,9 @@ const Patterns& patterns() {
     p->names.reserve(table.size());
     for (const Rule& rule : table) {
       p->names.push_back(std::string(rule.from) + " -> " + std::string(rule.to));
-      const Expr from = ir::parse(rule.from, scope);
+      const Expr from = ir::parse(rule.from, scope), to = ir::parse(rule.to, scope);
       p->by_op[static_cast<std::size_t>(from->op)].push_back(
-          {from, ir::parse(rule.to, scope), rule.when.empty() ? nullptr : ir::parse(rule.when, scope),
-           p->names.back()});
+          {from, to, rule.when.empty() ? nullptr : ir::parse(rule.when, scope), p->names.back(), to->size > from->size});
     }
     return p;
   }();
@@ -341,7 +347,8 @@ class Simplifier {
       if (!match(p.from, e, bound)) continue;
       if (p.when && !range_(plug(p.when, bound, Tidy::Not)).is(1)) continue;
       // The size is judged before rules run on the parts: x / v would otherwise try 1.0f / v by itself, for ever.
-      if (plug(p.to, bound, Tidy::Literals)->size > e->size) continue;
+      if (const auto size = plug(p.to, bound, Tidy::Literals)->size; size > e->size || (p.grows && size == too_large))
+        continue;
       Expr next = plug(p.to, bound, Tidy::Wholly);
       if (!ir::same(next, e)) return noted(p.name, e, next);
     }
