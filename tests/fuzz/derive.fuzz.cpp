@@ -18,7 +18,7 @@ using ir::Expr;
 
 struct Slope {
   double value;
-  bool clear;  ///< two step sizes agree: no kink is near, and rounding does not drown it
+  bool clear;  ///< three step sizes agree: no kink is near, and rounding does not drown it
 };
 
 /// d f / d x by central differences, `x` put back as it was.
@@ -33,9 +33,10 @@ Slope slope_of(F f, double& x) {
     x = at;
     return (above - below) / (2 * h);
   };
-  const double coarse = difference(1e-4), fine = difference(2e-5);
+  const double coarse = difference(1e-4), middle = difference(4.1e-5), fine = difference(2e-5);
   const double size = std::fabs(f());
   const bool clear = std::isfinite(fine) && std::fabs(coarse - fine) <= 1e-5 * (1 + std::fabs(fine)) &&
+                     std::fabs(middle - fine) <= 1e-5 * (1 + std::fabs(fine)) &&
                      size * 1e-11 <= 1e-6 * (1 + std::fabs(fine));
   return {fine, clear};
 }
