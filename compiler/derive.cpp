@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <tuple>
 
 #include <attune/error.h>
 
@@ -154,7 +155,7 @@ class Reverse {
 // min and max pass to the first on a tie, and to the other one when one is NaN.
 Expr takes_first(Op op, const Expr& a, const Expr& b) {
   const Expr wins = ir::op(op == Op::Max ? Op::Ge : Op::Le, a, b);
-  if (ir::is_literal(b)) return wins;
+  if (ir::is_literal(b) && !std::isnan(ir::literal_value(*b))) return wins;
   return ir::op(Op::Or, wins, ir::op(Op::Ne, b, b));
 }
 
@@ -168,7 +169,6 @@ void Reverse::Pass::node() {
     case Op::Bound:
     case Op::Field:
     case Op::Random:
-    case Op::F32:  // of an Int or a Bool
     case Op::Floor:
     case Op::Ceil:
     case Op::Round:
@@ -183,6 +183,7 @@ void Reverse::Pass::node() {
       choose(a[1], a[0]);
       choose(a[2], ir::op(Op::Not, a[0]));
       return;
+    case Op::F32: give(a[0], same); return;  // of a Float; an Int or a Bool takes nothing
     case Op::Add:
       give(a[0], same);
       give(a[1], same);
