@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <tuple>
 
 #include <attune/error.h>
@@ -14,7 +13,8 @@ namespace {
 using ir::Expr, ir::Op, ir::Type;
 
 Expr neg(const Expr& a) { return ir::op(Op::Neg, a); }
-Expr add(const Expr& a, const Expr& b) { return a ? ir::op(Op::Add, a, b) : b; }
+// Either may be missing: nothing flows there.
+Expr sum_of(const Expr& a, const Expr& b) { return a && b ? ir::op(Op::Add, a, b) : a ? a : b; }
 Expr sub(const Expr& a, const Expr& b) { return ir::op(Op::Sub, a, b); }
 Expr div(const Expr& a, const Expr& b) { return ir::op(Op::Div, a, b); }
 Expr mul(const Expr& a, const Expr& b) {
@@ -23,23 +23,46 @@ Expr mul(const Expr& a, const Expr& b) {
   return ir::op(Op::Mul, a, b);
 }
 Expr both(const Expr& a, const Expr& b) { return a ? ir::op(Op::And, a, b) : b; }
-/// A factor or divisor that makes 0 of 0.
-bool harmless(const Expr& e) {
-  return ir::is_literal(e) && std::isfinite(ir::literal_value(*e)) && ir::literal_value(*e) != 0;
-}
 Expr real(float value) { return ir::real(value); }
 // ln 2 as an expression: exact to the precision it is evaluated in.
 Expr ln2() { return ir::op(Op::Log, real(2)); }
 // 2 / sqrt(pi) as the sum of two Floats: the first alone in f32, 48 bits in f64.
 Expr two_over_root_pi() { return ir::op(Op::Add, real(0x1.20dd76p+0f), real(-0x1.3b07b2p-25f)); }
 
+/// 0 where a node is not taken.
+Expr where_live(const Expr& live, const Expr& value) { return live && value ? ir::op(Op::Where, live, value, real(0)) : value; }
+
 /// What is known of a node while its users are done and it is next.
 struct Adjoint {
-  Expr all;       ///< of the upstream, for s (or p) and captures
-  Expr captures;  ///< what flows to captures alone, behind custom()
-  Expr live;      ///< when some user takes this node; null: always, if `always`
-  bool always = false;
+  Expr all;            ///< of the upstream, for s (or p) and captures
+  Expr captures;       ///< what flows to captures alone, behind custom()
+  Expr live;           ///< when some user takes this node; null: always
+  bool bare = false;   ///< all and captures mean something only where live; elsewhere they may be anything, NaN too
+
+  /// A gradient that something else will be added to is 0 where the node is not taken.
+  void settle() {
+    if (!bare) return;
+    all = where_live(live, all);
+    captures = where_live(live, captures);
+    bare = false;
+  }
 };
+
+/// The two sides of one choice: `common && taken` and `common && !taken`, either way round; common may be null.
+struct Choice {
+  Expr common, taken;
+  bool first;  ///< is the left one the taken side?
+};
+std::optional<Choice> one_choice(const Expr& left, const Expr& right) {
+  if (!left || !right) return std::nullopt;
+  const auto is_not = [](const Expr& no, const Expr& yes) { return no->op == Op::Not && ir::same(no->args[0], yes); };
+  if (is_not(right, left)) return Choice{nullptr, left, true};
+  if (is_not(left, right)) return Choice{nullptr, right, false};
+  if (left->op != Op::And || right->op != Op::And || !ir::same(left->args[0], right->args[0])) return std::nullopt;
+  if (is_not(right->args[1], left->args[1])) return Choice{left->args[0], left->args[1], true};
+  if (is_not(left->args[1], right->args[1])) return Choice{left->args[0], right->args[1], false};
+  return std::nullopt;
+}
 
 class Reverse {
  public:
@@ -69,40 +92,52 @@ class Reverse {
     const Expr& e;
     Expr& by;
 
-    /// The argument gets upstream * factor(upstream) — wherever this node is taken at all, if `risky`: a factor may be
-    /// inf or NaN where another branch was taken, and 0 * inf is no 0.
+    /// The argument gets times(upstream) where this node is taken. What a dead branch would give is never looked at:
+    /// a factor may be inf or NaN there, and 0 * inf is no 0.
     template <class F>
-    void give(const Expr& arg, F times, bool risky = true) {
+    void give(const Expr& arg, F times) {
       if (arg->type != Type::F32) return;
-      const auto guarded = [&](const Expr& upstream) -> Expr {
-        if (!upstream) return nullptr;
-        const Expr value = times(upstream);
-        return risky && !adjoint.always ? ir::op(Op::Where, adjoint.live, value, real(0)) : value;
-      };
-      reach(arg, guarded(adjoint.all), guarded(adjoint.captures), adjoint.always ? nullptr : adjoint.live);
+      reach(arg, adjoint.all ? times(adjoint.all) : nullptr, adjoint.captures ? times(adjoint.captures) : nullptr,
+            adjoint.live);
     }
 
-    /// The argument gets the upstream where `taken`, and nothing elsewhere.
+    /// The argument gets the upstream where this node is taken and `taken` holds.
     void choose(const Expr& arg, const Expr& taken) {
-      if (arg->type != Type::F32) return;
-      const auto chosen = [&](const Expr& upstream) -> Expr {
-        return upstream ? ir::op(Op::Where, taken, upstream, real(0)) : nullptr;
-      };
-      reach(arg, chosen(adjoint.all), chosen(adjoint.captures), both(adjoint.always ? nullptr : adjoint.live, taken));
+      if (arg->type == Type::F32) reach(arg, adjoint.all, adjoint.captures, both(adjoint.live, taken));
     }
 
+    /// Adds what flows to an argument where `live`.
     void reach(const Expr& arg, const Expr& all, const Expr& captures, const Expr& live) {
       if (arg->op == Op::Literal || arg->op == Op::Param) return;
-      Adjoint& a = adjoints[arg->digest];
-      if (all) a.all = add(a.all, all);
-      if (captures) a.captures = add(a.captures, captures);
-      if (!live) {
-        a.always = true;
-        a.live = nullptr;
-      } else if (!a.always) {
-        a.live = a.live ? ir::op(Op::Or, a.live, live) : live;
+      Adjoint more{all, captures, live, live != nullptr};
+      const auto [found, first] = adjoints.try_emplace(arg->digest, more);
+      if (first) return;
+      Adjoint& a = found->second;
+      if (a.bare && more.bare) {
+        if (ir::same(a.live, live)) {
+          a.all = sum_of(a.all, all);
+          a.captures = sum_of(a.captures, captures);
+          return;
+        }
+        if (const auto choice = one_choice(a.live, live)) {
+          const auto side = [&](const Expr& left, const Expr& right) -> Expr {
+            if (!left && !right) return nullptr;
+            const Expr l = left ? left : real(0), r = right ? right : real(0);
+            return choice->first ? ir::op(Op::Where, choice->taken, l, r) : ir::op(Op::Where, choice->taken, r, l);
+          };
+          a = {side(a.all, all), side(a.captures, captures), choice->common, choice->common != nullptr};
+          return;
+        }
       }
+      a.settle();
+      more.settle();
+      a.all = sum_of(a.all, more.all);
+      a.captures = sum_of(a.captures, more.captures);
+      a.live = a.live && live ? ir::op(Op::Or, a.live, live) : nullptr;
     }
+
+    /// 0 where this node is not taken.
+    Expr settled(const Expr& value) const { return adjoint.bare ? where_live(adjoint.live, value) : value; }
 
     void node();
     void read();
@@ -138,7 +173,7 @@ void Reverse::Pass::node() {
     case Op::Round:
     case Op::Trunc: return;
     case Op::Input:
-      if (adjoint.all && reverse.by_ && static_cast<ir::Input>(e->bits) == *reverse.by_) by = add(by, adjoint.all);
+      if (reverse.by_ && static_cast<ir::Input>(e->bits) == *reverse.by_) by = sum_of(by, settled(adjoint.all));
       return;
     case Op::Read: return read();
     case Op::Sum: return sum();
@@ -148,20 +183,20 @@ void Reverse::Pass::node() {
       choose(a[2], ir::op(Op::Not, a[0]));
       return;
     case Op::Add:
-      give(a[0], same, false);
-      give(a[1], same, false);
+      give(a[0], same);
+      give(a[1], same);
       return;
     case Op::Sub:
-      give(a[0], same, false);
-      give(a[1], neg, false);
+      give(a[0], same);
+      give(a[1], neg);
       return;
-    case Op::Neg: give(a[0], neg, false); return;
+    case Op::Neg: give(a[0], neg); return;
     case Op::Mul:
-      give(a[0], scaled(a[1]), !harmless(a[1]));
-      give(a[1], scaled(a[0]), !harmless(a[0]));
+      give(a[0], scaled(a[1]));
+      give(a[1], scaled(a[0]));
       return;
     case Op::Div:
-      give(a[0], [&](const Expr& up) { return div(up, a[1]); }, !harmless(a[1]));
+      give(a[0], [&](const Expr& up) { return div(up, a[1]); });
       give(a[1], [&](const Expr& up) { return neg(mul(up, div(e, a[1]))); });
       return;
     case Op::Min:
@@ -183,7 +218,7 @@ void Reverse::Pass::node() {
       give(a[0], [&](const Expr& up) {
         const Expr falls = ir::op(Op::Where, ir::op(Op::Lt, a[0], real(0)), neg(up), real(0));
         return ir::op(Op::Where, ir::op(Op::Gt, a[0], real(0)), up, falls);
-      }, false);
+      });
       return;
     case Op::Sqrt: give(a[0], [&](const Expr& up) { return div(mul(up, real(0.5f)), e); }); return;
     case Op::Rsqrt: give(a[0], scaled(mul(real(-0.5f), mul(e, mul(e, e))))); return;
@@ -240,34 +275,29 @@ void Reverse::Pass::power() {
 }
 
 void Reverse::Pass::custom() {
-  if (adjoint.all && reverse.by_) {
-    const Expr slope = mul(adjoint.all, e->args[1]);
-    by = add(by, adjoint.always ? slope : ir::op(Op::Where, adjoint.live, slope, real(0)));
-  }
-  const Expr captures = adjoint.all ? add(adjoint.captures, adjoint.all) : adjoint.captures;
-  if (e->args[0]->reads) reach(e->args[0], nullptr, captures, adjoint.always ? nullptr : adjoint.live);
+  if (adjoint.all && reverse.by_) by = sum_of(by, settled(mul(adjoint.all, e->args[1])));
+  if (e->args[0]->reads) reach(e->args[0], nullptr, sum_of(adjoint.captures, adjoint.all), adjoint.live);
 }
 
 void Reverse::Pass::read() {
   Scatter scatter{.capture = e->bits, .index = {}, .value = nullptr, .loops = reverse.loops};
-  scatter.value = adjoint.all ? add(adjoint.captures, adjoint.all) : adjoint.captures;
+  scatter.value = settled(sum_of(adjoint.captures, adjoint.all));
   scatter.index.assign(e->arguments().begin(), e->arguments().end());
-  // Innermost first: a loop whose variable the index does not use is a sum of the value; the others get binders of
-  // their own, above every binder below them.
-  for (std::size_t i = scatter.loops.size(); i-- > 0;) {
-    const Expr& variable = reverse.variables[i];
-    const auto mentions = [&](const Expr& x) { return ir::mentions(x, variable); };
-    Scatter::Loop& loop = scatter.loops[i];
-    if (std::none_of(scatter.index.begin(), scatter.index.end(), mentions)) {
-      scatter.value = ir::sum(variable, loop.count, scatter.value);
-      scatter.loops.erase(scatter.loops.begin() + static_cast<std::ptrdiff_t>(i));
-      continue;
-    }
-    std::uint32_t below = scatter.value->binder;
-    for (const Expr& x : scatter.index) below = std::max(below, x->binder);
-    for (std::size_t j = i + 1; j < scatter.loops.size(); ++j) below = std::max(below, scatter.loops[j].binder);
-    loop.binder = below + 1;
-    const auto name = [&](const Expr& x) { return ir::rename(x, variable, ir::bound(loop.binder)); };
+  std::vector<Expr> variables = reverse.variables;
+  // A loop whose variable the index does not use is a sum of the value.
+  for (std::size_t i = variables.size(); i-- > 0;) {
+    const auto mentions = [&](const Expr& x) { return ir::mentions(x, variables[i]); };
+    if (std::any_of(scatter.index.begin(), scatter.index.end(), mentions)) continue;
+    scatter.value = ir::sum(variables[i], scatter.loops[i].count, scatter.value);
+    scatter.loops.erase(scatter.loops.begin() + static_cast<std::ptrdiff_t>(i));
+    variables.erase(variables.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  // The others get binders of their own, above every sum's: only now, since a sum may take any binder but theirs.
+  std::uint32_t binder = scatter.value->binder;
+  for (const Expr& x : scatter.index) binder = std::max(binder, x->binder);
+  for (std::size_t i = variables.size(); i-- > 0;) {
+    scatter.loops[i].binder = ++binder;
+    const auto name = [&](const Expr& x) { return ir::rename(x, variables[i], ir::bound(binder)); };
     scatter.value = name(scatter.value);
     for (Expr& x : scatter.index) x = name(x);
   }
@@ -284,7 +314,7 @@ void Reverse::Pass::sum() {
   reverse.run(body, adjoint, flows);
   reverse.loops.pop_back();
   reverse.variables.pop_back();
-  if (flows) by = add(by, ir::sum(variable, ir::sum_count(*e), flows));
+  if (flows) by = sum_of(by, ir::sum(variable, ir::sum_count(*e), flows));
 }
 
 }  // namespace
@@ -293,7 +323,7 @@ Derivative derive(const ir::Expr& e, std::optional<ir::Input> by) {
   Derivative derivative;
   Reverse reverse(by, derivative);
   Expr flows;
-  reverse.run(e, {.all = real(1), .captures = nullptr, .live = nullptr, .always = true}, flows);
+  reverse.run(e, {.all = real(1), .captures = nullptr, .live = nullptr}, flows);
   if (by) derivative.by = flows ? flows : real(0);
   return derivative;
 }

@@ -339,22 +339,27 @@ class Simplifier {
     for (const Pattern& p : patterns().by_op[static_cast<std::size_t>(e->op)]) {
       Binding bound;
       if (!match(p.from, e, bound)) continue;
-      if (p.when && !range_(plug(p.when, bound, false)).is(1)) continue;
-      Expr next = plug(p.to, bound, true);
-      if (next->size > e->size || ir::same(next, e)) continue;
-      return noted(p.name, e, next);
+      if (p.when && !range_(plug(p.when, bound, Tidy::Not)).is(1)) continue;
+      // The size is judged before rules run on the parts: x / v would otherwise try 1.0f / v by itself, for ever.
+      if (plug(p.to, bound, Tidy::Literals)->size > e->size) continue;
+      Expr next = plug(p.to, bound, Tidy::Wholly);
+      if (!ir::same(next, e)) return noted(p.name, e, next);
     }
     return nullptr;
   }
 
+  enum class Tidy : std::uint8_t { Not, Literals, Wholly };
+
   // The pattern with its letters filled in. Conditions are left as they are written: the ranger sees through them.
-  Expr plug(const Expr& pattern, const Binding& bound, bool simplified) {
+  Expr plug(const Expr& pattern, const Binding& bound, Tidy tidy) {
     if (pattern->op == Op::Param) return bound[pattern->bits];
     if (pattern->arity == 0) return pattern;
     std::array<Expr, ir::max_args> args;
-    for (std::size_t i = 0; i < pattern->arity; ++i) args[i] = plug(pattern->args[i], bound, simplified);
+    for (std::size_t i = 0; i < pattern->arity; ++i) args[i] = plug(pattern->args[i], bound, tidy);
     const Expr made = ir::make(pattern->op, pattern->type, pattern->bits, {args.data(), pattern->arity});
-    return simplified ? reduce(made) : made;
+    if (tidy == Tidy::Wholly) return reduce(made);
+    const Expr folded = tidy == Tidy::Literals ? literal_of(made) : nullptr;
+    return folded ? folded : made;
   }
 
   // Folds literals where both precisions agree, so that the oracle's doubles are not rounded early.
