@@ -2,6 +2,7 @@
 #include <attune/attune.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <random>
 
@@ -20,7 +21,7 @@ int main() {
 
   // [documents]
   const auto starts = cpu.array<int>({4}), doc = cpu.array<int>({tokens}, "doc");
-  std::ranges::copy({0, 10, 37, tokens}, starts.data());
+  std::ranges::copy(std::array{0, 10, 37, tokens}, starts.data());
   for (int i = 0; i < tokens; ++i) doc.data()[i] = (i >= 10) + (i >= 37);
 
   const Attention each{.score = mods::softcap(5), .mask = mods::causal(), .target = Target::oracle};

@@ -198,25 +198,51 @@ inline Float operator-(Float a) { return Float(detail::apply("-", {a.node()}, {}
 inline Int operator~(Int a) { return Int(detail::apply("~", {a.node()}, {})); }
 
 // Slips that C++ would answer with a page of candidates.
-#define ATTUNE_SLIP(symbol, left, right, advice)                                                             \
-  template <class T = void>                                                                                  \
-  Bool operator symbol(left, right) {                                                                        \
-    static_assert(detail::never<T>, "attune: " advice);                                                      \
+namespace detail {
+template <class T>
+concept Number = std::convertible_to<const T&, Float>;  // Int, Float, their literals and Params
+template <class T>
+concept Condition = std::convertible_to<const T&, Bool>;
+template <class T>
+concept NumberValue = std::same_as<T, Int> || std::same_as<T, Float>;
+
+template <class A, class B>
+concept Chained = (std::same_as<A, Bool> && Number<B>) || (Number<A> && std::same_as<B, Bool>);
+template <class A, class B>
+concept WithBool = Chained<A, B> || (std::same_as<A, Bool> && Condition<B>) || (Condition<A> && std::same_as<B, Bool>);
+template <class A, class B>
+concept WithNumber =
+    (NumberValue<A> && (Number<B> || Condition<B>)) || ((Number<A> || Condition<A>) && NumberValue<B>);
+}  // namespace detail
+
+#define ATTUNE_SLIP(symbol, slip, advice)                                                                    \
+  template <class A, class B>                                                                                \
+    requires detail::slip<A, B>                                                                              \
+  Bool operator symbol(const A&, const B&) {                                                                 \
+    static_assert(detail::never<A>, "attune: " advice);                                                      \
     return true;                                                                                             \
   }
-ATTUNE_SLIP(&, Bool, Bool, "& is for the bits of Ints: join conditions with &&")
-ATTUNE_SLIP(|, Bool, Bool, "| is for the bits of Ints: join conditions with ||")
-ATTUNE_SLIP(<=, Bool, Rhs<int>, "a comparison cannot be chained: write a <= b && b <= c")
-ATTUNE_SLIP(<, Bool, Rhs<int>, "a comparison cannot be chained: write a < b && b < c")
-ATTUNE_SLIP(>=, Bool, Rhs<int>, "a comparison cannot be chained: write a >= b && b >= c")
-ATTUNE_SLIP(>, Bool, Rhs<int>, "a comparison cannot be chained: write a > b && b > c")
-ATTUNE_SLIP(&&, Int, Bool, "&& joins Bools: compare the Int first, e.g. i != 0")
-ATTUNE_SLIP(&&, Bool, Int, "&& joins Bools: compare the Int first, e.g. i != 0")
-ATTUNE_SLIP(||, Int, Bool, "|| joins Bools: compare the Int first, e.g. i != 0")
-ATTUNE_SLIP(||, Bool, Int, "|| joins Bools: compare the Int first, e.g. i != 0")
-ATTUNE_SLIP(&&, Int, Int, "&& joins Bools: compare the Ints first, e.g. i != 0")
-ATTUNE_SLIP(||, Int, Int, "|| joins Bools: compare the Ints first, e.g. i != 0")
+ATTUNE_SLIP(<, Chained, "a comparison cannot be chained: write a < b && b < c")
+ATTUNE_SLIP(<=, Chained, "a comparison cannot be chained: write a <= b && b <= c")
+ATTUNE_SLIP(>, Chained, "a comparison cannot be chained: write a > b && b > c")
+ATTUNE_SLIP(>=, Chained, "a comparison cannot be chained: write a >= b && b >= c")
+ATTUNE_SLIP(==, Chained, "a comparison cannot be chained: write a == b && b == c")
+ATTUNE_SLIP(!=, Chained, "a comparison cannot be chained: write a != b && b != c")
+ATTUNE_SLIP(&, WithBool, "& is for the bits of Ints: join conditions with &&")
+ATTUNE_SLIP(|, WithBool, "| is for the bits of Ints: join conditions with ||")
+ATTUNE_SLIP(^, WithBool, "^ is for the bits of Ints: write != between conditions")
+ATTUNE_SLIP(+, WithBool, "+ takes numbers: convert a Bool with f32(b) or i32(b)")
+ATTUNE_SLIP(-, WithBool, "- takes numbers: convert a Bool with f32(b) or i32(b)")
+ATTUNE_SLIP(*, WithBool, "* takes numbers: convert a Bool with f32(b) or i32(b), or write where(b, x, 0)")
+ATTUNE_SLIP(/, WithBool, "/ takes numbers: convert a Bool with f32(b) or i32(b)")
+ATTUNE_SLIP(&&, WithNumber, "&& joins Bools: compare a number first, e.g. i != 0")
+ATTUNE_SLIP(||, WithNumber, "|| joins Bools: compare a number first, e.g. i != 0")
 #undef ATTUNE_SLIP
+template <detail::NumberValue A>
+Bool operator!(const A&) {
+  static_assert(detail::never<A>, "attune: ! takes a Bool: for a number write i == 0");
+  return true;
+}
 
 // Functions: one declaration each.
 #define ATTUNE_OF_FLOAT(name) \
@@ -288,16 +314,37 @@ template <class = void>
 Float where(Bool condition, Float a, Float b, Line at = Line::here()) {
   return Float(detail::apply("where", {condition.node(), a.node(), b.node()}, at));
 }
+template <detail::NumberValue C, class A, class B>
+Float where(const C&, const A&, const B&) {
+  static_assert(detail::never<C>, "attune: where(...) starts with a Bool: compare something, e.g. i != 0");
+  return 0;
+}
+template <class A, class B>
+  requires detail::Chained<A, B>
+Float where(const Bool&, const A&, const B&) {
+  static_assert(detail::never<A>, "attune: the two values of where(...) have one type: convert a Bool with f32(b)");
+  return 0;
+}
 
 /// body(0) + … + body(count - 1), for a count of at most 1024 known now.
 template <class Body>
-  requires std::invocable<Body, Int>
 auto sum(int count, Body body, Line at = Line::here()) {
-  using Term = std::remove_cvref_t<std::invoke_result_t<Body, Int>>;
-  static_assert(std::same_as<Term, Float> || std::same_as<Term, Int>,
-                "attune: the body of a sum returns Float or Int");
-  return Term(detail::sum(
-      count, [&](detail::Handle i) { return body(Int(std::move(i))).node(); }, at));
+  static_assert(std::invocable<Body, Int>, "attune: the body of a sum is called with (Int i)");
+  if constexpr (std::invocable<Body, Int>) {
+    using Term = std::remove_cvref_t<std::invoke_result_t<Body, Int>>;
+    static_assert(detail::NumberValue<Term>, "attune: the body of a sum returns Float or Int");
+    return Term(detail::sum(
+        count, [&](detail::Handle i) { return body(Int(std::move(i))).node(); }, at));
+  } else {
+    return Float(0);
+  }
+}
+template <detail::NumberValue Count, class Body>
+Float sum(const Count&, Body) {
+  static_assert(detail::never<Count>,
+                "attune: the count of a sum is a C++ number, known when the kernel is made: sum to the largest count "
+                "and add 0 beyond");
+  return 0;
 }
 
 /// Uniform in [0, 1): the same number for the same (seed, batch, head, q, kv) on every engine and in the backward.
