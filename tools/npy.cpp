@@ -341,19 +341,26 @@ std::string npy_of(const Tensor& t) {
   return out;
 }
 
-void write_file(const fs::path& path, const std::string& bytes) {
-  const auto refuse = [&](const fs::path& at) {
+void write_files(std::span<const FileBytes> files) {
+  // Beside its place, so that a rename stays within one file system; named by process, so that two do not meet.
+  const auto part_of = [](const FileBytes& file) {
+    return fs::path(file.path.string() + fmt::format(".{}.part", ::getpid()));
+  };
+  const auto refuse = [&](const FileBytes& failed) {
     const std::string reason = std::strerror(errno);
-    std::remove(at.c_str());
-    return Error("file-unwritable", "the file cannot be written", {.name = path.string()}, reason,
+    std::error_code ignored;
+    for (const FileBytes& file : files) fs::remove(part_of(file), ignored);
+    return Error("file-unwritable", "the file cannot be written", {.name = failed.path.string()}, reason,
                  "check the folder, its permissions and the space on its disk");
   };
-  // Beside its place, so that the rename stays within one file system; named by process, so that two do not meet.
-  const fs::path beside = path.string() + fmt::format(".{}.part", ::getpid());
-  std::ofstream out(beside, std::ios::binary);
-  out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  out.close();
-  if (!out || std::rename(beside.c_str(), path.c_str()) != 0) throw refuse(beside);
+  for (const FileBytes& file : files) {
+    std::ofstream out(part_of(file), std::ios::binary);
+    out.write(file.bytes.data(), static_cast<std::streamsize>(file.bytes.size()));
+    out.close();
+    if (!out) throw refuse(file);
+  }
+  for (const FileBytes& file : files)
+    if (std::rename(part_of(file).c_str(), file.path.c_str()) != 0) throw refuse(file);
 }
 
 }  // namespace attune::tools
