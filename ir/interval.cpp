@@ -183,8 +183,9 @@ Interval rsqrt(const Interval& x) {
 Interval power_of_numbers(const Interval& x, const Interval& y) {
   if (x.lo >= 0) {
     // Monotone in each argument, in a direction that the other decides.
-    const Interval ends = spanning(
-        {std::pow(x.lo, y.lo), std::pow(x.lo, y.hi), std::pow(x.hi, y.lo), std::pow(x.hi, y.hi)}, false);
+    const double low = x.lo + 0.0, high = x.hi + 0.0;  // not -0, whose powers differ
+    const Interval ends =
+        spanning({std::pow(low, y.lo), std::pow(low, y.hi), std::pow(high, y.lo), std::pow(high, y.hi)}, false);
     const Interval image = outward(ends, library_ulps);
     const bool minus_infinity = holds_zero(x) && y.lo < 0;  // -0 to a negative odd power
     return {minus_infinity ? -inf : std::max(image.lo, 0.0), image.hi, false};

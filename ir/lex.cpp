@@ -68,7 +68,7 @@ std::string_view replacement(char32_t c) {
     case U'#': return "leave the comment out";
     case U'\\': return "leave it out; an expression may go over several lines";
     case U'.': return "write every digit of a number, or one name; there are no members";
-    default: return "names are of the letters a-z and A-Z, digits and _";
+    default: return c < 0x80 || c == 0xfffd ? "leave it out" : "in names use the letters a-z and A-Z, digits and _";
   }
 }
 

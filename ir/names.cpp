@@ -136,8 +136,9 @@ std::optional<std::string> nearest(std::string_view name, std::span<const std::s
   for (const std::string& c : candidates) {
     if (c.size() > longest) continue;
     const std::size_t d = distance(name, c);
-    // One letter turns any one-letter name into any other: that is no likeness.
-    if (d < least && d < std::max(name.size(), c.size())) {
+    // One letter turns any one-letter name into any other: that is no likeness. A swap is likelier than a slip.
+    const bool nearer = d < least || (best && d == least && c.size() == name.size() && best->size() != name.size());
+    if (nearer && d < std::max(name.size(), c.size())) {
       best = &c;
       least = d;
     }

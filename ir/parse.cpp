@@ -434,6 +434,7 @@ class Parser {
   [[noreturn]] void refuse_missing() const;
   [[noreturn]] void refuse_rest(const Token* open) const;
   [[noreturn]] void refuse_word() const;
+  [[noreturn]] void refuse_inner_let(const Token& t) const;
   [[noreturn]] void refuse_int(const Token& t) const;
   [[noreturn]] void refuse_sign(const Token& sign, const Operand& operand) const;
   [[noreturn]] void refuse_unindexed(const Token& t, std::uint32_t slot) const;
@@ -468,7 +469,7 @@ class Parser {
 };
 
 void Parser::refuse_empty() const {
-  fail("empty-text", "the expression is empty", 0, 0, "", "write an expression, such as s, or kv <= q");
+  throw Error("empty-text", "the expression is empty", {scope_.name}, "", "write one, such as kv <= q");
 }
 
 void Parser::refuse_depth() const {
@@ -552,6 +553,11 @@ void Parser::refuse_missing() const {
   }
 }
 
+void Parser::refuse_inner_let(const Token& t) const {
+  fail("bad-let", "a let stands within an expression", t, "lets come first in a text, and in the body of a sum",
+       "write let x = …; and then the expression");
+}
+
 // After a whole expression, within `open` if there is one, something stands that continues nothing.
 void Parser::refuse_rest(const Token* open) const {
   const std::string_view bracket = open ? lexer_.slice(*open) : std::string_view{};
@@ -561,19 +567,21 @@ void Parser::refuse_rest(const Token* open) const {
       if (bracket == "?") break;
       fail("unclosed", quoted(bracket) + " is never closed", *open, "", "add the missing " + std::string(closer));
     case Tok::Name:
-      if (is_word("let"))
-        fail("bad-let", "a let stands within an expression", token_, "", "write lets first: let x = …; …");
+      if (is_word("let")) refuse_inner_let(token_);
       if (!advice_on(lexer_.slice(token_)).empty()) refuse_word();
       [[fallthrough]];
     case Tok::Int:
     case Tok::Float:
     case Tok::Open:
     case Tok::Not:
-    case Tok::BitNot:
+    case Tok::BitNot: {
+      const std::string product = std::string(lexer_.slice(last_)) + " * " + std::string(lexer_.slice(token_));
       fail("missing-operator", "there is no operator between " + quote(last_) + " and " + quote(token_), last_.begin,
            token_.end, "",
-           last_.kind == Tok::Int || last_.kind == Tok::Float ? "if this is a product, write *"
-                                                              : "write one, or a comma between a function's arguments");
+           last_.kind == Tok::Int || last_.kind == Tok::Float
+               ? "if this is a product, write " + product
+               : "write the operator, or a comma between a function's arguments");
+    }
     case Tok::OpenIndex:
       if (last_.kind == Tok::CloseIndex)
         fail("wrong-rank", "an element of a captured tensor has no index", token_, "",
@@ -624,7 +632,7 @@ void Parser::refuse_unindexed(const Token& t, std::uint32_t slot) const {
   fail("missing-index",
        quote(t) + " is a captured tensor" + (called ? ", not a function" : ": it has elements, not a value"), t,
        quote(t) + " has rank " + std::to_string(c.rank),
-       "write " + c.name + sample_index(c.rank) + ", with the indices you mean");
+       "write " + c.name + sample_index(c.rank) + (c.rank > 0 ? ", with the indices you mean" : ""));
 }
 
 void Parser::refuse_value(const Token& t, const Meaning& meaning) const {
@@ -652,6 +660,7 @@ std::vector<std::string> Parser::known_values() const {
 
 void Parser::refuse_unknown(const Token& t) const {
   const std::string_view word = lexer_.slice(t);
+  if (word == "let") refuse_inner_let(t);
   if (op_named(word))
     fail("missing-arguments", quote(t) + " is a function", t, "", "write " + std::string(word) + "(…)");
   if (word == defining_)
@@ -695,6 +704,8 @@ void Parser::refuse_input(const Token& t) const {
   if (allowed.empty()) fix = "use captures, parameters and numbers";
   if (word == "s" && scope_.inputs & bit(Input::P)) fix = "write p, the probability; s is gone after the softmax";
   if (word == "p" && scope_.inputs & bit(Input::S)) fix = "write s, the score; p is there only after the softmax";
+  if (word == "s" && !(scope_.inputs & bit(Input::P)) && scope_.inputs & bit(Input::KV))
+    fix = "where it depends on s, remove a pair in the score: c ? s : -inf";
   fail("not-allowed-here", quote(t) + " may not be used in " + scope_.name, t,
        allowed.empty() ? "no variable may be used here"
                        : "here may be used: " + listed(allowed) + ", captures and parameters",
@@ -706,7 +717,7 @@ void Parser::refuse_rank(const Token& t, const Signature::Capture& capture, std:
        quote(t) + " takes " + (capture.rank == 1 ? "1 index" : std::to_string(capture.rank) + " indices") + ", and " +
            std::to_string(given) + (given == 1 ? " is given" : " are given"),
        t.begin, last_.end, quote(t) + " is a tensor of rank " + std::to_string(capture.rank),
-       "write " + capture.name + sample_index(capture.rank) + ", with the indices you mean");
+       "write " + capture.name + sample_index(capture.rank) + (capture.rank > 0 ? ", with the indices you mean" : ""));
 }
 
 void Parser::refuse_index(const Operand& index) const {
@@ -819,12 +830,14 @@ void Parser::refuse_type(Op o, std::span<const Operand> args, std::size_t wrong)
 
 void Parser::refuse_result(const Operand& made) const {
   const Type wanted = *scope_.expected, got = made.expr->type;
+  std::string why = wanted == Type::Bool ? "a mask says of each pair whether it stays" : "";
+  if (wanted == Type::F32) why = "a score is a number for each pair";
   std::string fix = "compare something, such as kv <= q";
   if (wanted == Type::Bool && made.expr->type == Type::I32 && slice(made).size() < 40)
     fix += ", or write " + words(made, row(Op::Ne).bind) + " != 0";
   if (wanted == Type::F32) fix = "choose between two numbers: c ? s : -inf";
   if (wanted == Type::I32) fix = got == Type::F32 ? "write i32(…), which truncates" : "write i32(…) for 0 or 1";
-  fail("wrong-type", scope_.name + " is to be " + a(wanted) + ", and this is " + a(got), made, "", fix);
+  fail("wrong-type", scope_.name + " is to be " + a(wanted) + ", and this is " + a(got), made, why, fix);
 }
 
 }  // namespace

@@ -33,8 +33,8 @@ bool is_comparison(Op op) {
   return op == Op::Eq || op == Op::Ne || op == Op::Lt || op == Op::Le || op == Op::Gt || op == Op::Ge;
 }
 
-/// Can a - b not wrap?
-bool difference_fits(const Interval& a, const Interval& b) { return a.lo - b.hi >= int_min && a.hi - b.lo <= int_max; }
+/// Can neither a - b nor b - a wrap?
+bool difference_fits(const Interval& a, const Interval& b) { return a.lo - b.hi >= -int_max && a.hi - b.lo <= int_max; }
 
 /// What x op x is, when that is more than what two unrelated values of the same range give.
 std::optional<Interval> of_itself(const Node& n, const Interval& x) {

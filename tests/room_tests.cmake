@@ -33,7 +33,8 @@ function(attune_test room)
 endfunction()
 
 # attune_fuzz(STEM stem LIBS lib...): tests/fuzz/stem.fuzz.cpp, run by libFuzzer for ATTUNE_FUZZ_SECONDS.
-# What libFuzzer finds stays in the build folder; tests/fuzz/stem holds the committed seeds.
+# What libFuzzer finds stays in the build folder; tests/fuzz/corpus/stem holds the committed seeds, and
+# tests/fuzz/stem.dict the words to put together.
 function(attune_fuzz)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "STEM" "LIBS")
   if(NOT ATTUNE_FUZZ)
@@ -47,6 +48,7 @@ function(attune_fuzz)
   target_link_options(${target} PRIVATE -fsanitize=fuzzer)
   add_test(NAME "fuzz: ${arg_STEM}"
     COMMAND ${target} -max_total_time=${ATTUNE_FUZZ_SECONDS} -timeout=10 -max_len=4096 -print_final_stats=1
-      -artifact_prefix=${found}/ ${found} ${CMAKE_CURRENT_SOURCE_DIR}/fuzz/${arg_STEM})
+      -artifact_prefix=${found}/ -dict=${CMAKE_CURRENT_SOURCE_DIR}/fuzz/${arg_STEM}.dict
+      ${found} ${CMAKE_CURRENT_SOURCE_DIR}/fuzz/corpus/${arg_STEM})
   set_tests_properties("fuzz: ${arg_STEM}" PROPERTIES LABELS fuzz)
 endfunction()

@@ -168,9 +168,8 @@ std::vector<CorpusMod> mods() {
 double draw(std::mt19937_64& random, Fill fill, std::int64_t i, std::int64_t n, int limit) {
   const auto uniform = [&] { return std::uniform_real_distribution<double>()(random); };
   switch (fill) {
-    // Rounded to 1/1024 so that f16 and bf16 captures aside, a central difference meets no rounding.
-    case Fill::normal: return std::round(std::normal_distribution<double>()(random) * 1024) / 1024;
-    case Fill::positive: return std::round((0.5 + uniform()) * 1024) / 1024;
+    case Fill::normal: return std::normal_distribution<double>()(random);
+    case Fill::positive: return 0.5 + uniform();
     case Fill::slopes: return std::exp2(-8.0 * static_cast<double>(i + 1) / static_cast<double>(n));
     case Fill::documents: return static_cast<double>(i * 5 / (n < 8 ? 1 : 28));
     case Fill::any_ids: return std::floor(uniform() * 5) - 1;
@@ -188,13 +187,14 @@ const std::vector<CorpusMod>& corpus() {
   return all;
 }
 
-Made make(const CorpusMod& mod, std::uint64_t seed) {
+Made make(const CorpusMod& mod, std::uint64_t seed, DType floats) {
   Made made;
   Text text;
   std::mt19937_64 random(seed);
   for (const CorpusCapture& c : mod.captures) {
-    std::shared_ptr<void> memory = detail::allocate({}, c.dtype, c.shape);
-    const Tensor tensor(memory.get(), c.dtype, c.shape);
+    const DType dtype = c.dtype == DType::f32 ? floats : c.dtype;
+    std::shared_ptr<void> memory = detail::allocate({}, dtype, c.shape);
+    const Tensor tensor(memory.get(), dtype, c.shape);
     const std::int64_t n = tensor.size();
     for (std::int64_t i = 0; i < n; ++i) runtime::store(tensor, i, draw(random, c.fill, i, n, c.limit));
     text.capture(c.name, tensor);

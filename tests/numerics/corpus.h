@@ -49,6 +49,7 @@ struct Made {
   std::map<std::string, Tensor> captures;
   std::vector<std::shared_ptr<void>> memory;
 };
-Made make(const CorpusMod& mod, std::uint64_t seed);
+/// f32 captures are made of type `floats`: f64 for differences, which need small steps.
+Made make(const CorpusMod& mod, std::uint64_t seed, DType floats = DType::f32);
 
 }  // namespace attune::tests
