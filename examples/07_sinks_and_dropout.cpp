@@ -27,8 +27,7 @@ int main() {
 
   // [dropout]
   Param<int> seed("seed", 1);
-  const Prob dropout = [=](Float p, At) { return where(random(seed) < 0.75f, p / 0.75f, 0.0f); };
-  const Attention dropped{.prob = dropout, .target = Target::oracle};
+  const Attention dropped{.prob = mods::dropout(0.75f, seed), .target = Target::oracle};
   // [dropout]
   double sum = 0;
   for (int step = 0; step < 8; ++step) {
