@@ -56,7 +56,8 @@ Expr typed(Op op, std::span<const Expr> args, Written written) {
   bool good = static_cast<int>(args.size()) == r.args && r.gives != Gives::Own;
   const std::size_t first = op == Op::Where ? 1 : 0;
   for (std::size_t i = 0; i < args.size() && good; ++i)
-    good = i < first ? args[i]->type == Type::Bool : takes(r.takes, args[i]->type) && args[i]->type == args[first]->type;
+    good = i < first ? args[i]->type == Type::Bool
+                     : takes(r.takes, args[i]->type) && args[i]->type == args[first]->type;
   if (!good) throw Bug("an operation was made of arguments it does not take: " + std::string(r.name));
   Type type = args.back()->type;
   if (r.gives == Gives::Bool) type = Type::Bool;
@@ -137,7 +138,9 @@ Expr op(Op o, Expr a, Expr b, Expr c, Written written) {
   return typed(o, std::array{std::move(a), std::move(b), std::move(c)}, std::move(written));
 }
 
-Expr boolean(bool value, Written written) { return make(Op::Literal, Type::Bool, value ? 1 : 0, {}, std::move(written)); }
+Expr boolean(bool value, Written written) {
+  return make(Op::Literal, Type::Bool, value ? 1 : 0, {}, std::move(written));
+}
 Expr integer(std::int32_t value, Written written) {
   return make(Op::Literal, Type::I32, static_cast<std::uint32_t>(value), {}, std::move(written));
 }
@@ -149,7 +152,9 @@ Expr zero(Type type) { return make(Op::Literal, type, 0, {}); }
 Expr input(Input which, Written written) {
   return make(Op::Input, type_of(which), static_cast<std::uint32_t>(which), {}, std::move(written));
 }
-Expr param(std::uint32_t slot, Type type, Written written) { return make(Op::Param, type, slot, {}, std::move(written)); }
+Expr param(std::uint32_t slot, Type type, Written written) {
+  return make(Op::Param, type, slot, {}, std::move(written));
+}
 Expr read(std::uint32_t slot, Type type, std::span<const Expr> indices, Written written) {
   return make(Op::Read, type, slot, indices, std::move(written));
 }
@@ -161,7 +166,9 @@ Expr fresh_bound(Written written) {
 Expr bound(std::uint32_t id) { return make(Op::Bound, Type::I32, id, {}); }
 
 Expr sum(const Expr& variable, std::uint32_t count, const Expr& body, Written written) {
-  const std::uint32_t id = body->binder + 1;
+  std::uint32_t id = body->binder + 1;
+  // While an expression is rebuilt, the canonical name may still be that of a sum further out: see `rebuild`.
+  while (id <= max_binders && (body->free & ~variable->free) >> (id - 1) & 1) ++id;
   if (id > max_binders || count > max_sum_count) throw Bug("a sum beyond its limits reached the IR");
   const Expr named = rename(body, variable, bound(id));
   return make(Op::Sum, named->type, id << 16 | count, std::array{named}, std::move(written));
@@ -262,26 +269,38 @@ Expr with_args(const Expr& node, std::span<const Expr> args) {
   return changed ? make(node->op, node->type, node->bits, args, node->written) : node;
 }
 
+namespace {
+
 // Sums are opened: their variable becomes a fresh one while the body is rebuilt. A body that gains or loses sums gets
-// another binder afterwards, and must not capture the variable of a sum around it. Recursion is as deep as sums nest.
-Expr rebuild(const Expr& root, const Replace& replace) {
-  DigestMap<Expr> made;
+// another binder afterwards, and must not capture the variable of a sum around it. Recursion is as deep as sums nest;
+// what mentions no variable is rebuilt once for all of them.
+Expr rebuild(const Expr& root, const Replace& replace, DigestMap<Expr>& closed) {
+  DigestMap<Expr> open;
+  const auto made = [&](const Expr& e) -> DigestMap<Expr>& { return e->free ? open : closed; };
   for (const Expr& node : in_order(std::span(&root, 1), SumBodies::Skip)) {
+    if (made(node).contains(node->digest)) continue;
     Expr now = node;
     if (node->op == Op::Sum) {
       const Expr variable = fresh_bound();
       const Expr body = rename(node->args[0], bound(sum_binder(*node)), variable);
-      const Expr rebuilt = rebuild(body, replace);
+      const Expr rebuilt = rebuild(body, replace, closed);
       if (rebuilt != body) now = sum(variable, sum_count(*node), rebuilt, node->written);
     }
     std::array<Expr, max_args> args;
     for (std::size_t i = 0; i < now->arity; ++i)
-      args[i] = now->op == Op::Sum ? now->args[i] : made.at(now->args[i]->digest);
+      args[i] = now->op == Op::Sum ? now->args[i] : made(now->args[i]).at(now->args[i]->digest);
     const std::span<const Expr> fresh(args.data(), now->arity);
     Expr next = replace(now, fresh);
-    made.emplace(node->digest, next ? std::move(next) : with_args(now, fresh));
+    made(node).emplace(node->digest, next ? std::move(next) : with_args(now, fresh));
   }
-  return made.at(root->digest);
+  return made(root).at(root->digest);
+}
+
+}  // namespace
+
+Expr rebuild(const Expr& root, const Replace& replace) {
+  DigestMap<Expr> closed;
+  return rebuild(root, replace, closed);
 }
 
 Expr substitute(const Expr& root, const DigestMap<Expr>& by) {

@@ -381,10 +381,10 @@ Interval Ranger::of_where(const Node& n, std::span<const Interval> args) {
 }
 
 Interval Ranger::under(const Expr& condition, bool truth, const Expr& e) {
-  if (is_literal(e)) return typed(Interval::point(literal_value(*e)), e->type);
   Ranger inner(assume(condition, truth, bounds_), spare_);
   inner.extent_ = extent_;
-  const Interval found = inner.walk(*e);
+  // A condition that contradicts itself is never met.
+  const Interval found = inner.walk(*condition).empty() ? Interval::none() : inner.walk(*e);
   spare_ = inner.spare_;
   return found;
 }
