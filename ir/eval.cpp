@@ -8,8 +8,8 @@
 #include <string>
 #include <unordered_set>
 
-#include <attune/error.h>
 #include "ir/random.h"
+#include <attune/error.h>
 
 namespace attune::ir {
 namespace {
@@ -219,7 +219,8 @@ void Program::run(const Env& env, Memory& memory, Precision precision) const {
   if (memory.size() < slots_) memory.resize(slots_);
   std::copy(literals_.begin(), literals_.end(), memory.begin());
   for (const Free& f : free_) {
-    if (f.binder >= env.bound.size()) throw Bug("an expression was evaluated outside of the sum that binds its variable");
+    if (f.binder >= env.bound.size())
+      throw Bug("an expression was evaluated outside of the sum that binds its variable");
     memory[f.slot] = env.bound[f.binder];
   }
   precision == Precision::f32 ? run<float>(0, steps_.size(), env, memory.data())

@@ -24,7 +24,8 @@ void explain(const TextOptions& options, bool json) {
   }
   const ir::Signature names = mod.signature();
   nlohmann::ordered_json all;
-  for (const auto& [name, root] : {std::pair{"score", mod.score}, {"mask", mod.mask}, {"prob", mod.prob}, {"sink", mod.sink}})
+  for (const auto& [name, root] :
+       {std::pair{"score", mod.score}, {"mask", mod.mask}, {"prob", mod.prob}, {"sink", mod.sink}})
     if (root) all[name] = ir::print(root, names);
   all["digest"] = mod.digest().hex();
   all["rewrites"] = nlohmann::ordered_json::array();

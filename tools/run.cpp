@@ -65,8 +65,7 @@ void check_options(const RunOptions& o) {
                  "the backward starts from the gradient of the output", "pass --grad-out FILE.npy");
   if (o.target != "oracle")
     throw refuse("no-engine", "no engine of this build can run this", "--target " + o.target,
-                 "this build has the oracle only",
-                 "write --target oracle: exact, in double precision, and slow");
+                 "this build has the oracle only", "write --target oracle: exact, in double precision, and slow");
   std::error_code ignored;
   if (fs::exists(o.out, ignored) && !fs::is_directory(o.out, ignored))
     throw refuse("out-not-folder", "the results have no folder to go to", "--out " + o.out,
@@ -241,8 +240,9 @@ class Run {
     if (o_.json) {
       nlohmann::ordered_json summary{{"engine", "oracle"}, {"seconds", seconds_}};
       for (const Result& r : results_)
-        summary["files"].push_back({{"path", (fs::path(o_.out) / r.file).string()},
-                                    {"shape", std::vector(shape_of(r.data.tensor).begin(), shape_of(r.data.tensor).end())}});
+        summary["files"].push_back(
+            {{"path", (fs::path(o_.out) / r.file).string()},
+             {"shape", std::vector(shape_of(r.data.tensor).begin(), shape_of(r.data.tensor).end())}});
       std::puts(summary.dump(2).c_str());
       return;
     }
@@ -279,9 +279,7 @@ void add_run(CLI::App& app) {
   verb.add_option("--grad-out", o->grad_out, "the output's gradient: also computes dq, dk and dv")
       ->type_name("FILE.npy");
   verb.add_option("--grad-lse", o->grad_lse, "the gradient of lse")->type_name("FILE.npy");
-  verb.add_option("--grad", o->grads, "a capture whose gradient is wanted")
-      ->type_name("NAME")
-      ->allow_extra_args(false);
+  verb.add_option("--grad", o->grads, "a capture whose gradient is wanted")->type_name("NAME")->allow_extra_args(false);
   verb.add_flag("--deterministic", o->deterministic, "the same bits every time; the oracle always is");
   verb.add_option("--target", o->target, "what computes")->type_name("auto|cuda|cpu|oracle");
   verb.add_flag("--max", o->max, "also write the largest score of each row");

@@ -25,7 +25,8 @@ std::string suggestion(const std::string& word, const std::vector<std::string>& 
 void check_verb(const CLI::App& app, int argc, const char* const* argv) {
   if (argc > 1 && argv[1][0] == '-') return;
   std::vector<std::string> verbs;
-  for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; })) verbs.push_back(verb->get_name());
+  for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; }))
+    verbs.push_back(verb->get_name());
   if (argc < 2)
     throw Error("no-verb", "attune is called without a verb", {}, fmt::format("it knows {}", fmt::join(verbs, ", ")),
                 "write attune VERB, or attune --help");

@@ -36,11 +36,11 @@ struct bf16 {
 namespace detail {
 template <class T>
 struct Element;
-#define ATTUNE_ELEMENT(type, name, seen_as)         \
-  template <>                                       \
-  struct Element<type> {                            \
-    static constexpr DType dtype = DType::name;     \
-    using Seen = seen_as;                           \
+#define ATTUNE_ELEMENT(type, name, seen_as)     \
+  template <>                                   \
+  struct Element<type> {                        \
+    static constexpr DType dtype = DType::name; \
+    using Seen = seen_as;                       \
   }
 ATTUNE_ELEMENT(float, f32, float);
 ATTUNE_ELEMENT(f16, f16, float);
@@ -125,9 +125,7 @@ class Capture {
   Read operator()(Int i, Line at = Line::here()) const { return read(at, i); }
   Read operator()(Int i, Int j, Line at = Line::here()) const { return read(at, i, j); }
   Read operator()(Int i, Int j, Int k, Line at = Line::here()) const { return read(at, i, j, k); }
-  Read operator()(Int i, Int j, Int k, Int l, Line at = Line::here()) const {
-    return read(at, i, j, k, l);
-  }
+  Read operator()(Int i, Int j, Int k, Int l, Line at = Line::here()) const { return read(at, i, j, k, l); }
 
   // Slips that C++ would answer with a page of candidates.
   template <detail::NoIndex I>

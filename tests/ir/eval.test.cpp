@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "attune/error.h"
+#include <attune/error.h>
 #include "ir/random.h"
 #include "tests/catch.h"
 

@@ -4,7 +4,7 @@
 #include <bit>
 #include <unordered_set>
 
-#include "attune/error.h"
+#include <attune/error.h>
 #include "ir/eval.h"
 #include "tests/catch.h"
 

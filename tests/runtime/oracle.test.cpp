@@ -84,8 +84,15 @@ struct Gradients {
 Gradients backward(const Attention& attention, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& grad_o,
                    const Tensor& grad_lse = {}, std::vector<Backward::Captured> captured = {}) {
   Gradients out{like(q), like(k), like(v)};
-  oracle(attention).backward({.q = q, .k = k, .v = v, .grad_o = grad_o, .grad_lse = grad_lse, .dq = out.dq,
-                              .dk = out.dk, .dv = out.dv, .captured = std::move(captured)});
+  oracle(attention).backward({.q = q,
+                              .k = k,
+                              .v = v,
+                              .grad_o = grad_o,
+                              .grad_lse = grad_lse,
+                              .dq = out.dq,
+                              .dk = out.dk,
+                              .dv = out.dv,
+                              .captured = std::move(captured)});
   return out;
 }
 
@@ -183,8 +190,8 @@ TEST_CASE("two halves of the keys merge by their lse into the whole", "[oracle]"
     CHECK(whole.lse.values()[row] == Approx(lse));
     CHECK(whole.max.values()[row] == std::max(a.max.values()[row], b.max.values()[row]));
     for (std::size_t j = 0; j < 3; ++j)
-      CHECK(whole.o.values()[row * 3 + j] == Approx(std::exp(la - lse) * a.o.values()[row * 3 + j] +
-                                                    std::exp(lb - lse) * b.o.values()[row * 3 + j]));
+      CHECK(whole.o.values()[row * 3 + j] ==
+            Approx(std::exp(la - lse) * a.o.values()[row * 3 + j] + std::exp(lb - lse) * b.o.values()[row * 3 + j]));
   }
 }
 
@@ -292,8 +299,7 @@ TEST_CASE("keys of one batch entry serve all, and their gradients add up", "[ora
   const Gradients shared = backward({}, q, k, v, grad), each = backward({}, q, ks, vs, grad);
   same(elements(shared.dq), elements(each.dq));
   for (std::size_t i = 0; i < 20; ++i)
-    CHECK(shared.dk.values()[i] ==
-          Approx(each.dk.values()[i] + each.dk.values()[20 + i] + each.dk.values()[40 + i]));
+    CHECK(shared.dk.values()[i] == Approx(each.dk.values()[i] + each.dk.values()[20 + i] + each.dk.values()[40 + i]));
 }
 
 TEST_CASE("strides may be anything: permuted, reversed, 0", "[oracle]") {
@@ -346,14 +352,21 @@ TEST_CASE("packed sequences give what each gives alone", "[oracle]") {
   const auto o = host.array<double>({6, 4, 5}), lse = host.array<double>({4, 6});
   const auto dq = like(q), dk = like(k), dv = like(v);
   // Every coordinate takes part; q_len differs between the sequences.
-  const Attention attention = oracle({.score = [](Float s, At at) {
-                                        return s + f32(at.batch) * 0.1f * f32(at.q - at.kv) + f32(at.q_len - at.kv_len);
-                                      },
-                                      .mask = [](At at) { return at.kv <= at.q + at.batch; },
-                                      .prob = mods::dropout(0.7, 11)});
+  const Attention attention = oracle(
+      {.score = [](Float s, At at) { return s + f32(at.batch) * 0.1f * f32(at.q - at.kv) + f32(at.q_len - at.kv_len); },
+       .mask = [](At at) { return at.kv <= at.q + at.batch; },
+       .prob = mods::dropout(0.7, 11)});
   attention.run({.q = q, .k = k, .v = v, .o = o, .lse = lse, .cu_seqlens_q = cu_q, .cu_seqlens_kv = cu_kv});
-  attention.backward({.q = q, .k = k, .v = v, .grad_o = grad, .grad_lse = grad_lse, .dq = dq, .dk = dk, .dv = dv,
-                      .cu_seqlens_q = cu_q, .cu_seqlens_kv = cu_kv});
+  attention.backward({.q = q,
+                      .k = k,
+                      .v = v,
+                      .grad_o = grad,
+                      .grad_lse = grad_lse,
+                      .dq = dq,
+                      .dk = dk,
+                      .dv = dv,
+                      .cu_seqlens_q = cu_q,
+                      .cu_seqlens_kv = cu_kv});
   for (std::size_t b = 0; b < 4; ++b) {
     const std::int64_t rows = q_starts[b + 1] - q_starts[b], keys = kv_starts[b + 1] - kv_starts[b];
     // Alone, but as batch entry b: the entries before it are empty of meaning and are not compared.
@@ -384,7 +397,8 @@ TEST_CASE("packed sequences give what each gives alone", "[oracle]") {
 }
 
 TEST_CASE("q_offset moves the queries and nothing else", "[oracle]") {
-  const auto q = random_numbers({1, 2, 6, 4}, 1), k = random_numbers({1, 2, 6, 4}, 2), v = random_numbers({1, 2, 6, 4}, 3);
+  const auto q = random_numbers({1, 2, 6, 4}, 1), k = random_numbers({1, 2, 6, 4}, 2),
+             v = random_numbers({1, 2, 6, 4}, 3);
   const Attention attention{.score = mods::relative_position(), .mask = mods::causal(), .prob = mods::dropout(0.5, 1)};
   const Output whole = forward(attention, q, k, v);
   Tensor tail = q, right = whole.o;
@@ -413,7 +427,8 @@ TEST_CASE("results are rounded to the type they are stored in", "[oracle]") {
   const Tiny t;
   auto o = host.array<f16>({1, 1, 1, 1});
   auto lse = host.array<float>({1, 1, 1});
-  oracle({.score = [](Float s, At) { return s * 1.1f; }, .scale = 1}).run({.q = t.q, .k = t.k, .v = t.v, .o = o, .lse = lse});
+  oracle({.score = [](Float s, At) { return s * 1.1f; }, .scale = 1})
+      .run({.q = t.q, .k = t.k, .v = t.v, .o = o, .lse = lse});
   const double p = 1 / (1 + std::pow(3, 1.1f));
   CHECK(o.values()[0].bits == f16(static_cast<float>(10 * p + 20 * (1 - p))).bits);
   CHECK(lse.values()[0] == static_cast<float>(-std::log(p)));
