@@ -25,9 +25,8 @@ int main() {
                           .mask = text.mask("kv <= q && q - kv < 12"),
                           .target = Target::oracle};
   // [text]
-  const Attention built{.score = mods::alibi(slope) | mods::softcap(30),
-                        .mask = mods::sliding_window(12),
-                        .target = Target::oracle};
+  const Attention built{
+      .score = mods::alibi(slope) | mods::softcap(30), .mask = mods::sliding_window(12), .target = Target::oracle};
   written(q, k, v, from_text);
   built(q, k, v, from_cpp);
   bool refused = false;

@@ -52,8 +52,8 @@ int main() {
   for (int h = 0; h < heads; ++h)
     for (int i = 0; i < n; ++i)
       for (int x = 0; x < d; ++x)
-        worst = std::fmax(worst, std::fabs(plain(q.data(), k.data(), v.data(), h, i, x) -
-                                           double{o.data()[(h * n + i) * d + x]}));
+        worst = std::fmax(
+            worst, std::fabs(plain(q.data(), k.data(), v.data(), h, i, x) - double{o.data()[(h * n + i) * d + x]}));
   std::printf("%s: %d outputs, within %.1e of plain loops written by hand\n", worst < 1e-6 ? "ok" : "wrong",
               heads * n * d, worst);
   return worst < 1e-6 ? 0 : 1;

@@ -13,8 +13,8 @@ template <class T>
 class Scalar {
  public:
   template <class N>
-    requires(!std::same_as<N, Scalar> && std::convertible_to<const N&, Value<T>>)
-  Scalar(N number) : value_([number] { return Value<T>(number); }) {}
+  requires(!std::same_as<N, Scalar> && std::convertible_to<const N&, Value<T>>) Scalar(N number)
+      : value_([number] { return Value<T>(number); }) {}
   operator Value<T>() const { return value_(); }
 
  private:
@@ -58,9 +58,8 @@ inline Mask padding(Capture<int> length) {
 }
 /// A position sees its own document. `id` is [position] or [batch, position].
 inline Mask document(Capture<int> id) {
-  return [=](At at) {
-    return id.tensor().rank == 2 ? id(at.batch, at.q) == id(at.batch, at.kv) : id[at.q] == id[at.kv];
-  };
+  return
+      [=](At at) { return id.tensor().rank == 2 ? id(at.batch, at.q) == id(at.batch, at.kv) : id[at.q] == id[at.kv]; };
 }
 /// A position sees its own chunk.
 inline Mask chunked(Scalar<int> length) {
@@ -115,9 +114,7 @@ inline Score relative_bias(Capture<float> table, Scalar<int> reach) {
 }
 /// T5: a table of [heads, buckets] over a bucket per clamped distance, [2 * reach + 1].
 inline Score bucketed_bias(Capture<float> table, Capture<int> bucket, Scalar<int> reach) {
-  return [=](Float s, At at) {
-    return s + table(at.head, bucket[clamp(at.q - at.kv + reach, 0, 2 * reach)]);
-  };
+  return [=](Float s, At at) { return s + table(at.head, bucket[clamp(at.q - at.kv + reach, 0, 2 * reach)]); };
 }
 /// A bias someone computed: [q, kv], [head, q, kv] or [batch, head, q, kv].
 inline Score dense_bias(Capture<float> bias) {

@@ -134,8 +134,7 @@ class Capture {
     return read(Line{});
   }
   template <class... I>
-    requires(sizeof...(I) > Tensor::max_rank || (detail::NoIndex<I> || ...))
-  Read operator()(const I&...) const {
+  requires(sizeof...(I) > Tensor::max_rank || (detail::NoIndex<I> || ...)) Read operator()(const I&...) const {
     static_assert(sizeof...(I) <= Tensor::max_rank, "attune: a captured tensor has at most four dimensions");
     static_assert(!(detail::NoIndex<I> || ...), "attune: an index is an Int: convert it with i32(x)");
     return read(Line{});
