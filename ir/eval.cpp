@@ -125,6 +125,10 @@ double input_value(Input which, const Env& env) {
     case Input::QLen: return env.q_len;
     case Input::KVLen: return env.kv_len;
     case Input::Origin: return env.origin;
+    case Input::QBegin: return env.q_begin;
+    case Input::QEnd: return env.q_end;
+    case Input::KVBegin: return env.kv_begin;
+    case Input::KVEnd: return env.kv_end;
   }
   throw Bug("an input does not exist");
 }

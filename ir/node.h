@@ -46,7 +46,8 @@ struct Written {
 struct Node;
 using Expr = std::shared_ptr<const Node>;
 
-inline constexpr std::size_t max_args = 4;
+inline constexpr std::size_t max_args = 8;  ///< a summary of a captured tensor takes two an index, see compiler/cover.h
+inline constexpr std::size_t max_rank = 4;
 inline constexpr std::uint32_t max_sum_count = 1024;
 inline constexpr std::uint32_t max_binders = 31;  ///< how deep sums may nest
 

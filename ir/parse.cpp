@@ -255,8 +255,8 @@ class Parser {
   Operand read(const Token& t, std::uint32_t slot) {
     const Signature::Capture& capture = scope_.signature->captures[slot];
     const std::size_t first = list(Tok::CloseIndex), given = arguments_.size() - first;
-    if (given != static_cast<std::size_t>(capture.rank) || given > max_args) refuse_rank(t, capture, given);
-    std::array<Expr, max_args> indices;
+    if (given != static_cast<std::size_t>(capture.rank) || given > max_rank) refuse_rank(t, capture, given);
+    std::array<Expr, max_rank> indices;
     for (std::size_t i = 0; i < given; ++i) {
       if (arguments_[first + i].expr->type != Type::I32) refuse_index(arguments_[first + i]);
       indices[i] = std::move(arguments_[first + i].expr);
@@ -648,8 +648,8 @@ void Parser::refuse_value(const Token& t, const Meaning& meaning) const {
 
 std::vector<std::string> Parser::known_values() const {
   std::vector<std::string> known;
-  for (int i = 0; i < input_count; ++i)
-    if (static_cast<Input>(i) != Input::Origin && scope_.inputs & bit(static_cast<Input>(i)))
+  for (int i = 0; i < user_input_count; ++i)
+    if (scope_.inputs & bit(static_cast<Input>(i)))
       known.emplace_back(input_names[static_cast<std::size_t>(i)]);
   std::vector<std::string> own;
   for (const auto& [name, meaning] : names_) own.emplace_back(name);
@@ -696,8 +696,8 @@ void Parser::refuse_function(const Token& t) const {
 
 void Parser::refuse_input(const Token& t) const {
   std::vector<std::string> allowed;
-  for (int i = 0; i < input_count; ++i)
-    if (static_cast<Input>(i) != Input::Origin && scope_.inputs & bit(static_cast<Input>(i)))
+  for (int i = 0; i < user_input_count; ++i)
+    if (scope_.inputs & bit(static_cast<Input>(i)))
       allowed.emplace_back(input_names[static_cast<std::size_t>(i)]);
   const std::string_view word = lexer_.slice(t);
   std::string fix = "use one of these";
