@@ -1,11 +1,11 @@
 // examples/03_alibi.cpp — a score and a mask of one's own: ALiBi under a softcap, causal within documents
+// [program]
 #include <attune/attune.h>
 
 #include <cmath>
 #include <cstdio>
 #include <random>
 
-// [program]
 using namespace attune;
 
 int main() {

@@ -25,6 +25,7 @@ def table(text):
     for _, spelling, bind, args, takes, gives, note in ROW.findall(text):
         if spelling:
             form = written(spelling, int(bind), int(args)).replace("|", "\\|")
+            note = re.sub(r"^bits: [^;]*;", "", note.strip())  # what a node holds is no news for its user
             gives = "the same" if gives == "Arg" else TYPES.get(gives, gives)
             out += f"| `{form}` | {TYPES.get(takes, takes)} | {gives} | {note.strip()} |\n"
     return out
