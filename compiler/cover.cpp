@@ -16,6 +16,7 @@
 
 #include "compiler/lower.h"
 #include "compiler/simplify.h"
+#include "compiler/trim.h"
 
 namespace attune::compiler {
 namespace {
@@ -66,7 +67,7 @@ struct Solved {
 class Analysis {
  public:
   Analysis(const ir::Signature& signature, std::vector<Summary>& summaries)
-      : signature_(signature), summaries_(summaries), range_(coordinate_bounds()) {}
+      : signature_(signature), summaries_(summaries), range_(coordinate_bounds()), tile_range_(cover_bounds()) {}
 
   /// The tile, inclusive.
   void tile(Ends q, Ends kv) {
@@ -188,6 +189,8 @@ class Analysis {
   }
 
   std::optional<Ends> ends_of_two(const Expr& e) {
+    if (e->op == Op::Mul && ir::is_literal(e->args[0]) && !ir::is_literal(e->args[1]))
+      return ends_of(ir::op(Op::Mul, e->args[1], e->args[0]));
     const auto x = ends_of(e->args[0]), y = ends_of(e->args[1]);
     if (!x || !y) return std::nullopt;
     if (e->op == Op::Min || e->op == Op::Max)
@@ -455,9 +458,11 @@ class Analysis {
                                        : op;
       return compare(at, turned, y, x);
     }
-    // Beyond what x can be, y makes no difference: within, y - 1 and y + 1 cannot wrap.
+    // Beyond what x can be, y makes no difference: within, y - 1 and y + 1 cannot wrap, and go one beyond x at most.
     const ir::Interval r = range_(x);
-    const Expr bound = within(y, std::max(r.lo - 1, -0x1p31 + 1), std::min(r.hi + 1, 0x1p31 - 2));
+    const double low = op == Op::Lt || op == Op::Ge ? r.lo : r.lo - 1,
+                 high = op == Op::Le || op == Op::Gt ? r.hi : r.hi + 1;
+    const Expr bound = within(y, std::max(low, -0x1p31 + 1), std::min(high, 0x1p31 - 2));
     if (r.lo <= -0x1p31 || r.hi >= 0x1p31 - 1) {
       const auto of_x = operand_along(x);
       if (!of_x) return everything(at, "its arithmetic may wrap around");
@@ -521,6 +526,7 @@ class Analysis {
       if (fits(low, high)) return ir::op(op, l, r);
       return std::nullopt;
     };
+    if (x->op == Op::Mul && ir::is_literal(a[0])) return bounded(at, ir::op(Op::Mul, a[1], a[0]), bound, above);
     const bool in_first = x->arity >= 1 && ir::uses(a[0], axis_), in_second = x->arity >= 2 && ir::uses(a[1], axis_);
     if (x->arity == 2 && in_first && in_second && x->op != Op::Min && x->op != Op::Max)
       return everything(at, "the axis stands in it more than once");
@@ -643,9 +649,14 @@ class Analysis {
     const Ends q = q_, kv = kv_;
     Ends& tile = other_ == Input::Q ? q_ : kv_;
     Expr when = space.when;
+    // Is anything of the tile left? Its own begin is below its own end.
+    for (const Expr& from : space.tile_from) {
+      when = both(when, ir::op(Op::Le, from, tile.most));
+      for (const Expr& to : space.tile_to) when = both(when, ir::op(Op::Le, from, to));
+    }
+    for (const Expr& to : space.tile_to) when = both(when, ir::op(Op::Le, tile.least, to));
     for (const Expr& e : space.tile_from) tile.least = ir::op(Op::Max, tile.least, e);
     for (const Expr& e : space.tile_to) tile.most = ir::op(Op::Min, tile.most, e);
-    if (!space.tile_from.empty() || !space.tile_to.empty()) when = both(when, ir::op(Op::Le, tile.least, tile.most));
     ends_.clear();
     can_.clear();
     assumed_ = truth(true);
@@ -684,7 +695,9 @@ class Analysis {
     kv_ = kv;
     ends_.clear();
     can_.clear();
-    const auto tidy = [&](const Expr& e) { return simplify(e, cover_bounds()); };
+    const auto tidy = [&](const Expr& e) {
+      return strict(trim(simplify(e, cover_bounds()), 0, static_cast<double>(max_length), tile_range_), tile_range_);
+    };
     Band band{tidy(begin), tidy(end), exact && (rises || falls)};
     if (ir::same(band.begin, band.end)) return;
     bands.push_back(std::move(band));
@@ -693,8 +706,9 @@ class Analysis {
  public:
   static ir::Bounds cover_bounds() {
     ir::Bounds bounds = coordinate_bounds();
-    for (const Input which : {Input::QBegin, Input::QEnd, Input::KVBegin, Input::KVEnd})
-      bounds[which] = {0, static_cast<double>(max_length), false};
+    for (const Input which : {Input::QBegin, Input::KVBegin})
+      bounds[which] = {0, static_cast<double>(max_length - 1), false};
+    for (const Input which : {Input::QEnd, Input::KVEnd}) bounds[which] = {1, static_cast<double>(max_length), false};
     return bounds;
   }
 
@@ -707,7 +721,7 @@ class Analysis {
 
   const ir::Signature& signature_;
   std::vector<Summary>& summaries_;
-  ir::Ranger range_;
+  ir::Ranger range_, tile_range_;
   Ends q_, kv_;
   Input axis_ = Input::KV, other_ = Input::Q;
   Expr assumed_ = truth(true);
@@ -742,11 +756,12 @@ ir::Signature Cover::signature(const ir::Signature& of_mod) const {
 Cover cover(const Expr& mask, const ir::Signature& signature) {
   Cover made;
   Analysis analysis(signature, made.summaries);
-  const auto range = [](Input begin, Input end) { return Ends{ir::input(begin), minus_one(ir::input(end))}; };
-  const Ends q = range(Input::QBegin, Input::QEnd), kv = range(Input::KVBegin, Input::KVEnd);
+  const auto span = [](Input begin, Input end) { return Ends{ir::input(begin), minus_one(ir::input(end))}; };
+  const Ends q = span(Input::QBegin, Input::QEnd), kv = span(Input::KVBegin, Input::KVEnd);
   analysis.tile(q, kv);
   const Can can = analysis.can(mask);
-  const auto tidy = [](const Expr& e) { return simplify(e, Analysis::cover_bounds()); };
+  ir::Ranger range(Analysis::cover_bounds());
+  const auto tidy = [&](const Expr& e) { return strict(simplify(e, Analysis::cover_bounds()), range); };
   made.may_keep = tidy(can.hold);
   made.may_drop = tidy(can.fail);
   // Along an axis the other one is the tile; the axis itself is everything.

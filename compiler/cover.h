@@ -22,7 +22,7 @@ struct Summary {
 inline constexpr std::int32_t after_all = 1 << 30;
 
 /// Positions [begin, end) of one axis for a tile of the other, as Ints of the tile, b, h, lengths and captures.
-/// Empty where begin >= end; within the axis always.
+/// Empty where begin >= end, else within the axis.
 struct Band {
   ir::Expr begin, end;
   bool exact = false;  ///< every position within has a pair, if begin < end

@@ -1,6 +1,7 @@
 // compiler/explain.cpp — a Mod as a page of text
 #include "compiler/explain.h"
 
+#include <algorithm>
 #include <array>
 
 #include <fmt/format.h>
@@ -11,6 +12,10 @@
 namespace attune::compiler {
 namespace {
 
+std::string row(std::string_view name, std::string_view text, std::string_view note = "") {
+  return fmt::format("  {:<9}{}{}{}\n", name, text, note.empty() ? "" : "   — ", note);
+}
+
 class Page {
  public:
   explicit Page(const Mod& mod) : mod_(mod), names_(mod.signature()) {}
@@ -19,6 +24,7 @@ class Page {
     roots();
     captures();
     simplified(steps);
+    cover();
     free();
     levels();
     derivatives();
@@ -30,7 +36,7 @@ class Page {
   std::string show(const ir::Expr& e) const { return ir::print(e, names_); }
   void head(std::string_view title) { out_ += fmt::format("{}{}\n", out_.empty() ? "" : "\n", title); }
   void line(std::string_view name, std::string_view text, std::string_view note = "") {
-    out_ += fmt::format("  {:<9}{}{}{}\n", name, text, note.empty() ? "" : "   — ", note);
+    out_ += row(name, text, note);
   }
 
   void roots() {
@@ -53,6 +59,13 @@ class Page {
     head("simplified");
     for (const Rewrite& r : steps.rewrites)
       out_ += fmt::format("  {}  →  {}   — {}\n", show(r.from), show(r.to), r.rule);
+  }
+
+  // Worked out here and not in lower(): it takes several times as long as all of that.
+  void cover() {
+    if (ir::is_literal(mod_.mask)) return;
+    head("what a tile keeps");
+    out_ += explain(compiler::cover(mod_.mask, names_), names_);
   }
 
   void free() {
@@ -119,7 +132,84 @@ class Page {
   std::string out_;
 };
 
+bool is_input(const ir::Expr& e, ir::Input which) {
+  return e->op == ir::Op::Input && e->bits == static_cast<std::uint32_t>(which);
+}
+
+bool is_whole(const Band& band, ir::Input axis) {
+  if (axis == ir::Input::KV) return ir::is_literal(band.begin, 0) && is_input(band.end, ir::Input::KVLen);
+  return is_input(band.begin, ir::Input::QBegin) && is_input(band.end, ir::Input::QEnd);
+}
+
+/// kv in [0, q_end), with the condition on which a band is there at all behind it.
+std::string band(const Band& b, ir::Input axis, const ir::Signature& names) {
+  ir::Expr end = b.end;
+  std::string when;
+  if (end->op == ir::Op::Where)
+    for (const std::size_t empty : {1, 2})
+      if (ir::same(end->args[empty], b.begin)) {
+        when = (empty == 2 ? " if " : " unless ") + ir::print(end->args[0], names);
+        end = end->args[3 - empty];
+        break;
+      }
+  const std::string_view name = axis == ir::Input::KV ? "kv" : "q";
+  if (is_whole({b.begin, end}, axis)) return fmt::format("any {}{}", name, when);
+  return fmt::format("{} in [{}, {}){}", name, ir::print(b.begin, names), ir::print(end, names), when);
+}
+
+std::string bands(const Bands& all, ir::Input axis, const ir::Signature& names) {
+  const bool kv = axis == ir::Input::KV;
+  std::string out = row(kv ? "along kv" : "along q", form(all, axis),
+                        kv ? "for queries [q_begin, q_end)" : "for keys [kv_begin, kv_end)");
+  for (const auto& [name, list] : {std::pair{"keeps", &all.kept}, {"drops", &all.gone}}) {
+    if (list->empty()) out += row(name, "nothing");
+    for (const Band& b : *list) out += row(name, band(b, axis, names), b.exact ? "" : "at most");
+  }
+  // The same part may stop the bands of what is kept and of what is dropped.
+  std::vector<std::string> told;
+  for (const Stop& s : all.stops) {
+    std::string line = row("stopped", ir::print(s.at, names), s.why);
+    if (std::find(told.begin(), told.end(), line) != told.end()) continue;
+    out += line;
+    told.push_back(std::move(line));
+  }
+  return out;
+}
+
 }  // namespace
+
+std::string form(const Bands& all, ir::Input axis) {
+  if (all.exact()) return "closed form";
+  for (const auto* list : {&all.kept, &all.gone}) {
+    if (list->empty()) return "bounds, and intervals within them";
+    for (const Band& b : *list)
+      if (!is_whole(b, axis)) return "bounds, and intervals within them";
+  }
+  return "no bounds, intervals for every tile";
+}
+
+std::string print(const Summary& s, const ir::Signature& of_mod) {
+  const std::string& name = of_mod.captures[s.capture].name;
+  switch (s.of) {
+    case Summary::Of::Least: return "the least of a block of " + name;
+    case Summary::Of::Greatest: return "the greatest of a block of " + name;
+    case Summary::Of::Sorted: return "whether " + name + " is sorted";
+    case Summary::Of::RunFirst: return "where a run of equal elements of " + name + " begins";
+    case Summary::Of::RunLast: return "where a run of equal elements of " + name + " ends";
+  }
+  return name;
+}
+
+std::string explain(const Cover& cover, const ir::Signature& of_mod) {
+  const ir::Signature names = cover.signature(of_mod);
+  std::string out = bands(cover.along_kv, ir::Input::KV, names) + bands(cover.along_q, ir::Input::Q, names);
+  for (const Summary& s : cover.summaries) out += row("data", print(s, of_mod));
+  if (cover.by_batch || cover.by_head)
+    out += row("varies", cover.by_batch && cover.by_head ? "by batch entry and head"
+                         : cover.by_head                 ? "by head"
+                                                         : "by batch entry");
+  return out;
+}
 
 std::string explain(const Mod& mod, const Steps& steps) { return Page(mod).run(steps); }
 

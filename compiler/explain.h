@@ -1,13 +1,23 @@
 // compiler/explain.h — what the compiler made of an Attention, as a page of text
 #pragma once
 
+#include "compiler/cover.h"
 #include "compiler/lower.h"
 
 namespace attune::compiler {
 
-/// Expressions, what was simplified and why, what the softmax makes free, levels, derivatives, times. `steps` should
+/// Expressions, what was simplified and why, what a tile keeps, what the softmax makes free, levels, derivatives, times. `steps` should
 /// have kept its rewrites; times are left out where they are zero.
 std::string explain(const Mod& mod, const Steps& steps);
+
+/// How much the bands along one axis say: "closed form", "bounds, …" or "no bounds, …".
+std::string form(const Bands& bands, ir::Input axis);
+
+/// Bands, what stopped them, the data they ask for and what the cover varies with, one a line.
+std::string explain(const Cover& cover, const ir::Signature& of_mod);
+
+/// What a cover wants to know of a captured tensor: "the runs of equal elements of doc".
+std::string print(const Summary& summary, const ir::Signature& of_mod);
 
 /// `index` and `value` of a scatter as text: "slope[h] += f32(kv - q)", with "for i < 16: " before it for its loops.
 std::string print(const Scatter& scatter, const Mod& mod);
