@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -141,69 +142,93 @@ bool is_whole(const Band& band, ir::Input axis) {
   return is_input(band.begin, ir::Input::QBegin) && is_input(band.end, ir::Input::QEnd);
 }
 
+/// Of a band that is there on a condition only: what it depends on, and whether it is there if that is true.
+struct Condition {
+  ir::Expr on;
+  bool there_if = true;
+  ir::Expr end;  ///< of the band if it is there
+};
+std::optional<Condition> condition(const Band& b) {
+  if (b.end->op != ir::Op::Where) return std::nullopt;
+  for (const std::size_t empty : {2, 1})
+    if (ir::same(b.end->args[empty], b.begin)) return Condition{b.end->args[0], empty == 2, b.end->args[3 - empty]};
+  return std::nullopt;
+}
+
 /// kv in [0, q_end), with the condition on which a band is there at all behind it.
 std::string band(const Band& b, ir::Input axis, const ir::Signature& names) {
-  ir::Expr end = b.end;
-  std::string when;
-  if (end->op == ir::Op::Where)
-    for (const std::size_t empty : {1, 2})
-      if (ir::same(end->args[empty], b.begin)) {
-        when = (empty == 2 ? " if " : " unless ") + ir::print(end->args[0], names);
-        end = end->args[3 - empty];
-        break;
-      }
+  const auto on = condition(b);
+  const std::string when = on ? (on->there_if ? " if " : " unless ") + ir::print(on->on, names) : "";
+  const Band there{b.begin, on ? on->end : b.end};
   const std::string_view name = axis == ir::Input::KV ? "kv" : "q";
-  if (is_whole({b.begin, end}, axis)) return fmt::format("any {}{}", name, when);
-  return fmt::format("{} in [{}, {}){}", name, ir::print(b.begin, names), ir::print(end, names), when);
+  if (is_whole(there, axis)) return fmt::format("any {}{}", name, when);
+  return fmt::format("{} in [{}, {}){}", name, ir::print(there.begin, names), ir::print(there.end, names), when);
 }
 
 std::string bands(const Bands& all, ir::Input axis, const ir::Signature& names) {
   const bool kv = axis == ir::Input::KV;
-  std::string out = row(kv ? "along kv" : "along q", form(all, axis),
+  std::string out = row(kv ? "along kv" : "along q", form(all, axis, names),
                         kv ? "for queries [q_begin, q_end)" : "for keys [kv_begin, kv_end)");
-  for (const auto& [name, list] : {std::pair{"keeps", &all.kept}, {"drops", &all.gone}}) {
-    if (list->empty()) out += row(name, "nothing");
-    for (const Band& b : *list) out += row(name, band(b, axis, names), b.exact ? "" : "at most");
-  }
-  // The same part may stop the bands of what is kept and of what is dropped.
+  // Parts of a mask may give the same band, and the same part may stop the bands of what is kept and of what is dropped.
   std::vector<std::string> told;
-  for (const Stop& s : all.stops) {
-    std::string line = row("stopped", ir::print(s.at, names), s.why);
-    if (std::find(told.begin(), told.end(), line) != told.end()) continue;
+  const auto tell = [&](std::string line) {
+    if (std::find(told.begin(), told.end(), line) != told.end()) return;
     out += line;
     told.push_back(std::move(line));
+  };
+  for (const auto& [name, list] : {std::pair{"keeps", &all.kept}, {"drops", &all.gone}}) {
+    if (list->empty()) tell(row(name, "nothing"));
+    for (const Band& b : *list) tell(row(name, band(b, axis, names), b.exact ? "" : "at most"));
   }
+  for (const Stop& s : all.stops) tell(row("stopped", ir::print(s.at, names), s.why));
   return out;
+}
+
+std::string_view word(Summary::Of of) {
+  switch (of) {
+    case Summary::Of::Least: return "least";
+    case Summary::Of::Greatest: return "greatest";
+    case Summary::Of::Sorted: return "sorted";
+    case Summary::Of::RunFirst: return "run first";
+    case Summary::Of::RunLast: return "run last";
+  }
+  return "";
 }
 
 }  // namespace
 
-std::string form(const Bands& all, ir::Input axis) {
+std::string form(const Bands& all, ir::Input axis, const ir::Signature& names) {
   if (all.exact()) return "closed form";
+  // What is not exact may be there on one condition only.
+  std::optional<Condition> once;
+  bool on_condition = true, bounded = false;
   for (const auto* list : {&all.kept, &all.gone}) {
-    if (list->empty()) return "bounds, and intervals within them";
-    for (const Band& b : *list)
-      if (!is_whole(b, axis)) return "bounds, and intervals within them";
+    bounded |= list->empty();
+    for (const Band& b : *list) {
+      bounded |= !is_whole(b, axis);
+      if (b.exact) continue;
+      const auto on = condition(b);
+      if (on && !once) once = on;
+      on_condition &= on && ir::same(on->on, once->on) && on->there_if == once->there_if;
+    }
   }
-  return "no bounds, intervals for every tile";
+  if (on_condition) return (once->there_if ? "closed form unless " : "closed form if ") + ir::print(once->on, names);
+  return bounded ? "bounds, and intervals within them" : "no bounds, intervals for every tile";
 }
 
 std::string print(const Summary& s, const ir::Signature& of_mod) {
-  const std::string& name = of_mod.captures[s.capture].name;
-  switch (s.of) {
-    case Summary::Of::Least: return "the least of a block of " + name;
-    case Summary::Of::Greatest: return "the greatest of a block of " + name;
-    case Summary::Of::Sorted: return "whether " + name + " is sorted";
-    case Summary::Of::RunFirst: return "where a run of equal elements of " + name + " begins";
-    case Summary::Of::RunLast: return "where a run of equal elements of " + name + " ends";
-  }
-  return name;
+  return fmt::format("{} of {}", word(s.of), of_mod.captures[s.capture].name);
 }
 
 std::string explain(const Cover& cover, const ir::Signature& of_mod) {
   const ir::Signature names = cover.signature(of_mod);
   std::string out = bands(cover.along_kv, ir::Input::KV, names) + bands(cover.along_q, ir::Input::Q, names);
-  for (const Summary& s : cover.summaries) out += row("data", print(s, of_mod));
+  for (std::size_t i = 0; i < of_mod.captures.size(); ++i) {
+    std::string list;
+    for (const Summary& s : cover.summaries)
+      if (s.capture == i) list += fmt::format("{}{}", list.empty() ? "" : ", ", word(s.of));
+    if (!list.empty()) out += row("data", of_mod.captures[i].name, list);
+  }
   if (cover.by_batch || cover.by_head)
     out += row("varies", cover.by_batch && cover.by_head ? "by batch entry and head"
                          : cover.by_head                 ? "by head"

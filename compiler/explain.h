@@ -10,13 +10,14 @@ namespace attune::compiler {
 /// have kept its rewrites; times are left out where they are zero.
 std::string explain(const Mod& mod, const Steps& steps);
 
-/// How much the bands along one axis say: "closed form", "bounds, …" or "no bounds, …".
-std::string form(const Bands& bands, ir::Input axis);
+/// How much the bands along one axis say: "closed form", perhaps on a condition, "bounds, …" or "no bounds, …".
+/// `names` is the cover's signature.
+std::string form(const Bands& bands, ir::Input axis, const ir::Signature& names);
 
 /// Bands, what stopped them, the data they ask for and what the cover varies with, one a line.
 std::string explain(const Cover& cover, const ir::Signature& of_mod);
 
-/// What a cover wants to know of a captured tensor: "the runs of equal elements of doc".
+/// What a cover wants to know of a captured tensor: "run first of doc".
 std::string print(const Summary& summary, const ir::Signature& of_mod);
 
 /// `index` and `value` of a scatter as text: "slope[h] += f32(kv - q)", with "for i < 16: " before it for its loops.

@@ -38,17 +38,6 @@ Error refuse(std::string code, std::string problem, std::string option, std::str
   return Error(std::move(code), std::move(problem), {.name = std::move(option)}, std::move(why), std::move(fix));
 }
 
-/// One of the words an option takes.
-void require_word(const std::string& option, const std::string& word, std::span<const std::string> words) {
-  if (std::find(words.begin(), words.end(), word) != words.end()) return;
-  std::string all;
-  for (const std::string& w : words) all += (all.empty() ? "" : ", ") + w;
-  const auto near = ir::nearest(word, words);
-  throw Error("bad-choice", fmt::format("{} does not know `{}`", option, word),
-              {.name = option, .line = 0, .text = word, .begin = 0, .end = word.size()}, "it takes one of " + all,
-              near ? fmt::format("did you mean {}?", *near) : fmt::format("write {} {}", option, words[0]));
-}
-
 void check_options(const RunOptions& o) {
   require_word("--target", o.target, std::array<std::string, 4>{"auto", "cuda", "cpu", "oracle"});
   if (!o.layout.empty()) require_word("--layout", o.layout, std::array<std::string, 2>{"bhsd", "bshd"});

@@ -82,12 +82,6 @@ std::optional<Owned> declared(const Assignment& a) {
   return out;
 }
 
-Owned captured(const Assignment& a, Captures allowed) {
-  if (allowed == Captures::FilesOrTypes)
-    if (auto out = declared(a)) return *out;
-  return read_npy(a.value, fmt::format("{} {}", a.option, a.whole));
-}
-
 void add_param(Text& text, const Assignment& a) {
   int whole = 0;
   const char* const end = a.value.data() + a.value.size();
@@ -150,7 +144,9 @@ TextAttention build(const TextOptions& options, Captures allowed) {
   Text text;
   for (const std::string& whole : options.captures) {
     const Assignment a = split("--capture", whole);
-    Owned tensor = captured(a, allowed);
+    const auto only_declared = allowed == Captures::FilesOrTypes ? declared(a) : std::nullopt;
+    if (only_declared) out.without_data.push_back(a.name);
+    Owned tensor = only_declared ? *only_declared : read_npy(a.value, fmt::format("{} {}", a.option, a.whole));
     at(a, [&] { text.capture(a.name, tensor.tensor); });
     out.captures.emplace(a.name, std::move(tensor));
   }
@@ -174,6 +170,16 @@ void require_expression(const TextOptions& o, const std::string& verb) {
   if (o.bare || o.score || o.mask || o.prob || o.sink) return;
   throw Error("no-expression", fmt::format("attune {} has nothing to work on", verb), {}, "no expression is given",
               fmt::format("write attune {} 's + 1.0f', or use --score, --mask, --prob or --sink", verb));
+}
+
+void require_word(const std::string& option, const std::string& word, std::span<const std::string> words) {
+  if (std::find(words.begin(), words.end(), word) != words.end()) return;
+  std::string all;
+  for (const std::string& w : words) all += (all.empty() ? "" : ", ") + w;
+  const auto near = ir::nearest(word, words);
+  throw Error("bad-choice", fmt::format("{} does not know `{}`", option, word),
+              {.name = option, .line = 0, .text = word, .begin = 0, .end = word.size()}, "it takes one of " + all,
+              near ? fmt::format("did you mean {}?", *near) : fmt::format("write {} {}", option, words[0]));
 }
 
 double number(const std::string& option, const std::string& text) {

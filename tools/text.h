@@ -3,6 +3,7 @@
 
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,7 @@ struct TextOptions {
 struct TextAttention {
   Attention attention;
   std::map<std::string, Owned, std::less<>> captures;
+  std::vector<std::string> without_data;  ///< captures given as a type and a shape
 };
 
 /// `allowed` as it was for `add_to`. A bare expression is a mask if it is a Bool, else a score.
@@ -38,6 +40,9 @@ TextAttention build(const TextOptions& options, Captures allowed);
 
 /// Refuses a verb without any expression to work on.
 void require_expression(const TextOptions& options, const std::string& verb);
+
+/// Refuses a word that the option does not take.
+void require_word(const std::string& option, const std::string& word, std::span<const std::string> words);
 
 /// A number as an option gives it: the whole text, or an Error that names the option.
 double number(const std::string& option, const std::string& text);

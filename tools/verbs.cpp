@@ -68,6 +68,7 @@ int attune_main(int argc, const char* const* argv) {
   add_print(app);
   add_grad(app);
   add_explain(app);
+  add_cover(app);
   app.footer("attune VERB --help tells more. Exit: 0 done, 2 a mistake of yours, 3 a bug of ours.");
   try {
     check_verb(app, argc, argv);

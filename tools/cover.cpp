@@ -1,0 +1,342 @@
+// tools/cover.cpp — attune cover: which tiles a mask leaves empty, full or partial, how that is known, and a picture
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <chrono>
+#include <clocale>
+#include <cstdio>
+#include <cstring>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <langinfo.h>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "compiler/check.h"
+#include "compiler/explain.h"
+#include "compiler/lower.h"
+#include "ir/print.h"
+#include "runtime/oracle.h"
+#include "runtime/tiles.h"
+#include "tools/picture.h"
+#include "tools/text.h"
+#include "tools/verbs.h"
+
+namespace attune::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+
+struct CoverOptions {
+  TextOptions text;
+  std::int64_t q_len = 4096, batch = 1, heads = 1, b = 0, h = 0, q_offset = 0;
+  std::optional<std::int64_t> kv_len;
+  std::string tile = "128x128", along = "kv";
+  std::optional<std::string> svg;
+  bool json = false, no_picture = false, ascii = false;
+};
+
+/// Sizes a picture evaluates every pair of: no axis longer than this.
+constexpr std::int32_t most_pairs_across = 512;
+/// Rows of pairs that are counted one by one from exact bands.
+constexpr std::int64_t most_counted_rows = 1 << 21;
+/// A figure for a page stays small: beyond this many bytes it shows tiles alone.
+constexpr std::size_t most_svg = 200 * 1000;
+
+std::int32_t within(const std::string& option, std::int64_t value, std::int64_t least, std::int64_t most) {
+  if (least <= value && value <= most) return static_cast<std::int32_t>(value);
+  const std::string text = std::to_string(value);
+  throw Error("bad-size", fmt::format("{} cannot be {}", option, text),
+              {.name = option, .line = 0, .text = text, .begin = 0, .end = text.size()},
+              fmt::format("it is a whole number from {} to {}", least, most), "see attune cover --help");
+}
+
+/// 128x64 is 128 queries by 64 keys; 128 is 128x128.
+std::array<std::int64_t, 2> tile_of(const std::string& text) {
+  std::array<std::int64_t, 2> sizes{};
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  for (std::size_t i = 0; i < 2; ++i) {
+    const auto [next, status] = std::from_chars(at, end, sizes[i]);
+    const bool last = next == end;
+    if (status != std::errc{} || (last && i == 0 && next == text.data()) || (!last && (i == 1 || *next != 'x')) ||
+        sizes[i] < 1 || sizes[i] > 1 << 20)
+      throw Error("bad-tile", fmt::format("--tile does not know `{}`", text),
+                  {.name = "--tile", .line = 0, .text = text, .begin = 0, .end = text.size()},
+                  "a tile is queries x keys, each from 1 to 1048576", "write --tile 128x64");
+    if (last && i == 0) return {sizes[0], sizes[0]};
+    at = next + 1;
+  }
+  return sizes;
+}
+
+runtime::Extent extent_of(const CoverOptions& o) {
+  runtime::Extent e;
+  const std::int64_t most = compiler::max_length;
+  e.q_len = within("--q-len", o.q_len, 1, most);
+  e.q_offset = within("--q-offset", o.q_offset, 0, most - o.q_len);
+  e.kv_len = within("--kv-len", o.kv_len.value_or(o.q_offset + o.q_len), 1, most);
+  e.batch = within("--batch", o.batch, 1, most);
+  e.heads = within("--heads", o.heads, 1, most);
+  within("--b", o.b, 0, o.batch - 1);
+  within("--h", o.h, 0, o.heads - 1);
+  const auto tile = tile_of(o.tile);
+  e.tile_q = static_cast<std::int32_t>(tile[0]);
+  e.tile_kv = static_cast<std::int32_t>(tile[1]);
+  return e;
+}
+
+double microseconds(Clock::time_point from) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - from).count();
+}
+
+std::string percent(double part, double whole) { return fmt::format("{:.2f} %", 100 * part / whole); }
+
+/// 1048576 as 1 048 576.
+std::string grouped(std::int64_t n) {
+  std::string out = std::to_string(n);
+  for (std::size_t i = out.size(); i > 3;) out.insert(i -= 3, " ");
+  return out;
+}
+
+class CoverVerb {
+ public:
+  explicit CoverVerb(const CoverOptions& o) : o_(o), e_(extent_of(o)), text_(build(o.text, Captures::FilesOrTypes)) {
+    require_word("--along", o.along, std::array<std::string, 2>{"kv", "q"});
+    if (!bool(text_.attention.mask))  // ! alone would be the mask negated
+      throw Error("no-mask", "attune cover has no mask to work on", {}, "a cover is about which pairs a mask keeps",
+                  "write attune cover 'kv <= q', or use --mask");
+    traced_ = compiler::lower(Attention{.mask = text_.attention.mask});
+    names_ = traced_.mod.signature();
+    const auto start = Clock::now();
+    cover_ = compiler::cover(traced_.mod.mask, names_);
+    derive_us_ = microseconds(start);
+    for (const std::string& name : text_.without_data)
+      for (const Tensor& t : traced_.captures)
+        if (t.data == text_.captures.at(name).tensor.data) missing_.push_back(name);
+  }
+
+  void operator()() {
+    if (missing_.empty()) measure();
+    if (o_.svg) {
+      if (!missing_.empty()) throw no_data();
+      const std::array files{FileBytes{*o_.svg, picture()}};
+      write_files(files);
+    }
+    std::fputs((o_.json ? json().dump(2) + "\n" : page()).c_str(), stdout);
+  }
+
+ private:
+  std::string why_no_tiles() const {
+    return fmt::format("the mask reads {}, declared without data", fmt::join(missing_, ", "));
+  }
+  Error no_data() const {
+    return Error("no-data", "tiles cannot be listed", {.name = "--svg"}, why_no_tiles(),
+                 fmt::format("give the file: --capture {}=FILE.npy", missing_[0]));
+  }
+
+  void measure() {
+    compiler::Problem problem;
+    problem.batch = e_.batch;
+    problem.q_heads = problem.kv_heads = e_.heads;
+    problem.q_len = e_.q_len;
+    problem.kv_len = e_.kv_len;
+    problem.q_offset = e_.q_offset;
+    compiler::check_reads(traced_.mod, traced_.captures, problem);
+    auto start = Clock::now();
+    const runtime::Tiles tiles(traced_, cover_);
+    summarise_us_ = microseconds(start);
+    start = Clock::now();
+    lists_ = tiles.lists(e_, o_.along == "q");
+    lists_us_ = microseconds(start);
+    const std::int64_t entries = (cover_.by_batch ? e_.batch : std::int64_t{1}) *
+                                 (cover_.by_head ? e_.heads : std::int64_t{1});
+    if (e_.q_len * entries <= most_counted_rows) live_ = tiles.live(e_);
+    if (e_.q_len <= most_pairs_across && e_.kv_len <= most_pairs_across && (o_.svg || (!live_ && entries == 1)))
+      evaluate();
+    if (!live_ && entries == 1 && !pairs_.empty())
+      live_ = std::count(pairs_.begin(), pairs_.end(), 1) * std::int64_t{e_.batch} * e_.heads;
+  }
+
+  /// The mask at every pair of the chosen batch entry and head.
+  void evaluate() {
+    const ir::ReadCapture read = runtime::reader(traced_.captures);
+    const std::vector<double> params = runtime::values(traced_.params);
+    const ir::Program program(traced_.mod.mask);
+    ir::Program::Memory memory;
+    ir::Env env;
+    env.b = static_cast<std::int32_t>(o_.b);
+    env.h = static_cast<std::int32_t>(o_.h);
+    env.q_len = e_.q_len;
+    env.kv_len = e_.kv_len;
+    env.params = params;
+    env.read = &read;
+    for (env.q = e_.q_offset; env.q < e_.q_offset + e_.q_len; ++env.q)
+      for (env.kv = 0; env.kv < e_.kv_len; ++env.kv) {
+        program.run(env, memory);
+        pairs_.push_back(program.result(0, memory) != 0);
+      }
+  }
+
+  std::string tile_text() const { return fmt::format("{} x {}", e_.tile_q, e_.tile_kv); }
+  std::int64_t pairs_in_all() const { return std::int64_t{e_.batch} * e_.heads * e_.q_len * e_.kv_len; }
+  std::int64_t empty() const { return lists_.total - lists_.some - lists_.all; }
+
+  std::string page() const {
+    std::string out = fmt::format("mask      {}\n", ir::print(traced_.mod.mask, names_));
+    out += "\nwhat a tile keeps\n" + compiler::explain(cover_, names_);
+    out += fmt::format("\ntiles of {}, {} queries by {} keys\n", tile_text(), grouped(e_.q_len), grouped(e_.kv_len));
+    if (!missing_.empty()) {
+      out += fmt::format("  unknown  {}   — give the file: --capture {}=FILE.npy\n", why_no_tiles(), missing_[0]);
+      return out + fmt::format("\ntime\n  derive {:.1f} µs\n", derive_us_);
+    }
+    const auto total = static_cast<double>(lists_.total);
+    const auto count = [&](std::string_view name, std::int64_t n, std::string_view note) {
+      out += fmt::format("  {:<9}{:>14}   {:>8}   — {}\n", name, grouped(n), percent(static_cast<double>(n), total), note);
+    };
+    if (std::int64_t{e_.batch} * e_.heads > 1)
+      out += fmt::format("  of {} batch entries and {} heads together\n", e_.batch, e_.heads);
+    count("full", lists_.all, "no mask to evaluate");
+    count("partial", lists_.some, "the mask is evaluated");
+    count("empty", empty(), "never visited");
+    if (live_) {
+      const auto in_all = static_cast<double>(pairs_in_all());
+      out += fmt::format("  {:<9}{:>14}   {:>8}   — kept\n", "pairs", grouped(*live_),
+                         percent(static_cast<double>(*live_), in_all));
+    }
+    out += fmt::format("  {:<9}{} runs along {} in {} rows, {} bytes\n", "lists", grouped(std::ssize(lists_.runs)),
+                       o_.along, grouped(std::ssize(lists_.offsets) - 1),
+                       grouped(static_cast<std::int64_t>(lists_.bytes())));
+    if (!o_.no_picture) out += "\n" + terminal();
+    out += fmt::format("\ntime\n  derive {:.1f} µs, summarise {:.1f} µs, list {:.1f} µs\n", derive_us_, summarise_us_,
+                       lists_us_);
+    return out;
+  }
+
+  std::string terminal() const {
+    // The locale says what the terminal reads; without one, letters do.
+    std::setlocale(LC_CTYPE, "");
+    const bool utf8 = !std::strcmp(nl_langinfo(CODESET), "UTF-8");
+    const Grid g = grid(lists_, static_cast<std::int32_t>(o_.b), static_cast<std::int32_t>(o_.h), 64);
+    const bool blocks = utf8 && !o_.ascii;
+    std::string legend = blocks ? "█ full  ▌ partial" : "# full  + partial  . empty";
+    legend += blocks ? "  two rows a line" : "  one row a line";
+    if (g.by_row * g.by_column > 1) legend += fmt::format("  a cell is {} x {} tiles", g.by_row, g.by_column);
+    if (lists_.by_batch || lists_.by_head) legend += fmt::format("  b = {}, h = {}", o_.b, o_.h);
+    return (blocks ? half_blocks(g) : letters(g)) + legend + "\n";
+  }
+
+  std::string picture() const {
+    Drawing d{.title = ir::print(traced_.mod.mask, names_),
+              .notes = {},
+              .extent = e_,
+              .grid = grid(lists_, static_cast<std::int32_t>(o_.b), static_cast<std::int32_t>(o_.h), 128),
+              .pairs = {}};
+    d.notes.push_back(fmt::format("{} queries × {} keys in tiles of {} × {}", grouped(e_.q_len), grouped(e_.kv_len),
+                                  e_.tile_q, e_.tile_kv));
+    const bool many = std::int64_t{e_.batch} * e_.heads > 1;
+    if (many) d.notes[0] += fmt::format(", b = {}, h = {} of {} × {}", o_.b, o_.h, e_.batch, e_.heads);
+    d.notes.push_back(fmt::format("{}{} full, {} partial, {} empty tiles", many ? "together " : "", grouped(lists_.all),
+                                  grouped(lists_.some), grouped(empty())));
+    if (live_)
+      d.notes.back() += fmt::format("; {} of {} pairs kept ({})", grouped(*live_), grouped(pairs_in_all()),
+                                    percent(static_cast<double>(*live_), static_cast<double>(pairs_in_all())));
+    if (d.grid.by_row * d.grid.by_column > 1)
+      d.notes.push_back(fmt::format("a cell is {} × {} tiles, and partial where these differ", d.grid.by_row,
+                                    d.grid.by_column));
+    std::string tiles_alone = svg(d);
+    if (pairs_.empty() || d.grid.by_row * d.grid.by_column > 1) return tiles_alone;
+    d.pairs = pairs_;
+    std::string all = svg(d);
+    return all.size() <= most_svg ? all : tiles_alone;
+  }
+
+  Json json() const {
+    Json all;
+    all["mask"] = ir::print(traced_.mod.mask, names_);
+    const ir::Signature names = cover_.signature(names_);
+    for (const auto& [key, bands, axis] : {std::tuple{"along_kv", &cover_.along_kv, ir::Input::KV},
+                                           std::tuple{"along_q", &cover_.along_q, ir::Input::Q}}) {
+      Json& entry = all[key];
+      entry["form"] = compiler::form(*bands, axis, names);
+      entry["closed"] = bands->exact();
+      for (const auto& [name, list] : {std::pair{"keeps", &bands->kept}, {"drops", &bands->gone}}) {
+        entry[name] = Json::array();
+        for (const compiler::Band& b : *list)
+          entry[name].push_back(
+              {{"begin", ir::print(b.begin, names)}, {"end", ir::print(b.end, names)}, {"exact", b.exact}});
+      }
+      entry["stops"] = Json::array();
+      for (const compiler::Stop& s : bands->stops)
+        entry["stops"].push_back({{"at", ir::print(s.at, names)}, {"why", s.why}});
+    }
+    all["may_keep"] = ir::print(cover_.may_keep, names);
+    all["may_drop"] = ir::print(cover_.may_drop, names);
+    all["data"] = Json::array();
+    for (const compiler::Summary& s : cover_.summaries) all["data"].push_back(compiler::print(s, names_));
+    all["by_batch"] = cover_.by_batch;
+    all["by_head"] = cover_.by_head;
+    all["extent"] = {{"batch", e_.batch}, {"heads", e_.heads},     {"q_len", e_.q_len},
+                     {"kv_len", e_.kv_len}, {"q_offset", e_.q_offset}, {"tile", {e_.tile_q, e_.tile_kv}}};
+    all["derive_us"] = derive_us_;
+    if (!missing_.empty()) {
+      all["tiles"] = nullptr;
+      all["no_tiles"] = why_no_tiles();
+      return all;
+    }
+    all["tiles"] = {{"total", lists_.total},
+                    {"live", lists_.some + lists_.all},
+                    {"full", lists_.all},
+                    {"partial", lists_.some},
+                    {"empty", empty()},
+                    {"sparsity", static_cast<double>(empty()) / static_cast<double>(lists_.total)}};
+    all["pairs"] = {{"total", pairs_in_all()}, {"kept", live_ ? Json(*live_) : Json(nullptr)}};
+    all["lists"] = {{"along", o_.along}, {"rows", lists_.offsets.size() - 1}, {"runs", lists_.runs.size()},
+                    {"bytes", lists_.bytes()}};
+    all["summarise_us"] = summarise_us_;
+    all["list_us"] = lists_us_;
+    return all;
+  }
+
+  const CoverOptions& o_;
+  runtime::Extent e_;
+  TextAttention text_;
+  compiler::Traced traced_;
+  ir::Signature names_;
+  compiler::Cover cover_;
+  std::vector<std::string> missing_;  ///< captures of the mask without data
+  runtime::TileLists lists_;
+  std::optional<std::int64_t> live_;
+  std::vector<char> pairs_;
+  double derive_us_ = 0, summarise_us_ = 0, lists_us_ = 0;
+};
+
+}  // namespace
+
+void add_cover(CLI::App& app) {
+  auto o = std::make_shared<CoverOptions>();
+  CLI::App& verb = *app.add_subcommand("cover", "which tiles a mask leaves empty, full or partial, and how that is known");
+  verb.add_option("EXPR", o->text.bare, "a mask");
+  o->text.add_to(verb, Captures::FilesOrTypes);
+  verb.add_option("--q-len", o->q_len, "queries; 4096 if left out")->type_name("N");
+  verb.add_option("--kv-len", o->kv_len, "keys; as many as there are positions of queries if left out")->type_name("N");
+  verb.add_option("--q-offset", o->q_offset, "the position of the first query")->type_name("N");
+  verb.add_option("--tile", o->tile, "queries x keys of a tile; 128x128 if left out")->type_name("QxKV");
+  verb.add_option("--batch", o->batch, "batch entries")->type_name("N");
+  verb.add_option("--heads", o->heads, "heads")->type_name("N");
+  verb.add_option("--b", o->b, "the batch entry a picture shows")->type_name("I");
+  verb.add_option("--h", o->h, "the head a picture shows")->type_name("I");
+  verb.add_option("--along", o->along, "lists of kv for each tile of queries, or of q for each tile of keys")
+      ->type_name("kv|q");
+  verb.add_option("--svg", o->svg, "write a figure; pairs show up to 512 x 512")->type_name("FILE");
+  verb.add_flag("--no-picture", o->no_picture, "numbers alone");
+  verb.add_flag("--ascii", o->ascii, "the picture in letters, as where the locale is not UTF-8");
+  verb.add_flag("--json", o->json, "as JSON");
+  verb.footer("Example:\n"
+              "  attune cover 'kv <= q && q - kv < 1024' --q-len 8192 --tile 128x128 --svg window.svg");
+  verb.callback([o] { CoverVerb{*o}(); });
+}
+
+}  // namespace attune::tools
