@@ -11,6 +11,7 @@
 #include "compiler/cover.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <optional>
 
@@ -67,7 +68,7 @@ struct Solved {
 class Analysis {
  public:
   Analysis(const ir::Signature& signature, std::vector<Summary>& summaries)
-      : signature_(signature), summaries_(summaries), range_(coordinate_bounds()), tile_range_(cover_bounds()) {}
+      : signature_(signature), summaries_(summaries), range_(coordinate_bounds()) {}
 
   /// The tile, inclusive.
   void tile(Ends q, Ends kv) {
@@ -227,6 +228,12 @@ class Analysis {
     const auto index = static_cast<std::size_t>(found - summaries_.begin());
     if (found == summaries_.end()) summaries_.push_back(wanted);
     return static_cast<std::uint32_t>(signature_.captures.size() + index);
+  }
+
+  bool is_run(const ir::Node& n) const {
+    if (n.op != Op::Read || n.bits < signature_.captures.size()) return false;
+    const Summary::Of of = summaries_[n.bits - signature_.captures.size()].of;
+    return of == Summary::Of::RunFirst || of == Summary::Of::RunLast;
   }
 
   std::optional<Ends> ends_of_read(const Expr& e) {
@@ -458,6 +465,8 @@ class Analysis {
                                        : op;
       return compare(at, turned, y, x);
     }
+    for (const Expr& e : ir::in_order(std::span(&x, 1), ir::SumBodies::Skip))
+      if (e->op == Op::Read && ir::uses(e, axis_)) return everything(at, "it is data");
     // Beyond what x can be, y makes no difference: within, y - 1 and y + 1 cannot wrap, and go one beyond x at most.
     const ir::Interval r = range_(x);
     const double low = op == Op::Lt || op == Op::Ge ? r.lo : r.lo - 1,
@@ -695,8 +704,12 @@ class Analysis {
     kv_ = kv;
     ends_.clear();
     can_.clear();
+    ir::Bounds bounds = cover_bounds();
+    for (const Expr& e : ir::in_order(std::array{begin, end}))
+      if (is_run(*e)) bounds.facts[e->digest] = {0, static_cast<double>(after_all), false};
+    ir::Ranger range(bounds);
     const auto tidy = [&](const Expr& e) {
-      return strict(trim(simplify(e, cover_bounds()), 0, static_cast<double>(max_length), tile_range_), tile_range_);
+      return strict(trim(simplify(e, bounds), 0, static_cast<double>(max_length), range), range);
     };
     Band band{tidy(begin), tidy(end), exact && (rises || falls)};
     if (ir::same(band.begin, band.end)) return;
@@ -721,7 +734,7 @@ class Analysis {
 
   const ir::Signature& signature_;
   std::vector<Summary>& summaries_;
-  ir::Ranger range_, tile_range_;
+  ir::Ranger range_;
   Ends q_, kv_;
   Input axis_ = Input::KV, other_ = Input::Q;
   Expr assumed_ = truth(true);

@@ -175,7 +175,7 @@ class Page {
     if (g.rows <= most_lines)
       for (std::int32_t r = 1; r < g.rows; ++r) lines += fmt::format("M0 {:.5g}h{:.5g}", r * down, width_);
     if (!lines.empty()) out += fmt::format("<path stroke=\"{}\" stroke-width=\"0.5\" shape-rendering=\"auto\" d=\"{}\"/>\n", line, lines);
-    out += fmt::format("<rect width=\"{:.5g}\" height=\"{:.5g}\" fill=\"none\" stroke=\"#222\"/>\n</g>\n", width_, height_);
+    out += fmt::format("<rect width=\"{:.5g}\" height=\"{:.5g}\" fill=\"none\" stroke=\"#222\" shape-rendering=\"auto\"/>\n</g>\n", width_, height_);
     return out;
   }
 
