@@ -27,6 +27,8 @@ using ir::Expr, ir::Input, ir::Op, ir::Type;
 constexpr double tame_limit = 0x1p29;
 /// A mask with more spaces than this along an axis is looked at tile by tile instead.
 constexpr std::size_t most_spaces = 8;
+/// What is larger, written out, is not solved.
+constexpr std::uint32_t most_nodes = 300;
 
 Expr integer(double value) { return ir::integer(static_cast<std::int32_t>(value)); }
 Expr truth(bool value) { return ir::boolean(value); }
@@ -211,7 +213,8 @@ class Analysis {
     }
     if ((e->op == Op::Div || e->op == Op::FloorDiv) && by > 0) return rising();
     if (e->op == Op::Shr) return rising();
-    const bool low_bits = e->op == Op::BitAnd && by >= 0 && std::exp2(std::round(std::log2(by + 1))) == by + 1;
+    const bool low_bits = e->op == Op::BitAnd && by >= 0 && by < 0x1p30 &&
+                          std::exp2(std::round(std::log2(by + 1))) == by + 1;
     if ((e->op == Op::Rem && by > 0 && rx->lo >= 0) || (e->op == Op::FloorMod && by > 0) || (low_bits && rx->lo >= 0)) {
       // Within one period the remainder rises with x; across its end it takes every value, or nearly.
       const Expr period = low_bits ? integer(by + 1) : e->args[1];
@@ -472,34 +475,61 @@ class Analysis {
     const double low = op == Op::Lt || op == Op::Ge ? r.lo : r.lo - 1,
                  high = op == Op::Le || op == Op::Gt ? r.hi : r.hi + 1;
     const Expr bound = within(y, std::max(low, -0x1p31 + 1), std::min(high, 0x1p31 - 2));
-    if (r.lo <= -0x1p31 || r.hi >= 0x1p31 - 1) {
-      const auto of_x = operand_along(x);
-      if (!of_x) return everything(at, "its arithmetic may wrap around");
-      // Only a comparison of tame values is solved; the others may be anything.
-      Spaces tamely = ordered(at, op, x, bound);
-      Space wild;
-      wild.when = negated(*of_x);
-      wild.exact = false;
-      for (Space& s : tamely) s.when = both(s.when, *of_x);
-      return is(wild.when, false) ? tamely : any(tamely, {wild});
-    }
-    return ordered(at, op, x, bound);
+    if (x->size > most_nodes) return everything(at, "it is too large");
+    const auto tamely = straight(x);
+    if (!tamely) return everything(at, "its arithmetic may wrap around");
+    Spaces solved = ordered(at, op, x, bound);
+    tame_.reset();
+    if (is(*tamely, true)) return solved;
+    // Only a comparison of tame values is solved; the others may be anything.
+    Space wild;
+    wild.when = negated(*tamely);
+    wild.exact = false;
+    for (Space& s : solved) s.when = both(s.when, *tamely);
+    return any(solved, {wild});
   }
 
-  /// The condition under which nothing in `x` wraps, if assuming its leaves tame is enough for that.
-  std::optional<Expr> operand_along(const Expr& x) {
+  /// The condition on the whole tile under which nothing around the axis in `x` wraps; null if none is known. What
+  /// stands beside the axis is assumed tame where ranges alone do not prove it, and `tame_` then knows.
+  std::optional<Expr> straight(const Expr& x) {
+    tame_.reset();
+    if (never_wraps(x, range_)) return truth(true);
     ir::Bounds bounds = coordinate_bounds();
     Expr condition = truth(true);
     for (const Expr& e : ir::in_order(std::span(&x, 1), ir::SumBodies::Skip)) {
-      if (e->type != Type::I32 || (e->op != Op::Param && e->op != Op::Read)) continue;
-      if (!fixed(e)) return std::nullopt;
-      bounds.facts[e->digest] = {-tame_limit, tame_limit, false};
-      condition = both(condition,
-                       both(ir::op(Op::Ge, e, integer(-tame_limit)), ir::op(Op::Le, e, integer(tame_limit))));
+      if (e->type != Type::I32 || !ir::uses(e, axis_)) continue;
+      for (const Expr& aside : e->arguments()) {
+        if (aside->type != Type::I32 || ir::uses(aside, axis_) || bounds.facts.contains(aside->digest)) continue;
+        const ir::Interval r = range_(aside);
+        if (r.lo >= -0x1p30 && r.hi <= 0x1p30) continue;
+        const Expr before = std::exchange(assumed_, truth(true));
+        const auto ends = ends_of(aside);
+        const Expr assumed = std::exchange(assumed_, before);
+        if (!ends) return std::nullopt;
+        bounds.facts[aside->digest] = {-tame_limit, tame_limit, false};
+        condition = both(condition, both(assumed, both(ir::op(Op::Ge, ends->least, integer(-tame_limit)),
+                                                       ir::op(Op::Le, ends->most, integer(tame_limit)))));
+      }
     }
-    const ir::Interval r = ir::range(x, bounds);
-    if (r.lo <= -0x1p31 || r.hi >= 0x1p31 - 1) return std::nullopt;
-    return condition;
+    tame_.emplace(std::move(bounds));
+    if (never_wraps(x, *tame_)) return condition;
+    tame_.reset();
+    return std::nullopt;
+  }
+
+  bool never_wraps(const Expr& x, ir::Ranger& range) const {
+    for (const Expr& e : ir::in_order(std::span(&x, 1), ir::SumBodies::Skip)) {
+      if (e->type != Type::I32 || !ir::uses(e, axis_) || e->arity == 0 || e->args[0]->type != Type::I32) continue;
+      const ir::Interval a = range(e->args[0]), b = e->arity > 1 ? range(e->args[1]) : ir::Interval::point(0);
+      const std::array products{a.lo * b.lo, a.lo * b.hi, a.hi * b.lo, a.hi * b.hi};
+      if (e->op == Op::Add && !fits(a.lo + b.lo, a.hi + b.hi)) return false;
+      if (e->op == Op::Sub && !fits(a.lo - b.hi, a.hi - b.lo)) return false;
+      if ((e->op == Op::Neg || e->op == Op::Abs) && !fits(-a.hi, -a.lo)) return false;
+      if (e->op == Op::Mul && !fits(*std::min_element(products.begin(), products.end()),
+                                    *std::max_element(products.begin(), products.end())))
+        return false;
+    }
+    return true;
   }
 
   Expr within(const Expr& y, double low, double high) {
@@ -573,7 +603,7 @@ class Analysis {
     if (x->arity == 2 && in_first && ir::is_literal(a[1])) {
       const double by = ir::literal_value(*a[1]);
       const bool floors = x->op == Op::FloorDiv || x->op == Op::Shr || (x->op == Op::Div && range_(a[0]).lo >= 0);
-      const double divisor = x->op == Op::Shr ? std::exp2(std::fmod(by, 32)) : by;
+      const double divisor = x->op == Op::Shr ? std::exp2(static_cast<std::int32_t>(by) & 31) : by;
       if (floors && divisor > 0 && divisor < 0x1p30) {
         const ir::Interval r = range_(bound);
         if (!fits(r.lo * divisor, r.hi * divisor + divisor - 1))
@@ -581,9 +611,15 @@ class Analysis {
         const Expr scaled = ir::op(Op::Mul, bound, integer(divisor));
         return bounded(at, a[0], narrowed(a[0], above ? ir::op(Op::Add, scaled, integer(divisor - 1)) : scaled), above);
       }
-      if (x->op == Op::Mul && by > 0) {
-        const Expr least = ir::op(Op::Neg, ir::op(Op::FloorDiv, ir::op(Op::Neg, bound), a[1]));
-        return bounded(at, a[0], narrowed(a[0], above ? ir::op(Op::FloorDiv, bound, a[1]) : least), above);
+      if (x->op == Op::Mul && by != 0 && by > -0x1p31) {
+        // By a negative factor the bound turns round: -2 * kv <= bound is kv >= -floor(bound / 2).
+        const ir::Interval r = range_(bound);
+        if (!fits(-r.hi, -r.lo)) return everything(at, "its arithmetic may wrap around");
+        const auto floored = [&](const Expr& of) { return ir::op(Op::FloorDiv, of, integer(std::fabs(by))); };
+        const auto minus = [](const Expr& of) { return ir::op(Op::Neg, of); };
+        const Expr limit = above ? (by > 0 ? floored(bound) : minus(floored(bound)))
+                                 : (by > 0 ? minus(floored(minus(bound))) : floored(minus(bound)));
+        return bounded(at, a[0], narrowed(a[0], limit), above == (by > 0));
       }
     }
     return everything(at, "no bound on the axis follows from it");
@@ -607,11 +643,10 @@ class Analysis {
   }
 
   /// A value beside the axis in a sum that is known not to wrap: no condition needed, for the comparison as a whole
-  /// carries the tameness of its leaves. Its range is made known by a clamp that changes nothing then.
+  /// carries the tameness of its parts. Its range is made known by a clamp that changes nothing then.
   Expr tamed(const Expr& e) {
-    const ir::Interval r = range_(e);
-    if (r.lo >= -0x1p30 && r.hi <= 0x1p30) return e;
-    return ir::op(Op::Clamp, e, integer(-0x1p30), integer(0x1p30));
+    const ir::Interval r = tame_ ? (*tame_)(e) : range_(e);
+    return within(e, r.lo, r.hi);
   }
 
   // ---- from spaces to bands
@@ -621,6 +656,7 @@ class Analysis {
   enum class Way : std::uint8_t { Same, Rises, Falls, Unknown };
   Way way(const Expr& e) const {
     if (!ir::uses(e, other_)) return Way::Same;
+    if (e->size > 8 * most_nodes) return Way::Unknown;
     if (e->op == Op::Input) return Way::Rises;
     const auto turn = [](Way w) { return w == Way::Rises ? Way::Falls : w == Way::Falls ? Way::Rises : w; };
     const auto meet = [](Way a, Way b) { return a == Way::Same ? b : b == Way::Same || a == b ? a : Way::Unknown; };
@@ -654,6 +690,96 @@ class Analysis {
     return ends_of(e);
   }
 
+  /// By how much a bound that rises or falls may move from one position of the tile's axis to the next.
+  double step(const Expr& e) const {
+    if (!ir::uses(e, other_)) return 0;
+    const auto& a = e->args;
+    switch (e->op) {
+      case Op::Input: return 1;
+      case Op::Neg: return step(a[0]);
+      case Op::Add:
+      case Op::Sub: return step(a[0]) + step(a[1]);
+      case Op::Min:
+      case Op::Max: return std::max(step(a[0]), step(a[1]));
+      case Op::Clamp: return std::max({step(a[0]), step(a[1]), step(a[2])});
+      case Op::Mul: return step(a[0]) * std::fabs(ir::literal_value(*a[1]));
+      case Op::Div:
+      case Op::FloorDiv: return std::ceil(step(a[0]) / ir::literal_value(*a[1]));
+      case Op::Shr: return step(a[0]);
+      default: return HUGE_VAL;
+    }
+  }
+
+  /// Something simple and never less (`up`) or never more than a bound along the tile's axis: of runs the position
+  /// they are around, of x / 16 * 16 the x.
+  Expr beside(const Expr& e, bool up) const {
+    const auto is_run = [&](const Expr& x, Summary::Of of) {
+      return x->op == Op::Read && x->bits >= signature_.captures.size() &&
+             summaries_[x->bits - signature_.captures.size()].of == of;
+    };
+    if (is_run(e, up ? Summary::Of::RunFirst : Summary::Of::RunLast)) return e->args[e->arity - 1u];
+    if ((e->op == Op::Add || e->op == Op::Sub) && ir::is_literal(e->args[1])) {
+      const Expr& inner = e->args[0];
+      const double more = ir::literal_value(*e->args[1]);
+      if (!up && e->op == Op::Add)
+        if (const auto x = multiple(inner); x && more == ir::literal_value(*inner->args[1]) - 1) return *x;
+      const Expr simpler = beside(inner, up);
+      return ir::same(simpler, inner) ? e : ir::op(e->op, simpler, e->args[1]);
+    }
+    if (up)
+      if (const auto x = multiple(e)) return *x;
+    return e;
+  }
+  /// x, of x / c * c that rounds down.
+  std::optional<Expr> multiple(const Expr& e) const {
+    if (e->op != Op::Mul || !ir::is_literal(e->args[1])) return std::nullopt;
+    const Expr& block = e->args[0];
+    const double by = ir::literal_value(*e->args[1]);
+    if (block->arity != 2 || !ir::is_literal(block->args[1])) return std::nullopt;
+    const double of = ir::literal_value(*block->args[1]);
+    if ((block->op == Op::FloorDiv && of == by) || (block->op == Op::Shr && std::exp2(of) == by)) return block->args[0];
+    if (block->op == Op::Div && of == by && ir::range(block->args[0], cover_bounds()).lo >= 0) return block->args[0];
+    return std::nullopt;
+  }
+
+  /// The same bound on a position: a clamp that only cuts off what no position reaches is taken away.
+  static Expr unclamped(const Expr& e) {
+    const auto& a = e->args;
+    const bool idle = e->op == Op::Clamp && ir::is_literal(a[1]) && ir::is_literal(a[2]) &&
+                      ir::literal_value(*a[1]) <= -1 && ir::literal_value(*a[2]) >= static_cast<double>(max_length);
+    return idle ? a[0] : e;
+  }
+
+  /// What room there is between a bound from below and one from above, at any one position of the tile.
+  struct Room {
+    enum { Empty, Asked, Unknown } kind = Unknown;
+    Expr when = truth(true);  ///< Asked: no gap is left between the spaces of neighbours if this holds; else no room
+  };
+  Room room(const Expr& from, const Expr& to) const {
+    const auto difference = [](const Expr& low, const Expr& high) -> std::optional<Expr> {
+      // As true numbers the difference is far from 2^32, so that it is what its wrapped value says if that is small.
+      const ir::Interval l = ir::range(low, cover_bounds()), h = ir::range(high, cover_bounds());
+      if (h.hi - l.lo > 0x1.7p31 || h.lo - l.hi < -0x1.7p31) return std::nullopt;
+      const Expr e = simplify(ir::op(Op::Sub, high, low), cover_bounds());
+      const ir::Interval r = ir::range(e, cover_bounds());
+      if (r.lo < -0x1.1p30 || r.hi > 0x1.1p30) return std::nullopt;
+      return e;
+    };
+    if (const auto most = difference(beside(from, false), beside(to, true)); most)
+      if (ir::range(*most, cover_bounds()).hi < 0) return {Room::Empty};
+    const bool runs = from->op == Op::Read && to->op == Op::Read;  // those of one tensor, next to each other
+    if (runs || !ir::uses(from, other_) || !ir::uses(to, other_)) return {Room::Asked};
+    const double moves = std::min(step(from), step(to));
+    const auto least = difference(beside(from, true), beside(to, false));
+    if (!least) return {};
+    if (ir::range(*least, cover_bounds()).lo >= moves - 1 && ir::range(*least, cover_bounds()).lo >= 0)
+      return {Room::Asked};
+    // The same room everywhere, known when the mask is used.
+    const auto exactly = difference(from, to);
+    if (moves > 1 || !exactly || ir::uses(*exactly, other_)) return {};
+    return {Room::Asked, ir::op(Op::Ge, *exactly, integer(0))};
+  }
+
   void add(std::vector<Band>& bands, const Space& space) {
     const Ends q = q_, kv = kv_;
     Ends& tile = other_ == Input::Q ? q_ : kv_;
@@ -670,10 +796,10 @@ class Analysis {
     can_.clear();
     assumed_ = truth(true);
     loose_ = false;
-    bool exact = space.exact, rises = true, falls = true;
-    Expr begin = integer(0), end = ir::input(axis_ == Input::KV ? Input::KVLen : Input::QLen);
-    if (axis_ == Input::Q) end = ir::input(Input::QEnd);  // queries may start at an offset: the caller gives the axis
-    if (axis_ == Input::Q) begin = ir::input(Input::QBegin);
+    bool exact = space.exact, rises = true, falls = true, empty = false;
+    const Band wide{axis_ == Input::Q ? ir::input(Input::QBegin) : integer(0),
+                    axis_ == Input::Q ? ir::input(Input::QEnd) : ir::input(Input::KVLen), false};
+    Expr begin = wide.begin, end = wide.end;
     const auto bound = [&](const Expr& e, bool above) {
       const auto ends = over(e);
       const Way w = way(e);
@@ -690,30 +816,36 @@ class Analysis {
     };
     for (const Expr& e : space.from) bound(e, false);
     for (const Expr& e : space.to) bound(e, true);
-    exact &= !loose_ && is(assumed_, true);
-    // A bound that is no bound where a value is not tame: then everything is within.
+    exact &= !loose_ && (rises || falls);
+    // The spaces of the tile's positions, next to each other, leave no gap and none of them is empty.
+    if (exact)
+      for (const Expr& from : space.from)
+        for (const Expr& to : space.to) {
+          const Room r = room(unclamped(from), unclamped(to));
+          empty |= r.kind == Room::Empty;
+          exact &= r.kind == Room::Asked;
+          when = both(when, r.when);
+        }
     const Expr tamely = std::exchange(assumed_, truth(true));
-    if (!is(tamely, true)) {
-      const Band wide{axis_ == Input::Q ? ir::input(Input::QBegin) : integer(0),
-                      axis_ == Input::Q ? ir::input(Input::QEnd) : ir::input(Input::KVLen), false};
-      begin = ir::op(Op::Where, tamely, begin, wide.begin);
-      end = ir::op(Op::Where, tamely, end, wide.end);
-    }
-    if (!is(when, true)) end = ir::op(Op::Where, when, end, begin);
     q_ = q;
     kv_ = kv;
     ends_.clear();
     can_.clear();
-    ir::Bounds bounds = cover_bounds();
-    for (const Expr& e : ir::in_order(std::array{begin, end}))
-      if (is_run(*e)) bounds.facts[e->digest] = {0, static_cast<double>(after_all), false};
-    ir::Ranger range(bounds);
-    const auto tidy = [&](const Expr& e) {
-      return strict(trim(simplify(e, bounds), 0, static_cast<double>(max_length), range), range);
+    const auto push = [&](const Expr& from, const Expr& to, const Expr& condition, bool says_all) {
+      const Expr last = is(condition, true) ? to : ir::op(Op::Where, condition, to, from);
+      ir::Bounds bounds = cover_bounds();
+      for (const Expr& e : ir::in_order(std::array{from, last}))
+        if (is_run(*e)) bounds.facts[e->digest] = {0, static_cast<double>(after_all), false};
+      ir::Ranger range(bounds);
+      const auto tidy = [&](const Expr& e) {
+        return strict(trim(simplify(e, bounds), 0, static_cast<double>(max_length), range), range);
+      };
+      Band band{tidy(from), tidy(last), says_all};
+      if (!ir::same(band.begin, band.end)) bands.push_back(std::move(band));
     };
-    Band band{tidy(begin), tidy(end), exact && (rises || falls)};
-    if (ir::same(band.begin, band.end)) return;
-    bands.push_back(std::move(band));
+    if (!empty) push(begin, end, both(when, tamely), exact);
+    // A bound is no bound where a value is not tame: then everything is within.
+    if (!is(tamely, true)) push(wide.begin, wide.end, both(space.when, negated(tamely)), false);
   }
 
  public:
@@ -735,6 +867,7 @@ class Analysis {
   const ir::Signature& signature_;
   std::vector<Summary>& summaries_;
   ir::Ranger range_;
+  std::optional<ir::Ranger> tame_;  ///< while a comparison is solved that is assumed tame
   Ends q_, kv_;
   Input axis_ = Input::KV, other_ = Input::Q;
   Expr assumed_ = truth(true);
