@@ -19,7 +19,7 @@ def commands(block):
 
 
 def run(command, folder, attune):
-    env = {**os.environ, "PATH": f"{Path(attune).resolve().parent}:{os.environ['PATH']}"}
+    env = {**os.environ, "LC_ALL": "C.UTF-8", "PATH": f"{Path(attune).resolve().parent}:{os.environ['PATH']}"}
     done = subprocess.run(["bash", "-c", command], cwd=folder, env=env, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True, timeout=300)
     return done.stdout

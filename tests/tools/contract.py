@@ -5,11 +5,13 @@ import math
 import os
 import pathlib
 import random
+import re
 import struct
 import subprocess
 import sys
 import tempfile
 import unittest
+import xml.etree.ElementTree
 
 ATTUNE = os.path.abspath(sys.argv.pop(1))
 CODES = {"f4": "f", "f8": "d", "f2": "e", "i4": "i", "i8": "q", "b1": "?", "u1": "B"}
@@ -51,7 +53,8 @@ class Contract(unittest.TestCase):
                 self.numbers("v", [b, hkv, skv, dv], **how))
 
     def attune(self, *arguments):
-        return subprocess.run([ATTUNE, *map(str, arguments)], cwd=self.at, capture_output=True, text=True, timeout=60)
+        return subprocess.run([ATTUNE, *map(str, arguments)], cwd=self.at, capture_output=True, text=True, timeout=60,
+                              encoding="utf-8", env={**os.environ, "LC_ALL": "C.UTF-8"})
 
     def run_attention(self, *arguments, target="oracle"):
         return self.attune("run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--out", self.out, "--target", target,
@@ -251,7 +254,7 @@ class Contract(unittest.TestCase):
     def test_verbs(self):
         self.refused("unknown-verb", "rnu", fix="run")
         self.assertEqual(self.attune().returncode, 2)
-        for verb in ("run", "print", "grad", "explain"):
+        for verb in ("run", "print", "grad", "explain", "cover"):
             said = self.attune(verb, "--help")
             self.assertEqual(said.returncode, 0)
             self.assertIn(f"attune {verb} ", said.stdout)
@@ -284,8 +287,102 @@ class Contract(unittest.TestCase):
         self.assertTrue(said["bounded"])
         self.assertFalse(said["affine"])
 
+    def cover(self, *arguments):
+        said = self.attune("cover", *arguments, "--json")
+        self.assertEqual(said.returncode, 0, said.stderr)
+        return json.loads(said.stdout)
 
-VERBS = ("run", "print", "grad", "explain", "rnu")
+    def test_cover_counts(self):
+        said = self.cover("kv <= q", "--q-len", "100", "--tile", "32x16")
+        self.assertEqual(said["extent"], {"batch": 1, "heads": 1, "q_len": 100, "kv_len": 100, "q_offset": 0,
+                                          "tile": [32, 16]})
+        # Rows of tiles begin at queries 0, 32, 64 and 96, and 7 tiles of keys stand beside each other.
+        self.assertEqual(said["tiles"], {"total": 28, "live": 2 + 4 + 6 + 7, "full": 0 + 2 + 4 + 6, "partial": 7,
+                                         "empty": 9, "sparsity": 9 / 28})
+        self.assertEqual(said["pairs"], {"total": 10000, "kept": 5050})
+        self.assertEqual(said["along_kv"]["form"], "closed form")
+        self.assertTrue(said["along_kv"]["closed"])
+        self.assertEqual(said["along_kv"]["keeps"], [{"begin": "0", "end": "min(kv_len, q_end)", "exact": True}])
+        self.assertEqual(said["along_q"]["stops"], [])
+        self.assertEqual(said["lists"]["rows"], 4)
+        for time in ("derive_us", "summarise_us", "list_us"):
+            self.assertGreater(said[time], 0)
+        turned = self.cover("kv <= q", "--q-len", "100", "--tile", "32x16", "--along", "q")
+        self.assertEqual(turned["tiles"], said["tiles"])
+        self.assertEqual(turned["lists"]["rows"], 7)
+        later = self.cover("kv <= q", "--q-len", "1", "--q-offset", "99", "--tile", "16")
+        self.assertEqual((later["extent"]["kv_len"], later["tiles"]["full"]), (100, 7))
+
+    def test_cover_of_heads_and_data(self):
+        write_npy(self.at / "w.npy", [2], [1, 100], kind="i4")
+        said = self.cover("kv <= q && q - kv < w[h]", "--capture", "w=w.npy", "--q-len", "64", "--tile", "16",
+                          "--batch", "3", "--heads", "2")
+        self.assertEqual((said["by_batch"], said["by_head"]), (False, True))
+        self.assertEqual(said["tiles"]["live"], 3 * (4 + 10))
+        self.assertEqual(said["pairs"]["kept"], 3 * (64 + 64 * 65 // 2))
+        write_npy(self.at / "doc.npy", [64], [i // 20 for i in range(64)], kind="i4")
+        said = self.cover("doc[q] == doc[kv]", "--capture", "doc=doc.npy", "--q-len", "64", "--tile", "8")
+        self.assertEqual(said["pairs"]["kept"], 3 * 400 + 16)
+        self.assertIn("sorted of doc", said["data"])
+        self.assertTrue(said["along_kv"]["form"].startswith("closed form if"))
+
+    def test_cover_without_data(self):
+        declared = ["doc[q] == doc[kv]", "--capture", "doc=i32[64]"]
+        said = self.cover(*declared)
+        self.assertIsNone(said["tiles"])
+        self.assertIn("doc", said["no_tiles"])
+        self.assertTrue(said["along_kv"]["keeps"])
+        said = self.attune("cover", *declared)
+        self.assertEqual(said.returncode, 0)
+        self.assertIn("--capture doc=FILE.npy", said.stdout)
+        self.refused("no-data", "cover", *declared, "--svg", "doc.svg", fix="doc=FILE.npy")
+        self.assertFalse((self.at / "doc.svg").exists())
+        # A capture that the mask does not read may be anything.
+        self.assertIsNotNone(self.cover("kv <= q", "--capture", "doc=i32[64]")["tiles"])
+
+    def test_cover_says_what_stops_it(self):
+        said = self.cover("(q + kv) % 3 == 0", "--q-len", "64", "--tile", "8")
+        self.assertFalse(said["along_kv"]["closed"])
+        self.assertEqual(said["along_kv"]["stops"][0]["at"], "(q + kv) % 3 == 0")
+        self.assertEqual(said["pairs"]["kept"], sum((q + k) % 3 == 0 for q in range(64) for k in range(64)))
+
+    def test_cover_draws(self):
+        mask = "kv <= q && q - kv < 20 || kv < 2"
+        said = self.attune("cover", mask, "--q-len", "64", "--tile", "8x16", "--svg", "m.svg", "--ascii")
+        self.assertEqual(said.returncode, 0, said.stderr)
+        rows = re.findall(r"^[.+#]+$", said.stdout, re.M)
+        keep = lambda q, k: k <= q and q - k < 20 or k < 2
+        tile = lambda r, c: [keep(q, k) for q in range(r * 8, r * 8 + 8) for k in range(c * 16, c * 16 + 16)]
+        self.assertEqual(rows, ["".join("#" if all(t) else "+" if any(t) else "." for t in
+                                        (tile(r, c) for c in range(4))) for r in range(8)])
+        root = xml.etree.ElementTree.parse(self.at / "m.svg").getroot()
+        self.assertEqual(root.tag, "{http://www.w3.org/2000/svg}svg")
+        self.assertEqual(root.find("{http://www.w3.org/2000/svg}title").text, mask)
+        self.assertIn("█ full", self.attune("cover", mask, "--q-len", "64", "--tile", "8x16").stdout)
+        self.assertNotIn("█", self.attune("cover", mask, "--no-picture").stdout)
+        # Many tiles: a cell is several of them, and the file stays small.
+        self.assertEqual(self.attune("cover", mask, "--q-len", "100000", "--svg", "l.svg").returncode, 0)
+        xml.etree.ElementTree.parse(self.at / "l.svg")
+        self.assertLess((self.at / "l.svg").stat().st_size, 200000)
+        self.assertEqual(self.attune("cover", "(q * kv * 7 ^ q + kv) % 5 < 2", "--q-len", "512", "--tile", "8", "--svg",
+                                     "n.svg").returncode, 0)
+        self.assertLess((self.at / "n.svg").stat().st_size, 200000)
+
+    def test_mistakes_of_a_cover(self):
+        for tile in ("12y", "x", "0x16", "16x", "16x16x16", "-4", "99999999"):
+            self.refused("bad-tile", "cover", "kv <= q", "--tile=" + tile)
+        self.refused("no-mask", "cover", "s + 1.0f")
+        self.refused("no-mask", "cover")
+        self.refused("bad-size", "cover", "kv <= q", "--q-len", "0")
+        self.refused("bad-size", "cover", "kv <= q", "--kv-len", "2000000000")
+        self.refused("bad-size", "cover", "kv <= q", "--heads", "2", "--h", "2")
+        self.refused("bad-choice", "cover", "kv <= q", "--along", "k")
+        self.refused("bad-usage", "cover", "kv <= q", "--q-len", "many")
+        write_npy(self.at / "doc.npy", [4], [0, 0, 1, 1], kind="i4")
+        self.refused("capture-range", "cover", "doc[kv + 4] == 1", "--capture", "doc=doc.npy")
+
+
+VERBS = ("run", "print", "grad", "explain", "cover", "rnu")
 
 if __name__ == "__main__":
     unittest.main()
