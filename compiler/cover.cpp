@@ -70,7 +70,7 @@ struct Solved {
 class Analysis {
  public:
   Analysis(const ir::Signature& signature, std::vector<Summary>& summaries)
-      : signature_(signature), summaries_(summaries), range_(coordinate_bounds()) {}
+      : signature_(signature), summaries_(summaries), range_(coordinate_bounds()), tile_range_(cover_bounds()) {}
 
   /// The tile, inclusive.
   void tile(Ends q, Ends kv) {
@@ -139,6 +139,11 @@ class Analysis {
       loose_ = true;
       const ir::Interval r = range_(e);
       if (r.lo > -0x1p31 || r.hi < 0x1p31 - 1) ends = Ends{integer(r.lo), integer(r.hi)};
+    } else {
+      // Ends of kv - kv are further apart than its values; what is computed with them relies on the range.
+      const ir::Interval r = range_(e);
+      if (tile_range_(ends->least).lo < r.lo) ends->least = ir::op(Op::Max, ends->least, integer(r.lo));
+      if (tile_range_(ends->most).hi > r.hi) ends->most = ir::op(Op::Min, ends->most, integer(r.hi));
     }
     ends_.emplace(e->digest, Known{ends, assumed_, loose_});
     assumed_ = both(before, assumed_);
@@ -275,8 +280,10 @@ class Analysis {
       return {either(both(c.hold, a.hold), both(c.fail, b.hold)), either(both(c.hold, a.fail), both(c.fail, b.fail))};
     }
     if (e->op == Op::Read) {
+      const Expr before = std::exchange(assumed_, truth(true));
       const auto ends = ends_of_read(e);
-      return ends ? Can{ends->most, negated(ends->least)} : anything;
+      const Expr wild = negated(std::exchange(assumed_, before));
+      return ends ? Can{either(wild, ends->most), either(wild, negated(ends->least))} : anything;
     }
     if (e->args[0]->type == Type::Bool && (e->op == Op::Eq || e->op == Op::Ne)) {
       const Can a = of(0), b = of(1);
@@ -470,15 +477,10 @@ class Analysis {
     }
     for (const Expr& e : ir::in_order(std::span(&x, 1), ir::SumBodies::Skip))
       if (e->op == Op::Read && ir::uses(e, axis_)) return everything(at, "it is data");
-    // Beyond what x can be, y makes no difference: within, y - 1 and y + 1 cannot wrap, and go one beyond x at most.
-    const ir::Interval r = range_(x);
-    const double low = op == Op::Lt || op == Op::Ge ? r.lo : r.lo - 1,
-                 high = op == Op::Le || op == Op::Gt ? r.hi : r.hi + 1;
-    const Expr bound = within(y, std::max(low, -0x1p31 + 1), std::min(high, 0x1p31 - 2));
     if (x->size > most_nodes) return everything(at, "it is too large");
     const auto tamely = straight(x);
     if (!tamely) return everything(at, "its arithmetic may wrap around");
-    Spaces solved = ordered(at, op, x, bound);
+    Spaces solved = ordered(at, op, x, y);
     tame_.reset();
     if (is(*tamely, true)) return solved;
     // Only a comparison of tame values is solved; the others may be anything.
@@ -489,11 +491,16 @@ class Analysis {
     return any(solved, {wild});
   }
 
-  /// The condition on the whole tile under which nothing around the axis in `x` wraps; null if none is known. What
+  /// The condition on the whole tile under which nothing around the axis in `x` wraps, and x is neither the least nor
+  /// the greatest Int, so that bounds on it can be moved by one; null if none is known. What
   /// stands beside the axis is assumed tame where ranges alone do not prove it, and `tame_` then knows.
   std::optional<Expr> straight(const Expr& x) {
     tame_.reset();
-    if (never_wraps(x, range_)) return truth(true);
+    const auto solvable = [&](ir::Ranger& range) {
+      const ir::Interval r = range(x);
+      return r.lo > -0x1p31 && r.hi < 0x1p31 - 1 && never_wraps(x, range);
+    };
+    if (solvable(range_)) return truth(true);
     ir::Bounds bounds = coordinate_bounds();
     Expr condition = truth(true);
     for (const Expr& e : ir::in_order(std::span(&x, 1), ir::SumBodies::Skip)) {
@@ -512,7 +519,7 @@ class Analysis {
       }
     }
     tame_.emplace(std::move(bounds));
-    if (never_wraps(x, *tame_)) return condition;
+    if (solvable(*tame_)) return condition;
     tame_.reset();
     return std::nullopt;
   }
@@ -538,15 +545,24 @@ class Analysis {
     return ir::op(Op::Clamp, y, integer(low), integer(high));
   }
 
-  Spaces ordered(const Expr& at, Op op, const Expr& x, const Expr& bound) {
-    const Expr less = minus_one(bound), more = ir::op(Op::Add, bound, integer(1));
+  /// x op y, where x is never the least nor the greatest Int.
+  Spaces ordered(const Expr& at, Op op, const Expr& x, const Expr& y) {
+    // Beyond what x can be, y makes no difference: within, y - 1 and y + 1 cannot wrap.
+    const ir::Interval r = tame_ ? (*tame_)(x) : range_(x);
+    const auto most = [&](bool strictly) {
+      return bounded(at, x, strictly ? minus_one(within(y, r.lo, r.hi + 1)) : within(y, r.lo - 1, r.hi), true);
+    };
+    const auto least = [&](bool strictly) {
+      const Expr more = strictly ? ir::op(Op::Add, within(y, r.lo - 1, r.hi), integer(1)) : within(y, r.lo, r.hi + 1);
+      return bounded(at, x, more, false);
+    };
     switch (op) {
-      case Op::Lt: return bounded(at, x, less, true);
-      case Op::Le: return bounded(at, x, bound, true);
-      case Op::Gt: return bounded(at, x, more, false);
-      case Op::Ge: return bounded(at, x, bound, false);
-      case Op::Eq: return all(at, bounded(at, x, bound, true), bounded(at, x, bound, false));
-      default: return any(bounded(at, x, less, true), bounded(at, x, more, false));
+      case Op::Lt: return most(true);
+      case Op::Le: return most(false);
+      case Op::Gt: return least(true);
+      case Op::Ge: return least(false);
+      case Op::Eq: return all(at, most(false), least(false));
+      default: return any(most(true), least(true));
     }
   }
 
@@ -577,17 +593,17 @@ class Analysis {
       const Expr leaf = tamed(aside);
       const auto rest = falls ? move(Op::Sub, leaf, bound) : move(x->op == Op::Add ? Op::Sub : Op::Add, bound, leaf);
       if (!rest) return everything(at, "its arithmetic may wrap around");
-      return bounded(at, inner, narrowed(inner, *rest), above != falls);
+      return bounded(at, inner, narrowed(inner, *rest, above != falls), above != falls);
     }
     if (x->op == Op::Neg) {
       const auto rest = move(Op::Sub, integer(0), bound);
-      return rest ? bounded(at, a[0], narrowed(a[0], *rest), !above) : everything(at, "its arithmetic may wrap around");
+      return rest ? bounded(at, a[0], narrowed(a[0], *rest, !above), !above) : everything(at, "its arithmetic may wrap around");
     }
     if (x->op == Op::Abs) {
       const auto mirrored = move(Op::Sub, integer(0), bound);
       if (!mirrored) return everything(at, "its arithmetic may wrap around");
-      const Spaces right = bounded(at, a[0], narrowed(a[0], bound), above),
-                   left = bounded(at, a[0], narrowed(a[0], *mirrored), !above);
+      const Spaces right = bounded(at, a[0], narrowed(a[0], bound, above), above),
+                   left = bounded(at, a[0], narrowed(a[0], *mirrored, !above), !above);
       return above ? all(at, right, left) : any(right, left);
     }
     if (x->op == Op::Min || x->op == Op::Max) {
@@ -609,7 +625,8 @@ class Analysis {
         if (!fits(r.lo * divisor, r.hi * divisor + divisor - 1))
           return everything(at, "its arithmetic may wrap around");
         const Expr scaled = ir::op(Op::Mul, bound, integer(divisor));
-        return bounded(at, a[0], narrowed(a[0], above ? ir::op(Op::Add, scaled, integer(divisor - 1)) : scaled), above);
+        const Expr limit = above ? ir::op(Op::Add, scaled, integer(divisor - 1)) : scaled;
+        return bounded(at, a[0], narrowed(a[0], limit, above), above);
       }
       if (x->op == Op::Mul && by != 0 && by > -0x1p31) {
         // By a negative factor the bound turns round: -2 * kv <= bound is kv >= -floor(bound / 2).
@@ -619,7 +636,7 @@ class Analysis {
         const auto minus = [](const Expr& of) { return ir::op(Op::Neg, of); };
         const Expr limit = above ? (by > 0 ? floored(bound) : minus(floored(bound)))
                                  : (by > 0 ? minus(floored(minus(bound))) : floored(minus(bound)));
-        return bounded(at, a[0], narrowed(a[0], limit), above == (by > 0));
+        return bounded(at, a[0], narrowed(a[0], limit, above == (by > 0)), above == (by > 0));
       }
     }
     return everything(at, "no bound on the axis follows from it");
@@ -627,7 +644,7 @@ class Analysis {
 
   /// A part of min, max or clamp, with or without the axis.
   Spaces side(const Expr& at, const Expr& x, const Expr& bound, bool above) {
-    if (ir::uses(x, axis_)) return bounded(at, x, narrowed(x, bound), above);
+    if (ir::uses(x, axis_)) return bounded(at, x, narrowed(x, bound, above), above);
     const Expr holds = ir::op(above ? Op::Le : Op::Ge, x, bound);
     if (fixed(holds)) return where(holds);
     const Can c = can(holds);
@@ -637,9 +654,9 @@ class Analysis {
   }
 
   /// A bound no further out than one beyond what x can be: the same bound, and arithmetic with it stays small.
-  Expr narrowed(const Expr& x, const Expr& bound) {
+  Expr narrowed(const Expr& x, const Expr& bound, bool above) {
     const ir::Interval r = range_(x);
-    return within(bound, std::max(r.lo - 1, -0x1p31), std::min(r.hi + 1, 0x1p31 - 1));
+    return within(bound, above ? std::max(r.lo - 1, -0x1p31) : r.lo, above ? r.hi : std::min(r.hi + 1, 0x1p31 - 1));
   }
 
   /// A value beside the axis in a sum that is known not to wrap: no condition needed, for the comparison as a whole
@@ -683,7 +700,7 @@ class Analysis {
       most.back() = tile.most;
       return Ends{ir::read(e->bits, e->type, least), ir::read(e->bits, e->type, most)};
     }
-    if ((e->op == Op::Add || e->op == Op::Sub) && ir::is_literal(e->args[1])) {
+    if ((e->op == Op::Add || e->op == Op::Sub) && ir::is_literal(e->args[1]) && e->args[0]->op == Op::Read) {
       const auto inner = over(e->args[0]);
       if (inner) return Ends{ir::op(e->op, inner->least, e->args[1]), ir::op(e->op, inner->most, e->args[1])};
     }
@@ -743,10 +760,11 @@ class Analysis {
   }
 
   /// The same bound on a position: a clamp that only cuts off what no position reaches is taken away.
-  static Expr unclamped(const Expr& e) {
+  static Expr unclamped(const Expr& e, bool above) {
     const auto& a = e->args;
     const bool idle = e->op == Op::Clamp && ir::is_literal(a[1]) && ir::is_literal(a[2]) &&
-                      ir::literal_value(*a[1]) <= -1 && ir::literal_value(*a[2]) >= static_cast<double>(max_length);
+                      ir::literal_value(*a[1]) <= (above ? -1 : 0) &&
+                      ir::literal_value(*a[2]) >= static_cast<double>(max_length) - (above ? 1 : 0);
     return idle ? a[0] : e;
   }
 
@@ -766,16 +784,14 @@ class Analysis {
       return e;
     };
     if (const auto most = difference(beside(from, false), beside(to, true)); most)
-      if (ir::range(*most, cover_bounds()).hi < 0) return {Room::Empty};
+      if (ir::range(*most, cover_bounds()).hi < 0) return {Room::Empty, truth(false)};
     const bool runs = from->op == Op::Read && to->op == Op::Read;  // those of one tensor, next to each other
     if (runs || !ir::uses(from, other_) || !ir::uses(to, other_)) return {Room::Asked};
     const double moves = std::min(step(from), step(to));
-    const auto least = difference(beside(from, true), beside(to, false));
-    if (!least) return {};
-    if (ir::range(*least, cover_bounds()).lo >= moves - 1 && ir::range(*least, cover_bounds()).lo >= 0)
-      return {Room::Asked};
-    // The same room everywhere, known when the mask is used.
     const auto exactly = difference(from, to);
+    for (const auto& least : {difference(beside(from, true), beside(to, false)), exactly})
+      if (least && ir::range(*least, cover_bounds()).lo >= std::max(moves - 1, 0.0)) return {Room::Asked};
+    // The same room everywhere, known when the mask is used.
     if (moves > 1 || !exactly || ir::uses(*exactly, other_)) return {};
     return {Room::Asked, ir::op(Op::Ge, *exactly, integer(0))};
   }
@@ -821,7 +837,7 @@ class Analysis {
     if (exact)
       for (const Expr& from : space.from)
         for (const Expr& to : space.to) {
-          const Room r = room(unclamped(from), unclamped(to));
+          const Room r = room(unclamped(from, false), unclamped(to, true));
           empty |= r.kind == Room::Empty;
           exact &= r.kind == Room::Asked;
           when = both(when, r.when);
@@ -841,7 +857,8 @@ class Analysis {
         return strict(trim(simplify(e, bounds), 0, static_cast<double>(max_length), range), range);
       };
       Band band{tidy(from), tidy(last), says_all};
-      if (!ir::same(band.begin, band.end)) bands.push_back(std::move(band));
+      if (range(band.end).hi > range(band.begin).lo && !ir::same(band.begin, band.end))
+        bands.push_back(std::move(band));
     };
     if (!empty) push(begin, end, both(when, tamely), exact);
     // A bound is no bound where a value is not tame: then everything is within.
@@ -866,7 +883,7 @@ class Analysis {
 
   const ir::Signature& signature_;
   std::vector<Summary>& summaries_;
-  ir::Ranger range_;
+  ir::Ranger range_, tile_range_;  ///< of the mask's expressions, and of those over a tile
   std::optional<ir::Ranger> tame_;  ///< while a comparison is solved that is assumed tame
   Ends q_, kv_;
   Input axis_ = Input::KV, other_ = Input::Q;

@@ -9,8 +9,8 @@
 namespace attune::runtime {
 
 /// Reads of a cover's expressions: the captures themselves in the first slots, their summaries behind them.
-/// Least and Greatest answer for a box of elements from blocks of up to 64 along the last two dimensions: never less
-/// than what the box holds, and exactly that along one dimension.
+/// Least and Greatest answer for a box of elements, exactly, from blocks at several scales along the last two
+/// dimensions: O(log^2) of its size. A tensor of plain i32 is not copied: its data must outlive this.
 class Summaries {
  public:
   Summaries(std::span<const Tensor> captures, std::span<const compiler::Summary> wanted);

@@ -2,6 +2,8 @@
 #include "runtime/tiles.h"
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
 #include <thread>
 
 #include "runtime/oracle.h"
@@ -20,6 +22,38 @@ std::vector<ir::Expr> roots(const Bands& bands) {
     }
   if (out.empty()) out.push_back(ir::integer(0));
   return out;
+}
+
+/// Where a mask divides an axis into blocks: the sizes of those blocks, largest first.
+std::vector<std::int32_t> periods(const ir::Expr& mask, ir::Input axis) {
+  std::vector<std::int32_t> found;
+  for (const ir::Expr& e : ir::in_order(mask)) {
+    if (e->arity != 2 || !ir::uses(e->args[0], axis) || !ir::is_literal(e->args[1]) || e->type != ir::Type::I32) continue;
+    const double by = ir::literal_value(*e->args[1]);
+    double period = 0;
+    using ir::Op;
+    if (e->op == Op::Div || e->op == Op::FloorDiv || e->op == Op::Rem || e->op == Op::FloorMod) period = by;
+    if (e->op == Op::BitAnd) period = by + 1;
+    if (e->op == Op::Shr && by < 30) period = std::exp2(by);
+    if (period > 1 && period <= 0x1p30) found.push_back(static_cast<std::int32_t>(period));
+  }
+  std::sort(found.begin(), found.end(), std::greater<>());
+  found.erase(std::unique(found.begin(), found.end()), found.end());
+  return found;
+}
+
+/// Where to cut [begin, end): at the block's border nearest to the middle, of the largest blocks that have one within.
+struct Cut {
+  std::int32_t at, period;  ///< period 0: no border, the middle
+};
+Cut cut(const std::vector<std::int32_t>& periods, std::int32_t begin, std::int32_t end) {
+  const std::int32_t middle = begin + (end - begin) / 2;
+  for (const std::int32_t p : periods) {
+    const std::int32_t below = middle / p * p;
+    if (below > begin) return {below, p};
+    if (end - below > p) return {below + p, p};
+  }
+  return {middle, 0};
 }
 
 /// Questions asked while a tile is split before it is called Some unproven: a tile of 128 x 128 has 16384 pairs.
@@ -44,7 +78,10 @@ class Tiles::Asker {
     env_.h = h;
   }
 
+  std::int64_t asked = 0;  ///< evaluations so far
+
   Keep ask(const Rectangle& r) {
+    ++asked;
     place(r);
     tiles_.verdict_.run(env_, verdict_memory_);
     if (tiles_.verdict_.result(0, verdict_memory_) == 0) return Keep::None;
@@ -52,6 +89,7 @@ class Tiles::Asker {
   }
 
   bool kept(std::int32_t q, std::int32_t kv) {
+    ++asked;
     env_.q = q;
     env_.kv = kv;
     tiles_.mask_.run(env_, mask_memory_);
@@ -63,30 +101,38 @@ class Tiles::Asker {
     const Keep first = ask(r);
     if (first != Keep::Some) return first;
     bool keeps = false, drops = false;
-    for (const std::int32_t q : {r.q0, (r.q0 + r.q1) / 2, r.q1 - 1})
-      for (const std::int32_t kv : {r.kv0, (r.kv0 + r.kv1) / 2, r.kv1 - 1}) (kept(q, kv) ? keeps : drops) = true;
+    const auto look = [&](std::int32_t q, std::int32_t kv) { (kept(q, kv) ? keeps : drops) = true; };
+    look(r.q0, r.kv0);
+    look(r.q1 - 1, r.kv1 - 1);
+    if (!(keeps && drops)) look(r.q0, r.kv1 - 1);
+    if (!(keeps && drops)) look(r.q1 - 1, r.kv0);
     int questions = 0;
-    std::vector<Rectangle> open{r};
-    while (!open.empty() && !(keeps && drops)) {
-      const Rectangle part = open.back();
-      open.pop_back();
+    open_.assign(1, r);
+    while (!open_.empty() && !(keeps && drops)) {
+      const Rectangle part = open_.back();
+      open_.pop_back();
       if (++questions > most_questions) return Keep::Some;
       const std::int32_t q = part.q1 - part.q0, kv = part.kv1 - part.kv0;
       if (q * kv <= 4) {
         for (std::int32_t i = part.q0; i < part.q1; ++i)
-          for (std::int32_t j = part.kv0; j < part.kv1; ++j) (kept(i, j) ? keeps : drops) = true;
+          for (std::int32_t j = part.kv0; j < part.kv1; ++j) look(i, j);
         continue;
       }
-      const Keep k = ask(part);
-      if (k == Keep::None) drops = true;
-      if (k == Keep::All) keeps = true;
-      if (k != Keep::Some) continue;
-      if (q >= kv) {
-        open.push_back({part.q0, part.q0 + q / 2, part.kv0, part.kv1});
-        open.push_back({part.q0 + q / 2, part.q1, part.kv0, part.kv1});
+      if (questions > 1) {
+        const Keep k = ask(part);
+        if (k == Keep::None) drops = true;
+        if (k == Keep::All) keeps = true;
+        if (k != Keep::Some) continue;
+      }
+      look(part.q0 + q / 2, part.kv0 + kv / 2);
+      const Cut at_q = q > 1 ? cut(tiles_.q_periods_, part.q0, part.q1) : Cut{0, -1},
+                at_kv = kv > 1 ? cut(tiles_.kv_periods_, part.kv0, part.kv1) : Cut{0, -1};
+      if (at_q.period > at_kv.period || (at_q.period == at_kv.period && q >= kv)) {
+        open_.push_back({part.q0, at_q.at, part.kv0, part.kv1});
+        open_.push_back({at_q.at, part.q1, part.kv0, part.kv1});
       } else {
-        open.push_back({part.q0, part.q1, part.kv0, part.kv0 + kv / 2});
-        open.push_back({part.q0, part.q1, part.kv0 + kv / 2, part.kv1});
+        open_.push_back({part.q0, part.q1, part.kv0, at_kv.at});
+        open_.push_back({part.q0, part.q1, at_kv.at, part.kv1});
       }
     }
     return keeps && drops ? Keep::Some : keeps ? Keep::All : Keep::None;
@@ -99,15 +145,20 @@ class Tiles::Asker {
   /// Bands as segments of positions, clipped to the axis: kept first, then gone.
   void bands(const ir::Program& program, ir::Program::Memory& memory, const Bands& bands, const Rectangle& r,
              std::int32_t axis_begin, std::int32_t axis_end) {
+    ++asked;
     place(r);
     program.run(env_, memory);
     std::size_t i = 0;
+    exact_ = true;
     for (auto* list : {&kept_, &gone_}) {
       list->clear();
-      for (std::size_t n = (list == &kept_ ? bands.kept : bands.gone).size(); n > 0; --n, i += 2) {
+      for (const compiler::Band& band : list == &kept_ ? bands.kept : bands.gone) {
         const auto begin = std::max(axis_begin, static_cast<std::int32_t>(program.result(i, memory)));
         const auto end = std::min(axis_end, static_cast<std::int32_t>(program.result(i + 1, memory)));
-        if (begin < end) list->push_back({begin, end});
+        i += 2;
+        if (begin >= end) continue;
+        list->push_back({begin, end});
+        exact_ &= band.exact;
       }
     }
   }
@@ -140,7 +191,6 @@ class Tiles::Asker {
       }
       list->resize(n);
     }
-    const bool exact = said.exact();
     // Runs of the row before must not grow into this one's.
     const std::size_t start = into.size();
     const auto push = [&](std::int32_t begin, std::int32_t end, Keep keep) {
@@ -158,7 +208,7 @@ class Tiles::Asker {
         const std::int32_t to = gone == gone_.end() ? k.end : std::min(k.end, inside ? gone->end : gone->begin);
         if (!inside)
           push(at, to, Keep::All);
-        else if (exact)
+        else if (exact_)
           push(at, to, Keep::Some);
         else
           split(along_q, tile, at, to, push);
@@ -173,9 +223,10 @@ class Tiles::Asker {
             tile_kv * e.tile_kv, std::min(e.kv_len, (tile_kv + 1) * e.tile_kv)};
   }
 
-  /// Pairs kept for one query, from exact bands.
-  std::int64_t live(std::int32_t q) {
+  /// Pairs kept for one query; none if its bands are not exact.
+  std::optional<std::int64_t> live(std::int32_t q) {
     bands(tiles_.along_kv_, kv_memory_, tiles_.cover_.along_kv, {q, q + 1, 0, extent_.kv_len}, 0, extent_.kv_len);
+    if (!exact_) return std::nullopt;
     std::sort(kept_.begin(), kept_.end(), [](const Segment& a, const Segment& b) { return a.begin < b.begin; });
     std::int64_t sum = 0;
     std::int32_t reached = 0;
@@ -213,12 +264,15 @@ class Tiles::Asker {
   ir::Env env_;
   ir::Program::Memory verdict_memory_, mask_memory_, kv_memory_, q_memory_;
   std::vector<Segment> kept_, gone_;
+  bool exact_ = false;  ///< every band that holds a position here is exact
+  std::vector<Rectangle> open_;
 };
 
 Tiles::Tiles(const compiler::Traced& traced, const compiler::Cover& cover)
     : traced_(traced), cover_(cover), summaries_(traced.captures, cover.summaries), params_(values(traced.params)),
       verdict_(std::array{cover.may_keep, cover.may_drop}), mask_(traced.mod.mask), along_kv_(roots(cover.along_kv)),
-      along_q_(roots(cover.along_q)) {}
+      along_q_(roots(cover.along_q)), q_periods_(periods(traced.mod.mask, ir::Input::Q)),
+      kv_periods_(periods(traced.mod.mask, ir::Input::KV)) {}
 
 Keep Tiles::keep(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t tile_q, std::int32_t tile_kv) const {
   Asker asker(*this, e, b, h);
@@ -248,6 +302,7 @@ TileLists Tiles::lists(const Extent& e, bool along_q, int threads) const {
   struct Part {
     std::vector<Run> runs;
     std::vector<std::int64_t> sizes;
+    std::int64_t asked = 0;
   };
   std::vector<Part> done(parts);
   const auto work = [&](std::size_t p) {
@@ -263,6 +318,7 @@ TileLists Tiles::lists(const Extent& e, bool along_q, int threads) const {
       asker.runs(along_q, static_cast<std::int32_t>(i % rows), part.runs);
       part.sizes.push_back(static_cast<std::int64_t>(part.runs.size() - before));
     }
+    part.asked = asker.asked;
   };
   std::vector<std::thread> pool;
   for (std::size_t p = 1; p < parts; ++p) pool.emplace_back(work, p);
@@ -271,6 +327,7 @@ TileLists Tiles::lists(const Extent& e, bool along_q, int threads) const {
   out.offsets.assign(1, 0);
   out.offsets.reserve(static_cast<std::size_t>(count) + 1);
   for (const Part& part : done) {
+    out.asked += part.asked;
     for (const std::int64_t n : part.sizes) out.offsets.push_back(out.offsets.back() + n);
     out.runs.insert(out.runs.end(), part.runs.begin(), part.runs.end());
   }
@@ -281,14 +338,16 @@ TileLists Tiles::lists(const Extent& e, bool along_q, int threads) const {
 }
 
 std::optional<std::int64_t> Tiles::live(const Extent& e) const {
-  for (const compiler::Band& b : cover_.along_kv.kept)
-    if (!b.exact) return std::nullopt;
   const std::int32_t batches = cover_.by_batch ? e.batch : 1, heads = cover_.by_head ? e.heads : 1;
   std::int64_t sum = 0;
   for (std::int32_t b = 0; b < batches; ++b)
     for (std::int32_t h = 0; h < heads; ++h) {
       Asker asker(*this, e, b, h);
-      for (std::int32_t q = 0; q < e.q_len; ++q) sum += asker.live(e.q_offset + q);
+      for (std::int32_t q = 0; q < e.q_len; ++q) {
+        const auto live = asker.live(e.q_offset + q);
+        if (!live) return std::nullopt;
+        sum += *live;
+      }
     }
   return sum * (std::int64_t{e.batch} * e.heads / (std::int64_t{batches} * heads));
 }

@@ -35,6 +35,7 @@ struct TileLists {
   std::vector<std::int64_t> offsets;  ///< one more than there are rows
   std::vector<Run> runs;
   std::int64_t some = 0, all = 0, total = 0;  ///< tiles, counted for every batch and head
+  std::int64_t asked = 0;                     ///< evaluations of bands, verdicts and the mask that this took
   std::size_t bytes() const { return offsets.size() * sizeof offsets[0] + runs.size() * sizeof runs[0]; }
 };
 
@@ -52,12 +53,12 @@ class Tiles {
 
   TileLists lists(const Extent& e, bool along_q = false, int threads = 1) const;
 
-  /// Pairs kept, over all batches and heads; none if the bands do not say exactly.
+  /// Pairs kept, over all batches and heads; none if the bands do not say exactly. O(batches heads queries).
   std::optional<std::int64_t> live(const Extent& e) const;
 
  private:
   struct Rectangle {
-    std::int32_t q0, q1, kv0, kv1;
+    std::int32_t q0 = 0, q1 = 0, kv0 = 0, kv1 = 0;
   };
   class Asker;
   const compiler::Traced& traced_;
@@ -65,6 +66,7 @@ class Tiles {
   Summaries summaries_;
   std::vector<double> params_;
   ir::Program verdict_, mask_, along_kv_, along_q_;
+  std::vector<std::int32_t> q_periods_, kv_periods_;  ///< where the mask divides an axis into blocks, largest first
 };
 
 }  // namespace attune::runtime
