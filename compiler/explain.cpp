@@ -36,9 +36,7 @@ class Page {
  private:
   std::string show(const ir::Expr& e) const { return ir::print(e, names_); }
   void head(std::string_view title) { out_ += fmt::format("{}{}\n", out_.empty() ? "" : "\n", title); }
-  void line(std::string_view name, std::string_view text, std::string_view note = "") {
-    out_ += row(name, text, note);
-  }
+  void line(std::string_view name, std::string_view text, std::string_view note = "") { out_ += row(name, text, note); }
 
   void roots() {
     head("what you wrote, simplified");
@@ -169,7 +167,8 @@ std::string bands(const Bands& all, ir::Input axis, const ir::Signature& names) 
   const bool kv = axis == ir::Input::KV;
   std::string out = row(kv ? "along kv" : "along q", form(all, axis, names),
                         kv ? "for queries [q_begin, q_end)" : "for keys [kv_begin, kv_end)");
-  // Parts of a mask may give the same band, and the same part may stop the bands of what is kept and of what is dropped.
+  // Parts of a mask may give the same band, and the same part may stop the bands of what is kept and of what is
+  // dropped.
   std::vector<std::string> told;
   const auto tell = [&](std::string line) {
     if (std::find(told.begin(), told.end(), line) != told.end()) return;

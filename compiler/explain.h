@@ -6,8 +6,8 @@
 
 namespace attune::compiler {
 
-/// Expressions, what was simplified and why, what a tile keeps, what the softmax makes free, levels, derivatives, times. `steps` should
-/// have kept its rewrites; times are left out where they are zero.
+/// Expressions, what was simplified and why, what a tile keeps, what the softmax makes free, levels, derivatives,
+/// times. `steps` should have kept its rewrites; times are left out where they are zero.
 std::string explain(const Mod& mod, const Steps& steps);
 
 /// How much the bands along one axis say: "closed form", perhaps on a condition, "bounds, …" or "no bounds, …".

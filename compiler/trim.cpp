@@ -71,7 +71,8 @@ Expr trim(const Expr& e, double low, double high, ir::Ranger& range) {
 
 Expr strict(const Expr& e, ir::Ranger& range) {
   const auto one_less = [&](const Expr& y) {
-    return y->op == Op::Sub && y->type == Type::I32 && ir::is_literal(y->args[1], 1) && range(y->args[0]).lo > least_int;
+    return y->op == Op::Sub && y->type == Type::I32 && ir::is_literal(y->args[1], 1) &&
+           range(y->args[0]).lo > least_int;
   };
   // What y is below the least x, or above the greatest, makes no difference to x < y.
   const auto ordered = [&](const Expr& node, Op op, Expr x, Expr y) {

@@ -101,6 +101,11 @@ std::string grouped(std::int64_t n) {
   return out;
 }
 
+/// 1 query, 2 queries.
+std::string counted(std::int64_t n, std::string_view one, std::string_view many) {
+  return fmt::format("{} {}", grouped(n), n == 1 ? one : many);
+}
+
 class CoverVerb {
  public:
   explicit CoverVerb(const CoverOptions& o) : o_(o), e_(extent_of(o)), text_(build(o.text, Captures::FilesOrTypes)) {
@@ -187,17 +192,20 @@ class CoverVerb {
   std::string page() const {
     std::string out = fmt::format("mask      {}\n", ir::print(traced_.mod.mask, names_));
     out += "\nwhat a tile keeps\n" + compiler::explain(cover_, names_);
-    out += fmt::format("\ntiles of {}, {} queries by {} keys\n", tile_text(), grouped(e_.q_len), grouped(e_.kv_len));
+    out += fmt::format("\ntiles of {}, {} by {}\n", tile_text(), counted(e_.q_len, "query", "queries"),
+                       counted(e_.kv_len, "key", "keys"));
     if (!missing_.empty()) {
       out += fmt::format("  unknown  {}   — give the file: --capture {}=FILE.npy\n", why_no_tiles(), missing_[0]);
       return out + fmt::format("\ntime\n  derive {:.1f} µs\n", derive_us_);
     }
     const auto total = static_cast<double>(lists_.total);
     const auto count = [&](std::string_view name, std::int64_t n, std::string_view note) {
-      out += fmt::format("  {:<9}{:>14}   {:>8}   — {}\n", name, grouped(n), percent(static_cast<double>(n), total), note);
+      out += fmt::format("  {:<9}{:>14}   {:>8}   — {}\n", name, grouped(n), percent(static_cast<double>(n), total),
+                         note);
     };
     if (std::int64_t{e_.batch} * e_.heads > 1)
-      out += fmt::format("  of {} batch entries and {} heads together\n", e_.batch, e_.heads);
+      out += fmt::format("  of {} and {} together\n", counted(e_.batch, "batch entry", "batch entries"),
+                         counted(e_.heads, "head", "heads"));
     count("full", lists_.all, "no mask to evaluate");
     count("partial", lists_.some, "the mask is evaluated");
     count("empty", empty(), "never visited");
@@ -206,8 +214,8 @@ class CoverVerb {
       out += fmt::format("  {:<9}{:>14}   {:>8}   — kept\n", "pairs", grouped(*live_),
                          percent(static_cast<double>(*live_), in_all));
     }
-    out += fmt::format("  {:<9}{} runs along {} in {} rows, {} bytes\n", "lists", grouped(std::ssize(lists_.runs)),
-                       o_.along, grouped(std::ssize(lists_.offsets) - 1),
+    out += fmt::format("  {:<9}{} along {} in {}, {} bytes\n", "lists", counted(std::ssize(lists_.runs), "run", "runs"),
+                       o_.along, counted(std::ssize(lists_.offsets) - 1, "row", "rows"),
                        grouped(static_cast<std::int64_t>(lists_.bytes())));
     if (!o_.no_picture) out += "\n" + terminal();
     out += fmt::format("\ntime\n  derive {:.1f} µs, summarise {:.1f} µs, list {:.1f} µs\n", derive_us_, summarise_us_,
@@ -234,8 +242,8 @@ class CoverVerb {
               .extent = e_,
               .grid = grid(lists_, static_cast<std::int32_t>(o_.b), static_cast<std::int32_t>(o_.h), 128),
               .pairs = {}};
-    d.notes.push_back(fmt::format("{} queries × {} keys in tiles of {} × {}", grouped(e_.q_len), grouped(e_.kv_len),
-                                  e_.tile_q, e_.tile_kv));
+    d.notes.push_back(fmt::format("{} × {} in tiles of {} × {}", counted(e_.q_len, "query", "queries"),
+                                  counted(e_.kv_len, "key", "keys"), e_.tile_q, e_.tile_kv));
     const bool many = std::int64_t{e_.batch} * e_.heads > 1;
     if (many) d.notes[0] += fmt::format(", b = {}, h = {} of {} × {}", o_.b, o_.h, e_.batch, e_.heads);
     d.notes.push_back(fmt::format("{}{} full, {} partial, {} empty tiles", many ? "together " : "", grouped(lists_.all),
@@ -244,8 +252,8 @@ class CoverVerb {
       d.notes.back() += fmt::format("; {} of {} pairs kept ({})", grouped(*live_), grouped(pairs_in_all()),
                                     percent(static_cast<double>(*live_), static_cast<double>(pairs_in_all())));
     if (d.grid.by_row * d.grid.by_column > 1)
-      d.notes.push_back(fmt::format("a cell is {} × {} tiles, and partial where these differ", d.grid.by_row,
-                                    d.grid.by_column));
+      d.notes.push_back(
+          fmt::format("a cell is {} × {} tiles, and partial where these differ", d.grid.by_row, d.grid.by_column));
     std::string tiles_alone = svg(d);
     if (pairs_.empty() || d.grid.by_row * d.grid.by_column > 1) return tiles_alone;
     d.pairs = pairs_;
@@ -278,7 +286,7 @@ class CoverVerb {
     for (const compiler::Summary& s : cover_.summaries) all["data"].push_back(compiler::print(s, names_));
     all["by_batch"] = cover_.by_batch;
     all["by_head"] = cover_.by_head;
-    all["extent"] = {{"batch", e_.batch}, {"heads", e_.heads},     {"q_len", e_.q_len},
+    all["extent"] = {{"batch", e_.batch},   {"heads", e_.heads},       {"q_len", e_.q_len},
                      {"kv_len", e_.kv_len}, {"q_offset", e_.q_offset}, {"tile", {e_.tile_q, e_.tile_kv}}};
     all["derive_us"] = derive_us_;
     if (!missing_.empty()) {
@@ -286,14 +294,14 @@ class CoverVerb {
       all["no_tiles"] = why_no_tiles();
       return all;
     }
-    all["tiles"] = {{"total", lists_.total},
-                    {"live", lists_.some + lists_.all},
-                    {"full", lists_.all},
-                    {"partial", lists_.some},
-                    {"empty", empty()},
-                    {"sparsity", static_cast<double>(empty()) / static_cast<double>(lists_.total)}};
+    all["tiles"] = {
+        {"total", lists_.total}, {"live", lists_.some + lists_.all},
+        {"full", lists_.all},    {"partial", lists_.some},
+        {"empty", empty()},      {"sparsity", static_cast<double>(empty()) / static_cast<double>(lists_.total)}};
     all["pairs"] = {{"total", pairs_in_all()}, {"kept", live_ ? Json(*live_) : Json(nullptr)}};
-    all["lists"] = {{"along", o_.along}, {"rows", lists_.offsets.size() - 1}, {"runs", lists_.runs.size()},
+    all["lists"] = {{"along", o_.along},
+                    {"rows", lists_.offsets.size() - 1},
+                    {"runs", lists_.runs.size()},
                     {"bytes", lists_.bytes()}};
     all["summarise_us"] = summarise_us_;
     all["list_us"] = lists_us_;
@@ -317,7 +325,8 @@ class CoverVerb {
 
 void add_cover(CLI::App& app) {
   auto o = std::make_shared<CoverOptions>();
-  CLI::App& verb = *app.add_subcommand("cover", "which tiles a mask leaves empty, full or partial, and how that is known");
+  CLI::App& verb = *app.add_subcommand("cover",
+                                       "which tiles a mask leaves empty, full or partial, and how that is known");
   verb.add_option("EXPR", o->text.bare, "a mask");
   o->text.add_to(verb, Captures::FilesOrTypes);
   verb.add_option("--q-len", o->q_len, "queries; 4096 if left out")->type_name("N");

@@ -125,8 +125,9 @@ class Page {
     const auto& e = d_.extent;
     std::string out;
     const auto tick = [&](double x, double y, std::string_view anchor, std::int32_t value) {
-      out += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\" font-size=\"11\" fill=\"#555\">{}</text>\n",
-                         x, y, anchor, value);
+      out += fmt::format(
+          "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\" font-size=\"11\" fill=\"#555\">{}</text>\n", x, y, anchor,
+          value);
     };
     tick(left, top_ - 6, "start", 0);
     tick(left + width_, top_ - 6, "end", e.kv_len);
@@ -174,8 +175,11 @@ class Page {
       for (std::int32_t c = 1; c < g.columns; ++c) lines += fmt::format("M{:.5g} 0v{:.5g}", c * across, height_);
     if (g.rows <= most_lines)
       for (std::int32_t r = 1; r < g.rows; ++r) lines += fmt::format("M0 {:.5g}h{:.5g}", r * down, width_);
-    if (!lines.empty()) out += fmt::format("<path stroke=\"{}\" stroke-width=\"0.5\" shape-rendering=\"auto\" d=\"{}\"/>\n", line, lines);
-    out += fmt::format("<rect width=\"{:.5g}\" height=\"{:.5g}\" fill=\"none\" stroke=\"#222\" shape-rendering=\"auto\"/>\n</g>\n", width_, height_);
+    if (!lines.empty())
+      out += fmt::format("<path stroke=\"{}\" stroke-width=\"0.5\" shape-rendering=\"auto\" d=\"{}\"/>\n", line, lines);
+    out += fmt::format(
+        "<rect width=\"{:.5g}\" height=\"{:.5g}\" fill=\"none\" stroke=\"#222\" shape-rendering=\"auto\"/>\n</g>\n",
+        width_, height_);
     return out;
   }
 
@@ -222,10 +226,12 @@ Grid grid(const runtime::TileLists& lists, std::int32_t b, std::int32_t h, std::
   std::vector<Count> counts(as_size(std::int64_t{g.rows} * g.columns));
   const std::int32_t lines = lists.along_q ? e.kv_tiles() : e.q_tiles();
   const std::int32_t step = lists.along_q ? g.by_row : g.by_column;
-  const std::int64_t first =
-      (std::int64_t{lists.by_batch ? b : 0} * (lists.by_head ? e.heads : 1) + (lists.by_head ? h : 0)) * lines;
+  const std::int64_t first = (std::int64_t{lists.by_batch ? b : 0} * (lists.by_head ? e.heads : 1) +
+                              (lists.by_head ? h : 0)) *
+                             lines;
   for (std::int32_t line_of = 0; line_of < lines; ++line_of)
-    for (std::int64_t i = lists.offsets[as_size(first + line_of)]; i < lists.offsets[as_size(first + line_of + 1)]; ++i) {
+    for (std::int64_t i = lists.offsets[as_size(first + line_of)]; i < lists.offsets[as_size(first + line_of + 1)];
+         ++i) {
       const runtime::Run& run = lists.runs[as_size(i)];
       for (std::int32_t at = run.begin; at < run.end;) {
         const std::int32_t cell = at / step, to = std::min(run.end, (cell + 1) * step);
@@ -250,13 +256,12 @@ Grid grid(const runtime::TileLists& lists, std::int32_t b, std::int32_t h, std::
 
 std::string half_blocks(const Grid& g) {
   // By the upper cell, then the lower one: none, some, all.
-  constexpr std::array<std::array<std::string_view, 3>, 3> blocks{
-      {{" ", "▖", "▄"}, {"▘", "▌", "▙"}, {"▀", "▛", "█"}}};
+  constexpr std::array<std::array<std::string_view, 3>, 3> blocks{{{" ", "▖", "▄"}, {"▘", "▌", "▙"}, {"▀", "▛", "█"}}};
   std::string out;
   for (std::int32_t r = 0; r < g.rows; r += 2) {
     for (std::int32_t c = 0; c < g.columns; ++c)
-      out += blocks[static_cast<std::size_t>(g.at(r, c))]
-                   [r + 1 < g.rows ? static_cast<std::size_t>(g.at(r + 1, c)) : 0];
+      out +=
+          blocks[static_cast<std::size_t>(g.at(r, c))][r + 1 < g.rows ? static_cast<std::size_t>(g.at(r + 1, c)) : 0];
     while (!out.empty() && out.back() == ' ') out.pop_back();
     out += '\n';
   }

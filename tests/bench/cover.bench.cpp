@@ -43,8 +43,7 @@ void print(const char* name, const Spread& s) {
 std::vector<int> documents(int length) {
   std::mt19937 dice(7);
   std::vector<int> ids;
-  for (int id = 0; static_cast<int>(ids.size()) < length; ++id)
-    ids.insert(ids.end(), 1 + dice() % 2047, id);
+  for (int id = 0; static_cast<int>(ids.size()) < length; ++id) ids.insert(ids.end(), 1 + dice() % 2047, id);
   ids.resize(static_cast<std::size_t>(length));
   return ids;
 }
@@ -85,6 +84,7 @@ int main() {
     bench("document", "doc[q] == doc[kv]", length);
     bench("document+window", "doc[q] == doc[kv] && kv <= q && q - kv < 1024", length);
     bench("prefix", "kv < 1000 || kv <= q", length);
-    bench("neighbourhood", "abs(q % " + w + " - kv % " + w + ") <= 8 && abs(q / " + w + " - kv / " + w + ") <= 8", length);
+    bench("neighbourhood", "abs(q % " + w + " - kv % " + w + ") <= 8 && abs(q / " + w + " - kv / " + w + ") <= 8",
+          length);
   }
 }

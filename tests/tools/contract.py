@@ -368,6 +368,31 @@ class Contract(unittest.TestCase):
                                      "n.svg").returncode, 0)
         self.assertLess((self.at / "n.svg").stat().st_size, 200000)
 
+    # ATTUNE_APPROVE=1 writes the pages: review the diff.
+    def test_cover_pages(self):
+        write_npy(self.at / "w.npy", [2], [1, 100], kind="i4")
+        write_npy(self.at / "doc.npy", [512], [i // 100 for i in range(512)], kind="i4")
+        write_npy(self.at / "ids.npy", [512], [i * 7 % 5 for i in range(512)], kind="i4")
+        doc, sizes = ["--capture", "doc=doc.npy"], ["--q-len", "512", "--tile", "32x32"]
+        pages = {"causal": ["kv <= q"], "sinks": ["kv <= q && (q - kv < 100 || kv < 4)"],
+                 "window_by_head": ["kv <= q && q - kv < w[h]", "--capture", "w=w.npy", "--heads", "2", "--h", "1"],
+                 "parameter": ["kv <= q + off", "--param", "off=3"], "documents": ["doc[q] == doc[kv]", *doc],
+                 "documents_causal_along_q": ["doc[q] == doc[kv] && kv <= q", *doc, "--along", "q"],
+                 "unsorted": ["doc[q] == doc[kv]", "--capture", "doc=ids.npy"],
+                 "without_data": ["doc[q] == doc[kv]", "--capture", "doc=i32[512]"],
+                 "neighbourhood": ["abs(q % 16 - kv % 16) <= 3 && abs(q / 16 - kv / 16) <= 3", "--ascii"],
+                 "floats": ["f32(kv) <= 0.5f * f32(q)", "--no-picture"],
+                 "one_query": ["kv <= q", "--q-len", "1", "--q-offset", "511"]}
+        for name, arguments in pages.items():
+            said = self.attune("cover", *(sizes if name != "one_query" else ["--tile", "32x32"]), *arguments)
+            self.assertEqual(said.returncode, 0, said.stderr)
+            page = re.sub(r"[0-9.]+ µs", "… µs", said.stdout)
+            golden = pathlib.Path(__file__).resolve().parents[1] / f"golden/cover/{name}.txt"
+            if os.environ.get("ATTUNE_APPROVE") == "1" and not os.environ.get("CI"):
+                golden.parent.mkdir(exist_ok=True)
+                golden.write_text(page, encoding="utf-8")
+            self.assertEqual(page, golden.read_text(encoding="utf-8"), name)
+
     def test_mistakes_of_a_cover(self):
         for tile in ("12y", "x", "0x16", "16x", "16x16x16", "-4", "99999999"):
             self.refused("bad-tile", "cover", "kv <= q", "--tile=" + tile)
