@@ -31,7 +31,7 @@ const ir::Signature& names() {
   return made;
 }
 
-ir::Expr expr(const std::string& text) { return ir::parse(text, names()); }
+ir::Expr expr(const std::string& text) { return ir::parse(text, {.signature = &names()}); }
 
 std::string trimmed(const std::string& text, double low = 0, double high = most) {
   ir::Ranger range(bounds());
