@@ -917,8 +917,61 @@ ir::Signature Cover::signature(const ir::Signature& of_mod) const {
   return all;
 }
 
-Cover cover(const Expr& mask, const ir::Signature& signature) {
+Expr kept_by_score(const Expr& score) {
+  ir::Ranger range(coordinate_bounds());
+  const auto neither_nan_nor_top = [&](const Expr& e) {
+    const ir::Interval r = range(e);
+    return !r.nan && r.hi < HUGE_VAL;
+  };
+  const auto positive = [&](const Expr& e) {
+    const ir::Interval r = range(e);
+    return !r.nan && r.lo > 0 && r.hi < HUGE_VAL;
+  };
+  ir::DigestMap<Expr> kept;
+  for (const Expr& e : ir::in_order(std::span(&score, 1), ir::SumBodies::Skip)) {
+    if (e->type != Type::F32) continue;
+    const auto of = [&](std::size_t i) { return kept.at(e->args[i]->digest); };
+    Expr k = truth(true);
+    switch (e->op) {
+      case Op::Literal: k = truth(!ir::is_literal(e, -HUGE_VAL)); break;
+      case Op::Where: {
+        const Expr& c = e->args[0];
+        // What the product of q and k decides is not known of a tile.
+        const bool decides = !ir::uses(c, Input::S);
+        k = decides ? either(both(c, of(1)), both(negated(c), of(2))) : either(of(1), of(2));
+        break;
+      }
+      case Op::Add:
+        if (neither_nan_nor_top(e->args[1])) k = both(k, of(0));
+        if (neither_nan_nor_top(e->args[0])) k = both(k, of(1));
+        break;
+      case Op::Mul:
+        if (positive(e->args[1])) k = both(k, of(0));
+        if (positive(e->args[0])) k = both(k, of(1));
+        break;
+      case Op::Div:
+        if (positive(e->args[1])) k = of(0);
+        break;
+      case Op::Min: k = both(of(0), of(1)); break;
+      case Op::Max: k = either(of(0), of(1)); break;
+      case Op::Custom: k = of(0); break;
+      case Op::Log:
+      case Op::Log2: {
+        const Expr& x = e->args[0];
+        if (x->op == Op::F32 && x->args[0]->type == Type::Bool && !ir::uses(x->args[0], Input::S)) k = x->args[0];
+        break;
+      }
+      default: break;
+    }
+    kept.emplace(e->digest, k);
+  }
+  return kept.at(score->digest);
+}
+
+Cover cover(const Expr& of_mask, const ir::Signature& signature, const Expr& score) {
   Cover made;
+  made.mask = score ? simplify(both(of_mask, kept_by_score(score)), coordinate_bounds()) : of_mask;
+  const Expr& mask = made.mask;
   Analysis analysis(signature, made.summaries);
   const auto span = [](Input begin, Input end) { return Ends{ir::input(begin), minus_one(ir::input(end))}; };
   const Ends q = span(Input::QBegin, Input::QEnd), kv = span(Input::KVBegin, Input::KVEnd);

@@ -44,6 +44,7 @@ struct Bands {
 
 /// A mask as a kernel can ask it. Expressions use b, h, lengths, q_begin .. q_end, kv_begin .. kv_end, and captures.
 struct Cover {
+  ir::Expr mask;      ///< what it speaks of: the pairs that neither the mask nor the score removes
   ir::Expr may_keep;  ///< false: the tile keeps nothing
   ir::Expr may_drop;  ///< false: the tile keeps everything
   Bands along_kv;     ///< kv for queries [q_begin, q_end): forward, dq
@@ -55,6 +56,11 @@ struct Cover {
   ir::Signature signature(const ir::Signature& of_mod) const;
 };
 
-Cover cover(const ir::Expr& mask, const ir::Signature& signature);
+/// Where a score can be more than -inf: a Bool of b, h, q, kv, lengths and captures, true where that is not known.
+/// false is proven for any s, NaN and infinities too: s + where(c, 0.0f, -inf) proves nothing, where(c, s, -inf) does.
+ir::Expr kept_by_score(const ir::Expr& score);
+
+/// The cover of what a mask keeps, and a score if one is given.
+Cover cover(const ir::Expr& mask, const ir::Signature& signature, const ir::Expr& score = nullptr);
 
 }  // namespace attune::compiler

@@ -62,9 +62,11 @@ class Page {
 
   // Worked out here and not in lower(): it takes several times as long as all of that.
   void cover() {
-    if (ir::is_literal(mod_.mask)) return;
+    const Cover made = compiler::cover(mod_.mask, names_, mod_.score);
+    if (ir::is_literal(made.mask)) return;
     head("what a tile keeps");
-    out_ += explain(compiler::cover(mod_.mask, names_), names_);
+    if (!ir::same(made.mask, mod_.mask)) line("pairs", show(made.mask), "what the mask and a score of -inf leave");
+    out_ += explain(made, names_);
   }
 
   void free() {

@@ -58,6 +58,8 @@ Cut cut(const std::vector<std::int32_t>& periods, std::int32_t begin, std::int32
 
 /// Questions asked while a tile is split before it is called Some unproven: a tile of 128 x 128 has 16384 pairs.
 constexpr int most_questions = 1 << 15;
+/// Pairs looked at first.
+constexpr int samples = 24;
 
 }  // namespace
 
@@ -106,6 +108,10 @@ class Tiles::Asker {
     look(r.q1 - 1, r.kv1 - 1);
     if (!(keeps && drops)) look(r.q0, r.kv1 - 1);
     if (!(keeps && drops)) look(r.q1 - 1, r.kv0);
+    // Then some all over it: data in no order is seldom proven, and soon found to keep some.
+    for (int i = 1; i <= samples && !(keeps && drops); ++i)
+      look(r.q0 + static_cast<std::int32_t>(std::int64_t{i} * 2654435769 % (1 << 30) * (r.q1 - r.q0) >> 30),
+           r.kv0 + static_cast<std::int32_t>((std::int64_t{i} * (r.kv1 - r.kv0)) / (samples + 1)));
     int questions = 0;
     open_.assign(1, r);
     while (!open_.empty() && !(keeps && drops)) {
@@ -269,10 +275,10 @@ class Tiles::Asker {
 };
 
 Tiles::Tiles(const compiler::Traced& traced, const compiler::Cover& cover)
-    : traced_(traced), cover_(cover), summaries_(traced.captures, cover.summaries), params_(values(traced.params)),
-      verdict_(std::array{cover.may_keep, cover.may_drop}), mask_(traced.mod.mask), along_kv_(roots(cover.along_kv)),
-      along_q_(roots(cover.along_q)), q_periods_(periods(traced.mod.mask, ir::Input::Q)),
-      kv_periods_(periods(traced.mod.mask, ir::Input::KV)) {}
+    : cover_(cover), summaries_(traced.captures, cover.summaries), params_(values(traced.params)),
+      verdict_(std::array{cover.may_keep, cover.may_drop}), mask_(cover.mask), along_kv_(roots(cover.along_kv)),
+      along_q_(roots(cover.along_q)), q_periods_(periods(cover.mask, ir::Input::Q)),
+      kv_periods_(periods(cover.mask, ir::Input::KV)) {}
 
 Keep Tiles::keep(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t tile_q, std::int32_t tile_kv) const {
   Asker asker(*this, e, b, h);

@@ -41,7 +41,7 @@ struct TileLists {
 
 class Tiles {
  public:
-  /// `traced` and the data of its captures must outlive this; the summaries are computed here, once.
+  /// `cover` and the data of the captures must outlive this; the summaries are computed here, once.
   Tiles(const compiler::Traced& traced, const compiler::Cover& cover);
 
   /// What the mask keeps of one tile. Never wrongly None or All; Some only after looking into the tile's parts.
@@ -61,7 +61,6 @@ class Tiles {
     std::int32_t q0 = 0, q1 = 0, kv0 = 0, kv1 = 0;
   };
   class Asker;
-  const compiler::Traced& traced_;
   const compiler::Cover& cover_;
   Summaries summaries_;
   std::vector<double> params_;

@@ -110,17 +110,23 @@ class CoverVerb {
  public:
   explicit CoverVerb(const CoverOptions& o) : o_(o), e_(extent_of(o)), text_(build(o.text, Captures::FilesOrTypes)) {
     require_word("--along", o.along, std::array<std::string, 2>{"kv", "q"});
-    if (!bool(text_.attention.mask))  // ! alone would be the mask negated
-      throw Error("no-mask", "attune cover has no mask to work on", {}, "a cover is about which pairs a mask keeps",
+    // ! alone would be the mask negated.
+    if (!bool(text_.attention.mask) && !bool(text_.attention.score))
+      throw Error("no-mask", "attune cover has no mask to work on", {},
+                  "a cover is about which pairs a mask keeps, or a score by not being -inf",
                   "write attune cover 'kv <= q', or use --mask");
-    traced_ = compiler::lower(Attention{.mask = text_.attention.mask});
+    traced_ = compiler::lower(Attention{.score = text_.attention.score, .mask = text_.attention.mask});
     names_ = traced_.mod.signature();
     const auto start = Clock::now();
-    cover_ = compiler::cover(traced_.mod.mask, names_);
+    cover_ = compiler::cover(traced_.mod.mask, names_, traced_.mod.score);
     derive_us_ = microseconds(start);
-    for (const std::string& name : text_.without_data)
-      for (const Tensor& t : traced_.captures)
-        if (t.data == text_.captures.at(name).tensor.data) missing_.push_back(name);
+    for (const ir::Expr& e : ir::in_order(std::span(&cover_.mask, 1))) {
+      if (e->op != ir::Op::Read) continue;
+      for (const std::string& name : text_.without_data)
+        if (traced_.captures[e->bits].data == text_.captures.at(name).tensor.data &&
+            std::find(missing_.begin(), missing_.end(), name) == missing_.end())
+          missing_.push_back(name);
+    }
   }
 
   void operator()() {
@@ -169,7 +175,7 @@ class CoverVerb {
   void evaluate() {
     const ir::ReadCapture read = runtime::reader(traced_.captures);
     const std::vector<double> params = runtime::values(traced_.params);
-    const ir::Program program(traced_.mod.mask);
+    const ir::Program program(cover_.mask);
     ir::Program::Memory memory;
     ir::Env env;
     env.b = static_cast<std::int32_t>(o_.b);
@@ -190,7 +196,7 @@ class CoverVerb {
   std::int64_t empty() const { return lists_.total - lists_.some - lists_.all; }
 
   std::string page() const {
-    std::string out = fmt::format("mask      {}\n", ir::print(traced_.mod.mask, names_));
+    std::string out = fmt::format("mask      {}\n", ir::print(cover_.mask, names_));
     out += "\nwhat a tile keeps\n" + compiler::explain(cover_, names_);
     out += fmt::format("\ntiles of {}, {} by {}\n", tile_text(), counted(e_.q_len, "query", "queries"),
                        counted(e_.kv_len, "key", "keys"));
@@ -237,7 +243,7 @@ class CoverVerb {
   }
 
   std::string picture() const {
-    Drawing d{.title = ir::print(traced_.mod.mask, names_),
+    Drawing d{.title = ir::print(cover_.mask, names_),
               .notes = {},
               .extent = e_,
               .grid = grid(lists_, static_cast<std::int32_t>(o_.b), static_cast<std::int32_t>(o_.h), 128),
@@ -263,7 +269,7 @@ class CoverVerb {
 
   Json json() const {
     Json all;
-    all["mask"] = ir::print(traced_.mod.mask, names_);
+    all["mask"] = ir::print(cover_.mask, names_);
     const ir::Signature names = cover_.signature(names_);
     for (const auto& [key, bands, axis] : {std::tuple{"along_kv", &cover_.along_kv, ir::Input::KV},
                                            std::tuple{"along_q", &cover_.along_q, ir::Input::Q}}) {

@@ -55,8 +55,8 @@ double value(const ir::Expr& e, std::int32_t q, std::int32_t kv, double w) {
 }
 
 constexpr std::array positions{0, 1, 2, 3, 22, 23, 24, 25, 1000, (1 << 30) - 26, (1 << 30) - 2, (1 << 30) - 1};
-constexpr std::array params{-0x1p31, -0x1p30 - 1, -5.0, -1.0, 0.0, 1.0, 4.0, 5.0, 0x1p30 - 1, 0x1p30, 0x1p30 + 1,
-                            0x1p31 - 1};
+constexpr std::array params{-0x1p31, -0x1p30 - 1, -5.0,       -1.0,   0.0,        1.0,
+                            4.0,     5.0,         0x1p30 - 1, 0x1p30, 0x1p30 + 1, 0x1p31 - 1};
 
 }  // namespace
 
@@ -94,10 +94,10 @@ TEST_CASE("a comparison with one less is a strict one, unless that wraps", "[tri
 
 TEST_CASE("what is trimmed has the same value within the limits", "[trim]") {
   for (const char* text :
-       {"clamp(q - 23, -1, 1073741824) + 1", "max(0, clamp(W, -1, 1073741824))", "min(kv, clamp(W, -7, 1073741825) + 5)",
-        "clamp(clamp(W, -1, 1073741824) - 3, 0, 1073741824)", "where(q < 24, clamp(W, -9, 1073741826), q - 1 + 1)",
-        "clamp(q / 8 - 1, -1, 134217728) * 8 + 7", "clamp(W, -1073741823, 1073741824) - 1 + 1",
-        "max(clamp(W, 2, 5), q - 2)", "W + 1", "q - 1073741823 + 5"}) {
+       {"clamp(q - 23, -1, 1073741824) + 1", "max(0, clamp(W, -1, 1073741824))",
+        "min(kv, clamp(W, -7, 1073741825) + 5)", "clamp(clamp(W, -1, 1073741824) - 3, 0, 1073741824)",
+        "where(q < 24, clamp(W, -9, 1073741826), q - 1 + 1)", "clamp(q / 8 - 1, -1, 134217728) * 8 + 7",
+        "clamp(W, -1073741823, 1073741824) - 1 + 1", "max(clamp(W, 2, 5), q - 2)", "W + 1", "q - 1073741823 + 5"}) {
     ir::Ranger range(bounds());
     const ir::Expr before = expr(text);
     for (const auto& [low, high] : {std::pair{0.0, most}, {-1.0, most - 1}, {3.0, 1000.0}}) {
@@ -113,9 +113,10 @@ TEST_CASE("what is trimmed has the same value within the limits", "[trim]") {
 }
 
 TEST_CASE("what is made strict is true for the same values", "[trim]") {
-  for (const char* text : {"q <= kv - 1", "q - 1 >= kv", "q <= clamp(W, -1, 1073741824) - 1", "clamp(W, -1, 1073741824) <= q",
-                           "q > clamp(W, -1, 1073741823)", "q >= clamp(W, 0, 1073741824)", "W <= W - 1",
-                           "q - 23 < clamp(W, -24, 1073741800) && !(kv - 1 >= clamp(W, -2, 1073741823))"}) {
+  for (const char* text :
+       {"q <= kv - 1", "q - 1 >= kv", "q <= clamp(W, -1, 1073741824) - 1", "clamp(W, -1, 1073741824) <= q",
+        "q > clamp(W, -1, 1073741823)", "q >= clamp(W, 0, 1073741824)", "W <= W - 1",
+        "q - 23 < clamp(W, -24, 1073741800) && !(kv - 1 >= clamp(W, -2, 1073741823))"}) {
     ir::Ranger range(bounds());
     const ir::Expr before = expr(text), after = compiler::strict(before, range);
     INFO(text << " became " << ir::print(after, names()));

@@ -340,6 +340,12 @@ class Contract(unittest.TestCase):
         # A capture that the mask does not read may be anything.
         self.assertIsNotNone(self.cover("kv <= q", "--capture", "doc=i32[64]")["tiles"])
 
+    def test_cover_of_a_score(self):
+        said = self.cover("where(kv <= q, s + slope[h], -inf)", "--capture", "slope=f32[4]", "--q-len", "64")
+        self.assertEqual(said["mask"], "kv <= q")
+        self.assertEqual(said["pairs"]["kept"], 64 * 65 // 2)  # slope may be unknown: it removes nothing
+        self.assertEqual(self.cover("s + 1.0f", "--q-len", "64")["pairs"]["kept"], 64 * 64)
+
     def test_cover_says_what_stops_it(self):
         said = self.cover("(q + kv) % 3 == 0", "--q-len", "64", "--tile", "8")
         self.assertFalse(said["along_kv"]["closed"])
@@ -396,7 +402,7 @@ class Contract(unittest.TestCase):
     def test_mistakes_of_a_cover(self):
         for tile in ("12y", "x", "0x16", "16x", "16x16x16", "-4", "99999999"):
             self.refused("bad-tile", "cover", "kv <= q", "--tile=" + tile)
-        self.refused("no-mask", "cover", "s + 1.0f")
+        self.refused("bad-choice", "cover", "s + 1.0f", "--along", "x")
         self.refused("no-mask", "cover")
         self.refused("bad-size", "cover", "kv <= q", "--q-len", "0")
         self.refused("bad-size", "cover", "kv <= q", "--kv-len", "2000000000")
