@@ -69,15 +69,17 @@ class Reverse {
  public:
   Reverse(std::optional<ir::Input> by, Derivative& into) : by_(by), into_(into) {}
 
-  /// Adds the derivative of `root` times its adjoint. Inside of sums, `by` gathers what flows to s (or p).
-  void run(const Expr& root, Adjoint seed, Expr& by) {
+  /// Adds the derivative of `root` times its adjoint. Inside of sums, `by` gathers what flows to s (or p), and `around`
+  /// are the adjoints outside of the innermost.
+  void run(const Expr& root, Adjoint seed, Expr& by, ir::DigestMap<Adjoint>* around = nullptr) {
     ir::DigestMap<Adjoint> adjoints;
     adjoints.emplace(root->digest, std::move(seed));
-    const std::vector<Expr> order = ir::in_order(std::span(&root, 1), ir::SumBodies::Skip);
+    // Bodies too: what they hand out comes after all sums that hold it.
+    const std::vector<Expr> order = ir::in_order(root);
     for (auto node = order.rbegin(); node != order.rend(); ++node) {
       const auto found = adjoints.find((*node)->digest);
       if (found == adjoints.end()) continue;
-      Pass pass{*this, adjoints, found->second, *node, by};
+      Pass pass{*this, adjoints, around, found->second, *node, by};
       pass.node();
     }
   }
@@ -89,6 +91,7 @@ class Reverse {
   struct Pass {
     Reverse& reverse;
     ir::DigestMap<Adjoint>& adjoints;
+    ir::DigestMap<Adjoint>* around;
     const Adjoint adjoint;
     const Expr& e;
     Expr& by;
@@ -110,23 +113,26 @@ class Reverse {
     /// Adds what flows to an argument where `live`.
     void reach(const Expr& arg, const Expr& all, const Expr& captures, const Expr& live) {
       if (arg->op == Op::Literal || arg->op == Op::Param) return;
-      Adjoint more{all, captures, live, live != nullptr};
-      const auto [found, first] = adjoints.try_emplace(arg->digest, more);
+      merge(adjoints, arg, {all, captures, live, live != nullptr});
+    }
+
+    static void merge(ir::DigestMap<Adjoint>& into, const Expr& arg, Adjoint more) {
+      const auto [found, first] = into.try_emplace(arg->digest, more);
       if (first) return;
       Adjoint& a = found->second;
       if (a.bare && more.bare) {
-        if (ir::same(a.live, live)) {
-          a.all = sum_of(a.all, all);
-          a.captures = sum_of(a.captures, captures);
+        if (ir::same(a.live, more.live)) {
+          a.all = sum_of(a.all, more.all);
+          a.captures = sum_of(a.captures, more.captures);
           return;
         }
-        if (const auto choice = one_choice(a.live, live)) {
+        if (const auto choice = one_choice(a.live, more.live)) {
           const auto side = [&](const Expr& left, const Expr& right) -> Expr {
             if (!left && !right) return nullptr;
             const Expr l = left ? left : real(0), r = right ? right : real(0);
             return choice->first ? ir::op(Op::Where, choice->taken, l, r) : ir::op(Op::Where, choice->taken, r, l);
           };
-          a = {side(a.all, all), side(a.captures, captures), choice->common, choice->common != nullptr};
+          a = {side(a.all, more.all), side(a.captures, more.captures), choice->common, choice->common != nullptr};
           return;
         }
       }
@@ -134,7 +140,7 @@ class Reverse {
       more.settle();
       a.all = sum_of(a.all, more.all);
       a.captures = sum_of(a.captures, more.captures);
-      a.live = a.live && live ? ir::op(Op::Or, a.live, live) : nullptr;
+      a.live = a.live && more.live ? ir::op(Op::Or, a.live, more.live) : nullptr;
     }
 
     /// 0 where this node is not taken.
@@ -143,6 +149,7 @@ class Reverse {
     void node();
     void read();
     void sum();
+    void hand_out();
     void custom();
     void power();
   };
@@ -305,14 +312,27 @@ void Reverse::Pass::read() {
   reverse.into_.captures.push_back(std::move(scatter));
 }
 
+/// A sum that the variable of the sum around it does not reach is derived outside, once, for all its terms together:
+/// sums that hold each other twice would otherwise be derived 2^depth times.
+void Reverse::Pass::hand_out() {
+  const Expr& variable = reverse.variables.back();
+  const std::uint32_t count = reverse.loops.back().count;
+  const auto over_all = [&](const Expr& value) { return value ? ir::sum(variable, count, settled(value)) : nullptr; };
+  Expr live = adjoint.live;
+  if (live && ir::mentions(live, variable))
+    live = ir::op(Op::Gt, ir::sum(variable, count, ir::op(Op::I32, live)), ir::integer(0));
+  merge(*around, e, {over_all(adjoint.all), over_all(adjoint.captures), live, false});
+}
+
 void Reverse::Pass::sum() {
+  if (around && !ir::mentions(e, reverse.variables.back())) return hand_out();
   const Expr variable = ir::fresh_bound();
   const Expr body = ir::rename(e->args[0], ir::bound(ir::sum_binder(*e)), variable);
   if (body->type != Type::F32) return;
   reverse.loops.push_back({0, ir::sum_count(*e)});
   reverse.variables.push_back(variable);
   Expr flows;
-  reverse.run(body, adjoint, flows);
+  reverse.run(body, adjoint, flows, &adjoints);
   reverse.loops.pop_back();
   reverse.variables.pop_back();
   if (flows) by = sum_of(by, ir::sum(variable, ir::sum_count(*e), flows));

@@ -96,7 +96,6 @@ constexpr std::array table{
     Rule{"max(min(i, j), i)", "i", ""},
     Rule{"min(max(i, j), i)", "i", ""},
     Rule{"clamp(i, j, d)", "i", "j <= i && i <= d"},
-    Rule{"clamp(i, a, c)", "i", "a <= i && i <= c"},
     Rule{"abs(i)", "i", "0 <= i"},
     Rule{"abs(i)", "-i", "i <= 0"},
     Rule{"abs(abs(i))", "abs(i)", ""},
