@@ -24,8 +24,7 @@ struct Part {
 };
 
 constexpr std::uint32_t per_head = bit(Input::B) | bit(Input::H);
-constexpr std::uint32_t per_pair =
-    per_head | bit(Input::Q) | bit(Input::KV) | bit(Input::QLen) | bit(Input::KVLen);
+constexpr std::uint32_t per_pair = per_head | bit(Input::Q) | bit(Input::KV) | bit(Input::QLen) | bit(Input::KVLen);
 
 std::array<Part, 4> parts(const Mod& mod) {
   return {Part{"score", mod.score, per_pair | bit(Input::S), "a score is computed before there are probabilities"},
@@ -58,9 +57,9 @@ std::uint32_t own_inputs(const ir::Node& node) {
   const std::string read = random ? "random" : std::string(ir::input_names[node->bits]);
   throw Error("wrong-input", fmt::format("a {} reads `{}`", part.name, read), place_of(node, part, names),
               fmt::format("{}{}", part.because, random ? ", and random differs for every q and kv" : ""),
-              part.name == "sink" ? "use b, h, captures and parameters alone"
-                                  : fmt::format("leave `{}` out, or move this into {}", read,
-                                                read == "p" ? "a prob mod" : "a score"));
+              part.name == "sink"
+                  ? "use b, h, captures and parameters alone"
+                  : fmt::format("leave `{}` out, or move this into {}", read, read == "p" ? "a prob mod" : "a score"));
 }
 
 /// The bounds that a problem puts on coordinates and lengths, and types on captured values.
@@ -104,6 +103,7 @@ std::string coordinates_within(const Part& part, const ir::Bounds& bounds, std::
 }
 
 std::string runs_over(const std::string& index, const ir::Interval& range) {
+  if (index == fmt::format("{}", range.lo)) return fmt::format("the index is {}", range.lo);
   return range.lo == range.hi ? fmt::format("{} is {}", index, range.lo)
                               : fmt::format("{} runs over {}..{}", index, range.lo, range.hi);
 }

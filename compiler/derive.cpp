@@ -31,14 +31,16 @@ Expr ln2() { return ir::op(Op::Log, real(2)); }
 Expr two_over_root_pi() { return ir::op(Op::Add, real(0x1.20dd76p+0f), real(-0x1.3b07b2p-25f)); }
 
 /// 0 where a node is not taken.
-Expr where_live(const Expr& live, const Expr& value) { return live && value ? ir::op(Op::Where, live, value, real(0)) : value; }
+Expr where_live(const Expr& live, const Expr& value) {
+  return live && value ? ir::op(Op::Where, live, value, real(0)) : value;
+}
 
 /// What is known of a node while its users are done and it is next.
 struct Adjoint {
-  Expr all;            ///< of the upstream, for s (or p) and captures
-  Expr captures;       ///< what flows to captures alone, behind custom()
-  Expr live;           ///< when some user takes this node; null: always
-  bool bare = false;   ///< all and captures mean something only where live; elsewhere they may be anything, NaN too
+  Expr all;           ///< of the upstream, for s (or p) and captures
+  Expr captures;      ///< what flows to captures alone, behind custom()
+  Expr live;          ///< when some user takes this node; null: always
+  bool bare = false;  ///< all and captures mean something only where live; elsewhere they may be anything, NaN too
 
   /// A gradient that something else will be added to is 0 where the node is not taken.
   void settle() {
@@ -84,8 +86,8 @@ class Reverse {
     }
   }
 
-  std::vector<Scatter::Loop> loops;   ///< the open sums, outermost first
-  std::vector<Expr> variables;        ///< their variables
+  std::vector<Scatter::Loop> loops;  ///< the open sums, outermost first
+  std::vector<Expr> variables;       ///< their variables
 
  private:
   struct Pass {
@@ -240,9 +242,7 @@ void Reverse::Pass::node() {
     case Op::Tan: give(a[0], scaled(ir::op(Op::Add, real(1), mul(e, e)))); return;
     case Op::Tanh: give(a[0], scaled(sub(real(1), mul(e, e)))); return;
     case Op::Sigmoid: give(a[0], scaled(mul(e, sub(real(1), e)))); return;
-    case Op::Erf:
-      give(a[0], scaled(mul(two_over_root_pi(), ir::op(Op::Exp, neg(mul(a[0], a[0]))))));
-      return;
+    case Op::Erf: give(a[0], scaled(mul(two_over_root_pi(), ir::op(Op::Exp, neg(mul(a[0], a[0])))))); return;
     case Op::And:
     case Op::Or:
     case Op::Not:
@@ -268,13 +268,12 @@ void Reverse::Pass::node() {
 // x^y: y x^(y-1) and x^y ln x; where the exponent is 0 or the base is 0 the other factor may be infinite, and the
 // limit is 0.
 void Reverse::Pass::power() {
-  const auto& [x, y] = std::tie(e->args[0], e->args[1]);
+  const Expr &x = e->args[0], &y = e->args[1];
   const Expr one_less = ir::op(Op::Pow, x, sub(y, real(1)));
   give(x, [&](const Expr& up) {
     const Expr slope = mul(up, mul(y, one_less));
-    return ir::is_literal(y) && !ir::is_literal(y, 0)
-               ? slope
-               : ir::op(Op::Where, ir::op(Op::Eq, y, real(0)), real(0), slope);
+    return ir::is_literal(y) && !ir::is_literal(y, 0) ? slope
+                                                      : ir::op(Op::Where, ir::op(Op::Eq, y, real(0)), real(0), slope);
   });
   give(y, [&](const Expr& up) {
     const Expr flat = ir::op(Op::And, ir::op(Op::Eq, x, real(0)), ir::op(Op::Ge, y, real(0)));
@@ -291,21 +290,21 @@ void Reverse::Pass::read() {
   Scatter scatter{.capture = e->bits, .index = {}, .value = nullptr, .loops = reverse.loops};
   scatter.value = settled(sum_of(adjoint.captures, adjoint.all));
   scatter.index.assign(e->arguments().begin(), e->arguments().end());
-  std::vector<Expr> variables = reverse.variables;
+  std::vector<Expr> open = reverse.variables;
   // A loop whose variable the index does not use is a sum of the value.
-  for (std::size_t i = variables.size(); i-- > 0;) {
-    const auto mentions = [&](const Expr& x) { return ir::mentions(x, variables[i]); };
+  for (std::size_t i = open.size(); i-- > 0;) {
+    const auto mentions = [&](const Expr& x) { return ir::mentions(x, open[i]); };
     if (std::any_of(scatter.index.begin(), scatter.index.end(), mentions)) continue;
-    scatter.value = ir::sum(variables[i], scatter.loops[i].count, scatter.value);
+    scatter.value = ir::sum(open[i], scatter.loops[i].count, scatter.value);
     scatter.loops.erase(scatter.loops.begin() + static_cast<std::ptrdiff_t>(i));
-    variables.erase(variables.begin() + static_cast<std::ptrdiff_t>(i));
+    open.erase(open.begin() + static_cast<std::ptrdiff_t>(i));
   }
   // The others get binders of their own, above every sum's: only now, since a sum may take any binder but theirs.
   std::uint32_t binder = scatter.value->binder;
   for (const Expr& x : scatter.index) binder = std::max(binder, x->binder);
-  for (std::size_t i = variables.size(); i-- > 0;) {
+  for (std::size_t i = open.size(); i-- > 0;) {
     scatter.loops[i].binder = ++binder;
-    const auto name = [&](const Expr& x) { return ir::rename(x, variables[i], ir::bound(binder)); };
+    const auto name = [&](const Expr& x) { return ir::rename(x, open[i], ir::bound(binder)); };
     scatter.value = name(scatter.value);
     for (Expr& x : scatter.index) x = name(x);
   }

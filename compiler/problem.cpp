@@ -39,12 +39,15 @@ void check_one(const Named& t, const Device& device) {
   if (t->rank > Tensor::max_rank)
     throw refuse("bad-rank", fmt::format("{} has {} dimensions", t.name, t->rank),
                  fmt::format("a tensor has at most {}", Tensor::max_rank), "merge or index away some dimensions");
-  // Makes the same tensor again for its refusals of extents; the fields of a Tensor are open.
-  const auto extents = std::span(t->shape).first(static_cast<std::size_t>(t->rank));
-  const Tensor checked(t->data, t->dtype, extents);
-  if (!t->data && checked.size() > 0)
-    throw refuse("tensor-null", t.name + " has no memory",
-                 fmt::format("{}, and its data pointer is null", is(t)), "point it at its elements");
+  try {
+    // Made once more for the constructor's refusals: the fields of a Tensor are open.
+    const Tensor again(t->data, t->dtype, std::span(t->shape).first(static_cast<std::size_t>(t->rank)));
+  } catch (const Error& e) {
+    throw refuse(e.code, t.name + ": " + e.problem, e.why, e.fix);
+  }
+  if (!t->data && t->size() > 0)
+    throw refuse("tensor-null", t.name + " has no memory", fmt::format("{}, and its data pointer is null", is(t)),
+                 "point it at its elements");
   if (t->device != device) {
     const auto place = [](const Device& d) {
       return d.kind == Device::Kind::cpu ? std::string("on the host") : fmt::format("on cuda:{}", d.index);
@@ -101,10 +104,10 @@ void check_disjoint(const Named& t) {
 /// Refuses an output that starts where another tensor of the call does.
 void check_alias(const Named& out, std::span<const Named> others) {
   for (const Named& other : others)
-    if (other.tensor != out.tensor && other->given() && other->data == out->data && out->size() > 0 && other->size() > 0)
+    if (other.tensor != out.tensor && other->given() && other->data == out->data && out->size() > 0 &&
+        other->size() > 0)
       throw refuse("tensor-alias", fmt::format("{} and {} share their memory", out.name, other.name),
-                   fmt::format("{} is written while {} is still in use, and both start at the same address", out.name,
-                               other.name),
+                   fmt::format("both start at the same address, and {} is written", out.name),
                    fmt::format("give {} memory of its own", out.name));
 }
 
@@ -142,12 +145,12 @@ std::vector<std::int64_t> starts_of(const Named& cu, const Named& packed) {
     starts.push_back(cu->dtype == DType::i32 ? narrow : wide);
     if (i == 0 && starts[0] != 0) throw refuse_values(fmt::format("its first entry is {} instead of 0", starts[0]));
     if (i > 0 && starts.back() < starts[starts.size() - 2])
-      throw refuse_values(fmt::format("entry {} is {}, less than the {} before it", i, starts.back(),
-                                      starts[starts.size() - 2]));
+      throw refuse_values(
+          fmt::format("entry {} is {}, less than the {} before it", i, starts.back(), starts[starts.size() - 2]));
   }
   if (starts.back() != packed->shape[0])
-    throw refuse_values(fmt::format("its last entry is {}, and {} has {} rows", starts.back(), packed.name,
-                                    packed->shape[0]));
+    throw refuse_values(
+        fmt::format("its last entry is {}, and {} has {} rows", starts.back(), packed.name, packed->shape[0]));
   return starts;
 }
 
@@ -249,8 +252,9 @@ Problem check_inputs(const Inputs& in, std::optional<double> scale) {
   Problem p;
   p.packed = in.cu_q->given();
   if (p.packed != in.cu_kv->given())
-    throw refuse("cu-seqlens-half", fmt::format("{} is there without {}", p.packed ? "cu_seqlens_q" : "cu_seqlens_kv",
-                                                p.packed ? "cu_seqlens_kv" : "cu_seqlens_q"),
+    throw refuse("cu-seqlens-half",
+                 fmt::format("{} is there without {}", p.packed ? "cu_seqlens_q" : "cu_seqlens_kv",
+                             p.packed ? "cu_seqlens_kv" : "cu_seqlens_q"),
                  "packed q and packed k, v come together", "pass both for packed sequences, none for a dense batch");
   for (const Named& t : {in.q, in.k, in.v}) check_one(t, in.q->device);
   for (const Named& t : {in.q, in.k, in.v})

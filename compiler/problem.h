@@ -12,8 +12,8 @@ struct Problem {
   std::int64_t q_len = 0, kv_len = 0;  ///< packed: of the longest sequence
   std::int64_t d = 0, dv = 0;
   bool packed = false;
-  bool kv_shared = false;                         ///< k and v have one batch entry for all
-  std::vector<std::int64_t> q_starts, kv_starts;  ///< packed: batch + 1 of each
+  bool kv_shared = false;                             ///< k and v have one batch entry for all
+  std::vector<std::int64_t> q_starts{}, kv_starts{};  ///< packed: batch + 1 of each
   double scale = 1;
   std::int32_t q_offset = 0;
 };

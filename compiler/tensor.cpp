@@ -93,8 +93,7 @@ Tensor::Tensor(void* memory, DType type, std::span<const std::int64_t> extents, 
 
 Tensor::Tensor(void* memory, DType type, std::initializer_list<std::int64_t> extents,
                std::initializer_list<std::int64_t> steps, Device where)
-    : Tensor(memory, type, std::span(extents.begin(), extents.size()), std::span(steps.begin(), steps.size()), where) {
-}
+    : Tensor(memory, type, std::span(extents.begin(), extents.size()), std::span(steps.begin(), steps.size()), where) {}
 
 std::int64_t Tensor::size() const {
   std::int64_t size = rank < 0 ? 0 : 1;
@@ -141,8 +140,8 @@ void require_seen_as(const Tensor& tensor, const std::string& name, char seen, L
   const auto cpp = [](ir::Type type) {
     return type == ir::Type::F32 ? "Capture<float>" : type == ir::Type::I32 ? "Capture<int>" : "Capture<bool>";
   };
-  throw Error("capture-type", fmt::format("{} is captured as {} and holds {}", called, cpp(wanted), name_of(tensor.dtype)),
-              place,
+  throw Error("capture-type",
+              fmt::format("{} is captured as {} and holds {}", called, cpp(wanted), name_of(tensor.dtype)), place,
               fmt::format("elements of {} are seen as {}, not as {}", name_of(tensor.dtype), ir::name_of(is),
                           ir::name_of(wanted)),
               fmt::format("capture it as {}, or convert the tensor", cpp(is)));

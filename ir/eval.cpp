@@ -8,8 +8,8 @@
 #include <string>
 #include <unordered_set>
 
-#include <attune/error.h>
 #include "ir/random.h"
+#include <attune/error.h>
 
 namespace attune::ir {
 namespace {
@@ -125,6 +125,10 @@ double input_value(Input which, const Env& env) {
     case Input::QLen: return env.q_len;
     case Input::KVLen: return env.kv_len;
     case Input::Origin: return env.origin;
+    case Input::QBegin: return env.q_begin;
+    case Input::QEnd: return env.q_end;
+    case Input::KVBegin: return env.kv_begin;
+    case Input::KVEnd: return env.kv_end;
   }
   throw Bug("an input does not exist");
 }
@@ -219,7 +223,8 @@ void Program::run(const Env& env, Memory& memory, Precision precision) const {
   if (memory.size() < slots_) memory.resize(slots_);
   std::copy(literals_.begin(), literals_.end(), memory.begin());
   for (const Free& f : free_) {
-    if (f.binder >= env.bound.size()) throw Bug("an expression was evaluated outside of the sum that binds its variable");
+    if (f.binder >= env.bound.size())
+      throw Bug("an expression was evaluated outside of the sum that binds its variable");
     memory[f.slot] = env.bound[f.binder];
   }
   precision == Precision::f32 ? run<float>(0, steps_.size(), env, memory.data())

@@ -21,6 +21,7 @@ using ReadCapture = std::function<double(std::uint32_t slot, std::span<const std
 struct Env {
   double s = 0, p = 0;
   std::int32_t b = 0, h = 0, q = 0, kv = 0, q_len = 1, kv_len = 1, origin = 0;
+  std::int32_t q_begin = 0, q_end = 0, kv_begin = 0, kv_end = 0;
   std::span<const double> params;
   const ReadCapture* read = nullptr;       ///< must be there if the expression reads
   std::span<const double> head, row, col;  ///< the fields of each level, if the expression has any

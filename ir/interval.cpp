@@ -114,8 +114,8 @@ Whole count_of(Whole y) {
   return y.lo >= 0 && y.hi <= 31 ? y : Whole{0, 31};
 }
 
+/// abs(INT_MIN) wraps.
 Interval int_abs(Whole x) {
-  if (x.lo == int_min) return Interval::all(Type::I32);
   if (x.lo >= 0) return unless_wrapped(x.lo, x.hi);
   return unless_wrapped(x.hi <= 0 ? -x.hi : 0, std::max(-x.lo, x.hi));
 }
@@ -184,8 +184,8 @@ Interval power_of_numbers(const Interval& x, const Interval& y) {
   if (x.lo >= 0) {
     // Monotone in each argument, in a direction that the other decides.
     const double low = x.lo + 0.0, high = x.hi + 0.0;  // not -0, whose powers differ
-    const Interval ends =
-        spanning({std::pow(low, y.lo), std::pow(low, y.hi), std::pow(high, y.lo), std::pow(high, y.hi)}, false);
+    const Interval ends = spanning(
+        {std::pow(low, y.lo), std::pow(low, y.hi), std::pow(high, y.lo), std::pow(high, y.hi)}, false);
     const Interval image = outward(ends, library_ulps);
     const bool minus_infinity = holds_zero(x) && y.lo < 0;  // -0 to a negative odd power
     return {minus_infinity ? -inf : std::max(image.lo, 0.0), image.hi, false};

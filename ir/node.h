@@ -46,7 +46,8 @@ struct Written {
 struct Node;
 using Expr = std::shared_ptr<const Node>;
 
-inline constexpr std::size_t max_args = 4;
+inline constexpr std::size_t max_args = 8;  ///< a summary of a captured tensor takes two an index, see compiler/cover.h
+inline constexpr std::size_t max_rank = 4;
 inline constexpr std::uint32_t max_sum_count = 1024;
 inline constexpr std::uint32_t max_binders = 31;  ///< how deep sums may nest
 
@@ -59,12 +60,12 @@ struct Node {
   Digest digest;
 
   // Derived from the arguments when the node is made.
-  std::uint32_t uses = 0;   ///< bit(Input) of every input it depends on; random uses b, h, q and kv
-  std::uint32_t free = 0;   ///< a bit per binder it mentions outside of that binder's sum
-  std::uint32_t binder = 0; ///< the largest binder of a sum within it
+  std::uint32_t uses = 0;    ///< bit(Input) of every input it depends on; random uses b, h, q and kv
+  std::uint32_t free = 0;    ///< a bit per binder it mentions outside of that binder's sum
+  std::uint32_t binder = 0;  ///< the largest binder of a sum within it
   std::uint32_t depth = 1;
-  std::uint32_t size = 1;   ///< nodes when written out as a tree, saturating
-  bool reads = false;       ///< holds a captured read
+  std::uint32_t size = 1;  ///< nodes when written out as a tree, saturating
+  bool reads = false;      ///< holds a captured read
   bool random = false;
 
   Written written;

@@ -54,11 +54,13 @@ std::optional<Op> op_named(std::string_view name);
 /// "Bool", "Int" or "Float": the words of the language.
 std::string_view name_of(Type type);
 
-/// What an expression may read besides literals. `Origin` is an engine's, never the user's: see compiler/fold.h.
-enum class Input : std::uint8_t { S, P, B, H, Q, KV, QLen, KVLen, Origin };
-inline constexpr int input_count = 9;
-inline constexpr std::array<std::string_view, input_count> input_names{"s",  "p",     "b",      "h",     "q",
-                                                                       "kv", "q_len", "kv_len", "origin"};
+/// What an expression may read besides literals: the user's inputs, then those that only attune and engines write.
+/// Origin: see Fold in compiler/mod.h. QBegin to KVEnd: a tile of pairs, half open, see compiler/cover.h.
+enum class Input : std::uint8_t { S, P, B, H, Q, KV, QLen, KVLen, Origin, QBegin, QEnd, KVBegin, KVEnd };
+inline constexpr int user_input_count = 8;
+inline constexpr int input_count = 13;
+inline constexpr std::array<std::string_view, input_count> input_names{
+    "s", "p", "b", "h", "q", "kv", "q_len", "kv_len", "origin", "q_begin", "q_end", "kv_begin", "kv_end"};
 constexpr std::uint32_t bit(Input input) { return 1u << static_cast<unsigned>(input); }
 constexpr Type type_of(Input input) { return input == Input::S || input == Input::P ? Type::F32 : Type::I32; }
 

@@ -7,9 +7,9 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include <attune/error.h>
 #include "ir/lex.h"
 #include "ir/names.h"
+#include <attune/error.h>
 
 namespace attune::ir {
 namespace {
@@ -234,6 +234,7 @@ class Parser {
       return read(t, meaning.slot);
     }
     if (called || indexed) refuse_value(t, meaning);
+    if (meaning.kind == Meaning::Value && (meaning.value->uses & ~scope_.inputs)) refuse_let(t, *meaning.value);
     if (meaning.kind != Meaning::Param) return {meaning.value, t.begin, t.end};
     return node(param(meaning.slot, scope_.signature->params[meaning.slot].type, written(t.begin, t.end)), t.begin,
                 t.end);
@@ -255,8 +256,8 @@ class Parser {
   Operand read(const Token& t, std::uint32_t slot) {
     const Signature::Capture& capture = scope_.signature->captures[slot];
     const std::size_t first = list(Tok::CloseIndex), given = arguments_.size() - first;
-    if (given != static_cast<std::size_t>(capture.rank) || given > max_args) refuse_rank(t, capture, given);
-    std::array<Expr, max_args> indices;
+    if (given != static_cast<std::size_t>(capture.rank) || given > max_rank) refuse_rank(t, capture, given);
+    std::array<Expr, max_rank> indices;
     for (std::size_t i = 0; i < given; ++i) {
       if (arguments_[first + i].expr->type != Type::I32) refuse_index(arguments_[first + i]);
       indices[i] = std::move(arguments_[first + i].expr);
@@ -442,6 +443,7 @@ class Parser {
   [[noreturn]] void refuse_unknown(const Token& t) const;
   [[noreturn]] void refuse_function(const Token& t) const;
   [[noreturn]] void refuse_input(const Token& t) const;
+  [[noreturn]] void refuse_let(const Token& t, const Node& value) const;
   [[noreturn]] void refuse_rank(const Token& t, const Signature::Capture& capture, std::size_t given) const;
   [[noreturn]] void refuse_index(const Operand& index) const;
   [[noreturn]] void refuse_count(const Token& t, std::size_t wanted, std::size_t given) const;
@@ -648,9 +650,8 @@ void Parser::refuse_value(const Token& t, const Meaning& meaning) const {
 
 std::vector<std::string> Parser::known_values() const {
   std::vector<std::string> known;
-  for (int i = 0; i < input_count; ++i)
-    if (static_cast<Input>(i) != Input::Origin && scope_.inputs & bit(static_cast<Input>(i)))
-      known.emplace_back(input_names[static_cast<std::size_t>(i)]);
+  for (int i = 0; i < user_input_count; ++i)
+    if (scope_.inputs & bit(static_cast<Input>(i))) known.emplace_back(input_names[static_cast<std::size_t>(i)]);
   std::vector<std::string> own;
   for (const auto& [name, meaning] : names_) own.emplace_back(name);
   std::ranges::sort(own);
@@ -694,11 +695,18 @@ void Parser::refuse_function(const Token& t) const {
        fix.empty() ? "write it with these, or tabulate it and pass the table as a capture" : fix);
 }
 
+void Parser::refuse_let(const Token& t, const Node& value) const {
+  const auto first = static_cast<std::size_t>(std::countr_zero(value.uses & ~scope_.inputs));
+  const bool drawn = value.random && first >= static_cast<std::size_t>(Input::Q);
+  const std::string read = drawn ? "random numbers, which differ for every q and kv" : quoted(input_names[first]);
+  fail("not-allowed-here", quote(t) + " may not be used in " + scope_.name, t, "it reads " + read,
+       "write what is meant here without " + std::string(drawn ? "random" : input_names[first]));
+}
+
 void Parser::refuse_input(const Token& t) const {
   std::vector<std::string> allowed;
-  for (int i = 0; i < input_count; ++i)
-    if (static_cast<Input>(i) != Input::Origin && scope_.inputs & bit(static_cast<Input>(i)))
-      allowed.emplace_back(input_names[static_cast<std::size_t>(i)]);
+  for (int i = 0; i < user_input_count; ++i)
+    if (scope_.inputs & bit(static_cast<Input>(i))) allowed.emplace_back(input_names[static_cast<std::size_t>(i)]);
   const std::string_view word = lexer_.slice(t);
   std::string fix = "use one of these";
   if (allowed.empty()) fix = "use captures, parameters and numbers";

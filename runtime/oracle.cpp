@@ -54,12 +54,7 @@ struct Sequence {
 Sequence sequence(const Problem& p, std::int64_t b) {
   if (!p.packed) return {b, p.kv_shared ? 0 : b, 0, p.q_len, 0, p.kv_len};
   const auto i = static_cast<std::size_t>(b);
-  return {b,
-          b,
-          p.q_starts[i],
-          p.q_starts[i + 1] - p.q_starts[i],
-          p.kv_starts[i],
-          p.kv_starts[i + 1] - p.kv_starts[i]};
+  return {b, b, p.q_starts[i], p.q_starts[i + 1] - p.q_starts[i], p.kv_starts[i], p.kv_starts[i + 1] - p.kv_starts[i]};
 }
 
 double dot(const double* a, const double* b, std::int64_t n) {
@@ -110,8 +105,9 @@ struct Row {
 class Evaluator {
  public:
   Evaluator(const Traced& traced, const Problem& problem)
-      : problem_(problem), sink_(traced.mod.sink ? std::optional<ir::Program>(traced.mod.sink) : std::nullopt), mask_(traced.mod.mask), score_(traced.mod.score),
-        prob_(traced.mod.prob), read_(reader(traced.captures)), params_(values(traced.params)) {
+      : problem_(problem), sink_(traced.mod.sink ? std::optional<ir::Program>(traced.mod.sink) : std::nullopt),
+        mask_(traced.mod.mask), score_(traced.mod.score), prob_(traced.mod.prob), read_(reader(traced.captures)),
+        params_(values(traced.params)) {
     env.params = params_;
     env.read = &read_;
   }
@@ -227,8 +223,8 @@ class Scatters {
       const auto index = static_cast<std::int64_t>(at.result(term.program, i));
       element = element * of.shape[i] + std::clamp<std::int64_t>(index, 0, of.shape[i] - 1);
     }
-    term.sum->sum[static_cast<std::size_t>(element)] +=
-        upstream * at.result(term.program, static_cast<std::size_t>(of.rank));
+    term.sum->sum[static_cast<std::size_t>(element)] += upstream *
+                                                        at.result(term.program, static_cast<std::size_t>(of.rank));
   }
 
   std::vector<Term> terms_;
@@ -242,8 +238,7 @@ void store_all(const std::vector<double>& sum, const Tensor& into) {
   for (at[0] = 0; at[0] < extent[0]; ++at[0])
     for (at[1] = 0; at[1] < extent[1]; ++at[1])
       for (at[2] = 0; at[2] < extent[2]; ++at[2])
-        for (at[3] = 0; at[3] < extent[3]; ++at[3])
-          store(into, offset(into, at[0], at[1], at[2], at[3]), sum[next++]);
+        for (at[3] = 0; at[3] < extent[3]; ++at[3]) store(into, offset(into, at[0], at[1], at[2], at[3]), sum[next++]);
 }
 
 /// dk or dv: summed over the query heads of a group, and over the batch when k and v are shared.
@@ -347,8 +342,7 @@ void oracle_backward(const Traced& traced, const Backward& call, const Problem& 
         const double* grad_o = grad_os.data() + i * problem.dv;
         at.at(seq, h, i);
         const Row row = at.softmax(q, k, seq.kv_len);
-        const double dlse =
-            call.grad_lse.given() ? column(call.grad_lse, problem.packed, b, h, seq.q_start).get(i) : 0;
+        const double dlse = call.grad_lse.given() ? column(call.grad_lse, problem.packed, b, h, seq.q_start).get(i) : 0;
 
         std::vector<double> dp;
         double delta = 0;

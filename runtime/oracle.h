@@ -1,9 +1,9 @@
 // runtime/oracle.h — the definition of attention: forward and backward in double precision, clear and slow
 #pragma once
 
-#include <attune/attention.h>
 #include "compiler/check.h"
 #include "ir/eval.h"
+#include <attune/attention.h>
 
 namespace attune::runtime {
 

@@ -74,8 +74,8 @@ std::shared_ptr<void> allocate(const Device& device, DType dtype, std::span<cons
   // One element more than none, so that an empty array has an address of its own.
   void* memory = std::calloc(static_cast<std::size_t>(std::max<std::int64_t>(size, 1)), size_of(dtype));
   if (!memory)
-    throw Error("no-memory", fmt::format("there is no room for an array of {} elements of {}", size, name_of(dtype)), {},
-                fmt::format("it takes {} bytes", size * static_cast<std::int64_t>(size_of(dtype))),
+    throw Error("no-memory", fmt::format("there is no room for an array of {} elements of {}", size, name_of(dtype)),
+                {}, fmt::format("it takes {} bytes", size * static_cast<std::int64_t>(size_of(dtype))),
                 "use a smaller array, or free memory first");
   return {memory, std::free};
 }

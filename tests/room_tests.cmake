@@ -32,6 +32,21 @@ function(attune_test room)
     PROPERTIES LABELS ${room} SKIP_REGULAR_EXPRESSION "\\[skip\\]")
 endfunction()
 
+# attune_properties(STEMS stem... LIBS lib...): tests/fuzz/stem.fuzz.cpp for each stem makes test_fuzz, whose cases take
+# the number of random expressions from the environment's ATTUNE_FUZZ.
+function(attune_properties)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "STEMS;LIBS")
+  list(TRANSFORM arg_STEMS PREPEND fuzz/)
+  list(TRANSFORM arg_STEMS APPEND .fuzz.cpp)
+  add_executable(test_fuzz ${arg_STEMS})
+  target_link_libraries(test_fuzz PRIVATE attune_catch ${arg_LIBS} fmt::fmt-header-only)
+  set_target_properties(test_fuzz PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+  target_precompile_headers(test_fuzz REUSE_FROM attune_catch)
+  catch_discover_tests(test_fuzz
+    TEST_PREFIX "fuzz/"
+    PROPERTIES LABELS fuzz ENVIRONMENT "ATTUNE_FUZZ=$<IF:$<BOOL:${ATTUNE_FUZZ}>,100000,2000>")
+endfunction()
+
 # attune_fuzz(STEM stem LIBS lib...): tests/fuzz/stem.fuzz.cpp, run by libFuzzer for ATTUNE_FUZZ_SECONDS.
 # What libFuzzer finds stays in the build folder; tests/fuzz/corpus/stem holds the committed seeds, and
 # tests/fuzz/stem.dict the words to put together.

@@ -195,9 +195,9 @@ Header read_header(File& file) {
   if (std::string_view(start.data(), magic.size()) != magic)
     throw file.refuse("npy-magic", "this is no .npy file",
                       std::string_view(start.data(), 2) == "PK" ? "it is a .zip or .npz archive"
-                                                                 : "it does not start with \\x93NUMPY",
+                                                                : "it does not start with \\x93NUMPY",
                       std::string_view(start.data(), 2) == "PK" ? "save each array with numpy.save"
-                                                                 : "write the file with numpy.save");
+                                                                : "write the file with numpy.save");
   const int version = static_cast<unsigned char>(start[6]);
   if (version < 1 || version > 3)
     throw file.refuse("npy-version", fmt::format("this is version {} of the .npy format", version),
@@ -221,10 +221,10 @@ struct Stored {
   std::size_t bytes;
 };
 constexpr std::array stored_types{
-    Stored{"b1", DType::boolean, 1}, Stored{"i1", DType::i8, 1},   Stored{"u1", DType::u8, 1},
-    Stored{"i2", DType::i16, 2},     Stored{"u2", DType::i32, 2},  Stored{"i4", DType::i32, 4},
-    Stored{"u4", DType::i64, 4},     Stored{"i8", DType::i64, 8},  Stored{"u8", DType::i64, 8},
-    Stored{"f2", DType::f16, 2},     Stored{"f4", DType::f32, 4},  Stored{"f8", DType::f64, 8}};
+    Stored{"b1", DType::boolean, 1}, Stored{"i1", DType::i8, 1},  Stored{"u1", DType::u8, 1},
+    Stored{"i2", DType::i16, 2},     Stored{"u2", DType::i32, 2}, Stored{"i4", DType::i32, 4},
+    Stored{"u4", DType::i64, 4},     Stored{"i8", DType::i64, 8}, Stored{"u8", DType::i64, 8},
+    Stored{"f2", DType::f16, 2},     Stored{"f4", DType::f32, 4}, Stored{"f8", DType::f64, 8}};
 
 const Stored& stored_type(const Header& header, const File& file) {
   const std::string_view type = header.type;
@@ -275,10 +275,10 @@ void widen(const std::vector<char>& raw, void* into, std::size_t count, const Fi
     From from;
     std::memcpy(&from, raw.data() + i * sizeof from, sizeof from);
     if (from > static_cast<std::uint64_t>(std::numeric_limits<To>::max()))
-      throw file.refuse("npy-value", "a number of the file is too large",
-                        fmt::format("element {} is {}, and integers are at most {}", i, from,
-                                    std::numeric_limits<To>::max()),
-                        "save smaller integers, or floats");
+      throw file.refuse(
+          "npy-value", "a number of the file is too large",
+          fmt::format("element {} is {}, and integers are at most {}", i, from, std::numeric_limits<To>::max()),
+          "save smaller integers, or floats");
     static_cast<To*>(into)[i] = static_cast<To>(from);
   }
 }
@@ -334,26 +334,32 @@ std::string npy_of(const Tensor& t) {
     for (at[1] = 0; at[1] < extent[1]; ++at[1])
       for (at[2] = 0; at[2] < extent[2]; ++at[2])
         for (at[3] = 0; at[3] < extent[3]; ++at[3]) {
-          const auto value =
-              static_cast<float>(runtime::load(t, runtime::offset(t, at[0], at[1], at[2], at[3])));
+          const auto value = static_cast<float>(runtime::load(t, runtime::offset(t, at[0], at[1], at[2], at[3])));
           out.append(reinterpret_cast<const char*>(&value), sizeof value);
         }
   return out;
 }
 
-void write_file(const fs::path& path, const std::string& bytes) {
-  const auto refuse = [&](const fs::path& at) {
+void write_files(std::span<const FileBytes> files) {
+  // Beside its place, so that a rename stays within one file system; named by process, so that two do not meet.
+  const auto part_of = [](const FileBytes& file) {
+    return fs::path(file.path.string() + fmt::format(".{}.part", ::getpid()));
+  };
+  const auto refuse = [&](const FileBytes& failed) {
     const std::string reason = std::strerror(errno);
-    std::remove(at.c_str());
-    return Error("file-unwritable", "the file cannot be written", {.name = path.string()}, reason,
+    std::error_code ignored;
+    for (const FileBytes& file : files) fs::remove(part_of(file), ignored);
+    return Error("file-unwritable", "the file cannot be written", {.name = failed.path.string()}, reason,
                  "check the folder, its permissions and the space on its disk");
   };
-  // Beside its place, so that the rename stays within one file system; named by process, so that two do not meet.
-  const fs::path beside = path.string() + fmt::format(".{}.part", ::getpid());
-  std::ofstream out(beside, std::ios::binary);
-  out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  out.close();
-  if (!out || std::rename(beside.c_str(), path.c_str()) != 0) throw refuse(beside);
+  for (const FileBytes& file : files) {
+    std::ofstream out(part_of(file), std::ios::binary);
+    out.write(file.bytes.data(), static_cast<std::streamsize>(file.bytes.size()));
+    out.close();
+    if (!out) throw refuse(file);
+  }
+  for (const FileBytes& file : files)
+    if (std::rename(part_of(file).c_str(), file.path.c_str()) != 0) throw refuse(file);
 }
 
 }  // namespace attune::tools

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 
 #include <attune/tensor.h>
@@ -23,7 +24,11 @@ Owned read_npy(const std::filesystem::path& path, const std::string& called);
 /// A whole .npy file: f32, C order, elements converted from any floating tensor.
 std::string npy_of(const Tensor& tensor);
 
-/// Writes a file beside its place and renames it there: a reader sees all of it or none.
-void write_file(const std::filesystem::path& path, const std::string& bytes);
+struct FileBytes {
+  std::filesystem::path path;
+  std::string bytes;
+};
+/// Writes each file beside its place, and renames them once all are there: a failure leaves none of them behind.
+void write_files(std::span<const FileBytes> files);
 
 }  // namespace attune::tools

@@ -170,6 +170,12 @@ TextAttention build(const TextOptions& options, Captures allowed) {
   return out;
 }
 
+void require_expression(const TextOptions& o, const std::string& verb) {
+  if (o.bare || o.score || o.mask || o.prob || o.sink) return;
+  throw Error("no-expression", fmt::format("attune {} has nothing to work on", verb), {}, "no expression is given",
+              fmt::format("write attune {} 's + 1.0f', or use --score, --mask, --prob or --sink", verb));
+}
+
 double number(const std::string& option, const std::string& text) {
   double value = 0;
   const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), value);

@@ -36,6 +36,9 @@ struct TextAttention {
 /// `allowed` as it was for `add_to`. A bare expression is a mask if it is a Bool, else a score.
 TextAttention build(const TextOptions& options, Captures allowed);
 
+/// Refuses a verb without any expression to work on.
+void require_expression(const TextOptions& options, const std::string& verb);
+
 /// A number as an option gives it: the whole text, or an Error that names the option.
 double number(const std::string& option, const std::string& text);
 

@@ -20,8 +20,7 @@ class Score {
  public:
   Score() = default;
   template <class F>
-    requires(!std::same_as<std::remove_cvref_t<F>, Score>)
-  Score(F f) {
+  requires(!std::same_as<std::remove_cvref_t<F>, Score>) Score(F f) {
     static_assert(std::invocable<const F&, Float, At>, "attune: a score is called with (Float s, At at)");
     if constexpr (std::invocable<const F&, Float, At>) {
       using R = std::remove_cvref_t<std::invoke_result_t<const F&, Float, At>>;
@@ -48,8 +47,7 @@ class Mask {
  public:
   Mask() = default;
   template <class F>
-    requires(!std::same_as<std::remove_cvref_t<F>, Mask>)
-  Mask(F f) {
+  requires(!std::same_as<std::remove_cvref_t<F>, Mask>) Mask(F f) {
     static_assert(std::invocable<const F&, At>, "attune: a mask is called with (At at)");
     if constexpr (std::invocable<const F&, At>) {
       using R = std::remove_cvref_t<std::invoke_result_t<const F&, At>>;
@@ -82,8 +80,7 @@ class Prob {
  public:
   Prob() = default;
   template <class F>
-    requires(!std::same_as<std::remove_cvref_t<F>, Prob>)
-  Prob(F f) {
+  requires(!std::same_as<std::remove_cvref_t<F>, Prob>) Prob(F f) {
     static_assert(std::invocable<const F&, Float, At>, "attune: a prob mod is called with (Float p, At at)");
     if constexpr (std::invocable<const F&, Float, At>) {
       using R = std::remove_cvref_t<std::invoke_result_t<const F&, Float, At>>;
@@ -114,8 +111,7 @@ class Sink {
  public:
   Sink() = default;
   template <class F>
-    requires(!std::same_as<std::remove_cvref_t<F>, Sink>)
-  Sink(F f) {
+  requires(!std::same_as<std::remove_cvref_t<F>, Sink>) Sink(F f) {
     static_assert(std::invocable<const F&, SinkAt>,
                   "attune: a sink is called with (SinkAt at): it knows batch and head, not q and kv");
     if constexpr (std::invocable<const F&, SinkAt>) {

@@ -48,8 +48,7 @@ template <class T>
 class Value {
  public:
   template <class N>
-    requires detail::LiteralOf<N, T>
-  Value(N number, Line at = Line::here()) {
+  requires detail::LiteralOf<N, T> Value(N number, Line at = Line::here()) {
     if constexpr (std::same_as<N, bool>)
       node_ = detail::literal(number, at);
     else if constexpr (std::same_as<T, int>)
@@ -60,14 +59,14 @@ class Value {
 
   /// An Int widens to Float; nothing narrows.
   template <class W>
-    requires std::same_as<W, int> && std::same_as<T, float>
-  Value(const Value<W>& wide, Line at = Line::here()) : node_(detail::apply("f32", {wide.node()}, at)) {}
+  requires std::same_as<W, int> && std::same_as<T, float> Value(const Value<W>& wide, Line at = Line::here())
+      : node_(detail::apply("f32", {wide.node()}, at)) {}
 
   explicit Value(detail::Handle node) : node_(std::move(node)) {}
 
   /// A Value is not a C++ number: this exists to say so in one sentence.
   template <class N>
-    requires std::is_arithmetic_v<N>
+  requires std::is_arithmetic_v<N>
   explicit operator N() const {
     static_assert(detail::never<N>,
                   "attune: a value of the kernel is no C++ number or condition: write where(condition, a, b) for if, "
@@ -91,8 +90,7 @@ struct Rhs {
   Value<T> value;
   Line at;
   template <class U>
-    requires std::convertible_to<U, Value<T>>
-  Rhs(const U& from, Line here = Line::here()) : value(from), at(here) {}
+  requires std::convertible_to<U, Value<T>> Rhs(const U& from, Line here = Line::here()) : value(from), at(here) {}
 };
 
 namespace detail {
@@ -106,7 +104,7 @@ Handle param(const std::shared_ptr<ParamCell>& cell, Line at);
 
 /// A scalar argument of the kernel: set it between calls without recompiling. Copies share the value.
 template <class T>
-  requires std::same_as<T, float> || std::same_as<T, int>
+requires std::same_as<T, float> || std::same_as<T, int>
 class Param {
  public:
   Param(std::string name, T value)
@@ -117,7 +115,7 @@ class Param {
     return *this;
   }
   template <class U>
-    requires std::same_as<U, T> || std::same_as<U, float>
+  requires std::same_as<U, T> || std::same_as<U, float>
   operator Value<U>() const {
     const Value<T> own(detail::param(cell_, {}));
     return own;
@@ -134,13 +132,13 @@ struct At {
 };
 
 // Operators. The Float forms are templates only so that the Int ones win when both sides are Int or whole literals.
-#define ATTUNE_ARITHMETIC(symbol)                                                                            \
-  inline Int operator symbol(Int a, Rhs<int> b) {                                                            \
-    return Int(detail::apply(#symbol, {a.node(), b.value.node()}, b.at));                                    \
-  }                                                                                                          \
-  template <class = void>                                                                                    \
-  Float operator symbol(Float a, Rhs<float> b) {                                                             \
-    return Float(detail::apply(#symbol, {a.node(), b.value.node()}, b.at));                                  \
+#define ATTUNE_ARITHMETIC(symbol)                                           \
+  inline Int operator symbol(Int a, Rhs<int> b) {                           \
+    return Int(detail::apply(#symbol, {a.node(), b.value.node()}, b.at));   \
+  }                                                                         \
+  template <class = void>                                                   \
+  Float operator symbol(Float a, Rhs<float> b) {                            \
+    return Float(detail::apply(#symbol, {a.node(), b.value.node()}, b.at)); \
   }
 ATTUNE_ARITHMETIC(+)
 ATTUNE_ARITHMETIC(-)
@@ -149,13 +147,13 @@ ATTUNE_ARITHMETIC(/)
 #undef ATTUNE_ARITHMETIC
 
 // Both sides convert, so that C++20's reversed candidates are the same function.
-#define ATTUNE_COMPARISON(symbol)                                                                            \
-  inline Bool operator symbol(Rhs<int> a, Rhs<int> b) {                                                      \
-    return Bool(detail::apply(#symbol, {a.value.node(), b.value.node()}, b.at));                             \
-  }                                                                                                          \
-  template <class = void>                                                                                    \
-  Bool operator symbol(Rhs<float> a, Rhs<float> b) {                                                         \
-    return Bool(detail::apply(#symbol, {a.value.node(), b.value.node()}, b.at));                             \
+#define ATTUNE_COMPARISON(symbol)                                                \
+  inline Bool operator symbol(Rhs<int> a, Rhs<int> b) {                          \
+    return Bool(detail::apply(#symbol, {a.value.node(), b.value.node()}, b.at)); \
+  }                                                                              \
+  template <class = void>                                                        \
+  Bool operator symbol(Rhs<float> a, Rhs<float> b) {                             \
+    return Bool(detail::apply(#symbol, {a.value.node(), b.value.node()}, b.at)); \
   }
 ATTUNE_COMPARISON(==)
 ATTUNE_COMPARISON(!=)
@@ -172,14 +170,14 @@ inline Bool operator!=(Rhs<bool> a, Rhs<bool> b) {
 }
 
 // Int only; on a Float they say what to write instead.
-#define ATTUNE_WHOLE(symbol, advice)                                                                         \
-  inline Int operator symbol(Int a, Rhs<int> b) {                                                            \
-    return Int(detail::apply(#symbol, {a.node(), b.value.node()}, b.at));                                    \
-  }                                                                                                          \
-  template <class T = void>                                                                                  \
-  Float operator symbol(Float a, Rhs<float>) {                                                               \
-    static_assert(detail::never<T>, "attune: " #symbol " takes Ints: " advice);                              \
-    return a;                                                                                                \
+#define ATTUNE_WHOLE(symbol, advice)                                            \
+  inline Int operator symbol(Int a, Rhs<int> b) {                               \
+    return Int(detail::apply(#symbol, {a.node(), b.value.node()}, b.at));       \
+  }                                                                             \
+  template <class T = void>                                                     \
+  Float operator symbol(Float a, Rhs<float>) {                                  \
+    static_assert(detail::never<T>, "attune: " #symbol " takes Ints: " advice); \
+    return a;                                                                   \
   }
 ATTUNE_WHOLE(%, "for Floats write x - y * floor(x / y)")
 ATTUNE_WHOLE(&, "convert a Float with i32(x)")
@@ -198,25 +196,49 @@ inline Float operator-(Float a) { return Float(detail::apply("-", {a.node()}, {}
 inline Int operator~(Int a) { return Int(detail::apply("~", {a.node()}, {})); }
 
 // Slips that C++ would answer with a page of candidates.
-#define ATTUNE_SLIP(symbol, left, right, advice)                                                             \
-  template <class T = void>                                                                                  \
-  Bool operator symbol(left, right) {                                                                        \
-    static_assert(detail::never<T>, "attune: " advice);                                                      \
-    return true;                                                                                             \
+namespace detail {
+template <class T>
+concept Number = std::convertible_to<const T&, Float>;  // Int, Float, their literals and Params
+template <class T>
+concept Condition = std::convertible_to<const T&, Bool>;
+template <class T>
+concept NumberValue = std::same_as<T, Int> || std::same_as<T, Float>;
+
+template <class A, class B>
+concept Chained = (std::same_as<A, Bool> && Number<B>) || (Number<A> && std::same_as<B, Bool>);
+template <class A, class B>
+concept WithBool = Chained<A, B> ||(std::same_as<A, Bool>&& Condition<B>) || (Condition<A> && std::same_as<B, Bool>);
+template <class A, class B>
+concept WithNumber = (NumberValue<A> && (Number<B> || Condition<B>)) || ((Number<A> || Condition<A>)&&NumberValue<B>);
+}  // namespace detail
+
+#define ATTUNE_SLIP(symbol, slip, advice)                                \
+  template <class A, class B>                                            \
+  requires detail::slip<A, B> Bool operator symbol(const A&, const B&) { \
+    static_assert(detail::never<A>, "attune: " advice);                  \
+    return true;                                                         \
   }
-ATTUNE_SLIP(&, Bool, Bool, "& is for the bits of Ints: join conditions with &&")
-ATTUNE_SLIP(|, Bool, Bool, "| is for the bits of Ints: join conditions with ||")
-ATTUNE_SLIP(<=, Bool, Rhs<int>, "a comparison cannot be chained: write a <= b && b <= c")
-ATTUNE_SLIP(<, Bool, Rhs<int>, "a comparison cannot be chained: write a < b && b < c")
-ATTUNE_SLIP(>=, Bool, Rhs<int>, "a comparison cannot be chained: write a >= b && b >= c")
-ATTUNE_SLIP(>, Bool, Rhs<int>, "a comparison cannot be chained: write a > b && b > c")
-ATTUNE_SLIP(&&, Int, Bool, "&& joins Bools: compare the Int first, e.g. i != 0")
-ATTUNE_SLIP(&&, Bool, Int, "&& joins Bools: compare the Int first, e.g. i != 0")
-ATTUNE_SLIP(||, Int, Bool, "|| joins Bools: compare the Int first, e.g. i != 0")
-ATTUNE_SLIP(||, Bool, Int, "|| joins Bools: compare the Int first, e.g. i != 0")
-ATTUNE_SLIP(&&, Int, Int, "&& joins Bools: compare the Ints first, e.g. i != 0")
-ATTUNE_SLIP(||, Int, Int, "|| joins Bools: compare the Ints first, e.g. i != 0")
+ATTUNE_SLIP(<, Chained, "a comparison cannot be chained: write a < b && b < c")
+ATTUNE_SLIP(<=, Chained, "a comparison cannot be chained: write a <= b && b <= c")
+ATTUNE_SLIP(>, Chained, "a comparison cannot be chained: write a > b && b > c")
+ATTUNE_SLIP(>=, Chained, "a comparison cannot be chained: write a >= b && b >= c")
+ATTUNE_SLIP(==, Chained, "a comparison cannot be chained: write a == b && b == c")
+ATTUNE_SLIP(!=, Chained, "a comparison cannot be chained: write a != b && b != c")
+ATTUNE_SLIP(&, WithBool, "& is for the bits of Ints: join conditions with &&")
+ATTUNE_SLIP(|, WithBool, "| is for the bits of Ints: join conditions with ||")
+ATTUNE_SLIP(^, WithBool, "^ is for the bits of Ints: write != between conditions")
+ATTUNE_SLIP(+, WithBool, "+ takes numbers: convert a Bool with f32(b) or i32(b)")
+ATTUNE_SLIP(-, WithBool, "- takes numbers: convert a Bool with f32(b) or i32(b)")
+ATTUNE_SLIP(*, WithBool, "* takes numbers: convert a Bool with f32(b) or i32(b), or write where(b, x, 0)")
+ATTUNE_SLIP(/, WithBool, "/ takes numbers: convert a Bool with f32(b) or i32(b)")
+ATTUNE_SLIP(&&, WithNumber, "&& joins Bools: compare a number first, e.g. i != 0")
+ATTUNE_SLIP(||, WithNumber, "|| joins Bools: compare a number first, e.g. i != 0")
 #undef ATTUNE_SLIP
+template <detail::NumberValue A>
+Bool operator!(const A&) {
+  static_assert(detail::never<A>, "attune: ! takes a Bool: for a number write i == 0");
+  return true;
+}
 
 // Functions: one declaration each.
 #define ATTUNE_OF_FLOAT(name) \
@@ -242,13 +264,13 @@ ATTUNE_OF_FLOAT(erf)
 inline Int abs(Int x, Line at = Line::here()) { return Int(detail::apply("abs", {x.node()}, at)); }
 inline Float abs(Float x, Line at = Line::here()) { return Float(detail::apply("abs", {x.node()}, at)); }
 
-#define ATTUNE_OF_PAIR(name)                                                                                 \
-  inline Int name(Int a, Int b, Line at = Line::here()) {                                                    \
-    return Int(detail::apply(#name, {a.node(), b.node()}, at));                                              \
-  }                                                                                                          \
-  template <class = void>                                                                                    \
-  Float name(Float a, Float b, Line at = Line::here()) {                                                     \
-    return Float(detail::apply(#name, {a.node(), b.node()}, at));                                            \
+#define ATTUNE_OF_PAIR(name)                                      \
+  inline Int name(Int a, Int b, Line at = Line::here()) {         \
+    return Int(detail::apply(#name, {a.node(), b.node()}, at));   \
+  }                                                               \
+  template <class = void>                                         \
+  Float name(Float a, Float b, Line at = Line::here()) {          \
+    return Float(detail::apply(#name, {a.node(), b.node()}, at)); \
   }
 ATTUNE_OF_PAIR(min)  // the other one when one is NaN
 ATTUNE_OF_PAIR(max)
@@ -288,16 +310,36 @@ template <class = void>
 Float where(Bool condition, Float a, Float b, Line at = Line::here()) {
   return Float(detail::apply("where", {condition.node(), a.node(), b.node()}, at));
 }
+template <detail::NumberValue C, class A, class B>
+Float where(const C&, const A&, const B&) {
+  static_assert(detail::never<C>, "attune: where(...) starts with a Bool: compare something, e.g. i != 0");
+  return 0;
+}
+template <class A, class B>
+requires detail::Chained<A, B> Float where(const Bool&, const A&, const B&) {
+  static_assert(detail::never<A>, "attune: the two values of where(...) have one type: convert a Bool with f32(b)");
+  return 0;
+}
 
 /// body(0) + … + body(count - 1), for a count of at most 1024 known now.
 template <class Body>
-  requires std::invocable<Body, Int>
 auto sum(int count, Body body, Line at = Line::here()) {
-  using Term = std::remove_cvref_t<std::invoke_result_t<Body, Int>>;
-  static_assert(std::same_as<Term, Float> || std::same_as<Term, Int>,
-                "attune: the body of a sum returns Float or Int");
-  return Term(detail::sum(
-      count, [&](detail::Handle i) { return body(Int(std::move(i))).node(); }, at));
+  static_assert(std::invocable<Body, Int>, "attune: the body of a sum is called with (Int i)");
+  if constexpr (std::invocable<Body, Int>) {
+    using Term = std::remove_cvref_t<std::invoke_result_t<Body, Int>>;
+    static_assert(detail::NumberValue<Term>, "attune: the body of a sum returns Float or Int");
+    return Term(detail::sum(
+        count, [&](detail::Handle i) { return body(Int(std::move(i))).node(); }, at));
+  } else {
+    return Float(0);
+  }
+}
+template <detail::NumberValue Count, class Body>
+Float sum(const Count&, Body) {
+  static_assert(detail::never<Count>,
+                "attune: the count of a sum is a C++ number, known when the kernel is made: sum to the largest count "
+                "and add 0 beyond");
+  return 0;
 }
 
 /// Uniform in [0, 1): the same number for the same (seed, batch, head, q, kv) on every engine and in the backward.

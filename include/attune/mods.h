@@ -1,11 +1,25 @@
 // include/attune/mods.h — named mods, each a line of the language: use them, or read them to learn it
 #pragma once
 
-#include <limits>
+#include <concepts>
+#include <functional>
 
 #include <attune/attention.h>
 
 namespace attune::mods {
+
+/// A number or a Param that a mod is given: it becomes a Value inside the kernel.
+template <class T>
+class Scalar {
+ public:
+  template <class N>
+  requires(!std::same_as<N, Scalar> && std::convertible_to<const N&, Value<T>>) Scalar(N number)
+      : value_([number] { return Value<T>(number); }) {}
+  operator Value<T>() const { return value_(); }
+
+ private:
+  std::function<Value<T>()> value_;
+};
 
 // ---- masks ----------------------------------------------------------------------------------------------------------
 
@@ -13,29 +27,29 @@ inline Mask causal() {
   return [](At at) { return at.kv <= at.q; };
 }
 /// Causal for queries that start `offset` positions later: the end of q aligned to the end of kv, say.
-inline Mask causal(Int offset) {
+inline Mask causal(Scalar<int> offset) {
   return [=](At at) { return at.kv <= at.q + offset; };
 }
 /// The last `width` positions, the query's own included.
-inline Mask sliding_window(Int width) {
+inline Mask sliding_window(Scalar<int> width) {
   return [=](At at) { return at.kv <= at.q && at.q - at.kv < width; };
 }
-inline Mask two_sided_window(Int reach) {
+inline Mask two_sided_window(Scalar<int> reach) {
   return [=](At at) { return abs(at.q - at.kv) <= reach; };
 }
 /// Every `step`-th position within reach.
-inline Mask dilated_window(Int reach, Int step) {
+inline Mask dilated_window(Scalar<int> reach, Scalar<int> step) {
   return [=](At at) { return abs(at.q - at.kv) <= reach && (at.q - at.kv) % step == 0; };
 }
 /// The first `sinks` positions and a sliding window.
-inline Mask sink_window(Int width, Int sinks) {
+inline Mask sink_window(Scalar<int> width, Scalar<int> sinks) {
   return [=](At at) { return at.kv <= at.q && (at.q - at.kv < width || at.kv < sinks); };
 }
 /// Everything up to a prefix length per batch entry, causal behind it.
 inline Mask prefix(Capture<int> length) {
   return [=](At at) { return at.kv < length[at.batch] || at.kv <= at.q; };
 }
-inline Mask prefix(Int length) {
+inline Mask prefix(Scalar<int> length) {
   return [=](At at) { return at.kv < length || at.kv <= at.q; };
 }
 /// Keys behind the end of a batch entry are padding.
@@ -44,16 +58,15 @@ inline Mask padding(Capture<int> length) {
 }
 /// A position sees its own document. `id` is [position] or [batch, position].
 inline Mask document(Capture<int> id) {
-  return [=](At at) {
-    return id.tensor().rank == 2 ? id(at.batch, at.q) == id(at.batch, at.kv) : id[at.q] == id[at.kv];
-  };
+  return
+      [=](At at) { return id.tensor().rank == 2 ? id(at.batch, at.q) == id(at.batch, at.kv) : id[at.q] == id[at.kv]; };
 }
 /// A position sees its own chunk.
-inline Mask chunked(Int length) {
+inline Mask chunked(Scalar<int> length) {
   return [=](At at) { return at.q / length == at.kv / length; };
 }
 /// Causal between blocks, free within one.
-inline Mask block_causal(Int length) {
+inline Mask block_causal(Scalar<int> length) {
   return [=](At at) { return at.kv / length <= at.q / length; };
 }
 /// Tokens that see all and are seen by all.
@@ -61,7 +74,7 @@ inline Mask global_tokens(Capture<bool> is_global) {
   return [=](At at) { return is_global[at.q] || is_global[at.kv]; };
 }
 /// A window of (2 * reach + 1)^2 over an image of width x height, moved inside at its edges.
-inline Mask neighbourhood_2d(Int width, Int height, Int reach) {
+inline Mask neighbourhood_2d(Scalar<int> width, Scalar<int> height, Scalar<int> reach) {
   return [=](At at) {
     const Int x = clamp(at.q % width, reach, width - 1 - reach), y = clamp(at.q / width, reach, height - 1 - reach);
     return abs(x - at.kv % width) <= reach && abs(y - at.kv / width) <= reach;
@@ -89,21 +102,19 @@ inline Score alibi(int heads) {
   };
 }
 /// A smooth bound: |score| stays below `cap`.
-inline Score softcap(Float cap) {
+inline Score softcap(Scalar<float> cap) {
   return [=](Float s, At) { return cap * tanh(s / cap); };
 }
 inline Score relative_position() {
   return [](Float s, At at) { return s + f32(at.q - at.kv); };
 }
 /// table[head, q - kv + reach]: [heads, 2 * reach]; positions further apart use its ends.
-inline Score relative_bias(Capture<float> table, Int reach) {
+inline Score relative_bias(Capture<float> table, Scalar<int> reach) {
   return [=](Float s, At at) { return s + table(at.head, at.q - at.kv + reach); };
 }
 /// T5: a table of [heads, buckets] over a bucket per clamped distance, [2 * reach + 1].
-inline Score bucketed_bias(Capture<float> table, Capture<int> bucket, Int reach) {
-  return [=](Float s, At at) {
-    return s + table(at.head, bucket[clamp(at.q - at.kv + reach, 0, 2 * reach)]);
-  };
+inline Score bucketed_bias(Capture<float> table, Capture<int> bucket, Scalar<int> reach) {
+  return [=](Float s, At at) { return s + table(at.head, bucket[clamp(at.q - at.kv + reach, 0, 2 * reach)]); };
 }
 /// A bias someone computed: [q, kv], [head, q, kv] or [batch, head, q, kv].
 inline Score dense_bias(Capture<float> bias) {
@@ -127,7 +138,7 @@ inline Score dequantise(Capture<float> q_scale, Capture<float> kv_scale) {
 // ---- after the softmax ----------------------------------------------------------------------------------------------
 
 /// Keeps a probability with chance `keep` and scales it by 1 / keep.
-inline Prob dropout(Float keep, Int seed) {
+inline Prob dropout(Scalar<float> keep, Scalar<int> seed) {
   return [=](Float p, At) { return where(random(seed) < keep, p / keep, 0.0f); };
 }
 inline Prob head_gate(Capture<float> gate) {

@@ -36,11 +36,11 @@ struct bf16 {
 namespace detail {
 template <class T>
 struct Element;
-#define ATTUNE_ELEMENT(type, name, seen_as)         \
-  template <>                                       \
-  struct Element<type> {                            \
-    static constexpr DType dtype = DType::name;     \
-    using Seen = seen_as;                           \
+#define ATTUNE_ELEMENT(type, name, seen_as)     \
+  template <>                                   \
+  struct Element<type> {                        \
+    static constexpr DType dtype = DType::name; \
+    using Seen = seen_as;                       \
   }
 ATTUNE_ELEMENT(float, f32, float);
 ATTUNE_ELEMENT(f16, f16, float);
@@ -104,6 +104,8 @@ namespace detail {
 Handle read(const Tensor&, const std::string& name, std::span<const Handle> index, Line);
 std::shared_ptr<void> allocate(const Device&, DType, std::span<const std::int64_t> shape);
 void require_seen_as(const Tensor&, const std::string& name, char seen, Line);
+template <class I>
+concept NoIndex = !std::convertible_to<const I&, Int> && (Number<I> || Condition<I>);
 }  // namespace detail
 
 /// A captured tensor seen inside the kernel as Floats, Ints or Bools. `slope[at.head]`, `bias(at.q, at.kv)`.
@@ -123,8 +125,19 @@ class Capture {
   Read operator()(Int i, Line at = Line::here()) const { return read(at, i); }
   Read operator()(Int i, Int j, Line at = Line::here()) const { return read(at, i, j); }
   Read operator()(Int i, Int j, Int k, Line at = Line::here()) const { return read(at, i, j, k); }
-  Read operator()(Int i, Int j, Int k, Int l, Line at = Line::here()) const {
-    return read(at, i, j, k, l);
+  Read operator()(Int i, Int j, Int k, Int l, Line at = Line::here()) const { return read(at, i, j, k, l); }
+
+  // Slips that C++ would answer with a page of candidates.
+  template <detail::NoIndex I>
+  Read operator[](const I&) const {
+    static_assert(detail::never<I>, "attune: an index is an Int: convert it with i32(x)");
+    return read(Line{});
+  }
+  template <class... I>
+  requires(sizeof...(I) > Tensor::max_rank || (detail::NoIndex<I> || ...)) Read operator()(const I&...) const {
+    static_assert(sizeof...(I) <= Tensor::max_rank, "attune: a captured tensor has at most four dimensions");
+    static_assert(!(detail::NoIndex<I> || ...), "attune: an index is an Int: convert it with i32(x)");
+    return read(Line{});
   }
 
   const Tensor& tensor() const { return tensor_; }

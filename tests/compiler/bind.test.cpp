@@ -34,7 +34,8 @@ TEST_CASE("a shard's query shifted is the whole's query", "[bind]") {
 }
 
 TEST_CASE("two coordinates change places at once", "[bind]") {
-  const Mod swapped = bind(mod_of("s + bias[q, kv]"), {.inputs = {{Input::Q, expr("kv")}, {Input::KV, expr("q")}}, .params = {}});
+  const Mod swapped = bind(mod_of("s + bias[q, kv]"),
+                           {.inputs = {{Input::Q, expr("kv")}, {Input::KV, expr("q")}}, .params = {}});
   CHECK(text(swapped.score) == "s + bias[kv, q]");
 }
 
@@ -46,7 +47,8 @@ TEST_CASE("a length and a parameter become literals", "[bind]") {
 }
 
 TEST_CASE("what is bound may hold sums, and stands in sums, without capture", "[bind]") {
-  const Mod bound = bind(mod_of("sum(i, 3, sum(j, 2, f32(i * q + j)))"), {.inputs = {{Input::Q, expr("sum(i, 4, doc[i])")}}, .params = {}});
+  const Mod bound = bind(mod_of("sum(i, 3, sum(j, 2, f32(i * q + j)))"),
+                         {.inputs = {{Input::Q, expr("sum(i, 4, doc[i])")}}, .params = {}});
   CHECK_FALSE(ir::verify(bound.score, names()));
   Setting at;
   const double q = at(expr("sum(i, 4, doc[i])"));

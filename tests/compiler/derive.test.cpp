@@ -34,7 +34,11 @@ double slope(std::string_view from, double s) {
 Mod named() {
   Mod mod;
   for (const auto& c : names().captures)
-    mod.captures.push_back({c.name, c.type == ir::Type::F32 ? DType::f32 : c.type == ir::Type::I32 ? DType::i32 : DType::boolean, c.rank});
+    mod.captures.push_back({c.name,
+                            c.type == ir::Type::F32   ? DType::f32
+                            : c.type == ir::Type::I32 ? DType::i32
+                                                      : DType::boolean,
+                            c.rank});
   mod.params = names().params;
   return mod;
 }
@@ -53,13 +57,49 @@ std::string scatters(std::string_view from) {
 
 TEST_CASE("the derivative of every operation reads as in a table", "[derive][golden]") {
   std::string page;
-  for (const std::string_view of :
-       {"s", "cap", "random(3)", "f32(q)", "s + s", "s - cap", "cap - s", "-s", "s * s", "s * cap", "s / cap", "cap / s",
-        "abs(s)", "min(s, cap)", "max(cap, s)", "clamp(s, -1.0f, 1.0f)", "clamp(cap, s, s)", "floor(s)", "ceil(s)", "round(s)",
-        "trunc(s)", "sqrt(s)", "rsqrt(s)", "exp(s)", "exp2(s)", "log(s)", "log2(s)", "pow(s, 3.0f)", "pow(s, cap)",
-        "pow(cap, s)", "sin(s)", "cos(s)", "tan(s)", "tanh(s)", "sigmoid(s)", "erf(s)", "where(kv <= q, s, cap)",
-        "custom(round(s), 1.0f)", "sum(i, 4, slope[i] * s)", "sum(i, 2, sum(j, 3, tanh(bias[i, j] * s)))",
-        "f32(i32(s))", "f32(s < cap)", "cap * tanh(s / cap)"})
+  for (const std::string_view of : {"s",
+                                    "cap",
+                                    "random(3)",
+                                    "f32(q)",
+                                    "s + s",
+                                    "s - cap",
+                                    "cap - s",
+                                    "-s",
+                                    "s * s",
+                                    "s * cap",
+                                    "s / cap",
+                                    "cap / s",
+                                    "abs(s)",
+                                    "min(s, cap)",
+                                    "max(cap, s)",
+                                    "clamp(s, -1.0f, 1.0f)",
+                                    "clamp(cap, s, s)",
+                                    "floor(s)",
+                                    "ceil(s)",
+                                    "round(s)",
+                                    "trunc(s)",
+                                    "sqrt(s)",
+                                    "rsqrt(s)",
+                                    "exp(s)",
+                                    "exp2(s)",
+                                    "log(s)",
+                                    "log2(s)",
+                                    "pow(s, 3.0f)",
+                                    "pow(s, cap)",
+                                    "pow(cap, s)",
+                                    "sin(s)",
+                                    "cos(s)",
+                                    "tan(s)",
+                                    "tanh(s)",
+                                    "sigmoid(s)",
+                                    "erf(s)",
+                                    "where(kv <= q, s, cap)",
+                                    "custom(round(s), 1.0f)",
+                                    "sum(i, 4, slope[i] * s)",
+                                    "sum(i, 2, sum(j, 3, tanh(bias[i, j] * s)))",
+                                    "f32(i32(s))",
+                                    "f32(s < cap)",
+                                    "cap * tanh(s / cap)"})
     page += std::string(of) + "\n    " + by_s(of) + "\n";
   golden("compiler/derivatives", page);
 }
@@ -107,7 +147,8 @@ TEST_CASE("clamp passes on the closed range", "[derive]") {
 }
 
 TEST_CASE("rounding, comparisons and conversions to Int pass nothing", "[derive]") {
-  for (const char* of : {"floor(s)", "ceil(s)", "round(s)", "trunc(s)", "f32(i32(s))", "f32(s < cap)", "where(s < 1.0f, 2.0f, 3.0f)"}) {
+  for (const char* of :
+       {"floor(s)", "ceil(s)", "round(s)", "trunc(s)", "f32(i32(s))", "f32(s < cap)", "where(s < 1.0f, 2.0f, 3.0f)"}) {
     INFO(of);
     CHECK(slope(of, 0.3) == 0);
   }
@@ -170,7 +211,8 @@ TEST_CASE("the loops of a scatter have binders that nothing within them takes", 
       const bool outer = s.capture == 1;  // table is read by i, slope by j
       double expected = 0;
       for (std::int32_t other = 0; other < (outer ? 3 : 2); ++other) {
-        const std::int32_t i = outer ? static_cast<std::int32_t>(k) : other, j = outer ? other : static_cast<std::int32_t>(k);
+        const std::int32_t i = outer ? static_cast<std::int32_t>(k) : other,
+                           j = outer ? other : static_cast<std::int32_t>(k);
         const std::array<std::int32_t, 1> index{other};
         expected += at.read(outer ? 0 : 1, index) * (10 * i + j);
       }

@@ -26,7 +26,8 @@ Attention example(int salt = 0) {
 
 void check_sound(const Mod& mod) {
   const auto sound = [&](const ir::Expr& e) { CHECK(ir::verify(e, mod.signature()).value_or("") == ""); };
-  for (const ir::Expr& e : {mod.score, mod.mask, mod.prob, mod.dscore.by, mod.dprob.by, mod.fold.core, mod.fold.row}) sound(e);
+  for (const ir::Expr& e : {mod.score, mod.mask, mod.prob, mod.dscore.by, mod.dprob.by, mod.fold.core, mod.fold.row})
+    sound(e);
   if (mod.sink) sound(mod.sink);
   for (const auto* fields : {&mod.levels.head, &mod.levels.row, &mod.levels.col, &mod.levels.left})
     for (const ir::Expr& e : *fields) sound(e);
@@ -86,7 +87,8 @@ TEST_CASE("what reads an input that its place does not have is refused", "[lower
   CHECK_THROWS_AS(lower(mod), Error);
 }
 
-TEST_CASE("large Mods are lowered: 60 squares, 100 000 nodes upon each other, a shared value under a division", "[lower]") {
+TEST_CASE("large Mods are lowered: 60 squares, 100 000 nodes upon each other, a shared value under a division",
+          "[lower]") {
   const Traced squares = lower(Attention{.score = [](Float s, At) {
     for (int i = 0; i < 60; ++i) s = s * s;
     return s / 3.0f;

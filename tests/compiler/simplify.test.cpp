@@ -21,7 +21,8 @@ using ir::Expr, ir::Op, ir::Precision, ir::Type;
 namespace {
 
 /// The letters of the rules, as simplify.cpp has them.
-constexpr std::string_view int_letters = "ijdklac", float_letters = "xywzuv", bool_letters = "mno", literal_letters = "acuv";
+constexpr std::string_view int_letters = "ijdklac", float_letters = "xywzuv", bool_letters = "mno",
+                           literal_letters = "acuv";
 
 Type type_of(char letter) {
   if (int_letters.find(letter) != std::string_view::npos) return Type::I32;
@@ -78,12 +79,14 @@ bool applies(const Expr& from, const Expr& to) { return simplify(to)->size <= fr
 
 }  // namespace
 
-TEST_CASE("every rule keeps every bit, in both precisions, on 2000 bindings its condition allows", "[simplify][rules]") {
+TEST_CASE("every rule keeps every bit, in both precisions, on 2000 bindings its condition allows",
+          "[simplify][rules]") {
   for (const Rule& rule : rules()) {
     INFO(name_of(rule) << (rule.when.empty() ? "" : " when ") << rule.when);
     // Every letter a parameter, so that each side is read once; only a right side that is longer needs its literals.
     std::map<char, Expr> slots;
-    for (std::uint32_t slot = 0; const char letter : all_letters()) slots.emplace(letter, ir::param(slot++, type_of(letter)));
+    for (std::uint32_t slot = 0; const char letter : all_letters())
+      slots.emplace(letter, ir::param(slot++, type_of(letter)));
     const Expr from = filled(rule.from, slots), to = filled(rule.to, slots);
     const ir::Program program(std::array{from, to, filled(rule.when.empty() ? "true" : rule.when, slots)});
     ir::Program::Memory memory;
@@ -95,7 +98,8 @@ TEST_CASE("every rule keeps every bit, in both precisions, on 2000 bindings its 
         if (tries % 2) instance.calm(random);
         program.run(instance.env, memory, precision);
         if (program.result(2, memory) == 0) continue;
-        if (to->size > from->size && !applies(filled(rule.from, instance.letters), filled(rule.to, instance.letters))) continue;
+        if (to->size > from->size && !applies(filled(rule.from, instance.letters), filled(rule.to, instance.letters)))
+          continue;
         ++bindings;
         const double before = program.result(0, memory), after = program.result(1, memory);
         if (!identical(before, after))
@@ -129,7 +133,8 @@ bool fires_somewhere(const Rule& rule) {
       const double low = instance.values[slot];
       const bool whole = type_of(letter) == Type::I32;
       const bool known = whole && tries % 3;
-      bounds.params.push_back(known ? ir::Interval{low, low + random.below(4), false} : ir::Interval::all(type_of(letter)));
+      bounds.params.push_back(known ? ir::Interval{low, low + random.below(4), false}
+                                    : ir::Interval::all(type_of(letter)));
       if (open_letters.find(letter) != std::string_view::npos && random.chance(0.2))
         instance.letters.at(letter) = ir::literal(type_of(letter), low);
       else if (in_sum && !is_literal_letter(letter))
@@ -277,13 +282,15 @@ double seconds(const Expr& e) {
 Expr chain(int length) {
   Expr e = ir::input(ir::Input::S);
   for (int i = 0; i < length; ++i)
-    e = i % 2 ? ir::op(Op::Add, e, ir::real(0.5f + static_cast<float>(i))) : ir::op(Op::Tanh, ir::op(Op::Neg, ir::op(Op::Neg, e)));
+    e = i % 2 ? ir::op(Op::Add, e, ir::real(0.5f + static_cast<float>(i)))
+              : ir::op(Op::Tanh, ir::op(Op::Neg, ir::op(Op::Neg, e)));
   return e;
 }
 
 }  // namespace
 
-TEST_CASE("a chain of 100 000 nodes is simplified without a deep stack, in time that grows with its length", "[simplify]") {
+TEST_CASE("a chain of 100 000 nodes is simplified without a deep stack, in time that grows with its length",
+          "[simplify]") {
   const Expr small = chain(2'500), large = chain(40'000);
   CHECK(simplify(large)->depth == 40'001);
   // Sixteen times the nodes in quadratic time would be 256 times as long.

@@ -27,7 +27,8 @@ std::string code_of(F f) {
 
 float floats[64] = {};
 int ints[64] = {};
-const Tensor slope_tensor(floats, DType::f32, {4}), bias_tensor(floats, DType::bf16, {4, 8}), doc_tensor(ints, DType::i32, {8});
+const Tensor slope_tensor(floats, DType::f32, {4}), bias_tensor(floats, DType::bf16, {4, 8}),
+    doc_tensor(ints, DType::i32, {8});
 
 }  // namespace
 
@@ -43,8 +44,9 @@ TEST_CASE("an empty Attention is s, p and every pair", "[trace]") {
 TEST_CASE("captures get slots in the order they are met, one for each tensor", "[trace]") {
   const Capture<float> slope(slope_tensor, "slope"), bias(bias_tensor, "bias");
   const Capture<int> doc(doc_tensor, "doc");
-  const Traced t = trace({.score = [=](Float s, At at) { return s + bias(at.q, at.kv) * slope[at.head] + slope[at.batch]; },
-                          .mask = [=](At at) { return doc[at.q] == doc[at.kv]; }});
+  const Traced t = trace(
+      {.score = [=](Float s, At at) { return s + bias(at.q, at.kv) * slope[at.head] + slope[at.batch]; },
+       .mask = [=](At at) { return doc[at.q] == doc[at.kv]; }});
   REQUIRE(t.mod.captures.size() == 3);
   CHECK(t.mod.captures[*slot_of(t, bias_tensor)] == CaptureSlot{"bias", DType::bf16, 2});
   CHECK(t.mod.captures[*slot_of(t, slope_tensor)] == CaptureSlot{"slope", DType::f32, 1});
@@ -65,7 +67,8 @@ TEST_CASE("a parameter is one slot however often it is copied, and not part of t
   Param<float> cap("cap", 30);
   Param<int> width("width", 4);
   const auto make = [&] {
-    return trace({.score = [=](Float s, At) { return cap * tanh(s / cap); }, .mask = [=](At at) { return at.kv < width; }});
+    return trace(
+        {.score = [=](Float s, At) { return cap * tanh(s / cap); }, .mask = [=](At at) { return at.kv < width; }});
   };
   const Traced t = make();
   REQUIRE(t.mod.params.size() == 2);
@@ -80,8 +83,7 @@ TEST_CASE("every node knows the line it was written on", "[trace]") {
   const int line = __LINE__ + 2;
   const Traced t = trace({.score = [](Float s, At at) {
     const Float scaled = s * 2.0f;
-    return scaled +
-           tanh(f32(at.kv));
+    return scaled + tanh(f32(at.kv));
   }});
   const ir::Node& sum = *t.mod.score;
   REQUIRE(sum.op == ir::Op::Add);
@@ -144,14 +146,17 @@ TEST_CASE("captures and parameters have values only while an Attention is traced
 TEST_CASE("what cannot be in the language is refused where it is written", "[trace]") {
   const Capture<float> slope(slope_tensor, "slope");
   CHECK(code_of([&] { trace({.score = [=](Float s, At at) { return s + slope(at.q, at.kv); }}); }) == "wrong-rank");
-  CHECK(code_of([] { trace({.score = [](Float s, At) { return s + sum(1025, [](Int i) { return f32(i); }); }}); }) == "bad-sum");
-  CHECK(code_of([] { trace({.score = [](Float s, At) { return s + sum(-1, [](Int i) { return f32(i); }); }}); }) == "bad-sum");
+  CHECK(code_of([] { trace({.score = [](Float s, At) { return s + sum(1025, [](Int i) { return f32(i); }); }}); }) ==
+        "bad-sum");
+  CHECK(code_of([] { trace({.score = [](Float s, At) { return s + sum(-1, [](Int i) { return f32(i); }); }}); }) ==
+        "bad-sum");
   CHECK(code_of([] { trace({.mask = [](At at) { return at.q < 3'000'000'000; }}); }) == "bad-number");
 }
 
 TEST_CASE("an Error thrown in a lambda leaves no trace under way", "[trace]") {
   const Capture<float> slope(slope_tensor, "slope");
-  CHECK(code_of([] { trace({.score = [](Float, At) -> Float { throw Error("mine", "x", {}, "y", "z"); }}); }) == "mine");
+  CHECK(code_of([] { trace({.score = [](Float, At) -> Float { throw Error("mine", "x", {}, "y", "z"); }}); }) ==
+        "mine");
   CHECK(code_of([&] { (void)slope[Int(3)]; }) == "outside-trace");
 }
 

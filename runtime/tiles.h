@@ -1,0 +1,70 @@
+// runtime/tiles.h — a cover over real sizes: which tiles are empty, full or partial, on demand or as lists
+#pragma once
+
+#include <functional>
+
+#include "compiler/cover.h"
+#include "compiler/trace.h"
+#include "runtime/summary.h"
+
+namespace attune::runtime {
+
+enum class Keep : std::uint8_t { None, Some, All };
+
+/// The sizes a cover is asked about. The last tile of an axis may be cut short by its end.
+struct Extent {
+  std::int32_t batch = 1, heads = 1, q_len = 0, kv_len = 0, q_offset = 0;
+  std::int32_t tile_q = 128, tile_kv = 128;
+
+  std::int32_t q_tiles() const { return (q_len + tile_q - 1) / tile_q; }
+  std::int32_t kv_tiles() const { return (kv_len + tile_kv - 1) / tile_kv; }
+};
+
+/// Neighbouring tiles of one kind: [begin, end) in tiles.
+struct Run {
+  std::int32_t begin, end;
+  Keep keep;  ///< Some or All
+  bool operator==(const Run&) const = default;
+};
+
+/// Runs for every row of tiles, (batch, head, tile) in order; `dense` batches and heads share one where the mask does
+/// not vary with them.
+struct TileLists {
+  Extent extent;
+  bool by_batch = false, by_head = false, along_q = false;
+  std::vector<std::int64_t> offsets;  ///< one more than there are rows
+  std::vector<Run> runs;
+  std::int64_t some = 0, all = 0, total = 0;  ///< tiles, counted for every batch and head
+  std::size_t bytes() const { return offsets.size() * sizeof offsets[0] + runs.size() * sizeof runs[0]; }
+};
+
+class Tiles {
+ public:
+  /// `traced` and the data of its captures must outlive this; the summaries are computed here, once.
+  Tiles(const compiler::Traced& traced, const compiler::Cover& cover);
+
+  /// What the mask keeps of one tile. Never wrongly None or All; Some only after looking into the tile's parts.
+  Keep keep(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t tile_q, std::int32_t tile_kv) const;
+
+  /// The tiles worth visiting: along kv for a tile of queries, along q for a tile of keys. No work for the others.
+  void row(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t tile_q, std::vector<Run>& into) const;
+  void column(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t tile_kv, std::vector<Run>& into) const;
+
+  TileLists lists(const Extent& e, bool along_q = false, int threads = 1) const;
+
+  /// Pairs kept, over all batches and heads; none if the bands do not say exactly.
+  std::optional<std::int64_t> live(const Extent& e) const;
+
+ private:
+  struct Rectangle {
+    std::int32_t q0, q1, kv0, kv1;
+  };
+  class Asker;
+  const compiler::Traced& traced_;
+  const compiler::Cover& cover_;
+  Summaries summaries_;
+  std::vector<double> params_;
+  ir::Program verdict_, mask_, along_kv_, along_q_;
+};
+
+}  // namespace attune::runtime

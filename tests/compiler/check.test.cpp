@@ -1,0 +1,117 @@
+// tests/compiler/check.test.cpp — what expressions may read, and reads that are never in range
+#include "compiler/check.h"
+
+#include <attune/attune.h>
+
+#include "ir/node.h"
+#include "tests/catch.h"
+#include "tests/golden.h"
+
+using namespace attune;
+using compiler::Mod, compiler::Problem;
+using tests::golden_error;
+
+namespace {
+
+template <class F>
+std::string refusal(F call) {
+  try {
+    call();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "nothing was refused";
+}
+
+Mod mod_of(ir::Expr score, ir::Expr mask, ir::Expr prob, ir::Expr sink = nullptr) {
+  Mod mod;
+  mod.score = std::move(score);
+  mod.mask = std::move(mask);
+  mod.prob = std::move(prob);
+  mod.sink = std::move(sink);
+  return mod;
+}
+
+const ir::Expr s = ir::input(ir::Input::S), p = ir::input(ir::Input::P), yes = ir::boolean(true);
+const ir::Expr kv = ir::op(ir::Op::F32, ir::input(ir::Input::KV));
+
+const Problem usual{.batch = 2, .q_heads = 4, .kv_heads = 4, .q_len = 100, .kv_len = 200, .d = 8, .dv = 8};
+
+/// The reads of an Attention made of text, against a problem. `t` has the given extents.
+struct Reads {
+  int memory = 0;
+  Tensor t;
+  explicit Reads(std::initializer_list<std::int64_t> shape, DType type = DType::f32) : t(&memory, type, shape) {}
+
+  std::size_t clamped(const std::string& score, const Problem& problem = usual) const {
+    Text text;
+    text.capture("t", t);
+    const auto traced = compiler::trace({.score = text.score(score, "--score")});
+    return compiler::check_reads(traced.mod, traced.captures, problem).size();
+  }
+  std::string refused(const std::string& score, const Problem& problem = usual) const {
+    return refusal([&] { clamped(score, problem); });
+  }
+};
+
+}  // namespace
+
+TEST_CASE("each expression reads only what there is where it stands", "[check]") {
+  const ir::Expr by_random = ir::op(ir::Op::Random, ir::integer(1));
+  golden_error("wrong-input.score", refusal([] { check(mod_of(ir::op(ir::Op::Add, s, p), yes, p)); }));
+  golden_error("wrong-input.mask-s", refusal([] { check(mod_of(s, ir::op(ir::Op::Gt, s, kv), p)); }));
+  golden_error("wrong-input.mask-p", refusal([] { check(mod_of(s, ir::op(ir::Op::Gt, p, kv), p)); }));
+  golden_error("wrong-input.prob", refusal([] { check(mod_of(s, yes, ir::op(ir::Op::Mul, s, p))); }));
+  golden_error("wrong-input.sink", refusal([] { check(mod_of(s, yes, p, kv)); }));
+  golden_error("wrong-input.sink-random", refusal([&] { check(mod_of(s, yes, p, by_random)); }));
+  CHECK_NOTHROW(check(mod_of(ir::op(ir::Op::Add, s, kv), ir::op(ir::Op::Gt, by_random, kv), p,
+                             ir::op(ir::Op::F32, ir::input(ir::Input::H)))));
+}
+
+TEST_CASE("a read that is never in range is refused under the user's text", "[check]") {
+  golden_error("capture-range.above", Reads({16}).refused("s + t[kv + 16]"));
+  golden_error("capture-range.below", Reads({16}).refused("s + t[-1 - kv]"));
+  golden_error("capture-range.literal", Reads({16}).refused("s + t[16]"));
+  golden_error("capture-range.dimension", Reads({4, 16}).refused("s + t[h, q + 16]"));
+  golden_error("capture-range.length", Reads({100}).refused("s + t[q_len]"));
+  golden_error("capture-empty", Reads({0}).refused("s + t[h]"));
+}
+
+TEST_CASE("a read that is in range somewhere is clamped elsewhere", "[check]") {
+  CHECK(Reads({200}).clamped("s + t[kv]") == 0);
+  CHECK(Reads({199}).clamped("s + t[kv]") == 1);
+  CHECK(Reads({4}).clamped("s + t[h]") == 0);
+  CHECK(Reads({299}).clamped("s + t[q - kv + 199]") == 0);
+  CHECK(Reads({298}).clamped("s + t[q - kv + 199]") == 1);
+  // What a u8 holds is within 0..255.
+  CHECK(Reads({256}, DType::u8).clamped("s + f32(t[t[kv]])") == 0);
+  CHECK(Reads({255}, DType::u8).clamped("s + f32(t[t[kv]])") == 1);
+  CHECK(Reads({3}).clamped("s + t[clamp(kv, 0, 2)]") == 0);
+}
+
+TEST_CASE("the first query's position moves the range of q", "[check]") {
+  Problem late = usual;
+  late.q_offset = 50;
+  CHECK(Reads({150}).clamped("s + t[q]", late) == 0);
+  CHECK(Reads({149}).clamped("s + t[q]", late) == 1);
+  CHECK_THROWS_AS(Reads({50}).clamped("s + t[q]", late), Error);
+}
+
+TEST_CASE("without any coordinates there is nothing to refuse", "[check]") {
+  for (std::int64_t Problem::*size : {&Problem::batch, &Problem::q_heads, &Problem::q_len, &Problem::kv_len}) {
+    Problem none = usual;
+    none.*size = 0;
+    CHECK(Reads({16}).clamped("s + t[kv + 16]", none) == 0);
+    CHECK(Reads({0}).clamped("s + t[kv]", none) == 0);
+  }
+}
+
+TEST_CASE("a sink is evaluated even where there are no keys", "[check]") {
+  const Reads reads({2});
+  Text text;
+  text.capture("t", reads.t);
+  const auto traced = compiler::trace({.sink = text.sink("t[h + 2]", "--sink")});
+  Problem none = usual;
+  none.kv_len = 0;
+  golden_error("capture-range.sink", refusal([&] { compiler::check_reads(traced.mod, traced.captures, none); }));
+}

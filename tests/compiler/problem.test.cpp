@@ -1,0 +1,268 @@
+// tests/compiler/problem.test.cpp — the sizes of a call, and every way in which its tensors can disagree
+#include "compiler/problem.h"
+
+#include <attune/attune.h>
+
+#include <array>
+#include <functional>
+#include <limits>
+
+#include "tests/catch.h"
+#include "tests/golden.h"
+
+using namespace attune;
+using compiler::Problem;
+using tests::golden_error;
+
+namespace {
+
+// Only addresses are compared: nothing here is read but cu_seqlens.
+std::array<double, 64> memory;
+Tensor at(std::size_t address, DType type, std::initializer_list<std::int64_t> shape) {
+  return {&memory[address], type, shape};
+}
+
+const DType single = DType::f32;
+
+Forward good() {
+  return {.q = at(0, single, {2, 4, 8, 16}),
+          .k = at(1, single, {2, 2, 9, 16}),
+          .v = at(2, single, {2, 2, 9, 32}),
+          .o = at(3, single, {2, 4, 8, 32}),
+          .lse = at(4, single, {2, 4, 8}),
+          .max = at(5, single, {2, 4, 8})};
+}
+
+Backward good_backward() {
+  return {.q = at(0, single, {2, 4, 8, 16}),
+          .k = at(1, single, {2, 2, 9, 16}),
+          .v = at(2, single, {2, 2, 9, 32}),
+          .grad_o = at(3, single, {2, 4, 8, 32}),
+          .grad_lse = at(4, single, {2, 4, 8}),
+          .dq = at(5, single, {2, 4, 8, 16}),
+          .dk = at(6, single, {2, 2, 9, 16}),
+          .dv = at(7, single, {2, 2, 9, 32})};
+}
+
+std::int32_t starts_q[]{0, 3, 8}, starts_kv[]{0, 9, 9};
+
+Forward packed() {
+  return {.q = at(0, single, {8, 4, 16}),
+          .k = at(1, single, {9, 2, 16}),
+          .v = at(2, single, {9, 2, 32}),
+          .o = at(3, single, {8, 4, 32}),
+          .lse = at(4, single, {4, 8}),
+          .cu_seqlens_q = Tensor(starts_q, DType::i32, {3}),
+          .cu_seqlens_kv = Tensor(starts_kv, DType::i32, {3})};
+}
+
+const compiler::Traced plain;
+
+template <class Call>
+std::string refused(Call call, const std::function<void(Call&)>& spoil, std::optional<double> scale = {},
+                    const compiler::Traced& traced = plain) {
+  spoil(call);
+  try {
+    check(traced, call, scale);
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "nothing was refused";
+}
+
+/// Spoils a good forward call and compares the refusal with its golden.
+void refuses(const char* name, const std::function<void(Forward&)>& spoil, std::optional<double> scale = {}) {
+  golden_error(name, refused<Forward>(good(), spoil, scale));
+}
+void refuses_packed(const char* name, const std::function<void(Forward&)>& spoil) {
+  golden_error(name, refused<Forward>(packed(), spoil));
+}
+void refuses_backward(const char* name, const std::function<void(Backward&)>& spoil,
+                      const compiler::Traced& traced = plain) {
+  golden_error(name, refused<Backward>(good_backward(), spoil, {}, traced));
+}
+
+compiler::Traced with_captures() {
+  compiler::Traced traced;
+  traced.captures = {at(10, single, {4}), at(11, DType::i32, {8})};
+  traced.mod.captures = {{"slope", single, 1}, {"doc", DType::i32, 1}};
+  return traced;
+}
+
+}  // namespace
+
+TEST_CASE("the sizes of a dense call", "[problem]") {
+  const Problem p = check(plain, good(), {});
+  CHECK(p.batch == 2);
+  CHECK(p.q_heads == 4);
+  CHECK(p.kv_heads == 2);
+  CHECK(p.group == 2);
+  CHECK(p.q_len == 8);
+  CHECK(p.kv_len == 9);
+  CHECK(p.d == 16);
+  CHECK(p.dv == 32);
+  CHECK(p.scale == 0.25);
+  CHECK_FALSE(p.kv_shared);
+  CHECK(check(plain, good(), -3.5).scale == -3.5);
+  CHECK(check(plain, good_backward(), 0.0).scale == 0);
+}
+
+TEST_CASE("the sizes of packed sequences", "[problem]") {
+  const Problem p = check(plain, packed(), {});
+  CHECK(p.packed);
+  CHECK(p.batch == 2);
+  CHECK(p.q_len == 5);
+  CHECK(p.kv_len == 9);
+  CHECK(p.q_starts == std::vector<std::int64_t>{0, 3, 8});
+  CHECK(p.kv_starts == std::vector<std::int64_t>{0, 9, 9});
+}
+
+TEST_CASE("what is unusual but right is let through", "[problem]") {
+  const auto accepts = [](const std::function<void(Forward&)>& change) {
+    Forward call = good();
+    change(call);
+    CHECK_NOTHROW(check(plain, call, {}));
+  };
+  accepts([](Forward& c) { c.k = at(1, single, {1, 2, 9, 16}), c.v = at(2, single, {1, 2, 9, 32}); });
+  accepts([](Forward& c) { c.k.strides = {0, 0, 0, 0}; });
+  accepts([](Forward& c) { c.lse = c.max = {}; });
+  accepts([](Forward& c) { c.o.dtype = DType::bf16; });
+  accepts([](Forward& c) { c.o = at(3, single, {2, 8, 4, 32}).permuted({0, 2, 1, 3}); });
+  accepts([](Forward& c) {
+    c.k = at(1, single, {2, 2, 0, 16}), c.v = at(2, single, {2, 2, 0, 32}), c.k.data = nullptr;
+  });
+  accepts([](Forward& c) {
+    c.q = at(0, single, {2, 4, 1, 16}), c.o = at(3, single, {2, 4, 1, 32}), c.o.strides[2] = 0, c.lse = c.max = {};
+  });
+  Forward shared = good();
+  shared.k = at(1, single, {1, 2, 9, 16}), shared.v = at(2, single, {1, 2, 9, 32});
+  CHECK(check(plain, shared, {}).kv_shared);
+}
+
+TEST_CASE("missing and unusable tensors are refused", "[problem]") {
+  refuses("tensor-missing.q", [](Forward& c) { c.q = {}; });
+  refuses("tensor-missing.o", [](Forward& c) { c.o = {}; });
+  refuses("tensor-null", [](Forward& c) { c.v.data = nullptr; });
+  refuses("bad-rank.call", [](Forward& c) { c.k.rank = 5; });
+  refuses("bad-extent.call", [](Forward& c) { c.k.shape[2] = -9; });
+  refuses("tensor-rank.dense", [](Forward& c) { c.q = at(0, single, {8, 4, 16}); });
+  refuses("tensor-device", [](Forward& c) { c.k.device = {.kind = Device::Kind::cuda, .index = 1}; });
+}
+
+TEST_CASE("types that do not fit are refused", "[problem]") {
+  refuses("tensor-type.q", [](Forward& c) { c.q.dtype = DType::i32; });
+  refuses("tensor-types", [](Forward& c) { c.v.dtype = DType::f16; });
+  refuses("tensor-type.o", [](Forward& c) { c.o.dtype = DType::u8; });
+  refuses("tensor-type.lse", [](Forward& c) { c.lse.dtype = DType::f16; });
+}
+
+TEST_CASE("shapes that do not fit are refused", "[problem]") {
+  refuses("head-size", [](Forward& c) { c.k.shape[3] = 8; });
+  refuses("head-size-zero.d", [](Forward& c) { c.q.shape[3] = c.k.shape[3] = 0; });
+  refuses("head-size-zero.dv", [](Forward& c) { c.v.shape[3] = c.o.shape[3] = 0; });
+  refuses("kv-heads", [](Forward& c) { c.v.shape[1] = 1; });
+  refuses("head-groups", [](Forward& c) { c.k.shape[1] = c.v.shape[1] = 3; });
+  refuses("head-groups.none", [](Forward& c) { c.k.shape[1] = c.v.shape[1] = 0; });
+  refuses("kv-lengths", [](Forward& c) { c.v.shape[2] = 8; });
+  refuses("kv-batch", [](Forward& c) { c.v.shape[0] = 1; });
+  refuses("batch", [](Forward& c) { c.k.shape[0] = c.v.shape[0] = 3; });
+  refuses("tensor-shape.o", [](Forward& c) { c.o.shape[3] = 16; });
+  refuses("tensor-shape.lse", [](Forward& c) { c.lse = at(4, single, {2, 4}); });
+  refuses("tensor-shape.max", [](Forward& c) { c.max.shape[2] = 9; });
+}
+
+TEST_CASE("numbers beyond their range are refused", "[problem]") {
+  refuses(
+      "bad-scale.nan", [](Forward&) {}, std::numeric_limits<double>::quiet_NaN());
+  refuses(
+      "bad-scale.large", [](Forward&) {}, 1e300);
+  refuses("q-offset", [](Forward& c) { c.q_offset = -1; });
+  refuses("too-long.offset", [](Forward& c) { c.q_offset = std::numeric_limits<std::int32_t>::max(); });
+  refuses("too-long.kv", [](Forward& c) {
+    c.k.shape[2] = c.v.shape[2] = std::int64_t{1} << 31;
+    c.k.strides = c.v.strides = {};
+  });
+}
+
+TEST_CASE("outputs that would be written twice in one place are refused", "[problem]") {
+  refuses("tensor-overlap.stride", [](Forward& c) { c.o.strides[2] = 0; });
+  refuses("tensor-overlap.equal", [](Forward& c) { c.o.strides[1] = c.o.strides[2]; });
+  refuses("tensor-overlap.reach", [](Forward& c) { c.lse.strides = {3, 2, 1, 0}; });
+  refuses("tensor-alias.input", [](Forward& c) { c.o.data = c.q.data; });
+  refuses("tensor-alias.output", [](Forward& c) { c.max.data = c.lse.data; });
+}
+
+TEST_CASE("starts of sequences that make no sense are refused", "[problem]") {
+  static std::int32_t late[]{1, 3, 8}, falling[]{0, 5, 3}, early[]{0, 3, 7}, more[]{0, 3, 5, 8};
+  refuses_packed("cu-seqlens-half", [](Forward& c) { c.cu_seqlens_kv = {}; });
+  refuses_packed("tensor-rank.packed", [](Forward& c) { c.v = at(2, single, {1, 9, 2, 32}); });
+  refuses_packed("tensor-rank.cu-seqlens", [](Forward& c) { c.cu_seqlens_q = Tensor(starts_q, DType::i32, {3, 1}); });
+  refuses_packed("cu-seqlens-type", [](Forward& c) { c.cu_seqlens_q.dtype = DType::f32; });
+  refuses_packed("cu-seqlens-device", [](Forward& c) { c.cu_seqlens_q.device.kind = Device::Kind::cuda; });
+  refuses_packed("cu-seqlens.empty", [](Forward& c) { c.cu_seqlens_q.shape[0] = 0; });
+  refuses_packed("cu-seqlens.first", [](Forward& c) { c.cu_seqlens_q.data = late; });
+  refuses_packed("cu-seqlens.falling", [](Forward& c) { c.cu_seqlens_q.data = falling; });
+  refuses_packed("cu-seqlens.last", [](Forward& c) { c.cu_seqlens_q.data = early; });
+  refuses_packed("cu-seqlens-batch", [](Forward& c) { c.cu_seqlens_q = Tensor(more, DType::i32, {4}); });
+  refuses_packed("kv-lengths.packed", [](Forward& c) { c.v = at(2, single, {8, 2, 32}); });
+  refuses_packed("tensor-shape.packed-lse", [](Forward& c) { c.lse = at(4, single, {8, 4}); });
+}
+
+TEST_CASE("gradients that do not fit are refused", "[problem]") {
+  const compiler::Traced traced = with_captures();
+  const Tensor slope = traced.captures[0], doc = traced.captures[1];
+  refuses_backward("tensor-missing.grad_o", [](Backward& c) { c.grad_o = {}; });
+  refuses_backward("tensor-shape.grad_o", [](Backward& c) { c.grad_o.shape[3] = 16; });
+  refuses_backward("tensor-shape.grad_lse", [](Backward& c) { c.grad_lse.shape[2] = 1; });
+  refuses_backward("tensor-shape.dk", [](Backward& c) { c.dk = at(6, single, {2, 4, 9, 16}); });
+  refuses_backward("tensor-type.dq", [](Backward& c) { c.dq.dtype = DType::i32; });
+  refuses_backward("tensor-alias.gradients", [](Backward& c) { c.dv.data = c.dk.data; });
+  refuses_backward("grad-not-captured.none", [&](Backward& c) { c.captured = {{slope, at(12, single, {4})}}; });
+  refuses_backward(
+      "grad-not-captured",
+      [&](Backward& c) {
+        c.captured = {{at(13, single, {4}), at(12, single, {4})}};
+      },
+      traced);
+  refuses_backward(
+      "grad-not-float",
+      [&](Backward& c) {
+        c.captured = {{doc, at(12, single, {8})}};
+      },
+      traced);
+  refuses_backward(
+      "tensor-shape.captured",
+      [&](Backward& c) {
+        c.captured = {{slope, at(12, single, {5})}};
+      },
+      traced);
+  refuses_backward(
+      "tensor-missing.captured",
+      [&](Backward& c) {
+        c.captured = {{slope, {}}};
+      },
+      traced);
+  refuses_backward(
+      "grad-twice",
+      [&](Backward& c) {
+        c.captured = {{slope, at(12, single, {4})}, {slope, at(14, single, {4})}};
+      },
+      traced);
+  refuses_backward(
+      "tensor-alias.capture",
+      [&](Backward& c) {
+        c.captured = {{slope, slope}};
+      },
+      traced);
+}
+
+TEST_CASE("captures are held to the same rules as other tensors", "[problem]") {
+  compiler::Traced traced = with_captures();
+  traced.captures[1].device.kind = Device::Kind::cuda;
+  golden_error("tensor-device.capture", refused<Forward>(
+                                            good(), [](Forward&) {}, {}, traced));
+  traced = with_captures();
+  traced.captures[0].data = nullptr;
+  golden_error("tensor-null.capture", refused<Forward>(
+                                          good(), [](Forward&) {}, {}, traced));
+}

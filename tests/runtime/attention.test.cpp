@@ -1,0 +1,92 @@
+// tests/runtime/attention.test.cpp — the way from a call to an engine: places of errors, one lowering, many threads
+#include <attune/attune.h>
+
+#include <array>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/catch.h"
+
+using namespace attune;
+
+namespace {
+
+const Device host = Device::cpu();
+
+struct Call {
+  Array<float> q = host.array<float>({1, 2, 3, 4}), k = host.array<float>({1, 2, 5, 4}),
+               v = host.array<float>({1, 2, 5, 4}), o = host.array<float>({1, 2, 3, 4});
+};
+
+template <class F>
+Error refusal(F call) {
+  try {
+    call();
+  } catch (const Error& e) {
+    return e;
+  }
+  FAIL("nothing was refused");
+  throw Bug("unreachable");
+}
+
+}  // namespace
+
+TEST_CASE("an error of a call names the line of the call", "[attention]") {
+  const Call c;
+  const Attention attention{.target = Target::oracle};
+  const auto narrow = host.array<float>({1, 2, 5, 3});
+  const int line = __LINE__ + 1;
+  const Error e = refusal([&] { attention(c.q, narrow, c.v, c.o); });
+  CHECK(e.code == "head-size");
+  CHECK(e.where.line == line);
+  CHECK(e.where.name.ends_with("attention.test.cpp"));
+}
+
+TEST_CASE("an error of an expression keeps the line of the expression", "[attention]") {
+  const Call c;
+  const auto slope = host.array<float>({2}, "slope");
+  const int line = __LINE__ + 1;
+  const Attention attention{.score = [=](Float s, At at) { return s + slope[at.kv + 5]; }, .target = Target::oracle};
+  const Error e = refusal([&] { attention(c.q, c.k, c.v, c.o); });
+  CHECK(e.code == "capture-range");
+  CHECK(e.where.line == line);
+  CHECK(e.where.text.substr(e.where.begin, e.where.end - e.where.begin) == "slope[kv + 5]");
+}
+
+TEST_CASE("without an engine the oracle must be asked for by name, and nothing is written", "[attention]") {
+  const Call c;
+  for (float& x : c.o.values()) x = 7;
+  CHECK(refusal([&] { Attention{}(c.q, c.k, c.v, c.o); }).code == "no-engine");
+  for (const float x : c.o.values()) CHECK(x == 7);
+}
+
+TEST_CASE("the oracle refuses memory of a device", "[attention]") {
+  const Call c;
+  std::array<Tensor, 4> away{c.q, c.k, c.v, c.o};
+  for (Tensor& t : away) t.device = {.kind = Device::Kind::cuda};
+  CHECK(refusal([&] { Attention{.target = Target::oracle}(away[0], away[1], away[2], away[3]); }).code ==
+        "oracle-device");
+}
+
+TEST_CASE("one Attention serves many threads, and its copies", "[attention]") {
+  const Attention attention{.score = mods::softcap(3), .mask = mods::causal(), .target = Target::oracle};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i)
+    threads.emplace_back([&] {
+      for (int n = 0; n < 20; ++n) {
+        const Call c;
+        const Attention copy = attention;
+        attention(c.q, c.k, c.v, c.o);
+        copy(c.q, c.k, c.v, c.o);
+      }
+    });
+  for (std::thread& t : threads) t.join();
+  SUCCEED("no sanitizer objected");
+}
+
+TEST_CASE("explain tells the expressions", "[attention]") {
+  const Attention attention{.score = mods::softcap(30), .mask = mods::causal()};
+  CHECK(attention.explain().find("kv <= q") != std::string::npos);
+  CHECK(attention.explain().find("tanh") != std::string::npos);
+}

@@ -1,0 +1,70 @@
+// tools/grad.cpp — attune grad: the derivative of an expression, and what each captured tensor's gradient gets
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <fmt/format.h>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "compiler/explain.h"
+#include "compiler/lower.h"
+#include "ir/print.h"
+#include "tools/text.h"
+#include "tools/verbs.h"
+
+namespace attune::tools {
+namespace {
+
+/// One expression and what its derivative is called.
+struct Part {
+  const char* name;
+  bool asked;
+  const char* by;        ///< "" for a sink, which has none
+  const char* upstream;  ///< what the terms of captured gradients are multiplied by
+  const compiler::Derivative& derivative;
+};
+
+void grad(const TextOptions& options, bool json) {
+  const TextAttention text = build(options, Captures::FilesOrTypes);
+  if (options.bare && bool(text.attention.mask))
+    throw Error("no-derivative", "a mask has no derivative", {.name = "expression", .line = 0, .text = *options.bare},
+                "it is a Bool: a pair stays or it does not", "take the gradient of a score");
+  const compiler::Mod mod = compiler::lower(text.attention).mod;
+  const ir::Signature names = mod.signature();
+  const auto& a = text.attention;
+  nlohmann::ordered_json all = nlohmann::ordered_json::object();
+  for (const Part& part : {Part{"score", bool(a.score), "d score / d s", "the gradient of the score", mod.dscore},
+                           Part{"prob", bool(a.prob), "d prob / d p", "the gradient of prob(p)", mod.dprob},
+                           Part{"sink", bool(a.sink), "", "the gradient of the sink", mod.dsink}}) {
+    if (!part.asked) continue;
+    nlohmann::ordered_json& entry = all[part.name];
+    entry["captures"] = nlohmann::ordered_json::array();
+    if (*part.by) {
+      entry["by"] = ir::print(part.derivative.by, names);
+      if (!json) std::puts(fmt::format("{} = {}", part.by, ir::print(part.derivative.by, names)).c_str());
+    }
+    for (const compiler::Scatter& scatter : part.derivative.captures) {
+      const std::string term = compiler::print(scatter, mod);
+      entry["captures"].push_back({{"capture", mod.captures[scatter.capture].name}, {"term", term}});
+      if (!json) std::puts(fmt::format("{}   times {}", term, part.upstream).c_str());
+    }
+  }
+  if (json) std::puts(all.dump(2).c_str());
+}
+
+}  // namespace
+
+void add_grad(CLI::App& app) {
+  auto options = std::make_shared<TextOptions>();
+  auto json = std::make_shared<bool>(false);
+  CLI::App& verb = *app.add_subcommand("grad", "the derivative of an expression, and of the captures it reads");
+  verb.add_option("EXPR", options->bare, "a score");
+  options->add_to(verb, Captures::FilesOrTypes);
+  verb.add_flag("--json", *json, "as JSON");
+  verb.footer("Example:\n  attune grad 's + slope[h] * f32(kv - q)' --capture 'slope=f32[16]'");
+  verb.callback([=] {
+    require_expression(*options, "grad");
+    grad(*options, *json);
+  });
+}
+
+}  // namespace attune::tools

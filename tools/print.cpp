@@ -1,0 +1,53 @@
+// tools/print.cpp — attune print: expressions as attune reads them, and simplified
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <fmt/format.h>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "compiler/lower.h"
+#include "ir/print.h"
+#include "tools/text.h"
+#include "tools/verbs.h"
+
+namespace attune::tools {
+namespace {
+
+void print(const TextOptions& options, bool json) {
+  const TextAttention text = build(options, Captures::FilesOrTypes);
+  const compiler::Mod written = compiler::trace(text.attention).mod;
+  const compiler::Mod lowered = compiler::lower(written);
+  const ir::Signature names = written.signature();
+  nlohmann::ordered_json all = nlohmann::ordered_json::object();
+  const auto show = [&](const char* name, bool asked, const ir::Expr& before, const ir::Expr& after) {
+    if (!asked) return;
+    const std::string as_written = ir::print(before, names), simplified = ir::print(after, names);
+    all[name] = {{"text", as_written}, {"simplified", simplified}, {"digest", before->digest.hex()}};
+    if (json) return;
+    std::puts(fmt::format("{:<11} {}", name, as_written).c_str());
+    if (simplified != as_written) std::puts(fmt::format("{:<11} {}", "simplified", simplified).c_str());
+  };
+  show("score", bool(text.attention.score), written.score, lowered.score);
+  show("mask", bool(text.attention.mask), written.mask, lowered.mask);
+  show("prob", bool(text.attention.prob), written.prob, lowered.prob);
+  show("sink", bool(text.attention.sink), written.sink, lowered.sink);
+  if (json) std::puts(all.dump(2).c_str());
+}
+
+}  // namespace
+
+void add_print(CLI::App& app) {
+  auto options = std::make_shared<TextOptions>();
+  auto json = std::make_shared<bool>(false);
+  CLI::App& verb = *app.add_subcommand("print", "expressions as attune reads them, and simplified");
+  verb.add_option("EXPR", options->bare, "a mask if it is a Bool, else a score");
+  options->add_to(verb, Captures::FilesOrTypes);
+  verb.add_flag("--json", *json, "as JSON");
+  verb.footer("Example:\n  attune print 'kv <= q && q - kv < 1024'");
+  verb.callback([=] {
+    require_expression(*options, "print");
+    print(*options, *json);
+  });
+}
+
+}  // namespace attune::tools

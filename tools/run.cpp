@@ -1,0 +1,294 @@
+// tools/run.cpp — attune run: attention over .npy files
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fmt/format.h>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <span>
+
+#include "ir/parse.h"
+#include "runtime/attention.h"
+#include "runtime/tensor.h"
+#include "tools/text.h"
+#include "tools/verbs.h"
+
+namespace attune::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct RunOptions {
+  std::string q, k, v, out;
+  TextOptions text;
+  std::optional<std::string> scale, dtype, grad_out, grad_lse, cu_seqlens_q, cu_seqlens_kv;
+  std::string layout, target = "auto";
+  std::vector<std::string> grads;
+  std::int64_t q_offset = 0;
+  bool max = false, deterministic = false, json = false, quiet = false;
+
+  bool packed() const { return cu_seqlens_q || cu_seqlens_kv; }
+};
+
+Error refuse(std::string code, std::string problem, std::string option, std::string why, std::string fix) {
+  return Error(std::move(code), std::move(problem), {.name = std::move(option)}, std::move(why), std::move(fix));
+}
+
+/// One of the words an option takes.
+void require_word(const std::string& option, const std::string& word, std::span<const std::string> words) {
+  if (std::find(words.begin(), words.end(), word) != words.end()) return;
+  std::string all;
+  for (const std::string& w : words) all += (all.empty() ? "" : ", ") + w;
+  const auto near = ir::nearest(word, words);
+  throw Error("bad-choice", fmt::format("{} does not know `{}`", option, word),
+              {.name = option, .line = 0, .text = word, .begin = 0, .end = word.size()}, "it takes one of " + all,
+              near ? fmt::format("did you mean {}?", *near) : fmt::format("write {} {}", option, words[0]));
+}
+
+void check_options(const RunOptions& o) {
+  require_word("--target", o.target, std::array<std::string, 4>{"auto", "cuda", "cpu", "oracle"});
+  if (!o.layout.empty()) require_word("--layout", o.layout, std::array<std::string, 2>{"bhsd", "bshd"});
+  if (o.dtype) require_word("--dtype", *o.dtype, std::array<std::string, 3>{"f32", "f16", "bf16"});
+  if (o.packed() && !o.layout.empty())
+    throw refuse("layout-packed", "--layout is given for packed input", "--layout " + o.layout,
+                 "packed input is [T, H, D] and has no other layout", "leave --layout out");
+  if (!o.grad_out && o.grad_lse)
+    throw refuse("grad-without-out", "--grad-lse is given without --grad-out", "--grad-lse " + *o.grad_lse,
+                 "the backward starts from the gradient of the output",
+                 "pass --grad-out too: zeros, if only lse has a gradient");
+  if (!o.grad_out && !o.grads.empty())
+    throw refuse("grad-without-out", "--grad is given without --grad-out", "--grad " + o.grads[0],
+                 "the backward starts from the gradient of the output", "pass --grad-out FILE.npy");
+  if (o.target != "oracle")
+    throw refuse("no-engine", "no engine of this build can run this", "--target " + o.target,
+                 "this build has the oracle only", "write --target oracle: exact, in double precision, and slow");
+  std::error_code ignored;
+  if (fs::exists(o.out, ignored) && !fs::is_directory(o.out, ignored))
+    throw refuse("out-not-folder", "the results have no folder to go to", "--out " + o.out,
+                 o.out + " exists and is no folder", "name a folder; it is made if it is not there");
+}
+
+/// A new contiguous tensor, zeroed.
+Owned make(DType type, std::span<const std::int64_t> shape) {
+  Owned out;
+  out.memory = detail::allocate(Device::cpu(), type, shape);
+  out.tensor = Tensor(out.memory.get(), type, shape);
+  return out;
+}
+
+std::span<const std::int64_t> shape_of(const Tensor& t) {
+  return std::span(t.shape).first(static_cast<std::size_t>(t.rank));
+}
+
+/// The same numbers as another type, contiguous, rounded to nearest even.
+Owned converted(const Owned& from, DType type) {
+  Owned out = make(type, shape_of(from.tensor));
+  std::array<std::int64_t, Tensor::max_rank> at{}, extent{1, 1, 1, 1};
+  std::copy_n(from.tensor.shape.begin(), from.tensor.rank, extent.begin());
+  for (at[0] = 0; at[0] < extent[0]; ++at[0])
+    for (at[1] = 0; at[1] < extent[1]; ++at[1])
+      for (at[2] = 0; at[2] < extent[2]; ++at[2])
+        for (at[3] = 0; at[3] < extent[3]; ++at[3])
+          runtime::store(out.tensor, runtime::offset(out.tensor, at[0], at[1], at[2], at[3]),
+                         runtime::load(from.tensor, runtime::offset(from.tensor, at[0], at[1], at[2], at[3])));
+  return out;
+}
+
+bool is_float(DType type) {
+  return type == DType::f32 || type == DType::f16 || type == DType::bf16 || type == DType::f64;
+}
+
+/// q, k, v or a gradient: whole numbers become f32.
+Owned read_floats(const std::string& option, const std::string& path, std::optional<DType> as) {
+  const std::string called = fmt::format("{} {}", option, path);
+  Owned in = read_npy(path, called);
+  if (in.tensor.dtype == DType::boolean)
+    throw refuse("file-type", "the file holds booleans", called, "numbers are expected here",
+                 "save it as floats or integers");
+  const DType type = as.value_or(is_float(in.tensor.dtype) ? in.tensor.dtype : DType::f32);
+  return type == in.tensor.dtype ? in : converted(in, type);
+}
+
+/// One run: what is read, what is made, what is written.
+class Run {
+ public:
+  explicit Run(const RunOptions& options) : o_(options) {}
+
+  void operator()() {
+    check_options(o_);
+    read();
+    const auto start = std::chrono::steady_clock::now();
+    forward();
+    if (o_.grad_out) backward();
+    seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    write();
+    report();
+  }
+
+ private:
+  struct Result {
+    std::string file;
+    Owned data;
+  };
+
+  void read() {
+    std::optional<DType> as;
+    if (o_.dtype) as = *o_.dtype == "f16" ? DType::f16 : *o_.dtype == "bf16" ? DType::bf16 : DType::f32;
+    q_ = read_floats("--q", o_.q, as);
+    k_ = read_floats("--k", o_.k, as);
+    v_ = read_floats("--v", o_.v, as);
+    if (o_.cu_seqlens_q) cu_q_ = read_npy(*o_.cu_seqlens_q, "--cu-seqlens-q " + *o_.cu_seqlens_q);
+    if (o_.cu_seqlens_kv) cu_kv_ = read_npy(*o_.cu_seqlens_kv, "--cu-seqlens-kv " + *o_.cu_seqlens_kv);
+    if (o_.grad_out) grad_out_ = read_floats("--grad-out", *o_.grad_out, std::nullopt);
+    // The rows' own precision is f32: a gradient in 16 bits widens to it.
+    if (o_.grad_lse) {
+      grad_lse_ = read_floats("--grad-lse", *o_.grad_lse, std::nullopt);
+      if (size_of(grad_lse_.tensor.dtype) < 4) grad_lse_ = converted(grad_lse_, DType::f32);
+    }
+    text_ = build(o_.text, Captures::Files);
+    text_.attention.target = Target::oracle;
+    if (o_.scale) text_.attention.scale = number("--scale", *o_.scale);
+    if (o_.q_offset < 0 || o_.q_offset > std::numeric_limits<std::int32_t>::max())
+      throw refuse("q-offset", fmt::format("--q-offset is {}", o_.q_offset), fmt::format("--q-offset {}", o_.q_offset),
+                   "positions are 0 to 2147483647", "pass the position of the first query");
+    for (const std::string& name : o_.grads) require_captured(name);
+  }
+
+  void require_captured(const std::string& name) const {
+    if (text_.captures.contains(name)) return;
+    std::vector<std::string> known;
+    for (const auto& [capture, data] : text_.captures) known.push_back(capture);
+    const auto near = ir::nearest(name, known);
+    throw Error("unknown-capture", fmt::format("there is no capture `{}` to take the gradient of", name),
+                {.name = "--grad", .line = 0, .text = name, .begin = 0, .end = name.size()},
+                known.empty() ? "no --capture is given" : fmt::format("captured: {}", fmt::join(known, ", ")),
+                near ? fmt::format("did you mean {}?", *near) : "name one that --capture gives");
+  }
+
+  bool is_bshd() const { return o_.layout == "bshd"; }
+  /// A file's tensor as [B, H, S, D]; one that has another rank is refused later, by name.
+  Tensor laid_out(const Tensor& t) const { return is_bshd() && t.rank == 4 ? t.permuted({0, 2, 1, 3}) : t; }
+
+  Tensor result(const std::string& file, std::span<const std::int64_t> shape) {
+    results_.push_back({file, make(DType::f32, shape)});
+    return results_.back().data.tensor;
+  }
+
+  /// What the results are shaped like. Of tensors that do not fit each other the check says so afterwards.
+  std::vector<std::int64_t> shape_of_rows() const {
+    const Tensor q = laid_out(q_.tensor);
+    if (o_.packed()) return {q.shape[1], q.shape[0]};
+    return {q.shape[0], q.shape[1], q.shape[2]};
+  }
+
+  void forward() {
+    Forward call{.q = laid_out(q_.tensor), .k = laid_out(k_.tensor), .v = laid_out(v_.tensor)};
+    call.cu_seqlens_q = cu_q_.tensor;
+    call.cu_seqlens_kv = cu_kv_.tensor;
+    call.q_offset = static_cast<std::int32_t>(o_.q_offset);
+    std::vector<std::int64_t> shape(shape_of(q_.tensor).begin(), shape_of(q_.tensor).end());
+    if (!shape.empty() && v_.tensor.rank > 0) shape.back() = shape_of(v_.tensor).back();
+    call.o = laid_out(result("out.npy", shape));
+    call.lse = result("lse.npy", shape_of_rows());
+    if (o_.max) call.max = result("max.npy", shape_of_rows());
+    runtime::run(text_.attention, call, Line{}, progress("forward"));
+  }
+
+  void backward() {
+    Backward call{.q = laid_out(q_.tensor), .k = laid_out(k_.tensor), .v = laid_out(v_.tensor)};
+    call.grad_o = laid_out(grad_out_.tensor);
+    call.grad_lse = grad_lse_.tensor;
+    call.cu_seqlens_q = cu_q_.tensor;
+    call.cu_seqlens_kv = cu_kv_.tensor;
+    call.q_offset = static_cast<std::int32_t>(o_.q_offset);
+    call.dq = laid_out(result("dq.npy", shape_of(q_.tensor)));
+    call.dk = laid_out(result("dk.npy", shape_of(k_.tensor)));
+    call.dv = laid_out(result("dv.npy", shape_of(v_.tensor)));
+    for (const std::string& name : o_.grads) {
+      const Tensor& of = text_.captures.at(name).tensor;
+      call.captured.push_back({of, result("grad_" + name + ".npy", shape_of(of))});
+    }
+    runtime::run(text_.attention, call, Line{}, progress("backward"));
+  }
+
+  /// On a terminal, once it has taken a second.
+  runtime::Progress progress(const char* what) {
+    if (o_.quiet || !::isatty(STDERR_FILENO)) return {};
+    return [what, start = std::chrono::steady_clock::now()](double done) {
+      if (std::chrono::steady_clock::now() - start < std::chrono::seconds(1)) return;
+      std::fprintf(stderr, "\r%s %3d%%\r", what, static_cast<int>(100 * done));
+      std::fflush(stderr);
+    };
+  }
+
+  void write() const {
+    std::error_code failed;
+    fs::create_directories(o_.out, failed);
+    if (failed)
+      throw refuse("out-not-folder", "the results have no folder to go to", "--out " + o_.out, failed.message(),
+                   "name a folder that can be made");
+    std::vector<FileBytes> files;
+    for (const Result& r : results_) files.push_back({fs::path(o_.out) / r.file, npy_of(r.data.tensor)});
+    write_files(files);
+  }
+
+  void report() const {
+    if (o_.json) {
+      nlohmann::ordered_json summary{{"engine", "oracle"}, {"seconds", seconds_}};
+      for (const Result& r : results_)
+        summary["files"].push_back(
+            {{"path", (fs::path(o_.out) / r.file).string()},
+             {"shape", std::vector(shape_of(r.data.tensor).begin(), shape_of(r.data.tensor).end())}});
+      std::puts(summary.dump(2).c_str());
+      return;
+    }
+    if (o_.quiet) return;
+    for (const Result& r : results_)
+      std::puts(fmt::format("{}  {}", (fs::path(o_.out) / r.file).string(), r.data.tensor.describe()).c_str());
+  }
+
+  const RunOptions& o_;
+  Owned q_, k_, v_, cu_q_, cu_kv_, grad_out_, grad_lse_;
+  TextAttention text_;
+  std::vector<Result> results_;
+  double seconds_ = 0;
+};
+
+}  // namespace
+
+void add_run(CLI::App& app) {
+  auto o = std::make_shared<RunOptions>();
+  CLI::App& verb = *app.add_subcommand("run", "attention over .npy files");
+  verb.add_option("--q", o->q, "queries: [B, Hq, Sq, D], packed [T, Hq, D]")->type_name("FILE.npy")->required();
+  verb.add_option("--k", o->k, "keys: [B or 1, Hkv, Skv, D], packed [T, Hkv, D]")->type_name("FILE.npy")->required();
+  verb.add_option("--v", o->v, "values, as the keys")->type_name("FILE.npy")->required();
+  verb.add_option("--out", o->out, "the folder for the results")->type_name("DIR")->required();
+  o->text.add_to(verb, Captures::Files);
+  verb.add_option("--scale", o->scale, "of q . k; 1 / sqrt(D) if left out")->type_name("X");
+  verb.add_option("--dtype", o->dtype, "convert q, k and v first")->type_name("f32|f16|bf16");
+  verb.add_option("--layout", o->layout, "of q, k, v, the output and their gradients; bhsd if left out")
+      ->type_name("bhsd|bshd");
+  verb.add_option("--cu-seqlens-q", o->cu_seqlens_q, "packed: where the sequences of q start, and the end")
+      ->type_name("FILE.npy");
+  verb.add_option("--cu-seqlens-kv", o->cu_seqlens_kv, "packed: the same of k and v")->type_name("FILE.npy");
+  verb.add_option("--q-offset", o->q_offset, "the position of the first query")->type_name("N");
+  verb.add_option("--grad-out", o->grad_out, "the output's gradient: also computes dq, dk and dv")
+      ->type_name("FILE.npy");
+  verb.add_option("--grad-lse", o->grad_lse, "the gradient of lse")->type_name("FILE.npy");
+  verb.add_option("--grad", o->grads, "a capture whose gradient is wanted")->type_name("NAME")->allow_extra_args(false);
+  verb.add_flag("--deterministic", o->deterministic, "the same bits every time; the oracle always is");
+  verb.add_option("--target", o->target, "what computes")->type_name("auto|cuda|cpu|oracle");
+  verb.add_flag("--max", o->max, "also write the largest score of each row");
+  verb.add_flag("--json", o->json, "say what was written as JSON");
+  verb.add_flag("--quiet", o->quiet, "say nothing");
+  verb.footer("Example:\n"
+              "  attune run --q q.npy --k k.npy --v v.npy --out results --target oracle \\\n"
+              "    --score 's + slope[h] * f32(kv - q)' --mask 'kv <= q' --capture slope=slope.npy");
+  verb.callback([o] { Run{*o}(); });
+}
+
+}  // namespace attune::tools

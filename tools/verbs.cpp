@@ -1,0 +1,93 @@
+// tools/verbs.cpp — the command line as a whole: parse it, run the verb, turn mistakes into messages and exit codes
+#include "tools/verbs.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <string>
+#include <vector>
+
+#include <attune/error.h>
+
+#include "ir/parse.h"
+
+namespace attune::tools {
+namespace {
+
+std::string suggestion(const std::string& word, const std::vector<std::string>& known, const std::string& otherwise) {
+  const auto near = ir::nearest(word, known);
+  return near ? fmt::format("did you mean {}?", *near) : otherwise;
+}
+
+/// The verb is looked at before anything is parsed: CLI11 would complain about its options instead.
+void check_verb(const CLI::App& app, int argc, const char* const* argv) {
+  if (argc > 1 && argv[1][0] == '-') return;
+  std::vector<std::string> verbs;
+  for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; }))
+    verbs.push_back(verb->get_name());
+  if (argc < 2)
+    throw Error("no-verb", "attune is called without a verb", {}, fmt::format("it knows {}", fmt::join(verbs, ", ")),
+                "write attune VERB, or attune --help");
+  const std::string word = argv[1];
+  if (std::find(verbs.begin(), verbs.end(), word) != verbs.end()) return;
+  throw Error("unknown-verb", fmt::format("there is no verb `{}`", word), {},
+              fmt::format("attune knows {}", fmt::join(verbs, ", ")), suggestion(word, verbs, "see attune --help"));
+}
+
+/// What CLI11 found wrong, as one of ours.
+Error usage_error(const CLI::App& app, const CLI::ParseError& e) {
+  const auto used = app.get_subcommands();
+  const CLI::App& verb = used.empty() ? app : *used[0];
+  const std::string help = fmt::format("see attune {}--help", used.empty() ? "" : verb.get_name() + " ");
+  const std::vector<std::string> rest = app.remaining(true);
+  // A misspelt option also leaves a required one missing: the spelling is the news.
+  if (!rest.empty()) {
+    const std::string word = rest[0].substr(0, rest[0].find('='));
+    std::vector<std::string> options;
+    for (const CLI::Option* option : verb.get_options()) options.push_back(option->get_name());
+    if (word.starts_with('-'))
+      return Error("unknown-option", fmt::format("there is no option {}", word), {},
+                   fmt::format("attune {} takes {}", verb.get_name(), fmt::join(options, " ")),
+                   suggestion(word, options, help));
+    return Error("stray-argument", fmt::format("nothing takes `{}`", rest[0]), {},
+                 "it is neither an option nor the value of one",
+                 "put quotes around an expression with spaces, or name the option it belongs to");
+  }
+  return Error("bad-usage", "the command line cannot be read", {}, e.what(), help);
+}
+
+}  // namespace
+
+int attune_main(int argc, const char* const* argv) {
+  CLI::App app("attune — attention that you can see through", "attune");
+  app.set_version_flag("--version", "attune " ATTUNE_VERSION);
+  app.require_subcommand(0, 1);
+  add_run(app);
+  add_print(app);
+  add_grad(app);
+  add_explain(app);
+  app.footer("attune VERB --help tells more. Exit: 0 done, 2 a mistake of yours, 3 a bug of ours.");
+  try {
+    check_verb(app, argc, argv);
+    try {
+      app.parse(argc, argv);
+    } catch (const CLI::Success& e) {
+      return app.exit(e);
+    } catch (const CLI::ParseError& e) {
+      throw usage_error(app, e);
+    }
+    return 0;
+  } catch (const Error& e) {
+    std::fprintf(stderr, "%s\n", e.what());
+    return 2;
+  } catch (const Bug& e) {
+    std::fprintf(stderr, "%s\n", e.what());
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "%s\n", Bug(e.what()).what());
+  }
+  return 3;
+}
+
+}  // namespace attune::tools
