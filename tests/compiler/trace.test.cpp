@@ -83,14 +83,16 @@ TEST_CASE("every node knows the line it was written on", "[trace]") {
   const int line = __LINE__ + 2;
   const Traced t = trace({.score = [](Float s, At at) {
     const Float scaled = s * 2.0f;
-    return scaled + tanh(f32(at.kv));
+    const Float bent = tanh(f32(at.kv));
+    return scaled + bent;
   }});
   const ir::Node& sum = *t.mod.score;
   REQUIRE(sum.op == ir::Op::Add);
   CHECK(std::string(sum.written.file) == __FILE__);
   CHECK(sum.args[0]->written.line == static_cast<std::uint32_t>(line));
-  CHECK(sum.args[1]->written.line == static_cast<std::uint32_t>(line + 2));
-  CHECK(sum.args[1]->args[0]->written.line == static_cast<std::uint32_t>(line + 2));
+  CHECK(sum.args[1]->written.line == static_cast<std::uint32_t>(line + 1));
+  CHECK(sum.args[1]->args[0]->written.line == static_cast<std::uint32_t>(line + 1));
+  CHECK(sum.written.line == static_cast<std::uint32_t>(line + 2));
 }
 
 TEST_CASE("scores compose from left to right, and so do prob mods", "[trace]") {
@@ -109,7 +111,7 @@ TEST_CASE("masks compose with && || and !, and an empty mask is true", "[trace]"
     return shown(t, t.mod.mask);
   };
   CHECK(mask(causal && !first) == "kv <= q && !(kv < 4)");
-  CHECK(mask(causal || first && causal) == "kv <= q || kv < 4 && kv <= q");
+  CHECK(mask(causal || (first && causal)) == "kv <= q || kv < 4 && kv <= q");
   CHECK(mask(Mask() && causal) == "true && kv <= q");
 }
 
