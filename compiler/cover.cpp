@@ -122,18 +122,22 @@ class Analysis {
     if (fixed(e)) return Ends{e, e};
     if (const auto found = ends_.find(e->digest); found != ends_.end()) {
       assumed_ = both(assumed_, found->second.assumed);
+      loose_ |= found->second.loose;
       return found->second.ends;
     }
     const Expr before = std::exchange(assumed_, truth(true));
+    const bool loose = std::exchange(loose_, false);
     std::optional<Ends> ends = e->depth > 200 ? std::nullopt : ends_node(e);
     if (!ends) {
       // What is known of it anywhere, if that is less than everything.
       assumed_ = truth(true);
+      loose_ = true;
       const ir::Interval r = range_(e);
       if (r.lo > -0x1p31 || r.hi < 0x1p31 - 1) ends = Ends{integer(r.lo), integer(r.hi)};
     }
-    ends_.emplace(e->digest, Known{ends, assumed_});
+    ends_.emplace(e->digest, Known{ends, assumed_, loose_});
     assumed_ = both(before, assumed_);
+    loose_ |= loose;
     return ends;
   }
 
@@ -352,9 +356,11 @@ class Analysis {
     return s;
   }
 
+  static bool compares_ints(const Expr& e) { return e->op != Op::Read && e->arity == 2 && e->args[0]->type == Type::I32; }
+
   Solved solve_leaf(const Expr& e) {
     if (!ir::uses(e, axis_)) return solve_of_tile(e);
-    if (e->arity == 2 && e->args[0]->type == Type::I32) {
+    if (compares_ints(e)) {
       if (const auto runs = equal_runs(e)) return *runs;
       return {compare(e, e->op, e->args[0], e->args[1]), compare(e, opposite(e->op), e->args[0], e->args[1])};
     }
@@ -367,7 +373,7 @@ class Analysis {
     const auto kept = std::exchange(stops_, {});
     std::swap(axis_, other_);
     Solved s;
-    if (e->arity == 2 && e->args[0]->type == Type::I32)
+    if (compares_ints(e))
       s = {compare(e, e->op, e->args[0], e->args[1]), compare(e, opposite(e->op), e->args[0], e->args[1])};
     std::swap(axis_, other_);
     const bool solved = stops_.empty() && !(s.yes.empty() && s.no.empty());
@@ -531,7 +537,7 @@ class Analysis {
       const Spaces v = side(at, a[0], bound, above), low = side(at, a[1], bound, above), high = side(at, a[2], bound, above);
       return above ? any(all(at, v, low), high) : all(at, any(v, low), high);
     }
-    if (in_first && ir::is_literal(a[1])) {
+    if (x->arity == 2 && in_first && ir::is_literal(a[1])) {
       const double by = ir::literal_value(*a[1]);
       const bool floors = x->op == Op::FloorDiv || x->op == Op::Shr || (x->op == Op::Div && range_(a[0]).lo >= 0);
       const double divisor = x->op == Op::Shr ? std::exp2(std::fmod(by, 32)) : by;
@@ -623,6 +629,7 @@ class Analysis {
     ends_.clear();
     can_.clear();
     assumed_ = truth(true);
+    loose_ = false;
     bool exact = space.exact, rises = true, falls = true;
     Expr begin = integer(0), end = ir::input(axis_ == Input::KV ? Input::KVLen : Input::QLen);
     if (axis_ == Input::Q) end = ir::input(Input::QEnd);  // queries may start at an offset: the caller gives the axis
@@ -643,7 +650,7 @@ class Analysis {
     };
     for (const Expr& e : space.from) bound(e, false);
     for (const Expr& e : space.to) bound(e, true);
-    if (!is(assumed_, true)) exact = false;
+    exact &= !loose_ && is(assumed_, true);
     // A bound that is no bound where a value is not tame: then everything is within.
     const Expr tamely = std::exchange(assumed_, truth(true));
     if (!is(tamely, true)) {
@@ -675,6 +682,7 @@ class Analysis {
   struct Known {
     std::optional<Ends> ends;
     Expr assumed;
+    bool loose;  ///< the ends may lie further out than any value
   };
 
   const ir::Signature& signature_;
@@ -683,6 +691,7 @@ class Analysis {
   Ends q_, kv_;
   Input axis_ = Input::KV, other_ = Input::Q;
   Expr assumed_ = truth(true);
+  bool loose_ = false;
   std::vector<Stop> stops_;
   ir::DigestMap<Known> ends_;
   ir::DigestMap<Can> can_;

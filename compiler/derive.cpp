@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <tuple>
 
 #include <attune/error.h>
 
@@ -154,7 +155,7 @@ class Reverse {
 // min and max pass to the first on a tie, and to the other one when one is NaN.
 Expr takes_first(Op op, const Expr& a, const Expr& b) {
   const Expr wins = ir::op(op == Op::Max ? Op::Ge : Op::Le, a, b);
-  if (ir::is_literal(b)) return wins;
+  if (ir::is_literal(b) && !std::isnan(ir::literal_value(*b))) return wins;
   return ir::op(Op::Or, wins, ir::op(Op::Ne, b, b));
 }
 
@@ -168,7 +169,6 @@ void Reverse::Pass::node() {
     case Op::Bound:
     case Op::Field:
     case Op::Random:
-    case Op::F32:  // of an Int or a Bool
     case Op::Floor:
     case Op::Ceil:
     case Op::Round:
@@ -183,6 +183,7 @@ void Reverse::Pass::node() {
       choose(a[1], a[0]);
       choose(a[2], ir::op(Op::Not, a[0]));
       return;
+    case Op::F32: give(a[0], same); return;  // of a Float; an Int or a Bool takes nothing
     case Op::Add:
       give(a[0], same);
       give(a[1], same);
@@ -281,21 +282,21 @@ void Reverse::Pass::read() {
   Scatter scatter{.capture = e->bits, .index = {}, .value = nullptr, .loops = reverse.loops};
   scatter.value = settled(sum_of(adjoint.captures, adjoint.all));
   scatter.index.assign(e->arguments().begin(), e->arguments().end());
-  std::vector<Expr> variables = reverse.variables;
+  std::vector<Expr> open = reverse.variables;
   // A loop whose variable the index does not use is a sum of the value.
-  for (std::size_t i = variables.size(); i-- > 0;) {
-    const auto mentions = [&](const Expr& x) { return ir::mentions(x, variables[i]); };
+  for (std::size_t i = open.size(); i-- > 0;) {
+    const auto mentions = [&](const Expr& x) { return ir::mentions(x, open[i]); };
     if (std::any_of(scatter.index.begin(), scatter.index.end(), mentions)) continue;
-    scatter.value = ir::sum(variables[i], scatter.loops[i].count, scatter.value);
+    scatter.value = ir::sum(open[i], scatter.loops[i].count, scatter.value);
     scatter.loops.erase(scatter.loops.begin() + static_cast<std::ptrdiff_t>(i));
-    variables.erase(variables.begin() + static_cast<std::ptrdiff_t>(i));
+    open.erase(open.begin() + static_cast<std::ptrdiff_t>(i));
   }
   // The others get binders of their own, above every sum's: only now, since a sum may take any binder but theirs.
   std::uint32_t binder = scatter.value->binder;
   for (const Expr& x : scatter.index) binder = std::max(binder, x->binder);
-  for (std::size_t i = variables.size(); i-- > 0;) {
+  for (std::size_t i = open.size(); i-- > 0;) {
     scatter.loops[i].binder = ++binder;
-    const auto name = [&](const Expr& x) { return ir::rename(x, variables[i], ir::bound(binder)); };
+    const auto name = [&](const Expr& x) { return ir::rename(x, open[i], ir::bound(binder)); };
     scatter.value = name(scatter.value);
     for (Expr& x : scatter.index) x = name(x);
   }

@@ -158,8 +158,24 @@ class Folder {
     const Expr origin = ir::input(Input::Origin);
     // The origin is a position: it follows the sign of the key's.
     const bool falls = along->op == Op::Neg;
-    const Op to_key = falls ? Op::Add : Op::Sub, to_query = falls ? Op::Sub : Op::Add;
-    return {ir::op(Op::F32, ir::op(to_query, across, origin)), ir::op(Op::F32, ir::op(to_key, along, origin))};
+    const Expr to_key = ir::op(falls ? Op::Add : Op::Sub, along, origin);
+    const Expr to_query = ir::op(falls ? Op::Sub : Op::Add, across, origin);
+    if (may_wrap(to_key) || may_wrap(to_query)) return whole;
+    return {ir::op(Op::F32, to_query), ir::op(Op::F32, to_key)};
+  }
+
+  /// Any of the sums and differences at the top of `e`: in another order the same terms may go further.
+  bool may_wrap(const Expr& e) {
+    std::vector<Expr> todo{e};
+    while (!todo.empty()) {
+      const Expr term = todo.back();
+      todo.pop_back();
+      if (term->op == Op::Neg && range_(term->args[0]).lo == -0x1p31) return true;
+      if (term->op != Op::Add && term->op != Op::Sub) continue;
+      if (wraps(term)) return true;
+      todo.insert(todo.end(), {term->args[0], term->args[1]});
+    }
+    return false;
   }
 
   bool wraps(const Expr& sum) {

@@ -20,12 +20,13 @@ class Spine {
 
   template <class F>
   void operator()(const char* name, F step) {
-    const ir::Digest before = mod_.digest();
+    const ir::Digest before = steps_ ? mod_.digest() : ir::Digest{};
     const auto start = std::chrono::steady_clock::now();
     step();
     const auto took = std::chrono::steady_clock::now() - start;
 #ifndef NDEBUG
-    for (const ir::Expr& root : {mod_.score, mod_.mask, mod_.prob, mod_.sink})
+    for (const ir::Expr& root : {mod_.score, mod_.mask, mod_.prob, mod_.sink, mod_.dscore.by, mod_.dprob.by,
+                                 mod_.fold.core, mod_.fold.row, mod_.fold.scale, mod_.fold.bias})
       if (const auto broken = root ? ir::verify(root, mod_.signature()) : std::nullopt)
         throw Bug(std::string("after ") + name + " an expression is broken: " + *broken);
 #endif
@@ -43,7 +44,7 @@ class Spine {
 
 ir::Bounds coordinate_bounds() {
   ir::Bounds bounds;
-  for (const ir::Input which : {ir::Input::B, ir::Input::H, ir::Input::Q, ir::Input::KV})
+  for (const ir::Input which : {ir::Input::B, ir::Input::H, ir::Input::Q, ir::Input::KV, ir::Input::Origin})
     bounds[which] = {0, static_cast<double>(max_length - 1)};
   for (const ir::Input which : {ir::Input::QLen, ir::Input::KVLen})
     bounds[which] = {0, static_cast<double>(max_length)};

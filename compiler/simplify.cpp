@@ -7,7 +7,7 @@
 //   3. The right side is never larger. Of two spellings of one size only one direction is a rule.
 //   4. No rule tidies up after another: if order matters, the pattern is wrong.
 //   5. The derivative of both sides is the same, ties included: simplify runs before derive.
-// Letters: i j Int, k l Int but no literal, x y Float, z Float but no literal, m n o Bool, a c Int literals,
+// Letters: i j d Int, k l Int but no literal, x y w Float, z Float but no literal, m n o Bool, a c Int literals,
 // u v Float literals. A letter that stands twice means equal expressions; + * && || & | ^ == != min max match in both
 // orders. One test runs every rule against eval on random values.
 #include "compiler/simplify.h"
@@ -15,6 +15,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <string>
 
 #include <attune/error.h>
@@ -45,9 +46,9 @@ constexpr std::array table{
     Rule{"(i - j) - i", "-j", ""},
     Rule{"i - (i - j)", "j", ""},
     Rule{"i - (i + j)", "-j", ""},
-    Rule{"(i + k) - (j + k)", "i - j", ""},
-    Rule{"(i - k) - (j - k)", "i - j", ""},
-    Rule{"(k - i) - (k - j)", "j - i", ""},
+    Rule{"(i + d) - (j + d)", "i - j", ""},
+    Rule{"(i - d) - (j - d)", "i - j", ""},
+    Rule{"(d - i) - (d - j)", "j - i", ""},
     Rule{"i * 0", "0", ""},
     Rule{"i * 1", "i", ""},
     Rule{"i * -1", "-i", ""},
@@ -94,7 +95,7 @@ constexpr std::array table{
     Rule{"max(i, j)", "i", "j <= i"},
     Rule{"max(min(i, j), i)", "i", ""},
     Rule{"min(max(i, j), i)", "i", ""},
-    Rule{"clamp(i, j, k)", "i", "j <= i && i <= k"},
+    Rule{"clamp(i, j, d)", "i", "j <= i && i <= d"},
     Rule{"clamp(i, a, c)", "i", "a <= i && i <= c"},
     Rule{"abs(i)", "i", "0 <= i"},
     Rule{"abs(i)", "-i", "i <= 0"},
@@ -109,13 +110,15 @@ constexpr std::array table{
     Rule{"-x * -y", "x * y", ""},
     Rule{"x / 1.0f", "x", ""},
     Rule{"x / -1.0f", "-x", ""},
-    Rule{"x / v", "x * (1.0f / v)", ""},  // smaller only when 1 / v is exact, a power of two
+    Rule{"x / v", "x * (1.0f / v)", ""},  // no larger only when 1 / v is exact: v is a power of two, 0, inf or NaN
     Rule{"x - 0.0f", "x", ""},
     Rule{"x + -0.0f", "x", ""},
     Rule{"x + -y", "x - y", ""},
     Rule{"x - -y", "x + y", ""},
     Rule{"-(-x)", "x", ""},
     // rounding and conversion
+    Rule{"f32(x)", "x", ""},
+    Rule{"i32(i)", "i", ""},
     Rule{"floor(f32(i))", "f32(i)", ""},
     Rule{"ceil(f32(i))", "f32(i)", ""},
     Rule{"round(f32(i))", "f32(i)", ""},
@@ -163,9 +166,9 @@ constexpr std::array table{
     Rule{"i - j >= 1", "j < i", "0 <= i && 0 <= j"},
     Rule{"i - j > -1", "j <= i", "0 <= i && 0 <= j"},
     Rule{"i - j <= -1", "i < j", "0 <= i && 0 <= j"},
-    Rule{"i + k == j + k", "i == j", ""},
-    Rule{"i + k != j + k", "i != j", ""},
-    Rule{"i - k == j - k", "i == j", ""},
+    Rule{"i + d == j + d", "i == j", ""},
+    Rule{"i + d != j + d", "i != j", ""},
+    Rule{"i - d == j - d", "i == j", ""},
     Rule{"i + a == c", "i == c - a", ""},
     Rule{"i - a == c", "i == c + a", ""},
     Rule{"i < j || i == j", "i <= j", ""},
@@ -216,10 +219,10 @@ constexpr std::array table{
     Rule{"where(m, n, false)", "m && n", ""},
     Rule{"where(m, false, n)", "!m && n", ""},
     Rule{"where(m, n, true)", "!m || n", ""},
-    Rule{"where(m, where(m, i, j), k)", "where(m, i, k)", ""},
-    Rule{"where(m, where(m, x, y), z)", "where(m, x, z)", ""},
-    Rule{"where(m, i, where(m, j, k))", "where(m, i, k)", ""},
-    Rule{"where(m, x, where(m, y, z))", "where(m, x, z)", ""},
+    Rule{"where(m, where(m, i, j), d)", "where(m, i, d)", ""},
+    Rule{"where(m, where(m, x, y), w)", "where(m, x, w)", ""},
+    Rule{"where(m, i, where(m, j, d))", "where(m, i, d)", ""},
+    Rule{"where(m, x, where(m, y, w))", "where(m, x, w)", ""},
     Rule{"where(m, where(n, i, j), j)", "where(m && n, i, j)", ""},
     Rule{"where(m, where(n, x, y), y)", "where(m && n, x, y)", ""},
     Rule{"where(m, i, where(n, i, j))", "where(m || n, i, j)", ""},
@@ -234,6 +237,7 @@ struct Letter {
 };
 constexpr std::array letters{
     Letter{"i", Type::I32, Letter::Is::Anything},  Letter{"j", Type::I32, Letter::Is::Anything},
+    Letter{"d", Type::I32, Letter::Is::Anything},  Letter{"w", Type::F32, Letter::Is::Anything},
     Letter{"k", Type::I32, Letter::Is::NoLiteral}, Letter{"l", Type::I32, Letter::Is::NoLiteral},
     Letter{"x", Type::F32, Letter::Is::Anything},  Letter{"y", Type::F32, Letter::Is::Anything},
     Letter{"z", Type::F32, Letter::Is::NoLiteral}, Letter{"m", Type::Bool, Letter::Is::Anything},
@@ -241,11 +245,16 @@ constexpr std::array letters{
     Letter{"a", Type::I32, Letter::Is::Literal},   Letter{"c", Type::I32, Letter::Is::Literal},
     Letter{"u", Type::F32, Letter::Is::Literal},   Letter{"v", Type::F32, Letter::Is::Literal},
 };
-using Binding = std::array<Expr, letters.size()>;
+/// What each letter stands for: nodes of the expression that is matched, which outlives it.
+using Binding = std::array<const Expr*, letters.size()>;
+
+// Where a tree's size saturates it no longer tells whether a longer pattern came out no larger.
+constexpr std::uint32_t too_large = std::numeric_limits<std::uint32_t>::max();
 
 struct Pattern {
   Expr from, to, when;
   std::string_view name;
+  bool grows;  ///< `to` is longer than `from` as they are written
 };
 
 struct Patterns {
@@ -262,10 +271,9 @@ const Patterns& patterns() {
     p->names.reserve(table.size());
     for (const Rule& rule : table) {
       p->names.push_back(std::string(rule.from) + " -> " + std::string(rule.to));
-      const Expr from = ir::parse(rule.from, scope);
+      const Expr from = ir::parse(rule.from, scope), to = ir::parse(rule.to, scope);
       p->by_op[static_cast<std::size_t>(from->op)].push_back(
-          {from, ir::parse(rule.to, scope), rule.when.empty() ? nullptr : ir::parse(rule.when, scope),
-           p->names.back()});
+          {from, to, rule.when.empty() ? nullptr : ir::parse(rule.when, scope), p->names.back(), to->size > from->size});
     }
     return p;
   }();
@@ -284,9 +292,9 @@ bool match(const Expr& pattern, const Expr& e, Binding& bound) {
     const Letter& letter = letters[pattern->bits];
     if (letter.is == Letter::Is::Literal && !ir::is_literal(e)) return false;
     if (letter.is == Letter::Is::NoLiteral && ir::is_literal(e)) return false;
-    Expr& slot = bound[pattern->bits];
-    if (slot) return ir::same(slot, e);
-    slot = e;
+    const Expr*& slot = bound[pattern->bits];
+    if (slot) return ir::same(*slot, e);
+    slot = &e;
     return true;
   }
   if (pattern->op != e->op || pattern->bits != e->bits) return false;
@@ -337,11 +345,12 @@ class Simplifier {
     if (Expr next = proven(e)) return noted("proven by its range", e, next);
     if (Expr next = sum_of(e)) return noted("a sum of no or one term", e, next);
     for (const Pattern& p : patterns().by_op[static_cast<std::size_t>(e->op)]) {
-      Binding bound;
+      Binding bound{};
       if (!match(p.from, e, bound)) continue;
       if (p.when && !range_(plug(p.when, bound, Tidy::Not)).is(1)) continue;
       // The size is judged before rules run on the parts: x / v would otherwise try 1.0f / v by itself, for ever.
-      if (plug(p.to, bound, Tidy::Literals)->size > e->size) continue;
+      if (const auto size = plug(p.to, bound, Tidy::Literals)->size; size > e->size || (p.grows && size == too_large))
+        continue;
       Expr next = plug(p.to, bound, Tidy::Wholly);
       if (!ir::same(next, e)) return noted(p.name, e, next);
     }
@@ -352,7 +361,7 @@ class Simplifier {
 
   // The pattern with its letters filled in. Conditions are left as they are written: the ranger sees through them.
   Expr plug(const Expr& pattern, const Binding& bound, Tidy tidy) {
-    if (pattern->op == Op::Param) return bound[pattern->bits];
+    if (pattern->op == Op::Param) return *bound[pattern->bits];
     if (pattern->arity == 0) return pattern;
     std::array<Expr, ir::max_args> args;
     for (std::size_t i = 0; i < pattern->arity; ++i) args[i] = plug(pattern->args[i], bound, tidy);

@@ -9,8 +9,8 @@
 
 namespace attune::compiler {
 
-/// A law of the language: `from` may be written `to` where `when` is proven. Letters: i j k l Int, x y z Float,
-/// p q r Bool, a b c Int literals, u v Float literals. See the laws for writers in simplify.cpp.
+/// A law of the language: `from` may be written `to` where `when` is proven. What its letters stand for, and the laws
+/// for writers: see simplify.cpp.
 struct Rule {
   std::string_view from, to, when;
 };

@@ -233,6 +233,8 @@ Expr literal(Type type, double value, Written written) {
   return {};
 }
 
+std::size_t room_for(const Node& n) { return std::min<std::size_t>(n.size, 1 << 14); }
+
 std::vector<Expr> in_order(std::span<const Expr> roots, SumBodies bodies) {
   struct Visit {
     const Expr* node;
@@ -241,6 +243,10 @@ std::vector<Expr> in_order(std::span<const Expr> roots, SumBodies bodies) {
   std::vector<Expr> order;
   std::vector<Visit> stack;
   std::unordered_set<Digest, DigestHash> seen;
+  std::size_t room = 0;
+  for (const Expr& root : roots) room += root ? room_for(*root) : 0;
+  seen.reserve(room);
+  order.reserve(room);
   for (const Expr& root : roots) {
     if (!root || !seen.insert(root->digest).second) continue;
     stack.push_back({&root, 0});
@@ -272,35 +278,35 @@ Expr with_args(const Expr& node, std::span<const Expr> args) {
 namespace {
 
 // Sums are opened: their variable becomes a fresh one while the body is rebuilt. A body that gains or loses sums gets
-// another binder afterwards, and must not capture the variable of a sum around it. Recursion is as deep as sums nest;
-// what mentions no variable is rebuilt once for all of them.
-Expr rebuild(const Expr& root, const Replace& replace, DigestMap<Expr>& closed) {
-  DigestMap<Expr> open;
-  const auto made = [&](const Expr& e) -> DigestMap<Expr>& { return e->free ? open : closed; };
+// another binder afterwards, and must not capture the variable of a sum around it. Recursion is as deep as sums nest.
+// Fresh variables are named once and for all, so `made` holds for every body, and shared sums are rebuilt once.
+void rebuild(const Expr& root, const Replace& replace, DigestMap<Expr>& made) {
   for (const Expr& node : in_order(std::span(&root, 1), SumBodies::Skip)) {
-    if (made(node).contains(node->digest)) continue;
+    if (made.contains(node->digest)) continue;
     Expr now = node;
     if (node->op == Op::Sum) {
       const Expr variable = fresh_bound();
       const Expr body = rename(node->args[0], bound(sum_binder(*node)), variable);
-      const Expr rebuilt = rebuild(body, replace, closed);
+      rebuild(body, replace, made);
+      const Expr& rebuilt = made.at(body->digest);
       if (rebuilt != body) now = sum(variable, sum_count(*node), rebuilt, node->written);
     }
     std::array<Expr, max_args> args;
     for (std::size_t i = 0; i < now->arity; ++i)
-      args[i] = now->op == Op::Sum ? now->args[i] : made(now->args[i]).at(now->args[i]->digest);
+      args[i] = now->op == Op::Sum ? now->args[i] : made.at(now->args[i]->digest);
     const std::span<const Expr> fresh(args.data(), now->arity);
     Expr next = replace(now, fresh);
-    made(node).emplace(node->digest, next ? std::move(next) : with_args(now, fresh));
+    made.emplace(node->digest, next ? std::move(next) : with_args(now, fresh));
   }
-  return made(root).at(root->digest);
 }
 
 }  // namespace
 
 Expr rebuild(const Expr& root, const Replace& replace) {
-  DigestMap<Expr> closed;
-  return rebuild(root, replace, closed);
+  DigestMap<Expr> made;
+  made.reserve(room_for(*root));
+  rebuild(root, replace, made);
+  return made.at(root->digest);
 }
 
 Expr substitute(const Expr& root, const DigestMap<Expr>& by) {

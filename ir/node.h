@@ -125,6 +125,8 @@ inline bool uses(const Expr& e, Input which) { return (e->uses & bit(which)) != 
 enum class SumBodies : std::uint8_t { Visit, Skip };
 std::vector<Expr> in_order(std::span<const Expr> roots, SumBodies bodies = SumBodies::Visit);
 std::vector<Expr> in_order(const Expr& root);
+/// A guess at the number of distinct nodes, to reserve for: right for a small tree, never absurd for a large DAG.
+std::size_t room_for(const Node& n);
 /// The number of distinct nodes.
 std::size_t count(const Expr& root);
 

@@ -141,14 +141,14 @@ class Tiles::Asker {
       list->resize(n);
     }
     const bool exact = said.exact();
+    // Runs of the row before must not grow into this one's.
+    const std::size_t start = into.size();
     const auto push = [&](std::int32_t begin, std::int32_t end, Keep keep) {
-      if (!into.empty() && into.back().end == begin && into.back().keep == keep && begin > first_)
+      if (into.size() > start && into.back().end == begin && into.back().keep == keep)
         into.back().end = end;
       else if (begin < end)
         into.push_back({begin, end, keep});
     };
-    first_ = -1;
-    const std::size_t start = into.size();
     auto gone = gone_.begin();
     for (const Segment& k : kept_) {
       std::int32_t at = k.begin;
@@ -156,7 +156,6 @@ class Tiles::Asker {
         while (gone != gone_.end() && gone->end <= at) ++gone;
         const bool inside = gone != gone_.end() && gone->begin <= at;
         const std::int32_t to = gone == gone_.end() ? k.end : std::min(k.end, inside ? gone->end : gone->begin);
-        if (into.size() == start) first_ = at;
         if (!inside)
           push(at, to, Keep::All);
         else if (exact)
@@ -214,7 +213,6 @@ class Tiles::Asker {
   ir::Env env_;
   ir::Program::Memory verdict_memory_, mask_memory_, kv_memory_, q_memory_;
   std::vector<Segment> kept_, gone_;
-  std::int32_t first_ = -1;
 };
 
 Tiles::Tiles(const compiler::Traced& traced, const compiler::Cover& cover)

@@ -171,10 +171,12 @@ double draw(std::mt19937_64& random, Fill fill, std::int64_t i, std::int64_t n, 
     case Fill::normal: return std::normal_distribution<double>()(random);
     case Fill::positive: return 0.5 + uniform();
     case Fill::slopes: return std::exp2(-8.0 * static_cast<double>(i + 1) / static_cast<double>(n));
-    case Fill::documents: return static_cast<double>(i * 5 / (n < 8 ? 1 : 28));
+    // Documents of many lengths: 1, 2, 3 … positions, twice over.
+    case Fill::documents: return std::floor((std::sqrt(8.0 * static_cast<double>(i % 120) / 2 + 1) - 1) / 2);
     case Fill::any_ids: return std::floor(uniform() * 5) - 1;
     case Fill::indices: return std::floor(uniform() * limit);
     case Fill::lengths: return 1 + std::floor(uniform() * limit);
+    case Fill::ramp: return static_cast<double>(i * limit);
     case Fill::coins: return uniform() < 0.5 ? 1 : 0;
   }
   return 0;

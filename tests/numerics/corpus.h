@@ -19,6 +19,7 @@ enum class Fill : std::uint8_t {
   any_ids,    ///< ids in no order
   indices,    ///< whole numbers within [0, limit)
   lengths,    ///< whole numbers within [1, limit]
+  ramp,       ///< 0, limit, 2 * limit, …
   coins,      ///< true half of the time
 };
 

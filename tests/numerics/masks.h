@@ -1,0 +1,17 @@
+// tests/numerics/masks.h — masks a cover is tested on: the public ones, and adversarial ones
+#pragma once
+
+#include "tests/numerics/corpus.h"
+
+namespace attune::tests {
+
+struct MaskCase {
+  CorpusMod mod;
+  /// The families whose cover must be as tight as can be: no tile called Some that is None or All.
+  bool closed = false;
+};
+
+/// Sized for up to 100 queries and 120 keys, 2 batch entries, 4 heads.
+const std::vector<MaskCase>& masks();
+
+}  // namespace attune::tests
