@@ -98,7 +98,8 @@ class Analysis {
   }
 
  private:
-  // ---- ends of Ints --------------------------------------------------------------------------------------------------
+  // ---- ends of Ints
+  // --------------------------------------------------------------------------------------------------
 
   static bool fixed(const Expr& e) { return !ir::uses(e, Input::Q) && !ir::uses(e, Input::KV) && !e->random; }
 
@@ -167,7 +168,8 @@ class Analysis {
     if (e->op == Op::Clamp) {
       const auto x = ends_of(a[0]), low = ends_of(a[1]), high = ends_of(a[2]);
       if (!x || !low || !high) return std::nullopt;
-      return Ends{ir::op(Op::Clamp, x->least, low->least, high->least), ir::op(Op::Clamp, x->most, low->most, high->most)};
+      return Ends{ir::op(Op::Clamp, x->least, low->least, high->least),
+                  ir::op(Op::Clamp, x->most, low->most, high->most)};
     }
     return std::nullopt;
   }
@@ -188,7 +190,8 @@ class Analysis {
   std::optional<Ends> ends_of_two(const Expr& e) {
     const auto x = ends_of(e->args[0]), y = ends_of(e->args[1]);
     if (!x || !y) return std::nullopt;
-    if (e->op == Op::Min || e->op == Op::Max) return Ends{ir::op(e->op, x->least, y->least), ir::op(e->op, x->most, y->most)};
+    if (e->op == Op::Min || e->op == Op::Max)
+      return Ends{ir::op(e->op, x->least, y->least), ir::op(e->op, x->most, y->most)};
     const auto rx = operand(e->args[0]), ry = operand(e->args[1]);
     if (!rx || !ry) return std::nullopt;
     if (e->op == Op::Add && fits(rx->lo + ry->lo, rx->hi + ry->hi))
@@ -235,7 +238,8 @@ class Analysis {
                 ir::read(summary(Summary::Of::Greatest, e->bits), e->type, index)};
   }
 
-  // ---- what Bools can be ---------------------------------------------------------------------------------------------
+  // ---- what Bools can be
+  // ---------------------------------------------------------------------------------------------
 
   Can can_node(const Expr& e) {
     const auto of = [&](std::size_t i) { return can(e->args[i]); };
@@ -294,7 +298,8 @@ class Analysis {
     return {equal.fail, equal.hold};
   }
 
-  // ---- solved for an axis --------------------------------------------------------------------------------------------
+  // ---- solved for an axis
+  // --------------------------------------------------------------------------------------------
 
   Spaces everything(const Expr& at, std::string why) {
     stops_.push_back({at, std::move(why)});
@@ -356,7 +361,9 @@ class Analysis {
     return s;
   }
 
-  static bool compares_ints(const Expr& e) { return e->op != Op::Read && e->arity == 2 && e->args[0]->type == Type::I32; }
+  static bool compares_ints(const Expr& e) {
+    return e->op != Op::Read && e->arity == 2 && e->args[0]->type == Type::I32;
+  }
 
   Solved solve_leaf(const Expr& e) {
     if (!ir::uses(e, axis_)) return solve_of_tile(e);
@@ -407,12 +414,15 @@ class Analysis {
   /// doc[q] == doc[kv]: where the tensor is sorted, the run of equal elements around q.
   std::optional<Solved> equal_runs(const Expr& e) {
     const Expr &x = e->args[0], &y = e->args[1];
-    if ((e->op != Op::Eq && e->op != Op::Ne) || x->op != Op::Read || y->op != Op::Read || x->bits != y->bits || x->arity == 0)
+    if ((e->op != Op::Eq && e->op != Op::Ne) || x->op != Op::Read || y->op != Op::Read || x->bits != y->bits ||
+        x->arity == 0)
       return std::nullopt;
     const std::size_t last = x->arity - 1u;
     for (std::size_t i = 0; i < last; ++i)
       if (!ir::same(x->args[i], y->args[i]) || !fixed(x->args[i])) return std::nullopt;
-    const auto is_input = [](const Expr& a, Input which) { return a->op == Op::Input && a->bits == static_cast<std::uint32_t>(which); };
+    const auto is_input = [](const Expr& a, Input which) {
+      return a->op == Op::Input && a->bits == static_cast<std::uint32_t>(which);
+    };
     const bool straight = is_input(x->args[last], Input::Q) && is_input(y->args[last], Input::KV);
     const bool turned = is_input(x->args[last], Input::KV) && is_input(y->args[last], Input::Q);
     if (!straight && !turned) return std::nullopt;
@@ -438,7 +448,11 @@ class Analysis {
     const bool left = ir::uses(x, axis_), right = ir::uses(y, axis_);
     if (left && right) return everything(at, "both sides hold the axis");
     if (right) {
-      const Op turned = op == Op::Lt ? Op::Gt : op == Op::Le ? Op::Ge : op == Op::Gt ? Op::Lt : op == Op::Ge ? Op::Le : op;
+      const Op turned = op == Op::Lt   ? Op::Gt
+                        : op == Op::Le ? Op::Ge
+                        : op == Op::Gt ? Op::Lt
+                        : op == Op::Ge ? Op::Le
+                                       : op;
       return compare(at, turned, y, x);
     }
     // Beyond what x can be, y makes no difference: within, y - 1 and y + 1 cannot wrap.
@@ -466,7 +480,8 @@ class Analysis {
       if (e->type != Type::I32 || (e->op != Op::Param && e->op != Op::Read)) continue;
       if (!fixed(e)) return std::nullopt;
       bounds.facts[e->digest] = {-tame_limit, tame_limit, false};
-      condition = both(condition, both(ir::op(Op::Ge, e, integer(-tame_limit)), ir::op(Op::Le, e, integer(tame_limit))));
+      condition = both(condition,
+                       both(ir::op(Op::Ge, e, integer(-tame_limit)), ir::op(Op::Le, e, integer(tame_limit))));
     }
     const ir::Interval r = ir::range(x, bounds);
     if (r.lo <= -0x1p31 || r.hi >= 0x1p31 - 1) return std::nullopt;
@@ -501,7 +516,8 @@ class Analysis {
     }
     const auto move = [&](Op op, const Expr& l, const Expr& r) -> std::optional<Expr> {
       const ir::Interval rl = range_(l), rr = range_(r);
-      const double low = op == Op::Add ? rl.lo + rr.lo : rl.lo - rr.hi, high = op == Op::Add ? rl.hi + rr.hi : rl.hi - rr.lo;
+      const double low = op == Op::Add ? rl.lo + rr.lo : rl.lo - rr.hi,
+                   high = op == Op::Add ? rl.hi + rr.hi : rl.hi - rr.lo;
       if (fits(low, high)) return ir::op(op, l, r);
       return std::nullopt;
     };
@@ -525,7 +541,8 @@ class Analysis {
     if (x->op == Op::Abs) {
       const auto mirrored = move(Op::Sub, integer(0), bound);
       if (!mirrored) return everything(at, "its arithmetic may wrap around");
-      const Spaces right = bounded(at, a[0], narrowed(a[0], bound), above), left = bounded(at, a[0], narrowed(a[0], *mirrored), !above);
+      const Spaces right = bounded(at, a[0], narrowed(a[0], bound), above),
+                   left = bounded(at, a[0], narrowed(a[0], *mirrored), !above);
       return above ? all(at, right, left) : any(right, left);
     }
     if (x->op == Op::Min || x->op == Op::Max) {
@@ -534,7 +551,8 @@ class Analysis {
     }
     if (x->op == Op::Clamp) {
       // min(max(x, low), high)
-      const Spaces v = side(at, a[0], bound, above), low = side(at, a[1], bound, above), high = side(at, a[2], bound, above);
+      const Spaces v = side(at, a[0], bound, above), low = side(at, a[1], bound, above),
+                   high = side(at, a[2], bound, above);
       return above ? any(all(at, v, low), high) : all(at, any(v, low), high);
     }
     if (x->arity == 2 && in_first && ir::is_literal(a[1])) {
@@ -543,7 +561,8 @@ class Analysis {
       const double divisor = x->op == Op::Shr ? std::exp2(std::fmod(by, 32)) : by;
       if (floors && divisor > 0 && divisor < 0x1p30) {
         const ir::Interval r = range_(bound);
-        if (!fits(r.lo * divisor, r.hi * divisor + divisor - 1)) return everything(at, "its arithmetic may wrap around");
+        if (!fits(r.lo * divisor, r.hi * divisor + divisor - 1))
+          return everything(at, "its arithmetic may wrap around");
         const Expr scaled = ir::op(Op::Mul, bound, integer(divisor));
         return bounded(at, a[0], narrowed(a[0], above ? ir::op(Op::Add, scaled, integer(divisor - 1)) : scaled), above);
       }
@@ -580,7 +599,8 @@ class Analysis {
     return ir::op(Op::Clamp, e, integer(-0x1p30), integer(0x1p30));
   }
 
-  // ---- from spaces to bands ------------------------------------------------------------------------------------------
+  // ---- from spaces to bands
+  // ------------------------------------------------------------------------------------------
 
   /// Rises, falls or stays the same along the tile's axis?
   enum class Way : std::uint8_t { Same, Rises, Falls, Unknown };

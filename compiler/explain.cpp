@@ -97,16 +97,18 @@ class Page {
     if (mod_.prob->op != ir::Op::Input) line("prob", "d prob / d p = " + show(mod_.dprob.by));
     for (const Derivative* d : {&mod_.dscore, &mod_.dprob, &mod_.dsink})
       for (const Scatter& s : d->captures)
-        line("capture", print(s, mod_), d == &mod_.dscore  ? "times the score's gradient"
-                                        : d == &mod_.dprob ? "times the probability's gradient"
-                                                           : "times the sink's gradient");
+        line("capture", print(s, mod_),
+             d == &mod_.dscore  ? "times the score's gradient"
+             : d == &mod_.dprob ? "times the probability's gradient"
+                                : "times the sink's gradient");
   }
 
   void times(const Steps& steps) {
     std::string list;
     for (const Steps::Step& s : steps.steps)
       if (s.took.count() > 0)
-        list += fmt::format("{}{} {:.1f} µs", list.empty() ? "" : ", ", s.name, static_cast<double>(s.took.count()) / 1e3);
+        list += fmt::format("{}{} {:.1f} µs", list.empty() ? "" : ", ", s.name,
+                            static_cast<double>(s.took.count()) / 1e3);
     if (list.empty()) return;
     head("time");
     out_ += "  " + list + "\n";

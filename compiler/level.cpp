@@ -12,7 +12,8 @@ class Hoist {
  public:
   Levels run(std::span<const Expr> roots) {
     for (const Expr& root : roots) {
-      const Expr split = ir::rebuild(root, [&](const Expr& node, std::span<const Expr> args) { return visit(node, args); });
+      const Expr split = ir::rebuild(root,
+                                     [&](const Expr& node, std::span<const Expr> args) { return visit(node, args); });
       levels_.left.push_back(varies(split) == Vary::Element ? split : lift(split));
     }
     return std::move(levels_);

@@ -81,7 +81,8 @@ Traced lower(const Attention& attention, Steps* steps) {
   const auto start = std::chrono::steady_clock::now();
   Traced traced = trace(attention);
   if (steps)
-    steps->steps.push_back({"trace", steps->keep_text ? traced.mod.text() : "", std::chrono::steady_clock::now() - start});
+    steps->steps.push_back(
+        {"trace", steps->keep_text ? traced.mod.text() : "", std::chrono::steady_clock::now() - start});
   traced.mod = lower(std::move(traced.mod), steps);
   return traced;
 }

@@ -36,9 +36,7 @@ ir::Signature Mod::signature() const {
 // The identity is an expression too: one node over the roots and one per slot, so that Digest has one definition.
 ir::Digest Mod::digest() const {
   ir::Expr all = ir::integer(0);
-  const auto join = [&](const ir::Expr& e) {
-    all = ir::make(ir::Op::Custom, ir::Type::F32, 0, std::array{all, e});
-  };
+  const auto join = [&](const ir::Expr& e) { all = ir::make(ir::Op::Custom, ir::Type::F32, 0, std::array{all, e}); };
   for (const ir::Expr& root : {score, mask, prob, sink}) join(root ? root : ir::integer(0));
   for (const CaptureSlot& c : captures)
     join(ir::integer(static_cast<std::int32_t>(static_cast<int>(c.dtype) * 8 + c.rank)));

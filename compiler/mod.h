@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include <attune/tensor.h>
 #include "ir/range.h"
 #include "ir/verify.h"
+#include <attune/tensor.h>
 
 namespace attune::compiler {
 

@@ -272,8 +272,9 @@ const Patterns& patterns() {
     for (const Rule& rule : table) {
       p->names.push_back(std::string(rule.from) + " -> " + std::string(rule.to));
       const Expr from = ir::parse(rule.from, scope), to = ir::parse(rule.to, scope);
-      p->by_op[static_cast<std::size_t>(from->op)].push_back(
-          {from, to, rule.when.empty() ? nullptr : ir::parse(rule.when, scope), p->names.back(), to->size > from->size});
+      p->by_op[static_cast<std::size_t>(from->op)].push_back({from, to,
+                                                              rule.when.empty() ? nullptr : ir::parse(rule.when, scope),
+                                                              p->names.back(), to->size > from->size});
     }
     return p;
   }();
@@ -317,9 +318,8 @@ class Simplifier {
   Simplifier(const ir::Bounds& bounds, std::vector<Rewrite>* log) : range_(bounds), log_(log) {}
 
   Expr run(const Expr& root) {
-    return ir::rebuild(root, [&](const Expr& node, std::span<const Expr> args) {
-      return reduce(ir::with_args(node, args));
-    });
+    return ir::rebuild(root,
+                       [&](const Expr& node, std::span<const Expr> args) { return reduce(ir::with_args(node, args)); });
   }
 
  private:

@@ -19,11 +19,8 @@ struct Text::Names {
   using Inputs = std::vector<std::pair<ir::Input, ir::Expr>>;
 
   ir::Expr parse(std::string_view text, std::string called, std::uint32_t inputs, std::optional<ir::Type> type) const {
-    return ir::parse(text, {.name = std::move(called),
-                            .inputs = inputs,
-                            .expected = type,
-                            .signature = &signature,
-                            .lets = lets});
+    return ir::parse(
+        text, {.name = std::move(called), .inputs = inputs, .expected = type, .signature = &signature, .lets = lets});
   }
   void require_free(const std::string& name, const std::string& kind) const;
   ir::Expr replay(const ir::Expr& parsed, const Inputs& inputs) const;

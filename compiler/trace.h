@@ -1,8 +1,8 @@
 // compiler/trace.h — run the user's lambdas on symbolic coordinates
 #pragma once
 
-#include <attune/attention.h>
 #include "compiler/mod.h"
+#include <attune/attention.h>
 
 namespace attune::compiler {
 

@@ -6,9 +6,9 @@
 #include <charconv>
 #include <limits>
 
-#include <attune/error.h>
 #include "ir/names.h"
 #include "ir/utf8.h"
+#include <attune/error.h>
 
 namespace attune::ir {
 namespace {

@@ -60,12 +60,12 @@ struct Node {
   Digest digest;
 
   // Derived from the arguments when the node is made.
-  std::uint32_t uses = 0;   ///< bit(Input) of every input it depends on; random uses b, h, q and kv
-  std::uint32_t free = 0;   ///< a bit per binder it mentions outside of that binder's sum
-  std::uint32_t binder = 0; ///< the largest binder of a sum within it
+  std::uint32_t uses = 0;    ///< bit(Input) of every input it depends on; random uses b, h, q and kv
+  std::uint32_t free = 0;    ///< a bit per binder it mentions outside of that binder's sum
+  std::uint32_t binder = 0;  ///< the largest binder of a sum within it
   std::uint32_t depth = 1;
-  std::uint32_t size = 1;   ///< nodes when written out as a tree, saturating
-  bool reads = false;       ///< holds a captured read
+  std::uint32_t size = 1;  ///< nodes when written out as a tree, saturating
+  bool reads = false;      ///< holds a captured read
   bool random = false;
 
   Written written;

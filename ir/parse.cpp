@@ -7,9 +7,9 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include <attune/error.h>
 #include "ir/lex.h"
 #include "ir/names.h"
+#include <attune/error.h>
 
 namespace attune::ir {
 namespace {
@@ -649,8 +649,7 @@ void Parser::refuse_value(const Token& t, const Meaning& meaning) const {
 std::vector<std::string> Parser::known_values() const {
   std::vector<std::string> known;
   for (int i = 0; i < user_input_count; ++i)
-    if (scope_.inputs & bit(static_cast<Input>(i)))
-      known.emplace_back(input_names[static_cast<std::size_t>(i)]);
+    if (scope_.inputs & bit(static_cast<Input>(i))) known.emplace_back(input_names[static_cast<std::size_t>(i)]);
   std::vector<std::string> own;
   for (const auto& [name, meaning] : names_) own.emplace_back(name);
   std::ranges::sort(own);
@@ -697,8 +696,7 @@ void Parser::refuse_function(const Token& t) const {
 void Parser::refuse_input(const Token& t) const {
   std::vector<std::string> allowed;
   for (int i = 0; i < user_input_count; ++i)
-    if (scope_.inputs & bit(static_cast<Input>(i)))
-      allowed.emplace_back(input_names[static_cast<std::size_t>(i)]);
+    if (scope_.inputs & bit(static_cast<Input>(i))) allowed.emplace_back(input_names[static_cast<std::size_t>(i)]);
   const std::string_view word = lexer_.slice(t);
   std::string fix = "use one of these";
   if (allowed.empty()) fix = "use captures, parameters and numbers";

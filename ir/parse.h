@@ -12,9 +12,9 @@ namespace attune::ir {
 
 /// What names mean, and what the text is for.
 struct Scope {
-  std::string name = "expression";   ///< what the text is called in an Error: --score
-  std::uint32_t inputs = ~0u;        ///< bit(Input) of every input that may be read
-  std::optional<Type> expected{};    ///< an Int widens to Float; anything else is an Error
+  std::string name = "expression";  ///< what the text is called in an Error: --score
+  std::uint32_t inputs = ~0u;       ///< bit(Input) of every input that may be read
+  std::optional<Type> expected{};   ///< an Int widens to Float; anything else is an Error
   const Signature* signature = nullptr;
   std::map<std::string, Expr, std::less<>> lets{};  ///< names of expressions: --let, or the letters of a rule
 };

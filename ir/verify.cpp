@@ -14,9 +14,8 @@ std::optional<std::string> leaf(const Node& n, const Signature& signature) {
     return "an input does not exist or has another type";
   if (n.op == Op::Param && (n.bits >= signature.params.size() || n.type != signature.params[n.bits].type))
     return "a parameter does not exist or has another type";
-  if (n.op == Op::Read &&
-      (n.bits >= signature.captures.size() || n.type != signature.captures[n.bits].type ||
-       n.arity != signature.captures[n.bits].rank))
+  if (n.op == Op::Read && (n.bits >= signature.captures.size() || n.type != signature.captures[n.bits].type ||
+                           n.arity != signature.captures[n.bits].rank))
     return "a read names no capture, or has another type or rank";
   if (n.op == Op::Bound && (n.type != Type::I32 || n.bits == 0 || n.bits > max_binders))
     return "a bound variable is not a canonical Int";

@@ -57,7 +57,8 @@ struct Summaries::Data {
     blocks.resize(static_cast<std::size_t>(planes * rows * row_blocks()));
     for (std::int64_t line = 0; line < planes * rows; ++line)
       for (std::int64_t c = 0; c < columns; ++c)
-        blocks[static_cast<std::size_t>(line * row_blocks() + c / block)].take(values[static_cast<std::size_t>(line * columns + c)]);
+        blocks[static_cast<std::size_t>(line * row_blocks() + c / block)].take(
+            values[static_cast<std::size_t>(line * columns + c)]);
     if (!runs) return;
     lines.resize(static_cast<std::size_t>(planes * rows));
     for (std::size_t line = 0; line < lines.size(); ++line) {

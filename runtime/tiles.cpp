@@ -169,8 +169,8 @@ class Tiles::Asker {
 
   Rectangle rectangle(std::int32_t tile_q, std::int32_t tile_kv) const {
     const Extent& e = extent_;
-    return {e.q_offset + tile_q * e.tile_q, e.q_offset + std::min(e.q_len, (tile_q + 1) * e.tile_q), tile_kv * e.tile_kv,
-            std::min(e.kv_len, (tile_kv + 1) * e.tile_kv)};
+    return {e.q_offset + tile_q * e.tile_q, e.q_offset + std::min(e.q_len, (tile_q + 1) * e.tile_q),
+            tile_kv * e.tile_kv, std::min(e.kv_len, (tile_kv + 1) * e.tile_kv)};
   }
 
   /// Pairs kept for one query, from exact bands.
@@ -216,13 +216,8 @@ class Tiles::Asker {
 };
 
 Tiles::Tiles(const compiler::Traced& traced, const compiler::Cover& cover)
-    : traced_(traced),
-      cover_(cover),
-      summaries_(traced.captures, cover.summaries),
-      params_(values(traced.params)),
-      verdict_(std::array{cover.may_keep, cover.may_drop}),
-      mask_(traced.mod.mask),
-      along_kv_(roots(cover.along_kv)),
+    : traced_(traced), cover_(cover), summaries_(traced.captures, cover.summaries), params_(values(traced.params)),
+      verdict_(std::array{cover.may_keep, cover.may_drop}), mask_(traced.mod.mask), along_kv_(roots(cover.along_kv)),
       along_q_(roots(cover.along_q)) {}
 
 Keep Tiles::keep(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t tile_q, std::int32_t tile_kv) const {
@@ -234,12 +229,18 @@ void Tiles::row(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t ti
   Asker(*this, e, b, h).runs(false, tile_q, into);
 }
 
-void Tiles::column(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t tile_kv, std::vector<Run>& into) const {
+void Tiles::column(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t tile_kv,
+                   std::vector<Run>& into) const {
   Asker(*this, e, b, h).runs(true, tile_kv, into);
 }
 
 TileLists Tiles::lists(const Extent& e, bool along_q, int threads) const {
-  TileLists out{.extent = e, .by_batch = cover_.by_batch, .by_head = cover_.by_head, .along_q = along_q, .offsets = {}, .runs = {}};
+  TileLists out{.extent = e,
+                .by_batch = cover_.by_batch,
+                .by_head = cover_.by_head,
+                .along_q = along_q,
+                .offsets = {},
+                .runs = {}};
   const std::int32_t batches = out.by_batch ? e.batch : 1, heads = out.by_head ? e.heads : 1;
   const std::int32_t rows = along_q ? e.kv_tiles() : e.q_tiles();
   const std::int64_t count = std::int64_t{batches} * heads * rows;

@@ -14,13 +14,17 @@
 
 namespace attune::tests {
 
-/// Captures slope[i], table[i], bias[i, j] (Float), doc[i] (Int), keep[i] (Bool), gain[] (Float); parameters cap, width.
+/// Captures slope[i], table[i], bias[i, j] (Float), doc[i] (Int), keep[i] (Bool), gain[] (Float); parameters cap,
+/// width.
 inline const ir::Signature& names() {
   using ir::Type;
-  static const ir::Signature signature{
-      {{"slope", Type::F32, 1}, {"table", Type::F32, 1}, {"bias", Type::F32, 2}, {"doc", Type::I32, 1},
-       {"keep", Type::Bool, 1}, {"gain", Type::F32, 0}},
-      {{"cap", Type::F32}, {"width", Type::I32}}};
+  static const ir::Signature signature{{{"slope", Type::F32, 1},
+                                        {"table", Type::F32, 1},
+                                        {"bias", Type::F32, 2},
+                                        {"doc", Type::I32, 1},
+                                        {"keep", Type::Bool, 1},
+                                        {"gain", Type::F32, 0}},
+                                       {{"cap", Type::F32}, {"width", Type::I32}}};
   return signature;
 }
 

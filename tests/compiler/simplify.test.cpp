@@ -21,7 +21,8 @@ using ir::Expr, ir::Op, ir::Precision, ir::Type;
 namespace {
 
 /// The letters of the rules, as simplify.cpp has them.
-constexpr std::string_view int_letters = "ijdklac", float_letters = "xywzuv", bool_letters = "mno", literal_letters = "acuv";
+constexpr std::string_view int_letters = "ijdklac", float_letters = "xywzuv", bool_letters = "mno",
+                           literal_letters = "acuv";
 
 Type type_of(char letter) {
   if (int_letters.find(letter) != std::string_view::npos) return Type::I32;
@@ -78,7 +79,8 @@ bool applies(const Expr& from, const Expr& to) { return simplify(to)->size <= fr
 
 }  // namespace
 
-TEST_CASE("every rule keeps every bit, in both precisions, on 2000 bindings its condition allows", "[simplify][rules]") {
+TEST_CASE("every rule keeps every bit, in both precisions, on 2000 bindings its condition allows",
+          "[simplify][rules]") {
   for (const Rule& rule : rules()) {
     INFO(name_of(rule) << (rule.when.empty() ? "" : " when ") << rule.when);
     for (const Precision precision : {Precision::f64, Precision::f32}) {
@@ -92,7 +94,8 @@ TEST_CASE("every rule keeps every bit, in both precisions, on 2000 bindings its 
         if (to->size > from->size && !applies(from, to)) continue;
         ++bindings;
         const double before = ir::eval(from, instance.env, precision), after = ir::eval(to, instance.env, precision);
-        if (!identical(before, after)) FAIL(ir::print(from) << " is " << before << ", " << ir::print(to) << " is " << after);
+        if (!identical(before, after))
+          FAIL(ir::print(from) << " is " << before << ", " << ir::print(to) << " is " << after);
       }
       CHECK(bindings == 2000);
     }
@@ -122,7 +125,8 @@ bool fires_somewhere(const Rule& rule) {
       const double low = instance.values[slot];
       const bool whole = type_of(letter) == Type::I32;
       const bool known = whole && tries % 3;
-      bounds.params.push_back(known ? ir::Interval{low, low + random.below(4), false} : ir::Interval::all(type_of(letter)));
+      bounds.params.push_back(known ? ir::Interval{low, low + random.below(4), false}
+                                    : ir::Interval::all(type_of(letter)));
       if (open_letters.find(letter) != std::string_view::npos && random.chance(0.2))
         instance.letters.at(letter) = ir::literal(type_of(letter), low);
       else if (in_sum && !is_literal_letter(letter))
@@ -270,13 +274,15 @@ double seconds(const Expr& e) {
 Expr chain(int length) {
   Expr e = ir::input(ir::Input::S);
   for (int i = 0; i < length; ++i)
-    e = i % 2 ? ir::op(Op::Add, e, ir::real(0.5f + static_cast<float>(i))) : ir::op(Op::Tanh, ir::op(Op::Neg, ir::op(Op::Neg, e)));
+    e = i % 2 ? ir::op(Op::Add, e, ir::real(0.5f + static_cast<float>(i)))
+              : ir::op(Op::Tanh, ir::op(Op::Neg, ir::op(Op::Neg, e)));
   return e;
 }
 
 }  // namespace
 
-TEST_CASE("a chain of 100 000 nodes is simplified without a deep stack, in time that grows with its length", "[simplify]") {
+TEST_CASE("a chain of 100 000 nodes is simplified without a deep stack, in time that grows with its length",
+          "[simplify]") {
   const Expr small = chain(2'500), large = chain(40'000);
   CHECK(simplify(large)->depth == 40'001);
   // Sixteen times the nodes in quadratic time would be 256 times as long.

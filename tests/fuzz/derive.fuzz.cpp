@@ -61,7 +61,8 @@ class Gathered {
  private:
   using Bound = std::array<std::int32_t, ir::max_binders + 1>;
   // As deep as loops nest.
-  void over(const Scatter& s, std::size_t loop, const ir::Env& env, Bound& bound, std::size_t element, double& total) const {
+  void over(const Scatter& s, std::size_t loop, const ir::Env& env, Bound& bound, std::size_t element,
+            double& total) const {
     if (loop < s.loops.size()) {
       for (std::uint32_t i = 0; i < s.loops[loop].count; ++i) {
         bound[s.loops[loop].binder] = static_cast<std::int32_t>(i);

@@ -28,7 +28,8 @@ std::string culprit(const std::vector<Rewrite>& log, const ir::Env& env, const i
       const double from = ir::eval(r.from, env, precision), to = ir::eval(r.to, env, precision);
       if (tests::identical(from, to)) continue;
       std::ostringstream told;
-      told << r.rule << ": " << ir::print(r.from, names) << " is " << from << ", " << ir::print(r.to, names) << " is " << to;
+      told << r.rule << ": " << ir::print(r.from, names) << " is " << from << ", " << ir::print(r.to, names) << " is "
+           << to;
       return told.str();
     }
   }
@@ -60,7 +61,8 @@ TEST_CASE("a simplified random expression has the same value, bit for bit", "[fu
     for (const Precision precision : {Precision::f64, Precision::f32}) {
       const double before = ir::eval(e, env.env(), precision), after = ir::eval(simple, env.env(), precision);
       if (!tests::identical(before, after))
-        fail(std::to_string(before) + " became " + std::to_string(after) + (precision == Precision::f32 ? " in f32" : ""));
+        fail(std::to_string(before) + " became " + std::to_string(after) +
+             (precision == Precision::f32 ? " in f32" : ""));
     }
     shrunk += simple->size < e->size;
   }

@@ -119,10 +119,12 @@ TEST_CASE("row and core of a random score add up to it, for any origin", "[fuzz]
     ir::Random random(seed);
     for (std::uint32_t i = random.below(4); i-- > 0;) {
       const Expr term = ir::random_expr(seed * 7 + i, ir::Type::F32, grammar);
-      const Expr whole = ir::op(ir::Op::F32, random.chance(0.5) ? positions(random, seed, grammar)
-                                                                : ir::random_expr(seed * 11 + i, ir::Type::I32, grammar));
-      const ir::Op op = random.pick(std::span<const ir::Op>(std::array{ir::Op::Add, ir::Op::Sub, ir::Op::Mul, ir::Op::Div}));
-      score = random.chance(0.5) ? ir::op(op, score, term)
+      const Expr whole = ir::op(ir::Op::F32, random.chance(0.5)
+                                                 ? positions(random, seed, grammar)
+                                                 : ir::random_expr(seed * 11 + i, ir::Type::I32, grammar));
+      const ir::Op op = random.pick(
+          std::span<const ir::Op>(std::array{ir::Op::Add, ir::Op::Sub, ir::Op::Mul, ir::Op::Div}));
+      score = random.chance(0.5)   ? ir::op(op, score, term)
               : random.chance(0.5) ? ir::op(ir::Op::Add, score, ir::op(ir::Op::Mul, term, whole))
                                    : ir::op(ir::Op::Sub, whole, score);
     }
@@ -130,7 +132,8 @@ TEST_CASE("row and core of a random score add up to it, for any origin", "[fuzz]
     ir::RandomEnv env(seed, grammar);
     const auto fail = [&](const std::string& what) {
       FAIL("seed " << seed << ": " << what << "\n  score " << ir::print(score, grammar.signature) << "\n  core  "
-                   << ir::print(folded.core, grammar.signature) << "\n  row   " << ir::print(folded.row, grammar.signature));
+                   << ir::print(folded.core, grammar.signature) << "\n  row   "
+                   << ir::print(folded.row, grammar.signature));
     };
     if (folded.row->uses & (ir::bit(Input::S) | ir::bit(Input::KV))) fail("the row varies along the row");
     if (folded.affine && ((folded.scale->uses | folded.bias->uses) & ir::bit(Input::S))) fail("scale or bias uses s");

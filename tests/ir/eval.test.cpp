@@ -4,9 +4,9 @@
 #include <cmath>
 #include <limits>
 
-#include <attune/error.h>
 #include "ir/random.h"
 #include "tests/catch.h"
+#include <attune/error.h>
 
 namespace attune::ir {
 namespace {

@@ -4,9 +4,9 @@
 #include <bit>
 #include <unordered_set>
 
-#include <attune/error.h>
 #include "ir/eval.h"
 #include "tests/catch.h"
+#include <attune/error.h>
 
 namespace attune::ir {
 namespace {

@@ -59,7 +59,8 @@ std::vector<CorpusMod> mods() {
   m.push_back({.name = "trigonometry", .score = "tan(0.3f * s) + sin(s) * cos(s)"});
   m.push_back({.name = "powers_of_two", .score = "exp2(0.3f * s) - log2(1.5f + s * s)"});
   m.push_back({.name = "rounded", .score = "s + 0.25f * (round(s) - floor(s) + ceil(s) - trunc(s))"});
-  m.push_back({.name = "learned_power", .score = "pow(abs(s) + 0.1f, hp[h])", .captures = {{"hp", f32, {4}, Fill::positive}}});
+  m.push_back(
+      {.name = "learned_power", .score = "pow(abs(s) + 0.1f, hp[h])", .captures = {{"hp", f32, {4}, Fill::positive}}});
   m.push_back({.name = "straight_through", .score = "custom(round(4.0f * s) / 4.0f, 1.0f)", .smooth = false});
   // ---- tables -------------------------------------------------------------------------------------------------------
   m.push_back({.name = "bias_2d", .score = "s + bias[q, kv]", .captures = {table("bias", {24, 28})}});
@@ -77,12 +78,15 @@ std::vector<CorpusMod> mods() {
   m.push_back({.name = "sum_table", .score = "s + t[q + kv]", .captures = {table("t", {52})}});
   m.push_back({.name = "key_bias", .score = "s + kb[kv]", .captures = {table("kb", {28})}});
   m.push_back({.name = "query_gain", .score = "s * qg[q]", .captures = {table("qg", {24})}});
-  m.push_back({.name = "sandwich", .score = "s + t[q - kv + 28] * hs[h]", .captures = {table("t", {52}), table("hs", {4})}});
+  m.push_back(
+      {.name = "sandwich", .score = "s + t[q - kv + 28] * hs[h]", .captures = {table("t", {52}), table("hs", {4})}});
   m.push_back({.name = "table_twice", .score = "s + t[q] * t[kv]", .captures = {table("t", {28})}});
   m.push_back({.name = "quantised_cache",
                .score = "s * qs[b, h, q] * ks[b, kv]",
                .captures = {{"qs", f32, {2, 4, 24}, Fill::positive}, {"ks", f32, {2, 28}, Fill::positive}}});
-  m.push_back({.name = "scalar_capture", .score = "s * gain[] + shift[]", .captures = {{"gain", f32, {}, Fill::positive}, table("shift", {})}});
+  m.push_back({.name = "scalar_capture",
+               .score = "s * gain[] + shift[]",
+               .captures = {{"gain", f32, {}, Fill::positive}, table("shift", {})}});
   m.push_back({.name = "half_tables",
                .score = "s + a[kv] + c[h, q]",
                .captures = {{"a", bf16, {28}, Fill::normal}, {"c", f16, {4, 24}, Fill::normal}},
@@ -100,9 +104,7 @@ std::vector<CorpusMod> mods() {
   m.push_back({.name = "fourier",
                .score = "s + sum(i, 5, a[h, i] * cos(f32(i + 1) * 0.3f * f32(q - kv)))",
                .captures = {table("a", {4, 5})}});
-  m.push_back({.name = "polynomial_in_s",
-               .score = "sum(i, 4, a[i] * pow(s, f32(i)))",
-               .captures = {table("a", {4})}});
+  m.push_back({.name = "polynomial_in_s", .score = "sum(i, 4, a[i] * pow(s, f32(i)))", .captures = {table("a", {4})}});
   // ---- masks --------------------------------------------------------------------------------------------------------
   m.push_back({.name = "causal", .mask = causal});
   m.push_back({.name = "inverse_causal", .mask = "q <= kv"});
@@ -112,15 +114,21 @@ std::vector<CorpusMod> mods() {
   m.push_back({.name = "dilated_window", .mask = "abs(q - kv) <= 9 && (q - kv) % 3 == 0"});
   m.push_back({.name = "sink_window", .mask = "kv <= q && (q - kv < 6 || kv < 4)"});
   m.push_back({.name = "prefix", .mask = "kv < P[b] || kv <= q", .captures = {{"P", i32, {2}, Fill::lengths, 20}}});
-  m.push_back({.name = "padding", .mask = "kv < len[b] && q < len[b]", .captures = {{"len", i32, {2}, Fill::lengths, 24}}});
+  m.push_back(
+      {.name = "padding", .mask = "kv < len[b] && q < len[b]", .captures = {{"len", i32, {2}, Fill::lengths, 24}}});
   m.push_back({.name = "documents", .mask = "doc[q] == doc[kv]", .captures = {doc}});
   m.push_back({.name = "documents_causal", .mask = "doc[q] == doc[kv] && kv <= q", .captures = {doc}});
-  m.push_back({.name = "documents_i64", .mask = "doc[b, q] == doc[b, kv]", .captures = {{"doc", i64, {2, 28}, Fill::any_ids}}});
+  m.push_back(
+      {.name = "documents_i64", .mask = "doc[b, q] == doc[b, kv]", .captures = {{"doc", i64, {2, 28}, Fill::any_ids}}});
   m.push_back({.name = "chunked", .mask = "q / 6 == kv / 6 && kv <= q"});
   m.push_back({.name = "block_causal", .mask = "kv / 5 <= q / 5"});
-  m.push_back({.name = "longformer", .mask = "abs(q - kv) <= 2 || g[q] || g[kv]", .captures = {{"g", boolean, {28}, Fill::coins}}});
+  m.push_back({.name = "longformer",
+               .mask = "abs(q - kv) <= 2 || g[q] || g[kv]",
+               .captures = {{"g", boolean, {28}, Fill::coins}}});
   m.push_back({.name = "strided", .mask = "kv <= q && (q - kv < 5 || kv % 5 >= 3)"});
-  m.push_back({.name = "big_bird", .mask = "abs(q - kv) <= 3 || kv < 2 || r[q / 8, kv / 8]", .captures = {{"r", boolean, {3, 4}, Fill::coins}}});
+  m.push_back({.name = "big_bird",
+               .mask = "abs(q - kv) <= 3 || kv < 2 || r[q / 8, kv / 8]",
+               .captures = {{"r", boolean, {3, 4}, Fill::coins}}});
   m.push_back({.name = "neighbourhood",
                .mask = "abs(clamp(q % 6, 1, 4) - kv % 6) <= 1 && abs(clamp(q / 6, 1, 3) - kv / 6) <= 1"});
   m.push_back({.name = "vision_cross",
@@ -129,13 +137,16 @@ std::vector<CorpusMod> mods() {
   m.push_back({.name = "local_and_global_heads",
                .mask = "(loc[h] ? q - kv < 6 : true) && kv <= q",
                .captures = {{"loc", boolean, {4}, Fill::coins}}});
-  m.push_back({.name = "dense_boolean", .mask = "m[b, h, q, kv]", .captures = {{"m", boolean, {2, 4, 24, 28}, Fill::coins}}});
+  m.push_back(
+      {.name = "dense_boolean", .mask = "m[b, h, q, kv]", .captures = {{"m", boolean, {2, 4, 24, 28}, Fill::coins}}});
   m.push_back({.name = "byte_mask", .mask = "m[q, kv] != 0", .captures = {{"m", u8, {24, 28}, Fill::indices, 2}}});
   m.push_back({.name = "band_complement", .mask = "kv <= q && !(q - kv < 5)"});
-  m.push_back({.name = "window_by_head", .mask = "kv <= q && q - kv < w[h]", .captures = {{"w", i16, {4}, Fill::lengths, 12}}});
+  m.push_back(
+      {.name = "window_by_head", .mask = "kv <= q && q - kv < w[h]", .captures = {{"w", i16, {4}, Fill::lengths, 12}}});
   m.push_back({.name = "bit_trick", .mask = "((q ^ kv) & 3) != 0 || q == kv"});
   m.push_back({.name = "powers_of_two_back", .mask = "kv <= q && ((q - kv) & (q - kv - 1)) == 0"});
-  m.push_back({.name = "bitmap", .mask = "(rows[q] >> (kv & 31) & 1) == 1", .captures = {{"rows", i32, {24}, Fill::any_ids}}});
+  m.push_back(
+      {.name = "bitmap", .mask = "(rows[q] >> (kv & 31) & 1) == 1", .captures = {{"rows", i32, {24}, Fill::any_ids}}});
   m.push_back({.name = "tree_ancestors",
                .mask = "enter[kv] <= enter[q] && leave[q] <= leave[kv]",
                .captures = {{"enter", i32, {28}, Fill::indices, 12}, {"leave", i32, {28}, Fill::indices, 12}}});
@@ -154,13 +165,15 @@ std::vector<CorpusMod> mods() {
                .mask = "kv <= q - 2",
                .sink = "0.5f * sl[b, h] + hb[h]",
                .captures = {table("sl", {2, 4}), table("hb", {4})}});
-  m.push_back({.name = "everything",
-               .score = "c * tanh((s + slope[h] * f32(kv - q) + kb[kv]) / c)",
-               .mask = "(kv <= q || kv < P[b]) && doc[q] == doc[kv]",
-               .prob = "random(3) < 0.9f ? p * g[h] / 0.9f : 0.0f",
-               .sink = "sl[h]",
-               .captures = {slope, table("kb", {28}), {"P", i32, {2}, Fill::lengths, 12}, doc, table("g", {4}), table("sl", {4})},
-               .params = {{"c", 3}}});
+  m.push_back(
+      {.name = "everything",
+       .score = "c * tanh((s + slope[h] * f32(kv - q) + kb[kv]) / c)",
+       .mask = "(kv <= q || kv < P[b]) && doc[q] == doc[kv]",
+       .prob = "random(3) < 0.9f ? p * g[h] / 0.9f : 0.0f",
+       .sink = "sl[h]",
+       .captures =
+           {slope, table("kb", {28}), {"P", i32, {2}, Fill::lengths, 12}, doc, table("g", {4}), table("sl", {4})},
+       .params = {{"c", 3}}});
   m.push_back({.name = "noisy", .score = "s + 0.1f * (random(1) - 0.5f) + 0.1f * random(q % 3)"});
   return m;
 }

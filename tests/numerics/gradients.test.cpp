@@ -59,7 +59,8 @@ TEST_CASE("a straight-through score has the derivative it was given", "[gradient
   v.values()[0] = 0;
   v.values()[1] = 1;
   grad_o.values()[0] = 1;
-  const Attention through{.score = text.score("custom(round(4.0f * s) / 4.0f, 1.0f)"), .scale = 1, .target = Target::oracle};
+  const Attention through{
+      .score = text.score("custom(round(4.0f * s) / 4.0f, 1.0f)"), .scale = 1, .target = Target::oracle};
   through.backward({.q = q, .k = k, .v = v, .grad_o = grad_o, .dq = dq});
   // s' = {0.25, 1}; p1 = 1 / (1 + e^-0.75); dq = p1 (1 - p1) (k1 - k0).
   const double p1 = 1 / (1 + std::exp(-0.75));

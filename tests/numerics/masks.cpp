@@ -10,15 +10,24 @@ std::vector<MaskCase> all() {
   std::vector<MaskCase> m;
   const auto closed = [&](std::string name, std::string mask, std::vector<CorpusCapture> captures = {},
                           std::vector<std::pair<std::string, double>> params = {}) {
-    m.push_back({{.name = std::move(name), .mask = std::move(mask), .captures = std::move(captures), .params = std::move(params)}, true});
+    m.push_back({{.name = std::move(name),
+                  .mask = std::move(mask),
+                  .captures = std::move(captures),
+                  .params = std::move(params)},
+                 true});
   };
   const auto open = [&](std::string name, std::string mask, std::vector<CorpusCapture> captures = {},
                         std::vector<std::pair<std::string, double>> params = {}) {
-    m.push_back({{.name = std::move(name), .mask = std::move(mask), .captures = std::move(captures), .params = std::move(params)}, false});
+    m.push_back({{.name = std::move(name),
+                  .mask = std::move(mask),
+                  .captures = std::move(captures),
+                  .params = std::move(params)},
+                 false});
   };
   const CorpusCapture doc{"doc", i32, {120}, Fill::documents}, ids{"ids", i32, {120}, Fill::any_ids};
   const CorpusCapture len{"len", i32, {2}, Fill::lengths, 90}, w{"w", i16, {4}, Fill::lengths, 40};
-  // ---- closed forms --------------------------------------------------------------------------------------------------
+  // ---- closed forms
+  // --------------------------------------------------------------------------------------------------
   closed("all", "true");
   closed("empty", "false");
   closed("empty by contradiction", "kv < q && q < kv");
@@ -74,7 +83,8 @@ std::vector<MaskCase> all() {
   closed("documents and window", "doc[q] == doc[kv] && kv <= q && q - kv < 9", {doc});
   closed("documents by batch", "doc[b, q] == doc[b, kv]", {{"doc", i32, {2, 120}, Fill::documents}});
   closed("other documents", "doc[q] != doc[kv]", {doc});
-  // ---- proven by intervals, data, or looked into ---------------------------------------------------------------------
+  // ---- proven by intervals, data, or looked into
+  // ---------------------------------------------------------------------
   open("dilated window", "abs(q - kv) <= 30 && (q - kv) % 3 == 0");
   open("dilated by one window", "abs(q - kv) <= 30 && (q - kv) % 40 == 0");
   open("checkerboard", "(q + kv) % 2 == 0");
@@ -89,15 +99,18 @@ std::vector<MaskCase> all() {
   open("dense boolean", "m[q, kv]", {{"m", boolean, {100, 120}, Fill::coins}});
   open("dense boolean by batch and head", "m[b, h, q, kv]", {{"m", boolean, {2, 4, 100, 120}, Fill::coins}});
   open("byte mask", "m[q, kv] != 0", {{"m", u8, {100, 120}, Fill::indices, 2}});
-  open("segments by offset", "kv >= start[doc[q]] && kv < start[doc[q] + 1]", {doc, {"start", i32, {8}, Fill::ramp, 15}});
-  open("vision cross-attention", "q >= i0[img[kv]] && q < i0[img[kv] + 1]", {{"i0", i32, {9}, Fill::ramp, 12}, {"img", i32, {120}, Fill::indices, 8}});
+  open("segments by offset", "kv >= start[doc[q]] && kv < start[doc[q] + 1]",
+       {doc, {"start", i32, {8}, Fill::ramp, 15}});
+  open("vision cross-attention", "q >= i0[img[kv]] && q < i0[img[kv] + 1]",
+       {{"i0", i32, {9}, Fill::ramp, 12}, {"img", i32, {120}, Fill::indices, 8}});
   open("neighbourhood, 2-D", "abs(clamp(q % 10, 2, 7) - kv % 10) <= 2 && abs(clamp(q / 10, 2, 7) - kv / 10) <= 2");
   open("neighbourhood, 3-D",
        "abs(q % 4 - kv % 4) <= 1 && abs(q / 4 % 5 - kv / 4 % 5) <= 1 && abs(q / 20 - kv / 20) <= 1");
   open("rows and columns of an image", "q / 10 == kv / 10 || q % 10 == kv % 10");
   open("tree ancestors", "enter[kv] <= enter[q] && leave[q] <= leave[kv]",
        {{"enter", i32, {120}, Fill::indices, 50}, {"leave", i32, {120}, Fill::indices, 50}});
-  open("block diffusion", "(kv < 60 && kv / 8 < (q - 50) / 8) || (kv >= 60 && q >= 50 && (kv - 60) / 8 == (q - 50) / 8)");
+  open("block diffusion",
+       "(kv < 60 && kv / 8 < (q - 50) / 8) || (kv >= 60 && q >= 50 && (kv - 60) / 8 == (q - 50) / 8)");
   open("shared prefix", "kv < 30 || (doc[q] == doc[kv] && kv <= q)", {doc});
   open("bit trick", "((q ^ kv) & 3) != 0 || q == kv");
   open("same low bits", "(q & 7) == (kv & 7)");
@@ -116,7 +129,8 @@ std::vector<MaskCase> all() {
   open("division by nothing", "q / W == kv / W", {}, {{"W", 0}});
   open("negative divisor", "(q - 40) / -7 == (kv - 50) / -7");
   open("negated everything", "!(kv <= q && (q - kv < 16 || kv < 5)) != (doc[q] == doc[kv])", {doc});
-  open("many pieces", "kv == q || kv == q - 10 || kv == q - 20 || kv == q - 30 || kv == q - 40 || kv == q - 50 || kv == q - 60 || kv == q - 70 || kv == q - 80 || kv == q - 90");
+  open("many pieces", "kv == q || kv == q - 10 || kv == q - 20 || kv == q - 30 || kv == q - 40 || kv == q - 50 || kv "
+                      "== q - 60 || kv == q - 70 || kv == q - 80 || kv == q - 90");
   open("clamped both", "clamp(kv, 20, 90) <= clamp(q, 30, 60)");
   open("either side of a choice", "(kv < 50 ? q : kv) <= 60");
   return m;

@@ -9,7 +9,6 @@
 #include "tests/catch.h"
 #include "tests/numerics/masks.h"
 
-
 using namespace attune;
 using runtime::Extent, runtime::Keep, runtime::Run;
 
@@ -62,13 +61,17 @@ void compare(Keep said, Keep is, Count& count) {
 Count compare(const runtime::TileLists& lists, const std::vector<Brute>& brutes) {
   Count count;
   const Extent& e = lists.extent;
-  const std::int32_t rows = lists.along_q ? e.kv_tiles() : e.q_tiles(), columns = lists.along_q ? e.q_tiles() : e.kv_tiles();
+  const std::int32_t rows = lists.along_q ? e.kv_tiles() : e.q_tiles(),
+                     columns = lists.along_q ? e.q_tiles() : e.kv_tiles();
   for (std::int32_t b = 0; b < e.batch; ++b)
     for (std::int32_t h = 0; h < e.heads; ++h)
       for (std::int32_t row = 0; row < rows; ++row) {
-        const std::int64_t list = ((lists.by_batch ? b : 0) * (lists.by_head ? e.heads : 1) + (lists.by_head ? h : 0)) * rows + row;
+        const std::int64_t list = ((lists.by_batch ? b : 0) * (lists.by_head ? e.heads : 1) + (lists.by_head ? h : 0)) *
+                                      rows +
+                                  row;
         std::vector<Keep> said(static_cast<std::size_t>(columns), Keep::None);
-        for (std::int64_t i = lists.offsets[static_cast<std::size_t>(list)]; i < lists.offsets[static_cast<std::size_t>(list + 1)]; ++i) {
+        for (std::int64_t i = lists.offsets[static_cast<std::size_t>(list)];
+             i < lists.offsets[static_cast<std::size_t>(list + 1)]; ++i) {
           const Run& r = lists.runs[static_cast<std::size_t>(i)];
           REQUIRE((0 <= r.begin && r.begin < r.end && r.end <= columns));
           for (std::int32_t t = r.begin; t < r.end; ++t) said[static_cast<std::size_t>(t)] = r.keep;
@@ -106,8 +109,8 @@ TEST_CASE("covers agree with brute force over every mask, both ways along", "[ti
         }
       for (const bool along_q : {false, true}) {
         const Count count = compare(tiles.lists(e, along_q), brutes);
-        INFO("mask " << mask.mod.name << ": " << mask.mod.mask << (along_q ? " along q, " : " along kv, ") << e.q_len << " x "
-                     << e.kv_len << ", tiles " << e.tile_q << " x " << e.tile_kv << ", of " << count.tiles);
+        INFO("mask " << mask.mod.name << ": " << mask.mod.mask << (along_q ? " along q, " : " along kv, ") << e.q_len
+                     << " x " << e.kv_len << ", tiles " << e.tile_q << " x " << e.tile_kv << ", of " << count.tiles);
         CHECK(count.wrong == 0);
         CHECK(count.loose == 0);
       }
