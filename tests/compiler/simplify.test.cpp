@@ -272,7 +272,6 @@ TEST_CASE("a rewrite is logged with the rule, what it was and what it became", "
 
 namespace {
 
-
 Expr chain(int length) {
   Expr e = ir::input(ir::Input::S);
   for (int i = 0; i < length; ++i)
