@@ -181,6 +181,8 @@ TEST_CASE("custom gives its own derivative to s, and its value's to captures", "
   CHECK(by_s("2.0f * custom(s, tanh(s))") == "2.0f * tanh(s)");
   CHECK(by_s("sum(i, 2, custom(s, f32(i)))") == "sum(i, 2, f32(i))");
   CHECK(slope("where(s > 0.0f, custom(s, log(s)), s)", 0) == 1);
+  // log(s) is taken for the captures' sake everywhere, for s's only above 0.
+  CHECK(slope("custom(gain[] * log(s), 3.0f) + where(s > 0.0f, log(s), 0.0f)", 0) == 3);
 }
 
 TEST_CASE("a sink is derived by its captures alone", "[derive]") {
