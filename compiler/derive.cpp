@@ -35,22 +35,6 @@ Expr where_live(const Expr& live, const Expr& value) {
   return live && value ? ir::op(Op::Where, live, value, real(0)) : value;
 }
 
-/// What is known of a node while its users are done and it is next.
-struct Adjoint {
-  Expr all;           ///< of the upstream, for s (or p) and captures
-  Expr captures;      ///< what flows to captures alone, behind custom()
-  Expr live;          ///< when some user takes this node; null: always
-  bool bare = false;  ///< all and captures mean something only where live; elsewhere they may be anything, NaN too
-
-  /// A gradient that something else will be added to is 0 where the node is not taken.
-  void settle() {
-    if (!bare) return;
-    all = where_live(live, all);
-    captures = where_live(live, captures);
-    bare = false;
-  }
-};
-
 /// The two sides of one choice: `common && taken` and `common && !taken`, either way round; common may be null.
 struct Choice {
   Expr common, taken;
@@ -67,19 +51,57 @@ std::optional<Choice> one_choice(const Expr& left, const Expr& right) {
   return std::nullopt;
 }
 
+/// What has flowed to a node from its users, while they are done and it is next.
+struct Flow {
+  Expr value;         ///< null: nothing
+  Expr live;          ///< when some user that gave it takes the node; null: always
+  bool bare = false;  ///< the value means something only where live; elsewhere it may be anything, NaN too
+
+  /// 0 where the node is not taken: what a sum with something else needs.
+  Expr settled() const { return bare ? where_live(live, value) : value; }
+
+  void add(const Flow& more) {
+    if (!more.value) return;
+    if (!value) {
+      *this = more;
+      return;
+    }
+    if (bare && more.bare && ir::same(live, more.live)) {
+      value = ir::op(Op::Add, value, more.value);
+      return;
+    }
+    const auto choice = bare && more.bare ? one_choice(live, more.live) : std::nullopt;
+    if (choice) {
+      const Expr &taken = choice->first ? value : more.value, &other = choice->first ? more.value : value;
+      *this = {ir::op(Op::Where, choice->taken, taken, other), choice->common, choice->common != nullptr};
+      return;
+    }
+    value = ir::op(Op::Add, settled(), more.settled());
+    live = live && more.live ? ir::op(Op::Or, live, more.live) : nullptr;
+    bare = false;
+  }
+};
+
+struct Adjoint {
+  Flow all;       ///< of the upstream, for s (or p) and captures
+  Flow captures;  ///< what flows to captures alone, behind custom()
+};
+
 class Reverse {
  public:
   Reverse(std::optional<ir::Input> by, Derivative& into) : by_(by), into_(into) {}
 
-  /// Adds the derivative of `root` times its adjoint. Inside of sums, `by` gathers what flows to s (or p).
-  void run(const Expr& root, Adjoint seed, Expr& by) {
+  /// Adds the derivative of `root` times its adjoint. Inside of sums, `by` gathers what flows to s (or p), and `around`
+  /// are the adjoints outside of the innermost.
+  void run(const Expr& root, Adjoint seed, Expr& by, ir::DigestMap<Adjoint>* around = nullptr) {
     ir::DigestMap<Adjoint> adjoints;
     adjoints.emplace(root->digest, std::move(seed));
-    const std::vector<Expr> order = ir::in_order(std::span(&root, 1), ir::SumBodies::Skip);
+    // Bodies too: what they hand out comes after all sums that hold it.
+    const std::vector<Expr> order = ir::in_order(root);
     for (auto node = order.rbegin(); node != order.rend(); ++node) {
       const auto found = adjoints.find((*node)->digest);
       if (found == adjoints.end()) continue;
-      Pass pass{*this, adjoints, found->second, *node, by};
+      Pass pass{*this, adjoints, around, found->second, *node, by};
       pass.node();
     }
   }
@@ -91,6 +113,7 @@ class Reverse {
   struct Pass {
     Reverse& reverse;
     ir::DigestMap<Adjoint>& adjoints;
+    ir::DigestMap<Adjoint>* around;
     const Adjoint adjoint;
     const Expr& e;
     Expr& by;
@@ -99,52 +122,29 @@ class Reverse {
     /// a factor may be inf or NaN there, and 0 * inf is no 0.
     template <class F>
     void give(const Expr& arg, F times) {
-      if (arg->type != Type::F32) return;
-      reach(arg, adjoint.all ? times(adjoint.all) : nullptr, adjoint.captures ? times(adjoint.captures) : nullptr,
-            adjoint.live);
+      const auto flow = [&](const Flow& f) {
+        return f.value ? Flow{times(f.value), f.live, f.live != nullptr} : Flow{};
+      };
+      if (arg->type == Type::F32) reach(adjoints, arg, {flow(adjoint.all), flow(adjoint.captures)});
     }
 
     /// The argument gets the upstream where this node is taken and `taken` holds.
     void choose(const Expr& arg, const Expr& taken) {
-      if (arg->type == Type::F32) reach(arg, adjoint.all, adjoint.captures, both(adjoint.live, taken));
+      const auto flow = [&](const Flow& f) { return f.value ? Flow{f.value, both(f.live, taken), true} : Flow{}; };
+      if (arg->type == Type::F32) reach(adjoints, arg, {flow(adjoint.all), flow(adjoint.captures)});
     }
 
-    /// Adds what flows to an argument where `live`.
-    void reach(const Expr& arg, const Expr& all, const Expr& captures, const Expr& live) {
+    static void reach(ir::DigestMap<Adjoint>& into, const Expr& arg, const Adjoint& more) {
       if (arg->op == Op::Literal || arg->op == Op::Param) return;
-      Adjoint more{all, captures, live, live != nullptr};
-      const auto [found, first] = adjoints.try_emplace(arg->digest, more);
-      if (first) return;
-      Adjoint& a = found->second;
-      if (a.bare && more.bare) {
-        if (ir::same(a.live, live)) {
-          a.all = sum_of(a.all, all);
-          a.captures = sum_of(a.captures, captures);
-          return;
-        }
-        if (const auto choice = one_choice(a.live, live)) {
-          const auto side = [&](const Expr& left, const Expr& right) -> Expr {
-            if (!left && !right) return nullptr;
-            const Expr l = left ? left : real(0), r = right ? right : real(0);
-            return choice->first ? ir::op(Op::Where, choice->taken, l, r) : ir::op(Op::Where, choice->taken, r, l);
-          };
-          a = {side(a.all, all), side(a.captures, captures), choice->common, choice->common != nullptr};
-          return;
-        }
-      }
-      a.settle();
-      more.settle();
-      a.all = sum_of(a.all, more.all);
-      a.captures = sum_of(a.captures, more.captures);
-      a.live = a.live && live ? ir::op(Op::Or, a.live, live) : nullptr;
+      Adjoint& a = into[arg->digest];
+      a.all.add(more.all);
+      a.captures.add(more.captures);
     }
-
-    /// 0 where this node is not taken.
-    Expr settled(const Expr& value) const { return adjoint.bare ? where_live(adjoint.live, value) : value; }
 
     void node();
     void read();
     void sum();
+    void hand_out();
     void custom();
     void power();
   };
@@ -175,7 +175,7 @@ void Reverse::Pass::node() {
     case Op::Round:
     case Op::Trunc: return;
     case Op::Input:
-      if (reverse.by_ && static_cast<ir::Input>(e->bits) == *reverse.by_) by = sum_of(by, settled(adjoint.all));
+      if (reverse.by_ && static_cast<ir::Input>(e->bits) == *reverse.by_) by = sum_of(by, adjoint.all.settled());
       return;
     case Op::Read: return read();
     case Op::Sum: return sum();
@@ -275,13 +275,17 @@ void Reverse::Pass::power() {
 }
 
 void Reverse::Pass::custom() {
-  if (adjoint.all && reverse.by_) by = sum_of(by, settled(mul(adjoint.all, e->args[1])));
-  if (e->args[0]->reads) reach(e->args[0], nullptr, sum_of(adjoint.captures, adjoint.all), adjoint.live);
+  Flow slope = adjoint.all;
+  if (slope.value) slope = {mul(slope.value, e->args[1]), slope.live, slope.live != nullptr};
+  if (reverse.by_) by = sum_of(by, slope.settled());
+  Adjoint inside{{}, adjoint.captures};
+  inside.captures.add(adjoint.all);
+  if (e->args[0]->reads) reach(adjoints, e->args[0], inside);
 }
 
 void Reverse::Pass::read() {
   Scatter scatter{.capture = e->bits, .index = {}, .value = nullptr, .loops = reverse.loops};
-  scatter.value = settled(sum_of(adjoint.captures, adjoint.all));
+  scatter.value = sum_of(adjoint.captures.settled(), adjoint.all.settled());
   scatter.index.assign(e->arguments().begin(), e->arguments().end());
   std::vector<Expr> open = reverse.variables;
   // A loop whose variable the index does not use is a sum of the value.
@@ -304,14 +308,30 @@ void Reverse::Pass::read() {
   reverse.into_.captures.push_back(std::move(scatter));
 }
 
+/// A sum that the variable of the sum around it does not reach is derived outside, once, for all its terms together:
+/// sums that hold each other twice would otherwise be derived 2^depth times.
+void Reverse::Pass::hand_out() {
+  const Expr& variable = reverse.variables.back();
+  const std::uint32_t count = reverse.loops.back().count;
+  const auto over_all = [&](const Flow& f) {
+    if (!f.value) return Flow{};
+    Expr live = f.live;
+    if (live && ir::mentions(live, variable))
+      live = ir::op(Op::Gt, ir::sum(variable, count, ir::op(Op::I32, live)), ir::integer(0));
+    return Flow{ir::sum(variable, count, f.settled()), live, false};
+  };
+  reach(*around, e, {over_all(adjoint.all), over_all(adjoint.captures)});
+}
+
 void Reverse::Pass::sum() {
+  if (around && !ir::mentions(e, reverse.variables.back())) return hand_out();
   const Expr variable = ir::fresh_bound();
   const Expr body = ir::rename(e->args[0], ir::bound(ir::sum_binder(*e)), variable);
   if (body->type != Type::F32) return;
   reverse.loops.push_back({0, ir::sum_count(*e)});
   reverse.variables.push_back(variable);
   Expr flows;
-  reverse.run(body, adjoint, flows);
+  reverse.run(body, adjoint, flows, &adjoints);
   reverse.loops.pop_back();
   reverse.variables.pop_back();
   if (flows) by = sum_of(by, ir::sum(variable, ir::sum_count(*e), flows));
@@ -323,7 +343,7 @@ Derivative derive(const ir::Expr& e, std::optional<ir::Input> by) {
   Derivative derivative;
   Reverse reverse(by, derivative);
   Expr flows;
-  reverse.run(e, {.all = real(1), .captures = nullptr, .live = nullptr}, flows);
+  reverse.run(e, {.all = {real(1), nullptr, false}, .captures = {}}, flows);
   if (by) derivative.by = flows ? flows : real(0);
   return derivative;
 }

@@ -28,31 +28,30 @@ struct Affine {
 
 class Folder {
  public:
-  explicit Folder(const ir::Bounds& bounds) : range_(bounds) {}
+  explicit Folder(const ir::Bounds& bounds) : range_(bounds), tidy_(bounds) {}
 
   Fold run(const Expr& score) {
     Fold fold;
     const Affine affine = affine_in_s(score);
     fold.affine = affine.is && affine.scale;
     const Split split = split_of(fold.affine ? or_zero(affine.bias) : score);
-    fold.row = tidy(or_zero(split.row));
+    fold.row = tidy_(or_zero(split.row));
     if (fold.affine) {
-      fold.scale = tidy(affine.scale);
-      fold.bias = tidy(or_zero(split.rest));
-      const Expr scaled = ir::op(Op::Mul, fold.scale, ir::input(Input::S));
-      fold.core = tidy(split.rest ? add(scaled, fold.bias) : scaled);
+      fold.scale = tidy_(affine.scale);
+      fold.bias = tidy_(or_zero(split.rest));
+      fold.core = tidy_.topmost(ir::op(Op::Mul, fold.scale, ir::input(Input::S)));
+      if (split.rest) fold.core = tidy_.topmost(add(fold.core, fold.bias));
     } else {
-      fold.core = tidy(or_zero(split.rest));
+      fold.core = tidy_(or_zero(split.rest));
     }
     fold.range = range_(fold.core);
     return fold;
   }
 
  private:
-  Expr tidy(const Expr& e) { return simplify(e, range_.bounds()); }
-
   Affine affine_in_s(const Expr& root) {
     ir::DigestMap<Affine> known;
+    known.reserve(ir::room_for(*root));
     for (const Expr& e : ir::in_order(std::span(&root, 1), ir::SumBodies::Skip)) {
       const auto of = [&](std::size_t i) { return known.at(e->args[i]->digest); };
       known.emplace(e->digest, ir::uses(e, Input::S) ? affine_node(e, of) : Affine{nullptr, e});
@@ -95,6 +94,7 @@ class Folder {
 
   Split split_of(const Expr& root) {
     ir::DigestMap<Split> known;
+    known.reserve(ir::room_for(*root));
     for (const Expr& e : ir::in_order(std::span(&root, 1), ir::SumBodies::Skip)) {
       if (e->type != ir::Type::F32) continue;
       const auto of = [&](std::size_t i) { return known.at(e->args[i]->digest); };
@@ -186,6 +186,7 @@ class Folder {
   }
 
   ir::Ranger range_;
+  Simplify tidy_;
 };
 
 }  // namespace

@@ -66,10 +66,10 @@ Mod lower(Mod mod, Steps* steps) {
     mod.dscore = derive(mod.score, ir::Input::S);
     mod.dprob = derive(mod.prob, ir::Input::P);
     if (mod.sink) mod.dsink = derive(mod.sink, std::nullopt);
-    log = nullptr;  // what the derivative is tidied by is no news about what the user wrote
+    Simplify tidy_derived(bounds);  // not logged: it is no news about what the user wrote
     for (Derivative* d : {&mod.dscore, &mod.dprob, &mod.dsink}) {
-      tidy(d->by);
-      for (Scatter& s : d->captures) tidy(s.value);
+      if (d->by) d->by = tidy_derived(d->by);
+      for (Scatter& s : d->captures) s.value = tidy_derived(s.value);
     }
   });
   step("fold", [&] { mod.fold = fold(mod.score, bounds); });

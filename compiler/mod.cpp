@@ -38,6 +38,7 @@ ir::Digest Mod::digest() const {
   ir::Expr all = ir::integer(0);
   const auto join = [&](const ir::Expr& e) { all = ir::make(ir::Op::Custom, ir::Type::F32, 0, std::array{all, e}); };
   for (const ir::Expr& root : {score, mask, prob, sink}) join(root ? root : ir::integer(0));
+  join(ir::integer(static_cast<std::int32_t>(captures.size())));  // where the captures end and the parameters begin
   for (const CaptureSlot& c : captures)
     join(ir::integer(static_cast<std::int32_t>(static_cast<int>(c.dtype) * 8 + c.rank)));
   for (const ir::Signature::Param& p : params) join(ir::integer(static_cast<std::int32_t>(p.type)));

@@ -43,7 +43,7 @@ struct Derivative {
 /// What the softmax makes free, for engines to use. For real numbers,
 ///   score == core + row,   and if affine   core == scale * s + bias.
 /// `row` depends on (b, h, q) alone: it cancels in the softmax, is added back to lse and the row's maximum, and is
-/// subtracted from a sink. Where it is -inf the row is empty; where it is +inf or NaN so are lse and o.
+/// subtracted from a sink. Where it is -inf the row is empty; where it is +inf or NaN, lse and o are NaN.
 /// If `origin` is used, the equation holds for any value of it that stays the same along a row: an engine takes one
 /// near its tile, so that slope * (kv - origin) stays small where slope * kv would lose the fraction.
 struct Fold {

@@ -96,7 +96,6 @@ constexpr std::array table{
     Rule{"max(min(i, j), i)", "i", ""},
     Rule{"min(max(i, j), i)", "i", ""},
     Rule{"clamp(i, j, d)", "i", "j <= i && i <= d"},
-    Rule{"clamp(i, a, c)", "i", "a <= i && i <= c"},
     Rule{"abs(i)", "i", "0 <= i"},
     Rule{"abs(i)", "-i", "i <= 0"},
     Rule{"abs(abs(i))", "abs(i)", ""},
@@ -313,6 +312,8 @@ bool match(const Expr& pattern, const Expr& e, Binding& bound) {
   return true;
 }
 
+}  // namespace
+
 class Simplifier {
  public:
   Simplifier(const ir::Bounds& bounds, std::vector<Rewrite>* log) : range_(bounds), log_(log) {}
@@ -322,8 +323,7 @@ class Simplifier {
                        [&](const Expr& node, std::span<const Expr> args) { return reduce(ir::with_args(node, args)); });
   }
 
- private:
-  // `e` has simplified arguments; what comes out is simplified all through.
+  /// `e` has simplified arguments; what comes out is simplified all through.
   Expr reduce(const Expr& e) {
     if (e->arity == 0) return e;
     if (const auto found = done_.find(e->digest); found != done_.end()) return found->second;
@@ -335,9 +335,11 @@ class Simplifier {
       if (turns == 100) throw Bug("the rewrite rules go in circles");
     }
     done_.emplace(e->digest, now);
+    if (now != e) done_.emplace(now->digest, now);
     return now;
   }
 
+ private:
   // One step, or null when none applies.
   Expr once(const Expr& e) {
     if (e->arity == 0) return nullptr;
@@ -411,12 +413,15 @@ class Simplifier {
 
   ir::Ranger range_;
   std::vector<Rewrite>* log_;
-  ir::DigestMap<Expr> done_;
+  ir::DigestMap<Expr> done_;  ///< what came of a node; and of that, itself
 };
 
-}  // namespace
-
 std::span<const Rule> rules() { return table; }
+
+Simplify::Simplify(const ir::Bounds& bounds) : simplifier_(std::make_unique<Simplifier>(bounds, nullptr)) {}
+Simplify::~Simplify() = default;
+ir::Expr Simplify::operator()(const ir::Expr& e) { return simplifier_->run(e); }
+ir::Expr Simplify::topmost(const ir::Expr& e) { return simplifier_->reduce(e); }
 
 ir::Expr simplify(const ir::Expr& e, const ir::Bounds& bounds, std::vector<Rewrite>* log) {
   return Simplifier(bounds, log).run(e);

@@ -1,6 +1,7 @@
 // compiler/simplify.h — the rewrite rules (a table of text) and the engine under it
 #pragma once
 
+#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -24,5 +25,18 @@ struct Rewrite {
 
 /// Equal to `e` bit for bit under `eval`, in both precisions, within `bounds`; never larger.
 ir::Expr simplify(const ir::Expr& e, const ir::Bounds& bounds = {}, std::vector<Rewrite>* log = nullptr);
+
+/// simplify for several expressions that share parts: what it has done once it remembers.
+class Simplify {
+ public:
+  explicit Simplify(const ir::Bounds& bounds);
+  ~Simplify();
+  ir::Expr operator()(const ir::Expr& e);
+  /// Where the arguments are simplified already: looks at the topmost operation alone.
+  ir::Expr topmost(const ir::Expr& e);
+
+ private:
+  std::unique_ptr<class Simplifier> simplifier_;
+};
 
 }  // namespace attune::compiler

@@ -1,6 +1,8 @@
 // compiler/trace.cpp — the DSL's operators make nodes; captures and parameters get slots while a trace runs
 #include "compiler/trace.h"
 
+#include <algorithm>
+#include <array>
 #include <limits>
 #include <string>
 #include <unordered_map>
@@ -12,7 +14,7 @@ namespace {
 
 using compiler::Traced;
 
-/// The trace under way on this thread: captures and parameters are numbered in the order they are met.
+/// The trace under way on this thread: captures and parameters are numbered and named when it is done.
 thread_local Traced* tracing = nullptr;
 
 struct Tracing {
@@ -105,7 +107,7 @@ Handle param(const std::shared_ptr<ParamCell>& cell, Line at) {
   for (std::size_t i = 0; i < traced.params.size(); ++i)
     if (traced.params[i] == cell) return ir::param(static_cast<std::uint32_t>(i), traced.mod.params[i].type);
   const ir::Type type = cell->is_float ? ir::Type::F32 : ir::Type::I32;
-  traced.mod.params.push_back({free_name(traced, cell->name, "c"), type});
+  traced.mod.params.push_back({{}, type});
   traced.params.push_back(cell);
   return ir::param(static_cast<std::uint32_t>(traced.params.size() - 1), type);
 }
@@ -121,7 +123,7 @@ Handle read(const Tensor& tensor, const std::string& name, std::span<const Handl
   std::uint32_t slot = 0;
   while (slot < traced.captures.size() && !(traced.captures[slot] == tensor && traced.asked[slot] == name)) ++slot;
   if (slot == traced.captures.size()) {
-    traced.mod.captures.push_back({free_name(traced, name, "t"), tensor.dtype, tensor.rank});
+    traced.mod.captures.push_back({{}, tensor.dtype, tensor.rank});
     traced.captures.push_back(tensor);
     traced.asked.push_back(name);
   }
@@ -131,6 +133,64 @@ Handle read(const Tensor& tensor, const std::string& name, std::span<const Handl
 }  // namespace detail
 
 namespace compiler {
+namespace {
+
+/// The slots of one kind in the order that expressions meet them; then those that were read and dropped.
+std::vector<std::uint32_t> met(std::span<const ir::Expr> roots, ir::Op kind, std::size_t count) {
+  std::vector<std::uint32_t> order;
+  std::vector<bool> seen(count);
+  const auto meet = [&](std::uint32_t slot) {
+    if (!seen[slot]) order.push_back(slot);
+    seen[slot] = true;
+  };
+  for (const ir::Expr& e : ir::in_order(roots))
+    if (e->op == kind) meet(e->bits);
+  for (std::uint32_t slot = 0; slot < count; ++slot) meet(slot);
+  return order;
+}
+
+template <class T>
+void reorder(std::vector<T>& values, std::span<const std::uint32_t> order) {
+  std::vector<T> now;
+  for (const std::uint32_t from : order) now.push_back(std::move(values[from]));
+  values = std::move(now);
+}
+
+std::vector<std::uint32_t> inverse(std::span<const std::uint32_t> order) {
+  std::vector<std::uint32_t> to(order.size());
+  for (std::uint32_t i = 0; i < order.size(); ++i) to[order[i]] = i;
+  return to;
+}
+
+/// C++ leaves open which side of an operator is called first. Slots follow the expressions, so that a Mod is the same
+/// whatever compiled it.
+void number_slots(Traced& traced) {
+  Mod& mod = traced.mod;
+  const std::array roots{mod.score, mod.mask, mod.prob, mod.sink};
+  const auto captures = met(roots, ir::Op::Read, traced.captures.size());
+  const auto params = met(roots, ir::Op::Param, traced.params.size());
+  reorder(traced.captures, captures);
+  reorder(traced.asked, captures);
+  reorder(mod.captures, captures);
+  reorder(traced.params, params);
+  reorder(mod.params, params);
+  const auto capture_to = inverse(captures), param_to = inverse(params);
+  if (!std::ranges::is_sorted(captures) || !std::ranges::is_sorted(params))
+    for (ir::Expr* root : {&mod.score, &mod.mask, &mod.prob, &mod.sink})
+      if (*root)
+        *root = ir::rebuild(*root, [&](const ir::Expr& e, std::span<const ir::Expr> args) -> ir::Expr {
+          if (e->op == ir::Op::Param) return ir::param(param_to[e->bits], e->type, e->written);
+          return e->op == ir::Op::Read ? ir::read(capture_to[e->bits], e->type, args, e->written) : nullptr;
+        });
+  for (CaptureSlot& c : mod.captures) c.name.clear();
+  for (ir::Signature::Param& p : mod.params) p.name.clear();
+  for (std::size_t i = 0; i < traced.captures.size(); ++i)
+    mod.captures[i].name = free_name(traced, traced.asked[i], "t");
+  for (std::size_t i = 0; i < traced.params.size(); ++i)
+    mod.params[i].name = free_name(traced, traced.params[i]->name, "c");
+}
+
+}  // namespace
 
 std::optional<std::uint32_t> slot_of(const Traced& traced, const Tensor& tensor) {
   for (std::size_t i = 0; i < traced.captures.size(); ++i)
@@ -156,6 +216,7 @@ Traced trace(const Attention& attention) {
     if (root && root->free)
       throw Error("escaped-variable", "the variable of a sum is used outside of it", {},
                   "it has a value only inside the sum's body", "return what you need from the body of the sum");
+  number_slots(traced);
   return traced;
 }
 

@@ -6,6 +6,8 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <attune/error.h>
@@ -14,52 +16,68 @@
 
 namespace attune {
 
+namespace detail {
+/// A part of an attention: one callable, shared by its copies, or none.
+template <class R, class... A>
+class Part {
+ public:
+  explicit operator bool() const { return call_ != nullptr; }
+  /// The same for copies alone.
+  const void* identity() const { return call_.get(); }
+
+ protected:
+  template <class F>
+  void set(F f) {
+    call_ = std::make_shared<const Call>([f](A... at) -> R { return f(std::move(at)...); });
+  }
+  R call(A... at) const { return (*call_)(std::move(at)...); }
+
+ private:
+  using Call = std::function<R(A...)>;
+  std::shared_ptr<const Call> call_;
+};
+
+/// What may be taken for a callable. Numbers may not, so that `flag && mask` on the host stays C++'s own &&.
+template <class F, class Own>
+concept Callable = !std::same_as<std::remove_cvref_t<F>, Own> && !std::is_arithmetic_v<F>;
+}  // namespace detail
+
 /// What becomes of s = scale * (q . k) before the softmax: a callable (Float s, At at) -> Float.
 /// `a | b` is b after a. A score of -inf removes the pair.
-class Score {
+class Score : public detail::Part<Float, Float, At> {
  public:
   Score() = default;
   template <class F>
-  requires(!std::same_as<std::remove_cvref_t<F>, Score>) Score(F f) {
+  requires detail::Callable<F, Score> Score(F f) {
     static_assert(std::invocable<const F&, Float, At>, "attune: a score is called with (Float s, At at)");
     if constexpr (std::invocable<const F&, Float, At>) {
       using R = std::remove_cvref_t<std::invoke_result_t<const F&, Float, At>>;
       static_assert(std::convertible_to<R, Float>,
                     "attune: a score returns Float, e.g. s + f32(at.kv - at.q); a condition belongs into where(...)");
-      if constexpr (std::convertible_to<R, Float>)
-        call_ = std::make_shared<const Call>([f](Float s, At at) -> Float { return f(s, at); });
+      if constexpr (std::convertible_to<R, Float>) set(f);
     }
   }
-  explicit operator bool() const { return call_ != nullptr; }
-  Float operator()(Float s, At at) const { return call_ ? (*call_)(s, at) : s; }
-  const void* identity() const { return call_.get(); }
+  Float operator()(Float s, At at) const { return *this ? call(s, at) : s; }
   friend Score operator|(Score first, Score then) {
     return [=](Float s, At at) { return then(first(s, at), at); };
   }
-
- private:
-  using Call = std::function<Float(Float, At)>;
-  std::shared_ptr<const Call> call_;
 };
 
 /// Which pairs stay: a callable (At at) -> Bool. Masks compose with && || !.
-class Mask {
+class Mask : public detail::Part<Bool, At> {
  public:
   Mask() = default;
   template <class F>
-  requires(!std::same_as<std::remove_cvref_t<F>, Mask>) Mask(F f) {
+  requires detail::Callable<F, Mask> Mask(F f) {
     static_assert(std::invocable<const F&, At>, "attune: a mask is called with (At at)");
     if constexpr (std::invocable<const F&, At>) {
       using R = std::remove_cvref_t<std::invoke_result_t<const F&, At>>;
       static_assert(std::same_as<R, Bool> || std::same_as<R, bool>,
                     "attune: a mask returns Bool: compare something, e.g. at.q >= at.kv");
-      if constexpr (std::same_as<R, Bool> || std::same_as<R, bool>)
-        call_ = std::make_shared<const Call>([f](At at) -> Bool { return f(at); });
+      if constexpr (std::same_as<R, Bool> || std::same_as<R, bool>) set(f);
     }
   }
-  explicit operator bool() const { return call_ != nullptr; }
-  Bool operator()(At at) const { return call_ ? (*call_)(at) : Bool(true); }
-  const void* identity() const { return call_.get(); }
+  Bool operator()(At at) const { return *this ? call(at) : Bool(true); }
   friend Mask operator&&(Mask a, Mask b) {
     return [=](At at) { return a(at) && b(at); };
   }
@@ -69,36 +87,25 @@ class Mask {
   friend Mask operator!(Mask a) {
     return [=](At at) { return !a(at); };
   }
-
- private:
-  using Call = std::function<Bool(At)>;
-  std::shared_ptr<const Call> call_;
 };
 
 /// What becomes of a probability after the softmax: a callable (Float p, At at) -> Float. Dropout is one.
-class Prob {
+class Prob : public detail::Part<Float, Float, At> {
  public:
   Prob() = default;
   template <class F>
-  requires(!std::same_as<std::remove_cvref_t<F>, Prob>) Prob(F f) {
+  requires detail::Callable<F, Prob> Prob(F f) {
     static_assert(std::invocable<const F&, Float, At>, "attune: a prob mod is called with (Float p, At at)");
     if constexpr (std::invocable<const F&, Float, At>) {
       using R = std::remove_cvref_t<std::invoke_result_t<const F&, Float, At>>;
       static_assert(std::convertible_to<R, Float>, "attune: a prob mod returns Float, e.g. where(keep, p / rate, 0)");
-      if constexpr (std::convertible_to<R, Float>)
-        call_ = std::make_shared<const Call>([f](Float p, At at) -> Float { return f(p, at); });
+      if constexpr (std::convertible_to<R, Float>) set(f);
     }
   }
-  explicit operator bool() const { return call_ != nullptr; }
-  Float operator()(Float p, At at) const { return call_ ? (*call_)(p, at) : p; }
-  const void* identity() const { return call_.get(); }
+  Float operator()(Float p, At at) const { return *this ? call(p, at) : p; }
   friend Prob operator|(Prob first, Prob then) {
     return [=](Float p, At at) { return then(first(p, at), at); };
   }
-
- private:
-  using Call = std::function<Float(Float, At)>;
-  std::shared_ptr<const Call> call_;
 };
 
 /// Where a sink sits: one per batch entry and head.
@@ -107,27 +114,20 @@ struct SinkAt {
 };
 
 /// A logit that joins the softmax's denominator: a callable (SinkAt at) -> Float.
-class Sink {
+class Sink : public detail::Part<Float, SinkAt> {
  public:
   Sink() = default;
   template <class F>
-  requires(!std::same_as<std::remove_cvref_t<F>, Sink>) Sink(F f) {
+  requires detail::Callable<F, Sink> Sink(F f) {
     static_assert(std::invocable<const F&, SinkAt>,
                   "attune: a sink is called with (SinkAt at): it knows batch and head, not q and kv");
     if constexpr (std::invocable<const F&, SinkAt>) {
       using R = std::remove_cvref_t<std::invoke_result_t<const F&, SinkAt>>;
       static_assert(std::convertible_to<R, Float>, "attune: a sink returns Float, e.g. logits[at.head]");
-      if constexpr (std::convertible_to<R, Float>)
-        call_ = std::make_shared<const Call>([f](SinkAt at) -> Float { return f(at); });
+      if constexpr (std::convertible_to<R, Float>) set(f);
     }
   }
-  explicit operator bool() const { return call_ != nullptr; }
-  Float operator()(SinkAt at) const { return (*call_)(at); }
-  const void* identity() const { return call_.get(); }
-
- private:
-  using Call = std::function<Float(SinkAt)>;
-  std::shared_ptr<const Call> call_;
+  Float operator()(SinkAt at) const { return call(at); }
 };
 
 /// What computes. `oracle` is the double-precision definition of attention: exact, slow, anywhere.

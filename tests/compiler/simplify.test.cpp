@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <map>
 #include <set>
 
@@ -83,19 +82,27 @@ TEST_CASE("every rule keeps every bit, in both precisions, on 2000 bindings its 
           "[simplify][rules]") {
   for (const Rule& rule : rules()) {
     INFO(name_of(rule) << (rule.when.empty() ? "" : " when ") << rule.when);
+    // Every letter a parameter, so that each side is read once; only a right side that is longer needs its literals.
+    std::map<char, Expr> slots;
+    for (std::uint32_t slot = 0; const char letter : all_letters())
+      slots.emplace(letter, ir::param(slot++, type_of(letter)));
+    const Expr from = filled(rule.from, slots), to = filled(rule.to, slots);
+    const ir::Program program(std::array{from, to, filled(rule.when.empty() ? "true" : rule.when, slots)});
+    ir::Program::Memory memory;
     for (const Precision precision : {Precision::f64, Precision::f32}) {
       ir::Random random(7);
       int bindings = 0;
       for (int tries = 0; tries < 400'000 && bindings < 2000; ++tries) {
         Instance instance(random, precision);
         if (tries % 2) instance.calm(random);
-        if (!rule.when.empty() && ir::eval(filled(rule.when, instance.letters), instance.env, precision) == 0) continue;
-        const Expr from = filled(rule.from, instance.letters), to = filled(rule.to, instance.letters);
-        if (to->size > from->size && !applies(from, to)) continue;
+        program.run(instance.env, memory, precision);
+        if (program.result(2, memory) == 0) continue;
+        if (to->size > from->size && !applies(filled(rule.from, instance.letters), filled(rule.to, instance.letters)))
+          continue;
         ++bindings;
-        const double before = ir::eval(from, instance.env, precision), after = ir::eval(to, instance.env, precision);
+        const double before = program.result(0, memory), after = program.result(1, memory);
         if (!identical(before, after))
-          FAIL(ir::print(from) << " is " << before << ", " << ir::print(to) << " is " << after);
+          FAIL(ir::print(filled(rule.from, instance.letters)) << " is " << before << ", not " << after);
       }
       CHECK(bindings == 2000);
     }
@@ -265,12 +272,6 @@ TEST_CASE("a rewrite is logged with the rule, what it was and what it became", "
 
 namespace {
 
-double seconds(const Expr& e) {
-  const auto start = std::chrono::steady_clock::now();
-  simplify(e);
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 Expr chain(int length) {
   Expr e = ir::input(ir::Input::S);
   for (int i = 0; i < length; ++i)
@@ -281,13 +282,9 @@ Expr chain(int length) {
 
 }  // namespace
 
-TEST_CASE("a chain of 100 000 nodes is simplified without a deep stack, in time that grows with its length",
-          "[simplify]") {
-  const Expr small = chain(2'500), large = chain(40'000);
-  CHECK(simplify(large)->depth == 40'001);
-  // Sixteen times the nodes in quadratic time would be 256 times as long.
-  const double once = std::min({seconds(small), seconds(small), seconds(small)});
-  CHECK(seconds(large) < 100 * once + 0.1);
+TEST_CASE("a chain of 100 000 nodes is simplified without a deep stack", "[simplify]") {
+  // In quadratic time this would not end today: its time is measured by bench_lower.
+  CHECK(simplify(chain(40'000))->depth == 40'001);
 }
 
 TEST_CASE("sums that hold each other twice are simplified once each", "[simplify]") {

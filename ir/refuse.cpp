@@ -1,0 +1,401 @@
+// ir/refuse.cpp — a sentence for each mistake of a text: what is wrong, why, and what to write instead
+#include "ir/parser.h"
+
+namespace attune::ir {
+namespace {
+
+std::string a(Type type) { return (type == Type::I32 ? "an " : "a ") + std::string(name_of(type)); }
+
+std::string counted(std::size_t n, std::string_view thing) {
+  return std::to_string(n) + " " + std::string(thing) + (n == 1 ? "" : "s");
+}
+
+std::string listed(std::span<const std::string> names) {
+  constexpr std::size_t most = 24;
+  std::string out;
+  for (std::size_t i = 0; i < std::min(names.size(), most); ++i) out += (i ? ", " : "") + names[i];
+  if (names.size() > most) out += " and " + std::to_string(names.size() - most) + " more";
+  return out;
+}
+
+}  // namespace
+
+void Parser::refuse_empty() const {
+  throw Error("empty-text", "the expression is empty", {scope_.name}, "", "write one, such as kv <= q");
+}
+
+void Parser::refuse_depth() const {
+  fail("too-deep", "the expression nests too deep", token_,
+       "brackets, calls and signs may nest " + std::to_string(max_nesting) + " deep",
+       "name a part of it: let x = …; …");
+}
+
+void Parser::refuse_size() const {
+  throw Error("too-large", "the expression has too many parts", {scope_.name},
+              "an expression may have " + std::to_string(max_nodes) + " of them",
+              "pass tables as captures, and write repetitions as sum(i, n, body)");
+}
+
+void Parser::refuse_name(std::string_view what) const {
+  if (what == "let")
+    fail("bad-let", "let is followed by a name", token_.begin, std::max(token_.end, token_.begin + 1), "",
+         "write let x = s * s; x + 1.0f");
+  fail("bad-sum", "the first argument of sum is the name of its variable", token_.begin,
+       std::max(token_.end, token_.begin + 1), "", "write sum(i, 16, a[i] * b[i])");
+}
+
+void Parser::refuse_new(const Token& name, std::string_view what) const {
+  const std::string_view word = lexer_.slice(name);
+  const std::string fix = what == "let" ? "choose another name for the let"
+                                        : "choose another name for the sum's variable";
+  if (is_reserved(word))
+    fail("reserved-name", quoted(word) + " is a name of the language itself", name,
+         op_named(word)  ? "it is a function"
+         : word == "let" ? "it begins a let"
+                         : "it is a variable or constant",
+         fix);
+  const auto found = names_.find(word);
+  std::string why = "the let around it defines it";
+  if (found != names_.end()) switch (found->second.kind) {
+      case Meaning::Value: why = "an expression has this name already"; break;
+      case Meaning::Param: why = "a parameter has this name"; break;
+      case Meaning::Capture: why = "a captured tensor has this name"; break;
+      case Meaning::Variable: why = "it is the variable of a sum around this"; break;
+    }
+  fail("name-taken", quoted(word) + " has a meaning already", name, why, fix);
+}
+
+void Parser::refuse_let(const Token& name) const {
+  fail("bad-let", "a = is missing after let " + std::string(lexer_.slice(name)), name.begin, name.end, "",
+       "write let " + std::string(lexer_.slice(name)) + " = …; …");
+}
+
+void Parser::refuse_let_end(const Token& name) const {
+  const bool over = token_.kind == Tok::End || is_word("let") ||
+                    (token_.kind == Tok::Name && advice_on(lexer_.slice(token_)).empty());
+  if (!over) refuse_rest(nullptr);
+  fail("bad-let", "a ; is missing after the value of " + quoted(lexer_.slice(name)), last_.end, last_.end + 1, "",
+       "write let " + std::string(lexer_.slice(name)) + " = …; and then the expression that uses it");
+}
+
+void Parser::refuse_word() const {
+  fail("unknown-operator", "there is no operator " + quote(token_), token_, "",
+       std::string(advice_on(lexer_.slice(token_))));
+}
+
+// Where a value has to begin, something else stands.
+void Parser::refuse_missing() const {
+  const std::string before = last_.end == 0 ? "" : " after " + quoted(slice(last_.begin, last_.end));
+  switch (token_.kind) {
+    case Tok::End:
+      fail("missing-operand", "the expression ends where a value is missing", last_.end, last_.end + 1, "",
+           "write what stands" + before);
+    case Tok::Close:
+    case Tok::CloseIndex:
+    case Tok::Comma:
+    case Tok::Semicolon:
+    case Tok::Colon:
+    case Tok::Question:
+    case Tok::Infix:
+      fail("missing-operand", "a value is missing before " + quote(token_), token_, "",
+           before.empty() ? "write what stands on its left" : "write what stands" + before);
+    default:
+      fail("missing-operand", "a value is missing before " + quote(token_), token_, "",
+           "== compares; a let gives names: let x = …; …");
+  }
+}
+
+void Parser::refuse_inner_let(const Token& t) const {
+  fail("bad-let", "a let stands within an expression", t, "lets come first in a text, and in the body of a sum",
+       "write let x = …; and then the expression");
+}
+
+// After a whole expression, within `open` if there is one, something stands that continues nothing.
+void Parser::refuse_rest(const Token* open) const {
+  const std::string_view bracket = open ? lexer_.slice(*open) : std::string_view{};
+  const std::string_view closer = bracket == "[" ? "]" : ")";
+  switch (token_.kind) {
+    case Tok::End:
+      if (bracket == "?") break;
+      fail("unclosed", quoted(bracket) + " is never closed", *open, "", "add the missing " + std::string(closer));
+    case Tok::Name:
+      if (is_word("let")) refuse_inner_let(token_);
+      if (!advice_on(lexer_.slice(token_)).empty()) refuse_word();
+      [[fallthrough]];
+    case Tok::Int:
+    case Tok::Float:
+    case Tok::Open:
+    case Tok::Not:
+    case Tok::BitNot: {
+      const std::string product = std::string(lexer_.slice(last_)) + " * " + std::string(lexer_.slice(token_));
+      fail("missing-operator", "there is no operator between " + quote(last_) + " and " + quote(token_), last_.begin,
+           token_.end, "",
+           last_.kind == Tok::Int || last_.kind == Tok::Float
+               ? "if this is a product, write " + product
+               : "write the operator, or a comma between a function's arguments");
+    }
+    case Tok::OpenIndex:
+      if (last_.kind == Tok::CloseIndex)
+        fail("wrong-rank", "an element of a captured tensor has no index", token_, "",
+             "write every index within one pair of brackets: bias[q, kv]");
+      fail("not-indexable", "only a captured tensor has an index", token_, "", "write its name and then [index, …]");
+    case Tok::Close:
+    case Tok::CloseIndex:
+      if (bracket == "(" || bracket == "[")
+        fail("unclosed", quoted(bracket) + " is closed by " + quote(token_), open->begin, token_.end, "",
+             "close it by " + std::string(closer));
+      if (bracket.empty())
+        fail("unopened", quote(token_) + " closes nothing", token_, "", "leave it out, or open it further left");
+      break;
+    case Tok::Assign:
+      fail("unknown-operator", "= does not compare", token_, "an expression assigns nothing",
+           "write ==, or let x = …; … to name a part");
+    case Tok::Semicolon:
+      fail("trailing-text", "the expression ends before " + quote(token_), token_, "only a let is followed by one",
+           "leave it out, or write let x = …; …");
+    case Tok::Comma:
+      fail("trailing-text", "a comma stands outside of a function's arguments", token_, "an expression has one value",
+           "leave it out, or name the function");
+    case Tok::Colon: fail("trailing-text", "a : stands without its ?", token_, "", "write c ? a : b");
+    case Tok::Question:
+    case Tok::Infix: break;
+  }
+  fail("unclosed", "`?` has no :", *open, "", "write c ? a : b");
+}
+
+void Parser::refuse_int(const Token& t) const {
+  fail("bad-number", quote(t) + " does not fit an Int", t, "an Int is between -2147483648 and 2147483647",
+       "write a Float: 2147483648.0f");
+}
+
+void Parser::refuse_sign(const Token& sign, const Operand& operand) const {
+  fail("wrong-type", quote(sign) + " takes a number, and " + quote(operand) + " is a Bool", operand, "",
+       "write i32(" + words(operand, 0) + ") for 0 or 1");
+}
+
+std::string Parser::sample_index(int rank) const {
+  constexpr std::array<std::string_view, 5> samples{"[]", "[h]", "[q, kv]", "[h, q, kv]", "[b, h, q, kv]"};
+  return std::string(samples[static_cast<std::size_t>(std::clamp(rank, 0, 4))]);
+}
+
+void Parser::refuse_unindexed(const Token& t, std::uint32_t slot) const {
+  const Signature::Capture& c = scope_.signature->captures[slot];
+  const bool called = token_.kind == Tok::Open;
+  fail("missing-index",
+       quote(t) + " is a captured tensor" + (called ? ", not a function" : ": it has elements, not a value"), t,
+       quote(t) + " has rank " + std::to_string(c.rank),
+       "write " + c.name + sample_index(c.rank) + (c.rank > 0 ? ", with the indices you mean" : ""));
+}
+
+void Parser::refuse_value(const Token& t, const Meaning& meaning) const {
+  std::string_view what = "variable";
+  if (meaning.kind == Meaning::Param) what = "parameter";
+  if (meaning.kind == Meaning::Value && names_.contains(lexer_.slice(t))) what = "let";
+  if (token_.kind == Tok::OpenIndex)
+    fail("not-indexable", quote(t) + " is a " + std::string(what) + ": it has no elements", t.begin, token_.end, "",
+         "write " + std::string(lexer_.slice(t)) + " alone, or capture a tensor");
+  fail("unknown-function", quote(t) + " is a " + std::string(what) + ", not a function", t, "",
+       "if this is a product, write " + std::string(lexer_.slice(t)) + " * (…)");
+}
+
+std::vector<std::string> Parser::known_values() const {
+  std::vector<std::string> known;
+  for (int i = 0; i < user_input_count; ++i)
+    if (scope_.inputs & bit(static_cast<Input>(i))) known.emplace_back(input_names[static_cast<std::size_t>(i)]);
+  std::vector<std::string> own;
+  for (const auto& [name, meaning] : names_) own.emplace_back(name);
+  std::ranges::sort(own);
+  known.insert(known.end(), own.begin(), own.end());
+  return known;
+}
+
+void Parser::refuse_unknown(const Token& t) const {
+  const std::string_view word = lexer_.slice(t);
+  if (word == "let") refuse_inner_let(t);
+  if (op_named(word))
+    fail("missing-arguments", quote(t) + " is a function", t, "", "write " + std::string(word) + "(…)");
+  if (word == defining_)
+    fail("unknown-name", quote(t) + " is used in its own definition", t, "a let may use the names before it",
+         "give one of the two another name");
+  if (gone_.contains(word))
+    fail("unknown-name", quote(t) + " means nothing outside of its sum", t,
+         "it is named within a sum that ends before this", "move this into the sum, or name it before the sum");
+  const std::vector<std::string> known = known_values();
+  // A short word of another language is more likely meant than a short name that looks like it.
+  std::string fix(advice_on(word));
+  const auto meant = fix.empty() || word.size() > 3 ? nearest(word, known) : std::nullopt;
+  if (meant) fix = "write " + *meant + ", if that is meant";
+  fail("unknown-name", "there is no " + quote(t), t, "known here: " + listed(known),
+       fix.empty() ? "pass it as a capture or a parameter" : fix);
+}
+
+void Parser::refuse_function(const Token& t) const {
+  const std::string_view word = lexer_.slice(t);
+  const auto input = std::ranges::find(input_names, word);
+  if (input != input_names.end()) refuse_value(t, {Meaning::Variable});
+  if (word == "true" || word == "false" || word == "let") refuse_value(t, {Meaning::Variable});
+  std::vector<std::string> functions;
+  for (const OpRow& r : op_rows)
+    if (r.bind == 0 && !r.spelling.empty()) functions.emplace_back(r.spelling);
+  std::string fix(advice_on(word));
+  if (const auto meant = fix.empty() ? nearest(word, functions) : std::nullopt)
+    fix = "write " + *meant + ", if that is meant";
+  const std::string all = listed(functions);
+  fail("unknown-function", "there is no function " + quote(t), t, fix.empty() ? "there are " + all : "",
+       fix.empty() ? "write it with these, or tabulate it and pass the table as a capture" : fix);
+}
+
+void Parser::refuse_let(const Token& t, const Node& value) const {
+  const auto first = static_cast<std::size_t>(std::countr_zero(value.uses & ~scope_.inputs));
+  const bool drawn = value.random && first >= static_cast<std::size_t>(Input::Q);
+  const std::string read = drawn ? "random numbers, which differ for every q and kv" : quoted(input_names[first]);
+  fail("not-allowed-here", quote(t) + " may not be used in " + scope_.name, t, "it reads " + read,
+       "write what is meant here without " + std::string(drawn ? "random" : input_names[first]));
+}
+
+void Parser::refuse_input(const Token& t) const {
+  std::vector<std::string> allowed;
+  for (int i = 0; i < user_input_count; ++i)
+    if (scope_.inputs & bit(static_cast<Input>(i))) allowed.emplace_back(input_names[static_cast<std::size_t>(i)]);
+  const std::string_view word = lexer_.slice(t);
+  std::string fix = "use one of these";
+  if (allowed.empty()) fix = "use captures, parameters and numbers";
+  if (word == "s" && scope_.inputs & bit(Input::P)) fix = "write p, the probability; s is gone after the softmax";
+  if (word == "p" && scope_.inputs & bit(Input::S)) fix = "write s, the score; p is there only after the softmax";
+  if (word == "s" && !(scope_.inputs & bit(Input::P)) && scope_.inputs & bit(Input::KV))
+    fix = "where it depends on s, remove a pair in the score: c ? s : -inf";
+  fail("not-allowed-here", quote(t) + " may not be used in " + scope_.name, t,
+       allowed.empty() ? "no variable may be used here"
+                       : "here may be used: " + listed(allowed) + ", captures and parameters",
+       fix);
+}
+
+void Parser::refuse_rank(const Token& t, const Signature::Capture& capture, std::size_t given) const {
+  fail("wrong-rank",
+       quote(t) + " takes " + (capture.rank == 1 ? "1 index" : std::to_string(capture.rank) + " indices") + ", and " +
+           std::to_string(given) + (given == 1 ? " is given" : " are given"),
+       t.begin, last_.end, quote(t) + " is a tensor of rank " + std::to_string(capture.rank),
+       "write " + capture.name + sample_index(capture.rank) + (capture.rank > 0 ? ", with the indices you mean" : ""));
+}
+
+void Parser::refuse_index(const Operand& index) const {
+  const bool is_float = index.expr->type == Type::F32;
+  fail("wrong-type", "an index is an Int, and " + quote(index) + " is " + a(index.expr->type), index, "",
+       is_float ? "write i32(" + words(index, 0) + "), which truncates"
+                : "write i32(" + words(index, 0) + ") for 0 or 1");
+}
+
+void Parser::refuse_count(const Token& t, std::size_t wanted, std::size_t given) const {
+  const std::string_view word = lexer_.slice(t);
+  const auto op = op_named(word);
+  std::string shape = "(x)";
+  if (wanted == 2) shape = "(x, y)";
+  if (op == Op::Where) shape = "(c, a, b)";
+  if (op == Op::Clamp) shape = "(x, lo, hi)";
+  if (op == Op::Sum) shape = "(i, 16, body)";
+  if (op == Op::Random) shape = "(seed)";
+  if (op == Op::Custom) shape = "(value, derivative)";
+  std::string fix = "write " + std::string(word) + shape;
+  if ((op == Op::Min || op == Op::Max) && given > 2)
+    fix = "write " + std::string(word) + "(x, " + std::string(word) + "(y, z))";
+  fail("wrong-count",
+       quote(t) + " takes " + counted(wanted, "argument") + ", and " + std::to_string(given) +
+           (given == 1 ? " is given" : " are given"),
+       t.begin, std::max(last_.end, t.end), "", fix);
+}
+
+void Parser::refuse_sum_count(const Operand& count) const {
+  const Node& n = *count.expr;
+  if (n.op == Op::Literal && n.type == Type::I32)
+    fail("bad-sum",
+         "a sum has between 0 and " + std::to_string(max_sum_count) + " terms, and this one " +
+             std::string(slice(count)),
+         count, "",
+         static_cast<std::int32_t>(n.bits) < 0 ? "write how many terms there are" : "split it into several sums");
+  fail("bad-sum", "the number of terms of a sum is a literal Int, and " + quote(count) + " is not", count,
+       "the kernel is compiled for this number", "write a number, such as 16");
+}
+
+void Parser::refuse_sum_of_bools(const Operand& inside) const {
+  fail("wrong-type", "a sum adds numbers, and " + quote(inside) + " is a Bool", inside, "",
+       "write i32(…) around it to count; then > 0 says whether any was true");
+}
+
+void Parser::refuse_sums(const Token& t) const {
+  fail("too-deep", "sums may nest " + std::to_string(max_binders) + " deep, and this is one more", t, "",
+       "write fewer loops");
+}
+
+void Parser::refuse_type(Op o, std::span<const Operand> args, std::size_t wrong) const {
+  const OpRow& r = row(o);
+  const Operand& bad = args[wrong];
+  const Type type = bad.expr->type;
+  const std::string is = quote(bad) + " is " + a(type), name = quoted(r.spelling);
+
+  if (compares(o) && args[0].middle && args[0].expr->type == Type::Bool && row(args[0].expr->op).bind == r.bind)
+    fail("chained-comparison", "comparisons do not chain", args[0].begin, args[1].end,
+         quote(args[0]) + " is a Bool, and it is compared with " + a(args[1].expr->type),
+         "write " + std::string(slice(args[0])) + " && " + std::string(slice(args[0].middle, args[0].end)) + " " +
+             std::string(r.spelling) + " " + std::string(slice(args[1])));
+
+  const std::string test = "write " + words(bad, row(Op::Ne).bind) + (o == Op::Not ? " == 0" : " != 0");
+  if (o == Op::Where && wrong == 0) fail("wrong-type", "a condition is a Bool, and " + is, bad, "", test);
+  if (r.takes == Takes::Bool)
+    fail("wrong-type", name + " takes Bools, and " + is, bad, "",
+         (o == Op::And || o == Op::Or) && args[0].expr->type == Type::I32 && args[1].expr->type == Type::I32
+             ? test + ", or " + std::string(r.spelling.substr(1)) + " for bits"
+             : test);
+
+  if (type == Type::Bool || (r.takes == Takes::Any && args[r.args == 3 ? 1 : 0].expr->type == Type::Bool)) {
+    const Operand& truth = type == Type::Bool ? bad : args[r.args == 3 ? 1 : 0];
+    const std::string as_int = "i32(" + words(truth, 0) + ")", as_float = "f32(" + words(truth, 0) + ")";
+    if (o == Op::BitAnd || o == Op::BitOr)
+      fail("wrong-type", name + " takes Ints, and " + is, bad, "",
+           "write " + std::string(r.spelling) + std::string(r.spelling) + " between conditions, or " + as_int +
+               " for 0 or 1");
+    if (o == Op::BitXor) fail("wrong-type", name + " takes Ints, and " + is, bad, "", "write != between conditions");
+    if (o == Op::Neg || o == Op::BitNot)
+      fail("wrong-type", name + " takes a number, and " + is, bad, "", "write ! before a condition");
+    if (o == Op::Where)
+      fail("wrong-type", "the two values of a choice have one type, and " + is, bad,
+           quote(args[1]) + " is " + a(args[1].expr->type) + ", " + quote(args[2]) + " is " + a(args[2].expr->type),
+           "write " + as_float + " or " + as_int + ", or make both conditions");
+    if (o == Op::Eq || o == Op::Ne) {
+      const Operand& number = &truth == &args[0] ? args[1] : args[0];
+      const bool bit = number.expr->op == Op::Literal && number.expr->type == Type::I32 && number.expr->bits <= 1;
+      const bool holds = bit && (number.expr->bits == 1) == (o == Op::Eq);
+      fail("wrong-type", name + " compares " + a(args[0].expr->type) + " with " + a(args[1].expr->type), args[0].begin,
+           args[1].end, quote(truth) + " is a Bool, " + quote(number) + " is " + a(number.expr->type),
+           bit ? "write " + (holds ? words(truth, 12) : "!" + words(truth, 12)) : "write " + as_int + " for 0 or 1");
+    }
+    fail("wrong-type", name + " takes numbers, and " + is, bad, "",
+         "write " +
+             (r.takes == Takes::Int     ? as_int
+              : r.takes == Takes::Float ? as_float
+                                        : as_int + " or " + as_float) +
+             " for 0 or 1");
+  }
+
+  std::string fix = "write i32(" + words(bad, 0) + "), which truncates";
+  const std::string x = args.size() > 1 ? words(args[0], 11) : "x", y = args.size() > 1 ? words(args[1], 11) : "y";
+  if (o == Op::Rem || o == Op::FloorMod) fix = "between Floats write " + x + " - floor(" + x + " / " + y + ") * " + y;
+  if (o == Op::FloorDiv) fix = "between Floats write floor(" + x + " / " + y + ")";
+  if (o == Op::BitXor) fix = "for a power write pow(" + words(args[0], 0) + ", " + words(args[1], 0) + ")";
+  if (o == Op::Shl) fix = "between Floats write " + x + " * exp2(" + words(args[1], 0) + ")";
+  if (o == Op::Shr) fix = "between Floats write " + x + " / exp2(" + words(args[1], 0) + ")";
+  fail("wrong-type", name + (args.size() > 1 ? " takes Ints, and " : " takes an Int, and ") + is, bad, "", fix);
+}
+
+void Parser::refuse_result(const Operand& made) const {
+  const Type wanted = *scope_.expected, got = made.expr->type;
+  std::string why = wanted == Type::Bool ? "a mask says of each pair whether it stays" : "";
+  if (wanted == Type::F32) why = "a score is a number for each pair";
+  std::string fix = "compare something, such as kv <= q";
+  if (wanted == Type::Bool && made.expr->type == Type::I32 && slice(made).size() < 40)
+    fix += ", or write " + words(made, row(Op::Ne).bind) + " != 0";
+  if (wanted == Type::F32) fix = "choose between two numbers: c ? s : -inf";
+  if (wanted == Type::I32) fix = got == Type::F32 ? "write i32(…), which truncates" : "write i32(…) for 0 or 1";
+  fail("wrong-type", scope_.name + " is to be " + a(wanted) + ", and this is " + a(got), made, why, fix);
+}
+
+}  // namespace attune::ir

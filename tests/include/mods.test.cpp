@@ -1,0 +1,55 @@
+// tests/include/mods.test.cpp — named mods are the expressions they say, with numbers baked in or set between calls
+#include <attune/mods.h>
+
+#include "compiler/trace.h"
+#include "ir/print.h"
+#include "tests/catch.h"
+
+using namespace attune;
+
+namespace {
+
+std::string shown(const Attention& attention) {
+  const compiler::Mod mod = compiler::trace(attention).mod;
+  const ir::Expr& told = attention.score ? mod.score : attention.prob ? mod.prob : mod.mask;
+  return ir::print(told, mod.signature());
+}
+std::string shown(const Mask& mask) { return shown(Attention{.mask = mask}); }
+std::string shown(const Score& score) { return shown(Attention{.score = score}); }
+std::string shown(const Prob& prob) { return shown(Attention{.prob = prob}); }
+
+}  // namespace
+
+TEST_CASE("every number of a named mod may be a Param", "[mods]") {
+  const Param<int> i("i", 8), j("j", 2), k("k", 3);
+  const Param<float> x("x", 0.5f);
+  const auto table = Device::cpu().array<float>({4, 16}, "table");
+  const auto bucket = Device::cpu().array<int>({17}, "bucket");
+
+  CHECK(shown(mods::causal(i)) == "kv <= q + i");
+  CHECK(shown(mods::sliding_window(i)) == "kv <= q && q - kv < i");
+  CHECK(shown(mods::two_sided_window(i)) == "abs(q - kv) <= i");
+  CHECK(shown(mods::dilated_window(i, j)) == "abs(q - kv) <= i && (q - kv) % j == 0");
+  CHECK(shown(mods::sink_window(i, j)) == "kv <= q && (q - kv < i || kv < j)");
+  CHECK(shown(mods::prefix(i)) == "kv < i || kv <= q");
+  CHECK(shown(mods::chunked(i)) == "q / i == kv / i");
+  CHECK(shown(mods::block_causal(i)) == "kv / i <= q / i");
+  CHECK(shown(mods::neighbourhood_2d(i, j, k)) ==
+        "abs(clamp(q % i, k, i - 1 - k) - kv % i) <= k && abs(clamp(q / i, k, j - 1 - k) - kv / i) <= k");
+  CHECK(shown(mods::softcap(x)) == "x * tanh(s / x)");
+  CHECK(shown(mods::relative_bias(table, i)) == "s + table[h, q - kv + i]");
+  CHECK(shown(mods::bucketed_bias(table, bucket, i)) == "s + table[h, bucket[clamp(q - kv + i, 0, 2 * i)]]");
+  CHECK(shown(mods::dropout(x, i)) == "where(random(i) < x, p / x, 0.0f)");
+}
+
+TEST_CASE("a number of a named mod is baked in", "[mods]") {
+  CHECK(shown(mods::sliding_window(8)) == "kv <= q && q - kv < 8");
+  CHECK(shown(mods::softcap(30)) == "30.0f * tanh(s / 30.0f)");
+  CHECK(shown(mods::dropout(0.5, 7)) == "where(random(7) < 0.5f, p / 0.5f, 0.0f)");
+}
+
+TEST_CASE("a named mod takes a value of the kernel too", "[mods]") {
+  const auto cap = Device::cpu().array<float>({4}, "cap");
+  const Score by_head = [=](Float s, At at) { return mods::softcap(cap[at.head])(s, at); };
+  CHECK(shown(by_head) == "cap[h] * tanh(s / cap[h])");
+}
