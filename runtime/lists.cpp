@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <string>
+
 #include <fmt/format.h>
 
 #include "runtime/tensor.h"
@@ -12,11 +13,17 @@
 namespace attune::runtime {
 namespace {
 
+/// What is thrown for a wrong type and a wrong shape.
+struct Codes {
+  const char *type, *shape;
+};
+constexpr Codes block_list{"block-list-type", "block-list-shape"}, interval{"interval-type", "interval-shape"};
+
 /// i32, of the extents given, but for the first two, which may be 1.
 void require(const Tensor& t, const char* name, const Extent& e, std::initializer_list<std::int64_t> rest,
-             const std::string& what) {
+             const Codes& codes) {
   if (!t.given() || t.dtype != DType::i32)
-    throw Error(what + "-type", fmt::format("{} is no tensor of i32", name), {},
+    throw Error(codes.type, fmt::format("{} is no tensor of i32", name), {},
                 t.given() ? fmt::format("it is {}", t.describe()) : "it is missing", "convert it to i32");
   const auto fits = [](std::int64_t extent, std::int64_t all) { return extent == 1 || extent == all; };
   bool right = t.rank == static_cast<int>(2 + rest.size()) && fits(t.shape[0], e.batch) && fits(t.shape[1], e.heads);
@@ -27,11 +34,11 @@ void require(const Tensor& t, const char* name, const Extent& e, std::initialize
     right = right && t.shape[d++] == extent;
   }
   if (!right)
-    throw Error(what + "-shape", fmt::format("{} does not have the shape that the lengths and tiles ask for", name), {},
+    throw Error(codes.shape, fmt::format("{} does not have the shape that the lengths and tiles ask for", name), {},
                 fmt::format("it is {}, not {}]", t.describe(), wanted),
                 "give one list for each batch entry, head and row, or 1 for all of them");
   if (t.device.kind != Device::Kind::cpu)
-    throw Error(what + "-type", fmt::format("{} is not in the memory of the host", name), {},
+    throw Error(codes.type, fmt::format("{} is not in the memory of the host", name), {},
                 fmt::format("it is {}", t.describe()), "copy it to the host first");
 }
 
@@ -81,8 +88,8 @@ TileLists from_blocks(const BlockLists& blocks, const Extent& e) {
         {"full_kv_num_blocks", "full_kv_indices", blocks.full_counts, blocks.full_indices, Keep::All});
   bool by_batch = false, by_head = false;
   for (const Part& p : parts) {
-    require(p.counts, p.counts_name, e, {e.q_tiles()}, "block-list");
-    require(p.indices, p.indices_name, e, {e.q_tiles(), e.kv_tiles()}, "block-list");
+    require(p.counts, p.counts_name, e, {e.q_tiles()}, block_list);
+    require(p.indices, p.indices_name, e, {e.q_tiles(), e.kv_tiles()}, block_list);
     for (const Tensor* t : {&p.counts, &p.indices}) {
       by_batch |= t->shape[0] > 1;
       by_head |= t->shape[1] > 1;
@@ -158,8 +165,8 @@ TileLists from_intervals(const RowIntervals& intervals, const Extent& e) {
                 "a query sees the keys of one interval or of two", "give the begin and end of each");
   bool by_batch = false, by_head = false;
   for (const RowIntervals::One& one : intervals.all) {
-    require(one.begin, "begin", e, {e.q_len}, "interval");
-    require(one.end, "end", e, {e.q_len}, "interval");
+    require(one.begin, "begin", e, {e.q_len}, interval);
+    require(one.end, "end", e, {e.q_len}, interval);
     for (const Tensor* t : {&one.begin, &one.end}) {
       by_batch |= t->shape[0] > 1;
       by_head |= t->shape[1] > 1;

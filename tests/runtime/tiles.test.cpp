@@ -121,3 +121,31 @@ TEST_CASE("covers agree with brute force over every mask, both ways along", "[ti
     }
   }
 }
+
+TEST_CASE("lists are the same whatever the number of threads", "[tiles]") {
+  for (const tests::MaskCase& mask : tests::masks()) {
+    const tests::Made made = tests::make(mask.mod, 3);
+    const compiler::Traced traced = compiler::lower(made.attention);
+    const compiler::Cover cover = compiler::cover(traced.mod.mask, traced.mod.signature());
+    const runtime::Tiles tiles(traced, cover);
+    const runtime::TileLists one = tiles.lists(extents[0]);
+    for (const int threads : {2, 8}) {
+      const runtime::TileLists many = tiles.lists(extents[0], false, threads);
+      INFO(mask.mod.name << " by " << threads);
+      CHECK((many.runs == one.runs && many.offsets == one.offsets && many.asked == one.asked));
+    }
+  }
+}
+
+TEST_CASE("the work for a million tokens grows with the tiles visited", "[tiles]") {
+  for (const char* text : {"kv <= q", "kv <= q && q - kv < 1024", "kv < 1000 || kv <= q", "abs(q - kv) <= 700"}) {
+    const tests::Made made = tests::make({.name = text, .mask = text}, 3);
+    const compiler::Traced traced = compiler::lower(made.attention);
+    const compiler::Cover cover = compiler::cover(traced.mod.mask, traced.mod.signature());
+    const Extent e{.q_len = 1 << 20, .kv_len = 1 << 20};
+    const runtime::Tiles tiles(traced, cover);
+    INFO(text);
+    CHECK(tiles.lists(e).asked == e.q_tiles());
+    CHECK(tiles.lists(e, true).asked == e.kv_tiles());
+  }
+}
