@@ -593,7 +593,8 @@ class Analysis {
     }
     if (x->op == Op::Neg) {
       const auto rest = move(Op::Sub, integer(0), bound);
-      return rest ? bounded(at, a[0], narrowed(a[0], *rest, !above), !above) : everything(at, "its arithmetic may wrap around");
+      return rest ? bounded(at, a[0], narrowed(a[0], *rest, !above), !above)
+                  : everything(at, "its arithmetic may wrap around");
     }
     if (x->op == Op::Abs) {
       const auto mirrored = move(Op::Sub, integer(0), bound);
@@ -823,8 +824,8 @@ class Analysis {
         return;
       }
       if (above)
-        end = ir::op(Op::Min, end, ir::op(Op::Add, run ? ends->most : within(ends->most, -0x1p30 - 1, 0x1p30 + 1),
-                                           integer(1)));
+        end = ir::op(Op::Min, end,
+                     ir::op(Op::Add, run ? ends->most : within(ends->most, -0x1p30 - 1, 0x1p30 + 1), integer(1)));
       else
         begin = ir::op(Op::Max, begin, ends->least);
     };
@@ -875,7 +876,7 @@ class Analysis {
 
   const ir::Signature& signature_;
   std::vector<Summary>& summaries_;
-  ir::Ranger range_, tile_range_;  ///< of the mask's expressions, and of those over a tile
+  ir::Ranger range_, tile_range_;   ///< of the mask's expressions, and of those over a tile
   std::optional<ir::Ranger> tame_;  ///< while a comparison is solved that is assumed tame
   Ends q_, kv_;
   Input axis_ = Input::KV, other_ = Input::Q;

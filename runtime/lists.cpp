@@ -13,18 +13,22 @@
 namespace attune::runtime {
 namespace {
 
-/// What is thrown for a wrong type and a wrong shape.
-struct Codes {
-  const char *type, *shape;
-};
-constexpr Codes block_list{"block-list-type", "block-list-shape"}, interval{"interval-type", "interval-shape"};
+enum class Form : std::uint8_t { Blocks, Intervals };
+
+Error wrong_type(Form form, std::string problem, std::string why, std::string fix) {
+  return form == Form::Blocks ? Error("block-list-type", problem, {}, why, fix)
+                              : Error("interval-type", problem, {}, why, fix);
+}
+Error wrong_shape(Form form, std::string problem, std::string why, std::string fix) {
+  return form == Form::Blocks ? Error("block-list-shape", problem, {}, why, fix)
+                              : Error("interval-shape", problem, {}, why, fix);
+}
 
 /// i32, of the extents given, but for the first two, which may be 1.
-void require(const Tensor& t, const char* name, const Extent& e, std::initializer_list<std::int64_t> rest,
-             const Codes& codes) {
+void require(const Tensor& t, const char* name, const Extent& e, std::initializer_list<std::int64_t> rest, Form form) {
   if (!t.given() || t.dtype != DType::i32)
-    throw Error(codes.type, fmt::format("{} is no tensor of i32", name), {},
-                t.given() ? fmt::format("it is {}", t.describe()) : "it is missing", "convert it to i32");
+    throw wrong_type(form, fmt::format("{} is no tensor of i32", name),
+                     t.given() ? fmt::format("it is {}", t.describe()) : "it is missing", "convert it to i32");
   const auto fits = [](std::int64_t extent, std::int64_t all) { return extent == 1 || extent == all; };
   bool right = t.rank == static_cast<int>(2 + rest.size()) && fits(t.shape[0], e.batch) && fits(t.shape[1], e.heads);
   std::string wanted = fmt::format("[{} or 1, {} or 1", e.batch, e.heads);
@@ -34,12 +38,12 @@ void require(const Tensor& t, const char* name, const Extent& e, std::initialize
     right = right && t.shape[d++] == extent;
   }
   if (!right)
-    throw Error(codes.shape, fmt::format("{} does not have the shape that the lengths and tiles ask for", name), {},
-                fmt::format("it is {}, not {}]", t.describe(), wanted),
-                "give one list for each batch entry, head and row, or 1 for all of them");
+    throw wrong_shape(form, fmt::format("{} does not have the shape that the lengths and tiles ask for", name),
+                      fmt::format("it is {}, not {}]", t.describe(), wanted),
+                      "give one list for each batch entry, head and row, or 1 for all of them");
   if (t.device.kind != Device::Kind::cpu)
-    throw Error(codes.type, fmt::format("{} is not in the memory of the host", name), {},
-                fmt::format("it is {}", t.describe()), "copy it to the host first");
+    throw wrong_type(form, fmt::format("{} is not in the memory of the host", name),
+                     fmt::format("it is {}", t.describe()), "copy it to the host first");
 }
 
 std::int32_t element(const Tensor& t, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j = 0) {
@@ -61,7 +65,8 @@ TileLists begun(const Extent& e, bool by_batch, bool by_head) {
 /// A row of tiles as runs.
 void append(TileLists& out, std::span<const Keep> row) {
   const std::size_t start = out.runs.size();
-  const std::int64_t copies = (out.by_batch ? 1 : out.extent.batch) * (out.by_head ? std::int64_t{1} : out.extent.heads);
+  const std::int64_t copies = (out.by_batch ? 1 : out.extent.batch) *
+                              (out.by_head ? std::int64_t{1} : out.extent.heads);
   for (std::size_t t = 0; t < row.size(); ++t) {
     if (row[t] == Keep::None) continue;
     const auto at = static_cast<std::int32_t>(t);
@@ -84,12 +89,11 @@ TileLists from_blocks(const BlockLists& blocks, const Extent& e) {
   };
   std::vector<Part> parts{{"kv_num_blocks", "kv_indices", blocks.counts, blocks.indices, Keep::Some}};
   if (blocks.full_counts.given() || blocks.full_indices.given())
-    parts.push_back(
-        {"full_kv_num_blocks", "full_kv_indices", blocks.full_counts, blocks.full_indices, Keep::All});
+    parts.push_back({"full_kv_num_blocks", "full_kv_indices", blocks.full_counts, blocks.full_indices, Keep::All});
   bool by_batch = false, by_head = false;
   for (const Part& p : parts) {
-    require(p.counts, p.counts_name, e, {e.q_tiles()}, block_list);
-    require(p.indices, p.indices_name, e, {e.q_tiles(), e.kv_tiles()}, block_list);
+    require(p.counts, p.counts_name, e, {e.q_tiles()}, Form::Blocks);
+    require(p.indices, p.indices_name, e, {e.q_tiles(), e.kv_tiles()}, Form::Blocks);
     for (const Tensor* t : {&p.counts, &p.indices}) {
       by_batch |= t->shape[0] > 1;
       by_head |= t->shape[1] > 1;
@@ -165,8 +169,8 @@ TileLists from_intervals(const RowIntervals& intervals, const Extent& e) {
                 "a query sees the keys of one interval or of two", "give the begin and end of each");
   bool by_batch = false, by_head = false;
   for (const RowIntervals::One& one : intervals.all) {
-    require(one.begin, "begin", e, {e.q_len}, interval);
-    require(one.end, "end", e, {e.q_len}, interval);
+    require(one.begin, "begin", e, {e.q_len}, Form::Intervals);
+    require(one.end, "end", e, {e.q_len}, Form::Intervals);
     for (const Tensor* t : {&one.begin, &one.end}) {
       by_batch |= t->shape[0] > 1;
       by_head |= t->shape[1] > 1;
@@ -192,9 +196,9 @@ TileLists from_intervals(const RowIntervals& intervals, const Extent& e) {
           for (const RowIntervals::One& one : intervals.all) {
             const Segment s{element(one.begin, b, h, q), element(one.end, b, h, q)};
             if (s.begin > s.end)
-              throw Error("interval-order", fmt::format("the interval of query {} begins at {} and ends at {}", q,
-                                                        s.begin, s.end),
-                          {}, fmt::format("for batch entry {} and head {}", b, h),
+              throw Error("interval-order",
+                          fmt::format("the interval of query {} begins at {} and ends at {}", q, s.begin, s.end), {},
+                          fmt::format("for batch entry {} and head {}", b, h),
                           "give begin <= end; begin == end sees nothing");
             if (s.begin < 0 || s.end > e.kv_len)
               throw Error("interval-range", fmt::format("the interval of query {} is {} to {}", q, s.begin, s.end), {},

@@ -49,8 +49,9 @@ TEST_CASE("block lists in any order become runs, and come back", "[lists]") {
   Blocks made;
   const TileLists lists = from_blocks(made.lists, small);
   CHECK(lists.offsets == std::vector<std::int64_t>{0, 3, 4, 5});
-  CHECK(lists.runs == std::vector<Run>{{0, 1, Keep::Some}, {1, 2, Keep::All}, {2, 3, Keep::Some}, {0, 3, Keep::All},
-                                       {1, 2, Keep::Some}});
+  CHECK(lists.runs ==
+        std::vector<Run>{
+            {0, 1, Keep::Some}, {1, 2, Keep::All}, {2, 3, Keep::Some}, {0, 3, Keep::All}, {1, 2, Keep::Some}});
   CHECK((lists.some == 6 && lists.all == 8 && lists.total == 18));
   OwnedBlocks owned = to_blocks(lists);
   const TileLists again = from_blocks(owned.view(), small);

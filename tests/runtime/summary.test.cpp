@@ -19,7 +19,8 @@ TEST_CASE("the least and the greatest of any box, clamped, in ranks 1 to 3 and a
     const bool turned = seed % 3 == 0, repeated = seed % 5 == 0;
     const Tensor t(turned ? data.data() + n - 1 : data.data(), DType::i32, {planes, rows, n},
                    {repeated ? 0 : rows * n, n, turned ? -1 : 1});
-    const runtime::Summaries made(std::array{t}, std::array{Summary{Summary::Of::Least, 0}, Summary{Summary::Of::Greatest, 0}});
+    const runtime::Summaries made(std::array{t},
+                                  std::array{Summary{Summary::Of::Least, 0}, Summary{Summary::Of::Greatest, 0}});
     for (int i = 0; i < 40; ++i) {
       std::array<std::int32_t, 6> box{};
       for (std::size_t d = 0; d < 3; ++d) {
@@ -32,8 +33,8 @@ TEST_CASE("the least and the greatest of any box, clamped, in ranks 1 to 3 and a
       for (std::int64_t p = in(box[0], 0); p <= in(box[1], 0); ++p)
         for (std::int64_t r = in(box[2], 1); r <= in(box[3], 1); ++r)
           for (std::int64_t c = in(box[4], 2); c <= in(box[5], 2); ++c) {
-            const std::int32_t x =
-                static_cast<const std::int32_t*>(t.data)[p * t.strides[0] + r * t.strides[1] + c * t.strides[2]];
+            const std::int32_t x = static_cast<const std::int32_t*>(
+                t.data)[p * t.strides[0] + r * t.strides[1] + c * t.strides[2]];
             least = std::min(least, x);
             most = std::max(most, x);
           }
@@ -48,7 +49,8 @@ TEST_CASE("runs of equal elements, and whether a line is sorted; none in an empt
   std::vector<std::int16_t> data{4, 4, 7, 7, 7, 2};
   const std::array wanted{Summary{Summary::Of::Sorted, 0}, Summary{Summary::Of::RunFirst, 0},
                           Summary{Summary::Of::RunLast, 0}, Summary{Summary::Of::Least, 0}};
-  const Tensor all(data.data(), DType::i16, {6}), sorted(data.data(), DType::i16, {5}), none(data.data(), DType::i16, {0});
+  const Tensor all(data.data(), DType::i16, {6}), sorted(data.data(), DType::i16, {5}),
+      none(data.data(), DType::i16, {0});
   const auto ask = [&](const Tensor& t, std::uint32_t slot, std::vector<std::int32_t> index) {
     return runtime::Summaries(std::array{t}, wanted).read()(slot, index);
   };
