@@ -196,9 +196,14 @@ class Analysis {
     return Ends{ir::op(Op::Max, nearer, integer(0)), ir::op(Op::Max, ir::op(Op::Neg, x->least), x->most)};
   }
 
-  std::optional<Ends> ends_of_two(const Expr& e) {
-    if (e->op == Op::Mul && ir::is_literal(e->args[0]) && !ir::is_literal(e->args[1]))
-      return ends_of(ir::op(Op::Mul, e->args[1], e->args[0]));
+  /// A product with its literal behind, where one stands in front.
+  static Expr literal_last(const Expr& e) {
+    const bool turn = e->op == Op::Mul && ir::is_literal(e->args[0]);
+    return turn ? ir::op(Op::Mul, e->args[1], e->args[0]) : e;
+  }
+
+  std::optional<Ends> ends_of_two(const Expr& written) {
+    const Expr e = literal_last(written);
     const auto x = ends_of(e->args[0]), y = ends_of(e->args[1]);
     if (!x || !y) return std::nullopt;
     if (e->op == Op::Min || e->op == Op::Max)
@@ -567,7 +572,8 @@ class Analysis {
   }
 
   /// x <= bound (from above) or x >= bound: solved for the axis, from the outside of x inwards. `bound` is free of it.
-  Spaces bounded(const Expr& at, const Expr& x, const Expr& bound, bool above) {
+  Spaces bounded(const Expr& at, const Expr& written, const Expr& bound, bool above) {
+    const Expr x = literal_last(written);
     const auto& a = x->args;
     if (x->op == Op::Input) {
       Space s;
@@ -678,7 +684,8 @@ class Analysis {
     if (e->op == Op::Input) return Way::Rises;
     const auto turn = [](Way w) { return w == Way::Rises ? Way::Falls : w == Way::Falls ? Way::Rises : w; };
     const auto meet = [](Way a, Way b) { return a == Way::Same ? b : b == Way::Same || a == b ? a : Way::Unknown; };
-    const auto& a = e->args;
+    const Expr turned = literal_last(e);
+    const auto& a = turned->args;
     if (e->op == Op::Add || e->op == Op::Min || e->op == Op::Max) return meet(way(a[0]), way(a[1]));
     if (e->op == Op::Sub) return meet(way(a[0]), turn(way(a[1])));
     if (e->op == Op::Neg) return turn(way(a[0]));
@@ -711,7 +718,8 @@ class Analysis {
   /// By how much a bound that rises or falls may move from one position of the tile's axis to the next.
   double step(const Expr& e) const {
     if (!ir::uses(e, other_)) return 0;
-    const auto& a = e->args;
+    const Expr turned = literal_last(e);
+    const auto& a = turned->args;
     switch (e->op) {
       case Op::Input: return 1;
       case Op::Neg: return step(a[0]);
@@ -778,6 +786,7 @@ class Analysis {
     const auto difference = [](const Expr& low, const Expr& high) -> std::optional<Expr> {
       // As true numbers the difference is far from 2^32, so that it is what its wrapped value says if that is small.
       const ir::Interval l = ir::range(low, cover_bounds()), h = ir::range(high, cover_bounds());
+      if (high->op == Op::Add && ir::same(high->args[0], low) && ir::is_literal(high->args[1])) return high->args[1];
       if (h.hi - l.lo > 0x1.7p31 || h.lo - l.hi < -0x1.7p31) return std::nullopt;
       const Expr e = simplify(ir::op(Op::Sub, high, low), cover_bounds());
       const ir::Interval r = ir::range(e, cover_bounds());

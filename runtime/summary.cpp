@@ -113,8 +113,7 @@ struct Summaries::Data {
     for (std::int64_t p = 0, from = 0; p < planes; ++p)
       for (std::int64_t r = 0; r < finer.rows; ++r)
         for (std::int64_t c = 0; c < finer.columns; ++c, ++from) {
-          const std::int64_t into =
-              (p * grid.rows + (j > 0 ? r : r / block)) * grid.columns + (j > 0 ? c / block : c);
+          const std::int64_t into = (p * grid.rows + (j > 0 ? r : r / block)) * grid.columns + (j > 0 ? c / block : c);
           std::int32_t &low = grid.least[static_cast<std::size_t>(into)],
                        &high = grid.most[static_cast<std::size_t>(into)];
           low = std::min(low, least[from]);
@@ -189,9 +188,8 @@ Summaries::Summaries(std::span<const Tensor> captures, std::span<const compiler:
   data_.resize(captures.size());
   for (std::uint32_t slot = 0; slot < captures.size(); ++slot) {
     const auto any = [&](bool runs) {
-      return std::any_of(wanted.begin(), wanted.end(), [&](const compiler::Summary& w) {
-        return w.capture == slot && wants_runs(w) == runs;
-      });
+      return std::any_of(wanted.begin(), wanted.end(),
+                         [&](const compiler::Summary& w) { return w.capture == slot && wants_runs(w) == runs; });
     };
     if (any(false) || any(true)) data_[slot] = std::make_shared<const Data>(captures[slot], any(false), any(true));
   }

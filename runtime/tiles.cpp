@@ -28,7 +28,8 @@ std::vector<ir::Expr> roots(const Bands& bands) {
 std::vector<std::int32_t> periods(const ir::Expr& mask, ir::Input axis) {
   std::vector<std::int32_t> found;
   for (const ir::Expr& e : ir::in_order(mask)) {
-    if (e->arity != 2 || !ir::uses(e->args[0], axis) || !ir::is_literal(e->args[1]) || e->type != ir::Type::I32) continue;
+    if (e->arity != 2 || !ir::uses(e->args[0], axis) || !ir::is_literal(e->args[1]) || e->type != ir::Type::I32)
+      continue;
     const double by = ir::literal_value(*e->args[1]);
     double period = 0;
     using ir::Op;

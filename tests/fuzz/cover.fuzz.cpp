@@ -111,7 +111,8 @@ class Case {
     if (seed % 3 == 0) {
       ir::Grammar g;
       g.signature = names();
-      for (const ir::Input i : {ir::Input::B, ir::Input::H, ir::Input::Q, ir::Input::KV, ir::Input::QLen, ir::Input::KVLen})
+      for (const ir::Input i :
+           {ir::Input::B, ir::Input::H, ir::Input::Q, ir::Input::KV, ir::Input::QLen, ir::Input::KVLen})
         g.inputs |= ir::bit(i);
       g.custom = false;
       g.hostile = seed % 2 != 0;
@@ -281,7 +282,8 @@ class Case {
           at.h = h;
           const auto some = [&](int length) {
             const int from = static_cast<int>(random_.below(static_cast<std::uint32_t>(length)));
-            return std::pair{from, from + 1 + static_cast<int>(random_.below(static_cast<std::uint32_t>(length - from)))};
+            return std::pair{from,
+                             from + 1 + static_cast<int>(random_.below(static_cast<std::uint32_t>(length - from)))};
           };
           const auto [q0, q1] = some(e.q_len);
           const auto [kv0, kv1] = some(e.kv_len);
@@ -325,9 +327,8 @@ class Case {
           if (i < begin || i >= end) continue;
           inside[static_cast<std::size_t>(i)] = 1;
           if (band.exact && !pairs[static_cast<std::size_t>(i)])
-            tell() << (along_q ? "q " : "kv ") << i << (keep ? " has no kept" : " has no dropped")
-                   << " pair with tile " << from << " .. " << to << " but lies in the exact band " << begin << " .. "
-                   << end << "\n";
+            tell() << (along_q ? "q " : "kv ") << i << (keep ? " has no kept" : " has no dropped") << " pair with tile "
+                   << from << " .. " << to << " but lies in the exact band " << begin << " .. " << end << "\n";
         }
       }
       for (int i = 0; i < length; ++i)

@@ -133,6 +133,18 @@ std::vector<MaskCase> all() {
                       "== q - 60 || kv == q - 70 || kv == q - 80 || kv == q - 90");
   open("clamped both", "clamp(kv, 20, 90) <= clamp(q, 30, 60)");
   open("either side of a choice", "(kv < 50 ? q : kv) <= 60");
+  // ---- found by fuzzing
+  // ------------------------------------------------------------------------------------------------------------------
+  open("all the bits but the sign", "(kv & 2147483647) == 3 || (q & 2147483647) < kv");
+  open("a bound that is the greatest Int", "off >= clamp(kv, q, off)", {}, {{"off", 2147483647}});
+  open("an index that wraps", "r[0, off + kv]", {{"r", boolean, {8, 8}, Fill::coins}}, {{"off", 2147483647}});
+  open("ends further apart than values", "kv + q / 1073741823 != kv || q == 3");
+  open("a shift by less than nothing", "kv >> -1 == q >> 30 && kv <= q");
+  open("wrapping below a clamp", "clamp(kv * 100000000, 0, 10) <= q");
+  open("no room in a window", "kv <= q && q - kv < W", {}, {{"W", 0}});
+  open("every other key", "kv == 2 * q");
+  open("bounds that cross", "kv >= q && kv <= q / 2");
+  open("other documents, causal", "doc[q] != doc[kv] && kv <= q", {doc});
   return m;
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 
 #include "compiler/lower.h"
 #include "runtime/oracle.h"
@@ -119,5 +120,79 @@ TEST_CASE("covers agree with brute force over every mask, both ways along", "[ti
         CHECK(*said == live);
       }
     }
+  }
+}
+
+TEST_CASE("lists are the same whatever the number of threads", "[tiles]") {
+  for (const tests::MaskCase& mask : tests::masks()) {
+    const tests::Made made = tests::make(mask.mod, 3);
+    const compiler::Traced traced = compiler::lower(made.attention);
+    const compiler::Cover cover = compiler::cover(traced.mod.mask, traced.mod.signature());
+    const runtime::Tiles tiles(traced, cover);
+    const runtime::TileLists one = tiles.lists(extents[0]);
+    for (const int threads : {2, 8}) {
+      const runtime::TileLists many = tiles.lists(extents[0], false, threads);
+      INFO(mask.mod.name << " by " << threads);
+      CHECK((many.runs == one.runs && many.offsets == one.offsets && many.asked == one.asked));
+    }
+  }
+}
+
+TEST_CASE("the work for a million tokens grows with the tiles visited", "[tiles]") {
+  for (const char* text : {"kv <= q", "kv <= q && q - kv < 1024", "kv < 1000 || kv <= q", "abs(q - kv) <= 700"}) {
+    const tests::Made made = tests::make({.name = text, .mask = text}, 3);
+    const compiler::Traced traced = compiler::lower(made.attention);
+    const compiler::Cover cover = compiler::cover(traced.mod.mask, traced.mod.signature());
+    const Extent e{.q_len = 1 << 20, .kv_len = 1 << 20};
+    const runtime::Tiles tiles(traced, cover);
+    INFO(text);
+    CHECK(tiles.lists(e).asked == e.q_tiles());
+    CHECK(tiles.lists(e, true).asked == e.kv_tiles());
+  }
+}
+
+TEST_CASE("tightness: tiles called Some that keep nothing or everything, by lists and by the verdict alone",
+          "[tightness]") {
+  std::printf("%-34s %8s %8s %8s\n", "mask", "tiles", "lists", "verdict");
+  for (const tests::MaskCase& mask : tests::masks()) {
+    const tests::Made made = tests::make(mask.mod, 3);
+    const compiler::Traced traced = compiler::lower(made.attention);
+    const compiler::Cover cover = compiler::cover(traced.mod.mask, traced.mod.signature());
+    const runtime::Tiles tiles(traced, cover);
+    const runtime::Summaries summaries(traced.captures, cover.summaries);
+    const std::vector<double> params = runtime::values(traced.params);
+    const ir::Program verdict(std::array{cover.may_keep, cover.may_drop});
+    ir::Program::Memory memory;
+    Count lists, alone;
+    for (const Extent& e : extents) {
+      std::vector<Brute> brutes;
+      ir::Env at;
+      at.q_len = e.q_len;
+      at.kv_len = e.kv_len;
+      at.params = params;
+      at.read = &summaries.read();
+      for (at.b = 0; at.b < e.batch; ++at.b)
+        for (at.h = 0; at.h < e.heads; ++at.h) {
+          brutes.emplace_back(traced, e, at.b, at.h);
+          for (std::int32_t tq = 0; tq < e.q_tiles(); ++tq)
+            for (std::int32_t tk = 0; tk < e.kv_tiles(); ++tk) {
+              at.q_begin = e.q_offset + tq * e.tile_q;
+              at.q_end = e.q_offset + std::min(e.q_len, (tq + 1) * e.tile_q);
+              at.kv_begin = tk * e.tile_kv;
+              at.kv_end = std::min(e.kv_len, (tk + 1) * e.tile_kv);
+              verdict.run(at, memory);
+              const Keep said = verdict.result(0, memory) == 0   ? Keep::None
+                                : verdict.result(1, memory) == 0 ? Keep::All
+                                                                 : Keep::Some;
+              compare(said, brutes.back().tile(tq, tk), alone);
+            }
+        }
+      lists.loose += compare(tiles.lists(e), brutes).loose;
+    }
+    std::printf("%-34s %8d %8d %8d%s\n", mask.mod.name.c_str(), alone.tiles, lists.loose, alone.loose,
+                mask.closed ? "  closed" : "");
+    INFO(mask.mod.name);
+    CHECK(alone.wrong == 0);
+    if (mask.closed) CHECK(lists.loose == 0);
   }
 }
