@@ -587,7 +587,6 @@ class Analysis {
       if (fits(low, high)) return ir::op(op, l, r);
       return std::nullopt;
     };
-    if (x->op == Op::Mul && ir::is_literal(a[0])) return bounded(at, ir::op(Op::Mul, a[1], a[0]), bound, above);
     const bool in_first = x->arity >= 1 && ir::uses(a[0], axis_), in_second = x->arity >= 2 && ir::uses(a[1], axis_);
     if (x->arity == 2 && in_first && in_second && x->op != Op::Min && x->op != Op::Max)
       return everything(at, "the axis stands in it more than once");
