@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
+
+#include <fmt/format.h>
 
 #include "compiler/lower.h"
 #include "runtime/oracle.h"
 #include "tests/catch.h"
+#include "tests/golden.h"
 #include "tests/numerics/masks.h"
 
 using namespace attune;
@@ -153,7 +155,11 @@ TEST_CASE("the work for a million tokens grows with the tiles visited", "[tiles]
 
 TEST_CASE("tightness: tiles called Some that keep nothing or everything, by lists and by the verdict alone",
           "[tightness]") {
-  std::printf("%-34s %8s %8s %8s\n", "mask", "tiles", "lists", "verdict");
+  std::string page =
+      "Of all tiles, those called Some that keep nothing or everything: by the lists, and by the verdict alone that a\n"
+      "kernel asks on the fly. No tile of any mask is wrongly called None or All. Five extents and tile shapes "
+      "each.\n\n";
+  page += fmt::format("{:<34} {:>8} {:>8} {:>8}\n", "mask", "tiles", "lists", "verdict");
   for (const tests::MaskCase& mask : tests::masks()) {
     const tests::Made made = tests::make(mask.mod, 3);
     const compiler::Traced traced = compiler::lower(made.attention);
@@ -189,10 +195,11 @@ TEST_CASE("tightness: tiles called Some that keep nothing or everything, by list
         }
       lists.loose += compare(tiles.lists(e), brutes).loose;
     }
-    std::printf("%-34s %8d %8d %8d%s\n", mask.mod.name.c_str(), alone.tiles, lists.loose, alone.loose,
-                mask.closed ? "  closed" : "");
+    page += fmt::format("{:<34} {:>8} {:>8} {:>8}{}\n", mask.mod.name, alone.tiles, lists.loose, alone.loose,
+                        mask.closed ? "  closed form" : "");
     INFO(mask.mod.name);
     CHECK(alone.wrong == 0);
     if (mask.closed) CHECK(lists.loose == 0);
   }
+  tests::golden("runtime/tightness", page);
 }
