@@ -150,8 +150,8 @@ struct Condition {
 };
 std::optional<Condition> condition(const Band& b) {
   if (b.end->op != ir::Op::Where) return std::nullopt;
-  for (const std::size_t empty : {2, 1})
-    if (ir::same(b.end->args[empty], b.begin)) return Condition{b.end->args[0], empty == 2, b.end->args[3 - empty]};
+  for (const std::size_t empty : {2u, 1u})
+    if (ir::same(b.end->args[empty], b.begin)) return Condition{b.end->args[0], empty == 2u, b.end->args[3 - empty]};
   return std::nullopt;
 }
 
