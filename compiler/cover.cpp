@@ -30,7 +30,10 @@ constexpr std::size_t most_spaces = 8;
 /// What is larger, written out, is not solved.
 constexpr std::uint32_t most_nodes = 300;
 
-Expr integer(double value) { return ir::integer(static_cast<std::int32_t>(value)); }
+/// The Int nearest to a bound: what lies beyond all Ints bounds them just as well.
+Expr integer(double value) {
+  return ir::integer(static_cast<std::int32_t>(std::clamp(value, -0x1p31, 0x1p31 - 1)));
+}
 Expr truth(bool value) { return ir::boolean(value); }
 bool is(const Expr& e, bool value) { return ir::is_literal(e) && (e->bits != 0) == value; }
 
@@ -102,8 +105,7 @@ class Analysis {
   }
 
  private:
-  // ---- ends of Ints
-  // --------------------------------------------------------------------------------------------------
+  // ---- ends of Ints ----
 
   static bool fixed(const Expr& e) { return !ir::uses(e, Input::Q) && !ir::uses(e, Input::KV) && !e->random; }
 
@@ -138,7 +140,7 @@ class Analysis {
       assumed_ = truth(true);
       loose_ = true;
       const ir::Interval r = range_(e);
-      if (r.lo > -0x1p31 || r.hi < 0x1p31 - 1) ends = Ends{integer(r.lo), integer(r.hi)};
+      if (!r.empty() && (r.lo > -0x1p31 || r.hi < 0x1p31 - 1)) ends = Ends{integer(r.lo), integer(r.hi)};
     } else {
       // Ends of kv - kv are further apart than its values; what is computed with them relies on the range.
       const ir::Interval r = range_(e);
@@ -261,8 +263,7 @@ class Analysis {
                 ir::read(summary(Summary::Of::Greatest, e->bits), e->type, index)};
   }
 
-  // ---- what Bools can be
-  // ---------------------------------------------------------------------------------------------
+  // ---- what Bools can be ----
 
   Can can_node(const Expr& e) {
     const auto of = [&](std::size_t i) { return can(e->args[i]); };
@@ -323,8 +324,7 @@ class Analysis {
     return {equal.fail, equal.hold};
   }
 
-  // ---- solved for an axis
-  // --------------------------------------------------------------------------------------------
+  // ---- solved for an axis ----
 
   Spaces everything(const Expr& at, std::string why) {
     stops_.push_back({at, std::move(why)});
@@ -554,6 +554,7 @@ class Analysis {
   Spaces ordered(const Expr& at, Op op, const Expr& x, const Expr& y) {
     // Beyond what x can be, y makes no difference: within, y - 1 and y + 1 cannot wrap.
     const ir::Interval r = tame_ ? (*tame_)(x) : range_(x);
+    if (r.empty()) return {};  // never tame: what is not tame is looked at apart
     const auto most = [&](bool strictly) {
       return bounded(at, x, strictly ? minus_one(within(y, r.lo, r.hi + 1)) : within(y, r.lo - 1, r.hi), true);
     };
@@ -672,8 +673,7 @@ class Analysis {
     return within(e, r.lo, r.hi);
   }
 
-  // ---- from spaces to bands
-  // ------------------------------------------------------------------------------------------
+  // ---- from spaces to bands ----
 
   /// Rises, falls or stays the same along the tile's axis?
   enum class Way : std::uint8_t { Same, Rises, Falls, Unknown };
