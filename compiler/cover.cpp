@@ -31,9 +31,7 @@ constexpr std::size_t most_spaces = 8;
 constexpr std::uint32_t most_nodes = 300;
 
 /// The Int nearest to a bound: what lies beyond all Ints bounds them just as well.
-Expr integer(double value) {
-  return ir::integer(static_cast<std::int32_t>(std::clamp(value, -0x1p31, 0x1p31 - 1)));
-}
+Expr integer(double value) { return ir::integer(static_cast<std::int32_t>(std::clamp(value, -0x1p31, 0x1p31 - 1))); }
 Expr truth(bool value) { return ir::boolean(value); }
 bool is(const Expr& e, bool value) { return ir::is_literal(e) && (e->bits != 0) == value; }
 
