@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "tests/catch.h"
+#include "tests/elements.h"
 
 using namespace attune;
+using tests::elements;
 
 namespace {
 
@@ -32,20 +34,6 @@ Array<double> random_numbers(std::initializer_list<std::int64_t> shape, unsigned
 }
 
 Array<double> like(const Tensor& t) { return {host, std::span(t.shape).first(static_cast<std::size_t>(t.rank))}; }
-
-/// Every element in logical order, whatever the strides.
-std::vector<double> elements(const Tensor& t) {
-  Tensor::Extents n{1, 1, 1, 1};
-  std::copy_n(t.shape.begin(), t.rank, n.begin());
-  std::vector<double> out;
-  for (std::int64_t a = 0; a < n[0]; ++a)
-    for (std::int64_t b = 0; b < n[1]; ++b)
-      for (std::int64_t c = 0; c < n[2]; ++c)
-        for (std::int64_t d = 0; d < n[3]; ++d)
-          out.push_back(static_cast<const double*>(
-              t.data)[a * t.strides[0] + b * t.strides[1] + c * t.strides[2] + d * t.strides[3]]);
-  return out;
-}
 
 void same(const std::vector<double>& a, const std::vector<double>& b) {
   REQUIRE(a.size() == b.size());

@@ -11,9 +11,11 @@
 
 #include "runtime/tensor.h"
 #include "tests/catch.h"
+#include "tests/elements.h"
 #include "tests/golden.h"
 
 using namespace attune;
+using tests::elements;
 using namespace attune::tools;
 using tests::golden_error;
 namespace fs = std::filesystem;
@@ -53,17 +55,6 @@ std::string dictionary(const std::string& type, const std::string& shape, const 
 template <class T>
 std::string bytes(std::initializer_list<T> values) {
   return {reinterpret_cast<const char*>(values.begin()), values.size() * sizeof(T)};
-}
-
-std::vector<double> elements(const Tensor& t) {
-  Tensor::Extents n{1, 1, 1, 1};
-  std::copy_n(t.shape.begin(), t.rank, n.begin());
-  std::vector<double> out;
-  for (std::int64_t a = 0; a < n[0]; ++a)
-    for (std::int64_t b = 0; b < n[1]; ++b)
-      for (std::int64_t c = 0; c < n[2]; ++c)
-        for (std::int64_t d = 0; d < n[3]; ++d) out.push_back(runtime::load(t, runtime::offset(t, a, b, c, d)));
-  return out;
 }
 
 std::string refused(const std::string& content) {
