@@ -1,0 +1,72 @@
+# cmake/llvm.cmake — LLVM, linked statically: attune_llvm for the rooms that generate code, empty without the CPU engine
+set(ATTUNE_CPU AUTO CACHE STRING "The CPU engine, which needs LLVM 16 to 19: ON, OFF, or AUTO if LLVM is found")
+set_property(CACHE ATTUNE_CPU PROPERTY STRINGS AUTO ON OFF)
+set(ATTUNE_CPU_ENGINE OFF)
+if(ATTUNE_CPU STREQUAL "OFF")
+  set(ATTUNE_CPU_STATE "off, as asked")
+  return()
+endif()
+
+# LLVM's packages answer to their exact major.minor alone. The newest of those known to work first.
+foreach(version 19.1 18.1 17.0 16.0)
+  find_package(LLVM ${version} QUIET CONFIG)
+  if(LLVM_FOUND)
+    break()
+  endif()
+endforeach()
+if(NOT LLVM_FOUND)
+  set(ATTUNE_CPU_STATE "off: no LLVM 16 to 19 (Debian's llvm-19-dev, or set LLVM_DIR)")
+  if(ATTUNE_CPU STREQUAL "ON")
+    message(FATAL_ERROR "ATTUNE_CPU is ON and there is no LLVM 16 to 19: install llvm-19-dev, or set LLVM_DIR")
+  endif()
+  return()
+endif()
+
+# The archives below some of LLVM's targets, and nothing of what those name besides: Debian's name z3 and libxml2, which
+# nothing of ours reaches.
+function(attune_llvm_archives into)
+  set(found "")
+  set(open ${ARGN})
+  while(open)
+    list(POP_FRONT open target)
+    if(target IN_LIST found OR NOT TARGET ${target})
+      continue()
+    endif()
+    list(APPEND found ${target})
+    get_target_property(below ${target} INTERFACE_LINK_LIBRARIES)
+    list(FILTER below INCLUDE REGEX "^LLVM[A-Za-z0-9]+$")
+    list(APPEND open ${below})
+  endwhile()
+  set(archives "")
+  foreach(target IN LISTS found)
+    foreach(config RELWITHDEBINFO RELEASE NONE NOCONFIG "")
+      string(REGEX REPLACE "(.+)" "_\\1" suffix "${config}")
+      get_target_property(archive ${target} IMPORTED_LOCATION${suffix})
+      if(archive)
+        list(APPEND archives ${archive})
+        break()
+      endif()
+    endforeach()
+  endforeach()
+  set(${into} ${archives} PARENT_SCOPE)
+endfunction()
+
+attune_llvm_archives(archives LLVMOrcJIT LLVM${LLVM_NATIVE_ARCH}CodeGen LLVM${LLVM_NATIVE_ARCH}Desc
+  LLVM${LLVM_NATIVE_ARCH}Info LLVMScalarOpts LLVMInstCombine LLVMTransformUtils)
+# LLVM's own needs. Static where there is an archive, so that a program of ours runs on a bare machine.
+set(own "")
+foreach(name z zstd)
+  find_library(ATTUNE_LLVM_${name} NAMES lib${name}.a ${name})
+  if(ATTUNE_LLVM_${name})
+    list(APPEND own ${ATTUNE_LLVM_${name}})
+  endif()
+endforeach()
+
+# LLVM's headers are not ours to warn about, and are compiled without run-time types, as LLVM is.
+add_library(attune_llvm INTERFACE)
+target_include_directories(attune_llvm SYSTEM INTERFACE ${LLVM_INCLUDE_DIRS})
+# What a program links, as plain paths: an installed attune asks its user to find nothing. Hidden, so that a host's own
+# LLVM and ours never meet.
+set(ATTUNE_LLVM_LINK -Wl,--start-group ${archives} -Wl,--end-group ${own} -Wl,--exclude-libs,ALL dl m)
+set(ATTUNE_CPU_ENGINE ON)
+set(ATTUNE_CPU_STATE "LLVM ${LLVM_PACKAGE_VERSION}")

@@ -1,0 +1,123 @@
+// codegen/llvm/module.cpp — an LLVM module for one instruction set: from functions under construction to object code
+#include "codegen/llvm/module.h"
+
+#include <llvm/IR/LegacyPassManager.h>
+#include <llvm/IR/Verifier.h>
+#include <llvm/MC/TargetRegistry.h>
+#include <llvm/Support/TargetSelect.h>
+#include <llvm/Support/raw_ostream.h>
+#include <llvm/TargetParser/Host.h>
+#include <llvm/Transforms/InstCombine/InstCombine.h>
+#include <llvm/Transforms/Scalar.h>
+#include <mutex>
+
+#include <attune/error.h>
+
+#include "codegen/llvm/compat.h"
+
+namespace attune::codegen {
+namespace {
+
+struct Cpu {
+  const char* name;
+  const char* features;
+  const char* tune;
+};
+
+/// Names and features by what is used, not by product. x86-64-v3 and -v4 are the psABI's levels.
+Cpu cpu_of(Isa isa) {
+#if defined(__x86_64__)
+  switch (isa) {
+    case Isa::portable: return {"x86-64", "", "generic"};
+    case Isa::avx2: return {"x86-64-v3", "", "haswell"};
+    case Isa::avx512: return {"x86-64-v4", "", "icelake-server"};
+    case Isa::avx512bf16: return {"x86-64-v4", "+avx512bf16", "icelake-server"};
+    case Isa::amx: return {"x86-64-v4", "+avx512bf16,+amx-tile,+amx-bf16", "sapphirerapids"};
+  }
+#endif
+  return {"generic", "", "generic"};
+}
+
+void initialise() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    llvm::InitializeNativeTarget();
+    llvm::InitializeNativeTargetAsmPrinter();
+  });
+}
+
+/// Made anew for each compile: a TargetMachine is not for several threads.
+std::unique_ptr<llvm::TargetMachine> machine_of(Isa isa) {
+  initialise();
+  const std::string triple = llvm::sys::getProcessTriple();
+  std::string why;
+  const llvm::Target* target = llvm::TargetRegistry::lookupTarget(triple, why);
+  if (!target) throw Bug("LLVM has no target for " + triple + ": " + why);
+  const Cpu cpu = cpu_of(isa);
+  llvm::TargetOptions options;
+  return std::unique_ptr<llvm::TargetMachine>(target->createTargetMachine(
+      triple, cpu.name, cpu.features, options, llvm::Reloc::PIC_, llvm::CodeModel::Small, compat::optimised));
+}
+
+}  // namespace
+
+Module::Module(Isa isa, const std::string& name)
+    : isa_(isa), context_(std::make_unique<llvm::LLVMContext>()),
+      module_(std::make_unique<llvm::Module>(name, *context_)) {}
+
+llvm::Function* Module::function(const std::string& symbol, llvm::Type* result, std::span<llvm::Type* const> args,
+                                 bool local) {
+  auto* type = llvm::FunctionType::get(result, llvm::ArrayRef<llvm::Type*>(args.data(), args.size()), false);
+  auto* f = llvm::Function::Create(
+      type, local ? llvm::GlobalValue::InternalLinkage : llvm::GlobalValue::ExternalLinkage, symbol, *module_);
+  const Cpu cpu = cpu_of(isa_);
+  f->addFnAttr("target-cpu", cpu.name);
+  if (*cpu.features) f->addFnAttr("target-features", cpu.features);
+  f->addFnAttr("tune-cpu", cpu.tune);
+  // Without these, Intel's tunings split 512-bit vectors in two.
+  f->addFnAttr("prefer-vector-width", "512");
+  f->addFnAttr("min-legal-vector-width", "512");
+  f->addFnAttr("no-builtins");
+  f->addFnAttr(llvm::Attribute::NoUnwind);
+  return f;
+}
+
+llvm::Function* Module::define(const std::string& symbol, llvm::Type* result, std::span<llvm::Type* const> args) {
+  return function(symbol, result, args, false);
+}
+llvm::Function* Module::define_local(const std::string& symbol, llvm::Type* result, std::span<llvm::Type* const> args) {
+  return function(symbol, result, args, true);
+}
+
+std::string Module::text() const {
+  std::string out;
+  llvm::raw_string_ostream stream(out);
+  module_->print(stream, nullptr);
+  return out;
+}
+
+std::string Module::object() && {
+  std::string wrong;
+  llvm::raw_string_ostream stream(wrong);
+  if (llvm::verifyModule(*module_, &stream)) throw Bug("generated LLVM IR is not valid: " + wrong + "\n" + text());
+  const auto machine = machine_of(isa_);
+  module_->setTargetTriple(machine->getTargetTriple().str());
+  module_->setDataLayout(machine->createDataLayout());
+  llvm::SmallVector<char, 0> bytes;
+  llvm::raw_svector_ostream into(bytes);
+  llvm::legacy::PassManager passes;
+  passes.add(llvm::createEarlyCSEPass());
+  passes.add(llvm::createLICMPass());
+  if (machine->addPassesToEmitFile(passes, into, nullptr, compat::object_file))
+    throw Bug("LLVM writes no object code for this machine");
+  passes.run(*module_);
+  return std::string(bytes.begin(), bytes.end());
+}
+
+std::string target_description(Isa isa) {
+  const Cpu cpu = cpu_of(isa);
+  return std::string("LLVM ") + LLVM_VERSION_STRING + " " + llvm::sys::getProcessTriple() + " " + cpu.name + " " +
+         cpu.features + " " + cpu.tune;
+}
+
+}  // namespace attune::codegen

@@ -1,0 +1,45 @@
+// codegen/llvm/module.h — an LLVM module for one instruction set: from functions under construction to object code
+#pragma once
+
+#include <llvm/IR/LLVMContext.h>
+#include <llvm/IR/Module.h>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "codegen/isa.h"
+
+namespace attune::codegen {
+
+/// One compile's own context, so that compiles run side by side.
+class Module {
+ public:
+  Module(Isa isa, const std::string& name);
+
+  Isa isa() const { return isa_; }
+  llvm::LLVMContext& context() { return *context_; }
+  llvm::Module& llvm() { return *module_; }
+
+  /// An exported function. Pointers it is given do not overlap unless `may_alias`.
+  llvm::Function* define(const std::string& symbol, llvm::Type* result, std::span<llvm::Type* const> args);
+  /// A function that only this module calls.
+  llvm::Function* define_local(const std::string& symbol, llvm::Type* result, std::span<llvm::Type* const> args);
+
+  /// The module as text, for dumps and tests.
+  std::string text() const;
+  /// Verifies (a Bug if wrong) and compiles. The module is spent.
+  std::string object() &&;
+
+ private:
+  llvm::Function* function(const std::string& symbol, llvm::Type* result, std::span<llvm::Type* const> args,
+                           bool local);
+
+  Isa isa_;
+  std::unique_ptr<llvm::LLVMContext> context_;
+  std::unique_ptr<llvm::Module> module_;
+};
+
+/// LLVM's version and the instruction set's features: what object code depends on besides the module.
+std::string target_description(Isa isa);
+
+}  // namespace attune::codegen

@@ -1,0 +1,174 @@
+// codegen/llvm/vec.h — arithmetic on LLVM values, scalars and vectors alike, that reads as arithmetic; loops and
+// branches
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <llvm/IR/IRBuilder.h>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace attune::codegen {
+
+class Code;
+
+/// A value under construction. Where one side of an operation is a vector, a scalar on the other side is splatted.
+/// A C++ number takes the type of the other side. Int is i32 or i64 and wraps; comparisons of Floats are false on NaN,
+/// but !=.
+class Val {
+ public:
+  Val() = default;
+  Val(Code& code, llvm::Value* value) : code_(&code), value_(value) {}
+
+  Code& code() const { return *code_; }
+  llvm::Value* get() const { return value_; }
+  llvm::Type* type() const { return value_->getType(); }
+  explicit operator bool() const { return value_ != nullptr; }
+  bool is_vector() const { return type()->isVectorTy(); }
+  bool is_float() const { return type()->isFPOrFPVectorTy(); }
+  /// 1 for a scalar.
+  unsigned lanes() const;
+
+ private:
+  Code* code_ = nullptr;
+  llvm::Value* value_ = nullptr;
+};
+
+/// What may stand on either side of an operator: at least one is a Val.
+template <class T>
+concept Number = std::integral<T> || std::floating_point<T>;
+
+/// Makes `x` fit for an operation with `like`: a number becomes a constant, a scalar next to a vector a splat.
+Val like(const Val& model, Val x);
+Val like(const Val& model, double x);
+
+#define ATTUNE_VAL_BINARY(name)                      \
+  Val name(Val a, Val b);                            \
+  template <Number T>                                \
+  Val name(Val a, T b) {                             \
+    return name(a, like(a, static_cast<double>(b))); \
+  }                                                  \
+  template <Number T>                                \
+  Val name(T a, Val b) {                             \
+    return name(like(b, static_cast<double>(a)), b); \
+  }
+ATTUNE_VAL_BINARY(operator+)
+ATTUNE_VAL_BINARY(operator-)
+ATTUNE_VAL_BINARY(operator*)
+ATTUNE_VAL_BINARY(operator/)  // Float; Int: of constants and what is never 0, truncating
+ATTUNE_VAL_BINARY(operator%)  // Int, likewise
+ATTUNE_VAL_BINARY(operator&)
+ATTUNE_VAL_BINARY(operator|)
+ATTUNE_VAL_BINARY(operator^)
+ATTUNE_VAL_BINARY(operator<<)
+ATTUNE_VAL_BINARY(operator>>)  // arithmetic
+ATTUNE_VAL_BINARY(shift_right_logical)
+ATTUNE_VAL_BINARY(operator==)
+ATTUNE_VAL_BINARY(operator!=)
+ATTUNE_VAL_BINARY(operator<)  // Int: signed
+ATTUNE_VAL_BINARY(operator<=)
+ATTUNE_VAL_BINARY(operator>)
+ATTUNE_VAL_BINARY(operator>=)
+ATTUNE_VAL_BINARY(min)  // the machine's own: b where either is NaN
+ATTUNE_VAL_BINARY(max)
+#undef ATTUNE_VAL_BINARY
+Val operator-(Val a);
+/// Of i1: not. Of Int: every bit.
+Val operator!(Val a);
+
+/// a * b + c, in one rounding where the machine has FMA, in two where it does not.
+Val fma(Val a, Val b, Val c);
+Val select(Val condition, Val a, Val b);
+Val is_nan(Val a);
+Val floor(Val a);
+Val round_even(Val a);
+
+/// The same bits as another type of the same size: f32 <-> i32.
+Val as_int(Val a);
+Val as_float(Val a);
+/// i32 to f32.
+Val to_float(Val a);
+/// f32 to i32, truncating; only for what fits.
+Val to_int(Val a);
+/// Any integer to i64, sign extended; any to i32, truncated or extended.
+Val to_i64(Val a);
+Val to_i32(Val a);
+/// i1 to i32: 0 or 1.
+Val zero_one(Val a);
+
+Val splat(Val scalar, unsigned lanes);
+Val lane(Val vector, unsigned i);
+Val with_lane(Val vector, unsigned i, Val scalar);
+Val shuffle(Val a, Val b, std::span<const int> lanes);
+Val shuffle(Val a, std::span<const int> lanes);
+/// Horizontal, in a tree of fixed shape.
+Val sum_of_lanes(Val a);
+Val max_of_lanes(Val a);  ///< as `max`
+Val any(Val condition);   ///< i1
+
+/// A function under construction.
+class Code {
+ public:
+  explicit Code(llvm::Function* function);
+  Code(const Code&) = delete;
+  Code& operator=(const Code&) = delete;
+
+  llvm::IRBuilder<>& ir() { return ir_; }
+  llvm::Function* function() { return function_; }
+  Val arg(unsigned i) { return {*this, function_->getArg(i)}; }
+
+  llvm::Type* f32() { return ir_.getFloatTy(); }
+  llvm::Type* f64() { return ir_.getDoubleTy(); }
+  llvm::Type* bf16() { return ir_.getBFloatTy(); }
+  llvm::Type* f16() { return ir_.getHalfTy(); }
+  llvm::Type* i1() { return ir_.getInt1Ty(); }
+  llvm::Type* i8() { return ir_.getInt8Ty(); }
+  llvm::Type* i16() { return ir_.getInt16Ty(); }
+  llvm::Type* i32() { return ir_.getInt32Ty(); }
+  llvm::Type* i64() { return ir_.getInt64Ty(); }
+  llvm::Type* pointer() { return ir_.getPtrTy(); }
+  static llvm::Type* vector(llvm::Type* of, unsigned lanes);
+
+  Val real(double x) { return {*this, llvm::ConstantFP::get(f32(), x)}; }
+  Val integer(std::int64_t x) { return {*this, ir_.getInt32(static_cast<std::uint32_t>(x))}; }
+  Val index(std::int64_t x) { return {*this, ir_.getInt64(static_cast<std::uint64_t>(x))}; }
+  Val boolean(bool x) { return {*this, ir_.getInt1(x)}; }
+  /// 0, 1, 2 … as i32.
+  Val iota(unsigned lanes);
+
+  /// pointer + count elements of `type`; a vector of counts gives a vector of pointers.
+  Val at(Val pointer, llvm::Type* type, Val count);
+  Val at(Val pointer, llvm::Type* type, std::int64_t count) { return at(pointer, type, index(count)); }
+  /// Unaligned but for the element's own size.
+  Val load(llvm::Type* type, Val pointer);
+  void store(Val value, Val pointer);
+  /// A member of a C++ struct behind `pointer`.
+  Val member(llvm::Type* type, Val pointer, std::size_t offset) {
+    return load(type, at(pointer, i8(), static_cast<std::int64_t>(offset)));
+  }
+  /// One element a lane, from a vector of pointers; `mask` null: all.
+  Val gather(llvm::Type* element, Val pointers, Val mask = {});
+
+  Val call(llvm::Function* callee, std::initializer_list<Val> args);
+  Val intrinsic(llvm::Intrinsic::ID id, std::initializer_list<llvm::Type*> types, std::initializer_list<Val> args);
+
+  using Carried = std::vector<Val>;
+  /// for (i = begin; i < end; i += step) carried = body(i, carried). What it carries afterwards; `carried` if it never
+  /// ran.
+  Carried loop(Val begin, Val end, std::int64_t step, Carried carried,
+               const std::function<Carried(Val i, const Carried& carried)>& body);
+  void loop(Val begin, Val end, std::int64_t step, const std::function<void(Val i)>& body);
+  /// if (condition) then() else otherwise(): what the branch taken gives.
+  Carried branch(Val condition, const std::function<Carried()>& then, const std::function<Carried()>& otherwise);
+  void when(Val condition, const std::function<void()>& then);
+  void done() { ir_.CreateRetVoid(); }
+
+ private:
+  llvm::Function* function_;
+  llvm::IRBuilder<> ir_;
+};
+
+}  // namespace attune::codegen
