@@ -17,6 +17,7 @@ inline constexpr std::int64_t per_unit(Unit unit) { return unit == Unit::f32 ? 1
 /// How a product is cut: `width` f32 lanes a register, and a block of mr rows by nr columns held in registers.
 struct Tiling {
   int width, mr, nr;
+  int k = 1;  ///< products take k in multiples of so many units
 };
 Tiling tiling(Isa isa, Unit unit);
 /// Does this instruction set multiply bf16? Else bf16 is widened to f32 when it is packed.

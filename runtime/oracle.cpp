@@ -9,6 +9,7 @@
 
 #include <attune/error.h>
 
+#include "runtime/layout.h"
 #include "runtime/tensor.h"
 
 namespace attune::runtime {
@@ -21,10 +22,11 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 /// What one (batch entry, head) has of a tensor, dense or packed: a matrix of rows by position.
 struct Rows {
   const Tensor* tensor;
-  std::int64_t origin, row, column;
+  Strided at;
 
-  double get(std::int64_t i, std::int64_t j = 0) const { return load(*tensor, origin + i * row + j * column); }
-  void set(std::int64_t i, std::int64_t j, double value) const { store(*tensor, origin + i * row + j * column, value); }
+  std::int64_t offset(std::int64_t i, std::int64_t j) const { return at.origin + i * at.row + j * at.column; }
+  double get(std::int64_t i, std::int64_t j = 0) const { return load(*tensor, offset(i, j)); }
+  void set(std::int64_t i, std::int64_t j, double value) const { store(*tensor, offset(i, j), value); }
   /// The first `count` rows, of `width` columns, one after the other.
   std::vector<double> all(std::int64_t count, std::int64_t width) const {
     std::vector<double> out;
@@ -35,26 +37,11 @@ struct Rows {
   }
 };
 
-/// Of q, k, v, o and their gradients: [B, H, S, D], packed [T, H, D].
 Rows matrix(const Tensor& t, bool packed, std::int64_t b, std::int64_t h, std::int64_t start) {
-  const auto& s = t.strides;
-  return packed ? Rows{&t, start * s[0] + h * s[1], s[0], s[2]} : Rows{&t, b * s[0] + h * s[1], s[2], s[3]};
+  return {&t, runtime::matrix(t, packed, b, h, start)};
 }
-/// Of lse and what is shaped like it: [B, Hq, Sq], packed [Hq, T]. One column.
 Rows column(const Tensor& t, bool packed, std::int64_t b, std::int64_t h, std::int64_t start) {
-  const auto& s = t.strides;
-  return packed ? Rows{&t, h * s[0] + start * s[1], s[1], 0} : Rows{&t, b * s[0] + h * s[1], s[2], 0};
-}
-
-/// One batch entry or packed sequence.
-struct Sequence {
-  std::int64_t b, kv_b, q_start, q_len, kv_start, kv_len;
-};
-
-Sequence sequence(const Problem& p, std::int64_t b) {
-  if (!p.packed) return {b, p.kv_shared ? 0 : b, 0, p.q_len, 0, p.kv_len};
-  const auto i = static_cast<std::size_t>(b);
-  return {b, b, p.q_starts[i], p.q_starts[i + 1] - p.q_starts[i], p.kv_starts[i], p.kv_starts[i + 1] - p.kv_starts[i]};
+  return {&t, runtime::column(t, packed, b, h, start)};
 }
 
 double dot(const double* a, const double* b, std::int64_t n) {
@@ -250,8 +237,7 @@ struct KVSum {
   }
   /// One row of one batch entry and KV head.
   double* row(const Problem& p, const Sequence& seq, std::int64_t kv_head, std::int64_t kv) {
-    const Rows rows = matrix(shape, p.packed, seq.kv_b, kv_head, seq.kv_start);
-    return sum.data() + rows.origin + kv * rows.row;
+    return sum.data() + matrix(shape, p.packed, seq.kv_b, kv_head, seq.kv_start).offset(kv, 0);
   }
   Tensor shape;  ///< contiguous; its data is not used
   std::vector<double> sum;

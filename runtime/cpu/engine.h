@@ -1,0 +1,30 @@
+// runtime/cpu/engine.h — the CPU engine: calls that were checked, computed by compiled kernels on this machine's threads
+#pragma once
+
+#include "compiler/check.h"
+#include "compiler/cover.h"
+#include "runtime/cpu/kernels.h"
+#include "runtime/cpu/parallel.h"
+
+namespace attune::runtime::cpu {
+
+/// What a call works with besides its tensors.
+struct Means {
+  Isa isa;
+  Executor executor{};
+  Progress progress{};
+  std::span<std::byte> workspace{};  ///< empty: memory of the engine's own for the length of the call
+};
+
+/// A Mod with what calls of it share.
+struct Compiled {
+  const compiler::Traced& traced;
+  const compiler::Cover* cover;  ///< null where nothing is ever removed
+};
+
+/// Bytes a call needs. Depends on shapes, types, the instruction set and how many threads work.
+std::size_t forward_workspace(const Compiled& compiled, const Forward& call, const compiler::Problem& problem,
+                              const Means& means);
+void forward(const Compiled& compiled, const Forward& call, const compiler::Problem& problem, const Means& means);
+
+}  // namespace attune::runtime::cpu

@@ -1,0 +1,399 @@
+// runtime/cpu/forward.cpp — flash attention: keys and values packed once, then every tile of queries walks over them
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "runtime/cpu/operands.h"
+#include "runtime/cpu/visits.h"
+#include "runtime/oracle.h"
+#include "runtime/tensor.h"
+
+namespace attune::runtime::cpu {
+namespace {
+
+using namespace codegen;
+using compiler::Problem;
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+/// Rows and columns of a tile. 64 x 128 f32 scores are 32 kB: with a panel of keys they stay near the registers.
+Cut cut_for(const Tiling& t) {
+  return {.tile_q = static_cast<std::int32_t>(up_to(64, t.mr)), .tile_kv = static_cast<std::int32_t>(up_to(128, t.nr)),
+          .group = t.mr, .panel = t.nr};
+}
+
+/// One (batch entry, head) of keys and values: packed once, read by all query heads of its group.
+struct Entry {
+  std::int64_t kv_b, kv_head, kv_start, kv_len;
+  std::int64_t tile;  ///< its first tile among those packed at the same time
+};
+
+/// A tile of queries.
+struct Work {
+  std::size_t entry;
+  std::int64_t b, h;
+  std::int32_t tile_q;
+  std::int64_t cost;
+};
+
+class ForwardRun {
+ public:
+  ForwardRun(const Compiled& compiled, const Forward& call, const Problem& problem, const Means& means)
+      : compiled_(compiled), call_(call), problem_(problem), means_(means),
+        unit_(unit_for(means.isa, call.q.dtype)), kit_(kit(means.isa, unit_, call.q.dtype)),
+        kernel_(forward_kernel(compiled.traced.mod, means.isa, unit_)), cut_(cut_for(kit_->tiling)),
+        qk_(problem.d, kit_->tiling, unit_), pv_(problem.dv, kit_->tiling, unit_), slots_(compiled.traced),
+        workers_(workers_for(1 << 20, means.executor)) {
+    find_entries();
+  }
+
+  std::size_t workspace() {
+    Workspace count;
+    lay_out(count);
+    return count.used();
+  }
+
+  void operator()() {
+    const std::size_t needed = workspace();
+    std::optional<Memory> own;
+    if (means_.workspace.empty()) own.emplace(needed);
+    Workspace memory(own ? own->bytes() : means_.workspace);
+    lay_out(memory);
+    const Visits visits(problem_, cut_, compiled_.traced, compiled_.cover, means_.executor);
+    visits_ = &visits;
+    for (std::size_t first = 0; first < entries_.size(); first += at_once_)
+      run(first, std::min(entries_.size(), first + at_once_));
+  }
+
+ private:
+  // ---- What is packed, and where.
+
+  void find_entries() {
+    const std::int64_t kv_batch = problem_.kv_shared ? std::min<std::int64_t>(1, problem_.batch) : problem_.batch;
+    for (std::int64_t b = 0; b < kv_batch; ++b)
+      for (std::int64_t h = 0; h < problem_.kv_heads; ++h) {
+        const Sequence seq = sequence(problem_, b);
+        entries_.push_back({b, h, seq.kv_start, seq.kv_len, 0});
+      }
+    std::int64_t tiles = 0;
+    for (const Entry& e : entries_) tiles += pieces(e.kv_len, cut_.tile_kv);
+    // All at once where that takes up to a gigabyte, else as many entries as fit; at least one.
+    constexpr std::int64_t most = std::int64_t{1} << 30;
+    const std::int64_t size = std::max<std::int64_t>(1, tiles * (k_tile() + v_tile()) * 4);
+    at_once_ = entries_.empty() ? 1 : std::max<std::size_t>(1, entries_.size() * static_cast<std::size_t>(most) /
+                                                                   static_cast<std::size_t>(std::max(size, most)));
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      const Entry* before = i % at_once_ ? &entries_[i - 1] : nullptr;
+      entries_[i].tile = before ? before->tile + pieces(before->kv_len, cut_.tile_kv) : 0;
+      tiles_ = std::max(tiles_, entries_[i].tile + pieces(entries_[i].kv_len, cut_.tile_kv));
+    }
+  }
+
+  /// Units of a packed tile of keys, and of values.
+  std::int64_t k_tile() const { return cut_.tile_kv * qk_.as_k; }
+  std::int64_t v_panel() const { return pieces(cut_.tile_kv, per_unit(unit_)) * kit_->tiling.nr; }
+  std::int64_t v_tile() const { return pv_.as_n / kit_->tiling.nr * v_panel(); }
+  std::int64_t element_size() const { return 4 / per_unit(unit_); }
+
+  struct Scratch {
+    std::uint32_t* q;    ///< units: [tile_q][qk.as_k]
+    float* s;            ///< [tile_q][tile_kv]
+    void* p;             ///< f32: in place of s
+    float* o;            ///< [tile_q][pv.as_n]
+    float *m, *l, *alpha, *ones;
+    std::uint32_t *head, *row, *col;
+    std::byte* rows;     ///< a tile of keys or values before it is packed
+  };
+
+  void lay_out(Workspace& memory) {
+    k_ = memory.take<std::uint32_t>(tiles_ * k_tile());
+    v_ = memory.take<std::uint32_t>(tiles_ * v_tile());
+    bad_ = memory.take<bool>(tiles_);
+    scratch_.clear();
+    const auto& parts = kernel_->parts;
+    for (int w = 0; w < workers_; ++w) {
+      Scratch s{};
+      s.q = memory.take<std::uint32_t>(cut_.tile_q * qk_.as_k);
+      s.s = memory.take<float>(cut_.tile_q * cut_.tile_kv);
+      s.p = unit_ == Unit::f32 ? static_cast<void*>(s.s) : memory.take<std::uint16_t>(cut_.tile_q * cut_.tile_kv);
+      s.o = memory.take<float>(cut_.tile_q * pv_.as_n);
+      for (float** line : {&s.m, &s.l, &s.alpha, &s.ones}) *line = memory.take<float>(cut_.tile_q);
+      s.head = memory.take<std::uint32_t>(static_cast<std::int64_t>(parts.head_fields()));
+      s.row = memory.take<std::uint32_t>(static_cast<std::int64_t>(parts.row_fields()) * row_ld());
+      s.col = memory.take<std::uint32_t>(static_cast<std::int64_t>(parts.col_fields()) * cut_.tile_kv);
+      s.rows = memory.take<std::byte>(cut_.tile_kv * 4 * std::max(qk_.as_k * per_unit(unit_), pv_.as_n));
+      scratch_.push_back(s);
+    }
+  }
+  /// Fields are computed for whole registers of rows.
+  std::int64_t row_ld() const { return up_to(cut_.tile_q, 16); }
+
+  // ---- One round: pack some entries, then do all that reads them.
+
+  void run(std::size_t first, std::size_t last) {
+    std::vector<std::pair<std::size_t, std::int64_t>> tiles;
+    std::vector<Work> work;
+    for (std::size_t e = first; e < last; ++e) {
+      for (std::int64_t t = 0; t < pieces(entries_[e].kv_len, cut_.tile_kv); ++t) tiles.emplace_back(e, t);
+      add_work(e, work);
+    }
+    run_tasks(
+        static_cast<std::int64_t>(tiles.size()),
+        [&](std::int64_t i, int worker) {
+          const auto [e, t] = tiles[static_cast<std::size_t>(i)];
+          pack(entries_[e], t, scratch_[static_cast<std::size_t>(worker)]);
+        },
+        means_.executor);
+    std::stable_sort(work.begin(), work.end(), [](const Work& a, const Work& b) { return a.cost > b.cost; });
+    std::vector<std::int64_t> weights;
+    for (const Work& w : work) weights.push_back(w.cost + 1);
+    run_tasks(
+        static_cast<std::int64_t>(work.size()),
+        [&](std::int64_t i, int worker) {
+          if (kit_->tiles_begin) kit_->tiles_begin();
+          attend(work[static_cast<std::size_t>(i)], scratch_[static_cast<std::size_t>(worker)]);
+          if (kit_->tiles_end) kit_->tiles_end();
+        },
+        means_.executor, means_.progress, weights);
+  }
+
+  void add_work(std::size_t e, std::vector<Work>& work) const {
+    const Entry& entry = entries_[e];
+    const std::int64_t b_end = problem_.kv_shared ? problem_.batch : entry.kv_b + 1;
+    for (std::int64_t b = entry.kv_b; b < b_end; ++b)
+      for (std::int64_t h = entry.kv_head * problem_.group; h < (entry.kv_head + 1) * problem_.group; ++h)
+        for (std::int32_t t = 0; t < pieces(sequence(problem_, b).q_len, cut_.tile_q); ++t)
+          work.push_back({e, b, h, t, visits_->cost(b, h, t)});
+  }
+
+  void pack(const Entry& entry, std::int64_t tile, const Scratch& s) {
+    const std::int64_t first = tile * cut_.tile_kv, rows = std::min<std::int64_t>(cut_.tile_kv, entry.kv_len - first);
+    const std::int64_t at = entry.tile + tile;
+    const auto load = [&](const Tensor& t, std::int64_t columns, std::int64_t padded) {
+      const Strided from = matrix(t, problem_.packed, entry.kv_b, entry.kv_head, entry.kv_start);
+      return load_rows(*kit_, t, from, first, rows, columns, padded, 1, s.rows, padded);
+    };
+    load(call_.k, qk_.columns, qk_.as_k * per_unit(unit_));
+    const PackColumns k{.from = s.rows, .from_row = qk_.as_k, .rows = rows, .k = qk_.as_k,
+                        .into = k_ + at * k_tile(), .panel = qk_.as_k * kit_->tiling.nr};
+    kit_->pack_columns(&k);
+
+    bad_[at] = load(call_.v, pv_.columns, pv_.as_n);
+    // Whole tiles are multiplied: rows that are not there have p = 0, and must not hold what 0 times is not 0.
+    const std::int64_t row_bytes = pv_.as_n * element_size();
+    std::memset(s.rows + rows * row_bytes, 0, static_cast<std::size_t>((cut_.tile_kv - rows) * row_bytes));
+    const PackRows v{.from = s.rows, .from_row = pv_.as_n, .rows = cut_.tile_kv, .columns = pv_.as_n,
+                     .into = v_ + at * v_tile(), .panel = v_panel()};
+    kit_->pack_rows(&v);
+  }
+
+  // ---- One tile of queries.
+
+  struct Tile {
+    const Work& work;
+    const Entry& entry;
+    const Scratch& s;
+    Sequence seq;
+    Frame frame;
+    std::int64_t first, rows;
+    std::int32_t groups;
+  };
+
+  void attend(const Work& work, const Scratch& s) {
+    const Sequence seq = sequence(problem_, work.b);
+    Tile tile{.work = work, .entry = entries_[work.entry], .s = s, .seq = seq,
+              .frame = slots_.frame(problem_, seq, work.h), .first = std::int64_t{work.tile_q} * cut_.tile_q,
+              .rows = 0, .groups = 0};
+    tile.rows = std::min<std::int64_t>(cut_.tile_q, seq.q_len - tile.first);
+    tile.groups = static_cast<std::int32_t>(pieces(tile.rows, cut_.group));
+    tile.frame.origin = position(tile, 0);
+    tile.frame.head = s.head;
+    kernel_->head_fields(&tile.frame, s.head);
+    kernel_->row_fields(&tile.frame, position(tile, 0), static_cast<std::int32_t>(row_ld()), s.row, row_ld());
+    load_queries(tile);
+    std::fill_n(s.m, cut_.tile_q, -std::numeric_limits<float>::infinity());
+    std::fill_n(s.l, cut_.tile_q, 0.0f);
+    std::fill_n(s.ones, cut_.tile_q, 1.0f);
+    std::fill_n(s.o, cut_.tile_q * pv_.as_n, 0.0f);
+
+    const bool two_passes = !kernel_->parts.prob_linear;
+    const auto [begin, end] = visits_->tiles(work.b, work.h, work.tile_q);
+    for (std::int32_t t = begin; t < end; ++t) visit(tile, t, two_passes ? Pass::Statistics : Pass::Online);
+    if (two_passes) {
+      const std::vector<Finished> rows = finish(tile);
+      for (std::int64_t r = 0; r < tile.rows; ++r)
+        s.m[r] = static_cast<float>(rows[static_cast<std::size_t>(r)].lse_of_core);
+      for (std::int32_t t = begin; t < end; ++t) visit(tile, t, Pass::Known);
+      store(tile, rows);
+    } else {
+      store(tile, finish(tile));
+    }
+  }
+
+  std::int32_t position(const Tile& tile, std::int64_t row) const {
+    return static_cast<std::int32_t>(problem_.q_offset + tile.first + row);
+  }
+
+  void load_queries(const Tile& tile) {
+    const Strided from = matrix(call_.q, problem_.packed, tile.work.b, tile.work.h, tile.seq.q_start);
+    const std::int64_t row = qk_.as_k * per_unit(unit_), row_bytes = qk_.as_k * 4;
+    load_rows(*kit_, call_.q, from, tile.first, tile.rows, qk_.columns, row, static_cast<float>(problem_.scale),
+              tile.s.q, row);
+    std::memset(reinterpret_cast<std::byte*>(tile.s.q) + tile.rows * row_bytes, 0,
+                static_cast<std::size_t>((tile.groups * cut_.group - tile.rows) * row_bytes));
+  }
+
+  enum class Pass : std::uint8_t { Online, Statistics, Known };
+
+  /// All groups against one tile of keys; together where they need the same of it.
+  void visit(const Tile& tile, std::int32_t t, Pass pass) {
+    const auto of = [&](std::int32_t g) { return visits_->visit(tile.work.b, tile.work.h, tile.work.tile_q, g, t); };
+    if (kernel_->parts.col_fields())
+      kernel_->col_fields(&tile.frame, t * cut_.tile_kv, cut_.tile_kv, tile.s.col, cut_.tile_kv);
+    for (std::int32_t g = 0; g < tile.groups;) {
+      const Visit visit = of(g);
+      std::int32_t next = g + 1;
+      while (next < tile.groups && of(next) == visit) ++next;
+      if (visit.first < visit.last) block(tile, t, g, next - g, visit, pass);
+      g = next;
+    }
+  }
+
+  void block(const Tile& tile, std::int32_t t, std::int32_t group, std::int32_t groups, const Visit& v, Pass pass) {
+    const Scratch& s = tile.s;
+    const std::int64_t at = tile.entry.tile + t, row = std::int64_t{group} * cut_.group, nr = cut_.panel;
+    const Product qk{.a = s.q + row * qk_.as_k, .a_row = qk_.as_k,
+                     .b = k_ + at * k_tile() + v.first / nr * nr * qk_.as_k, .b_k = nr, .b_panel = nr * qk_.as_k,
+                     .c = s.s + row * cut_.tile_kv + v.first, .c_row = cut_.tile_kv,
+                     .groups = groups, .panels = (v.last - v.first) / nr, .k = qk_.as_k, .keep = nullptr};
+    kit_->product(&qk);
+
+    const auto p = static_cast<std::byte*>(s.p) + row * cut_.tile_kv * element_size();
+    const bool all = v.all && t * cut_.tile_kv + v.last <= tile.seq.kv_len;
+    const Attend softmax{.frame = &tile.frame, .s = s.s + row * cut_.tile_kv, .s_row = cut_.tile_kv,
+                         .p = p, .p_row = cut_.tile_kv, .rows = groups * cut_.group,
+                         .q = position(tile, row), .kv = t * cut_.tile_kv, .first = v.first, .last = v.last,
+                         .kv_end = tile.frame.kv_len, .scale = static_cast<float>(problem_.scale),
+                         .row = s.row + row, .row_ld = row_ld(), .col = s.col, .col_ld = cut_.tile_kv,
+                         .m = s.m + row, .l = s.l + row, .alpha = s.alpha + row};
+    (pass == Pass::Known ? kernel_->attend_known : all ? kernel_->attend_all : kernel_->attend_some)(&softmax);
+    if (pass == Pass::Statistics) return;
+
+    const std::int64_t k = v.first / per_unit(unit_);
+    const Product pv{.a = p + v.first * element_size(), .a_row = cut_.tile_kv / per_unit(unit_),
+                     .b = v_ + at * v_tile() + k * nr, .b_k = nr, .b_panel = v_panel(),
+                     .c = s.o + row * pv_.as_n, .c_row = pv_.as_n, .groups = groups, .panels = pv_.as_n / nr,
+                     .k = (v.last - v.first) / per_unit(unit_),
+                     .keep = pass == Pass::Known ? s.ones : s.alpha + row};
+    (bad_[at] && !(all && pass == Pass::Online && !kernel_->parts.has_prob) ? kit_->guarded_product
+                                                                             : kit_->product)(&pv);
+  }
+
+  // ---- From sums to results.
+
+  struct Finished {
+    double factor;       ///< of the row of o
+    double lse, max;     ///< as the caller wants them
+    double lse_of_core;  ///< without the row term: what attend_known subtracts
+  };
+
+  std::vector<Finished> finish(const Tile& tile) {
+    const auto& parts = kernel_->parts;
+    const double sink = sink_of(tile);
+    const auto* terms = parts.has_row_term
+                            ? reinterpret_cast<const float*>(tile.s.row) +
+                                  static_cast<std::int64_t>(parts.row_fields() - 1) * row_ld()
+                            : nullptr;
+    std::vector<Finished> out;
+    for (std::int64_t r = 0; r < tile.rows; ++r)
+      out.push_back(finish(static_cast<double>(tile.s.m[r]), static_cast<double>(tile.s.l[r]), sink,
+                           terms ? static_cast<double>(terms[r]) : 0));
+    return out;
+  }
+
+  /// m and l are of core; `term` is what was left out of it; the sink counts against both.
+  static Finished finish(double m, double l, double sink, double term) {
+    constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+    if (term == -infinity) l = 0, m = -infinity, term = 0;
+    const double max = std::isnan(l) && m != infinity ? nan : m + term;
+    if (std::isnan(term) || term == infinity) return {nan, nan, max, nan};
+    const double own = sink - term;
+    double top = m;
+    if (own > m || std::isnan(own)) top = own;
+    if (top == -infinity && !std::isnan(l)) return {0, -infinity, -infinity, -infinity};
+    const double scale = m == -infinity ? 0 : std::exp(m - top);
+    const double sum = l * scale + (own == -infinity ? 0 : std::exp(own - top));
+    const double lse = top + std::log(sum);
+    return {scale / sum, lse + term, max, lse};
+  }
+
+  double sink_of(const Tile& tile) const {
+    const compiler::Traced& traced = compiled_.traced;
+    if (!traced.mod.sink) return -infinity;
+    const ir::ReadCapture read = reader(traced.captures);
+    const std::vector<double> params = values(traced.params);
+    ir::Env env;
+    env.b = tile.frame.b;
+    env.h = tile.frame.h;
+    env.q_len = tile.frame.q_len;
+    env.kv_len = tile.frame.kv_len;
+    env.params = params;
+    env.read = &read;
+    return ir::eval(traced.mod.sink, env);
+  }
+
+  void store(const Tile& tile, const std::vector<Finished>& rows) {
+    const auto& [work, entry, s, seq, frame, first, count, groups] = tile;
+    const auto line = [&](const Tensor& t, double Finished::*member) {
+      if (!t.given()) return;
+      const Strided at = column(t, problem_.packed, work.b, work.h, seq.q_start);
+      for (std::int64_t r = 0; r < count; ++r)
+        runtime::store(t, at.origin + (first + r) * at.row, rows[static_cast<std::size_t>(r)].*member);
+    };
+    line(call_.lse, &Finished::lse);
+    line(call_.max, &Finished::max);
+    // Known probabilities are normalised already.
+    const bool normalised = !kernel_->parts.prob_linear;
+    for (std::int64_t r = 0; r < count; ++r) {
+      const Finished& f = rows[static_cast<std::size_t>(r)];
+      s.alpha[r] = static_cast<float>(normalised && f.factor != 0 && !std::isnan(f.factor) ? 1 : f.factor);
+    }
+    const Strided at = matrix(call_.o, problem_.packed, work.b, work.h, seq.q_start);
+    const StoreRows o{.from = s.o, .from_row = pv_.as_n, .rows = count, .columns = pv_.columns, .factor = s.alpha,
+                      .scale = 1, .into = element_of(call_.o, at.origin + first * at.row), .row = at.row,
+                      .column = at.column};
+    kit_->store_rows(&o);
+  }
+
+  const Compiled& compiled_;
+  const Forward& call_;
+  const Problem& problem_;
+  const Means& means_;
+  Unit unit_;
+  std::shared_ptr<const Kit> kit_;
+  std::shared_ptr<const ForwardKernel> kernel_;
+  Cut cut_;
+  Widths qk_, pv_;
+  Slots slots_;
+  int workers_;
+  std::vector<Entry> entries_;
+  std::size_t at_once_ = 1;
+  std::int64_t tiles_ = 0;  ///< packed at the same time, at most
+  std::uint32_t *k_ = nullptr, *v_ = nullptr;
+  bool* bad_ = nullptr;  ///< by packed tile: are any of its values infinite or NaN?
+  std::vector<Scratch> scratch_;
+  const Visits* visits_ = nullptr;
+};
+
+}  // namespace
+
+std::size_t forward_workspace(const Compiled& compiled, const Forward& call, const Problem& problem,
+                              const Means& means) {
+  return ForwardRun(compiled, call, problem, means).workspace();
+}
+
+void forward(const Compiled& compiled, const Forward& call, const Problem& problem, const Means& means) {
+  ForwardRun(compiled, call, problem, means)();
+}
+
+}  // namespace attune::runtime::cpu

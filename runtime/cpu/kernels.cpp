@@ -1,0 +1,70 @@
+// runtime/cpu/kernels.cpp — the CPU's kernels, compiled once per instruction set and expressions, kept for the process
+#include "runtime/cpu/kernels.h"
+
+#include <fmt/format.h>
+#include <tuple>
+
+#include "codegen/llvm.h"
+#include "runtime/objects.h"
+
+namespace attune::runtime::cpu {
+namespace {
+
+using namespace codegen;
+
+std::string target_key(Isa isa, Unit unit) {
+  return fmt::format("{} {} {}", codegen_description(isa), name_of(isa), unit == Unit::f32 ? "f32" : "bf16");
+}
+
+Loaded built(const std::string& key, const std::function<std::string()>& build) {
+  return Loaded(*objects().get(key, build));
+}
+
+template <class F>
+void find(F*& into, const Loaded& code, const char* symbol) {
+  into = code.find<F>(symbol);
+  if (!into) throw Bug(fmt::format("a CPU kernel has no `{}`", symbol));
+}
+
+}  // namespace
+
+Kit::Kit(Isa isa, Unit unit, DType type)
+    : code(built(fmt::format("kit {} {}", target_key(isa, unit), attune::name_of(type)),
+                 [&] { return kit_object(isa, unit, type); })),
+      tiling(codegen::tiling(isa, unit)) {
+  find(product, code, kit_symbol::product);
+  find(guarded_product, code, kit_symbol::guarded_product);
+  find(load_rows, code, kit_symbol::load_rows);
+  find(pack_columns, code, kit_symbol::pack_columns);
+  find(pack_rows, code, kit_symbol::pack_rows);
+  find(transpose, code, kit_symbol::transpose);
+  find(store_rows, code, kit_symbol::store_rows);
+  find(dots, code, kit_symbol::dots);
+  find(weigh, code, kit_symbol::weigh);
+  tiles_begin = code.find<void()>(kit_symbol::tiles_begin);
+  tiles_end = code.find<void()>(kit_symbol::tiles_end);
+}
+
+ForwardKernel::ForwardKernel(const compiler::Mod& mod, Isa isa, Unit unit)
+    : code(built(fmt::format("forward {} {}", target_key(isa, unit), mod.digest().hex()),
+                 [&] { return forward_object(mod, isa, unit); })),
+      parts(forward_parts(mod)) {
+  find(head_fields, code, mod_symbol::head_fields);
+  find(row_fields, code, mod_symbol::row_fields);
+  find(col_fields, code, mod_symbol::col_fields);
+  find(attend_all, code, mod_symbol::attend_all);
+  find(attend_some, code, mod_symbol::attend_some);
+  attend_known = code.find<AttendFn>(mod_symbol::attend_known);
+}
+
+std::shared_ptr<const Kit> kit(Isa isa, Unit unit, DType type) {
+  static Single<std::tuple<Isa, Unit, DType>, Kit> kept;
+  return kept.get({isa, unit, type}, [&] { return std::make_shared<const Kit>(isa, unit, type); });
+}
+
+std::shared_ptr<const ForwardKernel> forward_kernel(const compiler::Mod& mod, Isa isa, Unit unit) {
+  static Single<std::tuple<Isa, Unit, ir::Digest>, ForwardKernel> kept;
+  return kept.get({isa, unit, mod.digest()}, [&] { return std::make_shared<const ForwardKernel>(mod, isa, unit); });
+}
+
+}  // namespace attune::runtime::cpu

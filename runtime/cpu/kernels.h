@@ -1,0 +1,53 @@
+// runtime/cpu/kernels.h — the CPU's kernels, compiled once per instruction set and expressions, kept for the process
+#pragma once
+
+#include <memory>
+
+#include "codegen/cpu.h"
+#include "codegen/parts.h"
+#include "compiler/mod.h"
+#include "runtime/cpu/orc.h"
+#include <attune/tensor.h>
+
+namespace attune::runtime::cpu {
+
+using codegen::Isa, codegen::Unit;
+
+/// What does not depend on the user's expressions.
+struct Kit {
+  Kit(Isa isa, Unit unit, DType type);
+
+  Loaded code;
+  codegen::Tiling tiling;
+  codegen::ProductFn* product;
+  codegen::GuardedProductFn* guarded_product;
+  codegen::LoadRowsFn* load_rows;
+  codegen::PackColumnsFn* pack_columns;
+  codegen::PackRowsFn* pack_rows;
+  codegen::TransposeFn* transpose;
+  codegen::StoreRowsFn* store_rows;
+  codegen::DotsFn* dots;
+  codegen::WeighFn* weigh;
+  void (*tiles_begin)();  ///< null but for amx
+  void (*tiles_end)();
+};
+
+/// The user's expressions in the forward.
+struct ForwardKernel {
+  ForwardKernel(const compiler::Mod& mod, Isa isa, Unit unit);
+
+  Loaded code;
+  codegen::ForwardParts parts;
+  codegen::HeadFieldsFn* head_fields;
+  codegen::LineFieldsFn* row_fields;
+  codegen::LineFieldsFn* col_fields;
+  codegen::AttendFn* attend_all;
+  codegen::AttendFn* attend_some;
+  codegen::AttendFn* attend_known;  ///< null where prob is linear
+};
+
+/// Compile at first use, one at a time for each key; several keys side by side.
+std::shared_ptr<const Kit> kit(Isa isa, Unit unit, DType type);
+std::shared_ptr<const ForwardKernel> forward_kernel(const compiler::Mod& mod, Isa isa, Unit unit);
+
+}  // namespace attune::runtime::cpu

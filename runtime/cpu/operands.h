@@ -1,0 +1,54 @@
+// runtime/cpu/operands.h — what both directions share: captures as kernels read them, fields, packed keys and values
+#pragma once
+
+#include <cstring>
+
+#include "ir/eval.h"
+#include "runtime/cpu/engine.h"
+#include "runtime/cpu/workspace.h"
+#include "runtime/layout.h"
+
+namespace attune::runtime::cpu {
+
+constexpr std::int64_t up_to(std::int64_t n, std::int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+constexpr std::int64_t pieces(std::int64_t n, std::int64_t of) { return (n + of - 1) / of; }
+
+/// Byte address of an element.
+inline const void* element(const Tensor& t, std::int64_t offset) {
+  return static_cast<const char*>(t.data) + offset * static_cast<std::int64_t>(size_of(t.dtype));
+}
+inline void* element_of(const Tensor& t, std::int64_t offset) {
+  return static_cast<char*>(t.data) + offset * static_cast<std::int64_t>(size_of(t.dtype));
+}
+
+/// Captures and parameters of a Mod, for its frames.
+class Slots {
+ public:
+  explicit Slots(const compiler::Traced& traced);
+  codegen::Frame frame(const compiler::Problem& problem, const Sequence& seq, std::int64_t h) const;
+
+ private:
+  std::vector<codegen::CaptureArg> captures_;
+  std::vector<std::uint32_t> params_;
+};
+
+/// The unit that products take for tensors of a type.
+inline Unit unit_for(Isa isa, DType type) {
+  return type == DType::bf16 && codegen::has_bf16(isa) ? Unit::bf16 : Unit::f32;
+}
+
+/// Widths of a head in units and elements, padded to what products take.
+struct Widths {
+  Widths(std::int64_t columns, const codegen::Tiling& tiling, Unit unit)
+      : columns(columns), as_k(up_to(pieces(columns, codegen::per_unit(unit)), tiling.k)),
+        as_n(up_to(columns, tiling.nr)) {}
+  std::int64_t columns;  ///< as given
+  std::int64_t as_k;     ///< units, where products sum over it
+  std::int64_t as_n;     ///< elements, where they have it as columns
+};
+
+/// A matrix of the caller's as rows of operands. Says whether any of it is infinite or NaN.
+bool load_rows(const Kit& kit, const Tensor& t, const Strided& at, std::int64_t first, std::int64_t rows,
+               std::int64_t columns, std::int64_t padded, float factor, void* into, std::int64_t into_row);
+
+}  // namespace attune::runtime::cpu

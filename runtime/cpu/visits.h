@@ -1,0 +1,58 @@
+// runtime/cpu/visits.h — which panels of keys each group of rows needs, for every tile of queries of a call
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "compiler/problem.h"
+#include "runtime/cpu/parallel.h"
+#include "runtime/tiles.h"
+
+namespace attune::runtime::cpu {
+
+/// How a call is cut. Rows are dealt with in groups that a product's block takes at once, columns in panels.
+struct Cut {
+  std::int32_t tile_q, tile_kv;  ///< rows and columns of a tile: multiples of group and panel
+  std::int32_t group, panel;
+
+  std::int32_t groups() const { return tile_q / group; }
+};
+
+/// What one group of rows does in one tile of keys.
+struct Visit {
+  std::int32_t first = 0, last = 0;  ///< columns within the tile, whole panels; nothing where first == last
+  bool all = false;                  ///< no pair in them is removed
+  bool operator==(const Visit&) const = default;
+};
+
+/// For every tile of queries: runs of panels per group.
+class Visits {
+ public:
+  /// `cover`: null where nothing is removed. Asked by group and panel where its bands say all, else by whole tiles.
+  Visits(const compiler::Problem& problem, const Cut& cut, const compiler::Traced& traced,
+         const compiler::Cover* cover, const Executor& executor);
+
+  /// The tiles of keys that any group of this tile of queries needs: [first, second).
+  std::pair<std::int32_t, std::int32_t> tiles(std::int64_t b, std::int64_t h, std::int32_t tile_q) const;
+  /// Panels of work: what a task costs.
+  std::int64_t cost(std::int64_t b, std::int64_t h, std::int32_t tile_q) const;
+  Visit visit(std::int64_t b, std::int64_t h, std::int32_t tile_q, std::int32_t group, std::int32_t tile_kv) const;
+
+ private:
+  struct Row {
+    std::vector<std::int32_t> offsets{0};  ///< by group, into runs; one more than there are groups
+    std::vector<Run> runs;                 ///< in panels
+    std::int64_t panels = 0;
+  };
+  const Row& row(std::int64_t b, std::int64_t h, std::int32_t tile_q) const;
+  Row ask(const compiler::Problem& problem, const Tiles* tiles, bool fine, std::int64_t b, std::int64_t h,
+          std::int32_t tile_q) const;
+
+  Cut cut_;
+  std::int64_t heads_ = 1;             ///< 1 where all heads share their rows
+  bool by_batch_ = false;
+  std::vector<std::int64_t> starts_;   ///< by batch entry: its first row; one entry where all share
+  std::vector<Row> rows_;
+};
+
+}  // namespace attune::runtime::cpu

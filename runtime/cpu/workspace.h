@@ -1,0 +1,49 @@
+// runtime/cpu/workspace.h — memory for one call, taken piece by piece from the caller's bytes or from our own
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <span>
+
+namespace attune::runtime::cpu {
+
+/// Aligned for the widest registers, and so that neighbours share no cache line.
+inline constexpr std::size_t alignment = 64;
+
+/// Hands out pieces in order. Without memory it only counts: what a call takes twice in the same order, first counting
+/// and then for real, is where it was counted.
+class Workspace {
+ public:
+  Workspace() = default;
+  explicit Workspace(std::span<std::byte> memory) : begin_(memory.data()) {}
+
+  template <class T>
+  T* take(std::int64_t count) {
+    const std::size_t at = used_;
+    used_ += (static_cast<std::size_t>(count) * sizeof(T) + alignment - 1) / alignment * alignment;
+    return begin_ ? reinterpret_cast<T*>(begin_ + at) : nullptr;
+  }
+  std::size_t used() const { return used_; }
+
+ private:
+  std::byte* begin_ = nullptr;
+  std::size_t used_ = 0;
+};
+
+/// Bytes of our own, aligned, not initialised.
+class Memory {
+ public:
+  explicit Memory(std::size_t size) : size_(size), bytes_(new (std::align_val_t(alignment)) std::byte[size]) {}
+  std::span<std::byte> bytes() const { return {bytes_.get(), size_}; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* p) const { operator delete[](p, std::align_val_t(alignment)); }
+  };
+  std::size_t size_;
+  std::unique_ptr<std::byte[], Free> bytes_;
+};
+
+}  // namespace attune::runtime::cpu

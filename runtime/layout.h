@@ -1,0 +1,35 @@
+// runtime/layout.h — where one (batch entry, head) lies in a tensor of a call, dense or packed
+#pragma once
+
+#include "compiler/problem.h"
+
+namespace attune::runtime {
+
+/// Offsets in elements: element (i, j) is at origin + i * row + j * column.
+struct Strided {
+  std::int64_t origin = 0, row = 0, column = 0;
+};
+
+/// Of q, k, v, o and their gradients: [B, H, S, D], packed [T, H, D].
+inline Strided matrix(const Tensor& t, bool packed, std::int64_t b, std::int64_t h, std::int64_t start) {
+  const auto& s = t.strides;
+  return packed ? Strided{start * s[0] + h * s[1], s[0], s[2]} : Strided{b * s[0] + h * s[1], s[2], s[3]};
+}
+/// Of lse and what is shaped like it: [B, Hq, Sq], packed [Hq, T]. One column.
+inline Strided column(const Tensor& t, bool packed, std::int64_t b, std::int64_t h, std::int64_t start) {
+  const auto& s = t.strides;
+  return packed ? Strided{h * s[0] + start * s[1], s[1], 0} : Strided{b * s[0] + h * s[1], s[2], 0};
+}
+
+/// One batch entry or packed sequence. kv_b: the entry of k and v, which may be one for all.
+struct Sequence {
+  std::int64_t b, kv_b, q_start, q_len, kv_start, kv_len;
+};
+
+inline Sequence sequence(const compiler::Problem& p, std::int64_t b) {
+  if (!p.packed) return {b, p.kv_shared ? 0 : b, 0, p.q_len, 0, p.kv_len};
+  const auto i = static_cast<std::size_t>(b);
+  return {b, b, p.q_starts[i], p.q_starts[i + 1] - p.q_starts[i], p.kv_starts[i], p.kv_starts[i + 1] - p.kv_starts[i]};
+}
+
+}  // namespace attune::runtime
