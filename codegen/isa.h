@@ -1,6 +1,7 @@
 // codegen/isa.h — the instruction sets that CPU kernels are written for, from the least to the most
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -10,6 +11,8 @@ namespace attune::codegen {
 /// Each contains the ones before it. portable: what every machine of the host's kind has (SSE2, NEON).
 /// avx2: with FMA and F16C. avx512: F, BW, CD, DQ, VL. amx: tiles of bf16.
 enum class Isa : std::uint8_t { portable, avx2, avx512, avx512bf16, amx };
+
+inline constexpr std::array<std::string_view, 5> isa_names{"portable", "avx2", "avx512", "avx512bf16", "amx"};
 
 std::string_view name_of(Isa isa);
 std::optional<Isa> isa_named(std::string_view name);

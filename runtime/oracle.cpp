@@ -2,7 +2,6 @@
 #include "runtime/oracle.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -49,25 +48,6 @@ double dot(const double* a, const double* b, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
   return sum;
 }
-
-/// Tells how far the rows are, without asking the clock for a listener that is not there.
-class Rate {
- public:
-  Rate(const Progress& progress, double rows) : progress_(progress), rows_(rows) {}
-  void row() {
-    ++done_;
-    if (!progress_) return;
-    const auto now = std::chrono::steady_clock::now();
-    if (now - last_ < std::chrono::milliseconds(100)) return;
-    last_ = now;
-    progress_(done_ / rows_);
-  }
-
- private:
-  const Progress& progress_;
-  double rows_, done_ = 0;
-  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
-};
 
 double rows_of(const Problem& p) {
   double rows = 0;
@@ -264,6 +244,7 @@ std::vector<double> values(std::span<const std::shared_ptr<const detail::ParamCe
 void oracle_forward(const Traced& traced, const Forward& call, const Problem& problem, const Progress& progress) {
   Evaluator at(traced, problem);
   Rate rate(progress, rows_of(problem));
+  double rows = 0;
   for (std::int64_t b = 0; b < problem.batch; ++b) {
     const Sequence seq = sequence(problem, b);
     for (std::int64_t h = 0; h < problem.q_heads; ++h) {
@@ -288,7 +269,7 @@ void oracle_forward(const Traced& traced, const Forward& call, const Problem& pr
         for (std::int64_t j = 0; j < problem.dv; ++j) of(call.o).set(i, j, o[static_cast<std::size_t>(j)]);
         if (call.lse.given()) column(call.lse, problem.packed, b, h, seq.q_start).set(i, 0, row.lse);
         if (call.max.given()) column(call.max, problem.packed, b, h, seq.q_start).set(i, 0, row.max);
-        rate.row();
+        rate.at(++rows);
       }
     }
   }
@@ -310,6 +291,7 @@ void oracle_backward(const Traced& traced, const Backward& call, const Problem& 
       by_sink(mod.dsink.captures, traced, sums);
   KVSum dk(call.k), dv(call.v);
   Rate rate(progress, rows_of(problem));
+  double rows = 0;
 
   for (std::int64_t b = 0; b < problem.batch; ++b) {
     const Sequence seq = sequence(problem, b);
@@ -361,7 +343,7 @@ void oracle_backward(const Traced& traced, const Backward& call, const Problem& 
         if (call.dq.given())
           for (std::int64_t j = 0; j < problem.d; ++j)
             matrix(call.dq, problem.packed, b, h, seq.q_start).set(i, j, dq[static_cast<std::size_t>(j)]);
-        rate.row();
+        rate.at(++rows);
       }
     }
   }

@@ -3,12 +3,10 @@
 
 #include "compiler/check.h"
 #include "ir/eval.h"
+#include "runtime/progress.h"
 #include <attune/attention.h>
 
 namespace attune::runtime {
-
-/// Called with the share of rows done, in [0, 1]; at most about ten times a second.
-using Progress = std::function<void(double)>;
 
 /// The tensors and parameters behind a Mod's slots, read as the language says: indices clamped, types widened.
 ir::ReadCapture reader(std::span<const Tensor> captures);

@@ -1,0 +1,290 @@
+// runtime/cpu/pool.cpp — the threads of this process that help a caller with its tasks
+#include "runtime/cpu/pool.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include <attune/error.h>
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "runtime/options.h"
+#include "runtime/progress.h"
+
+namespace attune::runtime {
+namespace {
+
+// How long a thread looks for news before it sleeps. Being woken takes 50 µs and more, so this bridges the gap between
+// two runs of one call at most.
+constexpr std::chrono::microseconds patience{30};
+
+void pause() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+template <class F>
+bool spin(F until) {
+  const auto end = std::chrono::steady_clock::now() + patience;
+  do
+    for (int i = 0; i < 32; ++i) {
+      if (until()) return true;
+      pause();
+    }
+  while (std::chrono::steady_clock::now() < end);
+  return false;
+}
+
+/// One call of pool_run, on its caller's stack.
+struct Job {
+  const Task& task;
+  std::int64_t count;
+  int threads;
+  std::atomic<std::int64_t> next{0};
+  int joined = 1;               ///< workers that have a number, the caller first
+  std::atomic<int> helping{0};  ///< those of them that are still at it, without the caller
+
+  bool has_room() const { return joined < threads && next.load(std::memory_order_relaxed) < count; }
+  bool take(int worker) {
+    const std::int64_t i = next.fetch_add(1, std::memory_order_relaxed);
+    if (i < count) task(i, worker);
+    return i < count;
+  }
+};
+
+/// Signals are for the threads of the user; faults and profilers are for every thread.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGPROF}) sigdelset(&all, own);
+    pthread_sigmask(SIG_BLOCK, &all, &before_);
+  }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_{};
+};
+
+class Pool {
+ public:
+  explicit Pool(const Pool* parents) : parents_(parents) {}
+  void run(Job& job, const std::function<void()>& meanwhile);
+  void stop();
+  bool is_ours() const { return process_ == getpid(); }
+
+ private:
+  void grow(int helpers);
+  void open(Job& job);
+  void close(Job& job);
+  void wait_for_helpers(const Job& job, const std::function<void()>& meanwhile);
+  void refuse_in_child() const;
+  void help();
+  void rest(std::unique_lock<std::mutex>& lock);
+  Job* neediest() const;
+  int to_wake() const;
+  void wake(int sleepers);
+
+  const pid_t process_ = getpid();
+  [[maybe_unused]] const Pool* parents_;  ///< in a child; held, so that nothing looks for its owner
+  const int cpus_ = usable_cpus();
+
+  std::mutex mutex_;  ///< of all below but the atomics
+  std::condition_variable work_, done_;
+  std::vector<std::thread> threads_;
+  std::vector<Job*> jobs_;  ///< those that may be joined
+  int helping_ = 0, spinning_ = 0, sleeping_ = 0, waiting_callers_ = 0;
+  std::atomic<std::uint64_t> news_{0};  ///< counts what may let a thread that found no work find some
+  std::atomic<bool> stopping_{false};
+};
+
+thread_local bool is_pool_thread = false;
+
+void Pool::run(Job& job, const std::function<void()>& meanwhile) {
+  open(job);
+  while (job.take(0)) {
+  }
+  refuse_in_child();
+  close(job);
+  wait_for_helpers(job, meanwhile);
+}
+
+// With the lock held.
+void Pool::grow(int helpers) {
+  if (threads_.size() >= static_cast<std::size_t>(helpers)) return;
+  const SignalsBlocked blocked;
+  try {
+    while (threads_.size() < static_cast<std::size_t>(helpers) && !stopping_)
+      threads_.emplace_back([this, name = "attune-" + std::to_string(threads_.size() + 1)] {
+        pthread_setname_np(pthread_self(), name.c_str());
+        is_pool_thread = true;
+        help();
+      });
+  } catch (const std::system_error&) {
+    // The machine gives no more threads: those there are, and the caller, do the work.
+  }
+}
+
+void Pool::open(Job& job) {
+  std::unique_lock lock(mutex_);
+  jobs_.push_back(&job);
+  grow(job.threads - 1);
+  ++news_;
+  const int sleepers = to_wake();
+  lock.unlock();
+  wake(sleepers);
+}
+
+// Nobody joins any more; and with one caller less at work, another job may have room.
+void Pool::close(Job& job) {
+  std::unique_lock lock(mutex_);
+  std::erase(jobs_, &job);
+  if (!neediest()) return;
+  ++news_;
+  const int sleepers = to_wake();
+  lock.unlock();
+  wake(sleepers);
+}
+
+void Pool::wait_for_helpers(const Job& job, const std::function<void()>& meanwhile) {
+  const auto are_done = [&] { return job.helping.load(std::memory_order_acquire) == 0; };
+  if (job.threads <= cpus_ ? spin(are_done) : are_done()) return;
+  std::unique_lock lock(mutex_);
+  ++waiting_callers_;
+  while (!are_done()) {
+    if (!meanwhile) {
+      done_.wait(lock);
+    } else if (done_.wait_for(lock, progress_pause) == std::cv_status::timeout) {
+      lock.unlock();
+      meanwhile();
+      refuse_in_child();
+      lock.lock();
+    }
+  }
+  --waiting_callers_;
+}
+
+// A task or `meanwhile` forked, and this is the child: its helpers are in the parent, and so may be the lock's holder.
+void Pool::refuse_in_child() const {
+  if (is_ours()) return;
+  throw Error("fork-within-call", "the process was forked within a call, and this is the child", {},
+              "other threads had begun parts of the call, and a child does not have them",
+              "fork outside of calls, or let the child go to exec or _exit at once");
+}
+
+void Pool::help() {
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    Job* job = neediest();
+    if (!job) {
+      rest(lock);
+      continue;
+    }
+    const int worker = job->joined++;
+    ++job->helping;
+    ++helping_;
+    const int sleepers = to_wake();
+    lock.unlock();
+    wake(sleepers);
+    while (!stopping_ && job->take(worker)) {
+    }
+    // A child that a task forked here has nothing to return to: it ends with its only thread.
+    if (!is_ours()) return;
+    lock.lock();
+    --helping_;
+    // The last touch: without helpers its caller may return.
+    if (job->helping.fetch_sub(1, std::memory_order_acq_rel) == 1 && waiting_callers_ > 0) done_.notify_all();
+  }
+}
+
+// Looks for news for a while, then sleeps until there are some. No more threads look than CPUs are free.
+void Pool::rest(std::unique_lock<std::mutex>& lock) {
+  const std::uint64_t seen = news_;
+  const auto is_new = [&] { return news_.load(std::memory_order_acquire) != seen; };
+  if (spinning_ + helping_ + 1 < cpus_) {
+    ++spinning_;
+    lock.unlock();
+    spin(is_new);
+    lock.lock();
+    --spinning_;
+  }
+  ++sleeping_;
+  work_.wait(lock, is_new);
+  --sleeping_;
+}
+
+// Callers count among the threads at work, so that many callers at once do not have all helpers on top.
+Job* Pool::neediest() const {
+  Job* best = nullptr;
+  for (Job* job : jobs_) {
+    const bool crowded = static_cast<int>(jobs_.size()) + helping_ >= job->threads;
+    if (!crowded && job->has_room() && (!best || job->joined < best->joined)) best = job;
+  }
+  return best;
+}
+
+// Each that wakes wakes two more: of many threads the last is up sooner than if one had to call them all.
+int Pool::to_wake() const { return sleeping_ > 0 && neediest() ? std::min(2, sleeping_) : 0; }
+
+void Pool::wake(int sleepers) {
+  for (; sleepers > 0; --sleepers) work_.notify_one();
+}
+
+void Pool::stop() {
+  std::vector<std::thread> ending;
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    ++news_;
+    ending.swap(threads_);
+  }
+  work_.notify_all();
+  for (std::thread& thread : ending) thread.join();
+}
+
+// Neither a lock nor a static local guards it: another thread could hold that when a process is forked.
+std::atomic<Pool*> current{nullptr};
+
+Pool& pool() {
+  Pool* known = current.load(std::memory_order_acquire);
+  if (known && known->is_ours()) return *known;
+  auto fresh = std::make_unique<Pool>(known);
+  return current.compare_exchange_strong(known, fresh.get()) ? *fresh.release() : *known;
+}
+
+/// At exit and at dlclose. The Pool stays: other threads may be within calls, which they now finish alone.
+struct AtExit {
+  ~AtExit() {
+    Pool* const known = current.load(std::memory_order_acquire);
+    if (known && known->is_ours() && !is_pool_thread) known->stop();
+  }
+} at_exit;
+
+}  // namespace
+
+void pool_run(std::int64_t count, const Task& task, int threads, const std::function<void()>& meanwhile) {
+  Job job{task, count, static_cast<int>(std::min<std::int64_t>(threads, count))};
+  if (job.threads > 1)
+    pool().run(job, meanwhile);
+  else
+    while (job.take(0)) {
+    }
+}
+
+}  // namespace attune::runtime

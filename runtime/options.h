@@ -1,0 +1,55 @@
+// runtime/options.h — the options of the process: the variables ATTUNE_* of its environment, read once
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "codegen/isa.h"
+
+namespace attune::runtime {
+
+struct Options {
+  std::optional<codegen::Isa> cpu{};  ///< none: the widest that this CPU has
+  int threads = 1;                    ///< 1 to max_threads, the caller's among them
+};
+
+inline constexpr int max_threads = 1024;
+
+/// One row for each variable: parsing, the docs and the advice on typos are made from them.
+struct OptionRow {
+  std::string_view name, meaning, otherwise;              ///< `otherwise`: what holds without the variable
+  std::string_view takes;                                 ///< in words, where `words` are not all of it
+  std::span<const std::string_view> words;                ///< what may be written, where that is a list
+  bool (*set)(Options& options, std::string_view value);  ///< false: the value is none of these
+};
+std::span<const OptionRow> option_rows();
+
+/// The value of a variable by its full name, if it is set.
+using Lookup = std::function<std::optional<std::string>(std::string_view name)>;
+
+/// A variable that is empty counts as not set. `cpus`: what `threads` is without its variable.
+Options parse_options(const Lookup& lookup, int cpus);
+
+/// The process's. A value that cannot be is an Error at every call, until it is mended.
+const Options& options();
+
+/// How many CPUs the calling thread may run on. New threads inherit them.
+int usable_cpus();
+
+/// A variable that begins with ATTUNE_ and that no row has.
+struct UnknownVariable {
+  std::string name;
+  std::optional<std::string> meant;  ///< the row that resembles it
+};
+/// Among these names. Not what tests and benches read: their names go on with APPROVE, BENCH, FUZZ or TEST.
+std::vector<UnknownVariable> unknown_variables(std::span<const std::string> names);
+std::vector<UnknownVariable> unknown_variables();  ///< in the environment
+
+/// The rows as a table for the docs.
+std::string option_table();
+
+}  // namespace attune::runtime

@@ -1,0 +1,123 @@
+// tests/runtime/options.test.cpp — what variables mean, what they refuse, and whose names are unknown
+#include "runtime/options.h"
+
+#include <map>
+
+#include <attune/error.h>
+#include <sched.h>
+
+#include "tests/catch.h"
+#include "tests/golden.h"
+
+using namespace attune;
+using codegen::Isa;
+
+namespace {
+
+runtime::Options parse(std::map<std::string, std::string, std::less<>> variables, int cpus = 3) {
+  return runtime::parse_options(
+      [&](std::string_view name) -> std::optional<std::string> {
+        const auto found = variables.find(name);
+        if (found == variables.end()) return std::nullopt;
+        return found->second;
+      },
+      cpus);
+}
+
+void refused(const std::string& golden, const std::string& name, const std::string& value) {
+  try {
+    parse({{name, value}});
+  } catch (const Error& e) {
+    CHECK(e.code == "option-value");
+    tests::golden_error(golden, e.what());
+    return;
+  }
+  FAIL_CHECK(name << " took " << value);
+}
+
+}  // namespace
+
+TEST_CASE("without variables, or with empty ones, the machine decides", "[options]") {
+  for (const runtime::Options& o : {parse({}), parse({{"ATTUNE_CPU", ""}, {"ATTUNE_THREADS", ""}})}) {
+    CHECK(!o.cpu);
+    CHECK(o.threads == 3);
+  }
+  CHECK(parse({}, 0).threads == 1);
+  CHECK(parse({}, 5000).threads == runtime::max_threads);
+}
+
+TEST_CASE("every kind of CPU is named by its word", "[options]") {
+  for (const std::string_view name : codegen::isa_names) {
+    const auto cpu = parse({{"ATTUNE_CPU", std::string(name)}}).cpu;
+    REQUIRE(cpu);
+    CHECK(codegen::name_of(*cpu) == name);
+  }
+  CHECK(parse({{"ATTUNE_CPU", "avx512bf16"}}).cpu == Isa::avx512bf16);
+  CHECK(!codegen::isa_named("AVX2"));
+}
+
+TEST_CASE("threads are a whole number from 1 to 1024", "[options]") {
+  CHECK(parse({{"ATTUNE_THREADS", "1"}}).threads == 1);
+  CHECK(parse({{"ATTUNE_THREADS", "1024"}}).threads == 1024);
+  for (const char* wrong : {"-1", "1025", "99999999999999", "2.5", "4x", " 4", "+4", "0x4"}) {
+    INFO(wrong);
+    CHECK_THROWS_AS(parse({{"ATTUNE_THREADS", wrong}}), Error);
+  }
+}
+
+TEST_CASE("a value that cannot be is refused with what can", "[options]") {
+  refused("option-value.near", "ATTUNE_CPU", "AVX51");
+  refused("option-value", "ATTUNE_CPU", "fastest");
+  refused("option-value.threads", "ATTUNE_THREADS", "0");
+}
+
+TEST_CASE("an unknown variable is told with the one it resembles; those of tests are theirs", "[options]") {
+  const std::vector<std::string> names{"ATTUNE_CPU",     "ATTUNE_THREDS",       "ATTUNE_NUM_THREADS",  "ATTUNE_",
+                                       "ATTUNE_APPROVE", "ATTUNE_FUZZ_SECONDS", "ATTUNE_TEST_THREADS", "ATTUNE_BENCH",
+                                       "ATTUNE_TESTING", "OMP_NUM_THREADS",     "attune_cpu",          "ATTUNE_cpu"};
+  std::string told;
+  for (const auto& [name, meant] : runtime::unknown_variables(names))
+    told += name + (meant ? " -> " + *meant : "") + "\n";
+  CHECK(told == "ATTUNE_THREDS -> ATTUNE_THREADS\nATTUNE_NUM_THREADS\nATTUNE_\nATTUNE_TESTING\n"
+                "ATTUNE_cpu -> ATTUNE_CPU\n");
+}
+
+TEST_CASE("the environment's variables are looked through", "[options]") {
+  const auto is_told = [] {
+    const auto unknown = runtime::unknown_variables();
+    return std::ranges::find(unknown, "ATTUNE_CPUU", &runtime::UnknownVariable::name) != unknown.end();
+  };
+  CHECK(!is_told());
+  setenv("ATTUNE_CPUU", "avx2", 1);
+  CHECK(is_told());
+  unsetenv("ATTUNE_CPUU");
+}
+
+TEST_CASE("the process's options are read once", "[options]") {
+  const runtime::Options& first = runtime::options();
+  CHECK(first.threads >= 1);
+  const int before = first.threads;
+  const char* known = std::getenv("ATTUNE_THREADS");
+  const std::string kept = known ? known : "";
+  setenv("ATTUNE_THREADS", before == 7 ? "8" : "7", 1);
+  CHECK(&runtime::options() == &first);
+  CHECK(runtime::options().threads == before);
+  known ? setenv("ATTUNE_THREADS", kept.c_str(), 1) : unsetenv("ATTUNE_THREADS");
+}
+
+TEST_CASE("the CPUs are those that this thread may run on", "[options]") {
+  cpu_set_t all, one;
+  REQUIRE(sched_getaffinity(0, sizeof all, &all) == 0);
+  CHECK(runtime::usable_cpus() == CPU_COUNT(&all));
+  CPU_ZERO(&one);
+  int first = 0;
+  while (!CPU_ISSET(first, &all)) ++first;
+  CPU_SET(first, &one);
+  REQUIRE(sched_setaffinity(0, sizeof one, &one) == 0);
+  CHECK(runtime::usable_cpus() == 1);
+  REQUIRE(sched_setaffinity(0, sizeof all, &all) == 0);
+}
+
+TEST_CASE("the table for the docs has a line for each row", "[options]") {
+  tests::golden("runtime/options", runtime::option_table());
+}
