@@ -36,10 +36,10 @@ struct Rows {
   }
 };
 
-Rows matrix(const Tensor& t, bool packed, std::int64_t b, std::int64_t h, std::int64_t start) {
+Rows rows_in(const Tensor& t, bool packed, std::int64_t b, std::int64_t h, std::int64_t start) {
   return {&t, runtime::matrix(t, packed, b, h, start)};
 }
-Rows column(const Tensor& t, bool packed, std::int64_t b, std::int64_t h, std::int64_t start) {
+Rows line_in(const Tensor& t, bool packed, std::int64_t b, std::int64_t h, std::int64_t start) {
   return {&t, runtime::column(t, packed, b, h, start)};
 }
 
@@ -217,7 +217,7 @@ struct KVSum {
   }
   /// One row of one batch entry and KV head.
   double* row(const Problem& p, const Sequence& seq, std::int64_t kv_head, std::int64_t kv) {
-    return sum.data() + matrix(shape, p.packed, seq.kv_b, kv_head, seq.kv_start).offset(kv, 0);
+    return sum.data() + rows_in(shape, p.packed, seq.kv_b, kv_head, seq.kv_start).offset(kv, 0);
   }
   Tensor shape;  ///< contiguous; its data is not used
   std::vector<double> sum;
@@ -248,9 +248,9 @@ void oracle_forward(const Traced& traced, const Forward& call, const Problem& pr
   for (std::int64_t b = 0; b < problem.batch; ++b) {
     const Sequence seq = sequence(problem, b);
     for (std::int64_t h = 0; h < problem.q_heads; ++h) {
-      const auto of = [&](const Tensor& t) { return matrix(t, problem.packed, b, h, seq.q_start); };
+      const auto of = [&](const Tensor& t) { return rows_in(t, problem.packed, b, h, seq.q_start); };
       const auto kv_of = [&](const Tensor& t, std::int64_t width) {
-        return matrix(t, problem.packed, seq.kv_b, h / problem.group, seq.kv_start).all(seq.kv_len, width);
+        return rows_in(t, problem.packed, seq.kv_b, h / problem.group, seq.kv_start).all(seq.kv_len, width);
       };
       const std::vector<double> q = of(call.q).all(seq.q_len, problem.d);
       const std::vector<double> k = kv_of(call.k, problem.d), v = kv_of(call.v, problem.dv);
@@ -267,8 +267,8 @@ void oracle_forward(const Traced& traced, const Forward& call, const Problem& pr
         }
 
         for (std::int64_t j = 0; j < problem.dv; ++j) of(call.o).set(i, j, o[static_cast<std::size_t>(j)]);
-        if (call.lse.given()) column(call.lse, problem.packed, b, h, seq.q_start).set(i, 0, row.lse);
-        if (call.max.given()) column(call.max, problem.packed, b, h, seq.q_start).set(i, 0, row.max);
+        if (call.lse.given()) line_in(call.lse, problem.packed, b, h, seq.q_start).set(i, 0, row.lse);
+        if (call.max.given()) line_in(call.max, problem.packed, b, h, seq.q_start).set(i, 0, row.max);
         rate.at(++rows);
       }
     }
@@ -298,10 +298,10 @@ void oracle_backward(const Traced& traced, const Backward& call, const Problem& 
     for (std::int64_t h = 0; h < problem.q_heads; ++h) {
       const std::int64_t kv_head = h / problem.group;
       const auto of = [&](const Tensor& t, std::int64_t width) {
-        return matrix(t, problem.packed, b, h, seq.q_start).all(seq.q_len, width);
+        return rows_in(t, problem.packed, b, h, seq.q_start).all(seq.q_len, width);
       };
       const auto kv_of = [&](const Tensor& t, std::int64_t width) {
-        return matrix(t, problem.packed, seq.kv_b, kv_head, seq.kv_start).all(seq.kv_len, width);
+        return rows_in(t, problem.packed, seq.kv_b, kv_head, seq.kv_start).all(seq.kv_len, width);
       };
       const std::vector<double> qs = of(call.q, problem.d), grad_os = of(call.grad_o, problem.dv);
       const std::vector<double> k = kv_of(call.k, problem.d), v = kv_of(call.v, problem.dv);
@@ -310,7 +310,7 @@ void oracle_backward(const Traced& traced, const Backward& call, const Problem& 
         const double* grad_o = grad_os.data() + i * problem.dv;
         at.at(seq, h, i);
         const Row row = at.softmax(q, k, seq.kv_len);
-        const double dlse = call.grad_lse.given() ? column(call.grad_lse, problem.packed, b, h, seq.q_start).get(i) : 0;
+        const double dlse = call.grad_lse.given() ? line_in(call.grad_lse, problem.packed, b, h, seq.q_start).get(i) : 0;
 
         std::vector<double> dp;
         double delta = 0;
@@ -342,7 +342,7 @@ void oracle_backward(const Traced& traced, const Backward& call, const Problem& 
 
         if (call.dq.given())
           for (std::int64_t j = 0; j < problem.d; ++j)
-            matrix(call.dq, problem.packed, b, h, seq.q_start).set(i, j, dq[static_cast<std::size_t>(j)]);
+            rows_in(call.dq, problem.packed, b, h, seq.q_start).set(i, j, dq[static_cast<std::size_t>(j)]);
         rate.at(++rows);
       }
     }

@@ -22,7 +22,7 @@ struct Compiled {
   const compiler::Cover* cover;  ///< null where nothing is ever removed
 };
 
-/// Bytes a call needs. Depends on shapes, types, the instruction set and how many threads work.
+/// Bytes a call needs: by its shapes, its types, the instruction set and how many threads work.
 std::size_t forward_workspace(const Compiled& compiled, const Forward& call, const compiler::Problem& problem,
                               const Means& means);
 void forward(const Compiled& compiled, const Forward& call, const compiler::Problem& problem, const Means& means);

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <tuple>
 
+#include <attune/error.h>
+
 #include "codegen/llvm.h"
 #include "runtime/objects.h"
 

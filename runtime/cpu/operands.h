@@ -39,9 +39,8 @@ inline Unit unit_for(Isa isa, DType type) {
 
 /// Widths of a head in units and elements, padded to what products take.
 struct Widths {
-  Widths(std::int64_t columns, const codegen::Tiling& tiling, Unit unit)
-      : columns(columns), as_k(up_to(pieces(columns, codegen::per_unit(unit)), tiling.k)),
-        as_n(up_to(columns, tiling.nr)) {}
+  Widths(std::int64_t given, const codegen::Tiling& tiling, Unit unit)
+      : columns(given), as_k(up_to(pieces(given, codegen::per_unit(unit)), tiling.k)), as_n(up_to(given, tiling.nr)) {}
   std::int64_t columns;  ///< as given
   std::int64_t as_k;     ///< units, where products sum over it
   std::int64_t as_n;     ///< elements, where they have it as columns
