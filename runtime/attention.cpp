@@ -1,6 +1,5 @@
 // runtime/attention.cpp — include/attune/attention.h made real: lower once, check each call, hand it to an engine
-#include "runtime/attention.h"
-
+#include <attune/attention.h>
 #include <utility>
 
 #include <attune/error.h>
@@ -8,6 +7,8 @@
 #include "compiler/check.h"
 #include "compiler/explain.h"
 #include "compiler/lower.h"
+#include "runtime/cpu/engine.h"
+#include "runtime/oracle.h"
 
 namespace attune {
 namespace detail {
@@ -20,11 +21,15 @@ struct Lowered {
   Sink sink;
   compiler::Mod written;     ///< as the user wrote it, for messages
   compiler::Traced lowered;  ///< for engines
+  compiler::Cover cover;
+  bool removes = false;  ///< can any pair be removed?
 
   explicit Lowered(const Attention& a)
       : score(a.score), mask(a.mask), prob(a.prob), sink(a.sink), lowered(compiler::trace(a)) {
     written = lowered.mod;
     lowered.mod = compiler::lower(std::move(lowered.mod));
+    cover = compiler::cover(lowered.mod.mask, lowered.mod.signature(), lowered.mod.score);
+    removes = !ir::is_literal(cover.mask, 1);
   }
   bool is_of(const Attention& a) const {
     return score.identity() == a.score.identity() && mask.identity() == a.mask.identity() &&
@@ -55,44 +60,93 @@ std::shared_ptr<const Lowered> Memo::get(const Attention& attention) const {
 namespace runtime {
 namespace {
 
+/// A call that was checked, and the engine's view of it.
+struct Checked {
+  std::shared_ptr<const detail::Lowered> lowered;
+  compiler::Problem problem;
+  bool oracle;
+};
+
 template <class Call>
-void dispatch(const Attention& attention, const Call& call, Line at, const Progress& progress,
-              void (*oracle)(const compiler::Traced&, const Call&, const compiler::Problem&, const Progress&)) {
+Checked check(const Attention& attention, const Call& call) {
+  auto lowered = attention.memo.get(attention);
+  compiler::Problem problem = compiler::check(lowered->lowered, call, attention.scale);
+  compiler::check_reads(lowered->written, lowered->lowered.captures, problem);
+  if (call.q.device.kind != Device::Kind::cpu)
+    throw Error("engine-device", "no engine of this build reads the memory that the tensors are in", {},
+                "q is on another device than the host", "copy the tensors to the host first");
+  const bool oracle = attention.target == Target::oracle;
+  if (!oracle && call.q.dtype == DType::f64)
+    throw Error("engine-type", "the CPU engine computes in f32", {}, "q, k and v hold f64",
+                "convert them to f32, or choose .target = Target::oracle: exact, in double precision, and slow");
+  return {std::move(lowered), std::move(problem), oracle};
+}
+
+/// What `body` gives; an Error of its that has no place of its own gets the line of the call.
+template <class Body>
+auto placed(Line at, const Body& body) {
   try {
-    const auto lowered = attention.memo.get(attention);
-    const compiler::Problem problem = compiler::check(lowered->lowered, call, attention.scale);
-    compiler::check_reads(lowered->written, lowered->lowered.captures, problem);
-    if (attention.target == Target::automatic)
-      throw Error("no-engine", "no engine of this build can run this", {}, "this build has the oracle only",
-                  "choose it with .target = Target::oracle: exact, in double precision, and slow");
-    if (call.q.device.kind != Device::Kind::cpu)
-      throw Error("oracle-device", "the oracle reads memory of the host", {}, "q is on another device",
-                  "copy the tensors to the host first");
-    oracle(lowered->lowered, call, problem, progress);
+    return body();
   } catch (const Error& e) {
     if (!e.where.name.empty() || !e.where.text.empty() || !at.file) throw;
     throw Error(e.code, e.problem, {.name = at.file, .line = at.number}, e.why, e.fix);
   }
 }
 
+cpu::Compiled compiled(const detail::Lowered& lowered) {
+  return {lowered.lowered, lowered.removes ? &lowered.cover : nullptr};
+}
+
+cpu::Means means(const Resources& with) {
+  return {.isa = cpu::isa(), .executor = with.executor, .progress = with.progress, .workspace = with.workspace};
+}
+
 }  // namespace
-
-void run(const Attention& attention, const Forward& call, Line at, const Progress& progress) {
-  dispatch(attention, call, at, progress, oracle_forward);
-}
-void run(const Attention& attention, const Backward& call, Line at, const Progress& progress) {
-  dispatch(attention, call, at, progress, oracle_backward);
-}
-
 }  // namespace runtime
 
 void Attention::operator()(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o, Line at) const {
   run({.q = q, .k = k, .v = v, .o = o}, at);
 }
 
-void Attention::run(const Forward& call, Line at) const { runtime::run(*this, call, at); }
+void Attention::run(const Forward& call, Line at) const { run(call, Resources{}, at); }
+void Attention::backward(const Backward& call, Line at) const { backward(call, Resources{}, at); }
 
-void Attention::backward(const Backward& call, Line at) const { runtime::run(*this, call, at); }
+void Attention::run(const Forward& call, const Resources& with, Line at) const {
+  runtime::placed(at, [&] {
+    const auto [lowered, problem, oracle] = runtime::check(*this, call);
+    oracle ? runtime::oracle_forward(lowered->lowered, call, problem, with.progress)
+           : runtime::cpu::forward(runtime::compiled(*lowered), call, problem, runtime::means(with));
+  });
+}
+
+void Attention::backward(const Backward& call, const Resources& with, Line at) const {
+  runtime::placed(at, [&] {
+    const auto [lowered, problem, oracle] = runtime::check(*this, call);
+    oracle ? runtime::oracle_backward(lowered->lowered, call, problem, with.progress)
+           : runtime::cpu::backward(runtime::compiled(*lowered), call, problem, runtime::means(with));
+  });
+}
+
+void Attention::prepare(const Forward& call, Line at) const { workspace(call, {}, at); }
+void Attention::prepare(const Backward& call, Line at) const { workspace(call, {}, at); }
+
+// Whoever knows what a call needs has compiled its kernels.
+std::size_t Attention::workspace(const Forward& call, const Executor& executor, Line at) const {
+  return runtime::placed(at, [&]() -> std::size_t {
+    const auto [lowered, problem, oracle] = runtime::check(*this, call);
+    return oracle ? 0
+                  : runtime::cpu::forward_workspace(runtime::compiled(*lowered), call, problem,
+                                                    runtime::means({.executor = executor}));
+  });
+}
+std::size_t Attention::workspace(const Backward& call, const Executor& executor, Line at) const {
+  return runtime::placed(at, [&]() -> std::size_t {
+    const auto [lowered, problem, oracle] = runtime::check(*this, call);
+    return oracle ? 0
+                  : runtime::cpu::backward_workspace(runtime::compiled(*lowered), call, problem,
+                                                     runtime::means({.executor = executor}));
+  });
+}
 
 std::string Attention::explain() const {
   compiler::Steps steps;

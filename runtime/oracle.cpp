@@ -310,7 +310,8 @@ void oracle_backward(const Traced& traced, const Backward& call, const Problem& 
         const double* grad_o = grad_os.data() + i * problem.dv;
         at.at(seq, h, i);
         const Row row = at.softmax(q, k, seq.kv_len);
-        const double dlse = call.grad_lse.given() ? line_in(call.grad_lse, problem.packed, b, h, seq.q_start).get(i) : 0;
+        const double dlse = call.grad_lse.given() ? line_in(call.grad_lse, problem.packed, b, h, seq.q_start).get(i)
+                                                  : 0;
 
         std::vector<double> dp;
         double delta = 0;

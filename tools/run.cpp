@@ -12,7 +12,6 @@
 #include <span>
 
 #include "ir/parse.h"
-#include "runtime/attention.h"
 #include "runtime/tensor.h"
 #include "tools/text.h"
 #include "tools/verbs.h"
@@ -52,9 +51,9 @@ void check_options(const RunOptions& o) {
   if (!o.grad_out && !o.grads.empty())
     throw refuse("grad-without-out", "--grad is given without --grad-out", "--grad " + o.grads[0],
                  "the backward starts from the gradient of the output", "pass --grad-out FILE.npy");
-  if (o.target != "oracle")
-    throw refuse("no-engine", "no engine of this build can run this", "--target " + o.target,
-                 "this build has the oracle only", "write --target oracle: exact, in double precision, and slow");
+  if (o.target == "cuda")
+    throw refuse("no-engine", "no engine of this build can run this", "--target cuda",
+                 "this build has the CPU engine and the oracle", "write --target cpu, or leave --target out");
   std::error_code ignored;
   if (fs::exists(o.out, ignored) && !fs::is_directory(o.out, ignored))
     throw refuse("out-not-folder", "the results have no folder to go to", "--out " + o.out,
@@ -139,7 +138,12 @@ class Run {
       if (size_of(grad_lse_.tensor.dtype) < 4) grad_lse_ = converted(grad_lse_, DType::f32);
     }
     text_ = build(o_.text, Captures::Files);
-    text_.attention.target = Target::oracle;
+    text_.attention.target = o_.target == "oracle" ? Target::oracle
+                             : o_.target == "cpu"  ? Target::cpu
+                                                   : Target::automatic;
+    if (o_.target != "oracle" && q_.tensor.dtype == DType::f64)
+      throw refuse("engine-type", "the CPU engine computes in f32", "--q " + o_.q, o_.q + " holds f64",
+                   "write --dtype f32, or --target oracle: exact, in double precision, and slow");
     if (o_.scale) text_.attention.scale = number("--scale", *o_.scale);
     if (o_.q_offset < 0 || o_.q_offset > std::numeric_limits<std::int32_t>::max())
       throw refuse("q-offset", fmt::format("--q-offset is {}", o_.q_offset), fmt::format("--q-offset {}", o_.q_offset),
@@ -184,7 +188,7 @@ class Run {
     call.o = laid_out(result("out.npy", shape));
     call.lse = result("lse.npy", shape_of_rows());
     if (o_.max) call.max = result("max.npy", shape_of_rows());
-    runtime::run(text_.attention, call, Line{}, progress("forward"));
+    text_.attention.run(call, {.progress = progress("forward")}, Line{});
   }
 
   void backward() {
@@ -201,11 +205,11 @@ class Run {
       const Tensor& of = text_.captures.at(name).tensor;
       call.captured.push_back({of, result("grad_" + name + ".npy", shape_of(of))});
     }
-    runtime::run(text_.attention, call, Line{}, progress("backward"));
+    text_.attention.backward(call, {.progress = progress("backward")}, Line{});
   }
 
   /// On a terminal, once it has taken a second.
-  runtime::Progress progress(const char* what) {
+  std::function<void(double)> progress(const char* what) {
     if (o_.quiet || !::isatty(STDERR_FILENO)) return {};
     return [what, start = std::chrono::steady_clock::now()](double done) {
       if (std::chrono::steady_clock::now() - start < std::chrono::seconds(1)) return;
@@ -227,7 +231,7 @@ class Run {
 
   void report() const {
     if (o_.json) {
-      nlohmann::ordered_json summary{{"engine", "oracle"}, {"seconds", seconds_}};
+      nlohmann::ordered_json summary{{"engine", o_.target == "oracle" ? "oracle" : "cpu"}, {"seconds", seconds_}};
       for (const Result& r : results_)
         summary["files"].push_back(
             {{"path", (fs::path(o_.out) / r.file).string()},
@@ -275,7 +279,7 @@ void add_run(CLI::App& app) {
   verb.add_flag("--json", o->json, "say what was written as JSON");
   verb.add_flag("--quiet", o->quiet, "say nothing");
   verb.footer("Example:\n"
-              "  attune run --q q.npy --k k.npy --v v.npy --out results --target oracle \\\n"
+              "  attune run --q q.npy --k k.npy --v v.npy --out results \\\n"
               "    --score 's + slope[h] * f32(kv - q)' --mask 'kv <= q' --capture slope=slope.npy");
   verb.callback([o] { Run{*o}(); });
 }

@@ -1,4 +1,5 @@
-// codegen/llvm/forward.cpp — the forward's part with the user's expressions: fields, and the online softmax of a few rows
+// codegen/llvm/forward.cpp — the forward's part with the user's expressions: fields, and the online softmax of a few
+// rows
 #include <array>
 #include <cstddef>
 #include <numbers>
@@ -172,8 +173,8 @@ class Forward {
         case ir::Level::Row:
           return from_bits(code.load(code.i32(), code.at(a.row, code.i32(), a.row_ld * f + r)), type);
         case ir::Level::Col:
-          return from_bits(
-              code.load(Code::vector(code.i32(), width()), code.at(a.col, code.i32(), a.col_ld * f + c)), type);
+          return from_bits(code.load(Code::vector(code.i32(), width()), code.at(a.col, code.i32(), a.col_ld * f + c)),
+                           type);
       }
       return Val{};
     };
@@ -228,16 +229,17 @@ class Forward {
 
     // First every row's largest score, then every row's exponentials: rows hide each other's latencies.
     code.loop(code.index(0), a.rows, 1, [&](Val r) {
-      const auto top = code.loop(a.first, a.last, 2 * tiling_.width, {none, none}, [&](Val c, const Code::Carried& best) {
-        Code::Carried next;
-        for (unsigned u = 0; u < 2; ++u) {
-          const Val at = c + static_cast<std::int64_t>(u * width());
-          const Val x = score(a, r, at, some);
-          if (!as_it_is) code.store(x, a.s_at(r, at));
-          next.push_back(max(x, best[u]));
-        }
-        return next;
-      });
+      const auto top = code.loop(a.first, a.last, 2 * tiling_.width, {none, none},
+                                 [&](Val c, const Code::Carried& best) {
+                                   Code::Carried next;
+                                   for (unsigned u = 0; u < 2; ++u) {
+                                     const Val at = c + static_cast<std::int64_t>(u * width());
+                                     const Val x = score(a, r, at, some);
+                                     if (!as_it_is) code.store(x, a.s_at(r, at));
+                                     next.push_back(max(x, best[u]));
+                                   }
+                                   return next;
+                                 });
       const Val before = code.load(code.f32(), a.of_row(a.m, r));
       const Val m = max(max_of_lanes(max(top[0], top[1])), before);
       code.store(m, a.of_row(a.m, r));

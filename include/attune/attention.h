@@ -5,12 +5,14 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <attune/error.h>
+#include <attune/executor.h>
 #include <attune/expr.h>
 #include <attune/tensor.h>
 
@@ -130,8 +132,9 @@ class Sink : public detail::Part<Float, SinkAt> {
   Float operator()(SinkAt at) const { return call(at); }
 };
 
-/// What computes. `oracle` is the double-precision definition of attention: exact, slow, anywhere.
-enum class Target : std::uint8_t { automatic, oracle };
+/// What computes. `cpu` is the engine for this machine's CPU; `oracle` the double-precision definition of attention:
+/// exact, slow, anywhere. `automatic` is the engine for where the tensors are.
+enum class Target : std::uint8_t { automatic, cpu, oracle };
 
 /// q [B, Hq, Sq, D], k [Bk, Hkv, Skv, D], v [Bk, Hkv, Skv, Dv], o [B, Hq, Sq, Dv]; Hq a multiple of Hkv, Bk is B or 1.
 /// Packed: [T, H, D] with the sequences' starts in cu_seqlens (i32, [B + 1]).
@@ -156,6 +159,15 @@ struct Backward {
   std::vector<Captured> captured{};
   Tensor cu_seqlens_q{}, cu_seqlens_kv{};
   std::int32_t q_offset = 0;
+};
+
+/// What a call may use of this machine, and whom it tells how far it is. All of it may be left out.
+struct Resources {
+  Executor executor{};
+  /// Called on the calling thread with the share that is done, in [0, 1], at most about ten times a second.
+  std::function<void(double)> progress{};
+  /// Memory to work in: at least as many bytes as `workspace` says. None: memory of attune's own during the call.
+  std::span<std::byte> workspace{};
 };
 
 struct Attention;
@@ -188,7 +200,17 @@ struct Attention {
 
   void operator()(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o, Line at = Line::here()) const;
   void run(const Forward& call, Line at = Line::here()) const;
+  void run(const Forward& call, const Resources& with, Line at = Line::here()) const;
   void backward(const Backward& call, Line at = Line::here()) const;
+  void backward(const Backward& call, const Resources& with, Line at = Line::here()) const;
+
+  /// Compiles what the call will need, so that the call itself compiles nothing. The tensors' data is not looked at.
+  void prepare(const Forward& call, Line at = Line::here()) const;
+  void prepare(const Backward& call, Line at = Line::here()) const;
+  /// How many bytes of memory the call works in, with this executor.
+  std::size_t workspace(const Forward& call, const Executor& executor = {}, Line at = Line::here()) const;
+  std::size_t workspace(const Backward& call, const Executor& executor = {}, Line at = Line::here()) const;
+
   /// What attune made of it: the expressions, what was simplified and why, levels, what the softmax made free.
   std::string explain() const;
 };

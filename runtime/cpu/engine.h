@@ -1,12 +1,15 @@
-// runtime/cpu/engine.h — the CPU engine: calls that were checked, computed by compiled kernels on this machine's threads
+// runtime/cpu/engine.h — the CPU engine: calls that were checked, computed by compiled kernels on this machine's
+// threads
 #pragma once
 
+#include "codegen/isa.h"
 #include "compiler/check.h"
 #include "compiler/cover.h"
-#include "runtime/cpu/kernels.h"
 #include "runtime/cpu/parallel.h"
 
 namespace attune::runtime::cpu {
+
+using codegen::Isa;
 
 /// What a call works with besides its tensors.
 struct Means {
@@ -15,6 +18,10 @@ struct Means {
   Progress progress{};
   std::span<std::byte> workspace{};  ///< empty: memory of the engine's own for the length of the call
 };
+
+/// The instruction set that kernels are compiled for: ATTUNE_CPU's, else the widest this CPU has. An Error where
+/// ATTUNE_CPU asks for more than it has.
+Isa isa();
 
 /// A Mod with what calls of it share.
 struct Compiled {
@@ -26,5 +33,9 @@ struct Compiled {
 std::size_t forward_workspace(const Compiled& compiled, const Forward& call, const compiler::Problem& problem,
                               const Means& means);
 void forward(const Compiled& compiled, const Forward& call, const compiler::Problem& problem, const Means& means);
+
+std::size_t backward_workspace(const Compiled& compiled, const Backward& call, const compiler::Problem& problem,
+                               const Means& means);
+void backward(const Compiled& compiled, const Backward& call, const compiler::Problem& problem, const Means& means);
 
 }  // namespace attune::runtime::cpu

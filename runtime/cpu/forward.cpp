@@ -18,8 +18,10 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// Rows and columns of a tile. 64 x 128 f32 scores are 32 kB: with a panel of keys they stay near the registers.
 Cut cut_for(const Tiling& t) {
-  return {.tile_q = static_cast<std::int32_t>(up_to(64, t.mr)), .tile_kv = static_cast<std::int32_t>(up_to(128, t.nr)),
-          .group = t.mr, .panel = t.nr};
+  return {.tile_q = static_cast<std::int32_t>(up_to(64, t.mr)),
+          .tile_kv = static_cast<std::int32_t>(up_to(128, t.nr)),
+          .group = t.mr,
+          .panel = t.nr};
 }
 
 /// One (batch entry, head) of keys and values: packed once, read by all query heads of its group.
@@ -39,11 +41,10 @@ struct Work {
 class ForwardRun {
  public:
   ForwardRun(const Compiled& compiled, const Forward& call, const Problem& problem, const Means& means)
-      : compiled_(compiled), call_(call), problem_(problem), means_(means),
-        unit_(unit_for(means.isa, call.q.dtype)), kit_(kit(means.isa, unit_, call.q.dtype)),
-        kernel_(forward_kernel(compiled.traced.mod, means.isa, unit_)), cut_(cut_for(kit_->tiling)),
-        qk_(problem.d, kit_->tiling, unit_), pv_(problem.dv, kit_->tiling, unit_), slots_(compiled.traced),
-        workers_(workers_for(1 << 20, means.executor)) {
+      : compiled_(compiled), call_(call), problem_(problem), means_(means), unit_(unit_for(means.isa, call.q.dtype)),
+        kit_(kit(means.isa, unit_, call.q.dtype)), kernel_(forward_kernel(compiled.traced.mod, means.isa, unit_)),
+        cut_(cut_for(kit_->tiling)), qk_(problem.d, kit_->tiling, unit_), pv_(problem.dv, kit_->tiling, unit_),
+        slots_(compiled.traced), workers_(workers_for(1 << 20, means.executor)) {
     find_entries();
   }
 
@@ -80,8 +81,9 @@ class ForwardRun {
     // All at once where that takes up to a gigabyte, else as many entries as fit; at least one.
     constexpr std::int64_t most = std::int64_t{1} << 30;
     const std::int64_t size = std::max<std::int64_t>(1, tiles * (k_tile() + v_tile()) * 4);
-    at_once_ = entries_.empty() ? 1 : std::max<std::size_t>(1, entries_.size() * static_cast<std::size_t>(most) /
-                                                                   static_cast<std::size_t>(std::max(size, most)));
+    at_once_ = entries_.empty() ? 1
+                                : std::max<std::size_t>(1, entries_.size() * static_cast<std::size_t>(most) /
+                                                               static_cast<std::size_t>(std::max(size, most)));
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       const Entry* before = i % at_once_ ? &entries_[i - 1] : nullptr;
       entries_[i].tile = before ? before->tile + pieces(before->kv_len, cut_.tile_kv) : 0;
@@ -96,13 +98,13 @@ class ForwardRun {
   std::int64_t element_size() const { return 4 / per_unit(unit_); }
 
   struct Scratch {
-    std::uint32_t* q;    ///< units: [tile_q][qk.as_k]
-    float* s;            ///< [tile_q][tile_kv]
-    void* p;             ///< f32: in place of s
-    float* o;            ///< [tile_q][pv.as_n]
+    std::uint32_t* q;  ///< units: [tile_q][qk.as_k]
+    float* s;          ///< [tile_q][tile_kv]
+    void* p;           ///< f32: in place of s
+    float* o;          ///< [tile_q][pv.as_n]
     float *m, *l, *alpha, *ones;
     std::uint32_t *head, *row, *col;
-    std::byte* rows;     ///< a tile of keys or values before it is packed
+    std::byte* rows;  ///< a tile of keys or values before it is packed
   };
 
   void lay_out(Workspace& memory) {
@@ -174,16 +176,24 @@ class ForwardRun {
       return load_rows(*kit_, t, from, first, rows, columns, padded, 1, s.rows, padded);
     };
     load(call_.k, qk_.columns, qk_.as_k * per_unit(unit_));
-    const PackColumns k{.from = s.rows, .from_row = qk_.as_k, .rows = rows, .k = qk_.as_k,
-                        .into = k_ + at * k_tile(), .panel = qk_.as_k * kit_->tiling.nr};
+    const PackColumns k{.from = s.rows,
+                        .from_row = qk_.as_k,
+                        .rows = rows,
+                        .k = qk_.as_k,
+                        .into = k_ + at * k_tile(),
+                        .panel = qk_.as_k * kit_->tiling.nr};
     kit_->pack_columns(&k);
 
     bad_[at] = load(call_.v, pv_.columns, pv_.as_n);
     // Whole tiles are multiplied: rows that are not there have p = 0, and must not hold what 0 times is not 0.
     const std::int64_t row_bytes = pv_.as_n * element_size();
     std::memset(s.rows + rows * row_bytes, 0, static_cast<std::size_t>((cut_.tile_kv - rows) * row_bytes));
-    const PackRows v{.from = s.rows, .from_row = pv_.as_n, .rows = cut_.tile_kv, .columns = pv_.as_n,
-                     .into = v_ + at * v_tile(), .panel = v_panel()};
+    const PackRows v{.from = s.rows,
+                     .from_row = pv_.as_n,
+                     .rows = cut_.tile_kv,
+                     .columns = pv_.as_n,
+                     .into = v_ + at * v_tile(),
+                     .panel = v_panel()};
     kit_->pack_rows(&v);
   }
 
@@ -201,9 +211,14 @@ class ForwardRun {
 
   void attend(const Work& work, const Scratch& s) {
     const Sequence seq = sequence(problem_, work.b);
-    Tile tile{.work = work, .entry = entries_[work.entry], .s = s, .seq = seq,
-              .frame = slots_.frame(problem_, seq, work.h), .first = std::int64_t{work.tile_q} * cut_.tile_q,
-              .rows = 0, .groups = 0};
+    Tile tile{.work = work,
+              .entry = entries_[work.entry],
+              .s = s,
+              .seq = seq,
+              .frame = slots_.frame(problem_, seq, work.h),
+              .first = std::int64_t{work.tile_q} * cut_.tile_q,
+              .rows = 0,
+              .groups = 0};
     tile.rows = std::min<std::int64_t>(cut_.tile_q, seq.q_len - tile.first);
     tile.groups = static_cast<std::int32_t>(pieces(tile.rows, cut_.group));
     tile.frame.origin = position(tile, 0);
@@ -262,31 +277,57 @@ class ForwardRun {
   void block(const Tile& tile, std::int32_t t, std::int32_t group, std::int32_t groups, const Visit& v, Pass pass) {
     const Scratch& s = tile.s;
     const std::int64_t at = tile.entry.tile + t, row = std::int64_t{group} * cut_.group, nr = cut_.panel;
-    const Product qk{.a = s.q + row * qk_.as_k, .a_row = qk_.as_k,
-                     .b = k_ + at * k_tile() + v.first / nr * nr * qk_.as_k, .b_k = nr, .b_panel = nr * qk_.as_k,
-                     .c = s.s + row * cut_.tile_kv + v.first, .c_row = cut_.tile_kv,
-                     .groups = groups, .panels = (v.last - v.first) / nr, .k = qk_.as_k, .keep = nullptr};
+    const Product qk{.a = s.q + row * qk_.as_k,
+                     .a_row = qk_.as_k,
+                     .b = k_ + at * k_tile() + v.first / nr * nr * qk_.as_k,
+                     .b_k = nr,
+                     .b_panel = nr * qk_.as_k,
+                     .c = s.s + row * cut_.tile_kv + v.first,
+                     .c_row = cut_.tile_kv,
+                     .groups = groups,
+                     .panels = (v.last - v.first) / nr,
+                     .k = qk_.as_k,
+                     .keep = nullptr};
     kit_->product(&qk);
 
     const auto p = static_cast<std::byte*>(s.p) + row * cut_.tile_kv * element_size();
     const bool all = v.all && t * cut_.tile_kv + v.last <= tile.seq.kv_len;
-    const Attend softmax{.frame = &tile.frame, .s = s.s + row * cut_.tile_kv, .s_row = cut_.tile_kv,
-                         .p = p, .p_row = cut_.tile_kv, .rows = groups * cut_.group,
-                         .q = position(tile, row), .kv = t * cut_.tile_kv, .first = v.first, .last = v.last,
-                         .kv_end = tile.frame.kv_len, .scale = static_cast<float>(problem_.scale),
-                         .row = s.row + row, .row_ld = row_ld(), .col = s.col, .col_ld = cut_.tile_kv,
-                         .m = s.m + row, .l = s.l + row, .alpha = s.alpha + row};
+    const Attend softmax{.frame = &tile.frame,
+                         .s = s.s + row * cut_.tile_kv,
+                         .s_row = cut_.tile_kv,
+                         .p = p,
+                         .p_row = cut_.tile_kv,
+                         .rows = groups * cut_.group,
+                         .q = position(tile, row),
+                         .kv = t * cut_.tile_kv,
+                         .first = v.first,
+                         .last = v.last,
+                         .kv_end = tile.frame.kv_len,
+                         .scale = static_cast<float>(problem_.scale),
+                         .row = s.row + row,
+                         .row_ld = row_ld(),
+                         .col = s.col,
+                         .col_ld = cut_.tile_kv,
+                         .m = s.m + row,
+                         .l = s.l + row,
+                         .alpha = s.alpha + row};
     (pass == Pass::Known ? kernel_->attend_known : all ? kernel_->attend_all : kernel_->attend_some)(&softmax);
     if (pass == Pass::Statistics) return;
 
     const std::int64_t k = v.first / per_unit(unit_);
-    const Product pv{.a = p + v.first * element_size(), .a_row = cut_.tile_kv / per_unit(unit_),
-                     .b = v_ + at * v_tile() + k * nr, .b_k = nr, .b_panel = v_panel(),
-                     .c = s.o + row * pv_.as_n, .c_row = pv_.as_n, .groups = groups, .panels = pv_.as_n / nr,
+    const Product pv{.a = p + v.first * element_size(),
+                     .a_row = cut_.tile_kv / per_unit(unit_),
+                     .b = v_ + at * v_tile() + k * nr,
+                     .b_k = nr,
+                     .b_panel = v_panel(),
+                     .c = s.o + row * pv_.as_n,
+                     .c_row = pv_.as_n,
+                     .groups = groups,
+                     .panels = pv_.as_n / nr,
                      .k = (v.last - v.first) / per_unit(unit_),
                      .keep = pass == Pass::Known ? s.ones : s.alpha + row};
     (bad_[at] && !(all && pass == Pass::Online && !kernel_->parts.has_prob) ? kit_->guarded_product
-                                                                             : kit_->product)(&pv);
+                                                                            : kit_->product)(&pv);
   }
 
   // ---- From sums to results.
@@ -300,10 +341,9 @@ class ForwardRun {
   std::vector<Finished> finish(const Tile& tile) {
     const auto& parts = kernel_->parts;
     const double sink = sink_of(tile);
-    const auto* terms = parts.has_row_term
-                            ? reinterpret_cast<const float*>(tile.s.row) +
-                                  static_cast<std::int64_t>(parts.row_fields() - 1) * row_ld()
-                            : nullptr;
+    const auto* terms = parts.has_row_term ? reinterpret_cast<const float*>(tile.s.row) +
+                                                 static_cast<std::int64_t>(parts.row_fields() - 1) * row_ld()
+                                           : nullptr;
     std::vector<Finished> out;
     for (std::int64_t r = 0; r < tile.rows; ++r)
       out.push_back(finish(static_cast<double>(tile.s.m[r]), static_cast<double>(tile.s.l[r]), sink,
@@ -359,8 +399,14 @@ class ForwardRun {
       s.alpha[r] = static_cast<float>(normalised && f.factor != 0 && !std::isnan(f.factor) ? 1 : f.factor);
     }
     const Strided at = matrix(call_.o, problem_.packed, work.b, work.h, seq.q_start);
-    const StoreRows o{.from = s.o, .from_row = pv_.as_n, .rows = count, .columns = pv_.columns, .factor = s.alpha,
-                      .scale = 1, .into = element_of(call_.o, at.origin + first * at.row), .row = at.row,
+    const StoreRows o{.from = s.o,
+                      .from_row = pv_.as_n,
+                      .rows = count,
+                      .columns = pv_.columns,
+                      .factor = s.alpha,
+                      .scale = 1,
+                      .into = element_of(call_.o, at.origin + first * at.row),
+                      .row = at.row,
                       .column = at.column};
     kit_->store_rows(&o);
   }

@@ -39,19 +39,19 @@ Visits::Visits(const compiler::Problem& problem, const Cut& cut, const compiler:
   // Some thousands of rows of tiles cost less than waking a thread; a task takes a run of them.
   constexpr std::int64_t chunk = 64;
   const auto count = static_cast<std::int64_t>(places.size());
-  run_tasks(
-      (count + chunk - 1) / chunk,
-      [&](std::int64_t task, int) {
-        for (std::int64_t i = task * chunk; i < std::min(count, (task + 1) * chunk); ++i) {
-          const Place& at = places[static_cast<std::size_t>(i)];
-          rows_[static_cast<std::size_t>(i)] = ask(problem, tiles ? &*tiles : nullptr, fine, at.b, at.h, at.tile_q);
-        }
-      },
-      executor);
+  run_tasks((count + chunk - 1) / chunk,
+            [&](std::int64_t task, int) {
+              for (std::int64_t i = task * chunk; i < std::min(count, (task + 1) * chunk); ++i) {
+                const Place& at = places[static_cast<std::size_t>(i)];
+                rows_[static_cast<std::size_t>(i)] = ask(problem, tiles ? &*tiles : nullptr, fine, at.b, at.h,
+                                                         at.tile_q);
+              }
+            },
+            executor);
 }
 
-Visits::Row Visits::ask(const compiler::Problem& problem, const Tiles* tiles, bool fine, std::int64_t b,
-                        std::int64_t h, std::int32_t tile_q) const {
+Visits::Row Visits::ask(const compiler::Problem& problem, const Tiles* tiles, bool fine, std::int64_t b, std::int64_t h,
+                        std::int32_t tile_q) const {
   const Sequence seq = sequence(problem, b);
   Extent extent{.batch = static_cast<std::int32_t>(problem.batch),
                 .heads = static_cast<std::int32_t>(problem.q_heads),
@@ -61,8 +61,7 @@ Visits::Row Visits::ask(const compiler::Problem& problem, const Tiles* tiles, bo
                 .tile_q = fine ? cut_.group : cut_.tile_q,
                 .tile_kv = fine ? cut_.panel : cut_.tile_kv};
   const std::int32_t panels = tiles_in(seq.kv_len, cut_.panel);
-  const std::int32_t groups = std::min(cut_.groups(),
-                                       tiles_in(seq.q_len, cut_.group) - tile_q * cut_.groups());
+  const std::int32_t groups = std::min(cut_.groups(), tiles_in(seq.q_len, cut_.group) - tile_q * cut_.groups());
   Row row;
   std::vector<Run> runs;
   for (std::int32_t g = 0; g < groups; ++g) {
@@ -115,10 +114,9 @@ Visit Visits::visit(std::int64_t b, std::int64_t h, std::int32_t tile_q, std::in
   const Row& r = row(b, h, tile_q);
   if (group + 1 >= static_cast<std::int32_t>(r.offsets.size())) return {};
   const std::int32_t per_tile = cut_.tile_kv / cut_.panel, low = tile_kv * per_tile, high = low + per_tile;
-  const auto runs = std::span(r.runs).subspan(
-      static_cast<std::size_t>(r.offsets[static_cast<std::size_t>(group)]),
-      static_cast<std::size_t>(r.offsets[static_cast<std::size_t>(group) + 1] -
-                               r.offsets[static_cast<std::size_t>(group)]));
+  const auto runs = std::span(r.runs).subspan(static_cast<std::size_t>(r.offsets[static_cast<std::size_t>(group)]),
+                                              static_cast<std::size_t>(r.offsets[static_cast<std::size_t>(group) + 1] -
+                                                                       r.offsets[static_cast<std::size_t>(group)]));
   auto at = std::partition_point(runs.begin(), runs.end(), [&](const Run& run) { return run.end <= low; });
   if (at == runs.end() || at->begin >= high) return {};
   Visit out{.first = std::max(at->begin, low), .all = true};

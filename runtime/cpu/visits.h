@@ -29,8 +29,8 @@ struct Visit {
 class Visits {
  public:
   /// `cover`: null where nothing is removed. Asked by group and panel where its bands say all, else by whole tiles.
-  Visits(const compiler::Problem& problem, const Cut& cut, const compiler::Traced& traced,
-         const compiler::Cover* cover, const Executor& executor);
+  Visits(const compiler::Problem& problem, const Cut& cut, const compiler::Traced& traced, const compiler::Cover* cover,
+         const Executor& executor);
 
   /// The tiles of keys that any group of this tile of queries needs: [first, second).
   std::pair<std::int32_t, std::int32_t> tiles(std::int64_t b, std::int64_t h, std::int32_t tile_q) const;
@@ -49,9 +49,9 @@ class Visits {
           std::int32_t tile_q) const;
 
   Cut cut_;
-  std::int64_t heads_ = 1;             ///< 1 where all heads share their rows
+  std::int64_t heads_ = 1;  ///< 1 where all heads share their rows
   bool by_batch_ = false;
-  std::vector<std::int64_t> starts_;   ///< by batch entry: its first row; one entry where all share
+  std::vector<std::int64_t> starts_;  ///< by batch entry: its first row; one entry where all share
   std::vector<Row> rows_;
 };
 

@@ -1,0 +1,23 @@
+// runtime/no_cpu.cpp — the CPU engine's calls in a build without LLVM: each refuses politely
+#include <attune/error.h>
+
+#include "runtime/cpu/engine.h"
+
+namespace attune::runtime::cpu {
+namespace {
+
+[[noreturn]] void refuse() {
+  throw Error(
+      "no-engine", "no engine of this build can run this", {}, "it was built without LLVM, which the CPU engine needs",
+      "build attune where LLVM 16 to 19 is found, or choose Target::oracle: exact, in double precision, and slow");
+}
+
+}  // namespace
+
+Isa isa() { refuse(); }
+std::size_t forward_workspace(const Compiled&, const Forward&, const compiler::Problem&, const Means&) { refuse(); }
+void forward(const Compiled&, const Forward&, const compiler::Problem&, const Means&) { refuse(); }
+std::size_t backward_workspace(const Compiled&, const Backward&, const compiler::Problem&, const Means&) { refuse(); }
+void backward(const Compiled&, const Backward&, const compiler::Problem&, const Means&) { refuse(); }
+
+}  // namespace attune::runtime::cpu
