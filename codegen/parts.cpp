@@ -1,4 +1,5 @@
-// codegen/parts.cpp — a Mod's expressions as CPU kernels take them: split by level, with what the forward must know of them
+// codegen/parts.cpp — a Mod's expressions as CPU kernels take them: split by level, with what the forward must know of
+// them
 #include "codegen/parts.h"
 
 #include <array>

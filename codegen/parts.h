@@ -1,4 +1,5 @@
-// codegen/parts.h — a Mod's expressions as CPU kernels take them: split by level, with what the forward must know of them
+// codegen/parts.h — a Mod's expressions as CPU kernels take them: split by level, with what the forward must know of
+// them
 #pragma once
 
 #include "compiler/mod.h"
@@ -8,10 +9,10 @@ namespace attune::codegen {
 /// The forward's expressions. `levels.left` holds core, mask, prob and row, in this order.
 struct ForwardParts {
   compiler::Levels levels;
-  bool masked = false;       ///< the mask is more than `true`
-  bool has_prob = false;     ///< a prob mod is more than p
-  bool prob_linear = true;   ///< prob(c p) == c prob(p): it can act before the normalisation
-  bool has_row_term = false; ///< see compiler::Fold; then the last field of a row
+  bool masked = false;        ///< the mask is more than `true`
+  bool has_prob = false;      ///< a prob mod is more than p
+  bool prob_linear = true;    ///< prob(c p) == c prob(p): it can act before the normalisation
+  bool has_row_term = false;  ///< see compiler::Fold; then the last field of a row
 
   const ir::Expr& core() const { return levels.left[0]; }
   const ir::Expr& mask() const { return levels.left[1]; }
