@@ -37,8 +37,9 @@ struct Product {
   float* c;
   std::int64_t c_row;              ///< floats
   std::int64_t groups, panels, k;  ///< k in units
-  /// Null: C = A B. Else row r of C is first multiplied by keep[r]: C = keep C + A B.
+  /// Null: C = A B, or C + A B if `add`. Else row r of C is first multiplied by keep[r]: C = keep C + A B.
   const float* keep;
+  bool add = false;
 };
 using ProductFn = void(const Product*);
 

@@ -128,7 +128,9 @@ Val to_i32(Val a) { return {a.code(), ir(a).CreateSExtOrTrunc(a.get(), with_elem
 Val zero_one(Val a) { return {a.code(), ir(a).CreateZExt(a.get(), with_element(a, a.code().i32()))}; }
 
 // insertelement and shufflevector: what the back end knows as a broadcast.
-Val splat(Val scalar, unsigned lanes) { return {scalar.code(), ir(scalar).CreateVectorSplat(lanes, scalar.get())}; }
+Val splat(Val scalar, unsigned lanes) {
+  return lanes == 1 ? scalar : Val{scalar.code(), ir(scalar).CreateVectorSplat(lanes, scalar.get())};
+}
 Val lane(Val vector, unsigned i) {
   return vector.is_vector() ? Val{vector.code(), ir(vector).CreateExtractElement(vector.get(), i)} : vector;
 }
@@ -148,7 +150,9 @@ Val sum_of_lanes(Val a) {
 Val max_of_lanes(Val a) {
   return reduce(a, [](Val x, Val y) { return max(x, y); });
 }
-Val any(Val condition) { return {condition.code(), ir(condition).CreateOrReduce(condition.get())}; }
+Val any(Val condition) {
+  return condition.is_vector() ? Val{condition.code(), ir(condition).CreateOrReduce(condition.get())} : condition;
+}
 
 Code::Code(llvm::Function* function)
     : function_(function), ir_(llvm::BasicBlock::Create(function->getContext(), "entry", function)) {}

@@ -99,7 +99,7 @@ Val to_i32(Val a);
 /// i1 to i32: 0 or 1.
 Val zero_one(Val a);
 
-Val splat(Val scalar, unsigned lanes);
+Val splat(Val scalar, unsigned lanes);  ///< of one lane: the scalar
 Val lane(Val vector, unsigned i);
 Val with_lane(Val vector, unsigned i, Val scalar);
 Val shuffle(Val a, Val b, std::span<const int> lanes);

@@ -1,0 +1,201 @@
+// codegen/llvm/decode.cpp — few queries against keys and values as they lie: each of these is read once
+#include <array>
+
+#include "codegen/llvm/args.h"
+#include "codegen/llvm/element.h"
+#include "codegen/llvm/kit.h"
+#include "codegen/llvm/lanes.h"
+
+namespace attune::codegen {
+namespace {
+
+/// Keys that stay in the L1 cache while all rows pass over them.
+constexpr int keys_at_once = 16;
+/// Values that are weighed before a sum goes back to memory.
+constexpr int values_at_once = 8;
+
+/// What a call of a function of some rows against a few keys is given.
+struct FewKeys {
+  Val q, q_row, k, k_row, count, d, s, s_row;
+
+  static FewKeys of(Code& code) {
+    return {code.arg(0), code.arg(1), code.arg(2), code.arg(3), code.arg(4), code.arg(5), code.arg(6), code.arg(7)};
+  }
+  static std::array<llvm::Type*, 8> types(Code& code) {
+    llvm::Type *p = code.pointer(), *i = code.i64();
+    return {p, i, p, i, i, i, p, i};
+  }
+};
+
+/// sums[r][key] += q[r] k[key] for columns from c on; `load` reads a register of them.
+using LoadAt = std::function<Val(DType type, Val pointer)>;
+Code::Carried dots_step(const Kit& kit, Code& code, const std::vector<Val>& rows, const std::vector<Val>& keys, Val c,
+                        const LoadAt& load, Code::Carried sums) {
+  std::vector<Val> of_q;
+  for (const Val& row : rows) of_q.push_back(load(DType::f32, code.at(row, code.f32(), c)));
+  for (std::size_t j = 0; j < keys.size(); ++j) {
+    const Val key = load(kit.type, code.at(keys[j], element_type(code, kit.type), c));
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      Val& sum = sums[r * keys.size() + j];
+      sum = fma(of_q[r], key, sum);
+    }
+  }
+  return sums;
+}
+
+/// Writes lanes [r][j] of `lanes`, for as many keys as there are; `buffer` holds them in between.
+void store_scores(const Kit& kit, Code& code, const FewKeys& of, Val lanes, unsigned rows, Val first_row, Val first_key,
+                  Val buffer) {
+  const unsigned keys = kit.width() / rows;
+  const auto target = [&](unsigned r, Val key) {
+    return code.at(of.s, code.f32(), (first_row + r) * of.s_row + first_key + key);
+  };
+  code.branch(
+      first_key + keys <= of.count,
+      [&] {
+        for (unsigned r = 0; r < rows; ++r) {
+          std::vector<int> picked;
+          for (unsigned j = 0; j < keys; ++j) picked.push_back(static_cast<int>(r * keys + j));
+          code.store(keys == 1 ? lane(lanes, r) : shuffle(lanes, picked), target(r, code.index(0)));
+        }
+        return Code::Carried{};
+      },
+      [&] {
+        code.store(lanes, buffer);
+        code.loop(code.index(0), of.count - first_key, 1, [&](Val j) {
+          for (unsigned r = 0; r < rows; ++r)
+            code.store(code.load(code.f32(), code.at(buffer, code.f32(), j + r * keys)), target(r, j));
+        });
+        return Code::Carried{};
+      });
+}
+
+/// `rows` queries, a register of sums: as many keys as fill it.
+llvm::Function* dots_of(const Kit& kit, Code& caller, unsigned rows) {
+  Code code(kit.module.define_local("dots_" + std::to_string(rows), llvm::Type::getVoidTy(kit.module.context()),
+                                    FewKeys::types(caller)));
+  const FewKeys of = FewKeys::of(code);
+  const unsigned width = kit.width(), keys = std::max(1u, width / rows);
+  const Val buffer{code, code.ir().CreateAlloca(Code::vector(code.f32(), width))};
+  std::vector<Val> q;
+  for (unsigned r = 0; r < rows; ++r) q.push_back(code.at(of.q, code.f32(), of.q_row * r));
+  const Val whole = of.d & code.index(-kit.tiling.width);
+  code.loop(code.index(0), of.count, keys, [&](Val first) {
+    std::vector<Val> k;  // beyond the last: the last again, which is not stored
+    for (unsigned j = 0; j < keys; ++j)
+      k.push_back(code.at(of.k, element_type(code, kit.type), min(first + j, of.count - 1) * of.k_row));
+    Code::Carried sums(rows * keys, splat(code.real(0), width));
+    sums = code.loop(code.index(0), whole, width, sums, [&](Val c, const Code::Carried& before) {
+      return dots_step(
+          kit, code, q, k, c, [&](DType type, Val pointer) { return load_f32(code, kit.isa(), type, pointer, width); },
+          before);
+    });
+    sums = code.branch(
+        whole < of.d,
+        [&] {
+          return dots_step(
+              kit, code, q, k, whole,
+              [&](DType type, Val pointer) {
+                return load_some_f32(code, kit.isa(), type, pointer, of.d - whole, width);
+              },
+              sums);
+        },
+        [&] { return sums; });
+    const unsigned rows_a_register = std::min(rows, width);
+    for (unsigned r = 0; r < rows; r += rows_a_register) {
+      const auto begin = sums.begin() + r * keys;
+      store_scores(kit, code, of, sums_of_lanes({begin, begin + width}), rows_a_register, code.index(r), first, buffer);
+    }
+  });
+  code.done();
+  return code.function();
+}
+
+/// o += p v over `columns` lanes from c on and `v.size()` values.
+struct WeighStep {
+  const Kit& kit;
+  Code& code;
+  Val p, p_row, rows, o, o_row;  ///< p at the first of the values
+
+  void operator()(const std::vector<Val>& v, Val c, unsigned lanes) const {
+    std::vector<Val> values;
+    // 0 * v is NaN where v is not finite, and then so is the sum.
+    Val doubt = splat(code.real(0), lanes);
+    for (const Val& at : v) {
+      values.push_back(load_f32(code, kit.isa(), kit.type, code.at(at, element_type(code, kit.type), c), lanes));
+      doubt = fma(values.back(), like(values.back(), 0.0), doubt);
+    }
+    const auto rows_with = [&](const std::function<Val(Val p, Val value, Val sum)>& add) {
+      code.loop(code.index(0), rows, 1, [&](Val r) {
+        const Val at = code.at(o, code.f32(), r * o_row + c);
+        const Val line = code.at(p, code.f32(), r * p_row);
+        Val sum = code.load(Code::vector(code.f32(), lanes), at);
+        for (unsigned j = 0; j < values.size(); ++j)
+          sum = add(code.load(code.f32(), code.at(line, code.f32(), j)), values[j], sum);
+        code.store(sum, at);
+      });
+      return Code::Carried{};
+    };
+    const Val wild = is_nan(doubt);
+    code.branch(
+        any(wild),
+        [&] { return rows_with([](Val x, Val value, Val sum) { return select(x != 0, fma(x, value, sum), sum); }); },
+        [&] { return rows_with([](Val x, Val value, Val sum) { return fma(x, value, sum); }); });
+  }
+};
+
+}  // namespace
+
+void define_dots(const Kit& kit) {
+  Code code(kit.kernel(kit_symbol::dots));
+  const Args<Dots> args(code, code.arg(0));
+  const Val q = args(&Dots::q), k = args(&Dots::k), s = args(&Dots::s), q_row = args(&Dots::q_row);
+  const Val k_row = args(&Dots::k_row), s_row = args(&Dots::s_row), rows = args(&Dots::rows);
+  const Val count = args(&Dots::count), d = args(&Dots::d);
+  std::array<llvm::Function*, 4> of;
+  for (unsigned i = 0; i < of.size(); ++i) of[i] = dots_of(kit, code, 1u << i);
+  code.loop(code.index(0), count, keys_at_once, [&](Val first) {
+    const auto some = [&](llvm::Function* function, Val row) {
+      code.call(function,
+                {code.at(q, code.f32(), row * q_row), q_row, code.at(k, element_type(code, kit.type), first * k_row),
+                 k_row, min(count - first, code.index(keys_at_once)), d, code.at(s, code.f32(), row * s_row + first),
+                 s_row});
+    };
+    const Val eights = rows & code.index(-8);
+    code.loop(code.index(0), eights, 8, [&](Val row) { some(of[3], row); });
+    Val row = eights;
+    for (unsigned i = 3; i-- > 0;) {
+      const std::int64_t n = 1 << i;
+      code.when((rows & code.index(n)) != 0, [&] { some(of[i], row); });
+      row = row + (rows & code.index(n));
+    }
+  });
+  code.done();
+}
+
+void define_weigh(const Kit& kit) {
+  Code code(kit.kernel(kit_symbol::weigh));
+  const Args<Weigh> args(code, code.arg(0));
+  const Val p = args(&Weigh::p), v = args(&Weigh::v), v_row = args(&Weigh::v_row), keep = args(&Weigh::keep);
+  const Val o = args(&Weigh::o), o_row = args(&Weigh::o_row), p_row = args(&Weigh::p_row), rows = args(&Weigh::rows);
+  const Val count = args(&Weigh::count), dv = args(&Weigh::dv);
+  code.loop(code.index(0), rows, 1, [&](Val r) {
+    const Val times = code.load(code.f32(), code.at(keep, code.f32(), r));
+    each(code, code.index(0), dv, kit.width(), [&](Val c, unsigned lanes) {
+      const Val at = code.at(o, code.f32(), r * o_row + c);
+      code.store(code.load(Code::vector(code.f32(), lanes), at) * times, at);
+    });
+  });
+  const auto some = [&](Val first, unsigned values) {
+    std::vector<Val> at;
+    for (unsigned j = 0; j < values; ++j) at.push_back(code.at(v, element_type(code, kit.type), (first + j) * v_row));
+    const WeighStep step{kit, code, code.at(p, code.f32(), first), p_row, rows, o, o_row};
+    each(code, code.index(0), dv, kit.width(), [&](Val c, unsigned lanes) { step(at, c, lanes); });
+  };
+  const Val whole = count & code.index(-values_at_once);
+  code.loop(code.index(0), whole, values_at_once, [&](Val first) { some(first, values_at_once); });
+  code.loop(whole, count, 1, [&](Val first) { some(first, 1); });
+  code.done();
+}
+
+}  // namespace attune::codegen

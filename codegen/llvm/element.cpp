@@ -1,0 +1,121 @@
+// codegen/llvm/element.cpp — elements of tensors as f32 in registers, and back
+#include "codegen/llvm/element.h"
+
+#include <llvm/IR/Module.h>
+
+namespace attune::codegen {
+namespace {
+
+/// F16C. Without it LLVM calls a function of the compiler's run-time library.
+bool converts_f16(Isa isa) { return isa >= Isa::avx2; }
+
+Val cast_to(Val a, llvm::Type* element) {
+  llvm::Type* type = Code::vector(element, a.lanes());
+  llvm::IRBuilder<>& ir = a.code().ir();
+  return {a.code(), a.is_float() ? ir.CreateFPCast(a.get(), type) : ir.CreateZExtOrTrunc(a.get(), type)};
+}
+
+// f16 <-> f32 in arithmetic of f32, after Maratyszcza's FP16: no step reads or makes a subnormal f32, so that a host's
+// flush-to-zero mode changes nothing.
+
+Val f16_to_f32(Val half) {
+  Code& code = half.code();
+  const Val w = zero_extended(half) << 16;
+  const Val sign = w & code.integer(INT32_MIN), twice = w + w;
+  const Val normal = as_float(shift_right_logical(twice, 4) + code.integer(0x70000000)) * 0x1p-112;
+  const Val subnormal = as_float(shift_right_logical(twice, 17) | code.integer(126 << 23)) - 0.5;
+  const Val is_subnormal = shift_right_logical(twice, 27) == 0;
+  return as_float(sign | as_int(select(is_subnormal, subnormal, normal)));
+}
+
+Val f32_to_f16(Val x) {
+  Code& code = x.code();
+  const Val bits = as_int(x), magnitude = bits & code.integer(0x7fffffff);
+  const Val sign = shift_right_logical(bits, 16) & code.integer(0x8000);
+  // Adding a power of two 13 binary places above the last one kept rounds; it is at least the one of f16's subnormals.
+  const Val exponent = max(magnitude & code.integer(0x7f800000), code.integer(0x38800000));
+  const Val rounded = as_float(magnitude) * 0x1p+112 * 0x1p-110 + as_float(exponent + code.integer(0x07800000));
+  const Val kept = as_int(rounded);
+  const Val half = (shift_right_logical(kept, 13) & code.integer(0x7c00)) + (kept & code.integer(0x0fff));
+  return sign | select(magnitude > code.integer(0x7f800000), code.integer(0x7e00), half);
+}
+
+Val f32_to_bf16(Val x) {
+  Code& code = x.code();
+  const Val bits = as_int(x), high = shift_right_logical(bits, 16);
+  const Val rounded = shift_right_logical(bits + code.integer(0x7fff) + (high & code.integer(1)), 16);
+  return select(is_nan(x), high | code.integer(0x40), rounded);
+}
+
+/// Elements as they are: f32, or the bits of f16 and bf16.
+Val widened(Code& code, Isa isa, DType type, Val raw) {
+  switch (type) {
+    case DType::f16:
+      if (!converts_f16(isa)) return f16_to_f32(raw);
+      return cast_to({code, code.ir().CreateBitCast(raw.get(), Code::vector(code.f16(), raw.lanes()))}, code.f32());
+    case DType::bf16: return as_float(zero_extended(raw) << 16);
+    default: return raw;
+  }
+}
+
+llvm::Type* raw_type(Code& code, DType type) { return type == DType::f32 ? code.f32() : code.i16(); }
+
+/// fn(pointer, count): the first `count` lanes, one by one.
+llvm::Function* some_by_one(Code& caller, llvm::Type* element, unsigned lanes) {
+  llvm::Module& module = *caller.function()->getParent();
+  const std::string name = element->isFloatTy() ? "some_f32" : "some_i16";
+  if (llvm::Function* made = module.getFunction(name)) return made;
+  llvm::Type* vector = Code::vector(element, lanes);
+  auto* type = llvm::FunctionType::get(vector, {caller.pointer(), caller.i64()}, false);
+  auto* function = llvm::Function::Create(type, llvm::GlobalValue::InternalLinkage, name, module);
+  function->copyAttributesFrom(caller.function());
+  Code code(function);
+  const Val buffer{code, code.ir().CreateAlloca(vector)};
+  code.store({code, llvm::Constant::getNullValue(vector)}, buffer);
+  code.loop(code.index(0), code.arg(1), 1, [&](Val i) {
+    code.store(code.load(element, code.at(code.arg(0), element, i)), code.at(buffer, element, i));
+  });
+  code.ir().CreateRet(code.load(vector, buffer).get());
+  return function;
+}
+
+}  // namespace
+
+llvm::Type* element_type(Code& code, DType type) {
+  return type == DType::f32 ? code.f32() : type == DType::f16 ? code.f16() : code.bf16();
+}
+
+Val zero_extended(Val a) { return cast_to(a, a.code().i32()); }
+
+Val load_f32(Code& code, Isa isa, DType type, Val pointer, unsigned lanes) {
+  return widened(code, isa, type, code.load(Code::vector(raw_type(code, type), lanes), pointer));
+}
+
+Val load_some_f32(Code& code, Isa isa, DType type, Val pointer, Val count, unsigned lanes) {
+  llvm::Type* element = raw_type(code, type);
+  if (isa < Isa::avx512)
+    return widened(code, isa, type, code.call(some_by_one(code, element, lanes), {pointer, count}));
+  llvm::Type* vector = Code::vector(element, lanes);
+  auto* some = code.ir().CreateMaskedLoad(vector, pointer.get(), llvm::Align(element->getScalarSizeInBits() / 8),
+                                          (code.iota(lanes) < splat(to_i32(count), lanes)).get(),
+                                          llvm::Constant::getNullValue(vector));
+  return widened(code, isa, type, {code, some});
+}
+
+void store_f32(Code& code, Isa isa, DType type, Val value, Val pointer) {
+  switch (type) {
+    case DType::f16:
+      if (converts_f16(isa)) return code.store(cast_to(value, code.f16()), pointer);
+      return code.store(cast_to(f32_to_f16(value), code.i16()), pointer);
+    case DType::bf16: return code.store(cast_to(f32_to_bf16(value), code.i16()), pointer);
+    default: return code.store(value, pointer);
+  }
+}
+
+void each(Code& code, Val begin, Val end, unsigned width, const std::function<void(Val, unsigned)>& body) {
+  const Val whole = begin + ((end - begin) & code.index(-static_cast<std::int64_t>(width)));
+  code.loop(begin, whole, width, [&](Val i) { body(i, width); });
+  code.loop(whole, end, 1, [&](Val i) { body(i, 1); });
+}
+
+}  // namespace attune::codegen

@@ -1,0 +1,27 @@
+// codegen/llvm/element.h — elements of tensors as f32 in registers, and back
+#pragma once
+
+#include <attune/tensor.h>
+
+#include "codegen/isa.h"
+#include "codegen/llvm/vec.h"
+
+namespace attune::codegen {
+
+/// f32, f16 or bf16 in memory.
+llvm::Type* element_type(Code& code, DType type);
+
+/// As f32, exactly.
+Val load_f32(Code& code, Isa isa, DType type, Val pointer, unsigned lanes);
+/// The first `count` lanes; the others are 0 and their memory is not touched.
+Val load_some_f32(Code& code, Isa isa, DType type, Val pointer, Val count, unsigned lanes);
+/// Rounded to nearest even; NaN stays NaN.
+void store_f32(Code& code, Isa isa, DType type, Val value, Val pointer);
+
+/// 16 bits as 32, the upper ones 0.
+Val zero_extended(Val a);
+
+/// From begin to end by whole vectors, then one by one: body(i, lanes).
+void each(Code& code, Val begin, Val end, unsigned width, const std::function<void(Val i, unsigned lanes)>& body);
+
+}  // namespace attune::codegen

@@ -1,0 +1,40 @@
+// codegen/llvm/kit.h — the kernels of the kit: each defines its symbol in a module
+#pragma once
+
+#include <attune/tensor.h>
+
+#include "codegen/cpu.h"
+#include "codegen/llvm/module.h"
+#include "codegen/llvm/vec.h"
+
+namespace attune::codegen {
+
+/// A kit under construction.
+struct Kit {
+  Module& module;
+  Unit unit;
+  DType type;  ///< of the tensors
+  Tiling tiling;
+
+  Isa isa() const { return module.isa(); }
+  unsigned width() const { return static_cast<unsigned>(tiling.width); }
+  bool is_bf16() const { return unit == Unit::bf16; }
+  /// Registers that hold a row of a panel.
+  unsigned vectors() const { return static_cast<unsigned>(tiling.nr / tiling.width); }
+  /// A kernel takes a pointer to its struct.
+  llvm::Function* kernel(const char* symbol) const;
+};
+
+void define_product(const Kit& kit);
+void define_guarded_product(const Kit& kit);
+void define_load_rows(const Kit& kit);
+void define_store_rows(const Kit& kit);
+void define_pack_columns(const Kit& kit);
+void define_pack_rows(const Kit& kit);
+void define_transpose(const Kit& kit);
+void define_dots(const Kit& kit);
+void define_weigh(const Kit& kit);
+/// The product by tiles, tiles_begin and tiles_end.
+void define_amx(const Kit& kit);
+
+}  // namespace attune::codegen

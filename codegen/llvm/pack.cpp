@@ -1,0 +1,108 @@
+// codegen/llvm/pack.cpp — row-major matrices as packed operands and as their transposes
+#include "codegen/llvm/args.h"
+#include "codegen/llvm/element.h"
+#include "codegen/llvm/kit.h"
+#include "codegen/llvm/lanes.h"
+
+namespace attune::codegen {
+namespace {
+
+/// A block of width x width at `from`, rows `from_row` apart, to `into`, rows `into_row` apart: of units, or of bf16
+/// that go through units.
+struct TransposedBlock {
+  llvm::Type* element;
+  Val from_row, into_row;
+
+  void operator()(Code& code, unsigned width, Val from, Val into) const {
+    std::vector<Val> rows;
+    for (unsigned i = 0; i < width; ++i) {
+      const Val row = code.load(Code::vector(element, width), code.at(from, element, from_row * i));
+      rows.push_back(element->isIntegerTy(16) ? zero_extended(row) : row);
+    }
+    rows = transposed(rows);
+    for (unsigned i = 0; i < width; ++i) {
+      const Val row = element->isIntegerTy(16)
+                          ? Val{code, code.ir().CreateTrunc(rows[i].get(), Code::vector(element, width))}
+                          : rows[i];
+      code.store(row, code.at(into, element, into_row * i));
+    }
+  }
+};
+
+}  // namespace
+
+void define_pack_columns(const Kit& kit) {
+  Code code(kit.kernel(kit_symbol::pack_columns));
+  const Args<PackColumns> args(code, code.arg(0));
+  const Val from = args(&PackColumns::from), into = args(&PackColumns::into), from_row = args(&PackColumns::from_row);
+  const Val rows = args(&PackColumns::rows), k = args(&PackColumns::k), panel = args(&PackColumns::panel);
+  const std::int64_t width = kit.tiling.width, nr = kit.tiling.nr;
+  llvm::Type* unit = code.i32();
+  const TransposedBlock block{unit, from_row, code.index(nr)};
+  const Val blocks = (rows + (nr - 1)) / nr * kit.vectors();
+  code.loop(code.index(0), blocks, 1, [&](Val b) {
+    const Val source = code.at(from, unit, b * width * from_row);
+    const Val target = code.at(into, unit, b / kit.vectors() * panel + b % kit.vectors() * width);
+    const Val valid = max(min(rows - b * width, code.index(width)), code.index(0));
+    const Val whole = select(valid == width, k & code.index(-width), code.index(0));
+    code.loop(code.index(0), whole, width,
+              [&](Val c) { block(code, kit.width(), code.at(source, unit, c), code.at(target, unit, c * nr)); });
+    code.loop(whole, k, 1, [&](Val c) {
+      const Val line = code.at(target, unit, c * nr);
+      code.loop(code.index(0), valid, 1, [&](Val r) {
+        code.store(code.load(unit, code.at(source, unit, r * from_row + c)), code.at(line, unit, r));
+      });
+      code.loop(valid, code.index(width), 1, [&](Val r) { code.store(code.integer(0), code.at(line, unit, r)); });
+    });
+  });
+  code.done();
+}
+
+void define_pack_rows(const Kit& kit) {
+  Code code(kit.kernel(kit_symbol::pack_rows));
+  const Args<PackRows> args(code, code.arg(0));
+  const Val from = args(&PackRows::from), into = args(&PackRows::into), from_row = args(&PackRows::from_row);
+  const Val rows = args(&PackRows::rows), panel = args(&PackRows::panel);
+  const std::int64_t nr = kit.tiling.nr, per = per_unit(kit.unit);
+  llvm::Type* element = kit.is_bf16() ? code.i16() : code.i32();
+  const auto register_at = [&](Val row, unsigned v) {
+    return zero_extended(code.load(Code::vector(element, kit.width()), code.at(row, element, v * kit.width())));
+  };
+  const Val panels = args(&PackRows::columns) / nr, whole = rows / per;
+  code.loop(code.index(0), panels, 1, [&](Val p) {
+    const Val source = code.at(from, element, p * nr), target = code.at(into, code.i32(), p * panel);
+    code.loop(code.index(0), whole, 1, [&](Val u) {
+      const Val row = code.at(source, element, u * per * from_row);
+      for (unsigned v = 0; v < kit.vectors(); ++v) {
+        Val units = register_at(row, v);
+        if (kit.is_bf16()) units = units | register_at(code.at(row, element, from_row), v) << 16;
+        code.store(units, code.at(target, code.i32(), u * nr + v * kit.width()));
+      }
+    });
+    if (kit.is_bf16())
+      code.when(rows % per != 0, [&] {
+        const Val row = code.at(source, element, (rows - 1) * from_row);
+        for (unsigned v = 0; v < kit.vectors(); ++v)
+          code.store(register_at(row, v), code.at(target, code.i32(), whole * nr + v * kit.width()));
+      });
+  });
+  code.done();
+}
+
+void define_transpose(const Kit& kit) {
+  Code code(kit.kernel(kit_symbol::transpose));
+  const Args<Transpose> args(code, code.arg(0));
+  const Val from = args(&Transpose::from), into = args(&Transpose::into);
+  llvm::Type* element = kit.is_bf16() ? code.i16() : code.i32();
+  const TransposedBlock block{element, args(&Transpose::from_row), args(&Transpose::into_row)};
+  const Val columns = args(&Transpose::columns);
+  code.loop(code.index(0), args(&Transpose::rows), kit.tiling.width, [&](Val r) {
+    code.loop(code.index(0), columns, kit.tiling.width, [&](Val c) {
+      block(code, kit.width(), code.at(from, element, r * block.from_row + c),
+            code.at(into, element, c * block.into_row + r));
+    });
+  });
+  code.done();
+}
+
+}  // namespace attune::codegen

@@ -1,0 +1,183 @@
+// codegen/llvm/product.cpp — products of a packed operand by blocks that stay in registers
+#include <llvm/IR/IntrinsicsX86.h>
+
+#include "codegen/llvm/args.h"
+#include "codegen/llvm/element.h"
+#include "codegen/llvm/kit.h"
+
+namespace attune::codegen {
+namespace {
+
+/// k of one turn of the loop.
+constexpr int unroll = 4;
+
+/// One unit, and a register of them.
+llvm::Type* unit_type(const Kit& kit, Code& code) { return kit.is_bf16() ? code.i32() : code.f32(); }
+
+Val multiply_add(const Kit& kit, Val a, Val b, Val sum) {
+  if (!kit.is_bf16()) return fma(a, b, sum);
+  Code& code = sum.code();
+  llvm::Type* pairs = Code::vector(code.bf16(), 2 * kit.width());
+  return code.intrinsic(
+      llvm::Intrinsic::x86_avx512bf16_dpbf16ps_512, {},
+      {sum, {code, code.ir().CreateBitCast(a.get(), pairs)}, {code, code.ir().CreateBitCast(b.get(), pairs)}});
+}
+
+/// Rows of C that are worked on together, and what they are made of.
+struct Block {
+  Val a, b, c;  ///< pointers to the first unit, float
+  Val keep;     ///< pointer, or null
+  Val a_row, b_k, c_row, k;
+  Val is_set, is_scaled;
+};
+
+struct Operands {
+  Operands(Code& code, const Args<Product>& args)
+      : a(args(&Product::a)), b(args(&Product::b)), c(args(&Product::c)), keep(args(&Product::keep)),
+        a_row(args(&Product::a_row)), b_k(args(&Product::b_k)), b_panel(args(&Product::b_panel)),
+        c_row(args(&Product::c_row)), groups(args(&Product::groups)), panels(args(&Product::panels)),
+        k(args(&Product::k)), is_scaled(code, code.ir().CreateIsNotNull(keep.get())),
+        is_set(!(is_scaled | (args(&Product::add) != 0))) {}
+
+  /// `rows` rows from row `row` on, of panel `panel`.
+  Block block(const Kit& kit, Code& code, Val row, Val panel) const {
+    llvm::Type* unit = unit_type(kit, code);
+    return {code.at(a, unit, row * a_row),
+            code.at(b, unit, panel * b_panel),
+            code.at(c, code.f32(), row * c_row + panel * kit.tiling.nr),
+            code.at(keep, code.f32(), row),
+            a_row,
+            b_k,
+            c_row,
+            k,
+            is_set,
+            is_scaled};
+  }
+
+  Val a, b, c, keep, a_row, b_k, b_panel, c_row, groups, panels, k, is_scaled, is_set;
+};
+
+Val c_at(const Kit& kit, Code& code, const Block& block, unsigned r, unsigned v) {
+  return code.at(code.at(block.c, code.f32(), block.c_row * r), code.f32(), v * kit.width());
+}
+
+/// What C starts from, by rows.
+Code::Carried initial(const Kit& kit, Code& code, const Block& block, unsigned rows) {
+  llvm::Type* floats = Code::vector(code.f32(), kit.width());
+  const Code::Carried zeros(rows * kit.vectors(), splat(code.real(0), kit.width()));
+  return code.branch(
+      block.is_set, [&] { return zeros; },
+      [&] {
+        Code::Carried sums;
+        for (unsigned r = 0; r < rows; ++r)
+          for (unsigned v = 0; v < kit.vectors(); ++v) sums.push_back(code.load(floats, c_at(kit, code, block, r, v)));
+        return code.branch(
+            block.is_scaled,
+            [&] {
+              Code::Carried scaled;
+              for (unsigned i = 0; i < sums.size(); ++i)
+                scaled.push_back(sums[i] * code.load(code.f32(), code.at(block.keep, code.f32(), i / kit.vectors())));
+              return scaled;
+            },
+            [&] { return sums; });
+      });
+}
+
+void store(const Kit& kit, Code& code, const Block& block, const Code::Carried& sums) {
+  for (unsigned i = 0; i < sums.size(); ++i)
+    code.store(sums[i], c_at(kit, code, block, i / kit.vectors(), i % kit.vectors()));
+}
+
+/// For each panel, for each so many rows.
+void each_block(const Kit& kit, Code& code, const Operands& operands, unsigned rows,
+                const std::function<void(const Block&)>& body) {
+  code.loop(code.index(0), operands.panels, 1, [&](Val panel) {
+    code.loop(code.index(0), operands.groups * kit.tiling.mr, rows,
+              [&](Val row) { body(operands.block(kit, code, row, panel)); });
+  });
+}
+
+/// sums += A B for k of `row` on: `row` are pointers to rows of A, the last of `carried` the pointer into B.
+Code::Carried step(const Kit& kit, Code& code, const Block& block, const std::vector<Val>& rows, Val k,
+                   Code::Carried carried) {
+  llvm::Type* unit = unit_type(kit, code);
+  const Val b = carried.back();
+  std::vector<Val> columns;
+  for (unsigned v = 0; v < kit.vectors(); ++v)
+    columns.push_back(code.load(Code::vector(unit, kit.width()), code.at(b, unit, v * kit.width())));
+  for (unsigned r = 0; r < rows.size(); ++r) {
+    const Val a = splat(code.load(unit, code.at(rows[r], unit, k)), kit.width());
+    for (unsigned v = 0; v < kit.vectors(); ++v) {
+      Val& sum = carried[r * kit.vectors() + v];
+      sum = multiply_add(kit, a, columns[v], sum);
+    }
+  }
+  carried.back() = code.at(b, unit, block.b_k);
+  return carried;
+}
+
+/// sum += a b by halves of units where they are pairs, but for what of a is 0.
+Code::Carried guarded_step(const Kit& kit, Code& code, Val a, std::vector<Val> columns, Code::Carried sums) {
+  const auto part = [&](Val scalar, const std::function<Val(Val)>& of_b) {
+    sums = code.branch(
+        scalar != 0,
+        [&] {
+          Code::Carried next;
+          for (unsigned v = 0; v < sums.size(); ++v) next.push_back(fma(scalar, of_b(columns[v]), sums[v]));
+          return next;
+        },
+        [&] { return sums; });
+  };
+  if (kit.is_bf16()) {
+    const auto low = [](Val x) { return as_float(x << 16); };
+    const auto high = [](Val x) { return as_float(x & x.code().integer(-0x10000)); };
+    part(low(a), low);
+    part(high(a), high);
+  } else {
+    part(a, [](Val x) { return x; });
+  }
+  return sums;
+}
+
+}  // namespace
+
+void define_product(const Kit& kit) {
+  Code code(kit.kernel(kit_symbol::product));
+  const Operands operands(code, Args<Product>(code, code.arg(0)));
+  const auto mr = static_cast<unsigned>(kit.tiling.mr);
+  each_block(kit, code, operands, mr, [&](const Block& block) {
+    std::vector<Val> rows;
+    for (unsigned r = 0; r < mr; ++r) rows.push_back(code.at(block.a, unit_type(kit, code), block.a_row * r));
+    Code::Carried carried = initial(kit, code, block, mr);
+    carried.push_back(block.b);
+    const Val whole = block.k & code.index(-unroll);
+    carried = code.loop(code.index(0), whole, unroll, carried, [&](Val k, Code::Carried sums) {
+      for (int u = 0; u < unroll; ++u) sums = step(kit, code, block, rows, k + u, std::move(sums));
+      return sums;
+    });
+    carried = code.loop(whole, block.k, 1, carried,
+                        [&](Val k, const Code::Carried& sums) { return step(kit, code, block, rows, k, sums); });
+    carried.pop_back();
+    store(kit, code, block, carried);
+  });
+  code.done();
+}
+
+void define_guarded_product(const Kit& kit) {
+  Code code(kit.kernel(kit_symbol::guarded_product));
+  const Operands operands(code, Args<Product>(code, code.arg(0)));
+  llvm::Type* unit = unit_type(kit, code);
+  each_block(kit, code, operands, 1, [&](const Block& block) {
+    const Code::Carried start = initial(kit, code, block, 1);
+    store(kit, code, block, code.loop(code.index(0), block.k, 1, start, [&](Val k, const Code::Carried& sums) {
+      std::vector<Val> columns;
+      for (unsigned v = 0; v < kit.vectors(); ++v)
+        columns.push_back(
+            code.load(Code::vector(unit, kit.width()), code.at(block.b, unit, k * block.b_k + v * kit.width())));
+      return guarded_step(kit, code, code.load(unit, code.at(block.a, unit, k)), columns, sums);
+    }));
+  });
+  code.done();
+}
+
+}  // namespace attune::codegen
