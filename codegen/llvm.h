@@ -14,6 +14,15 @@ std::string kit_object(Isa isa, Unit unit, DType type);
 /// What the forward needs of a user's expressions: see mod_symbol.
 std::string forward_object(const compiler::Mod& mod, Isa isa, Unit unit);
 
+/// A loop of independent multiply-adds: `peak`, of type PeakFn. Benchmarks give percents of it.
+struct Peak {
+  std::string object;
+  double flop;  ///< in one round
+};
+/// The memory is 64 floats to start from, and is written to.
+using PeakFn = void(std::int64_t rounds, float* memory);
+Peak peak_object(Isa isa, Unit unit);
+
 /// LLVM's version, the target's features and the code that writes kernels: what object code depends on besides.
 std::string codegen_description(Isa isa);
 

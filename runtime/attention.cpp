@@ -1,5 +1,6 @@
 // runtime/attention.cpp — include/attune/attention.h made real: lower once, check each call, hand it to an engine
-#include <attune/attention.h>
+#include "runtime/attention.h"
+
 #include <utility>
 
 #include <attune/error.h>
@@ -7,7 +8,6 @@
 #include "compiler/check.h"
 #include "compiler/explain.h"
 #include "compiler/lower.h"
-#include "runtime/cpu/engine.h"
 #include "runtime/oracle.h"
 
 namespace attune {
@@ -97,11 +97,31 @@ cpu::Compiled compiled(const detail::Lowered& lowered) {
   return {lowered.lowered, lowered.removes ? &lowered.cover : nullptr};
 }
 
-cpu::Means means(const Resources& with) {
-  return {.isa = cpu::isa(), .executor = with.executor, .progress = with.progress, .workspace = with.workspace};
+cpu::Means means(const Resources& with, cpu::Stages* stages = nullptr) {
+  return {.isa = cpu::isa(),
+          .executor = with.executor,
+          .progress = with.progress,
+          .workspace = with.workspace,
+          .stages = stages};
 }
 
 }  // namespace
+
+void run(const Attention& attention, const Forward& call, const Resources& with, Line at, cpu::Stages* stages) {
+  placed(at, [&] {
+    const auto [lowered, problem, oracle] = check(attention, call);
+    oracle ? oracle_forward(lowered->lowered, call, problem, with.progress)
+           : cpu::forward(compiled(*lowered), call, problem, means(with, stages));
+  });
+}
+
+void run(const Attention& attention, const Backward& call, const Resources& with, Line at, cpu::Stages* stages) {
+  placed(at, [&] {
+    const auto [lowered, problem, oracle] = check(attention, call);
+    oracle ? oracle_backward(lowered->lowered, call, problem, with.progress)
+           : cpu::backward(compiled(*lowered), call, problem, means(with, stages));
+  });
+}
 }  // namespace runtime
 
 void Attention::operator()(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o, Line at) const {
@@ -111,20 +131,9 @@ void Attention::operator()(const Tensor& q, const Tensor& k, const Tensor& v, co
 void Attention::run(const Forward& call, Line at) const { run(call, Resources{}, at); }
 void Attention::backward(const Backward& call, Line at) const { backward(call, Resources{}, at); }
 
-void Attention::run(const Forward& call, const Resources& with, Line at) const {
-  runtime::placed(at, [&] {
-    const auto [lowered, problem, oracle] = runtime::check(*this, call);
-    oracle ? runtime::oracle_forward(lowered->lowered, call, problem, with.progress)
-           : runtime::cpu::forward(runtime::compiled(*lowered), call, problem, runtime::means(with));
-  });
-}
-
+void Attention::run(const Forward& call, const Resources& with, Line at) const { runtime::run(*this, call, with, at); }
 void Attention::backward(const Backward& call, const Resources& with, Line at) const {
-  runtime::placed(at, [&] {
-    const auto [lowered, problem, oracle] = runtime::check(*this, call);
-    oracle ? runtime::oracle_backward(lowered->lowered, call, problem, with.progress)
-           : runtime::cpu::backward(runtime::compiled(*lowered), call, problem, runtime::means(with));
-  });
+  runtime::run(*this, call, with, at);
 }
 
 void Attention::prepare(const Forward& call, Line at) const { workspace(call, {}, at); }

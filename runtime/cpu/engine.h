@@ -11,12 +11,20 @@ namespace attune::runtime::cpu {
 
 using codegen::Isa;
 
+/// Seconds that the stages of a call took, one after the other.
+struct Stages {
+  double visits = 0;  ///< finding which tiles to visit
+  double pack = 0;    ///< keys and values as products take them
+  double attend = 0;  ///< the rest
+};
+
 /// What a call works with besides its tensors.
 struct Means {
   Isa isa;
   Executor executor{};
   Progress progress{};
   std::span<std::byte> workspace{};  ///< empty: memory of the engine's own for the length of the call
+  Stages* stages = nullptr;
 };
 
 /// The instruction set that kernels are compiled for: ATTUNE_CPU's, else the widest this CPU has. An Error where

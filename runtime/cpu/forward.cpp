@@ -1,5 +1,6 @@
 // runtime/cpu/forward.cpp — flash attention: keys and values packed once, then every tile of queries walks over them
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <numeric>
 
@@ -60,10 +61,13 @@ class ForwardRun {
     if (means_.workspace.empty()) own.emplace(needed);
     Workspace memory(own ? own->bytes() : means_.workspace);
     lay_out(memory);
-    const Visits visits(problem_, cut_, compiled_.traced, compiled_.cover, means_.executor);
-    visits_ = &visits;
+    Stages stages;
+    std::optional<Visits> visits;
+    timed(stages.visits, [&] { visits.emplace(problem_, cut_, compiled_.traced, compiled_.cover, means_.executor); });
+    visits_ = &*visits;
     for (std::size_t first = 0; first < entries_.size(); first += at_once_)
-      run(first, std::min(entries_.size(), first + at_once_));
+      run(first, std::min(entries_.size(), first + at_once_), stages);
+    if (means_.stages) *means_.stages = stages;
   }
 
  private:
@@ -132,31 +136,36 @@ class ForwardRun {
 
   // ---- One round: pack some entries, then do all that reads them.
 
-  void run(std::size_t first, std::size_t last) {
+  template <class F>
+  static void timed(double& seconds, const F& work) {
+    const auto start = std::chrono::steady_clock::now();
+    work();
+    seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+
+  void run(std::size_t first, std::size_t last, Stages& stages) {
     std::vector<std::pair<std::size_t, std::int64_t>> tiles;
     std::vector<Work> work;
     for (std::size_t e = first; e < last; ++e) {
       for (std::int64_t t = 0; t < pieces(entries_[e].kv_len, cut_.tile_kv); ++t) tiles.emplace_back(e, t);
       add_work(e, work);
     }
-    run_tasks(
-        static_cast<std::int64_t>(tiles.size()),
-        [&](std::int64_t i, int worker) {
-          const auto [e, t] = tiles[static_cast<std::size_t>(i)];
-          pack(entries_[e], t, scratch_[static_cast<std::size_t>(worker)]);
-        },
-        means_.executor);
+    const auto pack_one = [&](std::int64_t i, int worker) {
+      const auto [e, t] = tiles[static_cast<std::size_t>(i)];
+      pack(entries_[e], t, scratch_[static_cast<std::size_t>(worker)]);
+    };
+    timed(stages.pack, [&] { run_tasks(static_cast<std::int64_t>(tiles.size()), pack_one, means_.executor); });
     std::stable_sort(work.begin(), work.end(), [](const Work& a, const Work& b) { return a.cost > b.cost; });
     std::vector<std::int64_t> weights;
     for (const Work& w : work) weights.push_back(w.cost + 1);
-    run_tasks(
-        static_cast<std::int64_t>(work.size()),
-        [&](std::int64_t i, int worker) {
-          if (kit_->tiles_begin) kit_->tiles_begin();
-          attend(work[static_cast<std::size_t>(i)], scratch_[static_cast<std::size_t>(worker)]);
-          if (kit_->tiles_end) kit_->tiles_end();
-        },
-        means_.executor, means_.progress, weights);
+    const auto attend_one = [&](std::int64_t i, int worker) {
+      if (kit_->tiles_begin) kit_->tiles_begin();
+      attend(work[static_cast<std::size_t>(i)], scratch_[static_cast<std::size_t>(worker)]);
+      if (kit_->tiles_end) kit_->tiles_end();
+    };
+    timed(stages.attend, [&] {
+      run_tasks(static_cast<std::int64_t>(work.size()), attend_one, means_.executor, means_.progress, weights);
+    });
   }
 
   void add_work(std::size_t e, std::vector<Work>& work) const {
