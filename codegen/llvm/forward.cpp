@@ -96,7 +96,7 @@ class Forward {
   void head_fields() {
     Code code(define(mod_symbol::head_fields, {pointer(), pointer()}));
     const FrameCode frame(code, code.arg(0));
-    Expressions emit(isa_, captures_, frame.at());
+    Expressions emit(isa_, code, captures_, frame.at());
     const auto& fields = parts_.levels.head;
     for (std::size_t i = 0; i < fields.size(); ++i)
       code.store(to_bits(emit(fields[i]), fields[i]->type),
@@ -120,7 +120,7 @@ class Forward {
         return of == ir::Level::Head ? head_field(code, frame, index, type)
                                      : from_bits(code.load(Code::vector(code.i32(), width()), into(index)), type);
       };
-      Expressions emit(isa_, captures_, at);
+      Expressions emit(isa_, code, captures_, at);
       for (std::size_t f = 0; f < fields.size(); ++f) {
         const Val bits = to_bits(emit(fields[f]), fields[f]->type);
         code.store(bits.is_vector() ? bits : splat(bits, width()), into(f));
@@ -187,7 +187,7 @@ class Forward {
     At at = element(a, r, c);
     at.s = code.load(Code::vector(code.f32(), width()), a.s_at(r, c));
     if (unit_ == Unit::bf16) at.s = at.s * a.scale;
-    Expressions emit(isa_, captures_, at);
+    Expressions emit(isa_, code, captures_, at);
     Val x = emit(parts_.core());
     if (!x.is_vector()) x = splat(x, width());
     if (!some) return x;
@@ -200,7 +200,7 @@ class Forward {
     if (!parts_.has_prob) return p;
     At at = element(a, r, c);
     at.p = p;
-    Expressions emit(isa_, captures_, at);
+    Expressions emit(isa_, a.code, captures_, at);
     // Whatever a prob mod makes of 0, what was removed stays removed.
     return select(x == -infinity, 0.0, like(x, emit(parts_.prob())));
   }
@@ -244,12 +244,12 @@ class Forward {
       const Val m = max(max_of_lanes(max(top[0], top[1])), before);
       code.store(m, a.of_row(a.m, r));
       // Rows with nothing kept so far have m = -inf; 0 in its place keeps -inf - -inf away.
-      const Val from = select(m == -infinity, 0.0, like(m, m));
+      const Val from = select(m == -infinity, 0.0, m);
       code.store(exp2_softmax(isa_, (before - from) * log2e, Degree::f32), a.of_row(a.alpha, r));
     });
     code.loop(code.index(0), a.rows, 1, [&](Val r) {
       const Val m = code.load(code.f32(), a.of_row(a.m, r));
-      const Val shift = splat(select(m == -infinity, 0.0, like(m, m)) * -log2e, width());
+      const Val shift = splat(select(m == -infinity, 0.0, m) * -log2e, width());
       const auto sum = code.loop(a.first, a.last, 2 * tiling_.width, {zero, zero}, [&](Val c, const Code::Carried& s) {
         Code::Carried next;
         for (unsigned u = 0; u < 2; ++u) {
@@ -273,7 +273,7 @@ class Forward {
     const Args a(code);
     code.loop(code.index(0), a.rows, 1, [&](Val r) {
       const Val lse = code.load(code.f32(), a.of_row(a.m, r));
-      const Val shift = splat(select(lse == -infinity, 0.0, like(lse, lse)) * -log2e, width());
+      const Val shift = splat(select(lse == -infinity, 0.0, lse) * -log2e, width());
       columns(a, [&](Val c, unsigned) {
         const Val x = score(a, r, c, true);
         store_p(a, r, c, prob(a, r, c, x, exp2_softmax(isa_, fma(x, like(x, log2e), shift), degree())));

@@ -82,6 +82,14 @@ Val operator!(Val a);
 /// a * b + c, in one rounding where the machine has FMA, in two where it does not.
 Val fma(Val a, Val b, Val c);
 Val select(Val condition, Val a, Val b);
+template <Number T>
+Val select(Val condition, T a, Val b) {
+  return select(condition, like(b, static_cast<double>(a)), b);
+}
+template <Number T>
+Val select(Val condition, Val a, T b) {
+  return select(condition, a, like(a, static_cast<double>(b)));
+}
 Val is_nan(Val a);
 Val floor(Val a);
 Val round_even(Val a);

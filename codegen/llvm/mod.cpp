@@ -1,0 +1,278 @@
+// codegen/llvm/mod.cpp — the user's expressions as vector code: ir::eval in f32, for many lanes at once
+#include "codegen/llvm/mod.h"
+
+#include <bit>
+#include <unordered_set>
+
+#include <attune/error.h>
+
+#include "codegen/llvm/int.h"
+#include "codegen/llvm/math.h"
+#include "codegen/llvm/philox.h"
+#include "codegen/llvm/read.h"
+
+namespace attune::codegen {
+namespace {
+
+using ir::Expr, ir::Input, ir::Node, ir::Op, ir::Type;
+
+constexpr std::size_t closed = 32;
+
+std::size_t innermost(const Node& n) { return static_cast<std::size_t>(std::countr_zero(n.free)); }
+
+llvm::Type* type_of(Code& code, Type type) {
+  switch (type) {
+    case Type::Bool: return code.i1();
+    case Type::I32: return code.i32();
+    case Type::F32: return code.f32();
+  }
+  return nullptr;
+}
+
+Val literal(Code& code, const Node& n) {
+  llvm::Type* type = type_of(code, n.type);
+  if (n.type != Type::F32) return {code, llvm::ConstantInt::get(type, n.bits)};
+  return {code, llvm::ConstantFP::get(type, llvm::APFloat(llvm::APFloat::IEEEsingle(), llvm::APInt(32, n.bits)))};
+}
+
+/// A constant that is not NaN, and not 0 either.
+bool is_plain(const Val& x) {
+  const auto* constant = llvm::dyn_cast<llvm::ConstantFP>(x.get());
+  return constant && !constant->isNaN() && !constant->isZero();
+}
+
+Val lesser(Val a, Val b) {
+  if (!a.is_float()) return select(b < a, b, a);
+  if (is_plain(b)) return min(a, b);
+  return is_plain(a) ? min(b, a) : select(is_nan(a), b, min(b, a));
+}
+Val greater(Val a, Val b) {
+  if (!a.is_float()) return select(b > a, b, a);
+  if (is_plain(b)) return max(a, b);
+  return is_plain(a) ? max(b, a) : select(is_nan(a), b, max(b, a));
+}
+
+Val to_f32(Val x) {
+  if (x.is_float()) return x;
+  const bool is_bool = x.type()->getScalarSizeInBits() == 1;
+  return is_bool ? select(x, x.code().real(1), x.code().real(0)) : to_float(x);
+}
+
+Val to_int_of_any(Val x) {
+  if (x.is_float()) return to_int_saturating(x);
+  return x.type()->getScalarSizeInBits() == 1 ? zero_one(x) : x;
+}
+
+}  // namespace
+
+Expressions::Expressions(Isa isa, Code& code, std::span<const compiler::CaptureSlot> captures, At at)
+    : isa_(isa), code_(code), captures_(captures), at_(std::move(at)) {}
+
+void Expressions::bind(std::uint32_t binder, Val value) { bound_[binder - 1] = value; }
+
+Val Expressions::value(const Node& n) const { return values_[innermost(n)].at(n.digest); }
+
+Val Expressions::operator()(const Expr& e) {
+  // Closed nodes first, wherever they stand: loops then hold only what depends on their variable.
+  emit_below(*e, closed);
+  // Then what depends on variables bound outside, as if their sums stood around, outermost first.
+  for (std::size_t variable = ir::max_binders; variable-- > 0;) {
+    if (!(e->free >> variable & 1)) continue;
+    if (!bound_[variable]) throw Bug("an expression is compiled outside of the sum that binds its variable");
+    values_[variable].clear();
+    values_[variable][ir::bound(static_cast<std::uint32_t>(variable) + 1)->digest] = bound_[variable];
+    emit_below(*e, variable);
+  }
+  return value(*e);
+}
+
+void Expressions::emit_below(const Node& root, std::size_t variable) {
+  struct Visit {
+    const Node* node;
+    std::uint8_t next;
+  };
+  std::unordered_set<ir::Digest, ir::DigestHash> seen;
+  std::vector<Visit> stack;
+  const auto visit = [&](const Node& n) {
+    const bool concerned = variable == closed ? !(n.free == 0 && values_[closed].count(n.digest))
+                                              : n.free >> variable & 1 && n.op != Op::Bound;
+    if (concerned && seen.insert(n.digest).second) stack.push_back({&n, 0});
+  };
+  visit(root);
+  while (!stack.empty()) {
+    const Node& n = *stack.back().node;
+    // The derivative that a custom carries is not its value.
+    const std::uint8_t arity = n.op == Op::Custom ? 1 : n.arity;
+    if (stack.back().next < arity) {
+      visit(*n.args[stack.back().next++]);
+      continue;
+    }
+    stack.pop_back();
+    if (innermost(n) == variable) emit(n);
+  }
+}
+
+void Expressions::emit(const Node& n) { values_[innermost(n)].insert_or_assign(n.digest, computed(n)); }
+
+Val Expressions::computed(const Node& n) {
+  switch (n.op) {
+    case Op::Literal: return literal(code_, n);
+    case Op::Input: return input(static_cast<Input>(n.bits));
+    case Op::Param: return param(n);
+    case Op::Field: return at_.field(ir::field_level(n), ir::field_index(n), n.type);
+    case Op::Read: return read(n);
+    case Op::Sum: return sum(n);
+    case Op::Random: return random(value(*n.args[0]));
+    default: return operation(n);
+  }
+}
+
+Val Expressions::operation(const Node& n) const {
+  const auto arg = [&](std::size_t i) { return value(*n.args[i]); };
+  const Val x = arg(0), y = n.arity > 1 && n.op != Op::Custom ? arg(1) : Val();
+  const bool ints = !x.is_float();
+  switch (n.op) {
+    case Op::Literal:
+    case Op::Input:
+    case Op::Param:
+    case Op::Read:
+    case Op::Bound:
+    case Op::Field:
+    case Op::Sum:
+    case Op::Random: break;
+    case Op::Custom: return x;
+    case Op::Where: return select(x, y, arg(2));
+    case Op::BitOr:
+    case Op::Or: return x | y;
+    case Op::BitAnd:
+    case Op::And: return x & y;
+    case Op::BitXor: return x ^ y;
+    case Op::Eq: return x == y;
+    case Op::Ne: return x != y;
+    case Op::Lt: return x < y;
+    case Op::Le: return x <= y;
+    case Op::Gt: return x > y;
+    case Op::Ge: return x >= y;
+    case Op::Shl: return x << (y & 31);
+    case Op::Shr: return x >> (y & 31);
+    case Op::Add: return x + y;
+    case Op::Sub: return x - y;
+    case Op::Mul: return x * y;
+    case Op::Div: return ints ? quotient(x, y) : x / y;
+    case Op::Rem: return remainder(x, y);
+    case Op::FloorDiv: return floor_quotient(x, y);
+    case Op::FloorMod: return floor_remainder(x, y);
+    case Op::Neg: return -x;
+    case Op::Not:
+    case Op::BitNot: return !x;
+    case Op::F32: return to_f32(x);
+    case Op::I32: return to_int_of_any(x);
+    case Op::Min: return lesser(x, y);
+    case Op::Max: return greater(x, y);
+    case Op::Clamp: return lesser(greater(x, y), arg(2));
+    case Op::Abs: return absolute(x);
+    case Op::Floor: return floor(isa_, x);
+    case Op::Ceil: return ceil(isa_, x);
+    case Op::Round: return round(isa_, x);
+    case Op::Trunc: return trunc(isa_, x);
+    case Op::Sqrt: return sqrt(x);
+    case Op::Rsqrt: return rsqrt(x);
+    case Op::Exp: return exp(isa_, x);
+    case Op::Exp2: return exp2(isa_, x);
+    case Op::Log: return log(x);
+    case Op::Log2: return log2(x);
+    case Op::Pow: return pow(x, y);
+    case Op::Sin: return sin(x);
+    case Op::Cos: return cos(x);
+    case Op::Tan: return tan(x);
+    case Op::Tanh: return tanh(x);
+    case Op::Sigmoid: return sigmoid(isa_, x);
+    case Op::Erf: return erf(isa_, x);
+  }
+  throw Bug("this is no operation: " + std::string(ir::row(n.op).name));
+}
+
+Val Expressions::input(Input which) const {
+  const auto given = [&](const Val& x) {
+    if (!x) throw Bug("an expression reads an input that its kernel does not give");
+    return x;
+  };
+  switch (which) {
+    case Input::S: return given(at_.s);
+    case Input::P: return given(at_.p);
+    case Input::B: return given(at_.b);
+    case Input::H: return given(at_.h);
+    case Input::Q: return given(at_.q);
+    case Input::KV: return given(at_.kv);
+    case Input::QLen: return given(at_.q_len);
+    case Input::KVLen: return given(at_.kv_len);
+    case Input::Origin: return given(at_.origin);
+    case Input::QBegin:
+    case Input::QEnd:
+    case Input::KVBegin:
+    case Input::KVEnd: break;
+  }
+  throw Bug("a tile's bounds are read in a kernel");
+}
+
+Val Expressions::param(const Node& n) const {
+  const auto offset = static_cast<std::int64_t>(n.bits * sizeof(std::uint32_t));
+  if (n.type == Type::Bool) return code_.member(code_.i32(), at_.params, static_cast<std::size_t>(offset)) != 0;
+  return code_.member(type_of(code_, n.type), at_.params, static_cast<std::size_t>(offset));
+}
+
+Val Expressions::random(Val seed) const {
+  return codegen::random(seed, {input(Input::KV), input(Input::Q), input(Input::H), input(Input::B)});
+}
+
+Val Expressions::read(const Node& n) const {
+  std::array<ReadIndex, ir::max_args> index;
+  for (std::size_t i = 0; i < n.arity; ++i) index[i] = {value(*n.args[i]), step(*n.args[i]).value_or(0)};
+  for (ReadIndex& i : index)
+    if (i.step != 1 && i.step != -1) i.step = 0;
+  return read_capture(isa_, at_.captures, n.bits, captures_[n.bits].dtype, std::span(index.data(), n.arity));
+}
+
+std::optional<int> Expressions::step(const Node& n, int depth) const {
+  // Indices are short sums; a deeper one is taken as anything.
+  constexpr int deepest = 16;
+  if (!value(n).is_vector()) return 0;
+  if (n.op == Op::Input) return 1;
+  const bool adds = n.op == Op::Add || n.op == Op::Sub;
+  if (depth == deepest || !(adds || n.op == Op::Neg)) return std::nullopt;
+  const auto a = step(*n.args[0], depth + 1), b = adds ? step(*n.args[1], depth + 1) : a;
+  if (!a || !b) return std::nullopt;
+  return n.op == Op::Neg ? -*a : n.op == Op::Add ? *a + *b : *a - *b;
+}
+
+// Whether the total is a vector shows only once the body is there, so its phi is made last.
+Val Expressions::sum(const Node& n) {
+  const Val zero{code_, llvm::Constant::getNullValue(type_of(code_, n.type))};
+  if (ir::sum_count(n) == 0) return zero;
+  llvm::IRBuilder<>& ir = code_.ir();
+  auto* before = ir.GetInsertBlock();
+  auto* loop = llvm::BasicBlock::Create(ir.getContext(), "sum", code_.function());
+  auto* after = llvm::BasicBlock::Create(ir.getContext(), "summed", code_.function());
+  ir.CreateBr(loop);
+  ir.SetInsertPoint(loop);
+  llvm::PHINode* i = ir.CreatePHI(code_.i32(), 2);
+
+  const std::uint32_t binder = ir::sum_binder(n);
+  values_[binder - 1].clear();
+  values_[binder - 1][ir::bound(binder)->digest] = {code_, i};
+  emit_below(*n.args[0], binder - 1);
+  const Val term = value(*n.args[0]), start = like(term, zero);
+  llvm::PHINode* total = llvm::PHINode::Create(start.type(), 2, "", i->getIterator());
+  const Val next = Val(code_, total) + term, stepped = Val(code_, i) + 1;
+
+  auto* last = ir.GetInsertBlock();
+  i->addIncoming(code_.integer(0).get(), before);
+  i->addIncoming(stepped.get(), last);
+  total->addIncoming(start.get(), before);
+  total->addIncoming(next.get(), last);
+  ir.CreateCondBr((stepped < ir::sum_count(n)).get(), loop, after);
+  ir.SetInsertPoint(after);
+  return next;
+}
+
+}  // namespace attune::codegen
