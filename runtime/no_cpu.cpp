@@ -2,6 +2,7 @@
 #include <attune/error.h>
 
 #include "runtime/cpu/engine.h"
+#include "runtime/cpu/peak.h"
 
 namespace attune::runtime::cpu {
 namespace {
@@ -19,5 +20,6 @@ std::size_t forward_workspace(const Compiled&, const Forward&, const compiler::P
 void forward(const Compiled&, const Forward&, const compiler::Problem&, const Means&) { refuse(); }
 std::size_t backward_workspace(const Compiled&, const Backward&, const compiler::Problem&, const Means&) { refuse(); }
 void backward(const Compiled&, const Backward&, const compiler::Problem&, const Means&) { refuse(); }
+double peak_gflops(DType) { refuse(); }
 
 }  // namespace attune::runtime::cpu
