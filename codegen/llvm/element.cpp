@@ -47,17 +47,6 @@ Val f32_to_bf16(Val x) {
   return select(is_nan(x), high | code.integer(0x40), rounded);
 }
 
-/// Elements as they are: f32, or the bits of f16 and bf16.
-Val widened(Code& code, Isa isa, DType type, Val raw) {
-  switch (type) {
-    case DType::f16:
-      if (!converts_f16(isa)) return f16_to_f32(raw);
-      return cast_to({code, code.ir().CreateBitCast(raw.get(), Code::vector(code.f16(), raw.lanes()))}, code.f32());
-    case DType::bf16: return as_float(zero_extended(raw) << 16);
-    default: return raw;
-  }
-}
-
 llvm::Type* raw_type(Code& code, DType type) { return type == DType::f32 ? code.f32() : code.i16(); }
 
 /// fn(pointer, count): the first `count` lanes, one by one.
@@ -87,19 +76,29 @@ llvm::Type* element_type(Code& code, DType type) {
 
 Val zero_extended(Val a) { return cast_to(a, a.code().i32()); }
 
+Val widened(Isa isa, DType type, Val raw) {
+  Code& code = raw.code();
+  switch (type) {
+    case DType::f16:
+      if (!converts_f16(isa)) return f16_to_f32(raw);
+      return cast_to({code, code.ir().CreateBitCast(raw.get(), Code::vector(code.f16(), raw.lanes()))}, code.f32());
+    case DType::bf16: return as_float(zero_extended(raw) << 16);
+    default: return raw;
+  }
+}
+
 Val load_f32(Code& code, Isa isa, DType type, Val pointer, unsigned lanes) {
-  return widened(code, isa, type, code.load(Code::vector(raw_type(code, type), lanes), pointer));
+  return widened(isa, type, code.load(Code::vector(raw_type(code, type), lanes), pointer));
 }
 
 Val load_some_f32(Code& code, Isa isa, DType type, Val pointer, Val count, unsigned lanes) {
   llvm::Type* element = raw_type(code, type);
-  if (isa < Isa::avx512)
-    return widened(code, isa, type, code.call(some_by_one(code, element, lanes), {pointer, count}));
+  if (isa < Isa::avx512) return widened(isa, type, code.call(some_by_one(code, element, lanes), {pointer, count}));
   llvm::Type* vector = Code::vector(element, lanes);
   auto* some = code.ir().CreateMaskedLoad(vector, pointer.get(), llvm::Align(element->getScalarSizeInBits() / 8),
                                           (code.iota(lanes) < splat(to_i32(count), lanes)).get(),
                                           llvm::Constant::getNullValue(vector));
-  return widened(code, isa, type, {code, some});
+  return widened(isa, type, {code, some});
 }
 
 void store_f32(Code& code, Isa isa, DType type, Val value, Val pointer) {

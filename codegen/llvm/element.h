@@ -11,6 +11,8 @@ namespace attune::codegen {
 /// f32, f16 or bf16 in memory.
 llvm::Type* element_type(Code& code, DType type);
 
+/// Elements as they lie in memory (f32, or the bits of f16 and bf16) as f32, exactly.
+Val widened(Isa isa, DType type, Val raw);
 /// As f32, exactly.
 Val load_f32(Code& code, Isa isa, DType type, Val pointer, unsigned lanes);
 /// The first `count` lanes; the others are 0 and their memory is not touched.

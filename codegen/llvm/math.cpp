@@ -146,9 +146,8 @@ Val sigmoid(Isa isa, Val x) {
 
 Val erf(Isa isa, Val x) {
   const Val t = absolute(x);
-  const Val small = fma(polynomial(x * x, {0.128379151, -0.376124889, 0.11281731, -0.0267629661, 0.00498735206,
-                                           -0.000595957856}),
-                        x, x);
+  const Val small = fma(
+      polynomial(x * x, {0.128379151, -0.376124889, 0.11281731, -0.0267629661, 0.00498735206, -0.000595957856}), x, x);
   // log2(erfc t) is smooth; at 3.95 erfc is below half an ulp of 1.
   const Val log2_erfc = polynomial(min(like(x, 3.95), t), {-0.000282304944, -1.62689197, -0.919259846, -0.149941385,
                                                            0.0320665389, -0.00439039664, 0.000282673223});

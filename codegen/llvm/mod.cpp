@@ -52,6 +52,11 @@ Val greater(Val a, Val b) {
   return is_plain(a) ? max(b, a) : select(is_nan(a), b, max(b, a));
 }
 
+/// A sum's body comes after the sum has begun, and the derivative that a custom carries is not its value.
+bool has_operand(const Node& n, std::size_t i) {
+  return i < n.arity && n.op != Op::Sum && !(n.op == Op::Custom && i == 1);
+}
+
 Val to_f32(Val x) {
   if (x.is_float()) return x;
   const bool is_bool = x.type()->getScalarSizeInBits() == 1;
@@ -65,8 +70,8 @@ Val to_int_of_any(Val x) {
 
 }  // namespace
 
-Expressions::Expressions(Isa isa, Code& code, std::span<const compiler::CaptureSlot> captures, At at)
-    : isa_(isa), code_(code), captures_(captures), at_(std::move(at)) {}
+Expressions::Expressions(Isa isa, std::span<const compiler::CaptureSlot> captures, At at)
+    : isa_(isa), captures_(captures), at_(std::move(at)), code_(at_.captures.code()) {}
 
 void Expressions::bind(std::uint32_t binder, Val value) { bound_[binder - 1] = value; }
 
@@ -115,6 +120,8 @@ void Expressions::emit_below(const Node& root, std::size_t variable) {
 void Expressions::emit(const Node& n) { values_[innermost(n)].insert_or_assign(n.digest, computed(n)); }
 
 Val Expressions::computed(const Node& n) {
+  const auto arg = [&](std::size_t i) { return has_operand(n, i) ? value(*n.args[i]) : Val(); };
+  const Val x = arg(0), y = arg(1);
   switch (n.op) {
     case Op::Literal: return literal(code_, n);
     case Op::Input: return input(static_cast<Input>(n.bits));
@@ -122,24 +129,8 @@ Val Expressions::computed(const Node& n) {
     case Op::Field: return at_.field(ir::field_level(n), ir::field_index(n), n.type);
     case Op::Read: return read(n);
     case Op::Sum: return sum(n);
-    case Op::Random: return random(value(*n.args[0]));
-    default: return operation(n);
-  }
-}
-
-Val Expressions::operation(const Node& n) const {
-  const auto arg = [&](std::size_t i) { return value(*n.args[i]); };
-  const Val x = arg(0), y = n.arity > 1 && n.op != Op::Custom ? arg(1) : Val();
-  const bool ints = !x.is_float();
-  switch (n.op) {
-    case Op::Literal:
-    case Op::Input:
-    case Op::Param:
-    case Op::Read:
-    case Op::Bound:
-    case Op::Field:
-    case Op::Sum:
-    case Op::Random: break;
+    case Op::Random: return random(x);
+    case Op::Bound: break;
     case Op::Custom: return x;
     case Op::Where: return select(x, y, arg(2));
     case Op::BitOr:
@@ -158,7 +149,7 @@ Val Expressions::operation(const Node& n) const {
     case Op::Add: return x + y;
     case Op::Sub: return x - y;
     case Op::Mul: return x * y;
-    case Op::Div: return ints ? quotient(x, y) : x / y;
+    case Op::Div: return x.is_float() ? x / y : quotient(x, y);
     case Op::Rem: return remainder(x, y);
     case Op::FloorDiv: return floor_quotient(x, y);
     case Op::FloorMod: return floor_remainder(x, y);
@@ -189,7 +180,7 @@ Val Expressions::operation(const Node& n) const {
     case Op::Sigmoid: return sigmoid(isa_, x);
     case Op::Erf: return erf(isa_, x);
   }
-  throw Bug("this is no operation: " + std::string(ir::row(n.op).name));
+  throw Bug("a variable is compiled outside of its sum");
 }
 
 Val Expressions::input(Input which) const {
@@ -216,9 +207,9 @@ Val Expressions::input(Input which) const {
 }
 
 Val Expressions::param(const Node& n) const {
-  const auto offset = static_cast<std::int64_t>(n.bits * sizeof(std::uint32_t));
-  if (n.type == Type::Bool) return code_.member(code_.i32(), at_.params, static_cast<std::size_t>(offset)) != 0;
-  return code_.member(type_of(code_, n.type), at_.params, static_cast<std::size_t>(offset));
+  llvm::Type* stored = n.type == Type::F32 ? code_.f32() : code_.i32();
+  const Val word = steady(code_.member(stored, at_.params, n.bits * sizeof(std::uint32_t)));
+  return n.type == Type::Bool ? word != 0 : word;
 }
 
 Val Expressions::random(Val seed) const {
@@ -262,10 +253,12 @@ Val Expressions::sum(const Node& n) {
   values_[binder - 1][ir::bound(binder)->digest] = {code_, i};
   emit_below(*n.args[0], binder - 1);
   const Val term = value(*n.args[0]), start = like(term, zero);
-  llvm::PHINode* total = llvm::PHINode::Create(start.type(), 2, "", i->getIterator());
+  auto* last = ir.GetInsertBlock();
+  ir.SetInsertPoint(loop, loop->begin());
+  llvm::PHINode* total = ir.CreatePHI(start.type(), 2);
+  ir.SetInsertPoint(last);
   const Val next = Val(code_, total) + term, stepped = Val(code_, i) + 1;
 
-  auto* last = ir.GetInsertBlock();
   i->addIncoming(code_.integer(0).get(), before);
   i->addIncoming(stepped.get(), last);
   total->addIncoming(start.get(), before);

@@ -13,8 +13,8 @@
 
 namespace attune::codegen {
 
-/// Where expressions are computed. What no expression reads may be empty. Scalars stand for what is the same in every
-/// lane. A vector q or kv holds consecutive positions; kv then begins with a multiple of 4.
+/// Where expressions are computed. But for `captures`, what no expression reads may be empty. Scalars stand for what is
+/// the same in every lane. A vector q or kv holds consecutive positions; kv then begins with a multiple of 4.
 struct At {
   Val s, p, b, h, q, kv, q_len, kv_len, origin;
   Val captures, params;  ///< as in Frame
@@ -25,7 +25,7 @@ struct At {
 /// caller emits between two of them must be reached from the first.
 class Expressions {
  public:
-  Expressions(Isa isa, Code& code, std::span<const compiler::CaptureSlot> captures, At at);
+  Expressions(Isa isa, std::span<const compiler::CaptureSlot> captures, At at);
 
   /// f32, i32 or i1; a scalar where `e` does not vary by lane.
   Val operator()(const ir::Expr& e);
@@ -41,7 +41,6 @@ class Expressions {
   void emit_below(const ir::Node& root, std::size_t variable);
   void emit(const ir::Node& n);
   Val computed(const ir::Node& n);
-  Val operation(const ir::Node& n) const;
   Val input(ir::Input which) const;
   Val param(const ir::Node& n) const;
   Val random(Val seed) const;
@@ -51,9 +50,9 @@ class Expressions {
   std::optional<int> step(const ir::Node& n, int depth = 0) const;
 
   Isa isa_;
-  Code& code_;
   std::span<const compiler::CaptureSlot> captures_;
   At at_;
+  Code& code_;
   Values values_;
   std::array<Val, 32> bound_;
 };

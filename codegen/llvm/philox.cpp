@@ -4,19 +4,17 @@
 #include <array>
 #include <numeric>
 
+#include "codegen/llvm/wide.h"
+
 namespace attune::codegen {
 namespace {
 
 using Block = std::array<Val, 4>;
 
-Val zero_extended(Val a) {
-  return {a.code(), a.code().ir().CreateZExt(a.get(), Code::vector(a.code().i64(), a.lanes()))};
-}
-
 /// ir::philox with key = {key, 0}.
 Block philox(Block c, Val key) {
   Code& code = key.code();
-  const auto times = [&](std::uint32_t by, Val a) { return zero_extended(a) * code.index(by); };
+  const auto times = [&](std::uint32_t by, Val a) { return to_u64(a) * code.index(by); };
   const auto high = [](Val product) { return to_i32(shift_right_logical(product, 32)); };
   std::uint32_t second = 0;
   for (std::uint32_t round = 0; round < 10; ++round) {
@@ -28,21 +26,26 @@ Block philox(Block c, Val key) {
   return c;
 }
 
-/// The words of n / 4 blocks, one after the other.
-Val interleaved(const Block& words) {
-  const auto n = static_cast<int>(words[0].lanes());
-  std::vector<int> both(static_cast<std::size_t>(2 * n)), order(static_cast<std::size_t>(4 * n));
+/// The four words of each block, one block after the other.
+Val in_order(const Block& words) {
+  Code& code = words[0].code();
+  if (!words[0].is_vector()) {
+    Val all{code, llvm::PoisonValue::get(Code::vector(code.i32(), 4))};
+    for (unsigned i = 0; i < 4; ++i) all = with_lane(all, i, words[i]);
+    return all;
+  }
+  const std::size_t n = words[0].lanes();
+  std::vector<int> both(2 * n), order(4 * n);
   std::iota(both.begin(), both.end(), 0);
-  for (int i = 0; i < 4 * n; ++i) order[static_cast<std::size_t>(i)] = i % 4 * n + i / 4;
-  const auto vector = [](const Val& x) { return x.is_vector() ? x : splat(x, 1); };
-  return shuffle(shuffle(vector(words[0]), vector(words[1]), both), shuffle(vector(words[2]), vector(words[3]), both),
-                 order);
+  for (std::size_t i = 0; i < 4 * n; ++i) order[i] = static_cast<int>(i % 4 * n + i / 4);
+  return codegen::shuffle(codegen::shuffle(words[0], words[1], both), codegen::shuffle(words[2], words[3], both),
+                          order);
 }
 
 Val every_fourth(Val a) {
   std::vector<int> lanes(a.lanes() / 4);
   for (std::size_t i = 0; i < lanes.size(); ++i) lanes[i] = static_cast<int>(4 * i);
-  return lanes.size() == 1 ? lane(a, 0) : shuffle(a, lanes);
+  return lanes.size() == 1 ? lane(a, 0) : codegen::shuffle(a, lanes);
 }
 
 }  // namespace
@@ -53,7 +56,7 @@ Val random(Val seed, const Coordinates& at) {
   const Block words = philox({number, at.q, at.head, at.batch}, seed);
   Val word;
   if (shared) {
-    word = interleaved({like(number, words[0]), like(number, words[1]), like(number, words[2]), like(number, words[3])});
+    word = in_order({like(number, words[0]), like(number, words[1]), like(number, words[2]), like(number, words[3])});
   } else {
     const Val which = at.kv & 3;
     word = select(which < 2, select(which == 0, words[0], words[1]), select(which == 2, words[2], words[3]));

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "codegen/cpu.h"
+#include "codegen/llvm/element.h"
 #include "codegen/llvm/wide.h"
 
 namespace attune::codegen {
@@ -37,8 +38,8 @@ Val seen(Isa isa, DType type, Val x) {
     case DType::f32:
     case DType::i32: return x;
     case DType::f64: return narrow(x);
-    case DType::f16: return half_to_float(isa, x);
-    case DType::bf16: return as_float(as_i32(x, false) << 16);
+    case DType::f16:
+    case DType::bf16: return widened(isa, type, x);
     case DType::i64:
     case DType::i16:
     case DType::i8: return as_i32(x, true);
@@ -46,13 +47,6 @@ Val seen(Isa isa, DType type, Val x) {
     case DType::boolean: return x != 0;
   }
   return x;
-}
-
-/// A load of what stays the same while a kernel runs, so that LLVM may move it over stores.
-Val steady(Val load) {
-  if (auto* instruction = llvm::dyn_cast<llvm::LoadInst>(load.get()))
-    instruction->setMetadata(llvm::LLVMContext::MD_invariant_load, llvm::MDNode::get(load.code().ir().getContext(), {}));
-  return load;
 }
 
 class Read {
@@ -78,9 +72,7 @@ class Read {
 
  private:
   Val member(llvm::Type* type, std::size_t offset) { return steady(code_.member(type, arg_, offset)); }
-  Val stride(std::size_t d) {
-    return member(code_.i64(), offsetof(CaptureArg, stride) + d * sizeof(std::int64_t));
-  }
+  Val stride(std::size_t d) { return member(code_.i64(), offsetof(CaptureArg, stride) + d * sizeof(std::int64_t)); }
   /// The largest index of a dimension; an i32 index reaches no further than 2^31 - 1.
   Val last(std::size_t d) {
     const Val extent = member(code_.i64(), offsetof(CaptureArg, extent) + d * sizeof(std::int64_t));
@@ -108,7 +100,7 @@ class Read {
   Val reversed(Val a) {
     std::vector<int> order(lanes_);
     std::iota(order.rbegin(), order.rend(), 0);
-    return shuffle(a, order);
+    return codegen::shuffle(a, order);
   }
 
   Val one_by_one() {

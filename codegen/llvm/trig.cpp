@@ -26,21 +26,18 @@ Val table(Code& code) {
   llvm::Module& module = *code.function()->getParent();
   auto* variable = module.getGlobalVariable("two_over_pi", true);
   if (!variable) {
-    auto* content = llvm::ConstantDataArray::get(module.getContext(), words());
+    std::array<std::uint32_t, 24> all = words();
+    auto* content = llvm::ConstantDataArray::get(module.getContext(), all);
     variable = new llvm::GlobalVariable(module, content->getType(), true, llvm::GlobalValue::PrivateLinkage, content,
                                         "two_over_pi");
   }
   return {code, variable};
 }
 
-Val zero_extended(Val a) {
-  return {a.code(), a.code().ir().CreateZExt(a.get(), Code::vector(a.code().i64(), a.lanes()))};
-}
-
 Val look_up(Val table, Val index) {
   Code& code = table.code();
   const Val at = code.at(table, code.i32(), index);
-  return zero_extended(index.is_vector() ? code.gather(code.i32(), at) : code.load(code.i32(), at));
+  return to_u64(index.is_vector() ? code.gather(code.i32(), at) : code.load(code.i32(), at));
 }
 
 struct Angle {
@@ -53,7 +50,7 @@ Angle reduce_huge(Val magnitude) {
   Code& code = magnitude.code();
   const Val bits = as_int(magnitude), from = shift_right_logical(bits, 26) & 15;
   // |x| = mantissa * 2^(8 from - 22).
-  const Val mantissa = zero_extended(((bits & 0x7fffff) | 0x800000) << (shift_right_logical(bits, 23) & 7));
+  const Val mantissa = to_u64(((bits & 0x7fffff) | 0x800000) << (shift_right_logical(bits, 23) & 7));
   const Val words = table(code);
   const Val product = (mantissa * look_up(words, from) << 32) + mantissa * look_up(words, from + 4) +
                       shift_right_logical(mantissa * look_up(words, from + 8), 32);
@@ -73,16 +70,18 @@ Angle reduce(Val magnitude) {
         const Angle far = reduce_huge(magnitude);
         return Code::Carried{select(huge, far.rest, rest), select(huge, far.quarters, n.low())};
       },
-      [&] { return Code::Carried{rest, n.low()}; });
+      [&] {
+        return Code::Carried{rest, n.low()};
+      });
   return {both[0], both[1]};
 }
 
 // For |r| <= pi/4, to 2^-37 and 2^-43.
 Val sin_rest(Val r) {
   const Val z = r * r;
-  return fma(r * z, polynomial(z, {-0.16666666641606984, 0.0083333293835812141, -0.00019839334082741915,
-                                   2.7183042265123403e-06}),
-             r);
+  return fma(
+      r * z,
+      polynomial(z, {-0.16666666641606984, 0.0083333293835812141, -0.00019839334082741915, 2.7183042265123403e-06}), r);
 }
 Val cos_rest(Val r) {
   return polynomial(r * r, {1, -0.49999999999488803, 0.041666666553326598, -0.0013888880654014998,

@@ -127,6 +127,12 @@ Val to_i64(Val a) { return {a.code(), ir(a).CreateSExtOrTrunc(a.get(), with_elem
 Val to_i32(Val a) { return {a.code(), ir(a).CreateSExtOrTrunc(a.get(), with_element(a, a.code().i32()))}; }
 Val zero_one(Val a) { return {a.code(), ir(a).CreateZExt(a.get(), with_element(a, a.code().i32()))}; }
 
+Val steady(Val load) {
+  if (auto* instruction = llvm::dyn_cast<llvm::LoadInst>(load.get()))
+    instruction->setMetadata(llvm::LLVMContext::MD_invariant_load, llvm::MDNode::get(instruction->getContext(), {}));
+  return load;
+}
+
 // insertelement and shufflevector: what the back end knows as a broadcast.
 Val splat(Val scalar, unsigned lanes) {
   return lanes == 1 ? scalar : Val{scalar.code(), ir(scalar).CreateVectorSplat(lanes, scalar.get())};

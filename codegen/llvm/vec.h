@@ -107,6 +107,9 @@ Val to_i32(Val a);
 /// i1 to i32: 0 or 1.
 Val zero_one(Val a);
 
+/// Marks a load: what it reads stays the same while the function runs, so LLVM may move it over stores.
+Val steady(Val load);
+
 Val splat(Val scalar, unsigned lanes);  ///< of one lane: the scalar
 Val lane(Val vector, unsigned i);
 Val with_lane(Val vector, unsigned i, Val scalar);

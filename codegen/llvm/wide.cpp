@@ -12,6 +12,7 @@ Val widen(Val x) { return {x.code(), x.code().ir().CreateFPExt(x.get(), as_wide_
 Val narrow(Val x) { return {x.code(), x.code().ir().CreateFPTrunc(x.get(), as_wide_as(x, x.code().f32()))}; }
 Val to_wide(Val x) { return {x.code(), x.code().ir().CreateSIToFP(x.get(), as_wide_as(x, x.code().f64()))}; }
 Val wide_to_int(Val x) { return {x.code(), x.code().ir().CreateFPToSI(x.get(), as_wide_as(x, x.code().i32()))}; }
+Val to_u64(Val x) { return {x.code(), x.code().ir().CreateZExt(x.get(), as_wide_as(x, x.code().i64()))}; }
 Val bits_of_wide(Val x) { return {x.code(), x.code().ir().CreateBitCast(x.get(), as_wide_as(x, x.code().i64()))}; }
 Val wide_of_bits(Val x) { return {x.code(), x.code().ir().CreateBitCast(x.get(), as_wide_as(x, x.code().f64()))}; }
 

@@ -7,11 +7,12 @@
 
 namespace attune::codegen {
 
-Val widen(Val x);   ///< f32 to f64
-Val narrow(Val x);  ///< f64 to f32, rounded to nearest even
+Val widen(Val x);    ///< f32 to f64
+Val narrow(Val x);   ///< f64 to f32, rounded to nearest even
 Val to_wide(Val x);  ///< i32 or i64 to f64
 /// f64 to i32, truncating; only for what fits.
 Val wide_to_int(Val x);
+Val to_u64(Val x);        ///< i32 to i64, the upper half 0
 Val bits_of_wide(Val x);  ///< as i64
 Val wide_of_bits(Val x);
 
