@@ -12,6 +12,7 @@
 #include <random>
 #include <unistd.h>
 
+#include "compiler/lower.h"
 #include "runtime/attention.h"
 #include "runtime/cpu/peak.h"
 #include "runtime/options.h"
@@ -145,7 +146,7 @@ struct Result {
   double best = 0, median = 0, p10 = 0, p90 = 0;  ///< seconds
   std::size_t runs = 0;
   double flop = 0, peak = 0, first_call = 0;
-  runtime::cpu::Stages stages;
+  runtime::cpu::Stages stages{};
 
   double gflops(double seconds) const { return flop / seconds / 1e9; }
 };

@@ -96,7 +96,7 @@ class Forward {
   void head_fields() {
     Code code(define(mod_symbol::head_fields, {pointer(), pointer()}));
     const FrameCode frame(code, code.arg(0));
-    Expressions emit(isa_, code, captures_, frame.at());
+    Expressions emit(isa_, captures_, frame.at());
     const auto& fields = parts_.levels.head;
     for (std::size_t i = 0; i < fields.size(); ++i)
       code.store(to_bits(emit(fields[i]), fields[i]->type),
@@ -120,7 +120,7 @@ class Forward {
         return of == ir::Level::Head ? head_field(code, frame, index, type)
                                      : from_bits(code.load(Code::vector(code.i32(), width()), into(index)), type);
       };
-      Expressions emit(isa_, code, captures_, at);
+      Expressions emit(isa_, captures_, at);
       for (std::size_t f = 0; f < fields.size(); ++f) {
         const Val bits = to_bits(emit(fields[f]), fields[f]->type);
         code.store(bits.is_vector() ? bits : splat(bits, width()), into(f));
@@ -187,7 +187,7 @@ class Forward {
     At at = element(a, r, c);
     at.s = code.load(Code::vector(code.f32(), width()), a.s_at(r, c));
     if (unit_ == Unit::bf16) at.s = at.s * a.scale;
-    Expressions emit(isa_, code, captures_, at);
+    Expressions emit(isa_, captures_, at);
     Val x = emit(parts_.core());
     if (!x.is_vector()) x = splat(x, width());
     if (!some) return x;
@@ -200,7 +200,7 @@ class Forward {
     if (!parts_.has_prob) return p;
     At at = element(a, r, c);
     at.p = p;
-    Expressions emit(isa_, a.code, captures_, at);
+    Expressions emit(isa_, captures_, at);
     // Whatever a prob mod makes of 0, what was removed stays removed.
     return select(x == -infinity, 0.0, like(x, emit(parts_.prob())));
   }

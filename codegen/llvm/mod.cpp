@@ -185,8 +185,8 @@ Val Expressions::computed(const Node& n) {
 
 Val Expressions::input(Input which) const {
   const auto given = [&](const Val& x) {
-    if (!x) throw Bug("an expression reads an input that its kernel does not give");
-    return x;
+    if (x) return x;
+    throw Bug("an expression reads an input that its kernel does not give");
   };
   switch (which) {
     case Input::S: return given(at_.s);

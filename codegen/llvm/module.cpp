@@ -13,7 +13,9 @@
 
 #include <attune/error.h>
 
+#include "codegen/llvm.h"
 #include "codegen/llvm/compat.h"
+#include <writers.h>
 
 namespace attune::codegen {
 namespace {
@@ -114,9 +116,9 @@ std::string Module::object() && {
   return std::string(bytes.begin(), bytes.end());
 }
 
-std::string target_description(Isa isa) {
+std::string codegen_description(Isa isa) {
   const Cpu cpu = cpu_of(isa);
-  return std::string("LLVM ") + LLVM_VERSION_STRING + " " + llvm::sys::getProcessTriple() + " " + cpu.name + " " +
+  return std::string("attune " ATTUNE_WRITERS " LLVM ") + LLVM_VERSION_STRING + " " + llvm::sys::getProcessTriple() + " " + cpu.name + " " +
          cpu.features + " " + cpu.tune;
 }
 

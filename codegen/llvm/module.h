@@ -39,7 +39,4 @@ class Module {
   std::unique_ptr<llvm::Module> module_;
 };
 
-/// LLVM's version and the instruction set's features: what object code depends on besides the module.
-std::string target_description(Isa isa);
-
 }  // namespace attune::codegen

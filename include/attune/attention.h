@@ -151,6 +151,7 @@ struct Backward {
   Tensor q{}, k{}, v{};
   Tensor grad_o{};
   Tensor grad_lse{};  ///< optional
+  Tensor o{}, lse{};  ///< what the forward gave; optional: without both of them it is computed again
   Tensor dq{}, dk{}, dv{};
   struct Captured {
     Tensor of;    ///< the captured tensor
