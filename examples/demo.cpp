@@ -43,8 +43,7 @@ int main() {
 
   const Attention attention{
       .score = [=](Float s, At at) { return 20.0f * tanh((s + slope[at.head] * (at.kv - at.q)) / 20.0f); },
-      .mask = mods::sliding_window(24),
-      .target = Target::oracle};
+      .mask = mods::sliding_window(24)};
   std::puts(attention.explain().c_str());
   attention(q, k, v, o);
 
@@ -54,7 +53,7 @@ int main() {
       for (int x = 0; x < d; ++x)
         worst = std::fmax(
             worst, std::fabs(plain(q.data(), k.data(), v.data(), h, i, x) - double{o.data()[(h * n + i) * d + x]}));
-  std::printf("%s: %d outputs, within %.1e of plain loops written by hand\n", worst < 1e-6 ? "ok" : "wrong",
+  std::printf("%s: %d outputs, within %.1e of plain loops written by hand\n", worst < 1e-5 ? "ok" : "wrong",
               heads * n * d, worst);
-  return worst < 1e-6 ? 0 : 1;
+  return worst < 1e-5 ? 0 : 1;
 }
