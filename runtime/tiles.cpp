@@ -170,8 +170,9 @@ class Tiles::Asker {
     }
   }
 
-  /// The runs of tiles along an axis for one tile of the other.
-  void runs(bool along_q, std::int32_t tile, std::vector<Run>& into) {
+  /// The runs of tiles along an axis for one tile of the other. `bands_alone`: only where the bands say all, which is
+  /// told; else nothing is added.
+  bool runs(bool along_q, std::int32_t tile, std::vector<Run>& into, bool bands_alone = false) {
     const Extent& e = extent_;
     const Bands& said = along_q ? tiles_.cover_.along_q : tiles_.cover_.along_kv;
     const std::int32_t origin = along_q ? e.q_offset : 0, size = along_q ? e.tile_q : e.tile_kv;
@@ -185,6 +186,7 @@ class Tiles::Asker {
       r.kv1 = axis_end;
     }
     bands(along_q ? tiles_.along_q_ : tiles_.along_kv_, along_q ? q_memory_ : kv_memory_, said, r, origin, axis_end);
+    if (bands_alone && !exact_) return false;
     // In tiles, sorted and merged.
     for (auto* list : {&kept_, &gone_}) {
       for (Segment& s : *list) s = {(s.begin - origin) / size, (s.end - origin + size - 1) / size};
@@ -222,6 +224,7 @@ class Tiles::Asker {
         at = to;
       }
     }
+    return true;
   }
 
   Rectangle rectangle(std::int32_t tile_q, std::int32_t tile_kv) const {
@@ -288,6 +291,11 @@ Keep Tiles::keep(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t t
 
 void Tiles::row(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t tile_q, std::vector<Run>& into) const {
   Asker(*this, e, b, h).runs(false, tile_q, into);
+}
+
+bool Tiles::row_by_bands(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t tile_q,
+                         std::vector<Run>& into) const {
+  return Asker(*this, e, b, h).runs(false, tile_q, into, true);
 }
 
 void Tiles::column(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t tile_kv,

@@ -34,7 +34,6 @@ Visits::Visits(const compiler::Problem& problem, const Cut& cut, const compiler:
 
   std::optional<Tiles> tiles;
   if (cover) tiles.emplace(traced, *cover);
-  const bool fine = !cover || cover->along_kv.exact();
   rows_.resize(places.size());
   // Some thousands of rows of tiles cost less than waking a thread; a task takes a run of them.
   constexpr std::int64_t chunk = 64;
@@ -43,47 +42,51 @@ Visits::Visits(const compiler::Problem& problem, const Cut& cut, const compiler:
             [&](std::int64_t task, int) {
               for (std::int64_t i = task * chunk; i < std::min(count, (task + 1) * chunk); ++i) {
                 const Place& at = places[static_cast<std::size_t>(i)];
-                rows_[static_cast<std::size_t>(i)] = ask(problem, tiles ? &*tiles : nullptr, fine, at.b, at.h,
+                rows_[static_cast<std::size_t>(i)] = ask(problem, tiles ? &*tiles : nullptr, at.b, at.h,
                                                          at.tile_q);
               }
             },
             executor);
 }
 
-Visits::Row Visits::ask(const compiler::Problem& problem, const Tiles* tiles, bool fine, std::int64_t b, std::int64_t h,
+Visits::Row Visits::ask(const compiler::Problem& problem, const Tiles* tiles, std::int64_t b, std::int64_t h,
                         std::int32_t tile_q) const {
   const Sequence seq = sequence(problem, b);
-  Extent extent{.batch = static_cast<std::int32_t>(problem.batch),
-                .heads = static_cast<std::int32_t>(problem.q_heads),
-                .q_len = static_cast<std::int32_t>(seq.q_len),
-                .kv_len = static_cast<std::int32_t>(seq.kv_len),
-                .q_offset = problem.q_offset,
-                .tile_q = fine ? cut_.group : cut_.tile_q,
-                .tile_kv = fine ? cut_.panel : cut_.tile_kv};
+  const auto extent = [&](std::int32_t rows, std::int32_t columns) {
+    return Extent{.batch = static_cast<std::int32_t>(problem.batch),
+                  .heads = static_cast<std::int32_t>(problem.q_heads),
+                  .q_len = static_cast<std::int32_t>(seq.q_len),
+                  .kv_len = static_cast<std::int32_t>(seq.kv_len),
+                  .q_offset = problem.q_offset,
+                  .tile_q = rows,
+                  .tile_kv = columns};
+  };
   const std::int32_t panels = tiles_in(seq.kv_len, cut_.panel);
-  const std::int32_t groups = std::min(cut_.groups(), tiles_in(seq.q_len, cut_.group) - tile_q * cut_.groups());
+  const std::int32_t first = tile_q * cut_.groups(),
+                     groups = std::min(cut_.groups(), tiles_in(seq.q_len, cut_.group) - first);
   Row row;
-  std::vector<Run> runs;
-  for (std::int32_t g = 0; g < groups; ++g) {
-    if (!tiles) {
-      runs = {{0, panels, Keep::All}};
-    } else if (fine) {
-      runs.clear();
-      tiles->row(extent, static_cast<std::int32_t>(b), static_cast<std::int32_t>(h), tile_q * cut_.groups() + g, runs);
-    } else if (g == 0) {
-      tiles->row(extent, static_cast<std::int32_t>(b), static_cast<std::int32_t>(h), tile_q, runs);
-      const std::int32_t per_tile = cut_.tile_kv / cut_.panel;
-      for (Run& r : runs) {
-        r.begin *= per_tile;
-        r.end = std::min(r.end * per_tile, panels);
-      }
-    }
+  const auto add = [&](const std::vector<Run>& runs) {
     for (const Run& r : runs) {
-      if (r.begin >= r.end) continue;
       row.runs.push_back(r);
       row.panels += r.end - r.begin;
     }
     row.offsets.push_back(static_cast<std::int32_t>(row.runs.size()));
+  };
+  std::vector<Run> runs;
+  const auto bi = static_cast<std::int32_t>(b), hi = static_cast<std::int32_t>(h);
+  for (std::int32_t g = 0; g < groups; ++g) {
+    runs.clear();
+    if (!tiles) {
+      if (panels > 0) runs.push_back({0, panels, Keep::All});
+    } else if (!tiles->row_by_bands(extent(cut_.group, cut_.panel), bi, hi, first + g, runs)) {
+      // By intervals every panel would be asked for: all groups take what the whole tiles say.
+      row = {};
+      tiles->row(extent(cut_.tile_q, cut_.tile_kv), bi, hi, tile_q, runs);
+      for (Run& r : runs) r = {r.begin * cut_.panels(), std::min(r.end * cut_.panels(), panels), r.keep};
+      for (std::int32_t i = 0; i < groups; ++i) add(runs);
+      return row;
+    }
+    add(runs);
   }
   return row;
 }
@@ -96,7 +99,7 @@ const Visits::Row& Visits::row(std::int64_t b, std::int64_t h, std::int32_t tile
 
 std::pair<std::int32_t, std::int32_t> Visits::tiles(std::int64_t b, std::int64_t h, std::int32_t tile_q) const {
   const Row& r = row(b, h, tile_q);
-  const std::int32_t per_tile = cut_.tile_kv / cut_.panel;
+  const std::int32_t per_tile = cut_.panels();
   std::int32_t begin = std::numeric_limits<std::int32_t>::max(), end = 0;
   for (const Run& run : r.runs) {
     begin = std::min(begin, run.begin / per_tile);
@@ -113,7 +116,7 @@ Visit Visits::visit(std::int64_t b, std::int64_t h, std::int32_t tile_q, std::in
                     std::int32_t tile_kv) const {
   const Row& r = row(b, h, tile_q);
   if (group + 1 >= static_cast<std::int32_t>(r.offsets.size())) return {};
-  const std::int32_t per_tile = cut_.tile_kv / cut_.panel, low = tile_kv * per_tile, high = low + per_tile;
+  const std::int32_t per_tile = cut_.panels(), low = tile_kv * per_tile, high = low + per_tile;
   const auto runs = std::span(r.runs).subspan(static_cast<std::size_t>(r.offsets[static_cast<std::size_t>(group)]),
                                               static_cast<std::size_t>(r.offsets[static_cast<std::size_t>(group) + 1] -
                                                                        r.offsets[static_cast<std::size_t>(group)]));

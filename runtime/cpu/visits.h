@@ -16,6 +16,7 @@ struct Cut {
   std::int32_t group, panel;
 
   std::int32_t groups() const { return tile_q / group; }
+  std::int32_t panels() const { return tile_kv / panel; }
 };
 
 /// What one group of rows does in one tile of keys.
@@ -28,7 +29,8 @@ struct Visit {
 /// For every tile of queries: runs of panels per group.
 class Visits {
  public:
-  /// `cover`: null where nothing is removed. Asked by group and panel where its bands say all, else by whole tiles.
+  /// `cover`: null where nothing is removed. Asked by group and panel where its bands say
+  /// all, else by whole tiles.
   Visits(const compiler::Problem& problem, const Cut& cut, const compiler::Traced& traced, const compiler::Cover* cover,
          const Executor& executor);
 
@@ -45,7 +47,7 @@ class Visits {
     std::int64_t panels = 0;
   };
   const Row& row(std::int64_t b, std::int64_t h, std::int32_t tile_q) const;
-  Row ask(const compiler::Problem& problem, const Tiles* tiles, bool fine, std::int64_t b, std::int64_t h,
+  Row ask(const compiler::Problem& problem, const Tiles* tiles, std::int64_t b, std::int64_t h,
           std::int32_t tile_q) const;
 
   Cut cut_;
