@@ -51,8 +51,8 @@ class Tiles {
   void row(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t tile_q, std::vector<Run>& into) const;
   void column(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t tile_kv, std::vector<Run>& into) const;
 
-  /// `row` where the cover's bands say all there is to say, which takes one evaluation whatever the tiles' sizes are; else
-  /// false and nothing.
+  /// `row` where the cover's bands say all there is to say, which takes one evaluation whatever the tiles' sizes are;
+  /// else false and nothing.
   bool row_by_bands(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t tile_q, std::vector<Run>& into) const;
 
   TileLists lists(const Extent& e, bool along_q = false, int threads = 1) const;

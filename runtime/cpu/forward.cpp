@@ -1,5 +1,6 @@
 // runtime/cpu/forward.cpp — flash attention: keys and values packed once, then every tile of queries walks over them
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <numeric>
@@ -97,8 +98,11 @@ class ForwardRun {
 
   /// Units of a packed tile of keys, and of values.
   std::int64_t k_tile() const { return cut_.tile_kv * qk_.as_k; }
-  std::int64_t v_panel() const { return pieces(cut_.tile_kv, per_unit(unit_)) * kit_->tiling.nr; }
-  std::int64_t v_tile() const { return pv_.as_n / kit_->tiling.nr * v_panel(); }
+  std::int64_t v_tile() const { return pieces(cut_.tile_kv, per_unit(unit_)) * pv_.as_n; }
+  /// Values lie panel by panel, each with all keys of the entry: a walk may begin at any key.
+  std::int64_t v_panel(const Entry& e) const {
+    return pieces(e.kv_len, cut_.tile_kv) * pieces(cut_.tile_kv, per_unit(unit_)) * kit_->tiling.nr;
+  }
   std::int64_t element_size() const { return 4 / per_unit(unit_); }
 
   struct Scratch {
@@ -201,8 +205,8 @@ class ForwardRun {
                      .from_row = pv_.as_n,
                      .rows = cut_.tile_kv,
                      .columns = pv_.as_n,
-                     .into = v_ + at * v_tile(),
-                     .panel = v_panel()};
+                     .into = v_ + entry.tile * v_tile() + first / per_unit(unit_) * kit_->tiling.nr,
+                     .panel = v_panel(entry)};
     kit_->pack_rows(&v);
   }
 
@@ -241,13 +245,16 @@ class ForwardRun {
     std::fill_n(s.o, cut_.tile_q * pv_.as_n, 0.0f);
 
     const bool two_passes = !kernel_->parts.prob_linear;
-    const auto [begin, end] = visits_->tiles(work.b, work.h, work.tile_q);
-    for (std::int32_t t = begin; t < end; ++t) visit(tile, t, two_passes ? Pass::Statistics : Pass::Online);
+    const auto [begin, end] = visits_->panels(work.b, work.h, work.tile_q);
+    const auto walk = [&, first = begin, last = end](Pass pass) {
+      for (std::int32_t panel = first; panel < last; panel += cut_.panels()) visit(tile, panel, pass);
+    };
+    walk(two_passes ? Pass::Statistics : Pass::Online);
     if (two_passes) {
       const std::vector<Finished> rows = finish(tile);
       for (std::int64_t r = 0; r < tile.rows; ++r)
         s.m[r] = static_cast<float>(rows[static_cast<std::size_t>(r)].lse_of_core);
-      for (std::int32_t t = begin; t < end; ++t) visit(tile, t, Pass::Known);
+      walk(Pass::Known);
       store(tile, rows);
     } else {
       store(tile, finish(tile));
@@ -267,28 +274,41 @@ class ForwardRun {
                 static_cast<std::size_t>((tile.groups * cut_.group - tile.rows) * row_bytes));
   }
 
+  static constexpr std::size_t most_groups = 16;
   enum class Pass : std::uint8_t { Online, Statistics, Known };
 
-  /// All groups against one tile of keys; together where they need the same of it.
-  void visit(const Tile& tile, std::int32_t t, Pass pass) {
-    const auto of = [&](std::int32_t g) { return visits_->visit(tile.work.b, tile.work.h, tile.work.tile_q, g, t); };
-    if (kernel_->parts.col_fields())
-      kernel_->col_fields(&tile.frame, t * cut_.tile_kv, cut_.tile_kv, tile.s.col, cut_.tile_kv);
-    for (std::int32_t g = 0; g < tile.groups;) {
-      const Visit visit = of(g);
-      std::int32_t next = g + 1;
-      while (next < tile.groups && of(next) == visit) ++next;
-      if (visit.first < visit.last) block(tile, t, g, next - g, visit, pass);
+  /// All groups against one window of keys; together where they need the same of it.
+  void visit(const Tile& tile, std::int32_t panel, Pass pass) {
+    const auto of = [&](std::int32_t g) {
+      return visits_->visit(tile.work.b, tile.work.h, tile.work.tile_q, g, panel);
+    };
+    bool fields = kernel_->parts.col_fields() == 0;
+    std::array<Visit, most_groups> visits;
+    for (std::int32_t g = 0; g < tile.groups; ++g) visits[static_cast<std::size_t>(g)] = of(g);
+    const auto alike = [](const Visit& a, const Visit& b) {
+      return a.first == b.first && a.last == b.last && a.all == b.all;
+    };
+    for (std::size_t g = 0, groups = static_cast<std::size_t>(tile.groups); g < groups;) {
+      std::size_t next = g + 1;
+      while (next < groups && alike(visits[next], visits[g])) ++next;
+      if (visits[g].first < visits[g].last) {
+        if (!fields) kernel_->col_fields(&tile.frame, panel * cut_.panel, cut_.tile_kv, tile.s.col, cut_.tile_kv);
+        fields = true;
+        block(tile, panel * cut_.panel, static_cast<std::int32_t>(g), std::span(visits).subspan(g, next - g), pass);
+      }
       g = next;
     }
   }
 
-  void block(const Tile& tile, std::int32_t t, std::int32_t group, std::int32_t groups, const Visit& v, Pass pass) {
+  /// Some groups, all alike, against the window of keys that begins at `kv`.
+  void block(const Tile& tile, std::int32_t kv, std::int32_t group, std::span<const Visit> visits, Pass pass) {
     const Scratch& s = tile.s;
-    const std::int64_t at = tile.entry.tile + t, row = std::int64_t{group} * cut_.group, nr = cut_.panel;
+    const Visit& v = visits[0];
+    const auto groups = static_cast<std::int32_t>(visits.size());
+    const std::int64_t row = std::int64_t{group} * cut_.group, nr = cut_.panel;
     const Product qk{.a = s.q + row * qk_.as_k,
                      .a_row = qk_.as_k,
-                     .b = k_ + at * k_tile() + v.first / nr * nr * qk_.as_k,
+                     .b = k_ + tile.entry.tile * k_tile() + (kv + v.first) * qk_.as_k,
                      .b_k = nr,
                      .b_panel = nr * qk_.as_k,
                      .c = s.s + row * cut_.tile_kv + v.first,
@@ -299,16 +319,15 @@ class ForwardRun {
                      .keep = nullptr};
     kit_->product(&qk);
 
-    const auto p = static_cast<std::byte*>(s.p) + row * cut_.tile_kv * element_size();
-    const bool all = v.all && t * cut_.tile_kv + v.last <= tile.seq.kv_len;
+    const bool all = v.all && kv + v.last <= tile.seq.kv_len;
     const Attend softmax{.frame = &tile.frame,
                          .s = s.s + row * cut_.tile_kv,
                          .s_row = cut_.tile_kv,
-                         .p = p,
+                         .p = p_at(s, row, 0),
                          .p_row = cut_.tile_kv,
                          .rows = groups * cut_.group,
                          .q = position(tile, row),
-                         .kv = t * cut_.tile_kv,
+                         .kv = kv,
                          .first = v.first,
                          .last = v.last,
                          .kv_end = tile.frame.kv_len,
@@ -323,20 +342,42 @@ class ForwardRun {
     (pass == Pass::Known ? kernel_->attend_known : all ? kernel_->attend_all : kernel_->attend_some)(&softmax);
     if (pass == Pass::Statistics) return;
 
-    const std::int64_t k = v.first / per_unit(unit_);
-    const Product pv{.a = p + v.first * element_size(),
+    // Where no pair is removed and p is the softmax's own, an infinite value belongs into the result.
+    const bool guard = !(all && pass == Pass::Online && !kernel_->parts.has_prob);
+    for (std::size_t g = 0; g < visits.size();) {
+      std::size_t next = g + 1;
+      while (next < visits.size() && visits[next] == visits[g]) ++next;
+      weigh(tile, kv, group + static_cast<std::int32_t>(g), static_cast<std::int32_t>(next - g), visits[g], pass,
+            guard);
+      g = next;
+    }
+  }
+
+  void* p_at(const Scratch& s, std::int64_t row, std::int64_t column) const {
+    return static_cast<std::byte*>(s.p) + (row * cut_.tile_kv + column) * element_size();
+  }
+
+  /// The values of the keys that some groups keep, by their probabilities.
+  void weigh(const Tile& tile, std::int32_t kv, std::int32_t group, std::int32_t groups, const Visit& v, Pass pass,
+             bool guard) {
+    const Scratch& s = tile.s;
+    const std::int64_t row = std::int64_t{group} * cut_.group, nr = cut_.panel;
+    const std::int64_t step = per_unit(unit_) * kit_->tiling.k;
+    const std::int64_t begin = v.begin / step * step, end = up_to(v.end, step), first = kv + begin;
+    const Product pv{.a = p_at(s, row, begin),
                      .a_row = cut_.tile_kv / per_unit(unit_),
-                     .b = v_ + at * v_tile() + k * nr,
+                     .b = v_ + tile.entry.tile * v_tile() + first / per_unit(unit_) * nr,
                      .b_k = nr,
-                     .b_panel = v_panel(),
+                     .b_panel = v_panel(tile.entry),
                      .c = s.o + row * pv_.as_n,
                      .c_row = pv_.as_n,
                      .groups = groups,
                      .panels = pv_.as_n / nr,
-                     .k = (v.last - v.first) / per_unit(unit_),
+                     .k = (end - begin) / per_unit(unit_),
                      .keep = pass == Pass::Known ? s.ones : s.alpha + row};
-    (bad_[at] && !(all && pass == Pass::Online && !kernel_->parts.has_prob) ? kit_->guarded_product
-                                                                            : kit_->product)(&pv);
+    const bool* bad = bad_ + tile.entry.tile;
+    const bool is_bad = bad[first / cut_.tile_kv] || bad[(kv + end - 1) / cut_.tile_kv];
+    (guard && is_bad ? kit_->guarded_product : kit_->product)(&pv);
   }
 
   // ---- From sums to results.

@@ -42,8 +42,7 @@ Visits::Visits(const compiler::Problem& problem, const Cut& cut, const compiler:
             [&](std::int64_t task, int) {
               for (std::int64_t i = task * chunk; i < std::min(count, (task + 1) * chunk); ++i) {
                 const Place& at = places[static_cast<std::size_t>(i)];
-                rows_[static_cast<std::size_t>(i)] = ask(problem, tiles ? &*tiles : nullptr, at.b, at.h,
-                                                         at.tile_q);
+                rows_[static_cast<std::size_t>(i)] = ask(problem, tiles ? &*tiles : nullptr, at.b, at.h, at.tile_q);
               }
             },
             executor);
@@ -61,14 +60,14 @@ Visits::Row Visits::ask(const compiler::Problem& problem, const Tiles* tiles, st
                   .tile_q = rows,
                   .tile_kv = columns};
   };
-  const std::int32_t panels = tiles_in(seq.kv_len, cut_.panel);
+  const auto keys = static_cast<std::int32_t>(seq.kv_len);
   const std::int32_t first = tile_q * cut_.groups(),
                      groups = std::min(cut_.groups(), tiles_in(seq.q_len, cut_.group) - first);
   Row row;
   const auto add = [&](const std::vector<Run>& runs) {
     for (const Run& r : runs) {
       row.runs.push_back(r);
-      row.panels += r.end - r.begin;
+      row.keys += r.end - r.begin;
     }
     row.offsets.push_back(static_cast<std::int32_t>(row.runs.size()));
   };
@@ -77,12 +76,12 @@ Visits::Row Visits::ask(const compiler::Problem& problem, const Tiles* tiles, st
   for (std::int32_t g = 0; g < groups; ++g) {
     runs.clear();
     if (!tiles) {
-      if (panels > 0) runs.push_back({0, panels, Keep::All});
-    } else if (!tiles->row_by_bands(extent(cut_.group, cut_.panel), bi, hi, first + g, runs)) {
-      // By intervals every panel would be asked for: all groups take what the whole tiles say.
+      if (keys > 0) runs.push_back({0, keys, Keep::All});
+    } else if (!tiles->row_by_bands(extent(cut_.group, 1), bi, hi, first + g, runs)) {
+      // By intervals every key would be asked for: all groups take what the whole tiles say.
       row = {};
       tiles->row(extent(cut_.tile_q, cut_.tile_kv), bi, hi, tile_q, runs);
-      for (Run& r : runs) r = {r.begin * cut_.panels(), std::min(r.end * cut_.panels(), panels), r.keep};
+      for (Run& r : runs) r = {r.begin * cut_.tile_kv, std::min(r.end * cut_.tile_kv, keys), r.keep};
       for (std::int32_t i = 0; i < groups; ++i) add(runs);
       return row;
     }
@@ -97,38 +96,38 @@ const Visits::Row& Visits::row(std::int64_t b, std::int64_t h, std::int32_t tile
   return rows_[static_cast<std::size_t>(starts_[at] + (heads_ > 1 ? h : 0) * per_head + tile_q)];
 }
 
-std::pair<std::int32_t, std::int32_t> Visits::tiles(std::int64_t b, std::int64_t h, std::int32_t tile_q) const {
-  const Row& r = row(b, h, tile_q);
-  const std::int32_t per_tile = cut_.panels();
+std::pair<std::int32_t, std::int32_t> Visits::panels(std::int64_t b, std::int64_t h, std::int32_t tile_q) const {
   std::int32_t begin = std::numeric_limits<std::int32_t>::max(), end = 0;
-  for (const Run& run : r.runs) {
-    begin = std::min(begin, run.begin / per_tile);
-    end = std::max(end, (run.end + per_tile - 1) / per_tile);
+  for (const Run& run : row(b, h, tile_q).runs) {
+    begin = std::min(begin, run.begin);
+    end = std::max(end, run.end);
   }
-  return {std::min(begin, end), end};
+  return {std::min(begin, end) / cut_.panel, tiles_in(end, cut_.panel)};
 }
 
-std::int64_t Visits::cost(std::int64_t b, std::int64_t h, std::int32_t tile_q) const {
-  return row(b, h, tile_q).panels;
-}
+std::int64_t Visits::cost(std::int64_t b, std::int64_t h, std::int32_t tile_q) const { return row(b, h, tile_q).keys; }
 
-Visit Visits::visit(std::int64_t b, std::int64_t h, std::int32_t tile_q, std::int32_t group,
-                    std::int32_t tile_kv) const {
+Visit Visits::visit(std::int64_t b, std::int64_t h, std::int32_t tile_q, std::int32_t group, std::int32_t panel) const {
   const Row& r = row(b, h, tile_q);
   if (group + 1 >= static_cast<std::int32_t>(r.offsets.size())) return {};
-  const std::int32_t per_tile = cut_.panels(), low = tile_kv * per_tile, high = low + per_tile;
+  const std::int32_t low = panel * cut_.panel, high = low + cut_.tile_kv;
   const auto runs = std::span(r.runs).subspan(static_cast<std::size_t>(r.offsets[static_cast<std::size_t>(group)]),
                                               static_cast<std::size_t>(r.offsets[static_cast<std::size_t>(group) + 1] -
                                                                        r.offsets[static_cast<std::size_t>(group)]));
   auto at = std::partition_point(runs.begin(), runs.end(), [&](const Run& run) { return run.end <= low; });
   if (at == runs.end() || at->begin >= high) return {};
-  Visit out{.first = std::max(at->begin, low), .all = true};
-  for (std::int32_t reached = out.first; at != runs.end() && at->begin < high; ++at) {
+  Visit out;
+  out.begin = std::max(at->begin, low);
+  out.all = true;
+  for (std::int32_t reached = out.begin; at != runs.end() && at->begin < high; ++at) {
     out.all = out.all && at->keep == Keep::All && at->begin <= reached;
-    reached = out.last = std::min(at->end, high);
+    reached = out.end = std::min(at->end, high);
   }
-  out.first = (out.first - low) * cut_.panel;
-  out.last = (out.last - low) * cut_.panel;
+  out.first = out.begin / cut_.panel * cut_.panel - low;
+  out.last = tiles_in(out.end, cut_.panel) * cut_.panel - low;
+  out.begin -= low;
+  out.end -= low;
+  out.all = out.all && out.first == out.begin && out.last == out.end;
   return out;
 }
 

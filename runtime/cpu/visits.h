@@ -19,32 +19,33 @@ struct Cut {
   std::int32_t panels() const { return tile_kv / panel; }
 };
 
-/// What one group of rows does in one tile of keys.
+/// What one group of rows does in one window of keys: as many panels as a tile has, from any panel on.
 struct Visit {
-  std::int32_t first = 0, last = 0;  ///< columns within the tile, whole panels; nothing where first == last
-  bool all = false;                  ///< no pair in them is removed
+  std::int32_t first = 0, last = 0;  ///< columns within the window, whole panels; nothing where first == last
+  std::int32_t begin = 0, end = 0;   ///< the columns among them that any pair is kept of
+  bool all = false;                  ///< no pair of the panels is removed
   bool operator==(const Visit&) const = default;
 };
 
-/// For every tile of queries: runs of panels per group.
+/// For every tile of queries: runs of keys per group.
 class Visits {
  public:
-  /// `cover`: null where nothing is removed. Asked by group and panel where its bands say
+  /// `cover`: null where nothing is removed. Asked by group and key where its bands say
   /// all, else by whole tiles.
   Visits(const compiler::Problem& problem, const Cut& cut, const compiler::Traced& traced, const compiler::Cover* cover,
          const Executor& executor);
 
-  /// The tiles of keys that any group of this tile of queries needs: [first, second).
-  std::pair<std::int32_t, std::int32_t> tiles(std::int64_t b, std::int64_t h, std::int32_t tile_q) const;
-  /// Panels of work: what a task costs.
+  /// The panels of keys that any group of this tile of queries needs lie within [first, second).
+  std::pair<std::int32_t, std::int32_t> panels(std::int64_t b, std::int64_t h, std::int32_t tile_q) const;
+  /// Keys that its groups visit: what a task costs.
   std::int64_t cost(std::int64_t b, std::int64_t h, std::int32_t tile_q) const;
-  Visit visit(std::int64_t b, std::int64_t h, std::int32_t tile_q, std::int32_t group, std::int32_t tile_kv) const;
+  Visit visit(std::int64_t b, std::int64_t h, std::int32_t tile_q, std::int32_t group, std::int32_t panel) const;
 
  private:
   struct Row {
     std::vector<std::int32_t> offsets{0};  ///< by group, into runs; one more than there are groups
-    std::vector<Run> runs;                 ///< in panels
-    std::int64_t panels = 0;
+    std::vector<Run> runs;                 ///< in keys
+    std::int64_t keys = 0;
   };
   const Row& row(std::int64_t b, std::int64_t h, std::int32_t tile_q) const;
   Row ask(const compiler::Problem& problem, const Tiles* tiles, std::int64_t b, std::int64_t h,
