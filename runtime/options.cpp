@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cerrno>
 #include <charconv>
 #include <cstdlib>
@@ -84,13 +83,9 @@ Options parse_options(const Lookup& lookup, int cpus) {
   return options;
 }
 
-// No static local: a child forked while another thread makes one waits for that thread forever.
 const Options& options() {
-  static std::atomic<const Options*> made{nullptr};
-  if (const Options* known = made.load(std::memory_order_acquire)) return *known;
-  auto fresh = std::make_unique<const Options>(parse_options(environment, usable_cpus()));
-  const Options* first = nullptr;
-  return made.compare_exchange_strong(first, fresh.get()) ? *fresh.release() : *first;
+  static const Options made = parse_options(environment, usable_cpus());
+  return made;
 }
 
 int usable_cpus() {

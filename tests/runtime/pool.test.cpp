@@ -145,6 +145,20 @@ TEST_CASE("as many threads are at work at once as were asked for, more than ther
   }
 }
 
+TEST_CASE("tasks see what the caller wrote, and the caller what they wrote", "[pool]") {
+  std::vector<int> in(16), out(16);
+  bool fine = true;
+  for (const int threads : {2, 4})
+    for (int repeat = 0; repeat < 2000; ++repeat) {
+      std::ranges::fill(in, repeat);
+      run_tasks(16,
+                [&](std::int64_t i, int) { out[static_cast<std::size_t>(i)] = in[static_cast<std::size_t>(i)] + 1; },
+                {.workers = threads});
+      fine = fine && std::ranges::count(out, repeat + 1) == 16;
+    }
+  CHECK(fine);
+}
+
 TEST_CASE("tasks are handed out in order", "[pool]") {
   std::vector<std::int64_t> order;
   run_tasks(100, [&](std::int64_t i, int) { order.push_back(i); }, {.workers = 1});
