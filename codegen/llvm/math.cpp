@@ -51,8 +51,9 @@ Val exp_below(Isa isa, Val x) {
   const Val clamped = max(like(x, -104.0), x);
   // ln 2 in two parts, the first of so few bits that n times it is exact without FMA too.
   const auto rest = [&](Val n) { return fma(n, like(x, 2.12194440e-4), fma(n, like(x, -0.693359375), clamped)); };
+  // The sum 1 + (r + r^2 q) rounds 1 once where Horner's form rounds twice.
   const auto exp_rest = [](Val r) {
-    return polynomial(r, {1, 1, 0.49999994, 0.166665211, 0.0416682586, 0.00836866908, 0.00138213043});
+    return fma(r * r, polynomial(r, {0.49999994, 0.166665211, 0.0416682586, 0.00836866908, 0.00138213043}), r) + 1;
   };
   const Val y = clamped * 1.44269504;
   if (has_scalef(isa, x)) {
