@@ -131,8 +131,8 @@ Val pow(Val x, Val y) {
 }
 
 Val tanh(Val x) {
-  // t = expm1(2 |x|), and tanh |x| = t / (t + 2).
-  const Val twice = min(like(x, 20.0), absolute(x) * 2);
+  // t = expm1(-2 |x|), and tanh |x| = -t / (t + 2): of the two signs the one whose sum loses less.
+  const Val twice = max(like(x, -20.0), absolute(x) * -2);
   const Whole n(twice * 1.44269504);
   const Val r = fma(n.value, like(x, -0.693147182), twice);
   const Val p = fma(r * r, polynomial(r, {0.49999997, 0.166665465, 0.0416674428, 0.00836625323, 0.00138699578}), r);
