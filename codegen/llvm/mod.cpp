@@ -83,7 +83,7 @@ Val Expressions::operator()(const Expr& e) {
   // Then what depends on variables bound outside, as if their sums stood around, outermost first.
   for (std::size_t variable = ir::max_binders; variable-- > 0;) {
     if (!(e->free >> variable & 1)) continue;
-    if (!bound_[variable]) throw Bug("an expression is compiled outside of the sum that binds its variable");
+    if (!bound_[variable].get()) throw Bug("an expression is compiled outside of the sum that binds its variable");
     values_[variable].clear();
     values_[variable][ir::bound(static_cast<std::uint32_t>(variable) + 1)->digest] = bound_[variable];
     emit_below(*e, variable);
