@@ -9,12 +9,15 @@ ROOMS = {
     "include": [], "ir": [], "compiler": ["ir"], "codegen": ["ir", "compiler"],
     "runtime": ["ir", "compiler", "codegen"], "tools": ["ir", "compiler", "codegen", "runtime"],
     "tests": ["ir", "compiler", "codegen", "runtime", "tools"], "examples": []}
+POSIX = ["sys/", "dlfcn.h", "fcntl.h", "pthread.h", "sched.h", "signal.h", "unistd.h"]
 LIBRARIES = {
-    "include": ["attune/"], "ir": ["attune/error.h", "fmt/", "xxhash.h"], "compiler": ["attune/", "fmt/"],
-    "codegen": ["attune/", "fmt/", "llvm/"], "runtime": ["attune/", "fmt/", "llvm/", "sys/", "cpuid.h", "dlfcn.h", "fcntl.h", "pthread.h", "sched.h",
-                                             "signal.h", "unistd.h"],
-    "tools": ["attune/", "fmt/", "CLI/", "nlohmann/", "langinfo.h", "unistd.h"], "tests": ["attune/", "fmt/", "nlohmann/", "catch2/", "sys/",
-                                                                                           "unistd.h"],
+    "include": ["attune/"],
+    "ir": ["attune/error.h", "fmt/", "xxhash.h"],
+    "compiler": ["attune/", "fmt/"],
+    "codegen": ["attune/", "fmt/", "llvm/"],
+    "runtime": ["attune/", "fmt/", "llvm/", "cpuid.h", *POSIX],
+    "tools": ["attune/", "fmt/", "CLI/", "nlohmann/", "langinfo.h", "unistd.h"],
+    "tests": ["attune/", "fmt/", "nlohmann/", "catch2/", *POSIX],
     "examples": ["attune/"]}
 # The one file of the library that may read the environment. Tests are steered by it: how many cases, approve or not.
 OPTIONS = "runtime/options.cpp"
