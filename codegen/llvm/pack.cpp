@@ -1,4 +1,6 @@
 // codegen/llvm/pack.cpp — row-major matrices as packed operands and as their transposes
+#include <array>
+
 #include "codegen/llvm/args.h"
 #include "codegen/llvm/element.h"
 #include "codegen/llvm/kit.h"
@@ -7,27 +9,25 @@
 namespace attune::codegen {
 namespace {
 
-/// A block of width x width at `from`, rows `from_row` apart, to `into`, rows `into_row` apart: of units, or of bf16
-/// that go through units.
-struct TransposedBlock {
-  llvm::Type* element;
-  Val from_row, into_row;
-
-  void operator()(Code& code, unsigned width, Val from, Val into) const {
-    std::vector<Val> rows;
-    for (unsigned i = 0; i < width; ++i) {
-      const Val row = code.load(Code::vector(element, width), code.at(from, element, from_row * i));
-      rows.push_back(element->isIntegerTy(16) ? zero_extended(row) : row);
-    }
-    rows = transposed(rows);
-    for (unsigned i = 0; i < width; ++i) {
-      const Val row = element->isIntegerTy(16)
-                          ? Val{code, code.ir().CreateTrunc(rows[i].get(), Code::vector(element, width))}
-                          : rows[i];
-      code.store(row, code.at(into, element, into_row * i));
-    }
-  }
-};
+/// fn(from, from_row, into, into_row): a block of width x width transposed, of units or of bf16, which go through
+/// units. One function for all of the kit: LLVM takes 10 ms to find what its 64 shuffles are.
+llvm::Function* transpose_block(const Kit& kit, llvm::Type* element) {
+  const std::string name = "transpose_" + std::to_string(element->getScalarSizeInBits());
+  if (llvm::Function* made = kit.module.llvm().getFunction(name)) return made;
+  llvm::LLVMContext& context = kit.module.context();
+  llvm::Type *pointer = llvm::PointerType::get(context, 0), *i64 = llvm::Type::getInt64Ty(context);
+  const std::array<llvm::Type*, 4> types{pointer, i64, pointer, i64};
+  Code code(kit.module.define_local(name, llvm::Type::getVoidTy(context), types));
+  const auto row = [&](unsigned of, unsigned i) { return code.at(code.arg(of), element, code.arg(of + 1) * i); };
+  std::vector<Val> rows;
+  for (unsigned i = 0; i < kit.width(); ++i)
+    rows.push_back(zero_extended(code.load(Code::vector(element, kit.width()), row(0, i))));
+  rows = transposed(rows);
+  for (unsigned i = 0; i < kit.width(); ++i)
+    code.store({code, code.ir().CreateTrunc(rows[i].get(), Code::vector(element, kit.width()))}, row(2, i));
+  code.done();
+  return code.function();
+}
 
 }  // namespace
 
@@ -38,15 +38,16 @@ void define_pack_columns(const Kit& kit) {
   const Val rows = args(&PackColumns::rows), k = args(&PackColumns::k), panel = args(&PackColumns::panel);
   const std::int64_t width = kit.tiling.width, nr = kit.tiling.nr;
   llvm::Type* unit = code.i32();
-  const TransposedBlock block{unit, from_row, code.index(nr)};
+  llvm::Function* block = transpose_block(kit, unit);
   const Val blocks = (rows + (nr - 1)) / nr * kit.vectors();
   code.loop(code.index(0), blocks, 1, [&](Val b) {
     const Val source = code.at(from, unit, b * width * from_row);
     const Val target = code.at(into, unit, b / kit.vectors() * panel + b % kit.vectors() * width);
     const Val valid = max(min(rows - b * width, code.index(width)), code.index(0));
     const Val whole = select(valid == width, k & code.index(-width), code.index(0));
-    code.loop(code.index(0), whole, width,
-              [&](Val c) { block(code, kit.width(), code.at(source, unit, c), code.at(target, unit, c * nr)); });
+    code.loop(code.index(0), whole, width, [&](Val c) {
+      code.call(block, {code.at(source, unit, c), from_row, code.at(target, unit, c * nr), code.index(nr)});
+    });
     code.loop(whole, k, 1, [&](Val c) {
       const Val line = code.at(target, unit, c * nr);
       code.loop(code.index(0), valid, 1, [&](Val r) {
@@ -94,12 +95,13 @@ void define_transpose(const Kit& kit) {
   const Args<Transpose> args(code, code.arg(0));
   const Val from = args(&Transpose::from), into = args(&Transpose::into);
   llvm::Type* element = kit.is_bf16() ? code.i16() : code.i32();
-  const TransposedBlock block{element, args(&Transpose::from_row), args(&Transpose::into_row)};
+  llvm::Function* block = transpose_block(kit, element);
+  const Val from_row = args(&Transpose::from_row), into_row = args(&Transpose::into_row);
   const Val columns = args(&Transpose::columns);
   code.loop(code.index(0), args(&Transpose::rows), kit.tiling.width, [&](Val r) {
     code.loop(code.index(0), columns, kit.tiling.width, [&](Val c) {
-      block(code, kit.width(), code.at(from, element, r * block.from_row + c),
-            code.at(into, element, c * block.into_row + r));
+      code.call(block, {code.at(from, element, r * from_row + c), from_row, code.at(into, element, c * into_row + r),
+                        into_row});
     });
   });
   code.done();

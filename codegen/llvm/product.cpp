@@ -25,67 +25,70 @@ Val multiply_add(const Kit& kit, Val a, Val b, Val sum) {
 
 /// Rows of C that are worked on together, and what they are made of.
 struct Block {
-  Val a, b, c;  ///< pointers to the first unit, float
-  Val keep;     ///< pointer, or null
+  Val a, b, c, keep;  ///< pointers to the first unit, float
   Val a_row, b_k, c_row, k;
-  Val is_set, is_scaled;
+  Val is_set;  ///< C is not read
 };
 
+/// What keeps C as it is.
+Val ones(const Kit& kit, Code& code) {
+  auto* type = llvm::ArrayType::get(code.f32(), static_cast<unsigned>(kit.tiling.mr));
+  const std::vector<float> all(static_cast<std::size_t>(kit.tiling.mr), 1.0f);
+  auto* global = new llvm::GlobalVariable(kit.module.llvm(), type, true, llvm::GlobalValue::InternalLinkage,
+                                          llvm::ConstantDataArray::get(kit.module.context(), all));
+  return {code, global};
+}
+
+/// The arguments, and blocks of them.
 struct Operands {
-  Operands(Code& code, const Args<Product>& args)
+  Operands(const Kit& kit, Code& code, const Args<Product>& args)
       : a(args(&Product::a)), b(args(&Product::b)), c(args(&Product::c)), keep(args(&Product::keep)),
         a_row(args(&Product::a_row)), b_k(args(&Product::b_k)), b_panel(args(&Product::b_panel)),
         c_row(args(&Product::c_row)), groups(args(&Product::groups)), panels(args(&Product::panels)),
         k(args(&Product::k)), is_scaled(code, code.ir().CreateIsNotNull(keep.get())),
-        is_set(!(is_scaled | (args(&Product::add) != 0))) {}
+        is_set(!(is_scaled | (args(&Product::add) != 0))), kept(ones(kit, code)) {}
 
-  /// `rows` rows from row `row` on, of panel `panel`.
+  /// From row `row` on, of panel `panel`.
   Block block(const Kit& kit, Code& code, Val row, Val panel) const {
     llvm::Type* unit = unit_type(kit, code);
     return {code.at(a, unit, row * a_row),
             code.at(b, unit, panel * b_panel),
             code.at(c, code.f32(), row * c_row + panel * kit.tiling.nr),
-            code.at(keep, code.f32(), row),
+            select(is_scaled, code.at(keep, code.f32(), row), kept),
             a_row,
             b_k,
             c_row,
             k,
-            is_set,
-            is_scaled};
+            is_set};
   }
 
-  Val a, b, c, keep, a_row, b_k, b_panel, c_row, groups, panels, k, is_scaled, is_set;
+  Val a, b, c, keep, a_row, b_k, b_panel, c_row, groups, panels, k, is_scaled, is_set, kept;
 };
 
-Val c_at(const Kit& kit, Code& code, const Block& block, unsigned r, unsigned v) {
-  return code.at(code.at(block.c, code.f32(), block.c_row * r), code.f32(), v * kit.width());
-}
-
-/// What C starts from, by rows.
-Code::Carried initial(const Kit& kit, Code& code, const Block& block, unsigned rows) {
-  llvm::Type* floats = Code::vector(code.f32(), kit.width());
-  const Code::Carried zeros(rows * kit.vectors(), splat(code.real(0), kit.width()));
-  return code.branch(
-      block.is_set, [&] { return zeros; },
+/// C = sums, or C = keep C + sums.
+void store(const Kit& kit, Code& code, const Block& block, const Code::Carried& sums) {
+  const auto at = [&](std::size_t i) {
+    const Val row = code.at(block.c, code.f32(), block.c_row * (i / kit.vectors()));
+    return code.at(row, code.f32(), code.index(static_cast<std::int64_t>(i % kit.vectors() * kit.width())));
+  };
+  code.branch(
+      block.is_set,
       [&] {
-        Code::Carried sums;
-        for (unsigned r = 0; r < rows; ++r)
-          for (unsigned v = 0; v < kit.vectors(); ++v) sums.push_back(code.load(floats, c_at(kit, code, block, r, v)));
-        return code.branch(
-            block.is_scaled,
-            [&] {
-              Code::Carried scaled;
-              for (unsigned i = 0; i < sums.size(); ++i)
-                scaled.push_back(sums[i] * code.load(code.f32(), code.at(block.keep, code.f32(), i / kit.vectors())));
-              return scaled;
-            },
-            [&] { return sums; });
+        for (std::size_t i = 0; i < sums.size(); ++i) code.store(sums[i], at(i));
+        return Code::Carried{};
+      },
+      [&] {
+        for (std::size_t i = 0; i < sums.size(); ++i) {
+          const auto row = static_cast<std::int64_t>(i / kit.vectors());
+          const Val times = code.load(code.f32(), code.at(block.keep, code.f32(), row));
+          code.store(fma(code.load(sums[i].type(), at(i)), times, sums[i]), at(i));
+        }
+        return Code::Carried{};
       });
 }
 
-void store(const Kit& kit, Code& code, const Block& block, const Code::Carried& sums) {
-  for (unsigned i = 0; i < sums.size(); ++i)
-    code.store(sums[i], c_at(kit, code, block, i / kit.vectors(), i % kit.vectors()));
+Code::Carried zeros(const Kit& kit, Code& code, unsigned rows) {
+  return Code::Carried(rows * kit.vectors(), splat(code.real(0), kit.width()));
 }
 
 /// For each panel, for each so many rows.
@@ -143,12 +146,12 @@ Code::Carried guarded_step(const Kit& kit, Code& code, Val a, std::vector<Val> c
 
 void define_product(const Kit& kit) {
   Code code(kit.kernel(kit_symbol::product));
-  const Operands operands(code, Args<Product>(code, code.arg(0)));
+  const Operands operands(kit, code, Args<Product>(code, code.arg(0)));
   const auto mr = static_cast<unsigned>(kit.tiling.mr);
   each_block(kit, code, operands, mr, [&](const Block& block) {
     std::vector<Val> rows;
     for (unsigned r = 0; r < mr; ++r) rows.push_back(code.at(block.a, unit_type(kit, code), block.a_row * r));
-    Code::Carried carried = initial(kit, code, block, mr);
+    Code::Carried carried = zeros(kit, code, mr);
     carried.push_back(block.b);
     const Val whole = block.k & code.index(-unroll);
     carried = code.loop(code.index(0), whole, unroll, carried, [&](Val k, Code::Carried sums) {
@@ -165,10 +168,10 @@ void define_product(const Kit& kit) {
 
 void define_guarded_product(const Kit& kit) {
   Code code(kit.kernel(kit_symbol::guarded_product));
-  const Operands operands(code, Args<Product>(code, code.arg(0)));
+  const Operands operands(kit, code, Args<Product>(code, code.arg(0)));
   llvm::Type* unit = unit_type(kit, code);
   each_block(kit, code, operands, 1, [&](const Block& block) {
-    const Code::Carried start = initial(kit, code, block, 1);
+    const Code::Carried start = zeros(kit, code, 1);
     store(kit, code, block, code.loop(code.index(0), block.k, 1, start, [&](Val k, const Code::Carried& sums) {
       std::vector<Val> columns;
       for (unsigned v = 0; v < kit.vectors(); ++v)
