@@ -100,24 +100,56 @@ void each_block(const Kit& kit, Code& code, const Operands& operands, unsigned r
   });
 }
 
-/// sums += A B for k of `row` on: `row` are pointers to rows of A, the last of `carried` the pointer into B.
-Code::Carried step(const Kit& kit, Code& code, const Block& block, const std::vector<Val>& rows, Val k,
-                   Code::Carried carried) {
-  llvm::Type* unit = unit_type(kit, code);
-  const Val b = carried.back();
-  std::vector<Val> columns;
-  for (unsigned v = 0; v < kit.vectors(); ++v)
-    columns.push_back(code.load(Code::vector(unit, kit.width()), code.at(b, unit, v * kit.width())));
-  for (unsigned r = 0; r < rows.size(); ++r) {
-    const Val a = splat(code.load(unit, code.at(rows[r], unit, k)), kit.width());
-    for (unsigned v = 0; v < kit.vectors(); ++v) {
-      Val& sum = carried[r * kit.vectors() + v];
-      sum = multiply_add(kit, a, columns[v], sum);
-    }
+/// What goes round the loop over k: sums, a pointer into A for each four rows, and one into B. x86 addresses four rows
+/// by a pointer, a_row and 3 a_row; a pointer for each row would not fit in its registers.
+class Turn {
+ public:
+  Turn(const Kit& kit, Code& code, const Block& block) : kit_(kit), code_(code), block_(block) {}
+
+  Code::Carried begin() const {
+    Code::Carried carried = zeros(kit_, code_, rows());
+    for (unsigned r = 0; r < rows(); r += 4) carried.push_back(code_.at(block_.a, unit(), block_.a_row * r));
+    carried.push_back(block_.b);
+    return carried;
   }
-  carried.back() = code.at(b, unit, block.b_k);
-  return carried;
-}
+
+  /// k of `count` units more.
+  Code::Carried step(Code::Carried carried, unsigned count) const {
+    for (unsigned i = 0; i < count; ++i) add(carried, i);
+    for (std::size_t i = sums(); i + 1 < carried.size(); ++i) carried[i] = code_.at(carried[i], unit(), count);
+    return carried;
+  }
+
+  Code::Carried end(Code::Carried carried) const {
+    carried.resize(sums());
+    return carried;
+  }
+
+ private:
+  llvm::Type* unit() const { return unit_type(kit_, code_); }
+  unsigned rows() const { return static_cast<unsigned>(kit_.tiling.mr); }
+  std::size_t sums() const { return rows() * kit_.vectors(); }
+
+  void add(Code::Carried& carried, unsigned k) const {
+    std::vector<Val> columns;
+    for (unsigned v = 0; v < kit_.vectors(); ++v)
+      columns.push_back(
+          code_.load(Code::vector(unit(), kit_.width()), code_.at(carried.back(), unit(), v * kit_.width())));
+    for (unsigned r = 0; r < rows(); ++r) {
+      const Val row = code_.at(carried[sums() + r / 4], unit(), block_.a_row * (r % 4));
+      const Val a = splat(code_.load(unit(), code_.at(row, unit(), k)), kit_.width());
+      for (unsigned v = 0; v < kit_.vectors(); ++v) {
+        Val& sum = carried[r * kit_.vectors() + v];
+        sum = multiply_add(kit_, a, columns[v], sum);
+      }
+    }
+    carried.back() = code_.at(carried.back(), unit(), block_.b_k);
+  }
+
+  const Kit& kit_;
+  Code& code_;
+  const Block& block_;
+};
 
 /// sum += a b by halves of units where they are pairs, but for what of a is 0.
 Code::Carried guarded_step(const Kit& kit, Code& code, Val a, std::vector<Val> columns, Code::Carried sums) {
@@ -147,21 +179,14 @@ Code::Carried guarded_step(const Kit& kit, Code& code, Val a, std::vector<Val> c
 void define_product(const Kit& kit) {
   Code code(kit.kernel(kit_symbol::product));
   const Operands operands(kit, code, Args<Product>(code, code.arg(0)));
-  const auto mr = static_cast<unsigned>(kit.tiling.mr);
-  each_block(kit, code, operands, mr, [&](const Block& block) {
-    std::vector<Val> rows;
-    for (unsigned r = 0; r < mr; ++r) rows.push_back(code.at(block.a, unit_type(kit, code), block.a_row * r));
-    Code::Carried carried = zeros(kit, code, mr);
-    carried.push_back(block.b);
+  each_block(kit, code, operands, static_cast<unsigned>(kit.tiling.mr), [&](const Block& block) {
+    const Turn turn(kit, code, block);
     const Val whole = block.k & code.index(-unroll);
-    carried = code.loop(code.index(0), whole, unroll, carried, [&](Val k, Code::Carried sums) {
-      for (int u = 0; u < unroll; ++u) sums = step(kit, code, block, rows, k + u, std::move(sums));
-      return sums;
-    });
-    carried = code.loop(whole, block.k, 1, carried,
-                        [&](Val k, const Code::Carried& sums) { return step(kit, code, block, rows, k, sums); });
-    carried.pop_back();
-    store(kit, code, block, carried);
+    const auto main = code.loop(code.index(0), whole, unroll, turn.begin(),
+                                [&](Val, const Code::Carried& carried) { return turn.step(carried, unroll); });
+    const auto rest = code.loop(whole, block.k, 1, main,
+                                [&](Val, const Code::Carried& carried) { return turn.step(carried, 1); });
+    store(kit, code, block, turn.end(rest));
   });
   code.done();
 }
