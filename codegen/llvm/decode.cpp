@@ -82,22 +82,22 @@ llvm::Function* dots_of(const Kit& kit, Code& caller, unsigned rows) {
     for (unsigned j = 0; j < keys; ++j)
       k.push_back(code.at(of.k, element_type(code, kit.type), min(first + j, of.count - 1) * of.k_row));
     Code::Carried sums(rows * keys, splat(code.real(0), width));
-    sums = code.loop(code.index(0), whole, width, sums, [&](Val c, const Code::Carried& before) {
-      return dots_step(
-          kit, code, q, k, c, [&](DType type, Val pointer) { return load_f32(code, kit.isa(), type, pointer, width); },
-          before);
-    });
-    sums = code.branch(
-        whole < of.d,
-        [&] {
-          return dots_step(
-              kit, code, q, k, whole,
-              [&](DType type, Val pointer) {
-                return load_some_f32(code, kit.isa(), type, pointer, of.d - whole, width);
-              },
-              sums);
-        },
-        [&] { return sums; });
+    const auto step = [&](Val c, const Code::Carried& before, const LoadAt& load) {
+      return dots_step(kit, code, q, k, c, load, before);
+    };
+    const LoadAt all = [&](DType type, Val at) { return load_f32(code, kit.isa(), type, at, width); };
+    const auto some = [&](Val c) -> LoadAt {
+      return [&, c](DType type, Val at) { return load_some_f32(code, kit.isa(), type, at, of.d - c, width); };
+    };
+    if (has_masks(kit.isa())) {
+      sums = code.loop(code.index(0), of.d, width, sums,
+                       [&](Val c, const Code::Carried& before) { return step(c, before, some(c)); });
+    } else {
+      sums = code.loop(code.index(0), whole, width, sums,
+                       [&](Val c, const Code::Carried& before) { return step(c, before, all); });
+      sums = code.branch(
+          whole < of.d, [&] { return step(whole, sums, some(whole)); }, [&] { return sums; });
+    }
     store_scores(kit, code, of, sums_of_lanes(sums), rows, first, buffer);
   });
   code.done();

@@ -9,22 +9,23 @@
 namespace attune::codegen {
 namespace {
 
-/// fn(from, from_row, into, into_row): a block of width x width transposed, of units or of bf16, which go through
-/// units. One function for all of the kit: LLVM takes 10 ms to find what its 64 shuffles are.
-llvm::Function* transpose_block(const Kit& kit, llvm::Type* element) {
+/// fn(from, from_row, into, into_row, columns): as many rows as a register has lanes transposed, `columns` a multiple
+/// of 4; of units, or of bf16. One function for all of the kit, since shuffles take LLVM long.
+llvm::Function* transpose_rows(const Kit& kit, llvm::Type* element) {
   const std::string name = "transpose_" + std::to_string(element->getScalarSizeInBits());
   if (llvm::Function* made = kit.module.llvm().getFunction(name)) return made;
   llvm::LLVMContext& context = kit.module.context();
   llvm::Type *pointer = llvm::PointerType::get(context, 0), *i64 = llvm::Type::getInt64Ty(context);
-  const std::array<llvm::Type*, 4> types{pointer, i64, pointer, i64};
+  const std::array<llvm::Type*, 5> types{pointer, i64, pointer, i64, i64};
   Code code(kit.module.define_local(name, llvm::Type::getVoidTy(context), types));
-  const auto row = [&](unsigned of, unsigned i) { return code.at(code.arg(of), element, code.arg(of + 1) * i); };
-  std::vector<Val> rows;
-  for (unsigned i = 0; i < kit.width(); ++i)
-    rows.push_back(zero_extended(code.load(Code::vector(element, kit.width()), row(0, i))));
-  rows = transposed(rows);
-  for (unsigned i = 0; i < kit.width(); ++i)
-    code.store({code, code.ir().CreateTrunc(rows[i].get(), Code::vector(element, kit.width()))}, row(2, i));
+  const Val from = code.arg(0), from_row = code.arg(1), into = code.arg(2), into_row = code.arg(3);
+  code.loop(code.index(0), code.arg(4), 4, [&](Val c) {
+    std::vector<Val> rows;
+    for (unsigned i = 0; i < kit.width(); ++i)
+      rows.push_back(code.load(Code::vector(element, 4), code.at(from, element, from_row * i + c)));
+    const auto columns = transposed(rows);
+    for (unsigned i = 0; i < columns.size(); ++i) code.store(columns[i], code.at(into, element, into_row * (c + i)));
+  });
   code.done();
   return code.function();
 }
@@ -38,16 +39,14 @@ void define_pack_columns(const Kit& kit) {
   const Val rows = args(&PackColumns::rows), k = args(&PackColumns::k), panel = args(&PackColumns::panel);
   const std::int64_t width = kit.tiling.width, nr = kit.tiling.nr;
   llvm::Type* unit = code.i32();
-  llvm::Function* block = transpose_block(kit, unit);
+  llvm::Function* transpose = transpose_rows(kit, unit);
   const Val blocks = (rows + (nr - 1)) / nr * kit.vectors();
   code.loop(code.index(0), blocks, 1, [&](Val b) {
     const Val source = code.at(from, unit, b * width * from_row);
     const Val target = code.at(into, unit, b / kit.vectors() * panel + b % kit.vectors() * width);
     const Val valid = max(min(rows - b * width, code.index(width)), code.index(0));
-    const Val whole = select(valid == width, k & code.index(-width), code.index(0));
-    code.loop(code.index(0), whole, width, [&](Val c) {
-      code.call(block, {code.at(source, unit, c), from_row, code.at(target, unit, c * nr), code.index(nr)});
-    });
+    const Val whole = select(valid == width, k & code.index(-4), code.index(0));
+    code.call(transpose, {source, from_row, target, code.index(nr), whole});
     code.loop(whole, k, 1, [&](Val c) {
       const Val line = code.at(target, unit, c * nr);
       code.loop(code.index(0), valid, 1, [&](Val r) {
@@ -95,14 +94,12 @@ void define_transpose(const Kit& kit) {
   const Args<Transpose> args(code, code.arg(0));
   const Val from = args(&Transpose::from), into = args(&Transpose::into);
   llvm::Type* element = kit.is_bf16() ? code.i16() : code.i32();
-  llvm::Function* block = transpose_block(kit, element);
+  llvm::Function* transpose = transpose_rows(kit, element);
   const Val from_row = args(&Transpose::from_row), into_row = args(&Transpose::into_row);
   const Val columns = args(&Transpose::columns);
   code.loop(code.index(0), args(&Transpose::rows), kit.tiling.width, [&](Val r) {
-    code.loop(code.index(0), columns, kit.tiling.width, [&](Val c) {
-      code.call(block, {code.at(from, element, r * from_row + c), from_row, code.at(into, element, c * into_row + r),
-                        into_row});
-    });
+    code.call(transpose,
+              {code.at(from, element, r * from_row), from_row, code.at(into, element, r), into_row, columns});
   });
   code.done();
 }
