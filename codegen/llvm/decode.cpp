@@ -44,12 +44,9 @@ Code::Carried dots_step(const Kit& kit, Code& code, const std::vector<Val>& rows
 }
 
 /// Writes lanes [r][j] of `lanes`, for as many keys as there are; `buffer` holds them in between.
-void store_scores(const Kit& kit, Code& code, const FewKeys& of, Val lanes, unsigned rows, Val first_row, Val first_key,
-                  Val buffer) {
+void store_scores(const Kit& kit, Code& code, const FewKeys& of, Val lanes, unsigned rows, Val first_key, Val buffer) {
   const unsigned keys = kit.width() / rows;
-  const auto target = [&](unsigned r, Val key) {
-    return code.at(of.s, code.f32(), (first_row + r) * of.s_row + first_key + key);
-  };
+  const auto target = [&](unsigned r, Val key) { return code.at(of.s, code.f32(), of.s_row * r + first_key + key); };
   code.branch(
       first_key + keys <= of.count,
       [&] {
@@ -75,7 +72,7 @@ llvm::Function* dots_of(const Kit& kit, Code& caller, unsigned rows) {
   Code code(kit.module.define_local("dots_" + std::to_string(rows), llvm::Type::getVoidTy(kit.module.context()),
                                     FewKeys::types(caller)));
   const FewKeys of = FewKeys::of(code);
-  const unsigned width = kit.width(), keys = std::max(1u, width / rows);
+  const unsigned width = kit.width(), keys = width / rows;
   const Val buffer{code, code.ir().CreateAlloca(Code::vector(code.f32(), width))};
   std::vector<Val> q;
   for (unsigned r = 0; r < rows; ++r) q.push_back(code.at(of.q, code.f32(), of.q_row * r));
@@ -85,64 +82,88 @@ llvm::Function* dots_of(const Kit& kit, Code& caller, unsigned rows) {
     for (unsigned j = 0; j < keys; ++j)
       k.push_back(code.at(of.k, element_type(code, kit.type), min(first + j, of.count - 1) * of.k_row));
     Code::Carried sums(rows * keys, splat(code.real(0), width));
-    sums = code.loop(code.index(0), whole, width, sums, [&](Val c, const Code::Carried& before) {
-      return dots_step(
-          kit, code, q, k, c, [&](DType type, Val pointer) { return load_f32(code, kit.isa(), type, pointer, width); },
-          before);
-    });
-    sums = code.branch(
-        whole < of.d,
-        [&] {
-          return dots_step(
-              kit, code, q, k, whole,
-              [&](DType type, Val pointer) {
-                return load_some_f32(code, kit.isa(), type, pointer, of.d - whole, width);
-              },
-              sums);
-        },
-        [&] { return sums; });
-    const unsigned rows_a_register = std::min(rows, width);
-    for (unsigned r = 0; r < rows; r += rows_a_register) {
-      const auto begin = sums.begin() + r * keys;
-      store_scores(kit, code, of, sums_of_lanes({begin, begin + width}), rows_a_register, code.index(r), first, buffer);
+    const auto step = [&](Val c, const Code::Carried& before, const LoadAt& load) {
+      return dots_step(kit, code, q, k, c, load, before);
+    };
+    const LoadAt all = [&](DType type, Val at) { return load_f32(code, kit.isa(), type, at, width); };
+    const auto some = [&](Val c) -> LoadAt {
+      return [&, c](DType type, Val at) { return load_some_f32(code, kit.isa(), type, at, of.d - c, width); };
+    };
+    if (has_masks(kit.isa())) {
+      sums = code.loop(code.index(0), of.d, width, sums,
+                       [&](Val c, const Code::Carried& before) { return step(c, before, some(c)); });
+    } else {
+      sums = code.loop(code.index(0), whole, width, sums,
+                       [&](Val c, const Code::Carried& before) { return step(c, before, all); });
+      sums = code.branch(
+          whole < of.d, [&] { return step(whole, sums, some(whole)); }, [&] { return sums; });
     }
+    store_scores(kit, code, of, sums_of_lanes(sums), rows, first, buffer);
   });
   code.done();
   return code.function();
 }
 
-/// o += p v over `columns` lanes from c on and `v.size()` values.
-struct WeighStep {
-  const Kit& kit;
-  Code& code;
-  Val p, p_row, rows, o, o_row;  ///< p at the first of the values
+/// Values as they lie, their weights, and the sums they are added to.
+struct Weights {
+  Val p, p_row, rows, v, v_row, o, o_row;
 
-  void operator()(const std::vector<Val>& v, Val c, unsigned lanes) const {
-    std::vector<Val> values;
-    // 0 * v is NaN where v is not finite, and then so is the sum.
-    Val doubt = splat(code.real(0), lanes);
-    for (const Val& at : v) {
-      values.push_back(load_f32(code, kit.isa(), kit.type, code.at(at, element_type(code, kit.type), c), lanes));
-      doubt = fma(values.back(), like(values.back(), 0.0), doubt);
-    }
-    const auto rows_with = [&](const std::function<Val(Val p, Val value, Val sum)>& add) {
-      code.loop(code.index(0), rows, 1, [&](Val r) {
-        const Val at = code.at(o, code.f32(), r * o_row + c);
-        const Val line = code.at(p, code.f32(), r * p_row);
-        Val sum = code.load(Code::vector(code.f32(), lanes), at);
-        for (unsigned j = 0; j < values.size(); ++j)
-          sum = add(code.load(code.f32(), code.at(line, code.f32(), j)), values[j], sum);
-        code.store(sum, at);
-      });
-      return Code::Carried{};
-    };
-    const Val wild = is_nan(doubt);
-    code.branch(
-        any(wild),
-        [&] { return rows_with([](Val x, Val value, Val sum) { return select(x != 0, fma(x, value, sum), sum); }); },
-        [&] { return rows_with([](Val x, Val value, Val sum) { return fma(x, value, sum); }); });
+  Weights at(const Kit& kit, Code& code, Val value, Val column) const {
+    return {code.at(p, code.f32(), value),
+            p_row,
+            rows,
+            code.at(v, element_type(code, kit.type), value * v_row + column),
+            v_row,
+            code.at(o, code.f32(), column),
+            o_row};
   }
 };
+
+/// fn(p, p_row, rows, v, v_row, o, o_row, count, columns): one value after the other, and none where its weight is 0.
+llvm::Function* weigh_guarded(const Kit& kit, Code& caller) {
+  llvm::Type *pointer = caller.pointer(), *i64 = caller.i64();
+  const std::array<llvm::Type*, 9> types{pointer, i64, i64, pointer, i64, pointer, i64, i64, i64};
+  Code code(kit.module.define_local("weigh_guarded", llvm::Type::getVoidTy(kit.module.context()), types));
+  const Weights all{code.arg(0), code.arg(1), code.arg(2), code.arg(3), code.arg(4), code.arg(5), code.arg(6)};
+  code.loop(code.index(0), code.arg(7), 1, [&](Val j) {
+    const Weights of = all.at(kit, code, j, code.index(0));
+    code.loop(code.index(0), of.rows, 1, [&](Val r) {
+      const Val p = code.load(code.f32(), code.at(of.p, code.f32(), r * of.p_row));
+      code.when(p != 0, [&] {
+        each(code, code.index(0), code.arg(8), kit.width(), [&](Val c, unsigned lanes) {
+          const Val sum = code.at(of.o, code.f32(), r * of.o_row + c);
+          const Val value = load_f32(code, kit.isa(), kit.type, code.at(of.v, element_type(code, kit.type), c), lanes);
+          code.store(fma(value, p, code.load(value.type(), sum)), sum);
+        });
+      });
+    });
+  });
+  code.done();
+  return code.function();
+}
+
+/// A register of columns of `values_at_once` values, for all rows. Says whether it added them: not if one is not
+/// finite.
+Val weigh_finite(const Kit& kit, Code& code, const Weights& of) {
+  std::vector<Val> values;
+  Val doubt = splat(code.real(0), kit.width());  // 0 * v is NaN where v is not finite, and then so is the sum
+  for (unsigned j = 0; j < values_at_once; ++j) {
+    const Val at = code.at(of.v, element_type(code, kit.type), of.v_row * j);
+    values.push_back(load_f32(code, kit.isa(), kit.type, at, kit.width()));
+    doubt = fma(values.back(), like(values.back(), 0.0), doubt);
+  }
+  const Val finite = !any(is_nan(doubt));
+  code.when(finite, [&] {
+    code.loop(code.index(0), of.rows, 1, [&](Val r) {
+      const Val at = code.at(of.o, code.f32(), r * of.o_row), p = code.at(of.p, code.f32(), r * of.p_row);
+      Val sum = code.load(doubt.type(), at);
+      for (unsigned j = 0; j < values_at_once; ++j)
+        sum = fma(values[j], code.load(code.f32(), code.at(p, code.f32(), j)), sum);
+      code.store(sum, at);
+    });
+  });
+  return finite;
+}
 
 }  // namespace
 
@@ -152,8 +173,7 @@ void define_dots(const Kit& kit) {
   const Val q = args(&Dots::q), k = args(&Dots::k), s = args(&Dots::s), q_row = args(&Dots::q_row);
   const Val k_row = args(&Dots::k_row), s_row = args(&Dots::s_row), rows = args(&Dots::rows);
   const Val count = args(&Dots::count), d = args(&Dots::d);
-  std::array<llvm::Function*, 4> of;
-  for (unsigned i = 0; i < of.size(); ++i) of[i] = dots_of(kit, code, 1u << i);
+  llvm::Function *four_rows = dots_of(kit, code, 4), *one_row = dots_of(kit, code, 1);
   code.loop(code.index(0), count, keys_at_once, [&](Val first) {
     const auto some = [&](llvm::Function* function, Val row) {
       code.call(function,
@@ -161,14 +181,9 @@ void define_dots(const Kit& kit) {
                  k_row, min(count - first, code.index(keys_at_once)), d, code.at(s, code.f32(), row * s_row + first),
                  s_row});
     };
-    const Val eights = rows & code.index(-8);
-    code.loop(code.index(0), eights, 8, [&](Val row) { some(of[3], row); });
-    Val row = eights;
-    for (unsigned i = 3; i-- > 0;) {
-      const std::int64_t n = 1 << i;
-      code.when((rows & code.index(n)) != 0, [&] { some(of[i], row); });
-      row = row + (rows & code.index(n));
-    }
+    const Val fours = rows & code.index(-4);
+    code.loop(code.index(0), fours, 4, [&](Val row) { some(four_rows, row); });
+    code.loop(fours, rows, 1, [&](Val row) { some(one_row, row); });
   });
   code.done();
 }
@@ -186,15 +201,22 @@ void define_weigh(const Kit& kit) {
       code.store(code.load(Code::vector(code.f32(), lanes), at) * times, at);
     });
   });
-  const auto some = [&](Val first, unsigned values) {
-    std::vector<Val> at;
-    for (unsigned j = 0; j < values; ++j) at.push_back(code.at(v, element_type(code, kit.type), (first + j) * v_row));
-    const WeighStep step{kit, code, code.at(p, code.f32(), first), p_row, rows, o, o_row};
-    each(code, code.index(0), dv, kit.width(), [&](Val c, unsigned lanes) { step(at, c, lanes); });
+  llvm::Function* function = weigh_guarded(kit, code);
+  const Weights all{p, p_row, rows, v, v_row, o, o_row};
+  const auto guarded = [&](Val first, Val values, Val column, Val columns) {
+    const Weights of = all.at(kit, code, first, column);
+    code.call(function, {of.p, p_row, rows, of.v, v_row, of.o, o_row, values, columns});
   };
-  const Val whole = count & code.index(-values_at_once);
-  code.loop(code.index(0), whole, values_at_once, [&](Val first) { some(first, values_at_once); });
-  code.loop(whole, count, 1, [&](Val first) { some(first, 1); });
+  const Val whole = count & code.index(-values_at_once), wide = dv & code.index(-kit.tiling.width);
+  const Val many = code.index(values_at_once), none = code.index(0);
+  code.loop(none, whole, values_at_once, [&](Val j) {
+    code.loop(none, wide, kit.tiling.width, [&](Val c) {
+      const Val done = weigh_finite(kit, code, all.at(kit, code, j, c));
+      code.when(!done, [&] { guarded(j, many, c, code.index(kit.tiling.width)); });
+    });
+    code.when(wide < dv, [&] { guarded(j, many, wide, dv - wide); });
+  });
+  guarded(whole, count - whole, none, dv);
   code.done();
 }
 

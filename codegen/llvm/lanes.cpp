@@ -1,6 +1,7 @@
 // codegen/llvm/lanes.cpp — registers across each other: transposes, and sums of many at once
 #include "codegen/llvm/lanes.h"
 
+#include <numeric>
 #include <utility>
 
 namespace attune::codegen {
@@ -26,42 +27,31 @@ Val every_other_quarter(Val a, Val b, int first) {
   return codegen::shuffle(a, b, lanes);
 }
 
-/// Quarter j of vector i becomes quarter i of vector j.
-std::vector<Val> transposed_quarters(const std::vector<Val>& all) {
-  if (all.size() == 1) return all;
-  std::vector<Val> halves[2], out;
-  for (int odd = 0; odd < 2; ++odd) {
-    for (std::size_t i = 0; i < all.size(); i += 2) halves[odd].push_back(every_other_quarter(all[i], all[i + 1], odd));
-    halves[odd] = transposed_quarters(halves[odd]);
-  }
-  for (std::size_t i = 0; i < halves[0].size(); ++i) {
-    out.push_back(halves[0][i]);
-    out.push_back(halves[1][i]);
-  }
-  return out;
+/// One after the other.
+Val joined(const std::vector<Val>& parts) {
+  if (parts.size() == 1) return parts[0];
+  const auto middle = parts.begin() + static_cast<std::ptrdiff_t>(parts.size() / 2);
+  const Val low = joined({parts.begin(), middle}), high = joined({middle, parts.end()});
+  std::vector<int> lanes(2 * low.lanes());
+  std::iota(lanes.begin(), lanes.end(), 0);
+  return codegen::shuffle(low, high, lanes);
 }
 
 }  // namespace
 
-std::vector<Val> transposed(const std::vector<Val>& rows) {
-  const std::size_t n = rows.size();
-  std::vector<Val> out(n);
-  std::vector<Val> columns[4];  ///< [i]: by groups g of four rows, lane 4q + r is row 4g + r of column 4q + i
-  for (std::size_t g = 0; g < n; g += 4) {
-    const Val low01 = within_quarters(rows[g], rows[g + 1], {0, 4, 1, 5});
-    const Val high01 = within_quarters(rows[g], rows[g + 1], {2, 6, 3, 7});
-    const Val low23 = within_quarters(rows[g + 2], rows[g + 3], {0, 4, 1, 5});
-    const Val high23 = within_quarters(rows[g + 2], rows[g + 3], {2, 6, 3, 7});
-    columns[0].push_back(within_quarters(low01, low23, {0, 1, 4, 5}));
-    columns[1].push_back(within_quarters(low01, low23, {2, 3, 6, 7}));
-    columns[2].push_back(within_quarters(high01, high23, {0, 1, 4, 5}));
-    columns[3].push_back(within_quarters(high01, high23, {2, 3, 6, 7}));
-  }
+std::array<Val, 4> transposed(const std::vector<Val>& rows) {
+  std::array<Val, 4> by_row;  // [i]: quarter q is row 4q + i
   for (std::size_t i = 0; i < 4; ++i) {
-    const std::vector<Val> whole = transposed_quarters(columns[i]);
-    for (std::size_t q = 0; q < whole.size(); ++q) out[4 * q + i] = whole[q];
+    std::vector<Val> quarters;
+    for (std::size_t r = i; r < rows.size(); r += 4) quarters.push_back(rows[r]);
+    by_row[i] = joined(quarters);
   }
-  return out;
+  const Val low01 = within_quarters(by_row[0], by_row[1], {0, 4, 1, 5});
+  const Val high01 = within_quarters(by_row[0], by_row[1], {2, 6, 3, 7});
+  const Val low23 = within_quarters(by_row[2], by_row[3], {0, 4, 1, 5});
+  const Val high23 = within_quarters(by_row[2], by_row[3], {2, 6, 3, 7});
+  return {within_quarters(low01, low23, {0, 1, 4, 5}), within_quarters(low01, low23, {2, 3, 6, 7}),
+          within_quarters(high01, high23, {0, 1, 4, 5}), within_quarters(high01, high23, {2, 3, 6, 7})};
 }
 
 Val sums_of_lanes(const std::vector<Val>& vectors) {

@@ -1,6 +1,7 @@
 // codegen/llvm/module.cpp — an LLVM module for one instruction set: from functions under construction to object code
 #include "codegen/llvm/module.h"
 
+#include <llvm/Analysis/TargetTransformInfo.h>
 #include <llvm/IR/LegacyPassManager.h>
 #include <llvm/IR/Verifier.h>
 #include <llvm/MC/TargetRegistry.h>
@@ -108,6 +109,9 @@ std::string Module::object() && {
   llvm::SmallVector<char, 0> bytes;
   llvm::raw_svector_ostream into(bytes);
   llvm::legacy::PassManager passes;
+  // First: passes that find none make one that knows no target, and then the code generator has that one as well. It
+  // takes masked loads apart, and kernels take five times as long to compile.
+  passes.add(llvm::createTargetTransformInfoWrapperPass(machine->getTargetIRAnalysis()));
   passes.add(llvm::createEarlyCSEPass());
   passes.add(llvm::createLICMPass());
   if (machine->addPassesToEmitFile(passes, into, nullptr, compat::object_file))

@@ -1,4 +1,6 @@
 // codegen/llvm/pack.cpp — row-major matrices as packed operands and as their transposes
+#include <array>
+
 #include "codegen/llvm/args.h"
 #include "codegen/llvm/element.h"
 #include "codegen/llvm/kit.h"
@@ -7,27 +9,26 @@
 namespace attune::codegen {
 namespace {
 
-/// A block of width x width at `from`, rows `from_row` apart, to `into`, rows `into_row` apart: of units, or of bf16
-/// that go through units.
-struct TransposedBlock {
-  llvm::Type* element;
-  Val from_row, into_row;
-
-  void operator()(Code& code, unsigned width, Val from, Val into) const {
+/// fn(from, from_row, into, into_row, columns): as many rows as a register has lanes transposed, `columns` a multiple
+/// of 4; of units, or of bf16. One function for all of the kit, since shuffles take LLVM long.
+llvm::Function* transpose_rows(const Kit& kit, llvm::Type* element) {
+  const std::string name = "transpose_" + std::to_string(element->getScalarSizeInBits());
+  if (llvm::Function* made = kit.module.llvm().getFunction(name)) return made;
+  llvm::LLVMContext& context = kit.module.context();
+  llvm::Type *pointer = llvm::PointerType::get(context, 0), *i64 = llvm::Type::getInt64Ty(context);
+  const std::array<llvm::Type*, 5> types{pointer, i64, pointer, i64, i64};
+  Code code(kit.module.define_local(name, llvm::Type::getVoidTy(context), types));
+  const Val from = code.arg(0), from_row = code.arg(1), into = code.arg(2), into_row = code.arg(3);
+  code.loop(code.index(0), code.arg(4), 4, [&](Val c) {
     std::vector<Val> rows;
-    for (unsigned i = 0; i < width; ++i) {
-      const Val row = code.load(Code::vector(element, width), code.at(from, element, from_row * i));
-      rows.push_back(element->isIntegerTy(16) ? zero_extended(row) : row);
-    }
-    rows = transposed(rows);
-    for (unsigned i = 0; i < width; ++i) {
-      const Val row = element->isIntegerTy(16)
-                          ? Val{code, code.ir().CreateTrunc(rows[i].get(), Code::vector(element, width))}
-                          : rows[i];
-      code.store(row, code.at(into, element, into_row * i));
-    }
-  }
-};
+    for (unsigned i = 0; i < kit.width(); ++i)
+      rows.push_back(code.load(Code::vector(element, 4), code.at(from, element, from_row * i + c)));
+    const auto columns = transposed(rows);
+    for (unsigned i = 0; i < columns.size(); ++i) code.store(columns[i], code.at(into, element, into_row * (c + i)));
+  });
+  code.done();
+  return code.function();
+}
 
 }  // namespace
 
@@ -38,15 +39,14 @@ void define_pack_columns(const Kit& kit) {
   const Val rows = args(&PackColumns::rows), k = args(&PackColumns::k), panel = args(&PackColumns::panel);
   const std::int64_t width = kit.tiling.width, nr = kit.tiling.nr;
   llvm::Type* unit = code.i32();
-  const TransposedBlock block{unit, from_row, code.index(nr)};
+  llvm::Function* transpose = transpose_rows(kit, unit);
   const Val blocks = (rows + (nr - 1)) / nr * kit.vectors();
   code.loop(code.index(0), blocks, 1, [&](Val b) {
     const Val source = code.at(from, unit, b * width * from_row);
     const Val target = code.at(into, unit, b / kit.vectors() * panel + b % kit.vectors() * width);
     const Val valid = max(min(rows - b * width, code.index(width)), code.index(0));
-    const Val whole = select(valid == width, k & code.index(-width), code.index(0));
-    code.loop(code.index(0), whole, width,
-              [&](Val c) { block(code, kit.width(), code.at(source, unit, c), code.at(target, unit, c * nr)); });
+    const Val whole = select(valid == width, k & code.index(-4), code.index(0));
+    code.call(transpose, {source, from_row, target, code.index(nr), whole});
     code.loop(whole, k, 1, [&](Val c) {
       const Val line = code.at(target, unit, c * nr);
       code.loop(code.index(0), valid, 1, [&](Val r) {
@@ -94,13 +94,12 @@ void define_transpose(const Kit& kit) {
   const Args<Transpose> args(code, code.arg(0));
   const Val from = args(&Transpose::from), into = args(&Transpose::into);
   llvm::Type* element = kit.is_bf16() ? code.i16() : code.i32();
-  const TransposedBlock block{element, args(&Transpose::from_row), args(&Transpose::into_row)};
+  llvm::Function* transpose = transpose_rows(kit, element);
+  const Val from_row = args(&Transpose::from_row), into_row = args(&Transpose::into_row);
   const Val columns = args(&Transpose::columns);
   code.loop(code.index(0), args(&Transpose::rows), kit.tiling.width, [&](Val r) {
-    code.loop(code.index(0), columns, kit.tiling.width, [&](Val c) {
-      block(code, kit.width(), code.at(from, element, r * block.from_row + c),
-            code.at(into, element, c * block.into_row + r));
-    });
+    code.call(transpose,
+              {code.at(from, element, r * from_row), from_row, code.at(into, element, r), into_row, columns});
   });
   code.done();
 }

@@ -25,67 +25,70 @@ Val multiply_add(const Kit& kit, Val a, Val b, Val sum) {
 
 /// Rows of C that are worked on together, and what they are made of.
 struct Block {
-  Val a, b, c;  ///< pointers to the first unit, float
-  Val keep;     ///< pointer, or null
+  Val a, b, c, keep;  ///< pointers to the first unit, float
   Val a_row, b_k, c_row, k;
-  Val is_set, is_scaled;
+  Val is_set;  ///< C is not read
 };
 
+/// What keeps C as it is.
+Val ones(const Kit& kit, Code& code) {
+  auto* type = llvm::ArrayType::get(code.f32(), static_cast<unsigned>(kit.tiling.mr));
+  const std::vector<float> all(static_cast<std::size_t>(kit.tiling.mr), 1.0f);
+  auto* global = new llvm::GlobalVariable(kit.module.llvm(), type, true, llvm::GlobalValue::InternalLinkage,
+                                          llvm::ConstantDataArray::get(kit.module.context(), all));
+  return {code, global};
+}
+
+/// The arguments, and blocks of them.
 struct Operands {
-  Operands(Code& code, const Args<Product>& args)
+  Operands(const Kit& kit, Code& code, const Args<Product>& args)
       : a(args(&Product::a)), b(args(&Product::b)), c(args(&Product::c)), keep(args(&Product::keep)),
         a_row(args(&Product::a_row)), b_k(args(&Product::b_k)), b_panel(args(&Product::b_panel)),
         c_row(args(&Product::c_row)), groups(args(&Product::groups)), panels(args(&Product::panels)),
         k(args(&Product::k)), is_scaled(code, code.ir().CreateIsNotNull(keep.get())),
-        is_set(!(is_scaled | (args(&Product::add) != 0))) {}
+        is_set(!(is_scaled | (args(&Product::add) != 0))), kept(ones(kit, code)) {}
 
-  /// `rows` rows from row `row` on, of panel `panel`.
+  /// From row `row` on, of panel `panel`.
   Block block(const Kit& kit, Code& code, Val row, Val panel) const {
     llvm::Type* unit = unit_type(kit, code);
     return {code.at(a, unit, row * a_row),
             code.at(b, unit, panel * b_panel),
             code.at(c, code.f32(), row * c_row + panel * kit.tiling.nr),
-            code.at(keep, code.f32(), row),
+            select(is_scaled, code.at(keep, code.f32(), row), kept),
             a_row,
             b_k,
             c_row,
             k,
-            is_set,
-            is_scaled};
+            is_set};
   }
 
-  Val a, b, c, keep, a_row, b_k, b_panel, c_row, groups, panels, k, is_scaled, is_set;
+  Val a, b, c, keep, a_row, b_k, b_panel, c_row, groups, panels, k, is_scaled, is_set, kept;
 };
 
-Val c_at(const Kit& kit, Code& code, const Block& block, unsigned r, unsigned v) {
-  return code.at(code.at(block.c, code.f32(), block.c_row * r), code.f32(), v * kit.width());
-}
-
-/// What C starts from, by rows.
-Code::Carried initial(const Kit& kit, Code& code, const Block& block, unsigned rows) {
-  llvm::Type* floats = Code::vector(code.f32(), kit.width());
-  const Code::Carried zeros(rows * kit.vectors(), splat(code.real(0), kit.width()));
-  return code.branch(
-      block.is_set, [&] { return zeros; },
+/// C = sums, or C = keep C + sums.
+void store(const Kit& kit, Code& code, const Block& block, const Code::Carried& sums) {
+  const auto at = [&](std::size_t i) {
+    const Val row = code.at(block.c, code.f32(), block.c_row * (i / kit.vectors()));
+    return code.at(row, code.f32(), code.index(static_cast<std::int64_t>(i % kit.vectors() * kit.width())));
+  };
+  code.branch(
+      block.is_set,
       [&] {
-        Code::Carried sums;
-        for (unsigned r = 0; r < rows; ++r)
-          for (unsigned v = 0; v < kit.vectors(); ++v) sums.push_back(code.load(floats, c_at(kit, code, block, r, v)));
-        return code.branch(
-            block.is_scaled,
-            [&] {
-              Code::Carried scaled;
-              for (unsigned i = 0; i < sums.size(); ++i)
-                scaled.push_back(sums[i] * code.load(code.f32(), code.at(block.keep, code.f32(), i / kit.vectors())));
-              return scaled;
-            },
-            [&] { return sums; });
+        for (std::size_t i = 0; i < sums.size(); ++i) code.store(sums[i], at(i));
+        return Code::Carried{};
+      },
+      [&] {
+        for (std::size_t i = 0; i < sums.size(); ++i) {
+          const auto row = static_cast<std::int64_t>(i / kit.vectors());
+          const Val times = code.load(code.f32(), code.at(block.keep, code.f32(), row));
+          code.store(fma(code.load(sums[i].type(), at(i)), times, sums[i]), at(i));
+        }
+        return Code::Carried{};
       });
 }
 
-void store(const Kit& kit, Code& code, const Block& block, const Code::Carried& sums) {
-  for (unsigned i = 0; i < sums.size(); ++i)
-    code.store(sums[i], c_at(kit, code, block, i / kit.vectors(), i % kit.vectors()));
+Code::Carried zeros(const Kit& kit, Code& code, unsigned rows) {
+  return Code::Carried(rows * kit.vectors(), splat(code.real(0), kit.width()));
 }
 
 /// For each panel, for each so many rows.
@@ -97,24 +100,56 @@ void each_block(const Kit& kit, Code& code, const Operands& operands, unsigned r
   });
 }
 
-/// sums += A B for k of `row` on: `row` are pointers to rows of A, the last of `carried` the pointer into B.
-Code::Carried step(const Kit& kit, Code& code, const Block& block, const std::vector<Val>& rows, Val k,
-                   Code::Carried carried) {
-  llvm::Type* unit = unit_type(kit, code);
-  const Val b = carried.back();
-  std::vector<Val> columns;
-  for (unsigned v = 0; v < kit.vectors(); ++v)
-    columns.push_back(code.load(Code::vector(unit, kit.width()), code.at(b, unit, v * kit.width())));
-  for (unsigned r = 0; r < rows.size(); ++r) {
-    const Val a = splat(code.load(unit, code.at(rows[r], unit, k)), kit.width());
-    for (unsigned v = 0; v < kit.vectors(); ++v) {
-      Val& sum = carried[r * kit.vectors() + v];
-      sum = multiply_add(kit, a, columns[v], sum);
-    }
+/// What goes round the loop over k: sums, a pointer into A for each four rows, and one into B. x86 addresses four rows
+/// by a pointer, a_row and 3 a_row; a pointer for each row would not fit in its registers.
+class Turn {
+ public:
+  Turn(const Kit& kit, Code& code, const Block& block) : kit_(kit), code_(code), block_(block) {}
+
+  Code::Carried begin() const {
+    Code::Carried carried = zeros(kit_, code_, rows());
+    for (unsigned r = 0; r < rows(); r += 4) carried.push_back(code_.at(block_.a, unit(), block_.a_row * r));
+    carried.push_back(block_.b);
+    return carried;
   }
-  carried.back() = code.at(b, unit, block.b_k);
-  return carried;
-}
+
+  /// k of `count` units more.
+  Code::Carried step(Code::Carried carried, unsigned count) const {
+    for (unsigned i = 0; i < count; ++i) add(carried, i);
+    for (std::size_t i = sums(); i + 1 < carried.size(); ++i) carried[i] = code_.at(carried[i], unit(), count);
+    return carried;
+  }
+
+  Code::Carried end(Code::Carried carried) const {
+    carried.resize(sums());
+    return carried;
+  }
+
+ private:
+  llvm::Type* unit() const { return unit_type(kit_, code_); }
+  unsigned rows() const { return static_cast<unsigned>(kit_.tiling.mr); }
+  std::size_t sums() const { return rows() * kit_.vectors(); }
+
+  void add(Code::Carried& carried, unsigned k) const {
+    std::vector<Val> columns;
+    for (unsigned v = 0; v < kit_.vectors(); ++v)
+      columns.push_back(
+          code_.load(Code::vector(unit(), kit_.width()), code_.at(carried.back(), unit(), v * kit_.width())));
+    for (unsigned r = 0; r < rows(); ++r) {
+      const Val row = code_.at(carried[sums() + r / 4], unit(), block_.a_row * (r % 4));
+      const Val a = splat(code_.load(unit(), code_.at(row, unit(), k)), kit_.width());
+      for (unsigned v = 0; v < kit_.vectors(); ++v) {
+        Val& sum = carried[r * kit_.vectors() + v];
+        sum = multiply_add(kit_, a, columns[v], sum);
+      }
+    }
+    carried.back() = code_.at(carried.back(), unit(), block_.b_k);
+  }
+
+  const Kit& kit_;
+  Code& code_;
+  const Block& block_;
+};
 
 /// sum += a b by halves of units where they are pairs, but for what of a is 0.
 Code::Carried guarded_step(const Kit& kit, Code& code, Val a, std::vector<Val> columns, Code::Carried sums) {
@@ -143,32 +178,25 @@ Code::Carried guarded_step(const Kit& kit, Code& code, Val a, std::vector<Val> c
 
 void define_product(const Kit& kit) {
   Code code(kit.kernel(kit_symbol::product));
-  const Operands operands(code, Args<Product>(code, code.arg(0)));
-  const auto mr = static_cast<unsigned>(kit.tiling.mr);
-  each_block(kit, code, operands, mr, [&](const Block& block) {
-    std::vector<Val> rows;
-    for (unsigned r = 0; r < mr; ++r) rows.push_back(code.at(block.a, unit_type(kit, code), block.a_row * r));
-    Code::Carried carried = initial(kit, code, block, mr);
-    carried.push_back(block.b);
+  const Operands operands(kit, code, Args<Product>(code, code.arg(0)));
+  each_block(kit, code, operands, static_cast<unsigned>(kit.tiling.mr), [&](const Block& block) {
+    const Turn turn(kit, code, block);
     const Val whole = block.k & code.index(-unroll);
-    carried = code.loop(code.index(0), whole, unroll, carried, [&](Val k, Code::Carried sums) {
-      for (int u = 0; u < unroll; ++u) sums = step(kit, code, block, rows, k + u, std::move(sums));
-      return sums;
-    });
-    carried = code.loop(whole, block.k, 1, carried,
-                        [&](Val k, const Code::Carried& sums) { return step(kit, code, block, rows, k, sums); });
-    carried.pop_back();
-    store(kit, code, block, carried);
+    const auto main = code.loop(code.index(0), whole, unroll, turn.begin(),
+                                [&](Val, const Code::Carried& carried) { return turn.step(carried, unroll); });
+    const auto rest = code.loop(whole, block.k, 1, main,
+                                [&](Val, const Code::Carried& carried) { return turn.step(carried, 1); });
+    store(kit, code, block, turn.end(rest));
   });
   code.done();
 }
 
 void define_guarded_product(const Kit& kit) {
   Code code(kit.kernel(kit_symbol::guarded_product));
-  const Operands operands(code, Args<Product>(code, code.arg(0)));
+  const Operands operands(kit, code, Args<Product>(code, code.arg(0)));
   llvm::Type* unit = unit_type(kit, code);
   each_block(kit, code, operands, 1, [&](const Block& block) {
-    const Code::Carried start = initial(kit, code, block, 1);
+    const Code::Carried start = zeros(kit, code, 1);
     store(kit, code, block, code.loop(code.index(0), block.k, 1, start, [&](Val k, const Code::Carried& sums) {
       std::vector<Val> columns;
       for (unsigned v = 0; v < kit.vectors(); ++v)
