@@ -5,18 +5,15 @@
 #include <cmath>
 #include <numeric>
 
-#include "runtime/cpu/operands.h"
+#include "runtime/cpu/decode.h"
+#include "runtime/cpu/results.h"
 #include "runtime/cpu/visits.h"
-#include "runtime/oracle.h"
-#include "runtime/tensor.h"
 
 namespace attune::runtime::cpu {
 namespace {
 
 using namespace codegen;
 using compiler::Problem;
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// Rows and columns of a tile. 64 x 128 f32 scores are 32 kB: with a panel of keys they stay near the registers.
 Cut cut_for(const Tiling& t) {
@@ -46,7 +43,7 @@ class ForwardRun {
       : compiled_(compiled), call_(call), problem_(problem), means_(means), unit_(unit_for(means.isa, call.q.dtype)),
         kit_(kit(means.isa, unit_, call.q.dtype)), kernel_(forward_kernel(compiled.traced.mod, means.isa, unit_)),
         cut_(cut_for(kit_->tiling)), qk_(problem.d, kit_->tiling, unit_), pv_(problem.dv, kit_->tiling, unit_),
-        slots_(compiled.traced), workers_(workers_for(1 << 20, means.executor)) {
+        slots_(compiled.traced), results_(call, problem, means.isa), workers_(workers_for(1 << 20, means.executor)) {
     find_entries();
   }
 
@@ -57,10 +54,8 @@ class ForwardRun {
   }
 
   void operator()() {
-    const std::size_t needed = workspace();
-    std::optional<Memory> own;
-    if (means_.workspace.empty()) own.emplace(needed);
-    Workspace memory(own ? own->bytes() : means_.workspace);
+    const Memory own = means_.workspace.empty() ? Memory(workspace()) : Memory();
+    Workspace memory = workspace_of(means_.workspace, own, workspace());
     lay_out(memory);
     Stages stages;
     std::optional<Visits> visits;
@@ -251,13 +246,13 @@ class ForwardRun {
     };
     walk(two_passes ? Pass::Statistics : Pass::Online);
     if (two_passes) {
-      const std::vector<Finished> rows = finish(tile);
+      const std::vector<Finished> rows = finish_rows(tile);
       for (std::int64_t r = 0; r < tile.rows; ++r)
         s.m[r] = static_cast<float>(rows[static_cast<std::size_t>(r)].lse_of_core);
       walk(Pass::Known);
       store(tile, rows);
     } else {
-      store(tile, finish(tile));
+      store(tile, finish_rows(tile));
     }
   }
 
@@ -382,83 +377,33 @@ class ForwardRun {
 
   // ---- From sums to results.
 
-  struct Finished {
-    double factor;       ///< of the row of o
-    double lse, max;     ///< as the caller wants them
-    double lse_of_core;  ///< without the row term: what attend_known subtracts
-  };
-
-  std::vector<Finished> finish(const Tile& tile) {
+  std::vector<Finished> finish_rows(const Tile& tile) const {
     const auto& parts = kernel_->parts;
-    const double sink = sink_of(tile);
+    const double sink = sink_at(compiled_.traced, tile.frame);
     const auto* terms = parts.has_row_term ? reinterpret_cast<const float*>(tile.s.row) +
                                                  static_cast<std::int64_t>(parts.row_fields() - 1) * row_ld()
                                            : nullptr;
     std::vector<Finished> out;
     for (std::int64_t r = 0; r < tile.rows; ++r)
-      out.push_back(finish(static_cast<double>(tile.s.m[r]), static_cast<double>(tile.s.l[r]), sink,
-                           terms ? static_cast<double>(terms[r]) : 0));
+      out.push_back(finish(double{tile.s.m[r]}, double{tile.s.l[r]}, sink, terms ? double{terms[r]} : 0));
     return out;
   }
 
-  /// m and l are of core; `term` is what was left out of it; the sink counts against both.
-  static Finished finish(double m, double l, double sink, double term) {
-    constexpr double nan = std::numeric_limits<double>::quiet_NaN();
-    if (term == -infinity) l = 0, m = -infinity, term = 0;
-    const double max = std::isnan(l) && m != infinity ? nan : m + term;
-    if (std::isnan(term) || term == infinity) return {nan, nan, max, nan};
-    const double own = sink - term;
-    double top = m;
-    if (own > m || std::isnan(own)) top = own;
-    if (top == -infinity && !std::isnan(l)) return {0, -infinity, -infinity, -infinity};
-    const double scale = m == -infinity ? 0 : std::exp(m - top);
-    const double sum = l * scale + (own == -infinity ? 0 : std::exp(own - top));
-    const double lse = top + std::log(sum);
-    return {scale / sum, lse + term, max, lse};
-  }
-
-  double sink_of(const Tile& tile) const {
-    const compiler::Traced& traced = compiled_.traced;
-    if (!traced.mod.sink) return -infinity;
-    const ir::ReadCapture read = reader(traced.captures);
-    const std::vector<double> params = values(traced.params);
-    ir::Env env;
-    env.b = tile.frame.b;
-    env.h = tile.frame.h;
-    env.q_len = tile.frame.q_len;
-    env.kv_len = tile.frame.kv_len;
-    env.params = params;
-    env.read = &read;
-    return ir::eval(traced.mod.sink, env);
-  }
-
-  void store(const Tile& tile, const std::vector<Finished>& rows) {
-    const auto& [work, entry, s, seq, frame, first, count, groups] = tile;
-    const auto line = [&](const Tensor& t, double Finished::*member) {
-      if (!t.given()) return;
-      const Strided at = column(t, problem_.packed, work.b, work.h, seq.q_start);
-      for (std::int64_t r = 0; r < count; ++r)
-        runtime::store(t, at.origin + (first + r) * at.row, rows[static_cast<std::size_t>(r)].*member);
-    };
-    line(call_.lse, &Finished::lse);
-    line(call_.max, &Finished::max);
+  void store(const Tile& tile, const std::vector<Finished>& rows) const {
     // Known probabilities are normalised already.
     const bool normalised = !kernel_->parts.prob_linear;
-    for (std::int64_t r = 0; r < count; ++r) {
-      const Finished& f = rows[static_cast<std::size_t>(r)];
-      s.alpha[r] = static_cast<float>(normalised && f.factor != 0 && !std::isnan(f.factor) ? 1 : f.factor);
+    for (std::int64_t r = 0; r < tile.rows; ++r) {
+      const double factor = rows[static_cast<std::size_t>(r)].factor;
+      tile.s.alpha[r] = static_cast<float>(normalised && factor != 0 && !std::isnan(factor) ? 1 : factor);
     }
-    const Strided at = matrix(call_.o, problem_.packed, work.b, work.h, seq.q_start);
-    const StoreRows o{.from = s.o,
-                      .from_row = pv_.as_n,
-                      .rows = count,
-                      .columns = pv_.columns,
-                      .factor = s.alpha,
-                      .scale = 1,
-                      .into = element_of(call_.o, at.origin + first * at.row),
-                      .row = at.row,
-                      .column = at.column};
-    kit_->store_rows(&o);
+    results_.store(tile.seq,
+                   {.h = tile.work.h,
+                    .first = tile.first,
+                    .count = tile.rows,
+                    .o = tile.s.o,
+                    .o_row = pv_.as_n,
+                    .factor = tile.s.alpha},
+                   rows);
   }
 
   const Compiled& compiled_;
@@ -471,6 +416,7 @@ class ForwardRun {
   Cut cut_;
   Widths qk_, pv_;
   Slots slots_;
+  Results results_;
   int workers_;
   std::vector<Entry> entries_;
   std::size_t at_once_ = 1;
@@ -485,10 +431,12 @@ class ForwardRun {
 
 std::size_t forward_workspace(const Compiled& compiled, const Forward& call, const Problem& problem,
                               const Means& means) {
-  return ForwardRun(compiled, call, problem, means).workspace();
+  return decodes(compiled, call, problem) ? decode_workspace(compiled, call, problem, means)
+                                          : ForwardRun(compiled, call, problem, means).workspace();
 }
 
 void forward(const Compiled& compiled, const Forward& call, const Problem& problem, const Means& means) {
+  if (decodes(compiled, call, problem)) return decode(compiled, call, problem, means);
   ForwardRun(compiled, call, problem, means)();
 }
 

@@ -35,6 +35,7 @@ class Workspace {
 /// Bytes of our own, aligned, not initialised.
 class Memory {
  public:
+  Memory() = default;
   explicit Memory(std::size_t size) : size_(size), bytes_(new (std::align_val_t(alignment)) std::byte[size]) {}
   std::span<std::byte> bytes() const { return {bytes_.get(), size_}; }
 
@@ -42,8 +43,11 @@ class Memory {
   struct Free {
     void operator()(std::byte* p) const { operator delete[](p, std::align_val_t(alignment)); }
   };
-  std::size_t size_;
+  std::size_t size_ = 0;
   std::unique_ptr<std::byte[], Free> bytes_;
 };
+
+/// The caller's memory if there is any, else our own; an Error where the caller's is too small or not aligned.
+Workspace workspace_of(std::span<std::byte> callers, const Memory& own, std::size_t needed);
 
 }  // namespace attune::runtime::cpu

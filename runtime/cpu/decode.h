@@ -1,0 +1,15 @@
+// runtime/cpu/decode.h — few queries against many keys: keys and values are read once, where they lie
+#pragma once
+
+#include "runtime/cpu/engine.h"
+
+namespace attune::runtime::cpu {
+
+/// Is a forward of this kind: so few queries that packing keys and values would cost more than it saves.
+bool decodes(const Compiled& compiled, const Forward& call, const compiler::Problem& problem);
+
+std::size_t decode_workspace(const Compiled& compiled, const Forward& call, const compiler::Problem& problem,
+                             const Means& means);
+void decode(const Compiled& compiled, const Forward& call, const compiler::Problem& problem, const Means& means);
+
+}  // namespace attune::runtime::cpu

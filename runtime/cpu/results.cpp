@@ -1,0 +1,81 @@
+// runtime/cpu/results.cpp — from a row's sums to what the caller gets: normalised outputs, lse and maxima
+#include "runtime/cpu/results.h"
+
+#include <cmath>
+#include <limits>
+
+#include "runtime/oracle.h"
+#include "runtime/tensor.h"
+
+namespace attune::runtime::cpu {
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+}  // namespace
+
+Finished finish(double m, double l, double sink, double term) {
+  constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+  if (term == -infinity) l = 0, m = -infinity, term = 0;
+  const double max = std::isnan(l) && m != infinity ? nan : m + term;
+  if (std::isnan(term) || term == infinity) return {nan, nan, max, nan};
+  const double own = sink - term;
+  double top = m;
+  if (own > m || std::isnan(own)) top = own;
+  if (top == -infinity && !std::isnan(l)) return {0, -infinity, -infinity, -infinity};
+  const double scale = m == -infinity ? 0 : std::exp(m - top);
+  const double sum = l * scale + (own == -infinity ? 0 : std::exp(own - top));
+  const double lse = top + std::log(sum);
+  return {scale / sum, lse + term, max, lse};
+}
+
+double sink_at(const compiler::Traced& traced, const codegen::Frame& frame) {
+  if (!traced.mod.sink) return -infinity;
+  const ir::ReadCapture read = reader(traced.captures);
+  const std::vector<double> params = values(traced.params);
+  ir::Env env;
+  env.b = frame.b;
+  env.h = frame.h;
+  env.q_len = frame.q_len;
+  env.kv_len = frame.kv_len;
+  env.params = params;
+  env.read = &read;
+  return ir::eval(traced.mod.sink, env);
+}
+
+Results::Results(const Forward& call, const compiler::Problem& problem, Isa isa)
+    : call_(call), problem_(problem),
+      kit_(call.o.dtype == DType::f64 ? nullptr : kit(isa, unit_for(isa, call.o.dtype), call.o.dtype)) {}
+
+void Results::store(const Sequence& seq, const Rows& rows, std::span<const Finished> finished) const {
+  const auto line = [&](const Tensor& t, double Finished::*member) {
+    if (!t.given()) return;
+    const Strided at = column(t, problem_.packed, seq.b, rows.h, seq.q_start);
+    for (std::int64_t r = 0; r < rows.count; ++r)
+      runtime::store(t, at.origin + (rows.first + r) * at.row, finished[static_cast<std::size_t>(r)].*member);
+  };
+  line(call_.lse, &Finished::lse);
+  line(call_.max, &Finished::max);
+
+  const Strided at = matrix(call_.o, problem_.packed, seq.b, rows.h, seq.q_start);
+  const std::int64_t origin = at.origin + rows.first * at.row;
+  if (!kit_) {
+    for (std::int64_t r = 0; r < rows.count; ++r)
+      for (std::int64_t j = 0; j < problem_.dv; ++j)
+        runtime::store(call_.o, origin + r * at.row + j * at.column,
+                       double{rows.o[r * rows.o_row + j]} * double{rows.factor[r]});
+    return;
+  }
+  const codegen::StoreRows o{.from = rows.o,
+                             .from_row = rows.o_row,
+                             .rows = rows.count,
+                             .columns = problem_.dv,
+                             .factor = rows.factor,
+                             .scale = 1,
+                             .into = element_of(call_.o, origin),
+                             .row = at.row,
+                             .column = at.column};
+  kit_->store_rows(&o);
+}
+
+}  // namespace attune::runtime::cpu

@@ -1,0 +1,21 @@
+// runtime/cpu/workspace.cpp — memory for one call, taken piece by piece from the caller's bytes or from our own
+#include "runtime/cpu/workspace.h"
+
+#include <fmt/format.h>
+
+#include <attune/error.h>
+
+namespace attune::runtime::cpu {
+
+Workspace workspace_of(std::span<std::byte> callers, const Memory& own, std::size_t needed) {
+  if (callers.empty()) return Workspace(own.bytes());
+  if (callers.size() < needed)
+    throw Error("workspace-small", fmt::format("the workspace has {} bytes", callers.size()), {},
+                fmt::format("this call works in {}", needed), "ask Attention::workspace for the call and the executor");
+  if (reinterpret_cast<std::uintptr_t>(callers.data()) % alignment != 0)
+    throw Error("workspace-alignment", "the workspace does not begin at a multiple of 64 bytes", {},
+                "kernels read whole cache lines of it", "allocate it with an alignment of 64");
+  return Workspace(callers);
+}
+
+}  // namespace attune::runtime::cpu
