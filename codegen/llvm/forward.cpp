@@ -249,13 +249,14 @@ class Forward {
     });
     code.loop(code.index(0), a.rows, 1, [&](Val r) {
       const Val m = code.load(code.f32(), a.of_row(a.m, r));
-      const Val shift = splat(select(m == -infinity, 0.0, m) * -log2e, width());
+      const Val from = splat(select(m == -infinity, 0.0, m), width());
       const auto sum = code.loop(a.first, a.last, 2 * tiling_.width, {zero, zero}, [&](Val c, const Code::Carried& s) {
         Code::Carried next;
         for (unsigned u = 0; u < 2; ++u) {
           const Val at = c + static_cast<std::int64_t>(u * width());
           const Val x = code.load(Code::vector(code.f32(), width()), a.s_at(r, at));
-          const Val p = exp2_softmax(isa_, fma(x, like(x, log2e), shift), degree());
+          // Not one FMA with m log2e, whose rounding is all that is left where scores are large.
+          const Val p = exp2_softmax(isa_, (x - from) * log2e, degree());
           store_p(a, r, at, prob(a, r, at, x, p));
           next.push_back(s[u] + p);
         }
@@ -273,10 +274,10 @@ class Forward {
     const Args a(code);
     code.loop(code.index(0), a.rows, 1, [&](Val r) {
       const Val lse = code.load(code.f32(), a.of_row(a.m, r));
-      const Val shift = splat(select(lse == -infinity, 0.0, lse) * -log2e, width());
+      const Val from = splat(select(lse == -infinity, 0.0, lse), width());
       columns(a, [&](Val c, unsigned) {
         const Val x = score(a, r, c, true);
-        store_p(a, r, c, prob(a, r, c, x, exp2_softmax(isa_, fma(x, like(x, log2e), shift), degree())));
+        store_p(a, r, c, prob(a, r, c, x, exp2_softmax(isa_, (x - from) * log2e, degree())));
       });
     });
     code.done();

@@ -16,14 +16,14 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 
 Finished finish(double m, double l, double sink, double term) {
   constexpr double nan = std::numeric_limits<double>::quiet_NaN();
-  if (term == -infinity) l = 0, m = -infinity, term = 0;
+  // Nothing was kept: whatever the row's term is, and with the sink alone in its softmax.
+  if (l == 0 || term == -infinity) return {0, sink == infinity ? nan : sink, -infinity, -infinity};
   const double max = std::isnan(l) && m != infinity ? nan : m + term;
   if (std::isnan(term) || term == infinity) return {nan, nan, max, nan};
   const double own = sink - term;
   double top = m;
   if (own > m || std::isnan(own)) top = own;
-  if (top == -infinity && !std::isnan(l)) return {0, -infinity, -infinity, -infinity};
-  const double scale = m == -infinity ? 0 : std::exp(m - top);
+  const double scale = std::exp(m - top);
   const double sum = l * scale + (own == -infinity ? 0 : std::exp(own - top));
   const double lse = top + std::log(sum);
   return {scale / sum, lse + term, max, lse};
