@@ -141,8 +141,9 @@ inline constexpr const char* transpose = "transpose";
 inline constexpr const char* store_rows = "store_rows";
 inline constexpr const char* dots = "dots";
 inline constexpr const char* weigh = "weigh";
-inline constexpr const char* tiles_begin = "tiles_begin";  ///< void(): amx alone, once per task before products
-inline constexpr const char* tiles_end = "tiles_end";      ///< void(): amx alone, after them
+// void(), once per task before and after its products: of amx with Unit::bf16 alone.
+inline constexpr const char* tiles_begin = "tiles_begin";
+inline constexpr const char* tiles_end = "tiles_end";
 }  // namespace kit_symbol
 
 // What is made of the user's expressions.

@@ -11,6 +11,8 @@ namespace {
 
 /// Keys that stay in the L1 cache while all rows pass over them.
 constexpr int keys_at_once = 16;
+constexpr int keys_ahead = 16;
+constexpr int values_ahead = 8;
 /// Values that are weighed before a sum goes back to memory.
 constexpr int values_at_once = 8;
 
@@ -30,11 +32,13 @@ struct FewKeys {
 /// sums[r][key] += q[r] k[key] for columns from c on; `load` reads a register of them.
 using LoadAt = std::function<Val(DType type, Val pointer)>;
 Code::Carried dots_step(const Kit& kit, Code& code, const std::vector<Val>& rows, const std::vector<Val>& keys, Val c,
-                        const LoadAt& load, Code::Carried sums) {
+                        const LoadAt& load, Val ahead, Code::Carried sums) {
   std::vector<Val> of_q;
   for (const Val& row : rows) of_q.push_back(load(DType::f32, code.at(row, code.f32(), c)));
   for (std::size_t j = 0; j < keys.size(); ++j) {
-    const Val key = load(kit.type, code.at(keys[j], element_type(code, kit.type), c));
+    const Val at = code.at(keys[j], element_type(code, kit.type), c);
+    code.prefetch(code.at(at, code.i8(), ahead));
+    const Val key = load(kit.type, at);
     for (std::size_t r = 0; r < rows.size(); ++r) {
       Val& sum = sums[r * keys.size() + j];
       sum = fma(of_q[r], key, sum);
@@ -77,13 +81,14 @@ llvm::Function* dots_of(const Kit& kit, Code& caller, unsigned rows) {
   std::vector<Val> q;
   for (unsigned r = 0; r < rows; ++r) q.push_back(code.at(of.q, code.f32(), of.q_row * r));
   const Val whole = of.d & code.index(-kit.tiling.width);
+  const Val ahead = of.k_row * (keys_ahead * static_cast<std::int64_t>(size_of(kit.type)));
   code.loop(code.index(0), of.count, keys, [&](Val first) {
     std::vector<Val> k;  // beyond the last: the last again, which is not stored
     for (unsigned j = 0; j < keys; ++j)
       k.push_back(code.at(of.k, element_type(code, kit.type), min(first + j, of.count - 1) * of.k_row));
     Code::Carried sums(rows * keys, splat(code.real(0), width));
     const auto step = [&](Val c, const Code::Carried& before, const LoadAt& load) {
-      return dots_step(kit, code, q, k, c, load, before);
+      return dots_step(kit, code, q, k, c, load, ahead, before);
     };
     const LoadAt all = [&](DType type, Val at) { return load_f32(code, kit.isa(), type, at, width); };
     const auto some = [&](Val c) -> LoadAt {
@@ -149,6 +154,7 @@ Val weigh_finite(const Kit& kit, Code& code, const Weights& of) {
   Val doubt = splat(code.real(0), kit.width());  // 0 * v is NaN where v is not finite, and then so is the sum
   for (unsigned j = 0; j < values_at_once; ++j) {
     const Val at = code.at(of.v, element_type(code, kit.type), of.v_row * j);
+    code.prefetch(code.at(at, element_type(code, kit.type), of.v_row * values_ahead));
     values.push_back(load_f32(code, kit.isa(), kit.type, at, kit.width()));
     doubt = fma(values.back(), like(values.back(), 0.0), doubt);
   }

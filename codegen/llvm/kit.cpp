@@ -15,7 +15,10 @@ llvm::Function* Kit::kernel(const char* symbol) const {
 std::string kit_object(Isa isa, Unit unit, DType type) {
   Module module(isa, "kit");
   const Kit kit{module, unit, type, tiling(isa, unit)};
-  define_product(kit);
+  if (isa == Isa::amx && unit == Unit::bf16)
+    define_amx(kit);
+  else
+    define_product(kit);
   define_guarded_product(kit);
   define_load_rows(kit);
   define_store_rows(kit);

@@ -1,8 +1,7 @@
 // codegen/llvm/product.cpp — products of a packed operand by blocks that stay in registers
 #include <llvm/IR/IntrinsicsX86.h>
 
-#include "codegen/llvm/args.h"
-#include "codegen/llvm/element.h"
+#include "codegen/llvm/block.h"
 #include "codegen/llvm/kit.h"
 
 namespace attune::codegen {
@@ -10,9 +9,6 @@ namespace {
 
 /// k of one turn of the loop.
 constexpr int unroll = 4;
-
-/// One unit, and a register of them.
-llvm::Type* unit_type(const Kit& kit, Code& code) { return kit.is_bf16() ? code.i32() : code.f32(); }
 
 Val multiply_add(const Kit& kit, Val a, Val b, Val sum) {
   if (!kit.is_bf16()) return fma(a, b, sum);
@@ -22,48 +18,6 @@ Val multiply_add(const Kit& kit, Val a, Val b, Val sum) {
       llvm::Intrinsic::x86_avx512bf16_dpbf16ps_512, {},
       {sum, {code, code.ir().CreateBitCast(a.get(), pairs)}, {code, code.ir().CreateBitCast(b.get(), pairs)}});
 }
-
-/// Rows of C that are worked on together, and what they are made of.
-struct Block {
-  Val a, b, c, keep;  ///< pointers to the first unit, float
-  Val a_row, b_k, c_row, k;
-  Val is_set;  ///< C is not read
-};
-
-/// What keeps C as it is.
-Val ones(const Kit& kit, Code& code) {
-  auto* type = llvm::ArrayType::get(code.f32(), static_cast<unsigned>(kit.tiling.mr));
-  const std::vector<float> all(static_cast<std::size_t>(kit.tiling.mr), 1.0f);
-  auto* global = new llvm::GlobalVariable(kit.module.llvm(), type, true, llvm::GlobalValue::InternalLinkage,
-                                          llvm::ConstantDataArray::get(kit.module.context(), all));
-  return {code, global};
-}
-
-/// The arguments, and blocks of them.
-struct Operands {
-  Operands(const Kit& kit, Code& code, const Args<Product>& args)
-      : a(args(&Product::a)), b(args(&Product::b)), c(args(&Product::c)), keep(args(&Product::keep)),
-        a_row(args(&Product::a_row)), b_k(args(&Product::b_k)), b_panel(args(&Product::b_panel)),
-        c_row(args(&Product::c_row)), groups(args(&Product::groups)), panels(args(&Product::panels)),
-        k(args(&Product::k)), is_scaled(code, code.ir().CreateIsNotNull(keep.get())),
-        is_set(!(is_scaled | (args(&Product::add) != 0))), kept(ones(kit, code)) {}
-
-  /// From row `row` on, of panel `panel`.
-  Block block(const Kit& kit, Code& code, Val row, Val panel) const {
-    llvm::Type* unit = unit_type(kit, code);
-    return {code.at(a, unit, row * a_row),
-            code.at(b, unit, panel * b_panel),
-            code.at(c, code.f32(), row * c_row + panel * kit.tiling.nr),
-            select(is_scaled, code.at(keep, code.f32(), row), kept),
-            a_row,
-            b_k,
-            c_row,
-            k,
-            is_set};
-  }
-
-  Val a, b, c, keep, a_row, b_k, b_panel, c_row, groups, panels, k, is_scaled, is_set, kept;
-};
 
 /// C = sums, or C = keep C + sums.
 void store(const Kit& kit, Code& code, const Block& block, const Code::Carried& sums) {
@@ -89,15 +43,6 @@ void store(const Kit& kit, Code& code, const Block& block, const Code::Carried& 
 
 Code::Carried zeros(const Kit& kit, Code& code, unsigned rows) {
   return Code::Carried(rows * kit.vectors(), splat(code.real(0), kit.width()));
-}
-
-/// For each panel, for each so many rows.
-void each_block(const Kit& kit, Code& code, const Operands& operands, unsigned rows,
-                const std::function<void(const Block&)>& body) {
-  code.loop(code.index(0), operands.panels, 1, [&](Val panel) {
-    code.loop(code.index(0), operands.groups * kit.tiling.mr, rows,
-              [&](Val row) { body(operands.block(kit, code, row, panel)); });
-  });
 }
 
 /// What goes round the loop over k: sums, a pointer into A for each four rows, and one into B. x86 addresses four rows
@@ -178,8 +123,7 @@ Code::Carried guarded_step(const Kit& kit, Code& code, Val a, std::vector<Val> c
 
 void define_product(const Kit& kit) {
   Code code(kit.kernel(kit_symbol::product));
-  const Operands operands(kit, code, Args<Product>(code, code.arg(0)));
-  each_block(kit, code, operands, static_cast<unsigned>(kit.tiling.mr), [&](const Block& block) {
+  each_block(kit, code, static_cast<unsigned>(kit.tiling.mr), [&](const Block& block) {
     const Turn turn(kit, code, block);
     const Val whole = block.k & code.index(-unroll);
     const auto main = code.loop(code.index(0), whole, unroll, turn.begin(),
@@ -193,9 +137,8 @@ void define_product(const Kit& kit) {
 
 void define_guarded_product(const Kit& kit) {
   Code code(kit.kernel(kit_symbol::guarded_product));
-  const Operands operands(kit, code, Args<Product>(code, code.arg(0)));
   llvm::Type* unit = unit_type(kit, code);
-  each_block(kit, code, operands, 1, [&](const Block& block) {
+  each_block(kit, code, 1, [&](const Block& block) {
     const Code::Carried start = zeros(kit, code, 1);
     store(kit, code, block, code.loop(code.index(0), block.k, 1, start, [&](Val k, const Code::Carried& sums) {
       std::vector<Val> columns;
