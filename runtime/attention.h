@@ -7,7 +7,9 @@
 
 namespace attune::runtime {
 
-void run(const Attention& attention, const Forward& call, const Resources& with, Line at, cpu::Stages* stages = nullptr);
-void run(const Attention& attention, const Backward& call, const Resources& with, Line at, cpu::Stages* stages = nullptr);
+void run(const Attention& attention, const Forward& call, const Resources& with, Line at,
+         cpu::Stages* stages = nullptr);
+void run(const Attention& attention, const Backward& call, const Resources& with, Line at,
+         cpu::Stages* stages = nullptr);
 
 }  // namespace attune::runtime

@@ -94,12 +94,13 @@ Case made(const Row& row, const BenchOptions& o, Data& data) {
   };
   if (row.score.find("slope") != std::string::npos)
     capture("slope", data.fill(DType::f32, {o.heads}, [&](std::int64_t h) {
-              return std::exp2(-8.0 * static_cast<double>(h + 1) / static_cast<double>(o.heads));
-            }));
+      return std::exp2(-8.0 * static_cast<double>(h + 1) / static_cast<double>(o.heads));
+    }));
   if (row.score.find("table") != std::string::npos) capture("table", data.normal(DType::f32, {o.seq + kv}));
   if (row.mask.find("doc") != std::string::npos) {
     const std::int64_t length = std::max(o.seq, kv);
-    capture("doc", data.fill(DType::i32, {length}, [&](std::int64_t i) { return static_cast<double>(i * 12 / length); }));
+    capture("doc",
+            data.fill(DType::i32, {length}, [&](std::int64_t i) { return static_cast<double>(i * 12 / length); }));
   }
   out.attention = {.score = text.score(row.score), .mask = text.mask(row.mask)};
   return out;
@@ -215,9 +216,9 @@ class Bench {
 
   void once(const Attention& attention, const Resources& with, runtime::cpu::Stages& stages) const {
     if (!o_.backward)
-      return runtime::run(attention,
-                          Forward{.q = q_.tensor, .k = k_.tensor, .v = v_.tensor, .o = o_out_.tensor, .lse = lse_.tensor},
-                          with, Line{}, &stages);
+      return runtime::run(
+          attention, Forward{.q = q_.tensor, .k = k_.tensor, .v = v_.tensor, .o = o_out_.tensor, .lse = lse_.tensor},
+          with, Line{}, &stages);
     Backward call{.q = q_.tensor, .k = k_.tensor, .v = v_.tensor, .grad_o = grad_o_.tensor};
     call.o = o_out_.tensor;
     call.lse = lse_.tensor;
@@ -229,7 +230,8 @@ class Bench {
 
   void measure(const Case& one) const {
     const double forward_flop = live_pairs(one.attention, o_) * 2 * static_cast<double>(o_.d + dv());
-    if (o_.backward) one.attention.run({.q = q_.tensor, .k = k_.tensor, .v = v_.tensor, .o = o_out_.tensor, .lse = lse_.tensor});
+    if (o_.backward)
+      one.attention.run({.q = q_.tensor, .k = k_.tensor, .v = v_.tensor, .o = o_out_.tensor, .lse = lse_.tensor});
     for (const int threads : o_.threads) {
       const Resources with{.executor = {.workers = threads}};
       Result r{.row = one.name, .threads = threads};
@@ -275,8 +277,11 @@ class Bench {
         call.dv = bench.dv_.tensor;
         size = one.attention.workspace(call, executor);
       } else {
-        size = one.attention.workspace(Forward{.q = bench.q_.tensor, .k = bench.k_.tensor, .v = bench.v_.tensor,
-                                               .o = bench.o_out_.tensor, .lse = bench.lse_.tensor},
+        size = one.attention.workspace(Forward{.q = bench.q_.tensor,
+                                               .k = bench.k_.tensor,
+                                               .v = bench.v_.tensor,
+                                               .o = bench.o_out_.tensor,
+                                               .lse = bench.lse_.tensor},
                                        executor);
       }
       bytes.resize(size + 64);
@@ -291,8 +296,8 @@ class Bench {
     if (o_.json) {
       std::puts(json_of(r, o_).dump().c_str());
     } else {
-      fmt::print("{:<10} {:>7} {:>10.3f} {:>10.3f} {:>9.1f} {:>7.1f} {:>9.1f} {:>9.1f}\n", r.row, r.threads, r.best * 1e3,
-                 r.median * 1e3, r.gflops(r.best), 100 * r.gflops(r.best) / (r.peak * r.threads),
+      fmt::print("{:<10} {:>7} {:>10.3f} {:>10.3f} {:>9.1f} {:>7.1f} {:>9.1f} {:>9.1f}\n", r.row, r.threads,
+                 r.best * 1e3, r.median * 1e3, r.gflops(r.best), 100 * r.gflops(r.best) / (r.peak * r.threads),
                  100 * r.gflops(r.median) / (r.peak * r.threads), r.first_call * 1e3);
     }
     std::fflush(stdout);
@@ -315,9 +320,13 @@ void check_options(const BenchOptions& o) {
     throw Error("bad-size", fmt::format("{} cannot be {}", option, value), {.name = option}, "it is above 0",
                 "see attune bench --help");
   };
-  for (const auto& [option, value] :
-       {std::pair{"--batch", o.batch}, {"--heads", o.heads}, {"--kv-heads", o.kv_heads.value_or(1)}, {"--d", o.d},
-        {"--dv", o.dv.value_or(1)}, {"--seq", o.seq}, {"--kv-seq", o.kv_seq.value_or(1)}})
+  for (const auto& [option, value] : {std::pair{"--batch", o.batch},
+                                      {"--heads", o.heads},
+                                      {"--kv-heads", o.kv_heads.value_or(1)},
+                                      {"--d", o.d},
+                                      {"--dv", o.dv.value_or(1)},
+                                      {"--seq", o.seq},
+                                      {"--kv-seq", o.kv_seq.value_or(1)}})
     positive(option, static_cast<double>(value));
   positive("--seconds", o.seconds);
   for (const int threads : o.threads) positive("--threads", threads);

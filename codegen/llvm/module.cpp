@@ -118,8 +118,8 @@ std::string Module::object() && {
 
 std::string codegen_description(Isa isa) {
   const Cpu cpu = cpu_of(isa);
-  return std::string("attune " ATTUNE_WRITERS " LLVM ") + LLVM_VERSION_STRING + " " + llvm::sys::getProcessTriple() + " " + cpu.name + " " +
-         cpu.features + " " + cpu.tune;
+  return std::string("attune " ATTUNE_WRITERS " LLVM ") + LLVM_VERSION_STRING + " " + llvm::sys::getProcessTriple() +
+         " " + cpu.name + " " + cpu.features + " " + cpu.tune;
 }
 
 }  // namespace attune::codegen

@@ -34,7 +34,8 @@ Peak peak_object(Isa isa, Unit unit) {
     for (unsigned t = 0; t < 8; ++t) code.ir().CreateIntrinsic(llvm::Intrinsic::x86_tilezero, {}, {tile(t)});
     code.loop(code.index(0), code.arg(0), 1, [&](Val) {
       for (unsigned i = 0; i < 4 * unrolled; ++i)
-        code.ir().CreateIntrinsic(llvm::Intrinsic::x86_tdpbf16ps, {}, {tile(i % 4), tile(4 + i % 2), tile(6 + i / 2 % 2)});
+        code.ir().CreateIntrinsic(llvm::Intrinsic::x86_tdpbf16ps, {},
+                                  {tile(i % 4), tile(4 + i % 2), tile(6 + i / 2 % 2)});
     });
     code.ir().CreateIntrinsic(llvm::Intrinsic::x86_tilerelease, {}, {});
     code.done();
