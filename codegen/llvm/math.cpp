@@ -51,9 +51,8 @@ Val exp_below(Isa isa, Val x) {
   const Val clamped = max(like(x, -104.0), x);
   // ln 2 in two parts, the first of so few bits that n times it is exact without FMA too.
   const auto rest = [&](Val n) { return fma(n, like(x, 2.12194440e-4), fma(n, like(x, -0.693359375), clamped)); };
-  // The sum 1 + (r + r^2 q) rounds 1 once where Horner's form rounds twice.
   const auto exp_rest = [](Val r) {
-    return fma(r * r, polynomial(r, {0.49999994, 0.166665211, 0.0416682586, 0.00836866908, 0.00138213043}), r) + 1;
+    return polynomial(r, {1, 1, 0.49999994, 0.166665211, 0.0416682586, 0.00836866908, 0.00138213043});
   };
   const Val y = clamped * 1.44269504;
   if (has_scalef(isa, x)) {
@@ -131,8 +130,8 @@ Val pow(Val x, Val y) {
 }
 
 Val tanh(Val x) {
-  // t = expm1(-2 |x|), and tanh |x| = -t / (t + 2): of the two signs the one whose sum loses less.
-  const Val twice = max(like(x, -20.0), absolute(x) * -2);
+  // t = expm1(2 |x|), and tanh |x| = t / (t + 2).
+  const Val twice = min(like(x, 20.0), absolute(x) * 2);
   const Whole n(twice * 1.44269504);
   const Val r = fma(n.value, like(x, -0.693147182), twice);
   const Val p = fma(r * r, polynomial(r, {0.49999997, 0.166665465, 0.0416674428, 0.00836625323, 0.00138699578}), r);

@@ -84,7 +84,6 @@ Val Expressions::operator()(const Expr& e) {
   for (std::size_t variable = ir::max_binders; variable-- > 0;) {
     if (!(e->free >> variable & 1)) continue;
     if (!bound_[variable].get()) throw Bug("an expression is compiled outside of the sum that binds its variable");
-    values_[variable].clear();
     values_[variable][ir::bound(static_cast<std::uint32_t>(variable) + 1)->digest] = bound_[variable];
     emit_below(*e, variable);
   }
@@ -249,7 +248,6 @@ Val Expressions::sum(const Node& n) {
   llvm::PHINode* i = ir.CreatePHI(code_.i32(), 2);
 
   const std::uint32_t binder = ir::sum_binder(n);
-  values_[binder - 1].clear();
   values_[binder - 1][ir::bound(binder)->digest] = {code_, i};
   emit_below(*n.args[0], binder - 1);
   const Val term = value(*n.args[0]), start = like(term, zero);

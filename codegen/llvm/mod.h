@@ -38,6 +38,7 @@ class Expressions {
 
   Val value(const ir::Node& n) const;
   /// The nodes below `root` that depend on binder variable + 1 and on none within; all closed ones for variable = 32.
+  /// What closed ones gave is kept; the others are computed anew, as another sum may have had the same binder.
   void emit_below(const ir::Node& root, std::size_t variable);
   void emit(const ir::Node& n);
   Val computed(const ir::Node& n);

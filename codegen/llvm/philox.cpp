@@ -11,19 +11,20 @@ namespace {
 
 using Block = std::array<Val, 4>;
 
-/// ir::philox with key = {key, 0}.
-Block philox(Block c, Val key) {
-  Code& code = key.code();
+/// ir::philox with key = {seed, 0}. A loop: unrolled, it would be most of what a kernel with dropout takes to compile.
+Block philox(const Block& counter, Val seed) {
+  Code& code = seed.code();
   const auto times = [&](std::uint32_t by, Val a) { return to_u64(a) * code.index(by); };
   const auto high = [](Val product) { return to_i32(shift_right_logical(product, 32)); };
-  std::uint32_t second = 0;
-  for (std::uint32_t round = 0; round < 10; ++round) {
+  const auto round = [&](Val, const Code::Carried& c) {
     const Val even = times(0xD2511F53u, c[0]), odd = times(0xCD9E8D57u, c[2]);
-    c = {high(odd) ^ c[1] ^ (key + code.integer(round * 0x9E3779B9u)), to_i32(odd),
-         high(even) ^ c[3] ^ code.integer(second), to_i32(even)};
-    second += 0xBB67AE85u;
-  }
-  return c;
+    return Code::Carried{high(odd) ^ c[1] ^ c[4],          to_i32(odd),
+                         high(even) ^ c[3] ^ c[5],         to_i32(even),
+                         c[4] + code.integer(0x9E3779B9u), c[5] + code.integer(0xBB67AE85u)};
+  };
+  const auto out = code.loop(code.integer(0), code.integer(10), 1,
+                             {counter[0], counter[1], counter[2], counter[3], seed, code.integer(0)}, round);
+  return {out[0], out[1], out[2], out[3]};
 }
 
 /// The four words of each block, one block after the other.
@@ -52,11 +53,14 @@ Val every_fourth(Val a) {
 
 Val random(Val seed, const Coordinates& at) {
   const bool shared = at.kv.is_vector() && !seed.is_vector() && !at.q.is_vector();
-  const Val number = shift_right_logical(shared ? every_fourth(at.kv) : at.kv, 2);
-  const Block words = philox({number, at.q, at.head, at.batch}, seed);
+  const Val first = shared ? every_fourth(at.kv) : at.kv;
+  // As many lanes everywhere: what goes around a loop keeps its type.
+  const Val all = like(seed, like(at.q, first));
+  const auto wide = [&](Val x) { return like(all, x); };
+  const Block words = philox({wide(shift_right_logical(first, 2)), wide(at.q), wide(at.head), wide(at.batch)}, seed);
   Val word;
   if (shared) {
-    word = in_order({like(number, words[0]), like(number, words[1]), like(number, words[2]), like(number, words[3])});
+    word = in_order(words);
   } else {
     const Val which = at.kv & 3;
     word = select(which < 2, select(which == 0, words[0], words[1]), select(which == 2, words[2], words[3]));

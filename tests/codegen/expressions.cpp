@@ -47,6 +47,9 @@ codegen::At lanes_at(Code& code, const Shape& shape) {
   at.kv_len = number(offsetof(Place, kv_len));
   at.origin = number(offsetof(Place, origin));
   at.captures = code.arg(1);
+  at.field = [row = at.kv_len, head = at.q_len, col = at.s](ir::Level level, std::uint32_t, ir::Type) {
+    return level == ir::Level::Head ? head : level == ir::Level::Row ? row : col;
+  };
   at.params = code.arg(2);
   return at;
 }
@@ -78,11 +81,11 @@ std::vector<Isa> supported_isas() {
   return out;
 }
 
-Captured::Captured(DType dtype, std::span<const std::int64_t> extents, std::span<const std::int64_t> strides)
-    : memory_(bytes(dtype, extents, strides)) {
+Captured::Captured(DType dtype, std::span<const std::int64_t> extents, std::span<const std::int64_t> strides) {
+  memory_.emplace(bytes(dtype, extents, strides));
   std::int64_t before = 0;
   for (std::size_t d = 0; d < extents.size(); ++d) before += std::max<std::int64_t>(0, (1 - extents[d]) * strides[d]);
-  tensor_ = Tensor(memory_.data() + before * static_cast<std::int64_t>(size_of(dtype)), dtype, extents, strides);
+  tensor_ = Tensor(memory_->data() + before * static_cast<std::int64_t>(size_of(dtype)), dtype, extents, strides);
 }
 
 std::int64_t Captured::offset(std::span<const std::int32_t> index) const {

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -24,6 +25,7 @@ class Captured {
  public:
   /// Strides in elements; the memory reaches exactly from the lowest to the highest element.
   Captured(DType dtype, std::span<const std::int64_t> extents, std::span<const std::int64_t> strides);
+  explicit Captured(const Tensor& borrowed) : tensor_(borrowed) {}
   const Tensor& tensor() const { return tensor_; }
   /// The element at an index clamped into the tensor.
   double at(std::span<const std::int32_t> index) const;
@@ -33,7 +35,7 @@ class Captured {
  private:
   std::int64_t offset(std::span<const std::int32_t> index) const;
 
-  Guarded<char> memory_;
+  std::optional<Guarded<char>> memory_;
   Tensor tensor_;
 };
 
@@ -43,7 +45,7 @@ struct Place {
   std::int32_t b = 0, h = 0, q = 0, kv = 0, q_len = 1, kv_len = 1, origin = 0;  ///< q and kv of the first lane
 };
 
-/// How expressions are compiled.
+/// How expressions are compiled. Fields are stood in for: any of the head is q_len, of a row kv_len, of a column s.
 struct Shape {
   Isa isa = Isa::portable;
   bool rows = false;     ///< q goes up from lane to lane instead of kv

@@ -17,24 +17,6 @@ namespace {
 
 using ir::Expr, ir::Op;
 
-/// The errors that codegen/llvm/math.h states, in ulp; 0 for what is exact.
-double allowed(Op op) {
-  switch (op) {
-    case Op::Exp:
-    case Op::Exp2:
-    case Op::Tanh:
-    case Op::Sigmoid:
-    case Op::Erf: return 2;
-    case Op::Log:
-    case Op::Log2:
-    case Op::Pow:
-    case Op::Sin:
-    case Op::Cos:
-    case Op::Tan: return 0.51;
-    default: return 0;
-  }
-}
-
 /// Tensors of random element types, extents and strides behind the captures of a grammar.
 struct Captures {
   std::vector<compiler::CaptureSlot> slots;
@@ -107,7 +89,7 @@ Case make_case(std::uint64_t seed, std::span<const Isa> isas) {
 Expr with_values(const Expr& e, const ir::DigestMap<double>& values) {
   bool exact = true;
   Expr root = ir::rebuild(e, [&](const Expr& node, std::span<const Expr>) -> Expr {
-    if (node->free) exact = exact && allowed(node->op) == 0;
+    if (node->free) exact = exact && stated_ulps(node->op) == 0;
     const auto known = values.find(node->digest);
     return known == values.end() || same(node, e) ? nullptr : ir::literal(node->type, known->second);
   });
@@ -126,7 +108,7 @@ class Checker {
     };
     env.read = &read;
     ++checked;
-    if (const double ulps = allowed(e->op)) {
+    if (const double ulps = stated_ulps(e->op)) {
       std::vector<double> args;
       for (const Expr& a : e->arguments()) args.push_back(values.at(a->digest));
       const double truth = ir::apply(e->op, ir::Type::F32, args, ir::Precision::f64);
