@@ -9,6 +9,8 @@
 
 #include <attune/error.h>
 
+#include "codegen/llvm/compat.h"
+
 namespace attune::runtime::cpu {
 namespace {
 
@@ -35,7 +37,7 @@ Loaded::Loaded(const std::string& object) : jit_(std::make_unique<Jit>()) {
     llvm::InitializeNativeTargetAsmPrinter();
   });
   llvm::orc::LLJITBuilder builder;
-  builder.setLinkProcessSymbolsByDefault(false);
+  codegen::compat::keep_process_out(builder);
   builder.setPlatformSetUp(llvm::orc::setUpInactivePlatform);
   jit_->jit = take(builder.create());
   auto& jit = *jit_->jit;
@@ -44,8 +46,7 @@ Loaded::Loaded(const std::string& object) : jit_(std::make_unique<Jit>()) {
   // LLVM turns loops into these. Nothing else of the process is in reach.
   llvm::orc::SymbolMap symbols;
   const auto add = [&](const char* name, auto* function) {
-    symbols[jit.mangleAndIntern(name)] = {llvm::orc::ExecutorAddr::fromPtr(function),
-                                          llvm::JITSymbolFlags::Exported | llvm::JITSymbolFlags::Callable};
+    symbols[jit.mangleAndIntern(name)] = codegen::compat::symbol(function);
   };
   add("memset", &std::memset);
   add("memcpy", &std::memcpy);
