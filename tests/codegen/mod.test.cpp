@@ -294,6 +294,35 @@ TEST_CASE("fields come from the kernel", "[mod]") {
   }
 }
 
+TEST_CASE("neighbours are read by one load, turned where the index falls", "[mod][read]") {
+  using namespace codegen;
+  const std::array slots{compiler::CaptureSlot{"line", DType::f32, 1}};
+  const ir::Signature names{{{"line", Type::F32, 1}}, {}};
+  const auto code_of = [&](std::string_view text) {
+    Module module(Isa::portable, "read");
+    auto* pointer = llvm::PointerType::get(module.context(), 0);
+    const std::array<llvm::Type*, 3> args{pointer, llvm::Type::getInt32Ty(module.context()),
+                                          llvm::Type::getInt32Ty(module.context())};
+    Code code(module.define("read", llvm::Type::getVoidTy(module.context()), args));
+    codegen::At at;
+    at.captures = code.arg(0);
+    at.q = code.arg(1);
+    at.kv = splat(code.arg(2), 4) + code.iota(4);
+    Expressions emit(Isa::portable, slots, at);
+    emit(ir::parse(text, {.name = "test", .expected = {}, .signature = &names, .lets = {}}));
+    code.done();
+    const std::string ir = module.text();
+    const auto has = [&](const char* part) { return ir.find(part) != std::string::npos; };
+    return std::pair(has("load <4 x float>"), has("<i32 3, i32 2, i32 1, i32 0>"));
+  };
+  const std::pair forward(true, false), backward(true, true), gathered(false, false);
+  for (const auto text : {"line[kv]", "line[kv - q]", "line[q - (3 - kv)]", "line[-(q - kv)]"})
+    CHECK(code_of(text) == forward);
+  for (const auto text : {"line[q - kv]", "line[-kv]", "line[2 - (kv + q)]"}) CHECK(code_of(text) == backward);
+  for (const auto text : {"line[kv + kv]", "line[kv * q]", "line[kv % 3]", "line[kv - kv]", "line[q]"})
+    CHECK(code_of(text) == gathered);
+}
+
 TEST_CASE("what does not vary by lane stays a scalar, and a custom's derivative is not compiled", "[mod]") {
   using namespace codegen;
   Module module(Isa::portable, "scalars");

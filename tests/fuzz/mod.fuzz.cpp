@@ -108,7 +108,7 @@ class Checker {
     };
     env.read = &read;
     ++checked;
-    if (const double ulps = stated_ulps(e->op)) {
+    if (const double ulps = stated_ulps(e->op); ulps > 0) {
       std::vector<double> args;
       for (const Expr& a : e->arguments()) args.push_back(values.at(a->digest));
       const double truth = ir::apply(e->op, ir::Type::F32, args, ir::Precision::f64);
