@@ -93,7 +93,7 @@ Val load_f32(Code& code, Isa isa, DType type, Val pointer, unsigned lanes) {
 
 Val load_some_f32(Code& code, Isa isa, DType type, Val pointer, Val count, unsigned lanes) {
   llvm::Type* element = raw_type(code, type);
-  if (!has_masks(isa)) return widened(isa, type, code.call(some_by_one(code, element, lanes), {pointer, count}));
+  if (isa < Isa::avx512) return widened(isa, type, code.call(some_by_one(code, element, lanes), {pointer, count}));
   llvm::Type* vector = Code::vector(element, lanes);
   auto* some = code.ir().CreateMaskedLoad(vector, pointer.get(), llvm::Align(element->getScalarSizeInBits() / 8),
                                           (code.iota(lanes) < splat(to_i32(count), lanes)).get(),

@@ -15,8 +15,6 @@ llvm::Type* element_type(Code& code, DType type);
 Val widened(Isa isa, DType type, Val raw);
 /// As f32, exactly.
 Val load_f32(Code& code, Isa isa, DType type, Val pointer, unsigned lanes);
-/// Are loads of a part as fast as of the whole?
-inline constexpr bool has_masks(Isa isa) { return isa >= Isa::avx512; }
 /// The first `count` lanes; the others are 0 and their memory is not touched.
 Val load_some_f32(Code& code, Isa isa, DType type, Val pointer, Val count, unsigned lanes);
 /// Rounded to nearest even; NaN stays NaN.
