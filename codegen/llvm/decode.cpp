@@ -132,27 +132,36 @@ llvm::Function* weigh_guarded(const Kit& kit, Code& caller) {
   return code.function();
 }
 
-/// A register of columns of `values_at_once` values, for all rows. Says whether it added them: not if one is not
-/// finite.
-Val weigh_finite(const Kit& kit, Code& code, const Weights& of) {
+/// Are `columns` (whole registers) of `values_at_once` values finite? Reads them in the order of memory, which is what
+/// fills the cache: the sums below read them side by side, which memory answers at half its speed.
+Val all_finite(const Kit& kit, Code& code, const Weights& of, Val columns) {
+  const NotFinite test(code, kit.type);
+  const Val none = splat(test.none(), kit.width());
+  const auto worst = code.loop(
+      code.index(0), code.index(values_at_once), 1, {none}, [&](Val j, const Code::Carried& w) {
+        const Val row = code.at(of.v, element_type(code, kit.type), j * of.v_row);
+        return code.loop(code.index(0), columns, kit.width(), w, [&](Val c, const Code::Carried& before) {
+          const Val bits = code.load(none.type(), code.at(row, element_type(code, kit.type), c));
+          return Code::Carried{test.worse(before[0], bits)};
+        });
+      });
+  return !any(test.found(worst[0]));
+}
+
+/// A register of columns of `values_at_once` finite values, for all rows.
+void weigh_finite(const Kit& kit, Code& code, const Weights& of) {
   std::vector<Val> values;
-  Val doubt = splat(code.real(0), kit.width());  // 0 * v is NaN where v is not finite, and then so is the sum
   for (unsigned j = 0; j < values_at_once; ++j) {
     const Val at = code.at(of.v, element_type(code, kit.type), of.v_row * j);
     values.push_back(load_f32(code, kit.isa(), kit.type, at, kit.width()));
-    doubt = fma(values.back(), like(values.back(), 0.0), doubt);
   }
-  const Val finite = !any(is_nan(doubt));
-  code.when(finite, [&] {
-    code.loop(code.index(0), of.rows, 1, [&](Val r) {
-      const Val at = code.at(of.o, code.f32(), r * of.o_row), p = code.at(of.p, code.f32(), r * of.p_row);
-      Val sum = code.load(doubt.type(), at);
-      for (unsigned j = 0; j < values_at_once; ++j)
-        sum = fma(values[j], code.load(code.f32(), code.at(p, code.f32(), j)), sum);
-      code.store(sum, at);
-    });
+  code.loop(code.index(0), of.rows, 1, [&](Val r) {
+    const Val at = code.at(of.o, code.f32(), r * of.o_row), p = code.at(of.p, code.f32(), r * of.p_row);
+    Val sum = code.load(values[0].type(), at);
+    for (unsigned j = 0; j < values_at_once; ++j)
+      sum = fma(values[j], code.load(code.f32(), code.at(p, code.f32(), j)), sum);
+    code.store(sum, at);
   });
-  return finite;
 }
 
 }  // namespace
@@ -206,11 +215,10 @@ void define_weigh(const Kit& kit) {
   const Val whole = count & code.index(-values_at_once), wide = dv & code.index(-kit.tiling.width);
   const Val many = code.index(values_at_once), none = code.index(0);
   code.loop(none, whole, values_at_once, [&](Val j) {
-    code.loop(none, wide, kit.tiling.width, [&](Val c) {
-      const Val done = weigh_finite(kit, code, all.at(kit, code, j, c));
-      code.when(!done, [&] { guarded(j, many, c, code.index(kit.tiling.width)); });
-    });
-    code.when(wide < dv, [&] { guarded(j, many, wide, dv - wide); });
+    const Val finite = all_finite(kit, code, all.at(kit, code, j, none), wide);
+    const Val done = select(finite, wide, none);
+    code.loop(none, done, kit.tiling.width, [&](Val c) { weigh_finite(kit, code, all.at(kit, code, j, c)); });
+    code.when(done < dv, [&] { guarded(j, many, done, dv - done); });
   });
   guarded(whole, count - whole, none, dv);
   code.done();

@@ -111,6 +111,17 @@ void store_f32(Code& code, Isa isa, DType type, Val value, Val pointer) {
   }
 }
 
+NotFinite::NotFinite(Code& code, DType type) {
+  const auto integer = [&](unsigned x, unsigned bits) { return Val{code, code.ir().getIntN(bits, x)}; };
+  const unsigned bits = type == DType::f32 ? 32 : 16;
+  none_ = integer(0, bits);
+  magnitude_ = integer((1u << (bits - 1)) - 1, bits);
+  infinity_ = integer(type == DType::f32 ? 0x7f800000 : type == DType::f16 ? 0x7c00 : 0x7f80, bits);
+}
+
+Val NotFinite::worse(Val before, Val bits) const { return max(before, bits & magnitude_); }
+Val NotFinite::found(Val worst) const { return worst >= infinity_; }
+
 void each(Code& code, Val begin, Val end, unsigned width, const std::function<void(Val, unsigned)>& body) {
   const Val whole = begin + ((end - begin) & code.index(-static_cast<std::int64_t>(width)));
   code.loop(begin, whole, width, [&](Val i) { body(i, width); });

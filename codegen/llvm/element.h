@@ -20,6 +20,19 @@ Val load_some_f32(Code& code, Isa isa, DType type, Val pointer, Val count, unsig
 /// Rounded to nearest even; NaN stays NaN.
 void store_f32(Code& code, Isa isa, DType type, Val value, Val pointer);
 
+/// Looks for infinities and NaN by the bits of elements: the worst so far, of any number of lanes.
+class NotFinite {
+ public:
+  NotFinite(Code& code, DType type);
+  llvm::Type* bits() const { return none_.type(); }
+  Val none() const { return none_; }
+  Val worse(Val before, Val bits) const;
+  Val found(Val worst) const;
+
+ private:
+  Val none_, magnitude_, infinity_;
+};
+
 /// 16 bits as 32, the upper ones 0.
 Val zero_extended(Val a);
 

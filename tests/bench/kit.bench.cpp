@@ -18,6 +18,26 @@ using namespace attune::codegen;
 using namespace attune::tests;
 using Clock = std::chrono::steady_clock;
 
+/// Zeros from the beginning of a cache line on, as allocators hand out large tensors.
+class Memory {
+ public:
+  explicit Memory(std::size_t bytes) : lines_((bytes + sizeof(Line) - 1) / sizeof(Line)) {}
+  std::size_t size() const { return lines_.size() * sizeof(Line); }
+  std::byte* bytes() { return lines_[0].bytes; }
+  float* floats() { return reinterpret_cast<float*>(bytes()); }
+
+ private:
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+  std::vector<Line> lines_;
+};
+Memory floats(std::int64_t count, float value = 0) {
+  Memory memory(static_cast<std::size_t>(count) * sizeof(float));
+  std::fill_n(memory.floats(), count, value);
+  return memory;
+}
+
 /// The least of many: other programs only ever add to it.
 double best_seconds(const std::function<void()>& f, double budget = 0.3) {
   double best = std::numeric_limits<double>::infinity(), spent = 0;
@@ -45,19 +65,19 @@ void measure_product(const LoadedKit& kit, std::int64_t rows, std::int64_t colum
   const std::int64_t mr = kit.tiling.mr, nr = kit.tiling.nr, per = per_unit(kit.unit);
   const std::int64_t groups = rows / mr, panels = columns / nr;
   k /= per;
-  std::vector<float> a(static_cast<std::size_t>(groups * mr * k)), b(static_cast<std::size_t>(panels * nr * k)),
-      c(static_cast<std::size_t>(groups * mr * panels * nr)), keep(static_cast<std::size_t>(groups * mr), 1.0f);
-  const Product product{.a = a.data(),
+  Memory a = floats(groups * mr * k), b = floats(panels * nr * k), c = floats(groups * mr * panels * nr),
+         keep = floats(groups * mr, 1);
+  const Product product{.a = a.bytes(),
                         .a_row = k,
-                        .b = b.data(),
+                        .b = b.bytes(),
                         .b_k = nr,
                         .b_panel = nr * k,
-                        .c = c.data(),
+                        .c = c.floats(),
                         .c_row = panels * nr,
                         .groups = groups,
                         .panels = panels,
                         .k = k,
-                        .keep = keeps ? keep.data() : nullptr};
+                        .keep = keeps ? keep.floats() : nullptr};
   auto* function = kit.find<ProductFn>(kit_symbol::product);
   const Tiles tiles(kit);
   // Turns with the peak, so that both see the same clock.
@@ -88,7 +108,7 @@ void report_bytes(const char* bench, const LoadedKit& kit, const std::string& wh
 void measure_rows(const LoadedKit& kit) {
   constexpr std::int64_t rows = 128, d = 128;
   const auto n = static_cast<std::size_t>(rows * d);
-  std::vector<float> tensor(n), scratch(n), packed(n);
+  Memory tensor = floats(rows * d), scratch = floats(rows * d), packed = floats(rows * d);
   const double of_tensor = static_cast<double>(n * size_of(kit.type)), of_scratch = static_cast<double>(n * 4);
   const double of_operand = kit.is_bf16() ? of_scratch / 2 : of_scratch;
   const std::string what = "\"rows\": 128, \"columns\": 128";
@@ -102,42 +122,42 @@ void measure_rows(const LoadedKit& kit) {
                            20;
     report_bytes(symbol, kit, what, bytes, seconds);
   };
-  const LoadRows load{.from = tensor.data(),
+  const LoadRows load{.from = tensor.bytes(),
                       .row = d,
                       .column = 1,
                       .rows = rows,
                       .columns = d,
                       .padded = d,
                       .factor = 1,
-                      .into = scratch.data(),
+                      .into = scratch.bytes(),
                       .into_row = d};
   run("load_rows", kit.find<LoadRowsFn>(kit_symbol::load_rows), load, of_tensor + of_operand);
-  const StoreRows store{.from = scratch.data(),
+  const StoreRows store{.from = scratch.floats(),
                         .from_row = d,
                         .rows = rows,
                         .columns = d,
-                        .factor = scratch.data(),
+                        .factor = scratch.floats(),
                         .scale = 1,
-                        .into = tensor.data(),
+                        .into = tensor.bytes(),
                         .row = d,
                         .column = 1};
   run("store_rows", kit.find<StoreRowsFn>(kit_symbol::store_rows), store, of_tensor + of_scratch);
-  const PackColumns columns{.from = scratch.data(),
+  const PackColumns columns{.from = scratch.bytes(),
                             .from_row = d / per,
                             .rows = rows,
                             .k = d / per,
-                            .into = packed.data(),
+                            .into = packed.bytes(),
                             .panel = nr * d / per};
   run("pack_columns", kit.find<PackColumnsFn>(kit_symbol::pack_columns), columns, 2 * of_operand);
-  const PackRows pack{.from = scratch.data(),
+  const PackRows pack{.from = scratch.bytes(),
                       .from_row = d,
                       .rows = rows,
                       .columns = d,
-                      .into = packed.data(),
+                      .into = packed.bytes(),
                       .panel = nr * rows / per};
   run("pack_rows", kit.find<PackRowsFn>(kit_symbol::pack_rows), pack, 2 * of_operand);
   const Transpose transpose{
-      .from = scratch.data(), .from_row = d, .rows = rows, .columns = d, .into = packed.data(), .into_row = rows};
+      .from = scratch.bytes(), .from_row = d, .rows = rows, .columns = d, .into = packed.bytes(), .into_row = rows};
   run("transpose", kit.find<TransposeFn>(kit_symbol::transpose), transpose, 2 * of_operand);
 }
 
@@ -149,40 +169,39 @@ class Windows {
   std::size_t window() const { return window_; }
   const std::byte* next() {
     at_ = (at_ + window_) % memory_.size();
-    return memory_.data() + at_;
+    return memory_.bytes() + at_;
   }
 
  private:
-  std::vector<std::byte> memory_;
+  Memory memory_;
   std::size_t window_, at_ = 0;
 };
 
 /// Keys and values as they lie. Turns with the C library reading as much, so that both meet the same weather.
 void measure_decode(const LoadedKit& kit, Windows& windows, std::int64_t rows, std::int64_t d) {
   const std::int64_t count = static_cast<std::int64_t>(windows.window() / size_of(kit.type)) / d;
-  std::vector<float> q(static_cast<std::size_t>(rows * d), 1), s(static_cast<std::size_t>(rows * count), 0.5f),
-      keep(static_cast<std::size_t>(rows), 1);
+  Memory q = floats(rows * d, 1), s = floats(rows * count, 0.5f), keep = floats(rows, 1);
   auto* dots_of = kit.find<DotsFn>(kit_symbol::dots);
   auto* weigh_of = kit.find<WeighFn>(kit_symbol::weigh);
-  Dots dots{.q = q.data(),
+  Dots dots{.q = q.floats(),
             .q_row = d,
             .rows = rows,
             .k = nullptr,
             .k_row = d,
             .count = count,
             .d = d,
-            .s = s.data(),
+            .s = s.floats(),
             .s_row = count};
-  Weigh weigh{.p = s.data(),
+  Weigh weigh{.p = s.floats(),
               .p_row = count,
               .rows = rows,
               .v = nullptr,
               .v_row = d,
               .count = count,
               .dv = d,
-              .o = q.data(),
+              .o = q.floats(),
               .o_row = d,
-              .keep = keep.data()};
+              .keep = keep.floats()};
   const void* volatile found = nullptr;
   const auto timed = [&](const std::function<void(const std::byte*)>& f) {
     const std::byte* at = windows.next();
