@@ -84,11 +84,12 @@ llvm::Function* dots_of(const Kit& kit, Code& caller, unsigned rows) {
       for (unsigned r = 0; r < rows; ++r) code.store(of_key[r], code.at(sums, floats, j + r * keys));
     });
     code.call(function, {sums, scores});
-    for (unsigned r = 0; r < rows; ++r)
+    code.loop(code.index(0), code.index(rows), 1, [&](Val r) {
       each(code, code.index(0), some, keys, [&](Val j, unsigned lanes) {
-        const Val score = code.load(Code::vector(code.f32(), lanes), code.at(scores, code.f32(), j + r * keys));
-        code.store(score, code.at(of.s, code.f32(), of.s_row * r + first + j));
+        const Val score = code.load(Code::vector(code.f32(), lanes), code.at(scores, code.f32(), r * keys + j));
+        code.store(score, code.at(of.s, code.f32(), r * of.s_row + first + j));
       });
+    });
   });
   code.done();
   return code.function();
