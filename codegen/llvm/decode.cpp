@@ -11,8 +11,6 @@ namespace {
 
 /// Keys that stay in the L1 cache while all rows pass over them.
 constexpr int keys_at_once = 16;
-constexpr int keys_ahead = 16;
-constexpr int values_ahead = 8;
 /// Values that are weighed before a sum goes back to memory.
 constexpr int values_at_once = 8;
 
@@ -29,81 +27,69 @@ struct FewKeys {
   }
 };
 
-/// sums[r][key] += q[r] k[key] for columns from c on; `load` reads a register of them.
-using LoadAt = std::function<Val(DType type, Val pointer)>;
-Code::Carried dots_step(const Kit& kit, Code& code, const std::vector<Val>& rows, const std::vector<Val>& keys, Val c,
-                        const LoadAt& load, Val ahead, Code::Carried sums) {
-  std::vector<Val> of_q;
-  for (const Val& row : rows) of_q.push_back(load(DType::f32, code.at(row, code.f32(), c)));
-  for (std::size_t j = 0; j < keys.size(); ++j) {
-    const Val at = code.at(keys[j], element_type(code, kit.type), c);
-    code.prefetch(code.at(at, code.i8(), ahead));
-    const Val key = load(kit.type, at);
-    for (std::size_t r = 0; r < rows.size(); ++r) {
-      Val& sum = sums[r * keys.size() + j];
-      sum = fma(of_q[r], key, sum);
-    }
-  }
-  return sums;
+/// fn(sums, out): lane i of a register at `out` is the sum of the lanes of register i of `sums`. One function for all
+/// of the kit, since shuffles take LLVM long.
+llvm::Function* add_up(const Kit& kit) {
+  const char* name = "add_up";
+  if (llvm::Function* made = kit.module.llvm().getFunction(name)) return made;
+  llvm::Type* pointer = llvm::PointerType::get(kit.module.context(), 0);
+  const std::array<llvm::Type*, 2> types{pointer, pointer};
+  Code code(kit.module.define_local(name, llvm::Type::getVoidTy(kit.module.context()), types));
+  llvm::Type* floats = Code::vector(code.f32(), kit.width());
+  std::vector<Val> sums;
+  for (unsigned i = 0; i < kit.width(); ++i) sums.push_back(code.load(floats, code.at(code.arg(0), floats, i)));
+  code.store(sums_of_lanes(sums), code.arg(1));
+  code.done();
+  return code.function();
 }
 
-/// Writes lanes [r][j] of `lanes`, for as many keys as there are; `buffer` holds them in between.
-void store_scores(const Kit& kit, Code& code, const FewKeys& of, Val lanes, unsigned rows, Val first_key, Val buffer) {
-  const unsigned keys = kit.width() / rows;
-  const auto target = [&](unsigned r, Val key) { return code.at(of.s, code.f32(), of.s_row * r + first_key + key); };
-  code.branch(
-      first_key + keys <= of.count,
+/// q[r] . k for one key, lane by lane: what is left is to add up lanes.
+Code::Carried dots_of_key(const Kit& kit, Code& code, const FewKeys& of, unsigned rows, Val key) {
+  const Val whole = of.d & code.index(-kit.tiling.width);
+  const auto step = [&](Val c, Code::Carried sums, const std::function<Val(DType, Val)>& load) {
+    const Val k = load(kit.type, code.at(key, element_type(code, kit.type), c));
+    for (unsigned r = 0; r < rows; ++r)
+      sums[r] = fma(load(DType::f32, code.at(code.at(of.q, code.f32(), of.q_row * r), code.f32(), c)), k, sums[r]);
+    return sums;
+  };
+  const Code::Carried zeros(rows, splat(code.real(0), kit.width()));
+  const auto sums = code.loop(code.index(0), whole, kit.width(), zeros, [&](Val c, const Code::Carried& before) {
+    return step(c, before, [&](DType type, Val at) { return load_f32(code, kit.isa(), type, at, kit.width()); });
+  });
+  return code.branch(
+      whole < of.d,
       [&] {
-        for (unsigned r = 0; r < rows; ++r) {
-          std::vector<int> picked;
-          for (unsigned j = 0; j < keys; ++j) picked.push_back(static_cast<int>(r * keys + j));
-          code.store(keys == 1 ? lane(lanes, r) : shuffle(lanes, picked), target(r, code.index(0)));
-        }
-        return Code::Carried{};
-      },
-      [&] {
-        code.store(lanes, buffer);
-        code.loop(code.index(0), of.count - first_key, 1, [&](Val j) {
-          for (unsigned r = 0; r < rows; ++r)
-            code.store(code.load(code.f32(), code.at(buffer, code.f32(), j + r * keys)), target(r, j));
+        return step(whole, sums, [&](DType type, Val at) {
+          return load_some_f32(code, kit.isa(), type, at, of.d - whole, kit.width());
         });
-        return Code::Carried{};
-      });
+      },
+      [&] { return sums; });
 }
 
-/// `rows` queries, a register of sums: as many keys as fill it.
+/// `rows` queries. Key after key, since memory is fast where it is read in order: 16 keys side by side got half of it.
 llvm::Function* dots_of(const Kit& kit, Code& caller, unsigned rows) {
+  llvm::Function* function = add_up(kit);
   Code code(kit.module.define_local("dots_" + std::to_string(rows), llvm::Type::getVoidTy(kit.module.context()),
                                     FewKeys::types(caller)));
   const FewKeys of = FewKeys::of(code);
-  const unsigned width = kit.width(), keys = width / rows;
-  const Val buffer{code, code.ir().CreateAlloca(Code::vector(code.f32(), width))};
-  std::vector<Val> q;
-  for (unsigned r = 0; r < rows; ++r) q.push_back(code.at(of.q, code.f32(), of.q_row * r));
-  const Val whole = of.d & code.index(-kit.tiling.width);
-  const Val ahead = of.k_row * (keys_ahead * static_cast<std::int64_t>(size_of(kit.type)));
+  const unsigned keys = kit.width() / rows;
+  llvm::Type* floats = Code::vector(code.f32(), kit.width());
+  const Val sums{code, code.ir().CreateAlloca(llvm::ArrayType::get(floats, kit.width()))};  // [row][key]
+  const Val scores{code, code.ir().CreateAlloca(floats)};
   code.loop(code.index(0), of.count, keys, [&](Val first) {
-    std::vector<Val> k;  // beyond the last: the last again, which is not stored
-    for (unsigned j = 0; j < keys; ++j)
-      k.push_back(code.at(of.k, element_type(code, kit.type), min(first + j, of.count - 1) * of.k_row));
-    Code::Carried sums(rows * keys, splat(code.real(0), width));
-    const auto step = [&](Val c, const Code::Carried& before, const LoadAt& load) {
-      return dots_step(kit, code, q, k, c, load, ahead, before);
-    };
-    const LoadAt all = [&](DType type, Val at) { return load_f32(code, kit.isa(), type, at, width); };
-    const auto some = [&](Val c) -> LoadAt {
-      return [&, c](DType type, Val at) { return load_some_f32(code, kit.isa(), type, at, of.d - c, width); };
-    };
-    if (has_masks(kit.isa())) {
-      sums = code.loop(code.index(0), of.d, width, sums,
-                       [&](Val c, const Code::Carried& before) { return step(c, before, some(c)); });
-    } else {
-      sums = code.loop(code.index(0), whole, width, sums,
-                       [&](Val c, const Code::Carried& before) { return step(c, before, all); });
-      sums = code.branch(
-          whole < of.d, [&] { return step(whole, sums, some(whole)); }, [&] { return sums; });
-    }
-    store_scores(kit, code, of, sums_of_lanes(sums), rows, first, buffer);
+    const Val some = min(of.count - first, code.index(keys));
+    code.loop(code.index(0), some, 1, [&](Val j) {
+      const Val key = code.at(of.k, element_type(code, kit.type), (first + j) * of.k_row);
+      const auto of_key = dots_of_key(kit, code, of, rows, key);
+      for (unsigned r = 0; r < rows; ++r) code.store(of_key[r], code.at(sums, floats, j + r * keys));
+    });
+    code.call(function, {sums, scores});
+    code.loop(code.index(0), code.index(rows), 1, [&](Val r) {
+      each(code, code.index(0), some, keys, [&](Val j, unsigned lanes) {
+        const Val score = code.load(Code::vector(code.f32(), lanes), code.at(scores, code.f32(), r * keys + j));
+        code.store(score, code.at(of.s, code.f32(), r * of.s_row + first + j));
+      });
+    });
   });
   code.done();
   return code.function();
@@ -147,28 +133,36 @@ llvm::Function* weigh_guarded(const Kit& kit, Code& caller) {
   return code.function();
 }
 
-/// A register of columns of `values_at_once` values, for all rows. Says whether it added them: not if one is not
-/// finite.
-Val weigh_finite(const Kit& kit, Code& code, const Weights& of) {
+/// Are `columns` (whole registers) of `values_at_once` values finite? Reads them in the order of memory, which is what
+/// fills the cache: the sums below read them side by side, which memory answers at half its speed.
+Val all_finite(const Kit& kit, Code& code, const Weights& of, Val columns) {
+  const NotFinite test(code, kit.type);
+  const Val none = splat(test.none(), kit.width());
+  const auto worst = code.loop(
+      code.index(0), code.index(values_at_once), 1, {none}, [&](Val j, const Code::Carried& w) {
+        const Val row = code.at(of.v, element_type(code, kit.type), j * of.v_row);
+        return code.loop(code.index(0), columns, kit.width(), w, [&](Val c, const Code::Carried& before) {
+          const Val bits = code.load(none.type(), code.at(row, element_type(code, kit.type), c));
+          return Code::Carried{test.worse(before[0], bits)};
+        });
+      });
+  return !any(test.found(worst[0]));
+}
+
+/// A register of columns of `values_at_once` finite values, for all rows.
+void weigh_finite(const Kit& kit, Code& code, const Weights& of) {
   std::vector<Val> values;
-  Val doubt = splat(code.real(0), kit.width());  // 0 * v is NaN where v is not finite, and then so is the sum
   for (unsigned j = 0; j < values_at_once; ++j) {
     const Val at = code.at(of.v, element_type(code, kit.type), of.v_row * j);
-    code.prefetch(code.at(at, element_type(code, kit.type), of.v_row * values_ahead));
     values.push_back(load_f32(code, kit.isa(), kit.type, at, kit.width()));
-    doubt = fma(values.back(), like(values.back(), 0.0), doubt);
   }
-  const Val finite = !any(is_nan(doubt));
-  code.when(finite, [&] {
-    code.loop(code.index(0), of.rows, 1, [&](Val r) {
-      const Val at = code.at(of.o, code.f32(), r * of.o_row), p = code.at(of.p, code.f32(), r * of.p_row);
-      Val sum = code.load(doubt.type(), at);
-      for (unsigned j = 0; j < values_at_once; ++j)
-        sum = fma(values[j], code.load(code.f32(), code.at(p, code.f32(), j)), sum);
-      code.store(sum, at);
-    });
+  code.loop(code.index(0), of.rows, 1, [&](Val r) {
+    const Val at = code.at(of.o, code.f32(), r * of.o_row), p = code.at(of.p, code.f32(), r * of.p_row);
+    Val sum = code.load(values[0].type(), at);
+    for (unsigned j = 0; j < values_at_once; ++j)
+      sum = fma(values[j], code.load(code.f32(), code.at(p, code.f32(), j)), sum);
+    code.store(sum, at);
   });
-  return finite;
 }
 
 }  // namespace
@@ -179,7 +173,10 @@ void define_dots(const Kit& kit) {
   const Val q = args(&Dots::q), k = args(&Dots::k), s = args(&Dots::s), q_row = args(&Dots::q_row);
   const Val k_row = args(&Dots::k_row), s_row = args(&Dots::s_row), rows = args(&Dots::rows);
   const Val count = args(&Dots::count), d = args(&Dots::d);
-  llvm::Function *four_rows = dots_of(kit, code, 4), *one_row = dots_of(kit, code, 1);
+  // As many rows at once as there are; a register of sums holds those of 8 rows where it has 8 lanes.
+  std::vector<std::pair<std::int64_t, llvm::Function*>> some_rows;
+  for (const unsigned n : {8u, 4u, 1u})
+    if (n <= kit.width()) some_rows.emplace_back(n, dots_of(kit, code, n));
   code.loop(code.index(0), count, keys_at_once, [&](Val first) {
     const auto some = [&](llvm::Function* function, Val row) {
       code.call(function,
@@ -187,9 +184,12 @@ void define_dots(const Kit& kit) {
                  k_row, min(count - first, code.index(keys_at_once)), d, code.at(s, code.f32(), row * s_row + first),
                  s_row});
     };
-    const Val fours = rows & code.index(-4);
-    code.loop(code.index(0), fours, 4, [&](Val row) { some(four_rows, row); });
-    code.loop(fours, rows, 1, [&](Val row) { some(one_row, row); });
+    Val row = code.index(0);
+    for (const auto& [n, function] : some_rows) {
+      const Val end = rows & code.index(-n);
+      code.loop(row, end, n, [&, f = function](Val r) { some(f, r); });
+      row = end;
+    }
   });
   code.done();
 }
@@ -216,11 +216,10 @@ void define_weigh(const Kit& kit) {
   const Val whole = count & code.index(-values_at_once), wide = dv & code.index(-kit.tiling.width);
   const Val many = code.index(values_at_once), none = code.index(0);
   code.loop(none, whole, values_at_once, [&](Val j) {
-    code.loop(none, wide, kit.tiling.width, [&](Val c) {
-      const Val done = weigh_finite(kit, code, all.at(kit, code, j, c));
-      code.when(!done, [&] { guarded(j, many, c, code.index(kit.tiling.width)); });
-    });
-    code.when(wide < dv, [&] { guarded(j, many, wide, dv - wide); });
+    const Val finite = all_finite(kit, code, all.at(kit, code, j, none), wide);
+    const Val done = select(finite, wide, none);
+    code.loop(none, done, kit.tiling.width, [&](Val c) { weigh_finite(kit, code, all.at(kit, code, j, c)); });
+    code.when(done < dv, [&] { guarded(j, many, done, dv - done); });
   });
   guarded(whole, count - whole, none, dv);
   code.done();

@@ -93,7 +93,7 @@ Val load_f32(Code& code, Isa isa, DType type, Val pointer, unsigned lanes) {
 
 Val load_some_f32(Code& code, Isa isa, DType type, Val pointer, Val count, unsigned lanes) {
   llvm::Type* element = raw_type(code, type);
-  if (!has_masks(isa)) return widened(isa, type, code.call(some_by_one(code, element, lanes), {pointer, count}));
+  if (isa < Isa::avx512) return widened(isa, type, code.call(some_by_one(code, element, lanes), {pointer, count}));
   llvm::Type* vector = Code::vector(element, lanes);
   auto* some = code.ir().CreateMaskedLoad(vector, pointer.get(), llvm::Align(element->getScalarSizeInBits() / 8),
                                           (code.iota(lanes) < splat(to_i32(count), lanes)).get(),
@@ -110,6 +110,17 @@ void store_f32(Code& code, Isa isa, DType type, Val value, Val pointer) {
     default: return code.store(value, pointer);
   }
 }
+
+NotFinite::NotFinite(Code& code, DType type) {
+  const auto integer = [&](unsigned x, unsigned bits) { return Val{code, code.ir().getIntN(bits, x)}; };
+  const unsigned bits = type == DType::f32 ? 32 : 16;
+  none_ = integer(0, bits);
+  magnitude_ = integer((1u << (bits - 1)) - 1, bits);
+  infinity_ = integer(type == DType::f32 ? 0x7f800000 : type == DType::f16 ? 0x7c00 : 0x7f80, bits);
+}
+
+Val NotFinite::worse(Val before, Val bits) const { return max(before, bits & magnitude_); }
+Val NotFinite::found(Val worst) const { return worst >= infinity_; }
 
 void each(Code& code, Val begin, Val end, unsigned width, const std::function<void(Val, unsigned)>& body) {
   const Val whole = begin + ((end - begin) & code.index(-static_cast<std::int64_t>(width)));

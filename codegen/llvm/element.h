@@ -15,12 +15,23 @@ llvm::Type* element_type(Code& code, DType type);
 Val widened(Isa isa, DType type, Val raw);
 /// As f32, exactly.
 Val load_f32(Code& code, Isa isa, DType type, Val pointer, unsigned lanes);
-/// Are loads of a part as fast as of the whole?
-inline constexpr bool has_masks(Isa isa) { return isa >= Isa::avx512; }
 /// The first `count` lanes; the others are 0 and their memory is not touched.
 Val load_some_f32(Code& code, Isa isa, DType type, Val pointer, Val count, unsigned lanes);
 /// Rounded to nearest even; NaN stays NaN.
 void store_f32(Code& code, Isa isa, DType type, Val value, Val pointer);
+
+/// Looks for infinities and NaN by the bits of elements: the worst so far, of any number of lanes.
+class NotFinite {
+ public:
+  NotFinite(Code& code, DType type);
+  llvm::Type* bits() const { return none_.type(); }
+  Val none() const { return none_; }
+  Val worse(Val before, Val bits) const;
+  Val found(Val worst) const;
+
+ private:
+  Val none_, magnitude_, infinity_;
+};
 
 /// 16 bits as 32, the upper ones 0.
 Val zero_extended(Val a);

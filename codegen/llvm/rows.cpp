@@ -6,21 +6,6 @@
 #include "codegen/llvm/kit.h"
 
 namespace attune::codegen {
-namespace {
-
-/// What load_rows writes: f32, or the bits of bf16. `infinity` is the least magnitude that is not finite.
-struct Loaded {
-  llvm::Type* type;
-  Val magnitude, infinity;
-};
-
-Loaded loaded_as(const Kit& kit, Code& code) {
-  if (kit.is_bf16()) return {code.i16(), {code, code.ir().getInt16(0x7fff)}, {code, code.ir().getInt16(0x7f80)}};
-  return {code.f32(), code.integer(0x7fffffff), code.integer(0x7f800000)};
-}
-
-}  // namespace
-
 void define_load_rows(const Kit& kit) {
   const std::array<llvm::Type*, 1> types{llvm::PointerType::get(kit.module.context(), 0)};
   Code code(kit.module.define(kit_symbol::load_rows, llvm::Type::getInt8Ty(kit.module.context()), types));
@@ -28,30 +13,29 @@ void define_load_rows(const Kit& kit) {
   const Val from = args(&LoadRows::from), into = args(&LoadRows::into), factor = args(&LoadRows::factor);
   const Val row = args(&LoadRows::row), column = args(&LoadRows::column), into_row = args(&LoadRows::into_row);
   const Val columns = args(&LoadRows::columns), padded = args(&LoadRows::padded);
-  const Loaded as = loaded_as(kit, code);
+  const NotFinite test(code, kit.is_bf16() ? DType::bf16 : DType::f32);
+  llvm::Type* as = kit.is_bf16() ? code.i16() : code.f32();
   const unsigned lanes = kit.is_bf16() ? 2 * kit.width() : kit.width();
 
-  // The largest magnitude so far, as bits.
   const auto move = [&](Val source, Val target, unsigned n, Val worst) {
-    const Val x = kit.is_bf16() ? code.load(Code::vector(as.type, n), source)
+    const Val x = kit.is_bf16() ? code.load(Code::vector(as, n), source)
                                 : load_f32(code, kit.isa(), kit.type, source, n) * factor;
     code.store(x, target);
-    return Code::Carried{max(worst, (kit.is_bf16() ? x : as_int(x)) & as.magnitude)};
+    return Code::Carried{test.worse(worst, kit.is_bf16() ? x : as_int(x))};
   };
-  const Val none = as.magnitude ^ as.magnitude;
   const auto worst = code.loop(
-      code.index(0), args(&LoadRows::rows), 1, {splat(none, lanes), none}, [&](Val r, const Code::Carried& before) {
+      code.index(0), args(&LoadRows::rows), 1, {splat(test.none(), lanes), test.none()},
+      [&](Val r, const Code::Carried& before) {
         const Val source = code.at(from, element_type(code, kit.type), r * row),
-                  target = code.at(into, as.type, r * into_row);
+                  target = code.at(into, as, r * into_row);
         const auto wide = code.branch(
             column == 1,
             [&] {
               const Val whole = columns & code.index(-static_cast<std::int64_t>(lanes));
-              Code::Carried after = code.loop(code.index(0), whole, lanes, {before[0]},
-                                              [&](Val c, const Code::Carried& w) {
-                                                return move(code.at(source, element_type(code, kit.type), c),
-                                                            code.at(target, as.type, c), lanes, w[0]);
-                                              });
+              Code::Carried after = code.loop(
+                  code.index(0), whole, lanes, {before[0]}, [&](Val c, const Code::Carried& w) {
+                    return move(code.at(source, element_type(code, kit.type), c), code.at(target, as, c), lanes, w[0]);
+                  });
               after.push_back(whole);
               return after;
             },
@@ -59,14 +43,14 @@ void define_load_rows(const Kit& kit) {
               return Code::Carried{before[0], code.index(0)};
             });
         const auto narrow = code.loop(wide[1], columns, 1, {before[1]}, [&](Val c, const Code::Carried& w) {
-          return move(code.at(source, element_type(code, kit.type), c * column), code.at(target, as.type, c), 1, w[0]);
+          return move(code.at(source, element_type(code, kit.type), c * column), code.at(target, as, c), 1, w[0]);
         });
         each(code, columns, padded, lanes, [&](Val c, unsigned n) {
-          code.store({code, llvm::Constant::getNullValue(Code::vector(as.type, n))}, code.at(target, as.type, c));
+          code.store({code, llvm::Constant::getNullValue(Code::vector(as, n))}, code.at(target, as, c));
         });
         return Code::Carried{wide[0], narrow[0]};
       });
-  const Val found = any(worst[0] >= as.infinity) | (worst[1] >= as.infinity);
+  const Val found = any(test.found(worst[0])) | test.found(worst[1]);
   code.ir().CreateRet(code.ir().CreateZExt(found.get(), code.i8()));
 }
 

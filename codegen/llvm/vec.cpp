@@ -187,10 +187,6 @@ void Code::store(Val value, Val pointer) {
   ir_.CreateAlignedStore(value.get(), pointer.get(), llvm::Align(size));
 }
 
-void Code::prefetch(Val pointer) {
-  intrinsic(llvm::Intrinsic::prefetch, {this->pointer()}, {pointer, integer(0), integer(3), integer(1)});
-}
-
 Val Code::gather(llvm::Type* element, Val pointers, Val mask) {
   llvm::Type* type = vector(element, pointers.lanes());
   return {*this, ir_.CreateMaskedGather(type, pointers.get(), llvm::Align(element->getScalarSizeInBits() / 8),

@@ -156,8 +156,6 @@ class Code {
   /// Unaligned but for the element's own size.
   Val load(llvm::Type* type, Val pointer);
   void store(Val value, Val pointer);
-  /// Into all caches, for reading; an address that is not ours does no harm.
-  void prefetch(Val pointer);
   /// A member of a C++ struct behind `pointer`.
   Val member(llvm::Type* type, Val pointer, std::size_t offset) {
     return load(type, at(pointer, i8(), static_cast<std::int64_t>(offset)));

@@ -18,6 +18,26 @@ using namespace attune::codegen;
 using namespace attune::tests;
 using Clock = std::chrono::steady_clock;
 
+/// Zeros from the beginning of a cache line on, as allocators hand out large tensors.
+class Memory {
+ public:
+  explicit Memory(std::size_t bytes) : lines_((bytes + sizeof(Line) - 1) / sizeof(Line)) {}
+  std::size_t size() const { return lines_.size() * sizeof(Line); }
+  std::byte* bytes() { return lines_[0].bytes; }
+  float* floats() { return reinterpret_cast<float*>(bytes()); }
+
+ private:
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+  std::vector<Line> lines_;
+};
+Memory floats(std::int64_t count, float value = 0) {
+  Memory memory(static_cast<std::size_t>(count) * sizeof(float));
+  std::fill_n(memory.floats(), count, value);
+  return memory;
+}
+
 /// The least of many: other programs only ever add to it.
 double best_seconds(const std::function<void()>& f, double budget = 0.3) {
   double best = std::numeric_limits<double>::infinity(), spent = 0;
@@ -31,61 +51,35 @@ double best_seconds(const std::function<void()>& f, double budget = 0.3) {
   return best;
 }
 
-#if defined(__x86_64__)
-
-constexpr int peak_turns = 200000;
-
-/// Independent chains of one instruction, over and over.
-#define ATTUNE_CHAINS(zero, operation)                                                                            \
-  {                                                                                                               \
-    long n = peak_turns;                                                                                          \
-    asm volatile(".irp r,0,1,2,3,4,5,6,7,8,9,10,11,12,13\n" zero "\n.endr\n1:\n"                                  \
-                 ".irp r,0,1,2,3,4,5,6,7,8,9,10,11,12,13\n" operation "\n.endr\n"                                 \
-                 "dec %0\njnz 1b"                                                                                 \
-                 : "+r"(n)::"cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", \
-                   "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");                                         \
-  }
-
-/// Operations a second of the kit's own multiply-add, nothing else in the way. Portable: a product and a sum.
+/// Operations a second of independent multiply-adds, nothing else in the way.
 double peak_of(const LoadedKit& kit) {
-  constexpr int chains = 14;
-  const auto flops = [&](double per_instruction, const std::function<void()>& f) {
-    return per_instruction * chains * peak_turns / best_seconds(f, 0.1);
-  };
-  if (kit.is_bf16())
-    return flops(64, [] { ATTUNE_CHAINS("vpxord %%zmm\\r,%%zmm\\r,%%zmm\\r", "vdpbf16ps %%zmm15,%%zmm15,%%zmm\\r") });
-  if (kit.isa >= Isa::avx512)
-    return flops(32, [] { ATTUNE_CHAINS("vpxord %%zmm\\r,%%zmm\\r,%%zmm\\r", "vfmadd231ps %%zmm15,%%zmm15,%%zmm\\r") });
-  if (kit.isa == Isa::avx2)
-    return flops(16, [] { ATTUNE_CHAINS("vpxor %%ymm\\r,%%ymm\\r,%%ymm\\r", "vfmadd231ps %%ymm15,%%ymm15,%%ymm\\r") });
-  return flops(4, [] {
-    ATTUNE_CHAINS("xorps %%xmm\\r,%%xmm\\r",
-                  ".if \\r & 1\naddps %%xmm15,%%xmm\\r\n.else\nmulps %%xmm15,%%xmm\\r\n.endif")
-  });
+  const Peak peak = peak_object(kit.isa, kit.unit);
+  const runtime::cpu::Loaded loaded(peak.object);
+  auto* run = loaded.find<PeakFn>("peak");
+  alignas(64) float memory[64] = {};
+  constexpr std::int64_t rounds = 20000;
+  return peak.flop * rounds / best_seconds([&] { run(rounds, memory); }, 0.1);
 }
-
-#else
-double peak_of(const LoadedKit&) { return std::numeric_limits<double>::infinity(); }
-#endif
 
 void measure_product(const LoadedKit& kit, std::int64_t rows, std::int64_t columns, std::int64_t k, bool keeps) {
   const std::int64_t mr = kit.tiling.mr, nr = kit.tiling.nr, per = per_unit(kit.unit);
   const std::int64_t groups = rows / mr, panels = columns / nr;
   k /= per;
-  std::vector<float> a(static_cast<std::size_t>(groups * mr * k)), b(static_cast<std::size_t>(panels * nr * k)),
-      c(static_cast<std::size_t>(groups * mr * panels * nr)), keep(static_cast<std::size_t>(groups * mr), 1.0f);
-  const Product product{.a = a.data(),
+  Memory a = floats(groups * mr * k), b = floats(panels * nr * k), c = floats(groups * mr * panels * nr),
+         keep = floats(groups * mr, 1);
+  const Product product{.a = a.bytes(),
                         .a_row = k,
-                        .b = b.data(),
+                        .b = b.bytes(),
                         .b_k = nr,
                         .b_panel = nr * k,
-                        .c = c.data(),
+                        .c = c.floats(),
                         .c_row = panels * nr,
                         .groups = groups,
                         .panels = panels,
                         .k = k,
-                        .keep = keeps ? keep.data() : nullptr};
+                        .keep = keeps ? keep.floats() : nullptr};
   auto* function = kit.find<ProductFn>(kit_symbol::product);
+  const Tiles tiles(kit);
   // Turns with the peak, so that both see the same clock.
   double peak = 0, flops = 0;
   for (int turn = 0; turn < 5; ++turn) {
@@ -114,7 +108,7 @@ void report_bytes(const char* bench, const LoadedKit& kit, const std::string& wh
 void measure_rows(const LoadedKit& kit) {
   constexpr std::int64_t rows = 128, d = 128;
   const auto n = static_cast<std::size_t>(rows * d);
-  std::vector<float> tensor(n), scratch(n), packed(n);
+  Memory tensor = floats(rows * d), scratch = floats(rows * d), packed = floats(rows * d);
   const double of_tensor = static_cast<double>(n * size_of(kit.type)), of_scratch = static_cast<double>(n * 4);
   const double of_operand = kit.is_bf16() ? of_scratch / 2 : of_scratch;
   const std::string what = "\"rows\": 128, \"columns\": 128";
@@ -128,97 +122,104 @@ void measure_rows(const LoadedKit& kit) {
                            20;
     report_bytes(symbol, kit, what, bytes, seconds);
   };
-  const LoadRows load{.from = tensor.data(),
+  const LoadRows load{.from = tensor.bytes(),
                       .row = d,
                       .column = 1,
                       .rows = rows,
                       .columns = d,
                       .padded = d,
                       .factor = 1,
-                      .into = scratch.data(),
+                      .into = scratch.bytes(),
                       .into_row = d};
   run("load_rows", kit.find<LoadRowsFn>(kit_symbol::load_rows), load, of_tensor + of_operand);
-  const StoreRows store{.from = scratch.data(),
+  const StoreRows store{.from = scratch.floats(),
                         .from_row = d,
                         .rows = rows,
                         .columns = d,
-                        .factor = scratch.data(),
+                        .factor = scratch.floats(),
                         .scale = 1,
-                        .into = tensor.data(),
+                        .into = tensor.bytes(),
                         .row = d,
                         .column = 1};
   run("store_rows", kit.find<StoreRowsFn>(kit_symbol::store_rows), store, of_tensor + of_scratch);
-  const PackColumns columns{.from = scratch.data(),
+  const PackColumns columns{.from = scratch.bytes(),
                             .from_row = d / per,
                             .rows = rows,
                             .k = d / per,
-                            .into = packed.data(),
+                            .into = packed.bytes(),
                             .panel = nr * d / per};
   run("pack_columns", kit.find<PackColumnsFn>(kit_symbol::pack_columns), columns, 2 * of_operand);
-  const PackRows pack{.from = scratch.data(),
+  const PackRows pack{.from = scratch.bytes(),
                       .from_row = d,
                       .rows = rows,
                       .columns = d,
-                      .into = packed.data(),
+                      .into = packed.bytes(),
                       .panel = nr * rows / per};
   run("pack_rows", kit.find<PackRowsFn>(kit_symbol::pack_rows), pack, 2 * of_operand);
   const Transpose transpose{
-      .from = scratch.data(), .from_row = d, .rows = rows, .columns = d, .into = packed.data(), .into_row = rows};
+      .from = scratch.bytes(), .from_row = d, .rows = rows, .columns = d, .into = packed.bytes(), .into_row = rows};
   run("transpose", kit.find<TransposeFn>(kit_symbol::transpose), transpose, 2 * of_operand);
 }
 
-/// Keys and values of so many bytes, 512 to a call. Turns with plain reads of the same bytes, so that both meet the
-/// same weather.
-void measure_decode(const LoadedKit& kit, const std::vector<std::byte>& memory, std::int64_t rows, std::int64_t d) {
-  constexpr std::int64_t at_once = 512;
-  const auto element = static_cast<std::int64_t>(size_of(kit.type));
-  const auto bytes = static_cast<double>(memory.size());
-  const std::int64_t count = static_cast<std::int64_t>(memory.size()) / (d * element);
-  std::vector<float> q(static_cast<std::size_t>(rows * d), 1), s(static_cast<std::size_t>(rows * at_once), 0.5f),
-      keep(static_cast<std::size_t>(rows), 1);
+/// Windows of a large memory, one after the other: short enough to be left alone by other programs now and then, and
+/// out of the caches by the time they come again.
+class Windows {
+ public:
+  Windows(std::size_t bytes, std::size_t window) : memory_(bytes), window_(window) {}
+  std::size_t window() const { return window_; }
+  const std::byte* next() {
+    at_ = (at_ + window_) % memory_.size();
+    return memory_.bytes() + at_;
+  }
+
+ private:
+  Memory memory_;
+  std::size_t window_, at_ = 0;
+};
+
+/// Keys and values as they lie. Turns with the C library reading as much, so that both meet the same weather.
+void measure_decode(const LoadedKit& kit, Windows& windows, std::int64_t rows, std::int64_t d) {
+  const std::int64_t count = static_cast<std::int64_t>(windows.window() / size_of(kit.type)) / d;
+  Memory q = floats(rows * d, 1), s = floats(rows * count, 0.5f), keep = floats(rows, 1);
   auto* dots_of = kit.find<DotsFn>(kit_symbol::dots);
   auto* weigh_of = kit.find<WeighFn>(kit_symbol::weigh);
-  const auto at = [&](std::int64_t j) { return memory.data() + j * d * element; };
-  const auto all_dots = [&] {
-    for (std::int64_t j = 0; j < count; j += at_once) {
-      const Dots dots{.q = q.data(),
-                      .q_row = d,
-                      .rows = rows,
-                      .k = at(j),
-                      .k_row = d,
-                      .count = std::min(at_once, count - j),
-                      .d = d,
-                      .s = s.data(),
-                      .s_row = at_once};
-      dots_of(&dots);
-    }
-  };
-  const auto all_weighs = [&] {
-    for (std::int64_t j = 0; j < count; j += at_once) {
-      const Weigh weigh{.p = s.data(),
-                        .p_row = at_once,
-                        .rows = rows,
-                        .v = at(j),
-                        .v_row = d,
-                        .count = std::min(at_once, count - j),
-                        .dv = d,
-                        .o = q.data(),
-                        .o_row = d,
-                        .keep = keep.data()};
-      weigh_of(&weigh);
-    }
+  Dots dots{.q = q.floats(),
+            .q_row = d,
+            .rows = rows,
+            .k = nullptr,
+            .k_row = d,
+            .count = count,
+            .d = d,
+            .s = s.floats(),
+            .s_row = count};
+  Weigh weigh{.p = s.floats(),
+              .p_row = count,
+              .rows = rows,
+              .v = nullptr,
+              .v_row = d,
+              .count = count,
+              .dv = d,
+              .o = q.floats(),
+              .o_row = d,
+              .keep = keep.floats()};
+  const void* volatile found = nullptr;
+  const auto timed = [&](const std::function<void(const std::byte*)>& f) {
+    const std::byte* at = windows.next();
+    const auto start = Clock::now();
+    f(at);
+    return std::chrono::duration<double>(Clock::now() - start).count();
   };
   double read = 1e9, of_dots = 1e9, of_weigh = 1e9;
-  const void* volatile found = nullptr;
-  for (int turn = 0; turn < 12; ++turn) {
-    read = std::min(read, best_seconds([&] { found = std::memchr(memory.data(), 1, memory.size()); }, 0));
-    of_dots = std::min(of_dots, best_seconds(all_dots, 0));
-    of_weigh = std::min(of_weigh, best_seconds(all_weighs, 0));
+  for (int turn = 0; turn < 400; ++turn) {
+    read = std::min(read, timed([&](const std::byte* at) { found = std::memchr(at, 1, windows.window()); }));
+    of_dots = std::min(of_dots, timed([&](const std::byte* at) { dots.k = at, dots_of(&dots); }));
+    of_weigh = std::min(of_weigh, timed([&](const std::byte* at) { weigh.v = at, weigh_of(&weigh); }));
   }
-  std::printf("{\"bench\": \"decode\", \"kit\": \"%s\", \"rows\": %lld, \"d\": %lld, \"mbytes\": %.1f, "
+  const auto gbytes = [&](double seconds) { return static_cast<double>(windows.window()) / seconds / 1e9; };
+  std::printf("{\"bench\": \"decode\", \"kit\": \"%s\", \"rows\": %lld, \"d\": %lld, \"kbytes\": %zu, "
               "\"read_gbytes_per_s\": %.1f, \"dots_gbytes_per_s\": %.1f, \"weigh_gbytes_per_s\": %.1f}\n",
-              kit.name().c_str(), static_cast<long long>(rows), static_cast<long long>(d), bytes / 0x1p20,
-              bytes / read / 1e9, bytes / of_dots / 1e9, bytes / of_weigh / 1e9);
+              kit.name().c_str(), static_cast<long long>(rows), static_cast<long long>(d), windows.window() >> 10,
+              gbytes(read), gbytes(of_dots), gbytes(of_weigh));
 }
 
 void measure_compile() {
@@ -251,10 +252,11 @@ int main(int count, char** words) {
     if (wanted("rows")) measure_rows(kit);
   }
   if (wanted("decode"))
-    for (const std::size_t bytes : {std::size_t{1} << 18, std::size_t{1} << 28}) {
-      const std::vector<std::byte> memory(bytes);
+    for (const bool cached : {true, false}) {
+      constexpr std::size_t little = std::size_t{1} << 18;
+      Windows windows(cached ? little : little << 10, cached ? little : little << 3);
       for (const LoadedKit& kit : kits())
         if (!kit.is_bf16() && !skipped(kit))  // in pairs: the same kernels
-          for (const std::int64_t rows : {1, 4, 8}) measure_decode(kit, memory, rows, 128);
+          for (const std::int64_t rows : {1, 4, 8}) measure_decode(kit, windows, rows, 128);
     }
 }

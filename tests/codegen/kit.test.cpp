@@ -106,19 +106,6 @@ std::vector<std::int64_t> ks_of(const LoadedKit& kit) {
   return {0, 1, 2, 3, 4, 5, 7, 8, 13, 64};
 }
 
-struct Tiles {
-  explicit Tiles(const LoadedKit& kit) : end_(kit.find<void()>(kit_symbol::tiles_end)) {
-    if (auto* begin = kit.find<void()>(kit_symbol::tiles_begin)) begin();
-  }
-  ~Tiles() {
-    if (end_) end_();
-  }
-  Tiles(const Tiles&) = delete;
-
- private:
-  void (*end_)();
-};
-
 }  // namespace
 
 TEST_CASE("products are exact sums, and touch their block alone", "[kit]") {

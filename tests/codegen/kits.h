@@ -55,6 +55,20 @@ inline const std::vector<LoadedKit>& kits() {
   return all;
 }
 
+/// Tiles are ours for as long as this lives, where the kit multiplies by them.
+struct Tiles {
+  explicit Tiles(const LoadedKit& kit) : end_(kit.find<void()>(codegen::kit_symbol::tiles_end)) {
+    if (auto* begin = kit.find<void()>(codegen::kit_symbol::tiles_begin)) begin();
+  }
+  ~Tiles() {
+    if (end_) end_();
+  }
+  Tiles(const Tiles&) = delete;
+
+ private:
+  void (*end_)();
+};
+
 /// Guarded elements of a type, read and written as numbers.
 class Elements {
  public:
