@@ -31,12 +31,10 @@ int main() {
   };
   const Executor two{.workers = 2, .parallel_for = share};
   const Attention attention{.mask = mods::sliding_window(64)};
-  struct alignas(64) Line64 {
-    std::byte bytes[64];
-  };
-  std::vector<Line64> memory(attention.workspace(step(n - 1), two) / 64 + 1);  // compiles, too
+  const auto memory = Device::cpu().array<std::uint8_t>(
+      {static_cast<std::int64_t>(attention.workspace(step(n - 1), two))});
   for (int i = 0; i < n; ++i)
-    attention.run(step(i), {.executor = two, .workspace = std::as_writable_bytes(std::span(memory))});
+    attention.run(step(i), {.executor = two, .workspace = std::as_writable_bytes(memory.values())});
   // [decode]
   attention(q, k, v, at_once);
   const auto close = [](float a, float b) { return std::fabs(a - b) < 1e-5f; };
