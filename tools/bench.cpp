@@ -207,9 +207,9 @@ class Bench {
   std::int64_t dv() const { return o_.dv.value_or(o_.d); }
 
   void header() const {
-    fmt::print("{} {}, B={} H={}/{} S={}x{} D={}/{}, {}; percent of {} threads' peak multiply-adds in the same run\n",
+    fmt::print("{} {}, B={} H={}/{} S={}x{} D={}/{}, {}; % peak: of so many threads' multiply-adds in the same run\n",
                o_.dtype, o_.backward ? "backward" : "forward", o_.batch, o_.heads, kv_heads(), o_.seq, kv_seq(), o_.d,
-               dv(), codegen::name_of(runtime::cpu::isa()), fmt::join(o_.threads, ", "));
+               dv(), codegen::name_of(runtime::cpu::isa()));
     fmt::print("{:<10} {:>7} {:>10} {:>10} {:>9} {:>7} {:>9} {:>9}\n", "row", "threads", "best ms", "median ms",
                "GFLOP/s", "% peak", "% median", "first ms");
   }

@@ -2,8 +2,11 @@
 #include <attune/attune.h>
 
 #include <algorithm>
+#include <array>
+#include <functional>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/catch.h"
@@ -137,4 +140,23 @@ TEST_CASE("the same bits, whoever's threads and however many", "[resources]") {
     attention.run(c.forward, {.executor = {.workers = workers, .parallel_for = backwards}});
     CHECK(c.result() == expected);
   }
+}
+
+TEST_CASE("many threads call one Attention and its copies at once: the same bits", "[resources]") {
+  const Call alone;
+  attention.run(alone.forward);
+  std::array<bool, 4> same{};
+  std::vector<std::thread> threads;
+  for (bool& mine : same)
+    threads.emplace_back([&mine, &alone] {
+      mine = true;
+      for (int n = 0; n < 5; ++n) {
+        const Call c;
+        const Attention copy = attention;
+        (n % 2 ? attention : copy).run(c.forward);
+        mine = mine && c.result() == alone.result();
+      }
+    });
+  for (std::thread& t : threads) t.join();
+  CHECK(std::ranges::all_of(same, std::identity{}));
 }
