@@ -18,7 +18,7 @@ int main() {
     for (float& x : t.values()) x = normal(dice);
 
   // [call]
-  const Attention attention{.target = Target::oracle};
+  const Attention attention;
   attention(q, k, v, o);
   // [call]
 

@@ -21,7 +21,7 @@ int main() {
 
   // [mask]
   const Mask causal = [](At at) { return at.kv <= at.q; };
-  const Attention attention{.mask = causal, .target = Target::oracle};
+  const Attention attention{.mask = causal};
   // [mask]
   attention(q, k, v, o);
   const std::vector<float> before(o.values().begin(), o.values().end());

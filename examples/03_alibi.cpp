@@ -24,7 +24,7 @@ int main() {
   Mask causal = [](At at) { return at.q >= at.kv; };
   Mask inside = [=](At at) { return doc[at.q] == doc[at.kv]; };
 
-  Attention attention{.score = alibi | mods::softcap(30), .mask = causal && inside, .target = Target::oracle};
+  Attention attention{.score = alibi | mods::softcap(30), .mask = causal && inside};
 
   attention.run({.q = q, .k = k, .v = v, .o = o, .lse = lse});
   std::puts(attention.explain().c_str());

@@ -24,10 +24,10 @@ int main() {
   std::ranges::copy(std::array{0, 10, 37, tokens}, starts.data());
   for (int i = 0; i < tokens; ++i) doc.data()[i] = (i >= 10) + (i >= 37);
 
-  const Attention each{.score = mods::softcap(5), .mask = mods::causal(), .target = Target::oracle};
+  const Attention each{.score = mods::softcap(5), .mask = mods::causal()};
   each.run({.q = q, .k = k, .v = v, .o = packed, .cu_seqlens_q = starts, .cu_seqlens_kv = starts});
 
-  const Attention all{.score = each.score, .mask = mods::causal() && mods::document(doc), .target = Target::oracle};
+  const Attention all{.score = each.score, .mask = mods::causal() && mods::document(doc)};
   const auto long_row = [](const Array<float>& t) {  // [T, H, D] seen as [1, H, T, D]
     return Tensor(t.data(), DType::f32, {1, heads, tokens, d}, {0, d, heads * d, 1});
   };

@@ -22,11 +22,9 @@ int main() {
   Text text;
   text.capture("slope", slope).param("cap", 30.0f).let("distance", "f32(kv - q)");
   const Attention written{.score = text.score("cap * tanh((s + slope[h] * distance) / cap)"),
-                          .mask = text.mask("kv <= q && q - kv < 12"),
-                          .target = Target::oracle};
+                          .mask = text.mask("kv <= q && q - kv < 12")};
   // [text]
-  const Attention built{
-      .score = mods::alibi(slope) | mods::softcap(30), .mask = mods::sliding_window(12), .target = Target::oracle};
+  const Attention built{.score = mods::alibi(slope) | mods::softcap(30), .mask = mods::sliding_window(12)};
   written(q, k, v, from_text);
   built(q, k, v, from_cpp);
   bool refused = false;

@@ -19,7 +19,7 @@ int main() {
 
   // [sink]
   const Sink sink = [=](SinkAt at) { return logit[at.head]; };
-  const Attention with_sink{.sink = sink, .target = Target::oracle};
+  const Attention with_sink{.sink = sink};
   // [sink]
   with_sink(q, k, v, o);
   const bool shared = std::ranges::all_of(o.values().first(n), [](float x) { return std::fabs(x - 0.5f) < 1e-6f; }) &&
@@ -27,7 +27,7 @@ int main() {
 
   // [dropout]
   Param<int> seed("seed", 1);
-  const Attention dropped{.prob = mods::dropout(0.75f, seed), .target = Target::oracle};
+  const Attention dropped{.prob = mods::dropout(0.75f, seed)};
   // [dropout]
   double sum = 0;
   for (int step = 0; step < 8; ++step) {

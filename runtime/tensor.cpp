@@ -4,8 +4,9 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
+#include <limits>
+#include <new>
 
 #include <attune/error.h>
 #include <fmt/format.h>
@@ -72,12 +73,17 @@ std::shared_ptr<void> allocate(const Device& device, DType dtype, std::span<cons
     throw Error("no-device", fmt::format("memory is asked for on the device cuda:{}", device.index), {},
                 "this build of attune reaches the memory of the host alone", "use Device::cpu()");
   // One element more than none, so that an empty array has an address of its own.
-  void* memory = std::calloc(static_cast<std::size_t>(std::max<std::int64_t>(size, 1)), size_of(dtype));
+  const std::int64_t count = std::max<std::int64_t>(size, 1), width = static_cast<std::int64_t>(size_of(dtype));
+  constexpr std::align_val_t line{64};  // of a cache
+  const bool fits = count <= std::numeric_limits<std::int64_t>::max() / width;
+  const auto bytes = static_cast<std::size_t>(fits ? count * width : 0);
+  void* memory = fits ? ::operator new(bytes, line, std::nothrow) : nullptr;
   if (!memory)
     throw Error("no-memory", fmt::format("there is no room for an array of {} elements of {}", size, name_of(dtype)),
                 {}, fmt::format("it takes {} bytes", size * static_cast<std::int64_t>(size_of(dtype))),
                 "use a smaller array, or free memory first");
-  return {memory, std::free};
+  std::memset(memory, 0, bytes);
+  return {memory, [](void* p) { ::operator delete(p, line); }};
 }
 
 }  // namespace detail

@@ -6,16 +6,15 @@
 #include <cmath>
 #include <cstdio>
 #include <fmt/format.h>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <random>
-#include <unistd.h>
+#include <utility>
 
 #include "compiler/lower.h"
 #include "runtime/attention.h"
 #include "runtime/cpu/peak.h"
-#include "runtime/options.h"
 #include "runtime/tensor.h"
 #include "runtime/tiles.h"
 #include "tools/text.h"
@@ -108,21 +107,15 @@ Case made(const Row& row, const BenchOptions& o, Data& data) {
 
 /// A user's own expressions; captures given as a type alone hold random numbers, whole ones sorted ids.
 Case made(const TextOptions& options, Data& data) {
-  TextAttention text = build(options, Captures::FilesOrTypes);
+  const auto filled = [&](DType type, std::span<const std::int64_t> extents) {
+    const std::vector<std::int64_t> shape(extents.begin(), extents.end());
+    if (type < DType::i64) return data.normal(type, shape);
+    const std::int64_t n = Tensor(nullptr, type, shape).size();
+    return data.fill(type, shape, [&](std::int64_t i) { return static_cast<double>(i * 12 / n); });
+  };
+  TextAttention text = build(options, Captures::FilesOrTypes, filled);
   Case out{"own", text.attention, {}};
-  for (auto& [name, owned] : text.captures) {
-    if (std::find(text.without_data.begin(), text.without_data.end(), name) != text.without_data.end()) {
-      const std::int64_t n = std::max<std::int64_t>(1, owned.tensor.size());
-      const bool whole = owned.tensor.dtype >= DType::i64;
-      const std::vector<std::int64_t> shape(owned.tensor.shape.begin(), owned.tensor.shape.begin() + owned.tensor.rank);
-      const Owned filled = whole ? data.fill(owned.tensor.dtype, shape,
-                                             [&](std::int64_t i) { return static_cast<double>(i * 12 / n); })
-                                 : data.normal(owned.tensor.dtype, shape);
-      std::copy_n(static_cast<const char*>(filled.tensor.data),
-                  static_cast<std::size_t>(n) * size_of(owned.tensor.dtype), static_cast<char*>(owned.tensor.data));
-    }
-    out.captures.push_back(owned);
-  }
+  for (auto& [name, owned] : text.captures) out.captures.push_back(std::move(owned));
   return out;
 }
 
@@ -192,7 +185,6 @@ class Bench {
   }
 
   void operator()() {
-    if (!o_.json) header();
     if (o_.text.score || o_.text.mask || o_.text.prob || o_.text.sink)
       measure(made(o_.text, data_));
     else
@@ -207,9 +199,9 @@ class Bench {
   std::int64_t dv() const { return o_.dv.value_or(o_.d); }
 
   void header() const {
-    fmt::print("{} {}, B={} H={}/{} S={}x{} D={}/{}, {}; percent of {} threads' peak multiply-adds in the same run\n",
+    fmt::print("{} {}, B={} H={}/{} S={}x{} D={}/{}, {}; % peak: of so many threads' multiply-adds in the same run\n",
                o_.dtype, o_.backward ? "backward" : "forward", o_.batch, o_.heads, kv_heads(), o_.seq, kv_seq(), o_.d,
-               dv(), codegen::name_of(runtime::cpu::isa()), fmt::join(o_.threads, ", "));
+               dv(), codegen::name_of(runtime::cpu::isa()));
     fmt::print("{:<10} {:>7} {:>10} {:>10} {:>9} {:>7} {:>9} {:>9}\n", "row", "threads", "best ms", "median ms",
                "GFLOP/s", "% peak", "% median", "first ms");
   }
@@ -228,7 +220,7 @@ class Bench {
     runtime::run(attention, call, with, Line{}, &stages);
   }
 
-  void measure(const Case& one) const {
+  void measure(const Case& one) {
     const double forward_flop = live_pairs(one.attention, o_) * 2 * static_cast<double>(o_.d + dv());
     if (o_.backward)
       one.attention.run({.q = q_.tensor, .k = k_.tensor, .v = v_.tensor, .o = o_out_.tensor, .lse = lse_.tensor});
@@ -292,10 +284,11 @@ class Bench {
     Resources resources;
   };
 
-  void print(const Result& r) const {
+  void print(const Result& r) {
     if (o_.json) {
       std::puts(json_of(r, o_).dump().c_str());
     } else {
+      if (!std::exchange(header_stands_, true)) header();
       fmt::print("{:<10} {:>7} {:>10.3f} {:>10.3f} {:>9.1f} {:>7.1f} {:>9.1f} {:>9.1f}\n", r.row, r.threads,
                  r.best * 1e3, r.median * 1e3, r.gflops(r.best), 100 * r.gflops(r.best) / (r.peak * r.threads),
                  100 * r.gflops(r.median) / (r.peak * r.threads), r.first_call * 1e3);
@@ -304,6 +297,7 @@ class Bench {
   }
 
   const BenchOptions& o_;
+  bool header_stands_ = false;
   Data data_;
   DType type_;
   Owned q_, k_, v_, o_out_, lse_, grad_o_, dq_, dk_, dv_;

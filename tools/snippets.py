@@ -1,4 +1,4 @@
-# tools/snippets.py — code shown in a page is a region of a file that is compiled; --write copies it there
+# tools/snippets.py — code and tables that pages show are those of files under test; --write copies them there
 import re
 import sys
 import textwrap
@@ -8,6 +8,9 @@ from verdict import ROOT, verdict
 
 # <!-- snippet: examples/01_plain.cpp#region -->, then a fenced block. A region lies between two lines `// [region]`.
 SNIPPET = re.compile(r"(<!-- snippet: (\S+?)#(\w+) -->\n+```\w*\n)(.*?)(^```$)", re.S | re.M)
+
+# <!-- table: tests/golden/runtime/options.txt -->, the whole file, <!-- /table -->.
+TABLE = re.compile(r"(<!-- table: (\S+) -->\n)(.*?)(<!-- /table -->)", re.S)
 
 
 def region(root, path, name):
@@ -34,6 +37,9 @@ def complaints(root):
                 out.append(f"{page}: {path} has no region between two lines `// [{name}]`")
             elif code != shown:
                 out.append(f"{page}: shows another text than {path}#{name}; run ./dev map")
+        for _, path, shown, _ in TABLE.findall(text):
+            if not (root / path).exists() or read(root, path) != shown:
+                out.append(f"{page}: shows another table than {path}; run ./dev map")
     return out
 
 
@@ -41,6 +47,7 @@ if "--write" in sys.argv:
     for page in pages(ROOT):
         old = read(ROOT, page)
         new = SNIPPET.sub(lambda m: m[1] + (region(ROOT, m[2], m[3]) or m[4]) + m[5], old)
+        new = TABLE.sub(lambda m: m[1] + read(ROOT, m[2]) + m[4], new)
         if new != old:
             (ROOT / page).write_text(new, encoding="utf-8")
 else:
@@ -50,4 +57,7 @@ else:
         "README.md: shows another text than examples/a.cpp#body": {**code, "README.md": mark.format("body", "g();\n")},
         "README.md: examples/a.cpp has no region": {**code, "README.md": mark.format("other", "f();\n")},
         "README.md: a snippet mark is not": {**code, "README.md": "<!-- snippet: examples/a.cpp -->\n"},
-    }, right={**code, "README.md": mark.format("body", "f();\n")})
+        "README.md: shows another table than tests/a.txt": {
+            "tests/a.txt": "| a |\n", "README.md": "<!-- table: tests/a.txt -->\n| b |\n<!-- /table -->\n"},
+    }, right={**code, "tests/a.txt": "| a |\n", "README.md": mark.format("body", "f();\n") +
+              "<!-- table: tests/a.txt -->\n| a |\n<!-- /table -->\n"})

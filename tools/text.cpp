@@ -139,14 +139,18 @@ void TextOptions::add_to(CLI::App& verb, Captures allowed) {
       ->allow_extra_args(false);
 }
 
-TextAttention build(const TextOptions& options, Captures allowed) {
+TextAttention build(const TextOptions& options, Captures allowed, const MakeCapture& make) {
   TextAttention out;
   Text text;
   for (const std::string& whole : options.captures) {
     const Assignment a = split("--capture", whole);
     const auto only_declared = allowed == Captures::FilesOrTypes ? declared(a) : std::nullopt;
-    if (only_declared) out.without_data.push_back(a.name);
     Owned tensor = only_declared ? *only_declared : read_npy(a.value, fmt::format("{} {}", a.option, a.whole));
+    if (only_declared && make)
+      tensor = make(tensor.tensor.dtype,
+                    std::span(tensor.tensor.shape).first(static_cast<std::size_t>(tensor.tensor.rank)));
+    else if (only_declared)
+      out.without_data.push_back(a.name);
     at(a, [&] { text.capture(a.name, tensor.tensor); });
     out.captures.emplace(a.name, std::move(tensor));
   }

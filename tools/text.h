@@ -1,6 +1,7 @@
 // tools/text.h — the options that make an Attention of text: --score, --mask, --prob, --sink, --let, --capture, --param
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -35,8 +36,12 @@ struct TextAttention {
   std::vector<std::string> without_data;  ///< captures given as a type and a shape
 };
 
-/// `allowed` as it was for `add_to`. A bare expression is a mask if it is a Bool, else a score.
-TextAttention build(const TextOptions& options, Captures allowed);
+/// Data for a capture that is given as a type and a shape.
+using MakeCapture = std::function<Owned(DType type, std::span<const std::int64_t> shape)>;
+
+/// `allowed` as it was for `add_to`. A bare expression is a mask if it is a Bool, else a score. Without `make`,
+/// captures given as a type and a shape have no data.
+TextAttention build(const TextOptions& options, Captures allowed, const MakeCapture& make = {});
 
 /// Refuses a verb without any expression to work on.
 void require_expression(const TextOptions& options, const std::string& verb);

@@ -16,7 +16,7 @@
 
 #include "codegen/llvm.h"
 #include "codegen/llvm/compat.h"
-#include <writers.h>
+#include "codegen/llvm/writers.h"
 
 namespace attune::codegen {
 namespace {

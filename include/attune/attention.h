@@ -167,7 +167,8 @@ struct Resources {
   Executor executor{};
   /// Called on the calling thread with the share that is done, in [0, 1], at most about ten times a second.
   std::function<void(double)> progress{};
-  /// Memory to work in: at least as many bytes as `workspace` says. None: memory of attune's own during the call.
+  /// Memory to work in: at least as many bytes as `workspace` says, from a multiple of 64 on. None: memory of attune's
+  /// own during the call.
   std::span<std::byte> workspace{};
 };
 

@@ -66,7 +66,8 @@ struct Device {
 
   static Device cpu() { return {}; }
 
-  /// A zeroed array of up to four dimensions, freed with its last copy. The name is what `explain` calls it.
+  /// A zeroed array of up to four dimensions, from a multiple of 64 bytes on, freed with its last copy. The name is
+  /// what `explain` calls it.
   template <class T>
   Array<T> array(std::initializer_list<std::int64_t> shape, std::string name = {}) const;
 

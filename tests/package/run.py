@@ -6,7 +6,7 @@ from pathlib import Path
 
 parser = argparse.ArgumentParser()
 parser.add_argument("way", choices=["find_package", "add_subdirectory"])
-for name in ["cmake", "source", "build", "compiler", "sanitize", "launcher"]:
+for name in ["cmake", "source", "build", "compiler", "sanitize", "launcher", "engine"]:
     parser.add_argument(f"--{name}", default="")
 args = parser.parse_args()
 
@@ -35,9 +35,9 @@ with tempfile.TemporaryDirectory() as folder:
         if args.sanitize:
             settings += [f"-DCMAKE_CXX_FLAGS=-fsanitize={args.sanitize}"]
     else:
-        settings += [f"-DATTUNE_SOURCE={args.source}"]
+        settings += [f"-DATTUNE_SOURCE={args.source}", f"-DATTUNE_CPU={args.engine}"]
     do(args.cmake, "-G", "Ninja", "-S", Path(__file__).parent / "consumer", "-B", out, *settings)
     do(args.cmake, "--build", out)
     said = do(out / "consumer")
-    if said != "ok\n":
+    if said != ("ok\n" if args.engine == "ON" else "no-engine\n"):
         raise SystemExit(f"the consumer said: {said}")

@@ -54,19 +54,26 @@ TEST_CASE("an error of an expression keeps the line of the expression", "[attent
   CHECK(e.where.text.substr(e.where.begin, e.where.end - e.where.begin) == "slope[kv + 5]");
 }
 
-TEST_CASE("without an engine the oracle must be asked for by name, and nothing is written", "[attention]") {
+TEST_CASE("no engine reads memory of a device, and nothing is written", "[attention]") {
   const Call c;
   for (float& x : c.o.values()) x = 7;
-  CHECK(refusal([&] { Attention{}(c.q, c.k, c.v, c.o); }).code == "no-engine");
+  std::array<Tensor, 4> away{c.q, c.k, c.v, c.o};
+  for (Tensor& t : away) t.device = {.kind = Device::Kind::cuda};
+  for (const Target target : {Target::automatic, Target::cpu, Target::oracle})
+    CHECK(refusal([&] { Attention{.target = target}(away[0], away[1], away[2], away[3]); }).code == "engine-device");
   for (const float x : c.o.values()) CHECK(x == 7);
 }
 
-TEST_CASE("the oracle refuses memory of a device", "[attention]") {
-  const Call c;
-  std::array<Tensor, 4> away{c.q, c.k, c.v, c.o};
-  for (Tensor& t : away) t.device = {.kind = Device::Kind::cuda};
-  CHECK(refusal([&] { Attention{.target = Target::oracle}(away[0], away[1], away[2], away[3]); }).code ==
-        "oracle-device");
+TEST_CASE("f64 is for the oracle alone", "[attention]") {
+  const auto q = host.array<double>({1, 2, 3, 4}), k = host.array<double>({1, 2, 5, 4}),
+             v = host.array<double>({1, 2, 5, 4}), o = host.array<double>({1, 2, 3, 4});
+  for (const Target target : {Target::automatic, Target::cpu}) {
+    const int line = __LINE__ + 1;
+    const Error e = refusal([&] { Attention{.target = target}(q, k, v, o); });
+    CHECK(e.code == "engine-type");
+    CHECK(e.where.line == line);
+  }
+  CHECK_NOTHROW(Attention{.target = Target::oracle}(q, k, v, o));
 }
 
 TEST_CASE("one Attention serves many threads, and its copies", "[attention]") {

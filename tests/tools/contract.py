@@ -14,6 +14,7 @@ import unittest
 import xml.etree.ElementTree
 
 ATTUNE = os.path.abspath(sys.argv.pop(1))
+ENGINE = sys.argv.pop(1) == "ON"  # was it built with the CPU engine?
 CODES = {"f4": "f", "f8": "d", "f2": "e", "i4": "i", "i8": "q", "b1": "?", "u1": "B"}
 
 
@@ -52,16 +53,16 @@ class Contract(unittest.TestCase):
         return (self.numbers("q", [b, hq, sq, d], **how), self.numbers("k", [b, hkv, skv, d], **how),
                 self.numbers("v", [b, hkv, skv, dv], **how))
 
-    def attune(self, *arguments):
+    def attune(self, *arguments, **environment):
         return subprocess.run([ATTUNE, *map(str, arguments)], cwd=self.at, capture_output=True, text=True, timeout=60,
-                              encoding="utf-8", env={**os.environ, "LC_ALL": "C.UTF-8"})
+                              encoding="utf-8", env={**os.environ, "LC_ALL": "C.UTF-8", **environment})
 
     def run_attention(self, *arguments, target="oracle"):
         return self.attune("run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--out", self.out, "--target", target,
                            *arguments)
 
-    def done(self, *arguments):
-        result = self.run_attention(*arguments)
+    def done(self, *arguments, **how):
+        result = self.run_attention(*arguments, **how)
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         return result.stdout
 
@@ -242,23 +243,126 @@ class Contract(unittest.TestCase):
         self.out.write_text("in the way")
         self.assertIn("[out-not-folder]", self.run_attention().stderr)
 
+    @unittest.skipUnless(ENGINE, "built without the CPU engine")
+    def test_targets(self):
+        self.qkv(b=2, hq=4, hkv=2, sq=70, skv=150, d=20, dv=7)
+        mods = ["--score", "5.0 * tanh(s / 5.0)", "--mask", "kv <= q + 80"]
+        summary, results = {}, {}
+        for target in ("oracle", "cpu", "auto"):
+            summary[target] = json.loads(self.done(*mods, "--json", target=target))
+            results[target] = [self.result(name)[1] for name in ("out", "lse")]
+        self.assertEqual([summary[t]["engine"] for t in ("oracle", "cpu", "auto")], ["oracle", "cpu", "cpu"])
+        self.assertEqual(results["cpu"], results["auto"])  # the same bits every time
+        self.assertNotEqual(results["cpu"], results["oracle"])
+        for got, wanted in zip(results["cpu"], results["oracle"]):
+            self.close(got, wanted, within=2e-6)  # f32 against double precision
+
     def test_engines_that_are_not_there(self):
         self.qkv()
-        for target in ("auto", "cuda", "cpu"):
+        for target in ["cuda"] if ENGINE else ["cuda", "cpu", "auto"]:
             result = self.run_attention(target=target)
             self.assertEqual(result.returncode, 2)
             self.assertIn("[no-engine]", result.stderr)
-            self.assertIn("--target oracle", result.stderr)
         self.assertFalse(self.out.exists())
+        self.refused("bad-choice", "run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--out", self.out, "--target",
+                     "gpu")
+
+    @unittest.skipUnless(ENGINE, "built without the CPU engine")
+    def test_the_engine_computes_in_f32(self):
+        self.qkv(kind="f8")
+        result = self.run_attention(target="cpu")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("[engine-type]", result.stderr)
+        self.assertIn("--dtype f32", result.stderr)
+        self.assertFalse(self.out.exists())
+        self.done("--dtype", "f32", target="cpu")
+
+    @unittest.skipUnless(ENGINE, "built without the CPU engine")
+    def test_the_environment(self):
+        self.qkv()
+        run = ["run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--out", self.out]
+        told = self.attune(*run, ATTUNE_CPU="avx1024")
+        self.assertEqual(told.returncode, 2)
+        self.assertIn("[option-value]", told.stderr)
+        self.assertIn("ATTUNE_THREADS", self.attune(*run, ATTUNE_THREADS="0").stderr)
+        self.assertFalse(self.out.exists())
+        # Every instruction set either computes the same or is more than this machine has.
+        ran, wanted = [], None
+        for isa in ("portable", "avx2", "avx512", "avx512bf16", "amx"):
+            said = self.attune(*run, ATTUNE_CPU=isa, ATTUNE_THREADS="2")
+            if said.returncode == 0:
+                ran.append(isa)
+                out = self.result("out")[1]
+                self.close(out, wanted or out, within=2e-6)
+                wanted = wanted or out
+            else:
+                self.assertEqual(said.returncode, 2)
+                self.assertIn(f"ATTUNE_CPU asks for {isa}", said.stderr)
+                self.assertIn(f"this machine has no more than {ran[-1]}", said.stderr)
+        self.assertIn("portable", ran)
+
+    def bench(self, *arguments):
+        return self.attune("bench", "--seconds", "0.01", *arguments)
+
+    @unittest.skipUnless(ENGINE, "built without the CPU engine")
+    def test_bench(self):
+        sizes = ["--batch", "2", "--heads", "4", "--kv-heads", "2", "--seq", "130", "--kv-seq", "100", "--d", "24",
+                 "--dv", "40"]
+        said = self.bench("--row", "causal", "--row", "alibi", "--threads", "1", "2", "--json", *sizes)
+        self.assertEqual((said.returncode, said.stderr), (0, ""))
+        rows = [json.loads(line) for line in said.stdout.splitlines()]
+        self.assertEqual([(r["row"], r["threads"]) for r in rows],
+                         [("causal", 1), ("causal", 2), ("alibi", 1), ("alibi", 2)])
+        for r in rows:
+            self.assertEqual([r[key] for key in ("direction", "dtype", "batch", "heads", "kv_heads", "seq", "kv_seq",
+                                                 "d", "dv")], ["forward", "f32", 2, 4, 2, 130, 100, 24, 40])
+            self.assertIn(r["isa"], ("portable", "avx2", "avx512", "avx512bf16", "amx"))
+            self.assertGreaterEqual(r["runs"], 5)
+            times = r["seconds"]
+            self.assertLess(0, times["best"])
+            self.assertTrue(times["best"] <= times["p10"] <= times["median"] <= times["p90"])
+            # Row i keeps i + 1 keys of 100; two flop for each of the 24 + 40 columns.
+            flop = 2 * 4 * sum(min(i + 1, 100) for i in range(130)) * 2 * (24 + 40)
+            self.close([r["gflops"]["best"] * times["best"] * 1e9, r["gflops"]["median"] * times["median"] * 1e9],
+                       [flop, flop])
+            self.close([r["percent_of_peak"]["best"]],
+                       [100 * r["gflops"]["best"] / (r["peak_gflops_one_thread"] * r["threads"])])
+            self.assertGreater(r["first_call_seconds"], 0)
+            self.assertEqual(sorted(r["stages"]), ["attend", "pack", "visits"])
+            self.assertLessEqual(sum(r["stages"].values()), times["best"])
+
+    @unittest.skipUnless(ENGINE, "built without the CPU engine")
+    def test_bench_as_a_table(self):
+        said = self.bench("--seq", "64", "--d", "16", "--dtype", "bf16")
+        self.assertEqual((said.returncode, said.stderr), (0, ""))
+        self.assertEqual([line.split()[0] for line in said.stdout.splitlines()],
+                         ["bf16", "row", "full", "causal", "alibi", "softcap", "document", "window", "prefix",
+                          "relative"])
+        said = self.bench("--seq", "64", "--d", "16", "--score", "s + bias[q, kv]", "--mask", "doc[q] == doc[kv]",
+                          "--capture", "bias=f32[64,64]", "--capture", "doc=i32[64]")
+        self.assertEqual((said.returncode, said.stderr), (0, ""))
+        self.assertEqual([line.split()[0] for line in said.stdout.splitlines()], ["f32", "row", "own"])
+
+    def test_mistakes_of_a_bench(self):
+        self.refused("bad-choice", "bench", "--row", "causl", fix="causal")
+        self.refused("bad-choice", "bench", "--target", "oracle")
+        self.refused("bad-choice", "bench", "--dtype", "f64")
+        for option in ("--batch", "--heads", "--kv-heads", "--seq", "--kv-seq", "--d", "--dv", "--threads",
+                       "--seconds"):
+            self.refused("bad-size", "bench", option, "0", fix=option)
+            self.refused("bad-size", "bench", option, "-1")
+            self.refused("bad-usage", "bench", option, "many")
+        self.refused("head-groups", "bench", "--heads", "3", "--kv-heads", "2")
+        self.refused("unknown-name", "bench", "--mask", "kv <= w")
 
     def test_verbs(self):
         self.refused("unknown-verb", "rnu", fix="run")
         self.assertEqual(self.attune().returncode, 2)
-        for verb in ("run", "print", "grad", "explain", "cover"):
+        for verb in ("run", "print", "grad", "explain", "cover", "bench"):
             said = self.attune(verb, "--help")
             self.assertEqual(said.returncode, 0)
             self.assertIn(f"attune {verb} ", said.stdout)
-            self.assertIn("Example:", said.stdout)
+            self.assertRegex(said.stdout, "Examples?:")
         self.refused("bad-usage", "run", "--q", "q.npy")
 
     def test_print(self):
@@ -413,7 +517,7 @@ class Contract(unittest.TestCase):
         self.refused("capture-range", "cover", "doc[kv + 4] == 1", "--capture", "doc=doc.npy")
 
 
-VERBS = ("run", "print", "grad", "explain", "cover", "rnu")
+VERBS = ("run", "print", "grad", "explain", "cover", "bench", "rnu")
 
 if __name__ == "__main__":
     unittest.main()
