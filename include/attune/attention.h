@@ -149,7 +149,6 @@ struct Forward {
 /// Any of dq, dk, dv may be left out. Gradients are overwritten, not added to.
 struct Backward {
   Tensor q{}, k{}, v{};
-  Tensor o{}, lse{};  ///< optional, both: what the forward gave; else it is computed again
   Tensor grad_o{};
   Tensor grad_lse{};  ///< optional
   Tensor o{}, lse{};  ///< what the forward gave; optional: without both of them it is computed again

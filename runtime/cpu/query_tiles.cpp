@@ -1,0 +1,71 @@
+// runtime/cpu/query_tiles.cpp — tiles of queries and of their outputs' gradients as the backward's products take them
+#include "runtime/cpu/query_tiles.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace attune::runtime::cpu {
+namespace {
+
+// Transposes take blocks of 16.
+Cut cut_for(const codegen::Tiling& t, std::int64_t step_q) {
+  const std::int64_t whole = std::lcm(std::lcm<std::int64_t>(t.mr, 16), step_q);
+  return {.tile_q = static_cast<std::int32_t>(up_to(64, whole)),
+          .tile_kv = static_cast<std::int32_t>(up_to(128, t.nr)),
+          .group = t.mr,
+          .panel = t.nr};
+}
+
+}  // namespace
+
+BackwardSizes::BackwardSizes(const compiler::Problem& problem, const codegen::Tiling& of, Unit u)
+    : unit(u), tiling(of), cut(cut_for(of, codegen::per_unit(u) * of.k)), d(problem.d, of, u), dv(problem.dv, of, u) {}
+
+QueryTile lay_out_query_tile(Workspace& memory, const BackwardSizes& sizes, std::int64_t fields) {
+  QueryTile tile;
+  const auto units = [&](std::int64_t elements) { return memory.take<std::uint32_t>(elements / sizes.per_unit()); };
+  tile.q = units(sizes.cut.tile_q * sizes.row(sizes.d));
+  tile.grad_o = units(sizes.cut.tile_q * sizes.row(sizes.dv));
+  tile.q_transposed = units(sizes.rows_of_transposed(sizes.d) * sizes.transposed_row());
+  tile.grad_o_transposed = units(sizes.rows_of_transposed(sizes.dv) * sizes.transposed_row());
+  tile.shift = memory.take<float>(sizes.cut.tile_q);
+  tile.delta = memory.take<float>(sizes.cut.tile_q);
+  tile.fields = memory.take<std::uint32_t>(fields * field_row(sizes.cut));
+  return tile;
+}
+
+void clear_margins(const QueryTile& tile, const BackwardSizes& sizes) {
+  const std::int64_t row = sizes.transposed_row() / sizes.per_unit();
+  const auto clear = [&](std::uint32_t* transposed, const Widths& w) {
+    std::fill(transposed + sizes.row(w) * row, transposed + sizes.rows_of_transposed(w) * row, 0u);
+  };
+  clear(tile.q_transposed, sizes.d);
+  clear(tile.grad_o_transposed, sizes.dv);
+}
+
+void QueryLoader::operator()(const Tensor& t, const Strided& at, std::int64_t rows, float factor, std::uint32_t* into,
+                             std::uint32_t* transposed, std::vector<std::int32_t>& bad) const {
+  const std::int64_t row = sizes_.row(width_), across = sizes_.transposed_row();
+  const bool any_bad = rows_.load(t, at,
+                                  {.from = nullptr, .row = 0, .column = 0, .rows = rows, .columns = width_.columns,
+                                   .padded = row, .factor = factor, .into = into, .into_row = row});
+  std::fill(into + rows * row / sizes_.per_unit(), into + sizes_.cut.tile_q * row / sizes_.per_unit(), 0u);
+  const codegen::Transpose transpose{.from = into, .from_row = row, .rows = sizes_.cut.tile_q, .columns = row,
+                                     .into = transposed, .into_row = across};
+  kit_.transpose(&transpose);
+  bad.clear();
+  if (!any_bad) return;
+  for (std::int32_t r = 0; r < static_cast<std::int32_t>(rows); ++r) {
+    bool finite = true;
+    for (std::int64_t c = 0; c < width_.columns; ++c)
+      finite = finite && std::isfinite(operand(sizes_.unit, into, r * row + c));
+    if (finite) continue;
+    bad.push_back(r);
+    const std::int64_t size = sizes_.element_size();
+    for (std::int64_t c = 0; c < row; ++c)
+      std::memset(reinterpret_cast<std::byte*>(transposed) + (c * across + r) * size, 0, static_cast<std::size_t>(size));
+  }
+}
+
+}  // namespace attune::runtime::cpu
