@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <numbers>
 #include <optional>
 
@@ -384,12 +385,13 @@ class BackwardRun {
     const auto [b, h] = work.stretch->reader;
     bool packed = false;
     for (std::int32_t t = work.stretch->first; t < work.stretch->last; ++t) {
-      const auto [begin, end] = visits_->tiles(b, h, t);
-      if (work.tile < begin || work.tile >= end) continue;
+      const auto [begin, end] = visits_->panels(b, h, t);
+      const std::int32_t panel = work.tile * sizes_.cut.panels();
+      if (panel >= end || panel + sizes_.cut.panels() <= begin) continue;
       work.visits.clear();
       bool any = false;
       for (std::int32_t g = 0; g < sizes_.cut.groups(); ++g) {
-        work.visits.push_back(visits_->visit(b, h, t, g, work.tile));
+        work.visits.push_back(visits_->visit(b, h, t, g, panel));
         any = any || work.visits.back().first < work.visits.back().last;
       }
       if (!any) continue;
@@ -480,20 +482,23 @@ class BackwardRun {
     if (kernel_->parts.col_fields())
       kernel_->col_fields(&tile.frame, work.tile * sizes_.cut.tile_kv, sizes_.cut.tile_kv, work.s.col,
                           sizes_.cut.tile_kv);
-    const auto runs = [&](const auto& body) {
+    // Calls body(first group, groups, visit) for neighbours that visit alike.
+    const auto runs = [&](const auto& alike, const auto& body) {
       for (std::int32_t g = 0; g < tile.groups;) {
         const Visit visit = work.visits[static_cast<std::size_t>(g)];
         std::int32_t next = g + 1;
-        while (next < tile.groups && work.visits[static_cast<std::size_t>(next)] == visit) ++next;
+        while (next < tile.groups && alike(work.visits[static_cast<std::size_t>(next)], visit)) ++next;
         if (visit.first < visit.last) body(g, next - g, visit);
         g = next;
       }
     };
-    runs([&](std::int32_t g, std::int32_t groups, const Visit& visit) { differentiate(work, tile, g, groups, visit); });
+    runs([](const Visit& a, const Visit& b) { return a.first == b.first && a.last == b.last && a.all == b.all; },
+         [&](std::int32_t g, std::int32_t groups, const Visit& v) { differentiate(work, tile, g, groups, v); });
     if (work.pass == Pass::Sums) return;
     if (call_.dk.given() || call_.dv.given()) add_to_keys(work, tile);
-    if (call_.dq.given())
-      runs([&](std::int32_t g, std::int32_t groups, const Visit& visit) { add_to_queries(work, tile, g, groups, visit); });
+    if (!call_.dq.given()) return;
+    runs(std::equal_to<>(),
+         [&](std::int32_t g, std::int32_t groups, const Visit& v) { add_to_queries(work, tile, g, groups, v); });
   }
 
   std::byte* element_at(void* matrix, std::int64_t row, std::int64_t column) const {
@@ -542,11 +547,12 @@ class BackwardRun {
                       const Visit& v) const {
     const std::int64_t row = std::int64_t{group} * sizes_.cut.group, nr = sizes_.tiling.nr;
     const std::int64_t into = row_at(work, work.stretch->reader) + tile.first + row;
-    const Product dq{.a = element_at(work.s.ds, row, v.first), .a_row = sizes_.score_row() / sizes_.per_unit(),
-                     .b = work.s.k_rows + v.first / sizes_.per_unit() * nr, .b_k = nr,
+    const std::int64_t begin = v.begin / sizes_.step() * sizes_.step(), end = up_to(v.end, sizes_.step());
+    const Product dq{.a = element_at(work.s.ds, row, begin), .a_row = sizes_.score_row() / sizes_.per_unit(),
+                     .b = work.s.k_rows + begin / sizes_.per_unit() * nr, .b_k = nr,
                      .b_panel = sizes_.cut.tile_kv / sizes_.per_unit() * nr, .c = dq_ + into * sizes_.d.as_n,
                      .c_row = sizes_.d.as_n, .groups = groups, .panels = sizes_.d.as_n / nr,
-                     .k = (v.last - v.first) / sizes_.per_unit(), .keep = nullptr, .add = true};
+                     .k = (end - begin) / sizes_.per_unit(), .keep = nullptr, .add = true};
     (work.s.bad_k ? kit_->guarded_product : kit_->product)(&dq);
   }
 
@@ -558,7 +564,7 @@ class BackwardRun {
   };
 
   void add_to_keys(const Work& work, const QueryTile& tile) const {
-    const std::int64_t nr = sizes_.tiling.nr, step = sizes_.step_q();
+    const std::int64_t nr = sizes_.tiling.nr, step = sizes_.step();
     std::vector<Block> blocks;
     for (std::int64_t c = 0; c < sizes_.cut.tile_kv; c += nr) {
       Block block{c, c + nr, sizes_.cut.tile_q, 0};

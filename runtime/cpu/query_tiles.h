@@ -21,8 +21,8 @@ struct BackwardSizes {
   std::int64_t element_size() const { return 4 / per_unit(); }
   /// Elements of a row of q or k, or of grad_o or v.
   std::int64_t row(const Widths& w) const { return up_to(w.as_k * per_unit(), 16); }
-  /// Rows of queries that products sum over come in multiples of this.
-  std::int64_t step_q() const { return per_unit() * tiling.k; }
+  /// Rows and columns that products sum over come in multiples of this.
+  std::int64_t step() const { return per_unit() * tiling.k; }
   /// Rows of a transposed tile of queries, and of dk or dv as they are summed: as many as products read and write.
   std::int64_t rows_of_transposed(const Widths& w) const { return std::max(row(w), rows_of_sums(w)); }
   std::int64_t rows_of_sums(const Widths& w) const { return up_to(w.columns, tiling.mr); }
