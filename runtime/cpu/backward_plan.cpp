@@ -10,8 +10,8 @@ namespace {
 
 /// Enough for the threads of most machines; each chunk more is one more dq to add up.
 constexpr std::int64_t tasks_wanted = 32;
-/// A task's own dq costs what some 60 keys cost.
-constexpr std::int64_t least_tiles = 4;
+/// A task's own dq costs what some dozens of keys cost.
+constexpr std::int64_t least_keys = 1024;
 /// What the dqs of all chunks may take.
 constexpr std::int64_t most_bytes = std::int64_t{1} << 31;
 
@@ -36,7 +36,7 @@ BackwardPlan::BackwardPlan(const compiler::Problem& problem, const Cut& cut, std
   const auto count = std::max<std::int64_t>(1, static_cast<std::int64_t>(entries_.size()));
   parts_ = std::clamp<std::int64_t>(pieces(tasks_wanted, count), 1, std::max<std::int64_t>(1, readers_per_entry()));
   const std::int64_t fit = std::max<std::int64_t>(1, most_bytes / std::max<std::int64_t>(1, rows_ * row_bytes));
-  chunks_ = std::max<std::int64_t>(1, std::min({pieces(tasks_wanted, count * parts_), longest / least_tiles, fit}));
+  chunks_ = std::max<std::int64_t>(1, std::min({pieces(tasks_wanted, count * parts_), longest * cut.tile_kv / least_keys, fit}));
   for (std::size_t e = 0; e < entries_.size(); ++e)
     for (std::int64_t part = 0; part < parts_; ++part)
       for (std::int64_t chunk = 0; chunk < chunks(entries_[e].tiles); ++chunk) tasks_.push_back({e, part, chunk});

@@ -8,11 +8,19 @@
 namespace attune::runtime::cpu {
 namespace {
 
-// Transposes take blocks of 16.
-Cut cut_for(const codegen::Tiling& t, std::int64_t step_q) {
-  const std::int64_t whole = std::lcm(std::lcm<std::int64_t>(t.mr, 16), step_q);
-  return {.tile_q = static_cast<std::int32_t>(up_to(64, whole)),
-          .tile_kv = static_cast<std::int32_t>(up_to(128, t.nr)),
+/// A tile of keys stays in the second cache with what is summed for it, five matrices of its rows, while tiles of
+/// queries pass by. Measured on Zen 4 (1 MiB), one core, f32, N = 4096, D = 128, in percent of peak, full and causal:
+/// 64 x 128: 74, 72; 64 x 256: 81, 79; 64 x 384: 82, 80; 128 x 128: 73, 70; 128 x 256: 84, 79.
+Cut cut_for(const compiler::Problem& p, const codegen::Tiling& t, std::int64_t step) {
+  constexpr std::int64_t tile_q = 128, most_kv = 256, least_kv = 64, elements = 256 * 128;
+  // Transposes take blocks of 16.
+  const std::int64_t whole = std::lcm(std::lcm<std::int64_t>(t.mr, 16), step);
+  const std::int64_t tile_kv = std::clamp(elements / std::max(p.d, p.dv), least_kv, most_kv);
+  const auto cut = [](std::int64_t tile, std::int64_t length, std::int64_t multiple) {
+    return static_cast<std::int32_t>(up_to(std::clamp<std::int64_t>(length, 1, tile), multiple));
+  };
+  return {.tile_q = cut(tile_q, p.q_len, whole),
+          .tile_kv = cut(tile_kv, p.kv_len, t.nr),
           .group = t.mr,
           .panel = t.nr};
 }
@@ -20,7 +28,7 @@ Cut cut_for(const codegen::Tiling& t, std::int64_t step_q) {
 }  // namespace
 
 BackwardSizes::BackwardSizes(const compiler::Problem& problem, const codegen::Tiling& of, Unit u)
-    : unit(u), tiling(of), cut(cut_for(of, codegen::per_unit(u) * of.k)), d(problem.d, of, u), dv(problem.dv, of, u) {}
+    : unit(u), tiling(of), cut(cut_for(problem, of, codegen::per_unit(u) * of.k)), d(problem.d, of, u), dv(problem.dv, of, u) {}
 
 QueryTile lay_out_query_tile(Workspace& memory, const BackwardSizes& sizes, std::int64_t fields) {
   QueryTile tile;
