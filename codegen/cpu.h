@@ -210,7 +210,7 @@ struct Differentiate {
   std::int64_t row_ld;
   const std::uint32_t* col;  ///< fields of the columns, at column 0
   std::int64_t col_ld;
-  const float* shift;       ///< per row: -log2 e times lse, less the row term; -inf where nothing of the row is kept
+  const float* lse;         ///< per row, less the row term; +inf where nothing of the row is kept
   const float* delta;       ///< per row: the sum of p dp, less the gradient of lse
   float* sum;               ///< per row, of sum_rows: += p dp
   float* const* gradients;  ///< by capture's slot: contiguous sums; null where none is asked for

@@ -16,10 +16,10 @@ constexpr double log2e = std::numbers::log2e, infinity = std::numeric_limits<dou
 struct DifferentiateCode : PairsCode {
   DifferentiateCode(Code& c, const Args<Differentiate>& args)
       : PairsCode(c, args), dp(args(&Differentiate::dp)), p(args(&Differentiate::p)), ds(args(&Differentiate::ds)),
-        shift(args(&Differentiate::shift)), delta(args(&Differentiate::delta)), sum(args(&Differentiate::sum)),
+        lse(args(&Differentiate::lse)), delta(args(&Differentiate::delta)), sum(args(&Differentiate::sum)),
         gradients(args(&Differentiate::gradients)) {}
   explicit DifferentiateCode(Code& c) : DifferentiateCode(c, Args<Differentiate>(c, c.arg(0))) {}
-  Val dp, p, ds, shift, delta, sum, gradients;
+  Val dp, p, ds, lse, delta, sum, gradients;
 };
 
 class Backward {
@@ -40,12 +40,12 @@ class Backward {
 
   /// What a row keeps in registers.
   struct Row {
-    Val r, shift, delta, live;
+    Val r, lse, delta, live;
   };
   Row row(const DifferentiateCode& d, Val r) {
-    const Val shift = splat(d.code.load(d.code.f32(), d.of_row(d.shift, r)), width());
+    const Val lse = splat(d.code.load(d.code.f32(), d.of_row(d.lse, r)), width());
     const Val delta = splat(d.code.load(d.code.f32(), d.of_row(d.delta, r)), width());
-    return {r, shift, delta, shift != -infinity};
+    return {r, lse, delta, lse != infinity};
   }
 
   /// A register of pairs on their way back: what of them is kept, and dp, the gradient of p.
@@ -56,7 +56,7 @@ class Backward {
     Code& code = d.code;
     const Val x = kernels_.score(d, at, emit, some);
     const Val keep = (x != -infinity) & row.live;
-    const Val p = exp2_softmax(kernels_.isa(), fma(x, like(x, log2e), row.shift), kernels_.degree());
+    const Val p = exp2_softmax(kernels_.isa(), (x - row.lse) * log2e, kernels_.degree());
     Pairs out{keep, select(keep, p, like(p, 0.0)), {}, {}};
     emit.give_p(out.p);
     out.dp = out.dp_after = code.load(Code::vector(code.f32(), width()), d.scores_at(d.dp, row.r, c));

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cmath>
 #include <functional>
-#include <numbers>
 #include <optional>
 
 #include "runtime/cpu/captured.h"
@@ -469,7 +468,7 @@ class BackwardRun {
     for (std::int64_t r = 0; r < tile.rows; ++r) {
       const double lse = value(lse_, r), term = terms ? static_cast<double>(terms[r]) : 0;
       const bool empty = lse == -infinity || term == -infinity;
-      tile.shift[r] = static_cast<float>(empty ? -infinity : -(lse - term) * std::numbers::log2e);
+      tile.lse[r] = static_cast<float>(empty ? infinity : lse - term);
       const double dlse = call_.grad_lse.given() ? value(call_.grad_lse, r) : 0;
       tile.delta[r] = static_cast<float>(
           static_cast<double>(delta_[plan_.first_row(b, h) + tile.first + r]) - dlse);
@@ -527,7 +526,7 @@ class BackwardRun {
         .rows = static_cast<std::int32_t>(rows), .q = static_cast<std::int32_t>(tile.frame.origin + row),
         .kv = work.tile * sizes_.cut.tile_kv, .first = v.first, .last = v.last, .kv_end = tile.frame.kv_len,
         .scale = static_cast<float>(problem_.scale), .row = tile.fields + row, .row_ld = field_row(sizes_.cut),
-        .col = s.col, .col_ld = sizes_.cut.tile_kv, .shift = tile.shift + row, .delta = tile.delta + row,
+        .col = s.col, .col_ld = sizes_.cut.tile_kv, .lse = tile.lse + row, .delta = tile.delta + row,
         .sum = work.pass == Pass::Sums ? delta_sums_ + row_at(work, work.stretch->reader) + tile.first + row : nullptr,
         .gradients = work.gradients};
     const bool all = v.all && work.tile * sizes_.cut.tile_kv + v.last <= tile.frame.kv_len;

@@ -37,7 +37,7 @@ QueryTile lay_out_query_tile(Workspace& memory, const BackwardSizes& sizes, std:
   tile.grad_o = units(sizes.cut.tile_q * sizes.row(sizes.dv));
   tile.q_transposed = units(sizes.rows_of_transposed(sizes.d) * sizes.transposed_row());
   tile.grad_o_transposed = units(sizes.rows_of_transposed(sizes.dv) * sizes.transposed_row());
-  tile.shift = memory.take<float>(sizes.cut.tile_q);
+  tile.lse = memory.take<float>(sizes.cut.tile_q);
   tile.delta = memory.take<float>(sizes.cut.tile_q);
   tile.fields = memory.take<std::uint32_t>(fields * field_row(sizes.cut));
   return tile;
