@@ -191,6 +191,32 @@ struct Attend {
 };
 using AttendFn = void(const Attend*);
 
+/// The gradients of a few rows' scores against the columns [first, last) of a tile of keys, once lse is known.
+/// first and last are multiples of 2 * width.
+struct Differentiate {
+  const Frame* frame;
+  const float* s;      ///< scores, at column 0 of the tile
+  const float* dp;     ///< gradients of what prob gave: dO . V, laid out like s
+  std::int64_t s_row;
+  void* p;             ///< what prob gives, out, f32 (may be s) or bf16 as the Unit: row-major, at column 0
+  void* ds;            ///< gradients of s / scale, out, likewise (may be dp); what is removed has 0 in both
+  std::int64_t p_row;  ///< elements
+  std::int32_t rows;
+  std::int32_t q, kv;        ///< positions of the first row and of column 0
+  std::int32_t first, last;  ///< columns
+  std::int32_t kv_end;       ///< position: columns from here on are no pairs (differentiate_all does not look)
+  float scale;               ///< of s
+  const std::uint32_t* row;  ///< fields of the rows: [field][row_ld]
+  std::int64_t row_ld;
+  const std::uint32_t* col;  ///< fields of the columns, at column 0
+  std::int64_t col_ld;
+  const float* lse;         ///< per row, less the row term; +inf where nothing of the row is kept
+  const float* delta;       ///< per row: the sum of p dp, less the gradient of lse
+  float* sum;               ///< per row, of sum_rows: += p dp
+  float* const* gradients;  ///< by capture's slot: contiguous sums; null where none is asked for
+};
+using DifferentiateFn = void(const Differentiate*);
+
 namespace mod_symbol {
 inline constexpr const char* head_fields = "head_fields";
 inline constexpr const char* row_fields = "row_fields";
@@ -199,6 +225,10 @@ inline constexpr const char* attend_all = "attend_all";    ///< no pair of the t
 inline constexpr const char* attend_some = "attend_some";  ///< the mask decides
 /// With lse known, for a prob mod that is not linear in p.
 inline constexpr const char* attend_known = "attend_known";
+inline constexpr const char* differentiate_all = "differentiate_all";    ///< no pair of the tile is removed
+inline constexpr const char* differentiate_some = "differentiate_some";  ///< the mask decides
+/// What `delta` is made of, for a prob mod that is not linear in p: else it is dO . O.
+inline constexpr const char* sum_rows = "sum_rows";
 }  // namespace mod_symbol
 
 }  // namespace attune::codegen

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "codegen/cpu.h"
-#include "compiler/mod.h"
+#include "codegen/parts.h"
 
 namespace attune::codegen {
 
@@ -13,6 +13,9 @@ std::string kit_object(Isa isa, Unit unit, DType type);
 
 /// What the forward needs of a user's expressions: see mod_symbol.
 std::string forward_object(const compiler::Mod& mod, Isa isa, Unit unit);
+
+/// What the backward needs of a user's expressions: see mod_symbol.
+std::string backward_object(const compiler::Mod& mod, const Wanted& wanted, Isa isa, Unit unit);
 
 /// A loop of independent multiply-adds: `peak`, of type PeakFn. Benchmarks give percents of it.
 struct Peak {

@@ -2,8 +2,6 @@
 // them
 #include "codegen/parts.h"
 
-#include <array>
-
 #include "compiler/level.h"
 
 namespace attune::codegen {
@@ -26,14 +24,77 @@ bool linear_in_p(const Expr& e) {
   }
 }
 
-ForwardParts forward_parts(const compiler::Mod& mod) {
-  ForwardParts out;
-  const std::array roots{mod.fold.core, mod.mask, mod.prob, mod.fold.row};
+namespace {
+
+using Roots = std::vector<Expr>;
+
+Roots forward_roots(const compiler::Mod& mod) { return {mod.fold.core, mod.mask, mod.prob, mod.fold.row}; }
+
+void fill(ForwardParts& out, const compiler::Mod& mod, const Roots& roots) {
   out.levels = compiler::level(roots);
   out.masked = !ir::is_literal(mod.mask, 1);
   out.has_prob = mod.prob->op != Op::Input;
   out.prob_linear = linear_in_p(mod.prob);
   out.has_row_term = !ir::is_literal(mod.fold.row, 0);
+}
+
+bool varies_by_lane(const Expr& e) {
+  return ir::uses(e, Input::KV) || ir::uses(e, Input::S) || ir::uses(e, Input::P);
+}
+
+/// By how much an Int changes from column to column (but for wrapping), if that is always the same.
+std::optional<int> step(const Expr& e, int depth = 0) {
+  // Indices are short sums; a deeper one is taken as anything.
+  constexpr int deepest = 16;
+  if (!varies_by_lane(e)) return 0;
+  if (e->op == Op::Input) return 1;
+  if (depth == deepest || (e->op != Op::Add && e->op != Op::Sub && e->op != Op::Neg)) return std::nullopt;
+  const auto a = step(e->args[0], depth + 1), b = e->op == Op::Neg ? a : step(e->args[1], depth + 1);
+  if (!a || !b) return std::nullopt;
+  return e->op == Op::Neg ? -*a : e->op == Op::Add ? *a + *b : *a - *b;
+}
+
+Scattered scattered(const compiler::Scatter& scatter, bool by_prob, std::size_t first) {
+  using Reach = Scattered::Reach;
+  Scattered out{.capture = scatter.capture, .by_prob = by_prob, .loops = scatter.loops,
+                .rank = scatter.index.size(), .first = first, .reach = Reach::Head, .step = 0, .plain = {}};
+  for (std::size_t i = 0; i < out.rank; ++i) {
+    const Expr& index = scatter.index[i];
+    out.plain.push_back(index->op == Op::Input ? std::optional(static_cast<Input>(index->bits)) : std::nullopt);
+    if (varies_by_lane(index)) {
+      const int by = i + 1 == out.rank ? step(index).value_or(0) : 0;
+      out.step = by == 1 || by == -1 ? by : 0;
+      out.reach = out.step && out.reach != Reach::Any ? Reach::Run : Reach::Any;
+    } else if (ir::uses(index, Input::Q) && out.reach == Reach::Head) {
+      out.reach = Reach::Row;
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+ForwardParts forward_parts(const compiler::Mod& mod) {
+  ForwardParts out;
+  fill(out, mod, forward_roots(mod));
+  return out;
+}
+
+BackwardParts backward_parts(const compiler::Mod& mod, const Wanted& wanted) {
+  BackwardParts out;
+  Roots roots = forward_roots(mod);
+  roots.insert(roots.end(), {mod.dscore.by, mod.dprob.by});
+  const auto add = [&](const compiler::Derivative& derivative, bool by_prob) {
+    for (const compiler::Scatter& scatter : derivative.captures) {
+      if (!wanted[scatter.capture]) continue;
+      out.scattered.push_back(scattered(scatter, by_prob, roots.size()));
+      roots.insert(roots.end(), scatter.index.begin(), scatter.index.end());
+      roots.push_back(scatter.value);
+    }
+  };
+  add(mod.dscore, false);
+  add(mod.dprob, true);
+  fill(out, mod, roots);
   return out;
 }
 

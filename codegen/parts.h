@@ -2,6 +2,8 @@
 // them
 #pragma once
 
+#include <optional>
+
 #include "compiler/mod.h"
 
 namespace attune::codegen {
@@ -24,6 +26,34 @@ struct ForwardParts {
 };
 
 ForwardParts forward_parts(const compiler::Mod& mod);
+
+/// A compiler::Scatter as kernels take it.
+struct Scattered {
+  /// What its index varies with: nothing within a tile, the row alone, or the column, which the last index follows one
+  /// by one, the others not at all; else anything.
+  enum class Reach : std::uint8_t { Head, Row, Run, Any };
+
+  std::uint32_t capture;
+  bool by_prob;  ///< adds to what flows from prob, else to what flows from score
+  std::vector<compiler::Scatter::Loop> loops;
+  std::size_t rank, first;  ///< levels.left holds its indices from `first` on, and then its value
+  Reach reach;
+  int step;  ///< of a Run: 1 or -1, by how much the last index changes from column to column
+  /// By index: the coordinate it is, if it is one itself.
+  std::vector<std::optional<ir::Input>> plain;
+};
+
+/// The backward's expressions. `levels.left` holds the forward's, dscore, dprob, and those of `scattered`.
+struct BackwardParts : ForwardParts {
+  std::vector<Scattered> scattered;
+
+  const ir::Expr& score_slope() const { return levels.left[4]; }
+  const ir::Expr& prob_slope() const { return levels.left[5]; }
+};
+
+/// Captured tensors whose gradients are asked for, by slot.
+using Wanted = std::vector<bool>;
+BackwardParts backward_parts(const compiler::Mod& mod, const Wanted& wanted);
 
 /// Is `e` a multiple of p by something that does not depend on p?
 bool linear_in_p(const ir::Expr& e);

@@ -290,6 +290,21 @@ void check_row_values(const Named& t, const Problem& p, const Tensor& q) {
   check_shape(t, shape, is({"q", &q}));
 }
 
+/// What a backward may be given of its forward: both or neither.
+void check_results(const Named& o, const Named& lse, const Problem& p, const Named& q, const Named& v) {
+  if (o->given() != lse->given()) {
+    const auto &there = o->given() ? o : lse, &missing = o->given() ? lse : o;
+    throw refuse("forward-half", fmt::format("{} is there without {}", there.name, missing.name),
+                 "the backward takes what the forward gave, or computes both again",
+                 fmt::format("pass {} too, or neither of them", missing.name));
+  }
+  if (!o->given()) return;
+  check_one(o, q->device);
+  check_float(o);
+  check_shape(o, shape_of_o(p, *q), fmt::format("{} and {}", is(q), is(v)));
+  check_row_values(lse, p, *q);
+}
+
 void check_gradient(const Named& t, const Named& of) {
   if (!t->given()) return;
   check_one(t, of->device);
@@ -351,13 +366,14 @@ Problem check(const Traced& traced, const Forward& call, std::optional<double> s
 }
 
 Problem check(const Traced& traced, const Backward& call, std::optional<double> scale) {
-  const Named q{"q", &call.q}, k{"k", &call.k}, v{"v", &call.v}, grad_o{"grad_o", &call.grad_o},
-      grad_lse{"grad_lse", &call.grad_lse}, dq{"dq", &call.dq}, dk{"dk", &call.dk}, dv{"dv", &call.dv};
+  const Named q{"q", &call.q}, k{"k", &call.k}, v{"v", &call.v}, o{"o", &call.o}, lse{"lse", &call.lse},
+      grad_o{"grad_o", &call.grad_o}, grad_lse{"grad_lse", &call.grad_lse}, dq{"dq", &call.dq}, dk{"dk", &call.dk}, dv{"dv", &call.dv};
   const Problem p = check_inputs(
       {q, k, v, {"cu_seqlens_q", &call.cu_seqlens_q}, {"cu_seqlens_kv", &call.cu_seqlens_kv}, call.q_offset}, scale);
   const std::vector<Named> captures = captures_of(traced);
   for (const Named& t : captures) check_one(t, call.q.device);
 
+  check_results(o, lse, p, q, v);
   check_one(grad_o, call.q.device);
   check_float(grad_o);
   check_shape(grad_o, shape_of_o(p, call.q), fmt::format("{} and {}", is(q), is(v)));
@@ -367,7 +383,7 @@ Problem check(const Traced& traced, const Backward& call, std::optional<double> 
   check_gradient(dv, v);
 
   std::vector<Named> inputs = captures, outputs{dq, dk, dv};
-  inputs.insert(inputs.end(), {q, k, v, grad_o, grad_lse});
+  inputs.insert(inputs.end(), {q, k, v, o, lse, grad_o, grad_lse});
   for (const Backward::Captured& asked : call.captured) {
     const Named of = captured_gradient(traced, asked, captures);
     const Named into{"the gradient of " + of.name, &asked.into};

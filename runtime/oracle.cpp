@@ -9,6 +9,7 @@
 #include <attune/error.h>
 
 #include "runtime/layout.h"
+#include "runtime/scatters.h"
 #include "runtime/tensor.h"
 
 namespace attune::runtime {
@@ -125,8 +126,6 @@ class Evaluator {
     program.run(env, memory_);
     return program.result(0, memory_);
   }
-  /// The results of `program`, valid until the next evaluation.
-  double result(const ir::Program& program, std::size_t root) const { return program.result(root, memory_); }
 
  private:
   const Problem& problem_;
@@ -135,66 +134,6 @@ class Evaluator {
   ir::ReadCapture read_;
   std::vector<double> params_;
   ir::Program::Memory memory_;
-};
-
-/// The sum of a captured tensor's gradient, contiguous.
-struct CapturedSum {
-  const Backward::Captured* asked;
-  std::vector<double> sum;
-};
-
-/// What one expression adds to the captured gradients that were asked for.
-class Scatters {
- public:
-  Scatters(const std::vector<compiler::Scatter>& all, const Traced& traced, std::vector<CapturedSum>& sums) {
-    for (const compiler::Scatter& scatter : all)
-      for (CapturedSum& sum : sums)
-        if (traced.captures[scatter.capture] == sum.asked->of) terms_.emplace_back(scatter, sum);
-  }
-
-  void add(double upstream, Evaluator& at) {
-    for (Term& term : terms_) {
-      at.env.bound = term.bound;
-      add(upstream, at, term, 0);
-      at.env.bound = {};
-    }
-  }
-
- private:
-  struct Term {
-    Term(const compiler::Scatter& scatter, CapturedSum& to) : loops(scatter.loops), program(roots(scatter)), sum(&to) {}
-    static std::vector<ir::Expr> roots(const compiler::Scatter& scatter) {
-      std::vector<ir::Expr> all = scatter.index;
-      all.push_back(scatter.value);
-      return all;
-    }
-    std::vector<compiler::Scatter::Loop> loops;
-    ir::Program program;
-    CapturedSum* sum;
-    std::vector<std::int32_t> bound = std::vector<std::int32_t>(ir::max_binders + 1);  ///< by binder
-  };
-
-  static void add(double upstream, Evaluator& at, Term& term, std::size_t loop) {
-    if (loop < term.loops.size()) {
-      const auto [binder, count] = term.loops[loop];
-      for (std::uint32_t i = 0; i < count; ++i) {
-        term.bound[binder] = static_cast<std::int32_t>(i);
-        add(upstream, at, term, loop + 1);
-      }
-      return;
-    }
-    at.value(term.program);
-    const Tensor& of = term.sum->asked->of;
-    std::int64_t element = 0;
-    for (std::size_t i = 0; i < static_cast<std::size_t>(of.rank); ++i) {
-      const auto index = static_cast<std::int64_t>(at.result(term.program, i));
-      element = element * of.shape[i] + std::clamp<std::int64_t>(index, 0, of.shape[i] - 1);
-    }
-    term.sum->sum[static_cast<std::size_t>(element)] += upstream *
-                                                        at.result(term.program, static_cast<std::size_t>(of.rank));
-  }
-
-  std::vector<Term> terms_;
 };
 
 /// Stores a contiguous sum into a tensor of any strides, rounded to its type.
@@ -320,7 +259,7 @@ void oracle_backward(const Traced& traced, const Backward& call, const Problem& 
           const double p_after = at.prob(), dp_after = dot(grad_o, v.data() + pair.kv * problem.dv, problem.dv);
           double* to = dv.row(problem, seq, kv_head, pair.kv);
           for (std::int64_t j = 0; j < problem.dv; ++j) to[j] += p_after * grad_o[j];
-          by_prob.add(dp_after, at);
+          by_prob.add(dp_after, at.env);
           dp.push_back(dp_after * at.value(dprob));
           delta += pair.p * dp.back();
         }
@@ -330,7 +269,7 @@ void oracle_backward(const Traced& traced, const Backward& call, const Problem& 
           const Row::Pair& pair = row.kept[n];
           at.at(pair);
           const double ds_after = pair.p * (dp[n] - delta + dlse);
-          by_score.add(ds_after, at);
+          by_score.add(ds_after, at.env);
           const double ds = ds_after * at.value(dscore) * problem.scale;
           double* to = dk.row(problem, seq, kv_head, pair.kv);
           for (std::int64_t j = 0; j < problem.d; ++j) {
@@ -339,7 +278,7 @@ void oracle_backward(const Traced& traced, const Backward& call, const Problem& 
           }
         }
         // A sink at -inf takes no part, whatever the rest of its row is.
-        if (row.sink != -infinity) by_sink.add(row.sink_p * (dlse - delta), at);
+        if (row.sink != -infinity) by_sink.add(row.sink_p * (dlse - delta), at.env);
 
         if (call.dq.given())
           for (std::int64_t j = 0; j < problem.d; ++j)

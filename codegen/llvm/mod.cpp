@@ -75,6 +75,8 @@ Expressions::Expressions(Isa isa, std::span<const compiler::CaptureSlot> capture
 
 void Expressions::bind(std::uint32_t binder, Val value) { bound_[binder - 1] = value; }
 
+void Expressions::before_loops(const Expr& e) { emit_below(*e, closed); }
+
 Val Expressions::value(const Node& n) const { return values_[innermost(n)].at(n.digest); }
 
 Val Expressions::operator()(const Expr& e) {

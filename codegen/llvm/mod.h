@@ -29,6 +29,10 @@ class Expressions {
 
   /// f32, i32 or i1; a scalar where `e` does not vary by lane.
   Val operator()(const ir::Expr& e);
+  /// Gives p, which no expression has read so far.
+  void give_p(Val p) { at_.p = p; }
+  /// Emits what in `e` depends on no variable: a loop that binds some finds it done.
+  void before_loops(const ir::Expr& e);
   /// Gives the variable of a binder that stands free in expressions to come: the loop of a Scatter.
   void bind(std::uint32_t binder, Val value);
 

@@ -20,11 +20,4 @@ Isa isa() {
   return *asked;
 }
 
-std::size_t backward_workspace(const Compiled&, const Backward&, const compiler::Problem&, const Means&) {
-  throw Bug("the CPU engine has no backward yet");
-}
-void backward(const Compiled&, const Backward&, const compiler::Problem&, const Means&) {
-  throw Bug("the CPU engine has no backward yet");
-}
-
 }  // namespace attune::runtime::cpu

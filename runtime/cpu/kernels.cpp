@@ -2,6 +2,7 @@
 #include "runtime/cpu/kernels.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <tuple>
 
 #include <attune/error.h>
@@ -59,6 +60,18 @@ ForwardKernel::ForwardKernel(const compiler::Mod& mod, Isa isa, Unit unit)
   attend_known = code.find<AttendFn>(mod_symbol::attend_known);
 }
 
+BackwardKernel::BackwardKernel(const compiler::Mod& mod, const Wanted& wanted, Isa isa, Unit unit)
+    : code(built(fmt::format("backward {} {} {:d}", target_key(isa, unit), mod.digest().hex(), fmt::join(wanted, "")),
+                 [&] { return backward_object(mod, wanted, isa, unit); })),
+      parts(backward_parts(mod, wanted)) {
+  find(head_fields, code, mod_symbol::head_fields);
+  find(row_fields, code, mod_symbol::row_fields);
+  find(col_fields, code, mod_symbol::col_fields);
+  find(differentiate_all, code, mod_symbol::differentiate_all);
+  find(differentiate_some, code, mod_symbol::differentiate_some);
+  sum_rows = code.find<DifferentiateFn>(mod_symbol::sum_rows);
+}
+
 std::shared_ptr<const Kit> kit(Isa isa, Unit unit, DType type) {
   static Single<std::tuple<Isa, Unit, DType>, Kit> kept;
   return kept.get({isa, unit, type}, [&] { return std::make_shared<const Kit>(isa, unit, type); });
@@ -67,6 +80,13 @@ std::shared_ptr<const Kit> kit(Isa isa, Unit unit, DType type) {
 std::shared_ptr<const ForwardKernel> forward_kernel(const compiler::Mod& mod, Isa isa, Unit unit) {
   static Single<std::tuple<Isa, Unit, ir::Digest>, ForwardKernel> kept;
   return kept.get({isa, unit, mod.digest()}, [&] { return std::make_shared<const ForwardKernel>(mod, isa, unit); });
+}
+
+std::shared_ptr<const BackwardKernel> backward_kernel(const compiler::Mod& mod, const Wanted& wanted, Isa isa,
+                                                      Unit unit) {
+  static Single<std::tuple<Isa, Unit, ir::Digest, Wanted>, BackwardKernel> kept;
+  return kept.get({isa, unit, mod.digest(), wanted},
+                  [&] { return std::make_shared<const BackwardKernel>(mod, wanted, isa, unit); });
 }
 
 }  // namespace attune::runtime::cpu

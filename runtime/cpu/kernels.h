@@ -46,8 +46,24 @@ struct ForwardKernel {
   codegen::AttendFn* attend_known;  ///< null where prob is linear
 };
 
+/// The user's expressions in the backward.
+struct BackwardKernel {
+  BackwardKernel(const compiler::Mod& mod, const codegen::Wanted& wanted, Isa isa, Unit unit);
+
+  Loaded code;
+  codegen::BackwardParts parts;
+  codegen::HeadFieldsFn* head_fields;
+  codegen::LineFieldsFn* row_fields;
+  codegen::LineFieldsFn* col_fields;
+  codegen::DifferentiateFn* differentiate_all;
+  codegen::DifferentiateFn* differentiate_some;
+  codegen::DifferentiateFn* sum_rows;  ///< null where prob is linear
+};
+
 /// Compile at first use, one at a time for each key; several keys side by side.
 std::shared_ptr<const Kit> kit(Isa isa, Unit unit, DType type);
 std::shared_ptr<const ForwardKernel> forward_kernel(const compiler::Mod& mod, Isa isa, Unit unit);
+std::shared_ptr<const BackwardKernel> backward_kernel(const compiler::Mod& mod, const codegen::Wanted& wanted, Isa isa,
+                                                      Unit unit);
 
 }  // namespace attune::runtime::cpu

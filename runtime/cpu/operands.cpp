@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
+
+#include "runtime/tensor.h"
 
 namespace attune::runtime::cpu {
 
@@ -46,6 +49,39 @@ bool load_rows(const Kit& kit, const Tensor& t, const Strided& at, std::int64_t 
                                .into = into,
                                .into_row = into_row};
   return kit.load_rows(&args);
+}
+
+TensorRows::TensorRows(Isa isa, Unit unit, DType type)
+    : kit_(type == DType::f64 ? nullptr : kit(isa, unit, type)) {}
+
+bool TensorRows::load(const Tensor& t, const Strided& at, codegen::LoadRows args) const {
+  args.from = element(t, at.origin);
+  args.row = at.row;
+  args.column = at.column;
+  if (kit_) return kit_->load_rows(&args);
+  bool bad = false;
+  for (std::int64_t r = 0; r < args.rows; ++r) {
+    float* into = static_cast<float*>(args.into) + r * args.into_row;
+    for (std::int64_t c = 0; c < args.columns; ++c) {
+      into[c] = static_cast<float>(runtime::load(t, at.origin + r * at.row + c * at.column)) * args.factor;
+      bad = bad || !std::isfinite(into[c]);
+    }
+    std::fill(into + args.columns, into + args.padded, 0.0f);
+  }
+  return bad;
+}
+
+void TensorRows::store(const Tensor& t, const Strided& at, codegen::StoreRows args) const {
+  args.into = element_of(t, at.origin);
+  args.row = at.row;
+  args.column = at.column;
+  if (kit_) return kit_->store_rows(&args);
+  for (std::int64_t r = 0; r < args.rows; ++r) {
+    const double factor = static_cast<double>(args.scale * (args.factor ? args.factor[r] : 1));
+    for (std::int64_t c = 0; c < args.columns; ++c)
+      runtime::store(t, at.origin + r * at.row + c * at.column,
+                     static_cast<double>(args.from[r * args.from_row + c]) * factor);
+  }
 }
 
 }  // namespace attune::runtime::cpu

@@ -51,4 +51,17 @@ struct Widths {
 bool load_rows(const Kit& kit, const Tensor& t, const Strided& at, std::int64_t first, std::int64_t rows,
                std::int64_t columns, std::int64_t padded, float factor, void* into, std::int64_t into_row);
 
+/// Rows of tensors of one type, in and out of scratch. f64, which no kernel takes, goes element by element.
+class TensorRows {
+ public:
+  /// They are read as the Unit has them, and written from f32.
+  TensorRows(Isa isa, Unit unit, DType type);
+  /// What of `args` lies in the tensor follows from `at`. Says whether any of it is infinite or NaN.
+  bool load(const Tensor& t, const Strided& at, codegen::LoadRows args) const;
+  void store(const Tensor& t, const Strided& at, codegen::StoreRows args) const;
+
+ private:
+  std::shared_ptr<const Kit> kit_;  ///< null for f64
+};
+
 }  // namespace attune::runtime::cpu

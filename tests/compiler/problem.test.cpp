@@ -214,6 +214,20 @@ TEST_CASE("gradients that do not fit are refused", "[problem]") {
   refuses_backward("tensor-missing.grad_o", [](Backward& c) { c.grad_o = {}; });
   refuses_backward("tensor-shape.grad_o", [](Backward& c) { c.grad_o.shape[3] = 16; });
   refuses_backward("tensor-shape.grad_lse", [](Backward& c) { c.grad_lse.shape[2] = 1; });
+  refuses_backward("forward-half.lse", [](Backward& c) { c.o = at(8, single, {2, 4, 8, 32}); });
+  refuses_backward("forward-half.o", [](Backward& c) { c.lse = at(8, single, {2, 4, 8}); });
+  refuses_backward("tensor-shape.backward-o", [](Backward& c) {
+    c.o = at(8, single, {2, 4, 8, 16});
+    c.lse = at(9, single, {2, 4, 8});
+  });
+  refuses_backward("tensor-type.backward-lse", [](Backward& c) {
+    c.o = at(8, single, {2, 4, 8, 32});
+    c.lse = at(9, DType::f16, {2, 4, 8});
+  });
+  refuses_backward("tensor-alias.backward-o", [](Backward& c) {
+    c.o = at(5, single, {2, 4, 8, 32});
+    c.lse = at(9, single, {2, 4, 8});
+  });
   refuses_backward("tensor-shape.dk", [](Backward& c) { c.dk = at(6, single, {2, 4, 9, 16}); });
   refuses_backward("tensor-type.dq", [](Backward& c) { c.dq.dtype = DType::i32; });
   refuses_backward("tensor-alias.gradients", [](Backward& c) { c.dv.data = c.dk.data; });

@@ -1,0 +1,89 @@
+// runtime/cpu/backward_plan.cpp — how a backward is dealt out to tasks, by the shapes of a call alone
+#include "runtime/cpu/backward_plan.h"
+
+#include <algorithm>
+
+#include "runtime/cpu/operands.h"
+
+namespace attune::runtime::cpu {
+namespace {
+
+/// Enough for the threads of most machines; each chunk more is one more dq to add up.
+constexpr std::int64_t tasks_wanted = 32;
+/// A task's own dq costs what some dozens of keys cost.
+constexpr std::int64_t least_keys = 1024;
+/// What the dqs of all chunks may take.
+constexpr std::int64_t most_bytes = std::int64_t{1} << 31;
+
+}  // namespace
+
+BackwardPlan::BackwardPlan(const compiler::Problem& problem, const Cut& cut, std::int64_t row_bytes)
+    : problem_(problem), cut_(cut) {
+  std::int64_t longest = 0;
+  for (std::int64_t b = 0; b < (problem.kv_shared ? 1 : problem.batch); ++b)
+    for (std::int64_t h = 0; h < problem.kv_heads; ++h) {
+      // The one entry that all share is there even when the batch is empty.
+      const Sequence seq = problem.batch ? sequence(problem, b) : Sequence{0, 0, 0, 0, 0, problem.kv_len};
+      const auto tiles = static_cast<std::int32_t>(pieces(seq.kv_len, cut.tile_kv));
+      entries_.push_back({b, h, seq.kv_start, seq.kv_len, tiles, tiles_});
+      tiles_ += tiles;
+      longest = std::max<std::int64_t>(longest, tiles);
+    }
+  for (std::int64_t b = 0; b < problem.batch; ++b) {
+    first_rows_.push_back(rows_);
+    rows_ += padded_rows(b) * problem.q_heads;
+  }
+  const auto count = std::max<std::int64_t>(1, static_cast<std::int64_t>(entries_.size()));
+  parts_ = std::clamp<std::int64_t>(pieces(tasks_wanted, count), 1, std::max<std::int64_t>(1, readers_per_entry()));
+  const std::int64_t fit = std::max<std::int64_t>(1, most_bytes / std::max<std::int64_t>(1, rows_ * row_bytes));
+  chunks_ = std::max<std::int64_t>(1, std::min({pieces(tasks_wanted, count * parts_), longest * cut.tile_kv / least_keys, fit}));
+  for (std::size_t e = 0; e < entries_.size(); ++e)
+    for (std::int64_t part = 0; part < parts_; ++part)
+      for (std::int64_t chunk = 0; chunk < chunks(entries_[e].tiles); ++chunk) tasks_.push_back({e, part, chunk});
+}
+
+std::int64_t BackwardPlan::chunks(std::int64_t tiles) const {
+  return std::clamp<std::int64_t>(tiles, 1, chunks_);
+}
+
+std::int64_t BackwardPlan::readers_per_entry() const {
+  return problem_.group * (problem_.kv_shared ? problem_.batch : 1);
+}
+
+std::vector<Reader> BackwardPlan::readers(const BackwardTask& task) const {
+  const KVEntry& entry = entries_[task.entry];
+  const std::int64_t all = readers_per_entry();
+  std::vector<Reader> out;
+  for (std::int64_t i = all * task.part / parts_; i < all * (task.part + 1) / parts_; ++i)
+    out.push_back({problem_.kv_shared ? i / problem_.group : entry.b, entry.head * problem_.group + i % problem_.group});
+  return out;
+}
+
+/// Dealt out there and back, so that chunks of a causal mask come out even; the same for entries of any length.
+std::vector<std::int32_t> BackwardPlan::tiles(const BackwardTask& task) const {
+  std::vector<std::int32_t> out;
+  for (std::int32_t t = 0; t < entries_[task.entry].tiles; ++t) {
+    const std::int64_t i = t % (2 * chunks_);
+    if ((i < chunks_ ? i : 2 * chunks_ - 1 - i) == task.chunk) out.push_back(t);
+  }
+  return out;
+}
+
+std::int64_t BackwardPlan::padded_rows(std::int64_t b) const {
+  return up_to(sequence(problem_, b).q_len, cut_.group);
+}
+
+std::int64_t BackwardPlan::first_row(std::int64_t b, std::int64_t h) const {
+  return first_rows_[static_cast<std::size_t>(b)] + h * padded_rows(b);
+}
+
+BackwardPlan::Axes BackwardPlan::place(const BackwardTask& task) const {
+  const KVEntry& entry = entries_[task.entry];
+  return {entry.b, entry.head, task.part, task.chunk};
+}
+
+BackwardPlan::Axes BackwardPlan::sizes() const {
+  return {problem_.kv_shared ? 1 : problem_.batch, problem_.kv_heads, parts_, chunks_};
+}
+
+}  // namespace attune::runtime::cpu

@@ -1,0 +1,65 @@
+// runtime/cpu/backward_plan.h — how a backward is dealt out to tasks, by the shapes of a call alone
+#pragma once
+
+#include "runtime/cpu/visits.h"
+#include "runtime/layout.h"
+
+namespace attune::runtime::cpu {
+
+/// One (batch entry, head) of keys and values.
+struct KVEntry {
+  std::int64_t b, head, start, length;
+  std::int32_t tiles;
+  std::int64_t first_tile;  ///< among the tiles of all entries
+};
+
+/// One (batch entry, head) of queries that reads an entry.
+struct Reader {
+  std::int64_t b, h;
+};
+
+/// Some readers of an entry against some of its tiles: what one thread does from end to end, in one order.
+struct BackwardTask {
+  std::size_t entry;
+  std::int64_t part, chunk;  ///< of the readers, and of the tiles
+};
+
+/// dk and dv of a tile are summed by the tasks of its parts, dq of a row by the tasks of its chunks, each on its own,
+/// and added up in order: the same for any number of threads.
+class BackwardPlan {
+ public:
+  BackwardPlan(const compiler::Problem& problem, const Cut& cut, std::int64_t row_bytes);
+
+  const std::vector<KVEntry>& entries() const { return entries_; }
+  const std::vector<BackwardTask>& tasks() const { return tasks_; }
+  std::int64_t parts() const { return parts_; }
+  std::int64_t chunks() const { return chunks_; }  ///< at most
+  std::int64_t chunks(std::int64_t tiles) const;   ///< of an entry with so many tiles
+  std::int64_t tiles() const { return tiles_; }    ///< of all entries
+
+  std::vector<Reader> readers(const BackwardTask& task) const;
+  std::vector<std::int32_t> tiles(const BackwardTask& task) const;
+
+  /// Rows of queries of all batch entries and heads, each padded to whole groups.
+  std::int64_t rows() const { return rows_; }
+  std::int64_t first_row(std::int64_t b, std::int64_t h) const;
+  std::int64_t padded_rows(std::int64_t b) const;
+
+  /// A task's place along each axis that tasks are dealt out by: batch entry of keys, head of keys, part, chunk.
+  static constexpr std::size_t axes = 4;
+  using Axes = std::array<std::int64_t, axes>;
+  Axes place(const BackwardTask& task) const;
+  Axes sizes() const;
+
+ private:
+  std::int64_t readers_per_entry() const;
+
+  const compiler::Problem& problem_;
+  Cut cut_;
+  std::vector<KVEntry> entries_;
+  std::vector<BackwardTask> tasks_;
+  std::vector<std::int64_t> first_rows_;  ///< by batch entry
+  std::int64_t parts_ = 1, chunks_ = 1, tiles_ = 0, rows_ = 0;
+};
+
+}  // namespace attune::runtime::cpu
