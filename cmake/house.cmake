@@ -12,6 +12,9 @@ target_compile_options(attune_house INTERFACE
   # ASan looks for the real ones.
   $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds$<SEMICOLON>-Wno-stringop-overflow$<SEMICOLON>-Wno-restrict>)
 
+if(ATTUNE_LLD)
+  target_link_options(attune_house INTERFACE -fuse-ld=lld)
+endif()
 if(ATTUNE_SANITIZE)
   target_compile_options(attune_house INTERFACE
     -fsanitize=${ATTUNE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)

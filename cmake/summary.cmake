@@ -13,6 +13,7 @@ endfunction()
 
 message(STATUS "attune ${PROJECT_VERSION}")
 attune_say("compiler        " ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION} ${CMAKE_BUILD_TYPE})
+attune_say("fast linker     " ${ATTUNE_LLD})
 attune_say("compiler cache  " ${ATTUNE_CCACHE})
 attune_say("warnings fail   " ${ATTUNE_WERROR})
 attune_say("sanitizers      " ${ATTUNE_SANITIZE})
