@@ -70,9 +70,8 @@ class BackwardRun {
 
   void operator()() {
     const auto start = std::chrono::steady_clock::now();
-    std::optional<Memory> own;
-    if (means_.workspace.empty()) own.emplace(workspace());
-    Workspace memory(own ? own->bytes() : means_.workspace);
+    const Memory own = means_.workspace.empty() ? Memory(workspace()) : Memory();
+    Workspace memory = workspace_of(means_.workspace, own, workspace());
     lay_out(memory);
     if (!call_.o.given()) run_forward();
     for (const Scratch& s : scratch_)

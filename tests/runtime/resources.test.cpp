@@ -104,6 +104,28 @@ TEST_CASE("a workspace that will not do is refused at the line of the call, befo
   CHECK(std::ranges::all_of(c.o.values(), [](float x) { return x == 7; }));
 }
 
+TEST_CASE("a backward works in the memory it is given, and refuses too little of it", "[resources]") {
+  const Call c;
+  const auto grad_o = host.array<float>({2, 4, 150, 40});
+  std::ranges::fill(grad_o.values(), 1.0f);
+  const auto dq = host.array<float>({2, 4, 150, 24}), dk = host.array<float>({2, 2, 300, 24});
+  const Backward call{.q = c.q, .k = c.k, .v = c.v, .grad_o = grad_o, .dq = dq, .dk = dk};
+  attention.backward(call);
+  const std::vector<float> of_q(dq.values().begin(), dq.values().end()), of_k(dk.values().begin(), dk.values().end());
+  const Executor executor{.workers = 2};
+  Room room(attention.workspace(call, executor));
+  for (const auto& t : {dq, dk}) std::ranges::fill(t.values(), 7.0f);
+  const Error small = refusal([&] {
+    attention.backward(call, {.executor = executor, .workspace = room.given().first(room.given().size() - 1)});
+  });
+  CHECK(small.code == "workspace-small");
+  CHECK(std::ranges::all_of(dq.values(), [](float x) { return x == 7; }));
+  attention.backward(call, {.executor = executor, .workspace = room.given()});
+  CHECK(std::ranges::equal(dq.values(), of_q));
+  CHECK(std::ranges::equal(dk.values(), of_k));
+  CHECK(room.margin_is_untouched());
+}
+
 TEST_CASE("more workers need more memory, and the oracle none", "[resources]") {
   const Call c;
   CHECK(attention.workspace(c.forward, {.workers = 4}) > attention.workspace(c.forward, {.workers = 1}));

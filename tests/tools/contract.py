@@ -257,6 +257,19 @@ class Contract(unittest.TestCase):
         for got, wanted in zip(results["cpu"], results["oracle"]):
             self.close(got, wanted, within=2e-6)  # f32 against double precision
 
+    @unittest.skipUnless(ENGINE, "built without the CPU engine")
+    def test_targets_of_a_backward(self):
+        self.qkv(b=2, hq=4, hkv=2, sq=70, skv=90, d=20, dv=7)
+        self.numbers("do", [2, 4, 70, 7]), self.numbers("bias", [4, 90])
+        results = {}
+        for target in ("oracle", "cpu", "auto"):
+            self.done("--score", "s + bias[h, kv]", "--mask", "kv <= q + 20", "--capture", "bias=bias.npy", "--grad-out",
+                      "do.npy", "--grad", "bias", target=target)
+            results[target] = [self.result(name)[1] for name in ("dq", "dk", "dv", "grad_bias")]
+        self.assertEqual(results["cpu"], results["auto"])
+        for got, wanted in zip(results["cpu"], results["oracle"]):
+            self.close(got, wanted, within=5e-6)
+
     def test_engines_that_are_not_there(self):
         self.qkv()
         for target in ["cuda"] if ENGINE else ["cuda", "cpu", "auto"]:
