@@ -257,6 +257,7 @@ class DecodeRun {
     }
     const Finished done = finish(double{top}, l, sink, term);
     factor = static_cast<float>(done.factor);
+    if (done.empty()) std::fill(o.begin(), o.end(), 0.0f);
     return done;
   }
 

@@ -397,11 +397,11 @@ class ForwardRun {
   }
 
   void store(const Tile& tile, const std::vector<Finished>& rows) const {
-    // Known probabilities are normalised already.
-    const bool normalised = !kernel_->parts.prob_linear;
     for (std::int64_t r = 0; r < tile.rows; ++r) {
-      const double factor = rows[static_cast<std::size_t>(r)].factor;
-      tile.s.alpha[r] = static_cast<float>(normalised && factor != 0 && !std::isnan(factor) ? 1 : factor);
+      const Finished& row = rows[static_cast<std::size_t>(r)];
+      // Known probabilities are normalised already, and a prob mod may make numbers of NaN.
+      tile.s.alpha[r] = kernel_->parts.prob_linear ? static_cast<float>(row.factor) : 1;
+      if (row.empty()) std::fill_n(tile.s.o + r * pv_.as_n, pv_.as_n, 0.0f);
     }
     results_.store(tile.seq,
                    {.h = tile.work.h,

@@ -1,6 +1,8 @@
 // runtime/cpu/results.h — from a row's sums to what the caller gets: normalised outputs, lse and maxima
 #pragma once
 
+#include <limits>
+
 #include "runtime/cpu/operands.h"
 
 namespace attune::runtime::cpu {
@@ -10,6 +12,9 @@ struct Finished {
   double factor;       ///< of the row's sum of values
   double lse, max;     ///< as the caller wants them
   double lse_of_core;  ///< without the row term: what attend_known subtracts
+
+  /// Its sum of values is of no pair: of none, or of pairs that the row term removed.
+  bool empty() const { return lse_of_core == -std::numeric_limits<double>::infinity(); }
 };
 
 /// m and l are of core; `term` is what was left out of it (see compiler::Fold); the sink is a logit of the whole score.

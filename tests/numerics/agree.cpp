@@ -1,0 +1,270 @@
+// tests/numerics/agree.cpp — an engine's results against the oracle's, with plain dense attention as the yardstick
+#include "tests/numerics/agree.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fmt/format.h>
+#include <limits>
+
+#include "compiler/mod.h"
+#include "runtime/oracle.h"
+#include "tests/elements.h"
+#include "tests/numerics/dense.h"
+
+namespace attune::tests {
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+struct Output {
+  std::string name;
+  Placed placed;
+  bool logarithm = false;  ///< lse or max: its errors are absolute below 1, and its infinities are exact
+
+  std::int64_t rows() const {
+    const Tensor& t = placed.tensor;
+    const std::int64_t width = logarithm || t.rank == 0 ? 1 : t.shape[static_cast<std::size_t>(t.rank) - 1];
+    return width ? t.size() / width : 0;
+  }
+};
+using Outputs = std::vector<Output>;
+
+/// Where the oracle writes: f64, in order. Where everyone else does: the type and the layout of the inputs.
+enum class For : std::uint8_t { oracle, others };
+
+Placed output(const Inputs& in, std::span<const std::int64_t> shape, DType dtype, For whom) {
+  const Layout layout = in.shape.layout == Layout::one_head ? Layout::bhsd : in.shape.layout;
+  return whom == For::oracle ? place(DType::f64, shape, Layout::bhsd) : place(dtype, shape, layout);
+}
+std::span<const std::int64_t> extents(const Tensor& t) {
+  return std::span(t.shape).first(static_cast<std::size_t>(t.rank));
+}
+
+Outputs forward_outputs(const Inputs& in, const Compared& what, For whom) {
+  Outputs out;
+  out.push_back({"o", output(in, in.shape_of_o(), in.shape.dtype, whom)});
+  if (what.lse) out.push_back({"lse", output(in, in.shape_of_lse(), DType::f32, whom), true});
+  if (what.max) out.push_back({"max", output(in, in.shape_of_lse(), DType::f32, whom), true});
+  return out;
+}
+
+Forward forward_call(const Inputs& in, const Outputs& out) {
+  Forward call = in.forward();
+  for (const Output& o : out) (o.name == "o" ? call.o : o.name == "lse" ? call.lse : call.max) = o.placed.tensor;
+  return call;
+}
+
+Outputs backward_outputs(const Subject& subject, const Inputs& in, const Compared& what, For whom) {
+  Outputs out;
+  for (const auto& [name, of] : {std::pair{"dq", &in.q}, {"dk", &in.k}, {"dv", &in.v}})
+    out.push_back({name, output(in, extents(of->tensor), in.shape.dtype, whom)});
+  const compiler::Traced& traced = subject.lowered;
+  for (std::size_t i = 0; what.captured && i < traced.captures.size(); ++i)
+    if (compiler::type_of(traced.captures[i].dtype) == ir::Type::F32)
+      out.push_back(
+          {"gradient of " + traced.mod.captures[i].name, output(in, extents(traced.captures[i]), DType::f32, whom)});
+  return out;
+}
+
+Backward backward_call(const Subject& subject, const Inputs& in, const Compared& what, const Outputs& out) {
+  Backward call = in.backward();
+  if (!what.grad_lse) call.grad_lse = {};
+  std::size_t next = 0;
+  for (Tensor* into : {&call.dq, &call.dk, &call.dv}) *into = out[next++].placed.tensor;
+  for (const Tensor& capture : subject.lowered.captures)
+    if (what.captured && compiler::type_of(capture.dtype) == ir::Type::F32)
+      call.captured.push_back({capture, out[next++].placed.tensor});
+  return call;
+}
+
+/// |x - oracle| over what the oracle has finite; infinite where x is not.
+double distance(const std::vector<double>& x, const std::vector<double>& oracle) {
+  double sum = 0;
+  for (std::size_t i = 0; i < x.size(); ++i)
+    if (std::isfinite(oracle[i])) sum += std::isfinite(x[i]) ? (x[i] - oracle[i]) * (x[i] - oracle[i]) : infinity;
+  return std::sqrt(sum);
+}
+double norm(const std::vector<double>& oracle, bool logarithm) {
+  double sum = 0;
+  for (const double x : oracle)
+    if (std::isfinite(x)) sum += logarithm ? std::max(1.0, x * x) : x * x;
+  return std::sqrt(sum);
+}
+
+/// One rounding to a 16-bit type; 0 for others.
+double rounding(DType type) { return type == DType::bf16 ? 0x1p-8 : type == DType::f16 ? 0x1p-11 : 0; }
+
+/// An output by everyone.
+struct Results {
+  const Output& output;
+  std::vector<double> oracle;
+  std::vector<std::vector<double>> dense;
+
+  double dense_distance() const {
+    double most = 0;
+    for (const auto& d : dense) most = std::max(most, distance(d, oracle));
+    return most;
+  }
+  double granted(DType type) const {
+    const auto rows = static_cast<double>(std::max<std::int64_t>(output.rows(), 1));
+    return 1.5 * dense_distance() + (4 * 0x1p-23 + rounding(type) / std::sqrt(rows)) * norm(oracle, output.logarithm);
+  }
+  /// Must x be what the oracle has, which is not finite?
+  bool is_odd(std::size_t i) const {
+    return !std::isfinite(oracle[i]) &&
+           std::none_of(dense.begin(), dense.end(), [&](const auto& d) { return std::isfinite(d[i]); });
+  }
+};
+
+/// Of infinities and NaN.
+bool is_as_odd(const Output& output, double x, double oracle) {
+  if (!output.logarithm) return !std::isfinite(x);
+  // What the largest of NaN and inf is, is left open.
+  return x == oracle || (std::isnan(oracle) && (std::isnan(x) || (output.name == "max" && x == infinity)));
+}
+
+std::string where(const Results& r, std::size_t i, const std::vector<double>& x) {
+  return fmt::format("element {} is {}, of the oracle {}, of dense attention {}", i, x[i], r.oracle[i], r.dense[0][i]);
+}
+
+std::string fault(const Results& r, const std::vector<double>& x, DType type, Verdict& verdict) {
+  double worst = -1;
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    if (std::isfinite(r.oracle[i]) && !std::isfinite(x[i])) return where(r, i, x);
+    if (r.is_odd(i) && !is_as_odd(r.output, x[i], r.oracle[i])) return where(r, i, x);
+    const double error = std::abs(x[i] - r.oracle[i]);
+    if (std::isfinite(r.oracle[i]) && error > worst) {
+      worst = error;
+      at = i;
+    }
+  }
+  const double error = distance(x, r.oracle), granted = r.granted(type), size = norm(r.oracle, r.output.logarithm);
+  if (size > 0) verdict.engine_error = std::max(verdict.engine_error, error / size);
+  if (error > 0) verdict.used = std::max(verdict.used, error / granted);
+  if (error <= granted) return {};
+  return fmt::format("error {:.3g}, of dense attention {:.3g}, granted {:.3g}; {}", error / size,
+                     r.dense_distance() / size, granted / size, where(r, at, x));
+}
+
+/// One direction: `run` fills outputs made by `make`.
+class Comparison {
+ public:
+  Comparison(const Subject& subject, const Inputs& in, Verdict& verdict)
+      : subject_(subject), in_(in), verdict_(verdict) {}
+
+  void truth(Outputs oracle, const std::vector<Outputs>& dense) {
+    oracle_ = std::move(oracle);
+    for (std::size_t i = 0; i < oracle_.size(); ++i) {
+      Results r{oracle_[i], elements(oracle_[i].placed.tensor), {}};
+      for (const Outputs& d : dense) r.dense.push_back(elements(d[i].placed.tensor));
+      for (const double x : r.oracle)
+        if (r.output.logarithm && std::isfinite(x)) verdict_.largest = std::max(verdict_.largest, std::abs(x));
+      const double size = norm(r.oracle, r.output.logarithm), error = r.dense_distance();
+      if (error > 0) verdict_.dense_error = std::max(verdict_.dense_error, size > 0 ? error / size : infinity);
+      results_.push_back(std::move(r));
+    }
+  }
+
+  void engine(const std::string& name, const Outputs& out) {
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const std::string wrong = fault(results_[i], elements(out[i].placed.tensor), in_.shape.dtype, verdict_);
+      if (!wrong.empty()) tell(name, out[i].name + ": " + wrong);
+      if (!out[i].placed.gaps_untouched()) tell(name, out[i].name + ": written beside its elements");
+    }
+  }
+
+  void tell(const std::string& engine, const std::string& wrong) {
+    verdict_.wrong += fmt::format("{}, {}\n  {}\n", engine, in_.shape.describe(), wrong);
+  }
+
+ private:
+  const Subject& subject_;
+  const Inputs& in_;
+  Verdict& verdict_;
+  Outputs oracle_;
+  std::vector<Results> results_;
+};
+
+std::string text(const Subject& subject) {
+  std::string out = subject.written.mod.text();
+  for (const auto& param : subject.written.params) out += fmt::format("{} = {}\n", param->name, param->value);
+  return out;
+}
+
+template <class Run>
+void guarded_run(Comparison& comparison, const Engine& engine, const Outputs& out, const Run& run) {
+  try {
+    run();
+  } catch (const std::exception& e) {
+    return comparison.tell(engine.name, std::string("threw: ") + e.what());
+  }
+  comparison.engine(engine.name, out);
+}
+
+void compare_forward(const Subject& subject, const Inputs& in, std::span<const Engine> engines, const Compared& what,
+                     Yardsticks yardsticks, Verdict& verdict) {
+  Comparison comparison(subject, in, verdict);
+  const auto made = [&](For whom) { return forward_outputs(in, what, whom); };
+  Outputs oracle = made(For::oracle);
+  const compiler::Problem problem = compiler::check(subject.lowered, forward_call(in, oracle), subject.scale);
+  runtime::oracle_forward(subject.written, forward_call(in, oracle), problem);
+  std::vector<Outputs> dense;
+  for (const Subject* by : yardsticks) {
+    dense.push_back(made(For::others));
+    dense_forward(by->written, forward_call(in, dense.back()), problem);
+  }
+  comparison.truth(std::move(oracle), dense);
+  for (const Engine& engine : engines) {
+    const Outputs out = made(For::others);
+    guarded_run(comparison, engine, out, [&] { engine.forward(subject, forward_call(in, out), problem); });
+  }
+}
+
+void compare_backward(const Subject& subject, const Inputs& in, std::span<const Engine> engines, const Compared& what,
+                      Yardsticks yardsticks, Verdict& verdict) {
+  Comparison comparison(subject, in, verdict);
+  const auto made = [&](For whom) { return backward_outputs(subject, in, what, whom); };
+  const auto call = [&](const Outputs& out) { return backward_call(subject, in, what, out); };
+  Outputs oracle = made(For::oracle);
+  const compiler::Problem problem = compiler::check(subject.lowered, call(oracle), subject.scale);
+  runtime::oracle_backward(subject.lowered, call(oracle), problem);
+  std::vector<Outputs> dense;
+  for (const Subject* by : yardsticks) {
+    dense.push_back(made(For::others));
+    dense_backward(by->lowered, call(dense.back()), problem);
+  }
+  comparison.truth(std::move(oracle), dense);
+  for (const Engine& engine : engines) {
+    const Outputs out = made(For::others);
+    guarded_run(comparison, engine, out, [&] { engine.backward(subject, call(out), problem); });
+  }
+}
+
+}  // namespace
+
+Verdict compare(const Subject& subject, const Inputs& in, std::span<const Engine> engines, const Compared& what,
+                Yardsticks yardsticks) {
+  Verdict verdict;
+  const std::array own{&subject};
+  if (yardsticks.empty()) yardsticks = own;
+  if (what.forward) compare_forward(subject, in, engines, what, yardsticks, verdict);
+  if (what.backward)
+    compare_backward(subject, in, engines, what, yardsticks, verdict);
+  if (!verdict.wrong.empty()) verdict.wrong = text(subject) + verdict.wrong;
+  return verdict;
+}
+
+std::string disagreement(const Attention& attention, const Inputs& in, const Compared& what) {
+  const Verdict verdict = compare(Subject(attention), in, engines(), what);
+  if (verdict.dense_error >= 0.1)
+    return text(Subject(attention)) +
+           fmt::format("{}\n  dense attention is off by {}: no yardstick\n", in.shape.describe(), verdict.dense_error);
+  return verdict.wrong;
+}
+
+std::string disagreement(const Attention& attention, const Shape& shape, const Compared& what) {
+  return disagreement(attention, inputs(shape), what);
+}
+
+}  // namespace attune::tests

@@ -1,0 +1,348 @@
+// tests/numerics/dense.cpp — plain dense attention at the inputs' type with f32 sums: the error an engine is measured
+// by
+#include "tests/numerics/dense.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <optional>
+
+#include "runtime/layout.h"
+#include "runtime/oracle.h"
+#include "runtime/tensor.h"
+
+namespace attune::tests {
+namespace {
+
+using compiler::Problem, compiler::Traced;
+using runtime::Sequence, runtime::Strided;
+
+constexpr float infinity = std::numeric_limits<float>::infinity();
+
+float rounded(float x, DType type) {
+  if (type == DType::bf16) return bf16(x);
+  if (type == DType::f16) return f16(x);
+  return x;
+}
+
+/// Row-major.
+struct Matrix {
+  std::int64_t rows = 0, columns = 0;
+  std::vector<float> values{};
+
+  Matrix(std::int64_t r, std::int64_t c) : rows(r), columns(c), values(static_cast<std::size_t>(r * c)) {}
+  float& operator()(std::int64_t i, std::int64_t j) { return values[static_cast<std::size_t>(i * columns + j)]; }
+  float operator()(std::int64_t i, std::int64_t j) const { return values[static_cast<std::size_t>(i * columns + j)]; }
+};
+
+Matrix read(const Tensor& t, const Strided& at, std::int64_t rows, std::int64_t columns) {
+  Matrix m(rows, columns);
+  for (std::int64_t i = 0; i < rows; ++i)
+    for (std::int64_t j = 0; j < columns; ++j)
+      m(i, j) = static_cast<float>(runtime::load(t, at.origin + i * at.row + j * at.column));
+  return m;
+}
+void write(const Tensor& t, const Strided& at, const Matrix& m) {
+  for (std::int64_t i = 0; i < m.rows; ++i)
+    for (std::int64_t j = 0; j < m.columns; ++j)
+      runtime::store(t, at.origin + i * at.row + j * at.column, static_cast<double>(m(i, j)));
+}
+void write(const Tensor& t, const Strided& at, const std::vector<float>& line) {
+  for (std::size_t i = 0; i < line.size(); ++i)
+    runtime::store(t, at.origin + static_cast<std::int64_t>(i) * at.row, static_cast<double>(line[i]));
+}
+
+/// Adds to a row of `into` a multiple of a row of another matrix.
+void add_row(Matrix& into, std::int64_t i, float factor, const Matrix& from, std::int64_t j) {
+  for (std::int64_t c = 0; c < from.columns; ++c) into(i, c) += factor * from(j, c);
+}
+float dot(const Matrix& a, std::int64_t i, const Matrix& b, std::int64_t j) {
+  float sum = 0;
+  for (std::int64_t c = 0; c < a.columns; ++c) sum += a(i, c) * b(j, c);
+  return sum;
+}
+
+/// Expressions in f32, where an engine would evaluate them.
+class Evaluator {
+ public:
+  explicit Evaluator(const Traced& traced)
+      : read_(runtime::reader(traced.captures)), params_(runtime::values(traced.params)) {
+    env.params = params_;
+    env.read = &read_;
+  }
+  Evaluator(const Evaluator&) = delete;
+  Evaluator& operator=(const Evaluator&) = delete;
+
+  ir::Env env;
+
+  float operator()(const ir::Program& program) {
+    program.run(env, memory_, ir::Precision::f32);
+    return result(program, 0);
+  }
+  float result(const ir::Program& program, std::size_t root) const {
+    return static_cast<float>(program.result(root, memory_));
+  }
+
+ private:
+  ir::ReadCapture read_;
+  std::vector<double> params_;
+  ir::Program::Memory memory_;
+};
+
+/// One (batch entry, head) after its softmax.
+struct Head {
+  Sequence seq;
+  std::int64_t h;
+  Matrix s, p;             ///< before the score mod; after the softmax, 0 where removed
+  std::vector<char> kept;  ///< like s
+  std::vector<float> max, lse, sink, sink_p;
+
+  Head(const Sequence& at, std::int64_t head)
+      : seq(at), h(head), s(at.q_len, at.kv_len), p(at.q_len, at.kv_len),
+        kept(static_cast<std::size_t>(at.q_len * at.kv_len)), max(static_cast<std::size_t>(at.q_len), -infinity),
+        lse(max), sink(max), sink_p(static_cast<std::size_t>(at.q_len)) {}
+  bool keeps(std::int64_t i, std::int64_t j) const { return kept[static_cast<std::size_t>(i * s.columns + j)]; }
+};
+
+class Dense {
+ public:
+  Dense(const Traced& traced, const Problem& problem)
+      : problem_(problem), at_(traced), mask_(traced.mod.mask), score_(traced.mod.score), prob_(traced.mod.prob) {
+    if (traced.mod.sink) sink_.emplace(traced.mod.sink);
+  }
+
+  Head head(const Sequence& seq, std::int64_t h, const Matrix& q, const Matrix& k) {
+    Head head(seq, h);
+    for (std::int64_t i = 0; i < seq.q_len; ++i) softmax(head, i, q, k);
+    return head;
+  }
+
+  /// Evaluates at a pair that was kept: its s and p are there.
+  void place(const Head& head, std::int64_t i, std::int64_t j) {
+    at_.env.b = static_cast<std::int32_t>(head.seq.b);
+    at_.env.h = static_cast<std::int32_t>(head.h);
+    at_.env.q = static_cast<std::int32_t>(problem_.q_offset + i);
+    at_.env.kv = static_cast<std::int32_t>(j);
+    at_.env.q_len = static_cast<std::int32_t>(head.seq.q_len);
+    at_.env.kv_len = static_cast<std::int32_t>(head.seq.kv_len);
+    if (j >= head.seq.kv_len) return;
+    at_.env.s = static_cast<double>(head.s(i, j));
+    at_.env.p = static_cast<double>(head.p(i, j));
+  }
+  float value(const ir::Program& program) { return at_(program); }
+  Evaluator& evaluator() { return at_; }
+  float prob() { return at_(prob_); }
+
+ private:
+  void softmax(Head& head, std::int64_t i, const Matrix& q, const Matrix& k) {
+    const auto row = static_cast<std::size_t>(i);
+    float top = -infinity;
+    for (std::int64_t j = 0; j < head.seq.kv_len; ++j) {
+      place(head, i, j);
+      if (at_(mask_) == 0) continue;
+      head.s(i, j) = static_cast<float>(problem_.scale) * dot(q, i, k, j);
+      place(head, i, j);
+      const float score = head.p(i, j) = at_(score_);
+      if (score == -infinity) continue;
+      head.kept[row * static_cast<std::size_t>(head.seq.kv_len) + static_cast<std::size_t>(j)] = 1;
+      if (score > top || std::isnan(score)) top = score;
+    }
+    head.max[row] = top;
+    if (sink_) {
+      place(head, i, head.seq.kv_len);
+      const float sink = head.sink[row] = at_(*sink_);
+      if (sink > top || std::isnan(sink)) top = sink;
+    }
+    if (top == -infinity) {
+      for (std::int64_t j = 0; j < head.seq.kv_len; ++j) head.p(i, j) = 0;
+      return;
+    }
+    float sum = head.sink_p[row] = std::exp(head.sink[row] - top);
+    for (std::int64_t j = 0; j < head.seq.kv_len; ++j) {
+      head.p(i, j) = head.keeps(i, j) ? std::exp(head.p(i, j) - top) : 0;
+      sum += head.p(i, j);
+    }
+    for (std::int64_t j = 0; j < head.seq.kv_len; ++j) head.p(i, j) /= sum;
+    head.sink_p[row] /= sum;
+    head.lse[row] = top + std::log(sum);
+  }
+
+  const Problem& problem_;
+  Evaluator at_;
+  ir::Program mask_, score_, prob_;
+  std::optional<ir::Program> sink_;
+};
+
+/// Where a head's rows of each tensor of a call are.
+struct Places {
+  const Problem& problem;
+  Sequence seq;
+  std::int64_t h;
+  Strided q(const Tensor& t) const { return runtime::matrix(t, problem.packed, seq.b, h, seq.q_start); }
+  Strided kv(const Tensor& t) const {
+    return runtime::matrix(t, problem.packed, seq.kv_b, h / problem.group, seq.kv_start);
+  }
+  Strided line(const Tensor& t) const { return runtime::column(t, problem.packed, seq.b, h, seq.q_start); }
+};
+
+void each_head(const Problem& problem, const std::function<void(const Places&)>& body) {
+  for (std::int64_t b = 0; b < problem.batch; ++b)
+    for (std::int64_t h = 0; h < problem.q_heads; ++h) body({problem, runtime::sequence(problem, b), h});
+}
+
+/// A gradient that is summed over heads and batch entries: contiguous f32.
+struct Sum {
+  explicit Sum(const Tensor& like) : shape(like), values(static_cast<std::size_t>(like.size())) {
+    std::int64_t step = 1;
+    for (std::size_t i = static_cast<std::size_t>(like.rank); i-- > 0; step *= like.shape[i]) shape.strides[i] = step;
+  }
+  void store(const Tensor& into) const {
+    if (!into.given()) return;
+    Tensor::Extents n{1, 1, 1, 1};
+    std::copy_n(into.shape.begin(), into.rank, n.begin());
+    std::size_t next = 0;
+    for (std::int64_t a = 0; a < n[0]; ++a)
+      for (std::int64_t b = 0; b < n[1]; ++b)
+        for (std::int64_t c = 0; c < n[2]; ++c)
+          for (std::int64_t d = 0; d < n[3]; ++d)
+            runtime::store(into, runtime::offset(into, a, b, c, d), static_cast<double>(values[next++]));
+  }
+  void add(const Strided& at, const Matrix& m) {
+    for (std::int64_t i = 0; i < m.rows; ++i)
+      for (std::int64_t j = 0; j < m.columns; ++j)
+        values[static_cast<std::size_t>(at.origin + i * at.row + j * at.column)] += m(i, j);
+  }
+
+  Tensor shape;  ///< its data is not used
+  std::vector<float> values;
+};
+
+/// The captured gradients that were asked for, of one expression.
+class Scatters {
+ public:
+  Scatters(const std::vector<compiler::Scatter>& all, const Traced& traced, const Backward& call,
+           std::vector<Sum>& sums) {
+    for (const compiler::Scatter& scatter : all)
+      for (std::size_t i = 0; i < call.captured.size(); ++i)
+        if (traced.captures[scatter.capture] == call.captured[i].of) {
+          std::vector<ir::Expr> roots = scatter.index;
+          roots.push_back(scatter.value);
+          terms_.push_back({scatter.loops, ir::Program(roots), &sums[i]});
+        }
+  }
+
+  void add(float upstream, Evaluator& at) {
+    std::vector<std::int32_t> bound(ir::max_binders + 1);
+    at.env.bound = bound;
+    for (const Term& term : terms_) add(upstream, at, term, bound, 0);
+    at.env.bound = {};
+  }
+
+ private:
+  struct Term {
+    std::vector<compiler::Scatter::Loop> loops;
+    ir::Program program;
+    Sum* sum;
+  };
+
+  static void add(float upstream, Evaluator& at, const Term& term, std::vector<std::int32_t>& bound, std::size_t loop) {
+    if (loop < term.loops.size()) {
+      const auto [binder, count] = term.loops[loop];
+      for (std::uint32_t i = 0; i < count; ++i) {
+        bound[binder] = static_cast<std::int32_t>(i);
+        add(upstream, at, term, bound, loop + 1);
+      }
+      return;
+    }
+    at(term.program);
+    const Tensor& of = term.sum->shape;
+    std::int64_t element = 0;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(of.rank); ++i)
+      element += std::clamp<std::int64_t>(static_cast<std::int64_t>(at.result(term.program, i)), 0, of.shape[i] - 1) *
+                 of.strides[i];
+    term.sum->values[static_cast<std::size_t>(element)] += upstream *
+                                                           at.result(term.program, static_cast<std::size_t>(of.rank));
+  }
+
+  std::vector<Term> terms_;
+};
+
+}  // namespace
+
+void dense_forward(const Traced& traced, const Forward& call, const Problem& problem) {
+  Dense dense(traced, problem);
+  each_head(problem, [&](const Places& at) {
+    const Matrix q = read(call.q, at.q(call.q), at.seq.q_len, problem.d);
+    const Matrix k = read(call.k, at.kv(call.k), at.seq.kv_len, problem.d);
+    const Matrix v = read(call.v, at.kv(call.v), at.seq.kv_len, problem.dv);
+    const Head head = dense.head(at.seq, at.h, q, k);
+    Matrix o(at.seq.q_len, problem.dv);
+    for (std::int64_t i = 0; i < o.rows; ++i)
+      for (std::int64_t j = 0; j < k.rows; ++j) {
+        if (!head.keeps(i, j)) continue;
+        dense.place(head, i, j);
+        add_row(o, i, rounded(dense.prob(), call.q.dtype), v, j);
+      }
+    write(call.o, at.q(call.o), o);
+    if (call.lse.given()) write(call.lse, at.line(call.lse), head.lse);
+    if (call.max.given()) write(call.max, at.line(call.max), head.max);
+  });
+}
+
+// The equations stand with the oracle's backward.
+void dense_backward(const Traced& traced, const Backward& call, const Problem& problem) {
+  const compiler::Mod& mod = traced.mod;
+  const DType type = call.q.dtype;
+  Dense dense(traced, problem);
+  const ir::Program dscore(mod.dscore.by), dprob(mod.dprob.by);
+  std::vector<Sum> captured;
+  for (const Backward::Captured& asked : call.captured) captured.emplace_back(asked.of);
+  Scatters by_score(mod.dscore.captures, traced, call, captured), by_prob(mod.dprob.captures, traced, call, captured),
+      by_sink(mod.dsink.captures, traced, call, captured);
+  Sum dk_sum(call.k), dv_sum(call.v);
+  each_head(problem, [&](const Places& at) {
+    const Matrix q = read(call.q, at.q(call.q), at.seq.q_len, problem.d);
+    const Matrix k = read(call.k, at.kv(call.k), at.seq.kv_len, problem.d);
+    const Matrix v = read(call.v, at.kv(call.v), at.seq.kv_len, problem.dv);
+    const Matrix grad_o = read(call.grad_o, at.q(call.grad_o), at.seq.q_len, problem.dv);
+    const Head head = dense.head(at.seq, at.h, q, k);
+    Matrix dq(q.rows, q.columns), dk(k.rows, k.columns), dv(v.rows, v.columns), dp(q.rows, k.rows);
+    for (std::int64_t i = 0; i < q.rows; ++i) {
+      const Strided line = call.grad_lse.given() ? at.line(call.grad_lse) : Strided{};
+      const float dlse = call.grad_lse.given()
+                             ? static_cast<float>(runtime::load(call.grad_lse, line.origin + i * line.row))
+                             : 0;
+      float delta = 0;
+      for (std::int64_t j = 0; j < k.rows; ++j) {
+        if (!head.keeps(i, j)) continue;
+        dense.place(head, i, j);
+        add_row(dv, j, rounded(dense.prob(), type), grad_o, i);
+        const float after = dot(grad_o, i, v, j);
+        by_prob.add(after, dense.evaluator());
+        dp(i, j) = after * dense.value(dprob);
+        delta += rounded(head.p(i, j), type) * dp(i, j);
+      }
+      for (std::int64_t j = 0; j < k.rows; ++j) {
+        if (!head.keeps(i, j)) continue;
+        dense.place(head, i, j);
+        const float after = rounded(head.p(i, j), type) * (dp(i, j) - delta + dlse);
+        by_score.add(after, dense.evaluator());
+        const float ds = rounded(after * dense.value(dscore), type) * static_cast<float>(problem.scale);
+        add_row(dq, i, ds, k, j);
+        add_row(dk, j, ds, q, i);
+      }
+      dense.place(head, i, k.rows);
+      const auto row = static_cast<std::size_t>(i);
+      if (head.sink[row] != -infinity) by_sink.add(head.sink_p[row] * (dlse - delta), dense.evaluator());
+    }
+    if (call.dq.given()) write(call.dq, at.q(call.dq), dq);
+    dk_sum.add(at.kv(dk_sum.shape), dk);
+    dv_sum.add(at.kv(dv_sum.shape), dv);
+  });
+  dk_sum.store(call.dk);
+  dv_sum.store(call.dv);
+  for (std::size_t i = 0; i < captured.size(); ++i) captured[i].store(call.captured[i].into);
+}
+
+}  // namespace attune::tests

@@ -1,0 +1,208 @@
+// tests/numerics/hostile.test.cpp — what is removed is never seen, empty rows, sinks, and scores that overflow
+#include <attune/attune.h>
+
+#include <cmath>
+#include <limits>
+
+#include "runtime/tensor.h"
+#include "tests/catch.h"
+#include "tests/elements.h"
+#include "tests/numerics/agree.h"
+
+using namespace attune;
+using tests::Compared, tests::Inputs, tests::Shape;
+
+namespace {
+
+const Device host = Device::cpu();
+constexpr float infinity = std::numeric_limits<float>::infinity();
+constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
+constexpr float poisons[] = {not_a_number, infinity, -infinity};
+
+void agree(const Attention& attention, const Inputs& in, const Compared& what = {}) {
+  const std::string wrong = tests::disagreement(attention, in, what);
+  INFO(wrong);
+  CHECK(wrong.empty());
+}
+
+/// Sets all of a position of [B, H, S, D], or of [B, H, S].
+void poison(const Tensor& t, std::int64_t at, float with) {
+  for (std::int64_t b = 0; b < t.shape[0]; ++b)
+    for (std::int64_t h = 0; h < t.shape[1]; ++h)
+      for (std::int64_t j = 0; j < (t.rank == 4 ? t.shape[3] : 1); ++j)
+        runtime::store(t, runtime::offset(t, b, h, at, j), static_cast<double>(with));
+}
+
+/// The oracle's o is finite: poison that shows there would be no fault of an engine.
+void require_clean(const Attention& attention, const Inputs& in) {
+  const tests::Placed o = tests::place(DType::f64, in.shape_of_o(), tests::Layout::bhsd);
+  Forward call = in.forward();
+  call.o = o.tensor;
+  Attention oracle = attention;
+  oracle.target = Target::oracle;
+  oracle.run(call);
+  for (const double x : tests::elements(o.tensor)) REQUIRE(std::isfinite(x));
+}
+
+/// Tensors whose keys and values at these positions are poisoned.
+Inputs poisoned(const Shape& shape, float with, const std::function<bool(std::int64_t)>& bad) {
+  const Inputs in = tests::inputs(shape);
+  for (std::int64_t kv = 0; kv < shape.kv_len; ++kv)
+    if (bad(kv)) {
+      poison(in.k.tensor, kv, with);
+      poison(in.v.tensor, kv, with);
+    }
+  return in;
+}
+
+Shape shape(DType dtype, std::int64_t q_len = 20, std::int64_t kv_len = 150) {
+  return {.batch = 1, .q_heads = 2, .kv_heads = 1, .q_len = q_len, .kv_len = kv_len, .d = 8, .dv = 5, .dtype = dtype};
+}
+
+}  // namespace
+
+TEST_CASE("nothing in a key or value that is removed from every row reaches a result", "[engine]") {
+  const Attention padded{.mask = [](At at) { return at.kv < 131; }};
+  const Attention holes{.score = mods::softcap(8), .mask = [](At at) { return at.kv % 5 != 3; }};
+  const Attention by_score{.score = [](Float s, At at) { return where(at.kv % 5 != 3, s, -infinity); }};
+  const Attention twice{.mask = [](At at) { return at.kv % 5 != 3; }, .prob = [](Float p, At) { return p * p; }};
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
+    for (const float with : poisons) {
+      const Inputs tail = poisoned(shape(dtype), with, [](std::int64_t kv) { return kv >= 131; });
+      require_clean(padded, tail);
+      agree(padded, tail);
+      for (const Attention* attention : {&holes, &by_score, &twice}) {
+        const Inputs in = poisoned(shape(dtype), with, [](std::int64_t kv) { return kv % 5 == 3; });
+        require_clean(*attention, in);
+        agree(*attention, in);
+      }
+    }
+}
+
+TEST_CASE("a poisoned key or value shows in the rows that keep it and in no other", "[engine]") {
+  const Attention causal{.mask = mods::causal()};
+  const Attention documents{.mask = [](At at) { return at.q / 8 == at.kv / 8; }};
+  const Attention dropped{.mask = mods::causal(), .prob = [](Float p, At) { return p * 2; }};
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const float with : poisons)
+      for (const std::int64_t at : {0, 9, 70}) {
+        const auto bad = [&](std::int64_t kv) { return kv == at; };
+        for (const Attention* attention : {&causal, &documents, &dropped}) {
+          Inputs in = poisoned(shape(dtype, 90, 90), with, bad);
+          agree(*attention, in);
+          // Values alone: their scores are fine, and 0 times them is not.
+          in = tests::inputs(shape(dtype, 90, 90));
+          poison(in.v.tensor, at, with);
+          agree(*attention, in);
+        }
+      }
+}
+
+TEST_CASE("a poisoned query shows in its own row alone", "[engine]") {
+  const Attention documents{.mask = [](At at) { return at.q / 8 == at.kv / 8; }};
+  for (const float with : poisons) {
+    const Inputs in = tests::inputs(shape(DType::f32, 70, 70));
+    poison(in.q.tensor, 33, with);
+    agree(documents, in);
+  }
+}
+
+TEST_CASE("what a row without pairs holds reaches no gradient", "[engine]") {
+  const Attention late{.mask = [](At at) { return at.q >= 5 && at.kv <= at.q; }};
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const float with : poisons) {
+      const Inputs in = tests::inputs(shape(dtype, 20, 40));
+      for (std::int64_t q = 0; q < 5; ++q) {
+        poison(in.q.tensor, q, with);
+        poison(in.grad_o.tensor, q, with);
+        poison(in.grad_lse.tensor, q, with);
+      }
+      require_clean(late, in);
+      agree(late, in);
+    }
+}
+
+TEST_CASE("what a score reads of a removed pair never shows", "[engine]") {
+  const auto bias = host.array<float>({20, 150}, "bias"), key = host.array<float>({150}, "key"),
+             row = host.array<float>({20}, "row");
+  for (const float with : poisons) {
+    for (std::int64_t q = 0; q < 20; ++q)
+      for (std::int64_t kv = 0; kv < 150; ++kv)
+        bias.data()[q * 150 + kv] = kv <= q + 100 ? 0.01f * static_cast<float>(kv - q) : with;
+    for (std::int64_t kv = 0; kv < 150; ++kv) key.data()[kv] = kv < 130 ? 0.5f : with;
+    for (std::int64_t q = 0; q < 20; ++q) row.data()[q] = q < 12 ? -0.5f : with;
+    const Attention by_pair{.score = [=](Float s, At at) { return s + bias(at.q, at.kv); },
+                            .mask = [](At at) { return at.kv <= at.q + 100; }};
+    const Attention by_key{.score = [=](Float s, At at) { return s * key[at.kv]; },
+                           .mask = [](At at) { return at.kv < 130; }};
+    const Attention by_row{.score = [=](Float s, At at) { return s + row[at.q]; },
+                           .mask = [](At at) { return at.q < 12; }};
+    for (const Attention* attention : {&by_pair, &by_key, &by_row})
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        const Inputs in = tests::inputs(shape(dtype));
+        require_clean(*attention, in);
+        agree(*attention, in);
+      }
+  }
+}
+
+TEST_CASE("rows without pairs give 0, -inf and no gradient, wherever they lie", "[engine]") {
+  const Attention nothing{.mask = [](At at) { return at.kv > at.q + 1000; }};
+  const Attention some{.mask = [](At at) { return at.q % 3 == 1; }};
+  const Attention by_head{.mask = [](At at) { return at.head == 1 && at.kv <= at.q - 7; }};
+  const Attention by_score{.score = [](Float s, At at) { return where(at.q < 66, -infinity, s); }};
+  for (const Attention* attention : {&nothing, &some, &by_head, &by_score})
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
+      agree(*attention, tests::inputs(shape(dtype, 70, 40)));
+}
+
+TEST_CASE("sinks of any size join the softmax; at -inf they do not; NaN and inf are NaN", "[engine]") {
+  for (const float value : {0.0f, -3.0f, 4.0f, 80.0f, -200.0f, -infinity, infinity, not_a_number}) {
+    const auto logit = host.array<float>({2}, "logit");
+    logit.data()[0] = value;
+    logit.data()[1] = 0.5f;
+    const Sink sink = [=](SinkAt at) { return logit[at.head]; };
+    const Attention plain{.sink = sink};
+    const Attention masked{.mask = [](At at) { return at.kv <= at.q - 4; }, .sink = sink};
+    const Attention relative{.score = [](Float s, At at) { return s - 0.5f * at.q; }, .sink = sink};
+    const Attention squared{.mask = mods::causal(), .prob = [](Float p, At) { return p * p; }, .sink = sink};
+    for (const Attention* attention : {&plain, &masked, &relative, &squared})
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        INFO("sink " << value);
+        agree(*attention, tests::inputs(shape(dtype, 20, 30)));
+      }
+  }
+}
+
+TEST_CASE("scores that are NaN, inf, or the least float are what the oracle has", "[engine]") {
+  const auto score = [](float with) {
+    return Attention{.score = [=](Float s, At at) { return where((at.q + at.kv) % 17 == 3 && at.q < 9, with, s); }};
+  };
+  for (const float with : {not_a_number, infinity, -infinity, -std::numeric_limits<float>::max(), 1e30f}) {
+    INFO("score " << with);
+    agree(score(with), tests::inputs(shape(DType::f32, 20, 30)));
+    agree(score(with), tests::inputs(shape(DType::bf16, 20, 30)));
+  }
+  // As others mask: rows of the least float alone average all values.
+  const float least = -std::numeric_limits<float>::max();
+  const Attention usual{.score = [=](Float s, At at) { return where(at.kv <= at.q - 3, s, least); }};
+  agree(usual, tests::inputs(shape(DType::f32, 20, 150)));
+}
+
+TEST_CASE("softmaxes over large scores stay finite and near", "[engine]") {
+  for (const float factor : {20.0f, 1000.0f, -1000.0f}) {
+    const Attention steep{.score = [=](Float s, At) { return s * factor; }};
+    const Attention far{.score = [=](Float s, At at) { return s + factor * at.kv; }, .mask = mods::causal()};
+    agree(steep, tests::inputs(shape(DType::f32, 20, 150)));
+    agree(far, tests::inputs(shape(DType::f32, 20, 150)));
+  }
+}
+
+TEST_CASE("prob mods may make anything of p, also what its pair's row lacks", "[engine]") {
+  const Attention constant{.mask = mods::causal(), .prob = [](Float, At at) { return where(at.kv % 2 == 0, 1, 0); }};
+  const Attention removing{.prob = [](Float p, At at) { return where(at.kv < 7, 0, p); }};
+  const Attention negative{.prob = [](Float p, At) { return 0.1f - p; }};
+  const Attention root{.mask = mods::causal(), .prob = [](Float p, At) { return sqrt(p + 0.01f); }};
+  for (const Attention* attention : {&constant, &removing, &negative, &root})
+    for (const DType dtype : {DType::f32, DType::bf16}) agree(*attention, tests::inputs(shape(dtype, 20, 150)));
+}

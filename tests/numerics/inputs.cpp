@@ -1,0 +1,158 @@
+// tests/numerics/inputs.cpp — random tensors of a call, laid out in memory in every way a caller may, between guard
+// pages
+#include "tests/numerics/inputs.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <numeric>
+#include <random>
+
+#include "runtime/tensor.h"
+#include "tests/guarded.h"
+
+namespace attune::tests {
+namespace {
+
+/// The dimensions from the one that lies furthest apart to the one that lies next to each other.
+std::vector<std::size_t> order(std::size_t rank, Layout layout) {
+  std::vector<std::size_t> dims(rank);
+  std::iota(dims.begin(), dims.end(), std::size_t{0});
+  if (rank < 3) return dims;
+  if (layout == Layout::bshd) std::swap(dims[rank - 3], dims[rank - 2]);
+  if (layout == Layout::columns) std::swap(dims[rank - 2], dims[rank - 1]);
+  return dims;
+}
+
+Placed starts(const std::vector<std::int64_t>& lengths) {
+  Placed out = place(DType::i32, {static_cast<std::int64_t>(lengths.size()) + 1});
+  std::int64_t at = 0;
+  runtime::store(out.tensor, 0, 0);
+  for (std::size_t i = 0; i < lengths.size(); ++i)
+    runtime::store(out.tensor, static_cast<std::int64_t>(i) + 1, static_cast<double>(at += lengths[i]));
+  return out;
+}
+
+std::int64_t total(const std::vector<std::int64_t>& lengths) {
+  return std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+}
+
+}  // namespace
+
+void each_element(const Tensor& t, const std::function<void(std::int64_t)>& body) {
+  Tensor::Extents n{1, 1, 1, 1};
+  std::copy_n(t.shape.begin(), t.rank, n.begin());
+  for (std::int64_t a = 0; a < n[0]; ++a)
+    for (std::int64_t b = 0; b < n[1]; ++b)
+      for (std::int64_t c = 0; c < n[2]; ++c)
+        for (std::int64_t d = 0; d < n[3]; ++d) body(runtime::offset(t, a, b, c, d));
+}
+
+std::string Shape::describe() const {
+  constexpr std::array layouts{"bhsd", "bshd", "columns", "reversed", "padded", "spread", "one head"};
+  const std::string lengths = packed() ? fmt::format("[{}]/[{}]", fmt::join(q_lens, " "), fmt::join(kv_lens, " "))
+                                       : fmt::format("{}/{}", q_len, kv_len);
+  return fmt::format("{} {} x {}/{} x {} x {}/{} {}{}, from {}, seed {}", name_of(dtype),
+                     packed() ? static_cast<std::int64_t>(q_lens.size()) : batch, q_heads, kv_heads, lengths, d, dv,
+                     layouts[static_cast<std::size_t>(layout)], kv_shared ? ", k and v shared" : "", q_offset, seed);
+}
+
+std::shared_ptr<std::byte> guarded(std::size_t size) {
+  auto memory = std::make_shared<Guarded<std::byte>>(size);
+  std::byte* first = memory->data();
+  return {std::move(memory), first};
+}
+
+Placed place(DType dtype, std::span<const std::int64_t> shape, Layout layout) {
+  Tensor::Extents strides{};
+  std::int64_t step = layout == Layout::spread ? 2 : 1;
+  const std::vector<std::size_t> dims = order(shape.size(), layout);
+  std::int64_t origin = 0, reach = 0;  // of the first and the last element, from the least
+  for (std::size_t i = dims.size(); i-- > 0;) {
+    const std::size_t dim = dims[i];
+    const bool shared = layout == Layout::one_head && (shape.size() == 4 ? dim < 2 : shape.size() == 3 && dim == 1);
+    const std::int64_t stride = shared ? 0 : layout == Layout::reversed ? -step : step;
+    strides[dim] = stride;
+    const std::int64_t last = std::max<std::int64_t>(shape[dim], 1) - 1;
+    if (stride < 0) origin -= last * stride;
+    reach += last * std::abs(stride);
+    if (!shared) step *= std::max<std::int64_t>(shape[dim], 1) + (layout == Layout::padded ? 3 : 0);
+  }
+  Placed out;
+  out.size = static_cast<std::size_t>(reach + 1) * size_of(dtype);
+  out.memory = guarded(out.size);
+  out.tensor = Tensor(out.memory.get() + origin * static_cast<std::int64_t>(size_of(dtype)), dtype, shape,
+                      std::span(strides).first(shape.size()));
+  return out;
+}
+
+bool Placed::gaps_untouched() const {
+  std::vector<bool> element(size);
+  const auto bytes = static_cast<std::int64_t>(size_of(tensor.dtype));
+  const std::int64_t origin = static_cast<std::byte*>(tensor.data) - memory.get();
+  each_element(tensor, [&](std::int64_t at) {
+    for (std::int64_t i = 0; i < bytes; ++i) element[static_cast<std::size_t>(origin + at * bytes + i)] = true;
+  });
+  for (std::size_t i = 0; i < size; ++i)
+    if (!element[i] && memory.get()[i] != std::byte{Guarded<std::byte>::fill}) return false;
+  return true;
+}
+
+std::vector<std::int64_t> Inputs::shape_of_o() const {
+  if (shape.packed()) return {total(shape.q_lens), shape.q_heads, shape.dv};
+  return {shape.batch, shape.q_heads, shape.q_len, shape.dv};
+}
+std::vector<std::int64_t> Inputs::shape_of_lse() const {
+  if (shape.packed()) return {shape.q_heads, total(shape.q_lens)};
+  return {shape.batch, shape.q_heads, shape.q_len};
+}
+
+Forward Inputs::forward() const {
+  return {.q = q.tensor,
+          .k = k.tensor,
+          .v = v.tensor,
+          .cu_seqlens_q = cu_seqlens_q.tensor,
+          .cu_seqlens_kv = cu_seqlens_kv.tensor,
+          .q_offset = shape.q_offset};
+}
+Backward Inputs::backward() const {
+  return {.q = q.tensor,
+          .k = k.tensor,
+          .v = v.tensor,
+          .grad_o = grad_o.tensor,
+          .grad_lse = grad_lse.tensor,
+          .cu_seqlens_q = cu_seqlens_q.tensor,
+          .cu_seqlens_kv = cu_seqlens_kv.tensor,
+          .q_offset = shape.q_offset};
+}
+
+Inputs inputs(const Shape& shape) {
+  std::mt19937_64 random(shape.seed);
+  std::normal_distribution<double> normal;
+  const auto filled = [&](DType dtype, const std::vector<std::int64_t>& extents) {
+    Placed out = place(dtype, extents, shape.layout);
+    each_element(out.tensor, [&](std::int64_t at) { runtime::store(out.tensor, at, normal(random)); });
+    return out;
+  };
+  const auto kv = [&](std::int64_t width) -> std::vector<std::int64_t> {
+    if (shape.packed()) return {total(shape.kv_lens), shape.kv_heads, width};
+    return {shape.kv_shared ? 1 : shape.batch, shape.kv_heads, shape.kv_len, width};
+  };
+  Inputs in{.shape = shape, .q = {}, .k = {}, .v = {}, .grad_o = {}, .grad_lse = {}};
+  std::vector<std::int64_t> q = in.shape_of_o();
+  q.back() = shape.d;
+  in.q = filled(shape.dtype, q);
+  in.k = filled(shape.dtype, kv(shape.d));
+  in.v = filled(shape.dtype, kv(shape.dv));
+  in.grad_o = filled(shape.dtype, in.shape_of_o());
+  in.grad_lse = filled(DType::f32, in.shape_of_lse());
+  if (shape.packed()) {
+    in.cu_seqlens_q = starts(shape.q_lens);
+    in.cu_seqlens_kv = starts(shape.kv_lens);
+  }
+  return in;
+}
+
+}  // namespace attune::tests
