@@ -243,6 +243,9 @@ TEST_CASE("gradients of hostile shapes", "[cpu_backward]") {
       {.batch = 1, .q_heads = 4, .kv_heads = 2, .q_len = 40, .kv_len = 70, .d = 300, .dv = 5},
       {.batch = 1, .q_heads = 4, .kv_heads = 2, .q_len = 40, .kv_len = 70, .d = 5, .dv = 512},
       {.batch = 2, .q_heads = 4, .kv_heads = 2, .q_len = 30, .kv_len = 100, .q_offset = 70},
+      // Several readers of several tiles in one task, and more queries than stay prepared.
+      {.batch = 16, .q_heads = 4, .kv_heads = 2, .q_len = 10, .kv_len = 600},
+      {.batch = 1, .q_heads = 1, .kv_heads = 1, .q_len = 1100, .kv_len = 40, .d = 512, .dv = 512},
       {.batch = 1, .q_heads = 7, .kv_heads = 1, .q_len = 20, .kv_len = 20},
       {.batch = 3, .q_heads = 4, .kv_heads = 2, .q_len = 40, .kv_len = 90, .q_starts = {0, 33, 33, 40},
        .kv_starts = {0, 10, 89, 90}},
