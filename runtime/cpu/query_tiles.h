@@ -21,6 +21,10 @@ struct BackwardSizes {
   std::int64_t element_size() const { return 4 / per_unit(); }
   /// Elements of a row of q or k, or of grad_o or v.
   std::int64_t row(const Widths& w) const { return up_to(w.as_k * per_unit(), 16); }
+  /// Of k, which is a factor of two products.
+  std::int64_t k_row() const { return std::max(row(d), d.as_n); }
+  /// Units of a panel of all rows of p or ds.
+  std::int64_t panel_of_rows() const { return cut.tile_q / per_unit() * tiling.nr; }
   /// Rows and columns that products sum over come in multiples of this.
   std::int64_t step() const { return per_unit() * tiling.k; }
   /// Rows of a transposed tile of queries, and of dk or dv as they are summed: as many as products read and write.

@@ -243,6 +243,8 @@ TEST_CASE("gradients of hostile shapes", "[cpu_backward]") {
       {.batch = 1, .q_heads = 4, .kv_heads = 2, .q_len = 40, .kv_len = 70, .d = 300, .dv = 5},
       {.batch = 1, .q_heads = 4, .kv_heads = 2, .q_len = 40, .kv_len = 70, .d = 5, .dv = 512},
       {.batch = 2, .q_heads = 4, .kv_heads = 2, .q_len = 30, .kv_len = 100, .q_offset = 70},
+      // Several readers of several tiles in one task.
+      {.batch = 16, .q_heads = 4, .kv_heads = 2, .q_len = 10, .kv_len = 600},
       {.batch = 1, .q_heads = 7, .kv_heads = 1, .q_len = 20, .kv_len = 20},
       {.batch = 3, .q_heads = 4, .kv_heads = 2, .q_len = 40, .kv_len = 90, .q_starts = {0, 33, 33, 40},
        .kv_starts = {0, 10, 89, 90}},
@@ -260,6 +262,15 @@ TEST_CASE("gradients of hostile shapes", "[cpu_backward]") {
           same_on(made.attention, c, pairs ? bf16_tolerance : f32_tolerance, name, isa);
         }
     }
+}
+
+TEST_CASE("more queries than a worker keeps prepared", "[cpu_backward]") {
+  for (const char* name : {"plain", "bias_4d"}) {
+    const tests::Made made = tests::make(mod_named(name), 300);
+    Case c({.batch = 1, .q_heads = 1, .kv_heads = 1, .q_len = 1100, .kv_len = 300, .d = 512, .dv = 512}, DType::f32,
+           made.captures, 300);
+    same_on(made.attention, c, f32_tolerance, name, runtime::cpu::best_isa());
+  }
 }
 
 TEST_CASE("given what the forward gave, or computed again: the same gradients", "[cpu_backward]") {

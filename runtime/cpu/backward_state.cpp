@@ -1,0 +1,80 @@
+// runtime/cpu/backward_state.cpp — what the parts of a backward share: kernels, sizes, what rows need, where sums are
+#include "runtime/cpu/backward_state.h"
+
+#include <algorithm>
+
+#include "runtime/cpu/captured.h"
+
+namespace attune::runtime::cpu {
+namespace {
+
+/// What a worker's prepared tiles of queries, and its sums of dk and dv, may take each.
+constexpr std::int64_t most_prepared = 1 << 23, most_sums = 1 << 23;
+
+}  // namespace
+
+BackwardState::BackwardState(const Compiled& compiled, const Backward& of, const compiler::Problem& p, Isa isa)
+    : call(of), problem(p), unit(of.grad_o.dtype == of.q.dtype ? unit_for(isa, of.q.dtype) : Unit::f32),
+      kit(cpu::kit(isa, unit, of.q.dtype)),
+      kernel(backward_kernel(compiled.traced.mod, wanted(compiled.traced, of), isa, unit)),
+      sizes(p, kit->tiling, unit), plan(p, sizes.cut, sizes.d.as_n * std::int64_t{sizeof(float)}),
+      slots(compiled.traced), inputs(isa, unit, of.q.dtype), grad_o(isa, unit, of.grad_o.dtype),
+      dk_rows(isa, Unit::f32, of.dk.dtype), dv_rows(isa, Unit::f32, of.dv.dtype) {
+  Workspace one;
+  lay_out_query_tile(one, sizes, row_fields());
+  const std::int64_t q_tiles = std::max<std::int64_t>(1, pieces(p.q_len, sizes.cut.tile_q));
+  prepared = std::clamp<std::int64_t>(most_prepared / static_cast<std::int64_t>(one.used()), 1, q_tiles);
+  const std::int64_t sums = (k_sums() + v_sums()) * std::int64_t{sizeof(float)};
+  const std::int64_t kv_tiles = std::max<std::int64_t>(1, pieces(p.kv_len, sizes.cut.tile_kv));
+  strip = std::clamp<std::int64_t>(most_sums / sums, 1, kv_tiles);
+}
+
+void BackwardState::store(const KVEntry& entry, std::int32_t tile, const float* dk_sums, const float* dv_sums) const {
+  const std::int64_t first = std::int64_t{tile} * sizes.cut.tile_kv;
+  const std::int64_t columns = std::min<std::int64_t>(sizes.cut.tile_kv, entry.length - first);
+  const auto one = [&](const TensorRows& rows, const Tensor& t, const float* from, const Widths& w, double scale) {
+    if (!t.given()) return;
+    const Strided at = shifted(matrix(t, problem.packed, entry.b, entry.head, entry.start), first);
+    // The sums are transposed: their rows are the tensor's columns.
+    rows.store(t, {.origin = at.origin, .row = at.column, .column = at.row},
+               {.from = from,
+                .from_row = sizes.score_row(),
+                .rows = w.columns,
+                .columns = columns,
+                .factor = nullptr,
+                .scale = static_cast<float>(scale),
+                .into = nullptr,
+                .row = 0,
+                .column = 0});
+  };
+  one(dk_rows, call.dk, dk_sums, sizes.d, unit == Unit::f32 ? 1 : problem.scale);
+  one(dv_rows, call.dv, dv_sums, sizes.dv, 1);
+}
+
+BackwardScratch::BackwardScratch(Workspace& memory, const BackwardState& state) {
+  const BackwardSizes& sizes = state.sizes;
+  const Cut& cut = sizes.cut;
+  rows = memory.take<std::byte>(cut.tile_kv * 4 * std::max(sizes.k_row(), sizes.row(sizes.dv)));
+  k_columns = memory.take<std::uint32_t>(cut.tile_kv * sizes.d.as_k);
+  k_rows = memory.take<std::uint32_t>(cut.tile_kv / sizes.per_unit() * sizes.d.as_n);
+  v_columns = memory.take<std::uint32_t>(cut.tile_kv * sizes.dv.as_k);
+  const std::int64_t scores = cut.tile_q * sizes.score_row();
+  p = s = memory.take<float>(scores);
+  ds = dp = memory.take<float>(scores);
+  if (state.unit == Unit::bf16) {
+    p = memory.take<bf16>(scores);
+    ds = memory.take<bf16>(scores);
+    p_panels = memory.take<std::uint32_t>(cut.panels() * sizes.panel_of_rows());
+    ds_panels = memory.take<std::uint32_t>(cut.panels() * sizes.panel_of_rows());
+  }
+  if (state.plan.parts() == 1) {
+    dk = memory.take<float>(state.strip * state.k_sums());
+    dv = memory.take<float>(state.strip * state.v_sums());
+  }
+  head = memory.take<std::uint32_t>(static_cast<std::int64_t>(state.kernel->parts.head_fields()));
+  col = memory.take<std::uint32_t>(static_cast<std::int64_t>(state.kernel->parts.col_fields()) * cut.tile_kv);
+  for (std::int64_t i = 0; i < state.prepared; ++i)
+    queries.push_back(lay_out_query_tile(memory, sizes, state.row_fields()));
+}
+
+}  // namespace attune::runtime::cpu
