@@ -180,7 +180,8 @@ class Windows {
 /// Keys and values as they lie. Turns with the C library reading as much, so that both meet the same weather.
 void measure_decode(const LoadedKit& kit, Windows& windows, std::int64_t rows, std::int64_t d) {
   const std::int64_t count = static_cast<std::int64_t>(windows.window() / size_of(kit.type)) / d;
-  Memory q = floats(rows * d, 1), s = floats(rows * count, 0.5f), keep = floats(rows, 1);
+  const std::int64_t s_row = count + 16;  // not 16 kB, where all rows would share the same few lines of the L1 cache
+  Memory q = floats(rows * d, 1), s = floats(rows * s_row, 0.5f), keep = floats(rows, 1);
   auto* dots_of = kit.find<DotsFn>(kit_symbol::dots);
   auto* weigh_of = kit.find<WeighFn>(kit_symbol::weigh);
   Dots dots{.q = q.floats(),
@@ -191,9 +192,9 @@ void measure_decode(const LoadedKit& kit, Windows& windows, std::int64_t rows, s
             .count = count,
             .d = d,
             .s = s.floats(),
-            .s_row = count};
+            .s_row = s_row};
   Weigh weigh{.p = s.floats(),
-              .p_row = count,
+              .p_row = s_row,
               .rows = rows,
               .v = nullptr,
               .v_row = d,
