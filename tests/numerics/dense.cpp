@@ -8,6 +8,7 @@
 #include <limits>
 #include <optional>
 
+#include "codegen/parts.h"
 #include "runtime/layout.h"
 #include "runtime/oracle.h"
 #include "runtime/tensor.h"
@@ -133,6 +134,17 @@ class Dense {
   float value(const ir::Program& program) { return at_(program); }
   Evaluator& evaluator() { return at_; }
   float prob() { return at_(prob_); }
+
+  /// Probabilities as a backward has them, which is given lse and not what a forward had on the way to it.
+  void from_lse(Head& head, std::int64_t i) {
+    const auto row = static_cast<std::size_t>(i);
+    for (std::int64_t j = 0; j < head.seq.kv_len; ++j) {
+      if (!head.keeps(i, j)) continue;
+      place(head, i, j);
+      head.p(i, j) = std::exp(at_(score_) - head.lse[row]);
+    }
+    if (head.sink[row] != -infinity) head.sink_p[row] = std::exp(head.sink[row] - head.lse[row]);
+  }
 
  private:
   void softmax(Head& head, std::int64_t i, const Matrix& q, const Matrix& k) {
@@ -296,6 +308,7 @@ void dense_backward(const Traced& traced, const Backward& call, const Problem& p
   const DType type = call.q.dtype;
   Dense dense(traced, problem);
   const ir::Program dscore(mod.dscore.by), dprob(mod.dprob.by);
+  const bool is_linear = codegen::linear_in_p(mod.prob);
   std::vector<Sum> captured;
   for (const Backward::Captured& asked : call.captured) captured.emplace_back(asked.of);
   Scatters by_score(mod.dscore.captures, traced, call, captured), by_prob(mod.dprob.captures, traced, call, captured),
@@ -306,22 +319,30 @@ void dense_backward(const Traced& traced, const Backward& call, const Problem& p
     const Matrix k = read(call.k, at.kv(call.k), at.seq.kv_len, problem.d);
     const Matrix v = read(call.v, at.kv(call.v), at.seq.kv_len, problem.dv);
     const Matrix grad_o = read(call.grad_o, at.q(call.grad_o), at.seq.q_len, problem.dv);
-    const Head head = dense.head(at.seq, at.h, q, k);
+    Head head = dense.head(at.seq, at.h, q, k);
     Matrix dq(q.rows, q.columns), dk(k.rows, k.columns), dv(v.rows, v.columns), dp(q.rows, k.rows);
     for (std::int64_t i = 0; i < q.rows; ++i) {
       const Strided line = call.grad_lse.given() ? at.line(call.grad_lse) : Strided{};
       const float dlse = call.grad_lse.given()
                              ? static_cast<float>(runtime::load(call.grad_lse, line.origin + i * line.row))
                              : 0;
+      dense.from_lse(head, i);
       float delta = 0;
+      Matrix o(1, v.columns);
       for (std::int64_t j = 0; j < k.rows; ++j) {
         if (!head.keeps(i, j)) continue;
         dense.place(head, i, j);
+        add_row(o, 0, rounded(dense.prob(), type), v, j);
         add_row(dv, j, rounded(dense.prob(), type), grad_o, i);
         const float after = dot(grad_o, i, v, j);
         by_prob.add(after, dense.evaluator());
         dp(i, j) = after * dense.value(dprob);
         delta += rounded(head.p(i, j), type) * dp(i, j);
+      }
+      // A backward is given o, rounded, and need not sum over the keys again.
+      if (is_linear) {
+        for (std::int64_t c = 0; c < o.columns; ++c) o(0, c) = rounded(o(0, c), type);
+        delta = dot(grad_o, i, o, 0);
       }
       for (std::int64_t j = 0; j < k.rows; ++j) {
         if (!head.keeps(i, j)) continue;
