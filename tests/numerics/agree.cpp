@@ -99,6 +99,7 @@ struct Results {
   const Output& output;
   std::vector<double> oracle;
   std::vector<std::vector<double>> dense;
+  double terms = 0;  ///< the size of what it is a sum of, where that is known
 
   double dense_distance() const {
     double most = 0;
@@ -107,7 +108,8 @@ struct Results {
   }
   double granted(DType type) const {
     const auto rows = static_cast<double>(std::max<std::int64_t>(output.rows(), 1));
-    return 1.5 * dense_distance() + (4 * 0x1p-23 + rounding(type) / std::sqrt(rows)) * norm(oracle, output.logarithm);
+    const double size = norm(oracle, output.logarithm);
+    return 1.5 * dense_distance() + 4 * 0x1p-23 * std::max(size, terms) + rounding(type) / std::sqrt(rows) * size;
   }
   /// Must x be what the oracle has, which is not finite?
   bool is_odd(std::size_t i) const {
@@ -153,10 +155,12 @@ class Comparison {
   Comparison(const Subject& subject, const Inputs& in, Verdict& verdict)
       : subject_(subject), in_(in), verdict_(verdict) {}
 
-  void truth(Outputs oracle, const std::vector<Outputs>& dense) {
+  /// `terms`: of the last outputs.
+  void truth(Outputs oracle, const std::vector<Outputs>& dense, const std::vector<double>& terms = {}) {
     oracle_ = std::move(oracle);
     for (std::size_t i = 0; i < oracle_.size(); ++i) {
       Results r{oracle_[i], elements(oracle_[i].placed.tensor), {}};
+      if (i + terms.size() >= oracle_.size()) r.terms = terms[i + terms.size() - oracle_.size()];
       for (const Outputs& d : dense) r.dense.push_back(elements(d[i].placed.tensor));
       for (const double x : r.oracle)
         if (r.output.logarithm && std::isfinite(x)) verdict_.largest = std::max(verdict_.largest, std::abs(x));
@@ -230,11 +234,12 @@ void compare_backward(const Subject& subject, const Inputs& in, std::span<const 
   const compiler::Problem problem = compiler::check(subject.lowered, call(oracle), subject.scale);
   runtime::oracle_backward(subject.lowered, call(oracle), problem);
   std::vector<Outputs> dense;
+  std::vector<double> terms;
   for (const Subject* by : yardsticks) {
     dense.push_back(made(For::others));
-    dense_backward(by->lowered, call(dense.back()), problem);
+    terms = dense_backward(by->lowered, call(dense.back()), problem);
   }
-  comparison.truth(std::move(oracle), dense);
+  comparison.truth(std::move(oracle), dense, terms);
   for (const Engine& engine : engines) {
     const Outputs out = made(For::others);
     guarded_run(comparison, engine, out, [&] { engine.backward(subject, call(out), problem); });
@@ -249,8 +254,7 @@ Verdict compare(const Subject& subject, const Inputs& in, std::span<const Engine
   const std::array own{&subject};
   if (yardsticks.empty()) yardsticks = own;
   if (what.forward) compare_forward(subject, in, engines, what, yardsticks, verdict);
-  if (what.backward)
-    compare_backward(subject, in, engines, what, yardsticks, verdict);
+  if (what.backward) compare_backward(subject, in, engines, what, yardsticks, verdict);
   if (!verdict.wrong.empty()) verdict.wrong = text(subject) + verdict.wrong;
   return verdict;
 }

@@ -228,6 +228,7 @@ struct Sum {
 
   Tensor shape;  ///< its data is not used
   std::vector<float> values;
+  double squares = 0;  ///< of what captured gradients are sums of
 };
 
 /// The captured gradients that were asked for, of one expression.
@@ -303,7 +304,7 @@ void dense_forward(const Traced& traced, const Forward& call, const Problem& pro
 }
 
 // The equations stand with the oracle's backward.
-void dense_backward(const Traced& traced, const Backward& call, const Problem& problem) {
+std::vector<double> dense_backward(const Traced& traced, const Backward& call, const Problem& problem) {
   const compiler::Mod& mod = traced.mod;
   const DType type = call.q.dtype;
   Dense dense(traced, problem);
@@ -363,7 +364,12 @@ void dense_backward(const Traced& traced, const Backward& call, const Problem& p
   });
   dk_sum.store(call.dk);
   dv_sum.store(call.dv);
-  for (std::size_t i = 0; i < captured.size(); ++i) captured[i].store(call.captured[i].into);
+  std::vector<double> sizes;
+  for (std::size_t i = 0; i < captured.size(); ++i) {
+    captured[i].store(call.captured[i].into);
+    sizes.push_back(std::sqrt(captured[i].squares));
+  }
+  return sizes;
 }
 
 }  // namespace attune::tests

@@ -1,6 +1,8 @@
 // tests/numerics/dense.h — plain dense attention at the inputs' type with f32 sums: the error an engine is measured by
 #pragma once
 
+#include <vector>
+
 #include "compiler/problem.h"
 
 namespace attune::tests {
@@ -10,7 +12,9 @@ namespace attune::tests {
 // results to the type of their tensors. NaN, infinities and empty rows as the oracle has them.
 
 void dense_forward(const compiler::Traced& traced, const Forward& call, const compiler::Problem& problem);
-/// Of a Mod with its derivatives.
-void dense_backward(const compiler::Traced& traced, const Backward& call, const compiler::Problem& problem);
+/// Of a Mod with its derivatives. Gives, for each captured gradient, the root of the sum of the squares of all terms
+/// that were added up in it: how large it would be if they did not cancel.
+std::vector<double> dense_backward(const compiler::Traced& traced, const Backward& call,
+                                   const compiler::Problem& problem);
 
 }  // namespace attune::tests
