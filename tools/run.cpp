@@ -273,7 +273,8 @@ void add_run(CLI::App& app) {
       ->type_name("FILE.npy");
   verb.add_option("--grad-lse", o->grad_lse, "the gradient of lse")->type_name("FILE.npy");
   verb.add_option("--grad", o->grads, "a capture whose gradient is wanted")->type_name("NAME")->allow_extra_args(false);
-  verb.add_flag("--deterministic", o->deterministic, "the same bits every time, as the CPU engine and the oracle always do");
+  verb.add_flag("--deterministic", o->deterministic,
+                "the same bits every time, as the CPU engine and the oracle always do");
   verb.add_option("--target", o->target, "what computes")->type_name("auto|cuda|cpu|oracle");
   verb.add_flag("--max", o->max, "also write the largest score of each row");
   verb.add_flag("--json", o->json, "say what was written as JSON");
