@@ -75,7 +75,13 @@ endforeach()
 add_library(attune_llvm INTERFACE)
 target_include_directories(attune_llvm SYSTEM INTERFACE ${LLVM_INCLUDE_DIRS})
 # What a program links, as plain paths: an installed attune asks its user to find nothing. Hidden, so that a host's own
-# LLVM and ours never meet.
-set(ATTUNE_LLVM_LINK -Wl,--start-group ${archives} -Wl,--end-group ${own} -Wl,--exclude-libs,ALL dl m)
+# LLVM and ours never meet; by name, because a sanitizer's runtime is an archive too and must be seen by the C++ library.
+set(hidden "")
+foreach(archive IN LISTS archives own)
+  cmake_path(GET archive FILENAME name)
+  list(APPEND hidden ${name})
+endforeach()
+list(JOIN hidden ":" hidden)
+set(ATTUNE_LLVM_LINK -Wl,--start-group ${archives} -Wl,--end-group ${own} -Wl,--exclude-libs,${hidden} dl m)
 set(ATTUNE_CPU_ENGINE ON)
 set(ATTUNE_CPU_STATE "LLVM ${LLVM_PACKAGE_VERSION}")

@@ -118,10 +118,10 @@ Val exp(Isa isa, Val x) { return exp_below(isa, min(like(x, 89.0), x)); }
 Val log2(Val x) { return narrow(log2_wide(x)); }
 Val log(Val x) { return narrow(log2_wide(x) * 0.69314718055994531); }
 
-Val pow(Val x, Val y) {
+Val pow(Isa isa, Val x, Val y) {
   const Val magnitude = exp2_of_wide(widen(y) * log2_wide(absolute(x)));
   const Val half = y * 0.5;
-  const Val whole = y == trunc(Isa::portable, y), even = half == trunc(Isa::portable, half);
+  const Val whole = y == trunc(isa, y), even = half == trunc(isa, half);
   const Val flips = (as_int(x) < 0) & whole & !even;
   const Val sized = select(flips, -magnitude, magnitude);
   const Val no_root = (x < 0) & (x > -inf) & !whole;

@@ -10,19 +10,19 @@ namespace attune::codegen {
 // the largest of 33 million samples of the whole domain on each of portable, avx2 and avx512, rounded up.
 // tests/codegen/ulp.h repeats these numbers, and tests hold the functions to them.
 
-Val exp2(Isa isa, Val x);     ///< 1.1
-Val exp(Isa isa, Val x);      ///< 1.2
-Val log2(Val x);              ///< 0.51
-Val log(Val x);               ///< 0.51
-Val pow(Val x, Val y);        ///< 0.51
-Val sin(Val x);               ///< 0.51
-Val cos(Val x);               ///< 0.51
-Val tan(Val x);               ///< 0.51
-Val tanh(Val x);              ///< 2.5
-Val sigmoid(Isa isa, Val x);  ///< 2.4
-Val erf(Isa isa, Val x);      ///< 1.7
-Val sqrt(Val x);              ///< 0.5
-Val rsqrt(Val x);             ///< 1.5: 1 / sqrt(x), each rounded
+Val exp2(Isa isa, Val x);        ///< 1.1
+Val exp(Isa isa, Val x);         ///< 1.2
+Val log2(Val x);                 ///< 0.51
+Val log(Val x);                  ///< 0.51
+Val pow(Isa isa, Val x, Val y);  ///< 0.51
+Val sin(Val x);                  ///< 0.51
+Val cos(Val x);                  ///< 0.51
+Val tan(Val x);                  ///< 0.51
+Val tanh(Val x);                 ///< 2.5
+Val sigmoid(Isa isa, Val x);     ///< 2.4
+Val erf(Isa isa, Val x);         ///< 1.7
+Val sqrt(Val x);                 ///< 0.5
+Val rsqrt(Val x);                ///< 1.5: 1 / sqrt(x), each rounded
 
 /// What the result of exp2_softmax is good for.
 enum class Degree : std::uint8_t {

@@ -173,7 +173,7 @@ Val Expressions::computed(const Node& n) {
     case Op::Exp2: return exp2(isa_, x);
     case Op::Log: return log(x);
     case Op::Log2: return log2(x);
-    case Op::Pow: return pow(x, y);
+    case Op::Pow: return pow(isa_, x, y);
     case Op::Sin: return sin(x);
     case Op::Cos: return cos(x);
     case Op::Tan: return tan(x);

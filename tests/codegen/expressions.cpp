@@ -21,6 +21,16 @@ std::size_t bytes(DType dtype, std::span<const std::int64_t> extents, std::span<
   return static_cast<std::size_t>(count) * size_of(dtype);
 }
 
+/// The nearest value that an element of this type may be made of.
+double storable(DType dtype, double value) {
+  switch (dtype) {
+    case DType::i16: return std::clamp(value, -0x1p15, 0x1p15 - 1);
+    case DType::i8: return std::clamp(value, -0x1p7, 0x1p7 - 1);
+    case DType::u8: return std::clamp(value, 0.0, 0x1p8 - 1);
+    default: return value;
+  }
+}
+
 std::uint32_t word(ir::Type type, double value) {
   return type == ir::Type::F32 ? std::bit_cast<std::uint32_t>(static_cast<float>(value))
                                : static_cast<std::uint32_t>(static_cast<std::int32_t>(value));
@@ -101,7 +111,7 @@ void Captured::fill(const std::function<double()>& value) {
   const auto rank = static_cast<std::size_t>(tensor_.rank);
   std::array<std::int32_t, 4> i{};
   for (bool more = true; more;) {
-    runtime::store(tensor_, offset(std::span(i).first(rank)), value());
+    runtime::store(tensor_, offset(std::span(i).first(rank)), storable(tensor_.dtype, value()));
     more = false;
     for (std::size_t d = rank; d-- > 0 && !more;) {
       more = ++i[d] < tensor_.shape[d];

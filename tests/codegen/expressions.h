@@ -29,7 +29,7 @@ class Captured {
   const Tensor& tensor() const { return tensor_; }
   /// The element at an index clamped into the tensor.
   double at(std::span<const std::int32_t> index) const;
-  /// Every element becomes what `value` gives next.
+  /// Every element becomes what `value` gives next, or the nearest to it that its type has.
   void fill(const std::function<double()>& value);
 
  private:

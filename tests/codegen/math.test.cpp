@@ -32,7 +32,7 @@ const std::vector<Function>& functions() {
       {Op::Exp, [](Isa isa, Val x, Val) { return exp(isa, x); }},
       {Op::Log2, [](Isa, Val x, Val) { return log2(x); }},
       {Op::Log, [](Isa, Val x, Val) { return log(x); }},
-      {Op::Pow, [](Isa, Val x, Val y) { return pow(x, y); }},
+      {Op::Pow, [](Isa isa, Val x, Val y) { return pow(isa, x, y); }},
       {Op::Sin, [](Isa, Val x, Val) { return sin(x); }},
       {Op::Cos, [](Isa, Val x, Val) { return cos(x); }},
       {Op::Tan, [](Isa, Val x, Val) { return tan(x); }},
