@@ -6,8 +6,7 @@
 #include <limits>
 #include <random>
 
-#include "tests/catch.h"
-#include "tests/codegen/kits.h"
+#include "tests/codegen/exact.h"
 
 using namespace attune;
 using namespace attune::codegen;
@@ -17,31 +16,6 @@ namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity(),
                 not_a_number = std::numeric_limits<float>::quiet_NaN();
-
-/// Small whole numbers: sums of their products are exact in f32, so that kernels must give the very number.
-double small(std::mt19937& random) { return std::uniform_int_distribution(-4, 4)(random); }
-
-void fill_small(const Elements& elements, std::mt19937& random) {
-  for (std::int64_t i = 0; i < elements.size(); ++i) elements.set(i, small(random));
-}
-
-/// Bit for bit, but any NaN is as good as another.
-bool same(float a, float b) {
-  return std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b) || (std::isnan(a) && std::isnan(b)) ||
-         (a == 0 && b == 0);
-}
-
-/// `got` is `want` everywhere, gaps between its rows included, and nothing before it was written.
-void check_all(const Guarded<float>& got, const std::vector<float>& want) {
-  std::size_t wrong = 0, first = 0;
-  for (std::size_t i = want.size(); i-- > 0;)
-    if (!same(got.data()[i], want[i])) first = i, ++wrong;
-  INFO("first of " << wrong << " at " << first << ": " << got.data()[first] << ", not " << want[first]);
-  CHECK(wrong == 0);
-  CHECK(got.front_untouched());
-}
-
-std::vector<float> copy(const Guarded<float>& of) { return {of.begin(), of.end()}; }
 
 enum class Into { set, add, scale };
 
@@ -107,6 +81,15 @@ std::vector<std::int64_t> ks_of(const LoadedKit& kit) {
 }
 
 }  // namespace
+
+TEST_CASE("kits of every instruction set compile anywhere", "[kit]") {
+#if defined(__x86_64__)
+  for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512bf16, Isa::amx}) {
+    CHECK_NOTHROW(kit_object(isa, Unit::f32, DType::f16));
+    if (has_bf16(isa)) CHECK_NOTHROW(kit_object(isa, Unit::bf16, DType::bf16));
+  }
+#endif
+}
 
 TEST_CASE("products are exact sums, and touch their block alone", "[kit]") {
   std::mt19937 random(1);
@@ -388,83 +371,4 @@ TEST_CASE("matrices are transposed", "[kit]") {
         if (into.get(i) != want[static_cast<std::size_t>(i)]) FAIL_CHECK("at " << i);
       CHECK(into.bytes().front_untouched());
     }
-}
-
-TEST_CASE("dots of few queries with keys as they lie", "[kit]") {
-  std::mt19937 random(7);
-  for (const LoadedKit& kit : kits())
-    for (const std::int64_t rows : {0, 1, 2, 3, 7, 8, 13})
-      for (const std::int64_t count : {0, 1, 5, 16, 17, 35})
-        for (const std::int64_t d : {0, 1, 7, 16, 40, 65}) {
-          INFO(kit.name() << ", " << rows << " rows, " << count << " keys, d " << d);
-          const std::int64_t q_row = d + 1, k_row = d + 2, s_row = count + 3;
-          const Elements q(DType::f32, rows > 0 ? (rows - 1) * q_row + d : 0);
-          const Elements k(kit.type, count > 0 ? (count - 1) * k_row + d : 0);
-          fill_small(q, random);
-          fill_small(k, random);
-          const Guarded<float> s(static_cast<std::size_t>(rows > 0 ? (rows - 1) * s_row + count : 0));
-          std::vector<float> want = copy(s);
-          for (std::int64_t r = 0; r < rows; ++r)
-            for (std::int64_t j = 0; j < count; ++j) {
-              double sum = 0;
-              for (std::int64_t i = 0; i < d; ++i) sum += q.get(r * q_row + i) * k.get(j * k_row + i);
-              want[static_cast<std::size_t>(r * s_row + j)] = static_cast<float>(sum);
-            }
-          const Dots dots{.q = static_cast<const float*>(q.data()),
-                          .q_row = q_row,
-                          .rows = rows,
-                          .k = k.data(),
-                          .k_row = k_row,
-                          .count = count,
-                          .d = d,
-                          .s = s.data(),
-                          .s_row = s_row};
-          kit.find<DotsFn>(kit_symbol::dots)(&dots);
-          if (!want.empty()) check_all(s, want);
-        }
-}
-
-TEST_CASE("values are weighed as they lie, and what weighs nothing adds nothing", "[kit]") {
-  std::mt19937 random(8);
-  for (const LoadedKit& kit : kits())
-    for (const bool wild : {false, true})
-      for (const std::int64_t rows : {0, 1, 2, 9})
-        for (const std::int64_t count : {0, 1, 7, 8, 21})
-          for (const std::int64_t dv : {0, 1, 16, 23, 65}) {
-            INFO(kit.name() << ", " << rows << " rows, " << count << " values, dv " << dv << ", wild " << wild);
-            const std::int64_t p_row = count + 1, v_row = dv + 2, o_row = dv + 3;
-            const Elements p(DType::f32, rows > 0 ? (rows - 1) * p_row + count : 0);
-            const Elements v(kit.type, count > 0 ? (count - 1) * v_row + dv : 0);
-            const Guarded<float> o(static_cast<std::size_t>(rows > 0 ? (rows - 1) * o_row + dv : 0));
-            const Guarded<float> keep(static_cast<std::size_t>(rows));
-            fill_small(p, random);
-            fill_small(v, random);
-            for (std::int64_t j = 0; wild && j < count; j += 3) {
-              for (std::int64_t r = 0; r < rows; ++r) p.set(r * p_row + j, r % 2 ? -0.0 : 0.0);
-              for (std::int64_t c = j % 2; c < dv; c += 2) v.set(j * v_row + c, c % 3 ? not_a_number : infinity);
-            }
-            for (float& x : o) x = static_cast<float>(small(random));
-            for (float& x : keep) x = static_cast<float>(small(random));
-            std::vector<float> want = copy(o);
-            for (std::int64_t r = 0; r < rows; ++r)
-              for (std::int64_t c = 0; c < dv; ++c) {
-                float& out = want[static_cast<std::size_t>(r * o_row + c)];
-                double sum = out * keep[r];
-                for (std::int64_t j = 0; j < count; ++j)
-                  if (p.get(r * p_row + j) != 0) sum += p.get(r * p_row + j) * v.get(j * v_row + c);
-                out = static_cast<float>(sum);
-              }
-            const Weigh weigh{.p = static_cast<const float*>(p.data()),
-                              .p_row = p_row,
-                              .rows = rows,
-                              .v = v.data(),
-                              .v_row = v_row,
-                              .count = count,
-                              .dv = dv,
-                              .o = o.data(),
-                              .o_row = o_row,
-                              .keep = keep.data()};
-            kit.find<WeighFn>(kit_symbol::weigh)(&weigh);
-            if (!want.empty()) check_all(o, want);
-          }
 }

@@ -1,0 +1,96 @@
+// tests/codegen/decode.test.cpp — few queries against keys and values as they lie, against plain loops
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "tests/codegen/exact.h"
+
+using namespace attune;
+using namespace attune::codegen;
+using namespace attune::tests;
+
+namespace {
+
+constexpr float infinity = std::numeric_limits<float>::infinity();
+constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
+
+}  // namespace
+
+TEST_CASE("dots of few queries with keys as they lie", "[kit][decode]") {
+  std::mt19937 random(7);
+  for (const LoadedKit& kit : kits())
+    for (const std::int64_t rows : {0, 1, 2, 3, 7, 8, 13})
+      for (const std::int64_t count : {0, 1, 5, 16, 17, 35})
+        for (const std::int64_t d : {0, 1, 7, 16, 40, 65}) {
+          INFO(kit.name() << ", " << rows << " rows, " << count << " keys, d " << d);
+          const std::int64_t q_row = d + 1, k_row = d + 2, s_row = count + 3;
+          const Elements q(DType::f32, rows > 0 ? (rows - 1) * q_row + d : 0);
+          const Elements k(kit.type, count > 0 ? (count - 1) * k_row + d : 0);
+          fill_small(q, random);
+          fill_small(k, random);
+          const Guarded<float> s(static_cast<std::size_t>(rows > 0 ? (rows - 1) * s_row + count : 0));
+          std::vector<float> want = copy(s);
+          for (std::int64_t r = 0; r < rows; ++r)
+            for (std::int64_t j = 0; j < count; ++j) {
+              double sum = 0;
+              for (std::int64_t i = 0; i < d; ++i) sum += q.get(r * q_row + i) * k.get(j * k_row + i);
+              want[static_cast<std::size_t>(r * s_row + j)] = static_cast<float>(sum);
+            }
+          const Dots dots{.q = static_cast<const float*>(q.data()),
+                          .q_row = q_row,
+                          .rows = rows,
+                          .k = k.data(),
+                          .k_row = k_row,
+                          .count = count,
+                          .d = d,
+                          .s = s.data(),
+                          .s_row = s_row};
+          kit.find<DotsFn>(kit_symbol::dots)(&dots);
+          if (!want.empty()) check_all(s, want);
+        }
+}
+
+TEST_CASE("values are weighed as they lie, and what weighs nothing adds nothing", "[kit][decode]") {
+  std::mt19937 random(8);
+  for (const LoadedKit& kit : kits())
+    for (const bool wild : {false, true})
+      for (const std::int64_t rows : {0, 1, 2, 9})
+        for (const std::int64_t count : {0, 1, 7, 8, 21})
+          for (const std::int64_t dv : {0, 1, 16, 23, 65}) {
+            INFO(kit.name() << ", " << rows << " rows, " << count << " values, dv " << dv << ", wild " << wild);
+            const std::int64_t p_row = count + 1, v_row = dv + 2, o_row = dv + 3;
+            const Elements p(DType::f32, rows > 0 ? (rows - 1) * p_row + count : 0);
+            const Elements v(kit.type, count > 0 ? (count - 1) * v_row + dv : 0);
+            const Guarded<float> o(static_cast<std::size_t>(rows > 0 ? (rows - 1) * o_row + dv : 0));
+            const Guarded<float> keep(static_cast<std::size_t>(rows));
+            fill_small(p, random);
+            fill_small(v, random);
+            for (std::int64_t j = 0; wild && j < count; j += 3) {
+              for (std::int64_t r = 0; r < rows; ++r) p.set(r * p_row + j, r % 2 ? -0.0 : 0.0);
+              for (std::int64_t c = j % 2; c < dv; c += 2) v.set(j * v_row + c, c % 3 ? not_a_number : infinity);
+            }
+            for (float& x : o) x = static_cast<float>(small(random));
+            for (float& x : keep) x = static_cast<float>(small(random));
+            std::vector<float> want = copy(o);
+            for (std::int64_t r = 0; r < rows; ++r)
+              for (std::int64_t c = 0; c < dv; ++c) {
+                float& out = want[static_cast<std::size_t>(r * o_row + c)];
+                double sum = out * keep[r];
+                for (std::int64_t j = 0; j < count; ++j)
+                  if (p.get(r * p_row + j) != 0) sum += p.get(r * p_row + j) * v.get(j * v_row + c);
+                out = static_cast<float>(sum);
+              }
+            const Weigh weigh{.p = static_cast<const float*>(p.data()),
+                              .p_row = p_row,
+                              .rows = rows,
+                              .v = v.data(),
+                              .v_row = v_row,
+                              .count = count,
+                              .dv = dv,
+                              .o = o.data(),
+                              .o_row = o_row,
+                              .keep = keep.data()};
+            kit.find<WeighFn>(kit_symbol::weigh)(&weigh);
+            if (!want.empty()) check_all(o, want);
+          }
+}
