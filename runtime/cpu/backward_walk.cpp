@@ -17,8 +17,8 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 class Walk {
  public:
   Walk(const BackwardState& state, const BackwardTask& task, BackwardScratch& s, Pass pass, float* const* gradients)
-      : state_(state), sizes_(state.sizes), task_(task), entry_(state.plan.entries()[task.entry]), s_(s),
-        keys_{.s = s, .pass = pass, .gradients = gradients} {}
+      : state_(state), sizes_(state.sizes), task_(task), entry_(state.plan.entries()[task.entry]),
+        s_(s), keys_{.s = s, .pass = pass, .gradients = gradients} {}
 
   /// Strips of tiles of keys whose sums lie side by side: each stretch of queries is prepared once for a strip.
   void operator()() {
@@ -94,7 +94,8 @@ class Walk {
     stretch_ = &stretch;
     keys_.first_row = first_row(stretch.reader);
     for (QueryTile& tile : s_.queries) tile.ready = false;
-    const Frame frame = state_.slots.frame(state_.problem, sequence(state_.problem, stretch.reader.b), stretch.reader.h);
+    const Frame frame = state_.slots.frame(state_.problem, sequence(state_.problem, stretch.reader.b),
+                                           stretch.reader.h);
     state_.kernel->head_fields(&frame, s_.head);
   }
 
@@ -182,12 +183,12 @@ class Walk {
     const Tensor &q = state_.call.q, &grad_o = state_.call.grad_o;
     // In bf16 the scale would round q: it is applied to scores, and to dk.
     const float scale = sizes_.unit == Unit::f32 ? static_cast<float>(problem.scale) : 1;
-    QueryLoader(*state_.kit, state_.inputs, sizes_, sizes_.d)(
-        q, shifted(matrix(q, problem.packed, b, h, seq.q_start), tile.first), tile.rows, scale, tile.q,
-        tile.q_transposed, tile.bad_q);
-    QueryLoader(*state_.kit, state_.grad_o, sizes_, sizes_.dv)(
-        grad_o, shifted(matrix(grad_o, problem.packed, b, h, seq.q_start), tile.first), tile.rows, 1, tile.grad_o,
-        tile.grad_o_transposed, tile.bad_grad_o);
+    QueryLoader(*state_.kit, state_.inputs, sizes_,
+                sizes_.d)(q, shifted(matrix(q, problem.packed, b, h, seq.q_start), tile.first), tile.rows, scale,
+                          tile.q, tile.q_transposed, tile.bad_q);
+    QueryLoader(*state_.kit, state_.grad_o, sizes_,
+                sizes_.dv)(grad_o, shifted(matrix(grad_o, problem.packed, b, h, seq.q_start), tile.first), tile.rows, 1,
+                           tile.grad_o, tile.grad_o_transposed, tile.bad_grad_o);
     prepare_rows(seq, h, tile);
     tile.ready = true;
   }

@@ -107,7 +107,10 @@ struct Results {
     return most;
   }
   double granted(DType type) const {
-    const auto rows = static_cast<double>(std::max<std::int64_t>(output.rows(), 1));
+    // Rows that are not finite in the oracle are in no distance.
+    const auto finite = std::count_if(oracle.begin(), oracle.end(), [](double x) { return std::isfinite(x); });
+    const double share = static_cast<double>(finite) / static_cast<double>(std::max<std::size_t>(oracle.size(), 1));
+    const double rows = std::max(1.0, share * static_cast<double>(output.rows()));
     const double size = norm(oracle, output.logarithm);
     return 1.5 * dense_distance() + 4 * 0x1p-23 * std::max(size, terms) + rounding(type) / std::sqrt(rows) * size;
   }
@@ -235,10 +238,11 @@ void compare_backward(const Subject& subject, const Inputs& in, std::span<const 
   runtime::oracle_backward(subject.lowered, call(oracle), problem);
   std::vector<Outputs> dense;
   std::vector<double> terms;
-  for (const Subject* by : yardsticks) {
-    dense.push_back(made(For::others));
-    terms = dense_backward(by->lowered, call(dense.back()), problem);
-  }
+  for (const Subject* by : yardsticks)
+    for (const bool next_lse : {false, true}) {
+      dense.push_back(made(For::others));
+      terms = dense_backward(by->lowered, call(dense.back()), problem, next_lse);
+    }
   comparison.truth(std::move(oracle), dense, terms);
   for (const Engine& engine : engines) {
     const Outputs out = made(For::others);

@@ -14,7 +14,7 @@ namespace attune::tests {
 // be where the oracle has them. What is of no element is not written.
 //
 // Both distances are samples. So that luck does not decide where there are few of them, two things are granted besides:
-// four units in the last place of f32, of |oracle|, or for a captured gradient of its terms, as if their roundings were
+// four units in the last place of f32, of |oracle|, or for a gradient of its terms, as if their roundings were
 // independent; and for 16-bit inputs one rounding of such an input, of |oracle|, divided by the square root of the
 // number of rows. The latter is what is left, on average, of one rounding for each row; at 100 rows it is a tenth of a
 // rounding, and of dense attention's error about a sixth.

@@ -136,8 +136,9 @@ class Dense {
   float prob() { return at_(prob_); }
 
   /// Probabilities as a backward has them, which is given lse and not what a forward had on the way to it.
-  void from_lse(Head& head, std::int64_t i) {
+  void from_lse(Head& head, std::int64_t i, bool next) {
     const auto row = static_cast<std::size_t>(i);
+    if (next) head.lse[row] = std::nextafter(head.lse[row], infinity);
     for (std::int64_t j = 0; j < head.seq.kv_len; ++j) {
       if (!head.keeps(i, j)) continue;
       place(head, i, j);
@@ -228,7 +229,7 @@ struct Sum {
 
   Tensor shape;  ///< its data is not used
   std::vector<float> values;
-  double squares = 0;  ///< of what captured gradients are sums of
+  double squares = 0;  ///< of what it is a sum of, signs aside
 };
 
 /// The captured gradients that were asked for, of one expression.
@@ -245,10 +246,11 @@ class Scatters {
         }
   }
 
-  void add(float upstream, Evaluator& at) {
+  /// `size`: of what `upstream` is the sum of, without regard to signs.
+  void add(float upstream, double size, Evaluator& at) {
     std::vector<std::int32_t> bound(ir::max_binders + 1);
     at.env.bound = bound;
-    for (const Term& term : terms_) add(upstream, at, term, bound, 0);
+    for (const Term& term : terms_) add(upstream, size, at, term, bound, 0);
     at.env.bound = {};
   }
 
@@ -259,12 +261,13 @@ class Scatters {
     Sum* sum;
   };
 
-  static void add(float upstream, Evaluator& at, const Term& term, std::vector<std::int32_t>& bound, std::size_t loop) {
+  static void add(float upstream, double size, Evaluator& at, const Term& term, std::vector<std::int32_t>& bound,
+                  std::size_t loop) {
     if (loop < term.loops.size()) {
       const auto [binder, count] = term.loops[loop];
       for (std::uint32_t i = 0; i < count; ++i) {
         bound[binder] = static_cast<std::int32_t>(i);
-        add(upstream, at, term, bound, loop + 1);
+        add(upstream, size, at, term, bound, loop + 1);
       }
       return;
     }
@@ -274,8 +277,9 @@ class Scatters {
     for (std::size_t i = 0; i < static_cast<std::size_t>(of.rank); ++i)
       element += std::clamp<std::int64_t>(static_cast<std::int64_t>(at.result(term.program, i)), 0, of.shape[i] - 1) *
                  of.strides[i];
-    term.sum->values[static_cast<std::size_t>(element)] += upstream *
-                                                           at.result(term.program, static_cast<std::size_t>(of.rank));
+    const float value = at.result(term.program, static_cast<std::size_t>(of.rank));
+    term.sum->values[static_cast<std::size_t>(element)] += upstream * value;
+    term.sum->squares += size * size * double{value} * double{value};
   }
 
   std::vector<Term> terms_;
@@ -304,7 +308,7 @@ void dense_forward(const Traced& traced, const Forward& call, const Problem& pro
 }
 
 // The equations stand with the oracle's backward.
-std::vector<double> dense_backward(const Traced& traced, const Backward& call, const Problem& problem) {
+std::vector<double> dense_backward(const Traced& traced, const Backward& call, const Problem& problem, bool next_lse) {
   const compiler::Mod& mod = traced.mod;
   const DType type = call.q.dtype;
   Dense dense(traced, problem);
@@ -315,6 +319,7 @@ std::vector<double> dense_backward(const Traced& traced, const Backward& call, c
   Scatters by_score(mod.dscore.captures, traced, call, captured), by_prob(mod.dprob.captures, traced, call, captured),
       by_sink(mod.dsink.captures, traced, call, captured);
   Sum dk_sum(call.k), dv_sum(call.v);
+  double dq_squares = 0;
   each_head(problem, [&](const Places& at) {
     const Matrix q = read(call.q, at.q(call.q), at.seq.q_len, problem.d);
     const Matrix k = read(call.k, at.kv(call.k), at.seq.kv_len, problem.d);
@@ -327,7 +332,7 @@ std::vector<double> dense_backward(const Traced& traced, const Backward& call, c
       const float dlse = call.grad_lse.given()
                              ? static_cast<float>(runtime::load(call.grad_lse, line.origin + i * line.row))
                              : 0;
-      dense.from_lse(head, i);
+      dense.from_lse(head, i, next_lse);
       float delta = 0;
       Matrix o(1, v.columns);
       for (std::int64_t j = 0; j < k.rows; ++j) {
@@ -336,7 +341,7 @@ std::vector<double> dense_backward(const Traced& traced, const Backward& call, c
         add_row(o, 0, rounded(dense.prob(), type), v, j);
         add_row(dv, j, rounded(dense.prob(), type), grad_o, i);
         const float after = dot(grad_o, i, v, j);
-        by_prob.add(after, dense.evaluator());
+        by_prob.add(after, std::abs(double{after}), dense.evaluator());
         dp(i, j) = after * dense.value(dprob);
         delta += rounded(head.p(i, j), type) * dp(i, j);
       }
@@ -349,14 +354,21 @@ std::vector<double> dense_backward(const Traced& traced, const Backward& call, c
         if (!head.keeps(i, j)) continue;
         dense.place(head, i, j);
         const float after = rounded(head.p(i, j), type) * (dp(i, j) - delta + dlse);
-        by_score.add(after, dense.evaluator());
+        const double size = double{head.p(i, j)} *
+                            (std::abs(double{dp(i, j)}) + std::abs(double{delta}) + std::abs(double{dlse}));
+        by_score.add(after, size, dense.evaluator());
+        const float slope = dense.value(dscore) * static_cast<float>(problem.scale);
         const float ds = rounded(after * dense.value(dscore), type) * static_cast<float>(problem.scale);
+        dq_squares += size * size * double{slope} * double{slope} * double{dot(k, j, k, j)};
+        dk_sum.squares += size * size * double{slope} * double{slope} * double{dot(q, i, q, i)};
         add_row(dq, i, ds, k, j);
         add_row(dk, j, ds, q, i);
       }
       dense.place(head, i, k.rows);
       const auto row = static_cast<std::size_t>(i);
-      if (head.sink[row] != -infinity) by_sink.add(head.sink_p[row] * (dlse - delta), dense.evaluator());
+      if (head.sink[row] != -infinity)
+        by_sink.add(head.sink_p[row] * (dlse - delta),
+                    double{head.sink_p[row]} * (std::abs(double{dlse}) + std::abs(double{delta})), dense.evaluator());
     }
     if (call.dq.given()) write(call.dq, at.q(call.dq), dq);
     dk_sum.add(at.kv(dk_sum.shape), dk);
@@ -364,7 +376,7 @@ std::vector<double> dense_backward(const Traced& traced, const Backward& call, c
   });
   dk_sum.store(call.dk);
   dv_sum.store(call.dv);
-  std::vector<double> sizes;
+  std::vector<double> sizes{std::sqrt(dq_squares), std::sqrt(dk_sum.squares), 0};
   for (std::size_t i = 0; i < captured.size(); ++i) {
     captured[i].store(call.captured[i].into);
     sizes.push_back(std::sqrt(captured[i].squares));
