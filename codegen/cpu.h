@@ -195,8 +195,8 @@ using AttendFn = void(const Attend*);
 /// first and last are multiples of 2 * width.
 struct Differentiate {
   const Frame* frame;
-  const float* s;      ///< scores, at column 0 of the tile
-  const float* dp;     ///< gradients of what prob gave: dO . V, laid out like s
+  const float* s;   ///< scores, at column 0 of the tile
+  const float* dp;  ///< gradients of what prob gave: dO . V, laid out like s
   std::int64_t s_row;
   void* p;             ///< what prob gives, out, f32 (may be s) or bf16 as the Unit: row-major, at column 0
   void* ds;            ///< gradients of s / scale, out, likewise (may be dp); what is removed has 0 in both

@@ -38,9 +38,7 @@ void fill(ForwardParts& out, const compiler::Mod& mod, const Roots& roots) {
   out.has_row_term = !ir::is_literal(mod.fold.row, 0);
 }
 
-bool varies_by_lane(const Expr& e) {
-  return ir::uses(e, Input::KV) || ir::uses(e, Input::S) || ir::uses(e, Input::P);
-}
+bool varies_by_lane(const Expr& e) { return ir::uses(e, Input::KV) || ir::uses(e, Input::S) || ir::uses(e, Input::P); }
 
 /// By how much an Int changes from column to column (but for wrapping), if that is always the same.
 std::optional<int> step(const Expr& e, int depth = 0) {
@@ -56,8 +54,14 @@ std::optional<int> step(const Expr& e, int depth = 0) {
 
 Scattered scattered(const compiler::Scatter& scatter, bool by_prob, std::size_t first) {
   using Reach = Scattered::Reach;
-  Scattered out{.capture = scatter.capture, .by_prob = by_prob, .loops = scatter.loops,
-                .rank = scatter.index.size(), .first = first, .reach = Reach::Head, .step = 0, .plain = {}};
+  Scattered out{.capture = scatter.capture,
+                .by_prob = by_prob,
+                .loops = scatter.loops,
+                .rank = scatter.index.size(),
+                .first = first,
+                .reach = Reach::Head,
+                .step = 0,
+                .plain = {}};
   for (std::size_t i = 0; i < out.rank; ++i) {
     const Expr& index = scatter.index[i];
     out.plain.push_back(index->op == Op::Input ? std::optional(static_cast<Input>(index->bits)) : std::nullopt);

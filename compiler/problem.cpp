@@ -367,7 +367,8 @@ Problem check(const Traced& traced, const Forward& call, std::optional<double> s
 
 Problem check(const Traced& traced, const Backward& call, std::optional<double> scale) {
   const Named q{"q", &call.q}, k{"k", &call.k}, v{"v", &call.v}, o{"o", &call.o}, lse{"lse", &call.lse},
-      grad_o{"grad_o", &call.grad_o}, grad_lse{"grad_lse", &call.grad_lse}, dq{"dq", &call.dq}, dk{"dk", &call.dk}, dv{"dv", &call.dv};
+      grad_o{"grad_o", &call.grad_o}, grad_lse{"grad_lse", &call.grad_lse}, dq{"dq", &call.dq}, dk{"dk", &call.dk},
+      dv{"dv", &call.dv};
   const Problem p = check_inputs(
       {q, k, v, {"cu_seqlens_q", &call.cu_seqlens_q}, {"cu_seqlens_kv", &call.cu_seqlens_kv}, call.q_offset}, scale);
   const std::vector<Named> captures = captures_of(traced);

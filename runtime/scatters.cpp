@@ -48,8 +48,8 @@ void Scatters::add(double upstream, ir::Env& env, Term& term, std::size_t loop) 
     const auto index = static_cast<std::int64_t>(term.program.result(i, memory_));
     element = element * of.shape[i] + std::clamp<std::int64_t>(index, 0, of.shape[i] - 1);
   }
-  term.sum->sum[static_cast<std::size_t>(element)] += upstream * term.program.result(static_cast<std::size_t>(of.rank),
-                                                                                     memory_);
+  term.sum->sum[static_cast<std::size_t>(element)] += upstream *
+                                                      term.program.result(static_cast<std::size_t>(of.rank), memory_);
 }
 
 }  // namespace attune::runtime

@@ -64,8 +64,7 @@ class Backward {
     return out;
   }
 
-  void pair(const DifferentiateCode& d, Scattering& scattering, const Row& row, Val c, bool some,
-            std::span<Val> sums) {
+  void pair(const DifferentiateCode& d, Scattering& scattering, const Row& row, Val c, bool some, std::span<Val> sums) {
     At at = kernels_.element(d, row.r, c);
     at.s = kernels_.load_s(d, row.r, c);
     Expressions emit = kernels_.expressions(at);

@@ -14,8 +14,8 @@ constexpr double log2e = std::numbers::log2e, infinity = std::numeric_limits<dou
 /// The arguments of an Attend.
 struct AttendCode : PairsCode {
   AttendCode(Code& c, const Args<Attend>& args)
-      : PairsCode(c, args), p(args(&Attend::p)), m(args(&Attend::m)), l(args(&Attend::l)),
-        alpha(args(&Attend::alpha)) {}
+      : PairsCode(c, args), p(args(&Attend::p)), m(args(&Attend::m)), l(args(&Attend::l)), alpha(args(&Attend::alpha)) {
+  }
   explicit AttendCode(Code& c) : AttendCode(c, Args<Attend>(c, c.arg(0))) {}
   Val p, m, l, alpha;
 };

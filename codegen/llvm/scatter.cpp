@@ -70,8 +70,7 @@ void Scattering::end_row(Val r, std::span<const Val> sums) {
 void Scattering::end(std::span<const Val> sums) {
   if (heads_.empty()) return;
   Expressions emit = kernels_.expressions(kernels_.row(pairs_, code_.index(0)));
-  for (std::size_t i = 0; i < heads_.size(); ++i)
-    add_one(*heads_[i], indices(*heads_[i], emit), sum_of_lanes(sums[i]));
+  for (std::size_t i = 0; i < heads_.size(); ++i) add_one(*heads_[i], indices(*heads_[i], emit), sum_of_lanes(sums[i]));
 }
 
 Scattering::Indices Scattering::indices(const Scattered& s, Expressions& emit) const {
@@ -119,26 +118,25 @@ void Scattering::scatter(const Scattered& s, const Indices& at, Val term) {
   bool varies = false;
   for (const Val& i : at) varies = varies || i.is_vector();
   if (!varies) return add_one(s, at, sum_of_lanes(term));
-  s.reach == Reach::Run && at.back().is_vector() ? scatter_run(s, at, term) : scatter_lanes(s, at, term);
+  s.reach == Reach::Run&& at.back().is_vector() ? scatter_run(s, at, term) : scatter_lanes(s, at, term);
 }
 
 void Scattering::scatter_run(const Scattered& s, const Indices& at, Val term) {
   const std::int64_t beyond = kernels_.width() - 1;
   const Val low = to_i64(lane(at.back(), s.step > 0 ? 0 : kernels_.width() - 1));
   const Val n = extent(s, s.rank - 1);
-  code_.branch(
-      (low >= 0) & (low + beyond < n),
-      [&] {
-        Indices before = at;
-        before.back() = code_.integer(0);
-        const Val first = offset(s, before, 0, code_.index(0)) + low;
-        add_at(code_.at(gradient(s), code_.f32(), first), s.step > 0 ? term : reversed(term));
-        return Code::Carried{};
-      },
-      [&] {
-        scatter_lanes(s, at, term);
-        return Code::Carried{};
-      });
+  code_.branch((low >= 0) & (low + beyond < n),
+               [&] {
+                 Indices before = at;
+                 before.back() = code_.integer(0);
+                 const Val first = offset(s, before, 0, code_.index(0)) + low;
+                 add_at(code_.at(gradient(s), code_.f32(), first), s.step > 0 ? term : reversed(term));
+                 return Code::Carried{};
+               },
+               [&] {
+                 scatter_lanes(s, at, term);
+                 return Code::Carried{};
+               });
 }
 
 void Scattering::scatter_lanes(const Scattered& s, const Indices& at, Val term) {

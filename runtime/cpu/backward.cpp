@@ -40,8 +40,7 @@ float* sum_up(float* first, std::int64_t count, std::int64_t size, std::int64_t 
 class BackwardRun {
  public:
   BackwardRun(const Compiled& compiled, const Backward& call, const Problem& problem, const Means& means)
-      : compiled_(compiled), call_(call), problem_(problem), means_(means),
-        state_(compiled, call, problem, means.isa),
+      : compiled_(compiled), call_(call), problem_(problem), means_(means), state_(compiled, call, problem, means.isa),
         captured_(means.isa, compiled.traced, call, state_.kernel->parts, problem, state_.plan),
         o_f32_(means.isa, Unit::f32, call.o.given() ? call.o.dtype : DType::f32),
         grad_o_f32_(means.isa, Unit::f32, call.grad_o.dtype), dq_rows_(means.isa, Unit::f32, call.dq.dtype),
@@ -55,7 +54,9 @@ class BackwardRun {
 
   void operator()() {
     const auto start = std::chrono::steady_clock::now();
-    const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
+    const auto seconds = [&] {
+      return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    };
     const std::size_t needed = workspace();
     const Memory own = means_.workspace.empty() ? Memory(needed) : Memory();
     Workspace memory = workspace_of(means_.workspace, own, needed);
@@ -90,9 +91,7 @@ class BackwardRun {
             .cu_seqlens_kv = call_.cu_seqlens_kv,
             .q_offset = call_.q_offset};
   }
-  Means forward_means() const {
-    return {.isa = means_.isa, .executor = means_.executor, .workspace = forward_memory_};
-  }
+  Means forward_means() const { return {.isa = means_.isa, .executor = means_.executor, .workspace = forward_memory_}; }
 
   /// A forward of ours works in the same memory before the rest does.
   void lay_out(Workspace& memory) {
@@ -166,8 +165,8 @@ class BackwardRun {
       const std::int64_t width = up_to(problem_.dv, 16), start = sequence(problem_, b).q_start;
       float* into = state_.delta + state_.plan.first_row(b, h) + first;
       // Rows of scores are free at this time: some for o, some for grad_o.
-      const std::int64_t at_once = std::max<std::int64_t>(
-          1, state_.sizes.cut.tile_q * state_.sizes.score_row() / width);
+      const std::int64_t at_once = std::max<std::int64_t>(1,
+                                                          state_.sizes.cut.tile_q * state_.sizes.score_row() / width);
       for (std::int64_t r = 0; r < count; r += at_once) {
         const std::int64_t rows = std::min(at_once, count - r);
         const auto load = [&](const TensorRows& from, const Tensor& t, float* to) {

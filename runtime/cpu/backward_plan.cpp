@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "runtime/cpu/operands.h"
-
 namespace attune::runtime::cpu {
 namespace {
 
@@ -36,15 +34,14 @@ BackwardPlan::BackwardPlan(const compiler::Problem& problem, const Cut& cut, std
   const auto count = std::max<std::int64_t>(1, static_cast<std::int64_t>(entries_.size()));
   parts_ = std::clamp<std::int64_t>(pieces(tasks_wanted, count), 1, std::max<std::int64_t>(1, readers_per_entry()));
   const std::int64_t fit = std::max<std::int64_t>(1, most_bytes / std::max<std::int64_t>(1, rows_ * row_bytes));
-  chunks_ = std::max<std::int64_t>(1, std::min({pieces(tasks_wanted, count * parts_), longest * cut.tile_kv / least_keys, fit}));
+  chunks_ = std::max<std::int64_t>(
+      1, std::min({pieces(tasks_wanted, count * parts_), longest * cut.tile_kv / least_keys, fit}));
   for (std::size_t e = 0; e < entries_.size(); ++e)
     for (std::int64_t part = 0; part < parts_; ++part)
       for (std::int64_t chunk = 0; chunk < chunks(entries_[e].tiles); ++chunk) tasks_.push_back({e, part, chunk});
 }
 
-std::int64_t BackwardPlan::chunks(std::int64_t tiles) const {
-  return std::clamp<std::int64_t>(tiles, 1, chunks_);
-}
+std::int64_t BackwardPlan::chunks(std::int64_t tiles) const { return std::clamp<std::int64_t>(tiles, 1, chunks_); }
 
 std::int64_t BackwardPlan::readers_per_entry() const {
   return problem_.group * (problem_.kv_shared ? problem_.batch : 1);
@@ -55,7 +52,8 @@ std::vector<Reader> BackwardPlan::readers(const BackwardTask& task) const {
   const std::int64_t all = readers_per_entry();
   std::vector<Reader> out;
   for (std::int64_t i = all * task.part / parts_; i < all * (task.part + 1) / parts_; ++i)
-    out.push_back({problem_.kv_shared ? i / problem_.group : entry.b, entry.head * problem_.group + i % problem_.group});
+    out.push_back(
+        {problem_.kv_shared ? i / problem_.group : entry.b, entry.head * problem_.group + i % problem_.group});
   return out;
 }
 
@@ -69,9 +67,7 @@ std::vector<std::int32_t> BackwardPlan::tiles(const BackwardTask& task) const {
   return out;
 }
 
-std::int64_t BackwardPlan::padded_rows(std::int64_t b) const {
-  return up_to(sequence(problem_, b).q_len, cut_.group);
-}
+std::int64_t BackwardPlan::padded_rows(std::int64_t b) const { return up_to(sequence(problem_, b).q_len, cut_.group); }
 
 std::int64_t BackwardPlan::first_row(std::int64_t b, std::int64_t h) const {
   return first_rows_[static_cast<std::size_t>(b)] + h * padded_rows(b);

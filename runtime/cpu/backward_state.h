@@ -55,11 +55,11 @@ struct BackwardScratch {
 
   std::byte* rows;  ///< a tile of keys or values before it is packed
   std::uint32_t *k_columns, *k_rows, *v_columns;
-  bool bad_k = false;                                         ///< does the tile hold an infinity or a NaN?
-  float *s, *dp;                                              ///< [tile_q][score_row]
-  void *p, *ds;                                               ///< f32: in place of s and dp
-  std::uint32_t *p_panels = nullptr, *ds_panels = nullptr;    ///< bf16: p and ds in pairs of rows
-  float *dk = nullptr, *dv = nullptr;                         ///< transposed sums of a strip
+  bool bad_k = false;                                       ///< does the tile hold an infinity or a NaN?
+  float *s, *dp;                                            ///< [tile_q][score_row]
+  void *p, *ds;                                             ///< f32: in place of s and dp
+  std::uint32_t *p_panels = nullptr, *ds_panels = nullptr;  ///< bf16: p and ds in pairs of rows
+  float *dk = nullptr, *dv = nullptr;                       ///< transposed sums of a strip
   std::uint32_t *head, *col;
   std::vector<QueryTile> queries;
 };

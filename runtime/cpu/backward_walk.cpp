@@ -17,15 +17,14 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 class Walk {
  public:
   Walk(const BackwardState& state, const BackwardTask& task, BackwardScratch& s, Pass pass, float* const* gradients)
-      : state_(state), sizes_(state.sizes), task_(task), entry_(state.plan.entries()[task.entry]), s_(s),
-        keys_{.s = s, .pass = pass, .gradients = gradients} {}
+      : state_(state), sizes_(state.sizes), task_(task), entry_(state.plan.entries()[task.entry]),
+        s_(s), keys_{.s = s, .pass = pass, .gradients = gradients} {}
 
   /// Strips of tiles of keys whose sums lie side by side: each stretch of queries is prepared once for a strip.
   void operator()() {
     const std::vector<Stretch> stretches = cleared_stretches();
     const std::vector<std::int32_t> tiles = state_.plan.tiles(task_);
-    // Queries that stay prepared all the time need no strip.
-    const auto strip = static_cast<std::size_t>(stretches.size() > 1 ? state_.strip : 1);
+    const auto strip = static_cast<std::size_t>(state_.strip);
     for (std::size_t i = 0; i < tiles.size(); i += strip) {
       const auto here = std::span(tiles).subspan(i, std::min(strip, tiles.size() - i));
       const auto each = [&](const auto& body) {
@@ -94,7 +93,8 @@ class Walk {
     stretch_ = &stretch;
     keys_.first_row = first_row(stretch.reader);
     for (QueryTile& tile : s_.queries) tile.ready = false;
-    const Frame frame = state_.slots.frame(state_.problem, sequence(state_.problem, stretch.reader.b), stretch.reader.h);
+    const Frame frame = state_.slots.frame(state_.problem, sequence(state_.problem, stretch.reader.b),
+                                           stretch.reader.h);
     state_.kernel->head_fields(&frame, s_.head);
   }
 
@@ -182,12 +182,12 @@ class Walk {
     const Tensor &q = state_.call.q, &grad_o = state_.call.grad_o;
     // In bf16 the scale would round q: it is applied to scores, and to dk.
     const float scale = sizes_.unit == Unit::f32 ? static_cast<float>(problem.scale) : 1;
-    QueryLoader(*state_.kit, state_.inputs, sizes_, sizes_.d)(
-        q, shifted(matrix(q, problem.packed, b, h, seq.q_start), tile.first), tile.rows, scale, tile.q,
-        tile.q_transposed, tile.bad_q);
-    QueryLoader(*state_.kit, state_.grad_o, sizes_, sizes_.dv)(
-        grad_o, shifted(matrix(grad_o, problem.packed, b, h, seq.q_start), tile.first), tile.rows, 1, tile.grad_o,
-        tile.grad_o_transposed, tile.bad_grad_o);
+    QueryLoader(*state_.kit, state_.inputs, sizes_,
+                sizes_.d)(q, shifted(matrix(q, problem.packed, b, h, seq.q_start), tile.first), tile.rows, scale,
+                          tile.q, tile.q_transposed, tile.bad_q);
+    QueryLoader(*state_.kit, state_.grad_o, sizes_,
+                sizes_.dv)(grad_o, shifted(matrix(grad_o, problem.packed, b, h, seq.q_start), tile.first), tile.rows, 1,
+                           tile.grad_o, tile.grad_o_transposed, tile.bad_grad_o);
     prepare_rows(seq, h, tile);
     tile.ready = true;
   }

@@ -110,8 +110,7 @@ std::vector<float*> CapturedSums::gradients(std::size_t chain) const {
   std::vector<float*> by_slot(traced_.captures.size());
   for (std::size_t slot = 0; slot < by_slot.size(); ++slot)
     for (const Gradient& g : gradients_)
-      if (traced_.captures[slot] == g.asked->of)
-        by_slot[slot] = g.sums + number(chain_lanes_[chain], g.apart) * g.size;
+      if (traced_.captures[slot] == g.asked->of) by_slot[slot] = g.sums + number(chain_lanes_[chain], g.apart) * g.size;
   return by_slot;
 }
 
@@ -162,8 +161,15 @@ void CapturedSums::store(const Gradient& g, std::int64_t first, std::int64_t las
     for (std::size_t i = rank ? rank - 1 : 0; i-- > 0; rest /= into.shape[i])
       origin += rest % into.shape[i] * into.strides[i];
     g.rows.store(into, {.origin = origin, .row = 0, .column = rank ? into.strides[rank - 1] : 1},
-                 {.from = sum.data(), .from_row = width, .rows = 1, .columns = width, .factor = nullptr, .scale = 1,
-                  .into = nullptr, .row = 0, .column = 0});
+                 {.from = sum.data(),
+                  .from_row = width,
+                  .rows = 1,
+                  .columns = width,
+                  .factor = nullptr,
+                  .scale = 1,
+                  .into = nullptr,
+                  .row = 0,
+                  .column = 0});
   }
 }
 

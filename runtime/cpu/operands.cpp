@@ -51,8 +51,7 @@ bool load_rows(const Kit& kit, const Tensor& t, const Strided& at, std::int64_t 
   return kit.load_rows(&args);
 }
 
-TensorRows::TensorRows(Isa isa, Unit unit, DType type)
-    : kit_(type == DType::f64 ? nullptr : kit(isa, unit, type)) {}
+TensorRows::TensorRows(Isa isa, Unit unit, DType type) : kit_(type == DType::f64 ? nullptr : kit(isa, unit, type)) {}
 
 bool TensorRows::load(const Tensor& t, const Strided& at, codegen::LoadRows args) const {
   args.from = element(t, at.origin);

@@ -19,16 +19,14 @@ Cut cut_for(const compiler::Problem& p, const codegen::Tiling& t, std::int64_t s
   const auto cut = [](std::int64_t tile, std::int64_t length, std::int64_t multiple) {
     return static_cast<std::int32_t>(up_to(std::clamp<std::int64_t>(length, 1, tile), multiple));
   };
-  return {.tile_q = cut(tile_q, p.q_len, whole),
-          .tile_kv = cut(tile_kv, p.kv_len, t.nr),
-          .group = t.mr,
-          .panel = t.nr};
+  return {.tile_q = cut(tile_q, p.q_len, whole), .tile_kv = cut(tile_kv, p.kv_len, t.nr), .group = t.mr, .panel = t.nr};
 }
 
 }  // namespace
 
 BackwardSizes::BackwardSizes(const compiler::Problem& problem, const codegen::Tiling& of, Unit u)
-    : unit(u), tiling(of), cut(cut_for(problem, of, codegen::per_unit(u) * of.k)), d(problem.d, of, u), dv(problem.dv, of, u) {}
+    : unit(u), tiling(of), cut(cut_for(problem, of, codegen::per_unit(u) * of.k)), d(problem.d, of, u),
+      dv(problem.dv, of, u) {}
 
 QueryTile lay_out_query_tile(Workspace& memory, const BackwardSizes& sizes, std::int64_t fields) {
   QueryTile tile;
@@ -56,11 +54,18 @@ void QueryLoader::operator()(const Tensor& t, const Strided& at, std::int64_t ro
                              std::uint32_t* transposed, std::vector<std::int32_t>& bad) const {
   const std::int64_t row = sizes_.row(width_), across = sizes_.transposed_row();
   const bool any_bad = rows_.load(t, at,
-                                  {.from = nullptr, .row = 0, .column = 0, .rows = rows, .columns = width_.columns,
-                                   .padded = row, .factor = factor, .into = into, .into_row = row});
+                                  {.from = nullptr,
+                                   .row = 0,
+                                   .column = 0,
+                                   .rows = rows,
+                                   .columns = width_.columns,
+                                   .padded = row,
+                                   .factor = factor,
+                                   .into = into,
+                                   .into_row = row});
   std::fill(into + rows * row / sizes_.per_unit(), into + sizes_.cut.tile_q * row / sizes_.per_unit(), 0u);
-  const codegen::Transpose transpose{.from = into, .from_row = row, .rows = sizes_.cut.tile_q, .columns = row,
-                                     .into = transposed, .into_row = across};
+  const codegen::Transpose transpose{
+      .from = into, .from_row = row, .rows = sizes_.cut.tile_q, .columns = row, .into = transposed, .into_row = across};
   kit_.transpose(&transpose);
   bad.clear();
   if (!any_bad) return;
@@ -72,7 +77,8 @@ void QueryLoader::operator()(const Tensor& t, const Strided& at, std::int64_t ro
     bad.push_back(r);
     const std::int64_t size = sizes_.element_size();
     for (std::int64_t c = 0; c < row; ++c)
-      std::memset(reinterpret_cast<std::byte*>(transposed) + (c * across + r) * size, 0, static_cast<std::size_t>(size));
+      std::memset(reinterpret_cast<std::byte*>(transposed) + (c * across + r) * size, 0,
+                  static_cast<std::size_t>(size));
   }
 }
 

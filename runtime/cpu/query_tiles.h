@@ -42,7 +42,7 @@ struct BackwardSizes {
 struct QueryTile {
   std::uint32_t *q = nullptr, *grad_o = nullptr;                        ///< [tile_q][row]
   std::uint32_t *q_transposed = nullptr, *grad_o_transposed = nullptr;  ///< [rows_of_transposed][transposed_row]
-  float *lse = nullptr, *delta = nullptr;                             ///< see Differentiate
+  float *lse = nullptr, *delta = nullptr;                               ///< see Differentiate
   std::uint32_t* fields = nullptr;                                      ///< of the rows
   /// Rows that hold an infinity or a NaN: 0 in what is transposed, since removed pairs must not meet them.
   std::vector<std::int32_t> bad_q, bad_grad_o;

@@ -179,7 +179,6 @@ void agree(const Case& c, double tolerance, const std::string& what) {
 
 }  // namespace
 
-
 namespace {
 
 void same_on(const Attention& attention, Case& c, double tolerance, const std::string& what, Isa isa, int threads = 1) {
@@ -199,8 +198,8 @@ const tests::CorpusMod& mod_named(const std::string& name) {
 constexpr double f32_tolerance = 2e-5, bf16_tolerance = 2e-2;
 
 const std::vector<std::string> representative{
-    "plain",       "alibi",   "softcap_after_alibi",  "bias_4d", "bias_transposed", "relative_table",
-    "t5",          "sum_table", "relative_table_short", "head_temperature", "everything"};
+    "plain", "alibi",     "softcap_after_alibi",  "bias_4d",          "bias_transposed", "relative_table",
+    "t5",    "sum_table", "relative_table_short", "head_temperature", "everything"};
 
 }  // namespace
 
@@ -246,7 +245,12 @@ TEST_CASE("gradients of hostile shapes", "[cpu_backward]") {
       // Several readers of several tiles in one task.
       {.batch = 16, .q_heads = 4, .kv_heads = 2, .q_len = 10, .kv_len = 600},
       {.batch = 1, .q_heads = 7, .kv_heads = 1, .q_len = 20, .kv_len = 20},
-      {.batch = 3, .q_heads = 4, .kv_heads = 2, .q_len = 40, .kv_len = 90, .q_starts = {0, 33, 33, 40},
+      {.batch = 3,
+       .q_heads = 4,
+       .kv_heads = 2,
+       .q_len = 40,
+       .kv_len = 90,
+       .q_starts = {0, 33, 33, 40},
        .kv_starts = {0, 10, 89, 90}},
   };
   for (const Shape& shape : shapes)
@@ -379,8 +383,8 @@ TEST_CASE("what kept pairs hold reaches their gradients alone", "[cpu_backward]"
 TEST_CASE("the same bits for any number of threads", "[cpu_backward]") {
   // Chunks of keys, parts of readers and copies of captured gradients, all more than one.
   const Shape long_keys{.batch = 1, .q_heads = 4, .kv_heads = 1, .q_len = 150, .kv_len = 2500, .d = 8, .dv = 8};
-  const Shape shared{.batch = 3, .q_heads = 4, .kv_heads = 2, .q_len = 90, .kv_len = 1100, .d = 8, .dv = 8,
-                     .kv_batch = 1};
+  const Shape shared{
+      .batch = 3, .q_heads = 4, .kv_heads = 2, .q_len = 90, .kv_len = 1100, .d = 8, .dv = 8, .kv_batch = 1};
   for (const Shape& shape : {long_keys, shared})
     for (const char* name : {"everything", "t5", "bias_4d", "relative_table"}) {
       const tests::Made made = tests::make(mod_named(name), 14);
