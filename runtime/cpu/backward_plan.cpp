@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "runtime/cpu/operands.h"
-
 namespace attune::runtime::cpu {
 namespace {
 

@@ -1,8 +1,8 @@
 // runtime/cpu/backward_plan.h — how a backward is dealt out to tasks, by the shapes of a call alone
 #pragma once
 
+#include "runtime/cpu/operands.h"
 #include "runtime/cpu/visits.h"
-#include "runtime/layout.h"
 
 namespace attune::runtime::cpu {
 
@@ -37,6 +37,7 @@ class BackwardPlan {
   std::int64_t chunks(std::int64_t tiles) const;   ///< of an entry with so many tiles
   std::int64_t tiles() const { return tiles_; }    ///< of all entries
 
+  std::int64_t most_readers() const { return pieces(readers_per_entry(), parts_); }  ///< of a task
   std::vector<Reader> readers(const BackwardTask& task) const;
   std::vector<std::int32_t> tiles(const BackwardTask& task) const;
 

@@ -24,9 +24,11 @@ BackwardState::BackwardState(const Compiled& compiled, const Backward& of, const
   lay_out_query_tile(one, sizes, row_fields());
   const std::int64_t q_tiles = std::max<std::int64_t>(1, pieces(p.q_len, sizes.cut.tile_q));
   prepared = std::clamp<std::int64_t>(most_prepared / static_cast<std::int64_t>(one.used()), 1, q_tiles);
+  // Where all queries of a task stay prepared, one tile of keys after the other is summed.
   const std::int64_t sums = (k_sums() + v_sums()) * std::int64_t{sizeof(float)};
   const std::int64_t kv_tiles = std::max<std::int64_t>(1, pieces(p.kv_len, sizes.cut.tile_kv));
-  strip = std::clamp<std::int64_t>(most_sums / sums, 1, kv_tiles);
+  const bool all_prepared = prepared == q_tiles && plan.most_readers() <= 1;
+  strip = all_prepared ? 1 : std::clamp<std::int64_t>(most_sums / sums, 1, kv_tiles);
 }
 
 void BackwardState::store(const KVEntry& entry, std::int32_t tile, const float* dk_sums, const float* dv_sums) const {

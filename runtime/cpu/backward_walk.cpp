@@ -24,8 +24,7 @@ class Walk {
   void operator()() {
     const std::vector<Stretch> stretches = cleared_stretches();
     const std::vector<std::int32_t> tiles = state_.plan.tiles(task_);
-    // Queries that stay prepared all the time need no strip.
-    const auto strip = static_cast<std::size_t>(stretches.size() > 1 ? state_.strip : 1);
+    const auto strip = static_cast<std::size_t>(state_.strip);
     for (std::size_t i = 0; i < tiles.size(); i += strip) {
       const auto here = std::span(tiles).subspan(i, std::min(strip, tiles.size() - i));
       const auto each = [&](const auto& body) {
