@@ -12,6 +12,7 @@
 
 #include <attune/error.h>
 
+#include "runtime/cpu/flush.h"
 #include "runtime/cpu/pool.h"
 #include "runtime/options.h"
 
@@ -42,6 +43,7 @@ class Run {
     if (!failed_.load(std::memory_order_relaxed)) {
       try {
         const Within within;
+        const cpu::FlushDenormals flush;
         task_(i, worker);
       } catch (...) {
         fail(std::current_exception());

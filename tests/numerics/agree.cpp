@@ -155,8 +155,7 @@ std::string fault(const Results& r, const std::vector<double>& x, DType type, Ve
 /// One direction: `run` fills outputs made by `make`.
 class Comparison {
  public:
-  Comparison(const Subject& subject, const Inputs& in, Verdict& verdict)
-      : subject_(subject), in_(in), verdict_(verdict) {}
+  Comparison(const Inputs& in, Verdict& verdict) : in_(in), verdict_(verdict) {}
 
   /// `terms`: of the last outputs.
   void truth(Outputs oracle, const std::vector<Outputs>& dense, const std::vector<double>& terms = {}) {
@@ -186,7 +185,6 @@ class Comparison {
   }
 
  private:
-  const Subject& subject_;
   const Inputs& in_;
   Verdict& verdict_;
   Outputs oracle_;
@@ -211,7 +209,7 @@ void guarded_run(Comparison& comparison, const Engine& engine, const Outputs& ou
 
 void compare_forward(const Subject& subject, const Inputs& in, std::span<const Engine> engines, const Compared& what,
                      Yardsticks yardsticks, Verdict& verdict) {
-  Comparison comparison(subject, in, verdict);
+  Comparison comparison(in, verdict);
   const auto made = [&](For whom) { return forward_outputs(in, what, whom); };
   Outputs oracle = made(For::oracle);
   const compiler::Problem problem = compiler::check(subject.lowered, forward_call(in, oracle), subject.scale);
@@ -230,7 +228,7 @@ void compare_forward(const Subject& subject, const Inputs& in, std::span<const E
 
 void compare_backward(const Subject& subject, const Inputs& in, std::span<const Engine> engines, const Compared& what,
                       Yardsticks yardsticks, Verdict& verdict) {
-  Comparison comparison(subject, in, verdict);
+  Comparison comparison(in, verdict);
   const auto made = [&](For whom) { return backward_outputs(subject, in, what, whom); };
   const auto call = [&](const Outputs& out) { return backward_call(subject, in, what, out); };
   Outputs oracle = made(For::oracle);

@@ -97,7 +97,7 @@ TEST_CASE("a workspace that will not do is refused at the line of the call, befo
   CHECK(small.where.line == line);
   CHECK(std::string(small.what()).find(std::to_string(size - 1)) != std::string::npos);
   CHECK(std::string(small.what()).find(std::to_string(size)) != std::string::npos);
-  for (const std::size_t past : {1, 4, 32})
+  for (const std::size_t past : {1u, 4u, 32u})
     CHECK(refusal([&] {
             attention.run(c.forward, {.executor = executor, .workspace = room.given().subspan(past, size)});
           }).code == "workspace-alignment");
