@@ -172,7 +172,7 @@ void run(std::uint64_t seed, const tests::Compared& what, Tally& tally) {
   std::vector<Subject> subjects;
   try {
     subjects.emplace_back(one.traced());
-    for (const std::uint64_t shake : {1, 2, 3}) subjects.emplace_back(one.shaken(seed * 3 + shake));
+    for (const std::uint64_t shake : {1u, 2u, 3u}) subjects.emplace_back(one.shaken(seed * 3 + shake));
   } catch (const Error&) {
     ++tally.refused;
     return;
