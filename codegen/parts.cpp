@@ -2,6 +2,8 @@
 // them
 #include "codegen/parts.h"
 
+#include <algorithm>
+
 #include "compiler/level.h"
 
 namespace attune::codegen {
@@ -99,6 +101,10 @@ BackwardParts backward_parts(const compiler::Mod& mod, const Wanted& wanted) {
   add(mod.dscore, false);
   add(mod.dprob, true);
   fill(out, mod, roots);
+  // p prob'(p) is prob(p), unless someone says otherwise of prob'.
+  const std::vector<Expr> nodes = ir::in_order(mod.prob);
+  const auto is_custom = [](const Expr& e) { return e->op == Op::Custom; };
+  out.prob_linear = out.prob_linear && std::none_of(nodes.begin(), nodes.end(), is_custom);
   return out;
 }
 

@@ -9,6 +9,7 @@
 #include "codegen/llvm/module.h"
 #include "runtime/cpu/host.h"
 #include "runtime/tensor.h"
+#include "tests/storable.h"
 
 namespace attune::tests {
 namespace {
@@ -19,16 +20,6 @@ std::size_t bytes(DType dtype, std::span<const std::int64_t> extents, std::span<
   std::int64_t count = 1;
   for (std::size_t d = 0; d < extents.size(); ++d) count += (extents[d] - 1) * std::abs(strides[d]);
   return static_cast<std::size_t>(count) * size_of(dtype);
-}
-
-/// The nearest value that an element of this type may be made of.
-double storable(DType dtype, double value) {
-  switch (dtype) {
-    case DType::i16: return std::clamp(value, -0x1p15, 0x1p15 - 1);
-    case DType::i8: return std::clamp(value, -0x1p7, 0x1p7 - 1);
-    case DType::u8: return std::clamp(value, 0.0, 0x1p8 - 1);
-    default: return value;
-  }
 }
 
 std::uint32_t word(ir::Type type, double value) {
@@ -143,7 +134,7 @@ Compiled::Compiled(const Shape& shape, std::span<const ir::Expr> roots, std::spa
   for (const ir::Expr& e : roots) types_.push_back(e->type);
   for (const ir::Expr& e : ir::in_order(roots)) {
     if (e->op != ir::Op::Param) continue;
-    if (param_types_.size() <= e->bits) param_types_.resize(e->bits + 1);
+    if (param_types_.size() <= e->bits) param_types_.resize(e->bits + 1, ir::Type::F32);
     param_types_[e->bits] = e->type;
   }
 }

@@ -11,6 +11,7 @@
 #include "tests/catch.h"
 #include "tests/fuzz/random_expr.h"
 #include "tests/numerics/agree.h"
+#include "tests/storable.h"
 
 namespace attune {
 namespace {
@@ -33,6 +34,7 @@ class Case {
   explicit Case(std::uint64_t seed) : random_(seed ^ 0xe26) {
     grammar_ = ir::Grammar::ordinary();
     hostile_ = grammar_.hostile = seed % 4 == 3;
+    grammar_.denormals = false;
     grammar_.max_nodes = random_.chance(0.2) ? 50 : 14;
     data();
     traced_.mod.score = score(seed);
@@ -45,24 +47,29 @@ class Case {
   const compiler::Traced& traced() const { return traced_; }
   const Shape& shape() const { return shape_; }
 
-  /// The same with every s and every result of a function off by some ulps.
+  /// The same with every s and every result of a function off by some ulps; s, whose terms may cancel, by some of 1
+  /// too.
   compiler::Traced shaken(std::uint64_t seed) const {
     Random random(seed);
     compiler::Traced out = traced_;
     constexpr std::uint32_t offs = 5;
     const auto first = static_cast<std::uint32_t>(out.params.size());
-    for (std::uint32_t i = 0; i < offs; ++i) {
-      const double off = 1 + (random.chance(0.5) ? 1 : -1) * (0.5 + random.unit() / 2) * ulps * 0x1p-24;
-      const std::string name = "off" + std::to_string(i);
-      out.params.push_back(std::make_shared<detail::ParamCell>(detail::ParamCell{name, true, off}));
+    const auto off = [&](double plus) {
+      const double by = (random.chance(0.5) ? 1 : -1) * (0.5 + random.unit() / 2) * ulps * 0x1p-24;
+      const std::string name = "off" + std::to_string(out.params.size() - first);
+      out.params.push_back(std::make_shared<detail::ParamCell>(detail::ParamCell{name, true, plus + by}));
       out.mod.params.push_back({name, Type::F32});
-    }
+      return ir::param(static_cast<std::uint32_t>(out.params.size()) - 1, Type::F32);
+    };
+    for (std::uint32_t i = 0; i < offs; ++i) off(1);
+    const Expr of_s = off(0);
     std::uint32_t next = 0;
     const auto shake = [&](const Expr& e, std::span<const Expr> args) -> Expr {
       const bool s = e->op == ir::Op::Input && static_cast<ir::Input>(e->bits) == ir::Input::S;
       if (!s && !is_inexact(e->op)) return nullptr;
-      return ir::op(ir::Op::Mul, args.empty() ? e : ir::with_args(e, args),
-                    ir::param(first + next++ % offs, Type::F32));
+      const Expr times = ir::op(ir::Op::Mul, args.empty() ? e : ir::with_args(e, args),
+                                ir::param(first + next++ % offs, Type::F32));
+      return s ? ir::op(ir::Op::Add, times, of_s) : times;
     };
     for (Expr* part : {&out.mod.score, &out.mod.mask, &out.mod.prob, &out.mod.sink})
       if (*part) *part = ir::rebuild(*part, shake);
@@ -110,14 +117,15 @@ class Case {
           {Layout::bhsd, Layout::bhsd, Layout::reversed, Layout::padded, Layout::spread, Layout::columns});
       const tests::Placed placed = tests::place(dtype, extents, layout);
       tests::each_element(placed.tensor, [&](std::int64_t at) {
-        runtime::store(placed.tensor, at, ir::random_value(random_, capture.type, hostile_));
+        const double value = ir::random_value(random_, capture.type, hostile_, false);
+        runtime::store(placed.tensor, at, tests::storable(dtype, value));
       });
       memory_.push_back(placed.memory);
       traced_.captures.push_back(placed.tensor);
       traced_.mod.captures.push_back({capture.name, dtype, capture.rank});
     }
     for (const auto& param : grammar_.signature.params) {
-      const double value = ir::random_value(random_, param.type, hostile_);
+      const double value = ir::random_value(random_, param.type, hostile_, false);
       traced_.params.push_back(
           std::make_shared<detail::ParamCell>(detail::ParamCell{param.name, param.type == Type::F32, value}));
       traced_.mod.params.push_back({param.name, param.type});

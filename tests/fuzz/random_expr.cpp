@@ -110,11 +110,13 @@ class Maker {
         const std::uint32_t slot = random_.below(static_cast<std::uint32_t>(grammar_.signature.params.size()));
         if (grammar_.signature.params[slot].type == type) return param(slot, type);
       } else if (kind < 8) {
-        return literal(type, random_value(random_, type, grammar_.hostile));
+        return literal(type, value(type));
       }
     }
-    return literal(type, random_value(random_, type, grammar_.hostile));
+    return literal(type, value(type));
   }
+
+  double value(Type type) { return random_value(random_, type, grammar_.hostile, grammar_.denormals); }
 
   Expr branch(Type type, int budget) {
     for (int tries = 0; tries < 30; ++tries) {
@@ -195,14 +197,17 @@ std::uint64_t Random::next() {
   return x ^ x >> 31;
 }
 
-double random_value(Random& random, Type type, bool hostile) {
+double random_value(Random& random, Type type, bool hostile, bool denormals) {
   switch (type) {
     case Type::Bool: return random.below(2);
     case Type::I32:
       if (hostile && random.chance(0.5)) return random.pick(std::span<const std::int32_t>(hostile_ints));
       return static_cast<double>(random.below(20)) - 5;
     case Type::F32:
-      if (hostile && random.chance(0.5)) return random.pick(std::span<const float>(hostile_floats));
+      if (hostile && random.chance(0.5)) {
+        const float x = random.pick(std::span<const float>(hostile_floats));
+        return denormals || std::fpclassify(x) != FP_SUBNORMAL ? x : std::copysign(0.0f, x);
+      }
       return static_cast<float>(random.between(-2, 2));
   }
   return 0;

@@ -21,6 +21,7 @@ struct Grammar {
   bool random = true;           ///< random(seed)
   bool custom = true;           ///< custom(value, derivative)
   bool hostile = true;          ///< literals and values such as INT_MIN, inf, NaN, denormals, -0; else small ones
+  bool denormals = true;        ///< else zeros in their place: what engines may take them for
   bool smooth = false;          ///< only Float ops with a derivative everywhere they are defined, and small Ints
   bool share = true;            ///< sometimes reuse a sub-expression made before
 
@@ -84,6 +85,6 @@ class Random {
 };
 
 /// A value of a type: mostly small, and when `hostile` often an extreme one. Floats are f32 values.
-double random_value(Random& random, Type type, bool hostile);
+double random_value(Random& random, Type type, bool hostile, bool denormals = true);
 
 }  // namespace attune::ir

@@ -112,7 +112,9 @@ struct Results {
     const double share = static_cast<double>(finite) / static_cast<double>(std::max<std::size_t>(oracle.size(), 1));
     const double rows = std::max(1.0, share * static_cast<double>(output.rows()));
     const double size = norm(oracle, output.logarithm);
-    return 1.5 * dense_distance() + 4 * 0x1p-23 * std::max(size, terms) + rounding(type) / std::sqrt(rows) * size;
+    const double denormals = 0x1p-126 * std::sqrt(static_cast<double>(finite));
+    return 1.5 * dense_distance() + 4 * 0x1p-23 * std::max(size, terms) + rounding(type) / std::sqrt(rows) * size +
+           denormals;
   }
   /// Must x be what the oracle has, which is not finite?
   bool is_odd(std::size_t i) const {

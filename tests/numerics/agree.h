@@ -17,7 +17,7 @@ namespace attune::tests {
 // four units in the last place of f32, of |oracle|, or for a gradient of its terms, as if their roundings were
 // independent; and for 16-bit inputs one rounding of such an input, of |oracle|, divided by the square root of the
 // number of rows. The latter is what is left, on average, of one rounding for each row; at 100 rows it is a tenth of a
-// rounding, and of dense attention's error about a sixth.
+// rounding, and of dense attention's error about a sixth. And what is denormal in f32 may be 0.
 
 /// What is computed and compared.
 struct Compared {

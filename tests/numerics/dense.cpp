@@ -138,7 +138,7 @@ class Dense {
   /// Probabilities as a backward has them, which is given lse and not what a forward had on the way to it.
   void from_lse(Head& head, std::int64_t i, bool next) {
     const auto row = static_cast<std::size_t>(i);
-    if (next) head.lse[row] = std::nextafter(head.lse[row], infinity);
+    for (int step = 0; next && step < 2; ++step) head.lse[row] = std::nextafter(head.lse[row], infinity);
     for (std::int64_t j = 0; j < head.seq.kv_len; ++j) {
       if (!head.keeps(i, j)) continue;
       place(head, i, j);
