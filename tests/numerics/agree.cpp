@@ -239,9 +239,9 @@ void compare_backward(const Subject& subject, const Inputs& in, std::span<const 
   std::vector<Outputs> dense;
   std::vector<double> terms;
   for (const Subject* by : yardsticks)
-    for (const bool next_lse : {false, true}) {
+    for (const int lse_steps : {0, 2, -2}) {
       dense.push_back(made(For::others));
-      terms = dense_backward(by->lowered, call(dense.back()), problem, next_lse);
+      terms = dense_backward(by->lowered, call(dense.back()), problem, lse_steps);
     }
   comparison.truth(std::move(oracle), dense, terms);
   for (const Engine& engine : engines) {

@@ -136,9 +136,10 @@ class Dense {
   float prob() { return at_(prob_); }
 
   /// Probabilities as a backward has them, which is given lse and not what a forward had on the way to it.
-  void from_lse(Head& head, std::int64_t i, bool next) {
+  void from_lse(Head& head, std::int64_t i, int steps) {
     const auto row = static_cast<std::size_t>(i);
-    for (int step = 0; next && step < 2; ++step) head.lse[row] = std::nextafter(head.lse[row], infinity);
+    for (int step = 0; step < std::abs(steps); ++step)
+      head.lse[row] = std::nextafter(head.lse[row], steps > 0 ? infinity : -infinity);
     for (std::int64_t j = 0; j < head.seq.kv_len; ++j) {
       if (!head.keeps(i, j)) continue;
       place(head, i, j);
@@ -230,6 +231,15 @@ struct Sum {
   Tensor shape;  ///< its data is not used
   std::vector<float> values;
   double squares = 0;  ///< of what it is a sum of, signs aside
+  std::int64_t terms = 0;
+
+  /// How large the sums would be if nothing cancelled. Each addition rounds what there is so far, so that sums of many
+  /// terms, wherever they are added up, are off by their root: from 64 a value on that is more than the four units in
+  /// the last place that agree.h grants.
+  double size() const {
+    const double of_each = static_cast<double>(terms) / static_cast<double>(std::max<std::size_t>(values.size(), 1));
+    return std::sqrt(squares) * std::max(1.0, std::sqrt(of_each / 64));
+  }
 };
 
 /// The captured gradients that were asked for, of one expression.
@@ -280,6 +290,7 @@ class Scatters {
     const float value = at.result(term.program, static_cast<std::size_t>(of.rank));
     term.sum->values[static_cast<std::size_t>(element)] += upstream * value;
     term.sum->squares += size * size * double{value} * double{value};
+    ++term.sum->terms;
   }
 
   std::vector<Term> terms_;
@@ -308,7 +319,7 @@ void dense_forward(const Traced& traced, const Forward& call, const Problem& pro
 }
 
 // The equations stand with the oracle's backward.
-std::vector<double> dense_backward(const Traced& traced, const Backward& call, const Problem& problem, bool next_lse) {
+std::vector<double> dense_backward(const Traced& traced, const Backward& call, const Problem& problem, int lse_steps) {
   const compiler::Mod& mod = traced.mod;
   const DType type = call.q.dtype;
   Dense dense(traced, problem);
@@ -332,7 +343,7 @@ std::vector<double> dense_backward(const Traced& traced, const Backward& call, c
       const float dlse = call.grad_lse.given()
                              ? static_cast<float>(runtime::load(call.grad_lse, line.origin + i * line.row))
                              : 0;
-      dense.from_lse(head, i, next_lse);
+      dense.from_lse(head, i, lse_steps);
       float delta = 0;
       Matrix o(1, v.columns);
       for (std::int64_t j = 0; j < k.rows; ++j) {
@@ -379,7 +390,7 @@ std::vector<double> dense_backward(const Traced& traced, const Backward& call, c
   std::vector<double> sizes{std::sqrt(dq_squares), std::sqrt(dk_sum.squares), 0};
   for (std::size_t i = 0; i < captured.size(); ++i) {
     captured[i].store(call.captured[i].into);
-    sizes.push_back(std::sqrt(captured[i].squares));
+    sizes.push_back(captured[i].size());
   }
   return sizes;
 }

@@ -18,6 +18,6 @@ void dense_forward(const compiler::Traced& traced, const Forward& call, const co
 /// sum of the squares of all terms that were added up in it, dp and delta apart: how large it would be if they did not
 /// cancel.
 std::vector<double> dense_backward(const compiler::Traced& traced, const Backward& call,
-                                   const compiler::Problem& problem, bool next_lse = false);
+                                   const compiler::Problem& problem, int lse_steps = 0);
 
 }  // namespace attune::tests
