@@ -174,9 +174,13 @@ void define_dots(const Kit& kit) {
   const Val k_row = args(&Dots::k_row), s_row = args(&Dots::s_row), rows = args(&Dots::rows);
   const Val count = args(&Dots::count), d = args(&Dots::d);
   // As many rows at once as there are; a register of sums holds those of 8 rows where it has 8 lanes.
-  std::vector<std::pair<std::int64_t, llvm::Function*>> some_rows;
+  struct Dotted {
+    std::int64_t rows;
+    llvm::Function* function;
+  };
+  std::vector<Dotted> some_rows;
   for (const unsigned n : {8u, 4u, 1u})
-    if (n <= kit.width()) some_rows.emplace_back(n, dots_of(kit, code, n));
+    if (n <= kit.width()) some_rows.push_back({n, dots_of(kit, code, n)});
   code.loop(code.index(0), count, keys_at_once, [&](Val first) {
     const auto some = [&](llvm::Function* function, Val row) {
       code.call(function,

@@ -210,10 +210,10 @@ void run(std::uint64_t count, const tests::Compared& what) {
 
 // A case compiles a kernel or more, so there are fewer than of other properties.
 TEST_CASE("engines compute random mods forward as the oracle does", "[fuzz][engine]") {
-  run(ir::fuzz_count() / 50, {.backward = false});
+  run(ir::fuzz_count() / 100, {.backward = false});
 }
 TEST_CASE("engines compute random mods backward as the oracle does", "[fuzz][engine]") {
-  run(ir::fuzz_count() / 100, {.forward = false});
+  run(ir::fuzz_count() / 200, {.forward = false});
 }
 
 }  // namespace attune
