@@ -233,12 +233,13 @@ struct Sum {
   double squares = 0;  ///< of what it is a sum of, signs aside
   std::int64_t terms = 0;
 
-  /// How large the sums would be if nothing cancelled. Each addition rounds what there is so far, so that sums of many
-  /// terms, wherever they are added up, are off by their root: from 64 a value on that is more than the four units in
-  /// the last place that agree.h grants.
+  /// How large the sums would be if nothing cancelled. Each addition rounds what there is so far, so that the error of
+  /// a sum grows as the root of how many terms are added one after the other; in blocks of blocks, as engines have
+  /// them, as the fourth root of all. From 64 a value on that is more than the four units in the last place that
+  /// agree.h grants.
   double size() const {
     const double of_each = static_cast<double>(terms) / static_cast<double>(std::max<std::size_t>(values.size(), 1));
-    return std::sqrt(squares) * std::max(1.0, std::sqrt(of_each / 64));
+    return std::sqrt(squares) * std::max(1.0, std::pow(of_each / 64, 0.25));
   }
 };
 
