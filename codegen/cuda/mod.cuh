@@ -17,16 +17,19 @@ struct Bands {
   /// Something may be removed within [from, to): the larger of what is left on its sides stays full.
   __device__ void cut(int from, int to) {
     if (from >= to || to <= full_begin || from >= full_end) return;
-    if (from - full_begin > full_end - to) full_end = max(from, full_begin);
-    else full_begin = min(to, full_end);
+    if (from - full_begin > full_end - to)
+      full_end = max(from, full_begin);
+    else
+      full_begin = min(to, full_end);
   }
 };
 
 /// Scores are powers of two here: exponent() is log2(e) times what of the score does not cancel along a row, and rest()
-/// is what does, as the user wrote it. `s` is q . k, not scaled yet.
+/// is what does, as the user wrote it. `s` is q . k, not scaled yet. exponent<whole>: all of the tile's queries and
+/// keys exist, so that reads whose indices the host found to be within their tensors need no clamping.
 ///
 /// Traits:
-///   scaled     exponent(s) is factor() * s, and factor() is not negative: one multiply-add makes s a power
+///   scaled     exponent(s) is factor() * s, and factor() is positive: one multiply-add makes s a power
 ///   bounded    exponent() stays below `most`, near enough that no running maximum is needed
 ///   masked     keep() is more than true
 ///   has_prob   prob() is more than p;  linear_prob: it is a multiple of p, so that it may act before the normalisation
@@ -34,17 +37,17 @@ struct Bands {
 ///   listed     bands() says nothing: the tiles to visit come as lists
 template <class M>
 concept Mod = requires(const M m, Where at, typename M::Head head, typename M::Row row, typename M::Col col, float x,
-                       int i) {
+                       int i, Step at_q, Step at_kv) {
   head = m.head(at);
-  row = m.row(head, at, i);                          // q
-  col = m.col(head, at, i, i);                       // origin, kv
+  row = m.row(head, at, i);         // q
+  col = m.col(head, at, i, at_kv);  // origin, kv
   x = m.factor(head);
-  x = m.exponent(x, head, row, col, at, i, i, i);    // s, …, origin, q, kv
-  x = m.rest(head, row, at, i, i);                   // origin, q
-  bool(m.keep(head, row, col, at, i, i));            // q, kv
-  x = m.prob(x, head, row, col, at, i, i);           // p, …, q, kv
+  x = m.template exponent<true>(x, head, row, col, at, i, at_q, at_kv);  // s, …, origin, q, kv
+  x = m.rest(head, row, at, i, i);                                       // origin, q
+  bool(m.keep(head, row, col, at, at_q, at_kv));
+  x = m.prob(x, head, row, col, at, at_q, at_kv);  // p, …
   x = m.sink(head, at);
-  Bands(m.bands(head, at, i, i));                    // queries [q_begin, q_end)
+  Bands(m.bands(head, at, i, i));  // queries [q_begin, q_end)
   bool(M::scaled && M::bounded && M::masked && M::has_prob && M::linear_prob && M::has_sink && M::listed);
   x = M::most;
 };
@@ -62,12 +65,15 @@ struct Plain {
 
   __device__ Head head(Where) const { return {}; }
   __device__ Row row(Head, Where, int) const { return {}; }
-  __device__ Col col(Head, Where, int, int) const { return {}; }
+  __device__ Col col(Head, Where, int, Step) const { return {}; }
   __device__ float factor(Head) const { return log2_scale; }
-  __device__ float exponent(float s, Head, Row, Col, Where, int, int, int) const { return s * log2_scale; }
+  template <bool Whole>
+  __device__ float exponent(float s, Head, Row, Col, Where, int, Step, Step) const {
+    return s * log2_scale;
+  }
   __device__ float rest(Head, Row, Where, int, int) const { return 0; }
-  __device__ bool keep(Head, Row, Col, Where, int, int) const { return true; }
-  __device__ float prob(float p, Head, Row, Col, Where, int, int) const { return p; }
+  __device__ bool keep(Head, Row, Col, Where, Step, Step) const { return true; }
+  __device__ float prob(float p, Head, Row, Col, Where, Step, Step) const { return p; }
   __device__ float sink(Head, Where) const { return 0; }
   __device__ Bands bands(Head, Where at, int, int) const { return {0, at.kv_len, 0, at.kv_len}; }
 };
