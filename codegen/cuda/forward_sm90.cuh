@@ -79,6 +79,7 @@ struct Place {
       phase ^= 1;
     }
   }
+  __device__ Place before() const { return stage ? Place{stage - 1, phase} : Place{Stages - 1, phase ^ 1}; }
 };
 
 // ---- which tile of queries ---------------------------------------------------------------------------------------
@@ -260,7 +261,7 @@ struct Group90 {
   using Shared = Shared90<Tile>;
   static constexpr int n = Tile::n;
   static constexpr bool fixed = User::bounded && !Tile::max;  ///< no running maximum
-  static constexpr bool stale = does_again<Tile, User>;       ///< the maximum of the first tiles, unless it is too low
+  static constexpr bool stale = !fixed && !Tile::max;         ///< the maximum of the first tiles, unless it is too low
 
   const ForwardArgs& args;
   const User& user;
@@ -402,40 +403,102 @@ struct Group90 {
     for (int i = 0; i < n / 4; ++i) p[i] = pack<Element>(s[2 * i], s[2 * i + 1]);
   }
 
+  /// What a row's sum of powers below `top` comes to: the factor of its results. Writes lse and max.
+  __device__ float ended(const Work& work, int q, float sum, float top, bool write) const {
+    const float rest = user.rest(head, user.row(head, at, args.q_offset + q), at, origin, args.q_offset + q);
+    const float most = top;
+    float factor_o = 1;
+    if constexpr (User::has_sink) {
+      const float sink = (user.sink(head, at) - rest) * (1 / ln2), both = __builtin_fmaxf(top, sink);
+      if (both > minus_infinity) {
+        factor_o = sum == 0.0f ? 0.0f : power_of_two(top - both);
+        sum = sum * factor_o + power_of_two(sink - both);
+        top = both;
+      }
+    }
+    if (write && q < args.q_len) {
+      const auto put = [&](const Rows& rows, float x) {
+        if (rows.data) rows.data[work.b * rows.batch + work.h * rows.head + q * rows.position] = x;
+      };
+      put(args.lse, sum == 0.0f ? minus_infinity : (top + log_of_two(sum)) * ln2 + rest);
+      if constexpr (Tile::max) put(args.max, most == minus_infinity ? most : most * ln2 + rest);
+    }
+    return sum == 0.0f ? 0.0f : factor_o / sum;
+  }
+
   /// o = o / l; lse and max.
   __device__ void finish(const Work& work, bool empty, bool mine) {
     const int first = work.tile * Tile::m + 64 * group + 16 * warp + lane / 4;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float sum = empty ? 0.0f : quad_sum(l[r]);
-      float top = fixed ? User::most : empty ? minus_infinity : m[r];
-      const int q = first + 8 * r;
-      const float rest = user.rest(head, row[r], at, origin, q0 + 8 * r);
-      float lift_o = 1;
-      const float most = top;
-      if constexpr (User::has_sink) {
-        const float sink = (user.sink(head, at) - rest) * (1 / ln2);
-        const float both = __builtin_fmaxf(top, sink);
-        if (both > minus_infinity) {
-          lift_o = sum > 0 ? power_of_two(top - both) : 0.0f;
-          sum = sum * lift_o + power_of_two(sink - both);
-          top = both;
-        }
-      }
-      const float inverse = sum == 0.0f ? 0.0f : lift_o / sum;
+      const float by = ended(work, first + 8 * r, empty ? 0.0f : quad_sum(l[r]),
+                             empty   ? minus_infinity
+                             : fixed ? User::most
+                                     : m[r],
+                             mine && lane % 4 == 0);
 #pragma unroll
       for (int i = 0; i < Tile::dv / 4; ++i) {
         float& x = o[4 * (i / 2) + 2 * r + i % 2];
-        x = sum == 0.0f ? 0.0f : x * inverse;
-      }
-      if (mine && lane % 4 == 0 && q < args.q_len) {
-        const auto put = [&](const Rows& rows, float x) {
-          if (rows.data) rows.data[work.b * rows.batch + work.h * rows.head + q * rows.position] = x;
-        };
-        put(args.lse, sum == 0.0f ? minus_infinity : (top + log_of_two(sum)) * ln2 + rest);
-        if constexpr (Tile::max) put(args.max, most == minus_infinity ? most : most * ln2 + rest);
+        x = by == 0.0f ? 0.0f : x * by;
       }
     }
+  }
+
+  /// Is a result not finite? Then a value is not, which a removed pair may have brought in: 0 times NaN.
+  __device__ bool has_odd() const {
+    float zero = 0;
+#pragma unroll
+    for (int i = 0; i < Tile::dv / 2; ++i) zero += o[i] * 0.0f;
+    return !(zero == 0.0f);
+  }
+
+  /// A tile with values that are not finite beside pairs that are removed: nothing removed may reach a result, and no
+  /// product of matrices leaves anything out. Two threads a row, pair by pair: some fifty times slower.
+  __device__ void by_pairs(const Work& work, const Walk& walk) {
+    constexpr int half = Tile::dv / 2;
+    const int of_row = 32 * warp + lane, q = work.tile * Tile::m + 64 * group + of_row / 2, side = of_row % 2;
+    const int there = min(q, args.q_len - 1), q_at = args.q_offset + there;
+    const auto my_row = user.row(head, at, q_at);
+    const auto line = [](const Strided& t, int b, int h, int i) {
+      return static_cast<const Element*>(t.data) + b * t.batch + h * t.head + i * t.position;
+    };
+    const int kv_head = work.h / args.group, kv_batch = args.kv_shared ? 0 : work.b;
+    const Element* q_line = line(args.q, work.b, work.h, there);
+    float top = minus_infinity, sum = 0;
+#pragma unroll
+    for (int j = 0; j < half; ++j) o[j] = 0;
+#pragma unroll 1
+    for (int i = 0; i < walk.count * n; ++i) {
+      const int kv = walk.tile(i / n) * n + n - 1 - i % n;
+      if (kv >= at.kv_len) continue;
+      const Element* k_line = line(args.k, kv_batch, kv_head, kv);
+      float x = 0;
+#pragma unroll 1
+      for (int j = side; j < args.d; j += 2) x += f32(q_line[j]) * f32(k_line[j]);
+      x += __shfl_xor_sync(~0u, x, 1);
+      const Step q_step{q_at, 0}, kv_step{kv, 0};
+      const auto col = user.col(head, at, origin, kv_step);
+      x = User::scaled ? x * factor : user.template exponent<false>(x, head, my_row, col, at, origin, q_step, kv_step);
+      if (User::masked && !user.keep(head, my_row, col, at, q_step, kv_step)) continue;
+      if (x == minus_infinity) continue;
+      const float most = __builtin_fmaxf(top, x), old = top == minus_infinity ? 0.0f : power_of_two(top - most);
+      float p = power_of_two(x - most);
+      sum = sum * old + p;
+      top = most;
+      if constexpr (User::has_prob) p = user.prob(p, head, my_row, col, at, q_step, kv_step);
+      const Element* v_line = line(args.v, kv_batch, kv_head, kv);
+#pragma unroll
+      for (int j = 0; j < half; ++j)
+        if (side * half + j < args.dv) o[j] = (old == 0.0f ? 0.0f : o[j] * old) + p * f32(v_line[side * half + j]);
+    }
+    const float by = ended(work, q, sum, top, side == 0);
+    if (q >= args.q_len) return;
+    auto* o_line = static_cast<Element*>(args.o.data) + work.b * args.o.batch + work.h * args.o.head +
+                   q * args.o.position;
+#pragma unroll
+    for (int j = 0; j < half; ++j)
+      if (side * half + j < args.dv)
+        o_line[side * half + j] = {static_cast<unsigned short>(pack<Element>(by == 0.0f ? 0.0f : o[j] * by, 0.0f))};
   }
 
   /// The results of a warp's 16 rows, by way of shared memory, where rows are 128 bytes and swizzled.
@@ -469,7 +532,7 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
   const int thread = static_cast<int>(threadIdx.x) % 128;
   Group90<Tile, User> g{args, user, shared, group, thread % 32, thread / 32};
   Place<Tile::q_stages> q;
-  Place<Tile::stages> k, v;
+  Place<Tile::stages> k;  // values are a tile behind keys
   const Schedule schedule(args, Tile::m);
   // Groups issue in turns: each waits at its own barrier, which the one before arrives at.
   const auto my_turn = [&] { named_sync(1 + group, 256); };
@@ -506,6 +569,7 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
     for (int r = 0; r < 2; ++r) g.row[r] = user.row(g.head, g.at, g.q0 + 8 * r);
     g.factor = User::scaled ? user.factor(g.head) : 1.0f;
     g.l[0] = g.l[1] = 0;
+    bool by_pairs = false;
     if (walk.count > 0) {
       barrier_wait(shared + Shared::q_full + 16 * q.stage, q.phase);
       barrier_wait(shared + Shared::k_full + 16 * k.stage, k.phase);
@@ -522,6 +586,7 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
 
       const auto step = [&]<bool Partial>(int i) {
         tile = walk.tile(i);
+        const Place<Tile::stages> v = k.before();
         barrier_wait(shared + Shared::k_full + 16 * k.stage, k.phase);
         if constexpr (issue_in_turns || products_in_turns) my_turn();
         pin(g.s);
@@ -540,7 +605,6 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
         wgmma_wait<0>();
         pin(g.o);
         release(Shared::v_full + 16 * v.stage);
-        v.next();
         g.operand(tile);
         g.rescale();
       };
@@ -550,6 +614,7 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
       for (; i < walk.count; ++i) step.template operator()<true>(i);
 
       if constexpr (Tile::own_o) release(Shared::q_full + 16 * q.stage);
+      const Place<Tile::stages> v = k.before();
       barrier_wait(shared + Shared::v_full + 16 * v.stage, v.phase);
       pin(g.o);
       wgmma_fence();
@@ -557,19 +622,27 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
       wgmma_wait<0>();
       pin(g.o);
       release(Shared::v_full + 16 * v.stage);
-      v.next();
     }
-    if constexpr (does_again<Tile, User>) {
+    if constexpr (does_again<Tile, User> || User::masked) {
       // A sum of powers that is infinite or NaN: the maximum was too low, or it is what the scores give.
-      if (!careful && uniform(named_any(4 + group, 128, !(g.l[0] < 3e38f && g.l[1] < 3e38f)))) {
-        mine = false;
-        if (thread == 0)
-          takes.put(group, ++found, index);
-        else
+      const bool low = does_again<Tile, User> && !careful && !(g.l[0] < 3e38f && g.l[1] < 3e38f);
+      const bool odd = User::masked && walk.count > walk.full && g.has_odd();
+      if (uniform(named_any(4 + group, 128, low || odd))) {
+        if (does_again<Tile, User> && uniform(named_any(4 + group, 128, low))) {
+          mine = false;
           ++found;
+          if (thread == 0) takes.put(group, found, index);
+        } else {
+          by_pairs = true;
+        }
       }
     }
-    g.finish(work, walk.count == 0, mine);
+    if (by_pairs) {
+      if (mine) g.by_pairs(work, walk);
+      mine = false;
+    } else {
+      g.finish(work, walk.count == 0, mine);
+    }
     // The shared memory of the results: free once the previous ones were read, or all of the group are done with q.
     if constexpr (Tile::own_o) {
       if (g.lane == 0) store_wait_read();
