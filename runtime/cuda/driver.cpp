@@ -124,6 +124,10 @@ void refuse(cu::Result result, const char* function) {
       throw Error("device-failed", "the device has failed, and takes no more work of this process", {}, why,
                   "some kernel of this process did it, attune's or another's: run it under compute-sanitizer, which "
                   "names it");
+    case invalid_handle:
+    case invalid_context:
+      throw Error("bad-stream", "the stream does not take the call", {}, why,
+                  "pass a CUstream of the device that the tensors are on, or none");
     default: break;
   }
   if (result >= stream_capture_unsupported && result <= stream_capture_wrong_thread)

@@ -34,6 +34,7 @@ enum class Result : int {
   invalid_context = 201,
   no_binary_for_gpu = 209,
   unsupported_ptx_version = 222,
+  invalid_handle = 400,
   illegal_address = 700,
   launch_out_of_resources = 701,
   assert_failed = 710,
