@@ -38,6 +38,7 @@ ForwardPlan plan_of(const ForwardSpec& spec, std::string kernel, int m, int n, i
   const int grain = size_of(spec.dtype) == 4 ? 32 : 16;
   return {.kernel = std::move(kernel),
           .dtype = spec.dtype,
+          .out = spec.out,
           .m = m,
           .n = n,
           .d = rounded_up(spec.d, grain),

@@ -176,10 +176,10 @@ std::string_view element(DType dtype) {
 
 std::string tile(const ForwardPlan& plan) {
   std::string out = fmt::format(
-      "struct Tile {{\n  using Element = {};\n"
+      "struct Tile {{\n  using Element = {};\n  using Out = {};\n"
       "  static constexpr int m = {}, n = {}, d = {}, dv = {}, stages = {};\n"
       "  static constexpr bool max = {}, packed = {};\n",
-      element(plan.dtype), plan.m, plan.n, plan.d, plan.dv, plan.stages, plan.max, plan.packed);
+      element(plan.dtype), element(plan.out), plan.m, plan.n, plan.d, plan.dv, plan.stages, plan.max, plan.packed);
   for (const auto& [name, value] : plan.traits) out += fmt::format("  static constexpr int {} = {};\n", name, value);
   return out + "};\n";
 }
