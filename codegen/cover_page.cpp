@@ -37,8 +37,8 @@ Source cover_source(const Mod& mod, const Cover& cover, int arch) {
         signature.captures[mod.captures.size() + i].name, s.of == Summary::Of::Least ? "least" : "greatest",
         names.signature.captures[s.capture].name);
   }
-  Source out{.name = "cover", .text = {}, .options = page_options(arch, true),
-             .symbol = "attune::cover<attune::exact::User>"};
+  Source out{
+      .name = "cover", .text = {}, .options = page_options(arch, true), .symbol = "attune::cover<attune::exact::User>"};
   out.text = page_comment(mod) + "#include \"cover.cuh\"\n\nnamespace attune::exact {\n\nstruct User {\n";
   out.text += page_members(mod, names) + "\n" + summaries;
   const auto function = [&](std::string_view name, const Expr& e) {
@@ -48,8 +48,8 @@ Source cover_source(const Mod& mod, const Cover& cover, int arch) {
   out.text += function("may_keep", cover.may_keep) + function("may_drop", cover.may_drop);
   out.text += fmt::format("}};\nstatic_assert(Covers<User> && sizeof(User) == {});\n\n", page_bytes(mod));
   out.text += "}  // namespace attune::exact\n\n";
-  out.text += fmt::format("template __global__ void {}(const __grid_constant__ attune::CoverArgs,\n"
-                          "    const __grid_constant__ attune::exact::User);\n",
+  out.text += fmt::format("template __global__ void {}(\n    const __grid_constant__ attune::CoverArgs, "
+                          "const __grid_constant__ attune::exact::User);\n",
                           out.symbol);
   return out;
 }

@@ -64,7 +64,9 @@ void keep_origin_out(compiler::Levels& levels) {
 /// A field that is an element of a captured tensor is called like it, others a, b, c ….
 std::vector<std::string> field_names(std::span<const Expr> list, const ir::Signature& signature) {
   std::vector<std::string> names;
-  const auto is_free = [&](const std::string& name) { return std::find(names.begin(), names.end(), name) == names.end(); };
+  const auto is_free = [&](const std::string& name) {
+    return std::find(names.begin(), names.end(), name) == names.end();
+  };
   for (const Expr& e : list) {
     std::string name = e->op == Op::Read ? signature.captures[e->bits].name : "";
     for (int i = 0; name.empty() || !is_free(name); ++i)
@@ -95,7 +97,7 @@ float upward(double x) { return std::nextafter(static_cast<float>(x), std::numer
 DeviceParts device_parts(const Mod& mod, const Cover& cover, const ir::Signature& signature, bool scale_positive) {
   DeviceParts out;
   const Expr scale = ir::param(static_cast<std::uint32_t>(mod.params.size()), ir::Type::F32);
-  const Expr prob = value_of(mod.prob), mask = value_of(mod.mask);
+  const Expr prob = gathered(value_of(mod.prob)), mask = value_of(mod.mask);
   out.levels = compiler::level(std::array{exponent(value_of(mod.fold.core), scale), mask, prob});
   keep_origin_out(out.levels);
   out.rest = value_of(mod.fold.row);
@@ -111,14 +113,13 @@ DeviceParts device_parts(const Mod& mod, const Cover& cover, const ir::Signature
   }
   // A field of a row would be another matter: the factor is asked for once.
   const auto nodes = multiple ? ir::in_order(e->args[1]) : std::vector<Expr>{};
-  for (const Expr& n : nodes)
-    facts.scaled = facts.scaled && (n->op != Op::Field || ir::field_level(*n) == Level::Head);
+  for (const Expr& n : nodes) facts.scaled = facts.scaled && (n->op != Op::Field || ir::field_level(*n) == Level::Head);
   if (facts.scaled) out.factor = e->args[1];
-  facts.bounded = mod.fold.bounded() && !mod.fold.range.nan;
+  facts.bounded = mod.fold.bounded();
   if (facts.bounded) out.most = upward(mod.fold.range.hi * std::numbers::log2e);
   facts.masked = !ir::is_literal(mask, 1);
   facts.has_prob = prob->op != Op::Input;
-  facts.linear_prob = linear_in_p(prob);
+  facts.linear_prob = linear_in_p(value_of(mod.prob));
   facts.has_sink = mod.sink != nullptr;
   facts.listed = listed(cover, mod.captures.size());
   out.fields = {field_names(out.levels.head, signature), field_names(out.levels.row, signature),
@@ -139,7 +140,7 @@ std::string fields_function(const std::string& head, std::span<const Expr> list,
   std::uint32_t uses = 0;
   std::string values;
   for (const Expr& e : list) {
-    uses |= e->uses;
+    uses |= page_uses(e);
     values += (values.empty() ? "" : ", ") + page_value(e, signature, fields);
   }
   const std::string locals = page_locals(uses);
@@ -159,7 +160,7 @@ std::string bands_function(const Cover& cover, bool is_listed, std::size_t captu
 
   std::uint32_t uses = 0;
   const auto of = [&](const Expr& e) {
-    uses |= e->uses;
+    uses |= page_uses(e);
     return page_value(e, signature);
   };
   std::string ends = "0, at.kv_len", cuts;
@@ -170,9 +171,7 @@ std::string bands_function(const Cover& cover, bool is_listed, std::size_t captu
                      ends, cuts);
 }
 
-std::string_view element(DType dtype) {
-  return dtype == DType::bf16 ? "bf16" : dtype == DType::f16 ? "f16" : "float";
-}
+std::string_view element(DType dtype) { return dtype == DType::bf16 ? "bf16" : dtype == DType::f16 ? "f16" : "float"; }
 
 std::string tile(const ForwardPlan& plan) {
   std::string out = fmt::format(
@@ -196,10 +195,11 @@ std::string user(const Mod& mod, const Cover& cover, const ForwardPlan& plan, co
   out += fields_struct("Head", parts.levels.head, parts.fields[0]);
   out += fields_struct("Row", parts.levels.row, parts.fields[1]);
   out += fields_struct("Col", parts.levels.col, parts.fields[2]);
-  out += fmt::format("  static constexpr bool scaled = {}, bounded = {}, masked = {}, has_prob = {}, linear_prob = {},\n"
-                     "                        has_sink = {}, listed = {};\n  static constexpr float most = {};\n\n",
-                     f.scaled, f.bounded, f.masked, f.has_prob, f.linear_prob, f.has_sink, f.listed,
-                     ir::print_literal(ir::Type::F32, static_cast<double>(parts.most)));
+  out += fmt::format(
+      "  static constexpr bool scaled = {}, bounded = {}, masked = {}, has_prob = {}, linear_prob = {},\n"
+      "                        has_sink = {}, listed = {};\n  static constexpr float most = {};\n\n",
+      f.scaled, f.bounded, f.masked, f.has_prob, f.linear_prob, f.has_sink, f.listed,
+      ir::print_literal(ir::Type::F32, static_cast<double>(parts.most)));
   out += fields_function("Head head(Where at)", parts.levels.head, signature, parts.fields);
   out += fields_function("Row row(Head head, Where at, Int q)", parts.levels.row, signature, parts.fields);
   out += fields_function("Col col(Head head, Where at, Int origin, Int kv)", parts.levels.col, signature, parts.fields);
@@ -214,6 +214,23 @@ std::string user(const Mod& mod, const Cover& cover, const ForwardPlan& plan, co
   return out + "};\n";
 }
 
+/// Does a choice hang on a division or function of positions, whose last bit may decide it?
+bool wants_exact(const Mod& mod) {
+  const auto inexact = [](const Expr& e) {
+    const bool noisy = ir::uses(e, Input::S) || ir::uses(e, Input::P);
+    return e->type == ir::Type::F32 && !noisy && (e->op == Op::Div || (e->op >= Op::Sqrt && e->op <= Op::Erf));
+  };
+  const auto chooses = [](const Expr& e) {
+    const bool rounds = e->op >= Op::Floor && e->op <= Op::Trunc;
+    return e->arity > 0 && e->args[0]->type == ir::Type::F32 && (e->type != ir::Type::F32 || rounds);
+  };
+  std::vector<Expr> decisive;
+  for (const Expr& e : ir::in_order(std::array{mod.score, mod.mask, mod.prob}))
+    if (chooses(e)) decisive.push_back(e);
+  const std::vector<Expr> below = ir::in_order(decisive);
+  return std::any_of(below.begin(), below.end(), inexact);
+}
+
 }  // namespace
 
 ForwardFacts forward_facts(const Mod& mod, const Cover& cover, bool scale_positive) {
@@ -224,17 +241,18 @@ ForwardFacts forward_facts(const Mod& mod, const Cover& cover, bool scale_positi
 
 Source forward_source(const Mod& mod, const Cover& cover, const ForwardPlan& plan, int arch) {
   const PageNames names = page_names(mod);
-  const std::string space = plan.exact ? "exact" : "fast";
+  const bool exact = plan.exact || wants_exact(mod);
+  const std::string space = exact ? "exact" : "fast";
   Source out{.name = plan.kernel,
              .text = {},
-             .options = page_options(arch, plan.exact),
+             .options = page_options(arch, exact),
              .symbol = fmt::format("attune::{0}<attune::{1}::Tile, attune::{1}::User>", plan.kernel, space)};
   out.text = fmt::format("{}#include \"{}.cuh\"\n\nnamespace attune::{} {{\n\n", page_comment(mod), plan.kernel, space);
   out.text += user(mod, cover, plan, names);
   out.text += fmt::format("static_assert(Mod<User> && sizeof(User) == {});\n\n", page_bytes(mod));
   out.text += tile(plan) + fmt::format("\n}}  // namespace attune::{}\n\n", space);
-  out.text += fmt::format("template __global__ void {}(const __grid_constant__ attune::ForwardArgs,\n"
-                          "    const __grid_constant__ attune::{}::User);\n",
+  out.text += fmt::format("template __global__ void {}(\n    const __grid_constant__ attune::ForwardArgs, "
+                          "const __grid_constant__ attune::{}::User);\n",
                           out.symbol, space);
   return out;
 }

@@ -23,10 +23,10 @@ struct ForwardPlan {
   std::string kernel;
   DType dtype = DType::bf16, out = DType::bf16;  ///< of q, k and v; of o
   int m = 128, n = 128, d = 128, dv = 128, stages = 2;
-  bool max = false;             ///< the rows' maxima are asked for
-  bool packed = false;          ///< sequences of different lengths, by their starts
-  bool scale_positive = true;   ///< the call's scale is 0 or more
-  bool exact = false;           ///< functions within 2 ulp (see ops.cuh) rather than the fast ones
+  bool max = false;            ///< the rows' maxima are asked for
+  bool packed = false;         ///< sequences of different lengths, by their starts
+  bool scale_positive = true;  ///< the call's scale is 0 or more
+  bool exact = false;          ///< functions within 2 ulp (see ops.cuh) rather than the fast ones
   std::vector<std::pair<std::string, int>> traits{};  ///< further members of Tile, that this kernel knows
 };
 

@@ -64,21 +64,45 @@ class Gather {
 
   Expr made(const Expr& e, const Expr& c) {
     if (per_head(e)) return mul(e, c);
-    if (e->type != ir::Type::F32) return inside(e);
+    // What a choice hangs on keeps its rounding: x / 49 and x * (1 / 49) are not 1 for the same x.
+    if (e->type != ir::Type::F32 || rounds(e->op)) return mul(e, c);
     const auto arg = [&](std::size_t i) -> const Expr& { return e->args[i]; };
     switch (e->op) {
       case Op::Add:
       case Op::Sub: return ir::op(e->op, times(arg(0), c), times(arg(1), c));
-      case Op::Where: return ir::op(Op::Where, times(arg(0), nullptr), times(arg(1), c), times(arg(2), c));
+      case Op::Where: return ir::op(Op::Where, arg(0), times(arg(1), c), times(arg(2), c));
       case Op::Neg:
       case Op::Mul:
       case Op::Div: return product(e, c);
       case Op::Log:
         if (c && ir::same(c, log2e())) return ir::op(Op::Log2, times(arg(0), nullptr));
         break;
+      case Op::F32: return mul(position(e), c);
       default: break;
     }
     return mul(inside(e), c);
+  }
+
+  static bool rounds(Op op) { return op == Op::Floor || op == Op::Ceil || op == Op::Round || op == Op::Trunc; }
+
+  /// f32(kv - q) is f32(kv - origin) - f32(q - origin): a subtraction an element, and conversions only per row and
+  /// column. What that may round away, f32(kv - q) rounds too, for an origin is never far from q.
+  static Expr position(const Expr& e) {
+    const Expr& i = e->args[0];
+    if (i->op == Op::Abs) {
+      const Expr inner = ir::op(Op::F32, i->args[0]), split = position(inner);
+      return split == inner ? e : ir::op(Op::Abs, split);
+    }
+    const auto is = [](const Expr& x, Input which) {
+      return x->op == Op::Input && x->bits == static_cast<unsigned>(which);
+    };
+    if (i->op != Op::Sub) return e;
+    const bool ahead = is(i->args[0], Input::KV) && is(i->args[1], Input::Q);
+    if (!ahead && !(is(i->args[0], Input::Q) && is(i->args[1], Input::KV))) return e;
+    const auto from_origin = [](const Expr& x) {
+      return ir::op(Op::F32, ir::op(Op::Sub, x, ir::input(Input::Origin)));
+    };
+    return ir::op(Op::Sub, from_origin(i->args[0]), from_origin(i->args[1]));
   }
 
   /// The same operation on arguments that are gathered within themselves.
@@ -146,6 +170,8 @@ class Gather {
 };
 
 }  // namespace
+
+Expr gathered(const Expr& e) { return compiler::simplify(Gather().times(e, nullptr), compiler::coordinate_bounds()); }
 
 Expr exponent(const Expr& core, const Expr& scale) {
   const Expr s = ir::input(Input::S);

@@ -1,4 +1,5 @@
-// codegen/page.cpp — what every generated page of CUDA has: the user's arguments as members, and functions of expressions
+// codegen/page.cpp — what every generated page of CUDA has: the user's arguments as members, and functions of
+// expressions
 #include "codegen/page.h"
 
 #include <algorithm>
@@ -154,6 +155,13 @@ std::size_t page_bytes(const compiler::Mod& mod) {
   return user_bytes(mod, captures, params, 0).size();
 }
 
+std::uint32_t page_uses(const Expr& e) {
+  std::uint32_t uses = 0;
+  for (const Expr& n : ir::in_order(e))
+    if (n->op == ir::Op::Input || n->op == ir::Op::Random) uses |= n->uses;
+  return uses;
+}
+
 std::string page_locals(std::uint32_t uses) {
   std::string out;
   for (const Input which : {Input::B, Input::H, Input::QLen, Input::KVLen})
@@ -167,7 +175,7 @@ std::string page_locals(std::uint32_t uses) {
 std::string page_function(const std::string& head, const Expr& e, const ir::Signature& signature,
                           const ir::FieldNames& fields) {
   const ir::DevicePrinted text = ir::print_for_device(e, signature, fields);
-  const std::string locals = page_locals(e->uses);
+  const std::string locals = page_locals(page_uses(e));
   const std::string line = fmt::format("  __device__ {} const {{ return {}; }}\n", head, text.value);
   if (locals.empty() && text.lets.empty() && line.size() <= line_width + 1) return line;
   std::string lets = text.lets;

@@ -21,6 +21,8 @@ std::string page_comment(const compiler::Mod& mod);
 std::string page_members(const compiler::Mod& mod, const PageNames& names);
 std::size_t page_bytes(const compiler::Mod& mod);
 
+/// Which inputs stand in the text of an expression: its fields' own are not among them.
+std::uint32_t page_uses(const ir::Expr& e);
 /// "    const Int h = at.h;" for whatever the expressions use of what `Where at` holds.
 std::string page_locals(std::uint32_t uses);
 

@@ -241,7 +241,8 @@ class Printer {
     } else if (n.op == Op::Sum) {
       const std::string& variable = variables_[sum_binder(n) - 1];
       const std::string count = std::to_string(sum_count(n));
-      out_.text += device_ ? "sum<" + count + ">([&](Int " + variable + ") { " : "sum(" + variable + ", " + count + ", ";
+      out_.text += device_ ? "sum<" + count + ">([&](Int " + variable + ") { "
+                           : "sum(" + variable + ", " + count + ", ";
       stack_.push_back({Item::Text, device_ ? "; })" : ")"});
       push_body(e.inner, e.args[0]);
     } else if (n.op == Op::Read) {

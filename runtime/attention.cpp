@@ -144,6 +144,12 @@ void run(const Attention& attention, const Backward& call, const Resources& with
     else no_backward();
   });
 }
+
+std::string story(const Attention& attention, const Forward& call) {
+  const auto [lowered, problem, target] = check(attention, call);
+  if (target != Target::cuda) return "";
+  return cuda::forward_story(on_device(*lowered), call, problem);
+}
 }  // namespace runtime
 
 void Attention::operator()(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o, Line at) const {

@@ -19,5 +19,7 @@ void copy(const Tensor&, const Tensor&, std::size_t, void*) { refuse(); }
 std::size_t forward_workspace(const Compiled&, const Forward&, const compiler::Problem&) { refuse(); }
 void forward(const Compiled&, const Forward&, const compiler::Problem&, const Means&) { refuse(); }
 std::string forward_story(const Compiled&, const Forward&, const compiler::Problem&) { refuse(); }
+std::string device_name(int) { refuse(); }
+std::vector<double> times(int, double, const std::function<void()>&) { refuse(); }
 
 }  // namespace attune::runtime::cuda

@@ -4,8 +4,10 @@
 #include <cstdio>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "runtime/attention.h"
+#include "runtime/cuda/engine.h"
 #include "tools/bench.h"
 
 namespace attune::tools {
@@ -50,12 +52,12 @@ class CudaBench {
   }
 
   void measure(const Case& one, const Case& on_host) {
-    Result r{.row = one.name, .story = runtime::cuda_story(one.attention, call()), .times = {}};
+    Result r{.row = one.name, .story = runtime::story(one.attention, call()), .times = {}};
     r.flop = forward_flop(on_host, o_);
     const auto start = Clock::now();
     one.attention.run(call());
     r.first_call = std::chrono::duration<double>(Clock::now() - start).count();
-    r.times.all = runtime::cuda_times(device_, o_.seconds, [&] { one.attention.run(call()); });
+    r.times.all = runtime::cuda::times(device_.index, o_.seconds, [&] { one.attention.run(call()); });
     std::sort(r.times.all.begin(), r.times.all.end());
     print(r);
   }
@@ -73,7 +75,7 @@ class CudaBench {
                       {"kv_seq", o_.of_kv_seq()},
                       {"d", o_.d},
                       {"dv", o_.of_dv()},
-                      {"device", runtime::cuda_name(device_)},
+                      {"device", runtime::cuda::device_name(device_.index)},
                       {"kernel", r.story},
                       {"runs", t.all.size()},
                       {"seconds", {{"best", t.best()}, {"p10", t.p10()}, {"median", t.median()}, {"p90", t.p90()}}},
@@ -82,7 +84,7 @@ class CudaBench {
     } else {
       if (!std::exchange(header_stands_, true)) {
         fmt::print("{} forward, B={} H={}/{} S={}x{} D={}/{}, {}\n", o_.dtype, o_.batch, o_.heads, o_.of_kv_heads(),
-                   o_.seq, o_.of_kv_seq(), o_.d, o_.of_dv(), runtime::cuda_name(device_));
+                   o_.seq, o_.of_kv_seq(), o_.d, o_.of_dv(), runtime::cuda::device_name(device_.index));
         fmt::print("{:<10} {:>10} {:>10} {:>10} {:>9} {:>9}  kernel\n", "row", "best ms", "median ms", "p90 ms",
                    "TFLOP/s", "median");
       }

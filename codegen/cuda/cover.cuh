@@ -14,16 +14,6 @@ namespace attune {
 
 constexpr unsigned warp = 0xffffffffu;
 
-template <class T>
-struct Fold {
-  bool least;
-  int found;
-
-  __device__ explicit Fold(bool of_least) : least(of_least), found(of_least ? 0x7fffffff : -0x7fffffff - 1) {}
-  __device__ void add(int x) { found = least ? min(found, x) : max(found, x); }
-  __device__ int all() const { return least ? __reduce_min_sync(warp, found) : __reduce_max_sync(warp, found); }
-};
-
 __device__ inline int whole(Int x) { return x.i; }
 __device__ inline int whole(bool x) { return x; }
 
@@ -41,15 +31,17 @@ __device__ int between(bool least, const Capture<T, rank>& of, Index... index) {
     to[skip + d] = min(max(given[2 * d + 1].i, 0), of.last[d]);
     stride[skip + d] = of.stride[d];
   }
-  Fold<T> fold(least);
+  int found = least ? 0x7fffffff : -0x7fffffff - 1;
   for (long long i = from[0]; i <= to[0]; ++i)
     for (long long j = from[1]; j <= to[1]; ++j)
       for (long long k = from[2]; k <= to[2]; ++k)
-        for (long long l = from[3] + static_cast<int>(threadIdx.x) % lanes; l <= to[3]; l += lanes)
-          fold.add(whole(seen(of.data + i * stride[0] + j * stride[1] + k * stride[2] + l * stride[3])));
-  return fold.all();
+        for (long long l = from[3] + static_cast<int>(threadIdx.x) % lanes; l <= to[3]; l += lanes) {
+          const int x = whole(seen(of.data + i * stride[0] + j * stride[1] + k * stride[2] + l * stride[3]));
+          found = least ? min(found, x) : max(found, x);
+        }
+  return least ? __reduce_min_sync(warp, found) : __reduce_max_sync(warp, found);
 }
-template <class T, class... Index>
+template <class T>
 __device__ int between(bool, const Capture<T, 0>& of) {
   return whole(of());
 }

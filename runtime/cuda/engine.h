@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "compiler/check.h"
 #include "compiler/cover.h"
@@ -28,5 +30,10 @@ std::size_t forward_workspace(const Compiled& compiled, const Forward& call, con
 void forward(const Compiled& compiled, const Forward& call, const compiler::Problem& problem, const Means& means);
 /// Which kernel takes the call, and why not others.
 std::string forward_story(const Compiled& compiled, const Forward& call, const compiler::Problem& problem);
+
+/// As the driver calls it.
+std::string device_name(int device);
+/// Seconds that each of many launches takes on the default stream, by the device's clock; for at least so long in all.
+std::vector<double> times(int device, double seconds, const std::function<void()>& launch);
 
 }  // namespace attune::runtime::cuda

@@ -1,4 +1,5 @@
-// runtime/cuda/nvrtc.h — NVIDIA's run-time compiler: opened by name when first asked for, from a page of text to a cubin
+// runtime/cuda/nvrtc.h — NVIDIA's run-time compiler: opened by name when first asked for, from a page of text to a
+// cubin
 #pragma once
 
 #include <string>
