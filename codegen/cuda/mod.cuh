@@ -28,7 +28,7 @@ struct Bands {
 /// is what does, as the user wrote it. `s` is q . k, not scaled yet.
 ///
 /// Traits:
-///   scaled     exponent(s) is factor() * s, and factor() is not negative: one multiply-add makes s a power
+///   scaled     exponent(s) is factor() * s, and factor() is positive: one multiply-add makes s a power
 ///   bounded    exponent() stays below `most`, near enough that no running maximum is needed
 ///   masked     keep() is more than true
 ///   has_prob   prob() is more than p;  linear_prob: it is a multiple of p, so that it may act before the normalisation
