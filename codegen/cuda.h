@@ -21,7 +21,7 @@ struct Source {
 /// Which kernel, and how its tile is cut. `kernel` is a file of codegen/cuda without its ending and the kernel in it.
 struct ForwardPlan {
   std::string kernel;
-  DType dtype = DType::bf16;
+  DType dtype = DType::bf16, out = DType::bf16;  ///< of q, k and v; of o
   int m = 128, n = 128, d = 128, dv = 128, stages = 2;
   bool max = false;            ///< the rows' maxima are asked for
   bool packed = false;         ///< sequences of different lengths, by their starts

@@ -6,7 +6,7 @@
 #include "ir/eval.h"
 #include "runtime/cpu/engine.h"
 #include "runtime/cpu/kernels.h"
-#include "runtime/cpu/workspace.h"
+#include "runtime/workspace.h"
 #include "runtime/layout.h"
 
 namespace attune::runtime::cpu {
