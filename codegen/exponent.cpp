@@ -18,6 +18,8 @@ using ir::Expr, ir::Input, ir::Op;
 
 /// Expressions nested deeper than this are multiplied as they are.
 constexpr std::uint32_t deepest = 400;
+/// A product of more is taken apart no further: x * x, squared and squared again, has no end of them.
+constexpr std::size_t most_factors = 8;
 
 Expr log2e() { return ir::real(static_cast<float>(std::numbers::log2e)); }
 
@@ -114,7 +116,7 @@ class Gather {
   }
 
   void flatten(const Expr& e, bool below, Product& into) {
-    if (!per_head(e) && !e->free) {
+    if (!per_head(e) && !e->free && into.above.size() + into.below.size() < most_factors) {
       if (e->op == Op::Neg) {
         into.negative = !into.negative;
         return flatten(e->args[0], below, into);

@@ -18,7 +18,7 @@ __device__ inline int whole(Int x) { return x.i; }
 __device__ inline int whole(bool x) { return x; }
 
 template <class T, int rank, class... Index>
-__device__ int between(bool least, const Capture<T, rank>& of, Index... index) {
+__device__ __forceinline__ int between(bool least, const Capture<T, rank>& of, Index... index) {
   static_assert(sizeof...(Index) == 2 * rank);
   // The last dimension by lanes, those before it one after another.
   constexpr int lanes = 32, dims = 4, skip = dims - rank;
@@ -47,11 +47,11 @@ __device__ int between(bool, const Capture<T, 0>& of) {
 }
 
 template <class T, int rank, class... Index>
-__device__ auto least(const Capture<T, rank>& of, Index... index) {
+__device__ __forceinline__ auto least(const Capture<T, rank>& of, Index... index) {
   return decltype(seen(of.data))(between(true, of, index...));
 }
 template <class T, int rank, class... Index>
-__device__ auto greatest(const Capture<T, rank>& of, Index... index) {
+__device__ __forceinline__ auto greatest(const Capture<T, rank>& of, Index... index) {
   return decltype(seen(of.data))(between(false, of, index...));
 }
 

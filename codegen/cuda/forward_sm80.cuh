@@ -32,7 +32,7 @@ namespace attune {
 template <int Pitch, bool Paired = false>
 struct Lines {
   /// How many units change places among each other.
-  static constexpr int units = Pitch / 16, among = (units & -units) < 8 ? units & -units : 8;
+  static constexpr int pitch = Pitch, units = Pitch / 16, among = (units & -units) < 8 ? units & -units : 8;
 
   __device__ static int turn(int row) {
     if constexpr (Paired) return among == 8 ? (row / 2 % 4) * 2 : among == 4 ? (row / 4 % 2) * 2 : 0;
@@ -183,25 +183,26 @@ __device__ inline Apart apart(unsigned x) {
 
 enum class Pass { Online, Sums, Known };
 
-template <class Tile, class User>
+/// Careful: what is not finite of values is kept apart, and a warp has 16 queries at a time.
+template <class Tile, class User, bool Careful>
 struct Block80 {
   using Element = typename Tile::Element;
   using Out = typename Tile::Out;
   using Shared = Shared80<Tile>;
   static constexpr int size = Shared::size, per_step = 32 / size;  ///< elements that a product sums over
-  static constexpr int tall = Tile::m / (16 * Tile::warps), n = Tile::n;
+  static constexpr int tall = Careful ? 1 : Tile::m / (16 * Tile::warps), m = 16 * tall * Tile::warps, n = Tile::n;
   static constexpr bool exact = Tile::exact && size == 4, is_float = size == 4;
   static constexpr bool two_passes = User::has_prob && !User::linear_prob;
   /// Powers of f16 need the maximum: their exponents reach down to -24 only.
   static constexpr bool running = !User::bounded || Tile::max || __is_same(Element, f16);
   /// Queries stay in registers where these suffice.
   static constexpr int q_steps = Tile::d / per_step;
-  static constexpr bool held = tall * (q_steps * 4 + Tile::dv / 2 + n / 2 * (exact ? 2 : 1)) <= 176;
+  static constexpr bool held = !Careful && tall * (q_steps * 4 + Tile::dv / 2 + n / 2 * (exact ? 2 : 1)) <= 176;
   using QLine = Lines<Tile::d * size>;
   using KLine = Lines<Tile::d * size>;
   using VLine = Lines<Tile::dv * size, is_float>;
   using OLine = Lines<Tile::dv * static_cast<int>(sizeof(Out))>;
-  static_assert(Tile::m == 16 * tall * Tile::warps && (tall == 1 || tall == 2) && n % 16 == 0 && n <= 128);
+  static_assert(Tile::m % m == 0 && tall <= 2 && n % 16 == 0 && n <= 128);
   static_assert(Tile::d % 16 == 0 && Tile::dv % (8 * size) == 0 && Tile::width <= Tile::d && Tile::width_v <= Tile::dv);
   static_assert(Tile::store == 0 || Tile::width_v * static_cast<int>(sizeof(Out)) % Tile::store == 0);
 
@@ -210,18 +211,17 @@ struct Block80 {
   const Stretch queries, keys;
   const unsigned shared;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int first = place.tile * Tile::m;  ///< query of the block
+  const int first;  ///< query
   const Rows80 k, v;
   Softmax<User, running, tall> softmax;
   Fragment<tall, n> s;
   float o[tall][Tile::dv / 8][4];
   unsigned q[held ? tall : 1][held ? q_steps : 1][4];
   Ended ended[tall][2];
-  bool careful = false;
 
-  __device__ Block80(const ForwardArgs& args, const User& user, Place80 place, Stretch queries, unsigned shared)
+  __device__ Block80(const ForwardArgs& args, const User& user, Place80 place, Stretch queries, int first, unsigned shared)
       : args(args), place(place), queries(queries), keys(stretch<Tile>(args.kv_starts, place.b, args.kv_len)),
-        shared(shared),
+        shared(shared), first(first),
         k(rows_of<Element>(args.k, args.kv_shared ? 0 : place.b, place.h / args.group, keys.start)),
         v(rows_of<Element>(args.v, args.kv_shared ? 0 : place.b, place.h / args.group, keys.start)),
         softmax(user, {place.b, place.h, queries.length, keys.length}, first + warp * 16 * tall + lane / 4,
@@ -232,14 +232,14 @@ struct Block80 {
       return walk_list(args, place.b, place.h, (args.q_len + Tile::m - 1) / Tile::m, place.tile);
     } else {
       const Bands bands = softmax.user.bands(softmax.head, softmax.at, args.q_offset + first,
-                                             args.q_offset + min(first + Tile::m, queries.length));
+                                             args.q_offset + min(first + m, queries.length));
       return walk_bands(bands, keys.length, n);
     }
   }
 
   __device__ void load_q() {
     const Rows80 rows = rows_of<Element>(args.q, place.b, place.h, queries.start);
-    load_rows<Tile, Tile::m, Tile::d * size, Tile::width * size, false>(shared + Shared::q, rows, first, queries.length);
+    load_rows<Tile, m, Tile::d * size, Tile::width * size, false>(shared + Shared::q, rows, first, queries.length);
   }
   __device__ void load_k(int tile, int stage) {
     load_rows<Tile, n, Tile::d * size, Tile::width * size, false>(
@@ -253,19 +253,21 @@ struct Block80 {
   /// Where this thread reads blocks of 16 rows by 32 bytes, the first 16 bytes of both halves of the rows first.
   template <class Line>
   __device__ unsigned by_rows(unsigned from, int row, int step) const {
-    return from + Line::at(row + (lane & 15), 0) + turned<Line>(lane & 15, lane >> 4, step);
+    return from + block<Line>(lane & 15, lane >> 4, 2 * step % 8) + ahead<Line>(row, step);
   }
   /// The same, the halves of the first 8 rows first.
   template <class Line>
   __device__ unsigned by_bytes(unsigned from, int row, int step) const {
-    return from + Line::at(row + (lane & 7) + (lane >> 4) * 8, 0) +
-           turned<Line>(lane & 7, lane >> 3 & 1, step);
+    return from + block<Line>((lane & 7) + (lane >> 4) * 8, lane >> 3 & 1, 2 * step % 8) + ahead<Line>(row, step);
   }
-  /// What unit 2 step + half of a row adds to its unit 0.
+  /// What differs between threads is the same for rows 8 apart and units 8 apart; the rest is known here and now.
   template <class Line>
-  __device__ static unsigned turned(int row, int half, int step) {
-    const int turn = Line::turn(row), unit = 2 * step % 8;
-    return static_cast<unsigned>((((unit | half) ^ turn) - turn) * 16 + 2 * step / 8 * 128);
+  __device__ static unsigned block(int row, int half, int unit) {
+    return static_cast<unsigned>(row * Line::pitch + ((unit | half) ^ Line::turn(row & 7)) * 16);
+  }
+  template <class Line>
+  __device__ static constexpr unsigned ahead(int row, int step) {
+    return static_cast<unsigned>(row * Line::pitch + 2 * step / 8 * 128);
   }
 
   __device__ void query(unsigned (&a)[4], int t, int step) const {
@@ -339,7 +341,8 @@ struct Block80 {
     if constexpr (is_float) {
 #pragma unroll
       for (int j = 0; j < 4; ++j)
-        b[j] = load_shared(from + VLine::at(8 * step + 2 * (lane & 3) + j % 2, (8 * (i + j / 2) + lane / 4) * 4));
+        b[j] = load_shared(from + block<VLine>(2 * (lane & 3) + j % 2, lane >> 4, (2 * i + 2 * (j / 2)) % 8) +
+                           ahead<VLine>(8 * step, i + j / 2) + static_cast<unsigned>(lane / 4 % 4 * 4));
     } else {
       load_blocks_transposed(b, by_rows<VLine>(from, 16 * step, i / 2));
     }
@@ -398,41 +401,33 @@ struct Block80 {
   __device__ void results_carefully(int stage) {
     const unsigned from = shared + Shared::v + static_cast<unsigned>(stage * Shared::v_bytes);
 #pragma unroll
-    for (int i = 0; i < Tile::dv / 8; i += 2) {
-      float sum[tall][2][4] = {}, low[tall][2][4] = {}, sign[tall][2][4] = {}, much[tall][2][4] = {};
+    for (int t = 0; t < tall; ++t)
 #pragma unroll
-      for (int step = 0; step < n / per_step; ++step) {
-        unsigned b[4];
-        Apart v[4];
-        values(b, from, step, i);
+      for (int i = 0; i < Tile::dv / 8; ++i) {
+        // What is made of s for one i is not kept for the next.
 #pragma unroll
-        for (int j = 0; j < 4; ++j) v[j] = apart<Element>(b[j]);
+        for (int j = 0; j < n / 2; ++j) asm volatile("" : "+f"(s[t][j / 4][j % 4]));
+        float sum[4] = {}, low[4] = {}, sign[4] = {}, much[4] = {};
 #pragma unroll
-        for (int t = 0; t < tall; ++t) {
-          unsigned a[4], with_sign[4], without[4];
+        for (int step = 0; step < n / per_step; ++step) {
+          unsigned b[4], a[4];
+          values(b, from, step, i & ~1);
+          const Apart first = apart<Element>(b[i % 2 * 2]), second = apart<Element>(b[i % 2 * 2 + 1]);
           powers(a, t, step, [](float x) { return x; });
-          powers(with_sign, t, step, [](float x) { return x < 0.0f ? -1.0f : x == 0.0f ? 0.0f : 1.0f; });
-          powers(without, t, step, [](float x) { return x == 0.0f ? 0.0f : 1.0f; });
+          multiply<Element, exact>(sum, low, a, first.finite, second.finite);
+          powers(a, t, step, [](float x) { return x < 0.0f ? -1.0f : x == 0.0f ? 0.0f : 1.0f; });
+          product<Element>(sign, a, first.sign, second.sign);
+          powers(a, t, step, [](float x) { return x == 0.0f ? 0.0f : 1.0f; });
+          product<Element>(much, a, first.much, second.much);
+        }
 #pragma unroll
-          for (int j = 0; j < 2; ++j) {
-            multiply<Element, exact>(sum[t][j], low[t][j], a, v[2 * j].finite, v[2 * j + 1].finite);
-            product<Element>(sign[t][j], with_sign, v[2 * j].sign, v[2 * j + 1].sign);
-            product<Element>(much[t][j], without, v[2 * j].much, v[2 * j + 1].much);
-          }
+        for (int e = 0; e < 4; ++e) {
+          float& x = o[t][i][e];
+          x += finite(low[e]) ? sum[e] + low[e] : sum[e];
+          if (much[e] + sign[e] > 0.0f) x += infinity;
+          if (much[e] - sign[e] > 0.0f) x -= infinity;
         }
       }
-#pragma unroll
-      for (int t = 0; t < tall; ++t)
-#pragma unroll
-        for (int j = 0; j < 2; ++j)
-#pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            float& x = o[t][i + j][e];
-            x += finite(low[t][j][e]) ? sum[t][j][e] + low[t][j][e] : sum[t][j][e];
-            if (much[t][j][e] + sign[t][j][e] > 0.0f) x += infinity;
-            if (much[t][j][e] - sign[t][j][e] > 0.0f) x -= infinity;
-          }
-    }
   }
 
   /// What was summed before, relative to another maximum.
@@ -444,7 +439,7 @@ struct Block80 {
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           float& x = o[t][i][j];
-          x = careful && lift[t][j / 2] == 0.0f ? 0.0f : x * lift[t][j / 2];
+          x = Careful && lift[t][j / 2] == 0.0f ? 0.0f : x * lift[t][j / 2];
         }
   }
 
@@ -468,7 +463,7 @@ struct Block80 {
   template <Pass P>
   __device__ void add(int stage) {
     if constexpr (P != Pass::Sums) {
-      if (careful) results_carefully(stage);
+      if constexpr (Careful) results_carefully(stage);
       else results(stage);
     }
   }
@@ -545,29 +540,28 @@ struct Block80 {
     return odd;
   }
 
-  __device__ void run() {
+  /// Gives whether results are what they should be, and stores them then.
+  __device__ bool run() {
     const Walk walk = this->walk();
     if (walk.count > 0) load_q();
-    for (;;) {
-      softmax.start();
 #pragma unroll
-      for (int t = 0; t < tall; ++t)
+    for (int t = 0; t < tall; ++t)
 #pragma unroll
-        for (int i = 0; i < Tile::dv / 8; ++i)
+      for (int i = 0; i < Tile::dv / 8; ++i)
 #pragma unroll
-          for (int j = 0; j < 4; ++j) o[t][i][j] = 0;
-      if constexpr (two_passes) {
-        if (walk.count > 0) visit<Pass::Sums>(walk);
-        end();
-        if (walk.count > 0) visit<Pass::Known>(walk);
-      } else {
-        if (walk.count > 0) visit<Pass::Online>(walk);
-        end();
-      }
-      if (careful || !__syncthreads_or(suspicious())) break;
-      careful = true;
+        for (int j = 0; j < 4; ++j) o[t][i][j] = 0;
+    if constexpr (two_passes) {
+      if (walk.count > 0) visit<Pass::Sums>(walk);
+      end();
+      if (walk.count > 0) visit<Pass::Known>(walk);
+    } else {
+      if (walk.count > 0) visit<Pass::Online>(walk);
+      end();
     }
+    if constexpr (!Careful)
+      if (__syncthreads_or(suspicious())) return false;
     store();
+    return true;
   }
 
   // ---- storing ---------------------------------------------------------------------------------------------------
@@ -631,15 +625,28 @@ struct Block80 {
   }
 };
 
+/// A function of its own, so that it takes no registers from the others.
+template <class Tile, class User>
+__device__ __noinline__ void carefully(const ForwardArgs& args, const User& user, unsigned shared) {
+  const Place80 place(args, (args.q_len + Tile::m - 1) / Tile::m);
+  const Stretch queries = stretch<Tile>(args.q_starts, place.b, args.q_len);
+  using Block = Block80<Tile, User, true>;
+  for (int first = place.tile * Tile::m; first < min((place.tile + 1) * Tile::m, queries.length); first += Block::m) {
+    Block(args, user, place, queries, first, shared).run();
+    __syncthreads();
+  }
+}
+
 template <class Tile, class User>
 __global__ void __launch_bounds__(Tile::warps * 32)
     forward_sm80(const __grid_constant__ ForwardArgs args, const __grid_constant__ User user) {
   extern __shared__ __align__(128) unsigned char memory[];
+  const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(memory));
   const Place80 place(args, (args.q_len + Tile::m - 1) / Tile::m);
   const Stretch queries = stretch<Tile>(args.q_starts, place.b, args.q_len);
-  if (place.tile * Tile::m >= queries.length) return;
-  Block80<Tile, User> block(args, user, place, queries, static_cast<unsigned>(__cvta_generic_to_shared(memory)));
-  block.run();
+  const int first = place.tile * Tile::m;
+  if (first >= queries.length) return;
+  if (!Block80<Tile, User, false>(args, user, place, queries, first, shared).run()) carefully<Tile>(args, user, shared);
 }
 
 }  // namespace attune
