@@ -1,15 +1,10 @@
 // codegen/cuda/ops.cuh — what the operations of ir/ops.def mean on the device; no headers, so that pages compile fast
 #pragma once
 
+#include "types.cuh"
+
 namespace attune {
 
-/// 16-bit floats as stored.
-struct bf16 {
-  unsigned short bits;
-};
-struct f16 {
-  unsigned short bits;
-};
 __device__ inline float f32(bf16 x) { return __uint_as_float(static_cast<unsigned>(x.bits) << 16); }
 __device__ inline float f32(f16 x) {
   float y;

@@ -8,7 +8,7 @@
 
 namespace attune {
 
-constexpr float infinity = __builtin_huge_valf();
+constexpr float infinity = __builtin_bit_cast(float, 0x7f800000u);
 constexpr float ln2 = 0.693147180559945309f;
 
 /// ex2.approx: two units in the last place; what is below 2^-126 is 0.
@@ -17,12 +17,12 @@ __device__ inline float power_of_two(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-__device__ inline bool finite(float x) { return __builtin_fabsf(x) < infinity; }
+__device__ inline bool finite(float x) { return fabsf(x) < infinity; }
 
 /// Over the four threads that share a row.
 __device__ inline float row_max(float x) {
-  x = __builtin_fmaxf(x, __shfl_xor_sync(~0u, x, 1));
-  return __builtin_fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+  x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+  return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
 }
 __device__ inline float row_sum(float x) {
   x += __shfl_xor_sync(~0u, x, 1);
@@ -125,8 +125,8 @@ struct Softmax {
 #pragma unroll
           for (int i = 0; i < N / 8; ++i)
 #pragma unroll
-            for (int e = 0; e < 2; ++e) most = __builtin_fmaxf(most, s[t][i][2 * r + e]);
-          top[t][r] = __builtin_fmaxf(before, row_max(most));
+            for (int e = 0; e < 2; ++e) most = fmaxf(most, s[t][i][2 * r + e]);
+          top[t][r] = fmaxf(before, row_max(most));
           lift[t][r] = power_of_two(before * factor - base(t, r));
           moved |= lift[t][r] != 1.0f;
           sum[t][r] *= lift[t][r];
