@@ -74,18 +74,20 @@ int shared_bytes(const ForwardSpec& spec, const ForwardPlan& plan, const Sm80& r
 ForwardChoice choice_of(const ForwardSpec& spec, const Sm80& row) {
   ForwardPlan plan = plan_of(spec, "forward_sm80", row.m, row.n, row.stages);
   const auto width = static_cast<int>(spec.d), width_v = static_cast<int>(spec.dv);
-  plan.traits = {{"warps", row.warps}, {"width", width},       {"width_v", width_v},
+  plan.traits = {{"warps", row.warps},  {"width", width},      {"width_v", width_v},
                  {"vector", spec.load}, {"store", spec.store}, {"exact", spec.exact}};
   const int bytes = shared_bytes(spec, plan, row);
   return {std::move(plan), 32 * row.warps, bytes, false, false};
 }
 
 std::string why_not_sm90(const ForwardSpec& spec, const ForwardFacts& facts) {
-  if (spec.arch != 90) return fmt::format("it is for compute capability 9.0, and the device has {}.{}", spec.arch / 10, spec.arch % 10);
+  if (spec.arch != 90)
+    return fmt::format("it is for compute capability 9.0, and the device has {}.{}", spec.arch / 10, spec.arch % 10);
   if (spec.dtype != DType::bf16 && spec.dtype != DType::f16)
     return fmt::format("its products are of bf16 or f16, and q, k and v hold {}", name_of(spec.dtype));
   if (spec.packed) return "it takes no packed sequences";
-  if (spec.out != spec.dtype) return fmt::format("it writes o as {}, not as {}", name_of(spec.dtype), name_of(spec.out));
+  if (spec.out != spec.dtype)
+    return fmt::format("it writes o as {}, not as {}", name_of(spec.dtype), name_of(spec.out));
   if (!spec.boxes)
     return "the copy engine takes tensors whose rows are contiguous, whose other strides are positive multiples of 16 "
            "bytes, and none of them empty";

@@ -7,13 +7,14 @@ namespace attune::codegen {
 
 /// What kernels are chosen by, besides the expressions.
 struct ForwardSpec {
-  int arch = 90;  ///< compute capability times ten
+  int arch = 90;                                 ///< compute capability times ten
   DType dtype = DType::bf16, out = DType::bf16;  ///< of q, k and v; of o
   std::int64_t d = 128, dv = 128;
   bool max = false;     ///< the rows' maxima are asked for
   bool packed = false;  ///< sequences of different lengths
   bool boxes = true;    ///< the copy engine can take boxes of q, k, v and o: as they lie, and none is empty
-  int load = 16, store = 16;  ///< bytes that every row of q, k and v, of o, may be copied by: 16, 8, 4, or 0 for an element
+  int load = 16,
+      store = 16;  ///< bytes that every row of q, k and v, of o, may be copied by: 16, 8, 4, or 0 for an element
   bool scale_positive = true;
   bool exact = false;  ///< functions within 2 ulp
   bool operator==(const ForwardSpec&) const = default;

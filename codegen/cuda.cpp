@@ -174,11 +174,11 @@ std::string bands_function(const Cover& cover, bool is_listed, std::size_t captu
 std::string_view element(DType dtype) { return dtype == DType::bf16 ? "bf16" : dtype == DType::f16 ? "f16" : "float"; }
 
 std::string tile(const ForwardPlan& plan) {
-  std::string out = fmt::format(
-      "struct Tile {{\n  using Element = {};\n  using Out = {};\n"
-      "  static constexpr int m = {}, n = {}, d = {}, dv = {}, stages = {};\n"
-      "  static constexpr bool max = {}, packed = {};\n",
-      element(plan.dtype), element(plan.out), plan.m, plan.n, plan.d, plan.dv, plan.stages, plan.max, plan.packed);
+  std::string out = fmt::format("struct Tile {{\n  using Element = {};\n  using Out = {};\n"
+                                "  static constexpr int m = {}, n = {}, d = {}, dv = {}, stages = {};\n"
+                                "  static constexpr bool max = {}, packed = {};\n",
+                                element(plan.dtype), element(plan.out), plan.m, plan.n, plan.d, plan.dv, plan.stages,
+                                plan.max, plan.packed);
   for (const auto& [name, value] : plan.traits) out += fmt::format("  static constexpr int {} = {};\n", name, value);
   return out + "};\n";
 }

@@ -130,18 +130,24 @@ cpu::Means means(const Resources& with, cpu::Stages* stages = nullptr) {
 void run(const Attention& attention, const Forward& call, const Resources& with, Line at, cpu::Stages* stages) {
   placed(at, [&] {
     const auto [lowered, problem, target] = check(attention, call);
-    if (target == Target::oracle) oracle_forward(lowered->lowered, call, problem, with.progress);
-    else if (target == Target::cpu) cpu::forward(compiled(*lowered), call, problem, means(with, stages));
-    else cuda::forward(on_device(*lowered), call, problem, {.stream = with.stream, .workspace = with.workspace});
+    if (target == Target::oracle)
+      oracle_forward(lowered->lowered, call, problem, with.progress);
+    else if (target == Target::cpu)
+      cpu::forward(compiled(*lowered), call, problem, means(with, stages));
+    else
+      cuda::forward(on_device(*lowered), call, problem, {.stream = with.stream, .workspace = with.workspace});
   });
 }
 
 void run(const Attention& attention, const Backward& call, const Resources& with, Line at, cpu::Stages* stages) {
   placed(at, [&] {
     const auto [lowered, problem, target] = check(attention, call);
-    if (target == Target::oracle) oracle_backward(lowered->lowered, call, problem, with.progress);
-    else if (target == Target::cpu) cpu::backward(compiled(*lowered), call, problem, means(with, stages));
-    else no_backward();
+    if (target == Target::oracle)
+      oracle_backward(lowered->lowered, call, problem, with.progress);
+    else if (target == Target::cpu)
+      cpu::backward(compiled(*lowered), call, problem, means(with, stages));
+    else
+      no_backward();
   });
 }
 

@@ -235,8 +235,10 @@ void add_bench(CLI::App& app) {
               "  attune bench --score '30.0f * tanh(s / 30.0f)' --mask 'q - kv < 512' --backward --json");
   verb.callback([o] {
     check_options(*o);
-    if (o->target == "cuda") bench_cuda(*o);
-    else Bench{*o}();
+    if (o->target == "cuda")
+      bench_cuda(*o);
+    else
+      Bench{*o}();
   });
 }
 

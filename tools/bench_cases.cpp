@@ -88,8 +88,7 @@ double live_pairs(const Attention& attention, const BenchOptions& o) {
 
 }  // namespace
 
-Owned Data::fill(DType type, const std::vector<std::int64_t>& shape,
-                 const std::function<double(std::int64_t)>& value) {
+Owned Data::fill(DType type, const std::vector<std::int64_t>& shape, const std::function<double(std::int64_t)>& value) {
   return moved(filled(type, shape, value), device_);
 }
 

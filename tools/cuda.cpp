@@ -66,7 +66,8 @@ void cuda(const CudaOptions& o) {
     all["shared_bytes"] = first.shared_bytes;
     all["story"] = choices.story;
     for (const codegen::ForwardChoice& c : choices.choices)
-      all["candidates"].push_back({{"kernel", c.plan.kernel}, {"m", c.plan.m}, {"n", c.plan.n}, {"stages", c.plan.stages}});
+      all["candidates"].push_back(
+          {{"kernel", c.plan.kernel}, {"m", c.plan.m}, {"n", c.plan.n}, {"stages", c.plan.stages}});
   }
   all["text"] = source.text;
   std::puts(all.dump(2).c_str());

@@ -254,9 +254,9 @@ std::string forward_story(const Compiled& compiled, const Forward& call, const P
   const Current current(call.q.device.index);
   const auto kernel = forward_kernel(key_of(compiled, call, p), compiled, nullptr);
   const codegen::ForwardPlan& plan = kernel->choice.plan;
-  std::string text = fmt::format("{} with {} x {} tiles, {} stages, {} threads, {} registers, {} bytes of shared memory",
-                                 plan.kernel, plan.m, plan.n, plan.stages, kernel->choice.threads,
-                                 kernel->kernel.registers, kernel->choice.shared_bytes);
+  std::string text = fmt::format(
+      "{} with {} x {} tiles, {} stages, {} threads, {} registers, {} bytes of shared memory", plan.kernel, plan.m,
+      plan.n, plan.stages, kernel->choice.threads, kernel->kernel.registers, kernel->choice.shared_bytes);
   if (kernel->kernel.spilled) text += fmt::format(", {} bytes spilled", kernel->kernel.spilled);
   for (const std::string& line : kernel->story) text += "\n" + line;
   return text;

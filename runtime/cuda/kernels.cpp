@@ -18,16 +18,16 @@ std::shared_ptr<const Binary> binary_of(const codegen::Source& source) {
   if (!nvrtc())
     throw Error("no-compiler", "there is no NVRTC, which compiles kernels for the GPU", {}, nvrtc().refusal,
                 "install it: libnvrtc of CUDA 12 or 13");
-  const std::string key =
-      fmt::format("{}\n{}\n{}\n{}", fmt::join(source.options, " "), source.symbol, source.text, codegen::headers_digest());
+  const std::string key = fmt::format("{}\n{}\n{}\n{}", fmt::join(source.options, " "), source.symbol, source.text,
+                                      codegen::headers_digest());
   return made.get(key, [&] { return std::make_shared<const Binary>(compile(source)); });
 }
 
 Kernel load(const Binary& binary, int device, int shared_bytes) {
   const Driver& d = driver();
   cu::Library library = nullptr;
-  const cu::Result result =
-      d.cuLibraryLoadData.raw(&library, binary.cubin.data(), nullptr, nullptr, 0, nullptr, nullptr, 0);
+  const cu::Result result = d.cuLibraryLoadData.raw(&library, binary.cubin.data(), nullptr, nullptr, 0, nullptr,
+                                                    nullptr, 0);
   if (result == cu::Result::invalid_image || result == cu::Result::no_binary_for_gpu ||
       result == cu::Result::unsupported_ptx_version)
     throw Error("driver-old", "the driver does not take what NVRTC compiled", {},
@@ -64,7 +64,8 @@ ForwardKernel made(const ForwardKey& key, const Compiled& compiled) {
     const auto binary = binary_of(codegen::forward_source(mod, compiled.cover, choice.plan, key.spec.arch));
     const std::string wrong = flaw(*binary);
     if (!wrong.empty() && &choice != &all.choices.back()) {
-      out.story.push_back(fmt::format("not {} with {} x {}: {}", choice.plan.kernel, choice.plan.m, choice.plan.n, wrong));
+      out.story.push_back(
+          fmt::format("not {} with {} x {}: {}", choice.plan.kernel, choice.plan.m, choice.plan.n, wrong));
       continue;
     }
     out.kernel = load(*binary, key.device, choice.shared_bytes);
