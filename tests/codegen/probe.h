@@ -1,54 +1,23 @@
-// tests/codegen/probe.h — a kernel that shows what a generated page makes of every pair, one thread each
+// tests/codegen/probe.h — a Mod as the page of the kernel in probe.cuh
 #pragma once
 
+#include <fstream>
+#include <iterator>
 #include <string>
 
 #include "codegen/cuda.h"
 
 namespace attune::tests {
 
-/// In: q holds s and k holds p, f32 [b, h, q, kv]. Out: o holds {exponent, rest, keep, prob} a pair, and lse {sink,
-/// begin, end, full_begin, full_end} a row, whose bands are those of tiles of m queries.
-inline constexpr const char* probe_kernel = R"cuda(
-#include "args.cuh"
-#include "mod.cuh"
+inline constexpr int probe_tile = 16;
 
-namespace attune {
-
-template <class Tile, Mod User>
-__global__ void probe(const __grid_constant__ ForwardArgs args, const __grid_constant__ User user) {
-  const int kv = blockIdx.x * blockDim.x + threadIdx.x, q = blockIdx.y;
-  const int b = blockIdx.z / args.q_heads, h = blockIdx.z % args.q_heads;
-  if (kv >= args.kv_len) return;
-  const Where at{b, h, args.q_len, args.kv_len};
-  const auto head = user.head(at);
-  const int origin = args.q_offset, position = args.q_offset + q;
-  const auto row = user.row(head, at, position);
-  const auto col = user.col(head, at, origin, kv);
-  const long long line = (static_cast<long long>(b) * args.q_heads + h) * args.q_len + q, pair = line * args.kv_len + kv;
-  const float s = static_cast<const float*>(args.q.data)[pair], p = static_cast<const float*>(args.k.data)[pair];
-  float* out = static_cast<float*>(args.o.data) + 4 * pair;
-  out[0] = User::scaled ? s * user.factor(head) : user.exponent(s, head, row, col, at, origin, position, kv);
-  out[1] = user.rest(head, row, at, origin, position);
-  out[2] = user.keep(head, row, col, at, position, kv);
-  out[3] = user.prob(p, head, row, col, at, position, kv);
-  if (kv != 0) return;
-  const int begin = position / Tile::m * Tile::m;
-  const Bands bands = user.bands(head, at, begin, begin + Tile::m);
-  const float facts[5] = {user.sink(head, at), float(bands.begin), float(bands.end), float(bands.full_begin),
-                          float(bands.full_end)};
-  for (int i = 0; i < 5; ++i) args.lse.data[5 * line + i] = facts[i];
-}
-
-}  // namespace attune
-)cuda";
-
-/// The page of `probe` for a Mod, with the kernel in it.
 inline codegen::Source probe_source(const compiler::Mod& mod, const compiler::Cover& cover, int arch, bool exact) {
-  const codegen::ForwardPlan plan{.kernel = "probe", .m = 16, .exact = exact};
+  const codegen::ForwardPlan plan{.kernel = "probe", .m = probe_tile, .exact = exact};
   codegen::Source source = codegen::forward_source(mod, cover, plan, arch);
-  const std::string include = "#include \"probe.cuh\"\n";
-  source.text.replace(source.text.find(include), include.size(), probe_kernel);
+  // No header of the library: its text stands where it is included.
+  std::ifstream file(ATTUNE_PROBE);
+  const std::string kernel{std::istreambuf_iterator<char>(file), {}}, include = "#include \"probe.cuh\"\n";
+  source.text.replace(source.text.find(include), include.size(), kernel.substr(kernel.find("#include")));
   return source;
 }
 
