@@ -163,7 +163,7 @@ __device__ inline Apart apart(unsigned x) {
     return {odd ? 0u : x, odd && !nan ? 0x3f800000u | (x & 0x80000000u) : 0u,
             nan ? 0x40000000u : odd ? 0x3f800000u : 0u};
   } else {
-    constexpr bool wide = __is_same(Element, bf16);
+    constexpr bool wide = same<Element, bf16>;
     constexpr unsigned exponent = wide ? 0x7f80 : 0x7c00, fraction = 0x7fff - exponent, one = wide ? 0x3f80 : 0x3c00,
                        two = 0x4000;
     Apart out{};
@@ -194,7 +194,7 @@ struct Block80 {
   static constexpr bool exact = Tile::exact && size == 4, is_float = size == 4;
   static constexpr bool two_passes = User::has_prob && !User::linear_prob;
   /// Powers of f16 need the maximum: their exponents reach down to -24 only.
-  static constexpr bool running = !User::bounded || Tile::max || __is_same(Element, f16);
+  static constexpr bool running = !User::bounded || Tile::max || same<Element, f16>;
   /// Queries stay in registers where these suffice.
   static constexpr int q_steps = Tile::d / per_step;
   static constexpr bool held = !Careful && tall * (q_steps * 4 + Tile::dv / 2 + n / 2 * (exact ? 2 : 1)) <= 176;

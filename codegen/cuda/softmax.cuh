@@ -8,7 +8,7 @@
 
 namespace attune {
 
-constexpr float infinity = __builtin_huge_valf();
+constexpr float infinity = __builtin_bit_cast(float, 0x7f800000u);
 constexpr float ln2 = 0.693147180559945309f;
 
 /// ex2.approx: two units in the last place; what is below 2^-126 is 0.
@@ -17,12 +17,12 @@ __device__ inline float power_of_two(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-__device__ inline bool finite(float x) { return __builtin_fabsf(x) < infinity; }
+__device__ inline bool finite(float x) { return fabsf(x) < infinity; }
 
 /// Over the four threads that share a row.
 __device__ inline float row_max(float x) {
-  x = __builtin_fmaxf(x, __shfl_xor_sync(~0u, x, 1));
-  return __builtin_fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+  x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+  return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
 }
 __device__ inline float row_sum(float x) {
   x += __shfl_xor_sync(~0u, x, 1);
@@ -53,6 +53,7 @@ struct Softmax {
   int origin;  ///< a coordinate near the rows
   Head head;
   float factor;  ///< makes what `top` is a maximum of an exponent
+  bool flat = false;  ///< the Mod's factor is 0, which would make NaN of -inf: scores are multiplied by it at once
   int q[Tall][2];
   Row row[Tall][2];
   float top[Tall][2];
@@ -61,6 +62,10 @@ struct Softmax {
   /// Rows first, first + 8, first + 16, …; those beyond the last are the last once more.
   __device__ Softmax(const User& user, Where at, int first, int q_offset, int origin)
       : user(user), at(at), origin(origin), head(user.head(at)), factor(User::scaled ? user.factor(head) : 1.0f) {
+    if (factor == 0.0f) {
+      flat = true;
+      factor = 1;
+    }
 #pragma unroll
     for (int t = 0; t < Tall; ++t)
 #pragma unroll
@@ -85,6 +90,12 @@ struct Softmax {
   /// column. Partial: some pairs may be removed, or lie beyond the last key.
   template <bool Partial, int N>
   __device__ void exponents(Fragment<Tall, N>& s, int kv) const {
+    if constexpr (User::scaled)
+      if (flat)
+#pragma unroll
+        for (int t = 0; t < Tall; ++t)
+#pragma unroll
+          for (int i = 0; i < N / 2; ++i) s[t][i / 4][i % 4] *= 0.0f;
     if constexpr (!User::scaled || Partial) {
 #pragma unroll
       for (int i = 0; i < N / 8; ++i)
@@ -125,8 +136,8 @@ struct Softmax {
 #pragma unroll
           for (int i = 0; i < N / 8; ++i)
 #pragma unroll
-            for (int e = 0; e < 2; ++e) most = __builtin_fmaxf(most, s[t][i][2 * r + e]);
-          top[t][r] = __builtin_fmaxf(before, row_max(most));
+            for (int e = 0; e < 2; ++e) most = fmaxf(most, s[t][i][2 * r + e]);
+          top[t][r] = fmaxf(before, row_max(most));
           lift[t][r] = power_of_two(before * factor - base(t, r));
           moved |= lift[t][r] != 1.0f;
           sum[t][r] *= lift[t][r];
@@ -149,7 +160,7 @@ struct Softmax {
   /// A prob mod that is a multiple of p acts on powers. What is 0 stays 0, whatever it is a multiple by.
   template <int N>
   __device__ void prob(Fragment<Tall, N>& p, int kv) const {
-    each(p, kv, [&](float x, const Row& row, const Col& col, int q, int kv, int, int) {
+    each<N>(p, kv, [&](float x, const Row& row, const Col& col, int q, int kv, int, int) {
       return x == 0.0f ? 0.0f : user.prob(x, head, row, col, at, q, kv);
     });
   }
@@ -157,7 +168,7 @@ struct Softmax {
   /// Exponents become probabilities, since the rows' maxima and sums are known, and prob acts on these.
   template <int N>
   __device__ void probabilities(Fragment<Tall, N>& s, int kv, const Ended (&ended)[Tall][2]) const {
-    each(s, kv, [&](float x, const Row& row, const Col& col, int q, int kv, int t, int r) {
+    each<N>(s, kv, [&](float x, const Row& row, const Col& col, int q, int kv, int t, int r) {
       const float p = power_of_two(x * factor - base(t, r)) * ended[t][r].factor;
       return x == -infinity ? 0.0f : user.prob(p, head, row, col, at, q, kv);
     });
