@@ -28,14 +28,14 @@ struct ForwardArgs {
   int batch, q_heads, group;  ///< group: query heads of a key head
   int q_len, kv_len;          ///< packed: of the longest sequence
   int q_offset;
-  int kv_shared;              ///< k and v have one batch entry for all
-  const int* q_starts;        ///< packed: batch + 1 starts of each, else null
+  int kv_shared;        ///< k and v have one batch entry for all
+  const int* q_starts;  ///< packed: batch + 1 starts of each, else null
   const int* kv_starts;
-  const int* tiles;           ///< of a listed Mod, see cover.cuh: per row of tiles, how many partial and full, then which
-  int tile_stride;            ///< ints a row
+  const int* tiles;  ///< of a listed Mod, see cover.cuh: per row of tiles, how many partial and full, then which
+  int tile_stride;   ///< ints a row
   int tile_batches, tile_heads;  ///< 1 where the lists do not vary with them
-  int section;                ///< heads whose keys and values stay in the cache together
-  unsigned* next;             ///< the next tile of a dynamic schedule; 0 before the launch
+  int section;                   ///< heads whose keys and values stay in the cache together
+  unsigned* next;                ///< the next tile of a dynamic schedule; 0 before the launch
 };
 
 }  // namespace attune

@@ -12,11 +12,11 @@
 //
 // Tile: Element (bf16, f16, float) of q, k and v, Out (also another of these) of o; m queries, n keys, multiples of 16;
 // warps, so that m is 16 or 32 of them; d, dv: multiples of 16 (of 32 for float), at most 256; width, width_v: how many
-// columns there are of these; stages; vector: bytes a copy, 16, 8 or 4 to which every row of q, k and v is aligned, 0 for
-// anything else, also for elements that do not lie next to each other; store: the same of o, and it divides a row's
-// bytes; exact: products of float keep 21 bits of each fraction, not 10, for three times the work; max: the rows' maximum
-// is asked for; packed. Shared80<Tile>::bytes of shared memory, Tile::warps x 32 threads, a block for every tile of queries
-// of every head of every batch entry, tiles of the longest sequence if packed.
+// columns there are of these; stages; vector: bytes a copy, 16, 8 or 4 to which every row of q, k and v is aligned, 0
+// for anything else, also for elements that do not lie next to each other; store: the same of o, and it divides a row's
+// bytes; exact: products of float keep 21 bits of each fraction, not 10, for three times the work; max: the rows'
+// maximum is asked for; packed. Shared80<Tile>::bytes of shared memory, Tile::warps x 32 threads, a block for every
+// tile of queries of every head of every batch entry, tiles of the longest sequence if packed.
 #pragma once
 
 #include "mma.cuh"
@@ -27,8 +27,8 @@ namespace attune {
 
 // ---- shared memory -----------------------------------------------------------------------------------------------
 
-/// Rows of Pitch bytes whose units of 16 change places, so that the same unit of eight rows lies in eight different banks.
-/// Paired: of rows 0, 2, 4 and 6, and two units.
+/// Rows of Pitch bytes whose units of 16 change places, so that the same unit of eight rows lies in eight different
+/// banks. Paired: of rows 0, 2, 4 and 6, and two units.
 template <int Pitch, bool Paired = false>
 struct Lines {
   /// How many units change places among each other.
@@ -91,8 +91,8 @@ struct Rows80 {
 template <class Element>
 __device__ inline Rows80 rows_of(const Strided& t, int b, int h, int start) {
   const long long size = sizeof(Element);
-  return {static_cast<const char*>(t.data) + (b * t.batch + h * t.head + start * t.position) * size,
-          t.position * size, t.element * size};
+  return {static_cast<const char*>(t.data) + (b * t.batch + h * t.head + start * t.position) * size, t.position * size,
+          t.element * size};
 }
 
 // ---- loading -----------------------------------------------------------------------------------------------------
@@ -122,8 +122,10 @@ __device__ inline void load_rows(unsigned into, const Rows80& rows, int first, i
     }
   } else {
     using Word = decltype([] {
-      if constexpr (sizeof(Element) == 2) return static_cast<unsigned short>(0);
-      else return 0u;
+      if constexpr (sizeof(Element) == 2)
+        return static_cast<unsigned short>(0);
+      else
+        return 0u;
     }());
     // Several loads are on their way before the first one is stored.
     constexpr int batch = 8;
@@ -151,8 +153,8 @@ __device__ inline void load_rows(unsigned into, const Rows80& rows, int first, i
 
 // ---- values that are not finite ----------------------------------------------------------------------------------
 
-/// An operand's registers apart: what is finite of them; for what is not, 1 with its sign, 0 of NaN; and how much of both
-/// infinities: 1, 2 of NaN.
+/// An operand's registers apart: what is finite of them; for what is not, 1 with its sign, 0 of NaN; and how much of
+/// both infinities: 1, 2 of NaN.
 struct Apart {
   unsigned finite, sign, much;
 };
@@ -161,7 +163,9 @@ __device__ inline Apart apart(unsigned x) {
   if constexpr (sizeof(Element) == 4) {
     const bool odd = (x & 0x7f800000u) == 0x7f800000u, nan = odd && (x & 0x007fffffu);
     return {odd ? 0u : x, odd && !nan ? 0x3f800000u | (x & 0x80000000u) : 0u,
-            nan ? 0x40000000u : odd ? 0x3f800000u : 0u};
+            nan   ? 0x40000000u
+            : odd ? 0x3f800000u
+                  : 0u};
   } else {
     constexpr bool wide = same<Element, bf16>;
     constexpr unsigned exponent = wide ? 0x7f80 : 0x7c00, fraction = 0x7fff - exponent, one = wide ? 0x3f80 : 0x3c00,
@@ -201,7 +205,7 @@ struct Block80 {
   using QLine = Lines<Tile::d * size>;
   using KLine = Lines<Tile::d * size>;
   using VLine = Lines<Tile::dv * size, is_float>;
-  using OLine = Lines<Tile::dv * static_cast<int>(sizeof(Out))>;
+  using OLine = Lines<Tile::dv* static_cast<int>(sizeof(Out))>;
   static_assert(Tile::m % m == 0 && tall <= 2 && n % 16 == 0 && n <= 128);
   static_assert(Tile::d % 16 == 0 && Tile::dv % (8 * size) == 0 && Tile::width <= Tile::d && Tile::width_v <= Tile::dv);
   static_assert(Tile::store == 0 || Tile::width_v * static_cast<int>(sizeof(Out)) % Tile::store == 0);
@@ -219,7 +223,8 @@ struct Block80 {
   unsigned q[held ? tall : 1][held ? q_steps : 1][4];
   Ended ended[tall][2];
 
-  __device__ Block80(const ForwardArgs& args, const User& user, Place80 place, Stretch queries, int first, unsigned shared)
+  __device__ Block80(const ForwardArgs& args, const User& user, Place80 place, Stretch queries, int first,
+                     unsigned shared)
       : args(args), place(place), queries(queries), keys(stretch<Tile>(args.kv_starts, place.b, args.kv_len)),
         shared(shared), first(first),
         k(rows_of<Element>(args.k, args.kv_shared ? 0 : place.b, place.h / args.group, keys.start)),
@@ -299,7 +304,8 @@ struct Block80 {
         if constexpr (held)
 #pragma unroll
           for (int j = 0; j < 4; ++j) a[t][j] = q[t][step][j];
-        else query(a[t], t, step);
+        else
+          query(a[t], t, step);
       }
 #pragma unroll
       for (int i = 0; i < n / 8; i += 2) {
@@ -322,8 +328,8 @@ struct Block80 {
             if (finite(low[t][i][j])) s[t][i][j] += low[t][i][j];
   }
 
-  /// Powers of a step's keys as an operand. Of f32, a product's keys are taken in the order 0, 2, 4, 6, 1, 3, 5, 7, which
-  /// is how this thread has them.
+  /// Powers of a step's keys as an operand. Of f32, a product's keys are taken in the order 0, 2, 4, 6, 1, 3, 5, 7,
+  /// which is how this thread has them.
   template <class Fn>
   __device__ void powers(unsigned (&a)[4], int t, int step, Fn as) const {
     if constexpr (is_float) {
@@ -397,7 +403,8 @@ struct Block80 {
     }
   }
 
-  /// The same where p = 0 adds nothing, whatever v is: infinite values are counted by their signs, and added at the end.
+  /// The same where p = 0 adds nothing, whatever v is: infinite values are counted by their signs, and added at the
+  /// end.
   __device__ void results_carefully(int stage) {
     const unsigned from = shared + Shared::v + static_cast<unsigned>(stage * Shared::v_bytes);
 #pragma unroll
@@ -447,8 +454,10 @@ struct Block80 {
   template <Pass P>
   __device__ void weigh(int tile, bool partial) {
     const int kv = tile * n + 2 * (lane & 3);
-    if (partial) softmax.template exponents<true, n>(s, kv);
-    else softmax.template exponents<false, n>(s, kv);
+    if (partial)
+      softmax.template exponents<true, n>(s, kv);
+    else
+      softmax.template exponents<false, n>(s, kv);
     if constexpr (P == Pass::Known) {
       softmax.template probabilities<n>(s, kv, ended);
     } else {
@@ -463,8 +472,10 @@ struct Block80 {
   template <Pass P>
   __device__ void add(int stage) {
     if constexpr (P != Pass::Sums) {
-      if constexpr (Careful) results_carefully(stage);
-      else results(stage);
+      if constexpr (Careful)
+        results_carefully(stage);
+      else
+        results(stage);
     }
   }
 
@@ -583,8 +594,10 @@ struct Block80 {
             y = at.factor == 0.0f ? 0.0f : y * at.factor;
           }
           const unsigned into = shared + OLine::at(row, (8 * i + 2 * (lane & 3)) * size_o);
-          if constexpr (sizeof(Out) == 2) store_shared(into, pack<Out>(x, y));
-          else store_shared(into, __float_as_uint(x), __float_as_uint(y));
+          if constexpr (sizeof(Out) == 2)
+            store_shared(into, pack<Out>(x, y));
+          else
+            store_shared(into, __float_as_uint(x), __float_as_uint(y));
         }
         const int position = first + row;
         if (lane % 4 == 0 && position < queries.length) {
@@ -595,7 +608,8 @@ struct Block80 {
     __syncwarp();
     Out* const into = static_cast<Out*>(args.o.data) + place.b * args.o.batch + place.h * args.o.head +
                       queries.start * args.o.position;
-    constexpr int step = Tile::store ? Tile::store : static_cast<int>(sizeof(Out)), pieces = Tile::width_v * size_o / step;
+    constexpr int step = Tile::store ? Tile::store : static_cast<int>(sizeof(Out)),
+                  pieces = Tile::width_v * size_o / step;
     const int count = min(16 * tall, queries.length - first - row0);
     for (int i = lane; i < count * pieces; i += 32) {
       const int row = row0 + i / pieces, byte = i % pieces * step;
@@ -625,9 +639,10 @@ struct Block80 {
   }
 };
 
-/// A function of its own, so that it takes no registers from the others.
+/// A function of its own, so that it takes no registers from the others, and one that never returns, so that it saves
+/// none.
 template <class Tile, class User>
-__device__ __noinline__ void carefully(const ForwardArgs& args, const User& user, unsigned shared) {
+[[noreturn]] __device__ __noinline__ void carefully(const ForwardArgs& args, const User& user, unsigned shared) {
   const Place80 place(args, (args.q_len + Tile::m - 1) / Tile::m);
   const Stretch queries = stretch<Tile>(args.q_starts, place.b, args.q_len);
   using Block = Block80<Tile, User, true>;
@@ -635,6 +650,7 @@ __device__ __noinline__ void carefully(const ForwardArgs& args, const User& user
     Block(args, user, place, queries, first, shared).run();
     __syncthreads();
   }
+  leave();
 }
 
 template <class Tile, class User>

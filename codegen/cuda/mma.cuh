@@ -47,6 +47,12 @@ __device__ inline unsigned load_shared(unsigned at) {
   return x;
 }
 
+/// exit: this thread is done.
+[[noreturn]] __device__ inline void leave() {
+  asm volatile("exit;");
+  __builtin_unreachable();
+}
+
 // ---- operands ----------------------------------------------------------------------------------------------------
 
 /// ldmatrix: four blocks of 8 rows by 16 bytes. Thread 8 i + r says where row r of block i lies; x[i] of thread

@@ -17,8 +17,10 @@ struct Bands {
   /// Something may be removed within [from, to): the larger of what is left on its sides stays full.
   __device__ void cut(int from, int to) {
     if (from >= to || to <= full_begin || from >= full_end) return;
-    if (from - full_begin > full_end - to) full_end = max(from, full_begin);
-    else full_begin = min(to, full_end);
+    if (from - full_begin > full_end - to)
+      full_end = max(from, full_begin);
+    else
+      full_begin = min(to, full_end);
   }
 };
 
@@ -36,15 +38,15 @@ template <class M>
 concept Mod = requires(const M m, Where at, typename M::Head head, typename M::Row row, typename M::Col col, float x,
                        int i) {
   head = m.head(at);
-  row = m.row(head, at, i);                          // q
-  col = m.col(head, at, i, i);                       // origin, kv
+  row = m.row(head, at, i);     // q
+  col = m.col(head, at, i, i);  // origin, kv
   x = m.factor(head);
-  x = m.exponent(x, head, row, col, at, i, i, i);    // s, …, origin, q, kv
-  x = m.rest(head, row, at, i, i);                   // origin, q
-  bool(m.keep(head, row, col, at, i, i));            // q, kv
-  x = m.prob(x, head, row, col, at, i, i);           // p, …, q, kv
+  x = m.exponent(x, head, row, col, at, i, i, i);  // s, …, origin, q, kv
+  x = m.rest(head, row, at, i, i);                 // origin, q
+  bool(m.keep(head, row, col, at, i, i));          // q, kv
+  x = m.prob(x, head, row, col, at, i, i);         // p, …, q, kv
   x = m.sink(head, at);
-  Bands(m.bands(head, at, i, i));                    // queries [q_begin, q_end)
+  Bands(m.bands(head, at, i, i));  // queries [q_begin, q_end)
   bool(M::scaled && M::bounded && M::masked && M::has_prob && M::linear_prob && M::has_sink && M::listed);
   x = M::most;
 };

@@ -52,7 +52,7 @@ struct Softmax {
   Where at;
   int origin;  ///< a coordinate near the rows
   Head head;
-  float factor;  ///< makes what `top` is a maximum of an exponent
+  float factor;       ///< makes what `top` is a maximum of an exponent
   bool flat = false;  ///< the Mod's factor is 0, which would make NaN of -inf: scores are multiplied by it at once
   int q[Tall][2];
   Row row[Tall][2];
@@ -86,8 +86,8 @@ struct Softmax {
       }
   }
 
-  /// q . k become exponents (stay as they are if User::scaled), -inf where a pair is removed. `kv` is the thread's first
-  /// column. Partial: some pairs may be removed, or lie beyond the last key.
+  /// q . k become exponents (stay as they are if User::scaled), -inf where a pair is removed. `kv` is the thread's
+  /// first column. Partial: some pairs may be removed, or lie beyond the last key.
   template <bool Partial, int N>
   __device__ void exponents(Fragment<Tall, N>& s, int kv) const {
     if constexpr (User::scaled)
@@ -174,7 +174,8 @@ struct Softmax {
     });
   }
 
-  /// What thread-wise sums and the sink come to. Of a row without pairs, of one whose rest is -inf too, nothing is left.
+  /// What thread-wise sums and the sink come to. Of a row without pairs, of one whose rest is -inf too, nothing is
+  /// left.
   __device__ Ended end(int t, int r) const {
     const float own = row_sum(sum[t][r]), rest = user.rest(head, row[t][r], at, origin, q[t][r]);
     const float over = top[t][r] * factor;
@@ -217,8 +218,7 @@ struct Softmax {
 #pragma unroll
         for (int t = 0; t < Tall; ++t)
 #pragma unroll
-          for (int r = 0; r < 2; ++r)
-            p[t][i][2 * r + e] = fn(p[t][i][2 * r + e], row[t][r], col, q[t][r], key, t, r);
+          for (int r = 0; r < 2; ++r) p[t][i][2 * r + e] = fn(p[t][i][2 * r + e], row[t][r], col, q[t][r], key, t, r);
       }
   }
 };

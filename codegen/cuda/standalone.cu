@@ -1,4 +1,5 @@
-// codegen/cuda/standalone.cu — kernels made by hand of mods written by hand: what a page looks like, and that it compiles
+// codegen/cuda/standalone.cu — kernels made by hand of mods written by hand: what a page looks like, and that it
+// compiles
 #include "forward_sm80.cuh"
 
 namespace attune {
@@ -109,8 +110,8 @@ struct Narrow {
 struct Wide {
   using Element = f16;
   using Out = float;
-  static constexpr int m = 64, n = 64, warps = 4, d = 128, dv = 128, width = 128, width_v = 100, stages = 2,
-                       vector = 8, store = 16;
+  static constexpr int m = 64, n = 64, warps = 4, d = 128, dv = 128, width = 128, width_v = 100, stages = 2, vector = 8,
+                       store = 16;
   static constexpr bool exact = false, max = true, packed = true;
 };
 /// Elements that lie anyhow.
