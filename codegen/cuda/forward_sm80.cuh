@@ -411,7 +411,8 @@ struct Block80 {
     for (int t = 0; t < tall; ++t)
 #pragma unroll
       for (int i = 0; i < Tile::dv / 8; ++i) {
-        // What is made of s for one i is not kept for the next.
+        // Nothing is loaded ahead, and what is made of s for one i is not kept for the next: for want of registers.
+        __syncwarp();
 #pragma unroll
         for (int j = 0; j < n / 2; ++j) asm volatile("" : "+f"(s[t][j / 4][j % 4]));
         float sum[4] = {}, low[4] = {}, sign[4] = {}, much[4] = {};
