@@ -19,29 +19,14 @@
 // tile of queries of every head of every batch entry, tiles of the longest sequence if packed.
 #pragma once
 
-#include "mma.cuh"
+#include "apart.cuh"
+#include "lines.cuh"
 #include "softmax.cuh"
 #include "walk.cuh"
 
 namespace attune {
 
 // ---- shared memory -----------------------------------------------------------------------------------------------
-
-/// Rows of Pitch bytes whose units of 16 change places, so that the same unit of eight rows lies in eight different
-/// banks. Paired: of rows 0, 2, 4 and 6, and two units.
-template <int Pitch, bool Paired = false>
-struct Lines {
-  /// How many units change places among each other.
-  static constexpr int pitch = Pitch, units = Pitch / 16, among = (units & -units) < 8 ? units & -units : 8;
-
-  __device__ static int turn(int row) {
-    if constexpr (Paired) return among == 8 ? (row / 2 % 4) * 2 : among == 4 ? (row / 4 % 2) * 2 : 0;
-    return row / (8 / among) % among;
-  }
-  __device__ static unsigned at(int row, int byte) {
-    return static_cast<unsigned>(row * Pitch + (((byte / 16) ^ turn(row)) * 16 + byte % 16));
-  }
-};
 
 template <class Tile>
 struct Shared80 {
@@ -71,117 +56,6 @@ struct Place80 {
     tile = q_tiles - 1 - within / here;
   }
 };
-
-/// Positions of a sequence within a packed tensor, or all there are.
-struct Stretch {
-  int start, length;
-};
-template <class Tile>
-__device__ inline Stretch stretch(const int* starts, int b, int length) {
-  if constexpr (Tile::packed)
-    if (starts) return {starts[b], starts[b + 1] - starts[b]};
-  return {0, length};
-}
-
-/// Rows of a head of a tensor.
-struct Rows80 {
-  const char* data;
-  long long position, element;  ///< bytes
-};
-template <class Element>
-__device__ inline Rows80 rows_of(const Strided& t, int b, int h, int start) {
-  const long long size = sizeof(Element);
-  return {static_cast<const char*>(t.data) + (b * t.batch + h * t.head + start * t.position) * size, t.position * size,
-          t.element * size};
-}
-
-// ---- loading -----------------------------------------------------------------------------------------------------
-
-/// Rows [first, first + Count) of a tensor, Width bytes of each, become lines of shared memory; what is not there is 0.
-template <class Tile, int Count, int Pitch, int Width, bool Paired>
-__device__ inline void load_rows(unsigned into, const Rows80& rows, int first, int length) {
-  using Line = Lines<Pitch, Paired>;
-  using Element = typename Tile::Element;
-  constexpr int step = Tile::vector ? Tile::vector : static_cast<int>(sizeof(Element));
-  constexpr int pieces = Pitch / step, across = (pieces & -pieces) < 32 ? pieces & -pieces : 32;
-  constexpr int down = Tile::warps * 32 / across;
-  const int thread = static_cast<int>(threadIdx.x), row0 = thread / across, byte0 = thread % across * step;
-  const char* from = rows.data + (first + row0) * rows.position;
-  if constexpr (Tile::vector > 0) {
-#pragma unroll
-    for (int r = 0; r < Count; r += down, from += down * rows.position) {
-      const int row = row0 + r;
-      if (Count % down != 0 && row >= Count) break;
-      const bool there = first + row < length;
-#pragma unroll
-      for (int c = 0; c < Pitch; c += across * step) {
-        const int byte = byte0 + c, left = Width == Pitch ? step : min(max(Width - byte, 0), step);
-        const int count = there ? left : 0;
-        copy_async<step>(into + Line::at(row, byte), count ? from + byte : rows.data, count);
-      }
-    }
-  } else {
-    using Word = decltype([] {
-      if constexpr (sizeof(Element) == 2)
-        return static_cast<unsigned short>(0);
-      else
-        return 0u;
-    }());
-    // Several loads are on their way before the first one is stored.
-    constexpr int batch = 8;
-    for (int r = 0; r < Count; r += down, from += down * rows.position) {
-      const int row = row0 + r;
-      if (row >= Count) break;
-      const bool there = first + row < length;
-      for (int c = 0; c < Pitch; c += across * step * batch) {
-        Word words[batch];
-#pragma unroll
-        for (int i = 0; i < batch; ++i) {
-          const int byte = byte0 + c + i * across * step;
-          words[i] = 0;
-          if (there && byte < Width) words[i] = *reinterpret_cast<const Word*>(from + byte / step * rows.element);
-        }
-#pragma unroll
-        for (int i = 0; i < batch; ++i) {
-          const int byte = byte0 + c + i * across * step;
-          if (byte < Pitch) store_shared(into + Line::at(row, byte), words[i]);
-        }
-      }
-    }
-  }
-}
-
-// ---- values that are not finite ----------------------------------------------------------------------------------
-
-/// An operand's registers apart: what is finite of them; for what is not, 1 with its sign, 0 of NaN; and how much of
-/// both infinities: 1, 2 of NaN.
-struct Apart {
-  unsigned finite, sign, much;
-};
-template <class Element>
-__device__ inline Apart apart(unsigned x) {
-  if constexpr (sizeof(Element) == 4) {
-    const bool odd = (x & 0x7f800000u) == 0x7f800000u, nan = odd && (x & 0x007fffffu);
-    return {odd ? 0u : x, odd && !nan ? 0x3f800000u | (x & 0x80000000u) : 0u,
-            nan   ? 0x40000000u
-            : odd ? 0x3f800000u
-                  : 0u};
-  } else {
-    constexpr bool wide = same<Element, bf16>;
-    constexpr unsigned exponent = wide ? 0x7f80 : 0x7c00, fraction = 0x7fff - exponent, one = wide ? 0x3f80 : 0x3c00,
-                       two = 0x4000;
-    Apart out{};
-#pragma unroll
-    for (int i = 0; i < 32; i += 16) {
-      const unsigned half = x >> i & 0xffffu;
-      const bool odd = (half & exponent) == exponent, nan = odd && (half & fraction);
-      out.finite |= (odd ? 0u : half) << i;
-      out.sign |= (odd && !nan ? one | (half & 0x8000u) : 0u) << i;
-      out.much |= (nan ? two : odd ? one : 0u) << i;
-    }
-    return out;
-  }
-}
 
 // ---- computing ---------------------------------------------------------------------------------------------------
 

@@ -178,7 +178,7 @@ struct Softmax {
   /// left.
   __device__ Ended end(int t, int r) const {
     const float own = row_sum(sum[t][r]), rest = user.rest(head, row[t][r], at, origin, q[t][r]);
-    const float over = top[t][r] * factor;
+    const float over = Running ? top[t][r] * factor : User::most;
     // NaN of what is infinite or NaN: such a row has no lse.
     const float spoilt = rest - rest;
     if (own == 0.0f || rest == -infinity) {
