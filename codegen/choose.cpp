@@ -54,13 +54,13 @@ ForwardPlan plan_of(const ForwardSpec& spec, std::string kernel, int m, int n, i
 int shared_bytes(const ForwardPlan& plan, const Sm90& row) {
   const int chunks = (plan.d + 63) / 64, dv_chunks = (plan.dv + 63) / 64, line = 128;
   const int q = chunks * row.m, k = chunks * row.n, v = dv_chunks * row.n, o = dv_chunks * row.m;
-  const int barriers = 16 * (row.q_stages + 2 * row.stages);
-  return line * (row.q_stages * q + row.stages * (k + v) + (row.own_o ? o : 0)) + barriers + 1024;
+  const int barriers = 16 * (row.q_stages + 2 * row.stages), work = 48, again = 256 * (row.m / 64);
+  return line * (row.q_stages * q + row.stages * (k + v) + (row.own_o ? o : 0)) + barriers + work + again + 1024;
 }
 
-ForwardChoice choice_of(const ForwardSpec& spec, const Sm90& row) {
+ForwardChoice choice_of(const ForwardSpec& spec, const ForwardFacts& facts, const Sm90& row) {
   ForwardPlan plan = plan_of(spec, "forward_sm90", row.m, row.n, row.stages);
-  plan.traits = {{"q_stages", row.q_stages}, {"own_o", row.own_o}, {"turns", row.turns}, {"lazy", 1}};
+  plan.traits = {{"q_stages", row.q_stages}, {"own_o", row.own_o}, {"turns", row.turns}, {"dynamic", facts.masked}};
   const int bytes = shared_bytes(plan, row);
   return {std::move(plan), 128 * (row.m / 64 + 1), bytes, true, true};
 }
@@ -122,7 +122,7 @@ ForwardChoices choose(const ForwardSpec& spec, const ForwardFacts& facts) {
     const auto holds = [&](const Sm90& row) { return row.d >= spec.d && row.dv >= spec.dv; };
     const auto narrowest = std::ranges::find_if(sm90, holds);
     for (auto row = narrowest; row != sm90.end() && row->d == narrowest->d && row->dv == narrowest->dv; ++row)
-      out.choices.push_back(choice_of(spec, *row));
+      out.choices.push_back(choice_of(spec, facts, *row));
   } else {
     out.story = "not forward_sm90: " + why;
   }

@@ -27,6 +27,7 @@ struct ForwardArgs {
   Rows lse, max;
   int batch, q_heads, group;  ///< group: query heads of a key head
   int q_len, kv_len;          ///< packed: of the longest sequence
+  int d, dv;
   int q_offset;
   int kv_shared;        ///< k and v have one batch entry for all
   const int* q_starts;  ///< packed: batch + 1 starts of each, else null

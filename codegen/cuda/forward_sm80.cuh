@@ -12,36 +12,21 @@
 //
 // Tile: Element (bf16, f16, float) of q, k and v, Out (also another of these) of o; m queries, n keys, multiples of 16;
 // warps, so that m is 16 or 32 of them; d, dv: multiples of 16 (of 32 for float), at most 256; width, width_v: how many
-// columns there are of these; stages; vector: bytes a copy, 16, 8 or 4 to which every row of q, k and v is aligned, 0 for
-// anything else, also for elements that do not lie next to each other; store: the same of o, and it divides a row's
-// bytes; exact: products of float keep 21 bits of each fraction, not 10, for three times the work; max: the rows' maximum
-// is asked for; packed. Shared80<Tile>::bytes of shared memory, Tile::warps x 32 threads, a block for every tile of queries
-// of every head of every batch entry, tiles of the longest sequence if packed.
+// columns there are of these; stages; vector: bytes a copy, 16, 8 or 4 to which every row of q, k and v is aligned, 0
+// for anything else, also for elements that do not lie next to each other; store: the same of o, and it divides a row's
+// bytes; exact: products of float keep 21 bits of each fraction, not 10, for three times the work; max: the rows'
+// maximum is asked for; packed. Shared80<Tile>::bytes of shared memory, Tile::warps x 32 threads, a block for every
+// tile of queries of every head of every batch entry, tiles of the longest sequence if packed.
 #pragma once
 
-#include "mma.cuh"
+#include "apart.cuh"
+#include "lines.cuh"
 #include "softmax.cuh"
 #include "walk.cuh"
 
 namespace attune {
 
 // ---- shared memory -----------------------------------------------------------------------------------------------
-
-/// Rows of Pitch bytes whose units of 16 change places, so that the same unit of eight rows lies in eight different banks.
-/// Paired: of rows 0, 2, 4 and 6, and two units.
-template <int Pitch, bool Paired = false>
-struct Lines {
-  /// How many units change places among each other.
-  static constexpr int pitch = Pitch, units = Pitch / 16, among = (units & -units) < 8 ? units & -units : 8;
-
-  __device__ static int turn(int row) {
-    if constexpr (Paired) return among == 8 ? (row / 2 % 4) * 2 : among == 4 ? (row / 4 % 2) * 2 : 0;
-    return row / (8 / among) % among;
-  }
-  __device__ static unsigned at(int row, int byte) {
-    return static_cast<unsigned>(row * Pitch + (((byte / 16) ^ turn(row)) * 16 + byte % 16));
-  }
-};
 
 template <class Tile>
 struct Shared80 {
@@ -72,113 +57,6 @@ struct Place80 {
   }
 };
 
-/// Positions of a sequence within a packed tensor, or all there are.
-struct Stretch {
-  int start, length;
-};
-template <class Tile>
-__device__ inline Stretch stretch(const int* starts, int b, int length) {
-  if constexpr (Tile::packed)
-    if (starts) return {starts[b], starts[b + 1] - starts[b]};
-  return {0, length};
-}
-
-/// Rows of a head of a tensor.
-struct Rows80 {
-  const char* data;
-  long long position, element;  ///< bytes
-};
-template <class Element>
-__device__ inline Rows80 rows_of(const Strided& t, int b, int h, int start) {
-  const long long size = sizeof(Element);
-  return {static_cast<const char*>(t.data) + (b * t.batch + h * t.head + start * t.position) * size,
-          t.position * size, t.element * size};
-}
-
-// ---- loading -----------------------------------------------------------------------------------------------------
-
-/// Rows [first, first + Count) of a tensor, Width bytes of each, become lines of shared memory; what is not there is 0.
-template <class Tile, int Count, int Pitch, int Width, bool Paired>
-__device__ inline void load_rows(unsigned into, const Rows80& rows, int first, int length) {
-  using Line = Lines<Pitch, Paired>;
-  using Element = typename Tile::Element;
-  constexpr int step = Tile::vector ? Tile::vector : static_cast<int>(sizeof(Element));
-  constexpr int pieces = Pitch / step, across = (pieces & -pieces) < 32 ? pieces & -pieces : 32;
-  constexpr int down = Tile::warps * 32 / across;
-  const int thread = static_cast<int>(threadIdx.x), row0 = thread / across, byte0 = thread % across * step;
-  const char* from = rows.data + (first + row0) * rows.position;
-  if constexpr (Tile::vector > 0) {
-#pragma unroll
-    for (int r = 0; r < Count; r += down, from += down * rows.position) {
-      const int row = row0 + r;
-      if (Count % down != 0 && row >= Count) break;
-      const bool there = first + row < length;
-#pragma unroll
-      for (int c = 0; c < Pitch; c += across * step) {
-        const int byte = byte0 + c, left = Width == Pitch ? step : min(max(Width - byte, 0), step);
-        const int count = there ? left : 0;
-        copy_async<step>(into + Line::at(row, byte), count ? from + byte : rows.data, count);
-      }
-    }
-  } else {
-    using Word = decltype([] {
-      if constexpr (sizeof(Element) == 2) return static_cast<unsigned short>(0);
-      else return 0u;
-    }());
-    // Several loads are on their way before the first one is stored.
-    constexpr int batch = 8;
-    for (int r = 0; r < Count; r += down, from += down * rows.position) {
-      const int row = row0 + r;
-      if (row >= Count) break;
-      const bool there = first + row < length;
-      for (int c = 0; c < Pitch; c += across * step * batch) {
-        Word words[batch];
-#pragma unroll
-        for (int i = 0; i < batch; ++i) {
-          const int byte = byte0 + c + i * across * step;
-          words[i] = 0;
-          if (there && byte < Width) words[i] = *reinterpret_cast<const Word*>(from + byte / step * rows.element);
-        }
-#pragma unroll
-        for (int i = 0; i < batch; ++i) {
-          const int byte = byte0 + c + i * across * step;
-          if (byte < Pitch) store_shared(into + Line::at(row, byte), words[i]);
-        }
-      }
-    }
-  }
-}
-
-// ---- values that are not finite ----------------------------------------------------------------------------------
-
-/// An operand's registers apart: what is finite of them; for what is not, 1 with its sign, 0 of NaN; and how much of both
-/// infinities: 1, 2 of NaN.
-struct Apart {
-  unsigned finite, sign, much;
-};
-template <class Element>
-__device__ inline Apart apart(unsigned x) {
-  if constexpr (sizeof(Element) == 4) {
-    const bool odd = (x & 0x7f800000u) == 0x7f800000u, nan = odd && (x & 0x007fffffu);
-    return {odd ? 0u : x, odd && !nan ? 0x3f800000u | (x & 0x80000000u) : 0u,
-            nan ? 0x40000000u : odd ? 0x3f800000u : 0u};
-  } else {
-    constexpr bool wide = same<Element, bf16>;
-    constexpr unsigned exponent = wide ? 0x7f80 : 0x7c00, fraction = 0x7fff - exponent, one = wide ? 0x3f80 : 0x3c00,
-                       two = 0x4000;
-    Apart out{};
-#pragma unroll
-    for (int i = 0; i < 32; i += 16) {
-      const unsigned half = x >> i & 0xffffu;
-      const bool odd = (half & exponent) == exponent, nan = odd && (half & fraction);
-      out.finite |= (odd ? 0u : half) << i;
-      out.sign |= (odd && !nan ? one | (half & 0x8000u) : 0u) << i;
-      out.much |= (nan ? two : odd ? one : 0u) << i;
-    }
-    return out;
-  }
-}
-
 // ---- computing ---------------------------------------------------------------------------------------------------
 
 enum class Pass { Online, Sums, Known };
@@ -201,7 +79,7 @@ struct Block80 {
   using QLine = Lines<Tile::d * size>;
   using KLine = Lines<Tile::d * size>;
   using VLine = Lines<Tile::dv * size, is_float>;
-  using OLine = Lines<Tile::dv * static_cast<int>(sizeof(Out))>;
+  using OLine = Lines<Tile::dv* static_cast<int>(sizeof(Out))>;
   static_assert(Tile::m % m == 0 && tall <= 2 && n % 16 == 0 && n <= 128);
   static_assert(Tile::d % 16 == 0 && Tile::dv % (8 * size) == 0 && Tile::width <= Tile::d && Tile::width_v <= Tile::dv);
   static_assert(Tile::store == 0 || Tile::width_v * static_cast<int>(sizeof(Out)) % Tile::store == 0);
@@ -219,7 +97,8 @@ struct Block80 {
   unsigned q[held ? tall : 1][held ? q_steps : 1][4];
   Ended ended[tall][2];
 
-  __device__ Block80(const ForwardArgs& args, const User& user, Place80 place, Stretch queries, int first, unsigned shared)
+  __device__ Block80(const ForwardArgs& args, const User& user, Place80 place, Stretch queries, int first,
+                     unsigned shared)
       : args(args), place(place), queries(queries), keys(stretch<Tile>(args.kv_starts, place.b, args.kv_len)),
         shared(shared), first(first),
         k(rows_of<Element>(args.k, args.kv_shared ? 0 : place.b, place.h / args.group, keys.start)),
@@ -299,7 +178,8 @@ struct Block80 {
         if constexpr (held)
 #pragma unroll
           for (int j = 0; j < 4; ++j) a[t][j] = q[t][step][j];
-        else query(a[t], t, step);
+        else
+          query(a[t], t, step);
       }
 #pragma unroll
       for (int i = 0; i < n / 8; i += 2) {
@@ -322,8 +202,8 @@ struct Block80 {
             if (finite(low[t][i][j])) s[t][i][j] += low[t][i][j];
   }
 
-  /// Powers of a step's keys as an operand. Of f32, a product's keys are taken in the order 0, 2, 4, 6, 1, 3, 5, 7, which
-  /// is how this thread has them.
+  /// Powers of a step's keys as an operand. Of f32, a product's keys are taken in the order 0, 2, 4, 6, 1, 3, 5, 7,
+  /// which is how this thread has them.
   template <class Fn>
   __device__ void powers(unsigned (&a)[4], int t, int step, Fn as) const {
     if constexpr (is_float) {
@@ -397,14 +277,16 @@ struct Block80 {
     }
   }
 
-  /// The same where p = 0 adds nothing, whatever v is: infinite values are counted by their signs, and added at the end.
+  /// The same where p = 0 adds nothing, whatever v is: infinite values are counted by their signs, and added at the
+  /// end.
   __device__ void results_carefully(int stage) {
     const unsigned from = shared + Shared::v + static_cast<unsigned>(stage * Shared::v_bytes);
 #pragma unroll
     for (int t = 0; t < tall; ++t)
 #pragma unroll
       for (int i = 0; i < Tile::dv / 8; ++i) {
-        // What is made of s for one i is not kept for the next.
+        // Nothing is loaded ahead, and what is made of s for one i is not kept for the next: for want of registers.
+        __syncwarp();
 #pragma unroll
         for (int j = 0; j < n / 2; ++j) asm volatile("" : "+f"(s[t][j / 4][j % 4]));
         float sum[4] = {}, low[4] = {}, sign[4] = {}, much[4] = {};
@@ -447,8 +329,10 @@ struct Block80 {
   template <Pass P>
   __device__ void weigh(int tile, bool partial) {
     const int kv = tile * n + 2 * (lane & 3);
-    if (partial) softmax.template exponents<true, n>(s, kv);
-    else softmax.template exponents<false, n>(s, kv);
+    if (partial)
+      softmax.template exponents<true, n>(s, kv);
+    else
+      softmax.template exponents<false, n>(s, kv);
     if constexpr (P == Pass::Known) {
       softmax.template probabilities<n>(s, kv, ended);
     } else {
@@ -463,8 +347,10 @@ struct Block80 {
   template <Pass P>
   __device__ void add(int stage) {
     if constexpr (P != Pass::Sums) {
-      if constexpr (Careful) results_carefully(stage);
-      else results(stage);
+      if constexpr (Careful)
+        results_carefully(stage);
+      else
+        results(stage);
     }
   }
 
@@ -583,8 +469,10 @@ struct Block80 {
             y = at.factor == 0.0f ? 0.0f : y * at.factor;
           }
           const unsigned into = shared + OLine::at(row, (8 * i + 2 * (lane & 3)) * size_o);
-          if constexpr (sizeof(Out) == 2) store_shared(into, pack<Out>(x, y));
-          else store_shared(into, __float_as_uint(x), __float_as_uint(y));
+          if constexpr (sizeof(Out) == 2)
+            store_shared(into, pack<Out>(x, y));
+          else
+            store_shared(into, __float_as_uint(x), __float_as_uint(y));
         }
         const int position = first + row;
         if (lane % 4 == 0 && position < queries.length) {
@@ -595,7 +483,8 @@ struct Block80 {
     __syncwarp();
     Out* const into = static_cast<Out*>(args.o.data) + place.b * args.o.batch + place.h * args.o.head +
                       queries.start * args.o.position;
-    constexpr int step = Tile::store ? Tile::store : static_cast<int>(sizeof(Out)), pieces = Tile::width_v * size_o / step;
+    constexpr int step = Tile::store ? Tile::store : static_cast<int>(sizeof(Out)),
+                  pieces = Tile::width_v * size_o / step;
     const int count = min(16 * tall, queries.length - first - row0);
     for (int i = lane; i < count * pieces; i += 32) {
       const int row = row0 + i / pieces, byte = i % pieces * step;
@@ -625,9 +514,10 @@ struct Block80 {
   }
 };
 
-/// A function of its own, so that it takes no registers from the others.
+/// A function of its own, so that it takes no registers from the others, and one that never returns, so that it saves
+/// none.
 template <class Tile, class User>
-__device__ __noinline__ void carefully(const ForwardArgs& args, const User& user, unsigned shared) {
+[[noreturn]] __device__ __noinline__ void carefully(const ForwardArgs& args, const User& user, unsigned shared) {
   const Place80 place(args, (args.q_len + Tile::m - 1) / Tile::m);
   const Stretch queries = stretch<Tile>(args.q_starts, place.b, args.q_len);
   using Block = Block80<Tile, User, true>;
@@ -635,6 +525,7 @@ __device__ __noinline__ void carefully(const ForwardArgs& args, const User& user
     Block(args, user, place, queries, first, shared).run();
     __syncthreads();
   }
+  leave();
 }
 
 template <class Tile, class User>

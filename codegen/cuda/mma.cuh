@@ -5,6 +5,11 @@
 
 namespace attune {
 
+template <class T, class U>
+constexpr bool same = false;
+template <class T>
+constexpr bool same<T, T> = true;
+
 // ---- copies ------------------------------------------------------------------------------------------------------
 
 /// cp.async: Bytes (4, 8 or 16, so aligned) arrive in shared memory by themselves; those beyond `count` are 0.
@@ -40,6 +45,12 @@ __device__ inline unsigned load_shared(unsigned at) {
   unsigned x;
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
   return x;
+}
+
+/// exit: this thread is done.
+[[noreturn]] __device__ inline void leave() {
+  asm volatile("exit;");
+  __builtin_unreachable();
 }
 
 // ---- operands ----------------------------------------------------------------------------------------------------

@@ -52,7 +52,8 @@ struct Softmax {
   Where at;
   int origin;  ///< a coordinate near the rows
   Head head;
-  float factor;  ///< makes what `top` is a maximum of an exponent
+  float factor;       ///< makes what `top` is a maximum of an exponent
+  bool flat = false;  ///< the Mod's factor is 0, which would make NaN of -inf: scores are multiplied by it at once
   int q[Tall][2];
   Row row[Tall][2];
   float top[Tall][2];
@@ -61,6 +62,10 @@ struct Softmax {
   /// Rows first, first + 8, first + 16, …; those beyond the last are the last once more.
   __device__ Softmax(const User& user, Where at, int first, int q_offset, int origin)
       : user(user), at(at), origin(origin), head(user.head(at)), factor(User::scaled ? user.factor(head) : 1.0f) {
+    if (factor == 0.0f) {
+      flat = true;
+      factor = 1;
+    }
 #pragma unroll
     for (int t = 0; t < Tall; ++t)
 #pragma unroll
@@ -81,10 +86,16 @@ struct Softmax {
       }
   }
 
-  /// q . k become exponents (stay as they are if User::scaled), -inf where a pair is removed. `kv` is the thread's first
-  /// column. Partial: some pairs may be removed, or lie beyond the last key.
+  /// q . k become exponents (stay as they are if User::scaled), -inf where a pair is removed. `kv` is the thread's
+  /// first column. Partial: some pairs may be removed, or lie beyond the last key.
   template <bool Partial, int N>
   __device__ void exponents(Fragment<Tall, N>& s, int kv) const {
+    if constexpr (User::scaled)
+      if (flat)
+#pragma unroll
+        for (int t = 0; t < Tall; ++t)
+#pragma unroll
+          for (int i = 0; i < N / 2; ++i) s[t][i / 4][i % 4] *= 0.0f;
     if constexpr (!User::scaled || Partial) {
 #pragma unroll
       for (int i = 0; i < N / 8; ++i)
@@ -149,7 +160,7 @@ struct Softmax {
   /// A prob mod that is a multiple of p acts on powers. What is 0 stays 0, whatever it is a multiple by.
   template <int N>
   __device__ void prob(Fragment<Tall, N>& p, int kv) const {
-    each(p, kv, [&](float x, const Row& row, const Col& col, int q, int kv, int, int) {
+    each<N>(p, kv, [&](float x, const Row& row, const Col& col, int q, int kv, int, int) {
       return x == 0.0f ? 0.0f : user.prob(x, head, row, col, at, q, kv);
     });
   }
@@ -157,16 +168,17 @@ struct Softmax {
   /// Exponents become probabilities, since the rows' maxima and sums are known, and prob acts on these.
   template <int N>
   __device__ void probabilities(Fragment<Tall, N>& s, int kv, const Ended (&ended)[Tall][2]) const {
-    each(s, kv, [&](float x, const Row& row, const Col& col, int q, int kv, int t, int r) {
+    each<N>(s, kv, [&](float x, const Row& row, const Col& col, int q, int kv, int t, int r) {
       const float p = power_of_two(x * factor - base(t, r)) * ended[t][r].factor;
       return x == -infinity ? 0.0f : user.prob(p, head, row, col, at, q, kv);
     });
   }
 
-  /// What thread-wise sums and the sink come to. Of a row without pairs, of one whose rest is -inf too, nothing is left.
+  /// What thread-wise sums and the sink come to. Of a row without pairs, of one whose rest is -inf too, nothing is
+  /// left.
   __device__ Ended end(int t, int r) const {
     const float own = row_sum(sum[t][r]), rest = user.rest(head, row[t][r], at, origin, q[t][r]);
-    const float over = top[t][r] * factor;
+    const float over = Running ? top[t][r] * factor : User::most;
     // NaN of what is infinite or NaN: such a row has no lse.
     const float spoilt = rest - rest;
     if (own == 0.0f || rest == -infinity) {
@@ -206,8 +218,7 @@ struct Softmax {
 #pragma unroll
         for (int t = 0; t < Tall; ++t)
 #pragma unroll
-          for (int r = 0; r < 2; ++r)
-            p[t][i][2 * r + e] = fn(p[t][i][2 * r + e], row[t][r], col, q[t][r], key, t, r);
+          for (int r = 0; r < 2; ++r) p[t][i][2 * r + e] = fn(p[t][i][2 * r + e], row[t][r], col, q[t][r], key, t, r);
       }
   }
 };

@@ -29,7 +29,8 @@ __device__ inline Walk walk_bands(Bands bands, int kv_len, int n) {
 }
 
 __device__ inline Walk walk_list(const ForwardArgs& args, int b, int h, int q_tiles, int q_tile) {
-  const int row = ((args.tile_batches == 1 ? 0 : b) * args.tile_heads + (args.tile_heads == 1 ? 0 : h)) * q_tiles + q_tile;
+  const int row = ((args.tile_batches == 1 ? 0 : b) * args.tile_heads + (args.tile_heads == 1 ? 0 : h)) * q_tiles +
+                  q_tile;
   const int* list = args.tiles + static_cast<long long>(row) * args.tile_stride;
   return {list[0] + list[1], list[0], list[1], 0, list + 2};
 }

@@ -83,10 +83,12 @@ std::int64_t tiles(std::int64_t length, int tile) { return (length + tile - 1) /
 struct Scratch {
   int* starts = nullptr;  ///< of q's sequences, then of k's and v's
   int* lists = nullptr;
+  unsigned* next = nullptr;  ///< the counter that tiles are taken from
   int tile_batches = 1, tile_heads = 1, tile_stride = 0;
 
   Scratch(Workspace& space, const ForwardKernel& kernel, const compiler::Cover& cover, const Problem& p) {
     if (p.packed) starts = space.take<int>(2 * (p.batch + 1));
+    if (codegen::trait(kernel.choice.plan, "dynamic")) next = space.take<unsigned>(1);
     if (!kernel.cover) return;
     if (cover.by_batch || p.packed) tile_batches = static_cast<int>(p.batch);
     if (cover.by_head) tile_heads = static_cast<int>(p.q_heads);
@@ -166,6 +168,8 @@ ForwardArgs arguments(const Facts& device, const ForwardKernel& kernel, const Fo
   args.group = static_cast<int>(p.group);
   args.q_len = static_cast<int>(p.q_len);
   args.kv_len = static_cast<int>(p.kv_len);
+  args.d = static_cast<int>(p.d);
+  args.dv = static_cast<int>(p.dv);
   args.q_offset = p.q_offset;
   args.kv_shared = p.kv_shared;
   args.q_starts = scratch.starts;
@@ -175,6 +179,7 @@ ForwardArgs arguments(const Facts& device, const ForwardKernel& kernel, const Fo
   args.tile_batches = scratch.tile_batches;
   args.tile_heads = scratch.tile_heads;
   args.section = section_of(device, call, p);
+  args.next = scratch.next;
   return args;
 }
 
@@ -210,6 +215,7 @@ void launch(const Facts& device, const ForwardKernel& kernel, const Scratch& scr
                           static_cast<unsigned>(args.tile_batches)},
                          cover_threads, 0, stream, pointers);
   }
+  if (scratch.next) driver().cuMemsetD32Async(reinterpret_cast<cu::Address>(scratch.next), 0, 1, stream);
   std::array<void*, 2> pointers{&args, user.data()};
   const std::int64_t all = q_tiles * args.q_heads * args.batch;
   const std::int64_t blocks = kernel.choice.persistent ? std::min<std::int64_t>(all, device.sms) : all;
