@@ -8,10 +8,11 @@ struct alignas(64) TensorMap {
   unsigned long long words[16];
 };
 
-/// A tensor of a call in elements: [batch, head, position, d]; packed ones have no batch (stride 0).
+/// A tensor of a call, strides in elements: [batch, head, position, d]; packed ones have no batch (stride 0).
 struct Strided {
   void* data;
   long long batch, head, position;
+  long long element = 1;
 };
 
 /// Rows of lse or max: [batch, head, position]. Null: not asked for.

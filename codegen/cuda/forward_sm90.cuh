@@ -14,37 +14,15 @@
 // is asked for; store_o: the copy engine may write o.
 #pragma once
 
+#include "softmax.cuh"
 #include "tma.cuh"
 #include "walk.cuh"
 #include "wgmma.cuh"
 
 namespace attune {
 
-constexpr float minus_infinity = -__builtin_huge_valf();
-constexpr float ln2 = 0.693147180559945f;
-
 /// Of a number that is the same in all lanes: tells the compiler so.
 __device__ inline int uniform(int x) { return __shfl_sync(~0u, x, 0); }
-
-__device__ inline float power_of_two(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-__device__ inline float log_of_two(float x) {
-  float y;
-  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-/// Over the four lanes that hold a row.
-__device__ inline float quad_max(float x) {
-  x = __builtin_fmaxf(x, __shfl_xor_sync(~0u, x, 1));
-  return __builtin_fmaxf(x, __shfl_xor_sync(~0u, x, 2));
-}
-__device__ inline float quad_sum(float x) {
-  x += __shfl_xor_sync(~0u, x, 1);
-  return x + __shfl_xor_sync(~0u, x, 2);
-}
 
 // ---- shared memory -----------------------------------------------------------------------------------------------
 
@@ -305,16 +283,19 @@ struct Group90 {
 #pragma unroll
         for (int r = 0; r < 2; ++r) f(i, r, e);
   }
-  /// A score as a power of two, or, if the Mod is `scaled`, as what `factor` makes one.
+  /// The power of two that a score is.
   template <bool Partial>
   __device__ float exponent(int kv0, int i, int r, int e) {
-    const Step q{q0, 8 * r}, kv{kv0, 8 * i + e};
+    const Int q(q0, 8 * r), kv(kv0, 8 * i + e);
     float x = s[4 * i + 2 * r + e];
-    if constexpr (User::scaled && !Partial) return x;
+    if constexpr (User::scaled && !Partial) return x * factor;
     const auto col = user.col(head, at, origin, kv);
-    if constexpr (!User::scaled) x = user.template exponent<!Partial>(x, head, row[r], col, at, origin, q, kv);
+    if constexpr (User::scaled)
+      x *= factor;
+    else
+      x = user.exponent(x, head, row[r], col, at, origin, q, kv);
     if constexpr (Partial)
-      if (!(kv < at.kv_len && (!User::masked || user.keep(head, row[r], col, at, q, kv)))) return minus_infinity;
+      if (!(kv.i() < at.kv_len && (!User::masked || user.keep(head, row[r], col, at, q, kv)))) return -infinity;
     return x;
   }
 
@@ -326,7 +307,7 @@ struct Group90 {
     moved = false;
     if constexpr (fixed) return powers<Partial>(kv0, User::most, User::most);
     if constexpr (!Partial && stale)
-      if (!exact && !__any_sync(~0u, m[0] == minus_infinity || m[1] == minus_infinity)) {
+      if (!exact && !__any_sync(~0u, m[0] == -infinity || m[1] == -infinity)) {
         powers<false>(kv0, m[0], m[1]);
         return;
       }
@@ -336,16 +317,16 @@ struct Group90 {
     float sum[2] = {0, 0}, base[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      most[r] = quad_max(most[r]) * factor;
+      most[r] = row_max(most[r]);
       if (!first) most[r] = __builtin_fmaxf(most[r], m[r]);
-      base[r] = most[r] == minus_infinity ? 0.0f : most[r];
+      base[r] = most[r] == -infinity ? 0.0f : most[r];
       if (!first) lift[r] = power_of_two(m[r] - base[r]);
       m[r] = most[r];
     }
     moved = true;
     each([&](int i, int r, int e) {
       float& x = s[4 * i + 2 * r + e];
-      x = power_of_two(x * factor - base[r]);
+      x = power_of_two(x - base[r]);
       sum[r] += x;
     });
 #pragma unroll
@@ -361,7 +342,7 @@ struct Group90 {
     each([&](int i, int r, int e) {
       float& x = s[4 * i + 2 * r + e];
       const float y = exponent<Partial>(kv0, i, r, e);
-      x = power_of_two(User::scaled ? y * factor - (r ? base1 : base0) : y - (r ? base1 : base0));
+      x = power_of_two(y - (r ? base1 : base0));
       sum[r] += x;
     });
     if constexpr (!fixed) {
@@ -369,9 +350,9 @@ struct Group90 {
       if (moved) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-          const float total = quad_max(sum[r]);
+          const float total = row_max(sum[r]);
           if (!(total < too_large)) {
-            const float by = log_of_two(total);
+            const float by = log2f(total);
             lift[r] = power_of_two(-by);
             m[r] += by;
           }
@@ -394,7 +375,7 @@ struct Group90 {
     if constexpr (User::has_prob) {
       const int kv0 = tile * n + 2 * (lane & 3);
       each([&](int i, int r, int e) {
-        const Step q{q0, 8 * r}, kv{kv0, 8 * i + e};
+        const Int q(q0, 8 * r), kv(kv0, 8 * i + e);
         float& x = s[4 * i + 2 * r + e];
         x = user.prob(x, head, row[r], user.col(head, at, origin, kv), at, q, kv);
       });
@@ -410,7 +391,7 @@ struct Group90 {
     float factor_o = 1;
     if constexpr (User::has_sink) {
       const float sink = (user.sink(head, at) - rest) * (1 / ln2), both = __builtin_fmaxf(top, sink);
-      if (both > minus_infinity) {
+      if (both > -infinity) {
         factor_o = sum == 0.0f ? 0.0f : power_of_two(top - both);
         sum = sum * factor_o + power_of_two(sink - both);
         top = both;
@@ -420,8 +401,8 @@ struct Group90 {
       const auto put = [&](const Rows& rows, float x) {
         if (rows.data) rows.data[work.b * rows.batch + work.h * rows.head + q * rows.position] = x;
       };
-      put(args.lse, sum == 0.0f ? minus_infinity : (top + log_of_two(sum)) * ln2 + rest);
-      if constexpr (Tile::max) put(args.max, most == minus_infinity ? most : most * ln2 + rest);
+      put(args.lse, sum == 0.0f ? -infinity : (top + log2f(sum)) * ln2 + rest);
+      if constexpr (Tile::max) put(args.max, most == -infinity ? most : most * ln2 + rest);
     }
     return sum == 0.0f ? 0.0f : factor_o / sum;
   }
@@ -431,8 +412,8 @@ struct Group90 {
     const int first = work.tile * Tile::m + 64 * group + 16 * warp + lane / 4;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float by = ended(work, first + 8 * r, empty ? 0.0f : quad_sum(l[r]),
-                             empty   ? minus_infinity
+      const float by = ended(work, first + 8 * r, empty ? 0.0f : row_sum(l[r]),
+                             empty   ? -infinity
                              : fixed ? User::most
                                      : m[r],
                              mine && lane % 4 == 0);
@@ -464,7 +445,7 @@ struct Group90 {
     };
     const int kv_head = work.h / args.group, kv_batch = args.kv_shared ? 0 : work.b;
     const Element* q_line = line(args.q, work.b, work.h, there);
-    float top = minus_infinity, sum = 0;
+    float top = -infinity, sum = 0;
 #pragma unroll
     for (int j = 0; j < half; ++j) o[j] = 0;
 #pragma unroll 1
@@ -476,12 +457,12 @@ struct Group90 {
 #pragma unroll 1
       for (int j = side; j < args.d; j += 2) x += f32(q_line[j]) * f32(k_line[j]);
       x += __shfl_xor_sync(~0u, x, 1);
-      const Step q_step{q_at, 0}, kv_step{kv, 0};
+      const Int q_step = q_at, kv_step = kv;
       const auto col = user.col(head, at, origin, kv_step);
-      x = User::scaled ? x * factor : user.template exponent<false>(x, head, my_row, col, at, origin, q_step, kv_step);
+      x = User::scaled ? x * factor : user.exponent(x, head, my_row, col, at, origin, q_step, kv_step);
       if (User::masked && !user.keep(head, my_row, col, at, q_step, kv_step)) continue;
-      if (x == minus_infinity) continue;
-      const float most = __builtin_fmaxf(top, x), old = top == minus_infinity ? 0.0f : power_of_two(top - most);
+      if (x == -infinity) continue;
+      const float most = __builtin_fmaxf(top, x), old = top == -infinity ? 0.0f : power_of_two(top - most);
       float p = power_of_two(x - most);
       sum = sum * old + p;
       top = most;

@@ -25,8 +25,7 @@ struct Bands {
 };
 
 /// Scores are powers of two here: exponent() is log2(e) times what of the score does not cancel along a row, and rest()
-/// is what does, as the user wrote it. `s` is q . k, not scaled yet. exponent<whole>: all of the tile's queries and
-/// keys exist, so that reads whose indices the host found to be within their tensors need no clamping.
+/// is what does, as the user wrote it. `s` is q . k, not scaled yet.
 ///
 /// Traits:
 ///   scaled     exponent(s) is factor() * s, and factor() is positive: one multiply-add makes s a power
@@ -37,15 +36,15 @@ struct Bands {
 ///   listed     bands() says nothing: the tiles to visit come as lists
 template <class M>
 concept Mod = requires(const M m, Where at, typename M::Head head, typename M::Row row, typename M::Col col, float x,
-                       int i, Step at_q, Step at_kv) {
+                       Int i) {
   head = m.head(at);
-  row = m.row(head, at, i);         // q
-  col = m.col(head, at, i, at_kv);  // origin, kv
+  row = m.row(head, at, i);     // q
+  col = m.col(head, at, i, i);  // origin, kv
   x = m.factor(head);
-  x = m.template exponent<true>(x, head, row, col, at, i, at_q, at_kv);  // s, …, origin, q, kv
-  x = m.rest(head, row, at, i, i);                                       // origin, q
-  bool(m.keep(head, row, col, at, at_q, at_kv));
-  x = m.prob(x, head, row, col, at, at_q, at_kv);  // p, …
+  x = m.exponent(x, head, row, col, at, i, i, i);  // s, …, origin, q, kv
+  x = m.rest(head, row, at, i, i);                 // origin, q
+  bool(m.keep(head, row, col, at, i, i));          // q, kv
+  x = m.prob(x, head, row, col, at, i, i);         // p, …, q, kv
   x = m.sink(head, at);
   Bands(m.bands(head, at, i, i));  // queries [q_begin, q_end)
   bool(M::scaled && M::bounded && M::masked && M::has_prob && M::linear_prob && M::has_sink && M::listed);
@@ -64,18 +63,15 @@ struct Plain {
   float log2_scale;
 
   __device__ Head head(Where) const { return {}; }
-  __device__ Row row(Head, Where, int) const { return {}; }
-  __device__ Col col(Head, Where, int, Step) const { return {}; }
+  __device__ Row row(Head, Where, Int) const { return {}; }
+  __device__ Col col(Head, Where, Int, Int) const { return {}; }
   __device__ float factor(Head) const { return log2_scale; }
-  template <bool Whole>
-  __device__ float exponent(float s, Head, Row, Col, Where, int, Step, Step) const {
-    return s * log2_scale;
-  }
-  __device__ float rest(Head, Row, Where, int, int) const { return 0; }
-  __device__ bool keep(Head, Row, Col, Where, Step, Step) const { return true; }
-  __device__ float prob(float p, Head, Row, Col, Where, Step, Step) const { return p; }
+  __device__ float exponent(float s, Head, Row, Col, Where, Int, Int, Int) const { return s * log2_scale; }
+  __device__ float rest(Head, Row, Where, Int, Int) const { return 0; }
+  __device__ bool keep(Head, Row, Col, Where, Int, Int) const { return true; }
+  __device__ float prob(float p, Head, Row, Col, Where, Int, Int) const { return p; }
   __device__ float sink(Head, Where) const { return 0; }
-  __device__ Bands bands(Head, Where at, int, int) const { return {0, at.kv_len, 0, at.kv_len}; }
+  __device__ Bands bands(Head, Where at, Int, Int) const { return {0, at.kv_len, 0, at.kv_len}; }
 };
 static_assert(Mod<Plain>);
 

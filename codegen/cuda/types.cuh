@@ -10,12 +10,11 @@ struct f16 {
   unsigned short bits;
 };
 
-__device__ inline float f32(bf16 x) { return __uint_as_float(static_cast<unsigned>(x.bits) << 16); }
-__device__ inline float f32(f16 x) {
-  float y;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
-  return y;
-}
+template <class A, class B>
+constexpr bool same = false;
+template <class A>
+constexpr bool same<A, A> = true;
+
 /// Two f32, rounded to nearest even, the first one in the lower half.
 template <class T>
 __device__ inline unsigned pack(float low, float high);
