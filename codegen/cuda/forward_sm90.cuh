@@ -313,12 +313,12 @@ struct Group90 {
       }
     each([&](int i, int r, int e) { s[4 * i + 2 * r + e] = exponent<Partial>(kv0, i, r, e); });
     float most[2] = {s[0], s[2]};
-    each([&](int i, int r, int e) { most[r] = __builtin_fmaxf(most[r], s[4 * i + 2 * r + e]); });
+    each([&](int i, int r, int e) { most[r] = fmaxf(most[r], s[4 * i + 2 * r + e]); });
     float sum[2] = {0, 0}, base[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       most[r] = row_max(most[r]);
-      if (!first) most[r] = __builtin_fmaxf(most[r], m[r]);
+      if (!first) most[r] = fmaxf(most[r], m[r]);
       base[r] = most[r] == -infinity ? 0.0f : most[r];
       if (!first) lift[r] = power_of_two(m[r] - base[r]);
       m[r] = most[r];
@@ -346,7 +346,7 @@ struct Group90 {
       sum[r] += x;
     });
     if constexpr (!fixed) {
-      moved = __any_sync(~0u, !(__builtin_fmaxf(sum[0], sum[1]) < too_large));
+      moved = __any_sync(~0u, !(fmaxf(sum[0], sum[1]) < too_large));
       if (moved) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
@@ -390,7 +390,7 @@ struct Group90 {
     const float most = top;
     float factor_o = 1;
     if constexpr (User::has_sink) {
-      const float sink = (user.sink(head, at) - rest) * (1 / ln2), both = __builtin_fmaxf(top, sink);
+      const float sink = (user.sink(head, at) - rest) * (1 / ln2), both = fmaxf(top, sink);
       if (both > -infinity) {
         factor_o = sum == 0.0f ? 0.0f : power_of_two(top - both);
         sum = sum * factor_o + power_of_two(sink - both);
@@ -462,7 +462,7 @@ struct Group90 {
       x = User::scaled ? x * factor : user.exponent(x, head, my_row, col, at, origin, q_step, kv_step);
       if (User::masked && !user.keep(head, my_row, col, at, q_step, kv_step)) continue;
       if (x == -infinity) continue;
-      const float most = __builtin_fmaxf(top, x), old = top == -infinity ? 0.0f : power_of_two(top - most);
+      const float most = fmaxf(top, x), old = top == -infinity ? 0.0f : power_of_two(top - most);
       float p = power_of_two(x - most);
       sum = sum * old + p;
       top = most;

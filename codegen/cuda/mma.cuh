@@ -5,11 +5,6 @@
 
 namespace attune {
 
-template <class T, class U>
-constexpr bool same = false;
-template <class T>
-constexpr bool same<T, T> = true;
-
 // ---- copies ------------------------------------------------------------------------------------------------------
 
 /// cp.async: Bytes (4, 8 or 16, so aligned) arrive in shared memory by themselves; those beyond `count` are 0.

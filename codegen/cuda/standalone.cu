@@ -24,20 +24,20 @@ struct CausalAlibi {
   __device__ Head head(Where at) const { return {slope[at.h]}; }
   __device__ Row row(Head, Where, Int) const { return {}; }
   __device__ Col col(Head head, Where, Int origin, Int kv) const {
-    return {head.slope * (1 / ln2) * static_cast<float>(kv - origin)};
+    return {head.slope * (1 / ln2) * f32(kv - origin)};
   }
   __device__ float factor(Head) const { return 1; }
   __device__ float exponent(float s, Head, Row, Col col, Where, Int, Int, Int) const {
     return s * log2_scale + col.lift;
   }
   __device__ float rest(Head head, Row, Where, Int origin, Int q) const {
-    return head.slope * static_cast<float>(origin - q);
+    return head.slope * f32(origin - q);
   }
   __device__ bool keep(Head, Row, Col, Where, Int q, Int kv) const { return kv <= q; }
   __device__ float prob(float p, Head, Row, Col, Where, Int, Int) const { return p; }
   __device__ float sink(Head, Where) const { return 0; }
   __device__ Bands bands(Head, Where at, Int q_begin, Int q_end) const {
-    return {0, min(q_end, at.kv_len), 0, min(q_begin + 1, at.kv_len)};
+    return {0, int(min(q_end, at.kv_len)), 0, int(min(q_begin + 1, at.kv_len))};
   }
 };
 static_assert(Mod<CausalAlibi>);
@@ -71,7 +71,7 @@ struct Softcap {
 };
 static_assert(Mod<Softcap>);
 
-/// mask   doc[q] == doc[kv]
+/// mask   doc[q.i()] == doc[kv.i()]
 struct Documents {
   const int* doc;
   float log2_scale;
@@ -88,8 +88,8 @@ struct Documents {
   static constexpr float most = 0;
 
   __device__ Head head(Where) const { return {}; }
-  __device__ Row row(Head, Where, Int q) const { return {doc[q]}; }
-  __device__ Col col(Head, Where, Int, Int kv) const { return {doc[kv]}; }
+  __device__ Row row(Head, Where, Int q) const { return {doc[q.i()]}; }
+  __device__ Col col(Head, Where, Int, Int kv) const { return {doc[kv.i()]}; }
   __device__ float factor(Head) const { return log2_scale; }
   __device__ float exponent(float s, Head, Row, Col, Where, Int, Int, Int) const { return s * log2_scale; }
   __device__ float rest(Head, Row, Where, Int, Int) const { return 0; }
