@@ -28,6 +28,10 @@ Expr verdict(const Expr& e, const Mod& mod, const Cover& cover) {
 Source cover_source(const Mod& mod, const Cover& cover, int arch) {
   const PageNames names = page_names(mod);
   ir::Signature signature = cover.signature(names.signature);
+  for (auto c = signature.captures.begin() + static_cast<std::ptrdiff_t>(mod.captures.size());
+       c != signature.captures.end(); ++c)
+    while (std::any_of(signature.captures.begin(), c, [&](const auto& other) { return other.name == c->name; }))
+      c->name += '_';
   std::string summaries;
   for (std::size_t i = 0; i < cover.summaries.size(); ++i) {
     const Summary& s = cover.summaries[i];

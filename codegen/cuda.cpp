@@ -144,7 +144,8 @@ std::string fields_function(const std::string& head, std::span<const Expr> list,
     values += (values.empty() ? "" : ", ") + page_value(e, signature, fields);
   }
   const std::string locals = page_locals(uses);
-  if (locals.empty()) return fmt::format("  __device__ {} const {{ return {{{}}}; }}\n", head, values);
+  const std::string line = fmt::format("  __device__ {} const {{ return {{{}}}; }}\n", head, values);
+  if (locals.empty() && line.size() <= page_width + 1) return line;
   return fmt::format("  __device__ {} const {{\n{}    return {{{}}};\n  }}\n", head, locals, values);
 }
 

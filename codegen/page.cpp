@@ -15,8 +15,6 @@ namespace {
 
 using ir::Expr, ir::Input;
 
-constexpr std::size_t line_width = 120;
-
 /// C++'s words, and what the device files and the pages themselves call things.
 constexpr std::string_view taken[] = {
     "alignas", "alignof", "and", "and_eq", "asm", "auto", "bitand", "bitor", "bool", "break", "case", "catch", "char",
@@ -177,7 +175,7 @@ std::string page_function(const std::string& head, const Expr& e, const ir::Sign
   const ir::DevicePrinted text = ir::print_for_device(e, signature, fields);
   const std::string locals = page_locals(page_uses(e));
   const std::string line = fmt::format("  __device__ {} const {{ return {}; }}\n", head, text.value);
-  if (locals.empty() && text.lets.empty() && line.size() <= line_width + 1) return line;
+  if (locals.empty() && text.lets.empty() && line.size() <= page_width + 1) return line;
   std::string lets = text.lets;
   for (std::size_t at = 0; at < lets.size(); at = lets.find('\n', at) + 1) lets.insert(at, "    ");
   return fmt::format("  __device__ {} const {{\n{}{}    return {};\n  }}\n", head, locals, lets, text.value);

@@ -8,6 +8,9 @@
 
 namespace attune::codegen {
 
+/// Columns that a function of one line may take.
+inline constexpr std::size_t page_width = 120;
+
 /// The arguments of a Mod under names that C++ and the device files leave free.
 struct PageNames {
   ir::Signature signature;

@@ -9,12 +9,17 @@ namespace attune::runtime::cuda {
 namespace {
 
 [[noreturn]] void refuse() {
-  throw Error("no-device", "there is no GPU to compute on", {}, "attune was built with ATTUNE_CUDA=OFF",
+  throw Error("no-device", "there is no GPU to compute on", {}, find_driver().why,
               "build it with ATTUNE_CUDA=ON, or compute on the host: Device::cpu() and Target::cpu");
 }
 
 }  // namespace
 
+const Found& find_driver() {
+  static const Found none{std::nullopt, "attune was built with ATTUNE_CUDA=OFF"};
+  return none;
+}
+const Driver& driver() { refuse(); }
 std::shared_ptr<void> allocate(int, std::size_t) { refuse(); }
 void copy(const Tensor&, const Tensor&, std::size_t, void*) { refuse(); }
 std::size_t forward_workspace(const Compiled&, const Forward&, const compiler::Problem&) { refuse(); }

@@ -10,11 +10,6 @@ struct f16 {
   unsigned short bits;
 };
 
-template <class A, class B>
-constexpr bool same = false;
-template <class A>
-constexpr bool same<A, A> = true;
-
 /// Two f32, rounded to nearest even, the first one in the lower half.
 template <class T>
 __device__ inline unsigned pack(float low, float high);

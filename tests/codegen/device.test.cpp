@@ -14,6 +14,7 @@
 #include "runtime/cuda/memory.h"
 #include "runtime/cuda/nvrtc.h"
 #include "runtime/oracle.h"
+#include "runtime/tensor.h"
 #include "tests/catch.h"
 #include "tests/codegen/probe.h"
 #include "tests/fuzz/random_expr.h"
@@ -127,18 +128,46 @@ bool near(double got, double wanted, double tolerance) {
   return std::fabs(got - wanted) <= tolerance * (4 + std::fabs(wanted));
 }
 
+/// A Mod as kernels take it, with its data.
 struct Lowered {
-  Made made;
+  std::vector<std::shared_ptr<void>> memory;
   compiler::Traced traced;
   compiler::Cover cover;
   std::vector<double> params;
 
-  explicit Lowered(const CorpusMod& mod)
-      : made(make(mod, 1)), traced(compiler::lower(made.attention)),
-        cover(compiler::cover(traced.mod.mask, traced.mod.signature(), traced.mod.score)) {
+  explicit Lowered(const CorpusMod& mod) {
+    const Made made = make(mod, 1);
+    memory = made.memory;
+    traced = compiler::lower(made.attention);
     for (const auto& p : traced.params) params.push_back(p->value);
+    cover = compiler::cover(traced.mod.mask, traced.mod.signature(), traced.mod.score);
+  }
+
+  Lowered(compiler::Mod mod, const ir::RandomEnv& random) {
+    for (std::size_t slot = 0; slot < random.tensors().size(); ++slot) {
+      const auto& values = random.tensors()[slot];
+      const std::vector<std::int64_t> shape(values.extents.begin(), values.extents.end());
+      const DType dtype = mod.captures[slot].dtype;
+      memory.push_back(detail::allocate({}, dtype, shape));
+      const Tensor tensor(memory.back().get(), dtype, shape);
+      for (std::size_t i = 0; i < values.values.size(); ++i)
+        runtime::store(tensor, static_cast<std::int64_t>(i), values.values[i]);
+      traced.captures.push_back(tensor);
+    }
+    params.assign(random.env().params.begin(), random.env().params.end());
+    traced.mod = compiler::lower(std::move(mod));
+    cover = compiler::cover(traced.mod.mask, traced.mod.signature(), traced.mod.score);
   }
 };
+
+/// Nothing in it rounds: a kernel and eval agree to the bit.
+bool exact(const ir::Expr& e) {
+  for (const ir::Expr& n : ir::in_order(e)) {
+    const bool arithmetic = n->op >= ir::Op::Add && n->op <= ir::Op::Div, function = n->op >= ir::Op::Sqrt;
+    if (n->op == ir::Op::Sum || (n->type == ir::Type::F32 && (arithmetic || function))) return false;
+  }
+  return true;
+}
 
 /// Every pair's exponent, mask and prob, every row's sink and bands. `tolerance` is of a value of 1.
 void check(const Lowered& lowered, const Sizes& z, bool exact, double tolerance) {
@@ -200,6 +229,31 @@ TEST_CASE("on a GPU every pair of every mod gets what eval says", "[gpu]") {
   for (const MaskCase& mask : masks()) {
     INFO(mask.mod.name);
     check(Lowered(mask.mod), {.q_len = 60, .kv_len = 110, .q_offset = mask.mod.captures.empty() ? 13 : 0}, false, 1e-3);
+  }
+}
+
+TEST_CASE("on a GPU random expressions that nothing rounds are what eval says", "[gpu]") {
+  if (skipped()) return;
+  const cuda::Current context(0);
+  int checked = 0;
+  for (std::uint64_t seed = 0; checked < 60; ++seed) {
+    ir::Grammar grammar = ir::Grammar::ordinary();
+    grammar.inputs &= ~(ir::bit(ir::Input::S) | ir::bit(ir::Input::P));
+    grammar.denormals = false;
+    grammar.custom = false;
+    compiler::Mod mod;
+    mod.mask = ir::random_expr(seed, ir::Type::Bool, grammar);
+    grammar.hostile = false;
+    mod.score = ir::op(ir::Op::Max, ir::input(ir::Input::S), ir::random_expr(seed, ir::Type::F32, grammar));
+    mod.prob = ir::input(ir::Input::P);
+    if (!exact(mod.mask) || !exact(mod.score) || mod.mask->size < 6) continue;
+    constexpr std::array dtypes{DType::boolean, DType::i32, DType::f32};
+    for (const auto& c : grammar.signature.captures)
+      mod.captures.push_back({c.name, dtypes[static_cast<std::size_t>(c.type)], c.rank});
+    mod.params = grammar.signature.params;
+    INFO("seed " << seed << "\n" << mod.text());
+    ++checked;
+    check(Lowered(mod, ir::RandomEnv(seed, grammar)), {}, seed % 2 == 0, 1e-6);
   }
 }
 
