@@ -10,6 +10,11 @@ struct f16 {
   unsigned short bits;
 };
 
+template <class T, class U>
+constexpr bool same = false;
+template <class T>
+constexpr bool same<T, T> = true;
+
 /// Two f32, rounded to nearest even, the first one in the lower half.
 template <class T>
 __device__ inline unsigned pack(float low, float high);
