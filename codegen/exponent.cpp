@@ -1,8 +1,10 @@
 // codegen/exponent.cpp — the score as a power of two, with what multiplies it moved to where it costs least
 #include "codegen/exponent.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <numbers>
 
@@ -26,8 +28,12 @@ Expr log2e() { return ir::real(static_cast<float>(std::numbers::log2e)); }
 /// A missing factor is null: 1. Literals come last, merged.
 Expr mul(const Expr& a, const Expr& b) {
   if (!a || !b) return a ? a : b;
-  if (ir::is_literal(a) && ir::is_literal(b))
-    return ir::real(static_cast<float>(ir::literal_value(*a) * ir::literal_value(*b)));
+  if (ir::is_literal(a) && ir::is_literal(b)) {
+    // The least float, as masks that add or choose it have it, stays finite: only -inf removes.
+    constexpr double most = std::numeric_limits<float>::max();
+    const double x = ir::literal_value(*a), y = ir::literal_value(*b), xy = x * y;
+    return ir::real(static_cast<float>(std::isfinite(x) && std::isfinite(y) ? std::clamp(xy, -most, most) : xy));
+  }
   if (ir::is_literal(a)) return mul(b, a);
   if (ir::is_literal(b) && a->op == Op::Mul && ir::is_literal(a->args[1])) return mul(a->args[0], mul(a->args[1], b));
   return ir::op(Op::Mul, a, b);

@@ -134,7 +134,8 @@ std::string page_members(const compiler::Mod& mod, const PageNames& names) {
   for (std::size_t i = 0; i < mod.captures.size(); ++i)
     out += fmt::format("  Capture<{}, {}> {};\n", element_type(mod.captures[i].dtype), mod.captures[i].rank,
                        names.signature.captures[i].name);
-  for (const auto& p : names.signature.params) out += fmt::format("  {} {};\n", device_type(p.type), p.name);
+  for (const auto& p : names.signature.params)
+    out += fmt::format("  {} {};\n", p.type == ir::Type::I32 ? "Word" : device_type(p.type), p.name);
   return out + fmt::format("  float {};\n", names.scale);
 }
 

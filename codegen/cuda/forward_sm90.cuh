@@ -267,6 +267,7 @@ struct Group90 {
   }
   __device__ void values(int stage, int add) {
     const unsigned long long b = descriptor(shared + Shared::v + stage * Shared::v_bytes, n * chunk_bytes);
+    wgmma_fence();
 #pragma unroll
     for (int i = 0; i < n / 16; ++i)
       Product<Tile::dv, Element>::rs(o, p + 4 * i, b + i * (16 * chunk_bytes >> 4), add | (i > 0));

@@ -28,43 +28,53 @@ struct Int {
   __host__ __device__ constexpr explicit operator int() const { return i(); }
   __host__ __device__ constexpr int i() const { return static_cast<int>(bits()); }
 
- private:
   using Bits = unsigned;
   __host__ __device__ constexpr Bits bits() const { return static_cast<Bits>(base) + static_cast<Bits>(step); }
   static __device__ constexpr Int of(Bits x) { return static_cast<int>(x); }
-  static __device__ constexpr int plus(int x, int y) { return static_cast<int>(static_cast<Bits>(x) + static_cast<Bits>(y)); }
-  static __device__ constexpr int minus(int x, int y) { return static_cast<int>(static_cast<Bits>(x) - static_cast<Bits>(y)); }
-
-  friend __device__ constexpr Int operator+(Int x, Int y) { return {plus(x.base, y.base), plus(x.step, y.step)}; }
-  friend __device__ constexpr Int operator-(Int x, Int y) { return {minus(x.base, y.base), minus(x.step, y.step)}; }
-  friend __device__ constexpr Int operator*(Int x, Int y) { return of(x.bits() * y.bits()); }
-  friend __device__ constexpr Int operator-(Int x) { return {minus(0, x.base), minus(0, x.step)}; }
-  friend __device__ constexpr Int operator~(Int x) { return ~x.i(); }
-  friend __device__ constexpr Int operator&(Int x, Int y) { return x.i() & y.i(); }
-  friend __device__ constexpr Int operator|(Int x, Int y) { return x.i() | y.i(); }
-  friend __device__ constexpr Int operator^(Int x, Int y) { return x.i() ^ y.i(); }
-  friend __device__ constexpr Int operator<<(Int x, Int y) { return of(x.bits() << (y.i() & 31)); }
-  friend __device__ constexpr Int operator>>(Int x, Int y) { return x.i() >> (y.i() & 31); }
-  // Towards 0; x / 0 and x % 0 are 0. INT_MIN / -1 wraps.
-  friend __device__ constexpr Int operator/(Int x, Int y) {
-    if (y.i() == -1) return -x;
-    return y.i() == 0 ? 0 : x.i() / y.i();
+  static __device__ constexpr int plus(int x, int y) {
+    return static_cast<int>(static_cast<Bits>(x) + static_cast<Bits>(y));
   }
-  friend __device__ constexpr Int operator%(Int x, Int y) { return y.i() == 0 || y.i() == -1 ? 0 : x.i() % y.i(); }
-
-  friend __device__ constexpr bool operator==(Int x, Int y) { return x.i() == y.i(); }
-  friend __device__ constexpr bool operator!=(Int x, Int y) { return x.i() != y.i(); }
-  friend __device__ constexpr bool operator<(Int x, Int y) { return x.i() < y.i(); }
-  friend __device__ constexpr bool operator<=(Int x, Int y) { return x.i() <= y.i(); }
-  friend __device__ constexpr bool operator>(Int x, Int y) { return x.i() > y.i(); }
-  friend __device__ constexpr bool operator>=(Int x, Int y) { return x.i() >= y.i(); }
+  static __device__ constexpr int minus(int x, int y) {
+    return static_cast<int>(static_cast<Bits>(x) - static_cast<Bits>(y));
+  }
 };
+/// An Int as an argument of a page: it has no step.
+struct Word {
+  int value;
+  __device__ operator Int() const { return value; }
+};
+
+__device__ constexpr Int operator+(Int x, Int y) { return {Int::plus(x.base, y.base), Int::plus(x.step, y.step)}; }
+__device__ constexpr Int operator-(Int x, Int y) { return {Int::minus(x.base, y.base), Int::minus(x.step, y.step)}; }
+__device__ constexpr Int operator*(Int x, Int y) { return Int::of(x.bits() * y.bits()); }
+__device__ constexpr Int operator-(Int x) { return {Int::minus(0, x.base), Int::minus(0, x.step)}; }
+__device__ constexpr Int operator~(Int x) { return ~x.i(); }
+__device__ constexpr Int operator&(Int x, Int y) { return x.i() & y.i(); }
+__device__ constexpr Int operator|(Int x, Int y) { return x.i() | y.i(); }
+__device__ constexpr Int operator^(Int x, Int y) { return x.i() ^ y.i(); }
+__device__ constexpr Int operator<<(Int x, Int y) { return Int::of(x.bits() << (y.i() & 31)); }
+__device__ constexpr Int operator>>(Int x, Int y) { return x.i() >> (y.i() & 31); }
+// Towards 0; x / 0 and x % 0 are 0. INT_MIN / -1 wraps.
+__device__ constexpr Int operator/(Int x, Int y) {
+  if (y.i() == -1) return -x;
+  return y.i() == 0 ? 0 : x.i() / y.i();
+}
+__device__ constexpr Int operator%(Int x, Int y) { return y.i() == 0 || y.i() == -1 ? 0 : x.i() % y.i(); }
+
+__device__ constexpr bool operator==(Int x, Int y) { return x.i() == y.i(); }
+__device__ constexpr bool operator!=(Int x, Int y) { return x.i() != y.i(); }
+__device__ constexpr bool operator<(Int x, Int y) { return x.i() < y.i(); }
+__device__ constexpr bool operator<=(Int x, Int y) { return x.i() <= y.i(); }
+__device__ constexpr bool operator>(Int x, Int y) { return x.i() > y.i(); }
+__device__ constexpr bool operator>=(Int x, Int y) { return x.i() >= y.i(); }
 
 /// An Int as a float: what it is multiplied by is multiplied with its parts, and steps cost one multiply-add.
 struct Slope {
   float base, step;
   __device__ operator float() const { return step == 0.0f ? base : base + step; }
-  friend __device__ float operator*(Slope x, float y) { return x.step == 0.0f ? x.base * y : __fmaf_rn(x.step, y, x.base * y); }
+  friend __device__ float operator*(Slope x, float y) {
+    return x.step == 0.0f ? x.base * y : __fmaf_rn(x.step, y, x.base * y);
+  }
   friend __device__ float operator*(float x, Slope y) { return y * x; }
 };
 
@@ -120,8 +130,9 @@ __device__ inline auto sum(Body body) {
 
 /// Uniform in [0, 1), a function of these numbers alone.
 __device__ inline float random(Int seed, Int b, Int h, Int q, Int kv) {
-  unsigned c0 = static_cast<unsigned>(kv.i()) >> 2, c1 = static_cast<unsigned>(q.i()), c2 = static_cast<unsigned>(h.i()),
-           c3 = static_cast<unsigned>(b.i()), k0 = static_cast<unsigned>(seed.i()), k1 = 0;
+  unsigned c0 = static_cast<unsigned>(kv.i()) >> 2, c1 = static_cast<unsigned>(q.i()),
+           c2 = static_cast<unsigned>(h.i()), c3 = static_cast<unsigned>(b.i()), k0 = static_cast<unsigned>(seed.i()),
+           k1 = 0;
 #pragma unroll
   for (int round = 0; round < 10; ++round) {
     const unsigned long long even = 0xD2511F53ull * c0, odd = 0xCD9E8D57ull * c2;

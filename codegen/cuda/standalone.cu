@@ -23,16 +23,12 @@ struct CausalAlibi {
 
   __device__ Head head(Where at) const { return {slope[at.h]}; }
   __device__ Row row(Head, Where, Int) const { return {}; }
-  __device__ Col col(Head head, Where, Int origin, Int kv) const {
-    return {head.slope * (1 / ln2) * f32(kv - origin)};
-  }
+  __device__ Col col(Head head, Where, Int origin, Int kv) const { return {head.slope * (1 / ln2) * f32(kv - origin)}; }
   __device__ float factor(Head) const { return 1; }
   __device__ float exponent(float s, Head, Row, Col col, Where, Int, Int, Int) const {
     return s * log2_scale + col.lift;
   }
-  __device__ float rest(Head head, Row, Where, Int origin, Int q) const {
-    return head.slope * f32(origin - q);
-  }
+  __device__ float rest(Head head, Row, Where, Int origin, Int q) const { return head.slope * f32(origin - q); }
   __device__ bool keep(Head, Row, Col, Where, Int q, Int kv) const { return kv <= q; }
   __device__ float prob(float p, Head, Row, Col, Where, Int, Int) const { return p; }
   __device__ float sink(Head, Where) const { return 0; }
