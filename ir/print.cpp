@@ -50,13 +50,19 @@ struct EntryKeyHash {
 
 class Printer {
  public:
-  Printer(const Expr& root, const Signature& signature) : signature_(signature) {
+  Printer(const Expr& root, const Signature& signature, const FieldNames* device = nullptr)
+      : signature_(signature), device_(device) {
     for (const auto& c : signature.captures) taken_.insert(c.name);
     for (const auto& p : signature.params) taken_.insert(p.name);
     name_variables(std::max<std::uint32_t>(root->binder, std::bit_width(root->free & ~fresh_bit)));
     scopes_.push_back({0, 0, {}});
     collect(root);
     choose_names(root->size);
+  }
+
+  DevicePrinted write_for_device() {
+    Printed all = write();
+    return {all.text.substr(0, lets_end_), all.text.substr(lets_end_)};
   }
 
   Printed write() {
@@ -74,9 +80,10 @@ class Printer {
           break;
         case Item::Let:
           entries_[item.entry].name = next_name();
-          out_.text += "let " + entries_[item.entry].name + " = ";
+          out_.text += (device_ ? "const auto " : "let ") + entries_[item.entry].name + " = ";
           define(item.entry);
           break;
+        case Item::LetsEnd: lets_end_ = out_.text.size(); break;
         case Item::End:
           out_.spans.try_emplace(entries_[item.entry].node->digest, Printed::Span{item.begin, out_.text.size()});
           break;
@@ -87,7 +94,7 @@ class Printer {
 
  private:
   struct Item {
-    enum Kind : std::uint8_t { Text, Value, Let, End } kind;
+    enum Kind : std::uint8_t { Text, Value, Let, LetsEnd, End } kind;
     std::string_view text;  ///< of Text; outlives the printer or lies in the signature
     std::uint32_t entry = 0;
     std::size_t begin = 0;  ///< of End: where its entry's text began
@@ -189,8 +196,12 @@ class Printer {
     std::vector<Item> items;
     for (const std::uint32_t let : scopes_[scope].lets) {
       items.push_back({Item::Let, {}, let});
-      items.push_back({Item::Text, "; "});
+      items.push_back({Item::Text, device_ && scope == 0 ? ";\n" : "; "});
     }
+    if (scope == 0)
+      items.push_back({Item::LetsEnd, {}});
+    else if (device_)
+      items.push_back({Item::Text, "return "});
     items.push_back({Item::Value, {}, entry});
     push(items);
   }
@@ -228,14 +239,20 @@ class Printer {
       push(std::array{Item{Item::Text, " "}, Item{Item::Text, r.spelling}, Item{Item::Text, " "}});
       push_operand(e, 0);
     } else if (n.op == Op::Sum) {
-      out_.text += "sum(" + variables_[sum_binder(n) - 1] + ", " + std::to_string(sum_count(n)) + ", ";
-      stack_.push_back({Item::Text, ")"});
+      const std::string& variable = variables_[sum_binder(n) - 1];
+      const std::string count = std::to_string(sum_count(n));
+      out_.text += device_ ? "sum<" + count + ">([&](Int " + variable + ") { "
+                           : "sum(" + variable + ", " + count + ", ";
+      stack_.push_back({Item::Text, device_ ? "; })" : ")"});
       push_body(e.inner, e.args[0]);
     } else if (n.op == Op::Read) {
       out_.text += n.bits < signature_.captures.size() ? signature_.captures[n.bits].name
                                                        : "capture" + std::to_string(n.bits);
-      out_.text += '[';
-      push_arguments(e, "]");
+      out_.text += device_ ? '(' : '[';
+      push_arguments(e, device_ ? ")" : "]");
+    } else if (n.op == Op::Random && device_) {
+      out_.text += "random(";
+      push_arguments(e, ", b, h, q, kv)");
     } else if (r.args > 0) {
       out_.text += r.spelling;
       out_.text += '(';
@@ -253,10 +270,14 @@ class Printer {
     // The variable of a sum still under construction has no name yet.
     if (n.op == Op::Bound) return n.bits - 1 < variables_.size() ? variables_[n.bits - 1] : "unbound";
     constexpr std::array<std::string_view, 3> levels{"head", "row", "col"};
-    return std::string(levels[static_cast<std::size_t>(field_level(n))]) + std::to_string(field_index(n));
+    const auto level = static_cast<std::size_t>(field_level(n));
+    if (device_) return std::string(levels[level]) + "." + (*device_)[level].at(field_index(n));
+    return std::string(levels[level]) + std::to_string(field_index(n));
   }
 
   const Signature& signature_;
+  const FieldNames* device_;
+  std::size_t lets_end_ = 0;
   std::set<std::string, std::less<>> taken_;
   std::vector<std::string> variables_;
   std::vector<NameScope> scopes_;
@@ -271,6 +292,10 @@ class Printer {
 }  // namespace
 
 Printed print_spans(const Expr& root, const Signature& signature) { return Printer(root, signature).write(); }
+
+DevicePrinted print_for_device(const Expr& root, const Signature& signature, const FieldNames& fields) {
+  return Printer(root, signature, &fields).write_for_device();
+}
 
 std::string print(const Expr& root, const Signature& signature) { return print_spans(root, signature).text; }
 

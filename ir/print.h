@@ -21,6 +21,16 @@ struct Printed {
 Printed print_spans(const Expr& root, const Signature& signature);
 std::string print(const Expr& root, const Signature& signature = {});
 
+/// What fields are called, by level and index.
+using FieldNames = std::array<std::vector<std::string>, 3>;
+
+/// The text as device code of codegen/cuda/ops.cuh: `lets` are statements, a line each, that `value` follows. A read is
+/// a call, a sum takes a lambda, random names its coordinates, and a field is a member of head, row or col.
+struct DevicePrinted {
+  std::string lets, value;
+};
+DevicePrinted print_for_device(const Expr& root, const Signature& signature, const FieldNames& fields);
+
 /// A literal as the language writes it: 3, 0.5f, -inf, true.
 std::string print_literal(Type type, double value);
 

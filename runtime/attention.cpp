@@ -4,10 +4,12 @@
 #include <utility>
 
 #include <attune/error.h>
+#include <fmt/format.h>
 
 #include "compiler/check.h"
 #include "compiler/explain.h"
 #include "compiler/lower.h"
+#include "runtime/cuda/engine.h"
 #include "runtime/oracle.h"
 
 namespace attune {
@@ -60,26 +62,37 @@ std::shared_ptr<const Lowered> Memo::get(const Attention& attention) const {
 namespace runtime {
 namespace {
 
-/// A call that was checked, and the engine's view of it.
+/// A call that was checked, and what computes it: any but `automatic`.
 struct Checked {
   std::shared_ptr<const detail::Lowered> lowered;
   compiler::Problem problem;
-  bool oracle;
+  Target target;
 };
+
+/// Whoever reads the memory that the tensors are in.
+Target engine_for(Target asked, const Device& device) {
+  const bool on_host = device.kind == Device::Kind::cpu;
+  if (asked == Target::automatic) return on_host ? Target::cpu : Target::cuda;
+  if (on_host == (asked != Target::cuda)) return asked;
+  if (on_host)
+    throw Error("engine-device", "the CUDA engine reads the memory of devices", {}, "q is on the host",
+                "copy the tensors to a device first: array.on(Device::cuda()); or leave .target as it is");
+  throw Error("engine-device",
+              fmt::format("{} reads the memory of the host", asked == Target::cpu ? "the CPU engine" : "the oracle"),
+              {}, fmt::format("q is on cuda:{}", device.index),
+              "copy the tensors to the host first: array.on(Device::cpu()); or leave .target as it is");
+}
 
 template <class Call>
 Checked check(const Attention& attention, const Call& call) {
   auto lowered = attention.memo.get(attention);
   compiler::Problem problem = compiler::check(lowered->lowered, call, attention.scale);
   compiler::check_reads(lowered->written, lowered->lowered.captures, problem);
-  if (call.q.device.kind != Device::Kind::cpu)
-    throw Error("engine-device", "no engine of this build reads the memory that the tensors are in", {},
-                "q is on another device than the host", "copy the tensors to the host first");
-  const bool oracle = attention.target == Target::oracle;
-  if (!oracle && call.q.dtype == DType::f64)
+  const Target target = engine_for(attention.target, call.q.device);
+  if (target == Target::cpu && call.q.dtype == DType::f64)
     throw Error("engine-type", "the CPU engine computes in f32", {}, "q, k and v hold f64",
                 "convert them to f32, or choose .target = Target::oracle: exact, in double precision, and slow");
-  return {std::move(lowered), std::move(problem), oracle};
+  return {std::move(lowered), std::move(problem), target};
 }
 
 /// What `body` gives; an Error of its that has no place of its own gets the line of the call.
@@ -97,6 +110,13 @@ cpu::Compiled compiled(const detail::Lowered& lowered) {
   return {lowered.lowered, lowered.removes ? &lowered.cover : nullptr};
 }
 
+cuda::Compiled on_device(const detail::Lowered& lowered) { return {lowered.lowered, lowered.cover}; }
+
+[[noreturn]] void no_backward() {
+  throw Error("no-engine", "no engine of this build can run this", {}, "the CUDA engine has no backward yet",
+              "copy the tensors to the host for the gradients: array.on(Device::cpu())");
+}
+
 cpu::Means means(const Resources& with, cpu::Stages* stages = nullptr) {
   return {.isa = cpu::isa(),
           .executor = with.executor,
@@ -109,18 +129,32 @@ cpu::Means means(const Resources& with, cpu::Stages* stages = nullptr) {
 
 void run(const Attention& attention, const Forward& call, const Resources& with, Line at, cpu::Stages* stages) {
   placed(at, [&] {
-    const auto [lowered, problem, oracle] = check(attention, call);
-    oracle ? oracle_forward(lowered->lowered, call, problem, with.progress)
-           : cpu::forward(compiled(*lowered), call, problem, means(with, stages));
+    const auto [lowered, problem, target] = check(attention, call);
+    if (target == Target::oracle)
+      oracle_forward(lowered->lowered, call, problem, with.progress);
+    else if (target == Target::cpu)
+      cpu::forward(compiled(*lowered), call, problem, means(with, stages));
+    else
+      cuda::forward(on_device(*lowered), call, problem, {.stream = with.stream, .workspace = with.workspace});
   });
 }
 
 void run(const Attention& attention, const Backward& call, const Resources& with, Line at, cpu::Stages* stages) {
   placed(at, [&] {
-    const auto [lowered, problem, oracle] = check(attention, call);
-    oracle ? oracle_backward(lowered->lowered, call, problem, with.progress)
-           : cpu::backward(compiled(*lowered), call, problem, means(with, stages));
+    const auto [lowered, problem, target] = check(attention, call);
+    if (target == Target::oracle)
+      oracle_backward(lowered->lowered, call, problem, with.progress);
+    else if (target == Target::cpu)
+      cpu::backward(compiled(*lowered), call, problem, means(with, stages));
+    else
+      no_backward();
   });
+}
+
+std::string story(const Attention& attention, const Forward& call) {
+  const auto [lowered, problem, target] = check(attention, call);
+  if (target != Target::cuda) return "";
+  return cuda::forward_story(on_device(*lowered), call, problem);
 }
 }  // namespace runtime
 
@@ -142,18 +176,20 @@ void Attention::prepare(const Backward& call, Line at) const { workspace(call, {
 // Whoever knows what a call needs has compiled its kernels.
 std::size_t Attention::workspace(const Forward& call, const Executor& executor, Line at) const {
   return runtime::placed(at, [&]() -> std::size_t {
-    const auto [lowered, problem, oracle] = runtime::check(*this, call);
-    return oracle ? 0
-                  : runtime::cpu::forward_workspace(runtime::compiled(*lowered), call, problem,
-                                                    runtime::means({.executor = executor}));
+    const auto [lowered, problem, by] = runtime::check(*this, call);
+    if (by == Target::oracle) return 0;
+    if (by == Target::cuda) return runtime::cuda::forward_workspace(runtime::on_device(*lowered), call, problem);
+    return runtime::cpu::forward_workspace(runtime::compiled(*lowered), call, problem,
+                                           runtime::means({.executor = executor}));
   });
 }
 std::size_t Attention::workspace(const Backward& call, const Executor& executor, Line at) const {
   return runtime::placed(at, [&]() -> std::size_t {
-    const auto [lowered, problem, oracle] = runtime::check(*this, call);
-    return oracle ? 0
-                  : runtime::cpu::backward_workspace(runtime::compiled(*lowered), call, problem,
-                                                     runtime::means({.executor = executor}));
+    const auto [lowered, problem, by] = runtime::check(*this, call);
+    if (by == Target::oracle) return 0;
+    if (by == Target::cuda) runtime::no_backward();
+    return runtime::cpu::backward_workspace(runtime::compiled(*lowered), call, problem,
+                                            runtime::means({.executor = executor}));
   });
 }
 

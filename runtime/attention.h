@@ -12,4 +12,7 @@ void run(const Attention& attention, const Forward& call, const Resources& with,
 void run(const Attention& attention, const Backward& call, const Resources& with, Line at,
          cpu::Stages* stages = nullptr);
 
+/// Of a call on a device: which kernel takes it, and why not others.
+std::string story(const Attention& attention, const Forward& call);
+
 }  // namespace attune::runtime

@@ -28,6 +28,15 @@ constexpr std::array rows{
                 options.cpu = codegen::isa_named(value);
                 return options.cpu.has_value();
               }},
+    OptionRow{"ATTUNE_NVRTC",
+              "the library that compiles for NVIDIA's GPUs",
+              "libnvrtc.so.13 or .12, where the system finds it or in /usr/local/cuda",
+              "a path",
+              {},
+              [](Options& options, std::string_view value) {
+                options.nvrtc = value;
+                return true;
+              }},
     OptionRow{"ATTUNE_THREADS",
               "how many threads work on a call, the caller's among them",
               "as many as there are CPUs that the process may run on",

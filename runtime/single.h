@@ -1,6 +1,7 @@
 // runtime/single.h — a value made once per key, by whoever asks first, while the others wait
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <future>
 #include <map>
@@ -15,6 +16,18 @@ template <class Key, class T>
 class Single {
  public:
   using Pointer = std::shared_ptr<const T>;
+
+  /// Null unless it has been made.
+  Pointer find(const Key& key) {
+    std::shared_future<Pointer> made;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto found = made_.find(key);
+      if (found == made_.end()) return nullptr;
+      made = found->second;
+    }
+    return made.wait_for(std::chrono::seconds(0)) == std::future_status::ready ? made.get() : nullptr;
+  }
 
   Pointer get(const Key& key, const std::function<Pointer()>& make) {
     std::optional<std::promise<Pointer>> mine;

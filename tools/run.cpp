@@ -51,9 +51,9 @@ void check_options(const RunOptions& o) {
   if (!o.grad_out && !o.grads.empty())
     throw refuse("grad-without-out", "--grad is given without --grad-out", "--grad " + o.grads[0],
                  "the backward starts from the gradient of the output", "pass --grad-out FILE.npy");
-  if (o.target == "cuda")
+  if (o.target == "cuda" && o.grad_out)
     throw refuse("no-engine", "no engine of this build can run this", "--target cuda",
-                 "this build has the CPU engine and the oracle", "write --target cpu, or leave --target out");
+                 "the CUDA engine has no backward yet", "leave --grad-out out, or write --target cpu");
   std::error_code ignored;
   if (fs::exists(o.out, ignored) && !fs::is_directory(o.out, ignored))
     throw refuse("out-not-folder", "the results have no folder to go to", "--out " + o.out,
@@ -61,10 +61,10 @@ void check_options(const RunOptions& o) {
 }
 
 /// A new contiguous tensor, zeroed.
-Owned make(DType type, std::span<const std::int64_t> shape) {
+Owned make(DType type, std::span<const std::int64_t> shape, const Device& device = Device::cpu()) {
   Owned out;
-  out.memory = detail::allocate(Device::cpu(), type, shape);
-  out.tensor = Tensor(out.memory.get(), type, shape);
+  out.memory = detail::allocate(device, type, shape);
+  out.tensor = Tensor(out.memory.get(), type, shape, {}, device);
   return out;
 }
 
@@ -104,7 +104,8 @@ Owned read_floats(const std::string& option, const std::string& path, std::optio
 /// One run: what is read, what is made, what is written.
 class Run {
  public:
-  explicit Run(const RunOptions& options) : o_(options) {}
+  explicit Run(const RunOptions& options)
+      : o_(options), device_(options.target == "cuda" ? Device::cuda() : Device::cpu()) {}
 
   void operator()() {
     check_options(o_);
@@ -112,6 +113,7 @@ class Run {
     const auto start = std::chrono::steady_clock::now();
     forward();
     if (o_.grad_out) backward();
+    fetch();
     seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     write();
     report();
@@ -137,12 +139,14 @@ class Run {
       grad_lse_ = read_floats("--grad-lse", *o_.grad_lse, std::nullopt);
       if (size_of(grad_lse_.tensor.dtype) < 4) grad_lse_ = converted(grad_lse_, DType::f32);
     }
-    text_ = build(o_.text, Captures::Files);
+    for (Owned* t : {&q_, &k_, &v_}) *t = moved(*t, device_);
+    text_ = build(o_.text, Captures::Files, {}, device_);
     text_.attention.target = o_.target == "oracle" ? Target::oracle
                              : o_.target == "cpu"  ? Target::cpu
+                             : o_.target == "cuda" ? Target::cuda
                                                    : Target::automatic;
     if (o_.target != "oracle" && q_.tensor.dtype == DType::f64)
-      throw refuse("engine-type", "the CPU engine computes in f32", "--q " + o_.q, o_.q + " holds f64",
+      throw refuse("engine-type", "engines compute in f32", "--q " + o_.q, o_.q + " holds f64",
                    "write --dtype f32, or --target oracle: exact, in double precision, and slow");
     if (o_.scale) text_.attention.scale = number("--scale", *o_.scale);
     if (o_.q_offset < 0 || o_.q_offset > std::numeric_limits<std::int32_t>::max())
@@ -167,7 +171,7 @@ class Run {
   Tensor laid_out(const Tensor& t) const { return is_bshd() && t.rank == 4 ? t.permuted({0, 2, 1, 3}) : t; }
 
   Tensor result(const std::string& file, std::span<const std::int64_t> shape) {
-    results_.push_back({file, make(DType::f32, shape)});
+    results_.push_back({file, make(DType::f32, shape, device_)});
     return results_.back().data.tensor;
   }
 
@@ -208,6 +212,16 @@ class Run {
     text_.attention.backward(call, {.progress = progress("backward")}, Line{});
   }
 
+  /// Results from where they were made.
+  void fetch() {
+    for (Result& r : results_) {
+      if (r.data.tensor.device.kind == Device::Kind::cpu) continue;
+      const Owned host = make(r.data.tensor.dtype, shape_of(r.data.tensor));
+      copy(r.data.tensor, host.tensor);
+      r.data = host;
+    }
+  }
+
   /// On a terminal, once it has taken a second.
   std::function<void(double)> progress(const char* what) {
     if (o_.quiet || !::isatty(STDERR_FILENO)) return {};
@@ -231,7 +245,7 @@ class Run {
 
   void report() const {
     if (o_.json) {
-      nlohmann::ordered_json summary{{"engine", o_.target == "oracle" ? "oracle" : "cpu"}, {"seconds", seconds_}};
+      nlohmann::ordered_json summary{{"engine", o_.target == "auto" ? "cpu" : o_.target}, {"seconds", seconds_}};
       for (const Result& r : results_)
         summary["files"].push_back(
             {{"path", (fs::path(o_.out) / r.file).string()},
@@ -245,6 +259,7 @@ class Run {
   }
 
   const RunOptions& o_;
+  Device device_;
   Owned q_, k_, v_, cu_q_, cu_kv_, grad_out_, grad_lse_;
   TextAttention text_;
   std::vector<Result> results_;

@@ -139,7 +139,17 @@ void TextOptions::add_to(CLI::App& verb, Captures allowed) {
       ->allow_extra_args(false);
 }
 
-TextAttention build(const TextOptions& options, Captures allowed, const MakeCapture& make) {
+Owned moved(const Owned& from, const Device& to) {
+  if (to.kind == Device::Kind::cpu) return from;
+  const auto shape = std::span(from.tensor.shape).first(static_cast<std::size_t>(from.tensor.rank));
+  Owned out;
+  out.memory = detail::allocate(to, from.tensor.dtype, shape);
+  out.tensor = Tensor(out.memory.get(), from.tensor.dtype, shape, {}, to);
+  copy(from.tensor, out.tensor);
+  return out;
+}
+
+TextAttention build(const TextOptions& options, Captures allowed, const MakeCapture& make, const Device& device) {
   TextAttention out;
   Text text;
   for (const std::string& whole : options.captures) {
@@ -151,6 +161,7 @@ TextAttention build(const TextOptions& options, Captures allowed, const MakeCapt
                     std::span(tensor.tensor.shape).first(static_cast<std::size_t>(tensor.tensor.rank)));
     else if (only_declared)
       out.without_data.push_back(a.name);
+    if (tensor.memory && tensor.tensor.device != device) tensor = moved(tensor, device);
     at(a, [&] { text.capture(a.name, tensor.tensor); });
     out.captures.emplace(a.name, std::move(tensor));
   }

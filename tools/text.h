@@ -40,8 +40,12 @@ struct TextAttention {
 using MakeCapture = std::function<Owned(DType type, std::span<const std::int64_t> shape)>;
 
 /// `allowed` as it was for `add_to`. A bare expression is a mask if it is a Bool, else a score. Without `make`,
-/// captures given as a type and a shape have no data.
-TextAttention build(const TextOptions& options, Captures allowed, const MakeCapture& make = {});
+/// captures given as a type and a shape have no data. `device`: where captures with data go.
+TextAttention build(const TextOptions& options, Captures allowed, const MakeCapture& make = {},
+                    const Device& device = Device::cpu());
+
+/// The same on that device: a copy, but for the host.
+Owned moved(const Owned& from, const Device& to);
 
 /// Refuses a verb without any expression to work on.
 void require_expression(const TextOptions& options, const std::string& verb);

@@ -70,6 +70,7 @@ int attune_main(int argc, const char* const* argv) {
   add_explain(app);
   add_cover(app);
   add_bench(app);
+  add_cuda(app);
   app.footer("attune VERB --help tells more. Exit: 0 done, 2 a mistake of yours, 3 a bug of ours.");
   try {
     check_verb(app, argc, argv);

@@ -13,6 +13,7 @@ void add_grad(CLI::App& app);
 void add_explain(CLI::App& app);
 void add_cover(CLI::App& app);
 void add_bench(CLI::App& app);
+void add_cuda(CLI::App& app);
 
 /// The whole command line: 0 when done, 2 for the user's mistake, 3 for ours.
 int attune_main(int argc, const char* const* argv);

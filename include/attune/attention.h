@@ -132,9 +132,10 @@ class Sink : public detail::Part<Float, SinkAt> {
   Float operator()(SinkAt at) const { return call(at); }
 };
 
-/// What computes. `cpu` is the engine for this machine's CPU; `oracle` the double-precision definition of attention:
-/// exact, slow, anywhere. `automatic` is the engine for where the tensors are.
-enum class Target : std::uint8_t { automatic, cpu, oracle };
+/// What computes. `cpu` is the engine for this machine's CPU, `cuda` that for NVIDIA's GPUs; `oracle` the
+/// double-precision definition of attention: exact, slow, on the host. `automatic` is the engine for where the tensors
+/// are.
+enum class Target : std::uint8_t { automatic, cpu, oracle, cuda };
 
 /// q [B, Hq, Sq, D], k [Bk, Hkv, Skv, D], v [Bk, Hkv, Skv, Dv], o [B, Hq, Sq, Dv]; Hq a multiple of Hkv, Bk is B or 1.
 /// Packed: [T, H, D] with the sequences' starts in cu_seqlens (i32, [B + 1]).
@@ -162,7 +163,8 @@ struct Backward {
   std::int32_t q_offset = 0;
 };
 
-/// What a call may use of this machine, and whom it tells how far it is. All of it may be left out.
+/// What a call may use of this machine, and whom it tells how far it is. All of it may be left out. Executor and
+/// progress are of calls on the host.
 struct Resources {
   Executor executor{};
   /// Called on the calling thread with the share that is done, in [0, 1], at most about ten times a second.
@@ -170,6 +172,9 @@ struct Resources {
   /// Memory to work in: at least as many bytes as `workspace` says, from a multiple of 64 on. None: memory of attune's
   /// own during the call.
   std::span<std::byte> workspace{};
+  /// Of a device: a CUstream of it, null for the default one. The call is put there and not waited for; its tensors,
+  /// captures and workspace (which are the device's memory) must stay until it is done.
+  void* stream = nullptr;
 };
 
 struct Attention;

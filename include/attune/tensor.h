@@ -65,6 +65,8 @@ struct Device {
   int index = 0;
 
   static Device cpu() { return {}; }
+  /// A GPU of NVIDIA's, by the number that the process sees it under. Nothing is asked of it yet.
+  static Device cuda(int index = 0) { return {.kind = Kind::cuda, .index = index}; }
 
   /// A zeroed array of up to four dimensions, from a multiple of 64 bytes on, freed with its last copy. The name is
   /// what `explain` calls it.
@@ -101,10 +103,15 @@ struct Tensor {
   bool operator==(const Tensor&) const = default;
 };
 
+/// The elements of `from` into `to`, of the same type and shape, wherever each is; both contiguous. It is done when
+/// this returns. A device's memory is copied behind what `stream` has to do: a CUstream, null for the default one.
+void copy(const Tensor& from, const Tensor& to, void* stream = nullptr, Line at = Line::here());
+
 namespace detail {
 Handle read(const Tensor&, const std::string& name, std::span<const Handle> index, Line);
 std::shared_ptr<void> allocate(const Device&, DType, std::span<const std::int64_t> shape);
 void require_seen_as(const Tensor&, const std::string& name, char seen, Line);
+void require_on_host(const Tensor&, const std::string& name, Line);
 template <class I>
 concept NoIndex = !std::convertible_to<const I&, Int> && (Number<I> || Condition<I>);
 }  // namespace detail
@@ -166,8 +173,18 @@ class Array : public Capture<typename detail::Element<T>::Seen> {
       : Array(detail::allocate(device, detail::Element<T>::dtype, shape), device, shape, std::move(name)) {}
 
   T* data() const { return static_cast<T*>(this->tensor().data); }
-  /// Every element in order, for memory the host can reach.
-  std::span<T> values() const { return {data(), static_cast<std::size_t>(this->tensor().size())}; }
+  /// Every element in order. An Error unless they are on the host.
+  std::span<T> values(Line at = Line::here()) const {
+    detail::require_on_host(this->tensor(), this->name(), at);
+    return {data(), static_cast<std::size_t>(this->tensor().size())};
+  }
+  /// A copy with memory of its own, on that device.
+  Array on(const Device& device, Line at = Line::here()) const {
+    Array out(device, std::span(this->tensor().shape).first(static_cast<std::size_t>(this->tensor().rank)),
+              this->name());
+    copy(*this, out, nullptr, at);
+    return out;
+  }
 
  private:
   Array(std::shared_ptr<void> owner, const Device& device, std::span<const std::int64_t> shape, std::string name)

@@ -6,8 +6,8 @@
 #include "ir/eval.h"
 #include "runtime/cpu/engine.h"
 #include "runtime/cpu/kernels.h"
-#include "runtime/cpu/workspace.h"
 #include "runtime/layout.h"
+#include "runtime/workspace.h"
 
 namespace attune::runtime::cpu {
 

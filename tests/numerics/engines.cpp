@@ -1,9 +1,16 @@
 // tests/numerics/engines.cpp — every engine of this build that this machine can run, and the mods it is given
 #include "tests/numerics/engines.h"
 
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+
 #include "compiler/lower.h"
 #include "runtime/cpu/engine.h"
 #include "runtime/cpu/host.h"
+#include "runtime/cuda/driver.h"
+#include "runtime/cuda/engine.h"
 
 namespace attune::tests {
 namespace {
@@ -29,6 +36,50 @@ Engine engine(Isa isa) {
               }};
 }
 
+/// A tensor of the host's with all the memory that its elements reach over, on a device: as aligned there as it is
+/// here.
+class Moved {
+ public:
+  explicit Moved(const Tensor& host) : on_device_(host) {
+    on_device_.device = Device::cuda();
+    if (!host.given() || host.size() == 0) return;
+    std::int64_t least = 0, most = 0;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(host.rank); ++i)
+      (host.strides[i] < 0 ? least : most) += (host.shape[i] - 1) * host.strides[i];
+    const auto width = static_cast<std::int64_t>(size_of(host.dtype));
+    auto* first = static_cast<std::byte*>(host.data) + least * width;
+    const std::int64_t bytes = (most - least + 1) * width, grain = 256;
+    const auto shift = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(first) % grain);
+    memory_ = detail::allocate(Device::cuda(), DType::u8, std::array{bytes + grain});
+    here_ = Tensor(first, DType::u8, {bytes});
+    there_ = Tensor(static_cast<std::byte*>(memory_.get()) + shift, DType::u8, {bytes}, {}, Device::cuda());
+    on_device_.data = static_cast<std::byte*>(there_.data) - least * width;
+    copy(here_, there_);
+  }
+  const Tensor& tensor() const { return on_device_; }
+  void back() const {
+    if (memory_) copy(there_, here_);
+  }
+
+ private:
+  Tensor on_device_, here_, there_;
+  std::shared_ptr<void> memory_;
+};
+
+void forward_on_device(const Subject& subject, const Forward& call, const compiler::Problem& problem) {
+  std::deque<Moved> moved;
+  const auto there = [&](const Tensor& t) { return t.given() ? moved.emplace_back(t).tensor() : Tensor(); };
+  compiler::Traced traced = subject.lowered;
+  for (Tensor& capture : traced.captures) capture = there(capture);
+  Forward on_device{.q = there(call.q), .k = there(call.k), .v = there(call.v)};
+  const std::size_t inputs = moved.size();
+  on_device.o = there(call.o);
+  on_device.lse = there(call.lse);
+  on_device.max = there(call.max);
+  runtime::cuda::forward({traced, subject.cover}, on_device, problem, {});
+  for (std::size_t i = inputs; i < moved.size(); ++i) moved[i].back();
+}
+
 }  // namespace
 
 Subject::Subject(const Attention& attention) : Subject(compiler::trace(attention)) { scale = attention.scale; }
@@ -44,6 +95,11 @@ const std::vector<Engine>& engines() {
     std::vector<Engine> found;
     for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512bf16, Isa::amx})
       if (runtime::cpu::supports(isa)) found.push_back(engine(isa));
+    if (runtime::cuda::device_count() > 0)
+      found.push_back({.name = "cuda", .forward = forward_on_device, .backward = nullptr});
+    const char* asked = std::getenv("ATTUNE_TEST_ENGINE");
+    if (asked) std::erase_if(found, [&](const Engine& e) { return !e.name.starts_with(asked); });
+    if (found.empty()) std::printf("[skip] this machine has no engine of %s\n", asked ? asked : "any kind");
     return found;
   }();
   return all;

@@ -25,10 +25,11 @@ struct Subject {
 struct Engine {
   std::string name;
   std::function<void(const Subject&, const Forward&, const compiler::Problem&)> forward;
-  std::function<void(const Subject&, const Backward&, const compiler::Problem&)> backward;
+  std::function<void(const Subject&, const Backward&, const compiler::Problem&)> backward;  ///< may be none
 };
 
-/// One for each instruction set of this CPU.
+/// One for each instruction set of this CPU, and CUDA where there is a device. ATTUNE_TEST_ENGINE=cuda: those whose
+/// names begin so.
 const std::vector<Engine>& engines();
 
 }  // namespace attune::tests

@@ -54,12 +54,12 @@ TEST_CASE("an error of an expression keeps the line of the expression", "[attent
   CHECK(e.where.text.substr(e.where.begin, e.where.end - e.where.begin) == "slope[kv + 5]");
 }
 
-TEST_CASE("no engine reads memory of a device, and nothing is written", "[attention]") {
+TEST_CASE("engines of the host do not read memory of a device, and nothing is written", "[attention]") {
   const Call c;
   for (float& x : c.o.values()) x = 7;
   std::array<Tensor, 4> away{c.q, c.k, c.v, c.o};
   for (Tensor& t : away) t.device = {.kind = Device::Kind::cuda};
-  for (const Target target : {Target::automatic, Target::cpu, Target::oracle})
+  for (const Target target : {Target::cpu, Target::oracle})
     CHECK(refusal([&] { Attention{.target = target}(away[0], away[1], away[2], away[3]); }).code == "engine-device");
   for (const float x : c.o.values()) CHECK(x == 7);
 }

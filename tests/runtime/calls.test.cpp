@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "runtime/cpu/workspace.h"
+#include "runtime/workspace.h"
 #include "tests/catch.h"
 #include "tests/golden.h"
 #include "tests/guarded.h"
@@ -230,7 +230,7 @@ TEST_CASE("memory that is a byte too small is refused backward too", "[calls]") 
 TEST_CASE("memory that is too small, or begins within a cache line, is told so at the line of the call", "[calls]") {
   const auto told = [](const char* golden, std::span<std::byte> memory) {
     try {
-      runtime::cpu::workspace_of(memory, {}, 1000);
+      runtime::workspace_of(memory, {}, 1000);
       FAIL_CHECK(golden << " was not refused");
     } catch (const Error& e) {
       tests::golden_error(golden, e.what());

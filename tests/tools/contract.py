@@ -272,13 +272,60 @@ class Contract(unittest.TestCase):
 
     def test_engines_that_are_not_there(self):
         self.qkv()
-        for target in ["cuda"] if ENGINE else ["cuda", "cpu", "auto"]:
+        for target in [] if ENGINE else ["cpu", "auto"]:
             result = self.run_attention(target=target)
             self.assertEqual(result.returncode, 2)
             self.assertIn("[no-engine]", result.stderr)
         self.assertFalse(self.out.exists())
         self.refused("bad-choice", "run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--out", self.out, "--target",
                      "gpu")
+
+    def test_a_gpu_computes_or_is_not_there(self):
+        self.qkv(b=2, hq=4, hkv=2, sq=70, skv=90, d=16, dv=8), self.numbers("bias", [4, 90])
+        mods = ["--score", "s + bias[h, kv]", "--mask", "kv <= q + 20", "--capture", "bias=bias.npy", "--max"]
+        said = self.run_attention(*mods, "--json", target="cuda")
+        if said.returncode == 2:
+            self.assertIn("[no-device]", said.stderr)
+            self.assertFalse(self.out.exists())
+        else:
+            self.assertEqual((said.returncode, json.loads(said.stdout)["engine"]), (0, "cuda"))
+            got = [self.result(name)[1] for name in ("out", "lse", "max")]
+            self.done(*mods)
+            for one, name in zip(got, ("out", "lse", "max")):
+                self.close(one, self.result(name)[1], within=1e-4)
+        self.numbers("do", [2, 4, 70, 8])
+        result = self.run_attention("--grad-out", "do.npy", target="cuda")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("[no-engine]", result.stderr)
+
+    def test_bench_of_a_gpu(self):
+        said = self.bench("--target", "cuda", "--row", "causal", "--dtype", "bf16", "--seq", "256", "--json")
+        if said.returncode == 2:
+            self.assertIn("[no-device]", said.stderr)
+            return
+        row = json.loads(said.stdout)
+        self.assertEqual((said.returncode, row["row"], row["direction"]), (0, "causal", "forward"))
+        seconds = row["seconds"]
+        self.assertTrue(0 < seconds["best"] <= seconds["p10"] <= seconds["median"] <= seconds["p90"])
+        self.assertIn("forward_sm", row["kernel"])
+        self.refused("no-engine", "bench", "--target", "cuda", "--backward")
+
+    def test_pages_of_cuda(self):
+        said = self.attune("cuda", "--score", "s + slope[h] * f32(kv - q)", "--capture", "slope=f32[16]")
+        self.assertEqual((said.returncode, said.stderr), (0, ""))
+        self.assertIn("struct User {", said.stdout)
+        self.assertIn("forward_sm90", said.stdout)
+        old = json.loads(self.attune("cuda", "kv <= q", "--arch", "80", "--dtype", "f32", "--d", "40", "--json").stdout)
+        self.assertEqual((old["kernel"], old["candidates"][0]["kernel"]), ("forward_sm80", "forward_sm80"))
+        self.assertIn("compute capability", old["story"])
+        lists = self.attune("cuda", "doc[q] == doc[kv]", "--capture", "doc=i32[64]", "--lists")
+        self.assertEqual(lists.returncode, 0)
+        self.assertIn("cover", lists.stdout)
+        self.refused("no-lists", "cuda", "kv <= q", "--lists")
+        self.refused("bad-size", "cuda", "kv <= q", "--d", "0")
+        self.refused("engine-width", "cuda", "kv <= q", "--d", "300")
+        self.refused("engine-arch", "cuda", "kv <= q", "--arch", "75")
+        self.refused("bad-choice", "cuda", "kv <= q", "--dtype", "f64")
 
     @unittest.skipUnless(ENGINE, "built without the CPU engine")
     def test_the_engine_computes_in_f32(self):
@@ -371,7 +418,7 @@ class Contract(unittest.TestCase):
     def test_verbs(self):
         self.refused("unknown-verb", "rnu", fix="run")
         self.assertEqual(self.attune().returncode, 2)
-        for verb in ("run", "print", "grad", "explain", "cover", "bench"):
+        for verb in ("run", "print", "grad", "explain", "cover", "bench", "cuda"):
             said = self.attune(verb, "--help")
             self.assertEqual(said.returncode, 0)
             self.assertIn(f"attune {verb} ", said.stdout)
@@ -530,7 +577,7 @@ class Contract(unittest.TestCase):
         self.refused("capture-range", "cover", "doc[kv + 4] == 1", "--capture", "doc=doc.npy")
 
 
-VERBS = ("run", "print", "grad", "explain", "cover", "bench", "rnu")
+VERBS = ("run", "print", "grad", "explain", "cover", "bench", "cuda", "rnu")
 
 if __name__ == "__main__":
     unittest.main()

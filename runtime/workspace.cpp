@@ -1,11 +1,11 @@
-// runtime/cpu/workspace.cpp — memory for one call, taken piece by piece from the caller's bytes or from our own
-#include "runtime/cpu/workspace.h"
+// runtime/workspace.cpp — memory for one call, taken piece by piece from the caller's bytes or from our own
+#include "runtime/workspace.h"
 
 #include <fmt/format.h>
 
 #include <attune/error.h>
 
-namespace attune::runtime::cpu {
+namespace attune::runtime {
 
 Workspace workspace_of(std::span<std::byte> callers, const Memory& own, std::size_t needed) {
   if (callers.empty()) return Workspace(own.bytes());
@@ -18,4 +18,4 @@ Workspace workspace_of(std::span<std::byte> callers, const Memory& own, std::siz
   return Workspace(callers);
 }
 
-}  // namespace attune::runtime::cpu
+}  // namespace attune::runtime

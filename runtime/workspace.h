@@ -1,4 +1,4 @@
-// runtime/cpu/workspace.h — memory for one call, taken piece by piece from the caller's bytes or from our own
+// runtime/workspace.h — memory for one call, taken piece by piece from the caller's bytes or from our own
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 #include <new>
 #include <span>
 
-namespace attune::runtime::cpu {
+namespace attune::runtime {
 
 /// Aligned for the widest registers, and so that neighbours share no cache line.
 inline constexpr std::size_t alignment = 64;
@@ -50,4 +50,4 @@ class Memory {
 /// The caller's memory if there is any, else our own; an Error where the caller's is too small or not aligned.
 Workspace workspace_of(std::span<std::byte> callers, const Memory& own, std::size_t needed);
 
-}  // namespace attune::runtime::cpu
+}  // namespace attune::runtime

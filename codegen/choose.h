@@ -1,0 +1,42 @@
+// codegen/choose.h — which kernels of a GPU can compute a call, and with which tiles, in the order to try
+#pragma once
+
+#include "codegen/cuda.h"
+
+namespace attune::codegen {
+
+/// What kernels are chosen by, besides the expressions.
+struct ForwardSpec {
+  int arch = 90;                                 ///< compute capability times ten
+  DType dtype = DType::bf16, out = DType::bf16;  ///< of q, k and v; of o
+  std::int64_t d = 128, dv = 128;
+  bool max = false;     ///< the rows' maxima are asked for
+  bool packed = false;  ///< sequences of different lengths
+  bool boxes = true;    ///< the copy engine can take boxes of q, k, v and o: as they lie, and none is empty
+  int load = 16,
+      store = 16;  ///< bytes that every row of q, k and v, of o, may be copied by: 16, 8, 4, or 0 for an element
+  bool scale_positive = true;
+  bool exact = false;  ///< functions within 2 ulp
+  bool operator==(const ForwardSpec&) const = default;
+  auto operator<=>(const ForwardSpec&) const = default;
+};
+
+/// A plan, what a launch of it needs, and what chose it.
+struct ForwardChoice {
+  ForwardPlan plan;
+  int threads = 0;           ///< of a block
+  int shared_bytes = 0;      ///< dynamic, of a block
+  bool persistent = false;   ///< as many blocks as there are multiprocessors; else a block for each tile of queries
+  bool copy_engine = false;  ///< tensors are described by maps
+};
+
+struct ForwardChoices {
+  std::vector<ForwardChoice> choices;  ///< never empty: the last one takes any call, and may spill
+  std::string story;                   ///< why the fastest kernel is not among them, or empty
+};
+ForwardChoices choose(const ForwardSpec& spec, const ForwardFacts& facts);
+
+/// A member of the plan's Tile that its kernel alone knows; 0 if it has none.
+int trait(const ForwardPlan& plan, std::string_view name);
+
+}  // namespace attune::codegen

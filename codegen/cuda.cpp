@@ -1,0 +1,261 @@
+// codegen/cuda.cpp — a Mod as the page of a forward kernel
+#include "codegen/cuda.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fmt/format.h>
+#include <numbers>
+
+#include "codegen/exponent.h"
+#include "codegen/page.h"
+#include "codegen/parts.h"
+#include "compiler/level.h"
+#include "compiler/lower.h"
+
+namespace attune::codegen {
+namespace {
+
+using compiler::Cover, compiler::Mod, compiler::Vary;
+using ir::Expr, ir::Input, ir::Level, ir::Op;
+
+/// A custom without the derivative that it carries.
+Expr value_of(const Expr& e) {
+  return ir::rebuild(
+      e, [](const Expr& node, std::span<const Expr> args) { return node->op == Op::Custom ? args[0] : nullptr; });
+}
+
+/// The expressions of a page. `levels.left` holds exponent, mask and prob.
+struct DeviceParts {
+  compiler::Levels levels;
+  Expr rest, sink;
+  Expr factor;  ///< null: the exponent is more than factor * s
+  ForwardFacts facts;
+  float most = 0;
+  ir::FieldNames fields;
+
+  const Expr& exponent() const { return levels.left[0]; }
+  const Expr& mask() const { return levels.left[1]; }
+  const Expr& prob() const { return levels.left[2]; }
+};
+
+/// An origin belongs to a tile of queries: what depends on it is no field of a head or a row.
+void keep_origin_out(compiler::Levels& levels) {
+  const auto filter = [&](Level level, std::vector<Expr>& list, std::initializer_list<std::vector<Expr>*> later) {
+    ir::DigestMap<Expr> by;
+    std::vector<Expr> kept;
+    for (std::uint32_t i = 0; i < list.size(); ++i) {
+      const Expr field = ir::field(level, i, list[i]->type);
+      if (ir::uses(list[i], Input::Origin)) {
+        by.emplace(field->digest, list[i]);
+      } else {
+        by.emplace(field->digest, ir::field(level, static_cast<std::uint32_t>(kept.size()), list[i]->type));
+        kept.push_back(list[i]);
+      }
+    }
+    if (kept.size() == list.size()) return;
+    list = std::move(kept);
+    for (std::vector<Expr>* l : later)
+      for (Expr& e : *l) e = ir::substitute(e, by);
+  };
+  filter(Level::Head, levels.head, {&levels.row, &levels.col, &levels.left});
+  filter(Level::Row, levels.row, {&levels.col, &levels.left});
+}
+
+/// A field that is an element of a captured tensor is called like it, others a, b, c ….
+std::vector<std::string> field_names(std::span<const Expr> list, const ir::Signature& signature) {
+  std::vector<std::string> names;
+  const auto is_free = [&](const std::string& name) {
+    return std::find(names.begin(), names.end(), name) == names.end();
+  };
+  for (const Expr& e : list) {
+    std::string name = e->op == Op::Read ? signature.captures[e->bits].name : "";
+    for (int i = 0; name.empty() || !is_free(name); ++i)
+      name = i < 26 ? std::string(1, static_cast<char>('a' + i)) : fmt::format("a{}", i);
+    names.push_back(name);
+  }
+  return names;
+}
+
+bool reads_summaries(const compiler::Bands& bands, std::size_t captures) {
+  std::vector<Expr> ends;
+  for (const auto* list : {&bands.kept, &bands.gone})
+    for (const compiler::Band& band : *list) ends.insert(ends.end(), {band.begin, band.end});
+  const std::vector<Expr> nodes = ir::in_order(ends);
+  return std::any_of(nodes.begin(), nodes.end(),
+                     [&](const Expr& e) { return e->op == Op::Read && e->bits >= captures; });
+}
+
+/// Where bands leave something open, and verdicts on tiles say anything at all.
+bool listed(const Cover& cover, std::size_t captures) {
+  const compiler::Bands& bands = cover.along_kv;
+  if (bands.exact() && bands.kept.size() <= 1 && !reads_summaries(bands, captures)) return false;
+  return !ir::is_literal(cover.may_keep, 1) || !ir::is_literal(cover.may_drop, 1);
+}
+
+float upward(double x) { return std::nextafter(static_cast<float>(x), std::numeric_limits<float>::infinity()); }
+
+DeviceParts device_parts(const Mod& mod, const Cover& cover, const ir::Signature& signature, bool scale_positive) {
+  DeviceParts out;
+  const Expr scale = ir::param(static_cast<std::uint32_t>(mod.params.size()), ir::Type::F32);
+  const Expr prob = gathered(value_of(mod.prob)), mask = value_of(mod.mask);
+  out.levels = compiler::level(std::array{exponent(value_of(mod.fold.core), scale), mask, prob});
+  keep_origin_out(out.levels);
+  out.rest = value_of(mod.fold.row);
+  out.sink = mod.sink ? value_of(mod.sink) : nullptr;
+
+  ForwardFacts& facts = out.facts;
+  const Expr& e = out.exponent();
+  const bool multiple = e->op == Op::Mul && e->args[0]->op == Op::Input && !ir::uses(e->args[1], Input::S) &&
+                        compiler::varies(e->args[1]) == Vary::Head;
+  if (multiple && scale_positive && mod.fold.affine) {
+    const ir::Interval factor = ir::range(mod.fold.scale, compiler::coordinate_bounds());
+    facts.scaled = factor.numbers() && factor.lo >= 0;
+  }
+  // A field of a row would be another matter: the factor is asked for once.
+  const auto nodes = multiple ? ir::in_order(e->args[1]) : std::vector<Expr>{};
+  for (const Expr& n : nodes) facts.scaled = facts.scaled && (n->op != Op::Field || ir::field_level(*n) == Level::Head);
+  if (facts.scaled) out.factor = e->args[1];
+  facts.bounded = mod.fold.bounded();
+  if (facts.bounded) out.most = upward(mod.fold.range.hi * std::numbers::log2e);
+  facts.masked = !ir::is_literal(mask, 1);
+  facts.has_prob = prob->op != Op::Input;
+  facts.linear_prob = linear_in_p(value_of(mod.prob));
+  facts.has_sink = mod.sink != nullptr;
+  facts.listed = listed(cover, mod.captures.size());
+  out.fields = {field_names(out.levels.head, signature), field_names(out.levels.row, signature),
+                field_names(out.levels.col, signature)};
+  return out;
+}
+
+std::string fields_struct(std::string_view name, std::span<const Expr> list, const std::vector<std::string>& names) {
+  if (list.empty()) return fmt::format("  struct {} {{}};\n", name);
+  std::string out = fmt::format("  struct {} {{\n", name);
+  for (std::size_t i = 0; i < list.size(); ++i)
+    out += fmt::format("    {} {};\n", device_type(list[i]->type), names[i]);
+  return out + "  };\n";
+}
+
+std::string fields_function(const std::string& head, std::span<const Expr> list, const ir::Signature& signature,
+                            const ir::FieldNames& fields) {
+  std::uint32_t uses = 0;
+  std::string values;
+  for (const Expr& e : list) {
+    uses |= page_uses(e);
+    values += (values.empty() ? "" : ", ") + page_value(e, signature, fields);
+  }
+  const std::string locals = page_locals(uses);
+  const std::string line = fmt::format("  __device__ {} const {{ return {{{}}}; }}\n", head, values);
+  if (locals.empty() && line.size() <= page_width + 1) return line;
+  return fmt::format("  __device__ {} const {{\n{}    return {{{}}};\n  }}\n", head, locals, values);
+}
+
+/// Lists say it all, or bands do, or nobody knows.
+std::string bands_function(const Cover& cover, bool is_listed, std::size_t captures, const ir::Signature& signature) {
+  const std::string head = "  __device__ Bands bands(Head head, Where at, Int q_begin, Int q_end) const {";
+  const compiler::Bands& bands = cover.along_kv;
+  const auto one_line = [&](std::string_view value) { return fmt::format("{} return {{{}}}; }}\n", head, value); };
+  if (is_listed || (bands.kept.empty() && bands.exact())) return one_line("0, 0, 0, 0");
+  if (ir::is_literal(cover.may_drop, 0)) return one_line("0, at.kv_len, 0, at.kv_len");
+  const bool known = !reads_summaries(bands, captures);
+  if (!known || bands.gone.empty()) return one_line("0, at.kv_len, 0, 0");
+
+  std::uint32_t uses = 0;
+  const auto of = [&](const Expr& e) {
+    uses |= page_uses(e);
+    return page_value(e, signature);
+  };
+  std::string ends = "0, at.kv_len", cuts;
+  if (bands.kept.size() == 1) ends = fmt::format("int({}), int({})", of(bands.kept[0].begin), of(bands.kept[0].end));
+  for (const compiler::Band& gone : bands.gone)
+    cuts += fmt::format("    out.cut(int({}), int({}));\n", of(gone.begin), of(gone.end));
+  return fmt::format("{}\n{}    Bands out{{{}, 0, at.kv_len}};\n{}    return out;\n  }}\n", head, page_locals(uses),
+                     ends, cuts);
+}
+
+std::string_view element(DType dtype) { return dtype == DType::bf16 ? "bf16" : dtype == DType::f16 ? "f16" : "float"; }
+
+std::string tile(const ForwardPlan& plan) {
+  std::string out = fmt::format("struct Tile {{\n  using Element = {};\n  using Out = {};\n"
+                                "  static constexpr int m = {}, n = {}, d = {}, dv = {}, stages = {};\n"
+                                "  static constexpr bool max = {}, packed = {};\n",
+                                element(plan.dtype), element(plan.out), plan.m, plan.n, plan.d, plan.dv, plan.stages,
+                                plan.max, plan.packed);
+  for (const auto& [name, value] : plan.traits) out += fmt::format("  static constexpr int {} = {};\n", name, value);
+  return out + "};\n";
+}
+
+std::string user(const Mod& mod, const Cover& cover, const ForwardPlan& plan, const PageNames& names) {
+  ir::Signature signature = names.signature;
+  signature.params.push_back({names.scale, ir::Type::F32});
+  const DeviceParts parts = device_parts(mod, cover, signature, plan.scale_positive);
+  const ForwardFacts& f = parts.facts;
+  const auto function = [&](const std::string& head, const Expr& e) {
+    return page_function(head, e, signature, parts.fields);
+  };
+  std::string out = "struct User {\n" + page_members(mod, names) + "\n";
+  out += fields_struct("Head", parts.levels.head, parts.fields[0]);
+  out += fields_struct("Row", parts.levels.row, parts.fields[1]);
+  out += fields_struct("Col", parts.levels.col, parts.fields[2]);
+  out += fmt::format(
+      "  static constexpr bool scaled = {}, bounded = {}, masked = {}, has_prob = {}, linear_prob = {},\n"
+      "                        has_sink = {}, listed = {};\n  static constexpr float most = {};\n\n",
+      f.scaled, f.bounded, f.masked, f.has_prob, f.linear_prob, f.has_sink, f.listed,
+      ir::print_literal(ir::Type::F32, static_cast<double>(parts.most)));
+  out += fields_function("Head head(Where at)", parts.levels.head, signature, parts.fields);
+  out += fields_function("Row row(Head head, Where at, Int q)", parts.levels.row, signature, parts.fields);
+  out += fields_function("Col col(Head head, Where at, Int origin, Int kv)", parts.levels.col, signature, parts.fields);
+  out += function("float factor(Head head)", parts.factor ? parts.factor : ir::real(0));
+  out += function("float exponent(float s, Head head, Row row, Col col, Where at, Int origin, Int q, Int kv)",
+                  parts.exponent());
+  out += function("float rest(Head head, Row row, Where at, Int origin, Int q)", parts.rest);
+  out += function("bool keep(Head head, Row row, Col col, Where at, Int q, Int kv)", parts.mask());
+  out += function("float prob(float p, Head head, Row row, Col col, Where at, Int q, Int kv)", parts.prob());
+  out += function("float sink(Head head, Where at)", parts.sink ? parts.sink : ir::real(0));
+  out += bands_function(cover, f.listed, mod.captures.size(), signature);
+  return out + "};\n";
+}
+
+/// Does a choice hang on a division or function of positions, whose last bit may decide it?
+bool wants_exact(const Mod& mod) {
+  const auto inexact = [](const Expr& e) {
+    const bool noisy = ir::uses(e, Input::S) || ir::uses(e, Input::P);
+    return e->type == ir::Type::F32 && !noisy && (e->op == Op::Div || (e->op >= Op::Sqrt && e->op <= Op::Erf));
+  };
+  const auto chooses = [](const Expr& e) {
+    const bool rounds = e->op >= Op::Floor && e->op <= Op::Trunc;
+    return e->arity > 0 && e->args[0]->type == ir::Type::F32 && (e->type != ir::Type::F32 || rounds);
+  };
+  std::vector<Expr> decisive;
+  for (const Expr& e : ir::in_order(std::array{mod.score, mod.mask, mod.prob}))
+    if (chooses(e)) decisive.push_back(e);
+  const std::vector<Expr> below = ir::in_order(decisive);
+  return std::any_of(below.begin(), below.end(), inexact);
+}
+
+}  // namespace
+
+ForwardFacts forward_facts(const Mod& mod, const Cover& cover, bool scale_positive) {
+  ir::Signature signature = mod.signature();
+  signature.params.push_back({"scale", ir::Type::F32});
+  return device_parts(mod, cover, signature, scale_positive).facts;
+}
+
+Source forward_source(const Mod& mod, const Cover& cover, const ForwardPlan& plan, int arch) {
+  const PageNames names = page_names(mod);
+  const bool exact = plan.exact || wants_exact(mod);
+  const std::string space = exact ? "exact" : "fast";
+  Source out{.name = plan.kernel,
+             .text = {},
+             .options = page_options(arch, exact),
+             .symbol = fmt::format("attune::{0}<attune::{1}::Tile, attune::{1}::User>", plan.kernel, space)};
+  out.text = fmt::format("{}#include \"{}.cuh\"\n\nnamespace attune::{} {{\n\n", page_comment(mod), plan.kernel, space);
+  out.text += user(mod, cover, plan, names);
+  out.text += fmt::format("static_assert(Mod<User> && sizeof(User) == {});\n\n", page_bytes(mod));
+  out.text += tile(plan) + fmt::format("\n}}  // namespace attune::{}\n\n", space);
+  out.text += fmt::format("template __global__ void {}(\n    const __grid_constant__ attune::ForwardArgs, "
+                          "const __grid_constant__ attune::{}::User);\n",
+                          out.symbol, space);
+  return out;
+}
+
+}  // namespace attune::codegen

@@ -1,0 +1,50 @@
+// codegen/cuda.h — a Mod as one page of CUDA for one kernel, and the bytes of the arguments that the page declares
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "compiler/cover.h"
+#include "compiler/mod.h"
+
+namespace attune::codegen {
+
+/// What NVRTC gets.
+struct Source {
+  std::string name;  ///< of the page, for messages: forward_sm90
+  std::string text;
+  std::vector<std::string> options;
+  std::string symbol;  ///< the kernel as a name expression; compiling gives its mangled name
+};
+
+/// Which kernel, and how its tile is cut. `kernel` is a file of codegen/cuda without its ending and the kernel in it.
+struct ForwardPlan {
+  std::string kernel;
+  DType dtype = DType::bf16, out = DType::bf16;  ///< of q, k and v; of o
+  int m = 128, n = 128, d = 128, dv = 128, stages = 2;
+  bool max = false;            ///< the rows' maxima are asked for
+  bool packed = false;         ///< sequences of different lengths, by their starts
+  bool scale_positive = true;  ///< the call's scale is 0 or more
+  bool exact = false;          ///< functions within 2 ulp (see ops.cuh) rather than the fast ones
+  std::vector<std::pair<std::string, int>> traits{};  ///< further members of Tile, that this kernel knows
+};
+
+/// What the traits of codegen/cuda/mod.cuh will say of this Mod: what to choose a kernel by.
+struct ForwardFacts {
+  bool scaled = false, bounded = false, masked = false, has_prob = false, linear_prob = true, has_sink = false;
+  bool listed = false;  ///< the launch must hand in lists of tiles, made by cover_source's kernel
+};
+ForwardFacts forward_facts(const compiler::Mod& mod, const compiler::Cover& cover, bool scale_positive);
+
+/// `arch` is 80, 90, 120 …: compute capability times ten.
+Source forward_source(const compiler::Mod& mod, const compiler::Cover& cover, const ForwardPlan& plan, int arch);
+
+/// The kernel of cover.cuh that writes the lists of tiles for a Mod whose facts say `listed`.
+Source cover_source(const compiler::Mod& mod, const compiler::Cover& cover, int arch);
+
+/// `struct User` of both pages. `captures` by slot, on the device; `params` by slot as Param holds them.
+std::vector<std::byte> user_bytes(const compiler::Mod& mod, std::span<const Tensor> captures,
+                                  std::span<const double> params, float scale);
+
+}  // namespace attune::codegen

@@ -1,0 +1,118 @@
+// codegen/cuda/cover.cuh — the tiles worth visiting under a mask that depends on data, as lists, on the device
+//
+// A row of lists for each tile of queries (and head, and batch entry, where the mask varies with them):
+//   {how many partial, how many full, the partial tiles, the full tiles}, tiles as numbers along kv, falling.
+// A tile that reaches beyond kv_len is partial. One block a row, one warp a verdict; no order depends on timing.
+#pragma once
+
+#include "cover_args.cuh"
+#include "mod.cuh"
+
+namespace attune {
+
+// ---- what a captured tensor holds between two indices of each dimension, by a whole warp ----------------------------
+
+constexpr unsigned warp = 0xffffffffu;
+
+__device__ inline int whole(Int x) { return x.i(); }
+__device__ inline int whole(bool x) { return x; }
+
+template <class T, int rank, class... Index>
+__device__ __forceinline__ int between(bool least, const Capture<T, rank>& of, Index... index) {
+  static_assert(sizeof...(Index) == 2 * rank);
+  // The last dimension by lanes, those before it one after another.
+  constexpr int lanes = 32, dims = 4, skip = dims - rank;
+  const Int given[2 * rank] = {index...};
+  int from[dims] = {}, to[dims] = {};
+  long long stride[dims] = {};
+#pragma unroll
+  for (int d = 0; d < rank; ++d) {
+    from[skip + d] = min(max(given[2 * d].i(), 0), of.last[d]);
+    to[skip + d] = min(max(given[2 * d + 1].i(), 0), of.last[d]);
+    stride[skip + d] = of.stride[d];
+  }
+  int found = least ? 0x7fffffff : -0x7fffffff - 1;
+  for (long long i = from[0]; i <= to[0]; ++i)
+    for (long long j = from[1]; j <= to[1]; ++j)
+      for (long long k = from[2]; k <= to[2]; ++k)
+        for (long long l = from[3] + static_cast<int>(threadIdx.x) % lanes; l <= to[3]; l += lanes) {
+          const int x = whole(seen(of.data + i * stride[0] + j * stride[1] + k * stride[2] + l * stride[3]));
+          found = least ? min(found, x) : max(found, x);
+        }
+  return least ? __reduce_min_sync(warp, found) : __reduce_max_sync(warp, found);
+}
+template <class T>
+__device__ int between(bool, const Capture<T, 0>& of) {
+  return whole(of());
+}
+
+template <class T, int rank, class... Index>
+__device__ __forceinline__ auto least(const Capture<T, rank>& of, Index... index) {
+  return decltype(seen(of.data))(between(true, of, index...));
+}
+template <class T, int rank, class... Index>
+__device__ __forceinline__ auto greatest(const Capture<T, rank>& of, Index... index) {
+  return decltype(seen(of.data))(between(false, of, index...));
+}
+
+// ---- the kernel -----------------------------------------------------------------------------------------------------
+
+/// What a page knows of a mask: may a tile keep anything, may it drop anything? Asked by whole warps.
+template <class C>
+concept Covers = requires(const C c, Where at, int i) {
+  bool(c.may_keep(at, i, i, i, i));  // queries [begin, end), keys [begin, end)
+  bool(c.may_drop(at, i, i, i, i));
+};
+
+constexpr int cover_threads = 256;
+
+template <Covers C>
+__global__ void __launch_bounds__(cover_threads)
+    cover(const __grid_constant__ CoverArgs args, const __grid_constant__ C of) {
+  enum Verdict : int { None, Some, All };
+  constexpr int lanes = 32, warps = cover_threads / lanes;
+  __shared__ int partial;
+  const int warp_id = static_cast<int>(threadIdx.x) / lanes, lane = static_cast<int>(threadIdx.x) % lanes;
+  const int b = static_cast<int>(blockIdx.z), h = static_cast<int>(blockIdx.y), tile = static_cast<int>(blockIdx.x);
+  const int q_len = args.q_starts ? args.q_starts[b + 1] - args.q_starts[b] : args.q_len;
+  const int kv_len = args.kv_starts ? args.kv_starts[b + 1] - args.kv_starts[b] : args.kv_len;
+  const Where at{b, h, q_len, kv_len};
+  const int q_begin = tile * args.m, q_end = min(q_begin + args.m, q_len);
+  // A packed sequence may be shorter than the longest, for which the grid is made.
+  const int tiles = q_begin < q_end ? (kv_len + args.n - 1) / args.n : 0;
+  int* row = args.tiles + ((static_cast<long long>(b) * gridDim.y + h) * gridDim.x + tile) * args.tile_stride;
+  int* verdicts = row + 2 + tiles;
+
+  if (threadIdx.x == 0) partial = 0;
+  __syncthreads();
+  for (int t = warp_id; t < tiles; t += warps) {
+    const int kv_begin = t * args.n, kv_end = min(kv_begin + args.n, kv_len);
+    const int from = args.q_offset + q_begin, to = args.q_offset + q_end;
+    int verdict = None;
+    if (of.may_keep(at, from, to, kv_begin, kv_end))
+      verdict = kv_begin + args.n > kv_len || of.may_drop(at, from, to, kv_begin, kv_end) ? Some : All;
+    if (lane == 0) {
+      verdicts[t] = verdict;
+      if (verdict == Some) atomicAdd(&partial, 1);
+    }
+  }
+  __syncthreads();
+  if (warp_id != 0) return;
+  int some = 0, all = 0;
+  for (int top = tiles; top > 0; top -= lanes) {
+    const int t = top - 1 - lane;
+    const int verdict = t >= 0 ? verdicts[t] : None;
+    const unsigned are_some = __ballot_sync(warp, verdict == Some), are_all = __ballot_sync(warp, verdict == All);
+    const unsigned before = (1u << lane) - 1;
+    if (verdict == Some) row[2 + some + __popc(are_some & before)] = t;
+    if (verdict == All) row[2 + partial + all + __popc(are_all & before)] = t;
+    some += __popc(are_some);
+    all += __popc(are_all);
+  }
+  if (lane == 0) {
+    row[0] = some;
+    row[1] = all;
+  }
+}
+
+}  // namespace attune

@@ -1,0 +1,16 @@
+// codegen/cuda/cover_args.cuh — what a launch hands to cover.cuh; the host fills the same struct
+#pragma once
+
+namespace attune {
+
+/// The grid is (tiles of queries, heads, batches), each of these two 1 where the lists do not vary with it.
+struct CoverArgs {
+  int* tiles;
+  int tile_stride;  ///< ints a row, at least 2 + 2 * tiles along kv: the lists, and room to work in
+  int q_len, kv_len, q_offset;
+  int m, n;             ///< queries and keys of a tile
+  const int* q_starts;  ///< packed: batch + 1 starts of each, else null
+  const int* kv_starts;
+};
+
+}  // namespace attune

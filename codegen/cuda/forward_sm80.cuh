@@ -1,0 +1,543 @@
+// codegen/cuda/forward_sm80.cuh — the forward on any card since sm_80: every width, stride and type, by warps' products
+//
+// A block computes a tile of queries of one head, a warp 16 or 32 of them; all warps share the tiles of keys and values
+// that they copy into shared memory. With one stage, values arrive while scores are computed and keys while values are
+// used; with more, whole tiles arrive ahead. Probabilities go from registers to registers. A prob mod that is no
+// multiple of p walks the keys twice: for the sums, then for the results.
+//
+// Pairs that were removed have p = 0, and 0 times what their values hold must add nothing even if that is infinite or
+// NaN. Nobody looks: only if a result came out infinite or NaN, and its row's sum did not, does the block start again,
+// carefully, with what is not finite apart from what is. That costs such blocks some six times their time, others one
+// comparison a result.
+//
+// Tile: Element (bf16, f16, float) of q, k and v, Out (also another of these) of o; m queries, n keys, multiples of 16;
+// warps, so that m is 16 or 32 of them; d, dv: multiples of 16 (of 32 for float), at most 256; width, width_v: how many
+// columns there are of these; stages; vector: bytes a copy, 16, 8 or 4 to which every row of q, k and v is aligned, 0
+// for anything else, also for elements that do not lie next to each other; store: the same of o, and it divides a row's
+// bytes; exact: products of float keep 21 bits of each fraction, not 10, for three times the work; max: the rows'
+// maximum is asked for; packed. Shared80<Tile>::bytes of shared memory, Tile::warps x 32 threads, a block for every
+// tile of queries of every head of every batch entry, tiles of the longest sequence if packed.
+#pragma once
+
+#include "apart.cuh"
+#include "lines.cuh"
+#include "softmax.cuh"
+#include "walk.cuh"
+
+namespace attune {
+
+// ---- shared memory -----------------------------------------------------------------------------------------------
+
+template <class Tile>
+struct Shared80 {
+  static constexpr int size = sizeof(typename Tile::Element);
+  static constexpr int q_bytes = Tile::m * Tile::d * size, k_bytes = Tile::n * Tile::d * size,
+                       v_bytes = Tile::n * Tile::dv * size,
+                       o_bytes = Tile::m * Tile::dv * static_cast<int>(sizeof(typename Tile::Out));
+  static constexpr int q = 0, k = q_bytes, v = k + Tile::stages * k_bytes, tiles = v + Tile::stages * v_bytes;
+  // Results pass through where the rest was.
+  static constexpr int bytes = tiles > o_bytes ? tiles : o_bytes;
+};
+
+// ---- where a block stands ----------------------------------------------------------------------------------------
+
+/// Sections of heads whose keys stay in the cache together, the last queries first: under a causal mask these take
+/// longest.
+struct Place80 {
+  int b, h, tile;
+
+  __device__ Place80(const ForwardArgs& args, int q_tiles) {
+    const int heads = args.batch * args.q_heads, section = max(args.section, 1);
+    const long long block = blockIdx.x, of_section = static_cast<long long>(q_tiles) * section;
+    const int before = static_cast<int>(block / of_section) * section, here = min(section, heads - before);
+    const int within = static_cast<int>(block % of_section), head = before + within % here;
+    b = head / args.q_heads;
+    h = head % args.q_heads;
+    tile = q_tiles - 1 - within / here;
+  }
+};
+
+// ---- computing ---------------------------------------------------------------------------------------------------
+
+enum class Pass { Online, Sums, Known };
+
+/// Careful: what is not finite of values is kept apart, and a warp has 16 queries at a time.
+template <class Tile, class User, bool Careful>
+struct Block80 {
+  using Element = typename Tile::Element;
+  using Out = typename Tile::Out;
+  using Shared = Shared80<Tile>;
+  static constexpr int size = Shared::size, per_step = 32 / size;  ///< elements that a product sums over
+  static constexpr int tall = Careful ? 1 : Tile::m / (16 * Tile::warps), m = 16 * tall * Tile::warps, n = Tile::n;
+  static constexpr bool exact = Tile::exact && size == 4, is_float = size == 4;
+  static constexpr bool two_passes = User::has_prob && !User::linear_prob;
+  /// Powers of f16 need the maximum: their exponents reach down to -24 only.
+  static constexpr bool running = !User::bounded || Tile::max || same<Element, f16>;
+  /// Queries stay in registers where these suffice.
+  static constexpr int q_steps = Tile::d / per_step;
+  static constexpr bool held = !Careful && tall * (q_steps * 4 + Tile::dv / 2 + n / 2 * (exact ? 2 : 1)) <= 176;
+  using QLine = Lines<Tile::d * size>;
+  using KLine = Lines<Tile::d * size>;
+  using VLine = Lines<Tile::dv * size, is_float>;
+  using OLine = Lines<Tile::dv* static_cast<int>(sizeof(Out))>;
+  static_assert(Tile::m % m == 0 && tall <= 2 && n % 16 == 0 && n <= 128);
+  static_assert(Tile::d % 16 == 0 && Tile::dv % (8 * size) == 0 && Tile::width <= Tile::d && Tile::width_v <= Tile::dv);
+  static_assert(Tile::store == 0 || Tile::width_v * static_cast<int>(sizeof(Out)) % Tile::store == 0);
+
+  const ForwardArgs& args;
+  const Place80 place;
+  const Stretch queries, keys;
+  const unsigned shared;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int first;  ///< query
+  const Rows80 k, v;
+  Softmax<User, running, tall> softmax;
+  Fragment<tall, n> s;
+  float o[tall][Tile::dv / 8][4];
+  unsigned q[held ? tall : 1][held ? q_steps : 1][4];
+  Ended ended[tall][2];
+
+  __device__ Block80(const ForwardArgs& args, const User& user, Place80 place, Stretch queries, int first,
+                     unsigned shared)
+      : args(args), place(place), queries(queries), keys(stretch<Tile>(args.kv_starts, place.b, args.kv_len)),
+        shared(shared), first(first),
+        k(rows_of<Element>(args.k, args.kv_shared ? 0 : place.b, place.h / args.group, keys.start)),
+        v(rows_of<Element>(args.v, args.kv_shared ? 0 : place.b, place.h / args.group, keys.start)),
+        softmax(user, {place.b, place.h, queries.length, keys.length}, first + warp * 16 * tall + lane / 4,
+                args.q_offset, args.q_offset + first) {}
+
+  __device__ Walk walk() const {
+    if constexpr (User::listed) {
+      return walk_list(args, place.b, place.h, (args.q_len + Tile::m - 1) / Tile::m, place.tile);
+    } else {
+      const Bands bands = softmax.user.bands(softmax.head, softmax.at, args.q_offset + first,
+                                             args.q_offset + min(first + m, queries.length));
+      return walk_bands(bands, keys.length, n);
+    }
+  }
+
+  __device__ void load_q() {
+    const Rows80 rows = rows_of<Element>(args.q, place.b, place.h, queries.start);
+    load_rows<Tile, m, Tile::d * size, Tile::width * size, false>(shared + Shared::q, rows, first, queries.length);
+  }
+  __device__ void load_k(int tile, int stage) {
+    load_rows<Tile, n, Tile::d * size, Tile::width * size, false>(
+        shared + Shared::k + static_cast<unsigned>(stage * Shared::k_bytes), k, tile * n, keys.length);
+  }
+  __device__ void load_v(int tile, int stage) {
+    load_rows<Tile, n, Tile::dv * size, Tile::width_v * size, is_float>(
+        shared + Shared::v + static_cast<unsigned>(stage * Shared::v_bytes), v, tile * n, keys.length);
+  }
+
+  /// Where this thread reads blocks of 16 rows by 32 bytes, the first 16 bytes of both halves of the rows first.
+  template <class Line>
+  __device__ unsigned by_rows(unsigned from, int row, int step) const {
+    return from + block<Line>(lane & 15, lane >> 4, 2 * step % 8) + ahead<Line>(row, step);
+  }
+  /// The same, the halves of the first 8 rows first.
+  template <class Line>
+  __device__ unsigned by_bytes(unsigned from, int row, int step) const {
+    return from + block<Line>((lane & 7) + (lane >> 4) * 8, lane >> 3 & 1, 2 * step % 8) + ahead<Line>(row, step);
+  }
+  /// What differs between threads is the same for rows 8 apart and units 8 apart; the rest is known here and now.
+  template <class Line>
+  __device__ static unsigned block(int row, int half, int unit) {
+    return static_cast<unsigned>(row * Line::pitch + ((unit | half) ^ Line::turn(row & 7)) * 16);
+  }
+  template <class Line>
+  __device__ static constexpr unsigned ahead(int row, int step) {
+    return static_cast<unsigned>(row * Line::pitch + 2 * step / 8 * 128);
+  }
+
+  __device__ void query(unsigned (&a)[4], int t, int step) const {
+    load_blocks(a, by_rows<QLine>(shared + Shared::q, (warp * tall + t) * 16, step));
+  }
+  __device__ void hold_q() {
+    if constexpr (held)
+#pragma unroll
+      for (int t = 0; t < tall; ++t)
+#pragma unroll
+        for (int step = 0; step < q_steps; ++step) query(q[t][step], t, step);
+  }
+
+  /// s = q . k
+  __device__ void scores(int stage) {
+    const unsigned from = shared + Shared::k + static_cast<unsigned>(stage * Shared::k_bytes);
+    float low[exact ? tall : 1][exact ? n / 8 : 1][4] = {};
+#pragma unroll
+    for (int t = 0; t < tall; ++t)
+#pragma unroll
+      for (int i = 0; i < n / 8; ++i)
+#pragma unroll
+        for (int j = 0; j < 4; ++j) s[t][i][j] = 0;
+#pragma unroll
+    for (int step = 0; step < q_steps; ++step) {
+      unsigned a[tall][4];
+#pragma unroll
+      for (int t = 0; t < tall; ++t) {
+        if constexpr (held)
+#pragma unroll
+          for (int j = 0; j < 4; ++j) a[t][j] = q[t][step][j];
+        else
+          query(a[t], t, step);
+      }
+#pragma unroll
+      for (int i = 0; i < n / 8; i += 2) {
+        unsigned b[4];
+        load_blocks(b, by_bytes<KLine>(from, 8 * i, step));
+#pragma unroll
+        for (int t = 0; t < tall; ++t)
+#pragma unroll
+          for (int j = 0; j < 2; ++j)
+            multiply<Element, exact>(s[t][i + j], low[exact ? t : 0][exact ? i + j : 0], a[t], b[2 * j], b[2 * j + 1]);
+      }
+    }
+    if constexpr (exact)
+#pragma unroll
+      for (int t = 0; t < tall; ++t)
+#pragma unroll
+        for (int i = 0; i < n / 8; ++i)
+#pragma unroll
+          for (int j = 0; j < 4; ++j)
+            if (finite(low[t][i][j])) s[t][i][j] += low[t][i][j];
+  }
+
+  /// Powers of a step's keys as an operand. Of f32, a product's keys are taken in the order 0, 2, 4, 6, 1, 3, 5, 7,
+  /// which is how this thread has them.
+  template <class Fn>
+  __device__ void powers(unsigned (&a)[4], int t, int step, Fn as) const {
+    if constexpr (is_float) {
+      constexpr int order[4] = {0, 2, 1, 3};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) a[j] = __float_as_uint(as(s[t][step][order[j]]));
+    } else {
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        a[j] = pack<Element>(as(s[t][2 * step + j / 2][j % 2 * 2]), as(s[t][2 * step + j / 2][j % 2 * 2 + 1]));
+    }
+  }
+  /// Values of a step's keys, of columns 8 i and on, and of the next 8.
+  __device__ void values(unsigned (&b)[4], unsigned from, int step, int i) const {
+    if constexpr (is_float) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        b[j] = load_shared(from + block<VLine>(2 * (lane & 3) + j % 2, lane >> 4, (2 * i + 2 * (j / 2)) % 8) +
+                           ahead<VLine>(8 * step, i + j / 2) + static_cast<unsigned>(lane / 4 % 4 * 4));
+    } else {
+      load_blocks_transposed(b, by_rows<VLine>(from, 16 * step, i / 2));
+    }
+  }
+
+  /// o += p v
+  __device__ void results(int stage) {
+    const unsigned from = shared + Shared::v + static_cast<unsigned>(stage * Shared::v_bytes);
+    const auto same = [](float x) { return x; };
+    if constexpr (exact) {
+      // A tile's sum is made apart: products cut off what they add to something large.
+#pragma unroll
+      for (int i = 0; i < Tile::dv / 8; i += 2) {
+        float sum[tall][2][4] = {}, low[tall][2][4] = {};
+#pragma unroll
+        for (int step = 0; step < n / per_step; ++step) {
+          unsigned b[4];
+          values(b, from, step, i);
+#pragma unroll
+          for (int t = 0; t < tall; ++t) {
+            unsigned a[4];
+            powers(a, t, step, same);
+#pragma unroll
+            for (int j = 0; j < 2; ++j) multiply<Element, exact>(sum[t][j], low[t][j], a, b[2 * j], b[2 * j + 1]);
+          }
+        }
+#pragma unroll
+        for (int t = 0; t < tall; ++t)
+#pragma unroll
+          for (int j = 0; j < 2; ++j)
+#pragma unroll
+            for (int e = 0; e < 4; ++e)
+              o[t][i + j][e] += finite(low[t][j][e]) ? sum[t][j][e] + low[t][j][e] : sum[t][j][e];
+      }
+    } else {
+#pragma unroll
+      for (int step = 0; step < n / per_step; ++step) {
+        unsigned a[tall][4];
+#pragma unroll
+        for (int t = 0; t < tall; ++t) powers(a[t], t, step, same);
+#pragma unroll
+        for (int i = 0; i < Tile::dv / 8; i += 2) {
+          unsigned b[4];
+          values(b, from, step, i);
+#pragma unroll
+          for (int t = 0; t < tall; ++t)
+#pragma unroll
+            for (int j = 0; j < 2; ++j)
+              multiply<Element, exact>(o[t][i + j], o[t][i + j], a[t], b[2 * j], b[2 * j + 1]);
+        }
+      }
+    }
+  }
+
+  /// The same where p = 0 adds nothing, whatever v is: infinite values are counted by their signs, and added at the
+  /// end.
+  __device__ void results_carefully(int stage) {
+    const unsigned from = shared + Shared::v + static_cast<unsigned>(stage * Shared::v_bytes);
+#pragma unroll
+    for (int t = 0; t < tall; ++t)
+#pragma unroll
+      for (int i = 0; i < Tile::dv / 8; ++i) {
+        // Nothing is loaded ahead, and what is made of s for one i is not kept for the next: for want of registers.
+        __syncwarp();
+#pragma unroll
+        for (int j = 0; j < n / 2; ++j) asm volatile("" : "+f"(s[t][j / 4][j % 4]));
+        float sum[4] = {}, low[4] = {}, sign[4] = {}, much[4] = {};
+#pragma unroll
+        for (int step = 0; step < n / per_step; ++step) {
+          unsigned b[4], a[4];
+          values(b, from, step, i & ~1);
+          const Apart first = apart<Element>(b[i % 2 * 2]), second = apart<Element>(b[i % 2 * 2 + 1]);
+          powers(a, t, step, [](float x) { return x; });
+          multiply<Element, exact>(sum, low, a, first.finite, second.finite);
+          powers(a, t, step, [](float x) { return x < 0.0f ? -1.0f : x == 0.0f ? 0.0f : 1.0f; });
+          product<Element>(sign, a, first.sign, second.sign);
+          powers(a, t, step, [](float x) { return x == 0.0f ? 0.0f : 1.0f; });
+          product<Element>(much, a, first.much, second.much);
+        }
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          float& x = o[t][i][e];
+          x += finite(low[e]) ? sum[e] + low[e] : sum[e];
+          if (much[e] + sign[e] > 0.0f) x += infinity;
+          if (much[e] - sign[e] > 0.0f) x -= infinity;
+        }
+      }
+  }
+
+  /// What was summed before, relative to another maximum.
+  __device__ void rescale(const float (&lift)[tall][2]) {
+#pragma unroll
+    for (int t = 0; t < tall; ++t)
+#pragma unroll
+      for (int i = 0; i < Tile::dv / 8; ++i)
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          float& x = o[t][i][j];
+          x = Careful && lift[t][j / 2] == 0.0f ? 0.0f : x * lift[t][j / 2];
+        }
+  }
+
+  /// Scores become what values are multiplied by.
+  template <Pass P>
+  __device__ void weigh(int tile, bool partial) {
+    const int kv = tile * n + 2 * (lane & 3);
+    if (partial)
+      softmax.template exponents<true, n>(s, kv);
+    else
+      softmax.template exponents<false, n>(s, kv);
+    if constexpr (P == Pass::Known) {
+      softmax.template probabilities<n>(s, kv, ended);
+    } else {
+      float lift[tall][2];
+      const bool moved = softmax.template powers<n>(s, lift);
+      if constexpr (P == Pass::Online) {
+        if (moved) rescale(lift);
+        if constexpr (User::has_prob) softmax.template prob<n>(s, kv);
+      }
+    }
+  }
+  template <Pass P>
+  __device__ void add(int stage) {
+    if constexpr (P != Pass::Sums) {
+      if constexpr (Careful)
+        results_carefully(stage);
+      else
+        results(stage);
+    }
+  }
+
+  /// Loads are behind a barrier each way: what a stage held is used up, and what it holds is there for all warps.
+  template <Pass P>
+  __device__ void visit(const Walk& walk) {
+    const auto partial = [&](int tile, int i) { return !walk.is_full(i) || (tile + 1) * n > keys.length; };
+    if constexpr (Tile::stages == 1) {
+      int tile = walk.tile(0);
+      load_k(tile, 0);
+      copy_commit();
+      for (int i = 0; i < walk.count; ++i) {
+        copy_wait<0>();
+        __syncthreads();
+        if (i == 0) hold_q();
+        if constexpr (P != Pass::Sums) load_v(tile, 0);
+        copy_commit();
+        scores(0);
+        __syncthreads();
+        const int here = tile;
+        if (i + 1 < walk.count) {
+          tile = walk.tile(i + 1);
+          load_k(tile, 0);
+        }
+        copy_commit();
+        weigh<P>(here, partial(here, i));
+        copy_wait<1>();
+        __syncthreads();
+        add<P>(0);
+      }
+    } else {
+      const auto load = [&](int i) {
+        if (i < walk.count) {
+          const int tile = walk.tile(i);
+          load_k(tile, i % Tile::stages);
+          if constexpr (P != Pass::Sums) load_v(tile, i % Tile::stages);
+        }
+        copy_commit();
+      };
+#pragma unroll
+      for (int i = 0; i < Tile::stages - 1; ++i) load(i);
+      for (int i = 0; i < walk.count; ++i) {
+        copy_wait<Tile::stages - 2>();
+        __syncthreads();
+        if (i == 0) hold_q();
+        load(i + Tile::stages - 1);
+        const int tile = walk.tile(i), stage = i % Tile::stages;
+        scores(stage);
+        weigh<P>(tile, partial(tile, i));
+        add<P>(stage);
+      }
+    }
+    copy_wait<0>();
+    __syncthreads();
+  }
+
+  __device__ void end() {
+#pragma unroll
+    for (int t = 0; t < tall; ++t)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) ended[t][r] = softmax.end(t, r);
+  }
+
+  /// Results that are not finite although their row's powers are.
+  __device__ bool suspicious() const {
+    bool odd = false;
+#pragma unroll
+    for (int t = 0; t < tall; ++t)
+#pragma unroll
+      for (int i = 0; i < Tile::dv / 8; ++i)
+#pragma unroll
+        for (int j = 0; j < 4; ++j) odd |= ended[t][j / 2].plain && !finite(o[t][i][j]);
+    return odd;
+  }
+
+  /// Gives whether results are what they should be, and stores them then.
+  __device__ bool run() {
+    const Walk walk = this->walk();
+    if (walk.count > 0) load_q();
+#pragma unroll
+    for (int t = 0; t < tall; ++t)
+#pragma unroll
+      for (int i = 0; i < Tile::dv / 8; ++i)
+#pragma unroll
+        for (int j = 0; j < 4; ++j) o[t][i][j] = 0;
+    if constexpr (two_passes) {
+      if (walk.count > 0) visit<Pass::Sums>(walk);
+      end();
+      if (walk.count > 0) visit<Pass::Known>(walk);
+    } else {
+      if (walk.count > 0) visit<Pass::Online>(walk);
+      end();
+    }
+    if constexpr (!Careful)
+      if (__syncthreads_or(suspicious())) return false;
+    store();
+    return true;
+  }
+
+  // ---- storing ---------------------------------------------------------------------------------------------------
+
+  /// Rows become lines of shared memory, then go out as they lie there, each warp its own.
+  __device__ void store() {
+    const int row0 = warp * 16 * tall, size_o = static_cast<int>(sizeof(Out));
+#pragma unroll
+    for (int t = 0; t < tall; ++t)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int row = row0 + 16 * t + 8 * r + lane / 4;
+        const Ended& at = ended[t][r];
+#pragma unroll
+        for (int i = 0; i < Tile::dv / 8; ++i) {
+          float x = o[t][i][2 * r], y = o[t][i][2 * r + 1];
+          if constexpr (!two_passes) {
+            x = at.factor == 0.0f ? 0.0f : x * at.factor;
+            y = at.factor == 0.0f ? 0.0f : y * at.factor;
+          }
+          const unsigned into = shared + OLine::at(row, (8 * i + 2 * (lane & 3)) * size_o);
+          if constexpr (sizeof(Out) == 2)
+            store_shared(into, pack<Out>(x, y));
+          else
+            store_shared(into, __float_as_uint(x), __float_as_uint(y));
+        }
+        const int position = first + row;
+        if (lane % 4 == 0 && position < queries.length) {
+          put(args.lse, position, at.lse);
+          if constexpr (Tile::max) put(args.max, position, at.max);
+        }
+      }
+    __syncwarp();
+    Out* const into = static_cast<Out*>(args.o.data) + place.b * args.o.batch + place.h * args.o.head +
+                      queries.start * args.o.position;
+    constexpr int step = Tile::store ? Tile::store : static_cast<int>(sizeof(Out)),
+                  pieces = Tile::width_v * size_o / step;
+    const int count = min(16 * tall, queries.length - first - row0);
+    for (int i = lane; i < count * pieces; i += 32) {
+      const int row = row0 + i / pieces, byte = i % pieces * step;
+      const unsigned from = shared + OLine::at(row, byte);
+      move<step>(into + (first + row) * args.o.position + byte / size_o * args.o.element, from);
+    }
+  }
+  /// ld.shared, st.global
+  template <int Bytes>
+  __device__ static void move(Out* to, unsigned from) {
+    if constexpr (Bytes == 2) {
+      unsigned short x;
+      asm volatile("ld.shared.b16 %0, [%1];" : "=h"(x) : "r"(from) : "memory");
+      reinterpret_cast<unsigned short*>(to)[0] = x;
+    } else {
+      struct alignas(Bytes) Words {
+        unsigned word[Bytes / 4];
+      } words;
+#pragma unroll
+      for (int i = 0; i < Bytes / 4; ++i) words.word[i] = load_shared(from + static_cast<unsigned>(4 * i));
+      *reinterpret_cast<Words*>(to) = words;
+    }
+  }
+  __device__ void put(const Rows& rows, int position, float x) const {
+    if (rows.data)
+      rows.data[place.b * rows.batch + place.h * rows.head + (queries.start + position) * rows.position] = x;
+  }
+};
+
+/// A function of its own, so that it takes no registers from the others, and one that never returns, so that it saves
+/// none.
+template <class Tile, class User>
+[[noreturn]] __device__ __noinline__ void carefully(const ForwardArgs& args, const User& user, unsigned shared) {
+  const Place80 place(args, (args.q_len + Tile::m - 1) / Tile::m);
+  const Stretch queries = stretch<Tile>(args.q_starts, place.b, args.q_len);
+  using Block = Block80<Tile, User, true>;
+  for (int first = place.tile * Tile::m; first < min((place.tile + 1) * Tile::m, queries.length); first += Block::m) {
+    Block(args, user, place, queries, first, shared).run();
+    __syncthreads();
+  }
+  leave();
+}
+
+template <class Tile, class User>
+__global__ void __launch_bounds__(Tile::warps * 32)
+    forward_sm80(const __grid_constant__ ForwardArgs args, const __grid_constant__ User user) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(memory));
+  const Place80 place(args, (args.q_len + Tile::m - 1) / Tile::m);
+  const Stretch queries = stretch<Tile>(args.q_starts, place.b, args.q_len);
+  const int first = place.tile * Tile::m;
+  if (first >= queries.length) return;
+  if (!Block80<Tile, User, false>(args, user, place, queries, first, shared).run()) carefully<Tile>(args, user, shared);
+}
+
+}  // namespace attune

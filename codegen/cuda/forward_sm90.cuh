@@ -1,0 +1,676 @@
+// codegen/cuda/forward_sm90.cuh — the forward on Hopper: copy engine, warp groups that specialise, products from
+// registers
+//
+// One warp loads, two or three groups of four warps compute 64 queries each. A group issues the scores of its next tile
+// of keys, then the products of the previous tile's probabilities with its values, and does the softmax of the former
+// while the latter runs; groups take turns at issuing, so that one's softmax overlaps the other's products. Blocks stay
+// and take tile after tile; the next queries are on their way while a tile is finished.
+//
+// Tile: Element (bf16, f16); m = 64 x groups queries; n keys, a multiple of 16; d, dv: multiples of 16, at most 256;
+// stages of keys and values; q_stages 1 or 2; own_o: results have shared memory of their own, else that of the queries;
+// turns: how groups take turns, 0 not at all, 1 until both products are issued, 2 until the
+// scores are there; dynamic: tiles are taken from a common
+// counter; max: the rows' maximum
+// is asked for; store_o: the copy engine may write o.
+#pragma once
+
+#include "softmax.cuh"
+#include "tma.cuh"
+#include "walk.cuh"
+#include "wgmma.cuh"
+
+namespace attune {
+
+/// Of a number that is the same in all lanes: tells the compiler so.
+__device__ inline int uniform(int x) { return __shfl_sync(~0u, x, 0); }
+
+// ---- shared memory -----------------------------------------------------------------------------------------------
+
+constexpr int chunk = 64;  ///< columns of a chunk: 128 bytes, what the copy engine swizzles
+constexpr int chunk_bytes = 128;
+
+template <class Tile>
+struct Shared90 {
+  static constexpr int d_chunks = (Tile::d + chunk - 1) / chunk, dv_chunks = (Tile::dv + chunk - 1) / chunk;
+  static constexpr int q_bytes = d_chunks * Tile::m * chunk_bytes, k_bytes = d_chunks * Tile::n * chunk_bytes;
+  static constexpr int v_bytes = dv_chunks * Tile::n * chunk_bytes, o_bytes = dv_chunks * Tile::m * chunk_bytes;
+  static constexpr int q = 0, k = q + Tile::q_stages * q_bytes, v = k + Tile::stages * k_bytes,
+                       o = Tile::own_o ? v + Tile::stages * v_bytes : q,
+                       barriers = v + Tile::stages * v_bytes + (Tile::own_o ? o_bytes : 0);
+  // Barriers: two of each stage of the queries, the keys and the values: full, then empty.
+  static constexpr int q_full = barriers, k_full = q_full + 16 * Tile::q_stages, v_full = k_full + 16 * Tile::stages;
+  static constexpr int work_full = v_full + 16 * Tile::stages, work = work_full + 32;
+  // Tiles to do again: per group, how many, and which.
+  static constexpr int again_most = 63, known = work + 8, again = work + 16,
+                       bytes = again + 4 * (again_most + 1) * (Tile::m / 64);
+  static_assert(Tile::own_o || o_bytes <= q_bytes, "results lie where the queries did");
+};
+
+/// A place in a ring of stages, and the parity of its current phase.
+template <int Stages>
+struct Place {
+  int stage = 0;
+  unsigned phase = 0;
+  __device__ void next() {
+    if (++stage == Stages) {
+      stage = 0;
+      phase ^= 1;
+    }
+  }
+  __device__ Place before() const { return stage ? Place{stage - 1, phase} : Place{Stages - 1, phase ^ 1}; }
+};
+
+// ---- which tile of queries ---------------------------------------------------------------------------------------
+
+struct Work {
+  int b, h, tile;
+};
+
+/// The longest tiles first, in sections of heads whose keys stay in the cache; rounds alternate in direction, so that
+/// no block gets the longer half of each.
+struct Schedule {
+  int heads, q_tiles, section, count;
+
+  __device__ Schedule(const ForwardArgs& args, int m)
+      : heads(args.q_heads * args.batch), q_tiles((args.q_len + m - 1) / m), section(args.section),
+        count(heads * q_tiles) {}
+  __device__ int index(int round) const {
+    const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
+    return round * blocks + (round & 1 ? blocks - 1 - block : block);
+  }
+  __device__ Work work(const ForwardArgs& args, int index) const {
+    const int of_section = q_tiles * section, before = index / of_section,
+              here = min(section, heads - before * section);
+    const int within = index - before * of_section, head = before * section + within % here;
+    return {head / args.q_heads, head % args.q_heads, q_tiles - 1 - within / here};
+  }
+};
+
+/// The tiles of a block one after the other, for the groups that compute: as scheduled, or, if `dynamic`, as the
+/// loading warp took them from the common counter and left them in shared memory.
+template <class Tile>
+struct Takes {
+  using Shared = Shared90<Tile>;
+  static constexpr int groups = Tile::m / 64;
+  const Schedule& schedule;
+  unsigned shared;
+  int round = 0;
+  Place<2> place{};
+  int owner = 0, nth = 0;  ///< of the tiles to do again: whose, and which one
+
+  /// Until no tile will be added to those to do again: all warps that compute have arrived.
+  __device__ void all_known() { barrier_wait(shared + Shared::known, 0); }
+  /// A tile to do again for the group `owner`; -1 when there is none left.
+  __device__ int next_again() {
+    for (; owner < groups; ++owner, nth = 0)
+      if (nth < list(owner, 0)) return list(owner, ++nth);
+    return -1;
+  }
+  __device__ int list(int group, int i) const {
+    int out;
+    asm volatile("ld.shared.s32 %0, [%1];" : "=r"(out) : "r"(entry(group, i)) : "memory");
+    return out;
+  }
+  __device__ void put(int group, int i, int value) const {
+    asm volatile("st.shared.s32 [%0], %1;" ::"r"(entry(group, i)), "r"(value) : "memory");
+  }
+  __device__ unsigned entry(int group, int i) const {
+    return shared + Shared::again + 4 * (group * (Shared::again_most + 1) + i);
+  }
+
+  __device__ int next(int lane) {
+    if constexpr (!Tile::dynamic) return schedule.index(round++);
+    const unsigned full = shared + Shared::work_full + 16 * place.stage;
+    barrier_wait(full, place.phase);
+    int index;
+    asm volatile("ld.shared.s32 %0, [%1];" : "=r"(index) : "r"(shared + Shared::work + 4 * place.stage) : "memory");
+    __syncwarp();
+    if (lane == 0) barrier_arrive(full + 8);
+    place.next();
+    return uniform(index);
+  }
+  /// The loading warp: hands on a tile.
+  __device__ void give(int index) {
+    const unsigned full = shared + Shared::work_full + 16 * place.stage;
+    barrier_wait(full + 8, place.phase ^ 1);
+    asm volatile("st.shared.s32 [%0], %1;" ::"r"(shared + Shared::work + 4 * place.stage), "r"(index) : "memory");
+    barrier_arrive(full);
+    place.next();
+  }
+};
+
+/// May a tile have to be done again, see Group90::powers?
+template <class Tile, class User>
+constexpr bool does_again = !User::bounded && !Tile::max;
+
+template <class Tile, class User>
+__device__ inline Walk walk_of(const ForwardArgs& args, const User& user, const Work& work, const Schedule& schedule) {
+  if constexpr (User::listed) {
+    return walk_list(args, work.b, work.h, schedule.q_tiles, work.tile);
+  } else {
+    const Where at{work.b, work.h, args.q_len, args.kv_len};
+    const int begin = work.tile * Tile::m, end = min(begin + Tile::m, args.q_len);
+    return walk_bands(user.bands(user.head(at), at, args.q_offset + begin, args.q_offset + end), args.kv_len, Tile::n);
+  }
+}
+
+// ---- loading -----------------------------------------------------------------------------------------------------
+
+template <class Tile, class User>
+__device__ inline void load(const ForwardArgs& args, const User& user, unsigned shared) {
+  using Shared = Shared90<Tile>;
+  Place<Tile::q_stages> q;
+  Place<Tile::stages> k, v;
+  const Schedule schedule(args, Tile::m);
+  Takes<Tile> takes{schedule, shared};
+  bool again = false;
+  int index = static_cast<int>(blockIdx.x), after = 0;
+  if constexpr (Tile::dynamic)
+    takes.give(index);
+  else
+    index = takes.next(0);
+  for (;; index = after) {
+    if (!again && index >= schedule.count) {
+      if (!does_again<Tile, User>) return;
+      again = true;
+      takes.all_known();
+      index = takes.next_again();
+    }
+    if (again) {
+      if (index < 0) return;
+      after = takes.next_again();
+    } else if constexpr (Tile::dynamic) {
+      after = static_cast<int>(gridDim.x + atomicAdd(args.next, 1u));
+    } else {
+      after = takes.next(0);
+    }
+    const Work work = schedule.work(args, index);
+    const Walk walk = walk_of<Tile>(args, user, work, schedule);
+    if (walk.count == 0) {
+      if (Tile::dynamic && !again) takes.give(after);
+      continue;
+    }
+    const int head = work.h / args.group, batch = args.kv_shared ? 0 : work.b;
+
+    const auto load_k = [&](int i) {
+      const unsigned full = shared + Shared::k_full + 16 * k.stage;
+      barrier_wait(full + 8, k.phase ^ 1);
+      barrier_expect(full, Shared::k_bytes);
+      const int row = walk.tile(i) * Tile::n;
+      for (int c = 0; c < Shared::d_chunks; ++c)
+        load_box(shared + Shared::k + k.stage * Shared::k_bytes + c * Tile::n * chunk_bytes, args.k_map, full,
+                 c * chunk, row, head, batch);
+      k.next();
+    };
+    const auto load_v = [&](int i) {
+      const unsigned full = shared + Shared::v_full + 16 * v.stage;
+      barrier_wait(full + 8, v.phase ^ 1);
+      barrier_expect(full, Shared::v_bytes);
+      const int row = walk.tile(i) * Tile::n;
+      for (int c = 0; c < Shared::dv_chunks; ++c)
+        load_box(shared + Shared::v + v.stage * Shared::v_bytes + c * Tile::n * chunk_bytes, args.v_map, full,
+                 c * chunk, row, head, batch);
+      v.next();
+    };
+
+    const unsigned q_full = shared + Shared::q_full + 16 * q.stage;
+    barrier_wait(q_full + 8, q.phase ^ 1);
+    barrier_expect(q_full, Shared::q_bytes);
+    for (int c = 0; c < Shared::d_chunks; ++c)
+      load_box(shared + Shared::q + q.stage * Shared::q_bytes + c * Tile::m * chunk_bytes, args.q_map, q_full,
+               c * chunk, work.tile * Tile::m, work.h, work.b);
+    q.next();
+#pragma unroll 1
+    for (int i = 0; i <= walk.count; ++i) {
+      if (i < walk.count) load_k(i);
+      if (i > 0) load_v(i - 1);
+    }
+    if (Tile::dynamic && !again) takes.give(after);
+  }
+}
+
+// ---- computing ---------------------------------------------------------------------------------------------------
+
+/// What a group has in registers while it computes 64 queries. Thread t of it holds rows t / 4 % 8 + 16 (t / 32) and
+/// the one 8 below; of n numbers a row, those of columns 8 i + 2 (t % 4) and the next.
+template <class Tile, class User>
+struct Group90 {
+  using Element = typename Tile::Element;
+  using Shared = Shared90<Tile>;
+  static constexpr int n = Tile::n;
+  static constexpr bool fixed = User::bounded && !Tile::max;  ///< no running maximum
+  static constexpr bool stale = !fixed && !Tile::max;         ///< the maximum of the first tiles, unless it is too low
+
+  const ForwardArgs& args;
+  const User& user;
+  unsigned shared;
+  int group, lane, warp;
+  float s[n / 2], o[Tile::dv / 2];
+  unsigned p[n / 4];
+  float m[2], l[2], lift[2];
+  Where at;
+  typename User::Head head;
+  typename User::Row row[2];
+  int q0, origin;
+  float factor;
+  bool moved = true;
+
+  /// Scores of the tile of keys in this stage.
+  __device__ void scores(int q_stage, int stage) {
+    const unsigned long long a = descriptor(shared + Shared::q + q_stage * Shared::q_bytes + group * 64 * chunk_bytes);
+    const unsigned long long b = descriptor(shared + Shared::k + stage * Shared::k_bytes);
+#pragma unroll
+    for (int i = 0; i < Tile::d / 16; ++i)
+      Product<n, Element>::ss(s, a + i / 4 * (Tile::m * chunk_bytes >> 4) + i % 4 * 2,
+                              b + i / 4 * (n * chunk_bytes >> 4) + i % 4 * 2, i > 0);
+    wgmma_commit();
+  }
+  __device__ void values(int stage, int add) {
+    const unsigned long long b = descriptor(shared + Shared::v + stage * Shared::v_bytes, n * chunk_bytes);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < n / 16; ++i)
+      Product<Tile::dv, Element>::rs(o, p + 4 * i, b + i * (16 * chunk_bytes >> 4), add | (i > 0));
+    wgmma_commit();
+  }
+
+  /// f(i, r, e) for every score s[4 i + 2 r + e] of this thread: of row r, column 8 i + e.
+  template <class F>
+  __device__ void each(const F& f) {
+#pragma unroll
+    for (int i = 0; i < n / 8; ++i)
+#pragma unroll
+      for (int e = 0; e < 2; ++e)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) f(i, r, e);
+  }
+  /// The power of two that a score is.
+  template <bool Partial>
+  __device__ float exponent(int kv0, int i, int r, int e) {
+    const Int q(q0, 8 * r), kv(kv0, 8 * i + e);
+    float x = s[4 * i + 2 * r + e];
+    if constexpr (User::scaled && !Partial) return x * factor;
+    const auto col = user.col(head, at, origin, kv);
+    if constexpr (User::scaled)
+      x *= factor;
+    else
+      x = user.exponent(x, head, row[r], col, at, origin, q, kv);
+    if constexpr (Partial)
+      if (!(kv.i() < at.kv_len && (!User::masked || user.keep(head, row[r], col, at, q, kv)))) return -infinity;
+    return x;
+  }
+
+  /// Scores become probabilities, not divided by their sum yet. Partial: some of the tile's pairs may be removed.
+  template <bool Partial>
+  __device__ void softmax(int tile, bool first, bool exact) {
+    const int kv0 = tile * n + 2 * (lane & 3);
+    lift[0] = lift[1] = 1;
+    moved = false;
+    if constexpr (fixed) return powers<Partial>(kv0, User::most, User::most);
+    if constexpr (!Partial && stale)
+      if (!exact && !__any_sync(~0u, m[0] == -infinity || m[1] == -infinity)) {
+        powers<false>(kv0, m[0], m[1]);
+        return;
+      }
+    each([&](int i, int r, int e) { s[4 * i + 2 * r + e] = exponent<Partial>(kv0, i, r, e); });
+    float most[2] = {s[0], s[2]};
+    each([&](int i, int r, int e) { most[r] = fmaxf(most[r], s[4 * i + 2 * r + e]); });
+    float sum[2] = {0, 0}, base[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      most[r] = row_max(most[r]);
+      if (!first) most[r] = fmaxf(most[r], m[r]);
+      base[r] = most[r] == -infinity ? 0.0f : most[r];
+      if (!first) lift[r] = power_of_two(m[r] - base[r]);
+      m[r] = most[r];
+    }
+    moved = true;
+    each([&](int i, int r, int e) {
+      float& x = s[4 * i + 2 * r + e];
+      x = power_of_two(x - base[r]);
+      sum[r] += x;
+    });
+#pragma unroll
+    for (int r = 0; r < 2; ++r) l[r] = first ? sum[r] : l[r] * lift[r] + sum[r];
+  }
+
+  /// Powers below a maximum that was known before: no score waits for another. Where it turns out to be too low, the
+  /// row's is raised afterwards; where a power overflows, l is not finite in the end, and the tile is done again.
+  template <bool Partial>
+  __device__ void powers(int kv0, float base0, float base1) {
+    constexpr float too_large = 1024;
+    float sum[2] = {0, 0};
+    each([&](int i, int r, int e) {
+      float& x = s[4 * i + 2 * r + e];
+      const float y = exponent<Partial>(kv0, i, r, e);
+      x = power_of_two(y - (r ? base1 : base0));
+      sum[r] += x;
+    });
+    if constexpr (!fixed) {
+      moved = __any_sync(~0u, !(fmaxf(sum[0], sum[1]) < too_large));
+      if (moved) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const float total = row_max(sum[r]);
+          if (!(total < too_large)) {
+            const float by = log2f(total);
+            lift[r] = power_of_two(-by);
+            m[r] += by;
+          }
+        }
+        each([&](int i, int r, int e) { s[4 * i + 2 * r + e] *= lift[r]; });
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) l[r] = (l[r] + sum[r]) * lift[r];
+  }
+
+  __device__ void rescale() {
+    if (!moved) return;
+#pragma unroll
+    for (int i = 0; i < Tile::dv / 2; ++i) o[i] *= lift[i / 2 % 2];
+  }
+
+  /// The probabilities become an operand; a prob mod acts on them here.
+  __device__ void operand(int tile) {
+    if constexpr (User::has_prob) {
+      const int kv0 = tile * n + 2 * (lane & 3);
+      each([&](int i, int r, int e) {
+        const Int q(q0, 8 * r), kv(kv0, 8 * i + e);
+        float& x = s[4 * i + 2 * r + e];
+        x = user.prob(x, head, row[r], user.col(head, at, origin, kv), at, q, kv);
+      });
+    }
+#pragma unroll
+    for (int i = 0; i < n / 4; ++i) p[i] = pack<Element>(s[2 * i], s[2 * i + 1]);
+  }
+
+  /// What a row's sum of powers below `top` comes to: the factor of its results. Writes lse and max.
+  __device__ float ended(const Work& work, int q, float sum, float top, bool write) const {
+    const float rest = user.rest(head, user.row(head, at, args.q_offset + q), at, origin, args.q_offset + q);
+    const float most = top;
+    float factor_o = 1;
+    if constexpr (User::has_sink) {
+      const float sink = (user.sink(head, at) - rest) * (1 / ln2), both = fmaxf(top, sink);
+      if (both > -infinity) {
+        factor_o = sum == 0.0f ? 0.0f : power_of_two(top - both);
+        sum = sum * factor_o + power_of_two(sink - both);
+        top = both;
+      }
+    }
+    if (write && q < args.q_len) {
+      const auto put = [&](const Rows& rows, float x) {
+        if (rows.data) rows.data[work.b * rows.batch + work.h * rows.head + q * rows.position] = x;
+      };
+      put(args.lse, sum == 0.0f ? -infinity : (top + log2f(sum)) * ln2 + rest);
+      if constexpr (Tile::max) put(args.max, most == -infinity ? most : most * ln2 + rest);
+    }
+    return sum == 0.0f ? 0.0f : factor_o / sum;
+  }
+
+  /// o = o / l; lse and max.
+  __device__ void finish(const Work& work, bool empty, bool mine) {
+    const int first = work.tile * Tile::m + 64 * group + 16 * warp + lane / 4;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float by = ended(work, first + 8 * r, empty ? 0.0f : row_sum(l[r]),
+                             empty   ? -infinity
+                             : fixed ? User::most
+                                     : m[r],
+                             mine && lane % 4 == 0);
+#pragma unroll
+      for (int i = 0; i < Tile::dv / 4; ++i) {
+        float& x = o[4 * (i / 2) + 2 * r + i % 2];
+        x = by == 0.0f ? 0.0f : x * by;
+      }
+    }
+  }
+
+  /// Is a result not finite? Then a value is not, which a removed pair may have brought in: 0 times NaN.
+  __device__ bool has_odd() const {
+    float zero = 0;
+#pragma unroll
+    for (int i = 0; i < Tile::dv / 2; ++i) zero += o[i] * 0.0f;
+    return !(zero == 0.0f);
+  }
+
+  /// A tile with values that are not finite beside pairs that are removed: nothing removed may reach a result, and no
+  /// product of matrices leaves anything out. Two threads a row, pair by pair: some fifty times slower.
+  __device__ void by_pairs(const Work& work, const Walk& walk) {
+    constexpr int half = Tile::dv / 2;
+    const int of_row = 32 * warp + lane, q = work.tile * Tile::m + 64 * group + of_row / 2, side = of_row % 2;
+    const int there = min(q, args.q_len - 1), q_at = args.q_offset + there;
+    const auto my_row = user.row(head, at, q_at);
+    const auto line = [](const Strided& t, int b, int h, int i) {
+      return static_cast<const Element*>(t.data) + b * t.batch + h * t.head + i * t.position;
+    };
+    const int kv_head = work.h / args.group, kv_batch = args.kv_shared ? 0 : work.b;
+    const Element* q_line = line(args.q, work.b, work.h, there);
+    float top = -infinity, sum = 0;
+#pragma unroll
+    for (int j = 0; j < half; ++j) o[j] = 0;
+#pragma unroll 1
+    for (int i = 0; i < walk.count * n; ++i) {
+      const int kv = walk.tile(i / n) * n + n - 1 - i % n;
+      if (kv >= at.kv_len) continue;
+      const Element* k_line = line(args.k, kv_batch, kv_head, kv);
+      float x = 0;
+#pragma unroll 1
+      for (int j = side; j < args.d; j += 2) x += f32(q_line[j]) * f32(k_line[j]);
+      x += __shfl_xor_sync(~0u, x, 1);
+      const Int q_step = q_at, kv_step = kv;
+      const auto col = user.col(head, at, origin, kv_step);
+      x = User::scaled ? x * factor : user.exponent(x, head, my_row, col, at, origin, q_step, kv_step);
+      if (User::masked && !user.keep(head, my_row, col, at, q_step, kv_step)) continue;
+      if (x == -infinity) continue;
+      const float most = fmaxf(top, x), old = top == -infinity ? 0.0f : power_of_two(top - most);
+      float p = power_of_two(x - most);
+      sum = sum * old + p;
+      top = most;
+      if constexpr (User::has_prob) p = user.prob(p, head, my_row, col, at, q_step, kv_step);
+      const Element* v_line = line(args.v, kv_batch, kv_head, kv);
+#pragma unroll
+      for (int j = 0; j < half; ++j)
+        if (side * half + j < args.dv) o[j] = (old == 0.0f ? 0.0f : o[j] * old) + p * f32(v_line[side * half + j]);
+    }
+    const float by = ended(work, q, sum, top, side == 0);
+    if (q >= args.q_len) return;
+    auto* o_line = static_cast<Element*>(args.o.data) + work.b * args.o.batch + work.h * args.o.head +
+                   q * args.o.position;
+#pragma unroll
+    for (int j = 0; j < half; ++j)
+      if (side * half + j < args.dv)
+        o_line[side * half + j] = {static_cast<unsigned short>(pack<Element>(by == 0.0f ? 0.0f : o[j] * by, 0.0f))};
+  }
+
+  /// The results of a warp's 16 rows, by way of shared memory, where rows are 128 bytes and swizzled.
+  __device__ void store(const Work& work) {
+    const int rows = 64 * group + 16 * warp;
+    const unsigned into = shared + Shared::o + rows * chunk_bytes;
+    const int line = lane & 15;
+#pragma unroll
+    for (int i = 0; i < Tile::dv / 16; ++i) {
+      const unsigned address = into + i / 4 * (Tile::m * chunk_bytes) + line * chunk_bytes +
+                               (((2 * (i % 4) + (lane >> 4)) ^ (line & 7)) << 4);
+      asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+                   "r"(pack<Element>(o[8 * i], o[8 * i + 1])), "r"(pack<Element>(o[8 * i + 2], o[8 * i + 3])),
+                   "r"(pack<Element>(o[8 * i + 4], o[8 * i + 5])), "r"(pack<Element>(o[8 * i + 6], o[8 * i + 7]))
+                   : "memory");
+    }
+    proxy_fence();
+    __syncwarp();
+    if (lane == 0) {
+      for (int c = 0; c < Shared::dv_chunks; ++c)
+        store_box(args.o_map, into + c * Tile::m * chunk_bytes, c * chunk, work.tile * Tile::m + rows, work.h, work.b);
+      store_commit();
+    }
+  }
+};
+
+template <class Tile, class User>
+__device__ inline void compute(const ForwardArgs& args, const User& user, unsigned shared, int group) {
+  using Shared = Shared90<Tile>;
+  constexpr int groups = Tile::m / 64;
+  const int thread = static_cast<int>(threadIdx.x) % 128;
+  Group90<Tile, User> g{args, user, shared, group, thread % 32, thread / 32};
+  Place<Tile::q_stages> q;
+  Place<Tile::stages> k;  // values are a tile behind keys
+  const Schedule schedule(args, Tile::m);
+  // Groups issue in turns: each waits at its own barrier, which the one before arrives at.
+  const auto my_turn = [&] { named_sync(1 + group, 256); };
+  const auto your_turn = [&] { named_arrive(1 + (group + 1) % groups, 256); };
+  constexpr bool issue_in_turns = Tile::turns == 1, products_in_turns = Tile::turns == 2;
+  const auto release = [&](int barrier) {
+    if (g.lane == 0) barrier_arrive(shared + barrier + 8);
+  };
+  if (Tile::turns && group == groups - 1) your_turn();
+  Takes<Tile> takes{schedule, shared};
+  bool again = false;
+  int found = 0;  // tiles to do again
+  for (;;) {
+    int index = again ? uniform(takes.next_again()) : takes.next(g.lane);
+    if (!again && index >= schedule.count) {
+      if (!does_again<Tile, User>) break;
+      again = true;
+      if (thread == 0) takes.put(group, 0, found);
+      __syncwarp();
+      if (g.lane == 0) barrier_arrive(shared + Shared::known);
+      takes.all_known();
+      index = uniform(takes.next_again());
+    }
+    if (again && index < 0) break;
+    // Where the list is full, tiles are done with care at once.
+    const bool careful = again || found == Shared::again_most;
+    bool mine = !again || uniform(takes.owner) == group;
+    const Work work = schedule.work(args, index);
+    const Walk walk = walk_of<Tile>(args, user, work, schedule);
+    g.at = {work.b, work.h, args.q_len, args.kv_len};
+    g.head = user.head(g.at);
+    g.origin = args.q_offset + work.tile * Tile::m;
+    g.q0 = g.origin + 64 * group + 16 * g.warp + g.lane / 4;
+    for (int r = 0; r < 2; ++r) g.row[r] = user.row(g.head, g.at, g.q0 + 8 * r);
+    g.factor = User::scaled ? user.factor(g.head) : 1.0f;
+    g.l[0] = g.l[1] = 0;
+    bool by_pairs = false;
+    if (walk.count > 0) {
+      barrier_wait(shared + Shared::q_full + 16 * q.stage, q.phase);
+      barrier_wait(shared + Shared::k_full + 16 * k.stage, k.phase);
+      pin(g.s);
+      wgmma_fence();
+      g.scores(q.stage, k.stage);
+      wgmma_wait<0>();
+      pin(g.s);
+      release(Shared::k_full + 16 * k.stage);
+      k.next();
+      int tile = walk.tile(0);
+      g.template softmax<true>(tile, true, false);
+      g.operand(tile);
+
+      const auto step = [&]<bool Partial>(int i) {
+        tile = walk.tile(i);
+        const Place<Tile::stages> v = k.before();
+        barrier_wait(shared + Shared::k_full + 16 * k.stage, k.phase);
+        if constexpr (issue_in_turns || products_in_turns) my_turn();
+        pin(g.s);
+        pin(g.o);
+        wgmma_fence();
+        g.scores(q.stage, k.stage);
+        barrier_wait(shared + Shared::v_full + 16 * v.stage, v.phase);
+        g.values(v.stage, i > 1);
+        if constexpr (issue_in_turns) your_turn();
+        wgmma_wait<1>();
+        if constexpr (products_in_turns) your_turn();
+        pin(g.s);
+        release(Shared::k_full + 16 * k.stage);
+        k.next();
+        g.template softmax<Partial>(tile, false, careful);
+        wgmma_wait<0>();
+        pin(g.o);
+        release(Shared::v_full + 16 * v.stage);
+        g.operand(tile);
+        g.rescale();
+      };
+      int i = 1;
+      for (; i < walk.first; ++i) step.template operator()<true>(i);
+      for (; i < walk.first + walk.full; ++i) step.template operator()<false>(i);
+      for (; i < walk.count; ++i) step.template operator()<true>(i);
+
+      if constexpr (Tile::own_o) release(Shared::q_full + 16 * q.stage);
+      const Place<Tile::stages> v = k.before();
+      barrier_wait(shared + Shared::v_full + 16 * v.stage, v.phase);
+      pin(g.o);
+      wgmma_fence();
+      g.values(v.stage, walk.count > 1);
+      wgmma_wait<0>();
+      pin(g.o);
+      release(Shared::v_full + 16 * v.stage);
+    }
+    if constexpr (does_again<Tile, User> || User::masked) {
+      // A sum of powers that is infinite or NaN: the maximum was too low, or it is what the scores give.
+      const bool low = does_again<Tile, User> && !careful && !(g.l[0] < 3e38f && g.l[1] < 3e38f);
+      const bool odd = User::masked && walk.count > walk.full && g.has_odd();
+      if (uniform(named_any(4 + group, 128, low || odd))) {
+        if (does_again<Tile, User> && uniform(named_any(4 + group, 128, low))) {
+          mine = false;
+          ++found;
+          if (thread == 0) takes.put(group, found, index);
+        } else {
+          by_pairs = true;
+        }
+      }
+    }
+    if (by_pairs) {
+      if (mine) g.by_pairs(work, walk);
+      mine = false;
+    } else {
+      g.finish(work, walk.count == 0, mine);
+    }
+    // The shared memory of the results: free once the previous ones were read, or all of the group are done with q.
+    if constexpr (Tile::own_o) {
+      if (g.lane == 0) store_wait_read();
+      __syncwarp();
+    } else {
+      named_sync(8 + group, 128);
+    }
+    if (mine) g.store(work);
+    if constexpr (!Tile::own_o) {
+      if (g.lane == 0) store_wait_read();
+      __syncwarp();
+      if (walk.count > 0) release(Shared::q_full + 16 * q.stage);
+    }
+    if (walk.count > 0) q.next();
+  }
+  if (g.lane == 0) store_wait();
+}
+
+template <class Tile, class User>
+__global__ void __launch_bounds__(128 * (Tile::m / 64 + 1), 1)
+    forward_sm90(const __grid_constant__ ForwardArgs args, const __grid_constant__ User user) {
+  using Shared = Shared90<Tile>;
+  constexpr int groups = Tile::m / 64;
+  extern __shared__ unsigned char memory[];
+  const unsigned shared = (shared_address(memory) + 1023) & ~1023u;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < Tile::q_stages + 2 * Tile::stages; ++i) {
+      barrier_init(shared + Shared::q_full + 16 * i, 1);
+      barrier_init(shared + Shared::q_full + 16 * i + 8, 4 * groups);
+    }
+    barrier_init(shared + Shared::known, 4 * groups);
+    for (int i = 0; i < 2; ++i) {
+      barrier_init(shared + Shared::work_full + 16 * i, 1);
+      barrier_init(shared + Shared::work_full + 16 * i + 8, 4 * groups);
+    }
+    barrier_init_done();
+  }
+  __syncthreads();
+  const int group = uniform(static_cast<int>(threadIdx.x) / 128);
+  if (group == 0) {
+    registers_down<groups == 2 ? 40 : 32>();
+    if (threadIdx.x == 0) load<Tile>(args, user, shared);
+  } else {
+    registers_up<groups == 2 ? 232 : 160>();
+    compute<Tile>(args, user, shared, group - 1);
+  }
+}
+
+}  // namespace attune

@@ -1,0 +1,103 @@
+// codegen/cuda/lines.cuh — rows of a tensor of any strides become lines of shared memory, free of bank conflicts
+#pragma once
+
+#include "args.cuh"
+#include "mma.cuh"
+#include "ops.cuh"
+
+namespace attune {
+
+/// Rows of Pitch bytes whose units of 16 change places, so that the same unit of eight rows lies in eight different
+/// banks. Paired: of rows 0, 2, 4 and 6, and two units.
+template <int Pitch, bool Paired = false>
+struct Lines {
+  /// How many units change places among each other.
+  static constexpr int pitch = Pitch, units = Pitch / 16, among = (units & -units) < 8 ? units & -units : 8;
+
+  __device__ static int turn(int row) {
+    if constexpr (Paired) return among == 8 ? (row / 2 % 4) * 2 : among == 4 ? (row / 4 % 2) * 2 : 0;
+    return row / (8 / among) % among;
+  }
+  __device__ static unsigned at(int row, int byte) {
+    return static_cast<unsigned>(row * Pitch + (((byte / 16) ^ turn(row)) * 16 + byte % 16));
+  }
+};
+
+/// Positions of a sequence within a packed tensor, or all there are.
+struct Stretch {
+  int start, length;
+};
+template <class Tile>
+__device__ inline Stretch stretch(const int* starts, int b, int length) {
+  if constexpr (Tile::packed)
+    if (starts) return {starts[b], starts[b + 1] - starts[b]};
+  return {0, length};
+}
+
+/// Rows of a head of a tensor.
+struct Rows80 {
+  const char* data;
+  long long position, element;  ///< bytes
+};
+template <class Element>
+__device__ inline Rows80 rows_of(const Strided& t, int b, int h, int start) {
+  const long long size = sizeof(Element);
+  return {static_cast<const char*>(t.data) + (b * t.batch + h * t.head + start * t.position) * size, t.position * size,
+          t.element * size};
+}
+
+/// Rows [first, first + Count) of a tensor, Width bytes of each, become lines of shared memory; what is not there is 0.
+template <class Tile, int Count, int Pitch, int Width, bool Paired>
+__device__ inline void load_rows(unsigned into, const Rows80& rows, int first, int length) {
+  using Line = Lines<Pitch, Paired>;
+  using Element = typename Tile::Element;
+  constexpr int step = Tile::vector ? Tile::vector : static_cast<int>(sizeof(Element));
+  constexpr int pieces = Pitch / step, across = (pieces & -pieces) < 32 ? pieces & -pieces : 32;
+  constexpr int down = Tile::warps * 32 / across;
+  const int thread = static_cast<int>(threadIdx.x), row0 = thread / across, byte0 = thread % across * step;
+  const char* from = rows.data + (first + row0) * rows.position;
+  if constexpr (Tile::vector > 0) {
+#pragma unroll
+    for (int r = 0; r < Count; r += down, from += down * rows.position) {
+      const int row = row0 + r;
+      if (Count % down != 0 && row >= Count) break;
+      const bool there = first + row < length;
+#pragma unroll
+      for (int c = 0; c < Pitch; c += across * step) {
+        const int byte = byte0 + c, left = Width == Pitch ? step : min(max(Width - byte, 0), step);
+        const int count = there ? left : 0;
+        copy_async<step>(into + Line::at(row, byte), count ? from + byte : rows.data, count);
+      }
+    }
+  } else {
+    using Word = decltype([] {
+      if constexpr (sizeof(Element) == 2)
+        return static_cast<unsigned short>(0);
+      else
+        return 0u;
+    }());
+    // Several loads are on their way before the first one is stored.
+    constexpr int batch = 8;
+    for (int r = 0; r < Count; r += down, from += down * rows.position) {
+      const int row = row0 + r;
+      if (row >= Count) break;
+      const bool there = first + row < length;
+      for (int c = 0; c < Pitch; c += across * step * batch) {
+        Word words[batch];
+#pragma unroll
+        for (int i = 0; i < batch; ++i) {
+          const int byte = byte0 + c + i * across * step;
+          words[i] = 0;
+          if (there && byte < Width) words[i] = *reinterpret_cast<const Word*>(from + byte / step * rows.element);
+        }
+#pragma unroll
+        for (int i = 0; i < batch; ++i) {
+          const int byte = byte0 + c + i * across * step;
+          if (byte < Pitch) store_shared(into + Line::at(row, byte), words[i]);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace attune

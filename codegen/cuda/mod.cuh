@@ -1,0 +1,78 @@
+// codegen/cuda/mod.cuh — the contract between a user's expression and a kernel
+#pragma once
+
+#include "ops.cuh"
+
+namespace attune {
+
+/// What stays the same within a head of a batch entry.
+struct Where {
+  int b, h, q_len, kv_len;
+};
+
+/// Keys [begin, end) are worth visiting for a tile of queries; within [full_begin, full_end) nothing is removed.
+struct Bands {
+  int begin, end, full_begin, full_end;
+
+  /// Something may be removed within [from, to): the larger of what is left on its sides stays full.
+  __device__ void cut(int from, int to) {
+    if (from >= to || to <= full_begin || from >= full_end) return;
+    if (from - full_begin > full_end - to)
+      full_end = max(from, full_begin);
+    else
+      full_begin = min(to, full_end);
+  }
+};
+
+/// Scores are powers of two here: exponent() is log2(e) times what of the score does not cancel along a row, and rest()
+/// is what does, as the user wrote it. `s` is q . k, not scaled yet.
+///
+/// Traits:
+///   scaled     exponent(s) is factor() * s, and factor() is positive: one multiply-add makes s a power
+///   bounded    exponent() stays below `most`, near enough that no running maximum is needed
+///   masked     keep() is more than true
+///   has_prob   prob() is more than p;  linear_prob: it is a multiple of p, so that it may act before the normalisation
+///   has_sink   sink() joins the denominator
+///   listed     bands() says nothing: the tiles to visit come as lists
+template <class M>
+concept Mod = requires(const M m, Where at, typename M::Head head, typename M::Row row, typename M::Col col, float x,
+                       Int i) {
+  head = m.head(at);
+  row = m.row(head, at, i);     // q
+  col = m.col(head, at, i, i);  // origin, kv
+  x = m.factor(head);
+  x = m.exponent(x, head, row, col, at, i, i, i);  // s, …, origin, q, kv
+  x = m.rest(head, row, at, i, i);                 // origin, q
+  bool(m.keep(head, row, col, at, i, i));          // q, kv
+  x = m.prob(x, head, row, col, at, i, i);         // p, …, q, kv
+  x = m.sink(head, at);
+  Bands(m.bands(head, at, i, i));  // queries [q_begin, q_end)
+  bool(M::scaled && M::bounded && M::masked && M::has_prob && M::linear_prob && M::has_sink && M::listed);
+  x = M::most;
+};
+
+/// Ordinary attention.
+struct Plain {
+  struct Head {};
+  struct Row {};
+  struct Col {};
+  static constexpr bool scaled = true, bounded = false, masked = false, has_prob = false, linear_prob = true,
+                        has_sink = false, listed = false;
+  static constexpr float most = 0;
+
+  float log2_scale;
+
+  __device__ Head head(Where) const { return {}; }
+  __device__ Row row(Head, Where, Int) const { return {}; }
+  __device__ Col col(Head, Where, Int, Int) const { return {}; }
+  __device__ float factor(Head) const { return log2_scale; }
+  __device__ float exponent(float s, Head, Row, Col, Where, Int, Int, Int) const { return s * log2_scale; }
+  __device__ float rest(Head, Row, Where, Int, Int) const { return 0; }
+  __device__ bool keep(Head, Row, Col, Where, Int, Int) const { return true; }
+  __device__ float prob(float p, Head, Row, Col, Where, Int, Int) const { return p; }
+  __device__ float sink(Head, Where) const { return 0; }
+  __device__ Bands bands(Head, Where at, Int, Int) const { return {0, at.kv_len, 0, at.kv_len}; }
+};
+static_assert(Mod<Plain>);
+
+}  // namespace attune

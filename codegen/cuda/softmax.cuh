@@ -1,0 +1,226 @@
+// codegen/cuda/softmax.cuh — the softmax of scores in registers, tile after tile, around the user's expressions
+//
+// Scores lie as products leave them: of 16 rows, thread 4 r + c of a warp has rows r and r + 8, and of these columns
+// 8 i + 2 c and 8 i + 2 c + 1. Four threads share a row.
+#pragma once
+
+#include "mod.cuh"
+
+namespace attune {
+
+constexpr float infinity = __builtin_bit_cast(float, 0x7f800000u);
+constexpr float ln2 = 0.693147180559945309f;
+
+/// ex2.approx: two units in the last place; what is below 2^-126 is 0.
+__device__ inline float power_of_two(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ inline bool finite(float x) { return fabsf(x) < infinity; }
+
+/// Over the four threads that share a row.
+__device__ inline float row_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+  return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+__device__ inline float row_sum(float x) {
+  x += __shfl_xor_sync(~0u, x, 1);
+  return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+/// 16 Tall rows of N columns: [t][i][2 r + e] is of row 16 t + 8 r, column 8 i + e, counted from the thread's first.
+template <int Tall, int N>
+using Fragment = float[Tall][N / 8][4];
+
+/// What a row's softmax comes to.
+struct Ended {
+  float factor;  ///< makes sums of powers times values results
+  float lse, max;
+  bool plain;  ///< has pairs, and a sum that is a number: results are infinite or NaN through values alone
+};
+
+/// The softmax of 2 Tall rows of a thread. Running: the power of each score is taken relative to the row's maximum so
+/// far, else to User::most.
+template <class User, bool Running, int Tall>
+struct Softmax {
+  using Head = typename User::Head;
+  using Row = typename User::Row;
+  using Col = typename User::Col;
+
+  const User& user;
+  Where at;
+  int origin;  ///< a coordinate near the rows
+  Head head;
+  float factor;       ///< makes what `top` is a maximum of an exponent
+  bool flat = false;  ///< the Mod's factor is 0, which would make NaN of -inf: scores are multiplied by it at once
+  int q[Tall][2];
+  Row row[Tall][2];
+  float top[Tall][2];
+  float sum[Tall][2];  ///< this thread's part
+
+  /// Rows first, first + 8, first + 16, …; those beyond the last are the last once more.
+  __device__ Softmax(const User& user, Where at, int first, int q_offset, int origin)
+      : user(user), at(at), origin(origin), head(user.head(at)), factor(User::scaled ? user.factor(head) : 1.0f) {
+    if (factor == 0.0f) {
+      flat = true;
+      factor = 1;
+    }
+#pragma unroll
+    for (int t = 0; t < Tall; ++t)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        q[t][r] = min(first + 16 * t + 8 * r, at.q_len - 1) + q_offset;
+        row[t][r] = user.row(head, at, q[t][r]);
+      }
+    start();
+  }
+
+  __device__ void start() {
+#pragma unroll
+    for (int t = 0; t < Tall; ++t)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        top[t][r] = Running ? -infinity : User::most;
+        sum[t][r] = 0;
+      }
+  }
+
+  /// q . k become exponents (stay as they are if User::scaled), -inf where a pair is removed. `kv` is the thread's
+  /// first column. Partial: some pairs may be removed, or lie beyond the last key.
+  template <bool Partial, int N>
+  __device__ void exponents(Fragment<Tall, N>& s, int kv) const {
+    if constexpr (User::scaled)
+      if (flat)
+#pragma unroll
+        for (int t = 0; t < Tall; ++t)
+#pragma unroll
+          for (int i = 0; i < N / 2; ++i) s[t][i / 4][i % 4] *= 0.0f;
+    if constexpr (!User::scaled || Partial) {
+#pragma unroll
+      for (int i = 0; i < N / 8; ++i)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int column = kv + 8 * i + e;
+          // Nothing is read for keys that are not there.
+          const int key = Partial ? min(column, at.kv_len - 1) : column;
+          const Col col = user.col(head, at, origin, key);
+#pragma unroll
+          for (int t = 0; t < Tall; ++t)
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+              float& x = s[t][i][2 * r + e];
+              if constexpr (!User::scaled) x = user.exponent(x, head, row[t][r], col, at, origin, q[t][r], key);
+              if constexpr (Partial) {
+                bool kept = column < at.kv_len;
+                if constexpr (User::masked) kept = kept && user.keep(head, row[t][r], col, at, q[t][r], key);
+                x = kept ? x : -infinity;
+              }
+            }
+        }
+    }
+  }
+
+  /// Exponents become powers, which join the rows' sums. What was summed before, of powers and of powers times values,
+  /// is to be multiplied by `lift`; gives whether any row of the warp has one that is not 1.
+  template <int N>
+  __device__ bool powers(Fragment<Tall, N>& s, float (&lift)[Tall][2]) {
+    bool moved = false;
+#pragma unroll
+    for (int t = 0; t < Tall; ++t)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        if constexpr (Running) {
+          const float before = top[t][r];
+          float most = s[t][0][2 * r];
+#pragma unroll
+          for (int i = 0; i < N / 8; ++i)
+#pragma unroll
+            for (int e = 0; e < 2; ++e) most = fmaxf(most, s[t][i][2 * r + e]);
+          top[t][r] = fmaxf(before, row_max(most));
+          lift[t][r] = power_of_two(before * factor - base(t, r));
+          moved |= lift[t][r] != 1.0f;
+          sum[t][r] *= lift[t][r];
+        }
+        const float under = base(t, r);
+        float add = 0;
+#pragma unroll
+        for (int i = 0; i < N / 8; ++i)
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            float& x = s[t][i][2 * r + e];
+            x = power_of_two(x * factor - under);
+            add += x;
+          }
+        sum[t][r] += add;
+      }
+    return Running && __any_sync(~0u, moved);
+  }
+
+  /// A prob mod that is a multiple of p acts on powers. What is 0 stays 0, whatever it is a multiple by.
+  template <int N>
+  __device__ void prob(Fragment<Tall, N>& p, int kv) const {
+    each<N>(p, kv, [&](float x, const Row& row, const Col& col, int q, int kv, int, int) {
+      return x == 0.0f ? 0.0f : user.prob(x, head, row, col, at, q, kv);
+    });
+  }
+
+  /// Exponents become probabilities, since the rows' maxima and sums are known, and prob acts on these.
+  template <int N>
+  __device__ void probabilities(Fragment<Tall, N>& s, int kv, const Ended (&ended)[Tall][2]) const {
+    each<N>(s, kv, [&](float x, const Row& row, const Col& col, int q, int kv, int t, int r) {
+      const float p = power_of_two(x * factor - base(t, r)) * ended[t][r].factor;
+      return x == -infinity ? 0.0f : user.prob(p, head, row, col, at, q, kv);
+    });
+  }
+
+  /// What thread-wise sums and the sink come to. Of a row without pairs, of one whose rest is -inf too, nothing is
+  /// left.
+  __device__ Ended end(int t, int r) const {
+    const float own = row_sum(sum[t][r]), rest = user.rest(head, row[t][r], at, origin, q[t][r]);
+    const float over = Running ? top[t][r] * factor : User::most;
+    // NaN of what is infinite or NaN: such a row has no lse.
+    const float spoilt = rest - rest;
+    if (own == 0.0f || rest == -infinity) {
+      float lse = -infinity;
+      if constexpr (User::has_sink) lse = user.sink(head, at);
+      return {0, lse < infinity ? lse : lse - lse, -infinity, false};
+    }
+    Ended out{1 / own + spoilt, ln2 * (over + log2f(own)) + rest + spoilt, ln2 * over + rest, own - own == 0.0f};
+    // The maximum of numbers and NaN is not one of the numbers.
+    if (own != own && over < infinity) out.max = own;
+    if constexpr (User::has_sink) {
+      const float sink = (user.sink(head, at) - rest) * (1 / ln2);
+      const float both = sink > over || sink != sink ? sink : over;
+      const float lift = power_of_two(over - both), all = own * lift + power_of_two(sink - both);
+      out.factor = lift / all + spoilt;
+      out.lse = ln2 * (both + log2f(all)) + rest + spoilt;
+    }
+    return out;
+  }
+
+ private:
+  /// What is taken from a row's exponents: 0 while all of them are -inf.
+  __device__ float base(int t, int r) const {
+    if constexpr (!Running) return User::most;
+    return top[t][r] == -infinity ? 0.0f : top[t][r] * factor;
+  }
+
+  template <int N, class Fn>
+  __device__ void each(Fragment<Tall, N>& p, int kv, Fn fn) const {
+#pragma unroll
+    for (int i = 0; i < N / 8; ++i)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        // Keys that are not there have p = 0; what is read for them is that of the last one.
+        const int key = min(kv + 8 * i + e, at.kv_len - 1);
+        const Col col = user.col(head, at, origin, key);
+#pragma unroll
+        for (int t = 0; t < Tall; ++t)
+#pragma unroll
+          for (int r = 0; r < 2; ++r) p[t][i][2 * r + e] = fn(p[t][i][2 * r + e], row[t][r], col, q[t][r], key, t, r);
+      }
+  }
+};
+
+}  // namespace attune

@@ -1,0 +1,89 @@
+// codegen/cuda/tma.cuh — the copy engine and the barriers in shared memory that it completes on
+#pragma once
+
+#include "args.cuh"
+
+namespace attune {
+
+__device__ inline unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
+
+// ---- barriers ----------------------------------------------------------------------------------------------------
+
+__device__ inline void barrier_init(unsigned barrier, unsigned arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+/// After all inits, before anyone else uses the barriers.
+__device__ inline void barrier_init_done() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ inline void barrier_arrive(unsigned barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+/// Arrives, and makes the phase wait for so many bytes of copies besides.
+__device__ inline void barrier_expect(unsigned barrier, unsigned bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+/// Until the phase of this parity is over. A new barrier's "phase before" counts as over: parity 1.
+__device__ inline void barrier_wait(unsigned barrier, unsigned parity) {
+  asm volatile("{.reg .pred p;\n"
+               "again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+               "@!p bra again;}\n" ::"r"(barrier),
+               "r"(parity)
+               : "memory");
+}
+
+/// One of the hardware's sixteen barriers, for `threads` of a block.
+__device__ inline void named_sync(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+__device__ inline void named_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/// Is it true of any of the threads? They all come here.
+__device__ inline bool named_any(int id, int threads, bool x) {
+  int any;
+  asm volatile("{.reg .pred p, q;\n"
+               "setp.ne.s32 p, %3, 0;\n"
+               "barrier.cta.red.or.pred q, %1, %2, p;\n"
+               "selp.s32 %0, 1, 0, q;}\n"
+               : "=r"(any)
+               : "r"(id), "r"(threads), "r"(static_cast<int>(x))
+               : "memory");
+  return any != 0;
+}
+
+// ---- copies ------------------------------------------------------------------------------------------------------
+
+__device__ inline void prefetch_map(const TensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+/// A box of [batch, head, position, d] into shared memory; what is outside of the tensor is 0, and counts as bytes.
+__device__ inline void load_box(unsigned into, const TensorMap& map, unsigned barrier, int d, int position, int head,
+                                int batch) {
+  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, "
+               "%6}], [%2];" ::"r"(into),
+               "l"(&map), "r"(barrier), "r"(d), "r"(position), "r"(head), "r"(batch)
+               : "memory");
+}
+/// From shared memory; what is outside of the tensor is not written.
+__device__ inline void store_box(const TensorMap& map, unsigned from, int d, int position, int head, int batch) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
+               "r"(from), "r"(d), "r"(position), "r"(head), "r"(batch)
+               : "memory");
+}
+__device__ inline void store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+/// Until the stores have read their shared memory.
+__device__ inline void store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+__device__ inline void store_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+/// Between ordinary writes to shared memory and the copy engine's or the tensor cores' reads of it.
+__device__ inline void proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+template <int N>
+__device__ inline void registers_up() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+template <int N>
+__device__ inline void registers_down() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+}  // namespace attune

@@ -1,0 +1,38 @@
+// codegen/cuda/walk.cuh — which tiles of keys a tile of queries visits, and which of them are whole
+#pragma once
+
+#include "args.cuh"
+#include "mod.cuh"
+
+namespace attune {
+
+/// Tiles in the order of their visits: `first` partial ones, `full` ones that keep everything, then partial ones.
+struct Walk {
+  int count, first, full;
+  int last;         ///< by bands: the tile visited first; the others follow downwards
+  const int* list;  ///< by lists: the tiles, else null
+
+  __device__ int tile(int i) const { return list ? list[i] : last - i; }
+  __device__ bool is_full(int i) const { return i >= first && i < first + full; }
+};
+
+__device__ inline Walk walk_bands(Bands bands, int kv_len, int n) {
+  const int begin = max(bands.begin, 0) / n, end = (min(bands.end, kv_len) + n - 1) / n;
+  Walk walk{max(end - begin, 0), 0, 0, end - 1, nullptr};
+  if (walk.count == 0) return walk;
+  // The tile beyond the last key is partial.
+  const int full_end = max(min(bands.full_end, kv_len), 0) / n;
+  const int full_begin = max((max(bands.full_begin, 0) + n - 1) / n, begin);
+  walk.full = max(full_end - full_begin, 0);
+  walk.first = walk.full ? end - full_end : walk.count;
+  return walk;
+}
+
+__device__ inline Walk walk_list(const ForwardArgs& args, int b, int h, int q_tiles, int q_tile) {
+  const int row = ((args.tile_batches == 1 ? 0 : b) * args.tile_heads + (args.tile_heads == 1 ? 0 : h)) * q_tiles +
+                  q_tile;
+  const int* list = args.tiles + static_cast<long long>(row) * args.tile_stride;
+  return {list[0] + list[1], list[0], list[1], 0, list + 2};
+}
+
+}  // namespace attune

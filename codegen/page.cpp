@@ -1,0 +1,200 @@
+// codegen/page.cpp — what every generated page of CUDA has: the user's arguments as members, and functions of
+// expressions
+#include "codegen/page.h"
+
+#include <algorithm>
+#include <cstring>
+#include <fmt/format.h>
+#include <limits>
+#include <set>
+
+#include "codegen/cuda.h"
+
+namespace attune::codegen {
+namespace {
+
+using ir::Expr, ir::Input;
+
+/// C++'s words, and what the device files and the pages themselves call things.
+constexpr std::string_view taken[] = {
+    "alignas", "alignof", "and", "and_eq", "asm", "auto", "bitand", "bitor", "bool", "break", "case", "catch", "char",
+    "char16_t", "char32_t", "char8_t", "class", "co_await", "co_return", "co_yield", "compl", "concept", "const",
+    "const_cast", "consteval", "constexpr", "constinit", "continue", "decltype", "default", "delete", "do", "double",
+    "dynamic_cast", "else", "enum", "explicit", "export", "extern", "false", "float", "for", "friend", "goto", "if",
+    "inline", "int", "long", "mutable", "namespace", "new", "noexcept", "not", "not_eq", "nullptr", "operator", "or",
+    "or_eq", "private", "protected", "public", "register", "reinterpret_cast", "requires", "return", "short", "signed",
+    "sizeof", "static", "static_assert", "static_cast", "struct", "switch", "template", "this", "thread_local", "throw",
+    "true", "try", "typedef", "typeid", "typename", "union", "unsigned", "using", "virtual", "void", "volatile",
+    "wchar_t", "while", "xor", "xor_eq",
+    // ops.cuh, mod.cuh, args.cuh, cover.cuh
+    "attune", "fast", "exact", "bf16", "f16", "Int", "Flag", "Capture", "Where", "Bands", "Mod", "Plain", "seen",
+    "least", "greatest", "Cover", "Covers", "CoverArgs", "TensorMap", "Strided", "Rows", "ForwardArgs",
+    // pages
+    "User", "Tile", "Head", "Row", "Col", "head", "row", "col", "at", "out", "factor", "exponent", "rest", "keep",
+    "prob", "sink", "bands", "scaled", "bounded", "masked", "has_prob", "linear_prob", "has_sink", "listed", "most",
+    "may_keep", "may_drop", "scale"};
+
+std::string free_name(std::string name, std::set<std::string>& used) {
+  // A double underscore is the compiler's.
+  for (std::size_t at; (at = name.find("__")) != std::string::npos;) name.erase(at, 1);
+  if (name.starts_with('_')) name.insert(0, "x");
+  while (!used.insert(name).second) name += name.ends_with('_') ? "2" : "_";
+  return name;
+}
+
+std::string_view element_type(DType dtype) {
+  switch (dtype) {
+    case DType::f32: return "float";
+    case DType::f16: return "f16";
+    case DType::bf16: return "bf16";
+    case DType::f64: return "double";
+    case DType::i64: return "long long";
+    case DType::i32: return "int";
+    case DType::i16: return "short";
+    case DType::i8: return "signed char";
+    case DType::u8: return "unsigned char";
+    case DType::boolean: return "Flag";
+  }
+  return {};
+}
+
+/// Bytes laid out as C++ lays out the page's struct.
+class Layout {
+ public:
+  template <class T>
+  void put(T value) {
+    align(alignof(T));
+    const auto at = bytes_.size();
+    bytes_.resize(at + sizeof value);
+    std::memcpy(bytes_.data() + at, &value, sizeof value);
+  }
+  void align(std::size_t to) {
+    widest_ = std::max(widest_, to);
+    bytes_.resize((bytes_.size() + to - 1) / to * to);
+  }
+  std::vector<std::byte> take() {
+    align(widest_);
+    return std::move(bytes_);
+  }
+
+ private:
+  std::vector<std::byte> bytes_;
+  std::size_t widest_ = 1;
+};
+
+void put_capture(Layout& layout, const Tensor& tensor, int rank) {
+  layout.put(tensor.data);
+  for (std::size_t d = 0; d < static_cast<std::size_t>(rank); ++d) layout.put(tensor.strides[d]);
+  for (std::size_t d = 0; d < static_cast<std::size_t>(rank); ++d)
+    // An Int reaches no further.
+    layout.put(static_cast<std::int32_t>(
+        std::clamp<std::int64_t>(tensor.shape[d] - 1, 0, std::numeric_limits<std::int32_t>::max())));
+  layout.align(alignof(void*));
+}
+
+void put_param(Layout& layout, ir::Type type, double value) {
+  switch (type) {
+    case ir::Type::F32: return layout.put(static_cast<float>(value));
+    case ir::Type::I32: return layout.put(static_cast<std::int32_t>(value));
+    case ir::Type::Bool: return layout.put(value != 0);
+  }
+}
+
+}  // namespace
+
+std::string_view device_type(ir::Type type) {
+  switch (type) {
+    case ir::Type::Bool: return "bool";
+    case ir::Type::I32: return "Int";
+    case ir::Type::F32: return "float";
+  }
+  return {};
+}
+
+PageNames page_names(const compiler::Mod& mod) {
+  PageNames names{mod.signature(), "scale"};
+  std::set<std::string> used(std::begin(taken), std::end(taken));
+  for (auto& c : names.signature.captures) c.name = free_name(c.name, used);
+  for (auto& p : names.signature.params) p.name = free_name(p.name, used);
+  return names;
+}
+
+std::string page_comment(const compiler::Mod& mod) {
+  std::string out, text = mod.text();
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    out += "// " + text.substr(0, end) + "\n";
+    text.erase(0, end + 1);
+  }
+  return out;
+}
+
+std::string page_members(const compiler::Mod& mod, const PageNames& names) {
+  std::string out;
+  for (std::size_t i = 0; i < mod.captures.size(); ++i)
+    out += fmt::format("  Capture<{}, {}> {};\n", element_type(mod.captures[i].dtype), mod.captures[i].rank,
+                       names.signature.captures[i].name);
+  for (const auto& p : names.signature.params)
+    out += fmt::format("  {} {};\n", p.type == ir::Type::I32 ? "Word" : device_type(p.type), p.name);
+  return out + fmt::format("  float {};\n", names.scale);
+}
+
+std::vector<std::byte> user_bytes(const compiler::Mod& mod, std::span<const Tensor> captures,
+                                  std::span<const double> params, float scale) {
+  Layout layout;
+  for (std::size_t i = 0; i < mod.captures.size(); ++i) put_capture(layout, captures[i], mod.captures[i].rank);
+  for (std::size_t i = 0; i < mod.params.size(); ++i) put_param(layout, mod.params[i].type, params[i]);
+  layout.put(scale);
+  return layout.take();
+}
+
+std::size_t page_bytes(const compiler::Mod& mod) {
+  const std::vector<Tensor> captures(mod.captures.size());
+  const std::vector<double> params(mod.params.size());
+  return user_bytes(mod, captures, params, 0).size();
+}
+
+std::uint32_t page_uses(const Expr& e) {
+  std::uint32_t uses = 0;
+  for (const Expr& n : ir::in_order(e))
+    if (n->op == ir::Op::Input || n->op == ir::Op::Random) uses |= n->uses;
+  return uses;
+}
+
+std::string page_locals(std::uint32_t uses) {
+  std::string out;
+  for (const Input which : {Input::B, Input::H, Input::QLen, Input::KVLen})
+    if (uses & ir::bit(which)) {
+      const std::string_view name = ir::input_names[static_cast<std::size_t>(which)];
+      out += fmt::format("    const Int {0} = at.{0};\n", name);
+    }
+  return out;
+}
+
+std::string page_function(const std::string& head, const Expr& e, const ir::Signature& signature,
+                          const ir::FieldNames& fields) {
+  const ir::DevicePrinted text = ir::print_for_device(e, signature, fields);
+  const std::string locals = page_locals(page_uses(e));
+  const std::string line = fmt::format("  __device__ {} const {{ return {}; }}\n", head, text.value);
+  if (locals.empty() && text.lets.empty() && line.size() <= page_width + 1) return line;
+  std::string lets = text.lets;
+  for (std::size_t at = 0; at < lets.size(); at = lets.find('\n', at) + 1) lets.insert(at, "    ");
+  return fmt::format("  __device__ {} const {{\n{}{}    return {};\n  }}\n", head, locals, lets, text.value);
+}
+
+std::string page_value(const Expr& e, const ir::Signature& signature, const ir::FieldNames& fields) {
+  ir::DevicePrinted text = ir::print_for_device(e, signature, fields);
+  if (text.lets.empty()) return text.value;
+  std::replace(text.lets.begin(), text.lets.end(), '\n', ' ');
+  return fmt::format("[&] {{ {}return {}; }}()", text.lets, text.value);
+}
+
+std::vector<std::string> page_options(int arch, bool exact) {
+  std::vector<std::string> options{fmt::format("--gpu-architecture=sm_{}{}", arch, arch == 90 ? "a" : ""),
+                                   "--std=c++20", "--device-as-default-execution-space", "--ptxas-options=-v",
+                                   "--ftz=true"};
+  if (!exact) options.insert(options.end(), {"--prec-div=false", "--prec-sqrt=false"});
+  return options;
+}
+
+}  // namespace attune::codegen

@@ -1,0 +1,44 @@
+// codegen/page.h — what every generated page of CUDA has: the user's arguments as members, and functions of expressions
+#pragma once
+
+#include <string>
+
+#include "compiler/mod.h"
+#include "ir/print.h"
+
+namespace attune::codegen {
+
+/// Columns that a function of one line may take.
+inline constexpr std::size_t page_width = 120;
+
+/// The arguments of a Mod under names that C++ and the device files leave free.
+struct PageNames {
+  ir::Signature signature;
+  std::string scale;
+};
+PageNames page_names(const compiler::Mod& mod);
+
+/// score, mask, prob and sink as a comment.
+std::string page_comment(const compiler::Mod& mod);
+/// "  Capture<float, 1> slope;", one a line: captures, parameters, scale.
+std::string page_members(const compiler::Mod& mod, const PageNames& names);
+std::size_t page_bytes(const compiler::Mod& mod);
+
+/// Which inputs stand in the text of an expression: its fields' own are not among them.
+std::uint32_t page_uses(const ir::Expr& e);
+/// "    const Int h = at.h;" for whatever the expressions use of what `Where at` holds.
+std::string page_locals(std::uint32_t uses);
+
+/// "  __device__ <head> const { …return <e>; }", in one line where that fits.
+std::string page_function(const std::string& head, const ir::Expr& e, const ir::Signature& signature,
+                          const ir::FieldNames& fields = {});
+
+/// An expression where no statement can stand.
+std::string page_value(const ir::Expr& e, const ir::Signature& signature, const ir::FieldNames& fields = {});
+
+std::string_view device_type(ir::Type type);
+
+/// sm_90a and so on, the language, what ptxas tells.
+std::vector<std::string> page_options(int arch, bool exact);
+
+}  // namespace attune::codegen

@@ -1,0 +1,271 @@
+// runtime/cuda/forward.cpp — a forward call on a device: its kernel, its arguments, its launch
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include <attune/error.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "codegen/cuda/args.cuh"
+#include "codegen/cuda/cover_args.cuh"
+#include "runtime/cuda/engine.h"
+#include "runtime/cuda/kernels.h"
+#include "runtime/cuda/maps.h"
+#include "runtime/oracle.h"
+#include "runtime/workspace.h"
+
+namespace attune::runtime::cuda {
+namespace {
+
+using compiler::Problem;
+
+constexpr int cover_threads = 256;  // as cover.cuh has them
+
+void check_types(const Forward& call) {
+  const auto refuse = [](std::string problem, std::string why, std::string fix) {
+    return Error("engine-type", std::move(problem), {}, std::move(why), std::move(fix));
+  };
+  if (call.o.dtype == DType::f64)
+    throw refuse("the CUDA engine does not write o as f64", "it computes in f32", "give it elements of f32");
+  for (const auto& [name, t] : {std::pair{"lse", &call.lse}, {"max", &call.max}})
+    if (t->given() && t->dtype != DType::f32)
+      throw refuse(fmt::format("the CUDA engine writes {} as f32", name),
+                   fmt::format("{} holds {}", name, name_of(t->dtype)), "give it elements of f32");
+}
+
+bool is_empty(const Problem& p) { return p.batch == 0 || p.q_heads == 0 || p.q_len == 0; }
+
+/// Bytes that all rows of these may be copied by: 16, 8 or 4, and 0 where elements have to be copied one by one.
+int piece(std::initializer_list<const Tensor*> tensors) {
+  std::uint64_t bits = 16;
+  for (const Tensor* t : tensors) {
+    const auto last = static_cast<std::size_t>(t->rank) - 1;
+    if (t->shape[last] > 1 && t->strides[last] != 1) return 0;
+    bits |= reinterpret_cast<std::uintptr_t>(t->data);
+    for (std::size_t i = 0; i < last; ++i)
+      if (t->shape[i] > 1) bits |= static_cast<std::uint64_t>(t->strides[i]) * size_of(t->dtype);
+  }
+  const auto most = static_cast<int>(bits & -bits);
+  return most >= 4 ? most : 0;
+}
+
+/// Of o, a piece divides a row.
+int piece_of_rows(const Tensor& t) {
+  const int most = piece({&t});
+  const auto row = static_cast<int>(t.shape[static_cast<std::size_t>(t.rank) - 1]) * static_cast<int>(size_of(t.dtype));
+  const int divides = row & -row;
+  return std::min(most, divides) >= 4 ? std::min(most, divides) : 0;
+}
+
+ForwardKey key_of(const Compiled& compiled, const Forward& call, const Problem& p) {
+  const bool boxes = !p.packed && std::ranges::all_of(std::array{&call.q, &call.k, &call.v, &call.o},
+                                                      [](const Tensor* t) { return has_boxes(*t); });
+  return {.device = call.q.device.index,
+          .spec = {.arch = facts(call.q.device.index).arch(),
+                   .dtype = call.q.dtype,
+                   .out = call.o.dtype,
+                   .d = p.d,
+                   .dv = p.dv,
+                   .max = call.max.given(),
+                   .packed = p.packed,
+                   .boxes = boxes,
+                   .load = piece({&call.q, &call.k, &call.v}),
+                   .store = piece_of_rows(call.o),
+                   .scale_positive = static_cast<float>(p.scale) > 0,
+                   .exact = call.q.dtype == DType::f32},
+          .mod = compiled.traced.mod.digest()};
+}
+
+std::int64_t tiles(std::int64_t length, int tile) { return (length + tile - 1) / tile; }
+
+/// What a launch works in: always taken in the same order.
+struct Scratch {
+  int* starts = nullptr;  ///< of q's sequences, then of k's and v's
+  int* lists = nullptr;
+  unsigned* next = nullptr;  ///< the counter that tiles are taken from
+  int tile_batches = 1, tile_heads = 1, tile_stride = 0;
+
+  Scratch(Workspace& space, const ForwardKernel& kernel, const compiler::Cover& cover, const Problem& p) {
+    if (p.packed) starts = space.take<int>(2 * (p.batch + 1));
+    if (codegen::trait(kernel.choice.plan, "dynamic")) next = space.take<unsigned>(1);
+    if (!kernel.cover) return;
+    if (cover.by_batch || p.packed) tile_batches = static_cast<int>(p.batch);
+    if (cover.by_head) tile_heads = static_cast<int>(p.q_heads);
+    tile_stride = static_cast<int>(2 + 2 * tiles(p.kv_len, kernel.choice.plan.n));  // the lists, and room to work in
+    lists = space.take<int>(tile_stride * tiles(p.q_len, kernel.choice.plan.m) * tile_batches * tile_heads);
+  }
+};
+
+std::size_t bytes_for(const ForwardKernel& kernel, const compiler::Cover& cover, const Problem& p) {
+  Workspace counting;
+  Scratch(counting, kernel, cover, p);
+  return counting.used();
+}
+
+/// Memory of the device, in the order of a stream.
+class Pooled {
+ public:
+  Pooled(const Facts& device, std::size_t bytes, cu::Stream stream) : stream_(stream) {
+    if (bytes == 0) return;
+    if (!device.pools)
+      throw Error("workspace-missing", "the call needs memory to work in", {},
+                  fmt::format("it is {} bytes, and {} has no pools to take them from in the order of a stream", bytes,
+                              device.name),
+                  "ask Attention::workspace, and pass that many bytes of the device");
+    driver().cuMemAllocAsync(&at_, bytes, stream);
+    bytes_ = {reinterpret_cast<std::byte*>(at_), bytes};
+  }
+  ~Pooled() {
+    if (at_) driver().cuMemFreeAsync.raw(at_, stream_);
+  }
+  Pooled(const Pooled&) = delete;
+  Pooled& operator=(const Pooled&) = delete;
+  std::span<std::byte> bytes() const { return bytes_; }
+
+ private:
+  cu::Stream stream_;
+  cu::Address at_ = 0;
+  std::span<std::byte> bytes_;
+};
+
+Strided strided(const Tensor& t, bool packed) {
+  const auto& s = t.strides;
+  return packed ? Strided{t.data, 0, s[1], s[0], s[2]} : Strided{t.data, s[0], s[1], s[2], s[3]};
+}
+Rows rows(const Tensor& t, bool packed) {
+  if (!t.given()) return {};
+  const auto& s = t.strides;
+  auto* data = static_cast<float*>(t.data);
+  return packed ? Rows{data, 0, s[0], s[1]} : Rows{data, s[0], s[1], s[2]};
+}
+
+/// Heads whose keys and values fill half of the cache.
+int section_of(const Facts& device, const Forward& call, const Problem& p) {
+  const std::int64_t head = std::max<std::int64_t>(
+      p.kv_len * (p.d + p.dv) * static_cast<std::int64_t>(size_of(call.k.dtype)), 1);
+  return static_cast<int>(std::clamp(device.l2_bytes / 2 / head * p.group, p.group, p.q_heads * p.batch));
+}
+
+ForwardArgs arguments(const Facts& device, const ForwardKernel& kernel, const Forward& call, const Problem& p,
+                      const Scratch& scratch) {
+  const codegen::ForwardPlan& plan = kernel.choice.plan;
+  ForwardArgs args{};
+  if (kernel.choice.copy_engine) {
+    args.q_map = boxes_of(call.q, plan.m);
+    args.k_map = boxes_of(call.k, plan.n);
+    args.v_map = boxes_of(call.v, plan.n);
+    args.o_map = boxes_of(call.o, 16);
+  }
+  args.q = strided(call.q, p.packed);
+  args.k = strided(call.k, p.packed);
+  args.v = strided(call.v, p.packed);
+  args.o = strided(call.o, p.packed);
+  args.lse = rows(call.lse, p.packed);
+  args.max = rows(call.max, p.packed);
+  args.batch = static_cast<int>(p.batch);
+  args.q_heads = static_cast<int>(p.q_heads);
+  args.group = static_cast<int>(p.group);
+  args.q_len = static_cast<int>(p.q_len);
+  args.kv_len = static_cast<int>(p.kv_len);
+  args.d = static_cast<int>(p.d);
+  args.dv = static_cast<int>(p.dv);
+  args.q_offset = p.q_offset;
+  args.kv_shared = p.kv_shared;
+  args.q_starts = scratch.starts;
+  args.kv_starts = scratch.starts ? scratch.starts + p.batch + 1 : nullptr;
+  args.tiles = scratch.lists;
+  args.tile_stride = scratch.tile_stride;
+  args.tile_batches = scratch.tile_batches;
+  args.tile_heads = scratch.tile_heads;
+  args.section = section_of(device, call, p);
+  args.next = scratch.next;
+  return args;
+}
+
+/// The driver takes a copy of the host's memory before it returns, so the starts need not stay. A graph would not.
+void send_starts(const Problem& p, const Scratch& scratch, cu::Stream stream) {
+  if (!scratch.starts) return;
+  if (capturing(stream))
+    throw Error("stream-capture", "a packed call cannot be captured into a graph", {},
+                "the starts of its sequences come from the host, each time it is called",
+                "capture a dense call with a mask of documents, or call it without a graph");
+  std::vector<int> both(p.q_starts.begin(), p.q_starts.end());
+  both.insert(both.end(), p.kv_starts.begin(), p.kv_starts.end());
+  driver().cuMemcpyAsync(reinterpret_cast<cu::Address>(scratch.starts), reinterpret_cast<cu::Address>(both.data()),
+                         both.size() * sizeof(int), stream);
+}
+
+void launch(const Facts& device, const ForwardKernel& kernel, const Scratch& scratch, ForwardArgs& args,
+            std::vector<std::byte>& user, cu::Stream stream) {
+  const codegen::ForwardPlan& plan = kernel.choice.plan;
+  const std::int64_t q_tiles = tiles(args.q_len, plan.m);
+  if (kernel.cover) {
+    CoverArgs cover{.tiles = scratch.lists,
+                    .tile_stride = args.tile_stride,
+                    .q_len = args.q_len,
+                    .kv_len = args.kv_len,
+                    .q_offset = args.q_offset,
+                    .m = plan.m,
+                    .n = plan.n,
+                    .q_starts = args.q_starts,
+                    .kv_starts = args.kv_starts};
+    std::array<void*, 2> pointers{&cover, user.data()};
+    kernel.cover->launch({static_cast<unsigned>(q_tiles), static_cast<unsigned>(args.tile_heads),
+                          static_cast<unsigned>(args.tile_batches)},
+                         cover_threads, 0, stream, pointers);
+  }
+  if (scratch.next) driver().cuMemsetD32Async(reinterpret_cast<cu::Address>(scratch.next), 0, 1, stream);
+  std::array<void*, 2> pointers{&args, user.data()};
+  const std::int64_t all = q_tiles * args.q_heads * args.batch;
+  const std::int64_t blocks = kernel.choice.persistent ? std::min<std::int64_t>(all, device.sms) : all;
+  if (blocks > std::numeric_limits<int>::max())
+    throw Error("too-long", "the call has too many tiles of queries for one launch", {},
+                fmt::format("they are {}, {} queries each, and a grid has fewer than 2^31 blocks", blocks, plan.m),
+                "split the call");
+  kernel.kernel.launch({static_cast<unsigned>(blocks), 1, 1}, kernel.choice.threads, kernel.choice.shared_bytes, stream,
+                       pointers);
+}
+
+}  // namespace
+
+std::size_t forward_workspace(const Compiled& compiled, const Forward& call, const Problem& p) {
+  check_types(call);
+  if (is_empty(p)) return 0;
+  const Current current(call.q.device.index);
+  return bytes_for(*forward_kernel(key_of(compiled, call, p), compiled, nullptr), compiled.cover, p);
+}
+
+void forward(const Compiled& compiled, const Forward& call, const Problem& p, const Means& means) {
+  check_types(call);
+  if (is_empty(p)) return;
+  const Facts& device = facts(call.q.device.index);
+  const Current current(device.index);
+  const auto stream = static_cast<cu::Stream>(means.stream);
+  const auto kernel = forward_kernel(key_of(compiled, call, p), compiled, stream);
+  const std::size_t bytes = bytes_for(*kernel, compiled.cover, p);
+  const Pooled own(device, means.workspace.empty() ? bytes : 0, stream);
+  Workspace space = means.workspace.empty() ? Workspace(own.bytes()) : workspace_of(means.workspace, {}, bytes);
+  const Scratch scratch(space, *kernel, compiled.cover, p);
+  send_starts(p, scratch, stream);
+  ForwardArgs args = arguments(device, *kernel, call, p, scratch);
+  const std::vector<double> params = values(compiled.traced.params);
+  std::vector<std::byte> user = codegen::user_bytes(compiled.traced.mod, compiled.traced.captures, params,
+                                                    static_cast<float>(p.scale));
+  launch(device, *kernel, scratch, args, user, stream);
+}
+
+std::string forward_story(const Compiled& compiled, const Forward& call, const Problem& p) {
+  check_types(call);
+  const Current current(call.q.device.index);
+  const auto kernel = forward_kernel(key_of(compiled, call, p), compiled, nullptr);
+  const codegen::ForwardPlan& plan = kernel->choice.plan;
+  std::string text = fmt::format(
+      "{} with {} x {} tiles, {} stages, {} threads, {} registers, {} bytes of shared memory", plan.kernel, plan.m,
+      plan.n, plan.stages, kernel->choice.threads, kernel->kernel.registers, kernel->choice.shared_bytes);
+  if (kernel->kernel.spilled) text += fmt::format(", {} bytes spilled", kernel->kernel.spilled);
+  for (const std::string& line : kernel->story) text += "\n" + line;
+  return text;
+}
+
+}  // namespace attune::runtime::cuda

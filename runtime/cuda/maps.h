@@ -1,0 +1,16 @@
+// runtime/cuda/maps.h — tensors of a call as the copy engine of Hopper takes them
+#pragma once
+
+#include <attune/tensor.h>
+
+#include "codegen/cuda/args.cuh"
+
+namespace attune::runtime::cuda {
+
+/// Can boxes of [B, H, S, D] be copied: contiguous rows, other strides multiples of 16 bytes, and nothing empty?
+bool has_boxes(const Tensor& t);
+
+/// Boxes of `rows` positions by 64 elements, as codegen/cuda/forward_sm90.cuh has them in shared memory.
+TensorMap boxes_of(const Tensor& t, int rows);
+
+}  // namespace attune::runtime::cuda

@@ -1,0 +1,50 @@
+// runtime/cuda/memory.cpp — memory of a device, and copies from and to it
+#include "runtime/cuda/memory.h"
+
+#include "runtime/cuda/driver.h"
+
+namespace attune::runtime::cuda {
+namespace {
+
+/// Memory of a context. What the driver says is not looked at: at the end of a process it may be gone, and the memory
+/// with it.
+struct Free {
+  cu::Context context;
+  void operator()(void* p) const {
+    const Driver& d = driver();
+    cu::Context popped = nullptr;
+    if (d.cuCtxPushCurrent.raw(context) != cu::Result::success) return;
+    d.cuMemFree.raw(reinterpret_cast<cu::Address>(p));
+    d.cuCtxPopCurrent.raw(&popped);
+  }
+};
+
+cu::Address address(const Tensor& t) { return reinterpret_cast<cu::Address>(t.data); }
+
+}  // namespace
+
+std::shared_ptr<void> allocate(int device, std::size_t bytes) {
+  const Current current(device);
+  const Driver& d = driver();
+  cu::Address at = 0;
+  const cu::Result result = d.cuMemAlloc.raw(&at, bytes);
+  if (result == cu::Result::out_of_memory) return nullptr;
+  if (result != cu::Result::success) refuse(result, d.cuMemAlloc.name);
+  std::shared_ptr<void> memory(reinterpret_cast<void*>(at), Free{current.context()});
+  // Waited for: whoever uses the array next may do so on a stream that does not wait for this one.
+  d.cuMemsetD8Async(at, 0, bytes, nullptr);
+  d.cuStreamSynchronize(nullptr);
+  return memory;
+}
+
+void copy(const Tensor& from, const Tensor& to, std::size_t bytes, void* stream) {
+  const Tensor& on_device = from.device.kind == Device::Kind::cuda ? from : to;
+  const Current current(on_device.device.index);
+  const Driver& d = driver();
+  const auto behind = static_cast<cu::Stream>(stream);
+  // The driver knows from the addresses where both are.
+  d.cuMemcpyAsync(address(to), address(from), bytes, behind);
+  d.cuStreamSynchronize(behind);
+}
+
+}  // namespace attune::runtime::cuda

@@ -1,0 +1,34 @@
+// runtime/cuda/nvrtc.h — NVIDIA's run-time compiler: opened by name when first asked for, from a page of text to a
+// cubin
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "codegen/cuda.h"
+
+namespace attune::runtime::cuda {
+
+/// What NVRTC made of a Source.
+struct Binary {
+  std::string cubin;
+  std::string symbol;  ///< of the kernel, mangled
+  int registers = 0;
+  int spilled = 0;                    ///< bytes stored to local memory for want of registers
+  std::vector<std::string> warnings;  ///< of ptxas, such as C7510: a wgmma that waits for each other
+  std::string log;
+};
+
+/// Which NVRTC there is. Threads may share it.
+struct Nvrtc {
+  int major = 0, minor = 0;
+  std::string path;     ///< what was opened
+  std::string refusal;  ///< why there is none, for a reader; empty if there is one
+  explicit operator bool() const { return refusal.empty(); }
+};
+const Nvrtc& nvrtc();
+
+/// Not available: a Bug, ask nvrtc() first. A refusal is a Bug with the log and the page in it.
+Binary compile(const codegen::Source& source);
+
+}  // namespace attune::runtime::cuda

@@ -1,0 +1,32 @@
+// runtime/no_cuda.cpp — devices and the CUDA engine's calls in a build without them: each refuses politely
+#include <attune/error.h>
+
+#include "runtime/cuda/driver.h"
+#include "runtime/cuda/engine.h"
+#include "runtime/cuda/memory.h"
+
+namespace attune::runtime::cuda {
+namespace {
+
+[[noreturn]] void refuse() {
+  throw Error("no-device", "there is no GPU to compute on", {}, find_driver().why,
+              "build it with ATTUNE_CUDA=ON, or compute on the host: Device::cpu() and Target::cpu");
+}
+
+}  // namespace
+
+const Found& find_driver() {
+  static const Found none{std::nullopt, "attune was built with ATTUNE_CUDA=OFF"};
+  return none;
+}
+const Driver& driver() { refuse(); }
+std::shared_ptr<void> allocate(int, std::size_t) { refuse(); }
+void copy(const Tensor&, const Tensor&, std::size_t, void*) { refuse(); }
+std::size_t forward_workspace(const Compiled&, const Forward&, const compiler::Problem&) { refuse(); }
+void forward(const Compiled&, const Forward&, const compiler::Problem&, const Means&) { refuse(); }
+std::string forward_story(const Compiled&, const Forward&, const compiler::Problem&) { refuse(); }
+int device_count() { return 0; }
+std::string device_name(int) { refuse(); }
+std::vector<double> times(int, double, const std::function<void()>&) { refuse(); }
+
+}  // namespace attune::runtime::cuda

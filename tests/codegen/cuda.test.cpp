@@ -1,0 +1,89 @@
+// tests/codegen/cuda.test.cpp — pages of CUDA: as committed texts, through NVRTC, and the bytes of their arguments
+#include "codegen/cuda.h"
+
+#include <cstring>
+#include <fmt/format.h>
+
+#include "codegen/headers.h"
+#include "compiler/lower.h"
+#include "runtime/cuda/nvrtc.h"
+#include "tests/catch.h"
+#include "tests/codegen/probe.h"
+#include "tests/golden.h"
+#include "tests/numerics/masks.h"
+
+namespace attune::tests {
+namespace {
+
+using codegen::ForwardPlan, codegen::Source;
+
+struct Lowered {
+  Made made;
+  compiler::Traced traced;
+  compiler::Cover cover;
+
+  explicit Lowered(const CorpusMod& mod) : made(make(mod, 1)), traced(compiler::lower(made.attention)) {
+    cover = compiler::cover(traced.mod.mask, traced.mod.signature(), traced.mod.score);
+  }
+};
+
+const CorpusMod& named(std::string_view name) {
+  for (const CorpusMod& mod : corpus())
+    if (mod.name == name) return mod;
+  throw std::runtime_error("no such mod");
+}
+
+std::vector<CorpusMod> everything() {
+  std::vector<CorpusMod> all = corpus();
+  for (const MaskCase& mask : masks()) all.push_back(mask.mod);
+  return all;
+}
+
+bool skipped() {
+  if (runtime::cuda::nvrtc()) return false;
+  WARN("[skip] " << runtime::cuda::nvrtc().refusal);
+  return true;
+}
+
+void compiles(const Source& source, int most_spilled) {
+  INFO(source.text);
+  const runtime::cuda::Binary binary = runtime::cuda::compile(source);
+  INFO(binary.log);
+  CHECK(binary.cubin.starts_with("\x7f"
+                                 "ELF"));
+  CHECK(binary.spilled <= most_spilled);
+  CHECK(binary.warnings.empty());
+  CHECK(binary.registers > 0);
+}
+
+}  // namespace
+
+TEST_CASE("the pages of canonical mods are as committed", "[cuda]") {
+  for (const char* name : {"plain", "causal", "alibi", "softcap", "documents", "window", "relative_table", "dropout",
+                           "everything", "small_network"}) {
+    const Lowered lowered(named(name));
+    const ForwardPlan plan{.kernel = "forward_sm90", .traits = {{"warps", 8}}};
+    const Source source = codegen::forward_source(lowered.traced.mod, lowered.cover, plan, 90);
+    golden(fmt::format("codegen/cuda.{}", name), source.text);
+  }
+  const Lowered lowered(named("documents_causal"));
+  golden("codegen/cuda.cover", codegen::cover_source(lowered.traced.mod, lowered.cover, 90).text);
+}
+
+TEST_CASE("every mod of the corpus and every mask compiles, unspilled", "[cuda]") {
+  if (skipped()) return;
+  // Each on one architecture, all of them in turn: parsing is what may fail, and is the same on all.
+  constexpr std::array archs{80, 90, 120};
+  std::size_t next = 0;
+  for (const CorpusMod& mod : everything()) {
+    INFO(mod.name);
+    const Lowered lowered(mod);
+    const int arch = archs[next++ % archs.size()];
+    compiles(probe_source(lowered.traced.mod, lowered.cover, arch, next % 2 == 0), 0);
+    if (codegen::forward_facts(lowered.traced.mod, lowered.cover, true).listed)
+      // Run once a call, over tiles rather than pairs: a few words in local memory are no loss.
+      compiles(codegen::cover_source(lowered.traced.mod, lowered.cover, arch), 128);
+  }
+}
+
+}  // namespace attune::tests

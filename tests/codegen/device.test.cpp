@@ -1,0 +1,316 @@
+// tests/codegen/device.test.cpp — generated pages on a GPU, pair by pair, against eval; lists of tiles against every
+// pair
+#include <cmath>
+#include <cstring>
+#include <fmt/format.h>
+#include <numbers>
+
+#include "codegen/cuda/args.cuh"
+#include "codegen/cuda/cover_args.cuh"
+#include "compiler/lower.h"
+#include "ir/eval.h"
+#include "ir/print.h"
+#include "runtime/cuda/driver.h"
+#include "runtime/cuda/memory.h"
+#include "runtime/cuda/nvrtc.h"
+#include "runtime/oracle.h"
+#include "runtime/tensor.h"
+#include "tests/catch.h"
+#include "tests/codegen/probe.h"
+#include "tests/fuzz/random_expr.h"
+#include "tests/numerics/masks.h"
+
+namespace attune::tests {
+namespace {
+
+namespace cuda = runtime::cuda;
+namespace cu = runtime::cuda::cu;
+
+bool skipped() {
+  if (cuda::device_count() > 0 && cuda::nvrtc()) return false;
+  WARN("[skip] " << (cuda::nvrtc() ? cuda::find_driver().why : cuda::nvrtc().refusal));
+  return true;
+}
+
+/// A copy of bytes on the device, which come back.
+class OnDevice {
+ public:
+  explicit OnDevice(std::size_t bytes) : bytes_(bytes), memory_(cuda::allocate(0, std::max<std::size_t>(bytes, 1))) {}
+  OnDevice(const void* from, std::size_t bytes) : OnDevice(bytes) { move(const_cast<void*>(from), true); }
+  void* data() const { return memory_.get(); }
+  template <class T>
+  std::vector<T> values() const {
+    std::vector<T> all(bytes_ / sizeof(T));
+    move(all.data(), false);
+    return all;
+  }
+
+ private:
+  void move(void* host, bool up) const {
+    const std::int64_t n = static_cast<std::int64_t>(bytes_);
+    const Tensor here(host, DType::u8, {n}), there(memory_.get(), DType::u8, {n}, {}, {Device::Kind::cuda, 0});
+    if (bytes_ > 0) cuda::copy(up ? here : there, up ? there : here, bytes_, nullptr);
+  }
+  std::size_t bytes_;
+  std::shared_ptr<void> memory_;
+};
+
+/// A Mod's captures on the device, and its User.
+struct User {
+  std::vector<OnDevice> memory;
+  std::vector<std::byte> bytes;
+
+  User(const compiler::Mod& mod, std::span<const Tensor> captures, std::span<const double> params, float scale) {
+    std::vector<Tensor> there(captures.begin(), captures.end());
+    for (Tensor& t : there) {
+      memory.emplace_back(t.data, static_cast<std::size_t>(t.size()) * size_of(t.dtype));
+      t.data = memory.back().data();
+    }
+    bytes = codegen::user_bytes(mod, there, params, scale);
+  }
+};
+
+void launch(const codegen::Source& source, const unsigned (&grid)[3], unsigned threads, void* args, User& user) {
+  const cuda::Binary binary = cuda::compile(source);
+  const cuda::Driver& d = cuda::driver();
+  cu::Library library = nullptr;
+  d.cuLibraryLoadData(&library, binary.cubin.data(), nullptr, nullptr, 0, nullptr, nullptr, 0);
+  cu::Kernel kernel = nullptr;
+  d.cuLibraryGetKernel(&kernel, library, binary.symbol.c_str());
+  const cu::LaunchConfig config{
+      .grid = {grid[0], grid[1], grid[2]}, .block = {threads, 1, 1}, .shared_bytes = 0, .stream = nullptr};
+  std::array<void*, 2> arguments{args, user.bytes.data()};
+  d.cuLaunchKernelEx(&config, reinterpret_cast<cu::Function>(kernel), arguments.data(), nullptr);
+  d.cuStreamSynchronize(nullptr);
+  d.cuLibraryUnload(library);
+}
+
+struct Sizes {
+  int batch = corpus_batch, heads = corpus_heads, q_len = corpus_q, kv_len = corpus_kv, q_offset = 0;
+  std::size_t rows() const { return static_cast<std::size_t>(batch * heads * q_len); }
+  std::size_t pairs() const { return rows() * static_cast<std::size_t>(kv_len); }
+};
+
+/// What probe.cuh gives.
+struct Probed {
+  std::vector<float> s, p, pairs, rows;
+};
+
+Probed probe(const compiler::Mod& mod, const compiler::Cover& cover, User& user, const Sizes& z, bool exact,
+             std::uint64_t seed) {
+  Probed out;
+  ir::Random random(seed);
+  for (std::size_t i = 0; i < z.pairs(); ++i) {
+    out.s.push_back(static_cast<float>(random.between(-3, 3)));
+    out.p.push_back(static_cast<float>(random.unit()));
+  }
+  const OnDevice s(out.s.data(), out.s.size() * 4), p(out.p.data(), out.p.size() * 4);
+  const OnDevice pairs(z.pairs() * 16), rows(z.rows() * 20);
+  ForwardArgs args{};
+  args.q.data = s.data();
+  args.k.data = p.data();
+  args.o.data = pairs.data();
+  args.lse.data = static_cast<float*>(rows.data());
+  args.batch = z.batch, args.q_heads = z.heads, args.q_len = z.q_len, args.kv_len = z.kv_len;
+  args.q_offset = z.q_offset;
+  launch(probe_source(mod, cover, cuda::facts(0).arch(), exact),
+         {1u + static_cast<unsigned>(z.kv_len) / 32u, static_cast<unsigned>(z.q_len),
+          static_cast<unsigned>(z.batch * z.heads)},
+         32, &args, user);
+  out.pairs = pairs.values<float>();
+  out.rows = rows.values<float>();
+  return out;
+}
+
+bool near(double got, double wanted, double tolerance) {
+  if (std::isnan(wanted)) return std::isnan(got);
+  if (std::isinf(wanted)) return got == wanted;
+  return std::fabs(got - wanted) <= tolerance * (4 + std::fabs(wanted));
+}
+
+/// A Mod as kernels take it, with its data.
+struct Lowered {
+  std::vector<std::shared_ptr<void>> memory;
+  compiler::Traced traced;
+  compiler::Cover cover;
+  std::vector<double> params;
+
+  explicit Lowered(const CorpusMod& mod) {
+    const Made made = make(mod, 1);
+    memory = made.memory;
+    traced = compiler::lower(made.attention);
+    for (const auto& p : traced.params) params.push_back(p->value);
+    cover = compiler::cover(traced.mod.mask, traced.mod.signature(), traced.mod.score);
+  }
+
+  Lowered(compiler::Mod mod, const ir::RandomEnv& random) {
+    for (std::size_t slot = 0; slot < random.tensors().size(); ++slot) {
+      const auto& values = random.tensors()[slot];
+      const std::vector<std::int64_t> shape(values.extents.begin(), values.extents.end());
+      const DType dtype = mod.captures[slot].dtype;
+      memory.push_back(detail::allocate({}, dtype, shape));
+      const Tensor tensor(memory.back().get(), dtype, shape);
+      for (std::size_t i = 0; i < values.values.size(); ++i)
+        runtime::store(tensor, static_cast<std::int64_t>(i), values.values[i]);
+      traced.captures.push_back(tensor);
+    }
+    params.assign(random.env().params.begin(), random.env().params.end());
+    traced.mod = compiler::lower(std::move(mod));
+    cover = compiler::cover(traced.mod.mask, traced.mod.signature(), traced.mod.score);
+  }
+};
+
+/// Nothing in it rounds: a kernel and eval agree to the bit.
+bool exact(const ir::Expr& e) {
+  for (const ir::Expr& n : ir::in_order(e)) {
+    const bool arithmetic = n->op >= ir::Op::Add && n->op <= ir::Op::Div, function = n->op >= ir::Op::Sqrt;
+    if (n->op == ir::Op::Sum || (n->type == ir::Type::F32 && (arithmetic || function))) return false;
+  }
+  return true;
+}
+
+/// Every pair's exponent, mask and prob, every row's sink and bands. `tolerance` is of a value of 1.
+void check(const Lowered& lowered, const Sizes& z, bool exact, double tolerance) {
+  const compiler::Mod& mod = lowered.traced.mod;
+  constexpr float scale = 0.7f;
+  User user(mod, lowered.traced.captures, lowered.params, scale);
+  const Probed probed = probe(mod, lowered.cover, user, z, exact, 7);
+  const ir::ReadCapture read = runtime::reader(lowered.traced.captures);
+  const bool listed = codegen::forward_facts(mod, lowered.cover, true).listed;
+  ir::Program program(
+      std::vector<ir::Expr>{mod.score, mod.mask, mod.prob, mod.sink ? mod.sink : ir::real(0), lowered.cover.mask});
+  ir::Program::Memory memory;
+  ir::Env env;
+  env.params = lowered.params, env.read = &read, env.q_len = z.q_len, env.kv_len = z.kv_len;
+  std::size_t line = 0, pair = 0, wrong = 0;
+  const auto tell = [&](const char* what, double got, double wanted) {
+    if (++wrong > 3) return;
+    UNSCOPED_INFO(what << " at b " << env.b << " h " << env.h << " q " << env.q << " kv " << env.kv << " s " << env.s
+                       << " is " << got << " and not " << wanted);
+  };
+  for (env.b = 0; env.b < z.batch; ++env.b)
+    for (env.h = 0; env.h < z.heads; ++env.h)
+      for (int q = 0; q < z.q_len; ++q, ++line) {
+        env.q = z.q_offset + q;
+        const float* row = &probed.rows[5 * line];
+        for (env.kv = 0; env.kv < z.kv_len; ++env.kv, ++pair) {
+          const float* got = &probed.pairs[4 * pair];
+          env.s = static_cast<double>(probed.s[pair] * scale);
+          env.p = static_cast<double>(probed.p[pair]);
+          program.run(env, memory, ir::Precision::f32);
+          const auto wanted = [&](std::size_t i) { return program.result(i, memory); };
+          const double score = static_cast<double>(got[0]) / std::numbers::log2e + static_cast<double>(got[1]);
+          if (!near(score, wanted(0), tolerance)) tell("score", score, wanted(0));
+          if (static_cast<double>(got[2]) != wanted(1)) tell("keep", static_cast<double>(got[2]), wanted(1));
+          if (!near(static_cast<double>(got[3]), wanted(2), tolerance))
+            tell("prob", static_cast<double>(got[3]), wanted(2));
+          if (!near(static_cast<double>(row[0]), wanted(3), tolerance))
+            tell("sink", static_cast<double>(row[0]), wanted(3));
+          const auto kv = static_cast<float>(env.kv);
+          if (listed) continue;
+          if (wanted(4) != 0 && (kv < row[1] || kv >= row[2])) tell("a band", 0, 1);
+          if (wanted(4) == 0 && kv >= row[1] && kv < row[2] && kv >= row[3] && kv < row[4]) tell("a full band", 1, 0);
+        }
+      }
+  CHECK(wrong == 0);
+}
+
+}  // namespace
+
+TEST_CASE("on a GPU every pair of every mod gets what eval says", "[gpu]") {
+  if (skipped()) return;
+  const cuda::Current context(0);
+  for (const CorpusMod& mod : corpus()) {
+    INFO(mod.name);
+    const Lowered lowered(mod);
+    check(lowered, {}, true, 1e-5);
+    check(lowered, {}, false, 2e-3);
+  }
+  for (const MaskCase& mask : masks()) {
+    INFO(mask.mod.name);
+    check(Lowered(mask.mod), {.q_len = 60, .kv_len = 110, .q_offset = mask.mod.captures.empty() ? 13 : 0}, false, 1e-3);
+  }
+}
+
+TEST_CASE("on a GPU random expressions that nothing rounds are what eval says", "[gpu]") {
+  if (skipped()) return;
+  const cuda::Current context(0);
+  int checked = 0;
+  for (std::uint64_t seed = 0; checked < 60; ++seed) {
+    ir::Grammar grammar = ir::Grammar::ordinary();
+    grammar.inputs &= ~(ir::bit(ir::Input::S) | ir::bit(ir::Input::P));
+    grammar.denormals = false;
+    grammar.custom = false;
+    compiler::Mod mod;
+    mod.mask = ir::random_expr(seed, ir::Type::Bool, grammar);
+    grammar.hostile = false;
+    mod.score = ir::op(ir::Op::Max, ir::input(ir::Input::S), ir::random_expr(seed, ir::Type::F32, grammar));
+    mod.prob = ir::input(ir::Input::P);
+    if (!exact(mod.mask) || !exact(mod.score) || mod.mask->size < 6) continue;
+    constexpr std::array dtypes{DType::boolean, DType::i32, DType::f32};
+    for (const auto& c : grammar.signature.captures)
+      mod.captures.push_back({c.name, dtypes[static_cast<std::size_t>(c.type)], c.rank});
+    mod.params = grammar.signature.params;
+    INFO("seed " << seed << "\n" << mod.text());
+    ++checked;
+    check(Lowered(mod, ir::RandomEnv(seed, grammar)), {}, seed % 2 == 0, 1e-6);
+  }
+}
+
+TEST_CASE("on a GPU lists of tiles hold every pair that is kept, and full tiles no other", "[gpu]") {
+  if (skipped()) return;
+  const cuda::Current context(0);
+  constexpr int q_len = 100, kv_len = 118, m = 16, n = 8;
+  constexpr int q_tiles = (q_len + m - 1) / m, kv_tiles = (kv_len + n - 1) / n, stride = 2 + 2 * kv_tiles;
+  int listed = 0;
+  for (const MaskCase& mask : masks()) {
+    INFO(mask.mod.name);
+    const Lowered lowered(mask.mod);
+    const compiler::Mod& mod = lowered.traced.mod;
+    if (!codegen::forward_facts(mod, lowered.cover, true).listed) continue;
+    ++listed;
+    const int batches = lowered.cover.by_batch ? corpus_batch : 1, heads = lowered.cover.by_head ? corpus_heads : 1;
+    const OnDevice tiles(sizeof(int) * static_cast<std::size_t>(batches * heads * q_tiles * stride));
+    CoverArgs args{.tiles = static_cast<int*>(tiles.data()),
+                   .tile_stride = stride,
+                   .q_len = q_len,
+                   .kv_len = kv_len,
+                   .q_offset = 0,
+                   .m = m,
+                   .n = n,
+                   .q_starts = nullptr,
+                   .kv_starts = nullptr};
+    User user(mod, lowered.traced.captures, lowered.params, 1);
+    launch(codegen::cover_source(mod, lowered.cover, cuda::facts(0).arch()),
+           {q_tiles, static_cast<unsigned>(heads), static_cast<unsigned>(batches)}, 256, &args, user);
+    const std::vector<int> all = tiles.values<int>();
+    const ir::ReadCapture read = runtime::reader(lowered.traced.captures);
+    ir::Env env;
+    env.params = lowered.params, env.read = &read, env.q_len = q_len, env.kv_len = kv_len;
+    const ir::Program program(lowered.cover.mask);
+    ir::Program::Memory memory;
+    int wrong = 0;
+    for (int line = 0; line < batches * heads * q_tiles; ++line) {
+      const int* row = &all[static_cast<std::size_t>(line * stride)];
+      std::vector<int> kind(kv_tiles, 0);
+      for (int i = 0; i < row[0] + row[1]; ++i) {
+        const bool first = i == 0 || i == row[0];
+        if (!first && row[2 + i] >= row[1 + i]) ++wrong;
+        kind.at(static_cast<std::size_t>(row[2 + i])) += i < row[0] ? 1 : 2;
+      }
+      env.b = line / q_tiles / heads, env.h = line / q_tiles % heads;
+      const int begin = line % q_tiles * m;
+      for (env.q = begin; env.q < std::min(begin + m, q_len); ++env.q)
+        for (env.kv = 0; env.kv < kv_len; ++env.kv) {
+          program.run(env, memory);
+          const int is = kind[static_cast<std::size_t>(env.kv / n)];
+          const bool keeps = program.result(0, memory) != 0;
+          wrong += is > 2 || (keeps && is == 0) || (!keeps && is == 2);
+        }
+    }
+    CHECK(wrong == 0);
+  }
+  CHECK(listed > 10);
+}
+
+}  // namespace attune::tests

@@ -1,0 +1,300 @@
+// tests/gpu/calls.test.cpp — calls on a device: arrays, streams, graphs, workspaces, threads, contexts
+#include <attune/attune.h>
+
+#include <cmath>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "runtime/attention.h"
+#include "runtime/cuda/driver.h"
+#include "tests/catch.h"
+
+using namespace attune;
+using runtime::cuda::driver;
+namespace cu = runtime::cuda::cu;
+
+namespace {
+
+const Device host = Device::cpu(), gpu = Device::cuda();
+
+/// Says so where there is nothing to test on.
+bool skipped() {
+  if (runtime::cuda::device_count() > 0) return false;
+  WARN("[skip] no CUDA device: " << runtime::cuda::find_driver().why);
+  return true;
+}
+
+template <class F>
+std::string refusal(F call) {
+  try {
+    call();
+  } catch (const Error& e) {
+    return e.code;
+  }
+  return "nothing";
+}
+
+struct Call {
+  Array<bf16> q, k, v, o;
+  Array<float> lse;
+  Forward forward;
+
+  explicit Call(const Device& where, std::int64_t q_len = 300, std::int64_t kv_len = 300, std::int64_t d = 64)
+      : q(filled(1, {2, 4, q_len, d}).on(where)), k(filled(2, {2, 2, kv_len, d}).on(where)),
+        v(filled(3, {2, 2, kv_len, d}).on(where)), o(where.array<bf16>({2, 4, q_len, d})),
+        lse(where.array<float>({2, 4, q_len})), forward{.q = q, .k = k, .v = v, .o = o, .lse = lse} {}
+
+  static Array<bf16> filled(unsigned seed, std::initializer_list<std::int64_t> shape) {
+    auto out = host.array<bf16>(shape);
+    std::mt19937 dice(seed);
+    for (bf16& x : out.values()) x = std::normal_distribution<float>()(dice);
+    return out;
+  }
+  std::vector<std::uint16_t> bits() const {
+    std::vector<std::uint16_t> out;
+    const auto here = o.on(host);
+    for (const bf16 x : here.values()) out.push_back(x.bits);
+    return out;
+  }
+  void forget() const {
+    auto wrong = host.array<bf16>({o.tensor().shape[0], o.tensor().shape[1], o.tensor().shape[2], o.tensor().shape[3]});
+    for (bf16& x : wrong.values()) x = 7.0f;
+    copy(wrong, o);
+  }
+};
+
+/// A causal attention within documents of 100 positions, whose tiles are listed on the device. `number` makes it one
+/// that no other test has compiled.
+struct Documents {
+  Array<int> doc;
+  Attention attention;
+
+  explicit Documents(const Device& where, float number = 1)
+      : doc(ids().on(where)), attention{
+                                  .score = [=](Float s, At) { return s * number; },
+                                  .mask = [doc = doc](At at) { return at.kv <= at.q && doc[at.q] == doc[at.kv]; }} {}
+  static Array<int> ids() {
+    auto out = host.array<int>({300}, "doc");
+    for (int i = 0; i < 300; ++i) out.values()[static_cast<std::size_t>(i)] = i / 100;
+    return out;
+  }
+};
+
+/// A stream of a program's own, which does not wait for the default one.
+class Stream {
+ public:
+  Stream() { driver().cuStreamCreate(&stream_, cu::stream_non_blocking); }
+  ~Stream() { driver().cuStreamDestroy.raw(stream_); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  operator cu::Stream() const { return stream_; }
+  void wait() const { driver().cuStreamSynchronize(stream_); }
+
+ private:
+  runtime::cuda::Current current_{0};
+  cu::Stream stream_ = nullptr;
+};
+
+void near(const Call& there, const Call& here) {
+  const auto o = there.o.on(host), wanted = here.o.on(host);
+  const auto lse = there.lse.on(host);
+  double worst = 0, worst_lse = 0;
+  for (std::size_t i = 0; i < o.values().size(); ++i)
+    worst = std::max(worst, std::abs(static_cast<double>(o.values()[i]) - static_cast<double>(wanted.values()[i])));
+  for (std::size_t i = 0; i < lse.values().size(); ++i)
+    worst_lse = std::max(worst_lse, std::abs(static_cast<double>(lse.values()[i] - here.lse.values()[i])));
+  CHECK(worst < 0.05);
+  CHECK(worst_lse < 0.02);
+}
+
+}  // namespace
+
+TEST_CASE("an array of a device is zeroed, goes there and back, and is not read from the host", "[gpu]") {
+  if (skipped()) return;
+  auto zeros = gpu.array<float>({3, 5});
+  const auto zeros_here = zeros.on(host);
+  for (const float x : zeros_here.values()) CHECK(x == 0);
+  auto numbers = host.array<float>({7});
+  for (int i = 0; i < 7; ++i) numbers.data()[i] = static_cast<float>(i);
+  const auto back = numbers.on(gpu).on(gpu).on(host);
+  CHECK(std::vector(back.values().begin(), back.values().end()) ==
+        std::vector(numbers.values().begin(), numbers.values().end()));
+  CHECK(refusal([&] { zeros.values(); }) == "not-on-host");
+  CHECK(refusal([&] { copy(zeros, numbers); }) == "copy-shape");
+  CHECK(refusal([] { Device::cuda(1000).array<float>({1}); }) == "no-device");
+  CHECK(refusal([] { gpu.array<float>({std::int64_t{1} << 44}); }) == "no-memory");
+  CHECK(gpu.array<float>({0}).data() != nullptr);
+}
+
+TEST_CASE("a device computes what the host does", "[gpu]") {
+  if (skipped()) return;
+  for (const auto& [q_len, kv_len] : {std::pair{300, 300}, {1, 300}, {300, 17}}) {
+    const Call there(gpu, q_len, kv_len), here(host, q_len, kv_len);
+    const Attention attention{.score = mods::softcap(20), .mask = mods::causal()};
+    attention.run(there.forward);
+    attention.run(here.forward);
+    near(there, here);
+  }
+}
+
+TEST_CASE("a mask that looks at data is listed on the device", "[gpu]") {
+  if (skipped()) return;
+  const Call there(gpu), here(host);
+  const Documents on_device(gpu), on_host(host);
+  INFO(runtime::story(on_device.attention, there.forward));
+  on_device.attention.run(there.forward);
+  on_host.attention.run(here.forward);
+  near(there, here);
+}
+
+TEST_CASE("engines read the memory that they can reach", "[gpu]") {
+  if (skipped()) return;
+  const Call there(gpu), here(host);
+  CHECK(refusal([&] { Attention{.target = Target::cpu}.run(there.forward); }) == "engine-device");
+  CHECK(refusal([&] { Attention{.target = Target::oracle}.run(there.forward); }) == "engine-device");
+  CHECK(refusal([&] { Attention{.target = Target::cuda}.run(here.forward); }) == "engine-device");
+  CHECK(refusal([&] { Attention{}.backward({.q = there.q, .k = there.k, .v = there.v, .grad_o = there.o}); }) ==
+        "no-engine");
+}
+
+TEST_CASE("the same call gives the same bits every time", "[gpu]") {
+  if (skipped()) return;
+  const Call call(gpu);
+  const Documents documents(gpu);
+  for (const Attention& attention : {Attention{.mask = mods::causal()}, documents.attention}) {
+    attention.run(call.forward);
+    const auto first = call.bits();
+    for (int i = 0; i < 20; ++i) {
+      call.forget();
+      attention.run(call.forward);
+      REQUIRE(call.bits() == first);
+    }
+  }
+}
+
+TEST_CASE("a call goes to the stream it is given", "[gpu]") {
+  if (skipped()) return;
+  const Call call(gpu);
+  const Documents documents(gpu);
+  documents.attention.run(call.forward);
+  const auto wanted = call.bits();
+  call.forget();
+  const Stream stream;
+  documents.attention.run(call.forward, {.stream = stream});
+  stream.wait();
+  CHECK(call.bits() == wanted);
+}
+
+TEST_CASE("a call works in the memory it is given, and says how much it needs", "[gpu]") {
+  if (skipped()) return;
+  const Call call(gpu);
+  const Documents documents(gpu);
+  documents.attention.run(call.forward);
+  const auto wanted = call.bits();
+  call.forget();
+  const std::size_t bytes = documents.attention.workspace(call.forward);
+  REQUIRE(bytes > 0);
+  const auto room = gpu.array<std::uint8_t>({static_cast<std::int64_t>(bytes) + 64});
+  auto* at = reinterpret_cast<std::byte*>(room.data());
+  documents.attention.run(call.forward, {.workspace = {at, bytes}});
+  CHECK(call.bits() == wanted);
+  CHECK(refusal([&] { documents.attention.run(call.forward, {.workspace = {at, bytes - 1}}); }) == "workspace-small");
+  CHECK(refusal([&] {
+          documents.attention.run(call.forward, {.workspace = {at + 1, bytes}});
+        }) == "workspace-alignment");
+  CHECK(Attention{}.workspace(call.forward) == 0);
+}
+
+TEST_CASE("a prepared call is captured into a graph, and replayed with other data", "[gpu]") {
+  if (skipped()) return;
+  const Call call(gpu);
+  const Documents documents(gpu, 0.75f);
+  const Stream stream;
+  const auto& d = driver();
+  const runtime::cuda::Current current(0);
+  d.cuStreamBeginCapture(stream, cu::CaptureMode::thread_local_);
+  CHECK(refusal([&] { documents.attention.run(call.forward, {.stream = stream}); }) == "stream-capture");
+  cu::Graph graph = nullptr;
+  d.cuStreamEndCapture.raw(stream, &graph);
+  if (graph) d.cuGraphDestroy(graph);
+
+  documents.attention.prepare(call.forward);
+  d.cuStreamBeginCapture(stream, cu::CaptureMode::thread_local_);
+  documents.attention.run(call.forward, {.stream = stream});
+  d.cuStreamEndCapture(stream, &graph);
+  cu::GraphExec replay = nullptr;
+  d.cuGraphInstantiateWithFlags(&replay, graph, 0);
+  for (const unsigned seed : {11u, 12u}) {
+    copy(Call::filled(seed, {2, 4, 300, 64}), call.q);
+    call.forget();
+    d.cuGraphLaunch(replay, stream);
+    stream.wait();
+    const auto replayed = call.bits();
+    call.forget();
+    documents.attention.run(call.forward);
+    CHECK(call.bits() == replayed);
+  }
+  d.cuGraphExecDestroy(replay);
+  d.cuGraphDestroy(graph);
+}
+
+TEST_CASE("eight threads launch at once, each on its own stream, some the same kernels for the first time", "[gpu]") {
+  if (skipped()) return;
+  std::vector<std::thread> threads;
+  std::vector<int> wrong(8);
+  for (int t = 0; t < 8; ++t)
+    threads.emplace_back([t, &wrong] {
+      const Call call(gpu);
+      const Documents documents(gpu, t % 2 ? 0.5f : 0.25f);
+      const Stream stream;
+      documents.attention.run(call.forward, {.stream = stream});
+      stream.wait();
+      const auto first = call.bits();
+      for (int i = 0; i < 50; ++i) {
+        documents.attention.run(call.forward, {.stream = stream});
+        if (i % 10) continue;
+        stream.wait();
+        wrong[static_cast<std::size_t>(t)] += call.bits() != first;
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  CHECK(wrong == std::vector<int>(8));
+}
+
+TEST_CASE("packed sequences run on a device, and are refused within a capture", "[gpu]") {
+  if (skipped()) return;
+  const auto q = Call::filled(1, {300, 4, 64}), k = Call::filled(2, {310, 2, 64}), v = Call::filled(3, {310, 2, 64});
+  const auto starts = [](std::initializer_list<int> all) {
+    auto out = host.array<int>({static_cast<std::int64_t>(all.size())});
+    std::copy(all.begin(), all.end(), out.values().begin());
+    return out;
+  };
+  const auto cu_q = starts({0, 100, 100, 300}), cu_kv = starts({0, 110, 120, 310});
+  const auto o = host.array<bf16>({300, 4, 64}), there = gpu.array<bf16>({300, 4, 64});
+  const Attention attention{.mask = mods::causal()};
+  attention.run({.q = q, .k = k, .v = v, .o = o, .cu_seqlens_q = cu_q, .cu_seqlens_kv = cu_kv});
+  const auto gq = q.on(gpu), gk = k.on(gpu), gv = v.on(gpu);
+  const Forward call{.q = gq, .k = gk, .v = gv, .o = there, .cu_seqlens_q = cu_q, .cu_seqlens_kv = cu_kv};
+  attention.run(call);
+  const auto got = there.on(host);
+  for (std::size_t i = 0; i < got.values().size(); ++i)
+    REQUIRE(std::abs(static_cast<float>(got.values()[i]) - static_cast<float>(o.values()[i])) < 0.05f);
+
+  const Stream stream;
+  driver().cuStreamBeginCapture(stream, cu::CaptureMode::thread_local_);
+  CHECK(refusal([&] { attention.run(call, {.stream = stream}); }) == "stream-capture");
+  cu::Graph graph = nullptr;
+  driver().cuStreamEndCapture.raw(stream, &graph);
+  if (graph) driver().cuGraphDestroy(graph);
+}
+
+TEST_CASE("the caller's context stays as it was", "[gpu]") {
+  if (skipped()) return;
+  cu::Context before = nullptr, after = nullptr;
+  driver().cuCtxGetCurrent(&before);
+  const Call call(gpu);
+  Attention{.mask = mods::causal()}.run(call.forward);
+  driver().cuCtxGetCurrent(&after);
+  CHECK(before == after);
+}

@@ -1,0 +1,71 @@
+// tools/bench.h — what attune bench measures, whoever computes it: options, attentions, data
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tools/text.h"
+
+namespace attune::tools {
+
+struct BenchOptions {
+  std::vector<std::string> rows;
+  TextOptions text;
+  std::string target = "auto", dtype = "f32";
+  std::int64_t batch = 1, heads = 1, d = 128, seq = 4096;
+  std::optional<std::int64_t> kv_heads, dv, kv_seq;
+  std::vector<int> threads{1};
+  double seconds = 1;
+  bool backward = false, json = false;
+
+  DType type() const { return dtype == "f16" ? DType::f16 : dtype == "bf16" ? DType::bf16 : DType::f32; }
+  std::int64_t of_kv_heads() const { return kv_heads.value_or(heads); }
+  std::int64_t of_kv_seq() const { return kv_seq.value_or(seq); }
+  std::int64_t of_dv() const { return dv.value_or(d); }
+};
+
+/// Numbers that stay the same from run to run. Random normal, as a model's are; on a device a million of them, over and
+/// over.
+class Data {
+ public:
+  explicit Data(Device device = Device::cpu()) : device_(device) {}
+
+  Owned normal(DType type, const std::vector<std::int64_t>& shape);
+  Owned fill(DType type, const std::vector<std::int64_t>& shape, const std::function<double(std::int64_t)>& value);
+  const Device& device() const { return device_; }
+
+ private:
+  Device device_;
+  std::mt19937 dice_{7};
+  std::normal_distribution<float> normal_;
+};
+
+struct Case {
+  std::string name;
+  Attention attention;
+  std::vector<Owned> captures;
+};
+
+/// The names of the known rows.
+std::vector<std::string> bench_rows();
+/// What is to be measured: the user's own, else known rows.
+std::vector<Case> bench_cases(const BenchOptions& options, Data& data);
+/// Of the forward: counted for the pairs that the mask keeps. The captures of `one` are on the host.
+double forward_flop(const Case& one, const BenchOptions& options);
+
+/// Seconds, in order.
+struct Times {
+  std::vector<double> all;
+  double best() const { return all.front(); }
+  double median() const { return all[all.size() / 2]; }
+  double p10() const { return all[all.size() / 10]; }
+  double p90() const { return all[all.size() * 9 / 10]; }
+};
+
+/// --target cuda.
+void bench_cuda(const BenchOptions& options);
+
+}  // namespace attune::tools

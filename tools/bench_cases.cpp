@@ -1,0 +1,135 @@
+// tools/bench_cases.cpp — the attentions that attune bench measures, and their data
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "compiler/lower.h"
+#include "runtime/tensor.h"
+#include "runtime/tiles.h"
+#include "tools/bench.h"
+
+namespace attune::tools {
+namespace {
+
+/// An attention people run, by a name.
+struct Row {
+  std::string name, score, mask, meaning;
+};
+const std::array<Row, 8> known_rows{{
+    {"full", "s", "true", "nothing but softmax(q k) v"},
+    {"causal", "s", "kv <= q", "kv <= q"},
+    {"alibi", "s + slope[h] * f32(kv - q)", "kv <= q", "causal, with ALiBi's slopes"},
+    {"softcap", "30.0f * tanh(s / 30.0f)", "kv <= q", "causal, scores within 30"},
+    {"document", "s", "kv <= q && doc[q] == doc[kv]", "causal, 12 documents"},
+    {"window", "s", "kv <= q && q - kv < 1024", "causal, the last 1024 keys"},
+    {"prefix", "s", "kv <= q || kv < 1024", "causal after a prefix of 1024 keys"},
+    {"relative", "s + table[q - kv + kv_len]", "kv <= q", "causal, a learned bias by distance"},
+}};
+
+Case made(const Row& row, const BenchOptions& o, Data& data) {
+  Case out{row.name, {}, {}};
+  Text text;
+  const std::int64_t kv = o.of_kv_seq();
+  const auto capture = [&](const char* name, Owned owned) {
+    text.capture(name, owned.tensor);
+    out.captures.push_back(std::move(owned));
+  };
+  if (row.score.find("slope") != std::string::npos)
+    capture("slope", data.fill(DType::f32, {o.heads}, [&](std::int64_t h) {
+      return std::exp2(-8.0 * static_cast<double>(h + 1) / static_cast<double>(o.heads));
+    }));
+  if (row.score.find("table") != std::string::npos) capture("table", data.normal(DType::f32, {o.seq + kv}));
+  if (row.mask.find("doc") != std::string::npos) {
+    const std::int64_t length = std::max(o.seq, kv);
+    capture("doc",
+            data.fill(DType::i32, {length}, [&](std::int64_t i) { return static_cast<double>(i * 12 / length); }));
+  }
+  out.attention = {.score = text.score(row.score), .mask = text.mask(row.mask)};
+  return out;
+}
+
+/// A user's own expressions; captures given as a type alone hold random numbers, whole ones sorted ids.
+Case made(const TextOptions& options, Data& data) {
+  const auto with_data = [&](DType type, std::span<const std::int64_t> extents) {
+    const std::vector<std::int64_t> shape(extents.begin(), extents.end());
+    if (type < DType::i64) return data.normal(type, shape);
+    const std::int64_t n = Tensor(nullptr, type, shape).size();
+    return data.fill(type, shape, [&](std::int64_t i) { return static_cast<double>(i * 12 / n); });
+  };
+  TextAttention text = build(options, Captures::FilesOrTypes, with_data, data.device());
+  Case out{"own", text.attention, {}};
+  for (auto& [name, owned] : text.captures) out.captures.push_back(std::move(owned));
+  return out;
+}
+
+Owned filled(DType type, std::span<const std::int64_t> shape, const std::function<double(std::int64_t)>& value) {
+  Owned out;
+  out.memory = detail::allocate(Device::cpu(), type, shape);
+  out.tensor = Tensor(out.memory.get(), type, shape);
+  for (std::int64_t i = 0; i < out.tensor.size(); ++i) runtime::store(out.tensor, i, value(i));
+  return out;
+}
+
+/// Pairs that the mask keeps, over all heads: what the flop are counted for.
+double live_pairs(const Attention& attention, const BenchOptions& o) {
+  const compiler::Traced traced = compiler::lower(attention);
+  const compiler::Cover cover = compiler::cover(traced.mod.mask, traced.mod.signature(), traced.mod.score);
+  const std::int64_t kv = o.of_kv_seq();
+  const runtime::Extent extent{.batch = static_cast<std::int32_t>(o.batch),
+                               .heads = static_cast<std::int32_t>(o.heads),
+                               .q_len = static_cast<std::int32_t>(o.seq),
+                               .kv_len = static_cast<std::int32_t>(kv)};
+  const runtime::Tiles tiles(traced, cover);
+  if (const auto live = tiles.live(extent)) return static_cast<double>(*live);
+  const runtime::TileLists lists = tiles.lists(extent);
+  return static_cast<double>(lists.some + lists.all) * extent.tile_q * extent.tile_kv;
+}
+
+}  // namespace
+
+Owned Data::fill(DType type, const std::vector<std::int64_t>& shape, const std::function<double(std::int64_t)>& value) {
+  return moved(filled(type, shape, value), device_);
+}
+
+Owned Data::normal(DType type, const std::vector<std::int64_t>& shape) {
+  const auto draw = [&](std::int64_t) { return static_cast<double>(normal_(dice_)); };
+  constexpr std::int64_t most = 1 << 20;
+  const std::int64_t size = Tensor(nullptr, type, shape).size();
+  if (device_.kind == Device::Kind::cpu || size <= most) return fill(type, shape, draw);
+  const Owned some = filled(type, std::array{most}, draw);
+  Owned out;
+  out.memory = detail::allocate(device_, type, shape);
+  out.tensor = Tensor(out.memory.get(), type, shape, {}, device_);
+  const auto width = static_cast<std::int64_t>(size_of(type));
+  for (std::int64_t at = 0; at < size; at += most) {
+    const std::array part{std::min(most, size - at)};
+    copy(Tensor(some.tensor.data, type, part),
+         Tensor(static_cast<std::byte*>(out.memory.get()) + at * width, type, part, {}, device_));
+  }
+  return out;
+}
+
+std::vector<std::string> bench_rows() {
+  std::vector<std::string> names;
+  for (const Row& row : known_rows) names.push_back(row.name);
+  return names;
+}
+
+std::vector<Case> bench_cases(const BenchOptions& o, Data& data) {
+  std::vector<Case> out;
+  if (o.text.score || o.text.mask || o.text.prob || o.text.sink) {
+    out.push_back(made(o.text, data));
+    return out;
+  }
+  for (const Row& row : known_rows)
+    if (o.rows.empty() || std::find(o.rows.begin(), o.rows.end(), row.name) != o.rows.end())
+      out.push_back(made(row, o, data));
+  return out;
+}
+
+double forward_flop(const Case& one, const BenchOptions& o) {
+  return live_pairs(one.attention, o) * 2 * static_cast<double>(o.d + o.of_dv());
+}
+
+}  // namespace attune::tools
