@@ -28,10 +28,10 @@ using namespace std::chrono_literals;
 using runtime::run_tasks;
 
 #if defined(__SANITIZE_THREAD__)
-#define ATTUNE_UNDER_TSAN 1
+#define ATTUNE_UNDER_SANITIZER 1
 #elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define ATTUNE_UNDER_TSAN 1
+#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
+#define ATTUNE_UNDER_SANITIZER 1
 #endif
 #endif
 
@@ -39,8 +39,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-#ifdef ATTUNE_UNDER_TSAN
-constexpr bool can_thread_in_child = false;  // TSan ends a child that starts a thread
+#ifdef ATTUNE_UNDER_SANITIZER
+// TSan ends a child that starts a thread. ASan's allocator may be locked by a thread that the child does not have: with
+// clang 14 one run in three of these tests waits for ever.
+constexpr bool can_thread_in_child = false;
 #else
 constexpr bool can_thread_in_child = true;
 #endif
@@ -118,7 +120,7 @@ int works() { return is_sound(500, 3) && two_meet(2) ? 0 : 1; }
 
 bool says_skip() {
   if (can_thread_in_child) return false;
-  std::puts("[skip] TSan has no threads in a forked child");
+  std::puts("[skip] sanitizers have no threads in a forked child");
   return true;
 }
 
