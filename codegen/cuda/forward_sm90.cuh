@@ -8,10 +8,8 @@
 //
 // Tile: Element (bf16, f16); m = 64 x groups queries; n keys, a multiple of 16; d, dv: multiples of 16, at most 256;
 // stages of keys and values; q_stages 1 or 2; own_o: results have shared memory of their own, else that of the queries;
-// turns: how groups take turns, 0 not at all, 1 until both products are issued, 2 until the
-// scores are there; dynamic: tiles are taken from a common
-// counter; max: the rows' maximum
-// is asked for; store_o: the copy engine may write o.
+// turns: how groups take turns, 0 not at all, 1 until both products are issued, 2 until the scores are there; dynamic:
+// tiles are taken from a common counter; max: the rows' maximum is asked for.
 #pragma once
 
 #include "softmax.cuh"
@@ -139,7 +137,7 @@ struct Takes {
   }
 };
 
-/// May a tile have to be done again, see Group90::powers?
+/// Are powers taken below the maximum of the first tiles? Then a tile may have to be done again, see Group90::powers.
 template <class Tile, class User>
 constexpr bool does_again = !User::bounded && !Tile::max;
 
@@ -239,7 +237,6 @@ struct Group90 {
   using Shared = Shared90<Tile>;
   static constexpr int n = Tile::n;
   static constexpr bool fixed = User::bounded && !Tile::max;  ///< no running maximum
-  static constexpr bool stale = !fixed && !Tile::max;         ///< the maximum of the first tiles, unless it is too low
 
   const ForwardArgs& args;
   const User& user;
@@ -307,7 +304,7 @@ struct Group90 {
     lift[0] = lift[1] = 1;
     moved = false;
     if constexpr (fixed) return powers<Partial>(kv0, User::most, User::most);
-    if constexpr (!Partial && stale)
+    if constexpr (!Partial && does_again<Tile, User>)
       if (!exact && !__any_sync(~0u, m[0] == -infinity || m[1] == -infinity)) {
         powers<false>(kv0, m[0], m[1]);
         return;

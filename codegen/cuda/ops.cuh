@@ -38,6 +38,7 @@ struct Int {
     return static_cast<int>(static_cast<Bits>(x) - static_cast<Bits>(y));
   }
 };
+
 /// An Int as an argument of a page: it has no step.
 struct Word {
   int value;

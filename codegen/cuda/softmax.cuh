@@ -11,12 +11,8 @@ namespace attune {
 constexpr float infinity = __builtin_bit_cast(float, 0x7f800000u);
 constexpr float ln2 = 0.693147180559945309f;
 
-/// ex2.approx: two units in the last place; what is below 2^-126 is 0.
-__device__ inline float power_of_two(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
+/// What is below 2^-126 is 0.
+__device__ inline float power_of_two(float x) { return fast::exp2(x); }
 __device__ inline bool finite(float x) { return fabsf(x) < infinity; }
 
 /// Over the four threads that share a row.
