@@ -54,8 +54,8 @@ ForwardPlan plan_of(const ForwardSpec& spec, std::string kernel, int m, int n, i
 int shared_bytes(const ForwardPlan& plan, const Sm90& row) {
   const int chunks = (plan.d + 63) / 64, dv_chunks = (plan.dv + 63) / 64, line = 128;
   const int q = chunks * row.m, k = chunks * row.n, v = dv_chunks * row.n, o = dv_chunks * row.m;
-  const int barriers = 16 * (row.q_stages + 2 * row.stages), work = 48, again = 256 * (row.m / 64);
-  return line * (row.q_stages * q + row.stages * (k + v) + (row.own_o ? o : 0)) + barriers + work + again + 1024;
+  const int barriers = 16 * (row.q_stages + 2 * row.stages), item = 16 + 16 + 48, again = 256 * (row.m / 64);
+  return line * (row.q_stages * q + row.stages * (k + v) + (row.own_o ? o : 0)) + barriers + item + again + 1024;
 }
 
 ForwardChoice choice_of(const ForwardSpec& spec, const ForwardFacts& facts, const Sm90& row) {

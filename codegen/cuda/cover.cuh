@@ -17,8 +17,8 @@ constexpr unsigned warp = 0xffffffffu;
 __device__ inline int whole(Int x) { return x.i(); }
 __device__ inline int whole(bool x) { return x; }
 
-template <class T, int rank, class... Index>
-__device__ __forceinline__ int between(bool least, const Capture<T, rank>& of, Index... index) {
+template <class T, int rank, class Stride, class... Index>
+__device__ __forceinline__ int between(bool least, const Capture<T, rank, Stride>& of, Index... index) {
   static_assert(sizeof...(Index) == 2 * rank);
   // The last dimension by lanes, those before it one after another.
   constexpr int lanes = 32, dims = 4, skip = dims - rank;
@@ -41,17 +41,17 @@ __device__ __forceinline__ int between(bool least, const Capture<T, rank>& of, I
         }
   return least ? __reduce_min_sync(warp, found) : __reduce_max_sync(warp, found);
 }
-template <class T>
-__device__ int between(bool, const Capture<T, 0>& of) {
+template <class T, class Stride>
+__device__ int between(bool, const Capture<T, 0, Stride>& of) {
   return whole(of());
 }
 
-template <class T, int rank, class... Index>
-__device__ __forceinline__ auto least(const Capture<T, rank>& of, Index... index) {
+template <class T, int rank, class Stride, class... Index>
+__device__ __forceinline__ auto least(const Capture<T, rank, Stride>& of, Index... index) {
   return decltype(seen(of.data))(between(true, of, index...));
 }
-template <class T, int rank, class... Index>
-__device__ __forceinline__ auto greatest(const Capture<T, rank>& of, Index... index) {
+template <class T, int rank, class Stride, class... Index>
+__device__ __forceinline__ auto greatest(const Capture<T, rank, Stride>& of, Index... index) {
   return decltype(seen(of.data))(between(false, of, index...));
 }
 

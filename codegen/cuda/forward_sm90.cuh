@@ -22,10 +22,20 @@ namespace attune {
 /// Of a number that is the same in all lanes: tells the compiler so.
 __device__ inline int uniform(int x) { return __shfl_sync(~0u, x, 0); }
 
+__device__ inline int shared_get(unsigned at) {
+  int out;
+  asm volatile("ld.shared.s32 %0, [%1];" : "=r"(out) : "r"(at) : "memory");
+  return out;
+}
+__device__ inline void shared_put(unsigned at, int value) {
+  asm volatile("st.shared.s32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
+}
+
 // ---- shared memory -----------------------------------------------------------------------------------------------
 
 constexpr int chunk = 64;  ///< columns of a chunk: 128 bytes, what the copy engine swizzles
 constexpr int chunk_bytes = 128;
+constexpr int item_bytes = 48;
 
 template <class Tile>
 struct Shared90 {
@@ -37,9 +47,9 @@ struct Shared90 {
                        barriers = v + Tile::stages * v_bytes + (Tile::own_o ? o_bytes : 0);
   // Barriers: two of each stage of the queries, the keys and the values: full, then empty.
   static constexpr int q_full = barriers, k_full = q_full + 16 * Tile::q_stages, v_full = k_full + 16 * Tile::stages;
-  static constexpr int work_full = v_full + 16 * Tile::stages, work = work_full + 32;
+  static constexpr int item_full = v_full + 16 * Tile::stages, known = item_full + 16, item = known + 16;
   // Tiles to do again: per group, how many, and which.
-  static constexpr int again_most = 63, known = work + 8, again = work + 16,
+  static constexpr int again_most = 63, again = item + item_bytes,
                        bytes = again + 4 * (again_most + 1) * (Tile::m / 64);
   static_assert(Tile::own_o || o_bytes <= q_bytes, "results lie where the queries did");
 };
@@ -84,57 +94,70 @@ struct Schedule {
   }
 };
 
-/// The tiles of a block one after the other, for the groups that compute: as scheduled, or, if `dynamic`, as the
-/// loading warp took them from the common counter and left them in shared memory.
-template <class Tile>
-struct Takes {
-  using Shared = Shared90<Tile>;
-  static constexpr int groups = Tile::m / 64;
-  const Schedule& schedule;
-  unsigned shared;
-  int round = 0;
-  Place<2> place{};
-  int owner = 0, nth = 0;  ///< of the tiles to do again: whose, and which one
+/// A tile of queries on its way from the warp that deals them to those that work on it.
+struct Item {
+  int index;  ///< -1: no more
+  int owner;  ///< the group that it is done again for, -1 the first time
+  Work work;
+  Walk walk;
+};
+static_assert(sizeof(Item) == item_bytes);
 
-  /// Until no tile will be added to those to do again: all warps that compute have arrived.
-  __device__ void all_known() { barrier_wait(shared + Shared::known, 0); }
-  /// A tile to do again for the group `owner`; -1 when there is none left.
-  __device__ int next_again() {
-    for (; owner < groups; ++owner, nth = 0)
-      if (nth < list(owner, 0)) return list(owner, ++nth);
-    return -1;
-  }
-  __device__ int list(int group, int i) const {
-    int out;
-    asm volatile("ld.shared.s32 %0, [%1];" : "=r"(out) : "r"(entry(group, i)) : "memory");
-    return out;
-  }
-  __device__ void put(int group, int i, int value) const {
-    asm volatile("st.shared.s32 [%0], %1;" ::"r"(entry(group, i)), "r"(value) : "memory");
-  }
-  __device__ unsigned entry(int group, int i) const {
+/// The tiles to do again, by group. Only that group adds to its own.
+template <class Tile>
+struct Again {
+  using Shared = Shared90<Tile>;
+  unsigned shared;
+
+  __device__ unsigned at(int group, int i) const {
     return shared + Shared::again + 4 * (group * (Shared::again_most + 1) + i);
   }
+  __device__ void put(int group, int i, int value) const { shared_put(at(group, i), value); }
+  __device__ int get(int group, int i) const { return shared_get(at(group, i)); }
+  __device__ int count(int group) const { return get(group, 0); }
+};
 
-  __device__ int next(int lane) {
-    if constexpr (!Tile::dynamic) return schedule.index(round++);
-    const unsigned full = shared + Shared::work_full + 16 * place.stage;
-    barrier_wait(full, place.phase);
-    int index;
-    asm volatile("ld.shared.s32 %0, [%1];" : "=r"(index) : "r"(shared + Shared::work + 4 * place.stage) : "memory");
-    __syncwarp();
-    if (lane == 0) barrier_arrive(full + 8);
-    place.next();
-    return uniform(index);
+template <class Tile, class User>
+struct Items {
+  using Shared = Shared90<Tile>;
+  unsigned shared;
+  unsigned phase = 0;
+
+  __device__ unsigned full() const { return shared + Shared::item_full; }
+  __device__ unsigned at(int word) const { return shared + Shared::item + 4 * word; }
+
+  /// Until all have read the item before: what is dealt later is dealt better.
+  __device__ void wait_for_room() const { barrier_wait(full() + 8, phase ^ 1); }
+  /// By one thread.
+  __device__ void give(const Item& item) {
+    const auto words = __builtin_bit_cast(Words, item);
+#pragma unroll
+    for (int i = 0; i < item_bytes / 4; ++i) shared_put(at(i), words.word[i]);
+    barrier_arrive(full());
+    phase ^= 1;
   }
-  /// The loading warp: hands on a tile.
-  __device__ void give(int index) {
-    const unsigned full = shared + Shared::work_full + 16 * place.stage;
-    barrier_wait(full + 8, place.phase ^ 1);
-    asm volatile("st.shared.s32 [%0], %1;" ::"r"(shared + Shared::work + 4 * place.stage), "r"(index) : "memory");
-    barrier_arrive(full);
-    place.next();
+  /// By a whole warp, or one thread that speaks for it.
+  template <bool Whole>
+  __device__ Item take() {
+    barrier_wait(full(), phase);
+    Words words;
+#pragma unroll
+    for (int i = 0; i < item_bytes / 4; ++i) {
+      const int word = shared_get(at(i));
+      words.word[i] = Whole ? uniform(word) : word;
+    }
+    phase ^= 1;
+    Item item = __builtin_bit_cast(Item, words);
+    if constexpr (!User::listed) item.walk.list = nullptr;
+    return item;
   }
+  /// By one thread of each warp: the next one may be dealt.
+  __device__ void done() const { barrier_arrive(full() + 8); }
+
+ private:
+  struct alignas(8) Words {
+    int word[item_bytes / 4];
+  };
 };
 
 /// Are powers taken below the maximum of the first tiles? Then a tile may have to be done again, see Group90::powers.
@@ -152,40 +175,58 @@ __device__ inline Walk walk_of(const ForwardArgs& args, const User& user, const 
   }
 }
 
+// ---- dealing -----------------------------------------------------------------------------------------------------
+
+/// One thread finds the tiles of this block, ahead of those that need them: their divisions took a seventh of the time
+/// of short sequences.
+template <class Tile, class User>
+__device__ inline void deal(const ForwardArgs& args, const User& user, unsigned shared) {
+  const Schedule schedule(args, Tile::m);
+  Items<Tile, User> items{shared};
+  const auto give = [&](int index, int owner) {
+    const Work work = schedule.work(args, index);
+    items.give({index, owner, work, walk_of<Tile>(args, user, work, schedule)});
+  };
+  const auto end = [&] { items.give({.index = -1, .owner = -1, .work = {}, .walk = {}}); };
+  int index = static_cast<int>(blockIdx.x);
+  for (int round = 1; index < schedule.count; ++round) {
+    give(index, -1);
+    items.wait_for_room();
+    index = Tile::dynamic ? static_cast<int>(gridDim.x + atomicAdd(args.next, 1u)) : schedule.index(round);
+  }
+  end();
+  if constexpr (does_again<Tile, User>) {
+    const Again<Tile> again{shared};
+    barrier_wait(shared + Shared90<Tile>::known, 0);
+    for (int group = 0; group < Tile::m / 64; ++group)
+      for (int i = 1; i <= again.count(group); ++i) {
+        items.wait_for_room();
+        give(again.get(group, i), group);
+      }
+    items.wait_for_room();
+    end();
+  }
+}
+
 // ---- loading -----------------------------------------------------------------------------------------------------
 
 template <class Tile, class User>
-__device__ inline void load(const ForwardArgs& args, const User& user, unsigned shared) {
+__device__ inline void load(const ForwardArgs& args, unsigned shared) {
   using Shared = Shared90<Tile>;
   Place<Tile::q_stages> q;
   Place<Tile::stages> k, v;
-  const Schedule schedule(args, Tile::m);
-  Takes<Tile> takes{schedule, shared};
+  Items<Tile, User> items{shared};
   bool again = false;
-  int index = static_cast<int>(blockIdx.x), after = 0;
-  if constexpr (Tile::dynamic)
-    takes.give(index);
-  else
-    index = takes.next(0);
-  for (;; index = after) {
-    if (!again && index >= schedule.count) {
-      if (!does_again<Tile, User>) return;
+  for (;;) {
+    const Item item = items.template take<false>();
+    if (item.index < 0) {
+      if (again || !does_again<Tile, User>) return;
       again = true;
-      takes.all_known();
-      index = takes.next_again();
     }
-    if (again) {
-      if (index < 0) return;
-      after = takes.next_again();
-    } else if constexpr (Tile::dynamic) {
-      after = static_cast<int>(gridDim.x + atomicAdd(args.next, 1u));
-    } else {
-      after = takes.next(0);
-    }
-    const Work work = schedule.work(args, index);
-    const Walk walk = walk_of<Tile>(args, user, work, schedule);
+    const Work& work = item.work;
+    const Walk& walk = item.walk;
     if (walk.count == 0) {
-      if (Tile::dynamic && !again) takes.give(after);
+      items.done();
       continue;
     }
     const int head = work.h / args.group, batch = args.kv_shared ? 0 : work.b;
@@ -223,7 +264,8 @@ __device__ inline void load(const ForwardArgs& args, const User& user, unsigned 
       if (i < walk.count) load_k(i);
       if (i > 0) load_v(i - 1);
     }
-    if (Tile::dynamic && !again) takes.give(after);
+    // The next tile is dealt no sooner: the sooner, the less even are the blocks' ends.
+    items.done();
   }
 }
 
@@ -237,6 +279,8 @@ struct Group90 {
   using Shared = Shared90<Tile>;
   static constexpr int n = Tile::n;
   static constexpr bool fixed = User::bounded && !Tile::max;  ///< no running maximum
+  template <bool Partial>
+  static constexpr bool shares = Shareable<typename User::Col> && (Partial || in_scores<typename User::Col>);
 
   const ForwardArgs& args;
   const User& user;
@@ -248,9 +292,36 @@ struct Group90 {
   Where at;
   typename User::Head head;
   typename User::Row row[2];
+  typename User::Col cols[(n + 31) / 32];  ///< where lanes share them: of columns 8 i + e with 2 i + e = 8 j + lane / 4
   int q0, origin;
   float factor;
   bool moved = true;
+
+  __device__ const auto& inside() const {
+    if constexpr (HasInside<User>)
+      return reinterpret_cast<const typename User::Inside&>(user);
+    else
+      return user;
+  }
+  /// May a whole tile's reads go unclamped?
+  __device__ bool is_inside(int tile) const {
+    if constexpr (HasInside<User>)
+      return user.is_inside(head, at, origin, origin + Tile::m, tile * n, tile * n + n);
+    else
+      return true;
+  }
+
+  /// What a tile's queries have in common.
+  __device__ void enter(const Work& work) {
+    at = {work.b, work.h, args.q_len, args.kv_len};
+    head = user.head(at);
+    origin = args.q_offset + work.tile * Tile::m;
+    q0 = origin + 64 * group + 16 * warp + lane / 4;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) row[r] = user.row(head, at, q0 + 8 * r);
+    factor = User::scaled ? user.factor(head) : 1.0f;
+    l[0] = l[1] = 0;
+  }
 
   /// Scores of the tile of keys in this stage.
   __device__ void scores(int q_stage, int stage) {
@@ -281,17 +352,37 @@ struct Group90 {
 #pragma unroll
         for (int r = 0; r < 2; ++r) f(i, r, e);
   }
+  /// Reads what of a tile's columns is shared among lanes; asked for early, since it takes its time.
+  template <bool Partial>
+  __device__ void read_columns(int tile) {
+    if constexpr (shares<Partial>)
+#pragma unroll
+      for (int j = 0; j < (n + 31) / 32; ++j) {
+        const int nth = 8 * j + lane / 4;
+        cols[j] = user.col(head, at, origin, tile * n + 2 * (lane & 3) + 8 * (nth / 2) + nth % 2);
+      }
+  }
+  template <bool Partial>
+  __device__ typename User::Col column(const Int& kv, int i, int e) const {
+    if constexpr (shares<Partial>)
+      return cols[(2 * i + e) / 8].of_lane((2 * i + e) % 8 * 4 + (lane & 3));
+    else
+      return user.col(head, at, origin, kv);
+  }
+
   /// The power of two that a score is.
   template <bool Partial>
   __device__ float exponent(int kv0, int i, int r, int e) {
     const Int q(q0, 8 * r), kv(kv0, 8 * i + e);
     float x = s[4 * i + 2 * r + e];
     if constexpr (User::scaled && !Partial) return x * factor;
-    const auto col = user.col(head, at, origin, kv);
+    const auto col = column<Partial>(kv, i, e);
     if constexpr (User::scaled)
       x *= factor;
-    else
+    else if constexpr (Partial)
       x = user.exponent(x, head, row[r], col, at, origin, q, kv);
+    else
+      x = inside().exponent(x, head, row[r], col, at, origin, q, kv);
     if constexpr (Partial)
       if (!(kv.i() < at.kv_len && (!User::masked || user.keep(head, row[r], col, at, q, kv)))) return -infinity;
     return x;
@@ -369,13 +460,18 @@ struct Group90 {
   }
 
   /// The probabilities become an operand; a prob mod acts on them here.
+  template <bool Partial>
   __device__ void operand(int tile) {
     if constexpr (User::has_prob) {
       const int kv0 = tile * n + 2 * (lane & 3);
       each([&](int i, int r, int e) {
         const Int q(q0, 8 * r), kv(kv0, 8 * i + e);
         float& x = s[4 * i + 2 * r + e];
-        x = user.prob(x, head, row[r], user.col(head, at, origin, kv), at, q, kv);
+        const auto col = column<Partial>(kv, i, e);
+        if constexpr (Partial)
+          x = user.prob(x, head, row[r], col, at, q, kv);
+        else
+          x = inside().prob(x, head, row[r], col, at, q, kv);
       });
     }
 #pragma unroll
@@ -423,12 +519,16 @@ struct Group90 {
     }
   }
 
+  __device__ Element* o_line(const Work& work, int q) const {
+    return static_cast<Element*>(args.o.data) + work.b * args.o.batch + work.h * args.o.head + q * args.o.position;
+  }
+
   /// Is a result not finite? Then a value is not, which a removed pair may have brought in: 0 times NaN.
   __device__ bool has_odd() const {
-    float zero = 0;
+    float zero[4] = {};
 #pragma unroll
-    for (int i = 0; i < Tile::dv / 2; ++i) zero += o[i] * 0.0f;
-    return !(zero == 0.0f);
+    for (int i = 0; i < Tile::dv / 2; ++i) zero[i % 4] += o[i] * 0.0f;
+    return !(zero[0] + zero[1] + (zero[2] + zero[3]) == 0.0f);
   }
 
   /// A tile with values that are not finite beside pairs that are removed: nothing removed may reach a result, and no
@@ -472,12 +572,10 @@ struct Group90 {
     }
     const float by = ended(work, q, sum, top, side == 0);
     if (q >= args.q_len) return;
-    auto* o_line = static_cast<Element*>(args.o.data) + work.b * args.o.batch + work.h * args.o.head +
-                   q * args.o.position;
 #pragma unroll
     for (int j = 0; j < half; ++j)
       if (side * half + j < args.dv)
-        o_line[side * half + j] = {static_cast<unsigned short>(pack<Element>(by == 0.0f ? 0.0f : o[j] * by, 0.0f))};
+        o_line(work, q)[side * half + j] = {static_cast<unsigned short>(pack<Element>(by == 0.0f ? 0.0f : o[j] * by, 0.0f))};
   }
 
   /// The results of a warp's 16 rows, by way of shared memory, where rows are 128 bytes and swizzled.
@@ -512,7 +610,6 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
   Group90<Tile, User> g{args, user, shared, group, thread % 32, thread / 32};
   Place<Tile::q_stages> q;
   Place<Tile::stages> k;  // values are a tile behind keys
-  const Schedule schedule(args, Tile::m);
   // Groups issue in turns: each waits at its own barrier, which the one before arrives at.
   const auto my_turn = [&] { named_sync(1 + group, 256); };
   const auto your_turn = [&] { named_arrive(1 + (group + 1) % groups, 256); };
@@ -521,47 +618,50 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
     if (g.lane == 0) barrier_arrive(shared + barrier + 8);
   };
   if (Tile::turns && group == groups - 1) your_turn();
-  Takes<Tile> takes{schedule, shared};
-  bool again = false;
-  int found = 0;  // tiles to do again
-  for (;;) {
-    int index = again ? uniform(takes.next_again()) : takes.next(g.lane);
-    if (!again && index >= schedule.count) {
-      if (!does_again<Tile, User>) break;
-      again = true;
-      if (thread == 0) takes.put(group, 0, found);
-      __syncwarp();
-      if (g.lane == 0) barrier_arrive(shared + Shared::known);
-      takes.all_known();
-      index = uniform(takes.next_again());
-    }
-    if (again && index < 0) break;
-    // Where the list is full, tiles are done with care at once.
-    const bool careful = again || found == Shared::again_most;
-    bool mine = !again || uniform(takes.owner) == group;
-    const Work work = schedule.work(args, index);
-    const Walk walk = walk_of<Tile>(args, user, work, schedule);
-    g.at = {work.b, work.h, args.q_len, args.kv_len};
-    g.head = user.head(g.at);
-    g.origin = args.q_offset + work.tile * Tile::m;
-    g.q0 = g.origin + 64 * group + 16 * g.warp + g.lane / 4;
-    for (int r = 0; r < 2; ++r) g.row[r] = user.row(g.head, g.at, g.q0 + 8 * r);
-    g.factor = User::scaled ? user.factor(g.head) : 1.0f;
-    g.l[0] = g.l[1] = 0;
-    bool by_pairs = false;
-    if (walk.count > 0) {
+  const Again<Tile> to_do_again{shared};
+  Items<Tile, User> items{shared};
+  bool again = false;  // the tiles of the schedule are done
+  int found = 0;       // tiles to do again
+  // Products are issued whether or not there are keys, so that the compiler sees one flow of them.
+  const auto begin = [&](const Item& item) {
+    if (item.walk.count > 0) {
       barrier_wait(shared + Shared::q_full + 16 * q.stage, q.phase);
       barrier_wait(shared + Shared::k_full + 16 * k.stage, k.phase);
-      pin(g.s);
-      wgmma_fence();
-      g.scores(q.stage, k.stage);
-      wgmma_wait<0>();
-      pin(g.s);
+    }
+    if constexpr (issue_in_turns) my_turn();
+    pin(g.s);
+    wgmma_fence();
+    g.scores(q.stage, k.stage);
+    if constexpr (issue_in_turns) your_turn();
+  };
+  const auto next_item = [&] {
+    const Item item = items.template take<true>();
+    if (g.lane == 0) items.done();
+    return item;
+  };
+  Item item = next_item();
+  // Undefined registers would be moved about while products are under way.
+  for (float& x : g.o) x = 0;
+  for (unsigned& x : g.p) x = 0;
+  pin(g.o);
+  begin(item);
+  for (;;) {
+    const Item now = item;
+    const Work& work = now.work;
+    const Walk& walk = now.walk;
+    // Where the list is full, tiles are done with care at once.
+    const bool careful = again || found == Shared::again_most;
+    bool mine = item.owner < 0 || item.owner == group, by_pairs = false;
+    g.enter(work);
+    if (walk.count > 0) g.template read_columns<true>(walk.tile(0));
+    wgmma_wait<0>();
+    pin(g.s);
+    if (walk.count > 0) {
       release(Shared::k_full + 16 * k.stage);
       k.next();
       int tile = walk.tile(0);
       g.template softmax<true>(tile, true, false);
-      g.operand(tile);
+      g.template operand<true>(tile);
 
       const auto step = [&]<bool Partial>(int i) {
         tile = walk.tile(i);
@@ -575,6 +675,7 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
         barrier_wait(shared + Shared::v_full + 16 * v.stage, v.phase);
         g.values(v.stage, i > 1);
         if constexpr (issue_in_turns) your_turn();
+        g.template read_columns<Partial>(tile);
         wgmma_wait<1>();
         if constexpr (products_in_turns) your_turn();
         pin(g.s);
@@ -584,59 +685,81 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
         wgmma_wait<0>();
         pin(g.o);
         release(Shared::v_full + 16 * v.stage);
-        g.operand(tile);
+        g.template operand<Partial>(tile);
         g.rescale();
       };
       int i = 1;
       for (; i < walk.first; ++i) step.template operator()<true>(i);
-      for (; i < walk.first + walk.full; ++i) step.template operator()<false>(i);
+      for (; i < walk.first + walk.full; ++i)
+        if (g.is_inside(walk.tile(i)))
+          step.template operator()<false>(i);
+        else
+          step.template operator()<true>(i);
       for (; i < walk.count; ++i) step.template operator()<true>(i);
-
-      if constexpr (Tile::own_o) release(Shared::q_full + 16 * q.stage);
-      const Place<Tile::stages> v = k.before();
-      barrier_wait(shared + Shared::v_full + 16 * v.stage, v.phase);
-      pin(g.o);
-      wgmma_fence();
-      g.values(v.stage, walk.count > 1);
-      wgmma_wait<0>();
-      pin(g.o);
-      release(Shared::v_full + 16 * v.stage);
+      if constexpr (Tile::own_o) {
+        release(Shared::q_full + 16 * q.stage);
+        q.next();
+      }
+      barrier_wait(shared + Shared::v_full + 16 * k.before().stage, k.before().phase);
     }
-    if constexpr (does_again<Tile, User> || User::masked) {
-      // A sum of powers that is infinite or NaN: the maximum was too low, or it is what the scores give.
-      const bool low = does_again<Tile, User> && !careful && !(g.l[0] < 3e38f && g.l[1] < 3e38f);
-      const bool odd = User::masked && walk.count > walk.full && g.has_odd();
-      if (uniform(named_any(4 + group, 128, low || odd))) {
-        if (does_again<Tile, User> && uniform(named_any(4 + group, 128, low))) {
-          mine = false;
-          ++found;
-          if (thread == 0) takes.put(group, found, index);
-        } else {
-          by_pairs = true;
+    const Place<Tile::stages> v = k.before();
+    pin(g.o);
+    wgmma_fence();
+    g.values(v.stage, walk.count > 1);
+    const bool there = now.index >= 0;
+    if (!there) {
+      again = true;
+      if (thread == 0) to_do_again.put(group, 0, found);
+      __syncwarp();
+      if (g.lane == 0) barrier_arrive(shared + Shared::known);
+    }
+    wgmma_wait<0>();
+    pin(g.o);
+    if (there) {
+      if (walk.count > 0) release(Shared::v_full + 16 * v.stage);
+      if constexpr (does_again<Tile, User> || User::masked) {
+        // A sum of powers that is infinite or NaN: the maximum was too low, or it is what the scores give.
+        const bool low = does_again<Tile, User> && !careful && !(g.l[0] < 3e38f && g.l[1] < 3e38f);
+        const bool odd = User::masked && walk.count > walk.full && g.has_odd();
+        if (uniform(named_any(4 + group, 128, low || odd))) {
+          if (does_again<Tile, User> && uniform(named_any(4 + group, 128, low))) {
+            mine = false;
+            ++found;
+            if (thread == 0) to_do_again.put(group, found, now.index);
+          } else {
+            by_pairs = true;
+          }
+        }
+      }
+      if (by_pairs) {
+        if (mine) g.by_pairs(work, walk);
+        mine = false;
+      } else {
+        g.finish(work, walk.count == 0, mine);
+      }
+      // The shared memory of the results: free once the previous ones were read, or all of the group are done with q.
+      if constexpr (Tile::own_o) {
+        if (g.lane == 0) store_wait_read();
+        __syncwarp();
+      } else {
+        named_sync(8 + group, 128);
+      }
+      if (mine) g.store(work);
+      if constexpr (!Tile::own_o) {
+        if (g.lane == 0) store_wait_read();
+        __syncwarp();
+        if (walk.count > 0) {
+          release(Shared::q_full + 16 * q.stage);
+          q.next();
         }
       }
     }
-    if (by_pairs) {
-      if (mine) g.by_pairs(work, walk);
-      mine = false;
-    } else {
-      g.finish(work, walk.count == 0, mine);
-    }
-    // The shared memory of the results: free once the previous ones were read, or all of the group are done with q.
-    if constexpr (Tile::own_o) {
-      if (g.lane == 0) store_wait_read();
-      __syncwarp();
-    } else {
-      named_sync(8 + group, 128);
-    }
-    if (mine) g.store(work);
-    if constexpr (!Tile::own_o) {
-      if (g.lane == 0) store_wait_read();
-      __syncwarp();
-      if (walk.count > 0) release(Shared::q_full + 16 * q.stage);
-    }
-    if (walk.count > 0) q.next();
+    item = next_item();
+    begin(item);
+    if (item.index < 0 && (again || !does_again<Tile, User>)) break;
   }
+  wgmma_wait<0>();
+  pin(g.s);
   if (g.lane == 0) store_wait();
 }
 
@@ -653,17 +776,16 @@ __global__ void __launch_bounds__(128 * (Tile::m / 64 + 1), 1)
       barrier_init(shared + Shared::q_full + 16 * i + 8, 4 * groups);
     }
     barrier_init(shared + Shared::known, 4 * groups);
-    for (int i = 0; i < 2; ++i) {
-      barrier_init(shared + Shared::work_full + 16 * i, 1);
-      barrier_init(shared + Shared::work_full + 16 * i + 8, 4 * groups);
-    }
+    barrier_init(shared + Shared::item_full, 1);
+    barrier_init(shared + Shared::item_full + 8, 4 * groups + 1);
     barrier_init_done();
   }
   __syncthreads();
   const int group = uniform(static_cast<int>(threadIdx.x) / 128);
   if (group == 0) {
     registers_down<groups == 2 ? 40 : 32>();
-    if (threadIdx.x == 0) load<Tile>(args, user, shared);
+    if (threadIdx.x == 0) load<Tile, User>(args, shared);
+    if (threadIdx.x == 32) deal<Tile>(args, user, shared);
   } else {
     registers_up<groups == 2 ? 232 : 160>();
     compute<Tile>(args, user, shared, group - 1);

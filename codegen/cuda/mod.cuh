@@ -34,6 +34,10 @@ struct Bands {
 ///   has_prob   prob() is more than p;  linear_prob: it is a multiple of p, so that it may act before the normalisation
 ///   has_sink   sink() joins the denominator
 ///   listed     bands() says nothing: the tiles to visit come as lists
+///
+/// A Col that reads captured tensors has of_lane(), so that lanes share what they read, and says whether it is
+/// in_scores (and prob()), or in keep() alone. Where scores read captured tensors pair by pair, Inside is the same Mod
+/// for tiles of which is_inside() is true: its reads are not clamped.
 template <class M>
 concept Mod = requires(const M m, Where at, typename M::Head head, typename M::Row row, typename M::Col col, float x,
                        Int i) {
@@ -50,6 +54,16 @@ concept Mod = requires(const M m, Where at, typename M::Head head, typename M::R
   bool(M::scaled && M::bounded && M::masked && M::has_prob && M::linear_prob && M::has_sink && M::listed);
   x = M::most;
 };
+
+template <class Col>
+concept Shareable = requires(Col col) { col.of_lane(0); };
+template <class Col>
+constexpr bool in_scores = false;
+template <Shareable Col>
+constexpr bool in_scores<Col> = Col::in_scores;
+
+template <class M>
+concept HasInside = requires { typename M::Inside; };
 
 /// Ordinary attention.
 struct Plain {

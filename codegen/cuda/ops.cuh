@@ -164,29 +164,67 @@ __device__ inline Int seen(const unsigned char* at) { return __ldg(at); }
 enum class Flag : unsigned char {};
 __device__ inline bool seen(const Flag* at) { return __ldg(reinterpret_cast<const unsigned char*>(at)) != 0; }
 
-/// An index outside of the tensor is clamped into it. The host fills these too: see user_bytes in codegen/cuda.h.
-template <class T, int rank>
+/// clamped: an index outside of the tensor is clamped into it. inside: none is, and the last stride is 1.
+enum class Reads { clamped, inside };
+
+/// The host fills these too: see user_bytes in codegen/cuda.h. Strides are long long where offsets need more than an
+/// int, which costs registers: a pair's read of a table spilled 104 bytes, and with int nothing.
+template <class T, int rank, class Stride = int, Reads reads = Reads::clamped>
 struct Capture {
   const T* data;
-  long long stride[rank];  ///< elements
-  int last[rank];          ///< the largest index
+  Stride stride[rank];  ///< elements
+  int last[rank];       ///< the largest index
 
   template <class... Index>
   __device__ auto operator()(Index... index) const {
     static_assert(sizeof...(Index) == rank);
     const Int at[rank] = {index...};
-    long long offset = 0;
+    if constexpr (reads == Reads::inside) {
+      // A step that is a constant is part of the instruction.
+      const T* base = data + at[rank - 1].base;
+      Stride step = at[rank - 1].step;
 #pragma unroll
-    for (int d = 0; d < rank; ++d) offset += min(max(at[d].i(), 0), last[d]) * stride[d];
-    return seen(data + offset);
+      for (int d = 0; d < rank - 1; ++d) {
+        base += at[d].base * stride[d];
+        step += at[d].step * stride[d];
+      }
+      return seen(base + step);
+    } else {
+      Stride offset = 0;
+#pragma unroll
+      for (int d = 0; d < rank; ++d) offset += min(max(at[d].i(), 0), last[d]) * stride[d];
+      return seen(data + offset);
+    }
+  }
+
+  /// May this be read as from inside?
+  template <class... Index>
+  __device__ bool holds(Index... index) const {
+    const Int at[rank] = {index...};
+    bool out = stride[rank - 1] == 1;
+#pragma unroll
+    for (int d = 0; d < rank; ++d) out = out && at[d].i() >= 0 && at[d].i() <= last[d];
+    return out;
   }
 };
-template <class T>
-struct Capture<T, 0> {
+template <class T, class Stride, Reads reads>
+struct Capture<T, 0, Stride, reads> {
   const T* data;
 
   __device__ auto operator()() const { return seen(data); }
 };
+
+/// Of what is linear in q and kv: where it holds at the corners of a tile, it does within.
+template <class Fn>
+__device__ inline bool at_corners(Int q_begin, Int q_end, Int kv_begin, Int kv_end, Fn holds) {
+  return holds(q_begin, kv_begin) && holds(q_end - 1, kv_begin) && holds(q_begin, kv_end - 1) &&
+         holds(q_end - 1, kv_end - 1);
+}
+
+/// What another lane has.
+__device__ inline float of_lane(float x, int lane) { return __shfl_sync(~0u, x, lane); }
+__device__ inline Int of_lane(Int x, int lane) { return __shfl_sync(~0u, x.i(), lane); }
+__device__ inline bool of_lane(bool x, int lane) { return __shfl_sync(~0u, x, lane); }
 
 // ---- functions within 2 ulp, but for pow and tan: 4 -----------------------------------------------------------------
 // Those of the CUDA toolkit. Denormals may be taken for 0.

@@ -31,4 +31,16 @@ __device__ inline unsigned pack<f16>(float low, float high) {
   return out;
 }
 
+/// sum += 0 x, for each of two: stays 0 while no x is infinite or NaN.
+template <class T>
+__device__ inline void add_zero_times(unsigned& sum, unsigned x);
+template <>
+__device__ inline void add_zero_times<bf16>(unsigned& sum, unsigned x) {
+  asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(sum) : "r"(x), "r"(0u));
+}
+template <>
+__device__ inline void add_zero_times<f16>(unsigned& sum, unsigned x) {
+  asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(sum) : "r"(x), "r"(0u));
+}
+
 }  // namespace attune
