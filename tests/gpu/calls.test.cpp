@@ -142,7 +142,7 @@ TEST_CASE("a mask that looks at data is listed on the device", "[gpu]") {
   if (skipped()) return;
   const Call there(gpu), here(host);
   const Documents on_device(gpu), on_host(host);
-  INFO(runtime::story(on_device.attention, there.forward));
+  INFO(runtime::story(on_device.attention, there.forward).kernel);
   on_device.attention.run(there.forward);
   on_host.attention.run(here.forward);
   near(there, here);
