@@ -33,8 +33,8 @@ using Clock = std::chrono::steady_clock;
 using codegen::Preference, codegen::Variant;
 
 struct TuneOptions {
-  BenchOptions bench;
-  double seconds = 0.05, limit = 540;
+  BenchOptions bench;  ///< its seconds: of each kernel
+  double limit = 540;
   bool dry = false;
 };
 
@@ -156,7 +156,7 @@ class Tuner {
       if (!same(moved(tensors_.o, Device::cpu()).tensor, expected_.tensor)) out.wrong = "its results are others";
     }
     if (out.wrong.empty()) {
-      const double before = median_seconds(usual_, o_.seconds), own = median_seconds(one, o_.seconds);
+      const double before = median_seconds(usual_, o_.bench.seconds), own = median_seconds(one, o_.bench.seconds);
       out.speed = before / own;
       say(fmt::format("{:7.1f} TFLOP/s, {:.3f} of the usual one\n", flop_ / own / 1e12, out.speed));
     } else {
@@ -174,7 +174,7 @@ class Tuner {
       if (t.speed > 0 && t.variant != usual_.variant && last.size() < 4) last.push_back({t.variant, true, ""});
     std::vector<std::vector<double>> seconds(last.size());
     for (int round = 0; round < rounds; ++round)
-      for (std::size_t i = 0; i < last.size(); ++i) seconds[i].push_back(median_seconds(last[i], 2 * o_.seconds));
+      for (std::size_t i = 0; i < last.size(); ++i) seconds[i].push_back(median_seconds(last[i], 2 * o_.bench.seconds));
     std::size_t best = 0;
     for (std::vector<double>& s : seconds) std::ranges::sort(s);
     const auto median = [&](std::size_t i) { return seconds[i][rounds / 2]; };
@@ -263,10 +263,11 @@ void tune(const TuneOptions& o, bool own) {
 void add_tune(CLI::App& app) {
   auto o = std::make_shared<TuneOptions>();
   o->bench.dtype = "bf16";
+  o->bench.seconds = 0.05;
   CLI::App& verb = *app.add_subcommand("tune",
                                        "the fastest kernel for an attention on this GPU: found, and remembered");
   o->bench.add_to(verb);
-  verb.add_option("--seconds", o->seconds, "how long to measure each kernel, at least; 0.05 if left out")
+  verb.add_option("--seconds", o->bench.seconds, "how long to measure each kernel, at least; 0.05 if left out")
       ->type_name("X");
   verb.add_option("--limit", o->limit, "seconds after which no attention is begun; 540 if left out")->type_name("X");
   verb.add_flag("--dry", o->dry, "remember nothing");

@@ -104,12 +104,16 @@ class Verify {
               host.zeros(DType::f64, {lse.shape.begin(), lse.shape.begin() + lse.rank})};
     Attention exactly = attention;
     exactly.target = Target::oracle;
+    // Engines compute scores in f32: by one rounding or two they are off too.
+    if (noise > 0)
+      exactly.score = attention.score |
+                      Score([](Float s, At) { return s * (1.0f + (random(20260101) - 0.5f) * 0x1p-22f); });
     exactly.run({.q = out.q.tensor, .k = out.k.tensor, .v = out.v.tensor, .o = out.o.tensor, .lse = out.lse.tensor});
     return out;
   }
 
-  /// An engine may be off by what one more rounding of its inputs does, and half as much again; and by a rounding of
-  /// the result.
+  /// An engine may be off by what one more rounding of its inputs and its scores does, and half as much again; and by a
+  /// rounding of the result.
   static Distance distance(const Tensor& x, const Tensor& oracle, const Tensor& rounded, double unit) {
     double error = 0, allowed = 0, size = 0;
     Distance out;
@@ -217,7 +221,7 @@ void add_verify(CLI::App& app) {
   verb.add_option("--kernel", o->what.kernel, "of a GPU: this one, as attune bench takes it")
       ->type_name("NAME[:m=N,n=N,...]");
   verb.add_flag("--json", o->what.json, "one line of JSON for each call");
-  verb.footer("An engine may be off by 1.5 times what one more rounding of q, k and v does to the oracle.\n"
+  verb.footer("An engine may be off by 1.5 times what one more rounding of q, k, v and the scores does to the oracle.\n"
               "Example:\n  attune verify --target cuda --row causal --dtype bf16 --calls 50");
   verb.callback([o] {
     o->what.check();
