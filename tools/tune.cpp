@@ -109,9 +109,14 @@ class Tuner {
     std::fflush(stderr);
   }
 
-  /// What is chosen where nothing is remembered.
+  /// What is chosen where nothing is remembered, or the kernel that is asked for.
   Preference usual() const {
     Preference out;
+    if (o_.bench.kernel) {
+      out = {codegen::variant(*o_.bench.kernel), true, ""};
+      out.variant = codegen::variant_of(choose(wants_.spec, wants_.facts, wants_.kind, &out).choices[0].plan);
+      return out;
+    }
     for (const codegen::ForwardChoice& choice : choose(wants_.spec, wants_.facts, wants_.kind).choices) {
       out = {codegen::variant_of(choice.plan), true, ""};
       if (runtime::story(one_.attention, tensors_.call(), &out).flaw.empty()) break;
@@ -187,8 +192,10 @@ class Tuner {
                                    .date = today(),
                                    .kernels = std::string(codegen::headers_digest())};
     const std::filesystem::path path = runtime::cuda::tuned_path();
-    if (!o_.dry) runtime::cuda::remember(path, wants_.key, row);
-    tell(trials, row, o_.dry ? "" : path.string());
+    // Of a kernel that is asked for it is not known whether it is the fastest.
+    const bool remembers = !o_.dry && !o_.bench.kernel;
+    if (remembers) runtime::cuda::remember(path, wants_.key, row);
+    tell(trials, row, remembers ? path.string() : "");
   }
 
   void tell(const std::vector<Trial>& trials, const runtime::cuda::Tuned& row, const std::string& path) const {
@@ -270,6 +277,8 @@ void add_tune(CLI::App& app) {
   verb.add_option("--seconds", o->bench.seconds, "how long to measure each kernel, at least; 0.05 if left out")
       ->type_name("X");
   verb.add_option("--limit", o->limit, "seconds after which no attention is begun; 540 if left out")->type_name("X");
+  verb.add_option("--kernel", o->bench.kernel, "variants of this one, and nothing is remembered")
+      ->type_name("NAME[:m=N,n=N,...]");
   verb.add_flag("--dry", o->dry, "remember nothing");
   verb.add_flag("--json", o->bench.json, "one line of JSON for each attention");
   verb.footer("Without a row or an expression, what people run most is tuned.\n"
