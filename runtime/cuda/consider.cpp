@@ -1,6 +1,9 @@
 // runtime/cuda/consider.cpp — the kernels that can take a call, compiled in turn until one is as it was meant to be
 #include "runtime/cuda/consider.h"
 
+#include <functional>
+#include <future>
+
 #include <attune/error.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -34,6 +37,14 @@ Considered consider(const compiler::Mod& mod, const compiler::Cover& cover, cons
   const codegen::ForwardFacts facts = codegen::forward_facts(mod, cover, spec.scale_positive);
   codegen::ForwardChoices choices = codegen::choose(spec, facts, codegen::forward_kind(mod, cover, facts, length),
                                                     preference);
+  const auto compiled = [&](const codegen::ForwardChoice& choice) {
+    return binary_of(codegen::forward_source(mod, cover, choice.plan, spec.arch));
+  };
+  // Each takes a second or two of one thread.
+  std::vector<std::future<std::shared_ptr<const Binary>>> ahead;
+  for (const codegen::ForwardChoice& choice : choices.choices)
+    if (all) ahead.push_back(std::async(std::launch::async, compiled, std::cref(choice)));
+  for (const auto& one : ahead) one.wait();
   Considered out;
   for (std::string* line : {&choices.refused, &choices.story})
     if (!line->empty()) out.story.push_back(std::move(*line));
@@ -41,7 +52,7 @@ Considered consider(const compiler::Mod& mod, const compiler::Cover& cover, cons
   for (codegen::ForwardChoice& choice : choices.choices) {
     Candidate one{std::move(choice), nullptr, {}};
     if (!found || all) {
-      one.binary = binary_of(codegen::forward_source(mod, cover, one.choice.plan, spec.arch));
+      one.binary = compiled(one.choice);
       one.flaw = flaw_of(*one.binary);
     }
     const bool last = out.candidates.size() + 1 == choices.choices.size();
