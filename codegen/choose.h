@@ -2,6 +2,8 @@
 #pragma once
 
 #include "codegen/cuda.h"
+#include "codegen/kind.h"
+#include "codegen/variant.h"
 
 namespace attune::codegen {
 
@@ -33,10 +35,22 @@ struct ForwardChoice {
 struct ForwardChoices {
   std::vector<ForwardChoice> choices;  ///< never empty: the last one takes any call, and may spill
   std::string story;                   ///< why the fastest kernel is not among them, or empty
+  std::string refused;                 ///< why what was preferred is not the first of them, or empty
 };
-ForwardChoices choose(const ForwardSpec& spec, const ForwardFacts& facts);
+/// `preference` may be null.
+ForwardChoices choose(const ForwardSpec& spec, const ForwardFacts& facts, const ForwardKind& kind = {},
+                      const Preference* preference = nullptr);
 
 /// A member of the plan's Tile that its kernel alone knows; 0 if it has none.
 int trait(const ForwardPlan& plan, std::string_view name);
+
+// ---- for who measures ----
+
+/// All that can be chosen of a plan.
+Variant variant_of(const ForwardPlan& plan);
+/// Legal variants of the same kernel with other tiles, as little different else as memory allows.
+std::vector<Variant> other_tiles(const ForwardSpec& spec, const ForwardFacts& facts, const Variant& from);
+/// Legal variants that differ in one other member than the tile's sides.
+std::vector<Variant> other_ways(const ForwardSpec& spec, const ForwardFacts& facts, const Variant& from);
 
 }  // namespace attune::codegen

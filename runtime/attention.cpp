@@ -135,7 +135,8 @@ void run(const Attention& attention, const Forward& call, const Resources& with,
     else if (target == Target::cpu)
       cpu::forward(compiled(*lowered), call, problem, means(with, stages));
     else
-      cuda::forward(on_device(*lowered), call, problem, {.stream = with.stream, .workspace = with.workspace});
+      cuda::forward(on_device(*lowered), call, problem,
+                    {.stream = with.stream, .workspace = with.workspace, .preference = nullptr});
   });
 }
 
@@ -151,11 +152,31 @@ void run(const Attention& attention, const Backward& call, const Resources& with
   });
 }
 
-std::string story(const Attention& attention, const Forward& call) {
-  const auto [lowered, problem, target] = check(attention, call);
-  if (target != Target::cuda) return "";
-  return cuda::forward_story(on_device(*lowered), call, problem);
+namespace {
+
+Checked check_on_device(const Attention& attention, const Forward& call) {
+  Checked out = check(attention, call);
+  if (out.target != Target::cuda) throw Bug("a kernel of a device is asked for, and the call is on the host");
+  return out;
 }
+
+}  // namespace
+
+void run(const Attention& attention, const Forward& call, const codegen::Preference* preference) {
+  const auto [lowered, problem, target] = check_on_device(attention, call);
+  cuda::forward(on_device(*lowered), call, problem, {.stream = nullptr, .workspace = {}, .preference = preference});
+}
+
+cuda::ForwardStory story(const Attention& attention, const Forward& call, const codegen::Preference* preference) {
+  const auto [lowered, problem, target] = check_on_device(attention, call);
+  return cuda::forward_story(on_device(*lowered), call, problem, preference);
+}
+
+cuda::ForwardWants wants(const Attention& attention, const Forward& call) {
+  const auto [lowered, problem, target] = check_on_device(attention, call);
+  return cuda::forward_wants(on_device(*lowered), call, problem);
+}
+
 }  // namespace runtime
 
 void Attention::operator()(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o, Line at) const {

@@ -4,6 +4,7 @@
 #include <attune/attention.h>
 
 #include "runtime/cpu/engine.h"
+#include "runtime/cuda/engine.h"
 
 namespace attune::runtime {
 
@@ -12,7 +13,10 @@ void run(const Attention& attention, const Forward& call, const Resources& with,
 void run(const Attention& attention, const Backward& call, const Resources& with, Line at,
          cpu::Stages* stages = nullptr);
 
-/// Of a call on a device: which kernel takes it, and why not others.
-std::string story(const Attention& attention, const Forward& call);
+/// Of calls on a device. `preference` may be null: then as Attention::run chooses.
+void run(const Attention& attention, const Forward& call, const codegen::Preference* preference);
+cuda::ForwardStory story(const Attention& attention, const Forward& call,
+                         const codegen::Preference* preference = nullptr);
+cuda::ForwardWants wants(const Attention& attention, const Forward& call);
 
 }  // namespace attune::runtime

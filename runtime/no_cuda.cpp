@@ -24,8 +24,12 @@ std::shared_ptr<void> allocate(int, std::size_t) { refuse(); }
 void copy(const Tensor&, const Tensor&, std::size_t, void*) { refuse(); }
 std::size_t forward_workspace(const Compiled&, const Forward&, const compiler::Problem&) { refuse(); }
 void forward(const Compiled&, const Forward&, const compiler::Problem&, const Means&) { refuse(); }
-std::string forward_story(const Compiled&, const Forward&, const compiler::Problem&) { refuse(); }
+ForwardStory forward_story(const Compiled&, const Forward&, const compiler::Problem&, const codegen::Preference*) {
+  refuse();
+}
+ForwardWants forward_wants(const Compiled&, const Forward&, const compiler::Problem&) { refuse(); }
 int device_count() { return 0; }
+const Facts& facts(int) { refuse(); }
 std::string device_name(int) { refuse(); }
 std::vector<double> times(int, double, const std::function<void()>&) { refuse(); }
 

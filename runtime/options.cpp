@@ -22,6 +22,15 @@ namespace {
 constexpr std::string_view prefix = "ATTUNE_";
 
 constexpr std::array rows{
+    OptionRow{"ATTUNE_CACHE",
+              "the folder for what attune remembers",
+              "attune in XDG_CACHE_HOME, or .cache/attune at home",
+              "a path",
+              {},
+              [](Options& options, std::string_view value) {
+                options.cache = value;
+                return true;
+              }},
     OptionRow{"ATTUNE_CPU", "the kind of CPU that code is made for", "the widest that this CPU has", "",
               codegen::isa_names,
               [](Options& options, std::string_view value) {
@@ -72,6 +81,15 @@ std::optional<std::string> environment(std::string_view name) {
   return value;
 }
 
+/// As the XDG base directory specification has it: paths that are not absolute do not count.
+std::string usual_cache(const Lookup& lookup) {
+  for (const auto& [variable, below] : {std::pair{"XDG_CACHE_HOME", "/attune"}, {"HOME", "/.cache/attune"}}) {
+    const auto folder = lookup(variable);
+    if (folder && folder->starts_with('/')) return *folder + below;
+  }
+  return {};
+}
+
 // By the first word behind ATTUNE_, so that a test's new variable needs no line here.
 bool is_of_tests(std::string_view name) {
   constexpr std::array<std::string_view, 4> words{"APPROVE", "BENCH", "FUZZ", "TEST"};
@@ -84,7 +102,7 @@ bool is_of_tests(std::string_view name) {
 std::span<const OptionRow> option_rows() { return rows; }
 
 Options parse_options(const Lookup& lookup, int cpus) {
-  Options options{.threads = std::clamp(cpus, 1, max_threads)};
+  Options options{.cache = usual_cache(lookup), .threads = std::clamp(cpus, 1, max_threads)};
   for (const OptionRow& row : rows) {
     const auto value = lookup(row.name);
     if (value && !value->empty() && !row.set(options, *value)) refuse(row, *value);

@@ -14,6 +14,7 @@ namespace attune::runtime {
 
 struct Options {
   std::optional<codegen::Isa> cpu{};  ///< none: the widest that this CPU has
+  std::string cache{};                ///< a folder; empty: there is none
   std::string nvrtc{};                ///< empty: where it usually is
   int threads = 1;                    ///< 1 to max_threads, the caller's among them
 };

@@ -186,57 +186,68 @@ class Bench {
   Owned q_, k_, v_, o_out_, lse_, grad_o_, dq_, dk_, dv_;
 };
 
-void check_options(const BenchOptions& o) {
-  require_word("--target", o.target, std::array<std::string, 3>{"auto", "cpu", "cuda"});
-  require_word("--dtype", o.dtype, std::array<std::string, 3>{"f32", "f16", "bf16"});
-  for (const std::string& row : o.rows) require_word("--row", row, bench_rows());
+}  // namespace
+
+void BenchOptions::check() const {
+  require_word("--target", target, std::array<std::string, 3>{"auto", "cpu", "cuda"});
+  require_word("--dtype", dtype, std::array<std::string, 3>{"f32", "f16", "bf16"});
+  for (const std::string& row : rows) require_word("--row", row, bench_rows());
   const auto positive = [](const char* option, double value) {
     if (value > 0) return;
     throw Error("bad-size", fmt::format("{} cannot be {}", option, value), {.name = option}, "it is above 0",
                 "see attune bench --help");
   };
-  for (const auto& [option, value] : {std::pair{"--batch", o.batch},
-                                      {"--heads", o.heads},
-                                      {"--kv-heads", o.kv_heads.value_or(1)},
-                                      {"--d", o.d},
-                                      {"--dv", o.dv.value_or(1)},
-                                      {"--seq", o.seq},
-                                      {"--kv-seq", o.kv_seq.value_or(1)}})
+  for (const auto& [option, value] : {std::pair{"--batch", batch},
+                                      {"--heads", heads},
+                                      {"--kv-heads", kv_heads.value_or(1)},
+                                      {"--d", d},
+                                      {"--dv", dv.value_or(1)},
+                                      {"--seq", seq},
+                                      {"--kv-seq", kv_seq.value_or(1)}})
     positive(option, static_cast<double>(value));
-  positive("--seconds", o.seconds);
-  for (const int threads : o.threads) positive("--threads", threads);
+  positive("--seconds", seconds);
+  for (const int n : threads) positive("--threads", n);
 }
 
-}  // namespace
+void BenchOptions::add_to(CLI::App& verb) {
+  std::string names;
+  for (const std::string& row : bench_rows()) names += (names.empty() ? "" : "|") + row;
+  verb.add_option("--row", rows, "a known attention; all of them if left out")->type_name(names);
+  text.add_to(verb, Captures::FilesOrTypes);
+  verb.add_option("--dtype", dtype, "of q, k, v and o")->type_name("f32|f16|bf16");
+  verb.add_option("--batch", batch, "1 if left out")->type_name("N");
+  verb.add_option("--heads", heads, "query heads; 1 if left out")->type_name("N");
+  verb.add_option("--kv-heads", kv_heads, "as many as --heads if left out")->type_name("N");
+  verb.add_option("--seq", seq, "queries; 4096 if left out")->type_name("N");
+  verb.add_option("--kv-seq", kv_seq, "keys; as many as queries if left out")->type_name("N");
+  verb.add_option("--d", d, "width of a head; 128 if left out")->type_name("N");
+  verb.add_option("--dv", dv, "width of the values; as --d if left out")->type_name("N");
+}
 
 void add_bench(CLI::App& app) {
   auto o = std::make_shared<BenchOptions>();
   CLI::App& verb = *app.add_subcommand("bench", "how fast attention is on this machine, in percent of its peak");
-  std::string names;
-  for (const std::string& row : bench_rows()) names += (names.empty() ? "" : "|") + row;
-  verb.add_option("--row", o->rows, "a known attention; all of them if left out")->type_name(names);
-  o->text.add_to(verb, Captures::FilesOrTypes);
+  o->add_to(verb);
   verb.add_option("--target", o->target, "what computes")->type_name("auto|cpu|cuda");
-  verb.add_option("--dtype", o->dtype, "of q, k, v and o")->type_name("f32|f16|bf16");
-  verb.add_option("--batch", o->batch, "1 if left out")->type_name("N");
-  verb.add_option("--heads", o->heads, "query heads; 1 if left out")->type_name("N");
-  verb.add_option("--kv-heads", o->kv_heads, "as many as --heads if left out")->type_name("N");
-  verb.add_option("--seq", o->seq, "queries; 4096 if left out")->type_name("N");
-  verb.add_option("--kv-seq", o->kv_seq, "keys; as many as queries if left out")->type_name("N");
-  verb.add_option("--d", o->d, "width of a head; 128 if left out")->type_name("N");
-  verb.add_option("--dv", o->dv, "width of the values; as --d if left out")->type_name("N");
   verb.add_option("--threads", o->threads, "how many threads; several are measured one after the other")
       ->type_name("N...");
   verb.add_option("--seconds", o->seconds, "how long to measure each row, at least; 1 if left out")->type_name("X");
   verb.add_flag("--backward", o->backward, "the gradients, given what the forward gave");
+  verb.add_option("--kernel", o->kernel, "of a GPU: this one, with what of its tile is to be other than usual")
+      ->type_name("NAME[:m=N,n=N,...]");
+  verb.add_flag("--paced", o->paced,
+                "on a GPU: measure all rows once for each line that comes in, until there are none");
   verb.add_flag("--json", o->json, "one line of JSON for each row");
   verb.footer("Examples:\n"
               "  attune bench --row causal --d 64 --threads 1 2\n"
               "  attune bench --score '30.0f * tanh(s / 30.0f)' --mask 'q - kv < 512' --backward --json");
   verb.callback([o] {
-    check_options(*o);
+    o->check();
     if (o->target == "cuda")
       bench_cuda(*o);
+    else if (o->kernel || o->paced)
+      throw Error("bad-usage", "the command line cannot be read", {.name = o->kernel ? "--kernel" : "--paced"},
+                  "it is for kernels of a GPU", "add --target cuda, or leave it out");
     else
       Bench{*o}();
   });

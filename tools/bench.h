@@ -19,7 +19,11 @@ struct BenchOptions {
   std::optional<std::int64_t> kv_heads, dv, kv_seq;
   std::vector<int> threads{1};
   double seconds = 1;
-  bool backward = false, json = false;
+  std::optional<std::string> kernel;  ///< of a GPU, as codegen::variant reads it
+  bool backward = false, json = false, paced = false;
+
+  void add_to(CLI::App& verb);  ///< what is measured: rows, expressions, types, sizes
+  void check() const;
 
   DType type() const { return dtype == "f16" ? DType::f16 : dtype == "bf16" ? DType::bf16 : DType::f32; }
   std::int64_t of_kv_heads() const { return kv_heads.value_or(heads); }
@@ -35,6 +39,7 @@ class Data {
 
   Owned normal(DType type, const std::vector<std::int64_t>& shape);
   Owned fill(DType type, const std::vector<std::int64_t>& shape, const std::function<double(std::int64_t)>& value);
+  Owned zeros(DType type, const std::vector<std::int64_t>& shape) const;
   const Device& device() const { return device_; }
 
  private:
@@ -55,6 +60,14 @@ std::vector<std::string> bench_rows();
 std::vector<Case> bench_cases(const BenchOptions& options, Data& data);
 /// Of the forward: counted for the pairs that the mask keeps. The captures of `one` are on the host.
 double forward_flop(const Case& one, const BenchOptions& options);
+
+/// The tensors of a forward call, where `data` is; what is computed starts as zeros.
+struct ForwardTensors {
+  ForwardTensors(const BenchOptions& options, Data& data);
+  Forward call() const;
+
+  Owned q, k, v, o, lse;
+};
 
 /// Seconds, in order.
 struct Times {

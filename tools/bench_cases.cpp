@@ -110,6 +110,13 @@ Owned Data::normal(DType type, const std::vector<std::int64_t>& shape) {
   return out;
 }
 
+Owned Data::zeros(DType type, const std::vector<std::int64_t>& shape) const {
+  Owned out;
+  out.memory = detail::allocate(device_, type, shape);
+  out.tensor = Tensor(out.memory.get(), type, shape, {}, device_);
+  return out;
+}
+
 std::vector<std::string> bench_rows() {
   std::vector<std::string> names;
   for (const Row& row : known_rows) names.push_back(row.name);
@@ -126,6 +133,17 @@ std::vector<Case> bench_cases(const BenchOptions& o, Data& data) {
     if (o.rows.empty() || std::find(o.rows.begin(), o.rows.end(), row.name) != o.rows.end())
       out.push_back(made(row, o, data));
   return out;
+}
+
+ForwardTensors::ForwardTensors(const BenchOptions& from, Data& data)
+    : q(data.normal(from.type(), {from.batch, from.heads, from.seq, from.d})),
+      k(data.normal(from.type(), {from.batch, from.of_kv_heads(), from.of_kv_seq(), from.d})),
+      v(data.normal(from.type(), {from.batch, from.of_kv_heads(), from.of_kv_seq(), from.of_dv()})),
+      o(data.zeros(from.type(), {from.batch, from.heads, from.seq, from.of_dv()})),
+      lse(data.zeros(DType::f32, {from.batch, from.heads, from.seq})) {}
+
+Forward ForwardTensors::call() const {
+  return {.q = q.tensor, .k = k.tensor, .v = v.tensor, .o = o.tensor, .lse = lse.tensor};
 }
 
 double forward_flop(const Case& one, const BenchOptions& o) {

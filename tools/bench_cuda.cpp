@@ -16,9 +16,10 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
-struct Result {
-  std::string row, story;
-  Times times;
+/// A row that has been compiled, and computed once.
+struct Prepared {
+  Case one;
+  runtime::cuda::ForwardStory story;
   double flop = 0, first_call = 0;
 
   double tflops(double seconds) const { return flop / seconds / 1e12; }
@@ -26,46 +27,44 @@ struct Result {
 
 class CudaBench {
  public:
-  explicit CudaBench(const BenchOptions& o)
-      : o_(o), device_(Device::cuda()), data_(device_), q_(data_.normal(o.type(), {o.batch, o.heads, o.seq, o.d})),
-        k_(data_.normal(o.type(), {o.batch, o.of_kv_heads(), o.of_kv_seq(), o.d})),
-        v_(data_.normal(o.type(), {o.batch, o.of_kv_heads(), o.of_kv_seq(), o.of_dv()})),
-        out_(zeros(o.type(), {o.batch, o.heads, o.seq, o.of_dv()})),
-        lse_(zeros(DType::f32, {o.batch, o.heads, o.seq})) {}
+  explicit CudaBench(const BenchOptions& o) : o_(o), data_(Device::cuda()), tensors_(o, data_) {
+    if (o.kernel) preference_ = {codegen::variant(*o.kernel), true, ""};
+    Data host;
+    std::vector<Case> cases = bench_cases(o_, data_), on_host = bench_cases(o_, host);
+    for (std::size_t i = 0; i < cases.size(); ++i) prepare(std::move(cases[i]), forward_flop(on_host[i], o));
+  }
 
   void operator()() {
-    Data host;
-    const std::vector<Case> cases = bench_cases(o_, data_), on_host = bench_cases(o_, host);
-    for (std::size_t i = 0; i < cases.size(); ++i) measure(cases[i], on_host[i]);
+    if (!o_.paced) return round();
+    for (int c; (c = std::getchar()) != EOF;)
+      if (c == '\n') round();
   }
 
  private:
-  Owned zeros(DType type, const std::vector<std::int64_t>& shape) const {
-    Owned out;
-    out.memory = detail::allocate(device_, type, shape);
-    out.tensor = Tensor(out.memory.get(), type, shape, {}, device_);
-    return out;
-  }
+  const codegen::Preference* preference() const { return preference_ ? &*preference_ : nullptr; }
 
-  Forward call() const {
-    return {.q = q_.tensor, .k = k_.tensor, .v = v_.tensor, .o = out_.tensor, .lse = lse_.tensor};
-  }
-
-  void measure(const Case& one, const Case& on_host) {
-    Result r{.row = one.name, .story = runtime::story(one.attention, call()), .times = {}};
-    r.flop = forward_flop(on_host, o_);
+  void prepare(Case one, double flop) {
+    Prepared row{.one = std::move(one), .story = {}, .flop = flop};
     const auto start = Clock::now();
-    one.attention.run(call());
-    r.first_call = std::chrono::duration<double>(Clock::now() - start).count();
-    r.times.all = runtime::cuda::times(device_.index, o_.seconds, [&] { one.attention.run(call()); });
-    std::sort(r.times.all.begin(), r.times.all.end());
-    print(r);
+    runtime::run(row.one.attention, tensors_.call(), preference());
+    row.story = runtime::story(row.one.attention, tensors_.call(), preference());
+    row.first_call = std::chrono::duration<double>(Clock::now() - start).count();
+    rows_.push_back(std::move(row));
   }
 
-  void print(const Result& r) {
-    const Times& t = r.times;
+  void round() {
+    for (const Prepared& row : rows_) {
+      Times t;
+      t.all = runtime::cuda::times(data_.device().index, o_.seconds,
+                                   [&] { runtime::run(row.one.attention, tensors_.call(), preference()); });
+      std::sort(t.all.begin(), t.all.end());
+      print(row, t);
+    }
+  }
+
+  void print(const Prepared& r, const Times& t) {
     if (o_.json) {
-      const Json line{{"row", r.row},
+      const Json line{{"row", r.one.name},
                       {"direction", "forward"},
                       {"dtype", o_.dtype},
                       {"batch", o_.batch},
@@ -75,8 +74,14 @@ class CudaBench {
                       {"kv_seq", o_.of_kv_seq()},
                       {"d", o_.d},
                       {"dv", o_.of_dv()},
-                      {"device", runtime::cuda::device_name(device_.index)},
-                      {"kernel", r.story},
+                      {"device", runtime::cuda::device_name(data_.device().index)},
+                      {"kernel", r.story.variant.text()},
+                      {"registers", r.story.registers},
+                      {"spilled", r.story.spilled},
+                      {"shared_bytes", r.story.shared_bytes},
+                      {"notes", r.story.notes},
+                      {"first_call_seconds", r.first_call},
+                      {"flop", r.flop},
                       {"runs", t.all.size()},
                       {"seconds", {{"best", t.best()}, {"p10", t.p10()}, {"median", t.median()}, {"p90", t.p90()}}},
                       {"tflops", {{"best", r.tflops(t.best())}, {"median", r.tflops(t.median())}}}};
@@ -84,21 +89,21 @@ class CudaBench {
     } else {
       if (!std::exchange(header_stands_, true)) {
         fmt::print("{} forward, B={} H={}/{} S={}x{} D={}/{}, {}\n", o_.dtype, o_.batch, o_.heads, o_.of_kv_heads(),
-                   o_.seq, o_.of_kv_seq(), o_.d, o_.of_dv(), runtime::cuda::device_name(device_.index));
+                   o_.seq, o_.of_kv_seq(), o_.d, o_.of_dv(), runtime::cuda::device_name(data_.device().index));
         fmt::print("{:<10} {:>10} {:>10} {:>10} {:>9} {:>9}  kernel\n", "row", "best ms", "median ms", "p90 ms",
                    "TFLOP/s", "median");
       }
-      fmt::print("{:<10} {:>10.4f} {:>10.4f} {:>10.4f} {:>9.1f} {:>9.1f}  {}\n", r.row, t.best() * 1e3,
-                 t.median() * 1e3, t.p90() * 1e3, r.tflops(t.best()), r.tflops(t.median()),
-                 r.story.substr(0, r.story.find('\n')));
+      fmt::print("{:<10} {:>10.4f} {:>10.4f} {:>10.4f} {:>9.1f} {:>9.1f}  {}\n", r.one.name, t.best() * 1e3,
+                 t.median() * 1e3, t.p90() * 1e3, r.tflops(t.best()), r.tflops(t.median()), r.story.kernel);
     }
     std::fflush(stdout);
   }
 
   const BenchOptions& o_;
-  Device device_;
   Data data_;
-  Owned q_, k_, v_, out_, lse_;
+  ForwardTensors tensors_;
+  std::optional<codegen::Preference> preference_;
+  std::vector<Prepared> rows_;
   bool header_stands_ = false;
 };
 

@@ -71,6 +71,8 @@ int attune_main(int argc, const char* const* argv) {
   add_cover(app);
   add_bench(app);
   add_cuda(app);
+  add_tune(app);
+  add_verify(app);
   app.footer("attune VERB --help tells more. Exit: 0 done, 2 a mistake of yours, 3 a bug of ours.");
   try {
     check_verb(app, argc, argv);

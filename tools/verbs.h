@@ -14,6 +14,8 @@ void add_explain(CLI::App& app);
 void add_cover(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_cuda(CLI::App& app);
+void add_tune(CLI::App& app);
+void add_verify(CLI::App& app);
 
 /// The whole command line: 0 when done, 2 for the user's mistake, 3 for ours.
 int attune_main(int argc, const char* const* argv);

@@ -7,8 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "codegen/choose.h"
 #include "compiler/check.h"
 #include "compiler/cover.h"
+#include "runtime/cuda/tuned.h"
 
 namespace attune::runtime::cuda {
 
@@ -22,6 +24,7 @@ struct Compiled {
 struct Means {
   void* stream = nullptr;            ///< a CUstream; null: the default one
   std::span<std::byte> workspace{};  ///< of the device; empty: taken from the stream's pool, and given back to it
+  const codegen::Preference* preference = nullptr;  ///< null: what this machine was found to prefer
 };
 
 /// Bytes of the device that the call works in. Its kernels are compiled and loaded afterwards.
@@ -29,7 +32,23 @@ std::size_t forward_workspace(const Compiled& compiled, const Forward& call, con
 /// Puts the call on the stream.
 void forward(const Compiled& compiled, const Forward& call, const compiler::Problem& problem, const Means& means);
 /// Which kernel takes the call, and why not others.
-std::string forward_story(const Compiled& compiled, const Forward& call, const compiler::Problem& problem);
+struct ForwardStory {
+  codegen::Variant variant;
+  std::string kernel;              ///< in words, with what it needs
+  std::vector<std::string> notes;  ///< whose choice it is, and why not others
+  int registers = 0, spilled = 0, shared_bytes = 0;
+  std::string flaw;  ///< what NVRTC made of it is worse than it should be; or empty
+};
+ForwardStory forward_story(const Compiled& compiled, const Forward& call, const compiler::Problem& problem,
+                           const codegen::Preference* preference = nullptr);
+/// What a kernel is chosen by, for the call.
+struct ForwardWants {
+  codegen::ForwardSpec spec;
+  codegen::ForwardFacts facts;
+  codegen::ForwardKind kind;
+  TunedKey key;
+};
+ForwardWants forward_wants(const Compiled& compiled, const Forward& call, const compiler::Problem& problem);
 
 /// As the driver calls it.
 std::string device_name(int device);

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <mutex>
+#include <set>
 
 #include <attune/error.h>
 #include <fmt/format.h>
@@ -58,7 +60,17 @@ int piece_of_rows(const Tensor& t) {
   return std::min(most, divides) >= 4 ? std::min(most, divides) : 0;
 }
 
-ForwardKey key_of(const Compiled& compiled, const Forward& call, const Problem& p) {
+/// The same for as long as the process lives.
+const codegen::Preference* lasting(const codegen::Preference* preference) {
+  static std::mutex mutex;
+  static std::set<codegen::Preference>& kept = *new std::set<codegen::Preference>;
+  if (!preference) return nullptr;
+  const std::lock_guard lock(mutex);
+  return &*kept.insert(*preference).first;
+}
+
+ForwardKey key_of(const Compiled& compiled, const Forward& call, const Problem& p,
+                  const codegen::Preference* preference) {
   const bool boxes = !p.packed && std::ranges::all_of(std::array{&call.q, &call.k, &call.v, &call.o},
                                                       [](const Tensor* t) { return has_boxes(*t); });
   return {.device = call.q.device.index,
@@ -74,7 +86,9 @@ ForwardKey key_of(const Compiled& compiled, const Forward& call, const Problem& 
                    .store = piece_of_rows(call.o),
                    .scale_positive = static_cast<float>(p.scale) > 0,
                    .exact = call.q.dtype == DType::f32},
-          .mod = compiled.traced.mod.digest()};
+          .mod = compiled.traced.mod.digest(),
+          .length = codegen::length_of(p.q_len, p.kv_len),
+          .preference = lasting(preference)};
 }
 
 std::int64_t tiles(std::int64_t length, int tile) { return (length + tile - 1) / tile; }
@@ -233,7 +247,7 @@ std::size_t forward_workspace(const Compiled& compiled, const Forward& call, con
   check_types(call);
   if (is_empty(p)) return 0;
   const Current current(call.q.device.index);
-  return bytes_for(*forward_kernel(key_of(compiled, call, p), compiled, nullptr), compiled.cover, p);
+  return bytes_for(*forward_kernel(key_of(compiled, call, p, nullptr), compiled, nullptr), compiled.cover, p);
 }
 
 void forward(const Compiled& compiled, const Forward& call, const Problem& p, const Means& means) {
@@ -242,7 +256,7 @@ void forward(const Compiled& compiled, const Forward& call, const Problem& p, co
   const Facts& device = facts(call.q.device.index);
   const Current current(device.index);
   const auto stream = static_cast<cu::Stream>(means.stream);
-  const auto kernel = forward_kernel(key_of(compiled, call, p), compiled, stream);
+  const auto kernel = forward_kernel(key_of(compiled, call, p, means.preference), compiled, stream);
   const std::size_t bytes = bytes_for(*kernel, compiled.cover, p);
   const Pooled own(device, means.workspace.empty() ? bytes : 0, stream);
   Workspace space = means.workspace.empty() ? Workspace(own.bytes()) : workspace_of(means.workspace, {}, bytes);
@@ -255,17 +269,32 @@ void forward(const Compiled& compiled, const Forward& call, const Problem& p, co
   launch(device, *kernel, scratch, args, user, stream);
 }
 
-std::string forward_story(const Compiled& compiled, const Forward& call, const Problem& p) {
+ForwardStory forward_story(const Compiled& compiled, const Forward& call, const Problem& p,
+                           const codegen::Preference* preference) {
   check_types(call);
   const Current current(call.q.device.index);
-  const auto kernel = forward_kernel(key_of(compiled, call, p), compiled, nullptr);
-  const codegen::ForwardPlan& plan = kernel->choice.plan;
-  std::string text = fmt::format(
-      "{} with {} x {} tiles, {} stages, {} threads, {} registers, {} bytes of shared memory", plan.kernel, plan.m,
-      plan.n, plan.stages, kernel->choice.threads, kernel->kernel.registers, kernel->choice.shared_bytes);
-  if (kernel->kernel.spilled) text += fmt::format(", {} bytes spilled", kernel->kernel.spilled);
-  for (const std::string& line : kernel->story) text += "\n" + line;
-  return text;
+  const auto kernel = forward_kernel(key_of(compiled, call, p, preference), compiled, nullptr);
+  const codegen::ForwardChoice& choice = kernel->choice;
+  ForwardStory out{.variant = codegen::variant_of(choice.plan),
+                   .kernel = {},
+                   .notes = kernel->story,
+                   .registers = kernel->kernel.registers,
+                   .spilled = kernel->kernel.spilled,
+                   .shared_bytes = choice.shared_bytes,
+                   .flaw = kernel->flaw};
+  out.kernel = fmt::format("{}, {} threads, {} registers, {} bytes of shared memory", out.variant.text(),
+                           choice.threads, out.registers, out.shared_bytes);
+  if (out.spilled) out.kernel += fmt::format(", {} bytes spilled", out.spilled);
+  return out;
+}
+
+ForwardWants forward_wants(const Compiled& compiled, const Forward& call, const Problem& p) {
+  check_types(call);
+  const ForwardKey key = key_of(compiled, call, p, nullptr);
+  const compiler::Mod& mod = compiled.traced.mod;
+  const codegen::ForwardFacts facts = codegen::forward_facts(mod, compiled.cover, key.spec.scale_positive);
+  const codegen::ForwardKind kind = codegen::forward_kind(mod, compiled.cover, facts, key.length);
+  return {key.spec, facts, kind, tuned_key(key, kind)};
 }
 
 }  // namespace attune::runtime::cuda

@@ -3,25 +3,12 @@
 
 #include <attune/error.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include "codegen/headers.h"
-#include "runtime/cuda/nvrtc.h"
+#include "runtime/cuda/consider.h"
 #include "runtime/single.h"
 
 namespace attune::runtime::cuda {
 namespace {
-
-/// What NVRTC made, by all that it was given.
-std::shared_ptr<const Binary> binary_of(const codegen::Source& source) {
-  static Single<std::string, Binary>& made = *new Single<std::string, Binary>;
-  if (!nvrtc())
-    throw Error("no-compiler", "there is no NVRTC, which compiles kernels for the GPU", {}, nvrtc().refusal,
-                "install it: libnvrtc of CUDA 12 or 13");
-  const std::string key = fmt::format("{}\n{}\n{}\n{}", fmt::join(source.options, " "), source.symbol, source.text,
-                                      codegen::headers_digest());
-  return made.get(key, [&] { return std::make_shared<const Binary>(compile(source)); });
-}
 
 Kernel load(const Binary& binary, int device, int shared_bytes) {
   const Driver& d = driver();
@@ -47,31 +34,25 @@ Kernel load(const Binary& binary, int device, int shared_bytes) {
   return kernel;
 }
 
-/// Why a binary is worse than what the plan was made for, or empty.
-std::string flaw(const Binary& binary) {
-  if (binary.spilled > 0) return fmt::format("spills {} bytes of registers", binary.spilled);
-  if (!binary.warnings.empty()) return binary.warnings[0];
-  return {};
-}
-
 ForwardKernel made(const ForwardKey& key, const Compiled& compiled) {
   const compiler::Mod& mod = compiled.traced.mod;
   const codegen::ForwardFacts facts = codegen::forward_facts(mod, compiled.cover, key.spec.scale_positive);
-  const codegen::ForwardChoices all = codegen::choose(key.spec, facts);
-  ForwardKernel out;
-  if (!all.story.empty()) out.story.push_back(all.story);
-  for (const codegen::ForwardChoice& choice : all.choices) {
-    const auto binary = binary_of(codegen::forward_source(mod, compiled.cover, choice.plan, key.spec.arch));
-    const std::string wrong = flaw(*binary);
-    if (!wrong.empty() && &choice != &all.choices.back()) {
-      out.story.push_back(
-          fmt::format("not {} with {} x {}: {}", choice.plan.kernel, choice.plan.m, choice.plan.n, wrong));
-      continue;
-    }
-    out.kernel = load(*binary, key.device, choice.shared_bytes);
-    out.choice = choice;
-    break;
-  }
+  const codegen::ForwardKind kind = codegen::forward_kind(mod, compiled.cover, facts, key.length);
+  Remembered found;
+  if (!key.preference) found = remembered(tuned_key(key, kind));
+  const codegen::Preference* preference = found.preference ? &*found.preference : key.preference;
+  Considered all = consider(mod, compiled.cover, key.spec, key.length, preference);
+  const Candidate& chosen = all.candidates[all.chosen];
+  ForwardKernel out{.kernel = load(*chosen.binary, key.device, chosen.choice.shared_bytes),
+                    .choice = chosen.choice,
+                    .flaw = chosen.flaw,
+                    .cover = std::nullopt,
+                    .story = std::move(found.notes)};
+  if (preference && !preference->origin.empty()) out.story.push_back(preference->origin);
+  out.story.insert(out.story.end(), all.story.begin(), all.story.end());
+  for (std::size_t i = 0; i < all.chosen; ++i)
+    out.story.push_back(
+        fmt::format("not {}: {}", codegen::variant_of(all.candidates[i].choice.plan).text(), all.candidates[i].flaw));
   if (facts.listed)
     out.cover = load(*binary_of(codegen::cover_source(mod, compiled.cover, key.spec.arch)), key.device, 0);
   return out;
@@ -87,6 +68,15 @@ void Kernel::launch(const unsigned (&grid)[3], int threads, int shared_bytes, cu
                                 .stream = stream};
   // The driver takes a kernel of a library where it takes a function.
   driver().cuLaunchKernelEx(&config, reinterpret_cast<cu::Function>(handle), arguments.data(), nullptr);
+}
+
+TunedKey tuned_key(const ForwardKey& key, const codegen::ForwardKind& kind) {
+  return {.device = facts(key.device).name,
+          .arch = key.spec.arch,
+          .dtype = key.spec.dtype,
+          .d = key.spec.d,
+          .dv = key.spec.dv,
+          .kind = kind};
 }
 
 std::shared_ptr<const ForwardKernel> forward_kernel(const ForwardKey& key, const Compiled& compiled,

@@ -8,6 +8,7 @@
 #include "codegen/choose.h"
 #include "runtime/cuda/driver.h"
 #include "runtime/cuda/engine.h"
+#include "runtime/cuda/tuned.h"
 
 namespace attune::runtime::cuda {
 
@@ -25,16 +26,21 @@ struct Kernel {
 struct ForwardKernel {
   Kernel kernel;
   codegen::ForwardChoice choice;
+  std::string flaw;                ///< as Candidate has it
   std::optional<Kernel> cover;     ///< of a listed Mod: what writes the lists
-  std::vector<std::string> story;  ///< kernels that were not taken, and why
+  std::vector<std::string> story;  ///< whose choice it is; kernels that were not taken, and why
 };
 
 struct ForwardKey {
   int device = 0;
   codegen::ForwardSpec spec;
   ir::Digest mod;
+  codegen::Length length = codegen::Length::longer;
+  const codegen::Preference* preference = nullptr;  ///< lives as long as the process; null: as the machine was tuned
   auto operator<=>(const ForwardKey&) const = default;
 };
+
+TunedKey tuned_key(const ForwardKey& key, const codegen::ForwardKind& kind);
 
 /// Compiled and loaded if it is not there; then nothing may be captured from `stream`.
 std::shared_ptr<const ForwardKernel> forward_kernel(const ForwardKey& key, const Compiled& compiled, cu::Stream stream);

@@ -55,6 +55,118 @@ TEST_CASE("what a kernel cannot take leaves it out, and is said", "[choose]") {
   CHECK(story({}, {.has_prob = true, .linear_prob = true}).empty());
 }
 
+TEST_CASE("every kind of call has rows at every width", "[choose]") {
+  for (const auto& [d, dv] : {std::pair{64, 64}, {128, 128}, {192, 128}, {192, 192}, {256, 256}})
+    for (int cover = 0; cover < 5; ++cover)
+      for (int mod = 0; mod < 4; ++mod)
+        for (int length = 0; length < 3; ++length) {
+          const ForwardKind kind{static_cast<CoverKind>(cover), static_cast<ModKind>(mod), static_cast<Length>(length)};
+          CHECK(choose({.d = d, .dv = dv}, {}, kind).choices.front().plan.kernel == "forward_sm90");
+        }
+}
+
+TEST_CASE("groups take turns where no tile is partial", "[choose]") {
+  const auto turns = [](CoverKind cover) { return trait(choose({}, {}, {.cover = cover}).choices[0].plan, "turns"); };
+  CHECK(turns(CoverKind::full) == 1);
+  CHECK(turns(CoverKind::causal) == 0);
+  CHECK(turns(CoverKind::listed) == 0);
+}
+
+TEST_CASE("calls are of the kind that their expressions make them", "[choose]") {
+  Array<int> doc = Device::cpu().array<int>({300}, "doc");
+  Array<float> table = Device::cpu().array<float>({300}, "table"), slope = Device::cpu().array<float>({4}, "slope");
+  const auto kind = [](const Attention& attention) {
+    const compiler::Mod mod = compiler::lower(attention).mod;
+    const compiler::Cover cover = compiler::cover(mod.mask, mod.signature(), mod.score);
+    return forward_kind(mod, cover, forward_facts(mod, cover, true), Length::longer);
+  };
+  CHECK(kind({}) == ForwardKind{CoverKind::full, ModKind::scaled, Length::longer});
+  CHECK(kind({.mask = mods::causal()}).cover == CoverKind::causal);
+  CHECK(kind({.mask = [](At at) { return at.kv <= at.q || at.kv < 1024; }}).cover == CoverKind::listed);
+  CHECK(kind({.mask = [](At at) { return at.kv <= at.q && at.q - at.kv < 64; }}).cover == CoverKind::window);
+  CHECK(kind({.mask = [=](At at) { return doc[at.q] == doc[at.kv]; }}).cover == CoverKind::listed);
+  CHECK(kind({.mask = [](At) { return random(3) < 0.5f; }}).cover == CoverKind::pairs);
+  CHECK(kind({.score = [=](Float s, At at) { return s + slope[at.head] * f32(at.kv - at.q); }}).mod == ModKind::affine);
+  CHECK(kind({.score = mods::softcap(20)}).mod == ModKind::heavy);
+  CHECK(kind({.score = [=](Float s, At at) { return s + table[abs(at.q - at.kv)]; }}).mod == ModKind::reads);
+  CHECK(kind({.prob = [](Float p, At) { return p * random(3); }}).mod == ModKind::heavy);
+}
+
+TEST_CASE("what is preferred comes first, and the rest as without it", "[choose]") {
+  const std::vector<std::string> usual = kernels({});
+  const Preference preference{variant("forward_sm90:n=176,q_stages=1,own_o=0,turns=2,dynamic=1"), false, ""};
+  const ForwardChoices all = choose({}, {}, {}, &preference);
+  CHECK(all.refused.empty());
+  REQUIRE(all.choices.size() == usual.size() + 1);
+  CHECK(variant_of(all.choices[0].plan).text() ==
+        "forward_sm90:m=128,n=176,stages=2,q_stages=1,own_o=0,turns=2,dynamic=1");
+  CHECK(all.choices[0].shared_bytes <= 227 * 1024);
+  for (std::size_t i = 0; i < usual.size(); ++i)
+    CHECK(fmt::format("{} {} x {}", all.choices[i + 1].plan.kernel, all.choices[i + 1].plan.m,
+                      all.choices[i + 1].plan.n) == usual[i]);
+}
+
+TEST_CASE("what is preferred and cannot be is left out, and is said", "[choose]") {
+  const auto refused = [](std::string_view text, const ForwardSpec& spec = {}, const ForwardFacts& facts = {}) {
+    const Preference preference{variant(text), false, ""};
+    const ForwardChoices all = choose(spec, facts, {}, &preference);
+    CHECK(all.choices.size() == choose(spec, facts).choices.size());
+    const Preference only{variant(text), true, ""};
+    CHECK_THROWS_AS(choose(spec, facts, {}, &only), Error);
+    return all.refused;
+  };
+  CHECK(refused("forward_sm91").find("there are forward_sm90 and forward_sm80") != std::string::npos);
+  CHECK(refused("forward_sm90:warps=4").find("has no `warps`") != std::string::npos);
+  CHECK(refused("forward_sm90:n=100").find("multiple of 16") != std::string::npos);
+  CHECK(refused("forward_sm90:m=64").find("128 or 192") != std::string::npos);
+  CHECK(refused("forward_sm90:n=256").find("fit its registers") != std::string::npos);
+  CHECK(refused("forward_sm90:n=176").find("shared memory") != std::string::npos);
+  CHECK(refused("forward_sm90:own_o=0").find("own_o is 1") != std::string::npos);
+  CHECK(refused("forward_sm90:own_o=0,q_stages=1", {.d = 64, .dv = 128}).find("own_o is 1") != std::string::npos);
+  CHECK(refused("forward_sm90:m=2147483647").find("128 or 192") != std::string::npos);
+  CHECK(refused("forward_sm90", {.arch = 80}).find("compute capability") != std::string::npos);
+  CHECK(refused("forward_sm80:warps=3").find("16 or 32 times the warps") != std::string::npos);
+  CHECK(refused("forward_sm80:stages=3,n=128", {.arch = 86}).find("shared memory") != std::string::npos);
+}
+
+TEST_CASE("only what is asked for", "[choose]") {
+  const Preference only{variant("forward_sm80"), true, ""};
+  const ForwardChoices all = choose({}, {}, {}, &only);
+  REQUIRE(all.choices.size() == 1);
+  CHECK(all.choices[0].plan.kernel == "forward_sm80");
+}
+
+TEST_CASE("what a search looks at is legal, new and whole", "[choose]") {
+  for (const ForwardSpec& spec : {ForwardSpec{}, ForwardSpec{.d = 64, .dv = 64}, ForwardSpec{.d = 256, .dv = 256},
+                                  ForwardSpec{.d = 192, .dv = 128}, ForwardSpec{.arch = 80}, ForwardSpec{.arch = 120},
+                                  ForwardSpec{.dtype = DType::f32, .out = DType::f32}}) {
+    const Variant from = variant_of(choose(spec, {}).choices[0].plan);
+    std::vector<Variant> all = other_tiles(spec, {}, from);
+    for (const Variant& v : other_ways(spec, {}, from)) all.push_back(v);
+    CHECK(all.size() >= 3);
+    for (const Variant& v : all) {
+      INFO(v.text());
+      CHECK(v != from);
+      CHECK(variant(v.text()) == v);
+      const Preference only{v, true, ""};
+      CHECK(variant_of(choose(spec, {}, {}, &only).choices[0].plan) == v);
+    }
+    std::ranges::sort(all);
+    CHECK(std::ranges::adjacent_find(all) == all.end());
+  }
+}
+
+TEST_CASE("a kernel as text", "[choose]") {
+  CHECK(variant("forward_sm80") == Variant{"forward_sm80", {}});
+  CHECK(variant("a:m=1,n=-2") == Variant{"a", {{"m", 1}, {"n", -2}}});
+  CHECK(variant("a:m=1,m=2").text() == "a:m=2");
+  for (const char* wrong :
+       {"", ":", ":m=1", "a:", "a:m", "a:m=", "a:=1", "a:m=1,", "a:m=1x", "a:m=99999999999", "a:m= 1"}) {
+    INFO(wrong);
+    CHECK_THROWS_AS(variant(wrong), Error);
+  }
+}
+
 TEST_CASE("what no kernel takes is refused", "[choose]") {
   const auto refusal = [](const ForwardSpec& spec) -> std::string {
     try {

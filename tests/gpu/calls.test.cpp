@@ -127,6 +127,34 @@ TEST_CASE("an array of a device is zeroed, goes there and back, and is not read 
   CHECK(gpu.array<float>({0}).data() != nullptr);
 }
 
+TEST_CASE("kernels that are asked for by name compute the same", "[gpu]") {
+  if (skipped()) return;
+  const Attention attention{.score = mods::softcap(20), .mask = mods::causal()};
+  for (const int d : {64, 128}) {
+    const Call there(gpu, 300, 300, d), here(host, 300, 300, d);
+    attention.run(here.forward);
+    int computed = 0;
+    for (const char* text : {"forward_sm80", "forward_sm80:m=64,n=16,warps=4", "forward_sm90", "forward_sm90:n=64",
+                             "forward_sm90:m=128,n=96,turns=1", "forward_sm90:m=128,n=80,turns=2",
+                             "forward_sm90:m=192,n=48,turns=1", "forward_sm90:m=128,n=112,dynamic=0",
+                             "forward_sm90:m=128,n=160,q_stages=1,own_o=0", "forward_sm90:m=128,n=64,stages=3"}) {
+      const codegen::Preference preference{codegen::variant(text), true, ""};
+      INFO(text << " at " << d);
+      there.forget();
+      try {
+        runtime::run(attention, there.forward, &preference);
+      } catch (const Error& e) {
+        // Of another device, or too large at this width.
+        REQUIRE(e.code == "bad-kernel");
+        continue;
+      }
+      ++computed;
+      near(there, here);
+    }
+    CHECK(computed >= 2);
+  }
+}
+
 TEST_CASE("a device computes what the host does", "[gpu]") {
   if (skipped()) return;
   for (const auto& [q_len, kv_len] : {std::pair{300, 300}, {1, 300}, {300, 17}}) {
@@ -142,7 +170,7 @@ TEST_CASE("a mask that looks at data is listed on the device", "[gpu]") {
   if (skipped()) return;
   const Call there(gpu), here(host);
   const Documents on_device(gpu), on_host(host);
-  INFO(runtime::story(on_device.attention, there.forward));
+  INFO(runtime::story(on_device.attention, there.forward).kernel);
   on_device.attention.run(there.forward);
   on_host.attention.run(here.forward);
   near(there, here);

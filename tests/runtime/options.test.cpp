@@ -121,3 +121,11 @@ TEST_CASE("the CPUs are those that this thread may run on", "[options]") {
 TEST_CASE("the table for the docs has a line for each row", "[options]") {
   tests::golden("runtime/options", runtime::option_table());
 }
+
+TEST_CASE("the cache is where the user's others are, unless it is said", "[options]") {
+  CHECK(parse({}).cache.empty());
+  CHECK(parse({{"HOME", "/h"}}).cache == "/h/.cache/attune");
+  CHECK(parse({{"HOME", "/h"}, {"XDG_CACHE_HOME", "/x"}}).cache == "/x/attune");
+  CHECK(parse({{"HOME", "/h"}, {"XDG_CACHE_HOME", "x"}}).cache == "/h/.cache/attune");
+  CHECK(parse({{"HOME", "/h"}, {"ATTUNE_CACHE", "here"}}).cache == "here");
+}

@@ -310,6 +310,48 @@ class Contract(unittest.TestCase):
         self.assertIn("forward_sm", row["kernel"])
         self.refused("no-engine", "bench", "--target", "cuda", "--backward")
 
+    def test_kernels_by_name(self):
+        for verb in "bench", "verify":
+            self.refused("bad-usage", verb, "--kernel", "forward_sm90")
+        self.refused("bad-usage", "bench", "--paced")
+        self.refused("bad-kernel", "cuda", "kv <= q", "--kernel", "forward_sm90:n=100")
+        self.refused("bad-kernel", "cuda", "kv <= q", "--kernel", "forward_sm90:n")
+        said = self.attune("cuda", "kv <= q", "--kernel", "forward_sm90:n=96,turns=2", "--json")
+        (one,) = json.loads(said.stdout)["candidates"]
+        self.assertTrue(one["variant"].startswith("forward_sm90:m=128,n=96,"), one)
+        self.assertIn("turns=2", one["variant"])
+
+    def test_kernels_explained(self):
+        said = self.attune("explain", "kv <= q", "--target", "cuda", "--arch", "90", "--d", "64", "--json")
+        if "[no-compiler]" in said.stderr:
+            return
+        self.assertEqual((said.returncode, said.stderr), (0, ""))
+        cuda = json.loads(said.stdout)["cuda"]
+        self.assertEqual((cuda["cover"], cuda["mod"], cuda["arch"]), ("causal", "scaled", 90))
+        verdicts = [c["verdict"] for c in cuda["candidates"]]
+        self.assertEqual(verdicts.count("chosen"), 1)
+        self.assertTrue(all((c["flaw"] != "") == (c["verdict"] == "left") or c["verdict"] != "left"
+                            for c in cuda["candidates"]))
+        self.assertGreater(cuda["candidates"][0]["registers"], 0)
+        old = self.attune("explain", "kv <= q", "--target", "cuda", "--arch", "80", "--d", "64").stdout
+        self.assertIn("note     not forward_sm90: it is for compute capability 9.0", old)
+
+    def test_tuning_needs_a_gpu(self):
+        self.refused("bad-size", "tune", "--seconds", "0")
+        self.refused("bad-choice", "tune", "--row", "slanted")
+
+    @unittest.skipUnless(ENGINE, "built without the CPU engine")
+    def test_verify(self):
+        said = self.attune("verify", "--score", "s + slope[h] * f32(kv - q)", "--capture", "slope=f32[6]", "--calls",
+                           "3", "--json")
+        self.assertEqual((said.returncode, said.stderr), (0, ""))
+        lines = [json.loads(line) for line in said.stdout.splitlines()]
+        self.assertEqual([line["dtype"] for line in lines], ["bf16", "f16", "f32"])
+        for line in lines:
+            self.assertTrue(line["good"])
+            self.assertTrue(0 <= line["o"]["error"] <= line["o"]["allowed"] < 0.1)
+        self.refused("bad-size", "verify", "--calls", "0")
+
     def test_pages_of_cuda(self):
         said = self.attune("cuda", "--score", "s + slope[h] * f32(kv - q)", "--capture", "slope=f32[16]")
         self.assertEqual((said.returncode, said.stderr), (0, ""))
@@ -577,7 +619,7 @@ class Contract(unittest.TestCase):
         self.refused("capture-range", "cover", "doc[kv + 4] == 1", "--capture", "doc=doc.npy")
 
 
-VERBS = ("run", "print", "grad", "explain", "cover", "bench", "cuda", "rnu")
+VERBS = ("run", "print", "grad", "explain", "cover", "bench", "cuda", "tune", "verify", "rnu")
 
 if __name__ == "__main__":
     unittest.main()

@@ -1,0 +1,178 @@
+# tools/bench/gpu_peers.py — attune's CUDA engine beside torch's attention on this card: blocks of both in turn
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+from dataclasses import asdict, dataclass
+
+import peers
+from peers_page import Look
+
+TOKENS, WIDTH = 16384, 2048  # of a dense row: batch times seq, heads times d
+DENSE = {128: (512, 1024, 2048, 4096, 8192, 16384), 64: (4096, 8192, 16384), 256: (4096, 16384)}
+MODS = ["causal", "alibi", "softcap", "relative", "window", "prefix", "document"]
+PEERS = {"dense": ["cudnn", "flash"], "mods": ["flex"], "portable": ["flash"]}
+KERNELS = {"portable": "forward_sm80"}
+PATIENCE = 120  # seconds for a block: then attune's process is ended
+
+
+def group(case):
+    if case["kind"] == "mods":
+        return f"mods, D={case['d']}, S={case['seq']}, B={case['batch']}"
+    return f"{'portable kernel, ' if case['kind'] == 'portable' else ''}D={case['d']}, {case['row']}"
+
+
+def label(case):
+    return case["row"] if case["kind"] == "mods" else f"S={case['seq']}"
+
+
+def of_run(run, cases):
+    out = [run["machine"], run["attune"]]
+    if "torch" in run:
+        out.append(f"torch {run['torch']}, CUDA {run['cuda']}, cuDNN {run['cudnn']}")
+    return out
+
+
+def notes(data):
+    return ("bf16 forward, random normal data; rows of S: 16384 tokens, H x D = 2048. TFLOP/s of the pairs that the\n"
+            "mask keeps, 4 D each: the median of the blocks' medians, and the best call in brackets. A ratio is\n"
+            "attune's median rate by the other's. Blocks of each in turn, as the card's clock moves. Both sides are\n"
+            "timed by events of the device around each of 20 calls that follow one another on one stream; the first 20\n"
+            "are not counted, and no cache is emptied in between. attune writes lse too, and its time has the listing\n"
+            "of tiles in it (document, prefix); FlexAttention's block mask is made before, and its time left out.")
+
+
+LOOK = Look(name="gpu_peers", heading="attune beside torch on a GPU",
+            peers={"cudnn": "SDPA, cuDNN", "flash": "SDPA, flash", "flex": "FlexAttention"},
+            unit="TFLOP/s", scale=1e3, group=group, label=label, of_run=of_run, notes=notes,
+            words=lambda case: {case["row"], case["kind"], f"d{case['d']}", f"s{case['seq']}"},
+            words_help="a row, dense, mods or portable, d64, s8192; as dense:causal:d128:cudnn=1.0")
+
+
+@dataclass(frozen=True)
+class Case:
+    kind: str
+    row: str
+    dtype: str
+    d: int
+    heads: int
+    seq: int
+    batch: int
+
+    def __str__(self):
+        return LOOK.title(vars(self))
+
+    def flop(self):
+        return self.batch * self.heads * peers.live_pairs(self.row, self.seq) * self.d * 4
+
+
+def dense(kind, row, d, seq):
+    return Case(kind, row, "bf16", d, WIDTH // d, seq, TOKENS // seq)
+
+
+def all_cases():
+    for d, lengths in DENSE.items():
+        for row in ("causal", "full"):
+            yield from (dense("dense", row, d, seq) for seq in lengths)
+    yield from (Case("mods", row, "bf16", 128, 16, 8192, 2) for row in MODS)
+    yield from (dense("portable", "causal", 128, seq) for seq in (4096, 16384))
+
+
+def cases(o):
+    """Those that all words of one of --rows speak of."""
+    wanted = [set(words.split(":")) for words in o.rows]
+    return [case for case in all_cases() if not wanted or any(words <= LOOK.words(asdict(case)) for words in wanted)]
+
+
+class Attune:
+    """attune bench as one process that measures a block for each line that it gets: it compiles once, and starts
+    while torch prepares."""
+
+    def __init__(self, o, case):
+        command = [*peers.bench_command(o, case), "--target", "cuda", "--batch", str(case.batch), "--paced"]
+        kernel = o.kernel or KERNELS.get(case.kind)
+        command += ["--kernel", kernel] if kernel else []
+        self.errors = tempfile.TemporaryFile("w+", encoding="utf-8")
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
+                                        text=True)
+        self.lines = []
+
+    def block(self):
+        impatient = threading.Timer(PATIENCE, self.process.kill)
+        impatient.start()
+        try:
+            self.process.stdin.write("\n")
+            self.process.stdin.flush()
+            said = self.process.stdout.readline()
+        except BrokenPipeError:
+            said = ""
+        finally:
+            impatient.cancel()
+        if not said:
+            status = self.process.wait()
+            self.errors.seek(0)
+            raise RuntimeError(self.errors.read().strip()[:400] or f"exit status {status}")
+        self.lines.append(json.loads(said))
+        return {**self.lines[-1]["seconds"], "runs": self.lines[-1]["runs"]}
+
+    def close(self):
+        try:
+            self.process.communicate(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.communicate()
+        self.errors.close()
+
+
+def measure(o, case, prepare):
+    ours = Attune(o, case)
+    try:
+        prepared = prepare(case)
+
+        def of(peer):
+            return lambda: peers.block_of(prepared.block(peer, o.seconds))
+
+        blocks = {"attune": ours.block, **({peer: of(peer) for peer in prepared.calls} if prepared else {})}
+        result = peers.in_turn(case, blocks, dict(prepared.failed) if prepared else {}, o.rounds)
+    finally:
+        ours.close()
+    for name, facts in (prepared.notes if prepared else {}).items():
+        if name in result["measured"]:
+            result["measured"][name].update(facts)
+    if "attune" in result["measured"]:
+        kept = ("kernel", "registers", "spilled", "shared_bytes", "notes", "first_call_seconds")
+        result["measured"]["attune"].update({name: ours.lines[0][name] for name in kept})
+        peers.check_flop(ours.lines[0], case, result["failed"])
+    return result
+
+
+def options():
+    p = peers.options(LOOK, "attune's CUDA engine beside torch's attention, in turn on the same card")
+    p.add_argument("--rows", nargs="+", default=[], metavar="WORD[:WORD...]",
+                   help="cases that all these words speak of: mods, or dense:causal:d128, or portable; all if left out")
+    p.add_argument("--seconds", type=float, default=0.1, help="of a block, at least; 0.1 if left out")
+    p.add_argument("--kernel", help="attune's, in all rows; as attune bench takes it")
+    p.add_argument("--no-torch", dest="torch", action="store_false", help="attune alone")
+    o = peers.parsed(p)
+    if not o.earlier and not cases(o):
+        p.error(f"--rows {' '.join(o.rows)}: no case has these words")
+    return o
+
+
+def main():
+    o = options()
+    if o.earlier:
+        return peers.finish(o, LOOK, peers.joined(Case, o.earlier))
+    run_of = {**peers.run_facts(o), "machine": "a GPU"}
+    prepare = lambda case: None
+    if o.torch:
+        import torch_gpu  # takes seconds, and --from or --no-torch do without
+        run_of.update(torch_gpu.facts())
+        prepare = lambda case: torch_gpu.Prepared(case, [p for p in PEERS[case.kind] if o.flex or p != "flex"])
+    print(f"{', '.join(of_run(run_of, []))}; {len(cases(o))} cases", file=sys.stderr)
+    peers.finish(o, LOOK, peers.run(o, LOOK, cases(o), run_of, lambda case: measure(o, case, prepare)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+# tools/bench/peers.py — attune and others measured in turn, on any machine: blocks, medians, files, a time limit
+import argparse
+import datetime
+import json
+import os
+import platform
+import shlex
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import asdict, fields
+from pathlib import Path
+
+from peers_page import floor, missed, page, picture
+
+
+def run_facts(o):
+    """What every run says of itself."""
+    return {"command": shlex.join([Path(sys.executable).name, *sys.argv]),
+            "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "system": platform.platform(), "python": platform.python_version(),
+            "attune": subprocess.run([o.attune, "--version"], capture_output=True, text=True).stdout.strip(),
+            "load_at_start": os.getloadavg()}
+
+
+def live_pairs(row, seq):
+    """Pairs that the mask of a known row keeps in a head, counted here and not by those who are measured."""
+    if row == "full":
+        return seq * seq
+    if row == "window":
+        return sum(min(q + 1, 1024) for q in range(seq))
+    if row == "prefix":
+        return sum(min(max(q + 1, 1024), seq) for q in range(seq))
+    lengths = [seq]
+    if row == "document":
+        starts = [-(-i * seq // 12) for i in range(13)]
+        lengths = [end - start for start, end in zip(starts, starts[1:])]
+    return sum(n * (n + 1) // 2 for n in lengths)
+
+
+def bench_command(o, case):
+    """attune bench for the case, as far as all machines have it alike."""
+    command = [o.attune, "bench", "--json", "--row", case.row, "--dtype", case.dtype, "--heads", case.heads, "--seq",
+               case.seq, "--d", case.d, "--seconds", o.seconds]
+    return [str(word) for word in command]
+
+
+def check_flop(line, case, failed):
+    """attune's own count of what it did must be ours."""
+    own = line.get("flop") or line["gflops"]["best"] * line["seconds"]["best"] * 1e9
+    if abs(own / case.flop() - 1) > 1e-6:
+        failed["attune"] = f"attune bench counts {own:.6g} flop, and there are {case.flop():.6g}"
+
+
+def summary(blocks, flop):
+    """The median of the blocks' medians, and the best of all."""
+    median, best = statistics.median(b["median"] for b in blocks), min(b["best"] for b in blocks)
+    return {"seconds": {"median": median, "best": best},
+            "gflops": {"median": flop / median / 1e9, "best": flop / best / 1e9}, "blocks": blocks}
+
+
+def block_of(times):
+    return {"best": min(times), "median": statistics.median(times), "runs": len(times)}
+
+
+def in_turn(case, blocks, failed, rounds):
+    """Blocks in turn, so that what else the machine does, and its clock, meets all of them alike. `blocks`: by name,
+    what measures one."""
+    done = {name: [] for name in blocks}
+    for _ in range(rounds):
+        for name, block in blocks.items():
+            if name in failed:
+                continue
+            try:
+                done[name].append(block())
+            except (RuntimeError, OSError, subprocess.TimeoutExpired, ValueError) as error:
+                failed[name] = str(error)[:400]
+    return {**asdict(case), "flop": case.flop(), "failed": failed,
+            "measured": {name: summary(found, case.flop()) for name, found in done.items() if name not in failed}}
+
+
+def write(o, look, data):
+    o.out.mkdir(parents=True, exist_ok=True)
+    (o.out / f"{look.name}.json").write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    (o.out / f"{look.name}.md").write_text(page(look, data, o.floor), encoding="utf-8")
+    (o.out / f"{look.name}.svg").write_text(picture(look, data), encoding="utf-8")
+
+
+def say(start, text):
+    print(f"[{time.monotonic() - start:5.0f} s] {text}", file=sys.stderr, flush=True)
+
+
+def run(o, look, cases, run_of, measure):
+    """Every case in turn; what there is so far is written after each, and a line of it to the standard output."""
+    start, longest = time.monotonic(), 0.0
+    data = {"runs": [run_of], "cases": [], "left_out": []}
+    for case in cases:
+        begun = time.monotonic()
+        # The first case compiles what later ones find compiled, and so says little of what they take.
+        if begun - start + longest > o.limit:
+            say(start, f"{case}: left out, for the limit of {o.limit} s")
+            data["left_out"].append(str(case))
+            continue
+        result = {**measure(case), "run": 0}
+        longest = max(longest, time.monotonic() - begun if data["cases"] else 0.0)
+        data["cases"].append(result)
+        rates = {name: round(m["gflops"]["median"] / look.scale, 1) for name, m in result["measured"].items()}
+        print(json.dumps({**asdict(case), "unit": look.unit, **rates, "failed": result["failed"]}), flush=True)
+        say(start, f"{case}: {', '.join(f'{name} {value:g}' for name, value in rates.items())} {look.unit}; "
+                   f"{time.monotonic() - begun:.1f} s")
+        for name, why in result["failed"].items():
+            say(start, f"  {name} failed: {why}")
+        run_of["load_at_end"], run_of["seconds"] = os.getloadavg(), time.monotonic() - start
+        write(o, look, data)
+    return data
+
+
+def joined(kind, paths):
+    """Earlier results as one: a table that took several commands. Of a case measured again the last counts."""
+    runs, found, left_out = [], {}, []
+    for path in paths:
+        one = json.loads(Path(path).read_text(encoding="utf-8"))
+        for case in one["cases"]:
+            found[tuple(case[field.name] for field in fields(kind))] = {**case, "run": case["run"] + len(runs)}
+        runs += one["runs"]
+        left_out += one["left_out"]
+    measured = {str(kind(*key)) for key in found}
+    return {"runs": runs, "cases": list(found.values()), "left_out": [c for c in left_out if c not in measured]}
+
+
+def options(look, what):
+    """A parser with what all have; `parsed` checks it."""
+    p = argparse.ArgumentParser(description=what,
+                                epilog="exit status 1: something failed, was left out, or is below a floor")
+    p.add_argument("--attune", help="the command line, as built")
+    p.add_argument("--from", dest="earlier", nargs="+", metavar="JSON", help="join earlier results, measure nothing")
+    p.add_argument("--out", type=Path, required=True, help=f"where {look.name}.json, .md and .svg go")
+    p.add_argument("--rounds", type=int, default=3, help="blocks of each, in turn")
+    p.add_argument("--limit", type=float, default=530, help="seconds after which no case is begun")
+    p.add_argument("--no-flex", dest="flex", action="store_false")
+    p.add_argument("--floor", type=floor(look), action="append", default=[], metavar="[WORD:...]PEER=RATIO",
+                   help=f"the least attune may be of {', '.join(look.against)}, where all words fit: {look.words_help}")
+    return p
+
+
+def parsed(p):
+    o = p.parse_args()
+    if not o.earlier and not o.attune:
+        p.error("--attune or --from")
+    if not o.earlier and not shutil.which(o.attune):
+        p.error(f"{o.attune}: there is no such program")
+    return o
+
+
+def finish(o, look, data):
+    write(o, look, data)
+    below = missed(look, data, o.floor)
+    print("\n".join(below) if below else f"{o.out / look.name}.md: no floor missed", file=sys.stderr)
+    sys.exit(1 if below or data["left_out"] or any(case["failed"] for case in data["cases"]) else 0)

@@ -1,0 +1,48 @@
+# tools/bench/torch_gpu.py — the same attention by torch on a GPU: SDPA by cuDNN, SDPA by its flash kernel, Flex
+import torch
+import torch_peers
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
+ROUND = 20  # calls, as runtime/cuda/clock.cpp has them
+
+
+def facts():
+    version = torch.backends.cudnn.version() or 0
+    return {"machine": torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": torch.version.cuda,
+            "cudnn": f"{version // 10000}.{version // 100 % 100}.{version % 100}"}
+
+
+class Prepared(torch_peers.Prepared):
+    def __init__(self, case, peers):
+        super().__init__(case, case.batch, "cuda")
+        for peer in peers:
+            self.add(peer, self.flex if peer == "flex" else lambda: self.sdpa)
+        self.compare()
+        torch.cuda.synchronize()
+
+    def by(self, peer):
+        return sdpa_kernel(BACKENDS[peer]) if peer in BACKENDS else super().by(peer)
+
+    def sdpa(self):
+        return scaled_dot_product_attention(*self.qkv, is_causal=self.case.row != "full")
+
+    def block(self, peer, seconds):
+        """Seconds of each call by the device's clock, as runtime/cuda/clock.cpp takes them: rounds of calls that follow
+        one another between events, and the first round is not counted."""
+        call, times, total = self.calls[peer], [], 0.0
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(ROUND + 1)]
+        warm = False
+        with torch.no_grad(), self.by(peer):
+            while total < seconds or not times:
+                marks[0].record()
+                for mark in marks[1:]:
+                    call()
+                    mark.record()
+                marks[-1].synchronize()
+                total += marks[0].elapsed_time(marks[-1]) / 1e3
+                if warm:
+                    times += [a.elapsed_time(b) / 1e3 for a, b in zip(marks, marks[1:])]
+                warm = True
+        return times

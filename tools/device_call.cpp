@@ -1,0 +1,52 @@
+// tools/device_call.cpp — the options that say for which call on a GPU a kernel is wanted, whether there is a GPU or
+// not
+#include "tools/device_call.h"
+
+#include <CLI/CLI.hpp>
+#include <array>
+#include <fmt/format.h>
+
+#include "tools/text.h"
+
+namespace attune::tools {
+
+void DeviceCall::add_to(CLI::App& verb) {
+  verb.add_option("--dtype", dtype, "of q, k, v and o; bf16 if left out")->type_name("f32|f16|bf16");
+  verb.add_option("--d", d, "width of a head; 128 if left out")->type_name("N");
+  verb.add_option("--dv", dv, "width of the values; as --d if left out")->type_name("N");
+  verb.add_option("--seq", seq, "queries; 8192 if left out")->type_name("N");
+  verb.add_option("--kv-seq", kv_seq, "keys; as many as queries if left out")->type_name("N");
+  verb.add_option("--arch", arch, "compute capability times ten")->type_name("N");
+  verb.add_option("--kernel", kernel, "this one, with what of its tile is to be other than usual")
+      ->type_name("NAME[:m=N,n=N,...]");
+  verb.add_flag("--max", max, "with the largest score of each row");
+  verb.add_flag("--packed", packed, "for packed sequences");
+}
+
+void DeviceCall::check() const {
+  require_word("--dtype", dtype, std::array<std::string, 3>{"f32", "f16", "bf16"});
+  for (const auto& [option, value] :
+       {std::pair{"--d", d}, {"--dv", dv.value_or(1)}, {"--seq", seq}, {"--kv-seq", kv_seq.value_or(1)}})
+    if (value < 1)
+      throw Error("bad-size", fmt::format("{} cannot be {}", option, value), {.name = option}, "it is above 0",
+                  "see the verb's --help");
+}
+
+codegen::ForwardSpec DeviceCall::spec(int otherwise) const {
+  const DType type = dtype == "f16" ? DType::f16 : dtype == "bf16" ? DType::bf16 : DType::f32;
+  return {.arch = arch.value_or(otherwise),
+          .dtype = type,
+          .out = type,
+          .d = d,
+          .dv = dv.value_or(d),
+          .max = max,
+          .packed = packed,
+          .exact = type == DType::f32};
+}
+
+std::optional<codegen::Preference> DeviceCall::preference() const {
+  if (!kernel) return std::nullopt;
+  return codegen::Preference{codegen::variant(*kernel), true, ""};
+}
+
+}  // namespace attune::tools

@@ -1,0 +1,31 @@
+// tools/device_call.h — the options that say for which call on a GPU a kernel is wanted, whether there is a GPU or not
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "codegen/choose.h"
+
+namespace CLI {
+class App;
+}
+
+namespace attune::tools {
+
+struct DeviceCall {
+  std::string dtype = "bf16";
+  std::int64_t d = 128, seq = 8192;
+  std::optional<std::int64_t> dv, kv_seq;
+  std::optional<int> arch;
+  std::optional<std::string> kernel;
+  bool max = false, packed = false;
+
+  void add_to(CLI::App& verb);
+  void check() const;
+  /// `otherwise`: the arch where none is given.
+  codegen::ForwardSpec spec(int otherwise) const;
+  codegen::Length length() const { return codegen::length_of(seq, kv_seq.value_or(seq)); }
+  std::optional<codegen::Preference> preference() const;
+};
+
+}  // namespace attune::tools

@@ -1,0 +1,294 @@
+// tools/tune.cpp — attune tune: the fastest kernel for an attention on this machine's GPU, found and remembered
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <ctime>
+#include <fmt/format.h>
+#include <future>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
+
+#include <unistd.h>
+
+#include "codegen/headers.h"
+#include "compiler/lower.h"
+#include "runtime/attention.h"
+#include "runtime/cuda/consider.h"
+#include "runtime/tensor.h"
+#include "tools/bench.h"
+#include "tools/tune.h"
+#include "tools/verbs.h"
+
+namespace attune::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+using codegen::Preference, codegen::Variant;
+
+struct TuneOptions {
+  BenchOptions bench;  ///< its seconds: of each kernel
+  double limit = 540;
+  bool dry = false;
+};
+
+/// 16384 tokens, heads times their width 2048.
+BenchOptions standard(std::string row, std::int64_t d, std::int64_t seq) {
+  BenchOptions o;
+  o.rows = {std::move(row)};
+  o.dtype = "bf16";
+  o.batch = 16384 / seq;
+  o.heads = 2048 / d;
+  o.seq = seq;
+  o.d = d;
+  return o;
+}
+
+/// What is tuned when nothing is asked for: a row for each kind of call that people make most.
+std::vector<BenchOptions> standard_rows() {
+  std::vector<BenchOptions> out;
+  for (const int d : {128, 64, 256})
+    for (const int seq : {8192, 2048, 1024})
+      for (const char* row : {"causal", "full"}) out.push_back(standard(row, d, seq));
+  for (const char* row : {"alibi", "softcap", "relative", "window", "document", "prefix"})
+    out.push_back(standard(row, 128, 8192));
+  return out;
+}
+
+/// How far apart results may be that are the same but for rounding: of outputs around 1.
+bool same(const Tensor& a, const Tensor& b) {
+  double difference = 0, size = 0;
+  const std::int64_t step = std::max<std::int64_t>(a.size() / 500'009, 1);  // some half a million of them
+  for (std::int64_t i = 0; i < a.size(); i += step) {
+    const double x = runtime::load(a, i), y = runtime::load(b, i);
+    difference += (x - y) * (x - y);
+    size += y * y;
+  }
+  return difference <= 1e-4 * size;  // a hundredth: bf16 is good to a five hundredth
+}
+
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  std::array<char, 16> text{};
+  std::tm parts{};
+  std::strftime(text.data(), text.size(), "%Y-%m-%d", gmtime_r(&now, &parts));
+  return text.data();
+}
+
+class Tuner {
+ public:
+  Tuner(const TuneOptions& o, const BenchOptions& shape)
+      : o_(o), shape_(shape), data_(Device::cuda()), tensors_(shape, data_),
+        one_(std::move(bench_cases(shape, data_).at(0))), wants_(runtime::wants(one_.attention, tensors_.call())) {
+    Data host;
+    flop_ = forward_flop(bench_cases(shape, host).at(0), shape);
+    usual_ = usual();
+    runtime::run(one_.attention, tensors_.call(), &usual_);
+    expected_ = moved(tensors_.o, Device::cpu());
+  }
+
+  void operator()() {
+    say(fmt::format("{}, {} d={}/{} seq={} batch={} heads={}: {}, {}, {}\n", one_.name, shape_.dtype, shape_.d,
+                    shape_.of_dv(), shape_.seq, shape_.batch, shape_.heads, name_of(wants_.kind.cover),
+                    name_of(wants_.kind.mod), name_of(wants_.kind.length)));
+    const auto tiles = [&](const Variant& v) { return compiled(other_tiles(wants_.spec, wants_.facts, v)); };
+    const auto ways = [&](const Variant& v) { return compiled(other_ways(wants_.spec, wants_.facts, v)); };
+    std::vector<Trial> trials = search(usual_.variant, {tiles, ways, [&](const Variant& v) { return measured(v); }});
+    settle(trials);
+  }
+
+ private:
+  static void say(const std::string& text) {
+    std::fputs(text.c_str(), stderr);
+    std::fflush(stderr);
+  }
+
+  /// What is chosen where nothing is remembered, or the kernel that is asked for.
+  Preference usual() const {
+    Preference out;
+    if (o_.bench.kernel) {
+      out = {codegen::variant(*o_.bench.kernel), true, ""};
+      out.variant = codegen::variant_of(choose(wants_.spec, wants_.facts, wants_.kind, &out).choices[0].plan);
+      return out;
+    }
+    for (const codegen::ForwardChoice& choice : choose(wants_.spec, wants_.facts, wants_.kind).choices) {
+      out = {codegen::variant_of(choice.plan), true, ""};
+      if (runtime::story(one_.attention, tensors_.call(), &out).flaw.empty()) break;
+    }
+    return out;
+  }
+
+  /// By as many threads as there are: each takes a second or two.
+  std::vector<Variant> compiled(std::vector<Variant> variants) const {
+    const compiler::Mod mod = compiler::lower(one_.attention).mod;
+    const compiler::Cover cover = compiler::cover(mod.mask, mod.signature(), mod.score);
+    std::atomic<std::size_t> next = 0;
+    const auto work = [&] {
+      for (std::size_t i = next++; i < variants.size(); i = next++) {
+        const Preference one{variants[i], true, ""};
+        runtime::cuda::consider(mod, cover, wants_.spec, wants_.kind.length, &one);
+      }
+    };
+    std::vector<std::future<void>> workers;
+    for (unsigned i = 0; i < std::max(std::thread::hardware_concurrency(), 1u); ++i)
+      workers.push_back(std::async(std::launch::async, work));
+    for (std::future<void>& worker : workers) worker.get();
+    return variants;
+  }
+
+  double median_seconds(const Preference& preference, double seconds) {
+    std::vector<double> all = runtime::cuda::times(data_.device().index, seconds,
+                                                   [&] { runtime::run(one_.attention, tensors_.call(), &preference); });
+    std::ranges::sort(all);
+    return all[all.size() / 2];
+  }
+
+  Trial measured(const Variant& variant) {
+    say(fmt::format("  {:<90} ", variant.text()));
+    // Groups of warps that wait for each other for ever would take the device with them.
+    alarm(60);
+    Trial out{variant, 0, {}};
+    const Preference one{variant, true, ""};
+    if (variant != usual_.variant) out.wrong = runtime::story(one_.attention, tensors_.call(), &one).flaw;
+    if (out.wrong.empty()) {
+      runtime::run(one_.attention, tensors_.call(), &one);
+      if (!same(moved(tensors_.o, Device::cpu()).tensor, expected_.tensor)) out.wrong = "its results are others";
+    }
+    if (out.wrong.empty()) {
+      const double before = median_seconds(usual_, o_.bench.seconds), own = median_seconds(one, o_.bench.seconds);
+      out.speed = before / own;
+      say(fmt::format("{:7.1f} TFLOP/s, {:.3f} of the usual one\n", flop_ / own / 1e12, out.speed));
+    } else {
+      say(out.wrong + "\n");
+    }
+    alarm(0);
+    return out;
+  }
+
+  /// The fastest few and the usual one again, in turns: the clock of the device moves.
+  void settle(const std::vector<Trial>& trials) {
+    constexpr int rounds = 5;
+    std::vector<Preference> last{usual_};
+    for (const Trial& t : trials)
+      if (t.speed > 0 && t.variant != usual_.variant && last.size() < 4) last.push_back({t.variant, true, ""});
+    std::vector<std::vector<double>> seconds(last.size());
+    for (int round = 0; round < rounds; ++round)
+      for (std::size_t i = 0; i < last.size(); ++i) seconds[i].push_back(median_seconds(last[i], 2 * o_.bench.seconds));
+    std::size_t best = 0;
+    for (std::vector<double>& s : seconds) std::ranges::sort(s);
+    const auto median = [&](std::size_t i) { return seconds[i][rounds / 2]; };
+    // What gains less than a hundredth is luck.
+    for (std::size_t i = 1; i < last.size(); ++i)
+      if (median(i) * 1.01 < median(0) && median(i) < median(best)) best = i;
+    const runtime::cuda::Tuned row{.variant = last[best].variant,
+                                   .tflops = flop_ / median(best) / 1e12,
+                                   .usual_tflops = flop_ / median(0) / 1e12,
+                                   .date = today(),
+                                   .kernels = std::string(codegen::headers_digest())};
+    const std::filesystem::path path = runtime::cuda::tuned_path();
+    // Of a kernel that is asked for it is not known whether it is the fastest.
+    const bool remembers = !o_.dry && !o_.bench.kernel;
+    if (remembers) runtime::cuda::remember(path, wants_.key, row);
+    tell(trials, row, remembers ? path.string() : "");
+  }
+
+  void tell(const std::vector<Trial>& trials, const runtime::cuda::Tuned& row, const std::string& path) const {
+    if (!o_.bench.json) {
+      fmt::print("{:<9} d={:<4} seq={:<6} {:>7.1f} TFLOP/s, {:.3f} of {:.1f}: {}{}\n", one_.name, shape_.d, shape_.seq,
+                 row.tflops, row.tflops / row.usual_tflops, row.usual_tflops, row.variant.text(),
+                 row.variant == usual_.variant ? ", the usual one" : "");
+    } else {
+      Json line{{"row", one_.name},
+                {"dtype", shape_.dtype},
+                {"batch", shape_.batch},
+                {"heads", shape_.heads},
+                {"seq", shape_.seq},
+                {"kv_seq", shape_.of_kv_seq()},
+                {"d", shape_.d},
+                {"dv", shape_.of_dv()},
+                {"device", wants_.key.device},
+                {"cover", std::string(name_of(wants_.kind.cover))},
+                {"mod", std::string(name_of(wants_.kind.mod))},
+                {"length", std::string(name_of(wants_.kind.length))},
+                {"kernel", row.variant.text()},
+                {"tflops", row.tflops},
+                {"usual", {{"kernel", usual_.variant.text()}, {"tflops", row.usual_tflops}}},
+                {"remembered", path}};
+      for (const Trial& t : trials)
+        line["trials"].push_back({{"kernel", t.variant.text()}, {"speed", t.speed}, {"wrong", t.wrong}});
+      std::puts(line.dump().c_str());
+    }
+    std::fflush(stdout);
+  }
+
+  const TuneOptions& o_;
+  const BenchOptions& shape_;
+  Data data_;
+  ForwardTensors tensors_;
+  Case one_;
+  runtime::cuda::ForwardWants wants_;
+  double flop_ = 0;
+  Preference usual_;
+  Owned expected_;
+};
+
+void tune(const TuneOptions& o, bool own) {
+  const auto start = Clock::now();
+  const auto passed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
+  std::vector<BenchOptions> shapes;
+  if (!own) {
+    shapes = standard_rows();
+  } else if (o.bench.rows.size() < 2) {
+    shapes = {o.bench};
+  } else {
+    for (const std::string& row : o.bench.rows) {
+      shapes.push_back(o.bench);
+      shapes.back().rows = {row};
+    }
+  }
+  double longest = 0;
+  for (const BenchOptions& shape : shapes) {
+    const double begun = passed();
+    if (begun + longest > o.limit) {
+      fmt::print(stderr, "left out, for the limit of {} s: {} d={} seq={}\n", o.limit, shape.rows[0], shape.d,
+                 shape.seq);
+      continue;
+    }
+    Tuner{o, shape}();
+    longest = std::max(longest, passed() - begun);
+  }
+}
+
+}  // namespace
+
+void add_tune(CLI::App& app) {
+  auto o = std::make_shared<TuneOptions>();
+  o->bench.dtype = "bf16";
+  o->bench.seconds = 0.05;
+  CLI::App& verb = *app.add_subcommand("tune",
+                                       "the fastest kernel for an attention on this GPU: found, and remembered");
+  o->bench.add_to(verb);
+  verb.add_option("--seconds", o->bench.seconds, "how long to measure each kernel, at least; 0.05 if left out")
+      ->type_name("X");
+  verb.add_option("--limit", o->limit, "seconds after which no attention is begun; 540 if left out")->type_name("X");
+  verb.add_option("--kernel", o->bench.kernel, "variants of this one, and nothing is remembered")
+      ->type_name("NAME[:m=N,n=N,...]");
+  verb.add_flag("--dry", o->dry, "remember nothing");
+  verb.add_flag("--json", o->bench.json, "one line of JSON for each attention");
+  verb.footer("Without a row or an expression, what people run most is tuned.\n"
+              "Example:\n  attune tune --row causal --d 128 --heads 16 --seq 8192");
+  verb.callback([o] {
+    o->bench.check();
+    const TextOptions& text = o->bench.text;
+    const bool own = !o->bench.rows.empty() || text.score || text.mask || text.prob || text.sink;
+    tune(*o, own);
+  });
+}
+
+}  // namespace attune::tools

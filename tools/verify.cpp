@@ -1,0 +1,240 @@
+// tools/verify.cpp — attune verify: an engine beside the oracle, on small random calls
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <fmt/format.h>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "runtime/attention.h"
+#include "runtime/tensor.h"
+#include "tools/bench.h"
+#include "tools/verbs.h"
+
+namespace attune::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct VerifyOptions {
+  BenchOptions what;  ///< rows, expressions, target, kernel
+  std::vector<std::string> dtypes{"bf16", "f16", "f32"};
+  int calls = 12;  ///< of each row
+  unsigned seed = 1;
+};
+
+/// How far results are from the oracle's, and may be.
+struct Distance {
+  double error = 0, allowed = 0;  ///< relative: |x - oracle| by |oracle|, over all elements
+  bool right = true;              ///< infinite or NaN where the oracle is, and nowhere else
+  bool good() const { return right && error <= allowed; }
+};
+
+/// Results in f64 and what they were computed from.
+struct Exact {
+  Owned q, k, v, o, lse;
+};
+
+class Verify {
+ public:
+  explicit Verify(const VerifyOptions& o)
+      : o_(o), device_(o.what.target == "cuda" ? Device::cuda() : Device::cpu()), dice_(o.seed) {
+    if (o.what.kernel) preference_ = {codegen::variant(*o.what.kernel), true, ""};
+  }
+
+  void operator()() {
+    std::vector<std::string> rows = o_.what.rows;
+    const TextOptions& text = o_.what.text;
+    const bool own = text.score || text.mask || text.prob || text.sink;
+    if (own)
+      rows = {"own"};
+    else if (rows.empty())
+      rows = bench_rows();
+    for (const std::string& row : rows)
+      for (int i = 0; i < o_.calls; ++i) {
+        BenchOptions shape = drawn(static_cast<std::size_t>(i));
+        if (!own) shape.rows = {row};
+        one(row, shape);
+      }
+    if (!o_.what.json) fmt::print("{} calls, {} wrong, {} refused\n", calls_, wrong_, refused_);
+    if (wrong_ > 0) throw Bug(fmt::format("{} of {} calls differ from the oracle", wrong_, calls_));
+    if (calls_ == 0)
+      throw Error("bad-kernel", "no call was computed", {.name = o_.what.kernel.value_or("")},
+                  "the kernel that is asked for takes none of them", "name another, or leave --kernel out");
+  }
+
+ private:
+  std::int64_t number(std::int64_t least, std::int64_t most) {
+    return std::uniform_int_distribution<std::int64_t>(least, most)(dice_);
+  }
+
+  BenchOptions drawn(std::size_t i) {
+    constexpr std::array<std::int64_t, 4> widths{64, 128, 64, 128};
+    BenchOptions o = o_.what;
+    o.dtype = o_.dtypes[i % o_.dtypes.size()];
+    o.batch = number(1, 2);
+    o.kv_heads = number(1, 2);
+    o.heads = *o.kv_heads * number(1, 3);
+    o.seq = number(0, 3) ? number(1, 300) : number(1, 5);
+    o.kv_seq = number(0, 1) ? o.seq : number(1, 300);
+    // Widths that people have, and others.
+    o.d = number(0, 2) ? widths[static_cast<std::size_t>(number(0, 3))] : number(1, 32) * (number(0, 1) ? 8 : 7);
+    o.dv = number(0, 3) ? o.d : number(1, 32) * 8;
+    return o;
+  }
+
+  /// The same numbers in f64; with `noise`, each rounded once more: by up to half a unit of its type, at random.
+  Owned exact(const Owned& from, double noise) {
+    Data host;
+    const Tensor& t = from.tensor;
+    std::uniform_real_distribution<double> half(-noise, noise);
+    return host.fill(DType::f64, {t.shape.begin(), t.shape.begin() + t.rank},
+                     [&](std::int64_t i) { return runtime::load(t, i) * (1 + half(dice_)); });
+  }
+
+  Exact oracle(const Attention& attention, const ForwardTensors& from, double noise) {
+    Data host;
+    const Tensor &o = from.o.tensor, &lse = from.lse.tensor;
+    Exact out{exact(from.q, noise), exact(from.k, noise), exact(from.v, noise),
+              host.zeros(DType::f64, {o.shape.begin(), o.shape.begin() + o.rank}),
+              host.zeros(DType::f64, {lse.shape.begin(), lse.shape.begin() + lse.rank})};
+    Attention exactly = attention;
+    exactly.target = Target::oracle;
+    // Engines compute scores in f32: by one rounding or two they are off too.
+    if (noise > 0)
+      exactly.score = attention.score |
+                      Score([](Float s, At) { return s * (1.0f + (random(20260101) - 0.5f) * 0x1p-22f); });
+    exactly.run({.q = out.q.tensor, .k = out.k.tensor, .v = out.v.tensor, .o = out.o.tensor, .lse = out.lse.tensor});
+    return out;
+  }
+
+  /// An engine may be off by what one more rounding of its inputs and its scores does, and half as much again; and by a
+  /// rounding of the result.
+  static Distance distance(const Tensor& x, const Tensor& oracle, const Tensor& rounded, double unit) {
+    double error = 0, allowed = 0, size = 0;
+    Distance out;
+    for (std::int64_t i = 0; i < x.size(); ++i) {
+      const double a = runtime::load(x, i), b = runtime::load(oracle, i), c = runtime::load(rounded, i);
+      if (!std::isfinite(b)) {
+        out.right = out.right && (std::isnan(b) ? std::isnan(a) : a == b);
+        continue;
+      }
+      out.right = out.right && std::isfinite(a);
+      error += (a - b) * (a - b);
+      allowed += (c - b) * (c - b);
+      size += b * b;
+    }
+    const double norm = std::sqrt(std::max(size, std::numeric_limits<double>::min()));
+    out.error = std::sqrt(error) / norm;
+    out.allowed = 1.5 * std::sqrt(allowed) / norm + unit;
+    return out;
+  }
+
+  void one(const std::string& row, const BenchOptions& shape) {
+    Data host, there(device_);
+    const Case on_host = std::move(bench_cases(shape, host).at(0)), here = std::move(bench_cases(shape, there).at(0));
+    Data numbers;
+    const ForwardTensors in(shape, numbers);
+    // Half a unit in the last place; of f32 what three products of TF32 keep.
+    const double unit = shape.dtype == "bf16" ? 0x1p-9 : shape.dtype == "f16" ? 0x1p-12 : 0x1p-21;
+    ForwardTensors tensors = in;
+    for (Owned* t : {&tensors.q, &tensors.k, &tensors.v, &tensors.o, &tensors.lse}) *t = moved(*t, device_);
+    std::string kernel;
+    try {
+      if (device_.kind == Device::Kind::cpu) {
+        here.attention.run(tensors.call());
+      } else {
+        const codegen::Preference* preference = preference_ ? &*preference_ : nullptr;
+        runtime::run(here.attention, tensors.call(), preference);
+        kernel = runtime::story(here.attention, tensors.call(), preference).variant.text();
+      }
+    } catch (const Error& e) {
+      // Of calls that are drawn at random some are not for the kernel that is asked for.
+      if (!preference_ || e.code != "bad-kernel") throw;
+      ++refused_;
+      return;
+    }
+    const Owned o = moved(tensors.o, Device::cpu()), lse = moved(tensors.lse, Device::cpu());
+    const Exact exactly = oracle(on_host.attention, in, 0), rounded = oracle(on_host.attention, in, unit);
+    const Distance of_o = distance(o.tensor, exactly.o.tensor, rounded.o.tensor, unit),
+                   of_lse = distance(lse.tensor, exactly.lse.tensor, rounded.lse.tensor, 0x1p-20);
+    ++calls_;
+    wrong_ += !(of_o.good() && of_lse.good());
+    tell(row, shape, kernel, of_o, of_lse);
+  }
+
+  void tell(const std::string& row, const BenchOptions& s, const std::string& kernel, const Distance& o,
+            const Distance& lse) const {
+    const bool good = o.good() && lse.good();
+    if (o_.what.json) {
+      const auto json = [](const Distance& d) {
+        return Json{{"error", d.error}, {"allowed", d.allowed}, {"infinities", d.right}};
+      };
+      const Json line{{"row", row},
+                      {"dtype", s.dtype},
+                      {"batch", s.batch},
+                      {"heads", s.heads},
+                      {"kv_heads", s.of_kv_heads()},
+                      {"seq", s.seq},
+                      {"kv_seq", s.of_kv_seq()},
+                      {"d", s.d},
+                      {"dv", s.of_dv()},
+                      {"kernel", kernel},
+                      {"o", json(o)},
+                      {"lse", json(lse)},
+                      {"good", good}};
+      std::puts(line.dump().c_str());
+    } else {
+      fmt::print("{:<5}  {:<9} {:<4} B={} H={}/{} S={:>3}x{:<3} D={:>3}/{:<3}  o {:.2e} of {:.2e}  lse {:.2e} of "
+                 "{:.2e}{}  {}\n",
+                 good ? "good" : "WRONG", row, s.dtype, s.batch, s.heads, s.of_kv_heads(), s.seq, s.of_kv_seq(), s.d,
+                 s.of_dv(), o.error, o.allowed, lse.error, lse.allowed,
+                 o.right && lse.right ? "" : "  infinite or NaN elsewhere", kernel);
+    }
+    std::fflush(stdout);
+  }
+
+  const VerifyOptions& o_;
+  Device device_;
+  std::mt19937 dice_;
+  std::optional<codegen::Preference> preference_;
+  int calls_ = 0, wrong_ = 0, refused_ = 0;
+};
+
+}  // namespace
+
+void add_verify(CLI::App& app) {
+  auto o = std::make_shared<VerifyOptions>();
+  CLI::App& verb = *app.add_subcommand("verify", "an engine beside the oracle, on small random calls");
+  std::string names;
+  for (const std::string& row : bench_rows()) names += (names.empty() ? "" : "|") + row;
+  verb.add_option("--row", o->what.rows, "a known attention; all of them if left out")->type_name(names);
+  o->what.text.add_to(verb, Captures::FilesOrTypes);
+  verb.add_option("--target", o->what.target, "what computes")->type_name("auto|cpu|cuda");
+  verb.add_option("--dtype", o->dtypes, "of q, k, v and o; each in turn if left out")->type_name("f32|f16|bf16");
+  verb.add_option("--calls", o->calls, "of each attention; 12 if left out")->type_name("N");
+  verb.add_option("--seed", o->seed, "other calls; 1 if left out")->type_name("N");
+  verb.add_option("--kernel", o->what.kernel, "of a GPU: this one, as attune bench takes it")
+      ->type_name("NAME[:m=N,n=N,...]");
+  verb.add_flag("--json", o->what.json, "one line of JSON for each call");
+  verb.footer("An engine may be off by 1.5 times what one more rounding of q, k, v and the scores does to the oracle.\n"
+              "Example:\n  attune verify --target cuda --row causal --dtype bf16 --calls 50");
+  verb.callback([o] {
+    o->what.check();
+    for (const std::string& dtype : o->dtypes)
+      require_word("--dtype", dtype, std::array<std::string, 3>{"f32", "f16", "bf16"});
+    if (o->calls < 1)
+      throw Error("bad-size", fmt::format("--calls cannot be {}", o->calls), {.name = "--calls"}, "it is above 0",
+                  "see attune verify --help");
+    if (o->what.kernel && o->what.target != "cuda")
+      throw Error("bad-usage", "the command line cannot be read", {.name = "--kernel"}, "it is for kernels of a GPU",
+                  "add --target cuda, or leave it out");
+    Verify{*o}();
+  });
+}
+
+}  // namespace attune::tools
