@@ -133,6 +133,8 @@ using GuardedProductFn = void(const Product*);
 
 namespace kit_symbol {
 inline constexpr const char* product = "product";
+/// Of panels half as wide: of all, but of amx with Unit::bf16.
+inline constexpr const char* half_product = "half_product";
 inline constexpr const char* guarded_product = "guarded_product";
 inline constexpr const char* load_rows = "load_rows";
 inline constexpr const char* pack_columns = "pack_columns";

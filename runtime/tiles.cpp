@@ -293,9 +293,14 @@ void Tiles::row(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t ti
   Asker(*this, e, b, h).runs(false, tile_q, into);
 }
 
-bool Tiles::row_by_bands(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t tile_q,
-                         std::vector<Run>& into) const {
-  return Asker(*this, e, b, h).runs(false, tile_q, into, true);
+bool Tiles::rows_by_bands(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t begin, std::int32_t end,
+                          std::vector<Run>& into, std::vector<std::int32_t>& ends) const {
+  Asker asker(*this, e, b, h);
+  for (std::int32_t tile_q = begin; tile_q < end; ++tile_q) {
+    if (!asker.runs(false, tile_q, into, true)) return false;
+    ends.push_back(static_cast<std::int32_t>(into.size()));
+  }
+  return true;
 }
 
 void Tiles::column(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t tile_kv,

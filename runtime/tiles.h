@@ -51,9 +51,11 @@ class Tiles {
   void row(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t tile_q, std::vector<Run>& into) const;
   void column(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t tile_kv, std::vector<Run>& into) const;
 
-  /// `row` where the cover's bands say all there is to say, which takes one evaluation whatever the tiles' sizes are;
-  /// else false and nothing.
-  bool row_by_bands(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t tile_q, std::vector<Run>& into) const;
+  /// `row` of the tiles of queries [begin, end) where the cover's bands say all there is to say, which takes one
+  /// evaluation each whatever their sizes are; `ends` gets the size of `into` after each. Else false, and what was
+  /// added is of no use.
+  bool rows_by_bands(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t begin, std::int32_t end,
+                     std::vector<Run>& into, std::vector<std::int32_t>& ends) const;
 
   TileLists lists(const Extent& e, bool along_q = false, int threads = 1) const;
 

@@ -15,10 +15,14 @@ llvm::Function* Kit::kernel(const char* symbol) const {
 std::string kit_object(Isa isa, Unit unit, DType type) {
   Module module(isa, "kit");
   const Kit kit{module, unit, type, tiling(isa, unit)};
-  if (isa == Isa::amx && unit == Unit::bf16)
+  if (isa == Isa::amx && unit == Unit::bf16) {
     define_amx(kit);
-  else
-    define_product(kit);
+  } else {
+    define_product(kit, kit_symbol::product);
+    Kit half = kit;
+    half.tiling.nr /= 2;
+    define_product(half, kit_symbol::half_product);
+  }
   define_guarded_product(kit);
   define_load_rows(kit);
   define_store_rows(kit);

@@ -25,7 +25,7 @@ struct Kit {
   llvm::Function* kernel(const char* symbol) const;
 };
 
-void define_product(const Kit& kit);
+void define_product(const Kit& kit, const char* symbol);
 void define_guarded_product(const Kit& kit);
 void define_load_rows(const Kit& kit);
 void define_store_rows(const Kit& kit);

@@ -121,8 +121,8 @@ Code::Carried guarded_step(const Kit& kit, Code& code, Val a, std::vector<Val> c
 
 }  // namespace
 
-void define_product(const Kit& kit) {
-  Code code(kit.kernel(kit_symbol::product));
+void define_product(const Kit& kit, const char* symbol) {
+  Code code(kit.kernel(symbol));
   each_block(kit, code, static_cast<unsigned>(kit.tiling.mr), [&](const Block& block) {
     const Turn turn(kit, code, block);
     const Val whole = block.k & code.index(-unroll);

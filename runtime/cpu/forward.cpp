@@ -50,7 +50,8 @@ class ForwardRun {
       : compiled_(compiled), call_(call), problem_(problem), means_(means), unit_(unit_for(means.isa, call.q.dtype)),
         kit_(kit(means.isa, unit_, call.q.dtype)), kernel_(forward_kernel(compiled.traced.mod, means.isa, unit_)),
         cut_(cut_for(kit_->tiling, problem)), qk_(problem.d, kit_->tiling, unit_), pv_(problem.dv, kit_->tiling, unit_),
-        slots_(compiled.traced), results_(call, problem, means.isa), workers_(workers_for(1 << 20, means.executor)) {
+        v_as_it_lies_(reads_values_as_they_lie()), slots_(compiled.traced), results_(call, problem, means.isa),
+        workers_(workers_for(1 << 20, means.executor)) {
     find_entries();
   }
 
@@ -100,7 +101,7 @@ class ForwardRun {
 
   /// Units of a packed tile of keys, and of values.
   std::int64_t k_tile() const { return cut_.tile_kv * qk_.as_k; }
-  std::int64_t v_tile() const { return pieces(cut_.tile_kv, per_unit(unit_)) * pv_.as_n; }
+  std::int64_t v_tile() const { return v_as_it_lies_ ? 0 : pieces(cut_.tile_kv, per_unit(unit_)) * pv_.as_n; }
   /// Values lie panel by panel, each with all keys of the entry: a walk may begin at any key.
   std::int64_t v_panel(const Entry& e) const {
     return pieces(e.kv_len, cut_.tile_kv) * pieces(cut_.tile_kv, per_unit(unit_)) * kit_->tiling.nr;
@@ -114,7 +115,7 @@ class ForwardRun {
     float* o;          ///< [tile_q][pv.as_n]
     float *m, *l, *alpha, *ones;
     std::uint32_t *head, *row, *col;
-    std::byte* rows;  ///< a tile of keys or values before it is packed
+    std::byte* rows;  ///< a panel of keys, or their values, before it is packed
   };
 
   void lay_out(Workspace& memory) {
@@ -133,7 +134,7 @@ class ForwardRun {
       s.head = memory.take<std::uint32_t>(static_cast<std::int64_t>(parts.head_fields()));
       s.row = memory.take<std::uint32_t>(static_cast<std::int64_t>(parts.row_fields()) * row_ld());
       s.col = memory.take<std::uint32_t>(static_cast<std::int64_t>(parts.col_fields()) * cut_.tile_kv);
-      s.rows = memory.take<std::byte>(cut_.tile_kv * 4 * std::max(qk_.as_k * per_unit(unit_), pv_.as_n));
+      s.rows = memory.take<std::byte>(cut_.panel * 4 * std::max(qk_.as_k * per_unit(unit_), pv_.as_n));
       scratch_.push_back(s);
     }
   }
@@ -184,32 +185,51 @@ class ForwardRun {
   }
 
   void pack(const Entry& entry, std::int64_t tile, const Scratch& s) {
-    const std::int64_t first = tile * cut_.tile_kv, rows = std::min<std::int64_t>(cut_.tile_kv, entry.kv_len - first);
-    const std::int64_t at = entry.tile + tile;
+    const std::int64_t begin = tile * cut_.tile_kv, end = std::min<std::int64_t>(begin + cut_.tile_kv, entry.kv_len);
+    bad_[entry.tile + tile] = false;
+    // A panel at a time: what is read is still in the first cache when it is packed.
+    for (std::int64_t first = begin; first < end; first += cut_.panel)
+      pack_panel(entry, tile, first, std::min<std::int64_t>(cut_.panel, end - first), s);
+  }
+
+  /// As many keys as a panel has, or the last ones of the entry.
+  void pack_panel(const Entry& entry, std::int64_t tile, std::int64_t first, std::int64_t rows, const Scratch& s) {
     const auto load = [&](const Tensor& t, std::int64_t columns, std::int64_t padded) {
-      const Strided from = matrix(t, problem_.packed, entry.kv_b, entry.kv_head, entry.kv_start);
-      return load_rows(*kit_, t, from, first, rows, columns, padded, 1, s.rows, padded);
+      return load_rows(*kit_, t, lies(t, entry), first, rows, columns, padded, 1, s.rows, padded);
     };
     load(call_.k, qk_.columns, qk_.as_k * per_unit(unit_));
     const PackColumns k{.from = s.rows,
                         .from_row = qk_.as_k,
                         .rows = rows,
                         .k = qk_.as_k,
-                        .into = k_ + at * k_tile(),
+                        .into = k_ + entry.tile * k_tile() + first * qk_.as_k,
                         .panel = qk_.as_k * kit_->tiling.nr};
     kit_->pack_columns(&k);
 
-    bad_[at] = load(call_.v, pv_.columns, pv_.as_n);
-    // Whole tiles are multiplied: rows that are not there have p = 0, and must not hold what 0 times is not 0.
+    if (load(call_.v, pv_.columns, pv_.as_n)) bad_[entry.tile + tile] = true;
+    if (v_as_it_lies_) return;
+    // Whole panels are multiplied: rows that are not there have p = 0, and must not hold what 0 times is not 0.
     const std::int64_t row_bytes = pv_.as_n * element_size();
-    std::memset(s.rows + rows * row_bytes, 0, static_cast<std::size_t>((cut_.tile_kv - rows) * row_bytes));
+    std::memset(s.rows + rows * row_bytes, 0, static_cast<std::size_t>((cut_.panel - rows) * row_bytes));
     const PackRows v{.from = s.rows,
                      .from_row = pv_.as_n,
-                     .rows = cut_.tile_kv,
+                     .rows = cut_.panel,
                      .columns = pv_.as_n,
                      .into = v_ + entry.tile * v_tile() + first / per_unit(unit_) * kit_->tiling.nr,
                      .panel = v_panel(entry)};
     kit_->pack_rows(&v);
+  }
+
+  Strided lies(const Tensor& t, const Entry& entry) const {
+    return matrix(t, problem_.packed, entry.kv_b, entry.kv_head, entry.kv_start);
+  }
+
+  /// Rows of f32 are panels of columns already. Where they are a page apart or more, each key would be another page for
+  /// the processor to find; up to there, products are as fast as of panels (Zen 4), and packing is spared.
+  bool reads_values_as_they_lie() const {
+    const Strided at = lies(call_.v, Entry{});
+    constexpr std::int64_t page = 4096 / sizeof(float);
+    return call_.v.dtype == DType::f32 && at.column == 1 && at.row > 0 && at.row <= page && pv_.columns == pv_.as_n;
   }
 
   // ---- One tile of queries.
@@ -287,8 +307,9 @@ class ForwardRun {
     bool fields = kernel_->parts.col_fields() == 0;
     std::array<Visit, most_groups> visits;
     for (std::int32_t g = 0; g < tile.groups; ++g) visits[static_cast<std::size_t>(g)] = of(g);
-    const auto alike = [](const Visit& a, const Visit& b) {
-      return a.first == b.first && a.last == b.last && a.all == b.all;
+    const auto alike = [&](const Visit& a, const Visit& b) {
+      return a.first == b.first && a.last == b.last && a.all == b.all && needs_left(a) == needs_left(b) &&
+             needs_right(a) == needs_right(b);
     };
     for (std::size_t g = 0, groups = static_cast<std::size_t>(tile.groups); g < groups;) {
       std::size_t next = g + 1;
@@ -302,24 +323,46 @@ class ForwardRun {
     }
   }
 
+  // Where a product can take half a panel, it leaves out a half of the first or the last one that nothing is kept of.
+  bool needs_left(const Visit& v) const { return !kit_->half_product || v.begin - v.first < cut_.panel / 2; }
+  bool needs_right(const Visit& v) const { return !kit_->half_product || v.last - v.end < cut_.panel / 2; }
+
+  /// q . k of some groups, all alike, but for the halves that they do not need: these keep whatever was there, and are
+  /// removed by the mask.
+  void score(const Tile& tile, std::int32_t kv, std::int64_t row, std::int32_t groups, const Visit& v) const {
+    const Scratch& s = tile.s;
+    const std::int64_t nr = cut_.panel;
+    const auto multiply = [&](ProductFn* product, std::int64_t column, std::int64_t panels) {
+      const Product qk{.a = s.q + row * qk_.as_k,
+                       .a_row = qk_.as_k,
+                       .b = k_ + tile.entry.tile * k_tile() + (kv + column / nr * nr) * qk_.as_k + column % nr,
+                       .b_k = nr,
+                       .b_panel = nr * qk_.as_k,
+                       .c = s.s + row * cut_.tile_kv + column,
+                       .c_row = cut_.tile_kv,
+                       .groups = groups,
+                       .panels = panels,
+                       .k = qk_.as_k,
+                       .keep = nullptr};
+      product(&qk);
+    };
+    std::int64_t first = v.first, last = v.last;
+    if (!needs_left(v)) {
+      multiply(kit_->half_product, first + nr / 2, 1);
+      first += nr;
+    }
+    if (!needs_right(v)) last -= nr;
+    if (first < last) multiply(kit_->product, first, (last - first) / nr);
+    if (!needs_right(v)) multiply(kit_->half_product, last, 1);
+  }
+
   /// Some groups, all alike, against the window of keys that begins at `kv`.
   void block(const Tile& tile, std::int32_t kv, std::int32_t group, std::span<const Visit> visits, Pass pass) {
     const Scratch& s = tile.s;
     const Visit& v = visits[0];
     const auto groups = static_cast<std::int32_t>(visits.size());
-    const std::int64_t row = std::int64_t{group} * cut_.group, nr = cut_.panel;
-    const Product qk{.a = s.q + row * qk_.as_k,
-                     .a_row = qk_.as_k,
-                     .b = k_ + tile.entry.tile * k_tile() + (kv + v.first) * qk_.as_k,
-                     .b_k = nr,
-                     .b_panel = nr * qk_.as_k,
-                     .c = s.s + row * cut_.tile_kv + v.first,
-                     .c_row = cut_.tile_kv,
-                     .groups = groups,
-                     .panels = (v.last - v.first) / nr,
-                     .k = qk_.as_k,
-                     .keep = nullptr};
-    kit_->product(&qk);
+    const std::int64_t row = std::int64_t{group} * cut_.group;
+    score(tile, kv, row, groups, v);
 
     const bool all = v.all && kv + v.last <= tile.seq.kv_len;
     const Attend softmax{.frame = &tile.frame,
@@ -359,6 +402,20 @@ class ForwardRun {
     return static_cast<std::byte*>(s.p) + (row * cut_.tile_kv + column) * element_size();
   }
 
+  /// Values as products take them.
+  struct Values {
+    const void* data;
+    std::int64_t key, panel;  ///< units from one key, or panel of columns, to the next
+  };
+
+  Values values_from(const Entry& entry, std::int64_t key) const {
+    if (v_as_it_lies_) {
+      const Strided at = lies(call_.v, entry);
+      return {element(call_.v, at.origin + key * at.row), at.row, cut_.panel};
+    }
+    return {v_ + entry.tile * v_tile() + key / per_unit(unit_) * cut_.panel, cut_.panel, v_panel(entry)};
+  }
+
   /// The values of the keys that some groups keep, by their probabilities.
   void weigh(const Tile& tile, std::int32_t kv, std::int32_t group, std::int32_t groups, const Visit& v, Pass pass,
              bool guard) {
@@ -366,11 +423,12 @@ class ForwardRun {
     const std::int64_t row = std::int64_t{group} * cut_.group, nr = cut_.panel;
     const std::int64_t step = per_unit(unit_) * kit_->tiling.k;
     const std::int64_t begin = v.begin / step * step, end = up_to(v.end, step), first = kv + begin;
+    const Values values = values_from(tile.entry, first);
     const Product pv{.a = p_at(s, row, begin),
                      .a_row = cut_.tile_kv / per_unit(unit_),
-                     .b = v_ + tile.entry.tile * v_tile() + first / per_unit(unit_) * nr,
-                     .b_k = nr,
-                     .b_panel = v_panel(tile.entry),
+                     .b = values.data,
+                     .b_k = values.key,
+                     .b_panel = values.panel,
                      .c = s.o + row * pv_.as_n,
                      .c_row = pv_.as_n,
                      .groups = groups,
@@ -391,6 +449,7 @@ class ForwardRun {
                                                  static_cast<std::int64_t>(parts.row_fields() - 1) * row_ld()
                                            : nullptr;
     std::vector<Finished> out;
+    out.reserve(static_cast<std::size_t>(tile.rows));
     for (std::int64_t r = 0; r < tile.rows; ++r)
       out.push_back(finish(double{tile.s.m[r]}, double{tile.s.l[r]}, sink, terms ? double{terms[r]} : 0));
     return out;
@@ -422,6 +481,7 @@ class ForwardRun {
   std::shared_ptr<const ForwardKernel> kernel_;
   Cut cut_;
   Widths qk_, pv_;
+  bool v_as_it_lies_;  ///< not packed
   Slots slots_;
   Results results_;
   int workers_;

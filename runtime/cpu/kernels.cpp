@@ -36,6 +36,7 @@ Kit::Kit(Isa isa, Unit unit, DType type)
                  [&] { return kit_object(isa, unit, type); })),
       tiling(codegen::tiling(isa, unit)) {
   find(product, code, kit_symbol::product);
+  half_product = code.find<ProductFn>(kit_symbol::half_product);
   find(guarded_product, code, kit_symbol::guarded_product);
   find(load_rows, code, kit_symbol::load_rows);
   find(pack_columns, code, kit_symbol::pack_columns);

@@ -20,6 +20,7 @@ struct Kit {
   Loaded code;
   codegen::Tiling tiling;
   codegen::ProductFn* product;
+  codegen::ProductFn* half_product;  ///< null for amx
   codegen::GuardedProductFn* guarded_product;
   codegen::LoadRowsFn* load_rows;
   codegen::PackColumnsFn* pack_columns;

@@ -23,7 +23,7 @@ Finished finish(double m, double l, double sink, double term) {
   const double own = sink - term;
   double top = m;
   if (own > m || std::isnan(own)) top = own;
-  const double scale = std::exp(m - top);
+  const double scale = top == m && std::isfinite(m) ? 1 : std::exp(m - top);
   const double sum = l * scale + (own == -infinity ? 0 : std::exp(own - top));
   const double lse = top + std::log(sum);
   return {scale / sum, lse + term, max, lse};

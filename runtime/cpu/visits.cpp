@@ -64,29 +64,24 @@ Visits::Row Visits::ask(const compiler::Problem& problem, const Tiles* tiles, st
   const std::int32_t first = tile_q * cut_.groups(),
                      groups = std::min(cut_.groups(), tiles_in(seq.q_len, cut_.group) - first);
   Row row;
-  const auto add = [&](const std::vector<Run>& runs) {
-    for (const Run& r : runs) {
-      row.runs.push_back(r);
-      row.keys += r.end - r.begin;
-    }
-    row.offsets.push_back(static_cast<std::int32_t>(row.runs.size()));
-  };
-  std::vector<Run> runs;
   const auto bi = static_cast<std::int32_t>(b), hi = static_cast<std::int32_t>(h);
-  for (std::int32_t g = 0; g < groups; ++g) {
-    runs.clear();
-    if (!tiles) {
-      if (keys > 0) runs.push_back({0, keys, Keep::All});
-    } else if (!tiles->row_by_bands(extent(cut_.group, 1), bi, hi, first + g, runs)) {
-      // By intervals every key would be asked for: all groups take what the whole tiles say.
-      row = {};
-      tiles->row(extent(cut_.tile_q, cut_.tile_kv), bi, hi, tile_q, runs);
-      for (Run& r : runs) r = {r.begin * cut_.tile_kv, std::min(r.end * cut_.tile_kv, keys), r.keep};
-      for (std::int32_t i = 0; i < groups; ++i) add(runs);
-      return row;
+  const auto all_groups = [&](const std::vector<Run>& runs) {
+    row = {};
+    for (std::int32_t g = 0; g < groups; ++g) {
+      row.runs.insert(row.runs.end(), runs.begin(), runs.end());
+      row.offsets.push_back(static_cast<std::int32_t>(row.runs.size()));
     }
-    add(runs);
+  };
+  if (!tiles) {
+    all_groups(keys > 0 ? std::vector{Run{0, keys, Keep::All}} : std::vector<Run>());
+  } else if (!tiles->rows_by_bands(extent(cut_.group, 1), bi, hi, first, first + groups, row.runs, row.offsets)) {
+    // By intervals every key would be asked for: all groups take what the whole tiles say.
+    std::vector<Run> runs;
+    tiles->row(extent(cut_.tile_q, cut_.tile_kv), bi, hi, tile_q, runs);
+    for (Run& r : runs) r = {r.begin * cut_.tile_kv, std::min(r.end * cut_.tile_kv, keys), r.keep};
+    all_groups(runs);
   }
+  for (const Run& r : row.runs) row.keys += r.end - r.begin;
   return row;
 }
 

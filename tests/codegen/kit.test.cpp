@@ -22,17 +22,18 @@ enum class Into { set, add, scale };
 /// Operands of a product, and what C is to be.
 struct ProductCase {
   const LoadedKit& kit;
-  std::int64_t groups, panels, k, per;
+  std::int64_t groups, panels, k, per, nr;
   std::int64_t rows, columns, a_row, b_k, b_panel, c_row;
   Elements a, b;
   Guarded<float> c, keep;
   Into into;
 
-  ProductCase(const LoadedKit& of, std::int64_t g, std::int64_t p, std::int64_t units, Into how, std::mt19937& random)
-      : kit(of), groups(g), panels(p), k(units), per(per_unit(kit.unit)), rows(g * kit.tiling.mr),
-        columns(p * kit.tiling.nr), a_row(k + 3), b_k(kit.tiling.nr + 1), b_panel(k * b_k + 2), c_row(columns + 3),
+  ProductCase(const LoadedKit& of, std::int64_t g, std::int64_t p, std::int64_t units, Into how, std::mt19937& random,
+              bool half = false)
+      : kit(of), groups(g), panels(p), k(units), per(per_unit(kit.unit)), nr(half ? kit.tiling.nr / 2 : kit.tiling.nr),
+        rows(g * kit.tiling.mr), columns(p * nr), a_row(k + 3), b_k(nr + 1), b_panel(k * b_k + 2), c_row(columns + 3),
         a(element(), ((rows - 1) * a_row + k) * per),
-        b(element(), std::max<std::int64_t>(0, (panels - 1) * b_panel + (k - 1) * b_k + kit.tiling.nr) * per),
+        b(element(), std::max<std::int64_t>(0, (panels - 1) * b_panel + (k - 1) * b_k + nr) * per),
         c(static_cast<std::size_t>((rows - 1) * c_row + columns)), keep(static_cast<std::size_t>(rows)), into(how) {
     fill_small(a, random);
     fill_small(b, random);
@@ -66,7 +67,7 @@ struct ProductCase {
         double sum = into == Into::set ? 0 : into == Into::add ? out : out * keep[r];
         for (std::int64_t i = 0; i < k * per; ++i) {
           const double x = a.get(r * a_row * per + i);
-          const std::int64_t line = n / kit.tiling.nr * b_panel + i / per * b_k + n % kit.tiling.nr;
+          const std::int64_t line = n / nr * b_panel + i / per * b_k + n % nr;
           if (!guarded || x != 0) sum += x * b.get(line * per + i % per);
         }
         out = static_cast<float>(sum);
@@ -96,13 +97,22 @@ TEST_CASE("products are exact sums, and touch their block alone", "[kit]") {
   for (const LoadedKit& kit : kits())
     for (const std::int64_t k : ks_of(kit))
       for (const auto& [groups, panels] : {std::pair(1, 1), std::pair(3, 1), std::pair(2, 3)})
-        for (const Into into : {Into::set, Into::add, Into::scale}) {
-          INFO(kit.name() << ", k " << k << ", " << groups << " x " << panels << ", into " << static_cast<int>(into));
-          const ProductCase it(kit, groups, panels, k, into, random);
+        for (const auto& [into, half] : {std::pair(Into::set, false),
+                                         {Into::add, false},
+                                         {Into::scale, false},
+                                         {Into::set, true},
+                                         {Into::add, true},
+                                         {Into::scale, true}}) {
+          auto* multiply = kit.find<ProductFn>(half ? kit_symbol::half_product : kit_symbol::product);
+          CHECK((multiply || (half && kit.tiling.k > 1)));
+          if (!multiply) continue;
+          INFO(kit.name() << ", k " << k << ", " << groups << " x " << panels << ", into " << static_cast<int>(into)
+                          << (half ? ", half panels" : ""));
+          const ProductCase it(kit, groups, panels, k, into, random, half);
           const std::vector<float> want = it.wanted(false);
           const Product product = it.product();
           const Tiles tiles(kit);
-          kit.find<ProductFn>(kit_symbol::product)(&product);
+          multiply(&product);
           check_all(it.c, want);
         }
 }

@@ -55,8 +55,8 @@ Inputs poisoned(const Shape& shape, float with, const std::function<bool(std::in
   return in;
 }
 
-Shape shape(DType dtype, std::int64_t q_len = 20, std::int64_t kv_len = 150) {
-  return {.batch = 1, .q_heads = 2, .kv_heads = 1, .q_len = q_len, .kv_len = kv_len, .d = 8, .dv = 5, .dtype = dtype};
+Shape shape(DType dtype, std::int64_t q_len = 20, std::int64_t kv_len = 150, std::int64_t dv = 5) {
+  return {.batch = 1, .q_heads = 2, .kv_heads = 1, .q_len = q_len, .kv_len = kv_len, .d = 8, .dv = dv, .dtype = dtype};
 }
 
 }  // namespace
@@ -90,10 +90,12 @@ TEST_CASE("a poisoned key or value shows in the rows that keep it and in no othe
         for (const Attention* attention : {&causal, &documents, &dropped}) {
           Inputs in = poisoned(shape(dtype, 90, 90), with, bad);
           agree(*attention, in);
-          // Values alone: their scores are fine, and 0 times them is not.
-          in = tests::inputs(shape(dtype, 90, 90));
-          poison(in.v.tensor, at, with);
-          agree(*attention, in);
+          // Values alone: their scores are fine, and 0 times them is not. 32 columns may be read as they lie.
+          for (const std::int64_t dv : {5, 32}) {
+            in = tests::inputs(shape(dtype, 90, 90, dv));
+            poison(in.v.tensor, at, with);
+            agree(*attention, in);
+          }
         }
       }
 }

@@ -75,6 +75,9 @@ std::vector<Shape> by_layout() {
          {Layout::bshd, Layout::columns, Layout::reversed, Layout::padded, Layout::spread, Layout::one_head})
       for (const std::int64_t d : {5, 32}) {
         out.push_back({.q_len = 70, .kv_len = 45, .d = d, .dv = d + 2, .dtype = dtype, .layout = layout, .seed = 7});
+        // Values that engines may read as they lie: whole registers wide, their rows next to each other or far apart.
+        for (const std::int64_t dv : {64, 320})
+          out.push_back({.q_len = 70, .kv_len = 45, .d = d, .dv = dv, .dtype = dtype, .layout = layout, .seed = 9});
         out.push_back({.kv_heads = 1,
                        .d = d,
                        .dv = d + 11,
