@@ -13,7 +13,7 @@ namespace {
 
 // Sets of kinds, as kernels.def has them.
 constexpr unsigned any = ~0u;
-constexpr unsigned full = 1u << static_cast<unsigned>(CoverKind::full), masked = any & ~full;
+constexpr unsigned to_1k = 1u << static_cast<unsigned>(Length::to_1k);
 template <class Kind>
 bool holds(unsigned set, Kind kind) {
   return set >> static_cast<unsigned>(kind) & 1;
@@ -94,7 +94,8 @@ ForwardPlan plan_of(const ForwardSpec& spec, std::string kernel, int m, int n, i
           .max = spec.max,
           .packed = spec.packed,
           .scale_positive = spec.scale_positive,
-          .exact = spec.exact};
+          .exact = spec.exact,
+          .wide = spec.wide};
 }
 
 /// As struct Shared90 of forward_sm90.cuh counts, and what aligns it to 1024 bytes.

@@ -19,6 +19,7 @@ struct ForwardSpec {
       store = 16;  ///< bytes that every row of q, k and v, of o, may be copied by: 16, 8, 4, or 0 for an element
   bool scale_positive = true;
   bool exact = false;  ///< functions within 2 ulp
+  bool wide = false;   ///< offsets into captured tensors need more than 32 bits
   bool operator==(const ForwardSpec&) const = default;
   auto operator<=>(const ForwardSpec&) const = default;
 };

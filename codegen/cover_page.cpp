@@ -25,7 +25,7 @@ Expr verdict(const Expr& e, const Mod& mod, const Cover& cover) {
 
 }  // namespace
 
-Source cover_source(const Mod& mod, const Cover& cover, int arch) {
+Source cover_source(const Mod& mod, const Cover& cover, bool wide, int arch) {
   const PageNames names = page_names(mod);
   ir::Signature signature = cover.signature(names.signature);
   for (auto c = signature.captures.begin() + static_cast<std::ptrdiff_t>(mod.captures.size());
@@ -44,13 +44,13 @@ Source cover_source(const Mod& mod, const Cover& cover, int arch) {
   Source out{
       .name = "cover", .text = {}, .options = page_options(arch, true), .symbol = "attune::cover<attune::exact::User>"};
   out.text = page_comment(mod) + "#include \"cover.cuh\"\n\nnamespace attune::exact {\n\nstruct User {\n";
-  out.text += page_members(mod, names) + "\n" + summaries;
+  out.text += page_members(mod, names, wide) + "\n" + summaries;
   const auto function = [&](std::string_view name, const Expr& e) {
     const std::string head = fmt::format("bool {}(Where at, Int q_begin, Int q_end, Int kv_begin, Int kv_end)", name);
     return page_function(head, verdict(e, mod, cover), signature);
   };
   out.text += function("may_keep", cover.may_keep) + function("may_drop", cover.may_drop);
-  out.text += fmt::format("}};\nstatic_assert(Covers<User> && sizeof(User) == {});\n\n", page_bytes(mod));
+  out.text += fmt::format("}};\nstatic_assert(Covers<User> && sizeof(User) == {});\n\n", page_bytes(mod, wide));
   out.text += "}  // namespace attune::exact\n\n";
   out.text += fmt::format("template __global__ void {}(\n    const __grid_constant__ attune::CoverArgs, "
                           "const __grid_constant__ attune::exact::User);\n",

@@ -8,6 +8,7 @@
 
 #include "codegen/exponent.h"
 #include "codegen/page.h"
+#include "codegen/reads.h"
 #include "codegen/parts.h"
 #include "compiler/level.h"
 #include "compiler/lower.h"
@@ -127,12 +128,47 @@ DeviceParts device_parts(const Mod& mod, const Cover& cover, const ir::Signature
   return out;
 }
 
-std::string fields_struct(std::string_view name, std::span<const Expr> list, const std::vector<std::string>& names) {
+std::string fields_struct(std::string_view name, std::span<const Expr> list, const std::vector<std::string>& names,
+                          std::string_view more = {}) {
   if (list.empty()) return fmt::format("  struct {} {{}};\n", name);
   std::string out = fmt::format("  struct {} {{\n", name);
   for (std::size_t i = 0; i < list.size(); ++i)
     out += fmt::format("    {} {};\n", device_type(list[i]->type), names[i]);
-  return out + "  };\n";
+  return out + fmt::format("{}  }};\n", more);
+}
+
+/// What lets lanes share columns, see mod.cuh: where they read captured tensors.
+std::string shared_columns(const DeviceParts& parts) {
+  if (!read_captures(parts.levels.col)) return {};
+  const std::array scores{parts.exponent(), parts.prob()};
+  const std::vector<Expr> nodes = ir::in_order(scores);
+  const bool in_scores = std::any_of(nodes.begin(), nodes.end(), [](const Expr& e) {
+    return e->op == Op::Field && ir::field_level(*e) == Level::Col;
+  });
+  std::string values;
+  for (const std::string& name : parts.fields[2])
+    values += fmt::format("{}attune::of_lane({}, lane)", values.empty() ? "" : ", ", name);
+  return fmt::format("    static constexpr bool in_scores = {};\n"
+                     "    __device__ Col of_lane(int lane) const {{ return {{{}}}; }}\n",
+                     in_scores, values);
+}
+
+/// Where a tile's reads need no clamping.
+std::string inside_function(std::span<const Expr> reads, const ir::Signature& signature, const ir::FieldNames& fields) {
+  std::uint32_t uses = 0;
+  std::string holds;
+  for (const Expr& read : reads) {
+    std::string indices;
+    for (std::size_t i = 0; i < read->arity; ++i) {
+      uses |= page_uses(read->args[i]);
+      indices += (i ? ", " : "") + page_value(read->args[i], signature, fields);
+    }
+    holds += fmt::format("{}{}.holds({})", holds.empty() ? "" : " && ", signature.captures[read->bits].name, indices);
+  }
+  return fmt::format("  __device__ bool is_inside(Head head, Where at, Int q_begin, Int q_end, Int kv_begin, Int kv_end) "
+                     "const {{\n{}    return at_corners(q_begin, q_end, kv_begin, kv_end, [&](Int q, Int kv) {{\n"
+                     "      return {};\n    }});\n  }}\n",
+                     page_locals(uses), holds);
 }
 
 std::string fields_function(const std::string& head, std::span<const Expr> list, const ir::Signature& signature,
@@ -192,10 +228,17 @@ std::string user(const Mod& mod, const Cover& cover, const ForwardPlan& plan, co
   const auto function = [&](const std::string& head, const Expr& e) {
     return page_function(head, e, signature, parts.fields);
   };
-  std::string out = "struct User {\n" + page_members(mod, names) + "\n";
-  out += fields_struct("Head", parts.levels.head, parts.fields[0]);
-  out += fields_struct("Row", parts.levels.row, parts.fields[1]);
-  out += fields_struct("Col", parts.levels.col, parts.fields[2]);
+  const std::string all_fields = fields_struct("Head", parts.levels.head, parts.fields[0]) +
+                                 fields_struct("Row", parts.levels.row, parts.fields[1]) +
+                                 fields_struct("Col", parts.levels.col, parts.fields[2], shared_columns(parts));
+  const std::vector<Expr> reads = linear_reads(std::array{parts.exponent(), parts.prob()});
+  const bool inside = !reads.empty();
+  const std::string members = page_members(mod, names, plan.wide, inside);
+  std::string out =
+      inside ? fmt::format("struct Fields {{\n{}}};\n\ntemplate <Reads reads>\nstruct UserOf : Fields {{\n{}\n"
+                           "  using Inside = UserOf<Reads::inside>;\n",
+                           all_fields, members)
+             : fmt::format("struct User {{\n{}\n{}", members, all_fields);
   out += fmt::format(
       "  static constexpr bool scaled = {}, bounded = {}, masked = {}, has_prob = {}, linear_prob = {},\n"
       "                        has_sink = {}, listed = {};\n  static constexpr float most = {};\n\n",
@@ -212,7 +255,8 @@ std::string user(const Mod& mod, const Cover& cover, const ForwardPlan& plan, co
   out += function("float prob(float p, Head head, Row row, Col col, Where at, Int q, Int kv)", parts.prob());
   out += function("float sink(Head head, Where at)", parts.sink ? parts.sink : ir::real(0));
   out += bands_function(cover, f.listed, mod.captures.size(), signature);
-  return out + "};\n";
+  if (!inside) return out + "};\n";
+  return out + inside_function(reads, signature, parts.fields) + "};\nusing User = UserOf<Reads::clamped>;\n";
 }
 
 /// Does a choice hang on a division or function of positions, whose last bit may decide it?
@@ -250,7 +294,7 @@ Source forward_source(const Mod& mod, const Cover& cover, const ForwardPlan& pla
              .symbol = fmt::format("attune::{0}<attune::{1}::Tile, attune::{1}::User>", plan.kernel, space)};
   out.text = fmt::format("{}#include \"{}.cuh\"\n\nnamespace attune::{} {{\n\n", page_comment(mod), plan.kernel, space);
   out.text += user(mod, cover, plan, names);
-  out.text += fmt::format("static_assert(Mod<User> && sizeof(User) == {});\n\n", page_bytes(mod));
+  out.text += fmt::format("static_assert(Mod<User> && sizeof(User) == {});\n\n", page_bytes(mod, plan.wide));
   out.text += tile(plan) + fmt::format("\n}}  // namespace attune::{}\n\n", space);
   out.text += fmt::format("template __global__ void {}(\n    const __grid_constant__ attune::ForwardArgs, "
                           "const __grid_constant__ attune::{}::User);\n",

@@ -27,6 +27,7 @@ struct ForwardPlan {
   bool packed = false;         ///< sequences of different lengths, by their starts
   bool scale_positive = true;  ///< the call's scale is 0 or more
   bool exact = false;          ///< functions within 2 ulp (see ops.cuh) rather than the fast ones
+  bool wide = false;           ///< offsets into captured tensors need more than 32 bits
   std::vector<std::pair<std::string, int>> traits{};  ///< further members of Tile, that this kernel knows
 };
 
@@ -41,10 +42,11 @@ ForwardFacts forward_facts(const compiler::Mod& mod, const compiler::Cover& cove
 Source forward_source(const compiler::Mod& mod, const compiler::Cover& cover, const ForwardPlan& plan, int arch);
 
 /// The kernel of cover.cuh that writes the lists of tiles for a Mod whose facts say `listed`.
-Source cover_source(const compiler::Mod& mod, const compiler::Cover& cover, int arch);
+Source cover_source(const compiler::Mod& mod, const compiler::Cover& cover, bool wide, int arch);
 
-/// `struct User` of both pages. `captures` by slot, on the device; `params` by slot as Param holds them.
+/// `struct User` of both pages. `captures` by slot, on the device; `params` by slot as Param holds them; `wide` as the
+/// pages have it.
 std::vector<std::byte> user_bytes(const compiler::Mod& mod, std::span<const Tensor> captures,
-                                  std::span<const double> params, float scale);
+                                  std::span<const double> params, float scale, bool wide);
 
 }  // namespace attune::codegen

@@ -32,7 +32,8 @@ constexpr std::string_view taken[] = {
     // pages
     "User", "Tile", "Head", "Row", "Col", "head", "row", "col", "at", "out", "factor", "exponent", "rest", "keep",
     "prob", "sink", "bands", "scaled", "bounded", "masked", "has_prob", "linear_prob", "has_sink", "listed", "most",
-    "may_keep", "may_drop", "scale"};
+    "may_keep", "may_drop", "scale", "Fields", "UserOf", "Inside", "is_inside", "in_scores", "of_lane", "Reads", "reads",
+    "at_corners", "q_begin", "q_end", "kv_begin", "kv_end"};
 
 std::string free_name(std::string name, std::set<std::string>& used) {
   // A double underscore is the compiler's.
@@ -82,9 +83,14 @@ class Layout {
   std::size_t widest_ = 1;
 };
 
-void put_capture(Layout& layout, const Tensor& tensor, int rank) {
+void put_capture(Layout& layout, const Tensor& tensor, int rank, bool wide) {
   layout.put(tensor.data);
-  for (std::size_t d = 0; d < static_cast<std::size_t>(rank); ++d) layout.put(tensor.strides[d]);
+  for (std::size_t d = 0; d < static_cast<std::size_t>(rank); ++d)
+    if (wide)
+      layout.put(tensor.strides[d]);
+    else
+      // Of a dimension of one element any stride will do, and one that is not 32 bits wide may be there.
+      layout.put(static_cast<std::int32_t>(tensor.shape[d] > 1 ? tensor.strides[d] : 0));
   for (std::size_t d = 0; d < static_cast<std::size_t>(rank); ++d)
     // An Int reaches no further.
     layout.put(static_cast<std::int32_t>(
@@ -129,29 +135,32 @@ std::string page_comment(const compiler::Mod& mod) {
   return out;
 }
 
-std::string page_members(const compiler::Mod& mod, const PageNames& names) {
+std::string page_members(const compiler::Mod& mod, const PageNames& names, bool wide, bool inside) {
   std::string out;
   for (std::size_t i = 0; i < mod.captures.size(); ++i)
-    out += fmt::format("  Capture<{}, {}> {};\n", element_type(mod.captures[i].dtype), mod.captures[i].rank,
-                       names.signature.captures[i].name);
+    out += fmt::format("  Capture<{}, {}{}{}> {};\n", element_type(mod.captures[i].dtype), mod.captures[i].rank,
+                       wide     ? ", long long"
+                       : inside ? ", int"
+                                : "",
+                       inside ? ", reads" : "", names.signature.captures[i].name);
   for (const auto& p : names.signature.params)
     out += fmt::format("  {} {};\n", p.type == ir::Type::I32 ? "Word" : device_type(p.type), p.name);
   return out + fmt::format("  float {};\n", names.scale);
 }
 
 std::vector<std::byte> user_bytes(const compiler::Mod& mod, std::span<const Tensor> captures,
-                                  std::span<const double> params, float scale) {
+                                  std::span<const double> params, float scale, bool wide) {
   Layout layout;
-  for (std::size_t i = 0; i < mod.captures.size(); ++i) put_capture(layout, captures[i], mod.captures[i].rank);
+  for (std::size_t i = 0; i < mod.captures.size(); ++i) put_capture(layout, captures[i], mod.captures[i].rank, wide);
   for (std::size_t i = 0; i < mod.params.size(); ++i) put_param(layout, mod.params[i].type, params[i]);
   layout.put(scale);
   return layout.take();
 }
 
-std::size_t page_bytes(const compiler::Mod& mod) {
+std::size_t page_bytes(const compiler::Mod& mod, bool wide) {
   const std::vector<Tensor> captures(mod.captures.size());
   const std::vector<double> params(mod.params.size());
-  return user_bytes(mod, captures, params, 0).size();
+  return user_bytes(mod, captures, params, 0, wide).size();
 }
 
 std::uint32_t page_uses(const Expr& e) {

@@ -20,9 +20,10 @@ PageNames page_names(const compiler::Mod& mod);
 
 /// score, mask, prob and sink as a comment.
 std::string page_comment(const compiler::Mod& mod);
-/// "  Capture<float, 1> slope;", one a line: captures, parameters, scale.
-std::string page_members(const compiler::Mod& mod, const PageNames& names);
-std::size_t page_bytes(const compiler::Mod& mod);
+/// "  Capture<float, 1> slope;", one a line: captures, parameters, scale. wide: offsets need more than 32 bits; inside:
+/// reads may go unclamped, as a template parameter `reads` says.
+std::string page_members(const compiler::Mod& mod, const PageNames& names, bool wide, bool inside = false);
+std::size_t page_bytes(const compiler::Mod& mod, bool wide);
 
 /// Which inputs stand in the text of an expression: its fields' own are not among them.
 std::uint32_t page_uses(const ir::Expr& e);

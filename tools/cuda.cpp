@@ -33,7 +33,7 @@ void cuda(const CudaOptions& o) {
     throw Error("no-lists", "this mask needs no lists", {.name = "--lists"},
                 "which keys a tile of queries visits is known without looking at data", "leave --lists out");
   const codegen::ForwardChoice& first = choices.choices[0];
-  const codegen::Source source = o.lists ? codegen::cover_source(mod, cover, spec.arch)
+  const codegen::Source source = o.lists ? codegen::cover_source(mod, cover, spec.wide, spec.arch)
                                          : codegen::forward_source(mod, cover, first.plan, spec.arch);
   if (!o.json) {
     std::fputs(source.text.c_str(), stdout);

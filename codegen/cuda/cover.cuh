@@ -64,8 +64,6 @@ concept Covers = requires(const C c, Where at, int i) {
   bool(c.may_drop(at, i, i, i, i));
 };
 
-constexpr int cover_threads = 256;
-
 template <Covers C>
 __global__ void __launch_bounds__(cover_threads)
     cover(const __grid_constant__ CoverArgs args, const __grid_constant__ C of) {
@@ -83,7 +81,10 @@ __global__ void __launch_bounds__(cover_threads)
   int* row = args.tiles + ((static_cast<long long>(b) * gridDim.y + h) * gridDim.x + tile) * args.tile_stride;
   int* verdicts = row + 2 + tiles;
 
-  if (threadIdx.x == 0) partial = 0;
+  if (threadIdx.x == 0) {
+    partial = 0;
+    if (args.next && tile == 0 && h == 0 && b == 0) *args.next = 0;
+  }
   __syncthreads();
   for (int t = warp_id; t < tiles; t += warps) {
     const int kv_begin = t * args.n, kv_end = min(kv_begin + args.n, kv_len);

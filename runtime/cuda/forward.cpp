@@ -11,6 +11,7 @@
 
 #include "codegen/cuda/args.cuh"
 #include "codegen/cuda/cover_args.cuh"
+#include "codegen/reads.h"
 #include "runtime/cuda/engine.h"
 #include "runtime/cuda/kernels.h"
 #include "runtime/cuda/maps.h"
@@ -21,8 +22,6 @@ namespace attune::runtime::cuda {
 namespace {
 
 using compiler::Problem;
-
-constexpr int cover_threads = 256;  // as cover.cuh has them
 
 void check_types(const Forward& call) {
   const auto refuse = [](std::string problem, std::string why, std::string fix) {
@@ -85,7 +84,8 @@ ForwardKey key_of(const Compiled& compiled, const Forward& call, const Problem& 
                    .load = piece({&call.q, &call.k, &call.v}),
                    .store = piece_of_rows(call.o),
                    .scale_positive = static_cast<float>(p.scale) > 0,
-                   .exact = call.q.dtype == DType::f32},
+                   .exact = call.q.dtype == DType::f32,
+                   .wide = codegen::reach_far(compiled.traced.captures)},
           .mod = compiled.traced.mod.digest(),
           .length = codegen::length_of(p.q_len, p.kv_len),
           .preference = lasting(preference)};
@@ -223,13 +223,14 @@ void launch(const Facts& device, const ForwardKernel& kernel, const Scratch& scr
                     .m = plan.m,
                     .n = plan.n,
                     .q_starts = args.q_starts,
-                    .kv_starts = args.kv_starts};
+                    .kv_starts = args.kv_starts,
+                    .next = scratch.next};
     std::array<void*, 2> pointers{&cover, user.data()};
     kernel.cover->launch({static_cast<unsigned>(q_tiles), static_cast<unsigned>(args.tile_heads),
                           static_cast<unsigned>(args.tile_batches)},
                          cover_threads, 0, stream, pointers);
   }
-  if (scratch.next) driver().cuMemsetD32Async(reinterpret_cast<cu::Address>(scratch.next), 0, 1, stream);
+  if (scratch.next && !kernel.cover) driver().cuMemsetD32Async(reinterpret_cast<cu::Address>(scratch.next), 0, 1, stream);
   std::array<void*, 2> pointers{&args, user.data()};
   const std::int64_t all = q_tiles * args.q_heads * args.batch;
   const std::int64_t blocks = kernel.choice.persistent ? std::min<std::int64_t>(all, device.sms) : all;
@@ -265,7 +266,7 @@ void forward(const Compiled& compiled, const Forward& call, const Problem& p, co
   ForwardArgs args = arguments(device, *kernel, call, p, scratch);
   const std::vector<double> params = values(compiled.traced.params);
   std::vector<std::byte> user = codegen::user_bytes(compiled.traced.mod, compiled.traced.captures, params,
-                                                    static_cast<float>(p.scale));
+                                                    static_cast<float>(p.scale), kernel->choice.plan.wide);
   launch(device, *kernel, scratch, args, user, stream);
 }
 

@@ -67,7 +67,7 @@ TEST_CASE("the pages of canonical mods are as committed", "[cuda]") {
     golden(fmt::format("codegen/cuda.{}", name), source.text);
   }
   const Lowered lowered(named("documents_causal"));
-  golden("codegen/cuda.cover", codegen::cover_source(lowered.traced.mod, lowered.cover, 90).text);
+  golden("codegen/cuda.cover", codegen::cover_source(lowered.traced.mod, lowered.cover, false, 90).text);
 }
 
 TEST_CASE("every mod of the corpus and every mask compiles, unspilled", "[cuda]") {
@@ -82,7 +82,7 @@ TEST_CASE("every mod of the corpus and every mask compiles, unspilled", "[cuda]"
     compiles(probe_source(lowered.traced.mod, lowered.cover, arch, next % 2 == 0), 0);
     if (codegen::forward_facts(lowered.traced.mod, lowered.cover, true).listed)
       // Run once a call, over tiles rather than pairs: a few words in local memory are no loss.
-      compiles(codegen::cover_source(lowered.traced.mod, lowered.cover, arch), 128);
+      compiles(codegen::cover_source(lowered.traced.mod, lowered.cover, false, arch), 128);
   }
 }
 

@@ -66,7 +66,7 @@ struct User {
       memory.emplace_back(t.data, static_cast<std::size_t>(t.size()) * size_of(t.dtype));
       t.data = memory.back().data();
     }
-    bytes = codegen::user_bytes(mod, there, params, scale);
+    bytes = codegen::user_bytes(mod, there, params, scale, false);
   }
 };
 
@@ -279,10 +279,11 @@ TEST_CASE("on a GPU lists of tiles hold every pair that is kept, and full tiles 
                    .m = m,
                    .n = n,
                    .q_starts = nullptr,
-                   .kv_starts = nullptr};
+                   .kv_starts = nullptr,
+                   .next = nullptr};
     User user(mod, lowered.traced.captures, lowered.params, 1);
-    launch(codegen::cover_source(mod, lowered.cover, cuda::facts(0).arch()),
-           {q_tiles, static_cast<unsigned>(heads), static_cast<unsigned>(batches)}, 256, &args, user);
+    launch(codegen::cover_source(mod, lowered.cover, false, cuda::facts(0).arch()),
+           {q_tiles, static_cast<unsigned>(heads), static_cast<unsigned>(batches)}, cover_threads, &args, user);
     const std::vector<int> all = tiles.values<int>();
     const ir::ReadCapture read = runtime::reader(lowered.traced.captures);
     ir::Env env;
