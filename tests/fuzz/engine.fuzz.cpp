@@ -209,9 +209,9 @@ void run(std::uint64_t count, const tests::Compared& what) {
 
 }  // namespace
 
-// A case compiles a kernel or more, so there are fewer than of other properties.
+// A case compiles a kernel or more, so there are fewer than of other properties: 2 000 in the presets dev and ci.
 TEST_CASE("engines compute random mods forward as the oracle does", "[fuzz][engine]") {
-  run(ir::fuzz_count() / 100, {.backward = false});
+  run(ir::fuzz_count() / 90, {.backward = false});
 }
 TEST_CASE("engines compute random mods backward as the oracle does", "[fuzz][engine]") {
   run(ir::fuzz_count() / 200, {.forward = false});
