@@ -1,6 +1,8 @@
 // runtime/cuda/kernels.cpp — kernels in memory: each compiled once for its Mod and tile, and loaded once a device
 #include "runtime/cuda/kernels.h"
 
+#include <atomic>
+
 #include <attune/error.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -12,6 +14,8 @@
 namespace attune::runtime::cuda {
 namespace {
 
+std::atomic<std::size_t> compiled_so_far{0};
+
 /// What NVRTC made, by all that it was given.
 std::shared_ptr<const Binary> binary_of(const codegen::Source& source) {
   static Single<std::string, Binary>& made = *new Single<std::string, Binary>;
@@ -20,7 +24,10 @@ std::shared_ptr<const Binary> binary_of(const codegen::Source& source) {
                 "install it: libnvrtc of CUDA 12 or 13");
   const std::string key = fmt::format("{}\n{}\n{}\n{}", fmt::join(source.options, " "), source.symbol, source.text,
                                       codegen::headers_digest());
-  return made.get(key, [&] { return std::make_shared<const Binary>(compile(source)); });
+  return made.get(key, [&] {
+    ++compiled_so_far;
+    return std::make_shared<const Binary>(compile(source));
+  });
 }
 
 Kernel load(const Binary& binary, int device, int shared_bytes) {
@@ -78,6 +85,8 @@ ForwardKernel made(const ForwardKey& key, const Compiled& compiled) {
 }
 
 }  // namespace
+
+std::size_t compiled_kernels() { return compiled_so_far; }
 
 void Kernel::launch(const unsigned (&grid)[3], int threads, int shared_bytes, cu::Stream stream,
                     std::span<void*> arguments) const {

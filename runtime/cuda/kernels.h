@@ -36,6 +36,9 @@ struct ForwardKey {
   auto operator<=>(const ForwardKey&) const = default;
 };
 
+/// How many kernels this process has compiled so far. Each length of a sequence would be one too many.
+std::size_t compiled_kernels();
+
 /// Compiled and loaded if it is not there; then nothing may be captured from `stream`.
 std::shared_ptr<const ForwardKernel> forward_kernel(const ForwardKey& key, const Compiled& compiled, cu::Stream stream);
 
