@@ -9,7 +9,7 @@ namespace attune::codegen {
 namespace {
 
 using compiler::Cover, compiler::Mod, compiler::Summary;
-using ir::Expr, ir::Op;
+using ir::Expr, ir::Input, ir::Level, ir::Op;
 
 /// Runs and random numbers are for others: a verdict that asks for them is not known.
 Expr verdict(const Expr& e, const Mod& mod, const Cover& cover) {
@@ -20,7 +20,29 @@ Expr verdict(const Expr& e, const Mod& mod, const Cover& cover) {
     return of != Summary::Of::Least && of != Summary::Of::Greatest;
   };
   const std::vector<Expr> nodes = ir::in_order(e);
-  return std::any_of(nodes.begin(), nodes.end(), beyond) ? ir::boolean(true) : e;
+  return std::any_of(nodes.begin(), nodes.end(), beyond) ? ir::boolean(true) : value_of(e);
+}
+
+/// Verdicts, and the reads in them that hang on the queries or on the keys alone: those of the queries are the same for
+/// all tiles of a row, and a verdict may ask for each more than once.
+struct Verdicts {
+  std::vector<Expr> row, col;
+  Expr may_keep, may_drop;
+};
+
+Verdicts hoisted(const Expr& may_keep, const Expr& may_drop) {
+  Verdicts out;
+  ir::DigestMap<Expr> by;
+  for (const Expr& n : ir::in_order(std::array{may_keep, may_drop})) {
+    const bool of_q = ir::uses(n, Input::QBegin) || ir::uses(n, Input::QEnd),
+               of_kv = ir::uses(n, Input::KVBegin) || ir::uses(n, Input::KVEnd);
+    if (n->op != Op::Read || (of_q && of_kv)) continue;
+    std::vector<Expr>& list = of_kv ? out.col : out.row;
+    by.emplace(n->digest, ir::field(of_kv ? Level::Col : Level::Row, static_cast<std::uint32_t>(list.size()), n->type));
+    list.push_back(n);
+  }
+  out.may_keep = ir::substitute(may_keep, by), out.may_drop = ir::substitute(may_drop, by);
+  return out;
 }
 
 }  // namespace
@@ -41,15 +63,21 @@ Source cover_source(const Mod& mod, const Cover& cover, bool wide, int arch) {
         signature.captures[mod.captures.size() + i].name, s.of == Summary::Of::Least ? "least" : "greatest",
         names.signature.captures[s.capture].name);
   }
+  const Verdicts verdicts = hoisted(verdict(cover.may_keep, mod, cover), verdict(cover.may_drop, mod, cover));
+  const ir::FieldNames fields{{{}, field_names(verdicts.row, signature), field_names(verdicts.col, signature)}};
   Source out{
       .name = "cover", .text = {}, .options = page_options(arch, true), .symbol = "attune::cover<attune::exact::User>"};
   out.text = page_comment(mod) + "#include \"cover.cuh\"\n\nnamespace attune::exact {\n\nstruct User {\n";
-  out.text += page_members(mod, names, wide) + "\n" + summaries;
+  out.text += page_members(mod, names, wide) + "\n" + fields_struct("Row", verdicts.row, fields[1]) +
+              fields_struct("Col", verdicts.col, fields[2]) + "\n" + summaries;
+  out.text += fields_function("Row row(Where at, Int q_begin, Int q_end)", verdicts.row, signature, {});
+  out.text += fields_function("Col col(Where at, Int kv_begin, Int kv_end)", verdicts.col, signature, {});
   const auto function = [&](std::string_view name, const Expr& e) {
-    const std::string head = fmt::format("bool {}(Where at, Int q_begin, Int q_end, Int kv_begin, Int kv_end)", name);
-    return page_function(head, verdict(e, mod, cover), signature);
+    const std::string head = fmt::format(
+        "bool {}(Row row, Col col, Where at, Int q_begin, Int q_end, Int kv_begin, Int kv_end)", name);
+    return page_function(head, e, signature, fields);
   };
-  out.text += function("may_keep", cover.may_keep) + function("may_drop", cover.may_drop);
+  out.text += function("may_keep", verdicts.may_keep) + function("may_drop", verdicts.may_drop);
   out.text += fmt::format("}};\nstatic_assert(Covers<User> && sizeof(User) == {});\n\n", page_bytes(mod, wide));
   out.text += "}  // namespace attune::exact\n\n";
   out.text += fmt::format("template __global__ void {}(\n    const __grid_constant__ attune::CoverArgs, "

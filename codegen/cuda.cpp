@@ -8,8 +8,8 @@
 
 #include "codegen/exponent.h"
 #include "codegen/page.h"
-#include "codegen/reads.h"
 #include "codegen/parts.h"
+#include "codegen/reads.h"
 #include "compiler/level.h"
 #include "compiler/lower.h"
 
@@ -18,12 +18,6 @@ namespace {
 
 using compiler::Cover, compiler::Mod, compiler::Vary;
 using ir::Expr, ir::Input, ir::Level, ir::Op;
-
-/// A custom without the derivative that it carries.
-Expr value_of(const Expr& e) {
-  return ir::rebuild(
-      e, [](const Expr& node, std::span<const Expr> args) { return node->op == Op::Custom ? args[0] : nullptr; });
-}
 
 /// The expressions of a page. `levels.left` holds exponent, mask and prob.
 struct DeviceParts {
@@ -60,21 +54,6 @@ void keep_origin_out(compiler::Levels& levels) {
   };
   filter(Level::Head, levels.head, {&levels.row, &levels.col, &levels.left});
   filter(Level::Row, levels.row, {&levels.col, &levels.left});
-}
-
-/// A field that is an element of a captured tensor is called like it, others a, b, c ….
-std::vector<std::string> field_names(std::span<const Expr> list, const ir::Signature& signature) {
-  std::vector<std::string> names;
-  const auto is_free = [&](const std::string& name) {
-    return std::find(names.begin(), names.end(), name) == names.end();
-  };
-  for (const Expr& e : list) {
-    std::string name = e->op == Op::Read ? signature.captures[e->bits].name : "";
-    for (int i = 0; name.empty() || !is_free(name); ++i)
-      name = i < 26 ? std::string(1, static_cast<char>('a' + i)) : fmt::format("a{}", i);
-    names.push_back(name);
-  }
-  return names;
 }
 
 bool reads_summaries(const compiler::Bands& bands, std::size_t captures) {
@@ -128,15 +107,6 @@ DeviceParts device_parts(const Mod& mod, const Cover& cover, const ir::Signature
   return out;
 }
 
-std::string fields_struct(std::string_view name, std::span<const Expr> list, const std::vector<std::string>& names,
-                          std::string_view more = {}) {
-  if (list.empty()) return fmt::format("  struct {} {{}};\n", name);
-  std::string out = fmt::format("  struct {} {{\n", name);
-  for (std::size_t i = 0; i < list.size(); ++i)
-    out += fmt::format("    {} {};\n", device_type(list[i]->type), names[i]);
-  return out + fmt::format("{}  }};\n", more);
-}
-
 /// What lets lanes share columns, see mod.cuh: where they read captured tensors.
 std::string shared_columns(const DeviceParts& parts) {
   if (!read_captures(parts.levels.col)) return {};
@@ -165,24 +135,11 @@ std::string inside_function(std::span<const Expr> reads, const ir::Signature& si
     }
     holds += fmt::format("{}{}.holds({})", holds.empty() ? "" : " && ", signature.captures[read->bits].name, indices);
   }
-  return fmt::format("  __device__ bool is_inside(Head head, Where at, Int q_begin, Int q_end, Int kv_begin, Int kv_end) "
-                     "const {{\n{}    return at_corners(q_begin, q_end, kv_begin, kv_end, [&](Int q, Int kv) {{\n"
-                     "      return {};\n    }});\n  }}\n",
-                     page_locals(uses), holds);
-}
-
-std::string fields_function(const std::string& head, std::span<const Expr> list, const ir::Signature& signature,
-                            const ir::FieldNames& fields) {
-  std::uint32_t uses = 0;
-  std::string values;
-  for (const Expr& e : list) {
-    uses |= page_uses(e);
-    values += (values.empty() ? "" : ", ") + page_value(e, signature, fields);
-  }
-  const std::string locals = page_locals(uses);
-  const std::string line = fmt::format("  __device__ {} const {{ return {{{}}}; }}\n", head, values);
-  if (locals.empty() && line.size() <= page_width + 1) return line;
-  return fmt::format("  __device__ {} const {{\n{}    return {{{}}};\n  }}\n", head, locals, values);
+  return fmt::format(
+      "  __device__ bool is_inside(Head head, Where at, Int q_begin, Int q_end, Int kv_begin, Int kv_end) "
+      "const {{\n{}    return at_corners(q_begin, q_end, kv_begin, kv_end, [&](Int q, Int kv) {{\n"
+      "      return {};\n    }});\n  }}\n",
+      page_locals(uses), holds);
 }
 
 /// Lists say it all, or bands do, or nobody knows.
@@ -196,7 +153,8 @@ std::string bands_function(const Cover& cover, bool is_listed, std::size_t captu
   if (!known || bands.gone.empty()) return one_line("0, at.kv_len, 0, 0");
 
   std::uint32_t uses = 0;
-  const auto of = [&](const Expr& e) {
+  const auto of = [&](const Expr& end) {
+    const Expr e = value_of(end);
     uses |= page_uses(e);
     return page_value(e, signature);
   };
@@ -234,11 +192,11 @@ std::string user(const Mod& mod, const Cover& cover, const ForwardPlan& plan, co
   const std::vector<Expr> reads = linear_reads(std::array{parts.exponent(), parts.prob()});
   const bool inside = !reads.empty();
   const std::string members = page_members(mod, names, plan.wide, inside);
-  std::string out =
-      inside ? fmt::format("struct Fields {{\n{}}};\n\ntemplate <Reads reads>\nstruct UserOf : Fields {{\n{}\n"
-                           "  using Inside = UserOf<Reads::inside>;\n",
-                           all_fields, members)
-             : fmt::format("struct User {{\n{}\n{}", members, all_fields);
+  std::string out = inside ? fmt::format(
+                                 "struct Fields {{\n{}}};\n\ntemplate <Reads reads>\nstruct UserOf : Fields {{\n{}\n"
+                                 "  using Inside = UserOf<Reads::inside>;\n",
+                                 all_fields, members)
+                           : fmt::format("struct User {{\n{}\n{}", members, all_fields);
   out += fmt::format(
       "  static constexpr bool scaled = {}, bounded = {}, masked = {}, has_prob = {}, linear_prob = {},\n"
       "                        has_sink = {}, listed = {};\n  static constexpr float most = {};\n\n",

@@ -32,8 +32,8 @@ constexpr std::string_view taken[] = {
     // pages
     "User", "Tile", "Head", "Row", "Col", "head", "row", "col", "at", "out", "factor", "exponent", "rest", "keep",
     "prob", "sink", "bands", "scaled", "bounded", "masked", "has_prob", "linear_prob", "has_sink", "listed", "most",
-    "may_keep", "may_drop", "scale", "Fields", "UserOf", "Inside", "is_inside", "in_scores", "of_lane", "Reads", "reads",
-    "at_corners", "q_begin", "q_end", "kv_begin", "kv_end"};
+    "may_keep", "may_drop", "scale", "Fields", "UserOf", "Inside", "is_inside", "in_scores", "of_lane", "Reads",
+    "reads", "at_corners", "q_begin", "q_end", "kv_begin", "kv_end"};
 
 std::string free_name(std::string name, std::set<std::string>& used) {
   // A double underscore is the compiler's.
@@ -163,6 +163,11 @@ std::size_t page_bytes(const compiler::Mod& mod, bool wide) {
   return user_bytes(mod, captures, params, 0, wide).size();
 }
 
+Expr value_of(const Expr& e) {
+  return ir::rebuild(
+      e, [](const Expr& node, std::span<const Expr> args) { return node->op == ir::Op::Custom ? args[0] : nullptr; });
+}
+
 std::uint32_t page_uses(const Expr& e) {
   std::uint32_t uses = 0;
   for (const Expr& n : ir::in_order(e))
@@ -196,6 +201,43 @@ std::string page_value(const Expr& e, const ir::Signature& signature, const ir::
   if (text.lets.empty()) return text.value;
   std::replace(text.lets.begin(), text.lets.end(), '\n', ' ');
   return fmt::format("[&] {{ {}return {}; }}()", text.lets, text.value);
+}
+
+std::vector<std::string> field_names(std::span<const Expr> list, const ir::Signature& signature) {
+  std::vector<std::string> names;
+  const auto is_free = [&](const std::string& name) {
+    return std::find(names.begin(), names.end(), name) == names.end();
+  };
+  for (const Expr& e : list) {
+    std::string name = e->op == ir::Op::Read ? signature.captures[e->bits].name : "";
+    for (int i = 0; name.empty() || !is_free(name); ++i)
+      name = i < 26 ? std::string(1, static_cast<char>('a' + i)) : fmt::format("a{}", i);
+    names.push_back(name);
+  }
+  return names;
+}
+
+std::string fields_struct(std::string_view name, std::span<const Expr> list, const std::vector<std::string>& names,
+                          std::string_view more) {
+  if (list.empty()) return fmt::format("  struct {} {{}};\n", name);
+  std::string out = fmt::format("  struct {} {{\n", name);
+  for (std::size_t i = 0; i < list.size(); ++i)
+    out += fmt::format("    {} {};\n", device_type(list[i]->type), names[i]);
+  return out + fmt::format("{}  }};\n", more);
+}
+
+std::string fields_function(const std::string& head, std::span<const Expr> list, const ir::Signature& signature,
+                            const ir::FieldNames& fields) {
+  std::uint32_t uses = 0;
+  std::string values;
+  for (const Expr& e : list) {
+    uses |= page_uses(e);
+    values += (values.empty() ? "" : ", ") + page_value(e, signature, fields);
+  }
+  const std::string locals = page_locals(uses);
+  const std::string line = fmt::format("  __device__ {} const {{ return {{{}}}; }}\n", head, values);
+  if (locals.empty() && line.size() <= page_width + 1) return line;
+  return fmt::format("  __device__ {} const {{\n{}    return {{{}}};\n  }}\n", head, locals, values);
 }
 
 std::vector<std::string> page_options(int arch, bool exact) {

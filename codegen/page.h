@@ -25,6 +25,9 @@ std::string page_comment(const compiler::Mod& mod);
 std::string page_members(const compiler::Mod& mod, const PageNames& names, bool wide, bool inside = false);
 std::size_t page_bytes(const compiler::Mod& mod, bool wide);
 
+/// Customs without the derivatives that they carry.
+ir::Expr value_of(const ir::Expr& e);
+
 /// Which inputs stand in the text of an expression: its fields' own are not among them.
 std::uint32_t page_uses(const ir::Expr& e);
 /// "    const Int h = at.h;" for whatever the expressions use of what `Where at` holds.
@@ -38,6 +41,15 @@ std::string page_function(const std::string& head, const ir::Expr& e, const ir::
 std::string page_value(const ir::Expr& e, const ir::Signature& signature, const ir::FieldNames& fields = {});
 
 std::string_view device_type(ir::Type type);
+
+/// A field that is an element of a captured tensor is called like it, others a, b, c ….
+std::vector<std::string> field_names(std::span<const ir::Expr> list, const ir::Signature& signature);
+/// "  struct Row { …; };", with `more` members.
+std::string fields_struct(std::string_view name, std::span<const ir::Expr> list, const std::vector<std::string>& names,
+                          std::string_view more = {});
+/// The function that fills it.
+std::string fields_function(const std::string& head, std::span<const ir::Expr> list, const ir::Signature& signature,
+                            const ir::FieldNames& fields);
 
 /// sm_90a and so on, the language, what ptxas tells.
 std::vector<std::string> page_options(int arch, bool exact);

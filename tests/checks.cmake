@@ -1,5 +1,4 @@
 # tests/checks.cmake — what the house forbids, refused by a test; and each check proves first that it can refuse
-find_package(Python3 3.9 REQUIRED COMPONENTS Interpreter)
 
 # attune_check(NAME): tools/NAME.py reads the tree and refuses what breaks its rule; --self-test shows that it does.
 function(attune_check name)

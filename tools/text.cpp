@@ -140,7 +140,7 @@ void TextOptions::add_to(CLI::App& verb, Captures allowed) {
 }
 
 Owned moved(const Owned& from, const Device& to) {
-  if (to.kind == Device::Kind::cpu) return from;
+  if (to.kind == from.tensor.device.kind) return from;
   const auto shape = std::span(from.tensor.shape).first(static_cast<std::size_t>(from.tensor.rank));
   Owned out;
   out.memory = detail::allocate(to, from.tensor.dtype, shape);

@@ -59,9 +59,11 @@ __device__ __forceinline__ auto greatest(const Capture<T, rank, Stride>& of, Ind
 
 /// What a page knows of a mask: may a tile keep anything, may it drop anything? Asked by whole warps.
 template <class C>
-concept Covers = requires(const C c, Where at, int i) {
-  bool(c.may_keep(at, i, i, i, i));  // queries [begin, end), keys [begin, end)
-  bool(c.may_drop(at, i, i, i, i));
+concept Covers = requires(const C c, Where at, typename C::Row row, typename C::Col col, int i) {
+  row = c.row(at, i, i);                       // queries [begin, end)
+  col = c.col(at, i, i);                       // keys [begin, end)
+  bool(c.may_keep(row, col, at, i, i, i, i));  // queries, keys
+  bool(c.may_drop(row, col, at, i, i, i, i));
 };
 
 template <Covers C>
@@ -81,17 +83,23 @@ __global__ void __launch_bounds__(cover_threads)
   int* row = args.tiles + ((static_cast<long long>(b) * gridDim.y + h) * gridDim.x + tile) * args.tile_stride;
   int* verdicts = row + 2 + tiles;
 
+#if __CUDA_ARCH__ >= 900
+  // The kernel that walks these lists may start, and will wait.
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
   if (threadIdx.x == 0) {
     partial = 0;
     if (args.next && tile == 0 && h == 0 && b == 0) *args.next = 0;
   }
+  const int from = args.q_offset + q_begin, to = args.q_offset + q_end;
+  const typename C::Row queries = of.row(at, from, to);
   __syncthreads();
   for (int t = warp_id; t < tiles; t += warps) {
     const int kv_begin = t * args.n, kv_end = min(kv_begin + args.n, kv_len);
-    const int from = args.q_offset + q_begin, to = args.q_offset + q_end;
+    const typename C::Col keys = of.col(at, kv_begin, kv_end);
     int verdict = None;
-    if (of.may_keep(at, from, to, kv_begin, kv_end))
-      verdict = kv_begin + args.n > kv_len || of.may_drop(at, from, to, kv_begin, kv_end) ? Some : All;
+    if (of.may_keep(queries, keys, at, from, to, kv_begin, kv_end))
+      verdict = kv_begin + args.n > kv_len || of.may_drop(queries, keys, at, from, to, kv_begin, kv_end) ? Some : All;
     if (lane == 0) {
       verdicts[t] = verdict;
       if (verdict == Some) atomicAdd(&partial, 1);

@@ -478,27 +478,18 @@ struct Group90 {
     for (int i = 0; i < n / 4; ++i) p[i] = pack<Element>(s[2 * i], s[2 * i + 1]);
   }
 
-  /// What a row's sum of powers below `top` comes to: the factor of its results. Writes lse and max.
+  /// What a row's sum of powers below `top` makes of its results. Writes lse and max.
   __device__ float ended(const Work& work, int q, float sum, float top, bool write) const {
-    const float rest = user.rest(head, user.row(head, at, args.q_offset + q), at, origin, args.q_offset + q);
-    const float most = top;
-    float factor_o = 1;
-    if constexpr (User::has_sink) {
-      const float sink = (user.sink(head, at) - rest) * (1 / ln2), both = fmaxf(top, sink);
-      if (both > -infinity) {
-        factor_o = sum == 0.0f ? 0.0f : power_of_two(top - both);
-        sum = sum * factor_o + power_of_two(sink - both);
-        top = both;
-      }
-    }
+    const Int q_at = args.q_offset + q;
+    const Ended row = end_of_row<User>(user, head, user.row(head, at, q_at), at, origin, q_at, sum, top);
     if (write && q < args.q_len) {
       const auto put = [&](const Rows& rows, float x) {
         if (rows.data) rows.data[work.b * rows.batch + work.h * rows.head + q * rows.position] = x;
       };
-      put(args.lse, sum == 0.0f ? -infinity : (top + log2f(sum)) * ln2 + rest);
-      if constexpr (Tile::max) put(args.max, most == -infinity ? most : most * ln2 + rest);
+      put(args.lse, row.lse);
+      if constexpr (Tile::max) put(args.max, row.max);
     }
-    return sum == 0.0f ? 0.0f : factor_o / sum;
+    return row.factor;
   }
 
   /// o = o / l; lse and max.
@@ -575,7 +566,8 @@ struct Group90 {
 #pragma unroll
     for (int j = 0; j < half; ++j)
       if (side * half + j < args.dv)
-        o_line(work, q)[side * half + j] = {static_cast<unsigned short>(pack<Element>(by == 0.0f ? 0.0f : o[j] * by, 0.0f))};
+        o_line(work,
+               q)[side * half + j] = {static_cast<unsigned short>(pack<Element>(by == 0.0f ? 0.0f : o[j] * by, 0.0f))};
   }
 
   /// The results of a warp's 16 rows, by way of shared memory, where rows are 128 bytes and swizzled.
@@ -781,6 +773,8 @@ __global__ void __launch_bounds__(128 * (Tile::m / 64 + 1), 1)
     barrier_init_done();
   }
   __syncthreads();
+  // This kernel may have been started before the lists are written.
+  if constexpr (User::listed) wait_for_kernel_before();
   const int group = uniform(static_cast<int>(threadIdx.x) / 128);
   if (group == 0) {
     registers_down<groups == 2 ? 40 : 32>();

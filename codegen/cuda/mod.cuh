@@ -56,14 +56,18 @@ concept Mod = requires(const M m, Where at, typename M::Head head, typename M::R
 };
 
 template <class Col>
-concept Shareable = requires(Col col) { col.of_lane(0); };
+concept Shareable = requires(Col col) {
+  col.of_lane(0);
+};
 template <class Col>
 constexpr bool in_scores = false;
 template <Shareable Col>
 constexpr bool in_scores<Col> = Col::in_scores;
 
 template <class M>
-concept HasInside = requires { typename M::Inside; };
+concept HasInside = requires {
+  typename M::Inside;
+};
 
 /// Ordinary attention.
 struct Plain {

@@ -11,6 +11,9 @@ namespace attune {
 constexpr float infinity = __builtin_bit_cast(float, 0x7f800000u);
 constexpr float ln2 = 0.693147180559945309f;
 
+/// From the exponent's domain. The least float, which masks add or choose, stands for itself: its exponent is no lower.
+__device__ inline float back(float x) { return x == -0x1.fffffep127f ? x : x * ln2; }
+
 /// What is below 2^-126 is 0.
 __device__ inline float power_of_two(float x) { return fast::exp2(x); }
 __device__ inline bool finite(float x) { return fabsf(x) < infinity; }
@@ -35,6 +38,32 @@ struct Ended {
   float lse, max;
   bool plain;  ///< has pairs, and a sum that is a number: results are infinite or NaN through values alone
 };
+
+/// What a row's sum of powers above `over` and the sink come to. Of a row without pairs, of one whose rest is -inf too,
+/// nothing is left.
+template <class User>
+__device__ inline Ended end_of_row(const User& user, const typename User::Head& head, const typename User::Row& row,
+                                   Where at, Int origin, Int q, float own, float over) {
+  const float rest = user.rest(head, row, at, origin, q);
+  // NaN of what is infinite or NaN: such a row has no lse.
+  const float spoilt = rest - rest;
+  if (own == 0.0f || rest == -infinity) {
+    float lse = -infinity;
+    if constexpr (User::has_sink) lse = user.sink(head, at);
+    return {0, lse < infinity ? lse : lse - lse, -infinity, false};
+  }
+  Ended out{1 / own + spoilt, back(over + log2f(own)) + rest + spoilt, back(over) + rest, own - own == 0.0f};
+  // The maximum of numbers and NaN is not one of the numbers.
+  if (own != own && over < infinity) out.max = own;
+  if constexpr (User::has_sink) {
+    const float sink = (user.sink(head, at) - rest) * (1 / ln2);
+    const float both = sink > over || sink != sink ? sink : over;
+    const float lift = power_of_two(over - both), all = own * lift + power_of_two(sink - both);
+    out.factor = lift / all + spoilt;
+    out.lse = back(both + log2f(all)) + rest + spoilt;
+  }
+  return out;
+}
 
 /// The softmax of 2 Tall rows of a thread. Running: the power of each score is taken relative to the row's maximum so
 /// far, else to User::most.
@@ -170,29 +199,10 @@ struct Softmax {
     });
   }
 
-  /// What thread-wise sums and the sink come to. Of a row without pairs, of one whose rest is -inf too, nothing is
-  /// left.
+  /// What thread-wise sums and the sink come to.
   __device__ Ended end(int t, int r) const {
-    const float own = row_sum(sum[t][r]), rest = user.rest(head, row[t][r], at, origin, q[t][r]);
-    const float over = Running ? top[t][r] * factor : User::most;
-    // NaN of what is infinite or NaN: such a row has no lse.
-    const float spoilt = rest - rest;
-    if (own == 0.0f || rest == -infinity) {
-      float lse = -infinity;
-      if constexpr (User::has_sink) lse = user.sink(head, at);
-      return {0, lse < infinity ? lse : lse - lse, -infinity, false};
-    }
-    Ended out{1 / own + spoilt, ln2 * (over + log2f(own)) + rest + spoilt, ln2 * over + rest, own - own == 0.0f};
-    // The maximum of numbers and NaN is not one of the numbers.
-    if (own != own && over < infinity) out.max = own;
-    if constexpr (User::has_sink) {
-      const float sink = (user.sink(head, at) - rest) * (1 / ln2);
-      const float both = sink > over || sink != sink ? sink : over;
-      const float lift = power_of_two(over - both), all = own * lift + power_of_two(sink - both);
-      out.factor = lift / all + spoilt;
-      out.lse = ln2 * (both + log2f(all)) + rest + spoilt;
-    }
-    return out;
+    return end_of_row<User>(user, head, row[t][r], at, origin, q[t][r], row_sum(sum[t][r]),
+                            Running ? top[t][r] * factor : User::most);
   }
 
  private:

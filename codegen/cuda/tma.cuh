@@ -77,6 +77,9 @@ __device__ inline void store_wait() { asm volatile("cp.async.bulk.wait_group 0;"
 /// Between ordinary writes to shared memory and the copy engine's or the tensor cores' reads of it.
 __device__ inline void proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+/// Until what the kernel before wrote is there, where this one was started early.
+__device__ inline void wait_for_kernel_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
 template <int N>
 __device__ inline void registers_up() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));

@@ -1,8 +1,10 @@
 // runtime/cuda/consider.cpp — the kernels that can take a call, compiled in turn until one is as it was meant to be
 #include "runtime/cuda/consider.h"
 
+#include <atomic>
 #include <functional>
 #include <future>
+#include <optional>
 
 #include <attune/error.h>
 #include <fmt/format.h>
@@ -14,10 +16,25 @@
 namespace attune::runtime::cuda {
 namespace {
 
+std::atomic<std::size_t> compiled_so_far{0};
+
+/// Bytes of registers that a kernel may spill and still be better than the one that takes any call.
+constexpr int few_spilled = 128;
+
 std::string flaw_of(const Binary& binary) {
   if (binary.spilled > 0) return fmt::format("spills {} bytes of registers", binary.spilled);
   if (!binary.warnings.empty()) return binary.warnings[0];
   return {};
+}
+
+/// Of candidates that all have flaws, the one whose only flaw is that it spills a few bytes, and the fewest.
+std::optional<std::size_t> least_spilling(const std::vector<Candidate>& all) {
+  std::optional<std::size_t> out;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const Binary& binary = *all[i].binary;
+    if (binary.warnings.empty() && binary.spilled <= (out ? all[*out].binary->spilled - 1 : few_spilled)) out = i;
+  }
+  return out;
 }
 
 }  // namespace
@@ -29,8 +46,13 @@ std::shared_ptr<const Binary> binary_of(const codegen::Source& source) {
                 "install it: libnvrtc of CUDA 12 or 13");
   const std::string key = fmt::format("{}\n{}\n{}\n{}", fmt::join(source.options, " "), source.symbol, source.text,
                                       codegen::headers_digest());
-  return made.get(key, [&] { return std::make_shared<const Binary>(compile(source)); });
+  return made.get(key, [&] {
+    ++compiled_so_far;
+    return std::make_shared<const Binary>(compile(source));
+  });
 }
+
+std::size_t compiled_kernels() { return compiled_so_far; }
 
 Considered consider(const compiler::Mod& mod, const compiler::Cover& cover, const codegen::ForwardSpec& spec,
                     codegen::Length length, const codegen::Preference* preference, bool all) {
@@ -56,7 +78,10 @@ Considered consider(const compiler::Mod& mod, const compiler::Cover& cover, cons
       one.flaw = flaw_of(*one.binary);
     }
     const bool last = out.candidates.size() + 1 == choices.choices.size();
-    if (!found && (one.flaw.empty() || last)) {
+    if (last && !found) {
+      found = true;
+      out.chosen = least_spilling(out.candidates).value_or(out.candidates.size());
+    } else if (!found && one.flaw.empty()) {
       found = true;
       out.chosen = out.candidates.size();
     }

@@ -63,11 +63,18 @@ enum class Promote : int { none, b64, b128, b256 };
 enum class Fill : int { zero };
 inline constexpr unsigned stream_non_blocking = 1;
 
+enum class LaunchAttributeKey : int { early = 6 };  ///< the launch may start before the kernel before it has ended
+struct LaunchAttribute {
+  LaunchAttributeKey key;
+  int unused = 0;
+  int value[16] = {};
+};
+static_assert(sizeof(LaunchAttribute) == 72);
 struct LaunchConfig {
   unsigned grid[3], block[3];
   unsigned shared_bytes;
   Stream stream;
-  void* attributes = nullptr;
+  LaunchAttribute* attributes = nullptr;
   unsigned attribute_count = 0;
 };
 static_assert(sizeof(LaunchConfig) == 56 && offsetof(LaunchConfig, stream) == 32);

@@ -230,7 +230,8 @@ void launch(const Facts& device, const ForwardKernel& kernel, const Scratch& scr
                           static_cast<unsigned>(args.tile_batches)},
                          cover_threads, 0, stream, pointers);
   }
-  if (scratch.next && !kernel.cover) driver().cuMemsetD32Async(reinterpret_cast<cu::Address>(scratch.next), 0, 1, stream);
+  if (scratch.next && !kernel.cover)
+    driver().cuMemsetD32Async(reinterpret_cast<cu::Address>(scratch.next), 0, 1, stream);
   std::array<void*, 2> pointers{&args, user.data()};
   const std::int64_t all = q_tiles * args.q_heads * args.batch;
   const std::int64_t blocks = kernel.choice.persistent ? std::min<std::int64_t>(all, device.sms) : all;
@@ -239,7 +240,7 @@ void launch(const Facts& device, const ForwardKernel& kernel, const Scratch& scr
                 fmt::format("they are {}, {} queries each, and a grid has fewer than 2^31 blocks", blocks, plan.m),
                 "split the call");
   kernel.kernel.launch({static_cast<unsigned>(blocks), 1, 1}, kernel.choice.threads, kernel.choice.shared_bytes, stream,
-                       pointers);
+                       pointers, kernel.cover.has_value() && kernel.choice.copy_engine);
 }
 
 }  // namespace

@@ -54,18 +54,22 @@ ForwardKernel made(const ForwardKey& key, const Compiled& compiled) {
     out.story.push_back(
         fmt::format("not {}: {}", codegen::variant_of(all.candidates[i].choice.plan).text(), all.candidates[i].flaw));
   if (facts.listed)
-    out.cover = load(*binary_of(codegen::cover_source(mod, compiled.cover, key.spec.wide, key.spec.arch)), key.device, 0);
+    out.cover = load(*binary_of(codegen::cover_source(mod, compiled.cover, key.spec.wide, key.spec.arch)), key.device,
+                     0);
   return out;
 }
 
 }  // namespace
 
 void Kernel::launch(const unsigned (&grid)[3], int threads, int shared_bytes, cu::Stream stream,
-                    std::span<void*> arguments) const {
+                    std::span<void*> arguments, bool early) const {
+  cu::LaunchAttribute attribute{.key = cu::LaunchAttributeKey::early, .value = {1}};
   const cu::LaunchConfig config{.grid = {grid[0], grid[1], grid[2]},
                                 .block = {static_cast<unsigned>(threads), 1, 1},
                                 .shared_bytes = static_cast<unsigned>(shared_bytes),
-                                .stream = stream};
+                                .stream = stream,
+                                .attributes = &attribute,
+                                .attribute_count = early ? 1u : 0u};
   // The driver takes a kernel of a library where it takes a function.
   driver().cuLaunchKernelEx(&config, reinterpret_cast<cu::Function>(handle), arguments.data(), nullptr);
 }

@@ -17,9 +17,10 @@ struct Kernel {
   cu::Kernel handle = nullptr;
   int registers = 0, spilled = 0;
 
-  /// On `stream`, in the current context. `arguments`: pointers to each.
-  void launch(const unsigned (&grid)[3], int threads, int shared_bytes, cu::Stream stream,
-              std::span<void*> arguments) const;
+  /// On `stream`, in the current context. `arguments`: pointers to each. early: perhaps before the kernel before has
+  /// ended, for which it waits itself.
+  void launch(const unsigned (&grid)[3], int threads, int shared_bytes, cu::Stream stream, std::span<void*> arguments,
+              bool early = false) const;
 };
 
 /// The forward of a Mod on a device.

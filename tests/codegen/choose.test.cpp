@@ -65,11 +65,10 @@ TEST_CASE("every kind of call has rows at every width", "[choose]") {
         }
 }
 
-TEST_CASE("groups take turns where no tile is partial", "[choose]") {
-  const auto turns = [](CoverKind cover) { return trait(choose({}, {}, {.cover = cover}).choices[0].plan, "turns"); };
-  CHECK(turns(CoverKind::full) == 1);
-  CHECK(turns(CoverKind::causal) == 0);
-  CHECK(turns(CoverKind::listed) == 0);
+TEST_CASE("short sequences take narrower tiles where these are faster", "[choose]") {
+  const auto m = [](Length length) { return choose({.d = 64, .dv = 64}, {}, {.length = length}).choices[0].plan.m; };
+  CHECK(m(Length::to_1k) == 128);
+  CHECK(m(Length::to_4k) == 192);
 }
 
 TEST_CASE("calls are of the kind that their expressions make them", "[choose]") {

@@ -8,6 +8,8 @@
 #include <limits>
 #include <string>
 
+#include "tests/sanitizers.h"
+
 namespace attune::ir {
 namespace {
 
@@ -304,7 +306,8 @@ Bounds RandomEnv::bounds(std::uint64_t seed) const {
 
 std::uint64_t fuzz_count() {
   const char* count = std::getenv("ATTUNE_FUZZ");
-  return count ? std::strtoull(count, nullptr, 10) : 2'000;
+  if (count) return std::strtoull(count, nullptr, 10);
+  return tests::sanitized ? 25'000 : 100'000;
 }
 
 }  // namespace attune::ir

@@ -7,23 +7,16 @@
 #include <vector>
 
 #include "runtime/attention.h"
-#include "runtime/cuda/driver.h"
-#include "tests/catch.h"
+#include "tests/gpu/device.h"
 
 using namespace attune;
 using runtime::cuda::driver;
+using tests::skipped;
 namespace cu = runtime::cuda::cu;
 
 namespace {
 
 const Device host = Device::cpu(), gpu = Device::cuda();
-
-/// Says so where there is nothing to test on.
-bool skipped() {
-  if (runtime::cuda::device_count() > 0) return false;
-  WARN("[skip] no CUDA device: " << runtime::cuda::find_driver().why);
-  return true;
-}
 
 template <class F>
 std::string refusal(F call) {
@@ -188,15 +181,21 @@ TEST_CASE("engines read the memory that they can reach", "[gpu]") {
 
 TEST_CASE("the same call gives the same bits every time", "[gpu]") {
   if (skipped()) return;
-  const Call call(gpu);
   const Documents documents(gpu);
-  for (const Attention& attention : {Attention{.mask = mods::causal()}, documents.attention}) {
-    attention.run(call.forward);
-    const auto first = call.bits();
-    for (int i = 0; i < 20; ++i) {
-      call.forget();
+  const Attention all[] = {{.mask = mods::causal()},
+                           {.mask = mods::sliding_window(70)},
+                           {.mask = [](At at) { return (at.q ^ at.kv) % 3 != 0; }},
+                           documents.attention};
+  for (const std::int64_t d : {64, 128}) {
+    const Call call(gpu, 300, 300, d);
+    for (const Attention& attention : all) {
       attention.run(call.forward);
-      REQUIRE(call.bits() == first);
+      const auto first = call.bits();
+      for (int i = 0; i < 20; ++i) {
+        call.forget();
+        attention.run(call.forward);
+        REQUIRE(call.bits() == first);
+      }
     }
   }
 }

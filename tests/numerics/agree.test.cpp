@@ -11,6 +11,7 @@
 #include "tests/catch.h"
 #include "tests/numerics/corpus.h"
 #include "tests/numerics/dense.h"
+#include "tests/sanitizers.h"
 
 using namespace attune;
 using tests::Compared, tests::Engine, tests::Layout, tests::Shape, tests::Subject;
@@ -43,7 +44,9 @@ const Attention causal{.score = mods::softcap(20), .mask = [](At at) { return at
 }  // namespace
 
 TEST_CASE("dense attention is near the oracle over the corpus: f32 to rounding, 16 bits to theirs", "[agree]") {
+  std::size_t next = 0;
   for (const tests::CorpusMod& mod : tests::corpus()) {
+    if (tests::sanitized && next++ % 3 != 0) continue;  // the preset dev takes all
     const tests::Made made = tests::make(mod, 3);
     const Subject subject(made.attention);
     const auto error = [&](DType dtype) {

@@ -96,7 +96,7 @@ const std::vector<Engine>& engines() {
     for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512bf16, Isa::amx})
       if (runtime::cpu::supports(isa)) found.push_back(engine(isa));
     if (runtime::cuda::device_count() > 0)
-      found.push_back({.name = "cuda", .forward = forward_on_device, .backward = nullptr});
+      found.push_back({.name = "cuda", .forward = forward_on_device, .backward = nullptr, .widest = 256});
     const char* asked = std::getenv("ATTUNE_TEST_ENGINE");
     if (asked) std::erase_if(found, [&](const Engine& e) { return !e.name.starts_with(asked); });
     if (found.empty()) std::printf("[skip] this machine has no engine of %s\n", asked ? asked : "any kind");

@@ -26,6 +26,7 @@ struct Engine {
   std::string name;
   std::function<void(const Subject&, const Forward&, const compiler::Problem&)> forward;
   std::function<void(const Subject&, const Backward&, const compiler::Problem&)> backward;  ///< may be none
+  std::int64_t widest = 512;  ///< heads of more are refused, see tests/codegen/choose.test.cpp
 };
 
 /// One for each instruction set of this CPU, and CUDA where there is a device. ATTUNE_TEST_ENGINE=cuda: those whose

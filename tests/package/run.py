@@ -6,7 +6,7 @@ from pathlib import Path
 
 parser = argparse.ArgumentParser()
 parser.add_argument("way", choices=["find_package", "add_subdirectory"])
-for name in ["cmake", "source", "build", "compiler", "sanitize", "launcher", "engine"]:
+for name in ["cmake", "source", "build", "compiler", "launcher", "engine"]:
     parser.add_argument(f"--{name}", default="")
 args = parser.parse_args()
 
@@ -31,9 +31,6 @@ with tempfile.TemporaryDirectory() as folder:
             if "find_dependency" in text or args.source in text or args.build in text:
                 raise SystemExit(f"{config.name} asks for a dependency, or names a folder of the build:\n{text}")
         settings += [f"-DCMAKE_PREFIX_PATH={prefix}"]
-        # The installed libraries call into their sanitizers' runtime, which the consumer's link must bring.
-        if args.sanitize:
-            settings += [f"-DCMAKE_CXX_FLAGS=-fsanitize={args.sanitize}"]
     else:
         settings += [f"-DATTUNE_SOURCE={args.source}", f"-DATTUNE_CPU={args.engine}"]
     do(args.cmake, "-G", "Ninja", "-S", Path(__file__).parent / "consumer", "-B", out, *settings)

@@ -18,18 +18,11 @@
 #include "tests/golden.h"
 #include "tests/guarded.h"
 #include "tests/numerics/inputs.h"
+#include "tests/sanitizers.h"
 
 using namespace attune;
 using namespace std::chrono_literals;
 using tests::Guarded, tests::Inputs, tests::Placed, tests::Shape;
-
-#if defined(__SANITIZE_THREAD__)
-#define ATTUNE_UNDER_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define ATTUNE_UNDER_TSAN 1
-#endif
-#endif
 
 namespace {
 
@@ -286,9 +279,10 @@ TEST_CASE("an executor that leaves tasks out is refused", "[calls]") {
 }
 
 TEST_CASE("a forked child attends after its parent did, and the parent after it", "[calls]") {
-#ifdef ATTUNE_UNDER_TSAN
-  std::puts("[skip] TSan has no threads in a forked child");
-#else
+  if (tests::under_tsan) {
+    std::puts("[skip] TSan has no threads in a forked child");
+    return;
+  }
   const Rich rich;
   const ForwardCall call(several_tiles);
   const Bytes before = call(rich.attention, {.executor = {.workers = 4}});
@@ -305,7 +299,6 @@ TEST_CASE("a forked child attends after its parent did, and the parent after it"
   REQUIRE(waitpid(child, &status, 0) == child);
   CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
   CHECK(call(rich.attention, {.executor = {.workers = 4}}) == before);
-#endif
 }
 
 TEST_CASE("8 threads compile different and equal mods at once, and each gets its own results", "[calls]") {

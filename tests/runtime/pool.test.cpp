@@ -22,30 +22,19 @@
 #include "runtime/options.h"
 #include "tests/catch.h"
 #include "tests/golden.h"
+#include "tests/sanitizers.h"
 
 using namespace attune;
 using namespace std::chrono_literals;
 using runtime::run_tasks;
 
-#if defined(__SANITIZE_THREAD__)
-#define ATTUNE_UNDER_SANITIZER 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
-#define ATTUNE_UNDER_SANITIZER 1
-#endif
-#endif
-
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-#ifdef ATTUNE_UNDER_SANITIZER
 // TSan ends a child that starts a thread. ASan's allocator may be locked by a thread that the child does not have: with
 // clang 14 one run in three of these tests waits for ever.
-constexpr bool can_thread_in_child = false;
-#else
-constexpr bool can_thread_in_child = true;
-#endif
+constexpr bool can_thread_in_child = !tests::sanitized;
 
 /// Waits until something holds; false when it does not within half a minute.
 template <class F>

@@ -1,0 +1,156 @@
+// tests/codegen/kernels.test.cpp — every row of kernels.def compiles with mods of every kind, for every architecture
+#include <cstdio>
+#include <cstdlib>
+#include <fmt/format.h>
+
+#include "codegen/choose.h"
+#include "compiler/lower.h"
+#include "runtime/cuda/nvrtc.h"
+#include "tests/catch.h"
+#include "tests/numerics/masks.h"
+#include "tests/sanitizers.h"
+
+namespace attune::tests {
+namespace {
+
+using codegen::ForwardChoice, codegen::ForwardChoices, codegen::ForwardSpec;
+using runtime::cuda::Binary;
+
+/// A row of kernels.def on an architecture: the candidate of that number for such a call.
+struct Row {
+  ForwardSpec spec;
+  std::size_t candidate = 0;
+  /// What it may spill: of the portable kernel's rows, behind which there are no others, what they do, rounded up.
+  int spills = 0;
+  bool slow = false;  ///< takes several seconds to compile, not one
+
+  bool portable() const { return !spec.boxes; }
+};
+
+std::vector<Row> rows() {
+  std::vector<Row> out;
+  const auto sm90 = [&](int d, int dv) {
+    const bool next = !out.empty() && out.back().spec.d == d && out.back().spec.dv == dv;
+    out.push_back({{.arch = 90, .d = d, .dv = dv}, next ? out.back().candidate + 1 : 0});
+  };
+  const auto sm80 = [&](int bytes, int d) {
+    const DType type = bytes == 4 ? DType::f32 : DType::bf16;
+    const int width = bytes * d;  // of a row
+    for (const int arch : {80, 86, 90, 120})
+      out.push_back(
+          {.spec = {.arch = arch, .dtype = type, .out = type, .d = d, .dv = d, .boxes = false, .exact = bytes == 4},
+           .spills = width <= 256   ? 256
+                     : width <= 512 ? 1024
+                                    : 2048,
+           .slow = width >= 256});
+  };
+#define ATTUNE_SM90(d, dv, ...) sm90(d, dv);
+#define ATTUNE_SM80(bytes, d, ...) sm80(bytes, d);
+#include "codegen/kernels.def"
+#undef ATTUNE_SM80
+#undef ATTUNE_SM90
+  return out;
+}
+
+struct Lowered {
+  std::string name;
+  compiler::Traced traced;
+  compiler::Cover cover;
+
+  explicit Lowered(const CorpusMod& mod) : name(mod.name), traced(compiler::lower(make(mod, 1).attention)) {
+    cover = compiler::cover(traced.mod.mask, traced.mod.signature(), traced.mod.score);
+  }
+};
+
+std::vector<CorpusMod> mods() {
+  std::vector<CorpusMod> all = corpus();
+  for (const MaskCase& mask : masks()) all.push_back(mask.mod);
+  return all;
+}
+
+/// What is wrong with what was compiled, or empty.
+std::string flaw(const Binary& binary, int spills) {
+  if (binary.spilled > spills) return fmt::format("spills {} bytes", binary.spilled);
+  return binary.warnings.empty() ? "" : binary.warnings[0];
+}
+
+/// Compiles a Mod for a row. A fast candidate that spills is told, and no failure where another of its width does not.
+/// `number` makes the details of the call.
+void compile(const Lowered& lowered, Row row, std::size_t number) {
+  if (number % 2 && row.spec.dtype == DType::bf16) row.spec.dtype = row.spec.out = DType::f16;
+  row.spec.max = number % 5 == 0;
+  row.spec.packed = row.portable() && number % 3 == 0;
+  if (row.portable() && number % 4 == 0) row.spec.load = 0;
+  // Short sequences have all rows of their width.
+  const ForwardChoices all = choose(row.spec, codegen::forward_facts(lowered.traced.mod, lowered.cover, true),
+                                    {.length = codegen::Length::to_1k});
+  // The portable kernel is the last of any call's; the fast one does not take every Mod.
+  const std::size_t own = row.portable() ? 1 : all.choices.size() - 1;
+  if (own == 0) return;
+  REQUIRE(row.candidate < own);
+  std::string told;
+  for (std::size_t i = 0; i < own; ++i) {
+    const codegen::ForwardPlan& plan = all.choices[(row.candidate + i) % own].plan;
+    const Binary binary = runtime::cuda::compile(
+        codegen::forward_source(lowered.traced.mod, lowered.cover, plan, row.spec.arch));
+    const std::string wrong = flaw(binary, row.spills);
+    if (binary.spilled || !wrong.empty())
+      told += fmt::format("{}: {} {} x {}, d {}, dv {}, {}, sm_{}{}: {}\n", lowered.name, plan.kernel, plan.m, plan.n,
+                          plan.d, plan.dv, name_of(plan.dtype), row.spec.arch, plan.packed ? ", packed" : "",
+                          wrong.empty() ? fmt::format("{} bytes", binary.spilled) : wrong);
+    if (wrong.empty()) {
+      std::printf("%s", told.c_str());
+      return;
+    }
+  }
+  // Accumulators of 256 columns leave few registers: some mods get the portable kernel.
+  if (!row.portable() && row.spec.d == 256)
+    std::printf("%s", told.c_str());
+  else
+    FAIL_CHECK(told);
+}
+
+bool skipped() {
+  if (sanitized) std::puts("[skip] NVIDIA's compiler is not ours to sanitize; the preset dev asks it");
+  if (!sanitized && !runtime::cuda::nvrtc()) std::printf("[skip] %s\n", runtime::cuda::nvrtc().refusal.c_str());
+  return sanitized || !runtime::cuda::nvrtc();
+}
+
+/// Half of the rows, each with a mod of its own; a slow row for one architecture, the next one for the next. That each
+/// mod compiles is tested with a small kernel, in cuda.test.cpp.
+void rotate(std::size_t half) {
+  if (skipped()) return;
+  const std::vector<Row> all = rows();
+  const std::vector<CorpusMod> everything = mods();
+  std::size_t slow = 0, taken = 0;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const std::size_t turn = slow;
+    slow += all[i].slow;
+    if (all[i].slow && turn % 4 != turn / 4 % 4) continue;
+    if (taken++ % 2 == half) compile(Lowered(everything[i * 37 % everything.size()]), all[i], i);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("every row of kernels.def compiles with some mod: first half", "[cuda]") { rotate(0); }
+TEST_CASE("every row of kernels.def compiles with some mod: last half", "[cuda]") { rotate(1); }
+
+// Hours: test_codegen "[.matrix]". The environment variable ATTUNE_MATRIX holds the names of mods, with spaces between
+// them, where not all are wanted.
+TEST_CASE("every row of kernels.def compiles with every mod, for every architecture", "[.matrix]") {
+  if (skipped()) return;
+  const char* named = std::getenv("ATTUNE_MATRIX");
+  const std::string wanted = named ? fmt::format(" {} ", named) : "";
+  std::size_t number = 0;
+  for (const CorpusMod& mod : mods()) {
+    if (named && wanted.find(" " + mod.name + " ") == std::string::npos) continue;
+    const Lowered lowered(mod);
+    for (const Row& row : rows()) compile(lowered, row, number++);
+    std::printf("%s: done\n", mod.name.c_str());
+    std::fflush(stdout);
+  }
+  CHECK(number > 0);
+}
+
+}  // namespace attune::tests

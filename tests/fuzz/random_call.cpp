@@ -1,0 +1,192 @@
+// tests/fuzz/random_call.cpp — a random mod with its data and the sizes of a call, and what an engine makes of it
+#include "tests/fuzz/random_call.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include <attune/error.h>
+#include <fmt/format.h>
+
+#include "runtime/tensor.h"
+#include "tests/storable.h"
+
+namespace attune::tests {
+
+using ir::Expr, ir::Random, ir::Type;
+
+namespace {
+
+/// What s may be off by in an engine, and is not in dense attention: f32 ulps.
+constexpr double ulps = 4;
+
+/// What a function may be off by in an engine, and is not in dense attention, which calls the C library: f32 ulps.
+double ulps_of(ir::Op op, Functions functions) {
+  using enum ir::Op;
+  constexpr std::array inexact{Rsqrt, Exp, Exp2, Log, Log2, Pow, Sin, Cos, Tan, Tanh, Sigmoid, Erf};
+  if (std::ranges::find(inexact, op) == inexact.end()) return 0;
+  if (functions == Functions::near) return ulps;
+  return op == Tanh ? 0x1p13 : op == Sin || op == Cos || op == Tan ? 0x1p5 : 2 * ulps;
+}
+
+/// Dense attention of a larger error, relative to the oracle, is of no use as a yardstick.
+constexpr double hopeless = 0.05;
+/// Next to larger scores the oracle itself, in f64, loses what tells pairs apart; engines may know better, see
+/// compiler::Fold.
+constexpr double enormous = 1e9;
+
+std::uint32_t head() { return ir::bit(ir::Input::B) | ir::bit(ir::Input::H); }
+std::uint32_t pair() {
+  return head() | ir::bit(ir::Input::Q) | ir::bit(ir::Input::KV) | ir::bit(ir::Input::QLen) | ir::bit(ir::Input::KVLen);
+}
+
+template <class T>
+T any(Random& random, std::initializer_list<T> from) {
+  return random.pick(std::span(from.begin(), from.size()));
+}
+
+}  // namespace
+
+RandomCall::RandomCall(std::uint64_t seed) : random_(seed ^ 0xe26) {
+  grammar_ = ir::Grammar::ordinary();
+  hostile_ = grammar_.hostile = seed % 4 == 3;
+  grammar_.denormals = false;
+  grammar_.max_nodes = random_.chance(0.2) ? 50 : 14;
+  data();
+  traced_.mod.score = score(seed);
+  traced_.mod.mask = random_.chance(0.5) ? ir::boolean(true) : expr(seed ^ 0x3a5c, Type::Bool, pair());
+  traced_.mod.prob = random_.chance(0.7) ? ir::input(ir::Input::P) : prob(seed ^ 0x960b);
+  if (random_.chance(0.3)) traced_.mod.sink = expr(seed ^ 0x51c, Type::F32, head());
+  shape = random_shape(seed);
+}
+
+compiler::Traced RandomCall::shaken(std::uint64_t seed, Functions functions) const {
+  Random random(seed);
+  compiler::Traced out = traced_;
+  const auto off = [&](double plus, double by) {
+    const double least = (random.chance(0.5) ? 1 : -1) * (0.5 + random.unit() / 2) * by * 0x1p-24;
+    const auto slot = static_cast<std::uint32_t>(out.params.size());
+    const std::string name = "off" + std::to_string(slot);
+    out.params.push_back(std::make_shared<detail::ParamCell>(detail::ParamCell{name, true, plus + least}));
+    out.mod.params.push_back({name, Type::F32});
+    return ir::param(slot, Type::F32);
+  };
+  const Expr of_s = off(0, ulps);
+  // A few for each size, taken in turns.
+  std::map<double, std::array<Expr, 5>> factors;
+  std::size_t next = 0;
+  const auto factor = [&](double by) {
+    const auto [found, fresh] = factors.try_emplace(by);
+    if (fresh) std::ranges::generate(found->second, [&] { return off(1, by); });
+    return found->second[next++ % found->second.size()];
+  };
+  const auto shake = [&](const Expr& e, std::span<const Expr> args) -> Expr {
+    const bool s = e->op == ir::Op::Input && static_cast<ir::Input>(e->bits) == ir::Input::S;
+    const double by = s ? ulps : ulps_of(e->op, functions);
+    if (by == 0) return nullptr;
+    const Expr times = ir::op(ir::Op::Mul, args.empty() ? e : ir::with_args(e, args), factor(by));
+    return s ? ir::op(ir::Op::Add, times, of_s) : times;
+  };
+  for (Expr* part : {&out.mod.score, &out.mod.mask, &out.mod.prob, &out.mod.sink})
+    if (*part) *part = ir::rebuild(*part, shake);
+  return out;
+}
+
+Expr RandomCall::expr(std::uint64_t seed, Type type, std::uint32_t inputs) {
+  ir::Grammar g = grammar_;
+  g.inputs = inputs;
+  g.random = inputs != head();
+  return ir::random_expr(seed, type, g);
+}
+
+Expr RandomCall::score(std::uint64_t seed) {
+  const Expr s = ir::input(ir::Input::S), e = expr(seed, Type::F32, pair() | ir::bit(ir::Input::S));
+  if (random_.chance(0.4)) return e;
+  return random_.chance(0.5) ? ir::op(ir::Op::Add, s, e) : ir::op(ir::Op::Where, expr(~seed, Type::Bool, pair()), s, e);
+}
+
+Expr RandomCall::prob(std::uint64_t seed) {
+  const Expr p = ir::input(ir::Input::P), e = expr(seed, Type::F32, pair() | ir::bit(ir::Input::P));
+  return random_.chance(0.5) ? e : ir::op(ir::Op::Mul, p, e);
+}
+
+void RandomCall::data() {
+  using enum DType;
+  for (const auto& capture : grammar_.signature.captures) {
+    const DType dtype = capture.type == Type::Bool  ? boolean
+                        : capture.type == Type::I32 ? any(random_, {i32, i32, i64, i16, i8, u8})
+                                                    : any(random_, {f32, f32, f16, bf16, f64});
+    std::vector<std::int64_t> extents;
+    for (int i = 0; i < capture.rank; ++i) extents.push_back(1 + random_.below(capture.rank > 2 ? 5 : 30));
+    const Layout layout = any(
+        random_, {Layout::bhsd, Layout::bhsd, Layout::reversed, Layout::padded, Layout::spread, Layout::columns});
+    const Placed placed = place(dtype, extents, layout);
+    each_element(placed.tensor, [&](std::int64_t at) {
+      const double value = ir::random_value(random_, capture.type, hostile_, false);
+      runtime::store(placed.tensor, at, storable(dtype, value));
+    });
+    memory_.push_back(placed.memory);
+    traced_.captures.push_back(placed.tensor);
+    traced_.mod.captures.push_back({capture.name, dtype, capture.rank});
+  }
+  for (const auto& param : grammar_.signature.params) {
+    const double value = ir::random_value(random_, param.type, hostile_, false);
+    traced_.params.push_back(
+        std::make_shared<detail::ParamCell>(detail::ParamCell{param.name, param.type == Type::F32, value}));
+    traced_.mod.params.push_back({param.name, param.type});
+  }
+}
+
+Shape RandomCall::random_shape(std::uint64_t seed) {
+  const auto length = [&](std::uint32_t longest) -> std::int64_t {
+    return 1 + random_.below(random_.chance(0.25) ? longest : 12);
+  };
+  Shape out{.batch = 1 + random_.below(2), .kv_heads = 1 + random_.below(2), .seed = seed};
+  out.q_heads = out.kv_heads * (1 + random_.below(3));
+  out.q_len = length(80);
+  out.kv_len = length(200);
+  out.d = 1 + random_.below(20);
+  out.dv = 1 + random_.below(20);
+  out.dtype = any(random_, {DType::f32, DType::f32, DType::bf16, DType::f16});
+  out.layout = any(random_, {Layout::bhsd, Layout::bhsd, Layout::bhsd, Layout::bshd, Layout::columns, Layout::reversed,
+                             Layout::padded, Layout::spread, Layout::one_head});
+  out.kv_shared = random_.chance(0.1);
+  out.q_offset = random_.chance(0.3) ? static_cast<std::int32_t>(random_.below(50)) : 0;
+  if (random_.chance(0.15))
+    for (int i = 0; i < 3; ++i) {
+      out.q_lens.push_back(random_.below(20));
+      out.kv_lens.push_back(random_.below(20));
+    }
+  if (out.packed()) out.kv_shared = false;
+  return out;
+}
+
+Judged judge(std::uint64_t seed, const RandomCall& call, const Engine& engine, const Compared& what,
+             Functions functions) {
+  std::vector<Subject> subjects;
+  try {
+    subjects.emplace_back(call.traced());
+    for (const std::uint64_t shake : {1u, 2u, 3u}) subjects.emplace_back(call.shaken(seed * 3 + shake, functions));
+  } catch (const Error&) {
+    return {.refused = true, .wrong = {}};
+  }
+  std::vector<const Subject*> yardsticks;
+  for (const Subject& subject : subjects) yardsticks.push_back(&subject);
+  const Verdict verdict = compare(subjects[0], inputs(call.shape), std::span(&engine, 1), what, yardsticks);
+  if (!(verdict.dense_error < hopeless) || verdict.largest > enormous) return {.hopeless = true, .wrong = {}};
+  return {.wrong = verdict.wrong.empty() ? "" : fmt::format("seed {}\n{}", seed, verdict.wrong)};
+}
+
+void Tally::add(const Judged& one) {
+  ++cases;
+  hopeless += one.hopeless;
+  refused += one.refused;
+  wrong += one.wrong;
+}
+
+std::string Tally::too_few() const {
+  if (hopeless <= cases / 3 && refused <= cases / 20) return {};
+  return fmt::format("{} hopeless and {} refused of {}", hopeless, refused, cases);
+}
+
+}  // namespace attune::tests

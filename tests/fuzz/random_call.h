@@ -1,0 +1,64 @@
+// tests/fuzz/random_call.h — a random mod with its data and the sizes of a call, and what an engine makes of it
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/fuzz/random_expr.h"
+#include "tests/numerics/agree.h"
+
+namespace attune::tests {
+
+/// How near an engine's functions are to the truth.
+enum class Functions : std::uint8_t {
+  near,  ///< within 4 ulps of f32
+  fast,  ///< as namespace fast of codegen/cuda/ops.cuh says
+};
+
+/// A random mod, its data, and the shape of a call, which may be replaced: no capture is sized by it.
+class RandomCall {
+ public:
+  explicit RandomCall(std::uint64_t seed);
+
+  Shape shape;
+  const compiler::Traced& traced() const { return traced_; }
+  bool hostile() const { return hostile_; }
+  /// The same with every result of a function off by what it may be, and every s by some ulps, of 1 too, as its terms
+  /// may cancel.
+  compiler::Traced shaken(std::uint64_t seed, Functions functions) const;
+
+ private:
+  ir::Expr expr(std::uint64_t seed, ir::Type type, std::uint32_t inputs);
+  ir::Expr score(std::uint64_t seed);
+  ir::Expr prob(std::uint64_t seed);
+  void data();
+  Shape random_shape(std::uint64_t seed);
+
+  ir::Random random_;
+  bool hostile_ = false;
+  ir::Grammar grammar_;
+  compiler::Traced traced_;
+  std::vector<std::shared_ptr<void>> memory_;
+};
+
+/// What became of a call.
+struct Judged {
+  bool refused = false;   ///< its mod is no mod
+  bool hopeless = false;  ///< dense attention is no yardstick here
+  std::string wrong;      ///< empty, or what is wrong, with the seed and the expressions
+};
+Judged judge(std::uint64_t seed, const RandomCall& call, const Engine& engine, const Compared& what,
+             Functions functions = Functions::near);
+
+/// What became of many.
+struct Tally {
+  std::uint64_t cases = 0, hopeless = 0, refused = 0;
+  std::string wrong;
+
+  void add(const Judged& one);
+  /// Too few of them told anything: empty, or how few.
+  std::string too_few() const;
+};
+
+}  // namespace attune::tests

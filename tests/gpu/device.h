@@ -1,0 +1,48 @@
+// tests/gpu/device.h — what tests of a device share: skipping aloud, its engine, and cases side by side
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/cuda/driver.h"
+#include "tests/catch.h"
+#include "tests/numerics/engines.h"
+
+namespace attune::tests {
+
+/// Says so where there is nothing to test on.
+inline bool skipped() {
+  if (runtime::cuda::device_count() > 0) return false;
+  WARN("[skip] no CUDA device: " << runtime::cuda::find_driver().why);
+  return true;
+}
+
+inline const Engine& device_engine() {
+  return *std::ranges::find_if(engines(), [](const Engine& e) { return e.name == "cuda"; });
+}
+
+/// What `body` says of each number below `count`, put together. On all processors: a kernel takes one of them a second
+/// to compile.
+inline std::string side_by_side(std::size_t count, const std::function<std::string(std::size_t)>& body) {
+  std::vector<std::string> said(count);
+  std::atomic<std::size_t> next{0};
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < std::max(1u, std::thread::hardware_concurrency()); ++t)
+    threads.emplace_back([&] {
+      for (std::size_t i = next++; i < count; i = next++) try {
+          said[i] = body(i);
+        } catch (const std::exception& e) {
+          said[i] = "case " + std::to_string(i) + " threw: " + e.what() + "\n";
+        }
+    });
+  for (std::thread& thread : threads) thread.join();
+  std::string all;
+  for (const std::string& one : said) all += one;
+  return all;
+}
+
+}  // namespace attune::tests
