@@ -103,7 +103,8 @@ int shared_bytes(const ForwardPlan& plan, const Cut90& cut) {
   const int chunks = (plan.d + 63) / 64, dv_chunks = (plan.dv + 63) / 64, line = 128;
   const int q = chunks * cut.m, k = chunks * cut.n, v = dv_chunks * cut.n, o = dv_chunks * cut.m;
   const int barriers = 16 * (cut.q_stages + 2 * cut.stages), item = 16 + 16 + 48, again = 256 * (cut.m / 64);
-  return line * (cut.q_stages * q + cut.stages * (k + v) + (cut.own_o ? o : 0)) + barriers + item + again + 1024;
+  const int queries = cut.own_o ? cut.q_stages * q + o : std::max(cut.q_stages * q, o);
+  return line * (queries + cut.stages * (k + v)) + barriers + item + again + 1024;
 }
 
 ForwardChoice choice_of(const ForwardSpec& spec, const Cut90& cut) {
@@ -165,7 +166,6 @@ std::string why_illegal(const ForwardSpec& spec, const Cut90& cut) {
   if (!within(cut.q_stages, 1, 2)) return "q_stages are 1 or 2";
   if (!within(cut.own_o, 0, 1) || !within(cut.dynamic, 0, 1)) return "own_o and dynamic are 0 or 1";
   if (!within(cut.turns, 0, 2)) return "turns are 0, 1 or 2";
-  if (!cut.own_o && spec.dv > spec.d) return "results do not fit where queries were: own_o is 1";
   if (!cut.own_o && cut.q_stages == 2) return "results would lie on the next queries: own_o is 1";
   // Of a thread: scores, results and probabilities, beside some 24 (two groups) or 32 registers else.
   const int numbers = cut.n / 2 + rounded_up(spec.dv, 16) / 2 + cut.n / 4, most = cut.m == 128 ? 208 : 128;

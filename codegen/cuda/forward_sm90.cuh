@@ -42,7 +42,9 @@ struct Shared90 {
   static constexpr int d_chunks = (Tile::d + chunk - 1) / chunk, dv_chunks = (Tile::dv + chunk - 1) / chunk;
   static constexpr int q_bytes = d_chunks * Tile::m * chunk_bytes, k_bytes = d_chunks * Tile::n * chunk_bytes;
   static constexpr int v_bytes = dv_chunks * Tile::n * chunk_bytes, o_bytes = dv_chunks * Tile::m * chunk_bytes;
-  static constexpr int q = 0, k = q + Tile::q_stages * q_bytes, v = k + Tile::stages * k_bytes,
+  // Results that have no room of their own lie where the queries did.
+  static constexpr int q = 0, k = q + (Tile::own_o ? Tile::q_stages * q_bytes : max(Tile::q_stages * q_bytes, o_bytes)),
+                       v = k + Tile::stages * k_bytes,
                        o = Tile::own_o ? v + Tile::stages * v_bytes : q,
                        barriers = v + Tile::stages * v_bytes + (Tile::own_o ? o_bytes : 0);
   // Barriers: two of each stage of the queries, the keys and the values: full, then empty.
@@ -51,7 +53,6 @@ struct Shared90 {
   // Tiles to do again: per group, how many, and which.
   static constexpr int again_most = 63, again = item + item_bytes,
                        bytes = again + 4 * (again_most + 1) * (Tile::m / 64);
-  static_assert(Tile::own_o || o_bytes <= q_bytes, "results lie where the queries did");
 };
 
 /// A place in a ring of stages, and the parity of its current phase.
@@ -628,6 +629,7 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
   };
   const auto next_item = [&] {
     const Item item = items.template take<true>();
+    __syncwarp();
     if (g.lane == 0) items.done();
     return item;
   };

@@ -122,7 +122,7 @@ __device__ inline float erf(float x) { return erff(x); }
 /// From 0 upwards, in order.
 template <int count, class Body>
 __device__ inline auto sum(Body body) {
-  decltype(body(Int(0))) total = 0;
+  decltype(body(Int(0)) + body(Int(0))) total = 0;
   for (int i = 0; i < count; ++i) total = total + body(Int(i));
   return total;
 }

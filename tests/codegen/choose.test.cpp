@@ -188,7 +188,8 @@ TEST_CASE("the host counts shared memory and columns as kernels do", "[choose]")
   }
   const compiler::Mod mod = compiler::lower(Attention{}).mod;
   const compiler::Cover cover = compiler::cover(mod.mask, mod.signature(), mod.score);
-  for (const ForwardSpec& spec : {ForwardSpec{.d = 24, .dv = 40}, ForwardSpec{.out = DType::f32, .d = 16, .dv = 16}})
+  for (const ForwardSpec& spec : {ForwardSpec{.d = 24, .dv = 40}, ForwardSpec{.out = DType::f32, .d = 16, .dv = 16},
+                                  ForwardSpec{.d = 64, .dv = 160}, ForwardSpec{.d = 40, .dv = 256}})
     for (const ForwardChoice& c : choose(spec, forward_facts(mod, cover, true)).choices) {
       if (!is_embedded(c.plan.kernel)) continue;
       Source source = forward_source(mod, cover, c.plan, spec.arch);
