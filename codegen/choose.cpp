@@ -13,7 +13,10 @@ namespace {
 
 // Sets of kinds, as kernels.def has them.
 constexpr unsigned any = ~0u;
-constexpr unsigned to_1k = 1u << static_cast<unsigned>(Length::to_1k);
+constexpr unsigned masked = any & ~(1u << static_cast<unsigned>(CoverKind::full));
+constexpr unsigned scaled = 1u << static_cast<unsigned>(ModKind::scaled);
+constexpr unsigned to_1k = 1u << static_cast<unsigned>(Length::to_1k),
+                   to_4k = 1u << static_cast<unsigned>(Length::to_4k);
 template <class Kind>
 bool holds(unsigned set, Kind kind) {
   return set >> static_cast<unsigned>(kind) & 1;

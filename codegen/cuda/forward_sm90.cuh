@@ -44,8 +44,7 @@ struct Shared90 {
   static constexpr int v_bytes = dv_chunks * Tile::n * chunk_bytes, o_bytes = dv_chunks * Tile::m * chunk_bytes;
   // Results that have no room of their own lie where the queries did.
   static constexpr int q = 0, k = q + (Tile::own_o ? Tile::q_stages * q_bytes : max(Tile::q_stages * q_bytes, o_bytes)),
-                       v = k + Tile::stages * k_bytes,
-                       o = Tile::own_o ? v + Tile::stages * v_bytes : q,
+                       v = k + Tile::stages * k_bytes, o = Tile::own_o ? v + Tile::stages * v_bytes : q,
                        barriers = v + Tile::stages * v_bytes + (Tile::own_o ? o_bytes : 0);
   // Barriers: two of each stage of the queries, the keys and the values: full, then empty.
   static constexpr int q_full = barriers, k_full = q_full + 16 * Tile::q_stages, v_full = k_full + 16 * Tile::stages;
@@ -161,9 +160,13 @@ struct Items {
   };
 };
 
+/// No running maximum: powers are taken below User::most, where f16 would have nothing left of them.
+template <class Tile, class User>
+constexpr bool fixed_maximum = User::bounded && !Tile::max && !same<typename Tile::Element, f16>;
+
 /// Are powers taken below the maximum of the first tiles? Then a tile may have to be done again, see Group90::powers.
 template <class Tile, class User>
-constexpr bool does_again = !User::bounded && !Tile::max;
+constexpr bool does_again = !fixed_maximum<Tile, User> && !Tile::max;
 
 template <class Tile, class User>
 __device__ inline Walk walk_of(const ForwardArgs& args, const User& user, const Work& work, const Schedule& schedule) {
@@ -279,7 +282,7 @@ struct Group90 {
   using Element = typename Tile::Element;
   using Shared = Shared90<Tile>;
   static constexpr int n = Tile::n;
-  static constexpr bool fixed = User::bounded && !Tile::max;  ///< no running maximum
+  static constexpr bool fixed = fixed_maximum<Tile, User>;
   template <bool Partial>
   static constexpr bool shares = Shareable<typename User::Col> && (Partial || in_scores<typename User::Col>);
 

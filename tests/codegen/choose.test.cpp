@@ -121,7 +121,6 @@ TEST_CASE("what is preferred and cannot be is left out, and is said", "[choose]"
   CHECK(refused("forward_sm90:n=256").find("fit its registers") != std::string::npos);
   CHECK(refused("forward_sm90:n=176").find("shared memory") != std::string::npos);
   CHECK(refused("forward_sm90:own_o=0").find("own_o is 1") != std::string::npos);
-  CHECK(refused("forward_sm90:own_o=0,q_stages=1", {.d = 64, .dv = 128}).find("own_o is 1") != std::string::npos);
   CHECK(refused("forward_sm90:m=2147483647").find("128 or 192") != std::string::npos);
   CHECK(refused("forward_sm90", {.arch = 80}).find("compute capability") != std::string::npos);
   CHECK(refused("forward_sm80:warps=3").find("16 or 32 times the warps") != std::string::npos);

@@ -19,7 +19,7 @@ using runtime::cuda::Binary;
 /// A row of kernels.def on an architecture: the candidate of that number for such a call.
 struct Row {
   ForwardSpec spec;
-  std::size_t candidate = 0;
+  std::string variant;  ///< of the fast kernel
   /// What it may spill: of the portable kernel's rows, behind which there are no others, what they do, rounded up.
   int spills = 0;
   bool slow = false;  ///< takes several seconds to compile, not one
@@ -29,9 +29,10 @@ struct Row {
 
 std::vector<Row> rows() {
   std::vector<Row> out;
-  const auto sm90 = [&](int d, int dv) {
-    const bool next = !out.empty() && out.back().spec.d == d && out.back().spec.dv == dv;
-    out.push_back({{.arch = 90, .d = d, .dv = dv}, next ? out.back().candidate + 1 : 0});
+  const auto sm90 = [&](int d, int dv, int m, int n, int stages, int q_stages, int own_o, int turns) {
+    out.push_back({{.arch = 90, .d = d, .dv = dv},
+                   fmt::format("forward_sm90:m={},n={},stages={},q_stages={},own_o={},turns={}", m, n, stages, q_stages,
+                               own_o, turns)});
   };
   const auto sm80 = [&](int bytes, int d) {
     const DType type = bytes == 4 ? DType::f32 : DType::bf16;
@@ -39,12 +40,13 @@ std::vector<Row> rows() {
     for (const int arch : {80, 86, 90, 120})
       out.push_back(
           {.spec = {.arch = arch, .dtype = type, .out = type, .d = d, .dv = d, .boxes = false, .exact = bytes == 4},
+           .variant = {},
            .spills = width <= 256   ? 256
                      : width <= 512 ? 1024
                                     : 2048,
            .slow = width >= 256});
   };
-#define ATTUNE_SM90(d, dv, ...) sm90(d, dv);
+#define ATTUNE_SM90(d, dv, m, n, stages, q_stages, own_o, turns, ...) sm90(d, dv, m, n, stages, q_stages, own_o, turns);
 #define ATTUNE_SM80(bytes, d, ...) sm80(bytes, d);
 #include "codegen/kernels.def"
 #undef ATTUNE_SM80
@@ -81,16 +83,18 @@ void compile(const Lowered& lowered, Row row, std::size_t number) {
   row.spec.max = number % 5 == 0;
   row.spec.packed = row.portable() && number % 3 == 0;
   if (row.portable() && number % 4 == 0) row.spec.load = 0;
-  // Short sequences have all rows of their width.
-  const ForwardChoices all = choose(row.spec, codegen::forward_facts(lowered.traced.mod, lowered.cover, true),
-                                    {.length = codegen::Length::to_1k});
-  // The portable kernel is the last of any call's; the fast one does not take every Mod.
-  const std::size_t own = row.portable() ? 1 : all.choices.size() - 1;
-  if (own == 0) return;
-  REQUIRE(row.candidate < own);
+  const codegen::ForwardFacts facts = codegen::forward_facts(lowered.traced.mod, lowered.cover, true);
+  std::vector<ForwardChoice> candidates = choose(row.spec, facts).choices;
+  if (!row.portable()) {
+    // The fast one does not take every Mod; the portable one is the last of any call's.
+    if (candidates.size() == 1) return;
+    const codegen::Preference first{codegen::variant(row.variant), false, ""};
+    candidates = choose(row.spec, facts, {}, &first).choices;
+    candidates.pop_back();
+  }
   std::string told;
-  for (std::size_t i = 0; i < own; ++i) {
-    const codegen::ForwardPlan& plan = all.choices[(row.candidate + i) % own].plan;
+  for (const ForwardChoice& candidate : candidates) {
+    const codegen::ForwardPlan& plan = candidate.plan;
     const Binary binary = runtime::cuda::compile(
         codegen::forward_source(lowered.traced.mod, lowered.cover, plan, row.spec.arch));
     const std::string wrong = flaw(binary, row.spills);
