@@ -1,35 +1,32 @@
-// runtime/objects.h — where object code is kept between compiles: by key, in memory
+// runtime/objects.h — what compilers made, by what they were given: in memory for the life of the process, and on disk
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <string>
 
+#include "runtime/cache.h"
 #include "runtime/single.h"
 
 namespace attune::runtime {
 
-/// Bytes by key. What a store gives was built by the same key, on this machine or another; it knows nothing else of it.
+/// What is kept under a key was built by the same key, by this process or another: no more is known of it.
 class Objects {
  public:
-  virtual ~Objects() = default;
-  using Bytes = std::shared_ptr<const std::string>;
-  /// What is kept under `key`, else what `build` gives, kept from then on. One build per key at a time.
-  virtual Bytes get(const std::string& key, const std::function<std::string()>& build) = 0;
-};
+  using Kept = std::shared_ptr<const CacheEntry>;
 
-/// For the life of the process.
-class MemoryObjects : public Objects {
- public:
-  Bytes get(const std::string& key, const std::function<std::string()>& build) override {
-    return kept_.get(key, [&] { return std::make_shared<const std::string>(build()); });
-  }
+  /// Without a cache, in memory alone.
+  explicit Objects(std::unique_ptr<Cache> disk = nullptr) : disk_(std::move(disk)) {}
+  /// What is kept under `key`, else what `build` gives, kept from then on. One build per key at a time.
+  Kept get(const std::string& key, const std::function<CacheEntry()>& build);
+  Cache* disk() const { return disk_.get(); }
 
  private:
-  Single<std::string, std::string> kept_;
+  std::unique_ptr<Cache> disk_;
+  Single<std::string, CacheEntry> kept_;
 };
 
-/// The process's own.
+/// The process's own, in the folder that ATTUNE_CACHE names.
 Objects& objects();
 
 }  // namespace attune::runtime

@@ -23,12 +23,26 @@ constexpr std::string_view prefix = "ATTUNE_";
 
 constexpr std::array rows{
     OptionRow{"ATTUNE_CACHE",
-              "the folder for what attune remembers",
+              "the folder for what attune remembers, and for compiled kernels",
               "attune in XDG_CACHE_HOME, or .cache/attune at home",
               "a path",
               {},
               [](Options& options, std::string_view value) {
                 options.cache = value;
+                return true;
+              }},
+    OptionRow{"ATTUNE_CACHE_SIZE",
+              "how much compiled kernels may take in that folder",
+              "1G",
+              "a number of bytes, or of K, M or G of them; 0 keeps none",
+              {},
+              [](Options& options, std::string_view value) {
+                constexpr std::string_view units = "KMG";
+                const std::size_t unit = units.find(value.back());
+                if (unit != std::string_view::npos) value.remove_suffix(1);
+                const auto [end, error] = std::from_chars(value.begin(), value.end(), options.cache_bytes);
+                if (error != std::errc{} || end != value.end() || options.cache_bytes > (1ull << 33)) return false;
+                if (unit != std::string_view::npos) options.cache_bytes <<= 10 * (unit + 1);
                 return true;
               }},
     OptionRow{"ATTUNE_CPU", "the kind of CPU that code is made for", "the widest that this CPU has", "",

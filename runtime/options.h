@@ -1,6 +1,7 @@
 // runtime/options.h — the options of the process: the variables ATTUNE_* of its environment, read once
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <span>
@@ -13,10 +14,11 @@
 namespace attune::runtime {
 
 struct Options {
-  std::optional<codegen::Isa> cpu{};  ///< none: the widest that this CPU has
-  std::string cache{};                ///< a folder; empty: there is none
-  std::string nvrtc{};                ///< empty: where it usually is
-  int threads = 1;                    ///< 1 to max_threads, the caller's among them
+  std::optional<codegen::Isa> cpu{};       ///< none: the widest that this CPU has
+  std::string cache{};                     ///< a folder; empty: there is none
+  std::uint64_t cache_bytes = 1ull << 30;  ///< what compiled kernels may take there; 0: they are not kept
+  std::string nvrtc{};                     ///< empty: where it usually is
+  int threads = 1;                         ///< 1 to max_threads, the caller's among them
 };
 
 inline constexpr int max_threads = 1024;

@@ -1,10 +1,10 @@
 // codegen/cuda/forward_sm90.cuh — the forward on Hopper: copy engine, warp groups that specialise, products from
 // registers
 //
-// One warp loads, two or three groups of four warps compute 64 queries each. A group issues the scores of its next tile
-// of keys, then the products of the previous tile's probabilities with its values, and does the softmax of the former
-// while the latter runs; groups take turns at issuing, so that one's softmax overlaps the other's products. Blocks stay
-// and take tile after tile; the next queries are on their way while a tile is finished.
+// One warp loads, one deals tiles of queries, two or three groups of four warps compute 64 queries each. A group issues
+// the scores of its next tile of keys, then the products of the previous tile's probabilities with its values, and does
+// the softmax of the former while the latter runs; groups take turns at issuing, so that one's softmax overlaps the
+// other's products. Blocks stay and take tile after tile; the next queries are on their way while a tile is finished.
 //
 // Tile: Element (bf16, f16); m = 64 x groups queries; n keys, a multiple of 16; d, dv: multiples of 16, at most 256;
 // stages of keys and values; q_stages 1 or 2; own_o: results have shared memory of their own, else that of the queries;
@@ -181,8 +181,8 @@ __device__ inline Walk walk_of(const ForwardArgs& args, const User& user, const 
 
 // ---- dealing -----------------------------------------------------------------------------------------------------
 
-/// One thread finds the tiles of this block, ahead of those that need them: their divisions took a seventh of the time
-/// of short sequences.
+/// One thread finds the tiles of this block, ahead of those that need them: their divisions took a twentieth of the
+/// time of short sequences.
 template <class Tile, class User>
 __device__ inline void deal(const ForwardArgs& args, const User& user, unsigned shared) {
   const Schedule schedule(args, Tile::m);

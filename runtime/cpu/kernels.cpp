@@ -20,7 +20,10 @@ std::string target_key(Isa isa, Unit unit) {
 }
 
 Loaded built(const std::string& key, const std::function<std::string()>& build) {
-  return Loaded(*objects().get(key, build));
+  const Objects::Kept kept = objects().get("object " + key, [&] {
+    return CacheEntry{{{"kind", "CPU object"}, {"of", key}}, build()};
+  });
+  return Loaded(kept->bytes);
 }
 
 template <class F>

@@ -2,6 +2,7 @@
 #include "runtime/cuda/consider.h"
 
 #include <atomic>
+#include <cstdlib>
 #include <functional>
 #include <future>
 #include <optional>
@@ -11,6 +12,7 @@
 #include <fmt/ranges.h>
 
 #include "codegen/headers.h"
+#include "runtime/objects.h"
 #include "runtime/single.h"
 
 namespace attune::runtime::cuda {
@@ -37,6 +39,30 @@ std::optional<std::size_t> least_spilling(const std::vector<Candidate>& all) {
   return out;
 }
 
+CacheEntry entry_of(const Binary& binary, const codegen::Source& source) {
+  CacheEntry out{{{"kind", "cubin"},
+                  {"kernel", source.name},
+                  {"options", fmt::format("{}", fmt::join(source.options, " "))},
+                  {"symbol", binary.symbol},
+                  {"registers", std::to_string(binary.registers)},
+                  {"spilled", std::to_string(binary.spilled)}},
+                 binary.cubin};
+  for (const std::string& warning : binary.warnings) out.facts.emplace_back("warning", warning);
+  return out;
+}
+
+Binary binary_of(const CacheEntry& entry) {
+  Binary out;
+  out.cubin = entry.bytes;
+  for (const auto& [name, value] : entry.facts) {
+    if (name == "symbol") out.symbol = value;
+    if (name == "registers") out.registers = std::atoi(value.c_str());
+    if (name == "spilled") out.spilled = std::atoi(value.c_str());
+    if (name == "warning") out.warnings.push_back(value);
+  }
+  return out;
+}
+
 }  // namespace
 
 std::shared_ptr<const Binary> binary_of(const codegen::Source& source) {
@@ -44,11 +70,14 @@ std::shared_ptr<const Binary> binary_of(const codegen::Source& source) {
   if (!nvrtc())
     throw Error("no-compiler", "there is no NVRTC, which compiles kernels for the GPU", {}, nvrtc().refusal,
                 "install it: libnvrtc of CUDA 12 or 13");
-  const std::string key = fmt::format("{}\n{}\n{}\n{}", fmt::join(source.options, " "), source.symbol, source.text,
-                                      codegen::headers_digest());
+  const std::string key = fmt::format("cubin 1\n{} {}.{}\n{}\n{}\n{}\n{}", nvrtc().build, nvrtc().major, nvrtc().minor,
+                                      fmt::join(source.options, " "), source.symbol, codegen::headers_digest(),
+                                      source.text);
   return made.get(key, [&] {
-    ++compiled_so_far;
-    return std::make_shared<const Binary>(compile(source));
+    return std::make_shared<const Binary>(binary_of(*objects().get(key, [&] {
+      ++compiled_so_far;
+      return entry_of(compile(source), source);
+    })));
   });
 }
 

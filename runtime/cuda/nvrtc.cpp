@@ -3,6 +3,9 @@
 #include "runtime/cuda/nvrtc.h"
 
 #include <charconv>
+#include <filesystem>
+#include <system_error>
+
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -85,6 +88,10 @@ Library opened() {
       return library;
     }
     library.api.nvrtcVersion(&library.about.major, &library.about.minor);
+    Dl_info of{};
+    std::error_code error;
+    if (dladdr(reinterpret_cast<const void*>(library.api.nvrtcVersion), &of) != 0 && of.dli_fname)
+      library.about.build = std::filesystem::canonical(of.dli_fname, error).filename().string();
     if (library.about.major < 12)
       library.about.refusal = fmt::format("{} is NVRTC {}.{}; attune takes 12 or newer", name, library.about.major,
                                           library.about.minor);

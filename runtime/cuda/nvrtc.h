@@ -23,6 +23,7 @@ struct Binary {
 struct Nvrtc {
   int major = 0, minor = 0;
   std::string path;     ///< what was opened
+  std::string build;    ///< its file's name, which ends in all of its version
   std::string refusal;  ///< why there is none, for a reader; empty if there is one
   explicit operator bool() const { return refusal.empty(); }
 };

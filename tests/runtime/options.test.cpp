@@ -35,6 +35,11 @@ void refused(const std::string& golden, const std::string& name, const std::stri
   FAIL_CHECK(name << " took " << value);
 }
 
+void refused_size(const std::string& value) {
+  INFO(value);
+  CHECK_THROWS_AS(parse({{"ATTUNE_CACHE_SIZE", value}}), Error);
+}
+
 }  // namespace
 
 TEST_CASE("without variables, or with empty ones, the machine decides", "[options]") {
@@ -128,4 +133,13 @@ TEST_CASE("the cache is where the user's others are, unless it is said", "[optio
   CHECK(parse({{"HOME", "/h"}, {"XDG_CACHE_HOME", "/x"}}).cache == "/x/attune");
   CHECK(parse({{"HOME", "/h"}, {"XDG_CACHE_HOME", "x"}}).cache == "/h/.cache/attune");
   CHECK(parse({{"HOME", "/h"}, {"ATTUNE_CACHE", "here"}}).cache == "here");
+}
+
+TEST_CASE("the cache's size is a number of bytes, or of more", "[options]") {
+  CHECK(parse({}).cache_bytes == 1ull << 30);
+  CHECK(parse({{"ATTUNE_CACHE_SIZE", "0"}}).cache_bytes == 0);
+  CHECK(parse({{"ATTUNE_CACHE_SIZE", "1000"}}).cache_bytes == 1000);
+  CHECK(parse({{"ATTUNE_CACHE_SIZE", "200M"}}).cache_bytes == 200ull << 20);
+  CHECK(parse({{"ATTUNE_CACHE_SIZE", "8G"}}).cache_bytes == 8ull << 30);
+  for (const char* value : {"-1", "M", "1T", "1.5G", "99999999999999999999", "1GG", " 1"}) refused_size(value);
 }
