@@ -1,0 +1,84 @@
+// tests/codegen/reads.test.cpp — reads that need no clamping within a tile, and columns that lanes share
+#include "codegen/reads.h"
+
+#include <limits>
+
+#include "codegen/cuda.h"
+#include "compiler/lower.h"
+#include "runtime/cuda/nvrtc.h"
+#include "tests/catch.h"
+#include "tests/numerics/corpus.h"
+
+namespace attune::tests {
+namespace {
+
+const std::vector<CorpusCapture> captures{{"table", DType::f32, {64}},
+                                          {"bias", DType::f32, {24, 28}},
+                                          {"of_head", DType::f32, {4, 28}},
+                                          {"doc", DType::i32, {28}, Fill::documents}};
+
+codegen::Source page(const std::string& score, const std::string& mask = "true", bool wide = false) {
+  const Made made = make({.name = "reads", .score = score, .mask = mask, .captures = captures}, 1);
+  const compiler::Traced traced = compiler::lower(made.attention);
+  const compiler::Cover cover = compiler::cover(traced.mod.mask, traced.mod.signature(), traced.mod.score);
+  const codegen::ForwardPlan plan{
+      .kernel = "forward_sm90",
+      .wide = wide,
+      .traits = {{"q_stages", 2}, {"own_o", 1}, {"turns", 1}, {"dynamic", 1}},
+  };
+  return codegen::forward_source(traced.mod, cover, plan, 90);
+}
+bool has(const codegen::Source& source, const std::string& text) { return source.text.find(text) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("reads whose indices are linear in q and kv go unclamped within a tile", "[reads]") {
+  for (const std::string score :
+       {"s + table[q - kv + 31]", "s + table[kv + 2 * q]", "s + bias[q, kv]", "s + bias[kv - q, -kv + 1024 * q]",
+        "s + of_head[h * 3, q - kv] * table[kv - q + 5]"}) {
+    INFO(score);
+    CHECK(has(page(score), "is_inside"));
+  }
+  for (const std::string score :
+       {"s + table[q * kv]", "s + table[doc[q] - kv]", "s + table[abs(q - kv)]", "s + table[q - 1025 * kv]",
+        "s + table[q - kv] * table[max(q, kv)]", "s + table[h]"}) {
+    INFO(score);
+    CHECK_FALSE(has(page(score), "is_inside"));
+  }
+  // Masks are asked in partial tiles alone, where nothing is known of indices.
+  CHECK_FALSE(has(page("s", "table[q - kv + 31] > 0.0f"), "is_inside"));
+}
+
+TEST_CASE("lanes share columns that read captured tensors", "[reads]") {
+  CHECK(has(page("s + of_head[h, kv]"), "in_scores = true"));
+  CHECK(has(page("s", "doc[q] == doc[kv]"), "in_scores = false"));
+  CHECK_FALSE(has(page("s + f32(kv - q)"), "of_lane"));
+}
+
+TEST_CASE("offsets are as wide as tensors need", "[reads]") {
+  Tensor t;
+  t.rank = 2;
+  t.shape = {3, 1000};
+  t.strides = {(1ll << 30) - 500, 1};
+  CHECK_FALSE(codegen::reach_far(std::span(&t, 1)));
+  t.strides[0] = 1ll << 30;
+  CHECK(codegen::reach_far(std::span(&t, 1)));
+  t.strides[0] = -(1ll << 30);
+  CHECK(codegen::reach_far(std::span(&t, 1)));
+  t.shape[0] = 1;
+  CHECK_FALSE(codegen::reach_far(std::span(&t, 1)));
+  t.shape[0] = 0;
+  CHECK_FALSE(codegen::reach_far(std::span(&t, 1)));
+
+  if (!runtime::cuda::nvrtc()) {
+    WARN("[skip] " << runtime::cuda::nvrtc().refusal);
+    return;
+  }
+  for (const bool wide : {false, true}) {
+    const codegen::Source source = page("s + bias[q, kv] + of_head[h, kv]", "doc[q] == doc[kv]", wide);
+    CHECK(has(source, "long long") == wide);
+    CHECK_NOTHROW(runtime::cuda::compile(source));
+  }
+}
+
+}  // namespace attune::tests
