@@ -257,6 +257,8 @@ void compare_backward(const Subject& subject, const Inputs& in, std::span<const 
 Verdict compare(const Subject& subject, const Inputs& in, std::span<const Engine> engines, const Compared& what,
                 Yardsticks yardsticks) {
   Verdict verdict;
+  // Where there is no device, say: nobody is to be judged.
+  if (engines.empty()) return verdict;
   const std::array own{&subject};
   if (yardsticks.empty()) yardsticks = own;
   if (what.forward) compare_forward(subject, in, engines, what, yardsticks, verdict);
