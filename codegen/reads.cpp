@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
-#include <optional>
 
 #include "compiler/level.h"
 
@@ -15,33 +14,13 @@ namespace {
 using compiler::Vary, compiler::varies;
 using ir::Expr, ir::Input, ir::Op;
 
-/// A tile has fewer than 2^9 queries and keys, and no index within one wraps around.
-constexpr double most_factor = 1024;
-
-struct Factors {
-  double q, kv;
-};
-
-std::optional<Factors> factors(const Expr& e) {
-  if (varies(e) == Vary::Head && !ir::uses(e, Input::Origin)) return Factors{0, 0};
-  if (e->op == Op::Input && ir::uses(e, Input::Q)) return Factors{1, 0};
-  if (e->op == Op::Input && ir::uses(e, Input::KV)) return Factors{0, 1};
-  const bool adds = e->op == Op::Add || e->op == Op::Sub, times = e->op == Op::Mul && ir::is_literal(e->args[1]);
-  if (!adds && !times && e->op != Op::Neg) return std::nullopt;
-  const auto x = factors(e->args[0]);
-  if (!x) return std::nullopt;
-  Factors out{-x->q, -x->kv};
-  if (times) {
-    const double by = ir::literal_value(*e->args[1]);
-    out = {x->q * by, x->kv * by};
-  } else if (adds) {
-    const auto y = factors(e->args[1]);
-    if (!y) return std::nullopt;
-    const double sign = e->op == Op::Add ? 1 : -1;
-    out = {x->q + sign * y->q, x->kv + sign * y->kv};
-  }
-  if (std::abs(out.q) > most_factor || std::abs(out.kv) > most_factor) return std::nullopt;
-  return out;
+/// In q and kv, which it has a few times at most: no index wraps around within a tile. What has a factor is the field
+/// of a row or column by now, of which a tile's corners say nothing.
+bool is_linear(const Expr& e) {
+  if (varies(e) == Vary::Head) return !ir::uses(e, Input::Origin);
+  if (e->op == Op::Input) return ir::uses(e, Input::Q) || ir::uses(e, Input::KV);
+  if (e->op == Op::Neg) return is_linear(e->args[0]);
+  return (e->op == Op::Add || e->op == Op::Sub) && is_linear(e->args[0]) && is_linear(e->args[1]);
 }
 
 }  // namespace
@@ -51,7 +30,7 @@ std::vector<Expr> linear_reads(std::span<const Expr> roots) {
   for (const Expr& e : ir::in_order(roots)) {
     if (e->op != Op::Read || varies(e) != Vary::Element) continue;
     for (std::size_t i = 0; i < e->arity; ++i)
-      if (!factors(e->args[i])) return {};
+      if (!is_linear(e->args[i])) return {};
     out.push_back(e);
   }
   return out;

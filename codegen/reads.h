@@ -8,8 +8,8 @@
 
 namespace attune::codegen {
 
-/// The reads that these make pair by pair, if the indices of all of them are linear in q and kv with small factors:
-/// what holds at the corners of a tile holds within. Else none.
+/// The reads that these make pair by pair, if the indices of all of them are sums of q, kv and what a head has: what
+/// holds at the corners of a tile holds within. Else none.
 std::vector<ir::Expr> linear_reads(std::span<const ir::Expr> roots);
 
 /// Does any of these read a captured tensor?
