@@ -15,6 +15,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "runtime/replace.h"
+
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -46,16 +48,6 @@ class File {
  private:
   int at_;
 };
-
-bool write_all(int file, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t wrote = write(file, text.data(), text.size());
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote <= 0) return false;
-    text.remove_prefix(static_cast<std::size_t>(wrote));
-  }
-  return true;
-}
 
 std::optional<std::string> read_all(int file) {
   struct stat facts {};
@@ -210,21 +202,12 @@ std::optional<CacheEntry> Cache::find(const CacheKey& key) {
 }
 
 bool Cache::keep(const CacheKey& key, const CacheEntry& entry) {
-  const fs::path path = file_of(key), beside = path.parent_path();
-  const fs::path unfinished = folder_ / "unfinished";
-  std::string temporary = (unfinished / "XXXXXX").string();
-  const bool there = make_folders(beside) && make_folders(unfinished);
-  const int made = there ? mkostemp(temporary.data(), O_CLOEXEC) : -1;
-  if (made < 0) {
-    note(fmt::format("{} cannot be written: {}", folder_.string(), why()));
-    return false;
-  }
-  bool good = write_all(made, print_entry(key, entry)) && fsync(made) == 0;
-  good = close(made) == 0 && good;
-  good = good && rename(temporary.c_str(), path.c_str()) == 0;
-  if (!good) {
-    note(fmt::format("{} cannot be written: {}", path.string(), why()));
-    unlink(temporary.c_str());
+  const fs::path path = file_of(key), unfinished = folder_ / "unfinished";
+  const std::string wrong = make_folders(path.parent_path()) && make_folders(unfinished)
+                                ? replace_file(path, print_entry(key, entry), (unfinished / "XXXXXX").string())
+                                : why();
+  if (!wrong.empty()) {
+    note(fmt::format("{} cannot be written: {}", path.string(), wrong));
     return false;
   }
   prune(limit_);

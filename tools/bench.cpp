@@ -34,27 +34,20 @@ struct Result {
 };
 
 Json json_of(const Result& r, const BenchOptions& o) {
-  return {{"row", r.row},
-          {"direction", o.backward ? "backward" : "forward"},
-          {"dtype", o.dtype},
-          {"batch", o.batch},
-          {"heads", o.heads},
-          {"kv_heads", o.kv_heads.value_or(o.heads)},
-          {"seq", o.seq},
-          {"kv_seq", o.kv_seq.value_or(o.seq)},
-          {"d", o.d},
-          {"dv", o.dv.value_or(o.d)},
-          {"isa", std::string(codegen::name_of(runtime::cpu::isa()))},
-          {"threads", r.threads},
-          {"runs", r.runs},
-          {"seconds", {{"best", r.best}, {"p10", r.p10}, {"median", r.median}, {"p90", r.p90}}},
-          {"gflops", {{"best", r.gflops(r.best)}, {"median", r.gflops(r.median)}}},
-          {"peak_gflops_one_thread", r.peak},
-          {"percent_of_peak",
-           {{"best", 100 * r.gflops(r.best) / (r.peak * r.threads)},
-            {"median", 100 * r.gflops(r.median) / (r.peak * r.threads)}}},
-          {"stages", {{"visits", r.stages.visits}, {"pack", r.stages.pack}, {"attend", r.stages.attend}}},
-          {"first_call_seconds", r.first_call}};
+  Json line{{"row", r.row}, {"direction", o.backward ? "backward" : "forward"}};
+  line.update(o.shape());
+  line.update({{"isa", std::string(codegen::name_of(runtime::cpu::isa()))},
+               {"threads", r.threads},
+               {"runs", r.runs},
+               {"seconds", {{"best", r.best}, {"p10", r.p10}, {"median", r.median}, {"p90", r.p90}}},
+               {"gflops", {{"best", r.gflops(r.best)}, {"median", r.gflops(r.median)}}},
+               {"peak_gflops_one_thread", r.peak},
+               {"percent_of_peak",
+                {{"best", 100 * r.gflops(r.best) / (r.peak * r.threads)},
+                 {"median", 100 * r.gflops(r.median) / (r.peak * r.threads)}}},
+               {"stages", {{"visits", r.stages.visits}, {"pack", r.stages.pack}, {"attend", r.stages.attend}}},
+               {"first_call_seconds", r.first_call}});
+  return line;
 }
 
 class Bench {

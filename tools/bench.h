@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <random>
 #include <string>
@@ -29,6 +30,7 @@ struct BenchOptions {
   std::int64_t of_kv_heads() const { return kv_heads.value_or(heads); }
   std::int64_t of_kv_seq() const { return kv_seq.value_or(seq); }
   std::int64_t of_dv() const { return dv.value_or(d); }
+  nlohmann::ordered_json shape() const;  ///< type and sizes of a call, as lines of JSON tell them
 };
 
 /// Numbers that stay the same from run to run. Random normal, as a model's are; on a device a million of them, over and

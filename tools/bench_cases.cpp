@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <nlohmann/json.hpp>
 
 #include "compiler/lower.h"
 #include "runtime/tensor.h"
@@ -115,6 +116,11 @@ Owned Data::zeros(DType type, const std::vector<std::int64_t>& shape) const {
   out.memory = detail::allocate(device_, type, shape);
   out.tensor = Tensor(out.memory.get(), type, shape, {}, device_);
   return out;
+}
+
+nlohmann::ordered_json BenchOptions::shape() const {
+  return {{"dtype", dtype}, {"batch", batch},        {"heads", heads}, {"kv_heads", of_kv_heads()},
+          {"seq", seq},     {"kv_seq", of_kv_seq()}, {"d", d},         {"dv", of_dv()}};
 }
 
 std::vector<std::string> bench_rows() {

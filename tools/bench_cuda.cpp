@@ -64,27 +64,19 @@ class CudaBench {
 
   void print(const Prepared& r, const Times& t) {
     if (o_.json) {
-      const Json line{{"row", r.one.name},
-                      {"direction", "forward"},
-                      {"dtype", o_.dtype},
-                      {"batch", o_.batch},
-                      {"heads", o_.heads},
-                      {"kv_heads", o_.of_kv_heads()},
-                      {"seq", o_.seq},
-                      {"kv_seq", o_.of_kv_seq()},
-                      {"d", o_.d},
-                      {"dv", o_.of_dv()},
-                      {"device", runtime::cuda::device_name(data_.device().index)},
-                      {"kernel", r.story.variant.text()},
-                      {"registers", r.story.registers},
-                      {"spilled", r.story.spilled},
-                      {"shared_bytes", r.story.shared_bytes},
-                      {"notes", r.story.notes},
-                      {"first_call_seconds", r.first_call},
-                      {"flop", r.flop},
-                      {"runs", t.all.size()},
-                      {"seconds", {{"best", t.best()}, {"p10", t.p10()}, {"median", t.median()}, {"p90", t.p90()}}},
-                      {"tflops", {{"best", r.tflops(t.best())}, {"median", r.tflops(t.median())}}}};
+      Json line{{"row", r.one.name}, {"direction", "forward"}};
+      line.update(o_.shape());
+      line.update({{"device", runtime::cuda::device_name(data_.device().index)},
+                   {"kernel", r.story.variant.text()},
+                   {"registers", r.story.registers},
+                   {"spilled", r.story.spilled},
+                   {"shared_bytes", r.story.shared_bytes},
+                   {"notes", r.story.notes},
+                   {"first_call_seconds", r.first_call},
+                   {"flop", r.flop},
+                   {"runs", t.all.size()},
+                   {"seconds", {{"best", t.best()}, {"p10", t.p10()}, {"median", t.median()}, {"p90", t.p90()}}},
+                   {"tflops", {{"best", r.tflops(t.best())}, {"median", r.tflops(t.median())}}}});
       std::puts(line.dump().c_str());
     } else {
       if (!std::exchange(header_stands_, true)) {

@@ -174,19 +174,9 @@ class Verify {
       const auto json = [](const Distance& d) {
         return Json{{"error", d.error}, {"allowed", d.allowed}, {"infinities", d.right}};
       };
-      const Json line{{"row", row},
-                      {"dtype", s.dtype},
-                      {"batch", s.batch},
-                      {"heads", s.heads},
-                      {"kv_heads", s.of_kv_heads()},
-                      {"seq", s.seq},
-                      {"kv_seq", s.of_kv_seq()},
-                      {"d", s.d},
-                      {"dv", s.of_dv()},
-                      {"kernel", kernel},
-                      {"o", json(o)},
-                      {"lse", json(lse)},
-                      {"good", good}};
+      Json line{{"row", row}};
+      line.update(s.shape());
+      line.update({{"kernel", kernel}, {"o", json(o)}, {"lse", json(lse)}, {"good", good}});
       std::puts(line.dump().c_str());
     } else {
       fmt::print("{:<5}  {:<9} {:<4} B={} H={}/{} S={:>3}x{:<3} D={:>3}/{:<3}  o {:.2e} of {:.2e}  lse {:.2e} of "

@@ -13,7 +13,6 @@
 
 #include "codegen/headers.h"
 #include "runtime/objects.h"
-#include "runtime/single.h"
 
 namespace attune::runtime::cuda {
 namespace {
@@ -66,19 +65,17 @@ Binary binary_of(const CacheEntry& entry) {
 }  // namespace
 
 std::shared_ptr<const Binary> binary_of(const codegen::Source& source) {
-  static Single<std::string, Binary>& made = *new Single<std::string, Binary>;
   if (!nvrtc())
     throw Error("no-compiler", "there is no NVRTC, which compiles kernels for the GPU", {}, nvrtc().refusal,
                 "install it: libnvrtc of CUDA 12 or 13");
   const std::string key = fmt::format("cubin 1\n{} {}.{}\n{}\n{}\n{}\n{}", nvrtc().build, nvrtc().major, nvrtc().minor,
                                       fmt::join(source.options, " "), source.symbol, codegen::headers_digest(),
                                       source.text);
-  return made.get(key, [&] {
-    return std::make_shared<const Binary>(binary_of(*objects().get(key, [&] {
-      ++compiled_so_far;
-      return entry_of(compile(source), source);
-    })));
+  const Objects::Kept kept = objects().get(key, [&] {
+    ++compiled_so_far;
+    return entry_of(compile(source), source);
   });
+  return std::make_shared<const Binary>(binary_of(*kept));
 }
 
 std::size_t compiled_kernels() { return compiled_so_far; }

@@ -2,23 +2,18 @@
 #include "runtime/cuda/tuned.h"
 
 #include <array>
-#include <cerrno>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <sstream>
 #include <system_error>
 
 #include <attune/error.h>
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
-#include <unistd.h>
 
 #include "codegen/headers.h"
 #include "runtime/options.h"
+#include "runtime/replace.h"
 
 namespace attune::runtime::cuda {
 namespace {
@@ -116,26 +111,6 @@ Json json_of(const TunedKey& key, const Tuned& row) {
               "say in ATTUNE_CACHE which folder attune may write to, or remove the file");
 }
 
-/// Beside the file, so that a rename is one step.
-void write_whole(const std::filesystem::path& path, const std::string& text) {
-  std::string temporary = path.string() + ".XXXXXX";
-  const int file = mkstemp(temporary.data());
-  if (file < 0) cannot_write(path, std::strerror(errno));
-  bool good = true;
-  for (std::size_t done = 0; good && done < text.size();) {
-    const ssize_t wrote = write(file, text.data() + done, text.size() - done);
-    good = wrote > 0;
-    if (good) done += static_cast<std::size_t>(wrote);
-  }
-  good = good && fsync(file) == 0;
-  good = close(file) == 0 && good;
-  good = good && std::rename(temporary.c_str(), path.c_str()) == 0;
-  if (good) return;
-  const std::string why = std::strerror(errno);
-  unlink(temporary.c_str());
-  cannot_write(path, why);
-}
-
 }  // namespace
 
 TunedTable parse_tuned(std::string_view text) {
@@ -191,7 +166,8 @@ void remember(const std::filesystem::path& path, const TunedKey& key, const Tune
   std::error_code error;
   std::filesystem::create_directories(path.parent_path(), error);
   if (error) cannot_write(path, error.message());
-  write_whole(path, print_tuned(table));
+  const std::string why = replace_file(path, print_tuned(table), path.string() + ".XXXXXX");
+  if (!why.empty()) cannot_write(path, why);
 }
 
 Remembered remembered(const TunedTable& table, const TunedKey& key) {

@@ -1,0 +1,39 @@
+// runtime/replace.cpp — a file written in one step: who reads it sees all of the old one or all of the new one
+#include "runtime/replace.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+namespace attune::runtime {
+namespace {
+
+bool write_all(int file, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t wrote = write(file, text.data(), text.size());
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) return false;
+    text.remove_prefix(static_cast<std::size_t>(wrote));
+  }
+  return true;
+}
+
+}  // namespace
+
+std::string replace_file(const std::filesystem::path& path, std::string_view text, std::string temporary) {
+  const int file = mkostemp(temporary.data(), O_CLOEXEC);
+  if (file < 0) return std::strerror(errno);
+  bool good = write_all(file, text) && fsync(file) == 0;
+  good = close(file) == 0 && good;
+  good = good && std::rename(temporary.c_str(), path.c_str()) == 0;
+  if (good) return {};
+  std::string why = std::strerror(errno);
+  unlink(temporary.c_str());
+  return why;
+}
+
+}  // namespace attune::runtime
