@@ -204,7 +204,8 @@ std::optional<CacheEntry> Cache::find(const CacheKey& key) {
 bool Cache::keep(const CacheKey& key, const CacheEntry& entry) {
   const fs::path path = file_of(key), unfinished = folder_ / "unfinished";
   const std::string wrong = make_folders(path.parent_path()) && make_folders(unfinished)
-                                ? replace_file(path, print_entry(key, entry), (unfinished / "XXXXXX").string())
+                                ? replace_file(path, print_entry(key, entry), (unfinished / "XXXXXX").string(),
+                                               Durable::no)
                                 : why();
   if (!wrong.empty()) {
     note(fmt::format("{} cannot be written: {}", path.string(), wrong));

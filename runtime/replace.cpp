@@ -24,10 +24,11 @@ bool write_all(int file, std::string_view text) {
 
 }  // namespace
 
-std::string replace_file(const std::filesystem::path& path, std::string_view text, std::string temporary) {
+std::string replace_file(const std::filesystem::path& path, std::string_view text, std::string temporary,
+                         Durable durable) {
   const int file = mkostemp(temporary.data(), O_CLOEXEC);
   if (file < 0) return std::strerror(errno);
-  bool good = write_all(file, text) && fsync(file) == 0;
+  bool good = write_all(file, text) && (durable == Durable::no || fsync(file) == 0);
   good = close(file) == 0 && good;
   good = good && std::rename(temporary.c_str(), path.c_str()) == 0;
   if (good) return {};

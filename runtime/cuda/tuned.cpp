@@ -166,7 +166,7 @@ void remember(const std::filesystem::path& path, const TunedKey& key, const Tune
   std::error_code error;
   std::filesystem::create_directories(path.parent_path(), error);
   if (error) cannot_write(path, error.message());
-  const std::string why = replace_file(path, print_tuned(table), path.string() + ".XXXXXX");
+  const std::string why = replace_file(path, print_tuned(table), path.string() + ".XXXXXX", Durable::yes);
   if (!why.empty()) cannot_write(path, why);
 }
 

@@ -2,7 +2,6 @@
 #include "runtime/cache.h"
 
 #include <atomic>
-#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <random>
@@ -10,12 +9,11 @@
 #include <thread>
 
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "runtime/objects.h"
 #include "tests/catch.h"
-#include "tests/sanitizers.h"
+#include "tests/child.h"
 
 namespace attune::runtime {
 namespace {
@@ -191,7 +189,7 @@ TEST_CASE("sixteen processes that start at once build once", "[cache]") {
   const fs::path built = folder.path / "built";
   std::vector<pid_t> children;
   for (int i = 0; i < 16; ++i) {
-    const pid_t child = fork();
+    const pid_t child = tests::fork_child();
     if (child == 0) {
       Cache cache(folder.path);
       const CacheEntry got = cache.get(cache_key("a page"), [&] {
@@ -203,11 +201,7 @@ TEST_CASE("sixteen processes that start at once build once", "[cache]") {
     }
     children.push_back(child);
   }
-  for (const pid_t child : children) {
-    int status = -1;
-    REQUIRE(waitpid(child, &status, 0) == child);
-    CHECK(status == 0);
-  }
+  for (const pid_t child : children) CHECK(tests::status_of(child) == 0);
   CHECK(text_of(built) == "x");
 }
 
@@ -261,7 +255,7 @@ TEST_CASE("processes killed while they keep entries leave none that is wrong", "
   std::mt19937 dice(20261121);
   const auto bytes_of = [](unsigned i) { return std::string(1000 + i * 977 % 60000, static_cast<char>('a' + i % 26)); };
   for (int kill_number = 0; kill_number < kills; ++kill_number) {
-    const pid_t child = fork();
+    const pid_t child = tests::fork_child();
     if (child == 0) {
       Cache cache(folder.path);
       for (unsigned i = static_cast<unsigned>(kill_number);; ++i)

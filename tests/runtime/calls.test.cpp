@@ -10,15 +10,12 @@
 #include <thread>
 #include <vector>
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include "runtime/workspace.h"
 #include "tests/catch.h"
+#include "tests/child.h"
 #include "tests/golden.h"
 #include "tests/guarded.h"
 #include "tests/numerics/inputs.h"
-#include "tests/sanitizers.h"
 
 using namespace attune;
 using namespace std::chrono_literals;
@@ -279,25 +276,17 @@ TEST_CASE("an executor that leaves tasks out is refused", "[calls]") {
 }
 
 TEST_CASE("a forked child attends after its parent did, and the parent after it", "[calls]") {
-  if (tests::under_tsan) {
-    std::puts("[skip] TSan has no threads in a forked child");
-    return;
-  }
+  if (tests::skips_threads_in_child()) return;
   const Rich rich;
   const ForwardCall call(several_tiles);
   const Bytes before = call(rich.attention, {.executor = {.workers = 4}});
-  std::fflush(nullptr);
-  const pid_t child = fork();
-  if (child == 0) {
-    const bool same = call(rich.attention, {.executor = {.workers = 4}}) == before;
-    // Also what has to be compiled.
-    const Attention other{.score = [](Float s, At at) { return s * 0.123f + at.kv; }};
-    call(other, {.executor = {.workers = 4}});
-    _exit(same ? 0 : 1);
-  }
-  int status = 0;
-  REQUIRE(waitpid(child, &status, 0) == child);
-  CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
+  CHECK(tests::in_child([&] {
+          const bool same = call(rich.attention, {.executor = {.workers = 4}}) == before;
+          // Also what has to be compiled.
+          const Attention other{.score = [](Float s, At at) { return s * 0.123f + at.kv; }};
+          call(other, {.executor = {.workers = 4}});
+          return same ? 0 : 1;
+        }) == 0);
   CHECK(call(rich.attention, {.executor = {.workers = 4}}) == before);
 }
 

@@ -4,7 +4,6 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <mutex>
@@ -15,26 +14,23 @@
 
 #include <attune/error.h>
 #include <dlfcn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "runtime/cpu/parallel.h"
 #include "runtime/options.h"
 #include "tests/catch.h"
+#include "tests/child.h"
 #include "tests/golden.h"
-#include "tests/sanitizers.h"
 
 using namespace attune;
 using namespace std::chrono_literals;
 using runtime::run_tasks;
+using tests::in_child;
+using tests::status_of;
 
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-// TSan ends a child that starts a thread. ASan's allocator may be locked by a thread that the child does not have: with
-// clang 14 one run in three of these tests waits for ever.
-constexpr bool can_thread_in_child = !tests::sanitized;
 
 /// Waits until something holds; false when it does not within half a minute.
 template <class F>
@@ -83,35 +79,8 @@ bool is_sound(std::int64_t count, int threads) {
   return fine;
 }
 
-/// How a child ended; -1 when it is killed, as it is when it hangs.
-int status_of(pid_t child) {
-  int status = 0;
-  for (const auto end = Clock::now() + 30s; waitpid(child, &status, WNOHANG) == 0; std::this_thread::sleep_for(1ms))
-    if (Clock::now() > end) {
-      kill(child, SIGKILL);
-      waitpid(child, &status, 0);
-      return -1;
-    }
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
-/// The status of a child that does this.
-template <class F>
-int in_child(F work) {
-  std::fflush(nullptr);
-  const pid_t child = fork();
-  if (child == 0) _exit(work());
-  return status_of(child);
-}
-
 /// 0: a pool of the child's own does the work of two.
 int works() { return is_sound(500, 3) && two_meet(2) ? 0 : 1; }
-
-bool says_skip() {
-  if (can_thread_in_child) return false;
-  std::puts("[skip] sanitizers have no threads in a forked child");
-  return true;
-}
 
 }  // namespace
 
@@ -388,7 +357,7 @@ TEST_CASE("two tasks at once with one worker's number are refused", "[pool]") {
 }
 
 TEST_CASE("a forked child has a pool of its own, whether or not the parent had one", "[pool]") {
-  if (says_skip()) return;
+  if (tests::skips_threads_in_child()) return;
   CHECK(in_child(works) == 0);
   REQUIRE(works() == 0);
   CHECK(in_child(works) == 0);
@@ -397,7 +366,7 @@ TEST_CASE("a forked child has a pool of its own, whether or not the parent had o
 }
 
 TEST_CASE("a fork while the parent's workers are busy leaves a child that works", "[pool]") {
-  if (says_skip()) return;
+  if (tests::skips_threads_in_child()) return;
   std::atomic<bool> over{false};
   std::vector<std::thread> users;
   for (int u = 0; u < 3; ++u)
@@ -412,7 +381,7 @@ TEST_CASE("a fork while the parent's workers are busy leaves a child that works"
 }
 
 TEST_CASE("a child forked by a listener is told that it cannot finish the run", "[pool]") {
-  if (says_skip()) return;
+  if (tests::skips_threads_in_child()) return;
   std::array<int, 2> pipe_ends{};
   REQUIRE(pipe(pipe_ends.data()) == 0);
   pid_t child = -1;
@@ -421,8 +390,7 @@ TEST_CASE("a child forked by a listener is told that it cannot finish the run", 
         40, [](std::int64_t, int) { std::this_thread::sleep_for(10ms); }, {.workers = 2},
         [&](double) {
           if (child != -1) return;
-          std::fflush(nullptr);
-          child = fork();
+          child = tests::fork_child();
         });
     if (child == 0) _exit(2);
   } catch (const Error& e) {
@@ -441,14 +409,14 @@ TEST_CASE("a child forked by a listener is told that it cannot finish the run", 
 }
 
 TEST_CASE("a child that a task of another thread forked ends", "[pool]") {
-  if (says_skip()) return;
+  if (tests::skips_threads_in_child()) return;
   std::atomic<pid_t> child{-1};
   std::atomic<int> here{0};
   run_tasks(2,
             [&](std::int64_t, int worker) {
               ++here;
               comes_true([&] { return here == 2; });
-              if (worker != 0) child = fork();
+              if (worker != 0) child = tests::fork_child();
             },
             {.workers = 2});
   REQUIRE(child > 0);
@@ -456,7 +424,7 @@ TEST_CASE("a child that a task of another thread forked ends", "[pool]") {
 }
 
 TEST_CASE("a process ends while its pool sleeps, and while it works", "[pool]") {
-  if (says_skip()) return;
+  if (tests::skips_threads_in_child()) return;
   CHECK(in_child([]() -> int {
           two_meet(2);
           std::exit(7);
