@@ -1,0 +1,239 @@
+// tests/driver/calls.test.cpp — what a call asks of the driver: nothing behind its caller's back, and whatever the
+// driver refuses comes back as an Error
+#include <attune/attune.h>
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+
+#include "runtime/attention.h"
+#include "runtime/cuda/consider.h"
+#include "runtime/cuda/driver.h"
+#include "tests/catch.h"
+#include "tests/driver/fake_driver.h"
+
+using namespace attune;
+using runtime::cuda::driver;
+namespace cu = runtime::cuda::cu;
+namespace fake = tests::fake_driver;
+
+namespace {
+
+Device device_of(int arch) {
+  const auto found = std::ranges::find(fake::archs, arch);
+  return Device::cuda(static_cast<int>(found - std::begin(fake::archs)));
+}
+
+bool skipped() {
+  if (runtime::cuda::nvrtc()) return false;
+  WARN("[skip] no NVRTC: " << runtime::cuda::nvrtc().refusal);
+  return true;
+}
+
+struct Call {
+  Array<bf16> q, k, v, o;
+  Array<int> doc;
+  Forward forward;
+
+  explicit Call(std::int64_t length = 300, std::int64_t d = 64, const Device& gpu = device_of(90))
+      : q(gpu.array<bf16>({2, 4, length, d})), k(gpu.array<bf16>({2, 2, length, d})),
+        v(gpu.array<bf16>({2, 2, length, d})), o(gpu.array<bf16>({2, 4, length, d})),
+        doc(gpu.array<int>({1000}, "doc")), forward{.q = q, .k = k, .v = v, .o = o} {}
+
+  /// `number` makes it one that no other test has compiled.
+  Attention causal(float number = 1) const {
+    return {.score = [=](Float s, At) { return s * number; }, .mask = mods::causal()};
+  }
+  /// One whose tiles are listed on the device.
+  Attention documents(float number = 1) const {
+    return {.score = [=](Float s, At) { return s * number; },
+            .mask = [doc = doc](At at) { return at.kv <= at.q && doc[at.q] == doc[at.kv]; }};
+  }
+};
+
+/// The code of what is thrown, `bug` or `nothing`.
+template <class F>
+std::string refusal(F call) {
+  try {
+    call();
+  } catch (const Error& e) {
+    return e.code;
+  } catch (const Bug&) {
+    return "bug";
+  }
+  return "nothing";
+}
+
+/// The kernel that takes a causal call on such a device.
+fake::Launch launched_on(int arch, std::int64_t d) {
+  const Call call(300, d, device_of(arch));
+  fake::forget();
+  call.causal().run(call.forward);
+  const auto launches = fake::launches();
+  REQUIRE(launches.size() == 1);
+  return launches[0];
+}
+
+void fits(const fake::Launch& launch, const std::string& kernel, unsigned most_shared) {
+  CHECK(launch.kernel.find(kernel) != std::string::npos);
+  CHECK(launch.shared_bytes <= most_shared);
+  CHECK(launch.threads > 0);
+  CHECK(launch.threads % 32 == 0);
+  CHECK(launch.blocks > 0);
+}
+
+}  // namespace
+
+TEST_CASE("an A100 is given the portable kernel", "[driver]") {
+  if (!skipped()) fits(launched_on(80, 128), "forward_sm80", 163 << 10);
+}
+TEST_CASE("an L40S is given the portable kernel in its small memory", "[driver]") {
+  if (!skipped()) fits(launched_on(89, 256), "forward_sm80", 99 << 10);
+}
+TEST_CASE("an H200 is given Hopper's kernel", "[driver]") {
+  if (!skipped()) fits(launched_on(90, 128), "forward_sm90", 227 << 10);
+}
+TEST_CASE("a B200 is given the portable kernel", "[driver]") {
+  if (!skipped()) fits(launched_on(100, 128), "forward_sm80", 227 << 10);
+}
+TEST_CASE("an RTX 5090 is given the portable kernel in its small memory", "[driver]") {
+  if (!skipped()) fits(launched_on(120, 256), "forward_sm80", 99 << 10);
+}
+
+TEST_CASE("a repeated call is one launch, and neither waits nor takes memory that is not its stream's", "[driver]") {
+  if (skipped()) return;
+  const Call call;
+  const Attention causal = call.causal(), documents = call.documents();
+  causal.run(call.forward);
+  documents.run(call.forward);
+  const auto compiled = runtime::cuda::compiled_kernels();
+  const int memory = fake::live_memory();
+
+  fake::forget();
+  causal.run(call.forward);
+  CHECK(fake::calls("cuLaunchKernelEx") == 1);
+  documents.run(call.forward);
+  CHECK(fake::calls("cuLaunchKernelEx") == 3);  // the lists are a launch of their own
+  CHECK(fake::calls_behind_the_back() == 0);
+  CHECK(fake::calls("cuMemAllocAsync") == fake::calls("cuMemFreeAsync"));
+  CHECK(fake::live_memory() == memory);
+  CHECK(fake::contexts() == 0);
+
+  // Other data, lengths and batches compile nothing.
+  for (const std::int64_t length : {1, 2, 299, 512}) {
+    const Call other(length);
+    causal.run(other.forward);
+    other.documents().run(other.forward);
+  }
+  CHECK(runtime::cuda::compiled_kernels() == compiled);
+}
+
+TEST_CASE("a call with a workspace takes no memory at all", "[driver]") {
+  if (skipped()) return;
+  const Call call;
+  const Attention documents = call.documents();
+  const std::size_t bytes = documents.workspace(call.forward);
+  REQUIRE(bytes > 0);
+  auto room = device_of(90).array<std::uint8_t>({static_cast<std::int64_t>(bytes)});
+  const std::span<std::byte> workspace(reinterpret_cast<std::byte*>(room.data()), bytes);
+  fake::forget();
+  documents.run(call.forward, {.workspace = workspace});
+  CHECK(fake::calls("cuMemAllocAsync") == 0);
+  CHECK(fake::calls_behind_the_back() == 0);
+  CHECK(refusal([&] { documents.run(call.forward, {.workspace = workspace.first(bytes - 1)}); }) == "workspace-small");
+}
+
+TEST_CASE("the stream is the caller's", "[driver]") {
+  if (skipped()) return;
+  const Call call;
+  const Attention documents = call.documents();
+  const runtime::cuda::Current current(0);
+  cu::Stream stream = nullptr;
+  driver().cuStreamCreate(&stream, cu::stream_non_blocking);
+  documents.prepare(call.forward);
+  fake::forget();
+  documents.run(call.forward, {.stream = stream});
+  for (const fake::Launch& launch : fake::launches()) CHECK(launch.stream == stream);
+  CHECK(fake::contexts() == 1);
+  driver().cuStreamDestroy(stream);
+}
+
+TEST_CASE("what would be loaded during a capture is refused, and what is there is captured", "[driver]") {
+  if (skipped()) return;
+  const Call call;
+  const Attention causal = call.causal(0.5f);
+  const runtime::cuda::Current current(0);
+  cu::Stream stream = nullptr;
+  cu::Graph graph = nullptr;
+  driver().cuStreamCreate(&stream, cu::stream_non_blocking);
+  driver().cuStreamBeginCapture(stream, cu::CaptureMode::relaxed);
+  CHECK(refusal([&] { causal.run(call.forward, {.stream = stream}); }) == "stream-capture");
+  causal.prepare(call.forward);
+  CHECK(refusal([&] { causal.run(call.forward, {.stream = stream}); }) == "nothing");
+  driver().cuStreamEndCapture(stream, &graph);
+  driver().cuGraphDestroy(graph);
+  driver().cuStreamDestroy(stream);
+}
+
+namespace {
+
+/// Every function refuses in turn, with every result; `run` may be called at any time.
+template <class F>
+void refuse_each(const F& run) {
+  using enum cu::Result;
+  for (const std::string_view function : fake::functions())
+    for (const cu::Result result :
+         {out_of_memory, invalid_value, invalid_image, invalid_handle, illegal_address, stream_capture_unsupported}) {
+      const int memory = fake::live_memory();
+      fake::forget();
+      fake::refuse(function, static_cast<int>(result));
+      const std::string code = refusal(run);
+      const bool asked = fake::calls(function) > 0;
+      fake::refuse(function, 0);
+      INFO(function << " gives " << static_cast<int>(result));
+      // What cannot be given back stays taken; the call is done by then.
+      const bool ends = function == "cuMemFreeAsync" || function == "cuCtxPopCurrent";
+      if (!asked || ends) {
+        CHECK(code == "nothing");
+      } else {
+        CHECK(code != "nothing");
+        if (result == out_of_memory) CHECK(code == "device-memory");
+        if (result == illegal_address) CHECK(code == "device-failed");
+        if (result == invalid_image) CHECK(code == (function == "cuLibraryLoadData" ? "driver-old" : "bug"));
+      }
+      if (ends) {
+        cu::Context popped = nullptr;
+        while (fake::contexts() > 0) driver().cuCtxPopCurrent(&popped);
+      } else {
+        CHECK(fake::live_memory() == memory);
+        CHECK(fake::contexts() == 0);
+      }
+    }
+}
+
+}  // namespace
+
+TEST_CASE("whatever the driver refuses comes back and leaves no memory taken", "[driver]") {
+  if (skipped()) return;
+  const Call call;
+  const Attention documents = call.documents();
+  documents.prepare(call.forward);
+  refuse_each([&] { documents.run(call.forward); });
+  CHECK(refusal([&] { documents.run(call.forward); }) == "nothing");
+}
+
+TEST_CASE("a kernel that was not loaded is loaded by a later call", "[driver]") {
+  if (skipped()) return;
+  const Call call;
+  const auto once = [&] { call.documents(0.5f).run(call.forward); };
+  for (const char* function :
+       {"cuLibraryLoadData", "cuLibraryGetKernel", "cuKernelSetAttribute", "cuKernelGetFunction"}) {
+    INFO(function);
+    fake::forget();
+    fake::refuse(function, static_cast<int>(cu::Result::out_of_memory));
+    CHECK(refusal(once) == "device-memory");
+    CHECK(fake::calls(function) == 1);
+    fake::refuse(function, 0);
+  }
+  CHECK(refusal(once) == "nothing");
+}

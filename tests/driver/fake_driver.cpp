@@ -1,0 +1,281 @@
+// tests/driver/fake_driver.cpp — a libcuda.so.1 that launches nothing: its memory is the host's, its kernels have names
+#include "tests/driver/fake_driver.h"
+
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+#include <mutex>
+#include <set>
+
+#include "runtime/cuda/driver.h"
+
+namespace attune::tests::fake_driver {
+namespace {
+
+namespace cu = runtime::cuda::cu;
+using cu::Result;
+
+enum class Index : std::size_t {
+#define ATTUNE_CU(function, ...) function,
+#include "runtime/cuda/driver.def"
+#undef ATTUNE_CU
+  count
+};
+constexpr auto count = static_cast<std::size_t>(Index::count);
+constexpr std::array<std::string_view, count> names{
+#define ATTUNE_CU(function, ...) #function,
+#include "runtime/cuda/driver.def"
+#undef ATTUNE_CU
+};
+
+std::array<std::atomic<int>, count> called{};
+std::array<std::atomic<int>, count> refused{};
+std::mutex mutex;  // of what follows
+std::vector<Launch> launched;
+std::set<cu::Address> live;
+thread_local std::vector<cu::Context> stack;
+
+std::size_t index_of(std::string_view function) {
+  for (std::size_t i = 0; i < count; ++i)
+    if (names[i] == function) return i;
+  std::abort();
+}
+
+/// What stands behind the driver's handles.
+struct Object {
+  std::string name;
+  bool capturing = false;
+};
+template <class Handle>
+Handle handle(std::string name = {}) {
+  return reinterpret_cast<Handle>(new Object{std::move(name)});
+}
+template <class Handle>
+Object& object(Handle handle) {
+  return *reinterpret_cast<Object*>(handle);
+}
+template <class Handle>
+Result destroy(Handle handle) {
+  delete &object(handle);
+  return Result::success;
+}
+template <class T>
+Result give(T* into, T value) {
+  *into = value;
+  return Result::success;
+}
+void* at(cu::Address address) { return reinterpret_cast<void*>(address); }
+std::array<Object, std::size(archs)> primaries;
+Object legacy_stream;
+Object& stream_of(cu::Stream stream) { return stream ? object(stream) : legacy_stream; }
+
+// ---- the functions, in the order of driver.def
+
+Result cuInit(unsigned) { return Result::success; }
+Result cuDriverGetVersion(int* version) { return give(version, 13000); }
+Result cuDeviceGetCount(int* devices) { return give(devices, static_cast<int>(std::size(archs))); }
+Result cuDeviceGet(cu::Device* device, int index) { return give(device, index); }
+Result cuDeviceGetName(char* name, int room, cu::Device) {
+  std::strncpy(name, "a fake", static_cast<std::size_t>(room));
+  return Result::success;
+}
+Result cuDeviceGetAttribute(int* value, cu::DeviceAttribute which, cu::Device device) {
+  const int arch = archs[device];
+  // As NVIDIA's tables of compute capabilities have it.
+  const int per_sm = arch == 80 ? 164 : arch == 90 || arch == 100 ? 228 : 100;
+  using enum cu::DeviceAttribute;
+  switch (which) {
+    case sm_count: return give(value, 132);
+    case l2_bytes: return give(value, 50 << 20);
+    case major: return give(value, arch / 10);
+    case minor: return give(value, arch % 10);
+    case shared_per_sm: return give(value, per_sm << 10);
+    case shared_per_block: return give(value, (per_sm - 1) << 10);
+    case memory_pools: return give(value, 1);
+  }
+  return Result::invalid_value;
+}
+
+Result cuDevicePrimaryCtxRetain(cu::Context* context, cu::Device device) {
+  return give(context, reinterpret_cast<cu::Context>(&primaries[static_cast<std::size_t>(device)]));
+}
+Result cuCtxGetCurrent(cu::Context* context) { return give(context, stack.empty() ? nullptr : stack.back()); }
+Result cuCtxGetDevice(cu::Device* device) {
+  if (stack.empty()) return Result::invalid_context;
+  return give(device, static_cast<cu::Device>(&object(stack.back()) - primaries.data()));
+}
+Result cuCtxPushCurrent(cu::Context context) {
+  stack.push_back(context);
+  return Result::success;
+}
+Result cuCtxPopCurrent(cu::Context* context) {
+  if (stack.empty()) return Result::invalid_context;
+  *context = stack.back();
+  stack.pop_back();
+  return Result::success;
+}
+
+Result take(cu::Address* into, std::size_t bytes) {
+  constexpr std::size_t grain = 256, most = std::size_t{1} << 32;
+  if (bytes > most) return Result::out_of_memory;
+  *into = reinterpret_cast<cu::Address>(std::aligned_alloc(grain, (bytes + grain) / grain * grain));
+  const std::lock_guard lock(mutex);
+  live.insert(*into);
+  return Result::success;
+}
+Result give_back(cu::Address address) {
+  {
+    const std::lock_guard lock(mutex);
+    if (!live.erase(address)) return Result::invalid_value;
+  }
+  std::free(at(address));
+  return Result::success;
+}
+Result cuMemAlloc(cu::Address* into, std::size_t bytes) { return take(into, bytes); }
+Result cuMemFree(cu::Address address) { return give_back(address); }
+Result cuMemAllocAsync(cu::Address* into, std::size_t bytes, cu::Stream) { return take(into, bytes); }
+Result cuMemFreeAsync(cu::Address address, cu::Stream) { return give_back(address); }
+Result cuMemcpyAsync(cu::Address to, cu::Address from, std::size_t bytes, cu::Stream) {
+  std::memcpy(at(to), at(from), bytes);
+  return Result::success;
+}
+Result cuMemsetD8Async(cu::Address to, unsigned char value, std::size_t bytes, cu::Stream) {
+  std::memset(at(to), value, bytes);
+  return Result::success;
+}
+Result cuMemsetD32Async(cu::Address to, unsigned value, std::size_t words, cu::Stream) {
+  for (std::size_t i = 0; i < words; ++i) static_cast<unsigned*>(at(to))[i] = value;
+  return Result::success;
+}
+
+Result cuStreamCreate(cu::Stream* stream, unsigned) { return give(stream, handle<cu::Stream>()); }
+Result cuStreamDestroy(cu::Stream stream) { return destroy(stream); }
+Result cuStreamSynchronize(cu::Stream) { return Result::success; }
+Result cuStreamIsCapturing(cu::Stream stream, cu::Capture* status) {
+  return give(status, stream_of(stream).capturing ? cu::Capture::active : cu::Capture::none);
+}
+Result cuStreamBeginCapture(cu::Stream stream, cu::CaptureMode) {
+  stream_of(stream).capturing = true;
+  return Result::success;
+}
+Result cuStreamEndCapture(cu::Stream stream, cu::Graph* graph) {
+  stream_of(stream).capturing = false;
+  return give(graph, handle<cu::Graph>());
+}
+Result cuGraphInstantiateWithFlags(cu::GraphExec* into, cu::Graph, unsigned long long) {
+  return give(into, handle<cu::GraphExec>());
+}
+Result cuGraphLaunch(cu::GraphExec, cu::Stream) { return Result::success; }
+Result cuGraphExecDestroy(cu::GraphExec graph) { return destroy(graph); }
+Result cuGraphDestroy(cu::Graph graph) { return destroy(graph); }
+Result cuEventCreate(cu::Event* event, unsigned) { return give(event, handle<cu::Event>()); }
+Result cuEventDestroy(cu::Event event) { return destroy(event); }
+Result cuEventRecord(cu::Event, cu::Stream) { return Result::success; }
+Result cuEventSynchronize(cu::Event) { return Result::success; }
+Result cuEventElapsedTime(float* milliseconds, cu::Event, cu::Event) { return give(milliseconds, 1.0f); }
+
+Result cuLibraryLoadData(cu::Library* library, const void* image, int*, void**, unsigned, int*, void**, unsigned) {
+  if (std::memcmp(image, "\177ELF", 4) != 0) return Result::invalid_image;
+  return give(library, handle<cu::Library>());
+}
+Result cuLibraryUnload(cu::Library library) { return destroy(library); }
+// Kernels live as long as the process: attune unloads none.
+Result cuLibraryGetKernel(cu::Kernel* kernel, cu::Library, const char* name) {
+  return give(kernel, handle<cu::Kernel>(name));
+}
+Result cuKernelGetFunction(cu::Function* function, cu::Kernel kernel) {
+  return give(function, reinterpret_cast<cu::Function>(kernel));
+}
+Result cuKernelGetAttribute(int* value, cu::KernelAttribute, cu::Kernel, cu::Device) { return give(value, 0); }
+Result cuKernelSetAttribute(cu::KernelAttribute, int, cu::Kernel, cu::Device) { return Result::success; }
+Result cuLaunchKernelEx(const cu::LaunchConfig* config, cu::Function function, void**, void**) {
+  constexpr std::size_t most = 1000;
+  const std::lock_guard lock(mutex);
+  if (launched.size() < most)
+    launched.push_back({object(function).name, config->grid[0] * config->grid[1] * config->grid[2], config->block[0],
+                        config->shared_bytes, config->stream});
+  return Result::success;
+}
+Result cuTensorMapEncodeTiled(void* map, cu::Element, unsigned, void*, const std::uint64_t*, const std::uint64_t*,
+                              const std::uint32_t*, const std::uint32_t*, cu::Interleave, cu::Swizzle, cu::Promote,
+                              cu::Fill) {
+  std::memset(map, 0, 128);
+  return Result::success;
+}
+
+/// Counted, and refused where that is wanted.
+template <Index I, auto F>
+struct Watched;
+template <Index I, class... A, Result (*F)(A...)>
+struct Watched<I, F> {
+  static Result call(A... arguments) {
+    constexpr auto i = static_cast<std::size_t>(I);
+    called[i].fetch_add(1, std::memory_order_relaxed);
+    if (const int wanted = refused[i].load(std::memory_order_relaxed)) return static_cast<Result>(wanted);
+    return F(arguments...);
+  }
+};
+
+const std::array<void*, count> table{
+#define ATTUNE_CU(function, ...) reinterpret_cast<void*>(&Watched<Index::function, &function>::call),
+#include "runtime/cuda/driver.def"
+#undef ATTUNE_CU
+};
+#define ATTUNE_CU(function, abi, ...) static_assert(std::is_same_v<decltype(&function), Result (*)(__VA_ARGS__)>);
+#include "runtime/cuda/driver.def"
+#undef ATTUNE_CU
+
+}  // namespace
+
+int calls(std::string_view function) { return called[index_of(function)]; }
+int calls_behind_the_back() {
+  int all = 0;
+  for (const char* function : {"cuMemAlloc", "cuMemFree", "cuStreamSynchronize", "cuEventSynchronize", "cuStreamCreate",
+                               "cuLibraryLoadData", "cuDevicePrimaryCtxRetain"})
+    all += calls(function);
+  return all;
+}
+std::vector<Launch> launches() {
+  const std::lock_guard lock(mutex);
+  return launched;
+}
+void forget() {
+  for (auto& n : called) n = 0;
+  const std::lock_guard lock(mutex);
+  launched.clear();
+}
+void refuse(std::string_view function, int result) { refused[index_of(function)] = result; }
+std::vector<std::string_view> functions() { return {names.begin(), names.end()}; }
+int live_memory() {
+  const std::lock_guard lock(mutex);
+  return static_cast<int>(live.size());
+}
+int contexts() { return static_cast<int>(stack.size()); }
+
+}  // namespace attune::tests::fake_driver
+
+// What attune looks for by name.
+extern "C" {
+using attune::runtime::cuda::cu::Result;
+
+Result cuGetProcAddress_v2(const char* name, void** at, int, std::uint64_t, int* found) {
+  namespace fake = attune::tests::fake_driver;
+  *found = 0;
+  for (std::size_t i = 0; i < fake::count; ++i)
+    if (fake::names[i] == name) {
+      *at = fake::table[i];
+      return Result::success;
+    }
+  return Result::invalid_value;
+}
+Result cuGetErrorName(Result result, const char** name) {
+  *name = result == Result::success ? "CUDA_SUCCESS" : "CUDA_ERROR";
+  return Result::success;
+}
+Result cuGetErrorString(Result, const char** text) {
+  *text = "as the test wants it";
+  return Result::success;
+}
+}
