@@ -9,6 +9,7 @@
 #include "compiler/lower.h"
 #include "runtime/cuda/nvrtc.h"
 #include "tests/catch.h"
+#include "tests/nvrtc.h"
 
 namespace attune::codegen {
 namespace {
@@ -181,10 +182,7 @@ TEST_CASE("what no kernel takes is refused", "[choose]") {
 }
 
 TEST_CASE("the host counts shared memory and columns as kernels do", "[choose]") {
-  if (!runtime::cuda::nvrtc()) {
-    WARN("[skip] " << runtime::cuda::nvrtc().refusal);
-    return;
-  }
+  if (tests::skips_compiling()) return;
   const compiler::Mod mod = compiler::lower(Attention{}).mod;
   const compiler::Cover cover = compiler::cover(mod.mask, mod.signature(), mod.score);
   for (const ForwardSpec& spec : {ForwardSpec{.d = 24, .dv = 40}, ForwardSpec{.out = DType::f32, .d = 16, .dv = 16},

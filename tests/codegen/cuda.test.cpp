@@ -11,6 +11,7 @@
 #include "tests/codegen/probe.h"
 #include "tests/golden.h"
 #include "tests/numerics/masks.h"
+#include "tests/nvrtc.h"
 
 namespace attune::tests {
 namespace {
@@ -39,12 +40,6 @@ std::vector<CorpusMod> everything() {
   return all;
 }
 
-bool skipped() {
-  if (runtime::cuda::nvrtc()) return false;
-  WARN("[skip] " << runtime::cuda::nvrtc().refusal);
-  return true;
-}
-
 void compiles(const Source& source, int most_spilled) {
   INFO(source.text);
   const runtime::cuda::Binary binary = runtime::cuda::compile(source);
@@ -71,7 +66,7 @@ TEST_CASE("the pages of canonical mods are as committed", "[cuda]") {
 }
 
 TEST_CASE("every mod of the corpus and every mask compiles, unspilled", "[cuda]") {
-  if (skipped()) return;
+  if (skips_compiling()) return;
   // Each on one architecture, all of them in turn: parsing is what may fail, and is the same on all.
   constexpr std::array archs{80, 90, 120};
   std::size_t next = 0;

@@ -8,7 +8,7 @@
 #include "runtime/cuda/nvrtc.h"
 #include "tests/catch.h"
 #include "tests/numerics/masks.h"
-#include "tests/sanitizers.h"
+#include "tests/nvrtc.h"
 
 namespace attune::tests {
 namespace {
@@ -114,16 +114,10 @@ void compile(const Lowered& lowered, Row row, std::size_t number) {
     FAIL_CHECK(told);
 }
 
-bool skipped() {
-  if (sanitized) std::puts("[skip] NVIDIA's compiler is not ours to sanitize; the preset dev asks it");
-  if (!sanitized && !runtime::cuda::nvrtc()) std::printf("[skip] %s\n", runtime::cuda::nvrtc().refusal.c_str());
-  return sanitized || !runtime::cuda::nvrtc();
-}
-
 /// Half of the rows, each with a mod of its own; a slow row for one architecture, the next one for the next. That each
 /// mod compiles is tested with a small kernel, in cuda.test.cpp.
 void rotate(std::size_t half) {
-  if (skipped()) return;
+  if (skips_compiling()) return;
   const std::vector<Row> all = rows();
   const std::vector<CorpusMod> everything = mods();
   std::size_t slow = 0, taken = 0;
@@ -143,7 +137,7 @@ TEST_CASE("every row of kernels.def compiles with some mod: last half", "[cuda]"
 // Hours: test_codegen "[.matrix]". The environment variable ATTUNE_MATRIX holds the names of mods, with spaces between
 // them, where not all are wanted.
 TEST_CASE("every row of kernels.def compiles with every mod, for every architecture", "[.matrix]") {
-  if (skipped()) return;
+  if (skips_compiling()) return;
   const char* named = std::getenv("ATTUNE_MATRIX");
   const std::string wanted = named ? fmt::format(" {} ", named) : "";
   std::size_t number = 0;

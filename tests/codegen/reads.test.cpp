@@ -8,6 +8,7 @@
 #include "runtime/cuda/nvrtc.h"
 #include "tests/catch.h"
 #include "tests/numerics/corpus.h"
+#include "tests/nvrtc.h"
 
 namespace attune::tests {
 namespace {
@@ -68,10 +69,7 @@ TEST_CASE("offsets are as wide as tensors need", "[reads]") {
   t.shape[0] = 0;
   CHECK_FALSE(codegen::reach_far(std::span(&t, 1)));
 
-  if (!runtime::cuda::nvrtc()) {
-    WARN("[skip] " << runtime::cuda::nvrtc().refusal);
-    return;
-  }
+  if (skips_compiling()) return;
   for (const bool wide : {false, true}) {
     const codegen::Source source = page("s + bias[q, kv] + of_head[h, kv]", "doc[q] == doc[kv]", wide);
     CHECK(has(source, "long long") == wide);

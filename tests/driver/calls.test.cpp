@@ -11,6 +11,7 @@
 #include "runtime/cuda/driver.h"
 #include "tests/catch.h"
 #include "tests/driver/fake_driver.h"
+#include "tests/nvrtc.h"
 
 using namespace attune;
 using runtime::cuda::driver;
@@ -22,12 +23,6 @@ namespace {
 Device device_of(int arch) {
   const auto found = std::ranges::find(fake::archs, arch);
   return Device::cuda(static_cast<int>(found - std::begin(fake::archs)));
-}
-
-bool skipped() {
-  if (runtime::cuda::nvrtc()) return false;
-  WARN("[skip] no NVRTC: " << runtime::cuda::nvrtc().refusal);
-  return true;
 }
 
 struct Call {
@@ -85,23 +80,23 @@ void fits(const fake::Launch& launch, const std::string& kernel, unsigned most_s
 }  // namespace
 
 TEST_CASE("an A100 is given the portable kernel", "[driver]") {
-  if (!skipped()) fits(launched_on(80, 128), "forward_sm80", 163 << 10);
+  if (!tests::skips_nvrtc()) fits(launched_on(80, 128), "forward_sm80", 163 << 10);
 }
 TEST_CASE("an L40S is given the portable kernel in its small memory", "[driver]") {
-  if (!skipped()) fits(launched_on(89, 256), "forward_sm80", 99 << 10);
+  if (!tests::skips_nvrtc()) fits(launched_on(89, 256), "forward_sm80", 99 << 10);
 }
 TEST_CASE("an H200 is given Hopper's kernel", "[driver]") {
-  if (!skipped()) fits(launched_on(90, 128), "forward_sm90", 227 << 10);
+  if (!tests::skips_nvrtc()) fits(launched_on(90, 128), "forward_sm90", 227 << 10);
 }
 TEST_CASE("a B200 is given the portable kernel", "[driver]") {
-  if (!skipped()) fits(launched_on(100, 128), "forward_sm80", 227 << 10);
+  if (!tests::skips_nvrtc()) fits(launched_on(100, 128), "forward_sm80", 227 << 10);
 }
 TEST_CASE("an RTX 5090 is given the portable kernel in its small memory", "[driver]") {
-  if (!skipped()) fits(launched_on(120, 256), "forward_sm80", 99 << 10);
+  if (!tests::skips_nvrtc()) fits(launched_on(120, 256), "forward_sm80", 99 << 10);
 }
 
 TEST_CASE("a repeated call is one launch, and neither waits nor takes memory that is not its stream's", "[driver]") {
-  if (skipped()) return;
+  if (tests::skips_nvrtc()) return;
   const Call call;
   const Attention causal = call.causal(), documents = call.documents();
   causal.run(call.forward);
@@ -129,7 +124,7 @@ TEST_CASE("a repeated call is one launch, and neither waits nor takes memory tha
 }
 
 TEST_CASE("a call with a workspace takes no memory at all", "[driver]") {
-  if (skipped()) return;
+  if (tests::skips_nvrtc()) return;
   const Call call;
   const Attention documents = call.documents();
   const std::size_t bytes = documents.workspace(call.forward);
@@ -144,7 +139,7 @@ TEST_CASE("a call with a workspace takes no memory at all", "[driver]") {
 }
 
 TEST_CASE("the stream is the caller's", "[driver]") {
-  if (skipped()) return;
+  if (tests::skips_nvrtc()) return;
   const Call call;
   const Attention documents = call.documents();
   const runtime::cuda::Current current(0);
@@ -159,7 +154,7 @@ TEST_CASE("the stream is the caller's", "[driver]") {
 }
 
 TEST_CASE("what would be loaded during a capture is refused, and what is there is captured", "[driver]") {
-  if (skipped()) return;
+  if (tests::skips_nvrtc()) return;
   const Call call;
   const Attention causal = call.causal(0.5f);
   const runtime::cuda::Current current(0);
@@ -214,7 +209,7 @@ void refuse_each(const F& run) {
 }  // namespace
 
 TEST_CASE("whatever the driver refuses comes back and leaves no memory taken", "[driver]") {
-  if (skipped()) return;
+  if (tests::skips_nvrtc()) return;
   const Call call;
   const Attention documents = call.documents();
   documents.prepare(call.forward);
@@ -223,7 +218,7 @@ TEST_CASE("whatever the driver refuses comes back and leaves no memory taken", "
 }
 
 TEST_CASE("a kernel that was not loaded is loaded by a later call", "[driver]") {
-  if (skipped()) return;
+  if (tests::skips_nvrtc()) return;
   const Call call;
   const auto once = [&] { call.documents(0.5f).run(call.forward); };
   for (const char* function :
