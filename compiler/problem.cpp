@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 
 #include <attune/error.h>
 #include <fmt/format.h>
@@ -17,8 +18,11 @@ namespace {
 
 /// A tensor of the call and what its user calls it.
 struct Named {
-  std::string name;
+  std::string_view called;
   const Tensor* tensor;
+  bool captured = false;
+
+  std::string name() const { return captured ? fmt::format("capture `{}`", called) : std::string(called); }
   const Tensor* operator->() const { return tensor; }
   const Tensor& operator*() const { return *tensor; }
 };
@@ -27,40 +31,40 @@ Error refuse(std::string code, std::string problem, std::string why, std::string
   return Error(std::move(code), std::move(problem), {}, std::move(why), std::move(fix));
 }
 
-std::string is(const Named& t) { return fmt::format("{} is {}", t.name, t->describe()); }
+std::string is(const Named& t) { return fmt::format("{} is {}", t.name(), t->describe()); }
 
 bool is_float(DType type) { return type_of(type) == ir::Type::F32; }
 
 /// What any tensor must be before its shape is looked at. `device`: where all others are.
 void check_one(const Named& t, const Device& device) {
   if (!t->given())
-    throw refuse("tensor-missing", t.name + " is missing", "the call needs it, and it was left out",
-                 "pass a tensor for " + t.name);
+    throw refuse("tensor-missing", t.name() + " is missing", "the call needs it, and it was left out",
+                 "pass a tensor for " + t.name());
   if (t->rank > Tensor::max_rank)
-    throw refuse("bad-rank", fmt::format("{} has {} dimensions", t.name, t->rank),
+    throw refuse("bad-rank", fmt::format("{} has {} dimensions", t.name(), t->rank),
                  fmt::format("a tensor has at most {}", Tensor::max_rank), "merge or index away some dimensions");
   try {
     // Made once more for the constructor's refusals: the fields of a Tensor are open.
     const Tensor again(t->data, t->dtype, std::span(t->shape).first(static_cast<std::size_t>(t->rank)));
   } catch (const Error& e) {
-    throw refuse(e.code, t.name + ": " + e.problem, e.why, e.fix);
+    throw refuse(e.code, t.name() + ": " + e.problem, e.why, e.fix);
   }
   if (!t->data && t->size() > 0)
-    throw refuse("tensor-null", t.name + " has no memory", fmt::format("{}, and its data pointer is null", is(t)),
+    throw refuse("tensor-null", t.name() + " has no memory", fmt::format("{}, and its data pointer is null", is(t)),
                  "point it at its elements");
   if (t->device != device) {
     const auto place = [](const Device& d) {
       return d.kind == Device::Kind::cpu ? std::string("on the host") : fmt::format("on cuda:{}", d.index);
     };
-    throw refuse("tensor-device", fmt::format("{} is on another device than q", t.name),
-                 fmt::format("q is {} and {} is {}", place(device), t.name, place(t->device)),
+    throw refuse("tensor-device", fmt::format("{} is on another device than q", t.name()),
+                 fmt::format("q is {} and {} is {}", place(device), t.name(), place(t->device)),
                  "move all tensors of a call, captures too, to one device");
   }
 }
 
 void check_rank(const Named& t, int rank, std::string_view layout) {
   if (t->rank == rank) return;
-  throw refuse("tensor-rank", fmt::format("{} has {} dimensions instead of {}", t.name, t->rank, rank),
+  throw refuse("tensor-rank", fmt::format("{} has {} dimensions instead of {}", t.name(), t->rank, rank),
                fmt::format("{}, and it should be {}", is(t), layout),
                rank == 3 ? "give it these dimensions, or leave out cu_seqlens_q and cu_seqlens_kv for a dense batch"
                          : "give it these dimensions: an extent of 1 for a missing one, Tensor::permuted for another "
@@ -69,16 +73,18 @@ void check_rank(const Named& t, int rank, std::string_view layout) {
 
 void check_float(const Named& t) {
   if (is_float(t->dtype)) return;
-  throw refuse("tensor-type", fmt::format("{} holds {}", t.name, name_of(t->dtype)),
+  throw refuse("tensor-type", fmt::format("{} holds {}", t.name(), name_of(t->dtype)),
                fmt::format("{}, and it has to be f32, f16, bf16 or f64", is(t)), "convert it to one of these types");
 }
 
-void check_shape(const Named& t, std::span<const std::int64_t> shape, const std::string& reason) {
+/// `reason` gives a text: it is asked where it is needed.
+template <class Reason>
+void check_shape(const Named& t, std::span<const std::int64_t> shape, const Reason& reason) {
   const auto have = std::span(t->shape).first(static_cast<std::size_t>(t->rank));
   if (std::equal(have.begin(), have.end(), shape.begin(), shape.end())) return;
-  throw refuse("tensor-shape", fmt::format("{} has the wrong shape", t.name),
-               fmt::format("{}; {}, which makes it [{}]", is(t), reason, fmt::join(shape, ", ")),
-               fmt::format("pass {} as [{}]", t.name, fmt::join(shape, ", ")));
+  throw refuse("tensor-shape", fmt::format("{} has the wrong shape", t.name()),
+               fmt::format("{}; {}, which makes it [{}]", is(t), reason(), fmt::join(shape, ", ")),
+               fmt::format("pass {} as [{}]", t.name(), fmt::join(shape, ", ")));
 }
 
 /// Refuses an output of which two elements are certain to share memory.
@@ -97,7 +103,7 @@ void check_disjoint(const Named& t) {
   if (clash.empty() && reach < static_cast<double>(t->size()))
     clash = fmt::format("its {} elements share the memory of {}", t->size(), reach);
   if (!clash.empty())
-    throw refuse("tensor-overlap", fmt::format("{} would be written twice in one place", t.name),
+    throw refuse("tensor-overlap", fmt::format("{} would be written twice in one place", t.name()),
                  fmt::format("{}, and {}", is(t), clash), "write into memory with a place for each element");
 }
 
@@ -106,9 +112,9 @@ void check_alias(const Named& out, std::span<const Named> others) {
   for (const Named& other : others)
     if (other.tensor != out.tensor && other->given() && other->data == out->data && out->size() > 0 &&
         other->size() > 0)
-      throw refuse("tensor-alias", fmt::format("{} and {} share their memory", out.name, other.name),
-                   fmt::format("both start at the same address, and {} is written", out.name),
-                   fmt::format("give {} memory of its own", out.name));
+      throw refuse("tensor-alias", fmt::format("{} and {} share their memory", out.name(), other.name()),
+                   fmt::format("both start at the same address, and {} is written", out.name()),
+                   fmt::format("give {} memory of its own", out.name()));
 }
 
 void check_scale(std::optional<double> scale) {
@@ -121,18 +127,18 @@ void check_scale(std::optional<double> scale) {
 /// The starts of packed sequences, the total as the last one.
 std::vector<std::int64_t> starts_of(const Named& cu, const Named& packed) {
   if (cu->dtype != DType::i32 && cu->dtype != DType::i64)
-    throw refuse("cu-seqlens-type", fmt::format("{} holds {}", cu.name, name_of(cu->dtype)),
+    throw refuse("cu-seqlens-type", fmt::format("{} holds {}", cu.name(), name_of(cu->dtype)),
                  fmt::format("{}, and starts of sequences are i32 or i64", is(cu)), "convert it to i32");
   if (cu->rank != 1)
-    throw refuse("tensor-rank", fmt::format("{} has {} dimensions instead of 1", cu.name, cu->rank),
+    throw refuse("tensor-rank", fmt::format("{} has {} dimensions instead of 1", cu.name(), cu->rank),
                  fmt::format("{}, and it should be [B + 1]", is(cu)), "pass one start per sequence and the end");
   if (cu->device.kind != Device::Kind::cpu)
-    throw refuse("cu-seqlens-device", cu.name + " is not on the host",
+    throw refuse("cu-seqlens-device", cu.name() + " is not on the host",
                  "the lengths of the sequences are needed before anything is launched", "pass a copy on the host");
   const auto refuse_values = [&](const std::string& why) {
-    return refuse("cu-seqlens", cu.name + " does not hold the starts of sequences", why,
+    return refuse("cu-seqlens", cu.name() + " does not hold the starts of sequences", why,
                   fmt::format("pass 0, the running sums of the lengths, and at last the {} rows of {}",
-                              packed->shape[0], packed.name));
+                              packed->shape[0], packed.name()));
   };
   if (cu->shape[0] < 1) throw refuse_values("it is empty, and even no sequence at all has one entry, 0");
   std::vector<std::int64_t> starts;
@@ -150,7 +156,7 @@ std::vector<std::int64_t> starts_of(const Named& cu, const Named& packed) {
   }
   if (starts.back() != packed->shape[0])
     throw refuse_values(
-        fmt::format("its last entry is {}, and {} has {} rows", starts.back(), packed.name, packed->shape[0]));
+        fmt::format("its last entry is {}, and {} has {} rows", starts.back(), packed.name(), packed->shape[0]));
   return starts;
 }
 
@@ -170,7 +176,7 @@ void check_types(const Inputs& in) {
   for (const Named& t : {in.q, in.k, in.v}) check_float(t);
   for (const Named& t : {in.k, in.v})
     if (t->dtype != in.q->dtype)
-      throw refuse("tensor-types", fmt::format("q and {} hold different types", t.name),
+      throw refuse("tensor-types", fmt::format("q and {} hold different types", t.name()),
                    fmt::format("{} and {}", is(in.q), is(t)), "convert q, k and v to one type");
 }
 
@@ -187,7 +193,7 @@ void check_heads(const Inputs& in, Problem& p) {
                  "give q and k the same last dimension");
   if (p.d == 0 || p.dv == 0) {
     const Named& empty = p.d == 0 ? in.q : in.v;
-    throw refuse("head-size-zero", fmt::format("{} has rows without elements", empty.name),
+    throw refuse("head-size-zero", fmt::format("{} has rows without elements", empty.name()),
                  fmt::format("{}: its last dimension is 0", is(empty)), "give each row at least one element");
   }
   if (in.v->shape[heads] != p.kv_heads)
@@ -283,25 +289,25 @@ void check_row_values(const Named& t, const Problem& p, const Tensor& q) {
   if (!t->given()) return;
   check_one(t, q.device);
   if (t->dtype != DType::f32 && t->dtype != DType::f64)
-    throw refuse("tensor-type", fmt::format("{} holds {}", t.name, name_of(t->dtype)),
+    throw refuse("tensor-type", fmt::format("{} holds {}", t.name(), name_of(t->dtype)),
                  fmt::format("{}, and it has to be f32 or f64", is(t)), "pass f32");
   const std::vector<std::int64_t> shape = p.packed ? std::vector{p.q_heads, q.shape[0]}
                                                    : std::vector{p.batch, p.q_heads, p.q_len};
-  check_shape(t, shape, is({"q", &q}));
+  check_shape(t, shape, [&] { return is({"q", &q}); });
 }
 
 /// What a backward may be given of its forward: both or neither.
 void check_results(const Named& o, const Named& lse, const Problem& p, const Named& q, const Named& v) {
   if (o->given() != lse->given()) {
     const auto &there = o->given() ? o : lse, &missing = o->given() ? lse : o;
-    throw refuse("forward-half", fmt::format("{} is there without {}", there.name, missing.name),
+    throw refuse("forward-half", fmt::format("{} is there without {}", there.name(), missing.name()),
                  "the backward takes what the forward gave, or computes both again",
-                 fmt::format("pass {} too, or neither of them", missing.name));
+                 fmt::format("pass {} too, or neither of them", missing.name()));
   }
   if (!o->given()) return;
   check_one(o, q->device);
   check_float(o);
-  check_shape(o, shape_of_o(p, *q), fmt::format("{} and {}", is(q), is(v)));
+  check_shape(o, shape_of_o(p, *q), [&] { return fmt::format("{} and {}", is(q), is(v)); });
   check_row_values(lse, p, *q);
 }
 
@@ -309,13 +315,13 @@ void check_gradient(const Named& t, const Named& of) {
   if (!t->given()) return;
   check_one(t, of->device);
   check_float(t);
-  check_shape(t, std::span(of->shape).first(static_cast<std::size_t>(of->rank)), is(of));
+  check_shape(t, std::span(of->shape).first(static_cast<std::size_t>(of->rank)), [&] { return is(of); });
 }
 
 std::vector<Named> captures_of(const Traced& traced) {
   std::vector<Named> out;
   for (std::size_t i = 0; i < traced.captures.size(); ++i)
-    out.push_back({fmt::format("capture `{}`", traced.mod.captures[i].name), &traced.captures[i]});
+    out.push_back({traced.mod.captures[i].name, &traced.captures[i], true});
   return out;
 }
 
@@ -358,7 +364,7 @@ Problem check(const Traced& traced, const Forward& call, std::optional<double> s
 
   check_one(o, call.q.device);
   check_float(o);
-  check_shape(o, shape_of_o(p, call.q), fmt::format("{} and {}", is(q), is(v)));
+  check_shape(o, shape_of_o(p, call.q), [&] { return fmt::format("{} and {}", is(q), is(v)); });
   check_row_values(lse, p, call.q);
   check_row_values(max, p, call.q);
   check_outputs({o, lse, max}, inputs);
@@ -377,7 +383,7 @@ Problem check(const Traced& traced, const Backward& call, std::optional<double> 
   check_results(o, lse, p, q, v);
   check_one(grad_o, call.q.device);
   check_float(grad_o);
-  check_shape(grad_o, shape_of_o(p, call.q), fmt::format("{} and {}", is(q), is(v)));
+  check_shape(grad_o, shape_of_o(p, call.q), [&] { return fmt::format("{} and {}", is(q), is(v)); });
   check_row_values(grad_lse, p, call.q);
   check_gradient(dq, q);
   check_gradient(dk, k);
@@ -385,15 +391,16 @@ Problem check(const Traced& traced, const Backward& call, std::optional<double> 
 
   std::vector<Named> inputs = captures, outputs{dq, dk, dv};
   inputs.insert(inputs.end(), {q, k, v, o, lse, grad_o, grad_lse});
+  std::deque<std::string> names;
   for (const Backward::Captured& asked : call.captured) {
     const Named of = captured_gradient(traced, asked, captures);
-    const Named into{"the gradient of " + of.name, &asked.into};
+    const Named into{names.emplace_back("the gradient of " + of.name()), &asked.into};
     if (!is_float(of->dtype))
-      throw refuse("grad-not-float", fmt::format("{} has no gradient", of.name),
+      throw refuse("grad-not-float", fmt::format("{} has no gradient", of.name()),
                    fmt::format("{}, and only floating tensors have gradients", is(of)), "leave it out");
     for (const Backward::Captured& other : call.captured)
       if (&other < &asked && other.of == asked.of)
-        throw refuse("grad-twice", fmt::format("the gradient of {} is asked for twice", of.name),
+        throw refuse("grad-twice", fmt::format("the gradient of {} is asked for twice", of.name()),
                      "the gradients of all its reads come as one sum", "ask once");
     check_one(into, call.q.device);
     check_gradient(into, of);

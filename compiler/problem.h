@@ -16,6 +16,7 @@ struct Problem {
   std::vector<std::int64_t> q_starts{}, kv_starts{};  ///< packed: batch + 1 of each
   double scale = 1;
   std::int32_t q_offset = 0;
+  bool operator==(const Problem&) const = default;
 };
 
 /// Shapes, types, devices, lengths, captures and gradients of a call; every refusal is an Error. Reads the data of

@@ -1,6 +1,8 @@
 // runtime/attention.cpp — include/attune/attention.h made real: lower once, check each call, hand it to an engine
 #include "runtime/attention.h"
 
+#include <mutex>
+#include <optional>
 #include <utility>
 
 #include <attune/error.h>
@@ -23,6 +25,7 @@ struct Lowered {
   Sink sink;
   compiler::Mod written;     ///< as the user wrote it, for messages
   compiler::Traced lowered;  ///< for engines
+  ir::Digest digest;         ///< of what engines get
   compiler::Cover cover;
   bool removes = false;  ///< can any pair be removed?
 
@@ -30,6 +33,7 @@ struct Lowered {
       : score(a.score), mask(a.mask), prob(a.prob), sink(a.sink), lowered(compiler::trace(a)) {
     written = lowered.mod;
     lowered.mod = compiler::lower(std::move(lowered.mod));
+    digest = lowered.mod.digest();
     cover = compiler::cover(lowered.mod.mask, lowered.mod.signature(), lowered.mod.score);
     removes = !ir::is_literal(cover.mask, 1);
   }
@@ -37,6 +41,22 @@ struct Lowered {
     return score.identity() == a.score.identity() && mask.identity() == a.mask.identity() &&
            prob.identity() == a.prob.identity() && sink.identity() == a.sink.identity();
   }
+
+  /// Refuses reads that are never in range. Calls repeat: sizes that were fine need no second look.
+  void check_reads(const compiler::Problem& problem) const {
+    if (lowered.captures.empty()) return;
+    {
+      const std::lock_guard lock(fine_mutex_);
+      if (fine_ == problem) return;
+    }
+    compiler::check_reads(written, lowered.captures, problem);
+    const std::lock_guard lock(fine_mutex_);
+    fine_ = problem;
+  }
+
+ private:
+  mutable std::mutex fine_mutex_;
+  mutable std::optional<compiler::Problem> fine_;
 };
 
 Memo::Memo(const Memo& other) {
@@ -87,7 +107,7 @@ template <class Call>
 Checked check(const Attention& attention, const Call& call) {
   auto lowered = attention.memo.get(attention);
   compiler::Problem problem = compiler::check(lowered->lowered, call, attention.scale);
-  compiler::check_reads(lowered->written, lowered->lowered.captures, problem);
+  lowered->check_reads(problem);
   const Target target = engine_for(attention.target, call.q.device);
   if (target == Target::cpu && call.q.dtype == DType::f64)
     throw Error("engine-type", "the CPU engine computes in f32", {}, "q, k and v hold f64",
@@ -107,10 +127,10 @@ auto placed(Line at, const Body& body) {
 }
 
 cpu::Compiled compiled(const detail::Lowered& lowered) {
-  return {lowered.lowered, lowered.removes ? &lowered.cover : nullptr};
+  return {lowered.lowered, lowered.digest, lowered.removes ? &lowered.cover : nullptr};
 }
 
-cuda::Compiled on_device(const detail::Lowered& lowered) { return {lowered.lowered, lowered.cover}; }
+cuda::Compiled on_device(const detail::Lowered& lowered) { return {lowered.lowered, lowered.digest, lowered.cover}; }
 
 [[noreturn]] void no_backward() {
   throw Error("no-engine", "no engine of this build can run this", {}, "the CUDA engine has no backward yet",

@@ -31,9 +31,8 @@ class DecodeRun {
  public:
   DecodeRun(const Compiled& compiled, const Forward& call, const Problem& problem, const Means& means)
       : compiled_(compiled), call_(call), problem_(problem), means_(means),
-        kit_(kit(means.isa, Unit::f32, call.q.dtype)),
-        kernel_(forward_kernel(compiled.traced.mod, means.isa, Unit::f32)), slots_(compiled.traced),
-        results_(call, problem, means.isa),
+        kit_(kit(means.isa, Unit::f32, call.q.dtype)), kernel_(forward_kernel(compiled, means.isa, Unit::f32)),
+        slots_(compiled.traced), results_(call, problem, means.isa),
         workers_(workers_for(1 << 20, means.executor)), cut_{.tile_q = queries(),
                                                              .tile_kv = tile_keys,
                                                              .group = queries(),

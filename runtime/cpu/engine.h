@@ -34,6 +34,7 @@ Isa isa();
 /// A Mod with what calls of it share.
 struct Compiled {
   const compiler::Traced& traced;
+  ir::Digest digest;             ///< of the Mod
   const compiler::Cover* cover;  ///< null where nothing is ever removed
 };
 

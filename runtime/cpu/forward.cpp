@@ -48,7 +48,7 @@ class ForwardRun {
  public:
   ForwardRun(const Compiled& compiled, const Forward& call, const Problem& problem, const Means& means)
       : compiled_(compiled), call_(call), problem_(problem), means_(means), unit_(unit_for(means.isa, call.q.dtype)),
-        kit_(kit(means.isa, unit_, call.q.dtype)), kernel_(forward_kernel(compiled.traced.mod, means.isa, unit_)),
+        kit_(kit(means.isa, unit_, call.q.dtype)), kernel_(forward_kernel(compiled, means.isa, unit_)),
         cut_(cut_for(kit_->tiling, problem)), qk_(problem.d, kit_->tiling, unit_), pv_(problem.dv, kit_->tiling, unit_),
         v_as_it_lies_(reads_values_as_they_lie()), slots_(compiled.traced), results_(call, problem, means.isa),
         workers_(workers_for(1 << 20, means.executor)) {

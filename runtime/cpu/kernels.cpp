@@ -81,16 +81,17 @@ std::shared_ptr<const Kit> kit(Isa isa, Unit unit, DType type) {
   return kept.get({isa, unit, type}, [&] { return std::make_shared<const Kit>(isa, unit, type); });
 }
 
-std::shared_ptr<const ForwardKernel> forward_kernel(const compiler::Mod& mod, Isa isa, Unit unit) {
+std::shared_ptr<const ForwardKernel> forward_kernel(const Compiled& compiled, Isa isa, Unit unit) {
   static Single<std::tuple<Isa, Unit, ir::Digest>, ForwardKernel> kept;
-  return kept.get({isa, unit, mod.digest()}, [&] { return std::make_shared<const ForwardKernel>(mod, isa, unit); });
+  return kept.get({isa, unit, compiled.digest},
+                  [&] { return std::make_shared<const ForwardKernel>(compiled.traced.mod, isa, unit); });
 }
 
-std::shared_ptr<const BackwardKernel> backward_kernel(const compiler::Mod& mod, const Wanted& wanted, Isa isa,
+std::shared_ptr<const BackwardKernel> backward_kernel(const Compiled& compiled, const Wanted& wanted, Isa isa,
                                                       Unit unit) {
   static Single<std::tuple<Isa, Unit, ir::Digest, Wanted>, BackwardKernel> kept;
-  return kept.get({isa, unit, mod.digest(), wanted},
-                  [&] { return std::make_shared<const BackwardKernel>(mod, wanted, isa, unit); });
+  return kept.get({isa, unit, compiled.digest, wanted},
+                  [&] { return std::make_shared<const BackwardKernel>(compiled.traced.mod, wanted, isa, unit); });
 }
 
 }  // namespace attune::runtime::cpu

@@ -5,7 +5,7 @@
 
 #include "codegen/cpu.h"
 #include "codegen/parts.h"
-#include "compiler/mod.h"
+#include "runtime/cpu/engine.h"
 #include "runtime/cpu/orc.h"
 #include <attune/tensor.h>
 
@@ -63,8 +63,8 @@ struct BackwardKernel {
 
 /// Compile at first use, one at a time for each key; several keys side by side.
 std::shared_ptr<const Kit> kit(Isa isa, Unit unit, DType type);
-std::shared_ptr<const ForwardKernel> forward_kernel(const compiler::Mod& mod, Isa isa, Unit unit);
-std::shared_ptr<const BackwardKernel> backward_kernel(const compiler::Mod& mod, const codegen::Wanted& wanted, Isa isa,
+std::shared_ptr<const ForwardKernel> forward_kernel(const Compiled& compiled, Isa isa, Unit unit);
+std::shared_ptr<const BackwardKernel> backward_kernel(const Compiled& compiled, const codegen::Wanted& wanted, Isa isa,
                                                       Unit unit);
 
 }  // namespace attune::runtime::cpu

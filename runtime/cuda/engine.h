@@ -17,6 +17,7 @@ namespace attune::runtime::cuda {
 /// A Mod with what calls of it share.
 struct Compiled {
   const compiler::Traced& traced;
+  ir::Digest digest;  ///< of the Mod
   const compiler::Cover& cover;
 };
 

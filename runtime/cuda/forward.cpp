@@ -86,7 +86,7 @@ ForwardKey key_of(const Compiled& compiled, const Forward& call, const Problem& 
                    .scale_positive = static_cast<float>(p.scale) > 0,
                    .exact = call.q.dtype == DType::f32,
                    .wide = codegen::reach_far(compiled.traced.captures)},
-          .mod = compiled.traced.mod.digest(),
+          .mod = compiled.digest,
           .length = codegen::length_of(p.q_len, p.kv_len),
           .preference = lasting(preference)};
 }

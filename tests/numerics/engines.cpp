@@ -21,7 +21,7 @@ using runtime::cpu::Isa;
 runtime::cpu::Means means(Isa isa) { return {.isa = isa, .executor = {.workers = 2}}; }
 
 runtime::cpu::Compiled compiled(const Subject& subject) {
-  return {subject.lowered, subject.removes ? &subject.cover : nullptr};
+  return {subject.lowered, subject.lowered.mod.digest(), subject.removes ? &subject.cover : nullptr};
 }
 
 Engine engine(Isa isa) {
@@ -76,7 +76,7 @@ void forward_on_device(const Subject& subject, const Forward& call, const compil
   on_device.o = there(call.o);
   on_device.lse = there(call.lse);
   on_device.max = there(call.max);
-  runtime::cuda::forward({traced, subject.cover}, on_device, problem, {});
+  runtime::cuda::forward({traced, traced.mod.digest(), subject.cover}, on_device, problem, {});
   for (std::size_t i = inputs; i < moved.size(); ++i) moved[i].back();
 }
 

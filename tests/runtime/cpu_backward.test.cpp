@@ -141,8 +141,8 @@ struct Lowered {
     runtime::oracle_backward(traced, call, compiler::check(traced, call, scale));
   }
   void cpu(const Backward& call, Isa isa, int threads = 1) const {
-    runtime::cpu::backward({traced, removes ? &cover : nullptr}, call, compiler::check(traced, call, scale),
-                           {.isa = isa, .executor = {.workers = threads}});
+    runtime::cpu::backward({traced, traced.mod.digest(), removes ? &cover : nullptr}, call,
+                           compiler::check(traced, call, scale), {.isa = isa, .executor = {.workers = threads}});
   }
 };
 
@@ -414,7 +414,8 @@ TEST_CASE("a backward works in the memory it says, and in no more", "[cpu_backwa
          made.captures, 15);
   const Backward call = c.call(c.got);
   const compiler::Problem problem = compiler::check(lowered.traced, call, {});
-  const runtime::cpu::Compiled compiled{lowered.traced, lowered.removes ? &lowered.cover : nullptr};
+  const runtime::cpu::Compiled compiled{lowered.traced, lowered.traced.mod.digest(),
+                                        lowered.removes ? &lowered.cover : nullptr};
   runtime::cpu::Means means{.isa = runtime::cpu::best_isa(), .executor = {.workers = 3}};
   const std::size_t size = runtime::cpu::backward_workspace(compiled, call, problem, means);
   std::vector<std::byte> memory(size + 128, std::byte{0xff});
