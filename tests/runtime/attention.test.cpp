@@ -54,6 +54,18 @@ TEST_CASE("an error of an expression keeps the line of the expression", "[attent
   CHECK(e.where.text.substr(e.where.begin, e.where.end - e.where.begin) == "slope[kv + 5]");
 }
 
+TEST_CASE("a call that was fine does not vouch for one of other sizes", "[attention]") {
+  const Call c;
+  const auto bias = host.array<float>({10}, "bias");
+  const Attention attention{.score = [=](Float s, At at) { return s + bias[at.kv + at.kv_len]; },
+                            .target = Target::oracle};
+  const auto longer = host.array<float>({1, 2, 11, 4});
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    attention(c.q, c.k, c.v, c.o);
+    CHECK(refusal([&] { attention(c.q, longer, longer, c.o); }).code == "capture-range");
+  }
+}
+
 TEST_CASE("engines of the host do not read memory of a device, and nothing is written", "[attention]") {
   const Call c;
   for (float& x : c.o.values()) x = 7;
