@@ -21,7 +21,7 @@ class Page {
  public:
   explicit Page(const Mod& mod) : mod_(mod), names_(mod.signature()) {}
 
-  std::string run(const Steps& steps) {
+  std::vector<Section> run(const Steps& steps) {
     roots();
     captures();
     simplified(steps);
@@ -34,12 +34,15 @@ class Page {
   }
 
  private:
+  using Of = Section::Of;
+
   std::string show(const ir::Expr& e) const { return ir::print(e, names_); }
-  void head(std::string_view title) { out_ += fmt::format("{}{}\n", out_.empty() ? "" : "\n", title); }
-  void line(std::string_view name, std::string_view text, std::string_view note = "") { out_ += row(name, text, note); }
+  void head(Of of, std::string title) { out_.push_back({of, std::move(title), {}}); }
+  void add(std::string_view lines) { out_.back().lines += lines; }
+  void line(std::string_view name, std::string_view text, std::string_view note = "") { add(row(name, text, note)); }
 
   void roots() {
-    head("what you wrote, simplified");
+    head(Of::Expressions, "what you wrote, simplified");
     line("score", show(mod_.score));
     line("mask", show(mod_.mask), ir::is_literal(mod_.mask, 1) ? "every pair stays" : "");
     if (mod_.prob->op != ir::Op::Input) line("prob", show(mod_.prob));
@@ -48,30 +51,29 @@ class Page {
 
   void captures() {
     if (mod_.captures.empty() && mod_.params.empty()) return;
-    head("arguments of the kernel: changing them compiles nothing");
+    head(Of::Arguments, "arguments of the kernel: changing them compiles nothing");
     for (const CaptureSlot& c : mod_.captures) line(c.name, fmt::format("{} of rank {}", name_of(c.dtype), c.rank));
     for (const ir::Signature::Param& p : mod_.params) line(p.name, fmt::format("{} parameter", name_of(p.type)));
   }
 
   void simplified(const Steps& steps) {
     if (steps.rewrites.empty()) return;
-    head("simplified");
-    for (const Rewrite& r : steps.rewrites)
-      out_ += fmt::format("  {}  →  {}   — {}\n", show(r.from), show(r.to), r.rule);
+    head(Of::Rewrites, "simplified");
+    for (const Rewrite& r : steps.rewrites) add(fmt::format("  {}  →  {}   — {}\n", show(r.from), show(r.to), r.rule));
   }
 
   // Worked out here and not in lower(): it takes several times as long as all of that.
   void cover() {
     const Cover made = compiler::cover(mod_.mask, names_, mod_.score);
     if (ir::is_literal(made.mask)) return;
-    head("what a tile keeps");
+    head(Of::Cover, "what a tile keeps");
     if (!ir::same(made.mask, mod_.mask)) line("pairs", show(made.mask), "what the mask and a score of -inf leave");
-    out_ += explain(made, names_);
+    add(explain(made, names_));
   }
 
   void free() {
     const Fold& f = mod_.fold;
-    head("free in the softmax");
+    head(Of::Free, "free in the softmax");
     const bool cancels = !ir::is_literal(f.row, 0);
     if (cancels) line("row", show(f.row), "cancels along a row; added back to lse");
     if (f.affine) {
@@ -89,7 +91,7 @@ class Page {
 
   void levels() {
     const Levels& l = mod_.levels;
-    head("levels");
+    head(Of::Levels, "levels");
     const auto fields = [&](std::string_view name, ir::Level level, const std::vector<ir::Expr>& list) {
       for (std::size_t i = 0; i < list.size(); ++i)
         line(name, fmt::format("{} = {}", show(ir::field(level, static_cast<std::uint32_t>(i), list[i]->type)),
@@ -106,7 +108,7 @@ class Page {
   }
 
   void derivatives() {
-    head("derivatives");
+    head(Of::Derivatives, "derivatives");
     line("score", "d score / d s = " + show(mod_.dscore.by));
     if (mod_.prob->op != ir::Op::Input) line("prob", "d prob / d p = " + show(mod_.dprob.by));
     for (const Derivative* d : {&mod_.dscore, &mod_.dprob, &mod_.dsink})
@@ -124,13 +126,13 @@ class Page {
         list += fmt::format("{}{} {:.1f} µs", list.empty() ? "" : ", ", s.name,
                             static_cast<double>(s.took.count()) / 1e3);
     if (list.empty()) return;
-    head("time");
-    out_ += "  " + list + "\n";
+    head(Of::Times, "time");
+    add("  " + list + "\n");
   }
 
   const Mod& mod_;
   ir::Signature names_;
-  std::string out_;
+  std::vector<Section> out_;
 };
 
 bool is_input(const ir::Expr& e, ir::Input which) {
@@ -237,7 +239,14 @@ std::string explain(const Cover& cover, const ir::Signature& of_mod) {
   return out;
 }
 
-std::string explain(const Mod& mod, const Steps& steps) { return Page(mod).run(steps); }
+std::vector<Section> sections(const Mod& mod, const Steps& steps) { return Page(mod).run(steps); }
+
+std::string explain(const Mod& mod, const Steps& steps) {
+  std::string out;
+  for (const Section& s : sections(mod, steps))
+    out += fmt::format("{}{}\n{}", out.empty() ? "" : "\n", s.title, s.lines);
+  return out;
+}
 
 // The variables of the loops print as those of the sums they come from: the scatter is printed as if it still stood
 // inside of them.

@@ -1,6 +1,9 @@
 // compiler/explain.h — what the compiler made of an Attention, as a page of text
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "compiler/cover.h"
 #include "compiler/lower.h"
 
@@ -9,6 +12,15 @@ namespace attune::compiler {
 /// Expressions, what was simplified and why, what a tile keeps, what the softmax makes free, levels, derivatives,
 /// times. `steps` should have kept its rewrites; times are left out where they are zero.
 std::string explain(const Mod& mod, const Steps& steps);
+
+/// A part of that page: the lines below a title.
+struct Section {
+  enum class Of { Expressions, Arguments, Rewrites, Cover, Free, Levels, Derivatives, Times };
+  Of of;
+  std::string title, lines;
+};
+/// Those that say anything, in the order of the page.
+std::vector<Section> sections(const Mod& mod, const Steps& steps);
 
 /// How much the bands along one axis say: "closed form", perhaps on a condition, "bounds, …" or "no bounds, …".
 /// `names` is the cover's signature.

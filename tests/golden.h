@@ -1,7 +1,6 @@
 // tests/golden.h — compare a text with the committed one, or write it under ATTUNE_APPROVE=1
 #pragma once
 
-#include <string>
 #include <string_view>
 
 namespace attune::tests {
@@ -12,8 +11,5 @@ void golden(std::string_view name, std::string_view text);
 /// The same for a message the user sees, in tests/errors/<code>.txt; `code` is the error's stable slug, or
 /// "slug.case" where one error has several messages.
 void golden_error(std::string_view code, std::string_view text);
-
-/// The lines of two texts side by side as a diff: "  same", "- expected", "+ got".
-std::string diff(std::string_view expected, std::string_view got);
 
 }  // namespace attune::tests

@@ -11,16 +11,18 @@
 namespace attune::tools {
 
 void DeviceCall::add_to(CLI::App& verb) {
-  verb.add_option("--dtype", dtype, "of q, k, v and o; bf16 if left out")->type_name("f32|f16|bf16");
-  verb.add_option("--d", d, "width of a head; 128 if left out")->type_name("N");
-  verb.add_option("--dv", dv, "width of the values; as --d if left out")->type_name("N");
-  verb.add_option("--seq", seq, "queries; 8192 if left out")->type_name("N");
-  verb.add_option("--kv-seq", kv_seq, "keys; as many as queries if left out")->type_name("N");
-  verb.add_option("--arch", arch, "compute capability times ten")->type_name("N");
+  const std::string group = "The call on a GPU";
+  verb.add_option("--dtype", dtype, "of q, k, v and o; bf16 if left out")->type_name("f32|f16|bf16")->group(group);
+  verb.add_option("--d", d, "width of a head; 128 if left out")->type_name("N")->group(group);
+  verb.add_option("--dv", dv, "width of the values; as --d if left out")->type_name("N")->group(group);
+  verb.add_option("--seq", seq, "queries; 8192 if left out")->type_name("N")->group(group);
+  verb.add_option("--kv-seq", kv_seq, "keys; as many as queries if left out")->type_name("N")->group(group);
+  verb.add_option("--arch", arch, "compute capability times ten")->type_name("N")->group(group);
   verb.add_option("--kernel", kernel, "this one, with what of its tile is to be other than usual")
-      ->type_name("NAME[:m=N,n=N,...]");
-  verb.add_flag("--max", max, "with the largest score of each row");
-  verb.add_flag("--packed", packed, "for packed sequences");
+      ->type_name("NAME[:m=N,n=N,...]")
+      ->group(group);
+  verb.add_flag("--max", max, "with the largest score of each row")->group(group);
+  verb.add_flag("--packed", packed, "for packed sequences")->group(group);
 }
 
 void DeviceCall::check() const {

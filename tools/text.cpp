@@ -123,20 +123,24 @@ void add_bare(const Text& text, const std::string& expression, Attention& attent
 }  // namespace
 
 void TextOptions::add_to(CLI::App& verb, Captures allowed) {
-  verb.add_option("--score", score, "what becomes of s = scale * (q . k)")->type_name("EXPR");
-  verb.add_option("--mask", mask, "which pairs stay")->type_name("EXPR");
-  verb.add_option("--prob", prob, "what becomes of a probability p")->type_name("EXPR");
-  verb.add_option("--sink", sink, "a logit that joins the softmax's denominator")->type_name("EXPR");
+  const std::string group = "The attention";
+  verb.add_option("--score", score, "what becomes of s = scale * (q . k)")->type_name("EXPR")->group(group);
+  verb.add_option("--mask", mask, "which pairs stay")->type_name("EXPR")->group(group);
+  verb.add_option("--prob", prob, "what becomes of a probability p")->type_name("EXPR")->group(group);
+  verb.add_option("--sink", sink, "a logit that joins the softmax's denominator")->type_name("EXPR")->group(group);
   verb.add_option("--let", lets, "a named sub-expression for all of the above, in order")
       ->type_name("NAME=EXPR")
-      ->allow_extra_args(false);
+      ->allow_extra_args(false)
+      ->group(group);
   verb.add_option("--capture", captures,
                   allowed == Captures::Files ? "a captured tensor" : "a captured tensor: a file, or a type and shape")
       ->type_name(allowed == Captures::Files ? "NAME=FILE.npy" : "NAME=FILE.npy|NAME=f32[16]")
-      ->allow_extra_args(false);
+      ->allow_extra_args(false)
+      ->group(group);
   verb.add_option("--param", params, "a scalar argument: 2 is an Int, 2.0 a Float")
       ->type_name("NAME=NUMBER")
-      ->allow_extra_args(false);
+      ->allow_extra_args(false)
+      ->group(group);
 }
 
 Owned moved(const Owned& from, const Device& to) {

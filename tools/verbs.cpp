@@ -12,6 +12,8 @@
 #include <attune/error.h>
 
 #include "ir/parse.h"
+#include "tools/manual.h"
+#include "tools/version.h"
 
 namespace attune::tools {
 namespace {
@@ -61,8 +63,10 @@ Error usage_error(const CLI::App& app, const CLI::ParseError& e) {
 }  // namespace
 
 int attune_main(int argc, const char* const* argv) {
-  CLI::App app("attune — attention that you can see through", "attune");
-  app.set_version_flag("--version", "attune " ATTUNE_VERSION);
+  CLI::App app("attention that you can see through", "attune");
+  app.set_version_flag("--version", fmt::format("attune {}", version()), "which attune this is");
+  app.set_help_flag("-h,--help", "this page");
+  app.formatter(manual_formatter());
   app.require_subcommand(0, 1);
   add_run(app);
   add_print(app);
@@ -73,13 +77,20 @@ int attune_main(int argc, const char* const* argv) {
   add_cuda(app);
   add_tune(app);
   add_verify(app);
-  app.footer("attune VERB --help tells more. Exit: 0 done, 2 a mistake of yours, 3 a bug of ours.");
+  add_diff(app);
+  add_completion(app);
+  add_man(app);
+  app.footer(
+      "attune takes attention apart: what you do to scores and which pairs you keep are expressions, which it shows, "
+      "differentiates, compiles and computes. attune VERB --help tells all of a verb.");
   try {
     check_verb(app, argc, argv);
     try {
       app.parse(argc, argv);
     } catch (const CLI::Success& e) {
       return app.exit(e);
+    } catch (const CLI::RuntimeError& e) {
+      return e.get_exit_code();
     } catch (const CLI::ParseError& e) {
       throw usage_error(app, e);
     }

@@ -16,8 +16,11 @@ void add_bench(CLI::App& app);
 void add_cuda(CLI::App& app);
 void add_tune(CLI::App& app);
 void add_verify(CLI::App& app);
+void add_diff(CLI::App& app);
+void add_completion(CLI::App& app);
+void add_man(CLI::App& app);
 
-/// The whole command line: 0 when done, 2 for the user's mistake, 3 for ours.
+/// The whole command line: 0 when done, 2 for the user's mistake, 3 for ours; a verb's own status where it has one.
 int attune_main(int argc, const char* const* argv);
 
 }  // namespace attune::tools

@@ -1,0 +1,215 @@
+// tools/diff.cpp — attune diff: what differs between two mods, room by room
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "codegen/choose.h"
+#include "compiler/explain.h"
+#include "compiler/lower.h"
+#include "tools/device_call.h"
+#include "tools/line_diff.h"
+#include "tools/mod_file.h"
+#include "tools/verbs.h"
+
+namespace attune::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Of = compiler::Section::Of;
+
+/// What is said of one of the two alone.
+struct Side {
+  std::optional<std::string> mod;  ///< an expression, or a file
+  TextOptions text;
+};
+
+struct DiffOptions {
+  TextOptions shared;
+  Side a, b;
+  DeviceCall call;
+  std::vector<std::string> only;
+  std::string color = "auto";
+  bool json = false, quiet = false;
+};
+
+constexpr std::array rooms_of_diff{"ir", "derivatives", "levels", "cover", "plan", "source"};
+
+/// What one room makes of a mod.
+struct Room {
+  std::string name, text;
+};
+
+bool is_file(const std::string& mod) { return mod.ends_with(".mod"); }
+
+/// Shared expressions hold where a side has none of its own.
+TextAttention attention_of(const DiffOptions& o, const Side& side) {
+  TextOptions own = side.mod && is_file(*side.mod) ? read_mod(*side.mod) : TextOptions{};
+  if (side.mod && !is_file(*side.mod)) own.bare = side.mod;
+  for (const auto member : {&TextOptions::score, &TextOptions::mask, &TextOptions::prob, &TextOptions::sink})
+    if (side.text.*member) own.*member = side.text.*member;
+  for (const auto member : {&TextOptions::captures, &TextOptions::params, &TextOptions::lets})
+    (own.*member).insert((own.*member).begin(), (o.shared.*member).begin(), (o.shared.*member).end());
+  const Attention alone = build(own, Captures::FilesOrTypes).attention;
+  if (!bool(alone.score)) own.score = o.shared.score;
+  if (!bool(alone.mask)) own.mask = o.shared.mask;
+  if (!bool(alone.prob)) own.prob = o.shared.prob;
+  if (!bool(alone.sink)) own.sink = o.shared.sink;
+  return build(own, Captures::FilesOrTypes);
+}
+
+std::string plan_of(const codegen::ForwardSpec& spec, const codegen::ForwardKind& kind,
+                    const codegen::ForwardChoices& choices) {
+  std::string out = fmt::format("compute capability {}.{}, {}, D={}/{}\n", spec.arch / 10, spec.arch % 10,
+                                name_of(spec.dtype), spec.d, spec.dv);
+  out += fmt::format("kind    {}, {}, {}\n", name_of(kind.cover), name_of(kind.mod), name_of(kind.length));
+  const char* word = "first";
+  for (const codegen::ForwardChoice& c : choices.choices) {
+    out += fmt::format("{:<7} {}, {} threads, {} bytes of shared memory\n", word, codegen::variant_of(c.plan).text(),
+                       c.threads, c.shared_bytes);
+    word = "then";
+  }
+  for (const std::string* note : {&choices.refused, &choices.story})
+    if (!note->empty()) out += fmt::format("note    {}\n", *note);
+  return out;
+}
+
+class Rooms {
+ public:
+  Rooms(const DiffOptions& o, const Side& side) : o_(o), text_(attention_of(o, side)) {}
+
+  std::vector<Room> operator()() {
+    const compiler::Mod written = compiler::trace(text_.attention).mod;
+    const compiler::Mod mod = compiler::lower(text_.attention).mod;
+    if (wants("ir")) {
+      add("written", written.text());
+      add("simplified", mod.text());
+    }
+    std::string derivatives, levels, cover;
+    for (const compiler::Section& s : compiler::sections(mod, {})) {
+      if (s.of == Of::Derivatives) derivatives += s.lines;
+      if (s.of == Of::Free || s.of == Of::Levels) levels += s.lines;
+      if (s.of == Of::Cover) cover += s.lines;
+    }
+    if (wants("derivatives")) add("derivatives", derivatives);
+    if (wants("levels")) add("levels", levels);
+    if (wants("cover")) add("cover", cover.empty() ? "  everything\n" : cover);
+    if (wants("plan") || wants("source")) device(mod);
+    return std::move(out_);
+  }
+
+ private:
+  bool wants(const char* room) const { return o_.only.empty() || std::ranges::find(o_.only, room) != o_.only.end(); }
+  void add(std::string name, std::string text) { out_.push_back({std::move(name), std::move(text)}); }
+
+  void device(const compiler::Mod& mod) {
+    const compiler::Cover cover = compiler::cover(mod.mask, mod.signature(), mod.score);
+    const codegen::ForwardSpec spec = o_.call.spec(90);
+    const codegen::ForwardFacts facts = codegen::forward_facts(mod, cover, spec.scale_positive);
+    const codegen::ForwardKind kind = codegen::forward_kind(mod, cover, facts, o_.call.length());
+    const auto preference = o_.call.preference();
+    const codegen::ForwardChoices choices = codegen::choose(spec, facts, kind, preference ? &*preference : nullptr);
+    if (wants("plan")) add("plan", plan_of(spec, kind, choices));
+    if (!wants("source")) return;
+    add("source", codegen::forward_source(mod, cover, choices.choices[0].plan, spec.arch).text);
+    add("source of lists", facts.listed ? codegen::cover_source(mod, cover, spec.wide, spec.arch).text : "");
+  }
+
+  const DiffOptions& o_;
+  TextAttention text_;
+  std::vector<Room> out_;
+};
+
+bool is_coloured(const DiffOptions& o) { return o.color == "always" || (o.color == "auto" && ::isatty(STDOUT_FILENO)); }
+
+/// Do all rooms say the same of both?
+bool diff(const DiffOptions& o) {
+  const std::vector<Room> a = Rooms(o, o.a)(), b = Rooms(o, o.b)();
+  bool same = true;
+  std::vector<std::string> alike;
+  Json all{{"same", true}, {"rooms", Json::array()}};
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const bool here = a[i].text == b[i].text;
+    same &= here;
+    if (here && !a[i].text.empty()) alike.push_back(a[i].name);
+    const auto text = [&](bool colour) {
+      return unified(diff_lines(a[i].text, b[i].text), "A " + a[i].name, "B " + b[i].name, 3, colour);
+    };
+    if (o.json)
+      all["rooms"].push_back(
+          {{"room", a[i].name}, {"same", here}, {"a", a[i].text}, {"b", b[i].text}, {"diff", text(false)}});
+    else if (!o.quiet)
+      std::fputs(text(is_coloured(o)).c_str(), stdout);
+  }
+  all["same"] = same;
+  if (o.json)
+    std::puts(all.dump(2).c_str());
+  else if (!o.quiet && !alike.empty())
+    std::puts(fmt::format("the same: {}", fmt::join(alike, ", ")).c_str());
+  return same;
+}
+
+void add_side(CLI::App& verb, const std::string& letter, Side& side) {
+  const std::string group = letter == "a" ? "A alone" : "B alone";
+  for (const auto& [name, member] : {std::pair{"score", &TextOptions::score}, std::pair{"mask", &TextOptions::mask},
+                                     std::pair{"prob", &TextOptions::prob}, std::pair{"sink", &TextOptions::sink}})
+    verb.add_option(fmt::format("--{}-{}", letter, name), side.text.*member, fmt::format("its {}", name))
+        ->type_name("EXPR")
+        ->group(group);
+}
+
+}  // namespace
+
+void add_diff(CLI::App& app) {
+  auto o = std::make_shared<DiffOptions>();
+  CLI::App& verb = *app.add_subcommand("diff", "what differs between two mods, in each room of the compiler");
+  verb.add_option("A", o->a.mod, "a mod: an expression (a mask if it is a Bool, else a score), or a FILE.mod")
+      ->type_name("EXPR|FILE.mod");
+  verb.add_option("B", o->b.mod, "another")->type_name("EXPR|FILE.mod");
+  add_side(verb, "a", o->a);
+  add_side(verb, "b", o->b);
+  o->shared.add_to(verb, Captures::FilesOrTypes);
+  o->call.add_to(verb);
+  std::string words = fmt::format("{}", fmt::join(rooms_of_diff, "|"));
+  verb.add_option("--only", o->only, "these rooms alone; commas between several")->type_name(words)->delimiter(',');
+  verb.add_option("--color", o->color, "auto: on a terminal")->type_name("auto|always|never");
+  verb.add_flag("--quiet", o->quiet, "nothing but the exit status");
+  verb.add_flag("--json", o->json, "as JSON, with both texts of each room");
+  verb.footer(
+      "Shows, as unified diffs, where the compiler makes something else of B than of A: the expressions as they are "
+      "written and simplified, their derivatives, what the softmax makes free and what is hoisted, what a tile keeps, "
+      "which kernels of a GPU would be tried, and the page of CUDA that the first of them becomes. No GPU is needed.\n"
+      "\n"
+      "Expressions, captures, parameters and lets without a letter hold for both; what a side says itself comes first. "
+      "A file has a line for each: `score EXPR`, `mask EXPR`, `let NAME=EXPR`, `capture NAME=f32[16]`, "
+      "`param NAME=NUMBER`. `attune repl` saves such files.\n"
+      "Examples:\n"
+      "  attune diff 'kv <= q' 'kv <= q && q - kv < 1024'\n"
+      "  attune diff --a-score 's + 1.0f' --b-score s --mask 'kv <= q' --only source\n"
+      "  attune diff 's * slope[h]' 's + slope[h]' --capture 'slope=f32[16]' --only ir,derivatives --json\n"
+      "Exit:\n"
+      "  1  they differ in a room that was looked at");
+  verb.callback([o] {
+    o->call.check();
+    require_word("--color", o->color, std::array<std::string, 3>{"auto", "always", "never"});
+    const std::vector<std::string> known(rooms_of_diff.begin(), rooms_of_diff.end());
+    for (const std::string& room : o->only) require_word("--only", room, known);
+    bool any = o->a.mod || o->b.mod;
+    for (const Side* side : {&o->a, &o->b})
+      for (const auto member : {&TextOptions::score, &TextOptions::mask, &TextOptions::prob, &TextOptions::sink})
+        any |= (side->text.*member).has_value();
+    if (!any)
+      throw Error("no-expression", "attune diff has nothing to compare", {}, "neither A nor B is given",
+                  "write attune diff 'kv <= q' 'kv < q', or use --a-mask and --b-mask");
+    if (!diff(*o)) throw CLI::RuntimeError(1);
+  });
+}
+
+}  // namespace attune::tools

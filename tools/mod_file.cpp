@@ -1,0 +1,104 @@
+// tools/mod_file.cpp — a mod as a small file: a line for each expression, sub-expression, capture and parameter
+#include "tools/mod_file.h"
+
+#include <algorithm>
+#include <array>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <fstream>
+#include <utility>
+
+#include "ir/parse.h"
+
+namespace attune::tools {
+namespace {
+
+template <class Member>
+struct Word {
+  const char* word;
+  Member TextOptions::*member;
+};
+constexpr std::array<Word<std::optional<std::string>>, 4> expressions{{{"score", &TextOptions::score},
+                                                                       {"mask", &TextOptions::mask},
+                                                                       {"prob", &TextOptions::prob},
+                                                                       {"sink", &TextOptions::sink}}};
+constexpr std::array<Word<std::vector<std::string>>, 3> assignments{
+    {{"capture", &TextOptions::captures}, {"param", &TextOptions::params}, {"let", &TextOptions::lets}}};
+
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view blanks = " \t\r";
+  const std::size_t begin = text.find_first_not_of(blanks);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(blanks) - begin + 1);
+}
+
+/// NAME of NAME=VALUE.
+std::string_view name_in(std::string_view assignment) { return trimmed(assignment.substr(0, assignment.find('='))); }
+
+}  // namespace
+
+std::vector<std::string> mod_words() {
+  std::vector<std::string> out;
+  for (const auto& [word, member] : expressions) out.push_back(word);
+  for (const auto& [word, member] : assignments) out.push_back(word);
+  return out;
+}
+
+bool add_to_mod(TextOptions& mod, std::string_view line) {
+  line = trimmed(line);
+  const std::size_t end = std::min(line.find_first_of(" \t"), line.size());
+  const std::string_view word = line.substr(0, end), rest = trimmed(line.substr(end));
+  for (const auto& [name, member] : expressions)
+    if (word == name) {
+      mod.*member = std::string(rest);
+      return true;
+    }
+  for (const auto& [name, member] : assignments)
+    if (word == name) {
+      std::vector<std::string>& all = mod.*member;
+      const auto old = std::ranges::find(all, name_in(rest), [](const std::string& one) { return name_in(one); });
+      if (old != all.end())
+        *old = std::string(rest);
+      else
+        all.emplace_back(rest);
+      return true;
+    }
+  return false;
+}
+
+TextOptions read_mod(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  if (!file)
+    throw Error("file-missing", "there is no such file", {.name = path.string()},
+                fmt::format("{} cannot be read", path.string()), "check the path");
+  TextOptions out;
+  int number = 0;
+  for (std::string line; std::getline(file, line);) {
+    ++number;
+    const std::string_view text = trimmed(line);
+    if (text.empty() || text.starts_with('#') || add_to_mod(out, text)) continue;
+    const std::string word(text.substr(0, text.find(' ')));
+    const std::vector<std::string> words = mod_words();
+    const auto near = ir::nearest(word, words);
+    throw Error("bad-mod", fmt::format("a mod has no `{}`", word),
+                {.name = path.string(),
+                 .line = number,
+                 .text = line,
+                 .begin = line.find(word),
+                 .end = line.find(word) + word.size()},
+                fmt::format("a line begins with one of {}", fmt::join(words, ", ")),
+                near ? fmt::format("did you mean {}?", *near) : "write, for example: mask kv <= q");
+  }
+  return out;
+}
+
+std::string mod_text(const TextOptions& mod) {
+  std::string out;
+  for (const auto& [word, member] : assignments)
+    for (const std::string& one : mod.*member) out += fmt::format("{} {}\n", word, one);
+  for (const auto& [word, member] : expressions)
+    if (mod.*member) out += fmt::format("{} {}\n", word, *(mod.*member));
+  return out;
+}
+
+}  // namespace attune::tools
