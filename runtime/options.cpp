@@ -96,10 +96,10 @@ std::optional<std::string> environment(std::string_view name) {
 }
 
 /// As the XDG base directory specification has it: paths that are not absolute do not count.
-std::string usual_cache(const Lookup& lookup) {
-  for (const auto& [variable, below] : {std::pair{"XDG_CACHE_HOME", "/attune"}, {"HOME", "/.cache/attune"}}) {
-    const auto folder = lookup(variable);
-    if (folder && folder->starts_with('/')) return *folder + below;
+std::string usual_folder(const Lookup& lookup, std::string_view variable, std::string_view at_home) {
+  for (const auto& [name, below] : {std::pair{variable, std::string_view("/attune")}, {"HOME", at_home}}) {
+    const auto folder = lookup(name);
+    if (folder && folder->starts_with('/')) return *folder + std::string(below);
   }
   return {};
 }
@@ -116,7 +116,9 @@ bool is_of_tests(std::string_view name) {
 std::span<const OptionRow> option_rows() { return rows; }
 
 Options parse_options(const Lookup& lookup, int cpus) {
-  Options options{.cache = usual_cache(lookup), .threads = std::clamp(cpus, 1, max_threads)};
+  Options options{.cache = usual_folder(lookup, "XDG_CACHE_HOME", "/.cache/attune"),
+                  .state = usual_folder(lookup, "XDG_STATE_HOME", "/.local/state/attune"),
+                  .threads = std::clamp(cpus, 1, max_threads)};
   for (const OptionRow& row : rows) {
     const auto value = lookup(row.name);
     if (value && !value->empty() && !row.set(options, *value)) refuse(row, *value);

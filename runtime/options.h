@@ -18,6 +18,7 @@ struct Options {
   std::string cache{};                     ///< a folder; empty: there is none
   std::uint64_t cache_bytes = 1ull << 30;  ///< what compiled kernels may take there; 0: they are not kept
   std::string nvrtc{};                     ///< empty: where it usually is
+  std::string state{};                     ///< a folder for what a user's work leaves behind; empty: there is none
   int threads = 1;                         ///< 1 to max_threads, the caller's among them
 };
 

@@ -12,6 +12,7 @@
 #include "runtime/attention.h"
 #include "runtime/cpu/peak.h"
 #include "tools/bench.h"
+#include "tools/history.h"
 #include "tools/verbs.h"
 
 namespace attune::tools {
@@ -23,7 +24,7 @@ using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 struct Result {
-  std::string row;
+  std::string row, mod;
   int threads = 1;
   double best = 0, median = 0, p10 = 0, p90 = 0;  ///< seconds
   std::size_t runs = 0;
@@ -34,7 +35,7 @@ struct Result {
 };
 
 Json json_of(const Result& r, const BenchOptions& o) {
-  Json line{{"row", r.row}, {"direction", o.backward ? "backward" : "forward"}};
+  Json line{{"row", r.row}, {"mod", r.mod}, {"direction", o.backward ? "backward" : "forward"}};
   line.update(o.shape());
   line.update({{"isa", std::string(codegen::name_of(runtime::cpu::isa()))},
                {"threads", r.threads},
@@ -53,7 +54,7 @@ Json json_of(const Result& r, const BenchOptions& o) {
 class Bench {
  public:
   explicit Bench(const BenchOptions& o)
-      : o_(o), type_(o.type()), q_(data_.normal(type_, {o.batch, o.heads, o.seq, o.d})),
+      : o_(o), history_(o.save, o.compare), type_(o.type()), q_(data_.normal(type_, {o.batch, o.heads, o.seq, o.d})),
         k_(data_.normal(type_, {o.batch, kv_heads(), kv_seq(), o.d})),
         v_(data_.normal(type_, {o.batch, kv_heads(), kv_seq(), dv()})),
         o_out_(data_.fill(type_, {o.batch, o.heads, o.seq, dv()}, [](std::int64_t) { return 0.0; })),
@@ -102,7 +103,7 @@ class Bench {
       one.attention.run({.q = q_.tensor, .k = k_.tensor, .v = v_.tensor, .o = o_out_.tensor, .lse = lse_.tensor});
     for (const int threads : o_.threads) {
       const Resources with{.executor = {.workers = threads}};
-      Result r{.row = one.name, .threads = threads};
+      Result r{.row = one.name, .mod = mod_digest(one), .threads = threads};
       // Five products against two.
       r.flop = o_.backward ? flop * 5 / 2 : flop;
       auto start = Clock::now();
@@ -161,18 +162,23 @@ class Bench {
   };
 
   void print(const Result& r) {
+    Json line = json_of(r, o_);
+    const std::optional<Json> compared = history_.note(line);
     if (o_.json) {
-      std::puts(json_of(r, o_).dump().c_str());
+      if (compared) line["compared"] = *compared;
+      std::puts(line.dump().c_str());
     } else {
       if (!std::exchange(header_stands_, true)) header();
       fmt::print("{:<10} {:>7} {:>10.3f} {:>10.3f} {:>9.1f} {:>7.1f} {:>9.1f} {:>9.1f}\n", r.row, r.threads,
                  r.best * 1e3, r.median * 1e3, r.gflops(r.best), 100 * r.gflops(r.best) / (r.peak * r.threads),
                  100 * r.gflops(r.median) / (r.peak * r.threads), r.first_call * 1e3);
+      if (compared) fmt::print("           {}\n", in_words(*compared));
     }
     std::fflush(stdout);
   }
 
   const BenchOptions& o_;
+  History history_;
   bool header_stands_ = false;
   Data data_;
   DType type_;
@@ -230,10 +236,31 @@ void add_bench(CLI::App& app) {
       ->type_name("NAME[:m=N,n=N,...]");
   verb.add_flag("--paced", o->paced,
                 "on a GPU: measure all rows once for each line that comes in, until there are none");
+  verb.add_option("--save", o->save, "add the results to those of this name, or to this file of JSON lines")
+      ->type_name("NAME|FILE.jsonl")
+      ->group("History");
+  verb.add_option("--compare", o->compare, "how much faster this is than what was kept")
+      ->type_name("NAME|FILE.jsonl")
+      ->group("History");
   verb.add_flag("--json", o->json, "one line of JSON for each row");
-  verb.footer("Examples:\n"
-              "  attune bench --row causal --d 64 --threads 1 2\n"
-              "  attune bench --score '30.0f * tanh(s / 30.0f)' --mask 'q - kv < 512' --backward --json");
+  verb.footer(
+      "Measures known attentions, or one of your own, and says what part of the machine's peak they reach. Operations "
+      "are counted for the pairs that the mask keeps, and for no others.\n"
+      "\n"
+      "With --save each result is kept as a line of JSON, with the machine, the date, the command, and attune's "
+      "version "
+      "and commit; a name is a file of the folder attune/bench below XDG_STATE_HOME, or below .local/state at home. "
+      "With "
+      "--compare the median is set beside that of kept results of the same mod, sizes and engine: from the tenth to "
+      "the "
+      "ninetieth percentile of both comes the spread, and a difference that it covers is called noise.\n"
+      "Examples:\n"
+      "  attune bench --row causal --d 64 --seq 512 --threads 1 2\n"
+      "  attune bench --score '30.0f * tanh(s / 30.0f)' --mask 'q - kv < 512' --seq 512 --backward --json\n"
+      "  attune bench --row causal --seq 512 --save before.jsonl\n"
+      "  attune bench --row causal --seq 512 --compare before.jsonl\n"
+      "Environment:\n"
+      "  XDG_STATE_HOME     where results are kept by a name");
   verb.callback([o] {
     o->check();
     if (o->target == "cuda")

@@ -20,7 +20,8 @@ struct BenchOptions {
   std::optional<std::int64_t> kv_heads, dv, kv_seq;
   std::vector<int> threads{1};
   double seconds = 1;
-  std::optional<std::string> kernel;  ///< of a GPU, as codegen::variant reads it
+  std::optional<std::string> kernel;         ///< of a GPU, as codegen::variant reads it
+  std::optional<std::string> save, compare;  ///< results that are kept: see tools/history.h
   bool backward = false, json = false, paced = false;
 
   void add_to(CLI::App& verb);  ///< what is measured: rows, expressions, types, sizes
@@ -55,6 +56,9 @@ struct Case {
   Attention attention;
   std::vector<Owned> captures;
 };
+
+/// The mod's digest: results are comparable where it is the same.
+std::string mod_digest(const Case& one);
 
 /// The names of the known rows.
 std::vector<std::string> bench_rows();

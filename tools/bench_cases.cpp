@@ -123,6 +123,8 @@ nlohmann::ordered_json BenchOptions::shape() const {
           {"seq", seq},     {"kv_seq", of_kv_seq()}, {"d", d},         {"dv", of_dv()}};
 }
 
+std::string mod_digest(const Case& one) { return compiler::lower(one.attention).mod.digest().hex(); }
+
 std::vector<std::string> bench_rows() {
   std::vector<std::string> names;
   for (const Row& row : known_rows) names.push_back(row.name);

@@ -9,6 +9,7 @@
 #include "runtime/attention.h"
 #include "runtime/cuda/engine.h"
 #include "tools/bench.h"
+#include "tools/history.h"
 
 namespace attune::tools {
 namespace {
@@ -19,6 +20,7 @@ using Clock = std::chrono::steady_clock;
 /// A row that has been compiled, and computed once.
 struct Prepared {
   Case one;
+  std::string mod;
   runtime::cuda::ForwardStory story;
   double flop = 0, first_call = 0;
 
@@ -27,7 +29,8 @@ struct Prepared {
 
 class CudaBench {
  public:
-  explicit CudaBench(const BenchOptions& o) : o_(o), data_(Device::cuda()), tensors_(o, data_) {
+  explicit CudaBench(const BenchOptions& o)
+      : o_(o), history_(o.save, o.compare), data_(Device::cuda()), tensors_(o, data_) {
     if (o.kernel) preference_ = {codegen::variant(*o.kernel), true, ""};
     Data host;
     std::vector<Case> cases = bench_cases(o_, data_), on_host = bench_cases(o_, host);
@@ -44,7 +47,8 @@ class CudaBench {
   const codegen::Preference* preference() const { return preference_ ? &*preference_ : nullptr; }
 
   void prepare(Case one, double flop) {
-    Prepared row{.one = std::move(one), .story = {}, .flop = flop};
+    Prepared row{.one = std::move(one), .mod = {}, .story = {}, .flop = flop};
+    row.mod = mod_digest(row.one);
     const auto start = Clock::now();
     runtime::run(row.one.attention, tensors_.call(), preference());
     row.story = runtime::story(row.one.attention, tensors_.call(), preference());
@@ -62,21 +66,28 @@ class CudaBench {
     }
   }
 
+  Json json_of(const Prepared& r, const Times& t) const {
+    Json line{{"row", r.one.name}, {"mod", r.mod}, {"direction", "forward"}};
+    line.update(o_.shape());
+    line.update({{"device", runtime::cuda::device_name(data_.device().index)},
+                 {"kernel", r.story.variant.text()},
+                 {"registers", r.story.registers},
+                 {"spilled", r.story.spilled},
+                 {"shared_bytes", r.story.shared_bytes},
+                 {"notes", r.story.notes},
+                 {"first_call_seconds", r.first_call},
+                 {"flop", r.flop},
+                 {"runs", t.all.size()},
+                 {"seconds", {{"best", t.best()}, {"p10", t.p10()}, {"median", t.median()}, {"p90", t.p90()}}},
+                 {"tflops", {{"best", r.tflops(t.best())}, {"median", r.tflops(t.median())}}}});
+    return line;
+  }
+
   void print(const Prepared& r, const Times& t) {
+    Json line = json_of(r, t);
+    const std::optional<Json> compared = history_.note(line);
     if (o_.json) {
-      Json line{{"row", r.one.name}, {"direction", "forward"}};
-      line.update(o_.shape());
-      line.update({{"device", runtime::cuda::device_name(data_.device().index)},
-                   {"kernel", r.story.variant.text()},
-                   {"registers", r.story.registers},
-                   {"spilled", r.story.spilled},
-                   {"shared_bytes", r.story.shared_bytes},
-                   {"notes", r.story.notes},
-                   {"first_call_seconds", r.first_call},
-                   {"flop", r.flop},
-                   {"runs", t.all.size()},
-                   {"seconds", {{"best", t.best()}, {"p10", t.p10()}, {"median", t.median()}, {"p90", t.p90()}}},
-                   {"tflops", {{"best", r.tflops(t.best())}, {"median", r.tflops(t.median())}}}});
+      if (compared) line["compared"] = *compared;
       std::puts(line.dump().c_str());
     } else {
       if (!std::exchange(header_stands_, true)) {
@@ -87,11 +98,13 @@ class CudaBench {
       }
       fmt::print("{:<10} {:>10.4f} {:>10.4f} {:>10.4f} {:>9.1f} {:>9.1f}  {}\n", r.one.name, t.best() * 1e3,
                  t.median() * 1e3, t.p90() * 1e3, r.tflops(t.best()), r.tflops(t.median()), r.story.kernel);
+      if (compared) fmt::print("           {}\n", in_words(*compared));
     }
     std::fflush(stdout);
   }
 
   const BenchOptions& o_;
+  History history_;
   Data data_;
   ForwardTensors tensors_;
   std::optional<codegen::Preference> preference_;

@@ -135,6 +135,12 @@ TEST_CASE("the cache is where the user's others are, unless it is said", "[optio
   CHECK(parse({{"HOME", "/h"}, {"ATTUNE_CACHE", "here"}}).cache == "here");
 }
 
+TEST_CASE("what a user's work leaves behind is where such things are", "[options]") {
+  CHECK(parse({}).state.empty());
+  CHECK(parse({{"HOME", "/h"}}).state == "/h/.local/state/attune");
+  CHECK(parse({{"HOME", "/h"}, {"XDG_STATE_HOME", "/x"}}).state == "/x/attune");
+}
+
 TEST_CASE("the cache's size is a number of bytes, or of more", "[options]") {
   CHECK(parse({}).cache_bytes == 1ull << 30);
   CHECK(parse({{"ATTUNE_CACHE_SIZE", "0"}}).cache_bytes == 0);
