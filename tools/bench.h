@@ -67,6 +67,12 @@ std::vector<Case> bench_cases(const BenchOptions& options, Data& data);
 /// Of the forward: counted for the pairs that the mask keeps. The captures of `one` are on the host.
 double forward_flop(const Case& one, const BenchOptions& options);
 
+/// Pairs of the tiles of so many queries by so many keys that hold any pair that stays, over all heads. The captures of
+/// `one` are on the host.
+double visited_pairs(const Case& one, const BenchOptions& options, int tile_q, int tile_kv);
+/// Of q, k, v and o, each once.
+double tensor_bytes(const BenchOptions& options);
+
 /// The tensors of a forward call, where `data` is; what is computed starts as zeros.
 struct ForwardTensors {
   ForwardTensors(const BenchOptions& options, Data& data);

@@ -72,19 +72,25 @@ Owned filled(DType type, std::span<const std::int64_t> shape, const std::functio
   return out;
 }
 
+runtime::Extent extent_of(const BenchOptions& o) {
+  return {.batch = static_cast<std::int32_t>(o.batch),
+          .heads = static_cast<std::int32_t>(o.heads),
+          .q_len = static_cast<std::int32_t>(o.seq),
+          .kv_len = static_cast<std::int32_t>(o.of_kv_seq())};
+}
+
+double pairs_of(const runtime::TileLists& lists) {
+  return static_cast<double>(lists.some + lists.all) * lists.extent.tile_q * lists.extent.tile_kv;
+}
+
 /// Pairs that the mask keeps, over all heads: what the flop are counted for.
 double live_pairs(const Attention& attention, const BenchOptions& o) {
   const compiler::Traced traced = compiler::lower(attention);
   const compiler::Cover cover = compiler::cover(traced.mod.mask, traced.mod.signature(), traced.mod.score);
-  const std::int64_t kv = o.of_kv_seq();
-  const runtime::Extent extent{.batch = static_cast<std::int32_t>(o.batch),
-                               .heads = static_cast<std::int32_t>(o.heads),
-                               .q_len = static_cast<std::int32_t>(o.seq),
-                               .kv_len = static_cast<std::int32_t>(kv)};
+  const runtime::Extent extent = extent_of(o);
   const runtime::Tiles tiles(traced, cover);
   if (const auto live = tiles.live(extent)) return static_cast<double>(*live);
-  const runtime::TileLists lists = tiles.lists(extent);
-  return static_cast<double>(lists.some + lists.all) * extent.tile_q * extent.tile_kv;
+  return pairs_of(tiles.lists(extent));
 }
 
 }  // namespace
@@ -133,7 +139,7 @@ std::vector<std::string> bench_rows() {
 
 std::vector<Case> bench_cases(const BenchOptions& o, Data& data) {
   std::vector<Case> out;
-  if (o.text.score || o.text.mask || o.text.prob || o.text.sink) {
+  if (o.text.bare || o.text.score || o.text.mask || o.text.prob || o.text.sink) {
     out.push_back(made(o.text, data));
     return out;
   }
@@ -156,6 +162,21 @@ Forward ForwardTensors::call() const {
 
 double forward_flop(const Case& one, const BenchOptions& o) {
   return live_pairs(one.attention, o) * 2 * static_cast<double>(o.d + o.of_dv());
+}
+
+double visited_pairs(const Case& one, const BenchOptions& o, int tile_q, int tile_kv) {
+  const compiler::Traced traced = compiler::lower(one.attention);
+  const compiler::Cover cover = compiler::cover(traced.mod.mask, traced.mod.signature(), traced.mod.score);
+  runtime::Extent extent = extent_of(o);
+  extent.tile_q = tile_q;
+  extent.tile_kv = tile_kv;
+  return pairs_of(runtime::Tiles(traced, cover).lists(extent));
+}
+
+double tensor_bytes(const BenchOptions& o) {
+  const auto q = static_cast<double>(o.heads * o.seq), kv = static_cast<double>(o.of_kv_heads() * o.of_kv_seq()),
+             widths = static_cast<double>(o.d + o.of_dv());
+  return static_cast<double>(o.batch) * (q + kv) * widths * static_cast<double>(size_of(o.type()));
 }
 
 }  // namespace attune::tools

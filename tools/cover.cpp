@@ -4,12 +4,9 @@
 #include <array>
 #include <charconv>
 #include <chrono>
-#include <clocale>
 #include <cstdio>
-#include <cstring>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <langinfo.h>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -230,11 +227,8 @@ class CoverVerb {
   }
 
   std::string terminal() const {
-    // The locale says what the terminal reads; without one, letters do.
-    std::setlocale(LC_CTYPE, "");
-    const bool utf8 = !std::strcmp(nl_langinfo(CODESET), "UTF-8");
     const Grid g = grid(lists_, static_cast<std::int32_t>(o_.b), static_cast<std::int32_t>(o_.h), 64);
-    const bool blocks = utf8 && !o_.ascii;
+    const bool blocks = !o_.ascii && locale_is_utf8();
     std::string legend = blocks ? "█ full  ▌ partial" : "# full  + partial  . empty";
     legend += blocks ? "  two rows a line" : "  one row a line";
     if (g.by_row * g.by_column > 1) legend += fmt::format("  a cell is {} x {} tiles", g.by_row, g.by_column);

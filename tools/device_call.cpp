@@ -11,7 +11,7 @@
 namespace attune::tools {
 
 void DeviceCall::add_to(CLI::App& verb) {
-  const std::string group = "The call on a GPU";
+  const std::string group = "The call";
   verb.add_option("--dtype", dtype, "of q, k, v and o; bf16 if left out")->type_name("f32|f16|bf16")->group(group);
   verb.add_option("--d", d, "width of a head; 128 if left out")->type_name("N")->group(group);
   verb.add_option("--dv", dv, "width of the values; as --d if left out")->type_name("N")->group(group);

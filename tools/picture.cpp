@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <array>
+#include <clocale>
+#include <cstring>
 #include <fmt/format.h>
 #include <functional>
+#include <langinfo.h>
 #include <map>
 #include <string_view>
 
@@ -276,6 +279,13 @@ std::string letters(const Grid& g) {
   }
   return out;
 }
+
+bool locale_is_utf8() {
+  std::setlocale(LC_CTYPE, "");
+  return !std::strcmp(nl_langinfo(CODESET), "UTF-8");
+}
+
+std::string for_terminal(const Grid& g) { return locale_is_utf8() ? half_blocks(g) : letters(g); }
 
 std::string svg(const Drawing& drawing) { return Page(drawing).run(); }
 

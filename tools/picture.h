@@ -26,6 +26,11 @@ std::string half_blocks(const Grid& grid);
 /// One row of cells a line: # full, + partial, . empty.
 std::string letters(const Grid& grid);
 
+/// Does the locale say that the terminal reads blocks?
+bool locale_is_utf8();
+/// As the locale has it.
+std::string for_terminal(const Grid& grid);
+
 /// What an SVG shows.
 struct Drawing {
   std::string title;

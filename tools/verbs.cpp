@@ -62,8 +62,7 @@ Error usage_error(const CLI::App& app, const CLI::ParseError& e) {
 
 }  // namespace
 
-int attune_main(int argc, const char* const* argv) {
-  CLI::App app("attention that you can see through", "attune");
+void add_verbs(CLI::App& app) {
   app.set_version_flag("--version", fmt::format("attune {}", version()), "which attune this is");
   app.set_help_flag("-h,--help", "this page");
   app.formatter(manual_formatter());
@@ -78,23 +77,35 @@ int attune_main(int argc, const char* const* argv) {
   add_tune(app);
   add_verify(app);
   add_diff(app);
+  add_repl(app);
   add_completion(app);
   add_man(app);
   app.footer(
       "attune takes attention apart: what you do to scores and which pairs you keep are expressions, which it shows, "
-      "differentiates, compiles and computes. attune VERB --help tells all of a verb.");
+      "differentiates, compiles and computes. attune VERB --help tells all of a verb.\n"
+      "Exit:\n"
+      "  1  of attune diff: there are differences");
+}
+
+int run_verb(int argc, const char* const* argv) {
+  CLI::App app("attention that you can see through", "attune");
+  add_verbs(app);
+  check_verb(app, argc, argv);
   try {
-    check_verb(app, argc, argv);
-    try {
-      app.parse(argc, argv);
-    } catch (const CLI::Success& e) {
-      return app.exit(e);
-    } catch (const CLI::RuntimeError& e) {
-      return e.get_exit_code();
-    } catch (const CLI::ParseError& e) {
-      throw usage_error(app, e);
-    }
-    return 0;
+    app.parse(argc, argv);
+  } catch (const CLI::Success& e) {
+    return app.exit(e);
+  } catch (const CLI::RuntimeError& e) {
+    return e.get_exit_code();
+  } catch (const CLI::ParseError& e) {
+    throw usage_error(app, e);
+  }
+  return 0;
+}
+
+int attune_main(int argc, const char* const* argv) {
+  try {
+    return run_verb(argc, argv);
   } catch (const Error& e) {
     std::fprintf(stderr, "%s\n", e.what());
     return 2;

@@ -17,10 +17,17 @@ void add_cuda(CLI::App& app);
 void add_tune(CLI::App& app);
 void add_verify(CLI::App& app);
 void add_diff(CLI::App& app);
+void add_repl(CLI::App& app);
 void add_completion(CLI::App& app);
 void add_man(CLI::App& app);
 
-/// The whole command line: 0 when done, 2 for the user's mistake, 3 for ours; a verb's own status where it has one.
+/// All of them, and what an app has besides.
+void add_verbs(CLI::App& app);
+
+/// One command line; mistakes are thrown. Gives the verb's own status, else 0.
+int run_verb(int argc, const char* const* argv);
+
+/// The whole program: 0 when done, 2 for the user's mistake, 3 for ours; a verb's own status where it has one.
 int attune_main(int argc, const char* const* argv);
 
 }  // namespace attune::tools

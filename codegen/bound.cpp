@@ -1,0 +1,92 @@
+// codegen/bound.cpp — how long a forward takes a GPU at least: its products, its exponentials, its memory
+#include "codegen/bound.h"
+
+#include <algorithm>
+#include <array>
+#include <span>
+
+namespace attune::codegen {
+namespace {
+
+// Products: the data sheet's TFLOP/s of dense bf16 with sums in f32, by 2 * multiprocessors * clock.
+constexpr std::array<Card, 10> known{{{"A100", 80, 108, 1.41e9, 2.039e12, 1024},
+                                      {"A10", 86, 72, 1.695e9, 0.600e12, 512},
+                                      {"RTX 4090", 89, 128, 2.52e9, 1.008e12, 256},
+                                      {"L40S", 89, 142, 2.52e9, 0.864e12, 512},
+                                      {"H100", 90, 132, 1.83e9, 3.35e12, 2048},
+                                      {"H200", 90, 132, 1.83e9, 4.8e12, 2048},
+                                      {"B200", 100, 148, 1.85e9, 8.0e12, 4096},
+                                      {"B300", 103, 148, 1.85e9, 8.0e12, 4096},
+                                      {"RTX 5090", 120, 170, 2.407e9, 1.792e12, 256},
+                                      {"RTX PRO 6000", 120, 188, 2.617e9, 1.792e12, 512}}};
+
+/// Results of the special function units, of a multiprocessor in a clock: the same from 8.0 to 12.0, by CUDA's table of
+/// arithmetic throughput.
+constexpr double specials_a_clock = 16;
+
+int specials_of(const ir::Expr& e) {
+  switch (e->op) {
+    case ir::Op::Exp:
+    case ir::Op::Exp2:
+    case ir::Op::Log:
+    case ir::Op::Log2:
+    case ir::Op::Sqrt:
+    case ir::Op::Rsqrt:
+    case ir::Op::Sin:
+    case ir::Op::Cos:
+    case ir::Op::Tanh: return 1;
+    case ir::Op::Tan:
+    case ir::Op::Sigmoid:
+    case ir::Op::Erf:
+    case ir::Op::Pow: return 2;
+    // By a literal it is a product.
+    case ir::Op::Div: return e->type == ir::Type::F32 && e->args[1]->op != ir::Op::Literal;
+    case ir::Op::Literal:
+    default: return 0;
+  }
+}
+
+}  // namespace
+
+double Card::flops(DType type) const {
+  // Of f32 three products of TF32, each at half the speed.
+  const double share = size_of(type) == 4 ? 1.0 / 6 : 1;
+  return 2 * share * products * multiprocessors * clock;
+}
+
+const Card& card(int arch, std::string_view name) {
+  const Card* found = nullptr;
+  for (const Card& one : known) {
+    // Of several names that fit, the longest: an A100 is no A10.
+    const bool named = name.find(one.name) != std::string_view::npos;
+    if (named && (!found || found->name.size() <= one.name.size())) found = &one;
+  }
+  if (found) return *found;
+  for (const Card& one : known)
+    if (one.arch <= arch) found = &one;
+  return found ? *found : known.front();
+}
+
+int special_functions(const compiler::Mod& mod) {
+  int out = 1;
+  // What is left after hoisting: score, mask, prob. An affine score folds into the exponent.
+  for (std::size_t i = 0; i < mod.levels.left.size(); ++i) {
+    if (i == 0 && mod.fold.affine) continue;
+    for (const ir::Expr& e : ir::in_order(std::span(&mod.levels.left[i], 1))) out += specials_of(e);
+  }
+  return out;
+}
+
+double Bound::seconds() const { return std::max({products, exponentials, memory}); }
+
+std::string_view Bound::by() const {
+  return seconds() == products ? "products" : seconds() == exponentials ? "exponentials" : "memory";
+}
+
+Bound bound(const Card& card, const Work& work) {
+  return {.products = 2 * work.visited * (work.d + work.dv) / card.flops(work.dtype),
+          .exponentials = work.visited * work.specials / (specials_a_clock * card.multiprocessors * card.clock),
+          .memory = work.bytes / card.bytes_per_second};
+}
+
+}  // namespace attune::codegen

@@ -1,0 +1,50 @@
+// codegen/occupancy.cpp — how many blocks of a kernel a multiprocessor of a GPU holds, and what sets the number
+#include "codegen/occupancy.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace attune::codegen {
+namespace {
+
+constexpr int kb = 1024;
+constexpr std::array<Multiprocessor, 8> known{{{80, 64, 32, 164 * kb},
+                                               {86, 48, 16, 100 * kb},
+                                               {87, 48, 16, 164 * kb},
+                                               {89, 48, 24, 100 * kb},
+                                               {90, 64, 32, 228 * kb},
+                                               {100, 64, 32, 228 * kb},
+                                               {110, 48, 24, 228 * kb},
+                                               {120, 48, 24, 100 * kb}}};
+
+// The same since 8.0: four parts, each with registers of its own, which a warp takes by 256; shared memory by 128
+// bytes, and 1 KB of it for CUDA in each block.
+constexpr int parts = 4, registers_of_part = 16 * kb, register_unit = 256, shared_unit = 128, shared_of_cuda = kb;
+
+int rounded_up(int x, int to) { return (x + to - 1) / to * to; }
+
+}  // namespace
+
+const Multiprocessor& multiprocessor(int arch) {
+  const auto newer = std::ranges::find_if(known, [&](const Multiprocessor& m) { return m.arch > arch; });
+  return newer == known.begin() ? known.front() : *(newer - 1);
+}
+
+Occupancy occupancy(int arch, int threads, int registers, int shared_bytes) {
+  const Multiprocessor& m = multiprocessor(arch);
+  const int warps = std::max(1, (threads + 31) / 32);
+  const int warps_of_part = registers_of_part / rounded_up(std::max(1, registers) * 32, register_unit);
+  const std::array limits{
+      std::pair{"registers", parts * warps_of_part / warps},
+      std::pair{"shared memory", m.shared_bytes / (rounded_up(shared_bytes, shared_unit) + shared_of_cuda)},
+      std::pair{"warps", m.warps / warps}, std::pair{"blocks", m.blocks}};
+  Occupancy out{.most_warps = m.warps, .limited_by = {}};
+  out.blocks = std::ranges::min(limits, {}, [](const auto& limit) { return limit.second; }).second;
+  out.warps = out.blocks * warps;
+  for (const auto& [what, blocks] : limits)
+    if (blocks == out.blocks) out.limited_by += (out.limited_by.empty() ? "" : ", ") + std::string(what);
+  return out;
+}
+
+}  // namespace attune::codegen

@@ -1,0 +1,61 @@
+// tests/codegen/bound.test.cpp — peaks are those of data sheets, and the slowest of three things bounds a call
+#include "codegen/bound.h"
+
+#include <attune/text.h>
+
+#include "compiler/lower.h"
+#include "tests/catch.h"
+
+using namespace attune;
+using namespace attune::codegen;
+
+namespace {
+
+int specials(const char* score, const char* mask = "true") {
+  const Text text;
+  return special_functions(compiler::lower(Attention{.score = text.score(score), .mask = text.mask(mask)}).mod);
+}
+
+}  // namespace
+
+TEST_CASE("peaks are those of data sheets", "[bound]") {
+  const auto teraflops = [](int arch, const char* name) { return card(arch, name).flops(DType::bf16) / 1e12; };
+  CHECK(teraflops(90, "NVIDIA H200") == Approx(989).epsilon(0.01));
+  CHECK(teraflops(90, "NVIDIA H100 80GB HBM3") == Approx(989).epsilon(0.01));
+  CHECK(teraflops(80, "NVIDIA A100-SXM4-80GB") == Approx(312).epsilon(0.01));
+  CHECK(teraflops(86, "NVIDIA A10") == Approx(125).epsilon(0.01));
+  CHECK(teraflops(89, "NVIDIA L40S") == Approx(362).epsilon(0.02));
+  CHECK(teraflops(100, "NVIDIA B200") == Approx(2250).epsilon(0.01));
+  CHECK(card(90, "NVIDIA H200").bytes_per_second == 4.8e12);
+}
+
+TEST_CASE("a card without a name is one of its capability, or of the one before", "[bound]") {
+  CHECK(card(90).name == "H200");
+  CHECK(card(80, "NVIDIA A100-SXM4-40GB").name == "A100");
+  CHECK(card(121).arch == 120);
+  CHECK(card(75).arch == 80);
+}
+
+TEST_CASE("special functions are counted for each pair", "[bound]") {
+  CHECK(specials("s") == 1);
+  CHECK(specials("s * 2.0f + f32(kv - q)") == 1);
+  CHECK(specials("30.0f * tanh(s / 30.0f)") == 2);
+  CHECK(specials("sigmoid(s) + exp(s)") == 4);
+}
+
+TEST_CASE("the slowest bounds a call", "[bound]") {
+  const Card& h200 = card(90);
+  // A pair of width 128: 512 flop of products beside one exp2.
+  const Work wide{.visited = 1e9, .d = 128, .dv = 128, .bytes = 1e6};
+  const Bound of_wide = bound(h200, wide);
+  CHECK(of_wide.by() == "products");
+  CHECK(of_wide.products == Approx(1e9 * 512 / 989e12).epsilon(0.01));
+  CHECK(of_wide.exponentials == Approx(1e9 / (16 * 132 * 1.83e9)));
+  CHECK(of_wide.seconds() == of_wide.products);
+  // Width 32 has a quarter of them.
+  CHECK(bound(h200, {.visited = 1e9, .d = 32, .dv = 32, .bytes = 1e6}).by() == "exponentials");
+  CHECK(bound(h200, {.visited = 1e6, .d = 128, .dv = 128, .bytes = 1e9}).by() == "memory");
+  // f32 is three products of TF32.
+  CHECK(bound(h200, {.dtype = DType::f32, .visited = 1e9, .d = 128, .dv = 128}).products ==
+        Approx(6 * of_wide.products));
+}

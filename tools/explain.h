@@ -1,0 +1,31 @@
+// tools/explain.h — what attune explain says of a call on an engine, besides what the compiler made of the attention
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tools/bench.h"
+#include "tools/device_call.h"
+
+namespace attune::tools {
+
+struct ExplainOptions {
+  TextOptions text;
+  std::string target = "auto";
+  DeviceCall call;
+  std::int64_t batch = 1, heads = 16;
+  std::optional<std::int64_t> kv_heads;
+  bool measure = false, json = false;
+
+  BenchOptions bench() const;  ///< the call, to be measured
+};
+
+/// The same facts twice.
+struct Explained {
+  std::string text;
+  nlohmann::ordered_json json;
+};
+Explained explain_cpu(const compiler::Mod& mod, const ExplainOptions& options);
+Explained explain_cuda(const compiler::Mod& mod, const ExplainOptions& options);
+
+}  // namespace attune::tools
