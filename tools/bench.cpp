@@ -255,10 +255,11 @@ void add_bench(CLI::App& app) {
       "the "
       "ninetieth percentile of both comes the spread, and a difference that it covers is called noise.\n"
       "Examples:\n"
-      "  attune bench --row causal --d 64 --seq 512 --threads 1 2\n"
-      "  attune bench --score '30.0f * tanh(s / 30.0f)' --mask 'q - kv < 512' --seq 512 --backward --json\n"
-      "  attune bench --row causal --seq 512 --save before.jsonl\n"
-      "  attune bench --row causal --seq 512 --compare before.jsonl\n"
+      "  attune bench --row causal --d 64 --seq 512 --threads 1 2 --seconds 0.1\n"
+      "  attune bench --score '30.0f * tanh(s / 30.0f)' --mask 'q - kv < 512' --seq 512 --seconds 0.1 --backward "
+      "--json\n"
+      "  attune bench --row causal --seq 512 --seconds 0.1 --save before.jsonl\n"
+      "  attune bench --row causal --seq 512 --seconds 0.1 --compare before.jsonl\n"
       "Environment:\n"
       "  XDG_STATE_HOME     where results are kept by a name");
   verb.callback([o] {

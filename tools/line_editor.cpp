@@ -111,7 +111,8 @@ class Editor : public LineReader {
     const std::vector<std::string> words = of(edit).complete_(
         std::string_view(line).substr(0, line.size() - word.size()), word);
     if (words.empty()) return CC_REFRESH_BEEP;
-    const std::string start = common_start(words), more = start.substr(word.size()) + (words.size() == 1 ? " " : "");
+    const std::string start = common_start(words),
+                      more = start.substr(word.size()) + (words.size() == 1 && !start.ends_with('(') ? " " : "");
     if (!more.empty()) return el_insertstr(edit, more.c_str()) == 0 ? CC_REFRESH : CC_REFRESH_BEEP;
     std::fputs("\n", stdout);
     for (const std::string& one : words) std::fprintf(stdout, "%s  ", one.c_str());

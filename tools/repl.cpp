@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "compiler/check.h"
 #include "compiler/lower.h"
@@ -249,10 +250,7 @@ class Repl {
     bool any = false;
     for (const auto& [word, member] : {std::pair{"score", &TextOptions::score}, std::pair{"mask", &TextOptions::mask},
                                        std::pair{"prob", &TextOptions::prob}, std::pair{"sink", &TextOptions::sink}})
-      if (what == word) {
-        any = true;
-        (changed.*member).reset();
-      }
+      if (what == word) any = std::exchange(changed.*member, std::nullopt).has_value();
     for (const auto member : {&TextOptions::captures, &TextOptions::params, &TextOptions::lets})
       any |= std::erase_if(changed.*member, [&](const std::string& one) { return one.starts_with(what + "="); }) > 0;
     if (!any)

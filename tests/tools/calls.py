@@ -50,6 +50,6 @@ class Calls(unittest.TestCase):
         return (self.numbers("q", [b, hq, sq, d], **how), self.numbers("k", [b, hkv, skv, d], **how),
                 self.numbers("v", [b, hkv, skv, dv], **how))
 
-    def attune(self, *arguments, **environment):
+    def attune(self, *arguments, given=None, **environment):
         return subprocess.run([ATTUNE, *map(str, arguments)], cwd=self.at, capture_output=True, text=True, timeout=60,
-                              encoding="utf-8", env={**os.environ, "LC_ALL": "C.UTF-8", **environment})
+                              input=given, encoding="utf-8", env={**os.environ, "LC_ALL": "C.UTF-8", **environment})

@@ -9,6 +9,7 @@ import xml.etree.ElementTree
 
 from calls import ENGINE, Calls, read_npy, write_npy
 
+
 class Contract(Calls):
     def run_attention(self, *arguments, target="oracle"):
         return self.attune("run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--out", self.out, "--target", target,
