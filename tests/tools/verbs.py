@@ -357,7 +357,7 @@ class Verbs(Calls):
         history = self.at / "state/attune/repl_history"
         self.assertIn("tanh(s)", history.read_text().replace("\\040", " "))
         # Upwards is what was typed before, by another process too.
-        again = self.typed("\x1b[A\x1b[A\r", ":quit\r", wait=["attune> ", "attune> "])
+        again = self.typed("\x1b[A\x1b[A\x1b[A\x1b[A\r", ":quit\r", wait=["attune> ", "attune> "])
         self.assertIn("d score / d s = ", again)
 
 
