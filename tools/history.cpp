@@ -1,9 +1,6 @@
 // tools/history.cpp — results of attune bench that were kept in files, and new ones beside them
 #include "tools/history.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -37,11 +34,11 @@ Json machine() { return {{"processor", processor()}, {"cpus", std::thread::hardw
 void append(const std::filesystem::path& path, const std::string& line) {
   std::error_code failed;
   if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), failed);
-  // In one write, so that lines of several processes do not mix.
-  const int file = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-  const bool written = file >= 0 && ::write(file, line.data(), line.size()) == static_cast<ssize_t>(line.size());
+  // One line is less than what a stream gathers: it is one write, and lines of several processes do not mix.
+  std::ofstream file(path, std::ios::app | std::ios::binary);
+  errno = 0;
+  const bool written = bool((file << line).flush());
   const int why = errno;
-  if (file >= 0) ::close(file);
   if (!written)
     throw Error("file-unwritable", "the result cannot be kept", {.name = "--save"},
                 fmt::format("{}: {}", path.string(), std::strerror(why)), "name a file that can be written to");

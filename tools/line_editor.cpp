@@ -2,11 +2,11 @@
 #include "tools/line_editor.h"
 
 #include <histedit.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <clocale>
+#include <csignal>
 #include <cstdio>
 
 namespace attune::tools {

@@ -209,6 +209,8 @@ class Verbs(Calls):
         self.assertTrue((self.at / "state/attune/bench/base.jsonl").exists())
         self.assertIn("times as fast as base", self.bench("--compare", "base", **state))
         self.refused("file-missing", "bench", "--compare", "nothing", **state)
+        (self.at / "folder.jsonl").mkdir()
+        self.refused("file-unwritable", "bench", "--seq", "64", "--seconds", "0.01", "--row", "full", "--save", "folder.jsonl")
         self.refused("no-state", "bench", "--save", "base", XDG_STATE_HOME="", HOME="")
         (self.at / "bad.jsonl").write_text('{"row": "causal"}\n')
         self.refused("bad-history", "bench", "--compare", "bad.jsonl")
