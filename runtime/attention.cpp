@@ -35,8 +35,7 @@ struct Lowered {
   compiler::Cover cover;
   bool removes = false;  ///< can any pair be removed?
 
-  explicit Lowered(const Attention& a)
-      : score(a.score), mask(a.mask), prob(a.prob), sink(a.sink) {
+  explicit Lowered(const Attention& a) : score(a.score), mask(a.mask), prob(a.prob), sink(a.sink) {
     const bool watched = runtime::wants(runtime::Fact::lowered), dumped = runtime::dumps();
     compiler::Steps steps;
     steps.keep_text = dumped;
@@ -266,7 +265,8 @@ Checked check_on_device(const Attention& attention, const Forward& call) {
 void run(const Attention& attention, const Forward& call, const codegen::Preference* preference) {
   const Telling telling;
   const auto [lowered, problem, target] = check_on_device(attention, call);
-  cuda::forward(on_device(*lowered), call, problem, {.stream = nullptr, .workspace = {}, .preference = preference, .used = nullptr});
+  cuda::forward(on_device(*lowered), call, problem,
+                {.stream = nullptr, .workspace = {}, .preference = preference, .used = nullptr});
 }
 
 cuda::ForwardStory story(const Attention& attention, const Forward& call, const codegen::Preference* preference) {

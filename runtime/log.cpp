@@ -84,10 +84,10 @@ std::string log_line(const watch::Built& fact) {
 
 std::string log_line(const watch::Called& fact) {
   std::string out = begin(launch, fact.mod) +
-                    fmt::format("{} by {} on {}: {} B={} H={}/{} S={}x{} D={}/{}{}, {} bytes of workspace, {}", fact.call,
-                                fact.kernel, fact.target, fact.dtype, fact.batch, fact.q_heads, fact.kv_heads,
-                                fact.q_len, fact.kv_len, fact.d, fact.dv, fact.packed ? " packed" : "", fact.workspace,
-                                time_of(fact.seconds));
+                    fmt::format("{} by {} on {}: {} B={} H={}/{} S={}x{} D={}/{}{}, {} bytes of workspace, {}",
+                                fact.call, fact.kernel, fact.target, fact.dtype, fact.batch, fact.q_heads,
+                                fact.kv_heads, fact.q_len, fact.kv_len, fact.d, fact.dv, fact.packed ? " packed" : "",
+                                fact.workspace, time_of(fact.seconds));
   if (fact.file) out += fmt::format("; {}:{}", fact.file, fact.line);
   return out;
 }

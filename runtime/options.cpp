@@ -148,12 +148,12 @@ std::string takes(const OptionRow& row) {
   const std::string word(wrong.second);
   const auto meant = ir::nearest(word, words);
   const std::string otherwise = fmt::format("unset {} for {}", row.name, row.otherwise);
-  throw Error("option-value", fmt::format("{} cannot be `{}`", row.name, word),
-              Place{.name = std::string(row.name), .text = value, .begin = wrong.first,
-                    .end = wrong.first + word.size()},
-              fmt::format("it takes {}", takes(row)),
-              meant ? fmt::format("write {}, if that is meant, or {}", *meant, otherwise)
-                    : fmt::format("write one of these, or {}", otherwise));
+  throw Error(
+      "option-value", fmt::format("{} cannot be `{}`", row.name, word),
+      Place{.name = std::string(row.name), .text = value, .begin = wrong.first, .end = wrong.first + word.size()},
+      fmt::format("it takes {}", takes(row)),
+      meant ? fmt::format("write {}, if that is meant, or {}", *meant, otherwise)
+            : fmt::format("write one of these, or {}", otherwise));
 }
 
 std::optional<std::string> environment(std::string_view name) {

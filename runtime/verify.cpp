@@ -78,6 +78,9 @@ Tensor on_host(const Tensor& t, void* stream, std::vector<std::vector<std::byte>
 
 /// Half a unit in the last place, relative. Of f32 what products of three parts keep, and exp2.
 double unit(DType type) { return type == DType::bf16 ? 0x1p-9 : type == DType::f16 ? 0x1p-12 : 0x1p-21; }
+/// Of exp2, relative: alike for all pairs, so that it does not average out. Where products are of 16 bits, engines take
+/// few of its terms, see codegen/llvm/math.h.
+double unit_of_exp(DType type) { return type == DType::f32 || type == DType::f64 ? 0x1p-21 : 0x1p-13; }
 /// Below it a type has 0, or less than all of its digits.
 double smallest(DType type) { return type == DType::f16 ? 0x1p-24 : 0x1p-120; }
 /// What rounds to infinity is no smaller.
@@ -112,9 +115,7 @@ class Row {
  public:
   Row(OracleRows& oracle, const Traced& traced, const Forward& call, const Problem& p, const At& at)
       : oracle_(oracle), call_(call), p_(p), seq_(sequence(p, at.b)), exact_(oracle.row(at.b, at.h, at.i)),
-        has_sink_(traced.mod.sink != nullptr), unit_(unit(call.q.dtype)) {
-    on_gpu_ = false;
-  }
+        has_sink_(traced.mod.sink != nullptr), unit_(unit(call.q.dtype)) {}
 
   void of_gpu() { on_gpu_ = true; }
 
@@ -174,8 +175,8 @@ class Row {
   double moved(std::int64_t kv, double p, double score) {
     const Pair& pair = pairs_[static_cast<std::size_t>(kv)];
     double most = 0;
-    for (const double other : {oracle_.score(kv, pair.s + pair.reach), oracle_.score(kv, pair.s - pair.reach),
-                               pair.score}) {
+    for (const double other :
+         {oracle_.score(kv, pair.s + pair.reach), oracle_.score(kv, pair.s - pair.reach), pair.score}) {
       const double to = other == -infinity ? 0 : std::exp(other - exact_.lse);
       most = std::max(most, std::abs(to - p));
       if (std::isfinite(other) && std::isfinite(score)) luck_.max = std::max(luck_.max, std::abs(other - score));
@@ -184,7 +185,7 @@ class Row {
     const double of_score = std::isfinite(score) ? std::abs(score) * (on_gpu_ && unit_ > 0x1p-20 ? 0x1p-11 : 0x1p-22)
                                                  : 0;
     luck_.max = std::max(luck_.max, of_score);
-    return most + p * (of_score + 0x1p-21);
+    return most + p * (of_score + unit_of_exp(call_.q.dtype));
   }
 
   void luck() {
@@ -217,7 +218,7 @@ class Row {
   const Problem& p_;
   Sequence seq_;
   const OracleRow& exact_;
-  bool has_sink_, on_gpu_;
+  bool has_sink_, on_gpu_ = false;
   double unit_;
   std::vector<Pair> pairs_;
   Dense dense_;
@@ -244,7 +245,8 @@ std::string shown(const Problem& p, const Traced& traced, const At& at, const Ve
       "  not  {:.9g}, which the oracle has; the row is {:.3g} from it, and {:.3g} is allowed\n"
       "   by  {} on {}: B={} H={}/{} S={}x{} D={}/{}{} scale={:.9g} q_offset={}{}{}\n"
       "   of  {}\n"
-      "{}  fix  run the same with ATTUNE_DUMP={} and attach its folders {}-*; Target::oracle computes it right meanwhile",
+      "{}  fix  run the same with ATTUNE_DUMP={} and attach its folders {}-*; Target::oracle computes it right "
+      "meanwhile",
       at.b, at.h, at.i, wrong.where, wrong.got, wrong.wanted, wrong.distance, wrong.allowed, which.used.kernel,
       which.used.target, p.batch, p.q_heads, p.kv_heads, p.q_len, p.kv_len, p.d, p.dv, p.packed ? " packed" : "",
       p.scale, p.q_offset, captures.empty() ? "" : " ", captures, traced.mod.digest().hex(),
@@ -277,9 +279,7 @@ class Verify {
   }
 
  private:
-  [[noreturn]] void refuse(const At& at, const Wrong& wrong) const {
-    throw Bug(shown(p_, traced_, at, which_, wrong));
-  }
+  [[noreturn]] void refuse(const At& at, const Wrong& wrong) const { throw Bug(shown(p_, traced_, at, which_, wrong)); }
 
   double load_at(const Tensor& t, const Strided& of, std::int64_t i, std::int64_t j = 0) const {
     return load(t, of.origin + i * of.row + j * of.column);
@@ -306,8 +306,8 @@ class Verify {
     const double allowed = 1.5 * norm(plain_off) + lucky * norm(row.granted().o) + type;
     // Not `>`: where luck is not finite, the row says nothing.
     if (off.empty() || !std::isfinite(allowed) || norm(off) <= allowed) return;
-    refuse(at, {fmt::format("o[{}]", where),
-                load_at(call_.o, place, at.i, static_cast<std::int64_t>(where)), wanted[where], norm(off), allowed});
+    refuse(at, {fmt::format("o[{}]", where), load_at(call_.o, place, at.i, static_cast<std::int64_t>(where)),
+                wanted[where], norm(off), allowed});
   }
 
   void line(const char* name, const Tensor& t, double wanted, double plain, double luck, const At& at) const {
@@ -317,9 +317,10 @@ class Verify {
     if (got == wanted || std::isnan(wanted) || !std::isfinite(luck)) return;
     // A row that one more rounding may empty or fill.
     if (!std::isfinite(wanted) && luck > 0) return;
-    const double allowed = std::isfinite(wanted) ? 1.5 * std::abs(plain - wanted) + lucky * luck +
-                                                       0x1p-20 * std::max(1.0, std::abs(wanted))
-                                                 : 0;
+    const double allowed = std::isfinite(wanted)
+                               ? 1.5 * std::abs(plain - wanted) + lucky * luck + unit_of_exp(call_.q.dtype) +
+                                     0x1p-20 * std::max(1.0, std::abs(wanted))
+                               : 0;
     if (std::isfinite(wanted) && (!std::isfinite(allowed) || std::abs(got - wanted) <= allowed)) return;
     refuse(at, {name, got, wanted, std::abs(got - wanted), allowed});
   }

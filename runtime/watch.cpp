@@ -170,9 +170,7 @@ unsigned Audience::begin() {
   return facts.load(std::memory_order_relaxed);
 }
 
-void listen_at_once(watch::Callbacks callbacks) {
-  add(std::make_shared<Listener>(std::move(callbacks), true));
-}
+void listen_at_once(watch::Callbacks callbacks) { add(std::make_shared<Listener>(std::move(callbacks), true)); }
 
 Telling::Telling() { ++of_thread().tellings; }
 Telling::~Telling() {

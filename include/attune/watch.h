@@ -40,22 +40,22 @@ struct Built {
   std::string kernel;  ///< and how it is cut, as `attune bench --kernel` takes it: forward_sm90:m=128,n=96
   std::string target;  ///< sm_90a, avx512bf16
   From from = From::compiler;
-  double seconds = 0;                             ///< until it was found or made
-  std::size_t bytes = 0;                          ///< of code
-  int registers = 0, spilled = 0, shared = 0;     ///< of a GPU's: registers of a thread; bytes
-  std::string flaw;                               ///< what it is worse in than it should be; or empty
-  std::string key;                                ///< what `attune cache` calls it
+  double seconds = 0;                          ///< until it was found or made
+  std::size_t bytes = 0;                       ///< of code
+  int registers = 0, spilled = 0, shared = 0;  ///< of a GPU's: registers of a thread; bytes
+  std::string flaw;                            ///< what it is worse in than it should be; or empty
+  std::string key;                             ///< what `attune cache` calls it
 };
 
 /// A call was computed, or on a device: put on its stream.
 struct Called {
-  std::string call;    ///< forward or backward
+  std::string call;  ///< forward or backward
   std::string mod, target, kernel;
-  std::string dtype;   ///< of q
+  std::string dtype;  ///< of q
   std::int64_t batch = 0, q_heads = 0, kv_heads = 0, q_len = 0, kv_len = 0, d = 0, dv = 0;
   bool packed = false;
-  std::size_t workspace = 0;  ///< bytes
-  double seconds = 0;         ///< on the host, compiling included; a device may take longer
+  std::size_t workspace = 0;   ///< bytes
+  double seconds = 0;          ///< on the host, compiling included; a device may take longer
   const char* file = nullptr;  ///< where the call is written; null: not known
   int line = 0;
 };
@@ -70,9 +70,10 @@ struct Noted {
 
 /// What is left out is not asked for.
 ///
-/// A callback is called on the thread that the fact is of, at the end of the call of attune's that brought it about, when
-/// attune holds no lock: it may call attune. Threads call it side by side. What it does is told to others, not to itself.
-/// What it throws goes no further: the call that is watched is as good as unwatched, and the others get a Noted.
+/// A callback is called on the thread that the fact is of, at the end of the call of attune's that brought it about,
+/// when attune holds no lock: it may call attune. Threads call it side by side. What it does is told to others, not to
+/// itself. What it throws goes no further: the call that is watched is as good as unwatched, and the others get a
+/// Noted.
 struct Callbacks {
   std::function<void(const Lowered&)> lowered{};
   std::function<void(const Chosen&)> chosen{};

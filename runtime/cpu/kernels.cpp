@@ -62,7 +62,8 @@ void tell_isa(const compiler::Mod& mod, std::string_view kernel, Isa isa, Unit u
                      .rejected = {}};
   for (std::size_t i = static_cast<std::size_t>(isa) + 1; i < isa_names.size(); ++i) {
     const bool has = supports(static_cast<Isa>(i));
-    fact.rejected.push_back({std::string(isa_names[i]), has ? "ATTUNE_CPU asks for less" : "this CPU does not have it"});
+    fact.rejected.push_back(
+        {std::string(isa_names[i]), has ? "ATTUNE_CPU asks for less" : "this CPU does not have it"});
   }
   tell(std::move(fact));
 }
@@ -136,8 +137,7 @@ std::shared_ptr<const ForwardKernel> forward_kernel(const Compiled& compiled, Is
 std::shared_ptr<const BackwardKernel> backward_kernel(const Compiled& compiled, const Wanted& wanted, Isa isa,
                                                       Unit unit) {
   static Single<std::tuple<Isa, Unit, ir::Digest, Wanted>, BackwardKernel> kept;
-  return kept.get({isa, unit, compiled.digest, wanted},
-[&] {
+  return kept.get({isa, unit, compiled.digest, wanted}, [&] {
     tell_isa(compiled.traced.mod, "backward", isa, unit);
     return std::make_shared<const BackwardKernel>(compiled.traced.mod, wanted, isa, unit);
   });

@@ -138,8 +138,7 @@ codegen::Source forward_page(const compiler::Mod& mod, const compiler::Cover& co
   codegen::Source page = codegen::forward_source(mod, cover, plan, arch);
   if (!options().lineinfo) return page;
   const KernelOf of{mod, codegen::variant_of(plan).text(), arch};
-  return codegen::forward_source(mod, cover, plan, arch,
-                                 dumps() ? page_path(of, page).string() : page.name + ".cu");
+  return codegen::forward_source(mod, cover, plan, arch, dumps() ? page_path(of, page).string() : page.name + ".cu");
 }
 
 codegen::Source cover_page(const compiler::Mod& mod, const compiler::Cover& cover, bool wide, int arch) {
@@ -154,8 +153,8 @@ void dump_candidates(const compiler::Mod& mod, const compiler::Cover& cover, con
   for (const Candidate& c : all.candidates)
     if (c.binary)
       dump_page({mod, codegen::variant_of(c.choice.plan).text(), arch},
-                codegen::forward_source(mod, cover, c.choice.plan, arch),
-                forward_page(mod, cover, c.choice.plan, arch), choice_file(all));
+                codegen::forward_source(mod, cover, c.choice.plan, arch), forward_page(mod, cover, c.choice.plan, arch),
+                choice_file(all));
 }
 
 void tell_chosen(const compiler::Mod& mod, const Considered& all, int arch) {

@@ -6,6 +6,7 @@
 #include <set>
 #include <sstream>
 
+#include "codegen/choose.h"
 #include "codegen/headers.h"
 #include "compiler/lower.h"
 #include "runtime/cuda/nvrtc.h"
@@ -70,13 +71,16 @@ TEST_CASE("the pages of canonical mods are as committed", "[cuda]") {
 
 TEST_CASE("a page that knows its lines leads to the user's, and its own are where they are", "[cuda]") {
   const int line = __LINE__;
-  const Attention attention{.score = [](Float s, At at) {
-                              const Float near = 30.0f * tanh(s / 30.0f);
-                              return near + sin(near) * near + f32(at.kv - at.q) * sin(near) / near;
-                            },
+  const Attention attention{.score =
+                                [](Float s, At at) {
+                                  Float x = 30.0f * tanh(s / 30.0f) + f32(at.kv - at.q);
+                                  for (int i = 0; i < 4; ++i) x = sin(x * x + x);
+                                  return x * 2.0f;
+                                },
                             .mask = [](At at) { return at.kv <= at.q; }};
   const Lowered lowered(Made{attention, {}, {}});
-  const ForwardPlan plan{.kernel = "forward_sm90", .traits = {{"warps", 8}}};
+  const auto facts = codegen::forward_facts(lowered.traced.mod, lowered.cover, true);
+  const ForwardPlan plan = codegen::choose({}, facts).choices[0].plan;
   const Source plain = codegen::forward_source(lowered.traced.mod, lowered.cover, plan, 90);
   const Source lined = codegen::forward_source(lowered.traced.mod, lowered.cover, plan, 90, "a \"folder\"/page.cu");
   CHECK(plain.text.find("#line") == std::string::npos);
@@ -96,7 +100,7 @@ TEST_CASE("a page that knows its lines leads to the user's, and its own are wher
     else
       FAIL_CHECK(text);
   }
-  CHECK(users == std::set<int>{2, 3, 5});
+  CHECK(users == std::set<int>{4, 5, 7});
   // Text has no file: its lines are those of the page.
   const Lowered text(named("alibi"));
   CHECK(codegen::forward_source(text.traced.mod, text.cover, plan, 90, "page.cu").text ==

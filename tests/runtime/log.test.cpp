@@ -18,8 +18,16 @@ namespace {
 const std::string mod = "e57d3a534a7f95ea0123456789abcdef";
 
 watch::Built built(watch::Built::From from) {
-  return {.mod = mod, .kernel = "forward_sm90:m=128,n=96", .target = "sm_90a", .from = from, .seconds = 1.25,
-          .bytes = 4096, .registers = 168, .spilled = 8, .shared = 196608, .flaw = "spills 8 bytes of registers",
+  return {.mod = mod,
+          .kernel = "forward_sm90:m=128,n=96",
+          .target = "sm_90a",
+          .from = from,
+          .seconds = 1.25,
+          .bytes = 4096,
+          .registers = 168,
+          .spilled = 8,
+          .shared = 196608,
+          .flaw = "spills 8 bytes of registers",
           .key = "0123456789abcdef"};
 }
 const watch::Lowered lowered{.mod = mod, .steps = {{"trace", 12e-6, 11}, {"simplify", 0.0015, 9}}, .seconds = 0.0016};
@@ -28,9 +36,23 @@ const watch::Chosen chosen{.mod = mod,
                            .kernel = "forward_sm90:m=128,n=96",
                            .notes = {"as this machine was tuned"},
                            .rejected = {{"forward_sm90:m=192,n=96", "spills 320 bytes of registers"}}};
-const watch::Called called{.call = "forward", .mod = mod, .target = "avx2", .kernel = "tiles", .dtype = "bf16",
-                           .batch = 1, .q_heads = 8, .kv_heads = 2, .q_len = 100, .kv_len = 300, .d = 64, .dv = 128,
-                           .packed = true, .workspace = 1024, .seconds = 0.25, .file = "mine.cpp", .line = 12};
+const watch::Called called{.call = "forward",
+                           .mod = mod,
+                           .target = "avx2",
+                           .kernel = "tiles",
+                           .dtype = "bf16",
+                           .batch = 1,
+                           .q_heads = 8,
+                           .kv_heads = 2,
+                           .q_len = 100,
+                           .kv_len = 300,
+                           .d = 64,
+                           .dv = 128,
+                           .packed = true,
+                           .workspace = 1024,
+                           .seconds = 0.25,
+                           .file = "mine.cpp",
+                           .line = 12};
 const watch::Noted noted{watch::Noted::Of::cache, "an entry\nis discarded"};
 
 /// What lines hold once they are written, by a file that is read back.
@@ -85,9 +107,8 @@ std::string told(unsigned channels) {
 
 TEST_CASE("each fact has its line", "[log]") {
   std::string all;
-  for (const std::string& line :
-       {log_line(lowered), log_line(chosen), log_line(built(watch::Built::From::compiler)),
-        log_line(built(watch::Built::From::disk)), log_line(called), log_line(noted)})
+  for (const std::string& line : {log_line(lowered), log_line(chosen), log_line(built(watch::Built::From::compiler)),
+                                  log_line(built(watch::Built::From::disk)), log_line(called), log_line(noted)})
     all += line + "\n";
   tests::golden("runtime/log", all);
 }

@@ -31,8 +31,11 @@ struct Call {
         k(packed ? host.array<float>({30, 2, 16}) : host.array<float>({2, 2, 15, 16})),
         v(packed ? host.array<float>({30, 2, 8}) : host.array<float>({2, 2, 15, 8})),
         o(packed ? host.array<float>({20, 4, 8}) : host.array<float>({2, 4, 10, 8})),
-        lse(packed ? host.array<float>({4, 20}) : host.array<float>({2, 4, 10})),
-        forward{.q = q, .k = k, .v = v, .o = o, .lse = lse} {
+        lse(packed ? host.array<float>({4, 20}) : host.array<float>({2, 4, 10})), forward{.q = q,
+                                                                                          .k = k,
+                                                                                          .v = v,
+                                                                                          .o = o,
+                                                                                          .lse = lse} {
     std::mt19937 dice(5);
     for (const auto& t : {q, k, v})
       for (float& x : t.values()) x = std::normal_distribution<float>()(dice);

@@ -96,8 +96,8 @@ TEST_CASE("a callback that throws is told of, and the call is as good as unwatch
   const Call c;
   Facts facts;
   int others = 0;
-  const auto thrower = watch::on({.called = [](const auto&) { throw std::runtime_error("not today"); },
-                                  .noted = [](const auto&) { throw 1; }});
+  const auto thrower = watch::on(
+      {.called = [](const auto&) { throw std::runtime_error("not today"); }, .noted = [](const auto&) { throw 1; }});
   const auto other = watch::on({.called = [&](const auto&) { ++others; }, .noted = facts.all().noted});
   CHECK_NOTHROW(fresh(Target::oracle).run(c.forward));
   CHECK(others == 1);
@@ -182,9 +182,15 @@ TEST_CASE("a kernel is told with where it came from, and not again", "[watch]") 
   const auto watching = watch::on(facts.all());
   const auto get = [&](runtime::Objects& from) {
     Origin origin;
-    const auto kept = from.get("a key", [] { return CacheEntry{{}, "code"}; }, &origin);
-    runtime::told_built({nullptr, "kernel", "sm_90a"}, origin, "a key", 0.5,
-                        {.bytes = kept->bytes.size(), .registers = 168, .spilled = 4, .shared = 1024, .flaw = "spills"});
+    const auto kept = from.get(
+        "a key",
+        [] {
+          return CacheEntry{{}, "code"};
+        },
+        &origin);
+    runtime::told_built(
+        {nullptr, "kernel", "sm_90a"}, origin, "a key", 0.5,
+        {.bytes = kept->bytes.size(), .registers = 168, .spilled = 4, .shared = 1024, .flaw = "spills"});
   };
   runtime::Objects first(std::make_unique<runtime::Cache>(folder)), second(std::make_unique<runtime::Cache>(folder));
   for (int again = 0; again < 2; ++again) get(first);
