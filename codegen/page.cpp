@@ -63,8 +63,10 @@ std::string_view element_type(DType dtype) {
 constexpr std::string_view own_line = "#line of this page\n";
 
 std::string line_directive(std::size_t number, std::string_view file) {
-  std::string name;
-  for (const char c : file) name += c == '"' || c == '\\' ? std::string{'\\', c} : std::string(1, c);
+  std::string name(file);
+  // ptxas does not read them in a name of NVRTC's, escaped or not.
+  std::ranges::replace_if(
+      name, [](char c) { return c == '"' || c == '\\' || c == '\n'; }, '_');
   return fmt::format("#line {} \"{}\"\n", number, name);
 }
 
