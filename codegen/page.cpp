@@ -262,8 +262,8 @@ std::string fields_struct(std::string_view name, std::span<const Expr> list, con
 }
 
 std::string with_own_lines(std::string_view page, std::string_view path) {
-  std::string out;
-  for (std::size_t number = 1; !page.empty(); ++number) {
+  std::string out = line_directive(2, path);
+  for (std::size_t number = 2; !page.empty(); ++number) {
     const std::size_t end = std::min(page.find('\n'), page.size() - 1) + 1;
     const std::string_view line = page.substr(0, end);
     out += line == own_line ? line_directive(number + 1, path) : std::string(line);

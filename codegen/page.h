@@ -39,7 +39,7 @@ enum class Lines : std::uint8_t { no, yes };
 /// "  __device__ <head> const { …return <e>; }", in one line where that fits.
 std::string page_function(const std::string& head, const ir::Expr& e, const ir::Signature& signature,
                           const ir::FieldNames& fields = {}, Lines lines = Lines::no);
-/// Lines of a page that follow the user's are called by their own numbers in `path`.
+/// A page whose lines are called by their own numbers in `path`, but for those that are the user's.
 std::string with_own_lines(std::string_view page, std::string_view path);
 
 /// An expression where no statement can stand.

@@ -104,7 +104,7 @@ TEST_CASE("a page that knows its lines leads to the user's, and its own are wher
   // Text has no file: its lines are those of the page.
   const Lowered text(named("alibi"));
   CHECK(codegen::forward_source(text.traced.mod, text.cover, plan, 90, "page.cu").text ==
-        codegen::forward_source(text.traced.mod, text.cover, plan, 90).text);
+        "#line 2 \"page.cu\"\n" + codegen::forward_source(text.traced.mod, text.cover, plan, 90).text);
   if (!skipped()) compiles(lined, 128);
 }
 

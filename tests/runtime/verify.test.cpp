@@ -113,7 +113,7 @@ TEST_CASE("a difference is told with its place, both values and how to report it
   exact.run(c.forward);
   // b=1 h=2 q=3, o[5]
   c.o.values()[((1 * 4 + 2) * 10 + 3) * 8 + 5] = 0.5f;
-  tests::golden_error("bug.verify", found(causal, c.forward));
+  tests::golden("runtime/verify", found(causal, c.forward));
 }
 
 TEST_CASE("samples differ from call to call, and are the same for the same call", "[verify]") {

@@ -685,6 +685,26 @@ class Contract(unittest.TestCase):
         self.assertEqual([channel for channel, _ in said], ["dump", "dump", "launch"])
         self.assertIn("a kernel is not dumped", said[0][1])
 
+    # NVRTC needs no GPU.
+    def test_dump_of_a_gpu(self):
+        explain = ["explain", "--score", "s + f32(kv - q)", "--target", "cuda", "--arch", "80", "--d", "64"]
+        result = self.attune(*explain, ATTUNE_DUMP="dump", ATTUNE_LINEINFO="1", ATTUNE_LOG="build",
+                             ATTUNE_CACHE=str(self.at / "c"))
+        if "[no-compiler]" in result.stderr:
+            return
+        (channel, said), = self.logged(result)
+        self.assertRegex(said, r"forward_sm80:\S+ for sm_80 compiled in .*: \d+ bytes, \d+ registers, 0 bytes spilled")
+        (folder,) = (self.at / "dump").iterdir()
+        self.assertEqual(sorted(f.name for f in folder.iterdir()),
+                         ["00-attention.mod", "04-choice.txt", "05-page.cu", "06-kernel.ptx", "07-kernel.cubin",
+                          "08-nvrtc.log"])
+        self.assertIn("chosen  forward_sm80", (folder / "04-choice.txt").read_text())
+        # The page leads profilers to itself, where expressions are of no file.
+        page = folder / "05-page.cu"
+        self.assertTrue(page.read_text().startswith(f'#line 2 "{page}"\n'), page.read_text()[:200])
+        self.assertIn(str(page), (folder / "06-kernel.ptx").read_text())
+        self.assertIn("--generate-line-info", (folder / "08-nvrtc.log").read_text())
+
     def test_verified(self):
         self.qkv()
         write_npy(self.at / "slope.npy", [2], [0.5, -0.25])
