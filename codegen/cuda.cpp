@@ -178,13 +178,16 @@ std::string tile(const ForwardPlan& plan) {
   return out + "};\n";
 }
 
-std::string user(const Mod& mod, const Cover& cover, const ForwardPlan& plan, const PageNames& names) {
+std::string user(const Mod& mod, const Cover& cover, const ForwardPlan& plan, const PageNames& names, Lines lines) {
   ir::Signature signature = names.signature;
   signature.params.push_back({names.scale, ir::Type::F32});
   const DeviceParts parts = device_parts(mod, cover, signature, plan.scale_positive);
   const ForwardFacts& f = parts.facts;
   const auto function = [&](const std::string& head, const Expr& e) {
-    return page_function(head, e, signature, parts.fields);
+    return page_function(head, e, signature, parts.fields, lines);
+  };
+  const auto fields = [&](const std::string& head, const std::vector<Expr>& list) {
+    return fields_function(head, list, signature, parts.fields, lines);
   };
   const std::string all_fields = fields_struct("Head", parts.levels.head, parts.fields[0]) +
                                  fields_struct("Row", parts.levels.row, parts.fields[1]) +
@@ -202,9 +205,9 @@ std::string user(const Mod& mod, const Cover& cover, const ForwardPlan& plan, co
       "                        has_sink = {}, listed = {};\n  static constexpr float most = {};\n\n",
       f.scaled, f.bounded, f.masked, f.has_prob, f.linear_prob, f.has_sink, f.listed,
       ir::print_literal(ir::Type::F32, static_cast<double>(parts.most)));
-  out += fields_function("Head head(Where at)", parts.levels.head, signature, parts.fields);
-  out += fields_function("Row row(Head head, Where at, Int q)", parts.levels.row, signature, parts.fields);
-  out += fields_function("Col col(Head head, Where at, Int origin, Int kv)", parts.levels.col, signature, parts.fields);
+  out += fields("Head head(Where at)", parts.levels.head);
+  out += fields("Row row(Head head, Where at, Int q)", parts.levels.row);
+  out += fields("Col col(Head head, Where at, Int origin, Int kv)", parts.levels.col);
   out += function("float factor(Head head)", parts.factor ? parts.factor : ir::real(0));
   out += function("float exponent(float s, Head head, Row row, Col col, Where at, Int origin, Int q, Int kv)",
                   parts.exponent());
@@ -242,7 +245,7 @@ ForwardFacts forward_facts(const Mod& mod, const Cover& cover, bool scale_positi
   return device_parts(mod, cover, signature, scale_positive).facts;
 }
 
-Source forward_source(const Mod& mod, const Cover& cover, const ForwardPlan& plan, int arch) {
+Source forward_source(const Mod& mod, const Cover& cover, const ForwardPlan& plan, int arch, std::string_view path) {
   const PageNames names = page_names(mod);
   const bool exact = plan.exact || wants_exact(mod);
   const std::string space = exact ? "exact" : "fast";
@@ -251,12 +254,15 @@ Source forward_source(const Mod& mod, const Cover& cover, const ForwardPlan& pla
              .options = page_options(arch, exact),
              .symbol = fmt::format("attune::{0}<attune::{1}::Tile, attune::{1}::User>", plan.kernel, space)};
   out.text = fmt::format("{}#include \"{}.cuh\"\n\nnamespace attune::{} {{\n\n", page_comment(mod), plan.kernel, space);
-  out.text += user(mod, cover, plan, names);
+  out.text += user(mod, cover, plan, names, path.empty() ? Lines::no : Lines::yes);
   out.text += fmt::format("static_assert(Mod<User> && sizeof(User) == {});\n\n", page_bytes(mod, plan.wide));
   out.text += tile(plan) + fmt::format("\n}}  // namespace attune::{}\n\n", space);
   out.text += fmt::format("template __global__ void {}(\n    const __grid_constant__ attune::ForwardArgs, "
                           "const __grid_constant__ attune::{}::User);\n",
                           out.symbol, space);
+  if (path.empty()) return out;
+  out.options.emplace_back(line_option);
+  out.text = with_own_lines(out.text, path);
   return out;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -38,8 +39,12 @@ struct ForwardFacts {
 };
 ForwardFacts forward_facts(const compiler::Mod& mod, const compiler::Cover& cover, bool scale_positive);
 
-/// `arch` is 80, 90, 120 …: compute capability times ten.
-Source forward_source(const compiler::Mod& mod, const compiler::Cover& cover, const ForwardPlan& plan, int arch);
+/// `arch` is 80, 90, 120 …: compute capability times ten. `path`: empty, or where profilers will find the page; then
+/// the kernel knows its lines, which are the user's where expressions were written in C++.
+Source forward_source(const compiler::Mod& mod, const compiler::Cover& cover, const ForwardPlan& plan, int arch,
+                      std::string_view path = {});
+/// NVRTC's, for kernels that know their lines.
+inline constexpr const char* line_option = "--generate-line-info";
 
 /// The kernel of cover.cuh that writes the lists of tiles for a Mod whose facts say `listed`.
 Source cover_source(const compiler::Mod& mod, const compiler::Cover& cover, bool wide, int arch);

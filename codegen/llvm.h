@@ -8,14 +8,20 @@
 
 namespace attune::codegen {
 
+/// A module as LLVM's text, for who wants to read it.
+struct Listing {
+  std::string before, after;  ///< LLVM's passes
+};
+
 /// The kit for tensors of this type (f32, f16 or bf16): see kit_symbol. Unit::bf16 only for bf16 where has_bf16(isa).
-std::string kit_object(Isa isa, Unit unit, DType type);
+std::string kit_object(Isa isa, Unit unit, DType type, Listing* listing = nullptr);
 
 /// What the forward needs of a user's expressions: see mod_symbol.
-std::string forward_object(const compiler::Mod& mod, Isa isa, Unit unit);
+std::string forward_object(const compiler::Mod& mod, Isa isa, Unit unit, Listing* listing = nullptr);
 
 /// What the backward needs of a user's expressions: see mod_symbol.
-std::string backward_object(const compiler::Mod& mod, const Wanted& wanted, Isa isa, Unit unit);
+std::string backward_object(const compiler::Mod& mod, const Wanted& wanted, Isa isa, Unit unit,
+                            Listing* listing = nullptr);
 
 /// A loop of independent multiply-adds: `peak`, of type PeakFn. Benchmarks give percents of it.
 struct Peak {

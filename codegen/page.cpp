@@ -59,6 +59,40 @@ std::string_view element_type(DType dtype) {
   return {};
 }
 
+/// Stands where a page's own lines begin again.
+constexpr std::string_view own_line = "#line of this page\n";
+
+std::string line_directive(std::size_t number, std::string_view file) {
+  std::string name(file);
+  // ptxas does not read them in a name of NVRTC's, escaped or not.
+  std::ranges::replace_if(
+      name, [](char c) { return c == '"' || c == '\\' || c == '\n'; }, '_');
+  return fmt::format("#line {} \"{}\"\n", number, name);
+}
+
+bool is_known(const ir::Written& at) { return at.file && at.line > 0; }
+
+/// Of what is made while compiling, where the outermost part was written that was written.
+ir::Written written_in(const Expr& e) {
+  const std::vector<Expr> nodes = ir::in_order(e);
+  const auto found = std::find_if(nodes.rbegin(), nodes.rend(), [](const Expr& n) { return is_known(n->written); });
+  return found == nodes.rend() ? ir::Written{} : (*found)->written;
+}
+
+std::string lined_function(const std::string& head, const Expr& e, const ir::DevicePrinted& text) {
+  std::string out = fmt::format("  __device__ {} const {{\n{}", head, page_locals(page_uses(e)));
+  std::size_t statement = 0;
+  const auto add = [&](std::string_view line) {
+    if (const ir::Written at = written_in(text.statements[statement++]); is_known(at))
+      out += line_directive(at.line, at.file);
+    out += fmt::format("    {}\n", line);
+  };
+  for (std::string_view lets = text.lets; !lets.empty(); lets.remove_prefix(lets.find('\n') + 1))
+    add(lets.substr(0, lets.find('\n')));
+  add(fmt::format("return {};", text.value));
+  return out + std::string(own_line) + "  }\n";
+}
+
 /// Bytes laid out as C++ lays out the page's struct.
 class Layout {
  public:
@@ -186,8 +220,9 @@ std::string page_locals(std::uint32_t uses) {
 }
 
 std::string page_function(const std::string& head, const Expr& e, const ir::Signature& signature,
-                          const ir::FieldNames& fields) {
+                          const ir::FieldNames& fields, Lines lines) {
   const ir::DevicePrinted text = ir::print_for_device(e, signature, fields);
+  if (lines == Lines::yes && is_known(written_in(e))) return lined_function(head, e, text);
   const std::string locals = page_locals(page_uses(e));
   const std::string line = fmt::format("  __device__ {} const {{ return {}; }}\n", head, text.value);
   if (locals.empty() && text.lets.empty() && line.size() <= page_width + 1) return line;
@@ -226,8 +261,19 @@ std::string fields_struct(std::string_view name, std::span<const Expr> list, con
   return out + fmt::format("{}  }};\n", more);
 }
 
+std::string with_own_lines(std::string_view page, std::string_view path) {
+  std::string out = line_directive(2, path);
+  for (std::size_t number = 2; !page.empty(); ++number) {
+    const std::size_t end = std::min(page.find('\n'), page.size() - 1) + 1;
+    const std::string_view line = page.substr(0, end);
+    out += line == own_line ? line_directive(number + 1, path) : std::string(line);
+    page.remove_prefix(end);
+  }
+  return out;
+}
+
 std::string fields_function(const std::string& head, std::span<const Expr> list, const ir::Signature& signature,
-                            const ir::FieldNames& fields) {
+                            const ir::FieldNames& fields, Lines lines) {
   std::uint32_t uses = 0;
   std::string values;
   for (const Expr& e : list) {
@@ -235,6 +281,11 @@ std::string fields_function(const std::string& head, std::span<const Expr> list,
     values += (values.empty() ? "" : ", ") + page_value(e, signature, fields);
   }
   const std::string locals = page_locals(uses);
+  if (lines == Lines::yes)
+    for (const Expr& e : list)
+      if (const ir::Written at = written_in(e); is_known(at))
+        return fmt::format("  __device__ {} const {{\n{}{}    return {{{}}};\n{}  }}\n", head, locals,
+                           line_directive(at.line, at.file), values, own_line);
   const std::string line = fmt::format("  __device__ {} const {{ return {{{}}}; }}\n", head, values);
   if (locals.empty() && line.size() <= page_width + 1) return line;
   return fmt::format("  __device__ {} const {{\n{}    return {{{}}};\n  }}\n", head, locals, values);

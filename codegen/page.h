@@ -33,9 +33,14 @@ std::uint32_t page_uses(const ir::Expr& e);
 /// "    const Int h = at.h;" for whatever the expressions use of what `Where at` holds.
 std::string page_locals(std::uint32_t uses);
 
+/// Whether statements are preceded by the lines of the user's source that they were written in.
+enum class Lines : std::uint8_t { no, yes };
+
 /// "  __device__ <head> const { …return <e>; }", in one line where that fits.
 std::string page_function(const std::string& head, const ir::Expr& e, const ir::Signature& signature,
-                          const ir::FieldNames& fields = {});
+                          const ir::FieldNames& fields = {}, Lines lines = Lines::no);
+/// A page whose lines are called by their own numbers in `path`, but for those that are the user's.
+std::string with_own_lines(std::string_view page, std::string_view path);
 
 /// An expression where no statement can stand.
 std::string page_value(const ir::Expr& e, const ir::Signature& signature, const ir::FieldNames& fields = {});
@@ -49,7 +54,7 @@ std::string fields_struct(std::string_view name, std::span<const ir::Expr> list,
                           std::string_view more = {});
 /// The function that fills it.
 std::string fields_function(const std::string& head, std::span<const ir::Expr> list, const ir::Signature& signature,
-                            const ir::FieldNames& fields);
+                            const ir::FieldNames& fields, Lines lines = Lines::no);
 
 /// sm_90a and so on, the language, what ptxas tells.
 std::vector<std::string> page_options(int arch, bool exact);

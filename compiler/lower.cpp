@@ -14,6 +14,17 @@
 namespace attune::compiler {
 namespace {
 
+/// What a Mod consists of, but for what derivatives scatter.
+std::vector<ir::Expr> roots_of(const Mod& mod) {
+  std::vector<ir::Expr> out;
+  for (const ir::Expr& root : {mod.score, mod.mask, mod.prob, mod.sink, mod.dscore.by, mod.dprob.by, mod.fold.core,
+                               mod.fold.row, mod.fold.scale, mod.fold.bias})
+    if (root) out.push_back(root);
+  return out;
+}
+
+std::size_t nodes_of(const Mod& mod) { return ir::in_order(roots_of(mod)).size(); }
+
 class Spine {
  public:
   Spine(Mod& mod, Steps* steps) : mod_(mod), steps_(steps) {}
@@ -25,14 +36,13 @@ class Spine {
     step();
     const auto took = std::chrono::steady_clock::now() - start;
 #ifndef NDEBUG
-    for (const ir::Expr& root : {mod_.score, mod_.mask, mod_.prob, mod_.sink, mod_.dscore.by, mod_.dprob.by,
-                                 mod_.fold.core, mod_.fold.row, mod_.fold.scale, mod_.fold.bias})
-      if (const auto broken = root ? ir::verify(root, mod_.signature()) : std::nullopt)
+    for (const ir::Expr& root : roots_of(mod_))
+      if (const auto broken = ir::verify(root, mod_.signature()))
         throw Bug(std::string("after ") + name + " an expression is broken: " + *broken);
 #endif
     if (!steps_) return;
     const bool changed = steps_->steps.empty() || mod_.digest() != before;
-    steps_->steps.push_back({name, changed && steps_->keep_text ? mod_.text() : "", took});
+    steps_->steps.push_back({name, changed && steps_->keep_text ? mod_.text() : "", took, nodes_of(mod_)});
   }
 
  private:
@@ -77,12 +87,15 @@ Mod lower(Mod mod, Steps* steps) {
   return mod;
 }
 
+Steps::Step traced_step(const Mod& mod, std::chrono::nanoseconds took, bool keep_text) {
+  return {"trace", keep_text ? mod.text() : "", took, nodes_of(mod)};
+}
+
 Traced lower(const Attention& attention, Steps* steps) {
   const auto start = std::chrono::steady_clock::now();
   Traced traced = trace(attention);
   if (steps)
-    steps->steps.push_back(
-        {"trace", steps->keep_text ? traced.mod.text() : "", std::chrono::steady_clock::now() - start});
+    steps->steps.push_back(traced_step(traced.mod, std::chrono::steady_clock::now() - start, steps->keep_text));
   traced.mod = lower(std::move(traced.mod), steps);
   return traced;
 }

@@ -15,6 +15,7 @@ struct Steps {
     std::string name;
     std::string text;  ///< of the Mod afterwards; empty when the step changed nothing the text shows
     std::chrono::nanoseconds took{};
+    std::size_t nodes = 0;  ///< of all expressions afterwards, each content counted once
   };
   std::vector<Step> steps;
   std::vector<Rewrite> rewrites;
@@ -24,6 +25,9 @@ struct Steps {
 /// Positions stay below 2^30, so that q - kv, q + kv and their like never wrap. Longer sequences are refused.
 inline constexpr std::int64_t max_length = std::int64_t{1} << 30;
 ir::Bounds coordinate_bounds();
+
+/// The step before the others, for who traces himself.
+Steps::Step traced_step(const Mod& mod, std::chrono::nanoseconds took, bool keep_text);
 
 /// The whole compiler. Throws Error for the user's mistakes.
 Traced lower(const Attention& attention, Steps* steps = nullptr);

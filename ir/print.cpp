@@ -60,9 +60,12 @@ class Printer {
     choose_names(root->size);
   }
 
-  DevicePrinted write_for_device() {
+  DevicePrinted write_for_device(const Expr& root) {
     Printed all = write();
-    return {all.text.substr(0, lets_end_), all.text.substr(lets_end_)};
+    std::vector<Expr> statements;
+    for (const std::uint32_t let : scopes_[0].lets) statements.emplace_back(root, entries_[let].node);
+    statements.push_back(root);
+    return {all.text.substr(0, lets_end_), all.text.substr(lets_end_), std::move(statements)};
   }
 
   Printed write() {
@@ -294,7 +297,7 @@ class Printer {
 Printed print_spans(const Expr& root, const Signature& signature) { return Printer(root, signature).write(); }
 
 DevicePrinted print_for_device(const Expr& root, const Signature& signature, const FieldNames& fields) {
-  return Printer(root, signature, &fields).write_for_device();
+  return Printer(root, signature, &fields).write_for_device(root);
 }
 
 std::string print(const Expr& root, const Signature& signature) { return print_spans(root, signature).text; }

@@ -28,6 +28,7 @@ using FieldNames = std::array<std::vector<std::string>, 3>;
 /// a call, a sum takes a lambda, random names its coordinates, and a field is a member of head, row or col.
 struct DevicePrinted {
   std::string lets, value;
+  std::vector<Expr> statements;  ///< what the lets name, in order, and then what the value is of
 };
 DevicePrinted print_for_device(const Expr& root, const Signature& signature, const FieldNames& fields);
 

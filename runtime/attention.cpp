@@ -3,6 +3,7 @@
 
 #include <mutex>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include <attune/error.h>
@@ -11,8 +12,13 @@
 #include "compiler/check.h"
 #include "compiler/explain.h"
 #include "compiler/lower.h"
+#include "ir/print.h"
 #include "runtime/cuda/engine.h"
+#include "runtime/dump.h"
+#include "runtime/options.h"
 #include "runtime/oracle.h"
+#include "runtime/verify.h"
+#include "runtime/watch.h"
 
 namespace attune {
 namespace detail {
@@ -29,13 +35,28 @@ struct Lowered {
   compiler::Cover cover;
   bool removes = false;  ///< can any pair be removed?
 
-  explicit Lowered(const Attention& a)
-      : score(a.score), mask(a.mask), prob(a.prob), sink(a.sink), lowered(compiler::trace(a)) {
+  explicit Lowered(const Attention& a) : score(a.score), mask(a.mask), prob(a.prob), sink(a.sink) {
+    const bool watched = runtime::wants(runtime::Fact::lowered), dumped = runtime::dumps();
+    compiler::Steps steps;
+    steps.keep_text = dumped;
+    const runtime::Clock clock;
+    lowered = compiler::trace(a);
     written = lowered.mod;
-    lowered.mod = compiler::lower(std::move(lowered.mod));
+    if (watched || dumped) steps.steps.push_back(compiler::traced_step(written, clock.took(), steps.keep_text));
+    lowered.mod = compiler::lower(std::move(lowered.mod), watched || dumped ? &steps : nullptr);
     digest = lowered.mod.digest();
+    const double before_cover = clock.seconds();
     cover = compiler::cover(lowered.mod.mask, lowered.mod.signature(), lowered.mod.score);
     removes = !ir::is_literal(cover.mask, 1);
+    if (watched) runtime::tell(fact(steps, before_cover, clock.seconds()));
+    if (dumped) runtime::remember_steps(written, lowered, steps, cover);
+  }
+  watch::Lowered fact(const compiler::Steps& steps, double before_cover, double seconds) const {
+    watch::Lowered out{.mod = digest.hex(), .steps = {}, .seconds = seconds};
+    for (const auto& step : steps.steps)
+      out.steps.push_back({step.name, std::chrono::duration<double>(step.took).count(), step.nodes});
+    out.steps.push_back({"cover", seconds - before_cover, ir::count(cover.mask)});
+    return out;
   }
   bool is_of(const Attention& a) const {
     return score.identity() == a.score.identity() && mask.identity() == a.mask.identity() &&
@@ -118,6 +139,7 @@ Checked check(const Attention& attention, const Call& call) {
 /// What `body` gives; an Error of its that has no place of its own gets the line of the call.
 template <class Body>
 auto placed(Line at, const Body& body) {
+  const Telling telling;
   try {
     return body();
   } catch (const Error& e) {
@@ -137,38 +159,96 @@ cuda::Compiled on_device(const detail::Lowered& lowered) { return {lowered.lower
               "copy the tensors to the host for the gradients: array.on(Device::cpu())");
 }
 
-cpu::Means means(const Resources& with, cpu::Stages* stages = nullptr) {
+cpu::Means means(const Resources& with, cpu::Stages* stages = nullptr, Used* used = nullptr) {
   return {.isa = cpu::isa(),
           .executor = with.executor,
           .progress = with.progress,
           .workspace = with.workspace,
-          .stages = stages};
+          .stages = stages,
+          .used = used};
 }
+
+/// Tells of a call, if anybody listens, or computes some of it again, if that is asked for.
+class Watched {
+ public:
+  Watched(const char* call, Line at)
+      : call_(call), at_(at), told_(wants(Fact::called)), verifies_(options().verify > 0) {
+    if (told_) clock_.emplace();
+  }
+  /// For the engine to fill; null where nobody will look.
+  Used* used() { return told_ || verifies_ ? &used_ : nullptr; }
+
+  template <class Call>
+  void done(const Checked& checked, const Call& call, void* stream) {
+    const bool by_oracle = checked.target == Target::oracle;
+    if (by_oracle) used_ = {"oracle", "oracle", 0};
+    if (told_) tell(fact(checked, call.q.dtype));
+    if constexpr (std::is_same_v<Call, Forward>)
+      if (verifies_ && !by_oracle)
+        verify(checked.lowered->lowered, call, checked.problem,
+               {.rows = options().verify, .sample = next_sample(), .stream = stream, .used = used_});
+  }
+
+ private:
+  watch::Called fact(const Checked& checked, DType dtype) const {
+    const compiler::Problem& p = checked.problem;
+    return {.call = call_,
+            .mod = checked.lowered->digest.hex(),
+            .target = used_.target,
+            .kernel = used_.kernel,
+            .dtype = std::string(name_of(dtype)),
+            .batch = p.batch,
+            .q_heads = p.q_heads,
+            .kv_heads = p.kv_heads,
+            .q_len = p.q_len,
+            .kv_len = p.kv_len,
+            .d = p.d,
+            .dv = p.dv,
+            .packed = p.packed,
+            .workspace = used_.workspace,
+            .seconds = clock_->seconds(),
+            .file = at_.file,
+            .line = at_.number};
+  }
+
+  const char* call_;
+  Line at_;
+  bool told_, verifies_;
+  std::optional<Clock> clock_;
+  Used used_;
+};
 
 }  // namespace
 
 void run(const Attention& attention, const Forward& call, const Resources& with, Line at, cpu::Stages* stages) {
   placed(at, [&] {
-    const auto [lowered, problem, target] = check(attention, call);
+    Watched watched("forward", at);
+    const Checked checked = check(attention, call);
+    const auto& [lowered, problem, target] = checked;
     if (target == Target::oracle)
       oracle_forward(lowered->lowered, call, problem, with.progress);
     else if (target == Target::cpu)
-      cpu::forward(compiled(*lowered), call, problem, means(with, stages));
+      cpu::forward(compiled(*lowered), call, problem, means(with, stages, watched.used()));
     else
-      cuda::forward(on_device(*lowered), call, problem,
-                    {.stream = with.stream, .workspace = with.workspace, .preference = nullptr});
+      cuda::forward(
+          on_device(*lowered), call, problem,
+          {.stream = with.stream, .workspace = with.workspace, .preference = nullptr, .used = watched.used()});
+    watched.done(checked, call, with.stream);
   });
 }
 
 void run(const Attention& attention, const Backward& call, const Resources& with, Line at, cpu::Stages* stages) {
   placed(at, [&] {
-    const auto [lowered, problem, target] = check(attention, call);
+    Watched watched("backward", at);
+    const Checked checked = check(attention, call);
+    const auto& [lowered, problem, target] = checked;
     if (target == Target::oracle)
       oracle_backward(lowered->lowered, call, problem, with.progress);
     else if (target == Target::cpu)
-      cpu::backward(compiled(*lowered), call, problem, means(with, stages));
+      cpu::backward(compiled(*lowered), call, problem, means(with, stages, watched.used()));
     else
       no_backward();
+    watched.done(checked, call, with.stream);
   });
 }
 
@@ -183,16 +263,20 @@ Checked check_on_device(const Attention& attention, const Forward& call) {
 }  // namespace
 
 void run(const Attention& attention, const Forward& call, const codegen::Preference* preference) {
+  const Telling telling;
   const auto [lowered, problem, target] = check_on_device(attention, call);
-  cuda::forward(on_device(*lowered), call, problem, {.stream = nullptr, .workspace = {}, .preference = preference});
+  cuda::forward(on_device(*lowered), call, problem,
+                {.stream = nullptr, .workspace = {}, .preference = preference, .used = nullptr});
 }
 
 cuda::ForwardStory story(const Attention& attention, const Forward& call, const codegen::Preference* preference) {
+  const Telling telling;
   const auto [lowered, problem, target] = check_on_device(attention, call);
   return cuda::forward_story(on_device(*lowered), call, problem, preference);
 }
 
 cuda::ForwardWants wants(const Attention& attention, const Forward& call) {
+  const Telling telling;
   const auto [lowered, problem, target] = check_on_device(attention, call);
   return cuda::forward_wants(on_device(*lowered), call, problem);
 }

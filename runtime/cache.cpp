@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "runtime/replace.h"
+#include "runtime/watch.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -106,6 +107,10 @@ class Lock {
   File file_;
   bool held_ = false;
 };
+
+std::string waited(const CacheKey& key, double seconds) {
+  return fmt::format("waited {:.2f} s for whoever was building {}", seconds, key.name());
+}
 
 }  // namespace
 
@@ -219,7 +224,9 @@ CacheEntry Cache::get(const CacheKey& key, const std::function<CacheEntry()>& bu
   if (auto found = find(key)) return std::move(*found);
   const fs::path locks = folder_ / "locks";
   make_folders(locks);
+  const Clock clock;
   const Lock lock(locks / key.name().substr(0, 3), patience_);
+  if (clock.seconds() > 0.01) runtime::note(watch::Noted::Of::cache, waited(key, clock.seconds()));
   if (!lock) note(fmt::format("{} was built without its lock", key.name()));
   // Another process may have kept it while this one waited.
   if (auto found = find(key)) return std::move(*found);

@@ -22,6 +22,7 @@ const Found& find_driver() {
 const Driver& driver() { refuse(); }
 std::shared_ptr<void> allocate(int, std::size_t) { refuse(); }
 void copy(const Tensor&, const Tensor&, std::size_t, void*) { refuse(); }
+bool is_captured(void*) { refuse(); }
 std::size_t forward_workspace(const Compiled&, const Forward&, const compiler::Problem&) { refuse(); }
 void forward(const Compiled&, const Forward&, const compiler::Problem&, const Means&) { refuse(); }
 ForwardStory forward_story(const Compiled&, const Forward&, const compiler::Problem&, const codegen::Preference*) {

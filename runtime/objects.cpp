@@ -3,12 +3,33 @@
 #include "runtime/objects.h"
 
 #include "runtime/options.h"
+#include "runtime/watch.h"
 
 namespace attune::runtime {
 
-Objects::Kept Objects::get(const std::string& key, const std::function<CacheEntry()>& build) {
-  return kept_.get(
-      key, [&] { return std::make_shared<const CacheEntry>(disk_ ? disk_->get(cache_key(key), build) : build()); });
+namespace {
+
+/// What the cache had to say. Asked for where nobody listens, too: else it would be told as news later.
+void tell_notes(Cache* disk) {
+  if (!disk) return;
+  for (std::string& text : disk->notes()) note(watch::Noted::Of::cache, std::move(text));
+}
+
+}  // namespace
+
+Objects::Kept Objects::get(const std::string& key, const std::function<CacheEntry()>& build, Origin* origin) {
+  Origin from = Origin::memory;
+  Kept out = kept_.get(key, [&] {
+    from = Origin::disk;
+    const auto compiled = [&] {
+      from = Origin::compiler;
+      return build();
+    };
+    return std::make_shared<const CacheEntry>(disk_ ? disk_->get(cache_key(key), compiled) : compiled());
+  });
+  if (origin) *origin = from;
+  tell_notes(disk_.get());
+  return out;
 }
 
 Objects& objects() {

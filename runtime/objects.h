@@ -10,6 +10,9 @@
 
 namespace attune::runtime {
 
+/// Where what was asked for came from.
+enum class Origin : std::uint8_t { memory, disk, compiler };
+
 /// What is kept under a key was built by the same key, by this process or another: no more is known of it.
 class Objects {
  public:
@@ -18,7 +21,8 @@ class Objects {
   /// Without a cache, in memory alone.
   explicit Objects(std::unique_ptr<Cache> disk = nullptr) : disk_(std::move(disk)) {}
   /// What is kept under `key`, else what `build` gives, kept from then on. One build per key at a time.
-  Kept get(const std::string& key, const std::function<CacheEntry()>& build);
+  /// `origin` may be null.
+  Kept get(const std::string& key, const std::function<CacheEntry()>& build, Origin* origin = nullptr);
   Cache* disk() const { return disk_.get(); }
 
  private:

@@ -15,11 +15,42 @@
 #include <unistd.h>
 
 #include "ir/parse.h"
+#include "runtime/log.h"
 
 namespace attune::runtime {
 namespace {
 
 constexpr std::string_view prefix = "ATTUNE_";
+
+/// channel_names, and all of them.
+constexpr auto log_words = [] {
+  std::array<std::string_view, channel_names.size() + 1> words{};
+  std::ranges::copy(channel_names, words.begin());
+  words.back() = "all";
+  return words;
+}();
+
+/// The words of a list, with where they begin.
+std::vector<std::pair<std::size_t, std::string_view>> list_of(std::string_view value) {
+  std::vector<std::pair<std::size_t, std::string_view>> out;
+  for (std::size_t at = 0; at <= value.size();) {
+    const std::size_t end = std::min(value.find(',', at), value.size());
+    out.emplace_back(at, value.substr(at, end - at));
+    at = end + 1;
+  }
+  return out;
+}
+
+bool set_log(Options& options, std::string_view value) {
+  for (const auto& [at, word] : list_of(value)) {
+    const auto found = std::ranges::find(log_words, word);
+    if (found == log_words.end()) return false;
+    options.log |= word == "all" ? all_channels : 1u << (found - log_words.begin());
+  }
+  return true;
+}
+
+constexpr std::array<std::string_view, 2> switch_words{"0", "1"};
 
 constexpr std::array rows{
     OptionRow{"ATTUNE_CACHE",
@@ -51,6 +82,23 @@ constexpr std::array rows{
                 options.cpu = codegen::isa_named(value);
                 return options.cpu.has_value();
               }},
+    OptionRow{"ATTUNE_DUMP",
+              "a folder for what each kernel was made from and became: see docs/debugging.md",
+              "nothing is written",
+              "a path",
+              {},
+              [](Options& options, std::string_view value) {
+                options.dump = value;
+                return true;
+              }},
+    OptionRow{"ATTUNE_LINEINFO", "1: profilers of GPUs show the lines that expressions were written in", "0", "",
+              switch_words,
+              [](Options& options, std::string_view value) {
+                options.lineinfo = value == "1";
+                return std::ranges::find(switch_words, value) != switch_words.end();
+              }},
+    OptionRow{"ATTUNE_LOG", "what is told on stderr, with commas between: see docs/debugging.md", "silence", "",
+              log_words, set_log, true},
     OptionRow{"ATTUNE_NVRTC",
               "the library that compiles for NVIDIA's GPUs",
               "libnvrtc.so.13 or .12, where the system finds it or in /usr/local/cuda",
@@ -70,23 +118,42 @@ constexpr std::array rows{
                 return error == std::errc{} && end == value.end() && options.threads >= 1 &&
                        options.threads <= max_threads;
               }},
+    OptionRow{"ATTUNE_VERIFY",
+              "how many rows of each result are computed again by the oracle, and compared",
+              "none",
+              "a number from 0 to 1000000",
+              {},
+              [](Options& options, std::string_view value) {
+                const auto [end, error] = std::from_chars(value.begin(), value.end(), options.verify);
+                return error == std::errc{} && end == value.end() && options.verify >= 0 && options.verify <= 1000000;
+              }},
 };
 static_assert(max_threads == 1024, "ATTUNE_THREADS says so");
 
 std::string takes(const OptionRow& row) {
   if (row.words.empty()) return std::string(row.takes);
-  return fmt::format("{} or {}", fmt::join(row.words.begin(), row.words.end() - 1, ", "), row.words.back());
+  return fmt::format("{} or {}{}", fmt::join(row.words.begin(), row.words.end() - 1, ", "), row.words.back(),
+                     row.several ? ", several with commas between" : "");
 }
 
 [[noreturn]] void refuse(const OptionRow& row, const std::string& value) {
   const std::vector<std::string> words(row.words.begin(), row.words.end());
-  const auto meant = ir::nearest(value, words);
+  // Of a list, the first word that is none.
+  std::pair<std::size_t, std::string_view> wrong{0, value};
+  for (const auto& one : row.several ? list_of(value) : decltype(list_of(value)){})
+    if (std::ranges::find(row.words, one.second) == row.words.end()) {
+      wrong = one;
+      break;
+    }
+  const std::string word(wrong.second);
+  const auto meant = ir::nearest(word, words);
   const std::string otherwise = fmt::format("unset {} for {}", row.name, row.otherwise);
-  throw Error("option-value", fmt::format("{} cannot be `{}`", row.name, value),
-              Place{.name = std::string(row.name), .text = value, .begin = 0, .end = value.size()},
-              fmt::format("it takes {}", takes(row)),
-              meant ? fmt::format("write {}, if that is meant, or {}", *meant, otherwise)
-                    : fmt::format("write one of these, or {}", otherwise));
+  throw Error(
+      "option-value", fmt::format("{} cannot be `{}`", row.name, word),
+      Place{.name = std::string(row.name), .text = value, .begin = wrong.first, .end = wrong.first + word.size()},
+      fmt::format("it takes {}", takes(row)),
+      meant ? fmt::format("write {}, if that is meant, or {}", *meant, otherwise)
+            : fmt::format("write one of these, or {}", otherwise));
 }
 
 std::optional<std::string> environment(std::string_view name) {

@@ -17,9 +17,13 @@ struct Options {
   std::optional<codegen::Isa> cpu{};       ///< none: the widest that this CPU has
   std::string cache{};                     ///< a folder; empty: there is none
   std::uint64_t cache_bytes = 1ull << 30;  ///< what compiled kernels may take there; 0: they are not kept
+  std::string dump{};                      ///< a folder; empty: nothing is dumped
+  bool lineinfo = false;                   ///< GPU kernels know which lines they were written in
+  unsigned log = 0;                        ///< bits of channel_names
   std::string nvrtc{};                     ///< empty: where it usually is
   std::string state{};                     ///< a folder for what a user's work leaves behind; empty: there is none
   int threads = 1;                         ///< 1 to max_threads, the caller's among them
+  int verify = 0;                          ///< rows of each result that are computed again
 };
 
 inline constexpr int max_threads = 1024;
@@ -30,6 +34,7 @@ struct OptionRow {
   std::string_view takes;                                 ///< in words, where `words` are not all of it
   std::span<const std::string_view> words;                ///< what may be written, where that is a list
   bool (*set)(Options& options, std::string_view value);  ///< false: the value is none of these
+  bool several = false;                                   ///< of the words, with commas between them
 };
 std::span<const OptionRow> option_rows();
 

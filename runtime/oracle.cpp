@@ -56,18 +56,7 @@ double rows_of(const Problem& p) {
   return std::max(1.0, rows * static_cast<double>(p.q_heads));
 }
 
-/// A row of queries after its softmax. Only pairs that were kept are in it: what was removed is touched nowhere.
-struct Row {
-  struct Pair {
-    std::int64_t kv;
-    double s, score, p;
-  };
-  std::vector<Pair> kept;
-  double max = -infinity;   ///< of the kept scores
-  double lse = -infinity;   ///< over the kept scores and the sink
-  double sink = -infinity;  ///< the sink's logit
-  double sink_p = 0;        ///< the probability that went to it
-};
+using Row = OracleRow;
 
 /// The expressions of a Mod, ready to be evaluated, at one row.
 class Evaluator {
@@ -122,10 +111,13 @@ class Evaluator {
 
   double prob() { return value(prob_); }
 
-  double value(const ir::Program& program) {
-    program.run(env, memory_);
+  double value(const ir::Program& program, ir::Precision precision = ir::Precision::f64) {
+    program.run(env, memory_, precision);
     return program.result(0, memory_);
   }
+  bool keeps() { return value(mask_) != 0; }
+  double score(ir::Precision precision) { return value(score_, precision); }
+  double prob(ir::Precision precision) { return value(prob_, precision); }
 
  private:
   const Problem& problem_;
@@ -180,37 +172,95 @@ std::vector<double> values(std::span<const std::shared_ptr<const detail::ParamCe
   return out;
 }
 
+struct OracleRows::Head {
+  Head(const Traced& traced, const Forward& c, const Problem& p) : call(c), problem(p), at(traced, p) {}
+
+  const Forward& call;
+  const Problem& problem;
+  Evaluator at;
+  Sequence seq{};
+  std::int64_t b = -1, h = -1;
+  std::vector<double> q, k, v, o;
+  Row row;
+
+  void enter(std::int64_t batch, std::int64_t head) {
+    if (b == batch && h == head) return;
+    seq = sequence(problem, batch);
+    const auto all = [&](const Tensor& t, std::int64_t width) {
+      return rows_in(t, problem.packed, seq.kv_b, head / problem.group, seq.kv_start).all(seq.kv_len, width);
+    };
+    // Query heads of a group read the same keys.
+    if (b != batch || h / problem.group != head / problem.group) {
+      k = all(call.k, problem.d);
+      v = all(call.v, problem.dv);
+    }
+    b = batch;
+    h = head;
+  }
+
+  void compute(std::int64_t i) {
+    const Rows of = rows_in(call.q, problem.packed, b, h, seq.q_start);
+    q.clear();
+    for (std::int64_t j = 0; j < problem.d; ++j) q.push_back(of.get(i, j));
+    at.at(seq, h, i);
+    row = at.softmax(q.data(), k, seq.kv_len);
+    o.assign(static_cast<std::size_t>(problem.dv), 0);
+    for (const Row::Pair& pair : row.kept) {
+      at.at(pair);
+      const double p = at.prob();
+      for (std::int64_t j = 0; j < problem.dv; ++j)
+        o[static_cast<std::size_t>(j)] += p * v[static_cast<std::size_t>(pair.kv * problem.dv + j)];
+    }
+  }
+};
+
+OracleRows::OracleRows(const Traced& traced, const Forward& call, const Problem& problem)
+    : head_(std::make_unique<Head>(traced, call, problem)) {}
+OracleRows::~OracleRows() = default;
+
+const OracleRow& OracleRows::row(std::int64_t b, std::int64_t h, std::int64_t i) {
+  head_->enter(b, h);
+  head_->compute(i);
+  return head_->row;
+}
+const std::vector<double>& OracleRows::o() const { return head_->o; }
+
+namespace {
+
+std::span<const double> row_of(const std::vector<double>& matrix, std::int64_t i, std::int64_t width) {
+  return std::span(matrix).subspan(static_cast<std::size_t>(i * width), static_cast<std::size_t>(width));
+}
+
+}  // namespace
+
+std::span<const double> OracleRows::q() const { return head_->q; }
+std::span<const double> OracleRows::k(std::int64_t kv) const { return row_of(head_->k, kv, head_->problem.d); }
+std::span<const double> OracleRows::v(std::int64_t kv) const { return row_of(head_->v, kv, head_->problem.dv); }
+
+double OracleRows::score(std::int64_t kv, double s, ir::Precision precision) {
+  head_->at.at(Row::Pair{kv, s, 0, 0});
+  return head_->at.keeps() ? head_->at.score(precision) : -infinity;
+}
+double OracleRows::prob(std::int64_t kv, double p, ir::Precision precision) {
+  head_->at.at(Row::Pair{kv, 0, 0, p});
+  return head_->at.prob(precision);
+}
+
 void oracle_forward(const Traced& traced, const Forward& call, const Problem& problem, const Progress& progress) {
-  Evaluator at(traced, problem);
+  OracleRows at(traced, call, problem);
   Rate rate(progress, rows_of(problem));
   double rows = 0;
   for (std::int64_t b = 0; b < problem.batch; ++b) {
     const Sequence seq = sequence(problem, b);
-    for (std::int64_t h = 0; h < problem.q_heads; ++h) {
-      const auto of = [&](const Tensor& t) { return rows_in(t, problem.packed, b, h, seq.q_start); };
-      const auto kv_of = [&](const Tensor& t, std::int64_t width) {
-        return rows_in(t, problem.packed, seq.kv_b, h / problem.group, seq.kv_start).all(seq.kv_len, width);
-      };
-      const std::vector<double> q = of(call.q).all(seq.q_len, problem.d);
-      const std::vector<double> k = kv_of(call.k, problem.d), v = kv_of(call.v, problem.dv);
+    for (std::int64_t h = 0; h < problem.q_heads; ++h)
       for (std::int64_t i = 0; i < seq.q_len; ++i) {
-        at.at(seq, h, i);
-        const Row row = at.softmax(q.data() + i * problem.d, k, seq.kv_len);
-
-        std::vector<double> o(static_cast<std::size_t>(problem.dv));
-        for (const Row::Pair& pair : row.kept) {
-          at.at(pair);
-          const double p = at.prob();
-          for (std::int64_t j = 0; j < problem.dv; ++j)
-            o[static_cast<std::size_t>(j)] += p * v[static_cast<std::size_t>(pair.kv * problem.dv + j)];
-        }
-
-        for (std::int64_t j = 0; j < problem.dv; ++j) of(call.o).set(i, j, o[static_cast<std::size_t>(j)]);
+        const Row& row = at.row(b, h, i);
+        const Rows o = rows_in(call.o, problem.packed, b, h, seq.q_start);
+        for (std::int64_t j = 0; j < problem.dv; ++j) o.set(i, j, at.o()[static_cast<std::size_t>(j)]);
         if (call.lse.given()) line_in(call.lse, problem.packed, b, h, seq.q_start).set(i, 0, row.lse);
         if (call.max.given()) line_in(call.max, problem.packed, b, h, seq.q_start).set(i, 0, row.max);
         rate.at(++rows);
       }
-    }
   }
 }
 

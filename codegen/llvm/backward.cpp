@@ -27,12 +27,12 @@ class Backward {
   Backward(const compiler::Mod& mod, const Wanted& wanted, Isa isa, Unit unit)
       : parts_(backward_parts(mod, wanted)), kernels_(parts_, mod.captures, isa, unit, "backward") {}
 
-  std::string object() && {
+  std::string object(Listing* listing) && {
     kernels_.define_fields();
     differentiate(mod_symbol::differentiate_all, false);
     differentiate(mod_symbol::differentiate_some, true);
     if (!parts_.prob_linear) sum_rows();
-    return std::move(kernels_.module).object();
+    return std::move(kernels_.module).object(listing);
   }
 
  private:
@@ -128,8 +128,8 @@ class Backward {
 
 }  // namespace
 
-std::string backward_object(const compiler::Mod& mod, const Wanted& wanted, Isa isa, Unit unit) {
-  return Backward(mod, wanted, isa, unit).object();
+std::string backward_object(const compiler::Mod& mod, const Wanted& wanted, Isa isa, Unit unit, Listing* listing) {
+  return Backward(mod, wanted, isa, unit).object(listing);
 }
 
 }  // namespace attune::codegen

@@ -25,12 +25,12 @@ class Forward {
   Forward(const compiler::Mod& mod, Isa isa, Unit unit)
       : parts_(forward_parts(mod)), kernels_(parts_, mod.captures, isa, unit, "forward") {}
 
-  std::string object() && {
+  std::string object(Listing* listing) && {
     kernels_.define_fields();
     attend(mod_symbol::attend_all, false);
     attend(mod_symbol::attend_some, true);
     if (!parts_.prob_linear) attend_known();
-    return std::move(kernels_.module).object();
+    return std::move(kernels_.module).object(listing);
   }
 
  private:
@@ -117,6 +117,8 @@ class Forward {
 
 }  // namespace
 
-std::string forward_object(const compiler::Mod& mod, Isa isa, Unit unit) { return Forward(mod, isa, unit).object(); }
+std::string forward_object(const compiler::Mod& mod, Isa isa, Unit unit, Listing* listing) {
+  return Forward(mod, isa, unit).object(listing);
+}
 
 }  // namespace attune::codegen

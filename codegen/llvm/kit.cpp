@@ -12,7 +12,7 @@ llvm::Function* Kit::kernel(const char* symbol) const {
   return module.define(symbol, llvm::Type::getVoidTy(module.context()), args);
 }
 
-std::string kit_object(Isa isa, Unit unit, DType type) {
+std::string kit_object(Isa isa, Unit unit, DType type, Listing* listing) {
   Module module(isa, "kit");
   const Kit kit{module, unit, type, tiling(isa, unit)};
   if (isa == Isa::amx && unit == Unit::bf16) {
@@ -31,7 +31,7 @@ std::string kit_object(Isa isa, Unit unit, DType type) {
   define_transpose(kit);
   define_dots(kit);
   define_weigh(kit);
-  return std::move(module).object();
+  return std::move(module).object(listing);
 }
 
 }  // namespace attune::codegen

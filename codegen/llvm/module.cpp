@@ -99,13 +99,14 @@ std::string Module::text() const {
   return out;
 }
 
-std::string Module::object() && {
+std::string Module::object(Listing* listing) && {
   std::string wrong;
   llvm::raw_string_ostream stream(wrong);
   if (llvm::verifyModule(*module_, &stream)) throw Bug("generated LLVM IR is not valid: " + wrong + "\n" + text());
   const auto machine = machine_of(isa_);
   module_->setTargetTriple(machine->getTargetTriple().str());
   module_->setDataLayout(machine->createDataLayout());
+  if (listing) listing->before = text();
   llvm::SmallVector<char, 0> bytes;
   llvm::raw_svector_ostream into(bytes);
   llvm::legacy::PassManager passes;
@@ -117,6 +118,7 @@ std::string Module::object() && {
   if (machine->addPassesToEmitFile(passes, into, nullptr, compat::object_file))
     throw Bug("LLVM writes no object code for this machine");
   passes.run(*module_);
+  if (listing) listing->after = text();
   return std::string(bytes.begin(), bytes.end());
 }
 

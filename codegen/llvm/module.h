@@ -11,6 +11,8 @@
 
 namespace attune::codegen {
 
+struct Listing;
+
 /// One compile's own context, so that compiles run side by side.
 class Module {
  public:
@@ -27,8 +29,8 @@ class Module {
 
   /// The module as text, for dumps and tests.
   std::string text() const;
-  /// Verifies (a Bug if wrong) and compiles. The module is spent.
-  std::string object() &&;
+  /// Verifies (a Bug if wrong) and compiles. The module is spent. `listing` may be null.
+  std::string object(Listing* listing = nullptr) &&;
 
  private:
   llvm::Function* function(const std::string& symbol, llvm::Type* result, std::span<llvm::Type* const> args,

@@ -7,3 +7,4 @@
 #include <attune/mods.h>
 #include <attune/tensor.h>
 #include <attune/text.h>
+#include <attune/watch.h>

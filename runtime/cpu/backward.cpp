@@ -335,7 +335,9 @@ std::size_t backward_workspace(const Compiled& compiled, const Backward& call, c
 }
 
 void backward(const Compiled& compiled, const Backward& call, const Problem& problem, const Means& means) {
-  BackwardRun(compiled, call, problem, means)();
+  BackwardRun run(compiled, call, problem, means);
+  if (means.used) *means.used = {std::string(codegen::name_of(means.isa)), "tiles", run.workspace()};
+  run();
 }
 
 }  // namespace attune::runtime::cpu

@@ -293,7 +293,9 @@ std::size_t decode_workspace(const Compiled& compiled, const Forward& call, cons
 }
 
 void decode(const Compiled& compiled, const Forward& call, const Problem& problem, const Means& means) {
-  DecodeRun(compiled, call, problem, means)();
+  DecodeRun run(compiled, call, problem, means);
+  if (means.used) *means.used = {std::string(codegen::name_of(means.isa)), "decode", run.workspace()};
+  run();
 }
 
 }  // namespace attune::runtime::cpu

@@ -6,6 +6,7 @@
 #include "compiler/check.h"
 #include "compiler/cover.h"
 #include "runtime/cpu/parallel.h"
+#include "runtime/watch.h"
 
 namespace attune::runtime::cpu {
 
@@ -25,6 +26,7 @@ struct Means {
   Progress progress{};
   std::span<std::byte> workspace{};  ///< empty: memory of the engine's own for the length of the call
   Stages* stages = nullptr;
+  Used* used = nullptr;
 };
 
 /// The instruction set that kernels are compiled for: ATTUNE_CPU's, else the widest this CPU has. An Error where

@@ -504,7 +504,9 @@ std::size_t forward_workspace(const Compiled& compiled, const Forward& call, con
 
 void forward(const Compiled& compiled, const Forward& call, const Problem& problem, const Means& means) {
   if (decodes(compiled, call, problem)) return decode(compiled, call, problem, means);
-  ForwardRun(compiled, call, problem, means)();
+  ForwardRun run(compiled, call, problem, means);
+  if (means.used) *means.used = {std::string(name_of(means.isa)), "tiles", run.workspace()};
+  run();
 }
 
 }  // namespace attune::runtime::cpu

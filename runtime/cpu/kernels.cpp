@@ -8,22 +8,64 @@
 #include <attune/error.h>
 
 #include "codegen/llvm.h"
+#include "runtime/cpu/host.h"
 #include "runtime/objects.h"
+#include "runtime/told.h"
 
 namespace attune::runtime::cpu {
 namespace {
 
 using namespace codegen;
 
+std::string_view name_of(Unit unit) { return unit == Unit::f32 ? "f32" : "bf16"; }
+
 std::string target_key(Isa isa, Unit unit) {
-  return fmt::format("{} {} {}", codegen_description(isa), name_of(isa), unit == Unit::f32 ? "f32" : "bf16");
+  return fmt::format("{} {} {}", codegen_description(isa), name_of(isa), name_of(unit));
 }
 
-Loaded built(const std::string& key, const std::function<std::string()>& build) {
-  const Objects::Kept kept = objects().get("object " + key, [&] {
-    return CacheEntry{{{"kind", "CPU object"}, {"of", key}}, build()};
+/// Object code; the argument may be null.
+using Build = std::function<std::string(Listing* listing)>;
+
+/// `mod`: null for the kit.
+KernelName kernel_name(std::string_view kernel, const compiler::Mod* mod, Isa isa, Unit unit) {
+  return {.mod = mod, .kernel = fmt::format("{}-{}", kernel, name_of(unit)), .target = std::string(name_of(isa))};
+}
+
+Loaded built(const std::string& key, const KernelName& name, const Build& build) {
+  const Clock clock;
+  Origin origin;
+  const std::string of_object = "object " + key;
+  const Objects::Kept kept = objects().get(
+      of_object,
+      [&] {
+        return CacheEntry{{{"kind", "CPU object"}, {"of", key}}, build(nullptr)};
+      },
+      &origin);
+  told_built(name, origin, of_object, clock.seconds(), {.bytes = kept->bytes.size()});
+  dump_object(name, of_object, [&] {
+    Listing listing;
+    std::string object = build(&listing);
+    return std::vector<DumpFile>{{"05-before.ll", std::move(listing.before)},
+                                 {"06-after.ll", std::move(listing.after)},
+                                 {"07-kernel.o", std::move(object)}};
   });
   return Loaded(kept->bytes);
+}
+
+/// Which instruction set, and why no other.
+void tell_isa(const compiler::Mod& mod, std::string_view kernel, Isa isa, Unit unit) {
+  if (!wants(Fact::chosen)) return;
+  watch::Chosen fact{.mod = mod.digest().hex(),
+                     .target = std::string(name_of(isa)),
+                     .kernel = fmt::format("{}-{}", kernel, name_of(unit)),
+                     .notes = {fmt::format("products of {}", name_of(unit))},
+                     .rejected = {}};
+  for (std::size_t i = static_cast<std::size_t>(isa) + 1; i < isa_names.size(); ++i) {
+    const bool has = supports(static_cast<Isa>(i));
+    fact.rejected.push_back(
+        {std::string(isa_names[i]), has ? "ATTUNE_CPU asks for less" : "this CPU does not have it"});
+  }
+  tell(std::move(fact));
 }
 
 template <class F>
@@ -36,7 +78,8 @@ void find(F*& into, const Loaded& code, const char* symbol) {
 
 Kit::Kit(Isa isa, Unit unit, DType type)
     : code(built(fmt::format("kit {} {}", target_key(isa, unit), attune::name_of(type)),
-                 [&] { return kit_object(isa, unit, type); })),
+                 kernel_name(fmt::format("kit-{}", attune::name_of(type)), nullptr, isa, unit),
+                 [&](Listing* listing) { return kit_object(isa, unit, type, listing); })),
       tiling(codegen::tiling(isa, unit)) {
   find(product, code, kit_symbol::product);
   half_product = code.find<ProductFn>(kit_symbol::half_product);
@@ -54,7 +97,8 @@ Kit::Kit(Isa isa, Unit unit, DType type)
 
 ForwardKernel::ForwardKernel(const compiler::Mod& mod, Isa isa, Unit unit)
     : code(built(fmt::format("forward {} {}", target_key(isa, unit), mod.digest().hex()),
-                 [&] { return forward_object(mod, isa, unit); })),
+                 kernel_name("forward", &mod, isa, unit),
+                 [&](Listing* listing) { return forward_object(mod, isa, unit, listing); })),
       parts(forward_parts(mod)) {
   find(head_fields, code, mod_symbol::head_fields);
   find(row_fields, code, mod_symbol::row_fields);
@@ -66,7 +110,8 @@ ForwardKernel::ForwardKernel(const compiler::Mod& mod, Isa isa, Unit unit)
 
 BackwardKernel::BackwardKernel(const compiler::Mod& mod, const Wanted& wanted, Isa isa, Unit unit)
     : code(built(fmt::format("backward {} {} {:d}", target_key(isa, unit), mod.digest().hex(), fmt::join(wanted, "")),
-                 [&] { return backward_object(mod, wanted, isa, unit); })),
+                 kernel_name("backward", &mod, isa, unit),
+                 [&](Listing* listing) { return backward_object(mod, wanted, isa, unit, listing); })),
       parts(backward_parts(mod, wanted)) {
   find(head_fields, code, mod_symbol::head_fields);
   find(row_fields, code, mod_symbol::row_fields);
@@ -83,15 +128,19 @@ std::shared_ptr<const Kit> kit(Isa isa, Unit unit, DType type) {
 
 std::shared_ptr<const ForwardKernel> forward_kernel(const Compiled& compiled, Isa isa, Unit unit) {
   static Single<std::tuple<Isa, Unit, ir::Digest>, ForwardKernel> kept;
-  return kept.get({isa, unit, compiled.digest},
-                  [&] { return std::make_shared<const ForwardKernel>(compiled.traced.mod, isa, unit); });
+  return kept.get({isa, unit, compiled.digest}, [&] {
+    tell_isa(compiled.traced.mod, "forward", isa, unit);
+    return std::make_shared<const ForwardKernel>(compiled.traced.mod, isa, unit);
+  });
 }
 
 std::shared_ptr<const BackwardKernel> backward_kernel(const Compiled& compiled, const Wanted& wanted, Isa isa,
                                                       Unit unit) {
   static Single<std::tuple<Isa, Unit, ir::Digest, Wanted>, BackwardKernel> kept;
-  return kept.get({isa, unit, compiled.digest, wanted},
-                  [&] { return std::make_shared<const BackwardKernel>(compiled.traced.mod, wanted, isa, unit); });
+  return kept.get({isa, unit, compiled.digest, wanted}, [&] {
+    tell_isa(compiled.traced.mod, "backward", isa, unit);
+    return std::make_shared<const BackwardKernel>(compiled.traced.mod, wanted, isa, unit);
+  });
 }
 
 }  // namespace attune::runtime::cpu

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <future>
 #include <optional>
@@ -13,6 +14,8 @@
 
 #include "codegen/headers.h"
 #include "runtime/objects.h"
+#include "runtime/options.h"
+#include "runtime/told.h"
 
 namespace attune::runtime::cuda {
 namespace {
@@ -62,23 +65,112 @@ Binary binary_of(const CacheEntry& entry) {
   return out;
 }
 
+/// Of a page that knows no lines: so that what tells where a page lies is not in it.
+DumpOf dump_of(const KernelOf& of, const codegen::Source& page) {
+  return {.mod = &of.mod,
+          .target = target_name(of.arch),
+          .kernel = of.kernel,
+          .all = fmt::format("{} {}", page.text, fmt::join(page.options, " "))};
+}
+
+constexpr const char* page_name = "05-page.cu";
+
+/// Where a dump has the page.
+std::filesystem::path page_path(const KernelOf& of, const codegen::Source& page) {
+  return std::filesystem::absolute(dump_folder(dump_of(of, page)) / page_name);
+}
+
+std::string choice_file(const Considered& all) {
+  std::string out;
+  for (const std::string& line : all.story) out += line + "\n";
+  for (std::size_t i = 0; i < all.candidates.size(); ++i) {
+    const Candidate& c = all.candidates[i];
+    out += fmt::format("{:<7} {}, {} threads, {} bytes of shared memory", i == all.chosen ? "chosen" : "",
+                       codegen::variant_of(c.choice.plan).text(), c.choice.threads, c.choice.shared_bytes);
+    if (c.binary) out += fmt::format(", {} registers, {} bytes spilled", c.binary->registers, c.binary->spilled);
+    out += fmt::format("{}\n", c.flaw.empty() ? "" : ": " + c.flaw);
+  }
+  return out;
+}
+
+/// Compiled once more: neither PTX nor the log is kept.
+void dump_page(const KernelOf& of, const codegen::Source& plain, const codegen::Source& page, std::string choice) {
+  dump(dump_of(of, plain), [&] {
+    Binary binary = compile(page, Ptx::yes);
+    return std::vector<DumpFile>{{"04-choice.txt", std::move(choice)},
+                                 {page_name, fmt::format("{}", page.text)},
+                                 {"06-kernel.ptx", std::move(binary.ptx)},
+                                 {"07-kernel.cubin", std::move(binary.cubin)},
+                                 {"08-nvrtc.log", fmt::format("{}\n{}\n", fmt::join(page.options, " "), binary.log)}};
+  });
+}
+
 }  // namespace
 
-std::shared_ptr<const Binary> binary_of(const codegen::Source& source) {
+std::shared_ptr<const Binary> binary_of(const codegen::Source& source, const KernelOf& of) {
   if (!nvrtc())
     throw Error("no-compiler", "there is no NVRTC, which compiles kernels for the GPU", {}, nvrtc().refusal,
                 "install it: libnvrtc of CUDA 12 or 13");
   const std::string key = fmt::format("cubin 1\n{} {}.{}\n{}\n{}\n{}\n{}", nvrtc().build, nvrtc().major, nvrtc().minor,
                                       fmt::join(source.options, " "), source.symbol, codegen::headers_digest(),
                                       source.text);
-  const Objects::Kept kept = objects().get(key, [&] {
-    ++compiled_so_far;
-    return entry_of(compile(source), source);
-  });
-  return std::make_shared<const Binary>(binary_of(*kept));
+  const Clock clock;
+  Origin origin;
+  const Objects::Kept kept = objects().get(
+      key,
+      [&] {
+        ++compiled_so_far;
+        return entry_of(compile(source), source);
+      },
+      &origin);
+  const auto binary = std::make_shared<const Binary>(binary_of(*kept));
+  told_built({&of.mod, of.kernel, target_name(of.arch)}, origin, key, clock.seconds(),
+             {binary->cubin.size(), binary->registers, binary->spilled, of.shared_bytes, flaw_of(*binary)});
+  return binary;
 }
 
+std::string target_name(int arch) { return fmt::format("sm_{}{}", arch, arch == 90 ? "a" : ""); }
+
 std::size_t compiled_kernels() { return compiled_so_far; }
+
+codegen::Source forward_page(const compiler::Mod& mod, const compiler::Cover& cover, const codegen::ForwardPlan& plan,
+                             int arch) {
+  codegen::Source page = codegen::forward_source(mod, cover, plan, arch);
+  if (!options().lineinfo) return page;
+  const KernelOf of{mod, codegen::variant_of(plan).text(), arch};
+  return codegen::forward_source(mod, cover, plan, arch, dumps() ? page_path(of, page).string() : page.name + ".cu");
+}
+
+codegen::Source cover_page(const compiler::Mod& mod, const compiler::Cover& cover, bool wide, int arch) {
+  codegen::Source page = codegen::cover_source(mod, cover, wide, arch);
+  if (options().lineinfo) page.options.emplace_back(codegen::line_option);
+  return page;
+}
+
+namespace {
+
+void dump_candidates(const compiler::Mod& mod, const compiler::Cover& cover, const Considered& all, int arch) {
+  for (const Candidate& c : all.candidates)
+    if (c.binary)
+      dump_page({mod, codegen::variant_of(c.choice.plan).text(), arch},
+                codegen::forward_source(mod, cover, c.choice.plan, arch), forward_page(mod, cover, c.choice.plan, arch),
+                choice_file(all));
+}
+
+void tell_chosen(const compiler::Mod& mod, const Considered& all, int arch) {
+  watch::Chosen fact{.mod = mod.digest().hex(),
+                     .target = target_name(arch),
+                     .kernel = codegen::variant_of(all.candidates[all.chosen].choice.plan).text(),
+                     .notes = all.story,
+                     .rejected = {}};
+  for (std::size_t i = 0; i < all.candidates.size(); ++i)
+    if (i != all.chosen)
+      fact.rejected.push_back({codegen::variant_of(all.candidates[i].choice.plan).text(),
+                               i < all.chosen ? all.candidates[i].flaw : "comes after the chosen one"});
+  tell(std::move(fact));
+}
+
+}  // namespace
 
 Considered consider(const compiler::Mod& mod, const compiler::Cover& cover, const codegen::ForwardSpec& spec,
                     codegen::Length length, const codegen::Preference* preference, bool all) {
@@ -86,7 +178,8 @@ Considered consider(const compiler::Mod& mod, const compiler::Cover& cover, cons
   codegen::ForwardChoices choices = codegen::choose(spec, facts, codegen::forward_kind(mod, cover, facts, length),
                                                     preference);
   const auto compiled = [&](const codegen::ForwardChoice& choice) {
-    return binary_of(codegen::forward_source(mod, cover, choice.plan, spec.arch));
+    return binary_of(forward_page(mod, cover, choice.plan, spec.arch),
+                     {mod, codegen::variant_of(choice.plan).text(), spec.arch, choice.shared_bytes});
   };
   // Each takes a second or two of one thread.
   std::vector<std::future<std::shared_ptr<const Binary>>> ahead;
@@ -113,6 +206,8 @@ Considered consider(const compiler::Mod& mod, const compiler::Cover& cover, cons
     }
     out.candidates.push_back(std::move(one));
   }
+  if (dumps()) dump_candidates(mod, cover, out, spec.arch);
+  if (wants(Fact::chosen)) tell_chosen(mod, out, spec.arch);
   return out;
 }
 

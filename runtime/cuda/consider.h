@@ -10,8 +10,24 @@
 
 namespace attune::runtime::cuda {
 
+/// sm_90a
+std::string target_name(int arch);
+
+/// What a kernel is, besides its page: for who watches.
+struct KernelOf {
+  const compiler::Mod& mod;
+  std::string kernel;  ///< and its tile
+  int arch = 0;
+  int shared_bytes = 0;
+};
+
 /// What NVRTC makes of a page, once in a process. An Error where there is no NVRTC.
-std::shared_ptr<const Binary> binary_of(const codegen::Source& source);
+std::shared_ptr<const Binary> binary_of(const codegen::Source& source, const KernelOf& of);
+
+/// The pages of a Mod, as ATTUNE_LINEINFO has them.
+codegen::Source forward_page(const compiler::Mod& mod, const compiler::Cover& cover, const codegen::ForwardPlan& plan,
+                             int arch);
+codegen::Source cover_page(const compiler::Mod& mod, const compiler::Cover& cover, bool wide, int arch);
 
 /// How many kernels this process has compiled so far. Each length of a sequence would be one too many.
 std::size_t compiled_kernels();

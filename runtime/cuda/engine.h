@@ -11,6 +11,7 @@
 #include "compiler/check.h"
 #include "compiler/cover.h"
 #include "runtime/cuda/tuned.h"
+#include "runtime/watch.h"
 
 namespace attune::runtime::cuda {
 
@@ -26,6 +27,7 @@ struct Means {
   void* stream = nullptr;            ///< a CUstream; null: the default one
   std::span<std::byte> workspace{};  ///< of the device; empty: taken from the stream's pool, and given back to it
   const codegen::Preference* preference = nullptr;  ///< null: what this machine was found to prefer
+  Used* used = nullptr;
 };
 
 /// Bytes of the device that the call works in. Its kernels are compiled and loaded afterwards.

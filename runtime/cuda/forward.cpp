@@ -12,6 +12,7 @@
 #include "codegen/cuda/args.cuh"
 #include "codegen/cuda/cover_args.cuh"
 #include "codegen/reads.h"
+#include "runtime/cuda/consider.h"
 #include "runtime/cuda/engine.h"
 #include "runtime/cuda/kernels.h"
 #include "runtime/cuda/maps.h"
@@ -260,6 +261,7 @@ void forward(const Compiled& compiled, const Forward& call, const Problem& p, co
   const auto stream = static_cast<cu::Stream>(means.stream);
   const auto kernel = forward_kernel(key_of(compiled, call, p, means.preference), compiled, stream);
   const std::size_t bytes = bytes_for(*kernel, compiled.cover, p);
+  if (means.used) *means.used = {target_name(device.arch()), codegen::variant_of(kernel->choice.plan).text(), bytes};
   const Pooled own(device, means.workspace.empty() ? bytes : 0, stream);
   Workspace space = means.workspace.empty() ? Workspace(own.bytes()) : workspace_of(means.workspace, {}, bytes);
   const Scratch scratch(space, *kernel, compiled.cover, p);

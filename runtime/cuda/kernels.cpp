@@ -54,8 +54,9 @@ ForwardKernel made(const ForwardKey& key, const Compiled& compiled) {
     out.story.push_back(
         fmt::format("not {}: {}", codegen::variant_of(all.candidates[i].choice.plan).text(), all.candidates[i].flaw));
   if (facts.listed)
-    out.cover = load(*binary_of(codegen::cover_source(mod, compiled.cover, key.spec.wide, key.spec.arch)), key.device,
-                     0);
+    out.cover = load(
+        *binary_of(cover_page(mod, compiled.cover, key.spec.wide, key.spec.arch), {mod, "cover", key.spec.arch}),
+        key.device, 0);
   return out;
 }
 

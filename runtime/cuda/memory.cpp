@@ -47,4 +47,6 @@ void copy(const Tensor& from, const Tensor& to, std::size_t bytes, void* stream)
   d.cuStreamSynchronize(behind);
 }
 
+bool is_captured(void* stream) { return capturing(static_cast<cu::Stream>(stream)); }
+
 }  // namespace attune::runtime::cuda

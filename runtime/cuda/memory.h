@@ -15,4 +15,7 @@ std::shared_ptr<void> allocate(int device, std::size_t bytes);
 /// One of both is on a device. Behind what `stream` has to do, and done when this returns.
 void copy(const Tensor& from, const Tensor& to, std::size_t bytes, void* stream);
 
+/// Whether what is put on this CUstream becomes part of a graph: then nothing can be waited for.
+bool is_captured(void* stream);
+
 }  // namespace attune::runtime::cuda

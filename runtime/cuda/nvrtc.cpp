@@ -35,6 +35,8 @@ struct Api {
   Result (*nvrtcGetProgramLog)(Program, char*) = nullptr;
   Result (*nvrtcGetCUBINSize)(Program, std::size_t*) = nullptr;
   Result (*nvrtcGetCUBIN)(Program, char*) = nullptr;
+  Result (*nvrtcGetPTXSize)(Program, std::size_t*) = nullptr;
+  Result (*nvrtcGetPTX)(Program, char*) = nullptr;
   const char* (*nvrtcGetErrorString)(Result) = nullptr;
 };
 
@@ -70,6 +72,8 @@ std::string find_all(void* handle, Api& api) {
   ATTUNE_FIND(nvrtcGetProgramLog);
   ATTUNE_FIND(nvrtcGetCUBINSize);
   ATTUNE_FIND(nvrtcGetCUBIN);
+  ATTUNE_FIND(nvrtcGetPTXSize);
+  ATTUNE_FIND(nvrtcGetPTX);
   ATTUNE_FIND(nvrtcGetErrorString);
 #undef ATTUNE_FIND
   return missing;
@@ -136,7 +140,7 @@ std::vector<std::string> warnings_in(const std::string& log) {
 
 const Nvrtc& nvrtc() { return library().about; }
 
-Binary compile(const codegen::Source& source) {
+Binary compile(const codegen::Source& source, Ptx ptx) {
   const Api& api = library().api;
   if (!nvrtc()) throw Bug("a kernel was to be compiled without NVRTC: " + nvrtc().refusal);
   const auto must = [&](Result result, const char* what) {
@@ -177,6 +181,12 @@ Binary compile(const codegen::Source& source) {
   must(api.nvrtcGetCUBINSize(program.get(), &size), "nvrtcGetCUBINSize");
   binary.cubin = text(size);
   must(api.nvrtcGetCUBIN(program.get(), binary.cubin.data()), "nvrtcGetCUBIN");
+  if (ptx == Ptx::yes) {
+    must(api.nvrtcGetPTXSize(program.get(), &size), "nvrtcGetPTXSize");
+    binary.ptx = text(size);
+    must(api.nvrtcGetPTX(program.get(), binary.ptx.data()), "nvrtcGetPTX");
+    while (binary.ptx.ends_with('\0')) binary.ptx.pop_back();
+  }
   binary.registers = number_before(binary.log, " registers");
   binary.spilled = number_before(binary.log, " bytes spill stores");
   binary.warnings = warnings_in(binary.log);

@@ -2,6 +2,7 @@
 // cubin
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@ struct Binary {
   int spilled = 0;                    ///< bytes stored to local memory for want of registers
   std::vector<std::string> warnings;  ///< of ptxas, such as C7510: a wgmma that waits for each other
   std::string log;
+  std::string ptx;  ///< if asked for
 };
 
 /// Which NVRTC there is. Threads may share it.
@@ -30,6 +32,7 @@ struct Nvrtc {
 const Nvrtc& nvrtc();
 
 /// Not available: a Bug, ask nvrtc() first. A refusal is a Bug with the log and the page in it.
-Binary compile(const codegen::Source& source);
+enum class Ptx : std::uint8_t { no, yes };
+Binary compile(const codegen::Source& source, Ptx ptx = Ptx::no);
 
 }  // namespace attune::runtime::cuda

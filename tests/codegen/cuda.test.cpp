@@ -3,7 +3,10 @@
 
 #include <cstring>
 #include <fmt/format.h>
+#include <set>
+#include <sstream>
 
+#include "codegen/choose.h"
 #include "codegen/headers.h"
 #include "compiler/lower.h"
 #include "runtime/cuda/nvrtc.h"
@@ -23,7 +26,8 @@ struct Lowered {
   compiler::Traced traced;
   compiler::Cover cover;
 
-  explicit Lowered(const CorpusMod& mod) : made(make(mod, 1)), traced(compiler::lower(made.attention)) {
+  explicit Lowered(const CorpusMod& mod) : Lowered(make(mod, 1)) {}
+  explicit Lowered(Made m) : made(std::move(m)), traced(compiler::lower(made.attention)) {
     cover = compiler::cover(traced.mod.mask, traced.mod.signature(), traced.mod.score);
   }
 };
@@ -63,6 +67,45 @@ TEST_CASE("the pages of canonical mods are as committed", "[cuda]") {
   }
   const Lowered lowered(named("documents_causal"));
   golden("codegen/cuda.cover", codegen::cover_source(lowered.traced.mod, lowered.cover, false, 90).text);
+}
+
+TEST_CASE("a page that knows its lines leads to the user's, and its own are where they are", "[cuda]") {
+  const int line = __LINE__;
+  const Attention attention{.score =
+                                [](Float s, At at) {
+                                  Float x = 30.0f * tanh(s / 30.0f) + f32(at.kv - at.q);
+                                  for (int i = 0; i < 4; ++i) x = sin(x * x + x);
+                                  return x * 2.0f;
+                                },
+                            .mask = [](At at) { return at.kv <= at.q; }};
+  const Lowered lowered(Made{attention, {}, {}});
+  const auto facts = codegen::forward_facts(lowered.traced.mod, lowered.cover, true);
+  const ForwardPlan plan = codegen::choose({}, facts).choices[0].plan;
+  const Source plain = codegen::forward_source(lowered.traced.mod, lowered.cover, plan, 90);
+  const Source lined = codegen::forward_source(lowered.traced.mod, lowered.cover, plan, 90, "a \"folder\" \\/page.cu");
+  CHECK(plain.text.find("#line") == std::string::npos);
+  CHECK(std::ranges::count(plain.options, codegen::line_option) == 0);
+  CHECK(lined.options.back() == codegen::line_option);
+  CHECK(lined.symbol == plain.symbol);
+  std::set<int> users;
+  std::istringstream lines(lined.text);
+  int number = 1;
+  for (std::string text; std::getline(lines, text); ++number) {
+    if (!text.starts_with("#line ")) continue;
+    const int said = std::stoi(text.substr(6));
+    if (text.ends_with("page.cu\""))
+      CHECK(text == fmt::format("#line {} \"a _folder_ _/page.cu\"", number + 1));
+    else if (text == fmt::format("#line {} \"{}\"", said, __FILE__))
+      users.insert(said - line);
+    else
+      FAIL_CHECK(text);
+  }
+  CHECK(users == std::set<int>{3, 4, 7});
+  // Text has no file: its lines are those of the page.
+  const Lowered text(named("alibi"));
+  CHECK(codegen::forward_source(text.traced.mod, text.cover, plan, 90, "page.cu").text ==
+        "#line 2 \"page.cu\"\n" + codegen::forward_source(text.traced.mod, text.cover, plan, 90).text);
+  if (!skipped()) compiles(lined, 128);
 }
 
 TEST_CASE("every mod of the corpus and every mask compiles, unspilled", "[cuda]") {

@@ -559,6 +559,117 @@ class Contract(Calls):
                 golden.write_text(page, encoding="utf-8")
             self.assertEqual(page, golden.read_text(encoding="utf-8"), name)
 
+    LINE = re.compile(r"attune \d\d:\d\d:\d\d\.\d{6} \d+ (\w+) +([0-9a-f]{8}|-) +(\S.*)")
+
+    # The lines of a log as (channel, what it says).
+    def logged(self, result):
+        self.assertEqual(result.returncode, 0, result.stderr)
+        lines = [self.LINE.fullmatch(line) for line in result.stderr.splitlines()]
+        self.assertNotIn(None, lines, result.stderr)
+        return [(line[1], line[3]) for line in lines]
+
+    WATCHED = ["run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--out", "out", "--score", "s + slope[h]", "--mask",
+               "kv <= q", "--capture", "slope=slope.npy"]
+
+    def test_log(self):
+        self.qkv()
+        write_npy(self.at / "slope.npy", [2], [0.5, -0.25])
+        run = lambda log, *more: self.attune(*self.WATCHED, *more, ATTUNE_LOG=log, ATTUNE_CACHE=str(self.at / "c"))
+        oracle = self.logged(run("all", "--target", "oracle"))
+        self.assertEqual([channel for channel, _ in oracle], ["passes", "launch"])
+        self.assertIn("trace", oracle[0][1])
+        self.assertIn("forward by oracle on oracle: f32 B=1 H=2/1 S=3x4 D=2/3", oracle[1][1])
+        wrong = run("build,lauch", "--target", "oracle")
+        self.assertEqual(wrong.returncode, 2)
+        self.assertIn("it takes passes, choose, cache, build, launch or all", wrong.stderr)
+        self.assertIn("write launch, if that is meant", wrong.stderr)
+        if not ENGINE:
+            return
+        cold, warm = self.logged(run("all")), self.logged(run("all"))
+        self.assertEqual([channel for channel, _ in cold], ["passes", "build", "choose", "build", "launch"])
+        self.assertEqual([channel for channel, _ in warm], ["passes", "cache", "choose", "cache", "launch"])
+        self.assertIn("compiled in", cold[3][1])
+        self.assertIn("found on disk in", warm[3][1])
+        # The same kernel has the same key.
+        self.assertEqual(cold[3][1].split("key ")[1], warm[3][1].split("key ")[1])
+        self.assertEqual({channel for channel, _ in self.logged(run("launch"))}, {"launch"})
+        for entry in (self.at / "c/entries").rglob("*"):
+            if entry.is_file():
+                entry.write_bytes(entry.read_bytes()[:-1])
+        said = self.logged(run("cache,build"))
+        self.assertEqual([channel for channel, _ in said], ["cache", "build", "cache", "build"])
+        self.assertIn("is discarded", said[0][1])
+
+    def test_dump(self):
+        if not ENGINE:
+            return
+        self.qkv()
+        write_npy(self.at / "slope.npy", [2], [0.5, -0.25])
+        run = lambda dump, **more: self.attune(*self.WATCHED, ATTUNE_DUMP=dump, ATTUNE_CACHE=str(self.at / "c"), **more)
+        # Whether it is compiled or found, and written once.
+        for again in range(2):
+            result = run("a folder")
+            self.assertEqual((result.returncode, result.stderr), (0, ""))
+            folders = sorted((self.at / "a folder").iterdir())
+            self.assertEqual(len(folders), 2)
+        forward = next(f for f in folders if "-forward-f32-" in f.name)
+        self.assertEqual(sorted(f.name for f in forward.iterdir()),
+                         ["00-attention.mod", "01-steps.txt", "02-lowered.txt", "03-cover.txt", "05-before.ll",
+                          "06-after.ll", "07-kernel.o"])
+        for file in forward.iterdir():
+            self.assertGreater(file.stat().st_size, 0, file)
+        self.assertIn("simplify", (forward / "01-steps.txt").read_text())
+        self.assertIn("define", (forward / "06-after.ll").read_text())
+        self.assertTrue((forward / "07-kernel.o").read_bytes().startswith(b"\x7fELF"))
+        # As it was written, it is the attention that the folder is named after.
+        arguments = []
+        for line in (forward / "00-attention.mod").read_text().splitlines():
+            what, rest = line.split(None, 1)
+            if what == "capture":
+                name, kind, _, rank = rest.split()
+                arguments += ["--capture", f"{name}={kind}[{', '.join(['4'] * int(rank))}]"]
+            else:
+                arguments += [f"--{what}", rest]
+        said = self.attune("explain", "--json", *arguments)
+        self.assertEqual(said.returncode, 0, said.stderr)
+        self.assertTrue(forward.name.startswith(json.loads(said.stdout)["digest"][:16]), forward.name)
+        # Trouble is told, and is none of the call's.
+        (self.at / "file").write_text("")
+        said = self.logged(run("file", ATTUNE_LOG="launch"))
+        self.assertEqual([channel for channel, _ in said], ["dump", "dump", "launch"])
+        self.assertIn("a kernel is not dumped", said[0][1])
+
+    # NVRTC needs no GPU.
+    def test_dump_of_a_gpu(self):
+        explain = ["explain", "--score", "s + f32(kv - q)", "--target", "cuda", "--arch", "80", "--d", "64"]
+        result = self.attune(*explain, ATTUNE_DUMP="dump", ATTUNE_LINEINFO="1", ATTUNE_LOG="build",
+                             ATTUNE_CACHE=str(self.at / "c"))
+        if "[no-compiler]" in result.stderr:
+            return
+        (channel, said), = self.logged(result)
+        self.assertRegex(said, r"forward_sm80:\S+ for sm_80 compiled in .*: \d+ bytes, \d+ registers, 0 bytes spilled")
+        (folder,) = (self.at / "dump").iterdir()
+        self.assertEqual(sorted(f.name for f in folder.iterdir()),
+                         ["00-attention.mod", "04-choice.txt", "05-page.cu", "06-kernel.ptx", "07-kernel.cubin",
+                          "08-nvrtc.log"])
+        self.assertIn("chosen  forward_sm80", (folder / "04-choice.txt").read_text())
+        # The page leads profilers to itself, where expressions are of no file.
+        page = folder / "05-page.cu"
+        self.assertTrue(page.read_text().startswith(f'#line 2 "{page}"\n'), page.read_text()[:200])
+        self.assertIn(str(page), (folder / "06-kernel.ptx").read_text())
+        self.assertIn("--generate-line-info", (folder / "08-nvrtc.log").read_text())
+
+    def test_verified(self):
+        self.qkv()
+        write_npy(self.at / "slope.npy", [2], [0.5, -0.25])
+        for rows in ("1", "1000"):
+            result = self.attune(*self.WATCHED, *([] if ENGINE else ["--target", "oracle"]), ATTUNE_VERIFY=rows)
+            self.assertEqual((result.returncode, result.stderr), (0, ""))
+        for rows in ("-1", "all", "1000001"):
+            result = self.attune(*self.WATCHED, "--target", "oracle", ATTUNE_VERIFY=rows)
+            self.assertEqual(result.returncode, 2)
+            self.assertIn("[option-value]", result.stderr)
+
     def test_mistakes_of_a_cover(self):
         for tile in ("12y", "x", "0x16", "16x", "16x16x16", "-4", "99999999"):
             self.refused("bad-tile", "cover", "kv <= q", "--tile=" + tile)

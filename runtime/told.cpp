@@ -1,0 +1,29 @@
+// runtime/told.cpp — what is told, and dumped, of a kernel that was made or found
+#include "runtime/told.h"
+
+#include "runtime/cache.h"
+
+namespace attune::runtime {
+
+void told_built(const KernelName& name, Origin origin, const std::string& key, double seconds,
+                const KernelFacts& facts) {
+  if (origin == Origin::memory || !wants(Fact::built)) return;
+  using From = watch::Built::From;
+  tell(watch::Built{.mod = name.mod ? name.mod->digest().hex() : "",
+                    .kernel = name.kernel,
+                    .target = name.target,
+                    .from = origin == Origin::disk ? From::disk : From::compiler,
+                    .seconds = seconds,
+                    .bytes = facts.bytes,
+                    .registers = facts.registers,
+                    .spilled = facts.spilled,
+                    .shared = facts.shared,
+                    .flaw = facts.flaw,
+                    .key = cache_key(key).name()});
+}
+
+void dump_object(const KernelName& name, const std::string& key, const std::function<std::vector<DumpFile>()>& files) {
+  if (dumps()) dump({.mod = name.mod, .target = name.target, .kernel = name.kernel, .all = key}, files);
+}
+
+}  // namespace attune::runtime

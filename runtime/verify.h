@@ -1,0 +1,24 @@
+// runtime/verify.h — ATTUNE_VERIFY: some rows of a result, computed again by the oracle and compared
+#pragma once
+
+#include "compiler/problem.h"
+#include "runtime/watch.h"
+
+namespace attune::runtime {
+
+struct Verified {
+  int rows = 0;              ///< how many; all of them if there are no more
+  std::uint64_t sample = 0;  ///< which
+  void* stream = nullptr;    ///< of a call on a device, which is waited for
+  Used used{};               ///< what computed it
+};
+
+/// Of calls one after the other: others each time, the same in each run of a program.
+std::uint64_t next_sample();
+
+/// o, and lse and max where they were asked for, at `rows` rows. A Bug where one is wrong, as semantics.md has it.
+/// What is on a device is copied to the host.
+void verify(const compiler::Traced& traced, const Forward& call, const compiler::Problem& problem,
+            const Verified& which);
+
+}  // namespace attune::runtime
