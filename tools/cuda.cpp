@@ -65,7 +65,13 @@ void add_cuda(CLI::App& app) {
   o->call.add_to(verb);
   verb.add_flag("--lists", o->lists, "the page that lists the tiles to visit, for masks that look at data");
   verb.add_flag("--json", o->json, "as JSON, with what NVRTC is told and the kernels that would be tried");
-  verb.footer("Example:\n  attune cuda --score '30.0f * tanh(s / 30.0f)' --mask 'kv <= q' --d 64");
+  verb.footer("Prints what NVRTC would be given for a forward call: the arguments and expressions of the mod as device "
+              "code, and "
+              "the kernel with its tile. Nothing is compiled, and no GPU is needed.\n"
+              "Examples:\n"
+              "  attune cuda --score '30.0f * tanh(s / 30.0f)' --mask 'kv <= q' --d 64\n"
+              "  attune cuda 'kv <= q' --arch 80 --dtype f32 --json\n"
+              "  attune cuda 'doc[q] == doc[kv]' --capture 'doc=i32[8192]' --lists");
   verb.callback([o] {
     o->call.check();
     cuda(*o);

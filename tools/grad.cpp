@@ -60,7 +60,12 @@ void add_grad(CLI::App& app) {
   verb.add_option("EXPR", options->bare, "a score");
   options->add_to(verb, Captures::FilesOrTypes);
   verb.add_flag("--json", *json, "as JSON");
-  verb.footer("Example:\n  attune grad 's + slope[h] * f32(kv - q)' --capture 'slope=f32[16]'");
+  verb.footer(
+      "Shows the derivative of a score by s, of a prob mod by p, and for each captured tensor what is added to its "
+      "gradient for every pair: the element, and what the upstream gradient is multiplied by.\n"
+      "Examples:\n"
+      "  attune grad 's + slope[h] * f32(kv - q)' --capture 'slope=f32[16]'\n"
+      "  attune grad 'c * tanh(s / c)' --param c=30.0 --json");
   verb.callback([=] {
     require_expression(*options, "grad");
     grad(*options, *json);

@@ -43,7 +43,12 @@ void add_print(CLI::App& app) {
   verb.add_option("EXPR", options->bare, "a mask if it is a Bool, else a score");
   options->add_to(verb, Captures::FilesOrTypes);
   verb.add_flag("--json", *json, "as JSON");
-  verb.footer("Example:\n  attune print 'kv <= q && q - kv < 1024'");
+  verb.footer("Shows each expression as attune reads it, and, where that differs, what the compiler's rewrite rules "
+              "make of it. "
+              "Captures need no data: NAME=f32[16] declares one.\n"
+              "Examples:\n"
+              "  attune print 'kv <= q && q - kv < 1024'\n"
+              "  attune print --let 'd=kv - q' --score 's + slope[h] * f32(d)' --capture 'slope=f32[16]' --json");
   verb.callback([=] {
     require_expression(*options, "print");
     print(*options, *json);

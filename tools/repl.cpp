@@ -406,7 +406,7 @@ void add_repl(CLI::App& app) {
       "Examples:\n"
       "  printf ':mask kv <= q\\n:run\\n' | attune repl\n"
       "Exit:\n"
-      "  2  a line of a file or a pipe had a mistake\n"
+      "  2  a line of a file or a pipe had a mistake: it is on stderr\n"
       "Environment:\n"
       "  XDG_STATE_HOME     where the history is: attune/repl_history\n"
       "Files:\n"

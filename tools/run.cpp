@@ -294,9 +294,14 @@ void add_run(CLI::App& app) {
   verb.add_flag("--max", o->max, "also write the largest score of each row");
   verb.add_flag("--json", o->json, "say what was written as JSON");
   verb.add_flag("--quiet", o->quiet, "say nothing");
-  verb.footer("Example:\n"
-              "  attune run --q q.npy --k k.npy --v v.npy --out results \\\n"
-              "    --score 's + slope[h] * f32(kv - q)' --mask 'kv <= q' --capture slope=slope.npy");
+  verb.footer(
+      "Computes softmax(score(scale * q . k)) v over the pairs that the mask keeps, and, given the output's gradient, "
+      "the "
+      "gradients of q, k, v and of captured tensors. Results are f32: out.npy, lse.npy, with --max max.npy, with "
+      "--grad-out dq.npy, dk.npy, dv.npy and grad_NAME.npy. All of them are written, or none.\n"
+      "Examples:\n"
+      "  attune run --q q.npy --k k.npy --v v.npy --out results \\\n"
+      "    --score 's + slope[h] * f32(kv - q)' --mask 'kv <= q' --capture slope=slope.npy");
   verb.callback([o] { Run{*o}(); });
 }
 

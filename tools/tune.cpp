@@ -281,8 +281,12 @@ void add_tune(CLI::App& app) {
       ->type_name("NAME[:m=N,n=N,...]");
   verb.add_flag("--dry", o->dry, "remember nothing");
   verb.add_flag("--json", o->bench.json, "one line of JSON for each attention");
-  verb.footer("Without a row or an expression, what people run most is tuned.\n"
-              "Example:\n  attune tune --row causal --d 128 --heads 16 --seq 8192");
+  verb.footer(
+      "Measures other tiles of the kernel that would be chosen, each beside that one and checked against its results, "
+      "and "
+      "keeps the fastest for calls of the same kind, type and widths on this device: see docs/gpu.md. Without a "
+      "row or an expression, what people run most is tuned.\n"
+      "Examples:\n  attune tune --row causal --d 128 --heads 16 --seq 8192");
   verb.callback([o] {
     o->bench.check();
     const TextOptions& text = o->bench.text;

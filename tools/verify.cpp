@@ -211,8 +211,15 @@ void add_verify(CLI::App& app) {
   verb.add_option("--kernel", o->what.kernel, "of a GPU: this one, as attune bench takes it")
       ->type_name("NAME[:m=N,n=N,...]");
   verb.add_flag("--json", o->what.json, "one line of JSON for each call");
-  verb.footer("An engine may be off by 1.5 times what one more rounding of q, k, v and the scores does to the oracle.\n"
-              "Example:\n  attune verify --target cuda --row causal --dtype bf16 --calls 50");
+  verb.footer(
+      "Computes calls of random shapes, widths and inputs on an engine, and beside it with the oracle, in double "
+      "precision. An engine may be off by 1.5 times what one more rounding of q, k, v and the scores does to the "
+      "oracle.\n"
+      "Examples:\n"
+      "  attune verify --row causal --calls 3\n"
+      "  attune verify --target cuda --row causal --dtype bf16 --calls 50\n"
+      "Exit:\n"
+      "  3  a call was off by more: a bug of attune");
   verb.callback([o] {
     o->what.check();
     for (const std::string& dtype : o->dtypes)
