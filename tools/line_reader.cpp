@@ -54,7 +54,7 @@ std::string_view last_word(std::string_view line) {
 std::vector<std::string> beginning_with(std::string_view word, std::vector<std::string> words) {
   std::erase_if(words, [&](const std::string& one) { return !one.starts_with(word); });
   std::ranges::sort(words);
-  words.erase(std::ranges::unique(words).begin(), words.end());
+  words.erase(std::unique(words.begin(), words.end()), words.end());
   return words;
 }
 

@@ -129,7 +129,7 @@ std::vector<std::string> groups_of(const ManualPage& page) {
   for (const ManualOption& o : page.options)
     if (std::ranges::find(out, o.group) == out.end()) out.push_back(o.group);
   // What every verb has comes last.
-  std::ranges::stable_partition(out, [](const std::string& group) { return group != "Options"; });
+  std::stable_partition(out.begin(), out.end(), [](const std::string& group) { return group != "Options"; });
   return out;
 }
 
@@ -197,7 +197,7 @@ ManualPage manual_page(const CLI::App& app, const std::string& name) {
   ManualPage page{.name = name, .about = app.get_description(), .options = {}, .sections = {}, .verbs = {}};
   for (const CLI::Option* option : app.get_options())
     if (!option->get_group().empty()) page.options.push_back(option_of(*option));
-  std::ranges::stable_partition(page.options, &ManualOption::positional);
+  std::stable_partition(page.options.begin(), page.options.end(), [](const ManualOption& o) { return o.positional; });
   page.sections = sections_of(app.get_footer());
   if (page.sections[0].lines.empty()) page.sections.erase(page.sections.begin());
   ManualSection& exit = section(page.sections, "EXIT STATUS");
