@@ -201,11 +201,11 @@ ManualPage manual_page(const CLI::App& app, const std::string& name) {
   page.sections = sections_of(app.get_footer());
   if (page.sections[0].lines.empty()) page.sections.erase(page.sections.begin());
   ManualSection& exit = section(page.sections, "EXIT STATUS");
-  for (const auto& [status, meaning] : {std::pair{"  0  ", "done"},
-                                        {"  2  ", "a mistake of yours: what, where, why and what to do is on stderr"},
-                                        {"  3  ", "a bug of attune"}})
-    if (std::ranges::none_of(exit.lines, [&](const std::string& line) { return line.starts_with(status); }))
-      exit.lines.push_back(fmt::format("{}{}", status, meaning));
+  for (const std::string status :
+       {"  0  done", "  2  a mistake of yours: what, where, why and what to do is on stderr", "  3  a bug of attune"})
+    if (std::ranges::none_of(exit.lines,
+                             [&](const std::string& line) { return line.starts_with(status.substr(0, 5)); }))
+      exit.lines.push_back(status);
   std::ranges::sort(exit.lines);
   ManualSection& environment = section(page.sections, "ENVIRONMENT");
   for (const runtime::OptionRow& row : runtime::option_rows())
