@@ -6,9 +6,12 @@
 #include <iterator>
 #include <string>
 
+#include "compiler/check.h"
+#include "compiler/lower.h"
 #include "runtime/attention.h"
 #include "runtime/cuda/consider.h"
 #include "runtime/cuda/driver.h"
+#include "runtime/verify.h"
 #include "tests/catch.h"
 #include "tests/driver/fake_driver.h"
 #include "tests/nvrtc.h"
@@ -121,6 +124,37 @@ TEST_CASE("a repeated call is one launch, and neither waits nor takes memory tha
     other.documents().run(other.forward);
   }
   CHECK(runtime::cuda::compiled_kernels() == compiled);
+}
+
+TEST_CASE("a call on a device is told with its kernel and its workspace", "[driver]") {
+  if (tests::skips_nvrtc()) return;
+  const Call call;
+  const Attention documents = call.documents();
+  std::vector<watch::Called> told;
+  const auto watching = watch::on({.called = [&](const watch::Called& fact) { told.push_back(fact); }});
+  documents.run(call.forward);
+  REQUIRE(told.size() == 1);
+  CHECK(told[0].target == "sm_90a");
+  CHECK(told[0].kernel.starts_with("forward_sm90:"));
+  CHECK(told[0].dtype == "bf16");
+  CHECK(told[0].workspace == documents.workspace(call.forward));
+}
+
+TEST_CASE("rows of a device's results come to the host and are verified", "[driver]") {
+  const Call call(20);
+  const Array<float> lse = device_of(90).array<float>({2, 4, 20});
+  const compiler::Traced traced = compiler::lower(call.documents());
+  const auto found = [&](const Forward& forward) {
+    return refusal([&] { runtime::verify(traced, forward, compiler::check(traced, forward, {}), {.rows = 1000}); });
+  };
+  // All of it is 0, as nothing is computed: right of o, whose values are 0, and wrong of lse, for rows of many keys.
+  fake::forget();
+  CHECK(found(call.forward) == "nothing");
+  CHECK(fake::calls("cuStreamSynchronize") > 0);
+  Forward with_lse = call.forward;
+  with_lse.lse = lse;
+  CHECK(found(with_lse) == "bug");
+  CHECK(fake::contexts() == 0);
 }
 
 TEST_CASE("a call with a workspace takes no memory at all", "[driver]") {

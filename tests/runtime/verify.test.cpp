@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <limits>
 #include <random>
+#include <set>
 
 #include "compiler/check.h"
 #include "compiler/lower.h"
@@ -128,8 +129,8 @@ TEST_CASE("samples differ from call to call, and are the same for the same call"
     CHECK(all.back() == found(causal, c.forward, 1, sample));
     CHECK(all.back() != "");
   }
-  std::ranges::sort(all);
-  CHECK(std::ranges::unique(all).begin() - all.begin() >= 6);
+  const std::set<std::string> different(all.begin(), all.end());
+  CHECK(different.size() >= 6);
   const std::uint64_t first = runtime::next_sample();
   CHECK(runtime::next_sample() == first + 1);
 }
