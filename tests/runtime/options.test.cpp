@@ -6,6 +6,7 @@
 #include <attune/error.h>
 #include <sched.h>
 
+#include "runtime/log.h"
 #include "tests/catch.h"
 #include "tests/golden.h"
 
@@ -74,6 +75,34 @@ TEST_CASE("a value that cannot be is refused with what can", "[options]") {
   refused("option-value.near", "ATTUNE_CPU", "AVX51");
   refused("option-value", "ATTUNE_CPU", "fastest");
   refused("option-value.threads", "ATTUNE_THREADS", "0");
+  refused("option-value.list", "ATTUNE_LOG", "build,lauch,cache");
+}
+
+TEST_CASE("a log is of the channels that are named, with commas between", "[options]") {
+  const auto log = [](const std::string& value) { return parse({{"ATTUNE_LOG", value}}).log; };
+  CHECK(parse({}).log == 0);
+  CHECK(log("passes") == 1);
+  CHECK(log("launch,passes,launch") == 17);
+  CHECK(log("all") == runtime::all_channels);
+  CHECK(log("build,all") == runtime::all_channels);
+  for (const char* wrong : {",", "build,", "build, launch", "Build", "none"}) {
+    INFO(wrong);
+    CHECK_THROWS_AS(log(wrong), Error);
+  }
+}
+
+TEST_CASE("dumps, lines and verified rows are off unless they are asked for", "[options]") {
+  const runtime::Options none = parse({});
+  CHECK((none.dump.empty() && !none.lineinfo && none.verify == 0));
+  CHECK(parse({{"ATTUNE_DUMP", "a folder"}}).dump == "a folder");
+  CHECK(parse({{"ATTUNE_LINEINFO", "1"}}).lineinfo);
+  CHECK_FALSE(parse({{"ATTUNE_LINEINFO", "0"}}).lineinfo);
+  CHECK_THROWS_AS(parse({{"ATTUNE_LINEINFO", "yes"}}), Error);
+  CHECK(parse({{"ATTUNE_VERIFY", "8"}}).verify == 8);
+  for (const char* wrong : {"-1", "1000001", "3.5", "all"}) {
+    INFO(wrong);
+    CHECK_THROWS_AS(parse({{"ATTUNE_VERIFY", wrong}}), Error);
+  }
 }
 
 TEST_CASE("an unknown variable is told with the one it resembles; those of tests are theirs", "[options]") {
