@@ -1,6 +1,9 @@
 // runtime/cpu/kernels.cpp — the CPU's kernels, compiled once per instruction set and expressions, kept for the process
 #include "runtime/cpu/kernels.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <tuple>
@@ -23,6 +26,13 @@ std::string target_key(Isa isa, Unit unit) {
   return fmt::format("{} {} {}", codegen_description(isa), name_of(isa), name_of(unit));
 }
 
+/// For readers: what an object is of.
+Facts facts(const KernelName& name) {
+  Facts out{{"kind", "CPU object"}, {"kernel", name.kernel}, {"arch", name.target}};
+  if (name.mod) std::ranges::move(name.mod->facts(), std::back_inserter(out));
+  return out;
+}
+
 /// Object code; the argument may be null.
 using Build = std::function<std::string(Listing* listing)>;
 
@@ -38,7 +48,7 @@ Loaded built(const std::string& key, const KernelName& name, const Build& build)
   const Objects::Kept kept = objects().get(
       of_object,
       [&] {
-        return CacheEntry{{{"kind", "CPU object"}, {"of", key}}, build(nullptr)};
+        return CacheEntry{facts(name), build(nullptr)};
       },
       &origin);
   told_built(name, origin, of_object, clock.seconds(), {.bytes = kept->bytes.size()});
