@@ -78,6 +78,17 @@ void tell_isa(const compiler::Mod& mod, std::string_view kernel, Isa isa, Unit u
   tell(std::move(fact));
 }
 
+/// An instruction set and a unit are few; types, or expressions, are many.
+struct KeyHash {
+  std::size_t operator()(const std::tuple<Isa, Unit, DType>& key) const {
+    return 64 * static_cast<std::size_t>(std::get<Isa>(key)) + static_cast<std::size_t>(std::get<DType>(key));
+  }
+  template <class... Rest>
+  std::size_t operator()(const std::tuple<Isa, Unit, ir::Digest, Rest...>& key) const {
+    return ir::DigestHash()(std::get<ir::Digest>(key));
+  }
+};
+
 template <class F>
 void find(F*& into, const Loaded& code, const char* symbol) {
   into = code.find<F>(symbol);
@@ -132,12 +143,12 @@ BackwardKernel::BackwardKernel(const compiler::Mod& mod, const Wanted& wanted, I
 }
 
 std::shared_ptr<const Kit> kit(Isa isa, Unit unit, DType type) {
-  static Single<std::tuple<Isa, Unit, DType>, Kit> kept;
+  static Single<std::tuple<Isa, Unit, DType>, Kit, KeyHash> kept;
   return kept.get({isa, unit, type}, [&] { return std::make_shared<const Kit>(isa, unit, type); });
 }
 
 std::shared_ptr<const ForwardKernel> forward_kernel(const Compiled& compiled, Isa isa, Unit unit) {
-  static Single<std::tuple<Isa, Unit, ir::Digest>, ForwardKernel> kept;
+  static Single<std::tuple<Isa, Unit, ir::Digest>, ForwardKernel, KeyHash> kept;
   return kept.get({isa, unit, compiled.digest}, [&] {
     tell_isa(compiled.traced.mod, "forward", isa, unit);
     return std::make_shared<const ForwardKernel>(compiled.traced.mod, isa, unit);
@@ -146,7 +157,7 @@ std::shared_ptr<const ForwardKernel> forward_kernel(const Compiled& compiled, Is
 
 std::shared_ptr<const BackwardKernel> backward_kernel(const Compiled& compiled, const Wanted& wanted, Isa isa,
                                                       Unit unit) {
-  static Single<std::tuple<Isa, Unit, ir::Digest, Wanted>, BackwardKernel> kept;
+  static Single<std::tuple<Isa, Unit, ir::Digest, Wanted>, BackwardKernel, KeyHash> kept;
   return kept.get({isa, unit, compiled.digest, wanted}, [&] {
     tell_isa(compiled.traced.mod, "backward", isa, unit);
     return std::make_shared<const BackwardKernel>(compiled.traced.mod, wanted, isa, unit);
