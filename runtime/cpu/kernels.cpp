@@ -2,10 +2,9 @@
 #include "runtime/cpu/kernels.h"
 
 #include <algorithm>
-#include <iterator>
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <iterator>
 #include <tuple>
 
 #include <attune/error.h>
