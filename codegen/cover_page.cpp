@@ -65,8 +65,12 @@ Source cover_source(const Mod& mod, const Cover& cover, bool wide, int arch) {
   }
   const Verdicts verdicts = hoisted(verdict(cover.may_keep, mod, cover), verdict(cover.may_drop, mod, cover));
   const ir::FieldNames fields{{{}, field_names(verdicts.row, signature), field_names(verdicts.col, signature)}};
-  Source out{
-      .name = "cover", .text = {}, .options = page_options(arch, true), .symbol = "attune::cover<attune::exact::User>"};
+  Source out{.name = "cover",
+             .text = {},
+             .options = page_options(arch, true),
+             .symbol = "attune::cover<attune::exact::User>",
+             .facts = mod.facts()};
+  out.facts.insert(out.facts.begin(), {"arch", fmt::format("sm_{}", arch)});
   out.text = page_comment(mod) + "#include \"cover.cuh\"\n\nnamespace attune::exact {\n\nstruct User {\n";
   out.text += page_members(mod, names, wide) + "\n" + fields_struct("Row", verdicts.row, fields[1]) +
               fields_struct("Col", verdicts.col, fields[2]) + "\n" + summaries;

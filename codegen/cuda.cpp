@@ -252,7 +252,12 @@ Source forward_source(const Mod& mod, const Cover& cover, const ForwardPlan& pla
   Source out{.name = plan.kernel,
              .text = {},
              .options = page_options(arch, exact),
-             .symbol = fmt::format("attune::{0}<attune::{1}::Tile, attune::{1}::User>", plan.kernel, space)};
+             .symbol = fmt::format("attune::{0}<attune::{1}::Tile, attune::{1}::User>", plan.kernel, space),
+             .facts = {{"arch", fmt::format("sm_{}", arch)},
+                       {"type", std::string(name_of(plan.dtype))},
+                       {"d", plan.d == plan.dv ? std::to_string(plan.d) : fmt::format("{}/{}", plan.d, plan.dv)},
+                       {"tile", fmt::format("{}x{}", plan.m, plan.n)}}};
+  for (auto& fact : mod.facts()) out.facts.push_back(std::move(fact));
   out.text = fmt::format("{}#include \"{}.cuh\"\n\nnamespace attune::{} {{\n\n", page_comment(mod), plan.kernel, space);
   out.text += user(mod, cover, plan, names, path.empty() ? Lines::no : Lines::yes);
   out.text += fmt::format("static_assert(Mod<User> && sizeof(User) == {});\n\n", page_bytes(mod, plan.wide));

@@ -17,6 +17,7 @@ struct Source {
   std::string text;
   std::vector<std::string> options;
   std::string symbol;  ///< the kernel as a name expression; compiling gives its mangled name
+  std::vector<std::pair<std::string, std::string>> facts{};  ///< for readers: what the kernel is of
 };
 
 /// Which kernel, and how its tile is cut. `kernel` is a file of codegen/cuda without its ending and the kernel in it.

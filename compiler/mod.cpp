@@ -3,6 +3,8 @@
 
 #include <array>
 
+#include <fmt/format.h>
+
 #include "ir/print.h"
 
 namespace attune::compiler {
@@ -55,6 +57,22 @@ std::string Mod::text() const {
   line("mask   ", mask);
   line("prob   ", prob);
   line("sink   ", sink);
+  return out;
+}
+
+std::vector<std::pair<std::string, std::string>> Mod::facts() const {
+  const ir::Signature names = signature();
+  std::vector<std::pair<std::string, std::string>> out;
+  const auto add = [&](const char* name, const ir::Expr& e, std::string_view plain) {
+    std::string text = e ? ir::print(e, names) : "";
+    if (e && text != plain) out.emplace_back(name, std::move(text));
+  };
+  add("score", score, "s");
+  add("mask", mask, "true");
+  add("prob", prob, "p");
+  add("sink", sink, "");
+  for (const CaptureSlot& c : captures)
+    out.emplace_back("capture", fmt::format("{} of {}, rank {}", c.name, name_of(c.dtype), c.rank));
   return out;
 }
 

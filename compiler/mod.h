@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ir/range.h"
@@ -80,6 +81,8 @@ struct Mod {
   ir::Digest digest() const;
   /// score, mask, prob and sink as text, one a line: what a dump and a log of the steps show.
   std::string text() const;
+  /// What is special about it, each with its name: expressions that are not plain, and what captures hold.
+  std::vector<std::pair<std::string, std::string>> facts() const;
 };
 
 }  // namespace attune::compiler

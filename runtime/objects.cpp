@@ -32,12 +32,17 @@ Objects::Kept Objects::get(const std::string& key, const std::function<CacheEntr
   return out;
 }
 
+CacheFolders cache_folders(const Options& o) {
+  return {.user = o.cache_bytes > 0 ? o.cache : "", .system = o.cache_system, .read_only = o.cache_read_only};
+}
+
 Objects& objects() {
   // Never destroyed: threads may compile until the process ends.
   static Objects& kept = *[] {
     const Options& o = options();
-    const bool on_disk = !o.cache.empty() && o.cache_bytes > 0;
-    return new Objects(on_disk ? std::make_unique<Cache>(o.cache, o.cache_bytes) : nullptr);
+    CacheFolders folders = cache_folders(o);
+    const bool on_disk = !folders.user.empty() || !folders.system.empty();
+    return new Objects(on_disk ? std::make_unique<Cache>(std::move(folders), o.cache_bytes) : nullptr);
   }();
   return kept;
 }

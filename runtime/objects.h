@@ -30,6 +30,10 @@ class Objects {
   Single<std::string, CacheEntry> kept_;
 };
 
+struct Options;
+/// Where kernels are kept: of a cache of no size only the system's.
+CacheFolders cache_folders(const Options& options);
+
 /// The process's own, in the folder that ATTUNE_CACHE names.
 Objects& objects();
 

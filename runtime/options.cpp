@@ -50,17 +50,24 @@ bool set_log(Options& options, std::string_view value) {
   return true;
 }
 
-constexpr std::array<std::string_view, 2> switch_words{"0", "1"};
+constexpr std::array<std::string_view, 2> switch_words{"0", "1"}, cache_modes{"rw", "ro"};
 
 constexpr std::array rows{
-    OptionRow{"ATTUNE_CACHE",
-              "the folder for what attune remembers, and for compiled kernels",
-              "attune in XDG_CACHE_HOME, or .cache/attune at home",
-              "a path",
-              {},
+    OptionRow{
+        "ATTUNE_CACHE",
+        "the folder for what attune remembers, and for compiled kernels; off: no file is read or written, nor one of "
+        "ATTUNE_CACHE_SYSTEM",
+        "attune in XDG_CACHE_HOME, or .cache/attune at home",
+        "a path, or off",
+        {},
+        [](Options& options, std::string_view value) {
+          options.cache = value;
+          return true;
+        }},
+    OptionRow{"ATTUNE_CACHE_MODE", "whether that folder is written or only read", "rw", "", cache_modes,
               [](Options& options, std::string_view value) {
-                options.cache = value;
-                return true;
+                options.cache_read_only = value == "ro";
+                return std::ranges::find(cache_modes, value) != cache_modes.end();
               }},
     OptionRow{"ATTUNE_CACHE_SIZE",
               "how much compiled kernels may take in that folder",
@@ -74,6 +81,15 @@ constexpr std::array rows{
                 const auto [end, error] = std::from_chars(value.begin(), value.end(), options.cache_bytes);
                 if (error != std::errc{} || end != value.end() || options.cache_bytes > (1ull << 33)) return false;
                 if (unit != std::string_view::npos) options.cache_bytes <<= 10 * (unit + 1);
+                return true;
+              }},
+    OptionRow{"ATTUNE_CACHE_SYSTEM",
+              "a further folder of compiled kernels, for what the user's lacks; only read",
+              "there is none",
+              "a path",
+              {},
+              [](Options& options, std::string_view value) {
+                options.cache_system = value;
                 return true;
               }},
     OptionRow{"ATTUNE_CPU", "the kind of CPU that code is made for", "the widest that this CPU has", "",
@@ -190,6 +206,7 @@ Options parse_options(const Lookup& lookup, int cpus) {
     const auto value = lookup(row.name);
     if (value && !value->empty() && !row.set(options, *value)) refuse(row, *value);
   }
+  if (options.cache == "off") options.cache = options.cache_system = "";
   return options;
 }
 

@@ -16,7 +16,9 @@ namespace attune::runtime {
 struct Options {
   std::optional<codegen::Isa> cpu{};       ///< none: the widest that this CPU has
   std::string cache{};                     ///< a folder; empty: there is none
+  bool cache_read_only = false;            ///< nothing of that folder is changed
   std::uint64_t cache_bytes = 1ull << 30;  ///< what compiled kernels may take there; 0: they are not kept
+  std::string cache_system{};              ///< a folder of compiled kernels that is only read; empty: there is none
   std::string dump{};                      ///< a folder; empty: nothing is dumped
   bool lineinfo = false;                   ///< GPU kernels know which lines they were written in
   unsigned log = 0;                        ///< bits of channel_names

@@ -23,12 +23,17 @@ std::string suggestion(const std::string& word, const std::vector<std::string>& 
   return near ? fmt::format("did you mean {}?", *near) : otherwise;
 }
 
+std::vector<std::string> verbs_of(const CLI::App& app) {
+  std::vector<std::string> out;
+  for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; }))
+    out.push_back(verb->get_name());
+  return out;
+}
+
 /// The verb is looked at before anything is parsed: CLI11 would complain about its options instead.
 void check_verb(const CLI::App& app, int argc, const char* const* argv) {
   if (argc > 1 && argv[1][0] == '-') return;
-  std::vector<std::string> verbs;
-  for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; }))
-    verbs.push_back(verb->get_name());
+  const std::vector<std::string> verbs = verbs_of(app);
   if (argc < 2)
     throw Error("no-verb", "attune is called without a verb", {}, fmt::format("it knows {}", fmt::join(verbs, ", ")),
                 "write attune VERB, or attune --help");
@@ -40,9 +45,14 @@ void check_verb(const CLI::App& app, int argc, const char* const* argv) {
 
 /// What CLI11 found wrong, as one of ours.
 Error usage_error(const CLI::App& app, const CLI::ParseError& e) {
-  const auto used = app.get_subcommands();
-  const CLI::App& verb = used.empty() ? app : *used[0];
-  const std::string help = fmt::format("see attune {}--help", used.empty() ? "" : verb.get_name() + " ");
+  const CLI::App* innermost = &app;
+  std::string name = app.get_name();
+  while (!innermost->get_subcommands().empty()) {
+    innermost = innermost->get_subcommands()[0];
+    name += " " + innermost->get_name();
+  }
+  const CLI::App& verb = *innermost;
+  const std::string help = fmt::format("see {} --help", name);
   const std::vector<std::string> rest = app.remaining(true);
   // A misspelt option also leaves a required one missing: the spelling is the news.
   if (!rest.empty()) {
@@ -51,8 +61,11 @@ Error usage_error(const CLI::App& app, const CLI::ParseError& e) {
     for (const CLI::Option* option : verb.get_options()) options.push_back(option->get_name());
     if (word.starts_with('-'))
       return Error("unknown-option", fmt::format("there is no option {}", word), {},
-                   fmt::format("attune {} takes {}", verb.get_name(), fmt::join(options, " ")),
-                   suggestion(word, options, help));
+                   fmt::format("{} takes {}", name, fmt::join(options, " ")), suggestion(word, options, help));
+    const std::vector<std::string> verbs = verbs_of(verb);
+    if (!verbs.empty())
+      return Error("unknown-verb", fmt::format("{} has no verb `{}`", name, word), {},
+                   fmt::format("it has {}", fmt::join(verbs, ", ")), suggestion(word, verbs, help));
     return Error("stray-argument", fmt::format("nothing takes `{}`", rest[0]), {},
                  "it is neither an option nor the value of one",
                  "put quotes around an expression with spaces, or name the option it belongs to");
@@ -73,6 +86,7 @@ void add_verbs(CLI::App& app) {
   add_explain(app);
   add_cover(app);
   add_bench(app);
+  add_cache(app);
   add_cuda(app);
   add_tune(app);
   add_verify(app);
@@ -84,7 +98,7 @@ void add_verbs(CLI::App& app) {
       "attune takes attention apart: what you do to scores and which pairs you keep are expressions, which it shows, "
       "differentiates, compiles and computes. attune VERB --help tells all of a verb.\n"
       "Exit:\n"
-      "  1  of attune diff: there are differences");
+      "  1  of attune diff: there are differences; of attune cache verify: there are bad entries");
 }
 
 int run_verb(int argc, const char* const* argv) {

@@ -1,8 +1,10 @@
 // runtime/cpu/kernels.cpp — the CPU's kernels, compiled once per instruction set and expressions, kept for the process
 #include "runtime/cpu/kernels.h"
 
+#include <algorithm>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <iterator>
 #include <tuple>
 
 #include <attune/error.h>
@@ -23,6 +25,13 @@ std::string target_key(Isa isa, Unit unit) {
   return fmt::format("{} {} {}", codegen_description(isa), name_of(isa), name_of(unit));
 }
 
+/// For readers: what an object is of.
+Facts facts(const KernelName& name) {
+  Facts out{{"kind", "CPU object"}, {"kernel", name.kernel}, {"arch", name.target}};
+  if (name.mod) std::ranges::move(name.mod->facts(), std::back_inserter(out));
+  return out;
+}
+
 /// Object code; the argument may be null.
 using Build = std::function<std::string(Listing* listing)>;
 
@@ -38,7 +47,7 @@ Loaded built(const std::string& key, const KernelName& name, const Build& build)
   const Objects::Kept kept = objects().get(
       of_object,
       [&] {
-        return CacheEntry{{{"kind", "CPU object"}, {"of", key}}, build(nullptr)};
+        return CacheEntry{facts(name), build(nullptr)};
       },
       &origin);
   told_built(name, origin, of_object, clock.seconds(), {.bytes = kept->bytes.size()});
@@ -67,6 +76,17 @@ void tell_isa(const compiler::Mod& mod, std::string_view kernel, Isa isa, Unit u
   }
   tell(std::move(fact));
 }
+
+/// An instruction set and a unit are few; types, or expressions, are many.
+struct KeyHash {
+  std::size_t operator()(const std::tuple<Isa, Unit, DType>& key) const {
+    return 64 * static_cast<std::size_t>(std::get<Isa>(key)) + static_cast<std::size_t>(std::get<DType>(key));
+  }
+  template <class... Rest>
+  std::size_t operator()(const std::tuple<Isa, Unit, ir::Digest, Rest...>& key) const {
+    return ir::DigestHash()(std::get<ir::Digest>(key));
+  }
+};
 
 template <class F>
 void find(F*& into, const Loaded& code, const char* symbol) {
@@ -122,12 +142,12 @@ BackwardKernel::BackwardKernel(const compiler::Mod& mod, const Wanted& wanted, I
 }
 
 std::shared_ptr<const Kit> kit(Isa isa, Unit unit, DType type) {
-  static Single<std::tuple<Isa, Unit, DType>, Kit> kept;
+  static Single<std::tuple<Isa, Unit, DType>, Kit, KeyHash> kept;
   return kept.get({isa, unit, type}, [&] { return std::make_shared<const Kit>(isa, unit, type); });
 }
 
 std::shared_ptr<const ForwardKernel> forward_kernel(const Compiled& compiled, Isa isa, Unit unit) {
-  static Single<std::tuple<Isa, Unit, ir::Digest>, ForwardKernel> kept;
+  static Single<std::tuple<Isa, Unit, ir::Digest>, ForwardKernel, KeyHash> kept;
   return kept.get({isa, unit, compiled.digest}, [&] {
     tell_isa(compiled.traced.mod, "forward", isa, unit);
     return std::make_shared<const ForwardKernel>(compiled.traced.mod, isa, unit);
@@ -136,7 +156,7 @@ std::shared_ptr<const ForwardKernel> forward_kernel(const Compiled& compiled, Is
 
 std::shared_ptr<const BackwardKernel> backward_kernel(const Compiled& compiled, const Wanted& wanted, Isa isa,
                                                       Unit unit) {
-  static Single<std::tuple<Isa, Unit, ir::Digest, Wanted>, BackwardKernel> kept;
+  static Single<std::tuple<Isa, Unit, ir::Digest, Wanted>, BackwardKernel, KeyHash> kept;
   return kept.get({isa, unit, compiled.digest, wanted}, [&] {
     tell_isa(compiled.traced.mod, "backward", isa, unit);
     return std::make_shared<const BackwardKernel>(compiled.traced.mod, wanted, isa, unit);

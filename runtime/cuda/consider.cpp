@@ -49,6 +49,7 @@ CacheEntry entry_of(const Binary& binary, const codegen::Source& source) {
                   {"registers", std::to_string(binary.registers)},
                   {"spilled", std::to_string(binary.spilled)}},
                  binary.cubin};
+  out.facts.insert(out.facts.begin() + 2, source.facts.begin(), source.facts.end());
   for (const std::string& warning : binary.warnings) out.facts.emplace_back("warning", warning);
   return out;
 }

@@ -86,7 +86,13 @@ TunedKey tuned_key(const ForwardKey& key, const codegen::ForwardKind& kind) {
 
 std::shared_ptr<const ForwardKernel> forward_kernel(const ForwardKey& key, const Compiled& compiled,
                                                     cu::Stream stream) {
-  static Single<ForwardKey, ForwardKernel>& kept = *new Single<ForwardKey, ForwardKernel>;
+  struct Hash {
+    std::size_t operator()(const ForwardKey& key) const {
+      return ir::DigestHash()(key.mod) + static_cast<std::size_t>(key.spec.d) +
+             17 * static_cast<std::size_t>(key.length) + 5 * static_cast<std::size_t>(key.device);
+    }
+  };
+  static auto& kept = *new Single<ForwardKey, ForwardKernel, Hash>;
   if (auto found = kept.find(key)) return found;
   if (capturing(stream))
     throw Error("stream-capture", "a kernel would be loaded while a graph is captured", {},

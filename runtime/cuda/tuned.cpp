@@ -159,6 +159,7 @@ TunedTable read_tuned(const std::filesystem::path& path) {
 
 void remember(const std::filesystem::path& path, const TunedKey& key, const Tuned& row) {
   if (path.empty()) cannot_write("tuned.json", "there is no folder to keep it in");
+  if (options().cache_read_only) cannot_write(path, "ATTUNE_CACHE_MODE is ro");
   TunedTable table = read_tuned(path);
   // Another version of attune may still want it.
   if (!table.broken.empty()) cannot_write(path, table.broken);

@@ -2,54 +2,22 @@
 #include "runtime/cache.h"
 
 #include <atomic>
-#include <cstdlib>
 #include <fstream>
 #include <random>
-#include <sstream>
 #include <thread>
 
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime/objects.h"
-#include "tests/catch.h"
 #include "tests/child.h"
+#include "tests/runtime/cache_folder.h"
 
 namespace attune::runtime {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct Folder {
-  fs::path path;
-  explicit Folder(const std::string& name = "plain") {
-    std::string made = (fs::temp_directory_path() / "attune-cache-XXXXXX").string();
-    REQUIRE(mkdtemp(made.data()) != nullptr);
-    path = fs::path(made) / name;
-  }
-  ~Folder() {
-    std::error_code error;
-    fs::permissions(path.parent_path(), fs::perms::owner_all, error);
-    fs::permissions(path, fs::perms::owner_all, error);
-    fs::remove_all(path.parent_path(), error);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-};
-
-std::string text_of(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream out;
-  out << file.rdbuf();
-  return out.str();
-}
-void write_text(const fs::path& path, const std::string& text) {
-  std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
-}
-
-CacheEntry entry(std::string bytes) {
-  return {{{"kernel", "forward_sm90"}, {"made by", "NVRTC 13.0"}}, std::move(bytes)};
-}
+using tests::bytes_of, tests::entry, tests::text_of, tests::write_text;
 
 const std::string odd_bytes("\0\n\xff key: 0\nbytes: 3\n\n", 22);
 
@@ -87,6 +55,31 @@ TEST_CASE("no damage to an entry is missed", "[cache]") {
   CHECK(parse_entry(whole, cache_key("another page")).wrong == "it is of another key");
 }
 
+TEST_CASE("random damage to an entry is found, or changes nothing", "[cache]") {
+  const CacheKey key = cache_key("a page");
+  std::mt19937 dice(7);
+  const auto below = [&](std::size_t n) { return dice() % std::max<std::size_t>(n, 1); };
+  const std::string whole = print_entry(key, entry(bytes_of(3))), other = print_entry(cache_key("b"), entry("other"));
+  for (int i = 0; i < 4000; ++i) {
+    std::string text = whole;
+    for (std::size_t more = 0, times = 1 + below(3); more < times; ++more) {
+      const std::size_t at = below(text.size()), size = below(std::min<std::size_t>(text.size() - at, 80));
+      switch (below(5)) {
+        case 0: text.resize(at); break;
+        case 1: text.erase(at, size); break;
+        case 2: text.insert(at, other.substr(below(other.size()), size)); break;
+        case 3: text.replace(at, size, std::string(size, '\0')); break;  // as a file with a hole reads
+        case 4:
+          if (at < text.size()) text[at] = static_cast<char>(dice());
+          break;
+      }
+    }
+    const ParsedEntry parsed = parse_entry(text, key);
+    INFO("damage " << i);
+    CHECK(parsed.entry.has_value() == (text == whole));
+  }
+}
+
 TEST_CASE("keys differ where anything does", "[cache]") {
   CHECK(cache_key("a") == cache_key("a"));
   CHECK(cache_key("a").hex() != cache_key("b").hex());
@@ -96,7 +89,7 @@ TEST_CASE("keys differ where anything does", "[cache]") {
 
 TEST_CASE("what is kept is found, by any process, in any folder", "[cache]") {
   for (const std::string name : {"plain", "with spaces", "ünïcödé-核"}) {
-    const Folder folder(name);
+    const tests::CacheFolder folder(name);
     Cache one(folder.path);
     const CacheKey key = cache_key(name);
     CHECK_FALSE(one.find(key));
@@ -116,7 +109,7 @@ TEST_CASE("what is kept is found, by any process, in any folder", "[cache]") {
 }
 
 TEST_CASE("a damaged entry is discarded, with the reason, and built again", "[cache]") {
-  const Folder folder;
+  const tests::CacheFolder folder;
   Cache cache(folder.path);
   const CacheKey key = cache_key("a page");
   REQUIRE(cache.keep(key, entry("code")));
@@ -145,16 +138,16 @@ TEST_CASE("trouble with files is a miss", "[cache]") {
     CHECK_FALSE(cache.notes().empty());
   }
   {
-    const Folder folder;
+    const tests::CacheFolder folder;
     fs::create_directories(folder.path);
     write_text(folder.path / "entries", "a file where a folder should be");
     Cache cache(folder.path);
     CHECK(cache.get(key, build).bytes == "code");
     CHECK_FALSE(cache.notes().empty());
-    CHECK(cache.list().empty());
+    CHECK(cache_files(folder.path).empty());
   }
   {
-    const Folder folder;
+    const tests::CacheFolder folder;
     Cache cache(folder.path);
     fs::create_directories(cache.file_of(key));
     CHECK(cache.get(key, build).bytes == "code");
@@ -163,7 +156,7 @@ TEST_CASE("trouble with files is a miss", "[cache]") {
 }
 
 TEST_CASE("entries that were not asked for the longest go first", "[cache]") {
-  const Folder folder;
+  const tests::CacheFolder folder;
   Cache cache(folder.path, 10000);
   const auto key = [](int i) { return cache_key(std::to_string(i)); };
   const auto now = fs::file_time_type::clock::now();
@@ -179,12 +172,12 @@ TEST_CASE("entries that were not asked for the longest go first", "[cache]") {
     INFO(i);
     CHECK(cache.find(key(i)));
   }
-  cache.prune(0);
-  CHECK(cache.list().empty());
+  prune(folder.path, {.most = 0, .to = 0});
+  CHECK(cache_files(folder.path).empty());
 }
 
 TEST_CASE("sixteen processes that start at once build once", "[cache]") {
-  const Folder folder;
+  const tests::CacheFolder folder;
   fs::create_directories(folder.path);
   const fs::path built = folder.path / "built";
   std::vector<pid_t> children;
@@ -206,7 +199,7 @@ TEST_CASE("sixteen processes that start at once build once", "[cache]") {
 }
 
 TEST_CASE("threads of a process build once too", "[cache]") {
-  const Folder folder;
+  const tests::CacheFolder folder;
   Cache cache(folder.path);
   std::atomic<int> built = 0;
   std::vector<std::thread> threads;
@@ -222,7 +215,7 @@ TEST_CASE("threads of a process build once too", "[cache]") {
 }
 
 TEST_CASE("what one process compiled the next one finds, and without a disk each compiles", "[cache]") {
-  const Folder folder;
+  const tests::CacheFolder folder;
   int built = 0;
   const auto build = [&] {
     ++built;
@@ -231,7 +224,10 @@ TEST_CASE("what one process compiled the next one finds, and without a disk each
   for (int process = 0; process < 2; ++process) {
     Objects objects(std::make_unique<Cache>(folder.path));
     CHECK(objects.get("a page", build)->bytes == "code");
-    CHECK(objects.get("a page", build)->facts == entry("code").facts);
+    Facts facts = objects.get("a page", build)->facts;
+    CHECK(facts.back().first == "seconds");  // that building took
+    facts.pop_back();
+    CHECK(facts == entry("code").facts);
   }
   CHECK(built == 1);
   CHECK(Objects().get("a page", build)->bytes == "code");
@@ -239,21 +235,22 @@ TEST_CASE("what one process compiled the next one finds, and without a disk each
 }
 
 TEST_CASE("who waits longer than its patience builds", "[cache]") {
-  const Folder folder;
+  const tests::CacheFolder folder;
   Cache patient(folder.path), impatient(folder.path, 1 << 20, std::chrono::milliseconds(20));
   const CacheEntry got = patient.get(cache_key("a page"), [&] {
     CHECK(impatient.get(cache_key("a page"), [] { return entry("other"); }).bytes == "other");
-    CHECK(impatient.notes().size() == 1);
+    const std::vector<std::string> notes = impatient.notes();
+    REQUIRE(notes.size() == 1);
+    CHECK(notes[0].find("without its lock, which another thread of this process had for") != std::string::npos);
     return entry("code");
   });
   CHECK(got.bytes == "code");
 }
 
 TEST_CASE("processes killed while they keep entries leave none that is wrong", "[cache]") {
-  const Folder folder;
+  const tests::CacheFolder folder;
   const int kills = tests::sanitized ? 60 : 500;
   std::mt19937 dice(20261121);
-  const auto bytes_of = [](unsigned i) { return std::string(1000 + i * 977 % 60000, static_cast<char>('a' + i % 26)); };
   for (int kill_number = 0; kill_number < kills; ++kill_number) {
     const pid_t child = tests::fork_child();
     if (child == 0) {

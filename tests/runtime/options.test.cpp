@@ -170,6 +170,21 @@ TEST_CASE("what a user's work leaves behind is where such things are", "[options
   CHECK(parse({{"HOME", "/h"}, {"XDG_STATE_HOME", "/x"}}).state == "/x/attune");
 }
 
+TEST_CASE("the cache can be off, only read, or above the system's", "[options]") {
+  CHECK(parse({{"HOME", "/h"}}).cache_system.empty());
+  const runtime::Options both = parse({{"HOME", "/h"}, {"ATTUNE_CACHE_SYSTEM", "/s"}});
+  CHECK(both.cache == "/h/.cache/attune");
+  CHECK(both.cache_system == "/s");
+  CHECK(!both.cache_read_only);
+  const runtime::Options off = parse({{"HOME", "/h"}, {"ATTUNE_CACHE", "off"}, {"ATTUNE_CACHE_SYSTEM", "/s"}});
+  CHECK(off.cache.empty());
+  CHECK(off.cache_system.empty());
+  CHECK(parse({{"ATTUNE_CACHE", "./off"}}).cache == "./off");
+  CHECK(parse({{"ATTUNE_CACHE_MODE", "ro"}}).cache_read_only);
+  CHECK(!parse({{"ATTUNE_CACHE_MODE", "rw"}}).cache_read_only);
+  CHECK_THROWS_AS(parse({{"ATTUNE_CACHE_MODE", "read"}}), Error);
+}
+
 TEST_CASE("the cache's size is a number of bytes, or of more", "[options]") {
   CHECK(parse({}).cache_bytes == 1ull << 30);
   CHECK(parse({{"ATTUNE_CACHE_SIZE", "0"}}).cache_bytes == 0);

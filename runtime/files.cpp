@@ -1,0 +1,145 @@
+// runtime/files.cpp — files that many processes share: read without ever waiting for one, locked with patience
+#include "runtime/files.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <csignal>
+#include <cstring>
+#include <thread>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace attune::runtime {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::milliseconds, std::chrono::steady_clock;
+
+/// No kernel comes near it; a damaged file system may tell of any size.
+constexpr std::size_t largest_file = std::size_t{1} << 30;
+
+FileText wrong(int error) {
+  if (error == ENOENT || error == ENOTDIR) return {std::nullopt, true, {}};
+  return {std::nullopt, false, error == ELOOP ? "it is a symbolic link" : std::strerror(error)};
+}
+
+/// errno is 0 but where a call has failed.
+FileText read_once(const fs::path& path, std::size_t most) {
+  const File file(path, O_RDONLY);
+  if (!file) return wrong(errno);
+  struct stat facts {};
+  if (fstat(file.at(), &facts) != 0) return wrong(errno);
+  if (!S_ISREG(facts.st_mode)) return {std::nullopt, false, "it is no regular file"};
+  const auto size = static_cast<std::size_t>(facts.st_size);
+  if (size > largest_file) return {std::nullopt, false, fmt::format("it has {} bytes", size)};
+  std::string out(std::min(size, most), '\0');
+  std::size_t done = 0;
+  while (done < out.size()) {
+    const ssize_t got = read(file.at(), out.data() + done, out.size() - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return wrong(errno);
+    if (got == 0) break;
+    done += static_cast<std::size_t>(got);
+  }
+  errno = 0;
+  out.resize(done);
+  return {std::move(out), false, {}};
+}
+
+std::string host() {
+  std::array<char, 256> name{};
+  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "?";
+}
+
+struct Holder {
+  long pid = 0;
+  std::string host;
+};
+
+/// Of a lock's file: `pid host`, or nothing where nobody has it or has written that yet.
+std::optional<Holder> holder_in(int file) {
+  std::array<char, 300> text{};
+  const ssize_t got = pread(file, text.data(), text.size(), 0);
+  const std::string_view line(text.data(), got > 0 ? static_cast<std::size_t>(got) : 0);
+  const std::size_t space = line.find(' '), end = line.find('\n');
+  if (space == std::string_view::npos || end == std::string_view::npos || end < space) return std::nullopt;
+  Holder out;
+  if (std::from_chars(line.data(), line.data() + space, out.pid).ptr != line.data() + space || out.pid <= 0)
+    return std::nullopt;
+  out.host = line.substr(space + 1, end - space - 1);
+  return out;
+}
+
+}  // namespace
+
+File::File(const fs::path& path, int flags)
+    : at_(open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW, 0600)) {}
+File::~File() {
+  if (at_ >= 0) close(at_);
+}
+
+FileText read_file(const fs::path& path, std::size_t most) {
+  return again_if_stale([&] { return read_once(path, most); });
+}
+
+bool make_folders(const fs::path& path) {
+  if (mkdir(path.c_str(), 0700) == 0 || errno == EEXIST) return true;
+  return errno == ENOENT && path.has_parent_path() && path.parent_path() != path && make_folders(path.parent_path()) &&
+         (mkdir(path.c_str(), 0700) == 0 || errno == EEXIST);
+}
+
+bool remove_whatever(const fs::path& path) {
+  return unlink(path.c_str()) == 0 || ((errno == EISDIR || errno == EPERM) && rmdir(path.c_str()) == 0);
+}
+
+Lock::Lock(const fs::path& path, milliseconds patience) : file_(path, O_RDWR | O_CREAT) {
+  const auto begin = steady_clock::now();
+  auto abandoned_since = steady_clock::time_point::max();
+  auto pause = milliseconds(1);
+  while (file_ && flock(file_.at(), LOCK_EX | LOCK_NB) != 0) {
+    const bool wait = errno == EWOULDBLOCK || errno == EINTR;
+    const auto now = steady_clock::now();
+    waited_ = std::chrono::duration_cast<milliseconds>(now - begin);
+    // The file may name the holder before, for a moment.
+    if (!abandoned())
+      abandoned_since = steady_clock::time_point::max();
+    else if (abandoned_since == steady_clock::time_point::max())
+      abandoned_since = now;
+    if (!wait || waited_ >= patience || (abandoned_since < now && now - abandoned_since > std::chrono::seconds(1)))
+      return;
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, milliseconds(50));
+  }
+  held_ = static_cast<bool>(file_);
+  pid_ = getpid();
+  struct stat facts {};
+  if (!held_ || fstat(file_.at(), &facts) != 0 || !S_ISREG(facts.st_mode)) return;
+  const std::string mine = fmt::format("{} {}\n", pid_, host());
+  // Where it cannot be written nobody learns whose it is.
+  [[maybe_unused]] const ssize_t wrote = pwrite(file_.at(), mine.data(), mine.size(), 0);
+}
+
+Lock::~Lock() {
+  // In a child that was forked meanwhile it is still the parent's.
+  if (!held_ || getpid() != pid_) return;
+  [[maybe_unused]] const int cut = ftruncate(file_.at(), 0);
+  // Closing it would not do while such a child has it open too.
+  flock(file_.at(), LOCK_UN);
+}
+
+/// Held by what a process that has ended has forked, and by nobody who would give it back.
+bool Lock::abandoned() {
+  const auto holder = holder_in(file_.at());
+  if (!holder) return false;
+  const bool here = holder->host == host();
+  holder_ = holder->pid == getpid() && here ? "another thread of this process"
+                                            : fmt::format("process {} of {}", holder->pid, holder->host);
+  return here && kill(static_cast<pid_t>(holder->pid), 0) != 0 && errno == ESRCH;
+}
+
+}  // namespace attune::runtime

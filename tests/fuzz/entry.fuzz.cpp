@@ -1,0 +1,68 @@
+// tests/fuzz/entry.fuzz.cpp — any bytes are an entry of the cache that prints as itself, or none, with the reason
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "runtime/entry.h"
+
+using namespace attune::runtime;
+
+namespace {
+
+[[noreturn]] void broken(const char* rule, const std::string& text) {
+  std::fprintf(stderr, "%s:\n%s\n", rule, text.c_str());
+  std::abort();
+}
+
+void check(const std::string& text) {
+  const ParsedHead head = parse_head(text);
+  const ParsedEntry parsed = parse_entry(text, head.key);
+  if (parsed.entry.has_value() == !parsed.wrong.empty()) broken("neither an entry nor a reason, or both", text);
+  if (!head.wrong.empty() && parsed.entry) broken("an entry whose head is none", text);
+  if (head.wrong.empty() && head.size > text.size()) broken("a head that is longer than its text", text);
+  if (!parsed.entry || head.key.size() != 64) return;
+  CacheKey key;
+  for (std::size_t i = 0; i < 4; ++i) {
+    // Only what is written as a key is one.
+    if (head.key.find_first_not_of("0123456789abcdef") != std::string::npos) return;
+    key.words[i] = std::stoull(head.key.substr(16 * i, 16), nullptr, 16);
+  }
+  if (print_entry(key, *parsed.entry) != text) broken("printed, it is another text", text);
+  if (parse_entry(text, cache_key(text)).entry) broken("it is of any key", text);
+}
+
+}  // namespace
+
+/// The first byte, a letter in the seeds, says whether the rest is the text of an entry or what one is made of: no
+/// chance finds a checksum that fits.
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return 0;
+  const std::string rest(reinterpret_cast<const char*>(data + 1), size - 1);
+  if (data[0] % 2 == 0) {
+    check(rest);
+    return 0;
+  }
+  // Lines are facts until one of them is empty; the bytes follow. Then one byte is changed, or none.
+  CacheEntry entry;
+  std::size_t at = 0;
+  while (at < rest.size()) {
+    const std::size_t end = std::min(rest.find('\n', at), rest.size());
+    const std::string line = rest.substr(at, end - at);
+    at = std::min(end + 1, rest.size());
+    if (line.empty()) break;
+    const std::size_t colon = std::min(line.find(':'), line.size());
+    entry.facts.emplace_back(line.substr(0, colon), line.substr(colon));
+  }
+  entry.bytes = rest.substr(at);
+  const CacheKey key = cache_key(rest);
+  std::string text = print_entry(key, entry);
+  check(text);
+  const ParsedEntry whole = parse_entry(text, key);
+  if (whole.entry && whole.entry->bytes != entry.bytes) broken("it reads as other bytes", text);
+  const std::size_t damaged = (data[0] / 2) * 37u % text.size();
+  text[damaged] = static_cast<char>(text[damaged] ^ 1);
+  if (parse_entry(text, key).entry) broken("damage is not seen", text);
+  return 0;
+}

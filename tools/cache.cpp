@@ -1,0 +1,485 @@
+// tools/cache.cpp — attune cache: what compiled kernels are kept, whether they are sound, and how they are removed
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <fmt/format.h>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <unistd.h>
+
+#include <attune/error.h>
+
+#include "runtime/cache.h"
+#include "runtime/files.h"
+#include "runtime/objects.h"
+#include "runtime/options.h"
+#include "tools/verbs.h"
+
+namespace attune::tools {
+namespace cache {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+using runtime::CacheFile, runtime::FileText, runtime::ParsedHead, runtime::Pruned, runtime::PruneTo;
+
+// ---- Folders.
+
+struct Layer {
+  std::string name;  ///< user or system
+  fs::path folder;
+};
+
+std::vector<Layer> layers() {
+  const runtime::Options& o = runtime::options();
+  std::vector<Layer> out;
+  if (!o.cache.empty()) out.push_back({"user", o.cache});
+  if (!o.cache_system.empty()) out.push_back({"system", o.cache_system});
+  if (out.empty())
+    throw Error("no-cache", "there is no cache", {},
+                "ATTUNE_CACHE is off, or it is unset and neither XDG_CACHE_HOME nor HOME names a folder",
+                "set ATTUNE_CACHE to a folder");
+  return out;
+}
+
+/// The folder that may be changed.
+fs::path own_folder() {
+  const Layer first = layers().front();
+  if (first.name != "user")
+    throw Error("no-cache", "there is no cache of yours", {}, "ATTUNE_CACHE is off or cannot be told",
+                "set ATTUNE_CACHE to a folder");
+  if (runtime::options().cache_read_only)
+    throw Error("cache-read-only", "the cache is only read", {.name = first.folder.string()}, "ATTUNE_CACHE_MODE is ro",
+                "unset ATTUNE_CACHE_MODE");
+  return first.folder;
+}
+
+// ---- Numbers as people write and read them.
+
+std::string size_text(std::uint64_t bytes) {
+  if (bytes < 1024) return fmt::format("{} B", bytes);
+  constexpr std::array units{"KiB", "MiB", "GiB", "TiB"};
+  double size = static_cast<double>(bytes) / 1024;
+  std::size_t unit = 0;
+  for (; size >= 1000 && unit + 1 < units.size(); ++unit) size /= 1024;
+  return fmt::format("{:.{}f} {}", size, size < 10 ? 1 : 0, units[unit]);
+}
+
+/// 90, 30m, 12h, 7d or 4w; or 200M of bytes, by the units that are given.
+std::uint64_t quantity(const std::string& option, const std::string& text, const std::string& units,
+                       const std::vector<std::uint64_t>& of, const std::string& takes) {
+  std::string_view digits = text;
+  std::uint64_t value = 0, unit = 1;
+  if (!digits.empty())
+    if (const std::size_t i = units.find(digits.back()); i != std::string::npos) {
+      unit = of[i];
+      digits.remove_suffix(1);
+    }
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (digits.empty() || error != std::errc{} || end != digits.data() + digits.size() || value > (1ull << 33))
+    throw Error("bad-number", fmt::format("{} cannot be `{}`", option, text), {.name = option}, "it takes " + takes,
+                "see attune cache prune --help");
+  return value * unit;
+}
+
+using Moment = std::chrono::sys_time<std::chrono::microseconds>;
+
+std::string ago(Moment used) {
+  using namespace std::chrono;
+  const auto age = duration_cast<seconds>(system_clock::now() - used).count();
+  if (age < -60) return "in the future";
+  if (age < 120) return "now";
+  if (age < 2 * 3600) return fmt::format("{} min", age / 60);
+  if (age < 48 * 3600) return fmt::format("{} h", age / 3600);
+  return fmt::format("{} days", age / 86400);
+}
+
+std::string date(Moment at) {
+  const std::time_t seconds = std::chrono::duration_cast<std::chrono::seconds>(at.time_since_epoch()).count();
+  std::tm parts{};
+  std::array<char, 64> text{};
+  if (!gmtime_r(&seconds, &parts) || std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts) == 0)
+    return "?";
+  return text.data();
+}
+
+std::string entries(std::size_t n) { return fmt::format("{} {}", n, n == 1 ? "entry" : "entries"); }
+
+// ---- Entries.
+
+struct Listed {
+  std::string layer;
+  CacheFile file;
+  ParsedHead head;
+};
+
+/// Heads are read and bytes are not.
+Listed listed(const std::string& layer, CacheFile file) {
+  constexpr std::size_t most_of_a_head = 1 << 16;
+  const FileText text = runtime::read_file(file.path, most_of_a_head);
+  Listed out{layer, std::move(file), {}};
+  if (text.text)
+    out.head = runtime::parse_head(*text.text);
+  else
+    out.head.wrong = text.missing ? "it is gone" : text.wrong;
+  if (out.head.wrong.empty() && !out.head.key.starts_with(out.file.name)) out.head.wrong = "it is of another key";
+  return out;
+}
+
+std::vector<Listed> all_entries() {
+  std::vector<Listed> out;
+  for (const Layer& layer : layers())
+    for (CacheFile& file : runtime::cache_files(layer.folder)) out.push_back(listed(layer.name, std::move(file)));
+  return out;
+}
+
+std::string fact(const Listed& one, std::string_view name) {
+  for (const auto& [known, value] : one.head.facts)
+    if (known == name) return value;
+  return {};
+}
+
+std::string kind(const Listed& one) {
+  if (one.head.other_format) return "other version";
+  if (!one.head.wrong.empty()) return "damaged";
+  const std::string out = fact(one, "kind");
+  return out.empty() ? "unknown" : out;
+}
+
+/// forward amx bf16 d=128: score, mask …
+std::string what(const Listed& one) {
+  if (!one.head.wrong.empty()) return one.head.wrong;
+  std::string out;
+  const auto add = [&](std::string_view name, const char* format) {
+    if (const std::string value = fact(one, name); !value.empty())
+      out += (out.empty() ? "" : " ") + fmt::format(fmt::runtime(format), value);
+  };
+  add("kernel", "{}");
+  add("arch", "{}");
+  add("type", "{}");
+  add("d", "d={}");
+  add("tile", "{}");
+  add("registers", "{} registers");
+  std::string mod;
+  for (const char* part : {"score", "mask", "prob", "sink"})
+    if (const std::string value = fact(one, part); !value.empty())
+      mod += fmt::format("{}{} {}", mod.empty() ? "" : "; ", part, value);
+  return mod.empty() ? out : out + ": " + mod;
+}
+
+Json json_of(const Listed& one) {
+  Json out{{"id", one.file.name},
+           {"layer", one.layer},
+           {"file", one.file.path.string()},
+           {"bytes", one.file.bytes},
+           {"used", date(one.file.used)}};
+  if (!one.head.wrong.empty()) out["wrong"] = one.head.wrong;
+  for (const auto& [name, value] : one.head.facts) {
+    if (!out["facts"].contains(name))
+      out["facts"][name] = value;
+    else if (out["facts"][name].is_array())
+      out["facts"][name].push_back(value);
+    else
+      out["facts"][name] = Json::array({out["facts"][name], value});
+  }
+  return out;
+}
+
+/// Shortest that tells all of these apart, and easy to copy.
+std::size_t id_length(const std::vector<Listed>& all) {
+  std::vector<std::string> names;
+  for (const Listed& one : all) names.push_back(one.file.name);
+  std::ranges::sort(names);
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  std::size_t length = 8;
+  for (std::size_t i = 1; i < names.size(); ++i) {
+    std::size_t same = 0;
+    while (same < names[i].size() && names[i][same] == names[i - 1][same]) ++same;
+    length = std::max(length, same + 1);
+  }
+  return length;
+}
+
+/// The entry whose name begins so: the user's, where both folders have it.
+Listed entry_named(const std::string& id) {
+  std::vector<Listed> found;
+  for (const Layer& layer : layers())
+    for (CacheFile& file : runtime::cache_files(layer.folder))
+      if (file.name.starts_with(id) && (found.empty() || found[0].file.name != file.name))
+        found.push_back(listed(layer.name, std::move(file)));
+  if (id.empty() || found.empty())
+    throw Error("unknown-entry", fmt::format("the cache has no entry `{}`", id), {}, "no entry's ID begins with that",
+                "attune cache ls lists them all");
+  if (found.size() > 1)
+    throw Error("ambiguous-entry", fmt::format("`{}` may be {}", id, entries(found.size())), {},
+                fmt::format("{} and {} begin so", found[0].file.name, found[1].file.name), "write more of the ID");
+  return std::move(found[0]);
+}
+
+// ---- The verbs.
+
+struct CacheOptions {
+  bool json = false, yes = false, repair = false, dry = false;
+  std::string id, sort = "used";
+  std::optional<std::string> out, to, older_than;
+};
+
+void ls(const CacheOptions& o) {
+  std::vector<Listed> all = all_entries();
+  if (o.sort == "used") std::ranges::stable_sort(all, [](auto& a, auto& b) { return a.file.used > b.file.used; });
+  if (o.sort == "size") std::ranges::stable_sort(all, [](auto& a, auto& b) { return a.file.bytes > b.file.bytes; });
+  if (o.json) {
+    for (const Listed& one : all) std::puts(json_of(one).dump().c_str());
+    return;
+  }
+  if (all.empty()) {
+    fmt::print(stderr, "no entries in {}\n", layers().front().folder.string());
+    return;
+  }
+  const std::size_t id = id_length(all);
+  const bool two = layers().size() > 1;
+  fmt::print("{:<{}}  {}{:<13}  {:>8}  {:>9}  {:>7}  what\n", "id", id, two ? "layer   " : "", "kind", "size", "used",
+             "seconds");
+  for (const Listed& one : all)
+    fmt::print("{:<{}}  {}{:<13}  {:>8}  {:>9}  {:>7}  {}\n", one.file.name.substr(0, id), id,
+               two ? fmt::format("{:<6}  ", one.layer) : "", kind(one), size_text(one.file.bytes), ago(one.file.used),
+               fact(one, "seconds"), what(one));
+}
+
+void show(const CacheOptions& o) {
+  const Listed one = entry_named(o.id);
+  if (o.out) {
+    const FileText text = runtime::read_file(one.file.path);
+    const runtime::ParsedEntry entry = text.text ? runtime::parse_entry(*text.text, one.file.name)
+                                                 : runtime::ParsedEntry{std::nullopt, text.wrong, false};
+    if (!entry.entry)
+      throw Error("bad-entry", fmt::format("the bytes of {} cannot be had", one.file.name),
+                  {.name = one.file.path.string()}, entry.wrong, "attune cache verify --repair removes such entries");
+    std::FILE* file = *o.out == "-" ? stdout : std::fopen(o.out->c_str(), "wb");
+    bool good = file &&
+                std::fwrite(entry.entry->bytes.data(), 1, entry.entry->bytes.size(), file) == entry.entry->bytes.size();
+    if (file) good = (file == stdout ? std::fflush(file) : std::fclose(file)) == 0 && good;
+    if (!good)
+      throw Error("file-unwritable", fmt::format("{} cannot be written", *o.out), {.name = *o.out},
+                  "the system refuses it", "name a file in a folder that you may write to");
+    if (*o.out == "-") return;
+  }
+  if (o.json) {
+    std::puts(json_of(one).dump(2).c_str());
+    return;
+  }
+  const auto line = [](std::string_view name, std::string_view value) { fmt::print("{:<10} {}\n", name, value); };
+  line("id", one.file.name);
+  line("file", one.file.path.string());
+  line("layer", one.layer);
+  line("size", fmt::format("{} ({} bytes)", size_text(one.file.bytes), one.file.bytes));
+  line("used", date(one.file.used));
+  if (!one.head.wrong.empty()) line("damaged", one.head.wrong);
+  for (const auto& [name, value] : one.head.facts) line(name, value);
+}
+
+void stats(const CacheOptions& o) {
+  struct Sum {
+    std::size_t entries = 0;
+    std::uint64_t bytes = 0;
+  };
+  const runtime::Options& options = runtime::options();
+  const std::vector<Listed> all = all_entries();
+  Json out;
+  for (const Layer& layer : layers()) {
+    Sum sum;
+    std::map<std::string, Sum> kinds;
+    double seconds = 0;
+    for (const Listed& one : all) {
+      if (one.layer != layer.name) continue;
+      for (Sum* s : {&sum, &kinds[kind(one)]}) {
+        ++s->entries;
+        s->bytes += one.file.bytes;
+      }
+      seconds += std::atof(fact(one, "seconds").c_str());
+    }
+    const bool user = layer.name == "user";
+    const std::string mode = !user || options.cache_read_only ? "read only" : "written";
+    Json& json = out[layer.name];
+    json = {{"folder", layer.folder.string()}, {"mode", mode}, {"entries", sum.entries}, {"bytes", sum.bytes}};
+    if (user) json["limit"] = options.cache_bytes;
+    json["seconds"] = seconds;
+    json["kinds"] = Json::object();
+    for (const auto& [name, s] : kinds) json["kinds"][name] = {{"entries", s.entries}, {"bytes", s.bytes}};
+    if (o.json) continue;
+    fmt::print("{:<7} {}   — {}\n", layer.name, layer.folder.string(), mode);
+    fmt::print("  entries  {}\n  size     {}{}\n", sum.entries, size_text(sum.bytes),
+               user ? fmt::format(" of {}", size_text(options.cache_bytes)) : "");
+    for (const auto& [name, s] : kinds) fmt::print("  {:<13} {}, {}\n", name, entries(s.entries), size_text(s.bytes));
+    fmt::print("  took     {:.1f} s to compile, all of them\n", seconds);
+  }
+  if (o.json) std::puts(out.dump(2).c_str());
+}
+
+/// 0 if all is well, or is now; 1 if not.
+int verify(const CacheOptions& o) {
+  if (o.repair) own_folder();
+  std::size_t good = 0, left = 0, removed = 0;
+  for (const Layer& layer : layers())
+    for (const CacheFile& file : runtime::cache_files(layer.folder)) {
+      const FileText text = runtime::read_file(file.path);
+      if (text.missing) continue;
+      const runtime::ParsedEntry entry = text.text ? runtime::parse_entry(*text.text, file.name)
+                                                   : runtime::ParsedEntry{std::nullopt, text.wrong, false};
+      const std::string& wrong = entry.wrong;
+      // Only another version can tell.
+      if (entry.other_format) continue;
+      if (wrong.empty()) {
+        ++good;
+        continue;
+      }
+      const bool gone = o.repair && layer.name == "user" && runtime::remove_whatever(file.path);
+      ++(gone ? removed : left);
+      if (o.json)
+        std::puts(Json{
+            {"id", file.name}, {"layer", layer.name}, {"file", file.path.string()}, {"wrong", wrong}, {"removed", gone}}
+                      .dump()
+                      .c_str());
+      else
+        fmt::print("{} {}: {}\n", gone ? "removed" : "bad    ", file.path.string(), wrong);
+    }
+  if (!o.json)
+    fmt::print("{} sound, {} bad{}\n", entries(good), left + removed,
+               o.repair ? fmt::format(", {} removed", removed) : "");
+  return left ? 1 : 0;
+}
+
+void tell(const CacheOptions& o, const fs::path& folder, const Pruned& gone) {
+  if (o.json)
+    std::puts(Json{{"folder", folder.string()},
+                   {"removed", {{"entries", gone.entries}, {"bytes", gone.bytes}}},
+                   {"left_bytes", gone.left},
+                   {"dry", o.dry}}
+                  .dump()
+                  .c_str());
+  else
+    fmt::print("{} {}, {}; {} left in {}\n", o.dry ? "would remove" : "removed", entries(gone.entries),
+               size_text(gone.bytes), size_text(gone.left), folder.string());
+}
+
+void clear(const CacheOptions& o) {
+  const fs::path folder = own_folder();
+  if (!o.yes && !o.dry) {
+    const Pruned all = runtime::prune(folder, {.most = 0, .to = 0, .dry = true});
+    if (all.entries > 0) {
+      if (!isatty(STDIN_FILENO))
+        throw Error("not-confirmed", fmt::format("{} would be removed", entries(all.entries)),
+                    {.name = folder.string()}, "there is no terminal to ask at", "add --yes");
+      fmt::print(stderr, "remove {}, {}, from {}? [y/N] ", entries(all.entries), size_text(all.bytes), folder.string());
+      std::string answer;
+      if (!std::getline(std::cin, answer) || (answer != "y" && answer != "Y" && answer != "yes")) {
+        fmt::print(stderr, "nothing was removed\n");
+        return;
+      }
+    }
+  }
+  tell(o, folder, runtime::prune(folder, {.most = 0, .to = 0, .dry = o.dry}));
+}
+
+void prune(const CacheOptions& o) {
+  const fs::path folder = own_folder();
+  constexpr std::uint64_t K = 1024, hour = 3600;
+  PruneTo to{.dry = o.dry};
+  if (o.older_than)
+    to.age = std::chrono::seconds(quantity("--older-than", *o.older_than, "smhdw",
+                                           {1, 60, hour, 24 * hour, 7 * 24 * hour},
+                                           "a number of seconds, or of m, h, d or w of them"));
+  if (o.to)
+    to.most = to.to = quantity("--to", *o.to, "KMG", {K, K * K, K * K * K},
+                               "a number of bytes, or of K, M or G of them");
+  else if (!o.older_than)
+    to.most = to.to = runtime::options().cache_bytes;
+  tell(o, folder, runtime::prune(folder, to));
+}
+
+}  // namespace
+}  // namespace cache
+
+void add_cache(CLI::App& app) {
+  using namespace cache;
+  CLI::App& verb = *app.add_subcommand("cache", "compiled kernels that are kept: list, check and remove them");
+  verb.require_subcommand(0, 1);
+  verb.callback([&verb] {
+    if (verb.get_subcommands().empty())
+      throw Error("no-verb", "attune cache is called without a verb", {},
+                  "it has ls, show, stats, verify, clear, prune", "write attune cache VERB, or attune cache --help");
+  });
+  verb.footer("Folders, limits and what an entry is: docs/cache.md. attune cache VERB --help tells more.\n"
+              "Examples:\n  attune cache ls\n  attune cache prune --to 200M");
+  const auto add = [&](const char* name, const char* does, const char* footer) {
+    auto o = std::make_shared<CacheOptions>();
+    CLI::App* sub = verb.add_subcommand(name, does);
+    sub->add_flag("--json", o->json, "as JSON");
+    sub->footer(footer);
+    return std::pair(sub, o);
+  };
+  {
+    const auto [sub,
+                o] = add("ls", "each entry in a line: what it is, how large, when it was last used",
+                         "Heads are read and bytes are not: attune cache verify reads all. `seconds` is how long it "
+                         "took to compile.\nExamples:\n  attune cache ls --sort size");
+    sub->add_option("--sort", o->sort, "used: the last one first, if left out")->type_name("used|size|id");
+    sub->callback([o = o] {
+      constexpr std::array words{"used", "size", "id"};
+      if (std::ranges::find(words, o->sort) == words.end())
+        throw Error("bad-choice", fmt::format("--sort cannot be `{}`", o->sort), {.name = "--sort"},
+                    "it takes used, size or id", "write one of these");
+      ls(*o);
+    });
+  }
+  {
+    const auto [sub, o] = add("show", "the head of an entry, and its bytes into a file",
+                              "Examples:\n  attune cache show 3f9a --out kernel.cubin");
+    sub->add_option("ID", o->id, "or as much of its beginning as tells it apart")->required();
+    sub->add_option("--out", o->out, "write the object or cubin there; - for stdout, and no head")->type_name("FILE");
+    sub->callback([o = o] { show(*o); });
+  }
+  {
+    const auto [sub, o] = add("stats", "how many entries of which kind, and how large, in which folders",
+                              "Examples:\n  attune cache stats --json");
+    sub->callback([o = o] { stats(*o); });
+  }
+  {
+    const auto [sub, o] = add("verify", "reads every entry and reports those that are damaged",
+                              "Examples:\n  attune cache verify --repair\n"
+                              "Exit:\n  1  there are bad entries that were not removed");
+    sub->add_flag("--repair", o->repair, "remove what is damaged: it is compiled again when it is wanted");
+    sub->callback([o = o] {
+      if (const int code = verify(*o)) throw CLI::RuntimeError(code);
+    });
+  }
+  {
+    const auto [sub, o] = add("clear", "removes every entry of the user's folder",
+                              "What attune tune found stays. At a terminal it asks; elsewhere it needs --yes.\n"
+                              "Examples:\n  attune cache clear --yes");
+    sub->add_flag("--yes", o->yes, "do not ask");
+    sub->add_flag("--dry", o->dry, "remove nothing, and tell what would be");
+    sub->callback([o = o] { clear(*o); });
+  }
+  {
+    const auto [sub, o] = add("prune", "removes what was not used for the longest",
+                              "Without an option: to ATTUNE_CACHE_SIZE.\n"
+                              "Examples:\n  attune cache prune --to 200M\n  attune cache prune --older-than 30d --dry");
+    sub->add_option("--to", o->to, "until no more is left than that")->type_name("SIZE");
+    sub->add_option("--older-than", o->older_than, "what was last used longer ago: 90, 30m, 12h, 7d, 4w")
+        ->type_name("TIME");
+    sub->add_flag("--dry", o->dry, "remove nothing, and tell what would be");
+    sub->callback([o = o] { prune(*o); });
+  }
+}
+
+}  // namespace attune::tools
