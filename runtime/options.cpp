@@ -53,17 +53,15 @@ bool set_log(Options& options, std::string_view value) {
 constexpr std::array<std::string_view, 2> switch_words{"0", "1"}, cache_modes{"rw", "ro"};
 
 constexpr std::array rows{
-    OptionRow{
-        "ATTUNE_CACHE",
-        "the folder for what attune remembers, and for compiled kernels; off: no file is read or written, nor one of "
-        "ATTUNE_CACHE_SYSTEM",
-        "attune in XDG_CACHE_HOME, or .cache/attune at home",
-        "a path, or off",
-        {},
-        [](Options& options, std::string_view value) {
-          options.cache = value;
-          return true;
-        }},
+    OptionRow{"ATTUNE_CACHE",
+              "the folder for compiled kernels and what attune remembers; off: no files",
+              "attune in XDG_CACHE_HOME, or .cache/attune at home",
+              "a path, or off",
+              {},
+              [](Options& options, std::string_view value) {
+                options.cache = value;
+                return true;
+              }},
     OptionRow{"ATTUNE_CACHE_MODE", "whether that folder is written or only read", "rw", "", cache_modes,
               [](Options& options, std::string_view value) {
                 options.cache_read_only = value == "ro";

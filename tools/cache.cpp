@@ -242,7 +242,7 @@ void ls(const CacheOptions& o) {
     return;
   }
   if (all.empty()) {
-    fmt::print(stderr, "no entries in {}\n", layers().front().folder.string());
+    fmt::print("no entries in {}\n", layers().front().folder.string());
     return;
   }
   const std::size_t id = id_length(all);
@@ -419,7 +419,7 @@ void add_cache(CLI::App& app) {
                   "it has ls, show, stats, verify, clear, prune", "write attune cache VERB, or attune cache --help");
   });
   verb.footer("Folders, limits and what an entry is: docs/cache.md. attune cache VERB --help tells more.\n"
-              "Examples:\n  attune cache ls\n  attune cache prune --to 200M");
+              "Examples:\n  attune cache ls\n  attune cache stats");
   const auto add = [&](const char* name, const char* does, const char* footer) {
     auto o = std::make_shared<CacheOptions>();
     CLI::App* sub = verb.add_subcommand(name, does);

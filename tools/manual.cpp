@@ -159,8 +159,8 @@ std::string roff_lines(const std::vector<std::string>& lines) {
   return out;
 }
 
-void add_man(const ManualPage& page, std::string& out) {
-  const bool whole = !page.verbs.empty();
+/// `whole`: the page of attune itself.
+void add_man(const ManualPage& page, bool whole, std::string& out) {
   out += whole ? fmt::format(".SH NAME\n{} \\- {}\n.SH SYNOPSIS\n", roff(page.name), roff(page.about))
                : fmt::format(".SH {}\n{}\n.PP\n", roff(page.name), roff(page.about));
   out += fmt::format(".B {}\n", roff(synopsis(page)));
@@ -181,7 +181,7 @@ void add_man(const ManualPage& page, std::string& out) {
     title(s.title);
     out += roff_lines(s.lines);
   }
-  for (const ManualPage& verb : page.verbs) add_man(verb, out);
+  for (const ManualPage& verb : page.verbs) add_man(verb, false, out);
 }
 
 class Formatter : public CLI::FormatterBase {
@@ -209,7 +209,7 @@ ManualPage manual_page(const CLI::App& app, const std::string& name) {
   std::ranges::sort(exit.lines);
   ManualSection& environment = section(page.sections, "ENVIRONMENT");
   for (const runtime::OptionRow& row : runtime::option_rows())
-    environment.lines.push_back(fmt::format("  {:<18} {}", row.name, row.meaning));
+    environment.lines.push_back(fmt::format("  {:<19} {}", row.name, row.meaning));
   for (const CLI::App* verb : app.get_subcommands([](const CLI::App* v) { return !v->get_name().empty(); }))
     page.verbs.push_back(manual_page(*verb, name + " " + verb->get_name()));
   return page;
@@ -242,7 +242,7 @@ std::string as_text(const ManualPage& page) {
 
 std::string as_man(const ManualPage& page, const std::string& version) {
   std::string out = fmt::format(".TH ATTUNE 1 \"\" \"attune {}\" \"User Commands\"\n", roff(version));
-  add_man(page, out);
+  add_man(page, true, out);
   return out;
 }
 
