@@ -13,6 +13,8 @@ void add_grad(CLI::App& app);
 void add_explain(CLI::App& app);
 void add_cover(CLI::App& app);
 void add_bench(CLI::App& app);
+void add_bundle(CLI::App& app);
+void add_compile(CLI::App& app);
 void add_cuda(CLI::App& app);
 void add_tune(CLI::App& app);
 void add_verify(CLI::App& app);

@@ -230,11 +230,11 @@ TEST_CASE("what one process compiled the next one finds, and without a disk each
   };
   for (int process = 0; process < 2; ++process) {
     Objects objects(std::make_unique<Cache>(folder.path));
-    CHECK(objects.get("a page", build)->bytes == "code");
-    CHECK(objects.get("a page", build)->facts == entry("code").facts);
+    CHECK(objects.get({"a page"}, build)->bytes == "code");
+    CHECK(objects.get({"a page"}, build)->facts == entry("code").facts);
   }
   CHECK(built == 1);
-  CHECK(Objects().get("a page", build)->bytes == "code");
+  CHECK(Objects().get({"a page"}, build)->bytes == "code");
   CHECK(built == 2);
 }
 
