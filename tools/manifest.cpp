@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 
 #include "ir/parse.h"
@@ -111,7 +112,8 @@ runtime::TargetName target_of(const std::string& word, const std::string& at) {
   if (const auto target = runtime::target_named(word)) return *target;
   const auto known = runtime::known_targets();
   const std::vector<std::string> words(known.begin(), known.end());
-  const auto near = ir::nearest(word, words);
+  const bool lacks_an_a = std::ranges::find(words, word + "a") != words.end();
+  const auto near = lacks_an_a ? std::optional(word + "a") : ir::nearest(word, words);
   throw Error("unknown-target", fmt::format("there is no target `{}`", word), {.name = at},
               fmt::format("there are {}", fmt::join(words, ", ")),
               near ? fmt::format("did you mean {}?", *near) : "write one of these");
