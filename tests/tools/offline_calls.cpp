@@ -144,7 +144,6 @@ bool backward_runs(const Attention& attention, const Tensor& by) {
 const std::map<std::string, std::pair<codegen::ForwardSpec, codegen::Length>>& specs() {
   using enum codegen::Length;
   static const std::map<std::string, std::pair<codegen::ForwardSpec, codegen::Length>> all{
-      {"usual", {{.arch = 80, .d = 64, .dv = 64}, longer}},
       {"hopper", {{.arch = 90, .d = 64, .dv = 64}, to_1k}},
       {"odd",
        {{.arch = 86,
@@ -175,7 +174,8 @@ const std::map<std::string, std::pair<codegen::ForwardSpec, codegen::Length>>& s
 }
 
 int consider(const std::string& attention, const std::string& name) {
-  const auto& [spec, length] = specs().at(name);
+  const codegen::ForwardSpec& spec = specs().at(name).first;
+  const codegen::Length length = specs().at(name).second;
   const compiler::Traced traced = compiler::trace(attentions().at(attention)());
   const compiler::Mod mod = compiler::lower(traced.mod);
   const compiler::Cover cover = compiler::cover(mod.mask, mod.signature(), mod.score);
