@@ -117,8 +117,8 @@ int piece_of(std::int64_t row) {
   return least >= 4 ? static_cast<int>(least) : 0;
 }
 
-constexpr std::array<std::string_view, 11> targets{"sm_80", "sm_86",    "sm_89", "sm_90a", "sm_100",    "sm_120",
-                                                   "host",  "portable", "avx2",  "avx512", "avx512bf16"};
+constexpr std::array<std::string_view, 12> targets{"sm_80", "sm_86",    "sm_89", "sm_90a", "sm_100",     "sm_120",
+                                                   "host",  "portable", "avx2",  "avx512", "avx512bf16", "amx"};
 
 }  // namespace
 

@@ -188,7 +188,8 @@ int consider(const std::string& attention, const std::string& name) {
   const runtime::cuda::Considered all = runtime::cuda::consider(mod, cover, spec, length, nullptr);
   const bool there = all.candidates[all.chosen].binary->cubin.size() > 1000;
   const bool listed = codegen::forward_facts(mod, cover, spec.scale_positive).listed;
-  if (listed) runtime::cuda::binary_of(codegen::cover_source(mod, cover, spec.wide, spec.arch));
+  if (listed)
+    runtime::cuda::binary_of(codegen::cover_source(mod, cover, spec.wide, spec.arch), {mod, "cover", spec.arch});
   std::printf("%s, %zu compiled\n", there ? "ok" : "wrong", runtime::cuda::compiled_kernels());
   return 0;
 }
