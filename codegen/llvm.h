@@ -32,7 +32,9 @@ struct Peak {
 using PeakFn = void(std::int64_t rounds, float* memory);
 Peak peak_object(Isa isa, Unit unit);
 
-/// LLVM's version, the target's features and the code that writes kernels: what object code depends on besides.
-std::string codegen_description(Isa isa);
+/// What object code is made of besides a Mod: the code that writes kernels, and the machine that it is for.
+std::string writer_description(Isa isa);
+/// Who makes it: LLVM, by its version.
+std::string llvm_description();
 
 }  // namespace attune::codegen

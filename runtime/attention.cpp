@@ -1,6 +1,7 @@
 // runtime/attention.cpp — include/attune/attention.h made real: lower once, check each call, hand it to an engine
 #include "runtime/attention.h"
 
+#include <algorithm>
 #include <mutex>
 #include <optional>
 #include <type_traits>
@@ -17,6 +18,7 @@
 #include "runtime/dump.h"
 #include "runtime/options.h"
 #include "runtime/oracle.h"
+#include "runtime/purpose.h"
 #include "runtime/verify.h"
 #include "runtime/watch.h"
 
@@ -154,6 +156,41 @@ cpu::Compiled compiled(const detail::Lowered& lowered) {
 
 cuda::Compiled on_device(const detail::Lowered& lowered) { return {lowered.lowered, lowered.digest, lowered.cover}; }
 
+/// What a call asks kernels for: of the Mod as it was written.
+Request asked_for(const Checked& checked, const Tensor& q) {
+  Request out = request_of(checked.lowered->written, checked.lowered->lowered);
+  if (checked.target == Target::cpu) {
+    out.target = codegen::name_of(cpu::isa());
+    out.shape.dtype = q.dtype;
+  }
+  return out;
+}
+
+Request request(const Checked& checked, const Forward& call) {
+  Request out = asked_for(checked, call.q);
+  if (checked.target == Target::cuda) {
+    const cuda::ForwardWants wants = cuda::forward_wants(on_device(*checked.lowered), call, checked.problem);
+    out.target = runtime::name_of(TargetName{.arch = wants.spec.arch});
+    out.shape = shape_of(wants.spec, wants.kind.length);
+    if (const auto found = cuda::remembered(wants.key); found.preference)
+      out.shape.kernel = found.preference->variant.text();
+  }
+  return out;
+}
+
+Request request(const Checked& checked, const Backward& call) {
+  Request out = asked_for(checked, call.q);
+  out.pass = "backward";
+  std::string grads;
+  const std::vector<Tensor>& captures = checked.lowered->lowered.captures;
+  for (std::size_t slot = 0; slot < captures.size(); ++slot)
+    if (captures[slot].size() > 0 &&
+        std::ranges::find(call.captured, captures[slot], &Backward::Captured::of) != call.captured.end())
+      grads += (grads.empty() ? "" : "+") + checked.lowered->written.captures[slot].name;
+  out.shape.grads = grads.empty() ? "none" : grads;
+  return out;
+}
+
 [[noreturn]] void no_backward() {
   throw Error("no-engine", "no engine of this build can run this", {}, "the CUDA engine has no backward yet",
               "copy the tensors to the host for the gradients: array.on(Device::cpu())");
@@ -225,6 +262,7 @@ void run(const Attention& attention, const Forward& call, const Resources& with,
     Watched watched("forward", at);
     const Checked checked = check(attention, call);
     const auto& [lowered, problem, target] = checked;
+    const Purpose purpose([&checked, &call] { return request(checked, call); });
     if (target == Target::oracle)
       oracle_forward(lowered->lowered, call, problem, with.progress);
     else if (target == Target::cpu)
@@ -242,6 +280,7 @@ void run(const Attention& attention, const Backward& call, const Resources& with
     Watched watched("backward", at);
     const Checked checked = check(attention, call);
     const auto& [lowered, problem, target] = checked;
+    const Purpose purpose([&checked, &call] { return request(checked, call); });
     if (target == Target::oracle)
       oracle_backward(lowered->lowered, call, problem, with.progress);
     else if (target == Target::cpu)
@@ -301,7 +340,9 @@ void Attention::prepare(const Backward& call, Line at) const { workspace(call, {
 // Whoever knows what a call needs has compiled its kernels.
 std::size_t Attention::workspace(const Forward& call, const Executor& executor, Line at) const {
   return runtime::placed(at, [&]() -> std::size_t {
-    const auto [lowered, problem, by] = runtime::check(*this, call);
+    const runtime::Checked checked = runtime::check(*this, call);
+    const auto& [lowered, problem, by] = checked;
+    const runtime::Purpose purpose([&checked, &call] { return runtime::request(checked, call); });
     if (by == Target::oracle) return 0;
     if (by == Target::cuda) return runtime::cuda::forward_workspace(runtime::on_device(*lowered), call, problem);
     return runtime::cpu::forward_workspace(runtime::compiled(*lowered), call, problem,
@@ -310,7 +351,9 @@ std::size_t Attention::workspace(const Forward& call, const Executor& executor, 
 }
 std::size_t Attention::workspace(const Backward& call, const Executor& executor, Line at) const {
   return runtime::placed(at, [&]() -> std::size_t {
-    const auto [lowered, problem, by] = runtime::check(*this, call);
+    const runtime::Checked checked = runtime::check(*this, call);
+    const auto& [lowered, problem, by] = checked;
+    const runtime::Purpose purpose([&checked, &call] { return runtime::request(checked, call); });
     if (by == Target::oracle) return 0;
     if (by == Target::cuda) runtime::no_backward();
     return runtime::cpu::backward_workspace(runtime::compiled(*lowered), call, problem,

@@ -74,7 +74,10 @@ std::string log_line(const watch::Built& fact) {
   const bool made = fact.from == watch::Built::From::compiler;
   std::string out = begin(made ? build : cache, fact.mod) +
                     fmt::format("{} for {} {} in {}: {} bytes", fact.kernel, fact.target,
-                                made ? "compiled" : "found on disk", time_of(fact.seconds), fact.bytes);
+                                made                                    ? "compiled"
+                                : fact.from == watch::Built::From::disk ? "found on disk"
+                                                                        : "found in a bundle",
+                                time_of(fact.seconds), fact.bytes);
   if (fact.registers > 0)
     out += fmt::format(", {} registers, {} bytes spilled, {} bytes of shared memory", fact.registers, fact.spilled,
                        fact.shared);

@@ -50,9 +50,22 @@ bool set_log(Options& options, std::string_view value) {
   return true;
 }
 
-constexpr std::array<std::string_view, 2> switch_words{"0", "1"}, cache_modes{"rw", "ro"};
+constexpr std::array<std::string_view, 2> switch_words{"0", "1"}, cache_modes{"rw", "ro"}, jit_words{"on", "off"};
 
 constexpr std::array rows{
+    OptionRow{"ATTUNE_BUNDLE",
+              "files of kernels that were compiled beforehand",
+              "none",
+              "paths, with : between them",
+              {},
+              [](Options& options, std::string_view value) {
+                for (std::size_t begin = 0; begin < value.size();) {
+                  const std::size_t end = std::min(value.find(':', begin), value.size());
+                  if (end > begin) options.bundles.emplace_back(value.substr(begin, end - begin));
+                  begin = end + 1;
+                }
+                return true;
+              }},
     OptionRow{"ATTUNE_CACHE",
               "the folder for compiled kernels and what attune remembers; off: no files",
               "attune in XDG_CACHE_HOME, or .cache/attune at home",
@@ -105,6 +118,11 @@ constexpr std::array rows{
                 options.dump = value;
                 return true;
               }},
+    OptionRow{"ATTUNE_JIT", "may kernels be compiled?", "on", "", jit_words,
+              [](Options& options, std::string_view value) {
+                options.jit = value == "on";
+                return std::ranges::find(jit_words, value) != jit_words.end();
+              }},
     OptionRow{"ATTUNE_LINEINFO", "1: profilers of GPUs show the lines that expressions were written in", "0", "",
               switch_words,
               [](Options& options, std::string_view value) {
@@ -120,6 +138,15 @@ constexpr std::array rows{
               {},
               [](Options& options, std::string_view value) {
                 options.nvrtc = value;
+                return true;
+              }},
+    OptionRow{"ATTUNE_RECORD",
+              "a file that gets a line for each kernel that was not in memory: a manifest for attune compile",
+              "none is written",
+              "a path",
+              {},
+              [](Options& options, std::string_view value) {
+                options.record = value;
                 return true;
               }},
     OptionRow{"ATTUNE_THREADS",

@@ -14,6 +14,7 @@
 namespace attune::runtime {
 
 struct Options {
+  std::vector<std::string> bundles{};      ///< files of kernels that were compiled beforehand
   std::optional<codegen::Isa> cpu{};       ///< none: the widest that this CPU has
   std::string cache{};                     ///< a folder; empty: there is none
   bool cache_read_only = false;            ///< nothing of that folder is changed
@@ -22,6 +23,8 @@ struct Options {
   std::string dump{};                      ///< a folder; empty: nothing is dumped
   bool lineinfo = false;                   ///< GPU kernels know which lines they were written in
   unsigned log = 0;                        ///< bits of channel_names
+  bool jit = true;                         ///< may kernels be compiled?
+  std::string record{};                    ///< a file for what was compiled; empty: there is none
   std::string nvrtc{};                     ///< empty: where it usually is
   std::string state{};                     ///< a folder for what a user's work leaves behind; empty: there is none
   int threads = 1;                         ///< 1 to max_threads, the caller's among them

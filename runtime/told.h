@@ -22,9 +22,8 @@ struct KernelFacts {
   std::string flaw{};
 };
 
-/// Nothing of what was in memory. `key`: what Objects was asked for.
-void told_built(const KernelName& name, Origin origin, const std::string& key, double seconds,
-                const KernelFacts& facts);
+/// Nothing of what was in memory. `asked`: what Objects was asked for.
+void told_built(const KernelName& name, Origin origin, const Asked& asked, double seconds, const KernelFacts& facts);
 
 /// Where ATTUNE_DUMP asks for it.
 void dump_object(const KernelName& name, const std::string& key, const std::function<std::vector<DumpFile>()>& files);

@@ -8,6 +8,7 @@
 #include <llvm/Support/TargetSelect.h>
 #include <llvm/Support/raw_ostream.h>
 #include <llvm/TargetParser/Host.h>
+#include <llvm/TargetParser/Triple.h>
 #include <llvm/Transforms/InstCombine/InstCombine.h>
 #include <llvm/Transforms/Scalar.h>
 #include <mutex>
@@ -122,10 +123,14 @@ std::string Module::object(Listing* listing) && {
   return std::string(bytes.begin(), bytes.end());
 }
 
-std::string codegen_description(Isa isa) {
+std::string writer_description(Isa isa) {
   const Cpu cpu = cpu_of(isa);
-  return std::string("attune " ATTUNE_WRITERS " LLVM ") + LLVM_VERSION_STRING + " " + llvm::sys::getProcessTriple() +
-         " " + cpu.name + " " + cpu.features + " " + cpu.tune;
+  // Without a vendor, of which builds of LLVM have different ones for the same machine.
+  const llvm::Triple triple(llvm::sys::getProcessTriple());
+  return std::string("attune " ATTUNE_WRITERS " ") + triple.getArchName().str() + " " + triple.getOSName().str() + " " +
+         cpu.name + " " + cpu.features + " " + cpu.tune;
 }
+
+std::string llvm_description() { return std::string("LLVM ") + LLVM_VERSION_STRING; }
 
 }  // namespace attune::codegen

@@ -5,6 +5,7 @@
 #include <attune/error.h>
 #include <attune/expr.h>
 #include <attune/mods.h>
+#include <attune/offline.h>
 #include <attune/tensor.h>
 #include <attune/text.h>
 #include <attune/watch.h>

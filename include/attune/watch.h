@@ -35,7 +35,7 @@ struct Chosen {
 
 /// A kernel is there that this process did not have.
 struct Built {
-  enum class From : std::uint8_t { compiler, disk };
+  enum class From : std::uint8_t { compiler, disk, bundle };
   std::string mod;     ///< empty: the same for all expressions
   std::string kernel;  ///< and how it is cut, as `attune bench --kernel` takes it: forward_sm90:m=128,n=96
   std::string target;  ///< sm_90a, avx512bf16
@@ -44,7 +44,7 @@ struct Built {
   std::size_t bytes = 0;                       ///< of code
   int registers = 0, spilled = 0, shared = 0;  ///< of a GPU's: registers of a thread; bytes
   std::string flaw;                            ///< what it is worse in than it should be; or empty
-  std::string key;                             ///< what `attune cache` calls it
+  std::string key;                             ///< what `attune cache`, or `attune bundle`, calls it
 };
 
 /// A call was computed, or on a device: put on its stream.

@@ -21,10 +21,6 @@ using namespace codegen;
 
 std::string_view name_of(Unit unit) { return unit == Unit::f32 ? "f32" : "bf16"; }
 
-std::string target_key(Isa isa, Unit unit) {
-  return fmt::format("{} {} {}", codegen_description(isa), name_of(isa), name_of(unit));
-}
-
 /// For readers: what an object is of.
 Facts facts(const KernelName& name) {
   Facts out{{"kind", "CPU object"}, {"kernel", name.kernel}, {"arch", name.target}};
@@ -32,31 +28,29 @@ Facts facts(const KernelName& name) {
   return out;
 }
 
-/// Object code; the argument may be null.
-using Build = std::function<std::string(Listing* listing)>;
-
 /// `mod`: null for the kit.
 KernelName kernel_name(std::string_view kernel, const compiler::Mod* mod, Isa isa, Unit unit) {
   return {.mod = mod, .kernel = fmt::format("{}-{}", kernel, name_of(unit)), .target = std::string(name_of(isa))};
 }
 
-Loaded built(const std::string& key, const KernelName& name, const Build& build) {
+Asked asked(std::string_view kind, Isa isa, Unit unit, std::string_view of) {
+  return {
+      fmt::format("object 2 {} {} {} {} {}", kind, writer_description(isa), codegen::name_of(isa), name_of(unit), of),
+      llvm_description};
+}
+
+Loaded built(const Object& object) {
   const Clock clock;
   Origin origin;
-  const std::string of_object = "object " + key;
   const Objects::Kept kept = objects().get(
-      of_object,
-      [&] {
-        return CacheEntry{facts(name), build(nullptr)};
-      },
-      &origin);
-  told_built(name, origin, of_object, clock.seconds(), {.bytes = kept->bytes.size()});
-  dump_object(name, of_object, [&] {
+      object.asked, [&] { return object.entry(); }, &origin);
+  told_built(object.called, origin, object.asked, clock.seconds(), {.bytes = kept->bytes.size()});
+  dump_object(object.called, object.asked.content, [&] {
     Listing listing;
-    std::string object = build(&listing);
+    std::string code = object.write(&listing);
     return std::vector<DumpFile>{{"05-before.ll", std::move(listing.before)},
                                  {"06-after.ll", std::move(listing.after)},
-                                 {"07-kernel.o", std::move(object)}};
+                                 {"07-kernel.o", std::move(code)}};
   });
   return Loaded(kept->bytes);
 }
@@ -94,13 +88,56 @@ void find(F*& into, const Loaded& code, const char* symbol) {
   if (!into) throw Bug(fmt::format("a CPU kernel has no `{}`", symbol));
 }
 
+/// Of all types that tensors of a call may have.
+void add_kits(std::vector<Object>& out, Isa isa) {
+  for (const DType type : {DType::f32, DType::f16, DType::bf16}) out.push_back(kit_code(isa, Unit::f32, type));
+  if (has_bf16(isa)) out.push_back(kit_code(isa, Unit::bf16, DType::bf16));
+}
+
+/// The units that products of a call may have: few queries are multiplied as f32, and so is a grad_o of another type.
+std::vector<Unit> units_of(Isa isa, DType type) {
+  if (type == DType::bf16 && has_bf16(isa)) return {Unit::bf16, Unit::f32};
+  return {Unit::f32};
+}
+
 }  // namespace
 
-Kit::Kit(Isa isa, Unit unit, DType type)
-    : code(built(fmt::format("kit {} {}", target_key(isa, unit), attune::name_of(type)),
-                 kernel_name(fmt::format("kit-{}", attune::name_of(type)), nullptr, isa, unit),
-                 [&](Listing* listing) { return kit_object(isa, unit, type, listing); })),
-      tiling(codegen::tiling(isa, unit)) {
+CacheEntry Object::entry() const { return {facts(called), write(nullptr)}; }
+
+Object kit_code(Isa isa, Unit unit, DType type) {
+  const std::string of(attune::name_of(type));
+  return {fmt::format("kit {} {} {}", of, name_of(unit), codegen::name_of(isa)), asked("kit", isa, unit, of),
+          kernel_name(fmt::format("kit-{}", of), nullptr, isa, unit),
+          [=](Listing* listing) { return codegen::kit_object(isa, unit, type, listing); }};
+}
+
+Object forward_code(const compiler::Mod& mod, Isa isa, Unit unit) {
+  return {fmt::format("forward {} {}", name_of(unit), codegen::name_of(isa)),
+          asked("forward", isa, unit, mod.digest().hex()), kernel_name("forward", &mod, isa, unit),
+          [=](Listing* listing) { return codegen::forward_object(mod, isa, unit, listing); }};
+}
+
+Object backward_code(const compiler::Mod& mod, const Wanted& wanted, Isa isa, Unit unit) {
+  return {fmt::format("backward {} {}", name_of(unit), codegen::name_of(isa)),
+          asked("backward", isa, unit, fmt::format("{} {:d}", mod.digest().hex(), fmt::join(wanted, ""))),
+          kernel_name("backward", &mod, isa, unit),
+          [=](Listing* listing) { return codegen::backward_object(mod, wanted, isa, unit, listing); }};
+}
+
+std::vector<Object> forward_objects(const compiler::Mod& mod, Isa isa, DType type) {
+  std::vector<Object> out;
+  add_kits(out, isa);
+  for (const Unit unit : units_of(isa, type)) out.push_back(forward_code(mod, isa, unit));
+  return out;
+}
+
+std::vector<Object> backward_objects(const compiler::Mod& mod, const Wanted& wanted, Isa isa, DType type) {
+  std::vector<Object> out = forward_objects(mod, isa, type);
+  for (const Unit unit : units_of(isa, type)) out.push_back(backward_code(mod, wanted, isa, unit));
+  return out;
+}
+
+Kit::Kit(Isa isa, Unit unit, DType type) : code(built(kit_code(isa, unit, type))), tiling(codegen::tiling(isa, unit)) {
   find(product, code, kit_symbol::product);
   half_product = code.find<ProductFn>(kit_symbol::half_product);
   find(guarded_product, code, kit_symbol::guarded_product);
@@ -116,10 +153,7 @@ Kit::Kit(Isa isa, Unit unit, DType type)
 }
 
 ForwardKernel::ForwardKernel(const compiler::Mod& mod, Isa isa, Unit unit)
-    : code(built(fmt::format("forward {} {}", target_key(isa, unit), mod.digest().hex()),
-                 kernel_name("forward", &mod, isa, unit),
-                 [&](Listing* listing) { return forward_object(mod, isa, unit, listing); })),
-      parts(forward_parts(mod)) {
+    : code(built(forward_code(mod, isa, unit))), parts(forward_parts(mod)) {
   find(head_fields, code, mod_symbol::head_fields);
   find(row_fields, code, mod_symbol::row_fields);
   find(col_fields, code, mod_symbol::col_fields);
@@ -129,10 +163,7 @@ ForwardKernel::ForwardKernel(const compiler::Mod& mod, Isa isa, Unit unit)
 }
 
 BackwardKernel::BackwardKernel(const compiler::Mod& mod, const Wanted& wanted, Isa isa, Unit unit)
-    : code(built(fmt::format("backward {} {} {:d}", target_key(isa, unit), mod.digest().hex(), fmt::join(wanted, "")),
-                 kernel_name("backward", &mod, isa, unit),
-                 [&](Listing* listing) { return backward_object(mod, wanted, isa, unit, listing); })),
-      parts(backward_parts(mod, wanted)) {
+    : code(built(backward_code(mod, wanted, isa, unit))), parts(backward_parts(mod, wanted)) {
   find(head_fields, code, mod_symbol::head_fields);
   find(row_fields, code, mod_symbol::row_fields);
   find(col_fields, code, mod_symbol::col_fields);

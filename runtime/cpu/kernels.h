@@ -1,12 +1,17 @@
 // runtime/cpu/kernels.h — the CPU's kernels, compiled once per instruction set and expressions, kept for the process
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
-#include "codegen/cpu.h"
+#include "codegen/llvm.h"
 #include "codegen/parts.h"
 #include "runtime/cpu/engine.h"
 #include "runtime/cpu/orc.h"
+#include "runtime/objects.h"
+#include "runtime/told.h"
 #include <attune/tensor.h>
 
 namespace attune::runtime::cpu {
@@ -60,6 +65,23 @@ struct BackwardKernel {
   codegen::DifferentiateFn* differentiate_some;
   codegen::DifferentiateFn* sum_rows;  ///< null where prob is linear
 };
+
+/// Object code that calls may need, as compilers are asked for it.
+struct Object {
+  std::string name;  ///< forward f32 avx512
+  Asked asked;
+  KernelName called;
+  std::function<std::string(codegen::Listing*)> write;  ///< compiles; the argument may be null
+
+  /// Compiled now.
+  CacheEntry entry() const;
+};
+Object kit_code(Isa isa, Unit unit, DType type);
+Object forward_code(const compiler::Mod& mod, Isa isa, Unit unit);
+Object backward_code(const compiler::Mod& mod, const codegen::Wanted& wanted, Isa isa, Unit unit);
+/// All that calls of a Mod on tensors of this type need. A backward's: what its own forward needs too.
+std::vector<Object> forward_objects(const compiler::Mod& mod, Isa isa, DType type);
+std::vector<Object> backward_objects(const compiler::Mod& mod, const codegen::Wanted& wanted, Isa isa, DType type);
 
 /// Compile at first use, one at a time for each key; several keys side by side.
 std::shared_ptr<const Kit> kit(Isa isa, Unit unit, DType type);

@@ -1,12 +1,14 @@
 // runtime/cuda/consider.cpp — the kernels that can take a call, compiled in turn until one is as it was meant to be
 #include "runtime/cuda/consider.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
-#include <functional>
 #include <future>
+#include <limits>
 #include <optional>
+#include <span>
 
 #include <attune/error.h>
 #include <fmt/format.h>
@@ -32,29 +34,17 @@ std::string flaw_of(const Binary& binary) {
 }
 
 /// Of candidates that all have flaws, the one whose only flaw is that it spills a few bytes, and the fewest.
-std::optional<std::size_t> least_spilling(const std::vector<Candidate>& all) {
+std::optional<std::size_t> least_spilling(std::span<const Candidate> all, int most) {
   std::optional<std::size_t> out;
   for (std::size_t i = 0; i < all.size(); ++i) {
+    if (!all[i].binary) continue;
     const Binary& binary = *all[i].binary;
-    if (binary.warnings.empty() && binary.spilled <= (out ? all[*out].binary->spilled - 1 : few_spilled)) out = i;
+    if (binary.warnings.empty() && binary.spilled <= (out ? all[*out].binary->spilled - 1 : most)) out = i;
   }
   return out;
 }
 
-CacheEntry entry_of(const Binary& binary, const codegen::Source& source) {
-  CacheEntry out{{{"kind", "cubin"},
-                  {"kernel", source.name},
-                  {"options", fmt::format("{}", fmt::join(source.options, " "))},
-                  {"symbol", binary.symbol},
-                  {"registers", std::to_string(binary.registers)},
-                  {"spilled", std::to_string(binary.spilled)}},
-                 binary.cubin};
-  out.facts.insert(out.facts.begin() + 2, source.facts.begin(), source.facts.end());
-  for (const std::string& warning : binary.warnings) out.facts.emplace_back("warning", warning);
-  return out;
-}
-
-Binary binary_of(const CacheEntry& entry) {
+Binary read_binary(const CacheEntry& entry) {
   Binary out;
   out.cubin = entry.bytes;
   for (const auto& [name, value] : entry.facts) {
@@ -64,6 +54,30 @@ Binary binary_of(const CacheEntry& entry) {
     if (name == "warning") out.warnings.push_back(value);
   }
   return out;
+}
+
+/// From memory, a bundle or the disk.
+std::shared_ptr<const Binary> there(const codegen::Source& source) {
+  const Objects::Kept kept = objects().find(asked(source));
+  return kept ? std::make_shared<const Binary>(read_binary(*kept)) : nullptr;
+}
+
+/// What a bundle says of a page that was compiled for it, and not taken: then it need not be compiled again.
+std::shared_ptr<const Binary> bundled_facts(const codegen::Source& source) {
+  const Objects::Kept kept = objects().facts(asked(source).content);
+  return kept ? std::make_shared<const Binary>(read_binary(*kept)) : nullptr;
+}
+
+/// Of candidates none of which, or the last alone, is without a flaw. The last one takes any call: another is better
+/// even if it spills a little.
+std::size_t least_flawed(std::span<const Candidate> all) {
+  const std::span others = all.first(all.size() - 1);
+  if (const auto least = least_spilling(others, few_spilled)) return *least;
+  if (objects().jit() || all.back().binary) return others.size();
+  // With compiling off, what there is.
+  if (const auto least = least_spilling(others, std::numeric_limits<int>::max())) return *least;
+  const auto first = std::ranges::find_if(all, [](const Candidate& one) { return one.binary != nullptr; });
+  return first == all.end() ? 0 : static_cast<std::size_t>(first - all.begin());
 }
 
 /// Of a page that knows no lines: so that what tells where a page lies is not in it.
@@ -108,24 +122,42 @@ void dump_page(const KernelOf& of, const codegen::Source& plain, const codegen::
 
 }  // namespace
 
+Asked asked(const codegen::Source& source) {
+  return {fmt::format("cubin 2\n{}\n{}\n{}\n{}", fmt::join(source.options, " "), source.symbol,
+                      codegen::headers_digest(), source.text),
+          [] { return nvrtc() ? fmt::format("{} {}.{}", nvrtc().build, nvrtc().major, nvrtc().minor) : ""; }};
+}
+
+CacheEntry entry_of(const Binary& binary, const codegen::Source& source) {
+  CacheEntry out{{{"kind", "cubin"},
+                  {"kernel", source.name},
+                  {"options", fmt::format("{}", fmt::join(source.options, " "))},
+                  {"symbol", binary.symbol},
+                  {"registers", std::to_string(binary.registers)},
+                  {"spilled", std::to_string(binary.spilled)}},
+                 binary.cubin};
+  out.facts.insert(out.facts.begin() + 2, source.facts.begin(), source.facts.end());
+  for (const std::string& warning : binary.warnings) out.facts.emplace_back("warning", warning);
+  return out;
+}
+
 std::shared_ptr<const Binary> binary_of(const codegen::Source& source, const KernelOf& of) {
-  if (!nvrtc())
-    throw Error("no-compiler", "there is no NVRTC, which compiles kernels for the GPU", {}, nvrtc().refusal,
-                "install it: libnvrtc of CUDA 12 or 13");
-  const std::string key = fmt::format("cubin 1\n{} {}.{}\n{}\n{}\n{}\n{}", nvrtc().build, nvrtc().major, nvrtc().minor,
-                                      fmt::join(source.options, " "), source.symbol, codegen::headers_digest(),
-                                      source.text);
   const Clock clock;
   Origin origin;
+  const Asked what = asked(source);
   const Objects::Kept kept = objects().get(
-      key,
+      what,
       [&] {
+        if (!nvrtc())
+          throw Error(
+              "no-compiler", "there is no NVRTC, which compiles kernels for the GPU", {}, nvrtc().refusal,
+              "install it: libnvrtc of CUDA 12 or 13; or load a bundle that has the kernel, see docs/offline.md");
         ++compiled_so_far;
         return entry_of(compile(source), source);
       },
       &origin);
-  const auto binary = std::make_shared<const Binary>(binary_of(*kept));
-  told_built({&of.mod, of.kernel, target_name(of.arch)}, origin, key, clock.seconds(),
+  const auto binary = std::make_shared<const Binary>(read_binary(*kept));
+  told_built({&of.mod, of.kernel, target_name(of.arch)}, origin, what, clock.seconds(),
              {binary->cubin.size(), binary->registers, binary->spilled, of.shared_bytes, flaw_of(*binary)});
   return binary;
 }
@@ -178,35 +210,37 @@ Considered consider(const compiler::Mod& mod, const compiler::Cover& cover, cons
   const codegen::ForwardFacts facts = codegen::forward_facts(mod, cover, spec.scale_positive);
   codegen::ForwardChoices choices = codegen::choose(spec, facts, codegen::forward_kind(mod, cover, facts, length),
                                                     preference);
+  const auto source = [&](const codegen::ForwardChoice& choice) {
+    return forward_page(mod, cover, choice.plan, spec.arch);
+  };
   const auto compiled = [&](const codegen::ForwardChoice& choice) {
-    return binary_of(forward_page(mod, cover, choice.plan, spec.arch),
-                     {mod, codegen::variant_of(choice.plan).text(), spec.arch, choice.shared_bytes});
+    return binary_of(source(choice), {mod, codegen::variant_of(choice.plan).text(), spec.arch, choice.shared_bytes});
   };
   // Each takes a second or two of one thread.
   std::vector<std::future<std::shared_ptr<const Binary>>> ahead;
   for (const codegen::ForwardChoice& choice : choices.choices)
-    if (all) ahead.push_back(std::async(std::launch::async, compiled, std::cref(choice)));
+    if (all) ahead.push_back(std::async(std::launch::async, [&compiled, &choice] { return compiled(choice); }));
   for (const auto& one : ahead) one.wait();
   Considered out;
   for (std::string* line : {&choices.refused, &choices.story})
     if (!line->empty()) out.story.push_back(std::move(*line));
-  bool found = false;
+  std::optional<std::size_t> chosen;
   for (codegen::ForwardChoice& choice : choices.choices) {
     Candidate one{std::move(choice), nullptr, {}};
-    if (!found || all) {
-      one.binary = compiled(one.choice);
-      one.flaw = flaw_of(*one.binary);
+    if (!chosen || all) {
+      const codegen::Source page = source(one.choice);
+      const bool jit = objects().jit();
+      if (!all) one.binary = jit ? bundled_facts(page) : there(page);
+      if (!one.binary && (all || jit)) one.binary = compiled(one.choice);
+      one.flaw = one.binary ? flaw_of(*one.binary) : "it is in no bundle, and compiling is off";
     }
-    const bool last = out.candidates.size() + 1 == choices.choices.size();
-    if (last && !found) {
-      found = true;
-      out.chosen = least_spilling(out.candidates).value_or(out.candidates.size());
-    } else if (!found && one.flaw.empty()) {
-      found = true;
-      out.chosen = out.candidates.size();
-    }
+    if (!chosen && one.flaw.empty()) chosen = out.candidates.size();
     out.candidates.push_back(std::move(one));
   }
+  if (!chosen || *chosen + 1 == out.candidates.size()) chosen = least_flawed(out.candidates);
+  out.chosen = *chosen;
+  Candidate& taken = out.candidates[out.chosen];
+  if (!taken.binary || taken.binary->cubin.empty()) taken.binary = compiled(taken.choice);
   if (dumps()) dump_candidates(mod, cover, out, spec.arch);
   if (wants(Fact::chosen)) tell_chosen(mod, out, spec.arch);
   return out;

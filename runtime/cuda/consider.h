@@ -7,6 +7,7 @@
 
 #include "codegen/choose.h"
 #include "runtime/cuda/nvrtc.h"
+#include "runtime/objects.h"
 
 namespace attune::runtime::cuda {
 
@@ -21,7 +22,12 @@ struct KernelOf {
   int shared_bytes = 0;
 };
 
-/// What NVRTC makes of a page, once in a process. An Error where there is no NVRTC.
+/// What is asked of NVRTC for a page.
+Asked asked(const codegen::Source& source);
+/// As it is kept.
+CacheEntry entry_of(const Binary& binary, const codegen::Source& source);
+
+/// What NVRTC makes of a page, once in a process; an Error where it has to and there is none.
 std::shared_ptr<const Binary> binary_of(const codegen::Source& source, const KernelOf& of);
 
 /// The pages of a Mod, as ATTUNE_LINEINFO has them.
@@ -34,15 +40,18 @@ std::size_t compiled_kernels();
 
 struct Candidate {
   codegen::ForwardChoice choice;
-  std::shared_ptr<const Binary> binary;  ///< null: it was not looked at any more
-  std::string flaw;                      ///< what NVRTC made of it is worse than it should be; or empty
+  /// Null: it was not looked at any more, or is nowhere while compiling is off. Without a cubin: a bundle says what
+  /// became of it, and it was not taken.
+  std::shared_ptr<const Binary> binary;
+  std::string flaw;  ///< what NVRTC made of it is worse than it should be; or empty
 };
 struct Considered {
   std::vector<Candidate> candidates;
-  std::size_t chosen = 0;          ///< the first without a flaw, else one that spills little, else the last
+  std::size_t chosen = 0;  ///< the first without a flaw, else one that spills little, else the last; it has its cubin
   std::vector<std::string> story;  ///< kernels that are no candidates, and why
 };
-/// `preference` may be null. `all`: those behind the chosen one are compiled too, to be shown.
+/// `preference` may be null. `all`: those behind the chosen one are compiled too, to be shown. With compiling off, of
+/// those that are there; an Error if none is.
 Considered consider(const compiler::Mod& mod, const compiler::Cover& cover, const codegen::ForwardSpec& spec,
                     codegen::Length length, const codegen::Preference* preference, bool all = false);
 

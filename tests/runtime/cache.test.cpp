@@ -223,14 +223,14 @@ TEST_CASE("what one process compiled the next one finds, and without a disk each
   };
   for (int process = 0; process < 2; ++process) {
     Objects objects(std::make_unique<Cache>(folder.path));
-    CHECK(objects.get("a page", build)->bytes == "code");
-    Facts facts = objects.get("a page", build)->facts;
+    CHECK(objects.get({"a page"}, build)->bytes == "code");
+    Facts facts = objects.get({"a page"}, build)->facts;
     CHECK(facts.back().first == "seconds");  // that building took
     facts.pop_back();
     CHECK(facts == entry("code").facts);
   }
   CHECK(built == 1);
-  CHECK(Objects().get("a page", build)->bytes == "code");
+  CHECK(Objects().get({"a page"}, build)->bytes == "code");
   CHECK(built == 2);
 }
 

@@ -183,13 +183,13 @@ TEST_CASE("a kernel is told with where it came from, and not again", "[watch]") 
   const auto get = [&](runtime::Objects& from) {
     Origin origin;
     const auto kept = from.get(
-        "a key",
+        {"a key"},
         [] {
           return CacheEntry{{}, "code"};
         },
         &origin);
     runtime::told_built(
-        {nullptr, "kernel", "sm_90a"}, origin, "a key", 0.5,
+        {nullptr, "kernel", "sm_90a"}, origin, {"a key"}, 0.5,
         {.bytes = kept->bytes.size(), .registers = 168, .spilled = 4, .shared = 1024, .flaw = "spills"});
   };
   runtime::Objects first(std::make_unique<runtime::Cache>(folder)), second(std::make_unique<runtime::Cache>(folder));

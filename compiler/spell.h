@@ -1,0 +1,19 @@
+// compiler/spell.h — a Mod as text that makes it once more, for commands and files
+#pragma once
+
+#include <string>
+
+#include "compiler/mod.h"
+
+namespace attune::compiler {
+
+/// Expressions by the names of the Mod's captures and parameters. Empty: as it is without.
+struct Spelt {
+  std::string score, mask, prob, sink;
+};
+
+/// Of a Mod as it was traced. Read as text with the same captures and parameters, it is the same Mod when it is
+/// lowered: what a callable read and then dropped is read, and dropped.
+Spelt spell(const Mod& mod);
+
+}  // namespace attune::compiler

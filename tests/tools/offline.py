@@ -1,0 +1,170 @@
+# tests/tools/offline.py — without compiling a call names the command that builds its kernels; with them it computes
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ATTUNE, CALLS = (os.path.abspath(sys.argv.pop(1)) for _ in range(2))
+ENGINE = sys.argv.pop(1) == "ON"
+NAMES = ["plain", "captures", "params", "sinks", "same_names", "dropped", "dropped_without_sink", "sums",
+         "probabilities", "heads"]
+
+
+def do(folder, *command, **environment):
+    env = {k: v for k, v in os.environ.items() if not k.startswith("ATTUNE_")}
+    # A cache of its own, so that what is there is what a bundle has.
+    env |= {"ATTUNE_CACHE": str(folder / "cache"), "PATH": f"{pathlib.Path(ATTUNE).parent}:{env['PATH']}", **environment}
+    return subprocess.run(list(map(str, command)), cwd=folder, capture_output=True, text=True, timeout=100, env=env)
+
+
+class Offline(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.at = pathlib.Path(self.folder.name)
+
+    def do(self, *command, **environment):
+        return do(self.at, *command, **environment)
+
+    def round_trip(self, *call, compiler=True):
+        """Refused, built by what the refusal says, done."""
+        nowhere = {} if compiler else {"ATTUNE_NVRTC": "/nonexistent"}
+        refused = self.do(CALLS, *call, ATTUNE_JIT="off", ATTUNE_CACHE_SIZE="0", **nowhere)
+        self.assertEqual(refused.returncode, 2, refused.stdout + refused.stderr)
+        self.assertIn("[kernel-missing]", refused.stdout)
+        command = refused.stdout.splitlines()[-1].strip()
+        self.assertTrue(command.startswith("attune compile "), command)
+        built = self.do("bash", "-c", command + " --quiet")
+        self.assertEqual((built.returncode, built.stderr), (0, ""), command)
+        done = self.do(CALLS, *call, ATTUNE_JIT="off", ATTUNE_CACHE_SIZE="0", ATTUNE_BUNDLE="kernels.attune", **nowhere)
+        self.assertEqual(done.returncode, 0, f"{command}\n{done.stdout}")
+        self.assertTrue(done.stdout.startswith("ok"), done.stdout)
+        return done.stdout
+
+    @unittest.skipUnless(ENGINE, "built without the CPU engine")
+    def test_forwards_in_cpp(self):
+        for name in NAMES:
+            with self.subTest(name):
+                self.round_trip("f32", name)
+
+    @unittest.skipUnless(ENGINE, "built without the CPU engine")
+    def test_types_widths_and_few_queries(self):
+        for way in ["bf16", "f16", "decode", "strides"]:
+            with self.subTest(way):
+                self.round_trip(way, "captures" if way == "bf16" else "params")
+
+    @unittest.skipUnless(ENGINE, "built without the CPU engine")
+    def test_backwards(self):
+        for way, name in [("backward", "captures"), ("backward", "probabilities"), ("gradients", "plain")]:
+            with self.subTest(way + " " + name):
+                self.round_trip(way, name)
+
+    def test_kernels_of_gpus(self):
+        if "missing" in self.do(CALLS, "nvrtc").stdout:
+            self.skipTest("there is no NVRTC")
+        for name, spec in [("captures", "odd"), ("dropped", "wide")]:
+            with self.subTest(f"{name} {spec}"):
+                # Without a compiler too: what is found by its content alone.
+                self.assertIn("ok, 0 compiled", self.round_trip("consider", name, spec, compiler=False))
+
+    def test_a_compiler_does_not_try_again_what_a_bundle_says_it_tried(self):
+        if "missing" in self.do(CALLS, "nvrtc").stdout:
+            self.skipTest("there is no NVRTC")
+        made = self.do(ATTUNE, "compile", "--target", "sm_90a", "--d", "64", "--length", "to_1k", "-o", "all.attune",
+                       "--emit", "cu,cubin,h", "--emit-dir", "plain", "--json")
+        self.assertEqual(made.returncode, 0, made.stderr)
+        said = json.loads(made.stdout)
+        self.assertEqual(len(said["files"]), 3 * said["kernels"])
+        for path in map(self.at.joinpath, said["files"]):
+            self.assertGreater(path.stat().st_size, 1000)
+            if path.suffix == ".h" and shutil.which("cc"):
+                # Its assertions are of the sizes that kernels were compiled with.
+                checked = self.do("cc", "-std=c11", "-Wall", "-Werror", "-xc", "-fsyntax-only", path)
+                self.assertEqual((checked.returncode, checked.stderr), (0, ""))
+        done = self.do(CALLS, "consider", "plain", "hopper", ATTUNE_BUNDLE="all.attune", ATTUNE_CACHE_SIZE="0")
+        self.assertEqual(done.stdout, "ok, 0 compiled\n")
+
+    @unittest.skipUnless(ENGINE, "built without the CPU engine")
+    def test_a_record_is_a_manifest_of_what_was_used(self):
+        for name in ["captures", "sinks", "captures"]:
+            done = self.do(CALLS, "f32", name, ATTUNE_RECORD="used.json")
+            self.assertEqual(done.stdout, "ok\n")
+        lines = [json.loads(line) for line in (self.at / "used.json").read_text().splitlines()]
+        self.assertEqual([line["passes"] for line in lines], ["forward"] * 3)
+        self.assertEqual(list(lines[0]["mods"]["captures"]), ["slope", "t0", "t1"])
+        built = self.do(ATTUNE, "compile", "--manifest", "used.json", "-o", "used.attune", "--json")
+        self.assertEqual(built.returncode, 0, built.stderr)
+        for name in ["captures", "sinks"]:
+            done = self.do(CALLS, "f32", name, ATTUNE_JIT="off", ATTUNE_CACHE_SIZE="0", ATTUNE_BUNDLE="used.attune")
+            self.assertEqual(done.stdout, "ok\n")
+        self.assertEqual(self.do(CALLS, "f32", "params", ATTUNE_JIT="off", ATTUNE_BUNDLE="used.attune").returncode, 2)
+
+    @unittest.skipUnless(ENGINE, "built without the CPU engine")
+    def test_bundles_are_the_same_bytes_each_time_and_for_each_number_of_threads(self):
+        files = []
+        for threads in (1, 3):
+            name = f"{threads}.attune"
+            done = self.do(ATTUNE, "compile", "--mask", "kv <= q", "--capture", "x=f32[4]", "--target",
+                           "avx2,portable", "--pass", "forward,backward", "-j", threads, "-o", name,
+                           "--emit", "o,ll", "--emit-dir", f"plain{threads}", "--progress", "plain",
+                           ATTUNE_CACHE_SIZE="0")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            steps = done.stderr.splitlines()
+            self.assertTrue(steps[-1].startswith(f"{len(steps)}/{len(steps)} "), steps)
+            kinds = sorted(path.suffix for path in (self.at / f"plain{threads}").iterdir())
+            self.assertEqual(kinds, [".ll"] * len(steps) + [".o"] * len(steps))
+            files.append((self.at / name).read_bytes())
+        self.assertEqual(files[0], files[1])
+        self.assertNotIn(str(self.at).encode(), files[0])
+        said = self.do(ATTUNE, "bundle", "1.attune", "--verify", "--json")
+        entries = json.loads(said.stdout)["entries"]
+        self.assertEqual([e["good"] for e in entries], [True] * len(entries))
+        self.assertEqual({e["facts"]["kind"] for e in entries}, {"CPU object"})
+        (self.at / "1.attune").write_bytes(files[0][:-1] + bytes([files[0][-1] ^ 1]))
+        broken = self.do(ATTUNE, "bundle", "1.attune", "--verify")
+        self.assertEqual(broken.returncode, 2)
+        self.assertIn("[bundle-damaged]", broken.stderr)
+
+    def refused(self, code, *arguments, fix="", manifest=None):
+        if manifest is not None:
+            (self.at / "plan.json").write_text(manifest)
+            arguments += ("--manifest", "plan.json", "-o", "out.attune")
+        done = self.do(ATTUNE, "compile", *arguments)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn(f"[{code}]", done.stderr)
+        self.assertIn(fix, done.stderr)
+        self.assertFalse((self.at / "out.attune").exists())
+        return done.stderr
+
+    def test_mistakes(self):
+        out = ("-o", "out.attune")
+        self.refused("no-output", "--target", "avx2")
+        self.refused("no-target", *out)
+        self.refused("unknown-target", "--target", "sm_90", *out, fix="did you mean sm_90a?")
+        self.refused("no-engine", "--target", "sm_80", "--pass", "backward", *out, fix="name a CPU")
+        self.refused("manifest-value", "--target", "sm_80", "--d", "300", *out)
+        self.refused("manifest-value", "--target", "sm_80", "--length", "short", *out)
+        self.refused("bad-choice", "--target", "avx2", "--pass", "forwards", *out, fix="forward")
+        self.refused("emit-half", "--target", "avx2", "--emit", "cu")
+        self.refused("bad-choice", "--target", "avx2", "--emit", "cubins", "--emit-dir", "d", fix="cubin")
+        self.refused("manifest-and-options", "--manifest", "plan.json", "--target", "avx2", *out)
+        self.refused("file-missing", "--manifest", "plan.json", *out)
+        self.refused("manifest-json", manifest="{")
+        self.refused("manifest-json", manifest='{"targets": "sm_80"}\n{"targets": \n', fix="plan.json:2")
+        self.refused("manifest-key", manifest='{"target": "sm_80"}', fix="did you mean targets?")
+        self.refused("manifest-key", manifest='{"targets": "sm_80", "mods": {"scor": "s"}}', fix="did you mean score?")
+        self.refused("manifest-key", manifest='[{"targets": "sm_80", "shapes": {"dtyp": "f16"}}]', fix="dtype?")
+        self.refused("manifest-value", manifest='{"targets": 80}')
+        self.refused("manifest-value", manifest='{"targets": "sm_80", "shapes": {"d": [64, "wide"]}}')
+        self.refused("manifest-value", manifest='{"targets": "sm_80", "mods": {"captures": ["x"]}}')
+        self.refused("unknown-name", manifest='{"targets": "sm_80", "mods": {"score": "s + slop[h]"}}')
+        if ENGINE:
+            self.refused("unknown-capture", manifest='{"targets": "avx2", "passes": "backward", "shapes": {"grads": '
+                         '"slop"}, "mods": {"score": "s + slope[h]", "captures": {"slope": "f32[4]"}}}', fix="slope?")
+
+
+unittest.main(verbosity=2)

@@ -1,0 +1,224 @@
+// tests/tools/offline_calls.cpp — calls written in C++, for offline.py: each run by its name, or its kernels considered
+#include <attune/attune.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <random>
+
+#include "compiler/lower.h"
+#include "runtime/cuda/consider.h"
+#include "runtime/purpose.h"
+
+using namespace attune;
+
+namespace {
+
+std::mt19937 dice(11);
+
+template <class T>
+Array<T> filled(std::initializer_list<std::int64_t> shape, std::string name = {}) {
+  auto out = Device::cpu().array<T>(shape, std::move(name));
+  for (T& x : out.values()) x = static_cast<T>(std::normal_distribution<float>()(dice));
+  return out;
+}
+
+/// The tensors of a call, as wide in memory as `row` says.
+template <class T>
+struct Tensors {
+  std::int64_t d, row;
+  int q_len;
+  Array<T> q, k, v, o, exact;
+
+  explicit Tensors(std::int64_t width, int queries = 40, std::int64_t row_width = 0)
+      : d(width), row(row_width ? row_width : width), q_len(queries), q(filled<T>({2, 4, queries, row})),
+        k(filled<T>({2, 2, 48, row})), v(filled<T>({2, 2, 48, row})), o(Device::cpu().array<T>({2, 4, queries, row})),
+        exact(Device::cpu().array<T>({2, 4, queries, row})) {}
+
+  Tensor view(const Tensor& t) const {
+    Tensor out = t;
+    out.shape[3] = d;
+    return out;
+  }
+};
+
+/// Right, by the oracle, to so much?
+template <class T>
+bool is_right(Attention attention, const Tensors<T>& t, double within) {
+  Forward call{.q = t.view(t.q), .k = t.view(t.k), .v = t.view(t.v), .o = t.view(t.o)};
+  attention.run(call);
+  attention.target = Target::oracle;
+  call.o = t.view(t.exact);
+  attention.run(call);
+  double worst = 0;
+  for (std::size_t i = 0; i < t.o.values().size(); ++i)
+    worst = std::fmax(worst, std::fabs(static_cast<double>(static_cast<float>(t.o.values()[i])) -
+                                       static_cast<double>(static_cast<float>(t.exact.values()[i]))));
+  return worst < within;
+}
+
+using Make = std::function<Attention()>;
+
+/// What people write, and what is hard to write down.
+const std::map<std::string, Make>& attentions() {
+  static const auto slope = filled<float>({4}, "slope"), bias = filled<float>({40, 48}),
+                    again = filled<float>({48}, "t"), other = filled<float>({4}, "t");
+  static const auto ids = Device::cpu().array<int>({48}, "it's");  // no name of the language
+  static const Param<float> cap("cap", 20.0f);
+  static const Param<int> ahead("ahead", 3);
+  static const std::map<std::string, Make> all{
+      {"plain", [] { return Attention{}; }},
+      {"captures",
+       [] {
+         return Attention{
+             .score = [](Float s, At at) { return s + slope[at.head] * f32(at.kv - at.q) + bias(at.q, at.kv); },
+             .mask = [](At at) { return ids[at.q] == ids[at.kv] && at.kv <= at.q; }};
+       }},
+      {"params",
+       [] {
+         return Attention{.score = [](Float s, At) { return cap * tanh(s / cap); },
+                          .mask = [](At at) { return at.kv <= at.q + ahead; }};
+       }},
+      {"sinks", [] { return Attention{.sink = [](SinkAt at) { return other[at.head] - 0.5f; }}; }},
+      {"same_names",
+       [] { return Attention{.score = [](Float s, At at) { return s + again[at.kv] * other[at.head]; }}; }},
+      {"dropped",
+       [] {
+         return Attention{.score =
+                              [](Float s, At at) {
+                                const Float unused = bias(at.q, at.kv) * Float(cap);
+                                (void)unused;
+                                return s * 0.5f + again[at.kv];
+                              },
+                          .sink = [](SinkAt at) { return other[at.head]; }};
+       }},
+      {"dropped_without_sink",
+       [] {
+         return Attention{.score = [](Float s, At at) {
+           const Int unused = ids[at.q];
+           (void)unused;
+           return s * 0.25f;
+         }};
+       }},
+      {"sums",
+       [] {
+         return Attention{.score = [](Float s, At at) {
+           return s + sum(4, [&](Int i) { return slope[i] * cos(f32(i + 1) * f32(at.q - at.kv)); });
+         }};
+       }},
+      {"probabilities",
+       [] {
+         return Attention{.prob = [](Float p, At at) { return where(random(7) < 0.9f, p * p, f32(at.kv % 2) * p); }};
+       }},
+      {"heads",
+       [] {
+         return Attention{.score = [](Float s, At at) { return where(at.head % 2 == 0, -s, s + 1e-3f * -1.0f); },
+                          .mask = [](At at) { return !(at.kv > at.q) || at.kv < at.kv_len / 2; }};
+       }},
+  };
+  return all;
+}
+
+bool forward_is_right(const std::string& way, const Attention& attention) {
+  if (way == "f32") return is_right(attention, Tensors<float>(16), 1e-4);
+  if (way == "bf16") return is_right(attention, Tensors<bf16>(16), 6e-2);
+  if (way == "f16") return is_right(attention, Tensors<f16>(24), 1e-2);
+  if (way == "decode") return is_right(attention, Tensors<bf16>(16, 1), 6e-2);
+  if (way == "strides") return is_right(attention, Tensors<float>(13, 40, 21), 1e-4);
+  return false;
+}
+
+bool backward_runs(const Attention& attention, const Tensor& by) {
+  const Tensors<float> t(16);
+  const auto dq = filled<float>({2, 4, 40, 16}), dk = filled<float>({2, 2, 48, 16}), dv = filled<float>({2, 2, 48, 16}),
+             gradient = filled<float>({4});
+  Backward call{.q = t.q, .k = t.k, .v = t.v, .grad_o = t.o, .dq = dq, .dk = dk, .dv = dv};
+  if (by.given()) call.captured.push_back({by, gradient});
+  for (float& x : t.o.values()) x = 1;
+  attention.backward(call);
+  return std::isfinite(dq.values()[5]) && std::isfinite(gradient.values()[1]);
+}
+
+/// The kernels of a GPU that need not be here, for calls of many kinds.
+const std::map<std::string, std::pair<codegen::ForwardSpec, codegen::Length>>& specs() {
+  using enum codegen::Length;
+  static const std::map<std::string, std::pair<codegen::ForwardSpec, codegen::Length>> all{
+      {"hopper", {{.arch = 90, .d = 64, .dv = 64}, to_1k}},
+      {"odd",
+       {{.arch = 86,
+         .dtype = DType::f16,
+         .out = DType::f32,
+         .d = 20,
+         .dv = 36,
+         .max = true,
+         .packed = true,
+         .boxes = false,
+         .load = 0,
+         .store = 4,
+         .scale_positive = false},
+        to_4k}},
+      {"wide",
+       {{.arch = 120,
+         .dtype = DType::f32,
+         .out = DType::f32,
+         .d = 32,
+         .dv = 32,
+         .boxes = false,
+         .load = 8,
+         .exact = true,
+         .wide = true},
+        longer}},
+  };
+  return all;
+}
+
+int consider(const std::string& attention, const std::string& name) {
+  const codegen::ForwardSpec& spec = specs().at(name).first;
+  const codegen::Length length = specs().at(name).second;
+  const compiler::Traced traced = compiler::trace(attentions().at(attention)());
+  const compiler::Mod mod = compiler::lower(traced.mod);
+  const compiler::Cover cover = compiler::cover(mod.mask, mod.signature(), mod.score);
+  const runtime::Purpose purpose([&] {
+    runtime::Request out = runtime::request_of(traced.mod, traced);
+    out.target = runtime::name_of(runtime::TargetName{.arch = spec.arch});
+    out.shape = runtime::shape_of(spec, length);
+    return out;
+  });
+  const runtime::cuda::Considered all = runtime::cuda::consider(mod, cover, spec, length, nullptr);
+  const bool there = all.candidates[all.chosen].binary->cubin.size() > 1000;
+  const bool listed = codegen::forward_facts(mod, cover, spec.scale_positive).listed;
+  if (listed)
+    runtime::cuda::binary_of(codegen::cover_source(mod, cover, spec.wide, spec.arch), {mod, "cover", spec.arch});
+  std::printf("%s, %zu compiled\n", there ? "ok" : "wrong", runtime::cuda::compiled_kernels());
+  return 0;
+}
+
+int call(const std::string& way, const std::string& attention) {
+  const Attention made = attentions().at(attention)();
+  const auto slope = filled<float>({4}, "slope");
+  bool right = false;
+  if (way == "backward")
+    right = backward_runs(made, {});
+  else if (way == "gradients")
+    right = backward_runs({.score = [=](Float s, At at) { return s + slope[at.head] * f32(at.q); }}, slope);
+  else
+    right = forward_is_right(way, made);
+  std::puts(right ? "ok" : "wrong");
+  return 0;
+}
+
+}  // namespace
+
+/// offline_calls nvrtc | WAY ATTENTION | consider ATTENTION SPEC
+int main(int argc, char** argv) try {
+  if (argc == 2 && std::strcmp(argv[1], "nvrtc") == 0) {
+    std::puts(runtime::cuda::nvrtc() ? "there" : "missing");
+    return 0;
+  }
+  if (argc == 4) return consider(argv[2], argv[3]);
+  return argc == 3 ? call(argv[1], argv[2]) : 1;
+} catch (const Error& e) {
+  std::printf("%s\n", e.what());
+  return 2;
+}

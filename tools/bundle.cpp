@@ -1,0 +1,67 @@
+// tools/bundle.cpp — attune bundle: what is in a bundle, and whether it is as it was written
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <fmt/format.h>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include <attune/error.h>
+
+#include "runtime/bundle.h"
+#include "tools/verbs.h"
+
+namespace attune::tools {
+namespace {
+
+struct BundleOptions {
+  std::string file;
+  bool verify = false, json = false;
+};
+
+/// What is wrong with an entry; nothing if it is as it was written.
+std::string wrong(const runtime::Bundle::Item& item) { return runtime::parse_entry(item.text, item.key).wrong; }
+
+void bundle(const BundleOptions& o) {
+  const auto bundle = runtime::Bundle::open(o.file);
+  nlohmann::ordered_json all{{"file", o.file}, {"entries", nlohmann::ordered_json::array()}};
+  std::size_t damaged = 0, bytes = 0;
+  std::string first;
+  for (const runtime::Bundle::Item& item : bundle->items()) {
+    const std::string why = o.verify ? wrong(item) : "";
+    if (!why.empty() && damaged++ == 0) first = fmt::format("{}: {}", item.label, why);
+    bytes += item.text.size();
+    if (!o.json) {
+      fmt::print("{} {:>8}  {}{}\n", item.key.name(), item.text.size(), item.label, why.empty() ? "" : "   — " + why);
+      continue;
+    }
+    nlohmann::ordered_json one{
+        {"key", item.key.hex()}, {"bytes", item.text.size()}, {"label", std::string(item.label)}};
+    for (const auto& [name, value] :
+         runtime::parse_entry(item.text, item.key).entry.value_or(runtime::CacheEntry{}).facts)
+      one["facts"][name] = value;
+    if (o.verify) one["good"] = why.empty();
+    all["entries"].push_back(std::move(one));
+  }
+  if (o.json)
+    std::puts(all.dump(2).c_str());
+  else
+    fmt::print("{} entries, {:.1f} KB{}\n", bundle->items().size(), static_cast<double>(bytes) / 1000,
+               o.verify && !damaged ? ", all as they were written" : "");
+  if (damaged)
+    throw Error("bundle-damaged", fmt::format("{} entries of a bundle are not as they were written", damaged),
+                {.name = o.file}, first, "copy it once more, or build it again with attune compile");
+}
+
+}  // namespace
+
+void add_bundle(CLI::App& app) {
+  auto o = std::make_shared<BundleOptions>();
+  CLI::App& verb = *app.add_subcommand("bundle", "what is in a bundle that attune compile wrote");
+  verb.add_option("FILE", o->file, "the bundle")->required();
+  verb.add_flag("--verify", o->verify, "checks every byte of it");
+  verb.add_flag("--json", o->json, "as JSON, with the facts of each entry");
+  verb.footer("Example:\n  attune bundle kernels.attune --verify");
+  verb.callback([o] { bundle(*o); });
+}
+
+}  // namespace attune::tools

@@ -1,0 +1,169 @@
+// tools/compile.cpp — attune compile: kernels for machines that are not here, into a bundle or plain files
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <fmt/format.h>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "runtime/cuda/consider.h"
+#include "runtime/objects.h"
+#include "runtime/options.h"
+#include "tools/emit.h"
+#include "tools/progress.h"
+#include "tools/verbs.h"
+
+namespace attune::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct CompileOptions {
+  TextOptions text;
+  std::vector<std::string> fields = std::vector<std::string>(runtime::shape_rows().size());
+  std::vector<std::string> targets, passes, emit;
+  std::string manifest, out, folder, progress = "auto";
+  int jobs = 0;
+  bool json = false, quiet = false;
+};
+
+std::vector<std::string> parts(const std::string& list) {
+  std::vector<std::string> out;
+  for (std::size_t begin = 0; begin <= list.size();) {
+    const std::size_t end = std::min(list.find(',', begin), list.size());
+    out.push_back(list.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return out;
+}
+
+Manifest manifest_of(const CompileOptions& o) {
+  const bool said = o.text.score || o.text.mask || o.text.prob || o.text.sink || !o.targets.empty() ||
+                    std::ranges::any_of(o.fields, [](const std::string& value) { return !value.empty(); });
+  if (!o.manifest.empty()) {
+    if (said)
+      throw Error("manifest-and-options", "a manifest and options say what to compile", {.name = "--manifest"},
+                  "expressions, targets and shapes come from one of them", "leave one of them out");
+    return read_manifest(o.manifest);
+  }
+  ManifestLists lists{.mods = {o.text}, .shapes = {{}}, .targets = o.targets, .passes = o.passes, .at = "the options"};
+  for (std::size_t i = 0; i < o.fields.size(); ++i) {
+    const runtime::ShapeRow& row = runtime::shape_rows()[i];
+    if (o.fields[i].empty()) continue;
+    // A variant has commas of its own.
+    lists.shapes[0].emplace_back(row.name, row.name == "kernel" ? std::vector{o.fields[i]} : parts(o.fields[i]));
+  }
+  Manifest out;
+  add_to(out, lists);
+  return out;
+}
+
+void check_options(const CompileOptions& o) {
+  if (o.emit.empty() != o.folder.empty())
+    throw Error("emit-half", "plain files are half asked for",
+                {.name = o.emit.empty() ? "--emit-dir " + o.folder : "--emit"},
+                "--emit says which files, and --emit-dir where they go", "give both of them, or neither");
+  if (o.out.empty() && o.emit.empty())
+    throw Error("no-output", "it is not said where the kernels go", {}, "there is no -o, and no --emit",
+                "write -o kernels.attune");
+  if (o.jobs < 0)
+    throw Error("bad-size", fmt::format("-j cannot be {}", o.jobs), {.name = "-j"}, "it is above 0", "leave it out");
+  check_kinds(o.emit);
+}
+
+void make_folder(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error)
+    throw Error("folder-missing", "the files have no folder to go to", {.name = folder.string()}, error.message(),
+                "name a folder that can be made");
+}
+
+void compile(const CompileOptions& o) {
+  check_options(o);
+  const Manifest manifest = manifest_of(o);
+  // Whatever the environment says: this is the verb that compiles.
+  runtime::objects().jit(true);
+  const auto start = std::chrono::steady_clock::now();
+  const Progress::Style style = progress_style(o.progress, o.quiet);
+  Builds builds;
+  {
+    std::mutex mutex;
+    std::optional<Progress> progress;
+    builds = build_all(manifest, o.jobs ? o.jobs : runtime::usable_cpus(), [&](const std::string& row, std::size_t of) {
+      {
+        const std::lock_guard lock(mutex);
+        if (!progress) progress.emplace(style, "compile", of);
+      }
+      progress->step(row);
+    });
+  }
+  std::vector<FileBytes> files;
+  if (!o.folder.empty()) {
+    files = files_of(builds, o.emit, o.folder);
+    make_folder(o.folder);
+  }
+  std::size_t size = 0;
+  if (!o.out.empty()) {
+    std::vector<runtime::BundleEntry> entries;
+    for (const Built& one : builds.all) entries.push_back(one.entry);
+    files.push_back({o.out, runtime::print_bundle(std::move(entries))});
+    size = files.back().bytes.size();
+  }
+  write_files(files);
+  const auto facts = static_cast<std::size_t>(std::ranges::count_if(builds.all, &Built::only_facts));
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (o.json) {
+    nlohmann::ordered_json all{
+        {"rows", builds.rows}, {"kernels", builds.all.size() - facts}, {"facts", facts}, {"seconds", seconds}};
+    if (!o.out.empty()) all["bundle"] = {{"file", o.out}, {"bytes", size}};
+    all["files"] = nlohmann::ordered_json::array();
+    for (const FileBytes& file : files)
+      if (file.path != o.out) all["files"].push_back(file.path.string());
+    std::puts(all.dump(2).c_str());
+  } else if (!o.quiet) {
+    if (!o.out.empty())
+      fmt::print("{}  {} kernels, {:.1f} KB\n", o.out, builds.all.size() - facts, static_cast<double>(size) / 1000);
+    for (const FileBytes& file : files)
+      if (file.path != o.out) fmt::print("{}\n", file.path.string());
+  }
+}
+
+}  // namespace
+
+void add_compile(CLI::App& app) {
+  auto o = std::make_shared<CompileOptions>();
+  CLI::App& verb = *app.add_subcommand("compile", "kernels for machines that are not here, into one file");
+  o->text.add_to(verb, Captures::FilesOrTypes);
+  verb.add_option("--manifest", o->manifest, "a file of JSON that says it all: see docs/offline.md")->type_name("FILE");
+  verb.add_option("--target", o->targets, "what for: sm_80, sm_90a, avx2, host, and others")
+      ->type_name("NAME,...")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  verb.add_option("--pass", o->passes, "forward or backward; forward if left out")
+      ->type_name("NAME,...")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  for (std::size_t i = 0; i < o->fields.size(); ++i) {
+    const runtime::ShapeRow& row = runtime::shape_rows()[i];
+    verb.add_option(runtime::option_of(row), o->fields[i], std::string(row.meaning))->type_name(std::string(row.takes));
+  }
+  verb.add_option("-o", o->out, "the bundle")->type_name("FILE.attune");
+  verb.add_option("--emit", o->emit, "plain files too: cu, ptx, cubin, sass, o, ll, h")
+      ->type_name("KIND,...")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  verb.add_option("--emit-dir", o->folder, "where they go")->type_name("FOLDER");
+  verb.add_option("-j", o->jobs, "so many at a time; as many as there are CPUs if left out")->type_name("N");
+  verb.add_option("--progress", o->progress, "on stderr; a bar on a terminal if left out")
+      ->type_name("auto|bar|plain|none");
+  verb.add_flag("--json", o->json, "tells what was built as JSON");
+  verb.add_flag("--quiet", o->quiet, "tells nothing");
+  verb.footer(
+      "Fields of a shape take several values with commas between them: each is built.\n"
+      "Example:\n  attune compile --score 's + slope[h] * f32(kv - q)' --mask 'kv <= q' --capture 'slope=f32[16]' \\\n"
+      "    --target sm_80,sm_90a --d 64,128 -o alibi.attune");
+  verb.callback([o] { compile(*o); });
+}
+
+}  // namespace attune::tools

@@ -1,0 +1,124 @@
+// tools/emit.cpp — built kernels as plain files: pages, PTX, cubins, SASS, objects, LLVM's text, headers of C
+#include "tools/emit.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <fmt/format.h>
+#include <fstream>
+#include <unistd.h>
+
+#include "runtime/cuda/nvrtc.h"
+#include "tools/launch_header.h"
+
+namespace attune::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::array<std::string, 7> kinds_{"cu", "ptx", "cubin", "sass", "o", "ll", "h"};
+
+std::string in_quotes(const std::string& path) {
+  std::string out = "'";
+  for (const char c : path) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+/// What a shell's command prints, or nothing if it fails.
+std::optional<std::string> printed(const std::string& command) {
+  FILE* pipe = popen(command.c_str(), "r");
+  if (!pipe) return std::nullopt;
+  std::string out;
+  std::array<char, 4096> some{};
+  while (const std::size_t got = std::fread(some.data(), 1, some.size(), pipe)) out.append(some.data(), got);
+  return pclose(pipe) == 0 ? std::optional(out) : std::nullopt;
+}
+
+/// The program that shows SASS, with what it is told before the file; empty if there is none.
+std::string disassembler() {
+  for (const char* folder : {"", "/usr/local/cuda/bin/"})
+    for (const auto& [program, options] : {std::pair{"cuobjdump", " --dump-sass "}, {"nvdisasm", " "}}) {
+      const std::string whole = std::string(folder) + program;
+      if (printed(fmt::format("{} --version 2>/dev/null", whole))) return whole + options;
+    }
+  return {};
+}
+
+std::string sass_of(const std::string& cubin) {
+  std::string path = (fs::temp_directory_path() / "attune-XXXXXX").string();
+  const int file = mkstemp(path.data());
+  if (file < 0) throw Bug("no temporary file can be made");
+  close(file);
+  std::ofstream(path, std::ios::binary) << cubin;
+  const auto out = printed(fmt::format("{}{} 2>/dev/null", disassembler(), in_quotes(path)));
+  std::error_code ignored;
+  fs::remove(path, ignored);
+  if (!out || out->empty())
+    throw Error("no-disassembler", "SASS cannot be shown", {.name = "--emit sass"}, "the disassembler refuses a cubin",
+                "install a CUDA toolkit as new as NVRTC, or leave sass out");
+  return *out;
+}
+
+std::string symbol_of(const runtime::CacheEntry& entry) {
+  for (const auto& [name, value] : entry.facts)
+    if (name == "symbol") return value;
+  return {};
+}
+
+/// What of this kind there is of a kernel; nothing: it has none.
+std::optional<std::string> text_of(const Built& one, const std::string& kind, const std::string& name) {
+  const std::string& bytes = one.entry.entry.bytes;
+  if (!one.page) {
+    if (kind == "o") return bytes;
+    if (kind != "ll") return std::nullopt;
+    codegen::Listing listing;
+    one.write(&listing);
+    return listing.after;
+  }
+  if (kind == "cu") return one.page->text;
+  if (kind == "ptx") return runtime::cuda::compile(*one.page, runtime::cuda::Ptx::yes).ptx;
+  if (kind == "cubin") return bytes;
+  if (kind == "sass") return sass_of(bytes);
+  if (kind == "h")
+    return launch_header({.mod = one.of->mod,
+                          .choice = one.choice ? &*one.choice : nullptr,
+                          .wide = one.wide,
+                          .listed = one.listed,
+                          .name = name,
+                          .symbol = symbol_of(one.entry.entry),
+                          .target = one.target});
+  return std::nullopt;
+}
+
+/// forward_sm90-sm_90a-3f2a91c0
+std::string name_of(const Built& one) {
+  std::string stem = one.page ? one.page->name : one.entry.label.substr(0, one.entry.label.rfind(' '));
+  std::replace(stem.begin(), stem.end(), ' ', '-');
+  return fmt::format("{}-{}-{}", stem, one.target, one.entry.key.hex().substr(0, 8));
+}
+
+}  // namespace
+
+std::span<const std::string> emit_kinds() { return kinds_; }
+
+void check_kinds(const std::vector<std::string>& kinds) {
+  for (const std::string& kind : kinds) require_word("--emit", kind, kinds_);
+  if (std::ranges::find(kinds, "sass") != kinds.end() && disassembler().empty())
+    throw Error("no-disassembler", "SASS cannot be shown", {.name = "--emit sass"},
+                "neither cuobjdump nor nvdisasm is found, in PATH or in /usr/local/cuda/bin",
+                "install the CUDA toolkit's, or leave sass out");
+}
+
+std::vector<FileBytes> files_of(const Builds& builds, const std::vector<std::string>& kinds, const fs::path& folder) {
+  std::vector<FileBytes> out;
+  for (const Built& one : builds.all) {
+    if (one.only_facts) continue;
+    const std::string name = name_of(one);
+    for (const std::string& kind : kinds)
+      if (auto text = text_of(one, kind, name)) out.push_back({folder / (name + "." + kind), std::move(*text)});
+  }
+  return out;
+}
+
+}  // namespace attune::tools

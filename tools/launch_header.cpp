@@ -1,0 +1,119 @@
+// tools/launch_header.cpp — how to launch a kernel of a GPU without attune, as a header of C
+#include "tools/launch_header.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstddef>
+#include <fmt/format.h>
+
+#include "codegen/cuda/args.cuh"
+#include "codegen/cuda/cover_args.cuh"
+#include "codegen/page.h"
+
+namespace attune::tools {
+namespace {
+
+// As args.cuh and cover_args.cuh have them; the sizes below are theirs, so that no C compiler takes other ones.
+constexpr std::string_view structs = R"(#ifndef ATTUNE_LAUNCH
+#define ATTUNE_LAUNCH
+struct attune_tensor_map { _Alignas(64) unsigned long long words[16]; }; /* a CUtensorMap */
+struct attune_strided { void* data; long long batch, head, position, element; }; /* strides in elements */
+struct attune_rows { float* data; long long batch, head, position; }; /* null: not asked for */
+struct attune_forward_args {
+  struct attune_tensor_map q_map, k_map, v_map, o_map;
+  struct attune_strided q, k, v, o;
+  struct attune_rows lse, max;
+  int batch, q_heads, group; /* group: query heads of a key head */
+  int q_len, kv_len;         /* packed: of the longest sequence */
+  int d, dv;
+  int q_offset;
+  int kv_shared;        /* k and v have one batch entry for all */
+  const int* q_starts;  /* packed: batch + 1 starts of each, else null */
+  const int* kv_starts;
+  const int* tiles;     /* lists, written by the kernel `cover`, else null */
+  int tile_stride;      /* ints a row of tiles: 2 + 2 * ceil(kv_len / TILE_KV) */
+  int tile_batches, tile_heads;
+  int section;          /* heads whose keys and values stay in the cache together: a multiple of group */
+  unsigned* next;       /* a dynamic schedule's counter: 0 before the launch */
+};
+struct attune_cover_args {
+  int* tiles;
+  int tile_stride;
+  int q_len, kv_len;
+  int q_offset;
+  int m, n; /* TILE_Q and TILE_KV of the kernel that reads the lists */
+  const int* q_starts;
+  const int* kv_starts;
+  unsigned* next; /* set to 0, or null */
+};
+)";
+
+std::string upper(std::string text) {
+  for (char& c : text) c = std::isalnum(static_cast<unsigned char>(c)) ? static_cast<char>(std::toupper(c)) : '_';
+  return text;
+}
+
+std::string user_struct(const Launch& launch, const std::string& name) {
+  const codegen::PageNames names = codegen::page_names(launch.mod);
+  std::string out = fmt::format("struct {} {{\n", name);
+  for (std::size_t i = 0; i < launch.mod.captures.size(); ++i) {
+    const auto& slot = launch.mod.captures[i];
+    out += fmt::format("  struct {{ const void* data;{} }} {}; /* {} */\n",
+                       slot.rank ? fmt::format(" {} stride[{}]; int last[{}];", launch.wide ? "long long" : "int",
+                                               slot.rank, slot.rank)
+                                 : "",
+                       names.signature.captures[i].name, attune::name_of(slot.dtype));
+  }
+  for (const auto& param : names.signature.params)
+    out += fmt::format("  {} {};\n", param.type == ir::Type::F32 ? "float" : "int", param.name);
+  out += fmt::format("  float {}; /* of q . k */\n}};\n", names.scale);
+  return out + fmt::format("_Static_assert(sizeof(struct {}) == {}, \"as the kernel has it\");\n", name,
+                           codegen::page_bytes(launch.mod, launch.wide));
+}
+
+std::string how(const Launch& launch) {
+  if (!launch.choice)
+    return "grid     ceil(q_len / TILE_Q) x tile_heads x tile_batches, before the kernel that reads the lists\n"
+           "arguments struct attune_cover_args, then the user's struct";
+  const codegen::ForwardChoice& c = *launch.choice;
+  std::string out = fmt::format("grid     {}: tiles = ceil(q_len / {}) * q_heads * batch\n",
+                                c.persistent ? "as many blocks as multiprocessors, at most tiles" : "tiles", c.plan.m);
+  out += "arguments struct attune_forward_args, then the user's struct\n";
+  out += c.copy_engine
+             ? fmt::format("maps     q_map in boxes of {0} rows, k_map and v_map of {1}, o_map of 16; each 64 "
+                           "columns wide, swizzled by 128 bytes,\n"
+                           "         over [batch][head][position][d] from the last dimension on",
+                           c.plan.m, c.plan.n)
+             : std::string("maps     none: the tensor maps may be left zero");
+  if (codegen::trait(c.plan, "dynamic")) out += "\nnext     points to a zeroed unsigned";
+  if (launch.listed) out += "\ntiles    lists that the kernel `cover` of the same Mod writes first";
+  return out;
+}
+
+}  // namespace
+
+std::string launch_header(const Launch& launch) {
+  const std::string prefix = upper("attune_" + launch.name), user = "attune_user_" + launch.name;
+  std::string id = user;
+  std::replace_if(
+      id.begin(), id.end(), [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
+  std::string about = launch.mod.text() + "target   " + launch.target + "\n" + how(launch);
+  for (std::size_t at = 0; (at = about.find("*/", at)) != std::string::npos; ++at) about.insert(at + 1, " ");
+  std::string out = fmt::format("/* {}: a kernel made by attune, and how to launch it\n{}\n*/\n{}", launch.name, about,
+                                structs);
+  out += fmt::format(
+      "_Static_assert(sizeof(struct attune_forward_args) == {} && sizeof(struct attune_cover_args) == {}, "
+      "\"as the kernels have them\");\n#endif\n\n",
+      sizeof(ForwardArgs), sizeof(CoverArgs));
+  out += fmt::format("#define {}_SYMBOL \"{}\"\n", prefix, launch.symbol);
+  if (launch.choice)
+    out += fmt::format("#define {0}_THREADS {1}\n#define {0}_SHARED_BYTES {2}\n#define {0}_TILE_Q {3}\n"
+                       "#define {0}_TILE_KV {4}\n",
+                       prefix, launch.choice->threads, launch.choice->shared_bytes, launch.choice->plan.m,
+                       launch.choice->plan.n);
+  else
+    out += fmt::format("#define {0}_THREADS {1}\n#define {0}_SHARED_BYTES 0\n", prefix, cover_threads);
+  return out + user_struct(launch, id);
+}
+
+}  // namespace attune::tools

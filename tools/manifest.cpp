@@ -1,0 +1,223 @@
+// tools/manifest.cpp — what attune compile is to build: mods x shapes x targets x passes, from options or a file of
+// JSON
+#include "tools/manifest.h"
+
+#include <algorithm>
+#include <array>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+
+#include "ir/parse.h"
+#include "runtime/cpu/engine.h"
+
+namespace attune::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Error bad_value(const std::string& at, const std::string& key, const std::string& value, const std::string& takes) {
+  return Error("manifest-value", fmt::format("{} cannot be {}", key, value), {.name = at}, "it takes " + takes,
+               "write one of these, or leave it out");
+}
+
+/// Keys in the order they stand, each known.
+void check_keys(const Json& object, const std::vector<std::string>& known, const std::string& at,
+                const std::string& what) {
+  if (!object.is_object()) throw bad_value(at, what, object.dump(), "an object");
+  for (const auto& [key, value] : object.items()) {
+    if (std::ranges::find(known, key) != known.end()) continue;
+    const auto near = ir::nearest(key, known);
+    throw Error("manifest-key", fmt::format("{} has no key `{}`", what, key), {.name = at},
+                fmt::format("it has {}", fmt::join(known, ", ")),
+                near ? fmt::format("did you mean {}?", *near) : "leave it out");
+  }
+}
+
+/// One value, or a list of them.
+std::vector<Json> each(const Json& value) {
+  if (!value.is_array()) return {value};
+  return {value.begin(), value.end()};
+}
+
+std::string text(const Json& value, const std::string& key, const std::string& at) {
+  if (!value.is_string()) throw bad_value(at, key, value.dump(), "a text in quotes");
+  return value.get<std::string>();
+}
+
+std::vector<std::string> texts(const Json& object, const std::string& key, const std::string& at) {
+  std::vector<std::string> out;
+  if (object.contains(key))
+    for (const Json& one : each(object[key])) out.push_back(text(one, key, at));
+  return out;
+}
+
+/// NAME=VALUE for each member.
+std::vector<std::string> assignments(const Json& object, const std::string& key, const std::string& at) {
+  std::vector<std::string> out;
+  if (!object.contains(key)) return out;
+  if (!object[key].is_object()) throw bad_value(at, key, object[key].dump(), "an object of names");
+  for (const auto& [name, value] : object[key].items()) {
+    if (!value.is_string() && !value.is_number())
+      throw bad_value(at, fmt::format("{} of {}", name, key), value.dump(), "a number or a text in quotes");
+    out.push_back(name + "=" + (value.is_string() ? value.get<std::string>() : value.dump()));
+  }
+  return out;
+}
+
+TextOptions mod_of(const Json& object, const std::string& at) {
+  const std::vector<std::string> known{"score", "mask", "prob", "sink", "lets", "captures", "params"};
+  check_keys(object, known, at, "a mod");
+  TextOptions out;
+  for (const auto& [key, into] :
+       {std::pair{"score", &out.score}, {"mask", &out.mask}, {"prob", &out.prob}, {"sink", &out.sink}})
+    if (object.contains(key)) *into = text(object[key], key, at);
+  out.lets = assignments(object, "lets", at);
+  out.captures = assignments(object, "captures", at);
+  out.params = assignments(object, "params", at);
+  return out;
+}
+
+std::vector<std::pair<std::string, std::vector<std::string>>> shape_of(const Json& object, const std::string& at) {
+  std::vector<std::string> known;
+  for (const runtime::ShapeRow& row : runtime::shape_rows()) known.emplace_back(row.name);
+  check_keys(object, known, at, "a shape");
+  std::vector<std::pair<std::string, std::vector<std::string>>> out;
+  for (const auto& [key, value] : object.items()) {
+    std::vector<std::string> values;
+    for (const Json& one : each(value)) values.push_back(one.is_string() ? one.get<std::string>() : one.dump());
+    out.emplace_back(key, std::move(values));
+  }
+  return out;
+}
+
+ManifestLists lists_of(const Json& object, const std::string& at) {
+  check_keys(object, {"mods", "shapes", "targets", "passes"}, at, "a manifest");
+  ManifestLists out;
+  out.at = at;
+  if (object.contains("mods"))
+    for (const Json& one : each(object["mods"])) out.mods.push_back(mod_of(one, at));
+  if (object.contains("shapes"))
+    for (const Json& one : each(object["shapes"])) out.shapes.push_back(shape_of(one, at));
+  out.targets = texts(object, "targets", at);
+  out.passes = texts(object, "passes", at);
+  return out;
+}
+
+runtime::TargetName target_of(const std::string& word, const std::string& at) {
+  if (word == "host") return {.isa = runtime::cpu::isa()};
+  if (const auto target = runtime::target_named(word)) return *target;
+  const auto known = runtime::known_targets();
+  const std::vector<std::string> words(known.begin(), known.end());
+  const bool lacks_an_a = std::ranges::find(words, word + "a") != words.end();
+  const auto near = lacks_an_a ? std::optional(word + "a") : ir::nearest(word, words);
+  throw Error("unknown-target", fmt::format("there is no target `{}`", word), {.name = at},
+              fmt::format("there are {}", fmt::join(words, ", ")),
+              near ? fmt::format("did you mean {}?", *near) : "write one of these");
+}
+
+/// Each way to take one value of each field.
+std::vector<runtime::Shape> shapes_of(const std::vector<std::pair<std::string, std::vector<std::string>>>& fields,
+                                      const std::string& at) {
+  std::vector<runtime::Shape> out(1);
+  for (const auto& [name, values] : fields) {
+    const auto row = std::ranges::find(runtime::shape_rows(), name, &runtime::ShapeRow::name);
+    std::vector<runtime::Shape> more;
+    for (const runtime::Shape& shape : out)
+      for (const std::string& value : values) {
+        more.push_back(shape);
+        if (!row->set(more.back(), value)) throw bad_value(at, name, value, std::string(row->takes));
+      }
+    out = std::move(more);
+  }
+  return out;
+}
+
+bool same(const TextOptions& a, const TextOptions& b) {
+  return a.score == b.score && a.mask == b.mask && a.prob == b.prob && a.sink == b.sink && a.lets == b.lets &&
+         a.captures == b.captures && a.params == b.params;
+}
+
+std::string all_of(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream out;
+  out << file.rdbuf();
+  if (!file)
+    throw Error("file-missing", "a manifest cannot be read", {.name = path.string()}, "there is no such file",
+                "name a file of JSON");
+  return out.str();
+}
+
+Json parsed(const std::string& text, const std::string& at) {
+  try {
+    return Json::parse(text);
+  } catch (const Json::exception& e) {
+    throw Error("manifest-json", "a manifest is no JSON", {.name = at}, e.what(),
+                "write an object, an array of objects, or an object on each line");
+  }
+}
+
+}  // namespace
+
+void add_to(Manifest& manifest, const ManifestLists& lists) {
+  if (lists.targets.empty())
+    throw Error("no-target", "it is not said what to compile for", {.name = lists.at}, "there is no target",
+                fmt::format("name some of {}", fmt::join(runtime::known_targets(), ", ")));
+  std::vector<std::size_t> mods;
+  for (const TextOptions& mod : lists.mods.empty() ? std::vector<TextOptions>(1) : lists.mods) {
+    const auto found = std::ranges::find_if(manifest.mods, [&](const TextOptions& other) { return same(mod, other); });
+    mods.push_back(static_cast<std::size_t>(found - manifest.mods.begin()));
+    if (found == manifest.mods.end()) manifest.mods.push_back(mod);
+  }
+  std::vector<runtime::Shape> shapes;
+  for (const auto& fields : lists.shapes)
+    for (runtime::Shape& shape : shapes_of(fields, lists.at)) shapes.push_back(std::move(shape));
+  if (lists.shapes.empty()) shapes.emplace_back();
+  const std::vector<std::string> passes = lists.passes.empty() ? std::vector<std::string>{"forward"} : lists.passes;
+  const std::array<std::string, 2> known{"forward", "backward"};
+  for (const std::string& pass : passes) require_word(lists.at + ": a pass", pass, known);
+  for (const std::size_t mod : mods)
+    for (const runtime::Shape& shape : shapes)
+      for (const std::string& word : lists.targets)
+        for (const std::string& pass : passes) {
+          const runtime::TargetName target = target_of(word, lists.at);
+          if (target.arch && pass == "backward")
+            throw Error("no-engine", "no engine of this build can run this", {.name = lists.at},
+                        fmt::format("the CUDA engine has no backward yet, and {} is a GPU's", word),
+                        "name a CPU for the backward: avx512, say");
+          manifest.rows.push_back({mod, target, pass, shape});
+        }
+}
+
+Manifest read_manifest(const std::filesystem::path& path) {
+  const std::string whole = all_of(path);
+  Manifest out;
+  const auto add = [&](const Json& json, const std::string& at) {
+    std::size_t number = 0;
+    for (const Json& one : each(json)) {
+      ++number;
+      add_to(out, lists_of(one, json.is_array() ? fmt::format("{}, object {}", at, number) : at));
+    }
+  };
+  const std::size_t first_end = whole.find('\n');
+  const bool lines = first_end != std::string::npos && Json::accept(whole.substr(0, first_end)) &&
+                     whole.find_first_not_of(" \t\r\n", first_end) != std::string::npos;
+  if (!lines) {
+    add(parsed(whole, path.string()), path.string());
+    return out;
+  }
+  std::istringstream rest(whole);
+  int number = 0;
+  for (std::string line; std::getline(rest, line);) {
+    ++number;
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    const std::string at = fmt::format("{}:{}", path.string(), number);
+    add(parsed(line, at), at);
+  }
+  return out;
+}
+
+}  // namespace attune::tools
