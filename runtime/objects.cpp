@@ -95,7 +95,11 @@ Objects::Kept Objects::built(const Asked& asked, const std::function<CacheEntry(
 
 // Asked for where nobody listens, too: else it would be told as news later.
 void Objects::tell_notes() {
-  std::vector<std::string> all = notes();
+  std::vector<std::string> all;
+  {
+    const std::lock_guard lock(mutex_);
+    all.swap(notes_);
+  }
   if (disk_)
     for (std::string& text : disk_->notes()) all.push_back(std::move(text));
   for (std::string& text : all) note(watch::Noted::Of::cache, std::move(text));
@@ -104,11 +108,6 @@ void Objects::tell_notes() {
 void Objects::add(std::shared_ptr<const Bundle> bundle) {
   const std::lock_guard lock(mutex_);
   bundles_.push_back(std::move(bundle));
-}
-
-std::vector<std::string> Objects::notes() {
-  const std::lock_guard lock(mutex_);
-  return std::exchange(notes_, {});
 }
 
 CacheFolders cache_folders(const Options& o) {

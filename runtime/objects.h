@@ -53,8 +53,6 @@ class Objects {
   bool jit() const { return jit_; }
 
   Cache* disk() const { return disk_.get(); }
-  /// What was wrong with entries of bundles, since it was last asked.
-  std::vector<std::string> notes();
 
  private:
   Kept bundled(const CacheKey& key);

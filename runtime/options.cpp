@@ -141,7 +141,7 @@ constexpr std::array rows{
                 return true;
               }},
     OptionRow{"ATTUNE_RECORD",
-              "a file that gets a line for each kernel that was not in memory: a manifest for attune compile",
+              "a file for lines on kernels that were needed: see docs/offline.md",
               "none is written",
               "a path",
               {},

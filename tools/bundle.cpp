@@ -60,7 +60,7 @@ void add_bundle(CLI::App& app) {
   verb.add_option("FILE", o->file, "the bundle")->required();
   verb.add_flag("--verify", o->verify, "checks every byte of it");
   verb.add_flag("--json", o->json, "as JSON, with the facts of each entry");
-  verb.footer("Example:\n  attune bundle kernels.attune --verify");
+  verb.footer("Example:\n  attune bundle alibi.attune --verify");
   verb.callback([o] { bundle(*o); });
 }
 

@@ -162,7 +162,7 @@ void add_compile(CLI::App& app) {
   verb.footer(
       "Fields of a shape take several values with commas between them: each is built.\n"
       "Example:\n  attune compile --score 's + slope[h] * f32(kv - q)' --mask 'kv <= q' --capture 'slope=f32[16]' \\\n"
-      "    --target sm_80,sm_90a --d 64,128 -o alibi.attune");
+      "    --target host,avx2 -o alibi.attune");
   verb.callback([o] { compile(*o); });
 }
 

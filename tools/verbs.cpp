@@ -86,9 +86,9 @@ void add_verbs(CLI::App& app) {
   add_explain(app);
   add_cover(app);
   add_bench(app);
-  add_bundle(app);
   add_cache(app);
   add_compile(app);
+  add_bundle(app);
   add_cuda(app);
   add_tune(app);
   add_verify(app);
