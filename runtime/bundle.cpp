@@ -82,7 +82,8 @@ std::shared_ptr<const Mapping> map(const std::filesystem::path& path) {
     return Error("bundle-unreadable", "a bundle cannot be read", {.name = path.string()}, why,
                  "name a file that attune compile wrote");
   };
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // A pipe is not waited for.
+  const int file = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   if (file < 0) throw refuse_to_read(std::strerror(errno));
   struct stat facts {};
   const bool regular = fstat(file, &facts) == 0 && S_ISREG(facts.st_mode);
