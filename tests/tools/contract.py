@@ -574,7 +574,8 @@ class Contract(Calls):
     def test_log(self):
         self.qkv()
         write_npy(self.at / "slope.npy", [2], [0.5, -0.25])
-        run = lambda log, *more: self.attune(*self.WATCHED, *more, ATTUNE_LOG=log, ATTUNE_CACHE=str(self.at / "c"))
+        run = lambda log, *more: self.attune(*self.WATCHED, *more, ATTUNE_LOG=log, ATTUNE_CACHE=str(self.at / "c"),
+                                             ATTUNE_CACHE_SIZE="")
         oracle = self.logged(run("all", "--target", "oracle"))
         self.assertEqual([channel for channel, _ in oracle], ["passes", "launch"])
         self.assertIn("trace", oracle[0][1])
