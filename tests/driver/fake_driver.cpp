@@ -48,9 +48,12 @@ struct Object {
   std::string name;
   bool capturing = false;
 };
+/// Those that were not destroyed: attune never gives back what it has loaded.
+std::set<Object*>& objects = *new std::set<Object*>;
 template <class Handle>
 Handle handle(std::string name = {}) {
-  return reinterpret_cast<Handle>(new Object{std::move(name)});
+  const std::lock_guard lock(mutex);
+  return reinterpret_cast<Handle>(*objects.insert(new Object{std::move(name)}).first);
 }
 template <class Handle>
 Object& object(Handle handle) {
@@ -58,6 +61,8 @@ Object& object(Handle handle) {
 }
 template <class Handle>
 Result destroy(Handle handle) {
+  const std::lock_guard lock(mutex);
+  objects.erase(&object(handle));
   delete &object(handle);
   return Result::success;
 }
