@@ -8,6 +8,7 @@
 #include <clocale>
 #include <csignal>
 #include <cstdio>
+#include <cwchar>
 
 namespace attune::tools {
 namespace {
@@ -54,7 +55,8 @@ class Editor : public LineReader {
     el_set(edit_, EL_PROMPT, &Editor::prompt);
     el_set(edit_, EL_EDITOR, "emacs");
     el_set(edit_, EL_HIST, history, history_);
-    el_set(edit_, EL_ADDFN, "attune-complete", "complete a word", &Editor::tab);
+    // By wide names: narrow ones libedit copies, and never frees.
+    el_wset(edit_, EL_ADDFN, L"attune-complete", L"complete a word", &Editor::tab);
     el_set(edit_, EL_BIND, "^I", "attune-complete", nullptr);
     el_set(edit_, EL_BIND, "^R", "em-inc-search-prev", nullptr);
     // The user's own ~/.editrc comes last.
@@ -104,7 +106,7 @@ class Editor : public LineReader {
 
   static char* prompt(EditLine* edit) { return of(edit).prompt_.data(); }
 
-  static unsigned char tab(EditLine* edit, int) {
+  static unsigned char tab(EditLine* edit, wint_t) {
     const LineInfo* info = el_line(edit);
     const std::string line(info->buffer, info->cursor);
     const std::string_view word = last_word(line);
