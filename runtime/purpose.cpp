@@ -1,33 +1,18 @@
 // runtime/purpose.cpp — what the kernels that a thread asks for are for: records say it, and so do Errors
 #include "runtime/purpose.h"
 
-#include <cerrno>
-#include <cstring>
 #include <utility>
-
-#include <fcntl.h>
-#include <unistd.h>
 
 #include <attune/error.h>
 #include <fmt/format.h>
 
 #include "runtime/options.h"
+#include "runtime/replace.h"
 
 namespace attune::runtime {
 namespace {
 
 thread_local Purpose* latest = nullptr;
-
-/// In one step, so that lines of several processes do not mix. Empty, or why it could not be.
-std::string append(const std::string& path, const std::string& line) {
-  const int file = open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-  if (file < 0) return std::strerror(errno);
-  const ssize_t wrote = write(file, line.data(), line.size());
-  std::string why = wrote < 0 ? std::strerror(errno) : "the disk is full";
-  const bool good = std::cmp_equal(wrote, line.size());
-  close(file);
-  return good ? std::string() : why;
-}
 
 }  // namespace
 
@@ -38,7 +23,7 @@ void record_purpose() {
   const std::string& path = options().record;
   if (path.empty() || !latest || latest->recorded_) return;
   latest->recorded_ = true;
-  const std::string why = append(path, json_line(latest->describe_()) + "\n");
+  const std::string why = append_file(path, json_line(latest->describe_()) + "\n");
   if (!why.empty())
     throw Error("record-unwritable", "what was compiled cannot be written down", {.name = "ATTUNE_RECORD " + path}, why,
                 "name a file that can be written, or unset ATTUNE_RECORD");

@@ -1,10 +1,11 @@
-// runtime/replace.cpp — a file written in one step: who reads it sees all of the old one or all of the new one
+// runtime/replace.cpp — files written in one step: who reads one sees all of what was written, or nothing of it
 #include "runtime/replace.h"
 
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -35,6 +36,16 @@ std::string replace_file(const std::filesystem::path& path, std::string_view tex
   std::string why = std::strerror(errno);
   unlink(temporary.c_str());
   return why;
+}
+
+std::string append_file(const std::filesystem::path& path, std::string_view text) {
+  const int file = open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+  if (file < 0) return std::strerror(errno);
+  const ssize_t wrote = write(file, text.data(), text.size());
+  std::string why = wrote < 0 ? std::strerror(errno) : "the disk is full";
+  const bool good = std::cmp_equal(wrote, text.size());
+  close(file);
+  return good ? std::string() : why;
 }
 
 }  // namespace attune::runtime

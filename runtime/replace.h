@@ -1,4 +1,4 @@
-// runtime/replace.h — a file written in one step: who reads it sees all of the old one or all of the new one
+// runtime/replace.h — files written in one step: who reads one sees all of what was written, or nothing of it
 #pragma once
 
 #include <filesystem>
@@ -14,5 +14,8 @@ enum class Durable { no, yes };
 /// Empty, or why it could not be; then nothing is left behind.
 std::string replace_file(const std::filesystem::path& path, std::string_view text, std::string temporary,
                          Durable durable);
+
+/// Puts a text at the end, so that those of several processes do not mix. Empty, or why it could not be.
+std::string append_file(const std::filesystem::path& path, std::string_view text);
 
 }  // namespace attune::runtime

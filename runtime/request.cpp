@@ -14,9 +14,7 @@ namespace {
 std::string quoted(const std::string& word) {
   constexpr std::string_view plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./=:,+";
   if (!word.empty() && word.find_first_not_of(plain) == std::string::npos) return word;
-  std::string out = "'";
-  for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
+  return shell_quoted(word);
 }
 
 /// The value is of no account, its type is.
@@ -72,6 +70,12 @@ std::string json_line(const Request& request) {
   });
   const Json all{{"mods", mod}, {"shapes", shape}, {"targets", request.target}, {"passes", request.pass}};
   return all.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string shell_quoted(std::string_view text) {
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
 }
 
 std::string compile_command(const Request& request, const std::string& file) {

@@ -30,6 +30,8 @@ Request request_of(const compiler::Mod& written, const compiler::Traced& traced)
 
 /// A line of JSON, as a manifest has it too.
 std::string json_line(const Request& request);
+/// As a word of a shell, whatever is in it.
+std::string shell_quoted(std::string_view text);
 /// For a shell.
 std::string compile_command(const Request& request, const std::string& file);
 /// For a reader, without the Mod.

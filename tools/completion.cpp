@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 
+#include "runtime/request.h"
 #include "tools/manual.h"
 #include "tools/text.h"
 #include "tools/verbs.h"
@@ -15,6 +16,8 @@
 
 namespace attune::tools {
 namespace {
+
+using runtime::shell_quoted;
 
 /// Each page with the words that lead to it: "", "cover", "cache ls".
 void for_all(const ManualPage& page, const std::function<void(const std::string& path, const ManualPage&)>& visit,
@@ -40,12 +43,6 @@ std::string words_after(const ManualPage& page) {
 std::string values_of(const ManualOption& o) {
   if (!o.choices.empty()) return fmt::format("{}", fmt::join(o.choices, " "));
   return o.file ? "@file" : "@any";
-}
-
-std::string shell_quoted(std::string_view text) {
-  std::string out = "'";
-  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
 }
 
 std::string bash(const ManualPage& root) {

@@ -2,8 +2,6 @@
 #include "tools/history.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <fmt/format.h>
 #include <fstream>
 #include <thread>
@@ -11,6 +9,7 @@
 #include <attune/error.h>
 
 #include "runtime/options.h"
+#include "runtime/replace.h"
 #include "tools/version.h"
 
 namespace attune::tools {
@@ -34,14 +33,10 @@ Json machine() { return {{"processor", processor()}, {"cpus", std::thread::hardw
 void append(const std::filesystem::path& path, const std::string& line) {
   std::error_code failed;
   if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), failed);
-  // One line is less than what a stream gathers: it is one write, and lines of several processes do not mix.
-  std::ofstream file(path, std::ios::app | std::ios::binary);
-  errno = 0;
-  const bool written = bool((file << line).flush());
-  const int why = errno;
-  if (!written)
+  const std::string why = runtime::append_file(path, line);
+  if (!why.empty())
     throw Error("file-unwritable", "the result cannot be kept", {.name = "--save"},
-                fmt::format("{}: {}", path.string(), std::strerror(why)), "name a file that can be written to");
+                fmt::format("{}: {}", path.string(), why), "name a file that can be written to");
 }
 
 std::vector<Json> read(const std::filesystem::path& path) {

@@ -1,23 +1,18 @@
 // tests/fuzz/bundle.fuzz.cpp — any bytes are a bundle whose entries lie within it, or are refused
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <string>
 
 #include <attune/error.h>
 
 #include "runtime/bundle.h"
+#include "tests/fuzz/broken.h"
 
 using namespace attune::runtime;
+using attune::tests::broken;
 
 namespace {
-
-[[noreturn]] void broken(const char* rule, const std::string& text) {
-  std::fprintf(stderr, "%s:\n%s\n", rule, text.c_str());
-  std::abort();
-}
 
 /// Null where it is refused.
 std::shared_ptr<const Bundle> read(const std::string& text) {

@@ -1,20 +1,15 @@
 // tests/fuzz/entry.fuzz.cpp — any bytes are an entry of the cache that prints as itself, or none, with the reason
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <string>
 
 #include "runtime/entry.h"
+#include "tests/fuzz/broken.h"
 
 using namespace attune::runtime;
+using attune::tests::broken;
 
 namespace {
-
-[[noreturn]] void broken(const char* rule, const std::string& text) {
-  std::fprintf(stderr, "%s:\n%s\n", rule, text.c_str());
-  std::abort();
-}
 
 void check(const std::string& text) {
   const ParsedHead head = parse_head(text);

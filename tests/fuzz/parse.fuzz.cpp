@@ -2,14 +2,14 @@
 #include <attune/error.h>
 
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 
 #include "ir/parse.h"
 #include "ir/print.h"
+#include "tests/fuzz/broken.h"
 
 using namespace attune;
 using namespace attune::ir;
+using attune::tests::broken;
 
 namespace {
 
@@ -23,11 +23,6 @@ const Signature signature{{{"slope", Type::F32, 1},
                            {"m", Type::Bool, 2},
                            {"one", Type::F32, 0}},
                           {{"c", Type::F32}, {"W", Type::I32}}};
-
-[[noreturn]] void broken(const char* rule, const std::string& text) {
-  std::fprintf(stderr, "%s:\n%s\n", rule, text.c_str());
-  std::abort();
-}
 
 }  // namespace
 
