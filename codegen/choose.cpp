@@ -105,7 +105,7 @@ ForwardPlan plan_of(const ForwardSpec& spec, std::string kernel, int m, int n, i
 int shared_bytes(const ForwardPlan& plan, const Cut90& cut) {
   const int chunks = (plan.d + 63) / 64, dv_chunks = (plan.dv + 63) / 64, line = 128;
   const int q = chunks * cut.m, k = chunks * cut.n, v = dv_chunks * cut.n, o = dv_chunks * cut.m;
-  const int barriers = 16 * (cut.q_stages + 2 * cut.stages), item = 16 + 16 + 48, again = 256 * (cut.m / 64);
+  const int barriers = 16 * (cut.q_stages + 2 * cut.stages), item = 16 + 16 + 48, again = 4 * 32 * (cut.m / 16);
   const int queries = cut.own_o ? cut.q_stages * q + o : std::max(cut.q_stages * q, o);
   return line * (queries + cut.stages * (k + v)) + barriers + item + again + 1024;
 }

@@ -7,6 +7,7 @@
 #include <numbers>
 
 #include "codegen/exponent.h"
+#include "codegen/limits.h"
 #include "codegen/page.h"
 #include "codegen/parts.h"
 #include "codegen/reads.h"
@@ -19,18 +20,21 @@ namespace {
 using compiler::Cover, compiler::Mod, compiler::Vary;
 using ir::Expr, ir::Input, ir::Level, ir::Op;
 
-/// The expressions of a page. `levels.left` holds exponent, mask and prob.
+/// The expressions of a page. `levels.left` holds exponent, what limits leave of the mask, prob, and the limits.
 struct DeviceParts {
   compiler::Levels levels;
   Expr rest, sink;
   Expr factor;  ///< null: the exponent is more than factor * s
+  bool has_first = false, has_last = false, has_keep = false, keeps_by_fields = false;
   ForwardFacts facts;
   float most = 0;
   ir::FieldNames fields;
 
   const Expr& exponent() const { return levels.left[0]; }
-  const Expr& mask() const { return levels.left[1]; }
+  const Expr& keep() const { return levels.left[1]; }
   const Expr& prob() const { return levels.left[2]; }
+  const Expr& first() const { return levels.left[3]; }
+  const Expr& last() const { return levels.left[4]; }
 };
 
 /// An origin belongs to a tile of queries: what depends on it is no field of a head or a row.
@@ -74,11 +78,27 @@ bool listed(const Cover& cover, std::size_t captures) {
 
 float upward(double x) { return std::nextafter(static_cast<float>(x), std::numeric_limits<float>::infinity()); }
 
+/// Of a row and a column: nothing but their fields?
+bool asks_fields_alone(const Expr& e) {
+  const std::vector<Expr> nodes = ir::in_order(e);
+  return std::none_of(nodes.begin(), nodes.end(), [](const Expr& n) {
+    const auto is = [&](Input which) { return n->bits == static_cast<std::uint32_t>(which); };
+    return (n->op == Op::Input && (is(Input::Q) || is(Input::KV))) || (n->random && n->op != Op::Field);
+  });
+}
+
 DeviceParts device_parts(const Mod& mod, const Cover& cover, const ir::Signature& signature, bool scale_positive) {
   DeviceParts out;
   const Expr scale = ir::param(static_cast<std::uint32_t>(mod.params.size()), ir::Type::F32);
   const Expr prob = gathered(value_of(mod.prob)), mask = value_of(mod.mask);
-  out.levels = compiler::level(std::array{exponent(value_of(mod.fold.core), scale), mask, prob});
+  const Limits limits = limits_of(mask);
+  out.has_first = limits.first != nullptr;
+  out.has_last = limits.last != nullptr;
+  const Expr none = ir::integer(0);
+  out.levels = compiler::level(std::array{exponent(value_of(mod.fold.core), scale), limits.rest, prob,
+                                          out.has_first ? limits.first : none, out.has_last ? limits.last : none});
+  out.has_keep = !ir::is_literal(out.keep(), 1);
+  out.keeps_by_fields = out.has_keep && asks_fields_alone(out.keep()) && read_captures(out.levels.col);
   keep_origin_out(out.levels);
   out.rest = value_of(mod.fold.row);
   out.sink = mod.sink ? value_of(mod.sink) : nullptr;
@@ -105,6 +125,19 @@ DeviceParts device_parts(const Mod& mod, const Cover& cover, const ir::Signature
   out.fields = {field_names(out.levels.head, signature), field_names(out.levels.row, signature),
                 field_names(out.levels.col, signature)};
   return out;
+}
+
+/// What lets a warp ask about a column once, see mod.cuh.
+std::string alike_rows(const DeviceParts& parts) {
+  if (!parts.keeps_by_fields) return {};
+  std::string values, same;
+  for (const std::string& name : parts.fields[1]) {
+    values += fmt::format("{}attune::of_lane({}, lane)", values.empty() ? "" : ", ", name);
+    same += fmt::format("{}{} == other.{}", same.empty() ? "" : " && ", name, name);
+  }
+  return fmt::format("    __device__ Row of_lane(int lane) const {{ return {{{}}}; }}\n"
+                     "    __device__ bool is(const Row& other) const {{ return {}; }}\n",
+                     values, same.empty() ? "true" : same);
 }
 
 /// What lets lanes share columns, see mod.cuh: where they read captured tensors.
@@ -190,7 +223,7 @@ std::string user(const Mod& mod, const Cover& cover, const ForwardPlan& plan, co
     return fields_function(head, list, signature, parts.fields, lines);
   };
   const std::string all_fields = fields_struct("Head", parts.levels.head, parts.fields[0]) +
-                                 fields_struct("Row", parts.levels.row, parts.fields[1]) +
+                                 fields_struct("Row", parts.levels.row, parts.fields[1], alike_rows(parts)) +
                                  fields_struct("Col", parts.levels.col, parts.fields[2], shared_columns(parts));
   const std::vector<Expr> reads = linear_reads(std::array{parts.exponent(), parts.prob()});
   const bool inside = !reads.empty();
@@ -202,9 +235,10 @@ std::string user(const Mod& mod, const Cover& cover, const ForwardPlan& plan, co
                            : fmt::format("struct User {{\n{}\n{}", members, all_fields);
   out += fmt::format(
       "  static constexpr bool scaled = {}, bounded = {}, masked = {}, has_prob = {}, linear_prob = {},\n"
-      "                        has_sink = {}, listed = {};\n  static constexpr float most = {};\n\n",
-      f.scaled, f.bounded, f.masked, f.has_prob, f.linear_prob, f.has_sink, f.listed,
-      ir::print_literal(ir::Type::F32, static_cast<double>(parts.most)));
+      "                        has_sink = {}, listed = {}, has_first = {}, has_last = {}, has_keep = {},\n"
+      "                        keeps_by_fields = {};\n  static constexpr float most = {};\n\n",
+      f.scaled, f.bounded, f.masked, f.has_prob, f.linear_prob, f.has_sink, f.listed, parts.has_first, parts.has_last,
+      parts.has_keep, parts.keeps_by_fields, ir::print_literal(ir::Type::F32, static_cast<double>(parts.most)));
   out += fields("Head head(Where at)", parts.levels.head);
   out += fields("Row row(Head head, Where at, Int q)", parts.levels.row);
   out += fields("Col col(Head head, Where at, Int origin, Int kv)", parts.levels.col);
@@ -212,7 +246,9 @@ std::string user(const Mod& mod, const Cover& cover, const ForwardPlan& plan, co
   out += function("float exponent(float s, Head head, Row row, Col col, Where at, Int origin, Int q, Int kv)",
                   parts.exponent());
   out += function("float rest(Head head, Row row, Where at, Int origin, Int q)", parts.rest);
-  out += function("bool keep(Head head, Row row, Col col, Where at, Int q, Int kv)", parts.mask());
+  out += function("Int first(Head head, Row row, Where at, Int q)", parts.first());
+  out += function("Int last(Head head, Row row, Where at, Int q)", parts.last());
+  out += function("bool keep(Head head, Row row, Col col, Where at, Int q, Int kv)", parts.keep());
   out += function("float prob(float p, Head head, Row row, Col col, Where at, Int q, Int kv)", parts.prob());
   out += function("float sink(Head head, Where at)", parts.sink ? parts.sink : ir::real(0));
   out += bands_function(cover, f.listed, mod.captures.size(), signature);

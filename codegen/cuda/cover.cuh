@@ -31,14 +31,24 @@ __device__ __forceinline__ int between(bool least, const Capture<T, rank, Stride
     to[skip + d] = min(max(given[2 * d + 1].i(), 0), of.last[d]);
     stride[skip + d] = of.stride[d];
   }
+  // Several are on their way at a time; the last one may be asked for more than once.
+  constexpr int batch = 4;
+  const int lane = static_cast<int>(threadIdx.x) % lanes;
   int found = least ? 0x7fffffff : -0x7fffffff - 1;
-  for (long long i = from[0]; i <= to[0]; ++i)
-    for (long long j = from[1]; j <= to[1]; ++j)
-      for (long long k = from[2]; k <= to[2]; ++k)
-        for (long long l = from[3] + static_cast<int>(threadIdx.x) % lanes; l <= to[3]; l += lanes) {
-          const int x = whole(seen(of.data + i * stride[0] + j * stride[1] + k * stride[2] + l * stride[3]));
-          found = least ? min(found, x) : max(found, x);
+  for (int i = from[0]; i <= to[0]; ++i)
+    for (int j = from[1]; j <= to[1]; ++j)
+      for (int k = from[2]; k <= to[2]; ++k) {
+        const T* line = of.data + i * stride[0] + j * stride[1] + k * stride[2];
+#pragma unroll 1
+        for (int left = to[3] - from[3] - lane; left >= 0; left -= batch * lanes) {
+          const T* first = line + (to[3] - left) * stride[3];
+          int read[batch];
+#pragma unroll
+          for (int n = 0; n < batch; ++n) read[n] = whole(seen(first + min(n * lanes, left) * of.stride[rank - 1]));
+#pragma unroll
+          for (int n = 0; n < batch; ++n) found = least ? min(found, read[n]) : max(found, read[n]);
         }
+      }
   return least ? __reduce_min_sync(warp, found) : __reduce_max_sync(warp, found);
 }
 template <class T, class Stride>

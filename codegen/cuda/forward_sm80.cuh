@@ -73,6 +73,8 @@ struct Block80 {
   static constexpr bool two_passes = User::has_prob && !User::linear_prob;
   /// Powers of f16 need the maximum: their exponents reach down to -24 only.
   static constexpr bool running = !User::bounded || Tile::max || same<Element, f16>;
+  /// Where the maximum is not asked for, it may lag behind.
+  static constexpr int slack = Tile::max ? 0 : 8;
   /// Queries stay in registers where these suffice.
   static constexpr int q_steps = Tile::d / per_step;
   static constexpr bool held = !Careful && tall * (q_steps * 4 + Tile::dv / 2 + n / 2 * (exact ? 2 : 1)) <= 176;
@@ -91,7 +93,7 @@ struct Block80 {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int first;  ///< query
   const Rows80 k, v;
-  Softmax<User, running, tall> softmax;
+  Softmax<User, running, tall, slack> softmax;
   Fragment<tall, n> s;
   float o[tall][Tile::dv / 8][4];
   unsigned q[held ? tall : 1][held ? q_steps : 1][4];
@@ -129,40 +131,58 @@ struct Block80 {
         shared + Shared::v + static_cast<unsigned>(stage * Shared::v_bytes), v, tile * n, keys.length);
   }
 
-  /// Where this thread reads blocks of 16 rows by 32 bytes, the first 16 bytes of both halves of the rows first.
+  /// Where a thread reads blocks of 16 rows by 32 bytes. What differs between threads is one number, the same for rows
+  /// 8 apart and units 8 apart; the rest is known here and now.
   template <class Line>
-  __device__ unsigned by_rows(unsigned from, int row, int step) const {
-    return from + block<Line>(lane & 15, lane >> 4, 2 * step % 8) + ahead<Line>(row, step);
+  struct Spot {
+    static constexpr bool by_bits = Line::pitch % 128 ==
+                                    0;  ///< units change places by bits that a row's start leaves 0
+    unsigned first;
+    int turn;
+
+    __device__ Spot(unsigned from, int row, int half)
+        : first(from + static_cast<unsigned>(row * Line::pitch)), turn(half ^ Line::turn(row & 7)) {
+      if constexpr (by_bits) {
+        first |= static_cast<unsigned>(turn * 16);
+        // Else every unit's place is kept in a register of its own, from one tile of keys to the next.
+        asm volatile("" : "+r"(first));
+      }
+    }
+    __device__ unsigned at(int row, int step) const {
+      const int unit = 2 * step % 8;
+      const auto there = static_cast<unsigned>(row * Line::pitch + 2 * step / 8 * 128);
+      if constexpr (by_bits) return (first ^ static_cast<unsigned>(unit * 16)) + there;
+      return first + static_cast<unsigned>((unit ^ turn) * 16) + there;
+    }
+  };
+  /// The first 16 bytes of both halves of the rows first.
+  template <class Line>
+  __device__ Spot<Line> by_rows(unsigned from) const {
+    return {from, lane & 15, lane >> 4};
   }
-  /// The same, the halves of the first 8 rows first.
+  /// The halves of the first 8 rows first.
   template <class Line>
-  __device__ unsigned by_bytes(unsigned from, int row, int step) const {
-    return from + block<Line>((lane & 7) + (lane >> 4) * 8, lane >> 3 & 1, 2 * step % 8) + ahead<Line>(row, step);
-  }
-  /// What differs between threads is the same for rows 8 apart and units 8 apart; the rest is known here and now.
-  template <class Line>
-  __device__ static unsigned block(int row, int half, int unit) {
-    return static_cast<unsigned>(row * Line::pitch + ((unit | half) ^ Line::turn(row & 7)) * 16);
-  }
-  template <class Line>
-  __device__ static constexpr unsigned ahead(int row, int step) {
-    return static_cast<unsigned>(row * Line::pitch + 2 * step / 8 * 128);
+  __device__ Spot<Line> by_bytes(unsigned from) const {
+    return {from, (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1};
   }
 
-  __device__ void query(unsigned (&a)[4], int t, int step) const {
-    load_blocks(a, by_rows<QLine>(shared + Shared::q, (warp * tall + t) * 16, step));
+  __device__ Spot<QLine> queries_at() const {
+    return by_rows<QLine>(shared + Shared::q + static_cast<unsigned>(warp * tall * 16 * QLine::pitch));
   }
   __device__ void hold_q() {
-    if constexpr (held)
+    if constexpr (held) {
+      const auto at = queries_at();
 #pragma unroll
       for (int t = 0; t < tall; ++t)
 #pragma unroll
-        for (int step = 0; step < q_steps; ++step) query(q[t][step], t, step);
+        for (int step = 0; step < q_steps; ++step) load_blocks(q[t][step], at.at(16 * t, step));
+    }
   }
 
   /// s = q . k
   __device__ void scores(int stage) {
-    const unsigned from = shared + Shared::k + static_cast<unsigned>(stage * Shared::k_bytes);
+    const auto at = by_bytes<KLine>(shared + Shared::k + static_cast<unsigned>(stage * Shared::k_bytes));
+    const auto queries = queries_at();
     float low[exact ? tall : 1][exact ? n / 8 : 1][4] = {};
 #pragma unroll
     for (int t = 0; t < tall; ++t)
@@ -170,26 +190,35 @@ struct Block80 {
       for (int i = 0; i < n / 8; ++i)
 #pragma unroll
         for (int j = 0; j < 4; ++j) s[t][i][j] = 0;
-#pragma unroll
-    for (int step = 0; step < q_steps; ++step) {
-      unsigned a[tall][4];
+    // What a product takes is asked for before the one before it: it is some thirty cycles on its way.
+    constexpr int pairs = n / 16;
+    unsigned a[2][tall][4], b[2][4];
+    const auto load_a = [&](int step) {
 #pragma unroll
       for (int t = 0; t < tall; ++t) {
         if constexpr (held)
 #pragma unroll
-          for (int j = 0; j < 4; ++j) a[t][j] = q[t][step][j];
+          for (int j = 0; j < 4; ++j) a[step % 2][t][j] = q[t][step][j];
         else
-          query(a[t], t, step);
+          load_blocks(a[step % 2][t], queries.at(16 * t, step));
       }
+    };
+    const auto load_b = [&](int nth) { load_blocks(b[nth % 2], at.at(nth % pairs * 16, nth / pairs)); };
+    load_a(0);
+    load_b(0);
 #pragma unroll
-      for (int i = 0; i < n / 8; i += 2) {
-        unsigned b[4];
-        load_blocks(b, by_bytes<KLine>(from, 8 * i, step));
+    for (int step = 0; step < q_steps; ++step) {
+#pragma unroll
+      for (int i = 0; i < pairs; ++i) {
+        const int nth = step * pairs + i;
+        if (nth + 1 < q_steps * pairs) load_b(nth + 1);
+        if (i == 0 && step + 1 < q_steps) load_a(step + 1);
 #pragma unroll
         for (int t = 0; t < tall; ++t)
 #pragma unroll
           for (int j = 0; j < 2; ++j)
-            multiply<Element, exact>(s[t][i + j], low[exact ? t : 0][exact ? i + j : 0], a[t], b[2 * j], b[2 * j + 1]);
+            multiply<Element, exact>(s[t][2 * i + j], low[exact ? t : 0][exact ? 2 * i + j : 0], a[step % 2][t],
+                                     b[nth % 2][2 * j], b[nth % 2][2 * j + 1]);
       }
     }
     if constexpr (exact)
@@ -216,21 +245,33 @@ struct Block80 {
         a[j] = pack<Element>(as(s[t][2 * step + j / 2][j % 2 * 2]), as(s[t][2 * step + j / 2][j % 2 * 2 + 1]));
     }
   }
-  /// Values of a step's keys, of columns 8 i and on, and of the next 8.
-  __device__ void values(unsigned (&b)[4], unsigned from, int step, int i) const {
-    if constexpr (is_float) {
+  /// Where this thread reads values.
+  struct ValuesAt {
+    Spot<VLine> at;
+    unsigned first;  ///< of f32
+    int lane;
+
+    /// Those of a step's keys, of columns 8 i and on, and of the next 8.
+    __device__ void load(unsigned (&b)[4], int step, int i) const {
+      if constexpr (is_float) {
 #pragma unroll
-      for (int j = 0; j < 4; ++j)
-        b[j] = load_shared(from + block<VLine>(2 * (lane & 3) + j % 2, lane >> 4, (2 * i + 2 * (j / 2)) % 8) +
-                           ahead<VLine>(8 * step, i + j / 2) + static_cast<unsigned>(lane / 4 % 4 * 4));
-    } else {
-      load_blocks_transposed(b, by_rows<VLine>(from, 16 * step, i / 2));
+        for (int j = 0; j < 4; ++j)
+          b[j] = load_shared(
+              first + VLine::at(2 * (lane & 3) + j % 2, (2 * i + 2 * (j / 2)) % 8 * 16 + (lane >> 4) * 16) +
+              static_cast<unsigned>(8 * step * VLine::pitch + (2 * i + 2 * (j / 2)) / 8 * 128 + lane / 4 % 4 * 4));
+      } else {
+        load_blocks_transposed(b, at.at(16 * step, i / 2));
+      }
     }
+  };
+  __device__ ValuesAt values_at(int stage) const {
+    const unsigned from = shared + Shared::v + static_cast<unsigned>(stage * Shared::v_bytes);
+    return {by_rows<VLine>(from), from, lane};
   }
 
   /// o += p v
   __device__ void results(int stage) {
-    const unsigned from = shared + Shared::v + static_cast<unsigned>(stage * Shared::v_bytes);
+    const ValuesAt at = values_at(stage);
     const auto same = [](float x) { return x; };
     if constexpr (exact) {
       // A tile's sum is made apart: products cut off what they add to something large.
@@ -240,7 +281,7 @@ struct Block80 {
 #pragma unroll
         for (int step = 0; step < n / per_step; ++step) {
           unsigned b[4];
-          values(b, from, step, i);
+          at.load(b, step, i);
 #pragma unroll
           for (int t = 0; t < tall; ++t) {
             unsigned a[4];
@@ -258,20 +299,25 @@ struct Block80 {
               o[t][i + j][e] += finite(low[t][j][e]) ? sum[t][j][e] + low[t][j][e] : sum[t][j][e];
       }
     } else {
+      constexpr int pairs = Tile::dv / 16, loads = n / per_step * pairs;
+      unsigned b[2][4];
+      const auto load_b = [&](int nth) { at.load(b[nth % 2], nth / pairs, nth % pairs * 2); };
+      load_b(0);
 #pragma unroll
       for (int step = 0; step < n / per_step; ++step) {
         unsigned a[tall][4];
 #pragma unroll
         for (int t = 0; t < tall; ++t) powers(a[t], t, step, same);
 #pragma unroll
-        for (int i = 0; i < Tile::dv / 8; i += 2) {
-          unsigned b[4];
-          values(b, from, step, i);
+        for (int i = 0; i < pairs; ++i) {
+          const int nth = step * pairs + i;
+          if (nth + 1 < loads) load_b(nth + 1);
 #pragma unroll
           for (int t = 0; t < tall; ++t)
 #pragma unroll
             for (int j = 0; j < 2; ++j)
-              multiply<Element, exact>(o[t][i + j], o[t][i + j], a[t], b[2 * j], b[2 * j + 1]);
+              multiply<Element, exact>(o[t][2 * i + j], o[t][2 * i + j], a[t], b[nth % 2][2 * j],
+                                       b[nth % 2][2 * j + 1]);
         }
       }
     }
@@ -280,7 +326,7 @@ struct Block80 {
   /// The same where p = 0 adds nothing, whatever v is: infinite values are counted by their signs, and added at the
   /// end.
   __device__ void results_carefully(int stage) {
-    const unsigned from = shared + Shared::v + static_cast<unsigned>(stage * Shared::v_bytes);
+    const ValuesAt at = values_at(stage);
 #pragma unroll
     for (int t = 0; t < tall; ++t)
 #pragma unroll
@@ -293,7 +339,7 @@ struct Block80 {
 #pragma unroll
         for (int step = 0; step < n / per_step; ++step) {
           unsigned b[4], a[4];
-          values(b, from, step, i & ~1);
+          at.load(b, step, i & ~1);
           const Apart first = apart<Element>(b[i % 2 * 2]), second = apart<Element>(b[i % 2 * 2 + 1]);
           powers(a, t, step, [](float x) { return x; });
           multiply<Element, exact>(sum, low, a, first.finite, second.finite);

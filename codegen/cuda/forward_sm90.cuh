@@ -49,9 +49,9 @@ struct Shared90 {
   // Barriers: two of each stage of the queries, the keys and the values: full, then empty.
   static constexpr int q_full = barriers, k_full = q_full + 16 * Tile::q_stages, v_full = k_full + 16 * Tile::stages;
   static constexpr int item_full = v_full + 16 * Tile::stages, known = item_full + 16, item = known + 16;
-  // Tiles to do again: per group, how many, and which.
-  static constexpr int again_most = 63, again = item + item_bytes,
-                       bytes = again + 4 * (again_most + 1) * (Tile::m / 64);
+  // Tiles to do again: per warp, how many, and which.
+  static constexpr int warps = Tile::m / 16, again_most = 31, again = item + item_bytes,
+                       bytes = again + 4 * (again_most + 1) * warps;
 };
 
 /// A place in a ring of stages, and the parity of its current phase.
@@ -97,24 +97,24 @@ struct Schedule {
 /// A tile of queries on its way from the warp that deals them to those that work on it.
 struct Item {
   int index;  ///< -1: no more
-  int owner;  ///< the group that it is done again for, -1 the first time
+  int owner;  ///< the warp that it is done again for, -1 the first time
   Work work;
   Walk walk;
 };
 static_assert(sizeof(Item) == item_bytes);
 
-/// The tiles to do again, by group. Only that group adds to its own.
+/// The tiles to do again, by warp of those that compute. Only that warp adds to its own.
 template <class Tile>
 struct Again {
   using Shared = Shared90<Tile>;
   unsigned shared;
 
-  __device__ unsigned at(int group, int i) const {
-    return shared + Shared::again + 4 * (group * (Shared::again_most + 1) + i);
+  __device__ unsigned at(int warp, int i) const {
+    return shared + Shared::again + 4 * (warp * (Shared::again_most + 1) + i);
   }
-  __device__ void put(int group, int i, int value) const { shared_put(at(group, i), value); }
-  __device__ int get(int group, int i) const { return shared_get(at(group, i)); }
-  __device__ int count(int group) const { return get(group, 0); }
+  __device__ void put(int warp, int i, int value) const { shared_put(at(warp, i), value); }
+  __device__ int get(int warp, int i) const { return shared_get(at(warp, i)); }
+  __device__ int count(int warp) const { return get(warp, 0); }
 };
 
 template <class Tile, class User>
@@ -196,16 +196,19 @@ __device__ inline void deal(const ForwardArgs& args, const User& user, unsigned 
   for (int round = 1; index < schedule.count; ++round) {
     give(index, -1);
     items.wait_for_room();
-    index = Tile::dynamic ? static_cast<int>(gridDim.x + atomicAdd(args.next, 1u)) : schedule.index(round);
+    if constexpr (Tile::dynamic)
+      index = args.next ? static_cast<int>(gridDim.x + atomicAdd(args.next, 1u)) : schedule.count;
+    else
+      index = schedule.index(round);
   }
   end();
   if constexpr (does_again<Tile, User>) {
     const Again<Tile> again{shared};
     barrier_wait(shared + Shared90<Tile>::known, 0);
-    for (int group = 0; group < Tile::m / 64; ++group)
-      for (int i = 1; i <= again.count(group); ++i) {
+    for (int warp = 0; warp < Shared90<Tile>::warps; ++warp)
+      for (int i = 1; i <= again.count(warp); ++i) {
         items.wait_for_room();
-        give(again.get(group, i), group);
+        give(again.get(warp, i), warp);
       }
     items.wait_for_room();
     end();
@@ -235,21 +238,19 @@ __device__ inline void load(const ForwardArgs& args, unsigned shared) {
     }
     const int head = work.h / args.group, batch = args.kv_shared ? 0 : work.b;
 
-    const auto load_k = [&](int i) {
+    const auto load_k = [&](int row) {
       const unsigned full = shared + Shared::k_full + 16 * k.stage;
       barrier_wait(full + 8, k.phase ^ 1);
       barrier_expect(full, Shared::k_bytes);
-      const int row = walk.tile(i) * Tile::n;
       for (int c = 0; c < Shared::d_chunks; ++c)
         load_box(shared + Shared::k + k.stage * Shared::k_bytes + c * Tile::n * chunk_bytes, args.k_map, full,
                  c * chunk, row, head, batch);
       k.next();
     };
-    const auto load_v = [&](int i) {
+    const auto load_v = [&](int row) {
       const unsigned full = shared + Shared::v_full + 16 * v.stage;
       barrier_wait(full + 8, v.phase ^ 1);
       barrier_expect(full, Shared::v_bytes);
-      const int row = walk.tile(i) * Tile::n;
       for (int c = 0; c < Shared::dv_chunks; ++c)
         load_box(shared + Shared::v + v.stage * Shared::v_bytes + c * Tile::n * chunk_bytes, args.v_map, full,
                  c * chunk, row, head, batch);
@@ -263,10 +264,15 @@ __device__ inline void load(const ForwardArgs& args, unsigned shared) {
       load_box(shared + Shared::q + q.stage * Shared::q_bytes + c * Tile::m * chunk_bytes, args.q_map, q_full,
                c * chunk, work.tile * Tile::m, work.h, work.b);
     q.next();
+    // A list is read a tile ahead of what is waited for.
+    int here = walk.last * Tile::n, before = 0, next = walk.tile(1) * Tile::n;
 #pragma unroll 1
     for (int i = 0; i <= walk.count; ++i) {
-      if (i < walk.count) load_k(i);
-      if (i > 0) load_v(i - 1);
+      if (i < walk.count) load_k(here);
+      if (i > 0) load_v(before);
+      before = here;
+      here = next;
+      next = walk.tile(i + 2) * Tile::n;
     }
     // The next tile is dealt no sooner: the sooner, the less even are the blocks' ends.
     items.done();
@@ -323,7 +329,7 @@ struct Group90 {
     q0 = origin + 64 * group + 16 * warp + lane / 4;
 #pragma unroll
     for (int r = 0; r < 2; ++r) row[r] = user.row(head, at, q0 + 8 * r);
-    factor = User::scaled ? user.factor(head) : 1.0f;
+    factor = factor_of(user, head);
     l[0] = l[1] = 0;
   }
 
@@ -346,7 +352,8 @@ struct Group90 {
     wgmma_commit();
   }
 
-  /// f(i, r, e) for every score s[4 i + 2 r + e] of this thread: of row r, column 8 i + e.
+  /// f(i, r, e) for every score s[4 i + 2 r + e] of this thread: of row r, column 8 i + e. Sums by row and e are four
+  /// that do not wait for each other.
   template <class F>
   __device__ void each(const F& f) {
 #pragma unroll
@@ -374,43 +381,79 @@ struct Group90 {
       return user.col(head, at, origin, kv);
   }
 
-  /// The power of two that a score is.
+  /// Scores become exponents of powers of two, or, if User::scaled, stay a factor below them.
   template <bool Partial>
-  __device__ float exponent(int kv0, int i, int r, int e) {
-    const Int q(q0, 8 * r), kv(kv0, 8 * i + e);
-    float x = s[4 * i + 2 * r + e];
-    if constexpr (User::scaled && !Partial) return x * factor;
-    const auto col = column<Partial>(kv, i, e);
-    if constexpr (User::scaled)
-      x *= factor;
-    else if constexpr (Partial)
-      x = user.exponent(x, head, row[r], col, at, origin, q, kv);
-    else
-      x = inside().exponent(x, head, row[r], col, at, origin, q, kv);
-    if constexpr (Partial)
-      if (!(kv.i() < at.kv_len && (!User::masked || user.keep(head, row[r], col, at, q, kv)))) return -infinity;
-    return x;
+  __device__ void exponents(int tile) {
+    if constexpr (!User::scaled) {
+      const int kv0 = tile * n + 2 * (lane & 3);
+      each([&](int i, int r, int e) {
+        const Int q(q0, 8 * r), kv(kv0, 8 * i + e);
+        float& x = s[4 * i + 2 * r + e];
+        const auto col = column<Partial>(kv, i, e);
+        if constexpr (Partial)
+          x = user.exponent(x, head, row[r], col, at, origin, q, kv);
+        else
+          x = inside().exponent(x, head, row[r], col, at, origin, q, kv);
+      });
+    }
   }
 
-  /// Scores become probabilities, not divided by their sum yet. Partial: some of the tile's pairs may be removed.
-  template <bool Partial>
-  __device__ void softmax(int tile, bool first, bool exact) {
+  /// What is removed of a tile becomes -inf.
+  __device__ void remove(int tile) {
     const int kv0 = tile * n + 2 * (lane & 3);
-    lift[0] = lift[1] = 1;
-    moved = false;
-    if constexpr (fixed) return powers<Partial>(kv0, User::most, User::most);
-    if constexpr (!Partial && does_again<Tile, User>)
-      if (!exact && !__any_sync(~0u, m[0] == -infinity || m[1] == -infinity)) {
-        powers<false>(kv0, m[0], m[1]);
-        return;
+    const Reach<User> reach[2] = {{user, head, row[0], at, Int(q0), kv0}, {user, head, row[1], at, Int(q0, 8), kv0}};
+    constexpr int last = n - 7;  // of a thread's columns
+    if (__any_sync(~0u, !(reach[0].holds(0) && reach[0].holds(last) && reach[1].holds(0) && reach[1].holds(last))))
+      each([&](int i, int r, int e) {
+        float& x = s[4 * i + 2 * r + e];
+        x = reach[r].holds(8 * i + e) ? x : -infinity;
+      });
+    if constexpr (User::has_keep) {
+      if constexpr (shares<true> && User::keeps_by_fields) {
+        const auto first = row[0].of_lane(0);
+        if (__all_sync(~0u, row[0].is(first) && row[1].is(first))) return remove_columns();
       }
-    each([&](int i, int r, int e) { s[4 * i + 2 * r + e] = exponent<Partial>(kv0, i, r, e); });
-    float most[2] = {s[0], s[2]};
-    each([&](int i, int r, int e) { most[r] = fmaxf(most[r], s[4 * i + 2 * r + e]); });
-    float sum[2] = {0, 0}, base[2];
+      each([&](int i, int r, int e) {
+        const Int q(q0, 8 * r), kv(kv0, 8 * i + e);
+        float& x = s[4 * i + 2 * r + e];
+        const auto col = column<true>(kv, i, e);
+        x = user.keep(head, row[r], col, at, q, kv) ? x : -infinity;
+      });
+    }
+  }
+  /// Where a warp's rows are alike, each column is asked about once, by the lane that has it.
+  __device__ void remove_columns() {
+    constexpr int words = (n + 31) / 32;
+    unsigned kept[words], all = ~0u;
+#pragma unroll
+    for (int j = 0; j < words; ++j) {
+      kept[j] = __ballot_sync(~0u, user.keep(head, row[0], cols[j], at, Int(0), Int(0)));
+      all &= kept[j];
+    }
+    if (all == ~0u) return;
+#pragma unroll
+    for (int j = 0; j < words; ++j) kept[j] >>= lane & 3;
+    each([&](int i, int r, int e) {
+      float& x = s[4 * i + 2 * r + e];
+      x = kept[(2 * i + e) / 8] & (1u << (2 * i + e) % 8 * 4) ? x : -infinity;
+    });
+  }
+
+  /// Are all rows' maxima known, so that powers can be taken below them?
+  __device__ bool ready(bool careful) const {
+    if constexpr (fixed) return true;
+    return does_again<Tile, User> && !careful && !__any_sync(~0u, m[0] == -infinity || m[1] == -infinity);
+  }
+
+  /// Exponents become probabilities, not divided by their sum yet, and the rows' maxima are brought up to date.
+  __device__ void softmax(bool first) {
+    float top[2][2] = {{s[0], s[1]}, {s[2], s[3]}};
+    each([&](int i, int r, int e) { top[r][e] = fmaxf(top[r][e], s[4 * i + 2 * r + e]); });
+    float most[2] = {fmaxf(top[0][0], top[0][1]), fmaxf(top[1][0], top[1][1])};
+    float parts[2][2] = {}, base[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      most[r] = row_max(most[r]);
+      most[r] = scaled(row_max(most[r]));
       if (!first) most[r] = fmaxf(most[r], m[r]);
       base[r] = most[r] == -infinity ? 0.0f : most[r];
       if (!first) lift[r] = power_of_two(m[r] - base[r]);
@@ -419,25 +462,31 @@ struct Group90 {
     moved = true;
     each([&](int i, int r, int e) {
       float& x = s[4 * i + 2 * r + e];
-      x = power_of_two(x - base[r]);
-      sum[r] += x;
+      x = power_of_two(scaled(x) - base[r]);
+      parts[r][e] += x;
     });
 #pragma unroll
-    for (int r = 0; r < 2; ++r) l[r] = first ? sum[r] : l[r] * lift[r] + sum[r];
+    for (int r = 0; r < 2; ++r) {
+      const float sum = parts[r][0] + parts[r][1];
+      l[r] = first ? sum : l[r] * lift[r] + sum;
+    }
   }
+  __device__ float scaled(float x) const { return User::scaled ? x * factor : x; }
 
   /// Powers below a maximum that was known before: no score waits for another. Where it turns out to be too low, the
   /// row's is raised afterwards; where a power overflows, l is not finite in the end, and the tile is done again.
-  template <bool Partial>
-  __device__ void powers(int kv0, float base0, float base1) {
+  __device__ void powers() {
     constexpr float too_large = 1024;
-    float sum[2] = {0, 0};
+    float parts[2][2] = {}, sum[2];
+    lift[0] = lift[1] = 1;
+    moved = false;
     each([&](int i, int r, int e) {
       float& x = s[4 * i + 2 * r + e];
-      const float y = exponent<Partial>(kv0, i, r, e);
-      x = power_of_two(y - (r ? base1 : base0));
-      sum[r] += x;
+      x = power_of_two(scaled(x) - (fixed ? User::most : m[r]));
+      parts[r][e] += x;
     });
+#pragma unroll
+    for (int r = 0; r < 2; ++r) sum[r] = parts[r][0] + parts[r][1];
     if constexpr (!fixed) {
       moved = __any_sync(~0u, !(fmaxf(sum[0], sum[1]) < too_large));
       if (moved) {
@@ -463,9 +512,9 @@ struct Group90 {
     for (int i = 0; i < Tile::dv / 2; ++i) o[i] *= lift[i / 2 % 2];
   }
 
-  /// The probabilities become an operand; a prob mod acts on them here.
+  /// A prob mod acts on probabilities.
   template <bool Partial>
-  __device__ void operand(int tile) {
+  __device__ void prob(int tile) {
     if constexpr (User::has_prob) {
       const int kv0 = tile * n + 2 * (lane & 3);
       each([&](int i, int r, int e) {
@@ -478,6 +527,23 @@ struct Group90 {
           x = inside().prob(x, head, row[r], col, at, q, kv);
       });
     }
+  }
+  /// Scores of a tile become probabilities. Partial: some of its pairs may be removed. Known: no maximum is looked for.
+  template <bool Partial, bool Known>
+  __device__ void weigh(int tile, bool ready, bool first) {
+    exponents<Partial>(tile);
+    if constexpr (Partial) remove(tile);
+    if constexpr (fixed || Known) {
+      powers();
+    } else if (!first && ready) {
+      powers();
+    } else {
+      softmax(first);
+    }
+    prob<Partial>(tile);
+  }
+  /// The probabilities become an operand.
+  __device__ void operand() {
 #pragma unroll
     for (int i = 0; i < n / 4; ++i) p[i] = pack<Element>(s[2 * i], s[2 * i + 1]);
   }
@@ -499,23 +565,22 @@ struct Group90 {
   /// o = o / l; lse and max.
   __device__ void finish(const Work& work, bool empty, bool mine) {
     const int first = work.tile * Tile::m + 64 * group + 16 * warp + lane / 4;
+    float by[2];
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float by = ended(work, first + 8 * r, empty ? 0.0f : row_sum(l[r]),
-                             empty   ? -infinity
-                             : fixed ? User::most
-                                     : m[r],
-                             mine && lane % 4 == 0);
+    for (int r = 0; r < 2; ++r)
+      by[r] = ended(work, first + 8 * r, empty ? 0.0f : row_sum(l[r]),
+                    empty   ? -infinity
+                    : fixed ? User::most
+                            : m[r],
+                    mine && lane % 4 == 0);
+    // What was added up for a row without pairs may be anything.
+    if (__any_sync(~0u, by[0] == 0.0f || by[1] == 0.0f)) {
 #pragma unroll
-      for (int i = 0; i < Tile::dv / 4; ++i) {
-        float& x = o[4 * (i / 2) + 2 * r + i % 2];
-        x = by == 0.0f ? 0.0f : x * by;
-      }
+      for (int i = 0; i < Tile::dv / 2; ++i) o[i] = by[i / 2 % 2] == 0.0f ? 0.0f : o[i];
+      pin(o);
     }
-  }
-
-  __device__ Element* o_line(const Work& work, int q) const {
-    return static_cast<Element*>(args.o.data) + work.b * args.o.batch + work.h * args.o.head + q * args.o.position;
+#pragma unroll
+    for (int i = 0; i < Tile::dv / 2; ++i) o[i] *= by[i / 2 % 2];
   }
 
   /// Is a result not finite? Then a value is not, which a removed pair may have brought in: 0 times NaN.
@@ -527,51 +592,60 @@ struct Group90 {
   }
 
   /// A tile with values that are not finite beside pairs that are removed: nothing removed may reach a result, and no
-  /// product of matrices leaves anything out. Two threads a row, pair by pair: some fifty times slower.
+  /// product of matrices leaves anything out. By warps, row after row, pair by pair: some fifty times slower.
   __device__ void by_pairs(const Work& work, const Walk& walk) {
-    constexpr int half = Tile::dv / 2;
-    const int of_row = 32 * warp + lane, q = work.tile * Tile::m + 64 * group + of_row / 2, side = of_row % 2;
-    const int there = min(q, args.q_len - 1), q_at = args.q_offset + there;
-    const auto my_row = user.row(head, at, q_at);
+    constexpr int lanes = 32;
     const auto line = [](const Strided& t, int b, int h, int i) {
       return static_cast<const Element*>(t.data) + b * t.batch + h * t.head + i * t.position;
     };
     const int kv_head = work.h / args.group, kv_batch = args.kv_shared ? 0 : work.b;
-    const Element* q_line = line(args.q, work.b, work.h, there);
-    float top = -infinity, sum = 0;
-#pragma unroll
-    for (int j = 0; j < half; ++j) o[j] = 0;
 #pragma unroll 1
-    for (int i = 0; i < walk.count * n; ++i) {
-      const int kv = walk.tile(i / n) * n + n - 1 - i % n;
-      if (kv >= at.kv_len) continue;
-      const Element* k_line = line(args.k, kv_batch, kv_head, kv);
-      float x = 0;
-#pragma unroll 1
-      for (int j = side; j < args.d; j += 2) x += f32(q_line[j]) * f32(k_line[j]);
-      x += __shfl_xor_sync(~0u, x, 1);
-      const Int q_step = q_at, kv_step = kv;
-      const auto col = user.col(head, at, origin, kv_step);
-      x = User::scaled ? x * factor : user.exponent(x, head, my_row, col, at, origin, q_step, kv_step);
-      if (User::masked && !user.keep(head, my_row, col, at, q_step, kv_step)) continue;
-      if (x == -infinity) continue;
-      const float most = fmaxf(top, x), old = top == -infinity ? 0.0f : power_of_two(top - most);
-      float p = power_of_two(x - most);
-      sum = sum * old + p;
-      top = most;
-      if constexpr (User::has_prob) p = user.prob(p, head, my_row, col, at, q_step, kv_step);
-      const Element* v_line = line(args.v, kv_batch, kv_head, kv);
+    for (int r = 0; r < 16; ++r) {
+      const int q = uniform(work.tile * Tile::m + 64 * group + 16 * warp + r);
+      if (q >= args.q_len) return;
+      const Int q_at = args.q_offset + q;
+      const auto my_row = user.row(head, at, q_at);
+      const Reach<User> reach(user, head, my_row, at, q_at, 0);
+      float mine[(Tile::d + lanes - 1) / lanes], out[(Tile::dv + lanes - 1) / lanes] = {};
+      const auto each_of = [&](auto& list, int count, const auto& f) {
 #pragma unroll
-      for (int j = 0; j < half; ++j)
-        if (side * half + j < args.dv) o[j] = (old == 0.0f ? 0.0f : o[j] * old) + p * f32(v_line[side * half + j]);
+        for (int j = 0; j < static_cast<int>(sizeof(list) / sizeof(float)); ++j)
+          if (lane + lanes * j < count) f(list[j], lane + lanes * j);
+      };
+      const Element* q_line = line(args.q, work.b, work.h, q);
+      each_of(mine, args.d, [&](float& x, int j) { x = f32(q_line[j]); });
+      float top = -infinity, sum = 0;
+#pragma unroll 1
+      for (int i = 0; i < walk.count * n; ++i) {
+        const int kv = walk.tile(i / n) * n + n - 1 - i % n;
+        const Int kv_at = kv;
+        if (kv >= at.kv_len) continue;
+        const auto col = user.col(head, at, origin, kv_at);
+        // All lanes say the same; votes tell the compiler so.
+        if (!__any_sync(~0u, reach.holds(kv) && (!User::has_keep || user.keep(head, my_row, col, at, q_at, kv_at))))
+          continue;
+        const Element* k_line = line(args.k, kv_batch, kv_head, kv);
+        float x = 0;
+        each_of(mine, args.d, [&](float y, int j) { x += y * f32(k_line[j]); });
+#pragma unroll
+        for (int step = 1; step < lanes; step *= 2) x += __shfl_xor_sync(~0u, x, step);
+        x = User::scaled ? x * factor : user.exponent(x, head, my_row, col, at, origin, q_at, kv_at);
+        if (__any_sync(~0u, x == -infinity)) continue;
+        const float most = fmaxf(top, x), old = top == -infinity ? 0.0f : power_of_two(top - most);
+        float p = power_of_two(x - most);
+        sum = sum * old + p;
+        top = most;
+        if constexpr (User::has_prob) p = user.prob(p, head, my_row, col, at, q_at, kv_at);
+        const Element* v_line = line(args.v, kv_batch, kv_head, kv);
+        each_of(out, args.dv, [&](float& y, int j) { y = (old == 0.0f ? 0.0f : y * old) + p * f32(v_line[j]); });
+      }
+      const float by = ended(work, q, sum, top, lane == 0);
+      Element* o_line = static_cast<Element*>(args.o.data) + work.b * args.o.batch + work.h * args.o.head +
+                        q * args.o.position;
+      each_of(out, args.dv, [&](float y, int j) {
+        o_line[j] = {static_cast<unsigned short>(pack<Element>(by == 0.0f ? 0.0f : y * by, 0.0f))};
+      });
     }
-    const float by = ended(work, q, sum, top, side == 0);
-    if (q >= args.q_len) return;
-#pragma unroll
-    for (int j = 0; j < half; ++j)
-      if (side * half + j < args.dv)
-        o_line(work,
-               q)[side * half + j] = {static_cast<unsigned short>(pack<Element>(by == 0.0f ? 0.0f : o[j] * by, 0.0f))};
   }
 
   /// The results of a warp's 16 rows, by way of shared memory, where rows are 128 bytes and swizzled.
@@ -615,6 +689,7 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
   };
   if (Tile::turns && group == groups - 1) your_turn();
   const Again<Tile> to_do_again{shared};
+  const int me = uniform(4 * group + g.warp);
   Items<Tile, User> items{shared};
   bool again = false;  // the tiles of the schedule are done
   int found = 0;       // tiles to do again
@@ -648,20 +723,20 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
     const Walk& walk = now.walk;
     // Where the list is full, tiles are done with care at once.
     const bool careful = again || found == Shared::again_most;
-    bool mine = item.owner < 0 || item.owner == group, by_pairs = false;
+    bool mine = item.owner < 0 || item.owner == me, by_pairs = false;
     g.enter(work);
-    if (walk.count > 0) g.template read_columns<true>(walk.tile(0));
+    if (walk.count > 0) g.template read_columns<true>(walk.last);
     wgmma_wait<0>();
     pin(g.s);
     if (walk.count > 0) {
       release(Shared::k_full + 16 * k.stage);
       k.next();
-      int tile = walk.tile(0);
-      g.template softmax<true>(tile, true, false);
-      g.template operand<true>(tile);
+      int tile = walk.last;
+      g.template weigh<true, false>(tile, false, true);
+      g.operand();
 
-      const auto step = [&]<bool Partial>(int i) {
-        tile = walk.tile(i);
+      int next = walk.tile(1);
+      const auto step = [&]<bool Partial>(int i, bool ready) {
         const Place<Tile::stages> v = k.before();
         barrier_wait(shared + Shared::k_full + 16 * k.stage, k.phase);
         if constexpr (issue_in_turns || products_in_turns) my_turn();
@@ -673,26 +748,28 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
         g.values(v.stage, i > 1);
         if constexpr (issue_in_turns) your_turn();
         g.template read_columns<Partial>(tile);
+        next = walk.tile(i + 1);
         wgmma_wait<1>();
         if constexpr (products_in_turns) your_turn();
         pin(g.s);
         release(Shared::k_full + 16 * k.stage);
         k.next();
-        g.template softmax<Partial>(tile, false, careful);
+        g.template weigh<Partial, !Partial && !Tile::max>(tile, ready, false);
         wgmma_wait<0>();
         pin(g.o);
         release(Shared::v_full + 16 * v.stage);
-        g.template operand<Partial>(tile);
+        g.operand();
         g.rescale();
       };
-      int i = 1;
-      for (; i < walk.first; ++i) step.template operator()<true>(i);
-      for (; i < walk.first + walk.full; ++i)
-        if (g.is_inside(walk.tile(i)))
-          step.template operator()<false>(i);
+#pragma unroll 1
+      for (int i = 1; i < walk.count; ++i) {
+        tile = next;
+        const bool ready = g.ready(careful);
+        if (walk.is_full(i) && g.is_inside(tile) && (ready || Tile::max))
+          step.template operator()<false>(i, ready);
         else
-          step.template operator()<true>(i);
-      for (; i < walk.count; ++i) step.template operator()<true>(i);
+          step.template operator()<true>(i, ready);
+      }
       if constexpr (Tile::own_o) {
         release(Shared::q_full + 16 * q.stage);
         q.next();
@@ -706,7 +783,7 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
     const bool there = now.index >= 0;
     if (!there) {
       again = true;
-      if (thread == 0) to_do_again.put(group, 0, found);
+      if (g.lane == 0) to_do_again.put(me, 0, found);
       __syncwarp();
       if (g.lane == 0) barrier_arrive(shared + Shared::known);
     }
@@ -718,11 +795,11 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
         // A sum of powers that is infinite or NaN: the maximum was too low, or it is what the scores give.
         const bool low = does_again<Tile, User> && !careful && !(g.l[0] < 3e38f && g.l[1] < 3e38f);
         const bool odd = User::masked && walk.count > walk.full && g.has_odd();
-        if (uniform(named_any(4 + group, 128, low || odd))) {
-          if (does_again<Tile, User> && uniform(named_any(4 + group, 128, low))) {
+        if (__any_sync(~0u, low || odd)) {
+          if (does_again<Tile, User> && __any_sync(~0u, low)) {
             mine = false;
             ++found;
-            if (thread == 0) to_do_again.put(group, found, now.index);
+            if (g.lane == 0) to_do_again.put(me, found, now.index);
           } else {
             by_pairs = true;
           }

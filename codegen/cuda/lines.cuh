@@ -57,16 +57,19 @@ __device__ inline void load_rows(unsigned into, const Rows80& rows, int first, i
   const int thread = static_cast<int>(threadIdx.x), row0 = thread / across, byte0 = thread % across * step;
   const char* from = rows.data + (first + row0) * rows.position;
   if constexpr (Tile::vector > 0) {
+    // Rows 8 apart lie alike.
+    constexpr bool alike = down % 8 == 0 && (Pitch == across * step || across * step % 128 == 0);
+    const unsigned at = into + Line::at(row0, byte0);
+    const int left = length - first - row0;
 #pragma unroll
     for (int r = 0; r < Count; r += down, from += down * rows.position) {
-      const int row = row0 + r;
-      if (Count % down != 0 && row >= Count) break;
-      const bool there = first + row < length;
+      if (Count % down != 0 && row0 + r >= Count) break;
 #pragma unroll
       for (int c = 0; c < Pitch; c += across * step) {
-        const int byte = byte0 + c, left = Width == Pitch ? step : min(max(Width - byte, 0), step);
-        const int count = there ? left : 0;
-        copy_async<step>(into + Line::at(row, byte), count ? from + byte : rows.data, count);
+        const int byte = byte0 + c, there = Width == Pitch ? step : min(max(Width - byte, 0), step);
+        const int count = r < left ? there : 0;
+        copy_async<step>(alike ? at + static_cast<unsigned>(r * Pitch + c) : into + Line::at(row0 + r, byte),
+                         count ? from + byte : rows.data, count);
       }
     }
   } else {

@@ -30,10 +30,12 @@ struct Bands {
 /// Traits:
 ///   scaled     exponent(s) is factor() * s, and factor() is positive: one multiply-add makes s a power
 ///   bounded    exponent() stays below `most`, near enough that no running maximum is needed
-///   masked     keep() is more than true
-///   has_prob   prob() is more than p;  linear_prob: it is a multiple of p, so that it may act before the normalisation
-///   has_sink   sink() joins the denominator
-///   listed     bands() says nothing: the tiles to visit come as lists
+///   masked     some pairs are removed:
+///   has_first, has_last   of keys before first() and after last()
+///   has_keep   of which keep() is not true;  keeps_by_fields: it asks neither q nor kv, and a Row has of_lane() and
+///   is() has_prob   prob() is more than p;  linear_prob: it is a multiple of p, so that it may act before the
+///   normalisation has_sink   sink() joins the denominator listed     bands() says nothing: the tiles to visit come as
+///   lists
 ///
 /// A Col that reads captured tensors has of_lane(), so that lanes share what they read, and says whether it is
 /// in_scores (and prob()), or in keep() alone. Where scores read captured tensors pair by pair, Inside is the same Mod
@@ -47,11 +49,14 @@ concept Mod = requires(const M m, Where at, typename M::Head head, typename M::R
   x = m.factor(head);
   x = m.exponent(x, head, row, col, at, i, i, i);  // s, …, origin, q, kv
   x = m.rest(head, row, at, i, i);                 // origin, q
+  i = m.first(head, row, at, i);                   // q
+  i = m.last(head, row, at, i);                    // q
   bool(m.keep(head, row, col, at, i, i));          // q, kv
   x = m.prob(x, head, row, col, at, i, i);         // p, …, q, kv
   x = m.sink(head, at);
   Bands(m.bands(head, at, i, i));  // queries [q_begin, q_end)
-  bool(M::scaled && M::bounded && M::masked && M::has_prob && M::linear_prob && M::has_sink && M::listed);
+  bool(M::scaled && M::bounded && M::masked && M::has_prob && M::linear_prob && M::has_sink && M::listed &&
+       M::has_first && M::has_last && M::has_keep && M::keeps_by_fields);
   x = M::most;
 };
 
@@ -69,13 +74,29 @@ concept HasInside = requires {
   typename M::Inside;
 };
 
+/// The keys that a row's limits leave, counted from a key.
+template <class User>
+struct Reach {
+  int from, to;
+
+  __device__ Reach(const User& user, typename User::Head head, typename User::Row row, Where at, Int q, int kv)
+      : from(0), to(at.kv_len - 1) {
+    if constexpr (User::has_first) from = max(from, min(user.first(head, row, at, q).i(), at.kv_len));
+    if constexpr (User::has_last) to = min(to, max(user.last(head, row, at, q).i(), -1));
+    from -= kv;
+    to -= kv;
+  }
+  __device__ bool holds(int i) const { return (!User::has_first || i >= from) && i <= to; }
+};
+
 /// Ordinary attention.
 struct Plain {
   struct Head {};
   struct Row {};
   struct Col {};
   static constexpr bool scaled = true, bounded = false, masked = false, has_prob = false, linear_prob = true,
-                        has_sink = false, listed = false;
+                        has_sink = false, listed = false, has_first = false, has_last = false, has_keep = false,
+                        keeps_by_fields = false;
   static constexpr float most = 0;
 
   float log2_scale;
@@ -86,6 +107,8 @@ struct Plain {
   __device__ float factor(Head) const { return log2_scale; }
   __device__ float exponent(float s, Head, Row, Col, Where, Int, Int, Int) const { return s * log2_scale; }
   __device__ float rest(Head, Row, Where, Int, Int) const { return 0; }
+  __device__ Int first(Head, Row, Where, Int) const { return 0; }
+  __device__ Int last(Head, Row, Where, Int) const { return 0; }
   __device__ bool keep(Head, Row, Col, Where, Int, Int) const { return true; }
   __device__ float prob(float p, Head, Row, Col, Where, Int, Int) const { return p; }
   __device__ float sink(Head, Where) const { return 0; }

@@ -32,6 +32,16 @@ __device__ inline float row_sum(float x) {
 template <int Tall, int N>
 using Fragment = float[Tall][N / 8][4];
 
+/// What makes exponents of what is compared with a maximum. A factor of 0 would make NaN of what is removed; the least
+/// number makes as little of any score.
+template <class User>
+__device__ inline float factor_of(const User& user, const typename User::Head& head) {
+  if constexpr (User::scaled)
+    return fmaxf(user.factor(head), 0x1p-126f);
+  else
+    return 1;
+}
+
 /// What a row's softmax comes to.
 struct Ended {
   float factor;  ///< makes sums of powers times values results
@@ -66,8 +76,8 @@ __device__ inline Ended end_of_row(const User& user, const typename User::Head& 
 }
 
 /// The softmax of 2 Tall rows of a thread. Running: the power of each score is taken relative to the row's maximum so
-/// far, else to User::most.
-template <class User, bool Running, int Tall>
+/// far, or to one that is Slack less; else to User::most.
+template <class User, bool Running, int Tall, int Slack>
 struct Softmax {
   using Head = typename User::Head;
   using Row = typename User::Row;
@@ -77,8 +87,7 @@ struct Softmax {
   Where at;
   int origin;  ///< a coordinate near the rows
   Head head;
-  float factor;       ///< makes what `top` is a maximum of an exponent
-  bool flat = false;  ///< the Mod's factor is 0, which would make NaN of -inf: scores are multiplied by it at once
+  float factor;  ///< makes what `top` is a maximum of an exponent
   int q[Tall][2];
   Row row[Tall][2];
   float top[Tall][2];
@@ -86,11 +95,7 @@ struct Softmax {
 
   /// Rows first, first + 8, first + 16, …; those beyond the last are the last once more.
   __device__ Softmax(const User& user, Where at, int first, int q_offset, int origin)
-      : user(user), at(at), origin(origin), head(user.head(at)), factor(User::scaled ? user.factor(head) : 1.0f) {
-    if (factor == 0.0f) {
-      flat = true;
-      factor = 1;
-    }
+      : user(user), at(at), origin(origin), head(user.head(at)), factor(factor_of(user, head)) {
 #pragma unroll
     for (int t = 0; t < Tall; ++t)
 #pragma unroll
@@ -115,12 +120,6 @@ struct Softmax {
   /// first column. Partial: some pairs may be removed, or lie beyond the last key.
   template <bool Partial, int N>
   __device__ void exponents(Fragment<Tall, N>& s, int kv) const {
-    if constexpr (User::scaled)
-      if (flat)
-#pragma unroll
-        for (int t = 0; t < Tall; ++t)
-#pragma unroll
-          for (int i = 0; i < N / 2; ++i) s[t][i / 4][i % 4] *= 0.0f;
     if constexpr (!User::scaled || Partial) {
 #pragma unroll
       for (int i = 0; i < N / 8; ++i)
@@ -137,8 +136,9 @@ struct Softmax {
               float& x = s[t][i][2 * r + e];
               if constexpr (!User::scaled) x = user.exponent(x, head, row[t][r], col, at, origin, q[t][r], key);
               if constexpr (Partial) {
-                bool kept = column < at.kv_len;
-                if constexpr (User::masked) kept = kept && user.keep(head, row[t][r], col, at, q[t][r], key);
+                const Reach<User> reach(user, head, row[t][r], at, q[t][r], kv);
+                bool kept = reach.holds(8 * i + e);
+                if constexpr (User::has_keep) kept = kept && user.keep(head, row[t][r], col, at, q[t][r], key);
                 x = kept ? x : -infinity;
               }
             }
@@ -147,26 +147,14 @@ struct Softmax {
   }
 
   /// Exponents become powers, which join the rows' sums. What was summed before, of powers and of powers times values,
-  /// is to be multiplied by `lift`; gives whether any row of the warp has one that is not 1.
+  /// is to be multiplied by `lift` if this says so.
   template <int N>
   __device__ bool powers(Fragment<Tall, N>& s, float (&lift)[Tall][2]) {
-    bool moved = false;
+    const bool moved = Running && raise<N>(s, lift);
 #pragma unroll
     for (int t = 0; t < Tall; ++t)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        if constexpr (Running) {
-          const float before = top[t][r];
-          float most = s[t][0][2 * r];
-#pragma unroll
-          for (int i = 0; i < N / 8; ++i)
-#pragma unroll
-            for (int e = 0; e < 2; ++e) most = fmaxf(most, s[t][i][2 * r + e]);
-          top[t][r] = fmaxf(before, row_max(most));
-          lift[t][r] = power_of_two(before * factor - base(t, r));
-          moved |= lift[t][r] != 1.0f;
-          sum[t][r] *= lift[t][r];
-        }
         const float under = base(t, r);
         float add = 0;
 #pragma unroll
@@ -179,7 +167,7 @@ struct Softmax {
           }
         sum[t][r] += add;
       }
-    return Running && __any_sync(~0u, moved);
+    return moved;
   }
 
   /// A prob mod that is a multiple of p acts on powers. What is 0 stays 0, whatever it is a multiple by.
@@ -206,6 +194,38 @@ struct Softmax {
   }
 
  private:
+  /// Brings the rows' maxima up to date, where one of the warp's has risen by more than Slack: rarely after the first
+  /// few tiles. Powers up to 2^Slack are as good as those below 1.
+  template <int N>
+  __device__ bool raise(const Fragment<Tall, N>& s, float (&lift)[Tall][2]) {
+    float most[Tall][2];
+    bool moved = false;
+#pragma unroll
+    for (int t = 0; t < Tall; ++t)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        float& x = most[t][r];
+        x = s[t][0][2 * r];
+#pragma unroll
+        for (int i = 0; i < N / 8; ++i)
+#pragma unroll
+          for (int e = 0; e < 2; ++e) x = fmaxf(x, s[t][i][2 * r + e]);
+        moved |= x * factor > top[t][r] * factor + Slack;
+      }
+    moved = __any_sync(~0u, moved);
+    if (moved)
+#pragma unroll
+      for (int t = 0; t < Tall; ++t)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const float before = top[t][r] * factor;
+          top[t][r] = fmaxf(top[t][r], row_max(most[t][r]));
+          lift[t][r] = power_of_two(before - base(t, r));
+          sum[t][r] *= lift[t][r];
+        }
+    return moved;
+  }
+
   /// What is taken from a row's exponents: 0 while all of them are -inf.
   __device__ float base(int t, int r) const {
     if constexpr (!Running) return User::most;

@@ -18,7 +18,8 @@ struct CausalAlibi {
     float lift;
   };
   static constexpr bool scaled = false, bounded = false, masked = true, has_prob = false, linear_prob = true,
-                        has_sink = false, listed = false;
+                        has_sink = false, listed = false, has_first = false, has_last = true, has_keep = false,
+                        keeps_by_fields = false;
   static constexpr float most = 0;
 
   __device__ Head head(Where at) const { return {slope[at.h]}; }
@@ -29,7 +30,9 @@ struct CausalAlibi {
     return s * log2_scale + col.lift;
   }
   __device__ float rest(Head head, Row, Where, Int origin, Int q) const { return head.slope * f32(origin - q); }
-  __device__ bool keep(Head, Row, Col, Where, Int q, Int kv) const { return kv <= q; }
+  __device__ Int first(Head, Row, Where, Int) const { return 0; }
+  __device__ Int last(Head, Row, Where, Int q) const { return q; }
+  __device__ bool keep(Head, Row, Col, Where, Int, Int) const { return true; }
   __device__ float prob(float p, Head, Row, Col, Where, Int, Int) const { return p; }
   __device__ float sink(Head, Where) const { return 0; }
   __device__ Bands bands(Head, Where at, Int q_begin, Int q_end) const {
@@ -47,7 +50,8 @@ struct Softcap {
   struct Row {};
   struct Col {};
   static constexpr bool scaled = false, bounded = true, masked = false, has_prob = true, linear_prob = false,
-                        has_sink = true, listed = false;
+                        has_sink = true, listed = false, has_first = false, has_last = false, has_keep = false,
+                        keeps_by_fields = false;
   static constexpr float most = 20 / ln2;
 
   __device__ Head head(Where) const { return {}; }
@@ -75,12 +79,15 @@ struct Documents {
   struct Head {};
   struct Row {
     int doc;
+    __device__ Row of_lane(int lane) const { return {__shfl_sync(~0u, doc, lane)}; }
+    __device__ bool is(const Row& other) const { return doc == other.doc; }
   };
   struct Col {
     int doc;
   };
   static constexpr bool scaled = true, bounded = false, masked = true, has_prob = false, linear_prob = true,
-                        has_sink = false, listed = true;
+                        has_sink = false, listed = true, has_first = false, has_last = false, has_keep = true,
+                        keeps_by_fields = true;
   static constexpr float most = 0;
 
   __device__ Head head(Where) const { return {}; }
@@ -89,6 +96,8 @@ struct Documents {
   __device__ float factor(Head) const { return log2_scale; }
   __device__ float exponent(float s, Head, Row, Col, Where, Int, Int, Int) const { return s * log2_scale; }
   __device__ float rest(Head, Row, Where, Int, Int) const { return 0; }
+  __device__ Int first(Head, Row, Where, Int) const { return 0; }
+  __device__ Int last(Head, Row, Where, Int) const { return 0; }
   __device__ bool keep(Head, Row row, Col col, Where, Int, Int) const { return row.doc == col.doc; }
   __device__ float prob(float p, Head, Row, Col, Where, Int, Int) const { return p; }
   __device__ float sink(Head, Where) const { return 0; }

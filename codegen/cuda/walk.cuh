@@ -9,7 +9,7 @@ namespace attune {
 /// Tiles in the order of their visits: `first` partial ones, `full` ones that keep everything, then partial ones.
 struct Walk {
   int count, first, full;
-  int last;         ///< by bands: the tile visited first; the others follow downwards
+  int last;         ///< the tile visited first; by bands the others follow downwards
   const int* list;  ///< by lists: the tiles, else null
 
   __device__ int tile(int i) const { return list ? list[i] : last - i; }
@@ -32,7 +32,7 @@ __device__ inline Walk walk_list(const ForwardArgs& args, int b, int h, int q_ti
   const int row = ((args.tile_batches == 1 ? 0 : b) * args.tile_heads + (args.tile_heads == 1 ? 0 : h)) * q_tiles +
                   q_tile;
   const int* list = args.tiles + static_cast<long long>(row) * args.tile_stride;
-  return {list[0] + list[1], list[0], list[1], 0, list + 2};
+  return {list[0] + list[1], list[0], list[1], list[2], list + 2};
 }
 
 }  // namespace attune

@@ -98,23 +98,27 @@ std::int64_t tiles(std::int64_t length, int tile) { return (length + tile - 1) /
 struct Scratch {
   int* starts = nullptr;  ///< of q's sequences, then of k's and v's
   int* lists = nullptr;
-  unsigned* next = nullptr;  ///< the counter that tiles are taken from
+  unsigned* next = nullptr;  ///< the counter that tiles are taken from, where there are more than blocks
   int tile_batches = 1, tile_heads = 1, tile_stride = 0;
 
-  Scratch(Workspace& space, const ForwardKernel& kernel, const compiler::Cover& cover, const Problem& p) {
+  Scratch(Workspace& space, const Facts& device, const ForwardKernel& kernel, const compiler::Cover& cover,
+          const Problem& p) {
     if (p.packed) starts = space.take<int>(2 * (p.batch + 1));
-    if (codegen::trait(kernel.choice.plan, "dynamic")) next = space.take<unsigned>(1);
+    const bool many = tiles(p.q_len, kernel.choice.plan.m) * p.q_heads * p.batch > device.sms;
+    if (many && codegen::trait(kernel.choice.plan, "dynamic")) next = space.take<unsigned>(1);
     if (!kernel.cover) return;
     if (cover.by_batch || p.packed) tile_batches = static_cast<int>(p.batch);
     if (cover.by_head) tile_heads = static_cast<int>(p.q_heads);
-    tile_stride = static_cast<int>(2 + 2 * tiles(p.kv_len, kernel.choice.plan.n));  // the lists, and room to work in
+    // The lists, room to work in, and two more: kernels read ahead of what they visit.
+    tile_stride = static_cast<int>(4 + 2 * tiles(p.kv_len, kernel.choice.plan.n));
     lists = space.take<int>(tile_stride * tiles(p.q_len, kernel.choice.plan.m) * tile_batches * tile_heads);
   }
 };
 
-std::size_t bytes_for(const ForwardKernel& kernel, const compiler::Cover& cover, const Problem& p) {
+std::size_t bytes_for(const Facts& device, const ForwardKernel& kernel, const compiler::Cover& cover,
+                      const Problem& p) {
   Workspace counting;
-  Scratch(counting, kernel, cover, p);
+  Scratch(counting, device, kernel, cover, p);
   return counting.used();
 }
 
@@ -250,7 +254,8 @@ std::size_t forward_workspace(const Compiled& compiled, const Forward& call, con
   check_types(call);
   if (is_empty(p)) return 0;
   const Current current(call.q.device.index);
-  return bytes_for(*forward_kernel(key_of(compiled, call, p, nullptr), compiled, nullptr), compiled.cover, p);
+  return bytes_for(facts(call.q.device.index), *forward_kernel(key_of(compiled, call, p, nullptr), compiled, nullptr),
+                   compiled.cover, p);
 }
 
 void forward(const Compiled& compiled, const Forward& call, const Problem& p, const Means& means) {
@@ -260,11 +265,11 @@ void forward(const Compiled& compiled, const Forward& call, const Problem& p, co
   const Current current(device.index);
   const auto stream = static_cast<cu::Stream>(means.stream);
   const auto kernel = forward_kernel(key_of(compiled, call, p, means.preference), compiled, stream);
-  const std::size_t bytes = bytes_for(*kernel, compiled.cover, p);
+  const std::size_t bytes = bytes_for(device, *kernel, compiled.cover, p);
   if (means.used) *means.used = {target_name(device.arch()), codegen::variant_of(kernel->choice.plan).text(), bytes};
   const Pooled own(device, means.workspace.empty() ? bytes : 0, stream);
   Workspace space = means.workspace.empty() ? Workspace(own.bytes()) : workspace_of(means.workspace, {}, bytes);
-  const Scratch scratch(space, *kernel, compiled.cover, p);
+  const Scratch scratch(space, device, *kernel, compiled.cover, p);
   send_starts(p, scratch, stream);
   ForwardArgs args = arguments(device, *kernel, call, p, scratch);
   const std::vector<double> params = values(compiled.traced.params);
