@@ -66,9 +66,10 @@ struct Limit {
   Expr at;
 };
 std::optional<Limit> limit_of(const Expr& term) {
-  if ((term->op != Op::Lt && term->op != Op::Le) || term->args[0]->type != ir::Type::I32) return std::nullopt;
-  const Expr &low = term->args[0], &high = term->args[1];
-  const int strict = term->op == Op::Lt;
+  if (term->op < Op::Lt || term->op > Op::Ge || term->args[0]->type != ir::Type::I32) return std::nullopt;
+  const bool turned = term->op == Op::Gt || term->op == Op::Ge;
+  const Expr &low = term->args[turned], &high = term->args[!turned];
+  const int strict = term->op == Op::Lt || term->op == Op::Gt;
   std::optional<Expr> at;
   bool is_last = false;
   if (const auto side = side_of(low); side && is_fixed(high)) {

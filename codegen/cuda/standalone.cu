@@ -64,6 +64,8 @@ struct Softcap {
     return most * y;
   }
   __device__ float rest(Head, Row, Where, Int, Int) const { return 0; }
+  __device__ Int first(Head, Row, Where, Int) const { return 0; }
+  __device__ Int last(Head, Row, Where, Int) const { return 0; }
   __device__ bool keep(Head, Row, Col, Where, Int, Int) const { return true; }
   __device__ float prob(float p, Head, Row, Col, Where, Int, Int) const { return p > 0.001f ? p : 0.0f; }
   __device__ float sink(Head, Where at) const { return static_cast<float>(at.h); }
