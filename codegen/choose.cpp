@@ -339,7 +339,7 @@ std::vector<Variant> other_tiles(const ForwardSpec& spec, const ForwardFacts& fa
   }
   for (const int warps : {4, 8})
     for (const int rows : {16, 32})
-      for (int n = 16; n <= 128; n *= 2) {
+      for (int n = 16; n <= 128; n += 16) {
         Cut80 cut = cut_of(from, Cut80{}, members80, wrong);
         cut.warps = warps;
         cut.m = rows * warps;

@@ -409,16 +409,22 @@ struct Group90 {
         x = reach[r].holds(8 * i + e) ? x : -infinity;
       });
     if constexpr (User::has_keep) {
-      if constexpr (shares<true> && User::keeps_by_fields) {
-        const auto first = row[0].of_lane(0);
-        if (__all_sync(~0u, row[0].is(first) && row[1].is(first))) return remove_columns();
-      }
+      if constexpr (shares<true> && User::keeps_by_fields)
+        if (rows_alike()) return remove_columns();
       each([&](int i, int r, int e) {
         const Int q(q0, 8 * r), kv(kv0, 8 * i + e);
         float& x = s[4 * i + 2 * r + e];
         const auto col = column<true>(kv, i, e);
         x = user.keep(head, row[r], col, at, q, kv) ? x : -infinity;
       });
+    }
+  }
+  __device__ bool rows_alike() const {
+    if constexpr (!Shareable<typename User::Row>)
+      return true;  // they have no fields
+    else {
+      const auto first = row[0].of_lane(0);
+      return __all_sync(~0u, row[0].is(first) && row[1].is(first));
     }
   }
   /// Where a warp's rows are alike, each column is asked about once, by the lane that has it.

@@ -117,6 +117,23 @@ TEST_CASE("a page that knows its lines compiles", "[cuda]") {
   compiles(codegen::forward_source(lowered.traced.mod, lowered.cover, plan, 80, "a \"folder\" \\/page.cu"), 128);
 }
 
+TEST_CASE("masks of a column's fields, a row's, both and neither compile with the kernel for Hopper", "[cuda]") {
+  if (skips_compiling()) return;
+  const auto doc = Device::cpu().array<int>({300}, "doc");
+  const Mask masks[] = {[=](At at) { return doc[at.kv] == 3; }, [=](At at) { return doc[at.q] == 3; },
+                        [=](At at) { return doc[at.q] == doc[at.kv] && at.kv <= at.q; },
+                        [=](At at) { return doc[at.q] < doc[at.kv] || (at.q + at.kv) % 3 == 0; },
+                        [=](At at) { return doc[at.head] < at.kv; }};
+  for (const Mask& mask : masks) {
+    const Lowered lowered(Made{{.mask = mask}, {}, {}});
+    const auto facts = codegen::forward_facts(lowered.traced.mod, lowered.cover, true);
+    // The smallest tile, before the portable kernel's.
+    const ForwardPlan plan = codegen::choose({.arch = 90, .d = 64, .dv = 64}, facts).choices.rbegin()[1].plan;
+    REQUIRE(plan.kernel == "forward_sm90");
+    compiles(codegen::forward_source(lowered.traced.mod, lowered.cover, plan, 90), 0);
+  }
+}
+
 TEST_CASE("every mod of the corpus and every mask compiles, unspilled", "[cuda]") {
   if (skips_compiling()) return;
   // Each on one architecture, all of them in turn: parsing is what may fail, and is the same on all.
