@@ -16,6 +16,7 @@
 #include <attune/error.h>
 #include <fmt/format.h>
 
+#include "runtime/one_line.h"
 #include "runtime/zstd.h"
 
 namespace attune::runtime {
@@ -32,12 +33,7 @@ bool comes_before(const CacheKey& a, const CacheKey& b) {
 /// Of what is stored: nothing is decompressed that is damaged.
 std::string digest_of(std::string_view stored) { return cache_key(stored).name(); }
 
-std::string label_of(std::string text) {
-  std::replace_if(
-      text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < ' '; }, ' ');
-  if (text.size() > most_label) text.resize(most_label);
-  return text;
-}
+std::string label_of(const std::string& text) { return one_line(text).substr(0, most_label); }
 
 [[noreturn]] void refuse(const std::string& name, std::string why) {
   throw Error("bundle-damaged", "a bundle is not as it was written", {.name = name}, std::move(why),

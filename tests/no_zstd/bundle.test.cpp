@@ -8,6 +8,7 @@
 #include "tests/bundle_text.h"
 #include "tests/catch.h"
 #include "tests/golden.h"
+#include "tests/refusal.h"
 
 namespace attune::runtime {
 namespace {
@@ -29,12 +30,9 @@ TEST_CASE("without zstd entries are stored as they are", "[bundle]") {
 
 TEST_CASE("without zstd a compressed bundle is refused", "[bundle]") {
   const std::string text = tests::bundle_text("a page", "a frame of zstd's", "100");
-  try {
-    Bundle::of(bytes_of(text), "kernels.attune");
-    FAIL("it was read");
-  } catch (const Error& e) {
-    tests::golden_error("bundle-compressed", e.what());
-  }
+  const Error e = tests::refusal([&] { Bundle::of(bytes_of(text), "kernels.attune"); });
+  CHECK(e.code == "bundle-compressed");
+  tests::golden_error("bundle-compressed", e.what());
 }
 
 }  // namespace attune::runtime

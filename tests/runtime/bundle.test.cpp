@@ -17,11 +17,13 @@
 #include "tests/catch.h"
 #include "tests/child.h"
 #include "tests/golden.h"
+#include "tests/refusal.h"
 
 namespace attune::runtime {
 namespace {
 
 namespace fs = std::filesystem;
+using tests::refusal;
 
 BundleEntry entry(const std::string& content, std::string bytes) {
   return {cache_key(content), "of " + content, {{{"kind", "cubin"}, {"of", content}}, std::move(bytes)}};
@@ -58,15 +60,6 @@ struct File {
 };
 
 CacheEntry never() { throw Bug("a kernel is built that is there"); }
-
-Error refusal(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& e) {
-    return e;
-  }
-  return Error("nothing", "was refused", {}, "", "");
-}
 
 }  // namespace
 
