@@ -185,6 +185,11 @@ class Offline(unittest.TestCase):
         entries = json.loads(said.stdout)["entries"]
         self.assertEqual([e["good"] for e in entries], [True] * len(entries))
         self.assertEqual({e["facts"]["kind"] for e in entries}, {"CPU object"})
+        self.assertTrue(all(0 < e["stored"] <= e["bytes"] for e in entries))
+        *listed, total = self.do(ATTUNE, "bundle", "1.attune").stdout.splitlines()
+        self.assertRegex(total, rf"^{len(entries)} entries, [0-9.]+ KB stored of [0-9.]+ KB$")
+        for line, e in zip(listed, entries):
+            self.assertEqual(line.split(maxsplit=3), [e["key"][:32], str(e["stored"]), str(e["bytes"]), e["label"]])
         (self.at / "1.attune").write_bytes(files[0][:-1] + bytes([files[0][-1] ^ 1]))
         broken = self.do(ATTUNE, "bundle", "1.attune", "--verify")
         self.assertEqual(broken.returncode, 2)
