@@ -2,7 +2,6 @@
 // off
 #pragma once
 
-#include <limits>
 #include <optional>
 #include <span>
 #include <string>
