@@ -26,6 +26,12 @@ bool linear_in_p(const Expr& e) {
   }
 }
 
+bool delta_is_of_o(const Expr& prob) {
+  // Unless someone says otherwise of prob'.
+  const auto is_custom = [](const Expr& e) { return e->op == Op::Custom; };
+  return linear_in_p(prob) && std::ranges::none_of(ir::in_order(prob), is_custom);
+}
+
 namespace {
 
 using Roots = std::vector<Expr>;
@@ -101,10 +107,7 @@ BackwardParts backward_parts(const compiler::Mod& mod, const Wanted& wanted) {
   add(mod.dscore, false);
   add(mod.dprob, true);
   fill(out, mod, roots);
-  // p prob'(p) is prob(p), unless someone says otherwise of prob'.
-  const std::vector<Expr> nodes = ir::in_order(mod.prob);
-  const auto is_custom = [](const Expr& e) { return e->op == Op::Custom; };
-  out.prob_linear = out.prob_linear && std::none_of(nodes.begin(), nodes.end(), is_custom);
+  out.prob_linear = delta_is_of_o(mod.prob);
   return out;
 }
 

@@ -32,6 +32,13 @@ std::string unread(const Mod& mod, const ir::Signature& names) {
 
 }  // namespace
 
+std::vector<std::pair<std::string, std::string>> Spelt::named() const {
+  std::vector<std::pair<std::string, std::string>> out{
+      {"score", score}, {"mask", mask}, {"prob", prob}, {"sink", sink}};
+  std::erase_if(out, [](const auto& one) { return one.second.empty(); });
+  return out;
+}
+
 Spelt spell(const Mod& mod) {
   const ir::Signature names = mod.signature();
   const auto text = [&](const ir::Expr& e, bool usual) { return usual ? std::string() : ir::print(e, names); };

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "compiler/mod.h"
 
@@ -10,6 +12,9 @@ namespace attune::compiler {
 /// Expressions by the names of the Mod's captures and parameters. Empty: as it is without.
 struct Spelt {
   std::string score, mask, prob, sink;
+
+  /// Those that are there, by the names that options and manifests give them.
+  std::vector<std::pair<std::string, std::string>> named() const;
 };
 
 /// Of a Mod as it was traced. Read as text with the same captures and parameters, it is the same Mod when it is

@@ -220,10 +220,9 @@ class Watched {
     const bool by_oracle = checked.target == Target::oracle;
     if (by_oracle) used_ = {"oracle", "oracle", 0};
     if (told_) tell(fact(checked, call.q.dtype));
-    if constexpr (std::is_same_v<Call, Forward>)
-      if (verifies_ && !by_oracle)
-        verify(checked.lowered->lowered, call, checked.problem,
-               {.rows = options().verify, .sample = next_sample(), .stream = stream, .used = used_});
+    if (verifies_ && !by_oracle)
+      verify(checked.lowered->lowered, call, checked.problem,
+             {.rows = options().verify, .sample = next_sample(), .stream = stream, .used = used_});
   }
 
  private:

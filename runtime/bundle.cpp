@@ -16,10 +16,13 @@
 #include <attune/error.h>
 #include <fmt/format.h>
 
+#include "runtime/one_line.h"
+#include "runtime/zstd.h"
+
 namespace attune::runtime {
 namespace {
 
-constexpr std::string_view magic = "attune bundle 1\n",
+constexpr std::string_view magic = "attune bundle 2\n",
                            count_line = "entries: ", bytes_line = "bytes: ", head_line = "head: ";
 constexpr std::size_t most_label = 200;
 
@@ -27,12 +30,10 @@ bool comes_before(const CacheKey& a, const CacheKey& b) {
   return std::lexicographical_compare(std::begin(a.words), std::end(a.words), std::begin(b.words), std::end(b.words));
 }
 
-std::string label_of(std::string text) {
-  std::replace_if(
-      text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < ' '; }, ' ');
-  if (text.size() > most_label) text.resize(most_label);
-  return text;
-}
+/// Of what is stored: nothing is decompressed that is damaged.
+std::string digest_of(std::string_view stored) { return cache_key(stored).name(); }
+
+std::string label_of(const std::string& text) { return one_line(text).substr(0, most_label); }
 
 [[noreturn]] void refuse(const std::string& name, std::string why) {
   throw Error("bundle-damaged", "a bundle is not as it was written", {.name = name}, std::move(why),
@@ -65,6 +66,26 @@ bool read_key(std::string_view hex, CacheKey& key) {
   bool good = hex.size() == 64;
   for (std::size_t i = 0; good && i < 4; ++i) good = read_number(hex.substr(16 * i, 16), key.words[i], 16);
   return good;
+}
+
+/// Of the head. What it is of lies behind the head, and is not known yet.
+struct Line {
+  Bundle::Item item{};
+  std::size_t begin = 0, stored = 0;
+};
+
+/// Nothing unless it lies within `bytes`, and is of a size that may be allocated.
+std::optional<Line> read_line(std::string_view text, std::size_t bytes) {
+  const auto key = take(text, ' '), begin = take(text, ' '), stored = take(text, ' '), size = take(text, ' '),
+             sum = take(text, ' ');
+  Line out;
+  if (!sum || !read_key(*key, out.item.key) || !read_number(*begin, out.begin) || !read_number(*stored, out.stored) ||
+      !read_number(*size, out.item.size) || out.begin > bytes || out.stored > bytes - out.begin ||
+      out.item.size < out.stored || (out.item.size > out.stored && out.item.size > Bundle::most_compressed))
+    return std::nullopt;
+  out.item.digest = *sum;
+  out.item.label = text;
+  return out;
 }
 
 /// A file's memory, for as long as somebody has it.
@@ -106,12 +127,22 @@ std::string print_bundle(std::vector<BundleEntry> entries) {
   std::string index, bytes;
   for (const BundleEntry& one : entries) {
     const std::string text = print_entry(one.key, one.entry);
-    index += fmt::format("{} {} {} {}\n", one.key.hex(), bytes.size(), text.size(), label_of(one.label));
-    bytes += text;
+    const auto smaller = text.size() > Bundle::most_compressed ? std::nullopt : compressed(text);
+    const std::string& stored = smaller ? *smaller : text;
+    index += fmt::format("{} {} {} {} {} {}\n", one.key.hex(), bytes.size(), stored.size(), text.size(),
+                         digest_of(stored), label_of(one.label));
+    bytes += stored;
   }
   std::string out = fmt::format("{}{}{}\n{}{}\n{}", magic, count_line, entries.size(), bytes_line, bytes.size(), index);
   out += fmt::format("{}{}\n\n", head_line, cache_key(out).hex());
   return out + bytes;
+}
+
+ParsedEntry Bundle::Item::read() const {
+  if (digest_of(stored) != digest) return {std::nullopt, "its bytes are damaged", false};
+  if (stored.size() == size) return parse_entry(stored, key);
+  const auto text = decompressed(stored, size);
+  return text ? parse_entry(*text, key) : ParsedEntry{std::nullopt, "its bytes are not what zstd wrote", false};
 }
 
 Bundle::Bundle(std::string name, std::string_view text, std::shared_ptr<const void> mapping)
@@ -122,23 +153,14 @@ Bundle::Bundle(std::string name, std::string_view text, std::shared_ptr<const vo
   std::size_t count = 0, bytes = 0;
   if (!take_number_line(text, count_line, count) || !take_number_line(text, bytes_line, bytes))
     refuse(name_, "its head is damaged");
-  struct Line {
-    CacheKey key{};
-    std::size_t begin = 0, size = 0;
-    std::string_view label{};
-  };
   std::vector<Line> lines;
   while (lines.size() < count) {
     auto rest = take(text, '\n');
     if (!rest) refuse(name_, "its head ends early");
-    const auto key = take(*rest, ' '), begin = take(*rest, ' '), size = take(*rest, ' ');
-    Line line;
-    if (!key || !begin || !size || !read_key(*key, line.key) || !read_number(*begin, line.begin) ||
-        !read_number(*size, line.size) || line.begin > bytes || line.size > bytes - line.begin ||
-        (!lines.empty() && !comes_before(lines.back().key, line.key)))
+    const auto line = read_line(*rest, bytes);
+    if (!line || (!lines.empty() && !comes_before(lines.back().item.key, line->item.key)))
       refuse(name_, "its head is damaged");
-    line.label = *rest;
-    lines.push_back(line);
+    lines.push_back(*line);
   }
   const std::string_view head = all.substr(0, all.size() - text.size());
   if (!text.starts_with(head_line)) refuse(name_, "its head ends early");
@@ -148,7 +170,15 @@ Bundle::Bundle(std::string name, std::string_view text, std::shared_ptr<const vo
   if (*sum != cache_key(head).hex()) refuse(name_, "its head is damaged");
   text.remove_prefix(1);
   if (text.size() != bytes) refuse(name_, fmt::format("it has {} of {} bytes behind its head", text.size(), bytes));
-  for (const Line& line : lines) items_.push_back({line.key, line.label, text.substr(line.begin, line.size)});
+  for (Line& line : lines) {
+    line.item.stored = text.substr(line.begin, line.stored);
+    items_.push_back(line.item);
+    if (line.stored < line.item.size && !has_zstd())
+      throw Error(
+          "bundle-compressed", "a bundle is compressed, which this attune cannot read", {.name = name_},
+          "zstd was not there when attune was built",
+          "build attune where zstd is (Debian's libzstd-dev), or the bundle with the attune compile of this build");
+  }
 }
 
 std::shared_ptr<const Bundle> Bundle::open(const std::filesystem::path& path) {

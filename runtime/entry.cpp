@@ -1,13 +1,14 @@
 // runtime/entry.cpp — what one file of the cache holds: a head of lines, and bytes; read with suspicion
 #include "runtime/entry.h"
 
-#include <algorithm>
 #include <charconv>
 
 #include <fmt/format.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
+
+#include "runtime/one_line.h"
 
 namespace attune::runtime {
 namespace {
@@ -37,11 +38,6 @@ std::optional<std::size_t> number(std::string_view text) {
   const auto [end, error] = std::from_chars(text.begin(), text.end(), out);
   if (error != std::errc{} || end != text.end() || (text.size() > 1 && text[0] == '0')) return std::nullopt;
   return out;
-}
-
-std::string one_line(std::string text) {
-  std::replace(text.begin(), text.end(), '\n', ' ');
-  return text;
 }
 
 }  // namespace

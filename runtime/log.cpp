@@ -1,7 +1,6 @@
 // runtime/log.cpp — ATTUNE_LOG: facts as lines of stderr
 #include "runtime/log.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <iterator>
@@ -11,6 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "runtime/one_line.h"
 #include "runtime/options.h"
 #include "runtime/watch.h"
 
@@ -29,13 +29,6 @@ std::string time_of(double seconds) {
   if (seconds < 1e-3) return fmt::format("{:.1f} us", seconds * 1e6);
   if (seconds < 1) return fmt::format("{:.1f} ms", seconds * 1e3);
   return fmt::format("{:.2f} s", seconds);
-}
-
-/// A name or a text of the user's may hold anything, and a fact is one line.
-std::string one_line(std::string text) {
-  std::ranges::replace_if(
-      text, [](char c) { return c == '\n' || c == '\r'; }, ' ');
-  return text;
 }
 
 bool is_of(const watch::Built& fact, Channel channel) {

@@ -65,12 +65,16 @@ Objects::Kept Objects::facts(const std::string& content) { return bundled(key_of
 
 Objects::Kept Objects::bundled(const CacheKey& key) {
   constexpr std::size_t most_notes = 64;
-  const std::lock_guard lock(mutex_);
-  for (auto bundle = bundles_.rbegin(); bundle != bundles_.rend(); ++bundle) {
+  std::unique_lock lock(mutex_);
+  const auto bundles = bundles_;
+  // Threads that want different entries decompress them at the same time.
+  lock.unlock();
+  for (auto bundle = bundles.rbegin(); bundle != bundles.rend(); ++bundle) {
     const Bundle::Item* item = (*bundle)->find(key);
     if (!item) continue;
-    ParsedEntry parsed = parse_entry(item->text, key);
+    ParsedEntry parsed = item->read();
     if (parsed.entry) return std::make_shared<const CacheEntry>(std::move(*parsed.entry));
+    const std::lock_guard noting(mutex_);
     if (notes_.size() < most_notes)
       notes_.push_back(fmt::format("{} of {} is not used: {}", item->label, (*bundle)->name(), parsed.wrong));
   }

@@ -62,9 +62,9 @@ using Row = OracleRow;
 class Evaluator {
  public:
   Evaluator(const Traced& traced, const Problem& problem)
-      : problem_(problem), sink_(traced.mod.sink ? std::optional<ir::Program>(traced.mod.sink) : std::nullopt),
-        mask_(traced.mod.mask), score_(traced.mod.score), prob_(traced.mod.prob), read_(reader(traced.captures)),
-        params_(values(traced.params)) {
+      : problem_(problem), sink_(program(traced.mod.sink)), mask_(traced.mod.mask), score_(traced.mod.score),
+        prob_(traced.mod.prob), dscore_(program(traced.mod.dscore.by)), dprob_(program(traced.mod.dprob.by)),
+        read_(reader(traced.captures)), params_(values(traced.params)) {
     env.params = params_;
     env.read = &read_;
   }
@@ -109,20 +109,26 @@ class Evaluator {
     return row;
   }
 
-  double prob() { return value(prob_); }
-
   double value(const ir::Program& program, ir::Precision precision = ir::Precision::f64) {
     program.run(env, memory_, precision);
     return program.result(0, memory_);
   }
   bool keeps() { return value(mask_) != 0; }
   double score(ir::Precision precision) { return value(score_, precision); }
-  double prob(ir::Precision precision) { return value(prob_, precision); }
+  double prob(ir::Precision precision = ir::Precision::f64) { return value(prob_, precision); }
+  // Of a Mod with derivatives.
+  double dscore(ir::Precision precision = ir::Precision::f64) { return value(*dscore_, precision); }
+  double dprob(ir::Precision precision = ir::Precision::f64) { return value(*dprob_, precision); }
 
  private:
+  static std::optional<ir::Program> program(const ir::Expr& e) {
+    return e ? std::optional<ir::Program>(e) : std::nullopt;
+  }
+
   const Problem& problem_;
   std::optional<ir::Program> sink_;
   ir::Program mask_, score_, prob_;
+  std::optional<ir::Program> dscore_, dprob_;
   ir::ReadCapture read_;
   std::vector<double> params_;
   ir::Program::Memory memory_;
@@ -198,11 +204,14 @@ struct OracleRows::Head {
     h = head;
   }
 
-  void compute(std::int64_t i) {
+  void place(std::int64_t i) {
     const Rows of = rows_in(call.q, problem.packed, b, h, seq.q_start);
     q.clear();
     for (std::int64_t j = 0; j < problem.d; ++j) q.push_back(of.get(i, j));
     at.at(seq, h, i);
+  }
+
+  void compute() {
     row = at.softmax(q.data(), k, seq.kv_len);
     o.assign(static_cast<std::size_t>(problem.dv), 0);
     for (const Row::Pair& pair : row.kept) {
@@ -219,9 +228,13 @@ OracleRows::OracleRows(const Traced& traced, const Forward& call, const Problem&
 OracleRows::~OracleRows() = default;
 
 const OracleRow& OracleRows::row(std::int64_t b, std::int64_t h, std::int64_t i) {
-  head_->enter(b, h);
-  head_->compute(i);
+  enter(b, h, i);
+  head_->compute();
   return head_->row;
+}
+void OracleRows::enter(std::int64_t b, std::int64_t h, std::int64_t i) {
+  head_->enter(b, h);
+  head_->place(i);
 }
 const std::vector<double>& OracleRows::o() const { return head_->o; }
 
@@ -244,6 +257,14 @@ double OracleRows::score(std::int64_t kv, double s, ir::Precision precision) {
 double OracleRows::prob(std::int64_t kv, double p, ir::Precision precision) {
   head_->at.at(Row::Pair{kv, 0, 0, p});
   return head_->at.prob(precision);
+}
+double OracleRows::dscore(std::int64_t kv, double s, ir::Precision precision) {
+  head_->at.at(Row::Pair{kv, s, 0, 0});
+  return head_->at.dscore(precision);
+}
+double OracleRows::dprob(std::int64_t kv, double p, ir::Precision precision) {
+  head_->at.at(Row::Pair{kv, 0, 0, p});
+  return head_->at.dprob(precision);
 }
 
 void oracle_forward(const Traced& traced, const Forward& call, const Problem& problem, const Progress& progress) {
@@ -272,7 +293,6 @@ void oracle_backward(const Traced& traced, const Backward& call, const Problem& 
   const compiler::Mod& mod = traced.mod;
   if (!mod.dscore.by || !mod.dprob.by) throw Bug("a backward was asked of a Mod without derivatives");
   Evaluator at(traced, problem);
-  const ir::Program dscore(mod.dscore.by), dprob(mod.dprob.by);
   std::vector<CapturedSum> sums;
   for (const Backward::Captured& asked : call.captured)
     sums.push_back({&asked, std::vector<double>(static_cast<std::size_t>(asked.of.size()))});
@@ -310,7 +330,7 @@ void oracle_backward(const Traced& traced, const Backward& call, const Problem& 
           double* to = dv.row(problem, seq, kv_head, pair.kv);
           for (std::int64_t j = 0; j < problem.dv; ++j) to[j] += p_after * grad_o[j];
           by_prob.add(dp_after, at.env);
-          dp.push_back(dp_after * at.value(dprob));
+          dp.push_back(dp_after * at.dprob());
           delta += pair.p * dp.back();
         }
 
@@ -320,7 +340,7 @@ void oracle_backward(const Traced& traced, const Backward& call, const Problem& 
           at.at(pair);
           const double ds_after = pair.p * (dp[n] - delta + dlse);
           by_score.add(ds_after, at.env);
-          const double ds = ds_after * at.value(dscore) * problem.scale;
+          const double ds = ds_after * at.dscore() * problem.scale;
           double* to = dk.row(problem, seq, kv_head, pair.kv);
           for (std::int64_t j = 0; j < problem.d; ++j) {
             dq[static_cast<std::size_t>(j)] += ds * k[static_cast<std::size_t>(pair.kv * problem.d + j)];

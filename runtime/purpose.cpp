@@ -1,8 +1,6 @@
 // runtime/purpose.cpp — what the kernels that a thread asks for are for: records say it, and so do Errors
 #include "runtime/purpose.h"
 
-#include <utility>
-
 #include <attune/error.h>
 #include <fmt/format.h>
 
@@ -36,11 +34,8 @@ void refuse_to_compile() {
                 "load a bundle that has it, or let attune compile: ATTUNE_JIT=on");
   const Request request = latest->describe_();
   std::string mod;
-  for (const auto& [name, text] : {std::pair{"score", &request.mod.score},
-                                   {"mask", &request.mod.mask},
-                                   {"prob", &request.mod.prob},
-                                   {"sink", &request.mod.sink}})
-    if (!text->empty()) mod += fmt::format("{}{} {}", mod.empty() ? "" : "\n", name, *text);
+  for (const auto& [name, text] : request.mod.named())
+    mod += fmt::format("{}{} {}", mod.empty() ? "" : "\n", name, text);
   throw Error("kernel-missing", problem, {},
               fmt::format("{}\n{}", mod.empty() ? "plain attention" : mod, in_words(request)),
               "build it and load its bundle, or let attune compile: ATTUNE_JIT=on\n" +

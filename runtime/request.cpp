@@ -2,7 +2,6 @@
 #include "runtime/request.h"
 
 #include <cmath>
-#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -25,12 +24,6 @@ std::string param_text(ir::Type type, double value) {
   if (out.find_first_of(".e") == std::string::npos) out += ".0";
   return out;
 }
-
-const std::array<std::pair<const char*, std::string compiler::Spelt::*>, 4> expressions{
-    {{"score", &compiler::Spelt::score},
-     {"mask", &compiler::Spelt::mask},
-     {"prob", &compiler::Spelt::prob},
-     {"sink", &compiler::Spelt::sink}}};
 
 /// The fields that are said of a shape. `said` is called with each and its value.
 template <class F>
@@ -61,8 +54,7 @@ Request request_of(const compiler::Mod& written, const compiler::Traced& traced)
 std::string json_line(const Request& request) {
   using Json = nlohmann::ordered_json;
   Json mod = Json::object(), shape = Json::object();
-  for (const auto& [name, text] : expressions)
-    if (!(request.mod.*text).empty()) mod[name] = request.mod.*text;
+  for (const auto& [name, text] : request.mod.named()) mod[name] = text;
   for (const auto& one : request.captures) mod["captures"][one.name] = one.type;
   for (const auto& one : request.params) mod["params"][one.name] = Json::parse(one.value);
   fields(request, [&](const ShapeRow& row, const std::string& value) {
@@ -83,8 +75,7 @@ std::string compile_command(const Request& request, const std::string& file) {
   const auto add = [&](const std::string& option, const std::string& value) {
     out += fmt::format(" {} {}", option, quoted(value));
   };
-  for (const auto& [name, text] : expressions)
-    if (!(request.mod.*text).empty()) add(fmt::format("--{}", name), request.mod.*text);
+  for (const auto& [name, text] : request.mod.named()) add("--" + name, text);
   for (const auto& one : request.captures) add("--capture", one.name + "=" + one.type);
   for (const auto& one : request.params) add("--param", one.name + "=" + one.value);
   add("--target", request.target);

@@ -18,34 +18,36 @@ struct BundleOptions {
   bool verify = false, json = false;
 };
 
-/// What is wrong with an entry; nothing if it is as it was written.
-std::string wrong(const runtime::Bundle::Item& item) { return runtime::parse_entry(item.text, item.key).wrong; }
-
 void bundle(const BundleOptions& o) {
   const auto bundle = runtime::Bundle::open(o.file);
   nlohmann::ordered_json all{{"file", o.file}, {"entries", nlohmann::ordered_json::array()}};
-  std::size_t damaged = 0, bytes = 0;
+  std::size_t damaged = 0, stored = 0, bytes = 0;
   std::string first;
   for (const runtime::Bundle::Item& item : bundle->items()) {
-    const std::string why = o.verify ? wrong(item) : "";
+    const runtime::ParsedEntry entry = o.verify || o.json ? item.read() : runtime::ParsedEntry{};
+    const std::string why = o.verify ? entry.wrong : "";
     if (!why.empty() && damaged++ == 0) first = fmt::format("{}: {}", item.label, why);
-    bytes += item.text.size();
+    stored += item.stored.size();
+    bytes += item.size;
     if (!o.json) {
-      fmt::print("{} {:>8}  {}{}\n", item.key.name(), item.text.size(), item.label, why.empty() ? "" : "   — " + why);
+      fmt::print("{} {:>8} {:>8}  {}{}\n", item.key.name(), item.stored.size(), item.size, item.label,
+                 why.empty() ? "" : "   — " + why);
       continue;
     }
-    nlohmann::ordered_json one{
-        {"key", item.key.hex()}, {"bytes", item.text.size()}, {"label", std::string(item.label)}};
-    for (const auto& [name, value] :
-         runtime::parse_entry(item.text, item.key).entry.value_or(runtime::CacheEntry{}).facts)
-      one["facts"][name] = value;
+    nlohmann::ordered_json one{{"key", item.key.hex()},
+                               {"stored", item.stored.size()},
+                               {"bytes", item.size},
+                               {"label", std::string(item.label)}};
+    if (entry.entry)
+      for (const auto& [name, value] : entry.entry->facts) one["facts"][name] = value;
     if (o.verify) one["good"] = why.empty();
     all["entries"].push_back(std::move(one));
   }
   if (o.json)
     std::puts(all.dump(2).c_str());
   else
-    fmt::print("{} entries, {:.1f} KB{}\n", bundle->items().size(), static_cast<double>(bytes) / 1000,
+    fmt::print("{} entries, {:.1f} KB stored of {:.1f} KB{}\n", bundle->items().size(),
+               static_cast<double>(stored) / 1000, static_cast<double>(bytes) / 1000,
                o.verify && !damaged ? ", all as they were written" : "");
   if (damaged)
     throw Error("bundle-damaged", fmt::format("{} entries of a bundle are not as they were written", damaged),

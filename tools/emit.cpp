@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "runtime/cuda/nvrtc.h"
+#include "runtime/request.h"
 #include "tools/launch_header.h"
 
 namespace attune::tools {
@@ -18,12 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 
 const std::array<std::string, 7> kinds_{"cu", "ptx", "cubin", "sass", "o", "ll", "h"};
-
-std::string in_quotes(const std::string& path) {
-  std::string out = "'";
-  for (const char c : path) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
-}
 
 /// What a shell's command prints, or nothing if it fails.
 std::optional<std::string> printed(const std::string& command) {
@@ -51,7 +46,7 @@ std::string sass_of(const std::string& cubin) {
   if (file < 0) throw Bug("no temporary file can be made");
   close(file);
   std::ofstream(path, std::ios::binary) << cubin;
-  const auto out = printed(fmt::format("{}{} 2>/dev/null", disassembler(), in_quotes(path)));
+  const auto out = printed(fmt::format("{}{} 2>/dev/null", disassembler(), runtime::shell_quoted(path)));
   std::error_code ignored;
   fs::remove(path, ignored);
   if (!out || out->empty())

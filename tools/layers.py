@@ -15,7 +15,7 @@ LIBRARIES = {
     "ir": ["attune/error.h", "fmt/", "xxhash.h"],
     "compiler": ["attune/", "fmt/"],
     "codegen": ["attune/", "fmt/", "llvm/"],
-    "runtime": ["attune/", "immintrin.h", "fmt/", "llvm/", "nlohmann/", "xxhash.h", "cpuid.h", *POSIX],
+    "runtime": ["attune/", "immintrin.h", "fmt/", "llvm/", "nlohmann/", "xxhash.h", "cpuid.h", "zstd.h", *POSIX],
     "tools": ["attune/", "fmt/", "CLI/", "nlohmann/", "histedit.h", "langinfo.h", "unistd.h"],
     "tests": ["attune/", "fmt/", "nlohmann/", "catch2/", *POSIX],
     "examples": ["attune/"]}

@@ -6,22 +6,13 @@
 #include "ir/node.h"
 #include "tests/catch.h"
 #include "tests/golden.h"
+#include "tests/refusal.h"
 
 using namespace attune;
 using compiler::Mod, compiler::Problem;
-using tests::golden_error;
+using tests::golden_error, tests::refusal;
 
 namespace {
-
-template <class F>
-std::string refusal(F call) {
-  try {
-    call();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "nothing was refused";
-}
 
 Mod mod_of(ir::Expr score, ir::Expr mask, ir::Expr prob, ir::Expr sink = nullptr) {
   Mod mod;
@@ -50,7 +41,7 @@ struct Reads {
     return compiler::check_reads(traced.mod, traced.captures, problem).size();
   }
   std::string refused(const std::string& score, const Problem& problem = usual) const {
-    return refusal([&] { clamped(score, problem); });
+    return std::string(refusal([&] { clamped(score, problem); }).what());
   }
 };
 
@@ -58,12 +49,12 @@ struct Reads {
 
 TEST_CASE("each expression reads only what there is where it stands", "[check]") {
   const ir::Expr by_random = ir::op(ir::Op::Random, ir::integer(1));
-  golden_error("wrong-input.score", refusal([] { check(mod_of(ir::op(ir::Op::Add, s, p), yes, p)); }));
-  golden_error("wrong-input.mask-s", refusal([] { check(mod_of(s, ir::op(ir::Op::Gt, s, kv), p)); }));
-  golden_error("wrong-input.mask-p", refusal([] { check(mod_of(s, ir::op(ir::Op::Gt, p, kv), p)); }));
-  golden_error("wrong-input.prob", refusal([] { check(mod_of(s, yes, ir::op(ir::Op::Mul, s, p))); }));
-  golden_error("wrong-input.sink", refusal([] { check(mod_of(s, yes, p, kv)); }));
-  golden_error("wrong-input.sink-random", refusal([&] { check(mod_of(s, yes, p, by_random)); }));
+  golden_error("wrong-input.score", refusal([] { check(mod_of(ir::op(ir::Op::Add, s, p), yes, p)); }).what());
+  golden_error("wrong-input.mask-s", refusal([] { check(mod_of(s, ir::op(ir::Op::Gt, s, kv), p)); }).what());
+  golden_error("wrong-input.mask-p", refusal([] { check(mod_of(s, ir::op(ir::Op::Gt, p, kv), p)); }).what());
+  golden_error("wrong-input.prob", refusal([] { check(mod_of(s, yes, ir::op(ir::Op::Mul, s, p))); }).what());
+  golden_error("wrong-input.sink", refusal([] { check(mod_of(s, yes, p, kv)); }).what());
+  golden_error("wrong-input.sink-random", refusal([&] { check(mod_of(s, yes, p, by_random)); }).what());
   CHECK_NOTHROW(check(mod_of(ir::op(ir::Op::Add, s, kv), ir::op(ir::Op::Gt, by_random, kv), p,
                              ir::op(ir::Op::F32, ir::input(ir::Input::H)))));
 }
@@ -113,5 +104,5 @@ TEST_CASE("a sink is evaluated even where there are no keys", "[check]") {
   const auto traced = compiler::trace({.sink = text.sink("t[h + 2]", "--sink")});
   Problem none = usual;
   none.kv_len = 0;
-  golden_error("capture-range.sink", refusal([&] { compiler::check_reads(traced.mod, traced.captures, none); }));
+  golden_error("capture-range.sink", refusal([&] { compiler::check_reads(traced.mod, traced.captures, none); }).what());
 }

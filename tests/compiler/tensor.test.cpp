@@ -4,23 +4,12 @@
 
 #include "tests/catch.h"
 #include "tests/golden.h"
+#include "tests/refusal.h"
 
 using namespace attune;
-using tests::golden_error;
+using tests::golden_error, tests::refusal;
 
-namespace {
-
-template <class F>
-std::string refusal(F make) {
-  try {
-    make();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "nothing was refused";
-}
-
-}  // namespace
+namespace {}  // namespace
 
 TEST_CASE("a tensor is contiguous unless strides are given", "[tensor]") {
   const Tensor t(nullptr, DType::f32, {2, 3, 4});
@@ -44,13 +33,13 @@ TEST_CASE("a permuted tensor is a view of the same memory", "[tensor]") {
 
 TEST_CASE("what cannot be a tensor is refused", "[tensor]") {
   const std::int64_t huge = std::int64_t{1} << 40;
-  golden_error("bad-rank", refusal([] { Tensor(nullptr, DType::f32, {1, 2, 3, 4, 5}); }));
-  golden_error("bad-extent.negative", refusal([] { Tensor(nullptr, DType::f32, {2, -3}); }));
-  golden_error("bad-extent.huge", refusal([&] { Tensor(nullptr, DType::f32, {huge, huge}); }));
-  golden_error("bad-strides", refusal([] { Tensor(nullptr, DType::f32, {2, 3}, {1}); }));
-  golden_error("bad-permutation.count", refusal([] { Tensor(nullptr, DType::f32, {2, 3}).permuted({0}); }));
-  golden_error("bad-permutation.twice", refusal([] { Tensor(nullptr, DType::f32, {2, 3}).permuted({1, 1}); }));
-  golden_error("bad-permutation.range", refusal([] { Tensor(nullptr, DType::f32, {2, 3}).permuted({0, 2}); }));
-  golden_error("capture-type", refusal([] { Capture<int>(Tensor(nullptr, DType::f32, {2}), "slope", Line{}); }));
-  golden_error("capture-missing", refusal([] { Capture<float>(Tensor(), "slope", Line{}); }));
+  golden_error("bad-rank", refusal([] { Tensor(nullptr, DType::f32, {1, 2, 3, 4, 5}); }).what());
+  golden_error("bad-extent.negative", refusal([] { Tensor(nullptr, DType::f32, {2, -3}); }).what());
+  golden_error("bad-extent.huge", refusal([&] { Tensor(nullptr, DType::f32, {huge, huge}); }).what());
+  golden_error("bad-strides", refusal([] { Tensor(nullptr, DType::f32, {2, 3}, {1}); }).what());
+  golden_error("bad-permutation.count", refusal([] { Tensor(nullptr, DType::f32, {2, 3}).permuted({0}); }).what());
+  golden_error("bad-permutation.twice", refusal([] { Tensor(nullptr, DType::f32, {2, 3}).permuted({1, 1}); }).what());
+  golden_error("bad-permutation.range", refusal([] { Tensor(nullptr, DType::f32, {2, 3}).permuted({0, 2}); }).what());
+  golden_error("capture-type", refusal([] { Capture<int>(Tensor(nullptr, DType::f32, {2}), "slope", Line{}); }).what());
+  golden_error("capture-missing", refusal([] { Capture<float>(Tensor(), "slope", Line{}); }).what());
 }

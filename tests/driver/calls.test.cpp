@@ -15,6 +15,7 @@
 #include "tests/catch.h"
 #include "tests/driver/fake_driver.h"
 #include "tests/nvrtc.h"
+#include "tests/refusal.h"
 
 using namespace attune;
 using runtime::cuda::driver;
@@ -51,15 +52,12 @@ struct Call {
 
 /// The code of what is thrown, `bug` or `nothing`.
 template <class F>
-std::string refusal(F call) {
+std::string code_of(F call) {
   try {
-    call();
-  } catch (const Error& e) {
-    return e.code;
+    return tests::refusal(call).code;
   } catch (const Bug&) {
     return "bug";
   }
-  return "nothing";
 }
 
 /// The kernel that takes a causal call on such a device.
@@ -145,7 +143,7 @@ TEST_CASE("rows of a device's results come to the host and are verified", "[driv
   const Array<float> lse = device_of(90).array<float>({2, 4, 20});
   const compiler::Traced traced = compiler::lower(call.documents());
   const auto found = [&](const Forward& forward) {
-    return refusal([&] { runtime::verify(traced, forward, compiler::check(traced, forward, {}), {.rows = 1000}); });
+    return code_of([&] { runtime::verify(traced, forward, compiler::check(traced, forward, {}), {.rows = 1000}); });
   };
   // All of it is 0, as nothing is computed: right of o, whose values are 0, and wrong of lse, for rows of many keys.
   fake::forget();
@@ -169,7 +167,7 @@ TEST_CASE("a call with a workspace takes no memory at all", "[driver]") {
   documents.run(call.forward, {.workspace = workspace});
   CHECK(fake::calls("cuMemAllocAsync") == 0);
   CHECK(fake::calls_behind_the_back() == 0);
-  CHECK(refusal([&] { documents.run(call.forward, {.workspace = workspace.first(bytes - 1)}); }) == "workspace-small");
+  CHECK(code_of([&] { documents.run(call.forward, {.workspace = workspace.first(bytes - 1)}); }) == "workspace-small");
 }
 
 TEST_CASE("the stream is the caller's", "[driver]") {
@@ -196,9 +194,9 @@ TEST_CASE("what would be loaded during a capture is refused, and what is there i
   cu::Graph graph = nullptr;
   driver().cuStreamCreate(&stream, cu::stream_non_blocking);
   driver().cuStreamBeginCapture(stream, cu::CaptureMode::relaxed);
-  CHECK(refusal([&] { causal.run(call.forward, {.stream = stream}); }) == "stream-capture");
+  CHECK(code_of([&] { causal.run(call.forward, {.stream = stream}); }) == "stream-capture");
   causal.prepare(call.forward);
-  CHECK(refusal([&] { causal.run(call.forward, {.stream = stream}); }) == "nothing");
+  CHECK(code_of([&] { causal.run(call.forward, {.stream = stream}); }) == "nothing");
   driver().cuStreamEndCapture(stream, &graph);
   driver().cuGraphDestroy(graph);
   driver().cuStreamDestroy(stream);
@@ -216,7 +214,7 @@ void refuse_each(const F& run) {
       const int memory = fake::live_memory();
       fake::forget();
       fake::refuse(function, static_cast<int>(result));
-      const std::string code = refusal(run);
+      const std::string code = code_of(run);
       const bool asked = fake::calls(function) > 0;
       fake::refuse(function, 0);
       INFO(function << " gives " << static_cast<int>(result));
@@ -248,7 +246,7 @@ TEST_CASE("whatever the driver refuses comes back and leaves no memory taken", "
   const Attention documents = call.documents();
   documents.prepare(call.forward);
   refuse_each([&] { documents.run(call.forward); });
-  CHECK(refusal([&] { documents.run(call.forward); }) == "nothing");
+  CHECK(code_of([&] { documents.run(call.forward); }) == "nothing");
 }
 
 TEST_CASE("a kernel that was not loaded is loaded by a later call", "[driver]") {
@@ -260,9 +258,9 @@ TEST_CASE("a kernel that was not loaded is loaded by a later call", "[driver]") 
     INFO(function);
     fake::forget();
     fake::refuse(function, static_cast<int>(cu::Result::out_of_memory));
-    CHECK(refusal(once) == "device-memory");
+    CHECK(code_of(once) == "device-memory");
     CHECK(fake::calls(function) == 1);
     fake::refuse(function, 0);
   }
-  CHECK(refusal(once) == "nothing");
+  CHECK(code_of(once) == "nothing");
 }

@@ -7,6 +7,8 @@
 #include <attune/error.h>
 
 #include "runtime/bundle.h"
+#include "runtime/zstd.h"
+#include "tests/bundle_text.h"
 #include "tests/fuzz/broken.h"
 
 using namespace attune::runtime;
@@ -28,25 +30,25 @@ void check(const std::string& text) {
   const auto bundle = read(text);
   if (!bundle) return;
   for (const Bundle::Item& item : bundle->items()) {
-    if (item.text.data() < text.data() || item.text.data() + item.text.size() > text.data() + text.size())
+    if (item.stored.data() < text.data() || item.stored.data() + item.stored.size() > text.data() + text.size())
       broken("an entry lies outside", text);
+    if (item.size > std::max(item.stored.size(), Bundle::most_compressed)) broken("an entry is of any size", text);
     if (bundle->find(item.key) != &item) broken("an entry is not found by its key", text);
-    parse_entry(item.text, item.key);
+    item.read();
   }
 }
 
-}  // namespace
+/// The first line says how large the rest is when it is decompressed. Then the rest is what was compressed.
+void check_stored(const std::string& text) {
+  const std::size_t end = text.find('\n');
+  if (end == std::string::npos) return;
+  const std::string size = text.substr(0, end), rest = text.substr(end + 1);
+  check(attune::tests::bundle_text("a", rest, size));
+  check(attune::tests::bundle_text("a", compressed(rest).value_or(rest), std::to_string(rest.size())));
+}
 
-/// The first byte, a letter in the seeds, says whether the rest is the text of a bundle or what one is made of: no
-/// chance finds a checksum that fits.
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  if (size == 0) return 0;
-  const std::string rest(reinterpret_cast<const char*>(data + 1), size - 1);
-  if (data[0] % 2 == 0) {
-    check(rest);
-    return 0;
-  }
-  // A line an entry, and its label. Then one byte is changed.
+/// A line an entry, and its label. Then one byte is changed.
+void check_entries(const std::string& rest, std::size_t change) {
   std::vector<BundleEntry> entries;
   for (std::size_t at = 0; at < rest.size();) {
     const std::size_t end = std::min(rest.find('\n', at), rest.size());
@@ -60,16 +62,30 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (const BundleEntry& one : entries) {
     const Bundle::Item* item = whole->find(one.key);
     if (!item) broken("an entry is missing", text);
-    const auto entry = parse_entry(item->text, item->key).entry;
+    const auto entry = item->read().entry;
     if (entry && entry->bytes != one.entry.bytes) broken("it reads as other bytes", text);
   }
   check(text);
-  const std::size_t damaged = (data[0] / 2) * 37u % text.size();
+  const std::size_t damaged = change % text.size();
   text[damaged] = static_cast<char>(text[damaged] ^ 1);
   if (const auto bundle = read(text)) {
-    const auto bad = std::ranges::count_if(
-        bundle->items(), [](const Bundle::Item& item) { return !parse_entry(item.text, item.key).entry; });
+    const auto bad = std::ranges::count_if(bundle->items(),
+                                           [](const Bundle::Item& item) { return !item.read().entry; });
     if (bad != 1) broken("damage is not seen, or in more than one place", text);
+  }
+}
+
+}  // namespace
+
+/// The first byte, a letter in the seeds, says what the rest is: the text of a bundle; or what one is made of, or what
+/// lies in one, because no chance finds a checksum that fits.
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return 0;
+  const std::string rest(reinterpret_cast<const char*>(data + 1), size - 1);
+  switch (data[0] % 3) {
+    case 0: check(rest); break;
+    case 1: check_entries(rest, data[0] / 3 * 37u); break;
+    default: check_stored(rest);
   }
   return 0;
 }

@@ -8,25 +8,16 @@
 
 #include "runtime/attention.h"
 #include "tests/gpu/device.h"
+#include "tests/refusal.h"
 
 using namespace attune;
 using runtime::cuda::driver;
-using tests::skipped;
+using tests::refusal, tests::skipped;
 namespace cu = runtime::cuda::cu;
 
 namespace {
 
 const Device host = Device::cpu(), gpu = Device::cuda();
-
-template <class F>
-std::string refusal(F call) {
-  try {
-    call();
-  } catch (const Error& e) {
-    return e.code;
-  }
-  return "nothing";
-}
 
 struct Call {
   Array<bf16> q, k, v, o;
@@ -113,10 +104,10 @@ TEST_CASE("an array of a device is zeroed, goes there and back, and is not read 
   const auto back = numbers.on(gpu).on(gpu).on(host);
   CHECK(std::vector(back.values().begin(), back.values().end()) ==
         std::vector(numbers.values().begin(), numbers.values().end()));
-  CHECK(refusal([&] { zeros.values(); }) == "not-on-host");
-  CHECK(refusal([&] { copy(zeros, numbers); }) == "copy-shape");
-  CHECK(refusal([] { Device::cuda(1000).array<float>({1}); }) == "no-device");
-  CHECK(refusal([] { gpu.array<float>({std::int64_t{1} << 44}); }) == "no-memory");
+  CHECK(refusal([&] { zeros.values(); }).code == "not-on-host");
+  CHECK(refusal([&] { copy(zeros, numbers); }).code == "copy-shape");
+  CHECK(refusal([] { Device::cuda(1000).array<float>({1}); }).code == "no-device");
+  CHECK(refusal([] { gpu.array<float>({std::int64_t{1} << 44}); }).code == "no-memory");
   CHECK(gpu.array<float>({0}).data() != nullptr);
 }
 
@@ -172,10 +163,10 @@ TEST_CASE("a mask that looks at data is listed on the device", "[gpu]") {
 TEST_CASE("engines read the memory that they can reach", "[gpu]") {
   if (skipped()) return;
   const Call there(gpu), here(host);
-  CHECK(refusal([&] { Attention{.target = Target::cpu}.run(there.forward); }) == "engine-device");
-  CHECK(refusal([&] { Attention{.target = Target::oracle}.run(there.forward); }) == "engine-device");
-  CHECK(refusal([&] { Attention{.target = Target::cuda}.run(here.forward); }) == "engine-device");
-  CHECK(refusal([&] { Attention{}.backward({.q = there.q, .k = there.k, .v = there.v, .grad_o = there.o}); }) ==
+  CHECK(refusal([&] { Attention{.target = Target::cpu}.run(there.forward); }).code == "engine-device");
+  CHECK(refusal([&] { Attention{.target = Target::oracle}.run(there.forward); }).code == "engine-device");
+  CHECK(refusal([&] { Attention{.target = Target::cuda}.run(here.forward); }).code == "engine-device");
+  CHECK(refusal([&] { Attention{}.backward({.q = there.q, .k = there.k, .v = there.v, .grad_o = there.o}); }).code ==
         "no-engine");
 }
 
@@ -226,10 +217,12 @@ TEST_CASE("a call works in the memory it is given, and says how much it needs", 
   auto* at = reinterpret_cast<std::byte*>(room.data());
   documents.attention.run(call.forward, {.workspace = {at, bytes}});
   CHECK(call.bits() == wanted);
-  CHECK(refusal([&] { documents.attention.run(call.forward, {.workspace = {at, bytes - 1}}); }) == "workspace-small");
+  CHECK(refusal([&] {
+          documents.attention.run(call.forward, {.workspace = {at, bytes - 1}});
+        }).code == "workspace-small");
   CHECK(refusal([&] {
           documents.attention.run(call.forward, {.workspace = {at + 1, bytes}});
-        }) == "workspace-alignment");
+        }).code == "workspace-alignment");
   CHECK(Attention{}.workspace(call.forward) == 0);
 }
 
@@ -241,7 +234,7 @@ TEST_CASE("a prepared call is captured into a graph, and replayed with other dat
   const auto& d = driver();
   const runtime::cuda::Current current(0);
   d.cuStreamBeginCapture(stream, cu::CaptureMode::thread_local_);
-  CHECK(refusal([&] { documents.attention.run(call.forward, {.stream = stream}); }) == "stream-capture");
+  CHECK(refusal([&] { documents.attention.run(call.forward, {.stream = stream}); }).code == "stream-capture");
   cu::Graph graph = nullptr;
   d.cuStreamEndCapture.raw(stream, &graph);
   if (graph) d.cuGraphDestroy(graph);
@@ -310,7 +303,7 @@ TEST_CASE("packed sequences run on a device, and are refused within a capture", 
 
   const Stream stream;
   driver().cuStreamBeginCapture(stream, cu::CaptureMode::thread_local_);
-  CHECK(refusal([&] { attention.run(call, {.stream = stream}); }) == "stream-capture");
+  CHECK(refusal([&] { attention.run(call, {.stream = stream}); }).code == "stream-capture");
   cu::Graph graph = nullptr;
   driver().cuStreamEndCapture.raw(stream, &graph);
   if (graph) driver().cuGraphDestroy(graph);

@@ -325,7 +325,7 @@ std::vector<double> dense_backward(const Traced& traced, const Backward& call, c
   const DType type = call.q.dtype;
   Dense dense(traced, problem);
   const ir::Program dscore(mod.dscore.by), dprob(mod.dprob.by);
-  const bool is_linear = codegen::linear_in_p(mod.prob);
+  const bool is_linear = codegen::delta_is_of_o(mod.prob);
   std::vector<Sum> captured;
   for (const Backward::Captured& asked : call.captured) captured.emplace_back(asked.of);
   Scatters by_score(mod.dscore.captures, traced, call, captured), by_prob(mod.dprob.captures, traced, call, captured),

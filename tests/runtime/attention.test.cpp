@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "tests/catch.h"
+#include "tests/refusal.h"
 
 using namespace attune;
+using tests::refusal;
 
 namespace {
 
@@ -18,17 +20,6 @@ struct Call {
   Array<float> q = host.array<float>({1, 2, 3, 4}), k = host.array<float>({1, 2, 5, 4}),
                v = host.array<float>({1, 2, 5, 4}), o = host.array<float>({1, 2, 3, 4});
 };
-
-template <class F>
-Error refusal(F call) {
-  try {
-    call();
-  } catch (const Error& e) {
-    return e;
-  }
-  FAIL("nothing was refused");
-  throw Bug("unreachable");
-}
 
 }  // namespace
 

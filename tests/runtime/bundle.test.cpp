@@ -12,21 +12,25 @@
 
 #include "runtime/objects.h"
 #include "runtime/purpose.h"
+#include "runtime/zstd.h"
+#include "tests/bundle_text.h"
 #include "tests/catch.h"
 #include "tests/child.h"
 #include "tests/golden.h"
+#include "tests/refusal.h"
 
 namespace attune::runtime {
 namespace {
 
 namespace fs = std::filesystem;
+using tests::refusal;
 
 BundleEntry entry(const std::string& content, std::string bytes) {
   return {cache_key(content), "of " + content, {{{"kind", "cubin"}, {"of", content}}, std::move(bytes)}};
 }
 
 const std::vector<BundleEntry> three{entry("a page", "code"), entry("another", std::string("\0\n\nhead: 1", 10)),
-                                     entry("a third", "")};
+                                     entry("a third", std::string(500, 'x'))};
 
 std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
 
@@ -57,15 +61,6 @@ struct File {
 
 CacheEntry never() { throw Bug("a kernel is built that is there"); }
 
-Error refusal(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& e) {
-    return e;
-  }
-  return Error("nothing", "was refused", {}, "", "");
-}
-
 }  // namespace
 
 TEST_CASE("a bundle has what was put into it, in a file and in memory", "[bundle]") {
@@ -77,7 +72,7 @@ TEST_CASE("a bundle has what was put into it, in a file and in memory", "[bundle
       const Bundle::Item* item = bundle->find(one.key);
       REQUIRE(item);
       CHECK(item->label == one.label);
-      const ParsedEntry parsed = parse_entry(item->text, one.key);
+      const ParsedEntry parsed = item->read();
       REQUIRE(parsed.entry);
       CHECK(parsed.entry->bytes == one.entry.bytes);
       CHECK(parsed.entry->facts == one.entry.facts);
@@ -122,14 +117,14 @@ TEST_CASE("no damage to a bundle is missed", "[bundle]") {
         continue;
       }
       const Held held(damaged);
-      CHECK(std::ranges::count_if(held.bundle->items(), [](const Bundle::Item& item) {
-              return !parse_entry(item.text, item.key).entry.has_value();
-            }) == 1);
+      CHECK(std::ranges::count_if(held.bundle->items(),
+                                  [](const Bundle::Item& item) { return !item.read().entry.has_value(); }) == 1);
     }
 }
 
 TEST_CASE("what is wrong with a bundle is said", "[bundle]") {
-  std::string whole = print_bundle(three);
+  // Not compressed: zstd has no part in its size.
+  std::string whole = tests::bundle_text("a page", "an entry", "8");
   const auto told = [](const std::string& golden, const std::string& text) {
     const Error e = refusal([&] { Bundle::of(bytes_of(text), "kernels.attune"); });
     CHECK(e.code == "bundle-damaged");
@@ -137,12 +132,46 @@ TEST_CASE("what is wrong with a bundle is said", "[bundle]") {
   };
   told("bundle-damaged.magic", "#!/bin/sh\n");
   told("bundle-damaged.short", whole.substr(0, whole.size() - 3));
-  whole[40] ^= 1;
+  whole[60] ^= 1;
   told("bundle-damaged", whole);
   tests::golden_error("bundle-unreadable", refusal([] { Bundle::open("no/such/kernels.attune"); }).what());
   CHECK(refusal([] { Bundle::open(fs::temp_directory_path()); }).code == "bundle-unreadable");
   CHECK(refusal([] { Bundle::open(File("").path); }).code == "bundle-unreadable");
   CHECK(refusal([] { offline::load("no/such/kernels.attune"); }).code == "bundle-unreadable");
+}
+
+TEST_CASE("an entry is compressed where that makes it smaller", "[bundle]") {
+  const Held held(print_bundle(three));
+  for (const BundleEntry& one : three) {
+    const Bundle::Item& item = *held.bundle->find(one.key);
+    INFO(one.label);
+    CHECK(item.size == print_entry(one.key, one.entry).size());
+    CHECK(item.stored.size() <= item.size);
+  }
+  const Bundle::Item& longest = *held.bundle->find(three[2].key);
+  CHECK((longest.stored.size() < longest.size / 2) == has_zstd());
+}
+
+TEST_CASE("no size that a head tells of is allocated before it is known to be one", "[bundle]") {
+  const std::string text = print_entry(three[2].key, three[2].entry), stored = compressed(text).value_or(text);
+  for (const char* size :
+       {"67108865", "1099511627776", "18446744073709551615", "18446744073709551616", "-1", "3", ""}) {
+    const std::string bundle = tests::bundle_text("a third", stored, size);
+    CHECK(refusal([&] { Bundle::of(bytes_of(bundle), "a bundle"); }).code == "bundle-damaged");
+  }
+  if (!has_zstd()) return;
+  const auto wrong = [&](const std::string& there, std::size_t size) {
+    const Held held(tests::bundle_text("a third", there, std::to_string(size)));
+    return held.bundle->items()[0].read().wrong;
+  };
+  CHECK(wrong(stored, text.size()) == "");
+  // What the frame says is another size, or it is none.
+  for (const std::size_t size : {text.size() - 1, text.size() + 1, Bundle::most_compressed})
+    CHECK(wrong(stored, size) == "its bytes are not what zstd wrote");
+  CHECK(wrong(stored.substr(0, stored.size() - 1), text.size()) == "its bytes are not what zstd wrote");
+  CHECK(wrong("no frame", 100) == "its bytes are not what zstd wrote");
+  const std::string other(100, 'x');
+  CHECK(wrong(compressed(other).value_or(""), other.size()) == "it is no entry of this version");
 }
 
 TEST_CASE("who has a bundle compiles nothing that is in it, whatever the compiler is", "[bundle]") {
@@ -158,8 +187,10 @@ TEST_CASE("who has a bundle compiles nothing that is in it, whatever the compile
 
 TEST_CASE("a damaged entry is a miss, with a note", "[bundle]") {
   std::string text = print_bundle(three);
-  const std::size_t at = text.rfind("code");
-  text[at] = 'x';
+  {
+    const Held sound(text);
+    text[static_cast<std::size_t>(sound.bundle->find(three[0].key)->stored.data() - sound.text.data())] ^= 1;
+  }
   const Held held(text);
   std::vector<std::string> notes;
   const auto watching = watch::on({.noted = [&](const watch::Noted& fact) { notes.push_back(fact.text); }});
@@ -217,7 +248,7 @@ TEST_CASE("two processes read one bundle while it is replaced", "[bundle]") {
     for (int i = 0; i < 200; ++i)
       for (const BundleEntry& one : three) {
         const Bundle::Item* item = bundle->find(one.key);
-        if (!item || !parse_entry(item->text, one.key).entry) return 1;
+        if (!item || !item->read().entry) return 1;
       }
     return 0;
   };

@@ -5,20 +5,12 @@
 
 #include "runtime/cuda/driver.h"
 #include "tests/catch.h"
+#include "tests/refusal.h"
 
 using namespace attune;
+using tests::refusal;
 
 namespace {
-
-template <class F>
-Error refusal(F call) {
-  try {
-    call();
-  } catch (const Error& e) {
-    return e;
-  }
-  return Error("nothing", "was refused", {}, "", "");
-}
 
 struct Pretended {
   std::array<float, 64> memory{};

@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "tests/catch.h"
+#include "tests/refusal.h"
 
 using namespace attune;
+using tests::refusal;
 
 namespace {
 
@@ -53,17 +55,6 @@ class Room {
   std::vector<CacheLine> lines_;
   std::size_t size_;
 };
-
-template <class F>
-Error refusal(F call) {
-  try {
-    call();
-  } catch (const Error& e) {
-    return e;
-  }
-  FAIL("nothing was refused");
-  throw Bug("unreachable");
-}
 
 }  // namespace
 

@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,8 @@ ATTUNE, CALLS = (os.path.abspath(sys.argv.pop(1)) for _ in range(2))
 ENGINE = sys.argv.pop(1) == "ON"
 NAMES = ["plain", "captures", "params", "sinks", "same_names", "dropped", "dropped_without_sink", "sums",
          "probabilities", "heads"]
+# What shows SASS, and what it is told before a cubin.
+DISASSEMBLERS = {"cuobjdump": " --dump-sass", "nvdisasm": ""}
 
 
 def do(folder, *command, **environment):
@@ -88,6 +91,64 @@ class Offline(unittest.TestCase):
         done = self.do(CALLS, "consider", "plain", "hopper", ATTUNE_BUNDLE="all.attune", ATTUNE_CACHE_SIZE="0")
         self.assertEqual(done.stdout, "ok, 0 compiled\n")
 
+    def emitted(self, kind, **environment):
+        """What `--emit` writes for the kernels of a small mod: the text of each by its file's name."""
+        folder = self.at / kind
+        done = self.do(ATTUNE, "compile", "--mask", "kv <= q", "--target", "sm_80,sm_90a", "--d", "64", "--length",
+                       "to_1k", "--emit", kind, "--emit-dir", folder, "--quiet", **environment)
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""))
+        found = {path.name: path.read_text() for path in folder.iterdir()}
+        self.assertEqual({pathlib.Path(name).suffix for name in found}, {f".{kind}"})
+        for arch in ("sm_80", "sm_90a"):
+            self.assertTrue(any(f"-{arch}-" in name for name in found), list(found))
+        return found
+
+    def test_ptx(self):
+        if "missing" in self.do(CALLS, "nvrtc").stdout:
+            self.skipTest("there is no NVRTC")
+        for name, text in self.emitted("ptx").items():
+            with self.subTest(name):
+                self.assertEqual(re.findall(r"^\.target (\w+)", text, re.M), [name.split("-")[1]])
+                self.assertEqual(len(re.findall(r"\.entry \w*attune\w*\(", text)), 1)
+
+    def test_sass(self):
+        folders = os.environ["PATH"] + ":/usr/local/cuda/bin"
+        if not any(shutil.which(program, path=folders) for program in DISASSEMBLERS):
+            said = self.refused("no-disassembler", "--target", "sm_80", "--emit", "sass", "--emit-dir", "none",
+                                fix="install the CUDA toolkit's")
+            self.assertIn("neither cuobjdump nor nvdisasm is found", said)
+            self.assertFalse((self.at / "none").exists())
+        elif "missing" not in self.do(CALLS, "nvrtc").stdout:
+            for name, text in self.emitted("sass").items():
+                with self.subTest(name):
+                    self.assertTrue(re.search(r"\bEXIT\b", text), text[:1000])
+
+    def test_sass_is_what_a_disassembler_prints(self):
+        if "missing" in self.do(CALLS, "nvrtc").stdout:
+            self.skipTest("there is no NVRTC")
+        tools = self.at / "tools"
+        tools.mkdir()
+        for program, arguments in DISASSEMBLERS.items():
+            with self.subTest(program):
+                script = tools / program
+                script.write_text(f"""#!/bin/bash
+                    [[ $1 == --version ]] && exit
+                    echo {program} "$@"
+                    head -c 4 "${{@: -1}}"
+                    """)
+                script.chmod(0o755)
+                path = f"{tools}:{os.environ['PATH']}"
+                for text in self.emitted("sass", PATH=path).values():
+                    self.assertRegex(text, rf"^{program}{arguments} /\S+\n\x7fELF$")
+                script.write_text("#!/bin/bash\n[[ $1 == --version ]]\n")
+                refused = self.do(ATTUNE, "compile", "--target", "sm_80", "--length", "to_1k", "--emit", "sass",
+                                  "--emit-dir", "refused", PATH=path)
+                self.assertEqual(refused.returncode, 2, refused.stderr)
+                self.assertIn("the disassembler refuses a cubin", refused.stderr)
+                self.assertFalse((self.at / "refused").exists())
+                script.unlink()
+                shutil.rmtree(self.at / "sass")
+
     @unittest.skipUnless(ENGINE, "built without the CPU engine")
     def test_a_record_is_a_manifest_of_what_was_used(self):
         for name in ["captures", "sinks", "captures"]:
@@ -124,6 +185,11 @@ class Offline(unittest.TestCase):
         entries = json.loads(said.stdout)["entries"]
         self.assertEqual([e["good"] for e in entries], [True] * len(entries))
         self.assertEqual({e["facts"]["kind"] for e in entries}, {"CPU object"})
+        self.assertTrue(all(0 < e["stored"] <= e["bytes"] for e in entries))
+        *listed, total = self.do(ATTUNE, "bundle", "1.attune").stdout.splitlines()
+        self.assertRegex(total, rf"^{len(entries)} entries, [0-9.]+ KB stored of [0-9.]+ KB$")
+        for line, e in zip(listed, entries):
+            self.assertEqual(line.split(maxsplit=3), [e["key"][:32], str(e["stored"]), str(e["bytes"]), e["label"]])
         (self.at / "1.attune").write_bytes(files[0][:-1] + bytes([files[0][-1] ^ 1]))
         broken = self.do(ATTUNE, "bundle", "1.attune", "--verify")
         self.assertEqual(broken.returncode, 2)
