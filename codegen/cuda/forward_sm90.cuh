@@ -447,7 +447,6 @@ struct Group90 {
 
   /// Are all rows' maxima known, so that powers can be taken below them?
   __device__ bool ready(bool careful) const {
-    if constexpr (fixed) return true;
     return does_again<Tile, User> && !careful && !__any_sync(~0u, m[0] == -infinity || m[1] == -infinity);
   }
 
@@ -534,17 +533,18 @@ struct Group90 {
       });
     }
   }
-  /// Scores of a tile become probabilities. Partial: some of its pairs may be removed. Known: no maximum is looked for.
-  template <bool Partial, bool Known>
-  __device__ void weigh(int tile, bool ready, bool first) {
+  /// Scores of a tile become probabilities. Partial: some of its pairs may be removed.
+  template <bool Partial>
+  __device__ void weigh(int tile, bool first, bool careful) {
     exponents<Partial>(tile);
     if constexpr (Partial) remove(tile);
-    if constexpr (fixed || Known) {
-      powers();
-    } else if (!first && ready) {
+    if constexpr (fixed) {
       powers();
     } else {
-      softmax(first);
+      if (!first && ready(careful))
+        powers();
+      else
+        softmax(first);
     }
     prob<Partial>(tile);
   }
@@ -738,11 +738,11 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
       release(Shared::k_full + 16 * k.stage);
       k.next();
       int tile = walk.last;
-      g.template weigh<true, false>(tile, false, true);
+      g.template weigh<true>(tile, true, careful);
       g.operand();
 
       int next = walk.tile(1);
-      const auto step = [&]<bool Partial>(int i, bool ready) {
+      const auto step = [&]<bool Partial>(int i) {
         const Place<Tile::stages> v = k.before();
         barrier_wait(shared + Shared::k_full + 16 * k.stage, k.phase);
         if constexpr (issue_in_turns || products_in_turns) my_turn();
@@ -760,21 +760,26 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
         pin(g.s);
         release(Shared::k_full + 16 * k.stage);
         k.next();
-        g.template weigh<Partial, !Partial && !Tile::max>(tile, ready, false);
+        g.template weigh<Partial>(tile, false, careful);
         wgmma_wait<0>();
         pin(g.o);
         release(Shared::v_full + 16 * v.stage);
         g.operand();
         g.rescale();
       };
+      // Warps of a group must agree on which products they issue: what a step is depends on nothing of a warp's own.
+      const int end_of_full = walk.first + walk.full;
+      int i = 1;
 #pragma unroll 1
-      for (int i = 1; i < walk.count; ++i) {
+      while (i < walk.count) {
+#pragma unroll 1
+        for (; walk.first <= i && i < end_of_full && g.is_inside(next); ++i) {
+          tile = next;
+          step.template operator()<false>(i);
+        }
+        if (i == walk.count) break;
         tile = next;
-        const bool ready = g.ready(careful);
-        if (walk.is_full(i) && g.is_inside(tile) && (ready || Tile::max))
-          step.template operator()<false>(i, ready);
-        else
-          step.template operator()<true>(i, ready);
+        step.template operator()<true>(i++);
       }
       if constexpr (Tile::own_o) {
         release(Shared::q_full + 16 * q.stage);
