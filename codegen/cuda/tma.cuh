@@ -38,19 +38,6 @@ __device__ inline void named_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/// Is it true of any of the threads? They all come here.
-__device__ inline bool named_any(int id, int threads, bool x) {
-  int any;
-  asm volatile("{.reg .pred p, q;\n"
-               "setp.ne.s32 p, %3, 0;\n"
-               "barrier.cta.red.or.pred q, %1, %2, p;\n"
-               "selp.s32 %0, 1, 0, q;}\n"
-               : "=r"(any)
-               : "r"(id), "r"(threads), "r"(static_cast<int>(x))
-               : "memory");
-  return any != 0;
-}
-
 // ---- copies ------------------------------------------------------------------------------------------------------
 
 __device__ inline void prefetch_map(const TensorMap& map) {
