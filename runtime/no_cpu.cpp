@@ -2,6 +2,7 @@
 #include <attune/error.h>
 
 #include "runtime/cpu/engine.h"
+#include "runtime/cpu/host.h"
 #include "runtime/cpu/kernels.h"
 #include "runtime/cpu/peak.h"
 
@@ -16,12 +17,14 @@ namespace {
 
 }  // namespace
 
+bool supports(Isa) { return false; }
 Isa isa() { refuse(); }
 std::size_t forward_workspace(const Compiled&, const Forward&, const compiler::Problem&, const Means&) { refuse(); }
 void forward(const Compiled&, const Forward&, const compiler::Problem&, const Means&) { refuse(); }
 std::size_t backward_workspace(const Compiled&, const Backward&, const compiler::Problem&, const Means&) { refuse(); }
 void backward(const Compiled&, const Backward&, const compiler::Problem&, const Means&) { refuse(); }
 double peak_gflops(DType) { refuse(); }
+CacheEntry Object::entry() const { refuse(); }
 std::vector<Object> forward_objects(const compiler::Mod&, Isa, DType) { refuse(); }
 std::vector<Object> backward_objects(const compiler::Mod&, const codegen::Wanted&, Isa, DType) { refuse(); }
 
