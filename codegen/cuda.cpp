@@ -127,17 +127,22 @@ DeviceParts device_parts(const Mod& mod, const Cover& cover, const ir::Signature
   return out;
 }
 
+/// Of a struct with these fields: its value in another lane.
+std::string of_lane(std::string_view type, const std::vector<std::string>& fields) {
+  std::string values;
+  for (const std::string& name : fields)
+    values += fmt::format("{}attune::of_lane({}, lane)", values.empty() ? "" : ", ", name);
+  return fmt::format("    __device__ {} of_lane(int lane) const {{ return {{{}}}; }}\n", type, values);
+}
+
 /// What lets a warp ask about a column once, see mod.cuh.
 std::string alike_rows(const DeviceParts& parts) {
   if (!parts.keeps_by_fields) return {};
-  std::string values, same;
-  for (const std::string& name : parts.fields[1]) {
-    values += fmt::format("{}attune::of_lane({}, lane)", values.empty() ? "" : ", ", name);
+  std::string same;
+  for (const std::string& name : parts.fields[1])
     same += fmt::format("{}{} == other.{}", same.empty() ? "" : " && ", name, name);
-  }
-  return fmt::format("    __device__ Row of_lane(int lane) const {{ return {{{}}}; }}\n"
-                     "    __device__ bool is(const Row& other) const {{ return {}; }}\n",
-                     values, same.empty() ? "true" : same);
+  return of_lane("Row", parts.fields[1]) +
+         fmt::format("    __device__ bool is(const Row& other) const {{ return {}; }}\n", same);
 }
 
 /// What lets lanes share columns, see mod.cuh: where they read captured tensors.
@@ -148,12 +153,7 @@ std::string shared_columns(const DeviceParts& parts) {
   const bool in_scores = std::any_of(nodes.begin(), nodes.end(), [](const Expr& e) {
     return e->op == Op::Field && ir::field_level(*e) == Level::Col;
   });
-  std::string values;
-  for (const std::string& name : parts.fields[2])
-    values += fmt::format("{}attune::of_lane({}, lane)", values.empty() ? "" : ", ", name);
-  return fmt::format("    static constexpr bool in_scores = {};\n"
-                     "    __device__ Col of_lane(int lane) const {{ return {{{}}}; }}\n",
-                     in_scores, values);
+  return fmt::format("    static constexpr bool in_scores = {};\n", in_scores) + of_lane("Col", parts.fields[2]);
 }
 
 /// Where a tile's reads need no clamping.

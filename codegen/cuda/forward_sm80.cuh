@@ -135,8 +135,8 @@ struct Block80 {
   /// 8 apart and units 8 apart; the rest is known here and now.
   template <class Line>
   struct Spot {
-    static constexpr bool by_bits = Line::pitch % 128 ==
-                                    0;  ///< units change places by bits that a row's start leaves 0
+    /// Units change places by bits that a row's start leaves 0.
+    static constexpr bool by_bits = Line::pitch % 128 == 0;
     unsigned first;
     int turn;
 

@@ -381,21 +381,27 @@ struct Group90 {
       return user.col(head, at, origin, kv);
   }
 
+  /// f(x, mod, row, col, q, kv) for every score x; `mod` is the user's, whose reads a whole tile need not clamp.
+  template <bool Partial, class F>
+  __device__ void each_pair(int tile, const F& f) {
+    const int kv0 = tile * n + 2 * (lane & 3);
+    each([&](int i, int r, int e) {
+      const Int q(q0, 8 * r), kv(kv0, 8 * i + e);
+      const auto col = column<Partial>(kv, i, e);
+      if constexpr (Partial)
+        f(s[4 * i + 2 * r + e], user, row[r], col, q, kv);
+      else
+        f(s[4 * i + 2 * r + e], inside(), row[r], col, q, kv);
+    });
+  }
+
   /// Scores become exponents of powers of two, or, if User::scaled, stay a factor below them.
   template <bool Partial>
   __device__ void exponents(int tile) {
-    if constexpr (!User::scaled) {
-      const int kv0 = tile * n + 2 * (lane & 3);
-      each([&](int i, int r, int e) {
-        const Int q(q0, 8 * r), kv(kv0, 8 * i + e);
-        float& x = s[4 * i + 2 * r + e];
-        const auto col = column<Partial>(kv, i, e);
-        if constexpr (Partial)
-          x = user.exponent(x, head, row[r], col, at, origin, q, kv);
-        else
-          x = inside().exponent(x, head, row[r], col, at, origin, q, kv);
+    if constexpr (!User::scaled)
+      each_pair<Partial>(tile, [&](float& x, const auto& mod, const auto& row, const auto& col, Int q, Int kv) {
+        x = mod.exponent(x, head, row, col, at, origin, q, kv);
       });
-    }
   }
 
   /// What is removed of a tile becomes -inf.
@@ -411,11 +417,8 @@ struct Group90 {
     if constexpr (User::has_keep) {
       if constexpr (shares<true> && User::keeps_by_fields)
         if (rows_alike()) return remove_columns();
-      each([&](int i, int r, int e) {
-        const Int q(q0, 8 * r), kv(kv0, 8 * i + e);
-        float& x = s[4 * i + 2 * r + e];
-        const auto col = column<true>(kv, i, e);
-        x = user.keep(head, row[r], col, at, q, kv) ? x : -infinity;
+      each_pair<true>(tile, [&](float& x, const auto& mod, const auto& row, const auto& col, Int q, Int kv) {
+        x = mod.keep(head, row, col, at, q, kv) ? x : -infinity;
       });
     }
   }
@@ -520,32 +523,22 @@ struct Group90 {
   /// A prob mod acts on probabilities.
   template <bool Partial>
   __device__ void prob(int tile) {
-    if constexpr (User::has_prob) {
-      const int kv0 = tile * n + 2 * (lane & 3);
-      each([&](int i, int r, int e) {
-        const Int q(q0, 8 * r), kv(kv0, 8 * i + e);
-        float& x = s[4 * i + 2 * r + e];
-        const auto col = column<Partial>(kv, i, e);
-        if constexpr (Partial)
-          x = user.prob(x, head, row[r], col, at, q, kv);
-        else
-          x = inside().prob(x, head, row[r], col, at, q, kv);
+    if constexpr (User::has_prob)
+      each_pair<Partial>(tile, [&](float& x, const auto& mod, const auto& row, const auto& col, Int q, Int kv) {
+        x = mod.prob(x, head, row, col, at, q, kv);
       });
-    }
   }
   /// Scores of a tile become probabilities. Partial: some of its pairs may be removed.
   template <bool Partial>
   __device__ void weigh(int tile, bool first, bool careful) {
     exponents<Partial>(tile);
     if constexpr (Partial) remove(tile);
-    if constexpr (fixed) {
+    if constexpr (fixed)
       powers();
-    } else {
-      if (!first && ready(careful))
-        powers();
-      else
-        softmax(first);
-    }
+    else if (!first && ready(careful))
+      powers();
+    else
+      softmax(first);
     prob<Partial>(tile);
   }
   /// The probabilities become an operand.
@@ -628,8 +621,7 @@ struct Group90 {
         if (kv >= at.kv_len) continue;
         const auto col = user.col(head, at, origin, kv_at);
         // All lanes say the same; votes tell the compiler so.
-        if (!__any_sync(~0u, reach.holds(kv) && (!User::has_keep || user.keep(head, my_row, col, at, q_at, kv_at))))
-          continue;
+        if (!__any_sync(~0u, reach.holds(kv) && user.keep(head, my_row, col, at, q_at, kv_at))) continue;
         const Element* k_line = line(args.k, kv_batch, kv_head, kv);
         float x = 0;
         each_of(mine, args.d, [&](float y, int j) { x += y * f32(k_line[j]); });
@@ -737,12 +729,12 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
     if (walk.count > 0) {
       release(Shared::k_full + 16 * k.stage);
       k.next();
-      int tile = walk.last;
-      g.template weigh<true>(tile, true, careful);
+      g.template weigh<true>(walk.last, true, careful);
       g.operand();
 
       int next = walk.tile(1);
       const auto step = [&]<bool Partial>(int i) {
+        const int tile = next;
         const Place<Tile::stages> v = k.before();
         barrier_wait(shared + Shared::k_full + 16 * k.stage, k.phase);
         if constexpr (issue_in_turns || products_in_turns) my_turn();
@@ -768,17 +760,12 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
         g.rescale();
       };
       // Warps of a group must agree on which products they issue: what a step is depends on nothing of a warp's own.
-      const int end_of_full = walk.first + walk.full;
       int i = 1;
 #pragma unroll 1
       while (i < walk.count) {
 #pragma unroll 1
-        for (; walk.first <= i && i < end_of_full && g.is_inside(next); ++i) {
-          tile = next;
-          step.template operator()<false>(i);
-        }
+        for (; walk.is_full(i) && g.is_inside(next); ++i) step.template operator()<false>(i);
         if (i == walk.count) break;
-        tile = next;
         step.template operator()<true>(i++);
       }
       if constexpr (Tile::own_o) {

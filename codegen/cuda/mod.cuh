@@ -32,10 +32,11 @@ struct Bands {
 ///   bounded    exponent() stays below `most`, near enough that no running maximum is needed
 ///   masked     some pairs are removed:
 ///   has_first, has_last   of keys before first() and after last()
-///   has_keep   of which keep() is not true;  keeps_by_fields: it asks neither q nor kv, and a Row has of_lane() and
-///   is() has_prob   prob() is more than p;  linear_prob: it is a multiple of p, so that it may act before the
-///   normalisation has_sink   sink() joins the denominator listed     bands() says nothing: the tiles to visit come as
-///   lists
+///   has_keep   of which keep() is not true
+///   keeps_by_fields   keep() asks neither q nor kv, and a Row with fields has of_lane() and is()
+///   has_prob   prob() is more than p;  linear_prob: it is a multiple of p, so that it may act before the normalisation
+///   has_sink   sink() joins the denominator
+///   listed     bands() says nothing: the tiles to visit come as lists
 ///
 /// A Col that reads captured tensors has of_lane(), so that lanes share what they read, and says whether it is
 /// in_scores (and prob()), or in keep() alone. Where scores read captured tensors pair by pair, Inside is the same Mod

@@ -94,6 +94,11 @@ ForwardKey key_of(const Compiled& compiled, const Forward& call, const Problem& 
 
 std::int64_t tiles(std::int64_t length, int tile) { return (length + tile - 1) / tile; }
 
+/// Of queries, of all heads: what the blocks of a launch share. Without a counter there must be a block for each.
+std::int64_t all_tiles(const codegen::ForwardPlan& plan, std::int64_t q_len, std::int64_t heads) {
+  return tiles(q_len, plan.m) * heads;
+}
+
 /// What a launch works in: always taken in the same order.
 struct Scratch {
   int* starts = nullptr;  ///< of q's sequences, then of k's and v's
@@ -104,7 +109,7 @@ struct Scratch {
   Scratch(Workspace& space, const Facts& device, const ForwardKernel& kernel, const compiler::Cover& cover,
           const Problem& p) {
     if (p.packed) starts = space.take<int>(2 * (p.batch + 1));
-    const bool many = tiles(p.q_len, kernel.choice.plan.m) * p.q_heads * p.batch > device.sms;
+    const bool many = all_tiles(kernel.choice.plan, p.q_len, p.q_heads * p.batch) > device.sms;
     if (many && codegen::trait(kernel.choice.plan, "dynamic")) next = space.take<unsigned>(1);
     if (!kernel.cover) return;
     if (cover.by_batch || p.packed) tile_batches = static_cast<int>(p.batch);
@@ -238,7 +243,7 @@ void launch(const Facts& device, const ForwardKernel& kernel, const Scratch& scr
   if (scratch.next && !kernel.cover)
     driver().cuMemsetD32Async(reinterpret_cast<cu::Address>(scratch.next), 0, 1, stream);
   std::array<void*, 2> pointers{&args, user.data()};
-  const std::int64_t all = q_tiles * args.q_heads * args.batch;
+  const std::int64_t all = all_tiles(plan, args.q_len, std::int64_t{args.q_heads} * args.batch);
   const std::int64_t blocks = kernel.choice.persistent ? std::min<std::int64_t>(all, device.sms) : all;
   if (blocks > std::numeric_limits<int>::max())
     throw Error("too-long", "the call has too many tiles of queries for one launch", {},

@@ -14,8 +14,8 @@
 #include "runtime/oracle.h"
 #include "runtime/tensor.h"
 #include "tests/catch.h"
-#include "tests/child.h"
 #include "tests/golden.h"
+#include "tests/runtime/spoilt.h"
 
 namespace attune {
 namespace {
@@ -153,25 +153,16 @@ TEST_CASE("a call that is spoilt while it runs", "[.spoilt]") {
   if (!std::getenv("ATTUNE_VERIFY")) return;
   const Call c;
   if (!runs(causal, c.forward)) return;
-  const auto one_by_one = [](std::int64_t count, const Task& task) {
-    for (std::int64_t i = 0; i < count; ++i) task(i, 0);
-  };
   const auto spoiling = [&](std::int64_t count, const Task& task) {
-    one_by_one(count, task);
+    tests::one_by_one(count, task);
     std::ranges::fill(c.o.values(), 0.5f);
   };
-  CHECK_NOTHROW(causal.run(c.forward, {.executor = {.workers = 1, .parallel_for = one_by_one}}));
+  CHECK_NOTHROW(causal.run(c.forward, {.executor = {.workers = 1, .parallel_for = tests::one_by_one}}));
   CHECK_THROWS_AS(causal.run(c.forward, {.executor = {.workers = 1, .parallel_for = spoiling}}), Bug);
 }
 
 TEST_CASE("ATTUNE_VERIFY looks at every call of a process", "[verify]") {
-  const auto status = [](const char* rows) {
-    return tests::in_child([=] {
-      setenv("ATTUNE_VERIFY", rows, 1);
-      execl("/proc/self/exe", "spoilt", "[spoilt]", "-w", "NoTests", "-o", "/dev/null", nullptr);
-      return -1;
-    });
-  };
+  const auto status = [](const char* rows) { return tests::status_of_spoilt("[spoilt]", rows); };
   CHECK(status("3") == 0);
   // Without it the same goes through, and the test that expects a Bug fails.
   const Call c;

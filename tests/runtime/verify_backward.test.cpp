@@ -11,8 +11,8 @@
 #include "runtime/tensor.h"
 #include "runtime/verify.h"
 #include "tests/catch.h"
-#include "tests/child.h"
 #include "tests/golden.h"
+#include "tests/runtime/spoilt.h"
 
 namespace attune {
 namespace {
@@ -232,25 +232,16 @@ TEST_CASE("a backward that is spoilt while it runs", "[.spoilt_backward]") {
   const Call c;
   by_oracle(causal).run(c.forward);
   if (!runs([&] { causal.backward(c.backward); })) return;
-  const auto one_by_one = [](std::int64_t count, const Task& task) {
-    for (std::int64_t i = 0; i < count; ++i) task(i, 0);
-  };
   const auto spoiling = [&](std::int64_t count, const Task& task) {
-    one_by_one(count, task);
+    tests::one_by_one(count, task);
     for (std::int64_t i = 0; i < c.dk.tensor.size(); ++i) c.dk.set(i, 0.5);
   };
-  CHECK_NOTHROW(causal.backward(c.backward, {.executor = {.workers = 1, .parallel_for = one_by_one}}));
+  CHECK_NOTHROW(causal.backward(c.backward, {.executor = {.workers = 1, .parallel_for = tests::one_by_one}}));
   CHECK_THROWS_AS(causal.backward(c.backward, {.executor = {.workers = 1, .parallel_for = spoiling}}), Bug);
 }
 
 TEST_CASE("ATTUNE_VERIFY looks at every backward of a process", "[verify]") {
-  const auto status = [](const char* rows) {
-    return tests::in_child([=] {
-      setenv("ATTUNE_VERIFY", rows, 1);
-      execl("/proc/self/exe", "spoilt", "[spoilt_backward]", "-w", "NoTests", "-o", "/dev/null", nullptr);
-      return -1;
-    });
-  };
+  const auto status = [](const char* rows) { return tests::status_of_spoilt("[spoilt_backward]", rows); };
   CHECK(status("3") == 0);
   // Without it the same goes through, and the test that expects a Bug fails.
   const Call c;
