@@ -13,10 +13,14 @@ namespace {
 
 // Sets of kinds, as kernels.def has them.
 constexpr unsigned any = ~0u;
-constexpr unsigned masked = any & ~(1u << static_cast<unsigned>(CoverKind::full));
-constexpr unsigned scaled = 1u << static_cast<unsigned>(ModKind::scaled);
-constexpr unsigned to_1k = 1u << static_cast<unsigned>(Length::to_1k),
-                   to_4k = 1u << static_cast<unsigned>(Length::to_4k);
+template <class Kind>
+constexpr unsigned only(Kind kind) {
+  return 1u << static_cast<unsigned>(kind);
+}
+constexpr unsigned masked = any & ~only(CoverKind::full), listed = only(CoverKind::listed),
+                   banded = only(CoverKind::causal) | only(CoverKind::window);
+constexpr unsigned scaled = only(ModKind::scaled), heavy = only(ModKind::heavy);
+constexpr unsigned to_1k = only(Length::to_1k), to_4k = only(Length::to_4k);
 template <class Kind>
 bool holds(unsigned set, Kind kind) {
   return set >> static_cast<unsigned>(kind) & 1;
@@ -25,6 +29,7 @@ bool holds(unsigned set, Kind kind) {
 /// How a tile is cut; each kernel has its own.
 struct Cut90 {
   int m, n, stages, q_stages, own_o, turns, dynamic = 0;
+  bool operator==(const Cut90&) const = default;
 };
 struct Sm90 {
   int d, dv;
@@ -210,9 +215,14 @@ std::vector<Cut90> cuts90(const ForwardSpec& spec, const ForwardFacts& facts, co
   const auto narrowest = std::ranges::find_if(sm90, wide);
   std::vector<Cut90> out;
   for (auto row = narrowest; row != sm90.end() && row->d == narrowest->d && row->dv == narrowest->dv; ++row) {
-    if (!row->is_for(kind)) continue;
-    out.push_back(row->cut);
-    out.back().dynamic = facts.masked;
+    Cut90 cut = row->cut;
+    cut.dynamic = facts.masked;
+    // How groups take turns makes no difference to what spills.
+    const auto alike = [&](Cut90 other) {
+      other.turns = cut.turns;
+      return other == cut;
+    };
+    if (row->is_for(kind) && std::ranges::none_of(out, alike)) out.push_back(cut);
   }
   return out;
 }

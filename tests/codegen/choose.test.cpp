@@ -67,9 +67,28 @@ TEST_CASE("every kind of call has rows at every width", "[choose]") {
 }
 
 TEST_CASE("short sequences take narrower tiles where these are faster", "[choose]") {
-  const auto m = [](Length length) { return choose({.d = 64, .dv = 64}, {}, {.length = length}).choices[0].plan.m; };
-  CHECK(m(Length::to_1k) == 128);
-  CHECK(m(Length::to_4k) == 192);
+  const auto m = [](CoverKind cover, Length length) {
+    return choose({.d = 64, .dv = 64}, {}, {.cover = cover, .length = length}).choices[0].plan.m;
+  };
+  CHECK(m(CoverKind::causal, Length::to_1k) == 128);
+  CHECK(m(CoverKind::causal, Length::to_4k) == 192);
+  CHECK(m(CoverKind::full, Length::to_1k) == 192);
+}
+
+TEST_CASE("what spills is followed by another tile, not by other turns", "[choose]") {
+  for (const int d : {64, 128})
+    for (const auto cover : {CoverKind::full, CoverKind::causal, CoverKind::listed})
+      for (const auto mod : {ModKind::scaled, ModKind::affine, ModKind::heavy}) {
+        const auto all = choose({.d = d, .dv = d}, {}, {.cover = cover, .mod = mod}).choices;
+        for (std::size_t i = 0; i < all.size(); ++i)
+          for (std::size_t j = 0; j < i; ++j) {
+            Variant here = variant_of(all[i].plan);
+            const Variant before = variant_of(all[j].plan);
+            if (here.kernel != before.kernel) continue;
+            here.set("turns", *before.of("turns"));
+            CHECK(here != before);
+          }
+      }
 }
 
 TEST_CASE("calls are of the kind that their expressions make them", "[choose]") {
