@@ -227,11 +227,14 @@ std::vector<Cut90> cuts90(const ForwardSpec& spec, const ForwardFacts& facts, co
   return out;
 }
 
-Cut80 cut80(const ForwardSpec& spec) {
+std::vector<Cut80> cuts80(const ForwardSpec& spec) {
   const auto bytes = static_cast<int>(size_of(spec.dtype));
-  return std::ranges::find_if(sm80,
-                              [&](const Sm80& row) { return row.bytes == bytes && row.d >= std::max(spec.d, spec.dv); })
-      ->cut;
+  const auto narrowest = std::ranges::find_if(
+      sm80, [&](const Sm80& row) { return row.bytes == bytes && row.d >= std::max(spec.d, spec.dv); });
+  std::vector<Cut80> out;
+  for (auto row = narrowest; row != sm80.end() && row->bytes == narrowest->bytes && row->d == narrowest->d; ++row)
+    out.push_back(row->cut);
+  return out;
 }
 
 struct Wanted {
@@ -247,7 +250,7 @@ Wanted wanted(const ForwardSpec& spec, const ForwardFacts& facts, const ForwardK
     if (wrong.empty()) wrong = why_illegal(spec, cut);
     if (wrong.empty()) return {choice_of(spec, cut), {}};
   } else if (variant.kernel == name80) {
-    const Cut80 cut = cut_of(variant, cut80(spec), members80, wrong);
+    const Cut80 cut = cut_of(variant, cuts80(spec).front(), members80, wrong);
     if (wrong.empty()) wrong = why_illegal(spec, cut);
     if (wrong.empty()) return {choice_of(spec, cut), {}};
   } else {
@@ -308,7 +311,7 @@ ForwardChoices choose(const ForwardSpec& spec, const ForwardFacts& facts, const 
     for (const Cut90& cut : cuts90(spec, facts, kind)) out.choices.push_back(choice_of(spec, cut));
   else
     out.story = "not forward_sm90: " + why;
-  out.choices.push_back(choice_of(spec, cut80(spec)));
+  for (const Cut80& cut : cuts80(spec)) out.choices.push_back(choice_of(spec, cut));
   return out;
 }
 

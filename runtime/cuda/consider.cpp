@@ -68,14 +68,18 @@ std::shared_ptr<const Binary> bundled_facts(const codegen::Source& source) {
   return kept ? std::make_shared<const Binary>(read_binary(*kept)) : nullptr;
 }
 
-/// Of candidates none of which, or the last alone, is without a flaw. The last one takes any call: another is better
-/// even if it spills a little.
-std::size_t least_flawed(std::span<const Candidate> all) {
-  const std::span others = all.first(all.size() - 1);
-  if (const auto least = least_spilling(others, few_spilled)) return *least;
-  if (objects().jit() || all.back().binary) return others.size();
+/// Which of the candidates is taken; `whole` is the first without a flaw. The portable kernel takes any call, and its
+/// time: a fast one is better even if it spills a little.
+std::size_t best(std::span<const Candidate> all, std::optional<std::size_t> whole) {
+  const auto portable = std::ranges::find_if(all, [](const Candidate& one) { return !one.choice.copy_engine; });
+  const auto fast = static_cast<std::size_t>(portable - all.begin());
+  if (whole && *whole < fast) return *whole;
+  if (const auto least = least_spilling(all.first(fast), few_spilled)) return *least;
+  if (whole) return *whole;
+  constexpr int any = std::numeric_limits<int>::max();
+  if (const auto least = least_spilling(all.subspan(fast), any)) return fast + *least;
   // With compiling off, what there is.
-  if (const auto least = least_spilling(others, std::numeric_limits<int>::max())) return *least;
+  if (const auto least = least_spilling(all, any)) return *least;
   const auto first = std::ranges::find_if(all, [](const Candidate& one) { return one.binary != nullptr; });
   return first == all.end() ? 0 : static_cast<std::size_t>(first - all.begin());
 }
@@ -237,8 +241,7 @@ Considered consider(const compiler::Mod& mod, const compiler::Cover& cover, cons
     if (!chosen && one.flaw.empty()) chosen = out.candidates.size();
     out.candidates.push_back(std::move(one));
   }
-  if (!chosen || *chosen + 1 == out.candidates.size()) chosen = least_flawed(out.candidates);
-  out.chosen = *chosen;
+  out.chosen = best(out.candidates, chosen);
   Candidate& taken = out.candidates[out.chosen];
   if (!taken.binary || taken.binary->cubin.empty()) taken.binary = compiled(taken.choice);
   if (dumps()) dump_candidates(mod, cover, out, spec.arch);

@@ -125,6 +125,14 @@ int number_before(const std::string& log, std::string_view after) {
   return total;
 }
 
+/// What of the log is of one function: ptxas tells of all that a page has, those too that few calls come to.
+std::string part_of(const std::string& log, std::string_view symbol) {
+  constexpr std::string_view begins = "Function properties for ";
+  const std::size_t at = log.find(fmt::format("{}{}\n", begins, symbol));
+  if (at == std::string::npos) return log;
+  return log.substr(at, log.find(begins, at + 1) - at);
+}
+
 std::vector<std::string> warnings_in(const std::string& log) {
   std::vector<std::string> out;
   for (std::size_t begin = 0; begin < log.size();) {
@@ -187,8 +195,9 @@ Binary compile(const codegen::Source& source, Ptx ptx) {
     must(api.nvrtcGetPTX(program.get(), binary.ptx.data()), "nvrtcGetPTX");
     while (binary.ptx.ends_with('\0')) binary.ptx.pop_back();
   }
-  binary.registers = number_before(binary.log, " registers");
-  binary.spilled = number_before(binary.log, " bytes spill stores");
+  const std::string kernel = part_of(binary.log, binary.symbol);
+  binary.registers = number_before(kernel, " registers");
+  binary.spilled = number_before(kernel, " bytes spill stores");
   binary.warnings = warnings_in(binary.log);
   return binary;
 }

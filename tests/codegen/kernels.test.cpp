@@ -20,7 +20,7 @@ using runtime::cuda::Binary;
 struct Row {
   ForwardSpec spec;
   std::string variant;  ///< of the fast kernel
-  /// What it may spill: of the portable kernel's rows, behind which there are no others, what they do, rounded up.
+  /// What it may spill: of the portable kernel's widest rows, behind which there are no others, what they do.
   int spills = 0;
   bool slow = false;  ///< takes several seconds to compile, not one
 
@@ -37,13 +37,13 @@ std::vector<Row> rows() {
   const auto sm80 = [&](int bytes, int d) {
     const DType type = bytes == 4 ? DType::f32 : DType::bf16;
     const int width = bytes * d;  // of a row
+    // The others of a width are candidates behind its first.
+    if (!out.empty() && out.back().portable() && out.back().spec.d == d && out.back().spec.dtype == type) return;
     for (const int arch : {80, 86, 90, 120})
       out.push_back(
           {.spec = {.arch = arch, .dtype = type, .out = type, .d = d, .dv = d, .boxes = false, .exact = bytes == 4},
            .variant = {},
-           .spills = width <= 256   ? 256
-                     : width <= 512 ? 1024
-                                    : 2048,
+           .spills = width <= 256 ? 0 : 48,
            .slow = width >= 256});
   };
 #define ATTUNE_SM90(d, dv, m, n, stages, q_stages, own_o, turns, ...) sm90(d, dv, m, n, stages, q_stages, own_o, turns);
@@ -86,11 +86,12 @@ void compile(const Lowered& lowered, Row row, std::size_t number) {
   const codegen::ForwardFacts facts = codegen::forward_facts(lowered.traced.mod, lowered.cover, true);
   std::vector<ForwardChoice> candidates = choose(row.spec, facts).choices;
   if (!row.portable()) {
-    // The fast one does not take every Mod; the portable one is the last of any call's.
-    if (candidates.size() == 1) return;
+    // The fast one does not take every Mod; the portable one takes any.
+    const auto is_portable = [](const ForwardChoice& c) { return !c.copy_engine; };
+    if (is_portable(candidates.front())) return;
     const codegen::Preference first{codegen::variant(row.variant), false, ""};
     candidates = choose(row.spec, facts, {}, &first).choices;
-    candidates.pop_back();
+    std::erase_if(candidates, is_portable);
   }
   std::string told;
   for (const ForwardChoice& candidate : candidates) {
