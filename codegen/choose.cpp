@@ -110,7 +110,7 @@ ForwardPlan plan_of(const ForwardSpec& spec, std::string kernel, int m, int n, i
 int shared_bytes(const ForwardPlan& plan, const Cut90& cut) {
   const int chunks = (plan.d + 63) / 64, dv_chunks = (plan.dv + 63) / 64, line = 128;
   const int q = chunks * cut.m, k = chunks * cut.n, v = dv_chunks * cut.n, o = dv_chunks * cut.m;
-  const int barriers = 16 * (cut.q_stages + 2 * cut.stages), item = 16 + 16 + 48, again = 4 * 32 * (cut.m / 16);
+  const int barriers = 16 * (cut.q_stages + 2 * cut.stages), item = 16 + 16 + 64, again = 4 * 32 * (cut.m / 16);
   const int queries = cut.own_o ? cut.q_stages * q + o : std::max(cut.q_stages * q, o);
   return line * (queries + cut.stages * (k + v)) + barriers + item + again + 1024;
 }
@@ -143,7 +143,6 @@ std::string why_not_sm90(const ForwardSpec& spec, const ForwardFacts& facts) {
     return fmt::format("it is for compute capability 9.0, and the device has {}.{}", spec.arch / 10, spec.arch % 10);
   if (spec.dtype != DType::bf16 && spec.dtype != DType::f16)
     return fmt::format("its products are of bf16 or f16, and q, k and v hold {}", name_of(spec.dtype));
-  if (spec.packed) return "it takes no packed sequences";
   if (spec.out != spec.dtype)
     return fmt::format("it writes o as {}, not as {}", name_of(spec.dtype), name_of(spec.out));
   if (!spec.boxes)
@@ -216,7 +215,7 @@ std::vector<Cut90> cuts90(const ForwardSpec& spec, const ForwardFacts& facts, co
   std::vector<Cut90> out;
   for (auto row = narrowest; row != sm90.end() && row->d == narrowest->d && row->dv == narrowest->dv; ++row) {
     Cut90 cut = row->cut;
-    cut.dynamic = facts.masked;
+    cut.dynamic = facts.masked || spec.packed;  // tiles of equal length are dealt out evenly
     // How groups take turns makes no difference to what spills.
     const auto alike = [&](Cut90 other) {
       other.turns = cut.turns;

@@ -30,6 +30,8 @@ struct attune_forward_args {
   int kv_shared;        /* k and v have one batch entry for all */
   const int* q_starts;  /* packed: batch + 1 starts of each, else null */
   const int* kv_starts;
+  const int* order;     /* packed, where blocks stay: (sequence, tile) of each tile of queries of a head */
+  int order_count;
   const int* tiles;     /* lists, written by the kernel `cover`, else null */
   int tile_stride;      /* ints a row of tiles: 2 + 2 * ceil(kv_len / TILE_KV) */
   int tile_batches, tile_heads;
@@ -76,16 +78,20 @@ std::string how(const Launch& launch) {
     return "grid     ceil(q_len / TILE_Q) x tile_heads x tile_batches, before the kernel that reads the lists\n"
            "arguments struct attune_cover_args, then the user's struct";
   const codegen::ForwardChoice& c = *launch.choice;
-  std::string out = fmt::format("grid     {}: tiles = ceil(q_len / {}) * q_heads * batch\n",
-                                c.persistent ? "as many blocks as multiprocessors, at most tiles" : "tiles", c.plan.m);
+  const bool ordered = c.persistent && c.plan.packed;
+  std::string out = fmt::format(
+      "grid     {}: tiles = {}\n", c.persistent ? "as many blocks as multiprocessors, at most tiles" : "tiles",
+      ordered ? "order_count * q_heads" : fmt::format("ceil(q_len / {}) * q_heads * batch", c.plan.m));
   out += "arguments struct attune_forward_args, then the user's struct\n";
   out += c.copy_engine
              ? fmt::format("maps     q_map in boxes of {0} rows, k_map and v_map of {1}, o_map of 16; each 64 "
                            "columns wide, swizzled by 128 bytes,\n"
-                           "         over [batch][head][position][d] from the last dimension on",
-                           c.plan.m, c.plan.n)
+                           "         over [{2}][head][position][d] from the last dimension on",
+                           c.plan.m, c.plan.n, c.plan.packed ? "1" : "batch")
              : std::string("maps     none: the tensor maps may be left zero");
   if (codegen::trait(c.plan, "dynamic")) out += "\nnext     points to a zeroed unsigned";
+  if (ordered)
+    out += fmt::format("\norder    of all sequences each tile of {} queries once, the longest walks first", c.plan.m);
   if (launch.listed) out += "\ntiles    lists that the kernel `cover` of the same Mod writes first";
   return out;
 }

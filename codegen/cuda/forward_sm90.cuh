@@ -35,7 +35,7 @@ __device__ inline void shared_put(unsigned at, int value) {
 
 constexpr int chunk = 64;  ///< columns of a chunk: 128 bytes, what the copy engine swizzles
 constexpr int chunk_bytes = 128;
-constexpr int item_bytes = 48;
+constexpr int item_bytes = 64;
 
 template <class Tile>
 struct Shared90 {
@@ -76,21 +76,27 @@ struct Work {
 
 /// The longest tiles first, in sections of heads whose keys stay in the cache; rounds alternate in direction, so that
 /// no block gets the longer half of each.
+template <class Tile>
 struct Schedule {
-  int heads, q_tiles, section, count;
+  /// Tiles of queries: of the longest sequence, and of a head.
+  int q_tiles, of_head;
+  int heads, section, count;
 
-  __device__ Schedule(const ForwardArgs& args, int m)
-      : heads(args.q_heads * args.batch), q_tiles((args.q_len + m - 1) / m), section(args.section),
-        count(heads * q_tiles) {}
+  __device__ Schedule(const ForwardArgs& args)
+      : q_tiles((args.q_len + Tile::m - 1) / Tile::m), of_head(Tile::packed ? args.order_count : q_tiles),
+        heads(Tile::packed ? args.q_heads : args.q_heads * args.batch), section(args.section), count(heads * of_head) {}
   __device__ int index(int round) const {
     const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
     return round * blocks + (round & 1 ? blocks - 1 - block : block);
   }
   __device__ Work work(const ForwardArgs& args, int index) const {
-    const int of_section = q_tiles * section, before = index / of_section,
+    const int of_section = of_head * section, before = index / of_section,
               here = min(section, heads - before * section);
-    const int within = index - before * of_section, head = before * section + within % here;
-    return {head / args.q_heads, head % args.q_heads, q_tiles - 1 - within / here};
+    const int within = index - before * of_section, head = before * section + within % here, nth = within / here;
+    if constexpr (Tile::packed)
+      return {args.order[2 * nth], head, args.order[2 * nth + 1]};
+    else
+      return {head / args.q_heads, head % args.q_heads, q_tiles - 1 - nth};
   }
 };
 
@@ -100,6 +106,7 @@ struct Item {
   int owner;  ///< the warp that it is done again for, -1 the first time
   Work work;
   Walk walk;
+  Stretch queries, keys;  ///< of its sequence
 };
 static_assert(sizeof(Item) == item_bytes);
 
@@ -120,6 +127,10 @@ struct Again {
 template <class Tile, class User>
 struct Items {
   using Shared = Shared90<Tile>;
+  /// Where sequences are alike, what they are is not handed over.
+  static constexpr int words = item_bytes / 4 - (Tile::packed ? 0 : 4);
+
+  const ForwardArgs& args;
   unsigned shared;
   unsigned phase = 0;
 
@@ -130,9 +141,9 @@ struct Items {
   __device__ void wait_for_room() const { barrier_wait(full() + 8, phase ^ 1); }
   /// By one thread.
   __device__ void give(const Item& item) {
-    const auto words = __builtin_bit_cast(Words, item);
+    const auto list = __builtin_bit_cast(Words, item);
 #pragma unroll
-    for (int i = 0; i < item_bytes / 4; ++i) shared_put(at(i), words.word[i]);
+    for (int i = 0; i < words; ++i) shared_put(at(i), list.word[i]);
     barrier_arrive(full());
     phase ^= 1;
   }
@@ -140,15 +151,19 @@ struct Items {
   template <bool Whole>
   __device__ Item take() {
     barrier_wait(full(), phase);
-    Words words;
+    Words list{};
 #pragma unroll
-    for (int i = 0; i < item_bytes / 4; ++i) {
+    for (int i = 0; i < words; ++i) {
       const int word = shared_get(at(i));
-      words.word[i] = Whole ? uniform(word) : word;
+      list.word[i] = Whole ? uniform(word) : word;
     }
     phase ^= 1;
-    Item item = __builtin_bit_cast(Item, words);
+    Item item = __builtin_bit_cast(Item, list);
     if constexpr (!User::listed) item.walk.list = nullptr;
+    if constexpr (!Tile::packed) {
+      item.queries = stretch<Tile>(args.q_starts, 0, args.q_len);
+      item.keys = stretch<Tile>(args.kv_starts, 0, args.kv_len);
+    }
     return item;
   }
   /// By one thread of each warp: the next one may be dealt.
@@ -169,14 +184,20 @@ template <class Tile, class User>
 constexpr bool does_again = !fixed_maximum<Tile, User> && !Tile::max;
 
 template <class Tile, class User>
-__device__ inline Walk walk_of(const ForwardArgs& args, const User& user, const Work& work, const Schedule& schedule) {
+__device__ inline Item item_of(const ForwardArgs& args, const User& user, const Schedule<Tile>& schedule, int index,
+                               int owner) {
+  const Work work = schedule.work(args, index);
+  const Stretch queries = stretch<Tile>(args.q_starts, work.b, args.q_len),
+                keys = stretch<Tile>(args.kv_starts, work.b, args.kv_len);
+  Walk walk;
   if constexpr (User::listed) {
-    return walk_list(args, work.b, work.h, schedule.q_tiles, work.tile);
+    walk = walk_list(args, work.b, work.h, schedule.q_tiles, work.tile);
   } else {
-    const Where at{work.b, work.h, args.q_len, args.kv_len};
-    const int begin = work.tile * Tile::m, end = min(begin + Tile::m, args.q_len);
-    return walk_bands(user.bands(user.head(at), at, args.q_offset + begin, args.q_offset + end), args.kv_len, Tile::n);
+    const Where at{work.b, work.h, queries.length, keys.length};
+    const int begin = work.tile * Tile::m, end = min(begin + Tile::m, queries.length);
+    walk = walk_bands(user.bands(user.head(at), at, args.q_offset + begin, args.q_offset + end), keys.length, Tile::n);
   }
+  return {index, owner, work, walk, queries, keys};
 }
 
 // ---- dealing -----------------------------------------------------------------------------------------------------
@@ -185,13 +206,10 @@ __device__ inline Walk walk_of(const ForwardArgs& args, const User& user, const 
 /// time of short sequences.
 template <class Tile, class User>
 __device__ inline void deal(const ForwardArgs& args, const User& user, unsigned shared) {
-  const Schedule schedule(args, Tile::m);
-  Items<Tile, User> items{shared};
-  const auto give = [&](int index, int owner) {
-    const Work work = schedule.work(args, index);
-    items.give({index, owner, work, walk_of<Tile>(args, user, work, schedule)});
-  };
-  const auto end = [&] { items.give({.index = -1, .owner = -1, .work = {}, .walk = {}}); };
+  const Schedule<Tile> schedule(args);
+  Items<Tile, User> items{args, shared};
+  const auto give = [&](int index, int owner) { items.give(item_of(args, user, schedule, index, owner)); };
+  const auto end = [&] { items.give({.index = -1, .owner = -1, .work = {}, .walk = {}, .queries = {}, .keys = {}}); };
   int index = static_cast<int>(blockIdx.x);
   for (int round = 1; index < schedule.count; ++round) {
     give(index, -1);
@@ -222,7 +240,7 @@ __device__ inline void load(const ForwardArgs& args, unsigned shared) {
   using Shared = Shared90<Tile>;
   Place<Tile::q_stages> q;
   Place<Tile::stages> k, v;
-  Items<Tile, User> items{shared};
+  Items<Tile, User> items{args, shared};
   bool again = false;
   for (;;) {
     const Item item = items.template take<false>();
@@ -236,7 +254,8 @@ __device__ inline void load(const ForwardArgs& args, unsigned shared) {
       items.done();
       continue;
     }
-    const int head = work.h / args.group, batch = args.kv_shared ? 0 : work.b;
+    // Packed sequences follow one another along the positions of one batch entry.
+    const int head = work.h / args.group, q_batch = Tile::packed ? 0 : work.b, batch = args.kv_shared ? 0 : q_batch;
 
     const auto load_k = [&](int row) {
       const unsigned full = shared + Shared::k_full + 16 * k.stage;
@@ -244,7 +263,7 @@ __device__ inline void load(const ForwardArgs& args, unsigned shared) {
       barrier_expect(full, Shared::k_bytes);
       for (int c = 0; c < Shared::d_chunks; ++c)
         load_box(shared + Shared::k + k.stage * Shared::k_bytes + c * Tile::n * chunk_bytes, args.k_map, full,
-                 c * chunk, row, head, batch);
+                 c * chunk, item.keys.start + row, head, batch);
       k.next();
     };
     const auto load_v = [&](int row) {
@@ -253,7 +272,7 @@ __device__ inline void load(const ForwardArgs& args, unsigned shared) {
       barrier_expect(full, Shared::v_bytes);
       for (int c = 0; c < Shared::dv_chunks; ++c)
         load_box(shared + Shared::v + v.stage * Shared::v_bytes + c * Tile::n * chunk_bytes, args.v_map, full,
-                 c * chunk, row, head, batch);
+                 c * chunk, item.keys.start + row, head, batch);
       v.next();
     };
 
@@ -262,7 +281,7 @@ __device__ inline void load(const ForwardArgs& args, unsigned shared) {
     barrier_expect(q_full, Shared::q_bytes);
     for (int c = 0; c < Shared::d_chunks; ++c)
       load_box(shared + Shared::q + q.stage * Shared::q_bytes + c * Tile::m * chunk_bytes, args.q_map, q_full,
-               c * chunk, work.tile * Tile::m, work.h, work.b);
+               c * chunk, item.queries.start + work.tile * Tile::m, work.h, q_batch);
     q.next();
     // A list is read a tile ahead of what is waited for.
     int here = walk.last * Tile::n, before = 0, next = walk.tile(1) * Tile::n;
@@ -300,6 +319,7 @@ struct Group90 {
   unsigned p[n / 4];
   float m[2], l[2], lift[2];
   Where at;
+  int q_start, kv_start;  ///< of the sequence, within packed tensors
   typename User::Head head;
   typename User::Row row[2];
   typename User::Col cols[(n + 31) / 32];  ///< where lanes share them: of columns 8 i + e with 2 i + e = 8 j + lane / 4
@@ -322,10 +342,12 @@ struct Group90 {
   }
 
   /// What a tile's queries have in common.
-  __device__ void enter(const Work& work) {
-    at = {work.b, work.h, args.q_len, args.kv_len};
+  __device__ void enter(const Item& item) {
+    at = {item.work.b, item.work.h, item.queries.length, item.keys.length};
+    q_start = item.queries.start;
+    kv_start = item.keys.start;
     head = user.head(at);
-    origin = args.q_offset + work.tile * Tile::m;
+    origin = args.q_offset + item.work.tile * Tile::m;
     q0 = origin + 64 * group + 16 * warp + lane / 4;
 #pragma unroll
     for (int r = 0; r < 2; ++r) row[r] = user.row(head, at, q0 + 8 * r);
@@ -551,9 +573,9 @@ struct Group90 {
   __device__ float ended(const Work& work, int q, float sum, float top, bool write) const {
     const Int q_at = args.q_offset + q;
     const Ended row = end_of_row<User>(user, head, user.row(head, at, q_at), at, origin, q_at, sum, top);
-    if (write && q < args.q_len) {
+    if (write && q < at.q_len) {
       const auto put = [&](const Rows& rows, float x) {
-        if (rows.data) rows.data[work.b * rows.batch + work.h * rows.head + q * rows.position] = x;
+        if (rows.data) rows.data[work.b * rows.batch + work.h * rows.head + (q_start + q) * rows.position] = x;
       };
       put(args.lse, row.lse);
       if constexpr (Tile::max) put(args.max, row.max);
@@ -601,7 +623,7 @@ struct Group90 {
 #pragma unroll 1
     for (int r = 0; r < 16; ++r) {
       const int q = uniform(work.tile * Tile::m + 64 * group + 16 * warp + r);
-      if (q >= args.q_len) return;
+      if (q >= at.q_len) return;
       const Int q_at = args.q_offset + q;
       const auto my_row = user.row(head, at, q_at);
       const Reach<User> reach(user, head, my_row, at, q_at, 0);
@@ -611,7 +633,7 @@ struct Group90 {
         for (int j = 0; j < static_cast<int>(sizeof(list) / sizeof(float)); ++j)
           if (lane + lanes * j < count) f(list[j], lane + lanes * j);
       };
-      const Element* q_line = line(args.q, work.b, work.h, q);
+      const Element* q_line = line(args.q, work.b, work.h, q_start + q);
       each_of(mine, args.d, [&](float& x, int j) { x = f32(q_line[j]); });
       float top = -infinity, sum = 0;
 #pragma unroll 1
@@ -622,7 +644,7 @@ struct Group90 {
         const auto col = user.col(head, at, origin, kv_at);
         // All lanes say the same; votes tell the compiler so.
         if (!__any_sync(~0u, reach.holds(kv) && user.keep(head, my_row, col, at, q_at, kv_at))) continue;
-        const Element* k_line = line(args.k, kv_batch, kv_head, kv);
+        const Element* k_line = line(args.k, kv_batch, kv_head, kv_start + kv);
         float x = 0;
         each_of(mine, args.d, [&](float y, int j) { x += y * f32(k_line[j]); });
 #pragma unroll
@@ -634,16 +656,20 @@ struct Group90 {
         sum = sum * old + p;
         top = most;
         if constexpr (User::has_prob) p = user.prob(p, head, my_row, col, at, q_at, kv_at);
-        const Element* v_line = line(args.v, kv_batch, kv_head, kv);
+        const Element* v_line = line(args.v, kv_batch, kv_head, kv_start + kv);
         each_of(out, args.dv, [&](float& y, int j) { y = (old == 0.0f ? 0.0f : y * old) + p * f32(v_line[j]); });
       }
       const float by = ended(work, q, sum, top, lane == 0);
-      Element* o_line = static_cast<Element*>(args.o.data) + work.b * args.o.batch + work.h * args.o.head +
-                        q * args.o.position;
+      Element* o_line = result(work, q);
       each_of(out, args.dv, [&](float y, int j) {
         o_line[j] = {static_cast<unsigned short>(pack<Element>(by == 0.0f ? 0.0f : y * by, 0.0f))};
       });
     }
+  }
+
+  __device__ Element* result(const Work& work, int q) const {
+    return static_cast<Element*>(args.o.data) + work.b * args.o.batch + work.h * args.o.head +
+           (q_start + q) * args.o.position;
   }
 
   /// The results of a warp's 16 rows, by way of shared memory, where rows are 128 bytes and swizzled.
@@ -660,12 +686,32 @@ struct Group90 {
                    "r"(pack<Element>(o[8 * i + 4], o[8 * i + 5])), "r"(pack<Element>(o[8 * i + 6], o[8 * i + 7]))
                    : "memory");
     }
+    const int q = work.tile * Tile::m + rows;
     proxy_fence();
     __syncwarp();
-    if (lane == 0) {
+    if (Tile::packed && q + 16 > at.q_len) {
+      store_some(work, into, q);
+    } else if (lane == 0) {
       for (int c = 0; c < Shared::dv_chunks; ++c)
-        store_box(args.o_map, into + c * Tile::m * chunk_bytes, c * chunk, work.tile * Tile::m + rows, work.h, work.b);
+        store_box(args.o_map, into + c * Tile::m * chunk_bytes, c * chunk, q_start + q, work.h,
+                  Tile::packed ? 0 : work.b);
       store_commit();
+    }
+  }
+  /// Where a packed sequence ends within the warp's rows: the copy engine would write those of the next one.
+  __device__ void store_some(const Work& work, unsigned from, int q) const {
+    constexpr int unit = 8;  // elements in 16 bytes, which stay together
+    const int units = (args.dv + unit - 1) / unit;
+#pragma unroll 1
+    for (int i = lane; i < (at.q_len - q) * units; i += 32) {
+      const int line = i / units, nth = i % units;
+      const unsigned address = from + nth / 8 * (Tile::m * chunk_bytes) + line * chunk_bytes +
+                               ((nth % 8 ^ (line & 7)) << 4);
+      Element* to = result(work, q + line) + nth * unit;
+#pragma unroll 1
+      for (int e = 0; e < min(args.dv - nth * unit, unit); ++e)
+        asm volatile("{.reg .b16 x; ld.shared.b16 x, [%0]; st.global.b16 [%1], x;}" ::"r"(address + 2 * e), "l"(to + e)
+                     : "memory");
     }
   }
 };
@@ -688,7 +734,7 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
   if (Tile::turns && group == groups - 1) your_turn();
   const Again<Tile> to_do_again{shared};
   const int me = uniform(4 * group + g.warp);
-  Items<Tile, User> items{shared};
+  Items<Tile, User> items{args, shared};
   bool again = false;  // the tiles of the schedule are done
   int found = 0;       // tiles to do again
   // Products are issued whether or not there are keys, so that the compiler sees one flow of them.
@@ -722,7 +768,7 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
     // Where the list is full, tiles are done with care at once.
     const bool careful = again || found == Shared::again_most;
     bool mine = item.owner < 0 || item.owner == me, by_pairs = false;
-    g.enter(work);
+    g.enter(now);
     if (walk.count > 0) g.template read_columns<true>(walk.last);
     wgmma_wait<0>();
     pin(g.s);
@@ -789,10 +835,12 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
     pin(g.o);
     if (there) {
       if (walk.count > 0) release(Shared::v_full + 16 * v.stage);
-      if constexpr (does_again<Tile, User> || User::masked) {
+      // What lies behind a packed sequence is another's.
+      constexpr bool removes = User::masked || Tile::packed;
+      if constexpr (does_again<Tile, User> || removes) {
         // A sum of powers that is infinite or NaN: the maximum was too low, or it is what the scores give.
         const bool low = does_again<Tile, User> && !careful && !(g.l[0] < 3e38f && g.l[1] < 3e38f);
-        const bool odd = User::masked && walk.count > walk.full && g.has_odd();
+        const bool odd = removes && walk.count > walk.full && g.has_odd();
         if (__any_sync(~0u, low || odd)) {
           if (does_again<Tile, User> && __any_sync(~0u, low)) {
             mine = false;

@@ -23,17 +23,6 @@ struct Lines {
   }
 };
 
-/// Positions of a sequence within a packed tensor, or all there are.
-struct Stretch {
-  int start, length;
-};
-template <class Tile>
-__device__ inline Stretch stretch(const int* starts, int b, int length) {
-  if constexpr (Tile::packed)
-    if (starts) return {starts[b], starts[b + 1] - starts[b]};
-  return {0, length};
-}
-
 /// Rows of a head of a tensor.
 struct Rows80 {
   const char* data;

@@ -1,10 +1,21 @@
-// codegen/cuda/walk.cuh — which tiles of keys a tile of queries visits, and which of them are whole
+// codegen/cuda/walk.cuh — which sequence a tile of queries is of, which tiles of keys it visits, and which are whole
 #pragma once
 
 #include "args.cuh"
 #include "mod.cuh"
 
 namespace attune {
+
+/// Positions of a sequence within a packed tensor, or all there are.
+struct Stretch {
+  int start, length;
+};
+template <class Tile>
+__device__ inline Stretch stretch(const int* starts, int b, int length) {
+  if constexpr (Tile::packed)
+    if (starts) return {starts[b], starts[b + 1] - starts[b]};
+  return {0, length};
+}
 
 /// Tiles in the order of their visits: `first` partial ones, `full` ones that keep everything, then partial ones.
 struct Walk {

@@ -16,6 +16,7 @@
 #include "runtime/cuda/engine.h"
 #include "runtime/cuda/kernels.h"
 #include "runtime/cuda/maps.h"
+#include "runtime/cuda/order.h"
 #include "runtime/oracle.h"
 #include "runtime/workspace.h"
 
@@ -71,8 +72,8 @@ const codegen::Preference* lasting(const codegen::Preference* preference) {
 
 ForwardKey key_of(const Compiled& compiled, const Forward& call, const Problem& p,
                   const codegen::Preference* preference) {
-  const bool boxes = !p.packed && std::ranges::all_of(std::array{&call.q, &call.k, &call.v, &call.o},
-                                                      [](const Tensor* t) { return has_boxes(*t); });
+  const bool boxes = std::ranges::all_of(std::array{&call.q, &call.k, &call.v, &call.o},
+                                         [](const Tensor* t) { return has_boxes(*t); });
   return {.device = call.q.device.index,
           .spec = {.arch = facts(call.q.device.index).arch(),
                    .dtype = call.q.dtype,
@@ -94,29 +95,38 @@ ForwardKey key_of(const Compiled& compiled, const Forward& call, const Problem& 
 
 std::int64_t tiles(std::int64_t length, int tile) { return (length + tile - 1) / tile; }
 
+/// Blocks that stay take the tiles of packed sequences in an order that the host makes; others have a block for each of
+/// the longest sequence, of all.
+bool has_order(const codegen::ForwardChoice& choice, const Problem& p) { return p.packed && choice.persistent; }
+
 /// Of queries, of all heads: what the blocks of a launch share. Without a counter there must be a block for each.
-std::int64_t all_tiles(const codegen::ForwardPlan& plan, std::int64_t q_len, std::int64_t heads) {
-  return tiles(q_len, plan.m) * heads;
+std::int64_t all_tiles(const codegen::ForwardChoice& choice, const Problem& p) {
+  if (has_order(choice, p)) return packed_tiles(p.q_starts, choice.plan.m) * p.q_heads;
+  return tiles(p.q_len, choice.plan.m) * p.q_heads * p.batch;
 }
 
 /// What a launch works in: always taken in the same order.
 struct Scratch {
-  int* starts = nullptr;  ///< of q's sequences, then of k's and v's
+  std::int64_t tiles = 0;  ///< of queries, of all heads
+  int* starts = nullptr;   ///< of q's sequences, then of k's and v's; then the order of their tiles
+  std::int64_t starts_count = 0, order_count = 0;
   int* lists = nullptr;
   unsigned* next = nullptr;  ///< the counter that tiles are taken from, where there are more than blocks
   int tile_batches = 1, tile_heads = 1, tile_stride = 0;
 
   Scratch(Workspace& space, const Facts& device, const ForwardKernel& kernel, const compiler::Cover& cover,
           const Problem& p) {
-    if (p.packed) starts = space.take<int>(2 * (p.batch + 1));
-    const bool many = all_tiles(kernel.choice.plan, p.q_len, p.q_heads * p.batch) > device.sms;
-    if (many && codegen::trait(kernel.choice.plan, "dynamic")) next = space.take<unsigned>(1);
+    tiles = all_tiles(kernel.choice, p);
+    if (p.packed) starts_count = 2 * (p.batch + 1);
+    if (has_order(kernel.choice, p)) order_count = packed_tiles(p.q_starts, kernel.choice.plan.m);
+    if (p.packed) starts = space.take<int>(starts_count + 2 * order_count);
+    if (tiles > device.sms && codegen::trait(kernel.choice.plan, "dynamic")) next = space.take<unsigned>(1);
     if (!kernel.cover) return;
     if (cover.by_batch || p.packed) tile_batches = static_cast<int>(p.batch);
     if (cover.by_head) tile_heads = static_cast<int>(p.q_heads);
     // The lists, room to work in, and two more: kernels read ahead of what they visit.
-    tile_stride = static_cast<int>(4 + 2 * tiles(p.kv_len, kernel.choice.plan.n));
-    lists = space.take<int>(tile_stride * tiles(p.q_len, kernel.choice.plan.m) * tile_batches * tile_heads);
+    tile_stride = static_cast<int>(4 + 2 * cuda::tiles(p.kv_len, kernel.choice.plan.n));
+    lists = space.take<int>(tile_stride * cuda::tiles(p.q_len, kernel.choice.plan.m) * tile_batches * tile_heads);
   }
 };
 
@@ -166,9 +176,11 @@ Rows rows(const Tensor& t, bool packed) {
 
 /// Heads whose keys and values fill half of the cache.
 int section_of(const Facts& device, const Forward& call, const Problem& p) {
+  const std::int64_t keys = p.packed ? p.kv_starts.back() : p.kv_len,
+                     heads = p.packed ? p.q_heads : p.q_heads * p.batch;
   const std::int64_t head = std::max<std::int64_t>(
-      p.kv_len * (p.d + p.dv) * static_cast<std::int64_t>(size_of(call.k.dtype)), 1);
-  return static_cast<int>(std::clamp(device.l2_bytes / 2 / head * p.group, p.group, p.q_heads * p.batch));
+      keys * (p.d + p.dv) * static_cast<std::int64_t>(size_of(call.k.dtype)), 1);
+  return static_cast<int>(std::clamp(device.l2_bytes / 2 / head * p.group, p.group, heads));
 }
 
 ForwardArgs arguments(const Facts& device, const ForwardKernel& kernel, const Forward& call, const Problem& p,
@@ -198,6 +210,8 @@ ForwardArgs arguments(const Facts& device, const ForwardKernel& kernel, const Fo
   args.kv_shared = p.kv_shared;
   args.q_starts = scratch.starts;
   args.kv_starts = scratch.starts ? scratch.starts + p.batch + 1 : nullptr;
+  args.order = scratch.starts ? scratch.starts + scratch.starts_count : nullptr;
+  args.order_count = static_cast<int>(scratch.order_count);
   args.tiles = scratch.lists;
   args.tile_stride = scratch.tile_stride;
   args.tile_batches = scratch.tile_batches;
@@ -207,17 +221,22 @@ ForwardArgs arguments(const Facts& device, const ForwardKernel& kernel, const Fo
   return args;
 }
 
-/// The driver takes a copy of the host's memory before it returns, so the starts need not stay. A graph would not.
-void send_starts(const Problem& p, const Scratch& scratch, cu::Stream stream) {
+/// The driver takes a copy of the host's memory before it returns, so what is sent need not stay. A graph would not.
+void send_starts(const ForwardKernel& kernel, bool masked, const Problem& p, const Scratch& scratch,
+                 cu::Stream stream) {
   if (!scratch.starts) return;
   if (capturing(stream))
     throw Error("stream-capture", "a packed call cannot be captured into a graph", {},
                 "the starts of its sequences come from the host, each time it is called",
                 "capture a dense call with a mask of documents, or call it without a graph");
-  std::vector<int> both(p.q_starts.begin(), p.q_starts.end());
-  both.insert(both.end(), p.kv_starts.begin(), p.kv_starts.end());
-  driver().cuMemcpyAsync(reinterpret_cast<cu::Address>(scratch.starts), reinterpret_cast<cu::Address>(both.data()),
-                         both.size() * sizeof(int), stream);
+  std::vector<int> sent(p.q_starts.begin(), p.q_starts.end());
+  sent.insert(sent.end(), p.kv_starts.begin(), p.kv_starts.end());
+  if (scratch.order_count) {
+    const std::vector<int> order = packed_order(p.q_starts, p.kv_starts, kernel.choice.plan.m, masked);
+    sent.insert(sent.end(), order.begin(), order.end());
+  }
+  driver().cuMemcpyAsync(reinterpret_cast<cu::Address>(scratch.starts), reinterpret_cast<cu::Address>(sent.data()),
+                         sent.size() * sizeof(int), stream);
 }
 
 void launch(const Facts& device, const ForwardKernel& kernel, const Scratch& scratch, ForwardArgs& args,
@@ -243,8 +262,8 @@ void launch(const Facts& device, const ForwardKernel& kernel, const Scratch& scr
   if (scratch.next && !kernel.cover)
     driver().cuMemsetD32Async(reinterpret_cast<cu::Address>(scratch.next), 0, 1, stream);
   std::array<void*, 2> pointers{&args, user.data()};
-  const std::int64_t all = all_tiles(plan, args.q_len, std::int64_t{args.q_heads} * args.batch);
-  const std::int64_t blocks = kernel.choice.persistent ? std::min<std::int64_t>(all, device.sms) : all;
+  const std::int64_t blocks = kernel.choice.persistent ? std::min<std::int64_t>(scratch.tiles, device.sms)
+                                                       : scratch.tiles;
   if (blocks > std::numeric_limits<int>::max())
     throw Error("too-long", "the call has too many tiles of queries for one launch", {},
                 fmt::format("they are {}, {} queries each, and a grid has fewer than 2^31 blocks", blocks, plan.m),
@@ -275,7 +294,7 @@ void forward(const Compiled& compiled, const Forward& call, const Problem& p, co
   const Pooled own(device, means.workspace.empty() ? bytes : 0, stream);
   Workspace space = means.workspace.empty() ? Workspace(own.bytes()) : workspace_of(means.workspace, {}, bytes);
   const Scratch scratch(space, device, *kernel, compiled.cover, p);
-  send_starts(p, scratch, stream);
+  send_starts(*kernel, !ir::is_literal(compiled.cover.may_drop, 0), p, scratch, stream);
   ForwardArgs args = arguments(device, *kernel, call, p, scratch);
   const std::vector<double> params = values(compiled.traced.params);
   std::vector<std::byte> user = codegen::user_bytes(compiled.traced.mod, compiled.traced.captures, params,

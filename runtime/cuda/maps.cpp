@@ -11,9 +11,20 @@ namespace {
 
 constexpr std::int64_t grain = 16, most_stride = std::int64_t{1} << 40, most_extent = std::int64_t{1} << 32;
 
+/// Packed sequences follow one another along the positions of one batch entry.
+Tensor dense(const Tensor& t) {
+  Tensor out = t;
+  if (t.rank != 3) return out;
+  out.rank = 4;
+  out.shape = {1, t.shape[1], t.shape[0], t.shape[2]};
+  out.strides = {0, t.strides[1], t.strides[0], t.strides[2]};
+  return out;
+}
+
 }  // namespace
 
-bool has_boxes(const Tensor& t) {
+bool has_boxes(const Tensor& of) {
+  const Tensor t = dense(of);
   if (t.rank != 4 || t.strides[3] != 1 || reinterpret_cast<std::uintptr_t>(t.data) % grain != 0) return false;
   const auto bytes = static_cast<std::int64_t>(size_of(t.dtype));
   for (std::size_t i = 0; i < 4; ++i) {
@@ -25,7 +36,8 @@ bool has_boxes(const Tensor& t) {
   return true;
 }
 
-TensorMap boxes_of(const Tensor& t, int rows) {
+TensorMap boxes_of(const Tensor& of, int rows) {
+  const Tensor t = dense(of);
   const std::uint64_t bytes = size_of(t.dtype);
   std::array<std::uint64_t, 4> extents{};
   std::array<std::uint64_t, 3> strides{};

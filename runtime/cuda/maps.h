@@ -7,7 +7,8 @@
 
 namespace attune::runtime::cuda {
 
-/// Can boxes of [B, H, S, D] be copied: contiguous rows, other strides multiples of 16 bytes, and nothing empty?
+/// Can boxes of [B, H, S, D], or of a packed [T, H, D], be copied: contiguous rows, other strides multiples of 16
+/// bytes, and nothing empty?
 bool has_boxes(const Tensor& t);
 
 /// Boxes of `rows` positions by 64 elements, as codegen/cuda/forward_sm90.cuh has them in shared memory.
