@@ -187,31 +187,32 @@ template <class Tile, class User>
 __device__ inline void deal(const ForwardArgs& args, const User& user, unsigned shared) {
   const Schedule schedule(args, Tile::m);
   Items<Tile, User> items{shared};
-  const auto give = [&](int index, int owner) {
-    const Work work = schedule.work(args, index);
-    items.give({index, owner, work, walk_of<Tile>(args, user, work, schedule)});
-  };
-  const auto end = [&] { items.give({.index = -1, .owner = -1, .work = {}, .walk = {}}); };
-  int index = static_cast<int>(blockIdx.x);
-  for (int round = 1; index < schedule.count; ++round) {
-    give(index, -1);
+  const Again<Tile> to_do_again{shared};
+  bool again = false;
+  int index = static_cast<int>(blockIdx.x), owner = -1, nth = 0;
+  for (int round = 1;; ++round) {
+    if (!again && index >= schedule.count) index = -1;
+    Item item{.index = index, .owner = owner, .work = {}, .walk = {}};
+    if (index >= 0) {
+      item.work = schedule.work(args, index);
+      item.walk = walk_of<Tile>(args, user, item.work, schedule);
+    }
+    items.give(item);
+    if (index < 0) {
+      if (again || !does_again<Tile, User>) return;
+      again = true;
+      owner = 0;
+      barrier_wait(shared + Shared90<Tile>::known, 0);
+    }
     items.wait_for_room();
-    if constexpr (Tile::dynamic)
+    if (again) {
+      for (; owner < Shared90<Tile>::warps && nth == to_do_again.count(owner); ++owner) nth = 0;
+      index = owner < Shared90<Tile>::warps ? to_do_again.get(owner, ++nth) : -1;
+    } else if constexpr (Tile::dynamic) {
       index = args.next ? static_cast<int>(gridDim.x + atomicAdd(args.next, 1u)) : schedule.count;
-    else
+    } else {
       index = schedule.index(round);
-  }
-  end();
-  if constexpr (does_again<Tile, User>) {
-    const Again<Tile> again{shared};
-    barrier_wait(shared + Shared90<Tile>::known, 0);
-    for (int warp = 0; warp < Shared90<Tile>::warps; ++warp)
-      for (int i = 1; i <= again.count(warp); ++i) {
-        items.wait_for_room();
-        give(again.get(warp, i), warp);
-      }
-    items.wait_for_room();
-    end();
+    }
   }
 }
 
@@ -289,8 +290,8 @@ struct Group90 {
   using Shared = Shared90<Tile>;
   static constexpr int n = Tile::n;
   static constexpr bool fixed = fixed_maximum<Tile, User>;
-  template <bool Partial>
-  static constexpr bool shares = Shareable<typename User::Col> && (Partial || in_scores<typename User::Col>);
+  /// Do lanes share what a tile's columns read? What only keep() asks for is read for partial tiles alone.
+  static constexpr bool shares = Shareable<typename User::Col>, shares_in_scores = in_scores<typename User::Col>;
 
   const ForwardArgs& args;
   const User& user;
@@ -307,11 +308,12 @@ struct Group90 {
   float factor;
   bool moved = true;
 
-  __device__ const auto& inside() const {
+  /// f(mod): the user's, whose reads of a whole tile need not be clamped.
+  template <class F>
+  __device__ void with_mod(bool whole, const F& f) const {
     if constexpr (HasInside<User>)
-      return reinterpret_cast<const typename User::Inside&>(user);
-    else
-      return user;
+      if (whole) return f(reinterpret_cast<const typename User::Inside&>(user));
+    f(user);
   }
   /// May a whole tile's reads go unclamped?
   __device__ bool is_inside(int tile) const {
@@ -331,6 +333,7 @@ struct Group90 {
     for (int r = 0; r < 2; ++r) row[r] = user.row(head, at, q0 + 8 * r);
     factor = factor_of(user, head);
     l[0] = l[1] = 0;
+    m[0] = m[1] = -infinity;
   }
 
   /// Scores of the tile of keys in this stage.
@@ -364,43 +367,36 @@ struct Group90 {
         for (int r = 0; r < 2; ++r) f(i, r, e);
   }
   /// Reads what of a tile's columns is shared among lanes; asked for early, since it takes its time.
-  template <bool Partial>
-  __device__ void read_columns(int tile) {
-    if constexpr (shares<Partial>)
+  __device__ void read_columns(int tile, bool whole) {
+    if constexpr (shares)
+      if (shares_in_scores || !whole)
 #pragma unroll
-      for (int j = 0; j < (n + 31) / 32; ++j) {
-        const int nth = 8 * j + lane / 4;
-        cols[j] = user.col(head, at, origin, tile * n + 2 * (lane & 3) + 8 * (nth / 2) + nth % 2);
-      }
-  }
-  template <bool Partial>
-  __device__ typename User::Col column(const Int& kv, int i, int e) const {
-    if constexpr (shares<Partial>)
-      return cols[(2 * i + e) / 8].of_lane((2 * i + e) % 8 * 4 + (lane & 3));
-    else
-      return user.col(head, at, origin, kv);
+        for (int j = 0; j < (n + 31) / 32; ++j) {
+          const int nth = 8 * j + lane / 4;
+          cols[j] = user.col(head, at, origin, tile * n + 2 * (lane & 3) + 8 * (nth / 2) + nth % 2);
+        }
   }
 
-  /// f(x, mod, row, col, q, kv) for every score x; `mod` is the user's, whose reads a whole tile need not clamp.
-  template <bool Partial, class F>
+  /// f(x, row, col, q, kv) for every score x. Shared: columns are those of read_columns().
+  template <bool Shared, class F>
   __device__ void each_pair(int tile, const F& f) {
     const int kv0 = tile * n + 2 * (lane & 3);
     each([&](int i, int r, int e) {
       const Int q(q0, 8 * r), kv(kv0, 8 * i + e);
-      const auto col = column<Partial>(kv, i, e);
-      if constexpr (Partial)
-        f(s[4 * i + 2 * r + e], user, row[r], col, q, kv);
+      if constexpr (Shared)
+        f(s[4 * i + 2 * r + e], row[r], cols[(2 * i + e) / 8].of_lane((2 * i + e) % 8 * 4 + (lane & 3)), q, kv);
       else
-        f(s[4 * i + 2 * r + e], inside(), row[r], col, q, kv);
+        f(s[4 * i + 2 * r + e], row[r], user.col(head, at, origin, kv), q, kv);
     });
   }
 
   /// Scores become exponents of powers of two, or, if User::scaled, stay a factor below them.
-  template <bool Partial>
-  __device__ void exponents(int tile) {
+  __device__ void exponents(int tile, bool whole) {
     if constexpr (!User::scaled)
-      each_pair<Partial>(tile, [&](float& x, const auto& mod, const auto& row, const auto& col, Int q, Int kv) {
-        x = mod.exponent(x, head, row, col, at, origin, q, kv);
+      with_mod(whole, [&](const auto& mod) {
+        each_pair<shares_in_scores>(tile, [&](float& x, const auto& row, const auto& col, Int q, Int kv) {
+          x = mod.exponent(x, head, row, col, at, origin, q, kv);
+        });
       });
   }
 
@@ -415,10 +411,10 @@ struct Group90 {
         x = reach[r].holds(8 * i + e) ? x : -infinity;
       });
     if constexpr (User::has_keep) {
-      if constexpr (shares<true> && User::keeps_by_fields)
+      if constexpr (shares && User::keeps_by_fields)
         if (rows_alike()) return remove_columns();
-      each_pair<true>(tile, [&](float& x, const auto& mod, const auto& row, const auto& col, Int q, Int kv) {
-        x = mod.keep(head, row, col, at, q, kv) ? x : -infinity;
+      each_pair<shares>(tile, [&](float& x, const auto& row, const auto& col, Int q, Int kv) {
+        x = user.keep(head, row, col, at, q, kv) ? x : -infinity;
       });
     }
   }
@@ -448,26 +444,35 @@ struct Group90 {
     });
   }
 
+  __device__ float scaled(float x) const { return User::scaled ? x * factor : x; }
   /// Are all rows' maxima known, so that powers can be taken below them?
   __device__ bool ready(bool careful) const {
     return does_again<Tile, User> && !careful && !__any_sync(~0u, m[0] == -infinity || m[1] == -infinity);
   }
-
-  /// Exponents become probabilities, not divided by their sum yet, and the rows' maxima are brought up to date.
-  __device__ void softmax(bool first) {
+  /// Brings the rows' maxima up to date with a tile's exponents.
+  __device__ void find_maxima() {
     float top[2][2] = {{s[0], s[1]}, {s[2], s[3]}};
     each([&](int i, int r, int e) { top[r][e] = fmaxf(top[r][e], s[4 * i + 2 * r + e]); });
-    float most[2] = {fmaxf(top[0][0], top[0][1]), fmaxf(top[1][0], top[1][1])};
-    float parts[2][2] = {}, base[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      most[r] = scaled(row_max(most[r]));
-      if (!first) most[r] = fmaxf(most[r], m[r]);
-      base[r] = most[r] == -infinity ? 0.0f : most[r];
-      if (!first) lift[r] = power_of_two(m[r] - base[r]);
-      m[r] = most[r];
+      const float most = fmaxf(m[r], scaled(row_max(fmaxf(top[r][0], top[r][1]))));
+      lift[r] = power_of_two(m[r] - (most == -infinity ? 0.0f : most));
+      l[r] *= lift[r];
+      m[r] = most;
     }
-    moved = true;
+  }
+
+  /// Exponents become powers, not divided by their sum yet. Below a maximum that was known before no score waits for
+  /// another; where it turns out to be too low, the row's is raised afterwards; where a power overflows, l is not
+  /// finite in the end, and the tile is done again.
+  __device__ void powers(bool careful) {
+    constexpr float too_large = 1024;
+    float parts[2][2] = {}, sum[2], base[2];
+    lift[0] = lift[1] = 1;
+    moved = !fixed && !ready(careful);
+    if (moved) find_maxima();
+#pragma unroll
+    for (int r = 0; r < 2; ++r) base[r] = fixed ? User::most : m[r] == -infinity ? 0.0f : m[r];
     each([&](int i, int r, int e) {
       float& x = s[4 * i + 2 * r + e];
       x = power_of_two(scaled(x) - base[r]);
@@ -475,29 +480,12 @@ struct Group90 {
     });
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float sum = parts[r][0] + parts[r][1];
-      l[r] = first ? sum : l[r] * lift[r] + sum;
+      sum[r] = parts[r][0] + parts[r][1];
+      l[r] += sum[r];
     }
-  }
-  __device__ float scaled(float x) const { return User::scaled ? x * factor : x; }
-
-  /// Powers below a maximum that was known before: no score waits for another. Where it turns out to be too low, the
-  /// row's is raised afterwards; where a power overflows, l is not finite in the end, and the tile is done again.
-  __device__ void powers() {
-    constexpr float too_large = 1024;
-    float parts[2][2] = {}, sum[2];
-    lift[0] = lift[1] = 1;
-    moved = false;
-    each([&](int i, int r, int e) {
-      float& x = s[4 * i + 2 * r + e];
-      x = power_of_two(scaled(x) - (fixed ? User::most : m[r]));
-      parts[r][e] += x;
-    });
-#pragma unroll
-    for (int r = 0; r < 2; ++r) sum[r] = parts[r][0] + parts[r][1];
-    if constexpr (!fixed) {
-      moved = __any_sync(~0u, !(fmaxf(sum[0], sum[1]) < too_large));
-      if (moved) {
+    if constexpr (does_again<Tile, User>)
+      if (!moved && __any_sync(~0u, !(fmaxf(sum[0], sum[1]) < too_large))) {
+        moved = true;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
           const float total = row_max(sum[r]);
@@ -506,12 +494,10 @@ struct Group90 {
             lift[r] = power_of_two(-by);
             m[r] += by;
           }
+          l[r] *= lift[r];
         }
         each([&](int i, int r, int e) { s[4 * i + 2 * r + e] *= lift[r]; });
       }
-    }
-#pragma unroll
-    for (int r = 0; r < 2; ++r) l[r] = (l[r] + sum[r]) * lift[r];
   }
 
   __device__ void rescale() {
@@ -521,25 +507,20 @@ struct Group90 {
   }
 
   /// A prob mod acts on probabilities.
-  template <bool Partial>
-  __device__ void prob(int tile) {
+  __device__ void prob(int tile, bool whole) {
     if constexpr (User::has_prob)
-      each_pair<Partial>(tile, [&](float& x, const auto& mod, const auto& row, const auto& col, Int q, Int kv) {
-        x = mod.prob(x, head, row, col, at, q, kv);
+      with_mod(whole, [&](const auto& mod) {
+        each_pair<shares_in_scores>(tile, [&](float& x, const auto& row, const auto& col, Int q, Int kv) {
+          x = mod.prob(x, head, row, col, at, q, kv);
+        });
       });
   }
-  /// Scores of a tile become probabilities. Partial: some of its pairs may be removed.
-  template <bool Partial>
-  __device__ void weigh(int tile, bool first, bool careful) {
-    exponents<Partial>(tile);
-    if constexpr (Partial) remove(tile);
-    if constexpr (fixed)
-      powers();
-    else if (!first && ready(careful))
-      powers();
-    else
-      softmax(first);
-    prob<Partial>(tile);
+  /// Scores of a tile become probabilities. Whole: none of its pairs is removed.
+  __device__ void weigh(int tile, bool whole, bool careful) {
+    exponents(tile, whole);
+    if (!whole) remove(tile);
+    powers(careful);
+    prob(tile, whole);
   }
   /// The probabilities become an operand.
   __device__ void operand() {
@@ -563,15 +544,11 @@ struct Group90 {
 
   /// o = o / l; lse and max.
   __device__ void finish(const Work& work, bool empty, bool mine) {
-    const int first = work.tile * Tile::m + 64 * group + 16 * warp + lane / 4;
-    float by[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
-      by[r] = ended(work, first + 8 * r, empty ? 0.0f : row_sum(l[r]),
-                    empty   ? -infinity
-                    : fixed ? User::most
-                            : m[r],
-                    mine && lane % 4 == 0);
+    // Of the threads that share two rows, each asks about one.
+    const int r = lane & 1, q = work.tile * Tile::m + 64 * group + 16 * warp + lane / 4 + 8 * r;
+    const float sums[2] = {row_sum(l[0]), row_sum(l[1])}, sum = r ? sums[1] : sums[0], top = r ? m[1] : m[0];
+    const float own = ended(work, q, empty ? 0.0f : sum, fixed ? User::most : top, mine && lane % 4 < 2);
+    const float by[2] = {__shfl_sync(~0u, own, lane & ~1), __shfl_sync(~0u, own, lane | 1)};
     // What was added up for a row without pairs may be anything.
     if (__any_sync(~0u, by[0] == 0.0f || by[1] == 0.0f)) {
 #pragma unroll
@@ -723,50 +700,46 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
     const bool careful = again || found == Shared::again_most;
     bool mine = item.owner < 0 || item.owner == me, by_pairs = false;
     g.enter(work);
-    if (walk.count > 0) g.template read_columns<true>(walk.last);
+    bool whole = walk.is_full(0) && g.is_inside(walk.last);
+    if (walk.count > 0) g.read_columns(walk.last, whole);
     wgmma_wait<0>();
     pin(g.s);
     if (walk.count > 0) {
-      release(Shared::k_full + 16 * k.stage);
-      k.next();
-      g.template weigh<true>(walk.last, true, careful);
-      g.operand();
-
-      int next = walk.tile(1);
-      const auto step = [&]<bool Partial>(int i) {
-        const int tile = next;
+      // What a program takes to compile is its length: all tiles share one copy of this, the first too, whose scores
+      // are there. The wait for scores stands with their products: behind the place where paths meet, ptxas does not
+      // know what is under way, and puts all products one after another (C7515).
+      int next = walk.last;
+#pragma unroll 1
+      for (int i = 0; i < walk.count; ++i) {
         const Place<Tile::stages> v = k.before();
-        barrier_wait(shared + Shared::k_full + 16 * k.stage, k.phase);
-        if constexpr (issue_in_turns || products_in_turns) my_turn();
-        pin(g.s);
-        pin(g.o);
-        wgmma_fence();
-        g.scores(q.stage, k.stage);
-        barrier_wait(shared + Shared::v_full + 16 * v.stage, v.phase);
-        g.values(v.stage, i > 1);
-        if constexpr (issue_in_turns) your_turn();
-        g.template read_columns<Partial>(tile);
+        const int tile = next;
         next = walk.tile(i + 1);
-        wgmma_wait<1>();
-        if constexpr (products_in_turns) your_turn();
+        if (i > 0) {
+          barrier_wait(shared + Shared::k_full + 16 * k.stage, k.phase);
+          if constexpr (issue_in_turns || products_in_turns) my_turn();
+          pin(g.s);
+          pin(g.o);
+          wgmma_fence();
+          g.scores(q.stage, k.stage);
+          barrier_wait(shared + Shared::v_full + 16 * v.stage, v.phase);
+          g.values(v.stage, i > 1);
+          if constexpr (issue_in_turns) your_turn();
+          whole = walk.is_full(i) && g.is_inside(tile);
+          g.read_columns(tile, whole);
+          wgmma_wait<1>();
+          if constexpr (products_in_turns) your_turn();
+        }
         pin(g.s);
         release(Shared::k_full + 16 * k.stage);
         k.next();
-        g.template weigh<Partial>(tile, false, careful);
+        g.weigh(tile, whole, careful);
         wgmma_wait<0>();
         pin(g.o);
-        release(Shared::v_full + 16 * v.stage);
+        if (i > 0) {
+          release(Shared::v_full + 16 * v.stage);
+          g.rescale();
+        }
         g.operand();
-        g.rescale();
-      };
-      // Warps of a group must agree on which products they issue: what a step is depends on nothing of a warp's own.
-      int i = 1;
-#pragma unroll 1
-      while (i < walk.count) {
-#pragma unroll 1
-        for (; walk.is_full(i) && g.is_inside(next); ++i) step.template operator()<false>(i);
-        if (i == walk.count) break;
-        step.template operator()<true>(i++);
       }
       if constexpr (Tile::own_o) {
         release(Shared::q_full + 16 * q.stage);
@@ -804,7 +777,8 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
         }
       }
       if (by_pairs) {
-        if (mine) g.by_pairs(work, walk);
+        if constexpr (User::masked)
+          if (mine) g.by_pairs(work, walk);
         mine = false;
       } else {
         g.finish(work, walk.count == 0, mine);
