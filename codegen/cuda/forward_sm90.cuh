@@ -340,18 +340,22 @@ struct Group90 {
   __device__ void scores(int q_stage, int stage) {
     const unsigned long long a = descriptor(shared + Shared::q + q_stage * Shared::q_bytes + group * 64 * chunk_bytes);
     const unsigned long long b = descriptor(shared + Shared::k + stage * Shared::k_bytes);
+    constexpr int a_chunk = Tile::m * chunk_bytes >> 4, b_chunk = n * chunk_bytes >> 4, chunks = Tile::d / chunk;
 #pragma unroll
-    for (int i = 0; i < Tile::d / 16; ++i)
-      Product<n, Element>::ss(s, a + i / 4 * (Tile::m * chunk_bytes >> 4) + i % 4 * 2,
-                              b + i / 4 * (n * chunk_bytes >> 4) + i % 4 * 2, i > 0);
+    for (int c = 0; c < chunks; ++c) Product<n, Element>::ss4(s, a + c * a_chunk, b + c * b_chunk, c > 0);
+#pragma unroll
+    for (int i = 0; i < Tile::d % chunk / 16; ++i)
+      Product<n, Element>::ss(s, a + chunks * a_chunk + i * 2, b + chunks * b_chunk + i * 2, chunks + i > 0);
     wgmma_commit();
   }
   __device__ void values(int stage, int add) {
     const unsigned long long b = descriptor(shared + Shared::v + stage * Shared::v_bytes, n * chunk_bytes);
     wgmma_fence();
+    constexpr int step = 16 * chunk_bytes >> 4, steps = n / 16, of_fours = steps / 4 * 4;
 #pragma unroll
-    for (int i = 0; i < n / 16; ++i)
-      Product<Tile::dv, Element>::rs(o, p + 4 * i, b + i * (16 * chunk_bytes >> 4), add | (i > 0));
+    for (int i = 0; i < of_fours; i += 4) Product<Tile::dv, Element>::rs4(o, p + 4 * i, b + i * step, add | (i > 0));
+#pragma unroll
+    for (int i = of_fours; i < steps; ++i) Product<Tile::dv, Element>::rs(o, p + 4 * i, b + i * step, add | (i > 0));
     wgmma_commit();
   }
 
