@@ -256,6 +256,14 @@ std::string user(const Mod& mod, const Cover& cover, const ForwardPlan& plan, co
   return out + inside_function(reads, signature, parts.fields) + "};\nusing User = UserOf<Reads::clamped>;\n";
 }
 
+/// The widths of the products that a page asks wgmma.cuh for, which has all unless told.
+std::string widths(const ForwardPlan& plan) {
+  if (plan.kernel != "forward_sm90") return {};
+  std::string out = fmt::format("#define ATTUNE_PRODUCTS ATTUNE_N{}", plan.n);
+  if (plan.dv != plan.n) out += fmt::format(" ATTUNE_N{}", plan.dv);
+  return out + "\n";
+}
+
 /// Does a choice hang on a division or function of positions, whose last bit may decide it?
 bool wants_exact(const Mod& mod) {
   const auto inexact = [](const Expr& e) {
@@ -294,7 +302,8 @@ Source forward_source(const Mod& mod, const Cover& cover, const ForwardPlan& pla
                        {"d", plan.d == plan.dv ? std::to_string(plan.d) : fmt::format("{}/{}", plan.d, plan.dv)},
                        {"tile", fmt::format("{}x{}", plan.m, plan.n)}}};
   for (auto& fact : mod.facts()) out.facts.push_back(std::move(fact));
-  out.text = fmt::format("{}#include \"{}.cuh\"\n\nnamespace attune::{} {{\n\n", page_comment(mod), plan.kernel, space);
+  out.text = fmt::format("{}{}#include \"{}.cuh\"\n\nnamespace attune::{} {{\n\n", page_comment(mod), widths(plan),
+                         plan.kernel, space);
   out.text += user(mod, cover, plan, names, path.empty() ? Lines::no : Lines::yes);
   out.text += fmt::format("static_assert(Mod<User> && sizeof(User) == {});\n\n", page_bytes(mod, plan.wide));
   out.text += tile(plan) + fmt::format("\n}}  // namespace attune::{}\n\n", space);

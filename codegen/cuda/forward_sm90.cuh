@@ -359,18 +359,22 @@ struct Group90 {
   __device__ void scores(int q_stage, int stage) {
     const unsigned long long a = descriptor(shared + Shared::q + q_stage * Shared::q_bytes + group * 64 * chunk_bytes);
     const unsigned long long b = descriptor(shared + Shared::k + stage * Shared::k_bytes);
+    constexpr int a_chunk = Tile::m * chunk_bytes >> 4, b_chunk = n * chunk_bytes >> 4, chunks = Tile::d / chunk;
 #pragma unroll
-    for (int i = 0; i < Tile::d / 16; ++i)
-      Product<n, Element>::ss(s, a + i / 4 * (Tile::m * chunk_bytes >> 4) + i % 4 * 2,
-                              b + i / 4 * (n * chunk_bytes >> 4) + i % 4 * 2, i > 0);
+    for (int c = 0; c < chunks; ++c) Product<n, Element>::ss4(s, a + c * a_chunk, b + c * b_chunk, c > 0);
+#pragma unroll
+    for (int i = 0; i < Tile::d % chunk / 16; ++i)
+      Product<n, Element>::ss(s, a + chunks * a_chunk + i * 2, b + chunks * b_chunk + i * 2, chunks + i > 0);
     wgmma_commit();
   }
   __device__ void values(int stage, int add) {
     const unsigned long long b = descriptor(shared + Shared::v + stage * Shared::v_bytes, n * chunk_bytes);
     wgmma_fence();
+    constexpr int step = 16 * chunk_bytes >> 4, steps = n / 16, of_fours = steps / 4 * 4;
 #pragma unroll
-    for (int i = 0; i < n / 16; ++i)
-      Product<Tile::dv, Element>::rs(o, p + 4 * i, b + i * (16 * chunk_bytes >> 4), add | (i > 0));
+    for (int i = 0; i < of_fours; i += 4) Product<Tile::dv, Element>::rs4(o, p + 4 * i, b + i * step, add | (i > 0));
+#pragma unroll
+    for (int i = of_fours; i < steps; ++i) Product<Tile::dv, Element>::rs(o, p + 4 * i, b + i * step, add | (i > 0));
     wgmma_commit();
   }
 
@@ -585,15 +589,11 @@ struct Group90 {
 
   /// o = o / l; lse and max.
   __device__ void finish(const Work& work, bool empty, bool mine) {
-    const int first = work.tile * Tile::m + 64 * group + 16 * warp + lane / 4;
-    float by[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
-      by[r] = ended(work, first + 8 * r, empty ? 0.0f : row_sum(l[r]),
-                    empty   ? -infinity
-                    : fixed ? User::most
-                            : m[r],
-                    mine && lane % 4 == 0);
+    // Of the threads that share two rows, each asks about one.
+    const int r = lane & 1, q = work.tile * Tile::m + 64 * group + 16 * warp + lane / 4 + 8 * r;
+    const float sums[2] = {row_sum(l[0]), row_sum(l[1])}, sum = r ? sums[1] : sums[0], top = r ? m[1] : m[0];
+    const float own = ended(work, q, empty ? 0.0f : sum, fixed ? User::most : top, mine && lane % 4 < 2);
+    const float by[2] = {__shfl_sync(~0u, own, lane & ~1), __shfl_sync(~0u, own, lane | 1)};
     // What was added up for a row without pairs may be anything.
     if (__any_sync(~0u, by[0] == 0.0f || by[1] == 0.0f)) {
 #pragma unroll
@@ -762,6 +762,8 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
   pin(g.o);
   begin(item);
   for (;;) {
+    // What lies behind a packed sequence is another's.
+    constexpr bool removes = User::masked || Tile::packed;
     const Item now = item;
     const Work& work = now.work;
     const Walk& walk = now.walk;
@@ -835,8 +837,6 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
     pin(g.o);
     if (there) {
       if (walk.count > 0) release(Shared::v_full + 16 * v.stage);
-      // What lies behind a packed sequence is another's.
-      constexpr bool removes = User::masked || Tile::packed;
       if constexpr (does_again<Tile, User> || removes) {
         // A sum of powers that is infinite or NaN: the maximum was too low, or it is what the scores give.
         const bool low = does_again<Tile, User> && !careful && !(g.l[0] < 3e38f && g.l[1] < 3e38f);
@@ -852,7 +852,8 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
         }
       }
       if (by_pairs) {
-        if (mine) g.by_pairs(work, walk);
+        if constexpr (removes)
+          if (mine) g.by_pairs(work, walk);
         mine = false;
       } else {
         g.finish(work, walk.count == 0, mine);

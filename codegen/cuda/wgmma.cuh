@@ -29,162 +29,136 @@ __device__ inline void pin(float (&x)[N]) {
 }
 
 /// acc[64 x N] (+)= A[64 x 16] B[16 x N] by the four warps of a group. `ss`: A and B in shared memory, rows along k.
-/// `rs`: A in registers, B with its rows along n. add = 0 overwrites acc.
+/// `rs`: A in registers, B with its rows along n. add = 0 overwrites acc. `ss4`, `rs4`: four of these, over 64 of k, in
+/// one statement: each has all of acc as operands, in and out, which compilers take their time over. From one to the
+/// next it is 32 bytes along rows or 16 rows, and descriptors count in 16 bytes.
 template <int N, class T>
 struct Product;
 
-#define R0 "%0,%1,%2,%3,%4,%5,%6,%7"
-#define R1 "%8,%9,%10,%11,%12,%13,%14,%15"
-#define R2 "%16,%17,%18,%19,%20,%21,%22,%23"
-#define R3 "%24,%25,%26,%27,%28,%29,%30,%31"
-#define R4 "%32,%33,%34,%35,%36,%37,%38,%39"
-#define R5 "%40,%41,%42,%43,%44,%45,%46,%47"
-#define R6 "%48,%49,%50,%51,%52,%53,%54,%55"
-#define R7 "%56,%57,%58,%59,%60,%61,%62,%63"
-#define R8 "%64,%65,%66,%67,%68,%69,%70,%71"
-#define R9 "%72,%73,%74,%75,%76,%77,%78,%79"
-#define R10 "%80,%81,%82,%83,%84,%85,%86,%87"
-#define R11 "%88,%89,%90,%91,%92,%93,%94,%95"
-#define R12 "%96,%97,%98,%99,%100,%101,%102,%103"
-#define R13 "%104,%105,%106,%107,%108,%109,%110,%111"
-#define R14 "%112,%113,%114,%115,%116,%117,%118,%119"
-#define R15 "%120,%121,%122,%123,%124,%125,%126,%127"
-#define C(i)                                                                                                  \
-  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
-      "+f"(d[i + 7])
-#define L16 R0
-#define C16 C(0)
-#define L32 R0 "," R1
-#define C32 C(0), C(8)
-#define L48 R0 "," R1 "," R2
-#define C48 C(0), C(8), C(16)
-#define L64 R0 "," R1 "," R2 "," R3
-#define C64 C(0), C(8), C(16), C(24)
-#define L80 R0 "," R1 "," R2 "," R3 "," R4
-#define C80 C(0), C(8), C(16), C(24), C(32)
-#define L96 R0 "," R1 "," R2 "," R3 "," R4 "," R5
-#define C96 C(0), C(8), C(16), C(24), C(32), C(40)
-#define L112 R0 "," R1 "," R2 "," R3 "," R4 "," R5 "," R6
-#define C112 C(0), C(8), C(16), C(24), C(32), C(40), C(48)
-#define L128 R0 "," R1 "," R2 "," R3 "," R4 "," R5 "," R6 "," R7
-#define C128 C(0), C(8), C(16), C(24), C(32), C(40), C(48), C(56)
-#define L144 R0 "," R1 "," R2 "," R3 "," R4 "," R5 "," R6 "," R7 "," R8
-#define C144 C(0), C(8), C(16), C(24), C(32), C(40), C(48), C(56), C(64)
-#define L160 R0 "," R1 "," R2 "," R3 "," R4 "," R5 "," R6 "," R7 "," R8 "," R9
-#define C160 C(0), C(8), C(16), C(24), C(32), C(40), C(48), C(56), C(64), C(72)
-#define L176 R0 "," R1 "," R2 "," R3 "," R4 "," R5 "," R6 "," R7 "," R8 "," R9 "," R10
-#define C176 C(0), C(8), C(16), C(24), C(32), C(40), C(48), C(56), C(64), C(72), C(80)
-#define L192 R0 "," R1 "," R2 "," R3 "," R4 "," R5 "," R6 "," R7 "," R8 "," R9 "," R10 "," R11
-#define C192 C(0), C(8), C(16), C(24), C(32), C(40), C(48), C(56), C(64), C(72), C(80), C(88)
-#define L208 R0 "," R1 "," R2 "," R3 "," R4 "," R5 "," R6 "," R7 "," R8 "," R9 "," R10 "," R11 "," R12
-#define C208 C(0), C(8), C(16), C(24), C(32), C(40), C(48), C(56), C(64), C(72), C(80), C(88), C(96)
-#define L224 R0 "," R1 "," R2 "," R3 "," R4 "," R5 "," R6 "," R7 "," R8 "," R9 "," R10 "," R11 "," R12 "," R13
-#define C224 C(0), C(8), C(16), C(24), C(32), C(40), C(48), C(56), C(64), C(72), C(80), C(88), C(96), C(104)
-#define L240 R0 "," R1 "," R2 "," R3 "," R4 "," R5 "," R6 "," R7 "," R8 "," R9 "," R10 "," R11 "," R12 "," R13 "," R14
-#define C240 C(0), C(8), C(16), C(24), C(32), C(40), C(48), C(56), C(64), C(72), C(80), C(88), C(96), C(104), C(112)
-#define L256 \
-  R0 "," R1 "," R2 "," R3 "," R4 "," R5 "," R6 "," R7 "," R8 "," R9 "," R10 "," R11 "," R12 "," R13 "," R14 "," R15
-#define C256 \
-  C(0), C(8), C(16), C(24), C(32), C(40), C(48), C(56), C(64), C(72), C(80), C(88), C(96), C(104), C(112), C(120)
-#define ATTUNE_PRODUCT(N, T, type, a, b, c, e, g, f)                                                               \
-  template <>                                                                                                      \
-  struct Product<N, T> {                                                                                           \
-    __device__ static void ss(float (&d)[N / 2], unsigned long long x, unsigned long long y, int add) {            \
-      asm volatile("{.reg .pred p; setp.ne.b32 p, %" #c ", 0;\n"                                                   \
-                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " {" L##N "}, %" #a ", %" #b    \
-                                                                                             ", p, 1, 1, 0, 0;}\n" \
-                   : C##N                                                                                          \
-                   : "l"(x), "l"(y), "r"(add));                                                                    \
-    }                                                                                                              \
-    __device__ static void rs(float (&d)[N / 2], const unsigned* x, unsigned long long y, int add) {               \
-      asm volatile("{.reg .pred p; setp.ne.b32 p, %" #f ", 0;\n"                                                   \
-                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " {" L##N                       \
-                   "}, {%" #a ",%" #b ",%" #c ",%" #e "}, %" #g ", p, 1, 1, 1;}\n"                                 \
-                   : C##N                                                                                          \
-                   : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "l"(y), "r"(add));                                \
-    }                                                                                                              \
-  }
-ATTUNE_PRODUCT(16, bf16, "bf16", 8, 9, 10, 11, 12, 13);
-ATTUNE_PRODUCT(16, f16, "f16", 8, 9, 10, 11, 12, 13);
-ATTUNE_PRODUCT(32, bf16, "bf16", 16, 17, 18, 19, 20, 21);
-ATTUNE_PRODUCT(32, f16, "f16", 16, 17, 18, 19, 20, 21);
-ATTUNE_PRODUCT(48, bf16, "bf16", 24, 25, 26, 27, 28, 29);
-ATTUNE_PRODUCT(48, f16, "f16", 24, 25, 26, 27, 28, 29);
-ATTUNE_PRODUCT(64, bf16, "bf16", 32, 33, 34, 35, 36, 37);
-ATTUNE_PRODUCT(64, f16, "f16", 32, 33, 34, 35, 36, 37);
-ATTUNE_PRODUCT(80, bf16, "bf16", 40, 41, 42, 43, 44, 45);
-ATTUNE_PRODUCT(80, f16, "f16", 40, 41, 42, 43, 44, 45);
-ATTUNE_PRODUCT(96, bf16, "bf16", 48, 49, 50, 51, 52, 53);
-ATTUNE_PRODUCT(96, f16, "f16", 48, 49, 50, 51, 52, 53);
-ATTUNE_PRODUCT(112, bf16, "bf16", 56, 57, 58, 59, 60, 61);
-ATTUNE_PRODUCT(112, f16, "f16", 56, 57, 58, 59, 60, 61);
-ATTUNE_PRODUCT(128, bf16, "bf16", 64, 65, 66, 67, 68, 69);
-ATTUNE_PRODUCT(128, f16, "f16", 64, 65, 66, 67, 68, 69);
-ATTUNE_PRODUCT(144, bf16, "bf16", 72, 73, 74, 75, 76, 77);
-ATTUNE_PRODUCT(144, f16, "f16", 72, 73, 74, 75, 76, 77);
-ATTUNE_PRODUCT(160, bf16, "bf16", 80, 81, 82, 83, 84, 85);
-ATTUNE_PRODUCT(160, f16, "f16", 80, 81, 82, 83, 84, 85);
-ATTUNE_PRODUCT(176, bf16, "bf16", 88, 89, 90, 91, 92, 93);
-ATTUNE_PRODUCT(176, f16, "f16", 88, 89, 90, 91, 92, 93);
-ATTUNE_PRODUCT(192, bf16, "bf16", 96, 97, 98, 99, 100, 101);
-ATTUNE_PRODUCT(192, f16, "f16", 96, 97, 98, 99, 100, 101);
-ATTUNE_PRODUCT(208, bf16, "bf16", 104, 105, 106, 107, 108, 109);
-ATTUNE_PRODUCT(208, f16, "f16", 104, 105, 106, 107, 108, 109);
-ATTUNE_PRODUCT(224, bf16, "bf16", 112, 113, 114, 115, 116, 117);
-ATTUNE_PRODUCT(224, f16, "f16", 112, 113, 114, 115, 116, 117);
-ATTUNE_PRODUCT(240, bf16, "bf16", 120, 121, 122, 123, 124, 125);
-ATTUNE_PRODUCT(240, f16, "f16", 120, 121, 122, 123, 124, 125);
-ATTUNE_PRODUCT(256, bf16, "bf16", 128, 129, 130, 131, 132, 133);
-ATTUNE_PRODUCT(256, f16, "f16", 128, 129, 130, 131, 132, 133);
-#undef ATTUNE_PRODUCT
-#undef C
-#undef R0
-#undef R1
-#undef R2
-#undef R3
-#undef R4
-#undef R5
-#undef R6
-#undef R7
-#undef R8
-#undef R9
-#undef R10
-#undef R11
-#undef R12
-#undef R13
-#undef R14
-#undef R15
-#undef L16
-#undef C16
-#undef L32
-#undef C32
-#undef L48
-#undef C48
-#undef L64
-#undef C64
-#undef L80
-#undef C80
-#undef L96
-#undef C96
-#undef L112
-#undef C112
-#undef L128
-#undef C128
-#undef L144
-#undef C144
-#undef L160
-#undef C160
-#undef L176
-#undef C176
-#undef L192
-#undef C192
-#undef L208
-#undef C208
-#undef L224
-#undef C224
-#undef L240
-#undef C240
-#undef L256
-#undef C256
+// Operands by number, in eights: those of N / 2 numbers of acc, then the others.
+#define ATTUNE_EIGHT0 0, 1, 2, 3, 4, 5, 6, 7
+#define ATTUNE_EIGHT1 8, 9, 10, 11, 12, 13, 14, 15
+#define ATTUNE_EIGHT2 16, 17, 18, 19, 20, 21, 22, 23
+#define ATTUNE_EIGHT3 24, 25, 26, 27, 28, 29, 30, 31
+#define ATTUNE_EIGHT4 32, 33, 34, 35, 36, 37, 38, 39
+#define ATTUNE_EIGHT5 40, 41, 42, 43, 44, 45, 46, 47
+#define ATTUNE_EIGHT6 48, 49, 50, 51, 52, 53, 54, 55
+#define ATTUNE_EIGHT7 56, 57, 58, 59, 60, 61, 62, 63
+#define ATTUNE_EIGHT8 64, 65, 66, 67, 68, 69, 70, 71
+#define ATTUNE_EIGHT9 72, 73, 74, 75, 76, 77, 78, 79
+#define ATTUNE_EIGHT10 80, 81, 82, 83, 84, 85, 86, 87
+#define ATTUNE_EIGHT11 88, 89, 90, 91, 92, 93, 94, 95
+#define ATTUNE_EIGHT12 96, 97, 98, 99, 100, 101, 102, 103
+#define ATTUNE_EIGHT13 104, 105, 106, 107, 108, 109, 110, 111
+#define ATTUNE_EIGHT14 112, 113, 114, 115, 116, 117, 118, 119
+#define ATTUNE_EIGHT15 120, 121, 122, 123, 124, 125, 126, 127
+#define ATTUNE_EIGHT16 128, 129, 130, 131, 132, 133, 134, 135
+#define ATTUNE_EIGHT17 136, 137, 138, 139, 140, 141, 142, 143
+#define ATTUNE_EIGHT18 144, 145, 146, 147, 148, 149, 150, 151
+#define ATTUNE_NAMES(...) ATTUNE_NAMES_OF(__VA_ARGS__)
+#define ATTUNE_NAMES_OF(a, b, c, d, e, f, g, h) "%" #a ",%" #b ",%" #c ",%" #d ",%" #e ",%" #f ",%" #g ",%" #h
+#define ATTUNE_NAMES1 ATTUNE_NAMES(ATTUNE_EIGHT0)
+#define ATTUNE_NAMES2 ATTUNE_NAMES1 "," ATTUNE_NAMES(ATTUNE_EIGHT1)
+#define ATTUNE_NAMES3 ATTUNE_NAMES2 "," ATTUNE_NAMES(ATTUNE_EIGHT2)
+#define ATTUNE_NAMES4 ATTUNE_NAMES3 "," ATTUNE_NAMES(ATTUNE_EIGHT3)
+#define ATTUNE_NAMES5 ATTUNE_NAMES4 "," ATTUNE_NAMES(ATTUNE_EIGHT4)
+#define ATTUNE_NAMES6 ATTUNE_NAMES5 "," ATTUNE_NAMES(ATTUNE_EIGHT5)
+#define ATTUNE_NAMES7 ATTUNE_NAMES6 "," ATTUNE_NAMES(ATTUNE_EIGHT6)
+#define ATTUNE_NAMES8 ATTUNE_NAMES7 "," ATTUNE_NAMES(ATTUNE_EIGHT7)
+#define ATTUNE_NAMES9 ATTUNE_NAMES8 "," ATTUNE_NAMES(ATTUNE_EIGHT8)
+#define ATTUNE_NAMES10 ATTUNE_NAMES9 "," ATTUNE_NAMES(ATTUNE_EIGHT9)
+#define ATTUNE_NAMES11 ATTUNE_NAMES10 "," ATTUNE_NAMES(ATTUNE_EIGHT10)
+#define ATTUNE_NAMES12 ATTUNE_NAMES11 "," ATTUNE_NAMES(ATTUNE_EIGHT11)
+#define ATTUNE_NAMES13 ATTUNE_NAMES12 "," ATTUNE_NAMES(ATTUNE_EIGHT12)
+#define ATTUNE_NAMES14 ATTUNE_NAMES13 "," ATTUNE_NAMES(ATTUNE_EIGHT13)
+#define ATTUNE_NAMES15 ATTUNE_NAMES14 "," ATTUNE_NAMES(ATTUNE_EIGHT14)
+#define ATTUNE_NAMES16 ATTUNE_NAMES15 "," ATTUNE_NAMES(ATTUNE_EIGHT15)
+#define ATTUNE_ACC(...) ATTUNE_ACC_OF(__VA_ARGS__)
+#define ATTUNE_ACC_OF(a, b, c, d, e, f, g, h) \
+  "+f"(acc[a]), "+f"(acc[b]), "+f"(acc[c]), "+f"(acc[d]), "+f"(acc[e]), "+f"(acc[f]), "+f"(acc[g]), "+f"(acc[h])
+#define ATTUNE_ACC1 ATTUNE_ACC(ATTUNE_EIGHT0)
+#define ATTUNE_ACC2 ATTUNE_ACC1, ATTUNE_ACC(ATTUNE_EIGHT1)
+#define ATTUNE_ACC3 ATTUNE_ACC2, ATTUNE_ACC(ATTUNE_EIGHT2)
+#define ATTUNE_ACC4 ATTUNE_ACC3, ATTUNE_ACC(ATTUNE_EIGHT3)
+#define ATTUNE_ACC5 ATTUNE_ACC4, ATTUNE_ACC(ATTUNE_EIGHT4)
+#define ATTUNE_ACC6 ATTUNE_ACC5, ATTUNE_ACC(ATTUNE_EIGHT5)
+#define ATTUNE_ACC7 ATTUNE_ACC6, ATTUNE_ACC(ATTUNE_EIGHT6)
+#define ATTUNE_ACC8 ATTUNE_ACC7, ATTUNE_ACC(ATTUNE_EIGHT7)
+#define ATTUNE_ACC9 ATTUNE_ACC8, ATTUNE_ACC(ATTUNE_EIGHT8)
+#define ATTUNE_ACC10 ATTUNE_ACC9, ATTUNE_ACC(ATTUNE_EIGHT9)
+#define ATTUNE_ACC11 ATTUNE_ACC10, ATTUNE_ACC(ATTUNE_EIGHT10)
+#define ATTUNE_ACC12 ATTUNE_ACC11, ATTUNE_ACC(ATTUNE_EIGHT11)
+#define ATTUNE_ACC13 ATTUNE_ACC12, ATTUNE_ACC(ATTUNE_EIGHT12)
+#define ATTUNE_ACC14 ATTUNE_ACC13, ATTUNE_ACC(ATTUNE_EIGHT13)
+#define ATTUNE_ACC15 ATTUNE_ACC14, ATTUNE_ACC(ATTUNE_EIGHT14)
+#define ATTUNE_ACC16 ATTUNE_ACC15, ATTUNE_ACC(ATTUNE_EIGHT15)
+
+// clang-format off
+#define ATTUNE_MMA(T, N, j, rest)                                                                                     \
+  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." #T "." #T " {" ATTUNE_NAMES##j "}, " rest ";\n"
+#define ATTUNE_PRODUCT(T, N, j, a, b, c, d, e, f, g, h, i, k, l, m, n, o, q, r, s, t, ...)                            \
+  template <>                                                                                                         \
+  struct Product<N, T> {                                                                                              \
+    __device__ static void ss(float (&acc)[N / 2], unsigned long long x, unsigned long long y, int add) {             \
+      asm volatile("{.reg .pred p; setp.ne.b32 p, %" #c ", 0;\n"                                                      \
+                   ATTUNE_MMA(T, N, j, "%" #a ", %" #b ", p, 1, 1, 0, 0") "}"                                         \
+                   : ATTUNE_ACC##j : "l"(x), "l"(y), "r"(add));                                                       \
+    }                                                                                                                 \
+    __device__ static void ss4(float (&acc)[N / 2], unsigned long long x, unsigned long long y, int add) {            \
+      asm volatile("{.reg .pred p; .reg .b64 x, y; setp.ne.b32 p, %" #c ", 0;\n"                                      \
+                   ATTUNE_MMA(T, N, j, "%" #a ", %" #b ", p, 1, 1, 0, 0")                                             \
+                   "add.s64 x, %" #a ", 2; add.s64 y, %" #b ", 2;\n" ATTUNE_MMA(T, N, j, "x, y, 1, 1, 1, 0, 0")       \
+                   "add.s64 x, %" #a ", 4; add.s64 y, %" #b ", 4;\n" ATTUNE_MMA(T, N, j, "x, y, 1, 1, 1, 0, 0")       \
+                   "add.s64 x, %" #a ", 6; add.s64 y, %" #b ", 6;\n" ATTUNE_MMA(T, N, j, "x, y, 1, 1, 1, 0, 0")       \
+                   "}" : ATTUNE_ACC##j : "l"(x), "l"(y), "r"(add));                                                   \
+    }                                                                                                                 \
+    __device__ static void rs(float (&acc)[N / 2], const unsigned* x, unsigned long long y, int add) {                \
+      asm volatile("{.reg .pred p; setp.ne.b32 p, %" #f ", 0;\n"                                                      \
+                   ATTUNE_MMA(T, N, j, "{%" #a ",%" #b ",%" #c ",%" #d "}, %" #e ", p, 1, 1, 1") "}"                  \
+                   : ATTUNE_ACC##j : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "l"(y), "r"(add));                   \
+    }                                                                                                                 \
+    __device__ static void rs4(float (&acc)[N / 2], const unsigned* x, unsigned long long y, int add) {               \
+      asm volatile("{.reg .pred p; .reg .b64 y; setp.ne.b32 p, %" #t ", 0;\n"                                         \
+                   ATTUNE_MMA(T, N, j, "{%" #a ",%" #b ",%" #c ",%" #d "}, %" #s ", p, 1, 1, 1")                      \
+                   "add.s64 y, %" #s ", 128;\n"                                                                       \
+                   ATTUNE_MMA(T, N, j, "{%" #e ",%" #f ",%" #g ",%" #h "}, y, 1, 1, 1, 1")                            \
+                   "add.s64 y, %" #s ", 256;\n"                                                                       \
+                   ATTUNE_MMA(T, N, j, "{%" #i ",%" #k ",%" #l ",%" #m "}, y, 1, 1, 1, 1")                            \
+                   "add.s64 y, %" #s ", 384;\n"                                                                       \
+                   ATTUNE_MMA(T, N, j, "{%" #n ",%" #o ",%" #q ",%" #r "}, y, 1, 1, 1, 1") "}"                        \
+                   : ATTUNE_ACC##j                                                                                    \
+                   : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(x[4]), "r"(x[5]), "r"(x[6]), "r"(x[7]),          \
+                     "r"(x[8]), "r"(x[9]), "r"(x[10]), "r"(x[11]), "r"(x[12]), "r"(x[13]), "r"(x[14]), "r"(x[15]),    \
+                     "l"(y), "r"(add));                                                                               \
+    }                                                                                                                 \
+  };
+// clang-format on
+#define ATTUNE_WIDTH(...)           \
+  ATTUNE_PRODUCT(bf16, __VA_ARGS__) \
+  ATTUNE_PRODUCT(f16, __VA_ARGS__)
+#define ATTUNE_N16 ATTUNE_WIDTH(16, 1, ATTUNE_EIGHT1, ATTUNE_EIGHT2, ATTUNE_EIGHT3)
+#define ATTUNE_N32 ATTUNE_WIDTH(32, 2, ATTUNE_EIGHT2, ATTUNE_EIGHT3, ATTUNE_EIGHT4)
+#define ATTUNE_N48 ATTUNE_WIDTH(48, 3, ATTUNE_EIGHT3, ATTUNE_EIGHT4, ATTUNE_EIGHT5)
+#define ATTUNE_N64 ATTUNE_WIDTH(64, 4, ATTUNE_EIGHT4, ATTUNE_EIGHT5, ATTUNE_EIGHT6)
+#define ATTUNE_N80 ATTUNE_WIDTH(80, 5, ATTUNE_EIGHT5, ATTUNE_EIGHT6, ATTUNE_EIGHT7)
+#define ATTUNE_N96 ATTUNE_WIDTH(96, 6, ATTUNE_EIGHT6, ATTUNE_EIGHT7, ATTUNE_EIGHT8)
+#define ATTUNE_N112 ATTUNE_WIDTH(112, 7, ATTUNE_EIGHT7, ATTUNE_EIGHT8, ATTUNE_EIGHT9)
+#define ATTUNE_N128 ATTUNE_WIDTH(128, 8, ATTUNE_EIGHT8, ATTUNE_EIGHT9, ATTUNE_EIGHT10)
+#define ATTUNE_N144 ATTUNE_WIDTH(144, 9, ATTUNE_EIGHT9, ATTUNE_EIGHT10, ATTUNE_EIGHT11)
+#define ATTUNE_N160 ATTUNE_WIDTH(160, 10, ATTUNE_EIGHT10, ATTUNE_EIGHT11, ATTUNE_EIGHT12)
+#define ATTUNE_N176 ATTUNE_WIDTH(176, 11, ATTUNE_EIGHT11, ATTUNE_EIGHT12, ATTUNE_EIGHT13)
+#define ATTUNE_N192 ATTUNE_WIDTH(192, 12, ATTUNE_EIGHT12, ATTUNE_EIGHT13, ATTUNE_EIGHT14)
+#define ATTUNE_N208 ATTUNE_WIDTH(208, 13, ATTUNE_EIGHT13, ATTUNE_EIGHT14, ATTUNE_EIGHT15)
+#define ATTUNE_N224 ATTUNE_WIDTH(224, 14, ATTUNE_EIGHT14, ATTUNE_EIGHT15, ATTUNE_EIGHT16)
+#define ATTUNE_N240 ATTUNE_WIDTH(240, 15, ATTUNE_EIGHT15, ATTUNE_EIGHT16, ATTUNE_EIGHT17)
+#define ATTUNE_N256 ATTUNE_WIDTH(256, 16, ATTUNE_EIGHT16, ATTUNE_EIGHT17, ATTUNE_EIGHT18)
+
+// All of them, unless a page says which it has: they took a tenth of the time.
+#ifndef ATTUNE_PRODUCTS
+#define ATTUNE_PRODUCTS                                                                                             \
+  ATTUNE_N16 ATTUNE_N32 ATTUNE_N48 ATTUNE_N64 ATTUNE_N80 ATTUNE_N96 ATTUNE_N112 ATTUNE_N128 ATTUNE_N144 ATTUNE_N160 \
+      ATTUNE_N176 ATTUNE_N192 ATTUNE_N208 ATTUNE_N224 ATTUNE_N240 ATTUNE_N256
+#endif
+ATTUNE_PRODUCTS
 
 }  // namespace attune
