@@ -57,6 +57,8 @@ TEST_CASE("copies are of equal, contiguous tensors", "[cuda]") {
   };
   copy(tensor(from, {3, 4}), tensor(to, {3, 4}));
   CHECK(to == from);
+  copy(tensor(from, {2, 0, 3}), tensor(to, {2, 0, 3}));
+  CHECK(to == from);
   CHECK(refusal([&] { copy(tensor(from, {4, 3}), tensor(to, {3, 4})); }).code == "copy-shape");
   CHECK(refusal([&] { copy(tensor(from, {2, 3}, {4, 1}), tensor(to, {2, 3})); }).code == "copy-strides");
   CHECK(refusal([&] { copy(Tensor(), tensor(to, {12})); }).code == "tensor-missing");
