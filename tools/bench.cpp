@@ -135,7 +135,6 @@ class Bench {
   /// The workspace, taken once and not at every call.
   struct Memory {
     Memory(const Case& one, const Bench& bench, Resources with) : resources(std::move(with)) {
-      const Executor& executor = resources.executor;
       std::size_t size;
       if (bench.o_.backward) {
         Backward call{.q = bench.q_.tensor, .k = bench.k_.tensor, .v = bench.v_.tensor, .grad_o = bench.grad_o_.tensor};
@@ -144,14 +143,14 @@ class Bench {
         call.dq = bench.dq_.tensor;
         call.dk = bench.dk_.tensor;
         call.dv = bench.dv_.tensor;
-        size = one.attention.workspace(call, executor);
+        size = one.attention.workspace(call, resources);
       } else {
         size = one.attention.workspace(Forward{.q = bench.q_.tensor,
                                                .k = bench.k_.tensor,
                                                .v = bench.v_.tensor,
                                                .o = bench.o_out_.tensor,
                                                .lse = bench.lse_.tensor},
-                                       executor);
+                                       resources);
       }
       bytes.resize(size + 64);
       const auto at = reinterpret_cast<std::uintptr_t>(bytes.data());
