@@ -268,6 +268,8 @@ class Contract(Calls):
         for verb in "bench", "verify":
             self.refused("bad-usage", verb, "--kernel", "forward_sm90")
         self.refused("bad-usage", "bench", "--paced")
+        self.refused("bad-usage", "bench", "--cover", "once")
+        self.refused("bad-choice", "bench", "--target", "cuda", "--cover", "twice")
         self.refused("bad-kernel", "cuda", "kv <= q", "--kernel", "forward_sm90:n=100")
         self.refused("bad-kernel", "cuda", "kv <= q", "--kernel", "forward_sm90:n")
         said = self.attune("cuda", "kv <= q", "--kernel", "forward_sm90:n=96,turns=2", "--json")
