@@ -84,6 +84,22 @@ Expr kept_by_score(const Expr& score) {
   return kept.at(score->digest);
 }
 
+CoverOf cover_of(const Cover& cover) {
+  CoverOf out;
+  const auto numbered = [](std::vector<std::uint32_t>& slots, std::uint32_t slot) {
+    const auto found = std::find(slots.begin(), slots.end(), slot);
+    if (found == slots.end()) return slots.push_back(slot), static_cast<std::uint32_t>(slots.size() - 1);
+    return static_cast<std::uint32_t>(found - slots.begin());
+  };
+  const Expr mask = ir::rebuild(cover.mask, [&](const Expr& e, std::span<const Expr> args) -> Expr {
+    if (e->op == Op::Read) return ir::read(numbered(out.captures, e->bits), e->type, args);
+    if (e->op == Op::Param) return ir::param(numbered(out.params, e->bits), e->type);
+    return nullptr;
+  });
+  out.mask = mask->digest;
+  return out;
+}
+
 Cover cover(const Expr& of_mask, const ir::Signature& signature, const Expr& score) {
   Cover made;
   made.mask = score ? simplify(both(of_mask, kept_by_score(score)), coordinate_bounds()) : of_mask;

@@ -60,6 +60,14 @@ struct Cover {
 /// false is proven for any s, NaN and infinities too: s + where(c, 0.0f, -inf) proves nothing, where(c, s, -inf) does.
 ir::Expr kept_by_score(const ir::Expr& score);
 
+/// What a cover hangs on besides the sizes of a call, whatever else its Mod has: where digests are equal, and the
+/// captures and parameters in these slots too, one by one, so are the covers.
+struct CoverOf {
+  ir::Digest mask;  ///< with its captures and parameters numbered as they come
+  std::vector<std::uint32_t> captures, params;
+};
+CoverOf cover_of(const Cover& cover);
+
 /// The cover of what a mask keeps, and a score if one is given.
 Cover cover(const ir::Expr& mask, const ir::Signature& signature, const ir::Expr& score = nullptr);
 

@@ -32,7 +32,7 @@ int main() {
   const Executor two{.workers = 2, .parallel_for = share};
   const Attention attention{.mask = mods::sliding_window(64)};
   const auto memory = Device::cpu().array<std::uint8_t>(
-      {static_cast<std::int64_t>(attention.workspace(step(n - 1), two))});
+      {static_cast<std::int64_t>(attention.workspace(step(n - 1), {.executor = two}))});
   for (int i = 0; i < n; ++i)
     attention.run(step(i), {.executor = two, .workspace = std::as_writable_bytes(memory.values())});
   // [decode]

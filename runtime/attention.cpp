@@ -269,7 +269,7 @@ void run(const Attention& attention, const Forward& call, const Resources& with,
     else
       cuda::forward(
           on_device(*lowered), call, problem,
-          {.stream = with.stream, .workspace = with.workspace, .preference = nullptr, .used = watched.used()});
+          {.stream = with.stream, .workspace = with.workspace, .listed = with.cover.listed(), .used = watched.used()});
     watched.done(checked, call, with.stream);
   });
 }
@@ -300,11 +300,16 @@ Checked check_on_device(const Attention& attention, const Forward& call) {
 
 }  // namespace
 
-void run(const Attention& attention, const Forward& call, const codegen::Preference* preference) {
+void run(const Attention& attention, const Forward& call, const codegen::Preference* preference, const Cover& cover) {
   const Telling telling;
   const auto [lowered, problem, target] = check_on_device(attention, call);
-  cuda::forward(on_device(*lowered), call, problem,
-                {.stream = nullptr, .workspace = {}, .preference = preference, .used = nullptr});
+  cuda::forward(on_device(*lowered), call, problem, {.preference = preference, .listed = cover.listed()});
+}
+
+Cover cover(const Attention& attention, const Forward& call, const codegen::Preference* preference) {
+  const Telling telling;
+  const auto [lowered, problem, target] = check_on_device(attention, call);
+  return Cover(cuda::cover(on_device(*lowered), call, problem, {.preference = preference}));
 }
 
 cuda::ForwardStory story(const Attention& attention, const Forward& call, const codegen::Preference* preference) {
@@ -337,26 +342,45 @@ void Attention::prepare(const Forward& call, Line at) const { workspace(call, {}
 void Attention::prepare(const Backward& call, Line at) const { workspace(call, {}, at); }
 
 // Whoever knows what a call needs has compiled its kernels.
-std::size_t Attention::workspace(const Forward& call, const Executor& executor, Line at) const {
+std::size_t Attention::workspace(const Forward& call, const Resources& with, Line at) const {
   return runtime::placed(at, [&]() -> std::size_t {
     const runtime::Checked checked = runtime::check(*this, call);
     const auto& [lowered, problem, by] = checked;
     const runtime::Purpose purpose([&checked, &call] { return runtime::request(checked, call); });
     if (by == Target::oracle) return 0;
-    if (by == Target::cuda) return runtime::cuda::forward_workspace(runtime::on_device(*lowered), call, problem);
-    return runtime::cpu::forward_workspace(runtime::compiled(*lowered), call, problem,
-                                           runtime::means({.executor = executor}));
+    if (by == Target::cuda)
+      return runtime::cuda::forward_workspace(runtime::on_device(*lowered), call, problem, with.cover.listed());
+    return runtime::cpu::forward_workspace(runtime::compiled(*lowered), call, problem, runtime::means(with));
   });
 }
-std::size_t Attention::workspace(const Backward& call, const Executor& executor, Line at) const {
+std::size_t Attention::workspace(const Backward& call, const Resources& with, Line at) const {
   return runtime::placed(at, [&]() -> std::size_t {
     const runtime::Checked checked = runtime::check(*this, call);
     const auto& [lowered, problem, by] = checked;
     const runtime::Purpose purpose([&checked, &call] { return runtime::request(checked, call); });
     if (by == Target::oracle) return 0;
     if (by == Target::cuda) runtime::no_backward();
-    return runtime::cpu::backward_workspace(runtime::compiled(*lowered), call, problem,
-                                            runtime::means({.executor = executor}));
+    return runtime::cpu::backward_workspace(runtime::compiled(*lowered), call, problem, runtime::means(with));
+  });
+}
+
+Cover Attention::cover(const Forward& call, const Resources& with, Line at) const {
+  return runtime::placed(at, [&]() -> Cover {
+    const runtime::Checked checked = runtime::check(*this, call);
+    const auto& [lowered, problem, by] = checked;
+    if (by != Target::cuda) return {};
+    const runtime::Purpose purpose([&checked, &call] { return runtime::request(checked, call); });
+    return Cover(runtime::cuda::cover(runtime::on_device(*lowered), call, problem,
+                                      {.stream = with.stream, .workspace = with.workspace}));
+  });
+}
+std::size_t Attention::cover_bytes(const Forward& call, Line at) const {
+  return runtime::placed(at, [&]() -> std::size_t {
+    const runtime::Checked checked = runtime::check(*this, call);
+    const auto& [lowered, problem, by] = checked;
+    if (by != Target::cuda) return 0;
+    const runtime::Purpose purpose([&checked, &call] { return runtime::request(checked, call); });
+    return runtime::cuda::cover_bytes(runtime::on_device(*lowered), call, problem);
   });
 }
 

@@ -14,7 +14,9 @@ void run(const Attention& attention, const Backward& call, const Resources& with
          cpu::Stages* stages = nullptr);
 
 /// Of calls on a device. `preference` may be null: then as Attention::run chooses.
-void run(const Attention& attention, const Forward& call, const codegen::Preference* preference);
+void run(const Attention& attention, const Forward& call, const codegen::Preference* preference,
+         const Cover& cover = {});
+Cover cover(const Attention& attention, const Forward& call, const codegen::Preference* preference);
 cuda::ForwardStory story(const Attention& attention, const Forward& call,
                          const codegen::Preference* preference = nullptr);
 cuda::ForwardWants wants(const Attention& attention, const Forward& call);

@@ -23,8 +23,14 @@ const Driver& driver() { refuse(); }
 std::shared_ptr<void> allocate(int, std::size_t) { refuse(); }
 void copy(const Tensor&, const Tensor&, std::size_t, void*) { refuse(); }
 bool is_captured(void*) { refuse(); }
-std::size_t forward_workspace(const Compiled&, const Forward&, const compiler::Problem&) { refuse(); }
+std::size_t forward_workspace(const Compiled&, const Forward&, const compiler::Problem&, const detail::Listed*) {
+  refuse();
+}
 void forward(const Compiled&, const Forward&, const compiler::Problem&, const Means&) { refuse(); }
+std::shared_ptr<const detail::Listed> cover(const Compiled&, const Forward&, const compiler::Problem&, const Means&) {
+  refuse();
+}
+std::size_t cover_bytes(const Compiled&, const Forward&, const compiler::Problem&) { refuse(); }
 ForwardStory forward_story(const Compiled&, const Forward&, const compiler::Problem&, const codegen::Preference*) {
   refuse();
 }

@@ -63,6 +63,7 @@ void poke(const Tensor& tensor, std::int64_t offset, T value) {
 Place placed(Line at) { return {.name = at.file ? at.file : "", .line = at.file ? at.number : 0}; }
 
 bool is_contiguous(const Tensor& t) {
+  if (t.size() == 0) return true;
   std::int64_t step = 1;
   for (auto i = static_cast<std::size_t>(t.rank); i-- > 0;) {
     if (t.shape[i] > 1 && t.strides[i] != step) return false;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <new>
 #include <span>
+#include <string_view>
 
 namespace attune::runtime {
 
@@ -47,7 +48,9 @@ class Memory {
   std::unique_ptr<std::byte[], Free> bytes_;
 };
 
-/// The caller's memory if there is any, else our own; an Error where the caller's is too small or not aligned.
-Workspace workspace_of(std::span<std::byte> callers, const Memory& own, std::size_t needed);
+/// The caller's memory if there is any, else our own; an Error where the caller's is too small or not aligned. `ask`:
+/// whom for its size.
+Workspace workspace_of(std::span<std::byte> callers, const Memory& own, std::size_t needed,
+                       std::string_view ask = "Attention::workspace for the call and its resources");
 
 }  // namespace attune::runtime

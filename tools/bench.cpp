@@ -135,7 +135,6 @@ class Bench {
   /// The workspace, taken once and not at every call.
   struct Memory {
     Memory(const Case& one, const Bench& bench, Resources with) : resources(std::move(with)) {
-      const Executor& executor = resources.executor;
       std::size_t size;
       if (bench.o_.backward) {
         Backward call{.q = bench.q_.tensor, .k = bench.k_.tensor, .v = bench.v_.tensor, .grad_o = bench.grad_o_.tensor};
@@ -144,14 +143,14 @@ class Bench {
         call.dq = bench.dq_.tensor;
         call.dk = bench.dk_.tensor;
         call.dv = bench.dv_.tensor;
-        size = one.attention.workspace(call, executor);
+        size = one.attention.workspace(call, resources);
       } else {
         size = one.attention.workspace(Forward{.q = bench.q_.tensor,
                                                .k = bench.k_.tensor,
                                                .v = bench.v_.tensor,
                                                .o = bench.o_out_.tensor,
                                                .lse = bench.lse_.tensor},
-                                       executor);
+                                       resources);
       }
       bytes.resize(size + 64);
       const auto at = reinterpret_cast<std::uintptr_t>(bytes.data());
@@ -189,6 +188,7 @@ class Bench {
 
 void BenchOptions::check() const {
   require_word("--target", target, std::array<std::string, 3>{"auto", "cpu", "cuda"});
+  require_word("--cover", cover.value_or("each"), std::array<std::string, 2>{"each", "once"});
   require_word("--dtype", dtype, std::array<std::string, 3>{"f32", "f16", "bf16"});
   for (const std::string& row : rows) require_word("--row", row, bench_rows());
   const auto positive = [](const char* option, double value) {
@@ -234,6 +234,9 @@ void add_bench(CLI::App& app) {
   verb.add_flag("--backward", o->backward, "the gradients, given what the forward gave");
   verb.add_option("--kernel", o->kernel, "of a GPU: this one, with what of its tile is to be other than usual")
       ->type_name("NAME[:m=N,n=N,...]");
+  verb.add_option("--cover", o->cover,
+                  "on a GPU: tiles are listed by each call, or once before, as for a model's layers; each if left out")
+      ->type_name("each|once");
   verb.add_flag("--paced", o->paced,
                 "on a GPU: measure all rows once for each line that comes in, until there are none");
   verb.add_option("--save", o->save, "add the results to those of this name, or to this file of JSON lines")
@@ -266,8 +269,11 @@ void add_bench(CLI::App& app) {
     o->check();
     if (o->target == "cuda")
       bench_cuda(*o);
-    else if (o->kernel || o->paced)
-      throw Error("bad-usage", "the command line cannot be read", {.name = o->kernel ? "--kernel" : "--paced"},
+    else if (o->kernel || o->cover || o->paced)
+      throw Error("bad-usage", "the command line cannot be read",
+                  {.name = o->kernel  ? "--kernel"
+                           : o->cover ? "--cover"
+                                      : "--paced"},
                   "it is for kernels of a GPU", "add --target cuda, or leave it out");
     else
       Bench{*o}();

@@ -21,6 +21,7 @@ struct BenchOptions {
   std::vector<int> threads{1};
   double seconds = 1;
   std::optional<std::string> kernel;         ///< of a GPU, as codegen::variant reads it
+  std::optional<std::string> cover;          ///< of a GPU: how often tiles are listed
   std::optional<std::string> save, compare;  ///< results that are kept: see tools/history.h
   bool backward = false, json = false, paced = false;
 

@@ -20,6 +20,7 @@ using Clock = std::chrono::steady_clock;
 /// A row that has been compiled, and computed once.
 struct Prepared {
   Case one;
+  Cover cover;  ///< none: each call lists its own tiles
   std::string mod;
   runtime::cuda::ForwardStory story;
   double flop = 0, first_call = 0;
@@ -44,15 +45,17 @@ class CudaBench {
   }
 
  private:
+  bool lists_once() const { return o_.cover == "once"; }
   const codegen::Preference* preference() const { return preference_ ? &*preference_ : nullptr; }
 
   void prepare(Case one, double flop) {
-    Prepared row{.one = std::move(one), .mod = {}, .story = {}, .flop = flop};
+    Prepared row{.one = std::move(one), .cover = {}, .mod = {}, .story = {}, .flop = flop};
     row.mod = mod_digest(row.one);
     const auto start = Clock::now();
     runtime::run(row.one.attention, tensors_.call(), preference());
     row.story = runtime::story(row.one.attention, tensors_.call(), preference());
     row.first_call = std::chrono::duration<double>(Clock::now() - start).count();
+    if (lists_once()) row.cover = runtime::cover(row.one.attention, tensors_.call(), preference());
     rows_.push_back(std::move(row));
   }
 
@@ -60,7 +63,7 @@ class CudaBench {
     for (const Prepared& row : rows_) {
       Times t;
       t.all = runtime::cuda::times(data_.device().index, o_.seconds,
-                                   [&] { runtime::run(row.one.attention, tensors_.call(), preference()); });
+                                   [&] { runtime::run(row.one.attention, tensors_.call(), preference(), row.cover); });
       std::sort(t.all.begin(), t.all.end());
       print(row, t);
     }
@@ -70,6 +73,7 @@ class CudaBench {
     Json line{{"row", r.one.name}, {"mod", r.mod}, {"direction", "forward"}};
     line.update(o_.shape());
     line.update({{"device", runtime::cuda::device_name(data_.device().index)},
+                 {"cover", o_.cover.value_or("each")},
                  {"kernel", r.story.variant.text()},
                  {"registers", r.story.registers},
                  {"spilled", r.story.spilled},
@@ -91,8 +95,9 @@ class CudaBench {
       std::puts(line.dump().c_str());
     } else {
       if (!std::exchange(header_stands_, true)) {
-        fmt::print("{} forward, B={} H={}/{} S={}x{} D={}/{}, {}\n", o_.dtype, o_.batch, o_.heads, o_.of_kv_heads(),
-                   o_.seq, o_.of_kv_seq(), o_.d, o_.of_dv(), runtime::cuda::device_name(data_.device().index));
+        fmt::print("{} forward, B={} H={}/{} S={}x{} D={}/{}, {}{}\n", o_.dtype, o_.batch, o_.heads, o_.of_kv_heads(),
+                   o_.seq, o_.of_kv_seq(), o_.d, o_.of_dv(), runtime::cuda::device_name(data_.device().index),
+                   lists_once() ? ", tiles listed before" : "");
         fmt::print("{:<10} {:>10} {:>10} {:>10} {:>9} {:>9}  kernel\n", "row", "best ms", "median ms", "p90 ms",
                    "TFLOP/s", "median");
       }

@@ -179,7 +179,8 @@ class OnDevice {
   std::string tiles() const {
     switch (kind_.cover) {
       case codegen::CoverKind::full: return "all, and all of them full";
-      case codegen::CoverKind::listed: return "as lists say that a kernel of their own writes at each call";
+      case codegen::CoverKind::listed:
+        return "as lists say that a kernel of their own writes at each call, or once for a cover";
       case codegen::CoverKind::pairs: return "all, and each pair is asked for";
       case codegen::CoverKind::causal:
       case codegen::CoverKind::window: break;

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include <attune/cover.h>
 #include <attune/error.h>
 #include <attune/executor.h>
 #include <attune/expr.h>
@@ -175,6 +176,9 @@ struct Resources {
   /// Of a device: a CUstream of it, null for the default one. The call is put there and not waited for; its tensors,
   /// captures and workspace (which are the device's memory) must stay until it is done.
   void* stream = nullptr;
+  /// Tiles that were listed before, see Attention::cover. None: a call whose mask depends on data lists its own. An
+  /// Error where they were listed for other calls. Not looked at on the host.
+  Cover cover{};
 };
 
 struct Attention;
@@ -214,9 +218,22 @@ struct Attention {
   /// Compiles what the call will need, so that the call itself compiles nothing. The tensors' data is not looked at.
   void prepare(const Forward& call, Line at = Line::here()) const;
   void prepare(const Backward& call, Line at = Line::here()) const;
-  /// How many bytes of memory the call works in, with this executor.
-  std::size_t workspace(const Forward& call, const Executor& executor = {}, Line at = Line::here()) const;
-  std::size_t workspace(const Backward& call, const Executor& executor = {}, Line at = Line::here()) const;
+  /// How many bytes of memory the call works in, with this executor and this cover.
+  std::size_t workspace(const Forward& call, const Resources& with = {}, Line at = Line::here()) const;
+  std::size_t workspace(const Backward& call, const Resources& with = {}, Line at = Line::here()) const;
+
+  /// Lists once, on `with.stream`, the tiles that the mask leaves to visit, for many calls such as this one: those
+  /// whose mask, captured tensors and parameters of the mask, lengths and q_offset are the same, and whose kernel cuts
+  /// tiles of the same size, as kernels for the same types, widths and kind of score do. Batches and heads matter where
+  /// the mask varies with them. The captured tensors must still hold what they held: that is not looked at again.
+  /// The lists lie in `with.workspace`, which must stay until the last call that uses them is done. Without it they
+  /// lie in memory of attune's own, which the last copy of the cover gives back to `with.stream`, behind what that
+  /// stream has to do by then: until then the stream must be there; calls on other streams must be done, and graphs
+  /// that captured calls with it be gone.
+  /// Empty, and for nothing, on the host, for packed sequences, and where a mask needs no lists, as causal ones do.
+  Cover cover(const Forward& call, const Resources& with = {}, Line at = Line::here()) const;
+  /// How many bytes of the device such lists lie in; 0 where `cover` gives an empty one.
+  std::size_t cover_bytes(const Forward& call, Line at = Line::here()) const;
 
   /// What attune made of it: the expressions, what was simplified and why, levels, what the softmax made free.
   std::string explain() const;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,13 +28,21 @@ struct Means {
   void* stream = nullptr;            ///< a CUstream; null: the default one
   std::span<std::byte> workspace{};  ///< of the device; empty: taken from the stream's pool, and given back to it
   const codegen::Preference* preference = nullptr;  ///< null: what this machine was found to prefer
+  const detail::Listed* listed = nullptr;           ///< null: the call lists its own tiles, where it needs lists
   Used* used = nullptr;
 };
 
-/// Bytes of the device that the call works in. Its kernels are compiled and loaded afterwards.
-std::size_t forward_workspace(const Compiled& compiled, const Forward& call, const compiler::Problem& problem);
+/// Bytes of the device that the call works in, with these lists or its own. Its kernels are compiled and loaded
+/// afterwards.
+std::size_t forward_workspace(const Compiled& compiled, const Forward& call, const compiler::Problem& problem,
+                              const detail::Listed* listed);
 /// Puts the call on the stream.
 void forward(const Compiled& compiled, const Forward& call, const compiler::Problem& problem, const Means& means);
+/// Puts the lists of such calls on the stream: into the workspace if there is one. Null where none are needed.
+std::shared_ptr<const detail::Listed> cover(const Compiled& compiled, const Forward& call,
+                                            const compiler::Problem& problem, const Means& means);
+/// Bytes of the device that they lie in.
+std::size_t cover_bytes(const Compiled& compiled, const Forward& call, const compiler::Problem& problem);
 /// Which kernel takes the call, and why not others.
 struct ForwardStory {
   codegen::Variant variant;

@@ -10,12 +10,13 @@
 #include <fmt/ranges.h>
 
 #include "codegen/cuda/args.cuh"
-#include "codegen/cuda/cover_args.cuh"
 #include "codegen/reads.h"
 #include "runtime/cuda/consider.h"
 #include "runtime/cuda/engine.h"
 #include "runtime/cuda/kernels.h"
+#include "runtime/cuda/lists.h"
 #include "runtime/cuda/maps.h"
+#include "runtime/cuda/memory.h"
 #include "runtime/cuda/order.h"
 #include "runtime/oracle.h"
 #include "runtime/workspace.h"
@@ -93,8 +94,6 @@ ForwardKey key_of(const Compiled& compiled, const Forward& call, const Problem& 
           .preference = lasting(preference)};
 }
 
-std::int64_t tiles(std::int64_t length, int tile) { return (length + tile - 1) / tile; }
-
 /// Blocks that stay take the tiles of packed sequences in an order that the host makes; others have a block for each of
 /// the longest sequence, of all.
 bool has_order(const codegen::ForwardChoice& choice, const Problem& p) { return p.packed && choice.persistent; }
@@ -110,58 +109,30 @@ struct Scratch {
   std::int64_t tiles = 0;  ///< of queries, of all heads
   int* starts = nullptr;   ///< of q's sequences, then of k's and v's; then the order of their tiles
   std::int64_t starts_count = 0, order_count = 0;
-  int* lists = nullptr;
   unsigned* next = nullptr;  ///< the counter that tiles are taken from, where there are more than blocks
-  int tile_batches = 1, tile_heads = 1, tile_stride = 0;
+  Lists lists;
 
+  /// `listed` may be null: a call that needs lists then has its own.
   Scratch(Workspace& space, const Facts& device, const ForwardKernel& kernel, const compiler::Cover& cover,
-          const Problem& p) {
+          const Problem& p, const detail::Listed* listed) {
     tiles = all_tiles(kernel.choice, p);
     if (p.packed) starts_count = 2 * (p.batch + 1);
     if (has_order(kernel.choice, p)) order_count = packed_tiles(p.q_starts, kernel.choice.plan.m);
     if (p.packed) starts = space.take<int>(starts_count + 2 * order_count);
     if (tiles > device.sms && codegen::trait(kernel.choice.plan, "dynamic")) next = space.take<unsigned>(1);
-    if (!kernel.cover) return;
-    if (cover.by_batch || p.packed) tile_batches = static_cast<int>(p.batch);
-    if (cover.by_head) tile_heads = static_cast<int>(p.q_heads);
-    // The lists, room to work in, and two more: kernels read ahead of what they visit.
-    tile_stride = static_cast<int>(4 + 2 * cuda::tiles(p.kv_len, kernel.choice.plan.n));
-    lists = space.take<int>(tile_stride * cuda::tiles(p.q_len, kernel.choice.plan.m) * tile_batches * tile_heads);
+    if (listed)
+      lists = listed->lists;
+    else if (kernel.lister)
+      lists = Lists(space, kernel, cover, p);
   }
 };
 
-std::size_t bytes_for(const Facts& device, const ForwardKernel& kernel, const compiler::Cover& cover,
-                      const Problem& p) {
+std::size_t bytes_for(const Facts& device, const ForwardKernel& kernel, const compiler::Cover& cover, const Problem& p,
+                      const detail::Listed* listed) {
   Workspace counting;
-  Scratch(counting, device, kernel, cover, p);
+  Scratch(counting, device, kernel, cover, p, listed);
   return counting.used();
 }
-
-/// Memory of the device, in the order of a stream.
-class Pooled {
- public:
-  Pooled(const Facts& device, std::size_t bytes, cu::Stream stream) : stream_(stream) {
-    if (bytes == 0) return;
-    if (!device.pools)
-      throw Error("workspace-missing", "the call needs memory to work in", {},
-                  fmt::format("it is {} bytes, and {} has no pools to take them from in the order of a stream", bytes,
-                              device.name),
-                  "ask Attention::workspace, and pass that many bytes of the device");
-    driver().cuMemAllocAsync(&at_, bytes, stream);
-    bytes_ = {reinterpret_cast<std::byte*>(at_), bytes};
-  }
-  ~Pooled() {
-    if (at_) driver().cuMemFreeAsync.raw(at_, stream_);
-  }
-  Pooled(const Pooled&) = delete;
-  Pooled& operator=(const Pooled&) = delete;
-  std::span<std::byte> bytes() const { return bytes_; }
-
- private:
-  cu::Stream stream_;
-  cu::Address at_ = 0;
-  std::span<std::byte> bytes_;
-};
 
 Strided strided(const Tensor& t, bool packed) {
   const auto& s = t.strides;
@@ -212,10 +183,10 @@ ForwardArgs arguments(const Facts& device, const ForwardKernel& kernel, const Fo
   args.kv_starts = scratch.starts ? scratch.starts + p.batch + 1 : nullptr;
   args.order = scratch.starts ? scratch.starts + scratch.starts_count : nullptr;
   args.order_count = static_cast<int>(scratch.order_count);
-  args.tiles = scratch.lists;
-  args.tile_stride = scratch.tile_stride;
-  args.tile_batches = scratch.tile_batches;
-  args.tile_heads = scratch.tile_heads;
+  args.tiles = scratch.lists.at;
+  args.tile_stride = scratch.lists.stride;
+  args.tile_batches = scratch.lists.batches;
+  args.tile_heads = scratch.lists.heads;
   args.section = section_of(device, call, p);
   args.next = scratch.next;
   return args;
@@ -239,47 +210,38 @@ void send_starts(const ForwardKernel& kernel, bool masked, const Problem& p, con
                          sent.size() * sizeof(int), stream);
 }
 
-void launch(const Facts& device, const ForwardKernel& kernel, const Scratch& scratch, ForwardArgs& args,
-            std::vector<std::byte>& user, cu::Stream stream) {
+std::vector<std::byte> user_of(const Compiled& compiled, std::span<const double> params, const ForwardKernel& kernel,
+                               const Problem& p) {
+  return codegen::user_bytes(compiled.traced.mod, compiled.traced.captures, params, static_cast<float>(p.scale),
+                             kernel.choice.plan.wide);
+}
+
+/// `lists_first`: the launch that writes its lists was the last on the stream, and it cleared the counter.
+void launch(const Facts& device, const ForwardKernel& kernel, std::int64_t tiles, ForwardArgs& args,
+            std::vector<std::byte>& user, bool lists_first, cu::Stream stream) {
   const codegen::ForwardPlan& plan = kernel.choice.plan;
-  const std::int64_t q_tiles = tiles(args.q_len, plan.m);
-  if (kernel.cover) {
-    CoverArgs cover{.tiles = scratch.lists,
-                    .tile_stride = args.tile_stride,
-                    .q_len = args.q_len,
-                    .kv_len = args.kv_len,
-                    .q_offset = args.q_offset,
-                    .m = plan.m,
-                    .n = plan.n,
-                    .q_starts = args.q_starts,
-                    .kv_starts = args.kv_starts,
-                    .next = scratch.next};
-    std::array<void*, 2> pointers{&cover, user.data()};
-    kernel.cover->launch({static_cast<unsigned>(q_tiles), static_cast<unsigned>(args.tile_heads),
-                          static_cast<unsigned>(args.tile_batches)},
-                         cover_threads, 0, stream, pointers);
-  }
-  if (scratch.next && !kernel.cover)
-    driver().cuMemsetD32Async(reinterpret_cast<cu::Address>(scratch.next), 0, 1, stream);
+  if (args.next && !lists_first) driver().cuMemsetD32Async(reinterpret_cast<cu::Address>(args.next), 0, 1, stream);
   std::array<void*, 2> pointers{&args, user.data()};
-  const std::int64_t blocks = kernel.choice.persistent ? std::min<std::int64_t>(scratch.tiles, device.sms)
-                                                       : scratch.tiles;
+  const std::int64_t blocks = kernel.choice.persistent ? std::min<std::int64_t>(tiles, device.sms) : tiles;
   if (blocks > std::numeric_limits<int>::max())
     throw Error("too-long", "the call has too many tiles of queries for one launch", {},
                 fmt::format("they are {}, {} queries each, and a grid has fewer than 2^31 blocks", blocks, plan.m),
                 "split the call");
   kernel.kernel.launch({static_cast<unsigned>(blocks), 1, 1}, kernel.choice.threads, kernel.choice.shared_bytes, stream,
-                       pointers, kernel.cover.has_value() && kernel.choice.copy_engine);
+                       pointers, lists_first && kernel.choice.copy_engine);
 }
 
 }  // namespace
 
-std::size_t forward_workspace(const Compiled& compiled, const Forward& call, const Problem& p) {
+std::size_t forward_workspace(const Compiled& compiled, const Forward& call, const Problem& p,
+                              const detail::Listed* listed) {
   check_types(call);
   if (is_empty(p)) return 0;
-  const Current current(call.q.device.index);
-  return bytes_for(facts(call.q.device.index), *forward_kernel(key_of(compiled, call, p, nullptr), compiled, nullptr),
-                   compiled.cover, p);
+  const Facts& device = facts(call.q.device.index);
+  const Current current(device.index);
+  const auto kernel = forward_kernel(key_of(compiled, call, p, nullptr), compiled, nullptr);
+  if (listed) require_fit(*listed, device, *kernel, compiled, p, values(compiled.traced.params));
+  return bytes_for(device, *kernel, compiled.cover, p, listed);
 }
 
 void forward(const Compiled& compiled, const Forward& call, const Problem& p, const Means& means) {
@@ -289,17 +251,50 @@ void forward(const Compiled& compiled, const Forward& call, const Problem& p, co
   const Current current(device.index);
   const auto stream = static_cast<cu::Stream>(means.stream);
   const auto kernel = forward_kernel(key_of(compiled, call, p, means.preference), compiled, stream);
-  const std::size_t bytes = bytes_for(device, *kernel, compiled.cover, p);
+  const std::vector<double> params = values(compiled.traced.params);
+  if (means.listed) require_fit(*means.listed, device, *kernel, compiled, p, params);
+  const std::size_t bytes = bytes_for(device, *kernel, compiled.cover, p, means.listed);
   if (means.used) *means.used = {target_name(device.arch()), codegen::variant_of(kernel->choice.plan).text(), bytes};
   const Pooled own(device, means.workspace.empty() ? bytes : 0, stream);
   Workspace space = means.workspace.empty() ? Workspace(own.bytes()) : workspace_of(means.workspace, {}, bytes);
-  const Scratch scratch(space, device, *kernel, compiled.cover, p);
+  const Scratch scratch(space, device, *kernel, compiled.cover, p, means.listed);
   send_starts(*kernel, !ir::is_literal(compiled.cover.may_drop, 0), p, scratch, stream);
   ForwardArgs args = arguments(device, *kernel, call, p, scratch);
+  std::vector<std::byte> user = user_of(compiled, params, *kernel, p);
+  const bool lists_first = kernel->lister && !means.listed;
+  if (lists_first)
+    write_lists(kernel->lister->kernel, scratch.lists, p, {args.q_starts, args.kv_starts}, args.next, user, stream);
+  launch(device, *kernel, scratch.tiles, args, user, lists_first, stream);
+}
+
+std::size_t cover_bytes(const Compiled& compiled, const Forward& call, const Problem& p) {
+  check_types(call);
+  if (is_empty(p) || p.packed) return 0;
+  const Current current(call.q.device.index);
+  const auto kernel = forward_kernel(key_of(compiled, call, p, nullptr), compiled, nullptr);
+  return kernel->lister ? Lists::bytes(*kernel, compiled.cover, p) : 0;
+}
+
+std::shared_ptr<const detail::Listed> cover(const Compiled& compiled, const Forward& call, const Problem& p,
+                                            const Means& means) {
+  check_types(call);
+  // The starts of packed sequences come with each call, and its lists with them.
+  if (is_empty(p) || p.packed) return nullptr;
+  const Facts& device = facts(call.q.device.index);
+  const Current current(device.index);
+  const auto stream = static_cast<cu::Stream>(means.stream);
+  const auto kernel = forward_kernel(key_of(compiled, call, p, means.preference), compiled, stream);
+  if (!kernel->lister) return nullptr;
   const std::vector<double> params = values(compiled.traced.params);
-  std::vector<std::byte> user = codegen::user_bytes(compiled.traced.mod, compiled.traced.captures, params,
-                                                    static_cast<float>(p.scale), kernel->choice.plan.wide);
-  launch(device, *kernel, scratch, args, user, stream);
+  auto made = std::make_shared<detail::Listed>(device, *kernel, compiled, p, params);
+  const std::size_t bytes = Lists::bytes(*kernel, compiled.cover, p);
+  Workspace space = means.workspace.empty()
+                        ? Workspace(made->take(device, current, bytes, stream))
+                        : workspace_of(means.workspace, {}, bytes, "Attention::cover_bytes for the call");
+  made->lists = Lists(space, *kernel, compiled.cover, p);
+  std::vector<std::byte> user = user_of(compiled, params, *kernel, p);
+  write_lists(kernel->lister->kernel, made->lists, p, {}, nullptr, user, stream);
+  return made;
 }
 
 ForwardStory forward_story(const Compiled& compiled, const Forward& call, const Problem& p,

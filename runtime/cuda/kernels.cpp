@@ -46,7 +46,7 @@ ForwardKernel made(const ForwardKey& key, const Compiled& compiled) {
   ForwardKernel out{.kernel = load(*chosen.binary, key.device, chosen.choice.shared_bytes),
                     .choice = chosen.choice,
                     .flaw = chosen.flaw,
-                    .cover = std::nullopt,
+                    .lister = std::nullopt,
                     .story = std::move(found.notes)};
   if (preference && !preference->origin.empty()) out.story.push_back(preference->origin);
   out.story.insert(out.story.end(), all.story.begin(), all.story.end());
@@ -54,9 +54,10 @@ ForwardKernel made(const ForwardKey& key, const Compiled& compiled) {
     out.story.push_back(
         fmt::format("not {}: {}", codegen::variant_of(all.candidates[i].choice.plan).text(), all.candidates[i].flaw));
   if (facts.listed)
-    out.cover = load(
-        *binary_of(cover_page(mod, compiled.cover, key.spec.wide, key.spec.arch), {mod, "cover", key.spec.arch}),
-        key.device, 0);
+    out.lister = {
+        load(*binary_of(cover_page(mod, compiled.cover, key.spec.wide, key.spec.arch), {mod, "cover", key.spec.arch}),
+             key.device, 0),
+        compiler::cover_of(compiled.cover)};
   return out;
 }
 

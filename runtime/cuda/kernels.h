@@ -23,12 +23,18 @@ struct Kernel {
               bool early = false) const;
 };
 
+/// Of a listed Mod: what writes its lists, and what is in them hangs on.
+struct Lister {
+  Kernel kernel;
+  compiler::CoverOf of;
+};
+
 /// The forward of a Mod on a device.
 struct ForwardKernel {
   Kernel kernel;
   codegen::ForwardChoice choice;
   std::string flaw;                ///< as Candidate has it
-  std::optional<Kernel> cover;     ///< of a listed Mod: what writes the lists
+  std::optional<Lister> lister;    ///< where the launch must be handed lists
   std::vector<std::string> story;  ///< whose choice it is; kernels that were not taken, and why
 };
 

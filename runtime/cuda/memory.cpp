@@ -1,7 +1,8 @@
 // runtime/cuda/memory.cpp — memory of a device, and copies from and to it
 #include "runtime/cuda/memory.h"
 
-#include "runtime/cuda/driver.h"
+#include <attune/error.h>
+#include <fmt/format.h>
 
 namespace attune::runtime::cuda {
 namespace {
@@ -45,6 +46,21 @@ void copy(const Tensor& from, const Tensor& to, std::size_t bytes, void* stream)
   // The driver knows from the addresses where both are.
   d.cuMemcpyAsync(address(to), address(from), bytes, behind);
   d.cuStreamSynchronize(behind);
+}
+
+Pooled::Pooled(const Facts& device, std::size_t bytes, cu::Stream stream) : stream_(stream) {
+  if (bytes == 0) return;
+  if (!device.pools)
+    throw Error("workspace-missing", "the call needs memory to work in", {},
+                fmt::format("it is {} bytes, and {} has no pools to take them from in the order of a stream", bytes,
+                            device.name),
+                "pass that many bytes of the device as its workspace");
+  driver().cuMemAllocAsync(&at_, bytes, stream);
+  bytes_ = {reinterpret_cast<std::byte*>(at_), bytes};
+}
+
+Pooled::~Pooled() {
+  if (at_) driver().cuMemFreeAsync.raw(at_, stream_);
 }
 
 bool is_captured(void* stream) { return capturing(static_cast<cu::Stream>(stream)); }

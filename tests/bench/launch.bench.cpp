@@ -92,5 +92,9 @@ int main() {
     measure(name, [&, &a = attention] { a.run(call); });
     const std::string given = std::string(name) + ", with memory to work in";
     measure(given.c_str(), [&, &a = attention] { a.run(call, with); });
+    if (const Cover cover = attention.cover(call)) {
+      const std::string listed = std::string(name) + " before, by a cover";
+      measure(listed.c_str(), [&, &a = attention] { a.run(call, {.cover = cover}); });
+    }
   }
 }

@@ -12,7 +12,7 @@
 #include "tests/golden.h"
 
 using namespace attune;
-using compiler::Bands, compiler::Cover;
+using compiler::Bands;
 
 namespace {
 
@@ -30,11 +30,11 @@ const ir::Signature& names() {
 ir::Expr expr(std::string_view text) {
   return ir::parse(text, {.name = "test", .expected = {}, .signature = &names(), .lets = {}});
 }
-Cover cover(std::string_view mask) {
+compiler::Cover cover(std::string_view mask) {
   return compiler::cover(compiler::simplify(expr(mask), compiler::coordinate_bounds()), names());
 }
 
-std::string text(const Cover& cover) {
+std::string text(const compiler::Cover& cover) {
   std::ostringstream out;
   const ir::Signature all = cover.signature(names());
   const auto say = [&](const ir::Expr& e) { return ir::print(e, all); };
@@ -98,7 +98,7 @@ TEST_CASE("bands of the masks people write, both ways along", "[cover]") {
 TEST_CASE("a mask whose positions leave holes or nothing between its bounds has no exact band", "[cover]") {
   for (const char* mask : {"kv == 2 * q", "kv >= q && kv <= q / 2", "kv % 3 == q"}) {
     INFO(mask);
-    const Cover made = cover(mask);
+    const compiler::Cover made = cover(mask);
     const auto exact = [](const compiler::Band& b) { return b.exact; };
     CHECK(std::none_of(made.along_kv.kept.begin(), made.along_kv.kept.end(), exact));
   }
@@ -108,7 +108,7 @@ TEST_CASE("a mask whose positions leave holes or nothing between its bounds has 
 
 TEST_CASE("what gives no band says why", "[cover]") {
   const auto why = [](const char* mask) {
-    const Cover made = cover(mask);
+    const compiler::Cover made = cover(mask);
     return made.along_kv.stops.empty() ? std::string("no stop") : made.along_kv.stops[0].why;
   };
   CHECK(why("kv * 100000000 <= q") == "its arithmetic may wrap around");
@@ -145,9 +145,22 @@ TEST_CASE("a score that is -inf for any s removes a pair, and nothing less does"
   CHECK(kept("max(s, kv <= q ? s : -inf)") == "true");
   CHECK(kept("(kv <= q ? s : -inf) + slope[q]") == "true");
 
-  const Cover made = compiler::cover(expr("kv >= 4"), names(), expr("kv <= q ? s : -inf"));
+  const compiler::Cover made = compiler::cover(expr("kv >= 4"), names(), expr("kv <= q ? s : -inf"));
   CHECK(ir::print(made.may_keep, names()) == ir::print(cover("kv >= 4 && kv <= q").may_keep, names()));
   CHECK(ir::print(made.may_drop, names()) == ir::print(cover("kv >= 4 && kv <= q").may_drop, names()));
+}
+
+TEST_CASE("what a cover is of does not hang on the slots of its captures and parameters", "[cover]") {
+  const auto of = [](std::string_view mask) { return compiler::cover_of(cover(mask)); };
+  const auto same = [&](std::string_view a, std::string_view b) { return of(a).mask == of(b).mask; };
+  CHECK(same("doc[q] == doc[kv]", "len[q] == len[kv]"));
+  CHECK(same("q < doc[kv] + len[q]", "q < len[kv] + doc[q]"));
+  CHECK(!same("doc[q] == doc[kv]", "doc[q] == len[kv]"));
+  CHECK(!same("doc[q] == doc[kv]", "doc[q] <= doc[kv]"));
+  CHECK(of("len[q] == len[kv]").captures == std::vector<std::uint32_t>{2});
+  CHECK(of("q < len[kv] + doc[q]").captures.size() == 2);
+  CHECK(of("q - kv < W").params == std::vector<std::uint32_t>{0});
+  CHECK(of("kv <= q").captures.empty());
 }
 
 TEST_CASE("a deep or wide mask gives a cover in time", "[cover]") {
@@ -155,7 +168,7 @@ TEST_CASE("a deep or wide mask gives a cover in time", "[cover]") {
   for (int i = 0; i < 10'000; ++i) chain = ir::op(ir::Op::Max, chain, ir::integer(i % 7));
   for (int i = 0; i < 60; ++i) wide = ir::op(ir::Op::Min, wide, ir::op(ir::Op::Max, wide, ir::input(ir::Input::Q)));
   for (const ir::Expr& e : {chain, wide}) {
-    const Cover made = compiler::cover(ir::op(ir::Op::Le, e, ir::input(ir::Input::Q)), names());
+    const compiler::Cover made = compiler::cover(ir::op(ir::Op::Le, e, ir::input(ir::Input::Q)), names());
     CHECK(!made.along_kv.stops.empty());
   }
 }

@@ -14,6 +14,7 @@
 #include "runtime/verify.h"
 #include "tests/catch.h"
 #include "tests/driver/fake_driver.h"
+#include "tests/golden.h"
 #include "tests/nvrtc.h"
 #include "tests/refusal.h"
 
@@ -27,6 +28,11 @@ namespace {
 Device device_of(int arch) {
   const auto found = std::ranges::find(fake::archs, arch);
   return Device::cuda(static_cast<int>(found - std::begin(fake::archs)));
+}
+
+Attention documents_of(const Array<int>& doc, float number = 1) {
+  return {.score = [=](Float s, At) { return s * number; },
+          .mask = [=](At at) { return at.kv <= at.q && doc[at.q] == doc[at.kv]; }};
 }
 
 struct Call {
@@ -44,9 +50,30 @@ struct Call {
     return {.score = [=](Float s, At) { return s * number; }, .mask = mods::causal()};
   }
   /// One whose tiles are listed on the device.
-  Attention documents(float number = 1) const {
-    return {.score = [=](Float s, At) { return s * number; },
-            .mask = [doc = doc](At at) { return at.kv <= at.q && doc[at.q] == doc[at.kv]; }};
+  Attention documents(float number = 1) const { return documents_of(doc, number); }
+};
+
+/// Of its batch entries and heads the first.
+Forward part_of(const Call& call, std::int64_t batch, std::int64_t heads) {
+  const Tensor& q = call.forward.q;
+  const auto part = [&](const Array<bf16>& t, std::int64_t of_heads) {
+    return Tensor(t.data(), DType::bf16, {batch, of_heads, q.shape[2], q.shape[3]}, {}, q.device);
+  };
+  return {
+      .q = part(call.q, heads), .k = part(call.k, heads / 2), .v = part(call.v, heads / 2), .o = part(call.o, heads)};
+}
+
+/// Two sequences.
+struct Packed {
+  Array<bf16> q, k, v, o;
+  Array<int> starts;
+  Forward forward;
+
+  explicit Packed(const Device& gpu = device_of(90))
+      : q(gpu.array<bf16>({300, 4, 64})), k(gpu.array<bf16>({300, 2, 64})), v(gpu.array<bf16>({300, 2, 64})),
+        o(gpu.array<bf16>({300, 4, 64})), starts(Device::cpu().array<int>({3})),
+        forward{.q = q, .k = k, .v = v, .o = o, .cu_seqlens_q = starts, .cu_seqlens_kv = starts} {
+    starts.data()[1] = 100, starts.data()[2] = 300;
   }
 };
 
@@ -170,6 +197,141 @@ TEST_CASE("a call with a workspace takes no memory at all", "[driver]") {
   CHECK(code_of([&] { documents.run(call.forward, {.workspace = workspace.first(bytes - 1)}); }) == "workspace-small");
 }
 
+TEST_CASE("a cover is one launch, and a call with it another: it lists nothing and takes no memory for lists",
+          "[driver]") {
+  if (tests::skips_nvrtc()) return;
+  const Call call;
+  const Attention documents = call.documents();
+  documents.prepare(call.forward);
+  const int memory = fake::live_memory();
+  fake::forget();
+  {
+    Cover cover = documents.cover(call.forward);
+    REQUIRE(cover);
+    REQUIRE(fake::launches().size() == 1);
+    CHECK(fake::launches()[0].kernel.find("cover") != std::string::npos);
+    CHECK(fake::live_memory() == memory + 1);
+    for (int layer = 0; layer < 3; ++layer) documents.run(call.forward, {.cover = cover});
+    CHECK(fake::launches().size() == 4);
+    for (int i = 1; i < 4; ++i)
+      CHECK(fake::launches()[static_cast<std::size_t>(i)].kernel.find("forward") != std::string::npos);
+    CHECK(fake::calls("cuMemAllocAsync") == 1);
+    CHECK(documents.workspace(call.forward, {.cover = cover}) == 0);
+    const Cover copy = cover;
+    cover = {};
+    CHECK(fake::live_memory() == memory + 1);
+  }
+  CHECK(fake::live_memory() == memory);
+  CHECK(fake::calls_behind_the_back() == 0);
+  CHECK(fake::contexts() == 0);
+}
+
+TEST_CASE("a call of more tiles than blocks clears its counter by itself where a cover has its lists", "[driver]") {
+  if (tests::skips_nvrtc()) return;
+  const Call call(8192);
+  const auto doc = device_of(90).array<int>({8192}, "doc");
+  const Attention documents{.mask = mods::document(doc)};
+  const Cover cover = documents.cover(call.forward);
+  const std::size_t bytes = documents.workspace(call.forward, {.cover = cover});
+  CHECK(bytes > 0);
+  CHECK(bytes < documents.workspace(call.forward));
+  for (const auto& [with, cleared] : {std::pair{Resources{}, 0}, {Resources{.cover = cover}, 1}}) {
+    fake::forget();
+    documents.run(call.forward, with);
+    CHECK(fake::calls("cuMemsetD32Async") == cleared);
+  }
+}
+
+TEST_CASE("a cover lies in the memory it is given, of exactly the size that was asked for", "[driver]") {
+  if (tests::skips_nvrtc()) return;
+  const Call call;
+  const Attention documents = call.documents();
+  const std::size_t bytes = documents.cover_bytes(call.forward);
+  REQUIRE(bytes > 0);
+  const auto room = device_of(90).array<std::uint8_t>({static_cast<std::int64_t>(bytes)});
+  const std::span<std::byte> memory = std::as_writable_bytes(std::span(room.data(), bytes));
+  fake::forget();
+  const Cover cover = documents.cover(call.forward, {.workspace = memory});
+  documents.run(call.forward, {.cover = cover});
+  CHECK(fake::calls("cuMemAllocAsync") == 0);
+  const Error small = tests::refusal([&] { documents.cover(call.forward, {.workspace = memory.first(bytes - 1)}); });
+  CHECK(small.code == "workspace-small");
+  CHECK(small.fix.find("cover_bytes") != std::string::npos);
+}
+
+TEST_CASE("a cover is empty where no lists are needed, and an empty one fits every call", "[driver]") {
+  if (tests::skips_nvrtc()) return;
+  const Call call;
+  const Packed packed;
+  fake::forget();
+  const Cover none = call.causal().cover(call.forward);
+  CHECK(!none);
+  CHECK(call.causal().cover_bytes(call.forward) == 0);
+  CHECK(!call.documents().cover(packed.forward));
+  CHECK(call.documents().cover_bytes(packed.forward) == 0);
+  CHECK(fake::launches().empty());
+  call.documents().run(call.forward, {.cover = none});
+  CHECK(fake::launches().size() == 2);
+}
+
+TEST_CASE("a cover is for calls of its mask, whatever else they compute", "[driver]") {
+  if (tests::skips_nvrtc()) return;
+  const Call call, other;
+  const auto slope = device_of(90).array<float>({4}, "slope");
+  const Attention capped{.score = [=](Float s, At at) { return s * slope[at.head]; }, .mask = call.documents().mask};
+  const Cover cover = call.documents().cover(call.forward);
+  fake::forget();
+  capped.run(call.forward, {.cover = cover});
+  capped.run(other.forward, {.cover = cover});
+  call.documents().run(part_of(call, 1, 2), {.cover = cover});
+  for (const fake::Launch& launch : fake::launches()) CHECK(launch.kernel.find("forward") != std::string::npos);
+  CHECK(fake::launches().size() == 3);
+}
+
+TEST_CASE("a cover that was made for other calls is refused, and the reason is told", "[driver]") {
+  if (tests::skips_nvrtc()) return;
+  const Call call;
+  const Attention documents = call.documents();
+  const Cover cover = documents.cover(call.forward);
+  fake::forget();
+  // Not by Attention::run, which adds the line of this file.
+  const auto told = [](const char* golden, const Cover& made, const Attention& attention, const Forward& forward) {
+    tests::golden_error(golden, tests::refusal([&] { runtime::run(attention, forward, nullptr, made); }).what());
+  };
+  told("cover-other.mask", cover, {.mask = mods::document(call.doc)}, call.forward);
+  told("cover-other.no-lists", cover, call.causal(), call.forward);
+  const auto short_doc = device_of(90).array<int>({600}, "doc"), other_doc = device_of(90).array<int>({1000}, "doc");
+  told("cover-other.capture", cover, documents_of(short_doc), call.forward);
+  told("cover-other.memory", cover, documents_of(other_doc), call.forward);
+  told("cover-other.lengths", cover, documents, Call(301).forward);
+  Forward later = call.forward;
+  later.q_offset = 5;
+  told("cover-other.offset", cover, documents, later);
+  told("cover-other.packed", cover, documents, Packed().forward);
+  told("cover-other.tiles", cover, documents, Call(300, 256).forward);
+  told("cover-other.device", cover, call.causal(), Call(300, 64, device_of(80)).forward);
+
+  Param<int> window("window", 100);
+  const Attention near{
+      .mask = [window, doc = call.doc](At at) { return at.q - at.kv < window && doc[at.q] == doc[at.kv]; }};
+  const Cover nearby = near.cover(call.forward);
+  window = 200;
+  told("cover-other.parameter", nearby, near, call.forward);
+
+  const auto ids = device_of(90).array<int>({4, 1000}, "ids");
+  const Attention by_batch{.mask = [=](At at) { return ids(at.batch, at.q) == ids(at.batch, at.kv); }},
+      by_head{.mask = [=](At at) { return ids(at.head, at.q) == ids(at.head, at.kv); }};
+  told("cover-other.batch", by_batch.cover(call.forward), by_batch, part_of(call, 1, 4));
+  told("cover-other.heads", by_head.cover(call.forward), by_head, part_of(call, 2, 2));
+  for (const fake::Launch& launch : fake::launches()) CHECK(launch.kernel.find("forward") == std::string::npos);
+
+  const int line = __LINE__ + 1;
+  const Error placed = tests::refusal([&] { call.causal().run(call.forward, {.cover = cover}); });
+  CHECK(placed.code == "cover-other");
+  CHECK(placed.where.line == line);
+  CHECK(code_of([&] { documents.workspace(Call(301).forward, {.cover = cover}); }) == "cover-other");
+}
+
 TEST_CASE("the stream is the caller's", "[driver]") {
   if (tests::skips_nvrtc()) return;
   const Call call;
@@ -197,6 +359,32 @@ TEST_CASE("what would be loaded during a capture is refused, and what is there i
   CHECK(code_of([&] { causal.run(call.forward, {.stream = stream}); }) == "stream-capture");
   causal.prepare(call.forward);
   CHECK(code_of([&] { causal.run(call.forward, {.stream = stream}); }) == "nothing");
+  driver().cuStreamEndCapture(stream, &graph);
+  driver().cuGraphDestroy(graph);
+  driver().cuStreamDestroy(stream);
+}
+
+TEST_CASE("calls with a cover are captured, and so is the cover where it is given memory", "[driver]") {
+  if (tests::skips_nvrtc()) return;
+  const Call call;
+  const Attention documents = call.documents();
+  const runtime::cuda::Current current(0);
+  cu::Stream stream = nullptr;
+  cu::Graph graph = nullptr;
+  driver().cuStreamCreate(&stream, cu::stream_non_blocking);
+  const std::size_t bytes = documents.cover_bytes(call.forward);
+  const auto room = device_of(90).array<std::uint8_t>({static_cast<std::int64_t>(bytes)});
+  const Cover before = documents.cover(call.forward, {.stream = stream});
+  driver().cuStreamBeginCapture(stream, cu::CaptureMode::relaxed);
+  CHECK(code_of([&] { documents.cover(call.forward, {.stream = stream}); }) == "stream-capture");
+  fake::forget();
+  documents.run(call.forward, {.stream = stream, .cover = before});
+  const Cover within = documents.cover(
+      call.forward, {.workspace = std::as_writable_bytes(std::span(room.data(), bytes)), .stream = stream});
+  documents.run(call.forward, {.stream = stream, .cover = within});
+  CHECK(fake::launches().size() == 3);
+  CHECK(fake::calls("cuMemAllocAsync") == 0);
+  CHECK(fake::calls_behind_the_back() == 0);
   driver().cuStreamEndCapture(stream, &graph);
   driver().cuGraphDestroy(graph);
   driver().cuStreamDestroy(stream);
@@ -246,6 +434,7 @@ TEST_CASE("whatever the driver refuses comes back and leaves no memory taken", "
   const Attention documents = call.documents();
   documents.prepare(call.forward);
   refuse_each([&] { documents.run(call.forward); });
+  refuse_each([&] { documents.cover(call.forward); });
   CHECK(code_of([&] { documents.run(call.forward); }) == "nothing");
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "runtime/attention.h"
@@ -54,14 +55,58 @@ struct Documents {
   Array<int> doc;
   Attention attention;
 
-  explicit Documents(const Device& where, float number = 1)
-      : doc(ids().on(where)), attention{
-                                  .score = [=](Float s, At) { return s * number; },
-                                  .mask = [doc = doc](At at) { return at.kv <= at.q && doc[at.q] == doc[at.kv]; }} {}
+  explicit Documents(const Device& where, float number = 1) : Documents(ids().on(where), number) {}
+  Documents(const Array<int>& of, float number)
+      : doc(of), attention{.score = [=](Float s, At) { return s * number; },
+                           .mask = [doc = doc](At at) { return at.kv <= at.q && doc[at.q] == doc[at.kv]; }} {}
   static Array<int> ids() {
     auto out = host.array<int>({300}, "doc");
     for (int i = 0; i < 300; ++i) out.values()[static_cast<std::size_t>(i)] = i / 100;
     return out;
+  }
+};
+
+/// Masks whose tiles are listed, with documents of every length from none on; and one that needs no lists.
+struct Lists {
+  struct Call {
+    const char* name;
+    Attention attention;
+    bool listed = true;
+  };
+  Array<int> doc, unsorted, by_batch, by_head;
+
+  explicit Lists(unsigned seed) : Lists(std::mt19937(seed)) {}
+  explicit Lists(std::mt19937 dice)
+      : doc(ids({length},
+                [&, id = 0](std::int64_t) mutable {
+                  if (dice() % 97 == 0) id += 1 + static_cast<int>(dice() % 3);
+                  return id;
+                })),
+        unsorted(ids({length}, [&](std::int64_t) { return static_cast<int>(dice() % 5); })),
+        by_batch(ids({2, length}, [](std::int64_t i) { return static_cast<int>(i / (i < length ? 100 : 333)); })),
+        by_head(
+            ids({4, length}, [](std::int64_t i) { return static_cast<int>(i % length / (50 + 70 * (i / length))); })) {}
+
+  std::vector<Call> calls() const {
+    const auto same = [](const Array<int>& of) { return mods::document(of); };
+    return {{"documents, causal", {.mask = mods::causal() && same(doc)}},
+            {"documents", {.mask = same(doc)}},
+            {"documents in no order", {.mask = mods::causal() && same(unsorted)}},
+            {"documents of each batch entry",
+             {.mask = [of = by_batch](At at) { return of(at.batch, at.q) == of(at.batch, at.kv); }}},
+            {"documents of each head",
+             {.mask = [of = by_head](At at) { return at.kv <= at.q && of(at.head, at.q) == of(at.head, at.kv); }}},
+            {"all gone", {.mask = [of = doc](At at) { return of[at.q] + of[at.kv] < 0; }}},
+            {"causal", {.mask = mods::causal()}, false}};
+  }
+
+ private:
+  static constexpr std::int64_t length = 2500;
+  template <class F>
+  static Array<int> ids(std::initializer_list<std::int64_t> shape, F id) {
+    auto out = host.array<int>(shape, "doc");
+    for (std::int64_t i = 0; i < out.tensor().size(); ++i) out.data()[i] = id(i);
+    return out.on(gpu);
   }
 };
 
@@ -257,6 +302,160 @@ TEST_CASE("a prepared call is captured into a graph, and replayed with other dat
   }
   d.cuGraphExecDestroy(replay);
   d.cuGraphDestroy(graph);
+}
+
+TEST_CASE("calls with a cover give bit for bit what calls without give", "[gpu]") {
+  if (skipped()) return;
+  const codegen::Preference portable{codegen::variant("forward_sm80"), true, ""};
+  const Lists lists(3);
+  for (const auto& [name, attention, is_listed] : lists.calls())
+    for (const codegen::Preference* preference : {static_cast<const codegen::Preference*>(nullptr), &portable})
+      for (const auto& [q_len, kv_len] :
+           {std::pair{300, 300}, {1, 300}, {300, 1}, {257, 511}, {1, 1}, {129, 0}, {0, 64}, {2500, 2500}}) {
+        const Call call(gpu, q_len, kv_len, 128);
+        INFO(name << ", " << q_len << " x " << kv_len << (preference ? ", portable" : ""));
+        call.forget();
+        runtime::run(attention, call.forward, preference);
+        const auto wanted = call.bits();
+        const Cover cover = runtime::cover(attention, call.forward, preference);
+        CHECK(static_cast<bool>(cover) == (is_listed && q_len > 0));
+        for (int layer = 0; layer < 3; ++layer) {
+          call.forget();
+          runtime::run(attention, call.forward, preference, cover);
+          REQUIRE((call.bits() == wanted));
+        }
+      }
+}
+
+TEST_CASE("a cover serves other batches, heads and scores where its mask does not vary with them", "[gpu]") {
+  if (skipped()) return;
+  const Documents documents(gpu), other(documents.doc, 0.5f);
+  const Call call(gpu);
+  const Cover cover = documents.attention.cover(call.forward);
+  const auto part = [&](const Array<bf16>& t, std::int64_t heads) {
+    return Tensor(t.data(), DType::bf16, {1, heads, 300, 64}, {}, gpu);
+  };
+  for (const std::int64_t heads : {1, 2, 4}) {
+    // GQA of every kind: heads of q by one, and by two.
+    const Forward few{.q = part(call.q, heads),
+                      .k = part(call.k, heads > 1 ? 2 : 1),
+                      .v = part(call.v, heads > 1 ? 2 : 1),
+                      .o = part(call.o, heads)};
+    for (const Attention& attention : {documents.attention, other.attention}) {
+      call.forget();
+      attention.run(few);
+      const auto wanted = call.bits();
+      call.forget();
+      attention.run(few, {.cover = cover});
+      CHECK((call.bits() == wanted));
+    }
+  }
+}
+
+TEST_CASE("a cover lies in the memory it is given, and is looked at for nothing but its lists", "[gpu]") {
+  if (skipped()) return;
+  const Call call(gpu, 2500, 2500, 128);
+  const Lists lists(2);
+  for (const auto& [name, attention, is_listed] : lists.calls()) {
+    INFO(name);
+    const std::size_t bytes = attention.cover_bytes(call.forward);
+    CHECK((bytes > 0) == is_listed);
+    const auto room = gpu.array<std::uint8_t>({static_cast<std::int64_t>(bytes)}),
+               work = gpu.array<std::uint8_t>({1 << 20});
+    const std::span<std::byte> memory = std::as_writable_bytes(std::span(room.data(), bytes)),
+                               workspace = std::as_writable_bytes(std::span(work.data(), std::size_t{1} << 20));
+    call.forget();
+    attention.run(call.forward);
+    const auto wanted = call.bits();
+    const Stream stream;
+    const Cover cover = attention.cover(call.forward, {.workspace = memory, .stream = stream});
+    const Resources with{.workspace = workspace, .stream = stream, .cover = cover};
+    REQUIRE(attention.workspace(call.forward, with) <= workspace.size());
+    for (int layer = 0; layer < 2; ++layer) {
+      call.forget();
+      attention.run(call.forward, with);
+      stream.wait();
+      CHECK((call.bits() == wanted));
+    }
+  }
+}
+
+TEST_CASE("a cover that was made for other calls is refused", "[gpu]") {
+  if (skipped()) return;
+  const Call call(gpu);
+  const Documents documents(gpu), others(gpu);
+  const Cover cover = documents.attention.cover(call.forward);
+  const auto code = [&](const Attention& attention, const Forward& forward) {
+    return refusal([&] { attention.run(forward, {.cover = cover}); }).code;
+  };
+  CHECK(code(documents.attention, call.forward) == "nothing");
+  CHECK(code(documents.attention, Call(gpu, 299, 300).forward) == "cover-other");
+  CHECK(code(documents.attention, Call(gpu, 300, 299).forward) == "cover-other");
+  CHECK(code(others.attention, call.forward) == "cover-other");
+  CHECK(code({.mask = mods::document(documents.doc)}, call.forward) == "cover-other");
+  CHECK(code({.mask = mods::causal()}, call.forward) == "cover-other");
+}
+
+TEST_CASE("calls with a cover are captured into a graph, alone or behind it, and replayed", "[gpu]") {
+  if (skipped()) return;
+  const Call call(gpu, 2500, 2500, 128);
+  const Lists lists(2);
+  const Attention attention = lists.calls()[0].attention;
+  const std::size_t bytes = attention.cover_bytes(call.forward);
+  const auto room = gpu.array<std::uint8_t>({static_cast<std::int64_t>(bytes)});
+  const Stream stream;
+  const auto& d = driver();
+  const runtime::cuda::Current current(0);
+  const Cover before = attention.cover(call.forward, {.stream = stream});
+  for (const bool within : {false, true}) {
+    Cover cover = before;
+    d.cuStreamBeginCapture(stream, cu::CaptureMode::thread_local_);
+    if (within)
+      cover = attention.cover(call.forward,
+                              {.workspace = std::as_writable_bytes(std::span(room.data(), bytes)), .stream = stream});
+    for (int layer = 0; layer < 2; ++layer) attention.run(call.forward, {.stream = stream, .cover = cover});
+    cu::Graph graph = nullptr;
+    d.cuStreamEndCapture(stream, &graph);
+    cu::GraphExec replay = nullptr;
+    d.cuGraphInstantiateWithFlags(&replay, graph, 0);
+    for (const unsigned seed : {21u, 22u}) {
+      copy(Call::filled(seed, {2, 4, 2500, 128}), call.q);
+      call.forget();
+      d.cuGraphLaunch(replay, stream);
+      stream.wait();
+      const auto replayed = call.bits();
+      call.forget();
+      attention.run(call.forward);
+      CHECK((call.bits() == replayed));
+    }
+    d.cuGraphExecDestroy(replay);
+    d.cuGraphDestroy(graph);
+  }
+}
+
+TEST_CASE("a cover outlives its calls' threads, and its last copy gives its memory back", "[gpu]") {
+  if (skipped()) return;
+  const Call call(gpu);
+  const Documents documents(gpu);
+  call.forget();
+  documents.attention.run(call.forward);
+  const auto wanted = call.bits();
+  Cover cover = documents.attention.cover(call.forward);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&, mine = cover] {
+      for (int i = 0; i < 20; ++i) documents.attention.run(call.forward, {.cover = mine});
+    });
+  for (std::thread& thread : threads) thread.join();
+  call.forget();
+  documents.attention.run(call.forward, {.cover = std::exchange(cover, {})});
+  CHECK((call.bits() == wanted));
+  // Many, one after the other: each takes what the one before gave back.
+  for (int i = 0; i < 200; ++i) {
+    const Cover again = documents.attention.cover(call.forward);
+    documents.attention.run(call.forward, {.cover = again});
+  }
+  CHECK((call.bits() == wanted));
 }
 
 TEST_CASE("eight threads launch at once, each on its own stream, some the same kernels for the first time", "[gpu]") {

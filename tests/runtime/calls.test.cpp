@@ -139,7 +139,7 @@ void same_bits_on_any_threads(const Attention& attention, const Call& call) {
 template <class Call>
 void works_in_the_memory_it_is_given(const Attention& attention, const Call& call, const Executor& executor) {
   const Bytes expected = call(attention, {.executor = executor});
-  const std::size_t size = attention.workspace(call.call(), executor);
+  const std::size_t size = attention.workspace(call.call(), {.executor = executor});
   REQUIRE(size > 0);
   const Guarded<std::byte> exact(size);
   std::memset(exact.data(), 0xff, size);
@@ -167,7 +167,7 @@ std::string refusal(const Attention& attention, const Call& call, const Resource
 template <class Call>
 void refuses_less_memory(const Attention& attention, const Call& call) {
   const Executor executor{.workers = 2};
-  std::vector<std::byte> memory(attention.workspace(call.call(), executor), std::byte{0x77});
+  std::vector<std::byte> memory(attention.workspace(call.call(), {.executor = executor}), std::byte{0x77});
   REQUIRE(memory.size() > 1);
   for (const std::size_t less : {memory.size() - 1, memory.size() / 2, std::size_t{1}})
     CHECK(refusal(attention, call, {.executor = executor, .workspace = {memory.data(), less}}) == "workspace-small");
@@ -240,7 +240,8 @@ TEST_CASE("memory that is too small, or begins within a cache line, is told so a
 TEST_CASE("more threads are asked more memory for", "[calls]") {
   const ForwardCall call(several_tiles);
   const Attention attention;
-  CHECK(attention.workspace(call.call(), {.workers = 8}) > attention.workspace(call.call(), {.workers = 1}));
+  CHECK(attention.workspace(call.call(), {.executor = {.workers = 8}}) >
+        attention.workspace(call.call(), {.executor = {.workers = 1}}));
 }
 
 TEST_CASE("a listener is told of growing shares, on its own thread, and may end the call", "[calls]") {

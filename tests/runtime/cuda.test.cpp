@@ -31,6 +31,9 @@ TEST_CASE("without a driver a device is refused, with the reason", "[cuda]") {
   std::array<Tensor, 4> there;
   for (std::size_t i = 0; i < 4; ++i) there[i] = four[i].tensor(Device::cuda());
   CHECK(refusal([&] { Attention{}(there[0], there[1], there[2], there[3]); }).code == "no-device");
+  const Forward call{.q = there[0], .k = there[1], .v = there[2], .o = there[3]};
+  CHECK(refusal([&] { Attention{}.cover(call); }).code == "no-device");
+  CHECK(refusal([&] { Attention{}.cover_bytes(call); }).code == "no-device");
   CHECK(refusal([&] { copy(there[0], four[1].tensor(Device::cpu())); }).code == "no-device");
 }
 
@@ -56,6 +59,8 @@ TEST_CASE("copies are of equal, contiguous tensors", "[cuda]") {
     return Tensor(memory.data(), DType::f32, shape, strides);
   };
   copy(tensor(from, {3, 4}), tensor(to, {3, 4}));
+  CHECK(to == from);
+  copy(tensor(from, {2, 0, 3}), tensor(to, {2, 0, 3}));
   CHECK(to == from);
   CHECK(refusal([&] { copy(tensor(from, {4, 3}), tensor(to, {3, 4})); }).code == "copy-shape");
   CHECK(refusal([&] { copy(tensor(from, {2, 3}, {4, 1}), tensor(to, {2, 3})); }).code == "copy-strides");

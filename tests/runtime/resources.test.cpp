@@ -63,7 +63,7 @@ TEST_CASE("a call works in the memory it is given, whatever that holds, and in n
   attention.run(c.forward);
   const std::vector<float> expected = c.result();
   const Executor executor{.workers = 3};
-  Room room(attention.workspace(c.forward, executor));
+  Room room(attention.workspace(c.forward, {.executor = executor}));
   for (int again = 0; again < 2; ++again) {
     c.forget();
     attention.run(c.forward, {.executor = executor, .workspace = room.given()});
@@ -79,7 +79,7 @@ TEST_CASE("a workspace that will not do is refused at the line of the call, befo
   const Call c;
   c.forget();
   const Executor executor{.workers = 2};
-  const std::size_t size = attention.workspace(c.forward, executor);
+  const std::size_t size = attention.workspace(c.forward, {.executor = executor});
   Room room(size + 64);
   const int line = __LINE__ + 2;
   const Error small = refusal(
@@ -104,7 +104,7 @@ TEST_CASE("a backward works in the memory it is given, and refuses too little of
   attention.backward(call);
   const std::vector<float> of_q(dq.values().begin(), dq.values().end()), of_k(dk.values().begin(), dk.values().end());
   const Executor executor{.workers = 2};
-  Room room(attention.workspace(call, executor));
+  Room room(attention.workspace(call, {.executor = executor}));
   for (const auto& t : {dq, dk}) std::ranges::fill(t.values(), 7.0f);
   const Error small = refusal([&] {
     attention.backward(call, {.executor = executor, .workspace = room.given().first(room.given().size() - 1)});
@@ -119,9 +119,39 @@ TEST_CASE("a backward works in the memory it is given, and refuses too little of
 
 TEST_CASE("more workers need more memory, and the oracle none", "[resources]") {
   const Call c;
-  CHECK(attention.workspace(c.forward, {.workers = 4}) > attention.workspace(c.forward, {.workers = 1}));
+  CHECK(attention.workspace(c.forward, {.executor = {.workers = 4}}) >
+        attention.workspace(c.forward, {.executor = {.workers = 1}}));
   const Attention exact{.target = Target::oracle};
   CHECK(exact.workspace(c.forward) == 0);
+}
+
+TEST_CASE("on the host a cover is empty, costs nothing, and changes nothing", "[resources]") {
+  const Call c;
+  const auto doc = host.array<int>({300}, "doc");
+  for (int i = 0; i < 300; ++i) doc.data()[i] = i / 40;
+  for (const Target target : {Target::automatic, Target::oracle}) {
+    const Attention documents{.mask = mods::document(doc), .target = target};
+    documents.run(c.forward);
+    const std::vector<float> expected = c.result();
+    CHECK(documents.cover_bytes(c.forward) == 0);
+    const Cover cover = documents.cover(c.forward);
+    CHECK(!cover);
+    CHECK(documents.workspace(c.forward, {.cover = cover}) == documents.workspace(c.forward));
+    c.forget();
+    documents.run(c.forward, {.cover = cover});
+    CHECK(c.result() == expected);
+  }
+}
+
+TEST_CASE("a cover refuses what the call would refuse, at its line", "[resources]") {
+  const Call c;
+  Forward wrong = c.forward;
+  wrong.k = host.array<float>({2, 2, 300, 23});
+  const int line = __LINE__ + 1;
+  const Error e = refusal([&] { attention.cover(wrong); });
+  CHECK(e.code == "head-size");
+  CHECK(e.where.line == line);
+  CHECK(refusal([&] { attention.cover_bytes(wrong); }).code == "head-size");
 }
 
 TEST_CASE("prepare refuses what the call would refuse, and computes nothing", "[resources]") {

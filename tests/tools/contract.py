@@ -268,6 +268,8 @@ class Contract(Calls):
         for verb in "bench", "verify":
             self.refused("bad-usage", verb, "--kernel", "forward_sm90")
         self.refused("bad-usage", "bench", "--paced")
+        self.refused("bad-usage", "bench", "--cover", "once")
+        self.refused("bad-choice", "bench", "--target", "cuda", "--cover", "twice")
         self.refused("bad-kernel", "cuda", "kv <= q", "--kernel", "forward_sm90:n=100")
         self.refused("bad-kernel", "cuda", "kv <= q", "--kernel", "forward_sm90:n")
         said = self.attune("cuda", "kv <= q", "--kernel", "forward_sm90:n=96,turns=2", "--json")
@@ -647,18 +649,22 @@ class Contract(Calls):
                              ATTUNE_CACHE=str(self.at / "c"))
         if "[no-compiler]" in result.stderr:
             return
-        (channel, said), = self.logged(result)
-        self.assertRegex(said, r"forward_sm80:\S+ for sm_80 compiled in .*: \d+ bytes, \d+ registers, 0 bytes spilled")
-        (folder,) = (self.at / "dump").iterdir()
-        self.assertEqual(sorted(f.name for f in folder.iterdir()),
-                         ["00-attention.mod", "04-choice.txt", "05-page.cu", "06-kernel.ptx", "07-kernel.cubin",
-                          "08-nvrtc.log"])
-        self.assertIn("chosen  forward_sm80", (folder / "04-choice.txt").read_text())
-        # The page leads profilers to itself, where expressions are of no file.
-        page = folder / "05-page.cu"
-        self.assertTrue(page.read_text().startswith(f'#line 2 "{page}"\n'), page.read_text()[:200])
-        self.assertIn(str(page), (folder / "06-kernel.ptx").read_text())
-        self.assertIn("--generate-line-info", (folder / "08-nvrtc.log").read_text())
+        logged = self.logged(result)
+        for _, said in logged:
+            self.assertRegex(said,
+                             r"forward_sm80:\S+ for sm_80 compiled in .*: \d+ bytes, \d+ registers, 0 bytes spilled")
+        folders = list((self.at / "dump").iterdir())
+        self.assertEqual(len(folders), len(logged))
+        for folder in folders:
+            self.assertEqual(sorted(f.name for f in folder.iterdir()),
+                             ["00-attention.mod", "04-choice.txt", "05-page.cu", "06-kernel.ptx", "07-kernel.cubin",
+                              "08-nvrtc.log"])
+            self.assertIn("chosen  forward_sm80", (folder / "04-choice.txt").read_text())
+            # The page leads profilers to itself, where expressions are of no file.
+            page = folder / "05-page.cu"
+            self.assertTrue(page.read_text().startswith(f'#line 2 "{page}"\n'), page.read_text()[:200])
+            self.assertIn(str(page), (folder / "06-kernel.ptx").read_text())
+            self.assertIn("--generate-line-info", (folder / "08-nvrtc.log").read_text())
 
     def test_verified(self):
         self.qkv()

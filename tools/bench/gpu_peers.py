@@ -12,6 +12,7 @@ from peers_page import Look
 TOKENS, WIDTH = 16384, 2048  # of a dense row: batch times seq, heads times d
 DENSE = {128: (512, 1024, 2048, 4096, 8192, 16384), 64: (4096, 8192, 16384), 256: (4096, 16384)}
 MODS = ["causal", "alibi", "softcap", "relative", "window", "prefix", "document"]
+LISTED = ["prefix", "document"]  # of these attune lists tiles on the device, where FlexAttention has a block mask
 PEERS = {"dense": ["cudnn", "flash"], "mods": ["flex"], "portable": ["flash"]}
 KERNELS = {"portable": "forward_sm80"}
 PATIENCE = 120  # seconds for a block: then attune's process is ended
@@ -24,7 +25,9 @@ def group(case):
 
 
 def label(case):
-    return case["row"] if case["kind"] == "mods" else f"S={case['seq']}"
+    if case["kind"] != "mods":
+        return f"S={case['seq']}"
+    return f"{case['row']}, each call" if case["cover"] == "each" else case["row"]
 
 
 def of_run(run, cases):
@@ -39,15 +42,16 @@ def notes(data):
             "mask keeps, 4 D each: the median of the blocks' medians, and the best call in brackets. A ratio is\n"
             "attune's median rate by the other's. Blocks of each in turn, as the card's clock moves. Both sides are\n"
             "timed by events of the device around each of 20 calls that follow one another on one stream; the first 20\n"
-            "are not counted, and no cache is emptied in between. attune writes lse too, and its time has the listing\n"
-            "of tiles in it (document, prefix); FlexAttention's block mask is made before, and its time left out.")
+            "are not counted, and no cache is emptied in between. attune writes lse too. FlexAttention's block mask is\n"
+            "made before, and its time left out; so are attune's lists of tiles (prefix, document), but in the rows\n"
+            "`each call`: there every call of attune's lists its tiles, and that is part of its time.")
 
 
 LOOK = Look(name="gpu_peers", heading="attune beside torch on a GPU",
             peers={"cudnn": "SDPA, cuDNN", "flash": "SDPA, flash", "flex": "FlexAttention"},
             unit="TFLOP/s", scale=1e3, group=group, label=label, of_run=of_run, notes=notes,
-            words=lambda case: {case["row"], case["kind"], f"d{case['d']}", f"s{case['seq']}"},
-            words_help="a row, dense, mods or portable, d64, s8192; as dense:causal:d128:cudnn=1.0")
+            words=lambda case: {case["row"], case["kind"], case["cover"], f"d{case['d']}", f"s{case['seq']}"},
+            words_help="a row, dense, mods or portable, once or each, d64, s8192; as dense:causal:d128:cudnn=1.0")
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ class Case:
     heads: int
     seq: int
     batch: int
+    cover: str = "once"  # tiles are listed before, or by `each` call
 
     def __str__(self):
         return LOOK.title(vars(self))
@@ -75,7 +80,9 @@ def all_cases():
     for d, lengths in DENSE.items():
         for row in ("causal", "full"):
             yield from (dense("dense", row, d, seq) for seq in lengths)
-    yield from (Case("mods", row, "bf16", 128, 16, 8192, 2) for row in MODS)
+    for row in MODS:
+        yield from (Case("mods", row, "bf16", 128, 16, 8192, 2, cover)
+                    for cover in (["once", "each"] if row in LISTED else ["once"]))
     yield from (dense("portable", "causal", 128, seq) for seq in (4096, 16384))
 
 
@@ -90,7 +97,8 @@ class Attune:
     while torch prepares."""
 
     def __init__(self, o, case):
-        command = [*peers.bench_command(o, case), "--target", "cuda", "--batch", str(case.batch), "--paced"]
+        command = [*peers.bench_command(o, case), "--target", "cuda", "--batch", str(case.batch), "--cover",
+                   case.cover, "--paced"]
         kernel = o.kernel or KERNELS.get(case.kind)
         command += ["--kernel", kernel] if kernel else []
         self.errors = tempfile.TemporaryFile("w+", encoding="utf-8")
