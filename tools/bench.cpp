@@ -204,6 +204,7 @@ void BenchOptions::check() const {
                                       {"--seq", seq},
                                       {"--kv-seq", kv_seq.value_or(1)}})
     positive(option, static_cast<double>(value));
+  for (const std::int64_t length : lengths) positive("--lengths", static_cast<double>(length));
   positive("--seconds", seconds);
   for (const int n : threads) positive("--threads", n);
 }
@@ -237,6 +238,11 @@ void add_bench(CLI::App& app) {
   verb.add_option("--cover", o->cover,
                   "on a GPU: tiles are listed by each call, or once before, as for a model's layers; each if left out")
       ->type_name("each|once");
+  verb.add_option(
+          "--lengths", o->lengths,
+          "on a GPU: packed sequences of so many queries and keys each, in place of --batch, --seq and --kv-seq")
+      ->type_name("N,...")
+      ->delimiter(',');
   verb.add_flag("--paced", o->paced,
                 "on a GPU: measure all rows once for each line that comes in, until there are none");
   verb.add_option("--save", o->save, "add the results to those of this name, or to this file of JSON lines")
@@ -267,16 +273,20 @@ void add_bench(CLI::App& app) {
       "  XDG_STATE_HOME     where results are kept by a name");
   verb.callback([o] {
     o->check();
-    if (o->target == "cuda")
-      bench_cuda(*o);
-    else if (o->kernel || o->cover || o->paced)
-      throw Error("bad-usage", "the command line cannot be read",
-                  {.name = o->kernel  ? "--kernel"
-                           : o->cover ? "--cover"
-                                      : "--paced"},
-                  "it is for kernels of a GPU", "add --target cuda, or leave it out");
-    else
-      Bench{*o}();
+    if (o->packed()) {
+      o->batch = static_cast<std::int64_t>(o->lengths.size());
+      o->seq = *std::ranges::max_element(o->lengths);
+      o->kv_seq.reset();
+    }
+    if (o->target == "cuda") return bench_cuda(*o);
+    for (const auto& [option, given] : {std::pair{"--kernel", o->kernel.has_value()},
+                                        {"--cover", o->cover.has_value()},
+                                        {"--lengths", o->packed()},
+                                        {"--paced", o->paced}})
+      if (given)
+        throw Error("bad-usage", "the command line cannot be read", {.name = option}, "it is for kernels of a GPU",
+                    "add --target cuda, or leave it out");
+    Bench{*o}();
   });
 }
 

@@ -18,6 +18,7 @@ struct BenchOptions {
   std::string target = "auto", dtype = "f32";
   std::int64_t batch = 1, heads = 1, d = 128, seq = 4096;
   std::optional<std::int64_t> kv_heads, dv, kv_seq;
+  std::vector<std::int64_t> lengths;  ///< of packed sequences, in place of batch, seq and kv_seq; of a GPU
   std::vector<int> threads{1};
   double seconds = 1;
   std::optional<std::string> kernel;         ///< of a GPU, as codegen::variant reads it
@@ -31,6 +32,7 @@ struct BenchOptions {
   DType type() const { return dtype == "f16" ? DType::f16 : dtype == "bf16" ? DType::bf16 : DType::f32; }
   std::int64_t of_kv_heads() const { return kv_heads.value_or(heads); }
   std::int64_t of_kv_seq() const { return kv_seq.value_or(seq); }
+  bool packed() const { return !lengths.empty(); }
   std::int64_t of_dv() const { return dv.value_or(d); }
   nlohmann::ordered_json shape() const;  ///< type and sizes of a call, as lines of JSON tell them
 };
@@ -80,6 +82,7 @@ struct ForwardTensors {
   Forward call() const;
 
   Owned q, k, v, o, lse;
+  Owned starts;  ///< of packed sequences, on the host
 };
 
 /// Seconds, in order.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "compiler/lower.h"
 #include "runtime/tensor.h"
@@ -125,8 +126,10 @@ Owned Data::zeros(DType type, const std::vector<std::int64_t>& shape) const {
 }
 
 nlohmann::ordered_json BenchOptions::shape() const {
-  return {{"dtype", dtype}, {"batch", batch},        {"heads", heads}, {"kv_heads", of_kv_heads()},
-          {"seq", seq},     {"kv_seq", of_kv_seq()}, {"d", d},         {"dv", of_dv()}};
+  nlohmann::ordered_json out{{"dtype", dtype}, {"batch", batch},        {"heads", heads}, {"kv_heads", of_kv_heads()},
+                             {"seq", seq},     {"kv_seq", of_kv_seq()}, {"d", d},         {"dv", of_dv()}};
+  if (packed()) out["lengths"] = lengths;
+  return out;
 }
 
 std::string mod_digest(const Case& one) { return compiler::lower(one.attention).mod.digest().hex(); }
@@ -149,19 +152,47 @@ std::vector<Case> bench_cases(const BenchOptions& o, Data& data) {
   return out;
 }
 
-ForwardTensors::ForwardTensors(const BenchOptions& from, Data& data)
-    : q(data.normal(from.type(), {from.batch, from.heads, from.seq, from.d})),
-      k(data.normal(from.type(), {from.batch, from.of_kv_heads(), from.of_kv_seq(), from.d})),
-      v(data.normal(from.type(), {from.batch, from.of_kv_heads(), from.of_kv_seq(), from.of_dv()})),
-      o(data.zeros(from.type(), {from.batch, from.heads, from.seq, from.of_dv()})),
-      lse(data.zeros(DType::f32, {from.batch, from.heads, from.seq})) {}
+ForwardTensors::ForwardTensors(const BenchOptions& from, Data& data) {
+  const std::int64_t total = std::accumulate(from.lengths.begin(), from.lengths.end(), std::int64_t{0});
+  const auto shape = [&](std::int64_t heads, std::int64_t positions, std::int64_t width) {
+    using Shape = std::vector<std::int64_t>;
+    return from.packed() ? Shape{total, heads, width} : Shape{from.batch, heads, positions, width};
+  };
+  q = data.normal(from.type(), shape(from.heads, from.seq, from.d));
+  k = data.normal(from.type(), shape(from.of_kv_heads(), from.of_kv_seq(), from.d));
+  v = data.normal(from.type(), shape(from.of_kv_heads(), from.of_kv_seq(), from.of_dv()));
+  o = data.zeros(from.type(), shape(from.heads, from.seq, from.of_dv()));
+  if (!from.packed()) {
+    lse = data.zeros(DType::f32, {from.batch, from.heads, from.seq});
+    return;
+  }
+  lse = data.zeros(DType::f32, {from.heads, total});
+  starts = filled(DType::i32, std::array{static_cast<std::int64_t>(from.lengths.size()) + 1}, [&](std::int64_t i) {
+    return static_cast<double>(std::accumulate(from.lengths.begin(), from.lengths.begin() + i, std::int64_t{0}));
+  });
+}
 
 Forward ForwardTensors::call() const {
-  return {.q = q.tensor, .k = k.tensor, .v = v.tensor, .o = o.tensor, .lse = lse.tensor};
+  return {.q = q.tensor,
+          .k = k.tensor,
+          .v = v.tensor,
+          .o = o.tensor,
+          .lse = lse.tensor,
+          .cu_seqlens_q = starts.tensor,
+          .cu_seqlens_kv = starts.tensor};
 }
 
 double forward_flop(const Case& one, const BenchOptions& o) {
-  return live_pairs(one.attention, o) * 2 * static_cast<double>(o.d + o.of_dv());
+  const double of_pair = 2 * static_cast<double>(o.d + o.of_dv());
+  if (!o.packed()) return live_pairs(one.attention, o) * of_pair;
+  double pairs = 0;
+  BenchOptions alone = o;
+  alone.batch = 1;
+  for (const std::int64_t length : o.lengths) {
+    alone.seq = length;
+    pairs += live_pairs(one.attention, alone);
+  }
+  return pairs * of_pair;
 }
 
 double visited_pairs(const Case& one, const BenchOptions& o, int tile_q, int tile_kv) {

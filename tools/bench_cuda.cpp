@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdio>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -95,8 +96,10 @@ class CudaBench {
       std::puts(line.dump().c_str());
     } else {
       if (!std::exchange(header_stands_, true)) {
-        fmt::print("{} forward, B={} H={}/{} S={}x{} D={}/{}, {}{}\n", o_.dtype, o_.batch, o_.heads, o_.of_kv_heads(),
-                   o_.seq, o_.of_kv_seq(), o_.d, o_.of_dv(), runtime::cuda::device_name(data_.device().index),
+        const std::string sizes = o_.packed() ? fmt::format("S={} packed", fmt::join(o_.lengths, "+"))
+                                              : fmt::format("B={} S={}x{}", o_.batch, o_.seq, o_.of_kv_seq());
+        fmt::print("{} forward, {} H={}/{} D={}/{}, {}{}\n", o_.dtype, sizes, o_.heads, o_.of_kv_heads(), o_.d,
+                   o_.of_dv(), runtime::cuda::device_name(data_.device().index),
                    lists_once() ? ", tiles listed before" : "");
         fmt::print("{:<10} {:>10} {:>10} {:>10} {:>9} {:>9}  kernel\n", "row", "best ms", "median ms", "p90 ms",
                    "TFLOP/s", "median");

@@ -269,6 +269,8 @@ class Contract(Calls):
             self.refused("bad-usage", verb, "--kernel", "forward_sm90")
         self.refused("bad-usage", "bench", "--paced")
         self.refused("bad-usage", "bench", "--cover", "once")
+        self.refused("bad-usage", "bench", "--lengths", "10,20")
+        self.refused("bad-size", "bench", "--target", "cuda", "--lengths", "10,0")
         self.refused("bad-choice", "bench", "--target", "cuda", "--cover", "twice")
         self.refused("bad-kernel", "cuda", "kv <= q", "--kernel", "forward_sm90:n=100")
         self.refused("bad-kernel", "cuda", "kv <= q", "--kernel", "forward_sm90:n")

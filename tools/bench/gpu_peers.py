@@ -13,7 +13,8 @@ TOKENS, WIDTH = 16384, 2048  # of a dense row: batch times seq, heads times d
 DENSE = {128: (512, 1024, 2048, 4096, 8192, 16384), 64: (4096, 8192, 16384), 256: (4096, 16384)}
 MODS = ["causal", "alibi", "softcap", "relative", "window", "prefix", "document"]
 LISTED = ["prefix", "document"]  # of these attune lists tiles on the device, where FlexAttention has a block mask
-PEERS = {"dense": ["cudnn", "flash"], "mods": ["flex"], "portable": ["flash"]}
+PACKED = 4 * (2048,) + (1792, 1536, 1280, 1024, 1024, 768, 512, 256)  # of sequences: TOKENS in all
+PEERS = {"dense": ["cudnn", "flash"], "mods": ["flex"], "portable": ["flash"], "packed": ["varlen"]}
 KERNELS = {"portable": "forward_sm80"}
 PATIENCE = 120  # seconds for a block: then attune's process is ended
 
@@ -21,10 +22,14 @@ PATIENCE = 120  # seconds for a block: then attune's process is ended
 def group(case):
     if case["kind"] == "mods":
         return f"mods, D={case['d']}, S={case['seq']}, B={case['batch']}"
+    if case["kind"] == "packed":
+        return f"packed, D={case['d']}"
     return f"{'portable kernel, ' if case['kind'] == 'portable' else ''}D={case['d']}, {case['row']}"
 
 
 def label(case):
+    if case["kind"] == "packed":
+        return case["row"]
     if case["kind"] != "mods":
         return f"S={case['seq']}"
     return f"{case['row']}, each call" if case["cover"] == "each" else case["row"]
@@ -44,14 +49,16 @@ def notes(data):
             "timed by events of the device around each of 20 calls that follow one another on one stream; the first 20\n"
             "are not counted, and no cache is emptied in between. attune writes lse too. FlexAttention's block mask is\n"
             "made before, and its time left out; so are attune's lists of tiles (prefix, document), but in the rows\n"
-            "`each call`: there every call of attune's lists its tiles, and that is part of its time.")
+            "`each call`: there every call of attune's lists its tiles, and that is part of its time. Packed: 12\n"
+            "sequences, 256 to 2048 long, 16384 tokens; attune puts their tiles in order on the host at each call.")
 
 
 LOOK = Look(name="gpu_peers", heading="attune beside torch on a GPU",
-            peers={"cudnn": "SDPA, cuDNN", "flash": "SDPA, flash", "flex": "FlexAttention"},
+            peers={"cudnn": "SDPA, cuDNN", "flash": "SDPA, flash", "flex": "FlexAttention",
+                   "varlen": "varlen_attn"},
             unit="TFLOP/s", scale=1e3, group=group, label=label, of_run=of_run, notes=notes,
             words=lambda case: {case["row"], case["kind"], case["cover"], f"d{case['d']}", f"s{case['seq']}"},
-            words_help="a row, dense, mods or portable, once or each, d64, s8192; as dense:causal:d128:cudnn=1.0")
+            words_help="a row, dense, mods, packed or portable, once or each, d64, s8192; as dense:causal:d128:cudnn=1.0")
 
 
 @dataclass(frozen=True)
@@ -64,12 +71,14 @@ class Case:
     seq: int
     batch: int
     cover: str = "once"  # tiles are listed before, or by `each` call
+    lengths: tuple = ()  # of packed sequences
 
     def __str__(self):
         return LOOK.title(vars(self))
 
     def flop(self):
-        return self.batch * self.heads * peers.live_pairs(self.row, self.seq) * self.d * 4
+        lengths = self.lengths or self.batch * (self.seq,)
+        return self.heads * sum(peers.live_pairs(self.row, seq) for seq in lengths) * self.d * 4
 
 
 def dense(kind, row, d, seq):
@@ -83,6 +92,8 @@ def all_cases():
     for row in MODS:
         yield from (Case("mods", row, "bf16", 128, 16, 8192, 2, cover)
                     for cover in (["once", "each"] if row in LISTED else ["once"]))
+    yield from (Case("packed", row, "bf16", d, WIDTH // d, max(PACKED), len(PACKED), lengths=PACKED)
+                for d in (128, 64) for row in ("causal", "full"))
     yield from (dense("portable", "causal", 128, seq) for seq in (4096, 16384))
 
 
@@ -99,6 +110,7 @@ class Attune:
     def __init__(self, o, case):
         command = [*peers.bench_command(o, case), "--target", "cuda", "--batch", str(case.batch), "--cover",
                    case.cover, "--paced"]
+        command += ["--lengths", ",".join(map(str, case.lengths))] if case.lengths else []
         kernel = o.kernel or KERNELS.get(case.kind)
         command += ["--kernel", kernel] if kernel else []
         self.errors = tempfile.TemporaryFile("w+", encoding="utf-8")

@@ -10,7 +10,7 @@ import statistics
 import subprocess
 import sys
 import time
-from dataclasses import asdict, fields
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 
 from peers_page import floor, missed, page, picture
@@ -120,10 +120,13 @@ def run(o, look, cases, run_of, measure):
 def joined(kind, paths):
     """Earlier results as one: a table that took several commands. Of a case measured again the last counts."""
     runs, found, left_out = [], {}, []
+    plain = lambda x: tuple(x) if isinstance(x, list) else x
     for path in paths:
         one = json.loads(Path(path).read_text(encoding="utf-8"))
         for case in one["cases"]:
-            found[tuple(case[field.name] for field in fields(kind))] = {**case, "run": case["run"] + len(runs)}
+            # What a field is for was added later than these results: it is as usual.
+            case = {**{f.name: f.default for f in fields(kind) if f.default is not MISSING}, **case}
+            found[tuple(plain(case[f.name]) for f in fields(kind))] = {**case, "run": case["run"] + len(runs)}
         runs += one["runs"]
         left_out += one["left_out"]
     measured = {str(kind(*key)) for key in found}

@@ -1,4 +1,6 @@
 # tools/bench/torch_gpu.py — the same attention by torch on a GPU: SDPA by cuDNN, SDPA by its flash kernel, Flex
+import inspect
+
 import torch
 import torch_peers
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -17,8 +19,11 @@ def facts():
 class Prepared(torch_peers.Prepared):
     def __init__(self, case, peers):
         super().__init__(case, case.batch, "cuda")
+        if case.lengths:
+            shape = (sum(case.lengths), case.heads, case.d)
+            self.qkv = [torch.randn(shape, dtype=torch_peers.DTYPES[case.dtype], device="cuda") for _ in range(3)]
         for peer in peers:
-            self.add(peer, self.flex if peer == "flex" else lambda: self.sdpa)
+            self.add(peer, {"flex": self.flex, "varlen": self.varlen}.get(peer, lambda: self.sdpa))
         self.compare()
         torch.cuda.synchronize()
 
@@ -27,6 +32,14 @@ class Prepared(torch_peers.Prepared):
 
     def sdpa(self):
         return scaled_dot_product_attention(*self.qkv, is_causal=self.case.row != "full")
+
+    def varlen(self):
+        from torch.nn.attention.varlen import varlen_attn  # not in older ones
+        starts = torch.tensor([0, *self.case.lengths], device="cuda").cumsum(0).int()
+        has_window = "window_size" in inspect.signature(varlen_attn).parameters
+        causal = {"window_size": (-1, 0)} if has_window else {"is_causal": True}
+        more = causal if self.case.row == "causal" else {}
+        return lambda: varlen_attn(*self.qkv, starts, starts, self.case.seq, self.case.seq, **more)
 
     def block(self, peer, seconds):
         """Seconds of each call by the device's clock, as runtime/cuda/clock.cpp takes them: rounds of calls that follow
