@@ -68,7 +68,12 @@ std::shared_ptr<const Binary> bundled_facts(const codegen::Source& source) {
   return kept ? std::make_shared<const Binary>(read_binary(*kept)) : nullptr;
 }
 
-/// Which of the candidates is taken; `whole` is the first without a flaw. The portable kernel takes any call, and its
+/// The portable kernel's wide tiles spill a little, and are faster than narrow ones that do not.
+bool will_do(const Candidate& one) {
+  return one.flaw.empty() || (!one.choice.copy_engine && least_spilling(std::span(&one, 1), few_spilled));
+}
+
+/// Which of the candidates is taken; `whole` is the first that will do. The portable kernel takes any call, and its
 /// time: a fast one is better even if it spills a little.
 std::size_t best(std::span<const Candidate> all, std::optional<std::size_t> whole) {
   const auto portable = std::ranges::find_if(all, [](const Candidate& one) { return !one.choice.copy_engine; });
@@ -238,7 +243,7 @@ Considered consider(const compiler::Mod& mod, const compiler::Cover& cover, cons
       if (!one.binary && (all || jit)) one.binary = compiled(one.choice);
       one.flaw = one.binary ? flaw_of(*one.binary) : "it is in no bundle, and compiling is off";
     }
-    if (!chosen && one.flaw.empty()) chosen = out.candidates.size();
+    if (!chosen && will_do(one)) chosen = out.candidates.size();
     out.candidates.push_back(std::move(one));
   }
   out.chosen = best(out.candidates, chosen);

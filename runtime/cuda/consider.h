@@ -47,7 +47,7 @@ struct Candidate {
 };
 struct Considered {
   std::vector<Candidate> candidates;
-  std::size_t chosen = 0;  ///< the first without a flaw, but for a fast one that spills little; it has its cubin
+  std::size_t chosen = 0;          ///< the first that will do, but for a fast one that spills little; it has its cubin
   std::vector<std::string> story;  ///< kernels that are no candidates, and why
 };
 /// `preference` may be null. `all`: those behind the chosen one are compiled too, to be shown. With compiling off, of
