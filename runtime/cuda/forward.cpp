@@ -98,15 +98,9 @@ ForwardKey key_of(const Compiled& compiled, const Forward& call, const Problem& 
 /// the longest sequence, of all.
 bool has_order(const codegen::ForwardChoice& choice, const Problem& p) { return p.packed && choice.persistent; }
 
-/// Of queries, of all heads: what the blocks of a launch share. Without a counter there must be a block for each.
-std::int64_t all_tiles(const codegen::ForwardChoice& choice, const Problem& p) {
-  if (has_order(choice, p)) return packed_tiles(p.q_starts, choice.plan.m) * p.q_heads;
-  return tiles(p.q_len, choice.plan.m) * p.q_heads * p.batch;
-}
-
 /// What a launch works in: always taken in the same order.
 struct Scratch {
-  std::int64_t tiles = 0;  ///< of queries, of all heads
+  std::int64_t tiles = 0;  ///< of queries, of all heads: what blocks share, without a counter each has one
   int* starts = nullptr;   ///< of q's sequences, then of k's and v's; then the order of their tiles
   std::int64_t starts_count = 0, order_count = 0;
   unsigned* next = nullptr;  ///< the counter that tiles are taken from, where there are more than blocks
@@ -115,9 +109,10 @@ struct Scratch {
   /// `listed` may be null: a call that needs lists then has its own.
   Scratch(Workspace& space, const Facts& device, const ForwardKernel& kernel, const compiler::Cover& cover,
           const Problem& p, const detail::Listed* listed) {
-    tiles = all_tiles(kernel.choice, p);
+    const bool ordered = has_order(kernel.choice, p);
     if (p.packed) starts_count = 2 * (p.batch + 1);
-    if (has_order(kernel.choice, p)) order_count = packed_tiles(p.q_starts, kernel.choice.plan.m);
+    if (ordered) order_count = packed_tiles(p.q_starts, kernel.choice.plan.m);
+    tiles = p.q_heads * (ordered ? order_count : cuda::tiles(p.q_len, kernel.choice.plan.m) * p.batch);
     if (p.packed) starts = space.take<int>(starts_count + 2 * order_count);
     if (tiles > device.sms && codegen::trait(kernel.choice.plan, "dynamic")) next = space.take<unsigned>(1);
     if (listed)

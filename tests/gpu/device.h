@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <functional>
 #include <string>
 #include <thread>
@@ -24,6 +25,9 @@ inline bool skipped() {
 inline const Engine& device_engine() {
   return *std::ranges::find_if(engines(), [](const Engine& e) { return e.name == "cuda"; });
 }
+
+/// How far apart two numbers may be: a step of bf16, and what rounding probabilities to it may change in a sum of four.
+inline bool is_near(float x, float y) { return std::fabs(x - y) <= 0.02f + std::fabs(y) * 0x1p-7f; }
 
 /// What `body` says of each number below `count`, put together. On all processors: a kernel takes one of them a second
 /// to compile.

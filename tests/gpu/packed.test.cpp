@@ -82,7 +82,7 @@ TEST_CASE("a packed sequence gets what it gets alone, and writes nothing of its 
         const auto first = static_cast<std::size_t>(Packed::start(all.q_lens, b) * q_heads * d);
         for (std::size_t i = 0; i < expected.values().size(); ++i) {
           const float x = o.values()[first + i], y = expected.values()[i];
-          wrong += !(std::fabs(x - y) <= 0.02f + std::fabs(y) * 0x1p-7f);
+          wrong += !is_near(x, y);
         }
       }
       INFO("d " << d);
@@ -123,7 +123,7 @@ TEST_CASE("NaN in a packed sequence reaches no other", "[gpu]") {
           if (own)
             spoilt_rows += std::isnan(x);
           else
-            wrong += !(std::fabs(x - y) <= 0.02f + std::fabs(y) * 0x1p-7f);
+            wrong += !is_near(x, y);
         }
         for (std::int64_t h = 0; h < q_heads; ++h) {
           const auto at = static_cast<std::size_t>(h * count + i);

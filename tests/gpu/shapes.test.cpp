@@ -44,9 +44,6 @@ struct Room {
   }
 };
 
-/// How far apart two numbers may be: a step of bf16, and what rounding probabilities to it may change in a sum of four.
-bool is_near(float x, float y) { return std::fabs(x - y) <= 0.02f + std::fabs(y) * 0x1p-7f; }
-
 }  // namespace
 
 TEST_CASE("every length of queries and keys from 1 to 300 runs in one kernel", "[gpu]") {
