@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <optional>
 
 #include <attune/error.h>
@@ -99,6 +100,7 @@ ForwardPlan plan_of(const ForwardSpec& spec, std::string kernel, int m, int n, i
           .d = rounded_up(spec.d, grain),
           .dv = rounded_up(spec.dv, grain),
           .stages = stages,
+          .heads = spec.heads,
           .max = spec.max,
           .packed = spec.packed,
           .scale_positive = spec.scale_positive,
@@ -282,8 +284,16 @@ int trait(const ForwardPlan& plan, std::string_view name) {
   return 0;
 }
 
-ForwardChoices choose(const ForwardSpec& spec, const ForwardFacts& facts, const ForwardKind& kind,
+int heads_to_share(std::int64_t q_len, std::int64_t group) {
+  constexpr std::int64_t half_a_tile = 64, most = 8;
+  if (q_len > half_a_tile || group < 2) return 1;
+  return static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::min(group, most))));
+}
+
+ForwardChoices choose(const ForwardSpec& wishes, const ForwardFacts& facts, const ForwardKind& kind,
                       const Preference* preference) {
+  ForwardSpec spec = wishes;
+  if (!facts.shares_tiles) spec.heads = 1;
   if (spec.arch < 80)
     throw Error("engine-arch", "the device is too old for the CUDA engine", {},
                 fmt::format("it has compute capability {}.{}, and kernels need 8.0", spec.arch / 10, spec.arch % 10),

@@ -14,6 +14,7 @@ struct ForwardSpec {
   std::int64_t d = 128, dv = 128;
   bool max = false;     ///< the rows' maxima are asked for
   bool packed = false;  ///< sequences of different lengths
+  int heads = 1;        ///< query heads of a key head that would share a tile: 1, 2, 4 or 8
   bool boxes = true;    ///< the copy engine can take boxes of q, k, v and o: as they lie, and none is empty
   int load = 16,
       store = 16;  ///< bytes that every row of q, k and v, of o, may be copied by: 16, 8, 4, or 0 for an element
@@ -38,6 +39,8 @@ struct ForwardChoices {
   std::string story;                   ///< why the fastest kernel is not among them, or empty
   std::string refused;                 ///< why what was preferred is not the first of them, or empty
 };
+/// ForwardSpec::heads for `q_len` queries (of the longest sequence) of `group` heads to a key head.
+int heads_to_share(std::int64_t q_len, std::int64_t group);
 /// `preference` may be null.
 ForwardChoices choose(const ForwardSpec& spec, const ForwardFacts& facts, const ForwardKind& kind = {},
                       const Preference* preference = nullptr);

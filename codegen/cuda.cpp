@@ -87,6 +87,14 @@ bool asks_fields_alone(const Expr& e) {
   });
 }
 
+/// Do fields vary with the head?
+bool ask_heads(std::span<const Expr> fields) {
+  const std::vector<Expr> nodes = ir::in_order(fields);
+  return std::ranges::any_of(nodes, [](const Expr& n) {
+    return ir::uses(n, Input::H) || (n->op == Op::Field && ir::field_level(*n) == Level::Head);
+  });
+}
+
 DeviceParts device_parts(const Mod& mod, const Cover& cover, const ir::Signature& signature, bool scale_positive) {
   DeviceParts out;
   const Expr scale = ir::param(static_cast<std::uint32_t>(mod.params.size()), ir::Type::F32);
@@ -122,6 +130,7 @@ DeviceParts device_parts(const Mod& mod, const Cover& cover, const ir::Signature
   facts.linear_prob = linear_in_p(value_of(mod.prob));
   facts.has_sink = mod.sink != nullptr;
   facts.listed = listed(cover, mod.captures.size());
+  facts.shares_tiles = !cover.by_head && !(read_captures(out.levels.col) && ask_heads(out.levels.col));
   out.fields = {field_names(out.levels.head, signature), field_names(out.levels.row, signature),
                 field_names(out.levels.col, signature)};
   return out;
@@ -203,10 +212,10 @@ std::string_view element(DType dtype) { return dtype == DType::bf16 ? "bf16" : d
 
 std::string tile(const ForwardPlan& plan) {
   std::string out = fmt::format("struct Tile {{\n  using Element = {};\n  using Out = {};\n"
-                                "  static constexpr int m = {}, n = {}, d = {}, dv = {}, stages = {};\n"
+                                "  static constexpr int m = {}, n = {}, d = {}, dv = {}, stages = {}, heads = {};\n"
                                 "  static constexpr bool max = {}, packed = {};\n",
                                 element(plan.dtype), element(plan.out), plan.m, plan.n, plan.d, plan.dv, plan.stages,
-                                plan.max, plan.packed);
+                                plan.heads, plan.max, plan.packed);
   for (const auto& [name, value] : plan.traits) out += fmt::format("  static constexpr int {} = {};\n", name, value);
   return out + "};\n";
 }

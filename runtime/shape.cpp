@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <charconv>
 
 #include <attune/error.h>
@@ -78,6 +79,11 @@ constexpr std::array rows{
     ShapeRow{"packed", flags, "are sequences packed?",
              [](Shape& s, std::string_view v) { return set_flag(s.packed, v); },
              [](const Shape& s) { return flag_text(s.packed); }, Json::flag, false},
+    ShapeRow{"shared_heads", "1, 2, 4 or 8", "query heads of a key head that share a tile of queries; 1 if left out",
+             [](Shape& s, std::string_view v) {
+               return set_number(s.heads, v, 1, 8) && std::has_single_bit(static_cast<std::uint64_t>(s.heads));
+             },
+             [](const Shape& s) { return s.heads == 1 ? "" : std::to_string(s.heads); }, Json::number, false},
     ShapeRow{"boxes", flags, "can the copy engine take the tensors? As for contiguous ones if left out",
              [](Shape& s, std::string_view v) { return set_flag(s.boxes, v); },
              [](const Shape& s) { return flag_text(s.boxes); }, Json::flag, false},
@@ -136,6 +142,7 @@ ForwardSpec spec_of(const Shape& shape, int arch) {
   out.out = shape.out_dtype.value_or(out.dtype);
   out.max = shape.max;
   out.packed = shape.packed;
+  out.heads = static_cast<int>(shape.heads);
   const auto in = static_cast<std::int64_t>(size_of(out.dtype)), written = static_cast<std::int64_t>(size_of(out.out));
   const std::int64_t rows_of_in = (out.d * in) | (out.dv * in);
   out.load = shape.load.value_or(piece_of(rows_of_in));
@@ -153,6 +160,7 @@ Shape shape_of(const ForwardSpec& spec, codegen::Length length) {
   if (spec.dv != spec.d) out.dv = spec.dv;
   out.max = spec.max;
   out.packed = spec.packed;
+  out.heads = spec.heads;
   out.negative = !spec.scale_positive;
   out.wide = spec.wide;
   const ForwardSpec usual = spec_of(out, spec.arch);

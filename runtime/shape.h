@@ -19,6 +19,7 @@ struct Shape {
   std::optional<std::int64_t> dv{};
   std::optional<codegen::Length> length{};  ///< none: each of them
   bool max = false, packed = false, negative = false, wide = false;
+  std::int64_t heads = 1;
   std::optional<bool> boxes{}, exact{};
   std::optional<int> load{}, store{};
   std::optional<std::string> kernel{};

@@ -17,6 +17,7 @@ namespace {
 struct CudaOptions {
   TextOptions text;
   DeviceCall call;
+  std::int64_t group = 1;
   bool lists = false, json = false;
 };
 
@@ -24,7 +25,7 @@ void cuda(const CudaOptions& o) {
   const TextAttention text = build(o.text, Captures::FilesOrTypes);
   const compiler::Mod mod = compiler::lower(text.attention).mod;
   const compiler::Cover cover = compiler::cover(mod.mask, mod.signature(), mod.score);
-  const codegen::ForwardSpec spec = o.call.spec(90);
+  const codegen::ForwardSpec spec = o.call.spec(90, o.group);
   const codegen::ForwardFacts facts = codegen::forward_facts(mod, cover, spec.scale_positive);
   const std::optional<codegen::Preference> preference = o.call.preference();
   const codegen::ForwardChoices choices = codegen::choose(
@@ -49,6 +50,7 @@ void cuda(const CudaOptions& o) {
                                    {"m", c.plan.m},
                                    {"n", c.plan.n},
                                    {"stages", c.plan.stages},
+                                   {"heads", c.plan.heads},
                                    {"variant", codegen::variant_of(c.plan).text()}});
   }
   all["text"] = source.text;
@@ -63,6 +65,10 @@ void add_cuda(CLI::App& app) {
   verb.add_option("EXPR", o->text.bare, "a mask if it is a Bool, else a score");
   o->text.add_to(verb, Captures::FilesOrTypes);
   o->call.add_to(verb);
+  verb.add_option("--group", o->group, "query heads of a key head; 1 if left out")
+      ->type_name("N")
+      ->group("The call")
+      ->check(CLI::PositiveNumber);
   verb.add_flag("--lists", o->lists, "the page that lists the tiles to visit, for masks that look at data");
   verb.add_flag("--json", o->json, "as JSON, with what NVRTC is told and the kernels that would be tried");
   verb.footer("Prints what NVRTC would be given for a forward call: the arguments and expressions of the mod as device "

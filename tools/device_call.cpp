@@ -34,7 +34,7 @@ void DeviceCall::check() const {
                   "see the verb's --help");
 }
 
-codegen::ForwardSpec DeviceCall::spec(int otherwise) const {
+codegen::ForwardSpec DeviceCall::spec(int otherwise, std::int64_t group) const {
   const DType type = dtype == "f16" ? DType::f16 : dtype == "bf16" ? DType::bf16 : DType::f32;
   return {.arch = arch.value_or(otherwise),
           .dtype = type,
@@ -43,6 +43,7 @@ codegen::ForwardSpec DeviceCall::spec(int otherwise) const {
           .dv = dv.value_or(d),
           .max = max,
           .packed = packed,
+          .heads = codegen::heads_to_share(seq, group),
           .exact = type == DType::f32};
 }
 

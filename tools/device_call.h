@@ -22,8 +22,8 @@ struct DeviceCall {
 
   void add_to(CLI::App& verb);
   void check() const;
-  /// `otherwise`: the arch where none is given.
-  codegen::ForwardSpec spec(int otherwise) const;
+  /// `otherwise`: the arch where none is given; `group`: query heads of a key head.
+  codegen::ForwardSpec spec(int otherwise, std::int64_t group = 1) const;
   codegen::Length length() const { return codegen::length_of(seq, kv_seq.value_or(seq)); }
   std::optional<codegen::Preference> preference() const;
 };

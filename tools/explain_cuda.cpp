@@ -22,7 +22,7 @@ class OnDevice {
  public:
   OnDevice(const compiler::Mod& mod, const ExplainOptions& options)
       : call_(options.call), bench_(options.bench()), there_(!call_.arch && runtime::cuda::device_count() > 0),
-        spec_(call_.spec(there_ ? runtime::cuda::facts(0).arch() : 90)),
+        spec_(call_.spec(there_ ? runtime::cuda::facts(0).arch() : 90, bench_.heads / bench_.of_kv_heads())),
         cover_(compiler::cover(mod.mask, mod.signature(), mod.score)),
         facts_(codegen::forward_facts(mod, cover_, spec_.scale_positive)),
         kind_(codegen::forward_kind(mod, cover_, facts_, call_.length())) {
@@ -147,7 +147,7 @@ class OnDevice {
     const Case one = std::move(bench_cases(bench_, data).at(0));
     flop_ = forward_flop(one, bench_);
     work_ = {.dtype = spec_.dtype,
-             .visited = visited_pairs(one, bench_, plan.m, plan.n),
+             .visited = visited_pairs(one, bench_, plan.queries(), plan.n),
              .d = static_cast<double>(spec_.d),
              .dv = static_cast<double>(spec_.dv),
              .specials = codegen::special_functions(mod),

@@ -30,12 +30,12 @@ struct attune_forward_args {
   int kv_shared;        /* k and v have one batch entry for all */
   const int* q_starts;  /* packed: batch + 1 starts of each, else null */
   const int* kv_starts;
-  const int* order;     /* packed, where blocks stay: (sequence, tile) of each tile of queries of a head */
+  const int* order;     /* packed, where blocks stay: (sequence, tile) of each tile of queries of a set of heads */
   int order_count;
   const int* tiles;     /* lists, written by the kernel `cover`, else null */
   int tile_stride;      /* ints a row of tiles: 2 + 2 * ceil(kv_len / TILE_KV) */
   int tile_batches, tile_heads;
-  int section;          /* heads whose keys and values stay in the cache together: a multiple of group */
+  int section;          /* sets of heads (most have one) whose keys and values stay in the cache together */
   unsigned* next;       /* a dynamic schedule's counter: 0 before the launch */
 };
 struct attune_cover_args {
@@ -78,20 +78,28 @@ std::string how(const Launch& launch) {
     return "grid     ceil(q_len / TILE_Q) x tile_heads x tile_batches, before the kernel that reads the lists\n"
            "arguments struct attune_cover_args, then the user's struct";
   const codegen::ForwardChoice& c = *launch.choice;
-  const bool ordered = c.persistent && c.plan.packed;
-  std::string out = fmt::format(
-      "grid     {}: tiles = {}\n", c.persistent ? "as many blocks as multiprocessors, at most tiles" : "tiles",
-      ordered ? "order_count * q_heads" : fmt::format("ceil(q_len / {}) * q_heads * batch", c.plan.m));
+  const codegen::ForwardPlan& plan = c.plan;
+  const bool ordered = c.persistent && plan.packed;
+  const std::string sets = plan.heads == 1 ? "q_heads" : fmt::format("q_heads / group * ceil(group / {})", plan.heads);
+  std::string out = fmt::format("grid     {}: tiles = {}\n",
+                                c.persistent ? "as many blocks as multiprocessors, at most tiles" : "tiles",
+                                ordered ? fmt::format("order_count * {}", sets)
+                                        : fmt::format("ceil(q_len / {}) * {} * batch", plan.queries(), sets));
   out += "arguments struct attune_forward_args, then the user's struct\n";
   out += c.copy_engine
              ? fmt::format("maps     q_map in boxes of {0} rows, k_map and v_map of {1}, o_map of 16; each 64 "
                            "columns wide, swizzled by 128 bytes,\n"
                            "         over [{2}][head][position][d] from the last dimension on",
-                           c.plan.m, c.plan.n, c.plan.packed ? "1" : "batch")
+                           plan.m, plan.n, plan.packed ? "1" : "batch")
              : std::string("maps     none: the tensor maps may be left zero");
-  if (codegen::trait(c.plan, "dynamic")) out += "\nnext     points to a zeroed unsigned";
+  if (c.copy_engine && plan.heads > 1)
+    out += fmt::format("\n         q_map and o_map over [{0}][key head][position][head of it][d], boxes of {1} and {2} "
+                       "positions, {3} heads of each",
+                       plan.packed ? "1" : "batch", plan.queries(), 16 / plan.heads, plan.heads);
+  if (codegen::trait(plan, "dynamic")) out += "\nnext     points to a zeroed unsigned";
   if (ordered)
-    out += fmt::format("\norder    of all sequences each tile of {} queries once, the longest walks first", c.plan.m);
+    out += fmt::format("\norder    of all sequences each tile of {} queries once, the longest walks first",
+                       plan.queries());
   if (launch.listed) out += "\ntiles    lists that the kernel `cover` of the same Mod writes first";
   return out;
 }
@@ -115,7 +123,7 @@ std::string launch_header(const Launch& launch) {
   if (launch.choice)
     out += fmt::format("#define {0}_THREADS {1}\n#define {0}_SHARED_BYTES {2}\n#define {0}_TILE_Q {3}\n"
                        "#define {0}_TILE_KV {4}\n",
-                       prefix, launch.choice->threads, launch.choice->shared_bytes, launch.choice->plan.m,
+                       prefix, launch.choice->threads, launch.choice->shared_bytes, launch.choice->plan.queries(),
                        launch.choice->plan.n);
   else
     out += fmt::format("#define {0}_THREADS {1}\n#define {0}_SHARED_BYTES 0\n", prefix, cover_threads);

@@ -15,8 +15,9 @@
 // columns there are of these; stages; vector: bytes a copy, 16, 8 or 4 to which every row of q, k and v is aligned, 0
 // for anything else, also for elements that do not lie next to each other; store: the same of o, and it divides a row's
 // bytes; exact: products of float keep 21 bits of each fraction, not 10, for three times the work; max: the rows'
-// maximum is asked for; packed. Shared80<Tile>::bytes of shared memory, Tile::warps x 32 threads, a block for every
-// tile of queries of every head of every batch entry, tiles of the longest sequence if packed.
+// maximum is asked for; packed; heads: query heads that share a tile, 1, 2, 4 or 8, so that a thread's rows are of one
+// head. Shared80<Tile>::bytes of shared memory, Tile::warps x 32 threads, a block for every tile of queries of every
+// set of heads of every batch entry, tiles of the longest sequence if packed.
 #pragma once
 
 #include "apart.cuh"
@@ -44,16 +45,17 @@ struct Shared80 {
 /// Sections of heads whose keys stay in the cache together, the last queries first: under a causal mask these take
 /// longest.
 struct Place80 {
-  int b, h, tile;
+  int b, q_tiles, tile;
+  Heads heads;
 
-  __device__ Place80(const ForwardArgs& args, int q_tiles) {
-    const int heads = args.batch * args.q_heads, section = max(args.section, 1);
+  template <class Tile>
+  __device__ static Place80 of(const ForwardArgs& args) {
+    const int of_batch = sets_of<Tile>(args), sets = args.batch * of_batch, section = max(args.section, 1),
+              q_tiles = (args.q_len + queries_of<Tile> - 1) / queries_of<Tile>;
     const long long block = blockIdx.x, of_section = static_cast<long long>(q_tiles) * section;
-    const int before = static_cast<int>(block / of_section) * section, here = min(section, heads - before);
-    const int within = static_cast<int>(block % of_section), head = before + within % here;
-    b = head / args.q_heads;
-    h = head % args.q_heads;
-    tile = q_tiles - 1 - within / here;
+    const int before = static_cast<int>(block / of_section) * section, here = min(section, sets - before);
+    const int within = static_cast<int>(block % of_section), set = before + within % here;
+    return {set / of_batch, q_tiles, q_tiles - 1 - within / here, heads_of<Tile>(args, set % of_batch)};
   }
 };
 
@@ -68,7 +70,8 @@ struct Block80 {
   using Out = typename Tile::Out;
   using Shared = Shared80<Tile>;
   static constexpr int size = Shared::size, per_step = 32 / size;  ///< elements that a product sums over
-  static constexpr int tall = Careful ? 1 : Tile::m / (16 * Tile::warps), m = 16 * tall * Tile::warps, n = Tile::n;
+  static constexpr int tall = Careful ? 1 : Tile::m / (16 * Tile::warps), m = 16 * tall * Tile::warps, n = Tile::n,
+                       heads = Tile::heads, queries_here = m / heads;
   static constexpr bool exact = Tile::exact && size == 4, is_float = size == 4;
   static constexpr bool two_passes = User::has_prob && !User::linear_prob;
   /// Powers of f16 need the maximum: their exponents reach down to -24 only.
@@ -82,7 +85,7 @@ struct Block80 {
   using KLine = Lines<Tile::d * size>;
   using VLine = Lines<Tile::dv * size, is_float>;
   using OLine = Lines<Tile::dv* static_cast<int>(sizeof(Out))>;
-  static_assert(Tile::m % m == 0 && tall <= 2 && n % 16 == 0 && n <= 128);
+  static_assert(8 % heads == 0 && Tile::m % m == 0 && tall <= 2 && n % 16 == 0 && n <= 128);
   static_assert(Tile::d % 16 == 0 && Tile::dv % (8 * size) == 0 && Tile::width <= Tile::d && Tile::width_v <= Tile::dv);
   static_assert(Tile::store == 0 || Tile::width_v * static_cast<int>(sizeof(Out)) % Tile::store == 0);
 
@@ -93,7 +96,7 @@ struct Block80 {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int first;  ///< query
   const Rows80 k, v;
-  Softmax<User, running, tall, slack> softmax;
+  Softmax<User, running, tall, slack, heads> softmax;
   Fragment<tall, n> s;
   float o[tall][Tile::dv / 8][4];
   unsigned q[held ? tall : 1][held ? q_steps : 1][4];
@@ -103,24 +106,32 @@ struct Block80 {
                      unsigned shared)
       : args(args), place(place), queries(queries), keys(stretch<Tile>(args.kv_starts, place.b, args.kv_len)),
         shared(shared), first(first),
-        k(rows_of<Element>(args.k, args.kv_shared ? 0 : place.b, place.h / args.group, keys.start)),
-        v(rows_of<Element>(args.v, args.kv_shared ? 0 : place.b, place.h / args.group, keys.start)),
-        softmax(user, {place.b, place.h, queries.length, keys.length}, first + warp * 16 * tall + lane / 4,
-                args.q_offset, args.q_offset + first) {}
+        k(rows_of<Element>(args.k, args.kv_shared ? 0 : place.b, place.heads.first / args.group, keys.start)),
+        v(rows_of<Element>(args.v, args.kv_shared ? 0 : place.b, place.heads.first / args.group, keys.start)),
+        // Rows of heads that are not there are the last one's once more.
+        softmax(
+            user,
+            {place.b, place.heads.first + min(lane / 4 % heads, place.heads.count - 1), queries.length, keys.length},
+            first + (warp * 16 * tall + lane / 4) / heads, args.q_offset, args.q_offset + first) {}
 
   __device__ Walk walk() const {
     if constexpr (User::listed) {
-      return walk_list(args, place.b, place.h, (args.q_len + Tile::m - 1) / Tile::m, place.tile);
+      return walk_list(args, place.b, place.heads.first, place.q_tiles, place.tile);
     } else {
       const Bands bands = softmax.user.bands(softmax.head, softmax.at, args.q_offset + first,
-                                             args.q_offset + min(first + m, queries.length));
+                                             args.q_offset + min(first + queries_here, queries.length));
       return walk_bands(bands, keys.length, n);
     }
   }
 
   __device__ void load_q() {
-    const Rows80 rows = rows_of<Element>(args.q, place.b, place.h, queries.start);
-    load_rows<Tile, m, Tile::d * size, Tile::width * size, false>(shared + Shared::q, rows, first, queries.length);
+#pragma unroll
+    for (int i = 0; i < heads; ++i) {
+      const bool there = i < place.heads.count;
+      const Rows80 rows = rows_of<Element>(args.q, place.b, place.heads.first + (there ? i : 0), queries.start);
+      load_rows<Tile, queries_here, Tile::d * size, Tile::width * size, false, heads>(shared + Shared::q, rows, first,
+                                                                                      there ? queries.length : 0, i);
+    }
   }
   __device__ void load_k(int tile, int stage) {
     load_rows<Tile, n, Tile::d * size, Tile::width * size, false>(
@@ -520,22 +531,25 @@ struct Block80 {
           else
             store_shared(into, __float_as_uint(x), __float_as_uint(y));
         }
-        const int position = first + row;
-        if (lane % 4 == 0 && position < queries.length) {
+        const int position = first + row / heads;
+        if (lane % 4 == 0 && position < queries.length && row % heads < place.heads.count) {
           put(args.lse, position, at.lse);
           if constexpr (Tile::max) put(args.max, position, at.max);
         }
       }
     __syncwarp();
-    Out* const into = static_cast<Out*>(args.o.data) + place.b * args.o.batch + place.h * args.o.head +
+    Out* const into = static_cast<Out*>(args.o.data) + place.b * args.o.batch + place.heads.first * args.o.head +
                       queries.start * args.o.position;
     constexpr int step = Tile::store ? Tile::store : static_cast<int>(sizeof(Out)),
                   pieces = Tile::width_v * size_o / step;
-    const int count = min(16 * tall, queries.length - first - row0);
+    const int count = min(16 * tall, (queries.length - first) * heads - row0);
     for (int i = lane; i < count * pieces; i += 32) {
       const int row = row0 + i / pieces, byte = i % pieces * step;
       const unsigned from = shared + OLine::at(row, byte);
-      move<step>(into + (first + row) * args.o.position + byte / size_o * args.o.element, from);
+      if (heads > 1 && row % heads >= place.heads.count) continue;
+      move<step>(into + row % heads * args.o.head + (first + row / heads) * args.o.position +
+                     byte / size_o * args.o.element,
+                 from);
     }
   }
   /// ld.shared, st.global
@@ -556,7 +570,7 @@ struct Block80 {
   }
   __device__ void put(const Rows& rows, int position, float x) const {
     if (rows.data)
-      rows.data[place.b * rows.batch + place.h * rows.head + (queries.start + position) * rows.position] = x;
+      rows.data[place.b * rows.batch + softmax.at.h * rows.head + (queries.start + position) * rows.position] = x;
   }
 };
 
@@ -564,10 +578,11 @@ struct Block80 {
 /// none.
 template <class Tile, class User>
 [[noreturn]] __device__ __noinline__ void carefully(const ForwardArgs& args, const User& user, unsigned shared) {
-  const Place80 place(args, (args.q_len + Tile::m - 1) / Tile::m);
+  const auto place = Place80::of<Tile>(args);
   const Stretch queries = stretch<Tile>(args.q_starts, place.b, args.q_len);
   using Block = Block80<Tile, User, true>;
-  for (int first = place.tile * Tile::m; first < min((place.tile + 1) * Tile::m, queries.length); first += Block::m) {
+  const int end = min((place.tile + 1) * queries_of<Tile>, queries.length);
+  for (int first = place.tile * queries_of<Tile>; first < end; first += Block::queries_here) {
     Block(args, user, place, queries, first, shared).run();
     __syncthreads();
   }
@@ -579,9 +594,9 @@ __global__ void __launch_bounds__(Tile::warps * 32)
     forward_sm80(const __grid_constant__ ForwardArgs args, const __grid_constant__ User user) {
   extern __shared__ __align__(128) unsigned char memory[];
   const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(memory));
-  const Place80 place(args, (args.q_len + Tile::m - 1) / Tile::m);
+  const auto place = Place80::of<Tile>(args);
   const Stretch queries = stretch<Tile>(args.q_starts, place.b, args.q_len);
-  const int first = place.tile * Tile::m;
+  const int first = place.tile * queries_of<Tile>;
   if (first >= queries.length) return;
   if (!Block80<Tile, User, false>(args, user, place, queries, first, shared).run()) carefully<Tile>(args, user, shared);
 }

@@ -9,7 +9,8 @@
 // Tile: Element (bf16, f16); m = 64 x groups queries; n keys, a multiple of 16; d, dv: multiples of 16, at most 256;
 // stages of keys and values; q_stages 1 or 2; own_o: results have shared memory of their own, else that of the queries;
 // turns: how groups take turns, 0 not at all, 1 until both products are issued, 2 until the scores are there; dynamic:
-// tiles are taken from a common counter; max: the rows' maximum is asked for.
+// tiles are taken from a common counter; max: the rows' maximum is asked for; heads: query heads that share a tile, 1,
+// 2, 4 or 8, so that a thread's rows are of one head.
 #pragma once
 
 #include "softmax.cuh"
@@ -71,32 +72,34 @@ struct Place {
 // ---- which tile of queries ---------------------------------------------------------------------------------------
 
 struct Work {
-  int b, h, tile;
+  int b, tile;
+  Heads heads;
 };
 
 /// The longest tiles first, in sections of heads whose keys stay in the cache; rounds alternate in direction, so that
 /// no block gets the longer half of each.
 template <class Tile>
 struct Schedule {
-  /// Tiles of queries: of the longest sequence, and of a head.
-  int q_tiles, of_head;
-  int heads, section, count;
+  int of_batch;  ///< sets of heads, here and below; most have one head
+  /// Tiles of queries: of the longest sequence, and of a set.
+  int q_tiles, of_set;
+  int sets, section, count;
 
   __device__ Schedule(const ForwardArgs& args)
-      : q_tiles((args.q_len + Tile::m - 1) / Tile::m), of_head(Tile::packed ? args.order_count : q_tiles),
-        heads(Tile::packed ? args.q_heads : args.q_heads * args.batch), section(args.section), count(heads * of_head) {}
+      : of_batch(sets_of<Tile>(args)), q_tiles((args.q_len + queries_of<Tile> - 1) / queries_of<Tile>),
+        of_set(Tile::packed ? args.order_count : q_tiles), sets(Tile::packed ? of_batch : of_batch * args.batch),
+        section(args.section), count(sets * of_set) {}
   __device__ int index(int round) const {
     const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
     return round * blocks + (round & 1 ? blocks - 1 - block : block);
   }
   __device__ Work work(const ForwardArgs& args, int index) const {
-    const int of_section = of_head * section, before = index / of_section,
-              here = min(section, heads - before * section);
-    const int within = index - before * of_section, head = before * section + within % here, nth = within / here;
+    const int of_section = of_set * section, before = index / of_section, here = min(section, sets - before * section);
+    const int within = index - before * of_section, set = before * section + within % here, nth = within / here;
     if constexpr (Tile::packed)
-      return {args.order[2 * nth], head, args.order[2 * nth + 1]};
+      return {args.order[2 * nth], args.order[2 * nth + 1], heads_of<Tile>(args, set)};
     else
-      return {head / args.q_heads, head % args.q_heads, q_tiles - 1 - nth};
+      return {set / of_batch, q_tiles - 1 - nth, heads_of<Tile>(args, set % of_batch)};
   }
 };
 
@@ -160,6 +163,7 @@ struct Items {
     phase ^= 1;
     Item item = __builtin_bit_cast(Item, list);
     if constexpr (!User::listed) item.walk.list = nullptr;
+    if constexpr (Tile::heads == 1) item.work.heads.count = 1;
     if constexpr (!Tile::packed) {
       item.queries = stretch<Tile>(args.q_starts, 0, args.q_len);
       item.keys = stretch<Tile>(args.kv_starts, 0, args.kv_len);
@@ -191,10 +195,10 @@ __device__ inline Item item_of(const ForwardArgs& args, const User& user, const 
                 keys = stretch<Tile>(args.kv_starts, work.b, args.kv_len);
   Walk walk;
   if constexpr (User::listed) {
-    walk = walk_list(args, work.b, work.h, schedule.q_tiles, work.tile);
+    walk = walk_list(args, work.b, work.heads.first, schedule.q_tiles, work.tile);
   } else {
-    const Where at{work.b, work.h, queries.length, keys.length};
-    const int begin = work.tile * Tile::m, end = min(begin + Tile::m, queries.length);
+    const Where at{work.b, work.heads.first, queries.length, keys.length};
+    const int begin = work.tile * queries_of<Tile>, end = min(begin + queries_of<Tile>, queries.length);
     walk = walk_bands(user.bands(user.head(at), at, args.q_offset + begin, args.q_offset + end), keys.length, Tile::n);
   }
   return {index, owner, work, walk, queries, keys};
@@ -255,7 +259,8 @@ __device__ inline void load(const ForwardArgs& args, unsigned shared) {
       continue;
     }
     // Packed sequences follow one another along the positions of one batch entry.
-    const int head = work.h / args.group, q_batch = Tile::packed ? 0 : work.b, batch = args.kv_shared ? 0 : q_batch;
+    const int head = work.heads.first / args.group, q_batch = Tile::packed ? 0 : work.b,
+              batch = args.kv_shared ? 0 : q_batch;
 
     const auto load_k = [&](int row) {
       const unsigned full = shared + Shared::k_full + 16 * k.stage;
@@ -279,9 +284,14 @@ __device__ inline void load(const ForwardArgs& args, unsigned shared) {
     const unsigned q_full = shared + Shared::q_full + 16 * q.stage;
     barrier_wait(q_full + 8, q.phase ^ 1);
     barrier_expect(q_full, Shared::q_bytes);
-    for (int c = 0; c < Shared::d_chunks; ++c)
-      load_box(shared + Shared::q + q.stage * Shared::q_bytes + c * Tile::m * chunk_bytes, args.q_map, q_full,
-               c * chunk, item.queries.start + work.tile * Tile::m, work.h, q_batch);
+    for (int c = 0; c < Shared::d_chunks; ++c) {
+      const unsigned into = shared + Shared::q + q.stage * Shared::q_bytes + c * Tile::m * chunk_bytes;
+      const int position = item.queries.start + work.tile * queries_of<Tile>;
+      if constexpr (Tile::heads == 1)
+        load_box(into, args.q_map, q_full, c * chunk, position, work.heads.first, q_batch);
+      else
+        load_box_of_heads(into, args.q_map, q_full, c * chunk, work.heads.first % args.group, position, head, q_batch);
+    }
     q.next();
     // A list is read a tile ahead of what is waited for.
     int here = walk.last * Tile::n, before = 0, next = walk.tile(1) * Tile::n;
@@ -307,7 +317,11 @@ struct Group90 {
   using Element = typename Tile::Element;
   using Shared = Shared90<Tile>;
   static constexpr int n = Tile::n;
+  static constexpr int below = 8 / Tile::heads;  ///< queries from a thread's first row to its second
+  static_assert(8 % Tile::heads == 0);
   static constexpr bool fixed = fixed_maximum<Tile, User>;
+  /// Where rows are of several heads, a tile may be inside for some of them alone.
+  static constexpr bool knows_inside = HasInside<User> && Tile::heads == 1;
   template <bool Partial>
   static constexpr bool shares = Shareable<typename User::Col> && (Partial || in_scores<typename User::Col>);
 
@@ -328,29 +342,36 @@ struct Group90 {
   bool moved = true;
 
   __device__ const auto& inside() const {
-    if constexpr (HasInside<User>)
+    if constexpr (knows_inside)
       return reinterpret_cast<const typename User::Inside&>(user);
     else
       return user;
   }
   /// May a whole tile's reads go unclamped?
   __device__ bool is_inside(int tile) const {
-    if constexpr (HasInside<User>)
+    if constexpr (knows_inside)
       return user.is_inside(head, at, origin, origin + Tile::m, tile * n, tile * n + n);
     else
       return true;
   }
 
+  /// Of the warp's nth row: the query, counted from the tile's first, and the head, from that of the tile.
+  __device__ int query(int nth) const { return (64 * group + 16 * warp + nth) / Tile::heads; }
+  __device__ static int head_of(int nth) { return nth % Tile::heads; }
+
   /// What a tile's queries have in common.
   __device__ void enter(const Item& item) {
-    at = {item.work.b, item.work.h, item.queries.length, item.keys.length};
+    const Heads heads = item.work.heads;
+    at = {item.work.b, heads.first, item.queries.length, item.keys.length};
+    // Rows of heads that are not there are the last one's once more.
+    if constexpr (Tile::heads > 1) at.h += min(head_of(lane / 4), heads.count - 1);
     q_start = item.queries.start;
     kv_start = item.keys.start;
     head = user.head(at);
-    origin = args.q_offset + item.work.tile * Tile::m;
-    q0 = origin + 64 * group + 16 * warp + lane / 4;
+    origin = args.q_offset + item.work.tile * queries_of<Tile>;
+    q0 = origin + query(lane / 4);
 #pragma unroll
-    for (int r = 0; r < 2; ++r) row[r] = user.row(head, at, q0 + 8 * r);
+    for (int r = 0; r < 2; ++r) row[r] = user.row(head, at, q0 + below * r);
     factor = factor_of(user, head);
     l[0] = l[1] = 0;
   }
@@ -412,7 +433,7 @@ struct Group90 {
   __device__ void each_pair(int tile, const F& f) {
     const int kv0 = tile * n + 2 * (lane & 3);
     each([&](int i, int r, int e) {
-      const Int q(q0, 8 * r), kv(kv0, 8 * i + e);
+      const Int q(q0, below * r), kv(kv0, 8 * i + e);
       const auto col = column<Partial>(kv, i, e);
       if constexpr (Partial)
         f(s[4 * i + 2 * r + e], user, row[r], col, q, kv);
@@ -433,7 +454,8 @@ struct Group90 {
   /// What is removed of a tile becomes -inf.
   __device__ void remove(int tile) {
     const int kv0 = tile * n + 2 * (lane & 3);
-    const Reach<User> reach[2] = {{user, head, row[0], at, Int(q0), kv0}, {user, head, row[1], at, Int(q0, 8), kv0}};
+    const Reach<User> reach[2] = {{user, head, row[0], at, Int(q0), kv0},
+                                  {user, head, row[1], at, Int(q0, below), kv0}};
     constexpr int last = n - 7;  // of a thread's columns
     if (__any_sync(~0u, !(reach[0].holds(0) && reach[0].holds(last) && reach[1].holds(0) && reach[1].holds(last))))
       each([&](int i, int r, int e) {
@@ -573,13 +595,14 @@ struct Group90 {
     for (int i = 0; i < n / 4; ++i) p[i] = pack<Element>(s[2 * i], s[2 * i + 1]);
   }
 
-  /// What a row's sum of powers below `top` makes of its results. Writes lse and max.
-  __device__ float ended(const Work& work, int q, float sum, float top, bool write) const {
+  /// What the sum of a row's powers below `top` makes of its results. Writes lse and max.
+  __device__ float ended(const Where& at, const typename User::Head& head, int q, float sum, float top,
+                         bool write) const {
     const Int q_at = args.q_offset + q;
     const Ended row = end_of_row<User>(user, head, user.row(head, at, q_at), at, origin, q_at, sum, top);
     if (write && q < at.q_len) {
       const auto put = [&](const Rows& rows, float x) {
-        if (rows.data) rows.data[work.b * rows.batch + work.h * rows.head + (q_start + q) * rows.position] = x;
+        if (rows.data) rows.data[at.b * rows.batch + at.h * rows.head + (q_start + q) * rows.position] = x;
       };
       put(args.lse, row.lse);
       if constexpr (Tile::max) put(args.max, row.max);
@@ -590,9 +613,10 @@ struct Group90 {
   /// o = o / l; lse and max.
   __device__ void finish(const Work& work, bool empty, bool mine) {
     // Of the threads that share two rows, each asks about one.
-    const int r = lane & 1, q = work.tile * Tile::m + 64 * group + 16 * warp + lane / 4 + 8 * r;
+    const int r = lane & 1, q = work.tile * queries_of<Tile> + query(lane / 4 + 8 * r);
+    if (Tile::heads > 1 && head_of(lane / 4) >= work.heads.count) mine = false;
     const float sums[2] = {row_sum(l[0]), row_sum(l[1])}, sum = r ? sums[1] : sums[0], top = r ? m[1] : m[0];
-    const float own = ended(work, q, empty ? 0.0f : sum, fixed ? User::most : top, mine && lane % 4 < 2);
+    const float own = ended(at, head, q, empty ? 0.0f : sum, fixed ? User::most : top, mine && lane % 4 < 2);
     const float by[2] = {__shfl_sync(~0u, own, lane & ~1), __shfl_sync(~0u, own, lane | 1)};
     // What was added up for a row without pairs may be anything.
     if (__any_sync(~0u, by[0] == 0.0f || by[1] == 0.0f)) {
@@ -612,6 +636,17 @@ struct Group90 {
     return !(zero[0] + zero[1] + (zero[2] + zero[3]) == 0.0f);
   }
 
+  /// Of the warp's nth row, whichever of its threads asks.
+  __device__ Where of_row(const Work& work, int nth) const {
+    Where out = at;
+    if constexpr (Tile::heads > 1) out.h = work.heads.first + head_of(nth);
+    return out;
+  }
+  __device__ typename User::Head head_at(const Where& at) const { return Tile::heads == 1 ? head : user.head(at); }
+  __device__ float factor_at(const typename User::Head& head) const {
+    return Tile::heads == 1 ? factor : factor_of(user, head);
+  }
+
   /// A tile with values that are not finite beside pairs that are removed: nothing removed may reach a result, and no
   /// product of matrices leaves anything out. By warps, row after row, pair by pair: some fifty times slower.
   __device__ void by_pairs(const Work& work, const Walk& walk) {
@@ -619,11 +654,16 @@ struct Group90 {
     const auto line = [](const Strided& t, int b, int h, int i) {
       return static_cast<const Element*>(t.data) + b * t.batch + h * t.head + i * t.position;
     };
-    const int kv_head = work.h / args.group, kv_batch = args.kv_shared ? 0 : work.b;
+    const int kv_head = work.heads.first / args.group, kv_batch = args.kv_shared ? 0 : work.b;
 #pragma unroll 1
     for (int r = 0; r < 16; ++r) {
-      const int q = uniform(work.tile * Tile::m + 64 * group + 16 * warp + r);
+      const int q = uniform(work.tile * queries_of<Tile> + query(r));
       if (q >= at.q_len) return;
+      if (head_of(r) >= work.heads.count) continue;
+      // Of this row, which may be another's than the thread's own.
+      const Where at = of_row(work, r);
+      const auto head = head_at(at);
+      const float factor = factor_at(head);
       const Int q_at = args.q_offset + q;
       const auto my_row = user.row(head, at, q_at);
       const Reach<User> reach(user, head, my_row, at, q_at, 0);
@@ -633,7 +673,7 @@ struct Group90 {
         for (int j = 0; j < static_cast<int>(sizeof(list) / sizeof(float)); ++j)
           if (lane + lanes * j < count) f(list[j], lane + lanes * j);
       };
-      const Element* q_line = line(args.q, work.b, work.h, q_start + q);
+      const Element* q_line = line(args.q, at.b, at.h, q_start + q);
       each_of(mine, args.d, [&](float& x, int j) { x = f32(q_line[j]); });
       float top = -infinity, sum = 0;
 #pragma unroll 1
@@ -659,17 +699,16 @@ struct Group90 {
         const Element* v_line = line(args.v, kv_batch, kv_head, kv_start + kv);
         each_of(out, args.dv, [&](float& y, int j) { y = (old == 0.0f ? 0.0f : y * old) + p * f32(v_line[j]); });
       }
-      const float by = ended(work, q, sum, top, lane == 0);
-      Element* o_line = result(work, q);
+      const float by = ended(at, head, q, sum, top, lane == 0);
+      Element* o_line = result(at.h, q);
       each_of(out, args.dv, [&](float y, int j) {
         o_line[j] = {static_cast<unsigned short>(pack<Element>(by == 0.0f ? 0.0f : y * by, 0.0f))};
       });
     }
   }
 
-  __device__ Element* result(const Work& work, int q) const {
-    return static_cast<Element*>(args.o.data) + work.b * args.o.batch + work.h * args.o.head +
-           (q_start + q) * args.o.position;
+  __device__ Element* result(int h, int q) const {
+    return static_cast<Element*>(args.o.data) + at.b * args.o.batch + h * args.o.head + (q_start + q) * args.o.position;
   }
 
   /// The results of a warp's 16 rows, by way of shared memory, where rows are 128 bytes and swizzled.
@@ -686,15 +725,20 @@ struct Group90 {
                    "r"(pack<Element>(o[8 * i + 4], o[8 * i + 5])), "r"(pack<Element>(o[8 * i + 6], o[8 * i + 7]))
                    : "memory");
     }
-    const int q = work.tile * Tile::m + rows;
+    const int q = work.tile * queries_of<Tile> + query(0);
     proxy_fence();
     __syncwarp();
-    if (Tile::packed && q + 16 > at.q_len) {
+    if (Tile::packed && q + 16 / Tile::heads > at.q_len) {
       store_some(work, into, q);
     } else if (lane == 0) {
-      for (int c = 0; c < Shared::dv_chunks; ++c)
-        store_box(args.o_map, into + c * Tile::m * chunk_bytes, c * chunk, q_start + q, work.h,
-                  Tile::packed ? 0 : work.b);
+      const int first = work.heads.first, batch = Tile::packed ? 0 : work.b;
+      for (int c = 0; c < Shared::dv_chunks; ++c) {
+        const unsigned from = into + c * Tile::m * chunk_bytes;
+        if constexpr (Tile::heads == 1)
+          store_box(args.o_map, from, c * chunk, q_start + q, first, batch);
+        else
+          store_box_of_heads(args.o_map, from, c * chunk, first % args.group, q_start + q, first / args.group, batch);
+      }
       store_commit();
     }
   }
@@ -703,11 +747,12 @@ struct Group90 {
     constexpr int unit = 8;  // elements in 16 bytes, which stay together
     const int units = (args.dv + unit - 1) / unit;
 #pragma unroll 1
-    for (int i = lane; i < (at.q_len - q) * units; i += 32) {
+    for (int i = lane; i < (at.q_len - q) * Tile::heads * units; i += 32) {
       const int line = i / units, nth = i % units;
+      if (head_of(line) >= work.heads.count) continue;
       const unsigned address = from + nth / 8 * (Tile::m * chunk_bytes) + line * chunk_bytes +
                                ((nth % 8 ^ (line & 7)) << 4);
-      Element* to = result(work, q + line) + nth * unit;
+      Element* to = result(work.heads.first + head_of(line), q + line / Tile::heads) + nth * unit;
 #pragma unroll 1
       for (int e = 0; e < min(args.dv - nth * unit, unit); ++e)
         asm volatile("{.reg .b16 x; ld.shared.b16 x, [%0]; st.global.b16 [%1], x;}" ::"r"(address + 2 * e), "l"(to + e)

@@ -35,9 +35,10 @@ __device__ inline Rows80 rows_of(const Strided& t, int b, int h, int start) {
           t.element * size};
 }
 
-/// Rows [first, first + Count) of a tensor, Width bytes of each, become lines of shared memory; what is not there is 0.
-template <class Tile, int Count, int Pitch, int Width, bool Paired>
-__device__ inline void load_rows(unsigned into, const Rows80& rows, int first, int length) {
+/// Rows [first, first + Count) of a tensor, Width bytes of each, become every Every-th line of shared memory, from the
+/// nth one on; what is not there is 0.
+template <class Tile, int Count, int Pitch, int Width, bool Paired, int Every = 1>
+__device__ inline void load_rows(unsigned into, const Rows80& rows, int first, int length, int nth = 0) {
   using Line = Lines<Pitch, Paired>;
   using Element = typename Tile::Element;
   constexpr int step = Tile::vector ? Tile::vector : static_cast<int>(sizeof(Element));
@@ -47,8 +48,8 @@ __device__ inline void load_rows(unsigned into, const Rows80& rows, int first, i
   const char* from = rows.data + (first + row0) * rows.position;
   if constexpr (Tile::vector > 0) {
     // Rows 8 apart lie alike.
-    constexpr bool alike = down % 8 == 0 && (Pitch == across * step || across * step % 128 == 0);
-    const unsigned at = into + Line::at(row0, byte0);
+    constexpr bool alike = down * Every % 8 == 0 && (Pitch == across * step || across * step % 128 == 0);
+    const unsigned at = into + Line::at(nth + Every * row0, byte0);
     const int left = length - first - row0;
 #pragma unroll
     for (int r = 0; r < Count; r += down, from += down * rows.position) {
@@ -57,8 +58,9 @@ __device__ inline void load_rows(unsigned into, const Rows80& rows, int first, i
       for (int c = 0; c < Pitch; c += across * step) {
         const int byte = byte0 + c, there = Width == Pitch ? step : min(max(Width - byte, 0), step);
         const int count = r < left ? there : 0;
-        copy_async<step>(alike ? at + static_cast<unsigned>(r * Pitch + c) : into + Line::at(row0 + r, byte),
-                         count ? from + byte : rows.data, count);
+        const unsigned to = alike ? at + static_cast<unsigned>(Every * r * Pitch + c)
+                                  : into + Line::at(nth + Every * (row0 + r), byte);
+        copy_async<step>(to, count ? from + byte : rows.data, count);
       }
     }
   } else {
@@ -85,7 +87,7 @@ __device__ inline void load_rows(unsigned into, const Rows80& rows, int first, i
 #pragma unroll
         for (int i = 0; i < batch; ++i) {
           const int byte = byte0 + c + i * across * step;
-          if (byte < Pitch) store_shared(into + Line::at(row, byte), words[i]);
+          if (byte < Pitch) store_shared(into + Line::at(nth + Every * row, byte), words[i]);
         }
       }
     }

@@ -76,8 +76,8 @@ __device__ inline Ended end_of_row(const User& user, const typename User::Head& 
 }
 
 /// The softmax of 2 Tall rows of a thread. Running: the power of each score is taken relative to the row's maximum so
-/// far, or to one that is Slack less; else to User::most.
-template <class User, bool Running, int Tall, int Slack>
+/// far, or to one that is Slack less; else to User::most. Heads: as queries_of has them.
+template <class User, bool Running, int Tall, int Slack, int Heads>
 struct Softmax {
   using Head = typename User::Head;
   using Row = typename User::Row;
@@ -93,14 +93,14 @@ struct Softmax {
   float top[Tall][2];
   float sum[Tall][2];  ///< this thread's part
 
-  /// Rows first, first + 8, first + 16, …; those beyond the last are the last once more.
+  /// Every eighth row, the first one of query `first`; those beyond the last are the last once more.
   __device__ Softmax(const User& user, Where at, int first, int q_offset, int origin)
       : user(user), at(at), origin(origin), head(user.head(at)), factor(factor_of(user, head)) {
 #pragma unroll
     for (int t = 0; t < Tall; ++t)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        q[t][r] = min(first + 16 * t + 8 * r, at.q_len - 1) + q_offset;
+        q[t][r] = min(first + (16 * t + 8 * r) / Heads, at.q_len - 1) + q_offset;
         row[t][r] = user.row(head, at, q[t][r]);
       }
     start();

@@ -112,6 +112,7 @@ struct Narrow {
   using Out = bf16;
   static constexpr int m = 128, n = 64, warps = 4, d = 64, dv = 64, width = 64, width_v = 64, stages = 1, vector = 16,
                        store = 16;
+  static constexpr int heads = 1;
   static constexpr bool exact = false, max = false, packed = false;
 };
 struct Wide {
@@ -119,6 +120,7 @@ struct Wide {
   using Out = float;
   static constexpr int m = 64, n = 64, warps = 4, d = 128, dv = 128, width = 128, width_v = 100, stages = 2, vector = 8,
                        store = 16;
+  static constexpr int heads = 4;
   static constexpr bool exact = false, max = true, packed = true;
 };
 /// Elements that lie anyhow.
@@ -127,6 +129,7 @@ struct Anyhow {
   using Out = float;
   static constexpr int m = 64, n = 32, warps = 4, d = 48, dv = 32, width = 33, width_v = 5, stages = 2, vector = 0,
                        store = 0;
+  static constexpr int heads = 1;
   static constexpr bool exact = true, max = true, packed = false;
 };
 

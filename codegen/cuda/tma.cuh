@@ -51,10 +51,24 @@ __device__ inline void load_box(unsigned into, const TensorMap& map, unsigned ba
                "l"(&map), "r"(barrier), "r"(d), "r"(position), "r"(head), "r"(batch)
                : "memory");
 }
+/// The same of [batch, key head, position, query head of the key head, d].
+__device__ inline void load_box_of_heads(unsigned into, const TensorMap& map, unsigned barrier, int d, int head,
+                                         int position, int kv_head, int batch) {
+  asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, "
+               "%6, %7}], [%2];" ::"r"(into),
+               "l"(&map), "r"(barrier), "r"(d), "r"(head), "r"(position), "r"(kv_head), "r"(batch)
+               : "memory");
+}
 /// From shared memory; what is outside of the tensor is not written.
 __device__ inline void store_box(const TensorMap& map, unsigned from, int d, int position, int head, int batch) {
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
                "r"(from), "r"(d), "r"(position), "r"(head), "r"(batch)
+               : "memory");
+}
+__device__ inline void store_box_of_heads(const TensorMap& map, unsigned from, int d, int head, int position,
+                                          int kv_head, int batch) {
+  asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(&map),
+               "r"(from), "r"(d), "r"(head), "r"(position), "r"(kv_head), "r"(batch)
                : "memory");
 }
 __device__ inline void store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }

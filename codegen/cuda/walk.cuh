@@ -1,4 +1,5 @@
-// codegen/cuda/walk.cuh — which sequence a tile of queries is of, which tiles of keys it visits, and which are whole
+// codegen/cuda/walk.cuh — which sequence and heads a tile of queries is of, which tiles of keys it visits, and which
+// are whole
 #pragma once
 
 #include "args.cuh"
@@ -15,6 +16,31 @@ __device__ inline Stretch stretch(const int* starts, int b, int length) {
   if constexpr (Tile::packed)
     if (starts) return {starts[b], starts[b + 1] - starts[b]};
   return {0, length};
+}
+
+/// Where there are few queries, Tile::heads query heads of a key head share a tile: its row r is of query r / heads,
+/// and of head r % heads of these.
+template <class Tile>
+constexpr int queries_of = Tile::m / Tile::heads;
+/// Query heads whose rows share tiles: `count` of them, the last ones of a key head may be fewer than Tile::heads.
+struct Heads {
+  int first, count;
+};
+template <class Tile>
+__device__ inline int sets_of_group(const ForwardArgs& args) {
+  return (args.group + Tile::heads - 1) / Tile::heads;
+}
+/// How many such sets a batch entry has.
+template <class Tile>
+__device__ inline int sets_of(const ForwardArgs& args) {
+  if constexpr (Tile::heads == 1) return args.q_heads;
+  return args.q_heads / args.group * sets_of_group<Tile>(args);
+}
+template <class Tile>
+__device__ inline Heads heads_of(const ForwardArgs& args, int set) {
+  if constexpr (Tile::heads == 1) return {set, 1};
+  const int of_group = sets_of_group<Tile>(args), before = set % of_group * Tile::heads;
+  return {set / of_group * args.group + before, min(args.group - before, Tile::heads)};
 }
 
 /// Tiles in the order of their visits: `first` partial ones, `full` ones that keep everything, then partial ones.

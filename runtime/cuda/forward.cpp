@@ -83,6 +83,7 @@ ForwardKey key_of(const Compiled& compiled, const Forward& call, const Problem& 
                    .dv = p.dv,
                    .max = call.max.given(),
                    .packed = p.packed,
+                   .heads = codegen::heads_to_share(p.q_len, p.group),
                    .boxes = boxes,
                    .load = piece({&call.q, &call.k, &call.v}),
                    .store = piece_of_rows(call.o),
@@ -98,9 +99,14 @@ ForwardKey key_of(const Compiled& compiled, const Forward& call, const Problem& 
 /// the longest sequence, of all.
 bool has_order(const codegen::ForwardChoice& choice, const Problem& p) { return p.packed && choice.persistent; }
 
+/// Sets of heads that share tiles, of a batch entry.
+std::int64_t sets_of(const codegen::ForwardPlan& plan, const Problem& p) {
+  return p.q_heads / p.group * tiles(p.group, plan.heads);
+}
+
 /// What a launch works in: always taken in the same order.
 struct Scratch {
-  std::int64_t tiles = 0;  ///< of queries, of all heads: what blocks share, without a counter each has one
+  std::int64_t tiles = 0;  ///< of queries, of all sets of heads: what blocks share, without a counter each has one
   int* starts = nullptr;   ///< of q's sequences, then of k's and v's; then the order of their tiles
   std::int64_t starts_count = 0, order_count = 0;
   unsigned* next = nullptr;  ///< the counter that tiles are taken from, where there are more than blocks
@@ -111,10 +117,11 @@ struct Scratch {
           const Problem& p, const detail::Listed* listed) {
     const bool ordered = has_order(kernel.choice, p);
     if (p.packed) starts_count = 2 * (p.batch + 1);
-    if (ordered) order_count = packed_tiles(p.q_starts, kernel.choice.plan.m);
-    tiles = p.q_heads * (ordered ? order_count : cuda::tiles(p.q_len, kernel.choice.plan.m) * p.batch);
+    const codegen::ForwardPlan& plan = kernel.choice.plan;
+    if (ordered) order_count = packed_tiles(p.q_starts, plan.queries());
+    tiles = sets_of(plan, p) * (ordered ? order_count : cuda::tiles(p.q_len, plan.queries()) * p.batch);
     if (p.packed) starts = space.take<int>(starts_count + 2 * order_count);
-    if (tiles > device.sms && codegen::trait(kernel.choice.plan, "dynamic")) next = space.take<unsigned>(1);
+    if (tiles > device.sms && codegen::trait(plan, "dynamic")) next = space.take<unsigned>(1);
     if (listed)
       lists = listed->lists;
     else if (kernel.lister)
@@ -140,13 +147,13 @@ Rows rows(const Tensor& t, bool packed) {
   return packed ? Rows{data, 0, s[0], s[1]} : Rows{data, s[0], s[1], s[2]};
 }
 
-/// Heads whose keys and values fill half of the cache.
-int section_of(const Facts& device, const Forward& call, const Problem& p) {
-  const std::int64_t keys = p.packed ? p.kv_starts.back() : p.kv_len,
-                     heads = p.packed ? p.q_heads : p.q_heads * p.batch;
+/// Sets of heads whose keys and values fill half of the cache.
+int section_of(const Facts& device, const codegen::ForwardPlan& plan, const Forward& call, const Problem& p) {
+  const std::int64_t keys = p.packed ? p.kv_starts.back() : p.kv_len, of_group = tiles(p.group, plan.heads),
+                     sets = sets_of(plan, p) * (p.packed ? 1 : p.batch);
   const std::int64_t head = std::max<std::int64_t>(
       keys * (p.d + p.dv) * static_cast<std::int64_t>(size_of(call.k.dtype)), 1);
-  return static_cast<int>(std::clamp(device.l2_bytes / 2 / head * p.group, p.group, heads));
+  return static_cast<int>(std::clamp(device.l2_bytes / 2 / head * of_group, of_group, sets));
 }
 
 ForwardArgs arguments(const Facts& device, const ForwardKernel& kernel, const Forward& call, const Problem& p,
@@ -154,10 +161,13 @@ ForwardArgs arguments(const Facts& device, const ForwardKernel& kernel, const Fo
   const codegen::ForwardPlan& plan = kernel.choice.plan;
   ForwardArgs args{};
   if (kernel.choice.copy_engine) {
-    args.q_map = boxes_of(call.q, plan.m);
+    const auto boxes = [&](const Tensor& t, int rows) {
+      return plan.heads == 1 ? boxes_of(t, rows) : boxes_of_heads(t, rows, plan.heads, p.group);
+    };
+    args.q_map = boxes(call.q, plan.m);
     args.k_map = boxes_of(call.k, plan.n);
     args.v_map = boxes_of(call.v, plan.n);
-    args.o_map = boxes_of(call.o, 16);
+    args.o_map = boxes(call.o, 16);
   }
   args.q = strided(call.q, p.packed);
   args.k = strided(call.k, p.packed);
@@ -182,7 +192,7 @@ ForwardArgs arguments(const Facts& device, const ForwardKernel& kernel, const Fo
   args.tile_stride = scratch.lists.stride;
   args.tile_batches = scratch.lists.batches;
   args.tile_heads = scratch.lists.heads;
-  args.section = section_of(device, call, p);
+  args.section = section_of(device, plan, call, p);
   args.next = scratch.next;
   return args;
 }
@@ -198,7 +208,7 @@ void send_starts(const ForwardKernel& kernel, bool masked, const Problem& p, con
   std::vector<int> sent(p.q_starts.begin(), p.q_starts.end());
   sent.insert(sent.end(), p.kv_starts.begin(), p.kv_starts.end());
   if (scratch.order_count) {
-    const std::vector<int> order = packed_order(p.q_starts, p.kv_starts, kernel.choice.plan.m, masked);
+    const std::vector<int> order = packed_order(p.q_starts, p.kv_starts, kernel.choice.plan.queries(), masked);
     sent.insert(sent.end(), order.begin(), order.end());
   }
   driver().cuMemcpyAsync(reinterpret_cast<cu::Address>(scratch.starts), reinterpret_cast<cu::Address>(sent.data()),
@@ -219,9 +229,10 @@ void launch(const Facts& device, const ForwardKernel& kernel, std::int64_t tiles
   std::array<void*, 2> pointers{&args, user.data()};
   const std::int64_t blocks = kernel.choice.persistent ? std::min<std::int64_t>(tiles, device.sms) : tiles;
   if (blocks > std::numeric_limits<int>::max())
-    throw Error("too-long", "the call has too many tiles of queries for one launch", {},
-                fmt::format("they are {}, {} queries each, and a grid has fewer than 2^31 blocks", blocks, plan.m),
-                "split the call");
+    throw Error(
+        "too-long", "the call has too many tiles of queries for one launch", {},
+        fmt::format("they are {}, {} queries each, and a grid has fewer than 2^31 blocks", blocks, plan.queries()),
+        "split the call");
   kernel.kernel.launch({static_cast<unsigned>(blocks), 1, 1}, kernel.choice.threads, kernel.choice.shared_bytes, stream,
                        pointers, lists_first && kernel.choice.copy_engine);
 }
@@ -307,6 +318,7 @@ ForwardStory forward_story(const Compiled& compiled, const Forward& call, const 
                    .flaw = kernel->flaw};
   out.kernel = fmt::format("{}, {} threads, {} registers, {} bytes of shared memory", out.variant.text(),
                            choice.threads, out.registers, out.shared_bytes);
+  if (choice.plan.heads > 1) out.kernel += fmt::format(", {} heads share a tile", choice.plan.heads);
   if (out.spilled) out.kernel += fmt::format(", {} bytes spilled", out.spilled);
   return out;
 }

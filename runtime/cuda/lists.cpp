@@ -14,7 +14,7 @@ namespace attune::runtime::cuda {
 using compiler::Problem;
 
 Lists::Lists(Workspace& space, const ForwardKernel& kernel, const compiler::Cover& cover, const Problem& p)
-    : m(kernel.choice.plan.m), n(kernel.choice.plan.n) {
+    : m(kernel.choice.plan.queries()), n(kernel.choice.plan.n) {
   if (cover.by_batch || p.packed) batches = static_cast<int>(p.batch);
   if (cover.by_head) heads = static_cast<int>(p.q_heads);
   // The lists, room to work in, and two more: kernels read ahead of what they visit.
@@ -87,9 +87,9 @@ std::string difference(const detail::Listed& listed, const Facts& device, const 
     return fmt::format("its mask varies with the head: it is for {} heads, and this call has {}", lists.heads,
                        p.q_heads);
   const codegen::ForwardPlan& plan = kernel.choice.plan;
-  if (lists.m != plan.m || lists.n != plan.n)
+  if (lists.m != plan.queries() || lists.n != plan.n)
     return fmt::format("its tiles are {} queries by {} keys, and those of this call's kernel, {}, {} by {}", lists.m,
-                       lists.n, plan.kernel, plan.m, plan.n);
+                       lists.n, plan.kernel, plan.queries(), plan.n);
   return {};
 }
 

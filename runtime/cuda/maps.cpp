@@ -21,6 +21,28 @@ Tensor dense(const Tensor& t) {
   return out;
 }
 
+/// From the innermost dimension on, which has stride 1.
+template <std::size_t Rank>
+TensorMap map_of(const Tensor& t, const std::array<std::int64_t, Rank>& shape,
+                 const std::array<std::int64_t, Rank - 1>& outer, const std::array<int, Rank>& box) {
+  const std::uint64_t bytes = size_of(t.dtype);
+  std::array<std::uint64_t, Rank> extents{};
+  std::array<std::uint64_t, Rank - 1> strides{};
+  std::array<std::uint32_t, Rank> sides{}, steps{};
+  for (std::size_t i = 0; i < Rank; ++i) {
+    extents[i] = static_cast<std::uint64_t>(shape[i]);
+    sides[i] = static_cast<std::uint32_t>(box[i]);
+    steps[i] = 1;
+  }
+  for (std::size_t i = 0; i + 1 < Rank; ++i)  // nobody steps along an extent of 1, and its stride may be anything
+    strides[i] = shape[i + 1] == 1 ? grain : static_cast<std::uint64_t>(outer[i]) * bytes;
+  TensorMap map{};
+  driver().cuTensorMapEncodeTiled(&map, t.dtype == DType::bf16 ? cu::Element::bf16 : cu::Element::f16, Rank, t.data,
+                                  extents.data(), strides.data(), sides.data(), steps.data(), cu::Interleave::none,
+                                  cu::Swizzle::b128, cu::Promote::b256, cu::Fill::zero);
+  return map;
+}
+
 }  // namespace
 
 bool has_boxes(const Tensor& of) {
@@ -38,18 +60,15 @@ bool has_boxes(const Tensor& of) {
 
 TensorMap boxes_of(const Tensor& of, int rows) {
   const Tensor t = dense(of);
-  const std::uint64_t bytes = size_of(t.dtype);
-  std::array<std::uint64_t, 4> extents{};
-  std::array<std::uint64_t, 3> strides{};
-  for (std::size_t i = 0; i < 4; ++i) extents[i] = static_cast<std::uint64_t>(t.shape[3 - i]);
-  for (std::size_t i = 0; i < 3; ++i)  // nobody steps along an extent of 1, and its stride may be anything
-    strides[i] = extents[i + 1] == 1 ? grain : static_cast<std::uint64_t>(t.strides[2 - i]) * bytes;
-  const std::array<std::uint32_t, 4> box{64, static_cast<std::uint32_t>(rows), 1, 1}, steps{1, 1, 1, 1};
-  TensorMap map{};
-  driver().cuTensorMapEncodeTiled(&map, t.dtype == DType::bf16 ? cu::Element::bf16 : cu::Element::f16, 4, t.data,
-                                  extents.data(), strides.data(), box.data(), steps.data(), cu::Interleave::none,
-                                  cu::Swizzle::b128, cu::Promote::b256, cu::Fill::zero);
-  return map;
+  const auto& s = t.shape;
+  return map_of<4>(t, {s[3], s[2], s[1], s[0]}, {t.strides[2], t.strides[1], t.strides[0]}, {64, rows, 1, 1});
+}
+
+TensorMap boxes_of_heads(const Tensor& of, int rows, int heads, std::int64_t group) {
+  const Tensor t = dense(of);
+  const auto& s = t.shape;
+  return map_of<5>(t, {s[3], group, s[2], s[1] / group, s[0]},
+                   {t.strides[1], t.strides[2], t.strides[1] * group, t.strides[0]}, {64, heads, rows / heads, 1, 1});
 }
 
 }  // namespace attune::runtime::cuda

@@ -90,6 +90,51 @@ TEST_CASE("what spills is followed by another tile, not by other turns", "[choos
       }
 }
 
+TEST_CASE("heads share tiles where there are few queries, and nothing that lanes share varies with them", "[choose]") {
+  struct Row {
+    std::int64_t q_len, group;
+    int heads;
+  };
+  for (const auto& [q_len, group, heads] : {Row{1, 1, 1},
+                                            {1, 2, 2},
+                                            {64, 2, 2},
+                                            {65, 2, 1},
+                                            {7, 3, 4},
+                                            {1, 4, 4},
+                                            {1, 5, 8},
+                                            {1, 8, 8},
+                                            {64, 9, 8},
+                                            {1, 128, 8},
+                                            {4096, 8, 1}})
+    CHECK(heads_to_share(q_len, group) == heads);
+
+  const auto slope = Device::cpu().array<float>({32}, "slope"), table = Device::cpu().array<float>({32, 300}, "table");
+  const auto doc = Device::cpu().array<int>({300}, "doc");
+  const auto shared = [](const Attention& attention, int arch) {
+    const compiler::Mod mod = compiler::lower(attention).mod;
+    const compiler::Cover cover = compiler::cover(mod.mask, mod.signature(), mod.score);
+    const ForwardChoices all = choose({.arch = arch, .heads = 8}, forward_facts(mod, cover, true));
+    const int heads = all.choices.front().plan.heads;
+    for (const ForwardChoice& c : all.choices) {
+      CHECK(c.plan.heads == heads);
+      CHECK(c.plan.queries() == c.plan.m / heads);
+      const std::string page = forward_source(mod, cover, c.plan, arch).text;
+      CHECK(page.find(fmt::format("heads = {};", heads)) != std::string::npos);
+    }
+    return heads == 8;
+  };
+  for (const int arch : {80, 90}) {
+    CHECK(shared({}, arch));
+    CHECK(shared({.mask = mods::causal()}, arch));
+    CHECK(shared({.score = [=](Float s, At at) { return s + slope[at.head] * f32(at.kv - at.q); }}, arch));
+    CHECK(shared({.score = [=](Float s, At at) { return s + table(at.head, abs(at.q - at.kv)); }}, arch));
+    CHECK(shared({.mask = [=](At at) { return doc[at.q] == doc[at.kv]; }}, arch));
+    CHECK_FALSE(shared({.mask = [](At at) { return at.kv <= at.q + at.head; }}, arch));
+    CHECK_FALSE(shared({.score = [](Float s, At at) { return where(at.kv <= at.head, s, -1.0f / 0.0f); }}, arch));
+    CHECK_FALSE(shared({.score = [=](Float s, At at) { return s + table(at.head, at.kv); }}, arch));
+  }
+}
+
 TEST_CASE("calls are of the kind that their expressions make them", "[choose]") {
   Array<int> doc = Device::cpu().array<int>({300}, "doc");
   Array<float> table = Device::cpu().array<float>({300}, "table"), slope = Device::cpu().array<float>({4}, "slope");

@@ -82,6 +82,7 @@ void compile(const Lowered& lowered, Row row, std::size_t number) {
   if (number % 2 && row.spec.dtype == DType::bf16) row.spec.dtype = row.spec.out = DType::f16;
   row.spec.max = number % 5 == 0;
   row.spec.packed = number % 3 == 0;
+  row.spec.heads = 1 << number % 4;
   if (row.portable() && number % 4 == 0) row.spec.load = 0;
   const codegen::ForwardFacts facts = codegen::forward_facts(lowered.traced.mod, lowered.cover, true);
   std::vector<ForwardChoice> candidates = choose(row.spec, facts).choices;

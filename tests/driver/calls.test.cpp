@@ -143,12 +143,18 @@ TEST_CASE("a repeated call is one launch, and neither waits nor takes memory tha
   CHECK(fake::contexts() == 0);
 
   // Other data, lengths and batches compile nothing.
-  for (const std::int64_t length : {1, 2, 299, 512}) {
+  const auto run = [&](std::int64_t length) {
     const Call other(length);
     causal.run(other.forward);
     other.documents().run(other.forward);
-  }
+  };
+  for (const std::int64_t length : {65, 299, 512}) run(length);
   CHECK(runtime::cuda::compiled_kernels() == compiled);
+  // But of few queries, heads of the same keys share tiles.
+  run(64);
+  CHECK(runtime::cuda::compiled_kernels() == compiled + 2);
+  for (const std::int64_t length : {1, 2, 33}) run(length);
+  CHECK(runtime::cuda::compiled_kernels() == compiled + 2);
 }
 
 TEST_CASE("a call on a device is told with its kernel and its workspace", "[driver]") {

@@ -74,7 +74,7 @@ TEST_CASE("shapes read back as they are said, and say no more than it takes", "[
   const codegen::ForwardSpec usual{};
   std::string said;
   for (const ShapeRow& row : shape_rows()) said += row.text(shape_of(usual, codegen::Length::to_1k)) + ";";
-  CHECK(said == "bf16;;128;;to_1k;;;;;;;;;;;");
+  CHECK(said == "bf16;;128;;to_1k;;;;;;;;;;;;");
   for (const DType type : {DType::f32, DType::f16, DType::bf16})
     for (const std::int64_t d : {1, 3, 20, 64, 100, 256})
       for (const int load : {0, 4, 8, 16})
@@ -86,6 +86,7 @@ TEST_CASE("shapes read back as they are said, and say no more than it takes", "[
                                           .dv = 257 - d,
                                           .max = flag,
                                           .packed = !flag,
+                                          .heads = flag ? 1 : 4,
                                           .boxes = flag,
                                           .load = load,
                                           .store = 4,
@@ -160,7 +161,7 @@ TEST_CASE("keys change with what is compiled, and with nothing else", "[request]
   CHECK(content(alibi(a.tensor({16}, DType::bf16), "slope")) != plain);
   const Attention attention = alibi(a.tensor({16}), "slope");
   const codegen::ForwardSpec usual{};
-  std::vector<codegen::ForwardSpec> others(10, usual);
+  std::vector<codegen::ForwardSpec> others(11, usual);
   others[0].dtype = others[0].out = DType::f16;
   others[1].d = others[1].dv = 64;
   others[2].arch = 80;
@@ -171,6 +172,7 @@ TEST_CASE("keys change with what is compiled, and with nothing else", "[request]
   others[7].wide = true;
   others[8].exact = true;
   others[9].boxes = false;
+  others[10].heads = 2;
   for (const codegen::ForwardSpec& other : others) CHECK(content(attention, other) != plain);
   // The compiler is no part of the content, and is of the key on disk: of another one nothing is taken.
   CHECK(content(attention, usual) == plain);
