@@ -14,7 +14,9 @@ DENSE = {128: (512, 1024, 2048, 4096, 8192, 16384), 64: (4096, 8192, 16384), 256
 MODS = ["causal", "alibi", "softcap", "relative", "window", "prefix", "document"]
 LISTED = ["prefix", "document"]  # of these attune lists tiles on the device, where FlexAttention has a block mask
 PACKED = 4 * (2048,) + (1792, 1536, 1280, 1024, 1024, 768, 512, 256)  # of sequences: TOKENS in all
-PEERS = {"dense": ["cudnn", "flash"], "mods": ["flex"], "portable": ["flash"], "packed": ["varlen"]}
+DECODE = ((32, 8, 1), (64, 8, 1), (64, 8, 8))  # heads, key heads, queries; of 64 batch entries, 8192 keys each
+PEERS = {"dense": ["cudnn", "flash"], "mods": ["flex"], "portable": ["flash"], "packed": ["varlen"],
+         "decode": ["cudnn", "flash", "flex"]}
 KERNELS = {"portable": "forward_sm80"}
 PATIENCE = 120  # seconds for a block: then attune's process is ended
 
@@ -24,12 +26,16 @@ def group(case):
         return f"mods, D={case['d']}, S={case['seq']}, B={case['batch']}"
     if case["kind"] == "packed":
         return f"packed, D={case['d']}"
+    if case["kind"] == "decode":
+        return f"few queries, D={case['d']}, {case['kv_seq']} keys, B={case['batch']}"
     return f"{'portable kernel, ' if case['kind'] == 'portable' else ''}D={case['d']}, {case['row']}"
 
 
 def label(case):
     if case["kind"] == "packed":
         return case["row"]
+    if case["kind"] == "decode":
+        return f"{case['heads']} heads of {case['kv_heads']}, S={case['seq']}"
     if case["kind"] != "mods":
         return f"S={case['seq']}"
     return f"{case['row']}, each call" if case["cover"] == "each" else case["row"]
@@ -50,7 +56,8 @@ def notes(data):
             "are not counted, and no cache is emptied in between. attune writes lse too. FlexAttention's block mask is\n"
             "made before, and its time left out; so are attune's lists of tiles (prefix, document), but in the rows\n"
             "`each call`: there every call of attune's lists its tiles, and that is part of its time. Packed: 12\n"
-            "sequences, 256 to 2048 long, 16384 tokens; attune puts their tiles in order on the host at each call.")
+            "sequences, 256 to 2048 long, 16384 tokens; attune puts their tiles in order on the host at each call.\n"
+            "Few queries: without a mask; a TFLOP/s is then 1 / (S x heads of a key head) TB/s of keys and values.")
 
 
 LOOK = Look(name="gpu_peers", heading="attune beside torch on a GPU",
@@ -58,7 +65,7 @@ LOOK = Look(name="gpu_peers", heading="attune beside torch on a GPU",
                    "varlen": "varlen_attn"},
             unit="TFLOP/s", scale=1e3, group=group, label=label, of_run=of_run, notes=notes,
             words=lambda case: {case["row"], case["kind"], case["cover"], f"d{case['d']}", f"s{case['seq']}"},
-            words_help="a row, dense, mods, packed or portable, once or each, d64, s8192; as dense:causal:d128:cudnn=1.0")
+            words_help="a row, dense, mods, packed, portable or decode, once or each, d64, s8192; as dense:causal:d128:cudnn=1.0")
 
 
 @dataclass(frozen=True)
@@ -72,13 +79,16 @@ class Case:
     batch: int
     cover: str = "once"  # tiles are listed before, or by `each` call
     lengths: tuple = ()  # of packed sequences
+    kv_heads: int = 0  # as many as heads
+    kv_seq: int = 0  # as long as seq
 
     def __str__(self):
         return LOOK.title(vars(self))
 
     def flop(self):
         lengths = self.lengths or self.batch * (self.seq,)
-        return self.heads * sum(peers.live_pairs(self.row, seq) for seq in lengths) * self.d * 4
+        pairs = self.batch * self.seq * self.kv_seq or sum(peers.live_pairs(self.row, seq) for seq in lengths)
+        return self.heads * pairs * self.d * 4
 
 
 def dense(kind, row, d, seq):
@@ -95,6 +105,8 @@ def all_cases():
     yield from (Case("packed", row, "bf16", d, WIDTH // d, max(PACKED), len(PACKED), lengths=PACKED)
                 for d in (128, 64) for row in ("causal", "full"))
     yield from (dense("portable", "causal", 128, seq) for seq in (4096, 16384))
+    yield from (Case("decode", "full", "bf16", 128, heads, seq, 64, kv_heads=kv_heads, kv_seq=8192)
+                for heads, kv_heads, seq in DECODE)
 
 
 def cases(o):
@@ -111,6 +123,7 @@ class Attune:
         command = [*peers.bench_command(o, case), "--target", "cuda", "--batch", str(case.batch), "--cover",
                    case.cover, "--paced"]
         command += ["--lengths", ",".join(map(str, case.lengths))] if case.lengths else []
+        command += ["--kv-heads", str(case.kv_heads), "--kv-seq", str(case.kv_seq)] if case.kv_seq else []
         kernel = o.kernel or KERNELS.get(case.kind)
         command += ["--kernel", kernel] if kernel else []
         self.errors = tempfile.TemporaryFile("w+", encoding="utf-8")

@@ -31,7 +31,8 @@ class Prepared(torch_peers.Prepared):
         return sdpa_kernel(BACKENDS[peer]) if peer in BACKENDS else super().by(peer)
 
     def sdpa(self):
-        return scaled_dot_product_attention(*self.qkv, is_causal=self.case.row != "full")
+        return scaled_dot_product_attention(*self.qkv, is_causal=self.case.row != "full",
+                                            **self.grouped)
 
     def varlen(self):
         from torch.nn.attention.varlen import varlen_attn  # not in older ones

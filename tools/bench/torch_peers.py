@@ -39,8 +39,10 @@ class Prepared:
         self.case, self.device, self.calls, self.failed, self.notes = case, device, {}, {}, {}
         torch._dynamo.reset()
         torch.manual_seed(7)
-        shape = (batch, case.heads, case.seq, case.d)
-        self.qkv = [torch.randn(shape, dtype=DTYPES[case.dtype], device=device) for _ in range(3)]
+        kv_heads, kv_seq = getattr(case, "kv_heads", 0) or case.heads, getattr(case, "kv_seq", 0) or case.seq
+        of_q, of_kv = (batch, case.heads, case.seq, case.d), (batch, kv_heads, kv_seq, case.d)
+        self.qkv = [torch.randn(shape, dtype=DTYPES[case.dtype], device=device) for shape in (of_q, of_kv, of_kv)]
+        self.grouped = {"enable_gqa": True} if kv_heads != case.heads else {}
 
     def by(self, peer):
         """What the calls of a peer run within."""
@@ -66,7 +68,7 @@ class Prepared:
         self.notes["flex"] = {"block_mask_seconds": time.perf_counter() - begun}
         # fullgraph: better an error than the uncompiled attention, measured unawares.
         compiled = torch.compile(flex_attention, dynamic=False, fullgraph=True)
-        return lambda: compiled(*self.qkv, score_mod=score, block_mask=blocks)
+        return lambda: compiled(*self.qkv, score_mod=score, block_mask=blocks, **self.grouped)
 
     def compare(self):
         """Peers must compute the same, or one of them is another attention than the row says."""
