@@ -48,9 +48,9 @@ int specials_of(const ir::Expr& e) {
 
 }  // namespace
 
-double Card::flops(DType type) const {
-  // Of f32 three products of TF32, each at half the speed.
-  const double share = size_of(type) == 4 ? 1.0 / 6 : 1;
+double Card::flops(DType type, bool exact) const {
+  // Of f32 products of TF32, each at half the speed: three of them where it is exact.
+  const double share = size_of(type) < 4 ? 1 : exact ? 1.0 / 6 : 1.0 / 2;
   return 2 * share * products * multiprocessors * clock;
 }
 
@@ -84,7 +84,7 @@ std::string_view Bound::by() const {
 }
 
 Bound bound(const Card& card, const Work& work) {
-  return {.products = 2 * work.visited * (work.d + work.dv) / card.flops(work.dtype),
+  return {.products = 2 * work.visited * (work.d + work.dv) / card.flops(work.dtype, work.exact),
           .exponentials = work.visited * work.specials / (specials_a_clock * card.multiprocessors * card.clock),
           .memory = work.bytes / card.bytes_per_second};
 }

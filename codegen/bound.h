@@ -16,7 +16,7 @@ struct Card {
   double bytes_per_second;  ///< of its memory
   int products;             ///< multiply-adds of bf16 or f16 into f32, of a multiprocessor in a clock
 
-  double flops(DType type) const;  ///< of products of this type, in a second
+  double flops(DType type, bool exact) const;  ///< of products of this type, in a second
 };
 /// The one whose name is part of `name`, else one of this compute capability, else the newest that is not newer.
 const Card& card(int arch, std::string_view name = {});
@@ -26,8 +26,9 @@ struct Work {
   DType dtype = DType::bf16;
   double visited = 0;  ///< pairs of the tiles that are visited, over all heads
   double d = 0, dv = 0;
-  int specials = 1;  ///< special functions of a pair: see special_functions()
-  double bytes = 0;  ///< q, k, v and o, each once
+  int specials = 1;   ///< special functions of a pair: see special_functions()
+  double bytes = 0;   ///< q, k, v and o, each once
+  bool exact = true;  ///< as ForwardSpec has it
 };
 
 /// exp2 of the softmax, and what the expressions have besides that is evaluated for each pair and done by the special

@@ -1,11 +1,16 @@
 // codegen/choose.h — which kernels of a GPU can compute a call, and with which tiles, in the order to try
 #pragma once
 
+#include <optional>
+
 #include "codegen/cuda.h"
 #include "codegen/kind.h"
 #include "codegen/variant.h"
 
 namespace attune::codegen {
+
+/// As it is asked for; where nobody does, of f32 alone.
+constexpr bool is_exact(std::optional<bool> asked, DType type) { return asked.value_or(type == DType::f32); }
 
 /// What kernels are chosen by, besides the expressions.
 struct ForwardSpec {
@@ -19,7 +24,7 @@ struct ForwardSpec {
   int load = 16,
       store = 16;  ///< bytes that every row of q, k and v, of o, may be copied by: 16, 8, 4, or 0 for an element
   bool scale_positive = true;
-  bool exact = false;  ///< functions within 2 ulp
+  bool exact = false;  ///< as Attention::exact
   bool wide = false;   ///< offsets into captured tensors need more than 32 bits
   bool operator==(const ForwardSpec&) const = default;
   auto operator<=>(const ForwardSpec&) const = default;

@@ -110,6 +110,7 @@ struct Checked {
   std::shared_ptr<const detail::Lowered> lowered;
   compiler::Problem problem;
   Target target;
+  std::optional<bool> exact;
 };
 
 /// Whoever reads the memory that the tensors are in.
@@ -135,7 +136,7 @@ Checked check(const Attention& attention, const Call& call) {
   if (target == Target::cpu && call.q.dtype == DType::f64)
     throw Error("engine-type", "the CPU engine computes in f32", {}, "q, k and v hold f64",
                 "convert them to f32, or choose .target = Target::oracle: exact, in double precision, and slow");
-  return {std::move(lowered), std::move(problem), target};
+  return {std::move(lowered), std::move(problem), target, attention.exact};
 }
 
 /// What `body` gives; an Error of its that has no place of its own gets the line of the call.
@@ -154,7 +155,10 @@ cpu::Compiled compiled(const detail::Lowered& lowered) {
   return {lowered.lowered, lowered.digest, lowered.removes ? &lowered.cover : nullptr};
 }
 
-cuda::Compiled on_device(const detail::Lowered& lowered) { return {lowered.lowered, lowered.digest, lowered.cover}; }
+cuda::Compiled on_device(const Checked& checked) {
+  const detail::Lowered& lowered = *checked.lowered;
+  return {lowered.lowered, lowered.digest, lowered.cover, checked.exact};
+}
 
 /// What a call asks kernels for: of the Mod as it was written.
 Request asked_for(const Checked& checked, const Tensor& q) {
@@ -169,7 +173,7 @@ Request asked_for(const Checked& checked, const Tensor& q) {
 Request request(const Checked& checked, const Forward& call) {
   Request out = asked_for(checked, call.q);
   if (checked.target == Target::cuda) {
-    const cuda::ForwardWants wants = cuda::forward_wants(on_device(*checked.lowered), call, checked.problem);
+    const cuda::ForwardWants wants = cuda::forward_wants(on_device(checked), call, checked.problem);
     out.target = runtime::name_of(TargetName{.arch = wants.spec.arch});
     out.shape = shape_of(wants.spec, wants.kind.length);
     if (const auto found = cuda::remembered(wants.key); found.preference)
@@ -221,8 +225,9 @@ class Watched {
     if (by_oracle) used_ = {"oracle", "oracle", 0};
     if (told_) tell(fact(checked, call.q.dtype));
     if (verifies_ && !by_oracle)
-      verify(checked.lowered->lowered, call, checked.problem,
-             {.rows = options().verify, .sample = next_sample(), .stream = stream, .used = used_});
+      verify(
+          checked.lowered->lowered, call, checked.problem,
+          {.rows = options().verify, .sample = next_sample(), .stream = stream, .used = used_, .exact = checked.exact});
   }
 
  private:
@@ -260,7 +265,7 @@ void run(const Attention& attention, const Forward& call, const Resources& with,
   placed(at, [&] {
     Watched watched("forward", at);
     const Checked checked = check(attention, call);
-    const auto& [lowered, problem, target] = checked;
+    const auto& [lowered, problem, target, exact] = checked;
     const Purpose purpose([&checked, &call] { return request(checked, call); });
     if (target == Target::oracle)
       oracle_forward(lowered->lowered, call, problem, with.progress);
@@ -268,7 +273,7 @@ void run(const Attention& attention, const Forward& call, const Resources& with,
       cpu::forward(compiled(*lowered), call, problem, means(with, stages, watched.used()));
     else
       cuda::forward(
-          on_device(*lowered), call, problem,
+          on_device(checked), call, problem,
           {.stream = with.stream, .workspace = with.workspace, .listed = with.cover.listed(), .used = watched.used()});
     watched.done(checked, call, with.stream);
   });
@@ -278,7 +283,7 @@ void run(const Attention& attention, const Backward& call, const Resources& with
   placed(at, [&] {
     Watched watched("backward", at);
     const Checked checked = check(attention, call);
-    const auto& [lowered, problem, target] = checked;
+    const auto& [lowered, problem, target, exact] = checked;
     const Purpose purpose([&checked, &call] { return request(checked, call); });
     if (target == Target::oracle)
       oracle_backward(lowered->lowered, call, problem, with.progress);
@@ -302,26 +307,26 @@ Checked check_on_device(const Attention& attention, const Forward& call) {
 
 void run(const Attention& attention, const Forward& call, const codegen::Preference* preference, const Cover& cover) {
   const Telling telling;
-  const auto [lowered, problem, target] = check_on_device(attention, call);
-  cuda::forward(on_device(*lowered), call, problem, {.preference = preference, .listed = cover.listed()});
+  const Checked checked = check_on_device(attention, call);
+  cuda::forward(on_device(checked), call, checked.problem, {.preference = preference, .listed = cover.listed()});
 }
 
 Cover cover(const Attention& attention, const Forward& call, const codegen::Preference* preference) {
   const Telling telling;
-  const auto [lowered, problem, target] = check_on_device(attention, call);
-  return Cover(cuda::cover(on_device(*lowered), call, problem, {.preference = preference}));
+  const Checked checked = check_on_device(attention, call);
+  return Cover(cuda::cover(on_device(checked), call, checked.problem, {.preference = preference}));
 }
 
 cuda::ForwardStory story(const Attention& attention, const Forward& call, const codegen::Preference* preference) {
   const Telling telling;
-  const auto [lowered, problem, target] = check_on_device(attention, call);
-  return cuda::forward_story(on_device(*lowered), call, problem, preference);
+  const Checked checked = check_on_device(attention, call);
+  return cuda::forward_story(on_device(checked), call, checked.problem, preference);
 }
 
 cuda::ForwardWants wants(const Attention& attention, const Forward& call) {
   const Telling telling;
-  const auto [lowered, problem, target] = check_on_device(attention, call);
-  return cuda::forward_wants(on_device(*lowered), call, problem);
+  const Checked checked = check_on_device(attention, call);
+  return cuda::forward_wants(on_device(checked), call, checked.problem);
 }
 
 }  // namespace runtime
@@ -345,42 +350,40 @@ void Attention::prepare(const Backward& call, Line at) const { workspace(call, {
 std::size_t Attention::workspace(const Forward& call, const Resources& with, Line at) const {
   return runtime::placed(at, [&]() -> std::size_t {
     const runtime::Checked checked = runtime::check(*this, call);
-    const auto& [lowered, problem, by] = checked;
     const runtime::Purpose purpose([&checked, &call] { return runtime::request(checked, call); });
-    if (by == Target::oracle) return 0;
-    if (by == Target::cuda)
-      return runtime::cuda::forward_workspace(runtime::on_device(*lowered), call, problem, with.cover.listed());
-    return runtime::cpu::forward_workspace(runtime::compiled(*lowered), call, problem, runtime::means(with));
+    if (checked.target == Target::oracle) return 0;
+    if (checked.target == Target::cuda)
+      return runtime::cuda::forward_workspace(runtime::on_device(checked), call, checked.problem, with.cover.listed());
+    return runtime::cpu::forward_workspace(runtime::compiled(*checked.lowered), call, checked.problem,
+                                           runtime::means(with));
   });
 }
 std::size_t Attention::workspace(const Backward& call, const Resources& with, Line at) const {
   return runtime::placed(at, [&]() -> std::size_t {
     const runtime::Checked checked = runtime::check(*this, call);
-    const auto& [lowered, problem, by] = checked;
     const runtime::Purpose purpose([&checked, &call] { return runtime::request(checked, call); });
-    if (by == Target::oracle) return 0;
-    if (by == Target::cuda) runtime::no_backward();
-    return runtime::cpu::backward_workspace(runtime::compiled(*lowered), call, problem, runtime::means(with));
+    if (checked.target == Target::oracle) return 0;
+    if (checked.target == Target::cuda) runtime::no_backward();
+    return runtime::cpu::backward_workspace(runtime::compiled(*checked.lowered), call, checked.problem,
+                                            runtime::means(with));
   });
 }
 
 Cover Attention::cover(const Forward& call, const Resources& with, Line at) const {
   return runtime::placed(at, [&]() -> Cover {
     const runtime::Checked checked = runtime::check(*this, call);
-    const auto& [lowered, problem, by] = checked;
-    if (by != Target::cuda) return {};
+    if (checked.target != Target::cuda) return {};
     const runtime::Purpose purpose([&checked, &call] { return runtime::request(checked, call); });
-    return Cover(runtime::cuda::cover(runtime::on_device(*lowered), call, problem,
+    return Cover(runtime::cuda::cover(runtime::on_device(checked), call, checked.problem,
                                       {.stream = with.stream, .workspace = with.workspace}));
   });
 }
 std::size_t Attention::cover_bytes(const Forward& call, Line at) const {
   return runtime::placed(at, [&]() -> std::size_t {
     const runtime::Checked checked = runtime::check(*this, call);
-    const auto& [lowered, problem, by] = checked;
-    if (by != Target::cuda) return 0;
+    if (checked.target != Target::cuda) return 0;
     const runtime::Purpose purpose([&checked, &call] { return runtime::request(checked, call); });
-    return runtime::cuda::cover_bytes(runtime::on_device(*lowered), call, problem);
+    return runtime::cuda::cover_bytes(runtime::on_device(checked), call, checked.problem);
   });
 }
 

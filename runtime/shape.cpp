@@ -96,7 +96,7 @@ constexpr std::array rows{
     ShapeRow{"negative", flags, "is the scale of q . k below 0?",
              [](Shape& s, std::string_view v) { return set_flag(s.negative, v); },
              [](const Shape& s) { return flag_text(s.negative); }, Json::flag, false},
-    ShapeRow{"exact", flags, "functions within 2 ulp; of f32 alone if left out",
+    ShapeRow{"exact", flags, "functions within 2 ulp, and products of f32 as three of TF32; for f32 alone if left out",
              [](Shape& s, std::string_view v) { return set_flag(s.exact, v); },
              [](const Shape& s) { return flag_text(s.exact); }, Json::flag, false},
     ShapeRow{"wide", flags, "do offsets into captured tensors need more than 32 bits?",
@@ -149,7 +149,7 @@ ForwardSpec spec_of(const Shape& shape, int arch) {
   out.store = shape.store.value_or(piece_of(out.dv * written));
   out.boxes = shape.boxes.value_or(!out.packed && out.load == 16 && out.store == 16);
   out.scale_positive = !shape.negative;
-  out.exact = shape.exact.value_or(out.dtype == DType::f32);
+  out.exact = codegen::is_exact(shape.exact, out.dtype);
   out.wide = shape.wide;
   return out;
 }

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "codegen/choose.h"
 #include "runtime/cuda/memory.h"
 #include "runtime/oracle.h"
 #include "runtime/tensor.h"
@@ -59,7 +60,11 @@ class Row {
       : oracle_(oracle), call_(call), p_(p), seq_(sequence(p, at.b)), exact_(oracle.row(at.b, at.h, at.i)),
         has_sink_(traced.mod.sink != nullptr), unit_(unit(call.q.dtype)) {}
 
-  void of_gpu() { on_gpu_ = true; }
+  /// It was computed by a kernel of a GPU that is not exact.
+  void of_fast_kernel() {
+    fast_ = true;
+    if (size_of(call_.q.dtype) >= 4) tf32_ = true, unit_ = 0x1p-11;
+  }
 
   /// Both in one walk over the keys: (n * Skv * D) is what all of this costs.
   void compute() {
@@ -76,7 +81,7 @@ class Row {
   /// s in f32, and how far another order of its sum may be from it.
   void scores() {
     for (std::int64_t kv = 0; kv < seq_.kv_len; ++kv) {
-      const Product s = product(oracle_.q(), oracle_.k(kv), p_.scale);
+      const Product s = product(operands(oracle_.q()), operands(oracle_.k(kv)), p_.scale);
       pairs_.push_back({s.s, s.reach, oracle_.score(kv, s.s, Precision::f32)});
     }
   }
@@ -94,8 +99,8 @@ class Row {
       if (score == -std::numeric_limits<float>::infinity()) continue;
       const float p = std::exp(score - top) / sum;
       const auto after = static_cast<float>(
-          rounded(oracle_.prob(kv, static_cast<double>(p), Precision::f32), call_.q.dtype));
-      const auto v = oracle_.v(kv);
+          operand(rounded(oracle_.prob(kv, static_cast<double>(p), Precision::f32), call_.q.dtype)));
+      const std::vector<double> v = operands(oracle_.v(kv));
       for (std::size_t j = 0; j < o.size(); ++j) o[j] += after * static_cast<float>(v[j]);
     }
     for (std::size_t j = 0; j < o.size(); ++j) dense_.o[j] = rounded(static_cast<double>(o[j]), call_.o.dtype);
@@ -112,9 +117,8 @@ class Row {
       most = std::max(most, std::abs(to - p));
       if (std::isfinite(other) && std::isfinite(score)) luck_.max = std::max(luck_.max, std::abs(other - score));
     }
-    // 16-bit kernels of a GPU take its approximate functions, which are right to 11 bits.
-    const double of_score = std::isfinite(score) ? std::abs(score) * (on_gpu_ && unit_ > 0x1p-20 ? 0x1p-11 : 0x1p-22)
-                                                 : 0;
+    // A GPU's own functions are right to 11 bits.
+    const double of_score = std::isfinite(score) ? std::abs(score) * (fast_ ? 0x1p-11 : 0x1p-22) : 0;
     luck_.max = std::max(luck_.max, of_score);
     return most + p * (of_score + unit_of_exp(call_.q.dtype));
   }
@@ -144,12 +148,20 @@ class Row {
     double s, reach, score = 0;
   };
 
+  /// As a product takes it.
+  double operand(double x) const { return tf32_ ? tf32(x) : x; }
+  std::vector<double> operands(std::span<const double> of) const {
+    std::vector<double> out(of.begin(), of.end());
+    for (double& x : out) x = operand(x);
+    return out;
+  }
+
   OracleRows& oracle_;
   const Forward& call_;
   const Problem& p_;
   Sequence seq_;
   const OracleRow& exact_;
-  bool has_sink_, on_gpu_ = false;
+  bool has_sink_, fast_ = false, tf32_ = false;
   double unit_;
   std::vector<Pair> pairs_;
   Dense dense_;
@@ -158,15 +170,15 @@ class Row {
 
 class Verify {
  public:
-  Verify(const Traced& traced, const Forward& call, const Problem& p, const Verified& which, bool on_gpu)
-      : traced_(traced), call_(call), p_(p), which_(which), on_gpu_(on_gpu), oracle_(traced, call, p) {}
+  Verify(const Traced& traced, const Forward& call, const Problem& p, const Verified& which, bool fast)
+      : traced_(traced), call_(call), p_(p), which_(which), fast_(fast), oracle_(traced, call, p) {}
 
   void operator()() {
     std::vector<std::int64_t> lengths;
     for (std::int64_t b = 0; b < p_.batch; ++b) lengths.push_back(sequence(p_, b).q_len);
     for (const RowAt& at : sampled(lengths, p_.q_heads, which_)) {
       Row row(oracle_, traced_, call_, p_, at);
-      if (on_gpu_) row.of_gpu();
+      if (fast_) row.of_fast_kernel();
       row.compute();
       o(row, at);
       line("lse", call_.lse, row.exact().lse, row.plain().lse, row.granted().lse, at);
@@ -209,7 +221,7 @@ class Verify {
   const Forward& call_;
   const Problem& p_;
   const Verified& which_;
-  bool on_gpu_;
+  bool fast_;
   OracleRows oracle_;
 };
 
@@ -230,7 +242,7 @@ void verify(const Traced& traced, const Forward& call, const Problem& problem, c
   for (Tensor& t : there.captures) t = on_host(t, which.stream, memory);
   Forward here = call;
   for (Tensor* t : {&here.q, &here.k, &here.v, &here.o, &here.lse, &here.max}) *t = on_host(*t, which.stream, memory);
-  Verify(there, here, problem, which, true)();
+  Verify(there, here, problem, which, !codegen::is_exact(which.exact, call.q.dtype))();
 }
 
 }  // namespace attune::runtime

@@ -1,16 +1,19 @@
 // runtime/verify.h — ATTUNE_VERIFY: some rows of a result, computed again by the oracle and compared
 #pragma once
 
+#include <optional>
+
 #include "compiler/problem.h"
 #include "runtime/watch.h"
 
 namespace attune::runtime {
 
 struct Verified {
-  int rows = 0;              ///< how many; all of them if there are no more
-  std::uint64_t sample = 0;  ///< which
-  void* stream = nullptr;    ///< of a call on a device, which is waited for
-  Used used{};               ///< what computed it
+  int rows = 0;                 ///< how many; all of them if there are no more
+  std::uint64_t sample = 0;     ///< which
+  void* stream = nullptr;       ///< of a call on a device, which is waited for
+  Used used{};                  ///< what computed it
+  std::optional<bool> exact{};  ///< as Attention::exact
 };
 
 /// Of calls one after the other: others each time, the same in each run of a program.

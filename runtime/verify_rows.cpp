@@ -83,6 +83,12 @@ double rounded(double x, DType type) {
   return load(t, 0);
 }
 
+double tf32(double x) {
+  int exponent = 0;
+  const double fraction = std::frexp(x, &exponent);
+  return std::isfinite(x) ? std::ldexp(std::round(fraction * 0x1p11), exponent - 11) : x;
+}
+
 double norm(std::span<const double> of) {
   double sum = 0;
   for (const double x : of) sum += x * x;

@@ -27,6 +27,8 @@ double unit(DType type);
 double unit_of_exp(DType type);
 
 double rounded(double x, DType type);
+/// With 10 bits of fraction, halves away from zero: as a GPU takes f32 into one product of TF32.
+double tf32(double x);
 double norm(std::span<const double> of);
 
 /// s of a pair in f32, and how far another order of its sum may be from it.

@@ -190,6 +190,7 @@ void BenchOptions::check() const {
   require_word("--target", target, std::array<std::string, 3>{"auto", "cpu", "cuda"});
   require_word("--cover", cover.value_or("each"), std::array<std::string, 2>{"each", "once"});
   require_word("--dtype", dtype, std::array<std::string, 3>{"f32", "f16", "bf16"});
+  exact.check();
   for (const std::string& row : rows) require_word("--row", row, bench_rows());
   const auto positive = [](const char* option, double value) {
     if (value > 0) return;
@@ -222,6 +223,7 @@ void BenchOptions::add_to(CLI::App& verb) {
   verb.add_option("--kv-seq", kv_seq, "keys; as many as queries if left out")->type_name("N");
   verb.add_option("--d", d, "width of a head; 128 if left out")->type_name("N");
   verb.add_option("--dv", dv, "width of the values; as --d if left out")->type_name("N");
+  exact.add_to(verb);
 }
 
 void add_bench(CLI::App& app) {
@@ -280,6 +282,7 @@ void add_bench(CLI::App& app) {
     }
     if (o->target == "cuda") return bench_cuda(*o);
     for (const auto& [option, given] : {std::pair{"--kernel", o->kernel.has_value()},
+                                        {"--exact", o->exact.word.has_value()},
                                         {"--cover", o->cover.has_value()},
                                         {"--lengths", o->packed()},
                                         {"--paced", o->paced}})

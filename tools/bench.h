@@ -22,6 +22,7 @@ struct BenchOptions {
   std::vector<int> threads{1};
   double seconds = 1;
   std::optional<std::string> kernel;         ///< of a GPU, as codegen::variant reads it
+  ExactOption exact;                         ///< of a GPU
   std::optional<std::string> cover;          ///< of a GPU: how often tiles are listed
   std::optional<std::string> save, compare;  ///< results that are kept: see tools/history.h
   bool backward = false, json = false, paced = false;
@@ -33,6 +34,9 @@ struct BenchOptions {
   std::int64_t of_kv_heads() const { return kv_heads.value_or(heads); }
   std::int64_t of_kv_seq() const { return kv_seq.value_or(seq); }
   bool packed() const { return !lengths.empty(); }
+  /// Where it is other than its type makes it; for people, behind other words of a call.
+  std::optional<bool> unusually_exact() const;
+  std::string exact_text() const;
   std::int64_t of_dv() const { return dv.value_or(d); }
   nlohmann::ordered_json shape() const;  ///< type and sizes of a call, as lines of JSON tell them
 };

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "codegen/choose.h"
 #include "compiler/lower.h"
 #include "runtime/tensor.h"
 #include "runtime/tiles.h"
@@ -129,7 +130,18 @@ nlohmann::ordered_json BenchOptions::shape() const {
   nlohmann::ordered_json out{{"dtype", dtype}, {"batch", batch},        {"heads", heads}, {"kv_heads", of_kv_heads()},
                              {"seq", seq},     {"kv_seq", of_kv_seq()}, {"d", d},         {"dv", of_dv()}};
   if (packed()) out["lengths"] = lengths;
+  if (const auto other = unusually_exact()) out["exact"] = *other;
   return out;
+}
+
+std::optional<bool> BenchOptions::unusually_exact() const {
+  const bool usual = codegen::is_exact({}, type());
+  return exact.asked().value_or(usual) == usual ? std::nullopt : exact.asked();
+}
+
+std::string BenchOptions::exact_text() const {
+  const auto other = unusually_exact();
+  return !other ? "" : *other ? ", exact" : ", not exact";
 }
 
 std::string mod_digest(const Case& one) { return compiler::lower(one.attention).mod.digest().hex(); }
@@ -142,13 +154,13 @@ std::vector<std::string> bench_rows() {
 
 std::vector<Case> bench_cases(const BenchOptions& o, Data& data) {
   std::vector<Case> out;
-  if (o.text.bare || o.text.score || o.text.mask || o.text.prob || o.text.sink) {
+  if (o.text.bare || o.text.score || o.text.mask || o.text.prob || o.text.sink)
     out.push_back(made(o.text, data));
-    return out;
-  }
-  for (const Row& row : known_rows)
-    if (o.rows.empty() || std::find(o.rows.begin(), o.rows.end(), row.name) != o.rows.end())
-      out.push_back(made(row, o, data));
+  else
+    for (const Row& row : known_rows)
+      if (o.rows.empty() || std::find(o.rows.begin(), o.rows.end(), row.name) != o.rows.end())
+        out.push_back(made(row, o, data));
+  for (Case& one : out) one.attention.exact = o.exact.asked();
   return out;
 }
 

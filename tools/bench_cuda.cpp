@@ -98,8 +98,8 @@ class CudaBench {
       if (!std::exchange(header_stands_, true)) {
         const std::string sizes = o_.packed() ? fmt::format("S={} packed", fmt::join(o_.lengths, "+"))
                                               : fmt::format("B={} S={}x{}", o_.batch, o_.seq, o_.of_kv_seq());
-        fmt::print("{} forward, {} H={}/{} D={}/{}, {}{}\n", o_.dtype, sizes, o_.heads, o_.of_kv_heads(), o_.d,
-                   o_.of_dv(), runtime::cuda::device_name(data_.device().index),
+        fmt::print("{} forward{}, {} H={}/{} D={}/{}, {}{}\n", o_.dtype, o_.exact_text(), sizes, o_.heads,
+                   o_.of_kv_heads(), o_.d, o_.of_dv(), runtime::cuda::device_name(data_.device().index),
                    lists_once() ? ", tiles listed before" : "");
         fmt::print("{:<10} {:>10} {:>10} {:>10} {:>9} {:>9}  kernel\n", "row", "best ms", "median ms", "p90 ms",
                    "TFLOP/s", "median");

@@ -6,8 +6,6 @@
 #include <array>
 #include <fmt/format.h>
 
-#include "tools/text.h"
-
 namespace attune::tools {
 
 void DeviceCall::add_to(CLI::App& verb) {
@@ -21,11 +19,13 @@ void DeviceCall::add_to(CLI::App& verb) {
   verb.add_option("--kernel", kernel, "this one, with what of its tile is to be other than usual")
       ->type_name("NAME[:m=N,n=N,...]")
       ->group(group);
+  exact.add_to(verb).group(group);
   verb.add_flag("--max", max, "with the largest score of each row")->group(group);
   verb.add_flag("--packed", packed, "for packed sequences")->group(group);
 }
 
 void DeviceCall::check() const {
+  exact.check();
   require_word("--dtype", dtype, std::array<std::string, 3>{"f32", "f16", "bf16"});
   for (const auto& [option, value] :
        {std::pair{"--d", d}, {"--dv", dv.value_or(1)}, {"--seq", seq}, {"--kv-seq", kv_seq.value_or(1)}})
@@ -44,7 +44,7 @@ codegen::ForwardSpec DeviceCall::spec(int otherwise, std::int64_t group) const {
           .max = max,
           .packed = packed,
           .heads = codegen::heads_to_share(seq, group),
-          .exact = type == DType::f32};
+          .exact = codegen::is_exact(exact.asked(), type)};
 }
 
 std::optional<codegen::Preference> DeviceCall::preference() const {

@@ -5,10 +5,7 @@
 #include <string>
 
 #include "codegen/choose.h"
-
-namespace CLI {
-class App;
-}
+#include "tools/text.h"
 
 namespace attune::tools {
 
@@ -18,6 +15,7 @@ struct DeviceCall {
   std::optional<std::int64_t> dv, kv_seq;
   std::optional<int> arch;
   std::optional<std::string> kernel;
+  ExactOption exact;
   bool max = false, packed = false;
 
   void add_to(CLI::App& verb);

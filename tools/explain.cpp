@@ -69,6 +69,7 @@ BenchOptions ExplainOptions::bench() const {
   out.kv_seq = call.kv_seq;
   out.d = call.d;
   out.dv = call.dv;
+  out.exact = call.exact;
   return out;
 }
 

@@ -33,7 +33,8 @@ class OnDevice {
                                                                    .dtype = spec_.dtype,
                                                                    .d = spec_.d,
                                                                    .dv = spec_.dv,
-                                                                   .kind = kind_});
+                                                                   .kind = kind_,
+                                                                   .exact = spec_.exact});
       preference = std::move(found.preference);
       notes_ = std::move(found.notes);
       if (preference) notes_.push_back(preference->origin);
@@ -50,8 +51,9 @@ class OnDevice {
  private:
   std::string text() const {
     std::string out = fmt::format("\non {}, compute capability {}.{}\n", name(), spec_.arch / 10, spec_.arch % 10);
-    out += fmt::format("  call     {}, B={} H={}/{}, D={}/{}, S={}x{}\n", call_.dtype, bench_.batch, bench_.heads,
-                       bench_.of_kv_heads(), spec_.d, spec_.dv, call_.seq, bench_.of_kv_seq());
+    out += fmt::format("  call     {}{}, B={} H={}/{}, D={}/{}, S={}x{}\n", call_.dtype, bench_.exact_text(),
+                       bench_.batch, bench_.heads, bench_.of_kv_heads(), spec_.d, spec_.dv, call_.seq,
+                       bench_.of_kv_seq());
     out += fmt::format("  kind     {}, {}, {}\n", name_of(kind_.cover), name_of(kind_.mod), name_of(kind_.length));
     out += fmt::format("  tiles    {}\n", tiles());
     for (std::size_t i = 0; i < considered_.candidates.size(); ++i) {
@@ -78,7 +80,7 @@ class OnDevice {
     line("work", fmt::format("{:.2f} GFLOP for the pairs that stay, {:.2f} for the tiles that are visited", flop_ / 1e9,
                              2 * work_.visited * (work_.d + work_.dv) / 1e9));
     line("products", fmt::format("{:.4f} ms   — {:.0f} TFLOP/s of {}", bound_.products * 1e3,
-                                 card_.flops(spec_.dtype) / 1e12, call_.dtype));
+                                 card_.flops(spec_.dtype, spec_.exact) / 1e12, call_.dtype));
     line("exponent", fmt::format("{:.4f} ms   — {} special function{} a pair, 16 a clock and multiprocessor",
                                  bound_.exponentials * 1e3, work_.specials, work_.specials == 1 ? "" : "s"));
     line("memory", fmt::format("{:.4f} ms   — {:.1f} MB of q, k, v and o, each once, at {:.2f} TB/s",
@@ -151,7 +153,8 @@ class OnDevice {
              .d = static_cast<double>(spec_.d),
              .dv = static_cast<double>(spec_.dv),
              .specials = codegen::special_functions(mod),
-             .bytes = tensor_bytes(bench_)};
+             .bytes = tensor_bytes(bench_),
+             .exact = spec_.exact};
     card_ = codegen::card(spec_.arch, there_ ? std::string_view(runtime::cuda::facts(0).name) : std::string_view());
     if (there_) card_.multiprocessors = runtime::cuda::facts(0).sms;
     bound_ = codegen::bound(card_, work_);

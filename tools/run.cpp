@@ -24,6 +24,7 @@ namespace fs = std::filesystem;
 struct RunOptions {
   std::string q, k, v, out;
   TextOptions text;
+  ExactOption exact;
   std::optional<std::string> scale, dtype, grad_out, grad_lse, cu_seqlens_q, cu_seqlens_kv;
   std::string layout, target = "auto";
   std::vector<std::string> grads;
@@ -41,6 +42,10 @@ void check_options(const RunOptions& o) {
   require_word("--target", o.target, std::array<std::string, 4>{"auto", "cuda", "cpu", "oracle"});
   if (!o.layout.empty()) require_word("--layout", o.layout, std::array<std::string, 2>{"bhsd", "bshd"});
   if (o.dtype) require_word("--dtype", *o.dtype, std::array<std::string, 3>{"f32", "f16", "bf16"});
+  o.exact.check();
+  if (o.exact.word && o.target != "cuda")
+    throw refuse("bad-usage", "the command line cannot be read", "--exact", "it is for kernels of a GPU",
+                 "add --target cuda, or leave it out");
   if (o.packed() && !o.layout.empty())
     throw refuse("layout-packed", "--layout is given for packed input", "--layout " + o.layout,
                  "packed input is [T, H, D] and has no other layout", "leave --layout out");
@@ -148,6 +153,7 @@ class Run {
     if (o_.target != "oracle" && q_.tensor.dtype == DType::f64)
       throw refuse("engine-type", "engines compute in f32", "--q " + o_.q, o_.q + " holds f64",
                    "write --dtype f32, or --target oracle: exact, in double precision, and slow");
+    text_.attention.exact = o_.exact.asked();
     if (o_.scale) text_.attention.scale = number("--scale", *o_.scale);
     if (o_.q_offset < 0 || o_.q_offset > std::numeric_limits<std::int32_t>::max())
       throw refuse("q-offset", fmt::format("--q-offset is {}", o_.q_offset), fmt::format("--q-offset {}", o_.q_offset),
@@ -291,6 +297,7 @@ void add_run(CLI::App& app) {
   verb.add_flag("--deterministic", o->deterministic,
                 "the same bits every time, as the CPU engine and the oracle always do");
   verb.add_option("--target", o->target, "what computes")->type_name("auto|cuda|cpu|oracle");
+  o->exact.add_to(verb);
   verb.add_flag("--max", o->max, "also write the largest score of each row");
   verb.add_flag("--json", o->json, "say what was written as JSON");
   verb.add_flag("--quiet", o->quiet, "say nothing");

@@ -3,12 +3,14 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <fmt/format.h>
 #include <limits>
 
 #include "ir/parse.h"
+#include "runtime/shape.h"
 
 namespace attune::tools {
 namespace {
@@ -183,6 +185,20 @@ TextAttention build(const TextOptions& options, Captures allowed, const MakeCapt
   if (options.prob) out.attention.prob = text.prob(*options.prob, "--prob");
   if (options.sink) out.attention.sink = text.sink(*options.sink, "--sink");
   return out;
+}
+
+CLI::Option& ExactOption::add_to(CLI::App& verb) {
+  const auto row = std::ranges::find(runtime::shape_rows(), "exact", &runtime::ShapeRow::name);
+  return *verb.add_option("--exact", word, fmt::format("on a GPU: {}", row->meaning))->type_name("true|false");
+}
+
+void ExactOption::check() const {
+  if (word) require_word("--exact", *word, std::array<std::string, 2>{"true", "false"});
+}
+
+std::optional<bool> ExactOption::asked() const {
+  if (!word) return std::nullopt;
+  return *word == "true";
 }
 
 void require_expression(const TextOptions& o, const std::string& verb) {

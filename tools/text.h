@@ -14,7 +14,8 @@
 
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace attune::tools {
 
@@ -27,6 +28,15 @@ struct TextOptions {
   std::vector<std::string> lets, captures, params;
 
   void add_to(CLI::App& verb, Captures allowed);
+};
+
+/// --exact, which expressions do not tell of an Attention: of kernels of a GPU.
+struct ExactOption {
+  std::optional<std::string> word;
+
+  CLI::Option& add_to(CLI::App& verb);
+  void check() const;
+  std::optional<bool> asked() const;
 };
 
 /// Text made real, with the memory of its captures.

@@ -94,9 +94,9 @@ class Tuner {
   }
 
   void operator()() {
-    say(fmt::format("{}, {} d={}/{} seq={} batch={} heads={}: {}, {}, {}\n", one_.name, shape_.dtype, shape_.d,
-                    shape_.of_dv(), shape_.seq, shape_.batch, shape_.heads, name_of(wants_.kind.cover),
-                    name_of(wants_.kind.mod), name_of(wants_.kind.length)));
+    say(fmt::format("{}, {}{} d={}/{} seq={} batch={} heads={}: {}, {}, {}\n", one_.name, shape_.dtype,
+                    shape_.exact_text(), shape_.d, shape_.of_dv(), shape_.seq, shape_.batch, shape_.heads,
+                    name_of(wants_.kind.cover), name_of(wants_.kind.mod), name_of(wants_.kind.length)));
     const auto tiles = [&](const Variant& v) { return compiled(other_tiles(wants_.spec, wants_.facts, v)); };
     const auto ways = [&](const Variant& v) { return compiled(other_ways(wants_.spec, wants_.facts, v)); };
     std::vector<Trial> trials = search(usual_.variant, {tiles, ways, [&](const Variant& v) { return measured(v); }});
@@ -220,6 +220,7 @@ class Tuner {
                 {"tflops", row.tflops},
                 {"usual", {{"kernel", usual_.variant.text()}, {"tflops", row.usual_tflops}}},
                 {"remembered", path}};
+      if (const auto other = shape_.unusually_exact()) line["exact"] = *other;
       for (const Trial& t : trials)
         line["trials"].push_back({{"kernel", t.variant.text()}, {"speed", t.speed}, {"wrong", t.wrong}});
       std::puts(line.dump().c_str());
@@ -244,6 +245,7 @@ void tune(const TuneOptions& o, bool own) {
   std::vector<BenchOptions> shapes;
   if (!own) {
     shapes = standard_rows();
+    for (BenchOptions& shape : shapes) shape.exact = o.bench.exact;
   } else if (o.bench.rows.size() < 2) {
     shapes = {o.bench};
   } else {

@@ -96,7 +96,7 @@ class Verify {
                      [&](std::int64_t i) { return runtime::load(t, i) * (1 + half(dice_)); });
   }
 
-  Exact oracle(const Attention& attention, const ForwardTensors& from, double noise) {
+  Exact oracle(const Attention& attention, const ForwardTensors& from, double noise, float of_scores = 0) {
     Data host;
     const Tensor &o = from.o.tensor, &lse = from.lse.tensor;
     Exact out{exact(from.q, noise), exact(from.k, noise), exact(from.v, noise),
@@ -104,10 +104,10 @@ class Verify {
               host.zeros(DType::f64, {lse.shape.begin(), lse.shape.begin() + lse.rank})};
     Attention exactly = attention;
     exactly.target = Target::oracle;
-    // Engines compute scores in f32: by one rounding or two they are off too.
+    // Scores are off too: in f32 by one rounding or two.
     if (noise > 0)
       exactly.score = attention.score |
-                      Score([](Float s, At) { return s * (1.0f + (random(20260101) - 0.5f) * 0x1p-22f); });
+                      Score([of_scores](Float s, At) { return s * (1.0f + (random(20260101) - 0.5f) * of_scores); });
     exactly.run({.q = out.q.tensor, .k = out.k.tensor, .v = out.v.tensor, .o = out.o.tensor, .lse = out.lse.tensor});
     return out;
   }
@@ -139,8 +139,12 @@ class Verify {
     const Case on_host = std::move(bench_cases(shape, host).at(0)), here = std::move(bench_cases(shape, there).at(0));
     Data numbers;
     const ForwardTensors in(shape, numbers);
-    // Half a unit in the last place; of f32 what three products of TF32 keep.
-    const double unit = shape.dtype == "bf16" ? 0x1p-9 : shape.dtype == "f16" ? 0x1p-12 : 0x1p-21;
+    // Half a unit in the last place; of f32 what three products of TF32 keep, or one.
+    const bool one_product = shape.dtype == "f32" && shape.unusually_exact();
+    const double unit = shape.dtype == "bf16"  ? 0x1p-9
+                        : shape.dtype == "f16" ? 0x1p-12
+                        : one_product          ? 0x1p-11
+                                               : 0x1p-21;
     ForwardTensors tensors = in;
     for (Owned* t : {&tensors.q, &tensors.k, &tensors.v, &tensors.o, &tensors.lse}) *t = moved(*t, device_);
     std::string kernel;
@@ -159,7 +163,8 @@ class Verify {
       return;
     }
     const Owned o = moved(tensors.o, Device::cpu()), lse = moved(tensors.lse, Device::cpu());
-    const Exact exactly = oracle(on_host.attention, in, 0), rounded = oracle(on_host.attention, in, unit);
+    const Exact exactly = oracle(on_host.attention, in, 0),
+                rounded = oracle(on_host.attention, in, unit, one_product ? 0x1p-10f : 0x1p-22f);
     const Distance of_o = distance(o.tensor, exactly.o.tensor, rounded.o.tensor, unit),
                    of_lse = distance(lse.tensor, exactly.lse.tensor, rounded.lse.tensor, 0x1p-20);
     ++calls_;
@@ -210,6 +215,7 @@ void add_verify(CLI::App& app) {
   verb.add_option("--seed", o->seed, "other calls; 1 if left out")->type_name("N");
   verb.add_option("--kernel", o->what.kernel, "of a GPU: this one, as attune bench takes it")
       ->type_name("NAME[:m=N,n=N,...]");
+  o->what.exact.add_to(verb);
   verb.add_flag("--json", o->what.json, "one line of JSON for each call");
   verb.footer(
       "Computes calls of random shapes, widths and inputs on an engine, and beside it with the oracle, in double "
@@ -227,9 +233,11 @@ void add_verify(CLI::App& app) {
     if (o->calls < 1)
       throw Error("bad-size", fmt::format("--calls cannot be {}", o->calls), {.name = "--calls"}, "it is above 0",
                   "see attune verify --help");
-    if (o->what.kernel && o->what.target != "cuda")
-      throw Error("bad-usage", "the command line cannot be read", {.name = "--kernel"}, "it is for kernels of a GPU",
-                  "add --target cuda, or leave it out");
+    for (const auto& [option, given] :
+         {std::pair{"--kernel", o->what.kernel.has_value()}, {"--exact", o->what.exact.word.has_value()}})
+      if (given && o->what.target != "cuda")
+        throw Error("bad-usage", "the command line cannot be read", {.name = option}, "it is for kernels of a GPU",
+                    "add --target cuda, or leave it out");
     Verify{*o}();
   });
 }

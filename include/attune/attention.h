@@ -207,6 +207,9 @@ struct Attention {
   Sink sink{};
   std::optional<double> scale{};  ///< default 1 / sqrt(D)
   Target target = Target::automatic;
+  /// Of kernels of a GPU; the host does not look at it. true: functions within 2 ulp, and products of f32 by three of
+  /// TF32. false: the hardware's functions, and one product of TF32. Default: true for f32, false for 16-bit types.
+  std::optional<bool> exact{};
   detail::Memo memo{};
 
   void operator()(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o, Line at = Line::here()) const;
@@ -224,8 +227,8 @@ struct Attention {
 
   /// Lists once, on `with.stream`, the tiles that the mask leaves to visit, for many calls such as this one: those
   /// whose mask, captured tensors and parameters of the mask, lengths and q_offset are the same, and whose kernel cuts
-  /// tiles of the same size, as kernels for the same types, widths and kind of score do. Batches and heads matter where
-  /// the mask varies with them. The captured tensors must still hold what they held: that is not looked at again.
+  /// tiles of the same size, as kernels for the same types, widths, exactness and kind of score do. Batches and heads
+  /// matter where the mask varies with them. The captured tensors must still hold what they held: nobody looks again.
   /// The lists lie in `with.workspace`, which must stay until the last call that uses them is done. Without it they
   /// lie in memory of attune's own, which the last copy of the cover gives back to `with.stream`, behind what that
   /// stream has to do by then: until then the stream must be there; calls on other streams must be done, and graphs

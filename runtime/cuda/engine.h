@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,6 +22,7 @@ struct Compiled {
   const compiler::Traced& traced;
   ir::Digest digest;  ///< of the Mod
   const compiler::Cover& cover;
+  std::optional<bool> exact{};  ///< as Attention::exact
 };
 
 /// What a call works with besides its tensors.

@@ -88,7 +88,7 @@ ForwardKey key_of(const Compiled& compiled, const Forward& call, const Problem& 
                    .load = piece({&call.q, &call.k, &call.v}),
                    .store = piece_of_rows(call.o),
                    .scale_positive = static_cast<float>(p.scale) > 0,
-                   .exact = call.q.dtype == DType::f32,
+                   .exact = codegen::is_exact(compiled.exact, call.q.dtype),
                    .wide = codegen::reach_far(compiled.traced.captures)},
           .mod = compiled.digest,
           .length = codegen::length_of(p.q_len, p.kv_len),

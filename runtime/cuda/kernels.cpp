@@ -82,7 +82,8 @@ TunedKey tuned_key(const ForwardKey& key, const codegen::ForwardKind& kind) {
           .dtype = key.spec.dtype,
           .d = key.spec.d,
           .dv = key.spec.dv,
-          .kind = kind};
+          .kind = kind,
+          .exact = key.spec.exact};
 }
 
 std::shared_ptr<const ForwardKernel> forward_kernel(const ForwardKey& key, const Compiled& compiled,

@@ -51,6 +51,14 @@ struct Row {
     if (wrong.empty()) wrong = fmt::format("`{}` is not from 1 to {}", name, most);
     return 1;
   }
+  /// Nothing where it is left out.
+  std::optional<bool> flag(const char* name) {
+    const auto at = from.find(name);
+    if (at == from.end()) return std::nullopt;
+    if (at->is_boolean()) return at->get<bool>();
+    if (wrong.empty()) wrong = fmt::format("`{}` is neither true nor false", name);
+    return std::nullopt;
+  }
   template <class T>
   T word(const char* name, std::optional<T> (*named)(std::string_view)) {
     const std::string value = text(name);
@@ -73,6 +81,7 @@ void add_row(const Json& from, TunedTable& into) {
                .dv = row.whole("dv", 4096),
                .kind = {row.word("cover", codegen::cover_kind_named), row.word("mod", codegen::mod_kind_named),
                         row.word("length", codegen::length_named)}};
+  key.exact = codegen::is_exact(row.flag("exact"), key.dtype);
   Tuned tuned{.variant = {},
               .tflops = row.number("tflops"),
               .usual_tflops = row.number("usual_tflops"),
@@ -91,19 +100,21 @@ void add_row(const Json& from, TunedTable& into) {
 }
 
 Json json_of(const TunedKey& key, const Tuned& row) {
-  return {{"device", key.device},
-          {"arch", key.arch},
-          {"dtype", std::string(name_of(key.dtype))},
-          {"d", key.d},
-          {"dv", key.dv},
-          {"cover", std::string(name_of(key.kind.cover))},
-          {"mod", std::string(name_of(key.kind.mod))},
-          {"length", std::string(name_of(key.kind.length))},
-          {"kernel", row.variant.text()},
-          {"tflops", row.tflops},
-          {"usual_tflops", row.usual_tflops},
-          {"date", row.date},
-          {"kernels", row.kernels}};
+  Json out{{"device", key.device},
+           {"arch", key.arch},
+           {"dtype", std::string(name_of(key.dtype))},
+           {"d", key.d},
+           {"dv", key.dv},
+           {"cover", std::string(name_of(key.kind.cover))},
+           {"mod", std::string(name_of(key.kind.mod))},
+           {"length", std::string(name_of(key.kind.length))}};
+  if (key.exact != codegen::is_exact({}, key.dtype)) out["exact"] = key.exact;
+  out.update({{"kernel", row.variant.text()},
+              {"tflops", row.tflops},
+              {"usual_tflops", row.usual_tflops},
+              {"date", row.date},
+              {"kernels", row.kernels}});
+  return out;
 }
 
 [[noreturn]] void cannot_write(const std::filesystem::path& path, const std::string& why) {

@@ -19,6 +19,7 @@ struct TunedKey {
   DType dtype = DType::bf16;
   std::int64_t d = 128, dv = 128;
   codegen::ForwardKind kind{};
+  bool exact = false;  ///< as ForwardSpec has it
   auto operator<=>(const TunedKey&) const = default;
 };
 struct Tuned {

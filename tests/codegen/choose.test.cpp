@@ -56,6 +56,19 @@ TEST_CASE("what a kernel cannot take leaves it out, and is said", "[choose]") {
   CHECK(story({}, {.has_prob = true, .linear_prob = true}).empty());
 }
 
+TEST_CASE("kernels are as exact as is asked for, and else as their type makes them", "[choose]") {
+  for (const DType type : {DType::bf16, DType::f16, DType::f32}) {
+    CHECK(is_exact({}, type) == (type == DType::f32));
+    for (const bool asked : {false, true}) {
+      CHECK(is_exact(asked, type) == asked);
+      for (const ForwardChoice& c : choose({.dtype = type, .out = type, .exact = asked}, {}).choices) {
+        CHECK(c.plan.exact == asked);
+        if (c.plan.kernel == "forward_sm80") CHECK(trait(c.plan, "exact") == asked);
+      }
+    }
+  }
+}
+
 TEST_CASE("every kind of call has rows at every width", "[choose]") {
   for (const auto& [d, dv] : {std::pair{64, 64}, {128, 128}, {192, 128}, {192, 192}, {256, 256}})
     for (int cover = 0; cover < 5; ++cover)

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <random>
 #include <string>
 
 #include "compiler/check.h"
@@ -12,6 +13,7 @@
 #include "runtime/cuda/consider.h"
 #include "runtime/cuda/driver.h"
 #include "runtime/verify.h"
+#include "runtime/verify_rows.h"
 #include "tests/catch.h"
 #include "tests/driver/fake_driver.h"
 #include "tests/golden.h"
@@ -62,6 +64,17 @@ Forward part_of(const Call& call, std::int64_t batch, std::int64_t heads) {
   return {
       .q = part(call.q, heads), .k = part(call.k, heads / 2), .v = part(call.v, heads / 2), .o = part(call.o, heads)};
 }
+
+/// Of f32, on the host and there.
+struct Single {
+  Array<float> q, k, v, o, lse;
+  Forward forward;
+
+  explicit Single(const Device& where)
+      : q(where.array<float>({1, 4, 40, 64})), k(where.array<float>({1, 2, 50, 64})),
+        v(where.array<float>({1, 2, 50, 64})), o(where.array<float>({1, 4, 40, 64})),
+        lse(where.array<float>({1, 4, 40})), forward{.q = q, .k = k, .v = v, .o = o, .lse = lse} {}
+};
 
 /// Two sequences.
 struct Packed {
@@ -157,6 +170,47 @@ TEST_CASE("a repeated call is one launch, and neither waits nor takes memory tha
   CHECK(runtime::cuda::compiled_kernels() == compiled + 2);
 }
 
+TEST_CASE("an attention that becomes more exact, or less, gets another kernel, and the first one again", "[driver]") {
+  if (tests::skips_nvrtc()) return;
+  const Call call;
+  const Single single(device_of(90));
+  for (const auto& [forward, usual] : {std::pair{&call.forward, false}, {&single.forward, true}}) {
+    Attention attention{.score = mods::softcap(31), .mask = mods::causal()};
+    const auto is_exact = [&](std::optional<bool> asked) {
+      attention.exact = asked;
+      fake::forget();
+      attention.run(*forward);
+      REQUIRE(fake::launches().size() == 1);
+      const std::string kernel = fake::launches()[0].kernel;
+      CHECK((kernel.find("5exact") == std::string::npos) != (kernel.find("4fast") == std::string::npos));
+      CHECK(runtime::wants(attention, *forward).spec.exact == (kernel.find("5exact") != std::string::npos));
+      return kernel.find("5exact") != std::string::npos;
+    };
+    CHECK(is_exact({}) == usual);
+    CHECK(is_exact(!usual) == !usual);
+    const auto compiled = runtime::cuda::compiled_kernels();
+    CHECK(is_exact(usual) == usual);
+    CHECK(is_exact({}) == usual);
+    const Attention copy = attention;
+    attention.exact = !usual;
+    fake::forget();
+    copy.run(*forward);
+    CHECK((fake::launches()[0].kernel.find("5exact") != std::string::npos) == usual);
+    CHECK(runtime::cuda::compiled_kernels() == compiled);
+  }
+}
+
+TEST_CASE("a cover is for calls of its mask, however exact they are", "[driver]") {
+  if (tests::skips_nvrtc()) return;
+  const Call call;
+  Attention documents = call.documents();
+  const Cover cover = documents.cover(call.forward);
+  documents.exact = true;
+  fake::forget();
+  documents.run(call.forward, {.cover = cover});
+  CHECK(fake::launches().size() == 1);
+}
+
 TEST_CASE("a call on a device is told with its kernel and its workspace", "[driver]") {
   if (tests::skips_nvrtc()) return;
   const Call call;
@@ -186,6 +240,40 @@ TEST_CASE("rows of a device's results come to the host and are verified", "[driv
   with_lse.lse = lse;
   CHECK(found(with_lse) == "bug");
   CHECK(fake::contexts() == 0);
+}
+
+TEST_CASE("results of one product of TF32 are verified as what they are", "[driver]") {
+  const Single there(device_of(90)), here(Device::cpu());
+  const Attention causal{.score = [](Float s, At at) { return s - 0.125f * f32(at.q - at.kv); },
+                         .mask = mods::causal(),
+                         .target = Target::oracle};
+  const auto found = [&](std::optional<bool> exact) {
+    const compiler::Traced traced = compiler::lower(causal);
+    return code_of([&] {
+      runtime::verify(traced, there.forward, compiler::check(traced, there.forward, {}),
+                      {.rows = 1000, .exact = exact});
+    });
+  };
+  for (const bool alike : {false, true}) {  // all of v: then roundings of v do not average out
+    std::mt19937 dice(5);
+    const auto fill = [&](const Array<float>& h, const Array<float>& t, bool same) {
+      for (float& x : h.values()) x = same ? 0.1f : std::normal_distribution<float>()(dice);
+      copy(h, t);
+      for (float& x : h.values()) x = static_cast<float>(runtime::tf32(x));
+    };
+    fill(here.q, there.q, false);
+    fill(here.k, there.k, false);
+    fill(here.v, there.v, alike);
+    causal.run(here.forward);
+    copy(here.o, there.o);
+    copy(here.lse, there.lse);
+    CHECK(found(false) == "nothing");
+    CHECK(found(true) == "bug");
+    CHECK(found({}) == "bug");
+    here.o.values()[7 * 64 + 3] += 0.05f;
+    copy(here.o, there.o);
+    CHECK(found(false) == "bug");
+  }
 }
 
 TEST_CASE("a call with a workspace takes no memory at all", "[driver]") {

@@ -76,13 +76,16 @@ void forward_on_device(const Subject& subject, const Forward& call, const compil
   on_device.o = there(call.o);
   on_device.lse = there(call.lse);
   on_device.max = there(call.max);
-  runtime::cuda::forward({traced, traced.mod.digest(), subject.cover}, on_device, problem, {});
+  runtime::cuda::forward({traced, traced.mod.digest(), subject.cover, subject.exact}, on_device, problem, {});
   for (std::size_t i = inputs; i < moved.size(); ++i) moved[i].back();
 }
 
 }  // namespace
 
-Subject::Subject(const Attention& attention) : Subject(compiler::trace(attention)) { scale = attention.scale; }
+Subject::Subject(const Attention& attention) : Subject(compiler::trace(attention)) {
+  scale = attention.scale;
+  exact = attention.exact;
+}
 
 Subject::Subject(compiler::Traced traced) : written(std::move(traced)), lowered(written) {
   lowered.mod = compiler::lower(std::move(lowered.mod));

@@ -17,6 +17,7 @@ struct Subject {
   compiler::Cover cover;
   bool removes = false;  ///< can any pair be removed?
   std::optional<double> scale{};
+  std::optional<bool> exact{};  ///< of kernels of a GPU
 
   explicit Subject(const Attention& attention);
   explicit Subject(compiler::Traced traced);

@@ -108,6 +108,23 @@ TEST_CASE("shapes read back as they are said, and say no more than it takes", "[
   }
 }
 
+TEST_CASE("how exact a kernel is, is said where its type alone does not say it", "[request]") {
+  const auto said = [](DType type, bool exact) {
+    Request request = asked({});
+    request.target = "sm_80";
+    request.shape = shape_of({.arch = 80, .dtype = type, .out = type, .exact = exact}, codegen::Length::longer);
+    CHECK(spec_of(request.shape, 80).exact == exact);
+    const std::string json = json_line(request), command = compile_command(request, "o");
+    const auto at = json.find("\"exact\":");
+    CHECK((at == std::string::npos) == (command.find("--exact") == std::string::npos));
+    return at == std::string::npos ? "" : json.substr(at, json.find_first_of(",}", at) - at);
+  };
+  CHECK(said(DType::f32, true) == "");
+  CHECK(said(DType::f32, false) == "\"exact\":false");
+  CHECK(said(DType::bf16, false) == "");
+  CHECK(said(DType::f16, true) == "\"exact\":true");
+}
+
 TEST_CASE("targets are what kernels are compiled for", "[request]") {
   for (const char* name : {"sm_80", "sm_86", "sm_87", "sm_89", "sm_90a", "sm_100", "sm_120", "portable", "avx2",
                            "avx512", "avx512bf16", "amx"}) {

@@ -131,6 +131,28 @@ TEST_CASE("findings gather in the file", "[tuned]") {
   CHECK(files == 1);
 }
 
+TEST_CASE("what is exact and what is not are tuned apart", "[tuned]") {
+  TunedTable table;
+  for (const DType type : {DType::bf16, DType::f32})
+    for (const bool exact : {false, true}) {
+      TunedKey one = key;
+      one.dtype = type;
+      one.exact = exact;
+      table.rows[one] = row(exact ? "forward_sm80:n=64" : "forward_sm80:n=32");
+    }
+  const std::string printed = print_tuned(table);
+  CHECK(parse_tuned(printed).rows.size() == 4);
+  CHECK(print_tuned(parse_tuned(printed)) == printed);
+  // What a type alone says is left out, as it is of files that were written before there was a choice.
+  CHECK(text().find("exact") == std::string::npos);
+  CHECK(printed.find("\"exact\":true") == printed.rfind("\"exact\":true"));
+  CHECK(printed.find("\"exact\":false") == printed.rfind("\"exact\":false"));
+  std::string wrong = printed;
+  wrong.replace(wrong.find("\"exact\":true"), 12, "\"exact\":3   ");
+  CHECK(parse_tuned(wrong).rows.size() == 3);
+  CHECK(parse_tuned(wrong).notes.size() == 1);
+}
+
 TEST_CASE("a file of another version is not overwritten", "[tuned]") {
   const Folder folder;
   std::filesystem::create_directories(folder.path);

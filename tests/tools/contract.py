@@ -267,6 +267,7 @@ class Contract(Calls):
     def test_kernels_by_name(self):
         for verb in "bench", "verify":
             self.refused("bad-usage", verb, "--kernel", "forward_sm90")
+            self.refused("bad-usage", verb, "--exact", "true")
         self.refused("bad-usage", "bench", "--paced")
         self.refused("bad-usage", "bench", "--cover", "once")
         self.refused("bad-usage", "bench", "--lengths", "10,20")
@@ -278,6 +279,28 @@ class Contract(Calls):
         (one,) = json.loads(said.stdout)["candidates"]
         self.assertTrue(one["variant"].startswith("forward_sm90:m=128,n=96,"), one)
         self.assertIn("turns=2", one["variant"])
+
+    def test_kernels_as_exact_as_they_are_asked_to_be(self):
+        self.refused("bad-usage", "--exact", "true")
+        self.refused("bad-choice", "--exact", "yes")
+        for arguments in ["cuda", "s"], ["explain", "s"], ["bench"], ["tune"], ["verify"]:
+            self.refused("bad-choice", *arguments, "--exact", "yes")
+        for dtype, usual in ("f32", "exact"), ("f16", "fast"), ("bf16", "fast"):
+            for asked, space in ([], usual), (["--exact", "true"], "exact"), (["--exact", "false"], "fast"):
+                page = self.attune("cuda", "kv <= q", "--dtype", dtype, *asked).stdout
+                self.assertIn(f"namespace attune::{space} ", page)
+
+        def explained(*asked):
+            return self.attune("explain", "kv <= q", "--target", "cuda", "--arch", "90", "--dtype", "f32", "--seq",
+                               "512", "--json", *asked)
+
+        if "[no-compiler]" in explained().stderr:
+            return
+        usual, exact, fast = (json.loads(explained(*asked).stdout)["cuda"]
+                              for asked in ([], ["--exact", "true"], ["--exact", "false"]))
+        self.assertEqual(usual, exact)
+        self.assertEqual((usual.get("exact"), fast["exact"]), (None, False))
+        self.assertLess(fast["bound"]["products_seconds"], usual["bound"]["products_seconds"])
 
     def test_kernels_explained(self):
         said = self.attune("explain", "kv <= q", "--target", "cuda", "--arch", "90", "--d", "64", "--json")

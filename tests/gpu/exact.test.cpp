@@ -1,0 +1,114 @@
+// tests/gpu/exact.test.cpp — kernels that are asked to be exact, or not to be: how far each is from the oracle
+#include <attune/attune.h>
+
+#include <array>
+#include <cmath>
+#include <optional>
+#include <random>
+#include <utility>
+
+#include "tests/gpu/device.h"
+#include "tests/numerics/agree.h"
+
+using namespace attune;
+using tests::skipped;
+
+namespace {
+
+/// Of a few hundred normal keys.
+template <class T>
+struct Call {
+  Array<T> q, k, v;
+
+  Call() : q(filled(1, {2, 4, 200, 64})), k(filled(2, {2, 2, 300, 64})), v(filled(3, {2, 2, 300, 64})) {}
+
+  static Array<T> filled(unsigned seed, std::initializer_list<std::int64_t> shape) {
+    auto out = Device::cpu().array<T>(shape);
+    std::mt19937 dice(seed);
+    for (T& x : out.values()) x = std::normal_distribution<float>()(dice);
+    return out;
+  }
+};
+
+/// Relative to the oracle, over all elements.
+struct Errors {
+  double o = 0, lse = 0;
+};
+
+template <class T>
+double error(const Array<T>& got, const Array<double>& wanted) {
+  const auto here = got.on(Device::cpu());
+  double difference = 0, size = 0;
+  for (std::size_t i = 0; i < wanted.values().size(); ++i) {
+    const double x = wanted.values()[i], by = static_cast<double>(static_cast<float>(here.values()[i])) - x;
+    difference += by * by;
+    size += x * x;
+  }
+  return std::sqrt(difference / size);
+}
+
+template <class T>
+Errors errors(Attention attention, std::optional<bool> exact) {
+  const Call<T> call;
+  const Device host = Device::cpu(), gpu = Device::cuda();
+  const auto o = gpu.array<T>({2, 4, 200, 64});
+  const auto lse = gpu.array<float>({2, 4, 200});
+  const auto q = call.q.on(gpu), k = call.k.on(gpu), v = call.v.on(gpu);
+  attention.exact = exact;
+  attention.run({.q = q, .k = k, .v = v, .o = o, .lse = lse});
+  const auto true_o = host.array<double>({2, 4, 200, 64}), true_lse = host.array<double>({2, 4, 200});
+  attention.target = Target::oracle;
+  attention.run({.q = call.q, .k = call.k, .v = call.v, .o = true_o, .lse = true_lse});
+  return {error(o, true_o), error(lse, true_lse)};
+}
+
+}  // namespace
+
+// One product of TF32 rounds each of its operands by at most 2^-11. What q and k round moves a score by that much of
+// sqrt(sum (q k)^2) scale, which is about 1 here, and its probability by as much; then p and v are rounded. Four
+// roundings that know nothing of each other come to 2 * 2^-11 of o at most, and the first two alone do of lse. A third
+// product leaves 2^-21 of each, and f32 sums.
+TEST_CASE("of f32 one product of TF32 is as near as TF32, and three as f32", "[gpu]") {
+  if (skipped()) return;
+  const auto near = [](Float s, At at) { return s - 0.125f * f32(at.q - at.kv); };
+  for (const auto& [name, attention] :
+       {std::pair{"plain", Attention{}},
+        {"causal", Attention{.score = near, .mask = mods::causal()}},
+        {"capped", Attention{.score = mods::softcap(20), .mask = mods::sliding_window(100)}}}) {
+    const Errors usual = errors<float>(attention, {}), exact = errors<float>(attention, true),
+                 fast = errors<float>(attention, false);
+    INFO(name << ": o " << exact.o << " and " << fast.o << ", lse " << exact.lse << " and " << fast.lse);
+    CHECK(usual.o == exact.o);
+    CHECK(usual.lse == exact.lse);
+    CHECK(exact.o < 0x1p-18);
+    CHECK(exact.lse < 0x1p-18);
+    CHECK(fast.o <= 0x1p-10);
+    CHECK(fast.lse <= 0x1p-10);
+    // And it is no other's kernel.
+    CHECK(fast.o > 0x1p-14);
+    for (const bool asked : {false, true}) {
+      Attention one = attention;
+      one.exact = asked;
+      const tests::Verdict verdict = tests::compare(tests::Subject(one), tests::inputs({.q_len = 150, .kv_len = 170}),
+                                                    std::array{tests::device_engine()}, {.backward = false});
+      if (asked) CHECK(verdict.wrong == "");
+      CHECK(verdict.engine_error <= 0x1p-10);
+    }
+  }
+}
+
+TEST_CASE("of 16 bits exact functions are at least as near as the hardware's", "[gpu]") {
+  if (skipped()) return;
+  const Attention capped{.score = mods::softcap(5), .mask = mods::causal()};
+  const auto check = [](const char* type, const Errors& usual, const Errors& exact, const Errors& fast) {
+    INFO(type << ": o " << exact.o << " and " << fast.o << ", lse " << exact.lse << " and " << fast.lse);
+    CHECK(usual.o == fast.o);
+    CHECK(usual.lse == fast.lse);
+    // Of o the rounding of probabilities and results is most, and is luck.
+    CHECK(exact.o <= 1.02 * fast.o);
+    CHECK(exact.lse < fast.lse);
+    CHECK(exact.lse < 0x1p-18);
+  };
+  check("bf16", errors<bf16>(capped, {}), errors<bf16>(capped, true), errors<bf16>(capped, false));
+  check("f16", errors<f16>(capped, {}), errors<f16>(capped, true), errors<f16>(capped, false));
+}
