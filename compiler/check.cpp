@@ -74,7 +74,7 @@ ir::Bounds bounds_of(const Mod& mod, const Problem& p) {
   bounds[Input::KV] = range(0, p.kv_len - 1);
   // Where a pair exists its sequence has a length; the shortest of these bounds from below.
   const auto lengths = [&](const std::vector<std::int64_t>& starts, std::int64_t longest) {
-    std::int64_t least = longest;
+    std::int64_t least = p.starts_on_device() ? std::min<std::int64_t>(longest, 1) : longest;
     for (std::size_t i = 1; i < starts.size(); ++i)
       if (starts[i] > starts[i - 1]) least = std::min(least, starts[i] - starts[i - 1]);
     return range(least, longest);

@@ -33,10 +33,14 @@ Error refuse(std::string code, std::string problem, std::string why, std::string
 
 std::string is(const Named& t) { return fmt::format("{} is {}", t.name(), t->describe()); }
 
+std::string place(const Device& d) {
+  return d.kind == Device::Kind::cpu ? std::string("on the host") : fmt::format("on cuda:{}", d.index);
+}
+
 bool is_float(DType type) { return type_of(type) == ir::Type::F32; }
 
-/// What any tensor must be before its shape is looked at. `device`: where all others are.
-void check_one(const Named& t, const Device& device) {
+/// What any tensor must be before its shape is looked at.
+void check_alone(const Named& t) {
   if (!t->given())
     throw refuse("tensor-missing", t.name() + " is missing", "the call needs it, and it was left out",
                  "pass a tensor for " + t.name());
@@ -52,14 +56,15 @@ void check_one(const Named& t, const Device& device) {
   if (!t->data && t->size() > 0)
     throw refuse("tensor-null", t.name() + " has no memory", fmt::format("{}, and its data pointer is null", is(t)),
                  "point it at its elements");
-  if (t->device != device) {
-    const auto place = [](const Device& d) {
-      return d.kind == Device::Kind::cpu ? std::string("on the host") : fmt::format("on cuda:{}", d.index);
-    };
+}
+
+/// `device`: where all others are.
+void check_one(const Named& t, const Device& device) {
+  check_alone(t);
+  if (t->device != device)
     throw refuse("tensor-device", fmt::format("{} is on another device than q", t.name()),
                  fmt::format("q is {} and {} is {}", place(device), t.name(), place(t->device)),
                  "move all tensors of a call, captures too, to one device");
-  }
 }
 
 void check_rank(const Named& t, int rank, std::string_view layout) {
@@ -124,17 +129,17 @@ void check_scale(std::optional<double> scale) {
                "pass a finite scale, or none for 1 / sqrt(D)");
 }
 
-/// The starts of packed sequences, the total as the last one.
-std::vector<std::int64_t> starts_of(const Named& cu, const Named& packed) {
+void check_starts(const Named& cu) {
   if (cu->dtype != DType::i32 && cu->dtype != DType::i64)
     throw refuse("cu-seqlens-type", fmt::format("{} holds {}", cu.name(), name_of(cu->dtype)),
                  fmt::format("{}, and starts of sequences are i32 or i64", is(cu)), "convert it to i32");
   if (cu->rank != 1)
     throw refuse("tensor-rank", fmt::format("{} has {} dimensions instead of 1", cu.name(), cu->rank),
                  fmt::format("{}, and it should be [B + 1]", is(cu)), "pass one start per sequence and the end");
-  if (cu->device.kind != Device::Kind::cpu)
-    throw refuse("cu-seqlens-device", cu.name() + " is not on the host",
-                 "the lengths of the sequences are needed before anything is launched", "pass a copy on the host");
+}
+
+/// The starts of packed sequences on the host, the total as the last one.
+std::vector<std::int64_t> starts_of(const Named& cu, const Named& packed) {
   const auto refuse_values = [&](const std::string& why) {
     return refuse("cu-seqlens", cu.name() + " does not hold the starts of sequences", why,
                   fmt::format("pass 0, the running sums of the lengths, and at last the {} rows of {}",
@@ -160,9 +165,45 @@ std::vector<std::int64_t> starts_of(const Named& cu, const Named& packed) {
   return starts;
 }
 
-std::int64_t longest(const std::vector<std::int64_t>& starts) {
+/// What of starts on a device can be looked at.
+void check_starts_there(const Named& cu, const Named& q) {
+  if (cu->device != q->device)
+    throw refuse("cu-seqlens-device", fmt::format("{} is neither on the host nor where q is", cu.name()),
+                 fmt::format("q is {} and {} is {}", place(q->device), cu.name(), place(cu->device)),
+                 "pass a copy on the host, or one where q is");
+  if (cu->dtype != DType::i32)
+    throw refuse("cu-seqlens-type", fmt::format("{} holds {}", cu.name(), name_of(cu->dtype)),
+                 fmt::format("{}, and a device reads starts of sequences as i32", is(cu)), "convert it to i32");
+  if (cu->shape[0] < 1)
+    throw refuse("cu-seqlens", cu.name() + " does not hold the starts of sequences",
+                 "it is empty, and even no sequence at all has one entry, 0",
+                 "pass one start per sequence and the end");
+  if (cu->shape[0] > 1 && cu->strides[0] != 1)
+    throw refuse("cu-seqlens-stride", fmt::format("the entries of {} are apart from each other", cu.name()),
+                 fmt::format("{}, with a stride of {}", is(cu), cu->strides[0]),
+                 "pass starts that lie next to each other");
+}
+
+/// The length of the longest sequence; where its starts are a device's, what the caller says.
+std::int64_t longest(const Named& cu, const std::vector<std::int64_t>& starts, const char* member, std::int64_t said,
+                     std::int64_t total) {
+  if (said < 0)
+    throw refuse("max-len", fmt::format("{} is {}", member, said), "it is the length of a sequence",
+                 "pass the length of the longest one");
+  if (starts.empty()) {
+    if (said == 0 && total > 0)
+      throw refuse(
+          "max-len", fmt::format("{} is missing", member),
+          fmt::format("{} is {}, and nobody reads it before the kernel does", cu.name(), place(cu->device)),
+          fmt::format("say how long the longest sequence may be: .{0}; or pass {1} on the host", member, cu.name()));
+    return std::min(said, total);
+  }
   std::int64_t most = 0;
   for (std::size_t i = 1; i < starts.size(); ++i) most = std::max(most, starts[i] - starts[i - 1]);
+  if (said && most > said)
+    throw refuse("max-len", fmt::format("{} is {}, and a sequence is longer", member, said),
+                 fmt::format("{} says that one has {} positions", cu.name(), most),
+                 fmt::format("pass {} or more, or leave it out: starts on the host say it", most));
   return most;
 }
 
@@ -170,6 +211,7 @@ std::int64_t longest(const std::vector<std::int64_t>& starts) {
 struct Inputs {
   Named q, k, v, cu_q, cu_kv;
   std::int32_t q_offset;
+  std::int64_t max_q_len = 0, max_kv_len = 0;
 };
 
 void check_types(const Inputs& in) {
@@ -226,15 +268,29 @@ void check_packed(const Inputs& in, Problem& p) {
   if (in.k->shape[0] != in.v->shape[0])
     throw refuse("kv-lengths", "k and v have different lengths", fmt::format("{} and {}", is(in.k), is(in.v)),
                  "give k and v the same positions");
-  p.q_starts = starts_of(in.cu_q, in.q);
-  p.kv_starts = starts_of(in.cu_kv, in.k);
-  if (p.q_starts.size() != p.kv_starts.size())
+  p.q_total = in.q->shape[0];
+  p.kv_total = in.k->shape[0];
+  for (const Named& cu : {in.cu_q, in.cu_kv}) {
+    check_starts(cu);
+    if (cu->device.kind != Device::Kind::cpu) check_starts_there(cu, in.q);
+  }
+  if (in.cu_q->device != in.cu_kv->device)
+    throw refuse(
+        "cu-seqlens-device", "cu_seqlens_q and cu_seqlens_kv are not in one place",
+        fmt::format("cu_seqlens_q is {} and cu_seqlens_kv is {}", place(in.cu_q->device), place(in.cu_kv->device)),
+        "pass both on the host, or both where q is");
+  const bool here = in.cu_q->device.kind == Device::Kind::cpu;
+  if (here) {
+    p.q_starts = starts_of(in.cu_q, in.q);
+    p.kv_starts = starts_of(in.cu_kv, in.k);
+  }
+  if (in.cu_q->shape[0] != in.cu_kv->shape[0])
     throw refuse("cu-seqlens-batch", "cu_seqlens_q and cu_seqlens_kv tell of different numbers of sequences",
                  fmt::format("{} and {}", is(in.cu_q), is(in.cu_kv)),
                  "give both one entry per sequence and one more; a sequence may be empty");
-  p.batch = static_cast<std::int64_t>(p.q_starts.size()) - 1;
-  p.q_len = longest(p.q_starts);
-  p.kv_len = longest(p.kv_starts);
+  p.batch = in.cu_q->shape[0] - 1;
+  p.q_len = longest(in.cu_q, p.q_starts, "max_q_len", in.max_q_len, p.q_total);
+  p.kv_len = longest(in.cu_kv, p.kv_starts, "max_kv_len", in.max_kv_len, p.kv_total);
 }
 
 void check_positions(const Inputs& in, const Problem& p) {
@@ -268,7 +324,7 @@ Problem check_inputs(const Inputs& in, std::optional<double> scale) {
   check_types(in);
   check_heads(in, p);
   if (p.packed) {
-    for (const Named& t : {in.cu_q, in.cu_kv}) check_one(t, t->device);
+    for (const Named& t : {in.cu_q, in.cu_kv}) check_alone(t);
     check_packed(in, p);
   } else {
     check_dense(in, p);
@@ -356,8 +412,15 @@ Named captured_gradient(const Traced& traced, const Backward::Captured& asked, c
 Problem check(const Traced& traced, const Forward& call, std::optional<double> scale) {
   const Named q{"q", &call.q}, k{"k", &call.k}, v{"v", &call.v}, o{"o", &call.o}, lse{"lse", &call.lse},
       max{"max", &call.max};
-  const Problem p = check_inputs(
-      {q, k, v, {"cu_seqlens_q", &call.cu_seqlens_q}, {"cu_seqlens_kv", &call.cu_seqlens_kv}, call.q_offset}, scale);
+  const Problem p = check_inputs({q,
+                                  k,
+                                  v,
+                                  {"cu_seqlens_q", &call.cu_seqlens_q},
+                                  {"cu_seqlens_kv", &call.cu_seqlens_kv},
+                                  call.q_offset,
+                                  call.max_q_len,
+                                  call.max_kv_len},
+                                 scale);
   std::vector<Named> inputs = captures_of(traced);
   for (const Named& t : inputs) check_one(t, call.q.device);
   inputs.insert(inputs.end(), {q, k, v});

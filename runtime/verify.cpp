@@ -242,7 +242,12 @@ void verify(const Traced& traced, const Forward& call, const Problem& problem, c
   for (Tensor& t : there.captures) t = on_host(t, which.stream, memory);
   Forward here = call;
   for (Tensor* t : {&here.q, &here.k, &here.v, &here.o, &here.lse, &here.max}) *t = on_host(*t, which.stream, memory);
-  Verify(there, here, problem, which, !codegen::is_exact(which.exact, call.q.dtype))();
+  Problem known = problem;
+  if (problem.starts_on_device()) {
+    for (Tensor* t : {&here.cu_seqlens_q, &here.cu_seqlens_kv}) *t = on_host(*t, which.stream, memory);
+    known = compiler::check(there, here, problem.scale);
+  }
+  Verify(there, here, known, which, !codegen::is_exact(which.exact, call.q.dtype))();
 }
 
 }  // namespace attune::runtime

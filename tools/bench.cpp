@@ -189,6 +189,10 @@ class Bench {
 void BenchOptions::check() const {
   require_word("--target", target, std::array<std::string, 3>{"auto", "cpu", "cuda"});
   require_word("--cover", cover.value_or("each"), std::array<std::string, 2>{"each", "once"});
+  require_word("--starts", starts.value_or("host"), std::array<std::string, 2>{"host", "device"});
+  if (starts && !packed())
+    throw Error("bad-usage", "the command line cannot be read", {.name = "--starts"},
+                "it says where the starts of packed sequences are", "add --lengths, or leave it out");
   require_word("--dtype", dtype, std::array<std::string, 3>{"f32", "f16", "bf16"});
   exact.check();
   for (const std::string& row : rows) require_word("--row", row, bench_rows());
@@ -245,6 +249,9 @@ void add_bench(CLI::App& app) {
           "on a GPU: packed sequences of so many queries and keys each, in place of --batch, --seq and --kv-seq")
       ->type_name("N,...")
       ->delimiter(',');
+  verb.add_option("--starts", o->starts,
+                  "where the starts of packed sequences are; on a device nobody waits for them. host if left out")
+      ->type_name("host|device");
   verb.add_flag("--paced", o->paced,
                 "on a GPU: measure all rows once for each line that comes in, until there are none");
   verb.add_option("--save", o->save, "add the results to those of this name, or to this file of JSON lines")

@@ -24,6 +24,7 @@ struct BenchOptions {
   std::optional<std::string> kernel;         ///< of a GPU, as codegen::variant reads it
   ExactOption exact;                         ///< of a GPU
   std::optional<std::string> cover;          ///< of a GPU: how often tiles are listed
+  std::optional<std::string> starts;         ///< of packed sequences: where they are
   std::optional<std::string> save, compare;  ///< results that are kept: see tools/history.h
   bool backward = false, json = false, paced = false;
 
@@ -86,7 +87,8 @@ struct ForwardTensors {
   Forward call() const;
 
   Owned q, k, v, o, lse;
-  Owned starts;  ///< of packed sequences, on the host
+  Owned starts;  ///< of packed sequences
+  std::int64_t longest = 0;
 };
 
 /// Seconds, in order.

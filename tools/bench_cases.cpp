@@ -130,6 +130,7 @@ nlohmann::ordered_json BenchOptions::shape() const {
   nlohmann::ordered_json out{{"dtype", dtype}, {"batch", batch},        {"heads", heads}, {"kv_heads", of_kv_heads()},
                              {"seq", seq},     {"kv_seq", of_kv_seq()}, {"d", d},         {"dv", of_dv()}};
   if (packed()) out["lengths"] = lengths;
+  if (starts == "device") out["starts"] = *starts;
   if (const auto other = unusually_exact()) out["exact"] = *other;
   return out;
 }
@@ -182,6 +183,8 @@ ForwardTensors::ForwardTensors(const BenchOptions& from, Data& data) {
   starts = filled(DType::i32, std::array{static_cast<std::int64_t>(from.lengths.size()) + 1}, [&](std::int64_t i) {
     return static_cast<double>(std::accumulate(from.lengths.begin(), from.lengths.begin() + i, std::int64_t{0}));
   });
+  if (from.starts == "device") starts = moved(starts, data.device());
+  longest = from.seq;
 }
 
 Forward ForwardTensors::call() const {
@@ -191,7 +194,9 @@ Forward ForwardTensors::call() const {
           .o = o.tensor,
           .lse = lse.tensor,
           .cu_seqlens_q = starts.tensor,
-          .cu_seqlens_kv = starts.tensor};
+          .cu_seqlens_kv = starts.tensor,
+          .max_q_len = longest,
+          .max_kv_len = longest};
 }
 
 double forward_flop(const Case& one, const BenchOptions& o) {

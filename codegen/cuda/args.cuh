@@ -32,8 +32,9 @@ struct ForwardArgs {
   int kv_shared;        ///< k and v have one batch entry for all
   const int* q_starts;  ///< packed: batch + 1 starts of each, else null
   const int* kv_starts;
-  const int* order;  ///< packed, of a kernel whose blocks stay: sequence and tile of each tile of queries of a set
-  int order_count;
+  const int* order;  ///< packed, of a kernel whose blocks stay: sequence and tile of each tile of queries of a set;
+                     ///< null where the host knows no starts
+  int order_count;   ///< places for such tiles: where there is no order, q's positions / queries of a tile + batch
   const int* tiles;  ///< of a listed Mod, see cover.cuh: per row of tiles, how many partial and full, then which
   int tile_stride;   ///< ints a row, four more than lists take at most: they are read ahead
   int tile_batches, tile_heads;  ///< 1 where the lists do not vary with them

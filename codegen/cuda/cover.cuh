@@ -84,8 +84,8 @@ __global__ void __launch_bounds__(cover_threads)
   __shared__ int partial;
   const int warp_id = static_cast<int>(threadIdx.x) / lanes, lane = static_cast<int>(threadIdx.x) % lanes;
   const int b = static_cast<int>(blockIdx.z), h = static_cast<int>(blockIdx.y), tile = static_cast<int>(blockIdx.x);
-  const int q_len = args.q_starts ? args.q_starts[b + 1] - args.q_starts[b] : args.q_len;
-  const int kv_len = args.kv_starts ? args.kv_starts[b + 1] - args.kv_starts[b] : args.kv_len;
+  const int q_len = args.q_starts ? min(args.q_starts[b + 1] - args.q_starts[b], args.q_len) : args.q_len;
+  const int kv_len = args.kv_starts ? min(args.kv_starts[b + 1] - args.kv_starts[b], args.kv_len) : args.kv_len;
   const Where at{b, h, q_len, kv_len};
   const int q_begin = tile * args.m, q_end = min(q_begin + args.m, q_len);
   // A packed sequence may be shorter than the longest, for which the grid is made.

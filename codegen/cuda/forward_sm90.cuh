@@ -72,7 +72,7 @@ struct Place {
 // ---- which tile of queries ---------------------------------------------------------------------------------------
 
 struct Work {
-  int b, tile;
+  int b, tile;  ///< tile < 0: the place of none
   Heads heads;
 };
 
@@ -97,9 +97,22 @@ struct Schedule {
     const int of_section = of_set * section, before = index / of_section, here = min(section, sets - before * section);
     const int within = index - before * of_section, set = before * section + within % here, nth = within / here;
     if constexpr (Tile::packed)
-      return {args.order[2 * nth], args.order[2 * nth + 1], heads_of<Tile>(args, set)};
+      return args.order ? Work{args.order[2 * nth], args.order[2 * nth + 1], heads_of<Tile>(args, set)}
+                        : unordered(args, nth, heads_of<Tile>(args, set));
     else
       return {set / of_batch, q_tiles - 1 - nth, heads_of<Tile>(args, set % of_batch)};
+  }
+  /// Where the host knows no starts: sequence b has the places from starts[b] / queries + b on, its last tile first.
+  /// They are one more than its tiles at most.
+  __device__ Work unordered(const ForwardArgs& args, int nth, Heads heads) const {
+    const auto place = [&](int b) { return args.q_starts[b] / queries_of<Tile> + b; };
+    int b = 0;
+    for (int end = args.batch; end - b > 1;) {
+      const int middle = (b + end) / 2;
+      (place(middle) <= nth ? b : end) = middle;
+    }
+    const int length = stretch<Tile>(args.q_starts, b, args.q_len).length;
+    return {b, (length + queries_of<Tile> - 1) / queries_of<Tile> - 1 - (nth - place(b)), heads};
   }
 };
 
@@ -188,9 +201,8 @@ template <class Tile, class User>
 constexpr bool does_again = !fixed_maximum<Tile, User> && !Tile::max;
 
 template <class Tile, class User>
-__device__ inline Item item_of(const ForwardArgs& args, const User& user, const Schedule<Tile>& schedule, int index,
-                               int owner) {
-  const Work work = schedule.work(args, index);
+__device__ inline Item item_of(const ForwardArgs& args, const User& user, const Schedule<Tile>& schedule, Work work,
+                               int index, int owner) {
   const Stretch queries = stretch<Tile>(args.q_starts, work.b, args.q_len),
                 keys = stretch<Tile>(args.kv_starts, work.b, args.kv_len);
   Walk walk;
@@ -212,12 +224,16 @@ template <class Tile, class User>
 __device__ inline void deal(const ForwardArgs& args, const User& user, unsigned shared) {
   const Schedule<Tile> schedule(args);
   Items<Tile, User> items{args, shared};
-  const auto give = [&](int index, int owner) { items.give(item_of(args, user, schedule, index, owner)); };
+  const auto give = [&](int index, int owner) {
+    const Work work = schedule.work(args, index);
+    if (Tile::packed && work.tile < 0) return false;
+    items.give(item_of(args, user, schedule, work, index, owner));
+    return true;
+  };
   const auto end = [&] { items.give({.index = -1, .owner = -1, .work = {}, .walk = {}, .queries = {}, .keys = {}}); };
   int index = static_cast<int>(blockIdx.x);
   for (int round = 1; index < schedule.count; ++round) {
-    give(index, -1);
-    items.wait_for_room();
+    if (give(index, -1)) items.wait_for_room();
     if constexpr (Tile::dynamic)
       index = args.next ? static_cast<int>(gridDim.x + atomicAdd(args.next, 1u)) : schedule.count;
     else

@@ -7,14 +7,15 @@
 
 namespace attune {
 
-/// Positions of a sequence within a packed tensor, or all there are.
+/// Positions of a sequence within a packed tensor, or all there are. No sequence has more than `length`, whatever
+/// starts say that nobody looked at.
 struct Stretch {
   int start, length;
 };
 template <class Tile>
 __device__ inline Stretch stretch(const int* starts, int b, int length) {
   if constexpr (Tile::packed)
-    if (starts) return {starts[b], starts[b + 1] - starts[b]};
+    if (starts) return {starts[b], min(starts[b + 1] - starts[b], length)};
   return {0, length};
 }
 

@@ -139,13 +139,16 @@ class Sink : public detail::Part<Float, SinkAt> {
 enum class Target : std::uint8_t { automatic, cpu, oracle, cuda };
 
 /// q [B, Hq, Sq, D], k [Bk, Hkv, Skv, D], v [Bk, Hkv, Skv, Dv], o [B, Hq, Sq, Dv]; Hq a multiple of Hkv, Bk is B or 1.
-/// Packed: [T, H, D] with the sequences' starts in cu_seqlens (i32, [B + 1]).
+/// Packed: [T, H, D] with the sequences' starts in cu_seqlens (i32, [B + 1]), on the host or where q is.
 struct Forward {
   Tensor q{}, k{}, v{}, o{};
   Tensor lse{};  ///< optional: f32 or f64 [B, Hq, Sq], packed [Hq, T]
   Tensor max{};  ///< optional: the largest score of each row, shaped like lse
   Tensor cu_seqlens_q{}, cu_seqlens_kv{};
   std::int32_t q_offset = 0;  ///< at.q of the first query
+  /// No packed sequence is longer. Needed where the starts are a device's, whom nobody waits for: they are not looked at
+  /// before the kernel does, so that starts which are wrong give results which are.
+  std::int64_t max_q_len = 0, max_kv_len = 0;
 };
 
 /// Any of dq, dk, dv may be left out. Gradients are overwritten, not added to.

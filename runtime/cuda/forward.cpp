@@ -95,9 +95,11 @@ ForwardKey key_of(const Compiled& compiled, const Forward& call, const Problem& 
           .preference = lasting(preference)};
 }
 
-/// Blocks that stay take the tiles of packed sequences in an order that the host makes; others have a block for each of
-/// the longest sequence, of all.
-bool has_order(const codegen::ForwardChoice& choice, const Problem& p) { return p.packed && choice.persistent; }
+/// Blocks that stay take the tiles of packed sequences in an order that the host makes, if it knows the starts; others
+/// have a block for each of the longest sequence, of all.
+bool has_order(const codegen::ForwardChoice& choice, const Problem& p) {
+  return p.packed && choice.persistent && !p.starts_on_device();
+}
 
 /// Sets of heads that share tiles, of a batch entry.
 std::int64_t sets_of(const codegen::ForwardPlan& plan, const Problem& p) {
@@ -107,7 +109,7 @@ std::int64_t sets_of(const codegen::ForwardPlan& plan, const Problem& p) {
 /// What a launch works in: always taken in the same order.
 struct Scratch {
   std::int64_t tiles = 0;  ///< of queries, of all sets of heads: what blocks share, without a counter each has one
-  int* starts = nullptr;   ///< of q's sequences, then of k's and v's; then the order of their tiles
+  int* starts = nullptr;   ///< of q's sequences, then of k's and v's, from the host; then the order of their tiles
   std::int64_t starts_count = 0, order_count = 0;
   unsigned* next = nullptr;  ///< the counter that tiles are taken from, where there are more than blocks
   Lists lists;
@@ -116,11 +118,17 @@ struct Scratch {
   Scratch(Workspace& space, const Facts& device, const ForwardKernel& kernel, const compiler::Cover& cover,
           const Problem& p, const detail::Listed* listed) {
     const bool ordered = has_order(kernel.choice, p);
-    if (p.packed) starts_count = 2 * (p.batch + 1);
     const codegen::ForwardPlan& plan = kernel.choice.plan;
-    if (ordered) order_count = packed_tiles(p.q_starts, plan.queries());
-    tiles = sets_of(plan, p) * (ordered ? order_count : cuda::tiles(p.q_len, plan.queries()) * p.batch);
-    if (p.packed) starts = space.take<int>(starts_count + 2 * order_count);
+    const bool by_place = p.packed && kernel.choice.persistent;
+    if (ordered)
+      order_count = packed_tiles(p.q_starts, plan.queries());
+    else if (by_place)
+      order_count = packed_places(p.q_total, p.batch, plan.queries());
+    tiles = sets_of(plan, p) * (by_place ? order_count : cuda::tiles(p.q_len, plan.queries()) * p.batch);
+    if (p.packed && !p.starts_on_device()) {
+      starts_count = 2 * (p.batch + 1);
+      starts = space.take<int>(starts_count + (ordered ? 2 * order_count : 0));
+    }
     if (tiles > device.sms && codegen::trait(plan, "dynamic")) next = space.take<unsigned>(1);
     if (listed)
       lists = listed->lists;
@@ -149,7 +157,7 @@ Rows rows(const Tensor& t, bool packed) {
 
 /// Sets of heads whose keys and values fill half of the cache.
 int section_of(const Facts& device, const codegen::ForwardPlan& plan, const Forward& call, const Problem& p) {
-  const std::int64_t keys = p.packed ? p.kv_starts.back() : p.kv_len, of_group = tiles(p.group, plan.heads),
+  const std::int64_t keys = p.packed ? p.kv_total : p.kv_len, of_group = tiles(p.group, plan.heads),
                      sets = sets_of(plan, p) * (p.packed ? 1 : p.batch);
   const std::int64_t head = std::max<std::int64_t>(
       keys * (p.d + p.dv) * static_cast<std::int64_t>(size_of(call.k.dtype)), 1);
@@ -184,9 +192,14 @@ ForwardArgs arguments(const Facts& device, const ForwardKernel& kernel, const Fo
   args.dv = static_cast<int>(p.dv);
   args.q_offset = p.q_offset;
   args.kv_shared = p.kv_shared;
-  args.q_starts = scratch.starts;
-  args.kv_starts = scratch.starts ? scratch.starts + p.batch + 1 : nullptr;
-  args.order = scratch.starts ? scratch.starts + scratch.starts_count : nullptr;
+  if (p.starts_on_device()) {
+    args.q_starts = static_cast<const int*>(call.cu_seqlens_q.data);
+    args.kv_starts = static_cast<const int*>(call.cu_seqlens_kv.data);
+  } else if (p.packed) {
+    args.q_starts = scratch.starts;
+    args.kv_starts = scratch.starts + p.batch + 1;
+    args.order = scratch.starts + scratch.starts_count;
+  }
   args.order_count = static_cast<int>(scratch.order_count);
   args.tiles = scratch.lists.at;
   args.tile_stride = scratch.lists.stride;
@@ -202,12 +215,12 @@ void send_starts(const ForwardKernel& kernel, bool masked, const Problem& p, con
                  cu::Stream stream) {
   if (!scratch.starts) return;
   if (capturing(stream))
-    throw Error("stream-capture", "a packed call cannot be captured into a graph", {},
-                "the starts of its sequences come from the host, each time it is called",
-                "capture a dense call with a mask of documents, or call it without a graph");
+    throw Error("stream-capture", "a packed call whose starts are on the host cannot be captured into a graph", {},
+                "the graph would not have them any more when it runs",
+                "pass cu_seqlens where q is, with .max_q_len and .max_kv_len; or call it without a graph");
   std::vector<int> sent(p.q_starts.begin(), p.q_starts.end());
   sent.insert(sent.end(), p.kv_starts.begin(), p.kv_starts.end());
-  if (scratch.order_count) {
+  if (has_order(kernel.choice, p)) {
     const std::vector<int> order = packed_order(p.q_starts, p.kv_starts, kernel.choice.plan.queries(), masked);
     sent.insert(sent.end(), order.begin(), order.end());
   }

@@ -20,6 +20,10 @@ std::int64_t packed_tiles(std::span<const std::int64_t> starts, int queries) {
   return all;
 }
 
+std::int64_t packed_places(std::int64_t total, std::int64_t sequences, int queries) {
+  return total / queries + sequences;
+}
+
 std::vector<int> packed_order(std::span<const std::int64_t> q_starts, std::span<const std::int64_t> kv_starts,
                               int queries, bool masked) {
   std::vector<std::size_t> sequences(q_starts.size() - 1);

@@ -56,6 +56,15 @@ Forward packed() {
           .cu_seqlens_kv = Tensor(starts_kv, DType::i32, {3})};
 }
 
+/// The same on a device, with the starts.
+Forward packed_there() {
+  Forward c = packed();
+  for (Tensor* t : {&c.q, &c.k, &c.v, &c.o, &c.lse, &c.cu_seqlens_q, &c.cu_seqlens_kv}) t->device = Device::cuda();
+  c.max_q_len = 6;
+  c.max_kv_len = 100;
+  return c;
+}
+
 const compiler::Traced plain;
 
 template <class Call>
@@ -76,6 +85,9 @@ void refuses(const char* name, const std::function<void(Forward&)>& spoil, std::
 }
 void refuses_packed(const char* name, const std::function<void(Forward&)>& spoil) {
   golden_error(name, refused<Forward>(packed(), spoil));
+}
+void refuses_there(const char* name, const std::function<void(Forward&)>& spoil) {
+  golden_error(name, refused<Forward>(packed_there(), spoil));
 }
 void refuses_backward(const char* name, const std::function<void(Backward&)>& spoil,
                       const compiler::Traced& traced = plain) {
@@ -115,6 +127,31 @@ TEST_CASE("the sizes of packed sequences", "[problem]") {
   CHECK(p.kv_len == 9);
   CHECK(p.q_starts == std::vector<std::int64_t>{0, 3, 8});
   CHECK(p.kv_starts == std::vector<std::int64_t>{0, 9, 9});
+  CHECK(p.q_total == 8);
+  CHECK(p.kv_total == 9);
+  CHECK_FALSE(p.starts_on_device());
+
+  Forward with_lengths = packed();
+  with_lengths.max_q_len = 7;
+  CHECK(check(plain, with_lengths, {}) == p);
+}
+
+TEST_CASE("starts on a device are not looked at, and lengths are what the caller says", "[problem]") {
+  Forward call = packed_there();
+  call.cu_seqlens_q.data = call.cu_seqlens_kv.data = reinterpret_cast<void*>(64);
+  const Problem p = check(plain, call, {});
+  CHECK(p.packed);
+  CHECK(p.starts_on_device());
+  CHECK(p.batch == 2);
+  CHECK(p.q_len == 6);
+  CHECK(p.kv_len == 9);  // no sequence is longer than all of them
+  CHECK(p.q_total == 8);
+  CHECK(p.kv_total == 9);
+  // Starts of the host serve a call on a device too.
+  Forward mixed = packed_there();
+  mixed.cu_seqlens_q.device = mixed.cu_seqlens_kv.device = Device::cpu();
+  mixed.max_q_len = mixed.max_kv_len = 0;
+  CHECK(check(plain, mixed, {}).q_len == 5);
 }
 
 TEST_CASE("what is unusual but right is let through", "[problem]") {
@@ -199,6 +236,14 @@ TEST_CASE("starts of sequences that make no sense are refused", "[problem]") {
   refuses_packed("tensor-rank.cu-seqlens", [](Forward& c) { c.cu_seqlens_q = Tensor(starts_q, DType::i32, {3, 1}); });
   refuses_packed("cu-seqlens-type", [](Forward& c) { c.cu_seqlens_q.dtype = DType::f32; });
   refuses_packed("cu-seqlens-device", [](Forward& c) { c.cu_seqlens_q.device.kind = Device::Kind::cuda; });
+  refuses_there("cu-seqlens-device.other", [](Forward& c) { c.cu_seqlens_kv.device.index = 1; });
+  refuses_there("cu-seqlens-device.half", [](Forward& c) { c.cu_seqlens_kv.device = Device::cpu(); });
+  refuses_there("cu-seqlens-type.device", [](Forward& c) { c.cu_seqlens_q.dtype = DType::i64; });
+  refuses_there("cu-seqlens-stride", [](Forward& c) { c.cu_seqlens_q.strides[0] = 2; });
+  refuses_there("cu-seqlens.empty-there", [](Forward& c) { c.cu_seqlens_q.shape[0] = 0; });
+  refuses_there("max-len.missing", [](Forward& c) { c.max_kv_len = 0; });
+  refuses_there("max-len.negative", [](Forward& c) { c.max_q_len = -1; });
+  refuses_packed("max-len.short", [](Forward& c) { c.max_q_len = 4; });
   refuses_packed("cu-seqlens.empty", [](Forward& c) { c.cu_seqlens_q.shape[0] = 0; });
   refuses_packed("cu-seqlens.first", [](Forward& c) { c.cu_seqlens_q.data = late; });
   refuses_packed("cu-seqlens.falling", [](Forward& c) { c.cu_seqlens_q.data = falling; });

@@ -1,6 +1,7 @@
 // tests/gpu/packed.test.cpp — packed sequences on a device: each gets what it gets alone, whatever its neighbours are
 #include <attune/attune.h>
 
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -43,6 +44,23 @@ struct Packed {
   }
   Forward call() const {
     return {.q = q, .k = k, .v = v, .o = o, .lse = lse, .cu_seqlens_q = cu_q, .cu_seqlens_kv = cu_kv};
+  }
+  /// With starts on the device, given that no sequence is longer.
+  Forward call(const Array<int>& starts_q, const Array<int>& starts_kv, std::int64_t longest) const {
+    Forward out = call();
+    out.cu_seqlens_q = starts_q;
+    out.cu_seqlens_kv = starts_kv;
+    out.max_q_len = out.max_kv_len = longest;
+    return out;
+  }
+  /// Of o and lse.
+  std::vector<std::uint32_t> bits() const {
+    std::vector<std::uint32_t> out;
+    const auto here = o.on(Device::cpu());
+    const auto lse_here = lse.on(Device::cpu());
+    for (const bf16 x : here.values()) out.push_back(x.bits);
+    for (const float x : lse_here.values()) out.push_back(std::bit_cast<std::uint32_t>(x));
+    return out;
   }
   /// One of them as a dense call, into memory of its own.
   Forward alone(std::size_t b, const Array<bf16>& into) const {
@@ -88,6 +106,78 @@ TEST_CASE("a packed sequence gets what it gets alone, and writes nothing of its 
       INFO("d " << d);
       CHECK(wrong == 0);
     }
+}
+
+TEST_CASE("starts on the device give bit for bit what starts on the host give", "[gpu]") {
+  if (skipped()) return;
+  auto doc = Device::cpu().array<int>({512}, "doc");
+  for (int i = 0; i < 512; ++i) doc.data()[i] = i / 50;
+  std::vector<Attention> all = attentions();
+  all.push_back({.mask = mods::causal() && mods::document(doc.on(Device::cuda()))});
+  using Lengths = std::vector<std::int64_t>;
+  const std::pair<Lengths, Lengths> calls[] = {
+      {{1, 128, 17, 0, 300, 129, 5}, {7, 128, 0, 9, 300, 260, 64}},
+      {{0, 0, 300, 0}, {5, 0, 300, 0}},
+      {{256}, {256}},
+      {Lengths(200, 1), Lengths(200, 33)},  // so few queries that heads share tiles
+      {{63, 1, 0, 40, 64}, {300, 2, 5, 0, 64}},
+  };
+  for (const std::int64_t d : {64, 128, 40})
+    for (const Attention& attention : all)
+      for (const auto& [q_lens, kv_lens] : calls) {
+        const Packed packed{.q_lens = q_lens, .kv_lens = kv_lens, .d = d};
+        const auto there_q = packed.cu_q.on(packed.gpu), there_kv = packed.cu_kv.on(packed.gpu);
+        attention.run(packed.call());
+        const auto wanted = packed.bits();
+        copy(packed.filled(6, q_lens, q_heads), packed.o);
+        const bool few = *std::ranges::max_element(q_lens) <= 64;
+        Forward call = packed.call(there_q, there_kv, 310);
+        if (few) call.max_q_len = 64;
+        attention.run(call);
+        INFO("d " << d << ", " << q_lens.size() << " sequences");
+        CHECK(packed.bits() == wanted);
+      }
+}
+
+TEST_CASE("a call whose starts are on the device is captured into a graph, and replayed with others", "[gpu]") {
+  if (skipped()) return;
+  using runtime::cuda::driver;
+  namespace cu = runtime::cuda::cu;
+  const Packed packed{.q_lens = {100, 0, 200}, .kv_lens = {110, 10, 190}, .d = 64};
+  const auto cu_q = packed.cu_q.on(packed.gpu), cu_kv = packed.cu_kv.on(packed.gpu);
+  const Forward call = packed.call(cu_q, cu_kv, 300);
+  const Attention attention{.mask = mods::causal()};
+  attention.prepare(call);
+  const runtime::cuda::Current current(0);
+  const auto& d = driver();
+  cu::Stream stream = nullptr;
+  d.cuStreamCreate(&stream, cu::stream_non_blocking);
+  d.cuStreamBeginCapture(stream, cu::CaptureMode::thread_local_);
+  attention.run(call, {.stream = stream});
+  cu::Graph graph = nullptr;
+  d.cuStreamEndCapture(stream, &graph);
+  cu::GraphExec replay = nullptr;
+  d.cuGraphInstantiateWithFlags(&replay, graph, 0);
+  for (const auto& [q_lens, kv_lens] :
+       {std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>>{{100, 0, 200}, {110, 10, 190}},
+        {{3, 297, 0}, {5, 300, 5}},
+        {{1, 1, 298}, {0, 20, 290}}}) {
+    copy(Packed::starts(q_lens), cu_q);
+    copy(Packed::starts(kv_lens), cu_kv);
+    copy(packed.filled(6, packed.q_lens, q_heads), packed.o);
+    d.cuGraphLaunch(replay, stream);
+    d.cuStreamSynchronize(stream);
+    const auto replayed = packed.bits();
+    Forward direct = packed.call();
+    const auto here_q = Packed::starts(q_lens), here_kv = Packed::starts(kv_lens);
+    direct.cu_seqlens_q = here_q;
+    direct.cu_seqlens_kv = here_kv;
+    attention.run(direct);
+    CHECK(packed.bits() == replayed);
+  }
+  d.cuGraphExecDestroy(replay);
+  d.cuGraphDestroy(graph);
+  d.cuStreamDestroy(stream);
 }
 
 TEST_CASE("NaN in a packed sequence reaches no other", "[gpu]") {

@@ -33,6 +33,22 @@ TEST_CASE("every tile of packed sequences is taken once", "[order]") {
     }
 }
 
+TEST_CASE("there are places for all tiles, whatever the lengths are", "[order]") {
+  for (const Starts& starts :
+       {Starts{0}, Starts{0, 0}, Starts{0, 1, 2, 3, 4}, Starts{0, 127, 255, 384, 1000}, Starts{0, 64, 64, 1000, 1001}})
+    for (const int queries : {8, 64, 128}) {
+      const auto sequences = static_cast<std::int64_t>(starts.size()) - 1;
+      // As the kernel counts: sequence b has those from starts[b] / queries + b on.
+      std::int64_t next = 0;
+      for (std::int64_t b = 0; b < sequences; ++b) {
+        const auto i = static_cast<std::size_t>(b);
+        CHECK(starts[i] / queries + b >= next);
+        next = starts[i] / queries + b + (starts[i + 1] - starts[i] + queries - 1) / queries;
+      }
+      CHECK(packed_places(starts.back(), sequences, queries) >= next);
+    }
+}
+
 TEST_CASE("under a mask the last tiles of long sequences come first, without one those of many keys", "[order]") {
   const Starts q{0, 128, 512, 768}, kv{0, 1000, 1384, 1640};
   CHECK(pairs(packed_order(q, kv, 128, true)) ==

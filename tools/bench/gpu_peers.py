@@ -33,7 +33,7 @@ def group(case):
 
 def label(case):
     if case["kind"] == "packed":
-        return case["row"]
+        return f"{case['row']}, starts on the {case['starts']}"
     if case["kind"] == "decode":
         return f"{case['heads']} heads of {case['kv_heads']}, S={case['seq']}"
     if case["kind"] != "mods":
@@ -56,7 +56,8 @@ def notes(data):
             "are not counted, and no cache is emptied in between. attune writes lse too. FlexAttention's block mask is\n"
             "made before, and its time left out; so are attune's lists of tiles (prefix, document), but in the rows\n"
             "`each call`: there every call of attune's lists its tiles, and that is part of its time. Packed: 12\n"
-            "sequences, 256 to 2048 long, 16384 tokens; attune puts their tiles in order on the host at each call.\n"
+            "sequences, 256 to 2048 long, 16384 tokens; with their starts on the host attune puts their tiles in order there at\n"
+            "each call; varlen_attn has them on the device in both rows.\n"
             "Few queries: without a mask; a TFLOP/s is then 1 / (S x heads of a key head) TB/s of keys and values.")
 
 
@@ -81,6 +82,7 @@ class Case:
     lengths: tuple = ()  # of packed sequences
     kv_heads: int = 0  # as many as heads
     kv_seq: int = 0  # as long as seq
+    starts: str = "host"  # where those of packed sequences are
 
     def __str__(self):
         return LOOK.title(vars(self))
@@ -102,8 +104,8 @@ def all_cases():
     for row in MODS:
         yield from (Case("mods", row, "bf16", 128, 16, 8192, 2, cover)
                     for cover in (["once", "each"] if row in LISTED else ["once"]))
-    yield from (Case("packed", row, "bf16", d, WIDTH // d, max(PACKED), len(PACKED), lengths=PACKED)
-                for d in (128, 64) for row in ("causal", "full"))
+    yield from (Case("packed", row, "bf16", d, WIDTH // d, max(PACKED), len(PACKED), lengths=PACKED, starts=starts)
+                for d in (128, 64) for row in ("causal", "full") for starts in ("host", "device"))
     yield from (dense("portable", "causal", 128, seq) for seq in (4096, 16384))
     yield from (Case("decode", "full", "bf16", 128, heads, seq, 64, kv_heads=kv_heads, kv_seq=8192)
                 for heads, kv_heads, seq in DECODE)
@@ -122,7 +124,8 @@ class Attune:
     def __init__(self, o, case):
         command = [*peers.bench_command(o, case), "--target", "cuda", "--batch", str(case.batch), "--cover",
                    case.cover, "--paced"]
-        command += ["--lengths", ",".join(map(str, case.lengths))] if case.lengths else []
+        if case.lengths:
+            command += ["--lengths", ",".join(map(str, case.lengths)), "--starts", case.starts]
         command += ["--kv-heads", str(case.kv_heads), "--kv-seq", str(case.kv_seq)] if case.kv_seq else []
         kernel = o.kernel or KERNELS.get(case.kind)
         command += ["--kernel", kernel] if kernel else []
