@@ -18,9 +18,8 @@ template <class Kind>
 constexpr unsigned only(Kind kind) {
   return 1u << static_cast<unsigned>(kind);
 }
-constexpr unsigned masked = any & ~only(CoverKind::full), listed = only(CoverKind::listed),
-                   banded = only(CoverKind::causal) | only(CoverKind::window);
-constexpr unsigned scaled = only(ModKind::scaled), heavy = only(ModKind::heavy);
+constexpr unsigned full = only(CoverKind::full), masked = any & ~full, listed = only(CoverKind::listed),
+                   heavy = only(ModKind::heavy);
 constexpr unsigned to_1k = only(Length::to_1k), to_4k = only(Length::to_4k);
 template <class Kind>
 bool holds(unsigned set, Kind kind) {

@@ -49,7 +49,8 @@ struct Shared90 {
                        barriers = v + Tile::stages * v_bytes + (Tile::own_o ? o_bytes : 0);
   // Barriers: two of each stage of the queries, the keys and the values: full, then empty.
   static constexpr int q_full = barriers, k_full = q_full + 16 * Tile::q_stages, v_full = k_full + 16 * Tile::stages;
-  static constexpr int item_full = v_full + 16 * Tile::stages, known = item_full + 16, item = known + 16;
+  static constexpr int item_full = v_full + 16 * Tile::stages, known = item_full + 16, crowded = known + 8,
+                       item = known + 16;
   // Tiles to do again: per warp, how many, and which.
   static constexpr int warps = Tile::m / 16, again_most = 31, again = item + item_bytes,
                        bytes = again + 4 * (again_most + 1) * warps;
@@ -118,8 +119,10 @@ struct Schedule {
 
 /// A tile of queries on its way from the warp that deals them to those that work on it.
 struct Item {
+  /// Owners of tiles that are there for all warps: with powers below a maximum of before, or one of every tile.
+  static constexpr int all = -1, all_carefully = -2;
   int index;  ///< -1: no more
-  int owner;  ///< the warp that it is done again for, -1 the first time
+  int owner;  ///< the warp that it is done again for, carefully; or one of these
   Work work;
   Walk walk;
   Stretch queries, keys;  ///< of its sequence
@@ -138,6 +141,10 @@ struct Again {
   __device__ void put(int warp, int i, int value) const { shared_put(at(warp, i), value); }
   __device__ int get(int warp, int i) const { return shared_get(at(warp, i)); }
   __device__ int count(int warp) const { return get(warp, 0); }
+  /// A warp has all but one of those that it may have, and another tile may be on its way: those that are dealt later
+  /// are done carefully at once.
+  __device__ bool crowded() const { return shared_get(shared + Shared::crowded) != 0; }
+  __device__ void say_crowded() const { shared_put(shared + Shared::crowded, 1); }
 };
 
 template <class Tile, class User>
@@ -230,10 +237,14 @@ __device__ inline void deal(const ForwardArgs& args, const User& user, unsigned 
     items.give(item_of(args, user, schedule, work, index, owner));
     return true;
   };
-  const auto end = [&] { items.give({.index = -1, .owner = -1, .work = {}, .walk = {}, .queries = {}, .keys = {}}); };
+  const auto end = [&] {
+    items.give({.index = -1, .owner = Item::all, .work = {}, .walk = {}, .queries = {}, .keys = {}});
+  };
+  const Again<Tile> again{shared};
   int index = static_cast<int>(blockIdx.x);
   for (int round = 1; index < schedule.count; ++round) {
-    if (give(index, -1)) items.wait_for_room();
+    const bool crowded = does_again<Tile, User> && again.crowded();
+    if (give(index, crowded ? Item::all_carefully : Item::all)) items.wait_for_room();
     if constexpr (Tile::dynamic)
       index = args.next ? static_cast<int>(gridDim.x + atomicAdd(args.next, 1u)) : schedule.count;
     else
@@ -241,7 +252,6 @@ __device__ inline void deal(const ForwardArgs& args, const User& user, unsigned 
   }
   end();
   if constexpr (does_again<Tile, User>) {
-    const Again<Tile> again{shared};
     barrier_wait(shared + Shared90<Tile>::known, 0);
     for (int warp = 0; warp < Shared90<Tile>::warps; ++warp)
       for (int i = 1; i <= again.count(warp); ++i) {
@@ -336,6 +346,9 @@ struct Group90 {
   static constexpr int below = 8 / Tile::heads;  ///< queries from a thread's first row to its second
   static_assert(8 % Tile::heads == 0);
   static constexpr bool fixed = fixed_maximum<Tile, User>;
+  /// Whole tiles know no way but powers below maxima that were found before. By bands partial tiles come first, and
+  /// find one for nearly every row; those on lists may leave many rows without.
+  static constexpr bool lean = does_again<Tile, User> && !User::listed;
   /// Where rows are of several heads, a tile may be inside for some of them alone.
   static constexpr bool knows_inside = HasInside<User> && Tile::heads == 1;
   template <bool Partial>
@@ -389,7 +402,12 @@ struct Group90 {
 #pragma unroll
     for (int r = 0; r < 2; ++r) row[r] = user.row(head, at, q0 + below * r);
     factor = factor_of(user, head);
-    l[0] = l[1] = 0;
+    // Of rows that are not there a maximum is known.
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      m[r] = q0 + below * r < args.q_offset + at.q_len ? -infinity : 0.0f;
+      l[r] = 0;
+    }
   }
 
   /// Scores of the tile of keys in this stage.
@@ -525,8 +543,7 @@ struct Group90 {
     float parts[2][2] = {}, base[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      most[r] = scaled(row_max(most[r]));
-      if (!first) most[r] = fmaxf(most[r], m[r]);
+      most[r] = fmaxf(scaled(row_max(most[r])), m[r]);
       base[r] = most[r] == -infinity ? 0.0f : most[r];
       if (!first) lift[r] = power_of_two(m[r] - base[r]);
       m[r] = most[r];
@@ -597,12 +614,12 @@ struct Group90 {
   __device__ void weigh(int tile, bool first, bool careful) {
     exponents<Partial>(tile);
     if constexpr (Partial) remove(tile);
-    if constexpr (fixed)
+    if (fixed || (!first && ready(careful)))
       powers();
-    else if (!first && ready(careful))
-      powers();
-    else
+    else if constexpr (Partial || !lean)
       softmax(first);
+    else
+      moved = false, l[0] = infinity;  // a row has had no pair before: done again
     prob<Partial>(tile);
   }
   /// The probabilities become an operand.
@@ -828,9 +845,8 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
     const Item now = item;
     const Work& work = now.work;
     const Walk& walk = now.walk;
-    // Where the list is full, tiles are done with care at once.
-    const bool careful = again || found == Shared::again_most;
-    bool mine = item.owner < 0 || item.owner == me, by_pairs = false;
+    const bool careful = now.owner != Item::all;
+    bool mine = now.owner < 0 || now.owner == me, by_pairs = false;
     g.enter(now);
     if (walk.count > 0) g.template read_columns<true>(walk.last);
     wgmma_wait<0>();
@@ -873,7 +889,7 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
 #pragma unroll 1
       while (i < walk.count) {
 #pragma unroll 1
-        for (; walk.is_full(i) && g.is_inside(next); ++i) step.template operator()<false>(i);
+        for (; !(g.lean && careful) && walk.is_full(i) && g.is_inside(next); ++i) step.template operator()<false>(i);
         if (i == walk.count) break;
         step.template operator()<true>(i++);
       }
@@ -907,6 +923,7 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
             mine = false;
             ++found;
             if (g.lane == 0) to_do_again.put(me, found, now.index);
+            if (g.lane == 0 && found == Shared::again_most - 1) to_do_again.say_crowded();
           } else {
             by_pairs = true;
           }
@@ -958,6 +975,7 @@ __global__ void __launch_bounds__(128 * (Tile::m / 64 + 1), 1)
       barrier_init(shared + Shared::q_full + 16 * i + 8, 4 * groups);
     }
     barrier_init(shared + Shared::known, 4 * groups);
+    shared_put(shared + Shared::crowded, 0);
     barrier_init(shared + Shared::item_full, 1);
     barrier_init(shared + Shared::item_full + 8, 4 * groups + 1);
     barrier_init_done();

@@ -46,7 +46,8 @@ std::vector<Attention> attentions() {
 
 /// With few queries of each of the last keys.
 Shape shape(std::int64_t group, std::int64_t q_len, int d, std::uint64_t seed) {
-  return {.kv_heads = 2,
+  return {.q_heads = 2 * group,
+          .kv_heads = 2,
           .q_len = q_len,
           .kv_len = 257,
           .d = d,
@@ -80,7 +81,6 @@ TEST_CASE("heads that share a tile each get what the oracle says", "[gpu]") {
     for (std::size_t j = 0; j < std::size(sizes); ++j) {
       const auto& [group, q_len] = sizes[j];
       Shape one = shape(group, q_len, widths[(i + j) % std::size(widths)], i * std::size(sizes) + j);
-      one.q_heads = group * one.kv_heads;
       all.push_back({what[i], one});
       // Elements apart from each other, and f32, are for the portable kernel.
       if (j % 2 == 0) one.layout = Layout::spread;
@@ -103,7 +103,6 @@ TEST_CASE("packed sequences of few queries write nothing of their neighbours' he
   for (const std::int64_t group : {2, 3, 8, 11})
     for (const int d : {64, 72}) {
       Shape one = shape(group, 0, d, static_cast<std::uint64_t>(group));
-      one.q_heads = group * one.kv_heads;
       one.layout = Layout::bhsd;
       one.q_offset = 0;
       one.q_lens = {1, 1, 0, 3, 1, 16, 2, 15, 64, 1};
@@ -121,7 +120,6 @@ TEST_CASE("NaN in a value that is removed reaches no head of a shared tile", "[g
   for (const std::int64_t group : {2, 3, 8, 12})
     for (const DType dtype : {DType::bf16, DType::f32}) {
       Shape one = shape(group, 5, 64, 1);
-      one.q_heads = group * one.kv_heads;
       one.dtype = dtype;
       one.layout = Layout::bhsd;
       const Inputs in = inputs(one);

@@ -1,0 +1,65 @@
+// tests/gpu/maxima.test.cpp — scores that rise by hundreds behind the keys that are visited first
+#include <attune/attune.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "tests/gpu/device.h"
+
+namespace attune::tests {
+namespace {
+
+Array<bf16> normal(unsigned seed, std::initializer_list<std::int64_t> shape) {
+  auto out = Device::cpu().array<bf16>(shape);
+  std::mt19937 dice(seed);
+  std::vector<bf16> some(1 << 16);
+  for (bf16& x : some) x = std::normal_distribution<float>()(dice);
+  for (std::size_t i = 0; i < out.values().size(); ++i)
+    out.values()[i] = some[(i * 31 + i / some.size()) % some.size()];
+  return out;
+}
+
+/// Heads of 128 queries, as many as there are tiles, of two key heads. The first keys, which are visited last, have
+/// scores around `rise` in the first of these, or in both.
+std::size_t wrong(const Attention& attention, std::int64_t heads, std::int64_t rising, float rise) {
+  const Device host = Device::cpu(), gpu = Device::cuda();
+  constexpr std::int64_t q_len = 128, kv_len = 270, kv_heads = 2, d = 64;
+  const auto q = normal(1, {1, heads, q_len, d}), k = normal(2, {1, kv_heads, kv_len, d}),
+             v = normal(3, {1, kv_heads, kv_len, d});
+  // One column makes the score of the first keys.
+  for (std::int64_t i = 0; i < heads * q_len; ++i) q.data()[i * d] = 8.0f;
+  for (std::int64_t h = 0; h < rising; ++h)
+    for (std::int64_t kv = 0; kv < kv_len; ++kv) k.data()[(h * kv_len + kv) * d] = kv < 30 ? rise : 0.0f;
+  const auto wanted = host.array<bf16>({1, heads, q_len, d}), got = gpu.array<bf16>({1, heads, q_len, d});
+  const auto lse = host.array<float>({1, heads, q_len}), got_lse = gpu.array<float>({1, heads, q_len});
+  attention.run({.q = q, .k = k, .v = v, .o = wanted, .lse = lse});
+  const auto gq = q.on(gpu), gk = k.on(gpu), gv = v.on(gpu);
+  attention.run({.q = gq, .k = gk, .v = gv, .o = got, .lse = got_lse});
+  const auto o_here = got.on(host);
+  const auto lse_here = got_lse.on(host);
+  std::size_t out = 0;
+  for (std::size_t i = 0; i < wanted.values().size(); ++i) out += !is_near(o_here.values()[i], wanted.values()[i]);
+  for (std::size_t i = 0; i < lse.values().size(); ++i)
+    out += !(std::fabs(lse_here.values()[i] - lse.values()[i]) < 1e-3f * std::max(1.0f, std::fabs(lse.values()[i])));
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("powers that overflow are computed again, for a few tiles and for more than a block remembers", "[gpu]") {
+  if (skipped()) return;
+  const Attention plain, window{.mask = [](At at) { return at.kv < 265 && at.kv <= at.q + 200; }},
+      sparse{.mask = [](At at) { return at.kv < 200 || (at.kv - at.q) % 3 == 0; }};
+  // s = 8 rise / 8, and powers overflow some 88 above what was there before.
+  for (const Attention& attention : {plain, window, sparse})
+    for (const float rise : {60.0f, 300.0f, 3000.0f}) {
+      INFO("rise " << rise);
+      CHECK(wrong(attention, 40, 1, rise) == 0);
+    }
+  // 45 such tiles, and 90, for each block of an H200.
+  for (const Attention& attention : {plain, window, sparse})
+    for (const std::int64_t rising : {1, 2}) CHECK(wrong(attention, 12000, rising, 300.0f) == 0);
+}
+
+}  // namespace attune::tests
