@@ -107,7 +107,7 @@ ForwardPlan plan_of(const ForwardSpec& spec, std::string kernel, int m, int n, i
           .wide = spec.wide};
 }
 
-/// As struct Shared90 of forward_sm90.cuh counts, and what aligns it to 1024 bytes.
+/// As struct Shared90 of deal_sm90.cuh counts, and what aligns it to 1024 bytes.
 int shared_bytes(const ForwardPlan& plan, const Cut90& cut) {
   const int chunks = (plan.d + 63) / 64, dv_chunks = (plan.dv + 63) / 64, line = 128;
   const int q = chunks * cut.m, k = chunks * cut.n, v = dv_chunks * cut.n, o = dv_chunks * cut.m;
