@@ -146,8 +146,8 @@ struct Forward {
   Tensor max{};  ///< optional: the largest score of each row, shaped like lse
   Tensor cu_seqlens_q{}, cu_seqlens_kv{};
   std::int32_t q_offset = 0;  ///< at.q of the first query
-  /// No packed sequence is longer: what one has beyond that is left out. Needed where the starts are a device's, as these
-  /// are read by kernels alone, and not checked.
+  /// No packed sequence is longer: what one has beyond that is left out. Needed where the starts are a device's, as
+  /// these are read by kernels alone, and not checked.
   std::int64_t max_q_len = 0, max_kv_len = 0;
 };
 
