@@ -20,7 +20,7 @@ using Json = nlohmann::ordered_json;
 /// What makes two results comparable.
 constexpr const char* same_in_both[] = {"row",      "mod",    "direction", "dtype",   "batch", "heads",
                                         "kv_heads", "seq",    "kv_seq",    "d",       "dv",    "isa",
-                                        "threads",  "device", "cover",     "lengths", "exact"};
+                                        "threads",  "device", "cover",     "lengths", "exact", "starts"};
 
 bool comparable(const Json& a, const Json& b) {
   return std::ranges::all_of(same_in_both, [&](const char* key) {
