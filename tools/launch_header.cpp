@@ -30,10 +30,10 @@ struct attune_forward_args {
   int kv_shared;        /* k and v have one batch entry for all */
   const int* q_starts;  /* packed: batch + 1 starts of each, else null */
   const int* kv_starts;
-  const int* order;     /* packed, where blocks stay: (sequence, tile) of each tile of queries of a set of heads */
-  int order_count;
+  const int* order;     /* packed, where blocks stay: (sequence, tile) of each tile of queries of a set of heads; or null */
+  int order_count;      /* how many tiles; without an order: positions of q / TILE_Q + batch */
   const int* tiles;     /* lists, written by the kernel `cover`, else null */
-  int tile_stride;      /* ints a row of tiles: 2 + 2 * ceil(kv_len / TILE_KV) */
+  int tile_stride;      /* ints a row of tiles: 4 + 2 * ceil(kv_len / TILE_KV) */
   int tile_batches, tile_heads;
   int section;          /* sets of heads (most have one) whose keys and values stay in the cache together */
   unsigned* next;       /* a dynamic schedule's counter: 0 before the launch */

@@ -91,6 +91,21 @@ class Offline(unittest.TestCase):
         done = self.do(CALLS, "consider", "plain", "hopper", ATTUNE_BUNDLE="all.attune", ATTUNE_CACHE_SIZE="0")
         self.assertEqual(done.stdout, "ok, 0 compiled\n")
 
+    def test_heads_that_share_a_tile(self):
+        if "missing" in self.do(CALLS, "nvrtc").stdout:
+            self.skipTest("there is no NVRTC")
+        for heads, tiles in [(1, "ceil(q_len / 128) * q_heads * batch"),
+                             (4, "ceil(q_len / 32) * q_heads / group * ceil(group / 4) * batch")]:
+            folder = self.at / f"shared{heads}"
+            made = self.do(ATTUNE, "compile", "--target", "sm_90a", "--d", "64", "--length", "to_1k", "--shared-heads",
+                           str(heads), "--mask", "kv <= q", "--emit", "h", "--emit-dir", folder, "--quiet")
+            self.assertEqual((made.returncode, made.stderr), (0, ""))
+            for path in folder.iterdir():
+                self.assertIn(f"tiles = {tiles}\n", path.read_text())
+        refused = self.do(ATTUNE, "compile", "--target", "sm_90a", "--shared-heads", "3", "-o", "none.attune")
+        self.assertEqual(refused.returncode, 2)
+        self.assertIn("it takes 1, 2, 4 or 8", refused.stderr)
+
     def emitted(self, kind, **environment):
         """What `--emit` writes for the kernels of a small mod: the text of each by its file's name."""
         folder = self.at / kind
