@@ -174,7 +174,8 @@ TEST_CASE("an attention that becomes more exact, or less, gets another kernel, a
   if (tests::skips_nvrtc()) return;
   const Call call;
   const Single single(device_of(90));
-  for (const auto& [forward, usual] : {std::pair{&call.forward, false}, {&single.forward, true}}) {
+  for (const Forward* forward : {&call.forward, &single.forward}) {
+    const bool usual = forward->q.dtype == DType::f32;
     Attention attention{.score = mods::softcap(31), .mask = mods::causal()};
     const auto is_exact = [&](std::optional<bool> asked) {
       attention.exact = asked;
