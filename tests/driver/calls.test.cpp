@@ -243,6 +243,36 @@ TEST_CASE("rows of a device's results come to the host and are verified", "[driv
   CHECK(fake::contexts() == 0);
 }
 
+TEST_CASE("starts on a device are neither sent nor waited for, and verified by what they say", "[driver]") {
+  if (tests::skips_nvrtc()) return;
+  const Packed packed;
+  const auto starts = packed.starts.on(packed.q.tensor().device);
+  Forward there = packed.forward;
+  there.cu_seqlens_q = there.cu_seqlens_kv = starts;
+  there.max_q_len = there.max_kv_len = 1000;
+  const Attention causal{.mask = mods::causal()};
+  const auto sent = [&](const Forward& forward) {
+    causal.prepare(forward);
+    fake::forget();
+    causal.run(forward);
+    CHECK(fake::calls("cuLaunchKernelEx") == 1);
+    CHECK(fake::calls_behind_the_back() == 0);
+    return fake::calls("cuMemcpyAsync");
+  };
+  CHECK(sent(packed.forward) == 1);
+  CHECK(sent(there) == 0);
+  const auto found = [&](const Forward& forward) {
+    const compiler::Traced traced = compiler::lower(causal);
+    return code_of([&] { runtime::verify(traced, forward, compiler::check(traced, forward, {}), {.rows = 1000}); });
+  };
+  CHECK(found(there) == "nothing");
+  // Starts that make no sense are found where anybody looks.
+  auto wrong = Device::cpu().array<int>({starts.tensor().shape[0]});
+  wrong.data()[0] = 5;
+  copy(wrong, starts);
+  CHECK(found(there) == "cu-seqlens");
+}
+
 TEST_CASE("results of one product of TF32 are verified as what they are", "[driver]") {
   const Single there(device_of(90)), here(Device::cpu());
   const Attention causal{.score = [](Float s, At at) { return s - 0.125f * f32(at.q - at.kv); },
