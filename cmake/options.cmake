@@ -22,8 +22,9 @@ if(PROJECT_IS_TOP_LEVEL)
   find_program(ATTUNE_LLD ld.lld DOC "A linker that takes LLVM's archives five times as fast, used when found")
   find_program(ATTUNE_CCACHE ccache DOC "Compiler cache, used when found")
   if(ATTUNE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-    # Without this ccache declines every file that uses the precompiled test header.
+    # Without the former ccache declines every file that uses the precompiled test header, without the latter all that the
+    # package's tests build in a folder of their own.
     set(CMAKE_CXX_COMPILER_LAUNCHER
-        ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${ATTUNE_CCACHE})
+        ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_NOHASHDIR=1 ${ATTUNE_CCACHE})
   endif()
 endif()

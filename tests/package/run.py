@@ -6,7 +6,7 @@ from pathlib import Path
 
 parser = argparse.ArgumentParser()
 parser.add_argument("way", choices=["find_package", "add_subdirectory"])
-for name in ["cmake", "source", "build", "compiler", "launcher", "engine"]:
+for name in ["cmake", "source", "build", "compiler", "launcher", "engine", "config", "flags", "werror"]:
     parser.add_argument(f"--{name}", default="")
 args = parser.parse_args()
 
@@ -33,6 +33,9 @@ with tempfile.TemporaryDirectory() as folder:
         settings += [f"-DCMAKE_PREFIX_PATH={prefix}"]
     else:
         settings += [f"-DATTUNE_SOURCE={args.source}", f"-DATTUNE_CPU={args.engine}"]
+        if args.launcher:  # with the flags of this build a cache has what was compiled before
+            settings += [f"-DATTUNE_WERROR={args.werror}", f"-DCMAKE_BUILD_TYPE={args.config}",
+                         f"-DCMAKE_CXX_FLAGS_RELWITHDEBINFO={args.flags}"]
     do(args.cmake, "-G", "Ninja", "-S", Path(__file__).parent / "consumer", "-B", out, *settings)
     do(args.cmake, "--build", out)
     said = do(out / "consumer")
