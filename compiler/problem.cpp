@@ -279,8 +279,7 @@ void check_packed(const Inputs& in, Problem& p) {
         "cu-seqlens-device", "cu_seqlens_q and cu_seqlens_kv are not in one place",
         fmt::format("cu_seqlens_q is {} and cu_seqlens_kv is {}", place(in.cu_q->device), place(in.cu_kv->device)),
         "pass both on the host, or both where q is");
-  const bool here = in.cu_q->device.kind == Device::Kind::cpu;
-  if (here) {
+  if (in.cu_q->device.kind == Device::Kind::cpu) {
     p.q_starts = starts_of(in.cu_q, in.q);
     p.kv_starts = starts_of(in.cu_kv, in.k);
   }

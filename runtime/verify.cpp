@@ -80,8 +80,9 @@ class Row {
  private:
   /// s in f32, and how far another order of its sum may be from it.
   void scores() {
+    const std::vector<double> q = operands(oracle_.q());
     for (std::int64_t kv = 0; kv < seq_.kv_len; ++kv) {
-      const Product s = product(operands(oracle_.q()), operands(oracle_.k(kv)), p_.scale);
+      const Product s = product(q, operands(oracle_.k(kv)), p_.scale);
       pairs_.push_back({s.s, s.reach, oracle_.score(kv, s.s, Precision::f32)});
     }
   }

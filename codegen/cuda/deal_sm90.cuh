@@ -75,7 +75,7 @@ struct Schedule {
   int sets, section, count;
 
   __device__ Schedule(const ForwardArgs& args)
-      : of_batch(sets_of<Tile>(args)), q_tiles((args.q_len + queries_of<Tile> - 1) / queries_of<Tile>),
+      : of_batch(sets_of<Tile>(args)), q_tiles(q_tiles_of<Tile>(args.q_len)),
         of_set(Tile::packed ? args.order_count : q_tiles), sets(Tile::packed ? of_batch : of_batch * args.batch),
         section(args.section), count(sets * of_set) {}
   __device__ int index(int round) const {
@@ -101,7 +101,7 @@ struct Schedule {
       (place(middle) <= nth ? b : end) = middle;
     }
     const int length = stretch<Tile>(args.q_starts, b, args.q_len).length;
-    return {b, (length + queries_of<Tile> - 1) / queries_of<Tile> - 1 - (nth - place(b)), heads};
+    return {b, q_tiles_of<Tile>(length) - 1 - (nth - place(b)), heads};
   }
 };
 

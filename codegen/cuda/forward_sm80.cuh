@@ -51,7 +51,7 @@ struct Place80 {
   template <class Tile>
   __device__ static Place80 of(const ForwardArgs& args) {
     const int of_batch = sets_of<Tile>(args), sets = args.batch * of_batch, section = max(args.section, 1),
-              q_tiles = (args.q_len + queries_of<Tile> - 1) / queries_of<Tile>;
+              q_tiles = q_tiles_of<Tile>(args.q_len);
     const long long block = blockIdx.x, of_section = static_cast<long long>(q_tiles) * section;
     const int before = static_cast<int>(block / of_section) * section, here = min(section, sets - before);
     const int within = static_cast<int>(block % of_section), set = before + within % here;

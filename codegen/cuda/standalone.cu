@@ -111,16 +111,14 @@ struct Narrow {
   using Element = bf16;
   using Out = bf16;
   static constexpr int m = 128, n = 64, warps = 4, d = 64, dv = 64, width = 64, width_v = 64, stages = 1, vector = 16,
-                       store = 16;
-  static constexpr int heads = 1;
+                       store = 16, heads = 1;
   static constexpr bool exact = false, max = false, packed = false;
 };
 struct Wide {
   using Element = f16;
   using Out = float;
   static constexpr int m = 64, n = 64, warps = 4, d = 128, dv = 128, width = 128, width_v = 100, stages = 2, vector = 8,
-                       store = 16;
-  static constexpr int heads = 4;
+                       store = 16, heads = 4;
   static constexpr bool exact = false, max = true, packed = true;
 };
 /// Elements that lie anyhow.
@@ -128,8 +126,7 @@ struct Anyhow {
   using Element = float;
   using Out = float;
   static constexpr int m = 64, n = 32, warps = 4, d = 48, dv = 32, width = 33, width_v = 5, stages = 2, vector = 0,
-                       store = 0;
-  static constexpr int heads = 1;
+                       store = 0, heads = 1;
   static constexpr bool exact = true, max = true, packed = false;
 };
 

@@ -23,6 +23,11 @@ __device__ inline Stretch stretch(const int* starts, int b, int length) {
 /// and of head r % heads of these.
 template <class Tile>
 constexpr int queries_of = Tile::m / Tile::heads;
+/// Tiles of so many queries.
+template <class Tile>
+__device__ inline int q_tiles_of(int length) {
+  return (length + queries_of<Tile> - 1) / queries_of<Tile>;
+}
 /// Query heads whose rows share tiles: `count` of them, the last ones of a key head may be fewer than Tile::heads.
 struct Heads {
   int first, count;

@@ -31,10 +31,7 @@ struct Call {
         lse(where.array<float>({2, 4, q_len})), forward{.q = q, .k = k, .v = v, .o = o, .lse = lse} {}
 
   static Array<bf16> filled(unsigned seed, std::initializer_list<std::int64_t> shape) {
-    auto out = host.array<bf16>(shape);
-    std::mt19937 dice(seed);
-    for (bf16& x : out.values()) x = std::normal_distribution<float>()(dice);
-    return out;
+    return tests::normal<bf16>(seed, shape);
   }
   std::vector<std::uint16_t> bits() const {
     std::vector<std::uint16_t> out;

@@ -5,6 +5,8 @@
 #include <atomic>
 #include <cmath>
 #include <functional>
+#include <initializer_list>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -28,6 +30,15 @@ inline const Engine& device_engine() {
 
 /// How far apart two numbers may be: a step of bf16, and what rounding probabilities to it may change in a sum of four.
 inline bool is_near(float x, float y) { return std::fabs(x - y) <= 0.02f + std::fabs(y) * 0x1p-7f; }
+
+/// Standard normal, on the host.
+template <class T>
+Array<T> normal(unsigned seed, std::initializer_list<std::int64_t> shape) {
+  auto out = Device::cpu().array<T>(shape);
+  std::mt19937 dice(seed);
+  for (T& x : out.values()) x = std::normal_distribution<float>()(dice);
+  return out;
+}
 
 /// What `body` says of each number below `count`, put together. On all processors: a kernel takes one of them a second
 /// to compile.

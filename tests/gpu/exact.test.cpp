@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <optional>
-#include <random>
 #include <utility>
 
 #include "tests/gpu/device.h"
@@ -20,14 +19,9 @@ template <class T>
 struct Call {
   Array<T> q, k, v;
 
-  Call() : q(filled(1, {2, 4, 200, 64})), k(filled(2, {2, 2, 300, 64})), v(filled(3, {2, 2, 300, 64})) {}
-
-  static Array<T> filled(unsigned seed, std::initializer_list<std::int64_t> shape) {
-    auto out = Device::cpu().array<T>(shape);
-    std::mt19937 dice(seed);
-    for (T& x : out.values()) x = std::normal_distribution<float>()(dice);
-    return out;
-  }
+  Call()
+      : q(tests::normal<T>(1, {2, 4, 200, 64})), k(tests::normal<T>(2, {2, 2, 300, 64})),
+        v(tests::normal<T>(3, {2, 2, 300, 64})) {}
 };
 
 /// Relative to the oracle, over all elements.

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <random>
 
 #include "tests/gpu/device.h"
 #include "tests/numerics/agree.h"
@@ -37,10 +36,7 @@ struct Packed {
     return out;
   }
   Array<bf16> filled(unsigned seed, const std::vector<std::int64_t>& lens, std::int64_t heads) const {
-    auto out = Device::cpu().array<bf16>({total(lens), heads, d});
-    std::mt19937 dice(seed);
-    for (bf16& x : out.values()) x = std::normal_distribution<float>()(dice);
-    return out.on(gpu);
+    return normal<bf16>(seed, {total(lens), heads, d}).on(gpu);
   }
   Forward call() const {
     return {.q = q, .k = k, .v = v, .o = o, .lse = lse, .cu_seqlens_q = cu_q, .cu_seqlens_kv = cu_kv};

@@ -2,7 +2,6 @@
 #include <attune/attune.h>
 
 #include <cmath>
-#include <random>
 
 #include "runtime/cuda/consider.h"
 #include "tests/gpu/device.h"
@@ -26,12 +25,7 @@ struct Room {
   Array<float> lse = where.array<float>({1, heads, most});
 
   explicit Room(const Device& device) : where(device) {}
-  Array<bf16> filled(unsigned seed) const {
-    auto out = Device::cpu().array<bf16>({1, heads, most, d});
-    std::mt19937 dice(seed);
-    for (bf16& x : out.values()) x = std::normal_distribution<float>()(dice);
-    return out.on(where);
-  }
+  Array<bf16> filled(unsigned seed) const { return normal<bf16>(seed, {1, heads, most, d}).on(where); }
   Forward call(std::int64_t q_len, std::int64_t kv_len) const {
     const auto part = [&](const Array<bf16>& of, std::int64_t length) {
       return Tensor(of.data(), DType::bf16, {1, heads, length, d}, {}, where);
