@@ -26,11 +26,16 @@ if(ATTUNE_FUZZ)
   target_link_options(attune_house INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
-# fmt is private and header-only, so that an installed attune asks its user for nothing. Nobody installs a sanitized
-# build, and there it is the library: instrumenting fmt in every file takes twice as long as the files do.
+# fmt is private and part of our own archives, so that an installed attune asks its user for nothing. One file of ours
+# compiles it: header-only, it takes a quarter of a build's time. A sanitized build is never installed and links fmt's
+# library, which is not ours to instrument.
 add_library(attune_fmt INTERFACE)
+set(ATTUNE_OWN_FMT OFF)
 if(ATTUNE_SANITIZE)
   target_link_libraries(attune_fmt INTERFACE fmt::fmt)
+elseif(fmt_VERSION MATCHES "^9[.]")
+  set(ATTUNE_OWN_FMT ON)
+  target_include_directories(attune_fmt SYSTEM INTERFACE $<TARGET_PROPERTY:fmt::fmt,INTERFACE_INCLUDE_DIRECTORIES>)
 else()
   target_link_libraries(attune_fmt INTERFACE fmt::fmt-header-only)
 endif()

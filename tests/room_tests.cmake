@@ -8,7 +8,7 @@ set(ATTUNE_CATCH2_VERSION ${Catch2_VERSION} PARENT_SCOPE)
 
 # The test main, the goldens, and Catch2 compiled once as a precompiled header for every test.
 add_library(attune_catch STATIC golden.cpp main.cpp ${PROJECT_SOURCE_DIR}/tools/line_diff.cpp)
-target_link_libraries(attune_catch PUBLIC attune_house Catch2::Catch2 PRIVATE attune_fmt)
+target_link_libraries(attune_catch PUBLIC attune_house Catch2::Catch2 PRIVATE attune_fmt attune_ir)
 target_precompile_headers(attune_catch PRIVATE catch.h)
 # A precompiled header serves only targets compiled alike; -fPIC for a library and -fPIE for a program are not.
 set_target_properties(attune_catch PROPERTIES POSITION_INDEPENDENT_CODE OFF)
