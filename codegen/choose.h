@@ -3,8 +3,8 @@
 
 #include <optional>
 
-#include "codegen/cuda.h"
 #include "codegen/kind.h"
+#include "codegen/source.h"
 #include "codegen/variant.h"
 
 namespace attune::codegen {

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <fmt/format.h>
 
-#include "codegen/cuda.h"
 #include "codegen/page.h"
+#include "codegen/source.h"
 
 namespace attune::codegen {
 namespace {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string_view>
 
-#include "codegen/cuda.h"
+#include "codegen/plan.h"
 
 namespace attune::codegen {
 

@@ -8,7 +8,7 @@
 #include <limits>
 #include <set>
 
-#include "codegen/cuda.h"
+#include "codegen/source.h"
 
 namespace attune::codegen {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "codegen/cuda.h"
+#include "codegen/source.h"
 
 namespace attune::codegen {
 

@@ -3,7 +3,7 @@
 
 #include <chrono>
 
-#include "compiler/bind.h"
+#include "compiler/mod.h"
 #include "compiler/simplify.h"
 #include "compiler/trace.h"
 

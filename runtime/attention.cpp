@@ -15,12 +15,12 @@
 #include "compiler/lower.h"
 #include "ir/print.h"
 #include "runtime/cuda/engine.h"
-#include "runtime/dump.h"
+#include "runtime/offline/purpose.h"
 #include "runtime/options.h"
-#include "runtime/oracle.h"
-#include "runtime/purpose.h"
-#include "runtime/verify.h"
-#include "runtime/watch.h"
+#include "runtime/oracle/oracle.h"
+#include "runtime/oracle/verify.h"
+#include "runtime/watch/dump.h"
+#include "runtime/watch/watch.h"
 
 namespace attune {
 namespace detail {

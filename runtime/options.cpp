@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "ir/parse.h"
-#include "runtime/log.h"
+#include "runtime/watch/log.h"
 
 namespace attune::runtime {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/entry.h"
+#include "runtime/cache/entry.h"
 
 namespace attune::tests {
 

@@ -1,11 +1,11 @@
 # tests/checks.cmake — what the house forbids, refused by a test; and each check proves first that it can refuse
 
-# attune_check(NAME): tools/NAME.py reads the tree and refuses what breaks its rule; --self-test shows that it does.
+# attune_check(NAME): tools/checks/NAME.py reads the tree and refuses what breaks its rule; --self-test shows that it does.
 function(attune_check name)
   add_test(NAME "house: ${name}"
-    COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/${name}.py WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/checks/${name}.py WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   add_test(NAME "house: ${name} can refuse"
-    COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/${name}.py --self-test)
+    COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/checks/${name}.py --self-test)
   set_tests_properties("house: ${name}" "house: ${name} can refuse" PROPERTIES
     LABELS house SKIP_REGULAR_EXPRESSION "\\[skip\\]")
 endfunction()

@@ -8,8 +8,8 @@
 
 #include "codegen/choose.h"
 #include "compiler/lower.h"
+#include "runtime/cover/tiles.h"
 #include "runtime/tensor.h"
-#include "runtime/tiles.h"
 #include "tools/bench.h"
 
 namespace attune::tools {

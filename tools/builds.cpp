@@ -10,9 +10,9 @@
 
 #include "compiler/lower.h"
 #include "ir/parse.h"
+#include "runtime/cache/objects.h"
 #include "runtime/cpu/kernels.h"
 #include "runtime/cuda/consider.h"
-#include "runtime/objects.h"
 
 namespace attune::tools {
 namespace {

@@ -10,7 +10,7 @@
 #include "codegen/choose.h"
 #include "codegen/llvm.h"
 #include "compiler/cover.h"
-#include "runtime/bundle.h"
+#include "runtime/cache/bundle.h"
 #include "tools/manifest.h"
 
 namespace attune::tools {

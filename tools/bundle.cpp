@@ -7,7 +7,7 @@
 
 #include <attune/error.h>
 
-#include "runtime/bundle.h"
+#include "runtime/cache/bundle.h"
 #include "tools/verbs.h"
 
 namespace attune::tools {

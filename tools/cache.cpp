@@ -18,9 +18,9 @@
 
 #include <attune/error.h>
 
-#include "runtime/cache.h"
+#include "runtime/cache/cache.h"
+#include "runtime/cache/objects.h"
 #include "runtime/files.h"
-#include "runtime/objects.h"
 #include "runtime/options.h"
 #include "tools/verbs.h"
 

@@ -6,8 +6,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "runtime/cache/objects.h"
 #include "runtime/cuda/consider.h"
-#include "runtime/objects.h"
 #include "runtime/options.h"
 #include "tools/emit.h"
 #include "tools/progress.h"

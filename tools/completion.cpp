@@ -8,7 +8,7 @@
 #include <functional>
 #include <memory>
 
-#include "runtime/request.h"
+#include "runtime/offline/request.h"
 #include "tools/manual.h"
 #include "tools/text.h"
 #include "tools/verbs.h"

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "runtime/cuda/nvrtc.h"
-#include "runtime/request.h"
+#include "runtime/offline/request.h"
 #include "tools/launch_header.h"
 
 namespace attune::tools {

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/shape.h"
+#include "runtime/offline/shape.h"
 #include "tools/text.h"
 
 namespace attune::tools {

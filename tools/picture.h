@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/tiles.h"
+#include "runtime/cover/tiles.h"
 
 namespace attune::tools {
 

@@ -10,7 +10,7 @@
 #include <limits>
 
 #include "ir/parse.h"
-#include "runtime/shape.h"
+#include "runtime/offline/shape.h"
 
 namespace attune::tools {
 namespace {

@@ -167,7 +167,7 @@ __device__ inline bool seen(const Flag* at) { return __ldg(reinterpret_cast<cons
 /// clamped: an index outside of the tensor is clamped into it. inside: none is, and the last stride is 1.
 enum class Reads { clamped, inside };
 
-/// The host fills these too: see user_bytes in codegen/cuda.h. Strides are long long where offsets need more than an
+/// The host fills these too: see user_bytes in codegen/source.h. Strides are long long where offsets need more than an
 /// int, which costs registers: a pair's read of a table spilled 104 bytes, and with int nothing.
 template <class T, int rank, class Stride = int, Reads reads = Reads::clamped>
 struct Capture {

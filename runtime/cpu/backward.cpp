@@ -5,10 +5,10 @@
 #include <limits>
 #include <optional>
 
+#include "runtime/captures.h"
 #include "runtime/cpu/backward_walk.h"
 #include "runtime/cpu/captured.h"
 #include "runtime/cpu/results.h"
-#include "runtime/oracle.h"
 #include "runtime/tensor.h"
 
 namespace attune::runtime::cpu {

@@ -4,7 +4,7 @@
 #include "runtime/cpu/backward_plan.h"
 #include "runtime/cpu/kernels.h"
 #include "runtime/cpu/operands.h"
-#include "runtime/scatters.h"
+#include "runtime/oracle/scatters.h"
 
 namespace attune::runtime::cpu {
 

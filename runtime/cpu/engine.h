@@ -6,7 +6,7 @@
 #include "compiler/check.h"
 #include "compiler/cover.h"
 #include "runtime/cpu/parallel.h"
-#include "runtime/watch.h"
+#include "runtime/watch/watch.h"
 
 namespace attune::runtime::cpu {
 

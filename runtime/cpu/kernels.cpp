@@ -10,9 +10,9 @@
 #include <attune/error.h>
 
 #include "codegen/llvm.h"
+#include "runtime/cache/objects.h"
+#include "runtime/cache/told.h"
 #include "runtime/cpu/host.h"
-#include "runtime/objects.h"
-#include "runtime/told.h"
 
 namespace attune::runtime::cpu {
 namespace {

@@ -8,10 +8,10 @@
 
 #include "codegen/llvm.h"
 #include "codegen/parts.h"
+#include "runtime/cache/objects.h"
+#include "runtime/cache/told.h"
 #include "runtime/cpu/engine.h"
 #include "runtime/cpu/orc.h"
-#include "runtime/objects.h"
-#include "runtime/told.h"
 #include <attune/tensor.h>
 
 namespace attune::runtime::cpu {

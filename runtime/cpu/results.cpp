@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "runtime/oracle.h"
+#include "runtime/captures.h"
 #include "runtime/tensor.h"
 
 namespace attune::runtime::cpu {

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "compiler/problem.h"
+#include "runtime/cover/tiles.h"
 #include "runtime/cpu/parallel.h"
-#include "runtime/tiles.h"
 
 namespace attune::runtime::cpu {
 

@@ -15,9 +15,9 @@
 #include <fmt/ranges.h>
 
 #include "codegen/headers.h"
-#include "runtime/objects.h"
+#include "runtime/cache/objects.h"
+#include "runtime/cache/told.h"
 #include "runtime/options.h"
-#include "runtime/told.h"
 
 namespace attune::runtime::cuda {
 namespace {

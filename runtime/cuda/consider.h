@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "codegen/choose.h"
+#include "runtime/cache/objects.h"
 #include "runtime/cuda/nvrtc.h"
-#include "runtime/objects.h"
 
 namespace attune::runtime::cuda {
 

@@ -13,7 +13,7 @@
 #include "compiler/check.h"
 #include "compiler/cover.h"
 #include "runtime/cuda/tuned.h"
-#include "runtime/watch.h"
+#include "runtime/watch/watch.h"
 
 namespace attune::runtime::cuda {
 

@@ -11,6 +11,7 @@
 
 #include "codegen/cuda/args.cuh"
 #include "codegen/reads.h"
+#include "runtime/captures.h"
 #include "runtime/cuda/consider.h"
 #include "runtime/cuda/engine.h"
 #include "runtime/cuda/kernels.h"
@@ -18,7 +19,6 @@
 #include "runtime/cuda/maps.h"
 #include "runtime/cuda/memory.h"
 #include "runtime/cuda/order.h"
-#include "runtime/oracle.h"
 #include "runtime/workspace.h"
 
 namespace attune::runtime::cuda {

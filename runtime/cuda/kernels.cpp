@@ -4,8 +4,8 @@
 #include <attune/error.h>
 #include <fmt/format.h>
 
+#include "runtime/cache/single.h"
 #include "runtime/cuda/consider.h"
-#include "runtime/single.h"
 
 namespace attune::runtime::cuda {
 namespace {

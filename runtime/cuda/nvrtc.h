@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/cuda.h"
+#include "codegen/source.h"
 
 namespace attune::runtime::cuda {
 

@@ -15,11 +15,11 @@
 #include "codegen/llvm.h"
 #include "compiler/check.h"
 #include "compiler/lower.h"
-#include "runtime/cache.h"
+#include "runtime/cache/cache.h"
+#include "runtime/cache/objects.h"
 #include "runtime/cpu/engine.h"
 #include "runtime/cpu/kernels.h"
 #include "runtime/cpu/orc.h"
-#include "runtime/objects.h"
 
 namespace {
 

@@ -5,7 +5,7 @@
 #include <iterator>
 #include <string>
 
-#include "codegen/cuda.h"
+#include "codegen/source.h"
 
 namespace attune::tests {
 

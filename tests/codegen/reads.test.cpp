@@ -3,7 +3,7 @@
 
 #include <limits>
 
-#include "codegen/cuda.h"
+#include "codegen/source.h"
 #include "compiler/lower.h"
 #include "runtime/cuda/nvrtc.h"
 #include "tests/catch.h"

@@ -8,9 +8,10 @@
 #include "compiler/lower.h"
 #include "ir/parse.h"
 #include "ir/print.h"
-#include "runtime/oracle.h"
+#include "runtime/captures.h"
+#include "runtime/cover/tiles.h"
+#include "runtime/oracle/oracle.h"
 #include "runtime/tensor.h"
-#include "runtime/tiles.h"
 #include "tests/catch.h"
 #include "tests/fuzz/random_expr.h"
 

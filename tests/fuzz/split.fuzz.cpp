@@ -1,7 +1,6 @@
-// tests/fuzz/split.fuzz.cpp — levels, folds and bindings of random expressions put together are what they were
+// tests/fuzz/split.fuzz.cpp — levels and folds of random expressions put together are what they were
 #include <sstream>
 
-#include "compiler/bind.h"
 #include "compiler/fold.h"
 #include "compiler/level.h"
 #include "compiler/lower.h"
@@ -160,54 +159,6 @@ TEST_CASE("row and core of a random score add up to it, for any origin", "[fuzz]
   CHECK(rows > count / 20);
   CHECK(affine > count / 5);
   CHECK(origins > count / 50);
-}
-
-TEST_CASE("a bound random expression is the expression at the bound place", "[fuzz][bind]") {
-  const std::uint64_t count = ir::fuzz_count();
-  for (std::uint64_t seed = 0; seed < count; ++seed) {
-    ir::Grammar grammar = grammar_of(seed);
-    grammar.random = false;
-    ir::Grammar simple = grammar;
-    simple.max_nodes = 6;
-    Mod mod;
-    mod.score = ir::random_expr(seed, ir::Type::F32, grammar);
-    mod.mask = ir::random_expr(seed + 1, ir::Type::Bool, grammar);
-    mod.prob = ir::random_expr(seed + 2, ir::Type::F32, grammar);
-    mod.params = grammar.signature.params;
-    Binding binding;
-    const ir::RandomEnv env(seed, grammar);
-    ir::Env there = env.env();
-    std::vector<double> params(env.env().params.begin(), env.env().params.end());
-    const auto bind_input = [&](Input which, std::int32_t& at, std::uint64_t salt) {
-      const Expr to = ir::random_expr(seed * 5 + salt, ir::Type::I32, simple);
-      binding.inputs.emplace_back(which, to);
-      at = static_cast<std::int32_t>(ir::eval(to, env.env()));
-    };
-    bind_input(Input::Q, there.q, 1);
-    bind_input(Input::KV, there.kv, 2);
-    if (seed % 2) bind_input(Input::KVLen, there.kv_len, 3);
-    params[1] = static_cast<double>(seed % 9);
-    binding.params.emplace_back(1, params[1]);
-    there.params = params;
-    const Mod bound = bind(mod, binding);
-    const std::array before{mod.score, mod.mask, mod.prob}, after{bound.score, bound.mask, bound.prob};
-    for (std::size_t i = 0; i < before.size(); ++i) {
-      if (const auto broken = ir::verify(after[i], grammar.signature)) FAIL("seed " << seed << ": " << *broken);
-      for (const Precision precision : {Precision::f64, Precision::f32}) {
-        ir::Env here = there;
-        // Binding reads nothing of s, so what was bound by s in double may differ in float.
-        if (precision == Precision::f32) {
-          for (const auto& [which, to] : binding.inputs) {
-            std::int32_t& at = which == Input::Q ? here.q : which == Input::KV ? here.kv : here.kv_len;
-            at = static_cast<std::int32_t>(ir::eval(to, env.env(), precision));
-          }
-        }
-        if (!tests::identical(ir::eval(before[i], here, precision), ir::eval(after[i], env.env(), precision)))
-          FAIL("seed " << seed << ": " << ir::print(before[i], grammar.signature) << "\nbound is "
-                       << ir::print(after[i], grammar.signature));
-      }
-    }
-  }
 }
 
 }  // namespace attune::compiler

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "compiler/mod.h"
-#include "runtime/oracle.h"
+#include "runtime/oracle/oracle.h"
 #include "tests/elements.h"
 #include "tests/numerics/dense.h"
 

@@ -9,8 +9,9 @@
 #include <optional>
 
 #include "codegen/parts.h"
+#include "runtime/captures.h"
 #include "runtime/layout.h"
-#include "runtime/oracle.h"
+#include "runtime/oracle/oracle.h"
 #include "runtime/tensor.h"
 
 namespace attune::tests {

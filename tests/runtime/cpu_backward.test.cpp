@@ -9,7 +9,7 @@
 #include "compiler/lower.h"
 #include "runtime/cpu/engine.h"
 #include "runtime/cpu/host.h"
-#include "runtime/oracle.h"
+#include "runtime/oracle/oracle.h"
 #include "tests/catch.h"
 #include "tests/elements.h"
 #include "tests/numerics/corpus.h"

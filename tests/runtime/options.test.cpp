@@ -6,7 +6,7 @@
 #include <attune/error.h>
 #include <sched.h>
 
-#include "runtime/log.h"
+#include "runtime/watch/log.h"
 #include "tests/catch.h"
 #include "tests/golden.h"
 

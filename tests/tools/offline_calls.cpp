@@ -9,7 +9,7 @@
 
 #include "compiler/lower.h"
 #include "runtime/cuda/consider.h"
-#include "runtime/purpose.h"
+#include "runtime/offline/purpose.h"
 
 using namespace attune;
 

@@ -1,0 +1,26 @@
+// runtime/captures.cpp — the tensors and parameters behind a Mod's slots, read as the language says
+#include "runtime/captures.h"
+
+#include <algorithm>
+
+#include "runtime/tensor.h"
+
+namespace attune::runtime {
+
+ir::ReadCapture reader(std::span<const Tensor> captures) {
+  return [captures](std::uint32_t slot, std::span<const std::int32_t> index) {
+    const Tensor& t = captures[slot];
+    std::int64_t at = 0;
+    for (std::size_t i = 0; i < index.size(); ++i)
+      at += std::clamp<std::int64_t>(index[i], 0, t.shape[i] - 1) * t.strides[i];
+    return load(t, at);
+  };
+}
+
+std::vector<double> values(std::span<const std::shared_ptr<const detail::ParamCell>> params) {
+  std::vector<double> out;
+  for (const auto& param : params) out.push_back(param->value);
+  return out;
+}
+
+}  // namespace attune::runtime

@@ -1,0 +1,77 @@
+// runtime/cover/tiles.h — a cover over real sizes: which tiles are empty, full or partial, on demand or as lists
+#pragma once
+
+#include <functional>
+
+#include "compiler/cover.h"
+#include "compiler/trace.h"
+#include "runtime/cover/summary.h"
+
+namespace attune::runtime {
+
+enum class Keep : std::uint8_t { None, Some, All };
+
+/// The sizes a cover is asked about. The last tile of an axis may be cut short by its end.
+struct Extent {
+  std::int32_t batch = 1, heads = 1, q_len = 0, kv_len = 0, q_offset = 0;
+  std::int32_t tile_q = 128, tile_kv = 128;
+
+  std::int32_t q_tiles() const { return (q_len + tile_q - 1) / tile_q; }
+  std::int32_t kv_tiles() const { return (kv_len + tile_kv - 1) / tile_kv; }
+};
+
+/// Neighbouring tiles of one kind: [begin, end) in tiles.
+struct Run {
+  std::int32_t begin, end;
+  Keep keep;  ///< Some or All
+  bool operator==(const Run&) const = default;
+};
+
+/// Runs for every row of tiles, (batch, head, tile) in order; `dense` batches and heads share one where the mask does
+/// not vary with them.
+struct TileLists {
+  Extent extent;
+  bool by_batch = false, by_head = false, along_q = false;
+  std::vector<std::int64_t> offsets;  ///< one more than there are rows
+  std::vector<Run> runs;
+  std::int64_t some = 0, all = 0, total = 0;  ///< tiles, counted for every batch and head
+  std::int64_t asked = 0;                     ///< evaluations of bands, verdicts and the mask that this took
+  std::size_t bytes() const { return offsets.size() * sizeof offsets[0] + runs.size() * sizeof runs[0]; }
+};
+
+class Tiles {
+ public:
+  /// `cover` and the data of the captures must outlive this; the summaries are computed here, once.
+  Tiles(const compiler::Traced& traced, const compiler::Cover& cover);
+
+  /// What the mask keeps of one tile. Never wrongly None or All; Some only after looking into the tile's parts.
+  Keep keep(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t tile_q, std::int32_t tile_kv) const;
+
+  /// The tiles worth visiting: along kv for a tile of queries, along q for a tile of keys. No work for the others.
+  void row(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t tile_q, std::vector<Run>& into) const;
+  void column(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t tile_kv, std::vector<Run>& into) const;
+
+  /// `row` of the tiles of queries [begin, end) where the cover's bands say all there is to say, which takes one
+  /// evaluation each whatever their sizes are; `ends` gets the size of `into` after each. Else false, and what was
+  /// added is of no use.
+  bool rows_by_bands(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t begin, std::int32_t end,
+                     std::vector<Run>& into, std::vector<std::int32_t>& ends) const;
+
+  TileLists lists(const Extent& e, bool along_q = false, int threads = 1) const;
+
+  /// Pairs kept, over all batches and heads; none if the bands do not say exactly. O(batches heads queries).
+  std::optional<std::int64_t> live(const Extent& e) const;
+
+ private:
+  struct Rectangle {
+    std::int32_t q0 = 0, q1 = 0, kv0 = 0, kv1 = 0;
+  };
+  class Asker;
+  const compiler::Cover& cover_;
+  Summaries summaries_;
+  std::vector<double> params_;
+  ir::Program verdict_, mask_, along_kv_, along_q_;
+  std::vector<std::int32_t> q_periods_, kv_periods_;  ///< where the mask divides an axis into blocks, largest first
+};
+
+}  // namespace attune::runtime

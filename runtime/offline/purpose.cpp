@@ -1,0 +1,45 @@
+// runtime/offline/purpose.cpp — what the kernels that a thread asks for are for: records say it, and so do Errors
+#include "runtime/offline/purpose.h"
+
+#include <attune/error.h>
+#include <fmt/format.h>
+
+#include "runtime/options.h"
+#include "runtime/replace.h"
+
+namespace attune::runtime {
+namespace {
+
+thread_local Purpose* latest = nullptr;
+
+}  // namespace
+
+Purpose::Purpose(std::function<Request()> describe) : describe_(std::move(describe)), before_(latest) { latest = this; }
+Purpose::~Purpose() { latest = before_; }
+
+void record_purpose() {
+  const std::string& path = options().record;
+  if (path.empty() || !latest || latest->recorded_) return;
+  latest->recorded_ = true;
+  const std::string why = append_file(path, json_line(latest->describe_()) + "\n");
+  if (!why.empty())
+    throw Error("record-unwritable", "what was compiled cannot be written down", {.name = "ATTUNE_RECORD " + path}, why,
+                "name a file that can be written, or unset ATTUNE_RECORD");
+}
+
+void refuse_to_compile() {
+  const std::string problem = "a kernel is in no bundle, and compiling is off";
+  if (!latest)
+    throw Error("kernel-missing", problem, {}, "it was not said what for",
+                "load a bundle that has it, or let attune compile: ATTUNE_JIT=on");
+  const Request request = latest->describe_();
+  std::string mod;
+  for (const auto& [name, text] : request.mod.named())
+    mod += fmt::format("{}{} {}", mod.empty() ? "" : "\n", name, text);
+  throw Error("kernel-missing", problem, {},
+              fmt::format("{}\n{}", mod.empty() ? "plain attention" : mod, in_words(request)),
+              "build it and load its bundle, or let attune compile: ATTUNE_JIT=on\n" +
+                  compile_command(request, "kernels.attune"));
+}
+
+}  // namespace attune::runtime

@@ -1,0 +1,194 @@
+// runtime/offline/shape.cpp — the calls that a kernel is for, in words: what commands, manifests and records say of
+// them
+#include "runtime/offline/shape.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <charconv>
+
+#include <attune/error.h>
+#include <fmt/format.h>
+
+namespace attune::runtime {
+namespace {
+
+using codegen::ForwardSpec;
+
+template <class T>
+bool set_number(T& into, std::string_view text, std::int64_t least, std::int64_t most) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.begin(), text.end(), value);
+  if (text.empty() || error != std::errc{} || end != text.end() || value < least || value > most) return false;
+  into = static_cast<decltype(most)>(value);
+  return true;
+}
+bool set_flag(bool& into, std::string_view text) {
+  into = text == "true";
+  return into || text == "false";
+}
+template <class T>
+bool set_flag(std::optional<T>& into, std::string_view text) {
+  bool value = false;
+  const bool good = set_flag(value, text);
+  into = value;
+  return good;
+}
+bool set_bytes(std::optional<int>& into, std::string_view text) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.begin(), text.end(), value);
+  into = value;
+  return !text.empty() && error == std::errc{} && end == text.end() &&
+         (value == 0 || value == 4 || value == 8 || value == 16);
+}
+bool set_dtype(std::optional<DType>& into, std::string_view text) {
+  for (const DType type : {DType::f32, DType::f16, DType::bf16})
+    if (attune::name_of(type) == text) into = type;
+  return into && attune::name_of(*into) == text;
+}
+std::string flag_text(bool value) { return value ? "true" : ""; }
+std::string flag_text(std::optional<bool> value) { return value ? *value ? "true" : "false" : ""; }
+template <class T>
+std::string number_text(std::optional<T> value) {
+  return value ? std::to_string(*value) : "";
+}
+std::string dtype_text(std::optional<DType> value) { return value ? std::string(attune::name_of(*value)) : ""; }
+
+constexpr std::string_view flags = "true or false", bytes = "16, 8, 4 or 0";
+using Json = ShapeRow::Json;
+
+constexpr std::array rows{
+    ShapeRow{"dtype", "f32, f16 or bf16", "of q, k and v; bf16 on GPUs and f32 on CPUs if left out",
+             [](Shape& s, std::string_view v) { return set_dtype(s.dtype, v); },
+             [](const Shape& s) { return dtype_text(s.dtype); }, Json::text, true},
+    ShapeRow{"out_dtype", "f32, f16 or bf16", "of o; as dtype if left out",
+             [](Shape& s, std::string_view v) { return set_dtype(s.out_dtype, v); },
+             [](const Shape& s) { return dtype_text(s.out_dtype); }, Json::text, false},
+    ShapeRow{"d", "a number from 1 to 256", "width of a head; 128 if left out",
+             [](Shape& s, std::string_view v) { return set_number(s.d, v, 1, 256); },
+             [](const Shape& s) { return std::to_string(s.d); }, Json::number, false},
+    ShapeRow{"dv", "a number from 1 to 256", "width of the values; as d if left out",
+             [](Shape& s, std::string_view v) { return set_number(s.dv, v, 1, 256); },
+             [](const Shape& s) { return number_text(s.dv); }, Json::number, false},
+    ShapeRow{"length", "to_1k, to_4k or longer", "of the sequences; each of them if left out",
+             [](Shape& s, std::string_view v) { return (s.length = codegen::length_named(v)).has_value(); },
+             [](const Shape& s) { return s.length ? std::string(codegen::name_of(*s.length)) : ""; }, Json::text,
+             false},
+    ShapeRow{"max", flags, "are rows' largest scores asked for?",
+             [](Shape& s, std::string_view v) { return set_flag(s.max, v); },
+             [](const Shape& s) { return flag_text(s.max); }, Json::flag, false},
+    ShapeRow{"packed", flags, "are sequences packed?",
+             [](Shape& s, std::string_view v) { return set_flag(s.packed, v); },
+             [](const Shape& s) { return flag_text(s.packed); }, Json::flag, false},
+    ShapeRow{"shared_heads", "1, 2, 4 or 8", "query heads of a key head that share a tile of queries; 1 if left out",
+             [](Shape& s, std::string_view v) {
+               return set_number(s.heads, v, 1, 8) && std::has_single_bit(static_cast<std::uint64_t>(s.heads));
+             },
+             [](const Shape& s) { return s.heads == 1 ? "" : std::to_string(s.heads); }, Json::number, false},
+    ShapeRow{"boxes", flags, "can the copy engine take the tensors? As for contiguous ones if left out",
+             [](Shape& s, std::string_view v) { return set_flag(s.boxes, v); },
+             [](const Shape& s) { return flag_text(s.boxes); }, Json::flag, false},
+    ShapeRow{"load", bytes, "that rows of q, k and v may be read by; as for contiguous ones if left out",
+             [](Shape& s, std::string_view v) { return set_bytes(s.load, v); },
+             [](const Shape& s) { return number_text(s.load); }, Json::number, false},
+    ShapeRow{"store", bytes, "that rows of o may be written by; as for a contiguous one if left out",
+             [](Shape& s, std::string_view v) { return set_bytes(s.store, v); },
+             [](const Shape& s) { return number_text(s.store); }, Json::number, false},
+    ShapeRow{"negative", flags, "is the scale of q . k below 0?",
+             [](Shape& s, std::string_view v) { return set_flag(s.negative, v); },
+             [](const Shape& s) { return flag_text(s.negative); }, Json::flag, false},
+    ShapeRow{"exact", flags, "functions within 2 ulp, and products of f32 as three of TF32; for f32 alone if left out",
+             [](Shape& s, std::string_view v) { return set_flag(s.exact, v); },
+             [](const Shape& s) { return flag_text(s.exact); }, Json::flag, false},
+    ShapeRow{"wide", flags, "do offsets into captured tensors need more than 32 bits?",
+             [](Shape& s, std::string_view v) { return set_flag(s.wide, v); },
+             [](const Shape& s) { return flag_text(s.wide); }, Json::flag, false},
+    ShapeRow{"kernel", "NAME:m=N,n=N,...", "a kernel besides those that are chosen",
+             [](Shape& s, std::string_view v) {
+               s.kernel = v;
+               return !v.empty();
+             },
+             [](const Shape& s) { return s.kernel.value_or(""); }, Json::text, false},
+    ShapeRow{"grads", "all, none, or names joined by +",
+             "captured tensors whose gradients a backward gives; all, and none, if left out",
+             [](Shape& s, std::string_view v) {
+               s.grads = v;
+               return !v.empty();
+             },
+             [](const Shape& s) { return s.grads.value_or(""); }, Json::text, true},
+};
+
+/// Bytes that rows of so many may be copied by.
+int piece_of(std::int64_t row) {
+  const std::int64_t bits = row | 16, least = bits & -bits;
+  return least >= 4 ? static_cast<int>(least) : 0;
+}
+
+constexpr std::array<std::string_view, 12> targets{"sm_80", "sm_86",    "sm_89", "sm_90a", "sm_100",     "sm_120",
+                                                   "host",  "portable", "avx2",  "avx512", "avx512bf16", "amx"};
+
+}  // namespace
+
+std::span<const ShapeRow> shape_rows() { return rows; }
+
+std::string option_of(const ShapeRow& row) {
+  std::string out = "--" + std::string(row.name);
+  std::replace(out.begin(), out.end(), '_', '-');
+  return out;
+}
+
+ForwardSpec spec_of(const Shape& shape, int arch) {
+  ForwardSpec out{
+      .arch = arch, .dtype = shape.dtype.value_or(DType::bf16), .d = shape.d, .dv = shape.dv.value_or(shape.d)};
+  out.out = shape.out_dtype.value_or(out.dtype);
+  out.max = shape.max;
+  out.packed = shape.packed;
+  out.heads = static_cast<int>(shape.heads);
+  const auto in = static_cast<std::int64_t>(size_of(out.dtype)), written = static_cast<std::int64_t>(size_of(out.out));
+  const std::int64_t rows_of_in = (out.d * in) | (out.dv * in);
+  out.load = shape.load.value_or(piece_of(rows_of_in));
+  out.store = shape.store.value_or(piece_of(out.dv * written));
+  out.boxes = shape.boxes.value_or(!out.packed && out.load == 16 && out.store == 16);
+  out.scale_positive = !shape.negative;
+  out.exact = codegen::is_exact(shape.exact, out.dtype);
+  out.wide = shape.wide;
+  return out;
+}
+
+Shape shape_of(const ForwardSpec& spec, codegen::Length length) {
+  Shape out{.dtype = spec.dtype, .d = spec.d, .length = length};
+  if (spec.out != spec.dtype) out.out_dtype = spec.out;
+  if (spec.dv != spec.d) out.dv = spec.dv;
+  out.max = spec.max;
+  out.packed = spec.packed;
+  out.heads = spec.heads;
+  out.negative = !spec.scale_positive;
+  out.wide = spec.wide;
+  const ForwardSpec usual = spec_of(out, spec.arch);
+  if (usual.load != spec.load) out.load = spec.load;
+  if (usual.store != spec.store) out.store = spec.store;
+  if (usual.exact != spec.exact) out.exact = spec.exact;
+  if (spec_of(out, spec.arch).boxes != spec.boxes) out.boxes = spec.boxes;
+  return out;
+}
+
+std::optional<TargetName> target_named(std::string_view name) {
+  if (const auto isa = codegen::isa_named(name)) return TargetName{.isa = isa};
+  constexpr std::string_view prefix = "sm_";
+  if (!name.starts_with(prefix)) return std::nullopt;
+  int arch = 0;
+  const auto [end, error] = std::from_chars(name.begin() + prefix.size(), name.end(), arch);
+  // Kernels for Hopper use what no later GPU has: its name ends in an a.
+  const std::string_view behind(end, static_cast<std::size_t>(name.end() - end));
+  if (error != std::errc{} || arch < 80 || arch > 999 || behind != (arch == 90 ? "a" : "")) return std::nullopt;
+  return TargetName{.arch = arch};
+}
+
+std::string name_of(const TargetName& target) {
+  if (target.isa) return std::string(codegen::name_of(*target.isa));
+  return fmt::format("sm_{}{}", target.arch.value_or(0), target.arch == 90 ? "a" : "");
+}
+
+std::span<const std::string_view> known_targets() { return targets; }
+
+}  // namespace attune::runtime

@@ -1,0 +1,350 @@
+// runtime/oracle/oracle.cpp — the definition of attention: forward and backward in double precision, clear and slow
+#include "runtime/oracle/oracle.h"
+#include "runtime/captures.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include <attune/error.h>
+
+#include "runtime/layout.h"
+#include "runtime/oracle/scatters.h"
+#include "runtime/tensor.h"
+
+namespace attune::runtime {
+namespace {
+
+using compiler::Problem, compiler::Traced;
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+/// What one (batch entry, head) has of a tensor, dense or packed: a matrix of rows by position.
+struct Rows {
+  const Tensor* tensor;
+  Strided at;
+
+  std::int64_t offset(std::int64_t i, std::int64_t j) const { return at.origin + i * at.row + j * at.column; }
+  double get(std::int64_t i, std::int64_t j = 0) const { return load(*tensor, offset(i, j)); }
+  void set(std::int64_t i, std::int64_t j, double value) const { store(*tensor, offset(i, j), value); }
+  /// The first `count` rows, of `width` columns, one after the other.
+  std::vector<double> all(std::int64_t count, std::int64_t width) const {
+    std::vector<double> out;
+    out.reserve(static_cast<std::size_t>(count * width));
+    for (std::int64_t i = 0; i < count; ++i)
+      for (std::int64_t j = 0; j < width; ++j) out.push_back(get(i, j));
+    return out;
+  }
+};
+
+Rows rows_in(const Tensor& t, bool packed, std::int64_t b, std::int64_t h, std::int64_t start) {
+  return {&t, runtime::matrix(t, packed, b, h, start)};
+}
+Rows line_in(const Tensor& t, bool packed, std::int64_t b, std::int64_t h, std::int64_t start) {
+  return {&t, runtime::column(t, packed, b, h, start)};
+}
+
+double dot(const double* a, const double* b, std::int64_t n) {
+  double sum = 0;
+  for (std::int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+double rows_of(const Problem& p) {
+  double rows = 0;
+  for (std::int64_t b = 0; b < p.batch; ++b) rows += static_cast<double>(sequence(p, b).q_len);
+  return std::max(1.0, rows * static_cast<double>(p.q_heads));
+}
+
+using Row = OracleRow;
+
+/// The expressions of a Mod, ready to be evaluated, at one row.
+class Evaluator {
+ public:
+  Evaluator(const Traced& traced, const Problem& problem)
+      : problem_(problem), sink_(program(traced.mod.sink)), mask_(traced.mod.mask), score_(traced.mod.score),
+        prob_(traced.mod.prob), dscore_(program(traced.mod.dscore.by)), dprob_(program(traced.mod.dprob.by)),
+        read_(reader(traced.captures)), params_(values(traced.params)) {
+    env.params = params_;
+    env.read = &read_;
+  }
+  Evaluator(const Evaluator&) = delete;
+  Evaluator& operator=(const Evaluator&) = delete;
+
+  ir::Env env;
+
+  void at(const Sequence& seq, std::int64_t h, std::int64_t q) {
+    env.b = static_cast<std::int32_t>(seq.b);
+    env.h = static_cast<std::int32_t>(h);
+    env.q = static_cast<std::int32_t>(problem_.q_offset + q);
+    env.q_len = static_cast<std::int32_t>(seq.q_len);
+    env.kv_len = static_cast<std::int32_t>(seq.kv_len);
+  }
+  void at(const Row::Pair& pair) {
+    env.kv = static_cast<std::int32_t>(pair.kv);
+    env.s = pair.s;
+    env.p = pair.p;
+  }
+
+  /// s -> s' -> what is left -> p, for one q and the keys of its head.
+  Row softmax(const double* q, const std::vector<double>& k, std::int64_t kv_len) {
+    Row row;
+    for (std::int64_t kv = 0; kv < kv_len; ++kv) {
+      env.kv = static_cast<std::int32_t>(kv);
+      if (value(mask_) == 0) continue;
+      env.s = problem_.scale * dot(q, k.data() + kv * problem_.d, problem_.d);
+      const double score = value(score_);
+      if (score == -infinity) continue;
+      row.kept.push_back({kv, env.s, score, 0});
+      if (score > row.max || std::isnan(score)) row.max = score;
+    }
+    if (sink_) row.sink = value(*sink_);
+    const double top = row.sink > row.max || std::isnan(row.sink) ? row.sink : row.max;
+    if (top == -infinity) return row;
+    double sum = row.sink_p = std::exp(row.sink - top);
+    for (Row::Pair& pair : row.kept) sum += pair.p = std::exp(pair.score - top);
+    for (Row::Pair& pair : row.kept) pair.p /= sum;
+    row.sink_p /= sum;
+    row.lse = top + std::log(sum);
+    return row;
+  }
+
+  double value(const ir::Program& program, ir::Precision precision = ir::Precision::f64) {
+    program.run(env, memory_, precision);
+    return program.result(0, memory_);
+  }
+  bool keeps() { return value(mask_) != 0; }
+  double score(ir::Precision precision) { return value(score_, precision); }
+  double prob(ir::Precision precision = ir::Precision::f64) { return value(prob_, precision); }
+  // Of a Mod with derivatives.
+  double dscore(ir::Precision precision = ir::Precision::f64) { return value(*dscore_, precision); }
+  double dprob(ir::Precision precision = ir::Precision::f64) { return value(*dprob_, precision); }
+
+ private:
+  static std::optional<ir::Program> program(const ir::Expr& e) {
+    return e ? std::optional<ir::Program>(e) : std::nullopt;
+  }
+
+  const Problem& problem_;
+  std::optional<ir::Program> sink_;
+  ir::Program mask_, score_, prob_;
+  std::optional<ir::Program> dscore_, dprob_;
+  ir::ReadCapture read_;
+  std::vector<double> params_;
+  ir::Program::Memory memory_;
+};
+
+/// Stores a contiguous sum into a tensor of any strides, rounded to its type.
+void store_all(const std::vector<double>& sum, const Tensor& into) {
+  std::array<std::int64_t, Tensor::max_rank> at{}, extent{1, 1, 1, 1};
+  std::copy_n(into.shape.begin(), into.rank, extent.begin());
+  std::size_t next = 0;
+  for (at[0] = 0; at[0] < extent[0]; ++at[0])
+    for (at[1] = 0; at[1] < extent[1]; ++at[1])
+      for (at[2] = 0; at[2] < extent[2]; ++at[2])
+        for (at[3] = 0; at[3] < extent[3]; ++at[3]) store(into, offset(into, at[0], at[1], at[2], at[3]), sum[next++]);
+}
+
+/// dk or dv: summed over the query heads of a group, and over the batch when k and v are shared.
+struct KVSum {
+  explicit KVSum(const Tensor& k) : shape(k) {
+    std::int64_t step = 1;
+    for (std::size_t i = static_cast<std::size_t>(k.rank); i-- > 0; step *= k.shape[i]) shape.strides[i] = step;
+    sum.resize(static_cast<std::size_t>(step));
+  }
+  /// One row of one batch entry and KV head.
+  double* row(const Problem& p, const Sequence& seq, std::int64_t kv_head, std::int64_t kv) {
+    return sum.data() + rows_in(shape, p.packed, seq.kv_b, kv_head, seq.kv_start).offset(kv, 0);
+  }
+  Tensor shape;  ///< contiguous; its data is not used
+  std::vector<double> sum;
+};
+
+}  // namespace
+
+struct OracleRows::Head {
+  Head(const Traced& traced, const Forward& c, const Problem& p) : call(c), problem(p), at(traced, p) {}
+
+  const Forward& call;
+  const Problem& problem;
+  Evaluator at;
+  Sequence seq{};
+  std::int64_t b = -1, h = -1;
+  std::vector<double> q, k, v, o;
+  Row row;
+
+  void enter(std::int64_t batch, std::int64_t head) {
+    if (b == batch && h == head) return;
+    seq = sequence(problem, batch);
+    const auto all = [&](const Tensor& t, std::int64_t width) {
+      return rows_in(t, problem.packed, seq.kv_b, head / problem.group, seq.kv_start).all(seq.kv_len, width);
+    };
+    // Query heads of a group read the same keys.
+    if (b != batch || h / problem.group != head / problem.group) {
+      k = all(call.k, problem.d);
+      v = all(call.v, problem.dv);
+    }
+    b = batch;
+    h = head;
+  }
+
+  void place(std::int64_t i) {
+    const Rows of = rows_in(call.q, problem.packed, b, h, seq.q_start);
+    q.clear();
+    for (std::int64_t j = 0; j < problem.d; ++j) q.push_back(of.get(i, j));
+    at.at(seq, h, i);
+  }
+
+  void compute() {
+    row = at.softmax(q.data(), k, seq.kv_len);
+    o.assign(static_cast<std::size_t>(problem.dv), 0);
+    for (const Row::Pair& pair : row.kept) {
+      at.at(pair);
+      const double p = at.prob();
+      for (std::int64_t j = 0; j < problem.dv; ++j)
+        o[static_cast<std::size_t>(j)] += p * v[static_cast<std::size_t>(pair.kv * problem.dv + j)];
+    }
+  }
+};
+
+OracleRows::OracleRows(const Traced& traced, const Forward& call, const Problem& problem)
+    : head_(std::make_unique<Head>(traced, call, problem)) {}
+OracleRows::~OracleRows() = default;
+
+const OracleRow& OracleRows::row(std::int64_t b, std::int64_t h, std::int64_t i) {
+  enter(b, h, i);
+  head_->compute();
+  return head_->row;
+}
+void OracleRows::enter(std::int64_t b, std::int64_t h, std::int64_t i) {
+  head_->enter(b, h);
+  head_->place(i);
+}
+const std::vector<double>& OracleRows::o() const { return head_->o; }
+
+namespace {
+
+std::span<const double> row_of(const std::vector<double>& matrix, std::int64_t i, std::int64_t width) {
+  return std::span(matrix).subspan(static_cast<std::size_t>(i * width), static_cast<std::size_t>(width));
+}
+
+}  // namespace
+
+std::span<const double> OracleRows::q() const { return head_->q; }
+std::span<const double> OracleRows::k(std::int64_t kv) const { return row_of(head_->k, kv, head_->problem.d); }
+std::span<const double> OracleRows::v(std::int64_t kv) const { return row_of(head_->v, kv, head_->problem.dv); }
+
+double OracleRows::score(std::int64_t kv, double s, ir::Precision precision) {
+  head_->at.at(Row::Pair{kv, s, 0, 0});
+  return head_->at.keeps() ? head_->at.score(precision) : -infinity;
+}
+double OracleRows::prob(std::int64_t kv, double p, ir::Precision precision) {
+  head_->at.at(Row::Pair{kv, 0, 0, p});
+  return head_->at.prob(precision);
+}
+double OracleRows::dscore(std::int64_t kv, double s, ir::Precision precision) {
+  head_->at.at(Row::Pair{kv, s, 0, 0});
+  return head_->at.dscore(precision);
+}
+double OracleRows::dprob(std::int64_t kv, double p, ir::Precision precision) {
+  head_->at.at(Row::Pair{kv, 0, 0, p});
+  return head_->at.dprob(precision);
+}
+
+void oracle_forward(const Traced& traced, const Forward& call, const Problem& problem, const Progress& progress) {
+  OracleRows at(traced, call, problem);
+  Rate rate(progress, rows_of(problem));
+  double rows = 0;
+  for (std::int64_t b = 0; b < problem.batch; ++b) {
+    const Sequence seq = sequence(problem, b);
+    for (std::int64_t h = 0; h < problem.q_heads; ++h)
+      for (std::int64_t i = 0; i < seq.q_len; ++i) {
+        const Row& row = at.row(b, h, i);
+        const Rows o = rows_in(call.o, problem.packed, b, h, seq.q_start);
+        for (std::int64_t j = 0; j < problem.dv; ++j) o.set(i, j, at.o()[static_cast<std::size_t>(j)]);
+        if (call.lse.given()) line_in(call.lse, problem.packed, b, h, seq.q_start).set(i, 0, row.lse);
+        if (call.max.given()) line_in(call.max, problem.packed, b, h, seq.q_start).set(i, 0, row.max);
+        rate.at(++rows);
+      }
+  }
+}
+
+// With dp' = dO . v and p' = prob(p):
+//   dv += p' dO          dp = dp' dprob/dp      delta = sum p dp  (the sink's dp is 0)
+//   ds' = p (dp - delta) + dlse p               the softmax, and lse = log sum exp s'
+//   ds = ds' dscore/ds * scale,  dq += ds k,  dk += ds q
+void oracle_backward(const Traced& traced, const Backward& call, const Problem& problem, const Progress& progress) {
+  const compiler::Mod& mod = traced.mod;
+  if (!mod.dscore.by || !mod.dprob.by) throw Bug("a backward was asked of a Mod without derivatives");
+  Evaluator at(traced, problem);
+  std::vector<CapturedSum> sums;
+  for (const Backward::Captured& asked : call.captured)
+    sums.push_back({&asked, std::vector<double>(static_cast<std::size_t>(asked.of.size()))});
+  Scatters by_score(mod.dscore.captures, traced, sums), by_prob(mod.dprob.captures, traced, sums),
+      by_sink(mod.dsink.captures, traced, sums);
+  KVSum dk(call.k), dv(call.v);
+  Rate rate(progress, rows_of(problem));
+  double rows = 0;
+
+  for (std::int64_t b = 0; b < problem.batch; ++b) {
+    const Sequence seq = sequence(problem, b);
+    for (std::int64_t h = 0; h < problem.q_heads; ++h) {
+      const std::int64_t kv_head = h / problem.group;
+      const auto of = [&](const Tensor& t, std::int64_t width) {
+        return rows_in(t, problem.packed, b, h, seq.q_start).all(seq.q_len, width);
+      };
+      const auto kv_of = [&](const Tensor& t, std::int64_t width) {
+        return rows_in(t, problem.packed, seq.kv_b, kv_head, seq.kv_start).all(seq.kv_len, width);
+      };
+      const std::vector<double> qs = of(call.q, problem.d), grad_os = of(call.grad_o, problem.dv);
+      const std::vector<double> k = kv_of(call.k, problem.d), v = kv_of(call.v, problem.dv);
+      for (std::int64_t i = 0; i < seq.q_len; ++i) {
+        const double* q = qs.data() + i * problem.d;
+        const double* grad_o = grad_os.data() + i * problem.dv;
+        at.at(seq, h, i);
+        const Row row = at.softmax(q, k, seq.kv_len);
+        const double dlse = call.grad_lse.given() ? line_in(call.grad_lse, problem.packed, b, h, seq.q_start).get(i)
+                                                  : 0;
+
+        std::vector<double> dp;
+        double delta = 0;
+        for (const Row::Pair& pair : row.kept) {
+          at.at(pair);
+          const double p_after = at.prob(), dp_after = dot(grad_o, v.data() + pair.kv * problem.dv, problem.dv);
+          double* to = dv.row(problem, seq, kv_head, pair.kv);
+          for (std::int64_t j = 0; j < problem.dv; ++j) to[j] += p_after * grad_o[j];
+          by_prob.add(dp_after, at.env);
+          dp.push_back(dp_after * at.dprob());
+          delta += pair.p * dp.back();
+        }
+
+        std::vector<double> dq(static_cast<std::size_t>(problem.d));
+        for (std::size_t n = 0; n < row.kept.size(); ++n) {
+          const Row::Pair& pair = row.kept[n];
+          at.at(pair);
+          const double ds_after = pair.p * (dp[n] - delta + dlse);
+          by_score.add(ds_after, at.env);
+          const double ds = ds_after * at.dscore() * problem.scale;
+          double* to = dk.row(problem, seq, kv_head, pair.kv);
+          for (std::int64_t j = 0; j < problem.d; ++j) {
+            dq[static_cast<std::size_t>(j)] += ds * k[static_cast<std::size_t>(pair.kv * problem.d + j)];
+            to[j] += ds * q[j];
+          }
+        }
+        // A sink at -inf takes no part, whatever the rest of its row is.
+        if (row.sink != -infinity) by_sink.add(row.sink_p * (dlse - delta), at.env);
+
+        if (call.dq.given())
+          for (std::int64_t j = 0; j < problem.d; ++j)
+            rows_in(call.dq, problem.packed, b, h, seq.q_start).set(i, j, dq[static_cast<std::size_t>(j)]);
+        rate.at(++rows);
+      }
+    }
+  }
+  if (call.dk.given()) store_all(dk.sum, call.dk);
+  if (call.dv.given()) store_all(dv.sum, call.dv);
+  for (const CapturedSum& sum : sums) store_all(sum.sum, sum.asked->into);
+}
+
+}  // namespace attune::runtime

@@ -1,0 +1,41 @@
+// runtime/oracle/scatters.h — what expressions add to the gradients of captured tensors, in double precision
+#pragma once
+
+#include <vector>
+
+#include "compiler/trace.h"
+#include "ir/eval.h"
+#include <attune/attention.h>
+
+namespace attune::runtime {
+
+/// The sum of a captured tensor's gradient, contiguous.
+struct CapturedSum {
+  const Backward::Captured* asked;
+  std::vector<double> sum;
+};
+
+/// What one expression adds to the captured gradients that were asked for.
+class Scatters {
+ public:
+  Scatters(const std::vector<compiler::Scatter>& all, const compiler::Traced& traced, std::vector<CapturedSum>& sums);
+
+  bool empty() const { return terms_.empty(); }
+  void add(double upstream, ir::Env& env);
+
+ private:
+  struct Term {
+    Term(const compiler::Scatter& scatter, CapturedSum& to);
+    std::vector<compiler::Scatter::Loop> loops;
+    ir::Program program;
+    CapturedSum* sum;
+    std::vector<std::int32_t> bound = std::vector<std::int32_t>(ir::max_binders + 1);  ///< by binder
+  };
+
+  void add(double upstream, ir::Env& env, Term& term, std::size_t loop);
+
+  std::vector<Term> terms_;
+  ir::Program::Memory memory_;
+};
+
+}  // namespace attune::runtime

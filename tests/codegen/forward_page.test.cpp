@@ -1,0 +1,155 @@
+// tests/codegen/forward_page.test.cpp — pages of CUDA: as committed texts, through NVRTC, and the bytes of their
+// arguments
+#include "codegen/source.h"
+
+#include <cstring>
+#include <fmt/format.h>
+#include <set>
+#include <sstream>
+
+#include "codegen/choose.h"
+#include "codegen/headers.h"
+#include "compiler/lower.h"
+#include "runtime/cuda/nvrtc.h"
+#include "tests/catch.h"
+#include "tests/codegen/probe.h"
+#include "tests/golden.h"
+#include "tests/numerics/masks.h"
+#include "tests/nvrtc.h"
+
+namespace attune::tests {
+namespace {
+
+using codegen::ForwardPlan, codegen::Source;
+
+struct Lowered {
+  Made made;
+  compiler::Traced traced;
+  compiler::Cover cover;
+
+  explicit Lowered(const CorpusMod& mod) : Lowered(make(mod, 1)) {}
+  explicit Lowered(Made m) : made(std::move(m)), traced(compiler::lower(made.attention)) {
+    cover = compiler::cover(traced.mod.mask, traced.mod.signature(), traced.mod.score);
+  }
+};
+
+const CorpusMod& named(std::string_view name) {
+  for (const CorpusMod& mod : corpus())
+    if (mod.name == name) return mod;
+  throw std::runtime_error("no such mod");
+}
+
+std::vector<CorpusMod> everything() {
+  std::vector<CorpusMod> all = corpus();
+  for (const MaskCase& mask : masks()) all.push_back(mask.mod);
+  return all;
+}
+
+void compiles(const Source& source, int most_spilled) {
+  INFO(source.text);
+  const runtime::cuda::Binary binary = runtime::cuda::compile(source);
+  INFO(binary.log);
+  CHECK(binary.cubin.starts_with("\x7f"
+                                 "ELF"));
+  CHECK(binary.spilled <= most_spilled);
+  CHECK(binary.warnings.empty());
+  CHECK(binary.registers > 0);
+}
+
+/// Expressions on lines of their own, counted from this one.
+constexpr int line = __LINE__;
+const Attention written_in_lines{.score =
+                                     [](Float s, At at) {
+                                       Float x = 30.0f * tanh(s / 30.0f) + f32(at.kv - at.q);
+                                       for (int i = 0; i < 4; ++i) x = sin(x * x + x);
+                                       return x * 2.0f;
+                                     },
+                                 .mask = [](At at) { return (at.q + at.kv) % 3 == 0; }};
+
+}  // namespace
+
+TEST_CASE("the pages of canonical mods are as committed", "[cuda]") {
+  for (const char* name : {"plain", "causal", "alibi", "softcap", "documents", "window", "relative_table", "dropout",
+                           "everything", "small_network"}) {
+    const Lowered lowered(named(name));
+    const ForwardPlan plan{.kernel = "forward_sm90", .traits = {{"warps", 8}}};
+    const Source source = codegen::forward_source(lowered.traced.mod, lowered.cover, plan, 90);
+    golden(fmt::format("codegen/cuda.{}", name), source.text);
+  }
+  const Lowered lowered(named("documents_causal"));
+  golden("codegen/cuda.cover", codegen::cover_source(lowered.traced.mod, lowered.cover, false, 90).text);
+}
+
+TEST_CASE("a page that knows its lines leads to the user's, and its own are where they are", "[cuda]") {
+  const Lowered lowered(Made{written_in_lines, {}, {}});
+  const auto facts = codegen::forward_facts(lowered.traced.mod, lowered.cover, true);
+  const ForwardPlan plan = codegen::choose({}, facts).choices[0].plan;
+  const Source plain = codegen::forward_source(lowered.traced.mod, lowered.cover, plan, 90);
+  const Source lined = codegen::forward_source(lowered.traced.mod, lowered.cover, plan, 90, "a \"folder\" \\/page.cu");
+  CHECK(plain.text.find("#line") == std::string::npos);
+  CHECK(std::ranges::count(plain.options, codegen::line_option) == 0);
+  CHECK(lined.options.back() == codegen::line_option);
+  CHECK(lined.symbol == plain.symbol);
+  std::set<int> users;
+  std::istringstream lines(lined.text);
+  int number = 1;
+  for (std::string text; std::getline(lines, text); ++number) {
+    if (!text.starts_with("#line ")) continue;
+    const int said = std::stoi(text.substr(6));
+    if (text.ends_with("page.cu\""))
+      CHECK(text == fmt::format("#line {} \"a _folder_ _/page.cu\"", number + 1));
+    else if (text == fmt::format("#line {} \"{}\"", said, __FILE__))
+      users.insert(said - line);
+    else
+      FAIL_CHECK(text);
+  }
+  CHECK(users == std::set<int>{3, 4, 7});
+  // Text has no file: its lines are those of the page.
+  const Lowered text(named("alibi"));
+  CHECK(codegen::forward_source(text.traced.mod, text.cover, plan, 90, "page.cu").text ==
+        "#line 2 \"page.cu\"\n" + codegen::forward_source(text.traced.mod, text.cover, plan, 90).text);
+}
+
+TEST_CASE("a page that knows its lines compiles", "[cuda]") {
+  if (skips_compiling()) return;
+  const Lowered lowered(Made{written_in_lines, {}, {}});
+  const auto facts = codegen::forward_facts(lowered.traced.mod, lowered.cover, true);
+  const ForwardPlan plan = codegen::choose({.arch = 80, .d = 64, .dv = 64}, facts).choices[0].plan;
+  compiles(codegen::forward_source(lowered.traced.mod, lowered.cover, plan, 80, "a \"folder\" \\/page.cu"), 128);
+}
+
+TEST_CASE("masks of a column's fields, a row's, both and neither compile with the kernel for Hopper", "[cuda]") {
+  if (skips_compiling()) return;
+  const auto doc = Device::cpu().array<int>({300}, "doc");
+  const Mask masks[] = {[=](At at) { return doc[at.kv] == 3; }, [=](At at) { return doc[at.q] == 3; },
+                        [=](At at) { return doc[at.q] == doc[at.kv] && at.kv <= at.q; },
+                        [=](At at) { return doc[at.q] < doc[at.kv] || (at.q + at.kv) % 3 == 0; },
+                        [=](At at) { return doc[at.head] < at.kv; }};
+  for (const Mask& mask : masks) {
+    const Lowered lowered(Made{{.mask = mask}, {}, {}});
+    const auto facts = codegen::forward_facts(lowered.traced.mod, lowered.cover, true);
+    std::vector<codegen::ForwardChoice> candidates = codegen::choose({.arch = 90, .d = 64, .dv = 64}, facts).choices;
+    std::erase_if(candidates, [](const codegen::ForwardChoice& c) { return !c.copy_engine; });
+    REQUIRE(!candidates.empty());
+    const ForwardPlan& plan = candidates.back().plan;  // the smallest tile
+    compiles(codegen::forward_source(lowered.traced.mod, lowered.cover, plan, 90), 0);
+  }
+}
+
+TEST_CASE("every mod of the corpus and every mask compiles, unspilled", "[cuda]") {
+  if (skips_compiling()) return;
+  // Each on one architecture, all of them in turn: parsing is what may fail, and is the same on all.
+  constexpr std::array archs{80, 90, 120};
+  std::size_t next = 0;
+  for (const CorpusMod& mod : everything()) {
+    INFO(mod.name);
+    const Lowered lowered(mod);
+    const int arch = archs[next++ % archs.size()];
+    compiles(probe_source(lowered.traced.mod, lowered.cover, arch, next % 2 == 0), 0);
+    if (codegen::forward_facts(lowered.traced.mod, lowered.cover, true).listed)
+      // Run once a call, over tiles rather than pairs: a few words in local memory are no loss.
+      compiles(codegen::cover_source(lowered.traced.mod, lowered.cover, false, arch), 128);
+  }
+}
+
+}  // namespace attune::tests

@@ -1,0 +1,62 @@
+# tools/checks/layers.py — refuse an #include that goes against the arrows between rooms, and a getenv outside options
+import re
+
+from tree import files, read
+from verdict import verdict
+
+# What each room may include: other rooms (itself always), and the libraries named here besides std.
+ROOMS = {
+    "include": [], "ir": [], "compiler": ["ir"], "codegen": ["ir", "compiler"],
+    "runtime": ["ir", "compiler", "codegen"], "tools": ["ir", "compiler", "codegen", "runtime"],
+    "tests": ["ir", "compiler", "codegen", "runtime", "tools"], "examples": []}
+POSIX = ["sys/", "dlfcn.h", "fcntl.h", "pthread.h", "sched.h", "signal.h", "unistd.h"]
+LIBRARIES = {
+    "include": ["attune/"],
+    "ir": ["attune/error.h", "fmt/", "xxhash.h"],
+    "compiler": ["attune/", "fmt/"],
+    "codegen": ["attune/", "fmt/", "llvm/"],
+    "runtime": ["attune/", "immintrin.h", "fmt/", "llvm/", "nlohmann/", "xxhash.h", "cpuid.h", "zstd.h", *POSIX],
+    "tools": ["attune/", "fmt/", "CLI/", "nlohmann/", "histedit.h", "langinfo.h", "unistd.h"],
+    "tests": ["attune/", "fmt/", "nlohmann/", "catch2/", *POSIX],
+    "examples": ["attune/"]}
+# The one file of the library that may read the environment. Tests are steered by it: how many cases, approve or not.
+OPTIONS = "runtime/options.cpp"
+
+
+def complaints(root):
+    out = []
+    for path in files(root):
+        room = path.parts[0]
+        if room not in ROOMS or path.suffix not in {".h", ".cpp", ".def"}:
+            continue
+        for number, line in enumerate(read(root, path).splitlines(), 1):
+            if re.search(r"\b(secure_)?getenv\s*\(", line) and path.as_posix() != OPTIONS and room != "tests":
+                out.append(f"{path}:{number}: reads the environment; only runtime/options.cpp may")
+            found = re.match(r'\s*#\s*include\s*(["<])([^">]+)[">]', line)
+            if not found:
+                continue
+            quote, name = found.groups()
+            if quote == '"':
+                fine = name.split("/")[0] in [room, *ROOMS[room]] and room not in {"include", "examples"}
+            else:
+                fine = re.fullmatch(r"[a-z0-9_]+", name) or name.startswith(tuple(LIBRARIES[room]))
+            if not fine:
+                out.append(f"{path}:{number}: {room} may not include {quote}{name}{'>' if quote == '<' else quote}")
+    return out
+
+
+verdict(complaints, wrong={
+    'ir/node.h:1: ir may not include "compiler/mod.h"': {"ir/node.h": '#include "compiler/mod.h"\n'},
+    'compiler/mod.h:2: compiler may not include "runtime/watch/log.h"': {"compiler/mod.h": '\n#include "runtime/watch/log.h"\n'},
+    'runtime/watch/log.h:1: runtime may not include "tests/golden.h"': {"runtime/watch/log.h": '# include "tests/golden.h"\n'},
+    'ir/node.h:1: ir may not include "node.h"': {"ir/node.h": '#include "node.h"\n'},
+    "ir/node.h:1: ir may not include <attune/tensor.h>": {"ir/node.h": "#include <attune/tensor.h>\n"},
+    "include/attune/expr.h:1: include may not include <fmt/": {"include/attune/expr.h": "#include <fmt/format.h>\n"},
+    "examples/a.cpp:1: examples may not include <ir/": {"examples/a.cpp": "#include <ir/node.h>\n"},
+    'examples/a.cpp:1: examples may not include "ir/': {"examples/a.cpp": '#include "ir/node.h"\n'},
+    "compiler/check.cpp:1: reads the environment": {"compiler/check.cpp": 'auto e = std::getenv("ATTUNE_LOG");\n'},
+}, right={
+    "ir/node.h": '#include <cstdint>\n#include <fmt/format.h>\n#include "ir/op.h"\n',
+    "compiler/mod.h": '#include <attune/expr.h>\n#include "ir/node.h"\n',
+    "runtime/options.cpp": 'auto e = std::getenv("ATTUNE_LOG");\n',
+    "examples/a.cpp": "#include <cstdio>\n#include <attune/attune.h>\n"})

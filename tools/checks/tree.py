@@ -1,0 +1,29 @@
+# tools/checks/tree.py — the files of the repository by room, for the checks: never what a build or an editor left there
+from pathlib import Path
+
+ROOMS = ["include", "ir", "compiler", "codegen", "runtime", "tools", "tests", "examples", "docs", "cmake", ".ci"]
+CODE = {".h", ".cpp", ".def", ".cuh", ".cu", ".py", ".sh", ".cmake"}
+
+
+def files(root):
+    """Every file of the repository as a path relative to root, sorted."""
+    root = Path(root)
+    found = [p for p in root.iterdir() if p.is_file()]
+    for room in ROOMS:
+        found += [p for p in (root / room).rglob("*") if p.is_file() and "__pycache__" not in p.parts]
+    return sorted(p.relative_to(root) for p in found)
+
+
+def is_code(path):
+    return path.suffix in CODE or path.name in {"CMakeLists.txt", ".clang-format", "dev"} or path.parts[0] == ".ci"
+
+
+def read(root, path):
+    return (Path(root) / path).read_text(encoding="utf-8")
+
+
+def plant(root, texts):
+    """Write {path: text} below root: the small wrong trees that the checks refuse in their self-tests."""
+    for path, text in texts.items():
+        (Path(root) / path).parent.mkdir(parents=True, exist_ok=True)
+        (Path(root) / path).write_text(text, encoding="utf-8")
