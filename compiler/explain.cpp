@@ -19,7 +19,7 @@ std::string row(std::string_view name, std::string_view text, std::string_view n
 
 class Page {
  public:
-  explicit Page(const Mod& mod) : mod_(mod), names_(mod.signature()) {}
+  explicit Page(const LoweredMod& lowered) : lowered_(lowered), mod_(lowered.mod), names_(mod_.signature()) {}
 
   std::vector<Section> run(const Steps& steps) {
     roots();
@@ -62,9 +62,8 @@ class Page {
     for (const Rewrite& r : steps.rewrites) add(fmt::format("  {}  →  {}   — {}\n", show(r.from), show(r.to), r.rule));
   }
 
-  // Worked out here and not in lower(): it takes several times as long as all of that.
   void cover() {
-    const Cover made = compiler::cover(mod_.mask, names_, mod_.score);
+    const Cover& made = lowered_.cover;
     if (ir::is_literal(made.mask)) return;
     head(Of::Cover, "what a tile keeps");
     if (!ir::same(made.mask, mod_.mask)) line("pairs", show(made.mask), "what the mask and a score of -inf leave");
@@ -130,6 +129,7 @@ class Page {
     add("  " + list + "\n");
   }
 
+  const LoweredMod& lowered_;
   const Mod& mod_;
   ir::Signature names_;
   std::vector<Section> out_;
@@ -239,11 +239,11 @@ std::string explain(const Cover& cover, const ir::Signature& of_mod) {
   return out;
 }
 
-std::vector<Section> sections(const Mod& mod, const Steps& steps) { return Page(mod).run(steps); }
+std::vector<Section> sections(const LoweredMod& lowered, const Steps& steps) { return Page(lowered).run(steps); }
 
-std::string explain(const Mod& mod, const Steps& steps) {
+std::string explain(const LoweredMod& lowered, const Steps& steps) {
   std::string out;
-  for (const Section& s : sections(mod, steps))
+  for (const Section& s : sections(lowered, steps))
     out += fmt::format("{}{}\n{}", out.empty() ? "" : "\n", s.title, s.lines);
   return out;
 }

@@ -11,7 +11,7 @@ namespace attune::compiler {
 
 /// Expressions, what was simplified and why, what a tile keeps, what the softmax makes free, levels, derivatives,
 /// times. `steps` should have kept its rewrites; times are left out where they are zero.
-std::string explain(const Mod& mod, const Steps& steps);
+std::string explain(const LoweredMod& lowered, const Steps& steps);
 
 /// A part of that page: the lines below a title.
 struct Section {
@@ -20,7 +20,7 @@ struct Section {
   std::string title, lines;
 };
 /// Those that say anything, in the order of the page.
-std::vector<Section> sections(const Mod& mod, const Steps& steps);
+std::vector<Section> sections(const LoweredMod& lowered, const Steps& steps);
 
 /// How much the bands along one axis say: "closed form", perhaps on a condition, "bounds, …" or "no bounds, …".
 /// `names` is the cover's signature.

@@ -61,7 +61,9 @@ ir::Bounds coordinate_bounds() {
   return bounds;
 }
 
-Mod lower(Mod mod, Steps* steps) {
+LoweredMod lower(BoundMod traced, Steps* steps) {
+  LoweredMod out{std::move(traced), {}, {}};
+  Mod& mod = out.mod;
   Spine step(mod, steps);
   const ir::Bounds bounds = coordinate_bounds();
   std::vector<Rewrite>* log = steps ? &steps->rewrites : nullptr;
@@ -84,20 +86,21 @@ Mod lower(Mod mod, Steps* steps) {
   });
   step("fold", [&] { mod.fold = fold(mod.score, bounds); });
   step("level", [&] { mod.levels = level(std::array{mod.score, mod.mask, mod.prob}); });
-  return mod;
+  out.digest = mod.digest();
+  step("cover", [&] { out.cover = cover(mod.mask, mod.signature(), mod.score); });
+  return out;
 }
 
 Steps::Step traced_step(const Mod& mod, std::chrono::nanoseconds took, bool keep_text) {
   return {"trace", keep_text ? mod.text() : "", took, nodes_of(mod)};
 }
 
-Traced lower(const Attention& attention, Steps* steps) {
+LoweredMod lower(const Attention& attention, Steps* steps) {
   const auto start = std::chrono::steady_clock::now();
-  Traced traced = trace(attention);
+  BoundMod traced = trace(attention);
   if (steps)
     steps->steps.push_back(traced_step(traced.mod, std::chrono::steady_clock::now() - start, steps->keep_text));
-  traced.mod = lower(std::move(traced.mod), steps);
-  return traced;
+  return lower(std::move(traced), steps);
 }
 
 }  // namespace attune::compiler

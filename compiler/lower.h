@@ -3,7 +3,7 @@
 
 #include <chrono>
 
-#include "compiler/mod.h"
+#include "compiler/cover.h"
 #include "compiler/simplify.h"
 #include "compiler/trace.h"
 
@@ -29,8 +29,17 @@ ir::Bounds coordinate_bounds();
 /// The step before the others, for who traces himself.
 Steps::Step traced_step(const Mod& mod, std::chrono::nanoseconds took, bool keep_text);
 
-/// The whole compiler. Throws Error for the user's mistakes.
-Traced lower(const Attention& attention, Steps* steps = nullptr);
-Mod lower(Mod mod, Steps* steps = nullptr);
+/// A Mod that an engine can use, and all that follows from it alone.
+struct LoweredMod : BoundMod {
+  ir::Digest digest;  ///< of mod
+  Cover cover;
+
+  /// Can any pair be removed?
+  bool removes() const { return !ir::is_literal(cover.mask, 1); }
+};
+
+/// The whole compiler, in order. Throws Error for the user's mistakes.
+LoweredMod lower(const Attention& attention, Steps* steps = nullptr);
+LoweredMod lower(BoundMod traced, Steps* steps = nullptr);
 
 }  // namespace attune::compiler

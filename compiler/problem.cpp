@@ -373,10 +373,10 @@ void check_gradient(const Named& t, const Named& of) {
   check_shape(t, std::span(of->shape).first(static_cast<std::size_t>(of->rank)), [&] { return is(of); });
 }
 
-std::vector<Named> captures_of(const Traced& traced) {
+std::vector<Named> captures_of(const BoundMod& bound) {
   std::vector<Named> out;
-  for (std::size_t i = 0; i < traced.captures.size(); ++i)
-    out.push_back({traced.mod.captures[i].name, &traced.captures[i], true});
+  for (std::size_t i = 0; i < bound.slots.captures.size(); ++i)
+    out.push_back({bound.mod.captures[i].name, &bound.slots.captures[i], true});
   return out;
 }
 
@@ -391,14 +391,14 @@ void check_outputs(const std::vector<Named>& outputs, const std::vector<Named>& 
 }
 
 /// What a captured tensor is called when its gradient is asked for.
-Named captured_gradient(const Traced& traced, const Backward::Captured& asked, const std::vector<Named>& captures) {
-  const auto slot = asked.of.given() ? slot_of(traced, asked.of) : std::nullopt;
+Named captured_gradient(const BoundMod& bound, const Backward::Captured& asked, const std::vector<Named>& captures) {
+  const auto slot = asked.of.given() ? slot_of(bound.slots, asked.of) : std::nullopt;
   if (slot) return captures[*slot];
   std::string known = "this attention reads no captured tensor";
   if (!captures.empty()) {
     known = "this attention reads ";
     for (std::size_t i = 0; i < captures.size(); ++i)
-      known += fmt::format("{}`{}` ({})", i ? ", " : "", traced.mod.captures[i].name, captures[i]->describe());
+      known += fmt::format("{}`{}` ({})", i ? ", " : "", bound.mod.captures[i].name, captures[i]->describe());
   }
   throw refuse("grad-not-captured", "a gradient is asked for a tensor that was not captured",
                fmt::format("it is {}; {}", asked.of.describe(), known),
@@ -408,7 +408,7 @@ Named captured_gradient(const Traced& traced, const Backward::Captured& asked, c
 
 }  // namespace
 
-Problem check(const Traced& traced, const Forward& call, std::optional<double> scale) {
+Problem check(const BoundMod& bound, const Forward& call, std::optional<double> scale) {
   const Named q{"q", &call.q}, k{"k", &call.k}, v{"v", &call.v}, o{"o", &call.o}, lse{"lse", &call.lse},
       max{"max", &call.max};
   const Problem p = check_inputs({q,
@@ -420,7 +420,7 @@ Problem check(const Traced& traced, const Forward& call, std::optional<double> s
                                   call.max_q_len,
                                   call.max_kv_len},
                                  scale);
-  std::vector<Named> inputs = captures_of(traced);
+  std::vector<Named> inputs = captures_of(bound);
   for (const Named& t : inputs) check_one(t, call.q.device);
   inputs.insert(inputs.end(), {q, k, v});
 
@@ -433,13 +433,13 @@ Problem check(const Traced& traced, const Forward& call, std::optional<double> s
   return p;
 }
 
-Problem check(const Traced& traced, const Backward& call, std::optional<double> scale) {
+Problem check(const BoundMod& bound, const Backward& call, std::optional<double> scale) {
   const Named q{"q", &call.q}, k{"k", &call.k}, v{"v", &call.v}, o{"o", &call.o}, lse{"lse", &call.lse},
       grad_o{"grad_o", &call.grad_o}, grad_lse{"grad_lse", &call.grad_lse}, dq{"dq", &call.dq}, dk{"dk", &call.dk},
       dv{"dv", &call.dv};
   const Problem p = check_inputs(
       {q, k, v, {"cu_seqlens_q", &call.cu_seqlens_q}, {"cu_seqlens_kv", &call.cu_seqlens_kv}, call.q_offset}, scale);
-  const std::vector<Named> captures = captures_of(traced);
+  const std::vector<Named> captures = captures_of(bound);
   for (const Named& t : captures) check_one(t, call.q.device);
 
   check_results(o, lse, p, q, v);
@@ -455,7 +455,7 @@ Problem check(const Traced& traced, const Backward& call, std::optional<double> 
   inputs.insert(inputs.end(), {q, k, v, o, lse, grad_o, grad_lse});
   std::deque<std::string> names;
   for (const Backward::Captured& asked : call.captured) {
-    const Named of = captured_gradient(traced, asked, captures);
+    const Named of = captured_gradient(bound, asked, captures);
     const Named into{names.emplace_back("the gradient of " + of.name()), &asked.into};
     if (!is_float(of->dtype))
       throw refuse("grad-not-float", fmt::format("{} has no gradient", of.name()),

@@ -23,7 +23,7 @@ struct Problem {
 
 /// Shapes, types, devices, lengths, captures and gradients of a call; every refusal is an Error. Reads the data of
 /// cu_seqlens and of no other tensor.
-Problem check(const Traced& traced, const Forward& call, std::optional<double> scale);
-Problem check(const Traced& traced, const Backward& call, std::optional<double> scale);
+Problem check(const BoundMod& bound, const Forward& call, std::optional<double> scale);
+Problem check(const BoundMod& bound, const Backward& call, std::optional<double> scale);
 
 }  // namespace attune::compiler

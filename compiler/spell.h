@@ -17,7 +17,7 @@ struct Spelt {
   std::vector<std::pair<std::string, std::string>> named() const;
 };
 
-/// Of a Mod as it was traced. Read as text with the same captures and parameters, it is the same Mod when it is
+/// Of a Mod as it was lowered. Read as text with the same captures and parameters, it is the same Mod when it is
 /// lowered: what a callable read and then dropped is read, and dropped.
 Spelt spell(const Mod& mod);
 

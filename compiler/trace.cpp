@@ -12,31 +12,31 @@
 namespace attune {
 namespace {
 
-using compiler::Traced;
+using compiler::BoundMod;
 
 /// The trace under way on this thread: captures and parameters are numbered and named when it is done.
-thread_local Traced* tracing = nullptr;
+thread_local BoundMod* tracing = nullptr;
 
 struct Tracing {
-  explicit Tracing(Traced& traced) : before(tracing) { tracing = &traced; }
+  explicit Tracing(BoundMod& traced) : before(tracing) { tracing = &traced; }
   ~Tracing() { tracing = before; }
   Tracing(const Tracing&) = delete;
   Tracing& operator=(const Tracing&) = delete;
-  Traced* before;
+  BoundMod* before;
 };
 
 Place place(Line at) { return {.name = at.file ? at.file : "", .line = at.file ? at.number : 0}; }
 
 ir::Written written(Line at) { return {.file = at.file, .line = static_cast<std::uint32_t>(at.number)}; }
 
-Traced& current(const std::string& what, Line at) {
+BoundMod& current(const std::string& what, Line at) {
   if (tracing) return *tracing;
   throw Error("outside-trace", what + " is read outside of a score, mask, prob mod or sink", place(at),
               "its value is known only inside the kernel",
               "read it in the lambda that you hand to Score, Mask, Prob or Sink");
 }
 
-std::string free_name(const Traced& traced, std::string wanted, std::string_view fallback) {
+std::string free_name(const BoundMod& traced, std::string wanted, std::string_view fallback) {
   const auto taken = [&](const std::string& name) {
     for (const auto& c : traced.mod.captures)
       if (c.name == name) return true;
@@ -103,29 +103,31 @@ Handle sum(int count, const std::function<Handle(Handle)>& body, Line at) {
 }
 
 Handle param(const std::shared_ptr<ParamCell>& cell, Line at) {
-  Traced& traced = current("parameter `" + cell->name + "`", at);
-  for (std::size_t i = 0; i < traced.params.size(); ++i)
-    if (traced.params[i] == cell) return ir::param(static_cast<std::uint32_t>(i), traced.mod.params[i].type);
+  BoundMod& traced = current("parameter `" + cell->name + "`", at);
+  for (std::size_t i = 0; i < traced.slots.params.size(); ++i)
+    if (traced.slots.params[i] == cell) return ir::param(static_cast<std::uint32_t>(i), traced.mod.params[i].type);
   const ir::Type type = cell->is_float ? ir::Type::F32 : ir::Type::I32;
   traced.mod.params.push_back({{}, type});
-  traced.params.push_back(cell);
-  return ir::param(static_cast<std::uint32_t>(traced.params.size() - 1), type);
+  traced.slots.params.push_back(cell);
+  return ir::param(static_cast<std::uint32_t>(traced.slots.params.size() - 1), type);
 }
 
 Handle read(const Tensor& tensor, const std::string& name, std::span<const Handle> index, Line at) {
   const std::string called = name.empty() ? "a captured tensor" : "capture `" + name + "`";
-  Traced& traced = current(called, at);
+  BoundMod& traced = current(called, at);
   if (tensor.rank != static_cast<int>(index.size()))
     throw Error("wrong-rank", called + " is read with " + std::to_string(index.size()) + " indices", place(at),
                 "it has " + std::to_string(tensor.rank) + " dimensions",
                 "give one index for each dimension: t[i], t(i, j), …");
   // By name too: a tensor that was declared without data is no other tensor's twin.
   std::uint32_t slot = 0;
-  while (slot < traced.captures.size() && !(traced.captures[slot] == tensor && traced.asked[slot] == name)) ++slot;
-  if (slot == traced.captures.size()) {
+  while (slot < traced.slots.captures.size() &&
+         !(traced.slots.captures[slot] == tensor && traced.slots.asked[slot] == name))
+    ++slot;
+  if (slot == traced.slots.captures.size()) {
     traced.mod.captures.push_back({{}, tensor.dtype, tensor.rank});
-    traced.captures.push_back(tensor);
-    traced.asked.push_back(name);
+    traced.slots.captures.push_back(tensor);
+    traced.slots.asked.push_back(name);
   }
   return ir::read(slot, compiler::type_of(tensor.dtype), index, written(at));
 }
@@ -164,15 +166,15 @@ std::vector<std::uint32_t> inverse(std::span<const std::uint32_t> order) {
 
 /// C++ leaves open which side of an operator is called first. Slots follow the expressions, so that a Mod is the same
 /// whatever compiled it.
-void number_slots(Traced& traced) {
+void number_slots(BoundMod& traced) {
   Mod& mod = traced.mod;
   const std::array roots{mod.score, mod.mask, mod.prob, mod.sink};
-  const auto captures = met(roots, ir::Op::Read, traced.captures.size());
-  const auto params = met(roots, ir::Op::Param, traced.params.size());
-  reorder(traced.captures, captures);
-  reorder(traced.asked, captures);
+  const auto captures = met(roots, ir::Op::Read, traced.slots.captures.size());
+  const auto params = met(roots, ir::Op::Param, traced.slots.params.size());
+  reorder(traced.slots.captures, captures);
+  reorder(traced.slots.asked, captures);
   reorder(mod.captures, captures);
-  reorder(traced.params, params);
+  reorder(traced.slots.params, params);
   reorder(mod.params, params);
   const auto capture_to = inverse(captures), param_to = inverse(params);
   if (!std::ranges::is_sorted(captures) || !std::ranges::is_sorted(params))
@@ -184,22 +186,22 @@ void number_slots(Traced& traced) {
         });
   for (CaptureSlot& c : mod.captures) c.name.clear();
   for (ir::Signature::Param& p : mod.params) p.name.clear();
-  for (std::size_t i = 0; i < traced.captures.size(); ++i)
-    mod.captures[i].name = free_name(traced, traced.asked[i], "t");
-  for (std::size_t i = 0; i < traced.params.size(); ++i)
-    mod.params[i].name = free_name(traced, traced.params[i]->name, "c");
+  for (std::size_t i = 0; i < traced.slots.captures.size(); ++i)
+    mod.captures[i].name = free_name(traced, traced.slots.asked[i], "t");
+  for (std::size_t i = 0; i < traced.slots.params.size(); ++i)
+    mod.params[i].name = free_name(traced, traced.slots.params[i]->name, "c");
 }
 
 }  // namespace
 
-std::optional<std::uint32_t> slot_of(const Traced& traced, const Tensor& tensor) {
-  for (std::size_t i = 0; i < traced.captures.size(); ++i)
-    if (traced.captures[i] == tensor) return static_cast<std::uint32_t>(i);
+std::optional<std::uint32_t> slot_of(const Slots& slots, const Tensor& tensor) {
+  for (std::size_t i = 0; i < slots.captures.size(); ++i)
+    if (slots.captures[i] == tensor) return static_cast<std::uint32_t>(i);
   return std::nullopt;
 }
 
-Traced trace(const Attention& attention) {
-  Traced traced;
+BoundMod trace(const Attention& attention) {
+  BoundMod traced;
   const Tracing scope(traced);
   const auto in = [](ir::Input which) { return Int(ir::input(which)); };
   const At at{.batch = in(ir::Input::B),

@@ -6,17 +6,23 @@
 
 namespace attune::compiler {
 
-/// A Mod and the tensors and parameters its slots stand for.
-struct Traced {
-  Mod mod;
+/// What a Mod's slots stand for.
+struct Slots {
   std::vector<Tensor> captures;
   std::vector<std::string> asked;  ///< what each capture's reads called it, before names were made unique
   std::vector<std::shared_ptr<const detail::ParamCell>> params;
 };
 
-Traced trace(const Attention& attention);
+/// A Mod and what its slots stand for.
+struct BoundMod {
+  Mod mod;
+  Slots slots;
+};
+
+/// As the user wrote it.
+BoundMod trace(const Attention& attention);
 
 /// The slot that stands for this tensor, if it was captured.
-std::optional<std::uint32_t> slot_of(const Traced& traced, const Tensor& tensor);
+std::optional<std::uint32_t> slot_of(const Slots& slots, const Tensor& tensor);
 
 }  // namespace attune::compiler

@@ -31,33 +31,25 @@ struct Lowered {
   Mask mask;
   Prob prob;
   Sink sink;
-  compiler::Mod written;     ///< as the user wrote it, for messages
-  compiler::Traced lowered;  ///< for engines
-  ir::Digest digest;         ///< of what engines get
-  compiler::Cover cover;
-  bool removes = false;  ///< can any pair be removed?
+  compiler::Mod written;         ///< as the user wrote it, for messages
+  compiler::LoweredMod lowered;  ///< for engines
 
   explicit Lowered(const Attention& a) : score(a.score), mask(a.mask), prob(a.prob), sink(a.sink) {
     const bool watched = runtime::wants(runtime::Fact::lowered), dumped = runtime::dumps();
     compiler::Steps steps;
     steps.keep_text = dumped;
     const runtime::Clock clock;
-    lowered = compiler::trace(a);
-    written = lowered.mod;
+    compiler::BoundMod traced = compiler::trace(a);
+    written = traced.mod;
     if (watched || dumped) steps.steps.push_back(compiler::traced_step(written, clock.took(), steps.keep_text));
-    lowered.mod = compiler::lower(std::move(lowered.mod), watched || dumped ? &steps : nullptr);
-    digest = lowered.mod.digest();
-    const double before_cover = clock.seconds();
-    cover = compiler::cover(lowered.mod.mask, lowered.mod.signature(), lowered.mod.score);
-    removes = !ir::is_literal(cover.mask, 1);
-    if (watched) runtime::tell(fact(steps, before_cover, clock.seconds()));
-    if (dumped) runtime::remember_steps(written, lowered, steps, cover);
+    lowered = compiler::lower(std::move(traced), watched || dumped ? &steps : nullptr);
+    if (watched) runtime::tell(fact(steps, clock.seconds()));
+    if (dumped) runtime::remember_steps(written, lowered, steps);
   }
-  watch::Lowered fact(const compiler::Steps& steps, double before_cover, double seconds) const {
-    watch::Lowered out{.mod = digest.hex(), .steps = {}, .seconds = seconds};
+  watch::Lowered fact(const compiler::Steps& steps, double seconds) const {
+    watch::Lowered out{.mod = lowered.digest.hex(), .steps = {}, .seconds = seconds};
     for (const auto& step : steps.steps)
       out.steps.push_back({step.name, std::chrono::duration<double>(step.took).count(), step.nodes});
-    out.steps.push_back({"cover", seconds - before_cover, ir::count(cover.mask)});
     return out;
   }
   bool is_of(const Attention& a) const {
@@ -67,12 +59,12 @@ struct Lowered {
 
   /// Refuses reads that are never in range. Calls repeat: sizes that were fine need no second look.
   void check_reads(const compiler::Problem& problem) const {
-    if (lowered.captures.empty()) return;
+    if (lowered.slots.captures.empty()) return;
     {
       const std::lock_guard lock(fine_mutex_);
       if (fine_ == problem) return;
     }
-    compiler::check_reads(written, lowered.captures, problem);
+    compiler::check_reads(written, lowered.slots.captures, problem);
     const std::lock_guard lock(fine_mutex_);
     fine_ = problem;
   }
@@ -151,15 +143,6 @@ auto placed(Line at, const Body& body) {
   }
 }
 
-cpu::Compiled compiled(const detail::Lowered& lowered) {
-  return {lowered.lowered, lowered.digest, lowered.removes ? &lowered.cover : nullptr};
-}
-
-cuda::Compiled on_device(const Checked& checked) {
-  const detail::Lowered& lowered = *checked.lowered;
-  return {lowered.lowered, lowered.digest, lowered.cover, checked.exact};
-}
-
 /// What a call asks kernels for: of the Mod as it was written.
 Request asked_for(const Checked& checked, const Tensor& q) {
   Request out = request_of(checked.lowered->written, checked.lowered->lowered);
@@ -173,7 +156,8 @@ Request asked_for(const Checked& checked, const Tensor& q) {
 Request request(const Checked& checked, const Forward& call) {
   Request out = asked_for(checked, call.q);
   if (checked.target == Target::cuda) {
-    const cuda::ForwardWants wants = cuda::forward_wants(on_device(checked), call, checked.problem);
+    const cuda::ForwardWants wants = cuda::forward_wants(checked.lowered->lowered, call, checked.problem,
+                                                         checked.exact);
     out.target = runtime::name_of(TargetName{.arch = wants.spec.arch});
     out.shape = shape_of(wants.spec, wants.kind.length);
     if (const auto found = cuda::remembered(wants.key); found.preference)
@@ -186,7 +170,7 @@ Request request(const Checked& checked, const Backward& call) {
   Request out = asked_for(checked, call.q);
   out.pass = "backward";
   std::string grads;
-  const std::vector<Tensor>& captures = checked.lowered->lowered.captures;
+  const std::vector<Tensor>& captures = checked.lowered->lowered.slots.captures;
   for (std::size_t slot = 0; slot < captures.size(); ++slot)
     if (captures[slot].size() > 0 &&
         std::ranges::find(call.captured, captures[slot], &Backward::Captured::of) != call.captured.end())
@@ -234,7 +218,7 @@ class Watched {
   watch::Called fact(const Checked& checked, DType dtype) const {
     const compiler::Problem& p = checked.problem;
     return {.call = call_,
-            .mod = checked.lowered->digest.hex(),
+            .mod = checked.lowered->lowered.digest.hex(),
             .target = used_.target,
             .kernel = used_.kernel,
             .dtype = std::string(name_of(dtype)),
@@ -270,11 +254,14 @@ void run(const Attention& attention, const Forward& call, const Resources& with,
     if (target == Target::oracle)
       oracle_forward(lowered->lowered, call, problem, with.progress);
     else if (target == Target::cpu)
-      cpu::forward(compiled(*lowered), call, problem, means(with, stages, watched.used()));
+      cpu::forward(lowered->lowered, call, problem, means(with, stages, watched.used()));
     else
-      cuda::forward(
-          on_device(checked), call, problem,
-          {.stream = with.stream, .workspace = with.workspace, .listed = with.cover.listed(), .used = watched.used()});
+      cuda::forward(checked.lowered->lowered, call, problem,
+                    {.stream = with.stream,
+                     .workspace = with.workspace,
+                     .cover = with.cover.lists(),
+                     .used = watched.used(),
+                     .exact = exact});
     watched.done(checked, call, with.stream);
   });
 }
@@ -288,7 +275,7 @@ void run(const Attention& attention, const Backward& call, const Resources& with
     if (target == Target::oracle)
       oracle_backward(lowered->lowered, call, problem, with.progress);
     else if (target == Target::cpu)
-      cpu::backward(compiled(*lowered), call, problem, means(with, stages, watched.used()));
+      cpu::backward(lowered->lowered, call, problem, means(with, stages, watched.used()));
     else
       no_backward();
     watched.done(checked, call, with.stream);
@@ -308,25 +295,28 @@ Checked check_on_device(const Attention& attention, const Forward& call) {
 void run(const Attention& attention, const Forward& call, const codegen::Preference* preference, const Cover& cover) {
   const Telling telling;
   const Checked checked = check_on_device(attention, call);
-  cuda::forward(on_device(checked), call, checked.problem, {.preference = preference, .listed = cover.listed()});
+  cuda::forward(checked.lowered->lowered, call, checked.problem,
+                {.preference = preference, .cover = cover.lists(), .exact = checked.exact});
 }
 
 Cover cover(const Attention& attention, const Forward& call, const codegen::Preference* preference) {
   const Telling telling;
   const Checked checked = check_on_device(attention, call);
-  return Cover(cuda::cover(on_device(checked), call, checked.problem, {.preference = preference}));
+  return Cover(
+      cuda::cover(checked.lowered->lowered, call, checked.problem, {.preference = preference, .exact = checked.exact}));
 }
 
 cuda::ForwardStory story(const Attention& attention, const Forward& call, const codegen::Preference* preference) {
   const Telling telling;
   const Checked checked = check_on_device(attention, call);
-  return cuda::forward_story(on_device(checked), call, checked.problem, preference);
+  return cuda::forward_story(checked.lowered->lowered, call, checked.problem,
+                             {.preference = preference, .exact = checked.exact});
 }
 
 cuda::ForwardWants wants(const Attention& attention, const Forward& call) {
   const Telling telling;
   const Checked checked = check_on_device(attention, call);
-  return cuda::forward_wants(on_device(checked), call, checked.problem);
+  return cuda::forward_wants(checked.lowered->lowered, call, checked.problem, checked.exact);
 }
 
 }  // namespace runtime
@@ -353,9 +343,9 @@ std::size_t Attention::workspace(const Forward& call, const Resources& with, Lin
     const runtime::Purpose purpose([&checked, &call] { return runtime::request(checked, call); });
     if (checked.target == Target::oracle) return 0;
     if (checked.target == Target::cuda)
-      return runtime::cuda::forward_workspace(runtime::on_device(checked), call, checked.problem, with.cover.listed());
-    return runtime::cpu::forward_workspace(runtime::compiled(*checked.lowered), call, checked.problem,
-                                           runtime::means(with));
+      return runtime::cuda::forward_workspace(checked.lowered->lowered, call, checked.problem,
+                                              {.cover = with.cover.lists(), .exact = checked.exact});
+    return runtime::cpu::forward_workspace(checked.lowered->lowered, call, checked.problem, runtime::means(with));
   });
 }
 std::size_t Attention::workspace(const Backward& call, const Resources& with, Line at) const {
@@ -364,8 +354,7 @@ std::size_t Attention::workspace(const Backward& call, const Resources& with, Li
     const runtime::Purpose purpose([&checked, &call] { return runtime::request(checked, call); });
     if (checked.target == Target::oracle) return 0;
     if (checked.target == Target::cuda) runtime::no_backward();
-    return runtime::cpu::backward_workspace(runtime::compiled(*checked.lowered), call, checked.problem,
-                                            runtime::means(with));
+    return runtime::cpu::backward_workspace(checked.lowered->lowered, call, checked.problem, runtime::means(with));
   });
 }
 
@@ -374,8 +363,8 @@ Cover Attention::cover(const Forward& call, const Resources& with, Line at) cons
     const runtime::Checked checked = runtime::check(*this, call);
     if (checked.target != Target::cuda) return {};
     const runtime::Purpose purpose([&checked, &call] { return runtime::request(checked, call); });
-    return Cover(runtime::cuda::cover(runtime::on_device(checked), call, checked.problem,
-                                      {.stream = with.stream, .workspace = with.workspace}));
+    return Cover(runtime::cuda::cover(checked.lowered->lowered, call, checked.problem,
+                                      {.stream = with.stream, .workspace = with.workspace, .exact = checked.exact}));
   });
 }
 std::size_t Attention::cover_bytes(const Forward& call, Line at) const {
@@ -383,15 +372,15 @@ std::size_t Attention::cover_bytes(const Forward& call, Line at) const {
     const runtime::Checked checked = runtime::check(*this, call);
     if (checked.target != Target::cuda) return 0;
     const runtime::Purpose purpose([&checked, &call] { return runtime::request(checked, call); });
-    return runtime::cuda::cover_bytes(runtime::on_device(checked), call, checked.problem);
+    return runtime::cuda::cover_bytes(checked.lowered->lowered, call, checked.problem, {.exact = checked.exact});
   });
 }
 
 std::string Attention::explain() const {
   compiler::Steps steps;
   steps.keep_text = true;
-  const compiler::Traced lowered = compiler::lower(*this, &steps);
-  return compiler::explain(lowered.mod, steps);
+  const compiler::LoweredMod lowered = compiler::lower(*this, &steps);
+  return compiler::explain(lowered, steps);
 }
 
 }  // namespace attune

@@ -7,6 +7,7 @@
 
 #include "ir/eval.h"
 #include <attune/expr.h>
+#include <attune/tensor.h>
 
 namespace attune::runtime {
 

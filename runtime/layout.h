@@ -6,19 +6,19 @@
 namespace attune::runtime {
 
 /// Offsets in elements: element (i, j) is at origin + i * row + j * column.
-struct Strided {
+struct MatrixLayout {
   std::int64_t origin = 0, row = 0, column = 0;
 };
 
 /// Of q, k, v, o and their gradients: [B, H, S, D], packed [T, H, D].
-inline Strided matrix(const Tensor& t, bool packed, std::int64_t b, std::int64_t h, std::int64_t start) {
+inline MatrixLayout matrix(const Tensor& t, bool packed, std::int64_t b, std::int64_t h, std::int64_t start) {
   const auto& s = t.strides;
-  return packed ? Strided{start * s[0] + h * s[1], s[0], s[2]} : Strided{b * s[0] + h * s[1], s[2], s[3]};
+  return packed ? MatrixLayout{start * s[0] + h * s[1], s[0], s[2]} : MatrixLayout{b * s[0] + h * s[1], s[2], s[3]};
 }
 /// Of lse and what is shaped like it: [B, Hq, Sq], packed [Hq, T]. One column.
-inline Strided column(const Tensor& t, bool packed, std::int64_t b, std::int64_t h, std::int64_t start) {
+inline MatrixLayout column(const Tensor& t, bool packed, std::int64_t b, std::int64_t h, std::int64_t start) {
   const auto& s = t.strides;
-  return packed ? Strided{h * s[0] + start * s[1], s[1], 0} : Strided{b * s[0] + h * s[1], s[2], 0};
+  return packed ? MatrixLayout{h * s[0] + start * s[1], s[1], 0} : MatrixLayout{b * s[0] + h * s[1], s[2], 0};
 }
 
 /// One batch entry or packed sequence. kv_b: the entry of k and v, which may be one for all.

@@ -19,10 +19,14 @@ namespace {
 
 bool supports(Isa) { return false; }
 Isa isa() { refuse(); }
-std::size_t forward_workspace(const Compiled&, const Forward&, const compiler::Problem&, const Means&) { refuse(); }
-void forward(const Compiled&, const Forward&, const compiler::Problem&, const Means&) { refuse(); }
-std::size_t backward_workspace(const Compiled&, const Backward&, const compiler::Problem&, const Means&) { refuse(); }
-void backward(const Compiled&, const Backward&, const compiler::Problem&, const Means&) { refuse(); }
+std::size_t forward_workspace(const compiler::LoweredMod&, const Forward&, const compiler::Problem&, const Means&) {
+  refuse();
+}
+void forward(const compiler::LoweredMod&, const Forward&, const compiler::Problem&, const Means&) { refuse(); }
+std::size_t backward_workspace(const compiler::LoweredMod&, const Backward&, const compiler::Problem&, const Means&) {
+  refuse();
+}
+void backward(const compiler::LoweredMod&, const Backward&, const compiler::Problem&, const Means&) { refuse(); }
 double peak_gflops(DType) { refuse(); }
 CacheEntry Object::entry() const { refuse(); }
 std::vector<Object> forward_objects(const compiler::Mod&, Isa, DType) { refuse(); }

@@ -23,18 +23,23 @@ const Driver& driver() { refuse(); }
 std::shared_ptr<void> allocate(int, std::size_t) { refuse(); }
 void copy(const Tensor&, const Tensor&, std::size_t, void*) { refuse(); }
 bool is_captured(void*) { refuse(); }
-std::size_t forward_workspace(const Compiled&, const Forward&, const compiler::Problem&, const detail::Listed*) {
+std::size_t forward_workspace(const compiler::LoweredMod&, const Forward&, const compiler::Problem&, const Means&) {
   refuse();
 }
-void forward(const Compiled&, const Forward&, const compiler::Problem&, const Means&) { refuse(); }
-std::shared_ptr<const detail::Listed> cover(const Compiled&, const Forward&, const compiler::Problem&, const Means&) {
+void forward(const compiler::LoweredMod&, const Forward&, const compiler::Problem&, const Means&) { refuse(); }
+std::shared_ptr<const detail::DeviceCover> cover(const compiler::LoweredMod&, const Forward&, const compiler::Problem&,
+                                                 const Means&) {
   refuse();
 }
-std::size_t cover_bytes(const Compiled&, const Forward&, const compiler::Problem&) { refuse(); }
-ForwardStory forward_story(const Compiled&, const Forward&, const compiler::Problem&, const codegen::Preference*) {
+std::size_t cover_bytes(const compiler::LoweredMod&, const Forward&, const compiler::Problem&, const Means&) {
   refuse();
 }
-ForwardWants forward_wants(const Compiled&, const Forward&, const compiler::Problem&) { refuse(); }
+ForwardStory forward_story(const compiler::LoweredMod&, const Forward&, const compiler::Problem&, const Means&) {
+  refuse();
+}
+ForwardWants forward_wants(const compiler::LoweredMod&, const Forward&, const compiler::Problem&, std::optional<bool>) {
+  refuse();
+}
 int device_count() { return 0; }
 const Facts& facts(int) { refuse(); }
 std::string device_name(int) { refuse(); }

@@ -87,10 +87,9 @@ double pairs_of(const runtime::TileLists& lists) {
 
 /// Pairs that the mask keeps, over all heads: what the flop are counted for.
 double live_pairs(const Attention& attention, const BenchOptions& o) {
-  const compiler::Traced traced = compiler::lower(attention);
-  const compiler::Cover cover = compiler::cover(traced.mod.mask, traced.mod.signature(), traced.mod.score);
+  const compiler::LoweredMod lowered = compiler::lower(attention);
   const runtime::Extent extent = extent_of(o);
-  const runtime::Tiles tiles(traced, cover);
+  const runtime::Tiles tiles(lowered);
   if (const auto live = tiles.live(extent)) return static_cast<double>(*live);
   return pairs_of(tiles.lists(extent));
 }
@@ -213,12 +212,11 @@ double forward_flop(const Case& one, const BenchOptions& o) {
 }
 
 double visited_pairs(const Case& one, const BenchOptions& o, int tile_q, int tile_kv) {
-  const compiler::Traced traced = compiler::lower(one.attention);
-  const compiler::Cover cover = compiler::cover(traced.mod.mask, traced.mod.signature(), traced.mod.score);
+  const compiler::LoweredMod lowered = compiler::lower(one.attention);
   runtime::Extent extent = extent_of(o);
   extent.tile_q = tile_q;
   extent.tile_kv = tile_kv;
-  return pairs_of(runtime::Tiles(traced, cover).lists(extent));
+  return pairs_of(runtime::Tiles(lowered).lists(extent));
 }
 
 double tensor_bytes(const BenchOptions& o) {

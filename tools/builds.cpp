@@ -155,8 +155,9 @@ void add_cpu_jobs(const ManifestRow& row, const std::shared_ptr<const LoweredMod
 std::shared_ptr<const LoweredMod> lowered(const TextOptions& options) {
   const TextAttention text = build(options, Captures::FilesOrTypes);
   auto out = std::make_shared<LoweredMod>();
-  out->mod = compiler::lower(text.attention).mod;
-  out->cover = compiler::cover(out->mod.mask, out->mod.signature(), out->mod.score);
+  compiler::LoweredMod lowered = compiler::lower(text.attention);
+  out->mod = std::move(lowered.mod);
+  out->cover = std::move(lowered.cover);
   return out;
 }
 

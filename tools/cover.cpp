@@ -113,15 +113,14 @@ class CoverVerb {
       throw Error("no-mask", "attune cover has no mask to work on", {},
                   "a cover is about which pairs a mask keeps, or a score by not being -inf",
                   "write attune cover 'kv <= q', or use --mask");
-    traced_ = compiler::lower(Attention{.score = text_.attention.score, .mask = text_.attention.mask});
-    names_ = traced_.mod.signature();
+    lowered_ = compiler::lower(Attention{.score = text_.attention.score, .mask = text_.attention.mask});
+    names_ = lowered_.mod.signature();
     const auto start = Clock::now();
-    cover_ = compiler::cover(traced_.mod.mask, names_, traced_.mod.score);
     derive_us_ = microseconds(start);
-    for (const ir::Expr& e : ir::in_order(std::span(&cover_.mask, 1))) {
+    for (const ir::Expr& e : ir::in_order(std::span(&lowered_.cover.mask, 1))) {
       if (e->op != ir::Op::Read) continue;
       for (const std::string& name : text_.without_data)
-        if (traced_.captures[e->bits].data == text_.captures.at(name).tensor.data &&
+        if (lowered_.slots.captures[e->bits].data == text_.captures.at(name).tensor.data &&
             std::find(missing_.begin(), missing_.end(), name) == missing_.end())
           missing_.push_back(name);
     }
@@ -153,15 +152,15 @@ class CoverVerb {
     problem.q_len = e_.q_len;
     problem.kv_len = e_.kv_len;
     problem.q_offset = e_.q_offset;
-    compiler::check_reads(traced_.mod, traced_.captures, problem);
+    compiler::check_reads(lowered_.mod, lowered_.slots.captures, problem);
     auto start = Clock::now();
-    const runtime::Tiles tiles(traced_, cover_);
+    const runtime::Tiles tiles(lowered_);
     summarise_us_ = microseconds(start);
     start = Clock::now();
     lists_ = tiles.lists(e_, o_.along == "q");
     lists_us_ = microseconds(start);
-    const std::int64_t entries = (cover_.by_batch ? e_.batch : std::int64_t{1}) *
-                                 (cover_.by_head ? e_.heads : std::int64_t{1});
+    const std::int64_t entries = (lowered_.cover.by_batch ? e_.batch : std::int64_t{1}) *
+                                 (lowered_.cover.by_head ? e_.heads : std::int64_t{1});
     if (e_.q_len * entries <= most_counted_rows) live_ = tiles.live(e_);
     if (e_.q_len <= most_pairs_across && e_.kv_len <= most_pairs_across && (o_.svg || (!live_ && entries == 1)))
       evaluate();
@@ -171,9 +170,9 @@ class CoverVerb {
 
   /// The mask at every pair of the chosen batch entry and head.
   void evaluate() {
-    const ir::ReadCapture read = runtime::reader(traced_.captures);
-    const std::vector<double> params = runtime::values(traced_.params);
-    const ir::Program program(cover_.mask);
+    const ir::ReadCapture read = runtime::reader(lowered_.slots.captures);
+    const std::vector<double> params = runtime::values(lowered_.slots.params);
+    const ir::Program program(lowered_.cover.mask);
     ir::Program::Memory memory;
     ir::Env env;
     env.b = static_cast<std::int32_t>(o_.b);
@@ -194,8 +193,8 @@ class CoverVerb {
   std::int64_t empty() const { return lists_.total - lists_.some - lists_.all; }
 
   std::string page() const {
-    std::string out = fmt::format("mask      {}\n", ir::print(cover_.mask, names_));
-    out += "\nwhat a tile keeps\n" + compiler::explain(cover_, names_);
+    std::string out = fmt::format("mask      {}\n", ir::print(lowered_.cover.mask, names_));
+    out += "\nwhat a tile keeps\n" + compiler::explain(lowered_.cover, names_);
     out += fmt::format("\ntiles of {}, {} by {}\n", tile_text(), counted(e_.q_len, "query", "queries"),
                        counted(e_.kv_len, "key", "keys"));
     if (!missing_.empty()) {
@@ -238,7 +237,7 @@ class CoverVerb {
   }
 
   std::string picture() const {
-    Drawing d{.title = ir::print(cover_.mask, names_),
+    Drawing d{.title = ir::print(lowered_.cover.mask, names_),
               .notes = {},
               .extent = e_,
               .grid = grid(lists_, static_cast<std::int32_t>(o_.b), static_cast<std::int32_t>(o_.h), 128),
@@ -264,10 +263,10 @@ class CoverVerb {
 
   Json json() const {
     Json all;
-    all["mask"] = ir::print(cover_.mask, names_);
-    const ir::Signature names = cover_.signature(names_);
-    for (const auto& [key, bands, axis] : {std::tuple{"along_kv", &cover_.along_kv, ir::Input::KV},
-                                           std::tuple{"along_q", &cover_.along_q, ir::Input::Q}}) {
+    all["mask"] = ir::print(lowered_.cover.mask, names_);
+    const ir::Signature names = lowered_.cover.signature(names_);
+    for (const auto& [key, bands, axis] : {std::tuple{"along_kv", &lowered_.cover.along_kv, ir::Input::KV},
+                                           std::tuple{"along_q", &lowered_.cover.along_q, ir::Input::Q}}) {
       Json& entry = all[key];
       entry["form"] = compiler::form(*bands, axis, names);
       entry["closed"] = bands->exact();
@@ -281,12 +280,12 @@ class CoverVerb {
       for (const compiler::Stop& s : bands->stops)
         entry["stops"].push_back({{"at", ir::print(s.at, names)}, {"why", s.why}});
     }
-    all["may_keep"] = ir::print(cover_.may_keep, names);
-    all["may_drop"] = ir::print(cover_.may_drop, names);
+    all["may_keep"] = ir::print(lowered_.cover.may_keep, names);
+    all["may_drop"] = ir::print(lowered_.cover.may_drop, names);
     all["data"] = Json::array();
-    for (const compiler::Summary& s : cover_.summaries) all["data"].push_back(compiler::print(s, names_));
-    all["by_batch"] = cover_.by_batch;
-    all["by_head"] = cover_.by_head;
+    for (const compiler::Summary& s : lowered_.cover.summaries) all["data"].push_back(compiler::print(s, names_));
+    all["by_batch"] = lowered_.cover.by_batch;
+    all["by_head"] = lowered_.cover.by_head;
     all["extent"] = {{"batch", e_.batch},   {"heads", e_.heads},       {"q_len", e_.q_len},
                      {"kv_len", e_.kv_len}, {"q_offset", e_.q_offset}, {"tile", {e_.tile_q, e_.tile_kv}}};
     all["derive_us"] = derive_us_;
@@ -312,9 +311,8 @@ class CoverVerb {
   const CoverOptions& o_;
   runtime::Extent e_;
   TextAttention text_;
-  compiler::Traced traced_;
+  compiler::LoweredMod lowered_;
   ir::Signature names_;
-  compiler::Cover cover_;
   std::vector<std::string> missing_;  ///< captures of the mask without data
   runtime::TileLists lists_;
   std::optional<std::int64_t> live_;

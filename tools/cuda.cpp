@@ -23,8 +23,9 @@ struct CudaOptions {
 
 void cuda(const CudaOptions& o) {
   const TextAttention text = build(o.text, Captures::FilesOrTypes);
-  const compiler::Mod mod = compiler::lower(text.attention).mod;
-  const compiler::Cover cover = compiler::cover(mod.mask, mod.signature(), mod.score);
+  const compiler::LoweredMod lowered = compiler::lower(text.attention);
+  const compiler::Mod& mod = lowered.mod;
+  const compiler::Cover& cover = lowered.cover;
   const codegen::ForwardSpec spec = o.call.spec(90, o.group);
   const codegen::ForwardFacts facts = codegen::forward_facts(mod, cover, spec.scale_positive);
   const std::optional<codegen::Preference> preference = o.call.preference();

@@ -87,13 +87,14 @@ class Rooms {
 
   std::vector<Room> operator()() {
     const compiler::Mod written = compiler::trace(text_.attention).mod;
-    const compiler::Mod mod = compiler::lower(text_.attention).mod;
+    const compiler::LoweredMod lowered = compiler::lower(text_.attention);
+    const compiler::Mod& mod = lowered.mod;
     if (wants("ir")) {
       add("written", written.text());
       add("simplified", mod.text());
     }
     std::string derivatives, levels, cover;
-    for (const compiler::Section& s : compiler::sections(mod, {})) {
+    for (const compiler::Section& s : compiler::sections(lowered, {})) {
       if (s.of == Of::Derivatives) derivatives += s.lines;
       if (s.of == Of::Free || s.of == Of::Levels) levels += s.lines;
       if (s.of == Of::Cover) cover += s.lines;
@@ -101,7 +102,7 @@ class Rooms {
     if (wants("derivatives")) add("derivatives", derivatives);
     if (wants("levels")) add("levels", levels);
     if (wants("cover")) add("cover", cover.empty() ? "  everything\n" : cover);
-    if (wants("plan") || wants("source")) device(mod);
+    if (wants("plan") || wants("source")) device(lowered);
     return std::move(out_);
   }
 
@@ -109,8 +110,9 @@ class Rooms {
   bool wants(const char* room) const { return o_.only.empty() || std::ranges::find(o_.only, room) != o_.only.end(); }
   void add(std::string name, std::string text) { out_.push_back({std::move(name), std::move(text)}); }
 
-  void device(const compiler::Mod& mod) {
-    const compiler::Cover cover = compiler::cover(mod.mask, mod.signature(), mod.score);
+  void device(const compiler::LoweredMod& lowered) {
+    const compiler::Mod& mod = lowered.mod;
+    const compiler::Cover& cover = lowered.cover;
     const codegen::ForwardSpec spec = o_.call.spec(90);
     const codegen::ForwardFacts facts = codegen::forward_facts(mod, cover, spec.scale_positive);
     const codegen::ForwardKind kind = codegen::forward_kind(mod, cover, facts, o_.call.length());

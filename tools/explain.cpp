@@ -24,12 +24,13 @@ void explain(const ExplainOptions& o) {
   const TextAttention text = build(o.text, Captures::FilesOrTypes);
   compiler::Steps steps;
   steps.keep_text = true;
-  const compiler::Mod mod = compiler::lower(text.attention, &steps).mod;
+  const compiler::LoweredMod lowered = compiler::lower(text.attention, &steps);
+  const compiler::Mod& mod = lowered.mod;
   std::optional<Explained> engine;
-  if (o.target == "cuda") engine = explain_cuda(mod, o);
+  if (o.target == "cuda") engine = explain_cuda(lowered, o);
   if (is_for_cpu(o)) engine = explain_cpu(mod, o);
   if (!o.json) {
-    std::fputs(compiler::explain(mod, steps).c_str(), stdout);
+    std::fputs(compiler::explain(lowered, steps).c_str(), stdout);
     if (engine) std::fputs(engine->text.c_str(), stdout);
     return;
   }
@@ -49,10 +50,10 @@ void explain(const ExplainOptions& o) {
   all["levels"] = {{"head", mod.levels.head.size()}, {"row", mod.levels.row.size()}, {"col", mod.levels.col.size()}};
   for (const compiler::Steps::Step& step : steps.steps)
     all["steps"].push_back({{"name", step.name}, {"nanoseconds", step.took.count()}});
-  for (const compiler::Section& s : compiler::sections(mod, steps))
+  for (const compiler::Section& s : compiler::sections(lowered, steps))
     all["sections"].push_back({{"title", s.title}, {"lines", s.lines}});
   if (engine) all[is_for_cpu(o) ? "cpu" : "cuda"] = engine->json;
-  all["text"] = compiler::explain(mod, steps) + (engine ? engine->text : "");
+  all["text"] = compiler::explain(lowered, steps) + (engine ? engine->text : "");
   std::puts(all.dump(2).c_str());
 }
 

@@ -26,6 +26,6 @@ struct Explained {
   nlohmann::ordered_json json;
 };
 Explained explain_cpu(const compiler::Mod& mod, const ExplainOptions& options);
-Explained explain_cuda(const compiler::Mod& mod, const ExplainOptions& options);
+Explained explain_cuda(const compiler::LoweredMod& lowered, const ExplainOptions& options);
 
 }  // namespace attune::tools

@@ -20,12 +20,11 @@ using Json = nlohmann::ordered_json;
 /// What a GPU would make of a call; where there is none, what NVRTC does.
 class OnDevice {
  public:
-  OnDevice(const compiler::Mod& mod, const ExplainOptions& options)
+  OnDevice(const compiler::LoweredMod& lowered, const ExplainOptions& options)
       : call_(options.call), bench_(options.bench()), there_(!call_.arch && runtime::cuda::device_count() > 0),
         spec_(call_.spec(there_ ? runtime::cuda::facts(0).arch() : 90, bench_.heads / bench_.of_kv_heads())),
-        cover_(compiler::cover(mod.mask, mod.signature(), mod.score)),
-        facts_(codegen::forward_facts(mod, cover_, spec_.scale_positive)),
-        kind_(codegen::forward_kind(mod, cover_, facts_, call_.length())) {
+        cover_(lowered.cover), facts_(codegen::forward_facts(lowered.mod, cover_, spec_.scale_positive)),
+        kind_(codegen::forward_kind(lowered.mod, cover_, facts_, call_.length())) {
     std::optional<codegen::Preference> preference = call_.preference();
     if (!preference && there_) {
       runtime::cuda::Remembered found = runtime::cuda::remembered({.device = runtime::cuda::facts(0).name,
@@ -39,10 +38,10 @@ class OnDevice {
       notes_ = std::move(found.notes);
       if (preference) notes_.push_back(preference->origin);
     }
-    considered_ = runtime::cuda::consider(mod, cover_, spec_, call_.length(), preference ? &*preference : nullptr,
-                                          true);
+    considered_ = runtime::cuda::consider(lowered.mod, cover_, spec_, call_.length(),
+                                          preference ? &*preference : nullptr, true);
     notes_.insert(notes_.end(), considered_.story.begin(), considered_.story.end());
-    work_bounds(mod);
+    work_bounds(lowered.mod);
     if (options.measure) measure(preference ? &*preference : nullptr);
   }
 
@@ -195,7 +194,7 @@ class OnDevice {
   BenchOptions bench_;
   bool there_;
   codegen::ForwardSpec spec_;
-  compiler::Cover cover_;
+  const compiler::Cover& cover_;
   codegen::ForwardFacts facts_;
   codegen::ForwardKind kind_;
   runtime::cuda::Considered considered_;
@@ -209,6 +208,8 @@ class OnDevice {
 
 }  // namespace
 
-Explained explain_cuda(const compiler::Mod& mod, const ExplainOptions& options) { return OnDevice(mod, options)(); }
+Explained explain_cuda(const compiler::LoweredMod& lowered, const ExplainOptions& options) {
+  return OnDevice(lowered, options)();
+}
 
 }  // namespace attune::tools

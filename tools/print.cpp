@@ -15,8 +15,9 @@ namespace {
 
 void print(const TextOptions& options, bool json) {
   const TextAttention text = build(options, Captures::FilesOrTypes);
-  const compiler::Mod written = compiler::trace(text.attention).mod;
-  const compiler::Mod lowered = compiler::lower(written);
+  compiler::BoundMod traced = compiler::trace(text.attention);
+  const compiler::Mod written = traced.mod;
+  const compiler::Mod lowered = compiler::lower(std::move(traced)).mod;
   const ir::Signature names = written.signature();
   nlohmann::ordered_json all = nlohmann::ordered_json::object();
   const auto show = [&](const char* name, bool asked, const ir::Expr& before, const ir::Expr& after) {

@@ -210,8 +210,8 @@ class Repl {
     o.text = one;
     Data data;
     const Case made = std::move(bench_cases(o, data).at(0));
-    const compiler::Traced traced = compiler::lower(made.attention);
-    const compiler::Cover cover = compiler::cover(traced.mod.mask, traced.mod.signature(), traced.mod.score);
+    const compiler::LoweredMod lowered = compiler::lower(made.attention);
+    const compiler::Cover& cover = lowered.cover;
     if (ir::is_literal(cover.mask)) return;
     constexpr std::int32_t cells = 32;
     std::int32_t length = 64;
@@ -222,12 +222,12 @@ class Repl {
     compiler::Problem problem;
     problem.q_len = problem.kv_len = length;
     try {
-      compiler::check_reads(traced.mod, traced.captures, problem);
+      compiler::check_reads(lowered.mod, lowered.slots.captures, problem);
     } catch (const Error&) {
       // The captures are shorter than the picture would be: `:cover --q-len N` draws another.
       return;
     }
-    const Grid tiles = grid(runtime::Tiles(traced, cover).lists(extent), 0, 0, cells);
+    const Grid tiles = grid(runtime::Tiles(lowered).lists(extent), 0, 0, cells);
     fmt::print("{}{} queries down, {} keys across\n", for_terminal(tiles), length, length);
   }
 

@@ -126,8 +126,9 @@ class Tuner {
 
   /// By as many threads as there are: each takes a second or two.
   std::vector<Variant> compiled(std::vector<Variant> variants) const {
-    const compiler::Mod mod = compiler::lower(one_.attention).mod;
-    const compiler::Cover cover = compiler::cover(mod.mask, mod.signature(), mod.score);
+    const compiler::LoweredMod lowered = compiler::lower(one_.attention);
+    const compiler::Mod& mod = lowered.mod;
+    const compiler::Cover& cover = lowered.cover;
     std::atomic<std::size_t> next = 0;
     const auto work = [&] {
       for (std::size_t i = next++; i < variants.size(); i = next++) {

@@ -7,21 +7,21 @@
 namespace attune {
 
 namespace detail {
-struct Listed;
+struct DeviceCover;
 }  // namespace detail
 
 /// Made by Attention::cover, handed to calls as Resources::cover. Copies share the lists. Left as it is: none.
 class Cover {
  public:
   Cover() = default;
-  explicit Cover(std::shared_ptr<const detail::Listed> listed) : listed_(std::move(listed)) {}
+  explicit Cover(std::shared_ptr<const detail::DeviceCover> lists) : lists_(std::move(lists)) {}
 
   /// Are there lists in it?
-  explicit operator bool() const { return listed_ != nullptr; }
-  const detail::Listed* listed() const { return listed_.get(); }
+  explicit operator bool() const { return lists_ != nullptr; }
+  const detail::DeviceCover* lists() const { return lists_.get(); }
 
  private:
-  std::shared_ptr<const detail::Listed> listed_;
+  std::shared_ptr<const detail::DeviceCover> lists_;
 };
 
 }  // namespace attune

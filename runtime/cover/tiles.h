@@ -4,7 +4,7 @@
 #include <functional>
 
 #include "compiler/cover.h"
-#include "compiler/trace.h"
+#include "compiler/lower.h"
 #include "runtime/cover/summary.h"
 
 namespace attune::runtime {
@@ -41,8 +41,9 @@ struct TileLists {
 
 class Tiles {
  public:
-  /// `cover` and the data of the captures must outlive this; the summaries are computed here, once.
-  Tiles(const compiler::Traced& traced, const compiler::Cover& cover);
+  /// The Mod, which is kept by reference, and the data of its captures must outlive this. Summaries are computed
+  /// here, once.
+  explicit Tiles(const compiler::LoweredMod& lowered);
 
   /// What the mask keeps of one tile. Never wrongly None or All; Some only after looking into the tile's parts.
   Keep keep(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t tile_q, std::int32_t tile_kv) const;

@@ -39,9 +39,9 @@ float* sum_up(float* first, std::int64_t count, std::int64_t size, std::int64_t 
 
 class BackwardRun {
  public:
-  BackwardRun(const Compiled& compiled, const Backward& call, const Problem& problem, const Means& means)
-      : compiled_(compiled), call_(call), problem_(problem), means_(means), state_(compiled, call, problem, means.isa),
-        captured_(means.isa, compiled.traced, call, state_.kernel->parts, problem, state_.plan),
+  BackwardRun(const compiler::LoweredMod& lowered, const Backward& call, const Problem& problem, const Means& means)
+      : lowered_(lowered), call_(call), problem_(problem), means_(means), state_(lowered, call, problem, means.isa),
+        captured_(means.isa, lowered, call, state_.kernel->parts, problem, state_.plan),
         o_f32_(means.isa, Unit::f32, call.o.given() ? call.o.dtype : DType::f32),
         grad_o_f32_(means.isa, Unit::f32, call.grad_o.dtype), dq_rows_(means.isa, Unit::f32, call.dq.dtype),
         workers_(workers_for(1 << 20, means.executor)) {}
@@ -62,10 +62,10 @@ class BackwardRun {
     Workspace memory = workspace_of(means_.workspace, own, needed);
     lay_out(memory);
     Stages stages;
-    const Visits visits(problem_, state_.sizes.cut, compiled_.traced, compiled_.cover, means_.executor);
+    const Visits visits(problem_, state_.sizes.cut, lowered_, means_.executor);
     state_.visits = &visits;
     stages.visits = seconds();
-    if (!call_.o.given()) forward(compiled_, forward_call(), problem_, forward_means());
+    if (!call_.o.given()) forward(lowered_, forward_call(), problem_, forward_means());
     for (const BackwardScratch& s : scratch_)
       for (const QueryTile& tile : s.queries) clear_margins(tile, state_.sizes);
     state_.kernel->parts.prob_linear ? find_deltas() : sum_deltas();
@@ -105,7 +105,7 @@ class BackwardRun {
       auto* lse = memory.take<double>(call_.grad_o.size() / problem_.dv);
       state_.lse = problem_.packed ? Tensor(lse, DType::f64, {shape[1], shape[0]})
                                    : Tensor(lse, DType::f64, shape.first(3));
-      needed = forward_workspace(compiled_, forward_call(), problem_, forward_means());
+      needed = forward_workspace(lowered_, forward_call(), problem_, forward_means());
     }
     Workspace count;
     lay_out_rest(count);
@@ -240,7 +240,7 @@ class BackwardRun {
       const std::int64_t width = state_.sizes.d.as_n;
       float* from = state_.dq + (state_.plan.first_row(b, h) + first) * width;
       sum_up(from, state_.chunks(b), count * width, state_.plan.rows() * width);
-      const Strided at = matrix(call_.dq, problem_.packed, b, h, sequence(problem_, b).q_start);
+      const MatrixLayout at = matrix(call_.dq, problem_.packed, b, h, sequence(problem_, b).q_start);
       dq_rows_.store(call_.dq, shifted(at, first),
                      {.from = from,
                       .from_row = width,
@@ -273,16 +273,16 @@ class BackwardRun {
 
   /// What flows to sinks: of each row the probability that went there, times the gradient of lse less delta.
   std::vector<CapturedSum> sinks() const {
-    const compiler::Traced& traced = compiled_.traced;
+    const compiler::LoweredMod& lowered = lowered_;
     std::vector<CapturedSum> sums;
     for (const Backward::Captured& asked : call_.captured)
-      if (std::any_of(traced.mod.dsink.captures.begin(), traced.mod.dsink.captures.end(),
-                      [&](const auto& s) { return traced.captures[s.capture] == asked.of; }))
+      if (std::any_of(lowered.mod.dsink.captures.begin(), lowered.mod.dsink.captures.end(),
+                      [&](const auto& s) { return lowered.slots.captures[s.capture] == asked.of; }))
         sums.push_back({&asked, std::vector<double>(static_cast<std::size_t>(asked.of.size()))});
-    Scatters scatters(traced.mod.dsink.captures, traced, sums);
+    Scatters scatters(lowered.mod.dsink.captures, lowered, sums);
     if (scatters.empty()) return sums;
-    const ir::ReadCapture read = reader(traced.captures);
-    const std::vector<double> params = values(traced.params);
+    const ir::ReadCapture read = reader(lowered.slots.captures);
+    const std::vector<double> params = values(lowered.slots.params);
     ir::Env env;
     env.params = params;
     env.read = &read;
@@ -290,7 +290,7 @@ class BackwardRun {
       for (std::int64_t h = 0; h < problem_.q_heads; ++h) {
         const Sequence seq = sequence(problem_, b);
         const codegen::Frame frame = state_.slots.frame(problem_, seq, h);
-        const double sink = sink_at(traced, frame);
+        const double sink = sink_at(lowered, frame);
         env.b = frame.b;
         env.h = frame.h;
         env.q_len = frame.q_len;
@@ -314,7 +314,7 @@ class BackwardRun {
     return sum;
   }
 
-  const Compiled& compiled_;
+  const compiler::LoweredMod& lowered_;
   const Backward& call_;
   const Problem& problem_;
   const Means& means_;
@@ -329,13 +329,13 @@ class BackwardRun {
 
 }  // namespace
 
-std::size_t backward_workspace(const Compiled& compiled, const Backward& call, const Problem& problem,
+std::size_t backward_workspace(const compiler::LoweredMod& lowered, const Backward& call, const Problem& problem,
                                const Means& means) {
-  return BackwardRun(compiled, call, problem, means).workspace();
+  return BackwardRun(lowered, call, problem, means).workspace();
 }
 
-void backward(const Compiled& compiled, const Backward& call, const Problem& problem, const Means& means) {
-  BackwardRun run(compiled, call, problem, means);
+void backward(const compiler::LoweredMod& lowered, const Backward& call, const Problem& problem, const Means& means) {
+  BackwardRun run(lowered, call, problem, means);
   if (means.used) *means.used = {std::string(codegen::name_of(means.isa)), "tiles", run.workspace()};
   run();
 }

@@ -13,12 +13,13 @@ constexpr std::int64_t most_prepared = 1 << 23, most_sums = 1 << 23;
 
 }  // namespace
 
-BackwardState::BackwardState(const Compiled& compiled, const Backward& of, const compiler::Problem& p, Isa isa)
+BackwardState::BackwardState(const compiler::LoweredMod& lowered, const Backward& of, const compiler::Problem& p,
+                             Isa isa)
     : call(of), problem(p), unit(of.grad_o.dtype == of.q.dtype ? unit_for(isa, of.q.dtype) : Unit::f32),
-      kit(cpu::kit(isa, unit, of.q.dtype)), kernel(backward_kernel(compiled, wanted(compiled.traced, of), isa, unit)),
-      sizes(p, kit->tiling, unit), plan(p, sizes.cut, sizes.d.as_n * std::int64_t{sizeof(float)}),
-      slots(compiled.traced), inputs(isa, unit, of.q.dtype), grad_o(isa, unit, of.grad_o.dtype),
-      dk_rows(isa, Unit::f32, of.dk.dtype), dv_rows(isa, Unit::f32, of.dv.dtype) {
+      kit(cpu::kit(isa, unit, of.q.dtype)), kernel(backward_kernel(lowered, wanted(lowered, of), isa, unit)),
+      sizes(p, kit->tiling, unit), plan(p, sizes.cut, sizes.d.as_n * std::int64_t{sizeof(float)}), slots(lowered),
+      inputs(isa, unit, of.q.dtype), grad_o(isa, unit, of.grad_o.dtype), dk_rows(isa, Unit::f32, of.dk.dtype),
+      dv_rows(isa, Unit::f32, of.dv.dtype) {
   Workspace one;
   lay_out_query_tile(one, sizes, row_fields());
   const std::int64_t q_tiles = std::max<std::int64_t>(1, pieces(p.q_len, sizes.cut.tile_q));
@@ -35,7 +36,7 @@ void BackwardState::store(const KVEntry& entry, std::int32_t tile, const float* 
   const std::int64_t columns = std::min<std::int64_t>(sizes.cut.tile_kv, entry.length - first);
   const auto one = [&](const TensorRows& rows, const Tensor& t, const float* from, const Widths& w, double scale) {
     if (!t.given()) return;
-    const Strided at = shifted(matrix(t, problem.packed, entry.b, entry.head, entry.start), first);
+    const MatrixLayout at = shifted(matrix(t, problem.packed, entry.b, entry.head, entry.start), first);
     // The sums are transposed: their rows are the tensor's columns.
     rows.store(t, {.origin = at.origin, .row = at.column, .column = at.row},
                {.from = from,

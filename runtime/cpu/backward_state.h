@@ -7,7 +7,7 @@
 namespace attune::runtime::cpu {
 
 struct BackwardState {
-  BackwardState(const Compiled& compiled, const Backward& of, const compiler::Problem& p, Isa isa);
+  BackwardState(const compiler::LoweredMod& lowered, const Backward& of, const compiler::Problem& p, Isa isa);
 
   const Backward& call;
   const compiler::Problem& problem;
@@ -41,7 +41,7 @@ struct BackwardState {
   void store(const KVEntry& entry, std::int32_t tile, const float* dk_sums, const float* dv_sums) const;
 };
 
-inline Strided shifted(Strided at, std::int64_t rows) {
+inline MatrixLayout shifted(MatrixLayout at, std::int64_t rows) {
   at.origin += rows * at.row;
   return at;
 }

@@ -141,7 +141,7 @@ class Walk {
   }
 
   bool load(const Tensor& t, std::int64_t first, std::int64_t rows, std::int64_t columns, std::int64_t row) const {
-    const Strided at = matrix(t, state_.problem.packed, entry_.b, entry_.head, entry_.start);
+    const MatrixLayout at = matrix(t, state_.problem.packed, entry_.b, entry_.head, entry_.start);
     return state_.inputs.load(t, shifted(at, first),
                               {.from = nullptr,
                                .row = 0,
@@ -194,7 +194,7 @@ class Walk {
 
   void prepare_rows(const Sequence& seq, std::int64_t h, QueryTile& tile) const {
     const auto value = [&](const Tensor& t, std::int64_t r) {
-      const Strided at = column(t, state_.problem.packed, seq.b, h, seq.q_start);
+      const MatrixLayout at = column(t, state_.problem.packed, seq.b, h, seq.q_start);
       return runtime::load(t, shifted(at, tile.first + r).origin);
     };
     const std::int64_t ld = field_row(sizes_.cut), first = state_.plan.first_row(seq.b, h) + tile.first;

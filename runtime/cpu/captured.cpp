@@ -15,18 +15,18 @@ enum Axis : std::size_t { Batch, Head, Part, Chunk };
 
 }  // namespace
 
-codegen::Wanted wanted(const compiler::Traced& traced, const Backward& call) {
+codegen::Wanted wanted(const compiler::BoundMod& bound, const Backward& call) {
   codegen::Wanted out;
-  for (const Tensor& capture : traced.captures)
+  for (const Tensor& capture : bound.slots.captures)
     out.push_back(capture.size() > 0 && std::any_of(call.captured.begin(), call.captured.end(),
                                                     [&](const auto& asked) { return asked.of == capture; }));
   return out;
 }
 
-CapturedSums::CapturedSums(Isa isa, const compiler::Traced& traced, const Backward& call,
+CapturedSums::CapturedSums(Isa isa, const compiler::BoundMod& bound, const Backward& call,
                            const codegen::BackwardParts& parts, const compiler::Problem& problem,
                            const BackwardPlan& plan)
-    : traced_(traced) {
+    : bound_(bound) {
   for (const Backward::Captured& asked : call.captured) {
     if (asked.of.size() == 0) continue;
     gradients_.push_back({.asked = &asked, .size = asked.of.size(), .rows = {isa, Unit::f32, asked.into.dtype}});
@@ -56,7 +56,7 @@ std::array<bool, BackwardPlan::axes> CapturedSums::axes_apart(const Gradient& gr
     for (std::size_t i = 0; i < static_cast<std::size_t>(of.rank); ++i) {
       bool here = of.shape[i] >= length;
       for (const codegen::Scattered& s : parts.scattered)
-        if (traced_.captures[s.capture] == of) here = here && s.plain[i] == coordinate;
+        if (bound_.slots.captures[s.capture] == of) here = here && s.plain[i] == coordinate;
       if (here) return true;
     }
     return false;
@@ -107,10 +107,11 @@ void CapturedSums::lay_out(Workspace& memory) {
 }
 
 std::vector<float*> CapturedSums::gradients(std::size_t chain) const {
-  std::vector<float*> by_slot(traced_.captures.size());
+  std::vector<float*> by_slot(bound_.slots.captures.size());
   for (std::size_t slot = 0; slot < by_slot.size(); ++slot)
     for (const Gradient& g : gradients_)
-      if (traced_.captures[slot] == g.asked->of) by_slot[slot] = g.sums + number(chain_lanes_[chain], g.apart) * g.size;
+      if (bound_.slots.captures[slot] == g.asked->of)
+        by_slot[slot] = g.sums + number(chain_lanes_[chain], g.apart) * g.size;
   return by_slot;
 }
 

@@ -29,10 +29,9 @@ struct Chunk {
 
 class DecodeRun {
  public:
-  DecodeRun(const Compiled& compiled, const Forward& call, const Problem& problem, const Means& means)
-      : compiled_(compiled), call_(call), problem_(problem), means_(means),
-        kit_(kit(means.isa, Unit::f32, call.q.dtype)), kernel_(forward_kernel(compiled, means.isa, Unit::f32)),
-        slots_(compiled.traced), results_(call, problem, means.isa),
+  DecodeRun(const compiler::LoweredMod& lowered, const Forward& call, const Problem& problem, const Means& means)
+      : lowered_(lowered), call_(call), problem_(problem), means_(means), kit_(kit(means.isa, Unit::f32, call.q.dtype)),
+        kernel_(forward_kernel(lowered, means.isa, Unit::f32)), slots_(lowered), results_(call, problem, means.isa),
         workers_(workers_for(1 << 20, means.executor)), cut_{.tile_q = queries(),
                                                              .tile_kv = tile_keys,
                                                              .group = queries(),
@@ -55,7 +54,7 @@ class DecodeRun {
     const Memory own = means_.workspace.empty() ? Memory(workspace()) : Memory();
     Workspace memory = workspace_of(means_.workspace, own, workspace());
     lay_out(memory);
-    const Visits visits(problem_, cut_, compiled_.traced, compiled_.cover, means_.executor);
+    const Visits visits(problem_, cut_, lowered_, means_.executor);
     visits_ = &visits;
     run_tasks(
         static_cast<std::int64_t>(chunks_.size()),
@@ -136,8 +135,8 @@ class DecodeRun {
       end = std::max(end, v.end);
     }
     if (begin >= end) return;
-    const Strided k = matrix(call_.k, problem_.packed, seq.kv_b, chunk.kv_head, seq.kv_start),
-                  v = matrix(call_.v, problem_.packed, seq.kv_b, chunk.kv_head, seq.kv_start);
+    const MatrixLayout k = matrix(call_.k, problem_.packed, seq.kv_b, chunk.kv_head, seq.kv_start),
+                       v = matrix(call_.v, problem_.packed, seq.kv_b, chunk.kv_head, seq.kv_start);
     // What no head keeps of a tile is not read: it may hold anything.
     std::fill_n(s.s, rows() * tile_keys, 0.0f);
     const Dots dots{.q = s.q,
@@ -223,7 +222,7 @@ class DecodeRun {
       const std::int64_t h = kv_head * problem_.group + g;
       const Frame frame = frame_of(seq, h, s);
       kernel_->row_fields(&frame, problem_.q_offset, static_cast<std::int32_t>(row_ld()), s.row, row_ld());
-      const double sink = sink_at(compiled_.traced, frame);
+      const double sink = sink_at(lowered_, frame);
       for (std::int64_t r = 0; r < seq.q_len; ++r) {
         const Finished done = merge_row(first, count, g * queries() + r, sink, term(s, r), o, factor[0]);
         results_.store(seq,
@@ -260,7 +259,7 @@ class DecodeRun {
     return done;
   }
 
-  const Compiled& compiled_;
+  const compiler::LoweredMod& lowered_;
   const Forward& call_;
   const Problem& problem_;
   const Means& means_;
@@ -279,21 +278,21 @@ class DecodeRun {
 
 }  // namespace
 
-bool decodes(const Compiled& compiled, const Forward& call, const Problem& problem) {
+bool decodes(const compiler::LoweredMod& lowered, const Forward& call, const Problem& problem) {
   const auto in_order = [&](const Tensor& t, std::int64_t width) {
     return t.strides[static_cast<std::size_t>(t.rank) - 1] == 1 || width == 1;
   };
   return problem.q_len <= most_queries && in_order(call.k, problem.d) && in_order(call.v, problem.dv) &&
-         codegen::linear_in_p(compiled.traced.mod.prob);
+         codegen::linear_in_p(lowered.mod.prob);
 }
 
-std::size_t decode_workspace(const Compiled& compiled, const Forward& call, const Problem& problem,
+std::size_t decode_workspace(const compiler::LoweredMod& lowered, const Forward& call, const Problem& problem,
                              const Means& means) {
-  return DecodeRun(compiled, call, problem, means).workspace();
+  return DecodeRun(lowered, call, problem, means).workspace();
 }
 
-void decode(const Compiled& compiled, const Forward& call, const Problem& problem, const Means& means) {
-  DecodeRun run(compiled, call, problem, means);
+void decode(const compiler::LoweredMod& lowered, const Forward& call, const Problem& problem, const Means& means) {
+  DecodeRun run(lowered, call, problem, means);
   if (means.used) *means.used = {std::string(codegen::name_of(means.isa)), "decode", run.workspace()};
   run();
 }

@@ -6,10 +6,11 @@
 namespace attune::runtime::cpu {
 
 /// Is a forward of this kind: so few queries that packing keys and values would cost more than it saves.
-bool decodes(const Compiled& compiled, const Forward& call, const compiler::Problem& problem);
+bool decodes(const compiler::LoweredMod& lowered, const Forward& call, const compiler::Problem& problem);
 
-std::size_t decode_workspace(const Compiled& compiled, const Forward& call, const compiler::Problem& problem,
+std::size_t decode_workspace(const compiler::LoweredMod& lowered, const Forward& call, const compiler::Problem& problem,
                              const Means& means);
-void decode(const Compiled& compiled, const Forward& call, const compiler::Problem& problem, const Means& means);
+void decode(const compiler::LoweredMod& lowered, const Forward& call, const compiler::Problem& problem,
+            const Means& means);
 
 }  // namespace attune::runtime::cpu

@@ -4,7 +4,7 @@
 
 #include "codegen/isa.h"
 #include "compiler/check.h"
-#include "compiler/cover.h"
+#include "compiler/lower.h"
 #include "runtime/cpu/parallel.h"
 #include "runtime/watch/watch.h"
 
@@ -33,20 +33,15 @@ struct Means {
 /// ATTUNE_CPU asks for more than it has.
 Isa isa();
 
-/// A Mod with what calls of it share.
-struct Compiled {
-  const compiler::Traced& traced;
-  ir::Digest digest;             ///< of the Mod
-  const compiler::Cover* cover;  ///< null where nothing is ever removed
-};
-
 /// Bytes a call needs: by its shapes, its types, the instruction set and how many threads work.
-std::size_t forward_workspace(const Compiled& compiled, const Forward& call, const compiler::Problem& problem,
-                              const Means& means);
-void forward(const Compiled& compiled, const Forward& call, const compiler::Problem& problem, const Means& means);
+std::size_t forward_workspace(const compiler::LoweredMod& lowered, const Forward& call,
+                              const compiler::Problem& problem, const Means& means);
+void forward(const compiler::LoweredMod& lowered, const Forward& call, const compiler::Problem& problem,
+             const Means& means);
 
-std::size_t backward_workspace(const Compiled& compiled, const Backward& call, const compiler::Problem& problem,
-                               const Means& means);
-void backward(const Compiled& compiled, const Backward& call, const compiler::Problem& problem, const Means& means);
+std::size_t backward_workspace(const compiler::LoweredMod& lowered, const Backward& call,
+                               const compiler::Problem& problem, const Means& means);
+void backward(const compiler::LoweredMod& lowered, const Backward& call, const compiler::Problem& problem,
+              const Means& means);
 
 }  // namespace attune::runtime::cpu

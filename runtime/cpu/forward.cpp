@@ -46,11 +46,11 @@ struct Work {
 
 class ForwardRun {
  public:
-  ForwardRun(const Compiled& compiled, const Forward& call, const Problem& problem, const Means& means)
-      : compiled_(compiled), call_(call), problem_(problem), means_(means), unit_(unit_for(means.isa, call.q.dtype)),
-        kit_(kit(means.isa, unit_, call.q.dtype)), kernel_(forward_kernel(compiled, means.isa, unit_)),
+  ForwardRun(const compiler::LoweredMod& lowered, const Forward& call, const Problem& problem, const Means& means)
+      : lowered_(lowered), call_(call), problem_(problem), means_(means), unit_(unit_for(means.isa, call.q.dtype)),
+        kit_(kit(means.isa, unit_, call.q.dtype)), kernel_(forward_kernel(lowered, means.isa, unit_)),
         cut_(cut_for(kit_->tiling, problem)), qk_(problem.d, kit_->tiling, unit_), pv_(problem.dv, kit_->tiling, unit_),
-        v_as_it_lies_(reads_values_as_they_lie()), slots_(compiled.traced), results_(call, problem, means.isa),
+        v_as_it_lies_(reads_values_as_they_lie()), slots_(lowered), results_(call, problem, means.isa),
         workers_(workers_for(1 << 20, means.executor)) {
     find_entries();
   }
@@ -67,7 +67,7 @@ class ForwardRun {
     lay_out(memory);
     Stages stages;
     std::optional<Visits> visits;
-    timed(stages.visits, [&] { visits.emplace(problem_, cut_, compiled_.traced, compiled_.cover, means_.executor); });
+    timed(stages.visits, [&] { visits.emplace(problem_, cut_, lowered_, means_.executor); });
     visits_ = &*visits;
     for (std::size_t first = 0; first < entries_.size(); first += at_once_)
       run(first, std::min(entries_.size(), first + at_once_), stages);
@@ -220,14 +220,14 @@ class ForwardRun {
     kit_->pack_rows(&v);
   }
 
-  Strided lies(const Tensor& t, const Entry& entry) const {
+  MatrixLayout lies(const Tensor& t, const Entry& entry) const {
     return matrix(t, problem_.packed, entry.kv_b, entry.kv_head, entry.kv_start);
   }
 
   /// Rows of f32 are panels of columns already. Where they are a page apart or more, each key would be another page for
   /// the processor to find; up to there, products are as fast as of panels (Zen 4), and packing is spared.
   bool reads_values_as_they_lie() const {
-    const Strided at = lies(call_.v, Entry{});
+    const MatrixLayout at = lies(call_.v, Entry{});
     constexpr std::int64_t page = 4096 / sizeof(float);
     return call_.v.dtype == DType::f32 && at.column == 1 && at.row > 0 && at.row <= page && pv_.columns == pv_.as_n;
   }
@@ -288,7 +288,7 @@ class ForwardRun {
   }
 
   void load_queries(const Tile& tile) {
-    const Strided from = matrix(call_.q, problem_.packed, tile.work.b, tile.work.h, tile.seq.q_start);
+    const MatrixLayout from = matrix(call_.q, problem_.packed, tile.work.b, tile.work.h, tile.seq.q_start);
     const std::int64_t row = qk_.as_k * per_unit(unit_), row_bytes = qk_.as_k * 4;
     load_rows(*kit_, call_.q, from, tile.first, tile.rows, qk_.columns, row, static_cast<float>(problem_.scale),
               tile.s.q, row);
@@ -410,7 +410,7 @@ class ForwardRun {
 
   Values values_from(const Entry& entry, std::int64_t key) const {
     if (v_as_it_lies_) {
-      const Strided at = lies(call_.v, entry);
+      const MatrixLayout at = lies(call_.v, entry);
       return {element(call_.v, at.origin + key * at.row), at.row, cut_.panel};
     }
     return {v_ + entry.tile * v_tile() + key / per_unit(unit_) * cut_.panel, cut_.panel, v_panel(entry)};
@@ -444,7 +444,7 @@ class ForwardRun {
 
   std::vector<Finished> finish_rows(const Tile& tile) const {
     const auto& parts = kernel_->parts;
-    const double sink = sink_at(compiled_.traced, tile.frame);
+    const double sink = sink_at(lowered_, tile.frame);
     const auto* terms = parts.has_row_term ? reinterpret_cast<const float*>(tile.s.row) +
                                                  static_cast<std::int64_t>(parts.row_fields() - 1) * row_ld()
                                            : nullptr;
@@ -472,7 +472,7 @@ class ForwardRun {
                    rows);
   }
 
-  const Compiled& compiled_;
+  const compiler::LoweredMod& lowered_;
   const Forward& call_;
   const Problem& problem_;
   const Means& means_;
@@ -496,15 +496,15 @@ class ForwardRun {
 
 }  // namespace
 
-std::size_t forward_workspace(const Compiled& compiled, const Forward& call, const Problem& problem,
+std::size_t forward_workspace(const compiler::LoweredMod& lowered, const Forward& call, const Problem& problem,
                               const Means& means) {
-  return decodes(compiled, call, problem) ? decode_workspace(compiled, call, problem, means)
-                                          : ForwardRun(compiled, call, problem, means).workspace();
+  return decodes(lowered, call, problem) ? decode_workspace(lowered, call, problem, means)
+                                         : ForwardRun(lowered, call, problem, means).workspace();
 }
 
-void forward(const Compiled& compiled, const Forward& call, const Problem& problem, const Means& means) {
-  if (decodes(compiled, call, problem)) return decode(compiled, call, problem, means);
-  ForwardRun run(compiled, call, problem, means);
+void forward(const compiler::LoweredMod& lowered, const Forward& call, const Problem& problem, const Means& means) {
+  if (decodes(lowered, call, problem)) return decode(lowered, call, problem, means);
+  ForwardRun run(lowered, call, problem, means);
   if (means.used) *means.used = {std::string(name_of(means.isa)), "tiles", run.workspace()};
   run();
 }

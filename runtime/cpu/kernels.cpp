@@ -177,20 +177,20 @@ std::shared_ptr<const Kit> kit(Isa isa, Unit unit, DType type) {
   return kept.get({isa, unit, type}, [&] { return std::make_shared<const Kit>(isa, unit, type); });
 }
 
-std::shared_ptr<const ForwardKernel> forward_kernel(const Compiled& compiled, Isa isa, Unit unit) {
+std::shared_ptr<const ForwardKernel> forward_kernel(const compiler::LoweredMod& lowered, Isa isa, Unit unit) {
   static Single<std::tuple<Isa, Unit, ir::Digest>, ForwardKernel, KeyHash> kept;
-  return kept.get({isa, unit, compiled.digest}, [&] {
-    tell_isa(compiled.traced.mod, "forward", isa, unit);
-    return std::make_shared<const ForwardKernel>(compiled.traced.mod, isa, unit);
+  return kept.get({isa, unit, lowered.digest}, [&] {
+    tell_isa(lowered.mod, "forward", isa, unit);
+    return std::make_shared<const ForwardKernel>(lowered.mod, isa, unit);
   });
 }
 
-std::shared_ptr<const BackwardKernel> backward_kernel(const Compiled& compiled, const Wanted& wanted, Isa isa,
-                                                      Unit unit) {
+std::shared_ptr<const BackwardKernel> backward_kernel(const compiler::LoweredMod& lowered, const Wanted& wanted,
+                                                      Isa isa, Unit unit) {
   static Single<std::tuple<Isa, Unit, ir::Digest, Wanted>, BackwardKernel, KeyHash> kept;
-  return kept.get({isa, unit, compiled.digest, wanted}, [&] {
-    tell_isa(compiled.traced.mod, "backward", isa, unit);
-    return std::make_shared<const BackwardKernel>(compiled.traced.mod, wanted, isa, unit);
+  return kept.get({isa, unit, lowered.digest, wanted}, [&] {
+    tell_isa(lowered.mod, "backward", isa, unit);
+    return std::make_shared<const BackwardKernel>(lowered.mod, wanted, isa, unit);
   });
 }
 

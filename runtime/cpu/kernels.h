@@ -85,8 +85,8 @@ std::vector<Object> backward_objects(const compiler::Mod& mod, const codegen::Wa
 
 /// Compile at first use, one at a time for each key; several keys side by side.
 std::shared_ptr<const Kit> kit(Isa isa, Unit unit, DType type);
-std::shared_ptr<const ForwardKernel> forward_kernel(const Compiled& compiled, Isa isa, Unit unit);
-std::shared_ptr<const BackwardKernel> backward_kernel(const Compiled& compiled, const codegen::Wanted& wanted, Isa isa,
-                                                      Unit unit);
+std::shared_ptr<const ForwardKernel> forward_kernel(const compiler::LoweredMod& lowered, Isa isa, Unit unit);
+std::shared_ptr<const BackwardKernel> backward_kernel(const compiler::LoweredMod& lowered,
+                                                      const codegen::Wanted& wanted, Isa isa, Unit unit);
 
 }  // namespace attune::runtime::cpu

@@ -9,16 +9,16 @@
 
 namespace attune::runtime::cpu {
 
-Slots::Slots(const compiler::Traced& traced) {
-  for (const Tensor& t : traced.captures) {
+Slots::Slots(const compiler::BoundMod& bound) {
+  for (const Tensor& t : bound.slots.captures) {
     codegen::CaptureArg arg{t.data, {1, 1, 1, 1}, {0, 0, 0, 0}};
     std::copy_n(t.shape.begin(), t.rank, arg.extent);
     std::copy_n(t.strides.begin(), t.rank, arg.stride);
     captures_.push_back(arg);
   }
-  for (std::size_t i = 0; i < traced.params.size(); ++i) {
-    const double value = traced.params[i]->value;
-    switch (traced.mod.params[i].type) {
+  for (std::size_t i = 0; i < bound.slots.params.size(); ++i) {
+    const double value = bound.slots.params[i]->value;
+    switch (bound.mod.params[i].type) {
       case ir::Type::F32: params_.push_back(std::bit_cast<std::uint32_t>(static_cast<float>(value))); break;
       case ir::Type::I32: params_.push_back(static_cast<std::uint32_t>(static_cast<std::int32_t>(value))); break;
       case ir::Type::Bool: params_.push_back(value != 0); break;
@@ -37,7 +37,7 @@ codegen::Frame Slots::frame(const compiler::Problem& problem, const Sequence& se
           .origin = problem.q_offset};
 }
 
-bool load_rows(const Kit& kit, const Tensor& t, const Strided& at, std::int64_t first, std::int64_t rows,
+bool load_rows(const Kit& kit, const Tensor& t, const MatrixLayout& at, std::int64_t first, std::int64_t rows,
                std::int64_t columns, std::int64_t padded, float factor, void* into, std::int64_t into_row) {
   const codegen::LoadRows args{.from = element(t, at.origin + first * at.row),
                                .row = at.row,
@@ -53,7 +53,7 @@ bool load_rows(const Kit& kit, const Tensor& t, const Strided& at, std::int64_t 
 
 TensorRows::TensorRows(Isa isa, Unit unit, DType type) : kit_(type == DType::f64 ? nullptr : kit(isa, unit, type)) {}
 
-bool TensorRows::load(const Tensor& t, const Strided& at, codegen::LoadRows args) const {
+bool TensorRows::load(const Tensor& t, const MatrixLayout& at, codegen::LoadRows args) const {
   args.from = element(t, at.origin);
   args.row = at.row;
   args.column = at.column;
@@ -70,7 +70,7 @@ bool TensorRows::load(const Tensor& t, const Strided& at, codegen::LoadRows args
   return bad;
 }
 
-void TensorRows::store(const Tensor& t, const Strided& at, codegen::StoreRows args) const {
+void TensorRows::store(const Tensor& t, const MatrixLayout& at, codegen::StoreRows args) const {
   args.into = element_of(t, at.origin);
   args.row = at.row;
   args.column = at.column;

@@ -25,7 +25,7 @@ inline void* element_of(const Tensor& t, std::int64_t offset) {
 /// Captures and parameters of a Mod, for its frames.
 class Slots {
  public:
-  explicit Slots(const compiler::Traced& traced);
+  explicit Slots(const compiler::BoundMod& bound);
   codegen::Frame frame(const compiler::Problem& problem, const Sequence& seq, std::int64_t h) const;
 
  private:
@@ -48,7 +48,7 @@ struct Widths {
 };
 
 /// A matrix of the caller's as rows of operands. Says whether any of it is infinite or NaN.
-bool load_rows(const Kit& kit, const Tensor& t, const Strided& at, std::int64_t first, std::int64_t rows,
+bool load_rows(const Kit& kit, const Tensor& t, const MatrixLayout& at, std::int64_t first, std::int64_t rows,
                std::int64_t columns, std::int64_t padded, float factor, void* into, std::int64_t into_row);
 
 /// Rows of tensors of one type, in and out of scratch. f64, which no kernel takes, goes element by element.
@@ -57,8 +57,8 @@ class TensorRows {
   /// They are read as the Unit has them, and written from f32.
   TensorRows(Isa isa, Unit unit, DType type);
   /// What of `args` lies in the tensor follows from `at`. Says whether any of it is infinite or NaN.
-  bool load(const Tensor& t, const Strided& at, codegen::LoadRows args) const;
-  void store(const Tensor& t, const Strided& at, codegen::StoreRows args) const;
+  bool load(const Tensor& t, const MatrixLayout& at, codegen::LoadRows args) const;
+  void store(const Tensor& t, const MatrixLayout& at, codegen::StoreRows args) const;
 
  private:
   std::shared_ptr<const Kit> kit_;  ///< null for f64

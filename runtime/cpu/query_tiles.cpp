@@ -50,8 +50,8 @@ void clear_margins(const QueryTile& tile, const BackwardSizes& sizes) {
   clear(tile.grad_o_transposed, sizes.dv);
 }
 
-void QueryLoader::operator()(const Tensor& t, const Strided& at, std::int64_t rows, float factor, std::uint32_t* into,
-                             std::uint32_t* transposed, std::vector<std::int32_t>& bad) const {
+void QueryLoader::operator()(const Tensor& t, const MatrixLayout& at, std::int64_t rows, float factor,
+                             std::uint32_t* into, std::uint32_t* transposed, std::vector<std::int32_t>& bad) const {
   const std::int64_t row = sizes_.row(width_), across = sizes_.transposed_row();
   const bool any_bad = rows_.load(t, at,
                                   {.from = nullptr,

@@ -66,7 +66,7 @@ class QueryLoader {
   QueryLoader(const Kit& kit, const TensorRows& rows, const BackwardSizes& sizes, const Widths& width)
       : kit_(kit), rows_(rows), sizes_(sizes), width_(width) {}
   /// `at` begins at the tile's first row.
-  void operator()(const Tensor& t, const Strided& at, std::int64_t rows, float factor, std::uint32_t* into,
+  void operator()(const Tensor& t, const MatrixLayout& at, std::int64_t rows, float factor, std::uint32_t* into,
                   std::uint32_t* transposed, std::vector<std::int32_t>& bad) const;
 
  private:

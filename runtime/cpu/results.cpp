@@ -29,10 +29,10 @@ Finished finish(double m, double l, double sink, double term) {
   return {scale / sum, lse + term, max, lse};
 }
 
-double sink_at(const compiler::Traced& traced, const codegen::Frame& frame) {
-  if (!traced.mod.sink) return -infinity;
-  const ir::ReadCapture read = reader(traced.captures);
-  const std::vector<double> params = values(traced.params);
+double sink_at(const compiler::BoundMod& bound, const codegen::Frame& frame) {
+  if (!bound.mod.sink) return -infinity;
+  const ir::ReadCapture read = reader(bound.slots.captures);
+  const std::vector<double> params = values(bound.slots.params);
   ir::Env env;
   env.b = frame.b;
   env.h = frame.h;
@@ -40,7 +40,7 @@ double sink_at(const compiler::Traced& traced, const codegen::Frame& frame) {
   env.kv_len = frame.kv_len;
   env.params = params;
   env.read = &read;
-  return ir::eval(traced.mod.sink, env);
+  return ir::eval(bound.mod.sink, env);
 }
 
 Results::Results(const Forward& call, const compiler::Problem& problem, Isa isa)
@@ -50,14 +50,14 @@ Results::Results(const Forward& call, const compiler::Problem& problem, Isa isa)
 void Results::store(const Sequence& seq, const Rows& rows, std::span<const Finished> finished) const {
   const auto line = [&](const Tensor& t, double Finished::*member) {
     if (!t.given()) return;
-    const Strided at = column(t, problem_.packed, seq.b, rows.h, seq.q_start);
+    const MatrixLayout at = column(t, problem_.packed, seq.b, rows.h, seq.q_start);
     for (std::int64_t r = 0; r < rows.count; ++r)
       runtime::store(t, at.origin + (rows.first + r) * at.row, finished[static_cast<std::size_t>(r)].*member);
   };
   line(call_.lse, &Finished::lse);
   line(call_.max, &Finished::max);
 
-  const Strided at = matrix(call_.o, problem_.packed, seq.b, rows.h, seq.q_start);
+  const MatrixLayout at = matrix(call_.o, problem_.packed, seq.b, rows.h, seq.q_start);
   const std::int64_t origin = at.origin + rows.first * at.row;
   if (!kit_) {
     for (std::int64_t r = 0; r < rows.count; ++r)

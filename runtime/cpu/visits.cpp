@@ -14,11 +14,11 @@ std::int32_t tiles_in(std::int64_t length, std::int32_t tile) {
 
 }  // namespace
 
-Visits::Visits(const compiler::Problem& problem, const Cut& cut, const compiler::Traced& traced,
-               const compiler::Cover* cover, const Executor& executor)
+Visits::Visits(const compiler::Problem& problem, const Cut& cut, const compiler::LoweredMod& lowered,
+               const Executor& executor)
     : cut_(cut) {
-  by_batch_ = problem.packed || (cover && cover->by_batch);
-  heads_ = cover && cover->by_head ? problem.q_heads : 1;
+  by_batch_ = problem.packed || lowered.cover.by_batch;
+  heads_ = lowered.cover.by_head ? problem.q_heads : 1;
   struct Place {
     std::int64_t b, h;
     std::int32_t tile_q;
@@ -33,7 +33,7 @@ Visits::Visits(const compiler::Problem& problem, const Cut& cut, const compiler:
   starts_.push_back(static_cast<std::int64_t>(places.size()));
 
   std::optional<Tiles> tiles;
-  if (cover) tiles.emplace(traced, *cover);
+  if (lowered.removes()) tiles.emplace(lowered);
   rows_.resize(places.size());
   // Some thousands of rows of tiles cost less than waking a thread; a task takes a run of them.
   constexpr std::int64_t chunk = 64;

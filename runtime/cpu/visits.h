@@ -30,9 +30,9 @@ struct Visit {
 /// For every tile of queries: runs of keys per group.
 class Visits {
  public:
-  /// `cover`: null where nothing is removed. Asked by group and key where its bands say
+  /// Asked by group and key where its bands say
   /// all, else by whole tiles.
-  Visits(const compiler::Problem& problem, const Cut& cut, const compiler::Traced& traced, const compiler::Cover* cover,
+  Visits(const compiler::Problem& problem, const Cut& cut, const compiler::LoweredMod& lowered,
          const Executor& executor);
 
   /// The panels of keys that any group of this tile of queries needs lie within [first, second).

@@ -11,40 +11,35 @@
 
 #include "codegen/choose.h"
 #include "compiler/check.h"
-#include "compiler/cover.h"
+#include "compiler/lower.h"
 #include "runtime/cuda/tuned.h"
 #include "runtime/watch/watch.h"
 
 namespace attune::runtime::cuda {
-
-/// A Mod with what calls of it share.
-struct Compiled {
-  const compiler::Traced& traced;
-  ir::Digest digest;  ///< of the Mod
-  const compiler::Cover& cover;
-  std::optional<bool> exact{};  ///< as Attention::exact
-};
 
 /// What a call works with besides its tensors.
 struct Means {
   void* stream = nullptr;            ///< a CUstream; null: the default one
   std::span<std::byte> workspace{};  ///< of the device; empty: taken from the stream's pool, and given back to it
   const codegen::Preference* preference = nullptr;  ///< null: what this machine was found to prefer
-  const detail::Listed* listed = nullptr;           ///< null: the call lists its own tiles, where it needs lists
+  const detail::DeviceCover* cover = nullptr;       ///< null: the call lists its own tiles, where it needs lists
   Used* used = nullptr;
+  std::optional<bool> exact{};  ///< as Attention::exact
 };
 
 /// Bytes of the device that the call works in, with these lists or its own. Its kernels are compiled and loaded
 /// afterwards.
-std::size_t forward_workspace(const Compiled& compiled, const Forward& call, const compiler::Problem& problem,
-                              const detail::Listed* listed);
+std::size_t forward_workspace(const compiler::LoweredMod& lowered, const Forward& call,
+                              const compiler::Problem& problem, const Means& means);
 /// Puts the call on the stream.
-void forward(const Compiled& compiled, const Forward& call, const compiler::Problem& problem, const Means& means);
+void forward(const compiler::LoweredMod& lowered, const Forward& call, const compiler::Problem& problem,
+             const Means& means);
 /// Puts the lists of such calls on the stream: into the workspace if there is one. Null where none are needed.
-std::shared_ptr<const detail::Listed> cover(const Compiled& compiled, const Forward& call,
-                                            const compiler::Problem& problem, const Means& means);
+std::shared_ptr<const detail::DeviceCover> cover(const compiler::LoweredMod& lowered, const Forward& call,
+                                                 const compiler::Problem& problem, const Means& means);
 /// Bytes of the device that they lie in.
-std::size_t cover_bytes(const Compiled& compiled, const Forward& call, const compiler::Problem& problem);
+std::size_t cover_bytes(const compiler::LoweredMod& lowered, const Forward& call, const compiler::Problem& problem,
+                        const Means& means);
 /// Which kernel takes the call, and why not others.
 struct ForwardStory {
   codegen::Variant variant;
@@ -53,8 +48,8 @@ struct ForwardStory {
   int registers = 0, spilled = 0, shared_bytes = 0;
   std::string flaw;  ///< what NVRTC made of it is worse than it should be; or empty
 };
-ForwardStory forward_story(const Compiled& compiled, const Forward& call, const compiler::Problem& problem,
-                           const codegen::Preference* preference = nullptr);
+ForwardStory forward_story(const compiler::LoweredMod& lowered, const Forward& call, const compiler::Problem& problem,
+                           const Means& means = {});
 /// What a kernel is chosen by, for the call.
 struct ForwardWants {
   codegen::ForwardSpec spec;
@@ -62,7 +57,8 @@ struct ForwardWants {
   codegen::ForwardKind kind;
   TunedKey key;
 };
-ForwardWants forward_wants(const Compiled& compiled, const Forward& call, const compiler::Problem& problem);
+ForwardWants forward_wants(const compiler::LoweredMod& lowered, const Forward& call, const compiler::Problem& problem,
+                           std::optional<bool> exact);
 
 /// As the driver calls it.
 std::string device_name(int device);

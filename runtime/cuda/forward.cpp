@@ -71,8 +71,7 @@ const codegen::Preference* lasting(const codegen::Preference* preference) {
   return &*kept.insert(*preference).first;
 }
 
-ForwardKey key_of(const Compiled& compiled, const Forward& call, const Problem& p,
-                  const codegen::Preference* preference) {
+ForwardKey key_of(const compiler::LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means) {
   const bool boxes = std::ranges::all_of(std::array{&call.q, &call.k, &call.v, &call.o},
                                          [](const Tensor* t) { return has_boxes(*t); });
   return {.device = call.q.device.index,
@@ -88,11 +87,11 @@ ForwardKey key_of(const Compiled& compiled, const Forward& call, const Problem& 
                    .load = piece({&call.q, &call.k, &call.v}),
                    .store = piece_of_rows(call.o),
                    .scale_positive = static_cast<float>(p.scale) > 0,
-                   .exact = codegen::is_exact(compiled.exact, call.q.dtype),
-                   .wide = codegen::reach_far(compiled.traced.captures)},
-          .mod = compiled.digest,
+                   .exact = codegen::is_exact(means.exact, call.q.dtype),
+                   .wide = codegen::reach_far(lowered.slots.captures)},
+          .mod = lowered.digest,
           .length = codegen::length_of(p.q_len, p.kv_len),
-          .preference = lasting(preference)};
+          .preference = lasting(means.preference)};
 }
 
 /// Blocks that stay take the tiles of packed sequences in an order that the host makes, if it knows the starts; others
@@ -112,11 +111,11 @@ struct Scratch {
   int* starts = nullptr;   ///< of q's sequences, then of k's and v's, from the host; then the order of their tiles
   std::int64_t starts_count = 0, order_count = 0;
   unsigned* next = nullptr;  ///< the counter that tiles are taken from, where there are more than blocks
-  Lists lists;
+  CoverLists lists;
 
-  /// `listed` may be null: a call that needs lists then has its own.
+  /// `made` may be null: a call that needs lists then has its own.
   Scratch(Workspace& space, const Facts& device, const ForwardKernel& kernel, const compiler::Cover& cover,
-          const Problem& p, const detail::Listed* listed) {
+          const Problem& p, const detail::DeviceCover* made) {
     const bool ordered = has_order(kernel.choice, p);
     const codegen::ForwardPlan& plan = kernel.choice.plan;
     const bool by_place = p.packed && kernel.choice.persistent;
@@ -130,17 +129,17 @@ struct Scratch {
       starts = space.take<int>(starts_count + (ordered ? 2 * order_count : 0));
     }
     if (tiles > device.sms && codegen::trait(plan, "dynamic")) next = space.take<unsigned>(1);
-    if (listed)
-      lists = listed->lists;
-    else if (kernel.lister)
-      lists = Lists(space, kernel, cover, p);
+    if (made)
+      lists = made->lists;
+    else if (kernel.cover_kernel)
+      lists = CoverLists(space, kernel, cover, p);
   }
 };
 
 std::size_t bytes_for(const Facts& device, const ForwardKernel& kernel, const compiler::Cover& cover, const Problem& p,
-                      const detail::Listed* listed) {
+                      const detail::DeviceCover* made) {
   Workspace counting;
-  Scratch(counting, device, kernel, cover, p, listed);
+  Scratch(counting, device, kernel, cover, p, made);
   return counting.used();
 }
 
@@ -228,9 +227,9 @@ void send_starts(const ForwardKernel& kernel, bool masked, const Problem& p, con
                          sent.size() * sizeof(int), stream);
 }
 
-std::vector<std::byte> user_of(const Compiled& compiled, std::span<const double> params, const ForwardKernel& kernel,
-                               const Problem& p) {
-  return codegen::user_bytes(compiled.traced.mod, compiled.traced.captures, params, static_cast<float>(p.scale),
+std::vector<std::byte> user_of(const compiler::LoweredMod& lowered, std::span<const double> params,
+                               const ForwardKernel& kernel, const Problem& p) {
+  return codegen::user_bytes(lowered.mod, lowered.slots.captures, params, static_cast<float>(p.scale),
                              kernel.choice.plan.wide);
 }
 
@@ -252,75 +251,77 @@ void launch(const Facts& device, const ForwardKernel& kernel, std::int64_t tiles
 
 }  // namespace
 
-std::size_t forward_workspace(const Compiled& compiled, const Forward& call, const Problem& p,
-                              const detail::Listed* listed) {
+std::size_t forward_workspace(const compiler::LoweredMod& lowered, const Forward& call, const Problem& p,
+                              const Means& means) {
   check_types(call);
   if (is_empty(p)) return 0;
   const Facts& device = facts(call.q.device.index);
   const Current current(device.index);
-  const auto kernel = forward_kernel(key_of(compiled, call, p, nullptr), compiled, nullptr);
-  if (listed) require_fit(*listed, device, *kernel, compiled, p, values(compiled.traced.params));
-  return bytes_for(device, *kernel, compiled.cover, p, listed);
+  const auto kernel = forward_kernel(key_of(lowered, call, p, means), lowered, nullptr);
+  if (means.cover) require_fit(*means.cover, device, *kernel, lowered, p, values(lowered.slots.params));
+  return bytes_for(device, *kernel, lowered.cover, p, means.cover);
 }
 
-void forward(const Compiled& compiled, const Forward& call, const Problem& p, const Means& means) {
+void forward(const compiler::LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means) {
   check_types(call);
   if (is_empty(p)) return;
   const Facts& device = facts(call.q.device.index);
   const Current current(device.index);
   const auto stream = static_cast<cu::Stream>(means.stream);
-  const auto kernel = forward_kernel(key_of(compiled, call, p, means.preference), compiled, stream);
-  const std::vector<double> params = values(compiled.traced.params);
-  if (means.listed) require_fit(*means.listed, device, *kernel, compiled, p, params);
-  const std::size_t bytes = bytes_for(device, *kernel, compiled.cover, p, means.listed);
+  const auto kernel = forward_kernel(key_of(lowered, call, p, means), lowered, stream);
+  const std::vector<double> params = values(lowered.slots.params);
+  if (means.cover) require_fit(*means.cover, device, *kernel, lowered, p, params);
+  const std::size_t bytes = bytes_for(device, *kernel, lowered.cover, p, means.cover);
   if (means.used) *means.used = {target_name(device.arch()), codegen::variant_of(kernel->choice.plan).text(), bytes};
   const Pooled own(device, means.workspace.empty() ? bytes : 0, stream);
   Workspace space = means.workspace.empty() ? Workspace(own.bytes()) : workspace_of(means.workspace, {}, bytes);
-  const Scratch scratch(space, device, *kernel, compiled.cover, p, means.listed);
-  send_starts(*kernel, !ir::is_literal(compiled.cover.may_drop, 0), p, scratch, stream);
+  const Scratch scratch(space, device, *kernel, lowered.cover, p, means.cover);
+  send_starts(*kernel, !ir::is_literal(lowered.cover.may_drop, 0), p, scratch, stream);
   ForwardArgs args = arguments(device, *kernel, call, p, scratch);
-  std::vector<std::byte> user = user_of(compiled, params, *kernel, p);
-  const bool lists_first = kernel->lister && !means.listed;
+  std::vector<std::byte> user = user_of(lowered, params, *kernel, p);
+  const bool lists_first = kernel->cover_kernel && !means.cover;
   if (lists_first)
-    write_lists(kernel->lister->kernel, scratch.lists, p, {args.q_starts, args.kv_starts}, args.next, user, stream);
+    write_lists(kernel->cover_kernel->kernel, scratch.lists, p, {args.q_starts, args.kv_starts}, args.next, user,
+                stream);
   launch(device, *kernel, scratch.tiles, args, user, lists_first, stream);
 }
 
-std::size_t cover_bytes(const Compiled& compiled, const Forward& call, const Problem& p) {
+std::size_t cover_bytes(const compiler::LoweredMod& lowered, const Forward& call, const Problem& p,
+                        const Means& means) {
   check_types(call);
   if (is_empty(p) || p.packed) return 0;
   const Current current(call.q.device.index);
-  const auto kernel = forward_kernel(key_of(compiled, call, p, nullptr), compiled, nullptr);
-  return kernel->lister ? Lists::bytes(*kernel, compiled.cover, p) : 0;
+  const auto kernel = forward_kernel(key_of(lowered, call, p, means), lowered, nullptr);
+  return kernel->cover_kernel ? CoverLists::bytes(*kernel, lowered.cover, p) : 0;
 }
 
-std::shared_ptr<const detail::Listed> cover(const Compiled& compiled, const Forward& call, const Problem& p,
-                                            const Means& means) {
+std::shared_ptr<const detail::DeviceCover> cover(const compiler::LoweredMod& lowered, const Forward& call,
+                                                 const Problem& p, const Means& means) {
   check_types(call);
   // The starts of packed sequences come with each call, and its lists with them.
   if (is_empty(p) || p.packed) return nullptr;
   const Facts& device = facts(call.q.device.index);
   const Current current(device.index);
   const auto stream = static_cast<cu::Stream>(means.stream);
-  const auto kernel = forward_kernel(key_of(compiled, call, p, means.preference), compiled, stream);
-  if (!kernel->lister) return nullptr;
-  const std::vector<double> params = values(compiled.traced.params);
-  auto made = std::make_shared<detail::Listed>(device, *kernel, compiled, p, params);
-  const std::size_t bytes = Lists::bytes(*kernel, compiled.cover, p);
+  const auto kernel = forward_kernel(key_of(lowered, call, p, means), lowered, stream);
+  if (!kernel->cover_kernel) return nullptr;
+  const std::vector<double> params = values(lowered.slots.params);
+  auto made = std::make_shared<detail::DeviceCover>(device, *kernel, lowered, p, params);
+  const std::size_t bytes = CoverLists::bytes(*kernel, lowered.cover, p);
   Workspace space = means.workspace.empty()
                         ? Workspace(made->take(device, current, bytes, stream))
                         : workspace_of(means.workspace, {}, bytes, "Attention::cover_bytes for the call");
-  made->lists = Lists(space, *kernel, compiled.cover, p);
-  std::vector<std::byte> user = user_of(compiled, params, *kernel, p);
-  write_lists(kernel->lister->kernel, made->lists, p, {}, nullptr, user, stream);
+  made->lists = CoverLists(space, *kernel, lowered.cover, p);
+  std::vector<std::byte> user = user_of(lowered, params, *kernel, p);
+  write_lists(kernel->cover_kernel->kernel, made->lists, p, {}, nullptr, user, stream);
   return made;
 }
 
-ForwardStory forward_story(const Compiled& compiled, const Forward& call, const Problem& p,
-                           const codegen::Preference* preference) {
+ForwardStory forward_story(const compiler::LoweredMod& lowered, const Forward& call, const Problem& p,
+                           const Means& means) {
   check_types(call);
   const Current current(call.q.device.index);
-  const auto kernel = forward_kernel(key_of(compiled, call, p, preference), compiled, nullptr);
+  const auto kernel = forward_kernel(key_of(lowered, call, p, means), lowered, nullptr);
   const codegen::ForwardChoice& choice = kernel->choice;
   ForwardStory out{.variant = codegen::variant_of(choice.plan),
                    .kernel = {},
@@ -336,12 +337,13 @@ ForwardStory forward_story(const Compiled& compiled, const Forward& call, const 
   return out;
 }
 
-ForwardWants forward_wants(const Compiled& compiled, const Forward& call, const Problem& p) {
+ForwardWants forward_wants(const compiler::LoweredMod& lowered, const Forward& call, const Problem& p,
+                           std::optional<bool> exact) {
   check_types(call);
-  const ForwardKey key = key_of(compiled, call, p, nullptr);
-  const compiler::Mod& mod = compiled.traced.mod;
-  const codegen::ForwardFacts facts = codegen::forward_facts(mod, compiled.cover, key.spec.scale_positive);
-  const codegen::ForwardKind kind = codegen::forward_kind(mod, compiled.cover, facts, key.length);
+  const ForwardKey key = key_of(lowered, call, p, {.exact = exact});
+  const compiler::Mod& mod = lowered.mod;
+  const codegen::ForwardFacts facts = codegen::forward_facts(mod, lowered.cover, key.spec.scale_positive);
+  const codegen::ForwardKind kind = codegen::forward_kind(mod, lowered.cover, facts, key.length);
   return {key.spec, facts, kind, tuned_key(key, kind)};
 }
 

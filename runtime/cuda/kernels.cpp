@@ -34,19 +34,19 @@ Kernel load(const Binary& binary, int device, int shared_bytes) {
   return kernel;
 }
 
-ForwardKernel made(const ForwardKey& key, const Compiled& compiled) {
-  const compiler::Mod& mod = compiled.traced.mod;
-  const codegen::ForwardFacts facts = codegen::forward_facts(mod, compiled.cover, key.spec.scale_positive);
-  const codegen::ForwardKind kind = codegen::forward_kind(mod, compiled.cover, facts, key.length);
+ForwardKernel made(const ForwardKey& key, const compiler::LoweredMod& lowered) {
+  const compiler::Mod& mod = lowered.mod;
+  const codegen::ForwardFacts facts = codegen::forward_facts(mod, lowered.cover, key.spec.scale_positive);
+  const codegen::ForwardKind kind = codegen::forward_kind(mod, lowered.cover, facts, key.length);
   Remembered found;
   if (!key.preference) found = remembered(tuned_key(key, kind));
   const codegen::Preference* preference = found.preference ? &*found.preference : key.preference;
-  Considered all = consider(mod, compiled.cover, key.spec, key.length, preference);
+  Considered all = consider(mod, lowered.cover, key.spec, key.length, preference);
   const Candidate& chosen = all.candidates[all.chosen];
   ForwardKernel out{.kernel = load(*chosen.binary, key.device, chosen.choice.shared_bytes),
                     .choice = chosen.choice,
                     .flaw = chosen.flaw,
-                    .lister = std::nullopt,
+                    .cover_kernel = std::nullopt,
                     .story = std::move(found.notes)};
   if (preference && !preference->origin.empty()) out.story.push_back(preference->origin);
   out.story.insert(out.story.end(), all.story.begin(), all.story.end());
@@ -54,10 +54,10 @@ ForwardKernel made(const ForwardKey& key, const Compiled& compiled) {
     out.story.push_back(
         fmt::format("not {}: {}", codegen::variant_of(all.candidates[i].choice.plan).text(), all.candidates[i].flaw));
   if (facts.listed)
-    out.lister = {
-        load(*binary_of(cover_page(mod, compiled.cover, key.spec.wide, key.spec.arch), {mod, "cover", key.spec.arch}),
+    out.cover_kernel = {
+        load(*binary_of(cover_page(mod, lowered.cover, key.spec.wide, key.spec.arch), {mod, "cover", key.spec.arch}),
              key.device, 0),
-        compiler::cover_of(compiled.cover)};
+        compiler::cover_of(lowered.cover)};
   return out;
 }
 
@@ -86,7 +86,7 @@ TunedKey tuned_key(const ForwardKey& key, const codegen::ForwardKind& kind) {
           .exact = key.spec.exact};
 }
 
-std::shared_ptr<const ForwardKernel> forward_kernel(const ForwardKey& key, const Compiled& compiled,
+std::shared_ptr<const ForwardKernel> forward_kernel(const ForwardKey& key, const compiler::LoweredMod& lowered,
                                                     cu::Stream stream) {
   struct Hash {
     std::size_t operator()(const ForwardKey& key) const {
@@ -99,7 +99,7 @@ std::shared_ptr<const ForwardKernel> forward_kernel(const ForwardKey& key, const
   if (capturing(stream))
     throw Error("stream-capture", "a kernel would be loaded while a graph is captured", {},
                 "this is the first call of its kind on this device", "call Attention::prepare before the capture");
-  return kept.get(key, [&] { return std::make_shared<const ForwardKernel>(made(key, compiled)); });
+  return kept.get(key, [&] { return std::make_shared<const ForwardKernel>(made(key, lowered)); });
 }
 
 }  // namespace attune::runtime::cuda

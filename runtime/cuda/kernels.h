@@ -24,7 +24,7 @@ struct Kernel {
 };
 
 /// Of a listed Mod: what writes its lists, and what is in them hangs on.
-struct Lister {
+struct CoverKernel {
   Kernel kernel;
   compiler::CoverOf of;
 };
@@ -33,9 +33,9 @@ struct Lister {
 struct ForwardKernel {
   Kernel kernel;
   codegen::ForwardChoice choice;
-  std::string flaw;                ///< as Candidate has it
-  std::optional<Lister> lister;    ///< where the launch must be handed lists
-  std::vector<std::string> story;  ///< whose choice it is; kernels that were not taken, and why
+  std::string flaw;                         ///< as Candidate has it
+  std::optional<CoverKernel> cover_kernel;  ///< where the launch must be handed lists
+  std::vector<std::string> story;           ///< whose choice it is; kernels that were not taken, and why
 };
 
 struct ForwardKey {
@@ -50,6 +50,7 @@ struct ForwardKey {
 TunedKey tuned_key(const ForwardKey& key, const codegen::ForwardKind& kind);
 
 /// Compiled and loaded if it is not there; then nothing may be captured from `stream`.
-std::shared_ptr<const ForwardKernel> forward_kernel(const ForwardKey& key, const Compiled& compiled, cu::Stream stream);
+std::shared_ptr<const ForwardKernel> forward_kernel(const ForwardKey& key, const compiler::LoweredMod& lowered,
+                                                    cu::Stream stream);
 
 }  // namespace attune::runtime::cuda

@@ -13,7 +13,7 @@ namespace attune::runtime::cuda {
 
 using compiler::Problem;
 
-Lists::Lists(Workspace& space, const ForwardKernel& kernel, const compiler::Cover& cover, const Problem& p)
+CoverLists::CoverLists(Workspace& space, const ForwardKernel& kernel, const compiler::Cover& cover, const Problem& p)
     : m(kernel.choice.plan.queries()), n(kernel.choice.plan.n) {
   if (cover.by_batch || p.packed) batches = static_cast<int>(p.batch);
   if (cover.by_head) heads = static_cast<int>(p.q_heads);
@@ -22,13 +22,13 @@ Lists::Lists(Workspace& space, const ForwardKernel& kernel, const compiler::Cove
   at = space.take<int>(stride * tiles(p.q_len, m) * batches * heads);
 }
 
-std::size_t Lists::bytes(const ForwardKernel& kernel, const compiler::Cover& cover, const Problem& p) {
+std::size_t CoverLists::bytes(const ForwardKernel& kernel, const compiler::Cover& cover, const Problem& p) {
   Workspace counting;
-  Lists(counting, kernel, cover, p);
+  CoverLists(counting, kernel, cover, p);
   return counting.used();
 }
 
-void write_lists(const Kernel& kernel, const Lists& lists, const Problem& p, const Starts& starts, unsigned* next,
+void write_lists(const Kernel& kernel, const CoverLists& lists, const Problem& p, const Starts& starts, unsigned* next,
                  std::vector<std::byte>& user, cu::Stream stream) {
   CoverArgs args{.tiles = lists.at,
                  .tile_stride = lists.stride,
@@ -48,42 +48,41 @@ void write_lists(const Kernel& kernel, const Lists& lists, const Problem& p, con
 
 namespace {
 
-std::string text_of(const Compiled& compiled) {
-  return ir::print(compiled.cover.mask, compiled.traced.mod.signature());
+std::string text_of(const compiler::LoweredMod& lowered) {
+  return ir::print(lowered.cover.mask, lowered.mod.signature());
 }
 
 /// Why these are not the lists of the call; empty where they are.
-std::string difference(const detail::Listed& listed, const Facts& device, const ForwardKernel& kernel,
-                       const Compiled& compiled, const Problem& p, std::span<const double> params) {
-  const compiler::Mod& mod = compiled.traced.mod;
+std::string difference(const detail::DeviceCover& made, const Facts& device, const ForwardKernel& kernel,
+                       const compiler::LoweredMod& lowered, const Problem& p, std::span<const double> params) {
+  const compiler::Mod& mod = lowered.mod;
   if (p.packed) return "it is for dense tensors, and the sequences of this call are packed";
-  if (listed.device != device.index)
-    return fmt::format("its lists are on cuda:{}, and q is on cuda:{}", listed.device, device.index);
-  if (!kernel.lister) return fmt::format("it is for `{}`, and `{}` needs no lists", listed.text, text_of(compiled));
-  const compiler::CoverOf& of = kernel.lister->of;
-  if (listed.mask != of.mask)
-    return fmt::format("it is for `{}`, and the mask of this call is `{}`", listed.text, text_of(compiled));
+  if (made.device != device.index)
+    return fmt::format("its lists are on cuda:{}, and q is on cuda:{}", made.device, device.index);
+  if (!kernel.cover_kernel) return fmt::format("it is for `{}`, and `{}` needs no lists", made.text, text_of(lowered));
+  const compiler::CoverOf& of = kernel.cover_kernel->of;
+  if (made.mask != of.mask)
+    return fmt::format("it is for `{}`, and the mask of this call is `{}`", made.text, text_of(lowered));
   for (std::size_t i = 0; i < of.captures.size(); ++i) {
-    const Tensor &then = listed.captures[i], &now = compiled.traced.captures[of.captures[i]];
+    const Tensor &then = made.captures[i], &now = lowered.slots.captures[of.captures[i]];
     if (then == now) continue;
     const std::string &name = mod.captures[of.captures[i]].name, before = then.describe(), after = now.describe();
     return before != after ? fmt::format("its `{}` is {}, and that of this call {}", name, before, after)
                            : fmt::format("its `{}` lies elsewhere than that of this call", name);
   }
   for (std::size_t i = 0; i < of.params.size(); ++i)
-    if (listed.params[i] != params[of.params[i]])
-      return fmt::format("`{}` was {}, and is {}", mod.params[of.params[i]].name, listed.params[i],
-                         params[of.params[i]]);
-  if (listed.q_len != p.q_len || listed.kv_len != p.kv_len)
-    return fmt::format("it is for {} queries and {} keys, and this call has {} and {}", listed.q_len, listed.kv_len,
+    if (made.params[i] != params[of.params[i]])
+      return fmt::format("`{}` was {}, and is {}", mod.params[of.params[i]].name, made.params[i], params[of.params[i]]);
+  if (made.q_len != p.q_len || made.kv_len != p.kv_len)
+    return fmt::format("it is for {} queries and {} keys, and this call has {} and {}", made.q_len, made.kv_len,
                        p.q_len, p.kv_len);
-  if (listed.q_offset != p.q_offset)
-    return fmt::format("it is for a q_offset of {}, and that of this call is {}", listed.q_offset, p.q_offset);
-  const Lists& lists = listed.lists;
-  if (compiled.cover.by_batch && lists.batches != p.batch)
+  if (made.q_offset != p.q_offset)
+    return fmt::format("it is for a q_offset of {}, and that of this call is {}", made.q_offset, p.q_offset);
+  const CoverLists& lists = made.lists;
+  if (lowered.cover.by_batch && lists.batches != p.batch)
     return fmt::format("its mask varies with the batch: it is for {} entries, and this call has {}", lists.batches,
                        p.batch);
-  if (compiled.cover.by_head && lists.heads != p.q_heads)
+  if (lowered.cover.by_head && lists.heads != p.q_heads)
     return fmt::format("its mask varies with the head: it is for {} heads, and this call has {}", lists.heads,
                        p.q_heads);
   const codegen::ForwardPlan& plan = kernel.choice.plan;
@@ -95,9 +94,9 @@ std::string difference(const detail::Listed& listed, const Facts& device, const 
 
 }  // namespace
 
-void require_fit(const detail::Listed& listed, const Facts& device, const ForwardKernel& kernel,
-                 const Compiled& compiled, const Problem& p, std::span<const double> params) {
-  const std::string why = difference(listed, device, kernel, compiled, p, params);
+void require_fit(const detail::DeviceCover& made, const Facts& device, const ForwardKernel& kernel,
+                 const compiler::LoweredMod& lowered, const Problem& p, std::span<const double> params) {
+  const std::string why = difference(made, device, kernel, lowered, p, params);
   if (why.empty()) return;
   throw Error("cover-other", "the cover was made for other calls", {}, why,
               "make one for this call: Attention::cover; or leave it out, and the call lists its own tiles");
@@ -107,16 +106,16 @@ void require_fit(const detail::Listed& listed, const Facts& device, const Forwar
 
 namespace attune::detail {
 
-Listed::Listed(const cuda::Facts& on, const cuda::ForwardKernel& kernel, const cuda::Compiled& compiled,
-               const compiler::Problem& p, std::span<const double> all_params)
-    : device(on.index), mask(kernel.lister->of.mask), text(cuda::text_of(compiled)), q_len(p.q_len), kv_len(p.kv_len),
-      q_offset(p.q_offset) {
-  for (const std::uint32_t slot : kernel.lister->of.captures) captures.push_back(compiled.traced.captures[slot]);
-  for (const std::uint32_t slot : kernel.lister->of.params) params.push_back(all_params[slot]);
+DeviceCover::DeviceCover(const cuda::Facts& on, const cuda::ForwardKernel& kernel, const compiler::LoweredMod& lowered,
+                         const compiler::Problem& p, std::span<const double> all_params)
+    : device(on.index), mask(kernel.cover_kernel->of.mask), text(cuda::text_of(lowered)), q_len(p.q_len),
+      kv_len(p.kv_len), q_offset(p.q_offset) {
+  for (const std::uint32_t slot : kernel.cover_kernel->of.captures) captures.push_back(lowered.slots.captures[slot]);
+  for (const std::uint32_t slot : kernel.cover_kernel->of.params) params.push_back(all_params[slot]);
 }
 
-std::span<std::byte> Listed::take(const cuda::Facts& on, const cuda::Current& current, std::size_t bytes,
-                                  cuda::cu::Stream stream) {
+std::span<std::byte> DeviceCover::take(const cuda::Facts& on, const cuda::Current& current, std::size_t bytes,
+                                       cuda::cu::Stream stream) {
   if (cuda::capturing(stream))
     throw Error("stream-capture", "a cover has no memory within a capture", {},
                 "what is taken from the stream's pool would be the graph's alone",
@@ -127,7 +126,7 @@ std::span<std::byte> Listed::take(const cuda::Facts& on, const cuda::Current& cu
 }
 
 // What the driver says is not looked at: at the end of a process it may be gone, and the memory with it.
-Listed::~Listed() {
+DeviceCover::~DeviceCover() {
   if (!memory_) return;
   const cuda::Driver& d = cuda::driver();
   cuda::cu::Context popped = nullptr;

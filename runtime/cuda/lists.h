@@ -16,14 +16,14 @@ namespace attune::runtime::cuda {
 inline std::int64_t tiles(std::int64_t length, int tile) { return (length + tile - 1) / tile; }
 
 /// As codegen/cuda/cover.cuh has them.
-struct Lists {
+struct CoverLists {
   int* at = nullptr;
   int m = 0, n = 0;            ///< queries and keys of a tile
   int batches = 1, heads = 1;  ///< 1 where they do not vary with them
   int stride = 0;              ///< ints a row
 
-  Lists() = default;
-  Lists(Workspace& space, const ForwardKernel& kernel, const compiler::Cover& cover, const compiler::Problem& p);
+  CoverLists() = default;
+  CoverLists(Workspace& space, const ForwardKernel& kernel, const compiler::Cover& cover, const compiler::Problem& p);
   static std::size_t bytes(const ForwardKernel& kernel, const compiler::Cover& cover, const compiler::Problem& p);
 };
 
@@ -32,12 +32,12 @@ struct Starts {
   const int *q = nullptr, *kv = nullptr;
 };
 /// `next`: a counter that becomes 0; may be null.
-void write_lists(const Kernel& kernel, const Lists& lists, const compiler::Problem& p, const Starts& starts,
+void write_lists(const Kernel& kernel, const CoverLists& lists, const compiler::Problem& p, const Starts& starts,
                  unsigned* next, std::vector<std::byte>& user, cu::Stream stream);
 
 /// An Error unless these are the lists of the call. `params`: the values of all its parameters.
-void require_fit(const detail::Listed& listed, const Facts& device, const ForwardKernel& kernel,
-                 const Compiled& compiled, const compiler::Problem& p, std::span<const double> params);
+void require_fit(const detail::DeviceCover& made, const Facts& device, const ForwardKernel& kernel,
+                 const compiler::LoweredMod& lowered, const compiler::Problem& p, std::span<const double> params);
 
 }  // namespace attune::runtime::cuda
 
@@ -46,7 +46,7 @@ namespace attune::detail {
 namespace cuda = runtime::cuda;
 
 /// What a Cover holds: lists, and all that they hang on.
-struct Listed {
+struct DeviceCover {
   int device = 0;
   ir::Digest mask;               ///< as compiler::CoverOf has it
   std::string text;              ///< the mask, for people
@@ -54,13 +54,13 @@ struct Listed {
   std::vector<double> params;
   std::int64_t q_len = 0, kv_len = 0;
   std::int32_t q_offset = 0;
-  cuda::Lists lists;
+  cuda::CoverLists lists;
 
-  Listed(const cuda::Facts& device, const cuda::ForwardKernel& kernel, const cuda::Compiled& compiled,
-         const compiler::Problem& p, std::span<const double> params);
-  ~Listed();
-  Listed(const Listed&) = delete;
-  Listed& operator=(const Listed&) = delete;
+  DeviceCover(const cuda::Facts& device, const cuda::ForwardKernel& kernel, const compiler::LoweredMod& lowered,
+              const compiler::Problem& p, std::span<const double> params);
+  ~DeviceCover();
+  DeviceCover(const DeviceCover&) = delete;
+  DeviceCover& operator=(const DeviceCover&) = delete;
   /// Memory for the lists, for as long as this lives.
   std::span<std::byte> take(const cuda::Facts& device, const cuda::Current& current, std::size_t bytes,
                             cuda::cu::Stream stream);

@@ -25,8 +25,8 @@ struct Request {
   Shape shape{};
 };
 
-/// Of a Mod as it was traced.
-Request request_of(const compiler::Mod& written, const compiler::Traced& traced);
+/// Of a Mod as it was bound.
+Request request_of(const compiler::Mod& written, const compiler::BoundMod& bound);
 
 /// A line of JSON, as a manifest has it too.
 std::string json_line(const Request& request);

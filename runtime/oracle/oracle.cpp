@@ -16,14 +16,14 @@
 namespace attune::runtime {
 namespace {
 
-using compiler::Problem, compiler::Traced;
+using compiler::Problem, compiler::BoundMod;
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// What one (batch entry, head) has of a tensor, dense or packed: a matrix of rows by position.
 struct Rows {
   const Tensor* tensor;
-  Strided at;
+  MatrixLayout at;
 
   std::int64_t offset(std::int64_t i, std::int64_t j) const { return at.origin + i * at.row + j * at.column; }
   double get(std::int64_t i, std::int64_t j = 0) const { return load(*tensor, offset(i, j)); }
@@ -62,10 +62,10 @@ using Row = OracleRow;
 /// The expressions of a Mod, ready to be evaluated, at one row.
 class Evaluator {
  public:
-  Evaluator(const Traced& traced, const Problem& problem)
-      : problem_(problem), sink_(program(traced.mod.sink)), mask_(traced.mod.mask), score_(traced.mod.score),
-        prob_(traced.mod.prob), dscore_(program(traced.mod.dscore.by)), dprob_(program(traced.mod.dprob.by)),
-        read_(reader(traced.captures)), params_(values(traced.params)) {
+  Evaluator(const BoundMod& bound, const Problem& problem)
+      : problem_(problem), sink_(program(bound.mod.sink)), mask_(bound.mod.mask), score_(bound.mod.score),
+        prob_(bound.mod.prob), dscore_(program(bound.mod.dscore.by)), dprob_(program(bound.mod.dprob.by)),
+        read_(reader(bound.slots.captures)), params_(values(bound.slots.params)) {
     env.params = params_;
     env.read = &read_;
   }
@@ -164,7 +164,7 @@ struct KVSum {
 }  // namespace
 
 struct OracleRows::Head {
-  Head(const Traced& traced, const Forward& c, const Problem& p) : call(c), problem(p), at(traced, p) {}
+  Head(const BoundMod& bound, const Forward& c, const Problem& p) : call(c), problem(p), at(bound, p) {}
 
   const Forward& call;
   const Problem& problem;
@@ -208,8 +208,8 @@ struct OracleRows::Head {
   }
 };
 
-OracleRows::OracleRows(const Traced& traced, const Forward& call, const Problem& problem)
-    : head_(std::make_unique<Head>(traced, call, problem)) {}
+OracleRows::OracleRows(const BoundMod& bound, const Forward& call, const Problem& problem)
+    : head_(std::make_unique<Head>(bound, call, problem)) {}
 OracleRows::~OracleRows() = default;
 
 const OracleRow& OracleRows::row(std::int64_t b, std::int64_t h, std::int64_t i) {
@@ -252,8 +252,8 @@ double OracleRows::dprob(std::int64_t kv, double p, ir::Precision precision) {
   return head_->at.dprob(precision);
 }
 
-void oracle_forward(const Traced& traced, const Forward& call, const Problem& problem, const Progress& progress) {
-  OracleRows at(traced, call, problem);
+void oracle_forward(const BoundMod& bound, const Forward& call, const Problem& problem, const Progress& progress) {
+  OracleRows at(bound, call, problem);
   Rate rate(progress, rows_of(problem));
   double rows = 0;
   for (std::int64_t b = 0; b < problem.batch; ++b) {
@@ -274,15 +274,15 @@ void oracle_forward(const Traced& traced, const Forward& call, const Problem& pr
 //   dv += p' dO          dp = dp' dprob/dp      delta = sum p dp  (the sink's dp is 0)
 //   ds' = p (dp - delta) + dlse p               the softmax, and lse = log sum exp s'
 //   ds = ds' dscore/ds * scale,  dq += ds k,  dk += ds q
-void oracle_backward(const Traced& traced, const Backward& call, const Problem& problem, const Progress& progress) {
-  const compiler::Mod& mod = traced.mod;
+void oracle_backward(const BoundMod& bound, const Backward& call, const Problem& problem, const Progress& progress) {
+  const compiler::Mod& mod = bound.mod;
   if (!mod.dscore.by || !mod.dprob.by) throw Bug("a backward was asked of a Mod without derivatives");
-  Evaluator at(traced, problem);
+  Evaluator at(bound, problem);
   std::vector<CapturedSum> sums;
   for (const Backward::Captured& asked : call.captured)
     sums.push_back({&asked, std::vector<double>(static_cast<std::size_t>(asked.of.size()))});
-  Scatters by_score(mod.dscore.captures, traced, sums), by_prob(mod.dprob.captures, traced, sums),
-      by_sink(mod.dsink.captures, traced, sums);
+  Scatters by_score(mod.dscore.captures, bound, sums), by_prob(mod.dprob.captures, bound, sums),
+      by_sink(mod.dsink.captures, bound, sums);
   KVSum dk(call.k), dv(call.v);
   Rate rate(progress, rows_of(problem));
   double rows = 0;

@@ -30,7 +30,7 @@ struct OracleRow {
 /// no results are looked at.
 class OracleRows {
  public:
-  OracleRows(const compiler::Traced& traced, const Forward& call, const compiler::Problem& problem);
+  OracleRows(const compiler::BoundMod& bound, const Forward& call, const compiler::Problem& problem);
   ~OracleRows();
 
   /// Row i of a batch entry or packed sequence; it stays until the next is asked for.
@@ -53,9 +53,9 @@ class OracleRows {
   std::unique_ptr<Head> head_;
 };
 
-void oracle_forward(const compiler::Traced& traced, const Forward& call, const compiler::Problem& problem,
+void oracle_forward(const compiler::BoundMod& bound, const Forward& call, const compiler::Problem& problem,
                     const Progress& progress = {});
-void oracle_backward(const compiler::Traced& traced, const Backward& call, const compiler::Problem& problem,
+void oracle_backward(const compiler::BoundMod& bound, const Backward& call, const compiler::Problem& problem,
                      const Progress& progress = {});
 
 }  // namespace attune::runtime

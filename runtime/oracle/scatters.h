@@ -18,7 +18,7 @@ struct CapturedSum {
 /// What one expression adds to the captured gradients that were asked for.
 class Scatters {
  public:
-  Scatters(const std::vector<compiler::Scatter>& all, const compiler::Traced& traced, std::vector<CapturedSum>& sums);
+  Scatters(const std::vector<compiler::Scatter>& all, const compiler::BoundMod& bound, std::vector<CapturedSum>& sums);
 
   bool empty() const { return terms_.empty(); }
   void add(double upstream, ir::Env& env);

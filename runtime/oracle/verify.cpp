@@ -17,7 +17,7 @@
 namespace attune::runtime {
 namespace {
 
-using compiler::Problem, compiler::Traced;
+using compiler::Problem, compiler::BoundMod;
 using ir::Precision;
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
@@ -56,9 +56,9 @@ struct Luck {
 
 class Row {
  public:
-  Row(OracleRows& oracle, const Traced& traced, const Forward& call, const Problem& p, const RowAt& at)
+  Row(OracleRows& oracle, const BoundMod& bound, const Forward& call, const Problem& p, const RowAt& at)
       : oracle_(oracle), call_(call), p_(p), seq_(sequence(p, at.b)), exact_(oracle.row(at.b, at.h, at.i)),
-        has_sink_(traced.mod.sink != nullptr), unit_(unit(call.q.dtype)) {}
+        has_sink_(bound.mod.sink != nullptr), unit_(unit(call.q.dtype)) {}
 
   /// It was computed by a kernel of a GPU that is not exact.
   void of_fast_kernel() {
@@ -171,14 +171,14 @@ class Row {
 
 class Verify {
  public:
-  Verify(const Traced& traced, const Forward& call, const Problem& p, const Verified& which, bool fast)
-      : traced_(traced), call_(call), p_(p), which_(which), fast_(fast), oracle_(traced, call, p) {}
+  Verify(const BoundMod& bound, const Forward& call, const Problem& p, const Verified& which, bool fast)
+      : bound_(bound), call_(call), p_(p), which_(which), fast_(fast), oracle_(bound, call, p) {}
 
   void operator()() {
     std::vector<std::int64_t> lengths;
     for (std::int64_t b = 0; b < p_.batch; ++b) lengths.push_back(sequence(p_, b).q_len);
     for (const RowAt& at : sampled(lengths, p_.q_heads, which_)) {
-      Row row(oracle_, traced_, call_, p_, at);
+      Row row(oracle_, bound_, call_, p_, at);
       if (fast_) row.of_fast_kernel();
       row.compute();
       o(row, at);
@@ -189,7 +189,7 @@ class Verify {
 
  private:
   [[noreturn]] void differs(const RowAt& at, const Wrong& wrong) const {
-    refuse(p_, traced_, fmt::format("b={} h={} q={}", at.b, at.h, at.i), which_, wrong);
+    refuse(p_, bound_, fmt::format("b={} h={} q={}", at.b, at.h, at.i), which_, wrong);
   }
 
   void o(const Row& row, const RowAt& at) const {
@@ -205,7 +205,7 @@ class Verify {
 
   void line(const char* name, const Tensor& t, double wanted, double plain, double luck, const RowAt& at) const {
     if (!t.given()) return;
-    const Strided place = column(t, p_.packed, at.b, at.h, sequence(p_, at.b).q_start);
+    const MatrixLayout place = column(t, p_.packed, at.b, at.h, sequence(p_, at.b).q_start);
     const double got = load(t, place.origin + at.i * place.row);
     if (got == wanted || std::isnan(wanted) || !std::isfinite(luck)) return;
     // A row that one more rounding may empty or fill.
@@ -218,7 +218,7 @@ class Verify {
     differs(at, {name, got, wanted, std::abs(got - wanted), allowed});
   }
 
-  const Traced& traced_;
+  const BoundMod& bound_;
   const Forward& call_;
   const Problem& p_;
   const Verified& which_;
@@ -233,14 +233,14 @@ std::uint64_t next_sample() {
   return calls.fetch_add(1, std::memory_order_relaxed);
 }
 
-void verify(const Traced& traced, const Forward& call, const Problem& problem, const Verified& which) {
+void verify(const BoundMod& bound, const Forward& call, const Problem& problem, const Verified& which) {
   const bool on_gpu = call.q.device.kind == Device::Kind::cuda;
-  if (!on_gpu) return Verify(traced, call, problem, which, false)();
+  if (!on_gpu) return Verify(bound, call, problem, which, false)();
   if (cuda::is_captured(which.stream))
     return note(watch::Noted::Of::verify, "a call that is captured into a graph is not verified");
   std::vector<std::vector<std::byte>> memory;
-  Traced there = traced;
-  for (Tensor& t : there.captures) t = on_host(t, which.stream, memory);
+  BoundMod there = bound;
+  for (Tensor& t : there.slots.captures) t = on_host(t, which.stream, memory);
   Forward here = call;
   for (Tensor* t : {&here.q, &here.k, &here.v, &here.o, &here.lse, &here.max}) *t = on_host(*t, which.stream, memory);
   Problem known = problem;

@@ -21,11 +21,11 @@ std::uint64_t next_sample();
 
 /// o, and lse and max where they were asked for, at `rows` rows. A Bug where one is wrong, as semantics.md has it.
 /// What is on a device is copied to the host.
-void verify(const compiler::Traced& traced, const Forward& call, const compiler::Problem& problem,
+void verify(const compiler::BoundMod& bound, const Forward& call, const compiler::Problem& problem,
             const Verified& which);
 /// dq at `rows` rows of queries, dk and dv at as many of keys. o and lse are taken as they were given: whether they are
 /// right is for their forward. What would cost more than rows do is left out: see docs/debugging.md.
-void verify(const compiler::Traced& traced, const Backward& call, const compiler::Problem& problem,
+void verify(const compiler::BoundMod& bound, const Backward& call, const compiler::Problem& problem,
             const Verified& which);
 
 }  // namespace attune::runtime

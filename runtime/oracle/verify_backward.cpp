@@ -15,7 +15,7 @@
 namespace attune::runtime {
 namespace {
 
-using compiler::Problem, compiler::Traced;
+using compiler::Problem, compiler::BoundMod;
 using ir::Precision;
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
@@ -67,9 +67,9 @@ double squared(double x) { return x * x; }
 
 class VerifyBackward {
  public:
-  VerifyBackward(const Traced& traced, const Backward& call, const Problem& p, const Verified& which)
-      : traced_(traced), call_(call), p_(p), which_(which), forward_{.q = call.q, .k = call.k, .v = call.v},
-        oracle_(traced, forward_, p), delta_is_of_o_(codegen::delta_is_of_o(traced.mod.prob)), type_(call.q.dtype) {}
+  VerifyBackward(const BoundMod& bound, const Backward& call, const Problem& p, const Verified& which)
+      : bound_(bound), call_(call), p_(p), which_(which), forward_{.q = call.q, .k = call.k, .v = call.v},
+        oracle_(bound, forward_, p), delta_is_of_o_(codegen::delta_is_of_o(bound.mod.prob)), type_(call.q.dtype) {}
 
   void operator()() {
     if (call_.dq.given()) queries();
@@ -80,14 +80,14 @@ class VerifyBackward {
   // ---- Rows of queries.
 
   std::span<const double> read(const Tensor& t, const RowAt& at, std::int64_t width, std::vector<double>& into) const {
-    const Strided place = matrix(t, p_.packed, at.b, at.h, sequence(p_, at.b).q_start);
+    const MatrixLayout place = matrix(t, p_.packed, at.b, at.h, sequence(p_, at.b).q_start);
     into.clear();
     for (std::int64_t j = 0; j < width; ++j)
       into.push_back(load(t, place.origin + at.i * place.row + j * place.column));
     return into;
   }
   double read(const Tensor& t, const RowAt& at) const {
-    const Strided place = column(t, p_.packed, at.b, at.h, sequence(p_, at.b).q_start);
+    const MatrixLayout place = column(t, p_.packed, at.b, at.h, sequence(p_, at.b).q_start);
     return load(t, place.origin + at.i * place.row);
   }
 
@@ -214,7 +214,7 @@ class VerifyBackward {
 
   // ---- Results.
 
-  void compare(const char* name, const Tensor& t, const Strided& at, std::int64_t i, Sum& sum, double more,
+  void compare(const char* name, const Tensor& t, const MatrixLayout& at, std::int64_t i, Sum& sum, double more,
                const std::string& place) const {
     std::vector<double> plain;
     for (const float x : sum.plain) plain.push_back(rounded(static_cast<double>(x), t.dtype));
@@ -227,7 +227,7 @@ class VerifyBackward {
                                   .plain = plain,
                                   .luck = sum.luck,
                                   .more = more}))
-      refuse(p_, traced_, place, which_, *found);
+      refuse(p_, bound_, place, which_, *found);
   }
 
   void queries() {
@@ -317,7 +317,7 @@ class VerifyBackward {
   /// Some tenths of a second.
   static constexpr double most_pairs = 1 << 19;
 
-  const Traced& traced_;
+  const BoundMod& bound_;
   const Backward& call_;
   const Problem& p_;
   const Verified& which_;
@@ -332,8 +332,8 @@ class VerifyBackward {
 
 }  // namespace
 
-void verify(const Traced& traced, const Backward& call, const Problem& problem, const Verified& which) {
-  VerifyBackward(traced, call, problem, which)();
+void verify(const BoundMod& bound, const Backward& call, const Problem& problem, const Verified& which) {
+  VerifyBackward(bound, call, problem, which)();
 }
 
 }  // namespace attune::runtime

@@ -31,12 +31,12 @@ double smallest(DType type) { return type == DType::f16 ? 0x1p-24 : 0x1p-120; }
 /// What rounds to infinity is no smaller.
 double largest(DType type) { return type == DType::f16 ? 65504 : 3e38; }
 
-std::string captures_of(const compiler::Traced& traced) {
+std::string captures_of(const compiler::BoundMod& bound) {
   std::string out;
-  for (std::size_t i = 0; i < traced.captures.size(); ++i) {
-    out += (out.empty() ? " " : ", ") + traced.mod.captures[i].name + "[";
-    for (std::size_t d = 0; d < static_cast<std::size_t>(traced.captures[i].rank); ++d)
-      out += fmt::format("{}{}", d ? ", " : "", traced.captures[i].shape[d]);
+  for (std::size_t i = 0; i < bound.slots.captures.size(); ++i) {
+    out += (out.empty() ? " " : ", ") + bound.mod.captures[i].name + "[";
+    for (std::size_t d = 0; d < static_cast<std::size_t>(bound.slots.captures[i].rank); ++d)
+      out += fmt::format("{}{}", d ? ", " : "", bound.slots.captures[i].shape[d]);
     out += "]";
   }
   return out;
@@ -127,9 +127,9 @@ std::optional<Wrong> wrong(const Judged& row) {
   return Wrong{where(at), got_at(at), row.wanted[at], norm(off), allowed};
 }
 
-void refuse(const compiler::Problem& p, const compiler::Traced& traced, const std::string& place, const Verified& which,
-            const Wrong& wrong) {
-  const std::string digest = traced.mod.digest().hex();
+void refuse(const compiler::Problem& p, const compiler::BoundMod& bound, const std::string& place,
+            const Verified& which, const Wrong& wrong) {
+  const std::string digest = bound.mod.digest().hex();
   throw Bug(fmt::format(
       "a result differs from the oracle's\n"
       "   at  {}, {}\n"
@@ -141,7 +141,7 @@ void refuse(const compiler::Problem& p, const compiler::Traced& traced, const st
       "meanwhile",
       place, wrong.where, wrong.got, wrong.wanted, wrong.distance, wrong.allowed, which.used.kernel, which.used.target,
       p.batch, p.q_heads, p.kv_heads, p.q_len, p.kv_len, p.d, p.dv, p.packed ? " packed" : "", p.scale, p.q_offset,
-      captures_of(traced), digest, indented(mod_file(traced.mod)), dumps() ? options().dump : "a folder",
+      captures_of(bound), digest, indented(mod_file(bound.mod)), dumps() ? options().dump : "a folder",
       digest.substr(0, 16)));
 }
 

@@ -44,7 +44,7 @@ constexpr double lucky = 4;
 struct Judged {
   std::string name;
   const Tensor& tensor;
-  Strided at;
+  MatrixLayout at;
   std::int64_t i;
   std::span<const double> wanted;  ///< the oracle's
   std::span<const double> plain;   ///< plain dense attention's, at the inputs' type with sums of f32
@@ -60,7 +60,7 @@ struct Wrong {
 std::optional<Wrong> wrong(const Judged& row);
 
 /// `place`: of the row, as in "b=0 h=1 q=2".
-[[noreturn]] void refuse(const compiler::Problem& problem, const compiler::Traced& traced, const std::string& place,
+[[noreturn]] void refuse(const compiler::Problem& problem, const compiler::BoundMod& bound, const std::string& place,
                          const Verified& which, const Wrong& wrong);
 
 }  // namespace attune::runtime

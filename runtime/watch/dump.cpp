@@ -91,16 +91,15 @@ std::string mod_file(const compiler::Mod& mod) {
   return out + mod.text();
 }
 
-void remember_steps(const compiler::Mod& written, const compiler::Traced& lowered, const compiler::Steps& steps,
-                    const compiler::Cover& cover) {
+void remember_steps(const compiler::Mod& written, const compiler::LoweredMod& lowered, const compiler::Steps& steps) {
   const ir::Signature names = lowered.mod.signature();
-  const std::string bands = compiler::explain(cover, names);
+  const std::string bands = compiler::explain(lowered.cover, names);
   std::vector<DumpFile> files{{"00-attention.mod", mod_file(written)},
                               {"01-steps.txt", steps_file(steps, names)},
-                              {"02-lowered.txt", compiler::explain(lowered.mod, steps)},
+                              {"02-lowered.txt", compiler::explain(lowered, steps)},
                               {"03-cover.txt", bands.empty() ? "every pair is kept\n" : bands}};
   const std::lock_guard lock(remembered().mutex);
-  remembered().files.insert_or_assign(lowered.mod.digest(), std::move(files));
+  remembered().files.insert_or_assign(lowered.digest, std::move(files));
 }
 
 fs::path dump_folder(const DumpOf& of) {

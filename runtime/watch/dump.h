@@ -7,7 +7,6 @@
 #include <string_view>
 #include <vector>
 
-#include "compiler/cover.h"
 #include "compiler/lower.h"
 
 namespace attune::runtime {
@@ -16,8 +15,7 @@ namespace attune::runtime {
 bool dumps();
 
 /// How a Mod came about, for the dumps of its kernels.
-void remember_steps(const compiler::Mod& written, const compiler::Traced& lowered, const compiler::Steps& steps,
-                    const compiler::Cover& cover);
+void remember_steps(const compiler::Mod& written, const compiler::LoweredMod& lowered, const compiler::Steps& steps);
 
 struct DumpFile {
   std::string name, text;

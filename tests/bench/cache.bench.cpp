@@ -105,9 +105,8 @@ int main() {
   const auto isa = cpu::isa();
   constexpr auto unit = codegen::Unit::f32;
   const Attention attention = attention_of(0);
-  const compiler::Traced traced = compiler::lower(attention);
-  const compiler::Mod& mod = traced.mod;
-  const cpu::Compiled compiled{traced, mod.digest(), nullptr};
+  const compiler::LoweredMod lowered = compiler::lower(attention);
+  const compiler::Mod& mod = lowered.mod;
   {
     std::vector<double> made, loaded, found;
     std::string folder = (std::filesystem::temp_directory_path() / "attune-bench-XXXXXX").string();
@@ -139,16 +138,16 @@ int main() {
   std::vector<float> numbers(4 * 64 * 64), results(4 * 64 * 64);
   const Tensor in(numbers.data(), DType::f32, {1, 4, 64, 64}), out(results.data(), DType::f32, {1, 4, 64, 64});
   const Forward call{.q = in, .k = in, .v = in, .o = out};
-  const compiler::Problem problem = compiler::check(traced, call, std::nullopt);
+  const compiler::Problem problem = compiler::check(lowered, call, std::nullopt);
   measure("memo: the attention's lowered form", [&] { attention.memo.get(attention); });
-  measure("check: the call's tensors", [&] { compiler::check(traced, call, std::nullopt); });
-  measure("check: what captures are read at", [&] { compiler::check_reads(mod, traced.captures, problem); });
+  measure("check: the call's tensors", [&] { compiler::check(lowered, call, std::nullopt); });
+  measure("check: what captures are read at", [&] { compiler::check_reads(mod, lowered.slots.captures, problem); });
   measure("the Mod's digest", [&] { mod.digest(); });
   measure("kit, from memory", [&] { cpu::kit(isa, unit, DType::f32); });
-  measure("forward kernel with its key, from memory", [&] { cpu::forward_kernel(compiled, isa, unit); });
+  measure("forward kernel with its key, from memory", [&] { cpu::forward_kernel(lowered, isa, unit); });
   measure("a call's workspace: all of the way to its kernels, and its plan", [&] { attention.workspace(call); });
   measure_with(4, "forward kernel with its key, from memory, four threads",
-               [&] { cpu::forward_kernel(compiled, isa, unit); });
+               [&] { cpu::forward_kernel(lowered, isa, unit); });
   try {
     on_device();
   } catch (const Error& e) {

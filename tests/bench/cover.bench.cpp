@@ -52,17 +52,17 @@ void bench(const std::string& name, const std::string& mask, int length) {
   std::vector<int> ids = documents(length);
   Text text;
   text.capture("doc", Tensor(ids.data(), DType::i32, {length}));
-  const compiler::Traced traced = compiler::lower(Attention{.mask = text.mask(mask)});
-  const ir::Signature names = traced.mod.signature();
-  const compiler::Cover cover = compiler::cover(traced.mod.mask, names);
-  const runtime::Tiles tiles(traced, cover);
+  const compiler::LoweredMod lowered = compiler::lower(Attention{.mask = text.mask(mask)});
+  const ir::Signature names = lowered.mod.signature();
+  const compiler::Cover& cover = lowered.cover;
+  const runtime::Tiles tiles(lowered);
   runtime::Extent e;
   e.q_len = e.kv_len = length;
   const runtime::TileLists lists = tiles.lists(e);
 
   std::printf("{\"mask\": \"%s\", \"tokens\": %d", name.c_str(), length);
-  print("derive", measure([&] { compiler::cover(traced.mod.mask, names); }));
-  print("summarise", measure([&] { runtime::Tiles(traced, cover); }));
+  print("derive", measure([&] { compiler::cover(lowered.mod.mask, names); }));
+  print("summarise", measure([&] { runtime::Tiles(lowered); }));
   print("list", measure([&] { tiles.lists(e); }));
   print("list_2_threads", measure([&] { tiles.lists(e, false, 2); }));
   print("list_along_q", measure([&] { tiles.lists(e, true); }));

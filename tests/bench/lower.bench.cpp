@@ -20,9 +20,9 @@ void measure(const std::string& name, int repetitions, F f) {
   std::size_t nodes = 0;
   for (int i = 0; i < repetitions; ++i) {
     const auto start = Clock::now();
-    const compiler::Traced traced = f();
+    const compiler::LoweredMod lowered = f();
     times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
-    nodes = ir::in_order(std::vector{traced.mod.score, traced.mod.mask}).size();
+    nodes = ir::in_order(std::vector{lowered.mod.score, lowered.mod.mask}).size();
   }
   std::sort(times.begin(), times.end());
   std::printf("{\"bench\": \"%s\", \"nodes\": %zu, \"repetitions\": %d, \"min_us\": %.1f, \"median_us\": %.1f}\n",

@@ -124,8 +124,9 @@ TEST_CASE("heads share tiles where there are few queries, and nothing that lanes
   const auto slope = Device::cpu().array<float>({32}, "slope"), table = Device::cpu().array<float>({32, 300}, "table");
   const auto doc = Device::cpu().array<int>({300}, "doc");
   const auto shared = [](const Attention& attention, int arch) {
-    const compiler::Mod mod = compiler::lower(attention).mod;
-    const compiler::Cover cover = compiler::cover(mod.mask, mod.signature(), mod.score);
+    const compiler::LoweredMod lowered = compiler::lower(attention);
+    const compiler::Mod& mod = lowered.mod;
+    const compiler::Cover& cover = lowered.cover;
     const ForwardChoices all = choose({.arch = arch, .heads = 8}, forward_facts(mod, cover, true));
     const int heads = all.choices.front().plan.heads;
     for (const ForwardChoice& c : all.choices) {
@@ -152,8 +153,9 @@ TEST_CASE("calls are of the kind that their expressions make them", "[choose]") 
   Array<int> doc = Device::cpu().array<int>({300}, "doc");
   Array<float> table = Device::cpu().array<float>({300}, "table"), slope = Device::cpu().array<float>({4}, "slope");
   const auto kind = [](const Attention& attention) {
-    const compiler::Mod mod = compiler::lower(attention).mod;
-    const compiler::Cover cover = compiler::cover(mod.mask, mod.signature(), mod.score);
+    const compiler::LoweredMod lowered = compiler::lower(attention);
+    const compiler::Mod& mod = lowered.mod;
+    const compiler::Cover& cover = lowered.cover;
     return forward_kind(mod, cover, forward_facts(mod, cover, true), Length::longer);
   };
   CHECK(kind({}) == ForwardKind{CoverKind::full, ModKind::scaled, Length::longer});
@@ -259,8 +261,9 @@ TEST_CASE("what no kernel takes is refused", "[choose]") {
 
 TEST_CASE("the host counts shared memory and columns as kernels do", "[choose]") {
   if (tests::skips_compiling()) return;
-  const compiler::Mod mod = compiler::lower(Attention{}).mod;
-  const compiler::Cover cover = compiler::cover(mod.mask, mod.signature(), mod.score);
+  const compiler::LoweredMod lowered = compiler::lower(Attention{});
+  const compiler::Mod& mod = lowered.mod;
+  const compiler::Cover& cover = lowered.cover;
   for (const ForwardSpec& spec : {ForwardSpec{.d = 24, .dv = 40}, ForwardSpec{.out = DType::f32, .d = 16, .dv = 16},
                                   ForwardSpec{.d = 64, .dv = 160}, ForwardSpec{.d = 40, .dv = 256}})
     for (const ForwardChoice& c : choose(spec, forward_facts(mod, cover, true)).choices) {

@@ -132,19 +132,18 @@ bool near(double got, double wanted, double tolerance) {
 /// A Mod as kernels take it, with its data.
 struct Lowered {
   std::vector<std::shared_ptr<void>> memory;
-  compiler::Traced traced;
-  compiler::Cover cover;
+  compiler::LoweredMod lowered;
   std::vector<double> params;
 
   explicit Lowered(const CorpusMod& mod) {
     const Made made = make(mod, 1);
     memory = made.memory;
-    traced = compiler::lower(made.attention);
-    for (const auto& p : traced.params) params.push_back(p->value);
-    cover = compiler::cover(traced.mod.mask, traced.mod.signature(), traced.mod.score);
+    lowered = compiler::lower(made.attention);
+    for (const auto& p : lowered.slots.params) params.push_back(p->value);
   }
 
   Lowered(compiler::Mod mod, const ir::RandomEnv& random) {
+    compiler::Slots slots;
     for (std::size_t slot = 0; slot < random.tensors().size(); ++slot) {
       const auto& values = random.tensors()[slot];
       const std::vector<std::int64_t> shape(values.extents.begin(), values.extents.end());
@@ -153,11 +152,10 @@ struct Lowered {
       const Tensor tensor(memory.back().get(), dtype, shape);
       for (std::size_t i = 0; i < values.values.size(); ++i)
         runtime::store(tensor, static_cast<std::int64_t>(i), values.values[i]);
-      traced.captures.push_back(tensor);
+      slots.captures.push_back(tensor);
     }
     params.assign(random.env().params.begin(), random.env().params.end());
-    traced.mod = compiler::lower(std::move(mod));
-    cover = compiler::cover(traced.mod.mask, traced.mod.signature(), traced.mod.score);
+    lowered = compiler::lower(compiler::BoundMod{std::move(mod), std::move(slots)});
   }
 };
 
@@ -172,14 +170,14 @@ bool exact(const ir::Expr& e) {
 
 /// Every pair's exponent, mask and prob, every row's sink and bands. `tolerance` is of a value of 1.
 void check(const Lowered& lowered, const Sizes& z, bool exact, double tolerance) {
-  const compiler::Mod& mod = lowered.traced.mod;
+  const compiler::Mod& mod = lowered.lowered.mod;
   constexpr float scale = 0.7f;
-  User user(mod, lowered.traced.captures, lowered.params, scale);
-  const Probed probed = probe(mod, lowered.cover, user, z, exact, 7);
-  const ir::ReadCapture read = runtime::reader(lowered.traced.captures);
-  const bool listed = codegen::forward_facts(mod, lowered.cover, true).listed;
-  ir::Program program(
-      std::vector<ir::Expr>{mod.score, mod.mask, mod.prob, mod.sink ? mod.sink : ir::real(0), lowered.cover.mask});
+  User user(mod, lowered.lowered.slots.captures, lowered.params, scale);
+  const Probed probed = probe(mod, lowered.lowered.cover, user, z, exact, 7);
+  const ir::ReadCapture read = runtime::reader(lowered.lowered.slots.captures);
+  const bool listed = codegen::forward_facts(mod, lowered.lowered.cover, true).listed;
+  ir::Program program(std::vector<ir::Expr>{mod.score, mod.mask, mod.prob, mod.sink ? mod.sink : ir::real(0),
+                                            lowered.lowered.cover.mask});
   ir::Program::Memory memory;
   ir::Env env;
   env.params = lowered.params, env.read = &read, env.q_len = z.q_len, env.kv_len = z.kv_len;
@@ -267,10 +265,11 @@ TEST_CASE("on a GPU lists of tiles hold every pair that is kept, and full tiles 
   for (const MaskCase& mask : masks()) {
     INFO(mask.mod.name);
     const Lowered lowered(mask.mod);
-    const compiler::Mod& mod = lowered.traced.mod;
-    if (!codegen::forward_facts(mod, lowered.cover, true).listed) continue;
+    const compiler::Mod& mod = lowered.lowered.mod;
+    if (!codegen::forward_facts(mod, lowered.lowered.cover, true).listed) continue;
     ++listed;
-    const int batches = lowered.cover.by_batch ? corpus_batch : 1, heads = lowered.cover.by_head ? corpus_heads : 1;
+    const int batches = lowered.lowered.cover.by_batch ? corpus_batch : 1,
+              heads = lowered.lowered.cover.by_head ? corpus_heads : 1;
     const OnDevice tiles(sizeof(int) * static_cast<std::size_t>(batches * heads * q_tiles * stride));
     CoverArgs args{.tiles = static_cast<int*>(tiles.data()),
                    .tile_stride = stride,
@@ -282,14 +281,14 @@ TEST_CASE("on a GPU lists of tiles hold every pair that is kept, and full tiles 
                    .q_starts = nullptr,
                    .kv_starts = nullptr,
                    .next = nullptr};
-    User user(mod, lowered.traced.captures, lowered.params, 1);
-    launch(codegen::cover_source(mod, lowered.cover, false, cuda::facts(0).arch()),
+    User user(mod, lowered.lowered.slots.captures, lowered.params, 1);
+    launch(codegen::cover_source(mod, lowered.lowered.cover, false, cuda::facts(0).arch()),
            {q_tiles, static_cast<unsigned>(heads), static_cast<unsigned>(batches)}, cover_threads, &args, user);
     const std::vector<int> all = tiles.values<int>();
-    const ir::ReadCapture read = runtime::reader(lowered.traced.captures);
+    const ir::ReadCapture read = runtime::reader(lowered.lowered.slots.captures);
     ir::Env env;
     env.params = lowered.params, env.read = &read, env.q_len = q_len, env.kv_len = kv_len;
-    const ir::Program program(lowered.cover.mask);
+    const ir::Program program(lowered.lowered.cover.mask);
     ir::Program::Memory memory;
     int wrong = 0;
     for (int line = 0; line < batches * heads * q_tiles; ++line) {

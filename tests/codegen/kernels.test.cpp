@@ -56,12 +56,9 @@ std::vector<Row> rows() {
 
 struct Lowered {
   std::string name;
-  compiler::Traced traced;
-  compiler::Cover cover;
+  compiler::LoweredMod lowered;
 
-  explicit Lowered(const CorpusMod& mod) : name(mod.name), traced(compiler::lower(make(mod, 1).attention)) {
-    cover = compiler::cover(traced.mod.mask, traced.mod.signature(), traced.mod.score);
-  }
+  explicit Lowered(const CorpusMod& mod) : name(mod.name), lowered(compiler::lower(make(mod, 1).attention)) {}
 };
 
 std::vector<CorpusMod> mods() {
@@ -84,7 +81,7 @@ void compile(const Lowered& lowered, Row row, std::size_t number) {
   row.spec.packed = number % 3 == 0;
   row.spec.heads = 1 << number % 4;
   if (row.portable() && number % 4 == 0) row.spec.load = 0;
-  const codegen::ForwardFacts facts = codegen::forward_facts(lowered.traced.mod, lowered.cover, true);
+  const codegen::ForwardFacts facts = codegen::forward_facts(lowered.lowered.mod, lowered.lowered.cover, true);
   std::vector<ForwardChoice> candidates = choose(row.spec, facts).choices;
   if (!row.portable()) {
     // The fast one does not take every Mod; the portable one takes any.
@@ -98,7 +95,7 @@ void compile(const Lowered& lowered, Row row, std::size_t number) {
   for (const ForwardChoice& candidate : candidates) {
     const codegen::ForwardPlan& plan = candidate.plan;
     const Binary binary = runtime::cuda::compile(
-        codegen::forward_source(lowered.traced.mod, lowered.cover, plan, row.spec.arch));
+        codegen::forward_source(lowered.lowered.mod, lowered.lowered.cover, plan, row.spec.arch));
     const std::string wrong = flaw(binary, row.spills);
     if (binary.spilled || !wrong.empty())
       told += fmt::format("{}: {} {} x {}, d {}, dv {}, {}, sm_{}{}: {}\n", lowered.name, plan.kernel, plan.m, plan.n,

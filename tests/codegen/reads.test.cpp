@@ -20,14 +20,14 @@ const std::vector<CorpusCapture> captures{{"table", DType::f32, {64}},
 
 codegen::Source page(const std::string& score, const std::string& mask = "true", bool wide = false) {
   const Made made = make({.name = "reads", .score = score, .mask = mask, .captures = captures}, 1);
-  const compiler::Traced traced = compiler::lower(made.attention);
-  const compiler::Cover cover = compiler::cover(traced.mod.mask, traced.mod.signature(), traced.mod.score);
+  const compiler::LoweredMod lowered = compiler::lower(made.attention);
+  const compiler::Cover& cover = lowered.cover;
   const codegen::ForwardPlan plan{
       .kernel = "forward_sm90",
       .wide = wide,
       .traits = {{"q_stages", 2}, {"own_o", 1}, {"turns", 1}, {"dynamic", 1}},
   };
-  return codegen::forward_source(traced.mod, cover, plan, 90);
+  return codegen::forward_source(lowered.mod, cover, plan, 90);
 }
 bool has(const codegen::Source& source, const std::string& text) { return source.text.find(text) != std::string::npos; }
 

@@ -37,8 +37,8 @@ struct Reads {
   std::size_t clamped(const std::string& score, const Problem& problem = usual) const {
     Text text;
     text.capture("t", t);
-    const auto traced = compiler::trace({.score = text.score(score, "--score")});
-    return compiler::check_reads(traced.mod, traced.captures, problem).size();
+    const auto lowered = compiler::trace({.score = text.score(score, "--score")});
+    return compiler::check_reads(lowered.mod, lowered.slots.captures, problem).size();
   }
   std::string refused(const std::string& score, const Problem& problem = usual) const {
     return std::string(refusal([&] { clamped(score, problem); }).what());
@@ -101,8 +101,9 @@ TEST_CASE("a sink is evaluated even where there are no keys", "[check]") {
   const Reads reads({2});
   Text text;
   text.capture("t", reads.t);
-  const auto traced = compiler::trace({.sink = text.sink("t[h + 2]", "--sink")});
+  const auto lowered = compiler::trace({.sink = text.sink("t[h + 2]", "--sink")});
   Problem none = usual;
   none.kv_len = 0;
-  golden_error("capture-range.sink", refusal([&] { compiler::check_reads(traced.mod, traced.captures, none); }).what());
+  golden_error("capture-range.sink",
+               refusal([&] { compiler::check_reads(lowered.mod, lowered.slots.captures, none); }).what());
 }

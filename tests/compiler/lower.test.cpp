@@ -41,10 +41,10 @@ void check_sound(const Mod& mod) {
 
 }  // namespace
 
-TEST_CASE("an Attention is traced, checked, simplified, derived, folded and levelled, in this order", "[lower]") {
+TEST_CASE("an Attention is lowered, checked, simplified, derived, folded and levelled, in this order", "[lower]") {
   Steps steps;
   steps.keep_text = true;
-  const Traced t = lower(example(), &steps);
+  const LoweredMod t = lower(example(), &steps);
   std::string order;
   for (const Steps::Step& step : steps.steps) order += step.name + " ";
   CHECK(order == "trace check simplify derive fold level ");
@@ -72,7 +72,7 @@ TEST_CASE("lowering gives the same with and without a log", "[lower]") {
 }
 
 TEST_CASE("a lowered Mod is lowered to itself", "[lower]") {
-  const Mod once = lower(example()).mod, twice = lower(once);
+  const Mod once = lower(example()).mod, twice = lower(BoundMod{once, {}}).mod;
   CHECK(once.digest() == twice.digest());
   CHECK(ir::same(once.dscore.by, twice.dscore.by));
   CHECK(ir::same(once.fold.core, twice.fold.core));
@@ -83,17 +83,17 @@ TEST_CASE("what reads an input that its place does not have is refused", "[lower
   mod.score = expr("s + p");
   mod.mask = expr("true");
   mod.prob = expr("p");
-  CHECK_THROWS_AS(lower(mod), Error);
+  CHECK_THROWS_AS(lower(BoundMod{mod, {}}), Error);
 }
 
 TEST_CASE("large Mods are lowered: 60 squares, 100 000 nodes upon each other, a shared value under a division",
           "[lower]") {
-  const Traced squares = lower(Attention{.score = [](Float s, At) {
+  const LoweredMod squares = lower(Attention{.score = [](Float s, At) {
     for (int i = 0; i < 60; ++i) s = s * s;
     return s / 3.0f;
   }});
   CHECK(ir::count(squares.mod.dscore.by) < 400);
-  const Traced deep = lower(Attention{.score = [](Float s, At at) {
+  const LoweredMod deep = lower(Attention{.score = [](Float s, At at) {
     for (int i = 0; i < 33'000; ++i) s = s * 0.5f + f32(at.kv);
     return s;
   }});

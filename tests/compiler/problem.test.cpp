@@ -65,14 +65,14 @@ Forward packed_there() {
   return c;
 }
 
-const compiler::Traced plain;
+const compiler::BoundMod plain;
 
 template <class Call>
 std::string refused(Call call, const std::function<void(Call&)>& spoil, std::optional<double> scale = {},
-                    const compiler::Traced& traced = plain) {
+                    const compiler::BoundMod& bound = plain) {
   spoil(call);
   try {
-    check(traced, call, scale);
+    check(bound, call, scale);
   } catch (const Error& e) {
     return e.what();
   }
@@ -90,15 +90,15 @@ void refuses_there(const char* name, const std::function<void(Forward&)>& spoil)
   golden_error(name, refused<Forward>(packed_there(), spoil));
 }
 void refuses_backward(const char* name, const std::function<void(Backward&)>& spoil,
-                      const compiler::Traced& traced = plain) {
-  golden_error(name, refused<Backward>(good_backward(), spoil, {}, traced));
+                      const compiler::BoundMod& bound = plain) {
+  golden_error(name, refused<Backward>(good_backward(), spoil, {}, bound));
 }
 
-compiler::Traced with_captures() {
-  compiler::Traced traced;
-  traced.captures = {at(10, single, {4}), at(11, DType::i32, {8})};
-  traced.mod.captures = {{"slope", single, 1}, {"doc", DType::i32, 1}};
-  return traced;
+compiler::BoundMod with_captures() {
+  compiler::BoundMod bound;
+  bound.slots.captures = {at(10, single, {4}), at(11, DType::i32, {8})};
+  bound.mod.captures = {{"slope", single, 1}, {"doc", DType::i32, 1}};
+  return bound;
 }
 
 }  // namespace
@@ -254,8 +254,8 @@ TEST_CASE("starts of sequences that make no sense are refused", "[problem]") {
 }
 
 TEST_CASE("gradients that do not fit are refused", "[problem]") {
-  const compiler::Traced traced = with_captures();
-  const Tensor slope = traced.captures[0], doc = traced.captures[1];
+  const compiler::BoundMod bound = with_captures();
+  const Tensor slope = bound.slots.captures[0], doc = bound.slots.captures[1];
   refuses_backward("tensor-missing.grad_o", [](Backward& c) { c.grad_o = {}; });
   refuses_backward("tensor-shape.grad_o", [](Backward& c) { c.grad_o.shape[3] = 16; });
   refuses_backward("tensor-shape.grad_lse", [](Backward& c) { c.grad_lse.shape[2] = 1; });
@@ -282,46 +282,46 @@ TEST_CASE("gradients that do not fit are refused", "[problem]") {
       [&](Backward& c) {
         c.captured = {{at(13, single, {4}), at(12, single, {4})}};
       },
-      traced);
+      bound);
   refuses_backward(
       "grad-not-float",
       [&](Backward& c) {
         c.captured = {{doc, at(12, single, {8})}};
       },
-      traced);
+      bound);
   refuses_backward(
       "tensor-shape.captured",
       [&](Backward& c) {
         c.captured = {{slope, at(12, single, {5})}};
       },
-      traced);
+      bound);
   refuses_backward(
       "tensor-missing.captured",
       [&](Backward& c) {
         c.captured = {{slope, {}}};
       },
-      traced);
+      bound);
   refuses_backward(
       "grad-twice",
       [&](Backward& c) {
         c.captured = {{slope, at(12, single, {4})}, {slope, at(14, single, {4})}};
       },
-      traced);
+      bound);
   refuses_backward(
       "tensor-alias.capture",
       [&](Backward& c) {
         c.captured = {{slope, slope}};
       },
-      traced);
+      bound);
 }
 
 TEST_CASE("captures are held to the same rules as other tensors", "[problem]") {
-  compiler::Traced traced = with_captures();
-  traced.captures[1].device.kind = Device::Kind::cuda;
+  compiler::BoundMod bound = with_captures();
+  bound.slots.captures[1].device.kind = Device::Kind::cuda;
   golden_error("tensor-device.capture", refused<Forward>(
-                                            good(), [](Forward&) {}, {}, traced));
-  traced = with_captures();
-  traced.captures[0].data = nullptr;
+                                            good(), [](Forward&) {}, {}, bound));
+  bound = with_captures();
+  bound.slots.captures[0].data = nullptr;
   golden_error("tensor-null.capture", refused<Forward>(
-                                          good(), [](Forward&) {}, {}, traced));
+                                          good(), [](Forward&) {}, {}, bound));
 }

@@ -16,7 +16,7 @@ namespace {
 float floats[64] = {};
 const Tensor table(floats, DType::f32, {8}), other(floats + 8, DType::f32, {8});
 
-std::string shown(const Traced& traced, const ir::Expr& e) { return ir::print(e, traced.mod.signature()); }
+std::string shown(const BoundMod& lowered, const ir::Expr& e) { return ir::print(e, lowered.mod.signature()); }
 
 template <class F>
 std::string message_of(F f) {
@@ -35,7 +35,7 @@ bool has(const std::string& text, std::string_view part) { return text.find(part
 TEST_CASE("lets are used in the order they are given", "[text]") {
   Text text;
   text.capture("t", table).let("near", "abs(q - kv) < 4").let("boost", "near ? t[h] : 0.0f");
-  const Traced t = trace({.score = text.score("s + boost"), .mask = text.mask("near || kv == 0")});
+  const BoundMod t = trace({.score = text.score("s + boost"), .mask = text.mask("near || kv == 0")});
   CHECK(shown(t, t.mod.score) == "s + where(abs(q - kv) < 4, t[h], 0.0f)");
   CHECK(shown(t, t.mod.mask) == "abs(q - kv) < 4 || kv == 0");
   CHECK(has(message_of([] { Text().let("a", "b1 + 1").let("b1", "2"); }), "b1"));
@@ -75,7 +75,7 @@ TEST_CASE("names added later change nothing that was made before", "[text]") {
   text.capture("t", table);
   const Score early = text.score("s + t[h]");
   text.capture("u", other);
-  const Traced t = trace({.score = early});
+  const BoundMod t = trace({.score = early});
   CHECK(t.mod.captures.size() == 1);
 }
 
@@ -84,7 +84,7 @@ TEST_CASE("scores of text and lambdas compose, and share captures and parameters
   text.capture("t", table).param("cap", 30.0f);
   const Capture<float> mine(table, "t");
   const Score lambda = [=](Float s, At at) { return s * mine[at.q]; };
-  const Traced t = trace({.score = text.score("s + t[h]") | lambda | text.score("cap * tanh(s / cap)")});
+  const BoundMod t = trace({.score = text.score("s + t[h]") | lambda | text.score("cap * tanh(s / cap)")});
   CHECK(t.mod.captures.size() == 1);
   CHECK(t.mod.params.size() == 1);
   CHECK(shown(t, t.mod.score) == "cap * tanh((s + t[h]) * t[q] / cap)");
@@ -95,7 +95,7 @@ TEST_CASE("text put upon a score with sums of its own captures no variable", "[t
   text.capture("t", table);
   const Score inner = text.score("s + sum(i, 2, t[i])"),
               outer = text.score("sum(i, 3, s * t[i] + sum(j, 2, s + t[i + j]))");
-  const Traced t = trace({.score = inner | outer});
+  const BoundMod t = trace({.score = inner | outer});
   CHECK_FALSE(ir::verify(t.mod.score, t.mod.signature()));
   const ir::ReadCapture read = [](std::uint32_t, std::span<const std::int32_t> i) { return 1.0 + i[0]; };
   ir::Env env;
@@ -109,7 +109,7 @@ TEST_CASE("text put upon a score with sums of its own captures no variable", "[t
 
 TEST_CASE("a node of text knows its text and its place in it", "[text]") {
   Text text;
-  const Traced t = trace({.mask = text.mask("kv <= q  &&  q - kv < 7", "--mask")});
+  const BoundMod t = trace({.mask = text.mask("kv <= q  &&  q - kv < 7", "--mask")});
   const ir::Node& right = *t.mod.mask->args[1];
   REQUIRE(right.written.text);
   CHECK(right.written.text->name == "--mask");

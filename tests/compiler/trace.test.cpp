@@ -12,7 +12,7 @@ using namespace attune::compiler;
 
 namespace {
 
-std::string shown(const Traced& traced, const ir::Expr& e) { return ir::print(e, traced.mod.signature()); }
+std::string shown(const BoundMod& lowered, const ir::Expr& e) { return ir::print(e, lowered.mod.signature()); }
 
 /// The Error that `f` throws: its code, or "none".
 template <class F>
@@ -33,34 +33,34 @@ const Tensor slope_tensor(floats, DType::f32, {4}), bias_tensor(floats, DType::b
 }  // namespace
 
 TEST_CASE("an empty Attention is s, p and every pair", "[trace]") {
-  const Traced t = trace({});
+  const BoundMod t = trace({});
   CHECK(shown(t, t.mod.score) == "s");
   CHECK(shown(t, t.mod.mask) == "true");
   CHECK(shown(t, t.mod.prob) == "p");
   CHECK_FALSE(t.mod.sink);
-  CHECK(t.captures.empty());
+  CHECK(t.slots.captures.empty());
 }
 
 TEST_CASE("captures get slots in the order they are met, one for each tensor", "[trace]") {
   const Capture<float> slope(slope_tensor, "slope"), bias(bias_tensor, "bias");
   const Capture<int> doc(doc_tensor, "doc");
-  const Traced t = trace(
+  const BoundMod t = trace(
       {.score = [=](Float s, At at) { return s + bias(at.q, at.kv) * slope[at.head] + slope[at.batch]; },
        .mask = [=](At at) { return doc[at.q] == doc[at.kv]; }});
   REQUIRE(t.mod.captures.size() == 3);
-  CHECK(t.mod.captures[*slot_of(t, bias_tensor)] == CaptureSlot{"bias", DType::bf16, 2});
-  CHECK(t.mod.captures[*slot_of(t, slope_tensor)] == CaptureSlot{"slope", DType::f32, 1});
-  CHECK(*slot_of(t, doc_tensor) == 2);
+  CHECK(t.mod.captures[*slot_of(t.slots, bias_tensor)] == CaptureSlot{"bias", DType::bf16, 2});
+  CHECK(t.mod.captures[*slot_of(t.slots, slope_tensor)] == CaptureSlot{"slope", DType::f32, 1});
+  CHECK(*slot_of(t.slots, doc_tensor) == 2);
   CHECK(shown(t, t.mod.score) == "s + bias[q, kv] * slope[h] + slope[b]");
-  CHECK_FALSE(slot_of(t, Tensor(floats + 1, DType::f32, {4})));
+  CHECK_FALSE(slot_of(t.slots, Tensor(floats + 1, DType::f32, {4})));
 }
 
 TEST_CASE("two tensors of one name, and names the language needs, get names of their own", "[trace]") {
   const Capture<float> a(slope_tensor, "table"), b(Tensor(floats + 8, DType::f32, {4}), "table"),
       c(Tensor(floats + 16, DType::f32, {4}), "kv"), d(Tensor(floats + 24, DType::f32, {4}));
-  const Traced t = trace({.score = [=](Float s, At at) { return s + a[at.q] + b[at.q] + c[at.q] + d[at.q]; }});
+  const BoundMod t = trace({.score = [=](Float s, At at) { return s + a[at.q] + b[at.q] + c[at.q] + d[at.q]; }});
   CHECK(shown(t, t.mod.score) == "s + table[q] + table1[q] + t0[q] + t1[q]");
-  CHECK(t.asked == std::vector<std::string>{"table", "table", "kv", ""});
+  CHECK(t.slots.asked == std::vector<std::string>{"table", "table", "kv", ""});
 }
 
 TEST_CASE("a parameter is one slot however often it is copied, and not part of the text's identity", "[trace]") {
@@ -70,18 +70,18 @@ TEST_CASE("a parameter is one slot however often it is copied, and not part of t
     return trace(
         {.score = [=](Float s, At) { return cap * tanh(s / cap); }, .mask = [=](At at) { return at.kv < width; }});
   };
-  const Traced t = make();
+  const BoundMod t = make();
   REQUIRE(t.mod.params.size() == 2);
   CHECK(shown(t, t.mod.score) == "cap * tanh(s / cap)");
   CHECK(shown(t, t.mod.mask) == "kv < width");
   cap = 50;
   CHECK(make().mod.digest() == t.mod.digest());
-  CHECK(t.params[0]->value == 50);
+  CHECK(t.slots.params[0]->value == 50);
 }
 
 TEST_CASE("every node knows the line it was written on", "[trace]") {
   const int line = __LINE__ + 2;
-  const Traced t = trace({.score = [](Float s, At at) {
+  const BoundMod t = trace({.score = [](Float s, At at) {
     const Float scaled = s * 2.0f;
     const Float bent = tanh(f32(at.kv));
     return scaled + bent;
@@ -98,7 +98,7 @@ TEST_CASE("every node knows the line it was written on", "[trace]") {
 TEST_CASE("scores compose from left to right, and so do prob mods", "[trace]") {
   const Score twice = [](Float s, At) { return s * 2.0f; }, more = [](Float s, At) { return s + 1.0f; };
   const Prob half = [](Float p, At) { return p * 0.5f; }, less = [](Float p, At) { return p - 1.0f; };
-  const Traced t = trace({.score = twice | more | twice, .prob = half | less});
+  const BoundMod t = trace({.score = twice | more | twice, .prob = half | less});
   CHECK(shown(t, t.mod.score) == "(s * 2.0f + 1.0f) * 2.0f");
   CHECK(shown(t, t.mod.prob) == "p * 0.5f - 1.0f");
   CHECK(shown(t, trace({.score = Score() | more}).mod.score) == "s + 1.0f");
@@ -107,7 +107,7 @@ TEST_CASE("scores compose from left to right, and so do prob mods", "[trace]") {
 TEST_CASE("masks compose with && || and !, and an empty mask is true", "[trace]") {
   const Mask causal = [](At at) { return at.kv <= at.q; }, first = [](At at) { return at.kv < 4; };
   const auto mask = [](const Mask& m) {
-    const Traced t = trace({.mask = m});
+    const BoundMod t = trace({.mask = m});
     return shown(t, t.mod.mask);
   };
   CHECK(mask(causal && !first) == "kv <= q && !(kv < 4)");
@@ -117,7 +117,7 @@ TEST_CASE("masks compose with && || and !, and an empty mask is true", "[trace]"
 
 TEST_CASE("a sum's variable is its own, also when sums nest and share a body", "[trace]") {
   const Capture<float> bias(bias_tensor, "bias");
-  const Traced t = trace({.score = [=](Float s, At at) {
+  const BoundMod t = trace({.score = [=](Float s, At at) {
     const auto row = [=](Int i) { return sum(3, [=](Int j) { return bias(i, j) * bias(j, i); }); };
     return s + sum(2, [=](Int i) { return row(i) + row(at.q); });
   }});
@@ -164,8 +164,8 @@ TEST_CASE("an Error thrown in a lambda leaves no trace under way", "[trace]") {
 
 TEST_CASE("an Attention may be traced within the trace of another", "[trace]") {
   const Capture<float> slope(slope_tensor, "slope"), other(Tensor(floats + 8, DType::f32, {4}), "other");
-  const Traced t = trace({.score = [=](Float s, At at) {
-    const Traced inner = trace({.score = [=](Float x, At there) { return x + other[there.q]; }});
+  const BoundMod t = trace({.score = [=](Float s, At at) {
+    const BoundMod inner = trace({.score = [=](Float x, At there) { return x + other[there.q]; }});
     CHECK(inner.mod.captures[0].name == "other");
     return s + slope[at.q];
   }});

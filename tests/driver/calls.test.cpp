@@ -229,9 +229,9 @@ TEST_CASE("a call on a device is told with its kernel and its workspace", "[driv
 TEST_CASE("rows of a device's results come to the host and are verified", "[driver]") {
   const Call call(20);
   const Array<float> lse = device_of(90).array<float>({2, 4, 20});
-  const compiler::Traced traced = compiler::lower(call.documents());
+  const compiler::LoweredMod lowered = compiler::lower(call.documents());
   const auto found = [&](const Forward& forward) {
-    return code_of([&] { runtime::verify(traced, forward, compiler::check(traced, forward, {}), {.rows = 1000}); });
+    return code_of([&] { runtime::verify(lowered, forward, compiler::check(lowered, forward, {}), {.rows = 1000}); });
   };
   // All of it is 0, as nothing is computed: right of o, whose values are 0, and wrong of lse, for rows of many keys.
   fake::forget();
@@ -262,8 +262,8 @@ TEST_CASE("starts on a device are neither sent nor waited for, and verified by w
   CHECK(sent(packed.forward) == 1);
   CHECK(sent(there) == 0);
   const auto found = [&](const Forward& forward) {
-    const compiler::Traced traced = compiler::lower(causal);
-    return code_of([&] { runtime::verify(traced, forward, compiler::check(traced, forward, {}), {.rows = 1000}); });
+    const compiler::LoweredMod lowered = compiler::lower(causal);
+    return code_of([&] { runtime::verify(lowered, forward, compiler::check(lowered, forward, {}), {.rows = 1000}); });
   };
   CHECK(found(there) == "nothing");
   // Starts that make no sense are found where anybody looks.
@@ -279,9 +279,9 @@ TEST_CASE("results of one product of TF32 are verified as what they are", "[driv
                          .mask = mods::causal(),
                          .target = Target::oracle};
   const auto found = [&](std::optional<bool> exact) {
-    const compiler::Traced traced = compiler::lower(causal);
+    const compiler::LoweredMod lowered = compiler::lower(causal);
     return code_of([&] {
-      runtime::verify(traced, there.forward, compiler::check(traced, there.forward, {}),
+      runtime::verify(lowered, there.forward, compiler::check(lowered, there.forward, {}),
                       {.rows = 1000, .exact = exact});
     });
   };

@@ -123,14 +123,14 @@ class Case {
       const std::string text = Likely(random_).mask(static_cast<int>(random_.below(4)));
       mask_ = ir::parse(text, {.name = "mask", .expected = {}, .signature = &names(), .lets = {}});
     }
-    traced_.mod.score = ir::input(ir::Input::S);
-    traced_.mod.mask = compiler::simplify(mask_, compiler::coordinate_bounds());
-    cover_ = compiler::cover(traced_.mod.mask, names());
+    lowered_.mod.score = ir::input(ir::Input::S);
+    lowered_.mod.mask = compiler::simplify(mask_, compiler::coordinate_bounds());
+    lowered_.cover = compiler::cover(lowered_.mod.mask, names());
   }
 
   /// What is wrong with it, if anything.
   std::string run() {
-    runtime::Tiles tiles(traced_, cover_);
+    runtime::Tiles tiles(lowered_);
     brute();
     for (const bool along_q : {false, true}) check_lists(tiles.lists(extent_, along_q));
     if (const auto said = tiles.live(extent_)) {
@@ -149,7 +149,7 @@ class Case {
     return told.str();
   }
 
-  bool constant() const { return ir::is_literal(traced_.mod.mask); }
+  bool constant() const { return ir::is_literal(lowered_.mod.mask); }
   int open() const { return loose_; }
 
  private:
@@ -158,7 +158,7 @@ class Case {
     const Tensor tensor(memory.get(), dtype, shape);
     for (std::int64_t i = 0; i < tensor.size(); ++i) runtime::store(tensor, i, at(i));
     memory_.push_back(std::move(memory));
-    traced_.captures.push_back(tensor);
+    lowered_.slots.captures.push_back(tensor);
   }
 
   void data() {
@@ -187,7 +187,7 @@ class Case {
                ir::random_value(random_, ir::Type::I32, true)};
     if (hostile) params_[1] = ir::random_value(random_, ir::Type::I32, true);
     for (std::size_t i = 0; i < params_.size(); ++i)
-      traced_.params.push_back(
+      lowered_.slots.params.push_back(
           std::make_shared<detail::ParamCell>(detail::ParamCell{names().params[i].name, i == 0, params_[i]}));
   }
 
@@ -201,7 +201,7 @@ class Case {
   }
 
   void brute() {
-    const ir::ReadCapture read = runtime::reader(traced_.captures);
+    const ir::ReadCapture read = runtime::reader(lowered_.slots.captures);
     const ir::Program program(mask_);
     ir::Program::Memory memory;
     ir::Env at = env(read);
@@ -253,7 +253,7 @@ class Case {
             const Keep word = said[static_cast<std::size_t>(t)];
             if (word == truth) continue;
             loose_ += word == Keep::Some;
-            const compiler::Bands& bands = lists.along_q ? cover_.along_q : cover_.along_kv;
+            const compiler::Bands& bands = lists.along_q ? lowered_.cover.along_q : lowered_.cover.along_kv;
             if (word != Keep::Some || bands.exact())
               tell() << "along " << (lists.along_q ? "q" : "kv") << ", tile " << tq << ", " << tk << " is "
                      << static_cast<int>(truth) << ", said to be " << static_cast<int>(word) << "\n";
@@ -263,11 +263,11 @@ class Case {
   }
 
   void check_expressions() {
-    const runtime::Summaries summaries(traced_.captures, cover_.summaries);
-    const ir::Program verdict(std::array{cover_.may_keep, cover_.may_drop});
+    const runtime::Summaries summaries(lowered_.slots.captures, lowered_.cover.summaries);
+    const ir::Program verdict(std::array{lowered_.cover.may_keep, lowered_.cover.may_drop});
     std::vector<Expr> roots[2];
     for (int along_q = 0; along_q < 2; ++along_q) {
-      const compiler::Bands& bands = along_q ? cover_.along_q : cover_.along_kv;
+      const compiler::Bands& bands = along_q ? lowered_.cover.along_q : lowered_.cover.along_kv;
       for (const auto* list : {&bands.kept, &bands.gone})
         for (const compiler::Band& b : *list) roots[along_q].insert(roots[along_q].end(), {b.begin, b.end});
       roots[along_q].push_back(ir::integer(0));
@@ -297,10 +297,10 @@ class Case {
                    << ", may keep " << verdict.result(0, memory) << ", may drop " << verdict.result(1, memory) << "\n";
           place(at, q0, q1, 0, e.kv_len);
           along_kv.run(at, memory);
-          check_bands(cover_.along_kv, along_kv, memory, b, h, q0, q1, false);
+          check_bands(lowered_.cover.along_kv, along_kv, memory, b, h, q0, q1, false);
           place(at, 0, e.q_len, kv0, kv1);
           along_q.run(at, memory);
-          check_bands(cover_.along_q, along_q, memory, b, h, kv0, kv1, true);
+          check_bands(lowered_.cover.along_q, along_q, memory, b, h, kv0, kv1, true);
         }
   }
 
@@ -345,8 +345,7 @@ class Case {
   std::vector<std::shared_ptr<void>> memory_;
   std::vector<double> params_;
   Expr mask_;
-  compiler::Traced traced_;
-  compiler::Cover cover_;
+  compiler::LoweredMod lowered_;
   std::vector<char> kept_;
   int loose_ = 0;
   std::ostringstream wrong_;

@@ -53,21 +53,21 @@ RandomCall::RandomCall(std::uint64_t seed) : random_(seed ^ 0xe26) {
   grammar_.denormals = false;
   grammar_.max_nodes = random_.chance(0.2) ? 50 : 14;
   data();
-  traced_.mod.score = score(seed);
-  traced_.mod.mask = random_.chance(0.5) ? ir::boolean(true) : expr(seed ^ 0x3a5c, Type::Bool, pair());
-  traced_.mod.prob = random_.chance(0.7) ? ir::input(ir::Input::P) : prob(seed ^ 0x960b);
-  if (random_.chance(0.3)) traced_.mod.sink = expr(seed ^ 0x51c, Type::F32, head());
+  bound_.mod.score = score(seed);
+  bound_.mod.mask = random_.chance(0.5) ? ir::boolean(true) : expr(seed ^ 0x3a5c, Type::Bool, pair());
+  bound_.mod.prob = random_.chance(0.7) ? ir::input(ir::Input::P) : prob(seed ^ 0x960b);
+  if (random_.chance(0.3)) bound_.mod.sink = expr(seed ^ 0x51c, Type::F32, head());
   shape = random_shape(seed);
 }
 
-compiler::Traced RandomCall::shaken(std::uint64_t seed, Functions functions) const {
+compiler::BoundMod RandomCall::shaken(std::uint64_t seed, Functions functions) const {
   Random random(seed);
-  compiler::Traced out = traced_;
+  compiler::BoundMod out = bound_;
   const auto off = [&](double plus, double by) {
     const double least = (random.chance(0.5) ? 1 : -1) * (0.5 + random.unit() / 2) * by * 0x1p-24;
-    const auto slot = static_cast<std::uint32_t>(out.params.size());
+    const auto slot = static_cast<std::uint32_t>(out.slots.params.size());
     const std::string name = "off" + std::to_string(slot);
-    out.params.push_back(std::make_shared<detail::ParamCell>(detail::ParamCell{name, true, plus + least}));
+    out.slots.params.push_back(std::make_shared<detail::ParamCell>(detail::ParamCell{name, true, plus + least}));
     out.mod.params.push_back({name, Type::F32});
     return ir::param(slot, Type::F32);
   };
@@ -126,14 +126,14 @@ void RandomCall::data() {
       runtime::store(placed.tensor, at, storable(dtype, value));
     });
     memory_.push_back(placed.memory);
-    traced_.captures.push_back(placed.tensor);
-    traced_.mod.captures.push_back({capture.name, dtype, capture.rank});
+    bound_.slots.captures.push_back(placed.tensor);
+    bound_.mod.captures.push_back({capture.name, dtype, capture.rank});
   }
   for (const auto& param : grammar_.signature.params) {
     const double value = ir::random_value(random_, param.type, hostile_, false);
-    traced_.params.push_back(
+    bound_.slots.params.push_back(
         std::make_shared<detail::ParamCell>(detail::ParamCell{param.name, param.type == Type::F32, value}));
-    traced_.mod.params.push_back({param.name, param.type});
+    bound_.mod.params.push_back({param.name, param.type});
   }
 }
 
@@ -165,7 +165,7 @@ Judged judge(std::uint64_t seed, const RandomCall& call, const Engine& engine, c
              Functions functions) {
   std::vector<Subject> subjects;
   try {
-    subjects.emplace_back(call.traced());
+    subjects.emplace_back(call.bound());
     for (const std::uint64_t shake : {1u, 2u, 3u}) subjects.emplace_back(call.shaken(seed * 3 + shake, functions));
   } catch (const Error&) {
     return {.refused = true, .wrong = {}};

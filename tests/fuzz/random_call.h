@@ -22,11 +22,11 @@ class RandomCall {
   explicit RandomCall(std::uint64_t seed);
 
   Shape shape;
-  const compiler::Traced& traced() const { return traced_; }
+  const compiler::BoundMod& bound() const { return bound_; }
   bool hostile() const { return hostile_; }
   /// The same with every result of a function off by what it may be, and every s by some ulps, of 1 too, as its terms
   /// may cancel.
-  compiler::Traced shaken(std::uint64_t seed, Functions functions) const;
+  compiler::BoundMod shaken(std::uint64_t seed, Functions functions) const;
 
  private:
   ir::Expr expr(std::uint64_t seed, ir::Type type, std::uint32_t inputs);
@@ -38,7 +38,7 @@ class RandomCall {
   ir::Random random_;
   bool hostile_ = false;
   ir::Grammar grammar_;
-  compiler::Traced traced_;
+  compiler::BoundMod bound_;
   std::vector<std::shared_ptr<void>> memory_;
 };
 

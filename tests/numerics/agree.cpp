@@ -58,11 +58,11 @@ Outputs backward_outputs(const Subject& subject, const Inputs& in, const Compare
   Outputs out;
   for (const auto& [name, of] : {std::pair{"dq", &in.q}, {"dk", &in.k}, {"dv", &in.v}})
     out.push_back({name, output(in, extents(of->tensor), in.shape.dtype, whom)});
-  const compiler::Traced& traced = subject.lowered;
-  for (std::size_t i = 0; what.captured && i < traced.captures.size(); ++i)
-    if (compiler::type_of(traced.captures[i].dtype) == ir::Type::F32)
-      out.push_back(
-          {"gradient of " + traced.mod.captures[i].name, output(in, extents(traced.captures[i]), DType::f32, whom)});
+  const compiler::LoweredMod& lowered = subject.lowered;
+  for (std::size_t i = 0; what.captured && i < lowered.slots.captures.size(); ++i)
+    if (compiler::type_of(lowered.slots.captures[i].dtype) == ir::Type::F32)
+      out.push_back({"gradient of " + lowered.mod.captures[i].name,
+                     output(in, extents(lowered.slots.captures[i]), DType::f32, whom)});
   return out;
 }
 
@@ -71,7 +71,7 @@ Backward backward_call(const Subject& subject, const Inputs& in, const Compared&
   if (!what.grad_lse) call.grad_lse = {};
   std::size_t next = 0;
   for (Tensor* into : {&call.dq, &call.dk, &call.dv}) *into = out[next++].placed.tensor;
-  for (const Tensor& capture : subject.lowered.captures)
+  for (const Tensor& capture : subject.lowered.slots.captures)
     if (what.captured && compiler::type_of(capture.dtype) == ir::Type::F32)
       call.captured.push_back({capture, out[next++].placed.tensor});
   return call;
@@ -195,7 +195,7 @@ class Comparison {
 
 std::string text(const Subject& subject) {
   std::string out = subject.written.mod.text();
-  for (const auto& param : subject.written.params) out += fmt::format("{} = {}\n", param->name, param->value);
+  for (const auto& param : subject.written.slots.params) out += fmt::format("{} = {}\n", param->name, param->value);
   return out;
 }
 

@@ -17,8 +17,8 @@
 namespace attune::tests {
 namespace {
 
-using compiler::Problem, compiler::Traced;
-using runtime::Sequence, runtime::Strided;
+using compiler::Problem, compiler::BoundMod;
+using runtime::Sequence, runtime::MatrixLayout;
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
@@ -38,19 +38,19 @@ struct Matrix {
   float operator()(std::int64_t i, std::int64_t j) const { return values[static_cast<std::size_t>(i * columns + j)]; }
 };
 
-Matrix read(const Tensor& t, const Strided& at, std::int64_t rows, std::int64_t columns) {
+Matrix read(const Tensor& t, const MatrixLayout& at, std::int64_t rows, std::int64_t columns) {
   Matrix m(rows, columns);
   for (std::int64_t i = 0; i < rows; ++i)
     for (std::int64_t j = 0; j < columns; ++j)
       m(i, j) = static_cast<float>(runtime::load(t, at.origin + i * at.row + j * at.column));
   return m;
 }
-void write(const Tensor& t, const Strided& at, const Matrix& m) {
+void write(const Tensor& t, const MatrixLayout& at, const Matrix& m) {
   for (std::int64_t i = 0; i < m.rows; ++i)
     for (std::int64_t j = 0; j < m.columns; ++j)
       runtime::store(t, at.origin + i * at.row + j * at.column, static_cast<double>(m(i, j)));
 }
-void write(const Tensor& t, const Strided& at, const std::vector<float>& line) {
+void write(const Tensor& t, const MatrixLayout& at, const std::vector<float>& line) {
   for (std::size_t i = 0; i < line.size(); ++i)
     runtime::store(t, at.origin + static_cast<std::int64_t>(i) * at.row, static_cast<double>(line[i]));
 }
@@ -68,8 +68,8 @@ float dot(const Matrix& a, std::int64_t i, const Matrix& b, std::int64_t j) {
 /// Expressions in f32, where an engine would evaluate them.
 class Evaluator {
  public:
-  explicit Evaluator(const Traced& traced)
-      : read_(runtime::reader(traced.captures)), params_(runtime::values(traced.params)) {
+  explicit Evaluator(const BoundMod& bound)
+      : read_(runtime::reader(bound.slots.captures)), params_(runtime::values(bound.slots.params)) {
     env.params = params_;
     env.read = &read_;
   }
@@ -109,9 +109,9 @@ struct Head {
 
 class Dense {
  public:
-  Dense(const Traced& traced, const Problem& problem)
-      : problem_(problem), at_(traced), mask_(traced.mod.mask), score_(traced.mod.score), prob_(traced.mod.prob) {
-    if (traced.mod.sink) sink_.emplace(traced.mod.sink);
+  Dense(const BoundMod& bound, const Problem& problem)
+      : problem_(problem), at_(bound), mask_(bound.mod.mask), score_(bound.mod.score), prob_(bound.mod.prob) {
+    if (bound.mod.sink) sink_.emplace(bound.mod.sink);
   }
 
   Head head(const Sequence& seq, std::int64_t h, const Matrix& q, const Matrix& k) {
@@ -194,11 +194,11 @@ struct Places {
   const Problem& problem;
   Sequence seq;
   std::int64_t h;
-  Strided q(const Tensor& t) const { return runtime::matrix(t, problem.packed, seq.b, h, seq.q_start); }
-  Strided kv(const Tensor& t) const {
+  MatrixLayout q(const Tensor& t) const { return runtime::matrix(t, problem.packed, seq.b, h, seq.q_start); }
+  MatrixLayout kv(const Tensor& t) const {
     return runtime::matrix(t, problem.packed, seq.kv_b, h / problem.group, seq.kv_start);
   }
-  Strided line(const Tensor& t) const { return runtime::column(t, problem.packed, seq.b, h, seq.q_start); }
+  MatrixLayout line(const Tensor& t) const { return runtime::column(t, problem.packed, seq.b, h, seq.q_start); }
 };
 
 void each_head(const Problem& problem, const std::function<void(const Places&)>& body) {
@@ -223,7 +223,7 @@ struct Sum {
           for (std::int64_t d = 0; d < n[3]; ++d)
             runtime::store(into, runtime::offset(into, a, b, c, d), static_cast<double>(values[next++]));
   }
-  void add(const Strided& at, const Matrix& m) {
+  void add(const MatrixLayout& at, const Matrix& m) {
     for (std::int64_t i = 0; i < m.rows; ++i)
       for (std::int64_t j = 0; j < m.columns; ++j)
         values[static_cast<std::size_t>(at.origin + i * at.row + j * at.column)] += m(i, j);
@@ -247,11 +247,11 @@ struct Sum {
 /// The captured gradients that were asked for, of one expression.
 class Scatters {
  public:
-  Scatters(const std::vector<compiler::Scatter>& all, const Traced& traced, const Backward& call,
+  Scatters(const std::vector<compiler::Scatter>& all, const BoundMod& bound, const Backward& call,
            std::vector<Sum>& sums) {
     for (const compiler::Scatter& scatter : all)
       for (std::size_t i = 0; i < call.captured.size(); ++i)
-        if (traced.captures[scatter.capture] == call.captured[i].of) {
+        if (bound.slots.captures[scatter.capture] == call.captured[i].of) {
           std::vector<ir::Expr> roots = scatter.index;
           roots.push_back(scatter.value);
           terms_.push_back({scatter.loops, ir::Program(roots), &sums[i]});
@@ -300,8 +300,8 @@ class Scatters {
 
 }  // namespace
 
-void dense_forward(const Traced& traced, const Forward& call, const Problem& problem) {
-  Dense dense(traced, problem);
+void dense_forward(const BoundMod& bound, const Forward& call, const Problem& problem) {
+  Dense dense(bound, problem);
   each_head(problem, [&](const Places& at) {
     const Matrix q = read(call.q, at.q(call.q), at.seq.q_len, problem.d);
     const Matrix k = read(call.k, at.kv(call.k), at.seq.kv_len, problem.d);
@@ -321,16 +321,16 @@ void dense_forward(const Traced& traced, const Forward& call, const Problem& pro
 }
 
 // The equations stand with the oracle's backward.
-std::vector<double> dense_backward(const Traced& traced, const Backward& call, const Problem& problem, int lse_steps) {
-  const compiler::Mod& mod = traced.mod;
+std::vector<double> dense_backward(const BoundMod& bound, const Backward& call, const Problem& problem, int lse_steps) {
+  const compiler::Mod& mod = bound.mod;
   const DType type = call.q.dtype;
-  Dense dense(traced, problem);
+  Dense dense(bound, problem);
   const ir::Program dscore(mod.dscore.by), dprob(mod.dprob.by);
   const bool is_linear = codegen::delta_is_of_o(mod.prob);
   std::vector<Sum> captured;
   for (const Backward::Captured& asked : call.captured) captured.emplace_back(asked.of);
-  Scatters by_score(mod.dscore.captures, traced, call, captured), by_prob(mod.dprob.captures, traced, call, captured),
-      by_sink(mod.dsink.captures, traced, call, captured);
+  Scatters by_score(mod.dscore.captures, bound, call, captured), by_prob(mod.dprob.captures, bound, call, captured),
+      by_sink(mod.dsink.captures, bound, call, captured);
   Sum dk_sum(call.k), dv_sum(call.v);
   double dq_squares = 0;
   each_head(problem, [&](const Places& at) {
@@ -341,7 +341,7 @@ std::vector<double> dense_backward(const Traced& traced, const Backward& call, c
     Head head = dense.head(at.seq, at.h, q, k);
     Matrix dq(q.rows, q.columns), dk(k.rows, k.columns), dv(v.rows, v.columns), dp(q.rows, k.rows);
     for (std::int64_t i = 0; i < q.rows; ++i) {
-      const Strided line = call.grad_lse.given() ? at.line(call.grad_lse) : Strided{};
+      const MatrixLayout line = call.grad_lse.given() ? at.line(call.grad_lse) : MatrixLayout{};
       const float dlse = call.grad_lse.given()
                              ? static_cast<float>(runtime::load(call.grad_lse, line.origin + i * line.row))
                              : 0;

@@ -11,13 +11,13 @@ namespace attune::tests {
 // 16-bit inputs, probabilities and the scores' gradients are rounded to the inputs' type, as operands of products are;
 // results to the type of their tensors. NaN, infinities and empty rows as the oracle has them.
 
-void dense_forward(const compiler::Traced& traced, const Forward& call, const compiler::Problem& problem);
+void dense_forward(const compiler::BoundMod& bound, const Forward& call, const compiler::Problem& problem);
 /// Of a Mod with its derivatives. `next_lse`: from the next but one larger f32 in place of each lse. A forward's lse is
 /// right to a rounding, and it and the score are rounded once more as exponents of 2, which is half a step each; so
 /// what that alone changes is no error of a backward. Gives, for dq, dk, dv and each captured gradient, the root of the
 /// sum of the squares of all terms that were added up in it, dp and delta apart: how large it would be if they did not
 /// cancel.
-std::vector<double> dense_backward(const compiler::Traced& traced, const Backward& call,
+std::vector<double> dense_backward(const compiler::BoundMod& bound, const Backward& call,
                                    const compiler::Problem& problem, int lse_steps = 0);
 
 }  // namespace attune::tests

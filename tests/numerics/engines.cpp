@@ -20,19 +20,15 @@ using runtime::cpu::Isa;
 // Two threads: enough to meet a mistake, and few for a machine that runs other tests.
 runtime::cpu::Means means(Isa isa) { return {.isa = isa, .executor = {.workers = 2}}; }
 
-runtime::cpu::Compiled compiled(const Subject& subject) {
-  return {subject.lowered, subject.lowered.mod.digest(), subject.removes ? &subject.cover : nullptr};
-}
-
 Engine engine(Isa isa) {
   return {.name = "cpu " + std::string(codegen::name_of(isa)),
           .forward =
               [isa](const Subject& subject, const Forward& call, const compiler::Problem& problem) {
-                runtime::cpu::forward(compiled(subject), call, problem, means(isa));
+                runtime::cpu::forward(subject.lowered, call, problem, means(isa));
               },
           .backward =
               [isa](const Subject& subject, const Backward& call, const compiler::Problem& problem) {
-                runtime::cpu::backward(compiled(subject), call, problem, means(isa));
+                runtime::cpu::backward(subject.lowered, call, problem, means(isa));
               }};
 }
 
@@ -69,14 +65,14 @@ class Moved {
 void forward_on_device(const Subject& subject, const Forward& call, const compiler::Problem& problem) {
   std::deque<Moved> moved;
   const auto there = [&](const Tensor& t) { return t.given() ? moved.emplace_back(t).tensor() : Tensor(); };
-  compiler::Traced traced = subject.lowered;
-  for (Tensor& capture : traced.captures) capture = there(capture);
+  compiler::LoweredMod lowered = subject.lowered;
+  for (Tensor& capture : lowered.slots.captures) capture = there(capture);
   Forward on_device{.q = there(call.q), .k = there(call.k), .v = there(call.v)};
   const std::size_t inputs = moved.size();
   on_device.o = there(call.o);
   on_device.lse = there(call.lse);
   on_device.max = there(call.max);
-  runtime::cuda::forward({traced, traced.mod.digest(), subject.cover, subject.exact}, on_device, problem, {});
+  runtime::cuda::forward(lowered, on_device, problem, {.exact = subject.exact});
   for (std::size_t i = inputs; i < moved.size(); ++i) moved[i].back();
 }
 
@@ -87,11 +83,7 @@ Subject::Subject(const Attention& attention) : Subject(compiler::trace(attention
   exact = attention.exact;
 }
 
-Subject::Subject(compiler::Traced traced) : written(std::move(traced)), lowered(written) {
-  lowered.mod = compiler::lower(std::move(lowered.mod));
-  cover = compiler::cover(lowered.mod.mask, lowered.mod.signature(), lowered.mod.score);
-  removes = !ir::is_literal(cover.mask, 1);
-}
+Subject::Subject(compiler::BoundMod mod) : written(std::move(mod)), lowered(compiler::lower(written)) {}
 
 const std::vector<Engine>& engines() {
   static const std::vector<Engine> all = [] {

@@ -7,20 +7,19 @@
 #include <vector>
 
 #include "compiler/check.h"
-#include "compiler/cover.h"
+#include "compiler/lower.h"
 
 namespace attune::tests {
 
 /// A mod as it was written, which is what results must be true to, and lowered, which is what engines get.
 struct Subject {
-  compiler::Traced written, lowered;
-  compiler::Cover cover;
-  bool removes = false;  ///< can any pair be removed?
+  compiler::BoundMod written;
+  compiler::LoweredMod lowered;
   std::optional<double> scale{};
   std::optional<bool> exact{};  ///< of kernels of a GPU
 
   explicit Subject(const Attention& attention);
-  explicit Subject(compiler::Traced traced);
+  explicit Subject(compiler::BoundMod written);
 };
 
 struct Engine {

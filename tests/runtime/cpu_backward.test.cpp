@@ -128,21 +128,16 @@ struct Case {
 
 /// An attention as engines get it.
 struct Lowered {
-  compiler::Traced traced;
-  compiler::Cover cover;
+  compiler::LoweredMod lowered;
   std::optional<double> scale;
-  bool removes;
 
-  explicit Lowered(const Attention& a) : traced(compiler::lower(a)), scale(a.scale) {
-    cover = compiler::cover(traced.mod.mask, traced.mod.signature(), traced.mod.score);
-    removes = !ir::is_literal(cover.mask, 1);
-  }
+  explicit Lowered(const Attention& a) : lowered(compiler::lower(a)), scale(a.scale) {}
   void oracle(const Backward& call) const {
-    runtime::oracle_backward(traced, call, compiler::check(traced, call, scale));
+    runtime::oracle_backward(lowered, call, compiler::check(lowered, call, scale));
   }
   void cpu(const Backward& call, Isa isa, int threads = 1) const {
-    runtime::cpu::backward({traced, traced.mod.digest(), removes ? &cover : nullptr}, call,
-                           compiler::check(traced, call, scale), {.isa = isa, .executor = {.workers = threads}});
+    runtime::cpu::backward(lowered, call, compiler::check(lowered, call, scale),
+                           {.isa = isa, .executor = {.workers = threads}});
   }
 };
 
@@ -286,7 +281,7 @@ TEST_CASE("given what the forward gave, or computed again: the same gradients", 
     Backward call = c.call(c.got);
     const Owned o = owned(DType::f32, {2, 4, 24, 3}), lse = owned(DType::f32, {2, 4, 24});
     const Forward forward{.q = c.q, .k = c.k, .v = c.v, .o = o, .lse = lse};
-    runtime::oracle_forward(lowered.traced, forward, compiler::check(lowered.traced, forward, {}));
+    runtime::oracle_forward(lowered.lowered, forward, compiler::check(lowered.lowered, forward, {}));
     call.o = o;
     call.lse = lse;
     lowered.cpu(call, runtime::cpu::best_isa());
@@ -413,9 +408,8 @@ TEST_CASE("a backward works in the memory it says, and in no more", "[cpu_backwa
   Case c({.batch = 1, .q_heads = 4, .kv_heads = 1, .q_len = 150, .kv_len = 2100, .d = 8, .dv = 8}, DType::f32,
          made.captures, 15);
   const Backward call = c.call(c.got);
-  const compiler::Problem problem = compiler::check(lowered.traced, call, {});
-  const runtime::cpu::Compiled compiled{lowered.traced, lowered.traced.mod.digest(),
-                                        lowered.removes ? &lowered.cover : nullptr};
+  const compiler::Problem problem = compiler::check(lowered.lowered, call, {});
+  const compiler::LoweredMod& compiled = lowered.lowered;
   runtime::cpu::Means means{.isa = runtime::cpu::best_isa(), .executor = {.workers = 3}};
   const std::size_t size = runtime::cpu::backward_workspace(compiled, call, problem, means);
   std::vector<std::byte> memory(size + 128, std::byte{0xff});

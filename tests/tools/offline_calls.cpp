@@ -176,11 +176,12 @@ const std::map<std::string, std::pair<codegen::ForwardSpec, codegen::Length>>& s
 int consider(const std::string& attention, const std::string& name) {
   const codegen::ForwardSpec& spec = specs().at(name).first;
   const codegen::Length length = specs().at(name).second;
-  const compiler::Traced traced = compiler::trace(attentions().at(attention)());
-  const compiler::Mod mod = compiler::lower(traced.mod);
-  const compiler::Cover cover = compiler::cover(mod.mask, mod.signature(), mod.score);
+  const compiler::BoundMod written = compiler::trace(attentions().at(attention)());
+  const compiler::LoweredMod lowered = compiler::lower(written);
+  const compiler::Mod& mod = lowered.mod;
+  const compiler::Cover& cover = lowered.cover;
   const runtime::Purpose purpose([&] {
-    runtime::Request out = runtime::request_of(traced.mod, traced);
+    runtime::Request out = runtime::request_of(written.mod, written);
     out.target = runtime::name_of(runtime::TargetName{.arch = spec.arch});
     out.shape = runtime::shape_of(spec, length);
     return out;

@@ -23,10 +23,10 @@ struct Brute {
   std::vector<char> kept;
   Extent e;
 
-  Brute(const compiler::Traced& traced, const Extent& extent, std::int32_t b, std::int32_t h) : e(extent) {
-    const ir::ReadCapture read = runtime::reader(traced.captures);
-    const std::vector<double> params = runtime::values(traced.params);
-    const ir::Program program(traced.mod.mask);
+  Brute(const compiler::LoweredMod& lowered, const Extent& extent, std::int32_t b, std::int32_t h) : e(extent) {
+    const ir::ReadCapture read = runtime::reader(lowered.slots.captures);
+    const std::vector<double> params = runtime::values(lowered.slots.params);
+    const ir::Program program(lowered.mod.mask);
     ir::Program::Memory memory;
     ir::Env env;
     env.b = b;
@@ -100,15 +100,14 @@ constexpr std::array extents{
 TEST_CASE("covers agree with brute force over every mask, both ways along", "[tiles]") {
   for (const tests::MaskCase& mask : tests::masks()) {
     const tests::Made made = tests::make(mask.mod, 3);
-    const compiler::Traced traced = compiler::lower(made.attention);
-    const compiler::Cover cover = compiler::cover(traced.mod.mask, traced.mod.signature());
-    const runtime::Tiles tiles(traced, cover);
+    const compiler::LoweredMod lowered = compiler::lower(made.attention);
+    const runtime::Tiles tiles(lowered);
     for (const Extent& e : extents) {
       std::vector<Brute> brutes;
       std::int64_t live = 0;
       for (std::int32_t b = 0; b < e.batch; ++b)
         for (std::int32_t h = 0; h < e.heads; ++h) {
-          brutes.emplace_back(traced, e, b, h);
+          brutes.emplace_back(lowered, e, b, h);
           live += brutes.back().live();
         }
       for (const bool along_q : {false, true}) {
@@ -129,9 +128,8 @@ TEST_CASE("covers agree with brute force over every mask, both ways along", "[ti
 TEST_CASE("lists are the same whatever the number of threads", "[tiles]") {
   for (const tests::MaskCase& mask : tests::masks()) {
     const tests::Made made = tests::make(mask.mod, 3);
-    const compiler::Traced traced = compiler::lower(made.attention);
-    const compiler::Cover cover = compiler::cover(traced.mod.mask, traced.mod.signature());
-    const runtime::Tiles tiles(traced, cover);
+    const compiler::LoweredMod lowered = compiler::lower(made.attention);
+    const runtime::Tiles tiles(lowered);
     const runtime::TileLists one = tiles.lists(extents[0]);
     for (const int threads : {2, 8}) {
       const runtime::TileLists many = tiles.lists(extents[0], false, threads);
@@ -144,10 +142,9 @@ TEST_CASE("lists are the same whatever the number of threads", "[tiles]") {
 TEST_CASE("the work for a million tokens grows with the tiles visited", "[tiles]") {
   for (const char* text : {"kv <= q", "kv <= q && q - kv < 1024", "kv < 1000 || kv <= q", "abs(q - kv) <= 700"}) {
     const tests::Made made = tests::make({.name = text, .mask = text}, 3);
-    const compiler::Traced traced = compiler::lower(made.attention);
-    const compiler::Cover cover = compiler::cover(traced.mod.mask, traced.mod.signature());
+    const compiler::LoweredMod lowered = compiler::lower(made.attention);
     const Extent e{.q_len = 1 << 20, .kv_len = 1 << 20};
-    const runtime::Tiles tiles(traced, cover);
+    const runtime::Tiles tiles(lowered);
     INFO(text);
     CHECK(tiles.lists(e).asked == e.q_tiles());
     CHECK(tiles.lists(e, true).asked == e.kv_tiles());
@@ -163,12 +160,11 @@ TEST_CASE("tightness: tiles called Some that keep nothing or everything, by list
   page += fmt::format("{:<34} {:>8} {:>8} {:>8}\n", "mask", "tiles", "lists", "verdict");
   for (const tests::MaskCase& mask : tests::masks()) {
     const tests::Made made = tests::make(mask.mod, 3);
-    const compiler::Traced traced = compiler::lower(made.attention);
-    const compiler::Cover cover = compiler::cover(traced.mod.mask, traced.mod.signature());
-    const runtime::Tiles tiles(traced, cover);
-    const runtime::Summaries summaries(traced.captures, cover.summaries);
-    const std::vector<double> params = runtime::values(traced.params);
-    const ir::Program verdict(std::array{cover.may_keep, cover.may_drop});
+    const compiler::LoweredMod lowered = compiler::lower(made.attention);
+    const runtime::Tiles tiles(lowered);
+    const runtime::Summaries summaries(lowered.slots.captures, lowered.cover.summaries);
+    const std::vector<double> params = runtime::values(lowered.slots.params);
+    const ir::Program verdict(std::array{lowered.cover.may_keep, lowered.cover.may_drop});
     ir::Program::Memory memory;
     Count lists, alone;
     for (const Extent& e : extents) {
@@ -180,7 +176,7 @@ TEST_CASE("tightness: tiles called Some that keep nothing or everything, by list
       at.read = &summaries.read();
       for (at.b = 0; at.b < e.batch; ++at.b)
         for (at.h = 0; at.h < e.heads; ++at.h) {
-          brutes.emplace_back(traced, e, at.b, at.h);
+          brutes.emplace_back(lowered, e, at.b, at.h);
           for (std::int32_t tq = 0; tq < e.q_tiles(); ++tq)
             for (std::int32_t tk = 0; tk < e.kv_tiles(); ++tk) {
               at.q_begin = e.q_offset + tq * e.tile_q;

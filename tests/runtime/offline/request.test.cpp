@@ -23,14 +23,15 @@ struct Asking {
 };
 
 Request asked(const Attention& attention) {
-  const compiler::Traced traced = compiler::trace(attention);
-  return request_of(traced.mod, traced);
+  const compiler::BoundMod lowered = compiler::trace(attention);
+  return request_of(lowered.mod, lowered);
 }
 
 /// What NVRTC would be asked for a call.
 std::string content(const Attention& attention, codegen::ForwardSpec spec = {}) {
-  const compiler::Mod mod = compiler::lower(attention).mod;
-  const compiler::Cover cover = compiler::cover(mod.mask, mod.signature(), mod.score);
+  const compiler::LoweredMod lowered = compiler::lower(attention);
+  const compiler::Mod& mod = lowered.mod;
+  const compiler::Cover& cover = lowered.cover;
   const codegen::ForwardFacts facts = codegen::forward_facts(mod, cover, spec.scale_positive);
   const auto choices = codegen::choose(spec, facts, codegen::forward_kind(mod, cover, facts, codegen::Length::longer));
   return cuda::asked(codegen::forward_source(mod, cover, choices.choices[0].plan, spec.arch)).content;

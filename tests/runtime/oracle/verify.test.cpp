@@ -50,20 +50,20 @@ struct Call {
 };
 
 struct Checked {
-  compiler::Traced traced;
+  compiler::LoweredMod lowered;
   compiler::Problem problem;
 };
 Checked checked(const Attention& attention, const Forward& call) {
-  compiler::Traced traced = compiler::lower(attention);
-  compiler::Problem problem = compiler::check(traced, call, attention.scale);
-  return {std::move(traced), std::move(problem)};
+  compiler::LoweredMod lowered = compiler::lower(attention);
+  compiler::Problem problem = compiler::check(lowered, call, attention.scale);
+  return {std::move(lowered), std::move(problem)};
 }
 
 /// What verify says, or nothing.
 std::string found(const Attention& attention, const Forward& call, int rows = 1000000, std::uint64_t sample = 0) {
   const Checked c = checked(attention, call);
   try {
-    runtime::verify(c.traced, call, c.problem, {rows, sample, nullptr, {"avx2", "tiles", 0}});
+    runtime::verify(c.lowered, call, c.problem, {rows, sample, nullptr, {"avx2", "tiles", 0}});
   } catch (const Bug& e) {
     return e.what();
   }

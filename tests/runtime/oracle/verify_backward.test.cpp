@@ -93,10 +93,10 @@ struct Call {
 
 /// What verify says, or nothing.
 std::string found(const Attention& attention, const Backward& call, int rows = 1000000, std::uint64_t sample = 0) {
-  const compiler::Traced traced = compiler::lower(attention);
-  const compiler::Problem problem = compiler::check(traced, call, attention.scale);
+  const compiler::LoweredMod lowered = compiler::lower(attention);
+  const compiler::Problem problem = compiler::check(lowered, call, attention.scale);
   try {
-    runtime::verify(traced, call, problem, {rows, sample, nullptr, {"avx2", "tiles", 0}});
+    runtime::verify(lowered, call, problem, {rows, sample, nullptr, {"avx2", "tiles", 0}});
   } catch (const Bug& e) {
     return e.what();
   }
