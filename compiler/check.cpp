@@ -70,17 +70,17 @@ ir::Bounds bounds_of(const Mod& mod, const Problem& p) {
   };
   bounds[Input::B] = range(0, p.batch - 1);
   bounds[Input::H] = range(0, p.q_heads - 1);
-  bounds[Input::Q] = range(p.q_offset, p.q_offset + p.q_len - 1);
-  bounds[Input::KV] = range(0, p.kv_len - 1);
+  bounds[Input::Q] = range(p.q_offset, p.q_offset + p.q.length - 1);
+  bounds[Input::KV] = range(0, p.kv.length - 1);
   // Where a pair exists its sequence has a length; the shortest of these bounds from below.
   const auto lengths = [&](const std::vector<std::int64_t>& starts, std::int64_t longest) {
-    std::int64_t least = p.starts_on_device() ? std::min<std::int64_t>(longest, 1) : longest;
+    std::int64_t least = p.q.starts_on_device() ? std::min<std::int64_t>(longest, 1) : longest;
     for (std::size_t i = 1; i < starts.size(); ++i)
       if (starts[i] > starts[i - 1]) least = std::min(least, starts[i] - starts[i - 1]);
     return range(least, longest);
   };
-  bounds[Input::QLen] = lengths(p.q_starts, p.q_len);
-  bounds[Input::KVLen] = lengths(p.kv_starts, p.kv_len);
+  bounds[Input::QLen] = lengths(p.q.starts, p.q.length);
+  bounds[Input::KVLen] = lengths(p.kv.starts, p.kv.length);
   for (const CaptureSlot& c : mod.captures) {
     ir::Interval values = ir::Interval::all(type_of(c.dtype));
     if (c.dtype == DType::u8) values = range(0, 255);
@@ -130,8 +130,8 @@ std::string runs_over(const std::string& index, const ir::Interval& range) {
 
 /// Is this expression evaluated at all?
 bool has_coordinates(const Part& part, const Problem& p) {
-  const bool rows = p.batch > 0 && p.q_heads > 0 && p.q_len > 0;
-  return part.root && rows && (part.name == "sink" || p.kv_len > 0);
+  const bool rows = p.batch > 0 && p.q_heads > 0 && p.q.length > 0;
+  return part.root && rows && (part.name == "sink" || p.kv.length > 0);
 }
 
 }  // namespace

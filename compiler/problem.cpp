@@ -224,7 +224,7 @@ void check_types(const Inputs& in) {
 
 /// Heads and widths, which stand in the same places for dense and packed tensors.
 void check_heads(const Inputs& in, Problem& p) {
-  const std::size_t heads = 1, width = p.packed ? 2 : 3;
+  const std::size_t heads = 1, width = p.q.packed() ? 2 : 3;
   p.q_heads = in.q->shape[heads];
   p.kv_heads = in.k->shape[heads];
   p.d = in.q->shape[width];
@@ -250,9 +250,9 @@ void check_heads(const Inputs& in, Problem& p) {
 
 void check_dense(const Inputs& in, Problem& p) {
   p.batch = in.q->shape[0];
-  p.q_len = in.q->shape[2];
-  p.kv_len = in.k->shape[2];
-  if (in.v->shape[2] != p.kv_len)
+  p.q.length = in.q->shape[2];
+  p.kv.length = in.k->shape[2];
+  if (in.v->shape[2] != p.kv.length)
     throw refuse("kv-lengths", "k and v have different lengths", fmt::format("{} and {}", is(in.k), is(in.v)),
                  "give k and v the same positions");
   if (in.k->shape[0] != in.v->shape[0])
@@ -268,8 +268,8 @@ void check_packed(const Inputs& in, Problem& p) {
   if (in.k->shape[0] != in.v->shape[0])
     throw refuse("kv-lengths", "k and v have different lengths", fmt::format("{} and {}", is(in.k), is(in.v)),
                  "give k and v the same positions");
-  p.q_total = in.q->shape[0];
-  p.kv_total = in.k->shape[0];
+  p.q.total = in.q->shape[0];
+  p.kv.total = in.k->shape[0];
   for (const Named& cu : {in.cu_q, in.cu_kv}) {
     check_starts(cu);
     if (cu->device.kind != Device::Kind::cpu) check_starts_there(cu, in.q);
@@ -280,16 +280,16 @@ void check_packed(const Inputs& in, Problem& p) {
         fmt::format("cu_seqlens_q is {} and cu_seqlens_kv is {}", place(in.cu_q->device), place(in.cu_kv->device)),
         "pass both on the host, or both where q is");
   if (in.cu_q->device.kind == Device::Kind::cpu) {
-    p.q_starts = starts_of(in.cu_q, in.q);
-    p.kv_starts = starts_of(in.cu_kv, in.k);
+    p.q.starts = starts_of(in.cu_q, in.q);
+    p.kv.starts = starts_of(in.cu_kv, in.k);
   }
   if (in.cu_q->shape[0] != in.cu_kv->shape[0])
     throw refuse("cu-seqlens-batch", "cu_seqlens_q and cu_seqlens_kv tell of different numbers of sequences",
                  fmt::format("{} and {}", is(in.cu_q), is(in.cu_kv)),
                  "give both one entry per sequence and one more; a sequence may be empty");
   p.batch = in.cu_q->shape[0] - 1;
-  p.q_len = longest(in.cu_q, p.q_starts, "max_q_len", in.max_q_len, p.q_total);
-  p.kv_len = longest(in.cu_kv, p.kv_starts, "max_kv_len", in.max_kv_len, p.kv_total);
+  p.q.length = longest(in.cu_q, p.q.starts, "max_q_len", in.max_q_len, p.q.total);
+  p.kv.length = longest(in.cu_kv, p.kv.starts, "max_kv_len", in.max_kv_len, p.kv.total);
 }
 
 void check_positions(const Inputs& in, const Problem& p) {
@@ -304,25 +304,26 @@ void check_positions(const Inputs& in, const Problem& p) {
   };
   if (p.batch > max_length) throw beyond("the batch", p.batch);
   if (p.q_heads > max_length) throw beyond("the number of heads", p.q_heads);
-  if (p.kv_len > max_length) throw beyond("the length of k and v", p.kv_len);
-  if (p.q_len + in.q_offset > max_length) throw beyond("q_offset and the length of q", p.q_len + in.q_offset);
+  if (p.kv.length > max_length) throw beyond("the length of k and v", p.kv.length);
+  if (p.q.length + in.q_offset > max_length) throw beyond("q_offset and the length of q", p.q.length + in.q_offset);
 }
 
 Problem check_inputs(const Inputs& in, std::optional<double> scale) {
   check_scale(scale);
   Problem p;
-  p.packed = in.cu_q->given();
-  if (p.packed != in.cu_kv->given())
+  p.q.layout = in.cu_q->given() ? Layout::packed : Layout::dense;
+  p.kv.layout = in.cu_kv->given() ? Layout::packed : Layout::dense;
+  if (p.q.layout != p.kv.layout)
     throw refuse("cu-seqlens-half",
-                 fmt::format("{} is there without {}", p.packed ? "cu_seqlens_q" : "cu_seqlens_kv",
-                             p.packed ? "cu_seqlens_kv" : "cu_seqlens_q"),
+                 fmt::format("{} is there without {}", p.q.packed() ? "cu_seqlens_q" : "cu_seqlens_kv",
+                             p.q.packed() ? "cu_seqlens_kv" : "cu_seqlens_q"),
                  "packed q and packed k, v come together", "pass both for packed sequences, none for a dense batch");
   for (const Named& t : {in.q, in.k, in.v}) check_one(t, in.q->device);
   for (const Named& t : {in.q, in.k, in.v})
-    check_rank(t, p.packed ? 3 : 4, p.packed ? "[T, H, D], as packed sequences are" : "[B, H, S, D]");
+    check_rank(t, p.q.packed() ? 3 : 4, p.q.packed() ? "[T, H, D], as packed sequences are" : "[B, H, S, D]");
   check_types(in);
   check_heads(in, p);
-  if (p.packed) {
+  if (p.q.packed()) {
     for (const Named& t : {in.cu_q, in.cu_kv}) check_alone(t);
     check_packed(in, p);
   } else {
@@ -335,8 +336,8 @@ Problem check_inputs(const Inputs& in, std::optional<double> scale) {
 }
 
 std::vector<std::int64_t> shape_of_o(const Problem& p, const Tensor& q) {
-  if (p.packed) return {q.shape[0], p.q_heads, p.dv};
-  return {p.batch, p.q_heads, p.q_len, p.dv};
+  if (p.q.packed()) return {q.shape[0], p.q_heads, p.dv};
+  return {p.batch, p.q_heads, p.q.length, p.dv};
 }
 
 /// lse, its gradient, and the row maximum.
@@ -346,8 +347,8 @@ void check_row_values(const Named& t, const Problem& p, const Tensor& q) {
   if (t->dtype != DType::f32 && t->dtype != DType::f64)
     throw refuse("tensor-type", fmt::format("{} holds {}", t.name(), name_of(t->dtype)),
                  fmt::format("{}, and it has to be f32 or f64", is(t)), "pass f32");
-  const std::vector<std::int64_t> shape = p.packed ? std::vector{p.q_heads, q.shape[0]}
-                                                   : std::vector{p.batch, p.q_heads, p.q_len};
+  const std::vector<std::int64_t> shape = p.q.packed() ? std::vector{p.q_heads, q.shape[0]}
+                                                       : std::vector{p.batch, p.q_heads, p.q.length};
   check_shape(t, shape, [&] { return is({"q", &q}); });
 }
 

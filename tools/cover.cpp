@@ -149,8 +149,8 @@ class CoverVerb {
     compiler::Problem problem;
     problem.batch = e_.batch;
     problem.q_heads = problem.kv_heads = e_.heads;
-    problem.q_len = e_.q_len;
-    problem.kv_len = e_.kv_len;
+    problem.q.length = e_.q_len;
+    problem.kv.length = e_.kv_len;
     problem.q_offset = e_.q_offset;
     compiler::check_reads(lowered_.mod, lowered_.slots.captures, problem);
     auto start = Clock::now();

@@ -220,7 +220,7 @@ class Repl {
     extent.q_len = extent.kv_len = length;
     extent.tile_q = extent.tile_kv = length / cells;
     compiler::Problem problem;
-    problem.q_len = problem.kv_len = length;
+    problem.q.length = problem.kv.length = length;
     try {
       compiler::check_reads(lowered.mod, lowered.slots.captures, problem);
     } catch (const Error&) {

@@ -103,8 +103,8 @@ class BackwardRun {
       o_ = Tensor(memory.take<float>(call_.grad_o.size()), DType::f32, shape);
       // Not rounded to f32: all probabilities of a row would be off by as much.
       auto* lse = memory.take<double>(call_.grad_o.size() / problem_.dv);
-      state_.lse = problem_.packed ? Tensor(lse, DType::f64, {shape[1], shape[0]})
-                                   : Tensor(lse, DType::f64, shape.first(3));
+      state_.lse = problem_.q.packed() ? Tensor(lse, DType::f64, {shape[1], shape[0]})
+                                       : Tensor(lse, DType::f64, shape.first(3));
       needed = forward_workspace(lowered_, forward_call(), problem_, forward_means());
     }
     Workspace count;
@@ -170,7 +170,7 @@ class BackwardRun {
       for (std::int64_t r = 0; r < count; r += at_once) {
         const std::int64_t rows = std::min(at_once, count - r);
         const auto load = [&](const TensorRows& from, const Tensor& t, float* to) {
-          from.load(t, shifted(matrix(t, problem_.packed, b, h, start), first + r),
+          from.load(t, shifted(matrix(t, problem_.q.layout, b, h, start), first + r),
                     {.from = nullptr,
                      .row = 0,
                      .column = 0,
@@ -240,7 +240,7 @@ class BackwardRun {
       const std::int64_t width = state_.sizes.d.as_n;
       float* from = state_.dq + (state_.plan.first_row(b, h) + first) * width;
       sum_up(from, state_.chunks(b), count * width, state_.plan.rows() * width);
-      const MatrixLayout at = matrix(call_.dq, problem_.packed, b, h, sequence(problem_, b).q_start);
+      const MatrixLayout at = matrix(call_.dq, problem_.q.layout, b, h, sequence(problem_, b).q_start);
       dq_rows_.store(call_.dq, shifted(at, first),
                      {.from = from,
                       .from_row = width,
@@ -305,7 +305,7 @@ class BackwardRun {
     double sum = 0;
     for (std::int64_t r = 0; r < seq.q_len; ++r) {
       const auto value = [&](const Tensor& t) {
-        return load(t, shifted(column(t, problem_.packed, seq.b, h, seq.q_start), r).origin);
+        return load(t, shifted(column(t, problem_.q.layout, seq.b, h, seq.q_start), r).origin);
       };
       const double dlse = call_.grad_lse.given() ? value(call_.grad_lse) : 0;
       const auto delta = static_cast<double>(state_.delta[state_.plan.first_row(seq.b, h) + r]);

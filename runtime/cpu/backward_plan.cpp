@@ -21,7 +21,7 @@ BackwardPlan::BackwardPlan(const compiler::Problem& problem, const Cut& cut, std
   for (std::int64_t b = 0; b < (problem.kv_shared ? 1 : problem.batch); ++b)
     for (std::int64_t h = 0; h < problem.kv_heads; ++h) {
       // The one entry that all share is there even when the batch is empty.
-      const Sequence seq = problem.batch ? sequence(problem, b) : Sequence{0, 0, 0, 0, 0, problem.kv_len};
+      const Sequence seq = problem.batch ? sequence(problem, b) : Sequence{0, 0, 0, 0, 0, problem.kv.length};
       const auto tiles = static_cast<std::int32_t>(pieces(seq.kv_len, cut.tile_kv));
       entries_.push_back({b, h, seq.kv_start, seq.kv_len, tiles, tiles_});
       tiles_ += tiles;

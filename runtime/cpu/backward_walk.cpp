@@ -141,7 +141,7 @@ class Walk {
   }
 
   bool load(const Tensor& t, std::int64_t first, std::int64_t rows, std::int64_t columns, std::int64_t row) const {
-    const MatrixLayout at = matrix(t, state_.problem.packed, entry_.b, entry_.head, entry_.start);
+    const MatrixLayout at = matrix(t, state_.problem.q.layout, entry_.b, entry_.head, entry_.start);
     return state_.inputs.load(t, shifted(at, first),
                               {.from = nullptr,
                                .row = 0,
@@ -183,18 +183,18 @@ class Walk {
     // In bf16 the scale would round q: it is applied to scores, and to dk.
     const float scale = sizes_.unit == Unit::f32 ? static_cast<float>(problem.scale) : 1;
     QueryLoader(*state_.kit, state_.inputs, sizes_,
-                sizes_.d)(q, shifted(matrix(q, problem.packed, b, h, seq.q_start), tile.first), tile.rows, scale,
+                sizes_.d)(q, shifted(matrix(q, problem.q.layout, b, h, seq.q_start), tile.first), tile.rows, scale,
                           tile.q, tile.q_transposed, tile.bad_q);
     QueryLoader(*state_.kit, state_.grad_o, sizes_,
-                sizes_.dv)(grad_o, shifted(matrix(grad_o, problem.packed, b, h, seq.q_start), tile.first), tile.rows, 1,
-                           tile.grad_o, tile.grad_o_transposed, tile.bad_grad_o);
+                sizes_.dv)(grad_o, shifted(matrix(grad_o, problem.q.layout, b, h, seq.q_start), tile.first), tile.rows,
+                           1, tile.grad_o, tile.grad_o_transposed, tile.bad_grad_o);
     prepare_rows(seq, h, tile);
     tile.ready = true;
   }
 
   void prepare_rows(const Sequence& seq, std::int64_t h, QueryTile& tile) const {
     const auto value = [&](const Tensor& t, std::int64_t r) {
-      const MatrixLayout at = column(t, state_.problem.packed, seq.b, h, seq.q_start);
+      const MatrixLayout at = column(t, state_.problem.q.layout, seq.b, h, seq.q_start);
       return runtime::load(t, shifted(at, tile.first + r).origin);
     };
     const std::int64_t ld = field_row(sizes_.cut), first = state_.plan.first_row(seq.b, h) + tile.first;

@@ -66,7 +66,7 @@ std::array<bool, BackwardPlan::axes> CapturedSums::axes_apart(const Gradient& gr
   apart[Batch] = by_batch;
   apart[Head] = by_head;
   apart[Part] = by_head && (by_batch || !problem.kv_shared);
-  apart[Chunk] = always(Input::KV, problem.kv_len);
+  apart[Chunk] = always(Input::KV, problem.kv.length);
   return apart;
 }
 

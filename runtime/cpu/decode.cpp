@@ -69,7 +69,7 @@ class DecodeRun {
   }
 
  private:
-  std::int32_t queries() const { return static_cast<std::int32_t>(std::max<std::int64_t>(1, problem_.q_len)); }
+  std::int32_t queries() const { return static_cast<std::int32_t>(std::max<std::int64_t>(1, problem_.q.length)); }
   /// Rows of a chunk: all queries of the heads that share its keys, one head after the other.
   std::int64_t rows() const { return problem_.group * queries(); }
   std::int64_t row_ld() const { return up_to(queries(), 16); }
@@ -115,7 +115,7 @@ class DecodeRun {
     std::fill_n(o_ + index * rows() * problem_.dv, rows() * problem_.dv, 0.0f);
     if (seq.q_len == 0) return;
     for (std::int64_t g = 0; g < problem_.group; ++g)
-      load_rows(*kit_, call_.q, matrix(call_.q, problem_.packed, chunk.b, head(chunk, g), seq.q_start), 0, seq.q_len,
+      load_rows(*kit_, call_.q, matrix(call_.q, problem_.q.layout, chunk.b, head(chunk, g), seq.q_start), 0, seq.q_len,
                 problem_.d, problem_.d, static_cast<float>(problem_.scale), s.q + g * queries() * problem_.d,
                 problem_.d);
     const auto end = static_cast<std::int32_t>(std::min<std::int64_t>(seq.kv_len, (chunk.index + 1) * chunk_keys));
@@ -135,8 +135,8 @@ class DecodeRun {
       end = std::max(end, v.end);
     }
     if (begin >= end) return;
-    const MatrixLayout k = matrix(call_.k, problem_.packed, seq.kv_b, chunk.kv_head, seq.kv_start),
-                       v = matrix(call_.v, problem_.packed, seq.kv_b, chunk.kv_head, seq.kv_start);
+    const MatrixLayout k = matrix(call_.k, problem_.kv.layout, seq.kv_b, chunk.kv_head, seq.kv_start),
+                       v = matrix(call_.v, problem_.kv.layout, seq.kv_b, chunk.kv_head, seq.kv_start);
     // What no head keeps of a tile is not read: it may hold anything.
     std::fill_n(s.s, rows() * tile_keys, 0.0f);
     const Dots dots{.q = s.q,
@@ -282,7 +282,7 @@ bool decodes(const compiler::LoweredMod& lowered, const Forward& call, const Pro
   const auto in_order = [&](const Tensor& t, std::int64_t width) {
     return t.strides[static_cast<std::size_t>(t.rank) - 1] == 1 || width == 1;
   };
-  return problem.q_len <= most_queries && in_order(call.k, problem.d) && in_order(call.v, problem.dv) &&
+  return problem.q.length <= most_queries && in_order(call.k, problem.d) && in_order(call.v, problem.dv) &&
          codegen::linear_in_p(lowered.mod.prob);
 }
 

@@ -19,7 +19,10 @@ Cut cut_for(const compiler::Problem& p, const codegen::Tiling& t, std::int64_t s
   const auto cut = [](std::int64_t tile, std::int64_t length, std::int64_t multiple) {
     return static_cast<std::int32_t>(up_to(std::clamp<std::int64_t>(length, 1, tile), multiple));
   };
-  return {.tile_q = cut(tile_q, p.q_len, whole), .tile_kv = cut(tile_kv, p.kv_len, t.nr), .group = t.mr, .panel = t.nr};
+  return {.tile_q = cut(tile_q, p.q.length, whole),
+          .tile_kv = cut(tile_kv, p.kv.length, t.nr),
+          .group = t.mr,
+          .panel = t.nr};
 }
 
 }  // namespace

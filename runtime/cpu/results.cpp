@@ -50,14 +50,14 @@ Results::Results(const Forward& call, const compiler::Problem& problem, Isa isa)
 void Results::store(const Sequence& seq, const Rows& rows, std::span<const Finished> finished) const {
   const auto line = [&](const Tensor& t, double Finished::*member) {
     if (!t.given()) return;
-    const MatrixLayout at = column(t, problem_.packed, seq.b, rows.h, seq.q_start);
+    const MatrixLayout at = column(t, problem_.q.layout, seq.b, rows.h, seq.q_start);
     for (std::int64_t r = 0; r < rows.count; ++r)
       runtime::store(t, at.origin + (rows.first + r) * at.row, finished[static_cast<std::size_t>(r)].*member);
   };
   line(call_.lse, &Finished::lse);
   line(call_.max, &Finished::max);
 
-  const MatrixLayout at = matrix(call_.o, problem_.packed, seq.b, rows.h, seq.q_start);
+  const MatrixLayout at = matrix(call_.o, problem_.q.layout, seq.b, rows.h, seq.q_start);
   const std::int64_t origin = at.origin + rows.first * at.row;
   if (!kit_) {
     for (std::int64_t r = 0; r < rows.count; ++r)

@@ -17,7 +17,7 @@ std::int32_t tiles_in(std::int64_t length, std::int32_t tile) {
 Visits::Visits(const compiler::Problem& problem, const Cut& cut, const compiler::LoweredMod& lowered,
                const Executor& executor)
     : cut_(cut) {
-  by_batch_ = problem.packed || lowered.cover.by_batch;
+  by_batch_ = problem.q.packed() || lowered.cover.by_batch;
   heads_ = lowered.cover.by_head ? problem.q_heads : 1;
   struct Place {
     std::int64_t b, h;

@@ -38,7 +38,7 @@ void check_types(const Forward& call) {
                    fmt::format("{} holds {}", name, name_of(t->dtype)), "give it elements of f32");
 }
 
-bool is_empty(const Problem& p) { return p.batch == 0 || p.q_heads == 0 || p.q_len == 0; }
+bool is_empty(const Problem& p) { return p.batch == 0 || p.q_heads == 0 || p.q.length == 0; }
 
 /// Bytes that all rows of these may be copied by: 16, 8 or 4, and 0 where elements have to be copied one by one.
 int piece(std::initializer_list<const Tensor*> tensors) {
@@ -81,8 +81,8 @@ ForwardKey key_of(const compiler::LoweredMod& lowered, const Forward& call, cons
                    .d = p.d,
                    .dv = p.dv,
                    .max = call.max.given(),
-                   .packed = p.packed,
-                   .heads = codegen::heads_to_share(p.q_len, p.group),
+                   .packed = p.q.packed(),
+                   .heads = codegen::heads_to_share(p.q.length, p.group),
                    .boxes = boxes,
                    .load = piece({&call.q, &call.k, &call.v}),
                    .store = piece_of_rows(call.o),
@@ -90,14 +90,14 @@ ForwardKey key_of(const compiler::LoweredMod& lowered, const Forward& call, cons
                    .exact = codegen::is_exact(means.exact, call.q.dtype),
                    .wide = codegen::reach_far(lowered.slots.captures)},
           .mod = lowered.digest,
-          .length = codegen::length_of(p.q_len, p.kv_len),
+          .length = codegen::length_of(p.q.length, p.kv.length),
           .preference = lasting(means.preference)};
 }
 
 /// Blocks that stay take the tiles of packed sequences in an order that the host makes, if it knows the starts; others
 /// have a block for each of the longest sequence, of all.
 bool has_order(const codegen::ForwardChoice& choice, const Problem& p) {
-  return p.packed && choice.persistent && !p.starts_on_device();
+  return p.q.packed() && choice.persistent && !p.q.starts_on_device();
 }
 
 /// Sets of heads that share tiles, of a batch entry.
@@ -118,13 +118,13 @@ struct Scratch {
           const Problem& p, const detail::DeviceCover* made) {
     const bool ordered = has_order(kernel.choice, p);
     const codegen::ForwardPlan& plan = kernel.choice.plan;
-    const bool by_place = p.packed && kernel.choice.persistent;
+    const bool by_place = p.q.packed() && kernel.choice.persistent;
     if (ordered)
-      order_count = packed_tiles(p.q_starts, plan.queries());
+      order_count = packed_tiles(p.q.starts, plan.queries());
     else if (by_place)
-      order_count = packed_places(p.q_total, p.batch, plan.queries());
-    tiles = sets_of(plan, p) * (by_place ? order_count : cuda::tiles(p.q_len, plan.queries()) * p.batch);
-    if (p.packed && !p.starts_on_device()) {
+      order_count = packed_places(p.q.total, p.batch, plan.queries());
+    tiles = sets_of(plan, p) * (by_place ? order_count : cuda::tiles(p.q.length, plan.queries()) * p.batch);
+    if (p.q.packed() && !p.q.starts_on_device()) {
       starts_count = 2 * (p.batch + 1);
       starts = space.take<int>(starts_count + (ordered ? 2 * order_count : 0));
     }
@@ -143,21 +143,22 @@ std::size_t bytes_for(const Facts& device, const ForwardKernel& kernel, const co
   return counting.used();
 }
 
-Strided strided(const Tensor& t, bool packed) {
+Strided strided(const Tensor& t, compiler::Layout layout) {
   const auto& s = t.strides;
-  return packed ? Strided{t.data, 0, s[1], s[0], s[2]} : Strided{t.data, s[0], s[1], s[2], s[3]};
+  return layout == compiler::Layout::packed ? Strided{t.data, 0, s[1], s[0], s[2]}
+                                            : Strided{t.data, s[0], s[1], s[2], s[3]};
 }
-Rows rows(const Tensor& t, bool packed) {
+Rows rows(const Tensor& t, compiler::Layout layout) {
   if (!t.given()) return {};
   const auto& s = t.strides;
   auto* data = static_cast<float*>(t.data);
-  return packed ? Rows{data, 0, s[0], s[1]} : Rows{data, s[0], s[1], s[2]};
+  return layout == compiler::Layout::packed ? Rows{data, 0, s[0], s[1]} : Rows{data, s[0], s[1], s[2]};
 }
 
 /// Sets of heads whose keys and values fill half of the cache.
 int section_of(const Facts& device, const codegen::ForwardPlan& plan, const Forward& call, const Problem& p) {
-  const std::int64_t keys = p.packed ? p.kv_total : p.kv_len, of_group = tiles(p.group, plan.heads),
-                     sets = sets_of(plan, p) * (p.packed ? 1 : p.batch);
+  const std::int64_t keys = p.q.packed() ? p.kv.total : p.kv.length, of_group = tiles(p.group, plan.heads),
+                     sets = sets_of(plan, p) * (p.q.packed() ? 1 : p.batch);
   const std::int64_t head = std::max<std::int64_t>(
       keys * (p.d + p.dv) * static_cast<std::int64_t>(size_of(call.k.dtype)), 1);
   return static_cast<int>(std::clamp(device.l2_bytes / 2 / head * of_group, of_group, sets));
@@ -176,25 +177,25 @@ ForwardArgs arguments(const Facts& device, const ForwardKernel& kernel, const Fo
     args.v_map = boxes_of(call.v, plan.n);
     args.o_map = boxes(call.o, 16);
   }
-  args.q = strided(call.q, p.packed);
-  args.k = strided(call.k, p.packed);
-  args.v = strided(call.v, p.packed);
-  args.o = strided(call.o, p.packed);
-  args.lse = rows(call.lse, p.packed);
-  args.max = rows(call.max, p.packed);
+  args.q = strided(call.q, p.q.layout);
+  args.k = strided(call.k, p.kv.layout);
+  args.v = strided(call.v, p.kv.layout);
+  args.o = strided(call.o, p.q.layout);
+  args.lse = rows(call.lse, p.q.layout);
+  args.max = rows(call.max, p.q.layout);
   args.batch = static_cast<int>(p.batch);
   args.q_heads = static_cast<int>(p.q_heads);
   args.group = static_cast<int>(p.group);
-  args.q_len = static_cast<int>(p.q_len);
-  args.kv_len = static_cast<int>(p.kv_len);
+  args.q_len = static_cast<int>(p.q.length);
+  args.kv_len = static_cast<int>(p.kv.length);
   args.d = static_cast<int>(p.d);
   args.dv = static_cast<int>(p.dv);
   args.q_offset = p.q_offset;
   args.kv_shared = p.kv_shared;
-  if (p.starts_on_device()) {
+  if (p.q.starts_on_device()) {
     args.q_starts = static_cast<const int*>(call.cu_seqlens_q.data);
     args.kv_starts = static_cast<const int*>(call.cu_seqlens_kv.data);
-  } else if (p.packed) {
+  } else if (p.q.packed()) {
     args.q_starts = scratch.starts;
     args.kv_starts = scratch.starts + p.batch + 1;
     args.order = scratch.starts + scratch.starts_count;
@@ -217,10 +218,10 @@ void send_starts(const ForwardKernel& kernel, bool masked, const Problem& p, con
     throw Error("stream-capture", "a packed call whose starts are on the host cannot be captured into a graph", {},
                 "the graph would not have them any more when it runs",
                 "pass cu_seqlens where q is, with .max_q_len and .max_kv_len; or call it without a graph");
-  std::vector<int> sent(p.q_starts.begin(), p.q_starts.end());
-  sent.insert(sent.end(), p.kv_starts.begin(), p.kv_starts.end());
+  std::vector<int> sent(p.q.starts.begin(), p.q.starts.end());
+  sent.insert(sent.end(), p.kv.starts.begin(), p.kv.starts.end());
   if (has_order(kernel.choice, p)) {
-    const std::vector<int> order = packed_order(p.q_starts, p.kv_starts, kernel.choice.plan.queries(), masked);
+    const std::vector<int> order = packed_order(p.q.starts, p.kv.starts, kernel.choice.plan.queries(), masked);
     sent.insert(sent.end(), order.begin(), order.end());
   }
   driver().cuMemcpyAsync(reinterpret_cast<cu::Address>(scratch.starts), reinterpret_cast<cu::Address>(sent.data()),
@@ -289,7 +290,7 @@ void forward(const compiler::LoweredMod& lowered, const Forward& call, const Pro
 std::size_t cover_bytes(const compiler::LoweredMod& lowered, const Forward& call, const Problem& p,
                         const Means& means) {
   check_types(call);
-  if (is_empty(p) || p.packed) return 0;
+  if (is_empty(p) || p.q.packed()) return 0;
   const Current current(call.q.device.index);
   const auto kernel = forward_kernel(key_of(lowered, call, p, means), lowered, nullptr);
   return kernel->cover_kernel ? CoverLists::bytes(*kernel, lowered.cover, p) : 0;
@@ -299,7 +300,7 @@ std::shared_ptr<const detail::DeviceCover> cover(const compiler::LoweredMod& low
                                                  const Problem& p, const Means& means) {
   check_types(call);
   // The starts of packed sequences come with each call, and its lists with them.
-  if (is_empty(p) || p.packed) return nullptr;
+  if (is_empty(p) || p.q.packed()) return nullptr;
   const Facts& device = facts(call.q.device.index);
   const Current current(device.index);
   const auto stream = static_cast<cu::Stream>(means.stream);

@@ -195,7 +195,7 @@ class Verify {
   void o(const Row& row, const RowAt& at) const {
     if (const auto found = wrong({.name = "o",
                                   .tensor = call_.o,
-                                  .at = matrix(call_.o, p_.packed, at.b, at.h, sequence(p_, at.b).q_start),
+                                  .at = matrix(call_.o, p_.q.layout, at.b, at.h, sequence(p_, at.b).q_start),
                                   .i = at.i,
                                   .wanted = oracle_.o(),
                                   .plain = row.plain().o,
@@ -205,7 +205,7 @@ class Verify {
 
   void line(const char* name, const Tensor& t, double wanted, double plain, double luck, const RowAt& at) const {
     if (!t.given()) return;
-    const MatrixLayout place = column(t, p_.packed, at.b, at.h, sequence(p_, at.b).q_start);
+    const MatrixLayout place = column(t, p_.q.layout, at.b, at.h, sequence(p_, at.b).q_start);
     const double got = load(t, place.origin + at.i * place.row);
     if (got == wanted || std::isnan(wanted) || !std::isfinite(luck)) return;
     // A row that one more rounding may empty or fill.
@@ -244,7 +244,7 @@ void verify(const BoundMod& bound, const Forward& call, const Problem& problem, 
   Forward here = call;
   for (Tensor* t : {&here.q, &here.k, &here.v, &here.o, &here.lse, &here.max}) *t = on_host(*t, which.stream, memory);
   Problem known = problem;
-  if (problem.starts_on_device()) {
+  if (problem.q.starts_on_device()) {
     for (Tensor* t : {&here.cu_seqlens_q, &here.cu_seqlens_kv}) *t = on_host(*t, which.stream, memory);
     known = compiler::check(there, here, problem.scale);
   }

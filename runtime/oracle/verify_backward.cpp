@@ -80,14 +80,14 @@ class VerifyBackward {
   // ---- Rows of queries.
 
   std::span<const double> read(const Tensor& t, const RowAt& at, std::int64_t width, std::vector<double>& into) const {
-    const MatrixLayout place = matrix(t, p_.packed, at.b, at.h, sequence(p_, at.b).q_start);
+    const MatrixLayout place = matrix(t, p_.q.layout, at.b, at.h, sequence(p_, at.b).q_start);
     into.clear();
     for (std::int64_t j = 0; j < width; ++j)
       into.push_back(load(t, place.origin + at.i * place.row + j * place.column));
     return into;
   }
   double read(const Tensor& t, const RowAt& at) const {
-    const MatrixLayout place = column(t, p_.packed, at.b, at.h, sequence(p_, at.b).q_start);
+    const MatrixLayout place = column(t, p_.q.layout, at.b, at.h, sequence(p_, at.b).q_start);
     return load(t, place.origin + at.i * place.row);
   }
 
@@ -245,14 +245,14 @@ class VerifyBackward {
       }
       // One lse and one delta for all keys.
       const double more = (row.lse_by + unit_of_exp(type_)) * norm(sum.exact) + row.delta_by * norm(by_delta.exact);
-      compare("dq", call_.dq, matrix(call_.dq, p_.packed, at.b, at.h, sequence(p_, at.b).q_start), at.i, sum, more,
+      compare("dq", call_.dq, matrix(call_.dq, p_.q.layout, at.b, at.h, sequence(p_, at.b).q_start), at.i, sum, more,
               fmt::format("b={} h={} q={}", at.b, at.h, at.i));
     }
   }
 
   /// One batch entry of k and v, and the batch entries that read it.
   std::vector<std::int64_t> readers(std::int64_t kv_b) const {
-    if (!p_.kv_shared || p_.packed) return {kv_b};
+    if (!p_.kv_shared || p_.q.packed()) return {kv_b};
     std::vector<std::int64_t> all;
     for (std::int64_t b = 0; b < p_.batch; ++b) all.push_back(b);
     return all;
@@ -277,7 +277,7 @@ class VerifyBackward {
 
   void keys() {
     std::vector<std::int64_t> lengths;
-    const std::int64_t entries = p_.kv_shared && !p_.packed ? 1 : p_.batch;
+    const std::int64_t entries = p_.kv_shared && !p_.q.packed() ? 1 : p_.batch;
     for (std::int64_t b = 0; b < entries; ++b) lengths.push_back(sequence(p_, b).kv_len);
     bool left_out = false;
     for (const RowAt& at : sampled(lengths, p_.kv_heads, which_)) {
@@ -307,7 +307,7 @@ class VerifyBackward {
         }
     const Sequence seq = sequence(p_, at.b);
     const auto result = [&](const char* name, const Tensor& t, Sum& sum) {
-      compare(name, t, matrix(t, p_.packed, seq.kv_b, at.h, seq.kv_start), at.i, sum,
+      compare(name, t, matrix(t, p_.kv.layout, seq.kv_b, at.h, seq.kv_start), at.i, sum,
               unit_of_exp(type_) * norm(sum.exact), fmt::format("b={} h={} kv={}", seq.kv_b, at.h, at.i));
     };
     if (dk) result("dk", call_.dk, k_sum);

@@ -140,8 +140,8 @@ void refuse(const compiler::Problem& p, const compiler::BoundMod& bound, const s
       "{}  fix  run the same with ATTUNE_DUMP={} and attach its folders {}-*; Target::oracle computes it right "
       "meanwhile",
       place, wrong.where, wrong.got, wrong.wanted, wrong.distance, wrong.allowed, which.used.kernel, which.used.target,
-      p.batch, p.q_heads, p.kv_heads, p.q_len, p.kv_len, p.d, p.dv, p.packed ? " packed" : "", p.scale, p.q_offset,
-      captures_of(bound), digest, indented(mod_file(bound.mod)), dumps() ? options().dump : "a folder",
+      p.batch, p.q_heads, p.kv_heads, p.q.length, p.kv.length, p.d, p.dv, p.q.packed() ? " packed" : "", p.scale,
+      p.q_offset, captures_of(bound), digest, indented(mod_file(bound.mod)), dumps() ? options().dump : "a folder",
       digest.substr(0, 16)));
 }
 

@@ -194,11 +194,11 @@ struct Places {
   const Problem& problem;
   Sequence seq;
   std::int64_t h;
-  MatrixLayout q(const Tensor& t) const { return runtime::matrix(t, problem.packed, seq.b, h, seq.q_start); }
+  MatrixLayout q(const Tensor& t) const { return runtime::matrix(t, problem.q.layout, seq.b, h, seq.q_start); }
   MatrixLayout kv(const Tensor& t) const {
-    return runtime::matrix(t, problem.packed, seq.kv_b, h / problem.group, seq.kv_start);
+    return runtime::matrix(t, problem.kv.layout, seq.kv_b, h / problem.group, seq.kv_start);
   }
-  MatrixLayout line(const Tensor& t) const { return runtime::column(t, problem.packed, seq.b, h, seq.q_start); }
+  MatrixLayout line(const Tensor& t) const { return runtime::column(t, problem.q.layout, seq.b, h, seq.q_start); }
 };
 
 void each_head(const Problem& problem, const std::function<void(const Places&)>& body) {
