@@ -48,9 +48,10 @@ class Memory {
   std::unique_ptr<std::byte[], Free> bytes_;
 };
 
-/// The caller's memory if there is any, else our own; an Error where the caller's is too small or not aligned. `ask`:
-/// whom for its size.
-Workspace workspace_of(std::span<std::byte> callers, const Memory& own, std::size_t needed,
-                       std::string_view ask = "Attention::workspace for the call and its resources");
+/// The caller's memory; an Error where it is too small or not aligned. `ask`: what tells its size.
+std::span<std::byte> checked_workspace(std::span<std::byte> callers, std::size_t needed,
+                                       std::string_view ask = "Attention::workspace for the call and its resources");
+/// The caller's memory if there is any, else our own.
+Workspace workspace_of(std::span<std::byte> callers, const Memory& own, std::size_t needed);
 
 }  // namespace attune::runtime

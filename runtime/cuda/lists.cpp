@@ -1,49 +1,42 @@
 // runtime/cuda/lists.cpp — lists of tiles on a device: where they lie, who writes them, and which calls they are for
 #include "runtime/cuda/lists.h"
 
-#include <array>
-
 #include <attune/error.h>
 #include <fmt/format.h>
 
-#include "codegen/cuda/cover_args.cuh"
 #include "ir/print.h"
 
 namespace attune::runtime::cuda {
 
 using compiler::Problem;
 
-CoverLists::CoverLists(Workspace& space, const ForwardKernel& kernel, const compiler::Cover& cover, const Problem& p)
-    : m(kernel.choice.plan.queries()), n(kernel.choice.plan.n) {
+CoverLists::CoverLists(const codegen::ForwardPlan& plan, const compiler::Cover& cover, const Problem& p)
+    : m(plan.queries()), n(plan.n), rows(tiles(p.q.length, m)) {
   if (cover.by_batch || p.q.packed()) batches = static_cast<int>(p.batch);
   if (cover.by_head) heads = static_cast<int>(p.q_heads);
   // The lists, room to work in, and two more: kernels read ahead of what they visit.
   stride = static_cast<int>(4 + 2 * tiles(p.kv.length, n));
-  at = space.take<int>(stride * tiles(p.q.length, m) * batches * heads);
 }
 
-std::size_t CoverLists::bytes(const ForwardKernel& kernel, const compiler::Cover& cover, const Problem& p) {
-  Workspace counting;
-  CoverLists(counting, kernel, cover, p);
-  return counting.used();
+CoverArgs cover_arguments(const CoverLists& lists, const Problem& p, const Starts& starts, unsigned* next) {
+  return {.tiles = lists.at,
+          .tile_stride = lists.stride,
+          .q_len = static_cast<int>(p.q.length),
+          .kv_len = static_cast<int>(p.kv.length),
+          .q_offset = p.q_offset,
+          .m = lists.m,
+          .n = lists.n,
+          .q_starts = starts.q,
+          .kv_starts = starts.kv,
+          .next = next};
 }
 
-void write_lists(const Kernel& kernel, const CoverLists& lists, const Problem& p, const Starts& starts, unsigned* next,
-                 std::vector<std::byte>& user, cu::Stream stream) {
-  CoverArgs args{.tiles = lists.at,
-                 .tile_stride = lists.stride,
-                 .q_len = static_cast<int>(p.q.length),
-                 .kv_len = static_cast<int>(p.kv.length),
-                 .q_offset = p.q_offset,
-                 .m = lists.m,
-                 .n = lists.n,
-                 .q_starts = starts.q,
-                 .kv_starts = starts.kv,
-                 .next = next};
-  std::array<void*, 2> pointers{&args, user.data()};
-  kernel.launch({static_cast<unsigned>(tiles(p.q.length, lists.m)), static_cast<unsigned>(lists.heads),
-                 static_cast<unsigned>(lists.batches)},
-                cover_threads, 0, stream, pointers);
+Launch cover_launch(const Kernel& kernel, const CoverLists& lists, CoverArgs& arguments) {
+  return {.kernel = &kernel,
+          .grid = {static_cast<unsigned>(lists.rows), static_cast<unsigned>(lists.heads),
+                   static_cast<unsigned>(lists.batches)},
+          .threads = cover_threads,
+          .arguments = &arguments};
 }
 
 namespace {
@@ -125,7 +118,7 @@ std::span<std::byte> DeviceCover::take(const cuda::Facts& on, const cuda::Curren
   return memory_->bytes();
 }
 
-// What the driver says is not looked at: at the end of a process it may be gone, and the memory with it.
+// The driver's answers are ignored: at the end of a process it may be gone, and the memory with it.
 DeviceCover::~DeviceCover() {
   if (!memory_) return;
   const cuda::Driver& d = cuda::driver();
