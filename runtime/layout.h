@@ -10,14 +10,14 @@ struct MatrixLayout {
   std::int64_t origin = 0, row = 0, column = 0;
 };
 
-/// Of q, k, v, o and their gradients: [B, H, S, D], packed [T, H, D].
+/// q, k, v, o and their gradients: [B, H, S, D], packed [T, H, D].
 inline MatrixLayout matrix(const Tensor& t, compiler::Layout layout, std::int64_t b, std::int64_t h,
                            std::int64_t start) {
   const auto& s = t.strides;
   return layout == compiler::Layout::packed ? MatrixLayout{start * s[0] + h * s[1], s[0], s[2]}
                                             : MatrixLayout{b * s[0] + h * s[1], s[2], s[3]};
 }
-/// Of lse and what is shaped like it: [B, Hq, Sq], packed [Hq, T]. One column.
+/// lse and what is shaped like it: [B, Hq, Sq], packed [Hq, T]. One column.
 inline MatrixLayout column(const Tensor& t, compiler::Layout layout, std::int64_t b, std::int64_t h,
                            std::int64_t start) {
   const auto& s = t.strides;
@@ -25,7 +25,7 @@ inline MatrixLayout column(const Tensor& t, compiler::Layout layout, std::int64_
                                             : MatrixLayout{b * s[0] + h * s[1], s[2], 0};
 }
 
-/// One batch entry or packed sequence. kv_b: the entry of k and v, which may be one for all.
+/// One batch entry or packed sequence. kv_b: its entry in k and v, which may hold one for all.
 struct Sequence {
   std::int64_t b, kv_b, q_start, q_len, kv_start, kv_len;
 };

@@ -1,4 +1,4 @@
-// runtime/cuda/lists.cpp — lists of tiles on a device: where they lie, who writes them, and which calls they are for
+// runtime/cuda/lists.cpp — lists of tiles on a device: their sizes, the launch that writes them, the calls they fit
 #include "runtime/cuda/lists.h"
 
 #include <attune/error.h>

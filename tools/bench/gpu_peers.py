@@ -63,7 +63,7 @@ def notes(data):
 
 LOOK = Look(name="gpu_peers", heading="attune beside torch on a GPU",
             peers={"cudnn": "SDPA, cuDNN", "flash": "SDPA, flash", "flex": "FlexAttention",
-                   "varlen": "varlen_attn"},
+                   "varlen": "varlen_attn", "before": "attune before"},
             unit="TFLOP/s", scale=1e3, group=group, label=label, of_run=of_run, notes=notes,
             words=lambda case: {case["row"], case["kind"], case["cover"], f"d{case['d']}", f"s{case['seq']}"},
             words_help="a row, dense, mods, packed, portable or decode, once or each, d64, s8192; as dense:causal:d128:cudnn=1.0")
@@ -118,11 +118,11 @@ def cases(o):
 
 
 class Attune:
-    """attune bench as one process that measures a block for each line that it gets: it compiles once, and starts
+    """attune bench as one process that measures a block for each line it is sent: it compiles once, and starts
     while torch prepares."""
 
-    def __init__(self, o, case):
-        command = [*peers.bench_command(o, case), "--target", "cuda", "--batch", str(case.batch), "--cover",
+    def __init__(self, o, case, attune):
+        command = [attune, *peers.bench_command(o, case)[1:], "--target", "cuda", "--batch", str(case.batch), "--cover",
                    case.cover, "--paced"]
         if case.lengths:
             command += ["--lengths", ",".join(map(str, case.lengths)), "--starts", case.starts]
@@ -162,17 +162,20 @@ class Attune:
 
 
 def measure(o, case, prepare):
-    ours = Attune(o, case)
+    ours = Attune(o, case, o.attune)
+    before = Attune(o, case, o.before) if o.before else None
     try:
         prepared = prepare(case)
 
         def of(peer):
             return lambda: peers.block_of(prepared.block(peer, o.seconds))
 
-        blocks = {"attune": ours.block, **({peer: of(peer) for peer in prepared.calls} if prepared else {})}
+        blocks = {"attune": ours.block, **({"before": before.block} if before else {}), **({peer: of(peer) for peer in prepared.calls} if prepared else {})}
         result = peers.in_turn(case, blocks, dict(prepared.failed) if prepared else {}, o.rounds)
     finally:
         ours.close()
+        if before:
+            before.close()
     for name, facts in (prepared.notes if prepared else {}).items():
         if name in result["measured"]:
             result["measured"][name].update(facts)
@@ -189,6 +192,7 @@ def options():
                    help="cases that all these words speak of: mods, or dense:causal:d128, or portable; all if left out")
     p.add_argument("--seconds", type=float, default=0.1, help="of a block, at least; 0.1 if left out")
     p.add_argument("--kernel", help="attune's, in all rows; as attune bench takes it")
+    p.add_argument("--before", metavar="ATTUNE", help="another build of attune, measured in the same turns")
     p.add_argument("--no-torch", dest="torch", action="store_false", help="attune alone")
     o = peers.parsed(p)
     if not o.earlier and not cases(o):
