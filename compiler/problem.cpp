@@ -16,7 +16,7 @@
 namespace attune::compiler {
 namespace {
 
-/// A tensor of the call and what its user calls it.
+/// A tensor of the call, with the user's name for it.
 struct Named {
   std::string_view called;
   const Tensor* tensor;
@@ -39,7 +39,7 @@ std::string place(const Device& d) {
 
 bool is_float(DType type) { return type_of(type) == ir::Type::F32; }
 
-/// What any tensor must be before its shape is looked at.
+/// Checks that apply to any tensor, before its shape is looked at.
 void check_alone(const Named& t) {
   if (!t->given())
     throw refuse("tensor-missing", t.name() + " is missing", "the call needs it, and it was left out",
@@ -48,7 +48,7 @@ void check_alone(const Named& t) {
     throw refuse("bad-rank", fmt::format("{} has {} dimensions", t.name(), t->rank),
                  fmt::format("a tensor has at most {}", Tensor::max_rank), "merge or index away some dimensions");
   try {
-    // Made once more for the constructor's refusals: the fields of a Tensor are open.
+    // Construct it again for the constructor's checks, since a Tensor's fields are public.
     const Tensor again(t->data, t->dtype, std::span(t->shape).first(static_cast<std::size_t>(t->rank)));
   } catch (const Error& e) {
     throw refuse(e.code, t.name() + ": " + e.problem, e.why, e.fix);
@@ -58,7 +58,7 @@ void check_alone(const Named& t) {
                  "point it at its elements");
 }
 
-/// `device`: where all others are.
+/// `device`: the device of the other tensors.
 void check_one(const Named& t, const Device& device) {
   check_alone(t);
   if (t->device != device)
@@ -82,7 +82,7 @@ void check_float(const Named& t) {
                fmt::format("{}, and it has to be f32, f16, bf16 or f64", is(t)), "convert it to one of these types");
 }
 
-/// `reason` gives a text: it is asked where it is needed.
+/// `reason` makes the explanation; called only for an Error.
 template <class Reason>
 void check_shape(const Named& t, std::span<const std::int64_t> shape, const Reason& reason) {
   const auto have = std::span(t->shape).first(static_cast<std::size_t>(t->rank));
@@ -92,9 +92,9 @@ void check_shape(const Named& t, std::span<const std::int64_t> shape, const Reas
                fmt::format("pass {} as [{}]", t.name(), fmt::join(shape, ", ")));
 }
 
-/// Refuses an output of which two elements are certain to share memory.
+/// Refuses an output in which two elements certainly share memory.
 void check_disjoint(const Named& t) {
-  double reach = 1;  // strides may be anything: their sums too
+  double reach = 1;  // a double: strides may be anything, so their sums may overflow integers
   std::string clash;
   for (std::size_t i = 0; i < static_cast<std::size_t>(t->rank); ++i) {
     if (t->shape[i] < 2) continue;
@@ -112,7 +112,7 @@ void check_disjoint(const Named& t) {
                  fmt::format("{}, and {}", is(t), clash), "write into memory with a place for each element");
 }
 
-/// Refuses an output that starts where another tensor of the call does.
+/// Refuses an output that starts at the same address as another tensor of the call.
 void check_alias(const Named& out, std::span<const Named> others) {
   for (const Named& other : others)
     if (other.tensor != out.tensor && other->given() && other->data == out->data && out->size() > 0 &&
@@ -138,7 +138,7 @@ void check_starts(const Named& cu) {
                  fmt::format("{}, and it should be [B + 1]", is(cu)), "pass one start per sequence and the end");
 }
 
-/// The starts of packed sequences on the host, the total as the last one.
+/// The starts of packed sequences, read on the host; the last one is the total.
 std::vector<std::int64_t> starts_of(const Named& cu, const Named& packed) {
   const auto refuse_values = [&](const std::string& why) {
     return refuse("cu-seqlens", cu.name() + " does not hold the starts of sequences", why,
@@ -165,7 +165,7 @@ std::vector<std::int64_t> starts_of(const Named& cu, const Named& packed) {
   return starts;
 }
 
-/// What of starts on a device can be looked at.
+/// Checks starts on a device as far as possible without reading them.
 void check_starts_there(const Named& cu, const Named& q) {
   if (cu->device != q->device)
     throw refuse("cu-seqlens-device", fmt::format("{} is neither on the host nor where q is", cu.name()),
@@ -184,7 +184,7 @@ void check_starts_there(const Named& cu, const Named& q) {
                  "pass starts that lie next to each other");
 }
 
-/// The length of the longest sequence; where its starts are a device's, what the caller says.
+/// The length of the longest sequence; if the starts are on a device, the length that the caller states.
 std::int64_t longest(const Named& cu, const std::vector<std::int64_t>& starts, const char* member, std::int64_t said,
                      std::int64_t total) {
   if (said < 0)
@@ -222,7 +222,7 @@ void check_types(const Inputs& in) {
                    fmt::format("{} and {}", is(in.q), is(t)), "convert q, k and v to one type");
 }
 
-/// Heads and widths, which stand in the same places for dense and packed tensors.
+/// Checks heads and widths, whose dimensions do not depend on the tensors being dense or packed.
 void check_heads(const Inputs& in, Problem& p) {
   const std::size_t heads = 1, width = p.q.packed() ? 2 : 3;
   p.q_heads = in.q->shape[heads];
@@ -352,7 +352,7 @@ void check_row_values(const Named& t, const Problem& p, const Tensor& q) {
   check_shape(t, shape, [&] { return is({"q", &q}); });
 }
 
-/// What a backward may be given of its forward: both or neither.
+/// Checks the forward's results o and lse, given to a backward: both or neither.
 void check_results(const Named& o, const Named& lse, const Problem& p, const Named& q, const Named& v) {
   if (o->given() != lse->given()) {
     const auto &there = o->given() ? o : lse, &missing = o->given() ? lse : o;
@@ -391,7 +391,7 @@ void check_outputs(const std::vector<Named>& outputs, const std::vector<Named>& 
   }
 }
 
-/// What a captured tensor is called when its gradient is asked for.
+/// The captured tensor whose gradient is asked for, with its name.
 Named captured_gradient(const BoundMod& bound, const Backward::Captured& asked, const std::vector<Named>& captures) {
   const auto slot = asked.of.given() ? slot_of(bound.slots, asked.of) : std::nullopt;
   if (slot) return captures[*slot];

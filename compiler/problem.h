@@ -1,4 +1,4 @@
-// compiler/problem.h — the sizes of one call, worked out from its tensors once these agree
+// compiler/problem.h — the sizes of one call, derived from its tensors after checking that they agree
 #pragma once
 
 #include <attune/attention.h>
@@ -25,13 +25,13 @@ struct Problem {
   std::int64_t batch = 0, q_heads = 0, kv_heads = 0, group = 1;
   Positions q, kv;
   std::int64_t d = 0, dv = 0;
-  bool kv_shared = false;  ///< k and v have one batch entry for all
+  bool kv_shared = false;  ///< all batch entries share one k and v
   double scale = 1;
   std::int32_t q_offset = 0;
   bool operator==(const Problem&) const = default;
 };
 
-/// Shapes, types, devices, lengths, captures and gradients of a call; every refusal is an Error. Reads the data of
+/// Checks shapes, types, devices, lengths, captures and gradients of a call; throws an Error. Reads the data of
 /// cu_seqlens and of no other tensor.
 Problem check(const BoundMod& bound, const Forward& call, std::optional<double> scale);
 Problem check(const BoundMod& bound, const Backward& call, std::optional<double> scale);
