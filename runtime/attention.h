@@ -1,4 +1,4 @@
-// runtime/attention.h — a call with a look inside: what Attention::run does, and how long its stages took
+// runtime/attention.h — calls as Attention::run makes them, with a view inside: stage times, kernels, covers
 #pragma once
 
 #include <attune/attention.h>
@@ -13,7 +13,7 @@ void run(const Attention& attention, const Forward& call, const Resources& with,
 void run(const Attention& attention, const Backward& call, const Resources& with, Line at,
          cpu::Stages* stages = nullptr);
 
-/// Of calls on a device. `preference` may be null: then as Attention::run chooses.
+/// For calls on a device. With a null `preference` the kernel is chosen as in Attention::run.
 void run(const Attention& attention, const Forward& call, const codegen::Preference* preference,
          const Cover& cover = {});
 Cover cover(const Attention& attention, const Forward& call, const codegen::Preference* preference);
