@@ -1,4 +1,4 @@
-// tools/verbs.cpp — the command line as a whole: parse it, run the verb, turn mistakes into messages and exit codes
+// tools/verbs.cpp — the command line as a whole: parses it, runs the verb, turns mistakes into messages and exit codes
 #include "tools/verbs.h"
 
 #include <CLI/CLI.hpp>
@@ -30,7 +30,7 @@ std::vector<std::string> verbs_of(const CLI::App& app) {
   return out;
 }
 
-/// The verb is looked at before anything is parsed: CLI11 would complain about its options instead.
+/// Checks the verb before anything is parsed; otherwise CLI11 would complain about its options.
 void check_verb(const CLI::App& app, int argc, const char* const* argv) {
   if (argc > 1 && argv[1][0] == '-') return;
   const std::vector<std::string> verbs = verbs_of(app);
@@ -43,7 +43,7 @@ void check_verb(const CLI::App& app, int argc, const char* const* argv) {
               fmt::format("attune knows {}", fmt::join(verbs, ", ")), suggestion(word, verbs, "see attune --help"));
 }
 
-/// What CLI11 found wrong, as one of ours.
+/// CLI11's error as one of ours.
 Error usage_error(const CLI::App& app, const CLI::ParseError& e) {
   const CLI::App* innermost = &app;
   std::string name = app.get_name();
@@ -54,7 +54,7 @@ Error usage_error(const CLI::App& app, const CLI::ParseError& e) {
   const CLI::App& verb = *innermost;
   const std::string help = fmt::format("see {} --help", name);
   const std::vector<std::string> rest = app.remaining(true);
-  // A misspelt option also leaves a required one missing: the spelling is the news.
+  // A misspelt option also leaves a required one missing; report the spelling.
   if (!rest.empty()) {
     const std::string word = rest[0].substr(0, rest[0].find('='));
     std::vector<std::string> options;

@@ -1,4 +1,4 @@
-// runtime/cpu/backward_state.cpp — what the parts of a backward share: kernels, sizes, what rows need, where sums are
+// runtime/cpu/backward_state.cpp — what the parts of a backward share: kernels, sizes, per-row values, sums
 #include "runtime/cpu/backward_state.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace attune::runtime::cpu {
 namespace {
 
-/// What a worker's prepared tiles of queries, and its sums of dk and dv, may take each.
+/// Limits on a worker's bytes: its prepared tiles of queries, and its sums of dk and dv.
 constexpr std::int64_t most_prepared = 1 << 23, most_sums = 1 << 23;
 
 }  // namespace
@@ -24,7 +24,7 @@ BackwardState::BackwardState(const compiler::LoweredMod& lowered, const Backward
   lay_out_query_tile(one, sizes, row_fields());
   const std::int64_t q_tiles = std::max<std::int64_t>(1, pieces(p.q.length, sizes.cut.tile_q));
   prepared = std::clamp<std::int64_t>(most_prepared / static_cast<std::int64_t>(one.used()), 1, q_tiles);
-  // Where all queries of a task stay prepared, one tile of keys after the other is summed.
+  // If all queries of a task stay prepared, tiles of keys are summed one after the other.
   const std::int64_t sums = (k_sums() + v_sums()) * std::int64_t{sizeof(float)};
   const std::int64_t kv_tiles = std::max<std::int64_t>(1, pieces(p.kv.length, sizes.cut.tile_kv));
   const bool all_prepared = prepared == q_tiles && plan.most_readers() <= 1;

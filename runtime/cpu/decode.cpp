@@ -1,4 +1,4 @@
-// runtime/cpu/decode.cpp — few queries against many keys: keys and values are read once, where they lie
+// runtime/cpu/decode.cpp — few queries against many keys: keys and values are read once, in place
 #include "runtime/cpu/decode.h"
 
 #include <algorithm>
@@ -15,9 +15,9 @@ namespace {
 using namespace codegen;
 using compiler::Problem;
 
-/// Queries of one head. With more of them a product in registers pays for packing.
+/// Limit on the queries of one head. With more, packing pays off through products in registers.
 constexpr std::int64_t most_queries = 8;
-/// Keys of one task. Sizes alone decide it, so that results do not depend on the number of threads.
+/// Keys of one task. A constant, so that results do not depend on the number of threads.
 constexpr std::int32_t chunk_keys = 512;
 /// Keys whose scores are held at a time.
 constexpr std::int32_t tile_keys = 128;
@@ -137,7 +137,7 @@ class DecodeRun {
     if (begin >= end) return;
     const MatrixLayout k = matrix(call_.k, problem_.kv.layout, seq.kv_b, chunk.kv_head, seq.kv_start),
                        v = matrix(call_.v, problem_.kv.layout, seq.kv_b, chunk.kv_head, seq.kv_start);
-    // What no head keeps of a tile is not read: it may hold anything.
+    // Keys of a tile that no head keeps are not read: their memory may hold anything.
     std::fill_n(s.s, rows() * tile_keys, 0.0f);
     const Dots dots{.q = s.q,
                     .q_row = problem_.d,
@@ -167,7 +167,7 @@ class DecodeRun {
     return visits_->visit(chunk.b, head(chunk, g), 0, 0, kv / cut_.panel);
   }
 
-  /// The probabilities of one head in place of its scores; 0 where it keeps nothing.
+  /// Replaces one head's scores with probabilities; 0 where it keeps nothing.
   void softmax(std::int64_t index, const Chunk& chunk, const Sequence& seq, std::int64_t g, std::int32_t kv,
                const Scratch& s) {
     const std::int64_t first = g * queries();
@@ -211,7 +211,7 @@ class DecodeRun {
     }
   }
 
-  // ---- All chunks of some rows.
+  // ---- Merging all chunks of some rows.
 
   void merge(std::int64_t b, std::int64_t kv_head, const Scratch& s) {
     const Sequence seq = sequence(problem_, b);
@@ -238,7 +238,7 @@ class DecodeRun {
     return double{reinterpret_cast<const float*>(s.row)[field * row_ld() + r]};
   }
 
-  /// Chunks in order. Each counts by exp of its maximum's distance from the largest.
+  /// Merges chunks in order, each scaled by exp(its maximum - the largest maximum).
   Finished merge_row(std::int64_t first, std::int64_t count, std::int64_t row, double sink, double term,
                      std::vector<float>& o, float& factor) const {
     constexpr float lowest = -std::numeric_limits<float>::infinity();

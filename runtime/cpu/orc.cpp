@@ -1,4 +1,4 @@
-// runtime/cpu/orc.cpp — object code made callable: LLVM's ORC with the few symbols that kernels may ask for
+// runtime/cpu/orc.cpp — makes object code callable: LLVM's ORC with the few symbols that kernels may link to
 #include "runtime/cpu/orc.h"
 
 #include <cstring>
@@ -26,7 +26,7 @@ void take(llvm::Error error) {
 }  // namespace
 
 struct Loaded::Jit {
-  std::string trouble;  ///< what the session reported; it would go to stderr
+  std::string trouble;  ///< what the session reported; by default it goes to stderr
   std::unique_ptr<llvm::orc::LLJIT> jit;
 };
 
@@ -43,7 +43,7 @@ Loaded::Loaded(const std::string& object) : jit_(std::make_unique<Jit>()) {
   auto& jit = *jit_->jit;
   jit.getExecutionSession().setErrorReporter(
       [&trouble = jit_->trouble](llvm::Error error) { trouble += llvm::toString(std::move(error)); });
-  // LLVM turns loops into these. Nothing else of the process is in reach.
+  // LLVM turns loops into these. Kernels can link to nothing else of the process.
   llvm::orc::SymbolMap symbols;
   const auto add = [&](const char* name, auto* function) {
     symbols[jit.mangleAndIntern(name)] = codegen::compat::symbol(function);

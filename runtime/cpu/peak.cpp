@@ -1,4 +1,4 @@
-// runtime/cpu/peak.cpp — the multiply-adds one core can do, measured
+// runtime/cpu/peak.cpp — measures the multiply-adds that one core can do
 #include "runtime/cpu/peak.h"
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// runtime/oracle/oracle.cpp — the definition of attention: forward and backward in double precision, clear and slow
+// runtime/oracle/oracle.cpp — the definition of attention: forward and backward in double precision, simple and slow
 #include "runtime/oracle/oracle.h"
 #include "runtime/captures.h"
 
@@ -20,7 +20,7 @@ using compiler::Problem, compiler::BoundMod;
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-/// What one (batch entry, head) has of a tensor, dense or packed: a matrix of rows by position.
+/// The part of a tensor, dense or packed, of one (batch entry, head): a matrix of rows by position.
 struct Rows {
   const Tensor* tensor;
   MatrixLayout at;
@@ -59,7 +59,7 @@ double rows_of(const Problem& p) {
 
 using Row = OracleRow;
 
-/// The expressions of a Mod, ready to be evaluated, at one row.
+/// A Mod's expressions, ready to evaluate at one row.
 class Evaluator {
  public:
   Evaluator(const BoundMod& bound, const Problem& problem)
@@ -87,7 +87,7 @@ class Evaluator {
     env.p = pair.p;
   }
 
-  /// s -> s' -> what is left -> p, for one q and the keys of its head.
+  /// s -> s' -> pairs left -> p, for one q and the keys of its head.
   Row softmax(const double* q, const std::vector<double>& k, std::int64_t kv_len) {
     Row row;
     for (std::int64_t kv = 0; kv < kv_len; ++kv) {
@@ -117,7 +117,7 @@ class Evaluator {
   bool keeps() { return value(mask_) != 0; }
   double score(ir::Precision precision) { return value(score_, precision); }
   double prob(ir::Precision precision = ir::Precision::f64) { return value(prob_, precision); }
-  // Of a Mod with derivatives.
+  // Only for a Mod with derivatives.
   double dscore(ir::Precision precision = ir::Precision::f64) { return value(*dscore_, precision); }
   double dprob(ir::Precision precision = ir::Precision::f64) { return value(*dprob_, precision); }
 
@@ -332,7 +332,7 @@ void oracle_backward(const BoundMod& bound, const Backward& call, const Problem&
             to[j] += ds * q[j];
           }
         }
-        // A sink at -inf takes no part, whatever the rest of its row is.
+        // A sink at -inf adds nothing, whatever the rest of its row is.
         if (row.sink != -infinity) by_sink.add(row.sink_p * (dlse - delta), at.env);
 
         if (call.dq.given())

@@ -1,4 +1,4 @@
-# tools/bench/gpu_peers.py — attune's CUDA engine beside torch's attention on this card: blocks of both in turn
+# tools/bench/gpu_peers.py — compares attune's CUDA engine with torch's attention on this GPU: blocks of both in turn
 import json
 import subprocess
 import sys
@@ -9,16 +9,16 @@ from dataclasses import asdict, dataclass
 import peers
 from peers_page import Look
 
-TOKENS, WIDTH = 16384, 2048  # of a dense row: batch times seq, heads times d
+TOKENS, WIDTH = 16384, 2048  # per dense row: batch times seq, heads times d
 DENSE = {128: (512, 1024, 2048, 4096, 8192, 16384), 64: (4096, 8192, 16384), 256: (4096, 16384)}
 MODS = ["causal", "alibi", "softcap", "relative", "window", "prefix", "document"]
-LISTED = ["prefix", "document"]  # of these attune lists tiles on the device, where FlexAttention has a block mask
-PACKED = 4 * (2048,) + (1792, 1536, 1280, 1024, 1024, 768, 512, 256)  # of sequences: TOKENS in all
-DECODE = ((32, 8, 1), (64, 8, 1), (64, 8, 8))  # heads, key heads, queries; of 64 batch entries, 8192 keys each
+LISTED = ["prefix", "document"]  # attune lists tiles on the device for these, and FlexAttention has a block mask
+PACKED = 4 * (2048,) + (1792, 1536, 1280, 1024, 1024, 768, 512, 256)  # lengths of sequences, TOKENS in all
+DECODE = ((32, 8, 1), (64, 8, 1), (64, 8, 8))  # heads, key heads, queries; 64 batch entries of 8192 keys each
 PEERS = {"dense": ["cudnn", "flash"], "mods": ["flex"], "portable": ["flash"], "packed": ["varlen"],
          "decode": ["cudnn", "flash", "flex"]}
 KERNELS = {"portable": "forward_sm80"}
-PATIENCE = 120  # seconds for a block: then attune's process is ended
+PATIENCE = 120  # seconds for a block; then attune's process is killed
 
 
 def group(case):
@@ -78,11 +78,11 @@ class Case:
     heads: int
     seq: int
     batch: int
-    cover: str = "once"  # tiles are listed before, or by `each` call
+    cover: str = "once"  # `once`: tiles are listed before; `each`: by each call
     lengths: tuple = ()  # of packed sequences
-    kv_heads: int = 0  # as many as heads
-    kv_seq: int = 0  # as long as seq
-    starts: str = "host"  # where those of packed sequences are
+    kv_heads: int = 0  # 0: as many as heads
+    kv_seq: int = 0  # 0: as long as seq
+    starts: str = "host"  # where the starts of packed sequences are
 
     def __str__(self):
         return LOOK.title(vars(self))
@@ -112,7 +112,7 @@ def all_cases():
 
 
 def cases(o):
-    """Those that all words of one of --rows speak of."""
+    """The cases that have all words of one of --rows."""
     wanted = [set(words.split(":")) for words in o.rows]
     return [case for case in all_cases() if not wanted or any(words <= LOOK.words(asdict(case)) for words in wanted)]
 
@@ -207,7 +207,7 @@ def main():
     run_of = {**peers.run_facts(o), "machine": "a GPU"}
     prepare = lambda case: None
     if o.torch:
-        import torch_gpu  # takes seconds, and --from or --no-torch do without
+        import torch_gpu  # takes seconds; --from and --no-torch do not need it
         run_of.update(torch_gpu.facts())
         prepare = lambda case: torch_gpu.Prepared(case, [p for p in PEERS[case.kind] if o.flex or p != "flex"])
     print(f"{', '.join(of_run(run_of, []))}; {len(cases(o))} cases", file=sys.stderr)
