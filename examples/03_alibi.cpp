@@ -1,5 +1,4 @@
 // examples/03_alibi.cpp — a score and a mask of one's own: ALiBi under a softcap, causal within documents
-// [program]
 #include <attune/attune.h>
 
 #include <cmath>
@@ -12,22 +11,25 @@ int main() {
   const Device cpu = Device::cpu();
   auto q = cpu.array<float>({2, 4, 64, 16}), k = cpu.array<float>({2, 2, 64, 16}), v = cpu.array<float>({2, 2, 64, 16}),
        o = cpu.array<float>({2, 4, 64, 16}), lse = cpu.array<float>({2, 4, 64});
-  auto slope = cpu.array<float>({4}, "slope");  // one per head
-  auto doc = cpu.array<int>({64}, "doc");       // the document a position belongs to
+  auto slope = cpu.array<float>({4}, "slope");
+  auto doc = cpu.array<int>({64}, "doc");
   std::mt19937 dice(3);
   for (auto& t : {q, k, v})
     for (float& x : t.values()) x = std::normal_distribution<float>()(dice);
   for (int h = 0; h < 4; ++h) slope.data()[h] = std::exp2(-2.0f * static_cast<float>(h + 1));
   for (int i = 0; i < 64; ++i) doc.data()[i] = i / 24;
 
-  Score alibi = [=](Float s, At at) { return s + slope[at.head] * (at.kv - at.q); };
-  Mask causal = [](At at) { return at.q >= at.kv; };
-  Mask inside = [=](At at) { return doc[at.q] == doc[at.kv]; };
+  // [attention]
+  // Two tensors of yours: slope holds a number for each head, doc the document that each position belongs to.
+  const Score alibi = [=](Float s, At at) { return s + slope[at.head] * (at.kv - at.q); };
+  const Mask causal = [](At at) { return at.kv <= at.q; };
+  const Mask inside = [=](At at) { return doc[at.q] == doc[at.kv]; };
 
-  Attention attention{.score = alibi | mods::softcap(30), .mask = causal && inside};
+  const Attention attention{.score = alibi | mods::softcap(30), .mask = causal && inside};
 
-  attention.run({.q = q, .k = k, .v = v, .o = o, .lse = lse});
+  attention.run({.q = q, .k = k, .v = v, .o = o, .lse = lse});  // the first call compiles, later ones only run
   std::puts(attention.explain().c_str());
+  // [attention]
 
   // The first token of a document sees itself alone: its output is its value. A capped score bounds every lse.
   bool right = true;
@@ -36,4 +38,3 @@ int main() {
   for (float x : lse.values()) right &= std::fabs(x) <= 30 + std::log(24.0f);
   std::puts(right ? "ok" : "wrong");
 }
-// [program]

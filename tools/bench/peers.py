@@ -13,7 +13,8 @@ import time
 from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 
-from peers_page import floor, missed, page, picture
+from peers_page import floor, missed, page
+from peers_picture import draw
 
 
 def run_facts(o):
@@ -85,7 +86,7 @@ def write(o, look, data):
     o.out.mkdir(parents=True, exist_ok=True)
     (o.out / f"{look.name}.json").write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     (o.out / f"{look.name}.md").write_text(page(look, data, o.floor), encoding="utf-8")
-    (o.out / f"{look.name}.svg").write_text(picture(look, data), encoding="utf-8")
+    draw(o.out / f"{look.name}.md")
 
 
 def say(start, text):

@@ -1,11 +1,7 @@
-# tools/bench/peers_page.py — shows what peers measured: floors, a page with a table of ratios, and a picture of bars
+# tools/bench/peers_page.py — what peers measured: floors, and a page with a table of ratios
 import argparse
 from dataclasses import dataclass
-from html import escape
 from typing import Callable
-
-# The colours of tools/picture.cpp: dark, light, middle, and so distinct in grey too.
-COLOURS = ["#2c5f8d", "#e79b4b", "#fbe9d2", "#9a9a9a"]
 
 
 @dataclass(frozen=True)
@@ -33,12 +29,8 @@ class Look:
     def names(self):
         return {"attune": "attune", **self.against}
 
-    @property
-    def colours(self):
-        return dict(zip(["attune", *self.peers], COLOURS))
-
     def title(self, case):
-        return f"{self.group(case)}, {self.label(case)}"
+        return f"{self.group(case)}: {self.label(case)}"
 
     def rate(self, gflops):
         value = gflops / self.scale
@@ -129,59 +121,5 @@ def page(look, data, floors):
                 for case in data["cases"] for name, why in case["failed"].items()]
     failures += [f"- {case}: left out, for the limit of time" for case in data["left_out"]]
     out += "\n" + "\n".join(failures) + "\n" if failures else ""
-    return out + f"\n![{look.unit} of each]({look.name}.svg)\n"
-
-
-LABELS, BARS, NUMBERS, BAR, GAP = 118, 200, 64, 11, 9  # pixels: across, across, across, down, down
-
-
-def panel(look, cases, x, y):
-    """Bars of one kind of call: longer is faster, scaled to the panel's fastest. Returns the panel and its height."""
-    rates = [m["gflops"]["median"] for case in cases for m in case["measured"].values()]
-    most = max(rates, default=1.0)
-    out = f'<text x="{x}" y="{y}" font-weight="bold">{escape(look.group(cases[0]))}</text>\n'
-    below = y + 12
-    for case in cases:
-        bars = [name for name in look.colours if name in case["measured"]]
-        middle = below + BAR * len(bars) / 2 + 4
-        out += f'<text x="{x + LABELS - 8}" y="{middle:.1f}" text-anchor="end">{escape(look.label(case))}</text>\n'
-        for name in bars:
-            value = case["measured"][name]["gflops"]["median"]
-            length = BARS * value / most
-            out += (f'<rect x="{x + LABELS}" y="{below}" width="{length:.1f}" height="{BAR}" '
-                    f'fill="{look.colours[name]}" stroke="#222" stroke-width="0.5"/>'
-                    f'<text x="{x + LABELS + length + 4:.1f}" y="{below + BAR - 2}" font-size="10" fill="#555">'
-                    f'{look.rate(value)}</text>\n')
-            below += BAR
-        below += GAP
-    return out, below - y
-
-
-def picture(look, data):
-    groups = {}
-    for case in data["cases"]:
-        if case["measured"]:
-            groups.setdefault(look.group(case), []).append(case)
-    across = 2 if len(groups) > 1 else 1
-    left, wide = 24, LABELS + BARS + NUMBERS
-    text, y, high = "", 92, 0
-    for number, cases in enumerate(groups.values()):
-        if number and number % across == 0:
-            y, high = y + high + 20, 0
-        drawn, height = panel(look, cases, left + (number % across) * wide, y)
-        text, high = text + drawn, max(high, height)
-    legend, x = "", left
-    shown = {name for cases in groups.values() for case in cases for name in case["measured"]}
-    for name in filter(shown.__contains__, look.colours):
-        legend += (f'<rect x="{x}" y="54" width="12" height="12" fill="{look.colours[name]}" stroke="#222" '
-                   f'stroke-width="0.5"/><text x="{x + 18}" y="64">{look.names[name]}</text>\n')
-        x += 42 + 7 * len(look.names[name])
-    width, height = max(left + across * wide, x), y + high + 8
-    what = f"{look.heading}: {look.unit}, longer is faster"
-    under = "; ".join(sorted({f"{run['machine']}, {run['date'][:10]}" for run in data["runs"]}))
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-            'font-family="Helvetica, Arial, sans-serif" font-size="12" fill="#222">\n'
-            f'<title>{what}</title>\n<rect width="100%" height="100%" fill="#fff"/>\n'
-            f'<text x="{left}" y="24" font-size="14">{what}</text>\n'
-            f'<text x="{left}" y="41" fill="#555">{escape(under)}; each panel by its own fastest</text>\n'
-            f"{legend}{text}</svg>\n")
+    where = "; ".join(sorted({f"{run['machine']}, {run['date'][:10]}" for run in data["runs"]}))
+    return out + f"\n![{look.heading}: {look.unit}; {where}]({look.name}.svg)\n"

@@ -1,0 +1,171 @@
+# tools/bench/peers_picture.py — the pictures of a page's tables of peers: bars, drawn from the table above each
+import re
+import sys
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+# A picture stands below the table that it shows, as ![WHAT: UNIT; WHERE](FILE.svg). It shows the whole table, or one
+# group of rows where WHAT names that group. A row's title is `GROUP: LABEL`.
+IMAGE = re.compile(r"^!\[([^\]:]+): ([^\];]+); ([^\]]+)\]\(([\w./-]+\.svg)\)$", re.M)
+
+# As tools/picture.cpp: dark, light, middle, and so apart in grey too.
+COLOURS = ["#2c5f8d", "#e79b4b", "#fbe9d2", "#9a9a9a", "#5f8a3c", "#c7d8e8", "#222222", "#b05a7a"]
+
+FONT, SMALL, LINE = 12, 10, 15  # pixels
+BAR, GAP, BARS, LABELS, EDGE = 11, 9, 200, 200, 24  # LABELS: the widest that a label may be before it is wrapped
+
+
+@dataclass(frozen=True)
+class Row:
+    group: str
+    label: str
+    rates: dict  # by peer, as the table writes them
+
+
+def width(text, size=FONT):
+    """At most so many pixels, in any of the fonts that the picture may get: DejaVu Sans is the widest of them."""
+    def of(c):
+        if c in "iljtfrI.,:;'|!()[]/ -":
+            return 0.46
+        if c in "mwMWQ@%&":
+            return 1.0
+        return 0.66 if c.islower() or c.isdigit() else 0.86 if ord(c) < 0x250 else 1.1
+    return size * sum(map(of, text))
+
+
+def wrapped(text, most, size=FONT):
+    """Lines of at most `most` pixels: broken between words, and within a word that is wider than a line."""
+    lines = [""] if text else []
+    for word in text.split():
+        if lines[-1] and width(f"{lines[-1]} {word}", size) > most:
+            lines.append("")
+        lines[-1] += (" " if lines[-1] else "") + word
+        while width(lines[-1], size) > most:
+            cut = max(n for n in range(1, len(lines[-1]) + 1) if n == 1 or width(lines[-1][:n], size) <= most)
+            lines[-1:] = [lines[-1][:cut], lines[-1][cut:]]
+    return lines
+
+
+def text_at(x, y, text, more=""):
+    return f'<text x="{x:.1f}" y="{y:.1f}"{more}>{escape(text)}</text>'
+
+
+def bar_at(x, y, length, height, colour):
+    return (f'<rect x="{x:.1f}" y="{y:.1f}" width="{length:.1f}" height="{height}" fill="{colour}" stroke="#222" '
+            'stroke-width="0.5"/>')
+
+
+def panel(heading, rows, colours, x, y, labels, across):
+    """The bars of one group, longer is faster, by its own fastest; and how high that came out."""
+    most = max(float(rate) for row in rows for rate in row.rates.values())
+    out, below = "", y
+    for line in wrapped(heading, across / 1.15):  # bold is wider
+        out, below = out + text_at(x, below, line, ' font-weight="bold"') + "\n", below + LINE
+    below -= 3
+    for row in rows:
+        lines = wrapped(row.label, LABELS)
+        height = max(BAR * len(row.rates), LINE * len(lines) - 4)
+        first = below + (height - LINE * (len(lines) - 1)) / 2 + 4
+        for number, line in enumerate(lines):
+            out += text_at(x + labels - 8, first + LINE * number, line, ' text-anchor="end"') + "\n"
+        top = below + (height - BAR * len(row.rates)) / 2
+        for name, rate in row.rates.items():
+            length = BARS * float(rate) / most
+            out += bar_at(x + labels, top, length, BAR, colours[name])
+            out += text_at(x + labels + length + 4, top + BAR - 2, rate, f' font-size="{SMALL}" fill="#555"') + "\n"
+            top += BAR
+        below += height + GAP
+    return out, below - y
+
+
+def legend(names, colours, most):
+    """The names in lines of at most `most` pixels, where one fits; how wide and how high they came out."""
+    out, x, y, wide = "", EDGE, 54, 0
+    for name in names:
+        step = 42 + width(name)
+        if x > EDGE and x + step > most:
+            x, y = EDGE, y + 18
+        out += bar_at(x, y, 12, 12, colours[name]) + text_at(x + 18, y + 10, name) + "\n"
+        x, wide = x + step, max(wide, x + step)
+    return out, wide, y + 38
+
+
+def colours_of(rows):
+    names = list(dict.fromkeys(name for row in rows for name in row.rates))
+    if len(names) > len(COLOURS):
+        raise ValueError(f"{len(names)} peers, and colours for {len(COLOURS)}")
+    return dict(zip(names, COLOURS))
+
+
+def picture(what, unit, where, rows, colours):
+    """An SVG of all rows that have a rate. A group is a panel, and goes below the shorter one of two columns."""
+    rows = [row for row in rows if row.rates]
+    names = [name for name in colours if any(name in row.rates for row in rows)]
+    groups = {}
+    for row in rows:
+        groups.setdefault(row.group, []).append(row)
+    labels = max((width(line) for row in rows for line in wrapped(row.label, LABELS)), default=0) + 8
+    numbers = max((width(rate, SMALL) for row in rows for rate in row.rates.values()), default=0) + 4
+    across = labels + BARS + numbers + EDGE
+    columns = min(2, len(groups))
+    heads = [f"{what}: {unit}, longer is faster", where + ("; each panel by its own fastest" if columns > 1 else "")]
+    wide = max(EDGE + columns * across, EDGE + width(heads[0], 14) + EDGE, EDGE + width(heads[1]) + EDGE)
+    names_text, names_wide, top = legend(names, colours, wide)
+    wide, ends, body = max(wide, names_wide), [top] * max(columns, 1), ""
+    for group, its in groups.items():
+        column = ends.index(min(ends))
+        x, heading = EDGE + column * across, "" if group == what else group
+        drawn, height = panel(heading, its, colours, x, ends[column], labels, across - EDGE)
+        body, ends[column] = body + drawn, ends[column] + height + 20
+    if not rows:
+        body, ends = text_at(EDGE, top, "nothing was measured") + "\n", [top + 20]
+    size = f"{wide:.0f}", f"{max(ends) - 12:.0f}"
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size[0]} {size[1]}" width="{size[0]}" '
+            f'height="{size[1]}" font-family="Helvetica, Arial, sans-serif" font-size="{FONT}" fill="#222">\n'
+            f'<title>{escape(heads[0])}</title>\n<rect width="100%" height="100%" fill="#fff"/>\n'
+            f'{text_at(EDGE, 24, heads[0], " font-size=" + chr(34) + "14" + chr(34))}\n'
+            f'{text_at(EDGE, 41, heads[1], " fill=" + chr(34) + "#555" + chr(34))}\n{names_text}{body}</svg>\n')
+
+
+def table(text):
+    """The rows of the last table of `text`: rates are its columns from `attune` to the first ratio, `by PEER`."""
+    lines = [line for line in re.split(r"\n(?!\|)", text.rstrip()) if line.startswith("|") or "\n|" in line]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[-1].splitlines()
+             if line.startswith("|")] if lines else []
+    if len(cells) < 2 or "attune" not in cells[0]:
+        raise ValueError("no table of peers stands above this picture")
+    head = cells[0]
+    ends = next((i for i, name in enumerate(head) if name.startswith("by ") or name == "floors"), len(head))
+    peers = [(i, name) for i, name in enumerate(head[:ends]) if i > 0 and name != "of peak"]
+    out = []
+    for row in cells[2:]:
+        group, colon, label = row[0].partition(": ")
+        if not colon:
+            raise ValueError(f"`{row[0]}` is not GROUP: LABEL")
+        rates = {name: row[i].split()[0] for i, name in peers if re.match(r"[\d.]+( |$)", row[i])}
+        out.append(Row(group, label, rates))
+    return out
+
+
+def pictures(text):
+    """{file: SVG} of all pictures of a page of peers."""
+    out = {}
+    for image in IMAGE.finditer(text):
+        what, unit, where, file = image.groups()
+        rows = table(text[:image.start()])
+        one = [row for row in rows if row.group == what]
+        out[file] = picture(what, unit, where, one or rows, colours_of(rows))
+    return out
+
+
+def draw(path):
+    """Draw the pictures of the page, beside it."""
+    for file, svg in pictures(Path(path).read_text(encoding="utf-8")).items():
+        (Path(path).parent / file).write_text(svg, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("peers_picture.py PAGE.md: draws the pictures of the page's tables of peers")
+    draw(sys.argv[1])
