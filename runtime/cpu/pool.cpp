@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -15,11 +16,11 @@
 
 #include <attune/error.h>
 #include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include "runtime/options.h"
 #include "runtime/progress.h"
+#include "runtime/threads.h"
 
 namespace attune::runtime {
 namespace {
@@ -64,23 +65,6 @@ struct Job {
     if (i < count) task(i, worker);
     return i < count;
   }
-};
-
-/// Signals are for the threads of the user; faults and profilers are for every thread.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGPROF}) sigdelset(&all, own);
-    pthread_sigmask(SIG_BLOCK, &all, &before_);
-  }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_{};
 };
 
 class Pool {
@@ -140,7 +124,8 @@ void Pool::grow(int helpers) {
         help();
       });
   } catch (const std::system_error&) {
-    // The machine gives no more threads: those there are, and the caller, do the work.
+    // The machine starts no more: those that run, and the caller, do the work.
+  } catch (const std::bad_alloc&) {
   }
 }
 
