@@ -4,15 +4,14 @@
 #include <algorithm>
 #include <atomic>
 #include <fmt/format.h>
-#include <mutex>
 #include <set>
-#include <thread>
 
 #include "compiler/lower.h"
 #include "ir/parse.h"
 #include "runtime/cache/objects.h"
 #include "runtime/cpu/kernels.h"
 #include "runtime/cuda/consider.h"
+#include "runtime/threads.h"
 
 namespace attune::tools {
 namespace {
@@ -177,23 +176,16 @@ Builds build_all(const Manifest& manifest, int threads,
   std::ranges::stable_sort(order, {}, [&](std::size_t i) { return jobs[i].round; });
   std::vector<std::vector<Built>> done(jobs.size());
   std::atomic<std::size_t> next = 0;
-  std::mutex mutex;
-  std::exception_ptr failure;
   const auto work = [&] {
     for (std::size_t i; (i = next++) < order.size();) try {
         done[order[i]] = jobs[order[i]].run();
         step(jobs[order[i]].name, jobs.size());
       } catch (...) {
-        const std::lock_guard lock(mutex);
-        if (!failure) failure = std::current_exception();
         next = order.size();
+        throw;
       }
   };
-  std::vector<std::thread> helpers;
-  for (int i = 1; i < threads; ++i) helpers.emplace_back(work);
-  work();
-  for (std::thread& helper : helpers) helper.join();
-  if (failure) std::rethrow_exception(failure);
+  runtime::on_threads(std::min(order.size(), static_cast<std::size_t>(threads)), work);
 
   Builds out{.all = {}, .rows = jobs.size()};
   std::set<std::string> there;

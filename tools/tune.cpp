@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <ctime>
 #include <fmt/format.h>
-#include <future>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -21,6 +20,7 @@
 #include "runtime/attention.h"
 #include "runtime/cuda/consider.h"
 #include "runtime/tensor.h"
+#include "runtime/threads.h"
 #include "tools/bench.h"
 #include "tools/tune.h"
 #include "tools/verbs.h"
@@ -136,10 +136,7 @@ class Tuner {
         runtime::cuda::consider(mod, cover, wants_.spec, wants_.kind.length, &one);
       }
     };
-    std::vector<std::future<void>> workers;
-    for (unsigned i = 0; i < std::max(std::thread::hardware_concurrency(), 1u); ++i)
-      workers.push_back(std::async(std::launch::async, work));
-    for (std::future<void>& worker : workers) worker.get();
+    runtime::on_threads(std::thread::hardware_concurrency(), work);
     return variants;
   }
 

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -73,6 +74,11 @@ Error usage_error(const CLI::App& app, const CLI::ParseError& e) {
   return Error("bad-usage", "the command line cannot be read", {}, e.what(), help);
 }
 
+Error no_memory() {
+  return Error("no-memory", "memory ran out", {}, "the process cannot have any more",
+               "let it have more (ulimit -v), or compute less at a time");
+}
+
 }  // namespace
 
 void add_verbs(CLI::App& app) {
@@ -127,6 +133,9 @@ int attune_main(int argc, const char* const* argv) {
     return 2;
   } catch (const Bug& e) {
     std::fprintf(stderr, "%s\n", e.what());
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "%s\n", no_memory().what());
+    return 2;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "%s\n", Bug(e.what()).what());
   }

@@ -2,11 +2,12 @@
 #include "runtime/cover/tiles.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <functional>
-#include <thread>
 
 #include "runtime/captures.h"
+#include "runtime/threads.h"
 
 namespace attune::runtime {
 namespace {
@@ -326,7 +327,7 @@ TileLists Tiles::lists(const Extent& e, bool along_q, int threads) const {
     std::int64_t asked = 0;
   };
   std::vector<Part> done(parts);
-  const auto work = [&](std::size_t p) {
+  const auto fill = [&](std::size_t p) {
     Asker asker(*this, e, 0, 0);
     Part& part = done[p];
     const std::int64_t from = count * static_cast<std::int64_t>(p) / static_cast<std::int64_t>(parts);
@@ -341,10 +342,10 @@ TileLists Tiles::lists(const Extent& e, bool along_q, int threads) const {
     }
     part.asked = asker.asked;
   };
-  std::vector<std::thread> pool;
-  for (std::size_t p = 1; p < parts; ++p) pool.emplace_back(work, p);
-  work(0);
-  for (std::thread& t : pool) t.join();
+  std::atomic<std::size_t> next = 0;
+  on_threads(parts, [&] {
+    for (std::size_t p; (p = next++) < parts;) fill(p);
+  });
   out.offsets.assign(1, 0);
   out.offsets.reserve(static_cast<std::size_t>(count) + 1);
   for (const Part& part : done) {

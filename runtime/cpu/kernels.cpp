@@ -12,6 +12,7 @@
 #include "codegen/llvm.h"
 #include "runtime/cache/objects.h"
 #include "runtime/cache/told.h"
+#include "runtime/cpu/enter_llvm.h"
 #include "runtime/cpu/host.h"
 
 namespace attune::runtime::cpu {
@@ -37,6 +38,13 @@ Asked asked(std::string_view kind, Isa isa, Unit unit, std::string_view of) {
   return {
       fmt::format("object 2 {} {} {} {} {}", kind, writer_description(isa), codegen::name_of(isa), name_of(unit), of),
       llvm_description};
+}
+
+template <class Write>
+std::string written(const Write& write) {
+  std::string out;
+  enter_llvm(LlvmWork::compile, [&] { out = write(); });
+  return out;
 }
 
 Loaded built(const Object& object) {
@@ -108,20 +116,21 @@ Object kit_code(Isa isa, Unit unit, DType type) {
   const std::string of(attune::name_of(type));
   return {fmt::format("kit {} {} {}", of, name_of(unit), codegen::name_of(isa)), asked("kit", isa, unit, of),
           kernel_name(fmt::format("kit-{}", of), nullptr, isa, unit),
-          [=](Listing* listing) { return codegen::kit_object(isa, unit, type, listing); }};
+          [=](Listing* listing) { return written([&] { return codegen::kit_object(isa, unit, type, listing); }); }};
 }
 
 Object forward_code(const compiler::Mod& mod, Isa isa, Unit unit) {
   return {fmt::format("forward {} {}", name_of(unit), codegen::name_of(isa)),
           asked("forward", isa, unit, mod.digest().hex()), kernel_name("forward", &mod, isa, unit),
-          [=](Listing* listing) { return codegen::forward_object(mod, isa, unit, listing); }};
+          [=](Listing* listing) { return written([&] { return codegen::forward_object(mod, isa, unit, listing); }); }};
 }
 
 Object backward_code(const compiler::Mod& mod, const Wanted& wanted, Isa isa, Unit unit) {
   return {fmt::format("backward {} {}", name_of(unit), codegen::name_of(isa)),
           asked("backward", isa, unit, fmt::format("{} {:d}", mod.digest().hex(), fmt::join(wanted, ""))),
-          kernel_name("backward", &mod, isa, unit),
-          [=](Listing* listing) { return codegen::backward_object(mod, wanted, isa, unit, listing); }};
+          kernel_name("backward", &mod, isa, unit), [=](Listing* listing) {
+            return written([&] { return codegen::backward_object(mod, wanted, isa, unit, listing); });
+          }};
 }
 
 std::vector<Object> forward_objects(const compiler::Mod& mod, Isa isa, DType type) {

@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -15,11 +16,11 @@
 
 #include <attune/error.h>
 #include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include "runtime/options.h"
 #include "runtime/progress.h"
+#include "runtime/threads.h"
 
 namespace attune::runtime {
 namespace {
@@ -63,23 +64,6 @@ struct Job {
     if (i < count) task(i, worker);
     return i < count;
   }
-};
-
-/// Pool threads leave signals to the user's threads, except faults and profiling, which concern every thread.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGPROF}) sigdelset(&all, own);
-    pthread_sigmask(SIG_BLOCK, &all, &before_);
-  }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_{};
 };
 
 class Pool {
@@ -140,6 +124,7 @@ void Pool::grow(int helpers) {
       });
   } catch (const std::system_error&) {
     // The machine gives no more threads: the existing ones and the caller do the work.
+  } catch (const std::bad_alloc&) {
   }
 }
 
