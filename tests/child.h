@@ -14,19 +14,19 @@
 namespace attune::tests {
 
 /// TSan ends a child that starts a thread. ASan's allocator may be locked by a thread that the child does not have:
-/// with clang 14 one run in three of the pool's tests waits for ever.
+/// with clang 14 one run in three of the pool's tests hangs.
 inline constexpr bool can_thread_in_child = !sanitized;
 
-/// True, and said aloud, where a test cannot have what it needs.
+/// True, with a message, where a child cannot start threads.
 inline bool skips_threads_in_child() {
   if (!can_thread_in_child) std::puts("[skip] sanitizers have no threads in a forked child");
   return !can_thread_in_child;
 }
 
-/// Seconds that a child has. A runner that ends a test still waits for all who hold the test's output.
+/// A child's time limit in seconds. A runner that ends a test still waits for every process that holds its output.
 inline constexpr unsigned child_seconds = 60;
 
-/// fork(), with a child that ends in time whatever becomes of its parent.
+/// fork(), with a child that ends within its limit whatever happens to its parent.
 inline pid_t fork_child() {
   std::fflush(nullptr);
   const pid_t child = fork();
@@ -34,7 +34,7 @@ inline pid_t fork_child() {
   return child;
 }
 
-/// How a child ended; -1 when it is killed, as it is when it hangs.
+/// A child's exit status; -1 if it was killed, as a hanging one is.
 inline int status_of(pid_t child) {
   using namespace std::chrono;
   int status = 0;
@@ -48,7 +48,7 @@ inline int status_of(pid_t child) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/// The status of a child that does this.
+/// The status of a child that runs `f`.
 template <class F>
 int in_child(F work) {
   const pid_t child = fork_child();

@@ -1,4 +1,4 @@
-// tests/nvrtc.h — tests that compile kernels, where that is possible and worth its time
+// tests/nvrtc.h — skips tests that compile kernels where that is impossible or takes too long
 #pragma once
 
 #include <cstdio>
@@ -8,14 +8,14 @@
 
 namespace attune::tests {
 
-/// Says so where there is no compiler for kernels.
+/// True, with a message, where there is no kernel compiler.
 inline bool skips_nvrtc() {
   if (runtime::cuda::nvrtc()) return false;
   std::printf("[skip] %s\n", runtime::cuda::nvrtc().refusal.c_str());
   return true;
 }
 
-/// Also under sanitizers, of tests that look at nothing but what that compiler says.
+/// Also true under sanitizers: for tests that check only what that compiler reports.
 inline bool skips_compiling() {
   if (!sanitized) return skips_nvrtc();
   std::puts("[skip] NVIDIA's compiler is not ours to sanitize; the preset dev asks it");

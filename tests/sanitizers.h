@@ -1,7 +1,7 @@
-// tests/sanitizers.h — which sanitizers this build has: some cannot do all that a test does, and all are slow
+// tests/sanitizers.h — which sanitizers this build has: some cannot run everything a test does, and all are slow
 #pragma once
 
-// gcc has a macro for each, clang a feature.
+// gcc defines a macro for each, clang a feature.
 #ifndef __has_feature
 #define __has_feature(x) 0
 #endif
@@ -20,7 +20,7 @@ inline constexpr bool under_asan = true;
 inline constexpr bool under_asan = false;
 #endif
 
-/// All takes some five times as long: of many cases alike such a build takes some, and one without takes all.
+/// Sanitized builds are about five times slower: of many similar cases they run a few, other builds run all.
 inline constexpr bool sanitized = under_tsan || under_asan;
 
 }  // namespace attune::tests

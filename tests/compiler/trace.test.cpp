@@ -1,4 +1,5 @@
-// tests/compiler/trace.test.cpp — slots in the order they are met, names, lines, composition, and what may not escape
+// tests/compiler/trace.test.cpp — slots in order of first use, names, lines, composition, and values that must not
+// escape
 #include "compiler/trace.h"
 
 #include <array>
