@@ -51,11 +51,11 @@ struct Call {
   Attention causal(float number = 1) const {
     return {.score = [=](Float s, At) { return s * number; }, .mask = mods::causal()};
   }
-  /// One whose tiles are listed on the device.
+  /// An attention whose tiles are listed on the device.
   Attention documents(float number = 1) const { return documents_of(doc, number); }
 };
 
-/// Of its batch entries and heads the first.
+/// The call on its first `batch` entries and `heads` heads.
 Forward part_of(const Call& call, std::int64_t batch, std::int64_t heads) {
   const Tensor& q = call.forward.q;
   const auto part = [&](const Array<bf16>& t, std::int64_t of_heads) {
@@ -65,7 +65,7 @@ Forward part_of(const Call& call, std::int64_t batch, std::int64_t heads) {
       .q = part(call.q, heads), .k = part(call.k, heads / 2), .v = part(call.v, heads / 2), .o = part(call.o, heads)};
 }
 
-/// Of f32, on the host and there.
+/// A call's tensors in f32, on the host or the device.
 struct Single {
   Array<float> q, k, v, o, lse;
   Forward forward;
@@ -233,7 +233,8 @@ TEST_CASE("rows of a device's results come to the host and are verified", "[driv
   const auto found = [&](const Forward& forward) {
     return code_of([&] { runtime::verify(lowered, forward, compiler::check(lowered, forward, {}), {.rows = 1000}); });
   };
-  // All of it is 0, as nothing is computed: right of o, whose values are 0, and wrong of lse, for rows of many keys.
+  // The fake driver computes nothing, so all results are 0: right for o, since v is 0, and wrong for lse in rows of
+  // many keys.
   fake::forget();
   CHECK(found(call.forward) == "nothing");
   CHECK(fake::calls("cuStreamSynchronize") > 0);

@@ -1,4 +1,4 @@
-// tests/driver/fake_driver.h — a libcuda.so.1 that launches nothing: what it was asked for, and what it is to refuse
+// tests/driver/fake_driver.h — a libcuda.so.1 that launches nothing: records calls, and refuses the ones a test names
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ struct Launch {
   void* stream = nullptr;
 };
 
-/// Of each device: compute capability times ten.
+/// Compute capability times ten, by device.
 inline constexpr int archs[] = {90, 80, 89, 100, 120};
 
 /// How often a function was called since `forget`.

@@ -170,7 +170,7 @@ TEST_CASE("kernels that are asked for by name compute the same", "[gpu]") {
       try {
         runtime::run(attention, there.forward, &preference);
       } catch (const Error& e) {
-        // Of another device, or too large at this width.
+        // A kernel for another device, or too large at this width.
         REQUIRE(e.code == "bad-kernel");
         continue;
       }

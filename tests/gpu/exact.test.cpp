@@ -1,4 +1,4 @@
-// tests/gpu/exact.test.cpp — kernels that are asked to be exact, or not to be: how far each is from the oracle
+// tests/gpu/exact.test.cpp — kernels with exact on and off: the distance of each from the oracle
 #include <attune/attune.h>
 
 #include <array>
@@ -14,7 +14,7 @@ using tests::skipped;
 
 namespace {
 
-/// Of a few hundred normal keys.
+/// A call over a few hundred normally distributed keys.
 template <class T>
 struct Call {
   Array<T> q, k, v;
@@ -98,7 +98,7 @@ TEST_CASE("of 16 bits exact functions are at least as near as the hardware's", "
     INFO(type << ": o " << exact.o << " and " << fast.o << ", lse " << exact.lse << " and " << fast.lse);
     CHECK(usual.o == fast.o);
     CHECK(usual.lse == fast.lse);
-    // Of o the rounding of probabilities and results is most, and is luck.
+    // Most of o's error is the rounding of probabilities and results, which is random.
     CHECK(exact.o <= 1.02 * fast.o);
     CHECK(exact.lse < fast.lse);
     CHECK(exact.lse < 0x1p-18);

@@ -1,4 +1,4 @@
-// tests/gpu/heads.test.cpp — few queries, whose heads share tiles: each gets what is its own
+// tests/gpu/heads.test.cpp — few queries, with heads that share tiles: each head gets its own result
 #include <attune/attune.h>
 
 #include <limits>

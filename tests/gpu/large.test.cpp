@@ -104,7 +104,7 @@ TEST_CASE("keys and values beyond 2^31 elements are read where they are", "[gpu]
   const auto o = Device::cuda().array<bf16>({1, heads, 1, d});
   attention.run({.q = Tensor(q.data(), DType::bf16, {1, heads, 1, d}, {}, Device::cuda()), .k = *k, .v = *v, .o = o});
 
-  // Of the last head, alone.
+  // The last head alone.
   const auto wanted = host.array<float>({1, 1, 1, d});
   Attention{.target = Target::oracle}.run(
       {.q = last_rows(queries, 1), .k = last_rows(last, some), .v = last_rows(often, some), .o = wanted});

@@ -1,4 +1,4 @@
-// tests/gpu/packed.test.cpp — packed sequences on a device: each gets what it gets alone, whatever its neighbours are
+// tests/gpu/packed.test.cpp — packed sequences on a device: each has the result it has alone, next to any neighbours
 #include <attune/attune.h>
 
 #include <bit>
@@ -49,7 +49,7 @@ struct Packed {
     out.max_q_len = out.max_kv_len = longest;
     return out;
   }
-  /// Of o and lse.
+  /// The bits of o and lse.
   std::vector<std::uint32_t> bits() const {
     std::vector<std::uint32_t> out;
     const auto here = o.on(Device::cpu());

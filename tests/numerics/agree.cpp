@@ -123,10 +123,10 @@ struct Results {
   }
 };
 
-/// Of infinities and NaN.
+/// Does x match an oracle's infinity or NaN?
 bool is_as_odd(const Output& output, double x, double oracle) {
   if (!output.logarithm) return !std::isfinite(x);
-  // What the largest of NaN and inf is, is left open.
+  // The maximum of NaN and inf may be either.
   return x == oracle || (std::isnan(oracle) && (std::isnan(x) || (output.name == "max" && x == infinity)));
 }
 
@@ -257,7 +257,7 @@ void compare_backward(const Subject& subject, const Inputs& in, std::span<const 
 Verdict compare(const Subject& subject, const Inputs& in, std::span<const Engine> engines, const Compared& what,
                 Yardsticks yardsticks) {
   Verdict verdict;
-  // Where there is no device, say: nobody is to be judged.
+  // No engine to judge, e.g. without a device.
   if (engines.empty()) return verdict;
   const std::array own{&subject};
   if (yardsticks.empty()) yardsticks = own;

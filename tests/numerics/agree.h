@@ -9,21 +9,21 @@
 
 namespace attune::tests {
 
-// An output is right when its distance from the oracle's, |x - oracle| over all finite elements, is at most 1.5 times
-// that of dense attention, and nothing that the oracle has finite is infinite or NaN. Of lse and max, -inf and NaN must
-// be where the oracle has them. What is of no element is not written.
+// An output is right if its distance from the oracle's, |x - oracle| over all finite elements, is at most 1.5 times
+// that of dense attention, and no element is infinite or NaN where the oracle's is finite. In lse and max, -inf and NaN
+// must be where the oracle has them. Memory between elements must not be written.
 //
-// Both distances are samples. So that luck does not decide where there are few of them, two things are granted besides:
-// four units in the last place of f32, of |oracle|, or for a gradient of its terms, as if their roundings were
-// independent; and for 16-bit inputs one rounding of such an input, of |oracle|, divided by the square root of the
-// number of rows. The latter is what is left, on average, of one rounding for each row; at 100 rows it is a tenth of a
-// rounding, and of dense attention's error about a sixth. And what is denormal in f32 may be 0.
+// Both distances are samples. So that luck does not decide for few elements, the bound has two allowances: four f32 ulp
+// of |oracle|, or for a gradient four ulp of its terms, as if their roundings were independent; and for 16-bit inputs
+// one rounding to the input's type of |oracle|, divided by the square root of the number of rows. The latter is the
+// average of one rounding per row; at 100 rows it is a tenth of a rounding, and about a sixth of dense attention's
+// error. Values that are denormal in f32 may be 0.
 
-/// What is computed and compared.
+/// What to compute and compare.
 struct Compared {
   bool forward = true, backward = true;
-  bool lse = true, max = true;  ///< asked of the forward
-  bool grad_lse = true;         ///< given to the backward
+  bool lse = true, max = true;  ///< the forward writes these
+  bool grad_lse = true;         ///< the backward gets it
   bool captured = true;         ///< the gradient of every captured float
 };
 

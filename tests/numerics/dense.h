@@ -12,11 +12,10 @@ namespace attune::tests {
 // results to the type of their tensors. NaN, infinities and empty rows as the oracle has them.
 
 void dense_forward(const compiler::BoundMod& bound, const Forward& call, const compiler::Problem& problem);
-/// Of a Mod with its derivatives. `next_lse`: from the next but one larger f32 in place of each lse. A forward's lse is
-/// right to a rounding, and it and the score are rounded once more as exponents of 2, which is half a step each; so
-/// what that alone changes is no error of a backward. Gives, for dq, dk, dv and each captured gradient, the root of the
-/// sum of the squares of all terms that were added up in it, dp and delta apart: how large it would be if they did not
-/// cancel.
+/// Needs a Mod with its derivatives. `lse_steps` moves each lse by that many f32 steps: a forward's lse is correct to a
+/// rounding, and it and the score are rounded once more as exponents of 2, half a step each, so a change from that
+/// alone is not an error of a backward. Returns, for dq, dk, dv and each captured gradient, the root of the sum of the
+/// squares of all terms added up in it, with dp and delta counted separately: its size if the terms did not cancel.
 std::vector<double> dense_backward(const compiler::BoundMod& bound, const Backward& call,
                                    const compiler::Problem& problem, int lse_steps = 0);
 

@@ -28,8 +28,8 @@ Shape masked(std::uint64_t seed) { return {.kv_heads = 4, .q_len = 100, .kv_len 
 
 constexpr Compared forward{.backward = false}, backward{.forward = false};
 
-/// Half of `count`, so that ctest runs the halves side by side. Of what goes backward a sanitized build takes every
-/// third (each suite of mods another third), and the preset dev takes all.
+/// Half of `count`, so that ctest runs the halves in parallel. In the backward a sanitized build takes every third
+/// (each suite of mods another third); other builds take all.
 std::vector<std::size_t> half(std::size_t which, std::size_t count, const Compared& what, std::size_t suite) {
   std::vector<std::size_t> out;
   for (std::size_t i = which; i < count; i += 2)

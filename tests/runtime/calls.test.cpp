@@ -1,4 +1,4 @@
-// tests/runtime/calls.test.cpp — calls of the CPU engine: how many threads, whose, in what memory, and who is told
+// tests/runtime/calls.test.cpp — calls of the CPU engine: threads, executors, workspaces and progress
 #include <attune/attune.h>
 
 #include <algorithm>

@@ -368,7 +368,7 @@ TEST_CASE("what kept pairs hold reaches their gradients alone", "[cpu_backward]"
   Text text;
   const Attention causal{.mask = text.mask("kv <= q")};
   Case c({.batch = 1, .q_heads = 2, .kv_heads = 2, .q_len = 50, .kv_len = 50, .d = 8, .dv = 8}, DType::f32, {}, 13);
-  // A query, a row of grad_o and a value that are not finite: the oracle says who sees them.
+  // A query, a row of grad_o and a value that are not finite: the oracle defines where they show.
   runtime::store(c.q, 30 * 8, infinite);
   runtime::store(c.grad_o, (50 + 20) * 8 + 2, not_a_number);
   runtime::store(c.v, 45 * 8 + 1, infinite);

@@ -1,4 +1,4 @@
-// tests/runtime/options.test.cpp — what variables mean, what they refuse, and whose names are unknown
+// tests/runtime/options.test.cpp — environment variables: their meaning, refused values, unknown names
 #include "runtime/options.h"
 
 #include <map>

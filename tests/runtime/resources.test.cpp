@@ -35,7 +35,7 @@ struct Call {
 
 const Attention attention{.score = mods::softcap(5), .mask = mods::causal()};
 
-/// Memory from a multiple of 64 on, with a margin behind it that nobody may write.
+/// Memory aligned to 64, with a margin after it that must not be written.
 class Room {
  public:
   explicit Room(std::size_t size) : lines_(size / sizeof(CacheLine) + 3), size_(size) {

@@ -1,5 +1,4 @@
-// tests/runtime/cache/bundle.test.cpp — bundles: what is in them is found, damage is not, and who has them need not
-// compile
+// tests/runtime/cache/bundle.test.cpp — bundles: calls find their kernels without compiling, and detect damage
 #include "runtime/cache/bundle.h"
 
 #include <algorithm>

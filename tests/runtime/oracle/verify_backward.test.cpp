@@ -211,7 +211,7 @@ TEST_CASE("keys that would take all pairs of a large head are left out, and that
              grad_o = host.array<float>({1, 1, 800, 4}), lse = host.array<float>({1, 1, 800});
   const auto dq = host.array<float>({1, 1, 800, 4}), dk = host.array<float>({1, 1, 800, 4}),
              dv = host.array<float>({1, 1, 800, 4});
-  // All is 0, and so is every gradient; dk and dv are not, and nobody looks.
+  // All inputs are 0, and so is every gradient; dk and dv are wrong, but their keys are left out.
   dk.values()[0] = dv.values()[0] = 1;
   Backward call{.q = q, .k = k, .v = k, .grad_o = grad_o, .dq = dq, .dk = dk, .dv = dv};
   CHECK(found({}, call, 1000000) == "");

@@ -1,4 +1,4 @@
-// tests/runtime/watch/log.test.cpp — what lines say, who gets them, and that each is written whole
+// tests/runtime/watch/log.test.cpp — the text of log lines, which channels get them, and that each is written whole
 #include "runtime/watch/log.h"
 
 #include <array>

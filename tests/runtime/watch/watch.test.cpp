@@ -1,4 +1,4 @@
-// tests/runtime/watch/watch.test.cpp — facts reach who asked for them, and nothing that listeners do harms a call
+// tests/runtime/watch/watch.test.cpp — events reach their listeners, and nothing a listener does harms a call
 #include <attune/attune.h>
 
 #include <atomic>
