@@ -1,5 +1,4 @@
-// tests/compiler/trace.test.cpp — slots in order of first use, names, lines, composition, and values that must not
-// escape
+// tests/compiler/trace.test.cpp — slots in order of first use, names, lines, composition, and escaped values
 #include "compiler/trace.h"
 
 #include <array>

@@ -1,5 +1,4 @@
-// tests/driver/calls.test.cpp — what a call asks of the driver: nothing behind its caller's back, and whatever the
-// driver refuses comes back as an Error
+// tests/driver/calls.test.cpp — driver calls of an attention: no hidden ones, and refusals become Errors
 #include <attune/attune.h>
 
 #include <algorithm>

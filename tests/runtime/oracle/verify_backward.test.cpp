@@ -1,5 +1,4 @@
-// tests/runtime/oracle/verify_backward.test.cpp — a spoilt gradient is found, wherever it is, and what engines give
-// passes
+// tests/runtime/oracle/verify_backward.test.cpp — a spoilt gradient is found anywhere, and engines' results pass
 #include <attune/attune.h>
 
 #include <cstdlib>
