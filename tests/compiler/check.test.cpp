@@ -77,7 +77,7 @@ TEST_CASE("a read that is in range somewhere is clamped elsewhere", "[check]") {
   CHECK(Reads({4}).clamped("s + t[h]") == 0);
   CHECK(Reads({299}).clamped("s + t[q - kv + 199]") == 0);
   CHECK(Reads({298}).clamped("s + t[q - kv + 199]") == 1);
-  // What a u8 holds is within 0..255.
+  // A u8 is within 0..255.
   CHECK(Reads({256}, DType::u8).clamped("s + f32(t[t[kv]])") == 0);
   CHECK(Reads({255}, DType::u8).clamped("s + f32(t[t[kv]])") == 1);
   CHECK(Reads({3}).clamped("s + t[clamp(kv, 0, 2)]") == 0);

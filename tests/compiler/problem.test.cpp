@@ -16,7 +16,7 @@ using tests::golden_error;
 
 namespace {
 
-// Only addresses are compared: nothing here is read but cu_seqlens.
+// Only addresses matter: nothing is read except cu_seqlens.
 std::array<double, 64> memory;
 Tensor at(std::size_t address, DType type, std::initializer_list<std::int64_t> shape) {
   return {&memory[address], type, shape};
@@ -56,7 +56,7 @@ Forward packed() {
           .cu_seqlens_kv = Tensor(starts_kv, DType::i32, {3})};
 }
 
-/// The same on a device, with the starts.
+/// The same on a device, including the starts.
 Forward packed_there() {
   Forward c = packed();
   for (Tensor* t : {&c.q, &c.k, &c.v, &c.o, &c.lse, &c.cu_seqlens_q, &c.cu_seqlens_kv}) t->device = Device::cuda();
