@@ -13,7 +13,7 @@
 namespace attune::runtime::cuda {
 namespace {
 
-/// The oldest version with every function used here, and for whose CUDA our cubins may be built.
+/// The oldest CUDA version whose driver has all functions used here, and that our cubins may come from.
 constexpr int oldest = 12040;
 
 std::string version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }

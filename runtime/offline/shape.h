@@ -23,7 +23,7 @@ struct Shape {
   std::optional<bool> boxes{}, exact{};
   std::optional<int> load{}, store{};
   std::optional<std::string> kernel{};
-  std::optional<std::string> grads{};  ///< captures': all, none, or names joined by +. Left out: both all and none
+  std::optional<std::string> grads{};  ///< of captures: all, none, or names joined by +. Left out: both all and none
   bool operator==(const Shape&) const = default;
 };
 

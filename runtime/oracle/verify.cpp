@@ -66,7 +66,7 @@ class Row {
     if (size_of(call_.q.dtype) >= 4) tf32_ = true, unit_ = 0x1p-11;
   }
 
-  /// Computes everything; (n * Skv * D) is the cost.
+  /// All of this costs (n * Skv * D).
   void compute() {
     scores();
     dense();
