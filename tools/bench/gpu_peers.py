@@ -63,7 +63,7 @@ def notes(data):
 
 LOOK = Look(name="gpu_peers", heading="attune beside torch on a GPU",
             peers={"cudnn": "SDPA, cuDNN", "flash": "SDPA, flash", "flex": "FlexAttention",
-                   "varlen": "varlen_attn", "before": "attune before"},
+                   "varlen": "varlen_attn"},
             unit="TFLOP/s", scale=1e3, group=group, label=label, of_run=of_run, notes=notes,
             words=lambda case: {case["row"], case["kind"], case["cover"], f"d{case['d']}", f"s{case['seq']}"},
             words_help="a row, dense, mods, packed, portable or decode, once or each, d64, s8192; as dense:causal:d128:cudnn=1.0")
@@ -170,7 +170,10 @@ def measure(o, case, prepare):
         def of(peer):
             return lambda: peers.block_of(prepared.block(peer, o.seconds))
 
-        blocks = {"attune": ours.block, **({"before": before.block} if before else {}), **({peer: of(peer) for peer in prepared.calls} if prepared else {})}
+        blocks = {"attune": ours.block}
+        if before:
+            blocks["before"] = before.block
+        blocks.update({peer: of(peer) for peer in prepared.calls} if prepared else {})
         result = peers.in_turn(case, blocks, dict(prepared.failed) if prepared else {}, o.rounds)
     finally:
         ours.close()
@@ -204,6 +207,8 @@ def main():
     o = options()
     if o.earlier:
         return peers.finish(o, LOOK, peers.joined(Case, o.earlier))
+    if o.before:
+        LOOK.peers["before"] = "attune before"
     run_of = {**peers.run_facts(o), "machine": "a GPU"}
     prepare = lambda case: None
     if o.torch:
