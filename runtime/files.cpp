@@ -97,6 +97,26 @@ bool remove_whatever(const fs::path& path) {
   return unlink(path.c_str()) == 0 || ((errno == EISDIR || errno == EPERM) && rmdir(path.c_str()) == 0);
 }
 
+FileSizeLimit::FileSizeLimit() {
+  sigset_t signal, before;
+  sigemptyset(&signal);
+  sigaddset(&signal, SIGXFSZ);
+  blocked_ = pthread_sigmask(SIG_BLOCK, &signal, &before) == 0 && sigismember(&before, SIGXFSZ) == 0;
+}
+
+FileSizeLimit::~FileSizeLimit() {
+  if (!blocked_) return;
+  const int error = errno;
+  sigset_t signal;
+  sigemptyset(&signal);
+  sigaddset(&signal, SIGXFSZ);
+  // Takes the signal, if there is one: it would end the process once it is no longer blocked.
+  const timespec at_once{};
+  sigtimedwait(&signal, nullptr, &at_once);
+  pthread_sigmask(SIG_UNBLOCK, &signal, nullptr);
+  errno = error;
+}
+
 Lock::Lock(const fs::path& path, milliseconds patience) : file_(path, O_RDWR | O_CREAT) {
   const auto begin = steady_clock::now();
   auto abandoned_since = steady_clock::time_point::max();
@@ -120,6 +140,7 @@ Lock::Lock(const fs::path& path, milliseconds patience) : file_(path, O_RDWR | O
   struct stat facts {};
   if (!held_ || fstat(file_.at(), &facts) != 0 || !S_ISREG(facts.st_mode)) return;
   const std::string mine = fmt::format("{} {}\n", pid_, host());
+  const FileSizeLimit limit;
   // If the write fails, waiters cannot name the holder.
   [[maybe_unused]] const ssize_t wrote = pwrite(file_.at(), mine.data(), mine.size(), 0);
 }

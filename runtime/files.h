@@ -49,6 +49,19 @@ auto again_if_stale(const Attempt& attempt) {
 /// Makes the folder and those above it, private to the user because they hold code. On failure errno says why.
 bool make_folders(const std::filesystem::path& path);
 
+/// While one lives, a write beyond the limit on file sizes (ulimit -f) fails with EFBIG instead of ending the process.
+/// It blocks SIGXFSZ in this thread only, so that the signal's disposition stays the program's.
+class FileSizeLimit {
+ public:
+  FileSizeLimit();
+  ~FileSizeLimit();
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  bool blocked_;  ///< by this object
+};
+
 /// Removes a file, or an empty folder in its place. On failure errno says why.
 bool remove_whatever(const std::filesystem::path& path);
 

@@ -10,10 +10,13 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "runtime/files.h"
+
 namespace attune::runtime {
 namespace {
 
 bool write_all(int file, std::string_view text) {
+  const FileSizeLimit limit;
   while (!text.empty()) {
     const ssize_t wrote = write(file, text.data(), text.size());
     if (wrote < 0 && errno == EINTR) continue;
@@ -41,6 +44,7 @@ std::string replace_file(const std::filesystem::path& path, std::string_view tex
 std::string append_file(const std::filesystem::path& path, std::string_view text) {
   const int file = open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
   if (file < 0) return std::strerror(errno);
+  const FileSizeLimit limit;
   const ssize_t wrote = write(file, text.data(), text.size());
   std::string why = wrote < 0 ? std::strerror(errno) : "the disk is full";
   const bool good = std::cmp_equal(wrote, text.size());

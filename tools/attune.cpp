@@ -1,8 +1,12 @@
 // tools/attune.cpp — the command line's main
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <initializer_list>
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "tools/verbs.h"
 
@@ -20,6 +24,18 @@ namespace {
   munmap(at, room);
 }
 
+/// Opens stdin, stdout and stderr where the caller closed them: the next file to be opened would take their place, and
+/// what is printed would go into it. Reads and writes of them still fail, except that stderr discards.
+void keep_standard_files() {
+  for (const int file : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (fcntl(file, F_GETFD) < 0) open("/dev/null", file == STDOUT_FILENO ? O_RDONLY : O_WRONLY);
+}
+
 }  // namespace
 
-int main(int argc, char** argv) { return attune::tools::attune_main(argc, argv); }
+int main(int argc, char** argv) {
+  keep_standard_files();
+  // A file beyond the limit on file sizes is an error to report, and no reason to end.
+  std::signal(SIGXFSZ, SIG_IGN);
+  return attune::tools::attune_main(argc, argv);
+}

@@ -13,6 +13,7 @@
 #include "runtime/cpu/peak.h"
 #include "tools/bench.h"
 #include "tools/history.h"
+#include "tools/output.h"
 #include "tools/verbs.h"
 
 namespace attune::tools {
@@ -76,11 +77,11 @@ class Bench {
   std::int64_t dv() const { return o_.of_dv(); }
 
   void header() const {
-    fmt::print("{} {}, B={} H={}/{} S={}x{} D={}/{}, {}; % peak: of so many threads' multiply-adds in the same run\n",
-               o_.dtype, o_.backward ? "backward" : "forward", o_.batch, o_.heads, kv_heads(), o_.seq, kv_seq(), o_.d,
-               dv(), codegen::name_of(runtime::cpu::isa()));
-    fmt::print("{:<10} {:>7} {:>10} {:>10} {:>9} {:>7} {:>9} {:>9}\n", "row", "threads", "best ms", "median ms",
-               "GFLOP/s", "% peak", "% median", "first ms");
+    print_out("{} {}, B={} H={}/{} S={}x{} D={}/{}, {}; % peak: of so many threads' multiply-adds in the same run\n",
+              o_.dtype, o_.backward ? "backward" : "forward", o_.batch, o_.heads, kv_heads(), o_.seq, kv_seq(), o_.d,
+              dv(), codegen::name_of(runtime::cpu::isa()));
+    print_out("{:<10} {:>7} {:>10} {:>10} {:>9} {:>7} {:>9} {:>9}\n", "row", "threads", "best ms", "median ms",
+              "GFLOP/s", "% peak", "% median", "first ms");
   }
 
   void once(const Attention& attention, const Resources& with, runtime::cpu::Stages& stages) const {
@@ -165,15 +166,15 @@ class Bench {
     const std::optional<Json> compared = history_.note(line);
     if (o_.json) {
       if (compared) line["compared"] = *compared;
-      std::puts(line.dump().c_str());
+      write_json(line);
     } else {
       if (!std::exchange(header_stands_, true)) header();
-      fmt::print("{:<10} {:>7} {:>10.3f} {:>10.3f} {:>9.1f} {:>7.1f} {:>9.1f} {:>9.1f}\n", r.row, r.threads,
-                 r.best * 1e3, r.median * 1e3, r.gflops(r.best), 100 * r.gflops(r.best) / (r.peak * r.threads),
-                 100 * r.gflops(r.median) / (r.peak * r.threads), r.first_call * 1e3);
-      if (compared) fmt::print("           {}\n", in_words(*compared));
+      print_out("{:<10} {:>7} {:>10.3f} {:>10.3f} {:>9.1f} {:>7.1f} {:>9.1f} {:>9.1f}\n", r.row, r.threads,
+                r.best * 1e3, r.median * 1e3, r.gflops(r.best), 100 * r.gflops(r.best) / (r.peak * r.threads),
+                100 * r.gflops(r.median) / (r.peak * r.threads), r.first_call * 1e3);
+      if (compared) print_out("           {}\n", in_words(*compared));
     }
-    std::fflush(stdout);
+    flush_out();
   }
 
   const BenchOptions& o_;

@@ -11,6 +11,7 @@
 #include "runtime/cuda/engine.h"
 #include "tools/bench.h"
 #include "tools/history.h"
+#include "tools/output.h"
 
 namespace attune::tools {
 namespace {
@@ -93,22 +94,22 @@ class CudaBench {
     const std::optional<Json> compared = history_.note(line);
     if (o_.json) {
       if (compared) line["compared"] = *compared;
-      std::puts(line.dump().c_str());
+      write_json(line);
     } else {
       if (!std::exchange(header_stands_, true)) {
         const std::string sizes = o_.packed() ? fmt::format("S={} packed", fmt::join(o_.lengths, "+"))
                                               : fmt::format("B={} S={}x{}", o_.batch, o_.seq, o_.of_kv_seq());
-        fmt::print("{} forward{}, {} H={}/{} D={}/{}, {}{}\n", o_.dtype, o_.exact_text(), sizes, o_.heads,
-                   o_.of_kv_heads(), o_.d, o_.of_dv(), runtime::cuda::device_name(data_.device().index),
-                   lists_once() ? ", tiles listed before" : "");
-        fmt::print("{:<10} {:>10} {:>10} {:>10} {:>9} {:>9}  kernel\n", "row", "best ms", "median ms", "p90 ms",
-                   "TFLOP/s", "median");
+        print_out("{} forward{}, {} H={}/{} D={}/{}, {}{}\n", o_.dtype, o_.exact_text(), sizes, o_.heads,
+                  o_.of_kv_heads(), o_.d, o_.of_dv(), runtime::cuda::device_name(data_.device().index),
+                  lists_once() ? ", tiles listed before" : "");
+        print_out("{:<10} {:>10} {:>10} {:>10} {:>9} {:>9}  kernel\n", "row", "best ms", "median ms", "p90 ms",
+                  "TFLOP/s", "median");
       }
-      fmt::print("{:<10} {:>10.4f} {:>10.4f} {:>10.4f} {:>9.1f} {:>9.1f}  {}\n", r.one.name, t.best() * 1e3,
-                 t.median() * 1e3, t.p90() * 1e3, r.tflops(t.best()), r.tflops(t.median()), r.story.kernel);
-      if (compared) fmt::print("           {}\n", in_words(*compared));
+      print_out("{:<10} {:>10.4f} {:>10.4f} {:>10.4f} {:>9.1f} {:>9.1f}  {}\n", r.one.name, t.best() * 1e3,
+                t.median() * 1e3, t.p90() * 1e3, r.tflops(t.best()), r.tflops(t.median()), r.story.kernel);
+      if (compared) print_out("           {}\n", in_words(*compared));
     }
-    std::fflush(stdout);
+    flush_out();
   }
 
   const BenchOptions& o_;

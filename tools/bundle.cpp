@@ -8,6 +8,7 @@
 #include <attune/error.h>
 
 #include "runtime/cache/bundle.h"
+#include "tools/output.h"
 #include "tools/verbs.h"
 
 namespace attune::tools {
@@ -30,8 +31,8 @@ void bundle(const BundleOptions& o) {
     stored += item.stored.size();
     bytes += item.size;
     if (!o.json) {
-      fmt::print("{} {:>8} {:>8}  {}{}\n", item.key.name(), item.stored.size(), item.size, item.label,
-                 why.empty() ? "" : "   — " + why);
+      print_out("{} {:>8} {:>8}  {}{}\n", item.key.name(), item.stored.size(), item.size, item.label,
+                why.empty() ? "" : "   — " + why);
       continue;
     }
     nlohmann::ordered_json one{{"key", item.key.hex()},
@@ -44,11 +45,11 @@ void bundle(const BundleOptions& o) {
     all["entries"].push_back(std::move(one));
   }
   if (o.json)
-    std::puts(all.dump(2).c_str());
+    write_json(all, 2);
   else
-    fmt::print("{} entries, {:.1f} KB stored of {:.1f} KB{}\n", bundle->items().size(),
-               static_cast<double>(stored) / 1000, static_cast<double>(bytes) / 1000,
-               o.verify && !damaged ? ", all as they were written" : "");
+    print_out("{} entries, {:.1f} KB stored of {:.1f} KB{}\n", bundle->items().size(),
+              static_cast<double>(stored) / 1000, static_cast<double>(bytes) / 1000,
+              o.verify && !damaged ? ", all as they were written" : "");
   if (damaged)
     throw Error("bundle-damaged", fmt::format("{} entries of a bundle are not as they were written", damaged),
                 {.name = o.file}, first, "copy it once more, or build it again with attune compile");

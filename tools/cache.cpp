@@ -22,7 +22,9 @@
 #include "runtime/cache/objects.h"
 #include "runtime/files.h"
 #include "runtime/options.h"
+#include "tools/output.h"
 #include "tools/verbs.h"
+#include "tools/write_files.h"
 
 namespace attune::tools {
 namespace cache {
@@ -238,21 +240,21 @@ void ls(const CacheOptions& o) {
   if (o.sort == "used") std::ranges::stable_sort(all, [](auto& a, auto& b) { return a.file.used > b.file.used; });
   if (o.sort == "size") std::ranges::stable_sort(all, [](auto& a, auto& b) { return a.file.bytes > b.file.bytes; });
   if (o.json) {
-    for (const Listed& one : all) std::puts(json_of(one).dump().c_str());
+    for (const Listed& one : all) write_json(json_of(one));
     return;
   }
   if (all.empty()) {
-    fmt::print("no entries in {}\n", layers().front().folder.string());
+    print_out("no entries in {}\n", layers().front().folder.string());
     return;
   }
   const std::size_t id = id_length(all);
   const bool two = layers().size() > 1;
-  fmt::print("{:<{}}  {}{:<13}  {:>8}  {:>9}  {:>7}  what\n", "id", id, two ? "layer   " : "", "kind", "size", "used",
-             "seconds");
+  print_out("{:<{}}  {}{:<13}  {:>8}  {:>9}  {:>7}  what\n", "id", id, two ? "layer   " : "", "kind", "size", "used",
+            "seconds");
   for (const Listed& one : all)
-    fmt::print("{:<{}}  {}{:<13}  {:>8}  {:>9}  {:>7}  {}\n", one.file.name.substr(0, id), id,
-               two ? fmt::format("{:<6}  ", one.layer) : "", kind(one), size_text(one.file.bytes), ago(one.file.used),
-               fact(one, "seconds"), what(one));
+    print_out("{:<{}}  {}{:<13}  {:>8}  {:>9}  {:>7}  {}\n", one.file.name.substr(0, id), id,
+              two ? fmt::format("{:<6}  ", one.layer) : "", kind(one), size_text(one.file.bytes), ago(one.file.used),
+              fact(one, "seconds"), what(one));
 }
 
 void show(const CacheOptions& o) {
@@ -264,20 +266,15 @@ void show(const CacheOptions& o) {
     if (!entry.entry)
       throw Error("bad-entry", fmt::format("the bytes of {} cannot be had", one.file.name),
                   {.name = one.file.path.string()}, entry.wrong, "attune cache verify --repair removes such entries");
-    std::FILE* file = *o.out == "-" ? stdout : std::fopen(o.out->c_str(), "wb");
-    bool good = file &&
-                std::fwrite(entry.entry->bytes.data(), 1, entry.entry->bytes.size(), file) == entry.entry->bytes.size();
-    if (file) good = (file == stdout ? std::fflush(file) : std::fclose(file)) == 0 && good;
-    if (!good)
-      throw Error("file-unwritable", fmt::format("{} cannot be written", *o.out), {.name = *o.out},
-                  "the system refuses it", "name a file in a folder that you may write to");
-    if (*o.out == "-") return;
+    const std::array files{FileBytes{*o.out, entry.entry->bytes}};
+    write_files(files);
+    if (is_stdout(*o.out)) return;
   }
   if (o.json) {
-    std::puts(json_of(one).dump(2).c_str());
+    write_json(json_of(one), 2);
     return;
   }
-  const auto line = [](std::string_view name, std::string_view value) { fmt::print("{:<10} {}\n", name, value); };
+  const auto line = [](std::string_view name, std::string_view value) { print_out("{:<10} {}\n", name, value); };
   line("id", one.file.name);
   line("file", one.file.path.string());
   line("layer", one.layer);
@@ -316,13 +313,13 @@ void stats(const CacheOptions& o) {
     json["kinds"] = Json::object();
     for (const auto& [name, s] : kinds) json["kinds"][name] = {{"entries", s.entries}, {"bytes", s.bytes}};
     if (o.json) continue;
-    fmt::print("{:<7} {}   — {}\n", layer.name, layer.folder.string(), mode);
-    fmt::print("  entries  {}\n  size     {}{}\n", sum.entries, size_text(sum.bytes),
-               user ? fmt::format(" of {}", size_text(options.cache_bytes)) : "");
-    for (const auto& [name, s] : kinds) fmt::print("  {:<13} {}, {}\n", name, entries(s.entries), size_text(s.bytes));
-    fmt::print("  took     {:.1f} s to compile, all of them\n", seconds);
+    print_out("{:<7} {}   — {}\n", layer.name, layer.folder.string(), mode);
+    print_out("  entries  {}\n  size     {}{}\n", sum.entries, size_text(sum.bytes),
+              user ? fmt::format(" of {}", size_text(options.cache_bytes)) : "");
+    for (const auto& [name, s] : kinds) print_out("  {:<13} {}, {}\n", name, entries(s.entries), size_text(s.bytes));
+    print_out("  took     {:.1f} s to compile, all of them\n", seconds);
   }
-  if (o.json) std::puts(out.dump(2).c_str());
+  if (o.json) write_json(out, 2);
 }
 
 /// 0 if all entries are good or were repaired, else 1.
@@ -345,30 +342,29 @@ int verify(const CacheOptions& o) {
       const bool gone = o.repair && layer.name == "user" && runtime::remove_whatever(file.path);
       ++(gone ? removed : left);
       if (o.json)
-        std::puts(Json{
-            {"id", file.name}, {"layer", layer.name}, {"file", file.path.string()}, {"wrong", wrong}, {"removed", gone}}
-                      .dump()
-                      .c_str());
+        write_json(Json{{"id", file.name},
+                        {"layer", layer.name},
+                        {"file", file.path.string()},
+                        {"wrong", wrong},
+                        {"removed", gone}});
       else
-        fmt::print("{} {}: {}\n", gone ? "removed" : "bad    ", file.path.string(), wrong);
+        print_out("{} {}: {}\n", gone ? "removed" : "bad    ", file.path.string(), wrong);
     }
   if (!o.json)
-    fmt::print("{} sound, {} bad{}\n", entries(good), left + removed,
-               o.repair ? fmt::format(", {} removed", removed) : "");
+    print_out("{} sound, {} bad{}\n", entries(good), left + removed,
+              o.repair ? fmt::format(", {} removed", removed) : "");
   return left ? 1 : 0;
 }
 
 void tell(const CacheOptions& o, const fs::path& folder, const Pruned& gone) {
   if (o.json)
-    std::puts(Json{{"folder", folder.string()},
-                   {"removed", {{"entries", gone.entries}, {"bytes", gone.bytes}}},
-                   {"left_bytes", gone.left},
-                   {"dry", o.dry}}
-                  .dump()
-                  .c_str());
+    write_json(Json{{"folder", folder.string()},
+                    {"removed", {{"entries", gone.entries}, {"bytes", gone.bytes}}},
+                    {"left_bytes", gone.left},
+                    {"dry", o.dry}});
   else
-    fmt::print("{} {}, {}; {} left in {}\n", o.dry ? "would remove" : "removed", entries(gone.entries),
-               size_text(gone.bytes), size_text(gone.left), folder.string());
+    print_out("{} {}, {}; {} left in {}\n", o.dry ? "would remove" : "removed", entries(gone.entries),
+              size_text(gone.bytes), size_text(gone.left), folder.string());
 }
 
 void clear(const CacheOptions& o) {

@@ -10,6 +10,7 @@
 #include "runtime/cuda/consider.h"
 #include "runtime/options.h"
 #include "tools/emit.h"
+#include "tools/output.h"
 #include "tools/progress.h"
 #include "tools/verbs.h"
 
@@ -111,6 +112,7 @@ void compile(const CompileOptions& o) {
     size = files.back().bytes.size();
   }
   write_files(files);
+  if (is_stdout(o.out)) return;
   const auto facts = static_cast<std::size_t>(std::ranges::count_if(builds.all, &Built::only_facts));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (o.json) {
@@ -120,12 +122,12 @@ void compile(const CompileOptions& o) {
     all["files"] = nlohmann::ordered_json::array();
     for (const FileBytes& file : files)
       if (file.path != o.out) all["files"].push_back(file.path.string());
-    std::puts(all.dump(2).c_str());
+    write_json(all, 2);
   } else if (!o.quiet) {
     if (!o.out.empty())
-      fmt::print("{}  {} kernels, {:.1f} KB\n", o.out, builds.all.size() - facts, static_cast<double>(size) / 1000);
+      print_out("{}  {} kernels, {:.1f} KB\n", o.out, builds.all.size() - facts, static_cast<double>(size) / 1000);
     for (const FileBytes& file : files)
-      if (file.path != o.out) fmt::print("{}\n", file.path.string());
+      if (file.path != o.out) print_out("{}\n", file.path.string());
   }
 }
 

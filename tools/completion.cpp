@@ -10,6 +10,7 @@
 
 #include "runtime/offline/request.h"
 #include "tools/manual.h"
+#include "tools/output.h"
 #include "tools/text.h"
 #include "tools/verbs.h"
 #include "tools/version.h"
@@ -205,14 +206,14 @@ void add_completion(CLI::App& app) {
   verb.callback([shell, &app] {
     require_word("SHELL", *shell, std::array<std::string, 3>{"bash", "zsh", "fish"});
     const ManualPage page = manual_page(app, "attune");
-    std::fputs((*shell == "bash" ? bash(page) : *shell == "zsh" ? zsh(page) : fish(page)).c_str(), stdout);
+    write_out(*shell == "bash" ? bash(page) : *shell == "zsh" ? zsh(page) : fish(page));
   });
 }
 
 void add_man(CLI::App& app) {
   CLI::App& verb = *app.add_subcommand("man", "all of this help as one page for man(1)");
   verb.footer("Examples:\n  attune man > attune.1");
-  verb.callback([&app] { std::fputs(as_man(manual_page(app, "attune"), std::string(version())).c_str(), stdout); });
+  verb.callback([&app] { write_out(as_man(manual_page(app, "attune"), std::string(version()))); });
 }
 
 }  // namespace attune::tools

@@ -17,9 +17,11 @@
 #include "runtime/captures.h"
 #include "runtime/cover/tiles.h"
 #include "runtime/oracle/oracle.h"
+#include "tools/output.h"
 #include "tools/picture.h"
 #include "tools/text.h"
 #include "tools/verbs.h"
+#include "tools/write_files.h"
 
 namespace attune::tools {
 namespace {
@@ -133,7 +135,11 @@ class CoverVerb {
       const std::array files{FileBytes{*o_.svg, picture()}};
       write_files(files);
     }
-    std::fputs((o_.json ? json().dump(2) + "\n" : page()).c_str(), stdout);
+    if (o_.svg && is_stdout(*o_.svg)) return;
+    if (o_.json)
+      write_json(json(), 2);
+    else
+      write_out(page());
   }
 
  private:

@@ -8,6 +8,7 @@
 #include "codegen/choose.h"
 #include "compiler/lower.h"
 #include "tools/device_call.h"
+#include "tools/output.h"
 #include "tools/text.h"
 #include "tools/verbs.h"
 
@@ -38,7 +39,7 @@ void cuda(const CudaOptions& o) {
   const codegen::Source source = o.lists ? codegen::cover_source(mod, cover, spec.wide, spec.arch)
                                          : codegen::forward_source(mod, cover, first.plan, spec.arch);
   if (!o.json) {
-    std::fputs(source.text.c_str(), stdout);
+    write_out(source.text);
     return;
   }
   nlohmann::ordered_json all{{"kernel", source.name}, {"symbol", source.symbol}, {"options", source.options}};
@@ -55,7 +56,7 @@ void cuda(const CudaOptions& o) {
                                    {"variant", codegen::variant_of(c.plan).text()}});
   }
   all["text"] = source.text;
-  std::puts(all.dump(2).c_str());
+  write_json(all, 2);
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "tools/device_call.h"
 #include "tools/line_diff.h"
 #include "tools/mod_file.h"
+#include "tools/output.h"
 #include "tools/verbs.h"
 
 namespace attune::tools {
@@ -148,13 +149,13 @@ bool diff(const DiffOptions& o) {
       all["rooms"].push_back(
           {{"room", a[i].name}, {"same", here}, {"a", a[i].text}, {"b", b[i].text}, {"diff", text(false)}});
     else if (!o.quiet)
-      std::fputs(text(is_coloured(o)).c_str(), stdout);
+      write_out(text(is_coloured(o)));
   }
   all["same"] = same;
   if (o.json)
-    std::puts(all.dump(2).c_str());
+    write_json(all, 2);
   else if (!o.quiet && !alike.empty())
-    std::puts(fmt::format("the same: {}", fmt::join(alike, ", ")).c_str());
+    print_out("the same: {}\n", fmt::join(alike, ", "));
   return same;
 }
 

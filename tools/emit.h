@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tools/builds.h"
-#include "tools/npy.h"
+#include "tools/write_files.h"
 
 namespace attune::tools {
 

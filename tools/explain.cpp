@@ -10,6 +10,7 @@
 #include "compiler/lower.h"
 #include "ir/print.h"
 #include "tools/explain.h"
+#include "tools/output.h"
 #include "tools/verbs.h"
 
 namespace attune::tools {
@@ -30,8 +31,8 @@ void explain(const ExplainOptions& o) {
   if (o.target == "cuda") engine = explain_cuda(lowered, o);
   if (is_for_cpu(o)) engine = explain_cpu(mod, o);
   if (!o.json) {
-    std::fputs(compiler::explain(lowered, steps).c_str(), stdout);
-    if (engine) std::fputs(engine->text.c_str(), stdout);
+    write_out(compiler::explain(lowered, steps));
+    if (engine) write_out(engine->text);
     return;
   }
   const ir::Signature names = mod.signature();
@@ -54,7 +55,7 @@ void explain(const ExplainOptions& o) {
     all["sections"].push_back({{"title", s.title}, {"lines", s.lines}});
   if (engine) all[is_for_cpu(o) ? "cpu" : "cuda"] = engine->json;
   all["text"] = compiler::explain(lowered, steps) + (engine ? engine->text : "");
-  std::puts(all.dump(2).c_str());
+  write_json(all, 2);
 }
 
 }  // namespace

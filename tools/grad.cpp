@@ -8,6 +8,7 @@
 #include "compiler/explain.h"
 #include "compiler/lower.h"
 #include "ir/print.h"
+#include "tools/output.h"
 #include "tools/text.h"
 #include "tools/verbs.h"
 
@@ -40,15 +41,15 @@ void grad(const TextOptions& options, bool json) {
     entry["captures"] = nlohmann::ordered_json::array();
     if (*part.by) {
       entry["by"] = ir::print(part.derivative.by, names);
-      if (!json) std::puts(fmt::format("{} = {}", part.by, ir::print(part.derivative.by, names)).c_str());
+      if (!json) print_out("{} = {}\n", part.by, ir::print(part.derivative.by, names));
     }
     for (const compiler::Scatter& scatter : part.derivative.captures) {
       const std::string term = compiler::print(scatter, mod);
       entry["captures"].push_back({{"capture", mod.captures[scatter.capture].name}, {"term", term}});
-      if (!json) std::puts(fmt::format("{}   times {}", term, part.upstream).c_str());
+      if (!json) print_out("{}   times {}\n", term, part.upstream);
     }
   }
-  if (json) std::puts(all.dump(2).c_str());
+  if (json) write_json(all, 2);
 }
 
 }  // namespace

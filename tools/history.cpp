@@ -10,6 +10,7 @@
 
 #include "runtime/options.h"
 #include "runtime/replace.h"
+#include "tools/output.h"
 #include "tools/version.h"
 
 namespace attune::tools {
@@ -130,7 +131,7 @@ std::optional<Json> History::note(const Json& line) const {
                  {"command", command_line()},
                  {"version", std::string(version())},
                  {"commit", std::string(commit())}});
-    append(save_, kept.dump() + "\n");
+    append(save_, json_text(kept) + "\n");
   }
   return out;
 }

@@ -1,8 +1,6 @@
 // tools/npy.cpp — .npy files: the header is parsed without trust, the data checked against the file's size first
 #include "tools/npy.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -338,29 +336,6 @@ std::string npy_of(const Tensor& t) {
           out.append(reinterpret_cast<const char*>(&value), sizeof value);
         }
   return out;
-}
-
-void write_files(std::span<const FileBytes> files) {
-  // Beside its final place, so that the rename stays within one file system; with the process in its name, so that two
-  // processes do not collide.
-  const auto part_of = [](const FileBytes& file) {
-    return fs::path(file.path.string() + fmt::format(".{}.part", ::getpid()));
-  };
-  const auto refuse = [&](const FileBytes& failed) {
-    const std::string reason = std::strerror(errno);
-    std::error_code ignored;
-    for (const FileBytes& file : files) fs::remove(part_of(file), ignored);
-    return Error("file-unwritable", "the file cannot be written", {.name = failed.path.string()}, reason,
-                 "check the folder, its permissions and the space on its disk");
-  };
-  for (const FileBytes& file : files) {
-    std::ofstream out(part_of(file), std::ios::binary);
-    out.write(file.bytes.data(), static_cast<std::streamsize>(file.bytes.size()));
-    out.close();
-    if (!out) throw refuse(file);
-  }
-  for (const FileBytes& file : files)
-    if (std::rename(part_of(file).c_str(), file.path.c_str()) != 0) throw refuse(file);
 }
 
 }  // namespace attune::tools

@@ -24,12 +24,4 @@ Owned read_npy(const std::filesystem::path& path, const std::string& called);
 /// A whole .npy file: f32, C order, elements converted from any floating tensor.
 std::string npy_of(const Tensor& tensor);
 
-struct FileBytes {
-  std::filesystem::path path;
-  std::string bytes;
-};
-/// Writes each file beside its final place, and renames them when all are written: a failure leaves none of them
-/// behind.
-void write_files(std::span<const FileBytes> files);
-
 }  // namespace attune::tools

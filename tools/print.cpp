@@ -7,6 +7,7 @@
 
 #include "compiler/lower.h"
 #include "ir/print.h"
+#include "tools/output.h"
 #include "tools/text.h"
 #include "tools/verbs.h"
 
@@ -25,14 +26,14 @@ void print(const TextOptions& options, bool json) {
     const std::string as_written = ir::print(before, names), simplified = ir::print(after, names);
     all[name] = {{"text", as_written}, {"simplified", simplified}, {"digest", before->digest.hex()}};
     if (json) return;
-    std::puts(fmt::format("{:<11} {}", name, as_written).c_str());
-    if (simplified != as_written) std::puts(fmt::format("{:<11} {}", "simplified", simplified).c_str());
+    print_out("{:<11} {}\n", name, as_written);
+    if (simplified != as_written) print_out("{:<11} {}\n", "simplified", simplified);
   };
   show("score", bool(text.attention.score), written.score, lowered.score);
   show("mask", bool(text.attention.mask), written.mask, lowered.mask);
   show("prob", bool(text.attention.prob), written.prob, lowered.prob);
   show("sink", bool(text.attention.sink), written.sink, lowered.sink);
-  if (json) std::puts(all.dump(2).c_str());
+  if (json) write_json(all, 2);
 }
 
 }  // namespace

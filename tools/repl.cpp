@@ -24,9 +24,11 @@
 #include "tools/line_reader.h"
 #include "tools/manual.h"
 #include "tools/mod_file.h"
+#include "tools/output.h"
 #include "tools/picture.h"
 #include "tools/verbs.h"
 #include "tools/version.h"
+#include "tools/write_files.h"
 
 namespace attune::tools {
 namespace {
@@ -102,18 +104,19 @@ class Repl {
     const std::unique_ptr<LineReader> reader = line_reader(
         "attune> ", state.empty() ? std::filesystem::path() : std::filesystem::path(state) / "repl_history",
         [this](std::string_view line, std::string_view word) { return completions(line, word); });
-    if (::isatty(STDIN_FILENO)) fmt::print("attune {}: an expression, or :help\n", version());
+    if (::isatty(STDIN_FILENO)) print_out("attune {}: an expression, or :help\n", version());
     while (!done_) {
       const std::optional<std::string> line = reader->next();
       if (!line) break;
       try {
         handle(*line);
       } catch (const Error& e) {
+        if (e.code == "output-unwritable") throw;
         tell(e.what());
       } catch (const Bug& e) {
         tell(e.what());
       }
-      std::fflush(stdout);
+      flush_out();
     }
     return good_;
   }
@@ -141,7 +144,7 @@ class Repl {
 
   void tell(const char* what) {
     good_ = false;
-    std::fflush(stdout);
+    flush_out();
     std::fprintf(stderr, "%s\n", what);
     std::fflush(stderr);
   }
@@ -199,8 +202,8 @@ class Repl {
     const TextAttention built = build(one, Captures::FilesOrTypes);
     const compiler::Mod mod = compiler::lower(built.attention).mod;
     const bool mask = bool(built.attention.mask);
-    fmt::print("{:<11} {}\n", mask ? "mask" : "score", ir::print(mask ? mod.mask : mod.score, mod.signature()));
-    std::fflush(stdout);
+    print_out("{:<11} {}\n", mask ? "mask" : "score", ir::print(mask ? mod.mask : mod.score, mod.signature()));
+    flush_out();
     if (!mask) call("grad", arguments(one));
     picture(one);
   }
@@ -228,10 +231,10 @@ class Repl {
       return;
     }
     const Grid tiles = grid(runtime::Tiles(lowered).lists(extent), 0, 0, cells);
-    fmt::print("{}{} queries down, {} keys across\n", for_terminal(tiles), length, length);
+    print_out("{}{} queries down, {} keys across\n", for_terminal(tiles), length, length);
   }
 
-  void show(const std::string&) { fmt::print("{}", mod_text(mod_)); }
+  void show(const std::string&) { write_out(mod_text(mod_)); }
   void clear(const std::string&) { mod_ = {}; }
   void quit(const std::string&) { done_ = true; }
   void load(const std::string& path) {
@@ -290,14 +293,14 @@ class Repl {
     call.o = out.tensor;
     call.lse = lse.tensor;
     exactly.run(call);
-    fmt::print("{}, B={} H={}/{} S={}x{} D={}/{}: {:.3f} ms, the first call {:.3f} ms\n", o.dtype, o.batch, o.heads,
-               o.of_kv_heads(), o.seq, o.of_kv_seq(), o.d, o.of_dv(), then * 1e3, first * 1e3);
-    fmt::print("off the oracle: o by {:.1e}, lse by {:.1e}, relative to all of it\n",
-               distance(tensors.o.tensor, out.tensor), distance(tensors.lse.tensor, lse.tensor));
+    print_out("{}, B={} H={}/{} S={}x{} D={}/{}: {:.3f} ms, the first call {:.3f} ms\n", o.dtype, o.batch, o.heads,
+              o.of_kv_heads(), o.seq, o.of_kv_seq(), o.d, o.of_dv(), then * 1e3, first * 1e3);
+    print_out("off the oracle: o by {:.1e}, lse by {:.1e}, relative to all of it\n",
+              distance(tensors.o.tensor, out.tensor), distance(tensors.lse.tensor, lse.tensor));
     std::string some;
     for (std::int64_t i = 0; i < std::min<std::int64_t>(4, o.of_dv()); ++i)
       some += fmt::format(" {:.5g}", runtime::load(tensors.o.tensor, tensors.o.tensor.size() - o.of_dv() + i));
-    fmt::print("the last row of o begins{}\n", some);
+    print_out("the last row of o begins{}\n", some);
   }
 
   /// False if the words asked for help, which is then printed.
@@ -317,9 +320,9 @@ class Repl {
 
   void help(const std::string&) {
     const auto line = [](const std::string& head, const std::string& about) {
-      fmt::print("  {:<22} {}\n", head, about);
+      print_out("  {:<22} {}\n", head, about);
     };
-    fmt::print("An expression is shown simplified, with its derivative, and a picture of what it keeps.\n\n");
+    print_out("An expression is shown simplified, with its derivative, and a picture of what it keeps.\n\n");
     line("EXPR", "a mask if it is a Bool, else a score");
     for (const char* word : {"score", "mask", "prob", "sink"})
       line(fmt::format(":{} EXPR", word), "makes it the mod's");
@@ -327,7 +330,7 @@ class Repl {
     line(":capture NAME=f32[16]", "declares a captured tensor; NAME=FILE.npy reads one");
     line(":param NAME=NUMBER", "a scalar argument: 2 is an Int, 2.0 a Float");
     for (const Command& c : commands()) line(fmt::format(":{} {}", c.name, c.takes), c.about);
-    fmt::print("\nWith the mod, and the options of the command line:\n\n");
+    print_out("\nWith the mod, and the options of the command line:\n\n");
     for (const ManualPage& verb : page_.verbs)
       if (is_for_mods(verb) && name_of(verb) != "run") line(fmt::format(":{} [OPTION]...", name_of(verb)), verb.about);
   }

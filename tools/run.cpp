@@ -13,8 +13,10 @@
 
 #include "ir/parse.h"
 #include "runtime/tensor.h"
+#include "tools/output.h"
 #include "tools/text.h"
 #include "tools/verbs.h"
+#include "tools/write_files.h"
 
 namespace attune::tools {
 namespace {
@@ -256,12 +258,12 @@ class Run {
         summary["files"].push_back(
             {{"path", (fs::path(o_.out) / r.file).string()},
              {"shape", std::vector(shape_of(r.data.tensor).begin(), shape_of(r.data.tensor).end())}});
-      std::puts(summary.dump(2).c_str());
+      write_json(summary, 2);
       return;
     }
     if (o_.quiet) return;
     for (const Result& r : results_)
-      std::puts(fmt::format("{}  {}", (fs::path(o_.out) / r.file).string(), r.data.tensor.describe()).c_str());
+      print_out("{}  {}\n", (fs::path(o_.out) / r.file).string(), r.data.tensor.describe());
   }
 
   const RunOptions& o_;

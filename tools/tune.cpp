@@ -22,6 +22,7 @@
 #include "runtime/tensor.h"
 #include "runtime/threads.h"
 #include "tools/bench.h"
+#include "tools/output.h"
 #include "tools/tune.h"
 #include "tools/verbs.h"
 
@@ -198,9 +199,9 @@ class Tuner {
 
   void tell(const std::vector<Trial>& trials, const runtime::cuda::Tuned& row, const std::string& path) const {
     if (!o_.bench.json) {
-      fmt::print("{:<9} d={:<4} seq={:<6} {:>7.1f} TFLOP/s, {:.3f} of {:.1f}: {}{}\n", one_.name, shape_.d, shape_.seq,
-                 row.tflops, row.tflops / row.usual_tflops, row.usual_tflops, row.variant.text(),
-                 row.variant == usual_.variant ? ", the usual one" : "");
+      print_out("{:<9} d={:<4} seq={:<6} {:>7.1f} TFLOP/s, {:.3f} of {:.1f}: {}{}\n", one_.name, shape_.d, shape_.seq,
+                row.tflops, row.tflops / row.usual_tflops, row.usual_tflops, row.variant.text(),
+                row.variant == usual_.variant ? ", the usual one" : "");
     } else {
       Json line{{"row", one_.name},
                 {"dtype", shape_.dtype},
@@ -221,9 +222,9 @@ class Tuner {
       if (const auto other = shape_.unusually_exact()) line["exact"] = *other;
       for (const Trial& t : trials)
         line["trials"].push_back({{"kernel", t.variant.text()}, {"speed", t.speed}, {"wrong", t.wrong}});
-      std::puts(line.dump().c_str());
+      write_json(line);
     }
-    std::fflush(stdout);
+    flush_out();
   }
 
   const TuneOptions& o_;

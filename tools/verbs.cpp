@@ -14,6 +14,7 @@
 
 #include "ir/parse.h"
 #include "tools/manual.h"
+#include "tools/output.h"
 #include "tools/version.h"
 
 namespace attune::tools {
@@ -127,7 +128,11 @@ int run_verb(int argc, const char* const* argv) {
 
 int attune_main(int argc, const char* const* argv) {
   try {
-    return run_verb(argc, argv);
+    const int status = run_verb(argc, argv);
+    flush_out();
+    return status;
+  } catch (const ClosedPipe&) {
+    return 0;
   } catch (const Error& e) {
     std::fprintf(stderr, "%s\n", e.what());
     return 2;

@@ -13,6 +13,7 @@
 #include "runtime/attention.h"
 #include "runtime/tensor.h"
 #include "tools/bench.h"
+#include "tools/output.h"
 #include "tools/verbs.h"
 
 namespace attune::tools {
@@ -60,7 +61,7 @@ class Verify {
         if (!own) shape.rows = {row};
         one(row, shape);
       }
-    if (!o_.what.json) fmt::print("{} calls, {} wrong, {} refused\n", calls_, wrong_, refused_);
+    if (!o_.what.json) print_out("{} calls, {} wrong, {} refused\n", calls_, wrong_, refused_);
     if (wrong_ > 0) throw Bug(fmt::format("{} of {} calls differ from the oracle", wrong_, calls_));
     if (calls_ == 0)
       throw Error("bad-kernel", "no call was computed", {.name = o_.what.kernel.value_or("")},
@@ -182,15 +183,15 @@ class Verify {
       Json line{{"row", row}};
       line.update(s.shape());
       line.update({{"kernel", kernel}, {"o", json(o)}, {"lse", json(lse)}, {"good", good}});
-      std::puts(line.dump().c_str());
+      write_json(line);
     } else {
-      fmt::print("{:<5}  {:<9} {:<4} B={} H={}/{} S={:>3}x{:<3} D={:>3}/{:<3}  o {:.2e} of {:.2e}  lse {:.2e} of "
-                 "{:.2e}{}  {}\n",
-                 good ? "good" : "WRONG", row, s.dtype, s.batch, s.heads, s.of_kv_heads(), s.seq, s.of_kv_seq(), s.d,
-                 s.of_dv(), o.error, o.allowed, lse.error, lse.allowed,
-                 o.right && lse.right ? "" : "  infinite or NaN elsewhere", kernel);
+      print_out("{:<5}  {:<9} {:<4} B={} H={}/{} S={:>3}x{:<3} D={:>3}/{:<3}  o {:.2e} of {:.2e}  lse {:.2e} of "
+                "{:.2e}{}  {}\n",
+                good ? "good" : "WRONG", row, s.dtype, s.batch, s.heads, s.of_kv_heads(), s.seq, s.of_kv_seq(), s.d,
+                s.of_dv(), o.error, o.allowed, lse.error, lse.allowed,
+                o.right && lse.right ? "" : "  infinite or NaN elsewhere", kernel);
     }
-    std::fflush(stdout);
+    flush_out();
   }
 
   const VerifyOptions& o_;

@@ -80,6 +80,7 @@ void write_total(const fs::path& folder, const Total& total) {
   struct stat facts {};
   if (!file || fstat(file.at(), &facts) != 0 || !S_ISREG(facts.st_mode)) return;
   const std::string text = fmt::format("{} {}\n", total.bytes, total.kept);
+  const FileSizeLimit limit;
   // A half-written total reads as none.
   if (ftruncate(file.at(), 0) != 0 || pwrite(file.at(), text.data(), text.size(), 0) < 0) return;
 }

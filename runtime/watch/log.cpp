@@ -10,6 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "runtime/files.h"
 #include "runtime/one_line.h"
 #include "runtime/options.h"
 #include "runtime/watch/watch.h"
@@ -41,6 +42,7 @@ void write_line(int file, const std::string& line) {
   const std::string all = fmt::format("attune {:%H:%M:%S}.{:06} {} {}\n",
                                       fmt::gmtime(std::chrono::system_clock::to_time_t(now)), micros,
                                       syscall(SYS_gettid), one_line(line));
+  const FileSizeLimit limit;
   // In one write, so that lines of threads and processes stay whole. An error has nowhere to be reported.
   while (write(file, all.data(), all.size()) < 0 && errno == EINTR) {
   }

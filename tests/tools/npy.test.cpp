@@ -13,6 +13,7 @@
 #include "tests/catch.h"
 #include "tests/elements.h"
 #include "tests/golden.h"
+#include "tools/write_files.h"
 
 using namespace attune;
 using tests::elements;
@@ -117,13 +118,6 @@ TEST_CASE("what is written is read back, from any strides", "[npy]") {
   float one = 1;
   CHECK(npy_of(Tensor(&one, DType::f32, {1})).find("'shape': (1,), }") != std::string::npos);
   CHECK(npy_of(Tensor(&one, DType::f32, std::span<const std::int64_t>())).find("'shape': (), }") != std::string::npos);
-}
-
-TEST_CASE("when one file cannot be written none is", "[npy]") {
-  const Folder folder;
-  const fs::path good = folder.path() / "a.npy", bad = folder.path() / "missing" / "b.npy";
-  CHECK_THROWS_AS(write_files(std::array{FileBytes{good, "1"}, FileBytes{bad, "2"}}), Error);
-  CHECK(fs::is_empty(folder.path()));
 }
 
 TEST_CASE("files that attune cannot represent are refused", "[npy]") {
