@@ -75,7 +75,7 @@ void add_gpu_jobs(const ManifestRow& row, const std::shared_ptr<const LoweredMod
   using enum codegen::Length;
   const codegen::ForwardSpec spec = runtime::spec_of(row.shape, row.target.arch.value_or(0));
   std::optional<codegen::Preference> preference;
-  if (row.shape.kernel) preference = {codegen::variant(*row.shape.kernel), false, ""};
+  if (row.shape.kernel) preference = {codegen::variant(*row.shape.kernel), true, ""};
   const std::vector<codegen::Length> lengths = row.shape.length ? std::vector{*row.shape.length}
                                                                 : std::vector{longer, to_4k, to_1k};
   for (std::size_t i = 0; i < lengths.size(); ++i) {

@@ -50,6 +50,12 @@ std::vector<Layer> layers() {
     throw Error("no-cache", "there is no cache", {},
                 "ATTUNE_CACHE is off, or it is unset and neither XDG_CACHE_HOME nor HOME names a folder",
                 "set ATTUNE_CACHE to a folder");
+  for (const Layer& layer : out) {
+    std::error_code ignored;
+    if (fs::exists(layer.folder, ignored) && !fs::is_directory(layer.folder, ignored))
+      throw Error("no-cache", "the cache is no folder", {.name = layer.folder.string()},
+                  "a file has its place, so that no kernel is kept", "set ATTUNE_CACHE to a folder");
+  }
   return out;
 }
 

@@ -112,7 +112,7 @@ void compile(const CompileOptions& o) {
     size = files.back().bytes.size();
   }
   write_files(files);
-  if (is_stdout(o.out)) return;
+  if (o.quiet || is_stdout(o.out)) return;
   const auto facts = static_cast<std::size_t>(std::ranges::count_if(builds.all, &Built::only_facts));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (o.json) {
@@ -123,7 +123,7 @@ void compile(const CompileOptions& o) {
     for (const FileBytes& file : files)
       if (file.path != o.out) all["files"].push_back(file.path.string());
     write_json(all, 2);
-  } else if (!o.quiet) {
+  } else {
     if (!o.out.empty())
       print_out("{}  {} kernels, {:.1f} KB\n", o.out, builds.all.size() - facts, static_cast<double>(size) / 1000);
     for (const FileBytes& file : files)

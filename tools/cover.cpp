@@ -42,6 +42,8 @@ struct CoverOptions {
 constexpr std::int32_t most_pairs_across = 512;
 /// Rows whose pairs are counted one by one from exact bands.
 constexpr std::int64_t most_counted_rows = 1 << 21;
+/// Rows of lists: a gigabyte at most, where each row is one run.
+constexpr std::int64_t most_list_rows = 1 << 25;
 /// A figure in a page stays small: above this many bytes it shows only tiles.
 constexpr std::size_t most_svg = 200 * 1000;
 
@@ -72,6 +74,17 @@ std::array<std::int64_t, 2> tile_of(const std::string& text) {
   return sizes;
 }
 
+/// Refuses sizes whose pairs 64 bits cannot count.
+void check_pairs(const runtime::Extent& e) {
+  std::int64_t pairs = 1;
+  for (const std::int32_t size : {e.batch, e.heads, e.q_len, e.kv_len})
+    if (__builtin_mul_overflow(pairs, std::int64_t{size}, &pairs))
+      throw Error(
+          "bad-size", "there are too many pairs to count",
+          {.name = fmt::format("--batch {} --heads {} --q-len {} --kv-len {}", e.batch, e.heads, e.q_len, e.kv_len)},
+          "they are 2^63 or more", "make one of the four smaller");
+}
+
 runtime::Extent extent_of(const CoverOptions& o) {
   runtime::Extent e;
   const std::int64_t most = compiler::max_length;
@@ -85,6 +98,7 @@ runtime::Extent extent_of(const CoverOptions& o) {
   const auto tile = tile_of(o.tile);
   e.tile_q = static_cast<std::int32_t>(tile[0]);
   e.tile_kv = static_cast<std::int32_t>(tile[1]);
+  check_pairs(e);
   return e;
 }
 
@@ -159,19 +173,30 @@ class CoverVerb {
     problem.kv.length = e_.kv_len;
     problem.q_offset = e_.q_offset;
     compiler::check_reads(lowered_.mod, lowered_.slots.captures, problem);
+    const std::int64_t entries = (lowered_.cover.by_batch ? e_.batch : std::int64_t{1}) *
+                                 (lowered_.cover.by_head ? e_.heads : std::int64_t{1});
+    check_rows(entries);
     auto start = Clock::now();
     const runtime::Tiles tiles(lowered_);
     summarise_us_ = microseconds(start);
     start = Clock::now();
     lists_ = tiles.lists(e_, o_.along == "q");
     lists_us_ = microseconds(start);
-    const std::int64_t entries = (lowered_.cover.by_batch ? e_.batch : std::int64_t{1}) *
-                                 (lowered_.cover.by_head ? e_.heads : std::int64_t{1});
     if (e_.q_len * entries <= most_counted_rows) live_ = tiles.live(e_);
     if (e_.q_len <= most_pairs_across && e_.kv_len <= most_pairs_across && (o_.svg || (!live_ && entries == 1)))
       evaluate();
     if (!live_ && entries == 1 && !pairs_.empty())
       live_ = std::count(pairs_.begin(), pairs_.end(), 1) * std::int64_t{e_.batch} * e_.heads;
+  }
+
+  void check_rows(std::int64_t entries) const {
+    const std::int64_t tiles = o_.along == "q" ? e_.kv_tiles() : e_.q_tiles();
+    if (tiles <= most_list_rows / entries) return;
+    throw Error("bad-size", "there are too many rows of tiles to list", {.name = "--tile " + o_.tile},
+                fmt::format("there are {} for each of {}, and the most is {} together", grouped(tiles),
+                            counted(entries, "batch entry and head", "batch entries and heads"),
+                            grouped(most_list_rows)),
+                "make the tiles larger, or the sizes smaller");
   }
 
   /// Evaluates the mask at every pair of the chosen batch entry and head.

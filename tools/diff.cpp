@@ -145,16 +145,18 @@ bool diff(const DiffOptions& o) {
     const auto text = [&](bool colour) {
       return unified(diff_lines(a[i].text, b[i].text), "A " + a[i].name, "B " + b[i].name, 3, colour);
     };
+    if (o.quiet) continue;
     if (o.json)
       all["rooms"].push_back(
           {{"room", a[i].name}, {"same", here}, {"a", a[i].text}, {"b", b[i].text}, {"diff", text(false)}});
-    else if (!o.quiet)
+    else
       write_out(text(is_coloured(o)));
   }
   all["same"] = same;
+  if (o.quiet) return same;
   if (o.json)
     write_json(all, 2);
-  else if (!o.quiet && !alike.empty())
+  else if (!alike.empty())
     print_out("the same: {}\n", fmt::join(alike, ", "));
   return same;
 }

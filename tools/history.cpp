@@ -60,7 +60,11 @@ std::vector<Json> read(const std::filesystem::path& path) {
                return time != seconds->end() && time->is_number() && time->get<double>() > 0;
              });
     };
-    if (!line.is_object() || !has_times(line))
+    const auto has_text = [](const Json& of, const char* key) {
+      const auto value = of.find(key);
+      return value == of.end() || value->is_string();
+    };
+    if (!line.is_object() || !has_times(line) || !has_text(line, "date") || !has_text(line, "commit"))
       throw Error("bad-history", "what was kept cannot be read", {.name = path.string(), .line = number},
                   "each line is a result as attune bench --save writes it", "delete the line, or name another file");
     out.push_back(std::move(line));

@@ -5,13 +5,14 @@
 #include <array>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <sstream>
 
 #include "ir/parse.h"
 #include "runtime/cpu/engine.h"
+#include "tools/read_text.h"
 
 namespace attune::tools {
 namespace {
@@ -36,9 +37,10 @@ void check_keys(const Json& object, const std::vector<std::string>& known, const
   }
 }
 
-/// A single value as a list of one, or a list.
-std::vector<Json> each(const Json& value) {
+/// A single value as a list of one, or a list of at least one.
+std::vector<Json> each(const Json& value, const std::string& key, const std::string& at) {
   if (!value.is_array()) return {value};
+  if (value.empty()) throw bad_value(at, key, "[]", "at least one value");
   return {value.begin(), value.end()};
 }
 
@@ -50,7 +52,7 @@ std::string text(const Json& value, const std::string& key, const std::string& a
 std::vector<std::string> texts(const Json& object, const std::string& key, const std::string& at) {
   std::vector<std::string> out;
   if (object.contains(key))
-    for (const Json& one : each(object[key])) out.push_back(text(one, key, at));
+    for (const Json& one : each(object[key], key, at)) out.push_back(text(one, key, at));
   return out;
 }
 
@@ -87,7 +89,8 @@ std::vector<std::pair<std::string, std::vector<std::string>>> shape_of(const Jso
   std::vector<std::pair<std::string, std::vector<std::string>>> out;
   for (const auto& [key, value] : object.items()) {
     std::vector<std::string> values;
-    for (const Json& one : each(value)) values.push_back(one.is_string() ? one.get<std::string>() : one.dump());
+    for (const Json& one : each(value, key, at))
+      values.push_back(one.is_string() ? one.get<std::string>() : one.dump());
     out.emplace_back(key, std::move(values));
   }
   return out;
@@ -98,9 +101,9 @@ ManifestLists lists_of(const Json& object, const std::string& at) {
   ManifestLists out;
   out.at = at;
   if (object.contains("mods"))
-    for (const Json& one : each(object["mods"])) out.mods.push_back(mod_of(one, at));
+    for (const Json& one : each(object["mods"], "mods", at)) out.mods.push_back(mod_of(one, at));
   if (object.contains("shapes"))
-    for (const Json& one : each(object["shapes"])) out.shapes.push_back(shape_of(one, at));
+    for (const Json& one : each(object["shapes"], "shapes", at)) out.shapes.push_back(shape_of(one, at));
   out.targets = texts(object, "targets", at);
   out.passes = texts(object, "passes", at);
   return out;
@@ -140,19 +143,19 @@ bool same(const TextOptions& a, const TextOptions& b) {
          a.captures == b.captures && a.params == b.params;
 }
 
-std::string all_of(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream out;
-  out << file.rdbuf();
-  if (!file)
-    throw Error("file-missing", "a manifest cannot be read", {.name = path.string()}, "there is no such file",
-                "name a file of JSON");
-  return out.str();
-}
-
+/// The parser itself keeps the last of two values of a key.
 Json parsed(const std::string& text, const std::string& at) {
+  std::vector<std::set<std::string>> keys;
+  const auto refuse_twice = [&](int, Json::parse_event_t event, const Json& value) {
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys.pop_back();
+    if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second)
+      throw Error("manifest-key", fmt::format("the key `{}` is given twice", value.get<std::string>()), {.name = at},
+                  "one object has it two times", "leave one of them out");
+    return true;
+  };
   try {
-    return Json::parse(text);
+    return Json::parse(text, refuse_twice);
   } catch (const Json::exception& e) {
     throw Error("manifest-json", "a manifest is no JSON", {.name = at}, e.what(),
                 "write an object, an array of objects, or an object on each line");
@@ -171,10 +174,16 @@ void add_to(Manifest& manifest, const ManifestLists& lists) {
     mods.push_back(static_cast<std::size_t>(found - manifest.mods.begin()));
     if (found == manifest.mods.end()) manifest.mods.push_back(mod);
   }
+  const bool any_gpu = std::ranges::any_of(
+      lists.targets, [&](const std::string& word) { return target_of(word, lists.at).arch.has_value(); });
   std::vector<runtime::Shape> shapes;
   for (const auto& fields : lists.shapes)
     for (runtime::Shape& shape : shapes_of(fields, lists.at)) shapes.push_back(std::move(shape));
   if (lists.shapes.empty()) shapes.emplace_back();
+  for (const runtime::Shape& shape : shapes)
+    if (shape.kernel && !any_gpu)
+      throw Error("bad-kernel", "a kernel is named, and no target has it", {.name = *shape.kernel},
+                  "only kernels of GPUs have names", "add a target that is a GPU, such as sm_90a, or leave it out");
   const std::vector<std::string> passes = lists.passes.empty() ? std::vector<std::string>{"forward"} : lists.passes;
   const std::array<std::string, 2> known{"forward", "backward"};
   for (const std::string& pass : passes) require_word(lists.at + ": a pass", pass, known);
@@ -192,11 +201,11 @@ void add_to(Manifest& manifest, const ManifestLists& lists) {
 }
 
 Manifest read_manifest(const std::filesystem::path& path) {
-  const std::string whole = all_of(path);
+  const std::string whole = read_text(path, "name a file of JSON");
   Manifest out;
   const auto add = [&](const Json& json, const std::string& at) {
     std::size_t number = 0;
-    for (const Json& one : each(json)) {
+    for (const Json& one : each(json, "a manifest", at)) {
       ++number;
       add_to(out, lists_of(one, json.is_array() ? fmt::format("{}, object {}", at, number) : at));
     }

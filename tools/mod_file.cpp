@@ -5,10 +5,12 @@
 #include <array>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <fstream>
+#include <set>
+#include <sstream>
 #include <utility>
 
 #include "ir/parse.h"
+#include "tools/read_text.h"
 
 namespace attune::tools {
 namespace {
@@ -34,6 +36,13 @@ std::string_view trimmed(std::string_view text) {
 
 /// The NAME in NAME=VALUE.
 std::string_view name_in(std::string_view assignment) { return trimmed(assignment.substr(0, assignment.find('='))); }
+
+/// What a line gives a value: mask, or capture slope.
+std::string given_by(std::string_view line) {
+  const std::string_view word = line.substr(0, line.find_first_of(" \t"));
+  const bool named = std::ranges::any_of(assignments, [&](const auto& one) { return word == one.word; });
+  return named ? fmt::format("{} {}", word, name_in(trimmed(line.substr(word.size())))) : std::string(word);
+}
 
 }  // namespace
 
@@ -67,25 +76,28 @@ bool add_to_mod(TextOptions& mod, std::string_view line) {
 }
 
 TextOptions read_mod(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  if (!file)
-    throw Error("file-missing", "there is no such file", {.name = path.string()},
-                fmt::format("{} cannot be read", path.string()), "check the path");
+  std::istringstream file(read_text(path, "name a file of a mod"));
   TextOptions out;
+  std::set<std::string, std::less<>> given;
   int number = 0;
   for (std::string line; std::getline(file, line);) {
     ++number;
     const std::string_view text = trimmed(line);
-    if (text.empty() || text.starts_with('#') || add_to_mod(out, text)) continue;
+    if (text.empty() || text.starts_with('#')) continue;
+    const std::string what = given_by(text);
+    const auto at = [&, line = line](std::string_view word) {
+      const std::size_t begin = line.find(word);
+      return Place{.name = path.string(), .line = number, .text = line, .begin = begin, .end = begin + word.size()};
+    };
+    if (add_to_mod(out, text)) {
+      if (given.insert(what).second) continue;
+      throw Error("bad-mod", fmt::format("`{}` is given twice", what), at(trimmed(text)),
+                  "an earlier line of the file gives it too", "leave one of the lines out");
+    }
     const std::string word(text.substr(0, text.find(' ')));
     const std::vector<std::string> words = mod_words();
     const auto near = ir::nearest(word, words);
-    throw Error("bad-mod", fmt::format("a mod has no `{}`", word),
-                {.name = path.string(),
-                 .line = number,
-                 .text = line,
-                 .begin = line.find(word),
-                 .end = line.find(word) + word.size()},
+    throw Error("bad-mod", fmt::format("a mod has no `{}`", word), at(word),
                 fmt::format("a line begins with one of {}", fmt::join(words, ", ")),
                 near ? fmt::format("did you mean {}?", *near) : "write, for example: mask kv <= q");
   }

@@ -47,6 +47,8 @@ class File {
     if (status.type() == fs::file_type::not_found)
       throw refuse("file-missing", "there is no such file", fmt::format("{} does not exist", path.string()),
                    "check the path");
+    if (status.type() == fs::file_type::none)
+      throw refuse("file-unreadable", "the file cannot be read", failed.message(), "check the path");
     if (!fs::is_regular_file(status))
       throw refuse("file-kind", "this is no regular file",
                    fs::is_directory(status) ? path.string() + " is a folder" : path.string() + " is no plain file",
@@ -259,11 +261,11 @@ std::size_t checked_count(const Header& header, const Stored& type, const File& 
   }
   const std::uintmax_t bytes = count * type.bytes;
   if (bytes == file.left()) return static_cast<std::size_t>(count);
-  throw file.refuse(bytes > file.left() ? "npy-truncated" : "npy-trailing",
-                    bytes > file.left() ? "the file ends too early" : "the file goes on behind its data",
-                    fmt::format("{} [{}] takes {} bytes, and {} follow the header", header.type,
-                                fmt::join(header.shape, ", "), bytes, file.left()),
-                    "write the file again");
+  const std::string why = fmt::format("{} [{}] takes {} bytes, and {} follow the header", header.type,
+                                      fmt::join(header.shape, ", "), bytes, file.left());
+  const std::string fix = "write the file again";
+  if (bytes > file.left()) throw file.refuse("npy-truncated", "the file ends too early", why, fix);
+  throw file.refuse("npy-trailing", "the file goes on behind its data", why, fix);
 }
 
 /// Widens elements while reading: u16, u32 and u64.

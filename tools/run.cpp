@@ -4,9 +4,11 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fmt/format.h>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -106,6 +108,43 @@ Owned read_floats(const std::string& option, const std::string& path, std::optio
                  "save it as floats or integers");
   const DType type = as.value_or(is_float(in.tensor.dtype) ? in.tensor.dtype : DType::f32);
   return type == in.tensor.dtype ? in : converted(in, type);
+}
+
+/// The numbers of a result, as a person looks at them first.
+struct Seen {
+  std::int64_t numbers = 0, nan = 0;
+  std::int64_t empty_rows = 0;  ///< of lse: rows without a key, where it is -inf
+  float least = std::numeric_limits<float>::infinity(), greatest = -least;  ///< of all others; meaningless without any
+
+  bool has_range() const { return numbers > nan + empty_rows; }
+  bool all_nan() const { return numbers > 0 && nan == numbers; }
+};
+
+/// Of contiguous f32 on the host.
+Seen seen_in(const Tensor& result, bool is_lse) {
+  Seen out;
+  for (const float x : std::span(static_cast<const float*>(result.data), static_cast<std::size_t>(result.size()))) {
+    ++out.numbers;
+    if (std::isnan(x)) {
+      ++out.nan;
+    } else if (is_lse && x == -std::numeric_limits<float>::infinity()) {
+      ++out.empty_rows;
+    } else {
+      out.least = std::min(out.least, x);
+      out.greatest = std::max(out.greatest, x);
+    }
+  }
+  return out;
+}
+
+/// As in: least -1.52, greatest 2.1, 3 NaN, 2 empty rows. Two blanks before it, or nothing.
+std::string in_words(const Seen& seen) {
+  std::vector<std::string> all;
+  if (seen.has_range()) all.push_back(fmt::format("least {:.3g}, greatest {:.3g}", seen.least, seen.greatest));
+  if (seen.nan > 0) all.push_back(fmt::format("{} NaN", seen.nan));
+  if (seen.empty_rows > 0)
+    all.push_back(fmt::format("{} empty row{}", seen.empty_rows, seen.empty_rows == 1 ? "" : "s"));
+  return all.empty() ? "" : fmt::format("  {}", fmt::join(all, ", "));
 }
 
 /// One run: reads, computes, writes.
@@ -251,19 +290,30 @@ class Run {
     write_files(files);
   }
 
+  std::string path_of(const Result& r) const { return (fs::path(o_.out) / r.file).string(); }
+
   void report() const {
+    if (o_.quiet) return;
+    std::vector<Seen> seen;
+    for (const Result& r : results_) {
+      seen.push_back(seen_in(r.data.tensor, r.file == "lse.npy"));
+      if (seen.back().all_nan()) fmt::print(stderr, "attune: every number in {} is NaN\n", path_of(r));
+    }
     if (o_.json) {
       nlohmann::ordered_json summary{{"engine", o_.target == "auto" ? "cpu" : o_.target}, {"seconds", seconds_}};
-      for (const Result& r : results_)
-        summary["files"].push_back(
-            {{"path", (fs::path(o_.out) / r.file).string()},
-             {"shape", std::vector(shape_of(r.data.tensor).begin(), shape_of(r.data.tensor).end())}});
+      for (std::size_t i = 0; i < results_.size(); ++i) {
+        const auto shape = shape_of(results_[i].data.tensor);
+        nlohmann::ordered_json file{{"path", path_of(results_[i])}, {"shape", std::vector(shape.begin(), shape.end())}};
+        if (seen[i].has_range()) file.update({{"least", seen[i].least}, {"greatest", seen[i].greatest}});
+        file["nan"] = seen[i].nan;
+        if (results_[i].file == "lse.npy") file["empty_rows"] = seen[i].empty_rows;
+        summary["files"].push_back(std::move(file));
+      }
       write_json(summary, 2);
       return;
     }
-    if (o_.quiet) return;
-    for (const Result& r : results_)
-      print_out("{}  {}\n", (fs::path(o_.out) / r.file).string(), r.data.tensor.describe());
+    for (std::size_t i = 0; i < results_.size(); ++i)
+      print_out("{}  {}{}\n", path_of(results_[i]), results_[i].data.tensor.describe(), in_words(seen[i]));
   }
 
   const RunOptions& o_;

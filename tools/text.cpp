@@ -101,6 +101,12 @@ void add_param(Text& text, const Assignment& a) {
     digits_of.remove_suffix(1);
   float real = 0;
   const auto [real_stop, real_status] = std::from_chars(digits_of.data(), digits_of.data() + digits_of.size(), real);
+  if (real_status == std::errc::result_out_of_range && real_stop == digits_of.data() + digits_of.size())
+    throw Error("bad-number", fmt::format("parameter `{}` does not fit a Float", a.name), a.place_of_value(),
+                "a Float holds 0, and 1.2e-38 to 3.4e38 of either sign", "write a number that it holds");
+  if (a.value.find_first_of("xX") != std::string::npos)
+    throw Error("bad-number", fmt::format("parameter `{}` is no decimal number", a.name), a.place_of_value(),
+                "hexadecimal numbers are not read", "write it in decimal: 127 for 0x7f");
   if (real_status != std::errc{} || real_stop != digits_of.data() + digits_of.size())
     throw Error("bad-number", fmt::format("parameter `{}` is no number", a.name), a.place_of_value(),
                 "2 is an Int; 2.0 and 1e-3 are Floats", fmt::format("write {} {}=NUMBER", a.option, a.name));

@@ -3,7 +3,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
+#include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <new>
@@ -13,6 +16,7 @@
 #include <attune/error.h>
 
 #include "ir/parse.h"
+#include "runtime/options.h"
 #include "tools/manual.h"
 #include "tools/output.h"
 #include "tools/version.h"
@@ -43,6 +47,34 @@ void check_verb(const CLI::App& app, int argc, const char* const* argv) {
   if (std::find(verbs.begin(), verbs.end(), word) != verbs.end()) return;
   throw Error("unknown-verb", fmt::format("there is no verb `{}`", word), {},
               fmt::format("attune knows {}", fmt::join(verbs, ", ")), suggestion(word, verbs, "see attune --help"));
+}
+
+/// A whole number in decimal; CLI11 takes octal and hexadecimal ones too, and cuts what is beyond 64 bits.
+void check_whole(const std::string& option, std::string& text) {
+  std::int64_t value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, status] = std::from_chars(text.data(), end, value);
+  if (status == std::errc{} && stop == end && !text.empty()) {
+    text = std::to_string(value);
+    return;
+  }
+  const bool beyond = status == std::errc::result_out_of_range && stop == end;
+  throw Error("bad-usage", fmt::format("{} is followed by no whole number", option),
+              {.name = option, .line = 0, .text = text, .begin = 0, .end = text.size()},
+              beyond ? "it is beyond 64 bits" : "digits are expected, after a - where it is below 0",
+              fmt::format("write {} 4096", option));
+}
+
+void take_whole_numbers(CLI::App& app) {
+  for (CLI::Option* option : app.get_options())
+    if (option->get_type_name() == "N" || option->get_type_name() == "I")
+      option->transform(CLI::Validator(
+          [name = option->get_name()](std::string& text) {
+            check_whole(name, text);
+            return std::string();
+          },
+          ""));
+  for (CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; })) take_whole_numbers(*verb);
 }
 
 /// CLI11's error as one of ours.
@@ -80,6 +112,19 @@ Error no_memory() {
                "let it have more (ulimit -v), or compute less at a time");
 }
 
+/// Says it where a call compiles each time because a file has the cache's place.
+void tell_unusable_cache() {
+  std::string cache;
+  try {
+    cache = runtime::options().cache;
+  } catch (const Error&) {
+    return;  // A verb that needs the environment has refused it.
+  }
+  std::error_code ignored;
+  if (!cache.empty() && std::filesystem::exists(cache, ignored) && !std::filesystem::is_directory(cache, ignored))
+    fmt::print(stderr, "attune: the cache {} is no folder: no kernel is kept\n", cache);
+}
+
 }  // namespace
 
 void add_verbs(CLI::App& app) {
@@ -103,6 +148,7 @@ void add_verbs(CLI::App& app) {
   add_repl(app);
   add_completion(app);
   add_man(app);
+  take_whole_numbers(app);
   app.footer(
       "attune takes attention apart: what you do to scores and which pairs you keep are expressions, which it shows, "
       "differentiates, compiles and computes. attune VERB --help tells all of a verb.\n"
@@ -123,6 +169,7 @@ int run_verb(int argc, const char* const* argv) {
   } catch (const CLI::ParseError& e) {
     throw usage_error(app, e);
   }
+  tell_unusable_cache();
   return 0;
 }
 

@@ -45,6 +45,18 @@ bool set_dtype(std::optional<DType>& into, std::string_view text) {
     if (attune::name_of(type) == text) into = type;
   return into && attune::name_of(*into) == text;
 }
+/// all or none, each alone; or names of captures.
+bool set_grads(std::optional<std::string>& into, std::string_view text) {
+  into = text;
+  if (text == "all" || text == "none") return true;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find('+', begin), text.size());
+    const std::string_view name = text.substr(begin, end - begin);
+    if (name.empty() || name == "all" || name == "none") return false;
+    begin = end + 1;
+  }
+  return true;
+}
 std::string flag_text(bool value) { return value ? "true" : ""; }
 std::string flag_text(std::optional<bool> value) { return value ? *value ? "true" : "false" : ""; }
 template <class T>
@@ -110,10 +122,7 @@ constexpr std::array rows{
              [](const Shape& s) { return s.kernel.value_or(""); }, Json::text, false},
     ShapeRow{"grads", "all, none, or names joined by +",
              "captured tensors whose gradients a backward gives; all, and none, if left out",
-             [](Shape& s, std::string_view v) {
-               s.grads = v;
-               return !v.empty();
-             },
+             [](Shape& s, std::string_view v) { return set_grads(s.grads, v); },
              [](const Shape& s) { return s.grads.value_or(""); }, Json::text, true},
 };
 

@@ -88,8 +88,15 @@ TEST_CASE("what a manifest cannot say is refused with what it can", "[manifest]"
   refused("manifest-json", "{\"targets\": ");
   refused("manifest-json.line", "{\"targets\": \"sm_80\"}\n{\"targets\": \"sm_80\"");
   refused("manifest-key", R"({"targets": "sm_80", "shape": {}})");
+  refused("manifest-key.twice", R"({"targets": "sm_80", "mods": [{"score": "s", "mask": "true", "score": "s + 1"}]})");
   refused("manifest-key.mod", R"([{"targets": "sm_80"}, {"targets": "sm_80", "mods": {"scores": "s"}}])");
   refused("manifest-key.shape", R"({"targets": "sm_80", "shapes": {"heads": 4}})");
+  refused("manifest-value.none", "[]");
+  refused("manifest-value.no-mods", R"({"targets": "sm_80", "mods": []})");
+  refused("manifest-value.no-passes", R"({"targets": "sm_80", "passes": []})");
+  refused("manifest-value.no-widths", R"({"targets": "sm_80", "shapes": {"d": []}})");
+  refused("manifest-value.grads", R"({"targets": "avx2", "shapes": {"grads": "all+none"}})");
+  refused("bad-kernel.cpu", R"({"targets": "avx2", "shapes": {"kernel": "forward_sm80"}})");
   refused("manifest-value", R"({"targets": "sm_80", "shapes": {"load": 12}})");
   refused("manifest-value.mod", R"({"targets": "sm_80", "mods": {"score": 1}})");
   refused("manifest-value.object", R"({"targets": "sm_80", "mods": "kv <= q"})");

@@ -1,6 +1,8 @@
 # tests/tools/trouble.py — the command line where disks, pipes, files and users are against it
 import json
+import math
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -146,6 +148,117 @@ class Trouble(Calls):
         self.assertEqual((said.returncode, said.stdout), (2, ""))
         self.assertIn("[file-unwritable]", said.stderr)
         self.assertEqual(list((self.at / "out").iterdir()), [])
+
+    # ---- What users get wrong.
+
+    def test_paths_that_are_no_utf8(self):
+        self.qkv()
+        said = self.bash(f"""mkdir $'b\\xff'; attune {RUN} $'b\\xff' --json""")
+        self.assertEqual((said.returncode, said.stderr), (0, ""))
+        self.assertIn("\ufffd", json.loads(said.stdout)["files"][0]["path"])
+        said = self.bash("""attune bench --row causal --seq 16 --d 16 --save ./$'b\\xff.jsonl'; cat $'b\\xff.jsonl'""")
+        self.assertEqual((said.returncode, said.stderr), (0, ""))
+        self.assertIn("\ufffd", json.loads(said.stdout.splitlines()[-1])["command"])
+
+    def test_a_history_whose_date_is_no_text(self):
+        bench = ["bench", "--row", "causal", "--seq", "16", "--d", "16"]
+        self.assertEqual(self.attune(*bench, "--save", "./h.jsonl").returncode, 0)
+        kept = json.loads((self.at / "h.jsonl").read_text().splitlines()[0])
+        for key in "date", "commit":
+            (self.at / "h.jsonl").write_text(json.dumps({**kept, key: 5}) + "\n")
+            self.refused("bad-history", *bench, "--compare", "./h.jsonl")
+
+    def test_covers_beyond_counting(self):
+        self.refused("bad-size", "cover", "kv <= q", "--q-len", "1073741824", "--tile", "1x1", says="33 554 432")
+        self.refused("bad-size", "cover", "kv <= q", "--q-len", "1048576", "--batch", "1048576", "--heads", "1048576",
+                     says="2^63")
+        said = self.attune("cover", "kv <= q", "--q-len", "1048576", "--batch", "1024", "--heads", "1024",
+                           "--no-picture")
+        self.assertEqual(said.returncode, 0)
+        self.assertNotIn("-", re.sub(r"--\S+", "", said.stdout.split("tiles of", 1)[1]))
+
+    def test_whole_numbers(self):
+        offset = lambda text: self.attune("cover", "kv <= q", "--q-len", "8", "--json", "--q-offset", text)
+        self.assertEqual(json.loads(offset("010").stdout)["extent"]["q_offset"], 10)
+        for text in "", "0x10", "1e3", " 5", "5 ", "+5":
+            self.assertIn("[bad-usage]", offset(text).stderr, text)
+        self.assertIn("99999999999999999999", offset("99999999999999999999").stderr)
+        self.qkv()
+        said = self.attune(*RUN.split(), "out", "--q-offset", "99999999999999999999")
+        self.assertEqual(said.returncode, 2)
+        self.assertIn("99999999999999999999", said.stderr)
+        self.assertNotIn("9223372036854775807", said.stderr)
+
+    def test_parameters(self):
+        self.refused("bad-number", "print", "s * a", "--param", "a=1e50", says="does not fit a Float")
+        self.refused("bad-number", "print", "s * a", "--param", "a=0x7f", says="hexadecimal")
+
+    def test_kernels_that_are_not_there(self):
+        made = ["compile", "--mask", "kv <= q", "-o", "x.attune"]
+        self.refused("bad-kernel", *made, "--target", "avx2", "--kernel", "nonsense", says="GPU")
+        for kernel in "nonsense", "forward_sm80:m=-64":
+            said = self.attune(*made, "--target", "sm_80", "--kernel", kernel)
+            self.assertEqual(said.returncode, 2)
+            self.assertRegex(said.stderr, r"\[(bad-kernel|no-compiler)\]")
+        self.assertEqual(self.names(), [])
+
+    def test_mods_that_say_a_thing_twice(self):
+        for first, second in ("mask kv <= q", "mask kv < q"), ("let a=1", "let a = 2"), ("param x=1", "param x=2"):
+            (self.at / "a.mod").write_text(f"{first}\n# {first}\n{second}\n")
+            self.refused("bad-mod", "diff", "a.mod", "a.mod", says="given twice")
+
+    def test_files_that_cannot_be_read(self):
+        (self.at / "folder.mod").mkdir()
+        (self.at / "loop.mod").symlink_to("loop.mod")
+        (self.at / "a.mod").write_text("score s\n")
+        for read in ["compile", "-o", "x", "--manifest"], ["diff", "a.mod"]:
+            self.refused("file-missing", *read, "missing.mod")
+            self.refused("file-kind", *read, "folder.mod", says="is a folder")
+            self.refused("file-unreadable", *read, "loop.mod", says="symbolic links")
+        self.qkv()
+        (self.at / "q.npy").unlink()
+        (self.at / "q.npy").symlink_to("q.npy")
+        self.refused("file-unreadable", *RUN.split(), "out", says="symbolic links")
+        self.refused("file-unreadable", *RUN.replace("q.npy", "q" * 300).split(), "out", says="too long")
+
+    def test_quiet_is_quiet(self):
+        self.qkv()
+        said = self.attune(*RUN.split(), "out", "--quiet", "--json")
+        self.assertEqual((said.returncode, said.stdout, said.stderr), (0, "", ""))
+        (self.at / "a.mod").write_text("score s\n")
+        said = self.attune("diff", "a.mod", "a.mod", "--quiet", "--json")
+        self.assertEqual((said.returncode, said.stdout, said.stderr), (0, "", ""))
+
+    @unittest.skipUnless(ENGINE, "built without the CPU engine")
+    def test_a_cache_that_is_a_file(self):
+        self.qkv()
+        (self.at / "c").write_text("")
+        how = {"ATTUNE_CACHE": str(self.at / "c"), "ATTUNE_CACHE_SIZE": ""}
+        said = self.attune(*RUN.replace("oracle", "cpu").split(), "out", **how)
+        self.assertEqual((said.returncode, said.stderr.count("is no folder")), (0, 1))
+        said = self.attune("cache", "stats", **how)
+        self.assertEqual(said.returncode, 2)
+        self.assertIn("[no-cache]", said.stderr)
+
+    # ---- What results hold.
+
+    def test_what_a_run_says_of_its_results(self):
+        self.qkv(hq=1)
+        write_npy(self.at / "v.npy", [1, 1, 4, 1], [0.5, 0.5, -2, 8])
+        line = [*RUN.split(), "out", "--mask", "kv < q"]
+        said = self.attune(*line)
+        self.assertEqual((said.returncode, said.stderr), (0, ""))
+        out, lse = said.stdout.splitlines()
+        self.assertTrue(out.endswith("f32 [1, 1, 3, 1]  least 0, greatest 0.5"), out)
+        self.assertRegex(lse, r"f32 \[1, 1, 3\]  least \S+, greatest \S+, 1 empty row$")
+        files = json.loads(self.attune(*line, "--json").stdout)["files"]
+        self.assertEqual([files[0][key] for key in ("least", "greatest", "nan")], [0, 0.5, 0])
+        self.assertEqual(files[1]["empty_rows"], 1)
+        write_npy(self.at / "v.npy", [1, 1, 4, 1], [math.nan] * 4)
+        said = self.attune(*line[:-2])
+        self.assertEqual(said.stdout.splitlines()[0].split("  ")[2], "3 NaN")
+        self.assertIn("every number in out/out.npy is NaN", said.stderr)
+        self.assertEqual(self.attune(*line[:-2], "--quiet").stderr, "")
 
 
 if __name__ == "__main__":
