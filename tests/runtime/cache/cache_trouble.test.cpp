@@ -266,4 +266,26 @@ TEST_CASE("a lock whose holder was killed is not waited for, though a child of i
   close(ready[0]);
 }
 
+TEST_CASE("a limit on the size of files ends no call, and leaves nothing unfinished", "[cache]") {
+  for (const rlim_t most : {rlim_t{0}, rlim_t{1000}}) {
+    const CacheFolder folder;
+    const int status = tests::in_child([&] {
+      const rlimit limit{most, most};
+      if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return cannot;
+      Cache cache(folder.path);
+      const std::string want(100'000, 'x');
+      if (cache.get(cache_key("1"), [&] { return entry(want); }).bytes != want) return 1;
+      if (cache.notes().size() != 1) return 2;
+      // The program's own signals are as they were.
+      sigset_t blocked, pending;
+      if (pthread_sigmask(SIG_BLOCK, nullptr, &blocked) != 0 || sigismember(&blocked, SIGXFSZ) != 0) return 3;
+      return sigpending(&pending) == 0 && sigismember(&pending, SIGXFSZ) == 0 ? 0 : 4;
+    });
+    CHECK(status == 0);
+    CHECK(fs::is_empty(folder.path / "unfinished"));
+    CHECK_FALSE(
+        fs::exists(folder.path / "entries" / cache_key("1").name().substr(0, 2) / cache_key("1").name().substr(2)));
+  }
+}
+
 }  // namespace attune::runtime
