@@ -150,7 +150,7 @@ void add_compile(CLI::App& app) {
     const runtime::ShapeRow& row = runtime::shape_rows()[i];
     verb.add_option(runtime::option_of(row), o->fields[i], std::string(row.meaning))->type_name(std::string(row.takes));
   }
-  verb.add_option("-o", o->out, "the bundle")->type_name("FILE.attune");
+  verb.add_option("-o", o->out, "the bundle; - for stdout, and nothing else is printed")->type_name("FILE.attune");
   verb.add_option("--emit", o->emit, "plain files too: cu, ptx, cubin, sass, o, ll, h")
       ->type_name("KIND,...")
       ->delimiter(',')

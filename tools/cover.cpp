@@ -369,7 +369,8 @@ void add_cover(CLI::App& app) {
   verb.add_option("--h", o->h, "the head a picture shows")->type_name("I");
   verb.add_option("--along", o->along, "lists of kv for each tile of queries, or of q for each tile of keys")
       ->type_name("kv|q");
-  verb.add_option("--svg", o->svg, "write a figure; pairs show up to 512 x 512")->type_name("FILE");
+  verb.add_option("--svg", o->svg, "write a figure, in place of the page where FILE is -; pairs show up to 512 x 512")
+      ->type_name("FILE");
   verb.add_flag("--no-picture", o->no_picture, "numbers alone");
   verb.add_flag("--ascii", o->ascii, "the picture in letters, as where the locale is not UTF-8");
   verb.add_flag("--json", o->json, "as JSON");
