@@ -1,4 +1,4 @@
-// tools/launch_header.h — how to launch a kernel of a GPU without attune, as a header of C
+// tools/launch_header.h — a C and C++ header that says how to launch a GPU kernel without attune
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace attune::tools {
 
-/// What a launch is told of a forward kernel; or of the kernel that writes its lists, where there is no choice.
+/// What the header describes: a forward kernel, or, without a choice, the kernel that writes tile lists.
 struct Launch {
   const compiler::Mod& mod;
   const codegen::ForwardChoice* choice;
