@@ -220,9 +220,9 @@ std::string tile(const ForwardPlan& plan) {
   return out + "};\n";
 }
 
-std::string user(const Mod& mod, const Cover& cover, const ForwardPlan& plan, const PageNames& names, Lines lines) {
-  ir::Signature signature = names.signature;
-  signature.params.push_back({names.scale, ir::Type::F32});
+std::string user(const Mod& mod, const Cover& cover, const ForwardPlan& plan, Lines lines) {
+  ir::Signature signature = page_signature(mod);
+  signature.params.push_back({page_scale, ir::Type::F32});
   const DeviceParts parts = device_parts(mod, cover, signature, plan.scale_positive);
   const ForwardFacts& f = parts.facts;
   const auto function = [&](const std::string& head, const Expr& e) {
@@ -236,7 +236,7 @@ std::string user(const Mod& mod, const Cover& cover, const ForwardPlan& plan, co
                                  fields_struct("Col", parts.levels.col, parts.fields[2], shared_columns(parts));
   const std::vector<Expr> reads = linear_reads(std::array{parts.exponent(), parts.prob()});
   const bool inside = !reads.empty();
-  const std::string members = page_members(mod, names, plan.wide, inside);
+  const std::string members = page_members(mod, page_signature(mod), plan.wide, inside);
   std::string out = inside ? fmt::format(
                                  "struct Fields {{\n{}}};\n\ntemplate <Reads reads>\nstruct UserOf : Fields {{\n{}\n"
                                  "  using Inside = UserOf<Reads::inside>;\n",
@@ -294,12 +294,11 @@ bool wants_exact(const Mod& mod) {
 
 ForwardFacts forward_facts(const Mod& mod, const Cover& cover, bool scale_positive) {
   ir::Signature signature = mod.signature();
-  signature.params.push_back({"scale", ir::Type::F32});
+  signature.params.push_back({page_scale, ir::Type::F32});
   return device_parts(mod, cover, signature, scale_positive).facts;
 }
 
 Source forward_source(const Mod& mod, const Cover& cover, const ForwardPlan& plan, int arch, std::string_view path) {
-  const PageNames names = page_names(mod);
   const bool exact = plan.exact || wants_exact(mod);
   const std::string space = exact ? "exact" : "fast";
   Source out{.name = plan.kernel,
@@ -313,7 +312,7 @@ Source forward_source(const Mod& mod, const Cover& cover, const ForwardPlan& pla
   for (auto& fact : mod.facts()) out.facts.push_back(std::move(fact));
   out.text = fmt::format("{}{}#include \"{}.cuh\"\n\nnamespace attune::{} {{\n\n", page_comment(mod), widths(plan),
                          plan.kernel, space);
-  out.text += user(mod, cover, plan, names, path.empty() ? Lines::no : Lines::yes);
+  out.text += user(mod, cover, plan, path.empty() ? Lines::no : Lines::yes);
   out.text += fmt::format("static_assert(Mod<User> && sizeof(User) == {});\n\n", page_bytes(mod, plan.wide));
   out.text += tile(plan) + fmt::format("\n}}  // namespace attune::{}\n\n", space);
   out.text += fmt::format("template __global__ void {}(\n    const __grid_constant__ attune::ForwardArgs, "
