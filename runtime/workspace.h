@@ -53,4 +53,16 @@ class Memory {
 Workspace workspace_of(std::span<std::byte> callers, const Memory& own, std::size_t needed,
                        std::string_view ask = "Attention::workspace for the call and its resources");
 
+/// A call's memory for as long as this lives: the caller's if there is any, else our own.
+class CallMemory {
+ public:
+  CallMemory(std::span<std::byte> callers, std::size_t needed)
+      : own_(callers.empty() ? Memory(needed) : Memory()), workspace_(workspace_of(callers, own_, needed)) {}
+  Workspace& workspace() { return workspace_; }
+
+ private:
+  Memory own_;
+  Workspace workspace_;
+};
+
 }  // namespace attune::runtime
