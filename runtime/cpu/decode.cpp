@@ -5,9 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "codegen/parts.h"
 #include "runtime/cpu/results.h"
-#include "runtime/cpu/visits.h"
 
 namespace attune::runtime::cpu {
 namespace {
@@ -30,7 +28,6 @@ struct Chunk {
 /// What follows from a call's expressions, shapes and types. It reads no tensor.
 struct DecodePlan {
   DecodePlan(const compiler::LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means);
-  DecodePlan(const DecodePlan&) = delete;
 
   std::int32_t queries() const { return cut.tile_q; }
   /// Rows of a chunk: all queries of the heads that share its keys, one head after the other.

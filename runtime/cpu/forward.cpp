@@ -65,7 +65,13 @@ void run(const ForwardPlan& plan, const compiler::LoweredMod& lowered, const For
   Stages stages;
   std::optional<Visits> visits;
   timed(stages.visits, [&] { visits.emplace(plan.problem, plan.cut, lowered, means.executor); });
-  ForwardState state(lowered, call, plan, memory, *visits, means.isa);
+  ForwardState state{.lowered = lowered,
+                     .call = call,
+                     .plan = plan,
+                     .visits = *visits,
+                     .slots = SlotArgs(lowered),
+                     .results = Results(call, plan.problem, means.isa),
+                     .keys = PackedKeys(plan, call, memory)};
   for (const std::span<const KVEntry> round : plan.rounds) {
     state.keys.begin(round);
     timed(stages.pack, [&] { pack(state.keys, round, memory, means); });

@@ -9,7 +9,7 @@ namespace attune::runtime::cpu {
 /// What follows from a call's expressions, shapes, types and strides. It reads no tensor.
 struct ForwardPlan {
   ForwardPlan(const compiler::LoweredMod& lowered, const Forward& call, const compiler::Problem& p, const Means& means);
-  ForwardPlan(const ForwardPlan&) = delete;
+  ForwardPlan(const ForwardPlan&) = delete;  // its rounds point into its entries
 
   const compiler::Problem& problem;
   Unit unit;
@@ -17,7 +17,8 @@ struct ForwardPlan {
   std::shared_ptr<const ForwardKernel> kernel;
   Cut cut;
   Widths qk, pv;
-  bool v_in_place;  ///< products read values from the caller's tensor
+  TensorRows inputs;  ///< rows of q, k and v, loaded as the Unit
+  bool v_in_place;    ///< products read values from the caller's tensor
   std::vector<KVEntry> entries;
   std::vector<std::span<const KVEntry>> rounds;  ///< entries that are packed at the same time
   int workers;

@@ -45,12 +45,12 @@ class Walk {
   void load_queries() const {
     const Tensor& q = state_.call.q;
     const MatrixLayout from = matrix(q, plan_.problem.q.layout, task_.reader.b, task_.reader.h, seq_.q_start);
-    state_.q_rows.load(q, shifted(from, tile_.first),
-                       {.rows = tile_.rows,
-                        .columns = plan_.qk.columns,
-                        .factor = static_cast<float>(plan_.problem.scale),
-                        .into = s_.q,
-                        .row = plan_.qk_row()});
+    plan_.inputs.load(q, shifted(from, tile_.first),
+                      {.rows = tile_.rows,
+                       .columns = plan_.qk.columns,
+                       .factor = static_cast<float>(plan_.problem.scale),
+                       .into = s_.q,
+                       .row = plan_.qk_row()});
     std::fill_n(s_.q + tile_.rows * plan_.qk.as_k, (tile_.groups * cut_.group - tile_.rows) * plan_.qk.as_k, 0u);
   }
 
@@ -62,14 +62,14 @@ class Walk {
 
   /// All groups against one window of keys; groups that need the same part of it go together.
   void visit(std::int32_t panel) {
-    std::array<Visit, most_groups> visits;
+    std::array<Visit, most_groups> memory;
+    const std::span visits = std::span(memory).first(static_cast<std::size_t>(tile_.groups));
     for (std::int32_t g = 0; g < tile_.groups; ++g)
       visits[static_cast<std::size_t>(g)] = state_.visits.visit(task_.reader.b, task_.reader.h, task_.tile_q, g, panel);
-    const std::span all = std::span(visits).first(static_cast<std::size_t>(tile_.groups));
     const std::int32_t kv = panel * cut_.panel;
     bool fields = kernel_.parts.col_fields() == 0;
     each_run(
-        std::span<const Visit>(all),
+        visits,
         [this](const Visit& a, const Visit& b) {
           return a.first == b.first && a.last == b.last && a.all == b.all && needs_left(a) == needs_left(b) &&
                  needs_right(a) == needs_right(b);
@@ -77,7 +77,7 @@ class Walk {
         [&](std::int32_t g, std::int32_t groups, const Visit&) {
           if (!fields) kernel_.col_fields(&tile_.frame, kv, cut_.tile_kv, s_.fields.col, s_.fields.col_ld);
           fields = true;
-          block(kv, g, all.subspan(static_cast<std::size_t>(g), static_cast<std::size_t>(groups)));
+          block(kv, g, visits.subspan(static_cast<std::size_t>(g), static_cast<std::size_t>(groups)));
         });
   }
 

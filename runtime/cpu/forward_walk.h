@@ -8,18 +8,12 @@ namespace attune::runtime::cpu {
 
 /// What the tasks of a forward share.
 struct ForwardState {
-  ForwardState(const compiler::LoweredMod& mod, const Forward& of, const ForwardPlan& with, const ForwardMemory& memory,
-               const Visits& of_rows, Isa isa)
-      : lowered(mod), call(of), plan(with), visits(of_rows), slots(mod), results(of, with.problem, isa),
-        q_rows(with.kit), keys(with, of, memory) {}
-
   const compiler::LoweredMod& lowered;
   const Forward& call;
   const ForwardPlan& plan;
   const Visits& visits;
   SlotArgs slots;
   Results results;
-  TensorRows q_rows;
   PackedKeys keys;
 };
 

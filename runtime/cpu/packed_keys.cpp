@@ -45,8 +45,8 @@ void PackedKeys::pack_panel(const KVEntry& entry, std::int64_t tile, std::int64_
   const Cut& cut = plan_.cut;
   const Widths &qk = plan_.qk, &pv = plan_.pv;
   const auto load = [&](const Tensor& t, std::int64_t columns, std::int64_t row) {
-    return rows_.load(t, shifted(lies(t, entry), first),
-                      {.rows = rows, .columns = columns, .into = scratch, .row = row});
+    return plan_.inputs.load(t, shifted(lies(t, entry), first),
+                             {.rows = rows, .columns = columns, .into = scratch, .row = row});
   };
   load(call_.k, qk.columns, plan_.qk_row());
   const codegen::PackColumns k{.from = scratch,

@@ -10,7 +10,7 @@ namespace attune::runtime::cpu {
 class PackedKeys {
  public:
   PackedKeys(const ForwardPlan& plan, const Forward& call, const ForwardMemory& memory)
-      : plan_(plan), call_(call), memory_(memory), rows_(plan.kit) {}
+      : plan_(plan), call_(call), memory_(memory) {}
 
   /// What follows is about these entries.
   void begin(std::span<const KVEntry> round) { first_tile_ = round.front().first_tile; }
@@ -39,7 +39,6 @@ class PackedKeys {
   const ForwardPlan& plan_;
   const Forward& call_;
   const ForwardMemory& memory_;
-  TensorRows rows_;
   std::int64_t first_tile_ = 0;
 };
 

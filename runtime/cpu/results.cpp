@@ -1,4 +1,4 @@
-// runtime/cpu/results.cpp — from a row's sums to what the caller gets: normalised outputs, lse and maxima
+// runtime/cpu/results.cpp — from a row's sums to the caller's results: normalised outputs, lse and maxima
 #include "runtime/cpu/results.h"
 
 #include <cmath>
@@ -16,7 +16,7 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 
 Finished finish(double m, double l, double sink, double term) {
   constexpr double nan = std::numeric_limits<double>::quiet_NaN();
-  // Nothing was kept: whatever the row's term is, and with the sink alone in its softmax.
+  // Nothing was kept: the row term does not matter, and only the sink is in the softmax.
   if (l == 0 || term == -infinity) return {0, sink == infinity ? nan : sink, -infinity, -infinity};
   const double max = std::isnan(l) && m != infinity ? nan : m + term;
   if (std::isnan(term) || term == infinity) return {nan, nan, max, nan};
