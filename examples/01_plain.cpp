@@ -1,4 +1,4 @@
-// examples/01_plain.cpp — attention as it always was, in one line, against the same in five
+// examples/01_plain.cpp — plain attention in one line, checked against the same written in five
 #include <attune/attune.h>
 
 #include <cmath>

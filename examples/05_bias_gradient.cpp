@@ -32,7 +32,7 @@ int main() {
     return sum;
   };
   const int entry = reach - 3;  // head 0, keys three ahead
-  // Of a step in f32: rounding is some 1e-6 / step, curvature some step^2.
+  // With a step in f32, rounding adds some 1e-6 / step, curvature some step^2.
   const double predicted = double{grad_table.data()[entry]}, seen = (loss(entry, 0.0625f) - loss(entry, -0.0625f)) * 8;
   const bool right = std::fabs(predicted) > 0.01 && std::fabs(seen - predicted) < 2e-4;
   std::printf("%s: predicted %.6f, seen %.6f\n", right ? "ok" : "wrong", predicted, seen);

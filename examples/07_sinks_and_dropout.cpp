@@ -11,7 +11,7 @@ using namespace attune;
 int main() {
   constexpr int n = 64;
   const Device cpu = Device::cpu();
-  // Zero scores and values of 1: each output is the share of the softmax that its row kept.
+  // Scores are 0 and values 1, so each output is the share of the softmax that its row kept.
   const auto q = cpu.array<float>({1, 2, n, 4}), k = cpu.array<float>({1, 2, n, 4}), v = cpu.array<float>({1, 2, n, 1}),
              o = cpu.array<float>({1, 2, n, 1}), logit = cpu.array<float>({2}, "logit");
   std::ranges::fill(v.values(), 1.0f);

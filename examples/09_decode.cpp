@@ -1,4 +1,4 @@
-// examples/09_decode.cpp — decoding: one query at a time against a growing cache, on threads and in memory of one's own
+// examples/09_decode.cpp — decoding: one query at a time against a growing cache, on threads and memory of your own
 #include <attune/attune.h>
 
 #include <algorithm>

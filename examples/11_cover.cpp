@@ -1,4 +1,4 @@
-// examples/11_cover.cpp — the layers of a model under one mask of documents: tiles are listed once for all of them
+// examples/11_cover.cpp — the layers of a model share a mask of documents: its tiles are listed once for all layers
 #include <attune/attune.h>
 
 #include <algorithm>

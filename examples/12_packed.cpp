@@ -1,4 +1,4 @@
-// examples/12_packed.cpp — sequences of different lengths, one behind the other, whose starts are where the tensors are
+// examples/12_packed.cpp — sequences of different lengths in one tensor, with their starts on the same device
 #include <attune/attune.h>
 
 #include <cmath>
@@ -50,7 +50,7 @@ int main() {
                  .max_kv_len = longest});
   // [packed]
 
-  // Each gets what it gets alone: positions begin with 0 in each, and no sequence sees another.
+  // Each sequence gets the same result as alone: its positions begin with 0, and it sees no other sequence.
   const auto packed = o.on(host);
   bool right = true;
   for (std::size_t i = 0; i < lengths.size(); ++i) {
