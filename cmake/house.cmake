@@ -8,8 +8,8 @@ target_include_directories(attune_house INTERFACE ${PROJECT_SOURCE_DIR} ${PROJEC
 target_compile_options(attune_house INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wswitch -Werror=switch
   $<$<BOOL:${ATTUNE_WERROR}>:-Werror>
-  # gcc 13 sees overruns in fmt 9 that are not there, gcc 12 overlaps in std::string's operator+ (its bug 105651);
-  # ASan looks for the real ones.
+  # gcc 13 reports overruns in fmt 9 that do not exist, gcc 12 overlaps in std::string's operator+ (its bug 105651);
+  # ASan looks for real ones.
   $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds$<SEMICOLON>-Wno-stringop-overflow$<SEMICOLON>-Wno-restrict>)
 
 if(ATTUNE_LLD)

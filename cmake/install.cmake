@@ -1,4 +1,4 @@
-# cmake/install.cmake — what a user gets: the libraries, include/attune, the command line and a CMake package
+# cmake/install.cmake — what is installed: the libraries, include/attune, the command line and a CMake package
 if(NOT ATTUNE_INSTALL)
   return()
 endif()
@@ -13,7 +13,7 @@ if(ATTUNE_TOOLS)
   install(TARGETS attune_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
 
-# The package has no dependency to find, so the exported targets are the whole of its config.
+# The package has no dependencies to find, so the exported targets are its whole config.
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/attune)
 install(EXPORT attune NAMESPACE attune:: DESTINATION ${package} FILE attune-config.cmake)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/attune-config-version.cmake COMPATIBILITY SameMinorVersion)

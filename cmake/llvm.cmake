@@ -7,9 +7,9 @@ if(ATTUNE_CPU STREQUAL "OFF")
   return()
 endif()
 
-# Some of LLVM's packages look for libraries with the C compiler.
+# Some of LLVM's packages search for libraries with the C compiler.
 enable_language(C)
-# The one that is named, else the newest of those known to work. LLVM's packages answer to their exact major.minor alone.
+# The LLVM that is named, else the newest that is known to work. LLVM's packages match only their exact major.minor.
 if(LLVM_DIR)
   find_package(LLVM QUIET CONFIG)
   if(LLVM_FOUND AND (LLVM_VERSION_MAJOR LESS 16 OR LLVM_VERSION_MAJOR GREATER 19))
@@ -31,8 +31,8 @@ if(NOT LLVM_FOUND)
   return()
 endif()
 
-# The archives below some of LLVM's targets, and nothing of what those name besides: Debian's name z3 and libxml2, which
-# nothing of ours reaches.
+# The archives that some of LLVM's targets depend on, without their other dependencies: Debian names z3 and libxml2,
+# which our code never reaches.
 function(attune_llvm_archives into)
   set(found "")
   set(open ${ARGN})
@@ -62,7 +62,7 @@ endfunction()
 
 attune_llvm_archives(archives LLVMOrcJIT LLVM${LLVM_NATIVE_ARCH}CodeGen LLVM${LLVM_NATIVE_ARCH}Desc
   LLVM${LLVM_NATIVE_ARCH}Info LLVMScalarOpts LLVMInstCombine LLVMTransformUtils)
-# LLVM's own needs. Static where there is an archive, so that a program of ours runs on a bare machine.
+# What LLVM itself needs. Static if there is an archive, so that our programs run on a bare machine.
 set(own "")
 foreach(name z zstd)
   find_library(ATTUNE_LLVM_${name} NAMES lib${name}.a ${name})
@@ -71,11 +71,12 @@ foreach(name z zstd)
   endif()
 endforeach()
 
-# LLVM's headers are not ours to warn about, and are compiled without run-time types, as LLVM is.
+# LLVM's headers raise no warnings of ours, and are compiled without RTTI, as LLVM is.
 add_library(attune_llvm INTERFACE)
 target_include_directories(attune_llvm SYSTEM INTERFACE ${LLVM_INCLUDE_DIRS})
-# What a program links, as plain paths: an installed attune asks its user to find nothing. Hidden, so that a host's own
-# LLVM and ours never meet; by name, because a sanitizer's runtime is an archive too and must be seen by the C++ library.
+# What a program links, as plain paths: users of an installed attune need to find nothing. Hidden, so that a host's own
+# LLVM and ours never meet. Listed by name, because a sanitizer's runtime is an archive too, and the C++ library must
+# see it.
 set(hidden "")
 foreach(archive IN LISTS archives own)
   cmake_path(GET archive FILENAME name)

@@ -1,4 +1,4 @@
-# cmake/options.cmake — every switch of the build, once
+# cmake/options.cmake — every switch of the build, in one place
 option(ATTUNE_TESTS "Build the tests and register the checks" ${PROJECT_IS_TOP_LEVEL})
 option(ATTUNE_TOOLS "Build the command line `attune`" ${PROJECT_IS_TOP_LEVEL})
 option(ATTUNE_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
@@ -9,7 +9,7 @@ option(ATTUNE_FUZZ "Build the libFuzzer targets (clang only)" OFF)
 set(ATTUNE_FUZZ_SECONDS 20 CACHE STRING "How long each libFuzzer target runs as a test")
 set(ATTUNE_SANITIZE "" CACHE STRING "Sanitizers, as in -fsanitize=LIST: address,undefined or thread")
 
-# Every target is position independent, so that a shared library of the user's can hold ours.
+# Every target is position independent, so that users can link it into their shared libraries.
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_CXX_VISIBILITY_PRESET hidden)
 set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
@@ -22,8 +22,8 @@ if(PROJECT_IS_TOP_LEVEL)
   find_program(ATTUNE_LLD ld.lld DOC "A linker that takes LLVM's archives five times as fast, used when found")
   find_program(ATTUNE_CCACHE ccache DOC "Compiler cache, used when found")
   if(ATTUNE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-    # Without the former ccache declines every file that uses the precompiled test header, without the latter all that the
-    # package's tests build in a folder of their own.
+    # Without pch_defines and time_macros, ccache declines every file that uses the precompiled test header; without
+    # NOHASHDIR, it misses everything that the package's tests build in folders of their own.
     set(CMAKE_CXX_COMPILER_LAUNCHER
         ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_NOHASHDIR=1 ${ATTUNE_CCACHE})
   endif()

@@ -1,4 +1,4 @@
-# cmake/summary.cmake — one block at the end of a configure: what is on, and with what
+# cmake/summary.cmake — one block at the end of a configure: what is on, and with which libraries
 if(NOT PROJECT_IS_TOP_LEVEL)
   return()
 endif()

@@ -1,4 +1,4 @@
-# cmake/zstd.cmake — zstd, which compresses bundles: ATTUNE_ZSTD_LINK and ATTUNE_ZSTD_INCLUDE, empty where it is not found
+# cmake/zstd.cmake — zstd, which compresses bundles: ATTUNE_ZSTD_LINK and ATTUNE_ZSTD_INCLUDE, empty if it is not found
 option(ATTUNE_ZSTD "Compress bundles with zstd, where it is found" ON)
 set(ATTUNE_ZSTD_LINK "")
 set(ATTUNE_ZSTD_STATE "none: bundles are not compressed (Debian's libzstd-dev)")
@@ -7,10 +7,10 @@ if(NOT ATTUNE_ZSTD)
   return()
 endif()
 find_path(ATTUNE_ZSTD_INCLUDE zstd.h)
-# Its archive where there is one, as of what LLVM needs: a program of ours runs on a bare machine.
+# The archive if there is one, as for LLVM's dependencies: our programs run on a bare machine.
 find_library(ATTUNE_ZSTD_LIBRARY NAMES libzstd.a zstd)
 if(ATTUNE_ZSTD_INCLUDE AND ATTUNE_ZSTD_LIBRARY)
-  # A plain path, so that an installed attune asks its user to find nothing; hidden, as LLVM is.
+  # A plain path, so that users of an installed attune need to find nothing; hidden, as LLVM is.
   cmake_path(GET ATTUNE_ZSTD_LIBRARY FILENAME name)
   set(ATTUNE_ZSTD_LINK ${ATTUNE_ZSTD_LIBRARY} -Wl,--exclude-libs,${name})
   set(ATTUNE_ZSTD_STATE ${ATTUNE_ZSTD_LIBRARY})

@@ -1,4 +1,4 @@
-// codegen/bound.cpp — how long a forward takes a GPU at least: its products, its exponentials, its memory
+// codegen/bound.cpp — a lower bound on a forward's time on a GPU: products, exponentials, memory
 #include "codegen/bound.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace attune::codegen {
 namespace {
 
-// Products: the data sheet's TFLOP/s of dense bf16 with sums in f32, by 2 * multiprocessors * clock.
+// Products: the data sheet's TFLOP/s for dense bf16 with f32 sums, divided by 2 * multiprocessors * clock.
 constexpr std::array<Card, 10> known{{{"A100", 80, 108, 1.41e9, 2.039e12, 1024},
                                       {"A10", 86, 72, 1.695e9, 0.600e12, 512},
                                       {"RTX 4090", 89, 128, 2.52e9, 1.008e12, 256},
@@ -20,7 +20,7 @@ constexpr std::array<Card, 10> known{{{"A100", 80, 108, 1.41e9, 2.039e12, 1024},
                                       {"RTX 5090", 120, 170, 2.407e9, 1.792e12, 256},
                                       {"RTX PRO 6000", 120, 188, 2.617e9, 1.792e12, 512}}};
 
-/// Results of the special function units, of a multiprocessor in a clock: the same from 8.0 to 12.0, by CUDA's table of
+/// Results of the special function units per multiprocessor and clock: the same from 8.0 to 12.0, by CUDA's table of
 /// arithmetic throughput.
 constexpr double specials_a_clock = 16;
 
@@ -39,7 +39,7 @@ int specials_of(const ir::Expr& e) {
     case ir::Op::Sigmoid:
     case ir::Op::Erf:
     case ir::Op::Pow: return 2;
-    // By a literal it is a product.
+    // Division by a literal is a product.
     case ir::Op::Div: return e->type == ir::Type::F32 && e->args[1]->op != ir::Op::Literal;
     case ir::Op::Literal:
     default: return 0;
@@ -49,7 +49,7 @@ int specials_of(const ir::Expr& e) {
 }  // namespace
 
 double Card::flops(DType type, bool exact) const {
-  // Of f32 products of TF32, each at half the speed: three of them where it is exact.
+  // An f32 product is one TF32 product, at half the speed of bf16, or three if exact.
   const double share = size_of(type) < 4 ? 1 : exact ? 1.0 / 6 : 1.0 / 2;
   return 2 * share * products * multiprocessors * clock;
 }
@@ -57,7 +57,7 @@ double Card::flops(DType type, bool exact) const {
 const Card& card(int arch, std::string_view name) {
   const Card* found = nullptr;
   for (const Card& one : known) {
-    // Of several names that fit, the longest: an A100 is no A10.
+    // The longest name that matches wins: an A100 is not an A10.
     const bool named = name.find(one.name) != std::string_view::npos;
     if (named && (!found || found->name.size() <= one.name.size())) found = &one;
   }
@@ -69,7 +69,7 @@ const Card& card(int arch, std::string_view name) {
 
 int special_functions(const compiler::Mod& mod) {
   int out = 1;
-  // What is left after hoisting: score, mask, prob. An affine score folds into the exponent.
+  // The per-element parts after hoisting: score, mask, prob. An affine score folds into the exponent.
   for (std::size_t i = 0; i < mod.levels.left.size(); ++i) {
     if (i == 0 && mod.fold.affine) continue;
     for (const ir::Expr& e : ir::in_order(std::span(&mod.levels.left[i], 1))) out += specials_of(e);

@@ -1,4 +1,4 @@
-// codegen/bound.h — how long a forward takes a GPU at least: its products, its exponentials, its memory
+// codegen/bound.h — a lower bound on a forward's time on a GPU: products, exponentials, memory
 #pragma once
 
 #include <string_view>
@@ -7,38 +7,38 @@
 
 namespace attune::codegen {
 
-/// A card as its data sheet has it.
+/// A card's figures from its data sheet.
 struct Card {
   std::string_view name;
   int arch;  ///< compute capability times ten
   int multiprocessors;
-  double clock;             ///< Hz, at which the data sheet counts
-  double bytes_per_second;  ///< of its memory
-  int products;             ///< multiply-adds of bf16 or f16 into f32, of a multiprocessor in a clock
+  double clock;             ///< Hz, as the data sheet's figures assume
+  double bytes_per_second;  ///< memory bandwidth
+  int products;             ///< multiply-adds of bf16 or f16 into f32, per multiprocessor and clock
 
-  double flops(DType type, bool exact) const;  ///< of products of this type, in a second
+  double flops(DType type, bool exact) const;  ///< FLOP/s of products of this type
 };
-/// The one whose name is part of `name`, else one of this compute capability, else the newest that is not newer.
+/// The card whose name is part of `name`, else one of this compute capability, else the newest older one.
 const Card& card(int arch, std::string_view name = {});
 
 /// A forward call.
 struct Work {
   DType dtype = DType::bf16;
-  double visited = 0;  ///< pairs of the tiles that are visited, over all heads
+  double visited = 0;  ///< pairs in visited tiles, over all heads
   double d = 0, dv = 0;
-  int specials = 1;   ///< special functions of a pair: see special_functions()
+  int specials = 1;   ///< special functions per pair: see special_functions()
   double bytes = 0;   ///< q, k, v and o, each once
-  bool exact = true;  ///< as ForwardSpec has it
+  bool exact = true;  ///< as in ForwardSpec
 };
 
-/// exp2 of the softmax, and what the expressions have besides that is evaluated for each pair and done by the special
-/// function units: divisions, square roots, exponentials, logarithms, trigonometry.
+/// Operations per pair on the special function units: the softmax's exp2, and the expressions' divisions, square roots,
+/// exponentials, logarithms and trigonometry.
 int special_functions(const compiler::Mod& mod);
 
 struct Bound {
-  double products = 0, exponentials = 0, memory = 0;  ///< seconds that each takes at least
+  double products = 0, exponentials = 0, memory = 0;  ///< lower bounds, in seconds
   double seconds() const;
-  std::string_view by() const;  ///< which of the three that is
+  std::string_view by() const;  ///< which of the three decides
 };
 Bound bound(const Card& card, const Work& work);
 

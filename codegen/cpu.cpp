@@ -1,10 +1,10 @@
-// codegen/cpu.cpp — how products are cut for each instruction set
+// codegen/cpu.cpp — the register blocking of products for each instruction set
 #include "codegen/cpu.h"
 
 namespace attune::codegen {
 
-// 16 accumulators of 512 bits keep two FMA ports of latency 4 busy twice over, and leave registers to spare: of 14x32,
-// LLVM spills. 6x16 of AVX2's 16 registers takes 15. Measured 2026-10 on Zen 4; 8x32 and 14x32 are equally fast.
+// 16 accumulators of 512 bits keep two FMA ports of latency 4 busy twice over, and leave registers to spare; with 14x32
+// LLVM spills. 6x16 takes 15 of AVX2's 16 registers. Measured 2026-10 on Zen 4; 8x32 and 14x32 are equally fast.
 Tiling tiling(Isa isa, Unit unit) {
   switch (isa) {
     case Isa::portable: return {4, 4, 8, 1};

@@ -1,4 +1,4 @@
-// codegen/exponent.cpp — the score as a power of two, with what multiplies it moved to where it costs least
+// codegen/exponent.cpp — the score as a power of two, with its factors moved to where they cost least
 #include "codegen/exponent.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ using ir::Expr, ir::Input, ir::Op;
 
 /// Expressions nested deeper than this are multiplied as they are.
 constexpr std::uint32_t deepest = 400;
-/// A product of more is taken apart no further: x * x, squared and squared again, has no end of them.
+/// Products of more factors are not split further: x * x, squared repeatedly, has 2^n of them.
 constexpr std::size_t most_factors = 8;
 
 Expr log2e() { return ir::real(static_cast<float>(std::numbers::log2e)); }
@@ -29,7 +29,7 @@ Expr log2e() { return ir::real(static_cast<float>(std::numbers::log2e)); }
 Expr mul(const Expr& a, const Expr& b) {
   if (!a || !b) return a ? a : b;
   if (ir::is_literal(a) && ir::is_literal(b)) {
-    // The least float, as masks that add or choose it have it, stays finite: only -inf removes.
+    // Masks that add or choose the lowest float must stay finite, since only -inf removes a pair: clamp.
     constexpr double most = std::numeric_limits<float>::max();
     const double x = ir::literal_value(*a), y = ir::literal_value(*b), xy = x * y;
     return ir::real(static_cast<float>(std::isfinite(x) && std::isfinite(y) ? std::clamp(xy, -most, most) : xy));
@@ -42,7 +42,7 @@ Expr div(const Expr& a, const Expr& b) {
   if (!b) return a;
   if (!ir::is_literal(b)) return ir::op(Op::Div, a ? a : ir::real(1), b);
   const double by = 1 / ir::literal_value(*b);
-  // A reciprocal that a float does not hold stays a division.
+  // If a float cannot hold the reciprocal, keep the division.
   if (!(std::abs(by) > 0x1p-126 && std::abs(by) < 0x1p127)) return ir::op(Op::Div, a ? a : ir::real(1), b);
   return a && ir::is_literal(a) ? ir::real(static_cast<float>(ir::literal_value(*a) * by))
                                 : mul(a, ir::real(static_cast<float>(by)));
@@ -52,11 +52,11 @@ bool per_head(const Expr& e) { return varies(e) == Vary::Head && !e->free && !ir
 
 class Gather {
  public:
-  /// e * c, gathered; c is per head, or null, as it is where e is no Float.
+  /// e * c, gathered; c is per head, or null (always for an e that is not a Float).
   Expr times(const Expr& e, const Expr& c) {
     if (e->free || e->depth > deepest) return mul(e, c);
     const auto [found, is_new] = done_.try_emplace({e->digest, c ? c->digest : ir::Digest{}});
-    // What is below a node is smaller than it: nothing asks for an entry while it is made.
+    // Arguments are smaller than their node, so the recursion never asks for the entry being made.
     if (is_new) {
       const Expr result = made(e, c);
       found->second = result;
@@ -72,7 +72,7 @@ class Gather {
 
   Expr made(const Expr& e, const Expr& c) {
     if (per_head(e)) return mul(e, c);
-    // What a choice hangs on keeps its rounding: x / 49 and x * (1 / 49) are not 1 for the same x.
+    // A value that decides a choice keeps its rounding: x / 49 and x * (1 / 49) are not 1 for the same x.
     if (e->type != ir::Type::F32 || rounds(e->op)) return mul(e, c);
     const auto arg = [&](std::size_t i) -> const Expr& { return e->args[i]; };
     switch (e->op) {
@@ -93,8 +93,8 @@ class Gather {
 
   static bool rounds(Op op) { return op == Op::Floor || op == Op::Ceil || op == Op::Round || op == Op::Trunc; }
 
-  /// f32(kv - q) is f32(kv - origin) - f32(q - origin): a subtraction an element, and conversions only per row and
-  /// column. What that may round away, f32(kv - q) rounds too, for an origin is never far from q.
+  /// f32(kv - q) becomes f32(kv - origin) - f32(q - origin): one subtraction per element, and conversions only per row
+  /// and column. Its rounding is no worse than that of f32(kv - q), since the origin is never far from q.
   static Expr position(const Expr& e) {
     const Expr& i = e->args[0];
     if (i->op == Op::Abs) {
@@ -113,7 +113,7 @@ class Gather {
     return ir::op(Op::Sub, from_origin(i->args[0]), from_origin(i->args[1]));
   }
 
-  /// The same operation on arguments that are gathered within themselves.
+  /// The same operation, with each argument gathered on its own.
   Expr inside(const Expr& e) {
     if (e->op == Op::Sum) return e;
     std::array<Expr, ir::max_args> args;
@@ -167,7 +167,7 @@ class Gather {
     return vary == Vary::Row ? 1 : vary == Vary::Col ? 2 : 3;
   }
 
-  /// What takes the factor for nothing: a sum, where it joins a multiply-add; else any.
+  /// The factor that absorbs another at no cost: a sum, where it joins a multiply-add; else any.
   static Expr& carrier_of(std::vector<Expr>& factors) {
     for (Expr& x : factors)
       if (x->op == Op::Add || x->op == Op::Sub) return x;

@@ -1,4 +1,4 @@
-// codegen/headers.h — the device files of codegen/cuda, as they are embedded in the library
+// codegen/headers.h — the device files of codegen/cuda, embedded in the library
 #pragma once
 
 #include <span>
@@ -7,14 +7,14 @@
 namespace attune::codegen {
 
 struct Header {
-  std::string_view name;  ///< what an #include calls it
+  std::string_view name;  ///< as in an #include
   const char* text;
 };
 
 /// Every *.cuh of codegen/cuda.
 std::span<const Header> headers();
 
-/// Changes with any byte of them: a part of the key of what was compiled with them.
+/// Changes with every byte of the headers: part of the cache key of code compiled with them.
 std::string_view headers_digest();
 
 }  // namespace attune::codegen

@@ -8,7 +8,7 @@
 
 namespace attune::codegen {
 
-/// Each contains the ones before it. portable: what every machine of the host's kind has (SSE2, NEON).
+/// Each contains the ones before it. portable: what every machine of the host's architecture has (SSE2, NEON).
 /// avx2: with FMA and F16C. avx512: F, BW, CD, DQ, VL. amx: tiles of bf16.
 enum class Isa : std::uint8_t { portable, avx2, avx512, avx512bf16, amx };
 

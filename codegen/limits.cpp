@@ -1,4 +1,4 @@
-// codegen/limits.cpp — what of a mask is a first and a last key for each row
+// codegen/limits.cpp — the part of a mask that is a first and a last key per row
 #include "codegen/limits.h"
 
 #include <cstdint>
@@ -60,7 +60,7 @@ void terms_of(const Expr& mask, std::vector<Expr>& out) {
   }
 }
 
-/// A term that is one limit.
+/// A term of the conjunction that is one limit.
 struct Limit {
   bool is_last;
   Expr at;

@@ -1,4 +1,4 @@
-// codegen/occupancy.cpp — how many blocks of a kernel a multiprocessor of a GPU holds, and what sets the number
+// codegen/occupancy.cpp — how many blocks of a kernel fit on a multiprocessor, and what limits them
 #include "codegen/occupancy.h"
 
 #include <algorithm>
@@ -18,8 +18,8 @@ constexpr std::array<Multiprocessor, 8> known{{{80, 64, 32, 164 * kb},
                                                {110, 48, 24, 228 * kb},
                                                {120, 48, 24, 100 * kb}}};
 
-// The same since 8.0: four parts, each with registers of its own, which a warp takes by 256; shared memory by 128
-// bytes, and 1 KB of it for CUDA in each block.
+// The same since 8.0: four partitions, each with its own registers, allocated to a warp in units of 256; shared memory
+// in units of 128 bytes, of which CUDA takes 1 KB per block.
 constexpr int parts = 4, registers_of_part = 16 * kb, register_unit = 256, shared_unit = 128, shared_of_cuda = kb;
 
 int rounded_up(int x, int to) { return (x + to - 1) / to * to; }

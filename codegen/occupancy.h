@@ -1,25 +1,25 @@
-// codegen/occupancy.h — how many blocks of a kernel a multiprocessor of a GPU holds, and what sets the number
+// codegen/occupancy.h — how many blocks of a kernel fit on a multiprocessor, and what limits them
 #pragma once
 
 #include <string>
 
 namespace attune::codegen {
 
-/// What a multiprocessor has: CUDA's table of technical specifications per compute capability.
+/// A multiprocessor's limits, from CUDA's table of technical specifications per compute capability.
 struct Multiprocessor {
   int arch;  ///< compute capability times ten
   int warps, blocks;
-  int shared_bytes;  ///< of all its blocks
+  int shared_bytes;  ///< for all its blocks together
 };
-/// That of the newest known one that is not newer.
+/// The limits for `arch`, or for the newest known older one.
 const Multiprocessor& multiprocessor(int arch);
 
 struct Occupancy {
-  int blocks = 0, warps = 0;  ///< at a time
+  int blocks = 0, warps = 0;  ///< resident at once
   int most_warps = 0;
-  std::string limited_by;  ///< registers, shared memory, warps, blocks; all that allow no more
+  std::string limited_by;  ///< registers, shared memory, warps, blocks: every one that allows no more
 };
-/// `registers` of a thread; `shared_bytes` of a block.
+/// `registers` per thread; `shared_bytes` per block.
 Occupancy occupancy(int arch, int threads, int registers, int shared_bytes);
 
 }  // namespace attune::codegen

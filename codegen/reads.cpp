@@ -1,4 +1,4 @@
-// codegen/reads.cpp — which reads of captured tensors a kernel for GPUs takes as they come, and which it clamps
+// codegen/reads.cpp — which reads of captured tensors a GPU kernel may leave unclamped
 #include "codegen/reads.h"
 
 #include <algorithm>
@@ -14,8 +14,8 @@ namespace {
 using compiler::Vary, compiler::varies;
 using ir::Expr, ir::Input, ir::Op;
 
-/// In q and kv, which it has a few times at most: no index wraps around within a tile. What has a factor is the field
-/// of a row or column by now, of which a tile's corners say nothing.
+/// Is it a sum of q, kv and per-head values? q and kv appear a few times at most, so no index wraps within a tile. A
+/// product with q or kv is already a field of a row or column, about which a tile's corners say nothing.
 bool is_linear(const Expr& e) {
   if (varies(e) == Vary::Head) return !ir::uses(e, Input::Origin);
   if (e->op == Op::Input) return ir::uses(e, Input::Q) || ir::uses(e, Input::KV);

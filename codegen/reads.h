@@ -1,4 +1,4 @@
-// codegen/reads.h — which reads of captured tensors a kernel for GPUs takes as they come, and which it clamps
+// codegen/reads.h — which reads of captured tensors a GPU kernel may leave unclamped
 #pragma once
 
 #include <span>
@@ -8,14 +8,14 @@
 
 namespace attune::codegen {
 
-/// The reads that these make pair by pair, if the indices of all of them are sums of q, kv and what a head has: what
-/// holds at the corners of a tile holds within. Else none.
+/// The per-pair reads of these expressions, if all their indices are sums of q, kv and per-head values: indices in
+/// range at a tile's corners are then in range inside. Otherwise none.
 std::vector<ir::Expr> linear_reads(std::span<const ir::Expr> roots);
 
 /// Does any of these read a captured tensor?
 bool read_captures(std::span<const ir::Expr> roots);
 
-/// Do offsets into one of these need more than 32 bits?
+/// Do offsets into any of these need more than 32 bits?
 bool reach_far(std::span<const Tensor> captures);
 
 }  // namespace attune::codegen

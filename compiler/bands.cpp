@@ -1,4 +1,4 @@
-// compiler/bands.cpp — spaces along an axis, each over a whole tile of the other axis
+// compiler/bands.cpp — turns spaces along an axis into bands for a whole tile of the other axis
 #include "compiler/bands.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 using ir::Expr, ir::Input, ir::Op;
 
-/// It is not looked at how a larger bound moves.
+/// Larger bounds are not analysed for how they move along the tile.
 constexpr std::uint32_t most_nodes = 2400;
 
 class Banding {
@@ -25,7 +25,7 @@ class Banding {
     const Ends whole = tile_.side(other_);
     Ends tile = whole;
     Expr when = space.when;
-    // Is anything of the tile left? Its own begin is below its own end.
+    // Is anything of the tile left? Its own begin is below its own end, so those two need no test.
     for (const Expr& from : space.tile_from) {
       when = both(when, ir::op(Op::Le, from, tile.most));
       for (const Expr& to : space.tile_to) when = both(when, ir::op(Op::Le, from, to));
@@ -59,7 +59,7 @@ class Banding {
     for (const Expr& e : space.from) bound(e, false);
     for (const Expr& e : space.to) bound(e, true);
     exact &= !loose && (rises || falls);
-    // The spaces of the tile's positions, next to each other, leave no gap and none of them is empty.
+    // Exact only if the spaces of neighbouring positions leave no gap and none of them is empty.
     if (exact)
       for (const Expr& from : space.from)
         for (const Expr& to : space.to) {
@@ -83,12 +83,12 @@ class Banding {
         bands.push_back(std::move(band));
     };
     if (!empty) push(begin, end, both(when, tamely), exact);
-    // A bound is no bound where a value is not tame: then everything is within.
+    // Where a value is not tame the bounds do not hold: the band is then everything.
     if (!is(tamely, true)) push(wide.begin, wide.end, both(space.when, negated(tamely)), false);
   }
 
  private:
-  /// The tile's side on its own axis; on the other it is what it was.
+  /// Sets the tile's side on its own axis; the other side stays.
   void set(const Ends& side) {
     if (other_ == Input::Q)
       tile_.set(side, tile_.side(Input::KV));
@@ -101,7 +101,7 @@ class Banding {
     return of == Summary::Of::RunFirst || of == Summary::Of::RunLast;
   }
 
-  /// Rises, falls or stays the same along the tile's axis?
+  /// Does an expression rise, fall or stay the same along the tile's axis?
   enum class Way : std::uint8_t { Same, Rises, Falls, Unknown };
   Way way(const Expr& e) const {
     if (!ir::uses(e, other_)) return Way::Same;
@@ -118,7 +118,7 @@ class Banding {
     const bool steady = (e->op == Op::Div || e->op == Op::FloorDiv || e->op == Op::Mul) && ir::is_literal(a[1]) &&
                         ir::literal_value(*a[1]) > 0;
     if (steady || e->op == Op::Shr) return way(a[0]);
-    // Runs of a sorted tensor, by construction.
+    // The runs of a sorted tensor rise with the position by construction.
     if (tile_.summary_read(e)) return way(a[e->arity - 1u]);
     return Way::Unknown;
   }
@@ -141,7 +141,7 @@ class Banding {
     return tile_.ends(e);
   }
 
-  /// By how much a bound that rises or falls may move from one position of the tile's axis to the next.
+  /// The most a rising or falling bound may move from one position of the tile's axis to the next.
   double step(const Expr& e) const {
     if (!ir::uses(e, other_)) return 0;
     const Expr turned = literal_last(e);
@@ -162,8 +162,8 @@ class Banding {
     }
   }
 
-  /// Something simple and never less (`up`) or never more than a bound along the tile's axis: of runs the position
-  /// they are around, of x / 16 * 16 the x.
+  /// A simpler expression that is never less (`up`) or never more than a bound along the tile's axis: for the ends of a
+  /// run the position inside it, for x / 16 * 16 the x.
   Expr beside(const Expr& e, bool up) const {
     if (tile_.summary_read(e) == (up ? Summary::Of::RunFirst : Summary::Of::RunLast)) return e->args[e->arity - 1u];
     if ((e->op == Op::Add || e->op == Op::Sub) && ir::is_literal(e->args[1])) {
@@ -178,7 +178,7 @@ class Banding {
       if (const auto x = multiple(e)) return *x;
     return e;
   }
-  /// x, of x / c * c that rounds down.
+  /// x, if e is x / c * c and rounds down.
   std::optional<Expr> multiple(const Expr& e) const {
     if (e->op != Op::Mul || !ir::is_literal(e->args[1])) return std::nullopt;
     const Expr& block = e->args[0];
@@ -190,7 +190,7 @@ class Banding {
     return std::nullopt;
   }
 
-  /// The same bound on a position: a clamp that only cuts off what no position reaches is taken away.
+  /// The same bound on a position, without a clamp that only cuts off values that no position reaches.
   static Expr unclamped(const Expr& e, bool above) {
     const auto& a = e->args;
     const bool idle = e->op == Op::Clamp && ir::is_literal(a[1]) && ir::is_literal(a[2]) &&
@@ -199,14 +199,14 @@ class Banding {
     return idle ? a[0] : e;
   }
 
-  /// What room there is between a bound from below and one from above, at any one position of the tile.
+  /// The room between a lower and an upper bound, at any one position of the tile.
   struct Room {
     enum { Empty, Asked, Unknown } kind = Unknown;
-    Expr when = truth(true);  ///< Asked: no gap is left between the spaces of neighbours if this holds; else no room
+    Expr when = truth(true);  ///< Asked: if it holds, neighbours' spaces leave no gap; otherwise there is no room
   };
   Room room(const Expr& from, const Expr& to) const {
     const auto difference = [](const Expr& low, const Expr& high) -> std::optional<Expr> {
-      // As true numbers the difference is far from 2^32, so that it is what its wrapped value says if that is small.
+      // The unwrapped difference is far from 2^32, so it equals its wrapped value where that is small.
       const ir::Interval l = ir::range(low, cover_bounds()), h = ir::range(high, cover_bounds());
       if (high->op == Op::Add && ir::same(high->args[0], low) && ir::is_literal(high->args[1])) return high->args[1];
       if (h.hi - l.lo > 0x1.7p31 || h.lo - l.hi < -0x1.7p31) return std::nullopt;
@@ -217,20 +217,20 @@ class Banding {
     };
     if (const auto most = difference(beside(from, false), beside(to, true)); most)
       if (ir::range(*most, cover_bounds()).hi < 0) return {Room::Empty, truth(false)};
-    const bool runs = from->op == Op::Read && to->op == Op::Read;  // those of one tensor, next to each other
+    const bool runs = from->op == Op::Read && to->op == Op::Read;  // runs of one tensor lie next to each other
     if (runs || !ir::uses(from, other_) || !ir::uses(to, other_)) return {Room::Asked};
     const double moves = std::min(step(from), step(to));
     const auto exactly = difference(from, to);
     for (const auto& least : {difference(beside(from, true), beside(to, false)), exactly})
       if (least && ir::range(*least, cover_bounds()).lo >= std::max(moves - 1, 0.0)) return {Room::Asked};
-    // The same room everywhere, known when the mask is used.
+    // The room is the same everywhere; the kernel evaluates it.
     if (moves > 1 || !exactly || ir::uses(*exactly, other_)) return {};
     return {Room::Asked, ir::op(Op::Ge, *exactly, integer(0))};
   }
 
   Input axis_, other_;
   Tile& tile_;
-  ir::Ranger range_;  ///< of the mask's expressions
+  ir::Ranger range_;  ///< for the mask's expressions
 };
 
 }  // namespace

@@ -1,12 +1,11 @@
-// compiler/bands.h — spaces along an axis, each over a whole tile of the other axis: every bound takes its most
-// generous value there
+// compiler/bands.h — spaces to bands: each bound takes its most generous value over a tile of the other axis
 #pragma once
 
 #include "compiler/solve.h"
 
 namespace attune::compiler {
 
-/// `solved` was solved for `axis` over this tile.
+/// `solved` must be for `axis` and this tile.
 Bands bands(const Solved& solved, ir::Input axis, Tile& tile);
 
 }  // namespace attune::compiler

@@ -1,4 +1,4 @@
-// compiler/check.cpp — refuse expressions that read what is not there, and indices that are never in range
+// compiler/check.cpp — refuse expressions that read what they may not, and indices that are never in range
 #include "compiler/check.h"
 
 #include <algorithm>
@@ -15,12 +15,12 @@ namespace {
 
 using ir::bit, ir::Input;
 
-/// One of a Mod's expressions, and what it is in a sentence.
+/// One of a Mod's expressions, with the words messages use for it.
 struct Part {
   std::string_view name;
   const ir::Expr& root;
   std::uint32_t may_read;
-  std::string_view because;  ///< it may not read the others
+  std::string_view because;  ///< why it may not read the others
 };
 
 constexpr std::uint32_t per_head = bit(Input::B) | bit(Input::H);
@@ -33,7 +33,7 @@ std::array<Part, 4> parts(const Mod& mod) {
           Part{"sink", mod.sink, per_head, "a sink is one logit per batch entry and head"}};
 }
 
-/// The user's own text or line, with a caret under the node.
+/// The user's text with a caret under the node, or the user's line.
 Place place_of(const ir::Expr& node, const Part& part, const ir::Signature& names) {
   const ir::Written& at = node->written;
   if (at.text) return {.name = at.text->name, .line = 0, .text = at.text->body, .begin = at.begin, .end = at.end};
@@ -62,7 +62,7 @@ std::uint32_t own_inputs(const ir::Node& node) {
                   : fmt::format("leave `{}` out, or move this into {}", read, read == "p" ? "a prob mod" : "a score"));
 }
 
-/// The bounds that a problem puts on coordinates and lengths, and types on captured values.
+/// The bounds on coordinates and lengths that follow from the problem, and on captured values from their types.
 ir::Bounds bounds_of(const Mod& mod, const Problem& p) {
   ir::Bounds bounds;
   const auto range = [](std::int64_t low, std::int64_t high) {
@@ -70,17 +70,17 @@ ir::Bounds bounds_of(const Mod& mod, const Problem& p) {
   };
   bounds[Input::B] = range(0, p.batch - 1);
   bounds[Input::H] = range(0, p.q_heads - 1);
-  bounds[Input::Q] = range(p.q_offset, p.q_offset + p.q_len - 1);
-  bounds[Input::KV] = range(0, p.kv_len - 1);
-  // Where a pair exists its sequence has a length; the shortest of these bounds from below.
+  bounds[Input::Q] = range(p.q_offset, p.q_offset + p.q.length - 1);
+  bounds[Input::KV] = range(0, p.kv.length - 1);
+  // A sequence with a pair is not empty; the shortest non-empty one is the lower bound.
   const auto lengths = [&](const std::vector<std::int64_t>& starts, std::int64_t longest) {
-    std::int64_t least = p.starts_on_device() ? std::min<std::int64_t>(longest, 1) : longest;
+    std::int64_t least = p.q.starts_on_device() ? std::min<std::int64_t>(longest, 1) : longest;
     for (std::size_t i = 1; i < starts.size(); ++i)
       if (starts[i] > starts[i - 1]) least = std::min(least, starts[i] - starts[i - 1]);
     return range(least, longest);
   };
-  bounds[Input::QLen] = lengths(p.q_starts, p.q_len);
-  bounds[Input::KVLen] = lengths(p.kv_starts, p.kv_len);
+  bounds[Input::QLen] = lengths(p.q.starts, p.q.length);
+  bounds[Input::KVLen] = lengths(p.kv.starts, p.kv.length);
   for (const CaptureSlot& c : mod.captures) {
     ir::Interval values = ir::Interval::all(type_of(c.dtype));
     if (c.dtype == DType::u8) values = range(0, 255);
@@ -108,7 +108,7 @@ std::string runs_over(const std::string& index, const ir::Interval& range) {
                               : fmt::format("{} runs over {}..{}", index, range.lo, range.hi);
 }
 
-/// Of the index at `dimension` of a read, which takes only the values `range`, all outside.
+/// Throws the Error for a read whose index at `dimension` takes only the values `range`, all outside the tensor.
 [[noreturn]] void refuse_read(const ir::Expr& read, std::size_t dimension, const ir::Interval& range,
                               const Tensor& tensor, const Part& part, const Mod& mod, const ir::Bounds& bounds) {
   const ir::Signature names = mod.signature();
@@ -130,8 +130,8 @@ std::string runs_over(const std::string& index, const ir::Interval& range) {
 
 /// Is this expression evaluated at all?
 bool has_coordinates(const Part& part, const Problem& p) {
-  const bool rows = p.batch > 0 && p.q_heads > 0 && p.q_len > 0;
-  return part.root && rows && (part.name == "sink" || p.kv_len > 0);
+  const bool rows = p.batch > 0 && p.q_heads > 0 && p.q.length > 0;
+  return part.root && rows && (part.name == "sink" || p.kv.length > 0);
 }
 
 }  // namespace

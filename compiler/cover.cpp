@@ -1,4 +1,4 @@
-// compiler/cover.cpp — a mask over a tile: what intervals say of it, and what it is along each axis
+// compiler/cover.cpp — a mask over a tile: what intervals prove about it, and its bands along each axis
 #include "compiler/cover.h"
 
 #include <algorithm>
@@ -52,7 +52,7 @@ Expr kept_by_score(const Expr& score) {
       case Op::Literal: k = truth(!ir::is_literal(e, -HUGE_VAL)); break;
       case Op::Where: {
         const Expr& c = e->args[0];
-        // What the product of q and k decides is not known of a tile.
+        // A condition on the score depends on q . k, which no tile knows in advance.
         const bool decides = !ir::uses(c, Input::S);
         k = decides ? either(both(c, of(1)), both(negated(c), of(2))) : either(of(1), of(2));
         break;
@@ -113,7 +113,7 @@ Cover cover(const Expr& of_mask, const ir::Signature& signature, const Expr& sco
   const auto tidy = [&](const Expr& e) { return strict(simplify(e, cover_bounds()), range); };
   made.may_keep = tidy(can.hold);
   made.may_drop = tidy(can.fail);
-  // Along an axis the other one is the tile; the axis itself is everything.
+  // Along one axis, the tile spans part of the other axis and all of this one.
   tile.set(q, {integer(0), minus_one(ir::input(Input::KVLen))});
   made.along_kv = bands(solve(mask, Input::KV, tile), Input::KV, tile);
   tile.set({ir::input(Input::QBegin), minus_one(ir::input(Input::QEnd))}, kv);

@@ -1,17 +1,17 @@
-// compiler/cover.h — what a mask keeps of a tile: none, some, all; and where a row of tiles is worth looking
+// compiler/cover.h — what a mask keeps of a tile (none, some or all), and which tiles of a row need a visit
 #pragma once
 
 #include "compiler/mod.h"
 
 namespace attune::compiler {
 
-/// What an engine knows of a captured tensor besides its elements, computed once per content where it lives. A cover
-/// reads them like captures, in slots after the Mod's own:
-///   Least, Greatest  two indices for each dimension, first and last: of the elements between them (Bool: all, any)
-///   Sorted           one index for each dimension but the last: never falls along the last one
-///   RunFirst         one index for each dimension: where the run of equal elements around this one begins
-///   RunLast          …and its last position; after_all where it is the tensor's last run
-/// Indices are clamped as a read's are.
+/// Data an engine derives from a captured tensor, once per content, on the tensor's device. A cover reads summaries
+/// like captures, in slots after the Mod's own:
+///   Least, Greatest  two indices per dimension, first and last: over the elements between them (Bool: all, any)
+///   Sorted           one index per dimension but the last: true if the elements never fall along the last one
+///   RunFirst         one index per dimension: where the run of equal elements around this one begins
+///   RunLast          …and the run's last position; after_all for the tensor's last run
+/// Indices are clamped like a read's.
 struct Summary {
   enum class Of : std::uint8_t { Least, Greatest, Sorted, RunFirst, RunLast };
   Of of = Of::Least;
@@ -21,54 +21,56 @@ struct Summary {
 /// A read beyond the end of a tensor gives its last element: the last run never ends.
 inline constexpr std::int32_t after_all = 1 << 30;
 
-/// Positions [begin, end) of one axis for a tile of the other, as Ints of the tile, b, h, lengths and captures.
-/// Empty where begin >= end, else within the axis.
+/// Positions [begin, end) of one axis for a tile of the other: Ints that depend on the tile, b, h, lengths and
+/// captures. Empty if begin >= end, else within the axis.
 struct Band {
   ir::Expr begin, end;
-  bool exact = false;  ///< every position within has a pair, if begin < end
+  bool exact = false;  ///< if begin < end, every position in it has a pair
 };
 
-/// Why a part of the mask gives no band.
+/// Why a part of the mask yields no band.
 struct Stop {
   ir::Expr at;
   std::string why;
 };
 
-/// A mask along one axis. Outside of all `kept` bands a tile keeps nothing; outside of all `gone` bands it keeps all.
+/// A mask along one axis. Outside all `kept` bands a tile keeps nothing; outside all `gone` bands it keeps everything.
 struct Bands {
   std::vector<Band> kept, gone;
   std::vector<Stop> stops;
-  /// The bands say all there is to say of a tile: no proof by intervals can add to them.
+  /// The bands decide every tile: interval proofs cannot add to them.
   bool exact() const;
 };
 
-/// A mask as a kernel can ask it. Expressions use b, h, lengths, q_begin .. q_end, kv_begin .. kv_end, and captures.
+/// A mask in the form that kernels evaluate per tile. Expressions use b, h, lengths, q_begin .. q_end,
+/// kv_begin .. kv_end, and captures.
 struct Cover {
-  ir::Expr mask;      ///< what it speaks of: the pairs that neither the mask nor the score removes
+  ir::Expr mask;      ///< per pair: true unless the mask or the score removes it
   ir::Expr may_keep;  ///< false: the tile keeps nothing
   ir::Expr may_drop;  ///< false: the tile keeps everything
   Bands along_kv;     ///< kv for queries [q_begin, q_end): forward, dq
   Bands along_q;      ///< q for keys [kv_begin, kv_end): dk, dv
   std::vector<Summary> summaries;
-  bool by_batch = false, by_head = false;  ///< does it vary with them at all?
+  bool by_batch = false, by_head = false;  ///< does the cover vary with batch, with head?
 
   /// Names of the Mod's slots and the summaries', for printing and verifying.
   ir::Signature signature(const ir::Signature& of_mod) const;
 };
 
-/// Where a score can be more than -inf: a Bool of b, h, q, kv, lengths and captures, true where that is not known.
-/// false is proven for any s, NaN and infinities too: s + where(c, 0.0f, -inf) proves nothing, where(c, s, -inf) does.
+/// Can a score be more than -inf? A Bool of b, h, q, kv, lengths and captures, true where that is unknown.
+/// false is proven for every s, including NaN and infinities: s + where(c, 0.0f, -inf) proves nothing,
+/// where(c, s, -inf) does.
 ir::Expr kept_by_score(const ir::Expr& score);
 
-/// What a cover hangs on besides the sizes of a call, whatever else its Mod has: where digests are equal, and the
-/// captures and parameters in these slots too, one by one, so are the covers.
+/// What a cover depends on besides the sizes of a call. Covers are equal if their digests are equal and the captures
+/// and parameters in these slots are too, one by one, whatever else their Mods contain.
 struct CoverOf {
-  ir::Digest mask;  ///< with its captures and parameters numbered as they come
+  ir::Digest mask;  ///< with captures and parameters numbered in order of first use
   std::vector<std::uint32_t> captures, params;
 };
 CoverOf cover_of(const Cover& cover);
 
-/// The cover of what a mask keeps, and a score if one is given.
+/// The cover of the pairs that a mask keeps, and a score too if one is given.
 Cover cover(const ir::Expr& mask, const ir::Signature& signature, const ir::Expr& score = nullptr);
 
 }  // namespace attune::compiler

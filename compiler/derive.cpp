@@ -1,4 +1,4 @@
-// compiler/derive.cpp — reverse mode over one expression, one case per operation
+// compiler/derive.cpp — reverse-mode differentiation of one expression, one case per operation
 #include "compiler/derive.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 using ir::Expr, ir::Op, ir::Type;
 
 Expr neg(const Expr& a) { return ir::op(Op::Neg, a); }
-// Either may be missing: nothing flows there.
+// Either may be null: a zero term.
 Expr sum_of(const Expr& a, const Expr& b) { return a && b ? ir::op(Op::Add, a, b) : a ? a : b; }
 Expr sub(const Expr& a, const Expr& b) { return ir::op(Op::Sub, a, b); }
 Expr div(const Expr& a, const Expr& b) { return ir::op(Op::Div, a, b); }
@@ -25,17 +25,17 @@ Expr mul(const Expr& a, const Expr& b) {
 }
 Expr both(const Expr& a, const Expr& b) { return a ? ir::op(Op::And, a, b) : b; }
 Expr real(float value) { return ir::real(value); }
-// ln 2 as an expression: exact to the precision it is evaluated in.
+// ln 2 as an expression: accurate to the precision it is evaluated in.
 Expr ln2() { return ir::op(Op::Log, real(2)); }
 // 2 / sqrt(pi) as the sum of two Floats: the first alone in f32, 48 bits in f64.
 Expr two_over_root_pi() { return ir::op(Op::Add, real(0x1.20dd76p+0f), real(-0x1.3b07b2p-25f)); }
 
-/// 0 where a node is not taken.
+/// The value where `live` holds, 0 elsewhere.
 Expr where_live(const Expr& live, const Expr& value) {
   return live && value ? ir::op(Op::Where, live, value, real(0)) : value;
 }
 
-/// The two sides of one choice: `common && taken` and `common && !taken`, either way round; common may be null.
+/// The two sides of one choice: `common && taken` and `common && !taken`, in either order; common may be null.
 struct Choice {
   Expr common, taken;
   bool first;  ///< is the left one the taken side?
@@ -51,13 +51,13 @@ std::optional<Choice> one_choice(const Expr& left, const Expr& right) {
   return std::nullopt;
 }
 
-/// What has flowed to a node from its users, while they are done and it is next.
+/// The sum of what a node's users passed to it so far.
 struct Flow {
   Expr value;         ///< null: nothing
-  Expr live;          ///< when some user that gave it takes the node; null: always
-  bool bare = false;  ///< the value means something only where live; elsewhere it may be anything, NaN too
+  Expr live;          ///< when at least one of those users takes the node; null: always
+  bool bare = false;  ///< the value is valid only where live; elsewhere it may be anything, even NaN
 
-  /// 0 where the node is not taken: what a sum with something else needs.
+  /// The value, 0 where the node is not taken: needed before adding it to another.
   Expr settled() const { return bare ? where_live(live, value) : value; }
 
   void add(const Flow& more) {
@@ -83,20 +83,20 @@ struct Flow {
 };
 
 struct Adjoint {
-  Flow all;       ///< of the upstream, for s (or p) and captures
-  Flow captures;  ///< what flows to captures alone, behind custom()
+  Flow all;       ///< flows on to s (or p) and to captures
+  Flow captures;  ///< flows on to captures alone: the part inside custom()
 };
 
 class Reverse {
  public:
   Reverse(std::optional<ir::Input> by, Derivative& into) : by_(by), into_(into) {}
 
-  /// Adds the derivative of `root` times its adjoint. Inside of sums, `by` gathers what flows to s (or p), and `around`
-  /// are the adjoints outside of the innermost.
+  /// Adds the derivative of `root` times its adjoint. `by` collects what flows to s (or p); inside sums, `around` holds
+  /// the adjoints outside the innermost one.
   void run(const Expr& root, Adjoint seed, Expr& by, ir::DigestMap<Adjoint>* around = nullptr) {
     ir::DigestMap<Adjoint> adjoints;
     adjoints.emplace(root->digest, std::move(seed));
-    // Bodies too: what they hand out comes after all sums that hold it.
+    // Includes the bodies of sums: nodes that bodies hand out (see hand_out) then follow all sums that contain them.
     const std::vector<Expr> order = ir::in_order(root);
     for (auto node = order.rbegin(); node != order.rend(); ++node) {
       const auto found = adjoints.find((*node)->digest);
@@ -118,8 +118,8 @@ class Reverse {
     const Expr& e;
     Expr& by;
 
-    /// The argument gets times(upstream) where this node is taken. What a dead branch would give is never looked at:
-    /// a factor may be inf or NaN there, and 0 * inf is no 0.
+    /// Passes times(upstream) to the argument where this node is taken. Never uses the value of a dead branch: a factor
+    /// may be inf or NaN there, and 0 * inf is not 0.
     template <class F>
     void give(const Expr& arg, F times) {
       const auto flow = [&](const Flow& f) {
@@ -128,7 +128,7 @@ class Reverse {
       if (arg->type == Type::F32) reach(adjoints, arg, {flow(adjoint.all), flow(adjoint.captures)});
     }
 
-    /// The argument gets the upstream where this node is taken and `taken` holds.
+    /// Passes the upstream to the argument where this node is taken and `taken` holds.
     void choose(const Expr& arg, const Expr& taken) {
       const auto flow = [&](const Flow& f) { return f.value ? Flow{f.value, both(f.live, taken), true} : Flow{}; };
       if (arg->type == Type::F32) reach(adjoints, arg, {flow(adjoint.all), flow(adjoint.captures)});
@@ -153,7 +153,7 @@ class Reverse {
   Derivative& into_;
 };
 
-// min and max pass to the first on a tie, and to the other one when one is NaN.
+// On a tie min and max pass to the first; if one argument is NaN, to the other.
 Expr takes_first(Op op, const Expr& a, const Expr& b) {
   const Expr wins = ir::op(op == Op::Max ? Op::Ge : Op::Le, a, b);
   if (ir::is_literal(b) && !std::isnan(ir::literal_value(*b))) return wins;
@@ -184,7 +184,7 @@ void Reverse::Pass::node() {
       choose(a[1], a[0]);
       choose(a[2], ir::op(Op::Not, a[0]));
       return;
-    case Op::F32: give(a[0], same); return;  // of a Float; an Int or a Bool takes nothing
+    case Op::F32: give(a[0], same); return;  // only a Float argument receives it, not an Int or a Bool
     case Op::Add:
       give(a[0], same);
       give(a[1], same);
@@ -258,8 +258,8 @@ void Reverse::Pass::node() {
   }
 }
 
-// x^y: y x^(y-1) and x^y ln x; where the exponent is 0 or the base is 0 the other factor may be infinite, and the
-// limit is 0.
+// x^y has the derivatives y x^(y-1) and x^y ln x. Where the exponent or the base is 0 the other factor may be infinite;
+// the limit is 0.
 void Reverse::Pass::power() {
   const Expr &x = e->args[0], &y = e->args[1];
   const Expr one_less = ir::op(Op::Pow, x, sub(y, real(1)));
@@ -288,7 +288,7 @@ void Reverse::Pass::read() {
   scatter.value = sum_of(adjoint.captures.settled(), adjoint.all.settled());
   scatter.index.assign(e->arguments().begin(), e->arguments().end());
   std::vector<Expr> open = reverse.variables;
-  // A loop whose variable the index does not use is a sum of the value.
+  // If the index does not use a loop's variable, the loop becomes a sum of the value.
   for (std::size_t i = open.size(); i-- > 0;) {
     const auto mentions = [&](const Expr& x) { return ir::mentions(x, open[i]); };
     if (std::any_of(scatter.index.begin(), scatter.index.end(), mentions)) continue;
@@ -296,7 +296,8 @@ void Reverse::Pass::read() {
     scatter.loops.erase(scatter.loops.begin() + static_cast<std::ptrdiff_t>(i));
     open.erase(open.begin() + static_cast<std::ptrdiff_t>(i));
   }
-  // The others get binders of their own, above every sum's: only now, since a sum may take any binder but theirs.
+  // The remaining loops get binders above those of all sums. This comes last, since the sums made above take binders
+  // too.
   std::uint32_t binder = scatter.value->binder;
   for (const Expr& x : scatter.index) binder = std::max(binder, x->binder);
   for (std::size_t i = open.size(); i-- > 0;) {
@@ -308,8 +309,8 @@ void Reverse::Pass::read() {
   reverse.into_.captures.push_back(std::move(scatter));
 }
 
-/// A sum that the variable of the sum around it does not reach is derived outside, once, for all its terms together:
-/// sums that hold each other twice would otherwise be derived 2^depth times.
+/// A sum that does not use the variable of the sum around it is derived outside, once, for all its terms together: sums
+/// that contain each other twice would otherwise be derived 2^depth times.
 void Reverse::Pass::hand_out() {
   const Expr& variable = reverse.variables.back();
   const std::uint32_t count = reverse.loops.back().count;

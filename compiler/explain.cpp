@@ -144,11 +144,11 @@ bool is_whole(const Band& band, ir::Input axis) {
   return is_input(band.begin, ir::Input::QBegin) && is_input(band.end, ir::Input::QEnd);
 }
 
-/// Of a band that is there on a condition only: what it depends on, and whether it is there if that is true.
+/// A band that exists only on a condition: the condition, and whether the band exists if it is true or if it is false.
 struct Condition {
   ir::Expr on;
   bool there_if = true;
-  ir::Expr end;  ///< of the band if it is there
+  ir::Expr end;  ///< the band's end if it exists
 };
 std::optional<Condition> condition(const Band& b) {
   if (b.end->op != ir::Op::Where) return std::nullopt;
@@ -157,7 +157,7 @@ std::optional<Condition> condition(const Band& b) {
   return std::nullopt;
 }
 
-/// kv in [0, q_end), with the condition on which a band is there at all behind it.
+/// kv in [0, q_end), followed by the condition on which the band exists.
 std::string band(const Band& b, ir::Input axis, const ir::Signature& names) {
   const auto on = condition(b);
   const std::string when = on ? (on->there_if ? " if " : " unless ") + ir::print(on->on, names) : "";
@@ -171,8 +171,7 @@ std::string bands(const Bands& all, ir::Input axis, const ir::Signature& names) 
   const bool kv = axis == ir::Input::KV;
   std::string out = row(kv ? "along kv" : "along q", form(all, axis, names),
                         kv ? "for queries [q_begin, q_end)" : "for keys [kv_begin, kv_end)");
-  // Parts of a mask may give the same band, and the same part may stop the bands of what is kept and of what is
-  // dropped.
+  // Say each line once: parts of a mask may give the same band, and one part may stop both the kept and the gone bands.
   std::vector<std::string> told;
   const auto tell = [&](std::string line) {
     if (std::find(told.begin(), told.end(), line) != told.end()) return;
@@ -202,7 +201,7 @@ std::string_view word(Summary::Of of) {
 
 std::string form(const Bands& all, ir::Input axis, const ir::Signature& names) {
   if (all.exact()) return "closed form";
-  // What is not exact may be there on one condition only.
+  // All inexact bands may share one condition.
   std::optional<Condition> once;
   bool on_condition = true, bounded = false;
   for (const auto* list : {&all.kept, &all.gone}) {
@@ -248,8 +247,7 @@ std::string explain(const LoweredMod& lowered, const Steps& steps) {
   return out;
 }
 
-// The variables of the loops print as those of the sums they come from: the scatter is printed as if it still stood
-// inside of them.
+// Prints the scatter as if it were still inside its sums, so that loop variables have the names of the sums' variables.
 std::string print(const Scatter& scatter, const Mod& mod) {
   ir::Signature names = mod.signature();
   std::string loops;

@@ -1,4 +1,4 @@
-// compiler/explain.h — what the compiler made of an Attention, as a page of text
+// compiler/explain.h — a page of text about what the compiler made of an Attention
 #pragma once
 
 #include <string>
@@ -19,17 +19,17 @@ struct Section {
   Of of;
   std::string title, lines;
 };
-/// Those that say anything, in the order of the page.
+/// The sections that are not empty, in the order of the page.
 std::vector<Section> sections(const LoweredMod& lowered, const Steps& steps);
 
-/// How much the bands along one axis say: "closed form", perhaps on a condition, "bounds, …" or "no bounds, …".
+/// How precise the bands along one axis are: "closed form", perhaps on a condition, "bounds, …" or "no bounds, …".
 /// `names` is the cover's signature.
 std::string form(const Bands& bands, ir::Input axis, const ir::Signature& names);
 
-/// Bands, what stopped them, the data they ask for and what the cover varies with, one a line.
+/// Bands, what stopped them, the data they read and what the cover varies with, one per line.
 std::string explain(const Cover& cover, const ir::Signature& of_mod);
 
-/// What a cover wants to know of a captured tensor: "run first of doc".
+/// A summary of a captured tensor that a cover reads: "run first of doc".
 std::string print(const Summary& summary, const ir::Signature& of_mod);
 
 /// `index` and `value` of a scatter as text: "slope[h] += f32(kv - q)", with "for i < 16: " before it for its loops.

@@ -1,4 +1,4 @@
-// compiler/fold.cpp — split a score into what cancels along a row, what is affine in s, and bounds for the rest
+// compiler/fold.cpp — split a score into a term that cancels along a row, an affine part in s, and bounds for the rest
 #include "compiler/fold.h"
 
 #include "compiler/simplify.h"
@@ -8,19 +8,19 @@ namespace {
 
 using ir::Expr, ir::Input, ir::Op;
 
-// A missing summand is null, so that no 0 is added for show.
+// A missing summand is null, which avoids adding a literal 0.
 Expr add(const Expr& a, const Expr& b) { return a && b ? ir::op(Op::Add, a, b) : a ? a : b; }
 Expr neg(const Expr& a) { return a ? ir::op(Op::Neg, a) : nullptr; }
 Expr or_zero(const Expr& a) { return a ? a : ir::real(0); }
 
 bool varies_along_row(const Expr& e) { return (e->uses & (ir::bit(Input::S) | ir::bit(Input::KV))) != 0; }
 
-/// e == row + rest, for real numbers.
+/// e == row + rest in real arithmetic.
 struct Split {
   Expr row, rest;
 };
 
-/// e == scale * s + bias, for real numbers; both null: not affine.
+/// e == scale * s + bias in real arithmetic; both null: not affine.
 struct Affine {
   Expr scale, bias;
   bool is = true;
@@ -84,7 +84,7 @@ class Folder {
       return {a.scale ? ir::op(e->op, a.scale, by) : nullptr, a.bias ? ir::op(e->op, a.bias, by) : nullptr};
     }
     if (e->op == Op::Where && !ir::uses(e->args[0], Input::S)) {
-      // Only with one scale for both sides: 0 * s would let a NaN of the side not taken through.
+      // Only if both sides have the same scale: with 0 * s a NaN of the side not taken would get through.
       const Affine a = of(1), b = of(2);
       if (!a.is || !b.is || !a.scale || !b.scale || !ir::same(a.scale, b.scale)) return none;
       return {a.scale, ir::op(Op::Where, e->args[0], or_zero(a.bias), or_zero(b.bias))};
@@ -139,7 +139,7 @@ class Folder {
   /// f32(kv - q + c) == f32(kv - origin) - f32(q - origin - c), if no addition wraps.
   Split split_positions(const Expr& e) {
     const Split whole{nullptr, e};
-    Expr along, across;  // of kv, and of the rest
+    Expr along, across;  // the terms with kv, and the others
     std::vector<std::pair<Expr, bool>> terms{{e->args[0], false}};
     while (!terms.empty()) {
       const auto [term, minus] = terms.back();
@@ -156,7 +156,7 @@ class Folder {
     }
     if (!across || !ir::uses(across, Input::Q)) return whole;
     const Expr origin = ir::input(Input::Origin);
-    // The origin is a position: it follows the sign of the key's.
+    // The origin is a position: it takes the sign of the key's.
     const bool falls = along->op == Op::Neg;
     const Expr to_key = ir::op(falls ? Op::Add : Op::Sub, along, origin);
     const Expr to_query = ir::op(falls ? Op::Sub : Op::Add, across, origin);
@@ -164,7 +164,8 @@ class Folder {
     return {ir::op(Op::F32, to_query), ir::op(Op::F32, to_key)};
   }
 
-  /// Any of the sums and differences at the top of `e`: in another order the same terms may go further.
+  /// May any of the sums and differences at the top of `e` wrap? All are asked, since reordering the terms may reach
+  /// further.
   bool may_wrap(const Expr& e) {
     std::vector<Expr> todo{e};
     while (!todo.empty()) {

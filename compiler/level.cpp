@@ -1,4 +1,4 @@
-// compiler/level.cpp — the largest sub-expressions that vary less than what uses them become fields
+// compiler/level.cpp — makes fields of the largest sub-expressions that vary less than their users
 #include "compiler/level.h"
 
 #include <array>
@@ -21,7 +21,7 @@ class Hoist {
 
  private:
   Expr visit(const Expr& node, std::span<const Expr> args) {
-    // The body of a sum stays whole: it belongs to one loop.
+    // Keep the body of a sum whole: it belongs to one loop.
     if (node->op == Op::Sum) return nullptr;
     const Vary here = varies(node);
     std::array<Expr, ir::max_args> lifted;

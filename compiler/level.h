@@ -1,4 +1,4 @@
-// compiler/level.h — what varies per head, row, column, element
+// compiler/level.h — hoists values that vary only per head, row or column out of the element loop
 #pragma once
 
 #include "compiler/mod.h"
@@ -9,7 +9,7 @@ namespace attune::compiler {
 enum class Vary : std::uint8_t { Head, Row, Col, Element };
 Vary varies(const ir::Expr& e);
 
-/// Splits expressions into fields per head, row and column, and what is left of each per element.
+/// Splits expressions into fields per head, row and column, and the remainder of each per element.
 Levels level(std::span<const ir::Expr> roots);
 
 }  // namespace attune::compiler

@@ -14,7 +14,7 @@
 namespace attune::compiler {
 namespace {
 
-/// What a Mod consists of, but for what derivatives scatter.
+/// All expressions of a Mod except the scatters of its derivatives.
 std::vector<ir::Expr> roots_of(const Mod& mod) {
   std::vector<ir::Expr> out;
   for (const ir::Expr& root : {mod.score, mod.mask, mod.prob, mod.sink, mod.dscore.by, mod.dprob.by, mod.fold.core,
@@ -70,7 +70,7 @@ LoweredMod lower(BoundMod traced, Steps* steps) {
   const auto tidy = [&](ir::Expr& e) {
     if (e) e = simplify(e, bounds, log);
   };
-  step("check", [&] { check(mod); });  // throws the user's mistakes; nothing after this may
+  step("check", [&] { check(mod); });  // throws for the user's mistakes; later steps must not
   step("simplify", [&] {
     for (ir::Expr* root : {&mod.score, &mod.mask, &mod.prob, &mod.sink}) tidy(*root);
   });
@@ -78,7 +78,7 @@ LoweredMod lower(BoundMod traced, Steps* steps) {
     mod.dscore = derive(mod.score, ir::Input::S);
     mod.dprob = derive(mod.prob, ir::Input::P);
     if (mod.sink) mod.dsink = derive(mod.sink, std::nullopt);
-    Simplify tidy_derived(bounds);  // not logged: it is no news about what the user wrote
+    Simplify tidy_derived(bounds);  // not logged: these rewrites are not of the user's expressions
     for (Derivative* d : {&mod.dscore, &mod.dprob, &mod.dsink}) {
       if (d->by) d->by = tidy_derived(d->by);
       for (Scatter& s : d->captures) s.value = tidy_derived(s.value);

@@ -9,29 +9,29 @@
 
 namespace attune::compiler {
 
-/// What happened on the way, for `explain` and dumps.
+/// A log of the steps, for `explain` and dumps.
 struct Steps {
   struct Step {
     std::string name;
-    std::string text;  ///< of the Mod afterwards; empty when the step changed nothing the text shows
+    std::string text;  ///< the Mod after the step; empty if the step did not change this text
     std::chrono::nanoseconds took{};
-    std::size_t nodes = 0;  ///< of all expressions afterwards, each content counted once
+    std::size_t nodes = 0;  ///< distinct nodes of all expressions after the step
   };
   std::vector<Step> steps;
   std::vector<Rewrite> rewrites;
   bool keep_text = false;
 };
 
-/// Positions stay below 2^30, so that q - kv, q + kv and their like never wrap. Longer sequences are refused.
+/// Positions stay below 2^30, so that q - kv, q + kv and the like never wrap. Longer sequences are an Error.
 inline constexpr std::int64_t max_length = std::int64_t{1} << 30;
 ir::Bounds coordinate_bounds();
 
-/// The step before the others, for who traces himself.
+/// The log entry of tracing, for callers that trace before they lower.
 Steps::Step traced_step(const Mod& mod, std::chrono::nanoseconds took, bool keep_text);
 
-/// A Mod that an engine can use, and all that follows from it alone.
+/// A Mod that an engine can use, with everything that follows from it alone.
 struct LoweredMod : BoundMod {
-  ir::Digest digest;  ///< of mod
+  ir::Digest digest;  ///< mod.digest()
   Cover cover;
 
   /// Can any pair be removed?

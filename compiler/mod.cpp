@@ -25,7 +25,7 @@ ir::Type type_of(DType dtype) {
   return ir::Type::F32;
 }
 
-// With scores at most 64 apart exp2 of log2(e) times their distance from the top is at least 2^-93: no row underflows.
+// With scores at most 64 apart, exp2(log2(e) * (score - greatest)) is at least 2^-93: no row underflows.
 bool Fold::bounded() const { return range.hi - range.lo <= 64; }
 
 ir::Signature Mod::signature() const {
@@ -35,7 +35,8 @@ ir::Signature Mod::signature() const {
   return signature;
 }
 
-// The identity is an expression too: one node over the roots and one per slot, so that Digest has one definition.
+// The identity is the digest of an expression built over the roots and one node per slot: Digest then has one
+// definition.
 ir::Digest Mod::digest() const {
   ir::Expr all = ir::integer(0);
   const auto join = [&](const ir::Expr& e) { all = ir::make(ir::Op::Custom, ir::Type::F32, 0, std::array{all, e}); };

@@ -16,7 +16,7 @@
 namespace attune::compiler {
 namespace {
 
-/// A tensor of the call and what its user calls it.
+/// A tensor of the call, with the user's name for it.
 struct Named {
   std::string_view called;
   const Tensor* tensor;
@@ -39,7 +39,7 @@ std::string place(const Device& d) {
 
 bool is_float(DType type) { return type_of(type) == ir::Type::F32; }
 
-/// What any tensor must be before its shape is looked at.
+/// Checks that apply to any tensor, before its shape is looked at.
 void check_alone(const Named& t) {
   if (!t->given())
     throw refuse("tensor-missing", t.name() + " is missing", "the call needs it, and it was left out",
@@ -48,7 +48,7 @@ void check_alone(const Named& t) {
     throw refuse("bad-rank", fmt::format("{} has {} dimensions", t.name(), t->rank),
                  fmt::format("a tensor has at most {}", Tensor::max_rank), "merge or index away some dimensions");
   try {
-    // Made once more for the constructor's refusals: the fields of a Tensor are open.
+    // Construct it again for the constructor's checks, since a Tensor's fields are public.
     const Tensor again(t->data, t->dtype, std::span(t->shape).first(static_cast<std::size_t>(t->rank)));
   } catch (const Error& e) {
     throw refuse(e.code, t.name() + ": " + e.problem, e.why, e.fix);
@@ -58,7 +58,7 @@ void check_alone(const Named& t) {
                  "point it at its elements");
 }
 
-/// `device`: where all others are.
+/// `device`: the device of the other tensors.
 void check_one(const Named& t, const Device& device) {
   check_alone(t);
   if (t->device != device)
@@ -82,7 +82,7 @@ void check_float(const Named& t) {
                fmt::format("{}, and it has to be f32, f16, bf16 or f64", is(t)), "convert it to one of these types");
 }
 
-/// `reason` gives a text: it is asked where it is needed.
+/// `reason` makes the explanation; called only for an Error.
 template <class Reason>
 void check_shape(const Named& t, std::span<const std::int64_t> shape, const Reason& reason) {
   const auto have = std::span(t->shape).first(static_cast<std::size_t>(t->rank));
@@ -92,9 +92,9 @@ void check_shape(const Named& t, std::span<const std::int64_t> shape, const Reas
                fmt::format("pass {} as [{}]", t.name(), fmt::join(shape, ", ")));
 }
 
-/// Refuses an output of which two elements are certain to share memory.
+/// Refuses an output in which two elements certainly share memory.
 void check_disjoint(const Named& t) {
-  double reach = 1;  // strides may be anything: their sums too
+  double reach = 1;  // a double: strides may be anything, so their sums may overflow integers
   std::string clash;
   for (std::size_t i = 0; i < static_cast<std::size_t>(t->rank); ++i) {
     if (t->shape[i] < 2) continue;
@@ -112,7 +112,7 @@ void check_disjoint(const Named& t) {
                  fmt::format("{}, and {}", is(t), clash), "write into memory with a place for each element");
 }
 
-/// Refuses an output that starts where another tensor of the call does.
+/// Refuses an output that starts at the same address as another tensor of the call.
 void check_alias(const Named& out, std::span<const Named> others) {
   for (const Named& other : others)
     if (other.tensor != out.tensor && other->given() && other->data == out->data && out->size() > 0 &&
@@ -138,7 +138,7 @@ void check_starts(const Named& cu) {
                  fmt::format("{}, and it should be [B + 1]", is(cu)), "pass one start per sequence and the end");
 }
 
-/// The starts of packed sequences on the host, the total as the last one.
+/// The starts of packed sequences, read on the host; the last one is the total.
 std::vector<std::int64_t> starts_of(const Named& cu, const Named& packed) {
   const auto refuse_values = [&](const std::string& why) {
     return refuse("cu-seqlens", cu.name() + " does not hold the starts of sequences", why,
@@ -165,7 +165,7 @@ std::vector<std::int64_t> starts_of(const Named& cu, const Named& packed) {
   return starts;
 }
 
-/// What of starts on a device can be looked at.
+/// Checks starts on a device as far as possible without reading them.
 void check_starts_there(const Named& cu, const Named& q) {
   if (cu->device != q->device)
     throw refuse("cu-seqlens-device", fmt::format("{} is neither on the host nor where q is", cu.name()),
@@ -184,7 +184,7 @@ void check_starts_there(const Named& cu, const Named& q) {
                  "pass starts that lie next to each other");
 }
 
-/// The length of the longest sequence; where its starts are a device's, what the caller says.
+/// The length of the longest sequence; if the starts are on a device, the length that the caller states.
 std::int64_t longest(const Named& cu, const std::vector<std::int64_t>& starts, const char* member, std::int64_t said,
                      std::int64_t total) {
   if (said < 0)
@@ -222,9 +222,9 @@ void check_types(const Inputs& in) {
                    fmt::format("{} and {}", is(in.q), is(t)), "convert q, k and v to one type");
 }
 
-/// Heads and widths, which stand in the same places for dense and packed tensors.
+/// Checks heads and widths, whose dimensions do not depend on the tensors being dense or packed.
 void check_heads(const Inputs& in, Problem& p) {
-  const std::size_t heads = 1, width = p.packed ? 2 : 3;
+  const std::size_t heads = 1, width = p.q.packed() ? 2 : 3;
   p.q_heads = in.q->shape[heads];
   p.kv_heads = in.k->shape[heads];
   p.d = in.q->shape[width];
@@ -250,9 +250,9 @@ void check_heads(const Inputs& in, Problem& p) {
 
 void check_dense(const Inputs& in, Problem& p) {
   p.batch = in.q->shape[0];
-  p.q_len = in.q->shape[2];
-  p.kv_len = in.k->shape[2];
-  if (in.v->shape[2] != p.kv_len)
+  p.q.length = in.q->shape[2];
+  p.kv.length = in.k->shape[2];
+  if (in.v->shape[2] != p.kv.length)
     throw refuse("kv-lengths", "k and v have different lengths", fmt::format("{} and {}", is(in.k), is(in.v)),
                  "give k and v the same positions");
   if (in.k->shape[0] != in.v->shape[0])
@@ -268,8 +268,8 @@ void check_packed(const Inputs& in, Problem& p) {
   if (in.k->shape[0] != in.v->shape[0])
     throw refuse("kv-lengths", "k and v have different lengths", fmt::format("{} and {}", is(in.k), is(in.v)),
                  "give k and v the same positions");
-  p.q_total = in.q->shape[0];
-  p.kv_total = in.k->shape[0];
+  p.q.total = in.q->shape[0];
+  p.kv.total = in.k->shape[0];
   for (const Named& cu : {in.cu_q, in.cu_kv}) {
     check_starts(cu);
     if (cu->device.kind != Device::Kind::cpu) check_starts_there(cu, in.q);
@@ -280,16 +280,16 @@ void check_packed(const Inputs& in, Problem& p) {
         fmt::format("cu_seqlens_q is {} and cu_seqlens_kv is {}", place(in.cu_q->device), place(in.cu_kv->device)),
         "pass both on the host, or both where q is");
   if (in.cu_q->device.kind == Device::Kind::cpu) {
-    p.q_starts = starts_of(in.cu_q, in.q);
-    p.kv_starts = starts_of(in.cu_kv, in.k);
+    p.q.starts = starts_of(in.cu_q, in.q);
+    p.kv.starts = starts_of(in.cu_kv, in.k);
   }
   if (in.cu_q->shape[0] != in.cu_kv->shape[0])
     throw refuse("cu-seqlens-batch", "cu_seqlens_q and cu_seqlens_kv tell of different numbers of sequences",
                  fmt::format("{} and {}", is(in.cu_q), is(in.cu_kv)),
                  "give both one entry per sequence and one more; a sequence may be empty");
   p.batch = in.cu_q->shape[0] - 1;
-  p.q_len = longest(in.cu_q, p.q_starts, "max_q_len", in.max_q_len, p.q_total);
-  p.kv_len = longest(in.cu_kv, p.kv_starts, "max_kv_len", in.max_kv_len, p.kv_total);
+  p.q.length = longest(in.cu_q, p.q.starts, "max_q_len", in.max_q_len, p.q.total);
+  p.kv.length = longest(in.cu_kv, p.kv.starts, "max_kv_len", in.max_kv_len, p.kv.total);
 }
 
 void check_positions(const Inputs& in, const Problem& p) {
@@ -304,25 +304,26 @@ void check_positions(const Inputs& in, const Problem& p) {
   };
   if (p.batch > max_length) throw beyond("the batch", p.batch);
   if (p.q_heads > max_length) throw beyond("the number of heads", p.q_heads);
-  if (p.kv_len > max_length) throw beyond("the length of k and v", p.kv_len);
-  if (p.q_len + in.q_offset > max_length) throw beyond("q_offset and the length of q", p.q_len + in.q_offset);
+  if (p.kv.length > max_length) throw beyond("the length of k and v", p.kv.length);
+  if (p.q.length + in.q_offset > max_length) throw beyond("q_offset and the length of q", p.q.length + in.q_offset);
 }
 
 Problem check_inputs(const Inputs& in, std::optional<double> scale) {
   check_scale(scale);
   Problem p;
-  p.packed = in.cu_q->given();
-  if (p.packed != in.cu_kv->given())
+  p.q.layout = in.cu_q->given() ? Layout::packed : Layout::dense;
+  p.kv.layout = in.cu_kv->given() ? Layout::packed : Layout::dense;
+  if (p.q.layout != p.kv.layout)
     throw refuse("cu-seqlens-half",
-                 fmt::format("{} is there without {}", p.packed ? "cu_seqlens_q" : "cu_seqlens_kv",
-                             p.packed ? "cu_seqlens_kv" : "cu_seqlens_q"),
+                 fmt::format("{} is there without {}", p.q.packed() ? "cu_seqlens_q" : "cu_seqlens_kv",
+                             p.q.packed() ? "cu_seqlens_kv" : "cu_seqlens_q"),
                  "packed q and packed k, v come together", "pass both for packed sequences, none for a dense batch");
   for (const Named& t : {in.q, in.k, in.v}) check_one(t, in.q->device);
   for (const Named& t : {in.q, in.k, in.v})
-    check_rank(t, p.packed ? 3 : 4, p.packed ? "[T, H, D], as packed sequences are" : "[B, H, S, D]");
+    check_rank(t, p.q.packed() ? 3 : 4, p.q.packed() ? "[T, H, D], as packed sequences are" : "[B, H, S, D]");
   check_types(in);
   check_heads(in, p);
-  if (p.packed) {
+  if (p.q.packed()) {
     for (const Named& t : {in.cu_q, in.cu_kv}) check_alone(t);
     check_packed(in, p);
   } else {
@@ -335,8 +336,8 @@ Problem check_inputs(const Inputs& in, std::optional<double> scale) {
 }
 
 std::vector<std::int64_t> shape_of_o(const Problem& p, const Tensor& q) {
-  if (p.packed) return {q.shape[0], p.q_heads, p.dv};
-  return {p.batch, p.q_heads, p.q_len, p.dv};
+  if (p.q.packed()) return {q.shape[0], p.q_heads, p.dv};
+  return {p.batch, p.q_heads, p.q.length, p.dv};
 }
 
 /// lse, its gradient, and the row maximum.
@@ -346,12 +347,12 @@ void check_row_values(const Named& t, const Problem& p, const Tensor& q) {
   if (t->dtype != DType::f32 && t->dtype != DType::f64)
     throw refuse("tensor-type", fmt::format("{} holds {}", t.name(), name_of(t->dtype)),
                  fmt::format("{}, and it has to be f32 or f64", is(t)), "pass f32");
-  const std::vector<std::int64_t> shape = p.packed ? std::vector{p.q_heads, q.shape[0]}
-                                                   : std::vector{p.batch, p.q_heads, p.q_len};
+  const std::vector<std::int64_t> shape = p.q.packed() ? std::vector{p.q_heads, q.shape[0]}
+                                                       : std::vector{p.batch, p.q_heads, p.q.length};
   check_shape(t, shape, [&] { return is({"q", &q}); });
 }
 
-/// What a backward may be given of its forward: both or neither.
+/// Checks the forward's results o and lse, given to a backward: both or neither.
 void check_results(const Named& o, const Named& lse, const Problem& p, const Named& q, const Named& v) {
   if (o->given() != lse->given()) {
     const auto &there = o->given() ? o : lse, &missing = o->given() ? lse : o;
@@ -390,7 +391,7 @@ void check_outputs(const std::vector<Named>& outputs, const std::vector<Named>& 
   }
 }
 
-/// What a captured tensor is called when its gradient is asked for.
+/// The captured tensor whose gradient is asked for, with its name.
 Named captured_gradient(const BoundMod& bound, const Backward::Captured& asked, const std::vector<Named>& captures) {
   const auto slot = asked.of.given() ? slot_of(bound.slots, asked.of) : std::nullopt;
   if (slot) return captures[*slot];

@@ -1,15 +1,15 @@
 // compiler/simplify.cpp — the rewrite rules (a table of text) and the engine under it
 //
-// Laws for writers of rules:
+// Rules for writing rules:
 //   1. Both sides are equal under eval, bit for bit, in f64 and in f32, for every value of the letters for which
 //      `when` holds. Float: x + 0 is not x (-0), x - x is not 0 (inf), !(x < y) is not y <= x (NaN).
-//   2. Int wraps. A rule that needs no wrap-around says so in `when`, as ranges that range analysis can prove.
-//   3. The right side is never larger. Of two spellings of one size only one direction is a rule.
-//   4. No rule tidies up after another: if order matters, the pattern is wrong.
+//   2. Int wraps. A rule that is wrong under wrap-around says so in `when`, as ranges that range analysis can prove.
+//   3. The right side is never larger. For two spellings of the same size, only one direction is a rule.
+//   4. No rule cleans up after another: if order matters, the pattern is wrong.
 //   5. The derivative of both sides is the same, ties included: simplify runs before derive.
-// Letters: i j d Int, k l Int but no literal, x y w Float, z Float but no literal, m n o Bool, a c Int literals,
-// u v Float literals. A letter that stands twice means equal expressions; + * && || & | ^ == != min max match in both
-// orders. One test runs every rule against eval on random values.
+// Letters: i j d Int, k l Int but not a literal, x y w Float, z Float but not a literal, m n o Bool, a c Int literals,
+// u v Float literals. A repeated letter matches equal expressions; + * && || & | ^ == != min max match in both orders.
+// One test runs every rule against eval on random values.
 #include "compiler/simplify.h"
 
 #include <array>
@@ -228,7 +228,7 @@ constexpr std::array table{
     Rule{"where(m, x, where(n, x, y))", "where(m || n, x, y)", ""},
 };
 
-// A letter of a rule is a parameter whose slot tells what it may stand for.
+// A letter of a rule is a parameter whose slot says what it may match.
 struct Letter {
   std::string_view name;
   Type type;
@@ -244,16 +244,16 @@ constexpr std::array letters{
     Letter{"a", Type::I32, Letter::Is::Literal},   Letter{"c", Type::I32, Letter::Is::Literal},
     Letter{"u", Type::F32, Letter::Is::Literal},   Letter{"v", Type::F32, Letter::Is::Literal},
 };
-/// What each letter stands for: nodes of the expression that is matched, which outlives it.
+/// The match of each letter: nodes of the matched expression, which outlives the Binding.
 using Binding = std::array<const Expr*, letters.size()>;
 
-// Where a tree's size saturates it no longer tells whether a longer pattern came out no larger.
+// A saturated tree size no longer shows whether a longer pattern made the expression larger.
 constexpr std::uint32_t too_large = std::numeric_limits<std::uint32_t>::max();
 
 struct Pattern {
   Expr from, to, when;
   std::string_view name;
-  bool grows;  ///< `to` is longer than `from` as they are written
+  bool grows;  ///< as written, `to` is longer than `from`
 };
 
 struct Patterns {
@@ -323,7 +323,7 @@ class Simplifier {
                        [&](const Expr& node, std::span<const Expr> args) { return reduce(ir::with_args(node, args)); });
   }
 
-  /// `e` has simplified arguments; what comes out is simplified all through.
+  /// Requires simplified arguments; the result is simplified throughout.
   Expr reduce(const Expr& e) {
     if (e->arity == 0) return e;
     if (const auto found = done_.find(e->digest); found != done_.end()) return found->second;
@@ -350,7 +350,7 @@ class Simplifier {
       Binding bound{};
       if (!match(p.from, e, bound)) continue;
       if (p.when && !range_(plug(p.when, bound, Tidy::Not)).is(1)) continue;
-      // The size is judged before rules run on the parts: x / v would otherwise try 1.0f / v by itself, for ever.
+      // Compare sizes before rules run on the parts: x / v would otherwise try 1.0f / v by itself, forever.
       if (const auto size = plug(p.to, bound, Tidy::Literals)->size; size > e->size || (p.grows && size == too_large))
         continue;
       Expr next = plug(p.to, bound, Tidy::Wholly);
@@ -361,7 +361,7 @@ class Simplifier {
 
   enum class Tidy : std::uint8_t { Not, Literals, Wholly };
 
-  // The pattern with its letters filled in. Conditions are left as they are written: the ranger sees through them.
+  // The pattern with its letters filled in. Conditions stay as written: range analysis needs no simpler form.
   Expr plug(const Expr& pattern, const Binding& bound, Tidy tidy) {
     if (pattern->op == Op::Param) return *bound[pattern->bits];
     if (pattern->arity == 0) return pattern;
@@ -390,7 +390,7 @@ class Simplifier {
     return agree ? ir::literal(e->type, exact) : nullptr;
   }
 
-  // Float is left alone: an interval does not tell -0 from 0.
+  // Not for Floats: an interval does not distinguish -0 from 0.
   Expr proven(const Expr& e) {
     if (e->type == Type::F32 || e->free) return nullptr;
     const ir::Interval r = range_(e);
@@ -413,7 +413,7 @@ class Simplifier {
 
   ir::Ranger range_;
   std::vector<Rewrite>* log_;
-  ir::DigestMap<Expr> done_;  ///< what came of a node; and of that, itself
+  ir::DigestMap<Expr> done_;  ///< the result for each node; a result maps to itself
 };
 
 std::span<const Rule> rules() { return table; }

@@ -10,8 +10,8 @@
 
 namespace attune::compiler {
 
-/// A law of the language: `from` may be written `to` where `when` is proven. What its letters stand for, and the laws
-/// for writers: see simplify.cpp.
+/// A rewrite: `from` becomes `to` where `when` is proven. See simplify.cpp for the letters and the rules for writing
+/// one.
 struct Rule {
   std::string_view from, to, when;
 };
@@ -26,13 +26,13 @@ struct Rewrite {
 /// Equal to `e` bit for bit under `eval`, in both precisions, within `bounds`; never larger.
 ir::Expr simplify(const ir::Expr& e, const ir::Bounds& bounds = {}, std::vector<Rewrite>* log = nullptr);
 
-/// simplify for several expressions that share parts: what it has done once it remembers.
+/// simplify for several expressions that share parts: caches its results.
 class Simplify {
  public:
   explicit Simplify(const ir::Bounds& bounds);
   ~Simplify();
   ir::Expr operator()(const ir::Expr& e);
-  /// Where the arguments are simplified already: looks at the topmost operation alone.
+  /// Simplifies only the topmost operation; its arguments must be simplified already.
   ir::Expr topmost(const ir::Expr& e);
 
  private:

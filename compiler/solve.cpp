@@ -13,9 +13,9 @@ namespace {
 
 using ir::Expr, ir::Input, ir::Op, ir::Type;
 
-/// A mask with more spaces than this along an axis is looked at tile by tile instead.
+/// A mask with more spaces than this along an axis is tested tile by tile instead.
 constexpr std::size_t most_spaces = 8;
-/// What is larger, written out, is not solved.
+/// Expressions with more tree nodes are not solved.
 constexpr std::uint32_t most_nodes = 300;
 
 class Solver {
@@ -106,7 +106,7 @@ class Solver {
     return {everything(e, why), everything(e, why)};
   }
 
-  /// A condition on the tile's own axis: a bound on it if it can be solved, else asked of the whole tile.
+  /// A condition on the tile's own axis: a bound on it if it can be solved, else a condition on the whole tile.
   Solved solve_of_tile(const Expr& e) {
     const auto kept = std::exchange(stops_, {});
     std::swap(axis_, other_);
@@ -142,7 +142,7 @@ class Solver {
     }
   }
 
-  /// doc[q] == doc[kv]: where the tensor is sorted, the run of equal elements around q.
+  /// doc[q] == doc[kv]: if the tensor is sorted, the run of equal elements around q.
   std::optional<Solved> equal_runs(const Expr& e) {
     const Expr &x = e->args[0], &y = e->args[1];
     if ((e->op != Op::Eq && e->op != Op::Ne) || x->op != Op::Read || y->op != Op::Read || x->bits != y->bits ||
@@ -194,7 +194,7 @@ class Solver {
     Spaces solved = ordered(at, op, x, y);
     tame_.reset();
     if (is(*tamely, true)) return solved;
-    // Only a comparison of tame values is solved; the others may be anything.
+    // The solution holds only for tame values; otherwise the comparison may be anything.
     Space wild;
     wild.when = negated(*tamely);
     wild.exact = false;
@@ -202,9 +202,9 @@ class Solver {
     return any(solved, {wild});
   }
 
-  /// The condition on the whole tile under which nothing around the axis in `x` wraps, and x is neither the least nor
-  /// the greatest Int, so that bounds on it can be moved by one; null if none is known. What
-  /// stands beside the axis is assumed tame where ranges alone do not prove it, and `tame_` then knows.
+  /// The condition on the whole tile under which no arithmetic around the axis in `x` wraps, and x is neither the least
+  /// nor the greatest Int, so that bounds on it can move by one; null if none is known. Other operands are assumed tame
+  /// where ranges alone do not prove it; `tame_` then holds that assumption.
   std::optional<Expr> straight(const Expr& x) {
     tame_.reset();
     const auto solvable = [&](ir::Ranger& range) {
@@ -250,11 +250,11 @@ class Solver {
 
   Expr within(const Expr& y, double low, double high) { return compiler::within(y, low, high, range_); }
 
-  /// x op y, where x is never the least nor the greatest Int.
+  /// x op y, where x is neither the least nor the greatest Int.
   Spaces ordered(const Expr& at, Op op, const Expr& x, const Expr& y) {
-    // Beyond what x can be, y makes no difference: within, y - 1 and y + 1 cannot wrap.
+    // How far y lies outside x's range makes no difference, so clamp it there: y - 1 and y + 1 then cannot wrap.
     const ir::Interval r = tame_ ? (*tame_)(x) : range_(x);
-    if (r.empty()) return {};  // never tame: what is not tame is looked at apart
+    if (r.empty()) return {};  // never tame: the caller handles values that are not tame
     const auto most = [&](bool strictly) {
       return bounded(at, x, strictly ? minus_one(within(y, r.lo, r.hi + 1)) : within(y, r.lo - 1, r.hi), true);
     };
@@ -292,7 +292,7 @@ class Solver {
     if (x->arity == 2 && in_first && in_second && x->op != Op::Min && x->op != Op::Max)
       return everything(at, "the axis stands in it more than once");
     if (x->op == Op::Add || x->op == Op::Sub) {
-      // Of a - kv <= bound the other side is kv >= a - bound.
+      // a - kv <= bound becomes kv >= a - bound.
       const Expr& inner = in_first ? a[0] : a[1];
       const Expr& aside = in_first ? a[1] : a[0];
       const bool falls = x->op == Op::Sub && !in_first;
@@ -336,7 +336,7 @@ class Solver {
         return bounded(at, a[0], narrowed(a[0], limit, above), above);
       }
       if (x->op == Op::Mul && by != 0 && by > -0x1p31) {
-        // By a negative factor the bound turns round: -2 * kv <= bound is kv >= -floor(bound / 2).
+        // A negative factor reverses the bound: -2 * kv <= bound is kv >= -floor(bound / 2).
         const ir::Interval r = range_(bound);
         if (!fits(-r.hi, -r.lo)) return everything(at, "its arithmetic may wrap around");
         const auto floored = [&](const Expr& of) { return ir::op(Op::FloorDiv, of, integer(std::fabs(by))); };
@@ -349,7 +349,7 @@ class Solver {
     return everything(at, "no bound on the axis follows from it");
   }
 
-  /// A part of min, max or clamp, with or without the axis.
+  /// An argument of min, max or clamp; it need not depend on the axis.
   Spaces side(const Expr& at, const Expr& x, const Expr& bound, bool above) {
     if (ir::uses(x, axis_)) return bounded(at, x, narrowed(x, bound, above), above);
     const Expr holds = ir::op(above ? Op::Le : Op::Ge, x, bound);
@@ -360,14 +360,14 @@ class Solver {
     return s;
   }
 
-  /// A bound no further out than one beyond what x can be: the same bound, and arithmetic with it stays small.
+  /// The same bound, clamped to at most one beyond x's range, so that arithmetic with it stays small.
   Expr narrowed(const Expr& x, const Expr& bound, bool above) {
     const ir::Interval r = range_(x);
     return within(bound, above ? std::max(r.lo - 1, -0x1p31) : r.lo, above ? r.hi : std::min(r.hi + 1, 0x1p31 - 1));
   }
 
-  /// A value beside the axis in a sum that is known not to wrap: no condition needed, for the comparison as a whole
-  /// carries the tameness of its parts. Its range is made known by a clamp that changes nothing then.
+  /// The other operand of a sum that is known not to wrap. It needs no condition of its own, since the whole comparison
+  /// carries the assumption that its parts are tame. The clamp changes nothing; it only states the range.
   Expr tamed(const Expr& e) {
     const ir::Interval r = tame_ ? (*tame_)(e) : range_(e);
     return within(e, r.lo, r.hi);
@@ -375,8 +375,8 @@ class Solver {
 
   Input axis_, other_;
   Tile& tile_;
-  ir::Ranger range_;                ///< of the mask's expressions
-  std::optional<ir::Ranger> tame_;  ///< while a comparison is solved that is assumed tame
+  ir::Ranger range_;                ///< for the mask's expressions
+  std::optional<ir::Ranger> tame_;  ///< set while solving a comparison that is assumed tame
   std::vector<Stop> stops_;
 };
 

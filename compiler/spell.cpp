@@ -1,4 +1,4 @@
-// compiler/spell.cpp — a Mod as text that makes it once more, for commands and files
+// compiler/spell.cpp — a Mod as text that parses back to it, for commands and files
 #include "compiler/spell.h"
 
 #include <array>
@@ -8,7 +8,7 @@
 namespace attune::compiler {
 namespace {
 
-/// Captures and parameters that no expression reads, as one Float; empty if there are none.
+/// An expression that reads all captures and parameters no other expression reads; empty if there are none.
 std::string unread(const Mod& mod, const ir::Signature& names) {
   std::vector<bool> captures(mod.captures.size()), params(mod.params.size());
   for (const ir::Expr& e : ir::in_order(std::array{mod.score, mod.mask, mod.prob, mod.sink})) {
@@ -46,7 +46,7 @@ Spelt spell(const Mod& mod) {
             .mask = text(mod.mask, ir::is_literal(mod.mask, 1)),
             .prob = text(mod.prob, mod.prob->op == ir::Op::Input),
             .sink = text(mod.sink, !mod.sink)};
-  // Slots are numbered as expressions meet them, so these come behind all that is read.
+  // Slots are numbered in order of first use, so the unread ones must come last.
   if (const std::string rest = unread(mod, names); !rest.empty()) {
     std::string& last = mod.sink ? out.sink : out.prob;
     const std::size_t lets = last.rfind(';') == std::string::npos ? 0 : last.rfind(';') + 1;

@@ -1,4 +1,4 @@
-// compiler/spell.h — a Mod as text that makes it once more, for commands and files
+// compiler/spell.h — a Mod as text that parses back to it, for commands and files
 #pragma once
 
 #include <string>
@@ -9,16 +9,16 @@
 
 namespace attune::compiler {
 
-/// Expressions by the names of the Mod's captures and parameters. Empty: as it is without.
+/// Expressions in terms of the names of the Mod's captures and parameters. Empty: the default.
 struct Spelt {
   std::string score, mask, prob, sink;
 
-  /// Those that are there, by the names that options and manifests give them.
+  /// The non-empty ones, under the names that options and manifests use.
   std::vector<std::pair<std::string, std::string>> named() const;
 };
 
-/// Of a Mod as it was lowered. Read as text with the same captures and parameters, it is the same Mod when it is
-/// lowered: what a callable read and then dropped is read, and dropped.
+/// Spells a lowered Mod. Parsed with the same captures and parameters, and lowered, the text gives the same Mod: reads
+/// that a callable made and dropped are read and dropped again.
 Spelt spell(const Mod& mod);
 
 }  // namespace attune::compiler

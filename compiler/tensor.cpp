@@ -1,4 +1,4 @@
-// compiler/tensor.cpp — names, shapes and views of tensors; touches no element
+// compiler/tensor.cpp — names, shapes and views of tensors; never reads their elements
 #include <attune/tensor.h>
 
 #include <limits>
@@ -47,7 +47,7 @@ namespace {
 
 std::string list(std::span<const std::int64_t> numbers) { return fmt::format("[{}]", fmt::join(numbers, ", ")); }
 
-/// Refuses what no Tensor can hold; gives the number of elements.
+/// Refuses shapes that a Tensor cannot have; returns the number of elements.
 std::int64_t checked_size(std::span<const std::int64_t> shape, DType dtype) {
   if (shape.size() > Tensor::max_rank)
     throw Error("bad-rank", fmt::format("a tensor has the shape {}", list(shape)), {},

@@ -1,4 +1,4 @@
-// compiler/text.cpp — attune::Text: names and expressions as text become the same callables as lambdas
+// compiler/text.cpp — attune::Text: turns names and expressions in text into the same callables as lambdas
 #include <attune/text.h>
 
 #include <array>
@@ -9,7 +9,7 @@
 
 namespace attune {
 
-// Slots of a text's expressions number its own names; while an Attention is traced they become the DSL's reads.
+// In a text's expressions, slots number the text's own names; tracing an Attention replaces them with the DSL's reads.
 struct Text::Names {
   ir::Signature signature;
   std::vector<Tensor> captures;
@@ -65,7 +65,7 @@ void Text::Names::require_free(const std::string& name, const std::string& kind)
                      "a name stands for one thing in all expressions", "rename one of them");
 }
 
-/// `parsed` as a DSL value: inputs replaced by those of the trace, slots by its captures and parameters.
+/// `parsed` as a DSL value, with inputs replaced by the trace's, and slots by the trace's captures and parameters.
 ir::Expr Text::Names::replay(const ir::Expr& parsed, const Inputs& inputs) const {
   return ir::rebuild(parsed, [&](const ir::Expr& node, std::span<const ir::Expr> args) -> ir::Expr {
     if (node->op == ir::Op::Input) {

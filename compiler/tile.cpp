@@ -1,4 +1,4 @@
-// compiler/tile.cpp — what Ints and Bools of a mask can be among the pairs of a tile, as expressions of the tile
+// compiler/tile.cpp — bounds on a mask's Ints and Bools over the pairs of a tile, as expressions of the tile
 #include "compiler/tile.h"
 
 #include <algorithm>
@@ -58,8 +58,8 @@ Tile::Known Tile::ends(const Expr& e) {
   return {ends, std::exchange(assumed_, assumed), std::exchange(loose_, loose)};
 }
 
-/// A value that arithmetic may be done with: its range, after assuming it tame if it has none. The assumption is
-/// noted in `assumed_` and becomes part of the result's condition.
+/// The range of an operand of arithmetic. A value without a useful range is assumed tame; the assumption goes to
+/// `assumed_` and becomes part of the result's condition.
 std::optional<ir::Interval> Tile::operand(const Expr& e) {
   const ir::Interval r = range_(e);
   if (r.hi - r.lo <= 0x1p31) return r;
@@ -82,13 +82,13 @@ std::optional<Ends> Tile::ends_of(const Expr& e) {
   const bool loose = std::exchange(loose_, false);
   std::optional<Ends> ends = e->depth > 200 ? std::nullopt : ends_node(e);
   if (!ends) {
-    // What is known of it anywhere, if that is less than everything.
+    // Fall back on its range over all coordinates, if that is narrower than every Int.
     assumed_ = truth(true);
     loose_ = true;
     const ir::Interval r = range_(e);
     if (!r.empty() && (r.lo > -0x1p31 || r.hi < 0x1p31 - 1)) ends = Ends{integer(r.lo), integer(r.hi)};
   } else {
-    // Ends of kv - kv are further apart than its values; what is computed with them relies on the range.
+    // The ends of kv - kv lie further apart than its values: clamp them to the range, which later arithmetic relies on.
     const ir::Interval r = range_(e);
     if (tile_range_(ends->least).lo < r.lo) ends->least = ir::op(Op::Max, ends->least, integer(r.lo));
     if (tile_range_(ends->most).hi > r.hi) ends->most = ir::op(Op::Min, ends->most, integer(r.hi));
@@ -139,7 +139,7 @@ std::optional<Ends> Tile::ends_of_one(const Expr& e) {
   if (!fits(-r->hi, -r->lo)) return std::nullopt;
   if (e->op == Op::Neg) return Ends{ir::op(Op::Neg, x->most), ir::op(Op::Neg, x->least)};
   if (e->op != Op::Abs) return std::nullopt;
-  // |x| is least at 0 if the tile reaches it, else at the end nearer to 0.
+  // |x| is smallest at 0 if x reaches it in the tile, else at the end nearer to 0.
   const Expr nearer = ir::op(Op::Max, x->least, ir::op(Op::Neg, x->most));
   return Ends{ir::op(Op::Max, nearer, integer(0)), ir::op(Op::Max, ir::op(Op::Neg, x->least), x->most)};
 }
@@ -168,7 +168,7 @@ std::optional<Ends> Tile::ends_of_two(const Expr& written) {
   const bool low_bits = e->op == Op::BitAnd && by >= 0 && by < 0x1p30 &&
                         std::exp2(std::round(std::log2(by + 1))) == by + 1;
   if ((e->op == Op::Rem && by > 0 && rx->lo >= 0) || (e->op == Op::FloorMod && by > 0) || (low_bits && rx->lo >= 0)) {
-    // Within one period the remainder rises with x; across its end it takes every value, or nearly.
+    // Within one period the remainder rises with x; across a period's end it takes all values, or nearly all.
     const Expr period = low_bits ? integer(by + 1) : e->args[1];
     const Expr one = ir::op(Op::Eq, ir::op(Op::FloorDiv, x->least, period), ir::op(Op::FloorDiv, x->most, period));
     return Ends{ir::op(Op::Where, one, ir::op(Op::FloorMod, x->least, period), integer(0)),
@@ -202,7 +202,7 @@ std::optional<Ends> Tile::ends_of_read(const Expr& e) {
               ir::read(summary(Summary::Of::Greatest, e->bits), e->type, index)};
 }
 
-// ---- what Bools can be ----
+// ---- possible values of Bools ----
 
 Can Tile::can(const Expr& mask) {
   if (const auto found = can_.find(mask->digest); found != can_.end()) return found->second;

@@ -1,11 +1,11 @@
-// compiler/tile.h — what Ints and Bools of a mask can be among the pairs of a tile, as expressions of the tile
+// compiler/tile.h — bounds on a mask's Ints and Bools over the pairs of a tile, as expressions of the tile
 //
-// By intervals: every Bool is asked twice, "can it be true in the tile?" and "can it be false?"; of an Int the least
-// and the greatest value are asked. The host evaluates these expressions, kernels compile them.
+// Interval arithmetic: for every Bool, can it be true in the tile, and can it be false? For an Int, its least and
+// greatest value. The host evaluates these expressions; kernels compile them.
 //
-// Arithmetic of the user wraps, ours must not. It is done only where ranges prove that nothing wraps; for values
-// without a range (parameters, captured lengths) the proof assumes they are tame, within tame_limit, and the result
-// carries that assumption as a condition.
+// The user's arithmetic wraps; ours must not. We do arithmetic only where ranges prove that nothing wraps. For values
+// without a range (parameters, captured lengths) the proof assumes that they are tame, within tame_limit, and the
+// result carries that assumption as a condition.
 #pragma once
 
 #include <optional>
@@ -18,9 +18,9 @@ namespace attune::compiler {
 
 inline constexpr double tame_limit = 0x1p29;
 
-// ---- expressions of covers, as small as literals allow ----
+// ---- expressions of covers, folded where operands are literals ----
 
-/// The Int nearest to a bound: what lies beyond all Ints bounds them just as well.
+/// A literal bound, saturated to i32: a bound beyond all Ints bounds them just as well at the end.
 ir::Expr integer(double value);
 ir::Expr truth(bool value);
 bool is(const ir::Expr& e, bool value);
@@ -28,17 +28,17 @@ ir::Expr both(const ir::Expr& a, const ir::Expr& b);
 ir::Expr either(const ir::Expr& a, const ir::Expr& b);
 ir::Expr negated(const ir::Expr& a);
 ir::Expr minus_one(const ir::Expr& a);
-/// A product with its literal behind, where one stands in front.
+/// The product with its literal last, if the literal was first.
 ir::Expr literal_last(const ir::Expr& e);
 
-/// Free of q and kv.
+/// Does it depend on neither q nor kv?
 bool is_fixed(const ir::Expr& e);
-/// Within i32 for sure?
+/// Is [low, high] within i32?
 bool fits(double low, double high);
-/// The limits of what a cover's expressions read.
+/// Bounds on the inputs of a cover's expressions.
 ir::Bounds cover_bounds();
 
-/// The least and the greatest value of an Int over the tile, both reached by some pair unless widened.
+/// The least and the greatest value of an Int over the tile; unless widened, some pair reaches each.
 struct Ends {
   ir::Expr least, most;
 };
@@ -50,10 +50,10 @@ struct Can {
 
 class Tile {
  public:
-  /// Summaries that answers read are added to `summaries`, in slots after the signature's.
+  /// Adds the summaries that results read to `summaries`, in slots after the signature's.
   Tile(const ir::Signature& signature, std::vector<Summary>& summaries);
 
-  /// Its sides, inclusive.
+  /// Sets its sides, inclusive.
   void set(Ends q, Ends kv);
   const Ends& side(ir::Input axis) const { return axis == ir::Input::Q ? q_ : kv_; }
 
@@ -61,14 +61,14 @@ class Tile {
 
   struct Known {
     std::optional<Ends> ends;
-    ir::Expr assumed = truth(true);  ///< the ends hold only then
+    ir::Expr assumed = truth(true);  ///< the ends hold only if this does
     bool loose = false;              ///< the ends may lie further out than any value
   };
   Known ends(const ir::Expr& e);
 
-  /// The slot of a summary.
+  /// The slot of a summary; adds it if it is new.
   std::uint32_t summary(Summary::Of of, std::uint32_t capture);
-  /// None for what is no read of a summary.
+  /// Which summary `e` reads; none if it is not a read of a summary.
   std::optional<Summary::Of> summary_read(const ir::Expr& e) const;
 
  private:
@@ -82,9 +82,9 @@ class Tile {
 
   const ir::Signature& signature_;
   std::vector<Summary>& summaries_;
-  ir::Ranger range_, tile_range_;  ///< of the mask's expressions, and of those over the tile
+  ir::Ranger range_, tile_range_;  ///< for the mask's expressions, and for expressions of the tile
   Ends q_, kv_;
-  ir::Expr assumed_ = truth(true);  ///< by what is being asked
+  ir::Expr assumed_ = truth(true);  ///< the assumptions of the query under way
   bool loose_ = false;
   ir::DigestMap<Known> ends_;
   ir::DigestMap<Can> can_;

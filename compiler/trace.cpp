@@ -1,4 +1,4 @@
-// compiler/trace.cpp — the DSL's operators make nodes; captures and parameters get slots while a trace runs
+// compiler/trace.cpp — the DSL's operators make nodes; a running trace gives captures and parameters slots
 #include "compiler/trace.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 using compiler::BoundMod;
 
-/// The trace under way on this thread: captures and parameters are numbered and named when it is done.
+/// The trace running on this thread; it numbers and names captures and parameters when it is done.
 thread_local BoundMod* tracing = nullptr;
 
 struct Tracing {
@@ -82,7 +82,7 @@ Handle apply(std::string_view spelling, std::initializer_list<Handle> arguments,
   const auto op = op_spelt(spelling, arguments.size());
   if (!op) throw Bug("the language has no operation spelt " + std::string(spelling));
   const Handle* a = arguments.begin();
-  // A whole literal that widens is a Float literal.
+  // An Int literal that widens becomes a Float literal.
   if (*op == ir::Op::F32 && ir::is_literal(a[0]) && a[0]->type == ir::Type::I32)
     return ir::real(static_cast<float>(ir::literal_value(*a[0])), written(at));
   if (arguments.size() == 1) return ir::op(*op, a[0], written(at));
@@ -119,7 +119,7 @@ Handle read(const Tensor& tensor, const std::string& name, std::span<const Handl
     throw Error("wrong-rank", called + " is read with " + std::to_string(index.size()) + " indices", place(at),
                 "it has " + std::to_string(tensor.rank) + " dimensions",
                 "give one index for each dimension: t[i], t(i, j), …");
-  // By name too: a tensor that was declared without data is no other tensor's twin.
+  // Compare names too: two tensors declared without data are equal as Tensors, but not the same.
   std::uint32_t slot = 0;
   while (slot < traced.slots.captures.size() &&
          !(traced.slots.captures[slot] == tensor && traced.slots.asked[slot] == name))
@@ -137,7 +137,7 @@ Handle read(const Tensor& tensor, const std::string& name, std::span<const Handl
 namespace compiler {
 namespace {
 
-/// The slots of one kind in the order that expressions meet them; then those that were read and dropped.
+/// The slots of one kind in the order that expressions first use them, then those that were read and dropped.
 std::vector<std::uint32_t> met(std::span<const ir::Expr> roots, ir::Op kind, std::size_t count) {
   std::vector<std::uint32_t> order;
   std::vector<bool> seen(count);
@@ -164,8 +164,8 @@ std::vector<std::uint32_t> inverse(std::span<const std::uint32_t> order) {
   return to;
 }
 
-/// C++ leaves open which side of an operator is called first. Slots follow the expressions, so that a Mod is the same
-/// whatever compiled it.
+/// C++ does not specify which side of an operator is evaluated first. Slots follow the order in the expressions, so
+/// that a Mod does not depend on the C++ compiler.
 void number_slots(BoundMod& traced) {
   Mod& mod = traced.mod;
   const std::array roots{mod.score, mod.mask, mod.prob, mod.sink};

@@ -6,23 +6,23 @@
 
 namespace attune::compiler {
 
-/// What a Mod's slots stand for.
+/// What a Mod's slots refer to.
 struct Slots {
   std::vector<Tensor> captures;
-  std::vector<std::string> asked;  ///< what each capture's reads called it, before names were made unique
+  std::vector<std::string> asked;  ///< each capture's name as the user gave it, before names are made unique
   std::vector<std::shared_ptr<const detail::ParamCell>> params;
 };
 
-/// A Mod and what its slots stand for.
+/// A Mod and what its slots refer to.
 struct BoundMod {
   Mod mod;
   Slots slots;
 };
 
-/// As the user wrote it.
+/// The Mod as the user wrote it.
 BoundMod trace(const Attention& attention);
 
-/// The slot that stands for this tensor, if it was captured.
+/// The slot of this tensor, if it was captured.
 std::optional<std::uint32_t> slot_of(const Slots& slots, const Tensor& tensor);
 
 }  // namespace attune::compiler

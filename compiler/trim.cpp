@@ -1,4 +1,4 @@
-// compiler/trim.cpp — limits are carried inwards through what rises with its argument
+// compiler/trim.cpp — carries limits inwards through operations that rise with their argument
 #include "compiler/trim.h"
 
 #include <array>
@@ -13,7 +13,7 @@ constexpr double least_int = -0x1p31, greatest_int = 0x1p31 - 1;
 
 bool is_small(double value) { return value > least_int && value <= greatest_int; }
 
-/// x plus a literal: as x - 3 where it is negative, and gathered with a literal that x adds itself.
+/// x plus a literal: written x - 3 for -3, and merged with a literal that x already adds.
 Expr plus(const Expr& x, double by, ir::Ranger& range) {
   if (by == 0) return x;
   if ((x->op == Op::Add || x->op == Op::Sub) && ir::is_literal(x->args[1])) {
@@ -74,7 +74,7 @@ Expr strict(const Expr& e, ir::Ranger& range) {
     return y->op == Op::Sub && y->type == Type::I32 && ir::is_literal(y->args[1], 1) &&
            range(y->args[0]).lo > least_int;
   };
-  // What y is below the least x, or above the greatest, makes no difference to x < y.
+  // How far y lies outside x's range makes no difference to x < y.
   const auto ordered = [&](const Expr& node, Op op, Expr x, Expr y) {
     const bool flips = op == Op::Gt || op == Op::Ge, equal = op == Op::Le || op == Op::Ge;
     if (flips) std::swap(x, y);

@@ -1,4 +1,4 @@
-// examples/01_plain.cpp — plain attention in one line, checked against the same written in five
+// examples/01_plain.cpp — plain attention in one line, checked against five lines of plain loops
 #include <attune/attune.h>
 
 #include <cmath>

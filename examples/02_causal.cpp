@@ -1,4 +1,4 @@
-// examples/02_causal.cpp — a mask: what it removes does not reach the result
+// examples/02_causal.cpp — a mask: keys that a query may not see do not affect its result
 #include <attune/attune.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ int main() {
   attention(q, k, v, o);
   const std::vector<float> before(o.values().begin(), o.values().end());
 
-  // Change the keys and values after the first `seen`: results of the queries before must stay, the others must change.
+  // Spoil the keys and values after the first `seen`: the first `seen` queries must not change, the others must.
   for (int x = seen * d; x < n * d; ++x) k.data()[x] = v.data()[x] = std::numeric_limits<float>::quiet_NaN();
   attention(q, k, v, o);
   const bool same = std::equal(before.begin(), before.begin() + seen * d, o.data());

@@ -1,4 +1,4 @@
-// examples/05_bias_gradient.cpp — the gradient of a captured table, against the difference it predicts
+// examples/05_bias_gradient.cpp — the gradient of a captured table, checked against a finite difference
 #include <attune/attune.h>
 
 #include <cmath>
@@ -32,7 +32,7 @@ int main() {
     return sum;
   };
   const int entry = reach - 3;  // head 0, keys three ahead
-  // With a step in f32, rounding adds some 1e-6 / step, curvature some step^2.
+  // The error of a difference in f32: rounding about 1e-6 / step, curvature about step^2.
   const double predicted = double{grad_table.data()[entry]}, seen = (loss(entry, 0.0625f) - loss(entry, -0.0625f)) * 8;
   const bool right = std::fabs(predicted) > 0.01 && std::fabs(seen - predicted) < 2e-4;
   std::printf("%s: predicted %.6f, seen %.6f\n", right ? "ok" : "wrong", predicted, seen);

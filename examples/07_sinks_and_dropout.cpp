@@ -1,4 +1,4 @@
-// examples/07_sinks_and_dropout.cpp — what joins the softmax's denominator, and what happens after it
+// examples/07_sinks_and_dropout.cpp — sinks, which join the softmax's denominator, and dropout after the softmax
 #include <attune/attune.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@ using namespace attune;
 int main() {
   constexpr int n = 64;
   const Device cpu = Device::cpu();
-  // Scores are 0 and values 1, so each output is the share of the softmax that its row kept.
+  // Scores are 0 and values 1, so each output is the fraction of the softmax that its row kept.
   const auto q = cpu.array<float>({1, 2, n, 4}), k = cpu.array<float>({1, 2, n, 4}), v = cpu.array<float>({1, 2, n, 1}),
              o = cpu.array<float>({1, 2, n, 1}), logit = cpu.array<float>({2}, "logit");
   std::ranges::fill(v.values(), 1.0f);

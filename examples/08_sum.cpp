@@ -1,4 +1,4 @@
-// examples/08_sum.cpp — a dot product within a score: two more columns for q and k, without appending them
+// examples/08_sum.cpp — a dot product within a score: two more columns of q and k without appending them
 #include <attune/attune.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@ using namespace attune;
 int main() {
   constexpr int n = 20, d = 6, more = 2;
   const Device cpu = Device::cpu();
-  // The whole q and k have d + more columns; the call gets views of the first d.
+  // The whole q and k have d + more columns; the views have the first d.
   const auto whole_q = cpu.array<float>({1, 1, n, d + more}), whole_k = cpu.array<float>({1, 1, n, d + more}),
              v = cpu.array<float>({1, 1, n, d}), o = cpu.array<float>({1, 1, n, d}),
              expected = cpu.array<float>({1, 1, n, d});

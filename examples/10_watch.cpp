@@ -1,4 +1,4 @@
-// examples/10_watch.cpp — callbacks: your program hears what attune builds and runs
+// examples/10_watch.cpp — callbacks that tell your program what attune builds and runs
 #include <attune/attune.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ int main() {
   watching.stop();  // or let it go out of scope
   // [watch]
 
-  // Kernels that do not depend on expressions have an empty mod.
+  // Kernels that do not depend on expressions are reported without a mod.
   const auto ours = std::ranges::count_if(built, [](const watch::Built& fact) { return !fact.mod.empty(); });
   const std::size_t told = built.size();
   attention(q, k, v, o);

@@ -1,4 +1,4 @@
-// examples/11_cover.cpp — the layers of a model share a mask of documents: its tiles are listed once for all layers
+// examples/11_cover.cpp — a model's layers under one document mask: list the tiles once for all of them
 #include <attune/attune.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@ using namespace attune;
 
 namespace {
 
-/// A GPU where there is one; on the host the same program runs, and its cover is empty.
+/// A GPU if there is one; the same program also runs on the host, where its cover is empty.
 Device gpu_or_cpu() try {
   Device::cuda().array<float>({1});
   return Device::cuda();

@@ -1,4 +1,4 @@
-// examples/12_packed.cpp — sequences of different lengths in one tensor, with their starts on the same device
+// examples/12_packed.cpp — packed sequences of different lengths, with their starts on the tensors' device
 #include <attune/attune.h>
 
 #include <cmath>
@@ -10,7 +10,7 @@ using namespace attune;
 
 namespace {
 
-/// A GPU where there is one; on the host the same program runs.
+/// A GPU if there is one; the same program also runs on the host.
 Device gpu_or_cpu() try {
   Device::cuda().array<float>({1});
   return Device::cuda();
@@ -50,7 +50,7 @@ int main() {
                  .max_kv_len = longest});
   // [packed]
 
-  // Each sequence gets the same result as alone: its positions begin with 0, and it sees no other sequence.
+  // Each sequence has the result it has alone: positions begin at 0 in each, and no sequence sees another.
   const auto packed = o.on(host);
   bool right = true;
   for (std::size_t i = 0; i < lengths.size(); ++i) {

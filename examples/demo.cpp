@@ -1,4 +1,4 @@
-// examples/demo.cpp — a score of your own: explained, run, and checked against plain loops
+// examples/demo.cpp — what attune is for: your own score, explained, run, and checked against plain loops
 #include <attune/attune.h>
 
 #include <cmath>

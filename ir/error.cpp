@@ -1,4 +1,4 @@
-// ir/error.cpp — how an Error reads
+// ir/error.cpp — the text of an Error
 #include <attune/error.h>
 
 #include <algorithm>
@@ -14,13 +14,13 @@ constexpr std::size_t code_ends = 93;  // the column where [code] ends, when the
 constexpr std::size_t widest = 100;    // columns of the user's text; the rest is cut
 constexpr std::string_view margin = "       ";
 
-// What moves a cursor, hides, or turns the reading direction: a terminal must not obey a mistyped text.
+// Characters that move the cursor, are invisible, or change the reading direction: a terminal must not obey them.
 bool obeyed_by_terminals(char32_t c) {
   return c < 0x20 || (c >= 0x7f && c < 0xa0) || (c >= 0x200b && c <= 0x200f) || (c >= 0x2028 && c <= 0x202e) ||
          (c >= 0x2066 && c <= 0x2069) || c == 0xfeff || c == 0xfffd;
 }
 
-// A line by code points, each as it may be shown, and the column at which a byte of it stands.
+// A line split into code points, each made safe to show, with the column of every byte.
 struct Columns {
   std::vector<std::string_view> shown;
   std::vector<std::size_t> starts;
@@ -55,7 +55,7 @@ std::string first_line(const Error& e) {
   return "attune: " + problem.text() + std::string(gap, ' ') + "[" + e.code + "]";
 }
 
-// The user's line with carets under [begin, end); a long line keeps what is around them.
+// The user's line with carets under [begin, end); a long line is cut to the part around them.
 std::string marked(std::string_view line, std::size_t begin, std::size_t end) {
   const Columns columns(line);
   const std::size_t length = columns.shown.size();
@@ -86,7 +86,7 @@ std::string place(const Place& where) {
   const std::size_t start = before == std::string_view::npos ? 0 : before + 1;
   const std::size_t stop = std::min(text.find('\n', begin), text.size());
   const std::string_view line = text.substr(start, stop - start);
-  // An end beyond the text asks for a caret where something is missing.
+  // An end beyond the text means that something is missing there: it still gets a caret.
   const std::size_t end = where.end > where.begin ? std::max(std::min(where.end, stop), begin + 1) : begin;
   if (text.find('\n') != std::string_view::npos && where.line == 0) {
     const auto row = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(start), '\n');

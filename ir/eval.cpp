@@ -36,7 +36,7 @@ std::int32_t saturated(double x) {
   return x >= int_max ? int_max : static_cast<std::int32_t>(x);
 }
 
-// The other operand when one is NaN; the first on a tie.
+// If one operand is NaN, the other; on a tie, the first.
 double lesser(double x, double y) { return y < x || std::isnan(x) ? y : x; }
 double greater(double x, double y) { return y > x || std::isnan(x) ? y : x; }
 
@@ -159,10 +159,10 @@ Program::Program(std::span<const Expr> roots) {
       slots.back().emplace(e->digest, slots_++);
       literals_.push_back(literal_value(*e));
     }
-  // Closed nodes first and once, wherever they stand: loops then hold only what depends on their variable.
+  // Emit closed nodes first and once, wherever they stand: a loop then holds only nodes that depend on its variable.
   for (const Expr& e : nodes)
     if (!e->free && !is_literal(e)) emit(*e, slots);
-  // Then what depends on variables bound outside, as if their sums stood around the roots, outermost first.
+  // Then nodes that depend on variables bound outside, as if their sums enclosed the roots, outermost first.
   std::uint32_t outer = 0;
   for (const Expr& root : roots) outer |= root->free;
   if (outer >> max_binders) throw Bug("a sum under construction was evaluated");
@@ -188,14 +188,14 @@ void Program::emit(const Node& n, Slots& slots) {
   slots[innermost(n)].emplace(n.digest, slots_++);
 }
 
-// What depends on this variable and on no inner one. An inner sum has a smaller binder than those around it, so the
-// smallest free binder of a node names the loop it belongs to. Gives the variable's slot.
+// Emits the nodes that depend on this variable and on no inner one. An inner sum has a smaller binder than the sums
+// around it, so a node belongs to the loop of its smallest free binder. Returns the variable's slot.
 std::uint32_t Program::emit_loop(std::uint32_t variable, std::span<const Expr> bodies, Slots& slots) {
   struct Visit {
     const Node* node;
     std::uint8_t next;
   };
-  // Another sum with this binder may have left its own values under the same names.
+  // Another sum with this binder may have left its values under the same digests.
   slots[variable].clear();
   const std::uint32_t own = slots_++;
   slots[variable].emplace(bound(variable + 1)->digest, own);
@@ -236,7 +236,7 @@ void Program::run(std::size_t begin, std::size_t end, const Env& env, double* me
   for (std::size_t i = begin; i < end; ++i) {
     const Step& step = steps_[i];
     if (!step.needs_env) {
-      // Unused arguments name slot 0, which exists: a step has at least one argument.
+      // Unused arguments read slot 0, which exists: a step has at least one argument.
       memory[step.into] = calculate<Real>(step.op, step.of_args, memory[step.from[0]], memory[step.from[1]],
                                           memory[step.from[2]]);
     } else if (step.op == Op::Sum) {

@@ -14,22 +14,23 @@ namespace attune::ir {
 /// f64: Floats are doubles, as in the oracle. f32: each operation rounds to f32, as engines do. Int is exact in both.
 enum class Precision : std::uint8_t { f64, f32 };
 
-/// A captured read: the slot and its (unclamped) indices; the callee clamps. Int and Bool come as whole numbers.
+/// Reads a captured tensor: its slot and the unclamped indices, which the callee clamps. Gives Int and Bool as whole
+/// numbers.
 using ReadCapture = std::function<double(std::uint32_t slot, std::span<const std::int32_t> index)>;
 
-/// What an expression is evaluated at.
+/// The values an expression is evaluated with.
 struct Env {
   double s = 0, p = 0;
   std::int32_t b = 0, h = 0, q = 0, kv = 0, q_len = 1, kv_len = 1, origin = 0;
   std::int32_t q_begin = 0, q_end = 0, kv_begin = 0, kv_end = 0;
   std::span<const double> params;
-  const ReadCapture* read = nullptr;       ///< must be there if the expression reads
+  const ReadCapture* read = nullptr;       ///< required if the expression reads captures
   std::span<const double> head, row, col;  ///< the fields of each level, if the expression has any
-  std::span<const std::int32_t> bound;     ///< by binder: the variables of sums that stand around the expression
+  std::span<const std::int32_t> bound;     ///< by binder: the variables of the sums around the expression
 };
 
 /// One operation on values; `of_args` is the type of its last argument. Int and Bool are whole numbers.
-/// Not for leaves, reads, sums or random, which need an Env: a Bug.
+/// A Bug for leaves, reads, sums and random, which need an Env.
 double apply(Op op, Type of_args, std::span<const double> args, Precision precision);
 
 /// Expressions flattened once, evaluated many times. Immutable: share one between threads, each with its own Memory.
@@ -48,13 +49,13 @@ class Program {
   struct Step {
     Op op;
     Type type, of_args;
-    bool needs_env;  ///< all but `apply`'s operations
+    bool needs_env;  ///< `apply` cannot evaluate it
     std::uint8_t arity;
     std::uint32_t bits, into;
     std::array<std::uint32_t, max_args> from;  ///< Sum: its body's slot, its variable's slot
     std::uint32_t loop_end;                    ///< Sum: its body is the steps from the next one up to here
   };
-  /// Slots of what is emitted so far, by innermost binder a node depends on; the last is for closed nodes.
+  /// Slots of the nodes emitted so far, by the innermost binder a node depends on; the last entry is for closed nodes.
   using Slots = std::array<DigestMap<std::uint32_t>, 33>;
   void emit(const Node& node, Slots& slots);
   std::uint32_t emit_loop(std::uint32_t variable, std::span<const Expr> bodies, Slots& slots);

@@ -1,7 +1,7 @@
 // ir/fmt.cpp — fmt's functions and templates, compiled once for all rooms
 #include <fmt/format-inl.h>
 
-// What fmt 9 declares in its headers and leaves to one file of a program.
+// The instantiations that fmt 9 declares in its headers and expects one file of a program to define.
 FMT_BEGIN_NAMESPACE
 namespace detail {
 template auto dragonbox::to_decimal(float x) noexcept -> dragonbox::decimal_fp<float>;

@@ -18,7 +18,7 @@ namespace {
 constexpr double inf = std::numeric_limits<double>::infinity();
 constexpr std::int64_t int_min = std::numeric_limits<std::int32_t>::min();
 constexpr std::int64_t int_max = std::numeric_limits<std::int32_t>::max();
-/// What a library function may err by in f32, monotone or not.
+/// The largest error of a library function in f32; it need not be monotone.
 constexpr int library_ulps = 8;
 
 bool holds_infinity(const Interval& x) { return x.numbers() && (x.lo == -inf || x.hi == inf); }
@@ -31,13 +31,13 @@ struct Whole {
 };
 Whole whole(const Interval& x) { return {static_cast<std::int64_t>(x.lo), static_cast<std::int64_t>(x.hi)}; }
 
-/// The bounds when nothing can wrap, else anything.
+/// [lo, hi] if both fit an Int, else every Int, since the value may wrap.
 Interval unless_wrapped(std::int64_t lo, std::int64_t hi) {
   if (lo < int_min || hi > int_max) return Interval::all(Type::I32);
   return {static_cast<double>(lo), static_cast<double>(hi), false};
 }
 
-/// `f` of the four pairs of ends: right for what is monotone in each argument.
+/// The span of `f` over the four pairs of ends: correct if f is monotone in each argument.
 template <class F>
 Interval of_ends(Whole x, Whole y, F f) {
   const auto [lo, hi] = std::minmax({f(x.lo, y.lo), f(x.lo, y.hi), f(x.hi, y.lo), f(x.hi, y.hi)});
@@ -46,7 +46,7 @@ Interval of_ends(Whole x, Whole y, F f) {
 
 std::int64_t floor_quotient(std::int64_t x, std::int64_t y) { return x / y - (x % y != 0 && (x < 0) != (y < 0)); }
 
-/// A division by its negative, zero and positive divisors apart; x by 0 is 0.
+/// A division, with negative, zero and positive divisors taken separately; x by 0 is 0.
 template <class F>
 Interval by_sign(Whole x, Whole y, F f) {
   Interval all = y.lo <= 0 && 0 <= y.hi ? Interval::point(0) : Interval::none();
@@ -79,7 +79,7 @@ Interval floor_remainder(Whole x, Whole y) {
   return unless_wrapped(x.hi <= 0 ? std::max(x.lo, y.lo + 1) : y.lo + 1, x.hi <= 0 && x.lo > y.hi ? x.hi : 0);
 }
 
-/// The smallest 2^n with both within [-2^n, 2^n - 1].
+/// The smallest 2^n such that [-2^n, 2^n - 1] holds both.
 std::int64_t span_of(Whole x, Whole y) {
   const std::int64_t most = std::max({x.hi, y.hi, ~x.lo, ~y.lo, std::int64_t{0}});
   return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(most) + 1));
@@ -126,8 +126,8 @@ double whole_saturated(double x) {
   return std::clamp(std::trunc(x), static_cast<double>(int_min), static_cast<double>(int_max));
 }
 
-/// The least and greatest of some bounds. NaN among them is 0 * inf or inf / inf: the numbers near it include 0, and
-/// what they grow to is another bound.
+/// The least and greatest of some bounds. A NaN among them is 0 * inf or inf / inf: it counts as 0, since the numbers
+/// near it include 0 and their other extreme is another bound.
 Interval spanning(std::initializer_list<double> bounds, bool nan) {
   Interval all = Interval::none();
   for (const double b : bounds) all = unite(all, Interval::point(std::isnan(b) ? 0 : b));
@@ -158,7 +158,7 @@ Interval absolute(const Interval& x) {
   return {x.hi <= 0 ? -x.hi : 0, std::max(-x.lo, x.hi), x.nan};
 }
 
-/// A growing function known to stay in [least, most]; below `domain` it is NaN.
+/// An increasing function with values in [least, most]; below `domain` it is NaN.
 template <class F>
 Interval growing(const Interval& x, F f, double least, double most, double domain = -inf, int ulps = library_ulps) {
   const bool nan = x.nan || x.lo < domain;
@@ -182,7 +182,7 @@ Interval rsqrt(const Interval& x) {
 
 Interval power_of_numbers(const Interval& x, const Interval& y) {
   if (x.lo >= 0) {
-    // Monotone in each argument, in a direction that the other decides.
+    // Monotone in each argument; the other argument decides the direction.
     const double low = x.lo + 0.0, high = x.hi + 0.0;  // not -0, whose powers differ
     const Interval ends = spanning(
         {std::pow(low, y.lo), std::pow(low, y.hi), std::pow(high, y.lo), std::pow(high, y.hi)}, false);
@@ -211,14 +211,14 @@ Interval power(const Interval& x, const Interval& y) {
 Interval waved(const Interval& x) { return {-1, 1, x.nan || holds_infinity(x)}; }
 
 Interval tangent(const Interval& x) {
-  // Within half a period it grows; 1.5 keeps clear of the pole.
+  // It increases within half a period; 1.5 keeps clear of the pole.
   if (x.lo >= -1.5 && x.hi <= 1.5)
     return growing(
         x, [](double a) { return std::tan(a); }, -inf, inf);
   return {-inf, inf, x.nan || holds_infinity(x)};
 }
 
-/// min, and max by negation: the other operand when one is NaN.
+/// min, and max by negation: if one operand is NaN, the result is the other.
 Interval lesser(const Interval& x, const Interval& y) {
   Interval all = Interval::none();
   if (x.numbers() && y.numbers()) all = {std::min(x.lo, y.lo), std::min(x.hi, y.hi), false};

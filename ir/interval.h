@@ -8,7 +8,7 @@
 namespace attune::ir {
 
 /// The values an expression can take: [lo, hi], and NaN if `nan`. Int within i32, Bool within [0, 1].
-/// Float bounds hold for both precisions of eval: they are widened by what rounding and a library function may add.
+/// Float bounds hold for both precisions of eval: they are widened by the errors of rounding and of library functions.
 /// No numbers: lo > hi. Empty (no NaN either): the assumptions contradict each other.
 struct Interval {
   double lo = 0, hi = 0;
@@ -26,15 +26,16 @@ struct Interval {
 
 Interval unite(const Interval& a, const Interval& b);
 Interval intersect(const Interval& a, const Interval& b);
-/// Is everything in `inner` in `outer`?
+/// Does `outer` contain all of `inner`?
 bool within(const Interval& inner, const Interval& outer);
 
-/// Outward to f32 values, and `ulps` of them further: what holds a value in f64 then holds it rounded to f32. A bound
-/// never stands between 0 and the smallest normal f32, so that an engine may flush denormals to zero.
+/// Moves the bounds outward to f32 values, then `ulps` further: an interval that contains a value in f64 then also
+/// contains it rounded to f32. A subnormal bound moves to 0 where the interval would exclude 0, so that an engine may
+/// flush denormals to zero.
 Interval outward(const Interval& x, int ulps = 0);
 
-/// One operation on intervals: holds `apply` of ir/eval.h on whatever the arguments hold.
-/// Not for leaves, reads and sums, which need Bounds: a Bug.
+/// One operation on intervals: contains `apply` of ir/eval.h for all values in the arguments.
+/// A Bug for leaves, reads and sums, which need Bounds.
 Interval apply(Op op, Type of_args, std::span<const Interval> args);
 
 }  // namespace attune::ir

@@ -1,4 +1,4 @@
-// ir/lex.cpp — text to tokens, and what to write for a character or number the language has not
+// ir/lex.cpp — text to tokens, and advice for characters and numbers that the language does not have
 #include "ir/lex.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::uint64_t beyond_int = std::uint64_t{1} << 31;
 
-// Is the decimal number closer to infinity than to zero? For a number that from_chars found out of range.
+// Did a number that from_chars calls out of range overflow, rather than underflow?
 bool is_huge(std::string_view digits) {
   const std::size_t e = std::min(digits.find_first_of("eE"), digits.size());
   const std::string_view mantissa = digits.substr(0, e);
@@ -144,7 +144,7 @@ Token Lexer::next() {
   }
 }
 
-// A number goes as far as letters, digits and points do, so that what is wrong with it is said of all of it.
+// A number extends over all letters, digits and points, so that an error message covers the whole malformed number.
 Token Lexer::number() {
   std::size_t end = next_;
   while (is_letter(at(end)) || is_digit(at(end)) || at(end) == '.' || at(end) == '\'' ||
@@ -217,7 +217,7 @@ std::uint32_t Lexer::real(std::string_view digits) const {
       refuse(*text_, "bad-number", quoted(digits) + " does not fit a Float", next_, next_ + digits.size(),
              "the largest Float is 3.4028235e+38", "write inf, or a smaller number");
     value = 0;
-    // Below the least normal number some libraries report a range error and some give the nearest subnormal.
+    // Below the smallest normal number, some libraries report a range error and others give the nearest subnormal.
     double wide = 0;
     if (std::from_chars(digits.data(), digits.data() + digits.size(), wide).ec == std::errc{})
       value = static_cast<float>(wide);

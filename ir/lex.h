@@ -12,10 +12,10 @@ namespace attune::ir {
 
 enum class Tok : std::uint8_t {
   End,
-  Int,    ///< bits: the value; 2147483648 is for the caller to allow after a minus
+  Int,    ///< bits: the value; may be 2147483648, which the caller allows only after a minus
   Float,  ///< bits: the f32's
   Name,
-  Infix,  ///< op; - and + may also stand in front
+  Infix,  ///< op; - and + may also be prefixes
   Not,
   BitNot,
   Open,
@@ -40,7 +40,7 @@ class Lexer {
  public:
   explicit Lexer(std::shared_ptr<const Text> text) : text_(std::move(text)) {}
 
-  /// The next token; an Error for a malformed number, and for a character or an operator that the language has not.
+  /// The next token; an Error for a malformed number, or for a character or operator that the language does not have.
   Token next();
   std::string_view slice(const Token& t) const { return body().substr(t.begin, t.end - t.begin); }
 

@@ -1,4 +1,4 @@
-// ir/names.cpp — which names the language has, which it might be taken to have, and which a typo meant
+// ir/names.cpp — the language's names, advice on names from other languages, and what a typo probably meant
 #include "ir/names.h"
 
 #include <algorithm>
@@ -129,14 +129,15 @@ bool is_name(std::string_view text) {
 }
 
 std::optional<std::string> nearest(std::string_view name, std::span<const std::string> candidates) {
-  constexpr std::size_t longest = 64;  // nobody mistypes a longer one, and the work is quadratic
+  constexpr std::size_t longest = 64;  // longer names are unlikely typos, and the work is quadratic
   if (name.size() > longest) return std::nullopt;
   const std::string* best = nullptr;
   std::size_t least = std::max<std::size_t>(1, name.size() / 3) + 1;
   for (const std::string& c : candidates) {
     if (c.size() > longest) continue;
     const std::size_t d = distance(name, c);
-    // One letter turns any one-letter name into any other: that is no likeness. A swap is likelier than a slip.
+    // One edit turns any one-letter name into any other, so that proves no likeness. On a tie prefer a candidate of the
+    // same length: a swapped or replaced letter is likelier than a missing one.
     const bool nearer = d < least || (best && d == least && c.size() == name.size() && best->size() != name.size());
     if (nearer && d < std::max(name.size(), c.size())) {
       best = &c;

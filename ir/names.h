@@ -1,11 +1,11 @@
-// ir/names.h — advice on words of other languages, for messages about names
+// ir/names.h — advice on words from other languages, for messages about names
 #pragma once
 
 #include <string_view>
 
 namespace attune::ir {
 
-/// What to write for a word that another language has: "write && for `and`". Empty when there is nothing to say.
+/// What to write instead of a word from another language: "write && for `and`". Empty if there is no advice.
 std::string_view advice_on(std::string_view word);
 
 inline bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }

@@ -1,4 +1,4 @@
-// ir/node.cpp — making nodes, naming them, walking them without a stack
+// ir/node.cpp — making nodes, their digests, and walks over them without recursion
 #include "ir/node.h"
 
 #include <atomic>
@@ -28,7 +28,7 @@ Digest digest_of(const Node& n) {
   std::array<std::uint64_t, 2 + 2 * max_args> words{};
   words[0] = (std::uint64_t{n.bits} << 32) | (std::uint64_t{n.arity} << 16) |
              (std::uint64_t{static_cast<std::uint8_t>(n.type)} << 8);
-  // The spelling, not the enumerator: a new row in ops.def must not rename every expression in a cache.
+  // Hash the name, not the enumerator: a new row in ops.def must not change the digest of every expression in a cache.
   words[1] = XXH3_64bits(row(n.op).name.data(), row(n.op).name.size());
   std::size_t used = 2;
   for (const Expr& a : n.arguments()) {
@@ -78,8 +78,8 @@ std::string Digest::hex() const {
   return text;
 }
 
-// A deep expression must not be freed by recursion: the outermost destructor on a thread drains what the inner ones
-// hand it. Shallow nodes take the plain way.
+// A deep expression must not be freed by recursion: inner destructors hand their arguments to the outermost one on the
+// thread, which frees them in a loop. Shallow nodes recurse.
 Node::~Node() {
   if (depth < 64) return;
   thread_local std::vector<Expr>* pending = nullptr;
@@ -167,15 +167,15 @@ Expr bound(std::uint32_t id) { return make(Op::Bound, Type::I32, id, {}); }
 
 Expr sum(const Expr& variable, std::uint32_t count, const Expr& body, Written written) {
   std::uint32_t id = body->binder + 1;
-  // While an expression is rebuilt, the canonical name may still be that of a sum further out: see `rebuild`.
+  // While an expression is being rebuilt, an outer sum may still hold the canonical name: see `rebuild`.
   while (id <= max_binders && (body->free & ~variable->free) >> (id - 1) & 1) ++id;
   if (id > max_binders || count > max_sum_count) throw Bug("a sum beyond its limits reached the IR");
   const Expr named = rename(body, variable, bound(id));
   return make(Op::Sum, named->type, id << 16 | count, std::array{named}, std::move(written));
 }
 
-// Goes only where the variable is free, so an inner sum that happens to use the same binder keeps its own. The
-// structure stays, and with it every binder.
+// Descends only where the variable is free, so an inner sum that happens to use the same binder keeps its own. The
+// structure stays the same, and so does every binder.
 Expr rename(const Expr& body, const Expr& variable, const Expr& by) {
   if (!(body->free & variable->free) || same(variable, by)) return body;
   DigestMap<Expr> made{{variable->digest, by}};
@@ -277,9 +277,9 @@ Expr with_args(const Expr& node, std::span<const Expr> args) {
 
 namespace {
 
-// Sums are opened: their variable becomes a fresh one while the body is rebuilt. A body that gains or loses sums gets
-// another binder afterwards, and must not capture the variable of a sum around it. Recursion is as deep as sums nest.
-// Fresh variables are named once and for all, so `made` holds for every body, and shared sums are rebuilt once.
+// Opens each sum: its variable becomes a fresh one while the body is rebuilt, since a body that gains or loses sums
+// gets another binder afterwards and must not capture the variable of a sum around it. Recursion is as deep as sums
+// nest. Fresh variables are unique, so `made` is valid in every body, and a shared sum is rebuilt once.
 void rebuild(const Expr& root, const Replace& replace, DigestMap<Expr>& made) {
   for (const Expr& node : in_order(std::span(&root, 1), SumBodies::Skip)) {
     if (made.contains(node->digest)) continue;

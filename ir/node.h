@@ -30,7 +30,7 @@ using DigestMap = std::unordered_map<Digest, T, DigestHash>;
 
 /// A piece of text an expression was parsed from.
 struct Text {
-  std::string name;  ///< what the user calls it: --score
+  std::string name;  ///< its name in messages: --score
   std::string body;
 };
 
@@ -46,10 +46,10 @@ struct Written {
 struct Node;
 using Expr = std::shared_ptr<const Node>;
 
-inline constexpr std::size_t max_args = 8;  ///< a summary of a captured tensor takes two an index, see compiler/cover.h
+inline constexpr std::size_t max_args = 8;  ///< a summary of a captured tensor takes two per index: compiler/cover.h
 inline constexpr std::size_t max_rank = 4;
 inline constexpr std::uint32_t max_sum_count = 1024;
-inline constexpr std::uint32_t max_binders = 31;  ///< how deep sums may nest
+inline constexpr std::uint32_t max_binders = 31;  ///< the deepest nesting of sums
 
 struct Node {
   Op op;
@@ -61,11 +61,11 @@ struct Node {
 
   // Derived from the arguments when the node is made.
   std::uint32_t uses = 0;    ///< bit(Input) of every input it depends on; random uses b, h, q and kv
-  std::uint32_t free = 0;    ///< a bit per binder it mentions outside of that binder's sum
+  std::uint32_t free = 0;    ///< a bit per binder that it mentions outside that binder's sum
   std::uint32_t binder = 0;  ///< the largest binder of a sum within it
   std::uint32_t depth = 1;
-  std::uint32_t size = 1;  ///< nodes when written out as a tree, saturating
-  bool reads = false;      ///< holds a captured read
+  std::uint32_t size = 1;  ///< number of nodes as a tree, saturating
+  bool reads = false;      ///< contains a captured read
   bool random = false;
 
   Written written;
@@ -74,7 +74,7 @@ struct Node {
   ~Node();
 };
 
-/// The one way to make a node. Checks nothing: see ir/verify.h.
+/// The only way to make a node. Checks nothing: see ir/verify.h.
 Expr make(Op op, Type type, std::uint32_t bits, std::span<const Expr> args, Written written = {});
 
 /// An operation of one to three arguments; its type follows from ops.def. A Bug when the types are wrong.
@@ -93,15 +93,15 @@ Expr read(std::uint32_t slot, Type type, std::span<const Expr> indices, Written 
 /// The variable of a sum under construction; `sum` replaces it by the canonical one.
 /// Every call gives a new variable, so equal sums get equal digests only through `sum`.
 Expr fresh_bound(Written written = {});
-/// The canonical variable of binder `id`: what stands inside a finished sum.
+/// The canonical variable of binder `id`, as finished sums use it.
 Expr bound(std::uint32_t id);
-/// sum of body over variable = 0 .. count - 1.
-/// The binder is named 1 + the largest binder within `body`, so that names never capture and equal sums are equal.
+/// The sum of body over variable = 0 .. count - 1.
+/// Its binder is 1 + the largest binder within `body`: no variable is captured, and equal sums have equal digests.
 Expr sum(const Expr& variable, std::uint32_t count, const Expr& body, Written written = {});
-/// `body` with the free occurrences of a bound variable replaced by something without sums or bound variables of its
-/// own, or by another variable that no sum around an occurrence binds.
+/// `body` with the free occurrences of a bound variable replaced by `by`: an expression without sums or bound
+/// variables, or another variable that no sum around an occurrence binds.
 Expr rename(const Expr& body, const Expr& variable, const Expr& by);
-/// Does the variable stand free in `body`?
+/// Is the variable free in `body`?
 bool mentions(const Expr& body, const Expr& variable);
 inline std::uint32_t sum_count(const Node& n) { return n.bits & 0xffff; }
 inline std::uint32_t sum_binder(const Node& n) { return n.bits >> 16; }
@@ -121,23 +121,24 @@ Expr literal(Type type, double value, Written written = {});
 inline bool same(const Expr& a, const Expr& b) { return a->digest == b->digest; }
 inline bool uses(const Expr& e, Input which) { return (e->uses & bit(which)) != 0; }
 
-/// Every distinct node below the roots, arguments before their users. Takes no stack, visits each content once.
+/// Every distinct node of the roots, arguments before their users. Not recursive; visits each content once.
 enum class SumBodies : std::uint8_t { Visit, Skip };
 std::vector<Expr> in_order(std::span<const Expr> roots, SumBodies bodies = SumBodies::Visit);
 std::vector<Expr> in_order(const Expr& root);
-/// A guess at the number of distinct nodes, to reserve for: right for a small tree, never absurd for a large DAG.
+/// An estimate of the number of distinct nodes, for reserve(): exact for a small tree, capped for a large DAG.
 std::size_t room_for(const Node& n);
 /// The number of distinct nodes.
 std::size_t count(const Expr& root);
 
-/// Rebuild `root` bottom up. `replace(node, rebuilt arguments)` gives the new node, or null to keep it (with its
-/// new arguments). A sum comes with its body already rebuilt and its binder named anew.
+/// Rebuilds `root` bottom up. `replace(node, rebuilt arguments)` gives the new node, or null to keep it (with its
+/// new arguments). It sees a sum with its body already rebuilt and its binder renamed.
 using Replace = std::function<Expr(const Expr& node, std::span<const Expr> args)>;
 Expr rebuild(const Expr& root, const Replace& replace);
-/// The node with other arguments; itself when they are the same objects. Not for the body of a sum: see rebuild.
+/// The node with other arguments, or the node itself if they are the same objects. Not for the body of a sum: use
+/// rebuild.
 Expr with_args(const Expr& node, std::span<const Expr> args);
 
-/// Replace leaves by content.
+/// Replaces leaves, looked up by digest.
 Expr substitute(const Expr& root, const DigestMap<Expr>& by);
 
 }  // namespace attune::ir

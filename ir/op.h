@@ -48,13 +48,13 @@ constexpr bool takes(Takes takes, Type type) {
   return false;
 }
 
-/// The op written `name(…)` with this name, if there is one.
+/// The op written `name(…)`, if there is one.
 std::optional<Op> op_named(std::string_view name);
 
 /// "Bool", "Int" or "Float": the words of the language.
 std::string_view name_of(Type type);
 
-/// What an expression may read besides literals: the user's inputs, then those that only attune and engines write.
+/// The inputs of expressions: first those that users may read, then those that only attune and engines use.
 /// Origin: see Fold in compiler/mod.h. QBegin to KVEnd: a tile of pairs, half open, see compiler/cover.h.
 enum class Input : std::uint8_t { S, P, B, H, Q, KV, QLen, KVLen, Origin, QBegin, QEnd, KVBegin, KVEnd };
 inline constexpr int user_input_count = 8;

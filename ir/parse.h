@@ -10,26 +10,26 @@
 
 namespace attune::ir {
 
-/// What names mean, and what the text is for.
+/// The meaning of names in a text, and the text's purpose.
 struct Scope {
-  std::string name = "expression";  ///< what the text is called in an Error: --score
+  std::string name = "expression";  ///< the text's name in an Error: --score
   std::uint32_t inputs = ~0u;       ///< bit(Input) of every input that may be read
   std::optional<Type> expected{};   ///< an Int widens to Float; anything else is an Error
   const Signature* signature = nullptr;
-  std::map<std::string, Expr, std::less<>> lets{};  ///< names of expressions: --let, or the letters of a rule
+  std::map<std::string, Expr, std::less<>> lets{};  ///< named expressions: --let, or the letters of a rule
 };
 
 inline constexpr std::size_t max_text = std::size_t{1} << 20;  ///< bytes
-inline constexpr std::size_t max_nodes = 200'000;              ///< nodes a text may make
-inline constexpr int max_nesting = 1200;                       ///< brackets, prefixes and arguments within each other
+inline constexpr std::size_t max_nodes = 200'000;              ///< nodes per text
+inline constexpr int max_nesting = 1200;                       ///< depth of brackets, prefixes and arguments
 
 Expr parse(std::string_view text, const Scope& scope);
 
-/// Is this a name the language uses itself (a variable, a function, a word)? Captures, parameters and lets may not.
+/// Is this a name of the language (a variable, a function, a word)? Captures, parameters and lets may not use it.
 bool is_reserved(std::string_view name);
-/// Is this spelled like a name: a letter or _, then letters, digits, _?
+/// Is this a valid name: a letter or _, then letters, digits, _?
 bool is_name(std::string_view text);
-/// The candidate that differs least from a mistyped name, if one is near enough.
+/// The candidate closest to a mistyped name, if one is close enough.
 std::optional<std::string> nearest(std::string_view name, std::span<const std::string> candidates);
 
 }  // namespace attune::ir

@@ -1,4 +1,4 @@
-// ir/parser.h — the grammar and the types: a descent over tokens that makes nodes as it goes
+// ir/parser.h — the grammar and the types: recursive descent over tokens that makes nodes as it goes
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 
 namespace attune::ir {
 
-// A part of the text and what it means. With its brackets, so [begin, end) may be wider than expr->written.
+// A part of the text and its expression. Includes its brackets, so [begin, end) may be wider than expr->written.
 struct Operand {
   Expr expr;
   std::uint32_t begin = 0, end = 0;
@@ -27,7 +27,7 @@ struct Pending {
   Token op;
 };
 
-// What a name of the signature, a let or a sum stands for.
+// The meaning of a name that the signature, a let or a sum defines.
 struct Meaning {
   enum Kind : std::uint8_t { Value, Param, Capture, Variable } kind;
   std::uint32_t slot = 0;
@@ -40,8 +40,8 @@ inline bool compares(Op o) { return o >= Op::Eq && o <= Op::Ge; }
 // Ternary = Infix [ "?" Ternary ":" Ternary ];  Infix = Prefix { op Prefix };  Prefix = { "-" "+" "!" "~" } Primary
 // Primary = number | name | name "(" Ternary, … ")" | name "[" Ternary, … "]" | "sum" "(" name "," n "," Body ")"
 //         | "(" Ternary ")"
-// Chains are loops over stacks of our own; the machine's stack holds only nesting, which is bounded. Messages are made
-// in functions apart, so that the frames of those that nest stay small.
+// Operator chains use loops over explicit stacks; the machine's stack holds only nesting, which is bounded. Separate
+// functions make the messages, which keeps the frames of the recursive ones small.
 class Parser {
  public:
   Parser(std::string_view text, const Scope& scope)
@@ -77,7 +77,7 @@ class Parser {
   bool is_word(std::string_view word) const { return token_.kind == Tok::Name && lexer_.slice(token_) == word; }
   Written written(std::uint32_t begin, std::uint32_t end) const { return {nullptr, 0, begin, end, text_}; }
 
-  // How deep we are, for as long as it lives.
+  // Counts one level of nesting while it lives.
   class Nest {
    public:
     explicit Nest(Parser& parser) : nesting_(parser.nesting_) {
@@ -180,7 +180,7 @@ class Parser {
     return token_.kind == Tok::Int || token_.kind == Tok::Float || is_word("inf") || is_word("nan");
   }
 
-  // A literal; `minus` in front of it is part of it.
+  // A literal, including the `minus` before it if there is one.
   Operand number(const Token* minus) {
     const Token t = token_;
     const std::uint32_t begin = minus ? minus->begin : t.begin;
@@ -264,7 +264,7 @@ class Parser {
     return apply(*op, first, t.begin, last_.end);
   }
 
-  // What stands between brackets goes onto arguments_; gives where it begins there.
+  // Pushes the list between brackets onto arguments_; returns the index of its first element.
   std::size_t list(Tok close) {
     const Token open = token_;
     const Nest nest(*this);
@@ -317,7 +317,7 @@ class Parser {
     return n.bits;
   }
 
-  // ---- names of the text's own
+  // ---- names that the text defines
 
   void check_new(const Token& name, std::string_view what) const {
     const std::string_view word = lexer_.slice(name);
@@ -345,7 +345,7 @@ class Parser {
     return {std::move(made), begin, end};
   }
 
-  // An Int among Floats, or where Floats are wanted.
+  // Converts an Int to Float, next to a Float or where a Float is required.
   void widen(Operand& o) {
     if (o.expr->type != Type::I32) return;
     const bool literal = o.expr->op == Op::Literal;
@@ -355,11 +355,11 @@ class Parser {
              o.begin, o.end);
   }
 
-  // The operation on what lies on arguments_ from `first` on, which it takes off.
+  // The operation on arguments_ from `first` on; pops them.
   Operand apply(Op o, std::size_t first, std::uint32_t begin, std::uint32_t end) {
     const OpRow& r = row(o);
     const std::span<Operand> args(&arguments_[first], arguments_.size() - first);
-    const std::size_t alike = o == Op::Where ? 1 : 0;  // from here on the arguments have one type
+    const std::size_t alike = o == Op::Where ? 1 : 0;  // arguments from here on share one type
     bool wide = r.takes == Takes::Float;
     for (std::size_t i = alike; i < args.size(); ++i) wide |= args[i].expr->type == Type::F32;
     for (std::size_t i = alike; i < args.size() && wide && takes(r.takes, Type::F32); ++i) widen(args[i]);
@@ -401,7 +401,7 @@ class Parser {
   }
   std::string quote(const Token& t) const { return quoted(lexer_.slice(t)); }
   std::string quote(const Operand& o) const { return quoted(slice(o)); }
-  // The user's words for an operand of an operator that binds like `bind`.
+  // The user's text of an operand, in brackets if an operator with precedence `bind` needs them.
   std::string words(const Operand& o, int bind) const {
     const Written& w = o.expr->written;
     const bool in_brackets = w.text == text_ && w.begin > o.begin && w.end < o.end;
@@ -446,11 +446,11 @@ class Parser {
   std::shared_ptr<const Text> text_;
   Lexer lexer_;
   Token token_;
-  Token last_;  // the one before
+  Token last_;  // the token before
   std::unordered_map<std::string_view, Meaning> names_;
-  std::vector<std::string_view> locals_;       // the lets and variables in force, innermost last
-  std::unordered_set<std::string_view> gone_;  // those no longer in force
-  std::string_view defining_;                  // the let whose value we are in
+  std::vector<std::string_view> locals_;       // lets and variables in scope, innermost last
+  std::unordered_set<std::string_view> gone_;  // those that went out of scope
+  std::string_view defining_;                  // the let whose value is being parsed
   std::vector<Operand> arguments_;
   std::vector<Pending> pending_;
   int nesting_ = 0;

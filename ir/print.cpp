@@ -1,4 +1,4 @@
-// ir/print.cpp — Expr to text: where brackets stand, and which nodes get a name of their own
+// ir/print.cpp — Expr to text: where brackets are needed, and which nodes get a name
 #include "ir/print.h"
 
 #include <algorithm>
@@ -11,23 +11,23 @@
 namespace attune::ir {
 namespace {
 
-constexpr std::uint32_t small_text = 64;        // tree nodes; below this, repeating reads better than naming
+constexpr std::uint32_t small_text = 64;        // tree nodes; below this, repetition reads better than a name
 constexpr std::uint32_t worth_a_name = 8;       // tree nodes of a shared expression
-constexpr std::uint32_t deepest_nesting = 100;  // brackets within each other, before the innermost get a name
+constexpr std::uint32_t deepest_nesting = 100;  // nested brackets; deeper ones get a name
 constexpr int prefix_bind = 12;
 constexpr std::uint32_t fresh_bit = 0x80000000u;  // Node::free of the variable of a sum under construction
 
-// A node in the scope (the whole text, or the body of one sum) that binds the innermost variable it mentions. The same
-// content in two sums is two of these, for a name given in one means nothing in the other.
+// A node in the scope (the whole text, or the body of one sum) that binds the innermost variable it mentions. Equal
+// nodes in two sums are two entries, since a name given in one sum means nothing in the other.
 struct Entry {
   const Node* node;
   std::uint32_t scope;
-  std::uint32_t inner;  ///< the scope of its arguments: its own body if it is a Sum
+  std::uint32_t inner;  ///< the scope of its arguments: for a Sum, its own body
   std::array<std::uint32_t, max_args> args{};
   std::uint32_t uses = 0;
   std::uint32_t nesting = 0;
   bool named = false;
-  std::string name{};  ///< given when its let is written
+  std::string name{};  ///< set when its let is written
 };
 
 struct NameScope {
@@ -98,12 +98,12 @@ class Printer {
  private:
   struct Item {
     enum Kind : std::uint8_t { Text, Value, Let, LetsEnd, End } kind;
-    std::string_view text;  ///< of Text; outlives the printer or lies in the signature
+    std::string_view text;  ///< for Text; static, or owned by the signature
     std::uint32_t entry = 0;
-    std::size_t begin = 0;  ///< of End: where its entry's text began
+    std::size_t begin = 0;  ///< for End: where its entry's text began
   };
 
-  // i, j, k, i4, i5, … by binder, passing over what captures and parameters are called.
+  // i, j, k, i4, i5, … by binder, skipping the names of captures and parameters.
   void name_variables(std::uint32_t largest) {
     constexpr std::array<std::string_view, 3> letters{"i", "j", "k"};
     for (std::size_t next = 0; variables_.size() < largest; ++next) {
@@ -174,7 +174,7 @@ class Printer {
     return i == 0 ? inner < bind : inner <= bind;
   }
 
-  // Arguments come before their users in order_, so a name takes effect on everything around it.
+  // order_ has arguments before their users, so a name counts in the nesting of everything around it.
   void choose_names(std::uint32_t root_size) {
     for (const std::uint32_t index : order_) {
       Entry& e = entries_[index];
@@ -228,7 +228,7 @@ class Printer {
       stack_.push_back({Item::Value, {}, child});
   }
 
-  // Starts the text of an entry and leaves the rest of it on the stack, last piece first.
+  // Writes the beginning of an entry's text and pushes the rest onto the stack, last piece first.
   void define(std::uint32_t index) {
     const Entry& e = entries_[index];
     const Node& n = *e.node;
@@ -270,7 +270,7 @@ class Printer {
     if (n.op == Op::Input) return n.bits < input_count ? std::string(input_names[n.bits]) : "input?";
     if (n.op == Op::Param)
       return n.bits < signature_.params.size() ? signature_.params[n.bits].name : "param" + std::to_string(n.bits);
-    // The variable of a sum still under construction has no name yet.
+    // The variable of a sum under construction has no name yet.
     if (n.op == Op::Bound) return n.bits - 1 < variables_.size() ? variables_[n.bits - 1] : "unbound";
     constexpr std::array<std::string_view, 3> levels{"head", "row", "col"};
     const auto level = static_cast<std::size_t>(field_level(n));

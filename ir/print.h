@@ -7,7 +7,7 @@
 
 namespace attune::ir {
 
-/// The text, and where in it each node first stands (half open).
+/// The text, and where each node first appears in it (half open).
 struct Printed {
   struct Span {
     std::size_t begin, end;
@@ -16,19 +16,19 @@ struct Printed {
   DigestMap<Span> spans;
 };
 
-/// `parse(print(e)) == e`. A large shared sub-expression, or one nested too deep for the parser, is named first:
+/// `parse(print(e)) == e`. A large shared sub-expression, or one nested too deep for the parser, gets a name first:
 /// `let x1 = s * s; x1 + x1`.
 Printed print_spans(const Expr& root, const Signature& signature);
 std::string print(const Expr& root, const Signature& signature = {});
 
-/// What fields are called, by level and index.
+/// The names of fields, by level and index.
 using FieldNames = std::array<std::vector<std::string>, 3>;
 
-/// The text as device code of codegen/cuda/ops.cuh: `lets` are statements, a line each, that `value` follows. A read is
+/// The expression as device code for codegen/cuda/ops.cuh: the statements `lets`, one per line, then `value`. A read is
 /// a call, a sum takes a lambda, random names its coordinates, and a field is a member of head, row or col.
 struct DevicePrinted {
   std::string lets, value;
-  std::vector<Expr> statements;  ///< what the lets name, in order, and then what the value is of
+  std::vector<Expr> statements;  ///< the expression of each let, in order, then that of the value
 };
 DevicePrinted print_for_device(const Expr& root, const Signature& signature, const FieldNames& fields);
 

@@ -11,7 +11,7 @@ std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter, std::a
 
 /// random(seed) of the language, in [0, 1) with 24 bits, the same on every engine:
 ///   counter = {kv >> 2, q, head, batch}, key = {seed, 0}, the word kv & 3 of the block, its top 24 bits times 2^-24.
-/// Four neighbouring kv share one block, so a vector or a fragment pays a quarter of a block an element.
+/// Four neighbouring kv share one block, so a vector or a fragment pays a quarter of a block per element.
 float random(std::int32_t seed, std::int32_t batch, std::int32_t head, std::int32_t q, std::int32_t kv);
 
 }  // namespace attune::ir

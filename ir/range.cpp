@@ -1,4 +1,4 @@
-// ir/range.cpp — ranges bottom up, narrowed by facts on whole sub-expressions; conditions turned into facts top down
+// ir/range.cpp — ranges bottom up, narrowed by facts about sub-expressions; conditions become facts top down
 #include "ir/range.h"
 
 #include <algorithm>
@@ -15,11 +15,11 @@ constexpr double inf = std::numeric_limits<double>::infinity();
 constexpr double int_min = std::numeric_limits<std::int32_t>::min();
 constexpr double int_max = std::numeric_limits<std::int32_t>::max();
 
-/// Beyond these, a where is not looked into under its condition.
+/// Above these sizes, the branches of a where are not analysed under its condition.
 constexpr std::uint32_t largest_condition = 32;
 constexpr std::uint32_t largest_branch = 256;
 
-/// What an expression's type allows of an interval given from outside.
+/// The part of an interval given from outside that the type allows.
 Interval typed(const Interval& x, Type type) {
   const Interval allowed = intersect(x, Interval::all(type));
   return type == Type::F32 ? outward(allowed) : allowed;
@@ -36,7 +36,7 @@ bool is_comparison(Op op) {
 /// Can neither a - b nor b - a wrap?
 bool difference_fits(const Interval& a, const Interval& b) { return a.lo - b.hi >= -int_max && a.hi - b.lo <= int_max; }
 
-/// What x op x is, when that is more than what two unrelated values of the same range give.
+/// The range of x op x, where it is narrower than for two unrelated values of the same range.
 std::optional<Interval> of_itself(const Node& n, const Interval& x) {
   const bool finite = x.lo > -inf && x.hi < inf;
   const bool zero = x.lo <= 0 && 0 <= x.hi;
@@ -56,7 +56,7 @@ std::optional<Interval> of_itself(const Node& n, const Interval& x) {
   return most * most <= int_max ? Interval{least * least, most * most, false} : Interval::all(Type::I32);
 }
 
-/// Facts are gathered from what a condition says of its parts.
+/// Collects the facts that a condition implies about its parts.
 class Narrowing {
  public:
   explicit Narrowing(const Bounds& bounds) : range_(bounds, 0), found_(bounds) {}
@@ -75,11 +75,11 @@ class Narrowing {
     Interval now;
     int visits = 0;
   };
-  /// A shared node may be narrowed again and again, by each path to it.
+  /// Every path to a shared node may narrow it again: a limit.
   static constexpr int most_visits = 4;
 
-  /// `e` lies in `fact`: recorded, and followed if it is news, or was found by an earlier run and its arguments may
-  /// be better known by now.
+  /// `e` lies in `fact`. Records it, and follows it into the arguments if it is new, or if an earlier run found it and
+  /// the arguments may be better known by now.
   void learn(const Expr& e, const Interval& fact) {
     if (is_literal(e)) return;
     Learned& learned = learned_.try_emplace(e->digest, Learned{range_(e)}).first->second;
@@ -115,8 +115,8 @@ class Narrowing {
   std::vector<std::pair<Expr, Interval>> todo_;
 };
 
-/// Where `now` tells something of the arguments of `n`. The other ops are not invertible on intervals, or seldom
-/// stand in a condition.
+/// `n` lies in `now`: narrows its arguments where that says something about them. The ops not handled here are not
+/// invertible on intervals, or rare in conditions.
 void Narrowing::descend(const Node& n, const Interval& now) {
   if (now.empty() || (n.type == Type::Bool && now.lo != now.hi)) return;
   const auto arg = [&](std::size_t i) -> const Expr& { return n.args[i]; };
@@ -166,7 +166,7 @@ void Narrowing::descend(const Node& n, const Interval& now) {
     return;
   }
   if (n.op == Op::F32 && arg(0)->type == Type::I32) {
-    // Exact up to 2^24; beyond, in f32, a value may have come from a neighbour's side.
+    // Exact up to 2^24; beyond that the conversion rounds, so the Int may lie just outside.
     const bool exact = std::fabs(now.lo) < 0x1p24 && std::fabs(now.hi) < 0x1p24;
     const Interval x = exact ? now : outward(now, 1);
     return learn(arg(0), {std::ceil(x.lo), std::floor(x.hi), false});
@@ -195,7 +195,7 @@ void Narrowing::compare(const Node& n, bool truth) {
     if (a->type != Type::Bool) difference(a, b, Interval{0, 0, a->type == Type::F32});
     return;
   }
-  // !(a < b) is b <= a, or a NaN.
+  // !(a < b) means b <= a, or one of them is NaN.
   const bool less = n.op == Op::Lt || n.op == Op::Le, strict = n.op == Op::Lt || n.op == Op::Gt;
   if (less == truth)
     ordered(a, b, strict == truth, !truth);
@@ -203,7 +203,7 @@ void Narrowing::compare(const Node& n, bool truth) {
     ordered(b, a, strict == truth, !truth);
 }
 
-/// low <= high, or low < high, or, if `maybe_nan`, one of them is NaN.
+/// low <= high (low < high if `strict`), or, if `maybe_nan`, one of them is NaN.
 void Narrowing::ordered(const Expr& low, const Expr& high, bool strict, bool maybe_nan) {
   const Interval x = range_(low), y = range_(high);
   const bool ints = low->type == Type::I32;
@@ -227,7 +227,7 @@ void Narrowing::unequal(const Expr& a, const Expr& b) {
   learn(b, without(y, x));
 }
 
-/// a - b lies in `now`: said of both spellings of the difference, then of a and b.
+/// a - b lies in `now`: recorded for a - b and for b - a, then followed into a and b.
 void Narrowing::difference(const Expr& a, const Expr& b, const Interval& now) {
   const Interval x = range_(a), y = range_(b);
   if (a->type == Type::I32 && !difference_fits(x, y)) return;
@@ -248,7 +248,7 @@ void Narrowing::sum_of(const Expr& a, const Interval& b, const Interval& now) {
     return;
   }
   if (now.nan && b.nan) return;
-  // The sum before it was rounded may lie half a step outside.
+  // The unrounded sum may lie half an ulp outside.
   const Interval sum = outward(now, 1);
   const double lo = sum.lo - b.hi, hi = sum.hi - b.lo;
   learn(a, {std::isnan(lo) ? -inf : lo, std::isnan(hi) ? inf : hi, now.nan});
@@ -284,7 +284,7 @@ Ranger::Ranger(Bounds bounds, std::size_t spare) : bounds_(std::move(bounds)), s
 }
 
 Interval Ranger::operator()(const Expr& e) {
-  // Of a free variable all that is known is how long a sum may be, whatever was said of its name before.
+  // A free variable is known only to be below the longest sum: forget what earlier sums knew of the same binder.
   if (e->free) std::for_each(known_.begin(), known_.end() - 1, [](Known& known) { known.clear(); });
   return walk(*e);
 }
@@ -301,7 +301,7 @@ Interval Ranger::walk(const Node& root) {
   visit(root);
   while (!stack.empty()) {
     const Node& n = *stack.back().node;
-    // A sum looks into its body itself, once it knows what the variable is.
+    // of_sum() walks the body itself, once the variable's range is set.
     if (n.op != Op::Sum && stack.back().next < n.arity) {
       visit(*n.args[stack.back().next++]);
       continue;
@@ -350,7 +350,7 @@ Interval Ranger::of_sum(const Node& n) {
     const std::array args{body, Interval::point(length)};
     return apply(Op::Mul, Type::I32, args);
   }
-  // Rounding adds up, so term by term; until infinity absorbs what follows.
+  // Rounding errors accumulate, so add term by term, until the total no longer changes.
   Interval total = Interval::point(0);
   for (std::uint32_t i = 0; i < length; ++i) {
     const Interval before = total;
@@ -360,7 +360,7 @@ Interval Ranger::of_sum(const Node& n) {
   return total;
 }
 
-/// Two Ints compare as their difference does to 0, when it cannot wrap: a fact may say more of it.
+/// If the difference of two Ints cannot wrap, they compare as it does to 0, and a fact may bound it more tightly.
 Interval Ranger::of_comparison(const Node& n, std::span<const Interval> args) const {
   const Type type = n.args[0]->type;
   const Interval plain = apply(n.op, type, args);
@@ -383,7 +383,7 @@ Interval Ranger::of_where(const Node& n, std::span<const Interval> args) {
 Interval Ranger::under(const Expr& condition, bool truth, const Expr& e) {
   Ranger inner(assume(condition, truth, bounds_), spare_);
   inner.extent_ = extent_;
-  // A condition that contradicts itself is never met.
+  // A contradictory condition never holds.
   const Interval found = inner.walk(*condition).empty() ? Interval::none() : inner.walk(*e);
   spare_ = inner.spare_;
   return found;
@@ -392,7 +392,7 @@ Interval Ranger::under(const Expr& condition, bool truth, const Expr& e) {
 Interval range(const Expr& e, const Bounds& bounds) { return Ranger(bounds)(e); }
 
 Bounds assume(const Expr& condition, bool truth, const Bounds& bounds) {
-  // Twice, so that what one side of an && says is used by the other.
+  // Two passes, so that each side of an && uses the facts of the other.
   Narrowing first(bounds);
   first.run(condition, truth);
   Narrowing second(std::move(first).found());

@@ -1,4 +1,4 @@
-// ir/range.h — what values an expression takes under what is known, and what a condition tells
+// ir/range.h — the values an expression can take under known bounds, and the bounds a condition implies
 #pragma once
 
 #include <array>
@@ -11,21 +11,21 @@
 
 namespace attune::ir {
 
-/// What is known before an expression is looked at.
+/// What is known before an expression is analysed.
 struct Bounds {
   std::array<Interval, input_count> inputs;  ///< coordinates and lengths are never negative, p is within [0, 1]
-  std::vector<Interval> params;              ///< by slot; beyond the end: anything
-  std::vector<Interval> captures;            ///< the values a captured tensor holds, likewise
-  DigestMap<Interval> facts;                 ///< what is known of whole sub-expressions; at first kv < kv_len
+  std::vector<Interval> params;              ///< by slot; slots past the end may hold anything
+  std::vector<Interval> captures;            ///< the elements of captured tensors, likewise
+  DigestMap<Interval> facts;                 ///< ranges of whole sub-expressions; initially kv < kv_len
 
   Bounds();
   Interval& operator[](Input which) { return inputs[static_cast<std::size_t>(which)]; }
   const Interval& operator[](Input which) const { return inputs[static_cast<std::size_t>(which)]; }
 };
 
-/// Ranges of expressions under fixed bounds; remembers what it has worked out.
-/// `where(c, a, b)` uses c for a and !c for b when both are small, while `spare` node visits last: nested ones would
-/// otherwise cost 2^depth.
+/// Ranges of expressions under fixed bounds; caches its results.
+/// `where(c, a, b)` assumes c for a and !c for b when both are small and the budget of `spare` node visits lasts:
+/// nested ones would otherwise cost 2^depth.
 class Ranger {
  public:
   explicit Ranger(Bounds bounds, std::size_t spare = 20'000);
@@ -44,8 +44,8 @@ class Ranger {
   Interval under(const Expr& condition, bool truth, const Expr& e);
 
   Bounds bounds_;
-  /// By the innermost binder a node depends on; the last is for closed nodes. A bound variable has one name in many
-  /// sums, so what depends on it is forgotten when another sum begins.
+  /// By the innermost binder a node depends on; the last is for closed nodes. Many sums use the same bound variable, so
+  /// ranges that depend on it are dropped when another sum begins.
   std::array<Known, 33> known_;
   std::array<std::uint32_t, 32> extent_;  ///< by binder: its variable is below this
   std::size_t spare_;
@@ -53,9 +53,9 @@ class Ranger {
 
 Interval range(const Expr& e, const Bounds& bounds = {});
 
-/// The bounds narrowed by `condition` being `truth`: comparisons narrow both sides and their difference, and what is
-/// known goes down through + - * neg abs min max f32 i32, divisions by a literal, where, && (true) and || (false).
-/// Sound: whatever satisfies the condition is still within.
+/// The bounds narrowed by `condition` being `truth`: comparisons narrow both sides and their difference, and facts
+/// propagate down through + - * neg abs min max f32 i32, divisions by a literal, where, && (true) and || (false).
+/// Sound: every value that satisfies the condition stays within.
 Bounds assume(const Expr& condition, bool truth, const Bounds& bounds);
 
 }  // namespace attune::ir

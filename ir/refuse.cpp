@@ -1,4 +1,4 @@
-// ir/refuse.cpp — a sentence for each mistake of a text: what is wrong, why, and what to write instead
+// ir/refuse.cpp — the message for each mistake in a text: what is wrong, why, and what to write instead
 #include "ir/parser.h"
 
 namespace attune::ir {
@@ -83,7 +83,7 @@ void Parser::refuse_word() const {
        std::string(advice_on(lexer_.slice(token_))));
 }
 
-// Where a value has to begin, something else stands.
+// Something other than a value where a value must begin.
 void Parser::refuse_missing() const {
   const std::string before = last_.end == 0 ? "" : " after " + quoted(slice(last_.begin, last_.end));
   switch (token_.kind) {
@@ -110,7 +110,7 @@ void Parser::refuse_inner_let(const Token& t) const {
        "write let x = …; and then the expression");
 }
 
-// After a whole expression, within `open` if there is one, something stands that continues nothing.
+// A token after a complete expression (within the bracket `open` if there is one) that cannot continue it.
 void Parser::refuse_rest(const Token* open) const {
   const std::string_view bracket = open ? lexer_.slice(*open) : std::string_view{};
   const std::string_view closer = bracket == "[" ? "]" : ")";
@@ -221,7 +221,7 @@ void Parser::refuse_unknown(const Token& t) const {
     fail("unknown-name", quote(t) + " means nothing outside of its sum", t,
          "it is named within a sum that ends before this", "move this into the sum, or name it before the sum");
   const std::vector<std::string> known = known_values();
-  // A short word of another language is more likely meant than a short name that looks like it.
+  // For a short word, advice on another language's word is likelier right than a similar known name.
   std::string fix(advice_on(word));
   const auto meant = fix.empty() || word.size() > 3 ? nearest(word, known) : std::nullopt;
   if (meant) fix = "write " + *meant + ", if that is meant";

@@ -1,4 +1,4 @@
-// ir/verify.cpp — the rules an expression keeps, in the order of ops.def
+// ir/verify.cpp — the rules that every expression obeys, in the order of ops.def
 #include "ir/verify.h"
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// ir/verify.h — the first broken rule of an expression, or none
+// ir/verify.h — finds the first rule that an expression breaks, if any
 #pragma once
 
 #include <optional>
@@ -8,7 +8,7 @@
 
 namespace attune::ir {
 
-/// What the slots of an expression stand for.
+/// What an expression's slots refer to.
 struct Signature {
   struct Capture {
     std::string name;
@@ -26,7 +26,7 @@ struct Signature {
   bool operator==(const Signature&) const = default;
 };
 
-/// Types, arities, slots, binders: what every pass may rely on.
+/// Checks types, arities, slots and binders, on which every pass relies.
 std::optional<std::string> verify(const Expr& root, const Signature& signature);
 
 }  // namespace attune::ir

@@ -26,7 +26,7 @@ namespace attune {
 namespace detail {
 
 struct Lowered {
-  // The parts it was made of: kept, so that their addresses tell them apart for as long as they are compared.
+  // The parts it was made of. They are kept so that no other part can get their addresses while those are compared.
   Score score;
   Mask mask;
   Prob prob;
@@ -57,7 +57,7 @@ struct Lowered {
            prob.identity() == a.prob.identity() && sink.identity() == a.sink.identity();
   }
 
-  /// Refuses reads that are never in range. Calls repeat: sizes that were fine need no second look.
+  /// Refuses reads that are never in range. Sizes that passed once are not checked again.
   void check_reads(const compiler::Problem& problem) const {
     if (lowered.slots.captures.empty()) return;
     {
@@ -97,7 +97,7 @@ std::shared_ptr<const Lowered> Memo::get(const Attention& attention) const {
 namespace runtime {
 namespace {
 
-/// A call that was checked, and what computes it: any but `automatic`.
+/// A checked call, and the engine that computes it (never `automatic`).
 struct Checked {
   std::shared_ptr<const detail::Lowered> lowered;
   compiler::Problem problem;
@@ -105,7 +105,7 @@ struct Checked {
   std::optional<bool> exact;
 };
 
-/// Whoever reads the memory that the tensors are in.
+/// The engine asked for, or the one that reads the memory the tensors are in.
 Target engine_for(Target asked, const Device& device) {
   const bool on_host = device.kind == Device::Kind::cpu;
   if (asked == Target::automatic) return on_host ? Target::cpu : Target::cuda;
@@ -131,7 +131,7 @@ Checked check(const Attention& attention, const Call& call) {
   return {std::move(lowered), std::move(problem), target, attention.exact};
 }
 
-/// What `body` gives; an Error of its that has no place of its own gets the line of the call.
+/// Returns what `body` returns. An Error without a place of its own gets the line of the call.
 template <class Body>
 auto placed(Line at, const Body& body) {
   const Telling telling;
@@ -143,7 +143,7 @@ auto placed(Line at, const Body& body) {
   }
 }
 
-/// What a call asks kernels for: of the Mod as it was written.
+/// What a call needs kernels for, by the Mod as the user wrote it.
 Request asked_for(const Checked& checked, const Tensor& q) {
   Request out = request_of(checked.lowered->written, checked.lowered->lowered);
   if (checked.target == Target::cpu) {
@@ -193,14 +193,14 @@ cpu::Means means(const Resources& with, cpu::Stages* stages = nullptr, Used* use
           .used = used};
 }
 
-/// Tells of a call, if anybody listens, or computes some of it again, if that is asked for.
+/// Reports a call to callbacks, and verifies some of its rows where ATTUNE_VERIFY asks for it.
 class Watched {
  public:
   Watched(const char* call, Line at)
       : call_(call), at_(at), told_(wants(Fact::called)), verifies_(options().verify > 0) {
     if (told_) clock_.emplace();
   }
-  /// For the engine to fill; null where nobody will look.
+  /// For the engine to fill in; null where it is not needed.
   Used* used() { return told_ || verifies_ ? &used_ : nullptr; }
 
   template <class Call>
@@ -225,11 +225,11 @@ class Watched {
             .batch = p.batch,
             .q_heads = p.q_heads,
             .kv_heads = p.kv_heads,
-            .q_len = p.q_len,
-            .kv_len = p.kv_len,
+            .q_len = p.q.length,
+            .kv_len = p.kv.length,
             .d = p.d,
             .dv = p.dv,
-            .packed = p.packed,
+            .packed = p.q.packed(),
             .workspace = used_.workspace,
             .seconds = clock_->seconds(),
             .file = at_.file,
@@ -336,7 +336,7 @@ void Attention::backward(const Backward& call, const Resources& with, Line at) c
 void Attention::prepare(const Forward& call, Line at) const { workspace(call, {}, at); }
 void Attention::prepare(const Backward& call, Line at) const { workspace(call, {}, at); }
 
-// Whoever knows what a call needs has compiled its kernels.
+// To know what a call needs, its kernels have been compiled and loaded.
 std::size_t Attention::workspace(const Forward& call, const Resources& with, Line at) const {
   return runtime::placed(at, [&]() -> std::size_t {
     const runtime::Checked checked = runtime::check(*this, call);

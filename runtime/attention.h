@@ -1,4 +1,4 @@
-// runtime/attention.h — a call with a look inside: what Attention::run does, and how long its stages took
+// runtime/attention.h — what Attention::run does, with its stages timed and its kernels chosen or shown
 #pragma once
 
 #include <attune/attention.h>
@@ -13,7 +13,7 @@ void run(const Attention& attention, const Forward& call, const Resources& with,
 void run(const Attention& attention, const Backward& call, const Resources& with, Line at,
          cpu::Stages* stages = nullptr);
 
-/// Of calls on a device. `preference` may be null: then as Attention::run chooses.
+/// Calls on a device. With no `preference` the kernel is chosen as Attention::run chooses it.
 void run(const Attention& attention, const Forward& call, const codegen::Preference* preference,
          const Cover& cover = {});
 Cover cover(const Attention& attention, const Forward& call, const codegen::Preference* preference);

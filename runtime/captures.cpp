@@ -1,4 +1,4 @@
-// runtime/captures.cpp — the tensors and parameters behind a Mod's slots, read as the language says
+// runtime/captures.cpp — the tensors and parameters behind a Mod's slots, read by the language's rules
 #include "runtime/captures.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// runtime/captures.h — the tensors and parameters behind a Mod's slots, read as the language says
+// runtime/captures.h — the tensors and parameters behind a Mod's slots, read by the language's rules
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// runtime/files.cpp — files that many processes share: read without ever waiting for one, locked with patience
+// runtime/files.cpp — files shared by many processes: reads never block, and locks are waited for up to a limit
 #include "runtime/files.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using std::chrono::milliseconds, std::chrono::steady_clock;
 
-/// No kernel comes near it; a damaged file system may tell of any size.
+/// No kernel comes near this size; a damaged file system may report any size.
 constexpr std::size_t largest_file = std::size_t{1} << 30;
 
 FileText wrong(int error) {
@@ -28,7 +28,7 @@ FileText wrong(int error) {
   return {std::nullopt, false, error == ELOOP ? "it is a symbolic link" : std::strerror(error)};
 }
 
-/// errno is 0 but where a call has failed.
+/// Leaves errno at 0 unless a call fails.
 FileText read_once(const fs::path& path, std::size_t most) {
   const File file(path, O_RDONLY);
   if (!file) return wrong(errno);
@@ -61,7 +61,7 @@ struct Holder {
   std::string host;
 };
 
-/// Of a lock's file: `pid host`, or nothing where nobody has it or has written that yet.
+/// Parses a lock file, `pid host`. Nothing if the lock is free or its holder has not written yet.
 std::optional<Holder> holder_in(int file) {
   std::array<char, 300> text{};
   const ssize_t got = pread(file, text.data(), text.size(), 0);
@@ -105,7 +105,7 @@ Lock::Lock(const fs::path& path, milliseconds patience) : file_(path, O_RDWR | O
     const bool wait = errno == EWOULDBLOCK || errno == EINTR;
     const auto now = steady_clock::now();
     waited_ = std::chrono::duration_cast<milliseconds>(now - begin);
-    // The file may name the holder before, for a moment.
+    // For a moment the file may name the previous holder.
     if (!abandoned())
       abandoned_since = steady_clock::time_point::max();
     else if (abandoned_since == steady_clock::time_point::max())
@@ -120,19 +120,19 @@ Lock::Lock(const fs::path& path, milliseconds patience) : file_(path, O_RDWR | O
   struct stat facts {};
   if (!held_ || fstat(file_.at(), &facts) != 0 || !S_ISREG(facts.st_mode)) return;
   const std::string mine = fmt::format("{} {}\n", pid_, host());
-  // Where it cannot be written nobody learns whose it is.
+  // If the write fails, waiters cannot name the holder.
   [[maybe_unused]] const ssize_t wrote = pwrite(file_.at(), mine.data(), mine.size(), 0);
 }
 
 Lock::~Lock() {
-  // In a child that was forked meanwhile it is still the parent's.
+  // In a child that was forked meanwhile, the lock is still the parent's.
   if (!held_ || getpid() != pid_) return;
   [[maybe_unused]] const int cut = ftruncate(file_.at(), 0);
-  // Closing it would not do while such a child has it open too.
+  // Closing is not enough while such a child has the file open too.
   flock(file_.at(), LOCK_UN);
 }
 
-/// Held by what a process that has ended has forked, and by nobody who would give it back.
+/// Whether the holder has ended: then only a child that it forked keeps the lock, and will never release it.
 bool Lock::abandoned() {
   const auto holder = holder_in(file_.at());
   if (!holder) return false;

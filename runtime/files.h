@@ -1,4 +1,4 @@
-// runtime/files.h — files that many processes share: read without ever waiting for one, locked with patience
+// runtime/files.h — files shared by many processes: reads never block, and locks are waited for up to a limit
 #pragma once
 
 #include <cerrno>
@@ -11,10 +11,11 @@
 
 namespace attune::runtime {
 
-/// A file that is closed.
+/// A file that its destructor closes.
 class File {
  public:
-  /// Never waits, as for the other end of a pipe, and follows no link. Made readable by its owner alone.
+  /// Never blocks, for example on the other end of a pipe, and follows no link. Files are created readable by their
+  /// owner alone.
   File(const std::filesystem::path& path, int flags);
   ~File();
   File(const File&) = delete;
@@ -29,13 +30,13 @@ class File {
 struct FileText {
   std::optional<std::string> text;
   bool missing = false;
-  std::string wrong;  ///< why there is no text, where something is there
+  std::string wrong;  ///< why there is no text, if the path exists
 };
-/// Of a regular file: its first `most` bytes. Larger than any file should be is wrong too.
+/// The first `most` bytes of a regular file. A file larger than any should be is wrong too.
 FileText read_file(const std::filesystem::path& path, std::size_t most = SIZE_MAX);
 
-/// What `attempt` gives, which sets errno. Who has a file of a server open reads on in vain when another machine
-/// replaces it (ESTALE): asked again, there is the new one.
+/// Returns what `attempt` gives; `attempt` sets errno. On a network file system, reading an open file fails with ESTALE
+/// after another machine has replaced it; another attempt finds the new file.
 template <class Attempt>
 auto again_if_stale(const Attempt& attempt) {
   for (int more = 2;; --more) {
@@ -45,13 +46,13 @@ auto again_if_stale(const Attempt& attempt) {
   }
 }
 
-/// With those above it, private ones: what is in them is code. Else errno says why not.
+/// Makes the folder and those above it, private to the user because they hold code. On failure errno says why.
 bool make_folders(const std::filesystem::path& path);
 
-/// Removes a file, or an empty folder in its place. Else errno says why not.
+/// Removes a file, or an empty folder in its place. On failure errno says why.
 bool remove_whatever(const std::filesystem::path& path);
 
-/// Held by one process, and one thread of it, at a time. Files of locks are never removed: who waits has them open.
+/// Held by one thread of one process at a time. Lock files are never removed, because waiters have them open.
 class Lock {
  public:
   Lock(const std::filesystem::path& path, std::chrono::milliseconds patience);
@@ -60,7 +61,7 @@ class Lock {
   Lock& operator=(const Lock&) = delete;
   explicit operator bool() const { return held_; }
   std::chrono::milliseconds waited() const { return waited_; }
-  /// Who had it while this one waited, in words.
+  /// The holder while this one waited, in words.
   const std::string& holder() const { return holder_; }
 
  private:
@@ -68,7 +69,7 @@ class Lock {
 
   File file_;
   bool held_ = false;
-  int pid_ = 0;  ///< of who has made it
+  int pid_ = 0;  ///< the process that made it
   std::chrono::milliseconds waited_{0};
   std::string holder_;
 };

@@ -1,4 +1,4 @@
-// runtime/no_cpu.cpp — the CPU engine's calls in a build without LLVM: each refuses politely
+// runtime/no_cpu.cpp — the CPU engine's calls in a build without LLVM: each throws an Error
 #include <attune/error.h>
 
 #include "runtime/cpu/engine.h"

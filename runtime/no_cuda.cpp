@@ -1,4 +1,4 @@
-// runtime/no_cuda.cpp — devices and the CUDA engine's calls in a build without them: each refuses politely
+// runtime/no_cuda.cpp — devices and the CUDA engine's calls in a build without them: each throws an Error
 #include <attune/error.h>
 
 #include "runtime/cuda/driver.h"

@@ -1,4 +1,4 @@
-// runtime/one_line.h — texts of anybody's, as part of a line
+// runtime/one_line.h — makes any text safe as part of a line
 #pragma once
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 
 namespace attune::runtime {
 
-/// Without what would end the line, or steer a terminal that shows it.
+/// Replaces characters that would end the line, or control a terminal that shows it.
 inline std::string one_line(std::string text) {
   std::ranges::replace_if(
       text, [](char c) { return static_cast<unsigned char>(c) < ' '; }, ' ');

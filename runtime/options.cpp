@@ -1,4 +1,4 @@
-// runtime/options.cpp — the options of the process: the variables ATTUNE_* of its environment, read once
+// runtime/options.cpp — the process's options: its environment variables ATTUNE_*, read once
 #include "runtime/options.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::string_view prefix = "ATTUNE_";
 
-/// channel_names, and all of them.
+/// channel_names, and the word for all of them.
 constexpr auto log_words = [] {
   std::array<std::string_view, channel_names.size() + 1> words{};
   std::ranges::copy(channel_names, words.begin());
@@ -30,7 +30,7 @@ constexpr auto log_words = [] {
   return words;
 }();
 
-/// The words of a list, with where they begin.
+/// The words of a comma-separated list, with their positions.
 std::vector<std::pair<std::size_t, std::string_view>> list_of(std::string_view value) {
   std::vector<std::pair<std::size_t, std::string_view>> out;
   for (std::size_t at = 0; at <= value.size();) {
@@ -179,7 +179,7 @@ std::string takes(const OptionRow& row) {
 
 [[noreturn]] void refuse(const OptionRow& row, const std::string& value) {
   const std::vector<std::string> words(row.words.begin(), row.words.end());
-  // Of a list, the first word that is none.
+  // In a list, the first word that is unknown.
   std::pair<std::size_t, std::string_view> wrong{0, value};
   for (const auto& one : row.several ? list_of(value) : decltype(list_of(value)){})
     if (std::ranges::find(row.words, one.second) == row.words.end()) {
@@ -203,7 +203,7 @@ std::optional<std::string> environment(std::string_view name) {
   return value;
 }
 
-/// As the XDG base directory specification has it: paths that are not absolute do not count.
+/// As in the XDG base directory specification: relative paths do not count.
 std::string usual_folder(const Lookup& lookup, std::string_view variable, std::string_view at_home) {
   for (const auto& [name, below] : {std::pair{variable, std::string_view("/attune")}, {"HOME", at_home}}) {
     const auto folder = lookup(name);
@@ -212,7 +212,7 @@ std::string usual_folder(const Lookup& lookup, std::string_view variable, std::s
   return {};
 }
 
-// By the first word behind ATTUNE_, so that a test's new variable needs no line here.
+// Tells by the first word after ATTUNE_, so that a test's new variable needs no line here.
 bool is_of_tests(std::string_view name) {
   constexpr std::array<std::string_view, 4> words{"APPROVE", "BENCH", "FUZZ", "TEST"};
   name.remove_prefix(prefix.size());
@@ -252,7 +252,7 @@ int usable_cpus() {
 }
 
 std::vector<UnknownVariable> unknown_variables(std::span<const std::string> names) {
-  std::vector<std::string> known;  // behind the prefix, which would make any two names alike
+  std::vector<std::string> known;  // without the prefix, which would make any two names alike
   for (const OptionRow& row : rows) known.emplace_back(row.name.substr(prefix.size()));
   std::vector<UnknownVariable> out;
   for (const std::string& name : names) {

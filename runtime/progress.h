@@ -1,4 +1,4 @@
-// runtime/progress.h — news of how far a call is, at most ten times a second
+// runtime/progress.h — reports how far a call is, at most ten times a second
 #pragma once
 
 #include <chrono>
@@ -9,10 +9,10 @@ namespace attune::runtime {
 /// Called with the share of the work done, in [0, 1]; at most about ten times a second.
 using Progress = std::function<void(double)>;
 
-/// Between two pieces of news.
+/// Between two reports.
 inline constexpr std::chrono::milliseconds progress_pause{100};
 
-/// Tells how far the work is, without asking the clock for a listener that is not there.
+/// Reports how far the work is. Without a listener it does not read the clock.
 class Rate {
  public:
   Rate(const Progress& progress, double whole) : progress_(progress), whole_(whole) {}

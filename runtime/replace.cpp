@@ -1,4 +1,4 @@
-// runtime/replace.cpp — files written in one step: who reads one sees all of what was written, or nothing of it
+// runtime/replace.cpp — files written in one step: a reader sees all of a file, or nothing
 #include "runtime/replace.h"
 
 #include <cerrno>

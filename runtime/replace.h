@@ -1,4 +1,4 @@
-// runtime/replace.h — files written in one step: who reads one sees all of what was written, or nothing of it
+// runtime/replace.h — files written in one step: a reader sees all of a file, or nothing
 #pragma once
 
 #include <filesystem>
@@ -7,15 +7,15 @@
 
 namespace attune::runtime {
 
-/// Whether a file must outlive a loss of power from the moment it is replaced. One that is checked when read need not.
+/// Whether a file must survive a loss of power as soon as it is replaced. A file that is checked when read need not.
 enum class Durable { no, yes };
 
-/// Written to `temporary` first, which ends in XXXXXX and is on the same file system, readable by its owner alone.
-/// Empty, or why it could not be; then nothing is left behind.
+/// Writes to `temporary` first, which ends in XXXXXX, is on the same file system and is readable by its owner alone.
+/// Returns an empty text, or the error; then nothing is left behind.
 std::string replace_file(const std::filesystem::path& path, std::string_view text, std::string temporary,
                          Durable durable);
 
-/// Puts a text at the end, so that those of several processes do not mix. Empty, or why it could not be.
+/// Appends a text in one piece, so that texts of several processes do not mix. Returns an empty text, or the error.
 std::string append_file(const std::filesystem::path& path, std::string_view text);
 
 }  // namespace attune::runtime

@@ -24,7 +24,7 @@ struct Format {
 };
 constexpr Format half{10, -14, 0x7c00}, brain{7, -126, 0x7f80};
 
-/// The nearest number of the format, ties to even, straight from a double: rounding twice would round wrongly.
+/// The nearest number of the format, ties to even. Straight from a double: rounding twice would round wrongly.
 std::uint16_t encode(double value, const Format& format) {
   const std::uint32_t sign = std::signbit(value) ? 0x8000 : 0;
   if (std::isnan(value)) {
@@ -83,9 +83,9 @@ namespace detail {
 
 std::shared_ptr<void> allocate(const Device& device, DType dtype, std::span<const std::int64_t> shape) {
   const std::int64_t size = Tensor(nullptr, dtype, shape).size();
-  // One element more than none, so that an empty array has an address of its own.
+  // At least one element, so that an empty array has an address of its own.
   const std::int64_t count = std::max<std::int64_t>(size, 1), width = static_cast<std::int64_t>(size_of(dtype));
-  static constexpr std::align_val_t line{64};  // of a cache
+  static constexpr std::align_val_t line{64};  // a cache line
   const bool fits = count <= std::numeric_limits<std::int64_t>::max() / width;
   const auto bytes = static_cast<std::size_t>(fits ? count * width : 0);
   const auto allocated = [&]() -> std::shared_ptr<void> {

@@ -10,11 +10,11 @@
 
 namespace attune::runtime {
 
-/// Aligned for the widest registers, and so that neighbours share no cache line.
+/// Fits the widest registers, and keeps neighbours on separate cache lines.
 inline constexpr std::size_t alignment = 64;
 
-/// Hands out pieces in order. Without memory it only counts: what a call takes twice in the same order, first counting
-/// and then for real, is where it was counted.
+/// Hands out pieces in order. Without memory it only counts: take the same pieces in the same order, first counting and
+/// then for real, and each is where it was counted.
 class Workspace {
  public:
   Workspace() = default;
@@ -33,7 +33,7 @@ class Workspace {
   std::size_t used_ = 0;
 };
 
-/// Bytes of our own, aligned, not initialised.
+/// Our own bytes: aligned, not initialised.
 class Memory {
  public:
   Memory() = default;
@@ -48,9 +48,10 @@ class Memory {
   std::unique_ptr<std::byte[], Free> bytes_;
 };
 
-/// The caller's memory if there is any, else our own; an Error where the caller's is too small or not aligned. `ask`:
-/// whom for its size.
-Workspace workspace_of(std::span<std::byte> callers, const Memory& own, std::size_t needed,
-                       std::string_view ask = "Attention::workspace for the call and its resources");
+/// The caller's memory. Throws an Error if it is too small or not aligned. `ask`: the function that tells its size.
+std::span<std::byte> checked_workspace(std::span<std::byte> callers, std::size_t needed,
+                                       std::string_view ask = "Attention::workspace for the call and its resources");
+/// The caller's memory if given, else our own.
+Workspace workspace_of(std::span<std::byte> callers, const Memory& own, std::size_t needed);
 
 }  // namespace attune::runtime

@@ -1,4 +1,4 @@
-// tests/bundle_text.h — bundles whose heads are sound and say whatever a test wants
+// tests/bundle_text.h — bundles with sound heads and any contents that a test wants
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace attune::tests {
 
-/// One entry, of the content `key`, of which `stored` lies there and which is said to have had `size` bytes.
+/// A bundle of one entry for the content `key`: its bytes are `stored`, and its head claims `size` bytes.
 inline std::string bundle_text(std::string_view key, const std::string& stored, const std::string& size) {
   using runtime::cache_key;
   std::string out = "attune bundle 2\nentries: 1\nbytes: " + std::to_string(stored.size()) + "\n";

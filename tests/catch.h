@@ -1,4 +1,4 @@
-// tests/catch.h — Catch2 3 or 2, whichever the machine has, so that a test reads the same on both
+// tests/catch.h — Catch2 3 or 2, whichever is installed, so that a test reads the same on both
 #pragma once
 
 #if __has_include(<catch2/catch_all.hpp>)

@@ -1,6 +1,7 @@
-# tests/checks.cmake — what the house forbids, refused by a test; and each check proves first that it can refuse
+# tests/checks.cmake — a test for each house rule, after a test that the check can refuse
 
-# attune_check(NAME): tools/checks/NAME.py reads the tree and refuses what breaks its rule; --self-test shows that it does.
+# attune_check(NAME): tools/checks/NAME.py reads the tree and refuses what breaks its rule; --self-test shows that it
+# can.
 function(attune_check name)
   add_test(NAME "house: ${name}"
     COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/checks/${name}.py WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})

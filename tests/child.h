@@ -13,20 +13,21 @@
 
 namespace attune::tests {
 
-/// TSan ends a child that starts a thread. ASan's allocator may be locked by a thread that the child does not have:
-/// with clang 14 one run in three of the pool's tests waits for ever.
+/// TSan ends a child that starts a thread. Under ASan, a thread that does not exist in the child may hold the
+/// allocator's lock: with clang 14 one run in three of the pool's tests hangs.
 inline constexpr bool can_thread_in_child = !sanitized;
 
-/// True, and said aloud, where a test cannot have what it needs.
+/// True, with a message, if a test cannot have the threads it needs.
 inline bool skips_threads_in_child() {
   if (!can_thread_in_child) std::puts("[skip] sanitizers have no threads in a forked child");
   return !can_thread_in_child;
 }
 
-/// Seconds that a child has. A runner that ends a test still waits for all who hold the test's output.
+/// Time limit of a child in seconds. A runner that ends a test still waits for every process that holds the test's
+/// output.
 inline constexpr unsigned child_seconds = 60;
 
-/// fork(), with a child that ends in time whatever becomes of its parent.
+/// fork(); an alarm ends the child, whatever happens to its parent.
 inline pid_t fork_child() {
   std::fflush(nullptr);
   const pid_t child = fork();
@@ -34,7 +35,7 @@ inline pid_t fork_child() {
   return child;
 }
 
-/// How a child ended; -1 when it is killed, as it is when it hangs.
+/// A child's exit status; -1 if it hangs and is killed.
 inline int status_of(pid_t child) {
   using namespace std::chrono;
   int status = 0;
@@ -48,7 +49,7 @@ inline int status_of(pid_t child) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/// The status of a child that does this.
+/// The exit status of a child that runs `work`.
 template <class F>
 int in_child(F work) {
   const pid_t child = fork_child();

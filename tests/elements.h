@@ -1,4 +1,4 @@
-// tests/elements.h — the elements of a tensor as a test compares them
+// tests/elements.h — a tensor's elements, in the form that tests compare
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// tests/golden.cpp — compare a text with the committed one, or write it under ATTUNE_APPROVE=1
+// tests/golden.cpp — compares a text with the committed one, or writes it under ATTUNE_APPROVE=1
 #include "tests/golden.h"
 
 #include <cstdlib>
@@ -33,7 +33,7 @@ void write(const fs::path& path, const std::string& text) {
 
 void compare(const fs::path& path, std::string_view text) {
   std::string got(text);
-  if (got.empty() || got.back() != '\n') got += '\n';  // a text file ends its last line
+  if (got.empty() || got.back() != '\n') got += '\n';  // a text file ends in a newline
   const bool known = fs::exists(path);
   const std::string expected = known ? read(path) : "";
   if (known && expected == got) {

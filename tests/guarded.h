@@ -1,4 +1,4 @@
-// tests/guarded.h — memory whose neighbours fault: what reads or writes beyond its end dies there
+// tests/guarded.h — memory between guard pages: an access beyond its end crashes at once
 #pragma once
 
 #include <sys/mman.h>
@@ -13,8 +13,8 @@
 
 namespace attune::tests {
 
-/// `count` elements that end where a page without access begins; another lies before the page they begin on. Every byte
-/// is `fill` at first, also of what lies between that page and the first element.
+/// `count` elements that end where a page without access begins; another such page lies before the page they begin on.
+/// All bytes start as `fill`, including those between that page and the first element.
 template <class T>
 class Guarded {
  public:
@@ -42,7 +42,7 @@ class Guarded {
   std::size_t size() const { return count_; }
   T& operator[](std::int64_t i) const { return data_[i]; }
 
-  /// Is all before the first element as it was?
+  /// Whether all bytes before the first element are unchanged.
   bool front_untouched() const {
     return std::all_of(first_, reinterpret_cast<unsigned char*>(data_), [](unsigned char c) { return c == fill; });
   }

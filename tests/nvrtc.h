@@ -1,4 +1,4 @@
-// tests/nvrtc.h — tests that compile kernels, where that is possible and worth its time
+// tests/nvrtc.h — tests that compile kernels: skipped where that is impossible or not worth the time
 #pragma once
 
 #include <cstdio>
@@ -8,14 +8,14 @@
 
 namespace attune::tests {
 
-/// Says so where there is no compiler for kernels.
+/// True, with a message, if there is no NVRTC.
 inline bool skips_nvrtc() {
   if (runtime::cuda::nvrtc()) return false;
   std::printf("[skip] %s\n", runtime::cuda::nvrtc().refusal.c_str());
   return true;
 }
 
-/// Also under sanitizers, of tests that look at nothing but what that compiler says.
+/// True under sanitizers too, for tests that only check what NVRTC says.
 inline bool skips_compiling() {
   if (!sanitized) return skips_nvrtc();
   std::puts("[skip] NVIDIA's compiler is not ours to sanitize; the preset dev asks it");

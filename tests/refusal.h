@@ -1,11 +1,11 @@
-// tests/refusal.h — what a call is refused with
+// tests/refusal.h — the Error that a call throws
 #pragma once
 
 #include <attune/error.h>
 
 namespace attune::tests {
 
-/// With the code `nothing` where it is not refused.
+/// An Error with the code `nothing` if the call does not throw one.
 template <class F>
 Error refusal(F call) {
   try {

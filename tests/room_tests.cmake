@@ -6,23 +6,23 @@ endif()
 include(Catch)
 set(ATTUNE_CATCH2_VERSION ${Catch2_VERSION} PARENT_SCOPE)
 
-# The test main, the goldens, and Catch2 compiled once as a precompiled header for every test.
+# The test main, the goldens, and Catch2 as a precompiled header, compiled once for all tests.
 add_library(attune_catch STATIC golden.cpp main.cpp ${PROJECT_SOURCE_DIR}/tools/line_diff.cpp)
 target_link_libraries(attune_catch PUBLIC attune_house Catch2::Catch2 PRIVATE attune_fmt attune_ir)
 target_precompile_headers(attune_catch PRIVATE catch.h)
-# A precompiled header serves only targets compiled alike; -fPIC for a library and -fPIE for a program are not.
+# A precompiled header serves only targets with equal flags; -fPIC of libraries and -fPIE of programs differ.
 set_target_properties(attune_catch PROPERTIES POSITION_INDEPENDENT_CODE OFF)
 set_source_files_properties(golden.cpp PROPERTIES
   COMPILE_DEFINITIONS ATTUNE_TESTS="${CMAKE_CURRENT_SOURCE_DIR}")
-# Catch2 2 is switched to its main by a macro that must come before the header, and is then all of Catch2, which is not
-# ours to sanitize: that takes as long as all other tests of a room.
+# Catch2 2 gets its main from a macro that must come before the header. That file is then all of Catch2; sanitizing it
+# would take as long as all other tests of a room, and it is not our code.
 set_source_files_properties(main.cpp PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
 if(ATTUNE_SANITIZE)
   set_source_files_properties(main.cpp PROPERTIES COMPILE_OPTIONS -fno-sanitize=all)
 endif()
 
-# attune_test(ROOM STEMS stem... LIBS lib... [COST n]): tests/ROOM/stem.test.cpp for each stem makes test_ROOM; every
-# TEST_CASE in it is a ctest named "ROOM/sentence" with the label ROOM. Those of a higher COST start first, so that no
+# attune_test(ROOM STEMS stem... LIBS lib... [COST n]): tests/ROOM/stem.test.cpp of each stem make test_ROOM; every
+# TEST_CASE in it is a ctest named "ROOM/sentence" with the label ROOM. Tests with a higher COST start first, so that no
 # long one is left for the end.
 function(attune_test room)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "COST" "STEMS;LIBS")
@@ -37,7 +37,7 @@ function(attune_test room)
     PROPERTIES LABELS ${room} SKIP_REGULAR_EXPRESSION "\\[skip\\]" COST 0${arg_COST})
 endfunction()
 
-# attune_properties(STEMS stem... LIBS lib...): tests/fuzz/stem.fuzz.cpp for each stem makes test_fuzz.
+# attune_properties(STEMS stem... LIBS lib...): tests/fuzz/stem.fuzz.cpp of each stem make test_fuzz.
 function(attune_properties)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "STEMS;LIBS")
   list(TRANSFORM arg_STEMS PREPEND fuzz/)

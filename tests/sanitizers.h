@@ -1,7 +1,7 @@
-// tests/sanitizers.h — which sanitizers this build has: some cannot do all that a test does, and all are slow
+// tests/sanitizers.h — which sanitizers this build has: some tests cannot run under them, and all are slow
 #pragma once
 
-// gcc has a macro for each, clang a feature.
+// gcc has a macro for each, clang a feature test.
 #ifndef __has_feature
 #define __has_feature(x) 0
 #endif
@@ -20,7 +20,8 @@ inline constexpr bool under_asan = true;
 inline constexpr bool under_asan = false;
 #endif
 
-/// All takes some five times as long: of many cases alike such a build takes some, and one without takes all.
+/// Everything takes about five times as long, so a sanitized build runs some of many similar cases; other builds run
+/// all.
 inline constexpr bool sanitized = under_tsan || under_asan;
 
 }  // namespace attune::tests

@@ -1,4 +1,4 @@
-// tests/storable.h — random numbers brought into the range of the element that they are to be stored in
+// tests/storable.h — brings random numbers into the range of the element type that stores them
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 namespace attune::tests {
 
-/// The nearest value that an element of this type may be made of.
+/// The nearest value in the range of this type's elements.
 inline double storable(DType dtype, double value) {
   switch (dtype) {
     case DType::i16: return std::clamp(value, -0x1p15, 0x1p15 - 1);

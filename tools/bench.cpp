@@ -1,4 +1,4 @@
-// tools/bench.cpp — attune bench: how fast an engine is on this machine, beside the most the machine can do
+// tools/bench.cpp — attune bench: how fast an engine is on this machine, and the machine's peak
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
@@ -104,7 +104,7 @@ class Bench {
     for (const int threads : o_.threads) {
       const Resources with{.executor = {.workers = threads}};
       Result r{.row = one.name, .mod = mod_digest(one), .threads = threads};
-      // Five products against two.
+      // Five products instead of two.
       r.flop = o_.backward ? flop * 5 / 2 : flop;
       auto start = Clock::now();
       once(one.attention, with, r.stages);
@@ -113,7 +113,7 @@ class Bench {
       std::vector<double> times;
       std::vector<double> peaks;
       for (start = Clock::now(); times.size() < 5 || seconds_since(start) < o_.seconds;) {
-        // The peak is asked for in between: the clock of the processor changes while we measure.
+        // The peak is measured in between, because the processor's clock changes meanwhile.
         peaks.push_back(runtime::cpu::peak_gflops(type_));
         runtime::cpu::Stages stages;
         const auto begun = Clock::now();
@@ -132,7 +132,7 @@ class Bench {
     }
   }
 
-  /// The workspace, taken once and not at every call.
+  /// The workspace, allocated once instead of at every call.
   struct Memory {
     Memory(const Case& one, const Bench& bench, Resources with) : resources(std::move(with)) {
       std::size_t size;

@@ -1,4 +1,4 @@
-// tools/bench.h — what attune bench measures, whoever computes it: options, attentions, data
+// tools/bench.h — what attune bench measures on any engine: options, attentions, data
 #pragma once
 
 #include <functional>
@@ -18,14 +18,14 @@ struct BenchOptions {
   std::string target = "auto", dtype = "f32";
   std::int64_t batch = 1, heads = 1, d = 128, seq = 4096;
   std::optional<std::int64_t> kv_heads, dv, kv_seq;
-  std::vector<std::int64_t> lengths;  ///< of packed sequences, in place of batch, seq and kv_seq; of a GPU
+  std::vector<std::int64_t> lengths;  ///< of packed sequences, instead of batch, seq and kv_seq; GPU only
   std::vector<int> threads{1};
   double seconds = 1;
-  std::optional<std::string> kernel;         ///< of a GPU, as codegen::variant reads it
-  ExactOption exact;                         ///< of a GPU
-  std::optional<std::string> cover;          ///< of a GPU: how often tiles are listed
+  std::optional<std::string> kernel;         ///< GPU only, in the form that codegen::variant reads
+  ExactOption exact;                         ///< GPU only
+  std::optional<std::string> cover;          ///< GPU only: how often tiles are listed
   std::optional<std::string> starts;         ///< of packed sequences: where they are
-  std::optional<std::string> save, compare;  ///< results that are kept: see tools/history.h
+  std::optional<std::string> save, compare;  ///< results kept in files: see tools/history.h
   bool backward = false, json = false, paced = false;
 
   void add_to(CLI::App& verb);  ///< what is measured: rows, expressions, types, sizes
@@ -35,15 +35,15 @@ struct BenchOptions {
   std::int64_t of_kv_heads() const { return kv_heads.value_or(heads); }
   std::int64_t of_kv_seq() const { return kv_seq.value_or(seq); }
   bool packed() const { return !lengths.empty(); }
-  /// Where it is other than its type makes it; for people, behind other words of a call.
+  /// Set if it is not the default of its type. The text is for human readers, after other words of a call.
   std::optional<bool> unusually_exact() const;
   std::string exact_text() const;
   std::int64_t of_dv() const { return dv.value_or(d); }
-  nlohmann::ordered_json shape() const;  ///< type and sizes of a call, as lines of JSON tell them
+  nlohmann::ordered_json shape() const;  ///< a call's type and sizes, as lines of JSON have them
 };
 
-/// Numbers that stay the same from run to run. Random normal, as a model's are; on a device a million of them, over and
-/// over.
+/// Numbers that are the same in every run: normally distributed, as a model's are. On a device, a million of them,
+/// repeated.
 class Data {
  public:
   explicit Data(Device device = Device::cpu()) : device_(device) {}
@@ -65,23 +65,23 @@ struct Case {
   std::vector<Owned> captures;
 };
 
-/// The mod's digest: results are comparable where it is the same.
+/// The mod's digest: results with the same digest are comparable.
 std::string mod_digest(const Case& one);
 
 /// The names of the known rows.
 std::vector<std::string> bench_rows();
-/// What is to be measured: the user's own, else known rows.
+/// What to measure: the user's expressions, else known rows.
 std::vector<Case> bench_cases(const BenchOptions& options, Data& data);
-/// Of the forward: counted for the pairs that the mask keeps. The captures of `one` are on the host.
+/// For the forward, over the pairs that the mask keeps. The captures of `one` are on the host.
 double forward_flop(const Case& one, const BenchOptions& options);
 
-/// Pairs of the tiles of so many queries by so many keys that hold any pair that stays, over all heads. The captures of
-/// `one` are on the host.
+/// Pairs in all tiles of `tile_q` queries by `tile_kv` keys that keep at least one pair, over all heads. The captures
+/// of `one` are on the host.
 double visited_pairs(const Case& one, const BenchOptions& options, int tile_q, int tile_kv);
-/// Of q, k, v and o, each once.
+/// The bytes of q, k, v and o, each once.
 double tensor_bytes(const BenchOptions& options);
 
-/// The tensors of a forward call, where `data` is; what is computed starts as zeros.
+/// The tensors of a forward call, in the memory of `data`'s device; results start as zeros.
 struct ForwardTensors {
   ForwardTensors(const BenchOptions& options, Data& data);
   Forward call() const;
@@ -91,7 +91,7 @@ struct ForwardTensors {
   std::int64_t longest = 0;
 };
 
-/// Seconds, in order.
+/// Seconds, sorted.
 struct Times {
   std::vector<double> all;
   double best() const { return all.front(); }
@@ -100,7 +100,7 @@ struct Times {
   double p90() const { return all[all.size() * 9 / 10]; }
 };
 
-/// --target cuda.
+/// Runs --target cuda.
 void bench_cuda(const BenchOptions& options);
 
 }  // namespace attune::tools

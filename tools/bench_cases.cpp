@@ -15,7 +15,7 @@
 namespace attune::tools {
 namespace {
 
-/// An attention people run, by a name.
+/// A known attention that people run.
 struct Row {
   std::string name, score, mask, meaning;
 };
@@ -52,7 +52,7 @@ Case made(const Row& row, const BenchOptions& o, Data& data) {
   return out;
 }
 
-/// A user's own expressions; captures given as a type alone hold random numbers, whole ones sorted ids.
+/// A user's own expressions. Captures given only as a type hold random numbers; integer ones hold sorted ids.
 Case made(const TextOptions& options, Data& data) {
   const auto with_data = [&](DType type, std::span<const std::int64_t> extents) {
     const std::vector<std::int64_t> shape(extents.begin(), extents.end());
@@ -85,7 +85,7 @@ double pairs_of(const runtime::TileLists& lists) {
   return static_cast<double>(lists.some + lists.all) * lists.extent.tile_q * lists.extent.tile_kv;
 }
 
-/// Pairs that the mask keeps, over all heads: what the flop are counted for.
+/// Pairs that the mask keeps, over all heads: the basis of flop counts.
 double live_pairs(const Attention& attention, const BenchOptions& o) {
   const compiler::LoweredMod lowered = compiler::lower(attention);
   const runtime::Extent extent = extent_of(o);

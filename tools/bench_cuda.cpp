@@ -1,4 +1,4 @@
-// tools/bench_cuda.cpp — attune bench --target cuda: how fast attention is on a GPU, by its own clock
+// tools/bench_cuda.cpp — attune bench --target cuda: how fast attention is on a GPU, by the GPU's clock
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -18,7 +18,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
-/// A row that has been compiled, and computed once.
+/// A row that is compiled and has run once.
 struct Prepared {
   Case one;
   Cover cover;  ///< none: each call lists its own tiles

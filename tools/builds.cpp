@@ -1,32 +1,31 @@
-// tools/builds.cpp — the rows of a manifest built: each kernel once, in the order of the rows, whoever was first
+// tools/builds.cpp — builds the rows of a manifest: each kernel once; results in the rows' order
 #include "tools/builds.h"
 
 #include <algorithm>
 #include <atomic>
 #include <fmt/format.h>
-#include <mutex>
 #include <set>
-#include <thread>
 
 #include "compiler/lower.h"
 #include "ir/parse.h"
 #include "runtime/cache/objects.h"
 #include "runtime/cpu/kernels.h"
 #include "runtime/cuda/consider.h"
+#include "runtime/threads.h"
 
 namespace attune::tools {
 namespace {
 
 using runtime::objects, runtime::Objects;
 
-/// One thing to do: of a GPU a kernel, with those that are tried before it; of a CPU one object.
+/// One task: a GPU kernel with those tried before it, or one CPU object.
 struct Job {
   std::string name;
-  std::size_t round = 0;  ///< jobs that may share kernels have different ones: in turn, none waits for the other
+  std::size_t round = 0;  ///< jobs that may share kernels are in different rounds, so that none waits for another
   std::function<std::vector<Built>()> run;
 };
 
-/// The same whenever it is built: how long that took is no part of it.
+/// The time a build took is left out, so that the result is the same whenever it is built.
 Built built(const std::string& content, const std::string& label, const runtime::CacheEntry& entry,
             const std::string& target) {
   Built out{.entry = {runtime::cache_key(content), label, entry}, .target = target};
@@ -34,7 +33,7 @@ Built built(const std::string& content, const std::string& label, const runtime:
   return out;
 }
 
-// ---- kernels of a GPU
+// ---- GPU kernels
 
 std::vector<Built> build_forward(const std::shared_ptr<const LoweredMod>& of, const codegen::ForwardSpec& spec,
                                  codegen::Length length, const codegen::Preference* preference) {
@@ -87,7 +86,7 @@ void add_gpu_jobs(const ManifestRow& row, const std::shared_ptr<const LoweredMod
     jobs.push_back({fmt::format("forward {} {} D={}/{} {}", runtime::name_of(row.target), attune::name_of(spec.dtype),
                                 spec.d, spec.dv, codegen::name_of(length)),
                     i, [=] {
-                      // A machine that was not tuned takes what is usual: both are built.
+                      // Builds the usual kernel too: a machine that was not tuned takes that one.
                       std::vector<Built> out = run(std::nullopt);
                       if (!preference) return out;
                       std::vector<Built> preferred = run(preference);
@@ -97,9 +96,9 @@ void add_gpu_jobs(const ManifestRow& row, const std::shared_ptr<const LoweredMod
   }
 }
 
-// ---- objects of a CPU
+// ---- CPU objects
 
-/// Which captures' gradients a backward gives, in each of its ways.
+/// The sets of captures whose gradients a backward computes: one for each way to call it.
 std::vector<codegen::Wanted> wanted_of(const compiler::Mod& mod, const std::optional<std::string>& grads) {
   codegen::Wanted none(mod.captures.size()), all(mod.captures.size());
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = compiler::type_of(mod.captures[i].dtype) == ir::Type::F32;
@@ -150,7 +149,7 @@ void add_cpu_jobs(const ManifestRow& row, const std::shared_ptr<const LoweredMod
   }
 }
 
-// ---- all of them
+// ---- All of them
 
 std::shared_ptr<const LoweredMod> lowered(const TextOptions& options) {
   const TextAttention text = build(options, Captures::FilesOrTypes);
@@ -177,23 +176,16 @@ Builds build_all(const Manifest& manifest, int threads,
   std::ranges::stable_sort(order, {}, [&](std::size_t i) { return jobs[i].round; });
   std::vector<std::vector<Built>> done(jobs.size());
   std::atomic<std::size_t> next = 0;
-  std::mutex mutex;
-  std::exception_ptr failure;
   const auto work = [&] {
     for (std::size_t i; (i = next++) < order.size();) try {
         done[order[i]] = jobs[order[i]].run();
         step(jobs[order[i]].name, jobs.size());
       } catch (...) {
-        const std::lock_guard lock(mutex);
-        if (!failure) failure = std::current_exception();
         next = order.size();
+        throw;
       }
   };
-  std::vector<std::thread> helpers;
-  for (int i = 1; i < threads; ++i) helpers.emplace_back(work);
-  work();
-  for (std::thread& helper : helpers) helper.join();
-  if (failure) std::rethrow_exception(failure);
+  runtime::on_threads(std::min(order.size(), static_cast<std::size_t>(threads)), work);
 
   Builds out{.all = {}, .rows = jobs.size()};
   std::set<std::string> there;

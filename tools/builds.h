@@ -1,4 +1,4 @@
-// tools/builds.h — the rows of a manifest built: each kernel once, in the order of the rows, whoever was first
+// tools/builds.h — builds the rows of a manifest: each kernel once; results in the rows' order
 #pragma once
 
 #include <functional>
@@ -15,23 +15,23 @@
 
 namespace attune::tools {
 
-/// A Mod, once for all of its rows.
+/// A Mod, lowered once for all of its rows.
 struct LoweredMod {
   compiler::Mod mod;
   compiler::Cover cover;
 };
 
-/// A kernel that was built, or what became of one that was not taken.
+/// A kernel that was built, or the facts about one that was not taken.
 struct Built {
   runtime::BundleEntry entry;
   bool only_facts = false;
   std::string target;
-  // Of a GPU:
+  // GPU only:
   std::shared_ptr<const LoweredMod> of{};
   std::optional<codegen::Source> page{};
-  std::optional<codegen::ForwardChoice> choice{};  ///< none: it writes lists
+  std::optional<codegen::ForwardChoice> choice{};  ///< none: the kernel that writes lists
   bool wide = false, listed = false;
-  // Of a CPU:
+  // CPU only:
   std::function<std::string(codegen::Listing*)> write{};
 };
 
@@ -40,7 +40,7 @@ struct Builds {
   std::size_t rows = 0;  ///< mods x shapes x targets x passes, with their lengths and gradients
 };
 
-/// `threads` rows at a time. `step` is called by those threads when a row is done, with how many there are.
+/// Builds `threads` rows at a time. Those threads call `step` when a row is done, with the number of all rows.
 Builds build_all(const Manifest& manifest, int threads,
                  const std::function<void(const std::string& row, std::size_t rows)>& step);
 

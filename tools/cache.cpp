@@ -1,4 +1,4 @@
-// tools/cache.cpp — attune cache: what compiled kernels are kept, whether they are sound, and how they are removed
+// tools/cache.cpp — attune cache: lists, checks and removes compiled kernels
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
@@ -51,7 +51,7 @@ std::vector<Layer> layers() {
   return out;
 }
 
-/// The folder that may be changed.
+/// The folder that this user may change.
 fs::path own_folder() {
   const Layer first = layers().front();
   if (first.name != "user")
@@ -74,7 +74,7 @@ std::string size_text(std::uint64_t bytes) {
   return fmt::format("{:.{}f} {}", size, size < 10 ? 1 : 0, units[unit]);
 }
 
-/// 90, 30m, 12h, 7d or 4w; or 200M of bytes, by the units that are given.
+/// 90, 30m, 12h, 7d or 4w; or 200M for bytes, with the given units.
 std::uint64_t quantity(const std::string& option, const std::string& text, const std::string& units,
                        const std::vector<std::uint64_t>& of, const std::string& takes) {
   std::string_view digits = text;
@@ -122,7 +122,7 @@ struct Listed {
   ParsedHead head;
 };
 
-/// Heads are read and bytes are not.
+/// Reads the head only, not the bytes.
 Listed listed(const std::string& layer, CacheFile file) {
   constexpr std::size_t most_of_a_head = 1 << 16;
   const FileText text = runtime::read_file(file.path, most_of_a_head);
@@ -155,7 +155,7 @@ std::string kind(const Listed& one) {
   return out.empty() ? "unknown" : out;
 }
 
-/// forward amx bf16 d=128: score, mask …
+/// As in: forward amx bf16 d=128: score, mask …
 std::string what(const Listed& one) {
   if (!one.head.wrong.empty()) return one.head.wrong;
   std::string out;
@@ -194,7 +194,7 @@ Json json_of(const Listed& one) {
   return out;
 }
 
-/// Shortest that tells all of these apart, and easy to copy.
+/// The shortest length that tells all of these apart; short ones are easy to copy.
 std::size_t id_length(const std::vector<Listed>& all) {
   std::vector<std::string> names;
   for (const Listed& one : all) names.push_back(one.file.name);
@@ -209,7 +209,7 @@ std::size_t id_length(const std::vector<Listed>& all) {
   return length;
 }
 
-/// The entry whose name begins so: the user's, where both folders have it.
+/// The entry whose name begins with `id`; the user's if both folders have it.
 Listed entry_named(const std::string& id) {
   std::vector<Listed> found;
   for (const Layer& layer : layers())
@@ -325,7 +325,7 @@ void stats(const CacheOptions& o) {
   if (o.json) std::puts(out.dump(2).c_str());
 }
 
-/// 0 if all is well, or is now; 1 if not.
+/// 0 if all entries are good or were repaired, else 1.
 int verify(const CacheOptions& o) {
   if (o.repair) own_folder();
   std::size_t good = 0, left = 0, removed = 0;
@@ -336,7 +336,7 @@ int verify(const CacheOptions& o) {
       const runtime::ParsedEntry entry = text.text ? runtime::parse_entry(*text.text, file.name)
                                                    : runtime::ParsedEntry{std::nullopt, text.wrong, false};
       const std::string& wrong = entry.wrong;
-      // Only another version can tell.
+      // Only the version that wrote it can check it.
       if (entry.other_format) continue;
       if (wrong.empty()) {
         ++good;

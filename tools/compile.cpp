@@ -1,4 +1,4 @@
-// tools/compile.cpp — attune compile: kernels for machines that are not here, into a bundle or plain files
+// tools/compile.cpp — attune compile: kernels for other machines, into a bundle or plain files
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -50,7 +50,7 @@ Manifest manifest_of(const CompileOptions& o) {
   for (std::size_t i = 0; i < o.fields.size(); ++i) {
     const runtime::ShapeRow& row = runtime::shape_rows()[i];
     if (o.fields[i].empty()) continue;
-    // A variant has commas of its own.
+    // A variant contains commas itself.
     lists.shapes[0].emplace_back(row.name, row.name == "kernel" ? std::vector{o.fields[i]} : parts(o.fields[i]));
   }
   Manifest out;
@@ -82,7 +82,7 @@ void make_folder(const fs::path& folder) {
 void compile(const CompileOptions& o) {
   check_options(o);
   const Manifest manifest = manifest_of(o);
-  // Whatever the environment says: this is the verb that compiles.
+  // Regardless of the environment: this verb compiles.
   runtime::objects().jit(true);
   const auto start = std::chrono::steady_clock::now();
   const Progress::Style style = progress_style(o.progress, o.quiet);

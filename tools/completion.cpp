@@ -1,4 +1,4 @@
-// tools/completion.cpp — attune completion: what a shell needs to complete attune's command lines; and attune man
+// tools/completion.cpp — attune completion: a shell's script to complete attune's command lines; and attune man
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
@@ -19,7 +19,7 @@ namespace {
 
 using runtime::shell_quoted;
 
-/// Each page with the words that lead to it: "", "cover", "cache ls".
+/// Visits each page with the words that lead to it: "", "cover", "cache ls".
 void for_all(const ManualPage& page, const std::function<void(const std::string& path, const ManualPage&)>& visit,
              const std::string& path = "") {
   visit(path, page);
@@ -39,7 +39,7 @@ std::string words_after(const ManualPage& page) {
   return fmt::format("{}", fmt::join(out, " "));
 }
 
-/// What an option takes, as the shell functions below know it: words, @file, or @any.
+/// What an option takes, in the terms of the shell functions below: words, @file, or @any.
 std::string values_of(const ManualOption& o) {
   if (!o.choices.empty()) return fmt::format("{}", fmt::join(o.choices, " "));
   return o.file ? "@file" : "@any";
@@ -99,7 +99,7 @@ complete -F _attune attune
                      values, words);
 }
 
-/// Without what ends or splits a specification of _arguments.
+/// Replaces characters that end or split a specification of _arguments.
 std::string plain(std::string text) {
   for (char& c : text)
     if (c == '[' || c == ']' || c == ':' || c == '\'') c = ' ';

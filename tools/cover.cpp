@@ -1,4 +1,4 @@
-// tools/cover.cpp — attune cover: which tiles a mask leaves empty, full or partial, how that is known, and a picture
+// tools/cover.cpp — attune cover: which tiles a mask leaves empty, full or partial, the derivation, and a picture
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
@@ -36,11 +36,11 @@ struct CoverOptions {
   bool json = false, no_picture = false, ascii = false;
 };
 
-/// Sizes a picture evaluates every pair of: no axis longer than this.
+/// A picture evaluates every pair only if no axis is longer than this.
 constexpr std::int32_t most_pairs_across = 512;
-/// Rows of pairs that are counted one by one from exact bands.
+/// Rows whose pairs are counted one by one from exact bands.
 constexpr std::int64_t most_counted_rows = 1 << 21;
-/// A figure for a page stays small: beyond this many bytes it shows tiles alone.
+/// A figure in a page stays small: above this many bytes it shows only tiles.
 constexpr std::size_t most_svg = 200 * 1000;
 
 std::int32_t within(const std::string& option, std::int64_t value, std::int64_t least, std::int64_t most) {
@@ -92,7 +92,7 @@ double microseconds(Clock::time_point from) {
 
 std::string percent(double part, double whole) { return fmt::format("{:.2f} %", 100 * part / whole); }
 
-/// 1048576 as 1 048 576.
+/// 1048576 becomes 1 048 576.
 std::string grouped(std::int64_t n) {
   std::string out = std::to_string(n);
   for (std::size_t i = out.size(); i > 3;) out.insert(i -= 3, " ");
@@ -108,7 +108,7 @@ class CoverVerb {
  public:
   explicit CoverVerb(const CoverOptions& o) : o_(o), e_(extent_of(o)), text_(build(o.text, Captures::FilesOrTypes)) {
     require_word("--along", o.along, std::array<std::string, 2>{"kv", "q"});
-    // ! alone would be the mask negated.
+    // Not `!mask`: that would negate the mask instead of testing whether it is given.
     if (!bool(text_.attention.mask) && !bool(text_.attention.score))
       throw Error("no-mask", "attune cover has no mask to work on", {},
                   "a cover is about which pairs a mask keeps, or a score by not being -inf",
@@ -149,8 +149,8 @@ class CoverVerb {
     compiler::Problem problem;
     problem.batch = e_.batch;
     problem.q_heads = problem.kv_heads = e_.heads;
-    problem.q_len = e_.q_len;
-    problem.kv_len = e_.kv_len;
+    problem.q.length = e_.q_len;
+    problem.kv.length = e_.kv_len;
     problem.q_offset = e_.q_offset;
     compiler::check_reads(lowered_.mod, lowered_.slots.captures, problem);
     auto start = Clock::now();
@@ -168,7 +168,7 @@ class CoverVerb {
       live_ = std::count(pairs_.begin(), pairs_.end(), 1) * std::int64_t{e_.batch} * e_.heads;
   }
 
-  /// The mask at every pair of the chosen batch entry and head.
+  /// Evaluates the mask at every pair of the chosen batch entry and head.
   void evaluate() {
     const ir::ReadCapture read = runtime::reader(lowered_.slots.captures);
     const std::vector<double> params = runtime::values(lowered_.slots.params);

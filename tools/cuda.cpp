@@ -1,4 +1,4 @@
-// tools/cuda.cpp — attune cuda: the page of CUDA that attention becomes, and the kernel that is chosen for it
+// tools/cuda.cpp — attune cuda: the CUDA page of an attention, and the kernel that is chosen for it
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <fmt/format.h>

@@ -1,5 +1,4 @@
-// tools/device_call.cpp — the options that say for which call on a GPU a kernel is wanted, whether there is a GPU or
-// not
+// tools/device_call.cpp — options that describe the GPU call to choose a kernel for, with or without a GPU
 #include "tools/device_call.h"
 
 #include <CLI/CLI.hpp>

@@ -1,4 +1,4 @@
-// tools/device_call.h — the options that say for which call on a GPU a kernel is wanted, whether there is a GPU or not
+// tools/device_call.h — options that describe the GPU call to choose a kernel for, with or without a GPU
 #pragma once
 
 #include <optional>
@@ -20,7 +20,7 @@ struct DeviceCall {
 
   void add_to(CLI::App& verb);
   void check() const;
-  /// `otherwise`: the arch where none is given; `group`: query heads of a key head.
+  /// `otherwise`: the arch if none is given; `group`: query heads of a key head.
   codegen::ForwardSpec spec(int otherwise, std::int64_t group = 1) const;
   codegen::Length length() const { return codegen::length_of(seq, kv_seq.value_or(seq)); }
   std::optional<codegen::Preference> preference() const;

@@ -1,4 +1,4 @@
-// tools/diff.cpp — attune diff: what differs between two mods, room by room
+// tools/diff.cpp — attune diff: how two mods differ, room by room
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -25,7 +25,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Of = compiler::Section::Of;
 
-/// What is said of one of the two alone.
+/// The options of one side alone.
 struct Side {
   std::optional<std::string> mod;  ///< an expression, or a file
   TextOptions text;
@@ -42,14 +42,14 @@ struct DiffOptions {
 
 constexpr std::array rooms_of_diff{"ir", "derivatives", "levels", "cover", "plan", "source"};
 
-/// What one room makes of a mod.
+/// One room's result for a mod.
 struct Room {
   std::string name, text;
 };
 
 bool is_file(const std::string& mod) { return mod.ends_with(".mod"); }
 
-/// Shared expressions hold where a side has none of its own.
+/// Shared expressions apply unless a side has its own.
 TextAttention attention_of(const DiffOptions& o, const Side& side) {
   TextOptions own = side.mod && is_file(*side.mod) ? read_mod(*side.mod) : TextOptions{};
   if (side.mod && !is_file(*side.mod)) own.bare = side.mod;
@@ -131,7 +131,7 @@ class Rooms {
 
 bool is_coloured(const DiffOptions& o) { return o.color == "always" || (o.color == "auto" && ::isatty(STDOUT_FILENO)); }
 
-/// Do all rooms say the same of both?
+/// Returns whether all rooms give the same result for both.
 bool diff(const DiffOptions& o) {
   const std::vector<Room> a = Rooms(o, o.a)(), b = Rooms(o, o.b)();
   bool same = true;

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 const std::array<std::string, 7> kinds_{"cu", "ptx", "cubin", "sass", "o", "ll", "h"};
 
-/// What a shell's command prints, or nothing if it fails.
+/// The output of a shell command, or nothing if it fails.
 std::optional<std::string> printed(const std::string& command) {
   FILE* pipe = popen(command.c_str(), "r");
   if (!pipe) return std::nullopt;
@@ -30,7 +30,7 @@ std::optional<std::string> printed(const std::string& command) {
   return pclose(pipe) == 0 ? std::optional(out) : std::nullopt;
 }
 
-/// The program that shows SASS, with what it is told before the file; empty if there is none.
+/// The program that shows SASS, with its options before the file; empty if there is none.
 std::string disassembler() {
   for (const char* folder : {"", "/usr/local/cuda/bin/"})
     for (const auto& [program, options] : {std::pair{"cuobjdump", " --dump-sass "}, {"nvdisasm", " "}}) {
@@ -61,7 +61,7 @@ std::string symbol_of(const runtime::CacheEntry& entry) {
   return {};
 }
 
-/// What of this kind there is of a kernel; nothing: it has none.
+/// The kernel's text of this kind; nothing if it has none.
 std::optional<std::string> text_of(const Built& one, const std::string& kind, const std::string& name) {
   const std::string& bytes = one.entry.entry.bytes;
   if (!one.page) {
@@ -86,7 +86,7 @@ std::optional<std::string> text_of(const Built& one, const std::string& kind, co
   return std::nullopt;
 }
 
-/// forward_sm90-sm_90a-3f2a91c0
+/// As in: forward_sm90-sm_90a-3f2a91c0
 std::string name_of(const Built& one) {
   std::string stem = one.page ? one.page->name : one.entry.label.substr(0, one.entry.label.rfind(' '));
   std::replace(stem.begin(), stem.end(), ' ', '-');

@@ -12,9 +12,9 @@ namespace attune::tools {
 
 /// cu, ptx, cubin, sass, o, ll and h.
 std::span<const std::string> emit_kinds();
-/// An Error if a kind needs a program that is not here.
+/// Throws an Error if a kind needs a program that is not installed.
 void check_kinds(const std::vector<std::string>& kinds);
-/// The files of these kinds, to be written into `folder`.
+/// The files of these kinds, to write into `folder`.
 std::vector<FileBytes> files_of(const Builds& builds, const std::vector<std::string>& kinds,
                                 const std::filesystem::path& folder);
 

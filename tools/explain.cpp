@@ -1,4 +1,4 @@
-// tools/explain.cpp — attune explain: what the compiler makes of an Attention
+// tools/explain.cpp — attune explain: the compiler's results for an Attention
 #include <CLI/CLI.hpp>
 #include <array>
 #include <cstdio>
@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The engine that would be measured, where none is named.
+// Without a target, --measure measures on the CPU.
 bool is_for_cpu(const ExplainOptions& o) { return o.target == "cpu" || (o.target == "auto" && o.measure); }
 
 void explain(const ExplainOptions& o) {

@@ -1,4 +1,4 @@
-// tools/explain.h — what attune explain says of a call on an engine, besides what the compiler made of the attention
+// tools/explain.h — what attune explain reports about a call on an engine, besides the compiler's results
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -17,10 +17,10 @@ struct ExplainOptions {
   std::optional<std::int64_t> kv_heads;
   bool measure = false, json = false;
 
-  BenchOptions bench() const;  ///< the call, to be measured
+  BenchOptions bench() const;  ///< the call to measure
 };
 
-/// The same facts twice.
+/// The same facts in two forms.
 struct Explained {
   std::string text;
   nlohmann::ordered_json json;

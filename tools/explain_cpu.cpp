@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Calls on one thread, one after the other, for a while.
+/// Times calls on one thread, one after the other, for a while.
 Times measured(const Case& one, const BenchOptions& o, Data& data) {
   using Clock = std::chrono::steady_clock;
   constexpr double seconds = 0.3;

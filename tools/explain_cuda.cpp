@@ -1,5 +1,4 @@
-// tools/explain_cuda.cpp — attune explain --target cuda: the kernels of a GPU that could take a call, what NVRTC made
-// of them, which is taken, and what bounds it
+// tools/explain_cuda.cpp — attune explain --target cuda: a call's possible kernels, the choice, its bounds
 #include <algorithm>
 #include <fmt/format.h>
 
@@ -17,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// What a GPU would make of a call; where there is none, what NVRTC does.
+/// What a GPU would run for a call; without a GPU, what NVRTC compiles.
 class OnDevice {
  public:
   OnDevice(const compiler::LoweredMod& lowered, const ExplainOptions& options)
@@ -141,7 +140,7 @@ class OnDevice {
     return codegen::occupancy(spec_.arch, c.choice.threads, c.binary->registers, c.choice.shared_bytes);
   }
 
-  /// Of the chosen kernel.
+  /// For the chosen kernel.
   void work_bounds(const compiler::Mod& mod) {
     const codegen::ForwardPlan& plan = considered_.candidates[considered_.chosen].choice.plan;
     Data data;

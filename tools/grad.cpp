@@ -1,4 +1,4 @@
-// tools/grad.cpp — attune grad: the derivative of an expression, and what each captured tensor's gradient gets
+// tools/grad.cpp — attune grad: the derivative of an expression, and the terms of each captured tensor's gradient
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <fmt/format.h>
@@ -14,12 +14,12 @@
 namespace attune::tools {
 namespace {
 
-/// One expression and what its derivative is called.
+/// One expression, and the name of its derivative.
 struct Part {
   const char* name;
   bool asked;
   const char* by;        ///< "" for a sink, which has none
-  const char* upstream;  ///< what the terms of captured gradients are multiplied by
+  const char* upstream;  ///< the factor of all terms of captured gradients
   const compiler::Derivative& derivative;
 };
 

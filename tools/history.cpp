@@ -1,4 +1,4 @@
-// tools/history.cpp — results of attune bench that were kept in files, and new ones beside them
+// tools/history.cpp — stored results of attune bench, and comparisons with new ones
 #include "tools/history.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// What makes two results comparable.
+/// Fields that must agree for two results to be comparable.
 constexpr const char* same_in_both[] = {"row",      "mod",    "direction", "dtype",   "batch", "heads",
                                         "kv_heads", "seq",    "kv_seq",    "d",       "dv",    "isa",
                                         "threads",  "device", "cover",     "lengths", "exact", "starts"};
@@ -93,7 +93,7 @@ std::optional<Json> History::note(const Json& line) const {
     std::vector<const Json*> same;
     for (const Json& one : earlier_)
       if (comparable(one, line)) same.push_back(&one);
-    // Of another processor's only where there is no other.
+    // Results of another processor count only if there are no others.
     const Json here = machine();
     const auto is_here = [&](const Json* one) {
       const auto where = one->find("machine");

@@ -1,4 +1,4 @@
-// tools/history.h — results of attune bench that were kept in files, and new ones beside them
+// tools/history.h — stored results of attune bench, and comparisons with new ones
 #pragma once
 
 #include <filesystem>
@@ -9,14 +9,14 @@
 
 namespace attune::tools {
 
-/// Lines of JSON in a file, each a result with when, where and by which attune it was measured.
+/// Lines of JSON in a file. Each is a result with its date, machine and version of attune.
 class History {
  public:
-  /// What to add to and what to compare with, each as NAME or FILE. The latter is read at once, so that both may be the
-  /// same. An Error where it is not there, or holds what attune bench does not write.
+  /// The file to add to and the file to compare with, each as NAME or FILE. The latter is read at once, so that both
+  /// may be the same. Throws an Error if it is missing, or holds lines that attune bench does not write.
   History(const std::optional<std::string>& save, const std::optional<std::string>& compare);
 
-  /// Keeps a line as attune bench --json prints it. What it is beside earlier ones, if that is asked for.
+  /// Stores a line as attune bench --json prints it. Returns its comparison with earlier ones, if asked for.
   std::optional<nlohmann::ordered_json> note(const nlohmann::ordered_json& line) const;
 
  private:
@@ -25,10 +25,10 @@ class History {
   std::string against_;
 };
 
-/// A NAME is a file below the user's state folder, where a name has no / and does not end in .jsonl.
+/// A NAME, which has no / and does not end in .jsonl, means a file below the user's state folder.
 std::filesystem::path history_file(const std::string& name_or_file);
 
-/// What `note` gave, as a line of text.
+/// The result of `note` as a line of text.
 std::string in_words(const nlohmann::ordered_json& compared);
 
 }  // namespace attune::tools

@@ -1,4 +1,4 @@
-// tools/launch_header.cpp — how to launch a kernel of a GPU without attune, as a header of C
+// tools/launch_header.cpp — a C header that tells how to launch a GPU kernel without attune
 #include "tools/launch_header.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace attune::tools {
 namespace {
 
-// As args.cuh and cover_args.cuh have them; the sizes below are theirs, so that no C compiler takes other ones.
+// As in args.cuh and cover_args.cuh. The sizes below are theirs, so that a C compiler with another layout fails.
 constexpr std::string_view structs = R"(#ifndef ATTUNE_LAUNCH
 #define ATTUNE_LAUNCH
 struct attune_tensor_map { _Alignas(64) unsigned long long words[16]; }; /* a CUtensorMap */

@@ -1,4 +1,4 @@
-// tools/launch_header.h — how to launch a kernel of a GPU without attune, as a header of C
+// tools/launch_header.h — a C header that tells how to launch a GPU kernel without attune
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace attune::tools {
 
-/// What a launch is told of a forward kernel; or of the kernel that writes its lists, where there is no choice.
+/// What a launch needs to know of a forward kernel; without a choice, of the kernel that writes its lists.
 struct Launch {
   const compiler::Mod& mod;
   const codegen::ForwardChoice* choice;

@@ -1,4 +1,4 @@
-// tools/line_diff.cpp — the longest common subsequence of lines: quadratic in what differs, and texts are pages
+// tools/line_diff.cpp — the longest common subsequence of lines: quadratic in the part that differs
 #include "tools/line_diff.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ std::vector<std::string_view> split(std::string_view text) {
   return out;
 }
 
-/// Lines that neither begin nor end alike.
+/// Texts whose first lines differ, and whose last lines differ.
 void add_different(Lines a, Lines b, std::vector<DiffLine>& out) {
   const std::size_t width = b.size() + 1;
   std::vector<std::uint32_t> same((a.size() + 1) * width);
@@ -42,7 +42,7 @@ void add_different(Lines a, Lines b, std::vector<DiffLine>& out) {
   }
 }
 
-/// Lines [begin, end) of a diff, and where they stand in each text, from 1.
+/// Lines [begin, end) of a diff, and their place in each text, from 1.
 struct Hunk {
   std::size_t begin, end, a = 1, b = 1, of_a = 0, of_b = 0;
 };
@@ -71,7 +71,7 @@ std::vector<Hunk> hunks(const std::vector<DiffLine>& lines, std::size_t around) 
     pass(hunk.end);
     hunk.of_a = a - hunk.a;
     hunk.of_b = b - hunk.b;
-    // A side without lines is named by the line before, as diff does.
+    // A side without lines gets the number of the line before, as in diff.
     hunk.a -= hunk.of_a == 0;
     hunk.b -= hunk.of_b == 0;
   }

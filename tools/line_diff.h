@@ -1,4 +1,4 @@
-// tools/line_diff.h — two texts line by line: what went, what came, whole or as a unified diff
+// tools/line_diff.h — the differences between two texts by line, whole or as a unified diff
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace attune::tools {
 
-/// A line of the one, the other, or both.
+/// A line of one text, the other, or both.
 struct DiffLine {
   enum class Side : char { both = ' ', a = '-', b = '+' };
   Side side;
@@ -16,11 +16,11 @@ struct DiffLine {
 
 std::vector<DiffLine> diff_lines(std::string_view a, std::string_view b);
 
-/// All lines, the side before each: "  same", "- of a", "+ of b".
+/// All lines, each after its side: "  same", "- of a", "+ of b".
 std::string whole(const std::vector<DiffLine>& lines);
 
-/// As `diff -u` writes it, with so many lines around each difference; empty where there is none. `colour`: with the
-/// escapes of a terminal.
+/// As `diff -u` writes it, with `around` lines around each difference; empty if there is none. `colour`: with a
+/// terminal's escapes.
 std::string unified(const std::vector<DiffLine>& lines, std::string_view name_a, std::string_view name_b,
                     std::size_t around = 3, bool colour = false);
 

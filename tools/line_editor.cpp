@@ -1,4 +1,4 @@
-// tools/line_editor.cpp — lines edited by libedit: history in a file, completion at Tab, Ctrl-C gives a line up
+// tools/line_editor.cpp — lines edited by libedit: history in a file, completion at Tab, Ctrl-C abandons a line
 #include "tools/line_editor.h"
 
 #include <histedit.h>
@@ -17,7 +17,7 @@ constexpr int kept_lines = 1000;
 
 void on_interrupt(int) {}
 
-/// While it lives, Ctrl-C makes a read return instead of ending the process.
+/// While this object lives, Ctrl-C makes a read return instead of ending the process.
 class Interruptible {
  public:
   Interruptible() {
@@ -55,11 +55,11 @@ class Editor : public LineReader {
     el_set(edit_, EL_PROMPT, &Editor::prompt);
     el_set(edit_, EL_EDITOR, "emacs");
     el_set(edit_, EL_HIST, history, history_);
-    // By wide names: narrow ones libedit copies, and never frees.
+    // By wide names: libedit copies narrow ones, and never frees the copies.
     el_wset(edit_, EL_ADDFN, L"attune-complete", L"complete a word", &Editor::tab);
     el_set(edit_, EL_BIND, "^I", "attune-complete", nullptr);
     el_set(edit_, EL_BIND, "^R", "em-inc-search-prev", nullptr);
-    // The user's own ~/.editrc comes last.
+    // Last, so that the user's own ~/.editrc wins.
     el_source(edit_, nullptr);
   }
 

@@ -1,11 +1,11 @@
-// tools/line_editor.h — lines edited by libedit, where attune was built with it
+// tools/line_editor.h — lines edited by libedit, in a build with it
 #pragma once
 
 #include "tools/line_reader.h"
 
 namespace attune::tools {
 
-/// None where there is no libedit. Standard input and output are terminals.
+/// Null in a build without libedit. Standard input and output must be terminals.
 std::unique_ptr<LineReader> line_editor(const std::string& prompt, const std::filesystem::path& history,
                                         Complete complete);
 

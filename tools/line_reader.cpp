@@ -1,4 +1,4 @@
-// tools/line_reader.cpp — lines as they come, and what completion needs of words, whoever edits the lines
+// tools/line_reader.cpp — lines read plainly, and the words that completion works on with any editor
 #include "tools/line_reader.h"
 
 #include <unistd.h>

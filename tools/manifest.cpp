@@ -1,5 +1,4 @@
-// tools/manifest.cpp — what attune compile is to build: mods x shapes x targets x passes, from options or a file of
-// JSON
+// tools/manifest.cpp — what attune compile builds: mods x shapes x targets x passes, from options or a file of JSON
 #include "tools/manifest.h"
 
 #include <algorithm>
@@ -24,7 +23,7 @@ Error bad_value(const std::string& at, const std::string& key, const std::string
                "write one of these, or leave it out");
 }
 
-/// Keys in the order they stand, each known.
+/// Checks that each key of an object is known, in their order.
 void check_keys(const Json& object, const std::vector<std::string>& known, const std::string& at,
                 const std::string& what) {
   if (!object.is_object()) throw bad_value(at, what, object.dump(), "an object");
@@ -37,7 +36,7 @@ void check_keys(const Json& object, const std::vector<std::string>& known, const
   }
 }
 
-/// One value, or a list of them.
+/// A single value as a list of one, or a list.
 std::vector<Json> each(const Json& value) {
   if (!value.is_array()) return {value};
   return {value.begin(), value.end()};
@@ -119,7 +118,7 @@ runtime::TargetName target_of(const std::string& word, const std::string& at) {
               near ? fmt::format("did you mean {}?", *near) : "write one of these");
 }
 
-/// Each way to take one value of each field.
+/// All combinations of one value of each field.
 std::vector<runtime::Shape> shapes_of(const std::vector<std::pair<std::string, std::vector<std::string>>>& fields,
                                       const std::string& at) {
   std::vector<runtime::Shape> out(1);

@@ -1,4 +1,4 @@
-// tools/manifest.h — what attune compile is to build: mods x shapes x targets x passes, from options or a file of JSON
+// tools/manifest.h — what attune compile builds: mods x shapes x targets x passes, from options or a file of JSON
 #pragma once
 
 #include <filesystem>
@@ -11,7 +11,7 @@
 
 namespace attune::tools {
 
-/// What is built for one Mod, by its number.
+/// One thing to build for a Mod, which is given by its number.
 struct ManifestRow {
   std::size_t mod = 0;
   runtime::TargetName target{};
@@ -24,17 +24,17 @@ struct Manifest {
   std::vector<ManifestRow> rows;
 };
 
-/// One object of a manifest: all that its lists can be put together to. `at` is what an Error calls it.
+/// One object of a manifest: all combinations of its lists. `at`: its name in an Error.
 struct ManifestLists {
   std::vector<TextOptions> mods;
-  /// The fields of each shape, with the values that each may have.
+  /// The fields of each shape, with all values of each.
   std::vector<std::vector<std::pair<std::string, std::vector<std::string>>>> shapes;
   std::vector<std::string> targets, passes;
   std::string at;
 };
 void add_to(Manifest& manifest, const ManifestLists& lists);
 
-/// JSON: an object, an array of them, or one on each line, as ATTUNE_RECORD writes them.
+/// JSON: an object, an array of them, or one per line, as ATTUNE_RECORD writes them.
 Manifest read_manifest(const std::filesystem::path& path);
 
 }  // namespace attune::tools

@@ -1,4 +1,4 @@
-// tools/manual.cpp — pages of verbs: from CLI11's options and footers to text and to man(1)
+// tools/manual.cpp — pages of verbs: from CLI11's options and footers to text and man(1)
 #include "tools/manual.h"
 
 #include <CLI/CLI.hpp>
@@ -27,7 +27,7 @@ std::vector<std::string> split(std::string_view text, char at) {
   }
 }
 
-/// full|causal as words; NAME=FILE|NAME=TYPE is no list of words.
+/// The words of full|causal; none for NAME=FILE|NAME=TYPE, which is not a list of words.
 std::vector<std::string> choices_of(const std::string& takes) {
   if (takes.find('|') == std::string::npos) return {};
   const auto is_of_word = [](unsigned char c) { return std::islower(c) || std::isdigit(c) || c == '-' || c == '_'; };
@@ -55,7 +55,7 @@ ManualOption option_of(const CLI::Option& option) {
   return out;
 }
 
-/// The sections of a footer; the first has the title DESCRIPTION, perhaps without lines.
+/// The sections of a footer. The first is DESCRIPTION, which may have no lines.
 std::vector<ManualSection> sections_of(const std::string& footer) {
   constexpr std::array<std::array<std::string_view, 2>, 5> titles{{{"Example:", "EXAMPLES"},
                                                                    {"Examples:", "EXAMPLES"},
@@ -80,7 +80,7 @@ ManualSection& section(std::vector<ManualSection>& all, const std::string& title
   return found != all.end() ? *found : all.emplace_back(ManualSection{title, {}});
 }
 
-/// `lead` and behind it the text, broken at spaces; lines after the first start where the text does.
+/// `lead`, then the text, broken at spaces; later lines start in the text's column.
 std::string hanging(std::string lead, std::size_t indent, std::string_view text) {
   std::string out = std::move(lead);
   const bool blank = out.find_first_not_of(' ') == std::string::npos;
@@ -128,12 +128,12 @@ std::vector<std::string> groups_of(const ManualPage& page) {
   std::vector<std::string> out;
   for (const ManualOption& o : page.options)
     if (std::ranges::find(out, o.group) == out.end()) out.push_back(o.group);
-  // What every verb has comes last.
+  // Options that every verb has come last.
   std::stable_partition(out.begin(), out.end(), [](const std::string& group) { return group != "Options"; });
   return out;
 }
 
-/// Text for roff: nothing of it is a command, and - is the one that can be copied.
+/// Escapes text for roff: no line becomes a command, and - stays the character that can be copied.
 std::string roff(std::string_view text) {
   std::string out;
   for (const char c : text) {
@@ -149,7 +149,7 @@ std::string roff(std::string_view text) {
   return out;
 }
 
-/// Lines that are indented stay as they are; others are paragraphs.
+/// Keeps indented lines as they are; others become paragraphs.
 std::string roff_lines(const std::vector<std::string>& lines) {
   std::string out;
   for (const std::string& line : lines)
@@ -159,7 +159,7 @@ std::string roff_lines(const std::vector<std::string>& lines) {
   return out;
 }
 
-/// `whole`: the page of attune itself.
+/// `whole`: the page of attune itself, not of a verb.
 void add_man(const ManualPage& page, bool whole, std::string& out) {
   out += whole ? fmt::format(".SH NAME\n{} \\- {}\n.SH SYNOPSIS\n", roff(page.name), roff(page.about))
                : fmt::format(".SH {}\n{}\n.PP\n", roff(page.name), roff(page.about));
@@ -176,7 +176,7 @@ void add_man(const ManualPage& page, bool whole, std::string& out) {
       if (o.group == group) out += fmt::format(".TP\n.B {}\n{}\n", roff(head(o)), roff(o.about));
   }
   for (const ManualSection& s : page.sections) {
-    // The environment is the same for all of them.
+    // The environment is the same for all verbs.
     if (s.title == "DESCRIPTION" || (!whole && s.title == "ENVIRONMENT")) continue;
     title(s.title);
     out += roff_lines(s.lines);

@@ -1,4 +1,4 @@
-// tools/manual.h — what CLI11 knows of the verbs, as pages: for --help, for man(1), for a shell's completion
+// tools/manual.h — CLI11's verbs as pages: for --help, for man(1), for shells' completion
 #pragma once
 
 #include <memory>
@@ -13,14 +13,14 @@ class FormatterBase;
 namespace attune::tools {
 
 struct ManualOption {
-  std::vector<std::string> names;    ///< --score, -h; of a positional its one name
+  std::vector<std::string> names;    ///< --score, -h; a positional has one name
   std::string takes;                 ///< f32|f16|bf16; empty for a flag
   std::string about, group;          ///< the group's title
   std::vector<std::string> choices;  ///< if it takes one of a few words
   bool positional = false, required = false, repeats = false, file = false;
 };
 
-/// The lines below a title. What a verb's footer says: text before any title is its description; then `Examples:`,
+/// The lines below a title, from a verb's footer: text before any title is the description; then come `Examples:`,
 /// `Exit:`, `Environment:`, each alone on its line.
 struct ManualSection {
   std::string title;
@@ -28,9 +28,9 @@ struct ManualSection {
 };
 
 struct ManualPage {
-  std::string name, about;  ///< attune cover
+  std::string name, about;  ///< such as: attune cover
   std::vector<ManualOption> options;
-  std::vector<ManualSection> sections;  ///< with those that every page has
+  std::vector<ManualSection> sections;  ///< including those that every page has
   std::vector<ManualPage> verbs;
 };
 
@@ -41,7 +41,7 @@ std::string as_text(const ManualPage& page);
 /// All pages as one for man(1).
 std::string as_man(const ManualPage& page, const std::string& version);
 
-/// What makes CLI11 print these pages.
+/// Makes CLI11 print these pages.
 std::shared_ptr<CLI::FormatterBase> manual_formatter();
 
 }  // namespace attune::tools

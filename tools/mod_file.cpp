@@ -1,4 +1,4 @@
-// tools/mod_file.cpp — a mod as a small file: a line for each expression, sub-expression, capture and parameter
+// tools/mod_file.cpp — a mod as a small file: one line per expression, sub-expression, capture and parameter
 #include "tools/mod_file.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(blanks) - begin + 1);
 }
 
-/// NAME of NAME=VALUE.
+/// The NAME in NAME=VALUE.
 std::string_view name_in(std::string_view assignment) { return trimmed(assignment.substr(0, assignment.find('='))); }
 
 }  // namespace

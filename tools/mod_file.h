@@ -1,4 +1,4 @@
-// tools/mod_file.h — a mod as a small file: a line for each expression, sub-expression, capture and parameter
+// tools/mod_file.h — a mod as a small file: one line per expression, sub-expression, capture and parameter
 #pragma once
 
 #include <filesystem>
@@ -10,14 +10,14 @@
 
 namespace attune::tools {
 
-/// What a line may begin with: score, mask, prob, sink, let, capture, param.
+/// The words that a line may begin with: score, mask, prob, sink, let, capture, param.
 std::vector<std::string> mod_words();
-/// One more line: `let distance=f32(kv - q)`. False if it begins with none of the words.
+/// Adds a line such as `let distance=f32(kv - q)`. False if it begins with none of the words.
 bool add_to_mod(TextOptions& mod, std::string_view line);
 
-/// Lines that are empty or begin with # say nothing. An Error names the file and the line.
+/// Skips lines that are empty or begin with #. Errors name the file and the line.
 TextOptions read_mod(const std::filesystem::path& path);
-/// What read_mod reads.
+/// The text that read_mod reads.
 std::string mod_text(const TextOptions& mod);
 
 }  // namespace attune::tools

@@ -1,4 +1,4 @@
-// tools/npy.cpp — .npy files: the header parsed with suspicion, the data checked against the file's size first
+// tools/npy.cpp — .npy files: the header is parsed without trust, the data checked against the file's size first
 #include "tools/npy.h"
 
 #include <unistd.h>
@@ -33,14 +33,14 @@ static_assert(std::endian::native == std::endian::little, "the bytes of a .npy f
 constexpr std::string_view magic = "\x93NUMPY";
 constexpr std::size_t max_header = std::size_t{1} << 16;  ///< bytes; NumPy writes 118
 
-/// Everything one file says before its data.
+/// Everything in a file before its data.
 struct Header {
   std::string type;  ///< as NumPy spells it: <f4
   bool fortran = false;
   std::vector<std::int64_t> shape;
 };
 
-/// One file being read; its refusals name it.
+/// A file that is being read; its Errors name it.
 class File {
  public:
   File(const fs::path& path, std::string called) : called_(std::move(called)) {
@@ -67,7 +67,7 @@ class File {
 
   std::uintmax_t left() const { return left_; }
 
-  /// The next bytes; asked for only within `left`.
+  /// Reads the next bytes; throws an Error if fewer are left.
   void take(void* into, std::size_t bytes, std::string_view what) {
     if (bytes <= left_ && in_.read(static_cast<char*>(into), static_cast<std::streamsize>(bytes))) {
       left_ -= bytes;
@@ -214,7 +214,7 @@ Header read_header(File& file) {
   return HeaderText(text, file).parse();
 }
 
-/// How an element lies in the file, and what it becomes.
+/// An element's type in the file, and in memory.
 struct Stored {
   std::string_view spelling;
   DType becomes;
@@ -247,7 +247,7 @@ const Stored& stored_type(const Header& header, const File& file) {
                     "save floats (f2, f4, f8), integers or booleans");
 }
 
-/// The number of elements, once they are known to be in the file.
+/// The number of elements, after checking that the file holds them.
 std::size_t checked_count(const Header& header, const Stored& type, const File& file) {
   std::uintmax_t count = 1;
   for (const std::int64_t extent : header.shape)
@@ -268,7 +268,7 @@ std::size_t checked_count(const Header& header, const Stored& type, const File& 
                     "write the file again");
 }
 
-/// Elements that grow on their way in: u16, u32 and u64.
+/// Widens elements while reading: u16, u32 and u64.
 template <class From, class To>
 void widen(const std::vector<char>& raw, void* into, std::size_t count, const File& file) {
   for (std::size_t i = 0; i < count; ++i) {
@@ -321,7 +321,7 @@ std::string npy_of(const Tensor& t) {
   const auto shape = std::span(t.shape).first(static_cast<std::size_t>(t.rank));
   std::string header = fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}{}), }}",
                                    fmt::join(shape, ", "), shape.size() == 1 ? "," : "");
-  // The data starts at a multiple of 64 bytes, behind ten bytes of magic, version and length.
+  // The data starts at a multiple of 64 bytes, after ten bytes of magic, version and length.
   header.append(64 - (10 + header.size() + 1) % 64, ' ');
   header += '\n';
   std::string out = std::string(magic) + std::string("\x01\x00", 2);
@@ -341,7 +341,8 @@ std::string npy_of(const Tensor& t) {
 }
 
 void write_files(std::span<const FileBytes> files) {
-  // Beside its place, so that a rename stays within one file system; named by process, so that two do not meet.
+  // Beside its final place, so that the rename stays within one file system; with the process in its name, so that two
+  // processes do not collide.
   const auto part_of = [](const FileBytes& file) {
     return fs::path(file.path.string() + fmt::format(".{}.part", ::getpid()));
   };

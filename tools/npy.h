@@ -1,4 +1,4 @@
-// tools/npy.h — .npy files, as NumPy writes them: read what attune can represent, refuse the rest, write f32
+// tools/npy.h — .npy files, as NumPy writes them: reads what attune can represent, refuses the rest, writes f32
 #pragma once
 
 #include <filesystem>
@@ -10,15 +10,15 @@
 
 namespace attune::tools {
 
-/// A tensor and the memory it is in.
+/// A tensor and its memory.
 struct Owned {
   std::shared_ptr<void> memory;
   Tensor tensor;
 };
 
 /// Booleans, floats and integers of up to four dimensions, C or Fortran order, versions 1 to 3. Unsigned types wider
-/// than 8 bits come as the next wider signed type; u64 only while it fits into i64. `called` is what an Error calls
-/// the file: --q q.npy. Never allocates more than the file's size allows.
+/// than 8 bits become the next wider signed type; u64 must fit into i64. `called`: the file's name in Errors, as in --q
+/// q.npy. Never allocates more than the file's size allows.
 Owned read_npy(const std::filesystem::path& path, const std::string& called);
 
 /// A whole .npy file: f32, C order, elements converted from any floating tensor.
@@ -28,7 +28,8 @@ struct FileBytes {
   std::filesystem::path path;
   std::string bytes;
 };
-/// Writes each file beside its place, and renames them once all are there: a failure leaves none of them behind.
+/// Writes each file beside its final place, and renames them when all are written: a failure leaves none of them
+/// behind.
 void write_files(std::span<const FileBytes> files);
 
 }  // namespace attune::tools

@@ -18,12 +18,12 @@ using runtime::Keep;
 
 std::size_t as_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
-/// Full rectangles, in cells.
+/// Filled rectangles, in cells.
 struct Box {
   std::int32_t x, y, width, height;
 };
 
-/// Where `is` holds, as boxes: runs along each row, and runs that the next row repeats become one box.
+/// The cells where `is` holds, as boxes: runs along each row; a run that the next row repeats extends its box.
 std::vector<Box> boxes(std::int32_t rows, std::int32_t columns,
                        const std::function<bool(std::int32_t row, std::int32_t column)>& is) {
   std::vector<Box> done;
@@ -69,7 +69,7 @@ std::string escaped(std::string_view text) {
   return out;
 }
 
-/// Broken at spaces into lines of up to `width` characters, a few at most.
+/// Breaks text at spaces into lines of up to `width` characters, at most `most` lines.
 std::vector<std::string> wrapped(std::string_view text, std::size_t width, std::size_t most) {
   std::vector<std::string> lines;
   while (!text.empty() && lines.size() < most) {
@@ -86,7 +86,7 @@ std::vector<std::string> wrapped(std::string_view text, std::size_t width, std::
   return lines;
 }
 
-// In grey these stay apart too: dark, middle, light, white.
+// These stay distinct in grey too: dark, middle, light, white.
 constexpr std::string_view full = "#2c5f8d", partial = "#e79b4b", dropped = "#fbe9d2", line = "#c9c9c9";
 
 class Page {
@@ -143,7 +143,7 @@ class Page {
     return out;
   }
 
-  /// One path of many boxes; `across` and `down` are a cell's size.
+  /// One path for many boxes; `across` and `down` are a cell's size.
   std::string path(const std::vector<Box>& list, std::string_view colour, double across, double down) const {
     if (list.empty()) return "";
     std::string d;
@@ -166,7 +166,7 @@ class Page {
     out += path(cells(Keep::All), full, across, down);
     out += path(cells(Keep::Some), d_.pairs.empty() ? partial : dropped, across, down);
     if (!d_.pairs.empty()) {
-      // Of a partial tile the pairs that stay; those of a full one are painted.
+      // In partial tiles, the pairs that stay; full tiles are painted already.
       const auto kept = boxes(e.q_len, e.kv_len, [&](std::int32_t q, std::int32_t kv) {
         return d_.pairs[as_size(std::int64_t{q} * e.kv_len + kv)] &&
                g.at(q / e.tile_q / g.by_row, kv / e.tile_kv / g.by_column) == Keep::Some;
@@ -222,7 +222,7 @@ Grid grid(const runtime::TileLists& lists, std::int32_t b, std::int32_t h, std::
   g.by_column = std::max(1, grouped(e.kv_tiles()));
   g.rows = (e.q_tiles() + g.by_row - 1) / g.by_row;
   g.columns = (e.kv_tiles() + g.by_column - 1) / g.by_column;
-  // How many tiles of each cell are full, and how many are anything.
+  // For each cell, how many of its tiles are full, and how many are not empty.
   struct Count {
     std::int64_t all = 0, live = 0;
   };
@@ -258,7 +258,7 @@ Grid grid(const runtime::TileLists& lists, std::int32_t b, std::int32_t h, std::
 }
 
 std::string half_blocks(const Grid& g) {
-  // By the upper cell, then the lower one: none, some, all.
+  // Indexed by the upper cell, then the lower one: none, some, all.
   constexpr std::array<std::array<std::string_view, 3>, 3> blocks{{{" ", "▖", "▄"}, {"▘", "▌", "▙"}, {"▀", "▛", "█"}}};
   std::string out;
   for (std::int32_t r = 0; r < g.rows; r += 2) {

@@ -1,4 +1,4 @@
-// tools/picture.h — a mask as a picture: of its tiles for a terminal, of its tiles and pairs as SVG
+// tools/picture.h — a mask as a picture: its tiles for a terminal, its tiles and pairs as SVG
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace attune::tools {
 
-/// Tiles of one batch entry and head; where there are many, a cell stands for several along each axis.
+/// Tiles of one batch entry and head. With many tiles, a cell stands for several along each axis.
 struct Grid {
   std::int32_t rows = 0, columns = 0;      ///< cells
   std::int32_t by_row = 1, by_column = 1;  ///< tiles in a cell
-  std::vector<runtime::Keep> cells;        ///< Some where the tiles of a cell differ
+  std::vector<runtime::Keep> cells;        ///< Some if a cell's tiles differ
 
   runtime::Keep at(std::int32_t row, std::int32_t column) const {
     return cells[static_cast<std::size_t>(row) * static_cast<std::size_t>(columns) + static_cast<std::size_t>(column)];
@@ -21,23 +21,23 @@ struct Grid {
 
 Grid grid(const runtime::TileLists& lists, std::int32_t b, std::int32_t h, std::int32_t most);
 
-/// Two rows of cells a line: a full cell is a block, of a partial one the left half is there.
+/// Two rows of cells per line: a full cell is a whole block, a partial one its left half.
 std::string half_blocks(const Grid& grid);
-/// One row of cells a line: # full, + partial, . empty.
+/// One row of cells per line: # full, + partial, . empty.
 std::string letters(const Grid& grid);
 
-/// Does the locale say that the terminal reads blocks?
+/// Whether the locale says that the terminal shows block characters.
 bool locale_is_utf8();
-/// As the locale has it.
+/// Blocks or letters, by the locale.
 std::string for_terminal(const Grid& grid);
 
-/// What an SVG shows.
+/// The contents of an SVG.
 struct Drawing {
   std::string title;
   std::vector<std::string> notes;  ///< below the title
   runtime::Extent extent;
   Grid grid;
-  /// Every pair, row by row: is it kept? Empty for tiles alone.
+  /// For every pair, row by row, whether it is kept. Empty: only tiles are drawn.
   std::vector<char> pairs;
 };
 

@@ -1,4 +1,4 @@
-// tools/progress.cpp — how far a long verb is, on stderr: a bar on a terminal, else lines, or nothing
+// tools/progress.cpp — a long verb's progress on stderr: a bar on a terminal, else lines, or nothing
 #include "tools/progress.h"
 
 #include <array>

@@ -1,4 +1,4 @@
-// tools/progress.h — how far a long verb is, on stderr: a bar on a terminal, else lines, or nothing
+// tools/progress.h — a long verb's progress on stderr: a bar on a terminal, else lines, or nothing
 #pragma once
 
 #include <chrono>
@@ -7,18 +7,18 @@
 
 namespace attune::tools {
 
-/// Threads may step it.
+/// Threads may call step().
 class Progress {
  public:
   enum class Style : std::uint8_t { none, plain, bar };
 
   Progress(Style style, std::string what, std::size_t whole);
-  /// The bar is wiped away, so that what comes next has the line for itself.
+  /// Wipes the bar, so that the next output has the line for itself.
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// One more is done; `name` is that one.
+  /// One more is done, called `name`.
   void step(const std::string& name);
 
  private:
@@ -31,7 +31,7 @@ class Progress {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now(), drawn_{};
 };
 
-/// `word`: auto, bar, plain or none. auto: a bar where stderr is a terminal, else nothing.
+/// `word`: auto, bar, plain or none. auto: a bar if stderr is a terminal, else nothing.
 Progress::Style progress_style(const std::string& word, bool quiet);
 
 }  // namespace attune::tools

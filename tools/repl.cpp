@@ -1,4 +1,4 @@
-// tools/repl.cpp — attune repl: a mod is written line by line, shown, computed and handed to the other verbs
+// tools/repl.cpp — attune repl: write a mod line by line, show it, compute it, and hand it to other verbs
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -44,7 +44,7 @@ std::pair<std::string, std::string> first_word(std::string_view line) {
   return {std::string(line.substr(0, end)), std::string(trim(line.substr(end)))};
 }
 
-/// As a shell splits words: at blanks, with quotes around what has some.
+/// Splits words as a shell does: at blanks, with quotes around words that contain some.
 std::vector<std::string> words_of(std::string_view text) {
   std::vector<std::string> out;
   bool within = false;
@@ -69,7 +69,7 @@ std::vector<std::string> words_of(std::string_view text) {
   return out;
 }
 
-/// The largest whole number that an expression names: pictures are to show what it does.
+/// The largest integer literal of an expression: pictures should be large enough to show its effect.
 std::int64_t largest_literal(const ir::Expr& root) {
   std::int64_t out = 0;
   for (const ir::Expr& e : ir::in_order(root))
@@ -96,7 +96,7 @@ class Repl {
     page_ = manual_page(app_, "attune");
   }
 
-  /// Did every line do?
+  /// Returns whether every line succeeded.
   bool operator()() {
     const std::string& state = runtime::options().state;
     const std::unique_ptr<LineReader> reader = line_reader(
@@ -146,7 +146,7 @@ class Repl {
     std::fflush(stderr);
   }
 
-  /// Verbs that take a mod.
+  /// Whether a verb takes a mod.
   bool is_for_mods(const ManualPage& verb) const {
     return std::ranges::any_of(verb.options, [](const ManualOption& o) {
       return std::ranges::find(o.names, "--score") != o.names.end() && o.group == "The attention";
@@ -182,7 +182,7 @@ class Repl {
     return out;
   }
 
-  /// A changed mod is kept if it can be read.
+  /// Changes the mod only if the result can be read.
   void change(const std::string& word, const std::string& rest) {
     TextOptions changed = mod_;
     add_to_mod(changed, word + " " + rest);
@@ -191,7 +191,7 @@ class Repl {
     if (word == "score" || word == "mask") expression(rest);
   }
 
-  /// Simplified; the derivative of a score; of what removes pairs a picture.
+  /// Shows an expression simplified; for a score, its derivative; for one that removes pairs, a picture.
   void expression(const std::string& text) {
     TextOptions one = mod_;
     one.score = one.mask = one.prob = one.sink = std::nullopt;
@@ -220,11 +220,11 @@ class Repl {
     extent.q_len = extent.kv_len = length;
     extent.tile_q = extent.tile_kv = length / cells;
     compiler::Problem problem;
-    problem.q_len = problem.kv_len = length;
+    problem.q.length = problem.kv.length = length;
     try {
       compiler::check_reads(lowered.mod, lowered.slots.captures, problem);
     } catch (const Error&) {
-      // The captures are shorter than the picture would be: `:cover --q-len N` draws another.
+      // The captures are shorter than the picture; `:cover --q-len N` draws another.
       return;
     }
     const Grid tiles = grid(runtime::Tiles(lowered).lists(extent), 0, 0, cells);
@@ -300,7 +300,7 @@ class Repl {
     fmt::print("the last row of o begins{}\n", some);
   }
 
-  /// False where help was asked for, and given.
+  /// False if the words asked for help, which is then printed.
   bool parse(CLI::App& options, std::vector<std::string> words) {
     std::ranges::reverse(words);
     try {
@@ -332,7 +332,7 @@ class Repl {
       if (is_for_mods(verb) && name_of(verb) != "run") line(fmt::format(":{} [OPTION]...", name_of(verb)), verb.about);
   }
 
-  /// The mod as options.
+  /// The mod as command-line options.
   static std::vector<std::string> arguments(const TextOptions& mod) {
     std::vector<std::string> out;
     for (const auto& [option, member] :

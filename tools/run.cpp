@@ -95,7 +95,7 @@ bool is_float(DType type) {
   return type == DType::f32 || type == DType::f16 || type == DType::bf16 || type == DType::f64;
 }
 
-/// q, k, v or a gradient: whole numbers become f32.
+/// Reads q, k, v or a gradient; integers become f32.
 Owned read_floats(const std::string& option, const std::string& path, std::optional<DType> as) {
   const std::string called = fmt::format("{} {}", option, path);
   Owned in = read_npy(path, called);
@@ -106,7 +106,7 @@ Owned read_floats(const std::string& option, const std::string& path, std::optio
   return type == in.tensor.dtype ? in : converted(in, type);
 }
 
-/// One run: what is read, what is made, what is written.
+/// One run: reads, computes, writes.
 class Run {
  public:
   explicit Run(const RunOptions& options)
@@ -139,7 +139,7 @@ class Run {
     if (o_.cu_seqlens_q) cu_q_ = read_npy(*o_.cu_seqlens_q, "--cu-seqlens-q " + *o_.cu_seqlens_q);
     if (o_.cu_seqlens_kv) cu_kv_ = read_npy(*o_.cu_seqlens_kv, "--cu-seqlens-kv " + *o_.cu_seqlens_kv);
     if (o_.grad_out) grad_out_ = read_floats("--grad-out", *o_.grad_out, std::nullopt);
-    // The rows' own precision is f32: a gradient in 16 bits widens to it.
+    // The rows' own precision is f32, so a gradient in 16 bits is widened to it.
     if (o_.grad_lse) {
       grad_lse_ = read_floats("--grad-lse", *o_.grad_lse, std::nullopt);
       if (size_of(grad_lse_.tensor.dtype) < 4) grad_lse_ = converted(grad_lse_, DType::f32);
@@ -173,7 +173,7 @@ class Run {
   }
 
   bool is_bshd() const { return o_.layout == "bshd"; }
-  /// A file's tensor as [B, H, S, D]; one that has another rank is refused later, by name.
+  /// A file's tensor as [B, H, S, D]. A tensor of another rank is refused later, by name.
   Tensor laid_out(const Tensor& t) const { return is_bshd() && t.rank == 4 ? t.permuted({0, 2, 1, 3}) : t; }
 
   Tensor result(const std::string& file, std::span<const std::int64_t> shape) {
@@ -181,7 +181,7 @@ class Run {
     return results_.back().data.tensor;
   }
 
-  /// What the results are shaped like. Of tensors that do not fit each other the check says so afterwards.
+  /// The shape of the results. If the tensors do not fit each other, the check reports that afterwards.
   std::vector<std::int64_t> shape_of_rows() const {
     const Tensor q = laid_out(q_.tensor);
     if (o_.packed()) return {q.shape[1], q.shape[0]};
@@ -218,7 +218,7 @@ class Run {
     text_.attention.backward(call, {.progress = progress("backward")}, Line{});
   }
 
-  /// Results from where they were made.
+  /// Copies results to the host.
   void fetch() {
     for (Result& r : results_) {
       if (r.data.tensor.device.kind == Device::Kind::cpu) continue;
@@ -228,7 +228,7 @@ class Run {
     }
   }
 
-  /// On a terminal, once it has taken a second.
+  /// Only on a terminal, and only after a second.
   std::function<void(double)> progress(const char* what) {
     if (o_.quiet || !::isatty(STDERR_FILENO)) return {};
     return [what, start = std::chrono::steady_clock::now()](double done) {

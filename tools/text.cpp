@@ -1,4 +1,4 @@
-// tools/text.cpp — expressions, captures and parameters from the command line become an Attention
+// tools/text.cpp — turns expressions, captures and parameters from the command line into an Attention
 #include "tools/text.h"
 
 #include <CLI/CLI.hpp>
@@ -15,7 +15,7 @@
 namespace attune::tools {
 namespace {
 
-/// NAME=VALUE, and which option it came from.
+/// NAME=VALUE, and the option that it came from.
 struct Assignment {
   std::string option, whole, name, value;
 
@@ -33,7 +33,7 @@ Assignment split(const std::string& option, const std::string& whole) {
   return {option, whole, whole.substr(0, equals), whole.substr(equals + 1)};
 }
 
-/// An Error about a name gets the option as its place.
+/// Gives an Error about a name the option as its place.
 template <class F>
 void at(const Assignment& a, F add) {
   try {
@@ -74,7 +74,7 @@ std::optional<Owned> declared(const Assignment& a) {
     shape.push_back(extent);
     at = next;
   }
-  // Tensors are told apart by their data: one byte of their own, never read.
+  // Tensors are identified by their data: one byte of its own, which is never read.
   Owned out{std::make_shared<char>(), {}};
   try {
     out.tensor = Tensor(out.memory.get(), *type, shape);
@@ -107,7 +107,7 @@ void add_param(Text& text, const Assignment& a) {
   text.param(a.name, real);
 }
 
-/// What is spelled alone: its type says what it is for.
+/// Adds an expression without an option: its type tells what it is for.
 void add_bare(const Text& text, const std::string& expression, Attention& attention) {
   try {
     attention.score = text.score(expression, "expression");
@@ -116,7 +116,7 @@ void add_bare(const Text& text, const std::string& expression, Attention& attent
       attention.mask = text.mask(expression, "expression");
       return;
     } catch (const Error&) {
-      // It is neither: what is wrong with it as a score is what the user wants to know.
+      // It is neither. The user wants to know what is wrong with it as a score.
     }
     throw;
   }

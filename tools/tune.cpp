@@ -1,4 +1,4 @@
-// tools/tune.cpp — attune tune: the fastest kernel for an attention on this machine's GPU, found and remembered
+// tools/tune.cpp — attune tune: finds the fastest kernel for an attention on this machine's GPU, and remembers it
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <ctime>
 #include <fmt/format.h>
-#include <future>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -21,6 +20,7 @@
 #include "runtime/attention.h"
 #include "runtime/cuda/consider.h"
 #include "runtime/tensor.h"
+#include "runtime/threads.h"
 #include "tools/bench.h"
 #include "tools/tune.h"
 #include "tools/verbs.h"
@@ -33,12 +33,12 @@ using Clock = std::chrono::steady_clock;
 using codegen::Preference, codegen::Variant;
 
 struct TuneOptions {
-  BenchOptions bench;  ///< its seconds: of each kernel
+  BenchOptions bench;  ///< its seconds are for each kernel
   double limit = 540;
   bool dry = false;
 };
 
-/// 16384 tokens, heads times their width 2048.
+/// 16384 tokens; heads times width is 2048.
 BenchOptions standard(std::string row, std::int64_t d, std::int64_t seq) {
   BenchOptions o;
   o.rows = {std::move(row)};
@@ -50,7 +50,7 @@ BenchOptions standard(std::string row, std::int64_t d, std::int64_t seq) {
   return o;
 }
 
-/// What is tuned when nothing is asked for: a row for each kind of call that people make most.
+/// The rows tuned by default: one for each kind of call that people make most.
 std::vector<BenchOptions> standard_rows() {
   std::vector<BenchOptions> out;
   for (const int d : {128, 64, 256})
@@ -61,16 +61,16 @@ std::vector<BenchOptions> standard_rows() {
   return out;
 }
 
-/// How far apart results may be that are the same but for rounding: of outputs around 1.
+/// Whether results differ only by rounding, for outputs around 1.
 bool same(const Tensor& a, const Tensor& b) {
   double difference = 0, size = 0;
-  const std::int64_t step = std::max<std::int64_t>(a.size() / 500'009, 1);  // some half a million of them
+  const std::int64_t step = std::max<std::int64_t>(a.size() / 500'009, 1);  // about half a million of them
   for (std::int64_t i = 0; i < a.size(); i += step) {
     const double x = runtime::load(a, i), y = runtime::load(b, i);
     difference += (x - y) * (x - y);
     size += y * y;
   }
-  return difference <= 1e-4 * size;  // a hundredth: bf16 is good to a five hundredth
+  return difference <= 1e-4 * size;  // 1 in 100: bf16 is accurate to 1 in 500
 }
 
 std::string today() {
@@ -109,7 +109,7 @@ class Tuner {
     std::fflush(stderr);
   }
 
-  /// What is chosen where nothing is remembered, or the kernel that is asked for.
+  /// The kernel chosen without remembered results, or the one that the user named.
   Preference usual() const {
     Preference out;
     if (o_.bench.kernel) {
@@ -124,7 +124,7 @@ class Tuner {
     return out;
   }
 
-  /// By as many threads as there are: each takes a second or two.
+  /// On all CPU threads: each compilation takes a second or two.
   std::vector<Variant> compiled(std::vector<Variant> variants) const {
     const compiler::LoweredMod lowered = compiler::lower(one_.attention);
     const compiler::Mod& mod = lowered.mod;
@@ -136,10 +136,7 @@ class Tuner {
         runtime::cuda::consider(mod, cover, wants_.spec, wants_.kind.length, &one);
       }
     };
-    std::vector<std::future<void>> workers;
-    for (unsigned i = 0; i < std::max(std::thread::hardware_concurrency(), 1u); ++i)
-      workers.push_back(std::async(std::launch::async, work));
-    for (std::future<void>& worker : workers) worker.get();
+    runtime::on_threads(std::thread::hardware_concurrency(), work);
     return variants;
   }
 
@@ -152,7 +149,7 @@ class Tuner {
 
   Trial measured(const Variant& variant) {
     say(fmt::format("  {:<90} ", variant.text()));
-    // Groups of warps that wait for each other for ever would take the device with them.
+    // Groups of warps that wait for each other forever would hang the device with them.
     alarm(60);
     Trial out{variant, 0, {}};
     const Preference one{variant, true, ""};
@@ -172,7 +169,7 @@ class Tuner {
     return out;
   }
 
-  /// The fastest few and the usual one again, in turns: the clock of the device moves.
+  /// Measures the fastest few and the usual one again, in turns, because the device's clock varies.
   void settle(const std::vector<Trial>& trials) {
     constexpr int rounds = 5;
     std::vector<Preference> last{usual_};
@@ -184,7 +181,7 @@ class Tuner {
     std::size_t best = 0;
     for (std::vector<double>& s : seconds) std::ranges::sort(s);
     const auto median = [&](std::size_t i) { return seconds[i][rounds / 2]; };
-    // What gains less than a hundredth is luck.
+    // A gain of less than 1 in 100 counts as luck.
     for (std::size_t i = 1; i < last.size(); ++i)
       if (median(i) * 1.01 < median(0) && median(i) < median(best)) best = i;
     const runtime::cuda::Tuned row{.variant = last[best].variant,
@@ -193,7 +190,7 @@ class Tuner {
                                    .date = today(),
                                    .kernels = std::string(codegen::headers_digest())};
     const std::filesystem::path path = runtime::cuda::tuned_path();
-    // Of a kernel that is asked for it is not known whether it is the fastest.
+    // A kernel that the user named may not be the fastest.
     const bool remembers = !o_.dry && !o_.bench.kernel;
     if (remembers) runtime::cuda::remember(path, wants_.key, row);
     tell(trials, row, remembers ? path.string() : "");

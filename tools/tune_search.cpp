@@ -1,4 +1,4 @@
-// tools/tune_search.cpp — a search for the fastest of many variants, each measured beside the usual one
+// tools/tune_search.cpp — searches many variants for the fastest, measuring each beside the usual one
 #include <algorithm>
 #include <set>
 
@@ -11,7 +11,7 @@ std::vector<Trial> search(const codegen::Variant& usual, const Grounds& grounds)
   constexpr double gain = 1.01;
   std::vector<Trial> all;
   std::set<codegen::Variant> known;
-  // Gives the best of them that was not known.
+  // Returns the best of those that were not measured before.
   const auto measure = [&](const std::vector<codegen::Variant>& variants) {
     Trial best;
     for (const codegen::Variant& variant : variants) {

@@ -1,4 +1,4 @@
-// tools/verbs.cpp — the command line as a whole: parse it, run the verb, turn mistakes into messages and exit codes
+// tools/verbs.cpp — the command line as a whole: parses it, runs the verb, turns mistakes into messages and exit codes
 #include "tools/verbs.h"
 
 #include <CLI/CLI.hpp>
@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -30,7 +31,7 @@ std::vector<std::string> verbs_of(const CLI::App& app) {
   return out;
 }
 
-/// The verb is looked at before anything is parsed: CLI11 would complain about its options instead.
+/// Checks the verb before anything is parsed; otherwise CLI11 would complain about its options.
 void check_verb(const CLI::App& app, int argc, const char* const* argv) {
   if (argc > 1 && argv[1][0] == '-') return;
   const std::vector<std::string> verbs = verbs_of(app);
@@ -43,7 +44,7 @@ void check_verb(const CLI::App& app, int argc, const char* const* argv) {
               fmt::format("attune knows {}", fmt::join(verbs, ", ")), suggestion(word, verbs, "see attune --help"));
 }
 
-/// What CLI11 found wrong, as one of ours.
+/// CLI11's error as one of ours.
 Error usage_error(const CLI::App& app, const CLI::ParseError& e) {
   const CLI::App* innermost = &app;
   std::string name = app.get_name();
@@ -54,7 +55,7 @@ Error usage_error(const CLI::App& app, const CLI::ParseError& e) {
   const CLI::App& verb = *innermost;
   const std::string help = fmt::format("see {} --help", name);
   const std::vector<std::string> rest = app.remaining(true);
-  // A misspelt option also leaves a required one missing: the spelling is the news.
+  // A misspelt option also leaves a required one missing; report the spelling.
   if (!rest.empty()) {
     const std::string word = rest[0].substr(0, rest[0].find('='));
     std::vector<std::string> options;
@@ -71,6 +72,11 @@ Error usage_error(const CLI::App& app, const CLI::ParseError& e) {
                  "put quotes around an expression with spaces, or name the option it belongs to");
   }
   return Error("bad-usage", "the command line cannot be read", {}, e.what(), help);
+}
+
+Error no_memory() {
+  return Error("no-memory", "memory ran out", {}, "the process cannot have any more",
+               "let it have more (ulimit -v), or compute less at a time");
 }
 
 }  // namespace
@@ -127,6 +133,9 @@ int attune_main(int argc, const char* const* argv) {
     return 2;
   } catch (const Bug& e) {
     std::fprintf(stderr, "%s\n", e.what());
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "%s\n", no_memory().what());
+    return 2;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "%s\n", Bug(e.what()).what());
   }

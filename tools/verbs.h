@@ -24,13 +24,13 @@ void add_repl(CLI::App& app);
 void add_completion(CLI::App& app);
 void add_man(CLI::App& app);
 
-/// All of them, and what an app has besides.
+/// Adds all verbs, and the app's own flags.
 void add_verbs(CLI::App& app);
 
-/// One command line; mistakes are thrown. Gives the verb's own status, else 0.
+/// Runs one command line; mistakes are thrown. Returns the verb's own status, else 0.
 int run_verb(int argc, const char* const* argv);
 
-/// The whole program: 0 when done, 2 for the user's mistake, 3 for ours; a verb's own status where it has one.
+/// The whole program. Returns 0 when done, 2 for a user's mistake, 3 for ours, or a verb's own status.
 int attune_main(int argc, const char* const* argv);
 
 }  // namespace attune::tools

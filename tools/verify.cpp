@@ -1,4 +1,4 @@
-// tools/verify.cpp — attune verify: an engine beside the oracle, on small random calls
+// tools/verify.cpp — attune verify: compares an engine with the oracle, on small random calls
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
@@ -27,14 +27,14 @@ struct VerifyOptions {
   unsigned seed = 1;
 };
 
-/// How far results are from the oracle's, and may be.
+/// How far results are from the oracle's, and how far they may be.
 struct Distance {
   double error = 0, allowed = 0;  ///< relative: |x - oracle| by |oracle|, over all elements
-  bool right = true;              ///< infinite or NaN where the oracle is, and nowhere else
+  bool right = true;              ///< infinite or NaN exactly where the oracle is
   bool good() const { return right && error <= allowed; }
 };
 
-/// Results in f64 and what they were computed from.
+/// Results in f64 and their inputs.
 struct Exact {
   Owned q, k, v, o, lse;
 };
@@ -81,13 +81,13 @@ class Verify {
     o.heads = *o.kv_heads * number(1, 3);
     o.seq = number(0, 3) ? number(1, 300) : number(1, 5);
     o.kv_seq = number(0, 1) ? o.seq : number(1, 300);
-    // Widths that people have, and others.
+    // Widths that people use, and others.
     o.d = number(0, 2) ? widths[static_cast<std::size_t>(number(0, 3))] : number(1, 32) * (number(0, 1) ? 8 : 7);
     o.dv = number(0, 3) ? o.d : number(1, 32) * 8;
     return o;
   }
 
-  /// The same numbers in f64; with `noise`, each rounded once more: by up to half a unit of its type, at random.
+  /// The same numbers in f64. With `noise`, each is rounded once more, at random, by up to half a unit of its type.
   Owned exact(const Owned& from, double noise) {
     Data host;
     const Tensor& t = from.tensor;
@@ -104,7 +104,7 @@ class Verify {
               host.zeros(DType::f64, {lse.shape.begin(), lse.shape.begin() + lse.rank})};
     Attention exactly = attention;
     exactly.target = Target::oracle;
-    // Scores are off too: in f32 by one rounding or two.
+    // Scores are off too: in f32 by one or two roundings.
     if (noise > 0)
       exactly.score = attention.score |
                       Score([of_scores](Float s, At) { return s * (1.0f + (random(20260101) - 0.5f) * of_scores); });
@@ -112,8 +112,8 @@ class Verify {
     return out;
   }
 
-  /// An engine may be off by what one more rounding of its inputs and its scores does, and half as much again; and by a
-  /// rounding of the result.
+  /// An engine may be off by 1.5 times the effect of one more rounding of its inputs and scores, plus a rounding of the
+  /// result.
   static Distance distance(const Tensor& x, const Tensor& oracle, const Tensor& rounded, double unit) {
     double error = 0, allowed = 0, size = 0;
     Distance out;
@@ -139,7 +139,7 @@ class Verify {
     const Case on_host = std::move(bench_cases(shape, host).at(0)), here = std::move(bench_cases(shape, there).at(0));
     Data numbers;
     const ForwardTensors in(shape, numbers);
-    // Half a unit in the last place; of f32 what three products of TF32 keep, or one.
+    // Half a unit in the last place; for f32, the precision of three products of TF32, or of one.
     const bool one_product = shape.dtype == "f32" && shape.unusually_exact();
     const double unit = shape.dtype == "bf16"  ? 0x1p-9
                         : shape.dtype == "f16" ? 0x1p-12
@@ -157,7 +157,7 @@ class Verify {
         kernel = runtime::story(here.attention, tensors.call(), preference).variant.text();
       }
     } catch (const Error& e) {
-      // Of calls that are drawn at random some are not for the kernel that is asked for.
+      // Some random calls do not suit the kernel that the user asked for.
       if (!preference_ || e.code != "bad-kernel") throw;
       ++refused_;
       return;

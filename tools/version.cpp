@@ -1,4 +1,4 @@
-// tools/version.cpp — which attune this is, and what was asked of it
+// tools/version.cpp — attune's version, and this process's command line
 #include "tools/version.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ std::string command_line() {
   for (std::size_t at = 0; at < all.size();) {
     const std::size_t end = std::min(all.find('\0', at), all.size());
     std::string word = all.substr(at, end - at);
-    // The program's folder says nothing of what was measured.
+    // The program's folder does not matter for what was measured.
     if (at == 0) word = word.substr(word.rfind('/') + 1);
     const auto is_plain = [](unsigned char c) {
       return std::isalnum(c) || (c && std::string_view("-_./:,=").find(static_cast<char>(c)) != std::string_view::npos);

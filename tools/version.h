@@ -1,4 +1,4 @@
-// tools/version.h — which attune this is, and what was asked of it
+// tools/version.h — attune's version, and this process's command line
 #pragma once
 
 #include <string>
@@ -7,11 +7,11 @@
 namespace attune::tools {
 
 std::string_view version();
-/// What the build was configured at, as git describes it; empty where there was no git.
+/// The commit at configure time, as git describes it; empty without git.
 std::string_view commit();
-/// This process's command line, quoted where a shell would need it.
+/// This process's command line, with quotes where a shell needs them.
 std::string command_line();
-/// The model of this machine's processor, as it calls itself.
+/// The model name of this machine's processor.
 std::string processor();
 /// Now, as 2026-11-21T21:30:00Z.
 std::string timestamp();

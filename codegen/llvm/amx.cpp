@@ -1,4 +1,4 @@
-// codegen/llvm/amx.cpp — the product by tiles: 32 x 32 of C in four tiles of 16 rows by 64 bytes
+// codegen/llvm/amx.cpp — the product on AMX tiles: 32 x 32 of C in four tiles of 16 rows by 64 bytes
 #include <array>
 #include <llvm/IR/IntrinsicsX86.h>
 
@@ -7,16 +7,16 @@
 namespace attune::codegen {
 namespace {
 
-/// Rows of a tile, and units or floats of one of its rows.
+/// Rows of a tile, and units or floats per row.
 constexpr int side = 16;
-// The eight tiles there are: C by rows, then halves of A and of B.
+// The eight tiles: four of C, row-major, then two halves of A and two of B.
 constexpr unsigned c_tile = 0, a_tile = 4, b_tile = 6;
 
-/// What ldtilecfg reads: palette 1, and every tile of full size.
+/// The operand of ldtilecfg: palette 1, every tile full size.
 Val configuration(const Kit& kit, Code& code) {
   std::array<std::uint8_t, 64> bytes{1};
   for (std::size_t tile = 0; tile < 8; ++tile) {
-    bytes[16 + 2 * tile] = 4 * side;  // bytes a row, 16 bits each
+    bytes[16 + 2 * tile] = 4 * side;  // bytes per row, a 16-bit field
     bytes[48 + tile] = side;
   }
   llvm::Constant* data = llvm::ConstantDataArray::get(kit.module.context(), bytes);
@@ -45,13 +45,13 @@ class Tiles {
   Code& code_;
 };
 
-/// For each tile of C, by its number and where it lies.
+/// Calls body for each tile of C, with its number and address.
 void each_of_c(Code& code, const Block& block, const std::function<void(unsigned tile, Val at)>& body) {
   for (unsigned i = 0; i < 4; ++i)
     body(c_tile + i, code.at(block.c, code.f32(), block.c_row * (i / 2 * side) + i % 2 * side));
 }
 
-/// C = keep C in memory, from where the tiles take it.
+/// C = keep C in memory, from where the tiles then load it.
 void scale(const Kit& kit, Code& code, const Block& block) {
   code.loop(code.index(0), code.index(kit.tiling.mr), 1, [&](Val r) {
     const Val times = code.load(code.f32(), code.at(block.keep, code.f32(), r));

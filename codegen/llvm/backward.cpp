@@ -1,5 +1,4 @@
-// codegen/llvm/backward.cpp — the backward's part with the user's expressions: probabilities once more, and what flows
-// back through them
+// codegen/llvm/backward.cpp — the backward kernels around the user's expressions: probabilities again, and gradients
 #include <limits>
 #include <numbers>
 
@@ -38,7 +37,7 @@ class Backward {
  private:
   unsigned width() const { return kernels_.width(); }
 
-  /// What a row keeps in registers.
+  /// A row's values in registers.
   struct Row {
     Val r, lse, delta, live;
   };
@@ -48,7 +47,7 @@ class Backward {
     return {r, lse, delta, lse != infinity};
   }
 
-  /// A register of pairs on their way back: what of them is kept, and dp, the gradient of p.
+  /// A register of pairs: which are kept, their p, and the gradients after and before prob.
   struct Pairs {
     Val keep, p, dp_after, dp;
   };
@@ -69,7 +68,7 @@ class Backward {
     at.s = kernels_.load_s(d, row.r, c);
     Expressions emit = kernels_.expressions(at);
     const Pairs of = pairs(d, row, at, emit, c, some);
-    // Where a pair is removed anything may be NaN: nothing is multiplied by 0, all is selected.
+    // For a removed pair anything may be NaN: select, never multiply by 0.
     const Val ds_after = of.p * (of.dp - row.delta);
     const bool plain = ir::is_literal(parts_.score_slope(), 1);
     const Val ds = plain ? ds_after : ds_after * emit(parts_.score_slope());

@@ -6,7 +6,7 @@
 namespace attune::codegen {
 namespace {
 
-/// What keeps C as it is.
+/// Factors that leave C unchanged.
 Val ones(const Kit& kit, Code& code) {
   auto* type = llvm::ArrayType::get(code.f32(), static_cast<unsigned>(kit.tiling.mr));
   const std::vector<float> all(static_cast<std::size_t>(kit.tiling.mr), 1.0f);
@@ -24,7 +24,7 @@ struct Operands {
         k(args(&Product::k)), is_scaled(code, code.ir().CreateIsNotNull(keep.get())),
         is_set(!(is_scaled | (args(&Product::add) != 0))), kept(ones(kit, code)) {}
 
-  /// From row `row` on, of panel `panel`.
+  /// The block of panel `panel` that starts at row `row`.
   Block block(const Kit& kit, Code& code, Val row, Val panel) const {
     llvm::Type* unit = unit_type(kit, code);
     return {code.at(a, unit, row * a_row),

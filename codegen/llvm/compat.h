@@ -1,4 +1,4 @@
-// codegen/llvm/compat.h — what LLVM 16 to 19 call differently
+// codegen/llvm/compat.h — differences between the APIs of LLVM 16 to 19
 #pragma once
 
 #include <llvm/Config/llvm-config.h>
@@ -15,7 +15,7 @@ inline constexpr auto optimised = llvm::CodeGenOpt::Default;
 inline constexpr auto object_file = llvm::CGFT_ObjectFile;
 #endif
 
-/// What the JIT may link is what it is given. Before 17 it was so by default.
+/// The JIT must link only the symbols it is given. Before LLVM 17 that was the default.
 template <class Builder>
 void keep_process_out(Builder& builder) {
   if constexpr (requires { builder.setLinkProcessSymbolsByDefault(false); })

@@ -1,4 +1,4 @@
-// codegen/llvm/decode.cpp — few queries against keys and values as they lie: each of these is read once
+// codegen/llvm/decode.cpp — few queries against unpacked keys and values, each read once
 #include <array>
 
 #include "codegen/llvm/args.h"
@@ -11,10 +11,10 @@ namespace {
 
 /// Keys that stay in the L1 cache while all rows pass over them.
 constexpr int keys_at_once = 16;
-/// Values that are weighed before a sum goes back to memory.
+/// Values added to a sum before it goes back to memory.
 constexpr int values_at_once = 8;
 
-/// What a call of a function of some rows against a few keys is given.
+/// The arguments of a function that takes some rows against a few keys.
 struct FewKeys {
   Val q, q_row, k, k_row, count, d, s, s_row;
 
@@ -27,8 +27,8 @@ struct FewKeys {
   }
 };
 
-/// fn(sums, out): lane i of a register at `out` is the sum of the lanes of register i of `sums`. One function for all
-/// of the kit, since shuffles take LLVM long.
+/// fn(sums, out): lane i of the register at `out` is the sum of the lanes of register i of `sums`. The whole kit shares
+/// one function, since LLVM compiles shuffles slowly.
 llvm::Function* add_up(const Kit& kit) {
   const char* name = "add_up";
   if (llvm::Function* made = kit.module.llvm().getFunction(name)) return made;
@@ -43,7 +43,7 @@ llvm::Function* add_up(const Kit& kit) {
   return code.function();
 }
 
-/// q[r] . k for one key, lane by lane: what is left is to add up lanes.
+/// q[r] . k for one key, as partial sums per lane, which are still to be added up.
 Code::Carried dots_of_key(const Kit& kit, Code& code, const FewKeys& of, unsigned rows, Val key) {
   const Val whole = of.d & code.index(-kit.tiling.width);
   const auto step = [&](Val c, Code::Carried sums, const std::function<Val(DType, Val)>& load) {
@@ -66,7 +66,8 @@ Code::Carried dots_of_key(const Kit& kit, Code& code, const FewKeys& of, unsigne
       [&] { return sums; });
 }
 
-/// `rows` queries. Key after key, since memory is fast where it is read in order: 16 keys side by side got half of it.
+/// `rows` queries, one key after the other, since memory is fastest when read in order: 16 keys side by side reached
+/// half its bandwidth.
 llvm::Function* dots_of(const Kit& kit, Code& caller, unsigned rows) {
   llvm::Function* function = add_up(kit);
   Code code(kit.module.define_local("dots_" + std::to_string(rows), llvm::Type::getVoidTy(kit.module.context()),
@@ -95,7 +96,7 @@ llvm::Function* dots_of(const Kit& kit, Code& caller, unsigned rows) {
   return code.function();
 }
 
-/// Values as they lie, their weights, and the sums they are added to.
+/// Unpacked values, their weights, and the sums to add to.
 struct Weights {
   Val p, p_row, rows, v, v_row, o, o_row;
 
@@ -110,7 +111,7 @@ struct Weights {
   }
 };
 
-/// fn(p, p_row, rows, v, v_row, o, o_row, count, columns): one value after the other, and none where its weight is 0.
+/// fn(p, p_row, rows, v, v_row, o, o_row, count, columns): adds one value after the other, skipping those of weight 0.
 llvm::Function* weigh_guarded(const Kit& kit, Code& caller) {
   llvm::Type *pointer = caller.pointer(), *i64 = caller.i64();
   const std::array<llvm::Type*, 9> types{pointer, i64, i64, pointer, i64, pointer, i64, i64, i64};
@@ -133,8 +134,8 @@ llvm::Function* weigh_guarded(const Kit& kit, Code& caller) {
   return code.function();
 }
 
-/// Are `columns` (whole registers) of `values_at_once` values finite? Reads them in the order of memory, which is what
-/// fills the cache: the sums below read them side by side, which memory answers at half its speed.
+/// Are `columns` (whole registers) of `values_at_once` values finite? Reads them in memory order, which also fills the
+/// cache: the sums below read them side by side, which from memory would run at half the speed.
 Val all_finite(const Kit& kit, Code& code, const Weights& of, Val columns) {
   const NotFinite test(code, kit.type);
   const Val none = splat(test.none(), kit.width());
@@ -149,7 +150,7 @@ Val all_finite(const Kit& kit, Code& code, const Weights& of, Val columns) {
   return !any(test.found(worst[0]));
 }
 
-/// A register of columns of `values_at_once` finite values, for all rows.
+/// Adds a register of columns of `values_at_once` finite values, for all rows.
 void weigh_finite(const Kit& kit, Code& code, const Weights& of) {
   std::vector<Val> values;
   for (unsigned j = 0; j < values_at_once; ++j) {
@@ -173,7 +174,7 @@ void define_dots(const Kit& kit) {
   const Val q = args(&Dots::q), k = args(&Dots::k), s = args(&Dots::s), q_row = args(&Dots::q_row);
   const Val k_row = args(&Dots::k_row), s_row = args(&Dots::s_row), rows = args(&Dots::rows);
   const Val count = args(&Dots::count), d = args(&Dots::d);
-  // As many rows at once as there are; a register of sums holds those of 8 rows where it has 8 lanes.
+  // As many rows at once as remain; a register of 8 lanes holds the sums of 8 rows.
   struct Dotted {
     std::int64_t rows;
     llvm::Function* function;

@@ -6,7 +6,7 @@
 namespace attune::codegen {
 namespace {
 
-/// F16C. Without it LLVM calls a function of the compiler's run-time library.
+/// Has it F16C? Without that LLVM would call a function of the compiler's run-time library.
 bool converts_f16(Isa isa) { return isa >= Isa::avx2; }
 
 Val cast_to(Val a, llvm::Type* element) {
@@ -15,8 +15,8 @@ Val cast_to(Val a, llvm::Type* element) {
   return {a.code(), a.is_float() ? ir.CreateFPCast(a.get(), type) : ir.CreateZExtOrTrunc(a.get(), type)};
 }
 
-// f16 <-> f32 in arithmetic of f32, after Maratyszcza's FP16: no step reads or makes a subnormal f32, so that a host's
-// flush-to-zero mode changes nothing.
+// f16 <-> f32 in f32 arithmetic, after Maratyszcza's FP16: no step reads or produces a subnormal f32, so the host's
+// flush-to-zero mode has no effect.
 
 Val f16_to_f32(Val half) {
   Code& code = half.code();
@@ -32,7 +32,7 @@ Val f32_to_f16(Val x) {
   Code& code = x.code();
   const Val bits = as_int(x), magnitude = bits & code.integer(0x7fffffff);
   const Val sign = shift_right_logical(bits, 16) & code.integer(0x8000);
-  // Adding a power of two 13 binary places above the last one kept rounds; it is at least the one of f16's subnormals.
+  // Adding a power of two 13 binary places above the last kept bit rounds; it is at least the one for f16's subnormals.
   const Val exponent = max(magnitude & code.integer(0x7f800000), code.integer(0x38800000));
   const Val rounded = as_float(magnitude) * 0x1p+112 * 0x1p-110 + as_float(exponent + code.integer(0x07800000));
   const Val kept = as_int(rounded);
@@ -49,7 +49,7 @@ Val f32_to_bf16(Val x) {
 
 llvm::Type* raw_type(Code& code, DType type) { return type == DType::f32 ? code.f32() : code.i16(); }
 
-/// fn(pointer, count): the first `count` lanes, one by one.
+/// fn(pointer, count): loads the first `count` lanes one by one.
 llvm::Function* some_by_one(Code& caller, llvm::Type* element, unsigned lanes) {
   llvm::Module& module = *caller.function()->getParent();
   const std::string name = element->isFloatTy() ? "some_f32" : "some_i16";

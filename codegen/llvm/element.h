@@ -11,16 +11,16 @@ namespace attune::codegen {
 /// f32, f16 or bf16 in memory.
 llvm::Type* element_type(Code& code, DType type);
 
-/// Elements as they lie in memory (f32, or the bits of f16 and bf16) as f32, exactly.
+/// Raw elements (f32, or the bits of f16 and bf16) converted to f32, exactly.
 Val widened(Isa isa, DType type, Val raw);
-/// As f32, exactly.
+/// Loads elements as f32, exactly.
 Val load_f32(Code& code, Isa isa, DType type, Val pointer, unsigned lanes);
-/// The first `count` lanes; the others are 0 and their memory is not touched.
+/// Loads the first `count` lanes; the others are 0 and their memory is not touched.
 Val load_some_f32(Code& code, Isa isa, DType type, Val pointer, Val count, unsigned lanes);
 /// Rounded to nearest even; NaN stays NaN.
 void store_f32(Code& code, Isa isa, DType type, Val value, Val pointer);
 
-/// Looks for infinities and NaN by the bits of elements: the worst so far, of any number of lanes.
+/// Detects infinities and NaN from the bits of elements, with a running maximum per lane.
 class NotFinite {
  public:
   NotFinite(Code& code, DType type);
@@ -33,7 +33,7 @@ class NotFinite {
   Val none_, magnitude_, infinity_;
 };
 
-/// 16 bits as 32, the upper ones 0.
+/// 16 bits to 32, the upper ones 0.
 Val zero_extended(Val a);
 
 /// From begin to end by whole vectors, then one by one: body(i, lanes).

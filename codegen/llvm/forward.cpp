@@ -1,5 +1,4 @@
-// codegen/llvm/forward.cpp — the forward's part with the user's expressions: fields, and the online softmax of a few
-// rows
+// codegen/llvm/forward.cpp — the forward kernels around the user's expressions: fields, and the online softmax
 #include <limits>
 #include <numbers>
 
@@ -48,19 +47,20 @@ class Forward {
     At at = kernels_.element(a, r, c);
     at.p = p;
     Expressions emit = kernels_.expressions(at);
-    // Whatever a prob mod makes of 0, what was removed stays removed.
+    // A removed pair stays removed, whatever a prob mod makes of 0.
     return select(x == -infinity, 0.0, like(x, emit(parts_.prob())));
   }
 
-  /// Of the register at c.
+  /// The softmax of the register at c.
   Val softmax(const AttendCode& a, Val r, Val c, Val x, Val from) {
-    // Not one FMA with from log2e, whose rounding is all that is left where scores are large.
+    // Subtract first: an FMA with from * log2e would keep that product's rounding error, which dominates for large
+    // scores.
     const Val p = exp2_softmax(kernels_.isa(), (x - from) * log2e, kernels_.degree());
     kernels_.store_p(a, a.p, r, c, prob(a, r, c, x, p));
     return p;
   }
 
-  /// Columns two registers at a time: enough in flight to hide an FMA's latency.
+  /// Visits columns two registers at a time: enough in flight to hide an FMA's latency.
   Code::Carried columns(const AttendCode& a, Val start, const std::function<Val(Val c, Val carried)>& body) {
     return a.code.loop(a.first, a.last, 2 * width(), {start, start}, [&](Val c, const Code::Carried& carried) {
       return Code::Carried{body(c, carried[0]), body(c + static_cast<std::int64_t>(width()), carried[1])};
@@ -72,7 +72,7 @@ class Forward {
     const AttendCode a(code);
     const bool as_it_is = !some && kernels_.unit == Unit::f32 && parts_.core()->op == ir::Op::Input;
 
-    // First every row's largest score, then every row's exponentials: rows hide each other's latencies.
+    // First the largest score of every row, then the exponentials of every row: rows hide each other's latencies.
     code.loop(code.index(0), a.rows, 1, [&](Val r) {
       const auto top = columns(a, splat(code.real(-infinity), width()), [&](Val c, Val best) {
         const Val x = score(a, r, c, some);
@@ -82,7 +82,7 @@ class Forward {
       const Val before = code.load(code.f32(), a.of_row(a.m, r));
       const Val m = max(max_of_lanes(max(top[0], top[1])), before);
       code.store(m, a.of_row(a.m, r));
-      // Rows with nothing kept so far have m = -inf; 0 in its place keeps -inf - -inf away.
+      // A row that has kept nothing so far has m = -inf; use 0 instead to avoid -inf - -inf.
       const Val from = select(m == -infinity, 0.0, m);
       code.store(exp2_softmax(kernels_.isa(), (before - from) * log2e, Degree::f32), a.of_row(a.alpha, r));
     });

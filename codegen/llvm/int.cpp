@@ -1,4 +1,4 @@
-// codegen/llvm/int.cpp — divisions of i32 as the language has them: nothing traps, anything by 0 is 0
+// codegen/llvm/int.cpp — the language's i32 divisions: nothing traps, anything by 0 is 0
 #include "codegen/llvm/int.h"
 
 #include <bit>
@@ -31,8 +31,8 @@ Val quotient(Val x, Val y) {
     if (*by == 0) return like(x, 0.0);
     return *by == -1 ? -x : x / y;
   }
-  // No machine divides vectors of Ints, and scalars would trap. A quotient of i32 that is not whole is further from a
-  // whole number than f64 rounds.
+  // No machine divides vectors of Ints, and scalar division would trap, so divide in f64: an i32 quotient that is not
+  // whole is further from a whole number than the rounding error of f64.
   const Val exact = wide_to_int(to_wide(x) / to_wide(y));
   return select(y == 0, like(exact, 0.0), select(y == -1, -x, exact));
 }

@@ -13,13 +13,13 @@ namespace attune::codegen {
 struct Kit {
   Module& module;
   Unit unit;
-  DType type;  ///< of the tensors
+  DType type;  ///< the tensors' type
   Tiling tiling;
 
   Isa isa() const { return module.isa(); }
   unsigned width() const { return static_cast<unsigned>(tiling.width); }
   bool is_bf16() const { return unit == Unit::bf16; }
-  /// Registers that hold a row of a panel.
+  /// Registers per row of a panel.
   unsigned vectors() const { return static_cast<unsigned>(tiling.nr / tiling.width); }
   /// A kernel takes a pointer to its struct.
   llvm::Function* kernel(const char* symbol) const;
@@ -34,7 +34,7 @@ void define_pack_rows(const Kit& kit);
 void define_transpose(const Kit& kit);
 void define_dots(const Kit& kit);
 void define_weigh(const Kit& kit);
-/// The product by tiles, tiles_begin and tiles_end.
+/// The product on AMX tiles, tiles_begin and tiles_end.
 void define_amx(const Kit& kit);
 
 }  // namespace attune::codegen

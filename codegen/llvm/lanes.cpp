@@ -1,4 +1,4 @@
-// codegen/llvm/lanes.cpp — registers across each other: transposes, and sums of many at once
+// codegen/llvm/lanes.cpp — operations across lanes of several registers: transposes, and many lane sums at once
 #include "codegen/llvm/lanes.h"
 
 #include <numeric>
@@ -7,9 +7,9 @@
 namespace attune::codegen {
 namespace {
 
-// Each shuffle here is one instruction of x86: it stays within quarters of 128 bits, or moves whole ones.
+// Each shuffle here is one x86 instruction: it stays within 128-bit quarters, or moves whole quarters.
 
-/// Lanes 4g + pick[0..3] of each quarter g, where 4 and more are of `b`.
+/// Picks lanes 4g + pick[0..3] in each quarter g; picks of 4 and more take from `b`.
 Val within_quarters(Val a, Val b, const int (&pick)[4]) {
   const int n = static_cast<int>(a.lanes());
   std::vector<int> lanes;
@@ -18,7 +18,7 @@ Val within_quarters(Val a, Val b, const int (&pick)[4]) {
   return codegen::shuffle(a, b, lanes);
 }
 
-/// Every other quarter of a and then of b, from the first or the second on.
+/// Every other quarter of a, then of b, starting with the first or the second.
 Val every_other_quarter(Val a, Val b, int first) {
   const int n = static_cast<int>(a.lanes());
   std::vector<int> lanes;
@@ -27,7 +27,7 @@ Val every_other_quarter(Val a, Val b, int first) {
   return codegen::shuffle(a, b, lanes);
 }
 
-/// One after the other.
+/// The parts concatenated.
 Val joined(const std::vector<Val>& parts) {
   if (parts.size() == 1) return parts[0];
   const auto middle = parts.begin() + static_cast<std::ptrdiff_t>(parts.size() / 2);

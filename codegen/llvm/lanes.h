@@ -1,4 +1,4 @@
-// codegen/llvm/lanes.h — registers across each other: transposes, and sums of many at once
+// codegen/llvm/lanes.h — operations across lanes of several registers: transposes, and many lane sums at once
 #pragma once
 
 #include <array>
@@ -8,10 +8,10 @@
 
 namespace attune::codegen {
 
-/// Vectors of 4 lanes, 4, 8 or 16 of them: lane j of vector i becomes lane i of vector j.
+/// Transposes 4, 8 or 16 vectors of 4 lanes: lane j of vector i becomes lane i of vector j.
 std::array<Val, 4> transposed(const std::vector<Val>& rows);
 
-/// As many vectors of f32 as each has lanes: lane i is the sum of vector i's lanes.
+/// Lane i is the sum of vector i's lanes. Takes as many f32 vectors as each has lanes.
 Val sums_of_lanes(const std::vector<Val>& vectors);
 
 }  // namespace attune::codegen

@@ -13,7 +13,7 @@ namespace {
 constexpr double inf = std::numeric_limits<double>::infinity();
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 
-// Of the widths that kernels use, this one has an instruction for p * 2^n with every special value right.
+// Does an instruction compute p * 2^n, correct for every special value? Only at this one of the kernels' widths.
 bool has_scalef(Isa isa, const Val& x) { return isa >= Isa::avx512 && x.lanes() == 16; }
 
 /// p * 2^floor(n), rounded once. By definition 0 for n = -inf and inf for n = inf, even if p is a (quiet) NaN.
@@ -23,8 +23,8 @@ Val scalef(Val p, Val n) {
   return code.intrinsic(llvm::Intrinsic::x86_avx512_mask_scalef_ps_512, {}, {p, n, p, all, rounding_as_set});
 }
 
-/// The nearest whole number of something small, by adding 1.5 * 2^23: 127 more, so that the low bits of the sum are
-/// the exponent field of 2^value.
+/// Rounds a small number to the nearest whole one by adding 1.5 * 2^23, and 127 more, so that the low bits of the sum
+/// are the exponent field of 2^value.
 struct Whole {
   explicit Whole(Val x) : sum(x + magic), value(sum - magic) {}
   /// 2^value, for value in [-126, 127]; 0 for -127.
@@ -40,16 +40,16 @@ Val scaled(Val p, const Whole& n) {
   return p * as_float((half + 64) << 23) * as_float((field - half + 63) << 23);
 }
 
-// Minimax of 2^f for |f| <= 1/2 with 2^0 = 1.
+// The minimax polynomial of 2^f for |f| <= 1/2 with 2^0 = 1.
 Val exp2_fraction(Val f, Degree degree) {
   if (degree == Degree::bf16) return polynomial(f, {1, 0.693282902, 0.242210954, 0.055009041});
   return polynomial(f, {1, 0.693146825, 0.240222365, 0.055509001, 0.00967179053, 0.00132226967});
 }
 
-/// exp of x <= 89.
+/// exp(x) for x <= 89.
 Val exp_below(Isa isa, Val x) {
   const Val clamped = max(like(x, -104.0), x);
-  // ln 2 in two parts, the first of so few bits that n times it is exact without FMA too.
+  // ln 2 in two parts; the first has so few bits that its product with n is exact even without FMA.
   const auto rest = [&](Val n) { return fma(n, like(x, 2.12194440e-4), fma(n, like(x, -0.693359375), clamped)); };
   const auto exp_rest = [](Val r) {
     return polynomial(r, {1, 1, 0.49999994, 0.166665211, 0.0416682586, 0.00836866908, 0.00138213043});
@@ -63,7 +63,7 @@ Val exp_below(Isa isa, Val x) {
   return scaled(exp_rest(rest(n.value)), n);
 }
 
-/// log2 of x in f64, to 2^-45 of itself.
+/// log2(x) in f64, with relative error 2^-45.
 Val log2_wide(Val x) {
   const Val bits = bits_of_wide(widen(x));
   // The exponent that leaves a mantissa in [sqrt(1/2), sqrt(2)).
@@ -77,7 +77,7 @@ Val log2_wide(Val x) {
   return select((x > 0) & (x < inf), ordinary, special);
 }
 
-/// 2^t for t in f64, as f32, to 2^-34 of itself before it is rounded.
+/// 2^t for t in f64, rounded to f32; relative error 2^-34 before rounding.
 Val exp2_of_wide(Val t) {
   const Val clamped = min(like(t, 200), max(like(t, -200), t));
   const WideWhole n(clamped);
@@ -90,7 +90,7 @@ Val exp2_of_wide(Val t) {
 }  // namespace
 
 Val exp2_softmax(Isa isa, Val x, Degree degree) {
-  // At -inf the fraction is a NaN, which scalef drops.
+  // At -inf the fraction is NaN, which scalef ignores.
   if (has_scalef(isa, x)) {
     const Val n = round_even(x);
     return scalef(exp2_fraction(x - n, degree), n);
@@ -167,10 +167,10 @@ Val copy_sign(Val size, Val sign) {
   return size.code().intrinsic(llvm::Intrinsic::copysign, {size.type()}, {size, sign});
 }
 
-// LLVM would call libm where the machine has no instruction for it.
+// Written out for portable, where LLVM would call libm.
 Val trunc(Isa isa, Val x) {
   if (isa != Isa::portable) return x.code().intrinsic(llvm::Intrinsic::trunc, {x.type()}, {x});
-  // From 2^23 on every f32 is whole, and what to_int gives is not used.
+  // From 2^23 on every f32 is whole, and the result of to_int is unused.
   return select(absolute(x) < 0x1p23, copy_sign(to_float(to_int(x)), x), x);
 }
 
@@ -186,7 +186,7 @@ Val ceil(Isa isa, Val x) {
   return select(whole < x, whole + 1, whole);
 }
 
-// The number below 1/2: adding 1/2 itself would take the number below it to 1.
+// Adds the largest f32 below 1/2: adding 1/2 itself would round that number to 1.
 Val round(Isa isa, Val x) { return trunc(isa, x + copy_sign(like(x, 0x1.fffffep-2), x)); }
 
 Val to_int_saturating(Val x) {

@@ -6,9 +6,9 @@
 
 namespace attune::codegen {
 
-// Defined for every f32, with the special values of C's functions. Behind each stands its error in ulp of the result:
-// the largest of 33 million samples of the whole domain on each of portable, avx2 and avx512, rounded up.
-// tests/codegen/ulp.h repeats these numbers, and tests hold the functions to them.
+// Defined for every f32, with the special values of C's functions. The comment on each is its error in ulp of the
+// result: the largest of 33 million samples of the whole domain on each of portable, avx2 and avx512, rounded up.
+// tests/codegen/ulp.h repeats these numbers, and tests enforce them.
 
 Val exp2(Isa isa, Val x);        ///< 1.1
 Val exp(Isa isa, Val x);         ///< 1.2
@@ -24,7 +24,7 @@ Val erf(Isa isa, Val x);         ///< 1.7
 Val sqrt(Val x);                 ///< 0.5
 Val rsqrt(Val x);                ///< 1.5: 1 / sqrt(x), each rounded
 
-/// What the result of exp2_softmax is good for.
+/// The precision that exp2_softmax's result needs.
 enum class Degree : std::uint8_t {
   f32,   ///< 1.9 ulp; without FMA 2.2
   bf16,  ///< relative error 1.1e-4, a thirtieth of what rounding to bf16 adds

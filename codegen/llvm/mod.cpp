@@ -35,7 +35,7 @@ Val literal(Code& code, const Node& n) {
   return {code, llvm::ConstantFP::get(type, llvm::APFloat(llvm::APFloat::IEEEsingle(), llvm::APInt(32, n.bits)))};
 }
 
-/// A constant that is not NaN, and not 0 either.
+/// Is it a constant other than NaN and 0?
 bool is_plain(const Val& x) {
   const auto* constant = llvm::dyn_cast<llvm::ConstantFP>(x.get());
   return constant && !constant->isNaN() && !constant->isZero();
@@ -52,7 +52,8 @@ Val greater(Val a, Val b) {
   return is_plain(a) ? max(b, a) : select(is_nan(a), b, max(b, a));
 }
 
-/// A sum's body comes after the sum has begun, and the derivative that a custom carries is not its value.
+/// Must argument i be emitted before n? Not a sum's body, which is emitted inside its loop, nor the derivative of a
+/// custom, which is not part of its value.
 bool has_operand(const Node& n, std::size_t i) {
   return i < n.arity && n.op != Op::Sum && !(n.op == Op::Custom && i == 1);
 }
@@ -80,9 +81,9 @@ void Expressions::before_loops(const Expr& e) { emit_below(*e, closed); }
 Val Expressions::value(const Node& n) const { return values_[innermost(n)].at(n.digest); }
 
 Val Expressions::operator()(const Expr& e) {
-  // Closed nodes first, wherever they stand: loops then hold only what depends on their variable.
+  // Emit closed nodes first, wherever they stand: a loop then holds only nodes that depend on its variable.
   emit_below(*e, closed);
-  // Then what depends on variables bound outside, as if their sums stood around, outermost first.
+  // Then nodes that depend on variables bound outside, as if their sums enclosed the expression, outermost first.
   for (std::size_t variable = ir::max_binders; variable-- > 0;) {
     if (!(e->free >> variable & 1)) continue;
     if (!bound_[variable].get()) throw Bug("an expression is compiled outside of the sum that binds its variable");
@@ -107,7 +108,7 @@ void Expressions::emit_below(const Node& root, std::size_t variable) {
   visit(root);
   while (!stack.empty()) {
     const Node& n = *stack.back().node;
-    // The derivative that a custom carries is not its value.
+    // The derivative of a custom is not part of its value.
     const std::uint8_t arity = n.op == Op::Custom ? 1 : n.arity;
     if (stack.back().next < arity) {
       visit(*n.args[stack.back().next++]);
@@ -226,7 +227,7 @@ Val Expressions::read(const Node& n) const {
 }
 
 std::optional<int> Expressions::step(const Node& n, int depth) const {
-  // Indices are short sums; a deeper one is taken as anything.
+  // Indices are short sums; the step of a deeper one counts as unknown.
   constexpr int deepest = 16;
   if (!value(n).is_vector()) return 0;
   if (n.op == Op::Input) return 1;
@@ -237,7 +238,7 @@ std::optional<int> Expressions::step(const Node& n, int depth) const {
   return n.op == Op::Neg ? -*a : n.op == Op::Add ? *a + *b : *a - *b;
 }
 
-// Whether the total is a vector shows only once the body is there, so its phi is made last.
+// Only the emitted body shows whether the total is a vector, so its phi is made last.
 Val Expressions::sum(const Node& n) {
   const Val zero{code_, llvm::Constant::getNullValue(type_of(code_, n.type))};
   if (ir::sum_count(n) == 0) return zero;

@@ -13,36 +13,36 @@
 
 namespace attune::codegen {
 
-/// Where expressions are computed. But for `captures`, what no expression reads may be empty. Scalars stand for what is
-/// the same in every lane. A vector q or kv holds consecutive positions; kv then begins with a multiple of 4.
+/// The inputs of expressions. All but `captures` may be empty if no expression reads them. A scalar is the same in
+/// every lane. A vector q or kv holds consecutive positions; a vector kv begins at a multiple of 4.
 struct At {
   Val s, p, b, h, q, kv, q_len, kv_len, origin;
   Val captures, params;  ///< as in Frame
   std::function<Val(ir::Level, std::uint32_t index, ir::Type)> field;
 };
 
-/// Emits expressions at one place: what they share is computed once, where it is first met. So whatever code the
-/// caller emits between two of them must be reached from the first.
+/// Emits expressions at one place. Shared parts are computed once, where they first appear, so the first expression's
+/// code must dominate all code that the caller emits between and after.
 class Expressions {
  public:
   Expressions(Isa isa, std::span<const compiler::CaptureSlot> captures, At at);
 
   /// f32, i32 or i1; a scalar where `e` does not vary by lane.
   Val operator()(const ir::Expr& e);
-  /// Gives p, which no expression has read so far.
+  /// Sets p, which no expression has read so far.
   void give_p(Val p) { at_.p = p; }
-  /// Emits what in `e` depends on no variable: a loop that binds some finds it done.
+  /// Emits the nodes of `e` that depend on no variable, so that later loops do not contain them.
   void before_loops(const ir::Expr& e);
-  /// Gives the variable of a binder that stands free in expressions to come: the loop of a Scatter.
+  /// Sets the variable of a binder that is free in later expressions: the loop of a Scatter.
   void bind(std::uint32_t binder, Val value);
 
  private:
-  /// Values by the innermost binder a node depends on; the last are of closed nodes.
+  /// Values by the innermost binder a node depends on; the last entry is for closed nodes.
   using Values = std::array<ir::DigestMap<Val>, 33>;
 
   Val value(const ir::Node& n) const;
-  /// The nodes below `root` that depend on binder variable + 1 and on none within; all closed ones for variable = 32.
-  /// What closed ones gave is kept; the others are computed anew, as another sum may have had the same binder.
+  /// Emits the nodes below `root` that depend on binder variable + 1 and on none further in; for variable = 32, all
+  /// closed nodes. Keeps the values of closed nodes; computes the others anew, as another sum may use the same binder.
   void emit_below(const ir::Node& root, std::size_t variable);
   void emit(const ir::Node& n);
   Val computed(const ir::Node& n);
@@ -51,7 +51,7 @@ class Expressions {
   Val random(Val seed) const;
   Val read(const ir::Node& n) const;
   Val sum(const ir::Node& n);
-  /// By how much an Int changes from lane to lane (but for wrapping), if that is known.
+  /// By how much an Int changes from lane to lane (except where it wraps), if known.
   std::optional<int> step(const ir::Node& n, int depth = 0) const;
 
   Isa isa_;

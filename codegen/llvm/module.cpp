@@ -1,4 +1,4 @@
-// codegen/llvm/module.cpp — an LLVM module for one instruction set: from functions under construction to object code
+// codegen/llvm/module.cpp — an LLVM module for one instruction set, from its first function to object code
 #include "codegen/llvm/module.h"
 
 #include <llvm/Analysis/TargetTransformInfo.h>
@@ -28,7 +28,7 @@ struct Cpu {
   const char* tune;
 };
 
-/// Names and features by what is used, not by product. x86-64-v3 and -v4 are the psABI's levels.
+/// CPU names and features follow the instructions used, not a product. x86-64-v3 and -v4 are the psABI's levels.
 Cpu cpu_of(Isa isa) {
 #if defined(__x86_64__)
   switch (isa) {
@@ -50,7 +50,7 @@ void initialise() {
   });
 }
 
-/// Made anew for each compile: a TargetMachine is not for several threads.
+/// A new one for each compile: a TargetMachine is not thread-safe.
 std::unique_ptr<llvm::TargetMachine> machine_of(Isa isa) {
   initialise();
   const std::string triple = llvm::sys::getProcessTriple();
@@ -111,8 +111,8 @@ std::string Module::object(Listing* listing) && {
   llvm::SmallVector<char, 0> bytes;
   llvm::raw_svector_ostream into(bytes);
   llvm::legacy::PassManager passes;
-  // First: passes that find none make one that knows no target, and then the code generator has that one as well. It
-  // takes masked loads apart, and kernels take five times as long to compile.
+  // Must come first: passes that find no TargetTransformInfo create one that knows no target, and the code generator
+  // then uses it too. That splits masked loads, and kernels take five times as long to compile.
   passes.add(llvm::createTargetTransformInfoWrapperPass(machine->getTargetIRAnalysis()));
   passes.add(llvm::createEarlyCSEPass());
   passes.add(llvm::createLICMPass());
@@ -125,7 +125,7 @@ std::string Module::object(Listing* listing) && {
 
 std::string writer_description(Isa isa) {
   const Cpu cpu = cpu_of(isa);
-  // Without a vendor, of which builds of LLVM have different ones for the same machine.
+  // Leave out the vendor: builds of LLVM differ in it for the same machine.
   const llvm::Triple triple(llvm::sys::getProcessTriple());
   return std::string("attune " ATTUNE_WRITERS " ") + triple.getArchName().str() + " " + triple.getOSName().str() + " " +
          cpu.name + " " + cpu.features + " " + cpu.tune;

@@ -1,4 +1,4 @@
-// codegen/llvm/module.h — an LLVM module for one instruction set: from functions under construction to object code
+// codegen/llvm/module.h — an LLVM module for one instruction set, from its first function to object code
 #pragma once
 
 #include <llvm/IR/LLVMContext.h>
@@ -13,7 +13,7 @@ namespace attune::codegen {
 
 struct Listing;
 
-/// One compile's own context, so that compiles run side by side.
+/// Each compile has its own context, so that compiles can run concurrently.
 class Module {
  public:
   Module(Isa isa, const std::string& name);
@@ -22,14 +22,14 @@ class Module {
   llvm::LLVMContext& context() { return *context_; }
   llvm::Module& llvm() { return *module_; }
 
-  /// An exported function. Pointers it is given do not overlap unless `may_alias`.
+  /// An exported function. Its pointer arguments must not overlap unless `may_alias`.
   llvm::Function* define(const std::string& symbol, llvm::Type* result, std::span<llvm::Type* const> args);
   /// A function that only this module calls.
   llvm::Function* define_local(const std::string& symbol, llvm::Type* result, std::span<llvm::Type* const> args);
 
   /// The module as text, for dumps and tests.
   std::string text() const;
-  /// Verifies (a Bug if wrong) and compiles. The module is spent. `listing` may be null.
+  /// Verifies (a Bug if that fails) and compiles; consumes the module. `listing` may be null.
   std::string object(Listing* listing = nullptr) &&;
 
  private:

@@ -1,4 +1,4 @@
-// codegen/llvm/pack.cpp — row-major matrices as packed operands and as their transposes
+// codegen/llvm/pack.cpp — packs row-major matrices as operands, and transposes them
 #include <array>
 
 #include "codegen/llvm/args.h"
@@ -9,8 +9,8 @@
 namespace attune::codegen {
 namespace {
 
-/// fn(from, from_row, into, into_row, columns): as many rows as a register has lanes transposed, `columns` a multiple
-/// of 4; of units, or of bf16. One function for all of the kit, since shuffles take LLVM long.
+/// fn(from, from_row, into, into_row, columns): transposes as many rows as a register has lanes, of units or of bf16;
+/// `columns` is a multiple of 4. The whole kit shares one function, since LLVM compiles shuffles slowly.
 llvm::Function* transpose_rows(const Kit& kit, llvm::Type* element) {
   const std::string name = "transpose_" + std::to_string(element->getScalarSizeInBits());
   if (llvm::Function* made = kit.module.llvm().getFunction(name)) return made;

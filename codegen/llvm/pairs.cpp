@@ -1,4 +1,4 @@
-// codegen/llvm/pairs.cpp — what kernels over rows and columns of a tile share: fields, places, scores
+// codegen/llvm/pairs.cpp — the code that kernels over a tile's pairs share: fields, coordinates, scores
 #include "codegen/llvm/pairs.h"
 
 #include <limits>
@@ -8,7 +8,7 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-/// A field as its expression has it, from the four bytes it is kept in.
+/// A field in its expression's type, from its four bytes of storage.
 Val from_bits(Val bits, ir::Type type) {
   switch (type) {
     case ir::Type::F32: return as_float(bits);

@@ -1,4 +1,4 @@
-// codegen/llvm/pairs.h — what kernels over rows and columns of a tile share: fields, places, scores
+// codegen/llvm/pairs.h — the code that kernels over a tile's pairs share: fields, coordinates, scores
 #pragma once
 
 #include <initializer_list>
@@ -13,7 +13,7 @@
 
 namespace attune::codegen {
 
-/// What a function knows of its Frame.
+/// A kernel's Frame, as values.
 struct FrameCode {
   FrameCode(Code& code, Val frame);
   At at() const;
@@ -23,7 +23,7 @@ struct FrameCode {
   Val captures, params, head, b, h, q_len, kv_len, origin;
 };
 
-/// The rows and columns that a kernel is called for: the members that Attend and Differentiate have in common.
+/// The members that Attend and Differentiate share: the rows and columns of a kernel call.
 struct PairsCode {
   template <class Struct>
   explicit PairsCode(Code& c, const Args<Struct>& args)
@@ -54,16 +54,16 @@ struct PairKernels {
   /// head_fields, row_fields and col_fields.
   void define_fields();
 
-  /// Where a register of elements is: its coordinates, and its fields where the driver left them.
+  /// The inputs of a register of elements: its coordinates, and its fields from where the driver stored them.
   At element(const PairsCode& pairs, Val r, Val c) const;
-  /// The same of a row as a whole.
+  /// The same for a whole row.
   At row(const PairsCode& pairs, Val r) const;
   Expressions expressions(At at) const { return {isa(), captures, std::move(at)}; }
-  /// q . k times the scale, as the product left it.
+  /// The product's q . k, times the scale.
   Val load_s(const PairsCode& pairs, Val r, Val c) const;
-  /// Scores at `at`, -inf where a pair is removed; `some`: where the mask decides.
+  /// Scores at `at`, -inf for removed pairs. `some`: the mask and kv_end remove pairs; else only a score of -inf does.
   Val score(const PairsCode& pairs, const At& at, Expressions& emit, bool some) const;
-  /// Probabilities and what is shaped like them, rounded to the Unit's type.
+  /// Stores probabilities, or values laid out like them, rounded to the Unit's type.
   void store_p(const PairsCode& pairs, Val into, Val r, Val c, Val p) const;
   Degree degree() const { return unit == Unit::bf16 ? Degree::bf16 : Degree::f32; }
 

@@ -1,4 +1,4 @@
-// codegen/llvm/peak.cpp — as many independent multiply-adds as the machine takes: what benchmarks are measured against
+// codegen/llvm/peak.cpp — independent multiply-adds at the machine's peak rate, the reference for benchmarks
 #include <array>
 #include <llvm/IR/IntrinsicsX86.h>
 
@@ -9,9 +9,9 @@
 namespace attune::codegen {
 namespace {
 
-/// More than latency times ports of any machine we know, and within AVX2's 16 registers with the two operands.
+/// More than latency times ports of any known machine; with the two operands, within AVX2's 16 registers.
 constexpr unsigned chains = 12;
-/// Times that the chains stand in the loop, so that its own instructions do not count.
+/// Copies of the chains in the loop, to make its own instructions negligible.
 constexpr unsigned unrolled = 4;
 
 }  // namespace
@@ -23,7 +23,7 @@ Peak peak_object(Isa isa, Unit unit) {
   Code code(module.define("peak", llvm::Type::getVoidTy(module.context()), args));
   const bool tiles = isa == Isa::amx && unit == Unit::bf16;
   if (tiles) {
-    // Rows of 64 bytes, 16 of them, in all eight tiles.
+    // All eight tiles have 16 rows of 64 bytes.
     std::array<std::uint8_t, 64> config{};
     config[0] = 1;
     for (std::size_t t = 0; t < 8; ++t) config[16 + 2 * t] = 64, config[48 + t] = 16;

@@ -11,7 +11,7 @@ namespace {
 
 using Block = std::array<Val, 4>;
 
-/// ir::philox with key = {seed, 0}. A loop: unrolled, it would be most of what a kernel with dropout takes to compile.
+/// ir::philox with key = {seed, 0}. A loop: unrolled, it would take most of the compile time of a kernel with dropout.
 Block philox(const Block& counter, Val seed) {
   Code& code = seed.code();
   const auto times = [&](std::uint32_t by, Val a) { return to_u64(a) * code.index(by); };
@@ -54,7 +54,7 @@ Val every_fourth(Val a) {
 Val random(Val seed, const Coordinates& at) {
   const bool shared = at.kv.is_vector() && !seed.is_vector() && !at.q.is_vector();
   const Val first = shared ? every_fourth(at.kv) : at.kv;
-  // As many lanes everywhere: what goes around a loop keeps its type.
+  // Widen everything to the same lanes, since a value carried by a loop keeps its type.
   const Val all = like(seed, like(at.q, first));
   const auto wide = [&](Val x) { return like(all, x); };
   const Block words = philox({wide(shift_right_logical(first, 2)), wide(at.q), wide(at.head), wide(at.batch)}, seed);

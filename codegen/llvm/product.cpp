@@ -1,4 +1,4 @@
-// codegen/llvm/product.cpp — products of a packed operand by blocks that stay in registers
+// codegen/llvm/product.cpp — products with a packed operand, in blocks that stay in registers
 #include <llvm/IR/IntrinsicsX86.h>
 
 #include "codegen/llvm/block.h"
@@ -7,7 +7,7 @@
 namespace attune::codegen {
 namespace {
 
-/// k of one turn of the loop.
+/// Units of k per iteration.
 constexpr int unroll = 4;
 
 Val multiply_add(const Kit& kit, Val a, Val b, Val sum) {
@@ -45,8 +45,8 @@ Code::Carried zeros(const Kit& kit, Code& code, unsigned rows) {
   return Code::Carried(rows * kit.vectors(), splat(code.real(0), kit.width()));
 }
 
-/// What goes round the loop over k: sums, a pointer into A for each four rows, and one into B. x86 addresses four rows
-/// by a pointer, a_row and 3 a_row; a pointer for each row would not fit in its registers.
+/// The values that the loop over k carries: sums, a pointer into A per four rows, and one into B. x86 addresses four
+/// rows from a pointer, a_row and 3 a_row; a pointer per row would not fit in its registers.
 class Turn {
  public:
   Turn(const Kit& kit, Code& code, const Block& block) : kit_(kit), code_(code), block_(block) {}
@@ -58,7 +58,7 @@ class Turn {
     return carried;
   }
 
-  /// k of `count` units more.
+  /// Advances k by `count` units.
   Code::Carried step(Code::Carried carried, unsigned count) const {
     for (unsigned i = 0; i < count; ++i) add(carried, i);
     for (std::size_t i = sums(); i + 1 < carried.size(); ++i) carried[i] = code_.at(carried[i], unit(), count);
@@ -96,7 +96,7 @@ class Turn {
   const Block& block_;
 };
 
-/// sum += a b by halves of units where they are pairs, but for what of a is 0.
+/// sum += a b, except where a is 0; for units that are pairs, each half on its own.
 Code::Carried guarded_step(const Kit& kit, Code& code, Val a, std::vector<Val> columns, Code::Carried sums) {
   const auto part = [&](Val scalar, const std::function<Val(Val)>& of_b) {
     sums = code.branch(

@@ -1,4 +1,4 @@
-// codegen/llvm/read.cpp — elements of captured tensors: clamped, converted, and never from outside of their tensor
+// codegen/llvm/read.cpp — elements of captured tensors: clamped, converted, and never from outside the tensor
 #include "codegen/llvm/read.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ Val as_i32(Val a, bool is_signed) {
   return {a.code(), a.code().ir().CreateIntCast(a.get(), Code::vector(a.code().i32(), a.lanes()), is_signed)};
 }
 
-/// What is stored as the language sees it.
+/// A stored element as the language's type: f32, i32 or i1.
 Val seen(Isa isa, DType type, Val x) {
   switch (type) {
     case DType::f32:
@@ -59,7 +59,7 @@ class Read {
   Val operator()() {
     const auto varies = [](const ReadIndex& i) { return i.value.is_vector(); };
     const auto first = std::find_if(index_.begin(), index_.end(), varies);
-    // What does not vary by lane is added to the pointer; what does makes a vector of offsets.
+    // Indices that are the same in every lane move the pointer; the others make a vector of offsets.
     Val offset = code_.index(0);
     for (std::size_t d = 0; d < index_.size(); ++d)
       if (!varies(index_[d])) offset = offset + clamped(d, index_[d].value) * stride(d);
@@ -73,19 +73,19 @@ class Read {
  private:
   Val member(llvm::Type* type, std::size_t offset) { return steady(code_.member(type, arg_, offset)); }
   Val stride(std::size_t d) { return member(code_.i64(), offsetof(CaptureArg, stride) + d * sizeof(std::int64_t)); }
-  /// The largest index of a dimension; an i32 index reaches no further than 2^31 - 1.
+  /// The largest index of a dimension, at most 2^31 - 1 since indices are i32.
   Val last(std::size_t d) {
     const Val extent = member(code_.i64(), offsetof(CaptureArg, extent) + d * sizeof(std::int64_t));
     return to_i32(min(extent - 1, std::numeric_limits<std::int32_t>::max()));
   }
   Val clamped(std::size_t d, Val index) { return to_i64(min(max(index, 0), last(d))); }
 
-  /// The index of one dimension goes by ones: a vector as it lies in memory, if all of it is inside.
+  /// The index of one dimension steps by one: loads a contiguous vector if all of it is inside.
   Val in_a_row(std::size_t d) {
     const ReadIndex& index = index_[d];
     const Val begin = lane(index.value, 0), end = lane(index.value, lanes_ - 1);
     const Val lowest = index.step > 0 ? begin : end, highest = index.step > 0 ? end : begin;
-    // Both ends inside: then nothing wraps in between.
+    // If both ends are inside, nothing wraps in between.
     const Val fits = (lowest >= 0) & (lowest <= highest) & (highest <= last(d)) & (stride(d) == 1);
     return code_.branch(
         fits,
@@ -112,7 +112,7 @@ class Read {
     }
     if (element_->getScalarSizeInBits() >= 32)
       return seen(isa_, type_, code_.gather(element_, code_.at(base_, element_, offsets)));
-    // A gather of wider elements would reach beyond the tensor.
+    // A gather has elements of at least 32 bits and would read beyond the tensor.
     Val raw{code_, llvm::PoisonValue::get(Code::vector(element_, lanes_))};
     for (unsigned i = 0; i < lanes_; ++i)
       raw = with_lane(raw, i, steady(code_.load(element_, code_.at(base_, element_, lane(offsets, i)))));

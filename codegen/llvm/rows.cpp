@@ -1,4 +1,4 @@
-// codegen/llvm/rows.cpp — rows between tensors of any strides and row-major scratch
+// codegen/llvm/rows.cpp — copies rows between tensors of any strides and row-major scratch
 #include <array>
 
 #include "codegen/llvm/args.h"

@@ -1,4 +1,4 @@
-// codegen/llvm/scatter.cpp — sums into the gradients of captured tensors, by what their indices vary with
+// codegen/llvm/scatter.cpp — adds to the gradients of captured tensors, in a way that suits how their indices vary
 #include "codegen/llvm/scatter.h"
 
 #include <array>
@@ -79,7 +79,7 @@ Scattering::Indices Scattering::indices(const Scattered& s, Expressions& emit) c
   return out;
 }
 
-/// A value may be NaN where its pair was removed: the product is dropped, not multiplied by 0.
+/// For a removed pair the value may be NaN: select 0, never multiply by 0.
 Val Scattering::term(const Scattered& s, Expressions& emit, Val keep, Val ds, Val dp) const {
   const Val upstream = s.by_prob ? dp : ds;
   const Val product = ir::is_literal(value(s), 1) ? upstream : upstream * emit(value(s));
@@ -95,7 +95,7 @@ Val Scattering::extent(const Scattered& s, std::size_t i) const {
                       s.capture * sizeof(CaptureArg) + offsetof(CaptureArg, extent) + i * sizeof(std::int64_t));
 }
 
-/// Row-major from index `from` on: as the read did, an index outside takes the nearest element inside.
+/// The row-major offset from index `from` on; clamps indices as the read did.
 Val Scattering::offset(const Scattered& s, const Indices& at, std::size_t from, Val start) const {
   Val out = start;
   for (std::size_t i = from; i < s.rank; ++i) {
@@ -114,7 +114,7 @@ void Scattering::add_one(const Scattered& s, const Indices& at, Val sum) {
 }
 
 void Scattering::scatter(const Scattered& s, const Indices& at, Val term) {
-  // An index that was taken for varying may turn out to be the same in every lane.
+  // An index that was expected to vary may turn out to be the same in every lane.
   bool varies = false;
   for (const Val& i : at) varies = varies || i.is_vector();
   if (!varies) return add_one(s, at, sum_of_lanes(term));
@@ -145,7 +145,7 @@ void Scattering::scatter_lanes(const Scattered& s, const Indices& at, Val term) 
   code_.call(add_lanes(), {gradient(s), offset(s, lanes, 0, code_.index(0)), term});
 }
 
-/// Lane after lane: two may have the same place.
+/// Adds lane by lane, since two lanes may have the same address.
 llvm::Function* Scattering::add_lanes() {
   if (llvm::Function* made = kernels_.module.llvm().getFunction(add_lanes_symbol)) return made;
   const std::array<llvm::Type*, 3> types{code_.pointer(), Code::vector(code_.i64(), kernels_.width()),

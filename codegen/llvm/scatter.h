@@ -1,23 +1,23 @@
-// codegen/llvm/scatter.h — sums into the gradients of captured tensors, by what their indices vary with
+// codegen/llvm/scatter.h — adds to the gradients of captured tensors, in a way that suits how their indices vary
 #pragma once
 
 #include "codegen/llvm/pairs.h"
 
 namespace attune::codegen {
 
-/// The scattered parts of one kernel. What goes to one element for a whole call, or for a whole row, is summed in
-/// registers that loops carry; what goes to neighbours is added a register at a time; the rest lane by lane.
+/// The scattered terms of one kernel. Terms for one element throughout a call, or throughout a row, are summed in
+/// registers that loops carry; terms for neighbouring elements are added a register at a time; the rest lane by lane.
 class Scattering {
  public:
   /// `gradients`: pointers to contiguous f32 by slot.
   Scattering(PairKernels& kernels, const BackwardParts& parts, const PairsCode& pairs, Val gradients);
 
-  /// Registers that a loop over rows carries, and those that one over the columns of a row adds to them.
+  /// The registers that a loop over rows carries, and the additional ones of a loop over a row's columns.
   std::size_t head_count() const { return heads_.size(); }
   std::size_t row_count() const { return rows_.size(); }
 
-  /// Adds a register of pairs. `ds` and `dp` are what flows from score and from prob, `keep` which pairs are there;
-  /// `sums` holds the registers of the head and then those of the row.
+  /// Adds a register of pairs. `ds` and `dp` are the gradients of score and of prob, `keep` says which pairs are kept;
+  /// `sums` holds the head's registers, then the row's.
   void add(Expressions& emit, Val keep, Val ds, Val dp, std::span<Val> sums);
   void end_row(Val r, std::span<const Val> sums);
   void end(std::span<const Val> sums);

@@ -9,12 +9,12 @@
 namespace attune::codegen {
 namespace {
 
-// 2/pi without its leading "0.", with the three bytes of zeros before the point.
+// The fraction bits of 2/pi, after three bytes of zeros for the places before the point.
 constexpr std::array<std::uint8_t, 27> two_over_pi{0,    0,    0,    0xa2, 0xf9, 0x83, 0x6e, 0x4e, 0x44,
                                                    0x15, 0x29, 0xfc, 0x27, 0x57, 0xd1, 0xf5, 0x34, 0xdd,
                                                    0xc0, 0xdb, 0x62, 0x95, 0x99, 0x3c, 0x43, 0x90, 0x41};
 
-/// Word i: the 32 bits of 2/pi that end with the place 2^-8(i + 1).
+/// Word i: the 32 bits of 2/pi whose last has the weight 2^-8(i + 1).
 std::array<std::uint32_t, 24> words() {
   std::array<std::uint32_t, 24> all{};
   for (std::size_t i = 0; i < all.size(); ++i)
@@ -44,8 +44,9 @@ struct Angle {
   Val rest, quarters;  ///< f64, i32: |x| = rest + quarters * pi / 2, quarters modulo 4
 };
 
-/// Payne and Hanek's way, for 2 <= |x| < inf: the product with 2/pi modulo 4 in fixed point, 62 bits after the point.
-/// What is left out is below 2^-60, and no f32 comes nearer than 2^-30 to a multiple of pi/2 [relative error 2^-30].
+/// Payne and Hanek's reduction, for 2 <= |x| < inf: the product with 2/pi modulo 4 in fixed point, 62 bits after the
+/// point. The omitted part is below 2^-60, and no f32 is closer than 2^-30 to a multiple of pi/2 [relative error
+/// 2^-30].
 Angle reduce_huge(Val magnitude) {
   Code& code = magnitude.code();
   const Val bits = as_int(magnitude), from = shift_right_logical(bits, 26) & 15;
@@ -61,7 +62,7 @@ Angle reduce_huge(Val magnitude) {
 Angle reduce(Val magnitude) {
   const Val x = widen(magnitude);
   const WideWhole n(x * 0.63661977236758134);
-  // pi/2 in two parts; the first has 33 bits, so that up to n = 2^20 its product is exact without FMA too.
+  // pi/2 in two parts; the first has 33 bits, so that up to n = 2^20 its product is exact even without FMA.
   const Val rest = fma(n.value, like(x, -6.077100506506192e-11), fma(n.value, like(x, -1.5707963267341256), x));
   const Val huge = (magnitude >= 0x1p20) & (magnitude < std::numeric_limits<double>::infinity());
   const auto both = x.code().branch(
@@ -76,7 +77,7 @@ Angle reduce(Val magnitude) {
   return {both[0], both[1]};
 }
 
-// For |r| <= pi/4, to 2^-37 and 2^-43.
+// sin and cos for |r| <= pi/4, with errors 2^-37 and 2^-43.
 Val sin_rest(Val r) {
   const Val z = r * r;
   return fma(

@@ -1,5 +1,4 @@
-// codegen/llvm/vec.cpp — arithmetic on LLVM values, scalars and vectors alike, that reads as arithmetic; loops and
-// branches
+// codegen/llvm/vec.cpp — LLVM values, scalars and vectors, with operators that read as arithmetic; loops and branches
 #include "codegen/llvm/vec.h"
 
 #include <array>
@@ -11,7 +10,7 @@ namespace {
 
 llvm::IRBuilder<>& ir(const Val& a) { return a.code().ir(); }
 
-/// Both as vectors if one is.
+/// Splats the scalar if the other is a vector.
 void align(Val& a, Val& b) {
   if (a.is_vector() && !b.is_vector()) b = splat(b, a.lanes());
   if (b.is_vector() && !a.is_vector()) a = splat(a, b.lanes());
@@ -86,7 +85,7 @@ Val operator<=(Val a, Val b) { return compare(Cmp::FCMP_OLE, Cmp::ICMP_SLE, a, b
 Val operator>(Val a, Val b) { return compare(Cmp::FCMP_OGT, Cmp::ICMP_SGT, a, b); }
 Val operator>=(Val a, Val b) { return compare(Cmp::FCMP_OGE, Cmp::ICMP_SGE, a, b); }
 
-// One instruction on x86, where maxnum would take three to mind NaN.
+// One instruction on x86; maxnum would take three to handle NaN.
 Val max(Val a, Val b) {
   align(a, b);
   return select(a > b, a, b);
@@ -133,7 +132,7 @@ Val steady(Val load) {
   return load;
 }
 
-// insertelement and shufflevector: what the back end knows as a broadcast.
+// insertelement and shufflevector, which the back end recognises as a broadcast.
 Val splat(Val scalar, unsigned lanes) {
   return lanes == 1 ? scalar : Val{scalar.code(), ir(scalar).CreateVectorSplat(lanes, scalar.get())};
 }

@@ -1,5 +1,4 @@
-// codegen/llvm/vec.h — arithmetic on LLVM values, scalars and vectors alike, that reads as arithmetic; loops and
-// branches
+// codegen/llvm/vec.h — LLVM values, scalars and vectors, with operators that read as arithmetic; loops and branches
 #pragma once
 
 #include <concepts>
@@ -15,9 +14,8 @@ namespace attune::codegen {
 
 class Code;
 
-/// A value under construction. Where one side of an operation is a vector, a scalar on the other side is splatted.
-/// A C++ number takes the type of the other side. Int is i32 or i64 and wraps; comparisons of Floats are false on NaN,
-/// but !=.
+/// An LLVM value. If one side of an operation is a vector, a scalar on the other side is splatted. A C++ number takes
+/// the type of the other side. Int is i32 or i64 and wraps; Float comparisons are false on NaN, except !=.
 class Val {
  public:
   Val() = default;
@@ -37,11 +35,11 @@ class Val {
   llvm::Value* value_ = nullptr;
 };
 
-/// What may stand on either side of an operator: at least one is a Val.
+/// A C++ number on one side of an operator; the other side is a Val.
 template <class T>
 concept Number = std::integral<T> || std::floating_point<T>;
 
-/// Makes `x` fit for an operation with `like`: a number becomes a constant, a scalar next to a vector a splat.
+/// Converts `x` for an operation with `model`: a number becomes a constant, a scalar next to a vector a splat.
 Val like(const Val& model, Val x);
 Val like(const Val& model, double x);
 
@@ -58,7 +56,7 @@ Val like(const Val& model, double x);
 ATTUNE_VAL_BINARY(operator+)
 ATTUNE_VAL_BINARY(operator-)
 ATTUNE_VAL_BINARY(operator*)
-ATTUNE_VAL_BINARY(operator/)  // Float; Int: of constants and what is never 0, truncating
+ATTUNE_VAL_BINARY(operator/)  // Float; Int: truncates, the divisor must never be 0
 ATTUNE_VAL_BINARY(operator%)  // Int, likewise
 ATTUNE_VAL_BINARY(operator&)
 ATTUNE_VAL_BINARY(operator|)
@@ -72,11 +70,11 @@ ATTUNE_VAL_BINARY(operator<)  // Int: signed
 ATTUNE_VAL_BINARY(operator<=)
 ATTUNE_VAL_BINARY(operator>)
 ATTUNE_VAL_BINARY(operator>=)
-ATTUNE_VAL_BINARY(min)  // the machine's own: b where either is NaN
+ATTUNE_VAL_BINARY(min)  // as x86's: b if either is NaN
 ATTUNE_VAL_BINARY(max)
 #undef ATTUNE_VAL_BINARY
 Val operator-(Val a);
-/// Of i1: not. Of Int: every bit.
+/// Logical not for i1, bitwise not for Int.
 Val operator!(Val a);
 
 /// a * b + c, in one rounding where the machine has FMA, in two where it does not.
@@ -94,12 +92,12 @@ Val is_nan(Val a);
 Val floor(Val a);
 Val round_even(Val a);
 
-/// The same bits as another type of the same size: f32 <-> i32.
+/// Reinterprets the bits: f32 <-> i32.
 Val as_int(Val a);
 Val as_float(Val a);
 /// i32 to f32.
 Val to_float(Val a);
-/// f32 to i32, truncating; only for what fits.
+/// f32 to i32, truncating; the value must fit.
 Val to_int(Val a);
 /// Any integer to i64, sign extended; any to i32, truncated or extended.
 Val to_i64(Val a);
@@ -110,12 +108,12 @@ Val zero_one(Val a);
 /// Marks a load: what it reads stays the same while the function runs, so LLVM may move it over stores.
 Val steady(Val load);
 
-Val splat(Val scalar, unsigned lanes);  ///< of one lane: the scalar
+Val splat(Val scalar, unsigned lanes);  ///< for one lane, the scalar itself
 Val lane(Val vector, unsigned i);
 Val with_lane(Val vector, unsigned i, Val scalar);
 Val shuffle(Val a, Val b, std::span<const int> lanes);
 Val shuffle(Val a, std::span<const int> lanes);
-/// Horizontal, in a tree of fixed shape.
+/// Horizontal sum, in a tree of fixed shape.
 Val sum_of_lanes(Val a);
 Val max_of_lanes(Val a);  ///< as `max`
 Val any(Val condition);   ///< i1
@@ -153,26 +151,26 @@ class Code {
   /// pointer + count elements of `type`; a vector of counts gives a vector of pointers.
   Val at(Val pointer, llvm::Type* type, Val count);
   Val at(Val pointer, llvm::Type* type, std::int64_t count) { return at(pointer, type, index(count)); }
-  /// Unaligned but for the element's own size.
+  /// Assumes alignment only to the element's size.
   Val load(llvm::Type* type, Val pointer);
   void store(Val value, Val pointer);
   /// A member of a C++ struct behind `pointer`.
   Val member(llvm::Type* type, Val pointer, std::size_t offset) {
     return load(type, at(pointer, i8(), static_cast<std::int64_t>(offset)));
   }
-  /// One element a lane, from a vector of pointers; `mask` null: all.
+  /// One element per lane, from a vector of pointers; `mask` null: all lanes.
   Val gather(llvm::Type* element, Val pointers, Val mask = {});
 
   Val call(llvm::Function* callee, std::initializer_list<Val> args);
   Val intrinsic(llvm::Intrinsic::ID id, std::initializer_list<llvm::Type*> types, std::initializer_list<Val> args);
 
   using Carried = std::vector<Val>;
-  /// for (i = begin; i < end; i += step) carried = body(i, carried). What it carries afterwards; `carried` if it never
-  /// ran.
+  /// for (i = begin; i < end; i += step) carried = body(i, carried). Returns the final values, or `carried` if the loop
+  /// never ran.
   Carried loop(Val begin, Val end, std::int64_t step, Carried carried,
                const std::function<Carried(Val i, const Carried& carried)>& body);
   void loop(Val begin, Val end, std::int64_t step, const std::function<void(Val i)>& body);
-  /// if (condition) then() else otherwise(): what the branch taken gives.
+  /// if (condition) then() else otherwise(). Returns the values of the branch taken.
   Carried branch(Val condition, const std::function<Carried()>& then, const std::function<Carried()>& otherwise);
   void when(Val condition, const std::function<void()>& then);
   void done() { ir_.CreateRetVoid(); }

@@ -1,4 +1,4 @@
-// codegen/llvm/wide.cpp — what functions of f32 need of f64, and polynomials of either
+// codegen/llvm/wide.cpp — f64 arithmetic for the f32 functions, and polynomials in either
 #include "codegen/llvm/wide.h"
 
 namespace attune::codegen {

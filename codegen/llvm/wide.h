@@ -1,4 +1,4 @@
-// codegen/llvm/wide.h — what functions of f32 need of f64, and polynomials of either
+// codegen/llvm/wide.h — f64 arithmetic for the f32 functions, and polynomials in either
 #pragma once
 
 #include <initializer_list>
@@ -10,14 +10,14 @@ namespace attune::codegen {
 Val widen(Val x);    ///< f32 to f64
 Val narrow(Val x);   ///< f64 to f32, rounded to nearest even
 Val to_wide(Val x);  ///< i32 or i64 to f64
-/// f64 to i32, truncating; only for what fits.
+/// f64 to i32, truncating; the value must fit.
 Val wide_to_int(Val x);
 Val to_u64(Val x);        ///< i32 to i64, the upper half 0
 Val bits_of_wide(Val x);  ///< as i64
 Val wide_of_bits(Val x);
 
-/// The nearest whole number of an f64 below 2^50 in magnitude, by adding 1.5 * 2^52: 1023 more, so that the low bits
-/// of the sum are the exponent field of 2^value.
+/// Rounds an f64 below 2^50 in magnitude to the nearest whole number by adding 1.5 * 2^52, and 1023 more, so that the
+/// low bits of the sum are the exponent field of 2^value.
 struct WideWhole {
   explicit WideWhole(Val x) : sum(x + magic), value(sum - magic) {}
   /// 2^value, for value in [-1022, 1023].

@@ -20,12 +20,12 @@
 namespace attune {
 
 namespace detail {
-/// A part of an attention: one callable, shared by its copies, or none.
+/// A part of an attention: empty, or one callable that its copies share.
 template <class R, class... A>
 class Part {
  public:
   explicit operator bool() const { return call_ != nullptr; }
-  /// The same for copies alone.
+  /// Equal only for copies of one part.
   const void* identity() const { return call_.get(); }
 
  protected:
@@ -40,13 +40,13 @@ class Part {
   std::shared_ptr<const Call> call_;
 };
 
-/// What may be taken for a callable. Numbers may not, so that `flag && mask` on the host stays C++'s own &&.
+/// Anything callable except numbers, so that `flag && mask` on the host stays C++'s own &&.
 template <class F, class Own>
 concept Callable = !std::same_as<std::remove_cvref_t<F>, Own> && !std::is_arithmetic_v<F>;
 }  // namespace detail
 
-/// What becomes of s = scale * (q . k) before the softmax: a callable (Float s, At at) -> Float.
-/// `a | b` is b after a. A score of -inf removes the pair.
+/// Changes the score s = scale * (q . k) before the softmax: a callable (Float s, At at) -> Float.
+/// `a | b` applies a, then b. A score of -inf removes the pair.
 class Score : public detail::Part<Float, Float, At> {
  public:
   Score() = default;
@@ -66,7 +66,7 @@ class Score : public detail::Part<Float, Float, At> {
   }
 };
 
-/// Which pairs stay: a callable (At at) -> Bool. Masks compose with && || !.
+/// Selects the pairs to keep: a callable (At at) -> Bool. Masks compose with && || !.
 class Mask : public detail::Part<Bool, At> {
  public:
   Mask() = default;
@@ -92,7 +92,7 @@ class Mask : public detail::Part<Bool, At> {
   }
 };
 
-/// What becomes of a probability after the softmax: a callable (Float p, At at) -> Float. Dropout is one.
+/// Changes a probability after the softmax, as dropout does: a callable (Float p, At at) -> Float.
 class Prob : public detail::Part<Float, Float, At> {
  public:
   Prob() = default;
@@ -133,9 +133,9 @@ class Sink : public detail::Part<Float, SinkAt> {
   Float operator()(SinkAt at) const { return call(at); }
 };
 
-/// What computes. `cpu` is the engine for this machine's CPU, `cuda` that for NVIDIA's GPUs; `oracle` the
-/// double-precision definition of attention: exact, slow, on the host. `automatic` is the engine for where the tensors
-/// are.
+/// The engine that computes. `cpu` runs on this machine's CPU, `cuda` on NVIDIA GPUs; `oracle` is the double-precision
+/// definition of attention: exact, slow, on the host. `automatic` picks the engine for the device that holds the
+/// tensors.
 enum class Target : std::uint8_t { automatic, cpu, oracle, cuda };
 
 /// q [B, Hq, Sq, D], k [Bk, Hkv, Skv, D], v [Bk, Hkv, Skv, Dv], o [B, Hq, Sq, Dv]; Hq a multiple of Hkv, Bk is B or 1.
@@ -146,8 +146,8 @@ struct Forward {
   Tensor max{};  ///< optional: the largest score of each row, shaped like lse
   Tensor cu_seqlens_q{}, cu_seqlens_kv{};
   std::int32_t q_offset = 0;  ///< at.q of the first query
-  /// No packed sequence is longer: what one has beyond that is left out. Needed where the starts are a device's, as
-  /// these are read by kernels alone, and not checked.
+  /// The longest packed sequence; positions beyond it are ignored. Required when cu_seqlens is on a device: only
+  /// kernels read it there, and nothing checks it.
   std::int64_t max_q_len = 0, max_kv_len = 0;
 };
 
@@ -156,7 +156,7 @@ struct Backward {
   Tensor q{}, k{}, v{};
   Tensor grad_o{};
   Tensor grad_lse{};  ///< optional
-  Tensor o{}, lse{};  ///< what the forward gave; optional: without both of them it is computed again
+  Tensor o{}, lse{};  ///< the forward's results, both or neither; without them the forward is computed again
   Tensor dq{}, dk{}, dv{};
   struct Captured {
     Tensor of;    ///< the captured tensor
@@ -167,20 +167,20 @@ struct Backward {
   std::int32_t q_offset = 0;
 };
 
-/// What a call may use of this machine, and whom it tells how far it is. All of it may be left out. Executor and
-/// progress are of calls on the host.
+/// What a call may use of this machine, and where it reports progress. Every member is optional. Only calls on the host
+/// use executor and progress.
 struct Resources {
   Executor executor{};
-  /// Called on the calling thread with the share that is done, in [0, 1], at most about ten times a second.
+  /// Called on the calling thread with the fraction done, in [0, 1], at most about ten times a second.
   std::function<void(double)> progress{};
-  /// Memory to work in: at least as many bytes as `workspace` says, from a multiple of 64 on. None: memory of attune's
-  /// own during the call.
+  /// Memory to work in: at least `Attention::workspace` bytes, aligned to 64. Empty: attune allocates for the duration
+  /// of the call.
   std::span<std::byte> workspace{};
-  /// Of a device: a CUstream of it, null for the default one. The call is put there and not waited for; its tensors,
-  /// captures and workspace (which are the device's memory) must stay until it is done.
+  /// For calls on a device: a CUstream of that device, null for the default one. The call returns once it is enqueued;
+  /// its tensors, captures and workspace (all in device memory) must stay until it is done.
   void* stream = nullptr;
-  /// Tiles that were listed before, see Attention::cover. None: a call whose mask depends on data lists its own. An
-  /// Error where they were listed for other calls. Not looked at on the host.
+  /// Tile lists made earlier by Attention::cover. Without them, a call whose mask depends on data makes its own. Lists
+  /// made for other calls are an Error. The host ignores them.
   Cover cover{};
 };
 
@@ -188,7 +188,7 @@ struct Attention;
 
 namespace detail {
 struct Lowered;
-/// Remembers what an Attention was lowered to, for as long as its parts stay the same.
+/// Caches what an Attention was lowered to while its parts stay the same.
 class Memo {
  public:
   Memo() = default;
@@ -202,7 +202,7 @@ class Memo {
 };
 }  // namespace detail
 
-/// An attention: what is special about yours, everything else as usual. Calls may run at the same time.
+/// An attention: set what differs from plain attention, leave the rest. Calls may run concurrently.
 struct Attention {
   Score score{};
   Mask mask{};
@@ -210,8 +210,8 @@ struct Attention {
   Sink sink{};
   std::optional<double> scale{};  ///< default 1 / sqrt(D)
   Target target = Target::automatic;
-  /// Of kernels of a GPU; the host does not look at it. true: functions within 2 ulp, and products of f32 by three of
-  /// TF32. false: the hardware's functions, and one product of TF32. Default: true for f32, false for 16-bit types.
+  /// For GPU kernels; the host ignores it. true: functions within 2 ulp, and f32 products as three TF32 products.
+  /// false: the hardware's functions, and one TF32 product. Default: true for f32, false for 16-bit types.
   std::optional<bool> exact{};
   detail::Memo memo{};
 
@@ -221,27 +221,28 @@ struct Attention {
   void backward(const Backward& call, Line at = Line::here()) const;
   void backward(const Backward& call, const Resources& with, Line at = Line::here()) const;
 
-  /// Compiles what the call will need, so that the call itself compiles nothing. The tensors' data is not looked at.
+  /// Compiles what the call will need, so that the call itself compiles nothing. Does not read the tensors' data.
   void prepare(const Forward& call, Line at = Line::here()) const;
   void prepare(const Backward& call, Line at = Line::here()) const;
-  /// How many bytes of memory the call works in, with this executor and this cover.
+  /// Bytes of working memory the call needs with this executor and this cover.
   std::size_t workspace(const Forward& call, const Resources& with = {}, Line at = Line::here()) const;
   std::size_t workspace(const Backward& call, const Resources& with = {}, Line at = Line::here()) const;
 
-  /// Lists once, on `with.stream`, the tiles that the mask leaves to visit, for many calls such as this one: those
-  /// whose mask, captured tensors and parameters of the mask, lengths and q_offset are the same, and whose kernel cuts
-  /// tiles of the same size, as kernels for the same types, widths, exactness and kind of score do. Batches and heads
-  /// matter where the mask varies with them. The captured tensors must still hold what they held: nobody looks again.
-  /// The lists lie in `with.workspace`, which must stay until the last call that uses them is done. Without it they
-  /// lie in memory of attune's own, which the last copy of the cover gives back to `with.stream`, behind what that
-  /// stream has to do by then: until then the stream must be there; calls on other streams must be done, and graphs
-  /// that captured calls with it be gone.
-  /// Empty, and for nothing, on the host, for packed sequences, and where a mask needs no lists, as causal ones do.
+  /// Lists once, on `with.stream`, the tiles that the mask leaves to visit, for many calls like this one. A call can
+  /// use the lists if it has the same mask, the same captured tensors and parameters in the mask, the same lengths and
+  /// q_offset, and a kernel with the same tile size; kernels for the same types, widths, exactness and kind of score
+  /// have that. Batch and heads must match too where the mask varies with them. The captured tensors must keep their
+  /// contents: later calls do not check them.
+  /// The lists lie in `with.workspace`, which must stay until the last call that uses them is done. Without a workspace
+  /// attune allocates them, and the last copy of the cover frees them in `with.stream`'s order. At that moment the
+  /// stream must still exist, calls on other streams must be done, and graphs that captured calls with the cover must
+  /// be gone. Returns an empty cover, at no cost, on the host, for packed sequences, and where a mask, such as a causal
+  /// one, needs no lists.
   Cover cover(const Forward& call, const Resources& with = {}, Line at = Line::here()) const;
-  /// How many bytes of the device such lists lie in; 0 where `cover` gives an empty one.
+  /// Bytes of device memory the lists take; 0 where `cover` returns an empty one.
   std::size_t cover_bytes(const Forward& call, Line at = Line::here()) const;
 
-  /// What attune made of it: the expressions, what was simplified and why, levels, what the softmax made free.
+  /// What the compiler made of it: the expressions, what it simplified and why, levels, what the softmax makes free.
   std::string explain() const;
 };
 

@@ -10,13 +10,13 @@ namespace detail {
 struct DeviceCover;
 }  // namespace detail
 
-/// Made by Attention::cover, handed to calls as Resources::cover. Copies share the lists. Left as it is: none.
+/// Made by Attention::cover, passed to calls as Resources::cover. Copies share the lists. By default it is empty.
 class Cover {
  public:
   Cover() = default;
   explicit Cover(std::shared_ptr<const detail::DeviceCover> lists) : lists_(std::move(lists)) {}
 
-  /// Are there lists in it?
+  /// Does it hold lists?
   explicit operator bool() const { return lists_ != nullptr; }
   const detail::DeviceCover* lists() const { return lists_.get(); }
 

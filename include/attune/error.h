@@ -11,13 +11,13 @@ namespace attune {
 /// Where a mistake was written: a file and line, or a piece of text with the span that is wrong.
 struct Place {
   std::string name{};     ///< a source file, an option such as --score, or a data file
-  int line = 0;           ///< 0: the name says it all
+  int line = 0;           ///< 0: no line, the name alone
   std::string text{};     ///< the expression, as the user wrote it or as attune prints it
   std::size_t begin = 0;  ///< the wrong part of `text`, half open; empty: no caret
   std::size_t end = 0;    ///< one beyond the text: something is missing there
 };
 
-/// A mistake the caller can mend. `code` is a stable slug and an anchor of docs/errors.md.
+/// A mistake the caller can fix. `code` is a stable slug and an anchor of docs/errors.md.
 struct Error : std::exception {
   std::string code;
   std::string problem;  ///< what is wrong, in the user's words

@@ -43,7 +43,7 @@ concept LiteralOf = (std::same_as<T, float> && std::is_arithmetic_v<N> && !std::
                     (std::same_as<T, bool> && std::same_as<N, bool>);
 }  // namespace detail
 
-/// A Float, Int or Bool at one (batch, head, q, kv). A C++ number is baked in; a Param is an argument.
+/// A Float, Int or Bool at one (batch, head, q, kv). A C++ number becomes a literal of the kernel, a Param an argument.
 template <class T>
 class Value {
  public:
@@ -64,7 +64,7 @@ class Value {
 
   explicit Value(detail::Handle node) : node_(std::move(node)) {}
 
-  /// A Value is not a C++ number: this exists to say so in one sentence.
+  /// A Value does not convert to a C++ number: this exists to say so in one readable error.
   template <class N>
   requires std::is_arithmetic_v<N>
   explicit operator N() const {
@@ -131,7 +131,7 @@ struct At {
   Int q_len, kv_len;       ///< of this batch entry
 };
 
-// Operators. The Float forms are templates only so that the Int ones win when both sides are Int or whole literals.
+// Operators. The Float forms are templates only so that the Int ones win when both sides are Ints or integer literals.
 #define ATTUNE_ARITHMETIC(symbol)                                           \
   inline Int operator symbol(Int a, Rhs<int> b) {                           \
     return Int(detail::apply(#symbol, {a.node(), b.value.node()}, b.at));   \
@@ -169,7 +169,7 @@ inline Bool operator!=(Rhs<bool> a, Rhs<bool> b) {
   return Bool(detail::apply("!=", {a.value.node(), b.value.node()}, b.at));
 }
 
-// Int only; on a Float they say what to write instead.
+// Int only; for a Float the compiler's error says what to write instead.
 #define ATTUNE_WHOLE(symbol, advice)                                            \
   inline Int operator symbol(Int a, Rhs<int> b) {                               \
     return Int(detail::apply(#symbol, {a.node(), b.value.node()}, b.at));       \
@@ -187,7 +187,7 @@ ATTUNE_WHOLE(<<, "scale a Float by a power of two instead")
 ATTUNE_WHOLE(>>, "scale a Float by a power of two instead")
 #undef ATTUNE_WHOLE
 
-/// Both sides are always evaluated; there are no side effects.
+/// Always evaluates both sides; there are no side effects.
 inline Bool operator&&(Bool a, Rhs<bool> b) { return Bool(detail::apply("&&", {a.node(), b.value.node()}, b.at)); }
 inline Bool operator||(Bool a, Rhs<bool> b) { return Bool(detail::apply("||", {a.node(), b.value.node()}, b.at)); }
 inline Bool operator!(Bool a) { return Bool(detail::apply("!", {a.node()}, {})); }
@@ -195,7 +195,7 @@ inline Int operator-(Int a) { return Int(detail::apply("-", {a.node()}, {})); }
 inline Float operator-(Float a) { return Float(detail::apply("-", {a.node()}, {})); }
 inline Int operator~(Int a) { return Int(detail::apply("~", {a.node()}, {})); }
 
-// Slips that C++ would answer with a page of candidates.
+// Mistakes for which C++ would print a page of candidates.
 namespace detail {
 template <class T>
 concept Number = std::convertible_to<const T&, Float>;  // Int, Float, their literals and Params
@@ -272,7 +272,7 @@ inline Float abs(Float x, Line at = Line::here()) { return Float(detail::apply("
   Float name(Float a, Float b, Line at = Line::here()) {          \
     return Float(detail::apply(#name, {a.node(), b.node()}, at)); \
   }
-ATTUNE_OF_PAIR(min)  // the other one when one is NaN
+ATTUNE_OF_PAIR(min)  // if one operand is NaN, the other
 ATTUNE_OF_PAIR(max)
 #undef ATTUNE_OF_PAIR
 
@@ -286,7 +286,7 @@ Float clamp(Float x, Float low, Float high, Line at = Line::here()) {
 inline Float pow(Float x, Float y, Line at = Line::here()) {
   return Float(detail::apply("pow", {x.node(), y.node()}, at));
 }
-/// Division that rounds down, and its remainder; `/` and `%` round toward zero. By 0 they give 0.
+/// Division that rounds down, and its remainder; `/` and `%` round toward zero. Division by 0 gives 0.
 inline Int floordiv(Int a, Int b, Line at = Line::here()) {
   return Int(detail::apply("floordiv", {a.node(), b.node()}, at));
 }
@@ -321,7 +321,7 @@ requires detail::Chained<A, B> Float where(const Bool&, const A&, const B&) {
   return 0;
 }
 
-/// body(0) + … + body(count - 1), for a count of at most 1024 known now.
+/// body(0) + … + body(count - 1). The count is a C++ number, at most 1024.
 template <class Body>
 auto sum(int count, Body body, Line at = Line::here()) {
   static_assert(std::invocable<Body, Int>, "attune: the body of a sum is called with (Int i)");
@@ -345,8 +345,8 @@ Float sum(const Count&, Body) {
 /// Uniform in [0, 1): the same number for the same (seed, batch, head, q, kv) on every engine and in the backward.
 inline Float random(Int seed, Line at = Line::here()) { return Float(detail::apply("random", {seed.node()}, at)); }
 
-/// `value`, with `derivative` standing for its derivative by s (in a score) or p (in a prob mod). Captured tensors
-/// read in `value` keep the gradients that follow from it.
+/// `value`, with `derivative` used as its derivative by s (in a score) or p (in a prob mod). Gradients of captured
+/// tensors still come from `value`.
 inline Float custom(Float value, Float derivative, Line at = Line::here()) {
   return Float(detail::apply("custom", {value.node(), derivative.node()}, at));
 }

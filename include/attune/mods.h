@@ -8,7 +8,7 @@
 
 namespace attune::mods {
 
-/// A number or a Param that a mod is given: it becomes a Value inside the kernel.
+/// A mod's argument, a number or a Param: it becomes a Value inside the kernel.
 template <class T>
 class Scalar {
  public:
@@ -26,7 +26,7 @@ class Scalar {
 inline Mask causal() {
   return [](At at) { return at.kv <= at.q; };
 }
-/// Causal for queries that start `offset` positions later: the end of q aligned to the end of kv, say.
+/// Causal with the queries `offset` positions further on, e.g. with the end of q aligned to the end of kv.
 inline Mask causal(Scalar<int> offset) {
   return [=](At at) { return at.kv <= at.q + offset; };
 }
@@ -45,14 +45,14 @@ inline Mask dilated_window(Scalar<int> reach, Scalar<int> step) {
 inline Mask sink_window(Scalar<int> width, Scalar<int> sinks) {
   return [=](At at) { return at.kv <= at.q && (at.q - at.kv < width || at.kv < sinks); };
 }
-/// Everything up to a prefix length per batch entry, causal behind it.
+/// Every position sees the prefix, whose length is per batch entry; after it, causal.
 inline Mask prefix(Capture<int> length) {
   return [=](At at) { return at.kv < length[at.batch] || at.kv <= at.q; };
 }
 inline Mask prefix(Scalar<int> length) {
   return [=](At at) { return at.kv < length || at.kv <= at.q; };
 }
-/// Keys behind the end of a batch entry are padding.
+/// Keys at or beyond a batch entry's length are padding.
 inline Mask padding(Capture<int> length) {
   return [=](At at) { return at.kv < length[at.batch]; };
 }
@@ -69,18 +69,18 @@ inline Mask chunked(Scalar<int> length) {
 inline Mask block_causal(Scalar<int> length) {
   return [=](At at) { return at.kv / length <= at.q / length; };
 }
-/// Tokens that see all and are seen by all.
+/// Global tokens see every token, and every token sees them.
 inline Mask global_tokens(Capture<bool> is_global) {
   return [=](At at) { return is_global[at.q] || is_global[at.kv]; };
 }
-/// A window of (2 * reach + 1)^2 over an image of width x height, moved inside at its edges.
+/// A window of (2 * reach + 1)^2 over an image of width x height, shifted inside at the image's edges.
 inline Mask neighbourhood_2d(Scalar<int> width, Scalar<int> height, Scalar<int> reach) {
   return [=](At at) {
     const Int x = clamp(at.q % width, reach, width - 1 - reach), y = clamp(at.q / width, reach, height - 1 - reach);
     return abs(x - at.kv % width) <= reach && abs(y - at.kv / width) <= reach;
   };
 }
-/// A mask someone computed: [q, kv], [head, q, kv] or [batch, head, q, kv].
+/// A precomputed mask: [q, kv], [head, q, kv] or [batch, head, q, kv].
 inline Mask dense(Capture<bool> keep) {
   return [=](At at) {
     if (keep.tensor().rank == 4) return keep(at.batch, at.head, at.q, at.kv);
@@ -108,15 +108,15 @@ inline Score softcap(Scalar<float> cap) {
 inline Score relative_position() {
   return [](Float s, At at) { return s + f32(at.q - at.kv); };
 }
-/// table[head, q - kv + reach]: [heads, 2 * reach]; positions further apart use its ends.
+/// table[head, q - kv + reach]: [heads, 2 * reach]; positions further apart use the table's end entries.
 inline Score relative_bias(Capture<float> table, Scalar<int> reach) {
   return [=](Float s, At at) { return s + table(at.head, at.q - at.kv + reach); };
 }
-/// T5: a table of [heads, buckets] over a bucket per clamped distance, [2 * reach + 1].
+/// T5: table is [heads, buckets]; bucket maps each clamped distance to a column, [2 * reach + 1].
 inline Score bucketed_bias(Capture<float> table, Capture<int> bucket, Scalar<int> reach) {
   return [=](Float s, At at) { return s + table(at.head, bucket[clamp(at.q - at.kv + reach, 0, 2 * reach)]); };
 }
-/// A bias someone computed: [q, kv], [head, q, kv] or [batch, head, q, kv].
+/// A precomputed bias: [q, kv], [head, q, kv] or [batch, head, q, kv].
 inline Score dense_bias(Capture<float> bias) {
   return [=](Float s, At at) {
     if (bias.tensor().rank == 4) return s + bias(at.batch, at.head, at.q, at.kv);
@@ -137,7 +137,7 @@ inline Score dequantise(Capture<float> q_scale, Capture<float> kv_scale) {
 
 // ---- after the softmax ----------------------------------------------------------------------------------------------
 
-/// Keeps a probability with chance `keep` and scales it by 1 / keep.
+/// Keeps each probability with probability `keep`, scaled by 1 / keep; drops the others.
 inline Prob dropout(Scalar<float> keep, Scalar<int> seed) {
   return [=](Float p, At) { return where(random(seed) < keep, p / keep, 0.0f); };
 }

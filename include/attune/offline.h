@@ -1,4 +1,4 @@
-// include/attune/offline.h — kernels that were compiled beforehand: bundles, and calls that never compile
+// include/attune/offline.h — bundles of kernels compiled ahead of time, and calls that never compile
 #pragma once
 
 #include <cstddef>
@@ -7,13 +7,13 @@
 
 namespace attune::offline {
 
-/// From now on kernels are looked for in this bundle too, a file that `attune compile` wrote. It may be replaced later,
-/// but not changed in place. An Error if it cannot be read, or is damaged.
+/// Adds a bundle, a file that `attune compile` wrote: from now on calls look for kernels in it too. The file may be
+/// replaced later, but not changed in place. An Error if it cannot be read or is damaged.
 void load(const std::string& path);
-/// The same of bytes in memory: those that a program has embedded, say. They stay for as long as the process lives.
+/// The same for a bundle in memory, e.g. one embedded in the program. The bytes must stay until the process ends.
 void load_bytes(std::span<const std::byte> bytes);
 
-/// May kernels be compiled? Yes, unless it is said here or by ATTUNE_JIT=off. Without, a kernel that is nowhere is an
+/// Allows or forbids compiling kernels; allowed unless ATTUNE_JIT=off. When it is forbidden, a missing kernel is an
 /// Error `kernel-missing`, which says how to build it.
 void jit(bool allowed);
 bool jit();

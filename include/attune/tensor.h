@@ -1,4 +1,4 @@
-// include/attune/tensor.h — memory attune reads and writes: borrowed views with DLPack's fields, and arrays that own
+// include/attune/tensor.h — memory attune reads and writes: borrowed views with DLPack's fields, and owning arrays
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ enum class DType : std::uint8_t { f32, f16, bf16, f64, i64, i32, i16, i8, u8, bo
 std::string_view name_of(DType dtype);
 std::size_t size_of(DType dtype);
 
-/// 16-bit floats as stored; arithmetic happens in float. Conversions round to nearest even.
+/// 16-bit floats as stored; arithmetic is done in float. Conversions round to nearest even.
 struct f16 {
   std::uint16_t bits = 0;
   f16() = default;
@@ -65,11 +65,10 @@ struct Device {
   int index = 0;
 
   static Device cpu() { return {}; }
-  /// A GPU of NVIDIA's, by the number that the process sees it under. Nothing is asked of it yet.
+  /// An NVIDIA GPU, by the process's own numbering. Does not touch the device.
   static Device cuda(int index = 0) { return {.kind = Kind::cuda, .index = index}; }
 
-  /// A zeroed array of up to four dimensions, from a multiple of 64 bytes on, freed with its last copy. The name is
-  /// what `explain` calls it.
+  /// A zeroed array of up to four dimensions, aligned to 64 bytes, freed with its last copy. `explain` uses the name.
   template <class T>
   Array<T> array(std::initializer_list<std::int64_t> shape, std::string name = {}) const;
 
@@ -83,7 +82,7 @@ struct Tensor {
 
   void* data = nullptr;
   DType dtype = DType::f32;
-  int rank = -1;  ///< -1: no tensor here (an optional argument left out)
+  int rank = -1;  ///< -1: no tensor (an omitted optional argument)
   Extents shape{}, strides{};
   Device device{};
 
@@ -103,8 +102,8 @@ struct Tensor {
   bool operator==(const Tensor&) const = default;
 };
 
-/// The elements of `from` into `to`, of the same type and shape, wherever each is; both contiguous. It is done when
-/// this returns. A device's memory is copied behind what `stream` has to do: a CUstream, null for the default one.
+/// Copies `from` into `to`, of the same type and shape, both contiguous, on any devices. Done when it returns. Copies
+/// to or from a device wait for earlier work of `stream`: a CUstream, null for the default one.
 void copy(const Tensor& from, const Tensor& to, void* stream = nullptr, Line at = Line::here());
 
 namespace detail {
@@ -117,7 +116,7 @@ concept NoIndex = !std::convertible_to<const I&, Int> && (Number<I> || Condition
 }  // namespace detail
 
 /// A captured tensor seen inside the kernel as Floats, Ints or Bools. `slope[at.head]`, `bias(at.q, at.kv)`.
-/// An index outside of the tensor is clamped into it.
+/// An index outside the tensor is clamped into it.
 template <class T>
 class Capture {
  public:
@@ -135,7 +134,7 @@ class Capture {
   Read operator()(Int i, Int j, Int k, Line at = Line::here()) const { return read(at, i, j, k); }
   Read operator()(Int i, Int j, Int k, Int l, Line at = Line::here()) const { return read(at, i, j, k, l); }
 
-  // Slips that C++ would answer with a page of candidates.
+  // Mistakes for which C++ would print a page of candidates.
   template <detail::NoIndex I>
   Read operator[](const I&) const {
     static_assert(detail::never<I>, "attune: an index is an Int: convert it with i32(x)");
@@ -163,7 +162,7 @@ class Capture {
   std::string name_;
 };
 
-/// Memory with an owner; copies share it. A capture like any other inside a kernel.
+/// Owned memory, shared by copies. Inside a kernel it is a capture like any other.
 template <class T>
 class Array : public Capture<typename detail::Element<T>::Seen> {
   using Base = Capture<typename detail::Element<T>::Seen>;
@@ -173,12 +172,12 @@ class Array : public Capture<typename detail::Element<T>::Seen> {
       : Array(detail::allocate(device, detail::Element<T>::dtype, shape), device, shape, std::move(name)) {}
 
   T* data() const { return static_cast<T*>(this->tensor().data); }
-  /// Every element in order. An Error unless they are on the host.
+  /// Every element in order. An Error unless the array is on the host.
   std::span<T> values(Line at = Line::here()) const {
     detail::require_on_host(this->tensor(), this->name(), at);
     return {data(), static_cast<std::size_t>(this->tensor().size())};
   }
-  /// A copy with memory of its own, on that device.
+  /// A copy with its own memory, on that device.
   Array on(const Device& device, Line at = Line::here()) const {
     Array out(device, std::span(this->tensor().shape).first(static_cast<std::size_t>(this->tensor().rank)),
               this->name());

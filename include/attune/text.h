@@ -9,7 +9,7 @@
 
 namespace attune {
 
-/// Names that expressions may use.
+/// The names that expressions may use, and the expressions themselves.
 ///   Text text;
 ///   text.capture("slope", slope).param("cap", 30.0f).let("distance", "f32(kv - q)");
 ///   Attention a{.score = text.score("cap * tanh((s + slope[h] * distance) / cap)"), .mask = text.mask("kv <= q")};
@@ -20,10 +20,10 @@ class Text {
   Text& capture(std::string name, const Tensor& tensor);
   Text& param(std::string name, float value);
   Text& param(std::string name, int value);
-  /// Usable in everything that follows; may read what the text that uses it may read.
+  /// Later expressions may use the name. The expression may read whatever the text that uses it may read.
   Text& let(std::string name, std::string_view expression);
 
-  /// `called` is what an Error calls the text.
+  /// Errors name the text `called`.
   Score score(std::string_view expression, std::string called = "score") const;
   Mask mask(std::string_view expression, std::string called = "mask") const;
   Prob prob(std::string_view expression, std::string called = "prob") const;

@@ -1,5 +1,4 @@
-// include/attune/watch.h — what attune does, told to your program: kernels that were made, calls that ran, what was
-// chosen
+// include/attune/watch.h — callbacks that tell your program what attune does: kernels made, calls run, choices
 #pragma once
 
 #include <cstddef>
@@ -11,43 +10,43 @@
 
 namespace attune::watch {
 
-/// An attention went through the compiler. Copies of it do not go again.
+/// An attention went through the compiler. Its copies do not go through again.
 struct Lowered {
   struct Step {
     std::string name;
     double seconds = 0;
-    std::size_t nodes = 0;  ///< of all expressions afterwards, each content counted once
+    std::size_t nodes = 0;  ///< distinct nodes of all expressions after the step
   };
-  std::string mod;  ///< digest of the expressions and of the types they read: names them everywhere
+  std::string mod;  ///< digest of the expressions and the types they read: their name everywhere
   std::vector<Step> steps;
   double seconds = 0;
 };
 
-/// One of several ways was taken.
+/// A kernel was chosen for a call.
 struct Chosen {
   struct Rejected {
     std::string kernel, why;
   };
   std::string mod, target, kernel;
-  std::vector<std::string> notes;  ///< whose choice it is, and kernels that were no candidates
+  std::vector<std::string> notes;  ///< what decided, and kernels that were no candidates
   std::vector<Rejected> rejected;
 };
 
-/// A kernel is there that this process did not have.
+/// This process got a kernel that it did not have.
 struct Built {
   enum class From : std::uint8_t { compiler, disk, bundle };
-  std::string mod;     ///< empty: the same for all expressions
-  std::string kernel;  ///< and how it is cut, as `attune bench --kernel` takes it: forward_sm90:m=128,n=96
+  std::string mod;     ///< empty: a kernel that does not depend on the expressions
+  std::string kernel;  ///< with its tile sizes, as `attune bench --kernel` takes it: forward_sm90:m=128,n=96
   std::string target;  ///< sm_90a, avx512bf16
   From from = From::compiler;
-  double seconds = 0;                          ///< until it was found or made
-  std::size_t bytes = 0;                       ///< of code
-  int registers = 0, spilled = 0, shared = 0;  ///< of a GPU's: registers of a thread; bytes
-  std::string flaw;                            ///< what it is worse in than it should be; or empty
-  std::string key;                             ///< what `attune cache`, or `attune bundle`, calls it
+  double seconds = 0;                          ///< time to find or make it
+  std::size_t bytes = 0;                       ///< size of its code
+  int registers = 0, spilled = 0, shared = 0;  ///< GPU kernels: registers per thread; bytes; bytes
+  std::string flaw;                            ///< what makes its code slower than it should be, or empty
+  std::string key;                             ///< its name in `attune cache` or `attune bundle`
 };
 
-/// A call was computed, or on a device: put on its stream.
+/// A call was computed or, on a device, enqueued on its stream.
 struct Called {
   std::string call;  ///< forward or backward
   std::string mod, target, kernel;
@@ -55,25 +54,25 @@ struct Called {
   std::int64_t batch = 0, q_heads = 0, kv_heads = 0, q_len = 0, kv_len = 0, d = 0, dv = 0;
   bool packed = false;
   std::size_t workspace = 0;   ///< bytes
-  double seconds = 0;          ///< on the host, compiling included; a device may take longer
-  const char* file = nullptr;  ///< where the call is written; null: not known
+  double seconds = 0;          ///< host time, compiling included; a device may take longer
+  const char* file = nullptr;  ///< where the call is written; null: unknown
   int line = 0;
 };
 
-/// Something that is no failure and worth knowing: an entry of the cache that was discarded, a folder that cannot be
-/// written, a callback that threw.
+/// Something worth knowing that is not a failure: a discarded cache entry, a folder that cannot be written, a callback
+/// that threw.
 struct Noted {
   enum class Of : std::uint8_t { cache, dump, verify, watch };
   Of of = Of::cache;
   std::string text;
 };
 
-/// What is left out is not asked for.
+/// Set the callbacks you want; leave the others empty.
 ///
-/// A callback is called on the thread that the fact is of, at the end of the call of attune's that brought it about,
-/// when attune holds no lock: it may call attune. Threads call it side by side. What it does is told to others, not to
-/// itself. What it throws goes no further: the call that is watched is as good as unwatched, and the others get a
-/// Noted.
+/// A callback runs on the thread that caused the event, at the end of that call into attune, when attune holds no lock:
+/// it may call attune itself. Several threads may run it at once. What attune does for a callback is reported to the
+/// other listeners, not to its own. An exception it throws is swallowed: the watched call is unaffected, and the other
+/// listeners get a Noted.
 struct Callbacks {
   std::function<void(const Lowered&)> lowered{};
   std::function<void(const Chosen&)> chosen{};
@@ -84,7 +83,7 @@ struct Callbacks {
 
 struct Listener;
 
-/// For as long as it lives, facts are told.
+/// Callbacks stay registered while this object lives.
 class [[nodiscard]] Watching {
  public:
   Watching() = default;
@@ -95,8 +94,8 @@ class [[nodiscard]] Watching {
     listener_ = std::move(other.listener_);
     return *this;
   }
-  /// When it returns, no callback of this one runs, and none will. Called within any callback it does not wait for
-  /// those that other threads are in.
+  /// When it returns, none of these callbacks is running or will run again. Called from within a callback, it does not
+  /// wait for callbacks running on other threads.
   void stop() noexcept;
 
  private:

@@ -1,4 +1,4 @@
-// runtime/cache/cache.cpp — bytes on disk by what they were made from; knows nothing else of them
+// runtime/cache/cache.cpp — bytes on disk, found by a key of what they were made from; knows nothing else about them
 #include "runtime/cache/cache.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ bool is_name(std::string_view text, std::size_t size) {
   return text.size() == size && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
-/// The names in a folder, in order. Trouble ends them: whoever asked sees fewer.
+/// The names in a folder, sorted. An error ends the listing: the caller sees fewer.
 std::vector<std::string> names_in(const fs::path& folder) {
   std::vector<std::string> out;
   std::error_code error;
@@ -42,7 +42,8 @@ std::vector<std::string> names_in(const fs::path& folder) {
 
 void use_now(const fs::path& path) { utimensat(AT_FDCWD, path.c_str(), nullptr, AT_SYMLINK_NOFOLLOW); }
 
-/// What a process that was killed had not finished. Of clocks that were wrong: from the future too.
+/// Removes files that a killed process left unfinished: those over an hour old, and, for wrong clocks, those over an
+/// hour in the future.
 void remove_unfinished(const fs::path& folder) {
   std::error_code error;
   for (fs::directory_iterator at(folder / "unfinished", error), end; !error && at != end; at.increment(error)) {
@@ -52,12 +53,12 @@ void remove_unfinished(const fs::path& folder) {
   }
 }
 
-// How many bytes the entries of a folder have is known without looking at each: the file `total` holds the sum as it
-// was when somebody last looked, and what was kept since. It may be wrong, for entries come and go without it, so that
-// from time to time somebody looks.
+// The file `total` holds the bytes of a folder's entries, so that not every write has to look at each of them: the sum
+// at the last scan, plus what was kept since. Entries come and go without updating it, so it may be wrong; a scan from
+// time to time corrects it.
 
 struct Total {
-  std::uint64_t bytes = 0, kept = 0;  ///< kept: how many entries since somebody looked
+  std::uint64_t bytes = 0, kept = 0;  ///< kept: entries since the last scan
 };
 constexpr std::uint64_t most_kept_unseen = 256;
 
@@ -79,7 +80,7 @@ void write_total(const fs::path& folder, const Total& total) {
   struct stat facts {};
   if (!file || fstat(file.at(), &facts) != 0 || !S_ISREG(facts.st_mode)) return;
   const std::string text = fmt::format("{} {}\n", total.bytes, total.kept);
-  // Half of one reads as none.
+  // A half-written total reads as none.
   if (ftruncate(file.at(), 0) != 0 || pwrite(file.at(), text.data(), text.size(), 0) < 0) return;
 }
 
@@ -119,7 +120,7 @@ std::optional<CacheEntry> Cache::find_in(const fs::path& folder, const CacheKey&
     const bool gone = may_write && !parsed.other_format && remove_whatever(path);
     note(fmt::format("{} is {}: {}", path.string(), gone ? "discarded" : "passed over", parsed.wrong));
   } else if (may_write) {
-    // By its time of change an entry is known to be wanted.
+    // The file's time of change records its last use.
     use_now(path);
   }
   return std::move(parsed.entry);
@@ -158,13 +159,13 @@ bool Cache::keep(const CacheKey& key, const CacheEntry& entry) {
 void Cache::count(const CacheKey& kept, std::uint64_t bytes) {
   const fs::path locks = folders_.user / "locks";
   make_folders(locks);
-  // Who cannot have it leaves the count wrong by one entry, until somebody looks.
+  // If the lock is busy, skip; the next scan corrects the total.
   const Lock lock(locks / "total", milliseconds(50));
   if (!lock) return;
   std::optional<Total> total = read_total(folders_.user);
   if (total) total = {total->bytes + bytes, total->kept + 1};
   if (!total || total->bytes > limit_ || total->kept >= most_kept_unseen)
-    // To a tenth less than the limit, so that the next look is not due at once.
+    // To a tenth below the limit, so that the next scan is not due at once.
     total = {prune(folders_.user, {.most = limit_, .to = limit_ / 10 * 9, .spared = kept.name()}).left, 0};
   write_total(folders_.user, *total);
 }
@@ -217,7 +218,8 @@ Pruned prune(const fs::path& folder, const PruneTo& to) {
   Pruned out;
   for (CacheFile& one : all) {
     out.left += one.bytes;
-    // When it was used nobody knows, for a clock was wrong. From now on it ages as the others do.
+    // A time in the future comes from a wrong clock; the last use is unknown. From now on the entry ages like the
+    // others.
     if (one.used <= now + std::chrono::minutes(1)) continue;
     one.used = now;
     if (!to.dry) use_now(one.path);

@@ -1,4 +1,4 @@
-// runtime/cache/cache.h — bytes on disk by what they were made from; knows nothing else of them
+// runtime/cache/cache.h — bytes on disk, found by a key of what they were made from; knows nothing else about them
 #pragma once
 
 #include <chrono>
@@ -10,34 +10,35 @@
 
 namespace attune::runtime {
 
-/// Where entries are. An empty path: there is no such folder.
+/// Where entries are. An empty path: no such folder.
 struct CacheFolders {
   std::filesystem::path user;
-  std::filesystem::path system{};  ///< asked for what the user's lacks; never written, nor locked
-  bool read_only = false;          ///< the user's too
+  std::filesystem::path system{};  ///< searched for what the user's lacks; never written or locked
+  bool read_only = false;          ///< the user's folder is not written either
 };
 
-/// Entries that many processes share. Trouble with files is a miss and never a failure.
+/// Entries shared by many processes. A file error counts as a miss, never as a failure.
 class Cache {
  public:
   static constexpr std::uint64_t usual_limit = 1ull << 30;
   static constexpr std::chrono::milliseconds usual_patience{60000};
 
-  /// `limit`: bytes that the user's entries may have altogether; those that were not asked for the longest go first.
+  /// `limit`: total bytes of the user's entries; above it, the least recently used are removed first.
   explicit Cache(CacheFolders folders, std::uint64_t limit = usual_limit,
                  std::chrono::milliseconds patience = usual_patience);
   explicit Cache(std::filesystem::path user, std::uint64_t limit = usual_limit,
                  std::chrono::milliseconds patience = usual_patience);
 
   std::optional<CacheEntry> find(const CacheKey& key);
-  /// Replaces what the user's folder has, in one step. False: it could not be kept.
+  /// Replaces the entry in the user's folder, in one step. False: it could not be stored.
   bool keep(const CacheKey& key, const CacheEntry& entry);
-  /// Found, or built by one process at a time and kept. Who has waited for longer than the patience builds too.
+  /// Finds the entry, or builds and stores it. One process at a time builds; a caller that has waited longer than
+  /// `patience` builds too.
   CacheEntry get(const CacheKey& key, const std::function<CacheEntry()>& build);
 
   const CacheFolders& folders() const { return folders_; }
   std::filesystem::path file_of(const CacheKey& key) const;
-  /// What went wrong, or took long, since it was last asked.
+  /// Errors and long waits since the last call.
   std::vector<std::string> notes();
 
  private:
@@ -55,27 +56,27 @@ class Cache {
 
 /// A file where an entry should be.
 struct CacheFile {
-  std::string name;  ///< as CacheKey::name has it
+  std::string name;  ///< as CacheKey::name gives it
   std::filesystem::path path;
   std::uint64_t bytes = 0;
   std::chrono::sys_time<std::chrono::microseconds> used{};
-  bool regular = true;  ///< no folder, link, pipe or device
+  bool regular = true;  ///< not a folder, link, pipe or device
 };
-/// Of one folder, in the order of their names.
+/// The entries of one folder, sorted by name.
 std::vector<CacheFile> cache_files(const std::filesystem::path& folder);
 
 struct Pruned {
-  std::size_t entries = 0;  ///< that were removed
+  std::size_t entries = 0;  ///< removed
   std::uint64_t bytes = 0;
-  std::uint64_t left = 0;  ///< bytes
+  std::uint64_t left = 0;  ///< bytes that remain
 };
-/// What was not asked for the longest goes first. Who has a removed entry open reads on.
+/// Removes the least recently used entries first. A process that has a removed entry open can still read it.
 struct PruneTo {
-  std::uint64_t most = UINT64_MAX;            ///< nothing is done while there are no more bytes than these
-  std::uint64_t to = UINT64_MAX;              ///< then the oldest go until there are no more than these
-  std::optional<std::chrono::seconds> age{};  ///< what was last used longer ago goes in any case
-  std::string spared{};                       ///< the name of one that goes only if it is larger than `most`
-  bool dry = false;                           ///< removes nothing, and tells what it would
+  std::uint64_t most = UINT64_MAX;            ///< no entry is removed for size while the total is at most this
+  std::uint64_t to = UINT64_MAX;              ///< above `most`, the oldest are removed until the total is at most this
+  std::optional<std::chrono::seconds> age{};  ///< entries unused for longer are removed in any case
+  std::string spared{};                       ///< the name of an entry that is removed only if it is larger than `most`
+  bool dry = false;                           ///< removes nothing, and reports what it would remove
 };
 Pruned prune(const std::filesystem::path& folder, const PruneTo& to);
 

@@ -1,4 +1,4 @@
-// runtime/cache/entry.cpp — what one file of the cache holds: a head of lines, and bytes; read with suspicion
+// runtime/cache/entry.cpp — one file of the cache: a head of lines, then bytes; parsed without trusting the file
 #include "runtime/cache/entry.h"
 
 #include <charconv>
@@ -14,7 +14,7 @@ namespace attune::runtime {
 namespace {
 
 constexpr std::string_view magic = "attune cache 1\n", magic_of_any = "attune cache ";
-// Of the format, with the magic.
+// Part of the format, like the magic.
 constexpr XXH64_hash_t seeds[2] = {1, 0x9e3779b97f4a7c15ull + 1};
 constexpr std::string_view key_line = "key: ", bytes_line = "bytes: ", checksum_line = "checksum: ",
                            head_line = "head: ";
@@ -22,7 +22,7 @@ constexpr std::string_view key_line = "key: ", bytes_line = "bytes: ", checksum_
 std::string hex(XXH128_hash_t h) { return fmt::format("{:016x}{:016x}", h.high64, h.low64); }
 std::string checksum(std::string_view text) { return hex(XXH3_128bits(text.data(), text.size())); }
 
-/// Takes a line from the front: what follows `begin`, or nothing if it begins otherwise.
+/// Takes a line off the front if it starts with `begin`, and returns the rest of that line; else nothing.
 std::optional<std::string_view> take_line(std::string_view& text, std::string_view begin) {
   if (!text.starts_with(begin)) return std::nullopt;
   const std::size_t end = text.find('\n');
@@ -32,7 +32,7 @@ std::optional<std::string_view> take_line(std::string_view& text, std::string_vi
   return line;
 }
 
-/// As fmt writes it: one text for each number.
+/// Only as fmt writes it, so that each number has one spelling.
 std::optional<std::size_t> number(std::string_view text) {
   std::size_t out = 0;
   const auto [end, error] = std::from_chars(text.begin(), text.end(), out);

@@ -1,4 +1,4 @@
-// runtime/cache/no_zstd.cpp — what the runtime asks of zstd, in a build without it
+// runtime/cache/no_zstd.cpp — the runtime's compression functions in a build without zstd
 #include "runtime/cache/zstd.h"
 
 namespace attune::runtime {

@@ -1,4 +1,4 @@
-// runtime/cache/objects.cpp — what compilers made, by what they were given: in memory, in bundles, on disk, or made now
+// runtime/cache/objects.cpp — what compilers made, by their inputs: from memory, bundles or disk, or compiled now
 #include "runtime/cache/objects.h"
 
 #include <utility>
@@ -12,7 +12,7 @@
 namespace attune::runtime {
 namespace {
 
-/// It would have to be built.
+/// Thrown instead of building.
 struct NotThere {};
 
 }  // namespace
@@ -42,7 +42,7 @@ Objects::Kept Objects::get(const Asked& asked, const std::function<CacheEntry()>
       tell_notes();
       return out;
     } catch (const NotThere&) {
-      // Another thread looked for the same and would not build it.
+      // The lookup this thread waited for was another thread's find(), which does not build: try again.
     }
 }
 
@@ -67,7 +67,7 @@ Objects::Kept Objects::bundled(const CacheKey& key) {
   constexpr std::size_t most_notes = 64;
   std::unique_lock lock(mutex_);
   const auto bundles = bundles_;
-  // Threads that want different entries decompress them at the same time.
+  // Unlock first, so that threads that want different entries decompress in parallel.
   lock.unlock();
   for (auto bundle = bundles.rbegin(); bundle != bundles.rend(); ++bundle) {
     const Bundle::Item* item = (*bundle)->find(key);
@@ -93,11 +93,11 @@ Objects::Kept Objects::built(const Asked& asked, const std::function<CacheEntry(
     return build();
   };
   const auto key = disk_ ? asked.on_disk() : std::nullopt;
-  // Where there is no compiler, it is the build that says so.
+  // Without a compiler, the build itself reports that.
   return std::make_shared<const CacheEntry>(key ? disk_->get(*key, compiled) : compiled());
 }
 
-// Asked for where nobody listens, too: else it would be told as news later.
+// Collects the notes even without a listener: otherwise they would be told later, as news.
 void Objects::tell_notes() {
   std::vector<std::string> all;
   {

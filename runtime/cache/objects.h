@@ -1,4 +1,4 @@
-// runtime/cache/objects.h — what compilers made, by what they were given: in memory, in bundles, on disk, or made now
+// runtime/cache/objects.h — what compilers made, by their inputs: from memory, bundles or disk, or compiled now
 #pragma once
 
 #include <atomic>
@@ -15,39 +15,41 @@
 
 namespace attune::runtime {
 
-/// Where what was asked for came from.
+/// Where an object came from.
 enum class Origin : std::uint8_t { memory, bundle, disk, compiler };
 
-/// What is asked of a compiler.
+/// A request to a compiler.
 struct Asked {
-  /// All that it is handed. A bundle has it under this alone, so that it serves where there is no compiler.
+  /// Everything the compiler is handed. Bundles use this alone as their key, so that they serve machines without a
+  /// compiler.
   std::string content;
-  /// Which one it would be, to the last digit; empty text: there is none here. The folder has it under both. Called
-  /// only where it matters, for a compiler may have to be opened first.
+  /// The compiler's exact version; empty text if there is none here. The key on disk covers both. Called only when
+  /// needed, because a compiler may have to be opened first.
   std::function<std::string()> compiler{};
 
-  /// Its own key in the folder. Nothing: there is no compiler here.
+  /// The key in the folder on disk. Nothing: there is no compiler here.
   std::optional<CacheKey> on_disk() const;
 };
 
-/// What is kept under a key was built by the same key, by this process or another: no more is known of it.
+/// Every stored value was built for the same key, by this process or another; nothing more is known about it.
 class Objects {
  public:
   using Kept = std::shared_ptr<const CacheEntry>;
 
-  /// Without a cache, on no disk.
+  /// Without a cache, nothing is kept on disk.
   explicit Objects(std::unique_ptr<Cache> disk = nullptr) : disk_(std::move(disk)) {}
 
-  /// What there is, else what `build` gives, kept from then on. One build at a time of the same content. With compiling
-  /// off an Error instead of a build: see purpose.h. `origin` may be null.
+  /// Returns what exists, else calls `build` and keeps the result. Content is built by one thread at a time. With
+  /// compiling off, throws an Error instead of building: see purpose.h. `origin` may be null.
   Kept get(const Asked& asked, const std::function<CacheEntry()>& build, Origin* origin = nullptr);
-  /// Null where it would have to be built.
+  /// Null if it would have to be built.
   Kept find(const Asked& asked);
-  /// What a bundle says of content that it does not have: what was found out by compiling it, and not taken. No bytes.
+  /// A bundle's facts about content that it does not hold: the findings from compiling a kernel that was not taken. No
+  /// bytes.
   Kept facts(const std::string& content);
   static CacheKey key_of_facts(const std::string& content);
 
-  /// Later ones are looked at first.
+  /// Bundles that were added later are searched first.
   void add(std::shared_ptr<const Bundle> bundle);
   void jit(bool on) { jit_ = on; }
   bool jit() const { return jit_; }
@@ -69,10 +71,10 @@ class Objects {
 };
 
 struct Options;
-/// Where kernels are kept: of a cache of no size only the system's.
+/// The folders for kernels; with a cache size of 0, only the system's.
 CacheFolders cache_folders(const Options& options);
 
-/// The process's own: the folder that ATTUNE_CACHE names, the bundles of ATTUNE_BUNDLE, and ATTUNE_JIT.
+/// The process's own: with the folder of ATTUNE_CACHE, the bundles of ATTUNE_BUNDLE, and ATTUNE_JIT.
 Objects& objects();
 
 }  // namespace attune::runtime

@@ -1,4 +1,4 @@
-// runtime/cache/single.h — a value made once per key, by whoever asks first, while the others wait
+// runtime/cache/single.h — one value per key: the first thread that asks makes it while the others wait
 #pragma once
 
 #include <array>
@@ -14,8 +14,8 @@
 
 namespace attune::runtime {
 
-/// Values live as long as this does. A making that throws is thrown to all who waited for it; the next asks anew.
-/// `Hash` may pass over parts of a key that seldom tell keys apart.
+/// Values live as long as this object. If making one throws, all threads that wait for it get the exception; the next
+/// call tries again. `Hash` may ignore parts of a key that seldom differ.
 template <class Key, class T, class Hash = std::hash<Key>>
 class Single {
  public:
@@ -32,9 +32,10 @@ class Single {
       }
   }
 
-  /// Null unless it has been made.
+  /// Null if not made yet.
   Pointer find(const Key& key) const {
-    // What is made stays, and new ones are put in front: who sees a chain's first sees all behind it, without a lock.
+    // Entries stay, and new ones go in front: a reader that has a chain's first entry sees all behind it, without a
+    // lock.
     for (const Made* one = chain_of(key).load(std::memory_order_acquire); one; one = one->next)
       if (one->key == key) return one->value;
     return nullptr;
@@ -65,7 +66,7 @@ class Single {
       const std::lock_guard lock(mutex_);
       if (Pointer found = find(key)) return found;
       Making& making = making_[key];
-      // In the child of a fork nobody goes on with what the parent was making.
+      // In a forked child, no thread continues what the parent was making.
       if (making.by != getpid()) {
         mine.emplace();
         making = {mine->get_future().share(), getpid()};
@@ -96,14 +97,14 @@ class Single {
     }
   }
 
-  // A process has some tens of kernels, a long-lived one thousands: chains stay short.
+  // Most processes have some tens of kernels, long-lived ones thousands: chains stay short.
   static constexpr std::size_t chains = 512;
   using Chains = std::array<std::atomic<const Made*>, chains>;
   const std::atomic<const Made*>& chain_of(const Key& key) const { return chains_[Hash()(key) % chains]; }
   std::atomic<const Made*>& chain_of(const Key& key) { return chains_[Hash()(key) % chains]; }
 
   Chains chains_{};
-  std::mutex mutex_;  ///< of making_, and of adding to the chains
+  std::mutex mutex_;  ///< guards making_ and insertions into the chains
   std::map<Key, Making> making_;
 };
 

@@ -1,4 +1,4 @@
-// runtime/cache/told.cpp — what is told, and dumped, of a kernel that was made or found
+// runtime/cache/told.cpp — the facts and dumps of a kernel that was built or found
 #include "runtime/cache/told.h"
 
 #include "runtime/cache/cache.h"

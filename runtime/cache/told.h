@@ -1,4 +1,4 @@
-// runtime/cache/told.h — what is told, and dumped, of a kernel that was made or found
+// runtime/cache/told.h — the facts and dumps of a kernel that was built or found
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 namespace attune::runtime {
 
 struct KernelName {
-  const compiler::Mod* mod = nullptr;  ///< null: the same for all expressions
+  const compiler::Mod* mod = nullptr;  ///< null: a kernel without user expressions
   std::string kernel, target;
 };
 
@@ -22,10 +22,10 @@ struct KernelFacts {
   std::string flaw{};
 };
 
-/// Nothing of what was in memory. `asked`: what Objects was asked for.
+/// Tells Fact::built, unless the object was already in memory. `asked`: the request to Objects.
 void told_built(const KernelName& name, Origin origin, const Asked& asked, double seconds, const KernelFacts& facts);
 
-/// Where ATTUNE_DUMP asks for it.
+/// Writes a dump if ATTUNE_DUMP asks for one.
 void dump_object(const KernelName& name, const std::string& key, const std::function<std::vector<DumpFile>()>& files);
 
 }  // namespace attune::runtime

@@ -1,4 +1,4 @@
-// runtime/cache/zstd.cpp — bytes made smaller, where attune is built with zstd
+// runtime/cache/zstd.cpp — compression, in a build with zstd
 #include "runtime/cache/zstd.h"
 
 #include <zstd.h>
@@ -7,9 +7,9 @@ namespace attune::runtime {
 
 namespace {
 
-// Of a bundle of 111 entries of GPUs and 52 of CPUs, 13.4 MB, one core of a Zen 4: level 3 leaves 27.4% in 40 ms, 5
-// leaves 26.6% in 79 ms, 7 leaves 25.2% in 131 ms, 9 leaves 24.8% in 193 ms, 19 leaves 22.5% in 3 s; to decompress it
-// takes 10 to 15 ms. Past 7 little is gained for the time, and any is little beside the 128 s that compiling took.
+// Measured on a bundle of 111 GPU and 52 CPU entries, 13.4 MB, on one core of a Zen 4: level 3 leaves 27.4% in 40 ms, 5
+// leaves 26.6% in 79 ms, 7 leaves 25.2% in 131 ms, 9 leaves 24.8% in 193 ms, 19 leaves 22.5% in 3 s; decompressing
+// takes 10 to 15 ms. Above 7 the gain is not worth the time, and any of these is small beside the 128 s of compiling.
 constexpr int level = 7;
 
 }  // namespace
@@ -25,7 +25,7 @@ std::optional<std::string> compressed(std::string_view text) {
 }
 
 std::optional<std::string> decompressed(std::string_view text, std::size_t size) {
-  // What it says of itself comes first: nothing is allocated for a frame that does not fit.
+  // Checks the frame's declared size first: nothing is allocated for a frame that does not fit.
   if (ZSTD_getFrameContentSize(text.data(), text.size()) != size) return std::nullopt;
   std::string out(size, '\0');
   if (ZSTD_decompress(out.data(), out.size(), text.data(), text.size()) != size) return std::nullopt;

@@ -1,4 +1,4 @@
-// runtime/cache/zstd.h — bytes made smaller, where attune is built with zstd
+// runtime/cache/zstd.h — compression, in a build with zstd
 #pragma once
 
 #include <cstddef>
@@ -8,13 +8,13 @@
 
 namespace attune::runtime {
 
-/// Whether it is. Without it all below give nothing.
+/// Whether this build has zstd. Without it, the functions below return nothing.
 bool has_zstd();
 
-/// The same for the same text and the same zstd. Nothing where it would be no smaller.
+/// Deterministic for one version of zstd. Nothing if the result would not be smaller.
 std::optional<std::string> compressed(std::string_view text);
 
-/// Nothing unless it comes to `size` bytes, all of which are allocated: the caller bounds it.
+/// Nothing unless the result has exactly `size` bytes. All of them are allocated, so the caller must bound `size`.
 std::optional<std::string> decompressed(std::string_view text, std::size_t size);
 
 }  // namespace attune::runtime

@@ -1,4 +1,4 @@
-// runtime/cover/summary.cpp — blocks of least and greatest elements at several scales, runs of equal ones
+// runtime/cover/summary.cpp — minima and maxima of blocks of a tensor at several scales, and runs of equal elements
 #include "runtime/cover/summary.h"
 
 #include <algorithm>
@@ -13,20 +13,20 @@ namespace {
 
 using Of = compiler::Summary::Of;
 
-/// Elements of one scale in a block of the next.
+/// Elements of one scale that make a block of the next.
 constexpr std::int64_t block = 16;
 constexpr std::int32_t int_min = std::numeric_limits<std::int32_t>::min(),
                        int_max = std::numeric_limits<std::int32_t>::max();
 
 bool wants_runs(const compiler::Summary& s) { return s.of != Of::Least && s.of != Of::Greatest; }
 
-/// Positions first .. last as blocks as large as they come: (scale, index) for each.
+/// Splits positions first .. last into the largest blocks possible; visits (scale, index) of each.
 template <class Visit>
 void pieces(std::int64_t first, std::int64_t last, std::int64_t extent, const Visit& visit) {
   for (std::size_t scale = 0; first <= last; ++scale) {
     const bool top = extent <= block;
     while (first <= last && (top || first % block != 0)) visit(scale, first++);
-    // A block that the end of the tensor cuts short is whole.
+    // A block that the end of the tensor cuts short counts as whole.
     while (first <= last && (last + 1) % block != 0 && last + 1 != extent) visit(scale, last--);
     if (first > last) return;
     first /= block;
@@ -41,10 +41,10 @@ void pieces(std::int64_t first, std::int64_t last, std::int64_t extent, const Vi
 struct Summaries::Data {
   std::int64_t planes = 1, rows = 1, columns = 1;
   std::vector<std::int64_t> extents;
-  std::vector<std::int32_t> copied;        ///< unless the tensor is a plain array of i32
+  std::vector<std::int32_t> copied;        ///< empty if the tensor is a plain array of i32
   std::span<const std::int32_t> elements;  ///< row-major
 
-  /// Blocks of 16^i rows and 16^j columns at grids[i][j], all planes one after another; none at [0][0].
+  /// grids[i][j] has blocks of 16^i rows by 16^j columns, plane after plane; nothing at [0][0].
   struct Grid {
     std::int64_t rows = 0, columns = 0;
     std::vector<std::int32_t> least, most;
@@ -101,7 +101,7 @@ struct Summaries::Data {
       if (r <= block) break;
     }
   }
-  /// Along the columns where there are finer ones, else along the rows.
+  /// Merges along the columns where they have a finer scale, else along the rows.
   void merge(std::size_t i, std::size_t j) {
     Grid& grid = grids[i][j];
     const Grid& finer = j > 0 ? grids[i][j - 1] : grids[i - 1][j];
@@ -139,7 +139,7 @@ struct Summaries::Data {
     return std::clamp<std::int64_t>(i, 0, extents[dimension] - 1);
   }
 
-  /// The least or the greatest of the elements between index pairs: first and last of each dimension. Planes are few:
+  /// The least or greatest element of a box: `pairs` has the first and last index of each dimension. Planes are few, so
   /// they are walked one by one.
   double box(std::span<const std::int32_t> pairs, bool least) const {
     if (elements.empty()) return least ? int_min : int_max;

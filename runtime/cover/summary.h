@@ -1,4 +1,4 @@
-// runtime/cover/summary.h — what a cover wants to know of captured tensors, worked out once per content on the host
+// runtime/cover/summary.h — summaries of captured tensors that a cover reads, computed once per content on the host
 #pragma once
 
 #include <memory>
@@ -8,9 +8,9 @@
 
 namespace attune::runtime {
 
-/// Reads of a cover's expressions: the captures themselves in the first slots, their summaries behind them.
-/// Least and Greatest answer for a box of elements, exactly, from blocks at several scales along the last two
-/// dimensions: O(log^2) of its size. A tensor of plain i32 is not copied: its data must outlive this.
+/// Reads for a cover's expressions: captures in the first slots, their summaries after them. Least and Greatest are
+/// exact for any box of elements, from blocks at several scales along the last two dimensions: O(log^2) of the box's
+/// size. A tensor of plain i32 is not copied: its data must outlive this object.
 class Summaries {
  public:
   Summaries(std::span<const Tensor> captures, std::span<const compiler::Summary> wanted);

@@ -1,12 +1,13 @@
-// runtime/cover/tiles.cpp — bands give the candidates, intervals and splitting decide what bands leave open
+// runtime/cover/tiles.cpp — bands give the candidate tiles; intervals and splitting decide what bands leave open
 #include "runtime/cover/tiles.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <functional>
-#include <thread>
 
 #include "runtime/captures.h"
+#include "runtime/threads.h"
 
 namespace attune::runtime {
 namespace {
@@ -24,7 +25,7 @@ std::vector<ir::Expr> roots(const Bands& bands) {
   return out;
 }
 
-/// Where a mask divides an axis into blocks: the sizes of those blocks, largest first.
+/// The sizes of the blocks into which a mask divides an axis, largest first.
 std::vector<std::int32_t> periods(const ir::Expr& mask, ir::Input axis) {
   std::vector<std::int32_t> found;
   for (const ir::Expr& e : ir::in_order(mask)) {
@@ -43,7 +44,7 @@ std::vector<std::int32_t> periods(const ir::Expr& mask, ir::Input axis) {
   return found;
 }
 
-/// Where to cut [begin, end): at the block's border nearest to the middle, of the largest blocks that have one within.
+/// Where to cut [begin, end): at the border nearest to the middle, of the largest blocks that have a border inside.
 struct Cut {
   std::int32_t at, period;  ///< period 0: no border, the middle
 };
@@ -57,14 +58,15 @@ Cut cut(const std::vector<std::int32_t>& periods, std::int32_t begin, std::int32
   return {middle, 0};
 }
 
-/// Questions asked while a tile is split before it is called Some unproven: a tile of 128 x 128 has 16384 pairs.
+/// Limit on the questions asked while a tile is split; past it the tile counts as Some. A tile of 128 x 128 has 16384
+/// pairs.
 constexpr int most_questions = 1 << 15;
-/// Pairs looked at first.
+/// Pairs sampled before a tile is split.
 constexpr int samples = 24;
 
 }  // namespace
 
-/// One thread's view: programs with their memory.
+/// One thread's state: the programs' memory.
 class Tiles::Asker {
  public:
   Asker(const Tiles& tiles, const Extent& e, std::int32_t b, std::int32_t h) : tiles_(tiles), extent_(e) {
@@ -99,7 +101,7 @@ class Tiles::Asker {
     return tiles_.mask_.result(0, mask_memory_) != 0;
   }
 
-  /// ask(), and where that leaves it open the parts are asked, until one keeps and one drops.
+  /// Like ask(), but splits a tile that stays open until one pair is kept and one is removed.
   Keep settle(const Rectangle& r) {
     const Keep first = ask(r);
     if (first != Keep::Some) return first;
@@ -109,7 +111,7 @@ class Tiles::Asker {
     look(r.q1 - 1, r.kv1 - 1);
     if (!(keeps && drops)) look(r.q0, r.kv1 - 1);
     if (!(keeps && drops)) look(r.q1 - 1, r.kv0);
-    // Then some all over it: data in no order is seldom proven, and soon found to keep some.
+    // Then samples all over the tile: unordered data is seldom proven, but samples soon show that it keeps some.
     for (int i = 1; i <= samples && !(keeps && drops); ++i)
       look(r.q0 + static_cast<std::int32_t>(std::int64_t{i} * 2654435769 % (1 << 30) * (r.q1 - r.q0) >> 30),
            r.kv0 + static_cast<std::int32_t>((std::int64_t{i} * (r.kv1 - r.kv0)) / (samples + 1)));
@@ -149,7 +151,7 @@ class Tiles::Asker {
     std::int32_t begin, end;
   };
 
-  /// Bands as segments of positions, clipped to the axis: kept first, then gone.
+  /// Evaluates bands as segments of positions, clipped to the axis: kept ones into kept_, removed ones into gone_.
   void bands(const ir::Program& program, ir::Program::Memory& memory, const Bands& bands, const Rectangle& r,
              std::int32_t axis_begin, std::int32_t axis_end) {
     ++asked;
@@ -170,8 +172,8 @@ class Tiles::Asker {
     }
   }
 
-  /// The runs of tiles along an axis for one tile of the other. `bands_alone`: only where the bands say all, which is
-  /// told; else nothing is added.
+  /// Adds the runs of tiles along one axis for one tile of the other. `bands_alone`: only if the bands are exact;
+  /// otherwise adds nothing and returns false.
   bool runs(bool along_q, std::int32_t tile, std::vector<Run>& into, bool bands_alone = false) {
     const Extent& e = extent_;
     const Bands& said = along_q ? tiles_.cover_.along_q : tiles_.cover_.along_kv;
@@ -187,7 +189,7 @@ class Tiles::Asker {
     }
     bands(along_q ? tiles_.along_q_ : tiles_.along_kv_, along_q ? q_memory_ : kv_memory_, said, r, origin, axis_end);
     if (bands_alone && !exact_) return false;
-    // In tiles, sorted and merged.
+    // Converts segments to tiles, sorts and merges them.
     for (auto* list : {&kept_, &gone_}) {
       for (Segment& s : *list) s = {(s.begin - origin) / size, (s.end - origin + size - 1) / size};
       std::sort(list->begin(), list->end(), [](const Segment& a, const Segment& b) { return a.begin < b.begin; });
@@ -200,7 +202,7 @@ class Tiles::Asker {
       }
       list->resize(n);
     }
-    // Runs of the row before must not grow into this one's.
+    // Runs of the previous row must not grow into this row's.
     const std::size_t start = into.size();
     const auto push = [&](std::int32_t begin, std::int32_t end, Keep keep) {
       if (into.size() > start && into.back().end == begin && into.back().keep == keep)
@@ -233,7 +235,7 @@ class Tiles::Asker {
             tile_kv * e.tile_kv, std::min(e.kv_len, (tile_kv + 1) * e.tile_kv)};
   }
 
-  /// Pairs kept for one query; none if its bands are not exact.
+  /// Number of pairs kept for one query; nothing if its bands are not exact.
   std::optional<std::int64_t> live(std::int32_t q) {
     bands(tiles_.along_kv_, kv_memory_, tiles_.cover_.along_kv, {q, q + 1, 0, extent_.kv_len}, 0, extent_.kv_len);
     if (!exact_) return std::nullopt;
@@ -325,7 +327,7 @@ TileLists Tiles::lists(const Extent& e, bool along_q, int threads) const {
     std::int64_t asked = 0;
   };
   std::vector<Part> done(parts);
-  const auto work = [&](std::size_t p) {
+  const auto fill = [&](std::size_t p) {
     Asker asker(*this, e, 0, 0);
     Part& part = done[p];
     const std::int64_t from = count * static_cast<std::int64_t>(p) / static_cast<std::int64_t>(parts);
@@ -340,10 +342,10 @@ TileLists Tiles::lists(const Extent& e, bool along_q, int threads) const {
     }
     part.asked = asker.asked;
   };
-  std::vector<std::thread> pool;
-  for (std::size_t p = 1; p < parts; ++p) pool.emplace_back(work, p);
-  work(0);
-  for (std::thread& t : pool) t.join();
+  std::atomic<std::size_t> next = 0;
+  on_threads(parts, [&] {
+    for (std::size_t p; (p = next++) < parts;) fill(p);
+  });
   out.offsets.assign(1, 0);
   out.offsets.reserve(static_cast<std::size_t>(count) + 1);
   for (const Part& part : done) {

@@ -1,4 +1,4 @@
-// runtime/cover/tiles.h — a cover over real sizes: which tiles are empty, full or partial, on demand or as lists
+// runtime/cover/tiles.h — a cover at real sizes: which tiles are empty, full or partial, on demand or as lists
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@ namespace attune::runtime {
 
 enum class Keep : std::uint8_t { None, Some, All };
 
-/// The sizes a cover is asked about. The last tile of an axis may be cut short by its end.
+/// The sizes to evaluate a cover at. The end of an axis may cut its last tile short.
 struct Extent {
   std::int32_t batch = 1, heads = 1, q_len = 0, kv_len = 0, q_offset = 0;
   std::int32_t tile_q = 128, tile_kv = 128;
@@ -20,15 +20,15 @@ struct Extent {
   std::int32_t kv_tiles() const { return (kv_len + tile_kv - 1) / tile_kv; }
 };
 
-/// Neighbouring tiles of one kind: [begin, end) in tiles.
+/// A run of neighbouring tiles of one kind: [begin, end) in tiles.
 struct Run {
   std::int32_t begin, end;
   Keep keep;  ///< Some or All
   bool operator==(const Run&) const = default;
 };
 
-/// Runs for every row of tiles, (batch, head, tile) in order; `dense` batches and heads share one where the mask does
-/// not vary with them.
+/// Runs for every row of tiles, in the order (batch, head, tile). Where the mask does not depend on the batch entry or
+/// the head, all of them share one.
 struct TileLists {
   Extent extent;
   bool by_batch = false, by_head = false, along_q = false;
@@ -41,26 +41,26 @@ struct TileLists {
 
 class Tiles {
  public:
-  /// The Mod, which is kept by reference, and the data of its captures must outlive this. Summaries are computed
-  /// here, once.
+  /// Keeps a reference to the Mod: it and the data of its captures must outlive this object. Computes summaries here,
+  /// once.
   explicit Tiles(const compiler::LoweredMod& lowered);
 
-  /// What the mask keeps of one tile. Never wrongly None or All; Some only after looking into the tile's parts.
+  /// What the mask keeps of one tile. None and All are always proven; Some only after looking into the tile's parts.
   Keep keep(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t tile_q, std::int32_t tile_kv) const;
 
-  /// The tiles worth visiting: along kv for a tile of queries, along q for a tile of keys. No work for the others.
+  /// The tiles to visit: along kv for a tile of queries, along q for a tile of keys. Other tiles cost no work.
   void row(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t tile_q, std::vector<Run>& into) const;
   void column(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t tile_kv, std::vector<Run>& into) const;
 
-  /// `row` of the tiles of queries [begin, end) where the cover's bands say all there is to say, which takes one
-  /// evaluation each whatever their sizes are; `ends` gets the size of `into` after each. Else false, and what was
-  /// added is of no use.
+  /// `row` for the tiles of queries [begin, end), if the cover's bands are exact there: one evaluation per tile,
+  /// whatever its size. `ends` gets the size of `into` after each tile. Otherwise returns false, and what was added is
+  /// meaningless.
   bool rows_by_bands(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t begin, std::int32_t end,
                      std::vector<Run>& into, std::vector<std::int32_t>& ends) const;
 
   TileLists lists(const Extent& e, bool along_q = false, int threads = 1) const;
 
-  /// Pairs kept, over all batches and heads; none if the bands do not say exactly. O(batches heads queries).
+  /// Pairs kept over all batch entries and heads; nothing if the bands are not exact. O(batches heads queries).
   std::optional<std::int64_t> live(const Extent& e) const;
 
  private:

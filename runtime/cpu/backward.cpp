@@ -1,4 +1,4 @@
-// runtime/cpu/backward.cpp — flash attention backwards: what is known of rows first, then every pair, then the results
+// runtime/cpu/backward.cpp — the flash attention backward: per-row values first, then all pairs, then the results
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -19,7 +19,7 @@ using compiler::Problem;
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
 float dot(const float* a, const float* b, std::int64_t n) {
-  // Sums side by side, for compilers to make registers of.
+  // Independent sums, which compilers keep in registers.
   constexpr std::int64_t lanes = 16;
   float sums[lanes] = {};
   for (std::int64_t i = 0; i + lanes <= n; i += lanes)
@@ -30,7 +30,7 @@ float dot(const float* a, const float* b, std::int64_t n) {
   return sum;
 }
 
-/// Adds up what lies `apart` floats from each other, into the first.
+/// Adds up `count` arrays that lie `apart` floats from each other, into the first.
 float* sum_up(float* first, std::int64_t count, std::int64_t size, std::int64_t apart) {
   for (std::int64_t i = 1; i < count; ++i)
     for (std::int64_t j = 0; j < size; ++j) first[j] += first[i * apart + j];
@@ -93,7 +93,7 @@ class BackwardRun {
   }
   Means forward_means() const { return {.isa = means_.isa, .executor = means_.executor, .workspace = forward_memory_}; }
 
-  /// A forward of ours works in the same memory before the rest does.
+  /// Without o, our own forward runs first, in the same memory as the rest.
   void lay_out(Workspace& memory) {
     o_ = call_.o;
     state_.lse = call_.lse;
@@ -101,10 +101,10 @@ class BackwardRun {
     if (!call_.o.given()) {
       const auto shape = std::span(call_.grad_o.shape).first(static_cast<std::size_t>(call_.grad_o.rank));
       o_ = Tensor(memory.take<float>(call_.grad_o.size()), DType::f32, shape);
-      // Not rounded to f32: all probabilities of a row would be off by as much.
+      // Not rounded to f32, which would put the same relative error on all probabilities of a row.
       auto* lse = memory.take<double>(call_.grad_o.size() / problem_.dv);
-      state_.lse = problem_.packed ? Tensor(lse, DType::f64, {shape[1], shape[0]})
-                                   : Tensor(lse, DType::f64, shape.first(3));
+      state_.lse = problem_.q.packed() ? Tensor(lse, DType::f64, {shape[1], shape[0]})
+                                       : Tensor(lse, DType::f64, shape.first(3));
       needed = forward_workspace(lowered_, forward_call(), problem_, forward_means());
     }
     Workspace count;
@@ -131,7 +131,7 @@ class BackwardRun {
     for (int w = 0; w < workers_; ++w) scratch_.emplace_back(memory, state_);
   }
 
-  // ---- What is known of rows before any pair is looked at.
+  // ---- Per-row values, before any pair.
 
   /// Calls body(b, h, first, count, worker) for all rows of all batch entries and heads, a tile at a time.
   template <class Body>
@@ -146,7 +146,7 @@ class BackwardRun {
       for (std::int64_t h = 0; h < problem_.q_heads; ++h)
         for (std::int64_t r = 0; r < length; r += tile) all.push_back({b, h, r, std::min(tile, length - r)});
     }
-    // A dozen tiles are worth waking a thread.
+    // A dozen tiles are worth waking a thread for.
     constexpr std::int64_t at_once = 16;
     const auto count = static_cast<std::int64_t>(all.size());
     const auto some = [&](std::int64_t task, int worker) {
@@ -158,19 +158,19 @@ class BackwardRun {
     run_tasks(pieces(count, at_once), some, means_.executor);
   }
 
-  /// Where prob is linear in p, the sum of p dp is that of p' dO . v: dO . O.
+  /// Where prob is linear in p, a row's sum of p dp is its sum of p' dO . v, which is dO . O.
   void find_deltas() {
     each_tile_of_rows([&](std::int64_t b, std::int64_t h, std::int64_t first, std::int64_t count, int worker) {
       const BackwardScratch& s = scratch_[static_cast<std::size_t>(worker)];
       const std::int64_t width = up_to(problem_.dv, 16), start = sequence(problem_, b).q_start;
       float* into = state_.delta + state_.plan.first_row(b, h) + first;
-      // Rows of scores are free at this time: some for o, some for grad_o.
+      // The rows of scores are free now: some of them hold o, some grad_o.
       const std::int64_t at_once = std::max<std::int64_t>(1,
                                                           state_.sizes.cut.tile_q * state_.sizes.score_row() / width);
       for (std::int64_t r = 0; r < count; r += at_once) {
         const std::int64_t rows = std::min(at_once, count - r);
         const auto load = [&](const TensorRows& from, const Tensor& t, float* to) {
-          from.load(t, shifted(matrix(t, problem_.packed, b, h, start), first + r),
+          from.load(t, shifted(matrix(t, problem_.q.layout, b, h, start), first + r),
                     {.from = nullptr,
                      .row = 0,
                      .column = 0,
@@ -240,7 +240,7 @@ class BackwardRun {
       const std::int64_t width = state_.sizes.d.as_n;
       float* from = state_.dq + (state_.plan.first_row(b, h) + first) * width;
       sum_up(from, state_.chunks(b), count * width, state_.plan.rows() * width);
-      const MatrixLayout at = matrix(call_.dq, problem_.packed, b, h, sequence(problem_, b).q_start);
+      const MatrixLayout at = matrix(call_.dq, problem_.q.layout, b, h, sequence(problem_, b).q_start);
       dq_rows_.store(call_.dq, shifted(at, first),
                      {.from = from,
                       .from_row = width,
@@ -254,7 +254,7 @@ class BackwardRun {
     });
   }
 
-  /// dk and dv of readers that came in parts.
+  /// Sums and stores dk and dv where readers were split into parts.
   void store_parts() {
     const BackwardPlan& plan = state_.plan;
     if (plan.parts() == 1) return;
@@ -271,7 +271,7 @@ class BackwardRun {
     run_tasks(static_cast<std::int64_t>(tiles.size()), one, means_.executor);
   }
 
-  /// What flows to sinks: of each row the probability that went there, times the gradient of lse less delta.
+  /// Gradients of sinks: for each row, the sink's probability times (gradient of lse - delta).
   std::vector<CapturedSum> sinks() const {
     const compiler::LoweredMod& lowered = lowered_;
     std::vector<CapturedSum> sums;
@@ -295,7 +295,7 @@ class BackwardRun {
         env.h = frame.h;
         env.q_len = frame.q_len;
         env.kv_len = frame.kv_len;
-        // A sink at -inf takes no part, whatever its rows are.
+        // A sink at -inf adds nothing, whatever its rows hold.
         if (sink != -infinity) scatters.add(to_sink(seq, h, sink), env);
       }
     return sums;
@@ -305,7 +305,7 @@ class BackwardRun {
     double sum = 0;
     for (std::int64_t r = 0; r < seq.q_len; ++r) {
       const auto value = [&](const Tensor& t) {
-        return load(t, shifted(column(t, problem_.packed, seq.b, h, seq.q_start), r).origin);
+        return load(t, shifted(column(t, problem_.q.layout, seq.b, h, seq.q_start), r).origin);
       };
       const double dlse = call_.grad_lse.given() ? value(call_.grad_lse) : 0;
       const auto delta = static_cast<double>(state_.delta[state_.plan.first_row(seq.b, h) + r]);

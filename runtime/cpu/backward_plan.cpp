@@ -1,4 +1,4 @@
-// runtime/cpu/backward_plan.cpp — how a backward is dealt out to tasks, by the shapes of a call alone
+// runtime/cpu/backward_plan.cpp — how a backward is divided into tasks, from the call's shapes alone
 #include "runtime/cpu/backward_plan.h"
 
 #include <algorithm>
@@ -6,11 +6,11 @@
 namespace attune::runtime::cpu {
 namespace {
 
-/// Enough for the threads of most machines; each chunk more is one more dq to add up.
+/// Enough for the threads of most machines; each extra chunk adds one more dq to sum up.
 constexpr std::int64_t tasks_wanted = 32;
-/// A task's own dq costs what some dozens of keys cost.
+/// A task's own dq costs as much as some dozens of keys.
 constexpr std::int64_t least_keys = 1024;
-/// What the dqs of all chunks may take.
+/// Limit on the bytes of all chunks' dqs together.
 constexpr std::int64_t most_bytes = std::int64_t{1} << 31;
 
 }  // namespace
@@ -20,8 +20,8 @@ BackwardPlan::BackwardPlan(const compiler::Problem& problem, const Cut& cut, std
   std::int64_t longest = 0;
   for (std::int64_t b = 0; b < (problem.kv_shared ? 1 : problem.batch); ++b)
     for (std::int64_t h = 0; h < problem.kv_heads; ++h) {
-      // The one entry that all share is there even when the batch is empty.
-      const Sequence seq = problem.batch ? sequence(problem, b) : Sequence{0, 0, 0, 0, 0, problem.kv_len};
+      // The one entry that all share exists even when the batch is empty.
+      const Sequence seq = problem.batch ? sequence(problem, b) : Sequence{0, 0, 0, 0, 0, problem.kv.length};
       const auto tiles = static_cast<std::int32_t>(pieces(seq.kv_len, cut.tile_kv));
       entries_.push_back({b, h, seq.kv_start, seq.kv_len, tiles, tiles_});
       tiles_ += tiles;
@@ -57,7 +57,8 @@ std::vector<Reader> BackwardPlan::readers(const BackwardTask& task) const {
   return out;
 }
 
-/// Dealt out there and back, so that chunks of a causal mask come out even; the same for entries of any length.
+/// Deals tiles to chunks forth and back, so that a causal mask loads them evenly. The rule is the same for entries of
+/// any length.
 std::vector<std::int32_t> BackwardPlan::tiles(const BackwardTask& task) const {
   std::vector<std::int32_t> out;
   for (std::int32_t t = 0; t < entries_[task.entry].tiles; ++t) {

@@ -1,4 +1,4 @@
-// runtime/cpu/backward_plan.h — how a backward is dealt out to tasks, by the shapes of a call alone
+// runtime/cpu/backward_plan.h — how a backward is divided into tasks, from the call's shapes alone
 #pragma once
 
 #include "runtime/cpu/operands.h"
@@ -18,14 +18,14 @@ struct Reader {
   std::int64_t b, h;
 };
 
-/// Some readers of an entry against some of its tiles: what one thread does from end to end, in one order.
+/// Some readers of an entry against some of its tiles. One thread does it from start to end, in a fixed order.
 struct BackwardTask {
   std::size_t entry;
-  std::int64_t part, chunk;  ///< of the readers, and of the tiles
+  std::int64_t part, chunk;  ///< which part of the readers, and which chunk of the tiles
 };
 
-/// dk and dv of a tile are summed by the tasks of its parts, dq of a row by the tasks of its chunks, each on its own,
-/// and added up in order: the same for any number of threads.
+/// The tasks of each part sum dk and dv of a tile separately, and the tasks of each chunk dq of a row; the sums are
+/// then added up in order. Results are the same for any number of threads.
 class BackwardPlan {
  public:
   BackwardPlan(const compiler::Problem& problem, const Cut& cut, std::int64_t row_bytes);
@@ -33,8 +33,8 @@ class BackwardPlan {
   const std::vector<KVEntry>& entries() const { return entries_; }
   const std::vector<BackwardTask>& tasks() const { return tasks_; }
   std::int64_t parts() const { return parts_; }
-  std::int64_t chunks() const { return chunks_; }  ///< at most
-  std::int64_t chunks(std::int64_t tiles) const;   ///< of an entry with so many tiles
+  std::int64_t chunks() const { return chunks_; }  ///< the most that an entry has
+  std::int64_t chunks(std::int64_t tiles) const;   ///< of an entry with this many tiles
   std::int64_t tiles() const { return tiles_; }    ///< of all entries
 
   std::int64_t most_readers() const { return pieces(readers_per_entry(), parts_); }  ///< of a task
@@ -46,7 +46,7 @@ class BackwardPlan {
   std::int64_t first_row(std::int64_t b, std::int64_t h) const;
   std::int64_t padded_rows(std::int64_t b) const;
 
-  /// A task's place along each axis that tasks are dealt out by: batch entry of keys, head of keys, part, chunk.
+  /// A task's coordinates along the axes of the division: batch entry of keys, head of keys, part, chunk.
   static constexpr std::size_t axes = 4;
   using Axes = std::array<std::int64_t, axes>;
   Axes place(const BackwardTask& task) const;

@@ -1,4 +1,4 @@
-// runtime/cpu/backward_state.cpp — what the parts of a backward share: kernels, sizes, what rows need, where sums are
+// runtime/cpu/backward_state.cpp — what the parts of a backward share: kernels, sizes, per-row values, sums
 #include "runtime/cpu/backward_state.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace attune::runtime::cpu {
 namespace {
 
-/// What a worker's prepared tiles of queries, and its sums of dk and dv, may take each.
+/// Limits on a worker's bytes: its prepared tiles of queries, and its sums of dk and dv.
 constexpr std::int64_t most_prepared = 1 << 23, most_sums = 1 << 23;
 
 }  // namespace
@@ -22,11 +22,11 @@ BackwardState::BackwardState(const compiler::LoweredMod& lowered, const Backward
       dv_rows(isa, Unit::f32, of.dv.dtype) {
   Workspace one;
   lay_out_query_tile(one, sizes, row_fields());
-  const std::int64_t q_tiles = std::max<std::int64_t>(1, pieces(p.q_len, sizes.cut.tile_q));
+  const std::int64_t q_tiles = std::max<std::int64_t>(1, pieces(p.q.length, sizes.cut.tile_q));
   prepared = std::clamp<std::int64_t>(most_prepared / static_cast<std::int64_t>(one.used()), 1, q_tiles);
-  // Where all queries of a task stay prepared, one tile of keys after the other is summed.
+  // If all queries of a task stay prepared, tiles of keys are summed one after the other.
   const std::int64_t sums = (k_sums() + v_sums()) * std::int64_t{sizeof(float)};
-  const std::int64_t kv_tiles = std::max<std::int64_t>(1, pieces(p.kv_len, sizes.cut.tile_kv));
+  const std::int64_t kv_tiles = std::max<std::int64_t>(1, pieces(p.kv.length, sizes.cut.tile_kv));
   const bool all_prepared = prepared == q_tiles && plan.most_readers() <= 1;
   strip = all_prepared ? 1 : std::clamp<std::int64_t>(most_sums / sums, 1, kv_tiles);
 }
@@ -36,7 +36,7 @@ void BackwardState::store(const KVEntry& entry, std::int32_t tile, const float* 
   const std::int64_t columns = std::min<std::int64_t>(sizes.cut.tile_kv, entry.length - first);
   const auto one = [&](const TensorRows& rows, const Tensor& t, const float* from, const Widths& w, double scale) {
     if (!t.given()) return;
-    const MatrixLayout at = shifted(matrix(t, problem.packed, entry.b, entry.head, entry.start), first);
+    const MatrixLayout at = shifted(matrix(t, problem.q.layout, entry.b, entry.head, entry.start), first);
     // The sums are transposed: their rows are the tensor's columns.
     rows.store(t, {.origin = at.origin, .row = at.column, .column = at.row},
                {.from = from,

@@ -1,4 +1,4 @@
-// runtime/cpu/backward_state.h — what the parts of a backward share: kernels, sizes, what rows need, where sums are
+// runtime/cpu/backward_state.h — what the parts of a backward share: kernels, sizes, per-row values, sums
 #pragma once
 
 #include "runtime/cpu/backward_plan.h"
@@ -17,18 +17,18 @@ struct BackwardState {
   BackwardSizes sizes;
   BackwardPlan plan;
   Slots slots;
-  TensorRows inputs, grad_o;  ///< as the Unit
+  TensorRows inputs, grad_o;  ///< loaded as the Unit
   TensorRows dk_rows, dv_rows;
   std::int64_t prepared, strip;  ///< tiles of queries that a worker keeps prepared, tiles of keys it sums side by side
 
   const Visits* visits = nullptr;
   Tensor lse{};
-  float *delta = nullptr, *delta_sums = nullptr;  ///< by row of the plan; the sums by chunk too
+  float *delta = nullptr, *delta_sums = nullptr;  ///< by row of the plan; delta_sums by chunk too
   float* dq = nullptr;                            ///< [chunk][row][sizes.d.as_n]
-  float *dk = nullptr, *dv = nullptr;             ///< where readers come in parts: [part][tile], transposed
+  float *dk = nullptr, *dv = nullptr;             ///< if readers are split into parts: [part][tile], transposed
 
   std::int64_t row_fields() const { return static_cast<std::int64_t>(kernel->parts.row_fields()); }
-  /// Floats of a tile's sums.
+  /// Floats in a tile's sums.
   std::int64_t k_sums() const { return sizes.rows_of_sums(sizes.d) * sizes.score_row(); }
   std::int64_t v_sums() const { return sizes.rows_of_sums(sizes.dv) * sizes.score_row(); }
   std::int32_t q_tiles(std::int64_t b) const {
@@ -37,7 +37,7 @@ struct BackwardState {
   std::int64_t chunks(std::int64_t b) const {
     return plan.chunks(pieces(sequence(problem, b).kv_len, sizes.cut.tile_kv));
   }
-  /// dk and dv of a tile of keys, from transposed sums.
+  /// Stores dk and dv of a tile of keys, from transposed sums.
   void store(const KVEntry& entry, std::int32_t tile, const float* dk_sums, const float* dv_sums) const;
 };
 
@@ -46,18 +46,18 @@ inline MatrixLayout shifted(MatrixLayout at, std::int64_t rows) {
   return at;
 }
 
-/// What a walk over all pairs is for: the sums of p dp, where they are not dO . O, or the gradients.
+/// What a walk over all pairs computes: the sums of p dp, where they are not dO . O, or the gradients.
 enum class Pass : std::uint8_t { Sums, Gradients };
 
-/// What a worker works in.
+/// One worker's memory.
 struct BackwardScratch {
   BackwardScratch(Workspace& memory, const BackwardState& state);
 
   std::byte* rows;  ///< a tile of keys or values before it is packed
   std::uint32_t *k_columns, *k_rows, *v_columns;
-  bool bad_k = false;                                       ///< does the tile hold an infinity or a NaN?
+  bool bad_k = false;                                       ///< whether the tile holds an infinity or a NaN
   float *s, *dp;                                            ///< [tile_q][score_row]
-  void *p, *ds;                                             ///< f32: in place of s and dp
+  void *p, *ds;                                             ///< f32: the memory of s and dp
   std::uint32_t *p_panels = nullptr, *ds_panels = nullptr;  ///< bf16: p and ds in pairs of rows
   float *dk = nullptr, *dv = nullptr;                       ///< transposed sums of a strip
   std::uint32_t *head, *col;

@@ -1,4 +1,4 @@
-// runtime/cpu/backward_walk.cpp — a task of the backward: its tiles of keys, and the queries that read them
+// runtime/cpu/backward_walk.cpp — one task of the backward: its tiles of keys, and the queries that read them
 #include "runtime/cpu/backward_walk.h"
 
 #include <algorithm>
@@ -20,7 +20,8 @@ class Walk {
       : state_(state), sizes_(state.sizes), task_(task), entry_(state.plan.entries()[task.entry]),
         s_(s), keys_{.s = s, .pass = pass, .gradients = gradients} {}
 
-  /// Strips of tiles of keys whose sums lie side by side: each stretch of queries is prepared once for a strip.
+  /// Takes tiles of keys in strips whose sums are kept side by side: each stretch of queries is prepared once per
+  /// strip.
   void operator()() {
     const std::vector<Stretch> stretches = cleared_stretches();
     const std::vector<std::int32_t> tiles = state_.plan.tiles(task_);
@@ -73,7 +74,7 @@ class Walk {
     }
   }
 
-  /// Makes a tile of keys, the j-th of its strip, the one at hand.
+  /// Makes `tile`, the j-th of its strip, the current tile of keys.
   void take(std::int32_t tile, std::int64_t j) {
     const bool in_parts = state_.plan.parts() > 1;
     const std::int64_t at = in_parts ? task_.part * state_.plan.tiles() + entry_.first_tile + tile : j;
@@ -98,7 +99,7 @@ class Walk {
     state_.kernel->head_fields(&frame, s_.head);
   }
 
-  /// The tile of keys at hand against the stretch at hand.
+  /// The current tile of keys against the current stretch.
   void meet_stretch() {
     const auto [b, h] = stretch_->reader;
     const std::int32_t panel = keys_.tile * sizes_.cut.panels();
@@ -141,7 +142,7 @@ class Walk {
   }
 
   bool load(const Tensor& t, std::int64_t first, std::int64_t rows, std::int64_t columns, std::int64_t row) const {
-    const MatrixLayout at = matrix(t, state_.problem.packed, entry_.b, entry_.head, entry_.start);
+    const MatrixLayout at = matrix(t, state_.problem.q.layout, entry_.b, entry_.head, entry_.start);
     return state_.inputs.load(t, shifted(at, first),
                               {.from = nullptr,
                                .row = 0,
@@ -162,7 +163,7 @@ class Walk {
                            .into = into,
                            .panel = w.as_k * sizes_.tiling.nr};
     state_.kit->pack_columns(&args);
-    // Covers that go by whole tiles ask for panels beyond the last key too.
+    // Where visits go by whole tiles, products read panels beyond the last key too.
     std::fill(into + up_to(rows, sizes_.tiling.nr) * w.as_k, into + sizes_.cut.tile_kv * w.as_k, 0u);
   }
 
@@ -180,21 +181,21 @@ class Walk {
     state_.kernel->row_fields(&tile.frame, tile.frame.origin, static_cast<std::int32_t>(ld), tile.fields, ld);
 
     const Tensor &q = state_.call.q, &grad_o = state_.call.grad_o;
-    // In bf16 the scale would round q: it is applied to scores, and to dk.
+    // In bf16 the scale would round q, so scores and dk are scaled instead.
     const float scale = sizes_.unit == Unit::f32 ? static_cast<float>(problem.scale) : 1;
     QueryLoader(*state_.kit, state_.inputs, sizes_,
-                sizes_.d)(q, shifted(matrix(q, problem.packed, b, h, seq.q_start), tile.first), tile.rows, scale,
+                sizes_.d)(q, shifted(matrix(q, problem.q.layout, b, h, seq.q_start), tile.first), tile.rows, scale,
                           tile.q, tile.q_transposed, tile.bad_q);
     QueryLoader(*state_.kit, state_.grad_o, sizes_,
-                sizes_.dv)(grad_o, shifted(matrix(grad_o, problem.packed, b, h, seq.q_start), tile.first), tile.rows, 1,
-                           tile.grad_o, tile.grad_o_transposed, tile.bad_grad_o);
+                sizes_.dv)(grad_o, shifted(matrix(grad_o, problem.q.layout, b, h, seq.q_start), tile.first), tile.rows,
+                           1, tile.grad_o, tile.grad_o_transposed, tile.bad_grad_o);
     prepare_rows(seq, h, tile);
     tile.ready = true;
   }
 
   void prepare_rows(const Sequence& seq, std::int64_t h, QueryTile& tile) const {
     const auto value = [&](const Tensor& t, std::int64_t r) {
-      const MatrixLayout at = column(t, state_.problem.packed, seq.b, h, seq.q_start);
+      const MatrixLayout at = column(t, state_.problem.q.layout, seq.b, h, seq.q_start);
       return runtime::load(t, shifted(at, tile.first + r).origin);
     };
     const std::int64_t ld = field_row(sizes_.cut), first = state_.plan.first_row(seq.b, h) + tile.first;
@@ -217,7 +218,7 @@ class Walk {
   BackwardScratch& s_;
   KeysAtHand keys_;
   const Stretch* stretch_ = nullptr;
-  std::vector<Visit> visits_;  ///< by group, of the tile of queries at hand
+  std::vector<Visit> visits_;  ///< per group, for the current tile of queries
 };
 
 }  // namespace

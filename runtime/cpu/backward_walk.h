@@ -1,4 +1,4 @@
-// runtime/cpu/backward_walk.h — a task of the backward: its tiles of keys, and the queries that read them
+// runtime/cpu/backward_walk.h — one task of the backward: its tiles of keys, and the queries that read them
 #pragma once
 
 #include "runtime/cpu/backward_state.h"

@@ -1,4 +1,4 @@
-// runtime/cpu/captured.cpp — where gradients of captured tensors are summed: in copies, for tasks that run side by side
+// runtime/cpu/captured.cpp — sums of captured tensors' gradients, in copies for tasks that run side by side
 #include "runtime/cpu/captured.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@ namespace {
 
 using ir::Input;
 
-/// What the copies of all gradients may take beyond one of each.
+/// Limit on the bytes of all copies beyond the first of each gradient.
 constexpr std::int64_t most_bytes = std::int64_t{1} << 29;
 enum Axis : std::size_t { Batch, Head, Part, Chunk };
 
@@ -47,7 +47,7 @@ CapturedSums::CapturedSums(Isa isa, const compiler::BoundMod& bound, const Backw
   }
 }
 
-/// Proven from indices that are a coordinate themselves, and never clamped.
+/// Proven only for indices that are a coordinate themselves and are never clamped.
 std::array<bool, BackwardPlan::axes> CapturedSums::axes_apart(const Gradient& gradient,
                                                               const codegen::BackwardParts& parts,
                                                               const compiler::Problem& problem) const {
@@ -66,7 +66,7 @@ std::array<bool, BackwardPlan::axes> CapturedSums::axes_apart(const Gradient& gr
   apart[Batch] = by_batch;
   apart[Head] = by_head;
   apart[Part] = by_head && (by_batch || !problem.kv_shared);
-  apart[Chunk] = always(Input::KV, problem.kv_len);
+  apart[Chunk] = always(Input::KV, problem.kv.length);
   return apart;
 }
 
@@ -76,7 +76,7 @@ std::int64_t CapturedSums::copies(const Gradient& gradient) const {
   return count;
 }
 
-/// Fewer tasks side by side until their copies fit.
+/// Lowers the number of tasks side by side until their copies fit.
 void CapturedSums::fit(const Axes& sizes) {
   for (std::size_t axis = 0; axis < sizes.size(); ++axis) lanes_[axis] = std::max<std::int64_t>(1, sizes[axis]);
   for (;;) {
@@ -117,7 +117,7 @@ std::vector<float*> CapturedSums::gradients(std::size_t chain) const {
 
 namespace {
 
-/// Elements that a task clears or stores.
+/// Elements that one task clears or stores.
 constexpr std::int64_t piece = 1 << 18;
 
 }  // namespace
@@ -144,7 +144,7 @@ void CapturedSums::store(const std::vector<CapturedSum>& sinks, const Executor& 
   }
 }
 
-/// Rows along the last dimension.
+/// Stores rows along the last dimension.
 void CapturedSums::store(const Gradient& g, std::int64_t first, std::int64_t last,
                          const std::vector<double>* sink) const {
   const Tensor& into = g.asked->into;

@@ -1,4 +1,4 @@
-// runtime/cpu/captured.h — where gradients of captured tensors are summed: in copies, for tasks that run side by side
+// runtime/cpu/captured.h — sums of captured tensors' gradients, in copies for tasks that run side by side
 #pragma once
 
 #include "runtime/cpu/backward_plan.h"
@@ -8,25 +8,25 @@
 
 namespace attune::runtime::cpu {
 
-/// Which captures' gradients a call asks for. A tensor without elements has none.
+/// The captures whose gradients a call asks for. A tensor without elements has none.
 codegen::Wanted wanted(const compiler::BoundMod& bound, const Backward& call);
 
-/// Tasks of one chain run one after the other and add to the same copies; those of different chains may run at the same
-/// time, and add to different copies or to different elements. How many copies there are depends on shapes alone, and
-/// they are added up in order: the sums are the same for any number of threads.
+/// Tasks of one chain run one after the other and add to the same copies. Tasks of different chains may run at the same
+/// time; they add to different copies or to different elements. The number of copies depends on shapes alone, and they
+/// are added up in order: the sums are the same for any number of threads.
 class CapturedSums {
  public:
   CapturedSums(Isa isa, const compiler::BoundMod& bound, const Backward& call, const codegen::BackwardParts& parts,
                const compiler::Problem& problem, const BackwardPlan& plan);
 
   void lay_out(Workspace& memory);
-  /// Tasks by their numbers in the plan.
+  /// The tasks of each chain, by their numbers in the plan.
   const std::vector<std::vector<std::size_t>>& chains() const { return chains_; }
   /// Where the tasks of a chain add, by slot.
   std::vector<float*> gradients(std::size_t chain) const;
 
   void clear(const Executor& executor);
-  /// Stores the sums, with what the sinks add.
+  /// Stores the sums, with the sinks' gradients added.
   void store(const std::vector<CapturedSum>& sinks, const Executor& executor) const;
 
  private:
@@ -44,13 +44,13 @@ class CapturedSums {
                                                   const compiler::Problem& problem) const;
   void fit(const Axes& sizes);
   std::int64_t copies(const Gradient& gradient) const;
-  /// Counts places in the order of the axes, but for those that keep a gradient's elements apart.
+  /// Numbers places in the order of the axes, without the axes that keep a gradient's elements apart.
   std::int64_t number(const Axes& place, const std::array<bool, BackwardPlan::axes>& apart) const;
   void store(const Gradient& gradient, std::int64_t first, std::int64_t last, const std::vector<double>* sink) const;
 
   const compiler::BoundMod& bound_;
   std::vector<Gradient> gradients_;
-  Axes lanes_{};  ///< how many places along each axis may be at work at the same time
+  Axes lanes_{};  ///< how many places along each axis may run at the same time
   std::vector<std::vector<std::size_t>> chains_;
   std::vector<Axes> chain_lanes_;
 };

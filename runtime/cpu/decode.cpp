@@ -1,4 +1,4 @@
-// runtime/cpu/decode.cpp — few queries against many keys: keys and values are read once, where they lie
+// runtime/cpu/decode.cpp — few queries against many keys: keys and values are read once, in place
 #include "runtime/cpu/decode.h"
 
 #include <algorithm>
@@ -15,9 +15,9 @@ namespace {
 using namespace codegen;
 using compiler::Problem;
 
-/// Queries of one head. With more of them a product in registers pays for packing.
+/// Limit on the queries of one head. With more, packing pays off through products in registers.
 constexpr std::int64_t most_queries = 8;
-/// Keys of one task. Sizes alone decide it, so that results do not depend on the number of threads.
+/// Keys of one task. A constant, so that results do not depend on the number of threads.
 constexpr std::int32_t chunk_keys = 512;
 /// Keys whose scores are held at a time.
 constexpr std::int32_t tile_keys = 128;
@@ -69,7 +69,7 @@ class DecodeRun {
   }
 
  private:
-  std::int32_t queries() const { return static_cast<std::int32_t>(std::max<std::int64_t>(1, problem_.q_len)); }
+  std::int32_t queries() const { return static_cast<std::int32_t>(std::max<std::int64_t>(1, problem_.q.length)); }
   /// Rows of a chunk: all queries of the heads that share its keys, one head after the other.
   std::int64_t rows() const { return problem_.group * queries(); }
   std::int64_t row_ld() const { return up_to(queries(), 16); }
@@ -115,7 +115,7 @@ class DecodeRun {
     std::fill_n(o_ + index * rows() * problem_.dv, rows() * problem_.dv, 0.0f);
     if (seq.q_len == 0) return;
     for (std::int64_t g = 0; g < problem_.group; ++g)
-      load_rows(*kit_, call_.q, matrix(call_.q, problem_.packed, chunk.b, head(chunk, g), seq.q_start), 0, seq.q_len,
+      load_rows(*kit_, call_.q, matrix(call_.q, problem_.q.layout, chunk.b, head(chunk, g), seq.q_start), 0, seq.q_len,
                 problem_.d, problem_.d, static_cast<float>(problem_.scale), s.q + g * queries() * problem_.d,
                 problem_.d);
     const auto end = static_cast<std::int32_t>(std::min<std::int64_t>(seq.kv_len, (chunk.index + 1) * chunk_keys));
@@ -135,9 +135,9 @@ class DecodeRun {
       end = std::max(end, v.end);
     }
     if (begin >= end) return;
-    const MatrixLayout k = matrix(call_.k, problem_.packed, seq.kv_b, chunk.kv_head, seq.kv_start),
-                       v = matrix(call_.v, problem_.packed, seq.kv_b, chunk.kv_head, seq.kv_start);
-    // What no head keeps of a tile is not read: it may hold anything.
+    const MatrixLayout k = matrix(call_.k, problem_.kv.layout, seq.kv_b, chunk.kv_head, seq.kv_start),
+                       v = matrix(call_.v, problem_.kv.layout, seq.kv_b, chunk.kv_head, seq.kv_start);
+    // Keys of a tile that no head keeps are not read: their memory may hold anything.
     std::fill_n(s.s, rows() * tile_keys, 0.0f);
     const Dots dots{.q = s.q,
                     .q_row = problem_.d,
@@ -167,7 +167,7 @@ class DecodeRun {
     return visits_->visit(chunk.b, head(chunk, g), 0, 0, kv / cut_.panel);
   }
 
-  /// The probabilities of one head in place of its scores; 0 where it keeps nothing.
+  /// Replaces one head's scores with probabilities; 0 where it keeps nothing.
   void softmax(std::int64_t index, const Chunk& chunk, const Sequence& seq, std::int64_t g, std::int32_t kv,
                const Scratch& s) {
     const std::int64_t first = g * queries();
@@ -211,7 +211,7 @@ class DecodeRun {
     }
   }
 
-  // ---- All chunks of some rows.
+  // ---- Merging all chunks of some rows.
 
   void merge(std::int64_t b, std::int64_t kv_head, const Scratch& s) {
     const Sequence seq = sequence(problem_, b);
@@ -238,7 +238,7 @@ class DecodeRun {
     return double{reinterpret_cast<const float*>(s.row)[field * row_ld() + r]};
   }
 
-  /// Chunks in order. Each counts by exp of its maximum's distance from the largest.
+  /// Merges chunks in order, each scaled by exp(its maximum - the largest maximum).
   Finished merge_row(std::int64_t first, std::int64_t count, std::int64_t row, double sink, double term,
                      std::vector<float>& o, float& factor) const {
     constexpr float lowest = -std::numeric_limits<float>::infinity();
@@ -282,7 +282,7 @@ bool decodes(const compiler::LoweredMod& lowered, const Forward& call, const Pro
   const auto in_order = [&](const Tensor& t, std::int64_t width) {
     return t.strides[static_cast<std::size_t>(t.rank) - 1] == 1 || width == 1;
   };
-  return problem.q_len <= most_queries && in_order(call.k, problem.d) && in_order(call.v, problem.dv) &&
+  return problem.q.length <= most_queries && in_order(call.k, problem.d) && in_order(call.v, problem.dv) &&
          codegen::linear_in_p(lowered.mod.prob);
 }
 

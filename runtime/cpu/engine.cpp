@@ -1,4 +1,4 @@
-// runtime/cpu/engine.cpp — the instruction set the CPU engine compiles for
+// runtime/cpu/engine.cpp — the instruction set that the CPU engine compiles for
 #include "runtime/cpu/engine.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,4 @@
-// runtime/cpu/engine.h — the CPU engine: calls that were checked, computed by compiled kernels on this machine's
-// threads
+// runtime/cpu/engine.h — the CPU engine: runs checked calls with compiled kernels on this machine's threads
 #pragma once
 
 #include "codegen/isa.h"
@@ -12,28 +11,28 @@ namespace attune::runtime::cpu {
 
 using codegen::Isa;
 
-/// Seconds that the stages of a call took, one after the other.
+/// Seconds spent in the stages of a call, one after the other.
 struct Stages {
   double visits = 0;  ///< finding which tiles to visit
-  double pack = 0;    ///< keys and values as products take them
+  double pack = 0;    ///< packing keys and values for products
   double attend = 0;  ///< the rest
 };
 
-/// What a call works with besides its tensors.
+/// What a call uses besides its tensors.
 struct Means {
   Isa isa;
   Executor executor{};
   Progress progress{};
-  std::span<std::byte> workspace{};  ///< empty: memory of the engine's own for the length of the call
+  std::span<std::byte> workspace{};  ///< empty: the engine allocates for the length of the call
   Stages* stages = nullptr;
   Used* used = nullptr;
 };
 
-/// The instruction set that kernels are compiled for: ATTUNE_CPU's, else the widest this CPU has. An Error where
-/// ATTUNE_CPU asks for more than it has.
+/// The instruction set to compile kernels for: ATTUNE_CPU's, else the widest this CPU has. Throws an Error if
+/// ATTUNE_CPU asks for more than the CPU has.
 Isa isa();
 
-/// Bytes a call needs: by its shapes, its types, the instruction set and how many threads work.
+/// Bytes a call needs; they depend on its shapes, its types, the instruction set and the number of threads.
 std::size_t forward_workspace(const compiler::LoweredMod& lowered, const Forward& call,
                               const compiler::Problem& problem, const Means& means);
 void forward(const compiler::LoweredMod& lowered, const Forward& call, const compiler::Problem& problem,

@@ -1,4 +1,4 @@
-// runtime/cpu/flush.h — denormal numbers taken for 0 while kernels run
+// runtime/cpu/flush.h — flushes denormal numbers to 0 while kernels run
 #pragma once
 
 #if defined(__x86_64__)
@@ -7,8 +7,9 @@
 
 namespace attune::runtime::cpu {
 
-/// Far keys under a steep score have denormal probabilities, and each multiply-add of one costs Intel's processors some
-/// hundred cycles: ALiBi in f32 ran at a third of causal attention's speed. Ranges allow for it: see ir/interval.h.
+/// Far keys under a steep score have denormal probabilities, and each multiply-add of one costs Intel's processors a
+/// few hundred cycles: ALiBi in f32 ran at a third of causal attention's speed. Ranges allow for the flush: see
+/// ir/interval.h.
 class FlushDenormals {
  public:
 #if defined(__x86_64__)

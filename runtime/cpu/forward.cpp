@@ -221,7 +221,7 @@ class ForwardRun {
   }
 
   MatrixLayout lies(const Tensor& t, const Entry& entry) const {
-    return matrix(t, problem_.packed, entry.kv_b, entry.kv_head, entry.kv_start);
+    return matrix(t, problem_.kv.layout, entry.kv_b, entry.kv_head, entry.kv_start);
   }
 
   /// Rows of f32 are panels of columns already. Where they are a page apart or more, each key would be another page for
@@ -288,7 +288,7 @@ class ForwardRun {
   }
 
   void load_queries(const Tile& tile) {
-    const MatrixLayout from = matrix(call_.q, problem_.packed, tile.work.b, tile.work.h, tile.seq.q_start);
+    const MatrixLayout from = matrix(call_.q, problem_.q.layout, tile.work.b, tile.work.h, tile.seq.q_start);
     const std::int64_t row = qk_.as_k * per_unit(unit_), row_bytes = qk_.as_k * 4;
     load_rows(*kit_, call_.q, from, tile.first, tile.rows, qk_.columns, row, static_cast<float>(problem_.scale),
               tile.s.q, row);

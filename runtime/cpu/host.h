@@ -1,11 +1,11 @@
-// runtime/cpu/host.h — the instruction sets of the machine we run on
+// runtime/cpu/host.h — detects the instruction sets of this machine
 #pragma once
 
 #include "codegen/isa.h"
 
 namespace attune::runtime::cpu {
 
-/// The most that the processor has and the operating system lets us use. Asked once per process.
+/// The widest instruction set that the processor has and the operating system lets us use. Detected once per process.
 codegen::Isa best_isa();
 bool supports(codegen::Isa isa);
 

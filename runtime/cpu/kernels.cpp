@@ -1,4 +1,4 @@
-// runtime/cpu/kernels.cpp — the CPU's kernels, compiled once per instruction set and expressions, kept for the process
+// runtime/cpu/kernels.cpp — the CPU's kernels: compiled once per instruction set and expressions, kept for the process
 #include "runtime/cpu/kernels.h"
 
 #include <algorithm>
@@ -12,6 +12,7 @@
 #include "codegen/llvm.h"
 #include "runtime/cache/objects.h"
 #include "runtime/cache/told.h"
+#include "runtime/cpu/enter_llvm.h"
 #include "runtime/cpu/host.h"
 
 namespace attune::runtime::cpu {
@@ -21,7 +22,7 @@ using namespace codegen;
 
 std::string_view name_of(Unit unit) { return unit == Unit::f32 ? "f32" : "bf16"; }
 
-/// For readers: what an object is of.
+/// For human readers: what an object contains.
 Facts facts(const KernelName& name) {
   Facts out{{"kind", "CPU object"}, {"kernel", name.kernel}, {"arch", name.target}};
   if (name.mod) std::ranges::move(name.mod->facts(), std::back_inserter(out));
@@ -37,6 +38,13 @@ Asked asked(std::string_view kind, Isa isa, Unit unit, std::string_view of) {
   return {
       fmt::format("object 2 {} {} {} {} {}", kind, writer_description(isa), codegen::name_of(isa), name_of(unit), of),
       llvm_description};
+}
+
+template <class Write>
+std::string written(const Write& write) {
+  std::string out;
+  enter_llvm(LlvmWork::compile, [&] { out = write(); });
+  return out;
 }
 
 Loaded built(const Object& object) {
@@ -55,7 +63,7 @@ Loaded built(const Object& object) {
   return Loaded(kept->bytes);
 }
 
-/// Which instruction set, and why no other.
+/// Tells which instruction set was chosen, and why no wider one.
 void tell_isa(const compiler::Mod& mod, std::string_view kernel, Isa isa, Unit unit) {
   if (!wants(Fact::chosen)) return;
   watch::Chosen fact{.mod = mod.digest().hex(),
@@ -71,7 +79,7 @@ void tell_isa(const compiler::Mod& mod, std::string_view kernel, Isa isa, Unit u
   tell(std::move(fact));
 }
 
-/// An instruction set and a unit are few; types, or expressions, are many.
+/// Leaves out parts of the key that take few values.
 struct KeyHash {
   std::size_t operator()(const std::tuple<Isa, Unit, DType>& key) const {
     return 64 * static_cast<std::size_t>(std::get<Isa>(key)) + static_cast<std::size_t>(std::get<DType>(key));
@@ -88,13 +96,13 @@ void find(F*& into, const Loaded& code, const char* symbol) {
   if (!into) throw Bug(fmt::format("a CPU kernel has no `{}`", symbol));
 }
 
-/// Of all types that tensors of a call may have.
+/// For all types that a call's tensors may have.
 void add_kits(std::vector<Object>& out, Isa isa) {
   for (const DType type : {DType::f32, DType::f16, DType::bf16}) out.push_back(kit_code(isa, Unit::f32, type));
   if (has_bf16(isa)) out.push_back(kit_code(isa, Unit::bf16, DType::bf16));
 }
 
-/// The units that products of a call may have: few queries are multiplied as f32, and so is a grad_o of another type.
+/// The units of a call's products: f32 besides bf16 for few queries, and for a grad_o of another type.
 std::vector<Unit> units_of(Isa isa, DType type) {
   if (type == DType::bf16 && has_bf16(isa)) return {Unit::bf16, Unit::f32};
   return {Unit::f32};
@@ -108,20 +116,21 @@ Object kit_code(Isa isa, Unit unit, DType type) {
   const std::string of(attune::name_of(type));
   return {fmt::format("kit {} {} {}", of, name_of(unit), codegen::name_of(isa)), asked("kit", isa, unit, of),
           kernel_name(fmt::format("kit-{}", of), nullptr, isa, unit),
-          [=](Listing* listing) { return codegen::kit_object(isa, unit, type, listing); }};
+          [=](Listing* listing) { return written([&] { return codegen::kit_object(isa, unit, type, listing); }); }};
 }
 
 Object forward_code(const compiler::Mod& mod, Isa isa, Unit unit) {
   return {fmt::format("forward {} {}", name_of(unit), codegen::name_of(isa)),
           asked("forward", isa, unit, mod.digest().hex()), kernel_name("forward", &mod, isa, unit),
-          [=](Listing* listing) { return codegen::forward_object(mod, isa, unit, listing); }};
+          [=](Listing* listing) { return written([&] { return codegen::forward_object(mod, isa, unit, listing); }); }};
 }
 
 Object backward_code(const compiler::Mod& mod, const Wanted& wanted, Isa isa, Unit unit) {
   return {fmt::format("backward {} {}", name_of(unit), codegen::name_of(isa)),
           asked("backward", isa, unit, fmt::format("{} {:d}", mod.digest().hex(), fmt::join(wanted, ""))),
-          kernel_name("backward", &mod, isa, unit),
-          [=](Listing* listing) { return codegen::backward_object(mod, wanted, isa, unit, listing); }};
+          kernel_name("backward", &mod, isa, unit), [=](Listing* listing) {
+            return written([&] { return codegen::backward_object(mod, wanted, isa, unit, listing); });
+          }};
 }
 
 std::vector<Object> forward_objects(const compiler::Mod& mod, Isa isa, DType type) {

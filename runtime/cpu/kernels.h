@@ -1,4 +1,4 @@
-// runtime/cpu/kernels.h — the CPU's kernels, compiled once per instruction set and expressions, kept for the process
+// runtime/cpu/kernels.h — the CPU's kernels: compiled once per instruction set and expressions, kept for the process
 #pragma once
 
 #include <functional>
@@ -18,7 +18,7 @@ namespace attune::runtime::cpu {
 
 using codegen::Isa, codegen::Unit;
 
-/// What does not depend on the user's expressions.
+/// Code that does not depend on the user's expressions.
 struct Kit {
   Kit(Isa isa, Unit unit, DType type);
 
@@ -34,7 +34,7 @@ struct Kit {
   codegen::StoreRowsFn* store_rows;
   codegen::DotsFn* dots;
   codegen::WeighFn* weigh;
-  void (*tiles_begin)();  ///< null but for amx
+  void (*tiles_begin)();  ///< null except for amx
   void (*tiles_end)();
 };
 
@@ -66,24 +66,24 @@ struct BackwardKernel {
   codegen::DifferentiateFn* sum_rows;  ///< null where prob is linear
 };
 
-/// Object code that calls may need, as compilers are asked for it.
+/// Object code that calls may need, with the request for its compiler.
 struct Object {
-  std::string name;  ///< forward f32 avx512
+  std::string name;  ///< such as: forward f32 avx512
   Asked asked;
   KernelName called;
   std::function<std::string(codegen::Listing*)> write;  ///< compiles; the argument may be null
 
-  /// Compiled now.
+  /// Compiles it now.
   CacheEntry entry() const;
 };
 Object kit_code(Isa isa, Unit unit, DType type);
 Object forward_code(const compiler::Mod& mod, Isa isa, Unit unit);
 Object backward_code(const compiler::Mod& mod, const codegen::Wanted& wanted, Isa isa, Unit unit);
-/// All that calls of a Mod on tensors of this type need. A backward's: what its own forward needs too.
+/// All objects that calls of a Mod on tensors of this type need. Those of a backward include its own forward's.
 std::vector<Object> forward_objects(const compiler::Mod& mod, Isa isa, DType type);
 std::vector<Object> backward_objects(const compiler::Mod& mod, const codegen::Wanted& wanted, Isa isa, DType type);
 
-/// Compile at first use, one at a time for each key; several keys side by side.
+/// Compiled at first use, by one thread per key; different keys compile side by side.
 std::shared_ptr<const Kit> kit(Isa isa, Unit unit, DType type);
 std::shared_ptr<const ForwardKernel> forward_kernel(const compiler::LoweredMod& lowered, Isa isa, Unit unit);
 std::shared_ptr<const BackwardKernel> backward_kernel(const compiler::LoweredMod& lowered,

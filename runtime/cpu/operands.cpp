@@ -1,4 +1,4 @@
-// runtime/cpu/operands.cpp — what both directions share: captures as kernels read them, fields, packed keys and values
+// runtime/cpu/operands.cpp — what both directions share: captures, fields and packed keys as kernels read them
 #include "runtime/cpu/operands.h"
 
 #include <algorithm>

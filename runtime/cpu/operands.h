@@ -1,4 +1,4 @@
-// runtime/cpu/operands.h — what both directions share: captures as kernels read them, fields, packed keys and values
+// runtime/cpu/operands.h — what both directions share: captures, fields and packed keys as kernels read them
 #pragma once
 
 #include <cstring>
@@ -33,30 +33,30 @@ class Slots {
   std::vector<std::uint32_t> params_;
 };
 
-/// The unit that products take for tensors of a type.
+/// The unit of products on tensors of a type.
 inline Unit unit_for(Isa isa, DType type) {
   return type == DType::bf16 && codegen::has_bf16(isa) ? Unit::bf16 : Unit::f32;
 }
 
-/// Widths of a head in units and elements, padded to what products take.
+/// Widths of a head in units and elements, padded as products need them.
 struct Widths {
   Widths(std::int64_t given, const codegen::Tiling& tiling, Unit unit)
       : columns(given), as_k(up_to(pieces(given, codegen::per_unit(unit)), tiling.k)), as_n(up_to(given, tiling.nr)) {}
   std::int64_t columns;  ///< as given
   std::int64_t as_k;     ///< units, where products sum over it
-  std::int64_t as_n;     ///< elements, where they have it as columns
+  std::int64_t as_n;     ///< elements, where it is a product's columns
 };
 
-/// A matrix of the caller's as rows of operands. Says whether any of it is infinite or NaN.
+/// Loads a caller's matrix as rows of operands. Returns whether any of it is infinite or NaN.
 bool load_rows(const Kit& kit, const Tensor& t, const MatrixLayout& at, std::int64_t first, std::int64_t rows,
                std::int64_t columns, std::int64_t padded, float factor, void* into, std::int64_t into_row);
 
-/// Rows of tensors of one type, in and out of scratch. f64, which no kernel takes, goes element by element.
+/// Moves rows of tensors of one type into and out of scratch. f64, which no kernel takes, is moved element by element.
 class TensorRows {
  public:
-  /// They are read as the Unit has them, and written from f32.
+  /// Rows are read as the Unit, and written from f32.
   TensorRows(Isa isa, Unit unit, DType type);
-  /// What of `args` lies in the tensor follows from `at`. Says whether any of it is infinite or NaN.
+  /// Fills the tensor's side of `args` from `at`. Returns whether any of it is infinite or NaN.
   bool load(const Tensor& t, const MatrixLayout& at, codegen::LoadRows args) const;
   void store(const Tensor& t, const MatrixLayout& at, codegen::StoreRows args) const;
 

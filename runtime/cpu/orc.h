@@ -1,4 +1,4 @@
-// runtime/cpu/orc.h — object code made callable: LLVM's ORC with the few symbols that kernels may ask for
+// runtime/cpu/orc.h — makes object code callable: LLVM's ORC with the few symbols that kernels may link to
 #pragma once
 
 #include <memory>
@@ -6,7 +6,7 @@
 
 namespace attune::runtime::cpu {
 
-/// Loaded object code. What `find` gave is callable for as long as this lives.
+/// Loaded object code. Functions from `find` are callable while this object lives.
 class Loaded {
  public:
   explicit Loaded(const std::string& object);

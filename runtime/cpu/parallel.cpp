@@ -1,4 +1,4 @@
-// runtime/cpu/parallel.cpp — the tasks of a call on an executor's threads: numbers of workers, exceptions, progress
+// runtime/cpu/parallel.cpp — a call's tasks on an executor's threads: worker numbers, exceptions, progress
 #include "runtime/cpu/parallel.h"
 
 #include <algorithm>
@@ -54,7 +54,7 @@ class Run {
     if (std::this_thread::get_id() == caller_) tell();
   }
 
-  /// On the calling thread.
+  /// Called on the calling thread.
   void tell() noexcept {
     if (failed_.load(std::memory_order_relaxed)) return;
     try {
@@ -87,8 +87,8 @@ class Run {
   std::exception_ptr first_;
 };
 
-/// A user's executor, held to what <attune/executor.h> asks of it: a wrong number would be a wrong result, or a write
-/// to another worker's memory.
+/// Checks that a user's executor does what <attune/executor.h> requires: a wrong number would give a wrong result, or a
+/// write to another worker's memory.
 class Foreign {
  public:
   Foreign(std::int64_t count, const Executor& executor, Run& run)
@@ -149,7 +149,7 @@ int workers(const Executor& executor) {
 int workers_for(std::int64_t count, const Executor& executor) {
   const int most = workers(executor);
   if (within_task || count <= 1) return 1;
-  // The numbers are the executor's: of 8 workers the last may be given the only two tasks.
+  // The executor picks the numbers: of 8 workers, the last may get the only two tasks.
   return executor.parallel_for ? most : static_cast<int>(std::min<std::int64_t>(most, count));
 }
 

@@ -1,4 +1,4 @@
-// runtime/cpu/parallel.h — the tasks of a call on an executor's threads: numbers of workers, exceptions, progress
+// runtime/cpu/parallel.h — a call's tasks on an executor's threads: worker numbers, exceptions, progress
 #pragma once
 
 #include <span>
@@ -9,14 +9,14 @@
 
 namespace attune::runtime {
 
-/// How many workers there are to prepare for in a run of so many tasks: the numbers a task sees are below it.
+/// How many workers to prepare for in a run of `count` tasks: the worker numbers that tasks see are below it.
 int workers_for(std::int64_t count, const Executor& executor = {});
 
 /// Calls task(i, worker) once for each i in [0, count), the longest tasks first, and returns when all are done. Tasks
-/// run with denormals taken for 0. Of the exceptions in tasks the first one is thrown here, and tasks that had not
-/// begun are left out. Within a task another run stays on its thread. Progress is told on the calling thread, between
-/// tasks and while it waits for attune's own threads; what it throws counts as a task's exception. `weights`: what each
-/// task adds to it; none: all the same.
+/// run with denormals flushed to 0. The first exception of a task is rethrown here, and tasks that had not begun are
+/// skipped. A run within a task stays on that task's thread. Progress is reported on the calling thread, between tasks
+/// and while it waits for attune's own threads; an exception thrown there counts as a task's. `weights`: what each task
+/// adds to the progress; none: all the same.
 void run_tasks(std::int64_t count, const Task& task, const Executor& executor = {}, const Progress& progress = {},
                std::span<const std::int64_t> weights = {});
 

@@ -1,4 +1,4 @@
-// runtime/cpu/peak.cpp — the multiply-adds one core can do, measured
+// runtime/cpu/peak.cpp — measures the multiply-adds that one core can do
 #include "runtime/cpu/peak.h"
 
 #include <chrono>
@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "codegen/llvm.h"
+#include "runtime/cpu/enter_llvm.h"
 #include "runtime/cpu/operands.h"
 
 namespace attune::runtime::cpu {
@@ -23,7 +24,9 @@ double peak_gflops(DType type) {
   static std::map<std::pair<Isa, Unit>, Loop> loops;
   const Loop& loop = [&]() -> const Loop& {
     const std::lock_guard lock(mutex);
-    return loops.try_emplace({on, unit}, codegen::peak_object(on, unit)).first->second;
+    codegen::Peak peak;
+    enter_llvm(LlvmWork::compile, [&] { peak = codegen::peak_object(on, unit); });
+    return loops.try_emplace({on, unit}, std::move(peak)).first->second;
   }();
 
   alignas(64) float memory[64] = {};

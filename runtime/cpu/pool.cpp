@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -15,18 +16,17 @@
 
 #include <attune/error.h>
 #include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include "runtime/options.h"
 #include "runtime/progress.h"
+#include "runtime/threads.h"
 
 namespace attune::runtime {
 namespace {
 
-// How long a thread looks for news before it sleeps. Being woken takes 30 µs (the median, two vCPUs of a Zen 4), so
-// that looking as long never costs more than twice the better of the two. Found while it looks, a thread is there in 1
-// µs.
+// How long a thread spins before it sleeps. Waking one takes 30 µs (the median, two vCPUs of a Zen 4), so spinning for
+// as long never costs more than twice the better of the two. A spinning thread starts within 1 µs.
 constexpr std::chrono::microseconds patience{30};
 
 void pause() {
@@ -56,7 +56,7 @@ struct Job {
   int threads;
   std::atomic<std::int64_t> next{0};
   int joined = 1;               ///< workers that have a number, the caller first
-  std::atomic<int> helping{0};  ///< those of them that are still at it, without the caller
+  std::atomic<int> helping{0};  ///< how many of them still work, without the caller
 
   bool has_room() const { return joined < threads && next.load(std::memory_order_relaxed) < count; }
   bool take(int worker) {
@@ -66,30 +66,13 @@ struct Job {
   }
 };
 
-/// Signals are for the threads of the user; faults and profilers are for every thread.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGPROF}) sigdelset(&all, own);
-    pthread_sigmask(SIG_BLOCK, &all, &before_);
-  }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_{};
-};
-
 class Pool {
  public:
   explicit Pool(Pool* parents) : parents_(parents) {}
   void run(Job& job, const std::function<void()>& meanwhile);
   void stop();
   bool is_ours() const { return process_ == getpid(); }
-  /// In a forked child, that of the parent: memory without threads, kept so that it is not lost.
+  /// In a forked child, the parent's pool: memory without threads, kept so that it does not leak.
   Pool* parents() const { return parents_; }
 
  private:
@@ -108,12 +91,12 @@ class Pool {
   Pool* const parents_;
   const int cpus_ = usable_cpus();
 
-  std::mutex mutex_;  ///< of all below but the atomics
+  std::mutex mutex_;  ///< guards all below except the atomics
   std::condition_variable work_, done_;
   std::vector<std::thread> threads_;
-  std::vector<Job*> jobs_;  ///< those that may be joined
+  std::vector<Job*> jobs_;  ///< jobs that threads may join
   int helping_ = 0, spinning_ = 0, sleeping_ = 0, waiting_callers_ = 0;
-  std::atomic<std::uint64_t> news_{0};  ///< counts what may let a thread that found no work find some
+  std::atomic<std::uint64_t> news_{0};  ///< counts events that may give work to a thread that found none
   std::atomic<bool> stopping_{false};
 };
 
@@ -128,7 +111,7 @@ void Pool::run(Job& job, const std::function<void()>& meanwhile) {
   wait_for_helpers(job, meanwhile);
 }
 
-// With the lock held.
+// Call with the lock held.
 void Pool::grow(int helpers) {
   if (threads_.size() >= static_cast<std::size_t>(helpers)) return;
   const SignalsBlocked blocked;
@@ -140,7 +123,8 @@ void Pool::grow(int helpers) {
         help();
       });
   } catch (const std::system_error&) {
-    // The machine gives no more threads: those there are, and the caller, do the work.
+    // The machine gives no more threads: the existing ones and the caller do the work.
+  } catch (const std::bad_alloc&) {
   }
 }
 
@@ -154,7 +138,7 @@ void Pool::open(Job& job) {
   wake(sleepers);
 }
 
-// Nobody joins any more; and with one caller less at work, another job may have room.
+// No thread joins this job any more; and with one caller less at work, another job may have room.
 void Pool::close(Job& job) {
   std::unique_lock lock(mutex_);
   std::erase(jobs_, &job);
@@ -183,7 +167,8 @@ void Pool::wait_for_helpers(const Job& job, const std::function<void()>& meanwhi
   --waiting_callers_;
 }
 
-// A task or `meanwhile` forked, and this is the child: its helpers are in the parent, and so may be the lock's holder.
+// A task or `meanwhile` forked, and this is the child: its helpers, and perhaps the thread that holds the lock, exist
+// only in the parent.
 void Pool::refuse_in_child() const {
   if (is_ours()) return;
   throw Error("fork-within-call", "the process was forked within a call, and this is the child", {},
@@ -207,16 +192,16 @@ void Pool::help() {
     wake(sleepers);
     while (!stopping_ && job->take(worker)) {
     }
-    // A child that a task forked here has nothing to return to: it ends with its only thread.
+    // In a child that a task forked here there is nothing to return to: it ends with this, its only thread.
     if (!is_ours()) return;
     lock.lock();
     --helping_;
-    // The last touch: without helpers its caller may return.
+    // The last access to the job: without helpers, its caller may return.
     if (job->helping.fetch_sub(1, std::memory_order_acq_rel) == 1 && waiting_callers_ > 0) done_.notify_all();
   }
 }
 
-// Looks for news for a while, then sleeps until there are some. No more threads look than CPUs are free.
+// Spins for a while, then sleeps until there is news. No more threads spin than CPUs are free.
 void Pool::rest(std::unique_lock<std::mutex>& lock) {
   const std::uint64_t seen = news_;
   const auto is_new = [&] { return news_.load(std::memory_order_acquire) != seen; };
@@ -232,7 +217,7 @@ void Pool::rest(std::unique_lock<std::mutex>& lock) {
   --sleeping_;
 }
 
-// Callers count among the threads at work, so that many callers at once do not have all helpers on top.
+// Callers count as threads at work, so that many callers at once do not get all helpers on top.
 Job* Pool::neediest() const {
   Job* best = nullptr;
   for (Job* job : jobs_) {
@@ -242,7 +227,7 @@ Job* Pool::neediest() const {
   return best;
 }
 
-// Each that wakes wakes two more: of many threads the last is up sooner than if one had to call them all.
+// Each thread that wakes up wakes two more: of many threads the last is up sooner than if one thread woke them all.
 int Pool::to_wake() const { return sleeping_ > 0 && neediest() ? std::min(2, sleeping_) : 0; }
 
 void Pool::wake(int sleepers) {
@@ -261,7 +246,7 @@ void Pool::stop() {
   for (std::thread& thread : ending) thread.join();
 }
 
-// Neither a lock nor a static local guards it: another thread could hold that when a process is forked.
+// Not guarded by a lock or a static local: another thread could hold that when the process forks.
 std::atomic<Pool*> current{nullptr};
 
 Pool& pool() {
@@ -271,7 +256,7 @@ Pool& pool() {
   return current.compare_exchange_strong(known, fresh.get()) ? *fresh.release() : *known;
 }
 
-// Who comes in after the end has begun works alone; who is in when it begins keeps the pool in memory.
+// A caller that comes after the end has begun works alone; one that is inside when it begins keeps the pool in memory.
 std::atomic<bool> has_ended{false};
 std::atomic<int> callers{0};
 
@@ -283,7 +268,7 @@ class Caller {
   ~Caller() { --callers; }
 };
 
-/// At exit, when threads of the user may be within calls, and at dlclose.
+/// Runs at exit, when threads of the user may be within calls, and at dlclose.
 struct End {
   ~End() {
     has_ended = true;

@@ -1,4 +1,4 @@
-// runtime/cpu/query_tiles.cpp — tiles of queries and of their outputs' gradients as the backward's products take them
+// runtime/cpu/query_tiles.cpp — tiles of queries and of grad_o, as the backward's products take them
 #include "runtime/cpu/query_tiles.h"
 
 #include <algorithm>
@@ -8,9 +8,9 @@
 namespace attune::runtime::cpu {
 namespace {
 
-/// A tile of keys stays in the second cache with what is summed for it, five matrices of its rows, while tiles of
-/// queries pass by. Measured on Zen 4 (1 MiB), one core, f32, N = 4096, D = 128, in percent of peak, full and causal:
-/// 64 x 128: 74, 72; 64 x 256: 81, 79; 64 x 384: 82, 80; 128 x 128: 73, 70; 128 x 256: 84, 79.
+/// A tile of keys and its sums, five matrices of its rows, stay in the L2 cache while tiles of queries pass by.
+/// Measured on Zen 4 (1 MiB), one core, f32, N = 4096, D = 128, in percent of peak, full and causal: 64 x 128: 74, 72;
+/// 64 x 256: 81, 79; 64 x 384: 82, 80; 128 x 128: 73, 70; 128 x 256: 84, 79.
 Cut cut_for(const compiler::Problem& p, const codegen::Tiling& t, std::int64_t step) {
   constexpr std::int64_t tile_q = 128, most_kv = 256, least_kv = 64, elements = 256 * 128;
   // Transposes take blocks of 16.
@@ -19,7 +19,10 @@ Cut cut_for(const compiler::Problem& p, const codegen::Tiling& t, std::int64_t s
   const auto cut = [](std::int64_t tile, std::int64_t length, std::int64_t multiple) {
     return static_cast<std::int32_t>(up_to(std::clamp<std::int64_t>(length, 1, tile), multiple));
   };
-  return {.tile_q = cut(tile_q, p.q_len, whole), .tile_kv = cut(tile_kv, p.kv_len, t.nr), .group = t.mr, .panel = t.nr};
+  return {.tile_q = cut(tile_q, p.q.length, whole),
+          .tile_kv = cut(tile_kv, p.kv.length, t.nr),
+          .group = t.mr,
+          .panel = t.nr};
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// runtime/cpu/query_tiles.h — tiles of queries and of their outputs' gradients as the backward's products take them
+// runtime/cpu/query_tiles.h — tiles of queries and of grad_o, as the backward's products take them
 #pragma once
 
 #include <vector>
@@ -21,17 +21,18 @@ struct BackwardSizes {
   std::int64_t element_size() const { return 4 / per_unit(); }
   /// Elements of a row of q or k, or of grad_o or v.
   std::int64_t row(const Widths& w) const { return up_to(w.as_k * per_unit(), 16); }
-  /// Of k, which is a factor of two products.
+  /// For k, which is a factor of two products.
   std::int64_t k_row() const { return std::max(row(d), d.as_n); }
-  /// Units of a panel of all rows of p or ds.
+  /// Units in a panel of all rows of p or ds.
   std::int64_t panel_of_rows() const { return cut.tile_q / per_unit() * tiling.nr; }
   /// Rows and columns that products sum over come in multiples of this.
   std::int64_t step() const { return per_unit() * tiling.k; }
-  /// Rows of a transposed tile of queries, and of dk or dv as they are summed: as many as products read and write.
+  /// Rows of a transposed tile of queries, and of the sums of dk or dv: as many as products read and write.
   std::int64_t rows_of_transposed(const Widths& w) const { return std::max(row(w), rows_of_sums(w)); }
   std::int64_t rows_of_sums(const Widths& w) const { return up_to(w.columns, tiling.mr); }
 
-  // Elements between rows. A gap of one cache line, or rows a power of two apart would fall into the same few sets.
+  // Elements between rows. They include a gap of one cache line: rows a power of two apart would fall into the same few
+  // sets.
   std::int64_t transposed_row() const { return cut.tile_q + gap(); }
   std::int64_t score_row() const { return cut.tile_kv + gap(); }
 
@@ -43,12 +44,12 @@ struct QueryTile {
   std::uint32_t *q = nullptr, *grad_o = nullptr;                        ///< [tile_q][row]
   std::uint32_t *q_transposed = nullptr, *grad_o_transposed = nullptr;  ///< [rows_of_transposed][transposed_row]
   float *lse = nullptr, *delta = nullptr;                               ///< see Differentiate
-  std::uint32_t* fields = nullptr;                                      ///< of the rows
-  /// Rows that hold an infinity or a NaN: 0 in what is transposed, since removed pairs must not meet them.
+  std::uint32_t* fields = nullptr;                                      ///< for the rows
+  /// Rows that hold an infinity or a NaN. They are 0 in the transposed copies, since removed pairs must not meet them.
   std::vector<std::int32_t> bad_q, bad_grad_o;
 
   codegen::Frame frame{};
-  std::int64_t first = 0, rows = 0;  ///< of the sequence
+  std::int64_t first = 0, rows = 0;  ///< within the sequence
   std::int32_t groups = 0;
   bool ready = false;
 };
@@ -57,7 +58,7 @@ struct QueryTile {
 inline std::int64_t field_row(const Cut& cut) { return up_to(cut.tile_q, 16); }
 
 QueryTile lay_out_query_tile(Workspace& memory, const BackwardSizes& sizes, std::int64_t fields);
-/// What products read beyond what is ever written.
+/// Clears what products read but nothing ever writes.
 void clear_margins(const QueryTile& tile, const BackwardSizes& sizes);
 
 /// Reads one operand of a tile and transposes it.
@@ -76,7 +77,7 @@ class QueryLoader {
   const Widths& width_;
 };
 
-/// An element of an operand, as f32.
+/// An element of an operand as f32.
 inline float operand(Unit unit, const void* matrix, std::int64_t i) {
   if (unit == Unit::f32) return static_cast<const float*>(matrix)[i];
   return static_cast<float>(static_cast<const bf16*>(matrix)[i]);

@@ -1,4 +1,4 @@
-// runtime/cpu/results.cpp — from a row's sums to what the caller gets: normalised outputs, lse and maxima
+// runtime/cpu/results.cpp — from a row's sums to the caller's results: normalised outputs, lse and maxima
 #include "runtime/cpu/results.h"
 
 #include <cmath>
@@ -16,7 +16,7 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 
 Finished finish(double m, double l, double sink, double term) {
   constexpr double nan = std::numeric_limits<double>::quiet_NaN();
-  // Nothing was kept: whatever the row's term is, and with the sink alone in its softmax.
+  // Nothing was kept: the row term does not matter, and only the sink is in the softmax.
   if (l == 0 || term == -infinity) return {0, sink == infinity ? nan : sink, -infinity, -infinity};
   const double max = std::isnan(l) && m != infinity ? nan : m + term;
   if (std::isnan(term) || term == infinity) return {nan, nan, max, nan};
@@ -50,14 +50,14 @@ Results::Results(const Forward& call, const compiler::Problem& problem, Isa isa)
 void Results::store(const Sequence& seq, const Rows& rows, std::span<const Finished> finished) const {
   const auto line = [&](const Tensor& t, double Finished::*member) {
     if (!t.given()) return;
-    const MatrixLayout at = column(t, problem_.packed, seq.b, rows.h, seq.q_start);
+    const MatrixLayout at = column(t, problem_.q.layout, seq.b, rows.h, seq.q_start);
     for (std::int64_t r = 0; r < rows.count; ++r)
       runtime::store(t, at.origin + (rows.first + r) * at.row, finished[static_cast<std::size_t>(r)].*member);
   };
   line(call_.lse, &Finished::lse);
   line(call_.max, &Finished::max);
 
-  const MatrixLayout at = matrix(call_.o, problem_.packed, seq.b, rows.h, seq.q_start);
+  const MatrixLayout at = matrix(call_.o, problem_.q.layout, seq.b, rows.h, seq.q_start);
   const std::int64_t origin = at.origin + rows.first * at.row;
   if (!kit_) {
     for (std::int64_t r = 0; r < rows.count; ++r)

@@ -1,4 +1,4 @@
-// runtime/cpu/results.h — from a row's sums to what the caller gets: normalised outputs, lse and maxima
+// runtime/cpu/results.h — from a row's sums to the caller's results: normalised outputs, lse and maxima
 #pragma once
 
 #include <limits>
@@ -7,23 +7,24 @@
 
 namespace attune::runtime::cpu {
 
-/// A row of the softmax, done.
+/// A finished row of the softmax.
 struct Finished {
-  double factor;       ///< of the row's sum of values
-  double lse, max;     ///< as the caller wants them
+  double factor;       ///< scales the row's sum of values
+  double lse, max;     ///< as the caller gets them
   double lse_of_core;  ///< without the row term: what attend_known subtracts
 
-  /// Its sum of values is of no pair: of none, or of pairs that the row term removed.
+  /// No pair is in the sum of values: none was kept, or the row term removed them all.
   bool empty() const { return lse_of_core == -std::numeric_limits<double>::infinity(); }
 };
 
-/// m and l are of core; `term` is what was left out of it (see compiler::Fold); the sink is a logit of the whole score.
+/// m and l belong to the core score; `term` is what was left out of it (see compiler::Fold); the sink is a logit of the
+/// whole score.
 Finished finish(double m, double l, double sink, double term);
 
 /// The sink's logit at a frame's batch entry and head; -inf where there is none.
 double sink_at(const compiler::BoundMod& bound, const codegen::Frame& frame);
 
-/// Rows [first, first + count) of o, each times its factor, and of lse and max where these are wanted.
+/// Stores rows [first, first + count) of o, each times its factor, and of lse and max where asked for.
 class Results {
  public:
   Results(const Forward& call, const compiler::Problem& problem, Isa isa);
@@ -39,7 +40,7 @@ class Results {
  private:
   const Forward& call_;
   const compiler::Problem& problem_;
-  std::shared_ptr<const Kit> kit_;  ///< of o's type; null for f64, which is stored one by one
+  std::shared_ptr<const Kit> kit_;  ///< for o's type; null for f64, which is stored one by one
 };
 
 }  // namespace attune::runtime::cpu

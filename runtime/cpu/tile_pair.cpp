@@ -1,4 +1,4 @@
-// runtime/cpu/tile_pair.cpp — a tile of keys meets a tile of queries: the backward's five products and what is between
+// runtime/cpu/tile_pair.cpp — a tile of keys against a tile of queries: the backward's five products, p and ds
 #include "runtime/cpu/tile_pair.h"
 
 #include <algorithm>
@@ -33,7 +33,7 @@ class Meeting {
     return visit(group).first <= column && column < visit(group).last;
   }
 
-  /// Calls body(first group, groups, visit) for neighbours whose visits are alike.
+  /// Calls body(first group, groups, visit) for each run of groups with like visits.
   template <class Alike, class Body>
   void runs(const Alike& alike, const Body& body) const {
     for (std::int32_t g = 0, next = 0; g < queries_.groups; g = next) {
@@ -46,7 +46,7 @@ class Meeting {
     return static_cast<std::byte*>(matrix) + (row * sizes_.score_row() + column) * sizes_.element_size();
   }
 
-  /// From q . k and grad_o . v to p and ds.
+  /// Computes p and ds from q . k and grad_o . v.
   void differentiate(std::int32_t group, std::int32_t groups, const Visit& v) const {
     const std::int64_t row = std::int64_t{group} * sizes_.cut.group, end = row + groups * sizes_.cut.group;
     product(queries_.q, sizes_.d, s_.k_columns, s_.s, row, groups, v);
@@ -100,7 +100,7 @@ class Meeting {
     state_.kit->product(&args);
   }
 
-  /// Products sum over rows and columns that were not visited, or are not there.
+  /// Zeroes elements that products sum over although they were not visited or do not exist.
   void clear(std::int64_t row, std::int64_t first, std::int64_t last) const {
     const auto bytes = static_cast<std::size_t>((last - first) * sizes_.element_size());
     std::memset(element_at(s_.p, row, first), 0, bytes);
@@ -164,7 +164,7 @@ class Meeting {
     }
   }
 
-  /// Products sum pairs of bf16, here along the rows.
+  /// Packs rows in pairs: products sum pairs of bf16, here along the rows.
   void pair_rows(std::int64_t rows) const {
     for (const auto& [from, into] : {std::pair(s_.p, s_.p_panels), std::pair(s_.ds, s_.ds_panels)}) {
       const PackRows args{.from = from,
@@ -177,7 +177,8 @@ class Meeting {
     }
   }
 
-  /// Transposed dk or dv += transposed rows times ds or p. f32: the matrix itself is the operand, its columns panels.
+  /// Transposed dk or dv += transposed rows times ds or p. In f32 the matrix itself is the operand, its columns the
+  /// panels.
   void add(const Block& block, const std::uint32_t* transposed, const Widths& w, void* matrix,
            const std::uint32_t* panels, float* sums) const {
     const std::int64_t nr = sizes_.tiling.nr, panel = sizes_.panel_of_rows(), k = block.q0 / sizes_.per_unit();
@@ -197,7 +198,7 @@ class Meeting {
     state_.kit->product(&args);
   }
 
-  /// What rows that are not finite add, where they meet keys that are not removed.
+  /// Adds the products of rows that are not finite with the keys that are not removed.
   void add_bad(const std::vector<std::int32_t>& bad, const std::uint32_t* rows, const Widths& w, const void* matrix,
                float* sums) const {
     for (const std::int32_t r : bad) {

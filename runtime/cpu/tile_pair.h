@@ -1,4 +1,4 @@
-// runtime/cpu/tile_pair.h — a tile of keys meets a tile of queries: the backward's five products and what is between
+// runtime/cpu/tile_pair.h — a tile of keys against a tile of queries: the backward's five products, p and ds
 #pragma once
 
 #include <span>
@@ -7,18 +7,18 @@
 
 namespace attune::runtime::cpu {
 
-/// The tile of keys at hand, packed in the scratch, and where its gradients are summed.
+/// The current tile of keys, packed in the scratch, and where its gradients are summed.
 struct KeysAtHand {
   BackwardScratch& s;
   Pass pass;
   float* const* gradients;  ///< of captured tensors, by slot
   std::int32_t tile = 0;
   float *dk = nullptr, *dv = nullptr;  ///< transposed
-  /// The chunk's first row of the reader at hand: in delta_sums, and in dq.
+  /// The first row of the chunk and the current reader, in delta_sums and in dq.
   std::int64_t first_row = 0;
 };
 
-/// `visits`: by group of the queries' rows.
+/// `visits`: one per group of query rows.
 void meet(const BackwardState& state, const KeysAtHand& keys, const QueryTile& queries, std::span<const Visit> visits);
 
 }  // namespace attune::runtime::cpu

@@ -17,7 +17,7 @@ std::int32_t tiles_in(std::int64_t length, std::int32_t tile) {
 Visits::Visits(const compiler::Problem& problem, const Cut& cut, const compiler::LoweredMod& lowered,
                const Executor& executor)
     : cut_(cut) {
-  by_batch_ = problem.packed || lowered.cover.by_batch;
+  by_batch_ = problem.q.packed() || lowered.cover.by_batch;
   heads_ = lowered.cover.by_head ? problem.q_heads : 1;
   struct Place {
     std::int64_t b, h;
@@ -35,7 +35,7 @@ Visits::Visits(const compiler::Problem& problem, const Cut& cut, const compiler:
   std::optional<Tiles> tiles;
   if (lowered.removes()) tiles.emplace(lowered);
   rows_.resize(places.size());
-  // Some thousands of rows of tiles cost less than waking a thread; a task takes a run of them.
+  // Waking a thread costs more than some thousands of rows of tiles, so a task takes a run of them.
   constexpr std::int64_t chunk = 64;
   const auto count = static_cast<std::int64_t>(places.size());
   run_tasks((count + chunk - 1) / chunk,
@@ -75,7 +75,7 @@ Visits::Row Visits::ask(const compiler::Problem& problem, const Tiles* tiles, st
   if (!tiles) {
     all_groups(keys > 0 ? std::vector{Run{0, keys, Keep::All}} : std::vector<Run>());
   } else if (!tiles->rows_by_bands(extent(cut_.group, 1), bi, hi, first, first + groups, row.runs, row.offsets)) {
-    // By intervals every key would be asked for: all groups take what the whole tiles say.
+    // Intervals would have to be asked for every key; instead all groups take the runs of whole tiles.
     std::vector<Run> runs;
     tiles->row(extent(cut_.tile_q, cut_.tile_kv), bi, hi, tile_q, runs);
     for (Run& r : runs) r = {r.begin * cut_.tile_kv, std::min(r.end * cut_.tile_kv, keys), r.keep};

@@ -10,7 +10,7 @@
 
 namespace attune::runtime::cpu {
 
-/// How a call is cut. Rows are dealt with in groups that a product's block takes at once, columns in panels.
+/// How a call is cut. Rows are handled in groups that one block of a product takes, columns in panels.
 struct Cut {
   std::int32_t tile_q, tile_kv;  ///< rows and columns of a tile: multiples of group and panel
   std::int32_t group, panel;
@@ -19,25 +19,24 @@ struct Cut {
   std::int32_t panels() const { return tile_kv / panel; }
 };
 
-/// What one group of rows does in one window of keys: as many panels as a tile has, from any panel on.
+/// What one group of rows visits in one window of keys. A window has as many panels as a tile, and starts at any panel.
 struct Visit {
-  std::int32_t first = 0, last = 0;  ///< columns within the window, whole panels; nothing where first == last
-  std::int32_t begin = 0, end = 0;   ///< the columns among them that any pair is kept of
+  std::int32_t first = 0, last = 0;  ///< columns within the window, whole panels; empty if first == last
+  std::int32_t begin = 0, end = 0;   ///< the columns among them with any kept pair
   bool all = false;                  ///< no pair of the panels is removed
   bool operator==(const Visit&) const = default;
 };
 
-/// For every tile of queries: runs of keys per group.
+/// Runs of keys per group, for every tile of queries.
 class Visits {
  public:
-  /// Asked by group and key where its bands say
-  /// all, else by whole tiles.
+  /// Asks by group and key where the cover's bands are exact, else by whole tiles.
   Visits(const compiler::Problem& problem, const Cut& cut, const compiler::LoweredMod& lowered,
          const Executor& executor);
 
   /// The panels of keys that any group of this tile of queries needs lie within [first, second).
   std::pair<std::int32_t, std::int32_t> panels(std::int64_t b, std::int64_t h, std::int32_t tile_q) const;
-  /// Keys that its groups visit: what a task costs.
+  /// Keys that the tile's groups visit: the cost of a task.
   std::int64_t cost(std::int64_t b, std::int64_t h, std::int32_t tile_q) const;
   Visit visit(std::int64_t b, std::int64_t h, std::int32_t tile_q, std::int32_t group, std::int32_t panel) const;
 
@@ -54,7 +53,7 @@ class Visits {
   Cut cut_;
   std::int64_t heads_ = 1;  ///< 1 where all heads share their rows
   bool by_batch_ = false;
-  std::vector<std::int64_t> starts_;  ///< by batch entry: its first row; one entry where all share
+  std::vector<std::int64_t> starts_;  ///< by batch entry: its first row; one entry if all share
   std::vector<Row> rows_;
 };
 

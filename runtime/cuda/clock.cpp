@@ -1,4 +1,4 @@
-// runtime/cuda/clock.cpp — how long launches take, by the device's own clock
+// runtime/cuda/clock.cpp — times launches by the device's own clock
 #include <chrono>
 
 #include "runtime/cuda/driver.h"
@@ -34,7 +34,7 @@ std::string device_name(int device) { return facts(device).name; }
 
 std::vector<double> times(int device, double seconds, const std::function<void()>& launch) {
   const Current current(device);
-  // The clock of an idle device is low: it warms up as long as a round is measured.
+  // An idle device runs at a low clock; the first round warms it up and is not counted.
   constexpr std::size_t round = 20;
   const std::vector<Mark> marks(round + 1);
   std::vector<double> out;

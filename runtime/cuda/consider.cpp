@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
-#include <future>
 #include <limits>
 #include <optional>
 #include <span>
@@ -18,6 +17,7 @@
 #include "runtime/cache/objects.h"
 #include "runtime/cache/told.h"
 #include "runtime/options.h"
+#include "runtime/threads.h"
 
 namespace attune::runtime::cuda {
 namespace {
@@ -226,10 +226,12 @@ Considered consider(const compiler::Mod& mod, const compiler::Cover& cover, cons
     return binary_of(source(choice), {mod, codegen::variant_of(choice.plan).text(), spec.arch, choice.shared_bytes});
   };
   // Each takes a second or two of one thread.
-  std::vector<std::future<std::shared_ptr<const Binary>>> ahead;
-  for (const codegen::ForwardChoice& choice : choices.choices)
-    if (all) ahead.push_back(std::async(std::launch::async, [&compiled, &choice] { return compiled(choice); }));
-  for (const auto& one : ahead) one.wait();
+  if (all) {
+    std::atomic<std::size_t> next = 0;
+    on_threads(choices.choices.size(), [&] {
+      for (std::size_t i; (i = next++) < choices.choices.size();) compiled(choices.choices[i]);
+    });
+  }
   Considered out;
   for (std::string* line : {&choices.refused, &choices.story})
     if (!line->empty()) out.story.push_back(std::move(*line));

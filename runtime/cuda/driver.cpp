@@ -1,4 +1,4 @@
-// runtime/cuda/driver.cpp — NVIDIA's driver, opened by name at run time: its functions, checked, and what devices are
+// runtime/cuda/driver.cpp — NVIDIA's driver, opened by name at run time: its functions, checked, and devices' facts
 #include "runtime/cuda/driver.h"
 
 #include <array>
@@ -13,12 +13,12 @@
 namespace attune::runtime::cuda {
 namespace {
 
-/// The first whose libraries hold all that is used, and whose cubins ours may be.
+/// The oldest CUDA version whose driver has all functions used here, and that our cubins may come from.
 constexpr int oldest = 12040;
 
 std::string version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
 
-/// What the driver calls a result, and says of it.
+/// A result's name and description, from the driver.
 std::string text_of(cu::Result result) {
   const char *name = nullptr, *text = nullptr;
   if (void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD)) {
@@ -38,7 +38,7 @@ Found open() {
   auto* find = reinterpret_cast<Find*>(dlsym(library, "cuGetProcAddress_v2"));
   Driver d;
   const auto look_up = [&](auto& call, int version) {
-    // The null stream is the one that waits for all others, as in the runtime's default.
+    // The null stream waits for all other streams, as in the runtime's default.
     constexpr std::uint64_t legacy_stream = 1;
     void* at = nullptr;
     int found = 0;
@@ -90,8 +90,8 @@ cu::Device device_of(int index) {
   return device;
 }
 
-/// The primary contexts, each retained when it is first needed and until the process ends: releasing the last hold on
-/// one destroys what others have in it.
+/// Each device's primary context, retained from first use until the process ends: releasing the last hold would destroy
+/// what others have in it.
 cu::Context primary(int index) {
   static std::mutex mutex;
   static std::deque<cu::Context>& retained = *new std::deque<cu::Context>;
@@ -137,7 +137,7 @@ void refuse(cu::Result result, const char* function) {
 }
 
 const Found& find_driver() {
-  // Never destroyed: arrays may outlive whatever is destroyed at the end of the process.
+  // Never destroyed: arrays may outlive static objects at the end of the process.
   static const Found& found = *new Found(open());
   return found;
 }

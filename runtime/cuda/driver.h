@@ -1,4 +1,4 @@
-// runtime/cuda/driver.h — NVIDIA's driver, opened by name at run time: its functions, checked, and what devices are
+// runtime/cuda/driver.h — NVIDIA's driver, opened by name at run time: its functions, checked, and devices' facts
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace attune::runtime::cuda {
 
-/// The driver's types, as far as they are used: declared here, so that a machine without CUDA builds this. Layouts and
-/// numbers are those of its ABI, which does not change.
+/// The driver's types, as far as they are used. They are declared here so that this builds without CUDA. Layouts and
+/// numbers are those of the driver's ABI, which does not change.
 namespace cu {
 
 using Device = int;
@@ -63,7 +63,7 @@ enum class Promote : int { none, b64, b128, b256 };
 enum class Fill : int { zero };
 inline constexpr unsigned stream_non_blocking = 1;
 
-enum class LaunchAttributeKey : int { early = 6 };  ///< the launch may start before the kernel before it has ended
+enum class LaunchAttributeKey : int { early = 6 };  ///< the launch may start before the previous kernel has ended
 struct LaunchAttribute {
   LaunchAttributeKey key;
   int unused = 0;
@@ -81,7 +81,7 @@ static_assert(sizeof(LaunchConfig) == 56 && offsetof(LaunchConfig, stream) == 32
 
 }  // namespace cu
 
-/// What a function of the driver gave that is not success, as an Error where the caller can act, else as a Bug.
+/// Throws for a driver result other than success: an Error if the caller can act on it, else a Bug.
 [[noreturn]] void refuse(cu::Result result, const char* function);
 
 /// A function of the driver.
@@ -90,7 +90,7 @@ struct Call {
   const char* name;
   cu::Result (*raw)(A...) = nullptr;
 
-  /// Throws what is not success.
+  /// Throws unless the result is success.
   void operator()(A... arguments) const {
     const cu::Result result = raw(arguments...);
     if (result != cu::Result::success) refuse(result, name);
@@ -104,13 +104,13 @@ struct Driver {
   int version = 0;  ///< of CUDA, as in 12040
 };
 
-/// The driver of this machine, or why there is none that can be used. Looked for once; it stays open.
+/// This machine's driver, or why none can be used. Looked for once; the library stays open.
 struct Found {
   std::optional<Driver> driver;
   std::string why;
 };
 const Found& find_driver();
-/// An Error where there is none.
+/// Throws an Error if there is none.
 const Driver& driver();
 
 struct Facts {
@@ -120,18 +120,18 @@ struct Facts {
   int sms = 0;
   int shared_per_block = 0, shared_per_sm = 0;  ///< bytes; what a kernel may ask for
   std::int64_t l2_bytes = 0;
-  bool pools = false;  ///< memory can be taken and given back in the order of a stream
+  bool pools = false;  ///< memory can be allocated and freed in stream order
 
   int arch() const { return 10 * major + minor; }
 };
 
 /// 0 without a driver.
 int device_count();
-/// An Error where there is no such device.
+/// Throws an Error if there is no such device.
 const Facts& facts(int index);
 
-/// For as long as this lives, a context of the device is current: the caller's if it is on that device, else the
-/// primary one, as the CUDA runtime and frameworks use it.
+/// While this object lives, a context of the device is current: the caller's if it is on that device, else the primary
+/// one, which the CUDA runtime and frameworks use.
 class Current {
  public:
   explicit Current(int device);
@@ -146,7 +146,7 @@ class Current {
   bool pushed_ = false;
 };
 
-/// A graph is being captured from this stream: nothing may be loaded or waited for.
+/// Whether a graph is being captured from this stream. If so, nothing may be loaded or waited for.
 bool capturing(cu::Stream stream);
 
 }  // namespace attune::runtime::cuda

@@ -19,34 +19,33 @@ namespace attune::runtime::cuda {
 
 /// What a call works with besides its tensors.
 struct Means {
-  void* stream = nullptr;            ///< a CUstream; null: the default one
-  std::span<std::byte> workspace{};  ///< of the device; empty: taken from the stream's pool, and given back to it
-  const codegen::Preference* preference = nullptr;  ///< null: what this machine was found to prefer
+  void* stream = nullptr;                           ///< a CUstream; null: the default one
+  std::span<std::byte> workspace{};                 ///< of the device; empty: borrowed from the stream's pool
+  const codegen::Preference* preference = nullptr;  ///< null: as this machine was tuned
   const detail::DeviceCover* cover = nullptr;       ///< null: the call lists its own tiles, where it needs lists
   Used* used = nullptr;
   std::optional<bool> exact{};  ///< as Attention::exact
 };
 
-/// Bytes of the device that the call works in, with these lists or its own. Its kernels are compiled and loaded
-/// afterwards.
+/// Device bytes that the call works in. Compiles and loads its kernels.
 std::size_t forward_workspace(const compiler::LoweredMod& lowered, const Forward& call,
                               const compiler::Problem& problem, const Means& means);
 /// Puts the call on the stream.
 void forward(const compiler::LoweredMod& lowered, const Forward& call, const compiler::Problem& problem,
              const Means& means);
-/// Puts the lists of such calls on the stream: into the workspace if there is one. Null where none are needed.
+/// Writes the tile lists of such calls on the stream, into the workspace if there is one. Null where none are needed.
 std::shared_ptr<const detail::DeviceCover> cover(const compiler::LoweredMod& lowered, const Forward& call,
                                                  const compiler::Problem& problem, const Means& means);
-/// Bytes of the device that they lie in.
+/// Device bytes that those lists take.
 std::size_t cover_bytes(const compiler::LoweredMod& lowered, const Forward& call, const compiler::Problem& problem,
                         const Means& means);
 /// Which kernel takes the call, and why not others.
 struct ForwardStory {
   codegen::Variant variant;
   std::string kernel;              ///< in words, with what it needs
-  std::vector<std::string> notes;  ///< whose choice it is, and why not others
+  std::vector<std::string> notes;  ///< where the choice came from, and why other kernels were not taken
   int registers = 0, spilled = 0, shared_bytes = 0;
-  std::string flaw;  ///< what NVRTC made of it is worse than it should be; or empty
+  std::string flaw;  ///< what is wrong with the compiled kernel (it spills, a warning); or empty
 };
 ForwardStory forward_story(const compiler::LoweredMod& lowered, const Forward& call, const compiler::Problem& problem,
                            const Means& means = {});
@@ -60,9 +59,9 @@ struct ForwardWants {
 ForwardWants forward_wants(const compiler::LoweredMod& lowered, const Forward& call, const compiler::Problem& problem,
                            std::optional<bool> exact);
 
-/// As the driver calls it.
+/// The driver's name for it.
 std::string device_name(int device);
-/// Seconds that each of many launches takes on the default stream, by the device's clock; for at least so long in all.
+/// Seconds of each launch on the default stream, by the device's clock; launches until `seconds` have passed.
 std::vector<double> times(int device, double seconds, const std::function<void()>& launch);
 
 }  // namespace attune::runtime::cuda

@@ -1,13 +1,10 @@
-// runtime/cuda/forward.cpp — a forward call on a device: its kernel, its arguments, its launch
+// runtime/cuda/forward.cpp — a forward call on a device: its kernel, its memory, its launches
 #include <algorithm>
 #include <array>
 #include <limits>
-#include <mutex>
-#include <set>
 
 #include <attune/error.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "codegen/cuda/args.cuh"
 #include "codegen/reads.h"
@@ -18,288 +15,210 @@
 #include "runtime/cuda/lists.h"
 #include "runtime/cuda/maps.h"
 #include "runtime/cuda/memory.h"
-#include "runtime/cuda/order.h"
+#include "runtime/cuda/operands.h"
 #include "runtime/workspace.h"
 
 namespace attune::runtime::cuda {
 namespace {
 
-using compiler::Problem;
+using compiler::LoweredMod, compiler::Problem;
 
-void check_types(const Forward& call) {
-  const auto refuse = [](std::string problem, std::string why, std::string fix) {
-    return Error("engine-type", std::move(problem), {}, std::move(why), std::move(fix));
-  };
-  if (call.o.dtype == DType::f64)
-    throw refuse("the CUDA engine does not write o as f64", "it computes in f32", "give it elements of f32");
-  for (const auto& [name, t] : {std::pair{"lse", &call.lse}, {"max", &call.max}})
-    if (t->given() && t->dtype != DType::f32)
-      throw refuse(fmt::format("the CUDA engine writes {} as f32", name),
-                   fmt::format("{} holds {}", name, name_of(t->dtype)), "give it elements of f32");
+void check_outputs(const Forward& call) {
+  require_writable("o", call.o);
+  require_f32_rows("lse", call.lse);
+  require_f32_rows("max", call.max);
 }
 
-bool is_empty(const Problem& p) { return p.batch == 0 || p.q_heads == 0 || p.q_len == 0; }
+bool is_empty(const Problem& p) { return p.batch == 0 || p.q_heads == 0 || p.q.length == 0; }
 
-/// Bytes that all rows of these may be copied by: 16, 8 or 4, and 0 where elements have to be copied one by one.
-int piece(std::initializer_list<const Tensor*> tensors) {
-  std::uint64_t bits = 16;
-  for (const Tensor* t : tensors) {
-    const auto last = static_cast<std::size_t>(t->rank) - 1;
-    if (t->shape[last] > 1 && t->strides[last] != 1) return 0;
-    bits |= reinterpret_cast<std::uintptr_t>(t->data);
-    for (std::size_t i = 0; i < last; ++i)
-      if (t->shape[i] > 1) bits |= static_cast<std::uint64_t>(t->strides[i]) * size_of(t->dtype);
-  }
-  const auto most = static_cast<int>(bits & -bits);
-  return most >= 4 ? most : 0;
-}
-
-/// Of o, a piece divides a row.
-int piece_of_rows(const Tensor& t) {
-  const int most = piece({&t});
-  const auto row = static_cast<int>(t.shape[static_cast<std::size_t>(t.rank) - 1]) * static_cast<int>(size_of(t.dtype));
-  const int divides = row & -row;
-  return std::min(most, divides) >= 4 ? std::min(most, divides) : 0;
-}
-
-/// The same for as long as the process lives.
-const codegen::Preference* lasting(const codegen::Preference* preference) {
-  static std::mutex mutex;
-  static std::set<codegen::Preference>& kept = *new std::set<codegen::Preference>;
-  if (!preference) return nullptr;
-  const std::lock_guard lock(mutex);
-  return &*kept.insert(*preference).first;
-}
-
-ForwardKey key_of(const compiler::LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means) {
+ForwardKey key_of(const LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means) {
   const bool boxes = std::ranges::all_of(std::array{&call.q, &call.k, &call.v, &call.o},
                                          [](const Tensor* t) { return has_boxes(*t); });
-  return {.device = call.q.device.index,
-          .spec = {.arch = facts(call.q.device.index).arch(),
-                   .dtype = call.q.dtype,
-                   .out = call.o.dtype,
-                   .d = p.d,
-                   .dv = p.dv,
-                   .max = call.max.given(),
-                   .packed = p.packed,
-                   .heads = codegen::heads_to_share(p.q_len, p.group),
-                   .boxes = boxes,
-                   .load = piece({&call.q, &call.k, &call.v}),
-                   .store = piece_of_rows(call.o),
-                   .scale_positive = static_cast<float>(p.scale) > 0,
-                   .exact = codegen::is_exact(means.exact, call.q.dtype),
-                   .wide = codegen::reach_far(lowered.slots.captures)},
-          .mod = lowered.digest,
-          .length = codegen::length_of(p.q_len, p.kv_len),
-          .preference = lasting(means.preference)};
+  ForwardKey key{.device = call.q.device.index,
+                 .spec = {.arch = facts(call.q.device.index).arch(),
+                          .dtype = call.q.dtype,
+                          .out = call.o.dtype,
+                          .d = p.d,
+                          .dv = p.dv,
+                          .max = call.max.given(),
+                          .packed = p.q.packed(),
+                          .heads = codegen::heads_to_share(p.q.length, p.group),
+                          .boxes = boxes,
+                          .load = copied_bytes({&call.q, &call.k, &call.v}),
+                          .store = stored_bytes(call.o),
+                          .scale_positive = static_cast<float>(p.scale) > 0,
+                          .exact = codegen::is_exact(means.exact, call.q.dtype),
+                          .wide = codegen::reach_far(lowered.slots.captures)},
+                 .mod = lowered.digest,
+                 .length = codegen::length_of(p.q.length, p.kv.length)};
+  if (means.preference) key.preference = *means.preference;
+  return key;
 }
 
-/// Blocks that stay take the tiles of packed sequences in an order that the host makes, if it knows the starts; others
-/// have a block for each of the longest sequence, of all.
-bool has_order(const codegen::ForwardChoice& choice, const Problem& p) {
-  return p.packed && choice.persistent && !p.starts_on_device();
+QueryTiling tiling_of(const codegen::ForwardChoice& choice) {
+  return {.queries = choice.plan.queries(), .heads = choice.plan.heads, .persistent = choice.persistent};
 }
 
-/// Sets of heads that share tiles, of a batch entry.
-std::int64_t sets_of(const codegen::ForwardPlan& plan, const Problem& p) {
-  return p.q_heads / p.group * tiles(p.group, plan.heads);
-}
-
-/// What a launch works in: always taken in the same order.
-struct Scratch {
-  std::int64_t tiles = 0;  ///< of queries, of all sets of heads: what blocks share, without a counter each has one
-  int* starts = nullptr;   ///< of q's sequences, then of k's and v's, from the host; then the order of their tiles
-  std::int64_t starts_count = 0, order_count = 0;
-  unsigned* next = nullptr;  ///< the counter that tiles are taken from, where there are more than blocks
-  CoverLists lists;
-
-  /// `made` may be null: a call that needs lists then has its own.
-  Scratch(Workspace& space, const Facts& device, const ForwardKernel& kernel, const compiler::Cover& cover,
-          const Problem& p, const detail::DeviceCover* made) {
-    const bool ordered = has_order(kernel.choice, p);
-    const codegen::ForwardPlan& plan = kernel.choice.plan;
-    const bool by_place = p.packed && kernel.choice.persistent;
-    if (ordered)
-      order_count = packed_tiles(p.q_starts, plan.queries());
-    else if (by_place)
-      order_count = packed_places(p.q_total, p.batch, plan.queries());
-    tiles = sets_of(plan, p) * (by_place ? order_count : cuda::tiles(p.q_len, plan.queries()) * p.batch);
-    if (p.packed && !p.starts_on_device()) {
-      starts_count = 2 * (p.batch + 1);
-      starts = space.take<int>(starts_count + (ordered ? 2 * order_count : 0));
-    }
-    if (tiles > device.sms && codegen::trait(plan, "dynamic")) next = space.take<unsigned>(1);
-    if (made)
-      lists = made->lists;
-    else if (kernel.cover_kernel)
-      lists = CoverLists(space, kernel, cover, p);
-  }
-};
-
-std::size_t bytes_for(const Facts& device, const ForwardKernel& kernel, const compiler::Cover& cover, const Problem& p,
-                      const detail::DeviceCover* made) {
-  Workspace counting;
-  Scratch(counting, device, kernel, cover, p, made);
-  return counting.used();
-}
-
-Strided strided(const Tensor& t, bool packed) {
-  const auto& s = t.strides;
-  return packed ? Strided{t.data, 0, s[1], s[0], s[2]} : Strided{t.data, s[0], s[1], s[2], s[3]};
-}
-Rows rows(const Tensor& t, bool packed) {
-  if (!t.given()) return {};
-  const auto& s = t.strides;
-  auto* data = static_cast<float*>(t.data);
-  return packed ? Rows{data, 0, s[0], s[1]} : Rows{data, s[0], s[1], s[2]};
-}
-
-/// Sets of heads whose keys and values fill half of the cache.
-int section_of(const Facts& device, const codegen::ForwardPlan& plan, const Forward& call, const Problem& p) {
-  const std::int64_t keys = p.packed ? p.kv_total : p.kv_len, of_group = tiles(p.group, plan.heads),
-                     sets = sets_of(plan, p) * (p.packed ? 1 : p.batch);
-  const std::int64_t head = std::max<std::int64_t>(
-      keys * (p.d + p.dv) * static_cast<std::int64_t>(size_of(call.k.dtype)), 1);
-  return static_cast<int>(std::clamp(device.l2_bytes / 2 / head * of_group, of_group, sets));
-}
-
-ForwardArgs arguments(const Facts& device, const ForwardKernel& kernel, const Forward& call, const Problem& p,
-                      const Scratch& scratch) {
-  const codegen::ForwardPlan& plan = kernel.choice.plan;
-  ForwardArgs args{};
-  if (kernel.choice.copy_engine) {
-    const auto boxes = [&](const Tensor& t, int rows) {
-      return plan.heads == 1 ? boxes_of(t, rows) : boxes_of_heads(t, rows, plan.heads, p.group);
-    };
-    args.q_map = boxes(call.q, plan.m);
-    args.k_map = boxes_of(call.k, plan.n);
-    args.v_map = boxes_of(call.v, plan.n);
-    args.o_map = boxes(call.o, 16);
-  }
-  args.q = strided(call.q, p.packed);
-  args.k = strided(call.k, p.packed);
-  args.v = strided(call.v, p.packed);
-  args.o = strided(call.o, p.packed);
-  args.lse = rows(call.lse, p.packed);
-  args.max = rows(call.max, p.packed);
-  args.batch = static_cast<int>(p.batch);
-  args.q_heads = static_cast<int>(p.q_heads);
-  args.group = static_cast<int>(p.group);
-  args.q_len = static_cast<int>(p.q_len);
-  args.kv_len = static_cast<int>(p.kv_len);
-  args.d = static_cast<int>(p.d);
-  args.dv = static_cast<int>(p.dv);
-  args.q_offset = p.q_offset;
-  args.kv_shared = p.kv_shared;
-  if (p.starts_on_device()) {
-    args.q_starts = static_cast<const int*>(call.cu_seqlens_q.data);
-    args.kv_starts = static_cast<const int*>(call.cu_seqlens_kv.data);
-  } else if (p.packed) {
-    args.q_starts = scratch.starts;
-    args.kv_starts = scratch.starts + p.batch + 1;
-    args.order = scratch.starts + scratch.starts_count;
-  }
-  args.order_count = static_cast<int>(scratch.order_count);
-  args.tiles = scratch.lists.at;
-  args.tile_stride = scratch.lists.stride;
-  args.tile_batches = scratch.lists.batches;
-  args.tile_heads = scratch.lists.heads;
-  args.section = section_of(device, plan, call, p);
-  args.next = scratch.next;
-  return args;
-}
-
-/// The driver takes a copy of the host's memory before it returns, so what is sent need not stay. A graph would not.
-void send_starts(const ForwardKernel& kernel, bool masked, const Problem& p, const Scratch& scratch,
-                 cu::Stream stream) {
-  if (!scratch.starts) return;
-  if (capturing(stream))
-    throw Error("stream-capture", "a packed call whose starts are on the host cannot be captured into a graph", {},
-                "the graph would not have them any more when it runs",
-                "pass cu_seqlens where q is, with .max_q_len and .max_kv_len; or call it without a graph");
-  std::vector<int> sent(p.q_starts.begin(), p.q_starts.end());
-  sent.insert(sent.end(), p.kv_starts.begin(), p.kv_starts.end());
-  if (has_order(kernel.choice, p)) {
-    const std::vector<int> order = packed_order(p.q_starts, p.kv_starts, kernel.choice.plan.queries(), masked);
-    sent.insert(sent.end(), order.begin(), order.end());
-  }
-  driver().cuMemcpyAsync(reinterpret_cast<cu::Address>(scratch.starts), reinterpret_cast<cu::Address>(sent.data()),
-                         sent.size() * sizeof(int), stream);
-}
-
-std::vector<std::byte> user_of(const compiler::LoweredMod& lowered, std::span<const double> params,
-                               const ForwardKernel& kernel, const Problem& p) {
+std::vector<std::byte> user_of(const LoweredMod& lowered, std::span<const double> params, const ForwardKernel& kernel,
+                               const Problem& p) {
   return codegen::user_bytes(lowered.mod, lowered.slots.captures, params, static_cast<float>(p.scale),
                              kernel.choice.plan.wide);
 }
 
-/// `lists_first`: the launch that writes its lists was the last on the stream, and it cleared the counter.
-void launch(const Facts& device, const ForwardKernel& kernel, std::int64_t tiles, ForwardArgs& args,
-            std::vector<std::byte>& user, bool lists_first, cu::Stream stream) {
-  const codegen::ForwardPlan& plan = kernel.choice.plan;
-  if (args.next && !lists_first) driver().cuMemsetD32Async(reinterpret_cast<cu::Address>(args.next), 0, 1, stream);
-  std::array<void*, 2> pointers{&args, user.data()};
-  const std::int64_t blocks = kernel.choice.persistent ? std::min<std::int64_t>(tiles, device.sms) : tiles;
-  if (blocks > std::numeric_limits<int>::max())
-    throw Error(
-        "too-long", "the call has too many tiles of queries for one launch", {},
-        fmt::format("they are {}, {} queries each, and a grid has fewer than 2^31 blocks", blocks, plan.queries()),
-        "split the call");
-  kernel.kernel.launch({static_cast<unsigned>(blocks), 1, 1}, kernel.choice.threads, kernel.choice.shared_bytes, stream,
-                       pointers, lists_first && kernel.choice.copy_engine);
-}
+/// A call with its kernel. Its memory is laid out here, once; `put` fills it in and puts the launches on a stream.
+class ForwardCall {
+ public:
+  ForwardCall(const LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means)
+      : lowered_(lowered), call_(call), p_(p), means_(means), device_(facts(call.q.device.index)),
+        kernel_(forward_kernel(key_of(lowered, call, p, means), lowered, static_cast<cu::Stream>(means.stream))),
+        params_(values(lowered.slots.params)), tiling_(tiling_of(kernel_->choice)), tiles_(tiling_, p),
+        starts_(space_, p, tiles_) {
+    if (means.cover) require_fit(*means.cover, device_, *kernel_, lowered, p, params_);
+    if (tiles_.count > device_.sms && codegen::trait(kernel_->choice.plan, "dynamic")) next_ = space_.take<unsigned>(1);
+    if (means.cover) {
+      lists_ = means.cover->lists;
+    } else if (kernel_->cover_kernel) {
+      lists_ = CoverLists(kernel_->choice.plan, lowered.cover, p);
+      own_lists_ = space_.take<int>(lists_.ints());
+    }
+  }
+
+  const ForwardKernel& kernel() const { return *kernel_; }
+  std::size_t bytes() const { return space_.bytes(); }
+
+  void put(std::byte* memory) {
+    const auto stream = static_cast<cu::Stream>(means_.stream);
+    starts_.require_no_capture(stream);
+    Launches launches;
+    const bool masked = !ir::is_literal(lowered_.cover.may_drop, 0);
+    const Starts starts = starts_.send(launches, memory, p_, tiling_, masked, call_.cu_seqlens_q, call_.cu_seqlens_kv);
+    const bool writes_lists = own_lists_.count > 0;
+    if (writes_lists) lists_.at = own_lists_.in(memory);
+    ForwardArgs arguments = this->arguments(starts, next_.in(memory));
+    CoverArgs cover{};
+    if (writes_lists) {
+      cover = cover_arguments(lists_, p_, starts, arguments.next);
+      launches.launch(cover_launch(kernel_->cover_kernel->kernel, lists_, cover));
+    } else if (arguments.next) {
+      launches.clear(arguments.next);
+    }
+    launches.launch({.kernel = &kernel_->kernel,
+                     .grid = {blocks(), 1, 1},
+                     .threads = kernel_->choice.threads,
+                     .shared_bytes = kernel_->choice.shared_bytes,
+                     .arguments = &arguments,
+                     .early = writes_lists && kernel_->choice.copy_engine});
+    std::vector<std::byte> user = user_of(lowered_, params_, *kernel_, p_);
+    launches.put(stream, user);
+  }
+
+ private:
+  unsigned blocks() const {
+    const std::int64_t blocks = kernel_->choice.persistent ? std::min<std::int64_t>(tiles_.count, device_.sms)
+                                                           : tiles_.count;
+    if (blocks > std::numeric_limits<int>::max())
+      throw Error(
+          "too-long", "the call has too many tiles of queries for one launch", {},
+          fmt::format("they are {}, {} queries each, and a grid has fewer than 2^31 blocks", blocks, tiling_.queries),
+          "split the call");
+    return static_cast<unsigned>(blocks);
+  }
+
+  ForwardArgs arguments(const Starts& starts, unsigned* next) const {
+    const codegen::ForwardPlan& plan = kernel_->choice.plan;
+    ForwardArgs args{};
+    if (kernel_->choice.copy_engine) {
+      const auto boxes = [&](const Tensor& t, int rows) {
+        return plan.heads == 1 ? boxes_of(t, rows) : boxes_of_heads(t, rows, plan.heads, p_.group);
+      };
+      args.q_map = boxes(call_.q, plan.m);
+      args.k_map = boxes_of(call_.k, plan.n);
+      args.v_map = boxes_of(call_.v, plan.n);
+      args.o_map = boxes(call_.o, 16);
+    }
+    args.q = strided(call_.q, p_.q.layout);
+    args.k = strided(call_.k, p_.kv.layout);
+    args.v = strided(call_.v, p_.kv.layout);
+    args.o = strided(call_.o, p_.q.layout);
+    args.lse = rows(call_.lse, p_.q.layout);
+    args.max = rows(call_.max, p_.q.layout);
+    args.batch = static_cast<int>(p_.batch);
+    args.q_heads = static_cast<int>(p_.q_heads);
+    args.group = static_cast<int>(p_.group);
+    args.q_len = static_cast<int>(p_.q.length);
+    args.kv_len = static_cast<int>(p_.kv.length);
+    args.d = static_cast<int>(p_.d);
+    args.dv = static_cast<int>(p_.dv);
+    args.q_offset = p_.q_offset;
+    args.kv_shared = p_.kv_shared;
+    args.q_starts = starts.q;
+    args.kv_starts = starts.kv;
+    args.order = starts.order;
+    args.order_count = static_cast<int>(tiles_.order);
+    args.tiles = lists_.at;
+    args.tile_stride = lists_.stride;
+    args.tile_batches = lists_.batches;
+    args.tile_heads = lists_.heads;
+    args.section = section_of(tiling_, tiles_, p_, device_.l2_bytes, static_cast<std::int64_t>(size_of(call_.k.dtype)));
+    args.next = next;
+    return args;
+  }
+
+  const LoweredMod& lowered_;
+  const Forward& call_;
+  const Problem& p_;
+  const Means& means_;
+  const Facts& device_;
+  std::shared_ptr<const ForwardKernel> kernel_;
+  std::vector<double> params_;
+  QueryTiling tiling_;
+  QueryTiles tiles_;
+  WorkspaceLayout space_;
+  StartsRoom starts_;
+  Room<unsigned> next_;  ///< the counter that tiles are taken from, where there are more of them than blocks
+  Room<int> own_lists_;
+  CoverLists lists_;
+};
 
 }  // namespace
 
-std::size_t forward_workspace(const compiler::LoweredMod& lowered, const Forward& call, const Problem& p,
-                              const Means& means) {
-  check_types(call);
+std::size_t forward_workspace(const LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means) {
+  check_outputs(call);
   if (is_empty(p)) return 0;
-  const Facts& device = facts(call.q.device.index);
-  const Current current(device.index);
-  const auto kernel = forward_kernel(key_of(lowered, call, p, means), lowered, nullptr);
-  if (means.cover) require_fit(*means.cover, device, *kernel, lowered, p, values(lowered.slots.params));
-  return bytes_for(device, *kernel, lowered.cover, p, means.cover);
+  const Current current(call.q.device.index);
+  return ForwardCall(lowered, call, p, means).bytes();
 }
 
-void forward(const compiler::LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means) {
-  check_types(call);
+void forward(const LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means) {
+  check_outputs(call);
   if (is_empty(p)) return;
   const Facts& device = facts(call.q.device.index);
   const Current current(device.index);
-  const auto stream = static_cast<cu::Stream>(means.stream);
-  const auto kernel = forward_kernel(key_of(lowered, call, p, means), lowered, stream);
-  const std::vector<double> params = values(lowered.slots.params);
-  if (means.cover) require_fit(*means.cover, device, *kernel, lowered, p, params);
-  const std::size_t bytes = bytes_for(device, *kernel, lowered.cover, p, means.cover);
-  if (means.used) *means.used = {target_name(device.arch()), codegen::variant_of(kernel->choice.plan).text(), bytes};
-  const Pooled own(device, means.workspace.empty() ? bytes : 0, stream);
-  Workspace space = means.workspace.empty() ? Workspace(own.bytes()) : workspace_of(means.workspace, {}, bytes);
-  const Scratch scratch(space, device, *kernel, lowered.cover, p, means.cover);
-  send_starts(*kernel, !ir::is_literal(lowered.cover.may_drop, 0), p, scratch, stream);
-  ForwardArgs args = arguments(device, *kernel, call, p, scratch);
-  std::vector<std::byte> user = user_of(lowered, params, *kernel, p);
-  const bool lists_first = kernel->cover_kernel && !means.cover;
-  if (lists_first)
-    write_lists(kernel->cover_kernel->kernel, scratch.lists, p, {args.q_starts, args.kv_starts}, args.next, user,
-                stream);
-  launch(device, *kernel, scratch.tiles, args, user, lists_first, stream);
+  ForwardCall run(lowered, call, p, means);
+  const std::size_t bytes = run.bytes();
+  if (means.used)
+    *means.used = {target_name(device.arch()), codegen::variant_of(run.kernel().choice.plan).text(), bytes};
+  if (!means.workspace.empty()) return run.put(checked_workspace(means.workspace, bytes).data());
+  const Pooled own(device, bytes, static_cast<cu::Stream>(means.stream));
+  run.put(own.bytes().data());
 }
 
-std::size_t cover_bytes(const compiler::LoweredMod& lowered, const Forward& call, const Problem& p,
-                        const Means& means) {
-  check_types(call);
-  if (is_empty(p) || p.packed) return 0;
+std::size_t cover_bytes(const LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means) {
+  check_outputs(call);
+  if (is_empty(p) || p.q.packed()) return 0;
   const Current current(call.q.device.index);
   const auto kernel = forward_kernel(key_of(lowered, call, p, means), lowered, nullptr);
-  return kernel->cover_kernel ? CoverLists::bytes(*kernel, lowered.cover, p) : 0;
+  if (!kernel->cover_kernel) return 0;
+  WorkspaceLayout space;
+  space.take<int>(CoverLists(kernel->choice.plan, lowered.cover, p).ints());
+  return space.bytes();
 }
 
-std::shared_ptr<const detail::DeviceCover> cover(const compiler::LoweredMod& lowered, const Forward& call,
-                                                 const Problem& p, const Means& means) {
-  check_types(call);
-  // The starts of packed sequences come with each call, and its lists with them.
-  if (is_empty(p) || p.packed) return nullptr;
+std::shared_ptr<const detail::DeviceCover> cover(const LoweredMod& lowered, const Forward& call, const Problem& p,
+                                                 const Means& means) {
+  check_outputs(call);
+  // The starts of packed sequences come with each call, and their lists with them.
+  if (is_empty(p) || p.q.packed()) return nullptr;
   const Facts& device = facts(call.q.device.index);
   const Current current(device.index);
   const auto stream = static_cast<cu::Stream>(means.stream);
@@ -307,19 +226,24 @@ std::shared_ptr<const detail::DeviceCover> cover(const compiler::LoweredMod& low
   if (!kernel->cover_kernel) return nullptr;
   const std::vector<double> params = values(lowered.slots.params);
   auto made = std::make_shared<detail::DeviceCover>(device, *kernel, lowered, p, params);
-  const std::size_t bytes = CoverLists::bytes(*kernel, lowered.cover, p);
-  Workspace space = means.workspace.empty()
-                        ? Workspace(made->take(device, current, bytes, stream))
-                        : workspace_of(means.workspace, {}, bytes, "Attention::cover_bytes for the call");
-  made->lists = CoverLists(space, *kernel, lowered.cover, p);
+  made->lists = CoverLists(kernel->choice.plan, lowered.cover, p);
+  WorkspaceLayout space;
+  const Room<int> room = space.take<int>(made->lists.ints());
+  std::byte* const memory =
+      means.workspace.empty()
+          ? made->take(device, current, space.bytes(), stream).data()
+          : checked_workspace(means.workspace, space.bytes(), "Attention::cover_bytes for the call").data();
+  made->lists.at = room.in(memory);
+  CoverArgs arguments = cover_arguments(made->lists, p, {}, nullptr);
+  Launches launches;
+  launches.launch(cover_launch(kernel->cover_kernel->kernel, made->lists, arguments));
   std::vector<std::byte> user = user_of(lowered, params, *kernel, p);
-  write_lists(kernel->cover_kernel->kernel, made->lists, p, {}, nullptr, user, stream);
+  launches.put(stream, user);
   return made;
 }
 
-ForwardStory forward_story(const compiler::LoweredMod& lowered, const Forward& call, const Problem& p,
-                           const Means& means) {
-  check_types(call);
+ForwardStory forward_story(const LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means) {
+  check_outputs(call);
   const Current current(call.q.device.index);
   const auto kernel = forward_kernel(key_of(lowered, call, p, means), lowered, nullptr);
   const codegen::ForwardChoice& choice = kernel->choice;
@@ -337,9 +261,9 @@ ForwardStory forward_story(const compiler::LoweredMod& lowered, const Forward& c
   return out;
 }
 
-ForwardWants forward_wants(const compiler::LoweredMod& lowered, const Forward& call, const Problem& p,
+ForwardWants forward_wants(const LoweredMod& lowered, const Forward& call, const Problem& p,
                            std::optional<bool> exact) {
-  check_types(call);
+  check_outputs(call);
   const ForwardKey key = key_of(lowered, call, p, {.exact = exact});
   const compiler::Mod& mod = lowered.mod;
   const codegen::ForwardFacts facts = codegen::forward_facts(mod, lowered.cover, key.spec.scale_positive);

@@ -40,8 +40,8 @@ ForwardKernel made(const ForwardKey& key, const compiler::LoweredMod& lowered) {
   const codegen::ForwardKind kind = codegen::forward_kind(mod, lowered.cover, facts, key.length);
   Remembered found;
   if (!key.preference) found = remembered(tuned_key(key, kind));
-  const codegen::Preference* preference = found.preference ? &*found.preference : key.preference;
-  Considered all = consider(mod, lowered.cover, key.spec, key.length, preference);
+  const std::optional<codegen::Preference>& preference = key.preference ? key.preference : found.preference;
+  Considered all = consider(mod, lowered.cover, key.spec, key.length, preference ? &*preference : nullptr);
   const Candidate& chosen = all.candidates[all.chosen];
   ForwardKernel out{.kernel = load(*chosen.binary, key.device, chosen.choice.shared_bytes),
                     .choice = chosen.choice,
@@ -62,19 +62,6 @@ ForwardKernel made(const ForwardKey& key, const compiler::LoweredMod& lowered) {
 }
 
 }  // namespace
-
-void Kernel::launch(const unsigned (&grid)[3], int threads, int shared_bytes, cu::Stream stream,
-                    std::span<void*> arguments, bool early) const {
-  cu::LaunchAttribute attribute{.key = cu::LaunchAttributeKey::early, .value = {1}};
-  const cu::LaunchConfig config{.grid = {grid[0], grid[1], grid[2]},
-                                .block = {static_cast<unsigned>(threads), 1, 1},
-                                .shared_bytes = static_cast<unsigned>(shared_bytes),
-                                .stream = stream,
-                                .attributes = &attribute,
-                                .attribute_count = early ? 1u : 0u};
-  // The driver takes a kernel of a library where it takes a function.
-  driver().cuLaunchKernelEx(&config, reinterpret_cast<cu::Function>(handle), arguments.data(), nullptr);
-}
 
 TunedKey tuned_key(const ForwardKey& key, const codegen::ForwardKind& kind) {
   return {.device = facts(key.device).name,

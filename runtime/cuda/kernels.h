@@ -6,24 +6,13 @@
 #include <vector>
 
 #include "codegen/choose.h"
-#include "runtime/cuda/driver.h"
 #include "runtime/cuda/engine.h"
+#include "runtime/cuda/launches.h"
 #include "runtime/cuda/tuned.h"
 
 namespace attune::runtime::cuda {
 
-/// A kernel that a device has.
-struct Kernel {
-  cu::Kernel handle = nullptr;
-  int registers = 0, spilled = 0;
-
-  /// On `stream`, in the current context. `arguments`: pointers to each. early: perhaps before the kernel before has
-  /// ended, for which it waits itself.
-  void launch(const unsigned (&grid)[3], int threads, int shared_bytes, cu::Stream stream, std::span<void*> arguments,
-              bool early = false) const;
-};
-
-/// Of a listed Mod: what writes its lists, and what is in them hangs on.
+/// The kernel that writes tile lists, and what they depend on.
 struct CoverKernel {
   Kernel kernel;
   compiler::CoverOf of;
@@ -43,13 +32,13 @@ struct ForwardKey {
   codegen::ForwardSpec spec;
   ir::Digest mod;
   codegen::Length length = codegen::Length::longer;
-  const codegen::Preference* preference = nullptr;  ///< lives as long as the process; null: as the machine was tuned
+  std::optional<codegen::Preference> preference{};  ///< none: as the machine was tuned
   auto operator<=>(const ForwardKey&) const = default;
 };
 
 TunedKey tuned_key(const ForwardKey& key, const codegen::ForwardKind& kind);
 
-/// Compiled and loaded if it is not there; then nothing may be captured from `stream`.
+/// Compiles and loads the kernel unless this process has it; then `stream` must not be captured.
 std::shared_ptr<const ForwardKernel> forward_kernel(const ForwardKey& key, const compiler::LoweredMod& lowered,
                                                     cu::Stream stream);
 

@@ -1,49 +1,42 @@
-// runtime/cuda/lists.cpp — lists of tiles on a device: where they lie, who writes them, and which calls they are for
+// runtime/cuda/lists.cpp — lists of tiles on a device: their sizes, the launch that writes them, the calls they fit
 #include "runtime/cuda/lists.h"
-
-#include <array>
 
 #include <attune/error.h>
 #include <fmt/format.h>
 
-#include "codegen/cuda/cover_args.cuh"
 #include "ir/print.h"
 
 namespace attune::runtime::cuda {
 
 using compiler::Problem;
 
-CoverLists::CoverLists(Workspace& space, const ForwardKernel& kernel, const compiler::Cover& cover, const Problem& p)
-    : m(kernel.choice.plan.queries()), n(kernel.choice.plan.n) {
-  if (cover.by_batch || p.packed) batches = static_cast<int>(p.batch);
+CoverLists::CoverLists(const codegen::ForwardPlan& plan, const compiler::Cover& cover, const Problem& p)
+    : m(plan.queries()), n(plan.n), rows(tiles(p.q.length, m)) {
+  if (cover.by_batch || p.q.packed()) batches = static_cast<int>(p.batch);
   if (cover.by_head) heads = static_cast<int>(p.q_heads);
   // The lists, room to work in, and two more: kernels read ahead of what they visit.
-  stride = static_cast<int>(4 + 2 * tiles(p.kv_len, n));
-  at = space.take<int>(stride * tiles(p.q_len, m) * batches * heads);
+  stride = static_cast<int>(4 + 2 * tiles(p.kv.length, n));
 }
 
-std::size_t CoverLists::bytes(const ForwardKernel& kernel, const compiler::Cover& cover, const Problem& p) {
-  Workspace counting;
-  CoverLists(counting, kernel, cover, p);
-  return counting.used();
+CoverArgs cover_arguments(const CoverLists& lists, const Problem& p, const Starts& starts, unsigned* next) {
+  return {.tiles = lists.at,
+          .tile_stride = lists.stride,
+          .q_len = static_cast<int>(p.q.length),
+          .kv_len = static_cast<int>(p.kv.length),
+          .q_offset = p.q_offset,
+          .m = lists.m,
+          .n = lists.n,
+          .q_starts = starts.q,
+          .kv_starts = starts.kv,
+          .next = next};
 }
 
-void write_lists(const Kernel& kernel, const CoverLists& lists, const Problem& p, const Starts& starts, unsigned* next,
-                 std::vector<std::byte>& user, cu::Stream stream) {
-  CoverArgs args{.tiles = lists.at,
-                 .tile_stride = lists.stride,
-                 .q_len = static_cast<int>(p.q_len),
-                 .kv_len = static_cast<int>(p.kv_len),
-                 .q_offset = p.q_offset,
-                 .m = lists.m,
-                 .n = lists.n,
-                 .q_starts = starts.q,
-                 .kv_starts = starts.kv,
-                 .next = next};
-  std::array<void*, 2> pointers{&args, user.data()};
-  kernel.launch({static_cast<unsigned>(tiles(p.q_len, lists.m)), static_cast<unsigned>(lists.heads),
-                 static_cast<unsigned>(lists.batches)},
-                cover_threads, 0, stream, pointers);
+Launch cover_launch(const Kernel& kernel, const CoverLists& lists, CoverArgs& arguments) {
+  return {.kernel = &kernel,
+          .grid = {static_cast<unsigned>(lists.rows), static_cast<unsigned>(lists.heads),
+                   static_cast<unsigned>(lists.batches)},
+          .threads = cover_threads,
+          .arguments = &arguments};
 }
 
 namespace {
@@ -56,7 +49,7 @@ std::string text_of(const compiler::LoweredMod& lowered) {
 std::string difference(const detail::DeviceCover& made, const Facts& device, const ForwardKernel& kernel,
                        const compiler::LoweredMod& lowered, const Problem& p, std::span<const double> params) {
   const compiler::Mod& mod = lowered.mod;
-  if (p.packed) return "it is for dense tensors, and the sequences of this call are packed";
+  if (p.q.packed()) return "it is for dense tensors, and the sequences of this call are packed";
   if (made.device != device.index)
     return fmt::format("its lists are on cuda:{}, and q is on cuda:{}", made.device, device.index);
   if (!kernel.cover_kernel) return fmt::format("it is for `{}`, and `{}` needs no lists", made.text, text_of(lowered));
@@ -73,9 +66,9 @@ std::string difference(const detail::DeviceCover& made, const Facts& device, con
   for (std::size_t i = 0; i < of.params.size(); ++i)
     if (made.params[i] != params[of.params[i]])
       return fmt::format("`{}` was {}, and is {}", mod.params[of.params[i]].name, made.params[i], params[of.params[i]]);
-  if (made.q_len != p.q_len || made.kv_len != p.kv_len)
+  if (made.q_len != p.q.length || made.kv_len != p.kv.length)
     return fmt::format("it is for {} queries and {} keys, and this call has {} and {}", made.q_len, made.kv_len,
-                       p.q_len, p.kv_len);
+                       p.q.length, p.kv.length);
   if (made.q_offset != p.q_offset)
     return fmt::format("it is for a q_offset of {}, and that of this call is {}", made.q_offset, p.q_offset);
   const CoverLists& lists = made.lists;
@@ -108,8 +101,8 @@ namespace attune::detail {
 
 DeviceCover::DeviceCover(const cuda::Facts& on, const cuda::ForwardKernel& kernel, const compiler::LoweredMod& lowered,
                          const compiler::Problem& p, std::span<const double> all_params)
-    : device(on.index), mask(kernel.cover_kernel->of.mask), text(cuda::text_of(lowered)), q_len(p.q_len),
-      kv_len(p.kv_len), q_offset(p.q_offset) {
+    : device(on.index), mask(kernel.cover_kernel->of.mask), text(cuda::text_of(lowered)), q_len(p.q.length),
+      kv_len(p.kv.length), q_offset(p.q_offset) {
   for (const std::uint32_t slot : kernel.cover_kernel->of.captures) captures.push_back(lowered.slots.captures[slot]);
   for (const std::uint32_t slot : kernel.cover_kernel->of.params) params.push_back(all_params[slot]);
 }
@@ -125,7 +118,7 @@ std::span<std::byte> DeviceCover::take(const cuda::Facts& on, const cuda::Curren
   return memory_->bytes();
 }
 
-// What the driver says is not looked at: at the end of a process it may be gone, and the memory with it.
+// The driver's answers are ignored: at the end of a process it may be gone, and the memory with it.
 DeviceCover::~DeviceCover() {
   if (!memory_) return;
   const cuda::Driver& d = cuda::driver();

@@ -1,4 +1,4 @@
-// runtime/cuda/lists.h — lists of tiles on a device: where they lie, who writes them, and which calls they are for
+// runtime/cuda/lists.h — lists of tiles on a device: their sizes, the launch that writes them, the calls they fit
 #pragma once
 
 #include <cstddef>
@@ -7,35 +7,31 @@
 #include <string>
 #include <vector>
 
+#include "codegen/cuda/cover_args.cuh"
 #include "runtime/cuda/kernels.h"
 #include "runtime/cuda/memory.h"
-#include "runtime/workspace.h"
+#include "runtime/cuda/starts.h"
 
 namespace attune::runtime::cuda {
 
-inline std::int64_t tiles(std::int64_t length, int tile) { return (length + tile - 1) / tile; }
-
-/// As codegen/cuda/cover.cuh has them.
+/// Lists of tiles, as codegen/cuda/cover.cuh writes them.
 struct CoverLists {
   int* at = nullptr;
   int m = 0, n = 0;            ///< queries and keys of a tile
   int batches = 1, heads = 1;  ///< 1 where they do not vary with them
   int stride = 0;              ///< ints a row
+  std::int64_t rows = 0;       ///< of one head: tiles of queries
 
   CoverLists() = default;
-  CoverLists(Workspace& space, const ForwardKernel& kernel, const compiler::Cover& cover, const compiler::Problem& p);
-  static std::size_t bytes(const ForwardKernel& kernel, const compiler::Cover& cover, const compiler::Problem& p);
+  CoverLists(const codegen::ForwardPlan& plan, const compiler::Cover& cover, const compiler::Problem& p);
+  std::int64_t ints() const { return stride * rows * heads * batches; }
 };
 
-/// On the device, of packed sequences.
-struct Starts {
-  const int *q = nullptr, *kv = nullptr;
-};
-/// `next`: a counter that becomes 0; may be null.
-void write_lists(const Kernel& kernel, const CoverLists& lists, const compiler::Problem& p, const Starts& starts,
-                 unsigned* next, std::vector<std::byte>& user, cu::Stream stream);
+/// The arguments and the launch of the kernel that writes lists. `next`: a counter that it sets to 0; may be null.
+CoverArgs cover_arguments(const CoverLists& lists, const compiler::Problem& p, const Starts& starts, unsigned* next);
+Launch cover_launch(const Kernel& kernel, const CoverLists& lists, CoverArgs& arguments);
 
-/// An Error unless these are the lists of the call. `params`: the values of all its parameters.
+/// Throws Error unless these are the lists of the call. `params`: the values of all its parameters.
 void require_fit(const detail::DeviceCover& made, const Facts& device, const ForwardKernel& kernel,
                  const compiler::LoweredMod& lowered, const compiler::Problem& p, std::span<const double> params);
 
@@ -45,7 +41,7 @@ namespace attune::detail {
 
 namespace cuda = runtime::cuda;
 
-/// What a Cover holds: lists, and all that they hang on.
+/// What a Cover holds: lists, and everything that they depend on.
 struct DeviceCover {
   int device = 0;
   ir::Digest mask;               ///< as compiler::CoverOf has it

@@ -1,4 +1,4 @@
-// runtime/cuda/maps.cpp — tensors of a call as the copy engine of Hopper takes them
+// runtime/cuda/maps.cpp — tensor maps: a call's tensors as Hopper's copy engine takes them
 #include "runtime/cuda/maps.h"
 
 #include <array>
@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t grain = 16, most_stride = std::int64_t{1} << 40, most_extent = std::int64_t{1} << 32;
 
-/// Packed sequences follow one another along the positions of one batch entry.
+/// A packed tensor as a dense one: its sequences follow one another in one batch entry.
 Tensor dense(const Tensor& t) {
   Tensor out = t;
   if (t.rank != 3) return out;
@@ -21,7 +21,7 @@ Tensor dense(const Tensor& t) {
   return out;
 }
 
-/// From the innermost dimension on, which has stride 1.
+/// Dimensions start with the innermost, which has stride 1.
 template <std::size_t Rank>
 TensorMap map_of(const Tensor& t, const std::array<std::int64_t, Rank>& shape,
                  const std::array<std::int64_t, Rank - 1>& outer, const std::array<int, Rank>& box) {
@@ -34,7 +34,7 @@ TensorMap map_of(const Tensor& t, const std::array<std::int64_t, Rank>& shape,
     sides[i] = static_cast<std::uint32_t>(box[i]);
     steps[i] = 1;
   }
-  for (std::size_t i = 0; i + 1 < Rank; ++i)  // nobody steps along an extent of 1, and its stride may be anything
+  for (std::size_t i = 0; i + 1 < Rank; ++i)  // an extent of 1 is never stepped along: its stride may be anything
     strides[i] = shape[i + 1] == 1 ? grain : static_cast<std::uint64_t>(outer[i]) * bytes;
   TensorMap map{};
   driver().cuTensorMapEncodeTiled(&map, t.dtype == DType::bf16 ? cu::Element::bf16 : cu::Element::f16, Rank, t.data,

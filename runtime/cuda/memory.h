@@ -1,4 +1,4 @@
-// runtime/cuda/memory.h — memory of a device, and copies from and to it
+// runtime/cuda/memory.h — device memory, and copies from and to it
 #pragma once
 
 #include <cstddef>
@@ -10,14 +10,14 @@
 
 namespace attune::runtime::cuda {
 
-/// Zeroed bytes of a device; null where it has not as many left. They may outlive the driver: then the driver has freed
-/// them.
+/// Zeroed bytes on a device; null if it has too few left. If they outlive the driver, the driver has freed them.
 std::shared_ptr<void> allocate(int device, std::size_t bytes);
 
-/// One of both is on a device. Behind what `stream` has to do, and done when this returns.
+/// At least one side is on a device. Runs after the work on `stream`, and is done when this returns.
 void copy(const Tensor& from, const Tensor& to, std::size_t bytes, void* stream);
 
-/// Memory in the order of a stream: taken from its pool, and given back to it. Both in a current context of the device.
+/// Memory taken from a device's pool and given back to it in a stream's order. Both need a current context of the
+/// device.
 class Pooled {
  public:
   Pooled(const Facts& device, std::size_t bytes, cu::Stream stream);
@@ -32,7 +32,7 @@ class Pooled {
   std::span<std::byte> bytes_;
 };
 
-/// Whether what is put on this CUstream becomes part of a graph: then nothing can be waited for.
+/// Whether work on this CUstream becomes part of a graph. If so, nothing can be waited for.
 bool is_captured(void* stream);
 
 }  // namespace attune::runtime::cuda

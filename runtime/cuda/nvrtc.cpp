@@ -1,5 +1,4 @@
-// runtime/cuda/nvrtc.cpp — NVIDIA's run-time compiler: opened by name when first asked for, from a page of text to a
-// cubin
+// runtime/cuda/nvrtc.cpp — NVIDIA's run-time compiler, opened by name at first use: from a page of text to a cubin
 #include "runtime/cuda/nvrtc.h"
 
 #include <charconv>
@@ -20,7 +19,7 @@
 namespace attune::runtime::cuda {
 namespace {
 
-// NVRTC's own declarations, of which its ABI is made: there is no header to build against.
+// NVRTC's own declarations, which make up its ABI: there is no header to build against.
 using Program = void*;
 using Result = int;
 struct Api {
@@ -83,7 +82,7 @@ Library opened() {
   Library library;
   const std::vector<std::string> names = candidates();
   for (const std::string& name : names) {
-    // Never closed: what it compiled may be asked for until the process ends.
+    // Never closed: kernels may be compiled until the process ends.
     void* handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (!handle) continue;
     library.about.path = name;
@@ -112,7 +111,7 @@ const Library& library() {
   return made;
 }
 
-/// The largest number that stands before these words in the log.
+/// The largest number directly before `after` in the log.
 int number_before(const std::string& log, std::string_view after) {
   int total = 0;
   for (std::size_t at = log.find(after); at != std::string::npos; at = log.find(after, at + 1)) {
@@ -125,7 +124,7 @@ int number_before(const std::string& log, std::string_view after) {
   return total;
 }
 
-/// What of the log is of one function: ptxas tells of all that a page has, those too that few calls come to.
+/// The part of the log about one function: ptxas reports all functions of a page, also those that few calls reach.
 std::string part_of(const std::string& log, std::string_view symbol) {
   constexpr std::string_view begins = "Function properties for ";
   const std::size_t at = log.find(fmt::format("{}{}\n", begins, symbol));

@@ -1,5 +1,4 @@
-// runtime/cuda/nvrtc.h — NVIDIA's run-time compiler: opened by name when first asked for, from a page of text to a
-// cubin
+// runtime/cuda/nvrtc.h — NVIDIA's run-time compiler, opened by name at first use: from a page of text to a cubin
 #pragma once
 
 #include <cstdint>
@@ -13,25 +12,25 @@ namespace attune::runtime::cuda {
 /// What NVRTC made of a Source.
 struct Binary {
   std::string cubin;
-  std::string symbol;  ///< of the kernel, mangled
+  std::string symbol;  ///< the kernel's mangled name
   int registers = 0;
   int spilled = 0;                    ///< bytes stored to local memory for want of registers
-  std::vector<std::string> warnings;  ///< of ptxas, such as C7510: a wgmma that waits for each other
+  std::vector<std::string> warnings;  ///< from ptxas, such as C7510: wgmma instructions that wait for each other
   std::string log;
   std::string ptx;  ///< if asked for
 };
 
-/// Which NVRTC there is. Threads may share it.
+/// The NVRTC that was found. Threads may share it.
 struct Nvrtc {
   int major = 0, minor = 0;
   std::string path;     ///< what was opened
-  std::string build;    ///< its file's name, which ends in all of its version
-  std::string refusal;  ///< why there is none, for a reader; empty if there is one
+  std::string build;    ///< its file's name, which ends in its full version
+  std::string refusal;  ///< why there is none, for a human reader; empty if there is one
   explicit operator bool() const { return refusal.empty(); }
 };
 const Nvrtc& nvrtc();
 
-/// Not available: a Bug, ask nvrtc() first. A refusal is a Bug with the log and the page in it.
+/// Throws a Bug if there is no NVRTC (ask nvrtc() first), and a Bug with the log and the page if NVRTC refuses it.
 enum class Ptx : std::uint8_t { no, yes };
 Binary compile(const codegen::Source& source, Ptx ptx = Ptx::no);
 

@@ -1,4 +1,4 @@
-// runtime/cuda/order.cpp — in which order blocks that stay take the tiles of queries of packed sequences
+// runtime/cuda/order.cpp — in which order persistent blocks take the tiles of queries of packed sequences
 #include "runtime/cuda/order.h"
 
 #include <algorithm>
@@ -47,7 +47,7 @@ std::vector<int> packed_order(std::span<const std::int64_t> q_starts, std::span<
   if (sequences.empty()) return out;
   for (std::int64_t tile = tiles(q_starts, sequences[0], queries) - 1; tile >= 0; --tile)
     for (const std::size_t b : sequences) {
-      if (tiles(q_starts, b, queries) <= tile) break;  // so are all that follow
+      if (tiles(q_starts, b, queries) <= tile) break;  // the sequences that follow are no longer
       add(b, tile);
     }
   return out;

@@ -1,4 +1,4 @@
-// runtime/cuda/tuned.cpp — which kernels were fastest on a machine: what attune tune found, in one file
+// runtime/cuda/tuned.cpp — which kernels were fastest on a machine: the results of attune tune, in one file
 #include "runtime/cuda/tuned.h"
 
 #include <array>
@@ -28,7 +28,7 @@ std::optional<DType> dtype_named(std::string_view name) {
   return std::nullopt;
 }
 
-/// A row, or why it is none.
+/// Reads the fields of a row; `wrong` says why it is not one.
 struct Row {
   const Json& from;
   std::string wrong{};
@@ -51,7 +51,7 @@ struct Row {
     if (wrong.empty()) wrong = fmt::format("`{}` is not from 1 to {}", name, most);
     return 1;
   }
-  /// Nothing where it is left out.
+  /// Nothing if the field is left out.
   std::optional<bool> flag(const char* name) {
     const auto at = from.find(name);
     if (at == from.end()) return std::nullopt;
@@ -172,7 +172,7 @@ void remember(const std::filesystem::path& path, const TunedKey& key, const Tune
   if (path.empty()) cannot_write("tuned.json", "there is no folder to keep it in");
   if (options().cache_read_only) cannot_write(path, "ATTUNE_CACHE_MODE is ro");
   TunedTable table = read_tuned(path);
-  // Another version of attune may still want it.
+  // Not overwritten: another version of attune may still want the file.
   if (!table.broken.empty()) cannot_write(path, table.broken);
   table.rows.insert_or_assign(key, row);
   std::error_code error;

@@ -1,4 +1,4 @@
-// runtime/cuda/tuned.h — which kernels were fastest on a machine: what attune tune found, in one file
+// runtime/cuda/tuned.h — which kernels were fastest on a machine: the results of attune tune, in one file
 #pragma once
 
 #include <filesystem>
@@ -12,46 +12,46 @@
 
 namespace attune::runtime::cuda {
 
-/// The calls that a finding is for.
+/// The calls that a result applies to.
 struct TunedKey {
-  std::string device;  ///< as the driver calls it
+  std::string device;  ///< its name in the driver
   int arch = 90;
   DType dtype = DType::bf16;
   std::int64_t d = 128, dv = 128;
   codegen::ForwardKind kind{};
-  bool exact = false;  ///< as ForwardSpec has it
+  bool exact = false;  ///< as in ForwardSpec
   auto operator<=>(const TunedKey&) const = default;
 };
 struct Tuned {
   codegen::Variant variant;
-  double tflops = 0, usual_tflops = 0;  ///< its own, and of what is chosen without it
+  double tflops = 0, usual_tflops = 0;  ///< its own, and that of the kernel chosen without it
   std::string date;                     ///< YYYY-MM-DD
   std::string kernels;                  ///< the digest of the device files that were measured
 };
 struct TunedTable {
   std::map<TunedKey, Tuned> rows;
-  std::string broken;              ///< why nothing of the file can be used, or empty
-  std::vector<std::string> notes;  ///< rows that were left out, and why
+  std::string broken;              ///< why the whole file is unusable, or empty
+  std::vector<std::string> notes;  ///< rows that were skipped, and why
 };
 
-/// Never throws: what cannot be used is said in the table.
+/// Never throws: the table says what is unusable.
 TunedTable parse_tuned(std::string_view text);
 std::string print_tuned(const TunedTable& table);
 
 /// tuned.json in the cache folder; empty where there is none.
 std::filesystem::path tuned_path();
-/// An empty table where there is no such file.
+/// An empty table if there is no such file.
 TunedTable read_tuned(const std::filesystem::path& path);
-/// Adds a row to the file, or replaces it. Readers see the old file or the new one. An Error where that cannot be.
+/// Adds or replaces a row. Readers see the old file or the new one. Throws an Error if the file cannot be written.
 void remember(const std::filesystem::path& path, const TunedKey& key, const Tuned& row);
 
-/// What the file of this process says of such calls; `note`: why it says nothing, where it could have.
+/// What this process's file says about such calls. `notes`: what of the file is unusable.
 struct Remembered {
   std::optional<codegen::Preference> preference;
   std::vector<std::string> notes;
 };
 Remembered remembered(const TunedTable& table, const TunedKey& key);
-/// By the file as it was when it was first asked.
+/// With the file as it was at the first call.
 Remembered remembered(const TunedKey& key);
 
 }  // namespace attune::runtime::cuda

@@ -1,4 +1,4 @@
-// runtime/offline/offline.cpp — include/attune/offline.h made real
+// runtime/offline/offline.cpp — implements include/attune/offline.h
 #include <attune/offline.h>
 
 #include "runtime/cache/objects.h"

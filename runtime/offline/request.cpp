@@ -1,4 +1,4 @@
-// runtime/offline/request.cpp — a kernel that is asked for, as a line of a record and as the command that makes it
+// runtime/offline/request.cpp — a request for a kernel, as a line of a record and as the command that compiles it
 #include "runtime/offline/request.h"
 
 #include <cmath>
@@ -16,7 +16,7 @@ std::string quoted(const std::string& word) {
   return shell_quoted(word);
 }
 
-/// The value is of no account, its type is.
+/// Only the value's type matters.
 std::string param_text(ir::Type type, double value) {
   if (!std::isfinite(value)) value = 0;
   if (type != ir::Type::F32) return fmt::format("{}", static_cast<std::int64_t>(value));
@@ -25,7 +25,7 @@ std::string param_text(ir::Type type, double value) {
   return out;
 }
 
-/// The fields that are said of a shape. `said` is called with each and its value.
+/// Calls `said` with each field that the shape sets, and its value.
 template <class F>
 void fields(const Request& request, F said) {
   const auto target = target_named(request.target);

@@ -1,4 +1,4 @@
-// runtime/offline/request.h — a kernel that is asked for, as a line of a record and as the command that makes it
+// runtime/offline/request.h — a request for a kernel, as a line of a record and as the command that compiles it
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace attune::runtime {
 
-/// A Mod as it was written, and the calls.
+/// A Mod as it was written, and the calls to compile it for.
 struct Request {
   compiler::Spelt mod{};
   struct Capture {
@@ -25,16 +25,16 @@ struct Request {
   Shape shape{};
 };
 
-/// Of a Mod as it was bound.
+/// For a Mod as it was bound.
 Request request_of(const compiler::Mod& written, const compiler::BoundMod& bound);
 
-/// A line of JSON, as a manifest has it too.
+/// A line of JSON, in the form that manifests use too.
 std::string json_line(const Request& request);
-/// As a word of a shell, whatever is in it.
+/// Quoted as one word of a shell, whatever it contains.
 std::string shell_quoted(std::string_view text);
-/// For a shell.
+/// A command line for a shell.
 std::string compile_command(const Request& request, const std::string& file);
-/// For a reader, without the Mod.
+/// For a human reader, without the Mod.
 std::string in_words(const Request& request);
 
 }  // namespace attune::runtime

@@ -1,5 +1,4 @@
-// runtime/offline/shape.cpp — the calls that a kernel is for, in words: what commands, manifests and records say of
-// them
+// runtime/offline/shape.cpp — the calls that a kernel is for, in the words of commands, manifests and records
 #include "runtime/offline/shape.h"
 
 #include <algorithm>
@@ -118,7 +117,7 @@ constexpr std::array rows{
              [](const Shape& s) { return s.grads.value_or(""); }, Json::text, true},
 };
 
-/// Bytes that rows of so many may be copied by.
+/// The widest copy in bytes, 4 to 16, that fits rows of this size; 0 if there is none.
 int piece_of(std::int64_t row) {
   const std::int64_t bits = row | 16, least = bits & -bits;
   return least >= 4 ? static_cast<int>(least) : 0;
@@ -178,7 +177,7 @@ std::optional<TargetName> target_named(std::string_view name) {
   if (!name.starts_with(prefix)) return std::nullopt;
   int arch = 0;
   const auto [end, error] = std::from_chars(name.begin() + prefix.size(), name.end(), arch);
-  // Kernels for Hopper use what no later GPU has: its name ends in an a.
+  // Kernels for Hopper use instructions that no later GPU has: its name ends in an a.
   const std::string_view behind(end, static_cast<std::size_t>(name.end() - end));
   if (error != std::errc{} || arch < 80 || arch > 999 || behind != (arch == 90 ? "a" : "")) return std::nullopt;
   return TargetName{.arch = arch};

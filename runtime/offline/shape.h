@@ -1,4 +1,4 @@
-// runtime/offline/shape.h — the calls that a kernel is for, in words: what commands, manifests and records say of them
+// runtime/offline/shape.h — the calls that a kernel is for, in the words of commands, manifests and records
 #pragma once
 
 #include <functional>
@@ -12,37 +12,37 @@
 
 namespace attune::runtime {
 
-/// What is left out is as it is for contiguous tensors of a positive scale.
+/// Fields left out have the values for contiguous tensors and a positive scale.
 struct Shape {
   std::optional<DType> dtype{}, out_dtype{};
   std::int64_t d = 128;
   std::optional<std::int64_t> dv{};
-  std::optional<codegen::Length> length{};  ///< none: each of them
+  std::optional<codegen::Length> length{};  ///< none: kernels for each length
   bool max = false, packed = false, negative = false, wide = false;
   std::int64_t heads = 1;
   std::optional<bool> boxes{}, exact{};
   std::optional<int> load{}, store{};
   std::optional<std::string> kernel{};
-  std::optional<std::string> grads{};  ///< of captures: all, none, or names joined by +. None: all, and none
+  std::optional<std::string> grads{};  ///< of captures: all, none, or names joined by +. Left out: both all and none
   bool operator==(const Shape&) const = default;
 };
 
-/// One row for each field: options, keys, the words of Errors and the docs are made of them.
+/// One row per field; options, keys, texts of Errors and the docs are generated from them.
 struct ShapeRow {
   std::string_view name;                              ///< in JSON; as an option with - for _
   std::string_view takes;                             ///< in words
-  std::string_view meaning;                           ///< with what holds where it is left out
-  bool (*set)(Shape& shape, std::string_view value);  ///< false: the value is none of these
-  std::string (*text)(const Shape& shape);            ///< empty: it is left out
+  std::string_view meaning;                           ///< including what holds if it is left out
+  bool (*set)(Shape& shape, std::string_view value);  ///< false: not a valid value
+  std::string (*text)(const Shape& shape);            ///< empty: left out
   enum class Json : std::uint8_t { text, number, flag } json;
-  bool of_cpu;  ///< does it matter to kernels of the CPU too?
+  bool of_cpu;  ///< whether it matters to CPU kernels too
 };
 std::span<const ShapeRow> shape_rows();
 std::string option_of(const ShapeRow& row);
 
-/// For kernels of a GPU. `arch` as codegen has it.
+/// For GPU kernels. `arch` as in codegen.
 codegen::ForwardSpec spec_of(const Shape& shape, int arch);
-/// The shape of such calls, with no more words than it takes.
+/// The shape of such calls, with as few fields set as possible.
 Shape shape_of(const codegen::ForwardSpec& spec, codegen::Length length);
 
 /// What kernels are compiled for: sm_90a, avx512.
@@ -53,7 +53,7 @@ struct TargetName {
 };
 std::optional<TargetName> target_named(std::string_view name);
 std::string name_of(const TargetName& target);
-/// Some of those of GPUs, and all of CPUs: for help and advice.
+/// Some GPU targets and all CPU targets, for help and advice.
 std::span<const std::string_view> known_targets();
 
 }  // namespace attune::runtime

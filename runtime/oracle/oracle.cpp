@@ -1,4 +1,4 @@
-// runtime/oracle/oracle.cpp — the definition of attention: forward and backward in double precision, clear and slow
+// runtime/oracle/oracle.cpp — the definition of attention: forward and backward in double precision, simple and slow
 #include "runtime/oracle/oracle.h"
 #include "runtime/captures.h"
 
@@ -20,7 +20,7 @@ using compiler::Problem, compiler::BoundMod;
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-/// What one (batch entry, head) has of a tensor, dense or packed: a matrix of rows by position.
+/// The part of a tensor, dense or packed, of one (batch entry, head): a matrix of rows by position.
 struct Rows {
   const Tensor* tensor;
   MatrixLayout at;
@@ -38,11 +38,11 @@ struct Rows {
   }
 };
 
-Rows rows_in(const Tensor& t, bool packed, std::int64_t b, std::int64_t h, std::int64_t start) {
-  return {&t, runtime::matrix(t, packed, b, h, start)};
+Rows rows_in(const Tensor& t, compiler::Layout layout, std::int64_t b, std::int64_t h, std::int64_t start) {
+  return {&t, runtime::matrix(t, layout, b, h, start)};
 }
-Rows line_in(const Tensor& t, bool packed, std::int64_t b, std::int64_t h, std::int64_t start) {
-  return {&t, runtime::column(t, packed, b, h, start)};
+Rows line_in(const Tensor& t, compiler::Layout layout, std::int64_t b, std::int64_t h, std::int64_t start) {
+  return {&t, runtime::column(t, layout, b, h, start)};
 }
 
 double dot(const double* a, const double* b, std::int64_t n) {
@@ -59,7 +59,7 @@ double rows_of(const Problem& p) {
 
 using Row = OracleRow;
 
-/// The expressions of a Mod, ready to be evaluated, at one row.
+/// A Mod's expressions, ready to evaluate at one row.
 class Evaluator {
  public:
   Evaluator(const BoundMod& bound, const Problem& problem)
@@ -87,7 +87,7 @@ class Evaluator {
     env.p = pair.p;
   }
 
-  /// s -> s' -> what is left -> p, for one q and the keys of its head.
+  /// s -> s' -> pairs left -> p, for one q and the keys of its head.
   Row softmax(const double* q, const std::vector<double>& k, std::int64_t kv_len) {
     Row row;
     for (std::int64_t kv = 0; kv < kv_len; ++kv) {
@@ -117,7 +117,7 @@ class Evaluator {
   bool keeps() { return value(mask_) != 0; }
   double score(ir::Precision precision) { return value(score_, precision); }
   double prob(ir::Precision precision = ir::Precision::f64) { return value(prob_, precision); }
-  // Of a Mod with derivatives.
+  // Only for a Mod with derivatives.
   double dscore(ir::Precision precision = ir::Precision::f64) { return value(*dscore_, precision); }
   double dprob(ir::Precision precision = ir::Precision::f64) { return value(*dprob_, precision); }
 
@@ -155,7 +155,7 @@ struct KVSum {
   }
   /// One row of one batch entry and KV head.
   double* row(const Problem& p, const Sequence& seq, std::int64_t kv_head, std::int64_t kv) {
-    return sum.data() + rows_in(shape, p.packed, seq.kv_b, kv_head, seq.kv_start).offset(kv, 0);
+    return sum.data() + rows_in(shape, p.kv.layout, seq.kv_b, kv_head, seq.kv_start).offset(kv, 0);
   }
   Tensor shape;  ///< contiguous; its data is not used
   std::vector<double> sum;
@@ -178,7 +178,7 @@ struct OracleRows::Head {
     if (b == batch && h == head) return;
     seq = sequence(problem, batch);
     const auto all = [&](const Tensor& t, std::int64_t width) {
-      return rows_in(t, problem.packed, seq.kv_b, head / problem.group, seq.kv_start).all(seq.kv_len, width);
+      return rows_in(t, problem.kv.layout, seq.kv_b, head / problem.group, seq.kv_start).all(seq.kv_len, width);
     };
     // Query heads of a group read the same keys.
     if (b != batch || h / problem.group != head / problem.group) {
@@ -190,7 +190,7 @@ struct OracleRows::Head {
   }
 
   void place(std::int64_t i) {
-    const Rows of = rows_in(call.q, problem.packed, b, h, seq.q_start);
+    const Rows of = rows_in(call.q, problem.q.layout, b, h, seq.q_start);
     q.clear();
     for (std::int64_t j = 0; j < problem.d; ++j) q.push_back(of.get(i, j));
     at.at(seq, h, i);
@@ -261,10 +261,10 @@ void oracle_forward(const BoundMod& bound, const Forward& call, const Problem& p
     for (std::int64_t h = 0; h < problem.q_heads; ++h)
       for (std::int64_t i = 0; i < seq.q_len; ++i) {
         const Row& row = at.row(b, h, i);
-        const Rows o = rows_in(call.o, problem.packed, b, h, seq.q_start);
+        const Rows o = rows_in(call.o, problem.q.layout, b, h, seq.q_start);
         for (std::int64_t j = 0; j < problem.dv; ++j) o.set(i, j, at.o()[static_cast<std::size_t>(j)]);
-        if (call.lse.given()) line_in(call.lse, problem.packed, b, h, seq.q_start).set(i, 0, row.lse);
-        if (call.max.given()) line_in(call.max, problem.packed, b, h, seq.q_start).set(i, 0, row.max);
+        if (call.lse.given()) line_in(call.lse, problem.q.layout, b, h, seq.q_start).set(i, 0, row.lse);
+        if (call.max.given()) line_in(call.max, problem.q.layout, b, h, seq.q_start).set(i, 0, row.max);
         rate.at(++rows);
       }
   }
@@ -292,10 +292,10 @@ void oracle_backward(const BoundMod& bound, const Backward& call, const Problem&
     for (std::int64_t h = 0; h < problem.q_heads; ++h) {
       const std::int64_t kv_head = h / problem.group;
       const auto of = [&](const Tensor& t, std::int64_t width) {
-        return rows_in(t, problem.packed, b, h, seq.q_start).all(seq.q_len, width);
+        return rows_in(t, problem.q.layout, b, h, seq.q_start).all(seq.q_len, width);
       };
       const auto kv_of = [&](const Tensor& t, std::int64_t width) {
-        return rows_in(t, problem.packed, seq.kv_b, kv_head, seq.kv_start).all(seq.kv_len, width);
+        return rows_in(t, problem.kv.layout, seq.kv_b, kv_head, seq.kv_start).all(seq.kv_len, width);
       };
       const std::vector<double> qs = of(call.q, problem.d), grad_os = of(call.grad_o, problem.dv);
       const std::vector<double> k = kv_of(call.k, problem.d), v = kv_of(call.v, problem.dv);
@@ -304,7 +304,7 @@ void oracle_backward(const BoundMod& bound, const Backward& call, const Problem&
         const double* grad_o = grad_os.data() + i * problem.dv;
         at.at(seq, h, i);
         const Row row = at.softmax(q, k, seq.kv_len);
-        const double dlse = call.grad_lse.given() ? line_in(call.grad_lse, problem.packed, b, h, seq.q_start).get(i)
+        const double dlse = call.grad_lse.given() ? line_in(call.grad_lse, problem.q.layout, b, h, seq.q_start).get(i)
                                                   : 0;
 
         std::vector<double> dp;
@@ -332,12 +332,12 @@ void oracle_backward(const BoundMod& bound, const Backward& call, const Problem&
             to[j] += ds * q[j];
           }
         }
-        // A sink at -inf takes no part, whatever the rest of its row is.
+        // A sink at -inf adds nothing, whatever the rest of its row is.
         if (row.sink != -infinity) by_sink.add(row.sink_p * (dlse - delta), at.env);
 
         if (call.dq.given())
           for (std::int64_t j = 0; j < problem.d; ++j)
-            rows_in(call.dq, problem.packed, b, h, seq.q_start).set(i, j, dq[static_cast<std::size_t>(j)]);
+            rows_in(call.dq, problem.q.layout, b, h, seq.q_start).set(i, j, dq[static_cast<std::size_t>(j)]);
         rate.at(++rows);
       }
     }

@@ -1,4 +1,4 @@
-// runtime/oracle/oracle.h — the definition of attention: forward and backward in double precision, clear and slow
+// runtime/oracle/oracle.h — the definition of attention: forward and backward in double precision, simple and slow
 #pragma once
 
 #include <limits>
@@ -13,7 +13,7 @@
 
 namespace attune::runtime {
 
-/// A row of queries after its softmax. Only pairs that were kept are in it: what was removed is touched nowhere.
+/// A row of queries after its softmax. It has only the pairs that were kept; nothing touches removed pairs.
 struct OracleRow {
   struct Pair {
     std::int64_t kv;
@@ -23,28 +23,27 @@ struct OracleRow {
   double max = -std::numeric_limits<double>::infinity();   ///< of the kept scores
   double lse = -std::numeric_limits<double>::infinity();   ///< over the kept scores and the sink
   double sink = -std::numeric_limits<double>::infinity();  ///< the sink's logit
-  double sink_p = 0;                                       ///< the probability that went to it
+  double sink_p = 0;                                       ///< the sink's probability
 };
 
-/// Rows of a forward, in any order. Rows of one head, one after the other, read its keys and values once. Of the call
-/// no results are looked at.
+/// Rows of a forward, in any order. Consecutive rows of one head read its keys and values once. The call's results are
+/// not read.
 class OracleRows {
  public:
   OracleRows(const compiler::BoundMod& bound, const Forward& call, const compiler::Problem& problem);
   ~OracleRows();
 
-  /// Row i of a batch entry or packed sequence; it stays until the next is asked for.
+  /// Row i of a batch entry or packed sequence; valid until the next call.
   const OracleRow& row(std::int64_t b, std::int64_t h, std::int64_t i);
   const std::vector<double>& o() const;
-  /// The same row without its softmax, which is all that costs more than one pair does.
+  /// The same row without its softmax, the only step that costs more than one pair.
   void enter(std::int64_t b, std::int64_t h, std::int64_t i);
 
-  // Of the last row: what it was computed from, and expressions at one of its pairs. A pair that the mask removes has a
-  // score of -inf.
+  // The last row's inputs, and expressions at one of its pairs. A pair that the mask removes has a score of -inf.
   std::span<const double> q() const, k(std::int64_t kv) const, v(std::int64_t kv) const;
   double score(std::int64_t kv, double s, ir::Precision precision = ir::Precision::f64);
   double prob(std::int64_t kv, double p, ir::Precision precision = ir::Precision::f64);
-  // Of a Mod with derivatives: of the score by s, of the prob mod by p.
+  // Only for a Mod with derivatives: of the score by s, of the prob mod by p.
   double dscore(std::int64_t kv, double s, ir::Precision precision = ir::Precision::f64);
   double dprob(std::int64_t kv, double p, ir::Precision precision = ir::Precision::f64);
 

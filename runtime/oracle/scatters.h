@@ -9,13 +9,13 @@
 
 namespace attune::runtime {
 
-/// The sum of a captured tensor's gradient, contiguous.
+/// The sum of a captured tensor's gradient; contiguous.
 struct CapturedSum {
   const Backward::Captured* asked;
   std::vector<double> sum;
 };
 
-/// What one expression adds to the captured gradients that were asked for.
+/// What one expression adds to the captured gradients that a call asks for.
 class Scatters {
  public:
   Scatters(const std::vector<compiler::Scatter>& all, const compiler::BoundMod& bound, std::vector<CapturedSum>& sums);

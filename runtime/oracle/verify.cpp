@@ -1,4 +1,4 @@
-// runtime/oracle/verify.cpp — ATTUNE_VERIFY: some rows of a result, computed again by the oracle and compared
+// runtime/oracle/verify.cpp — ATTUNE_VERIFY: computes some rows of a result again with the oracle and compares them
 #include "runtime/oracle/verify.h"
 
 #include <algorithm>
@@ -22,10 +22,10 @@ using ir::Precision;
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-/// The same tensor in memory of the host.
+/// The same tensor in host memory.
 Tensor on_host(const Tensor& t, void* stream, std::vector<std::vector<std::byte>>& memory) {
   if (!t.given() || t.device.kind == Device::Kind::cpu || t.size() == 0) return t;
-  std::int64_t low = 0, high = 0;  // elements before and behind the first one
+  std::int64_t low = 0, high = 0;  // elements before and after the first one
   for (std::size_t d = 0; d < static_cast<std::size_t>(t.rank); ++d) {
     const std::int64_t reach = (t.shape[d] - 1) * t.strides[d];
     (reach < 0 ? low : high) += reach;
@@ -42,13 +42,13 @@ Tensor on_host(const Tensor& t, void* stream, std::vector<std::vector<std::byte>
   return out;
 }
 
-/// Plain dense attention of one row: at the inputs' type, summed in f32.
+/// Plain dense attention of one row: with the inputs' type, summed in f32.
 struct Dense {
   std::vector<double> o;
   double lse = -infinity;
 };
 
-/// What rounding may do to a row: by element, as one standard deviation of independent roundings.
+/// How far rounding may move a row: per element, one standard deviation of independent roundings.
 struct Luck {
   std::vector<double> o;
   double lse = 0, max = 0;
@@ -60,13 +60,13 @@ class Row {
       : oracle_(oracle), call_(call), p_(p), seq_(sequence(p, at.b)), exact_(oracle.row(at.b, at.h, at.i)),
         has_sink_(bound.mod.sink != nullptr), unit_(unit(call.q.dtype)) {}
 
-  /// It was computed by a kernel of a GPU that is not exact.
+  /// Call for rows from a GPU kernel that is not exact.
   void of_fast_kernel() {
     fast_ = true;
     if (size_of(call_.q.dtype) >= 4) tf32_ = true, unit_ = 0x1p-11;
   }
 
-  /// Both in one walk over the keys: (n * Skv * D) is what all of this costs.
+  /// All of this costs (n * Skv * D).
   void compute() {
     scores();
     dense();
@@ -78,7 +78,7 @@ class Row {
   const Luck& granted() const { return luck_; }
 
  private:
-  /// s in f32, and how far another order of its sum may be from it.
+  /// s in f32, and how far another order of its sum may move it.
   void scores() {
     const std::vector<double> q = operands(oracle_.q());
     for (std::int64_t kv = 0; kv < seq_.kv_len; ++kv) {
@@ -108,7 +108,7 @@ class Row {
     dense_.lse = static_cast<double>(top + std::log(sum));
   }
 
-  /// How far a probability is from another one that rounding may lead to.
+  /// How far rounding may move a probability.
   double moved(std::int64_t kv, double p, double score) {
     const Pair& pair = pairs_[static_cast<std::size_t>(kv)];
     double most = 0;
@@ -118,7 +118,7 @@ class Row {
       most = std::max(most, std::abs(to - p));
       if (std::isfinite(other) && std::isfinite(score)) luck_.max = std::max(luck_.max, std::abs(other - score));
     }
-    // A GPU's own functions are right to 11 bits.
+    // A GPU's own functions are accurate to 11 bits.
     const double of_score = std::isfinite(score) ? std::abs(score) * (fast_ ? 0x1p-11 : 0x1p-22) : 0;
     luck_.max = std::max(luck_.max, of_score);
     return most + p * (of_score + unit_of_exp(call_.q.dtype));
@@ -149,7 +149,7 @@ class Row {
     double s, reach, score = 0;
   };
 
-  /// As a product takes it.
+  /// Rounded as products take it.
   double operand(double x) const { return tf32_ ? tf32(x) : x; }
   std::vector<double> operands(std::span<const double> of) const {
     std::vector<double> out(of.begin(), of.end());
@@ -195,7 +195,7 @@ class Verify {
   void o(const Row& row, const RowAt& at) const {
     if (const auto found = wrong({.name = "o",
                                   .tensor = call_.o,
-                                  .at = matrix(call_.o, p_.packed, at.b, at.h, sequence(p_, at.b).q_start),
+                                  .at = matrix(call_.o, p_.q.layout, at.b, at.h, sequence(p_, at.b).q_start),
                                   .i = at.i,
                                   .wanted = oracle_.o(),
                                   .plain = row.plain().o,
@@ -205,10 +205,10 @@ class Verify {
 
   void line(const char* name, const Tensor& t, double wanted, double plain, double luck, const RowAt& at) const {
     if (!t.given()) return;
-    const MatrixLayout place = column(t, p_.packed, at.b, at.h, sequence(p_, at.b).q_start);
+    const MatrixLayout place = column(t, p_.q.layout, at.b, at.h, sequence(p_, at.b).q_start);
     const double got = load(t, place.origin + at.i * place.row);
     if (got == wanted || std::isnan(wanted) || !std::isfinite(luck)) return;
-    // A row that one more rounding may empty or fill.
+    // One more rounding may empty or fill such a row.
     if (!std::isfinite(wanted) && luck > 0) return;
     const double allowed = std::isfinite(wanted)
                                ? 1.5 * std::abs(plain - wanted) + lucky * luck + unit_of_exp(call_.q.dtype) +
@@ -244,7 +244,7 @@ void verify(const BoundMod& bound, const Forward& call, const Problem& problem, 
   Forward here = call;
   for (Tensor* t : {&here.q, &here.k, &here.v, &here.o, &here.lse, &here.max}) *t = on_host(*t, which.stream, memory);
   Problem known = problem;
-  if (problem.starts_on_device()) {
+  if (problem.q.starts_on_device()) {
     for (Tensor* t : {&here.cu_seqlens_q, &here.cu_seqlens_kv}) *t = on_host(*t, which.stream, memory);
     known = compiler::check(there, here, problem.scale);
   }

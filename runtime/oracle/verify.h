@@ -1,4 +1,4 @@
-// runtime/oracle/verify.h — ATTUNE_VERIFY: some rows of a result, computed again by the oracle and compared
+// runtime/oracle/verify.h — ATTUNE_VERIFY: computes some rows of a result again with the oracle and compares them
 #pragma once
 
 #include <optional>
@@ -10,21 +10,21 @@ namespace attune::runtime {
 
 struct Verified {
   int rows = 0;                 ///< how many; all of them if there are no more
-  std::uint64_t sample = 0;     ///< which
-  void* stream = nullptr;       ///< of a call on a device, which is waited for
-  Used used{};                  ///< what computed it
-  std::optional<bool> exact{};  ///< as Attention::exact
+  std::uint64_t sample = 0;     ///< selects which rows
+  void* stream = nullptr;       ///< of a call on a device; it is waited for
+  Used used{};                  ///< what computed the result
+  std::optional<bool> exact{};  ///< as in Attention::exact
 };
 
-/// Of calls one after the other: others each time, the same in each run of a program.
+/// Consecutive calls get different samples, the same ones in each run of a program.
 std::uint64_t next_sample();
 
-/// o, and lse and max where they were asked for, at `rows` rows. A Bug where one is wrong, as semantics.md has it.
-/// What is on a device is copied to the host.
+/// Checks `rows` rows of o, and of lse and max if the call asks for them. Throws a Bug if one is wrong by semantics.md.
+/// Tensors on a device are copied to the host.
 void verify(const compiler::BoundMod& bound, const Forward& call, const compiler::Problem& problem,
             const Verified& which);
-/// dq at `rows` rows of queries, dk and dv at as many of keys. o and lse are taken as they were given: whether they are
-/// right is for their forward. What would cost more than rows do is left out: see docs/debugging.md.
+/// Checks dq at `rows` rows of queries, dk and dv at `rows` rows of keys. o and lse are taken as given; their forward
+/// verifies them. Checks that would cost more than rows do are left out: see docs/debugging.md.
 void verify(const compiler::BoundMod& bound, const Backward& call, const compiler::Problem& problem,
             const Verified& which);
 

@@ -1,4 +1,4 @@
-// runtime/oracle/verify_backward.cpp — ATTUNE_VERIFY: some rows of dq, dk and dv, computed again and compared
+// runtime/oracle/verify_backward.cpp — ATTUNE_VERIFY: computes some rows of dq, dk and dv again and compares them
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -20,17 +20,17 @@ using ir::Precision;
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-/// Of f32, relative: two units in the last place.
+/// For f32, relative: two units in the last place.
 constexpr double unit_of_sums = 0x1p-22;
 
-/// Of a derivative in f32, where it is not large: 1 - tanh(x)^2 and its like are differences of numbers near 1.
+/// For a derivative in f32 that is not large: 1 - tanh(x)^2 and its like are differences of numbers near 1.
 constexpr double unit_of_derivatives = 0x1p-22;
 
-/// Of an lse that is read or subtracted in f32. A row that lost all of its keys has none.
+/// For an lse that is read or subtracted in f32. A row that lost all of its keys has no lse.
 double step_of(double lse) { return std::isfinite(lse) ? unit_of_sums * std::max(1.0, std::abs(lse)) : 0; }
 
-/// A row of queries, as all of its pairs need it: exact, and how far a backward may be from that. The equations stand
-/// with the oracle's backward.
+/// What all pairs of a query's row need: exact values, and how far a backward may be from them. For the equations see
+/// the oracle's backward.
 struct QueryRow {
   double lse = 0, lse_by = 0;
   double delta = 0, delta_by = 0;
@@ -41,9 +41,9 @@ struct QueryRow {
 struct Pair {
   std::int64_t kv;
   double p = 0, by = 0;
-  double after = 0, after_by = 0;  ///< what becomes of p
+  double after = 0, after_by = 0;  ///< prob of p
   double dp = 0, dp_by = 0;
-  double slope = 0, slope_by = 0;  ///< of s by what was before the scale
+  double slope = 0, slope_by = 0;  ///< of the score by q . k
   // In f32, as plain dense attention has it:
   float plain_p = 0, plain_after = 0, plain_dp = 0, plain_slope = 0;
 };
@@ -80,24 +80,24 @@ class VerifyBackward {
   // ---- Rows of queries.
 
   std::span<const double> read(const Tensor& t, const RowAt& at, std::int64_t width, std::vector<double>& into) const {
-    const MatrixLayout place = matrix(t, p_.packed, at.b, at.h, sequence(p_, at.b).q_start);
+    const MatrixLayout place = matrix(t, p_.q.layout, at.b, at.h, sequence(p_, at.b).q_start);
     into.clear();
     for (std::int64_t j = 0; j < width; ++j)
       into.push_back(load(t, place.origin + at.i * place.row + j * place.column));
     return into;
   }
   double read(const Tensor& t, const RowAt& at) const {
-    const MatrixLayout place = column(t, p_.packed, at.b, at.h, sequence(p_, at.b).q_start);
+    const MatrixLayout place = column(t, p_.q.layout, at.b, at.h, sequence(p_, at.b).q_start);
     return load(t, place.origin + at.i * place.row);
   }
 
-  /// Everything is then of this row.
+  /// Makes this the current row.
   void enter(const RowAt& at) {
     oracle_.enter(at.b, at.h, at.i);
     read(call_.grad_o, at, p_.dv, grad_o_);
   }
 
-  /// Whether lse and delta follow from what was given, without the other keys of the row.
+  /// Whether lse and delta follow from the call's tensors, without the row's other keys.
   bool knows_lse() const { return call_.o.given(); }
   bool knows_delta() const { return call_.o.given() && delta_is_of_o_; }
 
@@ -115,7 +115,7 @@ class VerifyBackward {
     return out;
   }
 
-  /// By all keys of the row, which it leaves in `pairs_`.
+  /// Walks all keys of the row, and leaves them in `pairs_`.
   QueryRow walked(const RowAt& at) {
     QueryRow out = query_row(at);
     const std::int64_t keys = sequence(p_, at.b).kv_len;
@@ -141,7 +141,7 @@ class VerifyBackward {
 
   // ---- Pairs.
 
-  /// Nothing where no rounding leads to a probability.
+  /// Nothing if no rounding leads to a probability above 0.
   std::optional<Pair> pair(std::int64_t kv, const QueryRow& row) {
     const auto q = oracle_.q(), k = oracle_.k(kv);
     double s = 0;
@@ -193,7 +193,7 @@ class VerifyBackward {
     one.dp_by = norm(grad_o_) * norm(v) * 0x1p-20 * most + std::abs(dp) * (by_moved + unit_of_derivatives);
   }
 
-  /// Of s: exact, what rounding does to it, and in f32.
+  /// The gradient of s: exact, its standard deviation from rounding, and in f32.
   struct Gradient {
     double exact, by;
     float plain;
@@ -243,22 +243,22 @@ class VerifyBackward {
         sum.add(ds.exact, ds.by, ds.plain, k);
         by_delta.add(one.p * one.slope, 0, 0, k);
       }
-      // One lse and one delta for all keys.
+      // All keys share one lse and one delta.
       const double more = (row.lse_by + unit_of_exp(type_)) * norm(sum.exact) + row.delta_by * norm(by_delta.exact);
-      compare("dq", call_.dq, matrix(call_.dq, p_.packed, at.b, at.h, sequence(p_, at.b).q_start), at.i, sum, more,
+      compare("dq", call_.dq, matrix(call_.dq, p_.q.layout, at.b, at.h, sequence(p_, at.b).q_start), at.i, sum, more,
               fmt::format("b={} h={} q={}", at.b, at.h, at.i));
     }
   }
 
-  /// One batch entry of k and v, and the batch entries that read it.
+  /// The batch entries that read this batch entry of k and v.
   std::vector<std::int64_t> readers(std::int64_t kv_b) const {
-    if (!p_.kv_shared || p_.packed) return {kv_b};
+    if (!p_.kv_shared || p_.q.packed()) return {kv_b};
     std::vector<std::int64_t> all;
     for (std::int64_t b = 0; b < p_.batch; ++b) all.push_back(b);
     return all;
   }
 
-  /// Of the queries of one row of keys, where not all that they need was given: then each walks over all keys.
+  /// Whether to walk all keys for each query of this row of keys, because the call lacks some of what they need.
   bool is_walked(std::int64_t kv_b) const {
     double pairs = 0;
     for (const std::int64_t b : readers(kv_b)) {
@@ -277,7 +277,7 @@ class VerifyBackward {
 
   void keys() {
     std::vector<std::int64_t> lengths;
-    const std::int64_t entries = p_.kv_shared && !p_.packed ? 1 : p_.batch;
+    const std::int64_t entries = p_.kv_shared && !p_.q.packed() ? 1 : p_.batch;
     for (std::int64_t b = 0; b < entries; ++b) lengths.push_back(sequence(p_, b).kv_len);
     bool left_out = false;
     for (const RowAt& at : sampled(lengths, p_.kv_heads, which_)) {
@@ -307,14 +307,14 @@ class VerifyBackward {
         }
     const Sequence seq = sequence(p_, at.b);
     const auto result = [&](const char* name, const Tensor& t, Sum& sum) {
-      compare(name, t, matrix(t, p_.packed, seq.kv_b, at.h, seq.kv_start), at.i, sum,
+      compare(name, t, matrix(t, p_.kv.layout, seq.kv_b, at.h, seq.kv_start), at.i, sum,
               unit_of_exp(type_) * norm(sum.exact), fmt::format("b={} h={} kv={}", seq.kv_b, at.h, at.i));
     };
     if (dk) result("dk", call_.dk, k_sum);
     if (dv) result("dv", call_.dv, v_sum);
   }
 
-  /// Some tenths of a second.
+  /// Takes some tenths of a second.
   static constexpr double most_pairs = 1 << 19;
 
   const BoundMod& bound_;

@@ -1,5 +1,4 @@
-// runtime/oracle/verify_rows.cpp — ATTUNE_VERIFY: which rows, how far rounding may lead, what is said of one that is
-// further off
+// runtime/oracle/verify_rows.cpp — ATTUNE_VERIFY: which rows to check, how far rounding may lead, the error report
 #include "runtime/oracle/verify_rows.h"
 
 #include <algorithm>
@@ -26,9 +25,9 @@ std::uint64_t mixed(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// Below it a type has 0, or less than all of its digits.
+/// Below this, a type has 0 or fewer than all of its digits.
 double smallest(DType type) { return type == DType::f16 ? 0x1p-24 : 0x1p-120; }
-/// What rounds to infinity is no smaller.
+/// Only numbers at least this large round to infinity.
 double largest(DType type) { return type == DType::f16 ? 65504 : 3e38; }
 
 std::string captures_of(const compiler::BoundMod& bound) {
@@ -55,7 +54,7 @@ std::string indented(const std::string& lines) {
 }  // namespace
 
 std::vector<RowAt> sampled(std::span<const std::int64_t> lengths, std::int64_t heads, const Verified& which) {
-  std::vector<std::int64_t> first{0};  // by batch entry: its first row, all heads counted
+  std::vector<std::int64_t> first{0};  // by batch entry: its first row, counting all heads
   for (const std::int64_t length : lengths) first.push_back(first.back() + length * heads);
   const std::int64_t all = first.back();
   std::set<std::int64_t> chosen;
@@ -112,7 +111,7 @@ std::optional<Wrong> wrong(const Judged& row) {
   std::size_t at = 0;
   for (std::size_t j = 0; j < row.wanted.size(); ++j) {
     const double got = got_at(j), wanted = row.wanted[j], plain = row.plain[j];
-    // Where f32 itself has no number, or this type, nothing is known.
+    // If f32 itself or this type has no number here, nothing can be checked.
     if (!std::isfinite(wanted) || !std::isfinite(plain) || std::abs(wanted) >= largest(type)) continue;
     if (!std::isfinite(got)) return Wrong{where(j), got, wanted, infinity, 0};
     off.push_back(got - wanted);
@@ -122,7 +121,7 @@ std::optional<Wrong> wrong(const Judged& row) {
   const double of_type = 2 * unit(type) * norm(row.wanted) +
                          smallest(type) * std::sqrt(static_cast<double>(row.wanted.size()));
   const double allowed = 1.5 * norm(plain_off) + lucky * norm(row.luck) + of_type + row.more;
-  // Not `>`: where luck is not finite, the row says nothing.
+  // Not `>`: if luck is not finite, the row says nothing.
   if (off.empty() || !std::isfinite(allowed) || norm(off) <= allowed) return std::nullopt;
   return Wrong{where(at), got_at(at), row.wanted[at], norm(off), allowed};
 }
@@ -140,8 +139,8 @@ void refuse(const compiler::Problem& p, const compiler::BoundMod& bound, const s
       "{}  fix  run the same with ATTUNE_DUMP={} and attach its folders {}-*; Target::oracle computes it right "
       "meanwhile",
       place, wrong.where, wrong.got, wrong.wanted, wrong.distance, wrong.allowed, which.used.kernel, which.used.target,
-      p.batch, p.q_heads, p.kv_heads, p.q_len, p.kv_len, p.d, p.dv, p.packed ? " packed" : "", p.scale, p.q_offset,
-      captures_of(bound), digest, indented(mod_file(bound.mod)), dumps() ? options().dump : "a folder",
+      p.batch, p.q_heads, p.kv_heads, p.q.length, p.kv.length, p.d, p.dv, p.q.packed() ? " packed" : "", p.scale,
+      p.q_offset, captures_of(bound), digest, indented(mod_file(bound.mod)), dumps() ? options().dump : "a folder",
       digest.substr(0, 16)));
 }
 

@@ -1,5 +1,4 @@
-// runtime/oracle/verify_rows.h — ATTUNE_VERIFY: which rows, how far rounding may lead, and what is said of one that is
-// further off
+// runtime/oracle/verify_rows.h — ATTUNE_VERIFY: which rows to check, how far rounding may lead, the error report
 #pragma once
 
 #include <optional>
@@ -17,49 +16,49 @@ struct RowAt {
   std::int64_t b, h, i;
 };
 
-/// `lengths`: of each batch entry or packed sequence. By head, so that its keys are read once.
+/// `lengths`: of each batch entry or packed sequence. Sorted by head, so that its keys are read once.
 std::vector<RowAt> sampled(std::span<const std::int64_t> lengths, std::int64_t heads, const Verified& which);
 
-/// Half a unit in the last place, relative. Of f32 what products of three parts keep, and exp2.
+/// Half a unit in the last place, relative. For f32, the precision of products of three parts, and of exp2.
 double unit(DType type);
-/// Of exp2, relative: alike for all pairs, so that it does not average out. Where products are of 16 bits, engines take
-/// few of its terms, see codegen/llvm/math.h.
+/// The relative error of exp2. It is alike for all pairs, so it does not average out. Where products are of 16 bits,
+/// engines use few terms of exp2: see codegen/llvm/math.h.
 double unit_of_exp(DType type);
 
 double rounded(double x, DType type);
-/// With 10 bits of fraction, halves away from zero: as a GPU takes f32 into one product of TF32.
+/// Rounds to 10 bits of fraction, halves away from zero, as a GPU does with f32 operands of a single TF32 product.
 double tf32(double x);
 double norm(std::span<const double> of);
 
-/// s of a pair in f32, and how far another order of its sum may be from it.
+/// s of a pair in f32, and how far another order of its sum may move it.
 struct Product {
   double s = 0, reach = 0;
 };
 Product product(std::span<const double> q, std::span<const double> k, double scale);
 
-/// Standard deviations that are put down to luck: with one row instead of all of them there is some.
+/// Standard deviations that count as luck: a single row has some where all rows together do not.
 constexpr double lucky = 4;
 
-/// What a row is judged by.
+/// What a row is checked against.
 struct Judged {
   std::string name;
   const Tensor& tensor;
   MatrixLayout at;
   std::int64_t i;
   std::span<const double> wanted;  ///< the oracle's
-  std::span<const double> plain;   ///< plain dense attention's, at the inputs' type with sums of f32
-  std::span<const double> luck;    ///< by element, one standard deviation of independent roundings
-  double more = 0;                 ///< of all elements, what is alike for all pairs
+  std::span<const double> plain;   ///< plain dense attention's, with the inputs' type and sums in f32
+  std::span<const double> luck;    ///< per element, one standard deviation of independent roundings
+  double more = 0;                 ///< for all elements: the error that all pairs share
 };
 
 struct Wrong {
   std::string where;
   double got, wanted, distance, allowed;
 };
-/// Nothing: it is as near as it has to be, or nothing is known of it.
+/// Nothing if the row is near enough, or cannot be checked.
 std::optional<Wrong> wrong(const Judged& row);
 
-/// `place`: of the row, as in "b=0 h=1 q=2".
+/// `place`: the row, as in "b=0 h=1 q=2".
 [[noreturn]] void refuse(const compiler::Problem& problem, const compiler::BoundMod& bound, const std::string& place,
                          const Verified& which, const Wrong& wrong);
 

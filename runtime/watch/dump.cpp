@@ -1,4 +1,4 @@
-// runtime/watch/dump.cpp — ATTUNE_DUMP: for each kernel a folder with what it was made from, on the way, and became
+// runtime/watch/dump.cpp — ATTUNE_DUMP: a folder for each kernel, with its source, the steps on the way and the result
 #include "runtime/watch/dump.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// By the digest of what they became.
+/// By the digest of the lowered Mod.
 struct Remembered {
   std::mutex mutex;
   std::map<ir::Digest, std::vector<DumpFile>> files;
@@ -50,14 +50,14 @@ std::vector<DumpFile> files_of(const compiler::Mod& mod) {
   return {{"00-attention.mod", mod_file(mod)}};
 }
 
-/// What a name of a file may hold.
+/// Replaces what a file's name should not hold.
 std::string file_name(std::string text) {
   std::ranges::replace_if(
       text, [](char c) { return c == '/' || c == ':' || c == ',' || c == '=' || c == ' '; }, '-');
   return text;
 }
 
-/// Empty, or what went wrong. Folders beside the final one, so that a move is one step.
+/// Returns an empty text, or the error. Writes to a folder beside the final one, so that one rename moves it.
 std::string write_folder(const fs::path& folder, const std::vector<DumpFile>& files) {
   std::error_code error;
   fs::create_directories(folder.parent_path(), error);

@@ -1,4 +1,4 @@
-// runtime/watch/dump.h — ATTUNE_DUMP: for each kernel a folder with what it was made from, on the way, and became
+// runtime/watch/dump.h — ATTUNE_DUMP: a folder for each kernel, with its source, the steps on the way and the result
 #pragma once
 
 #include <filesystem>
@@ -14,26 +14,27 @@ namespace attune::runtime {
 /// Whether ATTUNE_DUMP names a folder.
 bool dumps();
 
-/// How a Mod came about, for the dumps of its kernels.
+/// Records how a Mod was lowered, for the dumps of its kernels.
 void remember_steps(const compiler::Mod& written, const compiler::LoweredMod& lowered, const compiler::Steps& steps);
 
 struct DumpFile {
   std::string name, text;
 };
 
-/// Which kernel. `all` is what tells it from others of its name: everything its compiler was given.
+/// Which kernel. `all` tells kernels of one name apart: everything their compiler was given.
 struct DumpOf {
-  const compiler::Mod* mod = nullptr;  ///< null: the same for all expressions
+  const compiler::Mod* mod = nullptr;  ///< null: a kernel without user expressions
   std::string target, kernel;
   std::string all;
 };
 /// <digest>-<target>-<kernel>-<8 digits of `all`>, in the folder that ATTUNE_DUMP names.
 std::filesystem::path dump_folder(const DumpOf& of);
 
-/// The attention's files and `files`: all of them or none. What is there already stays. Trouble is told, not thrown.
+/// Writes the attention's files and `files`, all of them or none. An existing folder stays as it is. Errors are told,
+/// not thrown.
 void dump(const DumpOf& of, const std::function<std::vector<DumpFile>()>& files);
 
-/// An attention as text: captures, parameters, then expressions, a line each.
+/// An attention as text, a line each: captures, parameters, then expressions.
 std::string mod_file(const compiler::Mod& mod);
 
 }  // namespace attune::runtime

@@ -1,4 +1,4 @@
-// runtime/watch/log.cpp — ATTUNE_LOG: facts as lines of stderr
+// runtime/watch/log.cpp — ATTUNE_LOG: facts as lines on stderr
 #include "runtime/watch/log.h"
 
 #include <cerrno>
@@ -17,11 +17,11 @@
 namespace attune::runtime {
 namespace {
 
-/// Of channel_names.
+/// Indices into channel_names.
 enum Channel : unsigned { passes, choose, cache, build, launch };
 
 std::string begin(Channel channel, std::string_view mod) {
-  // Enough of a digest to find it again.
+  // Enough digits to find the digest again.
   return fmt::format("{:<6}  {:<8}  ", channel_names[channel], mod.empty() ? "-" : mod.substr(0, 8));
 }
 
@@ -41,7 +41,7 @@ void write_line(int file, const std::string& line) {
   const std::string all = fmt::format("attune {:%H:%M:%S}.{:06} {} {}\n",
                                       fmt::gmtime(std::chrono::system_clock::to_time_t(now)), micros,
                                       syscall(SYS_gettid), one_line(line));
-  // In one write, so that lines of threads and processes stay whole. There is nobody to tell that it went wrong.
+  // In one write, so that lines of threads and processes stay whole. An error has nowhere to be reported.
   while (write(file, all.data(), all.size()) < 0 && errno == EINTR) {
   }
 }

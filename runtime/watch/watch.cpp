@@ -1,4 +1,4 @@
-// runtime/watch/watch.cpp — facts on their way to whoever listens: an atomic load where nobody does
+// runtime/watch/watch.cpp — brings facts to listeners; without listeners a fact costs one atomic load
 #include "runtime/watch/watch.h"
 
 #include <algorithm>
@@ -51,7 +51,7 @@ using watch::Listener;
 using Listeners = std::vector<std::shared_ptr<Listener>>;
 using AnyFact = std::variant<watch::Lowered, watch::Chosen, watch::Built, watch::Called, watch::Noted>;
 
-/// Never destroyed: threads may tell until the process ends.
+/// Never destroyed: threads may tell facts until the process ends.
 struct All {
   std::mutex mutex;
   std::shared_ptr<const Listeners> listeners = std::make_shared<const Listeners>();
@@ -65,7 +65,7 @@ All& all() {
 struct OfThread {
   int tellings = 0;
   std::vector<AnyFact> waiting;
-  std::vector<const Listener*> within;  ///< whose callbacks this thread is in
+  std::vector<const Listener*> within;  ///< listeners whose callbacks this thread is in
 };
 OfThread& of_thread() {
   thread_local OfThread made;
@@ -77,7 +77,7 @@ std::shared_ptr<const Listeners> listeners() {
   return all().listeners;
 }
 
-/// Under the mutex.
+/// Call with the mutex held.
 void replace_listeners(Listeners now) {
   unsigned wanted = 0;
   for (const auto& one : now) wanted |= one->wants();
@@ -92,7 +92,7 @@ void add(std::shared_ptr<Listener> listener) {
   replace_listeners(std::move(now));
 }
 
-/// In `running` as long as this lives, unless it was stopped.
+/// Counts in `running` while this object lives, unless the listener was stopped.
 class Entered {
  public:
   explicit Entered(Listener& listener) : listener_(listener) {
@@ -159,7 +159,7 @@ void tell_all(F fact) {
 }  // namespace
 
 unsigned Audience::begin() {
-  // Not under the mutex: to read options may throw, and the log is a listener as others are.
+  // Not under the mutex: reading options may throw, and the log is a listener like others.
   static const bool logged = [] {
     log_as_asked();
     return true;

@@ -1,4 +1,4 @@
-// runtime/watch/watch.h — facts on their way to whoever listens: an atomic load where nobody does
+// runtime/watch/watch.h — brings facts to listeners; without listeners a fact costs one atomic load
 #pragma once
 
 #include <atomic>
@@ -8,25 +8,25 @@
 
 namespace attune::runtime {
 
-/// Bits of what someone wants to be told.
+/// Bits of what a listener wants to be told.
 enum class Fact : unsigned { lowered = 1, chosen = 2, built = 4, called = 8, noted = 16 };
 
 /// What all listeners together want.
 struct Audience {
-  static constexpr unsigned not_known = 1u << 31;  ///< the environment's listeners are not there yet
+  static constexpr unsigned not_known = 1u << 31;  ///< the environment's listeners are not set up yet
   static std::atomic<unsigned> facts;
   static unsigned begin();
 };
 
-/// Whether anybody listens. The first to ask has the listeners that the environment asks for set up: an Error where it
-/// cannot be read.
+/// Whether any listener wants this. The first call sets up the listeners that the environment asks for; throws an Error
+/// if the environment cannot be read.
 inline bool wants(Fact fact) {
   unsigned wanted = Audience::facts.load(std::memory_order_relaxed);
   if (wanted & Audience::not_known) wanted = Audience::begin();
   return (wanted & static_cast<unsigned>(fact)) != 0;
 }
 
-/// While one lives on a thread, callbacks wait: locks may be held. The log does not wait.
+/// While one lives on a thread, its callbacks wait, because locks may be held. The log does not wait.
 class Telling {
  public:
   Telling();
@@ -44,10 +44,10 @@ inline void note(watch::Noted::Of of, std::string text) {
   if (wants(Fact::noted)) tell(watch::Noted{of, std::move(text)});
 }
 
-/// Called where facts are made, whatever is locked there: they do not throw and do not call attune.
+/// Callbacks run where facts occur, whatever is locked there: they must not throw or call attune.
 void listen_at_once(watch::Callbacks callbacks);
 
-/// What an engine says of a call, if asked.
+/// What an engine reports about a call, if asked.
 struct Used {
   std::string target, kernel;
   std::size_t workspace = 0;

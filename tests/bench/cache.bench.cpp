@@ -40,7 +40,7 @@ void tell(const std::string& name, std::vector<double> seconds) {
   std::fflush(stdout);
 }
 
-/// Of calls so short that many are timed together.
+/// Times calls so short that it measures 1000 together.
 void measure(const std::string& name, const std::function<void()>& f) {
   constexpr int together = 1000;
   std::vector<double> times;

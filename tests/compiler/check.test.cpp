@@ -1,6 +1,8 @@
 // tests/compiler/check.test.cpp — what expressions may read, and reads that are never in range
 #include "compiler/check.h"
 
+#include <array>
+
 #include <attune/attune.h>
 
 #include "ir/node.h"
@@ -26,7 +28,8 @@ Mod mod_of(ir::Expr score, ir::Expr mask, ir::Expr prob, ir::Expr sink = nullptr
 const ir::Expr s = ir::input(ir::Input::S), p = ir::input(ir::Input::P), yes = ir::boolean(true);
 const ir::Expr kv = ir::op(ir::Op::F32, ir::input(ir::Input::KV));
 
-const Problem usual{.batch = 2, .q_heads = 4, .kv_heads = 4, .q_len = 100, .kv_len = 200, .d = 8, .dv = 8};
+const Problem usual{
+    .batch = 2, .q_heads = 4, .kv_heads = 4, .q = {.length = 100}, .kv = {.length = 200}, .d = 8, .dv = 8};
 
 /// The reads of an Attention made of text, against a problem. `t` has the given extents.
 struct Reads {
@@ -74,7 +77,7 @@ TEST_CASE("a read that is in range somewhere is clamped elsewhere", "[check]") {
   CHECK(Reads({4}).clamped("s + t[h]") == 0);
   CHECK(Reads({299}).clamped("s + t[q - kv + 199]") == 0);
   CHECK(Reads({298}).clamped("s + t[q - kv + 199]") == 1);
-  // What a u8 holds is within 0..255.
+  // A u8 is within 0..255.
   CHECK(Reads({256}, DType::u8).clamped("s + f32(t[t[kv]])") == 0);
   CHECK(Reads({255}, DType::u8).clamped("s + f32(t[t[kv]])") == 1);
   CHECK(Reads({3}).clamped("s + t[clamp(kv, 0, 2)]") == 0);
@@ -89,9 +92,9 @@ TEST_CASE("the first query's position moves the range of q", "[check]") {
 }
 
 TEST_CASE("without any coordinates there is nothing to refuse", "[check]") {
-  for (std::int64_t Problem::*size : {&Problem::batch, &Problem::q_heads, &Problem::q_len, &Problem::kv_len}) {
+  for (int size = 0; size < 4; ++size) {
     Problem none = usual;
-    none.*size = 0;
+    *std::array{&none.batch, &none.q_heads, &none.q.length, &none.kv.length}[static_cast<std::size_t>(size)] = 0;
     CHECK(Reads({16}).clamped("s + t[kv + 16]", none) == 0);
     CHECK(Reads({0}).clamped("s + t[kv]", none) == 0);
   }
@@ -103,7 +106,7 @@ TEST_CASE("a sink is evaluated even where there are no keys", "[check]") {
   text.capture("t", reads.t);
   const auto lowered = compiler::trace({.sink = text.sink("t[h + 2]", "--sink")});
   Problem none = usual;
-  none.kv_len = 0;
+  none.kv.length = 0;
   golden_error("capture-range.sink",
                refusal([&] { compiler::check_reads(lowered.mod, lowered.slots.captures, none); }).what());
 }

@@ -1,4 +1,4 @@
-// tests/compiler/cover.test.cpp — what is derived from a mask: bands as text, why there are none, scores that remove
+// tests/compiler/cover.test.cpp — covers of masks: bands as text, why there are none, and scores that remove pairs
 #include "compiler/cover.h"
 
 #include <algorithm>
@@ -136,7 +136,7 @@ TEST_CASE("a score that is -inf for any s removes a pair, and nothing less does"
   CHECK(kept("min(s, kv <= q ? 1.0f : -inf)") == "kv <= q");
   CHECK(kept("kv <= q ? (kv < 4 ? s : -inf) : -inf") == "kv <= q && kv < 4");
   CHECK(kept("f32(q) + log(f32(kv <= q))") == "kv <= q");
-  // A NaN or an infinity in s, or in data, would make a NaN of these.
+  // A NaN or an infinity in s or in data would make these NaN.
   CHECK(kept("s + (kv <= q ? 0.0f : -inf)") == "true");
   CHECK(kept("slope[q] * (kv <= q ? 1.0f : -inf)") == "true");
   CHECK(kept("-(kv <= q ? s : -inf)") == "true");

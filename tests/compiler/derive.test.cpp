@@ -1,4 +1,4 @@
-// tests/compiler/derive.test.cpp — the derivative of each operation as text, its conventions, and what captures get
+// tests/compiler/derive.test.cpp — the derivative of each operation as text, conventions, and gradients of captures
 #include "compiler/derive.h"
 
 #include <array>
@@ -42,7 +42,7 @@ Mod named() {
   return mod;
 }
 
-/// What each capture's gradient gets, a line each.
+/// The terms of each capture's gradient, one per line.
 std::string scatters(std::string_view from) {
   std::string out;
   for (Scatter s : derive(expr(from), Input::S).captures) {
@@ -160,7 +160,7 @@ TEST_CASE("a NaN or an infinity in the side not taken passes nothing", "[derive]
   CHECK(slope("where(s > 0.0f, sqrt(s), 0.0f)", 0) == 0);
   CHECK(slope("where(s != 0.0f, cap / s, 0.0f)", 0) == 0);
   CHECK(slope("max(s, 0.0f * rsqrt(s - s))", 3) == 1);
-  // Guarded twice over, and the guarded value shared with a side that is never taken.
+  // Guarded twice, with the guarded value shared by a side that is never taken.
   CHECK(slope("where(s > 0.0f, where(s > 1.0f, log(s - 1.0f), sqrt(s)), s)", 0) == 1);
   CHECK(slope("where(s > 0.0f, log(s) * sqrt(s), 2.0f * s) + where(s > 0.0f, log(s), 0.0f)", 0) == 2);
   CHECK(slope("sum(i, 3, where(s > f32(i), log(s - f32(i)), s))", 1) == 1 + 1 + 1);
@@ -181,7 +181,7 @@ TEST_CASE("custom gives its own derivative to s, and its value's to captures", "
   CHECK(by_s("2.0f * custom(s, tanh(s))") == "2.0f * tanh(s)");
   CHECK(by_s("sum(i, 2, custom(s, f32(i)))") == "sum(i, 2, f32(i))");
   CHECK(slope("where(s > 0.0f, custom(s, log(s)), s)", 0) == 1);
-  // log(s) is taken for the captures' sake everywhere, for s's only above 0.
+  // The gradient of captures takes log(s) everywhere, that of s only above 0.
   CHECK(slope("custom(gain[] * log(s), 3.0f) + where(s > 0.0f, log(s), 0.0f)", 0) == 3);
 }
 
@@ -239,7 +239,7 @@ TEST_CASE("sums that hold each other twice are derived once each", "[derive]") {
     e = ir::op(Op::Add, ir::sum(a, 1, ir::op(Op::Mul, e, ir::op(Op::F32, ir::op(Op::Add, a, ir::integer(1))))),
                ir::sum(b, 1, ir::op(Op::Mul, e, ir::real(0.5f))));
   }
-  // 2^24 bodies if each sum was derived for itself.
+  // 2^24 bodies if each sum were derived on its own.
   const Derivative d = derive(e, Input::S);
   CHECK(ir::count(d.by) < 10'000);
 }

@@ -1,4 +1,4 @@
-// tests/compiler/explain.test.cpp — what attune makes of every mod of the corpus, as committed pages
+// tests/compiler/explain.test.cpp — explain() of every mod of the corpus, as committed pages
 #include "compiler/explain.h"
 
 #include "tests/catch.h"

@@ -1,4 +1,4 @@
-// tests/compiler/fold.test.cpp — what cancels along a row, what is affine in s, what is bounded, and what is none of it
+// tests/compiler/fold.test.cpp — terms that cancel along a row, scores affine in s, bounded scores, and none of these
 #include "compiler/fold.h"
 
 #include "compiler/lower.h"
@@ -19,7 +19,7 @@ struct Shown {
 
 Shown folded(std::string_view score) {
   const Fold f = fold(expr(score), coordinate_bounds());
-  // Whatever it is split into adds up again, wherever the origin is.
+  // The parts of a split add up again, for any origin.
   Setting at;
   for (const std::int32_t origin : {0, 5, 12, 1'000'000}) {
     at.env.origin = origin;

@@ -34,7 +34,7 @@ inline ir::Expr expr(std::string_view text) {
 
 inline std::string text(const ir::Expr& e) { return ir::print(e, names()); }
 
-/// The same value, bit for bit; one NaN is as good as another.
+/// The same value, bit for bit; all NaNs are equal.
 inline bool identical(double a, double b) {
   return (std::isnan(a) && std::isnan(b)) || std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
 }

@@ -41,13 +41,14 @@ void check_sound(const Mod& mod) {
 
 }  // namespace
 
-TEST_CASE("an Attention is lowered, checked, simplified, derived, folded and levelled, in this order", "[lower]") {
+TEST_CASE("an Attention is lowered, checked, simplified, derived, folded, levelled and covered, in this order",
+          "[lower]") {
   Steps steps;
   steps.keep_text = true;
   const LoweredMod t = lower(example(), &steps);
   std::string order;
   for (const Steps::Step& step : steps.steps) order += step.name + " ";
-  CHECK(order == "trace check simplify derive fold level ");
+  CHECK(order == "trace check simplify derive fold level cover ");
   CHECK(steps.steps[0].text.find("q - kv >= 0") != std::string::npos);
   CHECK(steps.steps[2].text.find("kv <= q") != std::string::npos);
   CHECK(steps.steps[1].text.empty());  // checking changes nothing

@@ -1,4 +1,4 @@
-// tests/compiler/mod.test.cpp — what a Mod's identity depends on, how types are seen, what its text shows
+// tests/compiler/mod.test.cpp — what a Mod's identity depends on, the types expressions see, what its text shows
 #include "compiler/mod.h"
 
 #include "tests/catch.h"

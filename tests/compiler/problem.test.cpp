@@ -16,7 +16,7 @@ using tests::golden_error;
 
 namespace {
 
-// Only addresses are compared: nothing here is read but cu_seqlens.
+// Only addresses matter: nothing is read except cu_seqlens.
 std::array<double, 64> memory;
 Tensor at(std::size_t address, DType type, std::initializer_list<std::int64_t> shape) {
   return {&memory[address], type, shape};
@@ -56,7 +56,7 @@ Forward packed() {
           .cu_seqlens_kv = Tensor(starts_kv, DType::i32, {3})};
 }
 
-/// The same on a device, with the starts.
+/// The same on a device, including the starts.
 Forward packed_there() {
   Forward c = packed();
   for (Tensor* t : {&c.q, &c.k, &c.v, &c.o, &c.lse, &c.cu_seqlens_q, &c.cu_seqlens_kv}) t->device = Device::cuda();
@@ -109,8 +109,8 @@ TEST_CASE("the sizes of a dense call", "[problem]") {
   CHECK(p.q_heads == 4);
   CHECK(p.kv_heads == 2);
   CHECK(p.group == 2);
-  CHECK(p.q_len == 8);
-  CHECK(p.kv_len == 9);
+  CHECK(p.q.length == 8);
+  CHECK(p.kv.length == 9);
   CHECK(p.d == 16);
   CHECK(p.dv == 32);
   CHECK(p.scale == 0.25);
@@ -121,15 +121,15 @@ TEST_CASE("the sizes of a dense call", "[problem]") {
 
 TEST_CASE("the sizes of packed sequences", "[problem]") {
   const Problem p = check(plain, packed(), {});
-  CHECK(p.packed);
+  CHECK(p.q.packed());
   CHECK(p.batch == 2);
-  CHECK(p.q_len == 5);
-  CHECK(p.kv_len == 9);
-  CHECK(p.q_starts == std::vector<std::int64_t>{0, 3, 8});
-  CHECK(p.kv_starts == std::vector<std::int64_t>{0, 9, 9});
-  CHECK(p.q_total == 8);
-  CHECK(p.kv_total == 9);
-  CHECK_FALSE(p.starts_on_device());
+  CHECK(p.q.length == 5);
+  CHECK(p.kv.length == 9);
+  CHECK(p.q.starts == std::vector<std::int64_t>{0, 3, 8});
+  CHECK(p.kv.starts == std::vector<std::int64_t>{0, 9, 9});
+  CHECK(p.q.total == 8);
+  CHECK(p.kv.total == 9);
+  CHECK_FALSE(p.q.starts_on_device());
 
   Forward with_lengths = packed();
   with_lengths.max_q_len = 7;
@@ -140,18 +140,18 @@ TEST_CASE("starts on a device are not looked at, and lengths are what the caller
   Forward call = packed_there();
   call.cu_seqlens_q.data = call.cu_seqlens_kv.data = reinterpret_cast<void*>(64);
   const Problem p = check(plain, call, {});
-  CHECK(p.packed);
-  CHECK(p.starts_on_device());
+  CHECK(p.q.packed());
+  CHECK(p.q.starts_on_device());
   CHECK(p.batch == 2);
-  CHECK(p.q_len == 6);
-  CHECK(p.kv_len == 9);  // no sequence is longer than all of them
-  CHECK(p.q_total == 8);
-  CHECK(p.kv_total == 9);
+  CHECK(p.q.length == 6);
+  CHECK(p.kv.length == 9);  // no sequence is longer than all of them
+  CHECK(p.q.total == 8);
+  CHECK(p.kv.total == 9);
   // Starts of the host serve a call on a device too.
   Forward mixed = packed_there();
   mixed.cu_seqlens_q.device = mixed.cu_seqlens_kv.device = Device::cpu();
   mixed.max_q_len = mixed.max_kv_len = 0;
-  CHECK(check(plain, mixed, {}).q_len == 5);
+  CHECK(check(plain, mixed, {}).q.length == 5);
 }
 
 TEST_CASE("what is unusual but right is let through", "[problem]") {

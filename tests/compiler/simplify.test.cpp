@@ -1,4 +1,4 @@
-// tests/compiler/simplify.test.cpp — every rule against eval and against differences it must not make; what is left
+// tests/compiler/simplify.test.cpp — every rule against eval, what it must leave alone, and simplified expressions
 #include "compiler/simplify.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ Type type_of(char letter) {
   if (int_letters.find(letter) != std::string_view::npos) return Type::I32;
   return float_letters.find(letter) != std::string_view::npos ? Type::F32 : Type::Bool;
 }
-/// Those that stand for a literal or anything else.
+/// The letters that match literals and anything else.
 constexpr std::string_view open_letters = "ijdxywmno";
 bool is_literal_letter(char letter) { return literal_letters.find(letter) != std::string_view::npos; }
 
@@ -40,7 +40,7 @@ Expr filled(std::string_view side, const std::map<char, Expr>& letters) {
   return ir::parse(side, scope);
 }
 
-/// Letters as slots: parameters and literals where a rule wants literals.
+/// Letters as slots: parameters, or literals where a rule requires them.
 struct Instance {
   std::map<char, Expr> letters;
   std::vector<double> values;  ///< by slot
@@ -49,7 +49,7 @@ struct Instance {
     for (const char letter : all_letters()) {
       const Type type = type_of(letter);
       double value = ir::random_value(random, type, true);
-      // Doubles that are no floats: the oracle's values are seldom rounded.
+      // Doubles that are not floats: the oracle's values are seldom rounded.
       if (type == Type::F32 && precision == Precision::f64 && !is_literal_letter(letter) && random.chance(0.3))
         value *= 1 + 0x1p-40;
       const auto slot = static_cast<std::uint32_t>(values.size());
@@ -58,7 +58,7 @@ struct Instance {
     }
     env.params = values;
   }
-  // Values that stand to each other as conditions like: close together, not negative, in order.
+  // Values that often satisfy the rules' conditions: close together, not negative, in order.
   void calm(ir::Random& random) {
     std::size_t slot = 0;
     for (const char letter : all_letters()) {
@@ -73,7 +73,7 @@ struct Instance {
 
 std::string name_of(const Rule& rule) { return std::string(rule.from) + " -> " + std::string(rule.to); }
 
-/// A longer right side counts only when its literals come together.
+/// A longer right side counts only if its literals fold.
 bool applies(const Expr& from, const Expr& to) { return simplify(to)->size <= from->size; }
 
 }  // namespace
@@ -82,7 +82,7 @@ TEST_CASE("every rule keeps every bit, in both precisions, on 2000 bindings its 
           "[simplify][rules]") {
   for (const Rule& rule : rules()) {
     INFO(name_of(rule) << (rule.when.empty() ? "" : " when ") << rule.when);
-    // Every letter a parameter, so that each side is read once; only a right side that is longer needs its literals.
+    // Every letter is a parameter, so that each side is parsed once; only a longer right side needs its literals.
     std::map<char, Expr> slots;
     for (std::uint32_t slot = 0; const char letter : all_letters())
       slots.emplace(letter, ir::param(slot++, type_of(letter)));
@@ -118,7 +118,7 @@ bool fires(const Rule& rule, const Expr& e, const ir::Bounds& bounds) {
   return std::any_of(log.begin(), log.end(), [&](const Rewrite& r) { return r.rule == name_of(rule); });
 }
 
-/// Letters as parameters within random bounds, or as reads inside of a sum, where nothing is known of them.
+/// Letters as parameters within random bounds, or as reads inside a sum, where nothing is known about them.
 bool fires_somewhere(const Rule& rule) {
   ir::Random random(11);
   for (int tries = 0; tries < 3000; ++tries) {
@@ -141,7 +141,7 @@ bool fires_somewhere(const Rule& rule) {
       ++slot;
     }
     bounds.captures = bounds.params;
-    // Literals that a rule is about: 1 / v is exact for a power of two.
+    // Literals that rules are about: 1 / v is exact for a power of two.
     instance.letters.at('v') = ir::real(random.chance(0.5) ? 4.0f : -0.5f);
     const Expr from = filled(rule.from, instance.letters);
     Expr e = in_sum ? ir::sum(variable, 3, from->type == Type::Bool ? ir::op(Op::I32, from) : from) : from;
@@ -283,12 +283,12 @@ Expr chain(int length) {
 }  // namespace
 
 TEST_CASE("a chain of 100 000 nodes is simplified without a deep stack", "[simplify]") {
-  // In quadratic time this would not end today: its time is measured by bench_lower.
+  // Quadratic time would make this hang; bench_lower measures its time.
   CHECK(simplify(chain(40'000))->depth == 40'001);
 }
 
 TEST_CASE("sums that hold each other twice are simplified once each", "[simplify]") {
-  // 2^28 bodies if each was opened for itself.
+  // 2^28 bodies if each were opened on its own.
   const Expr outer = ir::fresh_bound();
   Expr e = ir::read(0, Type::F32, std::array{outer});
   for (int i = 0; i < 28; ++i) {

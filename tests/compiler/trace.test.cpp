@@ -1,4 +1,4 @@
-// tests/compiler/trace.test.cpp — slots in the order they are met, names, lines, composition, and what may not escape
+// tests/compiler/trace.test.cpp — slots in order of first use, names, lines, composition, and escaped values
 #include "compiler/trace.h"
 
 #include <array>

@@ -1,4 +1,4 @@
-// tests/compiler/trim.test.cpp — an Int within limits keeps its value there; what is taken away changes nothing
+// tests/compiler/trim.test.cpp — a trimmed Int keeps its value within the limits, and redundant clamps go
 #include "compiler/trim.h"
 
 #include <algorithm>

@@ -1,5 +1,4 @@
-// tests/driver/calls.test.cpp — what a call asks of the driver: nothing behind its caller's back, and whatever the
-// driver refuses comes back as an Error
+// tests/driver/calls.test.cpp — calls on a fake driver: no hidden allocations or waits; refusals become Errors
 #include <attune/attune.h>
 
 #include <algorithm>
@@ -47,15 +46,15 @@ struct Call {
         v(gpu.array<bf16>({2, 2, length, d})), o(gpu.array<bf16>({2, 4, length, d})),
         doc(gpu.array<int>({1000}, "doc")), forward{.q = q, .k = k, .v = v, .o = o} {}
 
-  /// `number` makes it one that no other test has compiled.
+  /// `number` makes an attention that no other test has compiled.
   Attention causal(float number = 1) const {
     return {.score = [=](Float s, At) { return s * number; }, .mask = mods::causal()};
   }
-  /// One whose tiles are listed on the device.
+  /// An attention whose tiles are listed on the device.
   Attention documents(float number = 1) const { return documents_of(doc, number); }
 };
 
-/// Of its batch entries and heads the first.
+/// The first batch entries and heads of a call.
 Forward part_of(const Call& call, std::int64_t batch, std::int64_t heads) {
   const Tensor& q = call.forward.q;
   const auto part = [&](const Array<bf16>& t, std::int64_t of_heads) {
@@ -65,7 +64,7 @@ Forward part_of(const Call& call, std::int64_t batch, std::int64_t heads) {
       .q = part(call.q, heads), .k = part(call.k, heads / 2), .v = part(call.v, heads / 2), .o = part(call.o, heads)};
 }
 
-/// Of f32, on the host and there.
+/// A call in f32, with its arrays on `where`.
 struct Single {
   Array<float> q, k, v, o, lse;
   Forward forward;
@@ -90,7 +89,7 @@ struct Packed {
   }
 };
 
-/// The code of what is thrown, `bug` or `nothing`.
+/// The code of the Error that is thrown, or `bug`, or `nothing`.
 template <class F>
 std::string code_of(F call) {
   try {
@@ -100,7 +99,7 @@ std::string code_of(F call) {
   }
 }
 
-/// The kernel that takes a causal call on such a device.
+/// The kernel of a causal call on such a device.
 fake::Launch launched_on(int arch, std::int64_t d) {
   const Call call(300, d, device_of(arch));
   fake::forget();
@@ -149,7 +148,7 @@ TEST_CASE("a repeated call is one launch, and neither waits nor takes memory tha
   causal.run(call.forward);
   CHECK(fake::calls("cuLaunchKernelEx") == 1);
   documents.run(call.forward);
-  CHECK(fake::calls("cuLaunchKernelEx") == 3);  // the lists are a launch of their own
+  CHECK(fake::calls("cuLaunchKernelEx") == 3);  // the lists are a separate launch
   CHECK(fake::calls_behind_the_back() == 0);
   CHECK(fake::calls("cuMemAllocAsync") == fake::calls("cuMemFreeAsync"));
   CHECK(fake::live_memory() == memory);
@@ -163,7 +162,7 @@ TEST_CASE("a repeated call is one launch, and neither waits nor takes memory tha
   };
   for (const std::int64_t length : {65, 299, 512}) run(length);
   CHECK(runtime::cuda::compiled_kernels() == compiled);
-  // But of few queries, heads of the same keys share tiles.
+  // But with few queries, heads of the same keys share tiles.
   run(64);
   CHECK(runtime::cuda::compiled_kernels() == compiled + 2);
   for (const std::int64_t length : {1, 2, 33}) run(length);
@@ -233,7 +232,8 @@ TEST_CASE("rows of a device's results come to the host and are verified", "[driv
   const auto found = [&](const Forward& forward) {
     return code_of([&] { runtime::verify(lowered, forward, compiler::check(lowered, forward, {}), {.rows = 1000}); });
   };
-  // All of it is 0, as nothing is computed: right of o, whose values are 0, and wrong of lse, for rows of many keys.
+  // Nothing is computed, so all results are 0: correct for o, whose values are 0, and wrong for lse, in rows of many
+  // keys.
   fake::forget();
   CHECK(found(call.forward) == "nothing");
   CHECK(fake::calls("cuStreamSynchronize") > 0);
@@ -266,7 +266,7 @@ TEST_CASE("starts on a device are neither sent nor waited for, and verified by w
     return code_of([&] { runtime::verify(lowered, forward, compiler::check(lowered, forward, {}), {.rows = 1000}); });
   };
   CHECK(found(there) == "nothing");
-  // Starts that make no sense are found where anybody looks.
+  // Verification, which reads the starts, finds invalid ones.
   auto wrong = Device::cpu().array<int>({starts.tensor().shape[0]});
   wrong.data()[0] = 5;
   copy(wrong, starts);
@@ -285,7 +285,7 @@ TEST_CASE("results of one product of TF32 are verified as what they are", "[driv
                       {.rows = 1000, .exact = exact});
     });
   };
-  for (const bool alike : {false, true}) {  // all of v: then roundings of v do not average out
+  for (const bool alike : {false, true}) {  // true: all of v is alike, so its roundings do not average out
     std::mt19937 dice(5);
     const auto fill = [&](const Array<float>& h, const Array<float>& t, bool same) {
       for (float& x : h.values()) x = same ? 0.1f : std::normal_distribution<float>()(dice);
@@ -419,7 +419,7 @@ TEST_CASE("a cover that was made for other calls is refused, and the reason is t
   const Attention documents = call.documents();
   const Cover cover = documents.cover(call.forward);
   fake::forget();
-  // Not by Attention::run, which adds the line of this file.
+  // Not through Attention::run, which would add this file's line.
   const auto told = [](const char* golden, const Cover& made, const Attention& attention, const Forward& forward) {
     tests::golden_error(golden, tests::refusal([&] { runtime::run(attention, forward, nullptr, made); }).what());
   };
@@ -517,7 +517,7 @@ TEST_CASE("calls with a cover are captured, and so is the cover where it is give
 
 namespace {
 
-/// Every function refuses in turn, with every result; `run` may be called at any time.
+/// Refuses every function in turn, with every result. `run` must be repeatable.
 template <class F>
 void refuse_each(const F& run) {
   using enum cu::Result;
@@ -531,7 +531,7 @@ void refuse_each(const F& run) {
       const bool asked = fake::calls(function) > 0;
       fake::refuse(function, 0);
       INFO(function << " gives " << static_cast<int>(result));
-      // What cannot be given back stays taken; the call is done by then.
+      // A refused free leaves the memory taken; the call is done by then.
       const bool ends = function == "cuMemFreeAsync" || function == "cuCtxPopCurrent";
       if (!asked || ends) {
         CHECK(code == "nothing");

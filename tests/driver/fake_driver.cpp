@@ -1,4 +1,4 @@
-// tests/driver/fake_driver.cpp — a libcuda.so.1 that launches nothing: its memory is the host's, its kernels have names
+// tests/driver/fake_driver.cpp — a libcuda.so.1 that launches nothing: its memory is the host's, its kernels are names
 #include "tests/driver/fake_driver.h"
 
 #include <array>
@@ -32,7 +32,7 @@ constexpr std::array<std::string_view, count> names{
 
 std::array<std::atomic<int>, count> called{};
 std::array<std::atomic<int>, count> refused{};
-std::mutex mutex;  // of what follows
+std::mutex mutex;  // guards what follows
 std::vector<Launch> launched;
 std::set<cu::Address> live;
 thread_local std::vector<cu::Context> stack;
@@ -43,12 +43,12 @@ std::size_t index_of(std::string_view function) {
   std::abort();
 }
 
-/// What stands behind the driver's handles.
+/// The object behind a driver's handle.
 struct Object {
   std::string name;
   bool capturing = false;
 };
-/// Those that were not destroyed: attune never gives back what it has loaded.
+/// Objects not destroyed yet: attune never unloads what it has loaded.
 std::set<Object*>& objects = *new std::set<Object*>;
 template <class Handle>
 Handle handle(std::string name = {}) {
@@ -76,7 +76,7 @@ std::array<Object, std::size(archs)> primaries;
 Object legacy_stream;
 Object& stream_of(cu::Stream stream) { return stream ? object(stream) : legacy_stream; }
 
-// ---- the functions, in the order of driver.def
+// ---- The functions, in the order of driver.def
 
 Result cuInit(unsigned) { return Result::success; }
 Result cuDriverGetVersion(int* version) { return give(version, 13000); }
@@ -88,7 +88,7 @@ Result cuDeviceGetName(char* name, int room, cu::Device) {
 }
 Result cuDeviceGetAttribute(int* value, cu::DeviceAttribute which, cu::Device device) {
   const int arch = archs[device];
-  // As NVIDIA's tables of compute capabilities have it.
+  // From NVIDIA's tables of compute capabilities.
   const int per_sm = arch == 80 ? 164 : arch == 90 || arch == 100 ? 228 : 100;
   using enum cu::DeviceAttribute;
   switch (which) {
@@ -210,7 +210,7 @@ Result cuTensorMapEncodeTiled(void* map, cu::Element, unsigned, void*, const std
   return Result::success;
 }
 
-/// Counted, and refused where that is wanted.
+/// Counts a function's calls, and refuses them when told to.
 template <Index I, auto F>
 struct Watched;
 template <Index I, class... A, Result (*F)(A...)>
@@ -261,7 +261,7 @@ int contexts() { return static_cast<int>(stack.size()); }
 
 }  // namespace attune::tests::fake_driver
 
-// What attune looks for by name.
+// The symbols that attune looks up by name.
 extern "C" {
 using attune::runtime::cuda::cu::Result;
 

@@ -1,4 +1,4 @@
-// tests/driver/fake_driver.h — a libcuda.so.1 that launches nothing: what it was asked for, and what it is to refuse
+// tests/driver/fake_driver.h — a libcuda.so.1 that launches nothing: counts of its calls, and results that tests set
 #pragma once
 
 #include <string>
@@ -13,21 +13,21 @@ struct Launch {
   void* stream = nullptr;
 };
 
-/// Of each device: compute capability times ten.
+/// For each device, ten times its compute capability.
 inline constexpr int archs[] = {90, 80, 89, 100, 120};
 
 /// How often a function was called since `forget`.
 int calls(std::string_view function);
-/// All calls by which memory that is no stream's is taken, or by which the host waits.
+/// All calls that take memory outside of a stream's order, and all that make the host wait.
 int calls_behind_the_back();
 std::vector<Launch> launches();
 void forget();
 
-/// From its next call on, the function gives this: a number of CUresult; 0 as before.
+/// From its next call on, the function returns this number of a CUresult; 0: it works again.
 void refuse(std::string_view function, int result);
 std::vector<std::string_view> functions();
 
-/// Pieces of memory that were taken and not given back.
+/// Pieces of memory that were taken and not freed.
 int live_memory();
 /// Contexts on the calling thread's stack.
 int contexts();

@@ -46,8 +46,8 @@ struct Call {
   }
 };
 
-/// A causal attention within documents of 100 positions, whose tiles are listed on the device. `number` makes it one
-/// that no other test has compiled.
+/// A causal attention within documents of 100 positions, whose tiles are listed on the device. `number` makes an
+/// attention that no other test has compiled.
 struct Documents {
   Array<int> doc;
   Attention attention;
@@ -63,7 +63,7 @@ struct Documents {
   }
 };
 
-/// Masks whose tiles are listed, with documents of every length from none on; and one that needs no lists.
+/// Masks whose tiles are listed, with documents of every length from 0 on; and one mask that needs no lists.
 struct Lists {
   struct Call {
     const char* name;
@@ -107,7 +107,7 @@ struct Lists {
   }
 };
 
-/// A stream of a program's own, which does not wait for the default one.
+/// A stream of the program, which does not wait for the default one.
 class Stream {
  public:
   Stream() { driver().cuStreamCreate(&stream_, cu::stream_non_blocking); }
@@ -170,7 +170,7 @@ TEST_CASE("kernels that are asked for by name compute the same", "[gpu]") {
       try {
         runtime::run(attention, there.forward, &preference);
       } catch (const Error& e) {
-        // Of another device, or too large at this width.
+        // A kernel for another device, or too large at this width.
         REQUIRE(e.code == "bad-kernel");
         continue;
       }
@@ -333,7 +333,7 @@ TEST_CASE("a cover serves other batches, heads and scores where its mask does no
     return Tensor(t.data(), DType::bf16, {1, heads, 300, 64}, {}, gpu);
   };
   for (const std::int64_t heads : {1, 2, 4}) {
-    // GQA of every kind: heads of q by one, and by two.
+    // Every kind of GQA: one head of q per key head, and two.
     const Forward few{.q = part(call.q, heads),
                       .k = part(call.k, heads > 1 ? 2 : 1),
                       .v = part(call.v, heads > 1 ? 2 : 1),
@@ -447,7 +447,7 @@ TEST_CASE("a cover outlives its calls' threads, and its last copy gives its memo
   call.forget();
   documents.attention.run(call.forward, {.cover = std::exchange(cover, {})});
   CHECK((call.bits() == wanted));
-  // Many, one after the other: each takes what the one before gave back.
+  // Many in sequence: each takes the memory that the previous one freed.
   for (int i = 0; i < 200; ++i) {
     const Cover again = documents.attention.cover(call.forward);
     documents.attention.run(call.forward, {.cover = again});

@@ -1,4 +1,4 @@
-// tests/gpu/device.h — what tests of a device share: skipping aloud, its engine, and cases side by side
+// tests/gpu/device.h — what device tests share: skipping with a message, the engine, and cases in parallel
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 
 namespace attune::tests {
 
-/// Says so where there is nothing to test on.
+/// True, with a message, if there is no device to test on.
 inline bool skipped() {
   if (runtime::cuda::device_count() > 0) return false;
   WARN("[skip] no CUDA device: " << runtime::cuda::find_driver().why);
@@ -28,7 +28,8 @@ inline const Engine& device_engine() {
   return *std::ranges::find_if(engines(), [](const Engine& e) { return e.name == "cuda"; });
 }
 
-/// How far apart two numbers may be: a step of bf16, and what rounding probabilities to it may change in a sum of four.
+/// Whether two numbers differ by no more than a step of bf16, plus what rounding probabilities to bf16 changes in a sum
+/// of four.
 inline bool is_near(float x, float y) { return std::fabs(x - y) <= 0.02f + std::fabs(y) * 0x1p-7f; }
 
 /// Standard normal, on the host.
@@ -40,8 +41,8 @@ Array<T> normal(unsigned seed, std::initializer_list<std::int64_t> shape) {
   return out;
 }
 
-/// What `body` says of each number below `count`, put together. On all processors: a kernel takes one of them a second
-/// to compile.
+/// Runs `body` for each number below `count`, on all processors because compiling a kernel takes one of them a second;
+/// joins the messages.
 inline std::string side_by_side(std::size_t count, const std::function<std::string(std::size_t)>& body) {
   std::vector<std::string> said(count);
   std::atomic<std::size_t> next{0};

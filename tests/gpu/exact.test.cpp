@@ -1,4 +1,4 @@
-// tests/gpu/exact.test.cpp — kernels that are asked to be exact, or not to be: how far each is from the oracle
+// tests/gpu/exact.test.cpp — kernels that must be exact, or need not: how far each is from the oracle
 #include <attune/attune.h>
 
 #include <array>
@@ -14,7 +14,7 @@ using tests::skipped;
 
 namespace {
 
-/// Of a few hundred normal keys.
+/// A call with a few hundred normally distributed keys.
 template <class T>
 struct Call {
   Array<T> q, k, v;
@@ -24,7 +24,7 @@ struct Call {
         v(tests::normal<T>(3, {2, 2, 300, 64})) {}
 };
 
-/// Relative to the oracle, over all elements.
+/// Errors relative to the oracle, over all elements.
 struct Errors {
   double o = 0, lse = 0;
 };
@@ -58,10 +58,10 @@ Errors errors(Attention attention, std::optional<bool> exact) {
 
 }  // namespace
 
-// One product of TF32 rounds each of its operands by at most 2^-11. What q and k round moves a score by that much of
+// One product of TF32 rounds each of its operands by at most 2^-11. Rounding q and k moves a score by that much of
 // sqrt(sum (q k)^2) scale, which is about 1 here, and its probability by as much; then p and v are rounded. Four
-// roundings that know nothing of each other come to 2 * 2^-11 of o at most, and the first two alone do of lse. A third
-// product leaves 2^-21 of each, and f32 sums.
+// independent roundings amount to at most 2 * 2^-11 of o; the first two, which alone affect lse, to at most as much of
+// lse. A third product leaves 2^-21 of each, and f32 sums.
 TEST_CASE("of f32 one product of TF32 is as near as TF32, and three as f32", "[gpu]") {
   if (skipped()) return;
   const auto near = [](Float s, At at) { return s - 0.125f * f32(at.q - at.kv); };
@@ -78,7 +78,7 @@ TEST_CASE("of f32 one product of TF32 is as near as TF32, and three as f32", "[g
     CHECK(exact.lse < 0x1p-18);
     CHECK(fast.o <= 0x1p-10);
     CHECK(fast.lse <= 0x1p-10);
-    // And it is no other's kernel.
+    // And it must really be the TF32 kernel.
     CHECK(fast.o > 0x1p-14);
     for (const bool asked : {false, true}) {
       Attention one = attention;
@@ -98,7 +98,7 @@ TEST_CASE("of 16 bits exact functions are at least as near as the hardware's", "
     INFO(type << ": o " << exact.o << " and " << fast.o << ", lse " << exact.lse << " and " << fast.lse);
     CHECK(usual.o == fast.o);
     CHECK(usual.lse == fast.lse);
-    // Of o the rounding of probabilities and results is most, and is luck.
+    // In o, the roundings of probabilities and results dominate, and they are luck.
     CHECK(exact.o <= 1.02 * fast.o);
     CHECK(exact.lse < fast.lse);
     CHECK(exact.lse < 0x1p-18);

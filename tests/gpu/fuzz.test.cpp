@@ -7,7 +7,7 @@
 namespace attune::tests {
 namespace {
 
-/// A call that the fastest kernel takes: 16 bits, rows that the copy engine reaches, several tiles of keys.
+/// A call for the fastest kernel: 16 bits, rows that the copy engine can read, several tiles of keys.
 Shape straight(std::uint64_t seed) {
   ir::Random random(seed ^ 0x90);
   constexpr std::array widths{8, 64, 72, 128};
@@ -34,7 +34,7 @@ TEST_CASE("random mods on a device are what the oracle says", "[gpu]") {
     const std::uint64_t seed = i;
     RandomCall call(seed);
     if (seed % 2 == 0 && !call.hostile()) call.shape = straight(seed);
-    // What is hostile asks functions for what the fast ones are not made for: sin of a large number.
+    // Hostile mods call functions at arguments that the fast versions do not support: sin of a large number.
     if (call.hostile()) call.shape.dtype = DType::f32;
     const Functions functions = call.shape.dtype == DType::f32 ? Functions::near : Functions::fast;
     judged[i] = judge(seed, call, device_engine(), {.backward = false, .max = seed % 3 == 0}, functions);

@@ -1,4 +1,4 @@
-// tests/gpu/heads.test.cpp — few queries, whose heads share tiles: each gets what is its own
+// tests/gpu/heads.test.cpp — few queries, whose heads share tiles: each head gets its own results
 #include <attune/attune.h>
 
 #include <limits>
@@ -23,7 +23,7 @@ Array<int> documents(std::int64_t length) {
   return out;
 }
 
-/// What varies with the head in every way that leaves heads a tile in common, and in those that do not.
+/// Variation with the head: every kind that lets heads share a tile, and kinds that do not.
 std::vector<Attention> attentions() {
   const auto slope = numbers({32}), table = numbers({32, 50}), column = numbers({32, 300});
   const auto doc = documents(300);
@@ -38,13 +38,13 @@ std::vector<Attention> attentions() {
       {.score = [=](Float s, At at) { return s + table(at.head, clamp(at.q - at.kv, 0, 49)); }, .mask = causal},
       {.mask = [=](At at) { return at.kv <= at.q && doc[at.q] == doc[at.kv]; },
        .prob = [=](Float p, At at) { return p * slope[at.head]; }},
-      // A tile of its own for each head.
+      // Heads cannot share a tile.
       {.score = [=](Float s, At at) { return s + column(at.head, at.kv); }},
       {.mask = [](At at) { return at.kv <= at.q + at.head; }},
   };
 }
 
-/// With few queries of each of the last keys.
+/// A few queries against the last keys.
 Shape shape(std::int64_t group, std::int64_t q_len, int d, std::uint64_t seed) {
   return {.q_heads = 2 * group,
           .kv_heads = 2,
@@ -82,7 +82,7 @@ TEST_CASE("heads that share a tile each get what the oracle says", "[gpu]") {
       const auto& [group, q_len] = sizes[j];
       Shape one = shape(group, q_len, widths[(i + j) % std::size(widths)], i * std::size(sizes) + j);
       all.push_back({what[i], one});
-      // Elements apart from each other, and f32, are for the portable kernel.
+      // Non-contiguous elements, and f32, take the portable kernel.
       if (j % 2 == 0) one.layout = Layout::spread;
       if (j % 4 == 1) one.dtype = DType::f32;
       if (j % 4 == 3) {

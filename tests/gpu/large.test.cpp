@@ -1,4 +1,4 @@
-// tests/gpu/large.test.cpp — tensors of a device with more than 2^31 elements: their far ends are reached
+// tests/gpu/large.test.cpp — device tensors of more than 2^31 elements: calls reach their far ends
 #include <attune/attune.h>
 
 #include <cmath>
@@ -21,7 +21,7 @@ Array<bf16> rows(unsigned seed, std::int64_t count) {
   return out;
 }
 
-/// A block of rows again and again, and another one at the far end. Nothing where the device has no memory for it.
+/// A block of rows repeated, and another one at the far end. Nothing if the device has too little memory.
 std::optional<Array<bf16>> large(const Array<bf16>& often, const Array<bf16>& last) {
   try {
     auto out = Device::cuda().array<bf16>({1, heads, length, d});
@@ -42,7 +42,7 @@ Tensor last_rows(const Array<bf16>& of, std::int64_t count) {
   return Tensor(of.data() + t.size() - count * d, DType::bf16, {1, 1, count, d}, {}, t.device);
 }
 
-/// Is each a rounding of bf16 and one of its probabilities near what the oracle has?
+/// Whether each result is within one rounding of bf16, and one of its probabilities, of the oracle's.
 void check(const Tensor& device, const Array<float>& oracle) {
   const auto o = host.array<bf16>({1, 1, device.shape[2], d});
   copy(device, o);
@@ -63,7 +63,7 @@ TEST_CASE("queries and results beyond 2^31 elements are read and written where t
   if (!q) return;
   const auto o = large(last, often);
   if (!o) return;
-  // It reads q, and is alike in every block.
+  // The score and the mask depend on q, and repeat in every block.
   Attention attention{.score = [](Float s, At at) { return s * (1 + 0.01f * (at.q % 64)); },
                       .mask = [](At at) { return (at.kv + at.q) % 8 != 0; }};
   const auto k_there = k.on(Device::cuda()), v_there = v.on(Device::cuda());
@@ -104,7 +104,7 @@ TEST_CASE("keys and values beyond 2^31 elements are read where they are", "[gpu]
   const auto o = Device::cuda().array<bf16>({1, heads, 1, d});
   attention.run({.q = Tensor(q.data(), DType::bf16, {1, heads, 1, d}, {}, Device::cuda()), .k = *k, .v = *v, .o = o});
 
-  // Of the last head, alone.
+  // For the last head alone.
   const auto wanted = host.array<float>({1, 1, 1, d});
   Attention{.target = Target::oracle}.run(
       {.q = last_rows(queries, 1), .k = last_rows(last, some), .v = last_rows(often, some), .o = wanted});

@@ -1,4 +1,4 @@
-// tests/gpu/maxima.test.cpp — scores that rise by hundreds behind the keys that are visited first
+// tests/gpu/maxima.test.cpp — scores that rise by hundreds after the keys that are visited first
 #include <attune/attune.h>
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace attune::tests {
 namespace {
 
-/// A hundred million numbers would take their time: some, over and over.
+/// Drawing a hundred million numbers would take long, so some are repeated.
 Array<bf16> filled(unsigned seed, std::initializer_list<std::int64_t> shape) {
   auto out = Device::cpu().array<bf16>(shape);
   const auto few = normal<bf16>(seed, {1 << 16});
@@ -19,14 +19,14 @@ Array<bf16> filled(unsigned seed, std::initializer_list<std::int64_t> shape) {
   return out;
 }
 
-/// Heads of 128 queries, as many as there are tiles, of two key heads. The first keys, which are visited last, have
-/// scores around `rise` in the first of these, or in both.
+/// Heads of 128 queries, one tile each, over two key heads. The first keys, which are visited last, have scores around
+/// `rise` in the first key head, or in both.
 std::size_t wrong(const Attention& attention, std::int64_t heads, std::int64_t rising, float rise) {
   const Device host = Device::cpu(), gpu = Device::cuda();
   constexpr std::int64_t q_len = 128, kv_len = 270, kv_heads = 2, d = 64;
   const auto q = filled(1, {1, heads, q_len, d}), k = filled(2, {1, kv_heads, kv_len, d}),
              v = filled(3, {1, kv_heads, kv_len, d});
-  // One column makes the score of the first keys.
+  // One column determines the score of the first keys.
   for (std::int64_t i = 0; i < heads * q_len; ++i) q.data()[i * d] = 8.0f;
   for (std::int64_t h = 0; h < rising; ++h)
     for (std::int64_t kv = 0; kv < kv_len; ++kv) k.data()[(h * kv_len + kv) * d] = kv < 30 ? rise : 0.0f;
@@ -50,13 +50,13 @@ TEST_CASE("powers that overflow are computed again, for a few tiles and for more
   if (skipped()) return;
   const Attention plain, window{.mask = [](At at) { return at.kv < 265 && at.kv <= at.q + 200; }},
       sparse{.mask = [](At at) { return at.kv < 200 || (at.kv - at.q) % 3 == 0; }};
-  // s = 8 rise / 8, and powers overflow some 88 above what was there before.
+  // s = 8 rise / 8, and powers overflow about 88 above the previous maximum.
   for (const Attention& attention : {plain, window, sparse})
     for (const float rise : {60.0f, 300.0f, 3000.0f}) {
       INFO("rise " << rise);
       CHECK(wrong(attention, 40, 1, rise) == 0);
     }
-  // 45 such tiles, and 90, for each block of an H200.
+  // For each block of an H200, 45 such tiles, then 90.
   for (const Attention& attention : {plain, window, sparse})
     for (const std::int64_t rising : {1, 2}) CHECK(wrong(attention, 12000, rising, 300.0f) == 0);
 }

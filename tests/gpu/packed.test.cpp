@@ -1,4 +1,4 @@
-// tests/gpu/packed.test.cpp — packed sequences on a device: each gets what it gets alone, whatever its neighbours are
+// tests/gpu/packed.test.cpp — packed sequences on a device: each gets the same results as alone, with any neighbours
 #include <attune/attune.h>
 
 #include <bit>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t q_heads = 4, kv_heads = 2;
 
-/// Sequences of so many queries and keys each, on a device.
+/// Sequences with these numbers of queries and keys, on a device.
 struct Packed {
   std::vector<std::int64_t> q_lens, kv_lens;
   std::int64_t d;
@@ -41,7 +41,7 @@ struct Packed {
   Forward call() const {
     return {.q = q, .k = k, .v = v, .o = o, .lse = lse, .cu_seqlens_q = cu_q, .cu_seqlens_kv = cu_kv};
   }
-  /// With starts on the device, given that no sequence is longer.
+  /// With starts on the device, and this bound on the sequences' lengths.
   Forward call(const Array<int>& starts_q, const Array<int>& starts_kv, std::int64_t longest) const {
     Forward out = call();
     out.cu_seqlens_q = starts_q;
@@ -49,7 +49,7 @@ struct Packed {
     out.max_q_len = out.max_kv_len = longest;
     return out;
   }
-  /// Of o and lse.
+  /// The bits of o and lse.
   std::vector<std::uint32_t> bits() const {
     std::vector<std::uint32_t> out;
     const auto here = o.on(Device::cpu());
@@ -58,7 +58,7 @@ struct Packed {
     for (const float x : lse_here.values()) out.push_back(std::bit_cast<std::uint32_t>(x));
     return out;
   }
-  /// One of them as a dense call, into memory of its own.
+  /// One sequence as a dense call, with its own output.
   Forward alone(std::size_t b, const Array<bf16>& into) const {
     const auto part = [&](const Array<bf16>& of, const std::vector<std::int64_t>& lens, std::int64_t heads) {
       return Tensor(of.data() + start(lens, b) * heads * d, DType::bf16, {1, heads, lens[b], d},
@@ -115,7 +115,7 @@ TEST_CASE("starts on the device give bit for bit what starts on the host give", 
       {{1, 128, 17, 0, 300, 129, 5}, {7, 128, 0, 9, 300, 260, 64}},
       {{0, 0, 300, 0}, {5, 0, 300, 0}},
       {{256}, {256}},
-      {Lengths(200, 1), Lengths(200, 33)},  // so few queries that heads share tiles
+      {Lengths(200, 1), Lengths(200, 33)},  // few enough queries that heads share tiles
       {{63, 1, 0, 40, 64}, {300, 2, 5, 0, 64}},
   };
   for (const std::int64_t d : {64, 128, 40})

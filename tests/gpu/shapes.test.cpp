@@ -17,7 +17,7 @@ Attention documents(const Device& where) {
   return {.mask = [doc = ids.on(where)](At at) { return at.kv <= at.q && doc[at.q] == doc[at.kv]; }};
 }
 
-/// Memory for 300 positions, of which calls use the first.
+/// Memory for 300 positions; calls use the first of them.
 struct Room {
   static constexpr std::int64_t heads = 2, most = 300, d = 64;
   Device where;

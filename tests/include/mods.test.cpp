@@ -1,4 +1,4 @@
-// tests/include/mods.test.cpp — named mods are the expressions they say, with numbers baked in or set between calls
+// tests/include/mods.test.cpp — named mods make the expressions they document, from literals or from parameters
 #include <attune/mods.h>
 
 #include "compiler/trace.h"

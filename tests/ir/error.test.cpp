@@ -1,4 +1,4 @@
-// tests/ir/error.test.cpp — how an Error reads: columns, long lines, several lines, hostile text
+// tests/ir/error.test.cpp — the text of an Error: columns, long lines, several lines, hostile text
 #include <attune/error.h>
 
 #include "tests/catch.h"

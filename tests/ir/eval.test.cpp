@@ -225,7 +225,7 @@ TEST_CASE("a sum adds from 0 upwards, in order", "[eval]") {
   CHECK(eval(sum(i, 0, i), env) == 0);
   CHECK(eval(sum(i, 7, q), env) == 21);
   CHECK(eval(sum(i, 3, integer(int_max)), env) == int_max - 2);
-  // In f32, 2^24 + 1 + 1 stays 2^24 and 1 + 1 + 2^24 does not: the order shows.
+  // In f32, 2^24 + 1 + 1 stays 2^24 and 1 + 1 + 2^24 does not, which reveals the order.
   const Expr big = op(Op::Where, op(Op::Eq, i, integer(0)), real(0x1p24f), real(1));
   const Expr late = op(Op::Where, op(Op::Eq, i, integer(2)), real(0x1p24f), real(1));
   CHECK(eval(sum(i, 3, big), env, Precision::f32) == 0x1p24);

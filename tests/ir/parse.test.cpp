@@ -1,4 +1,4 @@
-// tests/ir/parse.test.cpp — what texts mean, and the message for each mistake in one
+// tests/ir/parse.test.cpp — the meaning of texts, and the message for each mistake in one
 #include "ir/parse.h"
 
 #include <attune/error.h>
@@ -32,7 +32,7 @@ Scope prob() { return {"--prob", coordinates | bit(Input::P), Type::F32, &signat
 Scope sink() { return {"--sink", bit(Input::B) | bit(Input::H), Type::F32, &signature, {}}; }
 Scope any() { return {"expression", coordinates | bit(Input::S), std::nullopt, &signature, {}}; }
 
-// The text of a text: brackets, conversions and literals as they were understood.
+// A text parsed and printed: shows brackets, conversions and literals as the parser understood them.
 std::string understood(std::string_view text) { return print(parse(text, any()), signature); }
 
 void mistake(const std::string& name, std::string_view text, const Scope& scope) {

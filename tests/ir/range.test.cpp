@@ -227,7 +227,7 @@ TEST_CASE("a condition speaks of the difference of its sides", "[assume]") {
   CHECK(given("q - kv < 128", true, "q - kv") == Interval{-double{int_max}, 127, false});
   CHECK(given("q - kv < 128 && kv <= q", true, "q - kv") == Interval{0, 127, false});
   CHECK(given("abs(q - kv) <= 4", true, "kv - q") == Interval{-4, 4, false});
-  // Two Ints that may be far apart: their difference wraps, and says nothing.
+  // Two Ints may be far apart: their difference may wrap, so its range says nothing.
   CHECK(given("i < j", true, "i - j") == any);
 }
 
@@ -249,7 +249,7 @@ TEST_CASE("what is known goes through && || ! and arithmetic", "[assume]") {
   CHECK(given("where(c, q, 99) < 9", true, "q") == Interval{0, 8, false});
   CHECK(given("where(c, q, 99) < 9", true, "c") == yes);
   CHECK(given("x + 1.0 <= 3.0", true, "x").hi == Approx(2));
-  // What the right side says narrows the left, though it comes later.
+  // The right side narrows the left, though it comes later.
   CHECK(given("i < j && j < 5", true, "i", with({0, 100}, {0, 100})) == Interval{0, 3, false});
 }
 

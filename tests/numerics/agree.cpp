@@ -1,4 +1,4 @@
-// tests/numerics/agree.cpp — an engine's results against the oracle's, with plain dense attention as the yardstick
+// tests/numerics/agree.cpp — an engine's results against the oracle's; plain dense attention is the yardstick
 #include "tests/numerics/agree.h"
 
 #include <algorithm>
@@ -29,7 +29,7 @@ struct Output {
 };
 using Outputs = std::vector<Output>;
 
-/// Where the oracle writes: f64, in order. Where everyone else does: the type and the layout of the inputs.
+/// The oracle writes f64, contiguous; all others write the inputs' type and layout.
 enum class For : std::uint8_t { oracle, others };
 
 Placed output(const Inputs& in, std::span<const std::int64_t> shape, DType dtype, For whom) {
@@ -77,7 +77,7 @@ Backward backward_call(const Subject& subject, const Inputs& in, const Compared&
   return call;
 }
 
-/// |x - oracle| over what the oracle has finite; infinite where x is not.
+/// |x - oracle| over the elements that are finite in the oracle; infinite if x is not finite there.
 double distance(const std::vector<double>& x, const std::vector<double>& oracle) {
   double sum = 0;
   for (std::size_t i = 0; i < x.size(); ++i)
@@ -94,12 +94,12 @@ double norm(const std::vector<double>& oracle, bool logarithm) {
 /// One rounding to a 16-bit type; 0 for others.
 double rounding(DType type) { return type == DType::bf16 ? 0x1p-8 : type == DType::f16 ? 0x1p-11 : 0; }
 
-/// An output by everyone.
+/// One output, as the oracle and dense attention compute it.
 struct Results {
   const Output& output;
   std::vector<double> oracle;
   std::vector<std::vector<double>> dense;
-  double terms = 0;  ///< the size of what it is a sum of, where that is known
+  double terms = 0;  ///< the size of the terms it is a sum of, if known
 
   double dense_distance() const {
     double most = 0;
@@ -107,7 +107,7 @@ struct Results {
     return most;
   }
   double granted(DType type) const {
-    // Rows that are not finite in the oracle are in no distance.
+    // Rows that are not finite in the oracle do not count in any distance.
     const auto finite = std::count_if(oracle.begin(), oracle.end(), [](double x) { return std::isfinite(x); });
     const double share = static_cast<double>(finite) / static_cast<double>(std::max<std::size_t>(oracle.size(), 1));
     const double rows = std::max(1.0, share * static_cast<double>(output.rows()));
@@ -116,17 +116,17 @@ struct Results {
     return 1.5 * dense_distance() + 4 * 0x1p-23 * std::max(size, terms) + rounding(type) / std::sqrt(rows) * size +
            denormals;
   }
-  /// Must x be what the oracle has, which is not finite?
+  /// Whether x must match the oracle's infinity or NaN here.
   bool is_odd(std::size_t i) const {
     return !std::isfinite(oracle[i]) &&
            std::none_of(dense.begin(), dense.end(), [&](const auto& d) { return std::isfinite(d[i]); });
   }
 };
 
-/// Of infinities and NaN.
+/// For infinities and NaN.
 bool is_as_odd(const Output& output, double x, double oracle) {
   if (!output.logarithm) return !std::isfinite(x);
-  // What the largest of NaN and inf is, is left open.
+  // Whether NaN or inf is the larger is left open.
   return x == oracle || (std::isnan(oracle) && (std::isnan(x) || (output.name == "max" && x == infinity)));
 }
 
@@ -154,12 +154,12 @@ std::string fault(const Results& r, const std::vector<double>& x, DType type, Ve
                      r.dense_distance() / size, granted / size, where(r, at, x));
 }
 
-/// One direction: `run` fills outputs made by `make`.
+/// One direction: `run` fills outputs that `make` made.
 class Comparison {
  public:
   Comparison(const Inputs& in, Verdict& verdict) : in_(in), verdict_(verdict) {}
 
-  /// `terms`: of the last outputs.
+  /// `terms`: for the last outputs.
   void truth(Outputs oracle, const std::vector<Outputs>& dense, const std::vector<double>& terms = {}) {
     oracle_ = std::move(oracle);
     for (std::size_t i = 0; i < oracle_.size(); ++i) {
@@ -257,7 +257,7 @@ void compare_backward(const Subject& subject, const Inputs& in, std::span<const 
 Verdict compare(const Subject& subject, const Inputs& in, std::span<const Engine> engines, const Compared& what,
                 Yardsticks yardsticks) {
   Verdict verdict;
-  // Where there is no device, say: nobody is to be judged.
+  // Without an engine, as without a device, there is nothing to compare.
   if (engines.empty()) return verdict;
   const std::array own{&subject};
   if (yardsticks.empty()) yardsticks = own;

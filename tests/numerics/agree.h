@@ -1,4 +1,4 @@
-// tests/numerics/agree.h — an engine's results against the oracle's, with plain dense attention as the yardstick
+// tests/numerics/agree.h — an engine's results against the oracle's; plain dense attention is the yardstick
 #pragma once
 
 #include <span>
@@ -9,36 +9,36 @@
 
 namespace attune::tests {
 
-// An output is right when its distance from the oracle's, |x - oracle| over all finite elements, is at most 1.5 times
-// that of dense attention, and nothing that the oracle has finite is infinite or NaN. Of lse and max, -inf and NaN must
-// be where the oracle has them. What is of no element is not written.
+// An output is right if its distance from the oracle's, |x - oracle| over all finite elements, is at most 1.5 times
+// that of dense attention, and no element that is finite in the oracle is infinite or NaN. lse and max must have -inf
+// and NaN where the oracle has them. Memory outside of the elements is not written.
 //
-// Both distances are samples. So that luck does not decide where there are few of them, two things are granted besides:
-// four units in the last place of f32, of |oracle|, or for a gradient of its terms, as if their roundings were
-// independent; and for 16-bit inputs one rounding of such an input, of |oracle|, divided by the square root of the
-// number of rows. The latter is what is left, on average, of one rounding for each row; at 100 rows it is a tenth of a
-// rounding, and of dense attention's error about a sixth. And what is denormal in f32 may be 0.
+// Both distances are samples. So that luck does not decide when there are few, two more allowances are added: four
+// units in the last place of f32, of |oracle|, or for a gradient of its terms, as if their roundings were independent;
+// and for 16-bit inputs one rounding of such an input, of |oracle|, divided by the square root of the number of rows.
+// The latter is what remains, on average, of one rounding for each row; at 100 rows it is a tenth of a rounding, and
+// about a sixth of dense attention's error. And what is denormal in f32 may be 0.
 
-/// What is computed and compared.
+/// What to compute and compare.
 struct Compared {
   bool forward = true, backward = true;
-  bool lse = true, max = true;  ///< asked of the forward
-  bool grad_lse = true;         ///< given to the backward
+  bool lse = true, max = true;  ///< outputs of the forward
+  bool grad_lse = true;         ///< input of the backward
   bool captured = true;         ///< the gradient of every captured float
 };
 
-/// Whose errors are the yardstick: the largest of them.
+/// The subjects whose largest error is the yardstick.
 using Yardsticks = std::span<const Subject* const>;
 
 struct Verdict {
-  std::string wrong;        ///< empty, or what is wrong, with all that is needed to do it again
-  double dense_error = 0;   ///< the largest of all outputs, relative to the oracle
-  double engine_error = 0;  ///< the same of the engines
-  double used = 0;          ///< the largest share of what was granted
-  double largest = 0;       ///< |lse| or |max| of the oracle
+  std::string wrong;        ///< empty, or the error, with all that is needed to reproduce it
+  double dense_error = 0;   ///< the largest over all outputs, relative to the oracle
+  double engine_error = 0;  ///< the same for the engines
+  double used = 0;          ///< the largest share of the allowance
+  double largest = 0;       ///< |lse| or |max| in the oracle
 };
 
-/// `yardsticks`: none for the subject itself.
+/// `yardsticks`: empty for the subject itself.
 Verdict compare(const Subject& subject, const Inputs& in, std::span<const Engine> engines, const Compared& what = {},
                 Yardsticks yardsticks = {});
 

@@ -1,4 +1,4 @@
-// tests/numerics/agree.test.cpp — the yardstick is a short one, and an engine that is wrong in any way is told so
+// tests/numerics/agree.test.cpp — the yardstick is strict, and every kind of wrong engine is found
 #include "tests/numerics/agree.h"
 
 #include <attune/attune.h>
@@ -18,7 +18,7 @@ using tests::Compared, tests::Engine, tests::Layout, tests::Shape, tests::Subjec
 
 namespace {
 
-/// An engine that is dense attention, but for what `spoil` does to its results.
+/// Dense attention as an engine, with results changed by `spoil`.
 Engine dense_but(std::function<void(const Forward&)> spoil, std::function<void(const Backward&)> spoil_backward = {}) {
   return {.name = "dense",
           .forward =
@@ -46,14 +46,14 @@ const Attention causal{.score = mods::softcap(20), .mask = [](At at) { return at
 TEST_CASE("dense attention is near the oracle over the corpus: f32 to rounding, 16 bits to theirs", "[agree]") {
   std::size_t next = 0;
   for (const tests::CorpusMod& mod : tests::corpus()) {
-    if (tests::sanitized && next++ % 3 != 0) continue;  // the preset dev takes all
+    if (tests::sanitized && next++ % 3 != 0) continue;  // the preset dev runs all
     const tests::Made made = tests::make(mod, 3);
     const Subject subject(made.attention);
     const auto error = [&](DType dtype) {
       return tests::compare(subject, tests::inputs({.dtype = dtype, .seed = 5}), {}).dense_error;
     };
     INFO(mod.name);
-    CHECK(error(DType::f32) < 4e-5);  // from lse rounded up: 2.7e-5, a scalar's gradient that cancels
+    CHECK(error(DType::f32) < 4e-5);  // 2.7e-5 from lse rounded up: a scalar's gradient that cancels
     CHECK(error(DType::f16) < 2e-2);
     CHECK(error(DType::bf16) < 1e-1);
   }
@@ -104,7 +104,7 @@ TEST_CASE("NaN, infinity and empty rows are found where the oracle has none, and
     CHECK(wrong(dense_but([=](const Forward& call) { runtime::store(call.lse, 10, x); }), causal, {}) != "");
     CHECK(wrong(dense_but({}, [=](const Backward& call) { runtime::store(call.dk, 5, x); }), causal, {}) != "");
   }
-  // The first four rows have nothing left.
+  // The first four rows keep nothing.
   for (const double x : {0.0, -1e30, infinity, nan}) {
     CHECK(wrong(dense_but([=](const Forward& call) { runtime::store(call.lse, 0, x); }), causal, {}) != "");
     CHECK(wrong(dense_but([=](const Forward& call) { runtime::store(call.max, 0, x); }), causal, {}) != "");

@@ -1,4 +1,4 @@
-// tests/numerics/corpus.cpp — the mods, one a line or two, and their data
+// tests/numerics/corpus.cpp — the mods, one or two lines each, and their data
 #include "tests/numerics/corpus.h"
 
 #include <cmath>
@@ -184,7 +184,7 @@ double draw(std::mt19937_64& random, Fill fill, std::int64_t i, std::int64_t n, 
     case Fill::normal: return std::normal_distribution<double>()(random);
     case Fill::positive: return 0.5 + uniform();
     case Fill::slopes: return std::exp2(-8.0 * static_cast<double>(i + 1) / static_cast<double>(n));
-    // Documents of many lengths: 1, 2, 3 … positions, twice over.
+    // Documents of many lengths: 1, 2, 3 … positions, twice.
     case Fill::documents: return std::floor((std::sqrt(8.0 * static_cast<double>(i % 120) / 2 + 1) - 1) / 2);
     case Fill::any_ids: return std::floor(uniform() * 5) - 1;
     case Fill::indices: return std::floor(uniform() * limit);

@@ -1,4 +1,4 @@
-// tests/numerics/corpus.h — mods people write, and harder ones: what goldens, gradients and engines are tested on
+// tests/numerics/corpus.h — mods that people write, and harder ones: goldens, gradients and engines are tested on them
 #pragma once
 
 #include <attune/attune.h>
@@ -10,15 +10,15 @@
 
 namespace attune::tests {
 
-/// What a captured tensor is filled with.
+/// How to fill a captured tensor.
 enum class Fill : std::uint8_t {
   normal,     ///< standard normal
   positive,   ///< between 0.5 and 1.5
   slopes,     ///< 2^(-8 (i + 1) / n)
   documents,  ///< sorted ids, a new one every few positions
-  any_ids,    ///< ids in no order
-  indices,    ///< whole numbers within [0, limit)
-  lengths,    ///< whole numbers within [1, limit]
+  any_ids,    ///< unsorted ids
+  indices,    ///< integers within [0, limit)
+  lengths,    ///< integers within [1, limit]
   ramp,       ///< 0, limit, 2 * limit, …
   coins,      ///< true half of the time
 };
@@ -31,12 +31,12 @@ struct CorpusCapture {
   int limit = 0;
 };
 
-/// A mod as text, with sizes that make its captures fit: batch 2, 4 query heads, 24 queries, 28 keys unless said.
+/// A mod as text, with sizes that fit its captures: batch 2, 4 query heads, 24 queries, 28 keys by default.
 struct CorpusMod {
   std::string name, score = "s", mask = "true", prob{}, sink{};
   std::vector<CorpusCapture> captures{};
-  std::vector<std::pair<std::string, double>> params{};  ///< Float, or Int where the value's name starts with capital
-  /// Differentiable where the random data puts it: kinks are never met exactly, so differences must agree.
+  std::vector<std::pair<std::string, double>> params{};  ///< Float, or Int if the name starts with a capital
+  /// Differentiable at the random data: it never hits a kink exactly, so differences must agree.
   bool smooth = true;
 };
 
@@ -50,7 +50,7 @@ struct Made {
   std::map<std::string, Tensor> captures;
   std::vector<std::shared_ptr<void>> memory;
 };
-/// f32 captures are made of type `floats`: f64 for differences, which need small steps.
+/// f32 captures get the type `floats`: f64 for differences, which need small steps.
 Made make(const CorpusMod& mod, std::uint64_t seed, DType floats = DType::f32);
 
 }  // namespace attune::tests

@@ -1,5 +1,4 @@
-// tests/numerics/dense.cpp — plain dense attention at the inputs' type with f32 sums: the error an engine is measured
-// by
+// tests/numerics/dense.cpp — plain dense attention at the inputs' type with f32 sums: the yardstick of engines' errors
 #include "tests/numerics/dense.h"
 
 #include <algorithm>
@@ -55,7 +54,7 @@ void write(const Tensor& t, const MatrixLayout& at, const std::vector<float>& li
     runtime::store(t, at.origin + static_cast<std::int64_t>(i) * at.row, static_cast<double>(line[i]));
 }
 
-/// Adds to a row of `into` a multiple of a row of another matrix.
+/// Adds a multiple of a row of another matrix to a row of `into`.
 void add_row(Matrix& into, std::int64_t i, float factor, const Matrix& from, std::int64_t j) {
   for (std::int64_t c = 0; c < from.columns; ++c) into(i, c) += factor * from(j, c);
 }
@@ -65,7 +64,7 @@ float dot(const Matrix& a, std::int64_t i, const Matrix& b, std::int64_t j) {
   return sum;
 }
 
-/// Expressions in f32, where an engine would evaluate them.
+/// Expressions in f32, as an engine evaluates them.
 class Evaluator {
  public:
   explicit Evaluator(const BoundMod& bound)
@@ -120,7 +119,7 @@ class Dense {
     return head;
   }
 
-  /// Evaluates at a pair that was kept: its s and p are there.
+  /// Evaluates at a kept pair, whose s and p are known.
   void place(const Head& head, std::int64_t i, std::int64_t j) {
     at_.env.b = static_cast<std::int32_t>(head.seq.b);
     at_.env.h = static_cast<std::int32_t>(head.h);
@@ -136,7 +135,7 @@ class Dense {
   Evaluator& evaluator() { return at_; }
   float prob() { return at_(prob_); }
 
-  /// Probabilities as a backward has them, which is given lse and not what a forward had on the way to it.
+  /// Probabilities as a backward computes them: from lse, without the forward's intermediate results.
   void from_lse(Head& head, std::int64_t i, int steps) {
     const auto row = static_cast<std::size_t>(i);
     for (int step = 0; step < std::abs(steps); ++step)
@@ -189,16 +188,16 @@ class Dense {
   std::optional<ir::Program> sink_;
 };
 
-/// Where a head's rows of each tensor of a call are.
+/// Where a head's rows lie in each tensor of a call.
 struct Places {
   const Problem& problem;
   Sequence seq;
   std::int64_t h;
-  MatrixLayout q(const Tensor& t) const { return runtime::matrix(t, problem.packed, seq.b, h, seq.q_start); }
+  MatrixLayout q(const Tensor& t) const { return runtime::matrix(t, problem.q.layout, seq.b, h, seq.q_start); }
   MatrixLayout kv(const Tensor& t) const {
-    return runtime::matrix(t, problem.packed, seq.kv_b, h / problem.group, seq.kv_start);
+    return runtime::matrix(t, problem.kv.layout, seq.kv_b, h / problem.group, seq.kv_start);
   }
-  MatrixLayout line(const Tensor& t) const { return runtime::column(t, problem.packed, seq.b, h, seq.q_start); }
+  MatrixLayout line(const Tensor& t) const { return runtime::column(t, problem.q.layout, seq.b, h, seq.q_start); }
 };
 
 void each_head(const Problem& problem, const std::function<void(const Places&)>& body) {
@@ -206,7 +205,7 @@ void each_head(const Problem& problem, const std::function<void(const Places&)>&
     for (std::int64_t h = 0; h < problem.q_heads; ++h) body({problem, runtime::sequence(problem, b), h});
 }
 
-/// A gradient that is summed over heads and batch entries: contiguous f32.
+/// A gradient that is summed over heads and batch entries, in contiguous f32.
 struct Sum {
   explicit Sum(const Tensor& like) : shape(like), values(static_cast<std::size_t>(like.size())) {
     std::int64_t step = 1;
@@ -231,20 +230,20 @@ struct Sum {
 
   Tensor shape;  ///< its data is not used
   std::vector<float> values;
-  double squares = 0;  ///< of what it is a sum of, signs aside
+  double squares = 0;  ///< of the terms of the sum
   std::int64_t terms = 0;
 
-  /// How large the sums would be if nothing cancelled. Each addition rounds what there is so far, so that the error of
-  /// a sum grows as the root of how many terms are added one after the other; in blocks of blocks, as engines have
-  /// them, as the fourth root of all. From 64 a value on that is more than the four units in the last place that
-  /// agree.h grants.
+  /// How large the sums would be if nothing cancelled. Each addition rounds the partial sum, so a sum's error grows
+  /// with the square root of the number of terms added in sequence; in blocks of blocks, as in engines, with the fourth
+  /// root of their total. From 64 terms per value on, that exceeds the four units in the last place that agree.h
+  /// grants.
   double size() const {
     const double of_each = static_cast<double>(terms) / static_cast<double>(std::max<std::size_t>(values.size(), 1));
     return std::sqrt(squares) * std::max(1.0, std::pow(of_each / 64, 0.25));
   }
 };
 
-/// The captured gradients that were asked for, of one expression.
+/// One expression's captured gradients that the call asks for.
 class Scatters {
  public:
   Scatters(const std::vector<compiler::Scatter>& all, const BoundMod& bound, const Backward& call,
@@ -258,7 +257,7 @@ class Scatters {
         }
   }
 
-  /// `size`: of what `upstream` is the sum of, without regard to signs.
+  /// `size`: that of the terms whose sum is `upstream`, without regard to signs.
   void add(float upstream, double size, Evaluator& at) {
     std::vector<std::int32_t> bound(ir::max_binders + 1);
     at.env.bound = bound;
@@ -320,7 +319,7 @@ void dense_forward(const BoundMod& bound, const Forward& call, const Problem& pr
   });
 }
 
-// The equations stand with the oracle's backward.
+// For the equations see the oracle's backward.
 std::vector<double> dense_backward(const BoundMod& bound, const Backward& call, const Problem& problem, int lse_steps) {
   const compiler::Mod& mod = bound.mod;
   const DType type = call.q.dtype;
@@ -358,7 +357,7 @@ std::vector<double> dense_backward(const BoundMod& bound, const Backward& call, 
         dp(i, j) = after * dense.value(dprob);
         delta += rounded(head.p(i, j), type) * dp(i, j);
       }
-      // A backward is given o, rounded, and need not sum over the keys again.
+      // A backward gets o, rounded, and need not sum over the keys again.
       if (is_linear) {
         for (std::int64_t c = 0; c < o.columns; ++c) o(0, c) = rounded(o(0, c), type);
         delta = dot(grad_o, i, o, 0);

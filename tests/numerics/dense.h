@@ -1,4 +1,4 @@
-// tests/numerics/dense.h — plain dense attention at the inputs' type with f32 sums: the error an engine is measured by
+// tests/numerics/dense.h — plain dense attention at the inputs' type with f32 sums: the yardstick of engines' errors
 #pragma once
 
 #include <vector>
@@ -7,16 +7,15 @@
 
 namespace attune::tests {
 
-// Whole matrices of scores and probabilities, one head after the other. q . k, mods, softmax and sums in f32; for
-// 16-bit inputs, probabilities and the scores' gradients are rounded to the inputs' type, as operands of products are;
-// results to the type of their tensors. NaN, infinities and empty rows as the oracle has them.
+// Whole matrices of scores and probabilities, head by head. q . k, mods, softmax and sums are in f32. For 16-bit
+// inputs, probabilities and the scores' gradients are rounded to the inputs' type, as operands of products are; results
+// are rounded to the type of their tensors. NaN, infinities and empty rows are as in the oracle.
 
 void dense_forward(const compiler::BoundMod& bound, const Forward& call, const compiler::Problem& problem);
-/// Of a Mod with its derivatives. `next_lse`: from the next but one larger f32 in place of each lse. A forward's lse is
-/// right to a rounding, and it and the score are rounded once more as exponents of 2, which is half a step each; so
-/// what that alone changes is no error of a backward. Gives, for dq, dk, dv and each captured gradient, the root of the
-/// sum of the squares of all terms that were added up in it, dp and delta apart: how large it would be if they did not
-/// cancel.
+/// For a Mod with derivatives. `lse_steps`: moves each lse by this many steps of f32. A forward's lse is right to a
+/// rounding, and it and the score are rounded once more as exponents of 2, half a step each; so a change by that much
+/// is not a backward's error. Returns, for dq, dk, dv and each captured gradient, the root of the sum of the squares of
+/// all terms that were added up in it, with dp and delta separate: its size if they did not cancel.
 std::vector<double> dense_backward(const compiler::BoundMod& bound, const Backward& call,
                                    const compiler::Problem& problem, int lse_steps = 0);
 

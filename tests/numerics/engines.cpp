@@ -1,4 +1,4 @@
-// tests/numerics/engines.cpp — every engine of this build that this machine can run, and the mods it is given
+// tests/numerics/engines.cpp — every engine of this build that this machine can run, and the mods they get
 #include "tests/numerics/engines.h"
 
 #include <array>
@@ -17,7 +17,7 @@ namespace {
 
 using runtime::cpu::Isa;
 
-// Two threads: enough to meet a mistake, and few for a machine that runs other tests.
+// Two threads: enough to show a mistake, and few enough for a machine that runs other tests.
 runtime::cpu::Means means(Isa isa) { return {.isa = isa, .executor = {.workers = 2}}; }
 
 Engine engine(Isa isa) {
@@ -32,8 +32,7 @@ Engine engine(Isa isa) {
               }};
 }
 
-/// A tensor of the host's with all the memory that its elements reach over, on a device: as aligned there as it is
-/// here.
+/// A device copy of a host tensor, with all the memory that its elements span, and the same alignment.
 class Moved {
  public:
   explicit Moved(const Tensor& host) : on_device_(host) {

@@ -1,4 +1,4 @@
-// tests/numerics/engines.h — every engine of this build that this machine can run, and the mods it is given
+// tests/numerics/engines.h — every engine of this build that this machine can run, and the mods they get
 #pragma once
 
 #include <functional>
@@ -11,12 +11,12 @@
 
 namespace attune::tests {
 
-/// A mod as it was written, which is what results must be true to, and lowered, which is what engines get.
+/// A mod as it was written, which results must match, and lowered, as engines get it.
 struct Subject {
   compiler::BoundMod written;
   compiler::LoweredMod lowered;
   std::optional<double> scale{};
-  std::optional<bool> exact{};  ///< of kernels of a GPU
+  std::optional<bool> exact{};  ///< for GPU kernels
 
   explicit Subject(const Attention& attention);
   explicit Subject(compiler::BoundMod written);
@@ -26,11 +26,11 @@ struct Engine {
   std::string name;
   std::function<void(const Subject&, const Forward&, const compiler::Problem&)> forward;
   std::function<void(const Subject&, const Backward&, const compiler::Problem&)> backward;  ///< may be none
-  std::int64_t widest = 512;  ///< heads of more are refused, see tests/codegen/choose.test.cpp
+  std::int64_t widest = 512;  ///< wider heads are refused, see tests/codegen/choose.test.cpp
 };
 
-/// One for each instruction set of this CPU, and CUDA where there is a device. ATTUNE_TEST_ENGINE=cuda: those whose
-/// names begin so.
+/// One for each instruction set of this CPU, and CUDA if there is a device. ATTUNE_TEST_ENGINE=cuda: only engines whose
+/// names begin with that.
 const std::vector<Engine>& engines();
 
 }  // namespace attune::tests

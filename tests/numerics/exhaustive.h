@@ -12,7 +12,7 @@
 
 namespace attune::tests {
 
-/// A small problem. With lengths of sequences it is packed, and b, sq and skv are not used.
+/// A small problem. With lengths of sequences it is packed, and ignores b, sq and skv.
 struct Sizes {
   std::int64_t b = 1, hq = 2, hkv = 1, sq = 3, skv = 4, d = 3, dv = 2;
   bool kv_shared = false;  ///< k and v have one batch entry
@@ -39,7 +39,7 @@ class Exhaustive {
     for (const auto* array : {&q_, &k_, &v_, &weight_o_, &weight_lse_}) randomise(*array, random);
   }
 
-  /// What disagrees, one a line: empty when dq, dk, dv and the gradients of `captured` are right.
+  /// The disagreements, one per line: empty if dq, dk, dv and the gradients of `captured` are right.
   std::string disagreements(const std::vector<Array<double>>& captured = {}, double tolerance = 1e-6) {
     const Array<double> dq = like(q_), dk = like(k_), dv = like(v_);
     std::vector<Array<double>> gradients;

@@ -73,7 +73,7 @@ TEST_CASE("prob mods and sinks have the gradients that differences give", "[exha
   CHECK(
       Exhaustive({.mask = mods::causal(), .sink = mods::learned_sink(sink)}, {.b = 2, .sq = 5}).disagreements({sink}) ==
       "");
-  // Rows that keep nothing: the sink alone is left, and its gradient is that of lse.
+  // Rows that keep nothing: only the sink remains, and its gradient is that of lse.
   CHECK(Exhaustive({.mask = [](At at) { return at.q > 0; }, .sink = mods::learned_sink(sink)}, {})
             .disagreements({sink}) == "");
 }

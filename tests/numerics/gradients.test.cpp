@@ -7,7 +7,7 @@ using namespace attune;
 
 namespace {
 
-// Differences of step 1e-6 in f64 are good to about 1e-9 of the loss, which is near 10.
+// Differences with step 1e-6 in f64 are accurate to about 1e-9 of the loss, which is near 10.
 constexpr double tolerance = 1e-6;
 
 void agree(const tests::CorpusMod& mod, const tests::DifferenceCase& at) {
@@ -18,7 +18,7 @@ void agree(const tests::CorpusMod& mod, const tests::DifferenceCase& at) {
   }
 }
 
-// A quarter of the corpus each, so that ctest runs them side by side.
+// Each takes a quarter of the corpus, so that ctest runs them in parallel.
 void quarter(std::size_t which) {
   const auto& corpus = tests::corpus();
   for (std::size_t i = which; i < corpus.size(); i += 4)

@@ -1,4 +1,4 @@
-// tests/numerics/hostile.test.cpp — what is removed is never seen, empty rows, sinks, and scores that overflow
+// tests/numerics/hostile.test.cpp — removed pairs have no effect; empty rows, sinks, and scores that overflow
 #include <attune/attune.h>
 
 #include <cmath>
@@ -25,7 +25,7 @@ void agree(const Attention& attention, const Inputs& in, const Compared& what = 
   CHECK(wrong.empty());
 }
 
-/// Sets all of a position of [B, H, S, D], or of [B, H, S].
+/// Sets a whole position of [B, H, S, D], or of [B, H, S].
 void poison(const Tensor& t, std::int64_t at, float with) {
   for (std::int64_t b = 0; b < t.shape[0]; ++b)
     for (std::int64_t h = 0; h < t.shape[1]; ++h)
@@ -33,7 +33,7 @@ void poison(const Tensor& t, std::int64_t at, float with) {
         runtime::store(t, runtime::offset(t, b, h, at, j), static_cast<double>(with));
 }
 
-/// The oracle's o is finite: poison that shows there would be no fault of an engine.
+/// Requires a finite o from the oracle: poison that shows there would not be an engine's fault.
 void require_clean(const Attention& attention, const Inputs& in) {
   const tests::Placed o = tests::place(DType::f64, in.shape_of_o(), tests::Layout::bhsd);
   Forward call = in.forward();
@@ -90,7 +90,8 @@ TEST_CASE("a poisoned key or value shows in the rows that keep it and in no othe
         for (const Attention* attention : {&causal, &documents, &dropped}) {
           Inputs in = poisoned(shape(dtype, 90, 90), with, bad);
           agree(*attention, in);
-          // Values alone: their scores are fine, and 0 times them is not. 32 columns may be read as they lie.
+          // Only values are poisoned: their scores are fine, and 0 times them is not. Engines may read 32 columns in
+          // place.
           for (const std::int64_t dv : {5, 32}) {
             in = tests::inputs(shape(dtype, 90, 90, dv));
             poison(in.v.tensor, at, with);
@@ -182,12 +183,12 @@ TEST_CASE("scores that are NaN, inf, or the least float are what the oracle has"
   };
   for (const float with : {not_a_number, infinity, -infinity, -std::numeric_limits<float>::max(), 1e30f}) {
     INFO("score " << with);
-    // A backward is given lse, and lse of 1e30 in f32 does not tell how many such scores there were.
+    // A backward gets lse, and an lse of 1e30 in f32 does not tell how many such scores there were.
     const Compared what{.backward = !(std::abs(with) > 1e6f && std::isfinite(with))};
     agree(score(with), tests::inputs(shape(DType::f32, 20, 30)), what);
     agree(score(with), tests::inputs(shape(DType::bf16, 20, 30)), what);
   }
-  // As others mask: rows of the least float alone average all values.
+  // A common way to mask: rows with only the least float average all values.
   const float least = -std::numeric_limits<float>::max();
   const Attention usual{.score = [=](Float s, At at) { return where(at.kv <= at.q - 3, s, least); }};
   agree(usual, tests::inputs(shape(DType::f32, 20, 150)), {.backward = false});

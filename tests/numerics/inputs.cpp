@@ -1,5 +1,4 @@
-// tests/numerics/inputs.cpp — random tensors of a call, laid out in memory in every way a caller may, between guard
-// pages
+// tests/numerics/inputs.cpp — random tensors of a call, in every memory layout of a caller, between guard pages
 #include "tests/numerics/inputs.h"
 
 #include <algorithm>
@@ -16,7 +15,7 @@
 namespace attune::tests {
 namespace {
 
-/// The dimensions from the one that lies furthest apart to the one that lies next to each other.
+/// The dimensions, from the largest stride to the smallest.
 std::vector<std::size_t> order(std::size_t rank, Layout layout) {
   std::vector<std::size_t> dims(rank);
   std::iota(dims.begin(), dims.end(), std::size_t{0});
@@ -69,7 +68,7 @@ Placed place(DType dtype, std::span<const std::int64_t> shape, Layout layout) {
   Tensor::Extents strides{};
   std::int64_t step = layout == Layout::spread ? 2 : 1;
   const std::vector<std::size_t> dims = order(shape.size(), layout);
-  std::int64_t origin = 0, reach = 0;  // of the first and the last element, from the least
+  std::int64_t origin = 0, reach = 0;  // offsets of the first and the last element from the lowest one
   for (std::size_t i = dims.size(); i-- > 0;) {
     const std::size_t dim = dims[i];
     const bool shared = layout == Layout::one_head && (shape.size() == 4 ? dim < 2 : shape.size() == 3 && dim == 1);

@@ -1,4 +1,4 @@
-// tests/numerics/inputs.h — random tensors of a call, laid out in memory in every way a caller may, between guard pages
+// tests/numerics/inputs.h — random tensors of a call, in every memory layout of a caller, between guard pages
 #pragma once
 
 #include <attune/attention.h>
@@ -9,15 +9,15 @@
 
 namespace attune::tests {
 
-/// Where the elements of [B, H, S, D], or packed [T, H, D], lie.
+/// How the elements of [B, H, S, D], or packed [T, H, D], are laid out.
 enum class Layout : std::uint8_t {
-  bhsd,      ///< as they are counted
-  bshd,      ///< the heads of a position next to each other (of packed ones: the positions of a head)
-  columns,   ///< the positions of a column next to each other: the last stride is not 1
+  bhsd,      ///< in logical order
+  bshd,      ///< a position's heads are adjacent (packed: a head's positions)
+  columns,   ///< a column's positions are adjacent: the last stride is not 1
   reversed,  ///< backwards: negative strides
   padded,    ///< with gaps after each row, head and batch entry
   spread,    ///< with a gap between the elements of a row
-  one_head,  ///< inputs alone: stride 0, one head and one batch entry for all
+  one_head,  ///< only inputs: stride 0, one head and one batch entry for all
 };
 
 struct Shape {
@@ -25,42 +25,42 @@ struct Shape {
   DType dtype = DType::f32;
   Layout layout = Layout::bhsd;
   bool kv_shared = false;
-  std::vector<std::int64_t> q_lens{}, kv_lens{};  ///< packed sequences, in place of batch, q_len and kv_len
+  std::vector<std::int64_t> q_lens{}, kv_lens{};  ///< packed sequences, instead of batch, q_len and kv_len
   std::int32_t q_offset = 0;
   std::uint64_t seed = 1;
 
   bool packed() const { return !q_lens.empty(); }
-  /// "f32 2 x 4/2 x 24/28 x 16/16 columns, from 5, seed 1"
+  /// Such as: "f32 2 x 4/2 x 24/28 x 16/16 columns, from 5, seed 1"
   std::string describe() const;
 };
 
-/// Memory of a tensor, and the tensor. It ends where a page without access begins.
+/// A tensor and its memory, which ends where a page without access begins.
 struct Placed {
   Tensor tensor;
   std::shared_ptr<std::byte> memory;
   std::size_t size = 0;
 
-  /// Is every byte that is of no element as it was?
+  /// Whether every byte outside of the elements is unchanged.
   bool gaps_untouched() const;
 };
-/// Every byte is 0xa5 at first.
+/// All bytes start as 0xa5.
 Placed place(DType dtype, std::span<const std::int64_t> shape, Layout layout);
 inline Placed place(DType dtype, std::initializer_list<std::int64_t> shape, Layout layout = Layout::bhsd) {
   return place(dtype, std::span(shape.begin(), shape.size()), layout);
 }
-/// Calls with the offset of every element, in logical order.
+/// Calls `body` with the offset of every element, in logical order.
 void each_element(const Tensor& t, const std::function<void(std::int64_t)>& body);
 /// Bytes that end where a page without access begins.
 std::shared_ptr<std::byte> guarded(std::size_t size);
 
-/// Standard normal q, k, v and gradients.
+/// Normally distributed q, k, v and gradients.
 struct Inputs {
   Shape shape;
   Placed q, k, v, grad_o, grad_lse, cu_seqlens_q{}, cu_seqlens_kv{};
 
   std::vector<std::int64_t> shape_of_o() const;
   std::vector<std::int64_t> shape_of_lse() const;
-  /// With no outputs.
+  /// Without outputs.
   Forward forward() const;
   Backward backward() const;
 };

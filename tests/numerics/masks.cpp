@@ -1,4 +1,4 @@
-// tests/numerics/masks.cpp — the masks, one a line
+// tests/numerics/masks.cpp — the masks, one per line
 #include "tests/numerics/masks.h"
 
 namespace attune::tests {

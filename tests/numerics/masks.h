@@ -1,4 +1,4 @@
-// tests/numerics/masks.h — masks a cover is tested on: the public ones, and adversarial ones
+// tests/numerics/masks.h — masks that covers are tested on: the public ones, and adversarial ones
 #pragma once
 
 #include "tests/numerics/corpus.h"
@@ -7,7 +7,7 @@ namespace attune::tests {
 
 struct MaskCase {
   CorpusMod mod;
-  /// The families whose cover must be as tight as can be: no tile called Some that is None or All.
+  /// Families whose cover must be as tight as possible: no tile is called Some that is None or All.
   bool closed = false;
 };
 

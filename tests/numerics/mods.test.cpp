@@ -18,18 +18,19 @@ void agree(const CorpusMod& mod, const Shape& shape, const Compared& what) {
   CHECK(wrong.empty());
 }
 
-// Within one tile of keys; and several tiles of both, where what a capture does not hold is its last element.
+// `small` fits into one tile of keys. `wide` has several tiles of both, where indices beyond a capture read its last
+// element.
 Shape small(DType dtype, std::uint64_t seed) { return {.dtype = dtype, .seed = seed}; }
 Shape wide(DType dtype, std::uint64_t seed) {
   return {.batch = 1, .kv_heads = 1, .q_len = 67, .kv_len = 150, .d = 8, .dv = 5, .dtype = dtype, .seed = seed};
 }
-// As many as the masks' captures hold.
+// The sizes that the masks' captures hold.
 Shape masked(std::uint64_t seed) { return {.kv_heads = 4, .q_len = 100, .kv_len = 120, .d = 4, .dv = 4, .seed = seed}; }
 
 constexpr Compared forward{.backward = false}, backward{.forward = false};
 
-/// Half of `count`, so that ctest runs the halves side by side. Of what goes backward a sanitized build takes every
-/// third (each suite of mods another third), and the preset dev takes all.
+/// Every second one below `count`, so that ctest runs the halves in parallel. Backward, a sanitized build runs every
+/// third (each suite of mods another third); the preset dev runs all.
 std::vector<std::size_t> half(std::size_t which, std::size_t count, const Compared& what, std::size_t suite) {
   std::vector<std::size_t> out;
   for (std::size_t i = which; i < count; i += 2)

@@ -1,4 +1,4 @@
-// tests/numerics/shapes.test.cpp — every engine at lengths, widths, ratios of heads, packings and strides of all kinds
+// tests/numerics/shapes.test.cpp — every engine with many lengths, widths, ratios of heads, packings and strides
 #include <attune/attune.h>
 
 #include "tests/catch.h"
@@ -36,7 +36,7 @@ void backward(const Attention& attention, const Shape& shape) { agree(attention,
 
 constexpr std::int64_t lengths[] = {0, 1, 63, 64, 65, 127, 129, 257};
 
-/// Every length of queries and of keys, each with a few of the other.
+/// Every length of queries and of keys, each with a few lengths of the other.
 std::vector<Shape> by_length() {
   std::vector<Shape> out;
   std::uint64_t seed = 0;
@@ -51,7 +51,7 @@ std::vector<Shape> by_length() {
 
 constexpr std::int64_t widths[] = {1, 2, 3, 16, 31, 64, 80, 96, 128, 192, 256, 512};
 
-/// Each width as D and as Dv, with the same and with another.
+/// Each width as D and as Dv, with the same and with another one.
 std::vector<Shape> by_width(DType dtype) {
   std::vector<Shape> out;
   const std::size_t n = std::size(widths);
@@ -76,7 +76,7 @@ std::vector<Shape> by_layout() {
          {Layout::bshd, Layout::columns, Layout::reversed, Layout::padded, Layout::spread, Layout::one_head})
       for (const std::int64_t d : {5, 32}) {
         out.push_back({.q_len = 70, .kv_len = 45, .d = d, .dv = d + 2, .dtype = dtype, .layout = layout, .seed = 7});
-        // Values that engines may read as they lie: whole registers wide, their rows next to each other or far apart.
+        // Values that engines may read in place: as wide as whole registers, with rows adjacent or far apart.
         for (const std::int64_t dv : {64, 320})
           out.push_back({.q_len = 70, .kv_len = 45, .d = d, .dv = dv, .dtype = dtype, .layout = layout, .seed = 9});
         out.push_back({.kv_heads = 1,
@@ -88,7 +88,7 @@ std::vector<Shape> by_layout() {
                        .kv_lens = {9, 4, 1, 33},
                        .seed = 8});
       }
-  // An odd part of them, so that every layout, type and width is among those that a sanitized build takes.
+  // An odd fraction, so that a sanitized build gets every layout, type and width.
   if (tests::sanitized) {
     std::size_t next = 0;
     std::erase_if(out, [&](const Shape&) { return next++ % 3 != 0; });

@@ -1,4 +1,4 @@
-// tests/runtime/calls.test.cpp — calls of the CPU engine: how many threads, whose, in what memory, and who is told
+// tests/runtime/calls.test.cpp — calls of the CPU engine: numbers of threads, callers' threads, memory, progress
 #include <attune/attune.h>
 
 #include <algorithm>
@@ -53,7 +53,7 @@ struct ForwardCall {
     }
     return all;
   }
-  /// What the call gives with these resources.
+  /// The call's results with these resources.
   Bytes operator()(const Attention& attention, const Resources& with = {}) const {
     for (const Placed* p : {&o, &lse, &max}) std::memset(p->memory.get(), 0xa5, p->size);
     attention.run(call(), with);
@@ -111,7 +111,7 @@ const Shape several_tiles{.q_len = 150, .kv_len = 300, .d = 24, .dv = 20};
 const Shape one_query{.q_heads = 8, .kv_heads = 2, .q_len = 1, .kv_len = 3000, .d = 64, .dv = 64, .q_offset = 3000};
 const Shape packed{.d = 16, .dv = 16, .dtype = DType::bf16, .q_lens = {70, 0, 1, 130}, .kv_lens = {200, 3, 0, 140}};
 
-/// Threads of the caller's own, in an order of their own.
+/// Threads of the caller, in another order.
 Executor own_threads(int workers) {
   return {.workers = workers, .parallel_for = [workers](std::int64_t count, const Task& run) {
             std::atomic<std::int64_t> next{count};
@@ -135,7 +135,7 @@ void same_bits_on_any_threads(const Attention& attention, const Call& call) {
   for (int repeat = 0; repeat < 10; ++repeat) CHECK(call(attention, {.executor = {.workers = 4}}) == one);
 }
 
-/// As many bytes as are asked for, not one more, full of NaN.
+/// Gives exactly the bytes that the call asks for, full of NaN.
 template <class Call>
 void works_in_the_memory_it_is_given(const Attention& attention, const Call& call, const Executor& executor) {
   const Bytes expected = call(attention, {.executor = executor});
@@ -145,7 +145,7 @@ void works_in_the_memory_it_is_given(const Attention& attention, const Call& cal
   std::memset(exact.data(), 0xff, size);
   CHECK(call(attention, {.executor = executor, .workspace = {exact.data(), size}}) == expected);
   CHECK(exact.front_untouched());
-  // With memory of someone else's before and after it.
+  // With other data before and after it.
   constexpr std::size_t margin = 256;
   const std::shared_ptr<std::byte> around = tests::guarded((size + 2 * margin + 63) / 64 * 64);
   CHECK(call(attention, {.executor = executor, .workspace = {around.get() + margin, size}}) == expected);
@@ -174,7 +174,7 @@ void refuses_less_memory(const Attention& attention, const Call& call) {
   CHECK(std::ranges::all_of(memory, [](std::byte b) { return b == std::byte{0x77}; }));
 }
 
-/// Enough arithmetic that a call takes some tenths of a second.
+/// Enough arithmetic to make a call take some tenths of a second.
 Attention slow_attention(int rounds) {
   return {.score = [=](Float s, At at) {
     return s + sum(rounds, [=](Int i) { return tanh(s + i) * sin(0.1f * (at.kv + i)); });
@@ -263,7 +263,7 @@ TEST_CASE("a listener is told of growing shares, on its own thread, and may end 
     CHECK(std::ranges::all_of(told, [](double share) { return share >= 0 && share <= 1; }));
     CHECK(std::chrono::milliseconds(100) * (static_cast<std::int64_t>(told.size()) - 1) <= took);
     CHECK((told.size() >= 1 || took < 250ms));
-    if (took < 250ms) continue;  // too fast for a first piece of news: nothing to end
+    if (took < 250ms) continue;  // too fast for a first report: there is nothing to end
     const auto end = [](double) { throw std::runtime_error("enough"); };
     CHECK_THROWS_WITH(call(slow, {.executor = {.workers = workers}, .progress = end}), "enough");
   }
@@ -283,7 +283,7 @@ TEST_CASE("a forked child attends after its parent did, and the parent after it"
   const Bytes before = call(rich.attention, {.executor = {.workers = 4}});
   CHECK(tests::in_child([&] {
           const bool same = call(rich.attention, {.executor = {.workers = 4}}) == before;
-          // Also what has to be compiled.
+          // A mod that has to be compiled, too.
           const Attention other{.score = [](Float s, At at) { return s * 0.123f + at.kv; }};
           call(other, {.executor = {.workers = 4}});
           return same ? 0 : 1;
@@ -293,7 +293,7 @@ TEST_CASE("a forked child attends after its parent did, and the parent after it"
 
 TEST_CASE("8 threads compile different and equal mods at once, and each gets its own results", "[calls]") {
   constexpr int users = 8, rounds = 6;
-  // Rounds of odd numbers are of mods that all threads ask for, the others of each thread's own.
+  // In odd rounds all threads ask for the same mods, in even ones each for its own.
   const auto attention = [](int user, int round) {
     const float own = 0.5f + static_cast<float>(round) + (round % 2 ? 0 : 100 * static_cast<float>(user + 1));
     return Attention{.score = [=](Float s, At at) { return s * 0.01f + own * 1e-4f * (at.kv - at.q); },

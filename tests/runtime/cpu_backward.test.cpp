@@ -22,7 +22,7 @@ namespace {
 constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN(),
                 infinite = std::numeric_limits<float>::infinity();
 
-/// A tensor with memory of its own.
+/// A tensor and its memory.
 struct Owned {
   Tensor tensor;
   std::shared_ptr<void> memory;
@@ -60,7 +60,7 @@ struct Shape {
   std::vector<std::int32_t> q_starts{}, kv_starts{};  ///< packed
 };
 
-/// Inputs of a call, and where two engines leave their gradients.
+/// A call's inputs, and the gradients of two engines.
 struct Case {
   Owned q, k, v, grad_o, grad_lse, o, lse, cu_q, cu_kv;
   std::map<std::string, Tensor> captures;
@@ -126,7 +126,7 @@ struct Case {
   }
 };
 
-/// An attention as engines get it.
+/// An attention in the form that engines get.
 struct Lowered {
   compiler::LoweredMod lowered;
   std::optional<double> scale;
@@ -148,7 +148,7 @@ std::vector<Isa> isas() {
   return out;
 }
 
-/// Relative, in the Frobenius norm; infinite where one has a NaN and the other has not.
+/// Relative, in the Frobenius norm; infinite where only one of the two has a NaN.
 double distance(const Tensor& got, const Tensor& want) {
   const std::vector<double> a = tests::elements(got), b = tests::elements(want);
   double difference = 0, norm = 0;
@@ -189,7 +189,7 @@ const tests::CorpusMod& mod_named(const std::string& name) {
   throw std::runtime_error("no mod " + name);
 }
 
-// What f32 loses in a few dozen terms; what bf16's own rounding of P and dS costs.
+// The error of f32 over a few dozen terms, and of bf16's rounding of P and dS.
 constexpr double f32_tolerance = 2e-5, bf16_tolerance = 2e-2;
 
 const std::vector<std::string> representative{
@@ -298,7 +298,7 @@ TEST_CASE("gradients of any type, strides and choice", "[cpu_backward]") {
     lowered.cpu(c.call(c.got), runtime::cpu::best_isa());
     agree(c, type == DType::f64 ? f32_tolerance : type == DType::f16 ? 1e-3 : 4e-3, "gradients of another type");
   }
-  // Every choice of what is asked for gives what all together give.
+  // Any subset of the outputs is the same as in a call for all of them.
   for (unsigned which = 0; which < 16; ++which) {
     Case c({}, DType::f32, made.captures, 8);
     Backward want = c.call(c.wanted), call = c.call(c.got);
@@ -313,7 +313,7 @@ TEST_CASE("gradients of any type, strides and choice", "[cpu_backward]") {
     INFO("choice " << which);
     agree(c, f32_tolerance, "a choice");
   }
-  // Heads beside each other, and inputs that repeat one element.
+  // Heads that alternate in memory, and inputs that repeat one element.
   Case c({}, DType::f32, made.captures, 9);
   const auto transposed = [](Owned& t) {
     const auto s = t.tensor.shape;
@@ -337,7 +337,7 @@ TEST_CASE("what removed pairs hold reaches no gradient", "[cpu_backward]") {
   const Owned bias = normal(DType::f32, {60, 600}, random);
   const auto at = [](const Tensor& t, std::int64_t i, float x) { runtime::store(t, i, static_cast<double>(x)); };
   text.capture("bias", bias);
-  // Keys 40 to 49, and 300 on, and the queries 20 to 29, are removed; what they hold is poison, the last key too.
+  // Keys 40 to 49, keys from 300 on, and queries 20 to 29 are removed and hold poison, up to the last key.
   const std::string kept = "!(kv >= 40 && kv < 50) && kv < 300 && !(q >= 20 && q < 30)";
   const Attention attention{.score = text.score("s + bias[q, kv] * s"), .mask = text.mask(kept)};
   const Shape shape{.batch = 1, .q_heads = 2, .kv_heads = 1, .q_len = 60, .kv_len = 600, .d = 20, .dv = 12};
@@ -368,7 +368,7 @@ TEST_CASE("what kept pairs hold reaches their gradients alone", "[cpu_backward]"
   Text text;
   const Attention causal{.mask = text.mask("kv <= q")};
   Case c({.batch = 1, .q_heads = 2, .kv_heads = 2, .q_len = 50, .kv_len = 50, .d = 8, .dv = 8}, DType::f32, {}, 13);
-  // A query, a row of grad_o and a value that are not finite: the oracle says who sees them.
+  // A query, a row of grad_o and a value that are not finite: the oracle tells which results they reach.
   runtime::store(c.q, 30 * 8, infinite);
   runtime::store(c.grad_o, (50 + 20) * 8 + 2, not_a_number);
   runtime::store(c.v, 45 * 8 + 1, infinite);
@@ -376,7 +376,7 @@ TEST_CASE("what kept pairs hold reaches their gradients alone", "[cpu_backward]"
 }
 
 TEST_CASE("the same bits for any number of threads", "[cpu_backward]") {
-  // Chunks of keys, parts of readers and copies of captured gradients, all more than one.
+  // Several chunks of keys, parts of readers and copies of captured gradients.
   const Shape long_keys{.batch = 1, .q_heads = 4, .kv_heads = 1, .q_len = 150, .kv_len = 2500, .d = 8, .dv = 8};
   const Shape shared{
       .batch = 3, .q_heads = 4, .kv_heads = 2, .q_len = 90, .kv_len = 1100, .d = 8, .dv = 8, .kv_batch = 1};

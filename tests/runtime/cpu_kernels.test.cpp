@@ -1,4 +1,4 @@
-// tests/runtime/cpu_kernels.test.cpp — what the key of a CPU's object code is of
+// tests/runtime/cpu_kernels.test.cpp — what the key of a CPU's object code depends on
 #include "runtime/cpu/kernels.h"
 
 #include <attune/attune.h>
@@ -39,10 +39,10 @@ std::string backward(const Attention& attention, const codegen::Wanted& wanted) 
 }  // namespace
 
 TEST_CASE("keys of CPU objects change with what is compiled, and with nothing else", "[cache]") {
-  // Lengths of captures, values of parameters.
+  // Not on lengths of captures or values of parameters.
   CHECK(forward(alibi(1)) == forward(alibi(1, 4)));
   CHECK(forward(capped(30)) == forward(capped(50)));
-  // Expressions, types, instruction sets, units, which gradients, which kernel.
+  // But on expressions, types, instruction sets, units, the gradients wanted, and the kernel.
   const std::set<std::string> all{forward(alibi(1)),
                                   forward(alibi(2)),
                                   forward(alibi(1, 16, DType::bf16)),
@@ -62,7 +62,7 @@ TEST_CASE("what another compiler made is not taken from the disk", "[cache]") {
   const auto by = [&](const std::string& compiler) { return Asked{content, [=] { return compiler; }}.on_disk(); };
   CHECK(by("LLVM 19.1.0") == by("LLVM 19.1.0"));
   CHECK(by("LLVM 19.1.0") != by("LLVM 19.1.1"));
-  // Where there is none, nothing can be known to be what it would make.
+  // Without a compiler, its result cannot be identified.
   CHECK_FALSE(by(""));
   CHECK(Asked{content}.on_disk() == runtime::cache_key(content));
 }

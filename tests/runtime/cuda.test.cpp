@@ -1,4 +1,4 @@
-// tests/runtime/cuda.test.cpp — what a machine without a GPU says of calls that need one
+// tests/runtime/cuda.test.cpp — errors of calls that need a GPU, on a machine without one
 #include <attune/attune.h>
 
 #include <array>

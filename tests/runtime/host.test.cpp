@@ -1,4 +1,4 @@
-// tests/runtime/host.test.cpp — the instruction sets found are those that the compiler's own test finds
+// tests/runtime/host.test.cpp — the detected instruction sets are those that the compiler's own test finds
 #include "runtime/cpu/host.h"
 
 #include "tests/catch.h"

@@ -1,4 +1,4 @@
-// tests/runtime/options.test.cpp — what variables mean, what they refuse, and whose names are unknown
+// tests/runtime/options.test.cpp — what variables mean, what they refuse, and which names are unknown
 #include "runtime/options.h"
 
 #include <map>

@@ -1,4 +1,4 @@
-// tests/runtime/order.test.cpp — every tile of packed sequences is taken once, the longest walks first
+// tests/runtime/order.test.cpp — every tile of packed sequences is taken once, those with most keys first
 #include "runtime/cuda/order.h"
 
 #include <set>
@@ -38,7 +38,7 @@ TEST_CASE("there are places for all tiles, whatever the lengths are", "[order]")
        {Starts{0}, Starts{0, 0}, Starts{0, 1, 2, 3, 4}, Starts{0, 127, 255, 384, 1000}, Starts{0, 64, 64, 1000, 1001}})
     for (const int queries : {8, 64, 128}) {
       const auto sequences = static_cast<std::int64_t>(starts.size()) - 1;
-      // As the kernel counts: sequence b has those from starts[b] / queries + b on.
+      // As the kernel counts: the places of sequence b begin at starts[b] / queries + b.
       std::int64_t next = 0;
       for (std::int64_t b = 0; b < sequences; ++b) {
         const auto i = static_cast<std::size_t>(b);

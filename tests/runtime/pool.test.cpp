@@ -32,7 +32,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Waits until something holds; false when it does not within half a minute.
+/// Waits until something holds; false if it does not within half a minute.
 template <class F>
 bool comes_true(F condition) {
   for (const auto end = Clock::now() + 30s; !condition(); std::this_thread::yield())
@@ -46,7 +46,7 @@ int threads_of_process() {
   return count;
 }
 
-/// A run that can finish only when two of its tasks are at work at once.
+/// A run that can finish only if two of its tasks run at once.
 bool two_meet(int threads) {
   std::atomic<int> here{0}, met{0};
   run_tasks(2,
@@ -58,7 +58,7 @@ bool two_meet(int threads) {
   return met == 2;
 }
 
-/// Each task once, workers in range and one task at a time each.
+/// Whether each task runs once, with worker numbers in range and one task at a time per worker.
 bool is_sound(std::int64_t count, int threads) {
   std::vector<std::atomic<int>> times(static_cast<std::size_t>(count));
   std::vector<std::atomic<int>> at_work(static_cast<std::size_t>(threads));
@@ -79,7 +79,7 @@ bool is_sound(std::int64_t count, int threads) {
   return fine;
 }
 
-/// 0: a pool of the child's own does the work of two.
+/// 0 if the child has a working pool of its own, with at least two threads.
 int works() { return is_sound(500, 3) && two_meet(2) ? 0 : 1; }
 
 }  // namespace

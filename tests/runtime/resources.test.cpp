@@ -1,4 +1,4 @@
-// tests/runtime/resources.test.cpp — what a call may be given: memory to work in, and an executor
+// tests/runtime/resources.test.cpp — resources of a call: memory to work in, and an executor
 #include <attune/attune.h>
 
 #include <algorithm>
@@ -35,7 +35,7 @@ struct Call {
 
 const Attention attention{.score = mods::softcap(5), .mask = mods::causal()};
 
-/// Memory from a multiple of 64 on, with a margin behind it that nobody may write.
+/// Memory that begins at a multiple of 64, with a margin behind it that must stay unwritten.
 class Room {
  public:
   explicit Room(std::size_t size) : lines_(size / sizeof(CacheLine) + 3), size_(size) {
@@ -48,7 +48,7 @@ class Room {
   }
 
  private:
-  static constexpr std::byte unwritten{0xFF};  // NaN, too
+  static constexpr std::byte unwritten{0xFF};  // also a NaN
   struct alignas(64) CacheLine {
     std::byte bytes[64];
   };

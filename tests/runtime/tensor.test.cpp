@@ -20,7 +20,8 @@ T from_bits(std::uint32_t bits) {
   return out;
 }
 
-/// Every finite number of the format from 0 upwards has the next bits; halfway between two goes to the even one.
+/// Every finite number of the format, from 0 upwards, has the next bits; a value halfway between two rounds to the even
+/// one.
 template <class T>
 void rounds_to_nearest_even(std::uint32_t infinity) {
   for (std::uint32_t bits = 0; bits + 1 < infinity; ++bits) {
@@ -88,7 +89,7 @@ TEST_CASE("what is too large for 16 bits becomes infinite, from half a step on",
 }
 
 TEST_CASE("what is too small for 16 bits becomes a zero of its sign", "[tensor]") {
-  CHECK(f16(std::ldexp(1.0f, -25)).bits == 0);  // halfway to the smallest: even
+  CHECK(f16(std::ldexp(1.0f, -25)).bits == 0);  // halfway to the smallest: rounds to even
   CHECK(f16(std::ldexp(1.001f, -25)).bits == 1);
   CHECK(f16(-std::ldexp(1.0f, -30)).bits == 0x8000);
   CHECK(bf16(-0.0f).bits == 0x8000);

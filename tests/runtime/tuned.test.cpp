@@ -1,4 +1,4 @@
-// tests/runtime/tuned.test.cpp — the file of what attune tune found: whatever is in it, calls go on
+// tests/runtime/tuned.test.cpp — the file of attune tune's results: calls work whatever it holds
 #include "runtime/cuda/tuned.h"
 
 #include <attune/error.h>
@@ -24,7 +24,7 @@ std::string text() {
   return print_tuned(table);
 }
 
-/// A folder of its own.
+/// A separate folder.
 struct Folder {
   std::filesystem::path path;
   Folder() : path(std::filesystem::temp_directory_path() / ("attune_tuned_" + std::to_string(getpid()))) {}
@@ -63,10 +63,10 @@ TEST_CASE("a file that is no table is left alone, and is said", "[tuned]") {
     CHECK_FALSE(found.preference);
     CHECK(found.notes.size() == 1);
   }
-  // Every beginning of a good file.
+  // Every prefix of a good file.
   const std::string good = text();
   for (std::size_t n = 0; n + 2 < good.size(); ++n) CHECK_FALSE(parse_tuned(good.substr(0, n)).broken.empty());
-  // Far too deep.
+  // Nested far too deeply.
   CHECK_FALSE(parse_tuned(std::string(100000, '[')).broken.empty());
 }
 
@@ -99,7 +99,7 @@ TEST_CASE("a row of other types is left out, and the others stand", "[tuned]") {
   const TunedTable two = with("\"rows\": [", "\"rows\": [7, {}, ");
   CHECK(two.rows.size() == 1);
   CHECK(two.notes.size() == 2);
-  // A kernel that there is not is for choose to refuse: the table does not know them.
+  // The table accepts a kernel that does not exist: choose refuses it.
   CHECK(with("forward_sm90", "forward_sm99").rows.size() == 1);
 }
 
@@ -143,7 +143,7 @@ TEST_CASE("what is exact and what is not are tuned apart", "[tuned]") {
   const std::string printed = print_tuned(table);
   CHECK(parse_tuned(printed).rows.size() == 4);
   CHECK(print_tuned(parse_tuned(printed)) == printed);
-  // What a type alone says is left out, as it is of files that were written before there was a choice.
+  // The default of a type is left out, as in files written before the option existed.
   CHECK(text().find("exact") == std::string::npos);
   CHECK(printed.find("\"exact\":true") == printed.rfind("\"exact\":true"));
   CHECK(printed.find("\"exact\":false") == printed.rfind("\"exact\":false"));
@@ -163,7 +163,7 @@ TEST_CASE("a file of another version is not overwritten", "[tuned]") {
   std::ostringstream now;
   now << std::ifstream(path).rdbuf();
   CHECK(now.str() == "{\"format\": 2}");
-  // A folder is no file.
+  // A folder is not a file.
   CHECK_FALSE(read_tuned(folder.path).broken.empty());
   CHECK_THROWS_AS(remember(path / "below", key, row()), Error);
   CHECK_THROWS_AS(remember({}, key, row()), Error);

@@ -1,4 +1,4 @@
-# tools/bench/cpu_peers.py — attune's CPU engine beside torch's on this machine: blocks of both in turn, compared
+# tools/bench/cpu_peers.py — compares attune's CPU engine with torch's on this machine: blocks of both in turn
 import json
 import os
 import subprocess
@@ -61,7 +61,7 @@ class Case:
         return f"{LOOK.title(vars(self))}{' forward' if self.direction == 'forward' else ''}"
 
     def flop(self):
-        """Two products forward, five backward, each of 2 D operations a pair."""
+        """Two products forward and five backward, with 2 D operations per pair each."""
         return self.heads * peers.live_pairs(self.row, self.seq) * self.d * (10 if self.direction == "backward" else 4)
 
 
@@ -146,7 +146,7 @@ def main():
         return peers.finish(o, LOOK, peers.joined(Case, o.earlier))
     run_of = machine(o)
     if o.torch:
-        import torch_cpu  # takes seconds, and --from or --no-torch do without
+        import torch_cpu  # takes seconds; --from and --no-torch do not need it
         run_of.update(torch_cpu.facts())
     print(f"{run_of['machine']}, {run_of['cores']} cores, load {run_of['load_at_start'][0]:.2f}, {run_of['attune']}, "
           f"torch {run_of.get('torch', 'left out')}", file=sys.stderr)

@@ -1,4 +1,4 @@
-# tools/bench/gpu_peers.py — attune's CUDA engine beside torch's attention on this card: blocks of both in turn
+# tools/bench/gpu_peers.py — compares attune's CUDA engine with torch's attention on this GPU: blocks of both in turn
 import json
 import subprocess
 import sys
@@ -9,16 +9,16 @@ from dataclasses import asdict, dataclass
 import peers
 from peers_page import Look
 
-TOKENS, WIDTH = 16384, 2048  # of a dense row: batch times seq, heads times d
+TOKENS, WIDTH = 16384, 2048  # per dense row: batch times seq, heads times d
 DENSE = {128: (512, 1024, 2048, 4096, 8192, 16384), 64: (4096, 8192, 16384), 256: (4096, 16384)}
 MODS = ["causal", "alibi", "softcap", "relative", "window", "prefix", "document"]
-LISTED = ["prefix", "document"]  # of these attune lists tiles on the device, where FlexAttention has a block mask
-PACKED = 4 * (2048,) + (1792, 1536, 1280, 1024, 1024, 768, 512, 256)  # of sequences: TOKENS in all
-DECODE = ((32, 8, 1), (64, 8, 1), (64, 8, 8))  # heads, key heads, queries; of 64 batch entries, 8192 keys each
+LISTED = ["prefix", "document"]  # attune lists tiles on the device for these, and FlexAttention has a block mask
+PACKED = 4 * (2048,) + (1792, 1536, 1280, 1024, 1024, 768, 512, 256)  # lengths of sequences, TOKENS in all
+DECODE = ((32, 8, 1), (64, 8, 1), (64, 8, 8))  # heads, key heads, queries; 64 batch entries of 8192 keys each
 PEERS = {"dense": ["cudnn", "flash"], "mods": ["flex"], "portable": ["flash"], "packed": ["varlen"],
          "decode": ["cudnn", "flash", "flex"]}
 KERNELS = {"portable": "forward_sm80"}
-PATIENCE = 120  # seconds for a block: then attune's process is ended
+PATIENCE = 120  # seconds for a block; then attune's process is killed
 
 
 def group(case):
@@ -78,11 +78,11 @@ class Case:
     heads: int
     seq: int
     batch: int
-    cover: str = "once"  # tiles are listed before, or by `each` call
+    cover: str = "once"  # `once`: tiles are listed before; `each`: by each call
     lengths: tuple = ()  # of packed sequences
-    kv_heads: int = 0  # as many as heads
-    kv_seq: int = 0  # as long as seq
-    starts: str = "host"  # where those of packed sequences are
+    kv_heads: int = 0  # 0: as many as heads
+    kv_seq: int = 0  # 0: as long as seq
+    starts: str = "host"  # where the starts of packed sequences are
 
     def __str__(self):
         return LOOK.title(vars(self))
@@ -112,17 +112,17 @@ def all_cases():
 
 
 def cases(o):
-    """Those that all words of one of --rows speak of."""
+    """The cases that have all words of one of --rows."""
     wanted = [set(words.split(":")) for words in o.rows]
     return [case for case in all_cases() if not wanted or any(words <= LOOK.words(asdict(case)) for words in wanted)]
 
 
 class Attune:
-    """attune bench as one process that measures a block for each line that it gets: it compiles once, and starts
+    """attune bench as one process that measures a block for each line it is sent: it compiles once, and starts
     while torch prepares."""
 
-    def __init__(self, o, case):
-        command = [*peers.bench_command(o, case), "--target", "cuda", "--batch", str(case.batch), "--cover",
+    def __init__(self, o, case, attune):
+        command = [attune, *peers.bench_command(o, case)[1:], "--target", "cuda", "--batch", str(case.batch), "--cover",
                    case.cover, "--paced"]
         if case.lengths:
             command += ["--lengths", ",".join(map(str, case.lengths)), "--starts", case.starts]
@@ -162,17 +162,23 @@ class Attune:
 
 
 def measure(o, case, prepare):
-    ours = Attune(o, case)
+    ours = Attune(o, case, o.attune)
+    before = Attune(o, case, o.before) if o.before else None
     try:
         prepared = prepare(case)
 
         def of(peer):
             return lambda: peers.block_of(prepared.block(peer, o.seconds))
 
-        blocks = {"attune": ours.block, **({peer: of(peer) for peer in prepared.calls} if prepared else {})}
+        blocks = {"attune": ours.block}
+        if before:
+            blocks["before"] = before.block
+        blocks.update({peer: of(peer) for peer in prepared.calls} if prepared else {})
         result = peers.in_turn(case, blocks, dict(prepared.failed) if prepared else {}, o.rounds)
     finally:
         ours.close()
+        if before:
+            before.close()
     for name, facts in (prepared.notes if prepared else {}).items():
         if name in result["measured"]:
             result["measured"][name].update(facts)
@@ -189,6 +195,7 @@ def options():
                    help="cases that all these words speak of: mods, or dense:causal:d128, or portable; all if left out")
     p.add_argument("--seconds", type=float, default=0.1, help="of a block, at least; 0.1 if left out")
     p.add_argument("--kernel", help="attune's, in all rows; as attune bench takes it")
+    p.add_argument("--before", metavar="ATTUNE", help="another build of attune, measured in the same turns")
     p.add_argument("--no-torch", dest="torch", action="store_false", help="attune alone")
     o = peers.parsed(p)
     if not o.earlier and not cases(o):
@@ -200,10 +207,12 @@ def main():
     o = options()
     if o.earlier:
         return peers.finish(o, LOOK, peers.joined(Case, o.earlier))
+    if o.before:
+        LOOK.peers["before"] = "attune before"
     run_of = {**peers.run_facts(o), "machine": "a GPU"}
     prepare = lambda case: None
     if o.torch:
-        import torch_gpu  # takes seconds, and --from or --no-torch do without
+        import torch_gpu  # takes seconds; --from and --no-torch do not need it
         run_of.update(torch_gpu.facts())
         prepare = lambda case: torch_gpu.Prepared(case, [p for p in PEERS[case.kind] if o.flex or p != "flex"])
     print(f"{', '.join(of_run(run_of, []))}; {len(cases(o))} cases", file=sys.stderr)

@@ -1,4 +1,4 @@
-# tools/bench/peers.py — attune and others measured in turn, on any machine: blocks, medians, files, a time limit
+# tools/bench/peers.py — measures attune and its peers in turn on any machine: blocks, medians, files, a time limit
 import argparse
 import datetime
 import json
@@ -18,7 +18,7 @@ from peers_picture import draw
 
 
 def run_facts(o):
-    """What every run says of itself."""
+    """The facts that every run records about itself."""
     return {"command": shlex.join([Path(sys.executable).name, *sys.argv]),
             "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             "system": platform.platform(), "python": platform.python_version(),
@@ -27,7 +27,7 @@ def run_facts(o):
 
 
 def live_pairs(row, seq):
-    """Pairs that the mask of a known row keeps in a head, counted here and not by those who are measured."""
+    """Pairs that a known row's mask keeps in one head, counted independently of the programs measured."""
     if row == "full":
         return seq * seq
     if row == "window":
@@ -42,21 +42,21 @@ def live_pairs(row, seq):
 
 
 def bench_command(o, case):
-    """attune bench for the case, as far as all machines have it alike."""
+    """The attune bench command for a case: the part that is the same on all machines."""
     command = [o.attune, "bench", "--json", "--row", case.row, "--dtype", case.dtype, "--heads", case.heads, "--seq",
                case.seq, "--d", case.d, "--seconds", o.seconds]
     return [str(word) for word in command]
 
 
 def check_flop(line, case, failed):
-    """attune's own count of what it did must be ours."""
+    """attune's own count of its operations must match ours."""
     own = line.get("flop") or line["gflops"]["best"] * line["seconds"]["best"] * 1e9
     if abs(own / case.flop() - 1) > 1e-6:
         failed["attune"] = f"attune bench counts {own:.6g} flop, and there are {case.flop():.6g}"
 
 
 def summary(blocks, flop):
-    """The median of the blocks' medians, and the best of all."""
+    """The median of the blocks' medians, and the best over all blocks."""
     median, best = statistics.median(b["median"] for b in blocks), min(b["best"] for b in blocks)
     return {"seconds": {"median": median, "best": best},
             "gflops": {"median": flop / median / 1e9, "best": flop / best / 1e9}, "blocks": blocks}
@@ -67,8 +67,8 @@ def block_of(times):
 
 
 def in_turn(case, blocks, failed, rounds):
-    """Blocks in turn, so that what else the machine does, and its clock, meets all of them alike. `blocks`: by name,
-    what measures one."""
+    """Measures blocks in turn, so that the machine's other load and its clock affect all of them alike. `blocks`: the
+    function that measures one, by name."""
     done = {name: [] for name in blocks}
     for _ in range(rounds):
         for name, block in blocks.items():
@@ -94,12 +94,12 @@ def say(start, text):
 
 
 def run(o, look, cases, run_of, measure):
-    """Every case in turn; what there is so far is written after each, and a line of it to the standard output."""
+    """Measures every case; after each one, writes the results so far and prints a line for it."""
     start, longest = time.monotonic(), 0.0
     data = {"runs": [run_of], "cases": [], "left_out": []}
     for case in cases:
         begun = time.monotonic()
-        # The first case compiles what later ones find compiled, and so says little of what they take.
+        # The first case compiles what later ones reuse, so its time does not predict theirs.
         if begun - start + longest > o.limit:
             say(start, f"{case}: left out, for the limit of {o.limit} s")
             data["left_out"].append(str(case))
@@ -119,13 +119,14 @@ def run(o, look, cases, run_of, measure):
 
 
 def joined(kind, paths):
-    """Earlier results as one: a table that took several commands. Of a case measured again the last counts."""
+    """Joins earlier results of several commands into one table. For a case measured more than once, the last one
+    counts."""
     runs, found, left_out = [], {}, []
     plain = lambda x: tuple(x) if isinstance(x, list) else x
     for path in paths:
         one = json.loads(Path(path).read_text(encoding="utf-8"))
         for case in one["cases"]:
-            # What a field is for was added later than these results: it is as usual.
+            # These results are older than some fields: those get their defaults.
             case = {**{f.name: f.default for f in fields(kind) if f.default is not MISSING}, **case}
             found[tuple(plain(case[f.name]) for f in fields(kind))] = {**case, "run": case["run"] + len(runs)}
         runs += one["runs"]
@@ -135,7 +136,7 @@ def joined(kind, paths):
 
 
 def options(look, what):
-    """A parser with what all have; `parsed` checks it."""
+    """A parser with the options that all share; `parsed` checks them."""
     p = argparse.ArgumentParser(description=what,
                                 epilog="exit status 1: something failed, was left out, or is below a floor")
     p.add_argument("--attune", help="the command line, as built")

@@ -6,20 +6,20 @@ from typing import Callable
 
 @dataclass(frozen=True)
 class Look:
-    """What the pages of one kind of machine say. Cases are dicts as the JSON has them."""
+    """How the pages for one kind of machine look. Cases are dicts, as in the JSON."""
 
-    name: str  # of the files
+    name: str  # base name of the files
     heading: str
-    peers: dict  # attune is compared with: names, by what the JSON calls them
+    peers: dict  # attune is compared with: names, by their keys in the JSON
     unit: str
-    scale: float  # how many GFLOP/s that is
+    scale: float  # GFLOP/s per unit
     words_help: str
-    group: Callable  # of a case: what its panel is called
-    label: Callable  # of a case: which row of its group
-    words: Callable  # of a case: what floors may say of it
-    of_run: Callable  # of a run and its cases: facts, as texts
-    notes: Callable  # of all data: how it was measured
-    peak: bool = False  # is there one to compare with?
+    group: Callable  # case to the title of its panel
+    label: Callable  # case to its row's label in the group
+    words: Callable  # case to the words that floors can use
+    of_run: Callable  # a run and its cases to facts, as texts
+    notes: Callable  # all data to how it was measured
+    peak: bool = False  # whether there is a peak to compare with
 
     @property
     def against(self):
@@ -38,7 +38,7 @@ class Look:
 
 
 def ratios(case):
-    """attune's median rate over each other's, and over the peak, where that is known."""
+    """attune's median rate divided by each peer's, and by the peak if that is known."""
     measured = case["measured"]
     if "attune" not in measured:
         return {}
@@ -64,7 +64,7 @@ def floor(look):
 
 
 def verdicts(look, case, floors):
-    """(against, least, is it met) for each floor that speaks of this case; what failed meets none."""
+    """(against, least, whether it is met) for each floor that applies to this case. A failed measurement meets none."""
     found, there = ratios(case), {"peak", *case["measured"], *case["failed"]}
     return [(against, least, found.get(against, 0.0) >= least) for which, against, least in floors
             if which <= look.words(case) and against in there]

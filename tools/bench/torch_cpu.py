@@ -1,10 +1,10 @@
-# tools/bench/torch_cpu.py — the same attention by torch on the CPU: SDPA, SDPA with a dense mask, FlexAttention
+# tools/bench/torch_cpu.py — the same attention in torch on the CPU: SDPA, SDPA with a dense mask, FlexAttention
 import ctypes
 import os
 import time
 import warnings
 
-# A pool of compiling processes would still be starting while we measure.
+# A pool of compiler processes would still be starting while we measure.
 os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 
 import torch
@@ -16,8 +16,8 @@ SDPA_KERNELS = {0: "plain loops of matrix products", 1: "flash"}
 
 
 def keep_memory():
-    """torch allocates its output at every call; attune's bench writes to one that is there. With this a freed output
-    stays with the process, and the next call does not have to fault in its pages anew."""
+    """torch allocates its output at every call, while attune's bench reuses one. With this, a freed output stays with
+    the process, so the next call does not fault its pages in again."""
     m_mmap_max, m_trim_threshold = -4, -1
     try:
         libc = ctypes.CDLL("libc.so.6")
@@ -34,7 +34,8 @@ def facts():
 class Prepared(torch_peers.Prepared):
     def __init__(self, case, use_flex):
         torch.set_num_threads(case.threads)
-        # The count is compiled into the kernel, and enters the key of the compiler's cache only from here.
+        # The thread count is compiled into the kernel, but only this setting puts it into the key of the compiler's
+        # cache.
         torch._inductor.config.cpp.threads = case.threads
         super().__init__(case, 1, "cpu")
         if case.direction == "backward":
@@ -73,7 +74,8 @@ class Prepared(torch_peers.Prepared):
         return mask if mask.dim() == 2 else mask[None]
 
     def block(self, peer, seconds):
-        """Seconds of each call: at least five of them and that long, after one that nobody times. As attune bench."""
+        """Seconds of each call, after one that is not timed: at least five calls, for at least `seconds`. As in attune
+        bench."""
         call, times = self.calls[peer], []
         with torch.set_grad_enabled(self.case.direction == "backward"), warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-# tools/bench/torch_gpu.py — the same attention by torch on a GPU: SDPA by cuDNN, SDPA by its flash kernel, Flex
+# tools/bench/torch_gpu.py — the same attention in torch on a GPU: SDPA by cuDNN, SDPA by its flash kernel, Flex
 import inspect
 
 import torch
@@ -7,7 +7,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
-ROUND = 20  # calls, as runtime/cuda/clock.cpp has them
+ROUND = 20  # calls, as in runtime/cuda/clock.cpp
 
 
 def facts():
@@ -35,7 +35,7 @@ class Prepared(torch_peers.Prepared):
                                             **self.grouped)
 
     def varlen(self):
-        from torch.nn.attention.varlen import varlen_attn  # not in older ones
+        from torch.nn.attention.varlen import varlen_attn  # missing in older versions
         starts = torch.tensor([0, *self.case.lengths], device="cuda").cumsum(0).int()
         has_window = "window_size" in inspect.signature(varlen_attn).parameters
         causal = {"window_size": (-1, 0)} if has_window else {"is_causal": True}
@@ -43,8 +43,8 @@ class Prepared(torch_peers.Prepared):
         return lambda: varlen_attn(*self.qkv, starts, starts, self.case.seq, self.case.seq, **more)
 
     def block(self, peer, seconds):
-        """Seconds of each call by the device's clock, as runtime/cuda/clock.cpp takes them: rounds of calls that follow
-        one another between events, and the first round is not counted."""
+        """Seconds of each call by the device's clock, measured as in runtime/cuda/clock.cpp: rounds of consecutive
+        calls between events, and the first round is not counted."""
         call, times, total = self.calls[peer], [], 0.0
         marks = [torch.cuda.Event(enable_timing=True) for _ in range(ROUND + 1)]
         warm = False

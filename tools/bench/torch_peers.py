@@ -1,4 +1,4 @@
-# tools/bench/torch_peers.py — the known rows of attune bench as torch writes them, and calls that may fail
+# tools/bench/torch_peers.py — the known rows of attune bench in torch, and calls that may fail
 import contextlib
 import time
 
@@ -7,7 +7,7 @@ import torch._dynamo
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
-# How far two of them may be apart, of outputs around 1; bf16 also rounds a dense mask's ALiBi.
+# How far two results may differ, for outputs around 1; bf16 also rounds the ALiBi of a dense mask.
 APART = {"f32": 1e-3, "bf16": 5e-2}
 
 
@@ -20,7 +20,7 @@ def documents(seq, device):
 
 
 def mods(case, device):
-    """score_mod and mask_mod of a row; None where there is nothing to say."""
+    """score_mod and mask_mod of a row; None where the row has none."""
     slope, doc = slopes(case.heads, device), documents(case.seq, device)
     table = torch.randn(2 * case.seq, device=device)
     scores = {"alibi": lambda s, b, h, q, kv: s + slope[h] * (kv - q),
@@ -33,7 +33,7 @@ def mods(case, device):
 
 
 class Prepared:
-    """One case, ready to be called: `calls` by peer, what failed in `failed`, and facts about each in `notes`."""
+    """One case, ready to call: `calls` by peer, errors in `failed`, and facts about each peer in `notes`."""
 
     def __init__(self, case, batch, device):
         self.case, self.device, self.calls, self.failed, self.notes = case, device, {}, {}, {}
@@ -45,11 +45,11 @@ class Prepared:
         self.grouped = {"enable_gqa": True} if kv_heads != case.heads else {}
 
     def by(self, peer):
-        """What the calls of a peer run within."""
+        """The context that a peer's calls run in."""
         return contextlib.nullcontext()
 
     def add(self, peer, prepare, grad=False):
-        """The first call compiles, and shows whether it can be done at all."""
+        """The first call compiles, and shows whether the peer can do this at all."""
         try:
             call = prepare()
             begun = time.perf_counter()
@@ -57,7 +57,7 @@ class Prepared:
                 call()
             self.notes.setdefault(peer, {})["first_call_seconds"] = time.perf_counter() - begun
             self.calls[peer] = call
-        except Exception as error:  # whatever a compiler throws: the row says so, and the others are measured
+        except Exception as error:  # any compiler error: the row reports it, and the others are measured
             self.failed[peer] = f"{type(error).__name__}: {error}"[:400]
 
     def flex(self):
@@ -66,12 +66,12 @@ class Prepared:
         begun = time.perf_counter()
         blocks = mask and create_block_mask(mask, None, None, seq, seq, device=self.device)
         self.notes["flex"] = {"block_mask_seconds": time.perf_counter() - begun}
-        # fullgraph: better an error than the uncompiled attention, measured unawares.
+        # fullgraph: an error is better than measuring uncompiled attention unnoticed.
         compiled = torch.compile(flex_attention, dynamic=False, fullgraph=True)
         return lambda: compiled(*self.qkv, score_mod=score, block_mask=blocks, **self.grouped)
 
     def compare(self):
-        """Peers must compute the same, or one of them is another attention than the row says."""
+        """All peers must compute the same; otherwise one of them computes another attention than the row's."""
         if len(self.calls) < 2:
             return
         found = {}

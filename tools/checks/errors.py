@@ -1,11 +1,11 @@
-# tools/checks/errors.py — every code an Error is thrown with has its heading in docs/errors.md, and the other way round
+# tools/checks/errors.py — every code of an Error has a heading in docs/errors.md, and the other way round
 import re
 
 from tree import files, read
 from verdict import verdict
 
 PAGE = "docs/errors.md"
-# Functions that make an Error take its code first, or second behind the text it points into.
+# Functions that make an Error take its code first, or second, after the text that it points into.
 THROWN = re.compile(r'\b(?:Error|fail|refuse|name_error)\(\s*(?:\*?text_?,\s*)?"([a-z0-9-]+)"')
 SOURCES = {"include", "ir", "compiler", "codegen", "runtime", "tools"}
 

@@ -1,4 +1,4 @@
-# tools/checks/format.py — what clang-format would change is refused; --write changes it
+# tools/checks/format.py — refuses files that clang-format would change; --write changes them
 import re
 import shutil
 import subprocess
@@ -7,7 +7,7 @@ import sys
 from tree import files, plant
 from verdict import ROOT, verdict
 
-# Versions differ in what they write, so one is the measure. Both distributions of ./dev have it.
+# Versions format differently, so one version is the reference. Both distributions of ./dev have it.
 VERSION = "14"
 
 

@@ -1,4 +1,4 @@
-# tools/checks/lines.py — the ten longest files, reported and never refused: a ceiling to feel, not to game
+# tools/checks/lines.py — reports the ten longest files and refuses none: the ceiling is a hint
 import sys
 
 from tree import files, is_code, read

@@ -1,4 +1,4 @@
-# tools/checks/links.py — a relative link in a page leads to a file that exists, and to a heading where it names one
+# tools/checks/links.py — each relative link in a page leads to an existing file, and heading if it names one
 import re
 
 from tree import files, read

@@ -1,4 +1,4 @@
-# tools/checks/optable.py — docs/expressions.md shows the operations as ir/ops.def declares them; --write copies them there
+# tools/checks/optable.py — docs/expressions.md shows the operations as ir/ops.def declares them; --write copies them
 import re
 import sys
 
@@ -25,7 +25,7 @@ def table(text):
     for _, spelling, bind, args, takes, gives, note in ROW.findall(text):
         if spelling:
             form = written(spelling, int(bind), int(args)).replace("|", "\\|")
-            note = re.sub(r"^bits: [^;]*;", "", note.strip())  # what a node holds is no news for its user
+            note = re.sub(r"^bits: [^;]*;", "", note.strip())  # users do not see a node's bits
             gives = "the same" if gives == "Arg" else TYPES.get(gives, gives)
             out += f"| `{form}` | {TYPES.get(takes, takes)} | {gives} | {note.strip()} |\n"
     return out

@@ -1,4 +1,4 @@
-# tools/checks/snippets.py — code and tables that pages show are those of files under test; --write copies them there
+# tools/checks/snippets.py — code and tables in pages are those of tested files; --write copies them
 import re
 import sys
 import textwrap
@@ -6,7 +6,7 @@ import textwrap
 from tree import files, read
 from verdict import ROOT, verdict
 
-# <!-- snippet: examples/01_plain.cpp#region -->, then a fenced block. A region lies between two lines `// [region]`.
+# <!-- snippet: examples/01_plain.cpp#region -->, then a fenced block. Two lines `// [region]` enclose the region.
 SNIPPET = re.compile(r"(<!-- snippet: (\S+?)#(\w+) -->\n+```\w*\n)(.*?)(^```$)", re.S | re.M)
 
 # <!-- table: tests/golden/runtime/options.txt -->, the whole file, <!-- /table -->.

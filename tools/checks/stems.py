@@ -1,4 +1,4 @@
-# tools/checks/stems.py — refuse tests that no executable is made of: each *.test.cpp is a stem of tests/CMakeLists.txt
+# tools/checks/stems.py — refuses tests that no executable contains: each *.test.cpp is a stem in tests/CMakeLists.txt
 import re
 
 from tree import files, read

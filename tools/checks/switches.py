@@ -1,4 +1,4 @@
-# tools/checks/switches.py — refuse `default:` where a switch must list every Op, so that a new op lists its work as errors
+# tools/checks/switches.py — refuses `default:` where a switch must list every Op: a new op then shows as errors
 import re
 
 from tree import files, read

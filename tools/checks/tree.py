@@ -1,4 +1,4 @@
-# tools/checks/tree.py — the files of the repository by room, for the checks: never what a build or an editor left there
+# tools/checks/tree.py — the repository's files by room, for the checks; leaves out what a build or an editor wrote
 from pathlib import Path
 
 ROOMS = ["include", "ir", "compiler", "codegen", "runtime", "tools", "tests", "examples", "docs", "cmake", ".ci"]
@@ -23,7 +23,7 @@ def read(root, path):
 
 
 def plant(root, texts):
-    """Write {path: text} below root: the small wrong trees that the checks refuse in their self-tests."""
+    """Writes {path: text} below root: the small wrong trees that the checks refuse in their self-tests."""
     for path, text in texts.items():
         (Path(root) / path).parent.mkdir(parents=True, exist_ok=True)
         (Path(root) / path).write_text(text, encoding="utf-8")

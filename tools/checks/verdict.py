@@ -1,4 +1,4 @@
-# tools/checks/verdict.py — how a check ends: it prints each complaint and fails, or shows on wrong trees that it would
+# tools/checks/verdict.py — ends a check: it prints each complaint and fails, or shows on wrong trees that it would
 import sys
 import tempfile
 from pathlib import Path
@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def verdict(complaints, wrong, right):
-    """complaints(root) -> list of sentences. `wrong` maps the start of the one complaint to expect to the tree
+    """complaints(root) returns a list of sentences. `wrong` maps the start of the one expected complaint to the tree
     ({path: text}) that must cause it; the tree `right` must cause none."""
     if "--self-test" not in sys.argv:
         found = complaints(ROOT)

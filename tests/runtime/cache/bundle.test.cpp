@@ -1,5 +1,4 @@
-// tests/runtime/cache/bundle.test.cpp — bundles: what is in them is found, damage is not, and who has them need not
-// compile
+// tests/runtime/cache/bundle.test.cpp — bundles: their entries are found and need no compiler, damaged ones are not
 #include "runtime/cache/bundle.h"
 
 #include <algorithm>
@@ -35,7 +34,7 @@ const std::vector<BundleEntry> three{entry("a page", "code"), entry("another", s
 
 std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
 
-/// A bundle of bytes that are its own.
+/// A bundle, with the bytes it reads.
 struct Held {
   std::string text;
   std::shared_ptr<const Bundle> bundle;
@@ -106,7 +105,7 @@ TEST_CASE("no damage to a bundle is missed", "[bundle]") {
     CHECK(is_refused(whole.substr(0, size)));
   }
   CHECK(is_refused(whole + "x"));
-  // A flip in the head refuses it all; one in an entry makes a miss of that entry, and of no other.
+  // A flipped bit in the head makes the whole bundle invalid; one in an entry makes only that entry a miss.
   const std::size_t head = whole.find("\n\n") + 2;
   for (std::size_t at = 0; at < whole.size(); ++at)
     for (int bit = 0; bit < 8; ++bit) {
@@ -124,7 +123,7 @@ TEST_CASE("no damage to a bundle is missed", "[bundle]") {
 }
 
 TEST_CASE("what is wrong with a bundle is said", "[bundle]") {
-  // Not compressed: zstd has no part in its size.
+  // Not compressed, so that its size does not depend on zstd.
   std::string whole = tests::bundle_text("a page", "an entry", "8");
   const auto told = [](const std::string& golden, const std::string& text) {
     const Error e = refusal([&] { Bundle::of(bytes_of(text), "kernels.attune"); });
@@ -166,7 +165,7 @@ TEST_CASE("no size that a head tells of is allocated before it is known to be on
     return held.bundle->items()[0].read().wrong;
   };
   CHECK(wrong(stored, text.size()) == "");
-  // What the frame says is another size, or it is none.
+  // The frame's size is another one, or it is not a frame.
   for (const std::size_t size : {text.size() - 1, text.size() + 1, Bundle::most_compressed})
     CHECK(wrong(stored, size) == "its bytes are not what zstd wrote");
   CHECK(wrong(stored.substr(0, stored.size() - 1), text.size()) == "its bytes are not what zstd wrote");
@@ -223,7 +222,7 @@ TEST_CASE("with compiling off a kernel that is nowhere is refused, and asked for
   objects.add(held.bundle);
   REQUIRE(objects.find({"a page"}) != nullptr);
   CHECK(objects.get({"a page"}, never)->bytes == "code");
-  // What was compiled stays in use.
+  // Compiled kernels stay usable.
   objects.jit(true);
   objects.get({"a fourth"}, [] { return CacheEntry{{}, "built"}; });
   objects.jit(false);

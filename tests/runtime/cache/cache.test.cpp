@@ -1,4 +1,4 @@
-// tests/runtime/cache/cache.test.cpp — the kernel cache on disk: many processes, damage, trouble with files
+// tests/runtime/cache/cache.test.cpp — the kernel cache on disk: many processes, damage, file errors
 #include "runtime/cache/cache.h"
 
 #include <atomic>
@@ -32,7 +32,7 @@ TEST_CASE("an entry reads back as it was kept", "[cache]") {
     CHECK(parsed.entry->bytes == bytes);
     CHECK(parsed.entry->facts == entry(bytes).facts);
   }
-  // A fact is one line, and none of them passes for the end of the head.
+  // A fact is one line, and no fact can look like the end of the head.
   const CacheEntry hostile{{{"bytes", "1\nchecksum: 0"}}, "abc"};
   CHECK_FALSE(parse_entry(print_entry(key, hostile), key).entry);
 }
@@ -162,10 +162,10 @@ TEST_CASE("entries that were not asked for the longest go first", "[cache]") {
   const auto now = fs::file_time_type::clock::now();
   for (int i = 0; i < 4; ++i) {
     REQUIRE(cache.keep(key(i), entry(std::string(2000, 'x'))));
-    // The clock may have been anywhere.
+    // The clock may have had any value.
     fs::last_write_time(cache.file_of(key(i)), now + std::chrono::hours(i - 2));
   }
-  CHECK(cache.find(key(0)));  // wanted again: now newer than 1, not than 3
+  CHECK(cache.find(key(0)));  // used again: now newer than 1, not than 3
   REQUIRE(cache.keep(key(4), entry(std::string(2000, 'x'))));
   CHECK_FALSE(cache.find(key(1)));
   for (const int i : {0, 2, 3, 4}) {
@@ -225,7 +225,7 @@ TEST_CASE("what one process compiled the next one finds, and without a disk each
     Objects objects(std::make_unique<Cache>(folder.path));
     CHECK(objects.get({"a page"}, build)->bytes == "code");
     Facts facts = objects.get({"a page"}, build)->facts;
-    CHECK(facts.back().first == "seconds");  // that building took
+    CHECK(facts.back().first == "seconds");  // that the build took
     facts.pop_back();
     CHECK(facts == entry("code").facts);
   }

@@ -1,4 +1,4 @@
-// tests/runtime/cache/cache_folder.h — what tests of the cache share: a folder of their own, entries, files as text
+// tests/runtime/cache/cache_folder.h — what tests of the cache share: a separate folder, entries, files as text
 #pragma once
 
 #include <cstdlib>
@@ -12,7 +12,7 @@
 
 namespace attune::tests {
 
-/// Removed at the end, with the folder above it, which is its own too.
+/// A folder that is removed at the end, together with the folder above it, which is made for it too.
 struct CacheFolder {
   std::filesystem::path path;
   explicit CacheFolder(const std::string& name = "plain") {
@@ -44,7 +44,7 @@ inline runtime::CacheEntry entry(std::string bytes) {
   return {{{"kernel", "forward_sm90"}, {"made by", "NVRTC 13.0"}}, std::move(bytes)};
 }
 
-/// Different for each number, so that one entry never passes for another.
+/// Different for each number, so that no entry looks like another.
 inline std::string bytes_of(unsigned i) { return std::string(1000 + i * 977 % 60000, static_cast<char>('a' + i % 26)); }
 
 }  // namespace attune::tests

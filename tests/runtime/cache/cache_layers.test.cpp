@@ -1,5 +1,4 @@
-// tests/runtime/cache/cache_layers.test.cpp — the system's entries below the user's, folders that are only read, what
-// is removed
+// tests/runtime/cache/cache_layers.test.cpp — system entries below the user's, read-only folders, and pruning
 #include <map>
 
 #include <fcntl.h>
@@ -17,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 using tests::bytes_of, tests::CacheFolder, tests::entry, tests::text_of, tests::write_text;
 
-/// All that can be seen of a folder from outside, but for when it was read.
+/// Everything visible from outside in a folder, except access times.
 std::map<std::string, std::string> state_of(const fs::path& folder) {
   std::map<std::string, std::string> out;
   for (const auto& at : fs::recursive_directory_iterator(folder)) {
@@ -54,7 +53,7 @@ TEST_CASE("what the user's folder lacks the system's has, and nothing is written
   CHECK(cache.notes().empty());
   CHECK(state_of(system.path) == before);
   CHECK(cache_files(user.path).size() == 2);
-  // Without a user's folder too.
+  // The same without a user's folder.
   Cache system_alone({.user = {}, .system = system.path});
   CHECK(system_alone.get(below, never).bytes == "below");
   CHECK(system_alone.get(none, [] { return entry("built"); }).bytes == "built");
@@ -143,7 +142,7 @@ TEST_CASE("entries are removed by size, by age, or not at all", "[cache]") {
   CHECK(old.left == 4 * each);
   CHECK_FALSE(cache.find(key(1)));
   CHECK(prune(folder.path, {.most = 4 * each, .to = 0}).entries == 0);
-  // Down to less than there may be.
+  // Prunes to less than the limit.
   CHECK(prune(folder.path, {.most = 4 * each - 1, .to = 2 * each}).entries == 2);
   CHECK_FALSE(cache.find(key(3)));
   CHECK(cache.find(key(5)));
@@ -167,14 +166,14 @@ TEST_CASE("how much there is becomes known again, whatever was thought", "[cache
   CHECK(text_of(folder.path / "total") == std::to_string(all()) + " 0\n");
   REQUIRE(cache.keep(key(1), entry("code")));
   CHECK(text_of(folder.path / "total") == std::to_string(all()) + " 1\n");
-  // Too much is thought, or nothing that makes sense: the next one looks.
+  // The total is too high, or is not a valid one: the next write scans.
   for (const char* thought : {"99999999 0\n", "", "x", "1", "1 2 3\n", "-1 0\n", "99999999999999999999999 0\n"}) {
     write_text(folder.path / "total", thought);
     REQUIRE(cache.keep(key(2), entry("code")));
     CHECK(text_of(folder.path / "total") == std::to_string(all()) + " 0\n");
   }
   CHECK(cache_files(folder.path).size() == 3);
-  // Too little is thought, for entries came from elsewhere: it is found out in time.
+  // The total is too low, because entries came from elsewhere: a scan corrects it in time.
   for (unsigned i = 0; i < 100; ++i) {
     const CacheKey copied = key(1000 + i);
     fs::create_directories(cache.file_of(copied).parent_path());
@@ -193,7 +192,7 @@ TEST_CASE("what is larger than the cache is not kept, and removes nothing", "[ca
   CHECK_FALSE(cache.keep(cache_key("b"), entry(std::string(5000, 'x'))));
   CHECK(cache.notes().size() == 1);
   CHECK(cache.find(cache_key("a")));
-  // What fills it alone is.
+  // An entry that fills the cache alone is kept.
   CHECK(cache.keep(cache_key("c"), entry(std::string(3700, 'x'))));
   CHECK(cache.find(cache_key("c")));
 }
@@ -217,7 +216,7 @@ TEST_CASE("clocks that were wrong neither keep an entry for ever nor lose the ot
   struct stat facts {};
   REQUIRE(stat(cache.file_of(key(0)).c_str(), &facts) == 0);
   CHECK(facts.st_mtim.tv_sec <= time(nullptr) + 1);
-  // It ages as the others do.
+  // It ages like the others.
   used(0, now - 2 * 86400);
   REQUIRE(cache.keep(key(5), entry(std::string(2000, 'x'))));
   CHECK_FALSE(cache.find(key(0)));
@@ -229,7 +228,7 @@ TEST_CASE("two versions side by side do no harm to each other", "[cache]") {
   const CacheFolder folder;
   Cache cache(folder.path);
   REQUIRE(cache.keep(cache_key("a page"), entry("code")));
-  // Another format, under a name that this version would never use, and under one that it does.
+  // Another format, under a name that this version never uses, and under one that it does.
   const CacheKey other = cache_key("other"), same = cache_key("same");
   const std::string text = "attune cache 2\nwhatever it has\n";
   for (const CacheKey& key : {other, same}) {
@@ -243,7 +242,7 @@ TEST_CASE("two versions side by side do no harm to each other", "[cache]") {
   CHECK(parse_head(text).other_format);
   CHECK_FALSE(parse_head("attune cache 1\n").other_format);
   CHECK_FALSE(parse_head("anything").other_format);
-  // The limit is for both.
+  // The limit counts both.
   CHECK(prune(folder.path, {.most = 0, .to = 0}).entries == 3);
 }
 

@@ -59,10 +59,10 @@ TEST_CASE("eight threads and four processes use a cache that has room for two of
   for (std::thread& t : threads) t.join();
   for (const pid_t child : children) CHECK(tests::status_of(child) == 0);
   CHECK(wrong == 0);
-  CHECK(built > static_cast<int>(keys));  // what had to make room was built again
+  CHECK(built > static_cast<int>(keys));  // entries that were removed for room were built again
   std::uint64_t left = 0;
   for (const CacheFile& one : cache_files(folder.path)) left += one.bytes;
-  // Those that could not count themselves in time may be too many, until the next one is kept.
+  // Writers that could not update the total in time may leave too many entries, until the next one is kept.
   CHECK(left <= keys * 56000);
   INFO("built " << built << " of " << 8 * calls << " calls");
   Cache cache(folder.path, room);

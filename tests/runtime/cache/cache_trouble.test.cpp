@@ -1,4 +1,4 @@
-// tests/runtime/cache/cache_trouble.test.cpp — files that are something else, disks that are full, folders that vanish
+// tests/runtime/cache/cache_trouble.test.cpp — files of the wrong kind, full disks, vanishing folders
 #include <atomic>
 #include <csignal>
 #include <cstdio>
@@ -23,9 +23,9 @@ namespace {
 namespace fs = std::filesystem;
 using tests::bytes_of, tests::CacheFolder, tests::entry, tests::text_of, tests::write_text;
 
-constexpr int cannot = 77;  ///< how a child says that the machine does not let it try
+constexpr int cannot = 77;  ///< a child's status if the machine does not let it try
 
-/// Room in a file system of its own for a child: 1 MiB, in a namespace that ends with it.
+/// Mounts a separate file system of 1 MiB for a child, in a namespace that ends with it.
 bool mount_small(const fs::path& at) {
   const auto uid = std::to_string(getuid()), gid = std::to_string(getgid());
   if (unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
@@ -37,14 +37,14 @@ bool mount_small(const fs::path& at) {
          mount("tmpfs", at.c_str(), "tmpfs", 0, "size=1m") == 0;
 }
 
-/// Twice over 64 keys of 2 MB together: 0 if all came out right.
+/// Asks twice for 64 keys, 2 MB together: 0 if all results are right.
 int use_up(const fs::path& folder) {
   Cache cache(folder);
   for (unsigned i = 0; i < 128; ++i) {
     const std::string want = bytes_of(i % 64);
     if (cache.get(cache_key(std::to_string(i % 64)), [&] { return entry(want); }).bytes != want) return 1;
   }
-  // Some were kept, some could not be, and none is bad.
+  // Some were kept, some could not be, and none is damaged.
   int kept = 0;
   cache.notes();
   for (unsigned i = 0; i < 64; ++i)
@@ -91,7 +91,7 @@ TEST_CASE("what stands where an entry should be is never waited for, nor followe
       skip(odd.name);
       continue;
     }
-    // A child, which ends in time should it wait after all.
+    // In a child, which is killed if it waits after all.
     CHECK(tests::in_child([&] {
             Cache its(folder.path);
             for (int i = 0; i < 2; ++i)
@@ -138,7 +138,7 @@ TEST_CASE("a folder that may not be written is only read", "[cache]") {
     for (const char* part : {"", "entries", "locks", "unfinished"})
       fs::permissions(folder.path / part, fs::perms::owner_all);
   }
-  // The same of a file system, which refuses root too.
+  // The same on a read-only file system, which refuses root too.
   const int code = tests::in_child([&] {
     const fs::path at = folder.path / "mounted";
     if (!mount_small(at) || !Cache(at).keep(key, entry("code"))) return cannot;
@@ -162,7 +162,7 @@ TEST_CASE("a disk that is full keeps what it can, and nothing in part", "[cache]
 TEST_CASE("a file that may not grow is not kept in part", "[cache]") {
   const CacheFolder folder;
   CHECK(tests::in_child([&] {
-          // Writing goes on until here and then fails, as it does on a disk that fills up.
+          // Writing works up to here and then fails, as on a disk that fills up.
           const struct rlimit limit { 40000, 40000 };
           signal(SIGXFSZ, SIG_IGN);
           if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return 1;
@@ -244,7 +244,7 @@ TEST_CASE("a lock whose holder was killed is not waited for, though a child of i
       char byte = 0;
       if (tests::fork_child() == 0) {
         close(end[1]);
-        // Until the test is over, whatever becomes of it.
+        // Lives until the test is over, whatever its result.
         _exit(static_cast<int>(read(end[0], &byte, 1)));
       }
       _exit(static_cast<int>(write(ready[1], &byte, 1)) - 1);

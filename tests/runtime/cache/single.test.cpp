@@ -1,5 +1,4 @@
-// tests/runtime/cache/single.test.cpp — values made once per key: by one of many threads, again after a throw, in a
-// child too
+// tests/runtime/cache/single.test.cpp — values made once per key: by many threads, after a throw, in a forked child
 #include "runtime/cache/single.h"
 
 #include <stdexcept>
@@ -13,7 +12,7 @@
 namespace attune::runtime {
 namespace {
 
-/// All keys in one chain.
+/// Puts all keys into one chain.
 struct Same {
   std::size_t operator()(int) const { return 7; }
 };

@@ -1,4 +1,4 @@
-// tests/runtime/cache/spoilt.h — tests that spoil what an engine computed, in a process of their own with ATTUNE_VERIFY
+// tests/runtime/cache/spoilt.h — tests that spoil an engine's results, in a separate process with ATTUNE_VERIFY
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@
 
 namespace attune::tests {
 
-/// An executor's loop: the caller's, which may do to the results what no engine does.
+/// An executor's loop. It is the caller's, and so can change results as no engine does.
 inline void one_by_one(std::int64_t count, const Task& task) {
   for (std::int64_t i = 0; i < count; ++i) task(i, 0);
 }
 
-/// How this program ends when it runs the tests of a tag alone, with so many rows looked at.
+/// The exit status of this program when it runs only the tests of `tag`, with ATTUNE_VERIFY set to `rows`.
 inline int status_of_spoilt(const char* tag, const char* rows) {
   return in_child([=] {
     setenv("ATTUNE_VERIFY", rows, 1);

@@ -1,4 +1,4 @@
-// tests/runtime/cover/summary.test.cpp — least, greatest, runs: against walking through the elements
+// tests/runtime/cover/summary.test.cpp — least, greatest and runs, against a walk through the elements
 #include "runtime/cover/summary.h"
 
 #include <algorithm>

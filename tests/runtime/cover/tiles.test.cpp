@@ -18,7 +18,7 @@ using runtime::Extent, runtime::Keep, runtime::Run;
 
 namespace {
 
-/// Every pair of one batch entry and head, by eval.
+/// Every pair of one batch entry and head, evaluated one by one.
 struct Brute {
   std::vector<char> kept;
   Extent e;

@@ -1,5 +1,4 @@
-// tests/runtime/offline/request.test.cpp — kernels as they are asked for: in JSON, in words, as commands; and what a
-// key is of
+// tests/runtime/offline/request.test.cpp — requests for kernels as JSON, words and commands; what a key depends on
 #include "runtime/offline/request.h"
 
 #include <attune/attune.h>
@@ -27,7 +26,7 @@ Request asked(const Attention& attention) {
   return request_of(lowered.mod, lowered);
 }
 
-/// What NVRTC would be asked for a call.
+/// What NVRTC would get for a call.
 std::string content(const Attention& attention, codegen::ForwardSpec spec = {}) {
   const compiler::LoweredMod lowered = compiler::lower(attention);
   const compiler::Mod& mod = lowered.mod;
@@ -170,12 +169,12 @@ TEST_CASE("keys change with what is compiled, and with nothing else", "[request]
     return Attention{.score = [=](Float s, At) { return by * cap * tanh(s / cap); }};
   };
   const std::string plain = content(alibi(a.tensor({16}), "slope"));
-  // Data, where it lies, lengths, strides; values of parameters.
+  // Not on data, addresses, lengths, strides, or values of parameters.
   CHECK(content(alibi(b.tensor({16}), "slope")) == plain);
   CHECK(content(alibi(a.tensor({4}), "slope")) == plain);
   CHECK(content(alibi(Tensor(a.memory.data(), DType::f32, {16}, {4}), "slope")) == plain);
   CHECK(content(scaled(30)) == content(scaled(50)));
-  // Expressions, types, widths, what is asked for, the GPU.
+  // But on expressions, types, widths, outputs and the GPU.
   CHECK(content(scaled(30, 2)) != content(scaled(30)));
   CHECK(content(alibi(a.tensor({16}, DType::bf16), "slope")) != plain);
   const Attention attention = alibi(a.tensor({16}), "slope");
@@ -193,7 +192,7 @@ TEST_CASE("keys change with what is compiled, and with nothing else", "[request]
   others[9].boxes = false;
   others[10].heads = 2;
   for (const codegen::ForwardSpec& other : others) CHECK(content(attention, other) != plain);
-  // The compiler is no part of the content, and is of the key on disk: of another one nothing is taken.
+  // The compiler is not part of the content, but of the key on disk: results of another compiler are not used.
   CHECK(content(attention, usual) == plain);
   CHECK(plain.find("NVRTC") == std::string::npos);
   CHECK(plain.find(codegen::headers_digest()) != std::string::npos);

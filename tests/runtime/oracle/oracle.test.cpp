@@ -1,4 +1,4 @@
-// tests/runtime/oracle/oracle.test.cpp — attention by hand, and what must hold of it whatever the numbers
+// tests/runtime/oracle/oracle.test.cpp — attention computed by hand, and properties that hold for any numbers
 #include <attune/attune.h>
 
 #include <cmath>
@@ -90,7 +90,7 @@ struct Tiny {
                 v = numbers({1, 1, 2, 1}, {10, 20}), one = numbers({1, 1, 1, 1}, {1});
 };
 
-/// Head h of batch entry b alone.
+/// Only head h of batch entry b.
 Tensor slice(const Tensor& t, std::int64_t b, std::int64_t h) {
   Tensor out = t;
   out.data = static_cast<double*>(t.data) + b * t.strides[0] + h * t.strides[1];
@@ -312,7 +312,7 @@ TEST_CASE("strides may be anything: permuted, reversed, 0", "[oracle]") {
                                    v2.tensor().permuted({0, 2, 1, 3}), o2.tensor().permuted({0, 2, 1, 3}));
   same(elements(o2.tensor().permuted({0, 2, 1, 3})), elements(right.o));
 
-  // Keys and values in reverse order attend alike without a mask.
+  // Without a mask, keys and values in reverse order give the same result.
   const auto reversed = [](const Tensor& t) {
     Tensor out = t;
     out.data = static_cast<double*>(t.data) + (t.shape[2] - 1) * t.strides[2];
@@ -321,7 +321,7 @@ TEST_CASE("strides may be anything: permuted, reversed, 0", "[oracle]") {
   };
   same(elements(forward({}, q, reversed(k), reversed(v)).o), elements(forward({}, q, k, v).o));
 
-  // One key for all positions: p is the same everywhere, and o the mean of v.
+  // One key for all positions: p is the same everywhere, and o is the mean of v.
   Tensor still = k;
   still.strides[2] = 0;
   const Output mean = forward({}, q, still, v);
@@ -339,7 +339,7 @@ TEST_CASE("packed sequences give what each gives alone", "[oracle]") {
              grad = random_numbers({6, 4, 5}, 4), grad_lse = random_numbers({4, 6}, 5);
   const auto o = host.array<double>({6, 4, 5}), lse = host.array<double>({4, 6});
   const auto dq = like(q), dk = like(k), dv = like(v);
-  // Every coordinate takes part; q_len differs between the sequences.
+  // The mod uses every coordinate; q_len differs between the sequences.
   const Attention attention = oracle(
       {.score = [](Float s, At at) { return s + f32(at.batch) * 0.1f * f32(at.q - at.kv) + f32(at.q_len - at.kv_len); },
        .mask = [](At at) { return at.kv <= at.q + at.batch; },
@@ -357,7 +357,7 @@ TEST_CASE("packed sequences give what each gives alone", "[oracle]") {
                       .cu_seqlens_kv = cu_kv});
   for (std::size_t b = 0; b < 4; ++b) {
     const std::int64_t rows = q_starts[b + 1] - q_starts[b], keys = kv_starts[b + 1] - kv_starts[b];
-    // Alone, but as batch entry b: the entries before it are empty of meaning and are not compared.
+    // Alone, but still batch entry b: the entries before it are meaningless, and are not compared.
     const auto alone = [&](const Array<double>& packed, std::int64_t start, std::int64_t count) {
       const Tensor& t = packed;
       const auto entries = static_cast<std::int64_t>(b) + 1;

@@ -1,4 +1,4 @@
-// tests/runtime/oracle/verify.test.cpp — a spoilt element is found, wherever it is, and what is right passes
+// tests/runtime/oracle/verify.test.cpp — a spoilt element is found anywhere, and correct results pass
 #include "runtime/oracle/verify.h"
 
 #include <attune/attune.h>
@@ -59,7 +59,7 @@ Checked checked(const Attention& attention, const Forward& call) {
   return {std::move(lowered), std::move(problem)};
 }
 
-/// What verify says, or nothing.
+/// Verification's message, or an empty text.
 std::string found(const Attention& attention, const Forward& call, int rows = 1000000, std::uint64_t sample = 0) {
   const Checked c = checked(attention, call);
   try {
@@ -73,7 +73,7 @@ std::string found(const Attention& attention, const Forward& call, int rows = 10
 const Attention causal{.score = [](Float s, At at) { return s - 0.125f * f32(at.q - at.kv); },
                        .mask = [](At at) { return at.kv <= at.q; }};
 
-/// False: this build has no engine for it.
+/// False if this build has no engine for it.
 bool runs(const Attention& attention, const Forward& call) {
   try {
     attention.run(call);
@@ -147,9 +147,9 @@ TEST_CASE("rows that lose all of their keys are verified too", "[verify]") {
   CHECK(found(none, c.forward) != "");
 }
 
-// An executor is the caller's, and may do to the results what no engine does.
+// The executor is the caller's, and can change results as no engine does.
 TEST_CASE("a call that is spoilt while it runs", "[.spoilt]") {
-  // For a process of its own, below.
+  // For a separate process, below.
   if (!std::getenv("ATTUNE_VERIFY")) return;
   const Call c;
   if (!runs(causal, c.forward)) return;
@@ -164,7 +164,7 @@ TEST_CASE("a call that is spoilt while it runs", "[.spoilt]") {
 TEST_CASE("ATTUNE_VERIFY looks at every call of a process", "[verify]") {
   const auto status = [](const char* rows) { return tests::status_of_spoilt("[spoilt]", rows); };
   CHECK(status("3") == 0);
-  // Without it the same goes through, and the test that expects a Bug fails.
+  // Without it the same call passes, so the test that expects a Bug fails.
   const Call c;
   if (runs(causal, c.forward)) CHECK(status("0") == 1);
 }

@@ -1,5 +1,4 @@
-// tests/runtime/oracle/verify_backward.test.cpp — a spoilt gradient is found, wherever it is, and what engines give
-// passes
+// tests/runtime/oracle/verify_backward.test.cpp — a spoilt gradient is found anywhere, and engines' gradients pass
 #include <attune/attune.h>
 
 #include <cstdlib>
@@ -21,7 +20,7 @@ namespace {
 const Device host = Device::cpu();
 
 enum class Layout : std::uint8_t { dense, shared, packed };
-/// What a backward is given of its forward.
+/// Which results of its forward a backward gets.
 enum class Given : std::uint8_t { nothing, o_and_lse };
 
 /// A tensor of any type, with its memory.
@@ -39,7 +38,7 @@ struct Held {
   void set(std::int64_t i, double x) const { runtime::store(tensor, i, x); }
 };
 
-/// B=2, H=4/2, S=10x15, D=16/8; packed: 20 queries and 30 keys, of which the first sequence has most.
+/// B=2, H=4/2, S=10x15, D=16/8; packed: 20 queries and 30 keys, most of them in the first sequence.
 struct Call {
   Held q, k, v, o, lse, grad_o, grad_lse, dq, dk, dv;
   Array<std::int32_t> q_starts = host.array<std::int32_t>({3}), kv_starts = host.array<std::int32_t>({3});
@@ -78,7 +77,7 @@ struct Call {
   static Held make(Layout layout, DType type, std::array<std::int64_t, 4> shape) {
     const auto [b, h, s, d] = shape;
     if (layout == Layout::packed) return {type, std::array{b * s, h, d}};
-    // Keys and values are of two heads.
+    // Keys and values have two heads.
     const bool one = layout == Layout::shared && h == 2;
     return {type, std::array{one ? 1 : b, h, s, d}};
   }
@@ -91,7 +90,7 @@ struct Call {
   }
 };
 
-/// What verify says, or nothing.
+/// Verification's message, or an empty text.
 std::string found(const Attention& attention, const Backward& call, int rows = 1000000, std::uint64_t sample = 0) {
   const compiler::LoweredMod lowered = compiler::lower(attention);
   const compiler::Problem problem = compiler::check(lowered, call, attention.scale);
@@ -112,7 +111,7 @@ Attention by_oracle(Attention attention) {
   return attention;
 }
 
-/// False: this build has no engine for it.
+/// False if this build has no engine for it.
 template <class Run>
 bool runs(const Run& run) {
   try {
@@ -211,7 +210,7 @@ TEST_CASE("keys that would take all pairs of a large head are left out, and that
              grad_o = host.array<float>({1, 1, 800, 4}), lse = host.array<float>({1, 1, 800});
   const auto dq = host.array<float>({1, 1, 800, 4}), dk = host.array<float>({1, 1, 800, 4}),
              dv = host.array<float>({1, 1, 800, 4});
-  // All is 0, and so is every gradient; dk and dv are not, and nobody looks.
+  // All inputs are 0, and so is every gradient; dk and dv are not 0, and are not checked.
   dk.values()[0] = dv.values()[0] = 1;
   Backward call{.q = q, .k = k, .v = k, .grad_o = grad_o, .dq = dq, .dk = dk, .dv = dv};
   CHECK(found({}, call, 1000000) == "");
@@ -226,9 +225,9 @@ TEST_CASE("keys that would take all pairs of a large head are left out, and that
   }());
 }
 
-// An executor is the caller's, and may do to the results what no engine does.
+// The executor is the caller's, and can change results as no engine does.
 TEST_CASE("a backward that is spoilt while it runs", "[.spoilt_backward]") {
-  // For a process of its own, below.
+  // For a separate process, below.
   if (!std::getenv("ATTUNE_VERIFY")) return;
   const Call c;
   by_oracle(causal).run(c.forward);
@@ -244,7 +243,7 @@ TEST_CASE("a backward that is spoilt while it runs", "[.spoilt_backward]") {
 TEST_CASE("ATTUNE_VERIFY looks at every backward of a process", "[verify]") {
   const auto status = [](const char* rows) { return tests::status_of_spoilt("[spoilt_backward]", rows); };
   CHECK(status("3") == 0);
-  // Without it the same goes through, and the test that expects a Bug fails.
+  // Without it the same call passes, so the test that expects a Bug fails.
   const Call c;
   by_oracle(causal).run(c.forward);
   if (runs([&] { causal.backward(c.backward); })) CHECK(status("0") == 1);

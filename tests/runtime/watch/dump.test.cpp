@@ -1,4 +1,4 @@
-// tests/runtime/watch/dump.test.cpp — what a dump says of an attention reads back as it
+// tests/runtime/watch/dump.test.cpp — a dumped attention reads back as the same one
 #include "runtime/watch/dump.h"
 
 #include <attune/attune.h>
@@ -12,7 +12,7 @@
 namespace attune {
 namespace {
 
-/// An attention from lines as mod_file writes them.
+/// An attention from lines in mod_file's format.
 struct Reader {
   Text text;
   Attention attention;

@@ -1,4 +1,4 @@
-// tests/runtime/watch/log.test.cpp — what lines say, who gets them, and that each is written whole
+// tests/runtime/watch/log.test.cpp — the text of log lines, the channels they go to, and that each is written whole
 #include "runtime/watch/log.h"
 
 #include <array>
@@ -55,7 +55,7 @@ const watch::Called called{.call = "forward",
                            .line = 12};
 const watch::Noted noted{watch::Noted::Of::cache, "an entry\nis discarded"};
 
-/// What lines hold once they are written, by a file that is read back.
+/// Lines as written, through a file that is read back.
 class Written {
  public:
   Written() { REQUIRE((file_ = mkstemp(name_.data())) >= 0); }
@@ -88,7 +88,7 @@ void give_all(const watch::Callbacks& to) {
   if (to.noted) to.noted({watch::Noted::Of::dump, "a folder"});
 }
 
-/// The first words of the lines that these channels have.
+/// The first words of the lines in these channels.
 std::string told(unsigned channels) {
   const Written written;
   give_all(log_to(written.file(), channels));

@@ -1,4 +1,4 @@
-// tests/runtime/watch/watch.test.cpp — facts reach who asked for them, and nothing that listeners do harms a call
+// tests/runtime/watch/watch.test.cpp — facts reach the listeners that want them, and listeners cannot harm a call
 #include <attune/attune.h>
 
 #include <atomic>
@@ -22,7 +22,7 @@ struct Call {
   Forward forward{.q = q, .k = k, .v = v, .o = o};
 };
 
-/// An attention that no other test has: its kernel is in no memory.
+/// An attention that no other test uses, so that its kernel is not in memory.
 Attention fresh(Target target = Target::automatic) {
   static std::atomic<int> next{0};
   const float own = 1.0f + 0.001f * static_cast<float>(++next);
@@ -123,7 +123,7 @@ TEST_CASE("a callback may call attune, the attention that it is told of too, and
     REQUIRE(e.code == "no-engine");
     return;
   }
-  CHECK(calls >= 3);  // lowered, chosen, built by whatever it took, called
+  CHECK(calls >= 3);  // lowered, chosen, one or more built, called
   CHECK(seen_by_other == 1 + 2 * calls);
 }
 
@@ -208,7 +208,7 @@ TEST_CASE("a kernel is told with where it came from, and not again", "[watch]") 
     CHECK(one.key == runtime::cache_key("a key").name());
     CHECK(one.seconds == 0.5);
   }
-  // What the cache has to say is told as well.
+  // The cache's notes are told too.
   const auto entry = runtime::Cache(folder).file_of(runtime::cache_key("a key"));
   std::filesystem::resize_file(entry, 10);
   runtime::Objects third(std::make_unique<runtime::Cache>(folder));

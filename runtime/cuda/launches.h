@@ -1,0 +1,55 @@
+// runtime/cuda/launches.h — what a call puts on its stream: copies, cleared counters and kernels, in order
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "runtime/cuda/driver.h"
+
+namespace attune::runtime::cuda {
+
+/// A kernel that a device has loaded.
+struct Kernel {
+  cu::Kernel handle = nullptr;
+  int registers = 0, spilled = 0;
+};
+
+struct Launch {
+  const Kernel* kernel = nullptr;
+  std::array<unsigned, 3> grid{1, 1, 1};
+  int threads = 0;
+  int shared_bytes = 0;       ///< dynamic, of a block
+  void* arguments = nullptr;  ///< the kernel's own struct, which must live until put() returns
+  bool early = false;         ///< may start before the step before it has ended; the kernel waits for that itself
+};
+
+/// Built once a call, without memory of the heap unless something is sent.
+class Launches {
+ public:
+  /// Sends ints of the host. The driver copies them before put() returns; a graph would not keep them.
+  void send(int* to, std::vector<int> from);
+  /// Sets a counter to 0.
+  void clear(unsigned* counter);
+  void launch(const Launch& one);
+
+  /// Puts every step on the stream, in the current context. Each kernel takes its own struct, then the user's bytes.
+  void put(cu::Stream stream, std::span<std::byte> user) const;
+
+ private:
+  struct Step {
+    enum class Of { send, clear, launch } of{};
+    Launch launch{};
+    void* to = nullptr;
+  };
+  void add(const Step& step);
+
+  // A forward has at most three: starts, lists, the kernel. A backward will have six.
+  static constexpr std::size_t most = 8;
+  std::array<Step, most> steps_{};
+  std::size_t count_ = 0;
+  std::vector<int> sent_;  ///< of the one step that sends
+};
+
+}  // namespace attune::runtime::cuda
