@@ -285,7 +285,7 @@ void add_tune(CLI::App& app) {
       "Measures other tiles of the kernel that would be chosen, each beside that one and checked against its results, "
       "and "
       "keeps the fastest for calls of the same kind, type and widths on this device: see docs/gpu.md. Without a "
-      "row or an expression, what people run most is tuned.\n"
+      "row or an expression, it tunes the most common attentions.\n"
       "Examples:\n  attune tune --row causal --d 128 --heads 16 --seq 8192");
   verb.callback([o] {
     o->bench.check();
