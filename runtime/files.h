@@ -34,6 +34,9 @@ struct FileText {
 /// Of a regular file: its first `most` bytes. Larger than any file should be is wrong too.
 FileText read_file(const std::filesystem::path& path, std::size_t most = SIZE_MAX);
 
+/// The next `most` bytes of an open file, or fewer if it ends before. Else errno says why not.
+std::optional<std::string> read_open(int file, std::size_t most);
+
 /// What `attempt` gives, which sets errno. Who has a file of a server open reads on in vain when another machine
 /// replaces it (ESTALE): asked again, there is the new one.
 template <class Attempt>
