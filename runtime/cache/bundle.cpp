@@ -88,8 +88,8 @@ std::optional<Line> read_line(std::string_view text, std::size_t bytes) {
   return out;
 }
 
-/// Read whole: a mapped file that is cut short while it is in use ends the process with SIGBUS. Reading takes 40 ms for
-/// 100 MB that the page cache has.
+/// Read whole: a mapped file that is cut short while it is in use ends the process with SIGBUS. Reading 100 MB
+/// that are in the page cache takes 0.24 s on two busy vCPUs.
 std::shared_ptr<const std::string> read_whole(const std::filesystem::path& path) {
   const auto unreadable = [&](const std::string& why) {
     return Error("bundle-unreadable", "a bundle cannot be read", {.name = path.string()}, why,
