@@ -11,7 +11,7 @@ namespace {
 using compiler::Cover, compiler::Mod, compiler::Summary;
 using ir::Expr, ir::Input, ir::Level, ir::Op;
 
-/// Runs and random numbers are for others: a verdict that asks for them is not known.
+/// A verdict that needs runs or random numbers is not evaluated here: it may hold.
 Expr verdict(const Expr& e, const Mod& mod, const Cover& cover) {
   const auto beyond = [&](const Expr& n) {
     if (n->op == Op::Random) return true;
@@ -23,8 +23,8 @@ Expr verdict(const Expr& e, const Mod& mod, const Cover& cover) {
   return std::any_of(nodes.begin(), nodes.end(), beyond) ? ir::boolean(true) : value_of(e);
 }
 
-/// Verdicts, and the reads in them that hang on the queries or on the keys alone: those of the queries are the same for
-/// all tiles of a row, and a verdict may ask for each more than once.
+/// Verdicts, and the reads in them that depend on the queries or on the keys alone: all tiles of a row share those of
+/// the queries, and a verdict may use each more than once.
 struct Verdicts {
   std::vector<Expr> row, col;
   Expr may_keep, may_drop;
@@ -47,7 +47,9 @@ Verdicts hoisted(const Expr& may_keep, const Expr& may_drop) {
 
 }  // namespace
 
-Source cover_source(const Mod& mod, const Cover& cover, bool wide, int arch) {
+Source cover_source(const compiler::LoweredMod& lowered, bool wide, int arch) {
+  const Mod& mod = lowered.mod;
+  const Cover& cover = lowered.cover;
   const PageNames names = page_names(mod);
   ir::Signature signature = cover.signature(names.signature);
   for (auto c = signature.captures.begin() + static_cast<std::ptrdiff_t>(mod.captures.size());

@@ -5,6 +5,8 @@
 #include <array>
 #include <utility>
 
+#include "codegen/ceil_div.h"
+
 namespace attune::codegen {
 namespace {
 
@@ -18,11 +20,9 @@ constexpr std::array<Multiprocessor, 8> known{{{80, 64, 32, 164 * kb},
                                                {110, 48, 24, 228 * kb},
                                                {120, 48, 24, 100 * kb}}};
 
-// The same since 8.0: four parts, each with registers of its own, which a warp takes by 256; shared memory by 128
-// bytes, and 1 KB of it for CUDA in each block.
+// The same since 8.0: a multiprocessor has four parts with registers of their own, which warps take in units of 256;
+// blocks take shared memory in units of 128 bytes, and 1 KB each for CUDA.
 constexpr int parts = 4, registers_of_part = 16 * kb, register_unit = 256, shared_unit = 128, shared_of_cuda = kb;
-
-int rounded_up(int x, int to) { return (x + to - 1) / to * to; }
 
 }  // namespace
 
@@ -33,11 +33,11 @@ const Multiprocessor& multiprocessor(int arch) {
 
 Occupancy occupancy(int arch, int threads, int registers, int shared_bytes) {
   const Multiprocessor& m = multiprocessor(arch);
-  const int warps = std::max(1, (threads + 31) / 32);
-  const int warps_of_part = registers_of_part / rounded_up(std::max(1, registers) * 32, register_unit);
+  const int warps = std::max(1, ceil_div(threads, 32));
+  const int warps_of_part = registers_of_part / round_up(std::max(1, registers) * 32, register_unit);
   const std::array limits{
       std::pair{"registers", parts * warps_of_part / warps},
-      std::pair{"shared memory", m.shared_bytes / (rounded_up(shared_bytes, shared_unit) + shared_of_cuda)},
+      std::pair{"shared memory", m.shared_bytes / (round_up(shared_bytes, shared_unit) + shared_of_cuda)},
       std::pair{"warps", m.warps / warps}, std::pair{"blocks", m.blocks}};
   Occupancy out{.most_warps = m.warps, .limited_by = {}};
   out.blocks = std::ranges::min(limits, {}, [](const auto& limit) { return limit.second; }).second;

@@ -37,7 +37,7 @@ struct Chosen {
 struct Built {
   enum class From : std::uint8_t { compiler, disk, bundle };
   std::string mod;     ///< empty: the same for all expressions
-  std::string kernel;  ///< and how it is cut, as `attune bench --kernel` takes it: forward_sm90:m=128,n=96
+  std::string kernel;  ///< and how it is cut, as `attune bench --kernel` takes it: NAME:m=128,n=96
   std::string target;  ///< sm_90a, avx512bf16
   From from = From::compiler;
   double seconds = 0;                          ///< until it was found or made

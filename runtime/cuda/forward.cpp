@@ -7,7 +7,6 @@
 
 #include <attune/error.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "codegen/cuda/args.cuh"
 #include "codegen/reads.h"
@@ -97,12 +96,12 @@ ForwardKey key_of(const compiler::LoweredMod& lowered, const Forward& call, cons
 /// Blocks that stay take the tiles of packed sequences in an order that the host makes, if it knows the starts; others
 /// have a block for each of the longest sequence, of all.
 bool has_order(const codegen::ForwardChoice& choice, const Problem& p) {
-  return p.packed && choice.persistent && !p.starts_on_device();
+  return p.packed && choice.plan.kernel->persistent && !p.starts_on_device();
 }
 
 /// Sets of heads that share tiles, of a batch entry.
 std::int64_t sets_of(const codegen::ForwardPlan& plan, const Problem& p) {
-  return p.q_heads / p.group * tiles(p.group, plan.heads);
+  return p.q_heads / p.group * ceil_div(p.group, plan.heads);
 }
 
 /// What a launch works in: always taken in the same order.
@@ -118,12 +117,12 @@ struct Scratch {
           const Problem& p, const detail::DeviceCover* made) {
     const bool ordered = has_order(kernel.choice, p);
     const codegen::ForwardPlan& plan = kernel.choice.plan;
-    const bool by_place = p.packed && kernel.choice.persistent;
+    const bool by_place = p.packed && kernel.choice.plan.kernel->persistent;
     if (ordered)
       order_count = packed_tiles(p.q_starts, plan.queries());
     else if (by_place)
       order_count = packed_places(p.q_total, p.batch, plan.queries());
-    tiles = sets_of(plan, p) * (by_place ? order_count : cuda::tiles(p.q_len, plan.queries()) * p.batch);
+    tiles = sets_of(plan, p) * (by_place ? order_count : ceil_div(p.q_len, plan.queries()) * p.batch);
     if (p.packed && !p.starts_on_device()) {
       starts_count = 2 * (p.batch + 1);
       starts = space.take<int>(starts_count + (ordered ? 2 * order_count : 0));
@@ -156,7 +155,7 @@ Rows rows(const Tensor& t, bool packed) {
 
 /// Sets of heads whose keys and values fill half of the cache.
 int section_of(const Facts& device, const codegen::ForwardPlan& plan, const Forward& call, const Problem& p) {
-  const std::int64_t keys = p.packed ? p.kv_total : p.kv_len, of_group = tiles(p.group, plan.heads),
+  const std::int64_t keys = p.packed ? p.kv_total : p.kv_len, of_group = ceil_div(p.group, plan.heads),
                      sets = sets_of(plan, p) * (p.packed ? 1 : p.batch);
   const std::int64_t head = std::max<std::int64_t>(
       keys * (p.d + p.dv) * static_cast<std::int64_t>(size_of(call.k.dtype)), 1);
@@ -167,7 +166,7 @@ ForwardArgs arguments(const Facts& device, const ForwardKernel& kernel, const Fo
                       const Scratch& scratch) {
   const codegen::ForwardPlan& plan = kernel.choice.plan;
   ForwardArgs args{};
-  if (kernel.choice.copy_engine) {
+  if (kernel.choice.plan.kernel->wants_maps) {
     const auto boxes = [&](const Tensor& t, int rows) {
       return plan.heads == 1 ? boxes_of(t, rows) : boxes_of_heads(t, rows, plan.heads, p.group);
     };
@@ -239,14 +238,14 @@ void launch(const Facts& device, const ForwardKernel& kernel, std::int64_t tiles
   const codegen::ForwardPlan& plan = kernel.choice.plan;
   if (args.next && !lists_first) driver().cuMemsetD32Async(reinterpret_cast<cu::Address>(args.next), 0, 1, stream);
   std::array<void*, 2> pointers{&args, user.data()};
-  const std::int64_t blocks = kernel.choice.persistent ? std::min<std::int64_t>(tiles, device.sms) : tiles;
+  const std::int64_t blocks = kernel.choice.plan.kernel->persistent ? std::min<std::int64_t>(tiles, device.sms) : tiles;
   if (blocks > std::numeric_limits<int>::max())
     throw Error(
         "too-long", "the call has too many tiles of queries for one launch", {},
         fmt::format("they are {}, {} queries each, and a grid has fewer than 2^31 blocks", blocks, plan.queries()),
         "split the call");
   kernel.kernel.launch({static_cast<unsigned>(blocks), 1, 1}, kernel.choice.threads, kernel.choice.shared_bytes, stream,
-                       pointers, lists_first && kernel.choice.copy_engine);
+                       pointers, lists_first && kernel.choice.plan.kernel->wants_maps);
 }
 
 }  // namespace
@@ -341,10 +340,9 @@ ForwardWants forward_wants(const compiler::LoweredMod& lowered, const Forward& c
                            std::optional<bool> exact) {
   check_types(call);
   const ForwardKey key = key_of(lowered, call, p, {.exact = exact});
-  const compiler::Mod& mod = lowered.mod;
-  const codegen::ForwardFacts facts = codegen::forward_facts(mod, lowered.cover, key.spec.scale_positive);
-  const codegen::ForwardKind kind = codegen::forward_kind(mod, lowered.cover, facts, key.length);
-  return {key.spec, facts, kind, tuned_key(key, kind)};
+  const codegen::GpuParts parts = codegen::gpu_parts(lowered, key.spec.scale_positive);
+  const codegen::ForwardKind kind = codegen::forward_kind(parts, key.length);
+  return {key.spec, parts.facts, kind, tuned_key(key, kind)};
 }
 
 }  // namespace attune::runtime::cuda

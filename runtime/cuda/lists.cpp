@@ -18,8 +18,8 @@ CoverLists::CoverLists(Workspace& space, const ForwardKernel& kernel, const comp
   if (cover.by_batch || p.packed) batches = static_cast<int>(p.batch);
   if (cover.by_head) heads = static_cast<int>(p.q_heads);
   // The lists, room to work in, and two more: kernels read ahead of what they visit.
-  stride = static_cast<int>(4 + 2 * tiles(p.kv_len, n));
-  at = space.take<int>(stride * tiles(p.q_len, m) * batches * heads);
+  stride = static_cast<int>(4 + 2 * ceil_div(p.kv_len, n));
+  at = space.take<int>(stride * ceil_div(p.q_len, m) * batches * heads);
 }
 
 std::size_t CoverLists::bytes(const ForwardKernel& kernel, const compiler::Cover& cover, const Problem& p) {
@@ -41,7 +41,7 @@ void write_lists(const Kernel& kernel, const CoverLists& lists, const Problem& p
                  .kv_starts = starts.kv,
                  .next = next};
   std::array<void*, 2> pointers{&args, user.data()};
-  kernel.launch({static_cast<unsigned>(tiles(p.q_len, lists.m)), static_cast<unsigned>(lists.heads),
+  kernel.launch({static_cast<unsigned>(ceil_div(p.q_len, lists.m)), static_cast<unsigned>(lists.heads),
                  static_cast<unsigned>(lists.batches)},
                 cover_threads, 0, stream, pointers);
 }
@@ -88,7 +88,7 @@ std::string difference(const detail::DeviceCover& made, const Facts& device, con
   const codegen::ForwardPlan& plan = kernel.choice.plan;
   if (lists.m != plan.queries() || lists.n != plan.n)
     return fmt::format("its tiles are {} queries by {} keys, and those of this call's kernel, {}, {} by {}", lists.m,
-                       lists.n, plan.kernel, plan.queries(), plan.n);
+                       lists.n, plan.kernel->name, plan.queries(), plan.n);
   return {};
 }
 

@@ -7,13 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "codegen/ceil_div.h"
 #include "runtime/cuda/kernels.h"
 #include "runtime/cuda/memory.h"
 #include "runtime/workspace.h"
 
 namespace attune::runtime::cuda {
-
-inline std::int64_t tiles(std::int64_t length, int tile) { return (length + tile - 1) / tile; }
 
 /// As codegen/cuda/cover.cuh has them.
 struct CoverLists {

@@ -7,13 +7,14 @@
 
 namespace attune::runtime::cuda {
 
-/// Can boxes of [B, H, S, D], or of a packed [T, H, D], be copied: contiguous rows, other strides multiples of 16
-/// bytes, and nothing empty?
+/// Can the copy engine take boxes of [B, H, S, D], or of a packed [T, H, D]? Rows must be contiguous, other strides
+/// multiples of 16 bytes, and nothing empty.
 bool has_boxes(const Tensor& t);
 
-/// Boxes of `rows` positions by 64 elements, as codegen/cuda/forward_sm90.cuh has them in shared memory.
+/// Boxes of `rows` positions by 128 bytes, swizzled in shared memory.
 TensorMap boxes_of(const Tensor& t, int rows);
-/// The same of rows that `heads` query heads of a key head have in turn; `group` heads have a key head.
+/// The same where a row is a position of one of `heads` query heads that share a key head, head after head; `group`
+/// heads share one in all.
 TensorMap boxes_of_heads(const Tensor& t, int rows, int heads, std::int64_t group);
 
 }  // namespace attune::runtime::cuda
