@@ -70,7 +70,8 @@ TEST_CASE("the pages of canonical mods are as committed", "[cuda]") {
                            "everything", "small_network"}) {
     const Lowered lowered(named(name));
     const codegen::GpuParts parts = codegen::gpu_parts(lowered.lowered, true);
-    const ForwardPlan plan{.kernel = codegen::kernels().front(), .traits = {{"warps", 8}}};
+    const auto kind = codegen::forward_kind(parts, codegen::Length::longer);
+    const ForwardPlan plan = codegen::choose({}, parts.facts, kind).choices[0].plan;
     const Source source = codegen::forward_source(parts, plan, 90);
     golden(fmt::format("codegen/cuda.{}", name), source.text);
   }
