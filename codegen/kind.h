@@ -27,7 +27,7 @@ enum class ModKind : std::uint8_t {
 };
 enum class Length : std::uint8_t { to_1k, to_4k, longer };
 
-/// Some of the values of one of these; all of them if left out.
+/// A set of kinds: all of them unless told.
 template <class Kind>
 struct KindSet {
   unsigned bits = ~0u;
