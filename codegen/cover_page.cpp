@@ -47,7 +47,9 @@ Verdicts hoisted(const Expr& may_keep, const Expr& may_drop) {
 
 }  // namespace
 
-Source cover_source(const Mod& mod, const Cover& cover, bool wide, int arch) {
+Source cover_source(const compiler::LoweredMod& lowered, bool wide, int arch) {
+  const Mod& mod = lowered.mod;
+  const Cover& cover = lowered.cover;
   const ir::Signature users = page_signature(mod);
   ir::Signature signature = cover.signature(users);
   std::string summaries;

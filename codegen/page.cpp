@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <limits>
 
+#include "codegen/ceil_div.h"
 #include "codegen/source.h"
 
 namespace attune::codegen {
@@ -75,7 +76,7 @@ class Layout {
   }
   void align(std::size_t to) {
     widest_ = std::max(widest_, to);
-    bytes_.resize((bytes_.size() + to - 1) / to * to);
+    bytes_.resize(round_up(bytes_.size(), to));
   }
   std::vector<std::byte> take() {
     align(widest_);

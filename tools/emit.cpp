@@ -86,7 +86,7 @@ std::optional<std::string> text_of(const Built& one, const std::string& kind, co
   return std::nullopt;
 }
 
-/// As in: forward_sm90-sm_90a-3f2a91c0
+/// As in: NAME-sm_90a-3f2a91c0
 std::string name_of(const Built& one) {
   std::string stem = one.page ? one.page->name : one.entry.label.substr(0, one.entry.label.rfind(' '));
   std::replace(stem.begin(), stem.end(), ' ', '-');

@@ -93,20 +93,20 @@ std::string how(const Launch& launch) {
            "arguments struct attune_cover_args, then the user's struct";
   const codegen::ForwardChoice& c = *launch.choice;
   const codegen::ForwardPlan& plan = c.plan;
-  const bool ordered = c.persistent && plan.packed;
+  const bool ordered = plan.kernel->persistent && plan.packed;
   const std::string sets = plan.heads == 1 ? "q_heads" : fmt::format("q_heads / group * ceil(group / {})", plan.heads);
   std::string out = fmt::format("grid     {}: tiles = {}\n",
-                                c.persistent ? "as many blocks as multiprocessors, at most tiles" : "tiles",
+                                plan.kernel->persistent ? "as many blocks as multiprocessors, at most tiles" : "tiles",
                                 ordered ? fmt::format("order_count * {}", sets)
                                         : fmt::format("ceil(q_len / {}) * {} * batch", plan.queries(), sets));
   out += "arguments struct attune_forward_args, then the user's struct\n";
-  out += c.copy_engine
+  out += plan.kernel->wants_maps
              ? fmt::format("maps     q_map in boxes of {0} rows, k_map and v_map of {1}, o_map of 16; each 64 "
                            "columns wide, swizzled by 128 bytes,\n"
                            "         over [{2}][head][position][d] from the last dimension on",
                            plan.m, plan.n, plan.packed ? "1" : "batch")
              : std::string("maps     none: the tensor maps may be left zero");
-  if (c.copy_engine && plan.heads > 1)
+  if (plan.kernel->wants_maps && plan.heads > 1)
     out += fmt::format("\n         q_map and o_map over [{0}][key head][position][head of it][d], boxes of {1} and {2} "
                        "positions, {3} heads of each",
                        plan.packed ? "1" : "batch", plan.queries(), 16 / plan.heads, plan.heads);

@@ -56,7 +56,7 @@ ForwardKey key_of(const LoweredMod& lowered, const Forward& call, const Problem&
 }
 
 QueryTiling tiling_of(const codegen::ForwardChoice& choice) {
-  return {.queries = choice.plan.queries(), .heads = choice.plan.heads, .persistent = choice.persistent};
+  return {.queries = choice.plan.queries(), .heads = choice.plan.heads, .persistent = choice.plan.kernel->persistent};
 }
 
 std::vector<std::byte> user_of(const LoweredMod& lowered, std::span<const double> params, const ForwardKernel& kernel,
@@ -107,15 +107,16 @@ class ForwardCall {
                      .threads = kernel_->choice.threads,
                      .shared_bytes = kernel_->choice.shared_bytes,
                      .arguments = &arguments,
-                     .early = writes_lists && kernel_->choice.copy_engine});
+                     .early = writes_lists && kernel_->choice.plan.kernel->wants_maps});
     std::vector<std::byte> user = user_of(lowered_, params_, *kernel_, p_);
     launches.put(stream, user);
   }
 
  private:
   unsigned blocks() const {
-    const std::int64_t blocks = kernel_->choice.persistent ? std::min<std::int64_t>(tiles_.count, device_.sms)
-                                                           : tiles_.count;
+    const std::int64_t blocks = kernel_->choice.plan.kernel->persistent
+                                    ? std::min<std::int64_t>(tiles_.count, device_.sms)
+                                    : tiles_.count;
     if (blocks > std::numeric_limits<int>::max())
       throw Error(
           "too-long", "the call has too many tiles of queries for one launch", {},
@@ -127,7 +128,7 @@ class ForwardCall {
   ForwardArgs arguments(const Starts& starts, unsigned* next) const {
     const codegen::ForwardPlan& plan = kernel_->choice.plan;
     ForwardArgs args{};
-    if (kernel_->choice.copy_engine) {
+    if (kernel_->choice.plan.kernel->wants_maps) {
       const auto boxes = [&](const Tensor& t, int rows) {
         return plan.heads == 1 ? boxes_of(t, rows) : boxes_of_heads(t, rows, plan.heads, p_.group);
       };
@@ -265,10 +266,9 @@ ForwardWants forward_wants(const LoweredMod& lowered, const Forward& call, const
                            std::optional<bool> exact) {
   check_outputs(call);
   const ForwardKey key = key_of(lowered, call, p, {.exact = exact});
-  const compiler::Mod& mod = lowered.mod;
-  const codegen::ForwardFacts facts = codegen::forward_facts(mod, lowered.cover, key.spec.scale_positive);
-  const codegen::ForwardKind kind = codegen::forward_kind(mod, lowered.cover, facts, key.length);
-  return {key.spec, facts, kind, tuned_key(key, kind)};
+  const codegen::GpuParts parts = codegen::gpu_parts(lowered, key.spec.scale_positive);
+  const codegen::ForwardKind kind = codegen::forward_kind(parts, key.length);
+  return {key.spec, parts.facts, kind, tuned_key(key, kind)};
 }
 
 }  // namespace attune::runtime::cuda

@@ -4,7 +4,9 @@
 
 #include <attune/text.h>
 
+#include "codegen/gpu_parts.h"
 #include "codegen/headers.h"
+#include "codegen/kernel.h"
 #include "codegen/page.h"
 #include "compiler/lower.h"
 #include "ir/names.h"
@@ -91,26 +93,25 @@ TEST_CASE("a user's names never meet the page's", "[cuda]") {
   std::vector<std::string> round = all;
   round.insert(round.end(), all.begin(), all.begin() + 4 * each);
   // NVRTC checks all functions of a page's struct, called or not. A kernel that calls none compiles much faster.
-  const codegen::ForwardPlan plan{.kernel = "empty"};
   std::string includes;
   for (const codegen::Header& header : codegen::headers()) includes += fmt::format("#include \"{}\"\n", header.name);
-  const std::string empty =
-                        includes +
-                        "namespace attune {\ntemplate <class Tile, Mod User>\n"
-                        "__global__ void empty(const __grid_constant__ ForwardArgs, const __grid_constant__ User) {}\n"
-                        "}\n",
-                    included = "#include \"empty.cuh\"\n";
+  const std::string text =
+      "#pragma once\n" + includes +
+      "namespace attune {\ntemplate <class Tile, Mod User>\n"
+      "__global__ void empty(const __grid_constant__ ForwardArgs, const __grid_constant__ User) {}\n}\n";
+  const codegen::Header file{"empty.cuh", text.c_str()};
+  const codegen::KernelDescriptor empty{.name = "empty", .headers = std::span(&file, 1)};
+  const codegen::ForwardPlan plan{.kernel = &empty};
   for (std::size_t at = 0; at < all.size(); at += each) {
     const auto part = [&](std::size_t i) { return std::span(round).subspan(at + i * each, each); };
     const auto made = [&](std::size_t in_mask) { return named(part(0), in_mask, part(1), part(2), part(3)); };
     // A summary of each capture would take ptxas half a minute.
     const compiler::LoweredMod lowered = made(each), covered = made(2);
-    CHECK(codegen::forward_facts(covered.mod, covered.cover, true).listed);
+    const codegen::GpuParts parts = codegen::gpu_parts(lowered, true);
+    CHECK(codegen::gpu_parts(covered, true).facts.listed);
     for (const int arch : {80, 90}) {
-      codegen::Source page = codegen::forward_source(lowered.mod, lowered.cover, plan, arch);
-      page.text.replace(page.text.find(included), included.size(), empty);
-      compiles(page);
-      codegen::Source cover = codegen::cover_source(covered.mod, covered.cover, false, arch);
+      compiles(codegen::forward_source(parts, plan, arch));
+      codegen::Source cover = codegen::cover_source(covered, false, arch);
       cover.text.insert(0, includes);
       compiles(cover);
     }
