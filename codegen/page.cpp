@@ -28,11 +28,12 @@ constexpr std::string_view taken[] = {
     "wchar_t", "while", "xor", "xor_eq",
     // ops.cuh, mod.cuh, args.cuh, cover.cuh
     "attune", "fast", "exact", "bf16", "f16", "Int", "Flag", "Capture", "Where", "Bands", "Mod", "Plain", "seen",
-    "least", "greatest", "Cover", "Covers", "CoverArgs", "TensorMap", "Strided", "Rows", "ForwardArgs",
+    "Traits", "Layout", "least", "greatest", "Cover", "Covers", "CoverArgs", "TensorMap", "Strided", "Rows",
+    "ForwardArgs",
     // pages
-    "User", "Tile", "Head", "Row", "Col", "head", "row", "col", "at", "out", "factor", "exponent", "rest", "keep",
-    "prob", "sink", "bands", "scaled", "bounded", "masked", "has_prob", "linear_prob", "has_sink", "listed", "most",
-    "may_keep", "may_drop", "scale", "Fields", "UserOf", "Inside", "is_inside", "in_scores", "of_lane", "Reads",
+    "User", "Tile", "Head", "Row", "Col", "head", "row", "col", "at", "out", "traits", "factor", "exponent", "rest",
+    "keep", "prob", "sink", "bands", "scaled", "bounded", "masked", "has_prob", "linear_prob", "has_sink", "listed",
+    "most", "may_keep", "may_drop", "scale", "Fields", "UserOf", "Inside", "is_inside", "in_scores", "of_lane", "Reads",
     "reads", "at_corners", "q_begin", "q_end", "kv_begin", "kv_end"};
 
 std::string free_name(std::string name, std::set<std::string>& used) {

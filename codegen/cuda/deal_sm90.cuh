@@ -2,7 +2,7 @@
 // meanwhile: its shared memory, the order of tiles, and the thread that deals them
 #pragma once
 
-#include "softmax.cuh"
+#include "softmax_sm90.cuh"
 #include "tma.cuh"
 #include "walk.cuh"
 
@@ -22,12 +22,11 @@ __device__ inline void shared_put(unsigned at, int value) {
 
 // ---- shared memory -----------------------------------------------------------------------------------------------
 
-constexpr int chunk = 64;  ///< columns of a chunk: 128 bytes, what the copy engine swizzles
-constexpr int chunk_bytes = 128;
 constexpr int item_bytes = 64;
 
 template <class Tile>
 struct Shared90 {
+  static constexpr int chunk = chunk_columns<typename Tile::Element>;
   static constexpr int d_chunks = (Tile::d + chunk - 1) / chunk, dv_chunks = (Tile::dv + chunk - 1) / chunk;
   static constexpr int q_bytes = d_chunks * Tile::m * chunk_bytes, k_bytes = d_chunks * Tile::n * chunk_bytes;
   static constexpr int v_bytes = dv_chunks * Tile::n * chunk_bytes, o_bytes = dv_chunks * Tile::m * chunk_bytes;
@@ -76,7 +75,7 @@ struct Schedule {
 
   __device__ Schedule(const ForwardArgs& args)
       : of_batch(sets_of<Tile>(args)), q_tiles(q_tiles_of<Tile>(args.q_len)),
-        of_set(Tile::packed ? args.order_count : q_tiles), sets(Tile::packed ? of_batch : of_batch * args.batch),
+        of_set(is_packed<Tile> ? args.order_count : q_tiles), sets(is_packed<Tile> ? of_batch : of_batch * args.batch),
         section(args.section), count(sets * of_set) {}
   __device__ int index(int round) const {
     const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
@@ -85,7 +84,7 @@ struct Schedule {
   __device__ Work work(const ForwardArgs& args, int index) const {
     const int of_section = of_set * section, before = index / of_section, here = min(section, sets - before * section);
     const int within = index - before * of_section, set = before * section + within % here, nth = within / here;
-    if constexpr (Tile::packed)
+    if constexpr (is_packed<Tile>)
       return args.order ? Work{args.order[2 * nth], args.order[2 * nth + 1], heads_of<Tile>(args, set)}
                         : unordered(args, nth, heads_of<Tile>(args, set));
     else
@@ -139,7 +138,7 @@ template <class Tile, class User>
 struct Items {
   using Shared = Shared90<Tile>;
   /// Where sequences are alike, what they are is not handed over.
-  static constexpr int words = item_bytes / 4 - (Tile::packed ? 0 : 4);
+  static constexpr int words = item_bytes / 4 - (is_packed<Tile> ? 0 : 4);
 
   const ForwardArgs& args;
   unsigned shared;
@@ -170,9 +169,9 @@ struct Items {
     }
     phase ^= 1;
     Item item = __builtin_bit_cast(Item, list);
-    if constexpr (!User::listed) item.walk.list = nullptr;
+    if constexpr (!User::traits.listed) item.walk.list = nullptr;
     if constexpr (Tile::heads == 1) item.work.heads.count = 1;
-    if constexpr (!Tile::packed) {
+    if constexpr (!is_packed<Tile>) {
       item.queries = stretch<Tile>(args.q_starts, 0, args.q_len);
       item.keys = stretch<Tile>(args.kv_starts, 0, args.kv_len);
     }
@@ -187,21 +186,13 @@ struct Items {
   };
 };
 
-/// No running maximum: powers are taken below User::most, where f16 would have nothing left of them.
-template <class Tile, class User>
-constexpr bool fixed_maximum = User::bounded && !Tile::max && !same<typename Tile::Element, f16>;
-
-/// Are powers taken below the maximum of the first tiles? Then a tile may have to be done again, see Group90::powers.
-template <class Tile, class User>
-constexpr bool does_again = !fixed_maximum<Tile, User> && !Tile::max;
-
 template <class Tile, class User>
 __device__ inline Item item_of(const ForwardArgs& args, const User& user, const Schedule<Tile>& schedule, Work work,
                                int index, int owner) {
   const Stretch queries = stretch<Tile>(args.q_starts, work.b, args.q_len),
                 keys = stretch<Tile>(args.kv_starts, work.b, args.kv_len);
   Walk walk;
-  if constexpr (User::listed) {
+  if constexpr (User::traits.listed) {
     walk = walk_list(args, work.b, work.heads.first, schedule.q_tiles, work.tile);
   } else {
     const Where at{work.b, work.heads.first, queries.length, keys.length};
@@ -221,7 +212,7 @@ __device__ inline void deal(const ForwardArgs& args, const User& user, unsigned 
   Items<Tile, User> items{args, shared};
   const auto give = [&](int index, int owner) {
     const Work work = schedule.work(args, index);
-    if (Tile::packed && work.tile < 0) return false;
+    if (is_packed<Tile> && work.tile < 0) return false;
     items.give(item_of(args, user, schedule, work, index, owner));
     return true;
   };

@@ -22,7 +22,7 @@
 
 #include "apart.cuh"
 #include "lines.cuh"
-#include "softmax.cuh"
+#include "softmax_sm80.cuh"
 #include "walk.cuh"
 
 namespace attune {
@@ -31,10 +31,10 @@ namespace attune {
 
 template <class Tile>
 struct Shared80 {
-  static constexpr int size = sizeof(typename Tile::Element);
+  static constexpr int size = ElementOf<typename Tile::Element>::bytes;
   static constexpr int q_bytes = Tile::m * Tile::d * size, k_bytes = Tile::n * Tile::d * size,
                        v_bytes = Tile::n * Tile::dv * size,
-                       o_bytes = Tile::m * Tile::dv * static_cast<int>(sizeof(typename Tile::Out));
+                       o_bytes = Tile::m * Tile::dv * ElementOf<typename Tile::Out>::bytes;
   static constexpr int q = 0, k = q_bytes, v = k + Tile::stages * k_bytes, tiles = v + Tile::stages * v_bytes;
   // Results pass through where the rest was.
   static constexpr int bytes = tiles > o_bytes ? tiles : o_bytes;
@@ -73,9 +73,8 @@ struct Block80 {
   static constexpr int tall = Careful ? 1 : Tile::m / (16 * Tile::warps), m = 16 * tall * Tile::warps, n = Tile::n,
                        heads = Tile::heads, queries_here = m / heads;
   static constexpr bool exact = Tile::exact && size == 4, is_float = size == 4;
-  static constexpr bool two_passes = User::has_prob && !User::linear_prob;
-  /// Powers of f16 need the maximum: their exponents reach down to -24 only.
-  static constexpr bool running = !User::bounded || Tile::max || same<Element, f16>;
+  static constexpr bool two_passes = User::traits.has_prob && !User::traits.linear_prob;
+  static constexpr bool running = !fixed_maximum<Tile, User>;
   /// Where the maximum is not asked for, it may lag behind.
   static constexpr int slack = Tile::max ? 0 : 8;
   /// Queries stay in registers where these suffice.
@@ -96,7 +95,7 @@ struct Block80 {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int first;  ///< query
   const Rows80 k, v;
-  Softmax<User, running, tall, slack, heads> softmax;
+  Softmax80<User, running, tall, slack, heads> softmax;
   Fragment<tall, n> s;
   float o[tall][Tile::dv / 8][4];
   unsigned q[held ? tall : 1][held ? q_steps : 1][4];
@@ -115,7 +114,7 @@ struct Block80 {
             first + (warp * 16 * tall + lane / 4) / heads, args.q_offset, args.q_offset + first) {}
 
   __device__ Walk walk() const {
-    if constexpr (User::listed) {
+    if constexpr (User::traits.listed) {
       return walk_list(args, place.b, place.heads.first, place.q_tiles, place.tile);
     } else {
       const Bands bands = softmax.user.bands(softmax.head, softmax.at, args.q_offset + first,
@@ -397,7 +396,7 @@ struct Block80 {
       const bool moved = softmax.template powers<n>(s, lift);
       if constexpr (P == Pass::Online) {
         if (moved) rescale(lift);
-        if constexpr (User::has_prob) softmax.template prob<n>(s, kv);
+        if constexpr (User::traits.has_prob) softmax.template prob<n>(s, kv);
       }
     }
   }

@@ -40,7 +40,7 @@ __device__ inline void load(const ForwardArgs& args, unsigned shared) {
       continue;
     }
     // Packed sequences follow one another along the positions of one batch entry.
-    const int head = work.heads.first / args.group, q_batch = Tile::packed ? 0 : work.b,
+    const int head = work.heads.first / args.group, q_batch = is_packed<Tile> ? 0 : work.b,
               batch = args.kv_shared ? 0 : q_batch;
 
     const auto load_k = [&](int row) {
@@ -49,7 +49,7 @@ __device__ inline void load(const ForwardArgs& args, unsigned shared) {
       barrier_expect(full, Shared::k_bytes);
       for (int c = 0; c < Shared::d_chunks; ++c)
         load_box(shared + Shared::k + k.stage * Shared::k_bytes + c * Tile::n * chunk_bytes, args.k_map, full,
-                 c * chunk, item.keys.start + row, head, batch);
+                 c * Shared::chunk, item.keys.start + row, head, batch);
       k.next();
     };
     const auto load_v = [&](int row) {
@@ -58,7 +58,7 @@ __device__ inline void load(const ForwardArgs& args, unsigned shared) {
       barrier_expect(full, Shared::v_bytes);
       for (int c = 0; c < Shared::dv_chunks; ++c)
         load_box(shared + Shared::v + v.stage * Shared::v_bytes + c * Tile::n * chunk_bytes, args.v_map, full,
-                 c * chunk, item.keys.start + row, head, batch);
+                 c * Shared::chunk, item.keys.start + row, head, batch);
       v.next();
     };
 
@@ -69,9 +69,10 @@ __device__ inline void load(const ForwardArgs& args, unsigned shared) {
       const unsigned into = shared + Shared::q + q.stage * Shared::q_bytes + c * Tile::m * chunk_bytes;
       const int position = item.queries.start + work.tile * queries_of<Tile>;
       if constexpr (Tile::heads == 1)
-        load_box(into, args.q_map, q_full, c * chunk, position, work.heads.first, q_batch);
+        load_box(into, args.q_map, q_full, c * Shared::chunk, position, work.heads.first, q_batch);
       else
-        load_box_of_heads(into, args.q_map, q_full, c * chunk, work.heads.first % args.group, position, head, q_batch);
+        load_box_of_heads(into, args.q_map, q_full, c * Shared::chunk, work.heads.first % args.group, position, head,
+                          q_batch);
     }
     q.next();
     // A list is read a tile ahead of what is waited for.
@@ -103,7 +104,7 @@ struct Group90 {
   static constexpr bool fixed = fixed_maximum<Tile, User>;
   /// Whole tiles know no way but powers below maxima that were found before. By bands partial tiles come first, and
   /// find one for nearly every row; those on lists may leave many rows without.
-  static constexpr bool lean = does_again<Tile, User> && !User::listed;
+  static constexpr bool lean = does_again<Tile, User> && !User::traits.listed;
   /// Where rows are of several heads, a tile may be inside for some of them alone.
   static constexpr bool knows_inside = HasInside<User> && Tile::heads == 1;
   template <bool Partial>
@@ -169,12 +170,15 @@ struct Group90 {
   __device__ void scores(int q_stage, int stage) {
     const unsigned long long a = descriptor(shared + Shared::q + q_stage * Shared::q_bytes + group * 64 * chunk_bytes);
     const unsigned long long b = descriptor(shared + Shared::k + stage * Shared::k_bytes);
-    constexpr int a_chunk = Tile::m * chunk_bytes >> 4, b_chunk = n * chunk_bytes >> 4, chunks = Tile::d / chunk;
+    constexpr int a_chunk = Tile::m * chunk_bytes >> 4, b_chunk = n * chunk_bytes >> 4,
+                  chunks = Tile::d / Shared::chunk;
 #pragma unroll
-    for (int c = 0; c < chunks; ++c) Product<n, Element>::ss4(s, a + c * a_chunk, b + c * b_chunk, c > 0);
+    for (int c = 0; c < chunks; ++c)
+      Product<n, Element>::template ss4<Major::k, Major::k>(s, a + c * a_chunk, b + c * b_chunk, c > 0);
 #pragma unroll
-    for (int i = 0; i < Tile::d % chunk / 16; ++i)
-      Product<n, Element>::ss(s, a + chunks * a_chunk + i * 2, b + chunks * b_chunk + i * 2, chunks + i > 0);
+    for (int i = 0; i < Tile::d % Shared::chunk / 16; ++i)
+      Product<n, Element>::template ss<Major::k, Major::k>(s, a + chunks * a_chunk + i * 2,
+                                                           b + chunks * b_chunk + i * 2, chunks + i > 0);
     wgmma_commit();
   }
   __device__ void values(int stage, int add) {
@@ -182,9 +186,11 @@ struct Group90 {
     wgmma_fence();
     constexpr int step = 16 * chunk_bytes >> 4, steps = n / 16, of_fours = steps / 4 * 4;
 #pragma unroll
-    for (int i = 0; i < of_fours; i += 4) Product<Tile::dv, Element>::rs4(o, p + 4 * i, b + i * step, add | (i > 0));
+    for (int i = 0; i < of_fours; i += 4)
+      Product<Tile::dv, Element>::template rs4<Major::n>(o, p + 4 * i, b + i * step, add | (i > 0));
 #pragma unroll
-    for (int i = of_fours; i < steps; ++i) Product<Tile::dv, Element>::rs(o, p + 4 * i, b + i * step, add | (i > 0));
+    for (int i = of_fours; i < steps; ++i)
+      Product<Tile::dv, Element>::template rs<Major::n>(o, p + 4 * i, b + i * step, add | (i > 0));
     wgmma_commit();
   }
 
@@ -231,10 +237,10 @@ struct Group90 {
     });
   }
 
-  /// Scores become exponents of powers of two, or, if User::scaled, stay a factor below them.
+  /// Scores become exponents of powers of two, or, if User::traits.scaled, stay a factor below them.
   template <bool Partial>
   __device__ void exponents(int tile) {
-    if constexpr (!User::scaled)
+    if constexpr (!User::traits.scaled)
       each_pair<Partial>(tile, [&](float& x, const auto& mod, const auto& row, const auto& col, Int q, Int kv) {
         x = mod.exponent(x, head, row, col, at, origin, q, kv);
       });
@@ -251,8 +257,8 @@ struct Group90 {
         float& x = s[4 * i + 2 * r + e];
         x = reach[r].holds(8 * i + e) ? x : -infinity;
       });
-    if constexpr (User::has_keep) {
-      if constexpr (shares<true> && User::keeps_by_fields)
+    if constexpr (User::traits.has_keep) {
+      if constexpr (shares<true> && User::traits.keeps_by_fields)
         if (rows_alike()) return remove_columns();
       each_pair<true>(tile, [&](float& x, const auto& mod, const auto& row, const auto& col, Int q, Int kv) {
         x = mod.keep(head, row, col, at, q, kv) ? x : -infinity;
@@ -315,7 +321,7 @@ struct Group90 {
       l[r] = first ? sum : l[r] * lift[r] + sum;
     }
   }
-  __device__ float scaled(float x) const { return User::scaled ? x * factor : x; }
+  __device__ float scaled(float x) const { return User::traits.scaled ? x * factor : x; }
 
   /// Powers below a maximum that was known before: no score waits for another. Where it turns out to be too low, the
   /// row's is raised afterwards; where a power overflows, l is not finite in the end, and the tile is done again.
@@ -326,7 +332,7 @@ struct Group90 {
     moved = false;
     each([&](int i, int r, int e) {
       float& x = s[4 * i + 2 * r + e];
-      x = power_of_two(scaled(x) - (fixed ? User::most : m[r]));
+      x = power_of_two(scaled(x) - (fixed ? User::traits.most : m[r]));
       parts[r][e] += x;
     });
 #pragma unroll
@@ -359,7 +365,7 @@ struct Group90 {
   /// A prob mod acts on probabilities.
   template <bool Partial>
   __device__ void prob(int tile) {
-    if constexpr (User::has_prob)
+    if constexpr (User::traits.has_prob)
       each_pair<Partial>(tile, [&](float& x, const auto& mod, const auto& row, const auto& col, Int q, Int kv) {
         x = mod.prob(x, head, row, col, at, q, kv);
       });
@@ -387,7 +393,7 @@ struct Group90 {
   __device__ float ended(const Where& at, const typename User::Head& head, int q, float sum, float top,
                          bool write) const {
     const Int q_at = args.q_offset + q;
-    const Ended row = end_of_row<User>(user, head, user.row(head, at, q_at), at, origin, q_at, sum, top);
+    const Ended row = end_of_row<User>(user, head, user.row(head, at, q_at), at, origin, q_at, {sum, top});
     if (write && q < at.q_len) {
       const auto put = [&](const Rows& rows, float x) {
         if (rows.data) rows.data[at.b * rows.batch + at.h * rows.head + (q_start + q) * rows.position] = x;
@@ -404,7 +410,7 @@ struct Group90 {
     const int r = lane & 1, q = work.tile * queries_of<Tile> + query(lane / 4 + 8 * r);
     if (Tile::heads > 1 && head_of(lane / 4) >= work.heads.count) mine = false;
     const float sums[2] = {row_sum(l[0]), row_sum(l[1])}, sum = r ? sums[1] : sums[0], top = r ? m[1] : m[0];
-    const float own = ended(at, head, q, empty ? 0.0f : sum, fixed ? User::most : top, mine && lane % 4 < 2);
+    const float own = ended(at, head, q, empty ? 0.0f : sum, fixed ? User::traits.most : top, mine && lane % 4 < 2);
     const float by[2] = {__shfl_sync(~0u, own, lane & ~1), __shfl_sync(~0u, own, lane | 1)};
     // What was added up for a row without pairs may be anything.
     if (__any_sync(~0u, by[0] == 0.0f || by[1] == 0.0f)) {
@@ -477,13 +483,13 @@ struct Group90 {
         each_of(mine, args.d, [&](float y, int j) { x += y * f32(k_line[j]); });
 #pragma unroll
         for (int step = 1; step < lanes; step *= 2) x += __shfl_xor_sync(~0u, x, step);
-        x = User::scaled ? x * factor : user.exponent(x, head, my_row, col, at, origin, q_at, kv_at);
+        x = User::traits.scaled ? x * factor : user.exponent(x, head, my_row, col, at, origin, q_at, kv_at);
         if (__any_sync(~0u, x == -infinity)) continue;
         const float most = fmaxf(top, x), old = top == -infinity ? 0.0f : power_of_two(top - most);
         float p = power_of_two(x - most);
         sum = sum * old + p;
         top = most;
-        if constexpr (User::has_prob) p = user.prob(p, head, my_row, col, at, q_at, kv_at);
+        if constexpr (User::traits.has_prob) p = user.prob(p, head, my_row, col, at, q_at, kv_at);
         const Element* v_line = line(args.v, kv_batch, kv_head, kv_start + kv);
         each_of(out, args.dv, [&](float& y, int j) { y = (old == 0.0f ? 0.0f : y * old) + p * f32(v_line[j]); });
       }
@@ -516,16 +522,17 @@ struct Group90 {
     const int q = work.tile * queries_of<Tile> + query(0);
     proxy_fence();
     __syncwarp();
-    if (Tile::packed && q + 16 / Tile::heads > at.q_len) {
+    if (is_packed<Tile> && q + 16 / Tile::heads > at.q_len) {
       store_some(work, into, q);
     } else if (lane == 0) {
-      const int first = work.heads.first, batch = Tile::packed ? 0 : work.b;
+      const int first = work.heads.first, batch = is_packed<Tile> ? 0 : work.b;
       for (int c = 0; c < Shared::dv_chunks; ++c) {
         const unsigned from = into + c * Tile::m * chunk_bytes;
         if constexpr (Tile::heads == 1)
-          store_box(args.o_map, from, c * chunk, q_start + q, first, batch);
+          store_box(args.o_map, from, c * Shared::chunk, q_start + q, first, batch);
         else
-          store_box_of_heads(args.o_map, from, c * chunk, first % args.group, q_start + q, first / args.group, batch);
+          store_box_of_heads(args.o_map, from, c * Shared::chunk, first % args.group, q_start + q, first / args.group,
+                             batch);
       }
       store_commit();
     }
@@ -596,7 +603,7 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
   begin(item);
   for (;;) {
     // What lies behind a packed sequence is another's.
-    constexpr bool removes = User::masked || Tile::packed;
+    constexpr bool removes = User::traits.masked || is_packed<Tile>;
     const Item now = item;
     const Work& work = now.work;
     const Walk& walk = now.walk;
@@ -737,7 +744,7 @@ __global__ void __launch_bounds__(128 * (Tile::m / 64 + 1), 1)
   }
   __syncthreads();
   // This kernel may have been started before the lists are written.
-  if constexpr (User::listed) wait_for_kernel_before();
+  if constexpr (User::traits.listed) wait_for_kernel_before();
   const int group = uniform(static_cast<int>(threadIdx.x) / 128);
   if (group == 0) {
     registers_down<groups == 2 ? 40 : 32>();

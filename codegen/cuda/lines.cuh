@@ -30,7 +30,7 @@ struct Rows80 {
 };
 template <class Element>
 __device__ inline Rows80 rows_of(const Strided& t, int b, int h, int start) {
-  const long long size = sizeof(Element);
+  constexpr long long size = ElementOf<Element>::bytes;
   return {static_cast<const char*>(t.data) + (b * t.batch + h * t.head + start * t.position) * size, t.position * size,
           t.element * size};
 }
@@ -41,7 +41,7 @@ template <class Tile, int Count, int Pitch, int Width, bool Paired, int Every = 
 __device__ inline void load_rows(unsigned into, const Rows80& rows, int first, int length, int nth = 0) {
   using Line = Lines<Pitch, Paired>;
   using Element = typename Tile::Element;
-  constexpr int step = Tile::vector ? Tile::vector : static_cast<int>(sizeof(Element));
+  constexpr int step = Tile::vector ? Tile::vector : ElementOf<Element>::bytes;
   constexpr int pieces = Pitch / step, across = (pieces & -pieces) < 32 ? pieces & -pieces : 32;
   constexpr int down = Tile::warps * 32 / across;
   const int thread = static_cast<int>(threadIdx.x), row0 = thread / across, byte0 = thread % across * step;
@@ -65,7 +65,7 @@ __device__ inline void load_rows(unsigned into, const Rows80& rows, int first, i
     }
   } else {
     using Word = decltype([] {
-      if constexpr (sizeof(Element) == 2)
+      if constexpr (ElementOf<Element>::bytes == 2)
         return static_cast<unsigned short>(0);
       else
         return 0u;

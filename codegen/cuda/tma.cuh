@@ -40,9 +40,6 @@ __device__ inline void named_arrive(int id, int threads) {
 
 // ---- copies ------------------------------------------------------------------------------------------------------
 
-__device__ inline void prefetch_map(const TensorMap& map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
-}
 /// A box of [batch, head, position, d] into shared memory; what is outside of the tensor is 0, and counts as bytes.
 __device__ inline void load_box(unsigned into, const TensorMap& map, unsigned barrier, int d, int position, int head,
                                 int batch) {

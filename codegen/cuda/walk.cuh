@@ -7,14 +7,22 @@
 
 namespace attune {
 
-/// Positions of a sequence within a packed tensor, or all there are. No sequence has more than `length`, whatever
-/// starts say that nobody looked at.
+/// Where the rows and keys of a batch entry lie.
+enum class Layout {
+  dense,   ///< each batch entry has positions of its own
+  packed,  ///< sequences follow one another along the positions of one entry, from their starts on
+};
+template <class Tile>
+constexpr bool is_packed = Tile::layout == Layout::packed;
+
+/// The positions of a batch entry: all there are, or those of a sequence within packed tensors. Starts on the device
+/// are not checked; a sequence counts as no longer than `length`, whatever they say.
 struct Stretch {
   int start, length;
 };
 template <class Tile>
 __device__ inline Stretch stretch(const int* starts, int b, int length) {
-  if constexpr (Tile::packed)
+  if constexpr (is_packed<Tile>)
     if (starts) return {starts[b], min(starts[b + 1] - starts[b], length)};
   return {0, length};
 }
