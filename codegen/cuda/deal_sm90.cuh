@@ -106,17 +106,20 @@ struct Schedule {
 
 /// A tile of queries on its way from the warp that deals them to those that work on it.
 struct Item {
-  /// Owners of tiles that are there for all warps: with powers below a maximum of before, or one of every tile.
-  static constexpr int all = -1, all_carefully = -2;
-  int index;  ///< -1: no more
-  int owner;  ///< the warp that it is done again for, carefully; or one of these
+  /// In place of an index: the tiles that were put on lists come next; there are no more.
+  static constexpr int pause = -1, stop = -2;
+  /// Owners of a tile that is computed for the first time, with powers below maxima of before.
+  static constexpr int all = -1;
+  int index;
+  int owners;  ///< a bit for each warp that the tile is done again for, carefully; or `all`
   Work work;
   Walk walk;
   Stretch queries, keys;  ///< of its sequence
 };
 static_assert(sizeof(Item) == item_bytes);
 
-/// The tiles to do again, by warp of those that compute. Only that warp adds to its own.
+/// The tiles to do again, by warp of those that compute. Only that warp adds to its own list, and only the thread that
+/// deals empties them, while no warp adds.
 template <class Tile>
 struct Again {
   using Shared = Shared90<Tile>;
@@ -128,10 +131,29 @@ struct Again {
   __device__ void put(int warp, int i, int value) const { shared_put(at(warp, i), value); }
   __device__ int get(int warp, int i) const { return shared_get(at(warp, i)); }
   __device__ int count(int warp) const { return get(warp, 0); }
-  /// A warp has all but one of those that it may have, and another tile may be on its way: those that are dealt later
-  /// are done carefully at once.
+  /// A warp has room for one tile more, which may be on its way: lists are worked off before others are dealt.
   __device__ bool crowded() const { return shared_get(shared + Shared::crowded) != 0; }
-  __device__ void say_crowded() const { shared_put(shared + Shared::crowded, 1); }
+  __device__ void say_crowded(bool is) const { shared_put(shared + Shared::crowded, is); }
+
+  struct Next {
+    int index, owners;
+  };
+  /// The first tile on any list behind this one, and the warps that have it. A block takes tiles in the order of their
+  /// indices, so lists rise.
+  __device__ Next behind(int last) const {
+    Next next{0x7fffffff, 0};
+#pragma unroll 1
+    for (int warp = 0; warp < Shared::warps; ++warp)
+#pragma unroll 1
+      for (int i = 1; i <= count(warp); ++i) {
+        const int index = get(warp, i);
+        if (index <= last || index > next.index) continue;
+        next.owners = (index == next.index ? next.owners : 0) | 1 << warp;
+        next.index = index;
+        break;
+      }
+    return next;
+  }
 };
 
 template <class Tile, class User>
@@ -205,41 +227,48 @@ __device__ inline Item item_of(const ForwardArgs& args, const User& user, const 
 // ---- dealing -----------------------------------------------------------------------------------------------------
 
 /// One thread finds the tiles of this block, ahead of those that need them: their divisions took a twentieth of the
-/// time of short sequences.
+/// time of short sequences. Every tile is computed once in the same way, and done again for the warps that put it on
+/// their lists: when lists are worked off depends on timing, which tiles are on them does not.
 template <class Tile, class User>
 __device__ inline void deal(const ForwardArgs& args, const User& user, unsigned shared) {
   const Schedule<Tile> schedule(args);
   Items<Tile, User> items{args, shared};
-  const auto give = [&](int index, int owner) {
+  const auto give = [&](int index, int owners) {
     const Work work = schedule.work(args, index);
     if (is_packed<Tile> && work.tile < 0) return false;
-    items.give(item_of(args, user, schedule, work, index, owner));
+    items.give(item_of(args, user, schedule, work, index, owners));
     return true;
   };
-  const auto end = [&] {
-    items.give({.index = -1, .owner = Item::all, .work = {}, .walk = {}, .queries = {}, .keys = {}});
+  const auto say = [&](int what) {
+    items.give({.index = what, .owners = Item::all, .work = {}, .walk = {}, .queries = {}, .keys = {}});
   };
   const Again<Tile> again{shared};
-  int index = static_cast<int>(blockIdx.x);
-  for (int round = 1; index < schedule.count; ++round) {
-    const bool crowded = does_again<Tile, User> && again.crowded();
-    if (give(index, crowded ? Item::all_carefully : Item::all)) items.wait_for_room();
-    if constexpr (Tile::dynamic)
-      index = args.next ? static_cast<int>(gridDim.x + atomicAdd(args.next, 1u)) : schedule.count;
-    else
-      index = schedule.index(round);
-  }
-  end();
-  if constexpr (does_again<Tile, User>) {
-    barrier_wait(shared + Shared90<Tile>::known, 0);
-    for (int warp = 0; warp < Shared90<Tile>::warps; ++warp)
-      for (int i = 1; i <= again.count(warp); ++i) {
+  int index = static_cast<int>(blockIdx.x), round = 1;
+  unsigned phase = 0;
+  for (;;) {
+    for (; index < schedule.count; ++round) {
+      if (does_again<Tile, User> && again.crowded()) break;
+      if (give(index, Item::all)) items.wait_for_room();
+      if constexpr (Tile::dynamic)
+        index = args.next ? static_cast<int>(gridDim.x + atomicAdd(args.next, 1u)) : schedule.count;
+      else
+        index = schedule.index(round);
+    }
+    if constexpr (does_again<Tile, User>) {
+      say(Item::pause);
+      barrier_wait(shared + Shared90<Tile>::known, phase);
+      phase ^= 1;
+      again.say_crowded(false);
+      for (auto next = again.behind(-1); next.owners; next = again.behind(next.index)) {
         items.wait_for_room();
-        give(again.get(warp, i), warp);
+        give(next.index, next.owners);
       }
-    items.wait_for_room();
-    end();
+      items.wait_for_room();
+      if (index < schedule.count) continue;
+    }
+    break;
   }
+  say(Item::stop);
 }
 
 }  // namespace attune

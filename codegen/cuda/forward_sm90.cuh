@@ -26,13 +26,9 @@ __device__ inline void load(const ForwardArgs& args, unsigned shared) {
   Place<Tile::q_stages> q;
   Place<Tile::stages> k, v;
   Items<Tile, User> items{args, shared};
-  bool again = false;
   for (;;) {
     const Item item = items.template take<false>();
-    if (item.index < 0) {
-      if (again || !does_again<Tile, User>) return;
-      again = true;
-    }
+    if (item.index == Item::stop) return;
     const Work& work = item.work;
     const Walk& walk = item.walk;
     if (walk.count == 0) {
@@ -575,8 +571,7 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
   const Again<Tile> to_do_again{shared};
   const int me = uniform(4 * group + g.warp);
   Items<Tile, User> items{args, shared};
-  bool again = false;  // the tiles of the schedule are done
-  int found = 0;       // tiles to do again
+  int found = 0;  // tiles to do again
   // Products are issued whether or not there are keys, so that the compiler sees one flow of them.
   const auto begin = [&](const Item& item) {
     if (item.walk.count > 0) {
@@ -607,8 +602,8 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
     const Item now = item;
     const Work& work = now.work;
     const Walk& walk = now.walk;
-    const bool careful = now.owner != Item::all;
-    bool mine = now.owner < 0 || now.owner == me, by_pairs = false;
+    const bool careful = now.owners != Item::all;
+    bool mine = now.owners >> me & 1, by_pairs = false;
     g.enter(now);
     if (walk.count > 0) g.template read_columns<true>(walk.last);
     wgmma_wait<0>();
@@ -667,10 +662,10 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
     g.values(v.stage, walk.count > 1);
     const bool there = now.index >= 0;
     if (!there) {
-      again = true;
       if (g.lane == 0) to_do_again.put(me, 0, found);
       __syncwarp();
       if (g.lane == 0) barrier_arrive(shared + Shared::known);
+      found = 0;
     }
     wgmma_wait<0>();
     pin(g.o);
@@ -685,7 +680,7 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
             mine = false;
             ++found;
             if (g.lane == 0) to_do_again.put(me, found, now.index);
-            if (g.lane == 0 && found == Shared::again_most - 1) to_do_again.say_crowded();
+            if (g.lane == 0 && found == Shared::again_most - 1) to_do_again.say_crowded(true);
           } else {
             by_pairs = true;
           }
@@ -717,7 +712,7 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
     }
     item = next_item();
     begin(item);
-    if (item.index < 0 && (again || !does_again<Tile, User>)) break;
+    if (item.index == Item::stop) break;
   }
   wgmma_wait<0>();
   pin(g.s);

@@ -114,8 +114,8 @@ struct Scratch {
   CoverLists lists;
 
   /// `made` may be null: a call that needs lists then has its own.
-  Scratch(Workspace& space, const Facts& device, const ForwardKernel& kernel, const compiler::Cover& cover,
-          const Problem& p, const detail::DeviceCover* made) {
+  Scratch(Workspace& space, int blocks, const ForwardKernel& kernel, const compiler::Cover& cover, const Problem& p,
+          const detail::DeviceCover* made) {
     const bool ordered = has_order(kernel.choice, p);
     const codegen::ForwardPlan& plan = kernel.choice.plan;
     const bool by_place = p.packed && kernel.choice.persistent;
@@ -128,7 +128,7 @@ struct Scratch {
       starts_count = 2 * (p.batch + 1);
       starts = space.take<int>(starts_count + (ordered ? 2 * order_count : 0));
     }
-    if (tiles > device.sms && codegen::trait(plan, "dynamic")) next = space.take<unsigned>(1);
+    if (tiles > blocks && codegen::trait(plan, "dynamic")) next = space.take<unsigned>(1);
     if (made)
       lists = made->lists;
     else if (kernel.cover_kernel)
@@ -136,10 +136,15 @@ struct Scratch {
   }
 };
 
-std::size_t bytes_for(const Facts& device, const ForwardKernel& kernel, const compiler::Cover& cover, const Problem& p,
+/// Blocks of a kernel whose blocks stay.
+int blocks_of(const Facts& device, const Means& means) {
+  return means.blocks ? std::min(means.blocks, device.sms) : device.sms;
+}
+
+std::size_t bytes_for(int blocks, const ForwardKernel& kernel, const compiler::Cover& cover, const Problem& p,
                       const detail::DeviceCover* made) {
   Workspace counting;
-  Scratch(counting, device, kernel, cover, p, made);
+  Scratch(counting, blocks, kernel, cover, p, made);
   return counting.used();
 }
 
@@ -233,13 +238,14 @@ std::vector<std::byte> user_of(const compiler::LoweredMod& lowered, std::span<co
                              kernel.choice.plan.wide);
 }
 
-/// `lists_first`: the launch that writes its lists was the last on the stream, and it cleared the counter.
-void launch(const Facts& device, const ForwardKernel& kernel, std::int64_t tiles, ForwardArgs& args,
-            std::vector<std::byte>& user, bool lists_first, cu::Stream stream) {
+/// On at most so many blocks, if they stay. `lists_first`: the launch that writes its lists was the last on the stream,
+/// and it cleared the counter.
+void launch(int most, const ForwardKernel& kernel, std::int64_t tiles, ForwardArgs& args, std::vector<std::byte>& user,
+            bool lists_first, cu::Stream stream) {
   const codegen::ForwardPlan& plan = kernel.choice.plan;
   if (args.next && !lists_first) driver().cuMemsetD32Async(reinterpret_cast<cu::Address>(args.next), 0, 1, stream);
   std::array<void*, 2> pointers{&args, user.data()};
-  const std::int64_t blocks = kernel.choice.persistent ? std::min<std::int64_t>(tiles, device.sms) : tiles;
+  const std::int64_t blocks = kernel.choice.persistent ? std::min<std::int64_t>(tiles, most) : tiles;
   if (blocks > std::numeric_limits<int>::max())
     throw Error(
         "too-long", "the call has too many tiles of queries for one launch", {},
@@ -259,7 +265,7 @@ std::size_t forward_workspace(const compiler::LoweredMod& lowered, const Forward
   const Current current(device.index);
   const auto kernel = forward_kernel(key_of(lowered, call, p, means), lowered, nullptr);
   if (means.cover) require_fit(*means.cover, device, *kernel, lowered, p, values(lowered.slots.params));
-  return bytes_for(device, *kernel, lowered.cover, p, means.cover);
+  return bytes_for(blocks_of(device, means), *kernel, lowered.cover, p, means.cover);
 }
 
 void forward(const compiler::LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means) {
@@ -271,11 +277,11 @@ void forward(const compiler::LoweredMod& lowered, const Forward& call, const Pro
   const auto kernel = forward_kernel(key_of(lowered, call, p, means), lowered, stream);
   const std::vector<double> params = values(lowered.slots.params);
   if (means.cover) require_fit(*means.cover, device, *kernel, lowered, p, params);
-  const std::size_t bytes = bytes_for(device, *kernel, lowered.cover, p, means.cover);
+  const std::size_t bytes = bytes_for(blocks_of(device, means), *kernel, lowered.cover, p, means.cover);
   if (means.used) *means.used = {target_name(device.arch()), codegen::variant_of(kernel->choice.plan).text(), bytes};
   const Pooled own(device, means.workspace.empty() ? bytes : 0, stream);
   Workspace space = means.workspace.empty() ? Workspace(own.bytes()) : workspace_of(means.workspace, {}, bytes);
-  const Scratch scratch(space, device, *kernel, lowered.cover, p, means.cover);
+  const Scratch scratch(space, blocks_of(device, means), *kernel, lowered.cover, p, means.cover);
   send_starts(*kernel, !ir::is_literal(lowered.cover.may_drop, 0), p, scratch, stream);
   ForwardArgs args = arguments(device, *kernel, call, p, scratch);
   std::vector<std::byte> user = user_of(lowered, params, *kernel, p);
@@ -283,7 +289,7 @@ void forward(const compiler::LoweredMod& lowered, const Forward& call, const Pro
   if (lists_first)
     write_lists(kernel->cover_kernel->kernel, scratch.lists, p, {args.q_starts, args.kv_starts}, args.next, user,
                 stream);
-  launch(device, *kernel, scratch.tiles, args, user, lists_first, stream);
+  launch(blocks_of(device, means), *kernel, scratch.tiles, args, user, lists_first, stream);
 }
 
 std::size_t cover_bytes(const compiler::LoweredMod& lowered, const Forward& call, const Problem& p,
