@@ -1,12 +1,12 @@
-// codegen/cuda/apart.cuh — operands whose infinities and NaN are kept apart from what is finite
+// codegen/cuda/apart.cuh — operands split into finite numbers, infinities and NaN
 #pragma once
 
 #include "mma.cuh"
 
 namespace attune {
 
-/// An operand's registers apart: what is finite of them; for what is not, 1 with its sign, 0 of NaN; and how much of
-/// both infinities: 1, 2 of NaN.
+/// An operand split in three: its finite numbers; the signs of its infinities, as 1 or -1, 0 for NaN; and a count, 1
+/// for an infinity, 2 for NaN, which counts as both infinities.
 struct Apart {
   unsigned finite, sign, much;
 };

@@ -8,7 +8,7 @@
 
 namespace attune {
 
-/// Of a number that is the same in all lanes: tells the compiler so.
+/// Tells the compiler that a number is the same in all lanes.
 __device__ inline int uniform(int x) { return __shfl_sync(~0u, x, 0); }
 
 __device__ inline int shared_get(unsigned at) {
@@ -30,20 +30,20 @@ struct Shared90 {
   static constexpr int d_chunks = (Tile::d + chunk - 1) / chunk, dv_chunks = (Tile::dv + chunk - 1) / chunk;
   static constexpr int q_bytes = d_chunks * Tile::m * chunk_bytes, k_bytes = d_chunks * Tile::n * chunk_bytes;
   static constexpr int v_bytes = dv_chunks * Tile::n * chunk_bytes, o_bytes = dv_chunks * Tile::m * chunk_bytes;
-  // Results that have no room of their own lie where the queries did.
+  // Results without memory of their own overwrite the queries.
   static constexpr int q = 0, k = q + (Tile::own_o ? Tile::q_stages * q_bytes : max(Tile::q_stages * q_bytes, o_bytes)),
                        v = k + Tile::stages * k_bytes, o = Tile::own_o ? v + Tile::stages * v_bytes : q,
                        barriers = v + Tile::stages * v_bytes + (Tile::own_o ? o_bytes : 0);
-  // Barriers: two of each stage of the queries, the keys and the values: full, then empty.
+  // Two barriers for each stage of queries, keys and values: full, then empty.
   static constexpr int q_full = barriers, k_full = q_full + 16 * Tile::q_stages, v_full = k_full + 16 * Tile::stages;
   static constexpr int item_full = v_full + 16 * Tile::stages, known = item_full + 16, crowded = known + 8,
                        item = known + 16;
-  // Tiles to do again: per warp, how many, and which.
+  // Lists of tiles to do again: for each warp a count, then the tiles.
   static constexpr int warps = Tile::m / 16, again_most = 31, again = item + item_bytes,
                        bytes = again + 4 * (again_most + 1) * warps;
 };
 
-/// A place in a ring of stages, and the parity of its current phase.
+/// A position in a ring of stages, and the parity of its current phase.
 template <int Stages>
 struct Place {
   int stage = 0;
@@ -60,7 +60,7 @@ struct Place {
 // ---- which tile of queries ---------------------------------------------------------------------------------------
 
 struct Work {
-  int b, tile;  ///< tile < 0: the place of none
+  int b, tile;  ///< tile < 0: there is no tile at this place
   Heads heads;
 };
 
@@ -69,7 +69,7 @@ struct Work {
 template <class Tile>
 struct Schedule {
   int of_batch;  ///< sets of heads, here and below; most have one head
-  /// Tiles of queries: of the longest sequence, and of a set.
+  /// Tiles of queries in the longest sequence, and in a set.
   int q_tiles, of_set;
   int sets, section, count;
 
@@ -90,8 +90,8 @@ struct Schedule {
     else
       return {set / of_batch, q_tiles - 1 - nth, heads_of<Tile>(args, set % of_batch)};
   }
-  /// Where the host knows no starts: sequence b has the places from starts[b] / queries + b on, its last tile first.
-  /// They are one more than its tiles at most.
+  /// Where the host does not know the starts, sequence b has the places from starts[b] / queries + b on, its last tile
+  /// first. It has at most one place more than tiles.
   __device__ Work unordered(const ForwardArgs& args, int nth, Heads heads) const {
     const auto place = [&](int b) { return args.q_starts[b] / queries_of<Tile> + b; };
     int b = 0;
@@ -106,19 +106,19 @@ struct Schedule {
 
 /// A tile of queries on its way from the warp that deals them to those that work on it.
 struct Item {
-  /// In place of an index: the tiles that were put on lists come next; there are no more.
+  /// In place of an index. pause: tiles on lists come next. stop: there are no more tiles.
   static constexpr int pause = -1, stop = -2;
-  /// Owners of a tile that is computed for the first time, with powers below maxima of before.
+  /// Owners of a tile that is computed for the first time, with powers below maxima of earlier tiles of keys.
   static constexpr int all = -1;
   int index;
   int owners;  ///< a bit for each warp that the tile is done again for, carefully; or `all`
   Work work;
   Walk walk;
-  Stretch queries, keys;  ///< of its sequence
+  Stretch queries, keys;  ///< positions of its sequence
 };
 static_assert(sizeof(Item) == item_bytes);
 
-/// The tiles to do again, by warp of those that compute. Only that warp adds to its own list, and only the thread that
+/// The tiles that each computing warp has to do again. Only that warp adds to its own list, and only the thread that
 /// deals empties them, while no warp adds.
 template <class Tile>
 struct Again {
@@ -159,7 +159,7 @@ struct Again {
 template <class Tile, class User>
 struct Items {
   using Shared = Shared90<Tile>;
-  /// Where sequences are alike, what they are is not handed over.
+  /// Without packed sequences all stretches are alike, and are not handed over.
   static constexpr int words = item_bytes / 4 - (is_packed<Tile> ? 0 : 4);
 
   const ForwardArgs& args;
@@ -169,9 +169,9 @@ struct Items {
   __device__ unsigned full() const { return shared + Shared::item_full; }
   __device__ unsigned at(int word) const { return shared + Shared::item + 4 * word; }
 
-  /// Until all have read the item before: what is dealt later is dealt better.
+  /// Waits until all warps have read the item before. Later dealing leaves blocks with more even ends.
   __device__ void wait_for_room() const { barrier_wait(full() + 8, phase ^ 1); }
-  /// By one thread.
+  /// Called by one thread.
   __device__ void give(const Item& item) {
     const auto list = __builtin_bit_cast(Words, item);
 #pragma unroll
@@ -179,7 +179,7 @@ struct Items {
     barrier_arrive(full());
     phase ^= 1;
   }
-  /// By a whole warp, or one thread that speaks for it.
+  /// Called by a whole warp, or by one thread that speaks for it.
   template <bool Whole>
   __device__ Item take() {
     barrier_wait(full(), phase);
@@ -199,7 +199,7 @@ struct Items {
     }
     return item;
   }
-  /// By one thread of each warp: the next one may be dealt.
+  /// Called by one thread of each warp: the next item may be dealt.
   __device__ void done() const { barrier_arrive(full() + 8); }
 
  private:
@@ -226,7 +226,7 @@ __device__ inline Item item_of(const ForwardArgs& args, const User& user, const 
 
 // ---- dealing -----------------------------------------------------------------------------------------------------
 
-/// One thread finds the tiles of this block, ahead of those that need them: their divisions took a twentieth of the
+/// One thread finds the tiles of this block ahead of the warps that need them: the divisions took a twentieth of the
 /// time of short sequences. Every tile is computed once in the same way, and done again for the warps that put it on
 /// their lists: when lists are worked off depends on timing, which tiles are on them does not.
 template <class Tile, class User>

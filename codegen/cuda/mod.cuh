@@ -5,7 +5,7 @@
 
 namespace attune {
 
-/// What stays the same within a head of a batch entry.
+/// What is the same for all pairs of a head and batch entry.
 struct Where {
   int b, h, q_len, kv_len;
 };
@@ -14,7 +14,7 @@ struct Where {
 struct Bands {
   int begin, end, full_begin, full_end;
 
-  /// Something may be removed within [from, to): the larger of what is left on its sides stays full.
+  /// Pairs may be removed within [from, to): the larger remainder on its two sides stays full.
   __device__ void cut(int from, int to) {
     if (from >= to || to <= full_begin || from >= full_end) return;
     if (from - full_begin > full_end - to)
@@ -24,7 +24,7 @@ struct Bands {
   }
 };
 
-/// What is known of a Mod when its page is written.
+/// What is known about a Mod when its page is written.
 struct Traits {
   bool scaled = false;     ///< exponent(s) is factor() * s, and factor() is positive: one multiply-add makes the power
   bool bounded = false;    ///< exponent() stays below `most`, closely enough that no running maximum is needed
@@ -37,7 +37,7 @@ struct Traits {
   bool linear_prob = true;       ///< prob() is a multiple of p, so it may act before the normalisation
   bool has_sink = false;         ///< sink() joins the denominator
   bool listed = false;           ///< the tiles to visit come as lists; bands() says nothing
-  float most = 0;
+  float most = 0;                ///< see bounded
 };
 
 /// A user's expressions. Scores are exponents of two here: exponent() is log2(e) times the part of the score that
@@ -79,7 +79,7 @@ concept HasInside = requires {
   typename M::Inside;
 };
 
-/// The keys that a row's limits leave, counted from a key.
+/// The keys between first() and last() of a row, counted from `kv`.
 template <class User>
 struct Reach {
   int from, to;

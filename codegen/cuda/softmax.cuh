@@ -8,14 +8,14 @@ namespace attune {
 constexpr float infinity = __builtin_bit_cast(float, 0x7f800000u);
 constexpr float ln2 = 0.693147180559945309f;
 
-/// From the exponent's domain. The least float, which masks add or choose, stands for itself: its exponent is no lower.
+/// From exponents of two to scores. The least float, which masks add or choose, stays itself: its exponent is no lower.
 __device__ inline float back(float x) { return x == -0x1.fffffep127f ? x : x * ln2; }
 
-/// What is below 2^-126 is 0.
+/// Results below 2^-126 are 0.
 __device__ inline float power_of_two(float x) { return fast::exp2(x); }
 __device__ inline bool finite(float x) { return fabsf(x) < infinity; }
 
-/// Over the four threads that share a row.
+/// Maximum and sum over the four threads that share a row.
 __device__ inline float row_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
   return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
@@ -25,8 +25,8 @@ __device__ inline float row_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-/// What makes exponents of what is compared with a maximum. A factor of 0 would make NaN of what is removed; the least
-/// number makes as little of any score.
+/// The factor from scores, as they are compared with a maximum, to exponents. A factor of 0 would turn removed pairs
+/// into NaN; the least number has the same effect on other scores.
 template <class User>
 __device__ inline float factor_of(const User& user, const typename User::Head& head) {
   if constexpr (User::traits.scaled)
@@ -49,7 +49,7 @@ struct Part {
 struct Ended {
   float factor;  ///< makes sums of powers times values results
   float lse, max;
-  bool plain;  ///< has pairs, and a sum that is a number: results are infinite or NaN through values alone
+  bool plain;  ///< has pairs and a finite sum, so that only values can make results infinite or NaN
 };
 
 /// The end of a row, given all of its keys: the sink joins, rest() comes back, and results get their factor. A row
@@ -58,7 +58,7 @@ template <class User>
 __device__ inline Ended end_of_row(const User& user, const typename User::Head& head, const typename User::Row& row,
                                    Where at, Int origin, Int q, Part part) {
   const float rest = user.rest(head, row, at, origin, q);
-  // NaN of what is infinite or NaN: such a row has no lse.
+  // NaN if rest is infinite or NaN: such a row has no lse.
   const float spoilt = rest - rest;
   if (part.sum == 0.0f || rest == -infinity) {
     float lse = -infinity;
@@ -67,7 +67,7 @@ __device__ inline Ended end_of_row(const User& user, const typename User::Head& 
   }
   Ended out{1 / part.sum + spoilt, back(part.over + log2f(part.sum)) + rest + spoilt, back(part.over) + rest,
             part.sum - part.sum == 0.0f};
-  // The maximum of numbers and NaN is not one of the numbers.
+  // Where scores hold NaN, the maximum is NaN.
   if (part.sum != part.sum && part.over < infinity) out.max = part.sum;
   if constexpr (User::traits.has_sink) {
     const float sink = (user.sink(head, at) - rest) * (1 / ln2);

@@ -30,7 +30,7 @@ struct Softmax80 {
   float top[Tall][2];
   float sum[Tall][2];  ///< this thread's part
 
-  /// Every eighth row, the first one of query `first`; those beyond the last are the last once more.
+  /// Every eighth row, the first one for query `first`; rows past the end repeat the last query.
   __device__ Softmax80(const User& user, Where at, int first, int q_offset, int origin)
       : user(user), at(at), origin(origin), head(user.head(at)), factor(factor_of(user, head)) {
 #pragma unroll
@@ -63,7 +63,7 @@ struct Softmax80 {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const int column = kv + 8 * i + e;
-          // Nothing is read for keys that are not there.
+          // Keys past the end are read as the last one.
           const int key = Partial ? min(column, at.kv_len - 1) : column;
           const Col col = user.col(head, at, origin, key);
 #pragma unroll
@@ -83,8 +83,8 @@ struct Softmax80 {
     }
   }
 
-  /// Exponents become powers, which join the rows' sums. What was summed before, of powers and of powers times values,
-  /// is to be multiplied by `lift` if this says so.
+  /// Exponents become powers, which join the rows' sums. If this returns true, earlier sums of powers times values have
+  /// to be multiplied by `lift`.
   template <int N>
   __device__ bool powers(Fragment<Tall, N>& s, float (&lift)[Tall][2]) {
     const bool moved = Running && raise<N>(s, lift);
@@ -107,7 +107,7 @@ struct Softmax80 {
     return moved;
   }
 
-  /// A prob mod that is a multiple of p acts on powers. What is 0 stays 0, whatever it is a multiple by.
+  /// A prob mod that is a multiple of p acts on powers. 0 stays 0, even if the factor is infinite or NaN.
   template <int N>
   __device__ void prob(Fragment<Tall, N>& p, int kv) const {
     each<N>(p, kv, [&](float x, const Row& row, const Col& col, int q, int kv, int, int) {
@@ -115,7 +115,7 @@ struct Softmax80 {
     });
   }
 
-  /// Exponents become probabilities, since the rows' maxima and sums are known, and prob acts on these.
+  /// Exponents become probabilities by the rows' known maxima and sums, and prob acts on these.
   template <int N>
   __device__ void probabilities(Fragment<Tall, N>& s, int kv, const Ended (&ended)[Tall][2]) const {
     each<N>(s, kv, [&](float x, const Row& row, const Col& col, int q, int kv, int t, int r) {
@@ -133,8 +133,8 @@ struct Softmax80 {
   }
 
  private:
-  /// Brings the rows' maxima up to date, where one of the warp's has risen by more than Slack: rarely after the first
-  /// few tiles. Powers up to 2^Slack are as good as those below 1.
+  /// Updates the rows' maxima if any of the warp's has risen by more than Slack, which is rare after the first few
+  /// tiles. Powers up to 2^Slack are as accurate as powers below 1.
   template <int N>
   __device__ bool raise(const Fragment<Tall, N>& s, float (&lift)[Tall][2]) {
     float most[Tall][2];
@@ -165,7 +165,7 @@ struct Softmax80 {
     return moved;
   }
 
-  /// What is taken from a row's exponents: 0 while all of them are -inf.
+  /// What a row's powers are relative to: 0 while all exponents are -inf.
   __device__ float base(int t, int r) const {
     if constexpr (!Running) return User::traits.most;
     return top[t][r] == -infinity ? 0.0f : top[t][r] * factor;
@@ -177,7 +177,7 @@ struct Softmax80 {
     for (int i = 0; i < N / 8; ++i)
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        // Keys that are not there have p = 0; what is read for them is that of the last one.
+        // Keys past the end have p = 0, and are read as the last one.
         const int key = min(kv + 8 * i + e, at.kv_len - 1);
         const Col col = user.col(head, at, origin, key);
 #pragma unroll

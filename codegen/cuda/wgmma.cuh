@@ -16,7 +16,7 @@ __device__ inline unsigned long long descriptor(unsigned address, unsigned acros
 /// Before the first product, and after registers that it uses were written.
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-/// Until at most so many groups are under way.
+/// Waits until at most this many groups are under way.
 template <int N>
 __device__ inline void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
@@ -42,7 +42,7 @@ constexpr int turned(Major major) { return major != Major::k; }
 template <int N, class T>
 struct Product;
 
-// Operands by number, in eights: those of N / 2 numbers of acc, then the others.
+// Operands by number, in eights: first the N / 2 numbers of acc, then the others.
 #define ATTUNE_EIGHT0 0, 1, 2, 3, 4, 5, 6, 7
 #define ATTUNE_EIGHT1 8, 9, 10, 11, 12, 13, 14, 15
 #define ATTUNE_EIGHT2 16, 17, 18, 19, 20, 21, 22, 23
@@ -173,7 +173,7 @@ struct Product;
 #define ATTUNE_N240 ATTUNE_WIDTH(240, 15, ATTUNE_EIGHT15, ATTUNE_EIGHT16, ATTUNE_EIGHT17)
 #define ATTUNE_N256 ATTUNE_WIDTH(256, 16, ATTUNE_EIGHT16, ATTUNE_EIGHT17, ATTUNE_EIGHT18)
 
-// All of them, unless a page says which it has: they took a tenth of the time.
+// All widths, unless a page names those it uses: all of them took a tenth of the time to compile.
 #ifndef ATTUNE_PRODUCTS
 #define ATTUNE_PRODUCTS                                                                                             \
   ATTUNE_N16 ATTUNE_N32 ATTUNE_N48 ATTUNE_N64 ATTUNE_N80 ATTUNE_N96 ATTUNE_N112 ATTUNE_N128 ATTUNE_N144 ATTUNE_N160 \
