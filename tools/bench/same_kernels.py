@@ -75,8 +75,8 @@ def variants(command, mod, arch, dtype, d, dv):
     """Every tile that this attune would try for such calls, of any length."""
     found = {}
     for length in (512, 2048, 16384):
-        out = subprocess.run([*command, "cuda", *mod, "--arch", str(arch), "--dtype", dtype, "--d", str(d), "--dv", str(dv),
-                              "--seq", str(length), "--json"], capture_output=True, text=True)
+        out = subprocess.run([*command, "cuda", *mod, "--arch", str(arch), "--dtype", dtype, "--d", str(d), "--dv",
+                              str(dv), "--seq", str(length), "--json"], capture_output=True, text=True)
         if out.returncode != 0:
             sys.exit(out.stderr)
         found.update(dict.fromkeys(c["variant"] for c in json.loads(out.stdout)["candidates"]))
@@ -88,7 +88,8 @@ def calls(o):
         for arch in o.archs:
             for dtype, widths in WIDTHS.items():
                 for d, dv in widths:
-                    shape = ["--target", TARGETS[arch], "--dtype", dtype, "--d", str(d), "--dv", str(dv), "--length", "longer"]
+                    shape = ["--target", TARGETS[arch], "--dtype", dtype, "--d", str(d), "--dv", str(dv), "--length",
+                             "longer"]
                     for variant in variants(o.before, MODS[name], arch, dtype, d, dv):
                         yield [name, *shape, "--kernel", variant]
             for other in OTHERS:
@@ -97,7 +98,7 @@ def calls(o):
 
 
 def main():
-    p = argparse.ArgumentParser(description="Compiles every mod with every tile for sm_80 and sm_90a, with two attune, "
+    p = argparse.ArgumentParser(description="Compiles every mod with every tile for sm_80 and sm_90a, by two attunes, "
                                             "and compares machine code byte by byte.")
     p.add_argument("--before", required=True, type=shlex.split, help="a command line, such as 'old/attune'")
     p.add_argument("--after", required=True, type=shlex.split)
