@@ -93,11 +93,46 @@ std::string bands_function(const Cover& cover, bool is_listed, std::size_t captu
 std::string tile(const ForwardPlan& plan) {
   std::string out = fmt::format("struct Tile {{\n  using Element = {};\n  using Out = {};\n"
                                 "  static constexpr int m = {}, n = {}, d = {}, dv = {}, stages = {}, heads = {};\n"
-                                "  static constexpr bool max = {}, packed = {};\n",
+                                "  static constexpr Layout layout = Layout::{};\n"
+                                "  static constexpr bool max = {};\n",
                                 gpu_element(plan.dtype).page_name, gpu_element(plan.out).page_name, plan.m, plan.n,
-                                plan.d, plan.dv, plan.stages, plan.heads, plan.max, plan.packed);
+                                plan.d, plan.dv, plan.stages, plan.heads, plan.packed ? "packed" : "dense", plan.max);
   for (const auto& [name, value] : plan.traits) out += fmt::format("  static constexpr int {} = {};\n", name, value);
   return out + "};\n";
+}
+
+/// The traits that differ from their defaults in mod.cuh, broken into lines as clang-format does.
+std::string traits(const GpuParts& parts) {
+  const ForwardFacts& f = parts.facts;
+  std::vector<std::string> list;
+  const auto flag = [&](std::string_view name, bool value, bool usual = false) {
+    if (value != usual) list.push_back(fmt::format(".{} = {}", name, value));
+  };
+  flag("scaled", f.scaled);
+  flag("bounded", f.bounded);
+  flag("masked", f.masked);
+  flag("has_first", parts.has_first);
+  flag("has_last", parts.has_last);
+  flag("has_keep", parts.has_keep);
+  flag("keeps_by_fields", parts.keeps_by_fields);
+  flag("has_prob", f.has_prob);
+  flag("linear_prob", f.prob_linear, true);
+  flag("has_sink", f.has_sink);
+  flag("listed", f.listed);
+  if (f.bounded)
+    list.push_back(fmt::format(".most = {}", ir::print_literal(ir::Type::F32, static_cast<double>(parts.most))));
+  const std::string head = "  static constexpr Traits traits{";
+  std::string out, line = head;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const std::string text = list[i] + (i + 1 < list.size() ? "," : "};\n");
+    if (i > 0 && line.size() + 1 + text.size() > page_width) {
+      out += line + "\n";
+      line = std::string(head.size(), ' ') + text;
+    } else {
+      line += (i > 0 ? " " : "") + text;
+    }
+  }
+  return out + line + (list.empty() ? "};\n" : "");
 }
 
 std::string user(const GpuParts& parts, const ForwardPlan& plan, Lines lines) {
@@ -123,12 +158,7 @@ std::string user(const GpuParts& parts, const ForwardPlan& plan, Lines lines) {
                                  "  using Inside = UserOf<Reads::inside>;\n",
                                  all_fields, members)
                            : fmt::format("struct User {{\n{}\n{}", members, all_fields);
-  out += fmt::format(
-      "  static constexpr bool scaled = {}, bounded = {}, masked = {}, has_prob = {}, linear_prob = {},\n"
-      "                        has_sink = {}, listed = {}, has_first = {}, has_last = {}, has_keep = {},\n"
-      "                        keeps_by_fields = {};\n  static constexpr float most = {};\n\n",
-      f.scaled, f.bounded, f.masked, f.has_prob, f.prob_linear, f.has_sink, f.listed, parts.has_first, parts.has_last,
-      parts.has_keep, parts.keeps_by_fields, ir::print_literal(ir::Type::F32, static_cast<double>(parts.most)));
+  out += traits(parts) + "\n";
   out += fields("Head head(Where at)", parts.levels.head);
   out += fields("Row row(Head head, Where at, Int q)", parts.levels.row);
   out += fields("Col col(Head head, Where at, Int origin, Int kv)", parts.levels.col);

@@ -74,7 +74,8 @@ class ForwardCall {
         params_(values(lowered.slots.params)), tiling_(tiling_of(kernel_->choice)), tiles_(tiling_, p),
         starts_(space_, p, tiles_) {
     if (means.cover) require_fit(*means.cover, device_, *kernel_, lowered, p, params_);
-    if (tiles_.count > device_.sms && codegen::trait(kernel_->choice.plan, "dynamic")) next_ = space_.take<unsigned>(1);
+    if (tiles_.count > most_blocks() && codegen::trait(kernel_->choice.plan, "dynamic"))
+      next_ = space_.take<unsigned>(1);
     if (means.cover) {
       lists_ = means.cover->lists;
     } else if (kernel_->cover_kernel) {
@@ -113,9 +114,12 @@ class ForwardCall {
   }
 
  private:
+  /// Blocks of a kernel whose blocks stay.
+  int most_blocks() const { return means_.blocks ? std::min(means_.blocks, device_.sms) : device_.sms; }
+
   unsigned blocks() const {
     const std::int64_t blocks = kernel_->choice.plan.kernel->persistent
-                                    ? std::min<std::int64_t>(tiles_.count, device_.sms)
+                                    ? std::min<std::int64_t>(tiles_.count, most_blocks())
                                     : tiles_.count;
     if (blocks > std::numeric_limits<int>::max())
       throw Error(

@@ -30,7 +30,8 @@ __global__ void __launch_bounds__(Tile::threads)
       const float* k_row = at_row(args.k, kv_b, kv_h, kv);
       float s = 0;
       for (int i = 0; i < args.d; ++i) s += q_row[i * args.q.element] * k_row[i * args.k.element];
-      f(User::scaled ? s * user.factor(head) : user.exponent(s, head, row, col, at, args.q_offset, q, kv), col, kv);
+      f(User::traits.scaled ? s * user.factor(head) : user.exponent(s, head, row, col, at, args.q_offset, q, kv), col,
+        kv);
     }
   };
   float top = __builtin_bit_cast(float, 0xff800000u), sum = 0;
