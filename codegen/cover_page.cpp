@@ -1,4 +1,4 @@
-// codegen/cover_page.cpp — a Mod's cover as the page of the kernel that writes lists of tiles
+// codegen/cover_page.cpp — a Mod's cover as the page of the kernel that writes tile lists
 #include <algorithm>
 #include <fmt/format.h>
 
@@ -11,7 +11,7 @@ namespace {
 using compiler::Cover, compiler::Mod, compiler::Summary;
 using ir::Expr, ir::Input, ir::Level, ir::Op;
 
-/// Runs and random numbers are for others: a verdict that asks for them is not known.
+/// A verdict as the kernel can evaluate it: true, which is always safe, if it needs runs or random numbers.
 Expr verdict(const Expr& e, const Mod& mod, const Cover& cover) {
   const auto beyond = [&](const Expr& n) {
     if (n->op == Op::Random) return true;
@@ -23,8 +23,8 @@ Expr verdict(const Expr& e, const Mod& mod, const Cover& cover) {
   return std::any_of(nodes.begin(), nodes.end(), beyond) ? ir::boolean(true) : value_of(e);
 }
 
-/// Verdicts, and the reads in them that hang on the queries or on the keys alone: those of the queries are the same for
-/// all tiles of a row, and a verdict may ask for each more than once.
+/// The verdicts, with reads that depend on the queries alone or on the keys alone hoisted into fields: all tiles of a
+/// row share the reads of its queries, and a verdict may use one read several times.
 struct Verdicts {
   std::vector<Expr> row, col;
   Expr may_keep, may_drop;
@@ -47,21 +47,22 @@ Verdicts hoisted(const Expr& may_keep, const Expr& may_drop) {
 
 }  // namespace
 
-Source cover_source(const Mod& mod, const Cover& cover, bool wide, int arch) {
-  const PageNames names = page_names(mod);
-  ir::Signature signature = cover.signature(names.signature);
-  for (auto c = signature.captures.begin() + static_cast<std::ptrdiff_t>(mod.captures.size());
-       c != signature.captures.end(); ++c)
-    while (std::any_of(signature.captures.begin(), c, [&](const auto& other) { return other.name == c->name; }))
-      c->name += '_';
+Source cover_source(const compiler::LoweredMod& lowered, bool wide, int arch) {
+  const Mod& mod = lowered.mod;
+  const Cover& cover = lowered.cover;
+  const ir::Signature users = page_signature(mod);
+  ir::Signature signature = cover.signature(users);
   std::string summaries;
   for (std::size_t i = 0; i < cover.summaries.size(); ++i) {
     const Summary& s = cover.summaries[i];
     if (s.of != Summary::Of::Least && s.of != Summary::Of::Greatest) continue;
+    const std::string_view function = s.of == Summary::Of::Least ? "least" : "greatest";
+    const std::string& capture = users.captures[s.capture].name;
+    // Begins unlike any user's name.
+    std::string& name = signature.captures[mod.captures.size() + i].name = fmt::format("{}_of_{}", function, capture);
     summaries += fmt::format(
         "  template <class... Index>\n  __device__ auto {}(Index... index) const {{ return {}({}, index...); }}\n",
-        signature.captures[mod.captures.size() + i].name, s.of == Summary::Of::Least ? "least" : "greatest",
-        names.signature.captures[s.capture].name);
+        name, function, capture);
   }
   const Verdicts verdicts = hoisted(verdict(cover.may_keep, mod, cover), verdict(cover.may_drop, mod, cover));
   const ir::FieldNames fields{{{}, field_names(verdicts.row, signature), field_names(verdicts.col, signature)}};
@@ -72,7 +73,7 @@ Source cover_source(const Mod& mod, const Cover& cover, bool wide, int arch) {
              .facts = mod.facts()};
   out.facts.insert(out.facts.begin(), {"arch", fmt::format("sm_{}", arch)});
   out.text = page_comment(mod) + "#include \"cover.cuh\"\n\nnamespace attune::exact {\n\nstruct User {\n";
-  out.text += page_members(mod, names, wide) + "\n" + fields_struct("Row", verdicts.row, fields[1]) +
+  out.text += page_members(mod, users, wide) + "\n" + fields_struct("Row", verdicts.row, fields[1]) +
               fields_struct("Col", verdicts.col, fields[2]) + "\n" + summaries;
   out.text += fields_function("Row row(Where at, Int q_begin, Int q_end)", verdicts.row, signature, {});
   out.text += fields_function("Col col(Where at, Int kv_begin, Int kv_end)", verdicts.col, signature, {});

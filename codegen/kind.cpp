@@ -43,9 +43,8 @@ ModKind mod_kind(const compiler::Mod& mod, const ForwardFacts& facts) {
 
 }  // namespace
 
-ForwardKind forward_kind(const compiler::Mod& mod, const compiler::Cover& cover, const ForwardFacts& facts,
-                         Length length) {
-  return {cover_kind(cover, facts), mod_kind(mod, facts), length};
+ForwardKind forward_kind(const GpuParts& parts, Length length) {
+  return {cover_kind(parts.cover(), parts.facts), mod_kind(parts.mod(), parts.facts), length};
 }
 
 Length length_of(std::int64_t q_len, std::int64_t kv_len) {

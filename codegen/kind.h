@@ -6,17 +6,17 @@
 #include <optional>
 #include <string_view>
 
-#include "codegen/plan.h"
+#include "codegen/gpu_parts.h"
 
 namespace attune::codegen {
 
 /// Which tiles of keys a tile of queries visits.
 enum class CoverKind : std::uint8_t {
-  full,    ///< all, and nothing is removed of them
-  causal,  ///< those from the first key on to somewhere
-  window,  ///< those from somewhere on: few of them, and many partial
+  full,    ///< all, and no pair is removed
+  causal,  ///< a first part of the keys
+  window,  ///< a stretch of the keys: few tiles, and many of them partial
   listed,  ///< those on lists
-  pairs,   ///< all, and of each pair it is asked whether it stays
+  pairs,   ///< all, and the kernel asks for each pair whether it stays
 };
 /// What a score costs.
 enum class ModKind : std::uint8_t {
@@ -27,6 +27,21 @@ enum class ModKind : std::uint8_t {
 };
 enum class Length : std::uint8_t { to_1k, to_4k, longer };
 
+/// A set of kinds: all of them unless told.
+template <class Kind>
+struct KindSet {
+  unsigned bits = ~0u;
+
+  constexpr KindSet() = default;
+  constexpr KindSet(Kind only) : bits(1u << static_cast<unsigned>(only)) {}
+  constexpr KindSet others() const {
+    KindSet out;
+    out.bits = ~bits;
+    return out;
+  }
+  constexpr bool has(Kind kind) const { return bits >> static_cast<unsigned>(kind) & 1; }
+};
+
 struct ForwardKind {
   CoverKind cover = CoverKind::full;
   ModKind mod = ModKind::scaled;
@@ -34,10 +49,8 @@ struct ForwardKind {
   auto operator<=>(const ForwardKind&) const = default;
 };
 
-/// `facts` are those of `mod` and `cover`.
-ForwardKind forward_kind(const compiler::Mod& mod, const compiler::Cover& cover, const ForwardFacts& facts,
-                         Length length);
-/// Of the keys or the queries, whichever are fewer.
+ForwardKind forward_kind(const GpuParts& parts, Length length);
+/// The length of the keys or the queries, whichever are fewer.
 Length length_of(std::int64_t q_len, std::int64_t kv_len);
 
 std::string_view name_of(CoverKind kind);

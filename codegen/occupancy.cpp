@@ -5,6 +5,8 @@
 #include <array>
 #include <utility>
 
+#include "codegen/ceil_div.h"
+
 namespace attune::codegen {
 namespace {
 
@@ -22,8 +24,6 @@ constexpr std::array<Multiprocessor, 8> known{{{80, 64, 32, 164 * kb},
 // in units of 128 bytes, of which CUDA takes 1 KB per block.
 constexpr int parts = 4, registers_of_part = 16 * kb, register_unit = 256, shared_unit = 128, shared_of_cuda = kb;
 
-int rounded_up(int x, int to) { return (x + to - 1) / to * to; }
-
 }  // namespace
 
 const Multiprocessor& multiprocessor(int arch) {
@@ -33,11 +33,11 @@ const Multiprocessor& multiprocessor(int arch) {
 
 Occupancy occupancy(int arch, int threads, int registers, int shared_bytes) {
   const Multiprocessor& m = multiprocessor(arch);
-  const int warps = std::max(1, (threads + 31) / 32);
-  const int warps_of_part = registers_of_part / rounded_up(std::max(1, registers) * 32, register_unit);
+  const int warps = std::max(1, ceil_div(threads, 32));
+  const int warps_of_part = registers_of_part / round_up(std::max(1, registers) * 32, register_unit);
   const std::array limits{
       std::pair{"registers", parts * warps_of_part / warps},
-      std::pair{"shared memory", m.shared_bytes / (rounded_up(shared_bytes, shared_unit) + shared_of_cuda)},
+      std::pair{"shared memory", m.shared_bytes / (round_up(shared_bytes, shared_unit) + shared_of_cuda)},
       std::pair{"warps", m.warps / warps}, std::pair{"blocks", m.blocks}};
   Occupancy out{.most_warps = m.warps, .limited_by = {}};
   out.blocks = std::ranges::min(limits, {}, [](const auto& limit) { return limit.second; }).second;

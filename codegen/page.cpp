@@ -1,47 +1,18 @@
-// codegen/page.cpp — what every generated page of CUDA has: the user's arguments as members, and functions of
-// expressions
+// codegen/page.cpp — the parts that all generated CUDA pages share: the user's arguments as members, and functions
 #include "codegen/page.h"
 
 #include <algorithm>
 #include <cstring>
 #include <fmt/format.h>
 #include <limits>
-#include <set>
 
+#include "codegen/ceil_div.h"
 #include "codegen/source.h"
 
 namespace attune::codegen {
 namespace {
 
 using ir::Expr, ir::Input;
-
-/// C++'s words, and what the device files and the pages themselves call things.
-constexpr std::string_view taken[] = {
-    "alignas", "alignof", "and", "and_eq", "asm", "auto", "bitand", "bitor", "bool", "break", "case", "catch", "char",
-    "char16_t", "char32_t", "char8_t", "class", "co_await", "co_return", "co_yield", "compl", "concept", "const",
-    "const_cast", "consteval", "constexpr", "constinit", "continue", "decltype", "default", "delete", "do", "double",
-    "dynamic_cast", "else", "enum", "explicit", "export", "extern", "false", "float", "for", "friend", "goto", "if",
-    "inline", "int", "long", "mutable", "namespace", "new", "noexcept", "not", "not_eq", "nullptr", "operator", "or",
-    "or_eq", "private", "protected", "public", "register", "reinterpret_cast", "requires", "return", "short", "signed",
-    "sizeof", "static", "static_assert", "static_cast", "struct", "switch", "template", "this", "thread_local", "throw",
-    "true", "try", "typedef", "typeid", "typename", "union", "unsigned", "using", "virtual", "void", "volatile",
-    "wchar_t", "while", "xor", "xor_eq",
-    // ops.cuh, mod.cuh, args.cuh, cover.cuh
-    "attune", "fast", "exact", "bf16", "f16", "Int", "Flag", "Capture", "Where", "Bands", "Mod", "Plain", "seen",
-    "least", "greatest", "Cover", "Covers", "CoverArgs", "TensorMap", "Strided", "Rows", "ForwardArgs",
-    // pages
-    "User", "Tile", "Head", "Row", "Col", "head", "row", "col", "at", "out", "factor", "exponent", "rest", "keep",
-    "prob", "sink", "bands", "scaled", "bounded", "masked", "has_prob", "linear_prob", "has_sink", "listed", "most",
-    "may_keep", "may_drop", "scale", "Fields", "UserOf", "Inside", "is_inside", "in_scores", "of_lane", "Reads",
-    "reads", "at_corners", "q_begin", "q_end", "kv_begin", "kv_end"};
-
-std::string free_name(std::string name, std::set<std::string>& used) {
-  // A double underscore is the compiler's.
-  for (std::size_t at; (at = name.find("__")) != std::string::npos;) name.erase(at, 1);
-  if (name.starts_with('_')) name.insert(0, "x");
-  while (!used.insert(name).second) name += name.ends_with('_') ? "2" : "_";
-  return name;
-}
 
 std::string_view element_type(DType dtype) {
   switch (dtype) {
@@ -59,12 +30,12 @@ std::string_view element_type(DType dtype) {
   return {};
 }
 
-/// Stands where a page's own lines begin again.
+/// Marks where the page's own lines begin again; with_own_lines() turns it into a directive.
 constexpr std::string_view own_line = "#line of this page\n";
 
 std::string line_directive(std::size_t number, std::string_view file) {
   std::string name(file);
-  // ptxas does not read them in a name of NVRTC's, escaped or not.
+  // ptxas cannot read these characters in a file name that NVRTC passes on, escaped or not.
   std::ranges::replace_if(
       name, [](char c) { return c == '"' || c == '\\' || c == '\n'; }, '_');
   return fmt::format("#line {} \"{}\"\n", number, name);
@@ -72,7 +43,7 @@ std::string line_directive(std::size_t number, std::string_view file) {
 
 bool is_known(const ir::Written& at) { return at.file && at.line > 0; }
 
-/// Of what is made while compiling, where the outermost part was written that was written.
+/// Where the outermost node with a known place was written. Nodes that the compiler made have none.
 ir::Written written_in(const Expr& e) {
   const std::vector<Expr> nodes = ir::in_order(e);
   const auto found = std::find_if(nodes.rbegin(), nodes.rend(), [](const Expr& n) { return is_known(n->written); });
@@ -93,7 +64,7 @@ std::string lined_function(const std::string& head, const Expr& e, const ir::Dev
   return out + std::string(own_line) + "  }\n";
 }
 
-/// Bytes laid out as C++ lays out the page's struct.
+/// Builds the bytes of the page's struct, aligned as C++ aligns its members.
 class Layout {
  public:
   template <class T>
@@ -105,7 +76,7 @@ class Layout {
   }
   void align(std::size_t to) {
     widest_ = std::max(widest_, to);
-    bytes_.resize((bytes_.size() + to - 1) / to * to);
+    bytes_.resize(round_up(bytes_.size(), to));
   }
   std::vector<std::byte> take() {
     align(widest_);
@@ -123,10 +94,10 @@ void put_capture(Layout& layout, const Tensor& tensor, int rank, bool wide) {
     if (wide)
       layout.put(tensor.strides[d]);
     else
-      // Of a dimension of one element any stride will do, and one that is not 32 bits wide may be there.
+      // The stride of a dimension with one element is never used, and may not fit into 32 bits.
       layout.put(static_cast<std::int32_t>(tensor.shape[d] > 1 ? tensor.strides[d] : 0));
   for (std::size_t d = 0; d < static_cast<std::size_t>(rank); ++d)
-    // An Int reaches no further.
+    // An index is an Int, so a larger last index would never be reached.
     layout.put(static_cast<std::int32_t>(
         std::clamp<std::int64_t>(tensor.shape[d] - 1, 0, std::numeric_limits<std::int32_t>::max())));
   layout.align(alignof(void*));
@@ -151,12 +122,13 @@ std::string_view device_type(ir::Type type) {
   return {};
 }
 
-PageNames page_names(const compiler::Mod& mod) {
-  PageNames names{mod.signature(), "scale"};
-  std::set<std::string> used(std::begin(taken), std::end(taken));
-  for (auto& c : names.signature.captures) c.name = free_name(c.name, used);
-  for (auto& p : names.signature.params) p.name = free_name(p.name, used);
-  return names;
+std::string page_name(std::string_view users) { return fmt::format("u_{}", users); }
+
+ir::Signature page_signature(const compiler::Mod& mod) {
+  ir::Signature signature = mod.signature();
+  for (auto& c : signature.captures) c.name = page_name(c.name);
+  for (auto& p : signature.params) p.name = page_name(p.name);
+  return signature;
 }
 
 std::string page_comment(const compiler::Mod& mod) {
@@ -169,17 +141,17 @@ std::string page_comment(const compiler::Mod& mod) {
   return out;
 }
 
-std::string page_members(const compiler::Mod& mod, const PageNames& names, bool wide, bool inside) {
+std::string page_members(const compiler::Mod& mod, const ir::Signature& signature, bool wide, bool inside) {
   std::string out;
   for (std::size_t i = 0; i < mod.captures.size(); ++i)
     out += fmt::format("  Capture<{}, {}{}{}> {};\n", element_type(mod.captures[i].dtype), mod.captures[i].rank,
                        wide     ? ", long long"
                        : inside ? ", int"
                                 : "",
-                       inside ? ", reads" : "", names.signature.captures[i].name);
-  for (const auto& p : names.signature.params)
+                       inside ? ", reads" : "", signature.captures[i].name);
+  for (const auto& p : signature.params)
     out += fmt::format("  {} {};\n", p.type == ir::Type::I32 ? "Word" : device_type(p.type), p.name);
-  return out + fmt::format("  float {};\n", names.scale);
+  return out + fmt::format("  float {};\n", page_scale);
 }
 
 std::vector<std::byte> user_bytes(const compiler::Mod& mod, std::span<const Tensor> captures,

@@ -1,4 +1,4 @@
-// codegen/page.h — what every generated page of CUDA has: the user's arguments as members, and functions of expressions
+// codegen/page.h — the parts that all generated CUDA pages share: the user's arguments as members, and functions
 #pragma once
 
 #include <string>
@@ -8,55 +8,59 @@
 
 namespace attune::codegen {
 
-/// Columns that a function of one line may take.
+/// A function longer than this many columns is written over several lines.
 inline constexpr std::size_t page_width = 120;
 
-/// The arguments of a Mod under names that C++ and the device files leave free.
-struct PageNames {
-  ir::Signature signature;
-  std::string scale;
-};
-PageNames page_names(const compiler::Mod& mod);
+/// The name in a page of something that the user named: `slope` is `u_slope`. No keyword, macro or identifier of the
+/// device files begins with `u_`, and pages invent no such name, so a user's name can be any name; distinct names stay
+/// distinct.
+std::string page_name(std::string_view users);
+/// A Mod's signature under the names that its page gives to captures and parameters.
+ir::Signature page_signature(const compiler::Mod& mod);
+/// The member of a page's struct that holds the scale of q . k.
+inline constexpr const char* page_scale = "scale";
 
-/// score, mask, prob and sink as a comment.
+/// Score, mask, prob and sink as a comment, with the user's names.
 std::string page_comment(const compiler::Mod& mod);
-/// "  Capture<float, 1> slope;", one a line: captures, parameters, scale. wide: offsets need more than 32 bits; inside:
-/// reads may go unclamped, as a template parameter `reads` says.
-std::string page_members(const compiler::Mod& mod, const PageNames& names, bool wide, bool inside = false);
+/// The members of the page's struct, one per line: captures ("  Capture<float, 1> u_slope;"), parameters, the scale.
+/// wide: offsets need more than 32 bits. inside: the struct's template parameter `reads` says whether reads are
+/// clamped.
+std::string page_members(const compiler::Mod& mod, const ir::Signature& signature, bool wide, bool inside = false);
+/// The size of that struct.
 std::size_t page_bytes(const compiler::Mod& mod, bool wide);
 
-/// Customs without the derivatives that they carry.
+/// The expression with each Custom replaced by its value; the derivative that it carries is dropped.
 ir::Expr value_of(const ir::Expr& e);
 
-/// Which inputs stand in the text of an expression: its fields' own are not among them.
+/// The inputs that the text of an expression names. What its fields depend on does not count.
 std::uint32_t page_uses(const ir::Expr& e);
-/// "    const Int h = at.h;" for whatever the expressions use of what `Where at` holds.
+/// A line such as "    const Int h = at.h;" for each input in `uses` that is a member of `Where at`.
 std::string page_locals(std::uint32_t uses);
 
-/// Whether statements are preceded by the lines of the user's source that they were written in.
+/// Does a #line directive before each statement name the line of the user's source that it came from?
 enum class Lines : std::uint8_t { no, yes };
 
-/// "  __device__ <head> const { …return <e>; }", in one line where that fits.
+/// "  __device__ <head> const { …return <e>; }", on one line if that fits.
 std::string page_function(const std::string& head, const ir::Expr& e, const ir::Signature& signature,
                           const ir::FieldNames& fields = {}, Lines lines = Lines::no);
-/// A page whose lines are called by their own numbers in `path`, but for those that are the user's.
+/// The page with #line directives that number its own lines as in `path`; the user's lines keep their own.
 std::string with_own_lines(std::string_view page, std::string_view path);
 
-/// An expression where no statement can stand.
+/// An expression for a place that takes no statements: lets go into a lambda that is called at once.
 std::string page_value(const ir::Expr& e, const ir::Signature& signature, const ir::FieldNames& fields = {});
 
 std::string_view device_type(ir::Type type);
 
-/// A field that is an element of a captured tensor is called like it, others a, b, c ….
+/// Names for fields: that of the captured tensor if the field is one of its elements, else a, b, c ….
 std::vector<std::string> field_names(std::span<const ir::Expr> list, const ir::Signature& signature);
-/// "  struct Row { …; };", with `more` members.
+/// "  struct Row { …; };": the fields, then the text `more`.
 std::string fields_struct(std::string_view name, std::span<const ir::Expr> list, const std::vector<std::string>& names,
                           std::string_view more = {});
-/// The function that fills it.
+/// The function that returns such a struct, filled.
 std::string fields_function(const std::string& head, std::span<const ir::Expr> list, const ir::Signature& signature,
                             const ir::FieldNames& fields, Lines lines = Lines::no);
 
-/// sm_90a and so on, the language, what ptxas tells.
+/// Options for NVRTC: architecture, language, ptxas's report, and how exact arithmetic is.
 std::vector<std::string> page_options(int arch, bool exact);
 
 }  // namespace attune::codegen

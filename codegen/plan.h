@@ -1,38 +1,67 @@
-// codegen/plan.h — which kernel, how its tile is cut, and the facts about a Mod that a kernel is chosen by
+// codegen/plan.h — what a GPU kernel is chosen by, and what was chosen: the kernel, its tile, what a launch needs
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "compiler/cover.h"
-#include "compiler/mod.h"
+#include <attune/tensor.h>
 
 namespace attune::codegen {
 
-/// Which kernel, and how its tile is cut. `kernel` is a file of codegen/cuda without its ending and the kernel in it.
+struct KernelDescriptor;
+
+/// What kernels are chosen by, besides the expressions.
+struct ForwardSpec {
+  int arch = 90;                                 ///< compute capability times ten
+  DType dtype = DType::bf16, out = DType::bf16;  ///< of q, k and v; of o
+  std::int64_t d = 128, dv = 128;
+  bool max = false;     ///< the call asks for the rows' maxima
+  bool packed = false;  ///< sequences of different lengths
+  int heads = 1;        ///< query heads of a key head that would share a tile: 1, 2, 4 or 8
+  bool boxes = true;    ///< the copy engine can take boxes of q, k, v and o: their layouts allow it, and none is empty
+  /// Bytes by which every row of q, k and v (load) and of o (store) may be copied: 16, 8, 4, or 0 for an element.
+  int load = 16, store = 16;
+  bool scale_positive = true;
+  bool exact = false;  ///< as Attention::exact
+  bool wide = false;   ///< offsets into captured tensors need more than 32 bits
+  bool operator==(const ForwardSpec&) const = default;
+  auto operator<=>(const ForwardSpec&) const = default;
+};
+
+/// Which kernel, and how its tile is cut.
 struct ForwardPlan {
-  std::string kernel;
+  const KernelDescriptor* kernel = nullptr;
   DType dtype = DType::bf16, out = DType::bf16;  ///< of q, k and v; of o
   int m = 128, n = 128, d = 128, dv = 128, stages = 2;
   int heads = 1;               ///< query heads of a key head that share a tile: 1, 2, 4 or 8
-  bool max = false;            ///< the rows' maxima are asked for
+  bool max = false;            ///< the call asks for the rows' maxima
   bool packed = false;         ///< sequences of different lengths, by their starts
   bool scale_positive = true;  ///< the call's scale is 0 or more
   bool exact = false;          ///< functions within 2 ulp (see ops.cuh) rather than the fast ones
   bool wide = false;           ///< offsets into captured tensors need more than 32 bits
-  std::vector<std::pair<std::string, int>> traits{};  ///< further members of Tile, that this kernel knows
+  std::vector<std::pair<std::string, int>> traits{};  ///< further members of the page's Tile, which this kernel knows
 
-  /// Of a tile.
+  /// Queries of a tile.
   int queries() const { return m / heads; }
 };
 
-/// What the traits of codegen/cuda/mod.cuh will say of this Mod: what to choose a kernel by.
+/// A plan, and what a launch of it needs.
+struct ForwardChoice {
+  ForwardPlan plan;
+  int threads = 0;       ///< of a block
+  int shared_bytes = 0;  ///< dynamic, of a block
+};
+
+/// A member of the plan's Tile; 0 if it has none of this name.
+int trait(const ForwardPlan& plan, std::string_view name);
+
+/// What the traits of codegen/cuda/mod.cuh will say of a Mod: what a kernel is chosen by.
 struct ForwardFacts {
-  bool scaled = false, bounded = false, masked = false, has_prob = false, linear_prob = true, has_sink = false;
+  bool scaled = false, bounded = false, masked = false, has_prob = false, prob_linear = true, has_sink = false;
   bool listed = false;        ///< the launch must hand in lists of tiles, made by cover_source's kernel
   bool shares_tiles = false;  ///< heads can: neither the mask nor what is read for a column varies with them
 };
-ForwardFacts forward_facts(const compiler::Mod& mod, const compiler::Cover& cover, bool scale_positive);
 
 }  // namespace attune::codegen

@@ -1,33 +1,38 @@
 // codegen/source.h — a Mod as one page of CUDA for one kernel, and the bytes of the arguments that the page declares
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "codegen/plan.h"
+#include "codegen/gpu_parts.h"
+#include "codegen/headers.h"
 
 namespace attune::codegen {
 
 /// What NVRTC gets.
 struct Source {
-  std::string name;  ///< of the page, for messages: forward_sm90
+  std::string name;  ///< of the page, for messages: its kernel's
   std::string text;
   std::vector<std::string> options;
   std::string symbol;  ///< the kernel as a name expression; compiling gives its mangled name
   std::vector<std::pair<std::string, std::string>> facts{};  ///< for readers: what the kernel is of
+  std::span<const Header> headers{};                         ///< device files beside those of the library
 };
 
 /// `arch` is 80, 90, 120 …: compute capability times ten. `path`: empty, or where profilers will find the page; then
-/// the kernel knows its lines, which are the user's where expressions were written in C++.
-Source forward_source(const compiler::Mod& mod, const compiler::Cover& cover, const ForwardPlan& plan, int arch,
-                      std::string_view path = {});
+/// the kernel knows its lines, which are the user's where expressions were written in C++. The plan says the same of
+/// the scale's sign as was said when the parts were derived.
+Source forward_source(const GpuParts& parts, const ForwardPlan& plan, int arch, std::string_view path = {});
+/// How many such pages this process has written.
+std::size_t forward_pages_written();
 /// NVRTC's, for kernels that know their lines.
 inline constexpr const char* line_option = "--generate-line-info";
 
 /// The kernel of cover.cuh that writes the lists of tiles for a Mod whose facts say `listed`.
-Source cover_source(const compiler::Mod& mod, const compiler::Cover& cover, bool wide, int arch);
+Source cover_source(const compiler::LoweredMod& lowered, bool wide, int arch);
 
 /// `struct User` of both pages. `captures` by slot, on the device; `params` by slot as Param holds them; `wide` as the
 /// pages have it.

@@ -34,7 +34,7 @@ std::string Variant::text() const {
 Variant variant(std::string_view text) {
   const auto refuse = [&](std::string why) {
     return Error("bad-kernel", "this names no kernel", {.name = std::string(text)}, std::move(why),
-                 "write a kernel, and what of its tile is to be other than usual: forward_sm90:n=96,turns=0");
+                 "write a kernel, and what of its tile is to be other than usual: NAME:n=96,stages=2");
   };
   const std::size_t colon = std::min(text.find(':'), text.size());
   Variant out{std::string(text.substr(0, colon)), {}};

@@ -1,4 +1,4 @@
-// codegen/variant.h — a kernel and how its tile is cut, as text: forward_sm90:m=128,n=96,turns=0
+// codegen/variant.h — a kernel and how its tile is cut, as text: NAME:m=128,n=96,stages=2
 #pragma once
 
 #include <optional>
@@ -7,11 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "codegen/source.h"
-
 namespace attune::codegen {
 
-/// What it does not say is as kernels.def has it.
+/// Members that it leaves out are as the kernel has them for the call.
 struct Variant {
   std::string kernel;
   std::vector<std::pair<std::string, int>> members;  ///< of the kernel's Tile
@@ -22,14 +20,14 @@ struct Variant {
   auto operator<=>(const Variant&) const = default;
 };
 
-/// An Error about `text` where it is none.
+/// An Error if `text` is not one.
 Variant variant(std::string_view text);
 
-/// A kernel that is tried before those of kernels.def.
+/// A kernel that is tried before those that the tables have for a call.
 struct Preference {
   Variant variant;
-  bool only = false;   ///< and nothing else is: for who measures. Then what is illegal is an Error
-  std::string origin;  ///< who prefers it, for stories
+  bool only = false;   ///< no other kernel is tried, and an illegal one is an Error: for measurements
+  std::string origin;  ///< what prefers it, for stories
   auto operator<=>(const Preference&) const = default;
 };
 

@@ -1,4 +1,4 @@
-// examples/03_alibi.cpp — a score and a mask of one's own: ALiBi under a softcap, causal within documents
+// examples/03_alibi.cpp — your own score and mask: ALiBi under a softcap, causal within documents
 #include <attune/attune.h>
 
 #include <cmath>

@@ -6,7 +6,9 @@
 #include <charconv>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <set>
+#include <span>
 
 namespace attune::ir {
 namespace {
@@ -15,6 +17,7 @@ constexpr std::uint32_t small_text = 64;        // tree nodes; below this, repet
 constexpr std::uint32_t worth_a_name = 8;       // tree nodes of a shared expression
 constexpr std::uint32_t deepest_nesting = 100;  // nested brackets; deeper ones get a name
 constexpr int prefix_bind = 12;
+constexpr double lowest_int = std::numeric_limits<std::int32_t>::min();
 constexpr std::uint32_t fresh_bit = 0x80000000u;  // Node::free of the variable of a sum under construction
 
 // A node in the scope (the whole text, or the body of one sum) that binds the innermost variable it mentions. Equal
@@ -201,20 +204,35 @@ class Printer {
       items.push_back({Item::Let, {}, let});
       items.push_back({Item::Text, device_ && scope == 0 ? ";\n" : "; "});
     }
+    const bool wrapped = scope != 0 && is_int(*entries_[entry].node);
     if (scope == 0)
       items.push_back({Item::LetsEnd, {}});
     else if (device_)
-      items.push_back({Item::Text, "return "});
+      items.push_back({Item::Text, wrapped ? "return Int(" : "return "});
     items.push_back({Item::Value, {}, entry});
+    if (wrapped) items.push_back({Item::Text, ")"});
     push(items);
   }
 
+  // A literal that C++ would take for an int: it wraps and divides unlike an Int, and f32(3) fits several overloads.
+  bool is_int(const Node& n) const {
+    return device_ && n.op == Op::Literal && n.type == Type::I32 && literal_value(n) != lowest_int;
+  }
+  // Beside an Int a literal becomes one. Where there is none, the first literal is written Int(3).
+  bool wraps(const Node& parent, std::size_t i) const {
+    const bool takes_ints = parent.op == Op::Read || parent.op == Op::Random || parent.op == Op::Where;
+    return i == 0 && !takes_ints &&
+           std::ranges::all_of(std::span(parent.args.data(), parent.arity), [&](const Expr& e) { return is_int(*e); });
+  }
+
   void push_arguments(const Entry& e, std::string_view close) {
-    std::array<Item, 2 * max_args + 1> items{};
+    std::array<Item, 2 * max_args + 3> items{};
     std::size_t used = 0;
+    if (wraps(*e.node, 0)) items[used++] = {Item::Text, "Int("};
     for (std::size_t i = 0; i < e.node->arity; ++i) {
       if (i > 0) items[used++] = {Item::Text, ", "};
       items[used++] = {Item::Value, {}, e.args[i]};
+      if (wraps(*e.node, i)) items[used++] = {Item::Text, ")"};
     }
     items[used++] = {Item::Text, close};
     push(std::span(items).first(used));
@@ -222,8 +240,9 @@ class Printer {
 
   void push_operand(const Entry& parent, std::size_t i) {
     const std::uint32_t child = parent.args[i];
-    if (bracketed(*parent.node, i, entries_[child]))
-      push(std::array{Item{Item::Text, "("}, Item{Item::Value, {}, child}, Item{Item::Text, ")"}});
+    const bool wrapped = wraps(*parent.node, i);
+    if (wrapped || bracketed(*parent.node, i, entries_[child]))
+      push(std::array{Item{Item::Text, wrapped ? "Int(" : "("}, Item{Item::Value, {}, child}, Item{Item::Text, ")"}});
     else
       stack_.push_back({Item::Value, {}, child});
   }
@@ -266,7 +285,11 @@ class Printer {
   }
 
   std::string leaf(const Node& n) const {
-    if (n.op == Op::Literal) return print_literal(n.type, literal_value(n));
+    if (n.op == Op::Literal) {
+      const std::string text = print_literal(n.type, literal_value(n));
+      // C++ reads the digits as a long, and negates that.
+      return device_ && n.type == Type::I32 && literal_value(n) == lowest_int ? "Int(" + text + ")" : text;
+    }
     if (n.op == Op::Input) return n.bits < input_count ? std::string(input_names[n.bits]) : "input?";
     if (n.op == Op::Param)
       return n.bits < signature_.params.size() ? signature_.params[n.bits].name : "param" + std::to_string(n.bits);

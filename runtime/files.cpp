@@ -37,17 +37,8 @@ FileText read_once(const fs::path& path, std::size_t most) {
   if (!S_ISREG(facts.st_mode)) return {std::nullopt, false, "it is no regular file"};
   const auto size = static_cast<std::size_t>(facts.st_size);
   if (size > largest_file) return {std::nullopt, false, fmt::format("it has {} bytes", size)};
-  std::string out(std::min(size, most), '\0');
-  std::size_t done = 0;
-  while (done < out.size()) {
-    const ssize_t got = read(file.at(), out.data() + done, out.size() - done);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return wrong(errno);
-    if (got == 0) break;
-    done += static_cast<std::size_t>(got);
-  }
-  errno = 0;
-  out.resize(done);
+  std::optional<std::string> out = read_open(file.at(), std::min(size, most));
+  if (!out) return wrong(errno);
   return {std::move(out), false, {}};
 }
 
@@ -81,6 +72,21 @@ File::File(const fs::path& path, int flags)
     : at_(open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW, 0600)) {}
 File::~File() {
   if (at_ >= 0) close(at_);
+}
+
+std::optional<std::string> read_open(int file, std::size_t most) {
+  std::string out(most, '\0');
+  std::size_t done = 0;
+  while (done < most) {
+    const ssize_t got = read(file, out.data() + done, most - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return std::nullopt;
+    if (got == 0) break;
+    done += static_cast<std::size_t>(got);
+  }
+  errno = 0;
+  out.resize(done);
+  return out;
 }
 
 FileText read_file(const fs::path& path, std::size_t most) {

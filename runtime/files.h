@@ -35,6 +35,9 @@ struct FileText {
 /// The first `most` bytes of a regular file. A file larger than any should be is wrong too.
 FileText read_file(const std::filesystem::path& path, std::size_t most = SIZE_MAX);
 
+/// The next `most` bytes of an open file, or fewer if it ends before. None if reading fails; errno says why.
+std::optional<std::string> read_open(int file, std::size_t most);
+
 /// Returns what `attempt` gives; `attempt` sets errno. On a network file system, reading an open file fails with ESTALE
 /// after another machine has replaced it; another attempt finds the new file.
 template <class Attempt>

@@ -54,4 +54,16 @@ std::span<std::byte> checked_workspace(std::span<std::byte> callers, std::size_t
 /// The caller's memory if given, else our own.
 Workspace workspace_of(std::span<std::byte> callers, const Memory& own, std::size_t needed);
 
+/// A call's memory for as long as this lives: the caller's if there is any, else our own.
+class CallMemory {
+ public:
+  CallMemory(std::span<std::byte> callers, std::size_t needed)
+      : own_(callers.empty() ? Memory(needed) : Memory()), workspace_(workspace_of(callers, own_, needed)) {}
+  Workspace& workspace() { return workspace_; }
+
+ private:
+  Memory own_;
+  Workspace workspace_;
+};
+
 }  // namespace attune::runtime

@@ -13,6 +13,7 @@ endfunction()
 
 attune_check(errors)
 attune_check(format)
+attune_check(kernels)
 attune_check(layers)
 attune_check(lines)
 attune_check(links)

@@ -5,9 +5,10 @@
 #include <initializer_list>
 
 #include <fcntl.h>
-#include <sys/mman.h>
+#include <malloc.h>
 #include <unistd.h>
 
+#include "runtime/address_space.h"
 #include "tools/verbs.h"
 
 namespace {
@@ -15,13 +16,15 @@ namespace {
 /// Runs before every static object. LLVM's options are such objects, and end the process with SIGABRT where memory runs
 /// out; they and our own take 1 MiB.
 [[gnu::constructor(101)]] void check_memory() {
-  constexpr std::size_t room = std::size_t{2} << 20;
-  void* const at = mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (at == MAP_FAILED) {
+  if (!attune::runtime::can_map(std::size_t{2} << 20)) {
     std::fputs("attune: there is no memory to start with [no-memory]\n", stderr);
     std::_Exit(2);
   }
-  munmap(at, room);
+#ifdef M_ARENA_MAX
+  // glibc takes 64 MiB of address space for each thread's arena. A thread that cannot have them gets every small
+  // allocation from mmap: compiling then takes a hundred times as long and as much memory.
+  if (attune::runtime::is_address_space_limited()) mallopt(M_ARENA_MAX, 1);
+#endif
 }
 
 /// Opens stdin, stdout and stderr where the caller closed them: the next file to be opened would take their place, and

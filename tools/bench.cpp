@@ -240,7 +240,7 @@ void add_bench(CLI::App& app) {
       ->type_name("N...");
   verb.add_option("--seconds", o->seconds, "how long to measure each row, at least; 1 if left out")->type_name("X");
   verb.add_flag("--backward", o->backward, "the gradients, given what the forward gave");
-  verb.add_option("--kernel", o->kernel, "of a GPU: this one, with what of its tile is to be other than usual")
+  verb.add_option("--kernel", o->kernel, "of a GPU: measure this kernel, with these members of its tile changed")
       ->type_name("NAME[:m=N,n=N,...]");
   verb.add_option("--cover", o->cover,
                   "on a GPU: tiles are listed by each call, or once before, as for a model's layers; each if left out")
@@ -250,29 +250,29 @@ void add_bench(CLI::App& app) {
           "on a GPU: packed sequences of so many queries and keys each, in place of --batch, --seq and --kv-seq")
       ->type_name("N,...")
       ->delimiter(',');
-  verb.add_option("--starts", o->starts,
-                  "where the starts of packed sequences are; on a device nobody waits for them. host if left out")
+  verb.add_option(
+          "--starts", o->starts,
+          "where the starts of packed sequences are: the host does not wait for those on a device; host if left out")
       ->type_name("host|device");
   verb.add_flag("--paced", o->paced,
                 "on a GPU: measure all rows once for each line that comes in, until there are none");
   verb.add_option("--save", o->save, "add the results to those of this name, or to this file of JSON lines")
       ->type_name("NAME|FILE.jsonl")
       ->group("History");
-  verb.add_option("--compare", o->compare, "how much faster this is than what was kept")
+  verb.add_option("--compare", o->compare, "how much faster this is than the saved results")
       ->type_name("NAME|FILE.jsonl")
       ->group("History");
   verb.add_flag("--json", o->json, "one line of JSON for each row");
   verb.footer(
-      "Measures known attentions, or one of your own, and says what part of the machine's peak they reach. Operations "
-      "are counted for the pairs that the mask keeps, and for no others.\n"
+      "Measures known attentions, or one of your own, and says what part of the machine's peak they reach. Only the "
+      "pairs that the mask keeps count as operations.\n"
       "\n"
-      "With --save each result is kept as a line of JSON, with the machine, the date, the command, and attune's "
+      "With --save each result is saved as a line of JSON, with the machine, the date, the command, and attune's "
       "version "
       "and commit; a name is a file of the folder attune/bench below XDG_STATE_HOME, or below .local/state at home. "
       "With "
-      "--compare the median is set beside that of kept results of the same mod, sizes and engine: from the tenth to "
-      "the "
-      "ninetieth percentile of both comes the spread, and a difference that it covers is called noise.\n"
+      "--compare the median is compared with that of saved results of the same mod, sizes and engine. The spread is "
+      "the range that the tenth and ninetieth percentiles of both allow; a difference within it is called noise.\n"
       "Examples:\n"
       "  attune bench --row causal --d 64 --seq 512 --threads 1 2 --seconds 0.1\n"
       "  attune bench --score '30.0f * tanh(s / 30.0f)' --mask 'q - kv < 512' --seq 512 --seconds 0.1 --backward "

@@ -35,10 +35,11 @@ Built built(const std::string& content, const std::string& label, const runtime:
 
 // ---- GPU kernels
 
-std::vector<Built> build_forward(const std::shared_ptr<const LoweredMod>& of, const codegen::ForwardSpec& spec,
-                                 codegen::Length length, const codegen::Preference* preference) {
+std::vector<Built> build_forward(const std::shared_ptr<const compiler::LoweredMod>& of,
+                                 const codegen::ForwardSpec& spec, codegen::Length length,
+                                 const codegen::Preference* preference) {
   const std::string target = runtime::name_of(runtime::TargetName{.arch = spec.arch});
-  const codegen::ForwardFacts facts = codegen::forward_facts(of->mod, of->cover, spec.scale_positive);
+  const codegen::GpuParts parts = codegen::gpu_parts(*of, spec.scale_positive);
   std::vector<Built> out;
   const auto add = [&](const codegen::Source& page, const std::string& what, const runtime::cuda::Binary& binary) {
     out.push_back(built(runtime::cuda::asked(page).content, fmt::format("{} {}", what, target),
@@ -46,13 +47,14 @@ std::vector<Built> build_forward(const std::shared_ptr<const LoweredMod>& of, co
     out.back().of = of;
     out.back().page = page;
     out.back().wide = spec.wide;
-    out.back().listed = facts.listed;
+    out.back().listed = parts.facts.listed;
   };
-  const runtime::cuda::Considered all = runtime::cuda::consider(of->mod, of->cover, spec, length, preference);
+  const runtime::cuda::Considered all = runtime::cuda::consider(parts, codegen::forward_kind(parts, length), spec,
+                                                                preference);
   for (std::size_t i = 0; i < all.candidates.size(); ++i) {
     const runtime::cuda::Candidate& one = all.candidates[i];
     if (!one.binary || (i != all.chosen && one.flaw.empty())) continue;
-    const codegen::Source page = runtime::cuda::forward_page(of->mod, of->cover, one.choice.plan, spec.arch);
+    const codegen::Source& page = one.page->source;
     const std::string what = fmt::format("{} {} D={}/{} {}x{}", page.name, attune::name_of(spec.dtype), spec.d, spec.dv,
                                          one.choice.plan.m, one.choice.plan.n);
     add(page, what, *one.binary);
@@ -64,14 +66,15 @@ std::vector<Built> build_forward(const std::shared_ptr<const LoweredMod>& of, co
     facts_alone.entry.label = fmt::format("{} {}: {}", what, target, one.flaw);
     facts_alone.entry.entry.bytes.clear();
   }
-  if (facts.listed) {
-    const codegen::Source page = runtime::cuda::cover_page(of->mod, of->cover, spec.wide, spec.arch);
+  if (parts.facts.listed) {
+    const codegen::Source page = runtime::cuda::cover_page(*of, spec.wide, spec.arch);
     add(page, "cover", *runtime::cuda::binary_of(page, {of->mod, "cover", spec.arch}));
   }
   return out;
 }
 
-void add_gpu_jobs(const ManifestRow& row, const std::shared_ptr<const LoweredMod>& of, std::vector<Job>& jobs) {
+void add_gpu_jobs(const ManifestRow& row, const std::shared_ptr<const compiler::LoweredMod>& of,
+                  std::vector<Job>& jobs) {
   using enum codegen::Length;
   const codegen::ForwardSpec spec = runtime::spec_of(row.shape, row.target.arch.value_or(0));
   std::optional<codegen::Preference> preference;
@@ -125,7 +128,7 @@ std::vector<codegen::Wanted> wanted_of(const compiler::Mod& mod, const std::opti
   return List(1, some);
 }
 
-void add_cpu_jobs(const ManifestRow& row, const std::shared_ptr<const LoweredMod>& of, std::vector<Job>& jobs,
+void add_cpu_jobs(const ManifestRow& row, const std::shared_ptr<const compiler::LoweredMod>& of, std::vector<Job>& jobs,
                   std::set<std::string>& asked) {
   const codegen::Isa isa = row.target.isa.value_or(codegen::Isa::portable);
   const DType type = row.shape.dtype.value_or(DType::f32);
@@ -151,12 +154,10 @@ void add_cpu_jobs(const ManifestRow& row, const std::shared_ptr<const LoweredMod
 
 // ---- All of them
 
-std::shared_ptr<const LoweredMod> lowered(const TextOptions& options) {
+std::shared_ptr<const compiler::LoweredMod> lowered(const TextOptions& options) {
   const TextAttention text = build(options, Captures::FilesOrTypes);
-  auto out = std::make_shared<LoweredMod>();
-  compiler::LoweredMod lowered = compiler::lower(text.attention);
-  out->mod = std::move(lowered.mod);
-  out->cover = std::move(lowered.cover);
+  auto out = std::make_shared<compiler::LoweredMod>(compiler::lower(text.attention));
+  out->slots = {};  // the captured tensors do not outlive the text
   return out;
 }
 
@@ -164,7 +165,7 @@ std::shared_ptr<const LoweredMod> lowered(const TextOptions& options) {
 
 Builds build_all(const Manifest& manifest, int threads,
                  const std::function<void(const std::string& row, std::size_t rows)>& step) {
-  std::vector<std::shared_ptr<const LoweredMod>> mods;
+  std::vector<std::shared_ptr<const compiler::LoweredMod>> mods;
   for (const TextOptions& options : manifest.mods) mods.push_back(lowered(options));
   std::vector<Job> jobs;
   std::set<std::string> asked;

@@ -9,17 +9,12 @@
 
 #include "codegen/choose.h"
 #include "codegen/llvm.h"
-#include "compiler/cover.h"
+#include "codegen/source.h"
+#include "compiler/lower.h"
 #include "runtime/cache/bundle.h"
 #include "tools/manifest.h"
 
 namespace attune::tools {
-
-/// A Mod, lowered once for all of its rows.
-struct LoweredMod {
-  compiler::Mod mod;
-  compiler::Cover cover;
-};
 
 /// A kernel that was built, or the facts about one that was not taken.
 struct Built {
@@ -27,7 +22,7 @@ struct Built {
   bool only_facts = false;
   std::string target;
   // GPU only:
-  std::shared_ptr<const LoweredMod> of{};
+  std::shared_ptr<const compiler::LoweredMod> of{};
   std::optional<codegen::Source> page{};
   std::optional<codegen::ForwardChoice> choice{};  ///< none: the kernel that writes lists
   bool wide = false, listed = false;

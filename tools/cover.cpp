@@ -375,10 +375,10 @@ void add_cover(CLI::App& app) {
   verb.add_flag("--ascii", o->ascii, "the picture in letters, as where the locale is not UTF-8");
   verb.add_flag("--json", o->json, "as JSON");
   verb.footer(
-      "Shows what is known of a mask without asking every pair: the bands of keys that a tile of queries keeps and "
-      "drops, "
+      "Shows what attune knows about a mask without evaluating every pair: the bands of keys that a tile of queries "
+      "keeps and drops, "
       "the tiles that are full, partial and empty, how many pairs stay, and a picture. A score removes pairs too, "
-      "where it is -inf. A mask that reads captured tensors needs their data, or says what it would ask of it.\n"
+      "where it is -inf. A mask that reads captured tensors needs their data, or says what it would need.\n"
       "Examples:\n"
       "  attune cover 'kv <= q' --q-len 512 --tile 64 --json\n"
       "  attune cover 'kv <= q && q - kv < 1024' --q-len 8192 --tile 128x128 --svg window.svg");

@@ -2,10 +2,12 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "codegen/choose.h"
+#include "codegen/source.h"
 #include "compiler/lower.h"
 #include "tools/device_call.h"
 #include "tools/output.h"
@@ -25,19 +27,17 @@ struct CudaOptions {
 void cuda(const CudaOptions& o) {
   const TextAttention text = build(o.text, Captures::FilesOrTypes);
   const compiler::LoweredMod lowered = compiler::lower(text.attention);
-  const compiler::Mod& mod = lowered.mod;
-  const compiler::Cover& cover = lowered.cover;
   const codegen::ForwardSpec spec = o.call.spec(90, o.group);
-  const codegen::ForwardFacts facts = codegen::forward_facts(mod, cover, spec.scale_positive);
+  const codegen::GpuParts parts = codegen::gpu_parts(lowered, spec.scale_positive);
   const std::optional<codegen::Preference> preference = o.call.preference();
   const codegen::ForwardChoices choices = codegen::choose(
-      spec, facts, codegen::forward_kind(mod, cover, facts, o.call.length()), preference ? &*preference : nullptr);
-  if (o.lists && !facts.listed)
+      spec, parts.facts, codegen::forward_kind(parts, o.call.length()), preference ? &*preference : nullptr);
+  if (o.lists && !parts.facts.listed)
     throw Error("no-lists", "this mask needs no lists", {.name = "--lists"},
                 "which keys a tile of queries visits is known without looking at data", "leave --lists out");
   const codegen::ForwardChoice& first = choices.choices[0];
-  const codegen::Source source = o.lists ? codegen::cover_source(mod, cover, spec.wide, spec.arch)
-                                         : codegen::forward_source(mod, cover, first.plan, spec.arch);
+  const codegen::Source source = o.lists ? codegen::cover_source(lowered, spec.wide, spec.arch)
+                                         : codegen::forward_source(parts, first.plan, spec.arch);
   if (!o.json) {
     write_out(source.text);
     return;
@@ -46,9 +46,9 @@ void cuda(const CudaOptions& o) {
   if (!o.lists) {
     all["threads"] = first.threads;
     all["shared_bytes"] = first.shared_bytes;
-    all["story"] = choices.story;
+    all["story"] = fmt::format("{}", fmt::join(choices.story, "; "));
     for (const codegen::ForwardChoice& c : choices.choices)
-      all["candidates"].push_back({{"kernel", c.plan.kernel},
+      all["candidates"].push_back({{"kernel", c.plan.kernel->name},
                                    {"m", c.plan.m},
                                    {"n", c.plan.n},
                                    {"stages", c.plan.stages},

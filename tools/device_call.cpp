@@ -15,7 +15,7 @@ void DeviceCall::add_to(CLI::App& verb) {
   verb.add_option("--seq", seq, "queries; 8192 if left out")->type_name("N")->group(group);
   verb.add_option("--kv-seq", kv_seq, "keys; as many as queries if left out")->type_name("N")->group(group);
   verb.add_option("--arch", arch, "compute capability times ten")->type_name("N")->group(group);
-  verb.add_option("--kernel", kernel, "this one, with what of its tile is to be other than usual")
+  verb.add_option("--kernel", kernel, "this kernel, with these members of its tile changed")
       ->type_name("NAME[:m=N,n=N,...]")
       ->group(group);
   exact.add_to(verb).group(group);

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "codegen/choose.h"
+#include "codegen/source.h"
 #include "compiler/explain.h"
 #include "compiler/lower.h"
 #include "tools/device_call.h"
@@ -77,8 +78,8 @@ std::string plan_of(const codegen::ForwardSpec& spec, const codegen::ForwardKind
                        c.threads, c.shared_bytes);
     word = "then";
   }
-  for (const std::string* note : {&choices.refused, &choices.story})
-    if (!note->empty()) out += fmt::format("note    {}\n", *note);
+  if (!choices.refused.empty()) out += fmt::format("note    {}\n", choices.refused);
+  for (const std::string& note : choices.story) out += fmt::format("note    {}\n", note);
   return out;
 }
 
@@ -112,17 +113,16 @@ class Rooms {
   void add(std::string name, std::string text) { out_.push_back({std::move(name), std::move(text)}); }
 
   void device(const compiler::LoweredMod& lowered) {
-    const compiler::Mod& mod = lowered.mod;
-    const compiler::Cover& cover = lowered.cover;
     const codegen::ForwardSpec spec = o_.call.spec(90);
-    const codegen::ForwardFacts facts = codegen::forward_facts(mod, cover, spec.scale_positive);
-    const codegen::ForwardKind kind = codegen::forward_kind(mod, cover, facts, o_.call.length());
+    const codegen::GpuParts parts = codegen::gpu_parts(lowered, spec.scale_positive);
+    const codegen::ForwardKind kind = codegen::forward_kind(parts, o_.call.length());
     const auto preference = o_.call.preference();
-    const codegen::ForwardChoices choices = codegen::choose(spec, facts, kind, preference ? &*preference : nullptr);
+    const codegen::ForwardChoices choices = codegen::choose(spec, parts.facts, kind,
+                                                            preference ? &*preference : nullptr);
     if (wants("plan")) add("plan", plan_of(spec, kind, choices));
     if (!wants("source")) return;
-    add("source", codegen::forward_source(mod, cover, choices.choices[0].plan, spec.arch).text);
-    add("source of lists", facts.listed ? codegen::cover_source(mod, cover, spec.wide, spec.arch).text : "");
+    add("source", codegen::forward_source(parts, choices.choices[0].plan, spec.arch).text);
+    add("source of lists", parts.facts.listed ? codegen::cover_source(lowered, spec.wide, spec.arch).text : "");
   }
 
   const DiffOptions& o_;

@@ -1,4 +1,4 @@
-// tools/emit.cpp — built kernels as plain files: pages, PTX, cubins, SASS, objects, LLVM's text, headers of C
+// tools/emit.cpp — built kernels as plain files: pages, PTX, cubins, SASS, objects, LLVM IR, C headers
 #include "tools/emit.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ std::optional<std::string> printed(const std::string& command) {
   return pclose(pipe) == 0 ? std::optional(out) : std::nullopt;
 }
 
-/// The program that shows SASS, with its options before the file; empty if there is none.
+/// The command that prints SASS, up to the file's name; empty if no disassembler is installed.
 std::string disassembler() {
   for (const char* folder : {"", "/usr/local/cuda/bin/"})
     for (const auto& [program, options] : {std::pair{"cuobjdump", " --dump-sass "}, {"nvdisasm", " "}}) {
@@ -61,7 +61,7 @@ std::string symbol_of(const runtime::CacheEntry& entry) {
   return {};
 }
 
-/// The kernel's text of this kind; nothing if it has none.
+/// A kernel in one of the kinds; nothing if a kernel of its sort has no such file.
 std::optional<std::string> text_of(const Built& one, const std::string& kind, const std::string& name) {
   const std::string& bytes = one.entry.entry.bytes;
   if (!one.page) {
@@ -86,7 +86,7 @@ std::optional<std::string> text_of(const Built& one, const std::string& kind, co
   return std::nullopt;
 }
 
-/// As in: forward_sm90-sm_90a-3f2a91c0
+/// As in: NAME-sm_90a-3f2a91c0
 std::string name_of(const Built& one) {
   std::string stem = one.page ? one.page->name : one.entry.label.substr(0, one.entry.label.rfind(' '));
   std::replace(stem.begin(), stem.end(), ' ', '-');

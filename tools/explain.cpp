@@ -90,8 +90,8 @@ void add_explain(CLI::App& app) {
   verb.add_flag("--measure", o->measure, "also how fast it is here: on the CPU unless --target cuda");
   verb.add_flag("--json", o->json, "the same facts as JSON");
   verb.footer(
-      "Tells what was derived of an attention: simplified expressions and by which rules, what a tile keeps, what the "
-      "softmax makes free, what is hoisted, derivatives.\n"
+      "Shows what attune derived from an attention: simplified expressions and the rules used, what a tile keeps, what "
+      "the softmax makes free, what is hoisted, derivatives.\n"
       "\n"
       "With --target cuda: which kernels could take the call, what NVRTC made of each, how many of its blocks a "
       "multiprocessor holds and what allows no more, which is chosen and why others are not, and what bounds the "

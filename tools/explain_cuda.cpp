@@ -22,8 +22,8 @@ class OnDevice {
   OnDevice(const compiler::LoweredMod& lowered, const ExplainOptions& options)
       : call_(options.call), bench_(options.bench()), there_(!call_.arch && runtime::cuda::device_count() > 0),
         spec_(call_.spec(there_ ? runtime::cuda::facts(0).arch() : 90, bench_.heads / bench_.of_kv_heads())),
-        cover_(lowered.cover), facts_(codegen::forward_facts(lowered.mod, cover_, spec_.scale_positive)),
-        kind_(codegen::forward_kind(lowered.mod, cover_, facts_, call_.length())) {
+        cover_(lowered.cover), parts_(codegen::gpu_parts(lowered, spec_.scale_positive)),
+        kind_(codegen::forward_kind(parts_, call_.length())) {
     std::optional<codegen::Preference> preference = call_.preference();
     if (!preference && there_) {
       runtime::cuda::Remembered found = runtime::cuda::remembered({.device = runtime::cuda::facts(0).name,
@@ -37,8 +37,7 @@ class OnDevice {
       notes_ = std::move(found.notes);
       if (preference) notes_.push_back(preference->origin);
     }
-    considered_ = runtime::cuda::consider(lowered.mod, cover_, spec_, call_.length(),
-                                          preference ? &*preference : nullptr, true);
+    considered_ = runtime::cuda::consider(parts_, kind_, spec_, preference ? &*preference : nullptr, true);
     notes_.insert(notes_.end(), considered_.story.begin(), considered_.story.end());
     work_bounds(lowered.mod);
     if (options.measure) measure(preference ? &*preference : nullptr);
@@ -194,7 +193,7 @@ class OnDevice {
   bool there_;
   codegen::ForwardSpec spec_;
   const compiler::Cover& cover_;
-  codegen::ForwardFacts facts_;
+  codegen::GpuParts parts_;
   codegen::ForwardKind kind_;
   runtime::cuda::Considered considered_;
   std::vector<std::string> notes_;

@@ -1,4 +1,4 @@
-// tools/launch_header.cpp — a C header that tells how to launch a GPU kernel without attune
+// tools/launch_header.cpp — a C and C++ header that says how to launch a GPU kernel without attune
 #include "tools/launch_header.h"
 
 #include <algorithm>
@@ -13,10 +13,20 @@
 namespace attune::tools {
 namespace {
 
-// As in args.cuh and cover_args.cuh. The sizes below are theirs, so that a C compiler with another layout fails.
+// The structs of args.cuh and cover_args.cuh in the C that C99, C11 and C++ share. The header checks their sizes below
+// against those of the device files.
 constexpr std::string_view structs = R"(#ifndef ATTUNE_LAUNCH
 #define ATTUNE_LAUNCH
-struct attune_tensor_map { _Alignas(64) unsigned long long words[16]; }; /* a CUtensorMap */
+#if defined(__cplusplus)
+#define ATTUNE_ALIGNED(bytes) alignas(bytes)
+#elif defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
+#define ATTUNE_ALIGNED(bytes) _Alignas(bytes)
+#else
+#define ATTUNE_ALIGNED(bytes) __attribute__((aligned(bytes)))
+#endif
+/* fails to compile where the condition does not hold */
+#define ATTUNE_REQUIRE(name, condition) typedef char name[(condition) ? 1 : -1]
+struct attune_tensor_map { ATTUNE_ALIGNED(64) unsigned long long words[16]; }; /* a CUtensorMap */
 struct attune_strided { void* data; long long batch, head, position, element; }; /* strides in elements */
 struct attune_rows { float* data; long long batch, head, position; }; /* null: not asked for */
 struct attune_forward_args {
@@ -55,8 +65,13 @@ std::string upper(std::string text) {
   return text;
 }
 
+/// A struct has the size that the kernel gives it, or the header does not compile.
+std::string required(const std::string& name, std::size_t bytes) {
+  return fmt::format("ATTUNE_REQUIRE({0}_size, sizeof(struct {0}) == {1});\n", name, bytes);
+}
+
 std::string user_struct(const Launch& launch, const std::string& name) {
-  const codegen::PageNames names = codegen::page_names(launch.mod);
+  const ir::Signature signature = codegen::page_signature(launch.mod);
   std::string out = fmt::format("struct {} {{\n", name);
   for (std::size_t i = 0; i < launch.mod.captures.size(); ++i) {
     const auto& slot = launch.mod.captures[i];
@@ -64,13 +79,12 @@ std::string user_struct(const Launch& launch, const std::string& name) {
                        slot.rank ? fmt::format(" {} stride[{}]; int last[{}];", launch.wide ? "long long" : "int",
                                                slot.rank, slot.rank)
                                  : "",
-                       names.signature.captures[i].name, attune::name_of(slot.dtype));
+                       signature.captures[i].name, attune::name_of(slot.dtype));
   }
-  for (const auto& param : names.signature.params)
+  for (const auto& param : signature.params)
     out += fmt::format("  {} {};\n", param.type == ir::Type::F32 ? "float" : "int", param.name);
-  out += fmt::format("  float {}; /* of q . k */\n}};\n", names.scale);
-  return out + fmt::format("_Static_assert(sizeof(struct {}) == {}, \"as the kernel has it\");\n", name,
-                           codegen::page_bytes(launch.mod, launch.wide));
+  out += fmt::format("  float {}; /* of q . k */\n}};\n", codegen::page_scale);
+  return out + required(name, codegen::page_bytes(launch.mod, launch.wide));
 }
 
 std::string how(const Launch& launch) {
@@ -79,20 +93,20 @@ std::string how(const Launch& launch) {
            "arguments struct attune_cover_args, then the user's struct";
   const codegen::ForwardChoice& c = *launch.choice;
   const codegen::ForwardPlan& plan = c.plan;
-  const bool ordered = c.persistent && plan.packed;
+  const bool ordered = plan.kernel->persistent && plan.packed;
   const std::string sets = plan.heads == 1 ? "q_heads" : fmt::format("q_heads / group * ceil(group / {})", plan.heads);
   std::string out = fmt::format("grid     {}: tiles = {}\n",
-                                c.persistent ? "as many blocks as multiprocessors, at most tiles" : "tiles",
+                                plan.kernel->persistent ? "as many blocks as multiprocessors, at most tiles" : "tiles",
                                 ordered ? fmt::format("order_count * {}", sets)
                                         : fmt::format("ceil(q_len / {}) * {} * batch", plan.queries(), sets));
   out += "arguments struct attune_forward_args, then the user's struct\n";
-  out += c.copy_engine
+  out += plan.kernel->wants_maps
              ? fmt::format("maps     q_map in boxes of {0} rows, k_map and v_map of {1}, o_map of 16; each 64 "
                            "columns wide, swizzled by 128 bytes,\n"
                            "         over [{2}][head][position][d] from the last dimension on",
                            plan.m, plan.n, plan.packed ? "1" : "batch")
              : std::string("maps     none: the tensor maps may be left zero");
-  if (c.copy_engine && plan.heads > 1)
+  if (plan.kernel->wants_maps && plan.heads > 1)
     out += fmt::format("\n         q_map and o_map over [{0}][key head][position][head of it][d], boxes of {1} and {2} "
                        "positions, {3} heads of each",
                        plan.packed ? "1" : "batch", plan.queries(), 16 / plan.heads, plan.heads);
@@ -115,10 +129,8 @@ std::string launch_header(const Launch& launch) {
   for (std::size_t at = 0; (at = about.find("*/", at)) != std::string::npos; ++at) about.insert(at + 1, " ");
   std::string out = fmt::format("/* {}: a kernel made by attune, and how to launch it\n{}\n*/\n{}", launch.name, about,
                                 structs);
-  out += fmt::format(
-      "_Static_assert(sizeof(struct attune_forward_args) == {} && sizeof(struct attune_cover_args) == {}, "
-      "\"as the kernels have them\");\n#endif\n\n",
-      sizeof(ForwardArgs), sizeof(CoverArgs));
+  out += required("attune_forward_args", sizeof(ForwardArgs)) + required("attune_cover_args", sizeof(CoverArgs));
+  out += "#endif\n\n";
   out += fmt::format("#define {}_SYMBOL \"{}\"\n", prefix, launch.symbol);
   if (launch.choice)
     out += fmt::format("#define {0}_THREADS {1}\n#define {0}_SHARED_BYTES {2}\n#define {0}_TILE_Q {3}\n"

@@ -1,4 +1,4 @@
-// tools/launch_header.h — a C header that tells how to launch a GPU kernel without attune
+// tools/launch_header.h — a C and C++ header that says how to launch a GPU kernel without attune
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace attune::tools {
 
-/// What a launch needs to know of a forward kernel; without a choice, of the kernel that writes its lists.
+/// What the header describes: a forward kernel, or, without a choice, the kernel that writes tile lists.
 struct Launch {
   const compiler::Mod& mod;
   const codegen::ForwardChoice* choice;

@@ -128,13 +128,12 @@ class Tuner {
   /// On all CPU threads: each compilation takes a second or two.
   std::vector<Variant> compiled(std::vector<Variant> variants) const {
     const compiler::LoweredMod lowered = compiler::lower(one_.attention);
-    const compiler::Mod& mod = lowered.mod;
-    const compiler::Cover& cover = lowered.cover;
+    const codegen::GpuParts parts = codegen::gpu_parts(lowered, wants_.spec.scale_positive);
     std::atomic<std::size_t> next = 0;
     const auto work = [&] {
       for (std::size_t i = next++; i < variants.size(); i = next++) {
         const Preference one{variants[i], true, ""};
-        runtime::cuda::consider(mod, cover, wants_.spec, wants_.kind.length, &one);
+        runtime::cuda::consider(parts, wants_.kind, wants_.spec, &one);
       }
     };
     runtime::on_threads(std::thread::hardware_concurrency(), work);
@@ -286,7 +285,7 @@ void add_tune(CLI::App& app) {
       "Measures other tiles of the kernel that would be chosen, each beside that one and checked against its results, "
       "and "
       "keeps the fastest for calls of the same kind, type and widths on this device: see docs/gpu.md. Without a "
-      "row or an expression, what people run most is tuned.\n"
+      "row or an expression, it tunes the most common attentions.\n"
       "Examples:\n  attune tune --row causal --d 128 --heads 16 --seq 8192");
   verb.callback([o] {
     o->bench.check();

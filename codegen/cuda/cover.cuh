@@ -20,7 +20,7 @@ __device__ inline int whole(bool x) { return x; }
 template <class T, int rank, class Stride, class... Index>
 __device__ __forceinline__ int between(bool least, const Capture<T, rank, Stride>& of, Index... index) {
   static_assert(sizeof...(Index) == 2 * rank);
-  // The last dimension by lanes, those before it one after another.
+  // Lanes share the last dimension; the dimensions before it are looped over.
   constexpr int lanes = 32, dims = 4, skip = dims - rank;
   const Int given[2 * rank] = {index...};
   int from[dims] = {}, to[dims] = {};
@@ -31,7 +31,7 @@ __device__ __forceinline__ int between(bool least, const Capture<T, rank, Stride
     to[skip + d] = min(max(given[2 * d + 1].i(), 0), of.last[d]);
     stride[skip + d] = of.stride[d];
   }
-  // Several are on their way at a time; the last one may be asked for more than once.
+  // Several reads are under way at a time; the last element may be read more than once.
   constexpr int batch = 4;
   const int lane = static_cast<int>(threadIdx.x) % lanes;
   int found = least ? 0x7fffffff : -0x7fffffff - 1;
@@ -67,7 +67,7 @@ __device__ __forceinline__ auto greatest(const Capture<T, rank, Stride>& of, Ind
 
 // ---- the kernel -----------------------------------------------------------------------------------------------------
 
-/// What a page knows of a mask: may a tile keep anything, may it drop anything? Asked by whole warps.
+/// What a page says about a mask: may a tile keep anything, may it drop anything? Whole warps ask.
 template <class C>
 concept Covers = requires(const C c, Where at, typename C::Row row, typename C::Col col, int i) {
   row = c.row(at, i, i);                       // queries [begin, end)

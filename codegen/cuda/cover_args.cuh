@@ -3,7 +3,7 @@
 
 namespace attune {
 
-/// Of a block. Few tiles for each warp: a verdict takes a microsecond, most of it the latency of what it reads.
+/// Threads of a block. A warp has few tiles, because a verdict takes a microsecond, mostly the latency of its reads.
 constexpr int cover_threads = 1024;
 
 /// The grid is (tiles of queries, heads, batches), each of these two 1 where the lists do not vary with it.
@@ -14,7 +14,7 @@ struct CoverArgs {
   int m, n;             ///< queries and keys of a tile
   const int* q_starts;  ///< packed: batch + 1 starts of each, else null
   const int* kv_starts;
-  unsigned* next;  ///< becomes 0, for the kernel that comes next; null if there is none to do it for
+  unsigned* next;  ///< becomes 0, for the kernel that comes next; null if that kernel has no counter
 };
 
 }  // namespace attune

@@ -2,13 +2,13 @@
 // meanwhile: its shared memory, the order of tiles, and the thread that deals them
 #pragma once
 
-#include "softmax.cuh"
+#include "softmax_sm90.cuh"
 #include "tma.cuh"
 #include "walk.cuh"
 
 namespace attune {
 
-/// Of a number that is the same in all lanes: tells the compiler so.
+/// Tells the compiler that a number is the same in all lanes.
 __device__ inline int uniform(int x) { return __shfl_sync(~0u, x, 0); }
 
 __device__ inline int shared_get(unsigned at) {
@@ -22,29 +22,28 @@ __device__ inline void shared_put(unsigned at, int value) {
 
 // ---- shared memory -----------------------------------------------------------------------------------------------
 
-constexpr int chunk = 64;  ///< columns of a chunk: 128 bytes, what the copy engine swizzles
-constexpr int chunk_bytes = 128;
 constexpr int item_bytes = 64;
 
 template <class Tile>
 struct Shared90 {
+  static constexpr int chunk = chunk_columns<typename Tile::Element>;
   static constexpr int d_chunks = (Tile::d + chunk - 1) / chunk, dv_chunks = (Tile::dv + chunk - 1) / chunk;
   static constexpr int q_bytes = d_chunks * Tile::m * chunk_bytes, k_bytes = d_chunks * Tile::n * chunk_bytes;
   static constexpr int v_bytes = dv_chunks * Tile::n * chunk_bytes, o_bytes = dv_chunks * Tile::m * chunk_bytes;
-  // Results that have no room of their own lie where the queries did.
+  // Results without memory of their own overwrite the queries.
   static constexpr int q = 0, k = q + (Tile::own_o ? Tile::q_stages * q_bytes : max(Tile::q_stages * q_bytes, o_bytes)),
                        v = k + Tile::stages * k_bytes, o = Tile::own_o ? v + Tile::stages * v_bytes : q,
                        barriers = v + Tile::stages * v_bytes + (Tile::own_o ? o_bytes : 0);
-  // Barriers: two of each stage of the queries, the keys and the values: full, then empty.
+  // Two barriers for each stage of queries, keys and values: full, then empty.
   static constexpr int q_full = barriers, k_full = q_full + 16 * Tile::q_stages, v_full = k_full + 16 * Tile::stages;
   static constexpr int item_full = v_full + 16 * Tile::stages, known = item_full + 16, crowded = known + 8,
                        item = known + 16;
-  // Tiles to do again: per warp, how many, and which.
+  // Lists of tiles to do again: for each warp a count, then the tiles.
   static constexpr int warps = Tile::m / 16, again_most = 31, again = item + item_bytes,
                        bytes = again + 4 * (again_most + 1) * warps;
 };
 
-/// A place in a ring of stages, and the parity of its current phase.
+/// A position in a ring of stages, and the parity of its current phase.
 template <int Stages>
 struct Place {
   int stage = 0;
@@ -61,7 +60,7 @@ struct Place {
 // ---- which tile of queries ---------------------------------------------------------------------------------------
 
 struct Work {
-  int b, tile;  ///< tile < 0: the place of none
+  int b, tile;  ///< tile < 0: there is no tile at this place
   Heads heads;
 };
 
@@ -70,13 +69,13 @@ struct Work {
 template <class Tile>
 struct Schedule {
   int of_batch;  ///< sets of heads, here and below; most have one head
-  /// Tiles of queries: of the longest sequence, and of a set.
+  /// Tiles of queries in the longest sequence, and in a set.
   int q_tiles, of_set;
   int sets, section, count;
 
   __device__ Schedule(const ForwardArgs& args)
       : of_batch(sets_of<Tile>(args)), q_tiles(q_tiles_of<Tile>(args.q_len)),
-        of_set(Tile::packed ? args.order_count : q_tiles), sets(Tile::packed ? of_batch : of_batch * args.batch),
+        of_set(is_packed<Tile> ? args.order_count : q_tiles), sets(is_packed<Tile> ? of_batch : of_batch * args.batch),
         section(args.section), count(sets * of_set) {}
   __device__ int index(int round) const {
     const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
@@ -85,14 +84,14 @@ struct Schedule {
   __device__ Work work(const ForwardArgs& args, int index) const {
     const int of_section = of_set * section, before = index / of_section, here = min(section, sets - before * section);
     const int within = index - before * of_section, set = before * section + within % here, nth = within / here;
-    if constexpr (Tile::packed)
+    if constexpr (is_packed<Tile>)
       return args.order ? Work{args.order[2 * nth], args.order[2 * nth + 1], heads_of<Tile>(args, set)}
                         : unordered(args, nth, heads_of<Tile>(args, set));
     else
       return {set / of_batch, q_tiles - 1 - nth, heads_of<Tile>(args, set % of_batch)};
   }
-  /// Where the host knows no starts: sequence b has the places from starts[b] / queries + b on, its last tile first.
-  /// They are one more than its tiles at most.
+  /// Where the host does not know the starts, sequence b has the places from starts[b] / queries + b on, its last tile
+  /// first. It has at most one place more than tiles.
   __device__ Work unordered(const ForwardArgs& args, int nth, Heads heads) const {
     const auto place = [&](int b) { return args.q_starts[b] / queries_of<Tile> + b; };
     int b = 0;
@@ -107,17 +106,20 @@ struct Schedule {
 
 /// A tile of queries on its way from the warp that deals them to those that work on it.
 struct Item {
-  /// Owners of tiles that are there for all warps: with powers below a maximum of before, or one of every tile.
-  static constexpr int all = -1, all_carefully = -2;
-  int index;  ///< -1: no more
-  int owner;  ///< the warp that it is done again for, carefully; or one of these
+  /// In place of an index. pause: tiles on lists come next. stop: there are no more tiles.
+  static constexpr int pause = -1, stop = -2;
+  /// Owners of a tile that is computed for the first time, with powers below maxima of earlier tiles of keys.
+  static constexpr int all = -1;
+  int index;
+  int owners;  ///< a bit for each warp that the tile is done again for, carefully; or `all`
   Work work;
   Walk walk;
-  Stretch queries, keys;  ///< of its sequence
+  Stretch queries, keys;  ///< positions of its sequence
 };
 static_assert(sizeof(Item) == item_bytes);
 
-/// The tiles to do again, by warp of those that compute. Only that warp adds to its own.
+/// The tiles that each computing warp has to do again. Only that warp adds to its own list, and only the thread that
+/// deals empties them, while no warp adds.
 template <class Tile>
 struct Again {
   using Shared = Shared90<Tile>;
@@ -129,17 +131,36 @@ struct Again {
   __device__ void put(int warp, int i, int value) const { shared_put(at(warp, i), value); }
   __device__ int get(int warp, int i) const { return shared_get(at(warp, i)); }
   __device__ int count(int warp) const { return get(warp, 0); }
-  /// A warp has all but one of those that it may have, and another tile may be on its way: those that are dealt later
-  /// are done carefully at once.
+  /// A warp has room for one tile more, which may be on its way: lists are worked off before others are dealt.
   __device__ bool crowded() const { return shared_get(shared + Shared::crowded) != 0; }
-  __device__ void say_crowded() const { shared_put(shared + Shared::crowded, 1); }
+  __device__ void say_crowded(bool is) const { shared_put(shared + Shared::crowded, is); }
+
+  struct Next {
+    int index, owners;
+  };
+  /// The first tile on any list behind this one, and the warps that have it. A block takes tiles in the order of their
+  /// indices, so lists rise.
+  __device__ Next behind(int last) const {
+    Next next{0x7fffffff, 0};
+#pragma unroll 1
+    for (int warp = 0; warp < Shared::warps; ++warp)
+#pragma unroll 1
+      for (int i = 1; i <= count(warp); ++i) {
+        const int index = get(warp, i);
+        if (index <= last || index > next.index) continue;
+        next.owners = (index == next.index ? next.owners : 0) | 1 << warp;
+        next.index = index;
+        break;
+      }
+    return next;
+  }
 };
 
 template <class Tile, class User>
 struct Items {
   using Shared = Shared90<Tile>;
-  /// Where sequences are alike, what they are is not handed over.
-  static constexpr int words = item_bytes / 4 - (Tile::packed ? 0 : 4);
+  /// Without packed sequences all stretches are alike, and are not handed over.
+  static constexpr int words = item_bytes / 4 - (is_packed<Tile> ? 0 : 4);
 
   const ForwardArgs& args;
   unsigned shared;
@@ -148,9 +169,9 @@ struct Items {
   __device__ unsigned full() const { return shared + Shared::item_full; }
   __device__ unsigned at(int word) const { return shared + Shared::item + 4 * word; }
 
-  /// Until all have read the item before: what is dealt later is dealt better.
+  /// Waits until all warps have read the item before. Later dealing leaves blocks with more even ends.
   __device__ void wait_for_room() const { barrier_wait(full() + 8, phase ^ 1); }
-  /// By one thread.
+  /// Called by one thread.
   __device__ void give(const Item& item) {
     const auto list = __builtin_bit_cast(Words, item);
 #pragma unroll
@@ -158,7 +179,7 @@ struct Items {
     barrier_arrive(full());
     phase ^= 1;
   }
-  /// By a whole warp, or one thread that speaks for it.
+  /// Called by a whole warp, or by one thread that speaks for it.
   template <bool Whole>
   __device__ Item take() {
     barrier_wait(full(), phase);
@@ -170,15 +191,15 @@ struct Items {
     }
     phase ^= 1;
     Item item = __builtin_bit_cast(Item, list);
-    if constexpr (!User::listed) item.walk.list = nullptr;
+    if constexpr (!User::traits.listed) item.walk.list = nullptr;
     if constexpr (Tile::heads == 1) item.work.heads.count = 1;
-    if constexpr (!Tile::packed) {
+    if constexpr (!is_packed<Tile>) {
       item.queries = stretch<Tile>(args.q_starts, 0, args.q_len);
       item.keys = stretch<Tile>(args.kv_starts, 0, args.kv_len);
     }
     return item;
   }
-  /// By one thread of each warp: the next one may be dealt.
+  /// Called by one thread of each warp: the next item may be dealt.
   __device__ void done() const { barrier_arrive(full() + 8); }
 
  private:
@@ -187,21 +208,13 @@ struct Items {
   };
 };
 
-/// No running maximum: powers are taken below User::most, where f16 would have nothing left of them.
-template <class Tile, class User>
-constexpr bool fixed_maximum = User::bounded && !Tile::max && !same<typename Tile::Element, f16>;
-
-/// Are powers taken below the maximum of the first tiles? Then a tile may have to be done again, see Group90::powers.
-template <class Tile, class User>
-constexpr bool does_again = !fixed_maximum<Tile, User> && !Tile::max;
-
 template <class Tile, class User>
 __device__ inline Item item_of(const ForwardArgs& args, const User& user, const Schedule<Tile>& schedule, Work work,
                                int index, int owner) {
   const Stretch queries = stretch<Tile>(args.q_starts, work.b, args.q_len),
                 keys = stretch<Tile>(args.kv_starts, work.b, args.kv_len);
   Walk walk;
-  if constexpr (User::listed) {
+  if constexpr (User::traits.listed) {
     walk = walk_list(args, work.b, work.heads.first, schedule.q_tiles, work.tile);
   } else {
     const Where at{work.b, work.heads.first, queries.length, keys.length};
@@ -213,42 +226,49 @@ __device__ inline Item item_of(const ForwardArgs& args, const User& user, const 
 
 // ---- dealing -----------------------------------------------------------------------------------------------------
 
-/// One thread finds the tiles of this block, ahead of those that need them: their divisions took a twentieth of the
-/// time of short sequences.
+/// One thread finds the tiles of this block ahead of the warps that need them: the divisions took a twentieth of the
+/// time of short sequences. Every tile is computed once in the same way, and done again for the warps that put it on
+/// their lists: when lists are worked off depends on timing, which tiles are on them does not.
 template <class Tile, class User>
 __device__ inline void deal(const ForwardArgs& args, const User& user, unsigned shared) {
   const Schedule<Tile> schedule(args);
   Items<Tile, User> items{args, shared};
-  const auto give = [&](int index, int owner) {
+  const auto give = [&](int index, int owners) {
     const Work work = schedule.work(args, index);
-    if (Tile::packed && work.tile < 0) return false;
-    items.give(item_of(args, user, schedule, work, index, owner));
+    if (is_packed<Tile> && work.tile < 0) return false;
+    items.give(item_of(args, user, schedule, work, index, owners));
     return true;
   };
-  const auto end = [&] {
-    items.give({.index = -1, .owner = Item::all, .work = {}, .walk = {}, .queries = {}, .keys = {}});
+  const auto say = [&](int what) {
+    items.give({.index = what, .owners = Item::all, .work = {}, .walk = {}, .queries = {}, .keys = {}});
   };
   const Again<Tile> again{shared};
-  int index = static_cast<int>(blockIdx.x);
-  for (int round = 1; index < schedule.count; ++round) {
-    const bool crowded = does_again<Tile, User> && again.crowded();
-    if (give(index, crowded ? Item::all_carefully : Item::all)) items.wait_for_room();
-    if constexpr (Tile::dynamic)
-      index = args.next ? static_cast<int>(gridDim.x + atomicAdd(args.next, 1u)) : schedule.count;
-    else
-      index = schedule.index(round);
-  }
-  end();
-  if constexpr (does_again<Tile, User>) {
-    barrier_wait(shared + Shared90<Tile>::known, 0);
-    for (int warp = 0; warp < Shared90<Tile>::warps; ++warp)
-      for (int i = 1; i <= again.count(warp); ++i) {
+  int index = static_cast<int>(blockIdx.x), round = 1;
+  unsigned phase = 0;
+  for (;;) {
+    for (; index < schedule.count; ++round) {
+      if (does_again<Tile, User> && again.crowded()) break;
+      if (give(index, Item::all)) items.wait_for_room();
+      if constexpr (Tile::dynamic)
+        index = args.next ? static_cast<int>(gridDim.x + atomicAdd(args.next, 1u)) : schedule.count;
+      else
+        index = schedule.index(round);
+    }
+    if constexpr (does_again<Tile, User>) {
+      say(Item::pause);
+      barrier_wait(shared + Shared90<Tile>::known, phase);
+      phase ^= 1;
+      again.say_crowded(false);
+      for (auto next = again.behind(-1); next.owners; next = again.behind(next.index)) {
         items.wait_for_room();
-        give(again.get(warp, i), warp);
+        give(next.index, next.owners);
       }
-    items.wait_for_room();
-    end();
+      items.wait_for_room();
+      if (index < schedule.count) continue;
+    }
+    break;
   }
+  say(Item::stop);
 }
 
 }  // namespace attune

@@ -1,14 +1,14 @@
-// codegen/cuda/forward_sm80.cuh — the forward on any card since sm_80: every width, stride and type, by warps' products
+// codegen/cuda/forward_sm80.cuh — the portable forward, for any card since sm_80: every width, stride and type
 //
 // A block computes a tile of queries of one head, a warp 16 or 32 of them; all warps share the tiles of keys and values
-// that they copy into shared memory. With one stage, values arrive while scores are computed and keys while values are
-// used; with more, whole tiles arrive ahead. Probabilities go from registers to registers. A prob mod that is no
-// multiple of p walks the keys twice: for the sums, then for the results.
+// that they copy into shared memory. With one stage, values arrive while scores are computed, and keys while values are
+// used; with more, whole tiles arrive ahead. Probabilities stay in registers. A prob mod that is not a multiple of p
+// walks the keys twice: for the sums, then for the results.
 //
-// Pairs that were removed have p = 0, and 0 times what their values hold must add nothing even if that is infinite or
-// NaN. Nobody looks: only if a result came out infinite or NaN, and its row's sum did not, does the block start again,
-// carefully, with what is not finite apart from what is. That costs such blocks some six times their time, others one
-// comparison a result.
+// A removed pair has p = 0 and must add nothing, even if its value is infinite or NaN. Values are not checked. Instead,
+// if a result is infinite or NaN while its row's sum is finite, the block starts again in the careful way, which keeps
+// finite and other values apart. This takes such blocks some six times as long; other blocks pay one comparison a
+// result.
 //
 // Tile: Element (bf16, f16, float) of q, k and v, Out (also another of these) of o; m queries, n keys, multiples of 16;
 // warps, so that m is 16 or 32 of them; d, dv: multiples of 16 (of 32 for float), at most 256; width, width_v: how many
@@ -22,7 +22,7 @@
 
 #include "apart.cuh"
 #include "lines.cuh"
-#include "softmax.cuh"
+#include "softmax_sm80.cuh"
 #include "walk.cuh"
 
 namespace attune {
@@ -31,12 +31,12 @@ namespace attune {
 
 template <class Tile>
 struct Shared80 {
-  static constexpr int size = sizeof(typename Tile::Element);
+  static constexpr int size = ElementOf<typename Tile::Element>::bytes;
   static constexpr int q_bytes = Tile::m * Tile::d * size, k_bytes = Tile::n * Tile::d * size,
                        v_bytes = Tile::n * Tile::dv * size,
-                       o_bytes = Tile::m * Tile::dv * static_cast<int>(sizeof(typename Tile::Out));
+                       o_bytes = Tile::m * Tile::dv * ElementOf<typename Tile::Out>::bytes;
   static constexpr int q = 0, k = q_bytes, v = k + Tile::stages * k_bytes, tiles = v + Tile::stages * v_bytes;
-  // Results pass through where the rest was.
+  // Results pass through the same memory at the end.
   static constexpr int bytes = tiles > o_bytes ? tiles : o_bytes;
 };
 
@@ -63,7 +63,7 @@ struct Place80 {
 
 enum class Pass { Online, Sums, Known };
 
-/// Careful: what is not finite of values is kept apart, and a warp has 16 queries at a time.
+/// Careful: values that are not finite are kept apart, and a warp has 16 queries at a time.
 template <class Tile, class User, bool Careful>
 struct Block80 {
   using Element = typename Tile::Element;
@@ -73,9 +73,8 @@ struct Block80 {
   static constexpr int tall = Careful ? 1 : Tile::m / (16 * Tile::warps), m = 16 * tall * Tile::warps, n = Tile::n,
                        heads = Tile::heads, queries_here = m / heads;
   static constexpr bool exact = Tile::exact && size == 4, is_float = size == 4;
-  static constexpr bool two_passes = User::has_prob && !User::linear_prob;
-  /// Powers of f16 need the maximum: their exponents reach down to -24 only.
-  static constexpr bool running = !User::bounded || Tile::max || same<Element, f16>;
+  static constexpr bool two_passes = User::traits.has_prob && !User::traits.linear_prob;
+  static constexpr bool running = !fixed_maximum<Tile, User>;
   /// Where the maximum is not asked for, it may lag behind.
   static constexpr int slack = Tile::max ? 0 : 8;
   /// Queries stay in registers where these suffice.
@@ -96,7 +95,7 @@ struct Block80 {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int first;  ///< query
   const Rows80 k, v;
-  Softmax<User, running, tall, slack, heads> softmax;
+  Softmax80<User, running, tall, slack, heads> softmax;
   Fragment<tall, n> s;
   float o[tall][Tile::dv / 8][4];
   unsigned q[held ? tall : 1][held ? q_steps : 1][4];
@@ -108,14 +107,14 @@ struct Block80 {
         shared(shared), first(first),
         k(rows_of<Element>(args.k, args.kv_shared ? 0 : place.b, place.heads.first / args.group, keys.start)),
         v(rows_of<Element>(args.v, args.kv_shared ? 0 : place.b, place.heads.first / args.group, keys.start)),
-        // Rows of heads that are not there are the last one's once more.
+        // Rows of heads that do not exist repeat the last head.
         softmax(
             user,
             {place.b, place.heads.first + min(lane / 4 % heads, place.heads.count - 1), queries.length, keys.length},
             first + (warp * 16 * tall + lane / 4) / heads, args.q_offset, args.q_offset + first) {}
 
   __device__ Walk walk() const {
-    if constexpr (User::listed) {
+    if constexpr (User::traits.listed) {
       return walk_list(args, place.b, place.heads.first, place.q_tiles, place.tile);
     } else {
       const Bands bands = softmax.user.bands(softmax.head, softmax.at, args.q_offset + first,
@@ -142,11 +141,11 @@ struct Block80 {
         shared + Shared::v + static_cast<unsigned>(stage * Shared::v_bytes), v, tile * n, keys.length);
   }
 
-  /// Where a thread reads blocks of 16 rows by 32 bytes. What differs between threads is one number, the same for rows
-  /// 8 apart and units 8 apart; the rest is known here and now.
+  /// Where a thread reads blocks of 16 rows by 32 bytes. Threads differ in one number, which is the same for rows 8
+  /// apart and units 8 apart; the rest is known when compiling.
   template <class Line>
   struct Spot {
-    /// Units change places by bits that a row's start leaves 0.
+    /// Units change places by an exclusive or with bits that are 0 in a row's start.
     static constexpr bool by_bits = Line::pitch % 128 == 0;
     unsigned first;
     int turn;
@@ -155,7 +154,7 @@ struct Block80 {
         : first(from + static_cast<unsigned>(row * Line::pitch)), turn(half ^ Line::turn(row & 7)) {
       if constexpr (by_bits) {
         first |= static_cast<unsigned>(turn * 16);
-        // Else every unit's place is kept in a register of its own, from one tile of keys to the next.
+        // Otherwise the compiler keeps every unit's place in a register of its own across tiles of keys.
         asm volatile("" : "+r"(first));
       }
     }
@@ -201,7 +200,7 @@ struct Block80 {
       for (int i = 0; i < n / 8; ++i)
 #pragma unroll
         for (int j = 0; j < 4; ++j) s[t][i][j] = 0;
-    // What a product takes is asked for before the one before it: it is some thirty cycles on its way.
+    // Operands are loaded one product ahead: a load takes some thirty cycles.
     constexpr int pairs = n / 16;
     unsigned a[2][tall][4], b[2][4];
     const auto load_a = [&](int step) {
@@ -242,7 +241,7 @@ struct Block80 {
             if (finite(low[t][i][j])) s[t][i][j] += low[t][i][j];
   }
 
-  /// Powers of a step's keys as an operand. Of f32, a product's keys are taken in the order 0, 2, 4, 6, 1, 3, 5, 7,
+  /// Powers of a step's keys as an operand. For f32, a product takes its keys in the order 0, 2, 4, 6, 1, 3, 5, 7,
   /// which is how this thread has them.
   template <class Fn>
   __device__ void powers(unsigned (&a)[4], int t, int step, Fn as) const {
@@ -259,10 +258,10 @@ struct Block80 {
   /// Where this thread reads values.
   struct ValuesAt {
     Spot<VLine> at;
-    unsigned first;  ///< of f32
+    unsigned first;  ///< for f32
     int lane;
 
-    /// Those of a step's keys, of columns 8 i and on, and of the next 8.
+    /// The values of a step's keys: eight columns from 8 i on, and the next eight.
     __device__ void load(unsigned (&b)[4], int step, int i) const {
       if constexpr (is_float) {
 #pragma unroll
@@ -285,7 +284,7 @@ struct Block80 {
     const ValuesAt at = values_at(stage);
     const auto same = [](float x) { return x; };
     if constexpr (exact) {
-      // A tile's sum is made apart: products cut off what they add to something large.
+      // Each tile has a sum of its own: a product loses low bits when it adds to a large number.
 #pragma unroll
       for (int i = 0; i < Tile::dv / 8; i += 2) {
         float sum[tall][2][4] = {}, low[tall][2][4] = {};
@@ -334,15 +333,14 @@ struct Block80 {
     }
   }
 
-  /// The same where p = 0 adds nothing, whatever v is: infinite values are counted by their signs, and added at the
-  /// end.
+  /// The same, but p = 0 adds nothing, whatever v is: infinite values are counted by sign, and added at the end.
   __device__ void results_carefully(int stage) {
     const ValuesAt at = values_at(stage);
 #pragma unroll
     for (int t = 0; t < tall; ++t)
 #pragma unroll
       for (int i = 0; i < Tile::dv / 8; ++i) {
-        // Nothing is loaded ahead, and what is made of s for one i is not kept for the next: for want of registers.
+        // Registers are short: nothing is loaded ahead, and operands made of s for one i are not kept for the next.
         __syncwarp();
 #pragma unroll
         for (int j = 0; j < n / 2; ++j) asm volatile("" : "+f"(s[t][j / 4][j % 4]));
@@ -369,7 +367,7 @@ struct Block80 {
       }
   }
 
-  /// What was summed before, relative to another maximum.
+  /// Rescales earlier sums to another maximum.
   __device__ void rescale(const float (&lift)[tall][2]) {
 #pragma unroll
     for (int t = 0; t < tall; ++t)
@@ -382,7 +380,7 @@ struct Block80 {
         }
   }
 
-  /// Scores become what values are multiplied by.
+  /// Scores become the factors of values.
   template <Pass P>
   __device__ void weigh(int tile, bool partial) {
     const int kv = tile * n + 2 * (lane & 3);
@@ -397,7 +395,7 @@ struct Block80 {
       const bool moved = softmax.template powers<n>(s, lift);
       if constexpr (P == Pass::Online) {
         if (moved) rescale(lift);
-        if constexpr (User::has_prob) softmax.template prob<n>(s, kv);
+        if constexpr (User::traits.has_prob) softmax.template prob<n>(s, kv);
       }
     }
   }
@@ -411,7 +409,7 @@ struct Block80 {
     }
   }
 
-  /// Loads are behind a barrier each way: what a stage held is used up, and what it holds is there for all warps.
+  /// A barrier stands before each load, when all warps have used a stage, and after it, when all may read it.
   template <Pass P>
   __device__ void visit(const Walk& walk) {
     const auto partial = [&](int tile, int i) { return !walk.is_full(i) || (tile + 1) * n > keys.length; };
@@ -483,7 +481,7 @@ struct Block80 {
     return odd;
   }
 
-  /// Gives whether results are what they should be, and stores them then.
+  /// Stores the results and returns true, unless they have to be computed carefully.
   __device__ bool run() {
     const Walk walk = this->walk();
     if (walk.count > 0) load_q();
@@ -509,7 +507,7 @@ struct Block80 {
 
   // ---- storing ---------------------------------------------------------------------------------------------------
 
-  /// Rows become lines of shared memory, then go out as they lie there, each warp its own.
+  /// Each warp writes its rows to lines of shared memory, then copies these out.
   __device__ void store() {
     const int row0 = warp * 16 * tall, size_o = static_cast<int>(sizeof(Out));
 #pragma unroll
@@ -574,8 +572,7 @@ struct Block80 {
   }
 };
 
-/// A function of its own, so that it takes no registers from the others, and one that never returns, so that it saves
-/// none.
+/// A function of its own, so that it takes no registers from the rest; it never returns, so that it saves none.
 template <class Tile, class User>
 [[noreturn]] __device__ __noinline__ void carefully(const ForwardArgs& args, const User& user, unsigned shared) {
   const auto place = Place80::of<Tile>(args);

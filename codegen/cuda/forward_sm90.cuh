@@ -1,10 +1,9 @@
-// codegen/cuda/forward_sm90.cuh — the forward on Hopper: copy engine, warp groups that specialise, products from
-// registers
+// codegen/cuda/forward_sm90.cuh — the forward on Hopper: copy engine, specialised warp groups, products from registers
 //
 // One warp loads, one deals tiles of queries, two or three groups of four warps compute 64 queries each. A group issues
-// the scores of its next tile of keys, then the products of the previous tile's probabilities with its values, and does
-// the softmax of the former while the latter runs; groups take turns at issuing, so that one's softmax overlaps the
-// other's products. Blocks stay and take tile after tile; the next queries are on their way while a tile is finished.
+// the scores of its next tile of keys, then the products of the previous tile's probabilities with its values, and
+// computes the softmax of the new scores while those products run. Groups take turns at issuing, so that the softmax of
+// one overlaps the products of another. Blocks are persistent; the next queries load while a tile is finished.
 //
 // Tile: Element (bf16, f16); m = 64 x groups queries; n keys, a multiple of 16; d, dv: multiples of 16, at most 256;
 // stages of keys and values; q_stages 1 or 2; own_o: results have shared memory of their own, else that of the queries;
@@ -26,13 +25,9 @@ __device__ inline void load(const ForwardArgs& args, unsigned shared) {
   Place<Tile::q_stages> q;
   Place<Tile::stages> k, v;
   Items<Tile, User> items{args, shared};
-  bool again = false;
   for (;;) {
     const Item item = items.template take<false>();
-    if (item.index < 0) {
-      if (again || !does_again<Tile, User>) return;
-      again = true;
-    }
+    if (item.index == Item::stop) return;
     const Work& work = item.work;
     const Walk& walk = item.walk;
     if (walk.count == 0) {
@@ -40,7 +35,7 @@ __device__ inline void load(const ForwardArgs& args, unsigned shared) {
       continue;
     }
     // Packed sequences follow one another along the positions of one batch entry.
-    const int head = work.heads.first / args.group, q_batch = Tile::packed ? 0 : work.b,
+    const int head = work.heads.first / args.group, q_batch = is_packed<Tile> ? 0 : work.b,
               batch = args.kv_shared ? 0 : q_batch;
 
     const auto load_k = [&](int row) {
@@ -49,7 +44,7 @@ __device__ inline void load(const ForwardArgs& args, unsigned shared) {
       barrier_expect(full, Shared::k_bytes);
       for (int c = 0; c < Shared::d_chunks; ++c)
         load_box(shared + Shared::k + k.stage * Shared::k_bytes + c * Tile::n * chunk_bytes, args.k_map, full,
-                 c * chunk, item.keys.start + row, head, batch);
+                 c * Shared::chunk, item.keys.start + row, head, batch);
       k.next();
     };
     const auto load_v = [&](int row) {
@@ -58,7 +53,7 @@ __device__ inline void load(const ForwardArgs& args, unsigned shared) {
       barrier_expect(full, Shared::v_bytes);
       for (int c = 0; c < Shared::dv_chunks; ++c)
         load_box(shared + Shared::v + v.stage * Shared::v_bytes + c * Tile::n * chunk_bytes, args.v_map, full,
-                 c * chunk, item.keys.start + row, head, batch);
+                 c * Shared::chunk, item.keys.start + row, head, batch);
       v.next();
     };
 
@@ -69,12 +64,13 @@ __device__ inline void load(const ForwardArgs& args, unsigned shared) {
       const unsigned into = shared + Shared::q + q.stage * Shared::q_bytes + c * Tile::m * chunk_bytes;
       const int position = item.queries.start + work.tile * queries_of<Tile>;
       if constexpr (Tile::heads == 1)
-        load_box(into, args.q_map, q_full, c * chunk, position, work.heads.first, q_batch);
+        load_box(into, args.q_map, q_full, c * Shared::chunk, position, work.heads.first, q_batch);
       else
-        load_box_of_heads(into, args.q_map, q_full, c * chunk, work.heads.first % args.group, position, head, q_batch);
+        load_box_of_heads(into, args.q_map, q_full, c * Shared::chunk, work.heads.first % args.group, position, head,
+                          q_batch);
     }
     q.next();
-    // A list is read a tile ahead of what is waited for.
+    // Lists are read one tile ahead of the loads.
     int here = walk.last * Tile::n, before = 0, next = walk.tile(1) * Tile::n;
 #pragma unroll 1
     for (int i = 0; i <= walk.count; ++i) {
@@ -84,15 +80,15 @@ __device__ inline void load(const ForwardArgs& args, unsigned shared) {
       here = next;
       next = walk.tile(i + 2) * Tile::n;
     }
-    // The next tile is dealt no sooner: the sooner, the less even are the blocks' ends.
+    // The next tile is dealt only now: dealing sooner makes the ends of blocks less even.
     items.done();
   }
 }
 
 // ---- computing ---------------------------------------------------------------------------------------------------
 
-/// What a group has in registers while it computes 64 queries. Thread t of it holds rows t / 4 % 8 + 16 (t / 32) and
-/// the one 8 below; of n numbers a row, those of columns 8 i + 2 (t % 4) and the next.
+/// A thread's registers while its group computes 64 queries. Thread t of the group holds row t / 4 % 8 + 16 (t / 32)
+/// and the row 8 below; of these, columns 8 i + 2 (t % 4) and the next.
 template <class Tile, class User>
 struct Group90 {
   using Element = typename Tile::Element;
@@ -101,10 +97,10 @@ struct Group90 {
   static constexpr int below = 8 / Tile::heads;  ///< queries from a thread's first row to its second
   static_assert(8 % Tile::heads == 0);
   static constexpr bool fixed = fixed_maximum<Tile, User>;
-  /// Whole tiles know no way but powers below maxima that were found before. By bands partial tiles come first, and
-  /// find one for nearly every row; those on lists may leave many rows without.
-  static constexpr bool lean = does_again<Tile, User> && !User::listed;
-  /// Where rows are of several heads, a tile may be inside for some of them alone.
+  /// Full tiles reuse the maximum that earlier tiles found; they never compute one. With bands, partial tiles come
+  /// first and find a maximum for nearly every row; partial tiles of lists may leave many rows without.
+  static constexpr bool lean = does_again<Tile, User> && !User::traits.listed;
+  /// Where a tile's rows belong to several heads, it may be inside for some of them only.
   static constexpr bool knows_inside = HasInside<User> && Tile::heads == 1;
   template <bool Partial>
   static constexpr bool shares = Shareable<typename User::Col> && (Partial || in_scores<typename User::Col>);
@@ -117,7 +113,7 @@ struct Group90 {
   unsigned p[n / 4];
   float m[2], l[2], lift[2];
   Where at;
-  int q_start, kv_start;  ///< of the sequence, within packed tensors
+  int q_start, kv_start;  ///< the sequence's, within packed tensors
   typename User::Head head;
   typename User::Row row[2];
   typename User::Col cols[(n + 31) / 32];  ///< where lanes share them: of columns 8 i + e with 2 i + e = 8 j + lane / 4
@@ -131,7 +127,7 @@ struct Group90 {
     else
       return user;
   }
-  /// May a whole tile's reads go unclamped?
+  /// Can a full tile's reads go unclamped?
   __device__ bool is_inside(int tile) const {
     if constexpr (knows_inside)
       return user.is_inside(head, at, origin, origin + Tile::m, tile * n, tile * n + n);
@@ -139,15 +135,15 @@ struct Group90 {
       return true;
   }
 
-  /// Of the warp's nth row: the query, counted from the tile's first, and the head, from that of the tile.
+  /// The query and the head of the warp's nth row, counted from the tile's first.
   __device__ int query(int nth) const { return (64 * group + 16 * warp + nth) / Tile::heads; }
   __device__ static int head_of(int nth) { return nth % Tile::heads; }
 
-  /// What a tile's queries have in common.
+  /// Starts a tile of queries.
   __device__ void enter(const Item& item) {
     const Heads heads = item.work.heads;
     at = {item.work.b, heads.first, item.queries.length, item.keys.length};
-    // Rows of heads that are not there are the last one's once more.
+    // Rows of heads that do not exist repeat the last head.
     if constexpr (Tile::heads > 1) at.h += min(head_of(lane / 4), heads.count - 1);
     q_start = item.queries.start;
     kv_start = item.keys.start;
@@ -157,7 +153,7 @@ struct Group90 {
 #pragma unroll
     for (int r = 0; r < 2; ++r) row[r] = user.row(head, at, q0 + below * r);
     factor = factor_of(user, head);
-    // Of rows that are not there a maximum is known.
+    // Rows past the end start with maximum 0, so that they never count as rows without a maximum.
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       m[r] = q0 + below * r < args.q_offset + at.q_len ? -infinity : 0.0f;
@@ -165,16 +161,19 @@ struct Group90 {
     }
   }
 
-  /// Scores of the tile of keys in this stage.
+  /// Issues the products of the queries with the keys in this stage.
   __device__ void scores(int q_stage, int stage) {
     const unsigned long long a = descriptor(shared + Shared::q + q_stage * Shared::q_bytes + group * 64 * chunk_bytes);
     const unsigned long long b = descriptor(shared + Shared::k + stage * Shared::k_bytes);
-    constexpr int a_chunk = Tile::m * chunk_bytes >> 4, b_chunk = n * chunk_bytes >> 4, chunks = Tile::d / chunk;
+    constexpr int a_chunk = Tile::m * chunk_bytes >> 4, b_chunk = n * chunk_bytes >> 4,
+                  chunks = Tile::d / Shared::chunk;
 #pragma unroll
-    for (int c = 0; c < chunks; ++c) Product<n, Element>::ss4(s, a + c * a_chunk, b + c * b_chunk, c > 0);
+    for (int c = 0; c < chunks; ++c)
+      Product<n, Element>::template ss4<Major::k, Major::k>(s, a + c * a_chunk, b + c * b_chunk, c > 0);
 #pragma unroll
-    for (int i = 0; i < Tile::d % chunk / 16; ++i)
-      Product<n, Element>::ss(s, a + chunks * a_chunk + i * 2, b + chunks * b_chunk + i * 2, chunks + i > 0);
+    for (int i = 0; i < Tile::d % Shared::chunk / 16; ++i)
+      Product<n, Element>::template ss<Major::k, Major::k>(s, a + chunks * a_chunk + i * 2,
+                                                           b + chunks * b_chunk + i * 2, chunks + i > 0);
     wgmma_commit();
   }
   __device__ void values(int stage, int add) {
@@ -182,14 +181,16 @@ struct Group90 {
     wgmma_fence();
     constexpr int step = 16 * chunk_bytes >> 4, steps = n / 16, of_fours = steps / 4 * 4;
 #pragma unroll
-    for (int i = 0; i < of_fours; i += 4) Product<Tile::dv, Element>::rs4(o, p + 4 * i, b + i * step, add | (i > 0));
+    for (int i = 0; i < of_fours; i += 4)
+      Product<Tile::dv, Element>::template rs4<Major::n>(o, p + 4 * i, b + i * step, add | (i > 0));
 #pragma unroll
-    for (int i = of_fours; i < steps; ++i) Product<Tile::dv, Element>::rs(o, p + 4 * i, b + i * step, add | (i > 0));
+    for (int i = of_fours; i < steps; ++i)
+      Product<Tile::dv, Element>::template rs<Major::n>(o, p + 4 * i, b + i * step, add | (i > 0));
     wgmma_commit();
   }
 
-  /// f(i, r, e) for every score s[4 i + 2 r + e] of this thread: of row r, column 8 i + e. Sums by row and e are four
-  /// that do not wait for each other.
+  /// f(i, r, e) for every score s[4 i + 2 r + e] of this thread, in row r and column 8 i + e. Sums by row and e are
+  /// four chains that do not wait for each other.
   template <class F>
   __device__ void each(const F& f) {
 #pragma unroll
@@ -199,7 +200,7 @@ struct Group90 {
 #pragma unroll
         for (int r = 0; r < 2; ++r) f(i, r, e);
   }
-  /// Reads what of a tile's columns is shared among lanes; asked for early, since it takes its time.
+  /// Reads the fields of columns that lanes share, early because reads take long.
   template <bool Partial>
   __device__ void read_columns(int tile) {
     if constexpr (shares<Partial>)
@@ -217,7 +218,7 @@ struct Group90 {
       return user.col(head, at, origin, kv);
   }
 
-  /// f(x, mod, row, col, q, kv) for every score x; `mod` is the user's, whose reads a whole tile need not clamp.
+  /// f(x, mod, row, col, q, kv) for every score x; in full tiles `mod` does not clamp its reads.
   template <bool Partial, class F>
   __device__ void each_pair(int tile, const F& f) {
     const int kv0 = tile * n + 2 * (lane & 3);
@@ -231,16 +232,16 @@ struct Group90 {
     });
   }
 
-  /// Scores become exponents of powers of two, or, if User::scaled, stay a factor below them.
+  /// Scores become exponents of powers of two, or, if User::traits.scaled, stay a factor below them.
   template <bool Partial>
   __device__ void exponents(int tile) {
-    if constexpr (!User::scaled)
+    if constexpr (!User::traits.scaled)
       each_pair<Partial>(tile, [&](float& x, const auto& mod, const auto& row, const auto& col, Int q, Int kv) {
         x = mod.exponent(x, head, row, col, at, origin, q, kv);
       });
   }
 
-  /// What is removed of a tile becomes -inf.
+  /// Removed pairs become -inf.
   __device__ void remove(int tile) {
     const int kv0 = tile * n + 2 * (lane & 3);
     const Reach<User> reach[2] = {{user, head, row[0], at, Int(q0), kv0},
@@ -251,8 +252,8 @@ struct Group90 {
         float& x = s[4 * i + 2 * r + e];
         x = reach[r].holds(8 * i + e) ? x : -infinity;
       });
-    if constexpr (User::has_keep) {
-      if constexpr (shares<true> && User::keeps_by_fields)
+    if constexpr (User::traits.has_keep) {
+      if constexpr (shares<true> && User::traits.keeps_by_fields)
         if (rows_alike()) return remove_columns();
       each_pair<true>(tile, [&](float& x, const auto& mod, const auto& row, const auto& col, Int q, Int kv) {
         x = mod.keep(head, row, col, at, q, kv) ? x : -infinity;
@@ -267,7 +268,7 @@ struct Group90 {
       return __all_sync(~0u, row[0].is(first) && row[1].is(first));
     }
   }
-  /// Where a warp's rows are alike, each column is asked about once, by the lane that has it.
+  /// Where a warp's rows are alike, the lane that has a column calls keep() for it, once.
   __device__ void remove_columns() {
     constexpr int words = (n + 31) / 32;
     unsigned kept[words], all = ~0u;
@@ -315,10 +316,11 @@ struct Group90 {
       l[r] = first ? sum : l[r] * lift[r] + sum;
     }
   }
-  __device__ float scaled(float x) const { return User::scaled ? x * factor : x; }
+  __device__ float scaled(float x) const { return User::traits.scaled ? x * factor : x; }
 
-  /// Powers below a maximum that was known before: no score waits for another. Where it turns out to be too low, the
-  /// row's is raised afterwards; where a power overflows, l is not finite in the end, and the tile is done again.
+  /// Powers relative to a maximum that is known already, so that no score waits for another. A maximum that turns out
+  /// to be too low is raised afterwards; where a power overflows, l is not finite in the end, and the tile is done
+  /// again.
   __device__ void powers() {
     constexpr float too_large = 1024;
     float parts[2][2] = {}, sum[2];
@@ -326,7 +328,7 @@ struct Group90 {
     moved = false;
     each([&](int i, int r, int e) {
       float& x = s[4 * i + 2 * r + e];
-      x = power_of_two(scaled(x) - (fixed ? User::most : m[r]));
+      x = power_of_two(scaled(x) - (fixed ? User::traits.most : m[r]));
       parts[r][e] += x;
     });
 #pragma unroll
@@ -359,7 +361,7 @@ struct Group90 {
   /// A prob mod acts on probabilities.
   template <bool Partial>
   __device__ void prob(int tile) {
-    if constexpr (User::has_prob)
+    if constexpr (User::traits.has_prob)
       each_pair<Partial>(tile, [&](float& x, const auto& mod, const auto& row, const auto& col, Int q, Int kv) {
         x = mod.prob(x, head, row, col, at, q, kv);
       });
@@ -383,11 +385,11 @@ struct Group90 {
     for (int i = 0; i < n / 4; ++i) p[i] = pack<Element>(s[2 * i], s[2 * i + 1]);
   }
 
-  /// What the sum of a row's powers below `top` makes of its results. Writes lse and max.
+  /// Ends a row: returns the factor of its results, and writes lse and max.
   __device__ float ended(const Where& at, const typename User::Head& head, int q, float sum, float top,
                          bool write) const {
     const Int q_at = args.q_offset + q;
-    const Ended row = end_of_row<User>(user, head, user.row(head, at, q_at), at, origin, q_at, sum, top);
+    const Ended row = end_of_row<User>(user, head, user.row(head, at, q_at), at, origin, q_at, {sum, top});
     if (write && q < at.q_len) {
       const auto put = [&](const Rows& rows, float x) {
         if (rows.data) rows.data[at.b * rows.batch + at.h * rows.head + (q_start + q) * rows.position] = x;
@@ -400,13 +402,13 @@ struct Group90 {
 
   /// o = o / l; lse and max.
   __device__ void finish(const Work& work, bool empty, bool mine) {
-    // Of the threads that share two rows, each asks about one.
+    // The four threads of two rows end one row each: the even lanes the first, the odd lanes the second.
     const int r = lane & 1, q = work.tile * queries_of<Tile> + query(lane / 4 + 8 * r);
     if (Tile::heads > 1 && head_of(lane / 4) >= work.heads.count) mine = false;
     const float sums[2] = {row_sum(l[0]), row_sum(l[1])}, sum = r ? sums[1] : sums[0], top = r ? m[1] : m[0];
-    const float own = ended(at, head, q, empty ? 0.0f : sum, fixed ? User::most : top, mine && lane % 4 < 2);
+    const float own = ended(at, head, q, empty ? 0.0f : sum, fixed ? User::traits.most : top, mine && lane % 4 < 2);
     const float by[2] = {__shfl_sync(~0u, own, lane & ~1), __shfl_sync(~0u, own, lane | 1)};
-    // What was added up for a row without pairs may be anything.
+    // The sums of a row without pairs may hold anything.
     if (__any_sync(~0u, by[0] == 0.0f || by[1] == 0.0f)) {
 #pragma unroll
       for (int i = 0; i < Tile::dv / 2; ++i) o[i] = by[i / 2 % 2] == 0.0f ? 0.0f : o[i];
@@ -416,7 +418,7 @@ struct Group90 {
     for (int i = 0; i < Tile::dv / 2; ++i) o[i] *= by[i / 2 % 2];
   }
 
-  /// Is a result not finite? Then a value is not, which a removed pair may have brought in: 0 times NaN.
+  /// Is any result not finite? Then some value is not, and a removed pair may have brought it in: 0 times NaN.
   __device__ bool has_odd() const {
     float zero[4] = {};
 #pragma unroll
@@ -424,7 +426,7 @@ struct Group90 {
     return !(zero[0] + zero[1] + (zero[2] + zero[3]) == 0.0f);
   }
 
-  /// Of the warp's nth row, whichever of its threads asks.
+  /// The same answer for the warp's nth row in every thread.
   __device__ Where of_row(const Work& work, int nth) const {
     Where out = at;
     if constexpr (Tile::heads > 1) out.h = work.heads.first + head_of(nth);
@@ -435,8 +437,8 @@ struct Group90 {
     return Tile::heads == 1 ? factor : factor_of(user, head);
   }
 
-  /// A tile with values that are not finite beside pairs that are removed: nothing removed may reach a result, and no
-  /// product of matrices leaves anything out. By warps, row after row, pair by pair: some fifty times slower.
+  /// Computes rows pair by pair, some fifty times slower, where values are not finite and pairs are removed: a removed
+  /// value must not reach a result, and a product of matrices leaves nothing out. A warp takes one row after another.
   __device__ void by_pairs(const Work& work, const Walk& walk) {
     constexpr int lanes = 32;
     const auto line = [](const Strided& t, int b, int h, int i) {
@@ -448,7 +450,7 @@ struct Group90 {
       const int q = uniform(work.tile * queries_of<Tile> + query(r));
       if (q >= at.q_len) return;
       if (head_of(r) >= work.heads.count) continue;
-      // Of this row, which may be another's than the thread's own.
+      // This row may belong to another head than the thread's own rows.
       const Where at = of_row(work, r);
       const auto head = head_at(at);
       const float factor = factor_at(head);
@@ -470,20 +472,20 @@ struct Group90 {
         const Int kv_at = kv;
         if (kv >= at.kv_len) continue;
         const auto col = user.col(head, at, origin, kv_at);
-        // All lanes say the same; votes tell the compiler so.
+        // All lanes agree; the vote tells the compiler so.
         if (!__any_sync(~0u, reach.holds(kv) && user.keep(head, my_row, col, at, q_at, kv_at))) continue;
         const Element* k_line = line(args.k, kv_batch, kv_head, kv_start + kv);
         float x = 0;
         each_of(mine, args.d, [&](float y, int j) { x += y * f32(k_line[j]); });
 #pragma unroll
         for (int step = 1; step < lanes; step *= 2) x += __shfl_xor_sync(~0u, x, step);
-        x = User::scaled ? x * factor : user.exponent(x, head, my_row, col, at, origin, q_at, kv_at);
+        x = User::traits.scaled ? x * factor : user.exponent(x, head, my_row, col, at, origin, q_at, kv_at);
         if (__any_sync(~0u, x == -infinity)) continue;
         const float most = fmaxf(top, x), old = top == -infinity ? 0.0f : power_of_two(top - most);
         float p = power_of_two(x - most);
         sum = sum * old + p;
         top = most;
-        if constexpr (User::has_prob) p = user.prob(p, head, my_row, col, at, q_at, kv_at);
+        if constexpr (User::traits.has_prob) p = user.prob(p, head, my_row, col, at, q_at, kv_at);
         const Element* v_line = line(args.v, kv_batch, kv_head, kv_start + kv);
         each_of(out, args.dv, [&](float& y, int j) { y = (old == 0.0f ? 0.0f : y * old) + p * f32(v_line[j]); });
       }
@@ -499,7 +501,7 @@ struct Group90 {
     return static_cast<Element*>(args.o.data) + at.b * args.o.batch + h * args.o.head + (q_start + q) * args.o.position;
   }
 
-  /// The results of a warp's 16 rows, by way of shared memory, where rows are 128 bytes and swizzled.
+  /// Stores the results of a warp's 16 rows through shared memory, in swizzled rows of 128 bytes.
   __device__ void store(const Work& work) {
     const int rows = 64 * group + 16 * warp;
     const unsigned into = shared + Shared::o + rows * chunk_bytes;
@@ -516,21 +518,23 @@ struct Group90 {
     const int q = work.tile * queries_of<Tile> + query(0);
     proxy_fence();
     __syncwarp();
-    if (Tile::packed && q + 16 / Tile::heads > at.q_len) {
+    if (is_packed<Tile> && q + 16 / Tile::heads > at.q_len) {
       store_some(work, into, q);
     } else if (lane == 0) {
-      const int first = work.heads.first, batch = Tile::packed ? 0 : work.b;
+      const int first = work.heads.first, batch = is_packed<Tile> ? 0 : work.b;
       for (int c = 0; c < Shared::dv_chunks; ++c) {
         const unsigned from = into + c * Tile::m * chunk_bytes;
         if constexpr (Tile::heads == 1)
-          store_box(args.o_map, from, c * chunk, q_start + q, first, batch);
+          store_box(args.o_map, from, c * Shared::chunk, q_start + q, first, batch);
         else
-          store_box_of_heads(args.o_map, from, c * chunk, first % args.group, q_start + q, first / args.group, batch);
+          store_box_of_heads(args.o_map, from, c * Shared::chunk, first % args.group, q_start + q, first / args.group,
+                             batch);
       }
       store_commit();
     }
   }
-  /// Where a packed sequence ends within the warp's rows: the copy engine would write those of the next one.
+  /// Stores element by element where a packed sequence ends within the warp's rows: the copy engine would overwrite
+  /// rows of the next sequence.
   __device__ void store_some(const Work& work, unsigned from, int q) const {
     constexpr int unit = 8;  // elements in 16 bytes, which stay together
     const int units = (args.dv + unit - 1) / unit;
@@ -557,7 +561,7 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
   Group90<Tile, User> g{args, user, shared, group, thread % 32, thread / 32};
   Place<Tile::q_stages> q;
   Place<Tile::stages> k;  // values are a tile behind keys
-  // Groups issue in turns: each waits at its own barrier, which the one before arrives at.
+  // Groups issue in turns: each waits at its own barrier, at which the group before it arrives.
   const auto my_turn = [&] { named_sync(1 + group, 256); };
   const auto your_turn = [&] { named_arrive(1 + (group + 1) % groups, 256); };
   constexpr bool issue_in_turns = Tile::turns == 1, products_in_turns = Tile::turns == 2;
@@ -568,8 +572,7 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
   const Again<Tile> to_do_again{shared};
   const int me = uniform(4 * group + g.warp);
   Items<Tile, User> items{args, shared};
-  bool again = false;  // the tiles of the schedule are done
-  int found = 0;       // tiles to do again
+  int found = 0;  // tiles to do again
   // Products are issued whether or not there are keys, so that the compiler sees one flow of them.
   const auto begin = [&](const Item& item) {
     if (item.walk.count > 0) {
@@ -589,19 +592,19 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
     return item;
   };
   Item item = next_item();
-  // Undefined registers would be moved about while products are under way.
+  // The compiler would move undefined registers about while products are under way.
   for (float& x : g.o) x = 0;
   for (unsigned& x : g.p) x = 0;
   pin(g.o);
   begin(item);
   for (;;) {
-    // What lies behind a packed sequence is another's.
-    constexpr bool removes = User::masked || Tile::packed;
+    // Keys behind the end of a packed sequence belong to the next one.
+    constexpr bool removes = User::traits.masked || is_packed<Tile>;
     const Item now = item;
     const Work& work = now.work;
     const Walk& walk = now.walk;
-    const bool careful = now.owner != Item::all;
-    bool mine = now.owner < 0 || now.owner == me, by_pairs = false;
+    const bool careful = now.owners != Item::all;
+    bool mine = now.owners >> me & 1, by_pairs = false;
     g.enter(now);
     if (walk.count > 0) g.template read_columns<true>(walk.last);
     wgmma_wait<0>();
@@ -639,7 +642,7 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
         g.operand();
         g.rescale();
       };
-      // Warps of a group must agree on which products they issue: what a step is depends on nothing of a warp's own.
+      // Warps of a group must agree on which products they issue, so nothing of a warp's own decides a step.
       int i = 1;
 #pragma unroll 1
       while (i < walk.count) {
@@ -660,17 +663,17 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
     g.values(v.stage, walk.count > 1);
     const bool there = now.index >= 0;
     if (!there) {
-      again = true;
       if (g.lane == 0) to_do_again.put(me, 0, found);
       __syncwarp();
       if (g.lane == 0) barrier_arrive(shared + Shared::known);
+      found = 0;
     }
     wgmma_wait<0>();
     pin(g.o);
     if (there) {
       if (walk.count > 0) release(Shared::v_full + 16 * v.stage);
       if constexpr (does_again<Tile, User> || removes) {
-        // A sum of powers that is infinite or NaN: the maximum was too low, or it is what the scores give.
+        // An infinite or NaN sum of powers: the maximum was too low, or the scores themselves are so.
         const bool low = does_again<Tile, User> && !careful && !(g.l[0] < 3e38f && g.l[1] < 3e38f);
         const bool odd = removes && walk.count > walk.full && g.has_odd();
         if (__any_sync(~0u, low || odd)) {
@@ -678,7 +681,7 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
             mine = false;
             ++found;
             if (g.lane == 0) to_do_again.put(me, found, now.index);
-            if (g.lane == 0 && found == Shared::again_most - 1) to_do_again.say_crowded();
+            if (g.lane == 0 && found == Shared::again_most - 1) to_do_again.say_crowded(true);
           } else {
             by_pairs = true;
           }
@@ -691,7 +694,7 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
       } else {
         g.finish(work, walk.count == 0, mine);
       }
-      // The shared memory of the results: free once the previous ones were read, or all of the group are done with q.
+      // Memory for results is free once the previous ones were read, or once the whole group is done with q.
       if constexpr (Tile::own_o) {
         if (g.lane == 0) store_wait_read();
         __syncwarp();
@@ -710,7 +713,7 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
     }
     item = next_item();
     begin(item);
-    if (item.index < 0 && (again || !does_again<Tile, User>)) break;
+    if (item.index == Item::stop) break;
   }
   wgmma_wait<0>();
   pin(g.s);
@@ -736,8 +739,8 @@ __global__ void __launch_bounds__(128 * (Tile::m / 64 + 1), 1)
     barrier_init_done();
   }
   __syncthreads();
-  // This kernel may have been started before the lists are written.
-  if constexpr (User::listed) wait_for_kernel_before();
+  // This kernel may start before the lists are written.
+  if constexpr (User::traits.listed) wait_for_kernel_before();
   const int group = uniform(static_cast<int>(threadIdx.x) / 128);
   if (group == 0) {
     registers_down<groups == 2 ? 40 : 32>();

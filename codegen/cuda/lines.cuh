@@ -1,4 +1,4 @@
-// codegen/cuda/lines.cuh — rows of a tensor of any strides become lines of shared memory, free of bank conflicts
+// codegen/cuda/lines.cuh — copies rows of a tensor of any strides into lines of shared memory, free of bank conflicts
 #pragma once
 
 #include "args.cuh"
@@ -8,7 +8,7 @@
 namespace attune {
 
 /// Rows of Pitch bytes whose units of 16 change places, so that the same unit of eight rows lies in eight different
-/// banks. Paired: of rows 0, 2, 4 and 6, and two units.
+/// banks. Paired: two units of rows 0, 2, 4 and 6 do.
 template <int Pitch, bool Paired = false>
 struct Lines {
   /// How many units change places among each other.
@@ -30,24 +30,24 @@ struct Rows80 {
 };
 template <class Element>
 __device__ inline Rows80 rows_of(const Strided& t, int b, int h, int start) {
-  const long long size = sizeof(Element);
+  constexpr long long size = ElementOf<Element>::bytes;
   return {static_cast<const char*>(t.data) + (b * t.batch + h * t.head + start * t.position) * size, t.position * size,
           t.element * size};
 }
 
 /// Rows [first, first + Count) of a tensor, Width bytes of each, become every Every-th line of shared memory, from the
-/// nth one on; what is not there is 0.
+/// nth one on; rows and bytes that do not exist are 0.
 template <class Tile, int Count, int Pitch, int Width, bool Paired, int Every = 1>
 __device__ inline void load_rows(unsigned into, const Rows80& rows, int first, int length, int nth = 0) {
   using Line = Lines<Pitch, Paired>;
   using Element = typename Tile::Element;
-  constexpr int step = Tile::vector ? Tile::vector : static_cast<int>(sizeof(Element));
+  constexpr int step = Tile::vector ? Tile::vector : ElementOf<Element>::bytes;
   constexpr int pieces = Pitch / step, across = (pieces & -pieces) < 32 ? pieces & -pieces : 32;
   constexpr int down = Tile::warps * 32 / across;
   const int thread = static_cast<int>(threadIdx.x), row0 = thread / across, byte0 = thread % across * step;
   const char* from = rows.data + (first + row0) * rows.position;
   if constexpr (Tile::vector > 0) {
-    // Rows 8 apart lie alike.
+    // Rows 8 apart have the same order of units.
     constexpr bool alike = down * Every % 8 == 0 && (Pitch == across * step || across * step % 128 == 0);
     const unsigned at = into + Line::at(nth + Every * row0, byte0);
     const int left = length - first - row0;
@@ -65,12 +65,12 @@ __device__ inline void load_rows(unsigned into, const Rows80& rows, int first, i
     }
   } else {
     using Word = decltype([] {
-      if constexpr (sizeof(Element) == 2)
+      if constexpr (ElementOf<Element>::bytes == 2)
         return static_cast<unsigned short>(0);
       else
         return 0u;
     }());
-    // Several loads are on their way before the first one is stored.
+    // Several loads are under way before the first one is stored.
     constexpr int batch = 8;
     for (int r = 0; r < Count; r += down, from += down * rows.position) {
       const int row = row0 + r;

@@ -108,7 +108,7 @@ __device__ inline unsigned tf32_rest(unsigned x) {
 /// first 10 bits leave, apart, because what is infinite leaves NaN.
 template <class Element, bool Exact>
 __device__ inline void multiply(float (&c)[4], float (&low)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  if constexpr (sizeof(Element) == 2) {
+  if constexpr (ElementOf<Element>::bytes == 2) {
     product<Element>(c, a, b0, b1);
   } else {
     const unsigned high[4] = {tf32(a[0]), tf32(a[1]), tf32(a[2]), tf32(a[3])}, b[2] = {tf32(b0), tf32(b1)};

@@ -5,7 +5,7 @@
 
 namespace attune {
 
-/// What stays the same within a head of a batch entry.
+/// What is the same for all pairs of a head and batch entry.
 struct Where {
   int b, h, q_len, kv_len;
 };
@@ -14,7 +14,7 @@ struct Where {
 struct Bands {
   int begin, end, full_begin, full_end;
 
-  /// Something may be removed within [from, to): the larger of what is left on its sides stays full.
+  /// Pairs may be removed within [from, to): the larger remainder on its two sides stays full.
   __device__ void cut(int from, int to) {
     if (from >= to || to <= full_begin || from >= full_end) return;
     if (from - full_begin > full_end - to)
@@ -24,23 +24,29 @@ struct Bands {
   }
 };
 
-/// Scores are powers of two here: exponent() is log2(e) times what of the score does not cancel along a row, and rest()
-/// is what does, as the user wrote it. `s` is q . k, not scaled yet.
+/// What is known about a Mod when its page is written.
+struct Traits {
+  bool scaled = false;     ///< exponent(s) is factor() * s, and factor() is positive: one multiply-add makes the power
+  bool bounded = false;    ///< exponent() stays below `most`, closely enough that no running maximum is needed
+  bool masked = false;     ///< some pairs are removed, by the next three:
+  bool has_first = false;  ///< keys before first()
+  bool has_last = false;   ///< keys after last()
+  bool has_keep = false;   ///< pairs for which keep() is false
+  bool keeps_by_fields = false;  ///< keep() reads neither q nor kv, and a Row with fields has of_lane() and is()
+  bool has_prob = false;         ///< prob() changes p
+  bool linear_prob = true;       ///< prob() is a multiple of p, so it may act before the normalisation
+  bool has_sink = false;         ///< sink() joins the denominator
+  bool listed = false;           ///< the tiles to visit come as lists; bands() says nothing
+  float most = 0;                ///< see bounded
+};
+
+/// A user's expressions. Scores are exponents of two here: exponent() is log2(e) times the part of the score that
+/// varies along a row, rest() is the other part, as the user wrote it. `s` is q . k, not scaled yet. What depends on
+/// the head, on the query or on the key alone is computed once, into Head, Row and Col.
 ///
-/// Traits:
-///   scaled     exponent(s) is factor() * s, and factor() is positive: one multiply-add makes s a power
-///   bounded    exponent() stays below `most`, near enough that no running maximum is needed
-///   masked     some pairs are removed:
-///   has_first, has_last   of keys before first() and after last()
-///   has_keep   of which keep() is not true
-///   keeps_by_fields   keep() asks neither q nor kv, and a Row with fields has of_lane() and is()
-///   has_prob   prob() is more than p;  linear_prob: it is a multiple of p, so that it may act before the normalisation
-///   has_sink   sink() joins the denominator
-///   listed     bands() says nothing: the tiles to visit come as lists
-///
-/// A Col that reads captured tensors has of_lane(), so that lanes share what they read, and says whether it is
-/// in_scores (and prob()), or in keep() alone. Where scores read captured tensors pair by pair, Inside is the same Mod
-/// for tiles of which is_inside() is true: its reads are not clamped.
+/// A Col that reads captured tensors has of_lane(), so that lanes share what they read, and in_scores says whether
+/// exponent() or prob() reads it, or keep() alone. Where scores read captured tensors pair by pair, Inside is the same
+/// Mod for tiles of which is_inside() is true: its reads are not clamped.
 template <class M>
 concept Mod = requires(const M m, Where at, typename M::Head head, typename M::Row row, typename M::Col col, float x,
                        Int i) {
@@ -56,9 +62,7 @@ concept Mod = requires(const M m, Where at, typename M::Head head, typename M::R
   x = m.prob(x, head, row, col, at, i, i);         // p, …, q, kv
   x = m.sink(head, at);
   Bands(m.bands(head, at, i, i));  // queries [q_begin, q_end)
-  bool(M::scaled && M::bounded && M::masked && M::has_prob && M::linear_prob && M::has_sink && M::listed &&
-       M::has_first && M::has_last && M::has_keep && M::keeps_by_fields);
-  x = M::most;
+  Traits(M::traits);
 };
 
 template <class Col>
@@ -75,19 +79,19 @@ concept HasInside = requires {
   typename M::Inside;
 };
 
-/// The keys that a row's limits leave, counted from a key.
+/// The keys between first() and last() of a row, counted from `kv`.
 template <class User>
 struct Reach {
   int from, to;
 
   __device__ Reach(const User& user, typename User::Head head, typename User::Row row, Where at, Int q, int kv)
       : from(0), to(at.kv_len - 1) {
-    if constexpr (User::has_first) from = max(from, min(user.first(head, row, at, q).i(), at.kv_len));
-    if constexpr (User::has_last) to = min(to, max(user.last(head, row, at, q).i(), -1));
+    if constexpr (User::traits.has_first) from = max(from, min(user.first(head, row, at, q).i(), at.kv_len));
+    if constexpr (User::traits.has_last) to = min(to, max(user.last(head, row, at, q).i(), -1));
     from -= kv;
     to -= kv;
   }
-  __device__ bool holds(int i) const { return (!User::has_first || i >= from) && i <= to; }
+  __device__ bool holds(int i) const { return (!User::traits.has_first || i >= from) && i <= to; }
 };
 
 /// Ordinary attention.
@@ -95,10 +99,7 @@ struct Plain {
   struct Head {};
   struct Row {};
   struct Col {};
-  static constexpr bool scaled = true, bounded = false, masked = false, has_prob = false, linear_prob = true,
-                        has_sink = false, listed = false, has_first = false, has_last = false, has_keep = false,
-                        keeps_by_fields = false;
-  static constexpr float most = 0;
+  static constexpr Traits traits{.scaled = true};
 
   float log2_scale;
 

@@ -17,8 +17,8 @@ constexpr float nan = __builtin_bit_cast(float, 0x7fc00000u);
 
 // ---- Int: an int that wraps, divides by anything and shifts by anything ---------------------------------------------
 
-/// `step` is 0, but for positions of unrolled loops and what is linear in them: a constant beside what all of the loop
-/// have in common, which is then computed once.
+/// `step` is 0 except for positions in unrolled loops and expressions linear in these: there it is a constant beside a
+/// base that the whole loop shares, which is then computed once.
 struct Int {
   int base, step;
 
@@ -69,7 +69,7 @@ __device__ constexpr bool operator<=(Int x, Int y) { return x.i() <= y.i(); }
 __device__ constexpr bool operator>(Int x, Int y) { return x.i() > y.i(); }
 __device__ constexpr bool operator>=(Int x, Int y) { return x.i() >= y.i(); }
 
-/// An Int as a float: what it is multiplied by is multiplied with its parts, and steps cost one multiply-add.
+/// An Int as a float: a factor multiplies both parts, and steps cost one multiply-add.
 struct Slope {
   float base, step;
   __device__ operator float() const { return step == 0.0f ? base : base + step; }
@@ -99,7 +99,7 @@ __device__ constexpr Int where(bool c, Int x, Int y) { return c ? x : y; }
 __device__ constexpr Int where(bool c, int x, int y) { return c ? x : y; }
 __device__ constexpr bool where(bool c, bool x, bool y) { return c ? x : y; }
 
-// The other operand when one is NaN. Of 0 and -0 the one that the instruction takes.
+// If one operand is NaN, the other one. Between 0 and -0 the instruction decides.
 __device__ inline float min(float x, float y) { return fminf(x, y); }
 __device__ inline float max(float x, float y) { return fmaxf(x, y); }
 __device__ constexpr int min(int x, int y) { return y < x ? y : x; }
@@ -214,7 +214,7 @@ struct Capture<T, 0, Stride, reads> {
   __device__ auto operator()() const { return seen(data); }
 };
 
-/// Of what is linear in q and kv: where it holds at the corners of a tile, it does within.
+/// A condition linear in q and kv that holds at the corners of a tile holds within.
 template <class Fn>
 __device__ inline bool at_corners(Int q_begin, Int q_end, Int kv_begin, Int kv_end, Fn holds) {
   return holds(q_begin, kv_begin) && holds(q_end - 1, kv_begin) && holds(q_begin, kv_end - 1) &&

@@ -1,7 +1,4 @@
-// codegen/cuda/softmax.cuh — the softmax of scores in registers, tile after tile, around the user's expressions
-//
-// Scores lie as products leave them: of 16 rows, thread 4 r + c of a warp has rows r and r + 8, and of these columns
-// 8 i + 2 c and 8 i + 2 c + 1. Four threads share a row.
+// codegen/cuda/softmax.cuh — what every kernel's softmax is made of: powers of two, maxima and sums of a row, its end
 #pragma once
 
 #include "mod.cuh"
@@ -11,14 +8,14 @@ namespace attune {
 constexpr float infinity = __builtin_bit_cast(float, 0x7f800000u);
 constexpr float ln2 = 0.693147180559945309f;
 
-/// From the exponent's domain. The least float, which masks add or choose, stands for itself: its exponent is no lower.
+/// From exponents of two to scores. The least float, which masks add or choose, stays itself: its exponent is no lower.
 __device__ inline float back(float x) { return x == -0x1.fffffep127f ? x : x * ln2; }
 
-/// What is below 2^-126 is 0.
+/// Results below 2^-126 are 0.
 __device__ inline float power_of_two(float x) { return fast::exp2(x); }
 __device__ inline bool finite(float x) { return fabsf(x) < infinity; }
 
-/// Over the four threads that share a row.
+/// Maximum and sum over the four threads that share a row.
 __device__ inline float row_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
   return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
@@ -28,225 +25,58 @@ __device__ inline float row_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-/// 16 Tall rows of N columns: [t][i][2 r + e] is of row 16 t + 8 r, column 8 i + e, counted from the thread's first.
-template <int Tall, int N>
-using Fragment = float[Tall][N / 8][4];
-
-/// What makes exponents of what is compared with a maximum. A factor of 0 would make NaN of what is removed; the least
-/// number makes as little of any score.
+/// The factor from scores, as they are compared with a maximum, to exponents. A factor of 0 would turn removed pairs
+/// into NaN; the least number has the same effect on other scores.
 template <class User>
 __device__ inline float factor_of(const User& user, const typename User::Head& head) {
-  if constexpr (User::scaled)
+  if constexpr (User::traits.scaled)
     return fmaxf(user.factor(head), 0x1p-126f);
   else
     return 1;
 }
 
+/// Powers are taken relative to User::traits.most, without a running maximum.
+template <class Tile, class User>
+constexpr bool fixed_maximum = User::traits.bounded && !Tile::max && !ElementOf<typename Tile::Element>::needs_maximum;
+
+/// What a part of a row's keys gives besides its results: the sum of their powers of two, which are taken relative to
+/// `over`. Parts of a row can be added up once their results are multiplied to the same `over`.
+struct Part {
+  float sum, over;
+};
+
 /// What a row's softmax comes to.
 struct Ended {
   float factor;  ///< makes sums of powers times values results
   float lse, max;
-  bool plain;  ///< has pairs, and a sum that is a number: results are infinite or NaN through values alone
+  bool plain;  ///< has pairs and a finite sum, so that only values can make results infinite or NaN
 };
 
-/// What a row's sum of powers above `over` and the sink come to. Of a row without pairs, of one whose rest is -inf too,
-/// nothing is left.
+/// The end of a row, given all of its keys: the sink joins, rest() comes back, and results get their factor. A row
+/// without pairs, or whose rest is -inf, has no results and no lse.
 template <class User>
 __device__ inline Ended end_of_row(const User& user, const typename User::Head& head, const typename User::Row& row,
-                                   Where at, Int origin, Int q, float own, float over) {
+                                   Where at, Int origin, Int q, Part part) {
   const float rest = user.rest(head, row, at, origin, q);
-  // NaN of what is infinite or NaN: such a row has no lse.
+  // NaN if rest is infinite or NaN: such a row has no lse.
   const float spoilt = rest - rest;
-  if (own == 0.0f || rest == -infinity) {
+  if (part.sum == 0.0f || rest == -infinity) {
     float lse = -infinity;
-    if constexpr (User::has_sink) lse = user.sink(head, at);
+    if constexpr (User::traits.has_sink) lse = user.sink(head, at);
     return {0, lse < infinity ? lse : lse - lse, -infinity, false};
   }
-  Ended out{1 / own + spoilt, back(over + log2f(own)) + rest + spoilt, back(over) + rest, own - own == 0.0f};
-  // The maximum of numbers and NaN is not one of the numbers.
-  if (own != own && over < infinity) out.max = own;
-  if constexpr (User::has_sink) {
+  Ended out{1 / part.sum + spoilt, back(part.over + log2f(part.sum)) + rest + spoilt, back(part.over) + rest,
+            part.sum - part.sum == 0.0f};
+  // Where scores hold NaN, the maximum is NaN.
+  if (part.sum != part.sum && part.over < infinity) out.max = part.sum;
+  if constexpr (User::traits.has_sink) {
     const float sink = (user.sink(head, at) - rest) * (1 / ln2);
-    const float both = sink > over || sink != sink ? sink : over;
-    const float lift = power_of_two(over - both), all = own * lift + power_of_two(sink - both);
+    const float both = sink > part.over || sink != sink ? sink : part.over;
+    const float lift = power_of_two(part.over - both), all = part.sum * lift + power_of_two(sink - both);
     out.factor = lift / all + spoilt;
     out.lse = back(both + log2f(all)) + rest + spoilt;
   }
   return out;
 }
-
-/// The softmax of 2 Tall rows of a thread. Running: the power of each score is taken relative to the row's maximum so
-/// far, or to one that is Slack less; else to User::most. Heads: as queries_of has them.
-template <class User, bool Running, int Tall, int Slack, int Heads>
-struct Softmax {
-  using Head = typename User::Head;
-  using Row = typename User::Row;
-  using Col = typename User::Col;
-
-  const User& user;
-  Where at;
-  int origin;  ///< a coordinate near the rows
-  Head head;
-  float factor;  ///< makes what `top` is a maximum of an exponent
-  int q[Tall][2];
-  Row row[Tall][2];
-  float top[Tall][2];
-  float sum[Tall][2];  ///< this thread's part
-
-  /// Every eighth row, the first one of query `first`; those beyond the last are the last once more.
-  __device__ Softmax(const User& user, Where at, int first, int q_offset, int origin)
-      : user(user), at(at), origin(origin), head(user.head(at)), factor(factor_of(user, head)) {
-#pragma unroll
-    for (int t = 0; t < Tall; ++t)
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        q[t][r] = min(first + (16 * t + 8 * r) / Heads, at.q_len - 1) + q_offset;
-        row[t][r] = user.row(head, at, q[t][r]);
-      }
-    start();
-  }
-
-  __device__ void start() {
-#pragma unroll
-    for (int t = 0; t < Tall; ++t)
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        top[t][r] = Running ? -infinity : User::most;
-        sum[t][r] = 0;
-      }
-  }
-
-  /// q . k become exponents (stay as they are if User::scaled), -inf where a pair is removed. `kv` is the thread's
-  /// first column. Partial: some pairs may be removed, or lie beyond the last key.
-  template <bool Partial, int N>
-  __device__ void exponents(Fragment<Tall, N>& s, int kv) const {
-    if constexpr (!User::scaled || Partial) {
-#pragma unroll
-      for (int i = 0; i < N / 8; ++i)
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const int column = kv + 8 * i + e;
-          // Nothing is read for keys that are not there.
-          const int key = Partial ? min(column, at.kv_len - 1) : column;
-          const Col col = user.col(head, at, origin, key);
-#pragma unroll
-          for (int t = 0; t < Tall; ++t)
-#pragma unroll
-            for (int r = 0; r < 2; ++r) {
-              float& x = s[t][i][2 * r + e];
-              if constexpr (!User::scaled) x = user.exponent(x, head, row[t][r], col, at, origin, q[t][r], key);
-              if constexpr (Partial) {
-                const Reach<User> reach(user, head, row[t][r], at, q[t][r], kv);
-                bool kept = reach.holds(8 * i + e);
-                if constexpr (User::has_keep) kept = kept && user.keep(head, row[t][r], col, at, q[t][r], key);
-                x = kept ? x : -infinity;
-              }
-            }
-        }
-    }
-  }
-
-  /// Exponents become powers, which join the rows' sums. What was summed before, of powers and of powers times values,
-  /// is to be multiplied by `lift` if this says so.
-  template <int N>
-  __device__ bool powers(Fragment<Tall, N>& s, float (&lift)[Tall][2]) {
-    const bool moved = Running && raise<N>(s, lift);
-#pragma unroll
-    for (int t = 0; t < Tall; ++t)
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const float under = base(t, r);
-        float add = 0;
-#pragma unroll
-        for (int i = 0; i < N / 8; ++i)
-#pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            float& x = s[t][i][2 * r + e];
-            x = power_of_two(x * factor - under);
-            add += x;
-          }
-        sum[t][r] += add;
-      }
-    return moved;
-  }
-
-  /// A prob mod that is a multiple of p acts on powers. What is 0 stays 0, whatever it is a multiple by.
-  template <int N>
-  __device__ void prob(Fragment<Tall, N>& p, int kv) const {
-    each<N>(p, kv, [&](float x, const Row& row, const Col& col, int q, int kv, int, int) {
-      return x == 0.0f ? 0.0f : user.prob(x, head, row, col, at, q, kv);
-    });
-  }
-
-  /// Exponents become probabilities, since the rows' maxima and sums are known, and prob acts on these.
-  template <int N>
-  __device__ void probabilities(Fragment<Tall, N>& s, int kv, const Ended (&ended)[Tall][2]) const {
-    each<N>(s, kv, [&](float x, const Row& row, const Col& col, int q, int kv, int t, int r) {
-      const float p = power_of_two(x * factor - base(t, r)) * ended[t][r].factor;
-      return x == -infinity ? 0.0f : user.prob(p, head, row, col, at, q, kv);
-    });
-  }
-
-  /// What thread-wise sums and the sink come to.
-  __device__ Ended end(int t, int r) const {
-    return end_of_row<User>(user, head, row[t][r], at, origin, q[t][r], row_sum(sum[t][r]),
-                            Running ? top[t][r] * factor : User::most);
-  }
-
- private:
-  /// Brings the rows' maxima up to date, where one of the warp's has risen by more than Slack: rarely after the first
-  /// few tiles. Powers up to 2^Slack are as good as those below 1.
-  template <int N>
-  __device__ bool raise(const Fragment<Tall, N>& s, float (&lift)[Tall][2]) {
-    float most[Tall][2];
-    bool moved = false;
-#pragma unroll
-    for (int t = 0; t < Tall; ++t)
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        float& x = most[t][r];
-        x = s[t][0][2 * r];
-#pragma unroll
-        for (int i = 0; i < N / 8; ++i)
-#pragma unroll
-          for (int e = 0; e < 2; ++e) x = fmaxf(x, s[t][i][2 * r + e]);
-        moved |= x * factor > top[t][r] * factor + Slack;
-      }
-    moved = __any_sync(~0u, moved);
-    if (moved)
-#pragma unroll
-      for (int t = 0; t < Tall; ++t)
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const float before = top[t][r] * factor;
-          top[t][r] = fmaxf(top[t][r], row_max(most[t][r]));
-          lift[t][r] = power_of_two(before - base(t, r));
-          sum[t][r] *= lift[t][r];
-        }
-    return moved;
-  }
-
-  /// What is taken from a row's exponents: 0 while all of them are -inf.
-  __device__ float base(int t, int r) const {
-    if constexpr (!Running) return User::most;
-    return top[t][r] == -infinity ? 0.0f : top[t][r] * factor;
-  }
-
-  template <int N, class Fn>
-  __device__ void each(Fragment<Tall, N>& p, int kv, Fn fn) const {
-#pragma unroll
-    for (int i = 0; i < N / 8; ++i)
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        // Keys that are not there have p = 0; what is read for them is that of the last one.
-        const int key = min(kv + 8 * i + e, at.kv_len - 1);
-        const Col col = user.col(head, at, origin, key);
-#pragma unroll
-        for (int t = 0; t < Tall; ++t)
-#pragma unroll
-          for (int r = 0; r < 2; ++r) p[t][i][2 * r + e] = fn(p[t][i][2 * r + e], row[t][r], col, q[t][r], key, t, r);
-      }
-  }
-};
 
 }  // namespace attune

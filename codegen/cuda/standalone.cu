@@ -17,10 +17,7 @@ struct CausalAlibi {
   struct Col {
     float lift;
   };
-  static constexpr bool scaled = false, bounded = false, masked = true, has_prob = false, linear_prob = true,
-                        has_sink = false, listed = false, has_first = false, has_last = true, has_keep = false,
-                        keeps_by_fields = false;
-  static constexpr float most = 0;
+  static constexpr Traits traits{.masked = true, .has_last = true};
 
   __device__ Head head(Where at) const { return {slope[at.h]}; }
   __device__ Row row(Head, Where, Int) const { return {}; }
@@ -49,10 +46,8 @@ struct Softcap {
   struct Head {};
   struct Row {};
   struct Col {};
-  static constexpr bool scaled = false, bounded = true, masked = false, has_prob = true, linear_prob = false,
-                        has_sink = true, listed = false, has_first = false, has_last = false, has_keep = false,
-                        keeps_by_fields = false;
-  static constexpr float most = 20 / ln2;
+  static constexpr Traits traits{
+      .bounded = true, .has_prob = true, .linear_prob = false, .has_sink = true, .most = 20 / ln2};
 
   __device__ Head head(Where) const { return {}; }
   __device__ Row row(Head, Where, Int) const { return {}; }
@@ -61,7 +56,7 @@ struct Softcap {
   __device__ float exponent(float s, Head, Row, Col, Where, Int, Int, Int) const {
     float y;
     asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(s * scale * (1 / 20.0f)));
-    return most * y;
+    return traits.most * y;
   }
   __device__ float rest(Head, Row, Where, Int, Int) const { return 0; }
   __device__ Int first(Head, Row, Where, Int) const { return 0; }
@@ -87,10 +82,8 @@ struct Documents {
   struct Col {
     int doc;
   };
-  static constexpr bool scaled = true, bounded = false, masked = true, has_prob = false, linear_prob = true,
-                        has_sink = false, listed = true, has_first = false, has_last = false, has_keep = true,
-                        keeps_by_fields = true;
-  static constexpr float most = 0;
+  static constexpr Traits traits{
+      .scaled = true, .masked = true, .has_keep = true, .keeps_by_fields = true, .listed = true};
 
   __device__ Head head(Where) const { return {}; }
   __device__ Row row(Head, Where, Int q) const { return {doc[q.i()]}; }
@@ -112,14 +105,16 @@ struct Narrow {
   using Out = bf16;
   static constexpr int m = 128, n = 64, warps = 4, d = 64, dv = 64, width = 64, width_v = 64, stages = 1, vector = 16,
                        store = 16, heads = 1;
-  static constexpr bool exact = false, max = false, packed = false;
+  static constexpr Layout layout = Layout::dense;
+  static constexpr bool exact = false, max = false;
 };
 struct Wide {
   using Element = f16;
   using Out = float;
   static constexpr int m = 64, n = 64, warps = 4, d = 128, dv = 128, width = 128, width_v = 100, stages = 2, vector = 8,
                        store = 16, heads = 4;
-  static constexpr bool exact = false, max = true, packed = true;
+  static constexpr Layout layout = Layout::packed;
+  static constexpr bool exact = false, max = true;
 };
 /// Elements that lie anyhow.
 struct Anyhow {
@@ -127,7 +122,8 @@ struct Anyhow {
   using Out = float;
   static constexpr int m = 64, n = 32, warps = 4, d = 48, dv = 32, width = 33, width_v = 5, stages = 2, vector = 0,
                        store = 0, heads = 1;
-  static constexpr bool exact = true, max = true, packed = false;
+  static constexpr Layout layout = Layout::dense;
+  static constexpr bool exact = true, max = true;
 };
 
 }  // namespace attune

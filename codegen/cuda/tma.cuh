@@ -12,16 +12,16 @@ __device__ inline unsigned shared_address(const void* p) { return static_cast<un
 __device__ inline void barrier_init(unsigned barrier, unsigned arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
-/// After all inits, before anyone else uses the barriers.
+/// Called after all inits, before other threads use the barriers.
 __device__ inline void barrier_init_done() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 __device__ inline void barrier_arrive(unsigned barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-/// Arrives, and makes the phase wait for so many bytes of copies besides.
+/// Arrives, and makes the phase wait for this many bytes of copies as well.
 __device__ inline void barrier_expect(unsigned barrier, unsigned bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
-/// Until the phase of this parity is over. A new barrier's "phase before" counts as over: parity 1.
+/// Waits until the phase of this parity is over. For a new barrier, the phase of parity 1 counts as over.
 __device__ inline void barrier_wait(unsigned barrier, unsigned parity) {
   asm volatile("{.reg .pred p;\n"
                "again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
@@ -40,10 +40,7 @@ __device__ inline void named_arrive(int id, int threads) {
 
 // ---- copies ------------------------------------------------------------------------------------------------------
 
-__device__ inline void prefetch_map(const TensorMap& map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
-}
-/// A box of [batch, head, position, d] into shared memory; what is outside of the tensor is 0, and counts as bytes.
+/// A box of [batch, head, position, d] into shared memory; elements outside of the tensor are 0, and count as bytes.
 __device__ inline void load_box(unsigned into, const TensorMap& map, unsigned barrier, int d, int position, int head,
                                 int batch) {
   asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, "
@@ -51,7 +48,7 @@ __device__ inline void load_box(unsigned into, const TensorMap& map, unsigned ba
                "l"(&map), "r"(barrier), "r"(d), "r"(position), "r"(head), "r"(batch)
                : "memory");
 }
-/// The same of [batch, key head, position, query head of the key head, d].
+/// The same for a tensor [batch, key head, position, query head of the key head, d].
 __device__ inline void load_box_of_heads(unsigned into, const TensorMap& map, unsigned barrier, int d, int head,
                                          int position, int kv_head, int batch) {
   asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, "
@@ -59,7 +56,7 @@ __device__ inline void load_box_of_heads(unsigned into, const TensorMap& map, un
                "l"(&map), "r"(barrier), "r"(d), "r"(head), "r"(position), "r"(kv_head), "r"(batch)
                : "memory");
 }
-/// From shared memory; what is outside of the tensor is not written.
+/// Copies a box from shared memory; elements outside of the tensor are not written.
 __device__ inline void store_box(const TensorMap& map, unsigned from, int d, int position, int head, int batch) {
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
                "r"(from), "r"(d), "r"(position), "r"(head), "r"(batch)
@@ -72,13 +69,13 @@ __device__ inline void store_box_of_heads(const TensorMap& map, unsigned from, i
                : "memory");
 }
 __device__ inline void store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-/// Until the stores have read their shared memory.
+/// Waits until the stores have read their shared memory.
 __device__ inline void store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 __device__ inline void store_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
-/// Between ordinary writes to shared memory and the copy engine's or the tensor cores' reads of it.
+/// Stands between ordinary writes to shared memory and reads of it by the copy engine or the tensor cores.
 __device__ inline void proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-/// Until what the kernel before wrote is there, where this one was started early.
+/// Waits until the writes of the kernel before are visible, where this one was started early.
 __device__ inline void wait_for_kernel_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 template <int N>

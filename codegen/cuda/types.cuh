@@ -10,10 +10,34 @@ struct f16 {
   unsigned short bits;
 };
 
-template <class T, class U>
-constexpr bool same = false;
+/// What kernels ask about the element type of q, k and v. A type that is not here does not compile.
 template <class T>
-constexpr bool same<T, T> = true;
+struct ElementOf;
+template <>
+struct ElementOf<bf16> {
+  static constexpr int bytes = 2;
+  /// Powers of scores that have no running maximum may be as small as 2^-126. Where the type cannot hold them, as f16
+  /// with its least number 2^-24 cannot, each row needs its maximum.
+  static constexpr bool needs_maximum = false;
+  static constexpr unsigned infinity = 0x7f80, one = 0x3f80, two = 0x4000;
+};
+template <>
+struct ElementOf<f16> {
+  static constexpr int bytes = 2;
+  static constexpr bool needs_maximum = true;
+  static constexpr unsigned infinity = 0x7c00, one = 0x3c00, two = 0x4000;
+};
+template <>
+struct ElementOf<float> {
+  static constexpr int bytes = 4;
+  static constexpr bool needs_maximum = false;
+  static constexpr unsigned infinity = 0x7f800000, one = 0x3f800000, two = 0x40000000;
+};
+
+/// The copy engine swizzles chunks of 128 bytes a row.
+constexpr int chunk_bytes = 128;
+template <class T>
+constexpr int chunk_columns = chunk_bytes / ElementOf<T>::bytes;
 
 /// Two f32, rounded to nearest even, the first one in the lower half.
 template <class T>
@@ -29,18 +53,6 @@ __device__ inline unsigned pack<f16>(float low, float high) {
   unsigned out;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
   return out;
-}
-
-/// sum += 0 x, for each of two: stays 0 while no x is infinite or NaN.
-template <class T>
-__device__ inline void add_zero_times(unsigned& sum, unsigned x);
-template <>
-__device__ inline void add_zero_times<bf16>(unsigned& sum, unsigned x) {
-  asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(sum) : "r"(x), "r"(0u));
-}
-template <>
-__device__ inline void add_zero_times<f16>(unsigned& sum, unsigned x) {
-  asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(sum) : "r"(x), "r"(0u));
 }
 
 }  // namespace attune

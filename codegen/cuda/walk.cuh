@@ -1,5 +1,4 @@
-// codegen/cuda/walk.cuh — which sequence and heads a tile of queries is of, which tiles of keys it visits, and which
-// are whole
+// codegen/cuda/walk.cuh — the sequence and heads of a tile of queries, and the tiles of keys it visits
 #pragma once
 
 #include "args.cuh"
@@ -7,28 +6,36 @@
 
 namespace attune {
 
-/// Positions of a sequence within a packed tensor, or all there are. No sequence has more than `length`, whatever
-/// starts say that nobody looked at.
+/// Where the rows and keys of a batch entry lie.
+enum class Layout {
+  dense,   ///< each batch entry has positions of its own
+  packed,  ///< sequences follow one another along the positions of one entry, from their starts on
+};
+template <class Tile>
+constexpr bool is_packed = Tile::layout == Layout::packed;
+
+/// The positions of a batch entry: all there are, or those of a sequence within packed tensors. Starts on the device
+/// are not checked; a sequence counts as no longer than `length`, whatever they say.
 struct Stretch {
   int start, length;
 };
 template <class Tile>
 __device__ inline Stretch stretch(const int* starts, int b, int length) {
-  if constexpr (Tile::packed)
+  if constexpr (is_packed<Tile>)
     if (starts) return {starts[b], min(starts[b + 1] - starts[b], length)};
   return {0, length};
 }
 
-/// Where there are few queries, Tile::heads query heads of a key head share a tile: its row r is of query r / heads,
-/// and of head r % heads of these.
+/// Where there are few queries, Tile::heads query heads of a key head share a tile: row r belongs to query r / heads
+/// and to head r % heads of these.
 template <class Tile>
 constexpr int queries_of = Tile::m / Tile::heads;
-/// Tiles of so many queries.
+/// How many tiles so many queries take.
 template <class Tile>
 __device__ inline int q_tiles_of(int length) {
   return (length + queries_of<Tile> - 1) / queries_of<Tile>;
 }
-/// Query heads whose rows share tiles: `count` of them, the last ones of a key head may be fewer than Tile::heads.
+/// `count` query heads whose rows share tiles; the last set of a key head may have fewer than Tile::heads.
 struct Heads {
   int first, count;
 };
@@ -52,8 +59,8 @@ __device__ inline Heads heads_of(const ForwardArgs& args, int set) {
 /// Tiles in the order of their visits: `first` partial ones, `full` ones that keep everything, then partial ones.
 struct Walk {
   int count, first, full;
-  int last;         ///< the tile visited first; by bands the others follow downwards
-  const int* list;  ///< by lists: the tiles, else null
+  int last;         ///< the tile visited first; with bands the others follow downwards
+  const int* list;  ///< the tiles, where they come as lists, else null
 
   __device__ int tile(int i) const { return list ? list[i] : last - i; }
   __device__ bool is_full(int i) const { return i >= first && i < first + full; }
@@ -63,7 +70,7 @@ __device__ inline Walk walk_bands(Bands bands, int kv_len, int n) {
   const int begin = max(bands.begin, 0) / n, end = (min(bands.end, kv_len) + n - 1) / n;
   Walk walk{max(end - begin, 0), 0, 0, end - 1, nullptr};
   if (walk.count == 0) return walk;
-  // The tile beyond the last key is partial.
+  // A tile that reaches past the last key is partial.
   const int full_end = max(min(bands.full_end, kv_len), 0) / n;
   const int full_begin = max((max(bands.full_begin, 0) + n - 1) / n, begin);
   walk.full = max(full_end - full_begin, 0);

@@ -7,7 +7,7 @@
 namespace attune {
 
 /// A descriptor of a matrix in shared memory, in 128-byte rows that the copy engine swizzled (SWIZZLE_128B) from a
-/// multiple of 1024 on. `across`: bytes from one chunk of 64 columns to the next, for operands whose rows run along k.
+/// multiple of 1024 on. `across`: bytes from one chunk to the next, for operands whose rows run along k.
 __device__ inline unsigned long long descriptor(unsigned address, unsigned across = 16) {
   return (1ull << 62) | (static_cast<unsigned long long>(1024 >> 4) << 32) |
          (static_cast<unsigned long long>(across >> 4) << 16) | ((address & 0x3ffff) >> 4);
@@ -16,7 +16,7 @@ __device__ inline unsigned long long descriptor(unsigned address, unsigned acros
 /// Before the first product, and after registers that it uses were written.
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-/// Until at most so many groups are under way.
+/// Waits until at most this many groups are under way.
 template <int N>
 __device__ inline void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
@@ -28,14 +28,21 @@ __device__ inline void pin(float (&x)[N]) {
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(x[i])::"memory");
 }
 
-/// acc[64 x N] (+)= A[64 x 16] B[16 x N] by the four warps of a group. `ss`: A and B in shared memory, rows along k.
-/// `rs`: A in registers, B with its rows along n. add = 0 overwrites acc. `ss4`, `rs4`: four of these, over 64 of k, in
-/// one statement: each has all of acc as operands, in and out, which compilers take their time over. From one to the
-/// next it is 32 bytes along rows or 16 rows, and descriptors count in 16 bytes.
+/// Along which of its dimensions an operand in shared memory lies in rows of 128 bytes: k, over which products are
+/// summed, or the other one.
+enum class Major { k, n };
+/// From one product of 16 of k to the next, in the 16 bytes that descriptors count in: 32 bytes along a row, or 16
+/// rows.
+constexpr int k_step(Major major) { return (major == Major::k ? 32 : 16 * chunk_bytes) >> 4; }
+constexpr int turned(Major major) { return major != Major::k; }
+
+/// acc[64 x N] (+)= A[64 x 16] B[16 x N] by the four warps of a group. `ss`: A and B in shared memory. `rs`: A in
+/// registers. add = 0 overwrites acc. `ss4`, `rs4`: four of these, over 64 of k, in one statement: each has all of acc
+/// as operands, in and out, which compilers take their time over.
 template <int N, class T>
 struct Product;
 
-// Operands by number, in eights: those of N / 2 numbers of acc, then the others.
+// Operands by number, in eights: first the N / 2 numbers of acc, then the others.
 #define ATTUNE_EIGHT0 0, 1, 2, 3, 4, 5, 6, 7
 #define ATTUNE_EIGHT1 8, 9, 10, 11, 12, 13, 14, 15
 #define ATTUNE_EIGHT2 16, 17, 18, 19, 20, 21, 22, 23
@@ -94,43 +101,56 @@ struct Product;
 #define ATTUNE_ACC16 ATTUNE_ACC15, ATTUNE_ACC(ATTUNE_EIGHT15)
 
 // clang-format off
-#define ATTUNE_MMA(T, N, j, rest)                                                                                     \
+#define ATTUNE_MMA(T, N, j, rest)                                                                                      \
   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." #T "." #T " {" ATTUNE_NAMES##j "}, " rest ";\n"
-#define ATTUNE_PRODUCT(T, N, j, a, b, c, d, e, f, g, h, i, k, l, m, n, o, q, r, s, t, ...)                            \
-  template <>                                                                                                         \
-  struct Product<N, T> {                                                                                              \
-    __device__ static void ss(float (&acc)[N / 2], unsigned long long x, unsigned long long y, int add) {             \
-      asm volatile("{.reg .pred p; setp.ne.b32 p, %" #c ", 0;\n"                                                      \
-                   ATTUNE_MMA(T, N, j, "%" #a ", %" #b ", p, 1, 1, 0, 0") "}"                                         \
-                   : ATTUNE_ACC##j : "l"(x), "l"(y), "r"(add));                                                       \
-    }                                                                                                                 \
-    __device__ static void ss4(float (&acc)[N / 2], unsigned long long x, unsigned long long y, int add) {            \
-      asm volatile("{.reg .pred p; .reg .b64 x, y; setp.ne.b32 p, %" #c ", 0;\n"                                      \
-                   ATTUNE_MMA(T, N, j, "%" #a ", %" #b ", p, 1, 1, 0, 0")                                             \
-                   "add.s64 x, %" #a ", 2; add.s64 y, %" #b ", 2;\n" ATTUNE_MMA(T, N, j, "x, y, 1, 1, 1, 0, 0")       \
-                   "add.s64 x, %" #a ", 4; add.s64 y, %" #b ", 4;\n" ATTUNE_MMA(T, N, j, "x, y, 1, 1, 1, 0, 0")       \
-                   "add.s64 x, %" #a ", 6; add.s64 y, %" #b ", 6;\n" ATTUNE_MMA(T, N, j, "x, y, 1, 1, 1, 0, 0")       \
-                   "}" : ATTUNE_ACC##j : "l"(x), "l"(y), "r"(add));                                                   \
-    }                                                                                                                 \
-    __device__ static void rs(float (&acc)[N / 2], const unsigned* x, unsigned long long y, int add) {                \
-      asm volatile("{.reg .pred p; setp.ne.b32 p, %" #f ", 0;\n"                                                      \
-                   ATTUNE_MMA(T, N, j, "{%" #a ",%" #b ",%" #c ",%" #d "}, %" #e ", p, 1, 1, 1") "}"                  \
-                   : ATTUNE_ACC##j : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "l"(y), "r"(add));                   \
-    }                                                                                                                 \
-    __device__ static void rs4(float (&acc)[N / 2], const unsigned* x, unsigned long long y, int add) {               \
-      asm volatile("{.reg .pred p; .reg .b64 y; setp.ne.b32 p, %" #t ", 0;\n"                                         \
-                   ATTUNE_MMA(T, N, j, "{%" #a ",%" #b ",%" #c ",%" #d "}, %" #s ", p, 1, 1, 1")                      \
-                   "add.s64 y, %" #s ", 128;\n"                                                                       \
-                   ATTUNE_MMA(T, N, j, "{%" #e ",%" #f ",%" #g ",%" #h "}, y, 1, 1, 1, 1")                            \
-                   "add.s64 y, %" #s ", 256;\n"                                                                       \
-                   ATTUNE_MMA(T, N, j, "{%" #i ",%" #k ",%" #l ",%" #m "}, y, 1, 1, 1, 1")                            \
-                   "add.s64 y, %" #s ", 384;\n"                                                                       \
-                   ATTUNE_MMA(T, N, j, "{%" #n ",%" #o ",%" #q ",%" #r "}, y, 1, 1, 1, 1") "}"                        \
-                   : ATTUNE_ACC##j                                                                                    \
-                   : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(x[4]), "r"(x[5]), "r"(x[6]), "r"(x[7]),          \
-                     "r"(x[8]), "r"(x[9]), "r"(x[10]), "r"(x[11]), "r"(x[12]), "r"(x[13]), "r"(x[14]), "r"(x[15]),    \
-                     "l"(y), "r"(add));                                                                               \
-    }                                                                                                                 \
+#define ATTUNE_PRODUCT(T, N, j, a, b, c, d, e, f, g, h, i, k, l, m, n, o, q, r, s, t, u, v, w, z, ...)                 \
+  template <>                                                                                                          \
+  struct Product<N, T> {                                                                                               \
+    template <Major x_major, Major y_major>                                                                            \
+    __device__ static void ss(float (&acc)[N / 2], unsigned long long x, unsigned long long y, int add) {              \
+      asm volatile("{.reg .pred p; setp.ne.b32 p, %" #c ", 0;\n"                                                       \
+                   ATTUNE_MMA(T, N, j, "%" #a ", %" #b ", p, 1, 1, %" #d ", %" #e) "}"                                 \
+                   : ATTUNE_ACC##j                                                                                     \
+                   : "l"(x), "l"(y), "r"(add), "n"(turned(x_major)), "n"(turned(y_major)));                            \
+    }                                                                                                                  \
+    template <Major x_major, Major y_major>                                                                            \
+    __device__ static void ss4(float (&acc)[N / 2], unsigned long long x, unsigned long long y, int add) {             \
+      constexpr int dx = k_step(x_major), dy = k_step(y_major);                                                        \
+      asm volatile("{.reg .pred p; .reg .b64 x, y; setp.ne.b32 p, %" #c ", 0;\n"                                       \
+                   ATTUNE_MMA(T, N, j, "%" #a ", %" #b ", p, 1, 1, %" #d ", %" #e)                                     \
+                   "add.s64 x, %" #a ", %" #f "; add.s64 y, %" #b ", %" #g ";\n"                                       \
+                   ATTUNE_MMA(T, N, j, "x, y, 1, 1, 1, %" #d ", %" #e)                                                 \
+                   "add.s64 x, %" #a ", %" #h "; add.s64 y, %" #b ", %" #i ";\n"                                       \
+                   ATTUNE_MMA(T, N, j, "x, y, 1, 1, 1, %" #d ", %" #e)                                                 \
+                   "add.s64 x, %" #a ", %" #k "; add.s64 y, %" #b ", %" #l ";\n"                                       \
+                   ATTUNE_MMA(T, N, j, "x, y, 1, 1, 1, %" #d ", %" #e) "}"                                             \
+                   : ATTUNE_ACC##j                                                                                     \
+                   : "l"(x), "l"(y), "r"(add), "n"(turned(x_major)), "n"(turned(y_major)), "n"(dx), "n"(dy),           \
+                     "n"(2 * dx), "n"(2 * dy), "n"(3 * dx), "n"(3 * dy));                                              \
+    }                                                                                                                  \
+    template <Major y_major>                                                                                           \
+    __device__ static void rs(float (&acc)[N / 2], const unsigned* x, unsigned long long y, int add) {                 \
+      asm volatile("{.reg .pred p; setp.ne.b32 p, %" #f ", 0;\n"                                                       \
+                   ATTUNE_MMA(T, N, j, "{%" #a ",%" #b ",%" #c ",%" #d "}, %" #e ", p, 1, 1, %" #g) "}"                \
+                   : ATTUNE_ACC##j                                                                                     \
+                   : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "l"(y), "r"(add), "n"(turned(y_major)));              \
+    }                                                                                                                  \
+    template <Major y_major>                                                                                           \
+    __device__ static void rs4(float (&acc)[N / 2], const unsigned* x, unsigned long long y, int add) {                \
+      constexpr int dy = k_step(y_major);                                                                              \
+      asm volatile("{.reg .pred p; .reg .b64 y; setp.ne.b32 p, %" #t ", 0;\n"                                          \
+                   ATTUNE_MMA(T, N, j, "{%" #a ",%" #b ",%" #c ",%" #d "}, %" #s ", p, 1, 1, %" #u)                    \
+                   "add.s64 y, %" #s ", %" #v ";\n"                                                                    \
+                   ATTUNE_MMA(T, N, j, "{%" #e ",%" #f ",%" #g ",%" #h "}, y, 1, 1, 1, %" #u)                          \
+                   "add.s64 y, %" #s ", %" #w ";\n"                                                                    \
+                   ATTUNE_MMA(T, N, j, "{%" #i ",%" #k ",%" #l ",%" #m "}, y, 1, 1, 1, %" #u)                          \
+                   "add.s64 y, %" #s ", %" #z ";\n"                                                                    \
+                   ATTUNE_MMA(T, N, j, "{%" #n ",%" #o ",%" #q ",%" #r "}, y, 1, 1, 1, %" #u) "}"                      \
+                   : ATTUNE_ACC##j                                                                                     \
+                   : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(x[4]), "r"(x[5]), "r"(x[6]), "r"(x[7]),           \
+                     "r"(x[8]), "r"(x[9]), "r"(x[10]), "r"(x[11]), "r"(x[12]), "r"(x[13]), "r"(x[14]), "r"(x[15]),     \
+                     "l"(y), "r"(add), "n"(turned(y_major)), "n"(dy), "n"(2 * dy), "n"(3 * dy));                       \
+    }                                                                                                                  \
   };
 // clang-format on
 #define ATTUNE_WIDTH(...)           \
@@ -153,7 +173,7 @@ struct Product;
 #define ATTUNE_N240 ATTUNE_WIDTH(240, 15, ATTUNE_EIGHT15, ATTUNE_EIGHT16, ATTUNE_EIGHT17)
 #define ATTUNE_N256 ATTUNE_WIDTH(256, 16, ATTUNE_EIGHT16, ATTUNE_EIGHT17, ATTUNE_EIGHT18)
 
-// All of them, unless a page says which it has: they took a tenth of the time.
+// All widths, unless a page names those it uses: all of them took a tenth of the time to compile.
 #ifndef ATTUNE_PRODUCTS
 #define ATTUNE_PRODUCTS                                                                                             \
   ATTUNE_N16 ATTUNE_N32 ATTUNE_N48 ATTUNE_N64 ATTUNE_N80 ATTUNE_N96 ATTUNE_N112 ATTUNE_N128 ATTUNE_N144 ATTUNE_N160 \

@@ -36,7 +36,7 @@ struct Chosen {
 struct Built {
   enum class From : std::uint8_t { compiler, disk, bundle };
   std::string mod;     ///< empty: a kernel that does not depend on the expressions
-  std::string kernel;  ///< with its tile sizes, as `attune bench --kernel` takes it: forward_sm90:m=128,n=96
+  std::string kernel;  ///< with its tile sizes, as `attune bench --kernel` takes it: NAME:m=128,n=96
   std::string target;  ///< sm_90a, avx512bf16
   From from = From::compiler;
   double seconds = 0;                          ///< time to find or make it

@@ -19,25 +19,25 @@ struct BundleEntry {
   CacheEntry entry;
 };
 
-/// A head of lines that `head` shows: how many entries there are, and each by its key, where it lies, how long it is
-/// there and how long it was, and the digest of what lies there, in the order of keys; an empty line; the entries, each
-/// as a file of the cache is, compressed where that makes it smaller. The same entries in any order make the same text;
-/// of those of one key the first is taken.
+/// A head of text lines, which `head` shows; an empty line; the entries. The head gives the number of entries and, in
+/// the order of keys, for each entry its key, where it begins, its stored and its full length, and the digest of its
+/// stored bytes. An entry is stored as a file of the cache, compressed where that is smaller. The same entries in any
+/// order make the same text; if several have one key, the first is taken.
 std::string print_bundle(std::vector<BundleEntry> entries);
 
-/// Read in place. May be used by many threads.
+/// Entries are parsed when they are asked for. May be used by many threads.
 class Bundle {
  public:
   struct Item {
     CacheKey key;
     std::string_view label, stored;
-    std::size_t size = 0;  ///< of the entry; more than is stored: it is compressed
+    std::size_t size = 0;  ///< of the entry; if larger than `stored`, it is compressed
     std::string_view digest;
 
-    /// With suspicion, as what is in a file of the cache.
+    /// Checked like a file of the cache: it may be damaged.
     ParsedEntry read() const;
   };
-  /// No compressed entry is larger: what a head says is allocated before the entry is known to be one.
+  /// The largest compressed entry: the size that a head gives is allocated before the entry is checked.
   static constexpr std::size_t most_compressed = std::size_t{64} << 20;
 
   /// An Error if the file cannot be read, if its head or its length is not as it was written, or if it is compressed
@@ -52,10 +52,10 @@ class Bundle {
   const Item* find(const CacheKey& key) const;
 
  private:
-  Bundle(std::string name, std::string_view text, std::shared_ptr<const void> mapping);
+  Bundle(std::string name, std::string_view text, std::shared_ptr<const std::string> owned);
 
   std::string name_;
-  std::shared_ptr<const void> mapping_;  ///< of a file
+  std::shared_ptr<const std::string> owned_;  ///< the text of a file; null for bytes of the caller
   std::vector<Item> items_;
 };
 

@@ -1,6 +1,5 @@
 // runtime/cpu/backward.cpp — the flash attention backward: per-row values first, then all pairs, then the results
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -44,27 +43,20 @@ class BackwardRun {
         captured_(means.isa, lowered, call, state_.kernel->parts, problem, state_.plan),
         o_f32_(means.isa, Unit::f32, call.o.given() ? call.o.dtype : DType::f32),
         grad_o_f32_(means.isa, Unit::f32, call.grad_o.dtype), dq_rows_(means.isa, Unit::f32, call.dq.dtype),
-        workers_(workers_for(1 << 20, means.executor)) {}
-
-  std::size_t workspace() {
-    Workspace count;
-    lay_out(count);
-    return count.used();
+        workers_(most_workers(means.executor)) {
+    count();
   }
 
+  std::size_t workspace() const { return bytes_; }
+
   void operator()() {
-    const auto start = std::chrono::steady_clock::now();
-    const auto seconds = [&] {
-      return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    };
-    const std::size_t needed = workspace();
-    const Memory own = means_.workspace.empty() ? Memory(needed) : Memory();
-    Workspace memory = workspace_of(means_.workspace, own, needed);
-    lay_out(memory);
+    const Clock clock;
+    CallMemory memory(means_.workspace, bytes_);
+    lay_out(memory.workspace());
     Stages stages;
     const Visits visits(problem_, state_.sizes.cut, lowered_, means_.executor);
     state_.visits = &visits;
-    stages.visits = seconds();
+    stages.visits = clock.seconds();
     if (!call_.o.given()) forward(lowered_, forward_call(), problem_, forward_means());
     for (const BackwardScratch& s : scratch_)
       for (const QueryTile& tile : s.queries) clear_margins(tile, state_.sizes);
@@ -74,7 +66,7 @@ class BackwardRun {
     store_dq();
     store_parts();
     captured_.store(sinks(), means_.executor);
-    stages.attend = seconds() - stages.visits;
+    stages.attend = clock.seconds() - stages.visits;
     if (means_.stages) *means_.stages = stages;
   }
 
@@ -93,28 +85,35 @@ class BackwardRun {
   }
   Means forward_means() const { return {.isa = means_.isa, .executor = means_.executor, .workspace = forward_memory_}; }
 
-  /// Without o, our own forward runs first, in the same memory as the rest.
+  void count() {
+    Workspace all, rest;
+    lay_out_forward_results(all);
+    if (!call_.o.given()) forward_bytes_ = forward_workspace(lowered_, forward_call(), problem_, forward_means());
+    lay_out_rest(rest);
+    rest_bytes_ = std::max(forward_bytes_, rest.used());
+    all.take<std::byte>(static_cast<std::int64_t>(rest_bytes_));
+    bytes_ = all.used();
+  }
+
+  /// The backward's own forward, if it runs one, uses the rest of the memory before the other steps do.
   void lay_out(Workspace& memory) {
+    lay_out_forward_results(memory);
+    auto* const first = memory.take<std::byte>(static_cast<std::int64_t>(rest_bytes_));
+    forward_memory_ = {first, forward_bytes_};
+    Workspace rest({first, rest_bytes_});
+    lay_out_rest(rest);
+  }
+
+  void lay_out_forward_results(Workspace& memory) {
     o_ = call_.o;
     state_.lse = call_.lse;
-    std::size_t needed = 0;
-    if (!call_.o.given()) {
-      const auto shape = std::span(call_.grad_o.shape).first(static_cast<std::size_t>(call_.grad_o.rank));
-      o_ = Tensor(memory.take<float>(call_.grad_o.size()), DType::f32, shape);
-      // Not rounded to f32, which would put the same relative error on all probabilities of a row.
-      auto* lse = memory.take<double>(call_.grad_o.size() / problem_.dv);
-      state_.lse = problem_.q.packed() ? Tensor(lse, DType::f64, {shape[1], shape[0]})
-                                       : Tensor(lse, DType::f64, shape.first(3));
-      needed = forward_workspace(lowered_, forward_call(), problem_, forward_means());
-    }
-    Workspace count;
-    lay_out_rest(count);
-    const std::size_t size = std::max(needed, count.used());
-    auto* rest = memory.take<std::byte>(static_cast<std::int64_t>(size));
-    if (!rest) return;
-    forward_memory_ = {rest, needed};
-    Workspace real({rest, size});
-    lay_out_rest(real);
+    if (call_.o.given()) return;
+    const auto shape = std::span(call_.grad_o.shape).first(static_cast<std::size_t>(call_.grad_o.rank));
+    o_ = Tensor(memory.take<float>(call_.grad_o.size()), DType::f32, shape);
+    // Not rounded to f32: the error of a row's lse scales all of its probabilities.
+    auto* lse = memory.take<double>(call_.grad_o.size() / problem_.dv);
+    state_.lse = problem_.q.packed() ? Tensor(lse, DType::f64, {shape[1], shape[0]})
+                                     : Tensor(lse, DType::f64, shape.first(3));
   }
 
   void lay_out_rest(Workspace& memory) {
@@ -171,15 +170,7 @@ class BackwardRun {
         const std::int64_t rows = std::min(at_once, count - r);
         const auto load = [&](const TensorRows& from, const Tensor& t, float* to) {
           from.load(t, shifted(matrix(t, problem_.q.layout, b, h, start), first + r),
-                    {.from = nullptr,
-                     .row = 0,
-                     .column = 0,
-                     .rows = rows,
-                     .columns = problem_.dv,
-                     .padded = width,
-                     .factor = 1,
-                     .into = to,
-                     .into_row = width});
+                    {.rows = rows, .columns = problem_.dv, .into = to, .row = width});
         };
         load(o_f32_, o_, s.s);
         load(grad_o_f32_, call_.grad_o, s.dp);
@@ -243,14 +234,10 @@ class BackwardRun {
       const MatrixLayout at = matrix(call_.dq, problem_.q.layout, b, h, sequence(problem_, b).q_start);
       dq_rows_.store(call_.dq, shifted(at, first),
                      {.from = from,
-                      .from_row = width,
+                      .row = width,
                       .rows = count,
                       .columns = problem_.d,
-                      .factor = nullptr,
-                      .scale = static_cast<float>(problem_.scale),
-                      .into = nullptr,
-                      .row = 0,
-                      .column = 0});
+                      .scale = static_cast<float>(problem_.scale)});
     });
   }
 
@@ -323,6 +310,7 @@ class BackwardRun {
   TensorRows o_f32_, grad_o_f32_, dq_rows_;
   int workers_;
   Tensor o_;
+  std::size_t forward_bytes_ = 0, rest_bytes_ = 0, bytes_ = 0;
   std::span<std::byte> forward_memory_{};
   std::vector<BackwardScratch> scratch_;
 };

@@ -16,23 +16,19 @@ constexpr std::int64_t most_bytes = std::int64_t{1} << 31;
 }  // namespace
 
 BackwardPlan::BackwardPlan(const compiler::Problem& problem, const Cut& cut, std::int64_t row_bytes)
-    : problem_(problem), cut_(cut) {
+    : problem_(problem), cut_(cut), entries_(kv_entries(problem, cut.tile_kv)) {
   std::int64_t longest = 0;
-  for (std::int64_t b = 0; b < (problem.kv_shared ? 1 : problem.batch); ++b)
-    for (std::int64_t h = 0; h < problem.kv_heads; ++h) {
-      // The one entry that all share exists even when the batch is empty.
-      const Sequence seq = problem.batch ? sequence(problem, b) : Sequence{0, 0, 0, 0, 0, problem.kv.length};
-      const auto tiles = static_cast<std::int32_t>(pieces(seq.kv_len, cut.tile_kv));
-      entries_.push_back({b, h, seq.kv_start, seq.kv_len, tiles, tiles_});
-      tiles_ += tiles;
-      longest = std::max<std::int64_t>(longest, tiles);
-    }
+  for (const KVEntry& entry : entries_) {
+    tiles_ += entry.tiles;
+    longest = std::max<std::int64_t>(longest, entry.tiles);
+  }
   for (std::int64_t b = 0; b < problem.batch; ++b) {
     first_rows_.push_back(rows_);
     rows_ += padded_rows(b) * problem.q_heads;
   }
   const auto count = std::max<std::int64_t>(1, static_cast<std::int64_t>(entries_.size()));
-  parts_ = std::clamp<std::int64_t>(pieces(tasks_wanted, count), 1, std::max<std::int64_t>(1, readers_per_entry()));
+  parts_ = std::clamp<std::int64_t>(pieces(tasks_wanted, count), 1,
+                                    std::max<std::int64_t>(1, readers_per_entry(problem)));
   const std::int64_t fit = std::max<std::int64_t>(1, most_bytes / std::max<std::int64_t>(1, rows_ * row_bytes));
   chunks_ = std::max<std::int64_t>(
       1, std::min({pieces(tasks_wanted, count * parts_), longest * cut.tile_kv / least_keys, fit}));
@@ -43,17 +39,12 @@ BackwardPlan::BackwardPlan(const compiler::Problem& problem, const Cut& cut, std
 
 std::int64_t BackwardPlan::chunks(std::int64_t tiles) const { return std::clamp<std::int64_t>(tiles, 1, chunks_); }
 
-std::int64_t BackwardPlan::readers_per_entry() const {
-  return problem_.group * (problem_.kv_shared ? problem_.batch : 1);
-}
-
 std::vector<Reader> BackwardPlan::readers(const BackwardTask& task) const {
   const KVEntry& entry = entries_[task.entry];
-  const std::int64_t all = readers_per_entry();
+  const std::int64_t all = readers_per_entry(problem_);
   std::vector<Reader> out;
   for (std::int64_t i = all * task.part / parts_; i < all * (task.part + 1) / parts_; ++i)
-    out.push_back(
-        {problem_.kv_shared ? i / problem_.group : entry.b, entry.head * problem_.group + i % problem_.group});
+    out.push_back(reader_of(problem_, entry, i));
   return out;
 }
 

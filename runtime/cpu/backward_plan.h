@@ -1,22 +1,10 @@
 // runtime/cpu/backward_plan.h — how a backward is divided into tasks, from the call's shapes alone
 #pragma once
 
+#include "runtime/cpu/kv_entries.h"
 #include "runtime/cpu/operands.h"
-#include "runtime/cpu/visits.h"
 
 namespace attune::runtime::cpu {
-
-/// One (batch entry, head) of keys and values.
-struct KVEntry {
-  std::int64_t b, head, start, length;
-  std::int32_t tiles;
-  std::int64_t first_tile;  ///< among the tiles of all entries
-};
-
-/// One (batch entry, head) of queries that reads an entry.
-struct Reader {
-  std::int64_t b, h;
-};
 
 /// Some readers of an entry against some of its tiles. One thread does it from start to end, in a fixed order.
 struct BackwardTask {
@@ -37,7 +25,7 @@ class BackwardPlan {
   std::int64_t chunks(std::int64_t tiles) const;   ///< of an entry with this many tiles
   std::int64_t tiles() const { return tiles_; }    ///< of all entries
 
-  std::int64_t most_readers() const { return pieces(readers_per_entry(), parts_); }  ///< of a task
+  std::int64_t most_readers() const { return pieces(readers_per_entry(problem_), parts_); }  ///< of a task
   std::vector<Reader> readers(const BackwardTask& task) const;
   std::vector<std::int32_t> tiles(const BackwardTask& task) const;
 
@@ -53,8 +41,6 @@ class BackwardPlan {
   Axes sizes() const;
 
  private:
-  std::int64_t readers_per_entry() const;
-
   const compiler::Problem& problem_;
   Cut cut_;
   std::vector<KVEntry> entries_;

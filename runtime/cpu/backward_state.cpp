@@ -36,18 +36,14 @@ void BackwardState::store(const KVEntry& entry, std::int32_t tile, const float* 
   const std::int64_t columns = std::min<std::int64_t>(sizes.cut.tile_kv, entry.length - first);
   const auto one = [&](const TensorRows& rows, const Tensor& t, const float* from, const Widths& w, double scale) {
     if (!t.given()) return;
-    const MatrixLayout at = shifted(matrix(t, problem.q.layout, entry.b, entry.head, entry.start), first);
+    const MatrixLayout at = shifted(matrix(t, problem.kv.layout, entry.b, entry.head, entry.start), first);
     // The sums are transposed: their rows are the tensor's columns.
     rows.store(t, {.origin = at.origin, .row = at.column, .column = at.row},
                {.from = from,
-                .from_row = sizes.score_row(),
+                .row = sizes.score_row(),
                 .rows = w.columns,
                 .columns = columns,
-                .factor = nullptr,
-                .scale = static_cast<float>(scale),
-                .into = nullptr,
-                .row = 0,
-                .column = 0});
+                .scale = static_cast<float>(scale)});
   };
   one(dk_rows, call.dk, dk_sums, sizes.d, unit == Unit::f32 ? 1 : problem.scale);
   one(dv_rows, call.dv, dv_sums, sizes.dv, 1);

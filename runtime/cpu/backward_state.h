@@ -16,7 +16,7 @@ struct BackwardState {
   std::shared_ptr<const BackwardKernel> kernel;
   BackwardSizes sizes;
   BackwardPlan plan;
-  Slots slots;
+  SlotArgs slots;
   TensorRows inputs, grad_o;  ///< loaded as the Unit
   TensorRows dk_rows, dv_rows;
   std::int64_t prepared, strip;  ///< tiles of queries that a worker keeps prepared, tiles of keys it sums side by side
@@ -40,11 +40,6 @@ struct BackwardState {
   /// Stores dk and dv of a tile of keys, from transposed sums.
   void store(const KVEntry& entry, std::int32_t tile, const float* dk_sums, const float* dv_sums) const;
 };
-
-inline MatrixLayout shifted(MatrixLayout at, std::int64_t rows) {
-  at.origin += rows * at.row;
-  return at;
-}
 
 /// What a walk over all pairs computes: the sums of p dp, where they are not dO . O, or the gradients.
 enum class Pass : std::uint8_t { Sums, Gradients };

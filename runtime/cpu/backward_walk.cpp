@@ -142,17 +142,8 @@ class Walk {
   }
 
   bool load(const Tensor& t, std::int64_t first, std::int64_t rows, std::int64_t columns, std::int64_t row) const {
-    const MatrixLayout at = matrix(t, state_.problem.q.layout, entry_.b, entry_.head, entry_.start);
-    return state_.inputs.load(t, shifted(at, first),
-                              {.from = nullptr,
-                               .row = 0,
-                               .column = 0,
-                               .rows = rows,
-                               .columns = columns,
-                               .padded = row,
-                               .factor = 1,
-                               .into = s_.rows,
-                               .into_row = row});
+    const MatrixLayout at = matrix(t, state_.problem.kv.layout, entry_.b, entry_.head, entry_.start);
+    return state_.inputs.load(t, shifted(at, first), {.rows = rows, .columns = columns, .into = s_.rows, .row = row});
   }
 
   void pack_columns(const Widths& w, std::int64_t row, std::int64_t rows, std::uint32_t* into) const {
@@ -171,13 +162,8 @@ class Walk {
     const auto [b, h] = stretch_->reader;
     const compiler::Problem& problem = state_.problem;
     const Sequence seq = sequence(problem, b);
-    tile.first = std::int64_t{t} * sizes_.cut.tile_q;
-    tile.rows = std::min<std::int64_t>(sizes_.cut.tile_q, seq.q_len - tile.first);
-    tile.groups = static_cast<std::int32_t>(pieces(tile.rows, sizes_.cut.group));
-    tile.frame = state_.slots.frame(problem, seq, h);
-    tile.frame.origin = static_cast<std::int32_t>(problem.q_offset + tile.first);
-    tile.frame.head = s_.head;
-    const std::int64_t ld = field_row(sizes_.cut);
+    static_cast<TileRows&>(tile) = tile_rows(state_.slots, problem, sizes_.cut, seq, h, t, s_.head);
+    const std::int64_t ld = field_row(sizes_.cut.tile_q);
     state_.kernel->row_fields(&tile.frame, tile.frame.origin, static_cast<std::int32_t>(ld), tile.fields, ld);
 
     const Tensor &q = state_.call.q, &grad_o = state_.call.grad_o;
@@ -198,10 +184,8 @@ class Walk {
       const MatrixLayout at = column(t, state_.problem.q.layout, seq.b, h, seq.q_start);
       return runtime::load(t, shifted(at, tile.first + r).origin);
     };
-    const std::int64_t ld = field_row(sizes_.cut), first = state_.plan.first_row(seq.b, h) + tile.first;
-    const auto* terms = state_.kernel->parts.has_row_term
-                            ? reinterpret_cast<const float*>(tile.fields) + (state_.row_fields() - 1) * ld
-                            : nullptr;
+    const std::int64_t first = state_.plan.first_row(seq.b, h) + tile.first;
+    const float* terms = row_terms(state_.kernel->parts, tile.fields, field_row(sizes_.cut.tile_q));
     for (std::int64_t r = 0; r < tile.rows; ++r) {
       const double lse = value(state_.lse, r), term = terms ? static_cast<double>(terms[r]) : 0;
       const bool empty = lse == -infinity || term == -infinity;

@@ -162,15 +162,7 @@ void CapturedSums::store(const Gradient& g, std::int64_t first, std::int64_t las
     for (std::size_t i = rank ? rank - 1 : 0; i-- > 0; rest /= into.shape[i])
       origin += rest % into.shape[i] * into.strides[i];
     g.rows.store(into, {.origin = origin, .row = 0, .column = rank ? into.strides[rank - 1] : 1},
-                 {.from = sum.data(),
-                  .from_row = width,
-                  .rows = 1,
-                  .columns = width,
-                  .factor = nullptr,
-                  .scale = 1,
-                  .into = nullptr,
-                  .row = 0,
-                  .column = 0});
+                 {.from = sum.data(), .row = width, .rows = 1, .columns = width});
   }
 }
 

@@ -15,8 +15,9 @@
 #include <string_view>
 
 #include <attune/error.h>
-#include <sys/mman.h>
 #include <unistd.h>
+
+#include "runtime/address_space.h"
 
 namespace attune::runtime::cpu {
 namespace {
@@ -28,14 +29,6 @@ constexpr std::size_t room_to_compile = 32 * MiB, room_to_link = 4 * MiB;
 
 std::size_t room_for(LlvmWork kind) {
   return kind == LlvmWork::compile ? room_to_compile : kind == LlvmWork::link ? room_to_link : 0;
-}
-
-bool can_have(std::size_t bytes) {
-  if (bytes == 0) return true;
-  void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (at == MAP_FAILED) return false;
-  munmap(at, bytes);
-  return true;
 }
 
 [[noreturn]] void throw_no_memory(const std::string& problem, const std::string& why) {
@@ -118,7 +111,7 @@ class Inside {
       d.inside = 0;
     }
     const auto may_enter = [&] {
-      return d.is_closed || can_have(room_for(kind) * static_cast<std::size_t>(d.inside + 1));
+      return d.is_closed || can_map(room_for(kind) * static_cast<std::size_t>(d.inside + 1));
     };
     while (!may_enter()) {
       if (d.inside == 0)

@@ -1,4 +1,4 @@
-// runtime/cpu/operands.cpp — what both directions share: captures, fields and packed keys as kernels read them
+// runtime/cpu/operands.cpp — what both directions share: captures and fields as kernels read them, rows in and out
 #include "runtime/cpu/operands.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace attune::runtime::cpu {
 
-Slots::Slots(const compiler::BoundMod& bound) {
+SlotArgs::SlotArgs(const compiler::BoundMod& bound) {
   for (const Tensor& t : bound.slots.captures) {
     codegen::CaptureArg arg{t.data, {1, 1, 1, 1}, {0, 0, 0, 0}};
     std::copy_n(t.shape.begin(), t.rank, arg.extent);
@@ -26,60 +26,84 @@ Slots::Slots(const compiler::BoundMod& bound) {
   }
 }
 
-codegen::Frame Slots::frame(const compiler::Problem& problem, const Sequence& seq, std::int64_t h) const {
+codegen::Frame SlotArgs::frame(const compiler::Problem& problem, const Sequence& seq, std::int64_t h,
+                               std::int64_t first, const std::uint32_t* head) const {
   return {.captures = captures_.data(),
           .params = params_.data(),
-          .head = nullptr,
+          .head = head,
           .b = static_cast<std::int32_t>(seq.b),
           .h = static_cast<std::int32_t>(h),
           .q_len = static_cast<std::int32_t>(seq.q_len),
           .kv_len = static_cast<std::int32_t>(seq.kv_len),
-          .origin = problem.q_offset};
+          .origin = static_cast<std::int32_t>(problem.q_offset + first)};
 }
 
-bool load_rows(const Kit& kit, const Tensor& t, const MatrixLayout& at, std::int64_t first, std::int64_t rows,
-               std::int64_t columns, std::int64_t padded, float factor, void* into, std::int64_t into_row) {
-  const codegen::LoadRows args{.from = element(t, at.origin + first * at.row),
-                               .row = at.row,
-                               .column = at.column,
-                               .rows = rows,
-                               .columns = columns,
-                               .padded = padded,
-                               .factor = factor,
-                               .into = into,
-                               .into_row = into_row};
-  return kit.load_rows(&args);
+TileRows tile_rows(const SlotArgs& slots, const compiler::Problem& problem, const Cut& cut, const Sequence& seq,
+                   std::int64_t h, std::int64_t t, const std::uint32_t* head) {
+  const std::int64_t first = t * cut.tile_q, rows = std::min<std::int64_t>(cut.tile_q, seq.q_len - first);
+  return {.frame = slots.frame(problem, seq, h, first, head),
+          .first = first,
+          .rows = rows,
+          .groups = static_cast<std::int32_t>(pieces(rows, cut.group))};
+}
+
+Fields::Fields(Workspace& memory, const codegen::ForwardParts& parts, const Cut& cut)
+    : row_ld(field_row(cut.tile_q)), col_ld(cut.tile_kv) {
+  head = memory.take<std::uint32_t>(static_cast<std::int64_t>(parts.head_fields()));
+  row = memory.take<std::uint32_t>(static_cast<std::int64_t>(parts.row_fields()) * row_ld);
+  col = memory.take<std::uint32_t>(static_cast<std::int64_t>(parts.col_fields()) * col_ld);
+}
+
+void Fields::compute(const ForwardKernel& kernel, const TileRows& tile) const {
+  kernel.head_fields(&tile.frame, head);
+  kernel.row_fields(&tile.frame, tile.frame.origin, static_cast<std::int32_t>(row_ld), row, row_ld);
 }
 
 TensorRows::TensorRows(Isa isa, Unit unit, DType type) : kit_(type == DType::f64 ? nullptr : kit(isa, unit, type)) {}
 
-bool TensorRows::load(const Tensor& t, const MatrixLayout& at, codegen::LoadRows args) const {
-  args.from = element(t, at.origin);
-  args.row = at.row;
-  args.column = at.column;
-  if (kit_) return kit_->load_rows(&args);
+bool TensorRows::load(const Tensor& t, const MatrixLayout& at, const Into& into) const {
+  if (kit_) {
+    const codegen::LoadRows args{.from = element(t, at.origin),
+                                 .row = at.row,
+                                 .column = at.column,
+                                 .rows = into.rows,
+                                 .columns = into.columns,
+                                 .padded = into.row,
+                                 .factor = into.factor,
+                                 .into = into.into,
+                                 .into_row = into.row};
+    return kit_->load_rows(&args);
+  }
   bool bad = false;
-  for (std::int64_t r = 0; r < args.rows; ++r) {
-    float* into = static_cast<float*>(args.into) + r * args.into_row;
-    for (std::int64_t c = 0; c < args.columns; ++c) {
-      into[c] = static_cast<float>(runtime::load(t, at.origin + r * at.row + c * at.column)) * args.factor;
-      bad = bad || !std::isfinite(into[c]);
+  for (std::int64_t r = 0; r < into.rows; ++r) {
+    float* row = static_cast<float*>(into.into) + r * into.row;
+    for (std::int64_t c = 0; c < into.columns; ++c) {
+      row[c] = static_cast<float>(runtime::load(t, at.origin + r * at.row + c * at.column)) * into.factor;
+      bad = bad || !std::isfinite(row[c]);
     }
-    std::fill(into + args.columns, into + args.padded, 0.0f);
+    std::fill(row + into.columns, row + into.row, 0.0f);
   }
   return bad;
 }
 
-void TensorRows::store(const Tensor& t, const MatrixLayout& at, codegen::StoreRows args) const {
-  args.into = element_of(t, at.origin);
-  args.row = at.row;
-  args.column = at.column;
-  if (kit_) return kit_->store_rows(&args);
-  for (std::int64_t r = 0; r < args.rows; ++r) {
-    const double factor = static_cast<double>(args.scale * (args.factor ? args.factor[r] : 1));
-    for (std::int64_t c = 0; c < args.columns; ++c)
+void TensorRows::store(const Tensor& t, const MatrixLayout& at, const From& from) const {
+  if (kit_) {
+    const codegen::StoreRows args{.from = from.from,
+                                  .from_row = from.row,
+                                  .rows = from.rows,
+                                  .columns = from.columns,
+                                  .factor = from.factor,
+                                  .scale = from.scale,
+                                  .into = element(t, at.origin),
+                                  .row = at.row,
+                                  .column = at.column};
+    return kit_->store_rows(&args);
+  }
+  for (std::int64_t r = 0; r < from.rows; ++r) {
+    const double factor = static_cast<double>(from.scale * (from.factor ? from.factor[r] : 1));
+    for (std::int64_t c = 0; c < from.columns; ++c)
       runtime::store(t, at.origin + r * at.row + c * at.column,
-                     static_cast<double>(args.from[r * args.from_row + c]) * factor);
+                     static_cast<double>(from.from[r * from.row + c]) * factor);
   }
 }
 

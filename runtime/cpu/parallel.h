@@ -1,6 +1,7 @@
 // runtime/cpu/parallel.h — a call's tasks on an executor's threads: worker numbers, exceptions, progress
 #pragma once
 
+#include <limits>
 #include <span>
 
 #include <attune/executor.h>
@@ -11,6 +12,10 @@ namespace attune::runtime {
 
 /// How many workers to prepare for in a run of `count` tasks: the worker numbers that tasks see are below it.
 int workers_for(std::int64_t count, const Executor& executor = {});
+/// The same for runs of any number of tasks.
+inline int most_workers(const Executor& executor) {
+  return workers_for(std::numeric_limits<std::int64_t>::max(), executor);
+}
 
 /// Calls task(i, worker) once for each i in [0, count), the longest tasks first, and returns when all are done. Tasks
 /// run with denormals flushed to 0. The first exception of a task is rethrown here, and tasks that had not begun are

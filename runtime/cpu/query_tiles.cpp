@@ -40,7 +40,7 @@ QueryTile lay_out_query_tile(Workspace& memory, const BackwardSizes& sizes, std:
   tile.grad_o_transposed = units(sizes.rows_of_transposed(sizes.dv) * sizes.transposed_row());
   tile.lse = memory.take<float>(sizes.cut.tile_q);
   tile.delta = memory.take<float>(sizes.cut.tile_q);
-  tile.fields = memory.take<std::uint32_t>(fields * field_row(sizes.cut));
+  tile.fields = memory.take<std::uint32_t>(fields * field_row(sizes.cut.tile_q));
   return tile;
 }
 
@@ -56,16 +56,8 @@ void clear_margins(const QueryTile& tile, const BackwardSizes& sizes) {
 void QueryLoader::operator()(const Tensor& t, const MatrixLayout& at, std::int64_t rows, float factor,
                              std::uint32_t* into, std::uint32_t* transposed, std::vector<std::int32_t>& bad) const {
   const std::int64_t row = sizes_.row(width_), across = sizes_.transposed_row();
-  const bool any_bad = rows_.load(t, at,
-                                  {.from = nullptr,
-                                   .row = 0,
-                                   .column = 0,
-                                   .rows = rows,
-                                   .columns = width_.columns,
-                                   .padded = row,
-                                   .factor = factor,
-                                   .into = into,
-                                   .into_row = row});
+  const bool any_bad = rows_.load(
+      t, at, {.rows = rows, .columns = width_.columns, .factor = factor, .into = into, .row = row});
   std::fill(into + rows * row / sizes_.per_unit(), into + sizes_.cut.tile_q * row / sizes_.per_unit(), 0u);
   const codegen::Transpose transpose{
       .from = into, .from_row = row, .rows = sizes_.cut.tile_q, .columns = row, .into = transposed, .into_row = across};

@@ -18,7 +18,7 @@ struct BackwardSizes {
   Widths d, dv;
 
   std::int64_t per_unit() const { return codegen::per_unit(unit); }
-  std::int64_t element_size() const { return 4 / per_unit(); }
+  std::int64_t element_size() const { return cpu::element_size(unit); }
   /// Elements of a row of q or k, or of grad_o or v.
   std::int64_t row(const Widths& w) const { return up_to(w.as_k * per_unit(), 16); }
   /// For k, which is a factor of two products.
@@ -40,7 +40,8 @@ struct BackwardSizes {
   std::int64_t gap() const { return 16 * per_unit(); }
 };
 
-struct QueryTile {
+/// A tile of queries, loaded.
+struct QueryTile : TileRows {
   std::uint32_t *q = nullptr, *grad_o = nullptr;                        ///< [tile_q][row]
   std::uint32_t *q_transposed = nullptr, *grad_o_transposed = nullptr;  ///< [rows_of_transposed][transposed_row]
   float *lse = nullptr, *delta = nullptr;                               ///< see Differentiate
@@ -48,14 +49,8 @@ struct QueryTile {
   /// Rows that hold an infinity or a NaN. They are 0 in the transposed copies, since removed pairs must not meet them.
   std::vector<std::int32_t> bad_q, bad_grad_o;
 
-  codegen::Frame frame{};
-  std::int64_t first = 0, rows = 0;  ///< within the sequence
-  std::int32_t groups = 0;
   bool ready = false;
 };
-
-/// Fields are computed for whole registers of rows.
-inline std::int64_t field_row(const Cut& cut) { return up_to(cut.tile_q, 16); }
 
 QueryTile lay_out_query_tile(Workspace& memory, const BackwardSizes& sizes, std::int64_t fields);
 /// Clears what products read but nothing ever writes.

@@ -44,8 +44,7 @@ double sink_at(const compiler::BoundMod& bound, const codegen::Frame& frame) {
 }
 
 Results::Results(const Forward& call, const compiler::Problem& problem, Isa isa)
-    : call_(call), problem_(problem),
-      kit_(call.o.dtype == DType::f64 ? nullptr : kit(isa, unit_for(isa, call.o.dtype), call.o.dtype)) {}
+    : call_(call), problem_(problem), o_(isa, unit_for(isa, call.o.dtype), call.o.dtype) {}
 
 void Results::store(const Sequence& seq, const Rows& rows, std::span<const Finished> finished) const {
   const auto line = [&](const Tensor& t, double Finished::*member) {
@@ -58,24 +57,8 @@ void Results::store(const Sequence& seq, const Rows& rows, std::span<const Finis
   line(call_.max, &Finished::max);
 
   const MatrixLayout at = matrix(call_.o, problem_.q.layout, seq.b, rows.h, seq.q_start);
-  const std::int64_t origin = at.origin + rows.first * at.row;
-  if (!kit_) {
-    for (std::int64_t r = 0; r < rows.count; ++r)
-      for (std::int64_t j = 0; j < problem_.dv; ++j)
-        runtime::store(call_.o, origin + r * at.row + j * at.column,
-                       double{rows.o[r * rows.o_row + j]} * double{rows.factor[r]});
-    return;
-  }
-  const codegen::StoreRows o{.from = rows.o,
-                             .from_row = rows.o_row,
-                             .rows = rows.count,
-                             .columns = problem_.dv,
-                             .factor = rows.factor,
-                             .scale = 1,
-                             .into = element_of(call_.o, origin),
-                             .row = at.row,
-                             .column = at.column};
-  kit_->store_rows(&o);
+  o_.store(call_.o, shifted(at, rows.first),
+           {.from = rows.o, .row = rows.o_row, .rows = rows.count, .columns = problem_.dv, .factor = rows.factor});
 }
 
 }  // namespace attune::runtime::cpu

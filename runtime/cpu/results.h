@@ -40,7 +40,7 @@ class Results {
  private:
   const Forward& call_;
   const compiler::Problem& problem_;
-  std::shared_ptr<const Kit> kit_;  ///< for o's type; null for f64, which is stored one by one
+  TensorRows o_;
 };
 
 }  // namespace attune::runtime::cpu

@@ -18,28 +18,21 @@ class Meeting {
     const Cut& cut = sizes_.cut;
     if (state_.kernel->parts.col_fields())
       state_.kernel->col_fields(&queries_.frame, keys_.tile * cut.tile_kv, cut.tile_kv, s_.col, cut.tile_kv);
-    runs([](const Visit& a, const Visit& b) { return a.first == b.first && a.last == b.last && a.all == b.all; },
-         [this](std::int32_t g, std::int32_t groups, const Visit& v) { differentiate(g, groups, v); });
+    const auto visits = visits_.first(static_cast<std::size_t>(queries_.groups));
+    each_run(
+        visits, [](const Visit& a, const Visit& b) { return a.first == b.first && a.last == b.last && a.all == b.all; },
+        [this](std::int32_t g, std::int32_t groups, const Visit& v) { differentiate(g, groups, v); });
     if (keys_.pass == Pass::Sums) return;
     if (state_.call.dk.given() || state_.call.dv.given()) add_to_keys();
     if (!state_.call.dq.given()) return;
-    runs(std::equal_to<>(),
-         [this](std::int32_t g, std::int32_t groups, const Visit& v) { add_to_queries(g, groups, v); });
+    each_run(visits, std::equal_to<>(),
+             [this](std::int32_t g, std::int32_t groups, const Visit& v) { add_to_queries(g, groups, v); });
   }
 
  private:
   const Visit& visit(std::int64_t group) const { return visits_[static_cast<std::size_t>(group)]; }
   bool visited(std::int64_t group, std::int64_t column) const {
     return visit(group).first <= column && column < visit(group).last;
-  }
-
-  /// Calls body(first group, groups, visit) for each run of groups with like visits.
-  template <class Alike, class Body>
-  void runs(const Alike& alike, const Body& body) const {
-    for (std::int32_t g = 0, next = 0; g < queries_.groups; g = next) {
-      for (next = g + 1; next < queries_.groups && alike(visit(next), visit(g));) ++next;
-      if (visit(g).first < visit(g).last) body(g, next - g, visit(g));
-    }
   }
 
   std::byte* element_at(void* matrix, std::int64_t row, std::int64_t column) const {
@@ -70,7 +63,7 @@ class Meeting {
                              .kv_end = queries_.frame.kv_len,
                              .scale = static_cast<float>(state_.problem.scale),
                              .row = queries_.fields + row,
-                             .row_ld = field_row(sizes_.cut),
+                             .row_ld = field_row(sizes_.cut.tile_q),
                              .col = s_.col,
                              .col_ld = sizes_.cut.tile_kv,
                              .lse = queries_.lse + row,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "compiler/problem.h"
@@ -27,7 +28,17 @@ struct Visit {
   bool operator==(const Visit&) const = default;
 };
 
-/// Runs of keys per group, for every tile of queries.
+/// Calls body(first group, groups, visit) for each run of neighbouring groups whose visits are alike and not empty.
+template <class Alike, class Body>
+void each_run(std::span<const Visit> visits, const Alike& alike, const Body& body) {
+  for (std::size_t g = 0, next = 0; g < visits.size(); g = next) {
+    for (next = g + 1; next < visits.size() && alike(visits[next], visits[g]);) ++next;
+    if (visits[g].first < visits[g].last)
+      body(static_cast<std::int32_t>(g), static_cast<std::int32_t>(next - g), visits[g]);
+  }
+}
+
+/// For every tile of queries: runs of keys per group.
 class Visits {
  public:
   /// Asks by group and key where the cover's bands are exact, else by whole tiles.

@@ -24,7 +24,7 @@ namespace {
 
 std::atomic<std::size_t> compiled_so_far{0};
 
-/// Bytes of registers that a kernel may spill and still be better than the one that takes any call.
+/// Bytes of registers that a fast kernel may spill and still be better than the one that takes any call.
 constexpr int few_spilled = 128;
 
 std::string flaw_of(const Binary& binary) {
@@ -33,7 +33,7 @@ std::string flaw_of(const Binary& binary) {
   return {};
 }
 
-/// Of candidates that all have flaws, the one whose only flaw is that it spills a few bytes, and the fewest.
+/// The candidate that spills least, if its only flaw is that it spills at most so many bytes.
 std::optional<std::size_t> least_spilling(std::span<const Candidate> all, int most) {
   std::optional<std::size_t> out;
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -56,53 +56,47 @@ Binary read_binary(const CacheEntry& entry) {
   return out;
 }
 
-/// From memory, a bundle or the disk.
+/// What memory, a bundle or the disk has for the page, or null.
 std::shared_ptr<const Binary> there(const codegen::Source& source) {
   const Objects::Kept kept = objects().find(asked(source));
   return kept ? std::make_shared<const Binary>(read_binary(*kept)) : nullptr;
 }
 
-/// What a bundle says of a page that was compiled for it, and not taken: then it need not be compiled again.
+/// What a bundle says of a page that was compiled for it, and not taken: it need not be compiled again.
 std::shared_ptr<const Binary> bundled_facts(const codegen::Source& source) {
   const Objects::Kept kept = objects().facts(asked(source).content);
   return kept ? std::make_shared<const Binary>(read_binary(*kept)) : nullptr;
 }
 
-/// The portable kernel's wide tiles spill a little, and are faster than narrow ones that do not.
 bool will_do(const Candidate& one) {
-  return one.flaw.empty() || (!one.choice.copy_engine && least_spilling(std::span(&one, 1), few_spilled));
+  return one.flaw.empty() || least_spilling(std::span(&one, 1), one.choice.plan.kernel->spills_well);
 }
 
-/// Which of the candidates is taken; `whole` is the first that will do. The portable kernel takes any call, and its
-/// time: a fast one is better even if it spills a little.
+/// Which of the candidates is taken; `whole` is the first that will do. The kernel that takes any call is slow: a fast
+/// one is better even if it spills a little.
 std::size_t best(std::span<const Candidate> all, std::optional<std::size_t> whole) {
-  const auto portable = std::ranges::find_if(all, [](const Candidate& one) { return !one.choice.copy_engine; });
-  const auto fast = static_cast<std::size_t>(portable - all.begin());
+  const auto slow = std::ranges::find_if(all, [](const Candidate& c) { return c.choice.plan.kernel->takes_any; });
+  const auto fast = static_cast<std::size_t>(slow - all.begin());
   if (whole && *whole < fast) return *whole;
   if (const auto least = least_spilling(all.first(fast), few_spilled)) return *least;
   if (whole) return *whole;
   constexpr int any = std::numeric_limits<int>::max();
   if (const auto least = least_spilling(all.subspan(fast), any)) return fast + *least;
-  // With compiling off, what there is.
+  // With compiling off, the first that is there.
   if (const auto least = least_spilling(all, any)) return *least;
   const auto first = std::ranges::find_if(all, [](const Candidate& one) { return one.binary != nullptr; });
   return first == all.end() ? 0 : static_cast<std::size_t>(first - all.begin());
 }
 
-/// Of a page that knows no lines: so that what tells where a page lies is not in it.
-DumpOf dump_of(const KernelOf& of, const codegen::Source& page) {
-  return {.mod = &of.mod,
-          .target = target_name(of.arch),
-          .kernel = of.kernel,
-          .all = fmt::format("{} {}", page.text, fmt::join(page.options, " "))};
+std::string text_and_options(const codegen::Source& page) {
+  return fmt::format("{} {}", page.text, fmt::join(page.options, " "));
+}
+
+DumpOf dump_of(const KernelOf& of, std::string dump) {
+  return {.mod = &of.mod, .target = target_name(of.arch), .kernel = of.kernel, .all = std::move(dump)};
 }
 
 constexpr const char* page_name = "05-page.cu";
-
-/// Where a dump has the page.
-std::filesystem::path page_path(const KernelOf& of, const codegen::Source& page) {
-  return std::filesystem::absolute(dump_folder(dump_of(of, page)) / page_name);
-}
 
 std::string choice_file(const Considered& all) {
   std::string out;
@@ -117,23 +111,26 @@ std::string choice_file(const Considered& all) {
   return out;
 }
 
-/// Compiled once more: neither PTX nor the log is kept.
-void dump_page(const KernelOf& of, const codegen::Source& plain, const codegen::Source& page, std::string choice) {
-  dump(dump_of(of, plain), [&] {
-    Binary binary = compile(page, Ptx::yes);
-    return std::vector<DumpFile>{{"04-choice.txt", std::move(choice)},
-                                 {page_name, fmt::format("{}", page.text)},
-                                 {"06-kernel.ptx", std::move(binary.ptx)},
-                                 {"07-kernel.cubin", std::move(binary.cubin)},
-                                 {"08-nvrtc.log", fmt::format("{}\n{}\n", fmt::join(page.options, " "), binary.log)}};
+/// Compiles once more: neither PTX nor the log is kept.
+void dump_page(const KernelOf& of, const Page& page, std::string choice) {
+  dump(dump_of(of, page.dump), [&] {
+    Binary binary = compile(page.source, Ptx::yes);
+    return std::vector<DumpFile>{
+        {"04-choice.txt", std::move(choice)},
+        {page_name, fmt::format("{}", page.source.text)},
+        {"06-kernel.ptx", std::move(binary.ptx)},
+        {"07-kernel.cubin", std::move(binary.cubin)},
+        {"08-nvrtc.log", fmt::format("{}\n{}\n", fmt::join(page.source.options, " "), binary.log)}};
   });
 }
 
 }  // namespace
 
 Asked asked(const codegen::Source& source) {
-  return {fmt::format("cubin 2\n{}\n{}\n{}\n{}", fmt::join(source.options, " "), source.symbol,
-                      codegen::headers_digest(), source.text),
+  std::string content = fmt::format("cubin 2\n{}\n{}\n{}\n{}", fmt::join(source.options, " "), source.symbol,
+                                    codegen::headers_digest(), source.text);
+  for (const codegen::Header& own : source.headers) content += fmt::format("\n{}\n{}", own.name, own.text);
+  return {std::move(content),
           [] { return nvrtc() ? fmt::format("{} {}.{}", nvrtc().build, nvrtc().major, nvrtc().minor) : ""; }};
 }
 
@@ -175,28 +172,37 @@ std::string target_name(int arch) { return fmt::format("sm_{}{}", arch, arch == 
 
 std::size_t compiled_kernels() { return compiled_so_far; }
 
-codegen::Source forward_page(const compiler::Mod& mod, const compiler::Cover& cover, const codegen::ForwardPlan& plan,
-                             int arch) {
-  codegen::Source page = codegen::forward_source(mod, cover, plan, arch);
-  if (!options().lineinfo) return page;
-  const KernelOf of{mod, codegen::variant_of(plan).text(), arch};
-  return codegen::forward_source(mod, cover, plan, arch, dumps() ? page_path(of, page).string() : page.name + ".cu");
+Page forward_page(const codegen::GpuParts& parts, const codegen::ForwardPlan& plan, int arch) {
+  const bool lined = options().lineinfo, dumped = dumps();
+  // Where a dump lies depends on the page without its lines, which tell where it lies.
+  Page out;
+  if (dumped || !lined) out.source = codegen::forward_source(parts, plan, arch);
+  if (dumped) out.dump = text_and_options(out.source);
+  if (!lined) return out;
+  std::string path = fmt::format("{}.cu", plan.kernel->name);
+  if (dumped) {
+    const KernelOf of{parts.mod(), codegen::variant_of(plan).text(), arch};
+    path = std::filesystem::absolute(dump_folder(dump_of(of, out.dump)) / page_name).string();
+  }
+  out.source = codegen::forward_source(parts, plan, arch, path);
+  return out;
 }
 
-codegen::Source cover_page(const compiler::Mod& mod, const compiler::Cover& cover, bool wide, int arch) {
-  codegen::Source page = codegen::cover_source(mod, cover, wide, arch);
+codegen::Source cover_page(const compiler::LoweredMod& lowered, bool wide, int arch) {
+  codegen::Source page = codegen::cover_source(lowered, wide, arch);
   if (options().lineinfo) page.options.emplace_back(codegen::line_option);
   return page;
 }
 
 namespace {
 
-void dump_candidates(const compiler::Mod& mod, const compiler::Cover& cover, const Considered& all, int arch) {
+KernelOf kernel_of(const codegen::GpuParts& parts, const codegen::ForwardChoice& choice, int arch) {
+  return {parts.mod(), codegen::variant_of(choice.plan).text(), arch, choice.shared_bytes};
+}
+
+void dump_candidates(const codegen::GpuParts& parts, const Considered& all, int arch) {
   for (const Candidate& c : all.candidates)
-    if (c.binary)
-      dump_page({mod, codegen::variant_of(c.choice.plan).text(), arch},
-                codegen::forward_source(mod, cover, c.choice.plan, arch), forward_page(mod, cover, c.choice.plan, arch),
-                choice_file(all));
+    if (c.binary) dump_page(kernel_of(parts, c.choice, arch), *c.page, choice_file(all));
 }
 
 void tell_chosen(const compiler::Mod& mod, const Considered& all, int arch) {
@@ -214,45 +220,41 @@ void tell_chosen(const compiler::Mod& mod, const Considered& all, int arch) {
 
 }  // namespace
 
-Considered consider(const compiler::Mod& mod, const compiler::Cover& cover, const codegen::ForwardSpec& spec,
-                    codegen::Length length, const codegen::Preference* preference, bool all) {
-  const codegen::ForwardFacts facts = codegen::forward_facts(mod, cover, spec.scale_positive);
-  codegen::ForwardChoices choices = codegen::choose(spec, facts, codegen::forward_kind(mod, cover, facts, length),
-                                                    preference);
-  const auto source = [&](const codegen::ForwardChoice& choice) {
-    return forward_page(mod, cover, choice.plan, spec.arch);
+Considered consider(const codegen::GpuParts& parts, const codegen::ForwardKind& kind, const codegen::ForwardSpec& spec,
+                    const codegen::Preference* preference, bool all, codegen::Kernels among) {
+  codegen::ForwardChoices choices = codegen::choose(spec, parts.facts, kind, preference, among);
+  Considered out;
+  if (!choices.refused.empty()) out.story.push_back(std::move(choices.refused));
+  out.story.insert(out.story.end(), choices.story.begin(), choices.story.end());
+  for (codegen::ForwardChoice& choice : choices.choices) out.candidates.push_back({std::move(choice)});
+
+  const auto compiled = [&](const Candidate& one) {
+    return binary_of(one.page->source, kernel_of(parts, one.choice, spec.arch));
   };
-  const auto compiled = [&](const codegen::ForwardChoice& choice) {
-    return binary_of(source(choice), {mod, codegen::variant_of(choice.plan).text(), spec.arch, choice.shared_bytes});
-  };
-  // Each takes a second or two of one thread.
+  const auto write = [&](Candidate& one) { one.page = forward_page(parts, one.choice.plan, spec.arch); };
   if (all) {
+    std::ranges::for_each(out.candidates, write);
+    // Each takes a second or two of one thread.
     std::atomic<std::size_t> next = 0;
-    on_threads(choices.choices.size(), [&] {
-      for (std::size_t i; (i = next++) < choices.choices.size();) compiled(choices.choices[i]);
+    on_threads(out.candidates.size(), [&] {
+      for (std::size_t i; (i = next++) < out.candidates.size();) compiled(out.candidates[i]);
     });
   }
-  Considered out;
-  for (std::string* line : {&choices.refused, &choices.story})
-    if (!line->empty()) out.story.push_back(std::move(*line));
-  std::optional<std::size_t> chosen;
-  for (codegen::ForwardChoice& choice : choices.choices) {
-    Candidate one{std::move(choice), nullptr, {}};
-    if (!chosen || all) {
-      const codegen::Source page = source(one.choice);
-      const bool jit = objects().jit();
-      if (!all) one.binary = jit ? bundled_facts(page) : there(page);
-      if (!one.binary && (all || jit)) one.binary = compiled(one.choice);
-      one.flaw = one.binary ? flaw_of(*one.binary) : "it is in no bundle, and compiling is off";
-    }
-    if (!chosen && will_do(one)) chosen = out.candidates.size();
-    out.candidates.push_back(std::move(one));
+  const bool jit = objects().jit();
+  std::optional<std::size_t> first;
+  for (std::size_t i = 0; i < out.candidates.size() && (!first || all); ++i) {
+    Candidate& one = out.candidates[i];
+    if (!one.page) write(one);
+    if (!all) one.binary = jit ? bundled_facts(one.page->source) : there(one.page->source);
+    if (!one.binary && (all || jit)) one.binary = compiled(one);
+    one.flaw = one.binary ? flaw_of(*one.binary) : "it is in no bundle, and compiling is off";
+    if (!first && will_do(one)) first = i;
   }
-  out.chosen = best(out.candidates, chosen);
+  out.chosen = best(out.candidates, first);
   Candidate& taken = out.candidates[out.chosen];
-  if (!taken.binary || taken.binary->cubin.empty()) taken.binary = compiled(taken.choice);
-  if (dumps()) dump_candidates(mod, cover, out, spec.arch);
-  if (wants(Fact::chosen)) tell_chosen(mod, out, spec.arch);
+  if (!taken.binary || taken.binary->cubin.empty()) taken.binary = compiled(taken);
+  if (dumps()) dump_candidates(parts, out, spec.arch);
+  if (wants(Fact::chosen)) tell_chosen(parts.mod(), out, spec.arch);
   return out;
 }
 

@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 
+#include "codegen/gpu_element.h"
+
 namespace attune::runtime::cuda {
 
 /// The driver's types, as far as they are used. They are declared here so that this builds without CUDA. Layouts and
@@ -56,7 +58,7 @@ enum class DeviceAttribute : int {
 enum class KernelAttribute : int { static_shared = 1, local_bytes = 3, registers = 4, dynamic_shared = 8 };
 enum class Capture : int { none, active, invalidated };
 enum class CaptureMode : int { global, thread_local_, relaxed };
-enum class Element : int { f16 = 6, f32 = 7, bf16 = 9 };
+using Element = codegen::MapElement;
 enum class Interleave : int { none };
 enum class Swizzle : int { none, b32, b64, b128 };
 enum class Promote : int { none, b64, b128, b256 };

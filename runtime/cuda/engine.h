@@ -25,6 +25,7 @@ struct Means {
   const detail::DeviceCover* cover = nullptr;       ///< null: the call lists its own tiles, where it needs lists
   Used* used = nullptr;
   std::optional<bool> exact{};  ///< as Attention::exact
+  int blocks = 0;               ///< at most so many of a kernel whose blocks stay; 0: one for each multiprocessor
 };
 
 /// Device bytes that the call works in. Compiles and loads its kernels.

@@ -56,7 +56,7 @@ ForwardKey key_of(const LoweredMod& lowered, const Forward& call, const Problem&
 }
 
 QueryTiling tiling_of(const codegen::ForwardChoice& choice) {
-  return {.queries = choice.plan.queries(), .heads = choice.plan.heads, .persistent = choice.persistent};
+  return {.queries = choice.plan.queries(), .heads = choice.plan.heads, .persistent = choice.plan.kernel->persistent};
 }
 
 std::vector<std::byte> user_of(const LoweredMod& lowered, std::span<const double> params, const ForwardKernel& kernel,
@@ -74,7 +74,8 @@ class ForwardCall {
         params_(values(lowered.slots.params)), tiling_(tiling_of(kernel_->choice)), tiles_(tiling_, p),
         starts_(space_, p, tiles_) {
     if (means.cover) require_fit(*means.cover, device_, *kernel_, lowered, p, params_);
-    if (tiles_.count > device_.sms && codegen::trait(kernel_->choice.plan, "dynamic")) next_ = space_.take<unsigned>(1);
+    if (tiles_.count > most_blocks() && codegen::trait(kernel_->choice.plan, "dynamic"))
+      next_ = space_.take<unsigned>(1);
     if (means.cover) {
       lists_ = means.cover->lists;
     } else if (kernel_->cover_kernel) {
@@ -107,15 +108,19 @@ class ForwardCall {
                      .threads = kernel_->choice.threads,
                      .shared_bytes = kernel_->choice.shared_bytes,
                      .arguments = &arguments,
-                     .early = writes_lists && kernel_->choice.copy_engine});
+                     .early = writes_lists && kernel_->choice.plan.kernel->wants_maps});
     std::vector<std::byte> user = user_of(lowered_, params_, *kernel_, p_);
     launches.put(stream, user);
   }
 
  private:
+  /// Blocks of a kernel whose blocks stay.
+  int most_blocks() const { return means_.blocks ? std::min(means_.blocks, device_.sms) : device_.sms; }
+
   unsigned blocks() const {
-    const std::int64_t blocks = kernel_->choice.persistent ? std::min<std::int64_t>(tiles_.count, device_.sms)
-                                                           : tiles_.count;
+    const std::int64_t blocks = kernel_->choice.plan.kernel->persistent
+                                    ? std::min<std::int64_t>(tiles_.count, most_blocks())
+                                    : tiles_.count;
     if (blocks > std::numeric_limits<int>::max())
       throw Error(
           "too-long", "the call has too many tiles of queries for one launch", {},
@@ -127,7 +132,7 @@ class ForwardCall {
   ForwardArgs arguments(const Starts& starts, unsigned* next) const {
     const codegen::ForwardPlan& plan = kernel_->choice.plan;
     ForwardArgs args{};
-    if (kernel_->choice.copy_engine) {
+    if (kernel_->choice.plan.kernel->wants_maps) {
       const auto boxes = [&](const Tensor& t, int rows) {
         return plan.heads == 1 ? boxes_of(t, rows) : boxes_of_heads(t, rows, plan.heads, p_.group);
       };
@@ -265,10 +270,9 @@ ForwardWants forward_wants(const LoweredMod& lowered, const Forward& call, const
                            std::optional<bool> exact) {
   check_outputs(call);
   const ForwardKey key = key_of(lowered, call, p, {.exact = exact});
-  const compiler::Mod& mod = lowered.mod;
-  const codegen::ForwardFacts facts = codegen::forward_facts(mod, lowered.cover, key.spec.scale_positive);
-  const codegen::ForwardKind kind = codegen::forward_kind(mod, lowered.cover, facts, key.length);
-  return {key.spec, facts, kind, tuned_key(key, kind)};
+  const codegen::GpuParts parts = codegen::gpu_parts(lowered, key.spec.scale_positive);
+  const codegen::ForwardKind kind = codegen::forward_kind(parts, key.length);
+  return {key.spec, parts.facts, kind, tuned_key(key, kind)};
 }
 
 }  // namespace attune::runtime::cuda

@@ -28,7 +28,7 @@ Kernel load(const Binary& binary, int device, int shared_bytes) {
   cu::Device of = 0;
   d.cuDeviceGet(&of, device);
   d.cuKernelSetAttribute(cu::KernelAttribute::dynamic_shared, shared_bytes, kernel.handle, of);
-  // Loading is lazy else, and would happen at the first launch.
+  // Otherwise loading is lazy, and happens at the first launch.
   cu::Function loaded = nullptr;
   d.cuKernelGetFunction(&loaded, kernel.handle);
   return kernel;
@@ -36,12 +36,12 @@ Kernel load(const Binary& binary, int device, int shared_bytes) {
 
 ForwardKernel made(const ForwardKey& key, const compiler::LoweredMod& lowered) {
   const compiler::Mod& mod = lowered.mod;
-  const codegen::ForwardFacts facts = codegen::forward_facts(mod, lowered.cover, key.spec.scale_positive);
-  const codegen::ForwardKind kind = codegen::forward_kind(mod, lowered.cover, facts, key.length);
+  const codegen::GpuParts parts = codegen::gpu_parts(lowered, key.spec.scale_positive);
+  const codegen::ForwardKind kind = codegen::forward_kind(parts, key.length);
   Remembered found;
   if (!key.preference) found = remembered(tuned_key(key, kind));
   const std::optional<codegen::Preference>& preference = key.preference ? key.preference : found.preference;
-  Considered all = consider(mod, lowered.cover, key.spec, key.length, preference ? &*preference : nullptr);
+  Considered all = consider(parts, kind, key.spec, preference ? &*preference : nullptr);
   const Candidate& chosen = all.candidates[all.chosen];
   ForwardKernel out{.kernel = load(*chosen.binary, key.device, chosen.choice.shared_bytes),
                     .choice = chosen.choice,
@@ -53,10 +53,10 @@ ForwardKernel made(const ForwardKey& key, const compiler::LoweredMod& lowered) {
   for (std::size_t i = 0; i < all.chosen; ++i)
     out.story.push_back(
         fmt::format("not {}: {}", codegen::variant_of(all.candidates[i].choice.plan).text(), all.candidates[i].flaw));
-  if (facts.listed)
+  if (parts.facts.listed)
     out.cover_kernel = {
-        load(*binary_of(cover_page(mod, lowered.cover, key.spec.wide, key.spec.arch), {mod, "cover", key.spec.arch}),
-             key.device, 0),
+        load(*binary_of(cover_page(lowered, key.spec.wide, key.spec.arch), {mod, "cover", key.spec.arch}), key.device,
+             0),
         compiler::cover_of(lowered.cover)};
   return out;
 }

@@ -4,6 +4,7 @@
 #include <attune/error.h>
 #include <fmt/format.h>
 
+#include "codegen/ceil_div.h"
 #include "ir/print.h"
 
 namespace attune::runtime::cuda {
@@ -11,11 +12,11 @@ namespace attune::runtime::cuda {
 using compiler::Problem;
 
 CoverLists::CoverLists(const codegen::ForwardPlan& plan, const compiler::Cover& cover, const Problem& p)
-    : m(plan.queries()), n(plan.n), rows(tiles(p.q.length, m)) {
+    : m(plan.queries()), n(plan.n), rows(ceil_div(p.q.length, m)) {
   if (cover.by_batch || p.q.packed()) batches = static_cast<int>(p.batch);
   if (cover.by_head) heads = static_cast<int>(p.q_heads);
   // The lists, room to work in, and two more: kernels read ahead of what they visit.
-  stride = static_cast<int>(4 + 2 * tiles(p.kv.length, n));
+  stride = static_cast<int>(4 + 2 * ceil_div(p.kv.length, n));
 }
 
 CoverArgs cover_arguments(const CoverLists& lists, const Problem& p, const Starts& starts, unsigned* next) {
@@ -81,7 +82,7 @@ std::string difference(const detail::DeviceCover& made, const Facts& device, con
   const codegen::ForwardPlan& plan = kernel.choice.plan;
   if (lists.m != plan.queries() || lists.n != plan.n)
     return fmt::format("its tiles are {} queries by {} keys, and those of this call's kernel, {}, {} by {}", lists.m,
-                       lists.n, plan.kernel, plan.queries(), plan.n);
+                       lists.n, plan.kernel->name, plan.queries(), plan.n);
   return {};
 }
 

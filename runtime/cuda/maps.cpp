@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 
+#include "codegen/gpu_element.h"
 #include "runtime/cuda/driver.h"
 
 namespace attune::runtime::cuda {
@@ -21,6 +22,8 @@ Tensor dense(const Tensor& t) {
   return out;
 }
 
+int chunk_of(const Tensor& t) { return codegen::gpu_element(t.dtype).chunk(); }
+
 /// Dimensions start with the innermost, which has stride 1.
 template <std::size_t Rank>
 TensorMap map_of(const Tensor& t, const std::array<std::int64_t, Rank>& shape,
@@ -37,9 +40,9 @@ TensorMap map_of(const Tensor& t, const std::array<std::int64_t, Rank>& shape,
   for (std::size_t i = 0; i + 1 < Rank; ++i)  // an extent of 1 is never stepped along: its stride may be anything
     strides[i] = shape[i + 1] == 1 ? grain : static_cast<std::uint64_t>(outer[i]) * bytes;
   TensorMap map{};
-  driver().cuTensorMapEncodeTiled(&map, t.dtype == DType::bf16 ? cu::Element::bf16 : cu::Element::f16, Rank, t.data,
-                                  extents.data(), strides.data(), sides.data(), steps.data(), cu::Interleave::none,
-                                  cu::Swizzle::b128, cu::Promote::b256, cu::Fill::zero);
+  driver().cuTensorMapEncodeTiled(&map, codegen::gpu_element(t.dtype).map, Rank, t.data, extents.data(), strides.data(),
+                                  sides.data(), steps.data(), cu::Interleave::none, cu::Swizzle::b128,
+                                  cu::Promote::b256, cu::Fill::zero);
   return map;
 }
 
@@ -61,14 +64,15 @@ bool has_boxes(const Tensor& of) {
 TensorMap boxes_of(const Tensor& of, int rows) {
   const Tensor t = dense(of);
   const auto& s = t.shape;
-  return map_of<4>(t, {s[3], s[2], s[1], s[0]}, {t.strides[2], t.strides[1], t.strides[0]}, {64, rows, 1, 1});
+  return map_of<4>(t, {s[3], s[2], s[1], s[0]}, {t.strides[2], t.strides[1], t.strides[0]}, {chunk_of(t), rows, 1, 1});
 }
 
 TensorMap boxes_of_heads(const Tensor& of, int rows, int heads, std::int64_t group) {
   const Tensor t = dense(of);
   const auto& s = t.shape;
   return map_of<5>(t, {s[3], group, s[2], s[1] / group, s[0]},
-                   {t.strides[1], t.strides[2], t.strides[1] * group, t.strides[0]}, {64, heads, rows / heads, 1, 1});
+                   {t.strides[1], t.strides[2], t.strides[1] * group, t.strides[0]},
+                   {chunk_of(t), heads, rows / heads, 1, 1});
 }
 
 }  // namespace attune::runtime::cuda

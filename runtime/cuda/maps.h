@@ -11,7 +11,7 @@ namespace attune::runtime::cuda {
 /// multiples of 16 bytes, and nothing is empty.
 bool has_boxes(const Tensor& t);
 
-/// Boxes of `rows` positions by 64 elements, as codegen/cuda/forward_sm90.cuh has them in shared memory.
+/// Boxes of `rows` positions by 128 bytes, swizzled in shared memory.
 TensorMap boxes_of(const Tensor& t, int rows);
 /// The same, with rows that alternate between `heads` query heads of a key head; each key head has `group` of them.
 TensorMap boxes_of_heads(const Tensor& t, int rows, int heads, std::int64_t group);

@@ -155,11 +155,12 @@ Binary compile(const codegen::Source& source, Ptx ptx) {
   };
   std::vector<const char*> texts, names, values;
   std::vector<std::string> held;
-  for (const codegen::Header& h : codegen::headers()) held.emplace_back(h.name);
-  for (std::size_t i = 0; i < held.size(); ++i) {
-    names.push_back(held[i].c_str());
-    texts.push_back(codegen::headers()[i].text);
-  }
+  for (const auto& headers : {codegen::headers(), source.headers})
+    for (const codegen::Header& h : headers) {
+      held.emplace_back(h.name);
+      texts.push_back(h.text);
+    }
+  for (const std::string& name : held) names.push_back(name.c_str());
   for (const std::string& option : source.options) values.push_back(option.c_str());
 
   Program made = nullptr;

@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <numeric>
 
+#include "codegen/ceil_div.h"
+
 namespace attune::runtime::cuda {
 namespace {
 
 std::int64_t length(std::span<const std::int64_t> starts, std::size_t b) { return starts[b + 1] - starts[b]; }
 std::int64_t tiles(std::span<const std::int64_t> starts, std::size_t b, int queries) {
-  return (length(starts, b) + queries - 1) / queries;
+  return ceil_div(length(starts, b), queries);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "codegen/ceil_div.h"
 #include "runtime/cuda/order.h"
 
 namespace attune::runtime::cuda {
@@ -11,7 +12,7 @@ namespace attune::runtime::cuda {
 using compiler::Problem;
 
 QueryTiles::QueryTiles(const QueryTiling& tiling, const Problem& p)
-    : sets(p.q_heads / p.group * tiles(p.group, tiling.heads)) {
+    : sets(p.q_heads / p.group * ceil_div(p.group, tiling.heads)) {
   // A kernel whose blocks do not stay has a block for each tile of the longest sequence, of every sequence.
   const bool by_place = p.q.packed() && tiling.persistent;
   ordered = by_place && !p.q.starts_on_device();
@@ -19,12 +20,12 @@ QueryTiles::QueryTiles(const QueryTiling& tiling, const Problem& p)
     order = packed_tiles(p.q.starts, tiling.queries);
   else if (by_place)
     order = packed_places(p.q.total, p.batch, tiling.queries);
-  count = sets * (by_place ? order : tiles(p.q.length, tiling.queries) * p.batch);
+  count = sets * (by_place ? order : ceil_div(p.q.length, tiling.queries) * p.batch);
 }
 
 int section_of(const QueryTiling& tiling, const QueryTiles& of, const Problem& p, std::int64_t cache_bytes,
                std::int64_t bytes) {
-  const std::int64_t keys = p.kv.packed() ? p.kv.total : p.kv.length, of_group = tiles(p.group, tiling.heads),
+  const std::int64_t keys = p.kv.packed() ? p.kv.total : p.kv.length, of_group = ceil_div(p.group, tiling.heads),
                      sets = of.sets * (p.q.packed() ? 1 : p.batch);
   const std::int64_t head = std::max<std::int64_t>(keys * (p.d + p.dv) * bytes, 1);
   return static_cast<int>(std::clamp(cache_bytes / 2 / head * of_group, of_group, sets));

@@ -8,8 +8,6 @@
 
 namespace attune::runtime::cuda {
 
-constexpr std::int64_t tiles(std::int64_t length, std::int64_t tile) { return (length + tile - 1) / tile; }
-
 /// How a kernel takes tiles of queries.
 struct QueryTiling {
   int queries = 0;          ///< of a tile

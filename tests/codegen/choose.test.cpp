@@ -5,7 +5,7 @@
 #include <attune/attune.h>
 #include <fmt/format.h>
 
-#include "codegen/headers.h"
+#include "codegen/source.h"
 #include "compiler/lower.h"
 #include "runtime/cuda/nvrtc.h"
 #include "tests/catch.h"
@@ -17,13 +17,11 @@ namespace {
 std::vector<std::string> kernels(const ForwardSpec& spec, const ForwardFacts& facts = {}) {
   std::vector<std::string> out;
   for (const ForwardChoice& c : choose(spec, facts).choices)
-    out.push_back(fmt::format("{} {} x {}", c.plan.kernel, c.plan.m, c.plan.n));
+    out.push_back(fmt::format("{} {} x {}", c.plan.kernel->name, c.plan.m, c.plan.n));
   return out;
 }
 
-bool is_embedded(const std::string& kernel) {
-  return std::ranges::any_of(headers(), [&](const Header& h) { return h.name == kernel + ".cuh"; });
-}
+std::string story_of(const ForwardChoices& all) { return all.story.empty() ? "" : all.story.front(); }
 
 }  // namespace
 
@@ -32,28 +30,30 @@ TEST_CASE("every width has kernels, and the portable one is the last", "[choose]
     for (const DType type : {DType::bf16, DType::f16, DType::f32})
       for (const int arch : {80, 86, 90, 100, 120}) {
         const ForwardChoices all = choose({.arch = arch, .dtype = type, .out = type, .d = d, .dv = 257 - d}, {});
-        REQUIRE(all.choices.back().plan.kernel == "forward_sm80");
+        REQUIRE(all.choices.back().plan.kernel->takes_any);
         for (const ForwardChoice& c : all.choices) {
           CHECK(c.plan.d >= d);
           CHECK(c.plan.dv >= 257 - d);
-          CHECK(c.shared_bytes <= (c.copy_engine ? 227 : 99) * 1024);
+          CHECK(c.shared_bytes <= (c.plan.kernel->takes_any ? 99 : 227) * 1024);
           CHECK(c.threads % 32 == 0);
         }
-        CHECK((all.choices.front().plan.kernel == "forward_sm90") == all.story.empty());
+        CHECK((all.choices.front().plan.kernel->name == "forward_sm90") == all.story.empty());
       }
 }
 
 TEST_CASE("what a kernel cannot take leaves it out, and is said", "[choose]") {
   CHECK(kernels({}).front() == "forward_sm90 128 x 128");
   CHECK(choose({}, {}).story.empty());
-  const auto story = [](const ForwardSpec& spec, const ForwardFacts& facts = {}) { return choose(spec, facts).story; };
+  const auto story = [](const ForwardSpec& spec, const ForwardFacts& facts = {}) {
+    return story_of(choose(spec, facts));
+  };
   CHECK(story({.arch = 80}).find("compute capability 9.0") != std::string::npos);
   CHECK(story({.dtype = DType::f32, .out = DType::f32}).find("q, k and v hold f32") != std::string::npos);
   CHECK(story({.out = DType::f32}).find("writes o as bf16, not as f32") != std::string::npos);
   CHECK(story({.packed = true}).empty());
   CHECK(story({.boxes = false}).find("multiples of 16 bytes") != std::string::npos);
-  CHECK(story({}, {.has_prob = true, .linear_prob = false}).find("no multiple of p") != std::string::npos);
-  CHECK(story({}, {.has_prob = true, .linear_prob = true}).empty());
+  CHECK(story({}, {.has_prob = true, .prob_linear = false}).find("no multiple of p") != std::string::npos);
+  CHECK(story({}, {.has_prob = true, .prob_linear = true}).empty());
 }
 
 TEST_CASE("kernels are as exact as is asked for, and else as their type makes them", "[choose]") {
@@ -63,7 +63,7 @@ TEST_CASE("kernels are as exact as is asked for, and else as their type makes th
       CHECK(is_exact(asked, type) == asked);
       for (const ForwardChoice& c : choose({.dtype = type, .out = type, .exact = asked}, {}).choices) {
         CHECK(c.plan.exact == asked);
-        if (c.plan.kernel == "forward_sm80") CHECK(trait(c.plan, "exact") == asked);
+        if (c.plan.kernel->name == "forward_sm80") CHECK(trait(c.plan, "exact") == asked);
       }
     }
   }
@@ -75,7 +75,7 @@ TEST_CASE("every kind of call has rows at every width", "[choose]") {
       for (int mod = 0; mod < 4; ++mod)
         for (int length = 0; length < 3; ++length) {
           const ForwardKind kind{static_cast<CoverKind>(cover), static_cast<ModKind>(mod), static_cast<Length>(length)};
-          CHECK(choose({.d = d, .dv = dv}, {}, kind).choices.front().plan.kernel == "forward_sm90");
+          CHECK(choose({.d = d, .dv = dv}, {}, kind).choices.front().plan.kernel->name == "forward_sm90");
         }
 }
 
@@ -125,14 +125,13 @@ TEST_CASE("heads share tiles where there are few queries, and nothing that lanes
   const auto doc = Device::cpu().array<int>({300}, "doc");
   const auto shared = [](const Attention& attention, int arch) {
     const compiler::LoweredMod lowered = compiler::lower(attention);
-    const compiler::Mod& mod = lowered.mod;
-    const compiler::Cover& cover = lowered.cover;
-    const ForwardChoices all = choose({.arch = arch, .heads = 8}, forward_facts(mod, cover, true));
+    const GpuParts parts = gpu_parts(lowered, true);
+    const ForwardChoices all = choose({.arch = arch, .heads = 8}, parts.facts);
     const int heads = all.choices.front().plan.heads;
     for (const ForwardChoice& c : all.choices) {
       CHECK(c.plan.heads == heads);
       CHECK(c.plan.queries() == c.plan.m / heads);
-      const std::string page = forward_source(mod, cover, c.plan, arch).text;
+      const std::string page = forward_source(parts, c.plan, arch).text;
       CHECK(page.find(fmt::format("heads = {};", heads)) != std::string::npos);
     }
     return heads == 8;
@@ -154,9 +153,7 @@ TEST_CASE("calls are of the kind that their expressions make them", "[choose]") 
   Array<float> table = Device::cpu().array<float>({300}, "table"), slope = Device::cpu().array<float>({4}, "slope");
   const auto kind = [](const Attention& attention) {
     const compiler::LoweredMod lowered = compiler::lower(attention);
-    const compiler::Mod& mod = lowered.mod;
-    const compiler::Cover& cover = lowered.cover;
-    return forward_kind(mod, cover, forward_facts(mod, cover, true), Length::longer);
+    return forward_kind(gpu_parts(lowered, true), Length::longer);
   };
   CHECK(kind({}) == ForwardKind{CoverKind::full, ModKind::scaled, Length::longer});
   CHECK(kind({.mask = mods::causal()}).cover == CoverKind::causal);
@@ -180,7 +177,7 @@ TEST_CASE("what is preferred comes first, and the rest as without it", "[choose]
         "forward_sm90:m=128,n=176,stages=2,q_stages=1,own_o=0,turns=2,dynamic=1");
   CHECK(all.choices[0].shared_bytes <= 227 * 1024);
   for (std::size_t i = 0; i < usual.size(); ++i)
-    CHECK(fmt::format("{} {} x {}", all.choices[i + 1].plan.kernel, all.choices[i + 1].plan.m,
+    CHECK(fmt::format("{} {} x {}", all.choices[i + 1].plan.kernel->name, all.choices[i + 1].plan.m,
                       all.choices[i + 1].plan.n) == usual[i]);
 }
 
@@ -210,7 +207,7 @@ TEST_CASE("only what is asked for", "[choose]") {
   const Preference only{variant("forward_sm80"), true, ""};
   const ForwardChoices all = choose({}, {}, {}, &only);
   REQUIRE(all.choices.size() == 1);
-  CHECK(all.choices[0].plan.kernel == "forward_sm80");
+  CHECK(all.choices[0].plan.kernel->name == "forward_sm80");
 }
 
 TEST_CASE("what a search looks at is legal, new and whole", "[choose]") {
@@ -262,22 +259,20 @@ TEST_CASE("what no kernel takes is refused", "[choose]") {
 TEST_CASE("the host counts shared memory and columns as kernels do", "[choose]") {
   if (tests::skips_compiling()) return;
   const compiler::LoweredMod lowered = compiler::lower(Attention{});
-  const compiler::Mod& mod = lowered.mod;
-  const compiler::Cover& cover = lowered.cover;
+  const GpuParts parts = gpu_parts(lowered, true);
   for (const ForwardSpec& spec : {ForwardSpec{.d = 24, .dv = 40}, ForwardSpec{.out = DType::f32, .d = 16, .dv = 16},
                                   ForwardSpec{.d = 64, .dv = 160}, ForwardSpec{.d = 40, .dv = 256}})
-    for (const ForwardChoice& c : choose(spec, forward_facts(mod, cover, true)).choices) {
-      if (!is_embedded(c.plan.kernel)) continue;
-      Source source = forward_source(mod, cover, c.plan, spec.arch);
-      const std::string shared = c.plan.kernel == "forward_sm90" ? "Shared90" : "Shared80";
-      const int aligned = c.plan.kernel == "forward_sm90" ? 1024 : 0;
+    for (const ForwardChoice& c : choose(spec, parts.facts).choices) {
+      Source source = forward_source(parts, c.plan, spec.arch);
+      const std::string shared = c.plan.kernel->name == "forward_sm90" ? "Shared90" : "Shared80";
+      const int aligned = c.plan.kernel->name == "forward_sm90" ? 1024 : 0;
       // Not the kernel itself, which takes a second or two.
       source.text.resize(source.text.rfind("template __global__"));
       source.symbol = "nothing";
       source.text += "__global__ void nothing() {}\n";
       source.text += fmt::format("static_assert(attune::{}<attune::fast::Tile>::bytes + {} == {});\n", shared, aligned,
                                  c.shared_bytes);
-      INFO(c.plan.kernel);
+      INFO(c.plan.kernel->name);
       CHECK_NOTHROW(runtime::cuda::compile(source));
     }
 }

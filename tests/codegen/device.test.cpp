@@ -5,8 +5,10 @@
 #include <fmt/format.h>
 #include <numbers>
 
+#include "codegen/choose.h"
 #include "codegen/cuda/args.cuh"
 #include "codegen/cuda/cover_args.cuh"
+#include "compiler/check.h"
 #include "compiler/lower.h"
 #include "ir/eval.h"
 #include "ir/print.h"
@@ -17,6 +19,7 @@
 #include "runtime/oracle/oracle.h"
 #include "runtime/tensor.h"
 #include "tests/catch.h"
+#include "tests/codegen/kernels/forward_plain.h"
 #include "tests/codegen/probe.h"
 #include "tests/fuzz/random_expr.h"
 #include "tests/numerics/masks.h"
@@ -97,8 +100,7 @@ struct Probed {
   std::vector<float> s, p, pairs, rows;
 };
 
-Probed probe(const compiler::Mod& mod, const compiler::Cover& cover, User& user, const Sizes& z, bool exact,
-             std::uint64_t seed) {
+Probed probe(const codegen::GpuParts& parts, User& user, const Sizes& z, bool exact, std::uint64_t seed) {
   Probed out;
   ir::Random random(seed);
   for (std::size_t i = 0; i < z.pairs(); ++i) {
@@ -114,7 +116,7 @@ Probed probe(const compiler::Mod& mod, const compiler::Cover& cover, User& user,
   args.lse.data = static_cast<float*>(rows.data());
   args.batch = z.batch, args.q_heads = z.heads, args.q_len = z.q_len, args.kv_len = z.kv_len;
   args.q_offset = z.q_offset;
-  launch(probe_source(mod, cover, cuda::facts(0).arch(), exact),
+  launch(probe_source(parts, cuda::facts(0).arch(), exact),
          {1u + static_cast<unsigned>(z.kv_len) / 32u, static_cast<unsigned>(z.q_len),
           static_cast<unsigned>(z.batch * z.heads)},
          32, &args, user);
@@ -173,9 +175,10 @@ void check(const Lowered& lowered, const Sizes& z, bool exact, double tolerance)
   const compiler::Mod& mod = lowered.lowered.mod;
   constexpr float scale = 0.7f;
   User user(mod, lowered.lowered.slots.captures, lowered.params, scale);
-  const Probed probed = probe(mod, lowered.lowered.cover, user, z, exact, 7);
+  const codegen::GpuParts parts = codegen::gpu_parts(lowered.lowered, true);
+  const Probed probed = probe(parts, user, z, exact, 7);
   const ir::ReadCapture read = runtime::reader(lowered.lowered.slots.captures);
-  const bool listed = codegen::forward_facts(mod, lowered.lowered.cover, true).listed;
+  const bool listed = parts.facts.listed;
   ir::Program program(std::vector<ir::Expr>{mod.score, mod.mask, mod.prob, mod.sink ? mod.sink : ir::real(0),
                                             lowered.lowered.cover.mask});
   ir::Program::Memory memory;
@@ -266,7 +269,7 @@ TEST_CASE("on a GPU lists of tiles hold every pair that is kept, and full tiles 
     INFO(mask.mod.name);
     const Lowered lowered(mask.mod);
     const compiler::Mod& mod = lowered.lowered.mod;
-    if (!codegen::forward_facts(mod, lowered.lowered.cover, true).listed) continue;
+    if (!codegen::gpu_parts(lowered.lowered, true).facts.listed) continue;
     ++listed;
     const int batches = lowered.lowered.cover.by_batch ? corpus_batch : 1,
               heads = lowered.lowered.cover.by_head ? corpus_heads : 1;
@@ -282,7 +285,7 @@ TEST_CASE("on a GPU lists of tiles hold every pair that is kept, and full tiles 
                    .kv_starts = nullptr,
                    .next = nullptr};
     User user(mod, lowered.lowered.slots.captures, lowered.params, 1);
-    launch(codegen::cover_source(mod, lowered.lowered.cover, false, cuda::facts(0).arch()),
+    launch(codegen::cover_source(lowered.lowered, false, cuda::facts(0).arch()),
            {q_tiles, static_cast<unsigned>(heads), static_cast<unsigned>(batches)}, cover_threads, &args, user);
     const std::vector<int> all = tiles.values<int>();
     const ir::ReadCapture read = runtime::reader(lowered.lowered.slots.captures);
@@ -312,6 +315,56 @@ TEST_CASE("on a GPU lists of tiles hold every pair that is kept, and full tiles 
     CHECK(wrong == 0);
   }
   CHECK(listed > 10);
+}
+
+TEST_CASE("on a GPU a kernel that tests add computes what the oracle does", "[gpu]") {
+  if (skipped()) return;
+  const cuda::Current context(0);
+  constexpr int batch = 2, heads = corpus_heads, of_kv = 2, q_len = corpus_q, kv_len = corpus_kv, d = 24, dv = 40;
+  constexpr std::array names{"plain", "causal", "alibi", "softcap", "documents", "dropout"};
+  for (const CorpusMod& mod : corpus()) {
+    if (std::ranges::find(names, mod.name) == names.end()) continue;
+    const Lowered made(mod);
+    const codegen::GpuParts parts = codegen::gpu_parts(made.lowered, true);
+    const codegen::ForwardSpec spec{
+        .arch = cuda::facts(0).arch(), .dtype = DType::f32, .out = DType::f32, .d = d, .dv = dv, .exact = true};
+    const codegen::ForwardChoice choice =
+        codegen::choose(spec, parts.facts, {}, nullptr, kernels_with_plain()).choices[0];
+    INFO(mod.name);
+    REQUIRE(choice.plan.kernel == &forward_plain());
+    const Device host = Device::cpu();
+    const auto q = host.array<float>({batch, heads, q_len, d}), k = host.array<float>({batch, of_kv, kv_len, d}),
+               v = host.array<float>({batch, of_kv, kv_len, dv}), o = host.array<float>({batch, heads, q_len, dv});
+    ir::Random random(11);
+    const auto fill = [&](const Tensor& t) {
+      for (std::int64_t i = 0; i < t.size(); ++i) runtime::store(t, i, random.between(-1, 1));
+    };
+    fill(q), fill(k), fill(v);
+    const Forward call{.q = q, .k = k, .v = v, .o = o};
+    const compiler::Problem problem = compiler::check(made.lowered, call, {});
+    runtime::oracle_forward(made.lowered, call, problem);
+
+    const auto sent = [](const Tensor& t) {
+      return OnDevice(t.data, static_cast<std::size_t>(t.size()) * sizeof(float));
+    };
+    const OnDevice there_q = sent(q), there_k = sent(k), there_v = sent(v), there_o = sent(o);
+    ForwardArgs args{};
+    const auto dense = [](const OnDevice& t, long long of_heads, long long length, long long width) {
+      return Strided{t.data(), of_heads * length * width, length * width, width};
+    };
+    args.q = dense(there_q, heads, q_len, d), args.k = dense(there_k, of_kv, kv_len, d);
+    args.v = dense(there_v, of_kv, kv_len, dv), args.o = dense(there_o, heads, q_len, dv);
+    args.batch = batch, args.q_heads = heads, args.group = heads / of_kv;
+    args.q_len = q_len, args.kv_len = kv_len, args.d = d, args.dv = dv;
+    User user(made.lowered.mod, made.lowered.slots.captures, made.params, static_cast<float>(problem.scale));
+    launch(codegen::forward_source(parts, choice.plan, spec.arch), {batch * heads * q_len, 1, 1},
+           static_cast<unsigned>(choice.threads), &args, user);
+    const std::vector<float> got = there_o.values<float>();
+    int wrong = 0;
+    for (std::size_t i = 0; i < got.size(); ++i)
+      wrong += !near(static_cast<double>(got[i]), static_cast<double>(o.data()[i]), 1e-4);
+    CHECK(wrong == 0);
+  }
 }
 
 }  // namespace attune::tests

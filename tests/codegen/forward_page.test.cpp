@@ -69,21 +69,22 @@ TEST_CASE("the pages of canonical mods are as committed", "[cuda]") {
   for (const char* name : {"plain", "causal", "alibi", "softcap", "documents", "window", "relative_table", "dropout",
                            "everything", "small_network"}) {
     const Lowered lowered(named(name));
-    const ForwardPlan plan{.kernel = "forward_sm90", .traits = {{"warps", 8}}};
-    const Source source = codegen::forward_source(lowered.lowered.mod, lowered.lowered.cover, plan, 90);
+    const codegen::GpuParts parts = codegen::gpu_parts(lowered.lowered, true);
+    const auto kind = codegen::forward_kind(parts, codegen::Length::longer);
+    const ForwardPlan plan = codegen::choose({}, parts.facts, kind).choices[0].plan;
+    const Source source = codegen::forward_source(parts, plan, 90);
     golden(fmt::format("codegen/cuda.{}", name), source.text);
   }
   const Lowered lowered(named("documents_causal"));
-  golden("codegen/cuda.cover", codegen::cover_source(lowered.lowered.mod, lowered.lowered.cover, false, 90).text);
+  golden("codegen/cuda.cover", codegen::cover_source(lowered.lowered, false, 90).text);
 }
 
 TEST_CASE("a page that knows its lines leads to the user's, and its own are where they are", "[cuda]") {
   const Lowered lowered(Made{written_in_lines, {}, {}});
-  const auto facts = codegen::forward_facts(lowered.lowered.mod, lowered.lowered.cover, true);
-  const ForwardPlan plan = codegen::choose({}, facts).choices[0].plan;
-  const Source plain = codegen::forward_source(lowered.lowered.mod, lowered.lowered.cover, plan, 90);
-  const Source lined = codegen::forward_source(lowered.lowered.mod, lowered.lowered.cover, plan, 90,
-                                               "a \"folder\" \\/page.cu");
+  const codegen::GpuParts parts = codegen::gpu_parts(lowered.lowered, true);
+  const ForwardPlan plan = codegen::choose({}, parts.facts).choices[0].plan;
+  const Source plain = codegen::forward_source(parts, plan, 90);
+  const Source lined = codegen::forward_source(parts, plan, 90, "a \"folder\" \\/page.cu");
   CHECK(plain.text.find("#line") == std::string::npos);
   CHECK(std::ranges::count(plain.options, codegen::line_option) == 0);
   CHECK(lined.options.back() == codegen::line_option);
@@ -104,17 +105,17 @@ TEST_CASE("a page that knows its lines leads to the user's, and its own are wher
   CHECK(users == std::set<int>{3, 4, 7});
   // Text has no file: its lines are those of the page.
   const Lowered text(named("alibi"));
-  CHECK(codegen::forward_source(text.lowered.mod, text.lowered.cover, plan, 90, "page.cu").text ==
-        "#line 2 \"page.cu\"\n" + codegen::forward_source(text.lowered.mod, text.lowered.cover, plan, 90).text);
+  const codegen::GpuParts of_text = codegen::gpu_parts(text.lowered, true);
+  CHECK(codegen::forward_source(of_text, plan, 90, "page.cu").text ==
+        "#line 2 \"page.cu\"\n" + codegen::forward_source(of_text, plan, 90).text);
 }
 
 TEST_CASE("a page that knows its lines compiles", "[cuda]") {
   if (skips_compiling()) return;
   const Lowered lowered(Made{written_in_lines, {}, {}});
-  const auto facts = codegen::forward_facts(lowered.lowered.mod, lowered.lowered.cover, true);
-  const ForwardPlan plan = codegen::choose({.arch = 80, .d = 64, .dv = 64}, facts).choices[0].plan;
-  compiles(codegen::forward_source(lowered.lowered.mod, lowered.lowered.cover, plan, 80, "a \"folder\" \\/page.cu"),
-           128);
+  const codegen::GpuParts parts = codegen::gpu_parts(lowered.lowered, true);
+  const ForwardPlan plan = codegen::choose({.arch = 80, .d = 64, .dv = 64}, parts.facts).choices[0].plan;
+  compiles(codegen::forward_source(parts, plan, 80, "a \"folder\" \\/page.cu"), 128);
 }
 
 TEST_CASE("masks of a column's fields, a row's, both and neither compile with the kernel for Hopper", "[cuda]") {
@@ -126,12 +127,13 @@ TEST_CASE("masks of a column's fields, a row's, both and neither compile with th
                         [=](At at) { return doc[at.head] < at.kv; }};
   for (const Mask& mask : masks) {
     const Lowered lowered(Made{{.mask = mask}, {}, {}});
-    const auto facts = codegen::forward_facts(lowered.lowered.mod, lowered.lowered.cover, true);
-    std::vector<codegen::ForwardChoice> candidates = codegen::choose({.arch = 90, .d = 64, .dv = 64}, facts).choices;
-    std::erase_if(candidates, [](const codegen::ForwardChoice& c) { return !c.copy_engine; });
+    const codegen::GpuParts parts = codegen::gpu_parts(lowered.lowered, true);
+    std::vector<codegen::ForwardChoice> candidates =
+        codegen::choose({.arch = 90, .d = 64, .dv = 64}, parts.facts).choices;
+    std::erase_if(candidates, [](const codegen::ForwardChoice& c) { return c.plan.kernel->takes_any; });
     REQUIRE(!candidates.empty());
     const ForwardPlan& plan = candidates.back().plan;  // the smallest tile
-    compiles(codegen::forward_source(lowered.lowered.mod, lowered.lowered.cover, plan, 90), 0);
+    compiles(codegen::forward_source(parts, plan, 90), 0);
   }
 }
 
@@ -144,10 +146,11 @@ TEST_CASE("every mod of the corpus and every mask compiles, unspilled", "[cuda]"
     INFO(mod.name);
     const Lowered lowered(mod);
     const int arch = archs[next++ % archs.size()];
-    compiles(probe_source(lowered.lowered.mod, lowered.lowered.cover, arch, next % 2 == 0), 0);
-    if (codegen::forward_facts(lowered.lowered.mod, lowered.lowered.cover, true).listed)
+    const codegen::GpuParts parts = codegen::gpu_parts(lowered.lowered, true);
+    compiles(probe_source(parts, arch, next % 2 == 0), 0);
+    if (parts.facts.listed)
       // Run once a call, over tiles rather than pairs: a few words in local memory are no loss.
-      compiles(codegen::cover_source(lowered.lowered.mod, lowered.lowered.cover, false, arch), 128);
+      compiles(codegen::cover_source(lowered.lowered, false, arch), 128);
   }
 }
 

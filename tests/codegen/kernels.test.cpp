@@ -1,9 +1,12 @@
-// tests/codegen/kernels.test.cpp — every row of kernels.def compiles with mods of every kind, for every architecture
+// tests/codegen/kernels.test.cpp — every row of every kernel's table compiles with mods of every kind, for every
+// architecture
 #include <cstdio>
 #include <cstdlib>
 #include <fmt/format.h>
+#include <set>
 
 #include "codegen/choose.h"
+#include "codegen/source.h"
 #include "compiler/lower.h"
 #include "runtime/cuda/nvrtc.h"
 #include "tests/catch.h"
@@ -16,41 +19,44 @@ namespace {
 using codegen::ForwardChoice, codegen::ForwardChoices, codegen::ForwardSpec;
 using runtime::cuda::Binary;
 
-/// A row of kernels.def on an architecture: the candidate of that number for such a call.
+/// A row of a kernel's table on an architecture. A fast kernel has one for each of its tiles; the kernel that takes any
+/// call has one a width, whose other tiles are candidates behind the first.
 struct Row {
   ForwardSpec spec;
   std::string variant;  ///< of the fast kernel
-  /// What it may spill: of the portable kernel's widest rows, behind which there are no others, what they do.
+  /// Bytes it may spill: the widest rows of the portable kernel have none behind them that spill less.
   int spills = 0;
   bool slow = false;  ///< takes several seconds to compile, not one
 
   bool portable() const { return !spec.boxes; }
 };
 
+/// Every tile of a fast kernel, whatever kinds of calls it is for.
+void add_fast(std::vector<Row>& out, const ForwardSpec& spec) {
+  std::set<codegen::Variant> all;
+  for (const auto cover : {codegen::CoverKind::full, codegen::CoverKind::causal, codegen::CoverKind::listed})
+    for (const auto mod : {codegen::ModKind::scaled, codegen::ModKind::heavy})
+      for (const auto length : {codegen::Length::to_1k, codegen::Length::to_4k, codegen::Length::longer})
+        for (const ForwardChoice& c : choose(spec, {}, {cover, mod, length}).choices)
+          if (!c.plan.kernel->takes_any && all.insert(codegen::variant_of(c.plan)).second)
+            out.push_back({spec, codegen::variant_of(c.plan).text()});
+}
+
 std::vector<Row> rows() {
   std::vector<Row> out;
-  const auto sm90 = [&](int d, int dv, int m, int n, int stages, int q_stages, int own_o, int turns) {
-    out.push_back({{.arch = 90, .d = d, .dv = dv},
-                   fmt::format("forward_sm90:m={},n={},stages={},q_stages={},own_o={},turns={}", m, n, stages, q_stages,
-                               own_o, turns)});
-  };
-  const auto sm80 = [&](int bytes, int d) {
+  for (const auto& [d, dv] : {std::pair{64, 64}, {128, 128}, {192, 128}, {192, 192}, {256, 256}})
+    add_fast(out, {.arch = 90, .d = d, .dv = dv});
+  for (const auto& [bytes, d] :
+       {std::pair{2, 64}, {2, 96}, {2, 128}, {2, 192}, {2, 256}, {4, 64}, {4, 128}, {4, 256}}) {
     const DType type = bytes == 4 ? DType::f32 : DType::bf16;
     const int width = bytes * d;  // of a row
-    // The others of a width are candidates behind its first.
-    if (!out.empty() && out.back().portable() && out.back().spec.d == d && out.back().spec.dtype == type) return;
     for (const int arch : {80, 86, 90, 120})
       out.push_back(
           {.spec = {.arch = arch, .dtype = type, .out = type, .d = d, .dv = d, .boxes = false, .exact = bytes == 4},
            .variant = {},
            .spills = width <= 256 ? 0 : 48,
            .slow = width >= 256});
-  };
-#define ATTUNE_SM90(d, dv, m, n, stages, q_stages, own_o, turns, ...) sm90(d, dv, m, n, stages, q_stages, own_o, turns);
-#define ATTUNE_SM80(bytes, d, ...) sm80(bytes, d);
-#include "codegen/kernels.def"
-#undef ATTUNE_SM80
-#undef ATTUNE_SM90
+  }
   return out;
 }
 
@@ -81,25 +87,24 @@ void compile(const Lowered& lowered, Row row, std::size_t number) {
   row.spec.packed = number % 3 == 0;
   row.spec.heads = 1 << number % 4;
   if (row.portable() && number % 4 == 0) row.spec.load = 0;
-  const codegen::ForwardFacts facts = codegen::forward_facts(lowered.lowered.mod, lowered.lowered.cover, true);
-  std::vector<ForwardChoice> candidates = choose(row.spec, facts).choices;
+  const codegen::GpuParts parts = codegen::gpu_parts(lowered.lowered, true);
+  std::vector<ForwardChoice> candidates = choose(row.spec, parts.facts).choices;
   if (!row.portable()) {
     // The fast one does not take every Mod; the portable one takes any.
-    const auto is_portable = [](const ForwardChoice& c) { return !c.copy_engine; };
+    const auto is_portable = [](const ForwardChoice& c) { return c.plan.kernel->takes_any; };
     if (is_portable(candidates.front())) return;
     const codegen::Preference first{codegen::variant(row.variant), false, ""};
-    candidates = choose(row.spec, facts, {}, &first).choices;
+    candidates = choose(row.spec, parts.facts, {}, &first).choices;
     std::erase_if(candidates, is_portable);
   }
   std::string told;
   for (const ForwardChoice& candidate : candidates) {
     const codegen::ForwardPlan& plan = candidate.plan;
-    const Binary binary = runtime::cuda::compile(
-        codegen::forward_source(lowered.lowered.mod, lowered.lowered.cover, plan, row.spec.arch));
+    const Binary binary = runtime::cuda::compile(codegen::forward_source(parts, plan, row.spec.arch));
     const std::string wrong = flaw(binary, row.spills);
     if (binary.spilled || !wrong.empty())
-      told += fmt::format("{}: {} {} x {}, d {}, dv {}, {}, sm_{}{}: {}\n", lowered.name, plan.kernel, plan.m, plan.n,
-                          plan.d, plan.dv, name_of(plan.dtype), row.spec.arch, plan.packed ? ", packed" : "",
+      told += fmt::format("{}: {} {} x {}, d {}, dv {}, {}, sm_{}{}: {}\n", lowered.name, plan.kernel->name, plan.m,
+                          plan.n, plan.d, plan.dv, name_of(plan.dtype), row.spec.arch, plan.packed ? ", packed" : "",
                           wrong.empty() ? fmt::format("{} bytes", binary.spilled) : wrong);
     if (wrong.empty()) {
       std::printf("%s", told.c_str());
@@ -130,12 +135,12 @@ void rotate(std::size_t half) {
 
 }  // namespace
 
-TEST_CASE("every row of kernels.def compiles with some mod: first half", "[cuda]") { rotate(0); }
-TEST_CASE("every row of kernels.def compiles with some mod: last half", "[cuda]") { rotate(1); }
+TEST_CASE("every row of a kernel's table compiles with some mod: first half", "[cuda]") { rotate(0); }
+TEST_CASE("every row of a kernel's table compiles with some mod: last half", "[cuda]") { rotate(1); }
 
 // Hours: test_codegen "[.matrix]". The environment variable ATTUNE_MATRIX holds the names of mods, with spaces between
 // them, where not all are wanted.
-TEST_CASE("every row of kernels.def compiles with every mod, for every architecture", "[.matrix]") {
+TEST_CASE("every row of a kernel's table compiles with every mod, for every architecture", "[.matrix]") {
   if (skips_compiling()) return;
   const char* named = std::getenv("ATTUNE_MATRIX");
   const std::string wanted = named ? fmt::format(" {} ", named) : "";

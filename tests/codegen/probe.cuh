@@ -23,7 +23,7 @@ __global__ void probe(const __grid_constant__ ForwardArgs args, const __grid_con
                   pair = line * args.kv_len + kv;
   const float s = static_cast<const float*>(args.q.data)[pair], p = static_cast<const float*>(args.k.data)[pair];
   float* out = static_cast<float*>(args.o.data) + 4 * pair;
-  out[0] = User::scaled ? s * user.factor(head) : user.exponent(s, head, row, col, at, origin, position, kv);
+  out[0] = User::traits.scaled ? s * user.factor(head) : user.exponent(s, head, row, col, at, origin, position, kv);
   out[1] = user.rest(head, row, at, origin, position);
   out[2] = Reach<User>(user, head, row, at, position, 0).holds(kv) && user.keep(head, row, col, at, position, kv);
   out[3] = user.prob(p, head, row, col, at, position, kv);

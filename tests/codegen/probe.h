@@ -1,24 +1,19 @@
 // tests/codegen/probe.h — a Mod as the page of the kernel in probe.cuh
 #pragma once
 
-#include <fstream>
-#include <iterator>
-#include <string>
-
+#include "codegen/kernel.h"
 #include "codegen/source.h"
+#include "tests/codegen/device_file.h"
 
 namespace attune::tests {
 
 inline constexpr int probe_tile = 16;
 
-inline codegen::Source probe_source(const compiler::Mod& mod, const compiler::Cover& cover, int arch, bool exact) {
-  const codegen::ForwardPlan plan{.kernel = "probe", .m = probe_tile, .exact = exact};
-  codegen::Source source = codegen::forward_source(mod, cover, plan, arch);
-  // No header of the library: its text stands where it is included.
-  std::ifstream file(ATTUNE_PROBE);
-  const std::string kernel{std::istreambuf_iterator<char>(file), {}}, include = "#include \"probe.cuh\"\n";
-  source.text.replace(source.text.find(include), include.size(), kernel.substr(kernel.find("#include")));
-  return source;
+inline codegen::Source probe_source(const codegen::GpuParts& parts, int arch, bool exact) {
+  static const std::string text = device_file("probe.cuh");
+  static const codegen::Header header{"probe.cuh", text.c_str()};
+  static const codegen::KernelDescriptor probe{.name = "probe", .headers = {&header, 1}};
+  return codegen::forward_source(parts, {.kernel = &probe, .m = probe_tile, .exact = exact}, arch);
 }
 
 }  // namespace attune::tests

@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "codegen/choose.h"
 #include "codegen/source.h"
 #include "compiler/lower.h"
 #include "runtime/cuda/nvrtc.h"
@@ -21,13 +22,8 @@ const std::vector<CorpusCapture> captures{{"table", DType::f32, {64}},
 codegen::Source page(const std::string& score, const std::string& mask = "true", bool wide = false) {
   const Made made = make({.name = "reads", .score = score, .mask = mask, .captures = captures}, 1);
   const compiler::LoweredMod lowered = compiler::lower(made.attention);
-  const compiler::Cover& cover = lowered.cover;
-  const codegen::ForwardPlan plan{
-      .kernel = "forward_sm90",
-      .wide = wide,
-      .traits = {{"q_stages", 2}, {"own_o", 1}, {"turns", 1}, {"dynamic", 1}},
-  };
-  return codegen::forward_source(lowered.mod, cover, plan, 90);
+  const codegen::GpuParts parts = codegen::gpu_parts(lowered, true);
+  return codegen::forward_source(parts, codegen::choose({.wide = wide}, parts.facts).choices[0].plan, 90);
 }
 bool has(const codegen::Source& source, const std::string& text) { return source.text.find(text) != std::string::npos; }
 

@@ -2,8 +2,12 @@
 #include <attune/attune.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
+#include <vector>
 
+#include "runtime/cuda/engine.h"
 #include "tests/gpu/device.h"
 
 namespace attune::tests {
@@ -44,7 +48,85 @@ std::size_t wrong(const Attention& attention, std::int64_t heads, std::int64_t r
   return out;
 }
 
+/// A stream that other work disturbs this one's timing on.
+class Disturbance {
+ public:
+  Disturbance() { runtime::cuda::driver().cuStreamCreate(&stream_, runtime::cuda::cu::stream_non_blocking); }
+  ~Disturbance() {
+    runtime::cuda::driver().cuStreamSynchronize.raw(stream_);
+    runtime::cuda::driver().cuStreamDestroy.raw(stream_);
+  }
+  Disturbance(const Disturbance&) = delete;
+  Disturbance& operator=(const Disturbance&) = delete;
+
+  /// Takes some multiprocessors for a while, others each time.
+  void run(int nth) const {
+    const std::int64_t heads = 1 + nth * 37 % 101, length = 256 + nth * 53 % 7 * 128;
+    const auto part = [&](const Array<bf16>& of) {
+      return Tensor(of.data(), DType::bf16, {1, heads, length, 64}, {}, Device::cuda());
+    };
+    plain_.run({.q = part(q_), .k = part(q_), .v = part(q_), .o = part(o_)}, {.stream = stream_});
+  }
+
+ private:
+  runtime::cuda::cu::Stream stream_ = nullptr;
+  Attention plain_;
+  Array<bf16> q_ = filled(4, {1, 101, 1024, 64}).on(Device::cuda()),
+              o_ = Device::cuda().array<bf16>({1, 101, 1024, 64});
+};
+
+/// The bits of o and lse.
+struct Bits {
+  std::vector<std::uint16_t> o;
+  std::vector<std::uint32_t> lse;
+  bool operator==(const Bits&) const = default;
+};
+
 }  // namespace
+
+TEST_CASE("bits do not depend on when tiles are put on lists, on how many blocks there are, or on other work",
+          "[gpu]") {
+  if (skipped()) return;
+  // 132 blocks have 80 tiles each: 40 whose powers overflow, of the first key head, and 40 others. A warp's list holds
+  // 31.
+  constexpr std::int64_t heads = 132 * 80, q_len = 128, kv_len = 270, kv_heads = 2, d = 64, dv = 16;
+  constexpr int runs = 200;
+  const Device host = Device::cpu(), gpu = Device::cuda();
+  const auto q = filled(1, {1, heads, q_len, d}), k = filled(2, {1, kv_heads, kv_len, d}),
+             v = filled(3, {1, kv_heads, kv_len, dv});
+  for (std::int64_t i = 0; i < heads * q_len; ++i) q.data()[i * d] = 8.0f;
+  for (std::int64_t kv = 0; kv < kv_len; ++kv) k.data()[kv * d] = kv < 30 ? 300.0f : 0.0f;
+  const auto gq = q.on(gpu), gk = k.on(gpu), gv = v.on(gpu), o = gpu.array<bf16>({1, heads, q_len, dv});
+  const auto lse = gpu.array<float>({1, heads, q_len});
+  const auto o_here = host.array<bf16>({1, heads, q_len, dv});
+  const auto lse_here = host.array<float>({1, heads, q_len});
+  const Forward call{.q = gq, .k = gk, .v = gv, .o = o, .lse = lse};
+  const Attention plain, sparse{.mask = [](At at) { return at.kv < 200 || (at.kv - at.q) % 3 == 0; }};
+  const Disturbance disturbance;
+  for (const Attention* attention : {&plain, &sparse}) {
+    const Subject subject(*attention);
+    const compiler::Problem problem = compiler::check(subject.written, call, subject.scale);
+    const auto result = [&](int blocks) {
+      runtime::cuda::forward(subject.lowered, call, problem, {.blocks = blocks});
+      copy(o, o_here);
+      copy(lse, lse_here);
+      Bits out;
+      for (const bf16 x : o_here.values()) out.o.push_back(x.bits);
+      for (const float x : lse_here.values()) out.lse.push_back(std::bit_cast<std::uint32_t>(x));
+      return out;
+    };
+    const Bits wanted = result(132);
+    for (const int blocks : {132, 131, 7, 1}) {
+      int different = 0;
+      for (int i = 0; i < runs; ++i) {
+        disturbance.run(i);
+        different += result(blocks) != wanted;
+      }
+      INFO(blocks << " blocks");
+      CHECK(different == 0);
+    }
+  }
+}
 
 TEST_CASE("powers that overflow are computed again, for a few tiles and for more than a block remembers", "[gpu]") {
   if (skipped()) return;

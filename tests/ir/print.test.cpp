@@ -263,3 +263,19 @@ TEST_CASE("a print of an open expression names its free variables", "[print]") {
   CHECK(print(op(Op::Add, bound(2), q())) == "j + q");
   CHECK(print(op(Op::Add, fresh_bound(), q())) == "unbound + q");
 }
+
+TEST_CASE("literals alone are Ints in device code, not ints", "[print]") {
+  const auto device = [](std::string_view text) { return print_for_device(parse(text, {}), {}, {}).value; };
+  CHECK(device("f32(16777217)") == "f32(Int(16777217))");
+  CHECK(device("f32(-2147483647)") == "f32(Int(-2147483647))");
+  CHECK(device("f32(-2147483648)") == "f32(Int(-2147483648))");
+  CHECK(device("f32(true)") == "f32(true)");
+  CHECK(device("abs(1.5f)") == "abs(1.5f)");
+  CHECK(device("2147483647 + 1") == "Int(2147483647) + 1");
+  CHECK(device("1 / 0 < 2") == "Int(1) / 0 < 2");
+  CHECK(device("min(3, 4)") == "min(Int(3), 4)");
+  CHECK(device("clamp(16777217, 1, kv)") == "clamp(16777217, 1, kv)");
+  CHECK(device("kv + 3") == "kv + 3");
+  CHECK(device("-(3)") == "-Int(3)");
+  CHECK(device("sum(i, 3, 7)") == "sum<3>([&](Int i) { return Int(7); })");
+}

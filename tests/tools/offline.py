@@ -86,10 +86,35 @@ class Offline(unittest.TestCase):
             self.assertGreater(path.stat().st_size, 1000)
             if path.suffix == ".h" and shutil.which("cc"):
                 # Its assertions are of the sizes that kernels were compiled with.
-                checked = self.do("cc", "-std=c11", "-Wall", "-Werror", "-xc", "-fsyntax-only", path)
-                self.assertEqual((checked.returncode, checked.stderr), (0, ""))
+                self.check_header(path)
         done = self.do(CALLS, "consider", "plain", "hopper", ATTUNE_BUNDLE="all.attune", ATTUNE_CACHE_SIZE="0")
         self.assertEqual(done.stdout, "ok, 0 compiled\n")
+
+    def check_header(self, path):
+        """C and C++ of all ages take an emitted header."""
+        for compiler, language, standards in [("cc", "c", ["c99", "gnu99", "c11", "gnu11"]),
+                                              ("c++", "c++", ["c++11", "gnu++20"])]:
+            for standard in standards if shutil.which(compiler) else []:
+                checked = self.do(compiler, f"-std={standard}", "-pedantic-errors", "-Wall", "-Werror", f"-x{language}",
+                                  "-fsyntax-only", path)
+                self.assertEqual((checked.returncode, checked.stderr), (0, ""), standard)
+
+    def test_a_header_takes_every_name(self):
+        if "missing" in self.do(CALLS, "nvrtc").stdout:
+            self.skipTest("there is no NVRTC")
+        captures = ["restrict", "typeof", "linux", "unix", "asm", "inline", "NULL", "class", "_Bool", "first", "data"]
+        params = ["int", "signed", "template", "stride", "i386", "_Atomic"]
+        arguments = [f"--capture={name}=i32[64]" for name in captures] + [f"--param={name}=2.0" for name in params]
+        made = self.do(ATTUNE, "compile", "--target", "sm_80", "--d", "64", "--length", "to_1k", "--emit", "h",
+                       "--emit-dir", "named", "--mask", f"{captures[0]}[q] == {captures[0]}[kv]", "--score",
+                       "s + " + " + ".join([f"f32({name}[h])" for name in captures] + params), *arguments, "--quiet")
+        self.assertEqual((made.returncode, made.stderr), (0, ""))
+        headers = list((self.at / "named").iterdir())
+        self.assertEqual(len(headers), 2)
+        for path in headers:
+            self.check_header(path)
+            for name in captures + params:
+                self.assertIn(f" u_{name};", path.read_text())
 
     def test_heads_that_share_a_tile(self):
         if "missing" in self.do(CALLS, "nvrtc").stdout:

@@ -178,19 +178,18 @@ int consider(const std::string& attention, const std::string& name) {
   const codegen::Length length = specs().at(name).second;
   const compiler::BoundMod written = compiler::trace(attentions().at(attention)());
   const compiler::LoweredMod lowered = compiler::lower(written);
-  const compiler::Mod& mod = lowered.mod;
-  const compiler::Cover& cover = lowered.cover;
+  const codegen::GpuParts parts = codegen::gpu_parts(lowered, spec.scale_positive);
   const runtime::Purpose purpose([&] {
     runtime::Request out = runtime::request_of(written.mod, written);
     out.target = runtime::name_of(runtime::TargetName{.arch = spec.arch});
     out.shape = runtime::shape_of(spec, length);
     return out;
   });
-  const runtime::cuda::Considered all = runtime::cuda::consider(mod, cover, spec, length, nullptr);
+  const runtime::cuda::Considered all = runtime::cuda::consider(parts, codegen::forward_kind(parts, length), spec,
+                                                                nullptr);
   const bool there = all.candidates[all.chosen].binary->cubin.size() > 1000;
-  const bool listed = codegen::forward_facts(mod, cover, spec.scale_positive).listed;
-  if (listed)
-    runtime::cuda::binary_of(codegen::cover_source(mod, cover, spec.wide, spec.arch), {mod, "cover", spec.arch});
+  if (parts.facts.listed)
+    runtime::cuda::binary_of(codegen::cover_source(lowered, spec.wide, spec.arch), {lowered.mod, "cover", spec.arch});
   std::printf("%s, %zu compiled\n", there ? "ok" : "wrong", runtime::cuda::compiled_kernels());
   return 0;
 }

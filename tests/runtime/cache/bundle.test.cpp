@@ -2,8 +2,10 @@
 #include "runtime/cache/bundle.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <fstream>
+#include <thread>
 
 #include <attune/error.h>
 #include <attune/offline.h>
@@ -81,6 +83,42 @@ TEST_CASE("a bundle has what was put into it, in a file and in memory", "[bundle
   }
   const Held none(print_bundle({}));
   CHECK(none.bundle->items().empty());
+}
+
+TEST_CASE("a bundle whose file is cut short after it was opened is whole", "[bundle]") {
+  const std::vector<BundleEntry> one{entry("a page", std::string(1 << 20, 'x'))};
+  const File file(print_bundle(one));
+  const auto bundle = Bundle::open(file.path);
+  fs::resize_file(file.path, 0);
+  const ParsedEntry parsed = bundle->items()[0].read();
+  REQUIRE(parsed.entry);
+  CHECK(parsed.entry->bytes == one[0].entry.bytes);
+}
+
+TEST_CASE("a bundle whose file is cut short while it is opened is whole or refused", "[bundle]") {
+  std::vector<BundleEntry> many;
+  for (int i = 0; i < 2000; ++i) many.push_back(entry(std::to_string(i), "code"));
+  const std::string text = print_bundle(many);
+  const File file(text);
+  std::atomic<bool> stop = false;
+  std::thread cutter([&] {
+    while (!stop) {
+      fs::resize_file(file.path, 0);
+      std::ofstream(file.path, std::ios::binary) << text;
+    }
+  });
+  int refused = 0, whole = 0;
+  for (int i = 0; i < 2000 && (refused < 20 || whole < 20); ++i) try {
+      const auto bundle = Bundle::open(file.path);
+      ++whole;
+      CHECK(bundle->items().back().read().entry);
+    } catch (const Error& e) {
+      ++refused;
+      CHECK((e.code == "bundle-unreadable" || e.code == "bundle-damaged"));
+    }
+  stop = true;
+  cutter.join();
+  CHECK(refused > 0);
 }
 
 TEST_CASE("the same entries make the same bytes, in any order", "[bundle]") {

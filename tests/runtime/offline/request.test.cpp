@@ -29,11 +29,10 @@ Request asked(const Attention& attention) {
 /// What NVRTC would get for a call.
 std::string content(const Attention& attention, codegen::ForwardSpec spec = {}) {
   const compiler::LoweredMod lowered = compiler::lower(attention);
-  const compiler::Mod& mod = lowered.mod;
-  const compiler::Cover& cover = lowered.cover;
-  const codegen::ForwardFacts facts = codegen::forward_facts(mod, cover, spec.scale_positive);
-  const auto choices = codegen::choose(spec, facts, codegen::forward_kind(mod, cover, facts, codegen::Length::longer));
-  return cuda::asked(codegen::forward_source(mod, cover, choices.choices[0].plan, spec.arch)).content;
+  const codegen::GpuParts parts = codegen::gpu_parts(lowered, spec.scale_positive);
+  const auto kind = codegen::forward_kind(parts, codegen::Length::longer);
+  const codegen::ForwardChoices all = codegen::choose(spec, parts.facts, kind);
+  return cuda::asked(codegen::forward_source(parts, all.choices[0].plan, spec.arch)).content;
 }
 
 }  // namespace

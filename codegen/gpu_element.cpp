@@ -1,0 +1,31 @@
+// codegen/gpu_element.cpp — what GPU kernels, their pages and tensor maps must know of an element type
+#include "codegen/gpu_element.h"
+
+#include <algorithm>
+#include <array>
+
+#include <attune/error.h>
+#include <fmt/format.h>
+
+namespace attune::codegen {
+namespace {
+
+constexpr std::array<GpuElement, 3> elements{{
+    {.type = DType::bf16, .page_name = "bf16", .map = MapElement::bf16, .bytes = 2, .grain = 16},
+    {.type = DType::f16, .page_name = "f16", .map = MapElement::f16, .bytes = 2, .grain = 16},
+    {.type = DType::f32, .page_name = "float", .map = MapElement::f32, .bytes = 4, .grain = 32},
+}};
+
+}  // namespace
+
+const GpuElement* find_gpu_element(DType type) {
+  const auto found = std::ranges::find(elements, type, &GpuElement::type);
+  return found == elements.end() ? nullptr : &*found;
+}
+
+const GpuElement& gpu_element(DType type) {
+  if (const GpuElement* found = find_gpu_element(type)) return *found;
+  throw Bug(fmt::format("a GPU kernel was asked for elements of {}", name_of(type)));
+}
+
+}  // namespace attune::codegen

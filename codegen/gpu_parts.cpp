@@ -1,0 +1,133 @@
+// codegen/gpu_parts.cpp — a Mod as GPU kernels take it: its expressions, split by level, and facts about them
+#include "codegen/gpu_parts.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include "codegen/exponent.h"
+#include "codegen/limits.h"
+#include "codegen/page.h"
+#include "codegen/parts.h"
+#include "codegen/reads.h"
+#include "compiler/level.h"
+
+namespace attune::codegen {
+namespace {
+
+using compiler::Cover, compiler::Mod, compiler::Vary;
+using ir::Expr, ir::Input, ir::Level, ir::Op;
+
+std::atomic<std::size_t> derived_so_far{0};
+
+/// An origin belongs to a tile of queries: what depends on it cannot be a field of a head or a row.
+void keep_origin_out(compiler::Levels& levels) {
+  const auto filter = [&](Level level, std::vector<Expr>& list, std::initializer_list<std::vector<Expr>*> later) {
+    ir::DigestMap<Expr> by;
+    std::vector<Expr> kept;
+    for (std::uint32_t i = 0; i < list.size(); ++i) {
+      const Expr field = ir::field(level, i, list[i]->type);
+      if (ir::uses(list[i], Input::Origin)) {
+        by.emplace(field->digest, list[i]);
+      } else {
+        by.emplace(field->digest, ir::field(level, static_cast<std::uint32_t>(kept.size()), list[i]->type));
+        kept.push_back(list[i]);
+      }
+    }
+    if (kept.size() == list.size()) return;
+    list = std::move(kept);
+    for (std::vector<Expr>* l : later)
+      for (Expr& e : *l) e = ir::substitute(e, by);
+  };
+  filter(Level::Head, levels.head, {&levels.row, &levels.col, &levels.left});
+  filter(Level::Row, levels.row, {&levels.col, &levels.left});
+}
+
+/// Does the launch need lists: do bands leave something open, and do verdicts on tiles say anything?
+bool listed(const Cover& cover, std::size_t captures) {
+  const compiler::Bands& bands = cover.along_kv;
+  if (bands.exact() && bands.kept.size() <= 1 && !reads_summaries(bands, captures)) return false;
+  return !ir::is_literal(cover.may_keep, 1) || !ir::is_literal(cover.may_drop, 1);
+}
+
+float upward(double x) { return std::nextafter(static_cast<float>(x), std::numeric_limits<float>::infinity()); }
+
+/// Does it use nothing of a row and a column but their fields?
+bool asks_fields_alone(const Expr& e) {
+  const std::vector<Expr> nodes = ir::in_order(e);
+  return std::none_of(nodes.begin(), nodes.end(), [](const Expr& n) {
+    const auto is = [&](Input which) { return n->bits == static_cast<std::uint32_t>(which); };
+    return (n->op == Op::Input && (is(Input::Q) || is(Input::KV))) || (n->random && n->op != Op::Field);
+  });
+}
+
+/// Do fields vary with the head?
+bool ask_heads(std::span<const Expr> fields) {
+  const std::vector<Expr> nodes = ir::in_order(fields);
+  return std::ranges::any_of(nodes, [](const Expr& n) {
+    return ir::uses(n, Input::H) || (n->op == Op::Field && ir::field_level(*n) == Level::Head);
+  });
+}
+
+}  // namespace
+
+bool reads_summaries(const compiler::Bands& bands, std::size_t captures) {
+  std::vector<Expr> ends;
+  for (const auto* list : {&bands.kept, &bands.gone})
+    for (const compiler::Band& band : *list) ends.insert(ends.end(), {band.begin, band.end});
+  const std::vector<Expr> nodes = ir::in_order(ends);
+  return std::any_of(nodes.begin(), nodes.end(),
+                     [&](const Expr& e) { return e->op == Op::Read && e->bits >= captures; });
+}
+
+GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive) {
+  ++derived_so_far;
+  const Mod& mod = lowered.mod;
+  GpuParts out;
+  out.of = &lowered;
+  const Expr scale = ir::param(static_cast<std::uint32_t>(mod.params.size()), ir::Type::F32);
+  const Expr prob = gathered(value_of(mod.prob)), mask = value_of(mod.mask);
+  const Limits limits = limits_of(mask);
+  out.has_first = limits.first != nullptr;
+  out.has_last = limits.last != nullptr;
+  const Expr none = ir::integer(0);
+  out.levels = compiler::level(std::array{exponent(value_of(mod.fold.core), scale), limits.rest, prob,
+                                          out.has_first ? limits.first : none, out.has_last ? limits.last : none});
+  out.has_keep = !ir::is_literal(out.keep(), 1);
+  out.keeps_by_fields = out.has_keep && asks_fields_alone(out.keep()) && read_captures(out.levels.col);
+  keep_origin_out(out.levels);
+  out.rest = value_of(mod.fold.row);
+  out.sink = mod.sink ? value_of(mod.sink) : nullptr;
+
+  ForwardFacts& facts = out.facts;
+  const Expr& e = out.exponent();
+  const bool multiple = e->op == Op::Mul && e->args[0]->op == Op::Input && !ir::uses(e->args[1], Input::S) &&
+                        compiler::varies(e->args[1]) == Vary::Head;
+  if (multiple && scale_positive && mod.fold.affine) {
+    const ir::Interval factor = ir::range(mod.fold.scale, compiler::coordinate_bounds());
+    facts.scaled = factor.numbers() && factor.lo >= 0;
+  }
+  // Kernels ask for the factor once a head, so it may not have a field of a row.
+  const auto nodes = multiple ? ir::in_order(e->args[1]) : std::vector<Expr>{};
+  for (const Expr& n : nodes) facts.scaled = facts.scaled && (n->op != Op::Field || ir::field_level(*n) == Level::Head);
+  if (facts.scaled) out.factor = e->args[1];
+  facts.bounded = mod.fold.bounded();
+  if (facts.bounded) out.most = upward(mod.fold.range.hi * std::numbers::log2e);
+  facts.masked = !ir::is_literal(mask, 1);
+  facts.has_prob = prob->op != Op::Input;
+  facts.prob_linear = linear_in_p(value_of(mod.prob));
+  facts.has_sink = mod.sink != nullptr;
+  facts.listed = listed(lowered.cover, mod.captures.size());
+  facts.shares_tiles = !lowered.cover.by_head && !(read_captures(out.levels.col) && ask_heads(out.levels.col));
+  const ir::Signature signature = page_signature(mod);
+  out.fields = {field_names(out.levels.head, signature), field_names(out.levels.row, signature),
+                field_names(out.levels.col, signature)};
+  return out;
+}
+
+std::size_t gpu_parts_derived() { return derived_so_far; }
+
+}  // namespace attune::codegen

@@ -1,0 +1,41 @@
+// codegen/kernel.cpp — what is the same for every GPU kernel: the values of a tile's members, plans
+#include "codegen/kernel.h"
+
+#include <fmt/format.h>
+
+#include "codegen/ceil_div.h"
+#include "codegen/gpu_element.h"
+
+namespace attune::codegen {
+
+std::string Member::why_not(int value) const {
+  if (value >= least && value <= most && (value - least) % step == 0) return {};
+  if (most - least == step) return fmt::format("{} is {} or {}", name, least, most);
+  if (step == 1) return fmt::format("{} is {} to {}", name, least, most);
+  return fmt::format("{} is a multiple of {}, from {} to {}", name, step, least, most);
+}
+
+ForwardPlan plan_of(const KernelDescriptor& kernel, const ForwardSpec& spec, int m, int n) {
+  const int grain = gpu_element(spec.dtype).grain;
+  return {.kernel = &kernel,
+          .dtype = spec.dtype,
+          .out = spec.out,
+          .m = m,
+          .n = n,
+          .d = static_cast<int>(round_up(spec.d, grain)),
+          .dv = static_cast<int>(round_up(spec.dv, grain)),
+          .heads = spec.heads,
+          .max = spec.max,
+          .packed = spec.packed,
+          .scale_positive = spec.scale_positive,
+          .exact = spec.exact,
+          .wide = spec.wide};
+}
+
+int trait(const ForwardPlan& plan, std::string_view name) {
+  for (const auto& [key, value] : plan.traits)
+    if (key == name) return value;
+  return 0;
+}
+
+}  // namespace attune::codegen

@@ -1,0 +1,99 @@
+// codegen/kernel.h — what a GPU kernel says of itself: the calls it takes, how its tile is cut, what a launch needs
+#pragma once
+
+#include <array>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "codegen/headers.h"
+#include "codegen/kind.h"
+#include "codegen/plan.h"
+#include "codegen/variant.h"
+
+namespace attune::codegen {
+
+/// What a kernel computes.
+enum class Way : std::uint8_t { forward };
+
+/// A number that a kernel's tile is cut by: in variants, and in the Tile of a page.
+struct Member {
+  std::string_view name;
+  int least, most, step = 1;  ///< its values
+
+  /// Why it cannot have this value, or empty.
+  std::string why_not(int value) const;
+};
+
+/// Values of a member that a search tries while all else stays.
+struct Search {
+  std::string_view member;
+  int least, most;
+};
+
+/// One kernel. `choose` and what compiles candidates know kernels by these alone: docs/adding-a-kernel.md. A Variant
+/// that a descriptor gives or gets has all of its members.
+struct KernelDescriptor {
+  std::string_view name;  ///< of its file in codegen/cuda, without the ending, and of the kernel in it
+  Way way = Way::forward;
+  std::span<const Member> members{};   ///< in the order of a variant's text
+  std::span<const Search> searches{};  ///< what `attune tune` tries besides other tiles
+
+  bool takes_any = false;  ///< takes every call, and is listed last
+  bool persistent =
+      false;  ///< as many blocks as multiprocessors share the tiles of queries; else a block for each tile
+  bool wants_maps = false;  ///< tensors are described by maps too
+  int spills_well = 0;      ///< bytes of registers that a candidate may spill and still be as it was meant to be
+
+  /// Device files beside those of the library: a test's.
+  std::span<const Header> headers{};
+
+  /// Why it cannot take such calls, or empty.
+  std::string (*why_not)(const ForwardSpec& spec, const ForwardFacts& facts) = nullptr;
+  /// The tiles it is made with for a call that it takes, in the order to try; never empty.
+  std::vector<Variant> (*tiles)(const ForwardSpec& spec, const ForwardFacts& facts, const ForwardKind& kind) = nullptr;
+  /// Why its tile cannot be cut like this, or empty. Each member is within its values, and shared memory is compared
+  /// with the device's elsewhere.
+  std::string (*why_illegal)(const ForwardSpec& spec, const Variant& variant) = nullptr;
+  ForwardChoice (*choice)(const ForwardSpec& spec, const Variant& variant) = nullptr;
+  /// Tiles that a search tries instead of this one: the first legal one of each group. Null: no others.
+  std::vector<std::vector<Variant>> (*other_tiles)(const Variant& from) = nullptr;
+  /// What a page says before it includes the kernel. Null: nothing.
+  std::string (*preamble)(const ForwardPlan& plan) = nullptr;
+};
+
+/// `plan.d`, `plan.dv` and all else that is the same for every kernel; the rest of the tile is the kernel's to fill in.
+ForwardPlan plan_of(const KernelDescriptor& kernel, const ForwardSpec& spec, int m, int n);
+
+// ---- a kernel's own struct of members, and the Variant that others see ----
+
+template <class Tile>
+struct TileMember {
+  Member member;
+  int Tile::*at;
+};
+
+template <class Tile, std::size_t N>
+constexpr std::array<Member, N> members_of(const std::array<TileMember<Tile>, N>& all) {
+  std::array<Member, N> out{};
+  for (std::size_t i = 0; i < N; ++i) out[i] = all[i].member;
+  return out;
+}
+
+template <class Tile, std::size_t N>
+Variant variant_of(std::string_view kernel, const Tile& tile, const std::array<TileMember<Tile>, N>& all) {
+  Variant out{std::string(kernel), {}};
+  for (const TileMember<Tile>& one : all) out.set(one.member.name, tile.*one.at);
+  return out;
+}
+
+template <class Tile, std::size_t N>
+Tile tile_of(const Variant& variant, const std::array<TileMember<Tile>, N>& all) {
+  Tile out{};
+  for (const TileMember<Tile>& one : all) out.*one.at = variant.of(one.member.name).value_or(0);
+  return out;
+}
+
+}  // namespace attune::codegen

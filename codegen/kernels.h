@@ -1,0 +1,15 @@
+// codegen/kernels.h — the list of GPU kernels
+#pragma once
+
+#include <span>
+
+#include "codegen/kernel.h"
+
+namespace attune::codegen {
+
+using Kernels = std::span<const KernelDescriptor* const>;
+
+/// In the order to try: the fastest first, the one that takes any call last.
+Kernels kernels();
+
+}  // namespace attune::codegen

@@ -1,0 +1,120 @@
+// codegen/kernels/forward_sm80.cpp — the forward on any card, codegen/cuda/forward_sm80.cuh: its tiles
+#include <algorithm>
+#include <fmt/format.h>
+
+#include "codegen/gpu_element.h"
+#include "codegen/kernel.h"
+
+namespace attune::codegen {
+
+extern const KernelDescriptor forward_sm80;
+
+namespace {
+
+struct Tile {
+  int m = 64;      ///< queries: 16 or 32 for each warp
+  int n = 64;      ///< keys
+  int stages = 2;  ///< tiles of keys and values in shared memory
+  int warps = 4;   ///< of a block
+};
+constexpr std::array members{
+    TileMember<Tile>{{.name = "m", .least = 16, .most = 256, .step = 16}, &Tile::m},
+    TileMember<Tile>{{.name = "n", .least = 16, .most = 128, .step = 16}, &Tile::n},
+    TileMember<Tile>{{.name = "stages", .least = 1, .most = 4}, &Tile::stages},
+    TileMember<Tile>{{.name = "warps", .least = 1, .most = 8}, &Tile::warps},
+};
+constexpr auto erased_members = members_of(members);
+constexpr Search searches[] = {{.member = "stages", .least = 1, .most = 3}};
+
+/// A tile for elements of so many bytes, and heads whose keys and values are up to `d` wide.
+struct Row {
+  int bytes, d;
+  Tile tile;
+};
+// At most 99 kB of shared memory, which every card has. The rows of the narrowest width that holds a head are its
+// candidates, in the order to try.
+constexpr Row rows[] = {
+    {.bytes = 2, .d = 64, .tile = {.m = 128, .n = 96}},
+    {.bytes = 2, .d = 64, .tile = {.m = 64, .n = 64}},
+    {.bytes = 2, .d = 96, .tile = {.m = 128, .n = 64}},
+    {.bytes = 2, .d = 96, .tile = {.m = 64, .n = 64}},
+    {.bytes = 2, .d = 128, .tile = {.m = 128, .n = 48}},
+    {.bytes = 2, .d = 128, .tile = {.m = 64, .n = 64}},
+    {.bytes = 2, .d = 192, .tile = {.m = 64, .n = 64, .stages = 1}},
+    {.bytes = 2, .d = 192, .tile = {.m = 64, .n = 32, .stages = 1}},
+    {.bytes = 2, .d = 256, .tile = {.m = 64, .n = 32, .stages = 1}},
+    {.bytes = 2, .d = 256, .tile = {.m = 64, .n = 16, .stages = 1}},
+    {.bytes = 4, .d = 64, .tile = {.m = 64, .n = 32}},
+    {.bytes = 4, .d = 64, .tile = {.m = 64, .n = 16}},
+    {.bytes = 4, .d = 128, .tile = {.m = 64, .n = 32}},
+    {.bytes = 4, .d = 128, .tile = {.m = 64, .n = 16}},
+    {.bytes = 4, .d = 256, .tile = {.m = 64, .n = 16, .stages = 1}},
+};
+
+std::string why_not(const ForwardSpec&, const ForwardFacts&) { return {}; }
+
+std::vector<Variant> tiles(const ForwardSpec& spec, const ForwardFacts&, const ForwardKind&) {
+  const int bytes = gpu_element(spec.dtype).bytes;
+  const Row* narrowest = std::ranges::find_if(
+      rows, [&](const Row& row) { return row.bytes == bytes && row.d >= std::max(spec.d, spec.dv); });
+  std::vector<Variant> out;
+  for (const Row* row = narrowest; row != std::end(rows) && row->bytes == narrowest->bytes && row->d == narrowest->d;
+       ++row)
+    out.push_back(variant_of(forward_sm80.name, row->tile, members));
+  return out;
+}
+
+std::string why_illegal(const ForwardSpec&, const Variant& variant) {
+  const Tile tile = tile_of(variant, members);
+  if (tile.m == 16 * tile.warps || tile.m == 32 * tile.warps) return {};
+  return "m is 16 or 32 times the warps";
+}
+
+/// As struct Shared80 of forward_sm80.cuh counts.
+int shared_bytes(const ForwardPlan& plan, const Tile& tile) {
+  const int tiles = gpu_element(plan.dtype).bytes * (tile.m * plan.d + tile.stages * tile.n * (plan.d + plan.dv));
+  return std::max(tiles, tile.m * plan.dv * gpu_element(plan.out).bytes);
+}
+
+ForwardChoice choice(const ForwardSpec& spec, const Variant& variant) {
+  const Tile tile = tile_of(variant, members);
+  ForwardPlan plan = plan_of(forward_sm80, spec, tile.m, tile.n);
+  plan.stages = tile.stages;
+  const auto width = static_cast<int>(spec.d), width_v = static_cast<int>(spec.dv);
+  plan.traits = {{"warps", tile.warps}, {"width", width},      {"width_v", width_v},
+                 {"vector", spec.load}, {"store", spec.store}, {"exact", spec.exact}};
+  const int bytes = shared_bytes(plan, tile);
+  return {.plan = std::move(plan), .threads = 32 * tile.warps, .shared_bytes = bytes};
+}
+
+std::vector<std::vector<Variant>> other_tiles(const Variant& from) {
+  std::vector<std::vector<Variant>> out;
+  for (const int warps : {4, 8})
+    for (const int rows_of_warp : {16, 32})
+      for (int n = 16; n <= 128; n += 16) {
+        Tile tile = tile_of(from, members);
+        tile.warps = warps;
+        tile.m = rows_of_warp * warps;
+        tile.n = n;
+        out.push_back({variant_of(forward_sm80.name, tile, members)});
+      }
+  return out;
+}
+
+}  // namespace
+
+constinit const KernelDescriptor forward_sm80{
+    .name = "forward_sm80",
+    .way = Way::forward,
+    .members = erased_members,
+    .searches = searches,
+    .takes_any = true,
+    .spills_well = 128,  // wide tiles spill a little, and are faster than narrow ones that do not
+    .why_not = why_not,
+    .tiles = tiles,
+    .why_illegal = why_illegal,
+    .choice = choice,
+    .other_tiles = other_tiles,
+};
+
+}  // namespace attune::codegen

@@ -1,0 +1,27 @@
+// runtime/cpu/kv_entries.cpp — the (batch entry, head) pairs of keys and values, and the queries that read each
+#include "runtime/cpu/kv_entries.h"
+
+namespace attune::runtime::cpu {
+
+std::vector<KVEntry> kv_entries(const compiler::Problem& problem, std::int32_t tile_kv) {
+  std::vector<KVEntry> out;
+  std::int64_t first_tile = 0;
+  for (std::int64_t b = 0; b < (problem.kv_shared ? 1 : problem.batch); ++b)
+    for (std::int64_t h = 0; h < problem.kv_heads; ++h) {
+      const Sequence seq = problem.batch ? sequence(problem, b) : Sequence{0, 0, 0, 0, 0, problem.kv.length};
+      const auto tiles = static_cast<std::int32_t>((seq.kv_len + tile_kv - 1) / tile_kv);
+      out.push_back({b, h, seq.kv_start, seq.kv_len, tiles, first_tile});
+      first_tile += tiles;
+    }
+  return out;
+}
+
+std::int64_t readers_per_entry(const compiler::Problem& problem) {
+  return problem.group * (problem.kv_shared ? problem.batch : 1);
+}
+
+Reader reader_of(const compiler::Problem& problem, const KVEntry& entry, std::int64_t i) {
+  return {problem.kv_shared ? i / problem.group : entry.b, entry.head * problem.group + i % problem.group};
+}
+
+}  // namespace attune::runtime::cpu

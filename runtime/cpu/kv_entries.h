@@ -1,0 +1,30 @@
+// runtime/cpu/kv_entries.h — the (batch entry, head) pairs of keys and values, and the queries that read each
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/layout.h"
+
+namespace attune::runtime::cpu {
+
+/// One (batch entry, head) of keys and values.
+struct KVEntry {
+  std::int64_t b, head, start, length;
+  std::int32_t tiles;
+  std::int64_t first_tile;  ///< among the tiles of all entries
+};
+
+/// All entries in order. If all batch entries share one of keys, it is listed even for an empty batch.
+std::vector<KVEntry> kv_entries(const compiler::Problem& problem, std::int32_t tile_kv);
+
+/// One (batch entry, head) of queries that reads an entry.
+struct Reader {
+  std::int64_t b, h;
+};
+
+std::int64_t readers_per_entry(const compiler::Problem& problem);
+/// The i-th reader of an entry, i < readers_per_entry.
+Reader reader_of(const compiler::Problem& problem, const KVEntry& entry, std::int64_t i);
+
+}  // namespace attune::runtime::cpu

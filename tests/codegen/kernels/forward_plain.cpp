@@ -1,0 +1,71 @@
+// tests/codegen/kernels/forward_plain.cpp — the shortest forward's descriptor: its calls, its tile
+#include "tests/codegen/kernels/forward_plain.h"
+
+#include <fmt/format.h>
+
+#include "tests/codegen/device_file.h"
+
+namespace attune::tests {
+namespace {
+
+using namespace codegen;
+
+struct Tile {
+  int threads = 64;  ///< each has columns of the result
+};
+constexpr std::array members{
+    TileMember<Tile>{{.name = "threads", .least = 32, .most = 128, .step = 32}, &Tile::threads}};
+constexpr auto erased_members = members_of(members);
+constexpr Search searches[] = {{.member = "threads", .least = 32, .most = 128}};
+constexpr std::string_view name = "forward_plain";
+
+std::string why_not(const ForwardSpec& spec, const ForwardFacts& facts) {
+  if (spec.dtype != DType::f32 || spec.out != DType::f32)
+    return fmt::format("it takes f32, and q holds {}", name_of(spec.dtype));
+  if (spec.packed || spec.max || facts.has_sink) return "it takes neither packed sequences, maxima nor sinks";
+  return {};
+}
+
+std::vector<Variant> tiles(const ForwardSpec&, const ForwardFacts&, const ForwardKind&) {
+  return {variant_of(name, Tile{}, members)};
+}
+
+std::string why_illegal(const ForwardSpec&, const Variant&) { return {}; }
+
+ForwardChoice choice(const ForwardSpec& spec, const Variant& variant) {
+  const Tile tile = tile_of(variant, members);
+  ForwardPlan plan = plan_of(forward_plain(), spec, 1, 1);
+  plan.heads = 1;
+  plan.traits = {{"threads", tile.threads}};
+  return {.plan = std::move(plan), .threads = tile.threads, .shared_bytes = 0};
+}
+
+}  // namespace
+
+const KernelDescriptor& forward_plain() {
+  static const std::string text = device_file("kernels/forward_plain.cuh");
+  static const Header file{"forward_plain.cuh", text.c_str()};
+  static const KernelDescriptor out{
+      .name = name,
+      .way = Way::forward,
+      .members = erased_members,
+      .searches = searches,
+      .headers = {&file, 1},
+      .why_not = why_not,
+      .tiles = tiles,
+      .why_illegal = why_illegal,
+      .choice = choice,
+  };
+  return out;
+}
+
+Kernels kernels_with_plain() {
+  static const std::vector<const KernelDescriptor*> all = [] {
+    std::vector<const KernelDescriptor*> out{&forward_plain()};
+    out.insert(out.end(), kernels().begin(), kernels().end());
+    return out;
+  }();
+  return all;
+}
+
+}  // namespace attune::tests

@@ -1,0 +1,12 @@
+// tests/codegen/kernels/forward_plain.h — a kernel that tests alone have, and the list of kernels with it
+#pragma once
+
+#include "codegen/kernels.h"
+
+namespace attune::tests {
+
+const codegen::KernelDescriptor& forward_plain();
+/// It first, then the library's.
+codegen::Kernels kernels_with_plain();
+
+}  // namespace attune::tests

@@ -1,0 +1,44 @@
+# tools/checks/kernels.py — refuse a GPU kernel's name outside its own files: the rest knows kernels by descriptors alone
+import re
+
+from tree import files, read
+from verdict import verdict
+
+ROOMS = {"include", "ir", "compiler", "codegen", "runtime", "tools", "examples"}
+DESCRIPTORS, LIST = "codegen/kernels/", "codegen/kernels.cpp"
+
+
+def may_name(path, kernel):
+    """A kernel's descriptor, its device files (those of its architecture), the list's row, builds and benchmarks."""
+    architecture = kernel.rsplit("_", 1)[-1]
+    own_device_file = path.parent.as_posix() == "codegen/cuda" and path.stem.endswith("_" + architecture)
+    by_hand = path.as_posix() == "codegen/cuda/standalone.cu"
+    return (own_device_file or by_hand or path.as_posix() in {f"{DESCRIPTORS}{kernel}.cpp", LIST}
+            or path.name == "CMakeLists.txt" or path.as_posix().startswith("tools/bench/"))
+
+
+def complaints(root):
+    kernels = [p.stem for p in files(root) if p.as_posix().startswith(DESCRIPTORS) and p.suffix == ".cpp"]
+    listed = [read(root, p) for p in files(root) if p.as_posix() == LIST]
+    out = [f"{LIST}: no row for {kernel}" for kernel in kernels
+           if len(re.findall(rf"\b{kernel}\b", listed[0] if listed else "")) != 1]
+    for path in files(root):
+        if path.parts[0] not in ROOMS or path.suffix == ".md":
+            continue
+        text = read(root, path)
+        out += [f"{path}:{number}: names the kernel {kernel}, whose descriptor says what is to be known of it"
+                for kernel in kernels if kernel in text and not may_name(path, kernel)
+                for number, line in enumerate(text.splitlines(), 1) if kernel in line]
+    return out
+
+
+DESCRIPTOR = {f"{DESCRIPTORS}forward_sm99.cpp": "forward_sm99\n"}
+ROW = {LIST: "ROW(forward_sm99)\n"}
+verdict(complaints, wrong={
+    "codegen/choose.cpp:2: names the kernel forward_sm99": {
+        **DESCRIPTOR, **ROW, "codegen/choose.cpp": '\nif (name == "forward_sm99") return;\n'},
+    "codegen/cuda/forward_sm98.cuh:1: names the kernel forward_sm99": {
+        **DESCRIPTOR, **ROW, "codegen/cuda/forward_sm98.cuh": "// like forward_sm99\n"},
+    "codegen/kernels.cpp: no row for forward_sm99": {**DESCRIPTOR, LIST: "ROW(forward_sm98)\n"},
+}, right={**DESCRIPTOR, **ROW, "codegen/cuda/forward_sm99.cuh": "forward_sm99\n",
+          "codegen/cuda/deal_sm99.cuh": "// of forward_sm99.cuh\n", "tests/codegen/choose.test.cpp": "forward_sm99\n"})
