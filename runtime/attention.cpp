@@ -184,13 +184,14 @@ Request request(const Checked& checked, const Backward& call) {
               "copy the tensors to the host for the gradients: array.on(Device::cpu())");
 }
 
-cpu::Means means(const Resources& with, cpu::Stages* stages = nullptr, Used* used = nullptr) {
+cpu::Means means(const Resources& with, const Purpose& purpose, cpu::Stages* stages = nullptr, Used* used = nullptr) {
   return {.isa = cpu::isa(),
           .executor = with.executor,
           .progress = with.progress,
           .workspace = with.workspace,
           .stages = stages,
-          .used = used};
+          .used = used,
+          .purpose = &purpose};
 }
 
 /// Reports a call to callbacks, and verifies some of its rows where ATTUNE_VERIFY asks for it.
@@ -250,18 +251,20 @@ void run(const Attention& attention, const Forward& call, const Resources& with,
     Watched watched("forward", at);
     const Checked checked = check(attention, call);
     const auto& [lowered, problem, target, exact] = checked;
-    const Purpose purpose([&checked, &call] { return request(checked, call); });
+    const auto describe = [&checked, &call] { return request(checked, call); };
+    const Purpose purpose(describe);
     if (target == Target::oracle)
       oracle_forward(lowered->lowered, call, problem, with.progress);
     else if (target == Target::cpu)
-      cpu::forward(lowered->lowered, call, problem, means(with, stages, watched.used()));
+      cpu::forward(lowered->lowered, call, problem, means(with, purpose, stages, watched.used()));
     else
       cuda::forward(checked.lowered->lowered, call, problem,
                     {.stream = with.stream,
                      .workspace = with.workspace,
                      .cover = with.cover.lists(),
                      .used = watched.used(),
-                     .exact = exact});
+                     .exact = exact,
+                     .purpose = &purpose});
     watched.done(checked, call, with.stream);
   });
 }
@@ -271,11 +274,12 @@ void run(const Attention& attention, const Backward& call, const Resources& with
     Watched watched("backward", at);
     const Checked checked = check(attention, call);
     const auto& [lowered, problem, target, exact] = checked;
-    const Purpose purpose([&checked, &call] { return request(checked, call); });
+    const auto describe = [&checked, &call] { return request(checked, call); };
+    const Purpose purpose(describe);
     if (target == Target::oracle)
       oracle_backward(lowered->lowered, call, problem, with.progress);
     else if (target == Target::cpu)
-      cpu::backward(lowered->lowered, call, problem, means(with, stages, watched.used()));
+      cpu::backward(lowered->lowered, call, problem, means(with, purpose, stages, watched.used()));
     else
       no_backward();
     watched.done(checked, call, with.stream);
@@ -340,21 +344,26 @@ void Attention::prepare(const Backward& call, Line at) const { workspace(call, {
 std::size_t Attention::workspace(const Forward& call, const Resources& with, Line at) const {
   return runtime::placed(at, [&]() -> std::size_t {
     const runtime::Checked checked = runtime::check(*this, call);
-    const runtime::Purpose purpose([&checked, &call] { return runtime::request(checked, call); });
+    const auto describe = [&checked, &call] { return runtime::request(checked, call); };
+    const runtime::Purpose purpose(describe);
     if (checked.target == Target::oracle) return 0;
     if (checked.target == Target::cuda)
-      return runtime::cuda::forward_workspace(checked.lowered->lowered, call, checked.problem,
-                                              {.cover = with.cover.lists(), .exact = checked.exact});
-    return runtime::cpu::forward_workspace(checked.lowered->lowered, call, checked.problem, runtime::means(with));
+      return runtime::cuda::forward_workspace(
+          checked.lowered->lowered, call, checked.problem,
+          {.cover = with.cover.lists(), .exact = checked.exact, .purpose = &purpose});
+    return runtime::cpu::forward_workspace(checked.lowered->lowered, call, checked.problem,
+                                           runtime::means(with, purpose));
   });
 }
 std::size_t Attention::workspace(const Backward& call, const Resources& with, Line at) const {
   return runtime::placed(at, [&]() -> std::size_t {
     const runtime::Checked checked = runtime::check(*this, call);
-    const runtime::Purpose purpose([&checked, &call] { return runtime::request(checked, call); });
+    const auto describe = [&checked, &call] { return runtime::request(checked, call); };
+    const runtime::Purpose purpose(describe);
     if (checked.target == Target::oracle) return 0;
     if (checked.target == Target::cuda) runtime::no_backward();
-    return runtime::cpu::backward_workspace(checked.lowered->lowered, call, checked.problem, runtime::means(with));
+    return runtime::cpu::backward_workspace(checked.lowered->lowered, call, checked.problem,
+                                            runtime::means(with, purpose));
   });
 }
 
@@ -362,17 +371,21 @@ Cover Attention::cover(const Forward& call, const Resources& with, Line at) cons
   return runtime::placed(at, [&]() -> Cover {
     const runtime::Checked checked = runtime::check(*this, call);
     if (checked.target != Target::cuda) return {};
-    const runtime::Purpose purpose([&checked, &call] { return runtime::request(checked, call); });
-    return Cover(runtime::cuda::cover(checked.lowered->lowered, call, checked.problem,
-                                      {.stream = with.stream, .workspace = with.workspace, .exact = checked.exact}));
+    const auto describe = [&checked, &call] { return runtime::request(checked, call); };
+    const runtime::Purpose purpose(describe);
+    return Cover(runtime::cuda::cover(
+        checked.lowered->lowered, call, checked.problem,
+        {.stream = with.stream, .workspace = with.workspace, .exact = checked.exact, .purpose = &purpose}));
   });
 }
 std::size_t Attention::cover_bytes(const Forward& call, Line at) const {
   return runtime::placed(at, [&]() -> std::size_t {
     const runtime::Checked checked = runtime::check(*this, call);
     if (checked.target != Target::cuda) return 0;
-    const runtime::Purpose purpose([&checked, &call] { return runtime::request(checked, call); });
-    return runtime::cuda::cover_bytes(checked.lowered->lowered, call, checked.problem, {.exact = checked.exact});
+    const auto describe = [&checked, &call] { return runtime::request(checked, call); };
+    const runtime::Purpose purpose(describe);
+    return runtime::cuda::cover_bytes(checked.lowered->lowered, call, checked.problem,
+                                      {.exact = checked.exact, .purpose = &purpose});
   });
 }
 

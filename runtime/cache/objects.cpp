@@ -28,13 +28,13 @@ Objects::Kept Objects::get(const Asked& asked, const std::function<CacheEntry()>
   const CacheKey key = cache_key(asked.content);
   Origin from = Origin::memory;
   const auto make = [&] {
-    record_purpose();
+    record_purpose(asked.purpose);
     from = Origin::bundle;
     if (Kept found = bundled(key)) return found;
     from = Origin::disk;
     if (jit_) return built(asked, build, from);
     if (Kept found = on_disk(asked)) return found;
-    refuse_to_compile();
+    refuse_to_compile(asked.purpose);
   };
   for (;;) try {
       Kept out = kept_.get(key.hex(), make);

@@ -15,6 +15,8 @@
 
 namespace attune::runtime {
 
+class Purpose;
+
 /// Where an object came from.
 enum class Origin : std::uint8_t { memory, bundle, disk, compiler };
 
@@ -26,6 +28,8 @@ struct Asked {
   /// The compiler's exact version; empty text if there is none here. The key on disk covers both. Called only when
   /// needed, because a compiler may have to be opened first.
   std::function<std::string()> compiler{};
+  /// What it is needed for: handed on to records and Errors, and no part of any key. May be null.
+  const Purpose* purpose = nullptr;
 
   /// The key in the folder on disk. Nothing: there is no compiler here.
   std::optional<CacheKey> on_disk() const;

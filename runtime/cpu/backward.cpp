@@ -39,11 +39,12 @@ float* sum_up(float* first, std::int64_t count, std::int64_t size, std::int64_t 
 class BackwardRun {
  public:
   BackwardRun(const compiler::LoweredMod& lowered, const Backward& call, const Problem& problem, const Means& means)
-      : lowered_(lowered), call_(call), problem_(problem), means_(means), state_(lowered, call, problem, means.isa),
-        captured_(means.isa, lowered, call, state_.kernel->parts, problem, state_.plan),
-        o_f32_(means.isa, Unit::f32, call.o.given() ? call.o.dtype : DType::f32),
-        grad_o_f32_(means.isa, Unit::f32, call.grad_o.dtype), dq_rows_(means.isa, Unit::f32, call.dq.dtype),
-        workers_(most_workers(means.executor)) {
+      : lowered_(lowered), call_(call), problem_(problem), means_(means),
+        state_(lowered, call, problem, {means.isa, means.purpose}),
+        captured_({means.isa, means.purpose}, lowered, call, state_.kernel->parts, problem, state_.plan),
+        o_f32_({means.isa, means.purpose}, Unit::f32, call.o.given() ? call.o.dtype : DType::f32),
+        grad_o_f32_({means.isa, means.purpose}, Unit::f32, call.grad_o.dtype),
+        dq_rows_({means.isa, means.purpose}, Unit::f32, call.dq.dtype), workers_(most_workers(means.executor)) {
     count();
   }
 
@@ -83,7 +84,9 @@ class BackwardRun {
             .cu_seqlens_kv = call_.cu_seqlens_kv,
             .q_offset = call_.q_offset};
   }
-  Means forward_means() const { return {.isa = means_.isa, .executor = means_.executor, .workspace = forward_memory_}; }
+  Means forward_means() const {
+    return {.isa = means_.isa, .executor = means_.executor, .workspace = forward_memory_, .purpose = means_.purpose};
+  }
 
   void count() {
     Workspace all, rest;

@@ -14,12 +14,12 @@ constexpr std::int64_t most_prepared = 1 << 23, most_sums = 1 << 23;
 }  // namespace
 
 BackwardState::BackwardState(const compiler::LoweredMod& lowered, const Backward& of, const compiler::Problem& p,
-                             Isa isa)
-    : call(of), problem(p), unit(of.grad_o.dtype == of.q.dtype ? unit_for(isa, of.q.dtype) : Unit::f32),
-      kit(cpu::kit(isa, unit, of.q.dtype)), kernel(backward_kernel(lowered, wanted(lowered, of), isa, unit)),
+                             const KernelsFor& what)
+    : call(of), problem(p), unit(of.grad_o.dtype == of.q.dtype ? unit_for(what.isa, of.q.dtype) : Unit::f32),
+      kit(cpu::kit(what, unit, of.q.dtype)), kernel(backward_kernel(lowered, wanted(lowered, of), what, unit)),
       sizes(p, kit->tiling, unit), plan(p, sizes.cut, sizes.d.as_n * std::int64_t{sizeof(float)}), slots(lowered),
-      inputs(isa, unit, of.q.dtype), grad_o(isa, unit, of.grad_o.dtype), dk_rows(isa, Unit::f32, of.dk.dtype),
-      dv_rows(isa, Unit::f32, of.dv.dtype) {
+      inputs(what, unit, of.q.dtype), grad_o(what, unit, of.grad_o.dtype), dk_rows(what, Unit::f32, of.dk.dtype),
+      dv_rows(what, Unit::f32, of.dv.dtype) {
   Workspace one;
   lay_out_query_tile(one, sizes, row_fields());
   const std::int64_t q_tiles = std::max<std::int64_t>(1, pieces(p.q.length, sizes.cut.tile_q));

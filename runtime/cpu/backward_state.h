@@ -7,7 +7,8 @@
 namespace attune::runtime::cpu {
 
 struct BackwardState {
-  BackwardState(const compiler::LoweredMod& lowered, const Backward& of, const compiler::Problem& p, Isa isa);
+  BackwardState(const compiler::LoweredMod& lowered, const Backward& of, const compiler::Problem& p,
+                const KernelsFor& what);
 
   const Backward& call;
   const compiler::Problem& problem;

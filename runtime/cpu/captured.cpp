@@ -23,13 +23,13 @@ codegen::Wanted wanted(const compiler::BoundMod& bound, const Backward& call) {
   return out;
 }
 
-CapturedSums::CapturedSums(Isa isa, const compiler::BoundMod& bound, const Backward& call,
+CapturedSums::CapturedSums(const KernelsFor& what, const compiler::BoundMod& bound, const Backward& call,
                            const codegen::BackwardParts& parts, const compiler::Problem& problem,
                            const BackwardPlan& plan)
     : bound_(bound) {
   for (const Backward::Captured& asked : call.captured) {
     if (asked.of.size() == 0) continue;
-    gradients_.push_back({.asked = &asked, .size = asked.of.size(), .rows = {isa, Unit::f32, asked.into.dtype}});
+    gradients_.push_back({.asked = &asked, .size = asked.of.size(), .rows = {what, Unit::f32, asked.into.dtype}});
     gradients_.back().apart = axes_apart(gradients_.back(), parts, problem);
   }
   fit(plan.sizes());

@@ -16,8 +16,8 @@ codegen::Wanted wanted(const compiler::BoundMod& bound, const Backward& call);
 /// are added up in order: the sums are the same for any number of threads.
 class CapturedSums {
  public:
-  CapturedSums(Isa isa, const compiler::BoundMod& bound, const Backward& call, const codegen::BackwardParts& parts,
-               const compiler::Problem& problem, const BackwardPlan& plan);
+  CapturedSums(const KernelsFor& what, const compiler::BoundMod& bound, const Backward& call,
+               const codegen::BackwardParts& parts, const compiler::Problem& problem, const BackwardPlan& plan);
 
   void lay_out(Workspace& memory);
   /// The tasks of each chain, by their numbers in the plan.

@@ -73,8 +73,8 @@ Cut cut_for(const Problem& problem, const Kit& kit) {
 }
 
 DecodePlan::DecodePlan(const compiler::LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means)
-    : problem(p), kit(cpu::kit(means.isa, Unit::f32, call.q.dtype)),
-      kernel(forward_kernel(lowered, means.isa, Unit::f32)), cut(cut_for(p, *kit)),
+    : problem(p), kit(cpu::kit({means.isa, means.purpose}, Unit::f32, call.q.dtype)),
+      kernel(forward_kernel(lowered, {means.isa, means.purpose}, Unit::f32)), cut(cut_for(p, *kit)),
       workers(most_workers(means.executor)) {
   for (std::int64_t b = 0; b < p.batch; ++b) {
     firsts.push_back(static_cast<std::int64_t>(chunks.size()));
@@ -91,7 +91,7 @@ class DecodeRun {
  public:
   DecodeRun(const DecodePlan& plan, const compiler::LoweredMod& lowered, const Forward& call, const Means& means)
       : plan_(plan), lowered_(lowered), call_(call), problem_(plan.problem), kernel_(*plan.kernel), means_(means),
-        slots_(lowered), q_rows_(plan.kit), results_(call, plan.problem, means.isa),
+        slots_(lowered), q_rows_(plan.kit), results_(call, plan.problem, {means.isa, means.purpose}),
         callers_(means.workspace, plan.workspace), memory_(callers_.workspace(), plan),
         visits_(plan.problem, plan.cut, lowered, means.executor) {}
 

@@ -7,6 +7,10 @@
 #include "runtime/cpu/parallel.h"
 #include "runtime/watch/watch.h"
 
+namespace attune::runtime {
+class Purpose;
+}  // namespace attune::runtime
+
 namespace attune::runtime::cpu {
 
 using codegen::Isa;
@@ -26,6 +30,7 @@ struct Means {
   std::span<std::byte> workspace{};  ///< empty: the engine allocates for the length of the call
   Stages* stages = nullptr;
   Used* used = nullptr;
+  const Purpose* purpose = nullptr;  ///< what the call's kernels are for
 };
 
 /// The instruction set to compile kernels for: ATTUNE_CPU's, else the widest this CPU has. Throws an Error if

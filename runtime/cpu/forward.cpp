@@ -70,7 +70,7 @@ void run(const ForwardPlan& plan, const compiler::LoweredMod& lowered, const For
                      .plan = plan,
                      .visits = *visits,
                      .slots = SlotArgs(lowered),
-                     .results = Results(call, plan.problem, means.isa),
+                     .results = Results(call, plan.problem, {means.isa, means.purpose}),
                      .keys = PackedKeys(plan, call, memory)};
   for (const std::span<const KVEntry> round : plan.rounds) {
     state.keys.begin(round);

@@ -50,9 +50,10 @@ std::vector<std::span<const KVEntry>> rounds_of(std::span<const KVEntry> entries
 }  // namespace
 
 ForwardPlan::ForwardPlan(const compiler::LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means)
-    : problem(p), unit(unit_for(means.isa, call.q.dtype)), kit(cpu::kit(means.isa, unit, call.q.dtype)),
-      kernel(forward_kernel(lowered, means.isa, unit)), cut(cut_for(kit->tiling, p)), qk(p.d, kit->tiling, unit),
-      pv(p.dv, kit->tiling, unit), inputs(kit), v_in_place(reads_in_place(call.v, p, pv)),
+    : problem(p), unit(unit_for(means.isa, call.q.dtype)),
+      kit(cpu::kit({means.isa, means.purpose}, unit, call.q.dtype)),
+      kernel(forward_kernel(lowered, {means.isa, means.purpose}, unit)), cut(cut_for(kit->tiling, p)),
+      qk(p.d, kit->tiling, unit), pv(p.dv, kit->tiling, unit), inputs(kit), v_in_place(reads_in_place(call.v, p, pv)),
       entries(p.batch ? kv_entries(p, cut.tile_kv) : std::vector<KVEntry>()),
       rounds(rounds_of(entries, k_tile() + v_tile())), workers(most_workers(means.executor)) {
   Workspace count;

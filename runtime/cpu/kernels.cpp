@@ -47,9 +47,10 @@ std::string written(const Write& write) {
   return out;
 }
 
-Loaded built(const Object& object) {
+Loaded built(Object object, const Purpose* purpose) {
   const Clock clock;
   Origin origin;
+  object.asked.purpose = purpose;
   const Objects::Kept kept = objects().get(
       object.asked, [&] { return object.entry(); }, &origin);
   told_built(object.called, origin, object.asked, clock.seconds(), {.bytes = kept->bytes.size()});
@@ -146,7 +147,8 @@ std::vector<Object> backward_objects(const compiler::Mod& mod, const Wanted& wan
   return out;
 }
 
-Kit::Kit(Isa isa, Unit unit, DType type) : code(built(kit_code(isa, unit, type))), tiling(codegen::tiling(isa, unit)) {
+Kit::Kit(const KernelsFor& what, Unit unit, DType type)
+    : code(built(kit_code(what.isa, unit, type), what.purpose)), tiling(codegen::tiling(what.isa, unit)) {
   find(product, code, kit_symbol::product);
   half_product = code.find<ProductFn>(kit_symbol::half_product);
   find(guarded_product, code, kit_symbol::guarded_product);
@@ -161,8 +163,8 @@ Kit::Kit(Isa isa, Unit unit, DType type) : code(built(kit_code(isa, unit, type))
   tiles_end = code.find<void()>(kit_symbol::tiles_end);
 }
 
-ForwardKernel::ForwardKernel(const compiler::Mod& mod, Isa isa, Unit unit)
-    : code(built(forward_code(mod, isa, unit))), parts(forward_parts(mod)) {
+ForwardKernel::ForwardKernel(const compiler::Mod& mod, const KernelsFor& what, Unit unit)
+    : code(built(forward_code(mod, what.isa, unit), what.purpose)), parts(forward_parts(mod)) {
   find(head_fields, code, mod_symbol::head_fields);
   find(row_fields, code, mod_symbol::row_fields);
   find(col_fields, code, mod_symbol::col_fields);
@@ -171,8 +173,8 @@ ForwardKernel::ForwardKernel(const compiler::Mod& mod, Isa isa, Unit unit)
   attend_known = code.find<AttendFn>(mod_symbol::attend_known);
 }
 
-BackwardKernel::BackwardKernel(const compiler::Mod& mod, const Wanted& wanted, Isa isa, Unit unit)
-    : code(built(backward_code(mod, wanted, isa, unit))), parts(backward_parts(mod, wanted)) {
+BackwardKernel::BackwardKernel(const compiler::Mod& mod, const Wanted& wanted, const KernelsFor& what, Unit unit)
+    : code(built(backward_code(mod, wanted, what.isa, unit), what.purpose)), parts(backward_parts(mod, wanted)) {
   find(head_fields, code, mod_symbol::head_fields);
   find(row_fields, code, mod_symbol::row_fields);
   find(col_fields, code, mod_symbol::col_fields);
@@ -181,25 +183,26 @@ BackwardKernel::BackwardKernel(const compiler::Mod& mod, const Wanted& wanted, I
   sum_rows = code.find<DifferentiateFn>(mod_symbol::sum_rows);
 }
 
-std::shared_ptr<const Kit> kit(Isa isa, Unit unit, DType type) {
+std::shared_ptr<const Kit> kit(const KernelsFor& what, Unit unit, DType type) {
   static Single<std::tuple<Isa, Unit, DType>, Kit, KeyHash> kept;
-  return kept.get({isa, unit, type}, [&] { return std::make_shared<const Kit>(isa, unit, type); });
+  return kept.get({what.isa, unit, type}, [&] { return std::make_shared<const Kit>(what, unit, type); });
 }
 
-std::shared_ptr<const ForwardKernel> forward_kernel(const compiler::LoweredMod& lowered, Isa isa, Unit unit) {
+std::shared_ptr<const ForwardKernel> forward_kernel(const compiler::LoweredMod& lowered, const KernelsFor& what,
+                                                    Unit unit) {
   static Single<std::tuple<Isa, Unit, ir::Digest>, ForwardKernel, KeyHash> kept;
-  return kept.get({isa, unit, lowered.digest}, [&] {
-    tell_isa(lowered.mod, "forward", isa, unit);
-    return std::make_shared<const ForwardKernel>(lowered.mod, isa, unit);
+  return kept.get({what.isa, unit, lowered.digest}, [&] {
+    tell_isa(lowered.mod, "forward", what.isa, unit);
+    return std::make_shared<const ForwardKernel>(lowered.mod, what, unit);
   });
 }
 
 std::shared_ptr<const BackwardKernel> backward_kernel(const compiler::LoweredMod& lowered, const Wanted& wanted,
-                                                      Isa isa, Unit unit) {
+                                                      const KernelsFor& what, Unit unit) {
   static Single<std::tuple<Isa, Unit, ir::Digest, Wanted>, BackwardKernel, KeyHash> kept;
-  return kept.get({isa, unit, lowered.digest, wanted}, [&] {
-    tell_isa(lowered.mod, "backward", isa, unit);
-    return std::make_shared<const BackwardKernel>(lowered.mod, wanted, isa, unit);
+  return kept.get({what.isa, unit, lowered.digest, wanted}, [&] {
+    tell_isa(lowered.mod, "backward", what.isa, unit);
+    return std::make_shared<const BackwardKernel>(lowered.mod, wanted, what, unit);
   });
 }
 

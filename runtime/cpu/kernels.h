@@ -18,9 +18,16 @@ namespace attune::runtime::cpu {
 
 using codegen::Isa, codegen::Unit;
 
+/// The instruction set that kernels are compiled for, and the call that needs them (null: none that records know of).
+struct KernelsFor {
+  Isa isa;
+  const Purpose* purpose = nullptr;
+  KernelsFor(Isa of, const Purpose* call = nullptr) : isa(of), purpose(call) {}
+};
+
 /// Code that does not depend on the user's expressions.
 struct Kit {
-  Kit(Isa isa, Unit unit, DType type);
+  Kit(const KernelsFor& what, Unit unit, DType type);
 
   Loaded code;
   codegen::Tiling tiling;
@@ -40,7 +47,7 @@ struct Kit {
 
 /// The user's expressions in the forward.
 struct ForwardKernel {
-  ForwardKernel(const compiler::Mod& mod, Isa isa, Unit unit);
+  ForwardKernel(const compiler::Mod& mod, const KernelsFor& what, Unit unit);
 
   Loaded code;
   codegen::ForwardParts parts;
@@ -54,7 +61,7 @@ struct ForwardKernel {
 
 /// The user's expressions in the backward.
 struct BackwardKernel {
-  BackwardKernel(const compiler::Mod& mod, const codegen::Wanted& wanted, Isa isa, Unit unit);
+  BackwardKernel(const compiler::Mod& mod, const codegen::Wanted& wanted, const KernelsFor& what, Unit unit);
 
   Loaded code;
   codegen::BackwardParts parts;
@@ -84,9 +91,10 @@ std::vector<Object> forward_objects(const compiler::Mod& mod, Isa isa, DType typ
 std::vector<Object> backward_objects(const compiler::Mod& mod, const codegen::Wanted& wanted, Isa isa, DType type);
 
 /// Compiled at first use, by one thread per key; different keys compile side by side.
-std::shared_ptr<const Kit> kit(Isa isa, Unit unit, DType type);
-std::shared_ptr<const ForwardKernel> forward_kernel(const compiler::LoweredMod& lowered, Isa isa, Unit unit);
+std::shared_ptr<const Kit> kit(const KernelsFor& what, Unit unit, DType type);
+std::shared_ptr<const ForwardKernel> forward_kernel(const compiler::LoweredMod& lowered, const KernelsFor& what,
+                                                    Unit unit);
 std::shared_ptr<const BackwardKernel> backward_kernel(const compiler::LoweredMod& lowered,
-                                                      const codegen::Wanted& wanted, Isa isa, Unit unit);
+                                                      const codegen::Wanted& wanted, const KernelsFor& what, Unit unit);
 
 }  // namespace attune::runtime::cpu

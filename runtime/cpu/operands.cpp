@@ -59,7 +59,8 @@ void Fields::compute(const ForwardKernel& kernel, const TileRows& tile) const {
   kernel.row_fields(&tile.frame, tile.frame.origin, static_cast<std::int32_t>(row_ld), row, row_ld);
 }
 
-TensorRows::TensorRows(Isa isa, Unit unit, DType type) : kit_(type == DType::f64 ? nullptr : kit(isa, unit, type)) {}
+TensorRows::TensorRows(const KernelsFor& what, Unit unit, DType type)
+    : kit_(type == DType::f64 ? nullptr : kit(what, unit, type)) {}
 
 bool TensorRows::load(const Tensor& t, const MatrixLayout& at, const Into& into) const {
   if (kit_) {

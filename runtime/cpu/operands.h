@@ -88,7 +88,7 @@ inline const float* row_terms(const codegen::ForwardParts& parts, const std::uin
 class TensorRows {
  public:
   /// Rows are read as the Unit, and written from f32.
-  TensorRows(Isa isa, Unit unit, DType type);
+  TensorRows(const KernelsFor& what, Unit unit, DType type);
   explicit TensorRows(std::shared_ptr<const Kit> kit) : kit_(std::move(kit)) {}
 
   struct Into {

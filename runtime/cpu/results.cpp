@@ -43,8 +43,8 @@ double sink_at(const compiler::BoundMod& bound, const codegen::Frame& frame) {
   return ir::eval(bound.mod.sink, env);
 }
 
-Results::Results(const Forward& call, const compiler::Problem& problem, Isa isa)
-    : call_(call), problem_(problem), o_(isa, unit_for(isa, call.o.dtype), call.o.dtype) {}
+Results::Results(const Forward& call, const compiler::Problem& problem, const KernelsFor& what)
+    : call_(call), problem_(problem), o_(what, unit_for(what.isa, call.o.dtype), call.o.dtype) {}
 
 void Results::store(const Sequence& seq, const Rows& rows, std::span<const Finished> finished) const {
   const auto line = [&](const Tensor& t, double Finished::*member) {

@@ -27,7 +27,7 @@ double sink_at(const compiler::BoundMod& bound, const codegen::Frame& frame);
 /// Stores rows [first, first + count) of o, each times its factor, and of lse and max where asked for.
 class Results {
  public:
-  Results(const Forward& call, const compiler::Problem& problem, Isa isa);
+  Results(const Forward& call, const compiler::Problem& problem, const KernelsFor& what);
 
   struct Rows {
     std::int64_t h, first, count;

@@ -150,7 +150,8 @@ CacheEntry entry_of(const Binary& binary, const codegen::Source& source) {
 std::shared_ptr<const Binary> binary_of(const codegen::Source& source, const KernelOf& of) {
   const Clock clock;
   Origin origin;
-  const Asked what = asked(source);
+  Asked what = asked(source);
+  what.purpose = of.purpose;
   const Objects::Kept kept = objects().get(
       what,
       [&] {
@@ -196,8 +197,9 @@ codegen::Source cover_page(const compiler::LoweredMod& lowered, bool wide, int a
 
 namespace {
 
-KernelOf kernel_of(const codegen::GpuParts& parts, const codegen::ForwardChoice& choice, int arch) {
-  return {parts.mod(), codegen::variant_of(choice.plan).text(), arch, choice.shared_bytes};
+KernelOf kernel_of(const codegen::GpuParts& parts, const codegen::ForwardChoice& choice, int arch,
+                   const Purpose* purpose = nullptr) {
+  return {parts.mod(), codegen::variant_of(choice.plan).text(), arch, choice.shared_bytes, purpose};
 }
 
 void dump_candidates(const codegen::GpuParts& parts, const Considered& all, int arch) {
@@ -221,7 +223,7 @@ void tell_chosen(const compiler::Mod& mod, const Considered& all, int arch) {
 }  // namespace
 
 Considered consider(const codegen::GpuParts& parts, const codegen::ForwardKind& kind, const codegen::ForwardSpec& spec,
-                    const codegen::Preference* preference, bool all, codegen::Kernels among) {
+                    const codegen::Preference* preference, bool all, codegen::Kernels among, const Purpose* purpose) {
   codegen::ForwardChoices choices = codegen::choose(spec, parts.facts, kind, preference, among);
   Considered out;
   if (!choices.refused.empty()) out.story.push_back(std::move(choices.refused));
@@ -229,7 +231,7 @@ Considered consider(const codegen::GpuParts& parts, const codegen::ForwardKind& 
   for (codegen::ForwardChoice& choice : choices.choices) out.candidates.push_back({std::move(choice)});
 
   const auto compiled = [&](const Candidate& one) {
-    return binary_of(one.page->source, kernel_of(parts, one.choice, spec.arch));
+    return binary_of(one.page->source, kernel_of(parts, one.choice, spec.arch, purpose));
   };
   const auto write = [&](Candidate& one) { one.page = forward_page(parts, one.choice.plan, spec.arch); };
   if (all) {

@@ -21,6 +21,7 @@ struct KernelOf {
   std::string kernel;  ///< and its tile
   int arch = 0;
   int shared_bytes = 0;
+  const Purpose* purpose = nullptr;  ///< the call that needs it; may be null
 };
 
 /// What NVRTC is asked for a page.
@@ -56,9 +57,9 @@ struct Considered {
   std::vector<std::string> story;  ///< kernels that are no candidates, and why
 };
 /// `preference` may be null. `all`: those behind the chosen one are compiled too, to be shown. With compiling off, it
-/// chooses among those that are there; an Error if none is.
+/// chooses among those that are there; an Error if none is. `purpose`: the call that needs the kernel; may be null.
 Considered consider(const codegen::GpuParts& parts, const codegen::ForwardKind& kind, const codegen::ForwardSpec& spec,
                     const codegen::Preference* preference, bool all = false,
-                    codegen::Kernels among = codegen::kernels());
+                    codegen::Kernels among = codegen::kernels(), const Purpose* purpose = nullptr);
 
 }  // namespace attune::runtime::cuda

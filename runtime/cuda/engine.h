@@ -15,6 +15,10 @@
 #include "runtime/cuda/tuned.h"
 #include "runtime/watch/watch.h"
 
+namespace attune::runtime {
+class Purpose;
+}  // namespace attune::runtime
+
 namespace attune::runtime::cuda {
 
 /// What a call works with besides its tensors.
@@ -24,8 +28,9 @@ struct Means {
   const codegen::Preference* preference = nullptr;  ///< null: as this machine was tuned
   const detail::DeviceCover* cover = nullptr;       ///< null: the call lists its own tiles, where it needs lists
   Used* used = nullptr;
-  std::optional<bool> exact{};  ///< as Attention::exact
-  int blocks = 0;               ///< at most so many of a kernel whose blocks stay; 0: one for each multiprocessor
+  std::optional<bool> exact{};       ///< as Attention::exact
+  const Purpose* purpose = nullptr;  ///< what the call's kernels are for
+  int blocks = 0;                    ///< at most so many of a kernel whose blocks stay; 0: one for each multiprocessor
 };
 
 /// Device bytes that the call works in. Compiles and loads its kernels.

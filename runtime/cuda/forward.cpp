@@ -70,7 +70,8 @@ class ForwardCall {
  public:
   ForwardCall(const LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means)
       : lowered_(lowered), call_(call), p_(p), means_(means), device_(facts(call.q.device.index)),
-        kernel_(forward_kernel(key_of(lowered, call, p, means), lowered, static_cast<cu::Stream>(means.stream))),
+        kernel_(forward_kernel(key_of(lowered, call, p, means), lowered, static_cast<cu::Stream>(means.stream),
+                               means.purpose)),
         params_(values(lowered.slots.params)), tiling_(tiling_of(kernel_->choice)), tiles_(tiling_, p),
         starts_(space_, p, tiles_) {
     if (means.cover) require_fit(*means.cover, device_, *kernel_, lowered, p, params_);
@@ -212,7 +213,7 @@ std::size_t cover_bytes(const LoweredMod& lowered, const Forward& call, const Pr
   check_outputs(call);
   if (is_empty(p) || p.q.packed()) return 0;
   const Current current(call.q.device.index);
-  const auto kernel = forward_kernel(key_of(lowered, call, p, means), lowered, nullptr);
+  const auto kernel = forward_kernel(key_of(lowered, call, p, means), lowered, nullptr, means.purpose);
   if (!kernel->cover_kernel) return 0;
   WorkspaceLayout space;
   space.take<int>(CoverLists(kernel->choice.plan, lowered.cover, p).ints());
@@ -227,7 +228,7 @@ std::shared_ptr<const detail::DeviceCover> cover(const LoweredMod& lowered, cons
   const Facts& device = facts(call.q.device.index);
   const Current current(device.index);
   const auto stream = static_cast<cu::Stream>(means.stream);
-  const auto kernel = forward_kernel(key_of(lowered, call, p, means), lowered, stream);
+  const auto kernel = forward_kernel(key_of(lowered, call, p, means), lowered, stream, means.purpose);
   if (!kernel->cover_kernel) return nullptr;
   const std::vector<double> params = values(lowered.slots.params);
   auto made = std::make_shared<detail::DeviceCover>(device, *kernel, lowered, p, params);
@@ -250,7 +251,7 @@ std::shared_ptr<const detail::DeviceCover> cover(const LoweredMod& lowered, cons
 ForwardStory forward_story(const LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means) {
   check_outputs(call);
   const Current current(call.q.device.index);
-  const auto kernel = forward_kernel(key_of(lowered, call, p, means), lowered, nullptr);
+  const auto kernel = forward_kernel(key_of(lowered, call, p, means), lowered, nullptr, means.purpose);
   const codegen::ForwardChoice& choice = kernel->choice;
   ForwardStory out{.variant = codegen::variant_of(choice.plan),
                    .kernel = {},

@@ -34,14 +34,15 @@ Kernel load(const Binary& binary, int device, int shared_bytes) {
   return kernel;
 }
 
-ForwardKernel made(const ForwardKey& key, const compiler::LoweredMod& lowered) {
+ForwardKernel made(const ForwardKey& key, const compiler::LoweredMod& lowered, const Purpose* purpose) {
   const compiler::Mod& mod = lowered.mod;
   const codegen::GpuParts parts = codegen::gpu_parts(lowered, key.spec.scale_positive);
   const codegen::ForwardKind kind = codegen::forward_kind(parts, key.length);
   Remembered found;
   if (!key.preference) found = remembered(tuned_key(key, kind));
   const std::optional<codegen::Preference>& preference = key.preference ? key.preference : found.preference;
-  Considered all = consider(parts, kind, key.spec, preference ? &*preference : nullptr);
+  Considered all = consider(parts, kind, key.spec, preference ? &*preference : nullptr, false, codegen::kernels(),
+                            purpose);
   const Candidate& chosen = all.candidates[all.chosen];
   ForwardKernel out{.kernel = load(*chosen.binary, key.device, chosen.choice.shared_bytes),
                     .choice = chosen.choice,
@@ -54,10 +55,10 @@ ForwardKernel made(const ForwardKey& key, const compiler::LoweredMod& lowered) {
     out.story.push_back(
         fmt::format("not {}: {}", codegen::variant_of(all.candidates[i].choice.plan).text(), all.candidates[i].flaw));
   if (parts.facts.listed)
-    out.cover_kernel = {
-        load(*binary_of(cover_page(lowered, key.spec.wide, key.spec.arch), {mod, "cover", key.spec.arch}), key.device,
-             0),
-        compiler::cover_of(lowered.cover)};
+    out.cover_kernel = {load(*binary_of(cover_page(lowered, key.spec.wide, key.spec.arch),
+                                        {.mod = mod, .kernel = "cover", .arch = key.spec.arch, .purpose = purpose}),
+                             key.device, 0),
+                        compiler::cover_of(lowered.cover)};
   return out;
 }
 
@@ -74,7 +75,7 @@ TunedKey tuned_key(const ForwardKey& key, const codegen::ForwardKind& kind) {
 }
 
 std::shared_ptr<const ForwardKernel> forward_kernel(const ForwardKey& key, const compiler::LoweredMod& lowered,
-                                                    cu::Stream stream) {
+                                                    cu::Stream stream, const Purpose* purpose) {
   struct Hash {
     std::size_t operator()(const ForwardKey& key) const {
       return ir::DigestHash()(key.mod) + static_cast<std::size_t>(key.spec.d) +
@@ -86,7 +87,7 @@ std::shared_ptr<const ForwardKernel> forward_kernel(const ForwardKey& key, const
   if (capturing(stream))
     throw Error("stream-capture", "a kernel would be loaded while a graph is captured", {},
                 "this is the first call of its kind on this device", "call Attention::prepare before the capture");
-  return kept.get(key, [&] { return std::make_shared<const ForwardKernel>(made(key, lowered)); });
+  return kept.get(key, [&] { return std::make_shared<const ForwardKernel>(made(key, lowered, purpose)); });
 }
 
 }  // namespace attune::runtime::cuda

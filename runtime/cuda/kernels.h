@@ -40,6 +40,6 @@ TunedKey tuned_key(const ForwardKey& key, const codegen::ForwardKind& kind);
 
 /// Compiles and loads the kernel unless this process has it; then `stream` must not be captured.
 std::shared_ptr<const ForwardKernel> forward_kernel(const ForwardKey& key, const compiler::LoweredMod& lowered,
-                                                    cu::Stream stream);
+                                                    cu::Stream stream, const Purpose* purpose);
 
 }  // namespace attune::runtime::cuda

@@ -1,4 +1,4 @@
-// runtime/offline/purpose.cpp — what the kernels that a thread asks for are for: records say it, and so do Errors
+// runtime/offline/purpose.cpp — what a call needs kernels for: records and Errors describe it
 #include "runtime/offline/purpose.h"
 
 #include <attune/error.h>
@@ -8,31 +8,21 @@
 #include "runtime/replace.h"
 
 namespace attune::runtime {
-namespace {
-
-thread_local Purpose* latest = nullptr;
-
-}  // namespace
-
-Purpose::Purpose(std::function<Request()> describe) : describe_(std::move(describe)), before_(latest) { latest = this; }
-Purpose::~Purpose() { latest = before_; }
-
-void record_purpose() {
+void record_purpose(const Purpose* purpose) {
   const std::string& path = options().record;
-  if (path.empty() || !latest || latest->recorded_) return;
-  latest->recorded_ = true;
-  const std::string why = append_file(path, json_line(latest->describe_()) + "\n");
+  if (path.empty() || !purpose || purpose->recorded_.exchange(true)) return;
+  const std::string why = append_file(path, json_line(purpose->describe()) + "\n");
   if (!why.empty())
     throw Error("record-unwritable", "what was compiled cannot be written down", {.name = "ATTUNE_RECORD " + path}, why,
                 "name a file that can be written, or unset ATTUNE_RECORD");
 }
 
-void refuse_to_compile() {
+void refuse_to_compile(const Purpose* purpose) {
   const std::string problem = "a kernel is in no bundle, and compiling is off";
-  if (!latest)
+  if (!purpose)
     throw Error("kernel-missing", problem, {}, "it was not said what for",
                 "load a bundle that has it, or let attune compile: ATTUNE_JIT=on");
-  const Request request = latest->describe_();
+  const Request request = purpose->describe();
   std::string mod;
   for (const auto& [name, text] : request.mod.named())
     mod += fmt::format("{}{} {}", mod.empty() ? "" : "\n", name, text);

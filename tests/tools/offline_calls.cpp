@@ -179,17 +179,19 @@ int consider(const std::string& attention, const std::string& name) {
   const compiler::BoundMod written = compiler::trace(attentions().at(attention)());
   const compiler::LoweredMod lowered = compiler::lower(written);
   const codegen::GpuParts parts = codegen::gpu_parts(lowered, spec.scale_positive);
-  const runtime::Purpose purpose([&] {
+  const auto describe = [&] {
     runtime::Request out = runtime::request_of(written.mod, written);
     out.target = runtime::name_of(runtime::TargetName{.arch = spec.arch});
     out.shape = runtime::shape_of(spec, length);
     return out;
-  });
+  };
+  const runtime::Purpose purpose(describe);
   const runtime::cuda::Considered all = runtime::cuda::consider(parts, codegen::forward_kind(parts, length), spec,
-                                                                nullptr);
+                                                                nullptr, false, codegen::kernels(), &purpose);
   const bool there = all.candidates[all.chosen].binary->cubin.size() > 1000;
   if (parts.facts.listed)
-    runtime::cuda::binary_of(codegen::cover_source(lowered, spec.wide, spec.arch), {lowered.mod, "cover", spec.arch});
+    runtime::cuda::binary_of(codegen::cover_source(lowered, spec.wide, spec.arch),
+                             {.mod = lowered.mod, .kernel = "cover", .arch = spec.arch, .purpose = &purpose});
   std::printf("%s, %zu compiled\n", there ? "ok" : "wrong", runtime::cuda::compiled_kernels());
   return 0;
 }

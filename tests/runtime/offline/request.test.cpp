@@ -143,14 +143,15 @@ TEST_CASE("what is not there is named with the command that makes it", "[request
   const Capture<float> slope(a.tensor({16}), "slope");
   const Attention attention{.score = [=](Float s, At at) { return s + slope[at.head] * f32(at.kv - at.q); },
                             .mask = [](At at) { return at.kv <= at.q; }};
-  const Purpose purpose([&] {
+  const auto describe = [&] {
     Request request = asked(attention);
     request.target = "sm_80";
     request.shape = shape_of({.arch = 80}, codegen::Length::longer);
     return request;
-  });
+  };
   try {
-    refuse_to_compile();
+    const Purpose purpose(describe);
+    refuse_to_compile(&purpose);
   } catch (const Error& e) {
     tests::golden_error("kernel-missing", e.what());
   }
