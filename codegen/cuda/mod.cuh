@@ -5,6 +5,14 @@
 
 namespace attune {
 
+/// Where the rows and keys of a batch entry lie.
+enum class Layout {
+  dense,   ///< each batch entry has positions of its own
+  packed,  ///< sequences follow one another along the positions of one entry, from their starts on
+};
+template <class Tile>
+constexpr bool is_packed = Tile::layout == Layout::packed;
+
 /// What is the same for all pairs of a head and batch entry.
 struct Where {
   int b, h, q_len, kv_len;

@@ -6,14 +6,6 @@
 
 namespace attune {
 
-/// Where the rows and keys of a batch entry lie.
-enum class Layout {
-  dense,   ///< each batch entry has positions of its own
-  packed,  ///< sequences follow one another along the positions of one entry, from their starts on
-};
-template <class Tile>
-constexpr bool is_packed = Tile::layout == Layout::packed;
-
 /// The positions of a batch entry: all there are, or those of a sequence within packed tensors. Starts on the device
 /// are not checked; a sequence counts as no longer than `length`, whatever they say.
 struct Stretch {
