@@ -22,7 +22,7 @@ class OnDevice {
   OnDevice(const compiler::LoweredMod& lowered, const ExplainOptions& options)
       : call_(options.call), bench_(options.bench()), there_(!call_.arch && runtime::cuda::device_count() > 0),
         spec_(call_.spec(there_ ? runtime::cuda::facts(0).arch() : 90, bench_.heads / bench_.of_kv_heads())),
-        cover_(lowered.cover), parts_(codegen::gpu_parts(lowered, spec_.scale_positive)),
+        parts_(codegen::gpu_parts(lowered, spec_.scale_positive)),
         kind_(codegen::forward_kind(parts_, call_.length())) {
     std::optional<codegen::Preference> preference = call_.preference();
     if (!preference && there_) {
@@ -192,7 +192,6 @@ class OnDevice {
   BenchOptions bench_;
   bool there_;
   codegen::ForwardSpec spec_;
-  const compiler::Cover& cover_;
   codegen::GpuParts parts_;
   codegen::ForwardKind kind_;
   runtime::cuda::Considered considered_;

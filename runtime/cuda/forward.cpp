@@ -31,11 +31,12 @@ void check_outputs(const Forward& call) {
 
 bool is_empty(const Problem& p) { return p.batch == 0 || p.q_heads == 0 || p.q.length == 0; }
 
-ForwardKey key_of(const LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means) {
+ForwardKey key_of(const Facts& device, const LoweredMod& lowered, const Forward& call, const Problem& p,
+                  const Means& means) {
   const bool boxes = std::ranges::all_of(std::array{&call.q, &call.k, &call.v, &call.o},
                                          [](const Tensor* t) { return has_boxes(*t); });
-  ForwardKey key{.device = call.q.device.index,
-                 .spec = {.arch = facts(call.q.device.index).arch(),
+  ForwardKey key{.device = device.index,
+                 .spec = {.arch = device.arch(),
                           .dtype = call.q.dtype,
                           .out = call.o.dtype,
                           .d = p.d,
@@ -68,9 +69,9 @@ std::vector<std::byte> user_of(const LoweredMod& lowered, std::span<const double
 /// A call with its kernel. Its memory is laid out here, once; `put` fills it in and puts the launches on a stream.
 class ForwardCall {
  public:
-  ForwardCall(const LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means)
-      : lowered_(lowered), call_(call), p_(p), means_(means), device_(facts(call.q.device.index)),
-        kernel_(forward_kernel(key_of(lowered, call, p, means), lowered, static_cast<cu::Stream>(means.stream),
+  ForwardCall(const Facts& device, const LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means)
+      : lowered_(lowered), call_(call), p_(p), means_(means), device_(device),
+        kernel_(forward_kernel(key_of(device, lowered, call, p, means), lowered, static_cast<cu::Stream>(means.stream),
                                means.purpose)),
         params_(values(lowered.slots.params)), tiling_(tiling_of(kernel_->choice)), tiles_(tiling_, p),
         starts_(space_, p, tiles_) {
@@ -191,8 +192,9 @@ class ForwardCall {
 std::size_t forward_workspace(const LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means) {
   check_outputs(call);
   if (is_empty(p)) return 0;
-  const Current current(call.q.device.index);
-  return ForwardCall(lowered, call, p, means).bytes();
+  const Facts& device = facts(call.q.device.index);
+  const Current current(device.index);
+  return ForwardCall(device, lowered, call, p, means).bytes();
 }
 
 void forward(const LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means) {
@@ -200,7 +202,7 @@ void forward(const LoweredMod& lowered, const Forward& call, const Problem& p, c
   if (is_empty(p)) return;
   const Facts& device = facts(call.q.device.index);
   const Current current(device.index);
-  ForwardCall run(lowered, call, p, means);
+  ForwardCall run(device, lowered, call, p, means);
   const std::size_t bytes = run.bytes();
   if (means.used)
     *means.used = {target_name(device.arch()), codegen::variant_of(run.kernel().choice.plan).text(), bytes};
@@ -213,7 +215,8 @@ std::size_t cover_bytes(const LoweredMod& lowered, const Forward& call, const Pr
   check_outputs(call);
   if (is_empty(p) || p.q.packed()) return 0;
   const Current current(call.q.device.index);
-  const auto kernel = forward_kernel(key_of(lowered, call, p, means), lowered, nullptr, means.purpose);
+  const auto kernel = forward_kernel(key_of(facts(call.q.device.index), lowered, call, p, means), lowered, nullptr,
+                                     means.purpose);
   if (!kernel->cover_kernel) return 0;
   WorkspaceLayout space;
   space.take<int>(CoverLists(kernel->choice.plan, lowered.cover, p).ints());
@@ -228,7 +231,7 @@ std::shared_ptr<const detail::DeviceCover> cover(const LoweredMod& lowered, cons
   const Facts& device = facts(call.q.device.index);
   const Current current(device.index);
   const auto stream = static_cast<cu::Stream>(means.stream);
-  const auto kernel = forward_kernel(key_of(lowered, call, p, means), lowered, stream, means.purpose);
+  const auto kernel = forward_kernel(key_of(device, lowered, call, p, means), lowered, stream, means.purpose);
   if (!kernel->cover_kernel) return nullptr;
   const std::vector<double> params = values(lowered.slots.params);
   auto made = std::make_shared<detail::DeviceCover>(device, *kernel, lowered, p, params);
@@ -251,7 +254,8 @@ std::shared_ptr<const detail::DeviceCover> cover(const LoweredMod& lowered, cons
 ForwardStory forward_story(const LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means) {
   check_outputs(call);
   const Current current(call.q.device.index);
-  const auto kernel = forward_kernel(key_of(lowered, call, p, means), lowered, nullptr, means.purpose);
+  const auto kernel = forward_kernel(key_of(facts(call.q.device.index), lowered, call, p, means), lowered, nullptr,
+                                     means.purpose);
   const codegen::ForwardChoice& choice = kernel->choice;
   ForwardStory out{.variant = codegen::variant_of(choice.plan),
                    .kernel = {},
@@ -270,7 +274,7 @@ ForwardStory forward_story(const LoweredMod& lowered, const Forward& call, const
 ForwardWants forward_wants(const LoweredMod& lowered, const Forward& call, const Problem& p,
                            std::optional<bool> exact) {
   check_outputs(call);
-  const ForwardKey key = key_of(lowered, call, p, {.exact = exact});
+  const ForwardKey key = key_of(facts(call.q.device.index), lowered, call, p, {.exact = exact});
   const codegen::GpuParts parts = codegen::gpu_parts(lowered, key.spec.scale_positive);
   const codegen::ForwardKind kind = codegen::forward_kind(parts, key.length);
   return {key.spec, parts.facts, kind, tuned_key(key, kind)};

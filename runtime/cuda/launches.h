@@ -45,8 +45,8 @@ class Launches {
   };
   void add(const Step& step);
 
-  // A forward has at most three: starts, lists, the kernel. A backward will have six.
-  static constexpr std::size_t most = 8;
+  // A forward has at most three: starts, lists, the kernel. Each that a call may have takes time to initialise.
+  static constexpr std::size_t most = 4;
   std::array<Step, most> steps_{};
   std::size_t count_ = 0;
   std::vector<int> sent_;  ///< of the one step that sends

@@ -347,7 +347,10 @@ TEST_CASE("on a GPU a kernel that tests add computes what the oracle does", "[gp
     const auto sent = [](const Tensor& t) {
       return OnDevice(t.data, static_cast<std::size_t>(t.size()) * sizeof(float));
     };
-    const OnDevice there_q = sent(q), there_k = sent(k), there_v = sent(v), there_o = sent(o);
+    // A result that is not written stays NaN.
+    const std::vector<float> unwritten(static_cast<std::size_t>(o.tensor().size()), std::nanf(""));
+    const OnDevice there_q = sent(q), there_k = sent(k), there_v = sent(v),
+                   there_o(unwritten.data(), unwritten.size() * sizeof(float));
     ForwardArgs args{};
     const auto dense = [](const OnDevice& t, long long of_heads, long long length, long long width) {
       return Strided{t.data(), of_heads * length * width, length * width, width};
