@@ -76,8 +76,7 @@ class ForwardCall {
         params_(values(lowered.slots.params)), tiling_(tiling_of(kernel_->choice)), tiles_(tiling_, p),
         starts_(space_, p, tiles_) {
     if (means.cover) require_fit(*means.cover, device_, *kernel_, lowered, p, params_);
-    if (tiles_.count > most_blocks() && codegen::trait(kernel_->choice.plan, "dynamic"))
-      next_ = space_.take<unsigned>(1);
+    if (tiles_.count > most_blocks() && kernel_->counts_tiles) next_ = space_.take<unsigned>(1);
     if (means.cover) {
       lists_ = means.cover->lists;
     } else if (kernel_->cover_kernel) {
@@ -166,7 +165,7 @@ class ForwardCall {
     args.tile_stride = lists_.stride;
     args.tile_batches = lists_.batches;
     args.tile_heads = lists_.heads;
-    args.section = section_of(tiling_, tiles_, p_, device_.l2_bytes, static_cast<std::int64_t>(size_of(call_.k.dtype)));
+    args.section = section_of(tiles_, p_, device_.l2_bytes, static_cast<std::int64_t>(size_of(call_.k.dtype)));
     args.next = next;
     return args;
   }

@@ -48,6 +48,7 @@ ForwardKernel made(const ForwardKey& key, const compiler::LoweredMod& lowered, c
                     .choice = chosen.choice,
                     .flaw = chosen.flaw,
                     .cover_kernel = std::nullopt,
+                    .counts_tiles = codegen::trait(chosen.choice.plan, "dynamic") != 0,
                     .story = std::move(found.notes)};
   if (preference && !preference->origin.empty()) out.story.push_back(preference->origin);
   out.story.insert(out.story.end(), all.story.begin(), all.story.end());

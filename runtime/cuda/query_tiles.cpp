@@ -12,7 +12,7 @@ namespace attune::runtime::cuda {
 using compiler::Problem;
 
 QueryTiles::QueryTiles(const QueryTiling& tiling, const Problem& p)
-    : sets(p.q_heads / p.group * ceil_div(p.group, tiling.heads)) {
+    : group_sets(ceil_div(p.group, tiling.heads)), sets(p.kv_heads * group_sets) {
   // A kernel whose blocks do not stay has a block for each tile of the longest sequence, of every sequence.
   const bool by_place = p.q.packed() && tiling.persistent;
   ordered = by_place && !p.q.starts_on_device();
@@ -23,12 +23,10 @@ QueryTiles::QueryTiles(const QueryTiling& tiling, const Problem& p)
   count = sets * (by_place ? order : ceil_div(p.q.length, tiling.queries) * p.batch);
 }
 
-int section_of(const QueryTiling& tiling, const QueryTiles& of, const Problem& p, std::int64_t cache_bytes,
-               std::int64_t bytes) {
-  const std::int64_t keys = p.kv.packed() ? p.kv.total : p.kv.length, of_group = ceil_div(p.group, tiling.heads),
-                     sets = of.sets * (p.q.packed() ? 1 : p.batch);
+int section_of(const QueryTiles& of, const Problem& p, std::int64_t cache_bytes, std::int64_t bytes) {
+  const std::int64_t keys = p.kv.packed() ? p.kv.total : p.kv.length, sets = of.sets * (p.q.packed() ? 1 : p.batch);
   const std::int64_t head = std::max<std::int64_t>(keys * (p.d + p.dv) * bytes, 1);
-  return static_cast<int>(std::clamp(cache_bytes / 2 / head * of_group, of_group, sets));
+  return static_cast<int>(std::clamp(cache_bytes / 2 / head * of.group_sets, of.group_sets, sets));
 }
 
 }  // namespace attune::runtime::cuda

@@ -58,10 +58,10 @@ TEST_CASE("a section is at least one group of heads and at most all of them", "[
   const Problem p = dense(2, 16, 4, 500);
   const QueryTiling tiling{.queries = 128};
   const QueryTiles of(tiling, p);
-  CHECK(section_of(tiling, of, p, 1, 2) == 4);
-  CHECK(section_of(tiling, of, p, std::int64_t{1} << 40, 2) == 32);
+  CHECK(section_of(of, p, 1, 2) == 4);
+  CHECK(section_of(of, p, std::int64_t{1} << 40, 2) == 32);
   // Two heads of 1000 keys fit half of the cache: keys and values, 64 numbers of two bytes each.
-  CHECK(section_of(tiling, of, p, 4 * 1000 * 128 * 2, 2) == 8);
+  CHECK(section_of(of, p, 4 * 1000 * 128 * 2, 2) == 8);
 }
 
 TEST_CASE("rooms of a workspace are aligned, apart, and null where they hold nothing", "[query_tiles]") {
