@@ -54,7 +54,6 @@ void bench(const std::string& name, const std::string& mask, int length) {
   text.capture("doc", Tensor(ids.data(), DType::i32, {length}));
   const compiler::LoweredMod lowered = compiler::lower(Attention{.mask = text.mask(mask)});
   const ir::Signature names = lowered.mod.signature();
-  const compiler::Cover& cover = lowered.cover;
   const runtime::Tiles tiles(lowered);
   runtime::Extent e;
   e.q_len = e.kv_len = length;
@@ -62,7 +61,7 @@ void bench(const std::string& name, const std::string& mask, int length) {
 
   std::printf("{\"mask\": \"%s\", \"tokens\": %d", name.c_str(), length);
   print("derive", measure([&] { compiler::cover(lowered.mod.mask, names); }));
-  print("summarise", measure([&] { runtime::Tiles(lowered); }));
+  print("summarise", measure([&] { runtime::Tiles{lowered}; }));
   print("list", measure([&] { tiles.lists(e); }));
   print("list_2_threads", measure([&] { tiles.lists(e, false, 2); }));
   print("list_along_q", measure([&] { tiles.lists(e, true); }));
