@@ -24,7 +24,7 @@ struct GpuElement {
 
 /// Null: GPU kernels have no such elements.
 const GpuElement* find_gpu_element(DType type);
-/// Of a type that was checked; a Bug for others.
+/// The trait of a type that was checked before; throws a Bug for any other.
 const GpuElement& gpu_element(DType type);
 
 }  // namespace attune::codegen

@@ -13,6 +13,12 @@ namespace attune::runtime {
 /// Fits the widest registers, and keeps neighbours on separate cache lines.
 inline constexpr std::size_t alignment = 64;
 
+/// The bytes that `count` elements take, up to where the next piece begins.
+template <class T>
+constexpr std::size_t aligned_bytes(std::int64_t count) {
+  return (static_cast<std::size_t>(count) * sizeof(T) + alignment - 1) / alignment * alignment;
+}
+
 /// Hands out pieces in order. Without memory it only counts: take the same pieces in the same order, first counting and
 /// then for real, and each is where it was counted.
 class Workspace {
@@ -23,7 +29,7 @@ class Workspace {
   template <class T>
   T* take(std::int64_t count) {
     const std::size_t at = used_;
-    used_ += (static_cast<std::size_t>(count) * sizeof(T) + alignment - 1) / alignment * alignment;
+    used_ += aligned_bytes<T>(count);
     return begin_ ? reinterpret_cast<T*>(begin_ + at) : nullptr;
   }
   std::size_t used() const { return used_; }

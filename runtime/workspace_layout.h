@@ -23,7 +23,7 @@ class WorkspaceLayout {
   template <class T>
   Room<T> take(std::int64_t count) {
     const Room<T> room{bytes_, count};
-    bytes_ += (static_cast<std::size_t>(count) * sizeof(T) + alignment - 1) / alignment * alignment;
+    bytes_ += aligned_bytes<T>(count);
     return room;
   }
   std::size_t bytes() const { return bytes_; }
