@@ -15,7 +15,7 @@ struct Strided {
   long long element = 1;
 };
 
-/// Rows of lse or max: [batch, head, position]. Null: not asked for.
+/// Rows of lse, max or what is shaped like them: [batch, head, position]. Null: not asked for, or not given.
 struct Rows {
   float* data;
   long long batch, head, position;
@@ -40,6 +40,31 @@ struct ForwardArgs {
   int tile_batches, tile_heads;  ///< 1 where the lists do not vary with them
   int section;                   ///< sets of heads (walk.cuh) whose keys and values stay in the cache together
   unsigned* next;                ///< the next tile of a dynamic schedule, 0 before the launch; null: a tile a block
+};
+
+/// What the elements of a gradient are.
+enum class Stored : int { f32, f16, bf16 };
+
+/// A gradient, of any type. Null: not asked for.
+struct Gradient {
+  Strided to;
+  Stored type;
+};
+
+/// One struct for the kernels of a backward: each reads what it needs.
+struct BackwardArgs {
+  TensorMap q_map, k_map, v_map, grad_o_map;  ///< for kernels that use the copy engine
+  Strided q, k, v, o, grad_o;
+  Rows lse, grad_lse;  ///< lse: of the whole row, as the forward gives it
+  Rows delta;          ///< the sum of p dp of each row, less its grad_lse: what softmax takes from every dp
+  Gradient grad_q, grad_k, grad_v;
+  float scale;                                                    ///< of q . k
+  int batch, q_heads, group, q_len, kv_len, q_offset, kv_shared;  ///< as ForwardArgs has them
+  const int* q_starts;
+  const int* kv_starts;
+  const int* tiles;  ///< as ForwardArgs has them; for `keys` kernels a row of lists for each tile of keys
+  int tile_stride, tile_batches, tile_heads;
+  int section;  ///< sets of heads (walk.cuh) whose operands stay in the cache together
 };
 
 }  // namespace attune
