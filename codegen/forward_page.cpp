@@ -90,7 +90,7 @@ std::string bands_function(const Cover& cover, bool is_listed, std::size_t captu
                      ends, cuts);
 }
 
-std::string tile(const ForwardPlan& plan) {
+std::string tile(const KernelPlan& plan) {
   std::string out = fmt::format("struct Tile {{\n  using Element = {};\n  using Out = {};\n"
                                 "  static constexpr int m = {}, n = {}, d = {}, dv = {}, stages = {}, heads = {};\n"
                                 "  static constexpr Layout layout = Layout::{};\n"
@@ -103,7 +103,7 @@ std::string tile(const ForwardPlan& plan) {
 
 /// The traits that differ from their defaults in mod.cuh, broken into lines as clang-format does.
 std::string traits(const GpuParts& parts) {
-  const ForwardFacts& f = parts.facts;
+  const ModFacts& f = parts.facts;
   std::vector<std::string> list;
   const auto flag = [&](std::string_view name, bool value, bool usual = false) {
     if (value != usual) list.push_back(fmt::format(".{} = {}", name, value));
@@ -135,12 +135,12 @@ std::string traits(const GpuParts& parts) {
   return out + line + (list.empty() ? "};\n" : "");
 }
 
-std::string user(const GpuParts& parts, const ForwardPlan& plan, Lines lines) {
+std::string user(const GpuParts& parts, const KernelPlan& plan, Lines lines) {
   const Mod& mod = parts.mod();
   const Cover& cover = parts.cover();
   ir::Signature signature = page_signature(mod);
   signature.params.push_back({page_scale, ir::Type::F32});
-  const ForwardFacts& f = parts.facts;
+  const ModFacts& f = parts.facts;
   const auto function = [&](const std::string& head, const Expr& e) {
     return page_function(head, e, signature, parts.fields, lines);
   };
@@ -195,7 +195,7 @@ bool wants_exact(const Mod& mod) {
 
 }  // namespace
 
-Source forward_source(const GpuParts& parts, const ForwardPlan& plan, int arch, std::string_view path) {
+Source forward_source(const GpuParts& parts, const KernelPlan& plan, int arch, std::string_view path) {
   ++written_so_far;
   const Mod& mod = parts.mod();
   const std::string kernel(plan.kernel->name);

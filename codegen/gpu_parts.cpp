@@ -156,7 +156,7 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
   out.rest = value_of(mod.fold.row);
   out.sink = mod.sink ? value_of(mod.sink) : nullptr;
 
-  ForwardFacts& facts = out.facts;
+  ModFacts& facts = out.facts;
   const Expr& e = out.exponent();
   const bool multiple = e->op == Op::Mul && e->args[0]->op == Op::Input && !ir::uses(e->args[1], Input::S) &&
                         compiler::varies(e->args[1]) == Vary::Head;

@@ -45,7 +45,7 @@ struct GpuParts {
   ir::Expr rest, sink;
   ir::Expr factor;  ///< null: the exponent is more than factor * s
   bool has_first = false, has_last = false, has_keep = false, keeps_by_fields = false;
-  ForwardFacts facts;
+  ModFacts facts;
   float most = 0;
   ir::FieldNames fields;
   std::optional<GradientParts> gradient{};  ///< none: of a forward

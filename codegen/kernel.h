@@ -51,21 +51,21 @@ struct KernelDescriptor {
   std::span<const Header> headers{};
 
   /// Why it cannot take such calls, or empty.
-  std::string (*why_not)(const ForwardSpec& spec, const ForwardFacts& facts) = nullptr;
+  std::string (*why_not)(const KernelSpec& spec, const ModFacts& facts) = nullptr;
   /// The tiles it is made with for a call that it takes, in the order to try; never empty.
-  std::vector<Variant> (*tiles)(const ForwardSpec& spec, const ForwardFacts& facts, const ForwardKind& kind) = nullptr;
+  std::vector<Variant> (*tiles)(const KernelSpec& spec, const ModFacts& facts, const CallKind& kind) = nullptr;
   /// Why its tile cannot be cut like this, or empty. Each member is within its values, and shared memory is compared
   /// with the device's elsewhere.
-  std::string (*why_illegal)(const ForwardSpec& spec, const Variant& variant) = nullptr;
-  ForwardChoice (*choice)(const ForwardSpec& spec, const Variant& variant) = nullptr;
+  std::string (*why_illegal)(const KernelSpec& spec, const Variant& variant) = nullptr;
+  KernelChoice (*choice)(const KernelSpec& spec, const Variant& variant) = nullptr;
   /// Tiles that a search tries instead of this one: the first legal one of each group. Null: no others.
   std::vector<std::vector<Variant>> (*other_tiles)(const Variant& from) = nullptr;
   /// What a page says before it includes the kernel. Null: nothing.
-  std::string (*preamble)(const ForwardPlan& plan) = nullptr;
+  std::string (*preamble)(const KernelPlan& plan) = nullptr;
 };
 
 /// `plan.d`, `plan.dv` and all else that is the same for every kernel; the rest of the tile is the kernel's to fill in.
-ForwardPlan plan_of(const KernelDescriptor& kernel, const ForwardSpec& spec, int m, int n);
+KernelPlan plan_of(const KernelDescriptor& kernel, const KernelSpec& spec, int m, int n);
 
 // ---- a kernel's own struct of members, and the Variant that others see ----
 

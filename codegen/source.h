@@ -25,7 +25,7 @@ struct Source {
 /// `arch` is 80, 90, 120 …: compute capability times ten. `path`: empty, or where profilers will find the page; then
 /// the kernel knows its lines, which are the user's where expressions were written in C++. The plan says the same of
 /// the scale's sign as was said when the parts were derived.
-Source forward_source(const GpuParts& parts, const ForwardPlan& plan, int arch, std::string_view path = {});
+Source forward_source(const GpuParts& parts, const KernelPlan& plan, int arch, std::string_view path = {});
 /// How many such pages this process has written.
 std::size_t forward_pages_written();
 /// NVRTC's, for kernels that know their lines.

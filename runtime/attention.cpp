@@ -156,8 +156,7 @@ Request asked_for(const Checked& checked, const Tensor& q) {
 Request request(const Checked& checked, const Forward& call) {
   Request out = asked_for(checked, call.q);
   if (checked.target == Target::cuda) {
-    const cuda::ForwardWants wants = cuda::forward_wants(checked.lowered->lowered, call, checked.problem,
-                                                         checked.exact);
+    const cuda::KernelWants wants = cuda::forward_wants(checked.lowered->lowered, call, checked.problem, checked.exact);
     out.target = runtime::name_of(TargetName{.arch = wants.spec.arch});
     out.shape = shape_of(wants.spec, wants.kind.length);
     if (const auto found = cuda::remembered(wants.key); found.preference)
@@ -310,14 +309,14 @@ Cover cover(const Attention& attention, const Forward& call, const codegen::Pref
       cuda::cover(checked.lowered->lowered, call, checked.problem, {.preference = preference, .exact = checked.exact}));
 }
 
-cuda::ForwardStory story(const Attention& attention, const Forward& call, const codegen::Preference* preference) {
+cuda::KernelStory story(const Attention& attention, const Forward& call, const codegen::Preference* preference) {
   const Telling telling;
   const Checked checked = check_on_device(attention, call);
   return cuda::forward_story(checked.lowered->lowered, call, checked.problem,
                              {.preference = preference, .exact = checked.exact});
 }
 
-cuda::ForwardWants wants(const Attention& attention, const Forward& call) {
+cuda::KernelWants wants(const Attention& attention, const Forward& call) {
   const Telling telling;
   const Checked checked = check_on_device(attention, call);
   return cuda::forward_wants(checked.lowered->lowered, call, checked.problem, checked.exact);

@@ -33,7 +33,7 @@ void DeviceCall::check() const {
                   "see the verb's --help");
 }
 
-codegen::ForwardSpec DeviceCall::spec(int otherwise, std::int64_t group) const {
+codegen::KernelSpec DeviceCall::spec(int otherwise, std::int64_t group) const {
   const DType type = dtype == "f16" ? DType::f16 : dtype == "bf16" ? DType::bf16 : DType::f32;
   return {.arch = arch.value_or(otherwise),
           .dtype = type,

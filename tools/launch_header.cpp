@@ -91,8 +91,8 @@ std::string how(const Launch& launch) {
   if (!launch.choice)
     return "grid     ceil(q_len / TILE_Q) x tile_heads x tile_batches, before the kernel that reads the lists\n"
            "arguments struct attune_cover_args, then the user's struct";
-  const codegen::ForwardChoice& c = *launch.choice;
-  const codegen::ForwardPlan& plan = c.plan;
+  const codegen::KernelChoice& c = *launch.choice;
+  const codegen::KernelPlan& plan = c.plan;
   const bool ordered = plan.kernel->persistent && plan.packed;
   const std::string sets = plan.heads == 1 ? "q_heads" : fmt::format("q_heads / group * ceil(group / {})", plan.heads);
   std::string out = fmt::format("grid     {}: tiles = {}\n",

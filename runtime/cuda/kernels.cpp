@@ -34,22 +34,22 @@ Kernel load(const Binary& binary, int device, int shared_bytes) {
   return kernel;
 }
 
-ForwardKernel made(const ForwardKey& key, const compiler::LoweredMod& lowered, const Purpose* purpose) {
+LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, const Purpose* purpose) {
   const compiler::Mod& mod = lowered.mod;
   const codegen::GpuParts parts = codegen::gpu_parts(lowered, key.spec.scale_positive);
-  const codegen::ForwardKind kind = codegen::forward_kind(parts, key.length);
+  const codegen::CallKind kind = codegen::call_kind(parts, key.length);
   Remembered found;
   if (!key.preference) found = remembered(tuned_key(key, kind));
   const std::optional<codegen::Preference>& preference = key.preference ? key.preference : found.preference;
   Considered all = consider(parts, kind, key.spec, preference ? &*preference : nullptr, false, codegen::kernels(),
                             purpose);
   const Candidate& chosen = all.candidates[all.chosen];
-  ForwardKernel out{.kernel = load(*chosen.binary, key.device, chosen.choice.shared_bytes),
-                    .choice = chosen.choice,
-                    .flaw = chosen.flaw,
-                    .cover_kernel = std::nullopt,
-                    .counts_tiles = codegen::trait(chosen.choice.plan, "dynamic") != 0,
-                    .story = std::move(found.notes)};
+  LoadedKernel out{.kernel = load(*chosen.binary, key.device, chosen.choice.shared_bytes),
+                   .choice = chosen.choice,
+                   .flaw = chosen.flaw,
+                   .cover_kernel = std::nullopt,
+                   .counts_tiles = codegen::trait(chosen.choice.plan, "dynamic") != 0,
+                   .story = std::move(found.notes)};
   if (preference && !preference->origin.empty()) out.story.push_back(preference->origin);
   out.story.insert(out.story.end(), all.story.begin(), all.story.end());
   for (std::size_t i = 0; i < all.chosen; ++i)
@@ -65,7 +65,7 @@ ForwardKernel made(const ForwardKey& key, const compiler::LoweredMod& lowered, c
 
 }  // namespace
 
-TunedKey tuned_key(const ForwardKey& key, const codegen::ForwardKind& kind) {
+TunedKey tuned_key(const KernelKey& key, const codegen::CallKind& kind) {
   return {.device = facts(key.device).name,
           .arch = key.spec.arch,
           .dtype = key.spec.dtype,
@@ -75,20 +75,20 @@ TunedKey tuned_key(const ForwardKey& key, const codegen::ForwardKind& kind) {
           .exact = key.spec.exact};
 }
 
-std::shared_ptr<const ForwardKernel> forward_kernel(const ForwardKey& key, const compiler::LoweredMod& lowered,
-                                                    cu::Stream stream, const Purpose* purpose) {
+std::shared_ptr<const LoadedKernel> loaded_kernel(const KernelKey& key, const compiler::LoweredMod& lowered,
+                                                  cu::Stream stream, const Purpose* purpose) {
   struct Hash {
-    std::size_t operator()(const ForwardKey& key) const {
+    std::size_t operator()(const KernelKey& key) const {
       return ir::DigestHash()(key.mod) + static_cast<std::size_t>(key.spec.d) +
              17 * static_cast<std::size_t>(key.length) + 5 * static_cast<std::size_t>(key.device);
     }
   };
-  static auto& kept = *new Single<ForwardKey, ForwardKernel, Hash>;
+  static auto& kept = *new Single<KernelKey, LoadedKernel, Hash>;
   if (auto found = kept.find(key)) return found;
   if (capturing(stream))
     throw Error("stream-capture", "a kernel would be loaded while a graph is captured", {},
                 "this is the first call of its kind on this device", "call Attention::prepare before the capture");
-  return kept.get(key, [&] { return std::make_shared<const ForwardKernel>(made(key, lowered, purpose)); });
+  return kept.get(key, [&] { return std::make_shared<const LoadedKernel>(made(key, lowered, purpose)); });
 }
 
 }  // namespace attune::runtime::cuda

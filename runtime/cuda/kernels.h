@@ -18,29 +18,29 @@ struct CoverKernel {
   compiler::CoverOf of;
 };
 
-/// The forward of a Mod on a device.
-struct ForwardKernel {
+/// A kernel of a Mod on a device, and what else its launches need.
+struct LoadedKernel {
   Kernel kernel;
-  codegen::ForwardChoice choice;
+  codegen::KernelChoice choice;
   std::string flaw;                         ///< as Candidate has it
   std::optional<CoverKernel> cover_kernel;  ///< where the launch must be handed lists
   bool counts_tiles = false;                ///< blocks take tiles from a counter
   std::vector<std::string> story;           ///< whose choice it is; kernels that were not taken, and why
 };
 
-struct ForwardKey {
+struct KernelKey {
   int device = 0;
-  codegen::ForwardSpec spec;
+  codegen::KernelSpec spec;
   ir::Digest mod;
   codegen::Length length = codegen::Length::longer;
   std::optional<codegen::Preference> preference{};  ///< none: as the machine was tuned
-  auto operator<=>(const ForwardKey&) const = default;
+  auto operator<=>(const KernelKey&) const = default;
 };
 
-TunedKey tuned_key(const ForwardKey& key, const codegen::ForwardKind& kind);
+TunedKey tuned_key(const KernelKey& key, const codegen::CallKind& kind);
 
 /// Compiles and loads the kernel unless this process has it; then `stream` must not be captured.
-std::shared_ptr<const ForwardKernel> forward_kernel(const ForwardKey& key, const compiler::LoweredMod& lowered,
-                                                    cu::Stream stream, const Purpose* purpose);
+std::shared_ptr<const LoadedKernel> loaded_kernel(const KernelKey& key, const compiler::LoweredMod& lowered,
+                                                  cu::Stream stream, const Purpose* purpose);
 
 }  // namespace attune::runtime::cuda

@@ -11,7 +11,7 @@ namespace attune::runtime::cuda {
 
 using compiler::Problem;
 
-CoverLists::CoverLists(const codegen::ForwardPlan& plan, const compiler::Cover& cover, const Problem& p)
+CoverLists::CoverLists(const codegen::KernelPlan& plan, const compiler::Cover& cover, const Problem& p)
     : m(plan.queries()), n(plan.n), rows(ceil_div(p.q.length, m)) {
   if (cover.by_batch || p.q.packed()) batches = static_cast<int>(p.batch);
   if (cover.by_head) heads = static_cast<int>(p.q_heads);
@@ -47,7 +47,7 @@ std::string text_of(const compiler::LoweredMod& lowered) {
 }
 
 /// Why these are not the lists of the call; empty where they are.
-std::string difference(const detail::DeviceCover& made, const Facts& device, const ForwardKernel& kernel,
+std::string difference(const detail::DeviceCover& made, const Facts& device, const LoadedKernel& kernel,
                        const compiler::LoweredMod& lowered, const Problem& p, std::span<const double> params) {
   const compiler::Mod& mod = lowered.mod;
   if (p.q.packed()) return "it is for dense tensors, and the sequences of this call are packed";
@@ -79,7 +79,7 @@ std::string difference(const detail::DeviceCover& made, const Facts& device, con
   if (lowered.cover.by_head && lists.heads != p.q_heads)
     return fmt::format("its mask varies with the head: it is for {} heads, and this call has {}", lists.heads,
                        p.q_heads);
-  const codegen::ForwardPlan& plan = kernel.choice.plan;
+  const codegen::KernelPlan& plan = kernel.choice.plan;
   if (lists.m != plan.queries() || lists.n != plan.n)
     return fmt::format("its tiles are {} queries by {} keys, and those of this call's kernel, {}, {} by {}", lists.m,
                        lists.n, plan.kernel->name, plan.queries(), plan.n);
@@ -88,7 +88,7 @@ std::string difference(const detail::DeviceCover& made, const Facts& device, con
 
 }  // namespace
 
-void require_fit(const detail::DeviceCover& made, const Facts& device, const ForwardKernel& kernel,
+void require_fit(const detail::DeviceCover& made, const Facts& device, const LoadedKernel& kernel,
                  const compiler::LoweredMod& lowered, const Problem& p, std::span<const double> params) {
   const std::string why = difference(made, device, kernel, lowered, p, params);
   if (why.empty()) return;
@@ -100,7 +100,7 @@ void require_fit(const detail::DeviceCover& made, const Facts& device, const For
 
 namespace attune::detail {
 
-DeviceCover::DeviceCover(const cuda::Facts& on, const cuda::ForwardKernel& kernel, const compiler::LoweredMod& lowered,
+DeviceCover::DeviceCover(const cuda::Facts& on, const cuda::LoadedKernel& kernel, const compiler::LoweredMod& lowered,
                          const compiler::Problem& p, std::span<const double> all_params)
     : device(on.index), mask(kernel.cover_kernel->of.mask), text(cuda::text_of(lowered)), q_len(p.q.length),
       kv_len(p.kv.length), q_offset(p.q_offset) {

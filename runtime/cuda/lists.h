@@ -23,7 +23,7 @@ struct CoverLists {
   std::int64_t rows = 0;       ///< of one head: tiles of queries
 
   CoverLists() = default;
-  CoverLists(const codegen::ForwardPlan& plan, const compiler::Cover& cover, const compiler::Problem& p);
+  CoverLists(const codegen::KernelPlan& plan, const compiler::Cover& cover, const compiler::Problem& p);
   std::int64_t ints() const { return stride * rows * heads * batches; }
 };
 
@@ -32,7 +32,7 @@ CoverArgs cover_arguments(const CoverLists& lists, const compiler::Problem& p, c
 Launch cover_launch(const Kernel& kernel, const CoverLists& lists, CoverArgs& arguments);
 
 /// Throws Error unless these are the lists of the call. `params`: the values of all its parameters.
-void require_fit(const detail::DeviceCover& made, const Facts& device, const ForwardKernel& kernel,
+void require_fit(const detail::DeviceCover& made, const Facts& device, const LoadedKernel& kernel,
                  const compiler::LoweredMod& lowered, const compiler::Problem& p, std::span<const double> params);
 
 }  // namespace attune::runtime::cuda
@@ -52,7 +52,7 @@ struct DeviceCover {
   std::int32_t q_offset = 0;
   cuda::CoverLists lists;
 
-  DeviceCover(const cuda::Facts& device, const cuda::ForwardKernel& kernel, const compiler::LoweredMod& lowered,
+  DeviceCover(const cuda::Facts& device, const cuda::LoadedKernel& kernel, const compiler::LoweredMod& lowered,
               const compiler::Problem& p, std::span<const double> params);
   ~DeviceCover();
   DeviceCover(const DeviceCover&) = delete;

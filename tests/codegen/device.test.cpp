@@ -326,9 +326,9 @@ TEST_CASE("on a GPU a kernel that tests add computes what the oracle does", "[gp
     if (std::ranges::find(names, mod.name) == names.end()) continue;
     const Lowered made(mod);
     const codegen::GpuParts parts = codegen::gpu_parts(made.lowered, true);
-    const codegen::ForwardSpec spec{
+    const codegen::KernelSpec spec{
         .arch = cuda::facts(0).arch(), .dtype = DType::f32, .out = DType::f32, .d = d, .dv = dv, .exact = true};
-    const codegen::ForwardChoice choice =
+    const codegen::KernelChoice choice =
         codegen::choose(spec, parts.facts, {}, nullptr, kernels_with_plain()).choices[0];
     INFO(mod.name);
     REQUIRE(choice.plan.kernel == &forward_plain());

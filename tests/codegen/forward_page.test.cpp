@@ -20,7 +20,7 @@
 namespace attune::tests {
 namespace {
 
-using codegen::ForwardPlan, codegen::Source;
+using codegen::KernelPlan, codegen::Source;
 
 struct Lowered {
   Made made;
@@ -70,8 +70,8 @@ TEST_CASE("the pages of canonical mods are as committed", "[cuda]") {
                            "everything", "small_network"}) {
     const Lowered lowered(named(name));
     const codegen::GpuParts parts = codegen::gpu_parts(lowered.lowered, true);
-    const auto kind = codegen::forward_kind(parts, codegen::Length::longer);
-    const ForwardPlan plan = codegen::choose({}, parts.facts, kind).choices[0].plan;
+    const auto kind = codegen::call_kind(parts, codegen::Length::longer);
+    const KernelPlan plan = codegen::choose({}, parts.facts, kind).choices[0].plan;
     const Source source = codegen::forward_source(parts, plan, 90);
     golden(fmt::format("codegen/cuda.{}", name), source.text);
   }
@@ -82,7 +82,7 @@ TEST_CASE("the pages of canonical mods are as committed", "[cuda]") {
 TEST_CASE("a page that knows its lines leads to the user's, and its own are where they are", "[cuda]") {
   const Lowered lowered(Made{written_in_lines, {}, {}});
   const codegen::GpuParts parts = codegen::gpu_parts(lowered.lowered, true);
-  const ForwardPlan plan = codegen::choose({}, parts.facts).choices[0].plan;
+  const KernelPlan plan = codegen::choose({}, parts.facts).choices[0].plan;
   const Source plain = codegen::forward_source(parts, plan, 90);
   const Source lined = codegen::forward_source(parts, plan, 90, "a \"folder\" \\/page.cu");
   CHECK(plain.text.find("#line") == std::string::npos);
@@ -114,7 +114,7 @@ TEST_CASE("a page that knows its lines compiles", "[cuda]") {
   if (skips_compiling()) return;
   const Lowered lowered(Made{written_in_lines, {}, {}});
   const codegen::GpuParts parts = codegen::gpu_parts(lowered.lowered, true);
-  const ForwardPlan plan = codegen::choose({.arch = 80, .d = 64, .dv = 64}, parts.facts).choices[0].plan;
+  const KernelPlan plan = codegen::choose({.arch = 80, .d = 64, .dv = 64}, parts.facts).choices[0].plan;
   compiles(codegen::forward_source(parts, plan, 80, "a \"folder\" \\/page.cu"), 128);
 }
 
@@ -128,11 +128,11 @@ TEST_CASE("masks of a column's fields, a row's, both and neither compile with th
   for (const Mask& mask : masks) {
     const Lowered lowered(Made{{.mask = mask}, {}, {}});
     const codegen::GpuParts parts = codegen::gpu_parts(lowered.lowered, true);
-    std::vector<codegen::ForwardChoice> candidates =
+    std::vector<codegen::KernelChoice> candidates =
         codegen::choose({.arch = 90, .d = 64, .dv = 64}, parts.facts).choices;
-    std::erase_if(candidates, [](const codegen::ForwardChoice& c) { return c.plan.kernel->takes_any; });
+    std::erase_if(candidates, [](const codegen::KernelChoice& c) { return c.plan.kernel->takes_any; });
     REQUIRE(!candidates.empty());
-    const ForwardPlan& plan = candidates.back().plan;  // the smallest tile
+    const KernelPlan& plan = candidates.back().plan;  // the smallest tile
     compiles(codegen::forward_source(parts, plan, 90), 0);
   }
 }

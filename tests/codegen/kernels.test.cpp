@@ -16,13 +16,13 @@
 namespace attune::tests {
 namespace {
 
-using codegen::ForwardChoice, codegen::ForwardChoices, codegen::ForwardSpec;
+using codegen::KernelChoice, codegen::KernelChoices, codegen::KernelSpec;
 using runtime::cuda::Binary;
 
 /// A row of a kernel's table on an architecture. A fast kernel has one for each of its tiles; the kernel that takes any
 /// call has one a width, whose other tiles are candidates behind the first.
 struct Row {
-  ForwardSpec spec;
+  KernelSpec spec;
   std::string variant;  ///< of the fast kernel
   /// Bytes it may spill: the widest rows of the portable kernel have none behind them that spill less.
   int spills = 0;
@@ -32,12 +32,12 @@ struct Row {
 };
 
 /// Every tile of a fast kernel, whatever kinds of calls it is for.
-void add_fast(std::vector<Row>& out, const ForwardSpec& spec) {
+void add_fast(std::vector<Row>& out, const KernelSpec& spec) {
   std::set<codegen::Variant> all;
   for (const auto cover : {codegen::CoverKind::full, codegen::CoverKind::causal, codegen::CoverKind::listed})
     for (const auto mod : {codegen::ModKind::scaled, codegen::ModKind::heavy})
       for (const auto length : {codegen::Length::to_1k, codegen::Length::to_4k, codegen::Length::longer})
-        for (const ForwardChoice& c : choose(spec, {}, {cover, mod, length}).choices)
+        for (const KernelChoice& c : choose(spec, {}, {cover, mod, length}).choices)
           if (!c.plan.kernel->takes_any && all.insert(codegen::variant_of(c.plan)).second)
             out.push_back({spec, codegen::variant_of(c.plan).text()});
 }
@@ -88,18 +88,18 @@ void compile(const Lowered& lowered, Row row, std::size_t number) {
   row.spec.heads = 1 << number % 4;
   if (row.portable() && number % 4 == 0) row.spec.load = 0;
   const codegen::GpuParts parts = codegen::gpu_parts(lowered.lowered, true);
-  std::vector<ForwardChoice> candidates = choose(row.spec, parts.facts).choices;
+  std::vector<KernelChoice> candidates = choose(row.spec, parts.facts).choices;
   if (!row.portable()) {
     // The fast one does not take every Mod; the portable one takes any.
-    const auto is_portable = [](const ForwardChoice& c) { return c.plan.kernel->takes_any; };
+    const auto is_portable = [](const KernelChoice& c) { return c.plan.kernel->takes_any; };
     if (is_portable(candidates.front())) return;
     const codegen::Preference first{codegen::variant(row.variant), false, ""};
     candidates = choose(row.spec, parts.facts, {}, &first).choices;
     std::erase_if(candidates, is_portable);
   }
   std::string told;
-  for (const ForwardChoice& candidate : candidates) {
-    const codegen::ForwardPlan& plan = candidate.plan;
+  for (const KernelChoice& candidate : candidates) {
+    const codegen::KernelPlan& plan = candidate.plan;
     const Binary binary = runtime::cuda::compile(codegen::forward_source(parts, plan, row.spec.arch));
     const std::string wrong = flaw(binary, row.spills);
     if (binary.spilled || !wrong.empty())

@@ -141,9 +141,9 @@ bool backward_runs(const Attention& attention, const Tensor& by) {
 }
 
 /// The kernels of a GPU that need not be here, for calls of many kinds.
-const std::map<std::string, std::pair<codegen::ForwardSpec, codegen::Length>>& specs() {
+const std::map<std::string, std::pair<codegen::KernelSpec, codegen::Length>>& specs() {
   using enum codegen::Length;
-  static const std::map<std::string, std::pair<codegen::ForwardSpec, codegen::Length>> all{
+  static const std::map<std::string, std::pair<codegen::KernelSpec, codegen::Length>> all{
       {"hopper", {{.arch = 90, .d = 64, .dv = 64}, to_1k}},
       {"odd",
        {{.arch = 86,
@@ -174,7 +174,7 @@ const std::map<std::string, std::pair<codegen::ForwardSpec, codegen::Length>>& s
 }
 
 int consider(const std::string& attention, const std::string& name) {
-  const codegen::ForwardSpec& spec = specs().at(name).first;
+  const codegen::KernelSpec& spec = specs().at(name).first;
   const codegen::Length length = specs().at(name).second;
   const compiler::BoundMod written = compiler::trace(attentions().at(attention)());
   const compiler::LoweredMod lowered = compiler::lower(written);
@@ -186,8 +186,8 @@ int consider(const std::string& attention, const std::string& name) {
     return out;
   };
   const runtime::Purpose purpose(describe);
-  const runtime::cuda::Considered all = runtime::cuda::consider(parts, codegen::forward_kind(parts, length), spec,
-                                                                nullptr, false, codegen::kernels(), &purpose);
+  const runtime::cuda::Considered all = runtime::cuda::consider(parts, codegen::call_kind(parts, length), spec, nullptr,
+                                                                false, codegen::kernels(), &purpose);
   const bool there = all.candidates[all.chosen].binary->cubin.size() > 1000;
   if (parts.facts.listed)
     runtime::cuda::binary_of(codegen::cover_source(lowered, spec.wide, spec.arch),
