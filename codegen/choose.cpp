@@ -35,12 +35,12 @@ std::string why_illegal(const KernelDescriptor& kernel, const KernelSpec& spec, 
   return bytes > most ? fmt::format("it takes {} bytes of shared memory, and there are {}", bytes, most) : "";
 }
 
-struct Wanted {
+struct Found {
   std::optional<KernelChoice> choice;
   std::string why;  ///< there is none
 };
 
-Wanted wanted(const KernelSpec& spec, const ModFacts& facts, const CallKind& kind, const Variant& variant,
+Found found(const KernelSpec& spec, const ModFacts& facts, const CallKind& kind, const Variant& variant,
               Kernels among) {
   const KernelDescriptor* kernel = find(among, variant.kernel);
   if (!kernel) {
@@ -85,7 +85,7 @@ KernelChoices choose(const KernelSpec& wishes, const ModFacts& facts, const Call
                 "split the heads, or compute on the host");
   KernelChoices out;
   if (preference) {
-    Wanted first = wanted(spec, facts, kind, preference->variant, among);
+    Found first = found(spec, facts, kind, preference->variant, among);
     if (!first.choice && preference->only)
       throw Error("bad-kernel", "the kernel that is asked for cannot take this call",
                   {.name = preference->variant.text()}, first.why, "name another, or leave the choice to attune");

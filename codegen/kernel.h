@@ -15,8 +15,8 @@
 
 namespace attune::codegen {
 
-/// What a kernel computes.
-enum class Way : std::uint8_t { forward };
+/// What a kernel computes: a forward; or of a backward, the gradient of q, or those of k and v.
+enum class Way : std::uint8_t { forward, queries, keys };
 
 /// A number that a kernel's tile is cut by: in variants, and in the Tile of a page.
 struct Member {

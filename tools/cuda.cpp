@@ -37,7 +37,7 @@ void cuda(const CudaOptions& o) {
                 "which keys a tile of queries visits is known without looking at data", "leave --lists out");
   const codegen::KernelChoice& first = choices.choices[0];
   const codegen::Source source = o.lists ? codegen::cover_source(lowered, spec.wide, spec.arch)
-                                         : codegen::forward_source(parts, first.plan, spec.arch);
+                                         : codegen::kernel_source(parts, first.plan, spec.arch);
   if (!o.json) {
     write_out(source.text);
     return;

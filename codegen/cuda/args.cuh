@@ -51,6 +51,9 @@ struct Gradient {
   Stored type;
 };
 
+/// Threads of a block of rows.cuh, which has a warp for each row.
+constexpr int rows_threads = 256;
+
 /// One struct for the kernels of a backward: each reads what it needs.
 struct BackwardArgs {
   TensorMap q_map, k_map, v_map, grad_o_map;  ///< for kernels that use the copy engine

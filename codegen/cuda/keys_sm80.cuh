@@ -9,9 +9,9 @@
 //
 // Tile: Element (bf16, f16, float) of q, k, v and grad_o; m queries and n keys, multiples of 16, a warp for 16 keys; d,
 // dv: multiples of 16 (of 32 for float), at most 256; width, width_v: how many columns there are of these; stages:
-// tiles of queries in shared memory; vector: bytes a copy, as forward_sm80.cuh has it; exact; layout; gives: 1 for the
-// gradient of v, 2 for that of k and of what scores capture, 3 for both. SharedKeys80<Tile>::bytes of shared memory,
-// Tile::warps x 32 threads, a block for every tile of keys of every key head of every batch entry that k has.
+// tiles of queries in shared memory; vector: bytes a copy, as forward_sm80.cuh has it; exact; layout; passes: 2
+// where both gradients do not fit into registers, and each gets a walk of its own. SharedKeys80<Tile>::bytes of shared
+// memory, Tile::warps x 32 threads, a block for every tile of keys of every key head of every batch entry that k has.
 #pragma once
 
 #include "backward_sm80.cuh"
@@ -29,10 +29,11 @@ struct SharedKeys80 {
 };
 
 /// A function of its own, so that it takes no registers from the rest.
-template <class Tile, class User>
+template <class Tile, class User, int Gives>
 __device__ __noinline__ void keys_pair_by_pair(const BackwardArgs& args, const User& user, unsigned shared);
 
-template <class Tile, class User>
+/// Gives: 1 for the gradient of v, 2 for that of k and of what scores capture, 3 for both.
+template <class Tile, class User, int Gives>
 struct Keys80 {
   using Element = typename Tile::Element;
   using Shared = SharedKeys80<Tile>;
@@ -41,7 +42,7 @@ struct Keys80 {
   using Col = typename User::Col;
   static constexpr int size = Shared::size, per_step = 32 / size, m = Tile::m, n = Tile::n;
   static constexpr bool exact = Tile::exact && size == 4;
-  static constexpr bool gives_v = Tile::gives & 1, gives_k = Tile::gives & 2;
+  static constexpr bool gives_v = Gives & 1, gives_k = Gives & 2;
   using QLine = Lines<Tile::d * size>;
   using VLine = Lines<Tile::dv * size>;
   static_assert(n == 16 * Tile::warps && m % 16 == 0 && m <= 32 * Tile::warps);
@@ -108,7 +109,8 @@ struct Keys80 {
     if constexpr (User::traits.listed) {
       out.walk = walk_list(args, of_b, h, tiles, tile);
     } else {
-      Bands bands = user.q_bands(out.head, out.at, first_key(), min(first_key() + n, keys.length));
+      Bands bands = user.q_bands(out.head, out.at, args.q_offset, args.q_offset + out.queries.length, first_key(),
+                                 min(first_key() + n, keys.length));
       bands.begin -= args.q_offset, bands.end -= args.q_offset;
       bands.full_begin -= args.q_offset, bands.full_end -= args.q_offset;
       out.walk = walk_bands(bands, out.queries.length, m);
@@ -297,7 +299,7 @@ struct Keys80 {
     copy_wait<0>();
     if constexpr (User::traits.masked)
       if (__any_sync(~0u, spoilt < gives_k ? Tile::d : 16 > (dk) || spoilt < gives_v ? Tile::dv : 16 > (dv)))
-        return keys_pair_by_pair<Tile>(args, user, shared);
+        return keys_pair_by_pair<Tile, User, Gives>(args, user, shared);
     if constexpr (gives_k) store<Tile::d>(args.grad_k, dk, Tile::width, args.scale);
     if constexpr (gives_v) store<Tile::dv>(args.grad_v, dv, Tile::width_v, 1);
   }
@@ -359,16 +361,23 @@ struct Keys80 {
   }
 };
 
-template <class Tile, class User>
+template <class Tile, class User, int Gives>
 __device__ __noinline__ void keys_pair_by_pair(const BackwardArgs& args, const User& user, unsigned shared) {
-  Keys80<Tile, User>(args, user, shared).pair_by_pair();
+  Keys80<Tile, User, Gives>(args, user, shared).pair_by_pair();
 }
 
 template <class Tile, class User>
 __global__ void __launch_bounds__(Tile::warps * 32)
     keys_sm80(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
   extern __shared__ __align__(128) unsigned char memory[];
-  Keys80<Tile, User>(args, user, static_cast<unsigned>(__cvta_generic_to_shared(memory))).run();
+  const auto shared = static_cast<unsigned>(__cvta_generic_to_shared(memory));
+  if constexpr (Tile::passes == 1) {
+    Keys80<Tile, User, 3>(args, user, shared).run();
+  } else {
+    Keys80<Tile, User, 1>(args, user, shared).run();
+    __syncthreads();
+    Keys80<Tile, User, 2>(args, user, shared).run();
+  }
 }
 
 }  // namespace attune

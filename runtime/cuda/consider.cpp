@@ -177,7 +177,7 @@ Page kernel_page(const codegen::GpuParts& parts, const codegen::KernelPlan& plan
   const bool lined = options().lineinfo, dumped = dumps();
   // Where a dump lies depends on the page without its lines, which tell where it lies.
   Page out;
-  if (dumped || !lined) out.source = codegen::forward_source(parts, plan, arch);
+  if (dumped || !lined) out.source = codegen::kernel_source(parts, plan, arch);
   if (dumped) out.dump = text_and_options(out.source);
   if (!lined) return out;
   std::string path = fmt::format("{}.cu", plan.kernel->name);
@@ -185,7 +185,7 @@ Page kernel_page(const codegen::GpuParts& parts, const codegen::KernelPlan& plan
     const KernelOf of{parts.mod(), codegen::variant_of(plan).text(), arch};
     path = std::filesystem::absolute(dump_folder(dump_of(of, out.dump)) / page_name).string();
   }
-  out.source = codegen::forward_source(parts, plan, arch, path);
+  out.source = codegen::kernel_source(parts, plan, arch, path);
   return out;
 }
 

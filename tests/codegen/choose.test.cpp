@@ -129,7 +129,7 @@ TEST_CASE("heads share tiles where there are few queries, and nothing that lanes
     for (const KernelChoice& c : all.choices) {
       CHECK(c.plan.heads == heads);
       CHECK(c.plan.queries() == c.plan.m / heads);
-      const std::string page = forward_source(parts, c.plan, arch).text;
+      const std::string page = kernel_source(parts, c.plan, arch).text;
       CHECK(page.find(fmt::format("heads = {};", heads)) != std::string::npos);
     }
     return heads == 8;
@@ -261,7 +261,7 @@ TEST_CASE("the host counts shared memory and columns as kernels do", "[choose]")
   for (const KernelSpec& spec : {KernelSpec{.d = 24, .dv = 40}, KernelSpec{.out = DType::f32, .d = 16, .dv = 16},
                                  KernelSpec{.d = 64, .dv = 160}, KernelSpec{.d = 40, .dv = 256}})
     for (const KernelChoice& c : choose(spec, parts.facts).choices) {
-      Source source = forward_source(parts, c.plan, spec.arch);
+      Source source = kernel_source(parts, c.plan, spec.arch);
       const std::string shared = c.plan.kernel->name == "forward_sm90" ? "Shared90" : "Shared80";
       const int aligned = c.plan.kernel->name == "forward_sm90" ? 1024 : 0;
       // Not the kernel itself, which takes a second or two.

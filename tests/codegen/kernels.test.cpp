@@ -100,7 +100,7 @@ void compile(const Lowered& lowered, Row row, std::size_t number) {
   std::string told;
   for (const KernelChoice& candidate : candidates) {
     const codegen::KernelPlan& plan = candidate.plan;
-    const Binary binary = runtime::cuda::compile(codegen::forward_source(parts, plan, row.spec.arch));
+    const Binary binary = runtime::cuda::compile(codegen::kernel_source(parts, plan, row.spec.arch));
     const std::string wrong = flaw(binary, row.spills);
     if (binary.spilled || !wrong.empty())
       told += fmt::format("{}: {} {} x {}, d {}, dv {}, {}, sm_{}{}: {}\n", lowered.name, plan.kernel->name, plan.m,

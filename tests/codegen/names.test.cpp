@@ -110,7 +110,7 @@ TEST_CASE("a user's names never meet the page's", "[cuda]") {
     const codegen::GpuParts parts = codegen::gpu_parts(lowered, true);
     CHECK(codegen::gpu_parts(covered, true).facts.listed);
     for (const int arch : {80, 90}) {
-      compiles(codegen::forward_source(parts, plan, arch));
+      compiles(codegen::kernel_source(parts, plan, arch));
       codegen::Source cover = codegen::cover_source(covered, false, arch);
       cover.text.insert(0, includes);
       compiles(cover);

@@ -1,4 +1,4 @@
-// tests/codegen/forward_page.test.cpp — pages of CUDA: as committed texts, through NVRTC, and the bytes of their
+// tests/codegen/kernel_page.test.cpp — pages of CUDA: as committed texts, through NVRTC, and the bytes of their
 // arguments
 #include "codegen/source.h"
 
@@ -72,7 +72,7 @@ TEST_CASE("the pages of canonical mods are as committed", "[cuda]") {
     const codegen::GpuParts parts = codegen::gpu_parts(lowered.lowered, true);
     const auto kind = codegen::call_kind(parts, codegen::Length::longer);
     const KernelPlan plan = codegen::choose({}, parts.facts, kind).choices[0].plan;
-    const Source source = codegen::forward_source(parts, plan, 90);
+    const Source source = codegen::kernel_source(parts, plan, 90);
     golden(fmt::format("codegen/cuda.{}", name), source.text);
   }
   const Lowered lowered(named("documents_causal"));
@@ -83,8 +83,8 @@ TEST_CASE("a page that knows its lines leads to the user's, and its own are wher
   const Lowered lowered(Made{written_in_lines, {}, {}});
   const codegen::GpuParts parts = codegen::gpu_parts(lowered.lowered, true);
   const KernelPlan plan = codegen::choose({}, parts.facts).choices[0].plan;
-  const Source plain = codegen::forward_source(parts, plan, 90);
-  const Source lined = codegen::forward_source(parts, plan, 90, "a \"folder\" \\/page.cu");
+  const Source plain = codegen::kernel_source(parts, plan, 90);
+  const Source lined = codegen::kernel_source(parts, plan, 90, "a \"folder\" \\/page.cu");
   CHECK(plain.text.find("#line") == std::string::npos);
   CHECK(std::ranges::count(plain.options, codegen::line_option) == 0);
   CHECK(lined.options.back() == codegen::line_option);
@@ -106,8 +106,8 @@ TEST_CASE("a page that knows its lines leads to the user's, and its own are wher
   // Text has no file: its lines are those of the page.
   const Lowered text(named("alibi"));
   const codegen::GpuParts of_text = codegen::gpu_parts(text.lowered, true);
-  CHECK(codegen::forward_source(of_text, plan, 90, "page.cu").text ==
-        "#line 2 \"page.cu\"\n" + codegen::forward_source(of_text, plan, 90).text);
+  CHECK(codegen::kernel_source(of_text, plan, 90, "page.cu").text ==
+        "#line 2 \"page.cu\"\n" + codegen::kernel_source(of_text, plan, 90).text);
 }
 
 TEST_CASE("a page that knows its lines compiles", "[cuda]") {
@@ -115,7 +115,7 @@ TEST_CASE("a page that knows its lines compiles", "[cuda]") {
   const Lowered lowered(Made{written_in_lines, {}, {}});
   const codegen::GpuParts parts = codegen::gpu_parts(lowered.lowered, true);
   const KernelPlan plan = codegen::choose({.arch = 80, .d = 64, .dv = 64}, parts.facts).choices[0].plan;
-  compiles(codegen::forward_source(parts, plan, 80, "a \"folder\" \\/page.cu"), 128);
+  compiles(codegen::kernel_source(parts, plan, 80, "a \"folder\" \\/page.cu"), 128);
 }
 
 TEST_CASE("masks of a column's fields, a row's, both and neither compile with the kernel for Hopper", "[cuda]") {
@@ -133,7 +133,7 @@ TEST_CASE("masks of a column's fields, a row's, both and neither compile with th
     std::erase_if(candidates, [](const codegen::KernelChoice& c) { return c.plan.kernel->takes_any; });
     REQUIRE(!candidates.empty());
     const KernelPlan& plan = candidates.back().plan;  // the smallest tile
-    compiles(codegen::forward_source(parts, plan, 90), 0);
+    compiles(codegen::kernel_source(parts, plan, 90), 0);
   }
 }
 
