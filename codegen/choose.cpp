@@ -41,7 +41,7 @@ struct Found {
 };
 
 Found found(const KernelSpec& spec, const ModFacts& facts, const CallKind& kind, const Variant& variant,
-              Kernels among) {
+            Kernels among) {
   const KernelDescriptor* kernel = find(among, variant.kernel);
   if (!kernel) {
     std::string names;

@@ -45,9 +45,12 @@ struct RowsSpec {
   auto operator<=>(const RowsSpec&) const = default;
 };
 Source rows_source(const RowsSpec& spec);
+/// The kernel of sums.cuh.
+Source sums_source(int arch);
 
-/// The kernel of cover.cuh that writes the lists of tiles for a Mod whose facts say `listed`.
-Source cover_source(const compiler::LoweredMod& lowered, bool wide, int arch);
+/// The kernel of cover.cuh that writes the lists of tiles for a Mod whose facts say `listed`; `along_q`: for kernels
+/// that keep keys.
+Source cover_source(const compiler::LoweredMod& lowered, bool wide, int arch, bool along_q = false);
 
 /// `struct User` of pages. `captures` by slot, on the device; `params` by slot as Param holds them; `wide` as the pages
 /// have it; `sums` as page_sums() names them.

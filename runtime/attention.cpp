@@ -178,11 +178,6 @@ Request request(const Checked& checked, const Backward& call) {
   return out;
 }
 
-[[noreturn]] void no_backward() {
-  throw Error("no-engine", "no engine of this build can run this", {}, "the CUDA engine has no backward yet",
-              "copy the tensors to the host for the gradients: array.on(Device::cpu())");
-}
-
 cpu::Means means(const Resources& with, const Purpose& purpose, cpu::Stages* stages = nullptr, Used* used = nullptr) {
   return {.isa = cpu::isa(),
           .executor = with.executor,
@@ -280,7 +275,12 @@ void run(const Attention& attention, const Backward& call, const Resources& with
     else if (target == Target::cpu)
       cpu::backward(lowered->lowered, call, problem, means(with, purpose, stages, watched.used()));
     else
-      no_backward();
+      cuda::backward(checked.lowered->lowered, call, problem,
+                     {.stream = with.stream,
+                      .workspace = with.workspace,
+                      .used = watched.used(),
+                      .exact = exact,
+                      .purpose = &purpose});
     watched.done(checked, call, with.stream);
   });
 }
@@ -360,7 +360,9 @@ std::size_t Attention::workspace(const Backward& call, const Resources& with, Li
     const auto describe = [&checked, &call] { return runtime::request(checked, call); };
     const runtime::Purpose purpose(describe);
     if (checked.target == Target::oracle) return 0;
-    if (checked.target == Target::cuda) runtime::no_backward();
+    if (checked.target == Target::cuda)
+      return runtime::cuda::backward_workspace(checked.lowered->lowered, call, checked.problem,
+                                               {.exact = checked.exact, .purpose = &purpose});
     return runtime::cpu::backward_workspace(checked.lowered->lowered, call, checked.problem,
                                             runtime::means(with, purpose));
   });

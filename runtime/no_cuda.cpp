@@ -27,6 +27,10 @@ std::size_t forward_workspace(const compiler::LoweredMod&, const Forward&, const
   refuse();
 }
 void forward(const compiler::LoweredMod&, const Forward&, const compiler::Problem&, const Means&) { refuse(); }
+std::size_t backward_workspace(const compiler::LoweredMod&, const Backward&, const compiler::Problem&, const Means&) {
+  refuse();
+}
+void backward(const compiler::LoweredMod&, const Backward&, const compiler::Problem&, const Means&) { refuse(); }
 std::shared_ptr<const detail::DeviceCover> cover(const compiler::LoweredMod&, const Forward&, const compiler::Problem&,
                                                  const Means&) {
   refuse();

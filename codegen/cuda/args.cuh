@@ -70,4 +70,20 @@ struct BackwardArgs {
   int section;  ///< sets of heads (walk.cuh) whose operands stay in the cache together
 };
 
+/// Threads of a block of sums.cuh.
+constexpr int sums_threads = 128;
+/// 64-bit words of an exact sum: twelve of digits, one of flags.
+constexpr int exact_finite_words = 12, exact_words = 13;
+
+/// What sums.cuh turns into a tensor's elements: a sum for each, along the last dimension first. Dimensions that the
+/// tensor lacks come first, and are 1 long.
+struct SumsArgs {
+  static constexpr int most_rank = 4;
+  const unsigned long long* sums;
+  void* to;
+  Stored type;
+  long long count;
+  long long extent[most_rank], stride[most_rank];  ///< in elements
+};
+
 }  // namespace attune

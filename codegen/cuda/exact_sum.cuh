@@ -1,11 +1,12 @@
 // codegen/cuda/exact_sum.cuh — sums of f32 that lose nothing, so that the order of their terms decides no bit
 #pragma once
 
+#include "args.cuh"
+
 namespace attune {
 
 /// A sum is twelve words, each 24 bits higher than the one before, and one of flags for what is not finite. Words are
 /// integers, whose order of addition does not matter; 2^39 terms fit. All words are 0 before.
-constexpr int exact_finite_words = 12, exact_words = 13;
 constexpr unsigned long long exact_nan = 1, exact_plus = 2, exact_minus = 4;
 
 __device__ inline void add_exactly(unsigned long long* sum, float x) {

@@ -39,6 +39,11 @@ std::size_t forward_workspace(const compiler::LoweredMod& lowered, const Forward
 /// Puts the call on the stream.
 void forward(const compiler::LoweredMod& lowered, const Forward& call, const compiler::Problem& problem,
              const Means& means);
+/// The same of a backward.
+std::size_t backward_workspace(const compiler::LoweredMod& lowered, const Backward& call,
+                               const compiler::Problem& problem, const Means& means);
+void backward(const compiler::LoweredMod& lowered, const Backward& call, const compiler::Problem& problem,
+              const Means& means);
 /// Writes the tile lists of such calls on the stream, into the workspace if there is one. Null where none are needed.
 std::shared_ptr<const detail::DeviceCover> cover(const compiler::LoweredMod& lowered, const Forward& call,
                                                  const compiler::Problem& problem, const Means& means);

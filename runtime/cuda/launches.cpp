@@ -36,7 +36,7 @@ void Launches::send(int* to, std::vector<int> from) {
   add({.of = Step::Of::send, .to = to});
 }
 
-void Launches::clear(unsigned* counter) { add({.of = Step::Of::clear, .to = counter}); }
+void Launches::clear(unsigned* first, std::size_t count) { add({.of = Step::Of::clear, .to = first, .count = count}); }
 
 void Launches::launch(const Launch& one) { add({.of = Step::Of::launch, .launch = one}); }
 
@@ -45,7 +45,7 @@ void Launches::put(cu::Stream stream, std::span<std::byte> user) const {
       case Step::Of::send:
         driver().cuMemcpyAsync(address(step.to), address(sent_.data()), sent_.size() * sizeof(int), stream);
         break;
-      case Step::Of::clear: driver().cuMemsetD32Async(address(step.to), 0, 1, stream); break;
+      case Step::Of::clear: driver().cuMemsetD32Async(address(step.to), 0, step.count, stream); break;
       case Step::Of::launch: start(step.launch, stream, user); break;
     }
 }

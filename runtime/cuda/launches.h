@@ -30,8 +30,8 @@ class Launches {
  public:
   /// Sends ints of the host. The driver copies them before put() returns; a graph would not keep them.
   void send(int* to, std::vector<int> from);
-  /// Sets a counter to 0.
-  void clear(unsigned* counter);
+  /// Sets a counter, or so many words, to 0.
+  void clear(unsigned* first, std::size_t count = 1);
   void launch(const Launch& one);
 
   /// Puts every step on the stream, in the current context. Each kernel takes its own struct, then the user's bytes.
@@ -42,11 +42,11 @@ class Launches {
     enum class Of { send, clear, launch } of{};
     Launch launch{};
     void* to = nullptr;
+    std::size_t count = 0;
   };
   void add(const Step& step);
 
-  // A forward has at most three: starts, lists, the kernel. Each that a call may have takes time to initialise.
-  static constexpr std::size_t most = 4;
+  static constexpr std::size_t most = 12;
   std::array<Step, most> steps_{};
   std::size_t count_ = 0;
   std::vector<int> sent_;  ///< of the one step that sends

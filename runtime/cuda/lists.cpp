@@ -11,12 +11,14 @@ namespace attune::runtime::cuda {
 
 using compiler::Problem;
 
-CoverLists::CoverLists(const codegen::KernelPlan& plan, const compiler::Cover& cover, const Problem& p)
-    : m(plan.queries()), n(plan.n), rows(ceil_div(p.q.length, m)) {
+CoverLists::CoverLists(const codegen::KernelPlan& plan, const compiler::Cover& cover, const Problem& p, bool along_q)
+    : m(plan.queries()), n(plan.n) {
+  const std::int64_t q_tiles = ceil_div(p.q.length, m), kv_tiles = ceil_div(p.kv.length, n);
+  rows = along_q ? kv_tiles : q_tiles;
   if (cover.by_batch || p.q.packed()) batches = static_cast<int>(p.batch);
   if (cover.by_head) heads = static_cast<int>(p.q_heads);
   // The lists, room to work in, and two more: kernels read ahead of what they visit.
-  stride = static_cast<int>(4 + 2 * ceil_div(p.kv.length, n));
+  stride = static_cast<int>(4 + 2 * (along_q ? q_tiles : kv_tiles));
 }
 
 CoverArgs cover_arguments(const CoverLists& lists, const Problem& p, const Starts& starts, unsigned* next) {

@@ -20,10 +20,12 @@ struct CoverLists {
   int m = 0, n = 0;            ///< queries and keys of a tile
   int batches = 1, heads = 1;  ///< 1 where they do not vary with them
   int stride = 0;              ///< ints a row
-  std::int64_t rows = 0;       ///< of one head: tiles of queries
+  std::int64_t rows = 0;       ///< of one head: tiles of queries, or of keys
 
   CoverLists() = default;
-  CoverLists(const codegen::KernelPlan& plan, const compiler::Cover& cover, const compiler::Problem& p);
+  /// `along_q`: a row for each tile of keys, as kernels have it that keep keys.
+  CoverLists(const codegen::KernelPlan& plan, const compiler::Cover& cover, const compiler::Problem& p,
+             bool along_q = false);
   std::int64_t ints() const { return stride * rows * heads * batches; }
 };
 

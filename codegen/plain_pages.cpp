@@ -1,4 +1,4 @@
-// codegen/rows_page.cpp — the page of the kernel that finds what a backward must know of each row, rows.cuh
+// codegen/plain_pages.cpp — the pages of a backward that hold no expression of a user: rows.cuh and sums.cuh
 #include <fmt/format.h>
 
 #include "codegen/gpu_element.h"
@@ -20,6 +20,14 @@ Source rows_source(const RowsSpec& spec) {
           .options = page_options(spec.arch, true),
           .symbol = "attune::rows<attune::Tile>",
           .facts = {{"arch", fmt::format("sm_{}", spec.arch)}, {"type", std::string(name_of(spec.dtype))}}};
+}
+
+Source sums_source(int arch) {
+  return {.name = "store_sums",
+          .text = "#include \"sums.cuh\"\n",
+          .options = page_options(arch, true),
+          .symbol = "attune::store_sums",
+          .facts = {{"arch", fmt::format("sm_{}", arch)}}};
 }
 
 }  // namespace attune::codegen
