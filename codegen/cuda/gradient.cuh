@@ -14,6 +14,7 @@ struct GradientTraits {
   int by_row = 0;          ///< … on q too
   int by_col = 0;          ///< … on kv too, not on q
   bool by_pair = false;    ///< there are other terms: each pair adds to places of its own
+  bool removes = true;     ///< pairs may be removed, by keep() and its like or by a score of -inf
   bool by_sink = false;    ///< sink() reads captured tensors whose gradients are asked for
 };
 

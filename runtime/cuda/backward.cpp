@@ -156,14 +156,14 @@ class BackwardCall {
     rows_kernel_ = loaded_rows(device.index,
                                {.arch = device.arch(),
                                 .dtype = call.grad_o.dtype,
-                                .out = call.o.given() ? call.o.dtype : call.q.dtype,
+                                .out = call.o.given() ? call.o.dtype : DType::f32,
                                 .dv = p.dv,
                                 .packed = p.q.packed(),
                                 .of_o = of_o},
                                lowered.mod, stream, means.purpose);
     delta_ = space_.take<float>(rows());
     if (call.o.given()) return;
-    own_o_ = space_.take<std::byte>(rows() * p.dv * static_cast<std::int64_t>(size_of(call.q.dtype)));
+    own_o_ = space_.take<std::byte>(rows() * p.dv * static_cast<std::int64_t>(sizeof(float)));
     own_lse_ = space_.take<float>(rows());
     const Forward first = forward_call(nullptr);
     forward_space_ = space_.take<std::byte>(
@@ -249,7 +249,8 @@ class BackwardCall {
   Tensor o(std::byte* memory) const {
     if (call_.o.given()) return call_.o;
     const auto shape = std::span(call_.grad_o.shape).first(static_cast<std::size_t>(call_.grad_o.rank));
-    return {own_o_.in(memory), call_.q.dtype, shape, {}, call_.q.device};
+    // Not rounded: deltas are sums of its products.
+    return {own_o_.in(memory), DType::f32, shape, {}, call_.q.device};
   }
 
   /// The forward, into the workspace; with `memory` null, to ask what it needs.

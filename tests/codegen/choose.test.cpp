@@ -14,7 +14,7 @@
 namespace attune::codegen {
 namespace {
 
-std::vector<std::string> kernels(const KernelSpec& spec, const ModFacts& facts = {}) {
+std::vector<std::string> chosen(const KernelSpec& spec, const ModFacts& facts = {}) {
   std::vector<std::string> out;
   for (const KernelChoice& c : choose(spec, facts).choices)
     out.push_back(fmt::format("{} {} x {}", c.plan.kernel->name, c.plan.m, c.plan.n));
@@ -42,7 +42,7 @@ TEST_CASE("every width has kernels, and the portable one is the last", "[choose]
 }
 
 TEST_CASE("what a kernel cannot take leaves it out, and is said", "[choose]") {
-  CHECK(kernels({}).front() == "forward_sm90 128 x 128");
+  CHECK(chosen({}).front() == "forward_sm90 128 x 128");
   CHECK(choose({}, {}).story.empty());
   const auto story = [](const KernelSpec& spec, const ModFacts& facts = {}) { return story_of(choose(spec, facts)); };
   CHECK(story({.arch = 80}).find("compute capability 9.0") != std::string::npos);
@@ -166,7 +166,7 @@ TEST_CASE("calls are of the kind that their expressions make them", "[choose]") 
 }
 
 TEST_CASE("what is preferred comes first, and the rest as without it", "[choose]") {
-  const std::vector<std::string> usual = kernels({});
+  const std::vector<std::string> usual = chosen({});
   const Preference preference{variant("forward_sm90:n=176,q_stages=1,own_o=0,turns=2,dynamic=1"), false, ""};
   const KernelChoices all = choose({}, {}, {}, &preference);
   CHECK(all.refused.empty());
