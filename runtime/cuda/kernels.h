@@ -24,7 +24,6 @@ struct LoadedKernel {
   codegen::KernelChoice choice;
   std::string flaw;                         ///< as Candidate has it
   std::optional<CoverKernel> cover_kernel;  ///< where the launch must be handed lists
-  bool counts_tiles = false;                ///< blocks take tiles from a counter
   std::vector<std::string> story;           ///< whose choice it is; kernels that were not taken, and why
 };
 
