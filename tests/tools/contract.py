@@ -341,6 +341,11 @@ class Contract(Calls):
         old = json.loads(self.attune("cuda", "kv <= q", "--arch", "80", "--dtype", "f32", "--d", "40", "--json").stdout)
         self.assertEqual((old["kernel"], old["candidates"][0]["kernel"]), ("forward_sm80", "forward_sm80"))
         self.assertIn("compute capability", old["story"])
+        for width, load, store in (100, 8, 8), (98, 4, 4), (33, 0, 0):
+            page = self.attune("cuda", "s", "--arch", "90", "--dtype", "f16", "--d", width).stdout
+            self.assertIn("forward_sm80", page)
+            self.assertIn(f"static constexpr int vector = {load};", page)
+            self.assertIn(f"static constexpr int store = {store};", page)
         lists = self.attune("cuda", "doc[q] == doc[kv]", "--capture", "doc=i32[64]", "--lists")
         self.assertEqual(lists.returncode, 0)
         self.assertIn("cover", lists.stdout)
