@@ -88,7 +88,7 @@ std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
   if (!spec.boxes)
     return "the copy engine takes tensors whose rows are contiguous, whose other strides are positive multiples of 16 "
            "bytes, and none of them empty";
-  if (facts.has_prob && !facts.prob_linear) return "the prob mod is no multiple of p: it needs each row's sum first";
+  if (facts.has_prob && !facts.prob_linear) return "the prob mod is not a multiple of p: it needs each row's sum first";
   return {};
 }
 

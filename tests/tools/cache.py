@@ -92,7 +92,7 @@ class Cache(Calls):
         self.entry("1" * 32).write_bytes(b"attune cache 9\nwhatever")
         rows = {json.loads(line)["id"]: json.loads(line) for line in self.cache("ls", "--json").stdout.splitlines()}
         self.assertEqual(len(rows), 5)
-        self.assertEqual(rows["ab" + "c" * 30]["wrong"], "it is no regular file")
+        self.assertEqual(rows["ab" + "c" * 30]["wrong"], "it is not a regular file")
         self.assertIn("other version", self.cache("ls").stdout)
         self.assertIn("4 bad", self.cache("verify", code=1).stdout)  # that of another version is not for us to judge
         self.assertIn("[ambiguous-entry]", self.cache("show", "abab", code=2).stderr)

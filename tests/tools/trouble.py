@@ -235,7 +235,7 @@ class Trouble(Calls):
         (self.at / "c").write_text("")
         how = {"ATTUNE_CACHE": str(self.at / "c"), "ATTUNE_CACHE_SIZE": ""}
         said = self.attune(*RUN.replace("oracle", "cpu").split(), "out", **how)
-        self.assertEqual((said.returncode, said.stderr.count("is no folder")), (0, 1))
+        self.assertEqual((said.returncode, said.stderr.count("is not a folder")), (0, 1))
         said = self.attune("cache", "stats", **how)
         self.assertEqual(said.returncode, 2)
         self.assertIn("[no-cache]", said.stderr)
