@@ -144,7 +144,14 @@ class BackwardCall {
     const auto stream = static_cast<cu::Stream>(means.stream);
     const codegen::Wanted wanted = wanted_of(lowered, captured_);
     const auto key = [&](Way way) { return key_of(way, device, lowered, call, p, means, wanted); };
-    for (Captured& one : captured_) one.sums = space_.take<unsigned long long>(one.into->size() * exact_words);
+    std::int64_t words = 0;
+    for (const Captured& one : captured_) words += one.into->size() * exact_words;
+    sums_ = space_.take<unsigned long long>(words);
+    std::size_t next = sums_.offset;
+    for (Captured& one : captured_) {
+      one.sums = {next, one.into->size() * exact_words};
+      next += static_cast<std::size_t>(one.sums.count) * sizeof(unsigned long long);
+    }
     if (call.dk.given() || call.dv.given() || !captured_.empty())
       keys_ = Walker(key(Way::keys), lowered, p, means, space_);
     // Where deltas are no products with o, the walk of the queries sums them for the keys too.
@@ -190,11 +197,10 @@ class BackwardCall {
     const Starts starts = starts_.send(launches, memory, p_, {.queries = 1}, false, call_.cu_seqlens_q,
                                        call_.cu_seqlens_kv);
     std::vector<void*> sums(lowered_.slots.captures.size());
-    for (const Captured& one : captured_) {
-      auto* const at = one.sums.in(memory);
-      launches.clear(reinterpret_cast<unsigned*>(at), static_cast<std::size_t>(2 * one.sums.count));
-      for (const std::uint32_t slot : one.slots) sums[slot] = at;
-    }
+    for (const Captured& one : captured_)
+      for (const std::uint32_t slot : one.slots) sums[slot] = one.sums.in(memory);
+    if (sums_.count > 0)
+      launches.clear(reinterpret_cast<unsigned*>(sums_.in(memory)), static_cast<std::size_t>(2 * sums_.count));
     std::erase(sums, nullptr);
     BackwardArgs common = arguments(memory, starts);
     if (const std::int64_t blocks = rows() == 0 ? 0 : row_blocks(); blocks > 0)
@@ -212,19 +218,19 @@ class BackwardCall {
       keys_.put(launches, memory, common, p_, starts, static_cast<int>(keys_section(sets)),
                 sets * ceil_div(p_.kv.length, keys_.plan().n));
     }
-    std::vector<SumsArgs> stores;
-    stores.reserve(captured_.size());
-    for (const Captured& one : captured_) {
-      stores.push_back(store_of(one, memory));
-      launches.launch({.kernel = sums_kernel_.get(),
-                       .grid = {static_cast<unsigned>(ceil_div(one.into->size(), sums_threads)), 1, 1},
-                       .threads = sums_threads,
-                       .arguments = &stores.back()});
-    }
     const Walker& any = queries_.kernel ? queries_ : keys_;
     std::vector<std::byte> user = codegen::user_bytes(lowered_.mod, lowered_.slots.captures, params_,
                                                       static_cast<float>(p_.scale), any.plan().wide, sums);
     launches.put(stream, user);
+    for (const Captured& one : captured_) {
+      SumsArgs store = store_of(one, memory);
+      Launches last;
+      last.launch({.kernel = sums_kernel_.get(),
+                   .grid = {static_cast<unsigned>(ceil_div(one.into->size(), sums_threads)), 1, 1},
+                   .threads = sums_threads,
+                   .arguments = &store});
+      last.put(stream, {});
+    }
   }
 
  private:
@@ -321,6 +327,7 @@ class BackwardCall {
   StartsRoom starts_;
   Walker queries_, keys_;
   std::shared_ptr<const Kernel> rows_kernel_, sums_kernel_;
+  Room<unsigned long long> sums_;  ///< of all captured tensors
   Room<float> delta_;
   Room<std::byte> own_o_;  ///< the forward's results, where the call has none
   Room<float> own_lse_;

@@ -76,7 +76,7 @@ class ForwardCall {
         params_(values(lowered.slots.params)), tiling_(tiling_of(kernel_->choice)), tiles_(tiling_, p),
         starts_(space_, p, tiles_) {
     if (means.cover) require_fit(*means.cover, device_, *kernel_, lowered, p, params_);
-    if (tiles_.count > most_blocks() && kernel_->counts_tiles) next_ = space_.take<unsigned>(1);
+    if (tiles_.count > most_blocks() && kernel_->choice.counts_tiles) next_ = space_.take<unsigned>(1);
     if (means.cover) {
       lists_ = means.cover->lists;
     } else if (kernel_->cover_kernel) {
@@ -109,7 +109,7 @@ class ForwardCall {
                      .threads = kernel_->choice.threads,
                      .shared_bytes = kernel_->choice.shared_bytes,
                      .arguments = &arguments,
-                     .early = writes_lists && kernel_->choice.plan.kernel->wants_maps});
+                     .early = writes_lists && kernel_->choice.plan.kernel->waits});
     std::vector<std::byte> user = user_of(lowered_, params_, *kernel_, p_);
     launches.put(stream, user);
   }
@@ -133,14 +133,14 @@ class ForwardCall {
   ForwardArgs arguments(const Starts& starts, unsigned* next) const {
     const codegen::KernelPlan& plan = kernel_->choice.plan;
     ForwardArgs args{};
-    if (kernel_->choice.plan.kernel->wants_maps) {
-      const auto boxes = [&](const Tensor& t, int rows) {
-        return plan.heads == 1 ? boxes_of(t, rows) : boxes_of_heads(t, rows, plan.heads, p_.group);
+    if (const auto& rows = kernel_->choice.boxes) {
+      const auto boxes = [&](const Tensor& t, int positions) {
+        return plan.heads == 1 ? boxes_of(t, positions) : boxes_of_heads(t, positions, plan.heads, p_.group);
       };
-      args.q_map = boxes(call_.q, plan.m);
-      args.k_map = boxes_of(call_.k, plan.n);
-      args.v_map = boxes_of(call_.v, plan.n);
-      args.o_map = boxes(call_.o, 16);
+      args.q_map = boxes(call_.q, rows->q);
+      args.k_map = boxes_of(call_.k, rows->k);
+      args.v_map = boxes_of(call_.v, rows->v);
+      args.o_map = boxes(call_.o, rows->o);
     }
     args.q = strided(call_.q, p_.q.layout);
     args.k = strided(call_.k, p_.kv.layout);

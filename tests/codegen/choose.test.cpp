@@ -50,7 +50,7 @@ TEST_CASE("what a kernel cannot take leaves it out, and is said", "[choose]") {
   CHECK(story({.out = DType::f32}).find("writes o as bf16, not as f32") != std::string::npos);
   CHECK(story({.packed = true}).empty());
   CHECK(story({.boxes = false}).find("multiples of 16 bytes") != std::string::npos);
-  CHECK(story({}, {.has_prob = true, .prob_linear = false}).find("no multiple of p") != std::string::npos);
+  CHECK(story({}, {.has_prob = true, .prob_linear = false}).find("not a multiple of p") != std::string::npos);
   CHECK(story({}, {.has_prob = true, .prob_linear = true}).empty());
 }
 
@@ -264,7 +264,7 @@ TEST_CASE("the host counts shared memory and columns as kernels do", "[choose]")
       Source source = kernel_source(parts, c.plan, spec.arch);
       const std::string shared = c.plan.kernel->name == "forward_sm90" ? "Shared90" : "Shared80";
       const int aligned = c.plan.kernel->name == "forward_sm90" ? 1024 : 0;
-      // Not the kernel itself, which takes a second or two.
+      // Without the kernel itself, which takes a second or two to compile.
       source.text.resize(source.text.rfind("template __global__"));
       source.symbol = "nothing";
       source.text += "__global__ void nothing() {}\n";
