@@ -11,7 +11,7 @@ ROOMS = {
     "tests": ["ir", "compiler", "codegen", "runtime", "tools"], "examples": []}
 POSIX = ["sys/", "dlfcn.h", "fcntl.h", "pthread.h", "sched.h", "signal.h", "unistd.h"]
 LIBRARIES = {
-    "include": ["attune/"],
+    "include": ["attune/", "stddef.h", "stdint.h"],
     "ir": ["attune/error.h", "fmt/", "xxhash.h"],
     "compiler": ["attune/", "fmt/"],
     "codegen": ["attune/", "fmt/", "llvm/"],
