@@ -108,7 +108,7 @@ ATTUNE_API attune_error* attune_option(const char* name, const char* value);
 //   {"version": "0.1.0", "engines": ["cpu", "cuda", "oracle"],
 //    "cpu": {"isa": "avx512", "isas": […], "threads": 8},
 //    "cuda": {"why": "why there are no devices, or empty", "devices": [{"index": 0, "name": "…", "arch": 90,
-//             "target": "sm_90a", "multiprocessors": 132, "memory": 150000000000}]},
+//             "target": "sm_90a", "multiprocessors": 132}]},
 //    "targets": ["sm_80", …, "avx512", …],
 //    "options": [{"name": "ATTUNE_LOG", "takes": "…", "meaning": "…", "otherwise": "…"}]}
 // Starts the CUDA driver where there is one.
@@ -166,10 +166,10 @@ ATTUNE_API attune_error* attune_explain(const attune_attention* attention, char*
 //    "captures": [{"name": "…", "kind": "f", "rank": 1, "slot": 0, "used": true, "gradient": true}],
 //    "params": [{"name": "…", "kind": "i", "slot": 0, "used": true}],
 //    "derivative": {"score": "…", "prob": "…"},   d score / d s, d prob / d p
-//    "scatters": [{"of": "score", "capture": "…", "index": ["…"], "value": "…", "loops": [8]}],
+//    "scatters": [{"of": "score", "capture": "…", "term": "bias[h, kv] += …", "loops": [8]}],   captured gradients
 //    "affine": true, "bounded": false, "core": "…", "row": "…",
 //    "levels": {"head": ["…"], "row": ["…"], "col": ["…"], "left": ["…"]},
-//    "rewrites": [{"rule": "…", "from": "…", "to": "…"}], "steps": [{"name": "…", "nodes": 3}],
+//    "rewrites": [{"rule": "…", "from": "…", "to": "…"}], "steps": [{"name": "…", "nodes": 3, …}],
 //    "sections": [{"title": "…", "lines": ["…"]}], "text": "the page of attune_explain",
 //    "mod": {"score": "…", "captures": {"slope": "f32[1]"}}}   for manifests of attune_compile: extents do not matter
 ATTUNE_API attune_error* attune_describe(const attune_attention* attention, char** json);
@@ -279,7 +279,8 @@ typedef struct {
   void* user;
 } attune_job;
 
-// Compiles kernels for machines that need not be here into one file. Gives JSON, if `report` is not NULL:
+// Compiles kernels for machines that need not be here into one file; ATTUNE_JIT=off forbids it. Gives JSON, if `report`
+// is not NULL:
 //   {"rows": 4, "kernels": 3, "facts": 1, "seconds": 2.5, "bundle": {"file": "…", "bytes": 12345}}
 ATTUNE_API attune_error* attune_compile(const attune_job* job, char** report);
 

@@ -8,6 +8,7 @@ from verdict import verdict
 ROOMS = {
     "include": [], "ir": [], "compiler": ["ir"], "codegen": ["ir", "compiler"],
     "runtime": ["ir", "compiler", "codegen"], "tools": ["ir", "compiler", "codegen", "runtime"],
+    "c": ["ir", "compiler", "codegen", "runtime", "tools"],
     "tests": ["ir", "compiler", "codegen", "runtime", "tools"], "examples": []}
 POSIX = ["sys/", "dlfcn.h", "fcntl.h", "pthread.h", "sched.h", "signal.h", "unistd.h"]
 LIBRARIES = {
@@ -16,6 +17,7 @@ LIBRARIES = {
     "compiler": ["attune/", "fmt/"],
     "codegen": ["attune/", "fmt/", "llvm/"],
     "runtime": ["attune/", "immintrin.h", "fmt/", "llvm/", "nlohmann/", "xxhash.h", "cpuid.h", "zstd.h", *POSIX],
+    "c": ["attune/", "fmt/", "nlohmann/"],
     "tools": ["attune/", "fmt/", "CLI/", "nlohmann/", "fcntl.h", "histedit.h", "langinfo.h", "malloc.h", "unistd.h"],
     "tests": ["attune/", "fmt/", "nlohmann/", "catch2/", *POSIX],
     "examples": ["attune/"]}
@@ -27,7 +29,7 @@ def complaints(root):
     out = []
     for path in files(root):
         room = path.parts[0]
-        if room not in ROOMS or path.suffix not in {".h", ".cpp", ".def"}:
+        if room not in ROOMS or path.suffix not in {".h", ".cpp", ".c", ".def"}:
             continue
         for number, line in enumerate(read(root, path).splitlines(), 1):
             if re.search(r"\b(secure_)?getenv\s*\(", line) and path.as_posix() != OPTIONS and room != "tests":
