@@ -65,19 +65,17 @@ void require(const void* pointer, const char* function, const char* name) {
               "pass a pointer, and look at the error of the call that was to give it");
 }
 
-void check_size(std::uint32_t size, std::size_t ours, const void* beyond, const char* name) {
+void check_size(const void* from, std::uint32_t size, std::size_t first, std::size_t ours, const char* name) {
   const auto refuse = [&](const std::string& why, const std::string& fix) {
     return Error("struct-size", fmt::format("`{}` has a size of {} bytes", name, size), {}, why, fix);
   };
-  if (size < ours)
-    throw refuse(fmt::format("this version of attune knows {} bytes of it, and no version fewer", ours),
+  constexpr std::uint32_t most = 4096;  // a number that was never set is hardly ever less
+  if (size < first || size > most)
+    throw refuse(fmt::format("this version of attune knows {} bytes of it, and its first version had {}", ours, first),
                  fmt::format("set {}.size to the sizeof of its type", name));
-  constexpr std::uint32_t most = 4096;
-  if (size > most)
-    throw refuse(fmt::format("no version of it has more than {} bytes", most),
-                 fmt::format("set {}.size to the sizeof of its type", name));
-  const auto* bytes = static_cast<const unsigned char*>(beyond);
-  if (std::any_of(bytes, bytes + (size - ours), [](unsigned char byte) { return byte != 0; }))
+  if (size <= ours) return;
+  const auto* bytes = static_cast<const unsigned char*>(from);
+  if (std::any_of(bytes + ours, bytes + size, [](unsigned char byte) { return byte != 0; }))
     throw refuse(fmt::format("members beyond the {} bytes that this version of attune knows are set", ours),
                  "load the attune library that the program was built with, or a later one");
 }

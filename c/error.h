@@ -3,6 +3,7 @@
 
 #include <attune/c.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <string>
@@ -26,19 +27,34 @@ attune_error* guarded(const F& body) noexcept {
 /// Refuses a null pointer: "attune_run: `call` is NULL".
 void require(const void* pointer, const char* function, const char* name);
 
-/// Refuses a struct whose size is none that a version of it has had.
-void check_size(std::uint32_t size, std::size_t ours, const void* beyond, const char* name);
+/// Where each struct that a caller fills ended in its first version: programs built with that one go on working.
+template <class Struct>
+inline constexpr std::size_t first_size = 0;
+template <>
+inline constexpr std::size_t first_size<attune_what> = offsetof(attune_what, n_lets) + sizeof(size_t);
+template <>
+inline constexpr std::size_t first_size<attune_call> = offsetof(attune_call, n_params) + sizeof(size_t);
+template <>
+inline constexpr std::size_t first_size<attune_with> = offsetof(attune_with, user) + sizeof(void*);
+template <>
+inline constexpr std::size_t first_size<attune_picture> = offsetof(attune_picture, n_params) + sizeof(size_t);
+template <>
+inline constexpr std::size_t first_size<attune_job> = offsetof(attune_job, user) + sizeof(void*);
 
-/// A struct that the caller filled, with the members that this version knows; those that the caller's lacks are 0.
+/// Refuses a size that no version of the struct has had, and members set that this version does not know. `from`: the
+/// struct.
+void check_size(const void* from, std::uint32_t size, std::size_t first, std::size_t ours, const char* name);
+
+/// A struct that the caller filled. Members that the caller's version lacks are 0.
 template <class Struct>
 Struct given(const Struct* from, const char* function, const char* name) {
+  static_assert(first_size<Struct> > 0);
   require(from, function, name);
   std::uint32_t size = 0;
   std::memcpy(&size, from, sizeof size);
-  check_size(size, sizeof(Struct), reinterpret_cast<const char*>(from) + sizeof(Struct), name);
+  check_size(from, size, first_size<Struct>, sizeof(Struct), name);
   Struct out{};
-  std::memcpy(&out, from, sizeof out);
-  out.size = sizeof out;
+  std::memcpy(static_cast<void*>(&out), from, std::min<std::size_t>(size, sizeof out));
   return out;
 }
 
