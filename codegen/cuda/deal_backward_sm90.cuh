@@ -1,0 +1,223 @@
+// codegen/cuda/deal_backward_sm90.cuh — which keys a block of backward_sm90.cuh works on and which queries it visits
+// for them: its shared memory, the order of items, and the warp that deals and loads them
+#pragma once
+
+#include "deal_sm90.cuh"
+#include "gradient.cuh"
+
+namespace attune {
+
+// ---- shared memory -----------------------------------------------------------------------------------------------
+
+/// A tile of queries that an item of keys visits. Items without one have a step of their own.
+struct Step {
+  static constexpr int first = 1, last = 2;  ///< of its item
+  static constexpr int whole = 4;            ///< nothing of it is removed
+  static constexpr int empty = 8;            ///< no queries: the item has none
+  static constexpr int stop = 16;            ///< there are no more items
+  int what, queries, b, h;
+  int keys, kv_head;
+  int sums;  ///< which tile of all heads' queries; where there is none, what the warp that adds does
+  int turn;  ///< tiles of keys that are added to these queries before this one
+  static constexpr int nothing = -1, no_more = -2;  ///< in place of sums
+};
+constexpr int step_words = sizeof(Step) / 4;
+/// Where the warp that adds finds sums and turn of its next steps. It is less than six steps behind the warp that
+/// loads, since stages of queries and of sums lie between them.
+constexpr int places = 8;
+
+template <class Tile>
+struct Shared90Backward {
+  static constexpr int chunk = chunk_columns<typename Tile::Element>, m = Tile::m, n = Tile::n, stages = Tile::stages;
+  static constexpr int d_chunks = (Tile::d + chunk - 1) / chunk, dv_chunks = (Tile::dv + chunk - 1) / chunk;
+  static constexpr int k_bytes = d_chunks * n * chunk_bytes, v_bytes = dv_chunks * n * chunk_bytes;
+  static constexpr int q_bytes = d_chunks * m * chunk_bytes, grad_o_bytes = dv_chunks * m * chunk_bytes;
+  static constexpr int ds_bytes = n / chunk * m * chunk_bytes, sum_bytes = 4 * m * d_chunks * chunk;
+  static constexpr int k = 0, v = k + k_bytes, q = v + v_bytes, grad_o = q + stages * q_bytes,
+                       ds = grad_o + stages * grad_o_bytes, sums = ds + stages * ds_bytes,
+                       under = sums + stages * sum_bytes, delta = under + 4 * m * stages,
+                       steps = delta + 4 * m * stages, place = steps + 4 * step_words * stages;
+  // Two barriers for each stage: full, then empty.
+  static constexpr int full = place + 8 * places, sum_full = full + 16 * stages,
+                       k_full = sum_full + 16 * stages, v_full = k_full + 8, keys_empty = v_full + 8,
+                       bytes = keys_empty + 8;
+  // Each of two groups holds 64 x 64 of dq: half of the width, or half of the queries.
+  static_assert(m * d_chunks == 128 && n == 128);
+};
+
+// ---- items -------------------------------------------------------------------------------------------------------
+
+/// A tile of keys of a key head, for all batch entries that share it. Sets of items, a key head each, alternate: in the even ones keys fall and queries
+/// rise, in the odd ones the other way round. Where a mask makes items longer towards one end, what ends late in one
+/// set is short in the next, and blocks visit the same queries one after another. A block waits only for items dealt
+/// before its own, so nothing deadlocks, whatever the number of blocks. If the last set has no partner, it starts with
+/// the longest items of a causal mask.
+template <class Tile>
+struct Items90Backward {
+  int heads, tiles, sets, count;
+
+  struct Item {
+    int b, kv_head, keys;
+    bool rising;  ///< the order in which items of this set are dealt; queries are visited the other way round
+  };
+
+  __device__ Items90Backward(const BackwardArgs& args)
+      : heads(args.q_heads / args.group), tiles((args.kv_len + Tile::n - 1) / Tile::n), sets(heads * (args.kv_shared ? 1 : args.batch)),
+        count(sets * tiles) {}
+  __device__ Item item(int index) const {
+    const int set = index / tiles, nth = index - set * tiles;
+    const bool rising = (set & 1) || set == sets - 1;
+    return {set / heads, set % heads, rising ? nth : tiles - 1 - nth, rising};
+  }
+};
+
+// ---- the warp that loads -----------------------------------------------------------------------------------------
+
+template <class Tile, class User>
+struct Loader90Backward {
+  using Shared = Shared90Backward<Tile>;
+  static constexpr int m = Tile::m, n = Tile::n, rows = m / 32;
+
+  const BackwardArgs& args;
+  const User& user;
+  unsigned shared;
+  int lane;
+  Place<Tile::stages> at{};
+  unsigned keys_phase = 0;
+  int count = 0;  ///< of steps
+  Step step{};  ///< found, not handed over yet: what follows decides whether it is its item's last
+  RowEnd ends[rows];
+
+  /// The ends of this lane's rows are read long before the stage is free.
+  __device__ void read_ends() {
+    const Where where{step.b, step.h, args.q_len, args.kv_len};
+    const Int origin = args.q_offset + step.queries * m;
+    const auto head = user.head(where);
+#pragma unroll
+    for (int j = 0; j < rows; ++j) {
+      const int q = step.queries * m + 32 * j + lane;
+      ends[j] = no_row();
+      if (q >= args.q_len) continue;
+      const auto of = [&](const Rows& all) {
+        return __ldg(all.data + step.b * all.batch + step.h * all.head + q * all.position);
+      };
+      const Int q_at = args.q_offset + q;
+      ends[j] = row_end(of(args.lse), user.rest(head, user.row(head, where, q_at), where, origin, q_at),
+                        of(args.delta));
+    }
+  }
+
+  __device__ void hand_over(int what) {
+    step.what |= what;
+    const unsigned full = shared + Shared::full + 16 * at.stage;
+    const bool loads = !(step.what & (Step::empty | Step::stop));
+    barrier_wait(full + 8, at.phase ^ 1);
+    if (loads)
+#pragma unroll
+      for (int j = 0; j < rows; ++j) {
+        const unsigned to = 4 * (at.stage * m + 32 * j + lane);
+        shared_put(shared + Shared::under + to, __float_as_int(ends[j].under));
+        shared_put(shared + Shared::delta + to, __float_as_int(ends[j].delta));
+      }
+    if (lane == 0) {
+      const int words[] = {step.what, step.queries, step.b, step.h, step.keys, step.kv_head};
+#pragma unroll
+      for (int i = 0; i < 6; ++i) shared_put(shared + Shared::steps + 4 * (at.stage * step_words + i), words[i]);
+      const unsigned place = shared + Shared::place + 8 * (count % places);
+      shared_put(place, step.sums);
+      shared_put(place + 4, step.turn);
+    }
+    ++count;
+    __syncwarp();
+    if (lane == 0) {
+      if (loads) {
+        barrier_expect(full, Shared::q_bytes + Shared::grad_o_bytes);
+        load(Shared::q + at.stage * Shared::q_bytes, args.q_map, full, Shared::d_chunks, m, step.queries, step.h,
+             step.b);
+        load(Shared::grad_o + at.stage * Shared::grad_o_bytes, args.grad_o_map, full, Shared::dv_chunks, m,
+             step.queries, step.h, step.b);
+        if (step.what & Step::first) {
+          const int batch = args.kv_shared ? 0 : step.b;
+          barrier_wait(shared + Shared::keys_empty, keys_phase ^ 1);
+          barrier_expect(shared + Shared::k_full, Shared::k_bytes);
+          load(Shared::k, args.k_map, shared + Shared::k_full, Shared::d_chunks, n, step.keys, step.kv_head, batch);
+          barrier_expect(shared + Shared::v_full, Shared::v_bytes);
+          load(Shared::v, args.v_map, shared + Shared::v_full, Shared::dv_chunks, n, step.keys, step.kv_head, batch);
+        }
+      } else {
+        barrier_arrive(full);
+      }
+    }
+    __syncwarp();
+    if (step.what & Step::first) keys_phase ^= 1;
+    at.next();
+  }
+  __device__ void load(int into, const TensorMap& map, unsigned barrier, int chunks, int lines, int tile, int head,
+                       int batch) const {
+    for (int c = 0; c < chunks; ++c)
+      load_box(shared + into + c * lines * chunk_bytes, map, barrier, c * Shared::chunk, tile * lines, head, batch);
+  }
+
+  /// Which tiles of queries visit these keys is the forward's answer: the bands of each of 32 tiles, a tile a lane.
+  /// Queries count the tiles of keys in their band alike, so their turns miss none.
+  __device__ void run() {
+    const Items90Backward<Tile> items(args);
+    const int tiles = (args.q_len + m - 1) / m;
+    int index = static_cast<int>(blockIdx.x);
+#pragma unroll 1
+    while (index < items.count) {
+      const auto item = items.item(index);
+      bool found = false;
+#pragma unroll 1
+      for (int g = 0; g < (args.kv_shared ? args.group * args.batch : args.group); ++g) {
+        const int b = args.kv_shared ? g / args.group : item.b, h = item.kv_head * args.group + g % args.group;
+        const Where where{b, h, args.q_len, args.kv_len};
+#pragma unroll 1
+        for (int i = 0; i < tiles; i += 32) {
+          const int base = item.rising ? (tiles - 1) / 32 * 32 - i : i, tile = base + lane, begin = tile * m,
+                    end = min(begin + m, args.q_len), kv = item.keys * n;
+          const Bands bands = user.bands(user.head(where), where, args.q_offset + begin, args.q_offset + end);
+          const int from = max(bands.begin, 0) / n, to = (min(bands.end, args.kv_len) + n - 1) / n;
+          const int before = item.rising ? item.keys - from : to - 1 - item.keys;
+          const bool whole = end - begin == m && bands.full_begin <= kv &&
+                             kv + n <= min(bands.full_end, args.kv_len);
+          unsigned left = __ballot_sync(~0u, tile < tiles && from <= item.keys && item.keys < to);
+#pragma unroll 1
+          while (left) {
+            const int nth = item.rising ? 31 - __clz(static_cast<int>(left)) : __ffs(static_cast<int>(left)) - 1;
+            left ^= 1u << nth;
+            if (found) hand_over(0);
+            step = {.what = (found ? 0 : Step::first) |
+                            (__shfl_sync(~0u, static_cast<int>(whole), nth) ? Step::whole : 0),
+                    .queries = base + nth,
+                    .b = b,
+                    .h = h,
+                    .keys = item.keys,
+                    .kv_head = item.kv_head,
+                    .sums = (b * args.q_heads + h) * tiles + base + nth,
+                    .turn = __shfl_sync(~0u, before, nth)};
+            found = true;
+            read_ends();
+          }
+        }
+      }
+      if (!found)
+        step = {.what = Step::empty,
+                .queries = 0,
+                .b = item.b,
+                .h = 0,
+                .keys = item.keys,
+                .kv_head = item.kv_head,
+                .sums = Step::nothing,
+                .turn = 0};
+      hand_over(Step::last);
+      int next = 0;
+      if (lane == 0) next = static_cast<int>(gridDim.x + atomicAdd(args.next, 1u));
+      index = uniform(next);
+    }
+    step = {.what = 0, .queries = 0, .b = 0, .h = 0, .keys = 0, .kv_head = 0, .sums = Step::no_more, .turn = 0};
+    hand_over(Step::stop);
+  }
+};
+
+}  // namespace attune
