@@ -97,30 +97,30 @@ __device__ inline unsigned turns_so_far(const unsigned* turns) {
 /// Between ordinary accesses and those of the copy engine, in memory.
 __device__ inline void copy_fence() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
-/// One thread takes tiles of dq from shared memory. The first tile of keys stores, others add: nothing is cleared
+/// A thread for each stage takes tiles of dq from shared memory: one alone, which waits for its turn, for its sums to
+/// arrive and for others to see that, would not keep up. The first tile of keys stores, others add: nothing is cleared
 /// before, and a tile whose turns stay 0 has no gradient.
 template <class Tile>
-__device__ inline void add_up(const BackwardArgs& args, unsigned shared) {
+__device__ inline void add_up(const BackwardArgs& args, unsigned shared, int stage) {
   using Shared = Shared90Backward<Tile>;
-  Place<Tile::stages> at;
-  for (int i = 0;; ++i, at.next()) {
-    const unsigned full = shared + Shared::sum_full + 16 * at.stage, from = shared + Shared::sums +
-                                                                           at.stage * Shared::sum_bytes;
-    barrier_wait(full, at.phase);
-    const unsigned place = shared + Shared::place + 8 * (i % places);
-    const int tile = shared_get(place);
-    const unsigned turn = static_cast<unsigned>(shared_get(place + 4));
+  const unsigned full = shared + Shared::sum_full + 16 * stage, from = shared + Shared::sums + stage * Shared::sum_bytes;
+  unsigned phase = 0;
+  for (unsigned step = stage;; step += Tile::stages, phase ^= 1) {
+    barrier_wait(shared + Shared::known + 8 * (step % steps_kept), step / steps_kept & 1);
+    const int tile = shared_get(step_word<Tile>(shared, step, 6));
+    const unsigned turn = static_cast<unsigned>(shared_get(step_word<Tile>(shared, step, 7)));
     if (tile == Step::no_more) return;
     if (tile == Step::nothing) {
+      barrier_wait(full, phase);
       barrier_arrive(full + 8);
       continue;
     }
     float* to = args.sums + static_cast<long long>(tile) * (Shared::sum_bytes / 4);
-    if (Tile::ordered) {
+    if (Tile::ordered)
       while (turns_so_far(args.turns + tile) != turn) {
       }
-      copy_fence();
-    }
+    barrier_wait(full, phase);
+    if (Tile::ordered) copy_fence();
     if (Tile::ordered && turn == 0)
       asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
                    "r"(Shared::sum_bytes)
@@ -161,13 +161,14 @@ struct Group90Backward {
   float s[m / 2];
   float dp[m / 2];  ///< then, its first 32, dq
   float dk[Tile::d / 2], dv[Tile::dv / 2];
-  unsigned p[m / 4];  ///< P, then dS: both would be 16 registers too many
+  unsigned p[m / 4], own_ds[m / 4];
   Where at;
   typename User::Head head;
   float factor;
   int keys, queries;  ///< this thread's first ones
   Int origin;
 
+  __device__ unsigned (&ds())[m / 4] { return order < 2 ? own_ds : p; }
   __device__ float (&dq())[32] { return *reinterpret_cast<float(*)[32]>(dp); }
 
   // ---- products ----
@@ -207,7 +208,7 @@ struct Group90Backward {
     wgmma_commit();
   }
   __device__ void add_values(int stage) { along<Tile::dv>(dv, p, Shared::grad_o + stage * Shared::grad_o_bytes); }
-  __device__ void add_keys(int stage) { along<Tile::d>(dk, p, Shared::q + stage * Shared::q_bytes); }
+  __device__ void add_keys(int stage) { along<Tile::d>(dk, ds(), Shared::q + stage * Shared::q_bytes); }
   /// This group's half of dq.
   __device__ void products_of_queries(int buffer) {
     const unsigned long long
@@ -223,18 +224,15 @@ struct Group90Backward {
 
   // ---- pairs ----
 
-  /// A word of the step in this stage, by its member's place in Step.
-  __device__ int word(int stage, int i) const {
-    return uniform(shared_get(shared + Shared::steps + 4 * (stage * step_words + i)));
-  }
-  __device__ void enter(int stage) {
-    at = {word(stage, 2), word(stage, 3), args.q_len, args.kv_len};
+  __device__ int word(unsigned step, int i) const { return uniform(shared_get(step_word<Tile>(shared, step, i))); }
+  __device__ void enter(unsigned step) {
+    at = {word(step, 2), word(step, 3), args.q_len, args.kv_len};
     head = user.head(at);
     factor = factor_of(user, head);
-    const int first = args.q_offset + word(stage, 1) * m;
+    const int first = args.q_offset + word(step, 1) * m;
     origin = first;
     queries = first + 2 * (lane & 3);
-    keys = word(stage, 4) * n + 64 * group + 16 * warp + lane / 4;
+    keys = word(step, 4) * n + 64 * group + 16 * warp + lane / 4;
   }
 
   /// f(i, e, r, row, col, q, kv, kept) for every pair of this thread: query 8 i + e, key 8 r.
@@ -279,35 +277,30 @@ struct Group90Backward {
       }
   }
 
-  /// Scores become probabilities, an operand in `p`; where they stood are these times the slope.
+  /// Scores become probabilities, an operand in `p`. Where there is a slope, what stays in their place is p times it.
   template <bool Partial>
-  __device__ void weigh(int stage) {
-    enter(stage);
+  __device__ void weigh(unsigned step, int stage) {
+    enter(step);
     const unsigned ends = shared + Shared::under + 4 * (stage * m + 2 * (lane & 3));
     float2 under{};
     float low[2];
     each_pair<Partial>([&](int i, int e, int r, const Row& row, const Col& col, Int q, Int kv, bool kept) {
       if (e == 0 && r == 0) under = shared_get2(ends + 32 * i);
       float& x = s[4 * i + 2 * r + e];
-      const float given = x;
-      x = probability_of(user, head, row, col, at, origin, q, kv, factor, e ? under.y : under.x, kept, given);
-      if constexpr (User::gradient.has_slope) {
-        // The pair's probabilities are packed before slopes join.
-        const float slope = user.slope(given, head, row, col, at, origin, q, kv);
-        if (e == 0) {
-          low[r] = x;
-        } else {
-          p[2 * i + r] = pack<Element>(low[r], x);
-        }
-        x = kept ? x * slope : 0.0f;
-      }
+      const float given = x, to = probability_of(user, head, row, col, at, origin, q, kv, factor,
+                                                 e ? under.y : under.x, kept, given);
+      if (e == 0)
+        low[r] = to;
+      else
+        p[2 * i + r] = pack<Element>(low[r], to);
+      if constexpr (User::gradient.has_slope)
+        x = kept ? to * user.slope(given, head, row, col, at, origin, q, kv) : 0.0f;
     });
-    if constexpr (!User::gradient.has_slope)
-#pragma unroll
-      for (int i = 0; i < m / 4; ++i) p[i] = pack<Element>(s[2 * i], s[2 * i + 1]);
   }
 
-  /// dP becomes dS.
+  /// dP becomes dS, an operand in `ds`. Without a slope, probabilities are those that were rounded for the product: they
+  /// need no registers of their own. Where the next scores are under way meanwhile, `ds` lies on `p`, whose product has
+  /// to be done before.
   __device__ void join(int stage) {
     const unsigned ends = shared + Shared::delta + 4 * (stage * m + 2 * (lane & 3));
 #pragma unroll
@@ -315,40 +308,48 @@ struct Group90Backward {
       const float2 delta = shared_get2(ends + 32 * i);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        dp[4 * i + 2 * r] = s[4 * i + 2 * r] * (dp[4 * i + 2 * r] - delta.x);
-        dp[4 * i + 2 * r + 1] = s[4 * i + 2 * r + 1] * (dp[4 * i + 2 * r + 1] - delta.y);
+        const float low = User::gradient.has_slope ? s[4 * i + 2 * r] : low_of<Element>(p[2 * i + r]),
+                    high = User::gradient.has_slope ? s[4 * i + 2 * r + 1] : high_of<Element>(p[2 * i + r]);
+        dp[4 * i + 2 * r] = low * (dp[4 * i + 2 * r] - delta.x);
+        dp[4 * i + 2 * r + 1] = high * (dp[4 * i + 2 * r + 1] - delta.y);
+        if constexpr (order < 2) ds()[2 * i + r] = pack<Element>(dp[4 * i + 2 * r], dp[4 * i + 2 * r + 1]);
       }
     }
-  }
-  __device__ void pack_flows() {
+    if constexpr (order >= 2) {
+      wgmma_wait<0>();
 #pragma unroll
-    for (int i = 0; i < m / 4; ++i) p[i] = pack<Element>(dp[2 * i], dp[2 * i + 1]);
+      for (int i = 0; i < m / 4; ++i) ds()[i] = pack<Element>(dp[2 * i], dp[2 * i + 1]);
+    }
   }
 
   /// Both at once, for probabilities that are not what the softmax gives.
   template <bool Partial>
-  __device__ void weigh_and_join(int stage) {
-    enter(stage);
+  __device__ void weigh_and_join(unsigned step, int stage) {
+    enter(step);
     const unsigned ends = shared + Shared::under + 4 * (stage * m + 2 * (lane & 3));
     float2 under{}, delta{};
+    PairNumbers low[2];
     each_pair<Partial>([&](int i, int e, int r, const Row& row, const Col& col, Int q, Int kv, bool kept) {
       if (e == 0 && r == 0) {
         under = shared_get2(ends + 32 * i);
         delta = shared_get2(ends + 32 * i + (Shared::delta - Shared::under));
       }
-      float &x = s[4 * i + 2 * r + e], &y = dp[4 * i + 2 * r + e];
+      const int nth = 4 * i + 2 * r + e;
       const RowEnd end = e ? RowEnd{under.y, delta.y} : RowEnd{under.x, delta.x};
-      const PairNumbers out = gradient_of(user, head, row, col, at, origin, q, kv, factor, end, kept, {x, y},
-                                          [](Flow, float, float) {});
-      x = out.s;
-      y = out.dp;
+      const PairNumbers out = gradient_of(user, head, row, col, at, origin, q, kv, factor, end, kept,
+                                          {s[nth], dp[nth]}, [](Flow, float, float) {});
+      if (e == 0) {
+        low[r] = out;
+      } else {
+        p[2 * i + r] = pack<Element>(low[r].s, out.s);
+        ds()[2 * i + r] = pack<Element>(low[r].dp, out.dp);
+      }
     });
-#pragma unroll
-    for (int i = 0; i < m / 4; ++i) p[i] = pack<Element>(s[2 * i], s[2 * i + 1]);
   }
 
   /// Puts dS into shared memory, queries by keys in swizzled rows of 64 keys.
-  __device__ void share(int buffer) const {
+  __device__ void share(int buffer) {
+    const unsigned(&x)[m / 4] = ds();
     const unsigned into = shared + Shared::ds + buffer * Shared::ds_bytes + group * m * chunk_bytes;
     const int line = (lane & 7) + 8 * (lane >> 4);
     const unsigned address = into + line * chunk_bytes + (((2 * warp + (lane >> 3 & 1)) ^ (lane & 7)) << 4);
@@ -356,7 +357,7 @@ struct Group90Backward {
     for (int i = 0; i < m / 16; ++i)
       asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
                        address + i * 16 * chunk_bytes),
-                   "r"(p[4 * i]), "r"(p[4 * i + 1]), "r"(p[4 * i + 2]), "r"(p[4 * i + 3])
+                   "r"(x[4 * i]), "r"(x[4 * i + 1]), "r"(x[4 * i + 2]), "r"(x[4 * i + 3])
                    : "memory");
   }
 
@@ -412,9 +413,13 @@ __device__ inline void compute_backward(const BackwardArgs& args, const User& us
   const int thread = static_cast<int>(threadIdx.x) % 128;
   Group90Backward<Tile, User> g{args, user, shared, group, thread % 32, uniform(thread / 32)};
   constexpr int order = g.order;
-  Place<Tile::stages> at;
-  unsigned keys_phase = 0;
-  const auto wait = [&] { barrier_wait(shared + Shared::full + 16 * at.stage, at.phase); };
+  // How many steps there were, and in the last bit the phase of keys: registers are short.
+  constexpr unsigned keys_bit = 1u << 31;
+  unsigned clock = 0;
+  static_assert(Tile::stages == 2);
+  const auto stage_now = [&] { return uniform(static_cast<int>(clock & 1)); };
+  const auto phase_of = [&](unsigned clock) { return clock >> 1 & 1; };
+  const auto wait = [&] { barrier_wait(shared + Shared::full + 16 * (clock & 1), phase_of(clock)); };
   const auto release = [&](unsigned barrier) {
     __syncwarp();
     if (g.lane == 0) barrier_arrive(barrier);
@@ -423,44 +428,43 @@ __device__ inline void compute_backward(const BackwardArgs& args, const User& us
 #pragma unroll 1
   for (;;) {
     wait();
-    int what = g.word(at.stage, 0);
+    int what = g.word(clock, 0);
     if (what & Step::stop) break;
     for (float& x : g.dk) x = 0;
     for (float& x : g.dv) x = 0;
     // The compiler would move undefined registers about while products are under way.
     for (float& x : g.s) x = 0;
     for (float& x : g.dp) x = 0;
-    int b, kv_head;
-    const auto read_item = [&] {
-      b = g.word(at.stage, 2);
-      kv_head = g.word(at.stage, 5);
-      g.keys = g.word(at.stage, 4) * Tile::n + 64 * g.group + 16 * g.warp + g.lane / 4;
-    };
     if (what & Step::empty) {
-      read_item();
-      release_stage(at.stage);
-      g.template give_sums<false>(at.stage, at.phase);
-      at.next();
+      release_stage(stage_now());
+      g.template give_sums<false>(stage_now(), phase_of(clock));
+      ++clock;
     } else {
-      barrier_wait(shared + Shared::k_full, keys_phase);
-      barrier_wait(shared + Shared::v_full, keys_phase);
+      barrier_wait(shared + Shared::k_full, clock >> 31);
+      barrier_wait(shared + Shared::v_full, clock >> 31);
       pin(g.dk);
       pin(g.dv);
       pin(g.dp);
-      if constexpr (order == 2) g.scores(uniform(at.stage));
+      if constexpr (order >= 2) g.scores(stage_now());
+      if constexpr (order == 2) {
+        wgmma_wait<0>();
+        pin(g.s);
+      }
 #pragma unroll 1
       for (;;) {
-        const int stage = uniform(at.stage);
-        const unsigned phase = at.phase;
+        const int stage = stage_now();
+        what = g.word(clock, 0);
         if constexpr (order < 2) g.scores(stage);
         g.flows(stage);
         if constexpr (order > 0) {
-          wgmma_wait<1>();
-          pin(g.s);
+          if constexpr (order != 2) {
+            wgmma_wait<1>();
+            pin(g.s);
+          }
           if (what & Step::whole)
-            g.template weigh<false>(stage);
+            g.template weigh<false>(clock, stage);
           else
-            g.template weigh<true>(stage);
+            g.template weigh<true>(clock, stage);
           g.add_values(stage);
           wgmma_wait<1>();
           pin(g.dp);
@@ -470,65 +474,62 @@ __device__ inline void compute_backward(const BackwardArgs& args, const User& us
           pin(g.s);
           pin(g.dp);
           if (what & Step::whole)
-            g.template weigh_and_join<false>(stage);
+            g.template weigh_and_join<false>(clock, stage);
           else
-            g.template weigh_and_join<true>(stage);
+            g.template weigh_and_join<true>(clock, stage);
           g.add_values(stage);
         }
-        wgmma_wait<0>();
-        g.pack_flows();
         g.share(stage);
         g.add_keys(stage);
         proxy_fence();
         named_sync(1, 256);
         g.products_of_queries(stage);
-        if (what & Step::last) {
-          read_item();
-          at.next();
-          wgmma_wait<0>();
-          pin(g.dp);
-          pin(g.dk);
-          pin(g.dv);
-          release_stage(stage);
-          g.give_sums(stage, phase);
-          break;
-        }
-        at.next();
         if constexpr (order < 2) {
           wgmma_wait<0>();
           pin(g.dp);
           pin(g.dk);
           pin(g.dv);
           release_stage(stage);
-          g.give_sums(stage, phase);
+          g.give_sums(stage, phase_of(clock));
+          ++clock;
+          if (what & Step::last) break;
           wait();
-          what = g.word(uniform(at.stage), 0);
         } else {
-          const int next = uniform(at.stage);
-          wait();
-          g.scores(next);
-          what = g.word(next, 0);
+          ++clock;
+          // After the last step the products are of anything: a branch around them would serialise all.
+          if (!(what & Step::last)) wait();
+          g.scores(stage ^ 1);
           wgmma_wait<1>();
           pin(g.dp);
           pin(g.dk);
           pin(g.dv);
           release_stage(stage);
-          g.give_sums(stage, phase);
+          g.give_sums(stage, phase_of(clock - 1));
+          if constexpr (order == 2) {
+            wgmma_wait<0>();
+            pin(g.s);
+          }
+          if (what & Step::last) break;
         }
       }
-      keys_phase ^= 1;
+      if constexpr (order > 2) {
+        wgmma_wait<0>();
+        pin(g.s);
+      }
+      clock ^= keys_bit;
     }
     if constexpr (User::traits.masked)
       if (args.odd && __any_sync(~0u, g.is_odd(g.dk) || g.is_odd(g.dv)) && g.lane == 0) *args.odd = 1;
+    const unsigned step = clock - 1;
+    const int b = g.word(step, 2), kv_head = g.word(step, 5);
+    g.keys = g.word(step, 4) * Tile::n + 64 * group + 16 * g.warp + g.lane / 4;
     // Both groups are done with the keys, whose memory results pass through.
     named_sync(1, 256);
     g.template store<Tile::dv>(b, kv_head, g.dv, args.grad_v, args.dv, 1);
     g.template store<Tile::d>(b, kv_head, g.dk, args.grad_k, args.d, args.scale);
     proxy_fence();
-    if (!(what & Step::empty)) release(shared + Shared::keys_empty);
+    release(shared + Shared::keys_empty);
   }
-  // Tells the warp that adds to stop.
-  g.template give_sums<false>(at.stage, at.phase);
 }
 
 template <class Tile, class User>
@@ -538,6 +539,7 @@ __global__ void __launch_bounds__(384, 1)
   extern __shared__ __align__(1024) unsigned char memory[];
   const unsigned shared = shared_address(memory);
   if (threadIdx.x == 0) {
+    for (int i = 0; i < steps_kept; ++i) barrier_init(shared + Shared::known + 8 * i, 1);
     for (int i = 0; i < Tile::stages; ++i) {
       barrier_init(shared + Shared::full + 16 * i, 1);
       barrier_init(shared + Shared::full + 16 * i + 8, 8);
@@ -555,7 +557,7 @@ __global__ void __launch_bounds__(384, 1)
     registers_down<40>();
     const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
     if (warp == 0) Loader90Backward<Tile, User>{args, user, shared, static_cast<int>(threadIdx.x)}.run();
-    if (threadIdx.x == 32) add_up<Tile>(args, shared);
+    if (warp > 0 && warp <= Tile::stages && threadIdx.x % 32 == 0) add_up<Tile>(args, shared, warp - 1);
   } else {
     registers_up<232>();
     compute_backward<Tile>(args, user, shared, group - 1);

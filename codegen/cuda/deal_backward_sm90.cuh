@@ -22,9 +22,10 @@ struct Step {
   static constexpr int nothing = -1, no_more = -2;  ///< in place of sums
 };
 constexpr int step_words = sizeof(Step) / 4;
-/// Where the warp that adds finds sums and turn of its next steps. It is less than six steps behind the warp that
-/// loads, since stages of queries and of sums lie between them.
-constexpr int places = 8;
+/// Steps outlive their stages: groups read where results belong after they let go of the last one, and the warp that
+/// adds is behind. It is less than six steps behind the warp that loads, since stages of queries and of sums lie between
+/// them.
+constexpr int steps_kept = 8;
 
 template <class Tile>
 struct Shared90Backward {
@@ -36,14 +37,20 @@ struct Shared90Backward {
   static constexpr int k = 0, v = k + k_bytes, q = v + v_bytes, grad_o = q + stages * q_bytes,
                        ds = grad_o + stages * grad_o_bytes, sums = ds + stages * ds_bytes,
                        under = sums + stages * sum_bytes, delta = under + 4 * m * stages,
-                       steps = delta + 4 * m * stages, place = steps + 4 * step_words * stages;
-  // Two barriers for each stage: full, then empty.
-  static constexpr int full = place + 8 * places, sum_full = full + 16 * stages,
+                       steps = delta + 4 * m * stages;
+  // A barrier for each step that is kept: its words are there. Two for each stage: full, then empty.
+  static constexpr int known = steps + 4 * step_words * steps_kept, full = known + 8 * steps_kept, sum_full = full + 16 * stages,
                        k_full = sum_full + 16 * stages, v_full = k_full + 8, keys_empty = v_full + 8,
                        bytes = keys_empty + 8;
   // Each of two groups holds 64 x 64 of dq: half of the width, or half of the queries.
   static_assert(m * d_chunks == 128 && n == 128);
 };
+
+/// Where a word of the nth step is, by its member's place in Step.
+template <class Tile>
+__device__ inline unsigned step_word(unsigned shared, unsigned nth, int word) {
+  return shared + Shared90Backward<Tile>::steps + 4 * (nth % steps_kept * step_words + word);
+}
 
 // ---- items -------------------------------------------------------------------------------------------------------
 
@@ -82,14 +89,21 @@ struct Loader90Backward {
   const User& user;
   unsigned shared;
   int lane;
-  Place<Tile::stages> at{};
-  unsigned keys_phase = 0;
-  int count = 0;  ///< of steps
-  Step step{};  ///< found, not handed over yet: what follows decides whether it is its item's last
+  unsigned count = 0, keys_phase = 0;  ///< count: of steps
+  int word = 0;  ///< of the step that was found last, a word a lane: what follows it decides whether it is its item's last
   RowEnd ends[rows];
 
   /// The ends of this lane's rows are read long before the stage is free.
-  __device__ void read_ends() {
+  __device__ void find(const Step& step) {
+    word = lane == 0   ? step.what
+           : lane == 1 ? step.queries
+           : lane == 2 ? step.b
+           : lane == 3 ? step.h
+           : lane == 4 ? step.keys
+           : lane == 5 ? step.kv_head
+           : lane == 6 ? step.sums
+                       : step.turn;
+    if (step.what & (Step::empty | Step::stop)) return;
     const Where where{step.b, step.h, args.q_len, args.kv_len};
     const Int origin = args.q_offset + step.queries * m;
     const auto head = user.head(where);
@@ -107,50 +121,47 @@ struct Loader90Backward {
     }
   }
 
-  __device__ void hand_over(int what) {
-    step.what |= what;
-    const unsigned full = shared + Shared::full + 16 * at.stage;
-    const bool loads = !(step.what & (Step::empty | Step::stop));
-    barrier_wait(full + 8, at.phase ^ 1);
+  __device__ void hand_over(int more) {
+    if (lane == 0) word |= more;
+    const int what = uniform(word), stage = static_cast<int>(count & 1);
+    static_assert(Tile::stages == 2);
+    const unsigned full = shared + Shared::full + 16 * stage;
+    const bool loads = !(what & (Step::empty | Step::stop));
+    barrier_wait(full + 8, (count >> 1 & 1) ^ 1);
     if (loads)
 #pragma unroll
       for (int j = 0; j < rows; ++j) {
-        const unsigned to = 4 * (at.stage * m + 32 * j + lane);
+        const unsigned to = 4 * (stage * m + 32 * j + lane);
         shared_put(shared + Shared::under + to, __float_as_int(ends[j].under));
         shared_put(shared + Shared::delta + to, __float_as_int(ends[j].delta));
       }
-    if (lane == 0) {
-      const int words[] = {step.what, step.queries, step.b, step.h, step.keys, step.kv_head};
-#pragma unroll
-      for (int i = 0; i < 6; ++i) shared_put(shared + Shared::steps + 4 * (at.stage * step_words + i), words[i]);
-      const unsigned place = shared + Shared::place + 8 * (count % places);
-      shared_put(place, step.sums);
-      shared_put(place + 4, step.turn);
-    }
-    ++count;
+    if (lane < step_words) shared_put(step_word<Tile>(shared, count, lane), word);
     __syncwarp();
+    if (lane == 0) barrier_arrive(shared + Shared::known + 8 * (count % steps_kept));
+    ++count;
+    const int queries = __shfl_sync(~0u, word, 1), b = __shfl_sync(~0u, word, 2), h = __shfl_sync(~0u, word, 3),
+              keys = __shfl_sync(~0u, word, 4), kv_head = __shfl_sync(~0u, word, 5);
     if (lane == 0) {
+      // Results pass through the memory of keys: items without a step wait for it too.
+      if (what & Step::empty) barrier_wait(shared + Shared::keys_empty, keys_phase ^ 1);
       if (loads) {
         barrier_expect(full, Shared::q_bytes + Shared::grad_o_bytes);
-        load(Shared::q + at.stage * Shared::q_bytes, args.q_map, full, Shared::d_chunks, m, step.queries, step.h,
-             step.b);
-        load(Shared::grad_o + at.stage * Shared::grad_o_bytes, args.grad_o_map, full, Shared::dv_chunks, m,
-             step.queries, step.h, step.b);
-        if (step.what & Step::first) {
-          const int batch = args.kv_shared ? 0 : step.b;
+        load(Shared::q + stage * Shared::q_bytes, args.q_map, full, Shared::d_chunks, m, queries, h, b);
+        load(Shared::grad_o + stage * Shared::grad_o_bytes, args.grad_o_map, full, Shared::dv_chunks, m, queries, h, b);
+        if (what & Step::first) {
+          const int batch = args.kv_shared ? 0 : b;
           barrier_wait(shared + Shared::keys_empty, keys_phase ^ 1);
           barrier_expect(shared + Shared::k_full, Shared::k_bytes);
-          load(Shared::k, args.k_map, shared + Shared::k_full, Shared::d_chunks, n, step.keys, step.kv_head, batch);
+          load(Shared::k, args.k_map, shared + Shared::k_full, Shared::d_chunks, n, keys, kv_head, batch);
           barrier_expect(shared + Shared::v_full, Shared::v_bytes);
-          load(Shared::v, args.v_map, shared + Shared::v_full, Shared::dv_chunks, n, step.keys, step.kv_head, batch);
+          load(Shared::v, args.v_map, shared + Shared::v_full, Shared::dv_chunks, n, keys, kv_head, batch);
         }
       } else {
         barrier_arrive(full);
       }
     }
     __syncwarp();
-    if (step.what & Step::first) keys_phase ^= 1;
-    at.next();
+    if (what & (Step::first | Step::empty)) keys_phase ^= 1;
   }
   __device__ void load(int into, const TensorMap& map, unsigned barrier, int chunks, int lines, int tile, int head,
                        int batch) const {
@@ -187,7 +198,7 @@ struct Loader90Backward {
             const int nth = item.rising ? 31 - __clz(static_cast<int>(left)) : __ffs(static_cast<int>(left)) - 1;
             left ^= 1u << nth;
             if (found) hand_over(0);
-            step = {.what = (found ? 0 : Step::first) |
+            find({.what = (found ? 0 : Step::first) |
                             (__shfl_sync(~0u, static_cast<int>(whole), nth) ? Step::whole : 0),
                     .queries = base + nth,
                     .b = b,
@@ -195,28 +206,30 @@ struct Loader90Backward {
                     .keys = item.keys,
                     .kv_head = item.kv_head,
                     .sums = (b * args.q_heads + h) * tiles + base + nth,
-                    .turn = __shfl_sync(~0u, before, nth)};
+                    .turn = __shfl_sync(~0u, before, nth)});
             found = true;
-            read_ends();
           }
         }
       }
       if (!found)
-        step = {.what = Step::empty,
+        find({.what = Step::empty,
                 .queries = 0,
                 .b = item.b,
                 .h = 0,
                 .keys = item.keys,
                 .kv_head = item.kv_head,
                 .sums = Step::nothing,
-                .turn = 0};
+                .turn = 0});
       hand_over(Step::last);
       int next = 0;
       if (lane == 0) next = static_cast<int>(gridDim.x + atomicAdd(args.next, 1u));
       index = uniform(next);
     }
-    step = {.what = 0, .queries = 0, .b = 0, .h = 0, .keys = 0, .kv_head = 0, .sums = Step::no_more, .turn = 0};
-    hand_over(Step::stop);
+    // A step that stops for each of the warps that add.
+    for (int i = 0; i < Tile::stages; ++i) {
+      find({.what = Step::stop, .queries = 0, .b = 0, .h = 0, .keys = 0, .kv_head = 0, .sums = Step::no_more, .turn = 0});
+      hand_over(0);
+    }
   }
 };
 
