@@ -161,14 +161,14 @@ struct Group90Backward {
   float s[m / 2];
   float dp[m / 2];  ///< then, its first 32, dq
   float dk[Tile::d / 2], dv[Tile::dv / 2];
-  unsigned p[m / 4], own_ds[m / 4];
+  unsigned p[m / 4], ds[m / 4];
+  unsigned removed[m / 64];
   Where at;
   typename User::Head head;
   float factor;
   int keys, queries;  ///< this thread's first ones
   Int origin;
 
-  __device__ unsigned (&ds())[m / 4] { return order < 2 ? own_ds : p; }
   __device__ float (&dq())[32] { return *reinterpret_cast<float(*)[32]>(dp); }
 
   // ---- products ----
@@ -180,7 +180,10 @@ struct Group90Backward {
     constexpr int a_chunk = n * chunk_bytes >> 4, b_chunk = m * chunk_bytes >> 4, chunks = width / Shared::chunk;
 #pragma unroll
     for (int c = 0; c < chunks; ++c)
-      Product<m, Element>::template ss4<Major::k, Major::k>(acc, a + c * a_chunk, b + c * b_chunk, c > 0);
+      if (c == 0)
+        Product<m, Element>::template set4<Major::k, Major::k>(acc, a, b);
+      else
+        Product<m, Element>::template ss4<Major::k, Major::k>(acc, a + c * a_chunk, b + c * b_chunk, 1);
 #pragma unroll
     for (int i = 0; i < width % Shared::chunk / 16; ++i)
       Product<m, Element>::template ss<Major::k, Major::k>(acc, a + chunks * a_chunk + i * 2,
@@ -188,12 +191,10 @@ struct Group90Backward {
     wgmma_commit();
   }
   __device__ void scores(int stage) {
-    pin(s);
     wgmma_fence();
     across<Tile::d>(s, Shared::k, Shared::q + stage * Shared::q_bytes);
   }
   __device__ void flows(int stage) {
-    pin(dp);
     wgmma_fence();
     across<Tile::dv>(dp, Shared::v, Shared::grad_o + stage * Shared::grad_o_bytes);
   }
@@ -208,7 +209,7 @@ struct Group90Backward {
     wgmma_commit();
   }
   __device__ void add_values(int stage) { along<Tile::dv>(dv, p, Shared::grad_o + stage * Shared::grad_o_bytes); }
-  __device__ void add_keys(int stage) { along<Tile::d>(dk, ds(), Shared::q + stage * Shared::q_bytes); }
+  __device__ void add_keys(int stage) { along<Tile::d>(dk, ds, Shared::q + stage * Shared::q_bytes); }
   /// This group's half of dq.
   __device__ void products_of_queries(int buffer) {
     const unsigned long long
@@ -217,8 +218,11 @@ struct Group90Backward {
     wgmma_fence();
 #pragma unroll
     for (int c = 0; c < n / Shared::chunk; ++c)
-      Product<64, Element>::template ss4<Major::k, Major::n>(dq(), a + c * (m * chunk_bytes >> 4),
-                                                             b + c * (64 * chunk_bytes >> 4), c > 0);
+      if (c == 0)
+        Product<64, Element>::template set4<Major::k, Major::n>(dq(), a, b);
+      else
+        Product<64, Element>::template ss4<Major::k, Major::n>(dq(), a + c * (m * chunk_bytes >> 4),
+                                                               b + c * (64 * chunk_bytes >> 4), 1);
     wgmma_commit();
   }
 
@@ -277,30 +281,47 @@ struct Group90Backward {
       }
   }
 
+  /// Marks what is removed: as scores of -inf, or, where exponents are not multiples of scores, by a bit for each pair.
+  /// Two copies of what follows it, for whole tiles and others, took registers for both of `p`.
+  static constexpr bool removes_scores = User::traits.scaled;
+  __device__ void remove(unsigned step, bool whole) {
+    if constexpr (!removes_scores)
+      for (unsigned& x : removed) x = 0;
+    if (whole) return;
+    enter(step);
+    each_pair<true>([&](int i, int e, int r, const Row&, const Col&, Int, Int, bool kept) {
+      const int nth = 4 * i + 2 * r + e;
+      if constexpr (removes_scores)
+        s[nth] = kept ? s[nth] : -infinity;
+      else
+        removed[nth / 32] |= kept ? 0u : 1u << nth % 32;
+    });
+  }
+  __device__ bool is_kept(int nth) const { return removes_scores || !(removed[nth / 32] & 1u << nth % 32); }
+
   /// Scores become probabilities, an operand in `p`. Where there is a slope, what stays in their place is p times it.
-  template <bool Partial>
   __device__ void weigh(unsigned step, int stage) {
     enter(step);
     const unsigned ends = shared + Shared::under + 4 * (stage * m + 2 * (lane & 3));
     float2 under{};
     float low[2];
-    each_pair<Partial>([&](int i, int e, int r, const Row& row, const Col& col, Int q, Int kv, bool kept) {
+    each_pair<false>([&](int i, int e, int r, const Row& row, const Col& col, Int q, Int kv, bool) {
       if (e == 0 && r == 0) under = shared_get2(ends + 32 * i);
-      float& x = s[4 * i + 2 * r + e];
-      const float given = x, to = probability_of(user, head, row, col, at, origin, q, kv, factor,
-                                                 e ? under.y : under.x, kept, given);
+      const int nth = 4 * i + 2 * r + e;
+      const float given = s[nth];
+      const float to = probability_of(user, head, row, col, at, origin, q, kv, factor, e ? under.y : under.x,
+                                      is_kept(nth), given);
       if (e == 0)
         low[r] = to;
       else
         p[2 * i + r] = pack<Element>(low[r], to);
       if constexpr (User::gradient.has_slope)
-        x = kept ? to * user.slope(given, head, row, col, at, origin, q, kv) : 0.0f;
+        s[nth] = is_kept(nth) ? to * user.slope(given, head, row, col, at, origin, q, kv) : 0.0f;
     });
   }
 
   /// dP becomes dS, an operand in `ds`. Without a slope, probabilities are those that were rounded for the product: they
-  /// need no registers of their own. Where the next scores are under way meanwhile, `ds` lies on `p`, whose product has
-  /// to be done before.
+  /// need no registers of their own.
   __device__ void join(int stage) {
     const unsigned ends = shared + Shared::delta + 4 * (stage * m + 2 * (lane & 3));
 #pragma unroll
@@ -310,46 +331,37 @@ struct Group90Backward {
       for (int r = 0; r < 2; ++r) {
         const float low = User::gradient.has_slope ? s[4 * i + 2 * r] : low_of<Element>(p[2 * i + r]),
                     high = User::gradient.has_slope ? s[4 * i + 2 * r + 1] : high_of<Element>(p[2 * i + r]);
-        dp[4 * i + 2 * r] = low * (dp[4 * i + 2 * r] - delta.x);
-        dp[4 * i + 2 * r + 1] = high * (dp[4 * i + 2 * r + 1] - delta.y);
-        if constexpr (order < 2) ds()[2 * i + r] = pack<Element>(dp[4 * i + 2 * r], dp[4 * i + 2 * r + 1]);
+        ds[2 * i + r] = pack<Element>(low * (dp[4 * i + 2 * r] - delta.x), high * (dp[4 * i + 2 * r + 1] - delta.y));
       }
-    }
-    if constexpr (order >= 2) {
-      wgmma_wait<0>();
-#pragma unroll
-      for (int i = 0; i < m / 4; ++i) ds()[i] = pack<Element>(dp[2 * i], dp[2 * i + 1]);
     }
   }
 
   /// Both at once, for probabilities that are not what the softmax gives.
-  template <bool Partial>
   __device__ void weigh_and_join(unsigned step, int stage) {
     enter(step);
     const unsigned ends = shared + Shared::under + 4 * (stage * m + 2 * (lane & 3));
     float2 under{}, delta{};
     PairNumbers low[2];
-    each_pair<Partial>([&](int i, int e, int r, const Row& row, const Col& col, Int q, Int kv, bool kept) {
+    each_pair<false>([&](int i, int e, int r, const Row& row, const Col& col, Int q, Int kv, bool) {
       if (e == 0 && r == 0) {
         under = shared_get2(ends + 32 * i);
         delta = shared_get2(ends + 32 * i + (Shared::delta - Shared::under));
       }
       const int nth = 4 * i + 2 * r + e;
       const RowEnd end = e ? RowEnd{under.y, delta.y} : RowEnd{under.x, delta.x};
-      const PairNumbers out = gradient_of(user, head, row, col, at, origin, q, kv, factor, end, kept,
+      const PairNumbers out = gradient_of(user, head, row, col, at, origin, q, kv, factor, end, is_kept(nth),
                                           {s[nth], dp[nth]}, [](Flow, float, float) {});
       if (e == 0) {
         low[r] = out;
       } else {
         p[2 * i + r] = pack<Element>(low[r].s, out.s);
-        ds()[2 * i + r] = pack<Element>(low[r].dp, out.dp);
+        ds[2 * i + r] = pack<Element>(low[r].dp, out.dp);
       }
     });
   }
 
   /// Puts dS into shared memory, queries by keys in swizzled rows of 64 keys.
-  __device__ void share(int buffer) {
-    const unsigned(&x)[m / 4] = ds();
+  __device__ void share(int buffer) const {
     const unsigned into = shared + Shared::ds + buffer * Shared::ds_bytes + group * m * chunk_bytes;
     const int line = (lane & 7) + 8 * (lane >> 4);
     const unsigned address = into + line * chunk_bytes + (((2 * warp + (lane >> 3 & 1)) ^ (lane & 7)) << 4);
@@ -357,7 +369,7 @@ struct Group90Backward {
     for (int i = 0; i < m / 16; ++i)
       asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
                        address + i * 16 * chunk_bytes),
-                   "r"(x[4 * i]), "r"(x[4 * i + 1]), "r"(x[4 * i + 2]), "r"(x[4 * i + 3])
+                   "r"(ds[4 * i]), "r"(ds[4 * i + 1]), "r"(ds[4 * i + 2]), "r"(ds[4 * i + 3])
                    : "memory");
   }
 
@@ -432,9 +444,6 @@ __device__ inline void compute_backward(const BackwardArgs& args, const User& us
     if (what & Step::stop) break;
     for (float& x : g.dk) x = 0;
     for (float& x : g.dv) x = 0;
-    // The compiler would move undefined registers about while products are under way.
-    for (float& x : g.s) x = 0;
-    for (float& x : g.dp) x = 0;
     if (what & Step::empty) {
       release_stage(stage_now());
       g.template give_sums<false>(stage_now(), phase_of(clock));
@@ -444,7 +453,6 @@ __device__ inline void compute_backward(const BackwardArgs& args, const User& us
       barrier_wait(shared + Shared::v_full, clock >> 31);
       pin(g.dk);
       pin(g.dv);
-      pin(g.dp);
       if constexpr (order >= 2) g.scores(stage_now());
       if constexpr (order == 2) {
         wgmma_wait<0>();
@@ -461,10 +469,8 @@ __device__ inline void compute_backward(const BackwardArgs& args, const User& us
             wgmma_wait<1>();
             pin(g.s);
           }
-          if (what & Step::whole)
-            g.template weigh<false>(clock, stage);
-          else
-            g.template weigh<true>(clock, stage);
+          g.remove(clock, what & Step::whole);
+          g.weigh(clock, stage);
           g.add_values(stage);
           wgmma_wait<1>();
           pin(g.dp);
@@ -473,10 +479,8 @@ __device__ inline void compute_backward(const BackwardArgs& args, const User& us
           wgmma_wait<0>();
           pin(g.s);
           pin(g.dp);
-          if (what & Step::whole)
-            g.template weigh_and_join<false>(clock, stage);
-          else
-            g.template weigh_and_join<true>(clock, stage);
+          g.remove(clock, what & Step::whole);
+          g.weigh_and_join(clock, stage);
           g.add_values(stage);
         }
         g.share(stage);
@@ -498,6 +502,8 @@ __device__ inline void compute_backward(const BackwardArgs& args, const User& us
           ++clock;
           // After the last step the products are of anything: a branch around them would serialise all.
           if (!(what & Step::last)) wait();
+          // dS has to leave its registers first; dQ is under way.
+          wgmma_wait<1>();
           g.scores(stage ^ 1);
           wgmma_wait<1>();
           pin(g.dp);
@@ -551,7 +557,7 @@ __global__ void __launch_bounds__(384, 1)
     barrier_init(shared + Shared::keys_empty, 8);
     barrier_init_done();
   }
-  __syncthreads();
+  __syncthreads;
   const int group = uniform(static_cast<int>(threadIdx.x) / 128);
   if (group == 0) {
     registers_down<40>();
