@@ -60,7 +60,7 @@ struct BackwardArgs {
   Gradient grad_q, grad_k, grad_v;
   float scale;                                                    ///< of q . k
   int batch, q_heads, group, q_len, kv_len, q_offset, kv_shared;  ///< as ForwardArgs has them
-  int d, dv;
+  int kv_heads, d, dv;  ///< kv_heads: q_heads / group, divided once
   const int* q_starts;
   const int* kv_starts;
   const int* tiles;  ///< as ForwardArgs has them; for `keys` kernels a row of lists for each tile of keys

@@ -163,9 +163,9 @@ struct Group90Backward {
   float dk[Tile::d / 2], dv[Tile::dv / 2];
   unsigned p[m / 4], ds[m / 4];
   unsigned removed[m / 64];
-  Where at;
+  Where at{-1, 0, 0, 0};
   typename User::Head head;
-  float factor;
+  float factor = 1;
   int keys, queries;  ///< this thread's first ones
   Int origin;
 
@@ -229,10 +229,14 @@ struct Group90Backward {
   // ---- pairs ----
 
   __device__ int word(unsigned step, int i) const { return uniform(shared_get(step_word<Tile>(shared, step, i))); }
+  /// Starts a step. What hangs on the head alone is computed as the head changes.
   __device__ void enter(unsigned step) {
-    at = {word(step, 2), word(step, 3), args.q_len, args.kv_len};
-    head = user.head(at);
-    factor = factor_of(user, head);
+    const int b = word(step, 2), h = word(step, 3);
+    if (b != at.b || h != at.h) {
+      at = {b, h, args.q_len, args.kv_len};
+      head = user.head(at);
+      factor = factor_of(user, head);
+    }
     const int first = args.q_offset + word(step, 1) * m;
     origin = first;
     queries = first + 2 * (lane & 3);
@@ -284,11 +288,10 @@ struct Group90Backward {
   /// Marks what is removed: as scores of -inf, or, where exponents are not multiples of scores, by a bit for each pair.
   /// Two copies of what follows it, for whole tiles and others, took registers for both of `p`.
   static constexpr bool removes_scores = User::traits.scaled;
-  __device__ void remove(unsigned step, bool whole) {
+  __device__ void remove(bool whole) {
     if constexpr (!removes_scores)
       for (unsigned& x : removed) x = 0;
     if (whole) return;
-    enter(step);
     each_pair<true>([&](int i, int e, int r, const Row&, const Col&, Int, Int, bool kept) {
       const int nth = 4 * i + 2 * r + e;
       if constexpr (removes_scores)
@@ -300,8 +303,7 @@ struct Group90Backward {
   __device__ bool is_kept(int nth) const { return removes_scores || !(removed[nth / 32] & 1u << nth % 32); }
 
   /// Scores become probabilities, an operand in `p`. Where there is a slope, what stays in their place is p times it.
-  __device__ void weigh(unsigned step, int stage) {
-    enter(step);
+  __device__ void weigh(int stage) {
     const unsigned ends = shared + Shared::under + 4 * (stage * m + 2 * (lane & 3));
     float2 under{};
     float low[2];
@@ -337,8 +339,7 @@ struct Group90Backward {
   }
 
   /// Both at once, for probabilities that are not what the softmax gives.
-  __device__ void weigh_and_join(unsigned step, int stage) {
-    enter(step);
+  __device__ void weigh_and_join(int stage) {
     const unsigned ends = shared + Shared::under + 4 * (stage * m + 2 * (lane & 3));
     float2 under{}, delta{};
     PairNumbers low[2];
@@ -464,13 +465,14 @@ __device__ inline void compute_backward(const BackwardArgs& args, const User& us
         what = g.word(clock, 0);
         if constexpr (order < 2) g.scores(stage);
         g.flows(stage);
+        g.enter(clock);
         if constexpr (order > 0) {
           if constexpr (order != 2) {
             wgmma_wait<1>();
             pin(g.s);
           }
-          g.remove(clock, what & Step::whole);
-          g.weigh(clock, stage);
+          g.remove(what & Step::whole);
+          g.weigh(stage);
           g.add_values(stage);
           wgmma_wait<1>();
           pin(g.dp);
@@ -479,8 +481,8 @@ __device__ inline void compute_backward(const BackwardArgs& args, const User& us
           wgmma_wait<0>();
           pin(g.s);
           pin(g.dp);
-          g.remove(clock, what & Step::whole);
-          g.weigh_and_join(clock, stage);
+          g.remove(what & Step::whole);
+          g.weigh_and_join(stage);
           g.add_values(stage);
         }
         g.share(stage);

@@ -61,20 +61,20 @@ __device__ inline unsigned step_word(unsigned shared, unsigned nth, int word) {
 /// the longest items of a causal mask.
 template <class Tile>
 struct Items90Backward {
-  int heads, tiles, sets, count;
+  const BackwardArgs& args;
 
   struct Item {
     int b, kv_head, keys;
     bool rising;  ///< the order in which items of this set are dealt; queries are visited the other way round
   };
 
-  __device__ Items90Backward(const BackwardArgs& args)
-      : heads(args.q_heads / args.group), tiles((args.kv_len + Tile::n - 1) / Tile::n), sets(heads * (args.kv_shared ? 1 : args.batch)),
-        count(sets * tiles) {}
+  __device__ int tiles() const { return (args.kv_len + Tile::n - 1) / Tile::n; }
+  __device__ int sets() const { return args.kv_shared ? args.kv_heads : args.kv_heads * args.batch; }
+  __device__ int count() const { return sets() * tiles(); }
   __device__ Item item(int index) const {
-    const int set = index / tiles, nth = index - set * tiles;
-    const bool rising = (set & 1) || set == sets - 1;
-    return {set / heads, set % heads, rising ? nth : tiles - 1 - nth, rising};
+    const int set = index / tiles(), nth = index - set * tiles();
+    const bool rising = (set & 1) || set == sets() - 1;
+    return {set / args.kv_heads, set % args.kv_heads, rising ? nth : tiles() - 1 - nth, rising};
   }
 };
 
@@ -172,11 +172,11 @@ struct Loader90Backward {
   /// Which tiles of queries visit these keys is the forward's answer: the bands of each of 32 tiles, a tile a lane.
   /// Queries count the tiles of keys in their band alike, so their turns miss none.
   __device__ void run() {
-    const Items90Backward<Tile> items(args);
+    const Items90Backward<Tile> items{args};
     const int tiles = (args.q_len + m - 1) / m;
     int index = static_cast<int>(blockIdx.x);
 #pragma unroll 1
-    while (index < items.count) {
+    while (index < items.count()) {
       const auto item = items.item(index);
       bool found = false;
 #pragma unroll 1
