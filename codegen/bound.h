@@ -28,7 +28,7 @@ struct Work {
   double d = 0, dv = 0;
   int specials = 1;   ///< special functions per pair: see special_functions()
   double bytes = 0;   ///< q, k, v and o, each once
-  bool exact = true;  ///< as in ForwardSpec
+  bool exact = true;  ///< as in KernelSpec
 };
 
 /// Operations per pair on the special function units: the softmax's exp2, and the expressions' divisions, square roots,

@@ -27,7 +27,7 @@ const KernelDescriptor* find(Kernels among, std::string_view name) {
 }
 
 /// Why the kernel's tile cannot be cut like this, or empty.
-std::string why_illegal(const KernelDescriptor& kernel, const ForwardSpec& spec, const Variant& variant) {
+std::string why_illegal(const KernelDescriptor& kernel, const KernelSpec& spec, const Variant& variant) {
   for (const Member& member : kernel.members)
     if (std::string why = member.why_not(variant.of(member.name).value_or(0)); !why.empty()) return why;
   if (std::string why = kernel.why_illegal(spec, variant); !why.empty()) return why;
@@ -35,13 +35,13 @@ std::string why_illegal(const KernelDescriptor& kernel, const ForwardSpec& spec,
   return bytes > most ? fmt::format("it takes {} bytes of shared memory, and there are {}", bytes, most) : "";
 }
 
-struct Wanted {
-  std::optional<ForwardChoice> choice;
+struct Found {
+  std::optional<KernelChoice> choice;
   std::string why;  ///< there is none
 };
 
-Wanted wanted(const ForwardSpec& spec, const ForwardFacts& facts, const ForwardKind& kind, const Variant& variant,
-              Kernels among) {
+Found found(const KernelSpec& spec, const ModFacts& facts, const CallKind& kind, const Variant& variant,
+            Kernels among) {
   const KernelDescriptor* kernel = find(among, variant.kernel);
   if (!kernel) {
     std::string names;
@@ -67,9 +67,9 @@ int heads_to_share(std::int64_t q_len, std::int64_t group) {
   return static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::min(group, most))));
 }
 
-ForwardChoices choose(const ForwardSpec& wishes, const ForwardFacts& facts, const ForwardKind& kind,
-                      const Preference* preference, Kernels among) {
-  ForwardSpec spec = wishes;
+KernelChoices choose(const KernelSpec& wishes, const ModFacts& facts, const CallKind& kind,
+                     const Preference* preference, Kernels among) {
+  KernelSpec spec = wishes;
   if (!facts.shares_tiles) spec.heads = 1;
   if (spec.arch < 80)
     throw Error("engine-arch", "the device is too old for the CUDA engine", {},
@@ -83,9 +83,9 @@ ForwardChoices choose(const ForwardSpec& wishes, const ForwardFacts& facts, cons
     throw Error("engine-width", "heads are too wide for the CUDA engine", {},
                 fmt::format("D is {} and Dv is {}, and kernels take up to {}", spec.d, spec.dv, widest_head),
                 "split the heads, or compute on the host");
-  ForwardChoices out;
+  KernelChoices out;
   if (preference) {
-    Wanted first = wanted(spec, facts, kind, preference->variant, among);
+    Found first = found(spec, facts, kind, preference->variant, among);
     if (!first.choice && preference->only)
       throw Error("bad-kernel", "the kernel that is asked for cannot take this call",
                   {.name = preference->variant.text()}, first.why, "name another, or leave the choice to attune");
@@ -105,7 +105,7 @@ ForwardChoices choose(const ForwardSpec& wishes, const ForwardFacts& facts, cons
   return out;
 }
 
-Variant variant_of(const ForwardPlan& plan) {
+Variant variant_of(const KernelPlan& plan) {
   Variant out{std::string(plan.kernel->name), {}};
   const auto value = [&](std::string_view name) {
     return name == "m" ? plan.m : name == "n" ? plan.n : name == "stages" ? plan.stages : trait(plan, name);
@@ -114,8 +114,7 @@ Variant variant_of(const ForwardPlan& plan) {
   return out;
 }
 
-std::vector<Variant> other_tiles(const ForwardSpec& spec, const ForwardFacts& facts, const Variant& from,
-                                 Kernels among) {
+std::vector<Variant> other_tiles(const KernelSpec& spec, const ModFacts& facts, const Variant& from, Kernels among) {
   const KernelDescriptor* kernel = find(among, from.kernel);
   if (!kernel || !kernel->other_tiles || !kernel->why_not(spec, facts).empty()) return {};
   std::vector<Variant> out;
@@ -127,8 +126,7 @@ std::vector<Variant> other_tiles(const ForwardSpec& spec, const ForwardFacts& fa
   return out;
 }
 
-std::vector<Variant> other_ways(const ForwardSpec& spec, const ForwardFacts& facts, const Variant& from,
-                                Kernels among) {
+std::vector<Variant> other_ways(const KernelSpec& spec, const ModFacts& facts, const Variant& from, Kernels among) {
   const KernelDescriptor* kernel = find(among, from.kernel);
   if (!kernel || !kernel->why_not(spec, facts).empty()) return {};
   std::vector<Variant> out;

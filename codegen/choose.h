@@ -10,26 +10,26 @@ namespace attune::codegen {
 /// As the call asks for it; if it does not, f32 alone is exact.
 constexpr bool is_exact(std::optional<bool> asked, DType type) { return asked.value_or(type == DType::f32); }
 
-struct ForwardChoices {
-  std::vector<ForwardChoice> choices;  ///< never empty: the last one takes any call, and may spill
-  std::vector<std::string> story;      ///< kernels that cannot take the call, and why
-  std::string refused;                 ///< why the preferred kernel is not the first of them, or empty
+struct KernelChoices {
+  std::vector<KernelChoice> choices;  ///< never empty: the last one takes any call, and may spill
+  std::vector<std::string> story;     ///< kernels that cannot take the call, and why
+  std::string refused;                ///< why the preferred kernel is not the first of them, or empty
 };
-/// ForwardSpec::heads for `q_len` queries (of the longest sequence) of `group` heads to a key head.
+/// KernelSpec::heads for `q_len` queries (of the longest sequence) of `group` heads to a key head.
 int heads_to_share(std::int64_t q_len, std::int64_t group);
 /// `preference` may be null. `among`: the kernels to choose from, the last of which takes any call.
-ForwardChoices choose(const ForwardSpec& spec, const ForwardFacts& facts, const ForwardKind& kind = {},
-                      const Preference* preference = nullptr, Kernels among = kernels());
+KernelChoices choose(const KernelSpec& spec, const ModFacts& facts, const CallKind& kind = {},
+                     const Preference* preference = nullptr, Kernels among = kernels());
 
 // ---- for measurements ----
 
 /// The plan's kernel, and all members of its tile.
-Variant variant_of(const ForwardPlan& plan);
+Variant variant_of(const KernelPlan& plan);
 /// Legal variants of the same kernel with other tiles, as little different else as memory allows.
-std::vector<Variant> other_tiles(const ForwardSpec& spec, const ForwardFacts& facts, const Variant& from,
+std::vector<Variant> other_tiles(const KernelSpec& spec, const ModFacts& facts, const Variant& from,
                                  Kernels among = kernels());
 /// Legal variants that differ in one other member than the tile's sides.
-std::vector<Variant> other_ways(const ForwardSpec& spec, const ForwardFacts& facts, const Variant& from,
+std::vector<Variant> other_ways(const KernelSpec& spec, const ModFacts& facts, const Variant& from,
                                 Kernels among = kernels());
 
 }  // namespace attune::codegen

@@ -47,7 +47,7 @@ Verdicts hoisted(const Expr& may_keep, const Expr& may_drop) {
 
 }  // namespace
 
-Source cover_source(const compiler::LoweredMod& lowered, bool wide, int arch) {
+Source cover_source(const compiler::LoweredMod& lowered, bool wide, int arch, bool along_q) {
   const Mod& mod = lowered.mod;
   const Cover& cover = lowered.cover;
   const ir::Signature users = page_signature(mod);
@@ -69,7 +69,7 @@ Source cover_source(const compiler::LoweredMod& lowered, bool wide, int arch) {
   Source out{.name = "cover",
              .text = {},
              .options = page_options(arch, true),
-             .symbol = "attune::cover<attune::exact::User>",
+             .symbol = fmt::format("attune::cover<attune::exact::User, {}>", along_q),
              .facts = mod.facts()};
   out.facts.insert(out.facts.begin(), {"arch", fmt::format("sm_{}", arch)});
   out.text = page_comment(mod) + "#include \"cover.cuh\"\n\nnamespace attune::exact {\n\nstruct User {\n";

@@ -47,8 +47,7 @@ void keep_origin_out(compiler::Levels& levels) {
 }
 
 /// Does the launch need lists: do bands leave something open, and do verdicts on tiles say anything?
-bool listed(const Cover& cover, std::size_t captures) {
-  const compiler::Bands& bands = cover.along_kv;
+bool listed(const Cover& cover, const compiler::Bands& bands, std::size_t captures) {
   if (bands.exact() && bands.kept.size() <= 1 && !reads_summaries(bands, captures)) return false;
   return !ir::is_literal(cover.may_keep, 1) || !ir::is_literal(cover.may_drop, 1);
 }
@@ -72,7 +71,61 @@ bool ask_heads(std::span<const Expr> fields) {
   });
 }
 
+Term::Place place_of(const compiler::Scatter& scatter) {
+  bool row = false, col = false, pair = !scatter.loops.empty();
+  for (const Expr& index : scatter.index) {
+    row |= ir::uses(index, Input::Q);
+    col |= ir::uses(index, Input::KV);
+    pair |= ir::uses(index, Input::S) || ir::uses(index, Input::P) || index->random;
+  }
+  using Place = Term::Place;
+  return pair || (row && col) ? Place::pair : row ? Place::row : col ? Place::col : Place::head;
+}
+
+/// The score's expressions know s, kernels know q . k.
+Expr of_product(const Expr& e, const Expr& scale) {
+  const Expr s = ir::input(Input::S);
+  return ir::substitute(value_of(e), {{s->digest, ir::op(Op::Mul, s, scale)}});
+}
+
+/// Appends the expressions of a backward to those of the forward.
+GradientParts gradient_parts(const compiler::LoweredMod& lowered, const Wanted& wanted, const Expr& scale,
+                             std::vector<Expr>& roots) {
+  const Mod& mod = lowered.mod;
+  GradientParts out{.wanted = wanted,
+                    .has_slope = !ir::is_literal(mod.dscore.by, 1),
+                    .delta_of_o = delta_is_of_o(mod.prob),
+                    .removes = lowered.removes() || mod.score->op != Op::Input,
+                    .terms = {},
+                    .listed_along_q = listed(lowered.cover, lowered.cover.along_q, mod.captures.size()),
+                    .of_sink = {}};
+  roots.push_back(gathered(of_product(mod.dscore.by, scale)));
+  roots.push_back(gathered(value_of(mod.dprob.by)));
+  const auto add = [&](const compiler::Derivative& derivative, bool by_prob) {
+    for (const compiler::Scatter& scatter : derivative.captures) {
+      if (!wanted[scatter.capture]) continue;
+      out.terms.push_back({.capture = scatter.capture,
+                           .by_prob = by_prob,
+                           .loops = scatter.loops,
+                           .rank = scatter.index.size(),
+                           .first = roots.size(),
+                           .place = place_of(scatter)});
+      for (const Expr& index : scatter.index) roots.push_back(of_product(index, scale));
+      roots.push_back(of_product(scatter.value, scale));
+    }
+  };
+  add(mod.dscore, false);
+  add(mod.dprob, true);
+  for (const compiler::Scatter& scatter : mod.dsink.captures)
+    if (wanted[scatter.capture]) out.of_sink.push_back(scatter);
+  return out;
+}
+
 }  // namespace
+
+std::size_t GradientParts::count(Term::Place place) const {
+  return static_cast<std::size_t>(std::ranges::count(terms, place, &Term::place));
+}
 
 bool reads_summaries(const compiler::Bands& bands, std::size_t captures) {
   std::vector<Expr> ends;
@@ -83,7 +136,7 @@ bool reads_summaries(const compiler::Bands& bands, std::size_t captures) {
                      [&](const Expr& e) { return e->op == Op::Read && e->bits >= captures; });
 }
 
-GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive) {
+GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, const Wanted* wanted) {
   ++derived_so_far;
   const Mod& mod = lowered.mod;
   GpuParts out;
@@ -94,15 +147,17 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive) {
   out.has_first = limits.first != nullptr;
   out.has_last = limits.last != nullptr;
   const Expr none = ir::integer(0);
-  out.levels = compiler::level(std::array{exponent(value_of(mod.fold.core), scale), limits.rest, prob,
-                                          out.has_first ? limits.first : none, out.has_last ? limits.last : none});
+  std::vector<Expr> roots{exponent(value_of(mod.fold.core), scale), limits.rest, prob,
+                          out.has_first ? limits.first : none, out.has_last ? limits.last : none};
+  if (wanted) out.gradient = gradient_parts(lowered, *wanted, scale, roots);
+  out.levels = compiler::level(roots);
   out.has_keep = !ir::is_literal(out.keep(), 1);
   out.keeps_by_fields = out.has_keep && asks_fields_alone(out.keep()) && read_captures(out.levels.col);
   keep_origin_out(out.levels);
   out.rest = value_of(mod.fold.row);
   out.sink = mod.sink ? value_of(mod.sink) : nullptr;
 
-  ForwardFacts& facts = out.facts;
+  ModFacts& facts = out.facts;
   const Expr& e = out.exponent();
   const bool multiple = e->op == Op::Mul && e->args[0]->op == Op::Input && !ir::uses(e->args[1], Input::S) &&
                         compiler::varies(e->args[1]) == Vary::Head;
@@ -120,7 +175,7 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive) {
   facts.has_prob = prob->op != Op::Input;
   facts.prob_linear = linear_in_p(value_of(mod.prob));
   facts.has_sink = mod.sink != nullptr;
-  facts.listed = listed(lowered.cover, mod.captures.size());
+  facts.listed = listed(lowered.cover, lowered.cover.along_kv, mod.captures.size());
   facts.shares_tiles = !lowered.cover.by_head && !(read_captures(out.levels.col) && ask_heads(out.levels.col));
   const ir::Signature signature = page_signature(mod);
   out.fields = {field_names(out.levels.head, signature), field_names(out.levels.row, signature),

@@ -15,7 +15,7 @@ std::string Member::why_not(int value) const {
   return fmt::format("{} is a multiple of {}, from {} to {}", name, step, least, most);
 }
 
-ForwardPlan plan_of(const KernelDescriptor& kernel, const ForwardSpec& spec, int m, int n) {
+KernelPlan plan_of(const KernelDescriptor& kernel, const KernelSpec& spec, int m, int n) {
   const int grain = gpu_element(spec.dtype).grain;
   return {.kernel = &kernel,
           .dtype = spec.dtype,
@@ -32,7 +32,7 @@ ForwardPlan plan_of(const KernelDescriptor& kernel, const ForwardSpec& spec, int
           .wide = spec.wide};
 }
 
-int trait(const ForwardPlan& plan, std::string_view name) {
+int trait(const KernelPlan& plan, std::string_view name) {
   for (const auto& [key, value] : plan.traits)
     if (key == name) return value;
   return 0;

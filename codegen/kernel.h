@@ -15,8 +15,8 @@
 
 namespace attune::codegen {
 
-/// What a kernel computes.
-enum class Way : std::uint8_t { forward };
+/// What a kernel computes: a forward; or of a backward, the gradient of q, or those of k and v.
+enum class Way : std::uint8_t { forward, queries, keys };
 
 /// A number that a kernel's tile is cut by: in variants, and in the Tile of a page.
 struct Member {
@@ -42,30 +42,30 @@ struct KernelDescriptor {
   std::span<const Search> searches{};  ///< what `attune tune` tries besides other tiles
 
   bool takes_any = false;  ///< takes every call, and is listed last
-  bool persistent =
-      false;  ///< as many blocks as multiprocessors share the tiles of queries; else a block for each tile
-  bool wants_maps = false;  ///< tensors are described by maps too
-  int spills_well = 0;      ///< bytes of registers that a candidate may spill and still be as it was meant to be
+  /// As many blocks as multiprocessors share the tiles of queries; otherwise each tile has a block of its own.
+  bool persistent = false;
+  bool waits = false;   ///< waits by itself for the launch before it, and so may start before that one ends
+  int spills_well = 0;  ///< bytes of registers that a candidate may spill and still be as it was meant to be
 
   /// Device files beside those of the library: a test's.
   std::span<const Header> headers{};
 
   /// Why it cannot take such calls, or empty.
-  std::string (*why_not)(const ForwardSpec& spec, const ForwardFacts& facts) = nullptr;
+  std::string (*why_not)(const KernelSpec& spec, const ModFacts& facts) = nullptr;
   /// The tiles it is made with for a call that it takes, in the order to try; never empty.
-  std::vector<Variant> (*tiles)(const ForwardSpec& spec, const ForwardFacts& facts, const ForwardKind& kind) = nullptr;
+  std::vector<Variant> (*tiles)(const KernelSpec& spec, const ModFacts& facts, const CallKind& kind) = nullptr;
   /// Why its tile cannot be cut like this, or empty. Each member is within its values, and shared memory is compared
   /// with the device's elsewhere.
-  std::string (*why_illegal)(const ForwardSpec& spec, const Variant& variant) = nullptr;
-  ForwardChoice (*choice)(const ForwardSpec& spec, const Variant& variant) = nullptr;
+  std::string (*why_illegal)(const KernelSpec& spec, const Variant& variant) = nullptr;
+  KernelChoice (*choice)(const KernelSpec& spec, const Variant& variant) = nullptr;
   /// Tiles that a search tries instead of this one: the first legal one of each group. Null: no others.
   std::vector<std::vector<Variant>> (*other_tiles)(const Variant& from) = nullptr;
   /// What a page says before it includes the kernel. Null: nothing.
-  std::string (*preamble)(const ForwardPlan& plan) = nullptr;
+  std::string (*preamble)(const KernelPlan& plan) = nullptr;
 };
 
 /// `plan.d`, `plan.dv` and all else that is the same for every kernel; the rest of the tile is the kernel's to fill in.
-ForwardPlan plan_of(const KernelDescriptor& kernel, const ForwardSpec& spec, int m, int n);
+KernelPlan plan_of(const KernelDescriptor& kernel, const KernelSpec& spec, int m, int n);
 
 // ---- a kernel's own struct of members, and the Variant that others see ----
 

@@ -4,21 +4,29 @@
 namespace attune::codegen {
 
 // Each row declares a kernel, which codegen/kernels has in a file of this name, and lists it.
-#define ATTUNE_KERNELS(ROW) \
-  ROW(forward_sm90)         \
+#define ATTUNE_FORWARD_KERNELS(ROW) \
+  ROW(forward_sm90)                 \
   ROW(forward_sm80)
+#define ATTUNE_QUERIES_KERNELS(ROW) ROW(queries_sm80)
+#define ATTUNE_KEYS_KERNELS(ROW) ROW(keys_sm80)
 
 #define ATTUNE_DECLARE(name) extern const KernelDescriptor name;
-ATTUNE_KERNELS(ATTUNE_DECLARE)
+ATTUNE_FORWARD_KERNELS(ATTUNE_DECLARE)
+ATTUNE_QUERIES_KERNELS(ATTUNE_DECLARE)
+ATTUNE_KEYS_KERNELS(ATTUNE_DECLARE)
 #undef ATTUNE_DECLARE
 
-Kernels kernels() {
+Kernels kernels(Way way) {
 #define ATTUNE_LIST(name) &name,
-  static constexpr const KernelDescriptor* all[] = {ATTUNE_KERNELS(ATTUNE_LIST)};
+  static constexpr const KernelDescriptor* forward[] = {ATTUNE_FORWARD_KERNELS(ATTUNE_LIST)};
+  static constexpr const KernelDescriptor* queries[] = {ATTUNE_QUERIES_KERNELS(ATTUNE_LIST)};
+  static constexpr const KernelDescriptor* keys[] = {ATTUNE_KEYS_KERNELS(ATTUNE_LIST)};
 #undef ATTUNE_LIST
-  return all;
+  return way == Way::forward ? Kernels(forward) : way == Way::queries ? Kernels(queries) : Kernels(keys);
 }
 
-#undef ATTUNE_KERNELS
+#undef ATTUNE_FORWARD_KERNELS
+#undef ATTUNE_QUERIES_KERNELS
+#undef ATTUNE_KEYS_KERNELS
 
 }  // namespace attune::codegen

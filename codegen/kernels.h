@@ -10,6 +10,6 @@ namespace attune::codegen {
 using Kernels = std::span<const KernelDescriptor* const>;
 
 /// In the order to try: the fastest first, the one that takes any call last.
-Kernels kernels();
+Kernels kernels(Way way = Way::forward);
 
 }  // namespace attune::codegen

@@ -20,7 +20,7 @@ std::optional<Kind> named(const std::array<std::string_view, N>& names, std::str
   return static_cast<Kind>(at - names.begin());
 }
 
-CoverKind cover_kind(const compiler::Cover& cover, const ForwardFacts& facts) {
+CoverKind cover_kind(const compiler::Cover& cover, const ModFacts& facts) {
   if (facts.listed) return CoverKind::listed;
   if (ir::is_literal(cover.may_drop, 0)) return CoverKind::full;
   const compiler::Bands& bands = cover.along_kv;
@@ -33,7 +33,7 @@ CoverKind cover_kind(const compiler::Cover& cover, const ForwardFacts& facts) {
   return from_the_first ? CoverKind::causal : CoverKind::window;
 }
 
-ModKind mod_kind(const compiler::Mod& mod, const ForwardFacts& facts) {
+ModKind mod_kind(const compiler::Mod& mod, const ModFacts& facts) {
   const std::array roots{mod.levels.left[0], mod.levels.left[2]};  // score and prob
   const std::vector<Expr> nodes = ir::in_order(roots);
   if (std::ranges::any_of(nodes, [](const Expr& e) { return e->op == ir::Op::Read; })) return ModKind::reads;
@@ -43,7 +43,7 @@ ModKind mod_kind(const compiler::Mod& mod, const ForwardFacts& facts) {
 
 }  // namespace
 
-ForwardKind forward_kind(const GpuParts& parts, Length length) {
+CallKind call_kind(const GpuParts& parts, Length length) {
   return {cover_kind(parts.cover(), parts.facts), mod_kind(parts.mod(), parts.facts), length};
 }
 

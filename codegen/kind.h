@@ -42,14 +42,14 @@ struct KindSet {
   constexpr bool has(Kind kind) const { return bits >> static_cast<unsigned>(kind) & 1; }
 };
 
-struct ForwardKind {
+struct CallKind {
   CoverKind cover = CoverKind::full;
   ModKind mod = ModKind::scaled;
   Length length = Length::longer;
-  auto operator<=>(const ForwardKind&) const = default;
+  auto operator<=>(const CallKind&) const = default;
 };
 
-ForwardKind forward_kind(const GpuParts& parts, Length length);
+CallKind call_kind(const GpuParts& parts, Length length);
 /// The length of the keys or the queries, whichever are fewer.
 Length length_of(std::int64_t q_len, std::int64_t kv_len);
 

@@ -155,18 +155,19 @@ std::string page_members(const compiler::Mod& mod, const ir::Signature& signatur
 }
 
 std::vector<std::byte> user_bytes(const compiler::Mod& mod, std::span<const Tensor> captures,
-                                  std::span<const double> params, float scale, bool wide) {
+                                  std::span<const double> params, float scale, bool wide, std::span<void* const> sums) {
   Layout layout;
   for (std::size_t i = 0; i < mod.captures.size(); ++i) put_capture(layout, captures[i], mod.captures[i].rank, wide);
   for (std::size_t i = 0; i < mod.params.size(); ++i) put_param(layout, mod.params[i].type, params[i]);
   layout.put(scale);
+  for (void* const at : sums) layout.put(at);
   return layout.take();
 }
 
-std::size_t page_bytes(const compiler::Mod& mod, bool wide) {
+std::size_t page_bytes(const compiler::Mod& mod, bool wide, std::size_t sums) {
   const std::vector<Tensor> captures(mod.captures.size());
   const std::vector<double> params(mod.params.size());
-  return user_bytes(mod, captures, params, 0, wide).size();
+  return user_bytes(mod, captures, params, 0, wide, std::vector<void*>(sums)).size();
 }
 
 Expr value_of(const Expr& e) {

@@ -26,8 +26,8 @@ std::string page_comment(const compiler::Mod& mod);
 /// wide: offsets need more than 32 bits. inside: the struct's template parameter `reads` says whether reads are
 /// clamped.
 std::string page_members(const compiler::Mod& mod, const ir::Signature& signature, bool wide, bool inside = false);
-/// The size of that struct.
-std::size_t page_bytes(const compiler::Mod& mod, bool wide);
+/// The size of that struct, with so many pointers behind these.
+std::size_t page_bytes(const compiler::Mod& mod, bool wide, std::size_t sums = 0);
 
 /// The expression with each Custom replaced by its value; the derivative that it carries is dropped.
 ir::Expr value_of(const ir::Expr& e);

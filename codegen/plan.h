@@ -1,6 +1,7 @@
 // codegen/plan.h — what a GPU kernel is chosen by, and what was chosen: the kernel, its tile, what a launch needs
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,7 +14,7 @@ namespace attune::codegen {
 struct KernelDescriptor;
 
 /// What kernels are chosen by, besides the expressions.
-struct ForwardSpec {
+struct KernelSpec {
   int arch = 90;                                 ///< compute capability times ten
   DType dtype = DType::bf16, out = DType::bf16;  ///< of q, k and v; of o
   std::int64_t d = 128, dv = 128;
@@ -26,12 +27,12 @@ struct ForwardSpec {
   bool scale_positive = true;
   bool exact = false;  ///< as Attention::exact
   bool wide = false;   ///< offsets into captured tensors need more than 32 bits
-  bool operator==(const ForwardSpec&) const = default;
-  auto operator<=>(const ForwardSpec&) const = default;
+  bool operator==(const KernelSpec&) const = default;
+  auto operator<=>(const KernelSpec&) const = default;
 };
 
 /// Which kernel, and how its tile is cut.
-struct ForwardPlan {
+struct KernelPlan {
   const KernelDescriptor* kernel = nullptr;
   DType dtype = DType::bf16, out = DType::bf16;  ///< of q, k and v; of o
   int m = 128, n = 128, d = 128, dv = 128, stages = 2;
@@ -47,18 +48,25 @@ struct ForwardPlan {
   int queries() const { return m / heads; }
 };
 
+/// Positions of a box by which the copy engine moves each tensor.
+struct BoxRows {
+  int q = 0, k = 0, v = 0, o = 0;
+};
+
 /// A plan, and what a launch of it needs.
-struct ForwardChoice {
-  ForwardPlan plan;
-  int threads = 0;       ///< of a block
-  int shared_bytes = 0;  ///< dynamic, of a block
+struct KernelChoice {
+  KernelPlan plan;
+  int threads = 0;                 ///< of a block
+  int shared_bytes = 0;            ///< dynamic, of a block
+  bool counts_tiles = false;       ///< blocks take tiles of queries from a counter, which is 0 before the launch
+  std::optional<BoxRows> boxes{};  ///< tensors are described by maps of such boxes too
 };
 
 /// A member of the plan's Tile; 0 if it has none of this name.
-int trait(const ForwardPlan& plan, std::string_view name);
+int trait(const KernelPlan& plan, std::string_view name);
 
 /// What the traits of codegen/cuda/mod.cuh will say of a Mod: what a kernel is chosen by.
-struct ForwardFacts {
+struct ModFacts {
   bool scaled = false, bounded = false, masked = false, has_prob = false, prob_linear = true, has_sink = false;
   bool listed = false;        ///< the launch must hand in lists of tiles, made by cover_source's kernel
   bool shares_tiles = false;  ///< heads can: neither the mask nor what is read for a column varies with them

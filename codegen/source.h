@@ -25,18 +25,37 @@ struct Source {
 /// `arch` is 80, 90, 120 …: compute capability times ten. `path`: empty, or where profilers will find the page; then
 /// the kernel knows its lines, which are the user's where expressions were written in C++. The plan says the same of
 /// the scale's sign as was said when the parts were derived.
-Source forward_source(const GpuParts& parts, const ForwardPlan& plan, int arch, std::string_view path = {});
+Source kernel_source(const GpuParts& parts, const KernelPlan& plan, int arch, std::string_view path = {});
 /// How many such pages this process has written.
-std::size_t forward_pages_written();
+std::size_t kernel_pages_written();
 /// NVRTC's, for kernels that know their lines.
 inline constexpr const char* line_option = "--generate-line-info";
 
-/// The kernel of cover.cuh that writes the lists of tiles for a Mod whose facts say `listed`.
-Source cover_source(const compiler::LoweredMod& lowered, bool wide, int arch);
+/// What `struct User` of a backward's page ends with: a pointer for each captured tensor whose gradient is asked for,
+/// to exact_words words for each of its elements (exact_sum.cuh).
+std::vector<std::string> page_sums(const GpuParts& parts);
 
-/// `struct User` of both pages. `captures` by slot, on the device; `params` by slot as Param holds them; `wide` as the
-/// pages have it.
+/// What rows.cuh is compiled for.
+struct RowsSpec {
+  int arch = 90;
+  DType dtype = DType::bf16, out = DType::bf16;  ///< of grad_o; of o
+  std::int64_t dv = 128;
+  bool packed = false;
+  bool of_o = true;  ///< as its Tile has it
+  auto operator<=>(const RowsSpec&) const = default;
+};
+Source rows_source(const RowsSpec& spec);
+/// The kernel of sums.cuh.
+Source sums_source(int arch);
+
+/// The kernel of cover.cuh that writes the lists of tiles for a Mod whose facts say `listed`; `along_q`: for kernels
+/// that keep keys.
+Source cover_source(const compiler::LoweredMod& lowered, bool wide, int arch, bool along_q = false);
+
+/// `struct User` of pages. `captures` by slot, on the device; `params` by slot as Param holds them; `wide` as the pages
+/// have it; `sums` as page_sums() names them.
 std::vector<std::byte> user_bytes(const compiler::Mod& mod, std::span<const Tensor> captures,
-                                  std::span<const double> params, float scale, bool wide);
+                                  std::span<const double> params, float scale, bool wide,
+                                  std::span<void* const> sums = {});
 
 }  // namespace attune::codegen

@@ -124,7 +124,7 @@ void check_alias(const Named& out, std::span<const Named> others) {
 
 void check_scale(std::optional<double> scale) {
   if (!scale || std::isfinite(static_cast<float>(*scale))) return;
-  throw refuse("bad-scale", fmt::format("the scale {} is no finite f32", *scale),
+  throw refuse("bad-scale", fmt::format("the scale {} is not a finite f32", *scale),
                "s = scale * (q . k) is computed in f32, whose largest number is 3.4e38",
                "pass a finite scale, or none for 1 / sqrt(D)");
 }
@@ -145,7 +145,7 @@ std::vector<std::int64_t> starts_of(const Named& cu, const Named& packed) {
                   fmt::format("pass 0, the running sums of the lengths, and at last the {} rows of {}",
                               packed->shape[0], packed.name()));
   };
-  if (cu->shape[0] < 1) throw refuse_values("it is empty, and even no sequence at all has one entry, 0");
+  if (cu->shape[0] < 1) throw refuse_values("it is empty; even without a sequence it holds one entry, 0");
   std::vector<std::int64_t> starts;
   for (std::int64_t i = 0; i < cu->shape[0]; ++i) {
     const char* at = static_cast<const char*>(cu->data) +
@@ -176,10 +176,10 @@ void check_starts_there(const Named& cu, const Named& q) {
                  fmt::format("{}, and a device reads starts of sequences as i32", is(cu)), "convert it to i32");
   if (cu->shape[0] < 1)
     throw refuse("cu-seqlens", cu.name() + " does not hold the starts of sequences",
-                 "it is empty, and even no sequence at all has one entry, 0",
+                 "it is empty; even without a sequence it holds one entry, 0",
                  "pass one start per sequence and the end");
   if (cu->shape[0] > 1 && cu->strides[0] != 1)
-    throw refuse("cu-seqlens-stride", fmt::format("the entries of {} are apart from each other", cu.name()),
+    throw refuse("cu-seqlens-stride", fmt::format("the entries of {} are not contiguous", cu.name()),
                  fmt::format("{}, with a stride of {}", is(cu), cu->strides[0]),
                  "pass starts that lie next to each other");
 }
@@ -194,7 +194,7 @@ std::int64_t longest(const Named& cu, const std::vector<std::int64_t>& starts, c
     if (said == 0 && total > 0)
       throw refuse(
           "max-len", fmt::format("{} is missing", member),
-          fmt::format("{} is {}, and nobody reads it before the kernel does", cu.name(), place(cu->device)),
+          fmt::format("{} is {}, and only the kernel reads it there", cu.name(), place(cu->device)),
           fmt::format("say how long the longest sequence may be: .{0}; or pass {1} on the host", member, cu.name()));
     return std::min(said, total);
   }
@@ -276,7 +276,7 @@ void check_packed(const Inputs& in, Problem& p) {
   }
   if (in.cu_q->device != in.cu_kv->device)
     throw refuse(
-        "cu-seqlens-device", "cu_seqlens_q and cu_seqlens_kv are not in one place",
+        "cu-seqlens-device", "cu_seqlens_q and cu_seqlens_kv are in different places",
         fmt::format("cu_seqlens_q is {} and cu_seqlens_kv is {}", place(in.cu_q->device), place(in.cu_kv->device)),
         "pass both on the host, or both where q is");
   if (in.cu_q->device.kind == Device::Kind::cpu) {
@@ -284,7 +284,7 @@ void check_packed(const Inputs& in, Problem& p) {
     p.kv.starts = starts_of(in.cu_kv, in.k);
   }
   if (in.cu_q->shape[0] != in.cu_kv->shape[0])
-    throw refuse("cu-seqlens-batch", "cu_seqlens_q and cu_seqlens_kv tell of different numbers of sequences",
+    throw refuse("cu-seqlens-batch", "cu_seqlens_q and cu_seqlens_kv hold different numbers of sequences",
                  fmt::format("{} and {}", is(in.cu_q), is(in.cu_kv)),
                  "give both one entry per sequence and one more; a sequence may be empty");
   p.batch = in.cu_q->shape[0] - 1;
@@ -315,7 +315,7 @@ Problem check_inputs(const Inputs& in, std::optional<double> scale) {
   p.kv.layout = in.cu_kv->given() ? Layout::packed : Layout::dense;
   if (p.q.layout != p.kv.layout)
     throw refuse("cu-seqlens-half",
-                 fmt::format("{} is there without {}", p.q.packed() ? "cu_seqlens_q" : "cu_seqlens_kv",
+                 fmt::format("{} is given without {}", p.q.packed() ? "cu_seqlens_q" : "cu_seqlens_kv",
                              p.q.packed() ? "cu_seqlens_kv" : "cu_seqlens_q"),
                  "packed q and packed k, v come together", "pass both for packed sequences, none for a dense batch");
   for (const Named& t : {in.q, in.k, in.v}) check_one(t, in.q->device);
@@ -356,7 +356,7 @@ void check_row_values(const Named& t, const Problem& p, const Tensor& q) {
 void check_results(const Named& o, const Named& lse, const Problem& p, const Named& q, const Named& v) {
   if (o->given() != lse->given()) {
     const auto &there = o->given() ? o : lse, &missing = o->given() ? lse : o;
-    throw refuse("forward-half", fmt::format("{} is there without {}", there.name(), missing.name()),
+    throw refuse("forward-half", fmt::format("{} is given without {}", there.name(), missing.name()),
                  "the backward takes what the forward gave, or computes both again",
                  fmt::format("pass {} too, or neither of them", missing.name()));
   }

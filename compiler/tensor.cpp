@@ -132,7 +132,7 @@ void require_seen_as(const Tensor& tensor, const std::string& name, char seen, L
   const std::string called = name.empty() ? "a captured tensor" : fmt::format("capture `{}`", name);
   const Place place{.name = at.file ? at.file : "", .line = at.file ? at.number : 0};
   if (!tensor.given())
-    throw Error("capture-missing", called + " is no tensor", place, "the Tensor was default-constructed",
+    throw Error("capture-missing", called + " is not a tensor", place, "the Tensor was default-constructed",
                 "give it data, a type and a shape");
   const ir::Type is = compiler::type_of(tensor.dtype);
   const ir::Type wanted = seen == 'f' ? ir::Type::F32 : seen == 'i' ? ir::Type::I32 : ir::Type::Bool;

@@ -97,7 +97,7 @@ Handle sum(int count, const std::function<Handle(Handle)>& body, Line at) {
   const Handle variable = ir::fresh_bound(written(at));
   const Handle term = body(variable);
   if (term->binder >= ir::max_binders)
-    throw Error("bad-sum", "sums stand too deep within each other", place(at), "they nest at most 31 deep",
+    throw Error("bad-sum", "sums nest too deep", place(at), "they nest at most 31 deep",
                 "compute the inner sums outside of the kernel");
   return ir::sum(variable, static_cast<std::uint32_t>(count), term, written(at));
 }

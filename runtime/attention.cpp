@@ -156,8 +156,7 @@ Request asked_for(const Checked& checked, const Tensor& q) {
 Request request(const Checked& checked, const Forward& call) {
   Request out = asked_for(checked, call.q);
   if (checked.target == Target::cuda) {
-    const cuda::ForwardWants wants = cuda::forward_wants(checked.lowered->lowered, call, checked.problem,
-                                                         checked.exact);
+    const cuda::KernelWants wants = cuda::forward_wants(checked.lowered->lowered, call, checked.problem, checked.exact);
     out.target = runtime::name_of(TargetName{.arch = wants.spec.arch});
     out.shape = shape_of(wants.spec, wants.kind.length);
     if (const auto found = cuda::remembered(wants.key); found.preference)
@@ -177,11 +176,6 @@ Request request(const Checked& checked, const Backward& call) {
       grads += (grads.empty() ? "" : "+") + checked.lowered->written.captures[slot].name;
   out.shape.grads = grads.empty() ? "none" : grads;
   return out;
-}
-
-[[noreturn]] void no_backward() {
-  throw Error("no-engine", "no engine of this build can run this", {}, "the CUDA engine has no backward yet",
-              "copy the tensors to the host for the gradients: array.on(Device::cpu())");
 }
 
 cpu::Means means(const Resources& with, const Purpose& purpose, cpu::Stages* stages = nullptr, Used* used = nullptr) {
@@ -281,7 +275,12 @@ void run(const Attention& attention, const Backward& call, const Resources& with
     else if (target == Target::cpu)
       cpu::backward(lowered->lowered, call, problem, means(with, purpose, stages, watched.used()));
     else
-      no_backward();
+      cuda::backward(checked.lowered->lowered, call, problem,
+                     {.stream = with.stream,
+                      .workspace = with.workspace,
+                      .used = watched.used(),
+                      .exact = exact,
+                      .purpose = &purpose});
     watched.done(checked, call, with.stream);
   });
 }
@@ -310,14 +309,14 @@ Cover cover(const Attention& attention, const Forward& call, const codegen::Pref
       cuda::cover(checked.lowered->lowered, call, checked.problem, {.preference = preference, .exact = checked.exact}));
 }
 
-cuda::ForwardStory story(const Attention& attention, const Forward& call, const codegen::Preference* preference) {
+cuda::KernelStory story(const Attention& attention, const Forward& call, const codegen::Preference* preference) {
   const Telling telling;
   const Checked checked = check_on_device(attention, call);
   return cuda::forward_story(checked.lowered->lowered, call, checked.problem,
                              {.preference = preference, .exact = checked.exact});
 }
 
-cuda::ForwardWants wants(const Attention& attention, const Forward& call) {
+cuda::KernelWants wants(const Attention& attention, const Forward& call) {
   const Telling telling;
   const Checked checked = check_on_device(attention, call);
   return cuda::forward_wants(checked.lowered->lowered, call, checked.problem, checked.exact);
@@ -361,7 +360,9 @@ std::size_t Attention::workspace(const Backward& call, const Resources& with, Li
     const auto describe = [&checked, &call] { return runtime::request(checked, call); };
     const runtime::Purpose purpose(describe);
     if (checked.target == Target::oracle) return 0;
-    if (checked.target == Target::cuda) runtime::no_backward();
+    if (checked.target == Target::cuda)
+      return runtime::cuda::backward_workspace(checked.lowered->lowered, call, checked.problem,
+                                               {.exact = checked.exact, .purpose = &purpose});
     return runtime::cpu::backward_workspace(checked.lowered->lowered, call, checked.problem,
                                             runtime::means(with, purpose));
   });

@@ -17,8 +17,8 @@ void run(const Attention& attention, const Backward& call, const Resources& with
 void run(const Attention& attention, const Forward& call, const codegen::Preference* preference,
          const Cover& cover = {});
 Cover cover(const Attention& attention, const Forward& call, const codegen::Preference* preference);
-cuda::ForwardStory story(const Attention& attention, const Forward& call,
-                         const codegen::Preference* preference = nullptr);
-cuda::ForwardWants wants(const Attention& attention, const Forward& call);
+cuda::KernelStory story(const Attention& attention, const Forward& call,
+                        const codegen::Preference* preference = nullptr);
+cuda::KernelWants wants(const Attention& attention, const Forward& call);
 
 }  // namespace attune::runtime

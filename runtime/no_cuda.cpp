@@ -27,6 +27,10 @@ std::size_t forward_workspace(const compiler::LoweredMod&, const Forward&, const
   refuse();
 }
 void forward(const compiler::LoweredMod&, const Forward&, const compiler::Problem&, const Means&) { refuse(); }
+std::size_t backward_workspace(const compiler::LoweredMod&, const Backward&, const compiler::Problem&, const Means&) {
+  refuse();
+}
+void backward(const compiler::LoweredMod&, const Backward&, const compiler::Problem&, const Means&) { refuse(); }
 std::shared_ptr<const detail::DeviceCover> cover(const compiler::LoweredMod&, const Forward&, const compiler::Problem&,
                                                  const Means&) {
   refuse();
@@ -34,10 +38,10 @@ std::shared_ptr<const detail::DeviceCover> cover(const compiler::LoweredMod&, co
 std::size_t cover_bytes(const compiler::LoweredMod&, const Forward&, const compiler::Problem&, const Means&) {
   refuse();
 }
-ForwardStory forward_story(const compiler::LoweredMod&, const Forward&, const compiler::Problem&, const Means&) {
+KernelStory forward_story(const compiler::LoweredMod&, const Forward&, const compiler::Problem&, const Means&) {
   refuse();
 }
-ForwardWants forward_wants(const compiler::LoweredMod&, const Forward&, const compiler::Problem&, std::optional<bool>) {
+KernelWants forward_wants(const compiler::LoweredMod&, const Forward&, const compiler::Problem&, std::optional<bool>) {
   refuse();
 }
 int device_count() { return 0; }

@@ -24,7 +24,7 @@ struct Prepared {
   Case one;
   Cover cover;  ///< none: each call lists its own tiles
   std::string mod;
-  runtime::cuda::ForwardStory story;
+  runtime::cuda::KernelStory story;
   double flop = 0, first_call = 0;
 
   double tflops(double seconds) const { return flop / seconds / 1e12; }

@@ -35,9 +35,8 @@ Built built(const std::string& content, const std::string& label, const runtime:
 
 // ---- GPU kernels
 
-std::vector<Built> build_forward(const std::shared_ptr<const compiler::LoweredMod>& of,
-                                 const codegen::ForwardSpec& spec, codegen::Length length,
-                                 const codegen::Preference* preference) {
+std::vector<Built> build_forward(const std::shared_ptr<const compiler::LoweredMod>& of, const codegen::KernelSpec& spec,
+                                 codegen::Length length, const codegen::Preference* preference) {
   const std::string target = runtime::name_of(runtime::TargetName{.arch = spec.arch});
   const codegen::GpuParts parts = codegen::gpu_parts(*of, spec.scale_positive);
   std::vector<Built> out;
@@ -49,7 +48,7 @@ std::vector<Built> build_forward(const std::shared_ptr<const compiler::LoweredMo
     out.back().wide = spec.wide;
     out.back().listed = parts.facts.listed;
   };
-  const runtime::cuda::Considered all = runtime::cuda::consider(parts, codegen::forward_kind(parts, length), spec,
+  const runtime::cuda::Considered all = runtime::cuda::consider(parts, codegen::call_kind(parts, length), spec,
                                                                 preference);
   for (std::size_t i = 0; i < all.candidates.size(); ++i) {
     const runtime::cuda::Candidate& one = all.candidates[i];
@@ -76,7 +75,7 @@ std::vector<Built> build_forward(const std::shared_ptr<const compiler::LoweredMo
 void add_gpu_jobs(const ManifestRow& row, const std::shared_ptr<const compiler::LoweredMod>& of,
                   std::vector<Job>& jobs) {
   using enum codegen::Length;
-  const codegen::ForwardSpec spec = runtime::spec_of(row.shape, row.target.arch.value_or(0));
+  const codegen::KernelSpec spec = runtime::spec_of(row.shape, row.target.arch.value_or(0));
   std::optional<codegen::Preference> preference;
   if (row.shape.kernel) preference = {codegen::variant(*row.shape.kernel), true, ""};
   const std::vector<codegen::Length> lengths = row.shape.length ? std::vector{*row.shape.length}

@@ -24,7 +24,7 @@ struct Built {
   // GPU only:
   std::shared_ptr<const compiler::LoweredMod> of{};
   std::optional<codegen::Source> page{};
-  std::optional<codegen::ForwardChoice> choice{};  ///< none: the kernel that writes lists
+  std::optional<codegen::KernelChoice> choice{};  ///< none: the kernel that writes lists
   bool wide = false, listed = false;
   // CPU only:
   std::function<std::string(codegen::Listing*)> write{};

@@ -27,17 +27,17 @@ struct CudaOptions {
 void cuda(const CudaOptions& o) {
   const TextAttention text = build(o.text, Captures::FilesOrTypes);
   const compiler::LoweredMod lowered = compiler::lower(text.attention);
-  const codegen::ForwardSpec spec = o.call.spec(90, o.group);
+  const codegen::KernelSpec spec = o.call.spec(90, o.group);
   const codegen::GpuParts parts = codegen::gpu_parts(lowered, spec.scale_positive);
   const std::optional<codegen::Preference> preference = o.call.preference();
-  const codegen::ForwardChoices choices = codegen::choose(
-      spec, parts.facts, codegen::forward_kind(parts, o.call.length()), preference ? &*preference : nullptr);
+  const codegen::KernelChoices choices = codegen::choose(spec, parts.facts, codegen::call_kind(parts, o.call.length()),
+                                                         preference ? &*preference : nullptr);
   if (o.lists && !parts.facts.listed)
     throw Error("no-lists", "this mask needs no lists", {.name = "--lists"},
                 "which keys a tile of queries visits is known without looking at data", "leave --lists out");
-  const codegen::ForwardChoice& first = choices.choices[0];
+  const codegen::KernelChoice& first = choices.choices[0];
   const codegen::Source source = o.lists ? codegen::cover_source(lowered, spec.wide, spec.arch)
-                                         : codegen::forward_source(parts, first.plan, spec.arch);
+                                         : codegen::kernel_source(parts, first.plan, spec.arch);
   if (!o.json) {
     write_out(source.text);
     return;
@@ -47,7 +47,7 @@ void cuda(const CudaOptions& o) {
     all["threads"] = first.threads;
     all["shared_bytes"] = first.shared_bytes;
     all["story"] = fmt::format("{}", fmt::join(choices.story, "; "));
-    for (const codegen::ForwardChoice& c : choices.choices)
+    for (const codegen::KernelChoice& c : choices.choices)
       all["candidates"].push_back({{"kernel", c.plan.kernel->name},
                                    {"m", c.plan.m},
                                    {"n", c.plan.n},

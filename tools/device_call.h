@@ -21,7 +21,7 @@ struct DeviceCall {
   void add_to(CLI::App& verb);
   void check() const;
   /// `otherwise`: the arch if none is given; `group`: query heads of a key head.
-  codegen::ForwardSpec spec(int otherwise, std::int64_t group = 1) const;
+  codegen::KernelSpec spec(int otherwise, std::int64_t group = 1) const;
   codegen::Length length() const { return codegen::length_of(seq, kv_seq.value_or(seq)); }
   std::optional<codegen::Preference> preference() const;
 };

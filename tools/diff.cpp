@@ -67,13 +67,13 @@ TextAttention attention_of(const DiffOptions& o, const Side& side) {
   return build(own, Captures::FilesOrTypes);
 }
 
-std::string plan_of(const codegen::ForwardSpec& spec, const codegen::ForwardKind& kind,
-                    const codegen::ForwardChoices& choices) {
+std::string plan_of(const codegen::KernelSpec& spec, const codegen::CallKind& kind,
+                    const codegen::KernelChoices& choices) {
   std::string out = fmt::format("compute capability {}.{}, {}, D={}/{}\n", spec.arch / 10, spec.arch % 10,
                                 name_of(spec.dtype), spec.d, spec.dv);
   out += fmt::format("kind    {}, {}, {}\n", name_of(kind.cover), name_of(kind.mod), name_of(kind.length));
   const char* word = "first";
-  for (const codegen::ForwardChoice& c : choices.choices) {
+  for (const codegen::KernelChoice& c : choices.choices) {
     out += fmt::format("{:<7} {}, {} threads, {} bytes of shared memory\n", word, codegen::variant_of(c.plan).text(),
                        c.threads, c.shared_bytes);
     word = "then";
@@ -113,15 +113,15 @@ class Rooms {
   void add(std::string name, std::string text) { out_.push_back({std::move(name), std::move(text)}); }
 
   void device(const compiler::LoweredMod& lowered) {
-    const codegen::ForwardSpec spec = o_.call.spec(90);
+    const codegen::KernelSpec spec = o_.call.spec(90);
     const codegen::GpuParts parts = codegen::gpu_parts(lowered, spec.scale_positive);
-    const codegen::ForwardKind kind = codegen::forward_kind(parts, o_.call.length());
+    const codegen::CallKind kind = codegen::call_kind(parts, o_.call.length());
     const auto preference = o_.call.preference();
-    const codegen::ForwardChoices choices = codegen::choose(spec, parts.facts, kind,
-                                                            preference ? &*preference : nullptr);
+    const codegen::KernelChoices choices = codegen::choose(spec, parts.facts, kind,
+                                                           preference ? &*preference : nullptr);
     if (wants("plan")) add("plan", plan_of(spec, kind, choices));
     if (!wants("source")) return;
-    add("source", codegen::forward_source(parts, choices.choices[0].plan, spec.arch).text);
+    add("source", codegen::kernel_source(parts, choices.choices[0].plan, spec.arch).text);
     add("source of lists", parts.facts.listed ? codegen::cover_source(lowered, spec.wide, spec.arch).text : "");
   }
 

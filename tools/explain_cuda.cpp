@@ -22,8 +22,7 @@ class OnDevice {
   OnDevice(const compiler::LoweredMod& lowered, const ExplainOptions& options)
       : call_(options.call), bench_(options.bench()), there_(!call_.arch && runtime::cuda::device_count() > 0),
         spec_(call_.spec(there_ ? runtime::cuda::facts(0).arch() : 90, bench_.heads / bench_.of_kv_heads())),
-        parts_(codegen::gpu_parts(lowered, spec_.scale_positive)),
-        kind_(codegen::forward_kind(parts_, call_.length())) {
+        parts_(codegen::gpu_parts(lowered, spec_.scale_positive)), kind_(codegen::call_kind(parts_, call_.length())) {
     std::optional<codegen::Preference> preference = call_.preference();
     if (!preference && there_) {
       runtime::cuda::Remembered found = runtime::cuda::remembered({.device = runtime::cuda::facts(0).name,
@@ -141,7 +140,7 @@ class OnDevice {
 
   /// For the chosen kernel.
   void work_bounds(const compiler::Mod& mod) {
-    const codegen::ForwardPlan& plan = considered_.candidates[considered_.chosen].choice.plan;
+    const codegen::KernelPlan& plan = considered_.candidates[considered_.chosen].choice.plan;
     Data data;
     const Case one = std::move(bench_cases(bench_, data).at(0));
     flop_ = forward_flop(one, bench_);
@@ -191,9 +190,9 @@ class OnDevice {
   const DeviceCall& call_;
   BenchOptions bench_;
   bool there_;
-  codegen::ForwardSpec spec_;
+  codegen::KernelSpec spec_;
   codegen::GpuParts parts_;
-  codegen::ForwardKind kind_;
+  codegen::CallKind kind_;
   runtime::cuda::Considered considered_;
   std::vector<std::string> notes_;
   double flop_ = 0;

@@ -10,7 +10,7 @@ namespace attune::tools {
 /// What the header describes: a forward kernel, or, without a choice, the kernel that writes tile lists.
 struct Launch {
   const compiler::Mod& mod;
-  const codegen::ForwardChoice* choice;
+  const codegen::KernelChoice* choice;
   bool wide, listed;
   std::string name, symbol, target;
 };

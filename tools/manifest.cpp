@@ -151,13 +151,13 @@ Json parsed(const std::string& text, const std::string& at) {
     if (event == Json::parse_event_t::object_end) keys.pop_back();
     if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second)
       throw Error("manifest-key", fmt::format("the key `{}` is given twice", value.get<std::string>()), {.name = at},
-                  "one object has it two times", "leave one of them out");
+                  "one object has it twice", "leave one of them out");
     return true;
   };
   try {
     return Json::parse(text, refuse_twice);
   } catch (const Json::exception& e) {
-    throw Error("manifest-json", "a manifest is no JSON", {.name = at}, e.what(),
+    throw Error("manifest-json", "a manifest is not JSON", {.name = at}, e.what(),
                 "write an object, an array of objects, or an object on each line");
   }
 }
@@ -166,7 +166,7 @@ Json parsed(const std::string& text, const std::string& at) {
 
 void add_to(Manifest& manifest, const ManifestLists& lists) {
   if (lists.targets.empty())
-    throw Error("no-target", "it is not said what to compile for", {.name = lists.at}, "there is no target",
+    throw Error("no-target", "there is no target to compile for", {.name = lists.at}, "none is named",
                 fmt::format("name some of {}", fmt::join(runtime::known_targets(), ", ")));
   std::vector<std::size_t> mods;
   for (const TextOptions& mod : lists.mods.empty() ? std::vector<TextOptions>(1) : lists.mods) {

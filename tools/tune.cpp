@@ -118,7 +118,7 @@ class Tuner {
       out.variant = codegen::variant_of(choose(wants_.spec, wants_.facts, wants_.kind, &out).choices[0].plan);
       return out;
     }
-    for (const codegen::ForwardChoice& choice : choose(wants_.spec, wants_.facts, wants_.kind).choices) {
+    for (const codegen::KernelChoice& choice : choose(wants_.spec, wants_.facts, wants_.kind).choices) {
       out = {codegen::variant_of(choice.plan), true, ""};
       if (runtime::story(one_.attention, tensors_.call(), &out).flaw.empty()) break;
     }
@@ -231,7 +231,7 @@ class Tuner {
   Data data_;
   ForwardTensors tensors_;
   Case one_;
-  runtime::cuda::ForwardWants wants_;
+  runtime::cuda::KernelWants wants_;
   double flop_ = 0;
   Preference usual_;
   Owned expected_;

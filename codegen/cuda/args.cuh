@@ -51,6 +51,9 @@ struct Gradient {
   Stored type;
 };
 
+/// Threads of a block of rows.cuh, which has a warp for each row.
+constexpr int rows_threads = 256;
+
 /// One struct for the kernels of a backward: each reads what it needs.
 struct BackwardArgs {
   TensorMap q_map, k_map, v_map, grad_o_map;  ///< for kernels that use the copy engine
@@ -72,6 +75,22 @@ struct BackwardArgs {
   unsigned* next;   ///< how many items of a dynamic schedule were taken beyond one for each block: 0 before the launch
   unsigned* odd;    ///< set to 1 where a result is not finite though pairs were removed: a removed pair may have brought
                     ///< it in
+};
+
+/// Threads of a block of sums.cuh.
+constexpr int sums_threads = 128;
+/// 64-bit words of an exact sum: twelve of digits, one of flags.
+constexpr int exact_finite_words = 12, exact_words = 13;
+
+/// What sums.cuh turns into a tensor's elements: a sum for each, along the last dimension first. Dimensions that the
+/// tensor lacks come first, and are 1 long.
+struct SumsArgs {
+  static constexpr int most_rank = 4;
+  const unsigned long long* sums;
+  void* to;
+  Stored type;
+  long long count;
+  long long extent[most_rank], stride[most_rank];  ///< in elements
 };
 
 }  // namespace attune

@@ -2,7 +2,8 @@
 //
 // A row of lists for each tile of queries (and head, and batch entry, where the mask varies with them):
 //   {how many partial, how many full, the partial tiles, the full tiles}, tiles as numbers along kv, falling.
-// A tile that reaches beyond kv_len is partial. One block a row, one warp a verdict; no order depends on timing.
+// For a backward, also a row for each tile of keys, with tiles of queries. A tile that reaches beyond kv_len is
+// partial. One block a row, one warp a verdict; no order depends on timing.
 #pragma once
 
 #include "cover_args.cuh"
@@ -76,7 +77,17 @@ concept Covers = requires(const C c, Where at, typename C::Row row, typename C::
   bool(c.may_drop(row, col, at, i, i, i, i));
 };
 
-template <Covers C>
+/// The positions of an axis, in tiles.
+struct Side {
+  int tile, length, offset;
+
+  __device__ int tiles() const { return (length + tile - 1) / tile; }
+  __device__ int begin(int i) const { return offset + i * tile; }
+  __device__ int end(int i) const { return offset + min((i + 1) * tile, length); }
+};
+
+/// AlongQ: a row of lists for each tile of keys instead, of the tiles of queries that read them.
+template <Covers C, bool AlongQ>
 __global__ void __launch_bounds__(cover_threads)
     cover(const __grid_constant__ CoverArgs args, const __grid_constant__ C of) {
   enum Verdict : int { None, Some, All };
@@ -87,9 +98,10 @@ __global__ void __launch_bounds__(cover_threads)
   const int q_len = args.q_starts ? min(args.q_starts[b + 1] - args.q_starts[b], args.q_len) : args.q_len;
   const int kv_len = args.kv_starts ? min(args.kv_starts[b + 1] - args.kv_starts[b], args.kv_len) : args.kv_len;
   const Where at{b, h, q_len, kv_len};
-  const int q_begin = tile * args.m, q_end = min(q_begin + args.m, q_len);
+  const Side queries{args.m, q_len, args.q_offset}, keys{args.n, kv_len, 0};
+  const Side &fixed = AlongQ ? keys : queries, &walked = AlongQ ? queries : keys;
   // A packed sequence may be shorter than the longest, for which the grid is made.
-  const int tiles = q_begin < q_end ? (kv_len + args.n - 1) / args.n : 0;
+  const int tiles = tile * fixed.tile < fixed.length ? walked.tiles() : 0;
   int* row = args.tiles + ((static_cast<long long>(b) * gridDim.y + h) * gridDim.x + tile) * args.tile_stride;
   int* verdicts = row + 2 + tiles;
 
@@ -101,15 +113,25 @@ __global__ void __launch_bounds__(cover_threads)
     partial = 0;
     if (args.next && tile == 0 && h == 0 && b == 0) *args.next = 0;
   }
-  const int from = args.q_offset + q_begin, to = args.q_offset + q_end;
-  const typename C::Row queries = of.row(at, from, to);
+  typename C::Row q_fields;
+  typename C::Col kv_fields;
+  if constexpr (AlongQ)
+    kv_fields = of.col(at, keys.begin(tile), keys.end(tile));
+  else
+    q_fields = of.row(at, queries.begin(tile), queries.end(tile));
   __syncthreads();
   for (int t = warp_id; t < tiles; t += warps) {
-    const int kv_begin = t * args.n, kv_end = min(kv_begin + args.n, kv_len);
-    const typename C::Col keys = of.col(at, kv_begin, kv_end);
+    const int q_tile = AlongQ ? t : tile, kv_tile = AlongQ ? tile : t;
+    const int from = queries.begin(q_tile), to = queries.end(q_tile), kv_begin = keys.begin(kv_tile),
+              kv_end = keys.end(kv_tile);
+    if constexpr (AlongQ)
+      q_fields = of.row(at, from, to);
+    else
+      kv_fields = of.col(at, kv_begin, kv_end);
     int verdict = None;
-    if (of.may_keep(queries, keys, at, from, to, kv_begin, kv_end))
-      verdict = kv_begin + args.n > kv_len || of.may_drop(queries, keys, at, from, to, kv_begin, kv_end) ? Some : All;
+    if (of.may_keep(q_fields, kv_fields, at, from, to, kv_begin, kv_end))
+      verdict = kv_begin + args.n > kv_len || of.may_drop(q_fields, kv_fields, at, from, to, kv_begin, kv_end) ? Some
+                                                                                                               : All;
     if (lane == 0) {
       verdicts[t] = verdict;
       if (verdict == Some) atomicAdd(&partial, 1);

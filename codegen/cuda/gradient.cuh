@@ -14,6 +14,7 @@ struct GradientTraits {
   int by_row = 0;          ///< … on q too
   int by_col = 0;          ///< … on kv too, not on q
   bool by_pair = false;    ///< there are other terms: each pair adds to places of its own
+  bool removes = true;     ///< pairs may be removed, by keep() and its like or by a score of -inf
   bool by_sink = false;    ///< sink() reads captured tensors whose gradients are asked for
 };
 
@@ -31,7 +32,7 @@ concept Differentiable = Mod<M> &&
   GradientTraits(M::gradient);
   x = m.slope(x, head, row, col, at, i, i, i);    // s, …, origin, q, kv: of scale * s
   x = m.prob_slope(x, head, row, col, at, i, i);  // p, …, q, kv
-  Bands(m.q_bands(head, at, i, i));               // keys [kv_begin, kv_end): queries
+  Bands(m.q_bands(head, at, i, i, i, i));         // all queries [q_begin, q_end), keys [kv_begin, kv_end)
   // flow, s, p, …, origin, q, kv
   m.by_head(sums, flow, x, x, head, row, col, at, i, i, i);
   m.by_row(sums, flow, x, x, head, row, col, at, i, i, i);

@@ -197,6 +197,16 @@ struct Capture {
     }
   }
 
+  /// Which element the read is of, counted along the last dimension first, as if the tensor were contiguous.
+  template <class... Index>
+  __device__ long long place(Index... index) const {
+    const Int at[rank] = {index...};
+    long long out = 0;
+#pragma unroll
+    for (int d = 0; d < rank; ++d) out = out * (last[d] + 1) + min(max(at[d].i(), 0), last[d]);
+    return out;
+  }
+
   /// May this be read as from inside?
   template <class... Index>
   __device__ bool holds(Index... index) const {
@@ -212,6 +222,7 @@ struct Capture<T, 0, Stride, reads> {
   const T* data;
 
   __device__ auto operator()() const { return seen(data); }
+  __device__ long long place() const { return 0; }
 };
 
 /// A condition linear in q and kv that holds at the corners of a tile holds within.

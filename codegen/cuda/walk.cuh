@@ -70,7 +70,8 @@ __device__ inline Walk walk_bands(Bands bands, int kv_len, int n) {
   return walk;
 }
 
-__device__ inline Walk walk_list(const ForwardArgs& args, int b, int h, int q_tiles, int q_tile) {
+template <class Args>
+__device__ inline Walk walk_list(const Args& args, int b, int h, int q_tiles, int q_tile) {
   const int row = ((args.tile_batches == 1 ? 0 : b) * args.tile_heads + (args.tile_heads == 1 ? 0 : h)) * q_tiles +
                   q_tile;
   const int* list = args.tiles + static_cast<long long>(row) * args.tile_stride;

@@ -33,8 +33,8 @@ __device__ inline void pin(float (&x)[N]) {
 enum class Major { k, n };
 /// From one product of 16 of k to the next, in the 16 bytes that descriptors count in: 32 bytes along a row, or 16
 /// rows.
-constexpr int k_step(Major major) { return (major == Major::k ? 32 : 16 * chunk_bytes) >> 4; }
-constexpr int turned(Major major) { return major != Major::k; }
+__device__ constexpr int k_step(Major major) { return (major == Major::k ? 32 : 16 * chunk_bytes) >> 4; }
+__device__ constexpr int turned(Major major) { return major != Major::k; }
 
 /// acc[64 x N] (+)= A[64 x 16] B[16 x N] by the four warps of a group. `ss`: A and B in shared memory. `rs`: A in
 /// registers. add = 0 overwrites acc. `ss4`, `rs4`: four of these, over 64 of k, in one statement: each has all of acc

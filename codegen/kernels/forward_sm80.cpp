@@ -51,9 +51,9 @@ constexpr Row rows[] = {
     {.bytes = 4, .d = 256, .tile = {.m = 64, .n = 16, .stages = 1}},
 };
 
-std::string why_not(const ForwardSpec&, const ForwardFacts&) { return {}; }
+std::string why_not(const KernelSpec&, const ModFacts&) { return {}; }
 
-std::vector<Variant> tiles(const ForwardSpec& spec, const ForwardFacts&, const ForwardKind&) {
+std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts&, const CallKind&) {
   const int bytes = gpu_element(spec.dtype).bytes;
   const Row* narrowest = std::ranges::find_if(
       rows, [&](const Row& row) { return row.bytes == bytes && row.d >= std::max(spec.d, spec.dv); });
@@ -64,21 +64,21 @@ std::vector<Variant> tiles(const ForwardSpec& spec, const ForwardFacts&, const F
   return out;
 }
 
-std::string why_illegal(const ForwardSpec&, const Variant& variant) {
+std::string why_illegal(const KernelSpec&, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
   if (tile.m == 16 * tile.warps || tile.m == 32 * tile.warps) return {};
   return "m is 16 or 32 times the warps";
 }
 
 /// As struct Shared80 of forward_sm80.cuh counts.
-int shared_bytes(const ForwardPlan& plan, const Tile& tile) {
+int shared_bytes(const KernelPlan& plan, const Tile& tile) {
   const int tiles = gpu_element(plan.dtype).bytes * (tile.m * plan.d + tile.stages * tile.n * (plan.d + plan.dv));
   return std::max(tiles, tile.m * plan.dv * gpu_element(plan.out).bytes);
 }
 
-ForwardChoice choice(const ForwardSpec& spec, const Variant& variant) {
+KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
-  ForwardPlan plan = plan_of(forward_sm80, spec, tile.m, tile.n);
+  KernelPlan plan = plan_of(forward_sm80, spec, tile.m, tile.n);
   plan.stages = tile.stages;
   const auto width = static_cast<int>(spec.d), width_v = static_cast<int>(spec.dv);
   plan.traits = {{"warps", tile.warps}, {"width", width},      {"width_v", width_v},

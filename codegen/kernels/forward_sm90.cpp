@@ -46,7 +46,7 @@ struct Row {
   KindSet<ModKind> mods{};
   KindSet<Length> lengths{};
 
-  bool is_for(const ForwardKind& kind) const {
+  bool is_for(const CallKind& kind) const {
     return covers.has(kind.cover) && mods.has(kind.mod) && lengths.has(kind.length);
   }
 };
@@ -78,7 +78,7 @@ constexpr Row rows[] = {
     {.d = 256, .dv = 256, .tile = {.m = 128, .n = 64, .q_stages = 1, .own_o = 0}},
 };
 
-std::string why_not(const ForwardSpec& spec, const ForwardFacts& facts) {
+std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
   if (spec.arch != 90)
     return fmt::format("it is for compute capability 9.0, and the device has {}.{}", spec.arch / 10, spec.arch % 10);
   if (spec.dtype != DType::bf16 && spec.dtype != DType::f16)
@@ -88,11 +88,11 @@ std::string why_not(const ForwardSpec& spec, const ForwardFacts& facts) {
   if (!spec.boxes)
     return "the copy engine takes tensors whose rows are contiguous, whose other strides are positive multiples of 16 "
            "bytes, and none of them empty";
-  if (facts.has_prob && !facts.prob_linear) return "the prob mod is no multiple of p: it needs each row's sum first";
+  if (facts.has_prob && !facts.prob_linear) return "the prob mod is not a multiple of p: it needs each row's sum first";
   return {};
 }
 
-std::vector<Variant> tiles(const ForwardSpec& spec, const ForwardFacts& facts, const ForwardKind& kind) {
+std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts& facts, const CallKind& kind) {
   const Row* narrowest = std::ranges::find_if(rows,
                                               [&](const Row& row) { return row.d >= spec.d && row.dv >= spec.dv; });
   std::vector<Tile> out;
@@ -111,7 +111,7 @@ std::vector<Variant> tiles(const ForwardSpec& spec, const ForwardFacts& facts, c
   return variants;
 }
 
-std::string why_illegal(const ForwardSpec& spec, const Variant& variant) {
+std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
   if (!tile.own_o && tile.q_stages == 2) return "results would lie on the next queries: own_o is 1";
   // A thread holds scores, results and probabilities, beside some 24 (two groups) or 32 other registers.
@@ -121,7 +121,7 @@ std::string why_illegal(const ForwardSpec& spec, const Variant& variant) {
 }
 
 /// As struct Shared90 of deal_sm90.cuh counts, and what aligns it to 1024 bytes.
-int shared_bytes(const ForwardPlan& plan, const Tile& tile) {
+int shared_bytes(const KernelPlan& plan, const Tile& tile) {
   const int line = 128, chunk = gpu_element(plan.dtype).chunk();
   const int chunks = ceil_div(plan.d, chunk), dv_chunks = ceil_div(plan.dv, chunk);
   const int q = chunks * tile.m, k = chunks * tile.n, v = dv_chunks * tile.n, o = dv_chunks * tile.m;
@@ -130,13 +130,18 @@ int shared_bytes(const ForwardPlan& plan, const Tile& tile) {
   return line * (queries + tile.stages * (k + v)) + barriers + item + again + 1024;
 }
 
-ForwardChoice choice(const ForwardSpec& spec, const Variant& variant) {
+KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
+  constexpr int results = 16;  // queries whose results a warp holds, and stores by itself
   const Tile tile = tile_of(variant, members);
-  ForwardPlan plan = plan_of(forward_sm90, spec, tile.m, tile.n);
+  KernelPlan plan = plan_of(forward_sm90, spec, tile.m, tile.n);
   plan.stages = tile.stages;
   plan.traits = {{"q_stages", tile.q_stages}, {"own_o", tile.own_o}, {"turns", tile.turns}, {"dynamic", tile.dynamic}};
   const int bytes = shared_bytes(plan, tile);
-  return {.plan = std::move(plan), .threads = 128 * (tile.m / 64 + 1), .shared_bytes = bytes};
+  return {.plan = std::move(plan),
+          .threads = 128 * (tile.m / 64 + 1),
+          .shared_bytes = bytes,
+          .counts_tiles = tile.dynamic != 0,
+          .boxes = BoxRows{.q = tile.m, .k = tile.n, .v = tile.n, .o = results}};
 }
 
 std::vector<std::vector<Variant>> other_tiles(const Variant& from) {
@@ -160,7 +165,7 @@ std::vector<std::vector<Variant>> other_tiles(const Variant& from) {
 }
 
 /// The widths of the products that the page asks wgmma.cuh for, which has all unless told.
-std::string preamble(const ForwardPlan& plan) {
+std::string preamble(const KernelPlan& plan) {
   std::string out = fmt::format("#define ATTUNE_PRODUCTS ATTUNE_N{}", plan.n);
   if (plan.dv != plan.n) out += fmt::format(" ATTUNE_N{}", plan.dv);
   return out + "\n";
@@ -174,7 +179,7 @@ constinit const KernelDescriptor forward_sm90{
     .members = erased_members,
     .searches = searches,
     .persistent = true,
-    .wants_maps = true,
+    .waits = true,
     .why_not = why_not,
     .tiles = tiles,
     .why_illegal = why_illegal,

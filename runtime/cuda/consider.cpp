@@ -173,11 +173,11 @@ std::string target_name(int arch) { return fmt::format("sm_{}{}", arch, arch == 
 
 std::size_t compiled_kernels() { return compiled_so_far; }
 
-Page forward_page(const codegen::GpuParts& parts, const codegen::ForwardPlan& plan, int arch) {
+Page kernel_page(const codegen::GpuParts& parts, const codegen::KernelPlan& plan, int arch) {
   const bool lined = options().lineinfo, dumped = dumps();
   // Where a dump lies depends on the page without its lines, which tell where it lies.
   Page out;
-  if (dumped || !lined) out.source = codegen::forward_source(parts, plan, arch);
+  if (dumped || !lined) out.source = codegen::kernel_source(parts, plan, arch);
   if (dumped) out.dump = text_and_options(out.source);
   if (!lined) return out;
   std::string path = fmt::format("{}.cu", plan.kernel->name);
@@ -185,19 +185,19 @@ Page forward_page(const codegen::GpuParts& parts, const codegen::ForwardPlan& pl
     const KernelOf of{parts.mod(), codegen::variant_of(plan).text(), arch};
     path = std::filesystem::absolute(dump_folder(dump_of(of, out.dump)) / page_name).string();
   }
-  out.source = codegen::forward_source(parts, plan, arch, path);
+  out.source = codegen::kernel_source(parts, plan, arch, path);
   return out;
 }
 
-codegen::Source cover_page(const compiler::LoweredMod& lowered, bool wide, int arch) {
-  codegen::Source page = codegen::cover_source(lowered, wide, arch);
+codegen::Source cover_page(const compiler::LoweredMod& lowered, bool wide, int arch, bool along_q) {
+  codegen::Source page = codegen::cover_source(lowered, wide, arch, along_q);
   if (options().lineinfo) page.options.emplace_back(codegen::line_option);
   return page;
 }
 
 namespace {
 
-KernelOf kernel_of(const codegen::GpuParts& parts, const codegen::ForwardChoice& choice, int arch,
+KernelOf kernel_of(const codegen::GpuParts& parts, const codegen::KernelChoice& choice, int arch,
                    const Purpose* purpose = nullptr) {
   return {parts.mod(), codegen::variant_of(choice.plan).text(), arch, choice.shared_bytes, purpose};
 }
@@ -222,18 +222,18 @@ void tell_chosen(const compiler::Mod& mod, const Considered& all, int arch) {
 
 }  // namespace
 
-Considered consider(const codegen::GpuParts& parts, const codegen::ForwardKind& kind, const codegen::ForwardSpec& spec,
+Considered consider(const codegen::GpuParts& parts, const codegen::CallKind& kind, const codegen::KernelSpec& spec,
                     const codegen::Preference* preference, bool all, codegen::Kernels among, const Purpose* purpose) {
-  codegen::ForwardChoices choices = codegen::choose(spec, parts.facts, kind, preference, among);
+  codegen::KernelChoices choices = codegen::choose(spec, parts.facts, kind, preference, among);
   Considered out;
   if (!choices.refused.empty()) out.story.push_back(std::move(choices.refused));
   out.story.insert(out.story.end(), choices.story.begin(), choices.story.end());
-  for (codegen::ForwardChoice& choice : choices.choices) out.candidates.push_back({std::move(choice)});
+  for (codegen::KernelChoice& choice : choices.choices) out.candidates.push_back({std::move(choice)});
 
   const auto compiled = [&](const Candidate& one) {
     return binary_of(one.page->source, kernel_of(parts, one.choice, spec.arch, purpose));
   };
-  const auto write = [&](Candidate& one) { one.page = forward_page(parts, one.choice.plan, spec.arch); };
+  const auto write = [&](Candidate& one) { one.page = kernel_page(parts, one.choice.plan, spec.arch); };
   if (all) {
     std::ranges::for_each(out.candidates, write);
     // Each takes a second or two of one thread.

@@ -37,14 +37,14 @@ struct Page {
   codegen::Source source;
   std::string dump;  ///< the page and its options as they are without lines; empty unless dumps are on
 };
-Page forward_page(const codegen::GpuParts& parts, const codegen::ForwardPlan& plan, int arch);
-codegen::Source cover_page(const compiler::LoweredMod& lowered, bool wide, int arch);
+Page kernel_page(const codegen::GpuParts& parts, const codegen::KernelPlan& plan, int arch);
+codegen::Source cover_page(const compiler::LoweredMod& lowered, bool wide, int arch, bool along_q = false);
 
 /// How many kernels this process has compiled so far. No call may compile one for each length of its sequences.
 std::size_t compiled_kernels();
 
 struct Candidate {
-  codegen::ForwardChoice choice;
+  codegen::KernelChoice choice;
   std::optional<Page> page{};  ///< none: it came after the chosen one
   /// Null: it came after the chosen one, or is nowhere while compiling is off. Without a cubin: a bundle says what
   /// became of it, and it was not taken.
@@ -58,7 +58,7 @@ struct Considered {
 };
 /// `preference` may be null. `all`: those behind the chosen one are compiled too, to be shown. With compiling off, it
 /// chooses among those that are there; an Error if none is. `purpose`: the call that needs the kernel; may be null.
-Considered consider(const codegen::GpuParts& parts, const codegen::ForwardKind& kind, const codegen::ForwardSpec& spec,
+Considered consider(const codegen::GpuParts& parts, const codegen::CallKind& kind, const codegen::KernelSpec& spec,
                     const codegen::Preference* preference, bool all = false,
                     codegen::Kernels among = codegen::kernels(), const Purpose* purpose = nullptr);
 

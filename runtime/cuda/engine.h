@@ -39,6 +39,11 @@ std::size_t forward_workspace(const compiler::LoweredMod& lowered, const Forward
 /// Puts the call on the stream.
 void forward(const compiler::LoweredMod& lowered, const Forward& call, const compiler::Problem& problem,
              const Means& means);
+/// The same of a backward.
+std::size_t backward_workspace(const compiler::LoweredMod& lowered, const Backward& call,
+                               const compiler::Problem& problem, const Means& means);
+void backward(const compiler::LoweredMod& lowered, const Backward& call, const compiler::Problem& problem,
+              const Means& means);
 /// Writes the tile lists of such calls on the stream, into the workspace if there is one. Null where none are needed.
 std::shared_ptr<const detail::DeviceCover> cover(const compiler::LoweredMod& lowered, const Forward& call,
                                                  const compiler::Problem& problem, const Means& means);
@@ -46,24 +51,24 @@ std::shared_ptr<const detail::DeviceCover> cover(const compiler::LoweredMod& low
 std::size_t cover_bytes(const compiler::LoweredMod& lowered, const Forward& call, const compiler::Problem& problem,
                         const Means& means);
 /// Which kernel takes the call, and why not others.
-struct ForwardStory {
+struct KernelStory {
   codegen::Variant variant;
   std::string kernel;              ///< in words, with what it needs
   std::vector<std::string> notes;  ///< where the choice came from, and why other kernels were not taken
   int registers = 0, spilled = 0, shared_bytes = 0;
   std::string flaw;  ///< what is wrong with the compiled kernel (it spills, a warning); or empty
 };
-ForwardStory forward_story(const compiler::LoweredMod& lowered, const Forward& call, const compiler::Problem& problem,
-                           const Means& means = {});
+KernelStory forward_story(const compiler::LoweredMod& lowered, const Forward& call, const compiler::Problem& problem,
+                          const Means& means = {});
 /// What a kernel is chosen by, for the call.
-struct ForwardWants {
-  codegen::ForwardSpec spec;
-  codegen::ForwardFacts facts;
-  codegen::ForwardKind kind;
+struct KernelWants {
+  codegen::KernelSpec spec;
+  codegen::ModFacts facts;
+  codegen::CallKind kind;
   TunedKey key;
 };
-ForwardWants forward_wants(const compiler::LoweredMod& lowered, const Forward& call, const compiler::Problem& problem,
-                           std::optional<bool> exact);
+KernelWants forward_wants(const compiler::LoweredMod& lowered, const Forward& call, const compiler::Problem& problem,
+                          std::optional<bool> exact);
 
 /// The driver's name for it.
 std::string device_name(int device);

@@ -31,36 +31,36 @@ void check_outputs(const Forward& call) {
 
 bool is_empty(const Problem& p) { return p.batch == 0 || p.q_heads == 0 || p.q.length == 0; }
 
-ForwardKey key_of(const Facts& device, const LoweredMod& lowered, const Forward& call, const Problem& p,
-                  const Means& means) {
+KernelKey key_of(const Facts& device, const LoweredMod& lowered, const Forward& call, const Problem& p,
+                 const Means& means) {
   const bool boxes = std::ranges::all_of(std::array{&call.q, &call.k, &call.v, &call.o},
                                          [](const Tensor* t) { return has_boxes(*t); });
-  ForwardKey key{.device = device.index,
-                 .spec = {.arch = device.arch(),
-                          .dtype = call.q.dtype,
-                          .out = call.o.dtype,
-                          .d = p.d,
-                          .dv = p.dv,
-                          .max = call.max.given(),
-                          .packed = p.q.packed(),
-                          .heads = codegen::heads_to_share(p.q.length, p.group),
-                          .boxes = boxes,
-                          .load = copied_bytes({&call.q, &call.k, &call.v}),
-                          .store = stored_bytes(call.o),
-                          .scale_positive = static_cast<float>(p.scale) > 0,
-                          .exact = codegen::is_exact(means.exact, call.q.dtype),
-                          .wide = codegen::reach_far(lowered.slots.captures)},
-                 .mod = lowered.digest,
-                 .length = codegen::length_of(p.q.length, p.kv.length)};
+  KernelKey key{.device = device.index,
+                .spec = {.arch = device.arch(),
+                         .dtype = call.q.dtype,
+                         .out = call.o.dtype,
+                         .d = p.d,
+                         .dv = p.dv,
+                         .max = call.max.given(),
+                         .packed = p.q.packed(),
+                         .heads = codegen::heads_to_share(p.q.length, p.group),
+                         .boxes = boxes,
+                         .load = copied_bytes({&call.q, &call.k, &call.v}),
+                         .store = stored_bytes(call.o),
+                         .scale_positive = static_cast<float>(p.scale) > 0,
+                         .exact = codegen::is_exact(means.exact, call.q.dtype),
+                         .wide = codegen::reach_far(lowered.slots.captures)},
+                .mod = lowered.digest,
+                .length = codegen::length_of(p.q.length, p.kv.length)};
   if (means.preference) key.preference = *means.preference;
   return key;
 }
 
-QueryTiling tiling_of(const codegen::ForwardChoice& choice) {
+QueryTiling tiling_of(const codegen::KernelChoice& choice) {
   return {.queries = choice.plan.queries(), .heads = choice.plan.heads, .persistent = choice.plan.kernel->persistent};
 }
 
-std::vector<std::byte> user_of(const LoweredMod& lowered, std::span<const double> params, const ForwardKernel& kernel,
+std::vector<std::byte> user_of(const LoweredMod& lowered, std::span<const double> params, const LoadedKernel& kernel,
                                const Problem& p) {
   return codegen::user_bytes(lowered.mod, lowered.slots.captures, params, static_cast<float>(p.scale),
                              kernel.choice.plan.wide);
@@ -71,12 +71,12 @@ class ForwardCall {
  public:
   ForwardCall(const Facts& device, const LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means)
       : lowered_(lowered), call_(call), p_(p), means_(means), device_(device),
-        kernel_(forward_kernel(key_of(device, lowered, call, p, means), lowered, static_cast<cu::Stream>(means.stream),
-                               means.purpose)),
+        kernel_(loaded_kernel(key_of(device, lowered, call, p, means), lowered, static_cast<cu::Stream>(means.stream),
+                              means.purpose)),
         params_(values(lowered.slots.params)), tiling_(tiling_of(kernel_->choice)), tiles_(tiling_, p),
         starts_(space_, p, tiles_) {
     if (means.cover) require_fit(*means.cover, device_, *kernel_, lowered, p, params_);
-    if (tiles_.count > most_blocks() && kernel_->counts_tiles) next_ = space_.take<unsigned>(1);
+    if (tiles_.count > most_blocks() && kernel_->choice.counts_tiles) next_ = space_.take<unsigned>(1);
     if (means.cover) {
       lists_ = means.cover->lists;
     } else if (kernel_->cover_kernel) {
@@ -85,7 +85,7 @@ class ForwardCall {
     }
   }
 
-  const ForwardKernel& kernel() const { return *kernel_; }
+  const LoadedKernel& kernel() const { return *kernel_; }
   std::size_t bytes() const { return space_.bytes(); }
 
   void put(std::byte* memory) {
@@ -109,7 +109,7 @@ class ForwardCall {
                      .threads = kernel_->choice.threads,
                      .shared_bytes = kernel_->choice.shared_bytes,
                      .arguments = &arguments,
-                     .early = writes_lists && kernel_->choice.plan.kernel->wants_maps});
+                     .early = writes_lists && kernel_->choice.plan.kernel->waits});
     std::vector<std::byte> user = user_of(lowered_, params_, *kernel_, p_);
     launches.put(stream, user);
   }
@@ -131,16 +131,16 @@ class ForwardCall {
   }
 
   ForwardArgs arguments(const Starts& starts, unsigned* next) const {
-    const codegen::ForwardPlan& plan = kernel_->choice.plan;
+    const codegen::KernelPlan& plan = kernel_->choice.plan;
     ForwardArgs args{};
-    if (kernel_->choice.plan.kernel->wants_maps) {
-      const auto boxes = [&](const Tensor& t, int rows) {
-        return plan.heads == 1 ? boxes_of(t, rows) : boxes_of_heads(t, rows, plan.heads, p_.group);
+    if (const auto& rows = kernel_->choice.boxes) {
+      const auto boxes = [&](const Tensor& t, int positions) {
+        return plan.heads == 1 ? boxes_of(t, positions) : boxes_of_heads(t, positions, plan.heads, p_.group);
       };
-      args.q_map = boxes(call_.q, plan.m);
-      args.k_map = boxes_of(call_.k, plan.n);
-      args.v_map = boxes_of(call_.v, plan.n);
-      args.o_map = boxes(call_.o, 16);
+      args.q_map = boxes(call_.q, rows->q);
+      args.k_map = boxes_of(call_.k, rows->k);
+      args.v_map = boxes_of(call_.v, rows->v);
+      args.o_map = boxes(call_.o, rows->o);
     }
     args.q = strided(call_.q, p_.q.layout);
     args.k = strided(call_.k, p_.kv.layout);
@@ -175,7 +175,7 @@ class ForwardCall {
   const Problem& p_;
   const Means& means_;
   const Facts& device_;
-  std::shared_ptr<const ForwardKernel> kernel_;
+  std::shared_ptr<const LoadedKernel> kernel_;
   std::vector<double> params_;
   QueryTiling tiling_;
   QueryTiles tiles_;
@@ -214,8 +214,8 @@ std::size_t cover_bytes(const LoweredMod& lowered, const Forward& call, const Pr
   check_outputs(call);
   if (is_empty(p) || p.q.packed()) return 0;
   const Current current(call.q.device.index);
-  const auto kernel = forward_kernel(key_of(facts(call.q.device.index), lowered, call, p, means), lowered, nullptr,
-                                     means.purpose);
+  const auto kernel = loaded_kernel(key_of(facts(call.q.device.index), lowered, call, p, means), lowered, nullptr,
+                                    means.purpose);
   if (!kernel->cover_kernel) return 0;
   WorkspaceLayout space;
   space.take<int>(CoverLists(kernel->choice.plan, lowered.cover, p).ints());
@@ -230,7 +230,7 @@ std::shared_ptr<const detail::DeviceCover> cover(const LoweredMod& lowered, cons
   const Facts& device = facts(call.q.device.index);
   const Current current(device.index);
   const auto stream = static_cast<cu::Stream>(means.stream);
-  const auto kernel = forward_kernel(key_of(device, lowered, call, p, means), lowered, stream, means.purpose);
+  const auto kernel = loaded_kernel(key_of(device, lowered, call, p, means), lowered, stream, means.purpose);
   if (!kernel->cover_kernel) return nullptr;
   const std::vector<double> params = values(lowered.slots.params);
   auto made = std::make_shared<detail::DeviceCover>(device, *kernel, lowered, p, params);
@@ -250,19 +250,19 @@ std::shared_ptr<const detail::DeviceCover> cover(const LoweredMod& lowered, cons
   return made;
 }
 
-ForwardStory forward_story(const LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means) {
+KernelStory forward_story(const LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means) {
   check_outputs(call);
   const Current current(call.q.device.index);
-  const auto kernel = forward_kernel(key_of(facts(call.q.device.index), lowered, call, p, means), lowered, nullptr,
-                                     means.purpose);
-  const codegen::ForwardChoice& choice = kernel->choice;
-  ForwardStory out{.variant = codegen::variant_of(choice.plan),
-                   .kernel = {},
-                   .notes = kernel->story,
-                   .registers = kernel->kernel.registers,
-                   .spilled = kernel->kernel.spilled,
-                   .shared_bytes = choice.shared_bytes,
-                   .flaw = kernel->flaw};
+  const auto kernel = loaded_kernel(key_of(facts(call.q.device.index), lowered, call, p, means), lowered, nullptr,
+                                    means.purpose);
+  const codegen::KernelChoice& choice = kernel->choice;
+  KernelStory out{.variant = codegen::variant_of(choice.plan),
+                  .kernel = {},
+                  .notes = kernel->story,
+                  .registers = kernel->kernel.registers,
+                  .spilled = kernel->kernel.spilled,
+                  .shared_bytes = choice.shared_bytes,
+                  .flaw = kernel->flaw};
   out.kernel = fmt::format("{}, {} threads, {} registers, {} bytes of shared memory", out.variant.text(),
                            choice.threads, out.registers, out.shared_bytes);
   if (choice.plan.heads > 1) out.kernel += fmt::format(", {} heads share a tile", choice.plan.heads);
@@ -270,12 +270,11 @@ ForwardStory forward_story(const LoweredMod& lowered, const Forward& call, const
   return out;
 }
 
-ForwardWants forward_wants(const LoweredMod& lowered, const Forward& call, const Problem& p,
-                           std::optional<bool> exact) {
+KernelWants forward_wants(const LoweredMod& lowered, const Forward& call, const Problem& p, std::optional<bool> exact) {
   check_outputs(call);
-  const ForwardKey key = key_of(facts(call.q.device.index), lowered, call, p, {.exact = exact});
+  const KernelKey key = key_of(facts(call.q.device.index), lowered, call, p, {.exact = exact});
   const codegen::GpuParts parts = codegen::gpu_parts(lowered, key.spec.scale_positive);
-  const codegen::ForwardKind kind = codegen::forward_kind(parts, key.length);
+  const codegen::CallKind kind = codegen::call_kind(parts, key.length);
   return {key.spec, parts.facts, kind, tuned_key(key, kind)};
 }
 

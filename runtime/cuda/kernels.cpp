@@ -34,29 +34,31 @@ Kernel load(const Binary& binary, int device, int shared_bytes) {
   return kernel;
 }
 
-ForwardKernel made(const ForwardKey& key, const compiler::LoweredMod& lowered, const Purpose* purpose) {
+LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, const Purpose* purpose) {
   const compiler::Mod& mod = lowered.mod;
-  const codegen::GpuParts parts = codegen::gpu_parts(lowered, key.spec.scale_positive);
-  const codegen::ForwardKind kind = codegen::forward_kind(parts, key.length);
+  const bool forward = key.way == codegen::Way::forward;
+  const codegen::GpuParts parts = codegen::gpu_parts(lowered, key.spec.scale_positive, forward ? nullptr : &key.wanted);
+  const codegen::CallKind kind = codegen::call_kind(parts, key.length);
   Remembered found;
-  if (!key.preference) found = remembered(tuned_key(key, kind));
+  if (forward && !key.preference) found = remembered(tuned_key(key, kind));
   const std::optional<codegen::Preference>& preference = key.preference ? key.preference : found.preference;
-  Considered all = consider(parts, kind, key.spec, preference ? &*preference : nullptr, false, codegen::kernels(),
-                            purpose);
+  Considered all = consider(parts, kind, key.spec, preference ? &*preference : nullptr, false,
+                            codegen::kernels(key.way), purpose);
   const Candidate& chosen = all.candidates[all.chosen];
-  ForwardKernel out{.kernel = load(*chosen.binary, key.device, chosen.choice.shared_bytes),
-                    .choice = chosen.choice,
-                    .flaw = chosen.flaw,
-                    .cover_kernel = std::nullopt,
-                    .counts_tiles = codegen::trait(chosen.choice.plan, "dynamic") != 0,
-                    .story = std::move(found.notes)};
+  LoadedKernel out{.kernel = load(*chosen.binary, key.device, chosen.choice.shared_bytes),
+                   .choice = chosen.choice,
+                   .flaw = chosen.flaw,
+                   .cover_kernel = std::nullopt,
+                   .story = std::move(found.notes)};
   if (preference && !preference->origin.empty()) out.story.push_back(preference->origin);
   out.story.insert(out.story.end(), all.story.begin(), all.story.end());
   for (std::size_t i = 0; i < all.chosen; ++i)
     out.story.push_back(
         fmt::format("not {}: {}", codegen::variant_of(all.candidates[i].choice.plan).text(), all.candidates[i].flaw));
-  if (parts.facts.listed)
-    out.cover_kernel = {load(*binary_of(cover_page(lowered, key.spec.wide, key.spec.arch),
+  if (parts.gradient) out.delta_of_o = parts.gradient->delta_of_o;
+  const bool along_q = key.way == codegen::Way::keys;
+  if (along_q ? parts.gradient->listed_along_q : parts.facts.listed)
+    out.cover_kernel = {load(*binary_of(cover_page(lowered, key.spec.wide, key.spec.arch, along_q),
                                         {.mod = mod, .kernel = "cover", .arch = key.spec.arch, .purpose = purpose}),
                              key.device, 0),
                         compiler::cover_of(lowered.cover)};
@@ -65,7 +67,7 @@ ForwardKernel made(const ForwardKey& key, const compiler::LoweredMod& lowered, c
 
 }  // namespace
 
-TunedKey tuned_key(const ForwardKey& key, const codegen::ForwardKind& kind) {
+TunedKey tuned_key(const KernelKey& key, const codegen::CallKind& kind) {
   return {.device = facts(key.device).name,
           .arch = key.spec.arch,
           .dtype = key.spec.dtype,
@@ -75,20 +77,58 @@ TunedKey tuned_key(const ForwardKey& key, const codegen::ForwardKind& kind) {
           .exact = key.spec.exact};
 }
 
-std::shared_ptr<const ForwardKernel> forward_kernel(const ForwardKey& key, const compiler::LoweredMod& lowered,
-                                                    cu::Stream stream, const Purpose* purpose) {
-  struct Hash {
-    std::size_t operator()(const ForwardKey& key) const {
-      return ir::DigestHash()(key.mod) + static_cast<std::size_t>(key.spec.d) +
-             17 * static_cast<std::size_t>(key.length) + 5 * static_cast<std::size_t>(key.device);
-    }
-  };
-  static auto& kept = *new Single<ForwardKey, ForwardKernel, Hash>;
+namespace {
+
+/// The kernel of `key` that this process has, or what `make` makes; not within a capture.
+template <class Kept, class Key, class Make>
+auto kept_or_made(Kept& kept, const Key& key, cu::Stream stream, const Make& make) {
   if (auto found = kept.find(key)) return found;
   if (capturing(stream))
     throw Error("stream-capture", "a kernel would be loaded while a graph is captured", {},
                 "this is the first call of its kind on this device", "call Attention::prepare before the capture");
-  return kept.get(key, [&] { return std::make_shared<const ForwardKernel>(made(key, lowered, purpose)); });
+  return kept.get(key, make);
+}
+
+/// Kernels whose pages hold no user's expressions.
+std::shared_ptr<const Kernel> loaded_page(int device, const codegen::Source& page, int arch, const compiler::Mod& mod,
+                                          const Purpose* purpose) {
+  return std::make_shared<const Kernel>(
+      load(*binary_of(page, {.mod = mod, .kernel = page.name, .arch = arch, .purpose = purpose}), device, 0));
+}
+
+}  // namespace
+
+std::shared_ptr<const Kernel> loaded_rows(int device, const codegen::RowsSpec& spec, const compiler::Mod& mod,
+                                          cu::Stream stream, const Purpose* purpose) {
+  using Key = std::pair<int, codegen::RowsSpec>;
+  struct Hash {
+    std::size_t operator()(const Key& key) const {
+      return static_cast<std::size_t>(key.second.dv) + 5 * static_cast<std::size_t>(key.first);
+    }
+  };
+  static auto& kept = *new Single<Key, Kernel, Hash>;
+  return kept_or_made(kept, Key{device, spec}, stream,
+                      [&] { return loaded_page(device, codegen::rows_source(spec), spec.arch, mod, purpose); });
+}
+
+std::shared_ptr<const Kernel> loaded_sums(int device, int arch, const compiler::Mod& mod, cu::Stream stream,
+                                          const Purpose* purpose) {
+  static auto& kept = *new Single<int, Kernel>;
+  return kept_or_made(kept, device, stream,
+                      [&] { return loaded_page(device, codegen::sums_source(arch), arch, mod, purpose); });
+}
+
+std::shared_ptr<const LoadedKernel> loaded_kernel(const KernelKey& key, const compiler::LoweredMod& lowered,
+                                                  cu::Stream stream, const Purpose* purpose) {
+  struct Hash {
+    std::size_t operator()(const KernelKey& key) const {
+      return ir::DigestHash()(key.mod) + static_cast<std::size_t>(key.spec.d) +
+             17 * static_cast<std::size_t>(key.length) + 5 * static_cast<std::size_t>(key.device);
+    }
+  };
+  static auto& kept = *new Single<KernelKey, LoadedKernel, Hash>;
+  return kept_or_made(kept, key, stream,
+                      [&] { return std::make_shared<const LoadedKernel>(made(key, lowered, purpose)); });
 }
 
 }  // namespace attune::runtime::cuda

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "codegen/choose.h"
+#include "codegen/parts.h"
+#include "codegen/source.h"
 #include "runtime/cuda/engine.h"
 #include "runtime/cuda/launches.h"
 #include "runtime/cuda/tuned.h"
@@ -18,29 +20,38 @@ struct CoverKernel {
   compiler::CoverOf of;
 };
 
-/// The forward of a Mod on a device.
-struct ForwardKernel {
+/// A kernel of a Mod on a device, and what else its launches need.
+struct LoadedKernel {
   Kernel kernel;
-  codegen::ForwardChoice choice;
+  codegen::KernelChoice choice;
   std::string flaw;                         ///< as Candidate has it
   std::optional<CoverKernel> cover_kernel;  ///< where the launch must be handed lists
-  bool counts_tiles = false;                ///< blocks take tiles from a counter
+  bool delta_of_o = true;                   ///< of a backward: as GradientTraits of codegen/cuda/gradient.cuh has it
   std::vector<std::string> story;           ///< whose choice it is; kernels that were not taken, and why
 };
 
-struct ForwardKey {
+struct KernelKey {
   int device = 0;
-  codegen::ForwardSpec spec;
+  codegen::Way way = codegen::Way::forward;
+  codegen::KernelSpec spec;
   ir::Digest mod;
   codegen::Length length = codegen::Length::longer;
   std::optional<codegen::Preference> preference{};  ///< none: as the machine was tuned
-  auto operator<=>(const ForwardKey&) const = default;
+  codegen::Wanted wanted{};  ///< of a backward: captured tensors whose gradients are asked for, by slot
+  auto operator<=>(const KernelKey&) const = default;
 };
 
-TunedKey tuned_key(const ForwardKey& key, const codegen::ForwardKind& kind);
+TunedKey tuned_key(const KernelKey& key, const codegen::CallKind& kind);
 
 /// Compiles and loads the kernel unless this process has it; then `stream` must not be captured.
-std::shared_ptr<const ForwardKernel> forward_kernel(const ForwardKey& key, const compiler::LoweredMod& lowered,
-                                                    cu::Stream stream, const Purpose* purpose);
+std::shared_ptr<const LoadedKernel> loaded_kernel(const KernelKey& key, const compiler::LoweredMod& lowered,
+                                                  cu::Stream stream, const Purpose* purpose);
+
+/// The same for kernels that hold no user's expressions; `mod`: of the call, for those that watch. rows.cuh:
+std::shared_ptr<const Kernel> loaded_rows(int device, const codegen::RowsSpec& spec, const compiler::Mod& mod,
+                                          cu::Stream stream, const Purpose* purpose);
+/// sums.cuh:
+std::shared_ptr<const Kernel> loaded_sums(int device, int arch, const compiler::Mod& mod, cu::Stream stream,
+                                          const Purpose* purpose);
 
 }  // namespace attune::runtime::cuda

@@ -11,12 +11,14 @@ namespace attune::runtime::cuda {
 
 using compiler::Problem;
 
-CoverLists::CoverLists(const codegen::ForwardPlan& plan, const compiler::Cover& cover, const Problem& p)
-    : m(plan.queries()), n(plan.n), rows(ceil_div(p.q.length, m)) {
+CoverLists::CoverLists(const codegen::KernelPlan& plan, const compiler::Cover& cover, const Problem& p, bool along_q)
+    : m(plan.queries()), n(plan.n) {
+  const std::int64_t q_tiles = ceil_div(p.q.length, m), kv_tiles = ceil_div(p.kv.length, n);
+  rows = along_q ? kv_tiles : q_tiles;
   if (cover.by_batch || p.q.packed()) batches = static_cast<int>(p.batch);
   if (cover.by_head) heads = static_cast<int>(p.q_heads);
   // The lists, room to work in, and two more: kernels read ahead of what they visit.
-  stride = static_cast<int>(4 + 2 * ceil_div(p.kv.length, n));
+  stride = static_cast<int>(4 + 2 * (along_q ? q_tiles : kv_tiles));
 }
 
 CoverArgs cover_arguments(const CoverLists& lists, const Problem& p, const Starts& starts, unsigned* next) {
@@ -47,7 +49,7 @@ std::string text_of(const compiler::LoweredMod& lowered) {
 }
 
 /// Why these are not the lists of the call; empty where they are.
-std::string difference(const detail::DeviceCover& made, const Facts& device, const ForwardKernel& kernel,
+std::string difference(const detail::DeviceCover& made, const Facts& device, const LoadedKernel& kernel,
                        const compiler::LoweredMod& lowered, const Problem& p, std::span<const double> params) {
   const compiler::Mod& mod = lowered.mod;
   if (p.q.packed()) return "it is for dense tensors, and the sequences of this call are packed";
@@ -79,7 +81,7 @@ std::string difference(const detail::DeviceCover& made, const Facts& device, con
   if (lowered.cover.by_head && lists.heads != p.q_heads)
     return fmt::format("its mask varies with the head: it is for {} heads, and this call has {}", lists.heads,
                        p.q_heads);
-  const codegen::ForwardPlan& plan = kernel.choice.plan;
+  const codegen::KernelPlan& plan = kernel.choice.plan;
   if (lists.m != plan.queries() || lists.n != plan.n)
     return fmt::format("its tiles are {} queries by {} keys, and those of this call's kernel, {}, {} by {}", lists.m,
                        lists.n, plan.kernel->name, plan.queries(), plan.n);
@@ -88,7 +90,7 @@ std::string difference(const detail::DeviceCover& made, const Facts& device, con
 
 }  // namespace
 
-void require_fit(const detail::DeviceCover& made, const Facts& device, const ForwardKernel& kernel,
+void require_fit(const detail::DeviceCover& made, const Facts& device, const LoadedKernel& kernel,
                  const compiler::LoweredMod& lowered, const Problem& p, std::span<const double> params) {
   const std::string why = difference(made, device, kernel, lowered, p, params);
   if (why.empty()) return;
@@ -100,7 +102,7 @@ void require_fit(const detail::DeviceCover& made, const Facts& device, const For
 
 namespace attune::detail {
 
-DeviceCover::DeviceCover(const cuda::Facts& on, const cuda::ForwardKernel& kernel, const compiler::LoweredMod& lowered,
+DeviceCover::DeviceCover(const cuda::Facts& on, const cuda::LoadedKernel& kernel, const compiler::LoweredMod& lowered,
                          const compiler::Problem& p, std::span<const double> all_params)
     : device(on.index), mask(kernel.cover_kernel->of.mask), text(cuda::text_of(lowered)), q_len(p.q.length),
       kv_len(p.kv.length), q_offset(p.q_offset) {

@@ -20,10 +20,12 @@ struct CoverLists {
   int m = 0, n = 0;            ///< queries and keys of a tile
   int batches = 1, heads = 1;  ///< 1 where they do not vary with them
   int stride = 0;              ///< ints a row
-  std::int64_t rows = 0;       ///< of one head: tiles of queries
+  std::int64_t rows = 0;       ///< of one head: tiles of queries, or of keys
 
   CoverLists() = default;
-  CoverLists(const codegen::ForwardPlan& plan, const compiler::Cover& cover, const compiler::Problem& p);
+  /// `along_q`: a row for each tile of keys, as kernels have it that keep keys.
+  CoverLists(const codegen::KernelPlan& plan, const compiler::Cover& cover, const compiler::Problem& p,
+             bool along_q = false);
   std::int64_t ints() const { return stride * rows * heads * batches; }
 };
 
@@ -32,7 +34,7 @@ CoverArgs cover_arguments(const CoverLists& lists, const compiler::Problem& p, c
 Launch cover_launch(const Kernel& kernel, const CoverLists& lists, CoverArgs& arguments);
 
 /// Throws Error unless these are the lists of the call. `params`: the values of all its parameters.
-void require_fit(const detail::DeviceCover& made, const Facts& device, const ForwardKernel& kernel,
+void require_fit(const detail::DeviceCover& made, const Facts& device, const LoadedKernel& kernel,
                  const compiler::LoweredMod& lowered, const compiler::Problem& p, std::span<const double> params);
 
 }  // namespace attune::runtime::cuda
@@ -52,7 +54,7 @@ struct DeviceCover {
   std::int32_t q_offset = 0;
   cuda::CoverLists lists;
 
-  DeviceCover(const cuda::Facts& device, const cuda::ForwardKernel& kernel, const compiler::LoweredMod& lowered,
+  DeviceCover(const cuda::Facts& device, const cuda::LoadedKernel& kernel, const compiler::LoweredMod& lowered,
               const compiler::Problem& p, std::span<const double> params);
   ~DeviceCover();
   DeviceCover(const DeviceCover&) = delete;

@@ -18,8 +18,8 @@ struct TunedKey {
   int arch = 90;
   DType dtype = DType::bf16;
   std::int64_t d = 128, dv = 128;
-  codegen::ForwardKind kind{};
-  bool exact = false;  ///< as in ForwardSpec
+  codegen::CallKind kind{};
+  bool exact = false;  ///< as in KernelSpec
   auto operator<=>(const TunedKey&) const = default;
 };
 struct Tuned {

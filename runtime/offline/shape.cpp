@@ -12,7 +12,7 @@
 namespace attune::runtime {
 namespace {
 
-using codegen::ForwardSpec;
+using codegen::KernelSpec;
 
 template <class T>
 bool set_number(T& into, std::string_view text, std::int64_t least, std::int64_t most) {
@@ -145,8 +145,8 @@ std::string option_of(const ShapeRow& row) {
   return out;
 }
 
-ForwardSpec spec_of(const Shape& shape, int arch) {
-  ForwardSpec out{
+KernelSpec spec_of(const Shape& shape, int arch) {
+  KernelSpec out{
       .arch = arch, .dtype = shape.dtype.value_or(DType::bf16), .d = shape.d, .dv = shape.dv.value_or(shape.d)};
   out.out = shape.out_dtype.value_or(out.dtype);
   out.max = shape.max;
@@ -163,7 +163,7 @@ ForwardSpec spec_of(const Shape& shape, int arch) {
   return out;
 }
 
-Shape shape_of(const ForwardSpec& spec, codegen::Length length) {
+Shape shape_of(const KernelSpec& spec, codegen::Length length) {
   Shape out{.dtype = spec.dtype, .d = spec.d, .length = length};
   if (spec.out != spec.dtype) out.out_dtype = spec.out;
   if (spec.dv != spec.d) out.dv = spec.dv;
@@ -172,7 +172,7 @@ Shape shape_of(const ForwardSpec& spec, codegen::Length length) {
   out.heads = spec.heads;
   out.negative = !spec.scale_positive;
   out.wide = spec.wide;
-  const ForwardSpec usual = spec_of(out, spec.arch);
+  const KernelSpec usual = spec_of(out, spec.arch);
   if (usual.load != spec.load) out.load = spec.load;
   if (usual.store != spec.store) out.store = spec.store;
   if (usual.exact != spec.exact) out.exact = spec.exact;

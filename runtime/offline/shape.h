@@ -41,9 +41,9 @@ std::span<const ShapeRow> shape_rows();
 std::string option_of(const ShapeRow& row);
 
 /// For GPU kernels. `arch` as in codegen.
-codegen::ForwardSpec spec_of(const Shape& shape, int arch);
+codegen::KernelSpec spec_of(const Shape& shape, int arch);
 /// The shape of such calls, with as few fields set as possible.
-Shape shape_of(const codegen::ForwardSpec& spec, codegen::Length length);
+Shape shape_of(const codegen::KernelSpec& spec, codegen::Length length);
 
 /// What kernels are compiled for: sm_90a, avx512.
 struct TargetName {

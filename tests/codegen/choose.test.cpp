@@ -14,14 +14,14 @@
 namespace attune::codegen {
 namespace {
 
-std::vector<std::string> kernels(const ForwardSpec& spec, const ForwardFacts& facts = {}) {
+std::vector<std::string> chosen(const KernelSpec& spec, const ModFacts& facts = {}) {
   std::vector<std::string> out;
-  for (const ForwardChoice& c : choose(spec, facts).choices)
+  for (const KernelChoice& c : choose(spec, facts).choices)
     out.push_back(fmt::format("{} {} x {}", c.plan.kernel->name, c.plan.m, c.plan.n));
   return out;
 }
 
-std::string story_of(const ForwardChoices& all) { return all.story.empty() ? "" : all.story.front(); }
+std::string story_of(const KernelChoices& all) { return all.story.empty() ? "" : all.story.front(); }
 
 }  // namespace
 
@@ -29,9 +29,9 @@ TEST_CASE("every width has kernels, and the portable one is the last", "[choose]
   for (int d = 1; d <= 256; ++d)
     for (const DType type : {DType::bf16, DType::f16, DType::f32})
       for (const int arch : {80, 86, 90, 100, 120}) {
-        const ForwardChoices all = choose({.arch = arch, .dtype = type, .out = type, .d = d, .dv = 257 - d}, {});
+        const KernelChoices all = choose({.arch = arch, .dtype = type, .out = type, .d = d, .dv = 257 - d}, {});
         REQUIRE(all.choices.back().plan.kernel->takes_any);
-        for (const ForwardChoice& c : all.choices) {
+        for (const KernelChoice& c : all.choices) {
           CHECK(c.plan.d >= d);
           CHECK(c.plan.dv >= 257 - d);
           CHECK(c.shared_bytes <= (c.plan.kernel->takes_any ? 99 : 227) * 1024);
@@ -42,17 +42,15 @@ TEST_CASE("every width has kernels, and the portable one is the last", "[choose]
 }
 
 TEST_CASE("what a kernel cannot take leaves it out, and is said", "[choose]") {
-  CHECK(kernels({}).front() == "forward_sm90 128 x 128");
+  CHECK(chosen({}).front() == "forward_sm90 128 x 128");
   CHECK(choose({}, {}).story.empty());
-  const auto story = [](const ForwardSpec& spec, const ForwardFacts& facts = {}) {
-    return story_of(choose(spec, facts));
-  };
+  const auto story = [](const KernelSpec& spec, const ModFacts& facts = {}) { return story_of(choose(spec, facts)); };
   CHECK(story({.arch = 80}).find("compute capability 9.0") != std::string::npos);
   CHECK(story({.dtype = DType::f32, .out = DType::f32}).find("q, k and v hold f32") != std::string::npos);
   CHECK(story({.out = DType::f32}).find("writes o as bf16, not as f32") != std::string::npos);
   CHECK(story({.packed = true}).empty());
   CHECK(story({.boxes = false}).find("multiples of 16 bytes") != std::string::npos);
-  CHECK(story({}, {.has_prob = true, .prob_linear = false}).find("no multiple of p") != std::string::npos);
+  CHECK(story({}, {.has_prob = true, .prob_linear = false}).find("not a multiple of p") != std::string::npos);
   CHECK(story({}, {.has_prob = true, .prob_linear = true}).empty());
 }
 
@@ -61,7 +59,7 @@ TEST_CASE("kernels are as exact as is asked for, and else as their type makes th
     CHECK(is_exact({}, type) == (type == DType::f32));
     for (const bool asked : {false, true}) {
       CHECK(is_exact(asked, type) == asked);
-      for (const ForwardChoice& c : choose({.dtype = type, .out = type, .exact = asked}, {}).choices) {
+      for (const KernelChoice& c : choose({.dtype = type, .out = type, .exact = asked}, {}).choices) {
         CHECK(c.plan.exact == asked);
         if (c.plan.kernel->name == "forward_sm80") CHECK(trait(c.plan, "exact") == asked);
       }
@@ -74,7 +72,7 @@ TEST_CASE("every kind of call has rows at every width", "[choose]") {
     for (int cover = 0; cover < 5; ++cover)
       for (int mod = 0; mod < 4; ++mod)
         for (int length = 0; length < 3; ++length) {
-          const ForwardKind kind{static_cast<CoverKind>(cover), static_cast<ModKind>(mod), static_cast<Length>(length)};
+          const CallKind kind{static_cast<CoverKind>(cover), static_cast<ModKind>(mod), static_cast<Length>(length)};
           CHECK(choose({.d = d, .dv = dv}, {}, kind).choices.front().plan.kernel->name == "forward_sm90");
         }
 }
@@ -126,12 +124,12 @@ TEST_CASE("heads share tiles where there are few queries, and nothing that lanes
   const auto shared = [](const Attention& attention, int arch) {
     const compiler::LoweredMod lowered = compiler::lower(attention);
     const GpuParts parts = gpu_parts(lowered, true);
-    const ForwardChoices all = choose({.arch = arch, .heads = 8}, parts.facts);
+    const KernelChoices all = choose({.arch = arch, .heads = 8}, parts.facts);
     const int heads = all.choices.front().plan.heads;
-    for (const ForwardChoice& c : all.choices) {
+    for (const KernelChoice& c : all.choices) {
       CHECK(c.plan.heads == heads);
       CHECK(c.plan.queries() == c.plan.m / heads);
-      const std::string page = forward_source(parts, c.plan, arch).text;
+      const std::string page = kernel_source(parts, c.plan, arch).text;
       CHECK(page.find(fmt::format("heads = {};", heads)) != std::string::npos);
     }
     return heads == 8;
@@ -153,9 +151,9 @@ TEST_CASE("calls are of the kind that their expressions make them", "[choose]") 
   Array<float> table = Device::cpu().array<float>({300}, "table"), slope = Device::cpu().array<float>({4}, "slope");
   const auto kind = [](const Attention& attention) {
     const compiler::LoweredMod lowered = compiler::lower(attention);
-    return forward_kind(gpu_parts(lowered, true), Length::longer);
+    return call_kind(gpu_parts(lowered, true), Length::longer);
   };
-  CHECK(kind({}) == ForwardKind{CoverKind::full, ModKind::scaled, Length::longer});
+  CHECK(kind({}) == CallKind{CoverKind::full, ModKind::scaled, Length::longer});
   CHECK(kind({.mask = mods::causal()}).cover == CoverKind::causal);
   CHECK(kind({.mask = [](At at) { return at.kv <= at.q || at.kv < 1024; }}).cover == CoverKind::listed);
   CHECK(kind({.mask = [](At at) { return at.kv <= at.q && at.q - at.kv < 64; }}).cover == CoverKind::window);
@@ -168,9 +166,9 @@ TEST_CASE("calls are of the kind that their expressions make them", "[choose]") 
 }
 
 TEST_CASE("what is preferred comes first, and the rest as without it", "[choose]") {
-  const std::vector<std::string> usual = kernels({});
+  const std::vector<std::string> usual = chosen({});
   const Preference preference{variant("forward_sm90:n=176,q_stages=1,own_o=0,turns=2,dynamic=1"), false, ""};
-  const ForwardChoices all = choose({}, {}, {}, &preference);
+  const KernelChoices all = choose({}, {}, {}, &preference);
   CHECK(all.refused.empty());
   REQUIRE(all.choices.size() == usual.size() + 1);
   CHECK(variant_of(all.choices[0].plan).text() ==
@@ -182,9 +180,9 @@ TEST_CASE("what is preferred comes first, and the rest as without it", "[choose]
 }
 
 TEST_CASE("what is preferred and cannot be is left out, and is said", "[choose]") {
-  const auto refused = [](std::string_view text, const ForwardSpec& spec = {}, const ForwardFacts& facts = {}) {
+  const auto refused = [](std::string_view text, const KernelSpec& spec = {}, const ModFacts& facts = {}) {
     const Preference preference{variant(text), false, ""};
-    const ForwardChoices all = choose(spec, facts, {}, &preference);
+    const KernelChoices all = choose(spec, facts, {}, &preference);
     CHECK(all.choices.size() == choose(spec, facts).choices.size());
     const Preference only{variant(text), true, ""};
     CHECK_THROWS_AS(choose(spec, facts, {}, &only), Error);
@@ -205,15 +203,15 @@ TEST_CASE("what is preferred and cannot be is left out, and is said", "[choose]"
 
 TEST_CASE("only what is asked for", "[choose]") {
   const Preference only{variant("forward_sm80"), true, ""};
-  const ForwardChoices all = choose({}, {}, {}, &only);
+  const KernelChoices all = choose({}, {}, {}, &only);
   REQUIRE(all.choices.size() == 1);
   CHECK(all.choices[0].plan.kernel->name == "forward_sm80");
 }
 
 TEST_CASE("what a search looks at is legal, new and whole", "[choose]") {
-  for (const ForwardSpec& spec : {ForwardSpec{}, ForwardSpec{.d = 64, .dv = 64}, ForwardSpec{.d = 256, .dv = 256},
-                                  ForwardSpec{.d = 192, .dv = 128}, ForwardSpec{.arch = 80}, ForwardSpec{.arch = 120},
-                                  ForwardSpec{.dtype = DType::f32, .out = DType::f32}}) {
+  for (const KernelSpec& spec :
+       {KernelSpec{}, KernelSpec{.d = 64, .dv = 64}, KernelSpec{.d = 256, .dv = 256}, KernelSpec{.d = 192, .dv = 128},
+        KernelSpec{.arch = 80}, KernelSpec{.arch = 120}, KernelSpec{.dtype = DType::f32, .out = DType::f32}}) {
     const Variant from = variant_of(choose(spec, {}).choices[0].plan);
     std::vector<Variant> all = other_tiles(spec, {}, from);
     for (const Variant& v : other_ways(spec, {}, from)) all.push_back(v);
@@ -242,7 +240,7 @@ TEST_CASE("a kernel as text", "[choose]") {
 }
 
 TEST_CASE("what no kernel takes is refused", "[choose]") {
-  const auto refusal = [](const ForwardSpec& spec) -> std::string {
+  const auto refusal = [](const KernelSpec& spec) -> std::string {
     try {
       choose(spec, {});
     } catch (const Error& e) {
@@ -260,13 +258,13 @@ TEST_CASE("the host counts shared memory and columns as kernels do", "[choose]")
   if (tests::skips_compiling()) return;
   const compiler::LoweredMod lowered = compiler::lower(Attention{});
   const GpuParts parts = gpu_parts(lowered, true);
-  for (const ForwardSpec& spec : {ForwardSpec{.d = 24, .dv = 40}, ForwardSpec{.out = DType::f32, .d = 16, .dv = 16},
-                                  ForwardSpec{.d = 64, .dv = 160}, ForwardSpec{.d = 40, .dv = 256}})
-    for (const ForwardChoice& c : choose(spec, parts.facts).choices) {
-      Source source = forward_source(parts, c.plan, spec.arch);
+  for (const KernelSpec& spec : {KernelSpec{.d = 24, .dv = 40}, KernelSpec{.out = DType::f32, .d = 16, .dv = 16},
+                                 KernelSpec{.d = 64, .dv = 160}, KernelSpec{.d = 40, .dv = 256}})
+    for (const KernelChoice& c : choose(spec, parts.facts).choices) {
+      Source source = kernel_source(parts, c.plan, spec.arch);
       const std::string shared = c.plan.kernel->name == "forward_sm90" ? "Shared90" : "Shared80";
       const int aligned = c.plan.kernel->name == "forward_sm90" ? 1024 : 0;
-      // Not the kernel itself, which takes a second or two.
+      // Without the kernel itself, which takes a second or two to compile.
       source.text.resize(source.text.rfind("template __global__"));
       source.symbol = "nothing";
       source.text += "__global__ void nothing() {}\n";

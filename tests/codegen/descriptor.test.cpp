@@ -12,22 +12,22 @@
 namespace attune::tests {
 namespace {
 
-using codegen::ForwardChoices, codegen::ForwardSpec, codegen::Kernels, codegen::Preference, codegen::Variant;
+using codegen::KernelChoices, codegen::KernelSpec, codegen::Kernels, codegen::Preference, codegen::Variant;
 
-constexpr ForwardSpec f32{.arch = 80, .dtype = DType::f32, .out = DType::f32, .d = 24, .dv = 40, .exact = true};
+constexpr KernelSpec f32{.arch = 80, .dtype = DType::f32, .out = DType::f32, .d = 24, .dv = 40, .exact = true};
 
 }  // namespace
 
 TEST_CASE("a kernel that a list adds is chosen, and the others without it as before", "[descriptor]") {
   const Kernels all = kernels_with_plain();
-  const ForwardChoices with = codegen::choose(f32, {}, {}, nullptr, all), usual = codegen::choose(f32, {});
+  const KernelChoices with = codegen::choose(f32, {}, {}, nullptr, all), usual = codegen::choose(f32, {});
   REQUIRE(with.choices.size() == usual.choices.size() + 1);
   CHECK(with.choices[0].plan.kernel == &forward_plain());
   CHECK(codegen::variant_of(with.choices[0].plan).text() == "forward_plain:threads=64");
   for (std::size_t i = 0; i < usual.choices.size(); ++i)
     CHECK(codegen::variant_of(with.choices[i + 1].plan) == codegen::variant_of(usual.choices[i].plan));
 
-  const ForwardChoices left_out = codegen::choose({}, {}, {}, nullptr, all);
+  const KernelChoices left_out = codegen::choose({}, {}, {}, nullptr, all);
   REQUIRE(left_out.story.size() == 1);
   CHECK(left_out.story[0] == "not forward_plain: it takes f32, and q holds bf16");
   CHECK(left_out.choices[0].plan.kernel == codegen::choose({}, {}).choices[0].plan.kernel);
@@ -58,10 +58,10 @@ TEST_CASE("a kernel that a list adds compiles and is considered, for every archi
       const Made made = make(*mod, 1);
       const compiler::LoweredMod lowered = compiler::lower(made.attention);
       const codegen::GpuParts parts = codegen::gpu_parts(lowered, true);
-      ForwardSpec spec = f32;
+      KernelSpec spec = f32;
       spec.arch = arch;
       const runtime::cuda::Considered all = runtime::cuda::consider(
-          parts, codegen::forward_kind(parts, codegen::Length::to_1k), spec, nullptr, false, kernels_with_plain());
+          parts, codegen::call_kind(parts, codegen::Length::to_1k), spec, nullptr, false, kernels_with_plain());
       const runtime::cuda::Candidate& taken = all.candidates[all.chosen];
       INFO(name << " sm_" << arch << " " << taken.flaw);
       CHECK(taken.choice.plan.kernel == &forward_plain());
@@ -74,7 +74,7 @@ TEST_CASE("what a test's device file says is part of what its kernels are rememb
   const compiler::LoweredMod lowered = compiler::lower(Attention{});
   const codegen::GpuParts parts = codegen::gpu_parts(lowered, true);
   const auto plan = codegen::choose(f32, parts.facts, {}, nullptr, kernels_with_plain()).choices[0].plan;
-  codegen::Source source = codegen::forward_source(parts, plan, 80);
+  codegen::Source source = codegen::kernel_source(parts, plan, 80);
   const std::string with = runtime::cuda::asked(source).content;
   source.headers = {};
   CHECK(runtime::cuda::asked(source).content != with);

@@ -1,4 +1,4 @@
-// tests/codegen/names.test.cpp — a user's names never meet those of a page, of the device files or of CUDA
+// tests/codegen/names.test.cpp — a user's names never collide with those of a page, of the device files or of CUDA
 #include <fmt/format.h>
 #include <set>
 
@@ -18,7 +18,7 @@
 namespace attune::tests {
 namespace {
 
-/// Everything in a text that is written like a name, in comments too.
+/// Every word of a text that could be a name, in comments too.
 std::set<std::string> identifiers(std::string_view text) {
   std::set<std::string> out;
   for (std::size_t i = 0; i < text.size();) {
@@ -36,7 +36,7 @@ std::set<std::string> device_identifiers() {
   return out;
 }
 
-/// Every name worth trying that the language does not keep for itself.
+/// Every name worth trying that the language does not reserve.
 std::vector<std::string> names() {
   std::set<std::string> all = device_identifiers();
   for (const std::string_view words : {cpp_words, c_words, cuda_words, page_words, nvrtc_macros})
@@ -88,7 +88,7 @@ TEST_CASE("a user's names never meet the page's", "[cuda]") {
   if (skips_compiling()) return;
   const std::vector<std::string> all = names();
   CHECK(all.size() > 1000);
-  // Every name is each of the four once: pages take neighbouring quarters of a window that goes round.
+  // Each name is used once in each of the four ways: pages take neighbouring quarters of a window that wraps around.
   constexpr std::size_t each = 200;
   std::vector<std::string> round = all;
   round.insert(round.end(), all.begin(), all.begin() + 4 * each);
@@ -101,7 +101,7 @@ TEST_CASE("a user's names never meet the page's", "[cuda]") {
       "__global__ void empty(const __grid_constant__ ForwardArgs, const __grid_constant__ User) {}\n}\n";
   const codegen::Header file{"empty.cuh", text.c_str()};
   const codegen::KernelDescriptor empty{.name = "empty", .headers = std::span(&file, 1)};
-  const codegen::ForwardPlan plan{.kernel = &empty};
+  const codegen::KernelPlan plan{.kernel = &empty};
   for (std::size_t at = 0; at < all.size(); at += each) {
     const auto part = [&](std::size_t i) { return std::span(round).subspan(at + i * each, each); };
     const auto made = [&](std::size_t in_mask) { return named(part(0), in_mask, part(1), part(2), part(3)); };
@@ -110,7 +110,7 @@ TEST_CASE("a user's names never meet the page's", "[cuda]") {
     const codegen::GpuParts parts = codegen::gpu_parts(lowered, true);
     CHECK(codegen::gpu_parts(covered, true).facts.listed);
     for (const int arch : {80, 90}) {
-      compiles(codegen::forward_source(parts, plan, arch));
+      compiles(codegen::kernel_source(parts, plan, arch));
       codegen::Source cover = codegen::cover_source(covered, false, arch);
       cover.text.insert(0, includes);
       compiles(cover);

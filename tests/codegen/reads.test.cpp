@@ -23,7 +23,7 @@ codegen::Source page(const std::string& score, const std::string& mask = "true",
   const Made made = make({.name = "reads", .score = score, .mask = mask, .captures = captures}, 1);
   const compiler::LoweredMod lowered = compiler::lower(made.attention);
   const codegen::GpuParts parts = codegen::gpu_parts(lowered, true);
-  return codegen::forward_source(parts, codegen::choose({.wide = wide}, parts.facts).choices[0].plan, 90);
+  return codegen::kernel_source(parts, codegen::choose({.wide = wide}, parts.facts).choices[0].plan, 90);
 }
 bool has(const codegen::Source& source, const std::string& text) { return source.text.find(text) != std::string::npos; }
 
@@ -40,7 +40,7 @@ TEST_CASE("reads whose indices are linear in q and kv go unclamped within a tile
     INFO(score);
     CHECK_FALSE(has(page(score), "is_inside"));
   }
-  // Masks are asked in partial tiles alone, where nothing is known of indices.
+  // Masks are evaluated in partial tiles only, where nothing is known about indices.
   CHECK_FALSE(has(page("s", "table[q - kv + 31] > 0.0f"), "is_inside"));
 }
 

@@ -24,7 +24,7 @@ Array<T> filled(std::initializer_list<std::int64_t> shape, std::string name = {}
   return out;
 }
 
-/// The tensors of a call, as wide in memory as `row` says.
+/// The tensors of a call, with rows of `row` elements in memory.
 template <class T>
 struct Tensors {
   std::int64_t d, row;
@@ -43,7 +43,7 @@ struct Tensors {
   }
 };
 
-/// Right, by the oracle, to so much?
+/// Is the result within this tolerance of the oracle's?
 template <class T>
 bool is_right(Attention attention, const Tensors<T>& t, double within) {
   Forward call{.q = t.view(t.q), .k = t.view(t.k), .v = t.view(t.v), .o = t.view(t.o)};
@@ -60,11 +60,11 @@ bool is_right(Attention attention, const Tensors<T>& t, double within) {
 
 using Make = std::function<Attention()>;
 
-/// What people write, and what is hard to write down.
+/// Attentions that users write, and ones that are hard to express as text.
 const std::map<std::string, Make>& attentions() {
   static const auto slope = filled<float>({4}, "slope"), bias = filled<float>({40, 48}),
                     again = filled<float>({48}, "t"), other = filled<float>({4}, "t");
-  static const auto ids = Device::cpu().array<int>({48}, "it's");  // no name of the language
+  static const auto ids = Device::cpu().array<int>({48}, "it's");  // not a name in the language
   static const Param<float> cap("cap", 20.0f);
   static const Param<int> ahead("ahead", 3);
   static const std::map<std::string, Make> all{
@@ -140,10 +140,10 @@ bool backward_runs(const Attention& attention, const Tensor& by) {
   return std::isfinite(dq.values()[5]) && std::isfinite(gradient.values()[1]);
 }
 
-/// The kernels of a GPU that need not be here, for calls of many kinds.
-const std::map<std::string, std::pair<codegen::ForwardSpec, codegen::Length>>& specs() {
+/// Kernels for calls of many kinds on a GPU, which this machine need not have.
+const std::map<std::string, std::pair<codegen::KernelSpec, codegen::Length>>& specs() {
   using enum codegen::Length;
-  static const std::map<std::string, std::pair<codegen::ForwardSpec, codegen::Length>> all{
+  static const std::map<std::string, std::pair<codegen::KernelSpec, codegen::Length>> all{
       {"hopper", {{.arch = 90, .d = 64, .dv = 64}, to_1k}},
       {"odd",
        {{.arch = 86,
@@ -174,7 +174,7 @@ const std::map<std::string, std::pair<codegen::ForwardSpec, codegen::Length>>& s
 }
 
 int consider(const std::string& attention, const std::string& name) {
-  const codegen::ForwardSpec& spec = specs().at(name).first;
+  const codegen::KernelSpec& spec = specs().at(name).first;
   const codegen::Length length = specs().at(name).second;
   const compiler::BoundMod written = compiler::trace(attentions().at(attention)());
   const compiler::LoweredMod lowered = compiler::lower(written);
@@ -186,8 +186,8 @@ int consider(const std::string& attention, const std::string& name) {
     return out;
   };
   const runtime::Purpose purpose(describe);
-  const runtime::cuda::Considered all = runtime::cuda::consider(parts, codegen::forward_kind(parts, length), spec,
-                                                                nullptr, false, codegen::kernels(), &purpose);
+  const runtime::cuda::Considered all = runtime::cuda::consider(parts, codegen::call_kind(parts, length), spec, nullptr,
+                                                                false, codegen::kernels(), &purpose);
   const bool there = all.candidates[all.chosen].binary->cubin.size() > 1000;
   if (parts.facts.listed)
     runtime::cuda::binary_of(codegen::cover_source(lowered, spec.wide, spec.arch),

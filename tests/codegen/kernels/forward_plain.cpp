@@ -11,7 +11,7 @@ namespace {
 using namespace codegen;
 
 struct Tile {
-  int threads = 64;  ///< each has columns of the result
+  int threads = 64;  ///< each computes some columns of the result
 };
 constexpr std::array members{
     TileMember<Tile>{{.name = "threads", .least = 32, .most = 128, .step = 32}, &Tile::threads}};
@@ -19,22 +19,22 @@ constexpr auto erased_members = members_of(members);
 constexpr Search searches[] = {{.member = "threads", .least = 32, .most = 128}};
 constexpr std::string_view name = "forward_plain";
 
-std::string why_not(const ForwardSpec& spec, const ForwardFacts& facts) {
+std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
   if (spec.dtype != DType::f32 || spec.out != DType::f32)
     return fmt::format("it takes f32, and q holds {}", name_of(spec.dtype));
   if (spec.packed || spec.max || facts.has_sink) return "it takes neither packed sequences, maxima nor sinks";
   return {};
 }
 
-std::vector<Variant> tiles(const ForwardSpec&, const ForwardFacts&, const ForwardKind&) {
+std::vector<Variant> tiles(const KernelSpec&, const ModFacts&, const CallKind&) {
   return {variant_of(name, Tile{}, members)};
 }
 
-std::string why_illegal(const ForwardSpec&, const Variant&) { return {}; }
+std::string why_illegal(const KernelSpec&, const Variant&) { return {}; }
 
-ForwardChoice choice(const ForwardSpec& spec, const Variant& variant) {
+KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
-  ForwardPlan plan = plan_of(forward_plain(), spec, 1, 1);
+  KernelPlan plan = plan_of(forward_plain(), spec, 1, 1);
   plan.heads = 1;
   plan.traits = {{"threads", tile.threads}};
   return {.plan = std::move(plan), .threads = tile.threads, .shared_bytes = 0};

@@ -27,12 +27,12 @@ Request asked(const Attention& attention) {
 }
 
 /// What NVRTC would get for a call.
-std::string content(const Attention& attention, codegen::ForwardSpec spec = {}) {
+std::string content(const Attention& attention, codegen::KernelSpec spec = {}) {
   const compiler::LoweredMod lowered = compiler::lower(attention);
   const codegen::GpuParts parts = codegen::gpu_parts(lowered, spec.scale_positive);
-  const auto kind = codegen::forward_kind(parts, codegen::Length::longer);
-  const codegen::ForwardChoices all = codegen::choose(spec, parts.facts, kind);
-  return cuda::asked(codegen::forward_source(parts, all.choices[0].plan, spec.arch)).content;
+  const auto kind = codegen::call_kind(parts, codegen::Length::longer);
+  const codegen::KernelChoices all = codegen::choose(spec, parts.facts, kind);
+  return cuda::asked(codegen::kernel_source(parts, all.choices[0].plan, spec.arch)).content;
 }
 
 }  // namespace
@@ -71,7 +71,7 @@ TEST_CASE("a call is a line of JSON, words and a command", "[request]") {
 }
 
 TEST_CASE("shapes read back as they are said, and say no more than it takes", "[request]") {
-  const codegen::ForwardSpec usual{};
+  const codegen::KernelSpec usual{};
   std::string said;
   for (const ShapeRow& row : shape_rows()) said += row.text(shape_of(usual, codegen::Length::to_1k)) + ";";
   CHECK(said == "bf16;;128;;to_1k;;;;;;;;;;;;");
@@ -79,20 +79,20 @@ TEST_CASE("shapes read back as they are said, and say no more than it takes", "[
     for (const std::int64_t d : {1, 3, 20, 64, 100, 256})
       for (const int load : {0, 4, 8, 16})
         for (const bool flag : {false, true}) {
-          const codegen::ForwardSpec spec{.arch = 86,
-                                          .dtype = type,
-                                          .out = DType::f32,
-                                          .d = d,
-                                          .dv = 257 - d,
-                                          .max = flag,
-                                          .packed = !flag,
-                                          .heads = flag ? 1 : 4,
-                                          .boxes = flag,
-                                          .load = load,
-                                          .store = 4,
-                                          .scale_positive = !flag,
-                                          .exact = flag,
-                                          .wide = flag};
+          const codegen::KernelSpec spec{.arch = 86,
+                                         .dtype = type,
+                                         .out = DType::f32,
+                                         .d = d,
+                                         .dv = 257 - d,
+                                         .max = flag,
+                                         .packed = !flag,
+                                         .heads = flag ? 1 : 4,
+                                         .boxes = flag,
+                                         .load = load,
+                                         .store = 4,
+                                         .scale_positive = !flag,
+                                         .exact = flag,
+                                         .wide = flag};
           const Shape shape = shape_of(spec, codegen::Length::to_4k);
           Shape read;
           for (const ShapeRow& row : shape_rows())
@@ -178,8 +178,8 @@ TEST_CASE("keys change with what is compiled, and with nothing else", "[request]
   CHECK(content(scaled(30, 2)) != content(scaled(30)));
   CHECK(content(alibi(a.tensor({16}, DType::bf16), "slope")) != plain);
   const Attention attention = alibi(a.tensor({16}), "slope");
-  const codegen::ForwardSpec usual{};
-  std::vector<codegen::ForwardSpec> others(11, usual);
+  const codegen::KernelSpec usual{};
+  std::vector<codegen::KernelSpec> others(11, usual);
   others[0].dtype = others[0].out = DType::f16;
   others[1].d = others[1].dv = 64;
   others[2].arch = 80;
@@ -191,7 +191,7 @@ TEST_CASE("keys change with what is compiled, and with nothing else", "[request]
   others[8].exact = true;
   others[9].boxes = false;
   others[10].heads = 2;
-  for (const codegen::ForwardSpec& other : others) CHECK(content(attention, other) != plain);
+  for (const codegen::KernelSpec& other : others) CHECK(content(attention, other) != plain);
   // The compiler is not part of the content, but of the key on disk: results of another compiler are not used.
   CHECK(content(attention, usual) == plain);
   CHECK(plain.find("NVRTC") == std::string::npos);

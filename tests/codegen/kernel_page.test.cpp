@@ -1,5 +1,5 @@
-// tests/codegen/forward_page.test.cpp — pages of CUDA: as committed texts, through NVRTC, and the bytes of their
-// arguments
+// tests/codegen/kernel_page.test.cpp — pages of CUDA compared with committed texts and compiled by NVRTC; the bytes of
+// their arguments
 #include "codegen/source.h"
 
 #include <cstring>
@@ -20,7 +20,7 @@
 namespace attune::tests {
 namespace {
 
-using codegen::ForwardPlan, codegen::Source;
+using codegen::KernelPlan, codegen::Source;
 
 struct Lowered {
   Made made;
@@ -70,9 +70,9 @@ TEST_CASE("the pages of canonical mods are as committed", "[cuda]") {
                            "everything", "small_network"}) {
     const Lowered lowered(named(name));
     const codegen::GpuParts parts = codegen::gpu_parts(lowered.lowered, true);
-    const auto kind = codegen::forward_kind(parts, codegen::Length::longer);
-    const ForwardPlan plan = codegen::choose({}, parts.facts, kind).choices[0].plan;
-    const Source source = codegen::forward_source(parts, plan, 90);
+    const auto kind = codegen::call_kind(parts, codegen::Length::longer);
+    const KernelPlan plan = codegen::choose({}, parts.facts, kind).choices[0].plan;
+    const Source source = codegen::kernel_source(parts, plan, 90);
     golden(fmt::format("codegen/cuda.{}", name), source.text);
   }
   const Lowered lowered(named("documents_causal"));
@@ -82,9 +82,9 @@ TEST_CASE("the pages of canonical mods are as committed", "[cuda]") {
 TEST_CASE("a page that knows its lines leads to the user's, and its own are where they are", "[cuda]") {
   const Lowered lowered(Made{written_in_lines, {}, {}});
   const codegen::GpuParts parts = codegen::gpu_parts(lowered.lowered, true);
-  const ForwardPlan plan = codegen::choose({}, parts.facts).choices[0].plan;
-  const Source plain = codegen::forward_source(parts, plan, 90);
-  const Source lined = codegen::forward_source(parts, plan, 90, "a \"folder\" \\/page.cu");
+  const KernelPlan plan = codegen::choose({}, parts.facts).choices[0].plan;
+  const Source plain = codegen::kernel_source(parts, plan, 90);
+  const Source lined = codegen::kernel_source(parts, plan, 90, "a \"folder\" \\/page.cu");
   CHECK(plain.text.find("#line") == std::string::npos);
   CHECK(std::ranges::count(plain.options, codegen::line_option) == 0);
   CHECK(lined.options.back() == codegen::line_option);
@@ -103,19 +103,19 @@ TEST_CASE("a page that knows its lines leads to the user's, and its own are wher
       FAIL_CHECK(text);
   }
   CHECK(users == std::set<int>{3, 4, 7});
-  // Text has no file: its lines are those of the page.
+  // An attention written as text has no source file, so all lines are the page's own.
   const Lowered text(named("alibi"));
   const codegen::GpuParts of_text = codegen::gpu_parts(text.lowered, true);
-  CHECK(codegen::forward_source(of_text, plan, 90, "page.cu").text ==
-        "#line 2 \"page.cu\"\n" + codegen::forward_source(of_text, plan, 90).text);
+  CHECK(codegen::kernel_source(of_text, plan, 90, "page.cu").text ==
+        "#line 2 \"page.cu\"\n" + codegen::kernel_source(of_text, plan, 90).text);
 }
 
 TEST_CASE("a page that knows its lines compiles", "[cuda]") {
   if (skips_compiling()) return;
   const Lowered lowered(Made{written_in_lines, {}, {}});
   const codegen::GpuParts parts = codegen::gpu_parts(lowered.lowered, true);
-  const ForwardPlan plan = codegen::choose({.arch = 80, .d = 64, .dv = 64}, parts.facts).choices[0].plan;
-  compiles(codegen::forward_source(parts, plan, 80, "a \"folder\" \\/page.cu"), 128);
+  const KernelPlan plan = codegen::choose({.arch = 80, .d = 64, .dv = 64}, parts.facts).choices[0].plan;
+  compiles(codegen::kernel_source(parts, plan, 80, "a \"folder\" \\/page.cu"), 128);
 }
 
 TEST_CASE("masks of a column's fields, a row's, both and neither compile with the kernel for Hopper", "[cuda]") {
@@ -128,18 +128,18 @@ TEST_CASE("masks of a column's fields, a row's, both and neither compile with th
   for (const Mask& mask : masks) {
     const Lowered lowered(Made{{.mask = mask}, {}, {}});
     const codegen::GpuParts parts = codegen::gpu_parts(lowered.lowered, true);
-    std::vector<codegen::ForwardChoice> candidates =
+    std::vector<codegen::KernelChoice> candidates =
         codegen::choose({.arch = 90, .d = 64, .dv = 64}, parts.facts).choices;
-    std::erase_if(candidates, [](const codegen::ForwardChoice& c) { return c.plan.kernel->takes_any; });
+    std::erase_if(candidates, [](const codegen::KernelChoice& c) { return c.plan.kernel->takes_any; });
     REQUIRE(!candidates.empty());
-    const ForwardPlan& plan = candidates.back().plan;  // the smallest tile
-    compiles(codegen::forward_source(parts, plan, 90), 0);
+    const KernelPlan& plan = candidates.back().plan;  // the smallest tile
+    compiles(codegen::kernel_source(parts, plan, 90), 0);
   }
 }
 
 TEST_CASE("every mod of the corpus and every mask compiles, unspilled", "[cuda]") {
   if (skips_compiling()) return;
-  // Each on one architecture, all of them in turn: parsing is what may fail, and is the same on all.
+  // Each mod on one architecture, in turn: what may fail is parsing, which is the same on all.
   constexpr std::array archs{80, 90, 120};
   std::size_t next = 0;
   for (const CorpusMod& mod : everything()) {
@@ -149,7 +149,7 @@ TEST_CASE("every mod of the corpus and every mask compiles, unspilled", "[cuda]"
     const codegen::GpuParts parts = codegen::gpu_parts(lowered.lowered, true);
     compiles(probe_source(parts, arch, next % 2 == 0), 0);
     if (parts.facts.listed)
-      // Run once a call, over tiles rather than pairs: a few words in local memory are no loss.
+      // It runs once a call, over tiles rather than pairs, so a few words in local memory cost nothing.
       compiles(codegen::cover_source(lowered.lowered, false, arch), 128);
   }
 }

@@ -1,0 +1,33 @@
+// codegen/plain_pages.cpp — the pages of a backward that hold no expression of a user: rows.cuh and sums.cuh
+#include <fmt/format.h>
+
+#include "codegen/gpu_element.h"
+#include "codegen/page.h"
+#include "codegen/source.h"
+
+namespace attune::codegen {
+
+Source rows_source(const RowsSpec& spec) {
+  const std::string text = fmt::format(
+      "#include \"rows.cuh\"\n\nnamespace attune {{\n\nstruct Tile {{\n  using Element = {};\n  using Out = {};\n"
+      "  static constexpr int width_v = {};\n  static constexpr Layout layout = Layout::{};\n"
+      "  static constexpr bool of_o = {};\n}};\n\n}}  // namespace attune\n\n"
+      "template __global__ void attune::rows<attune::Tile>(const __grid_constant__ attune::BackwardArgs);\n",
+      gpu_element(spec.dtype).page_name, gpu_element(spec.out).page_name, spec.dv, spec.packed ? "packed" : "dense",
+      spec.of_o);
+  return {.name = "rows",
+          .text = text,
+          .options = page_options(spec.arch, true),
+          .symbol = "attune::rows<attune::Tile>",
+          .facts = {{"arch", fmt::format("sm_{}", spec.arch)}, {"type", std::string(name_of(spec.dtype))}}};
+}
+
+Source sums_source(int arch) {
+  return {.name = "store_sums",
+          .text = "#include \"sums.cuh\"\n",
+          .options = page_options(arch, true),
+          .symbol = "attune::store_sums",
+          .facts = {{"arch", fmt::format("sm_{}", arch)}}};
+}
+
+}  // namespace attune::codegen

@@ -1,0 +1,358 @@
+// runtime/cuda/backward.cpp — a backward call on a device: its kernels, its memory, its launches
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include <attune/error.h>
+#include <fmt/format.h>
+
+#include "codegen/ceil_div.h"
+#include "codegen/cuda/args.cuh"
+#include "codegen/reads.h"
+#include "runtime/captures.h"
+#include "runtime/cuda/consider.h"
+#include "runtime/cuda/engine.h"
+#include "runtime/cuda/kernels.h"
+#include "runtime/cuda/lists.h"
+#include "runtime/cuda/memory.h"
+#include "runtime/cuda/operands.h"
+#include "runtime/workspace.h"
+
+namespace attune::runtime::cuda {
+namespace {
+
+using codegen::Way, compiler::LoweredMod, compiler::Problem;
+
+void check_operands(const Backward& call) {
+  require_writable("dq", call.dq);
+  require_writable("dk", call.dk);
+  require_writable("dv", call.dv);
+  require_f32_rows("lse", call.lse);
+  require_f32_rows("grad_lse", call.grad_lse);
+  if (call.grad_o.dtype != call.q.dtype)
+    throw Error("engine-type", "the CUDA engine takes grad_o in the type of q", {},
+                fmt::format("grad_o holds {}, and q {}", name_of(call.grad_o.dtype), name_of(call.q.dtype)),
+                fmt::format("convert grad_o to {}", name_of(call.q.dtype)));
+  if (call.o.given() && call.o.dtype == DType::f64)
+    throw Error("engine-type", "the CUDA engine does not read o as f64", {}, "it computes in f32",
+                "give it elements of f32, or leave out o and lse");
+  for (const Backward::Captured& one : call.captured) require_writable("the gradient of a captured tensor", one.into);
+}
+
+Stored stored(DType type) { return type == DType::f32 ? Stored::f32 : type == DType::f16 ? Stored::f16 : Stored::bf16; }
+Gradient gradient(const Tensor& t, compiler::Layout layout) {
+  return t.given() ? Gradient{strided(t, layout), stored(t.dtype)} : Gradient{};
+}
+
+/// A captured tensor whose gradient is asked for: all slots that hold it.
+struct Captured {
+  const Tensor* into = nullptr;
+  std::vector<std::uint32_t> slots;
+  Room<unsigned long long> sums;
+};
+
+std::vector<Captured> captured_of(const LoweredMod& lowered, const Backward& call) {
+  std::vector<Captured> out;
+  for (const Backward::Captured& asked : call.captured) {
+    if (asked.of.size() == 0) continue;
+    Captured one{.into = &asked.into, .slots = {}, .sums = {}};
+    for (std::uint32_t slot = 0; slot < lowered.slots.captures.size(); ++slot)
+      if (lowered.slots.captures[slot] == asked.of) one.slots.push_back(slot);
+    out.push_back(std::move(one));
+  }
+  return out;
+}
+
+codegen::Wanted wanted_of(const LoweredMod& lowered, std::span<const Captured> captured) {
+  codegen::Wanted out(lowered.slots.captures.size());
+  for (const Captured& one : captured)
+    for (const std::uint32_t slot : one.slots) out[slot] = true;
+  return out;
+}
+
+KernelKey key_of(Way way, const Facts& device, const LoweredMod& lowered, const Backward& call, const Problem& p,
+                 const Means& means, const codegen::Wanted& wanted) {
+  return {.device = device.index,
+          .way = way,
+          .spec = {.arch = device.arch(),
+                   .dtype = call.q.dtype,
+                   .out = call.q.dtype,
+                   .d = p.d,
+                   .dv = p.dv,
+                   .packed = p.q.packed(),
+                   .boxes = false,
+                   .load = copied_bytes({&call.q, &call.k, &call.v, &call.grad_o}),
+                   .scale_positive = static_cast<float>(p.scale) > 0,
+                   .exact = codegen::is_exact(means.exact, call.q.dtype),
+                   .wide = codegen::reach_far(lowered.slots.captures)},
+          .mod = lowered.digest,
+          .length = codegen::length_of(p.q.length, p.kv.length),
+          .preference = {},
+          .wanted = wanted};
+}
+
+/// One of the kernels that walk pairs, with the lists that its tiles need.
+struct Walker {
+  std::shared_ptr<const LoadedKernel> kernel;
+  CoverLists lists{};
+  Room<int> room{};
+  BackwardArgs arguments{};
+  CoverArgs cover{};
+
+  Walker() = default;
+  Walker(const KernelKey& key, const LoweredMod& lowered, const Problem& p, const Means& means, WorkspaceLayout& space)
+      : kernel(loaded_kernel(key, lowered, static_cast<cu::Stream>(means.stream), means.purpose)) {
+    if (!kernel->cover_kernel) return;
+    lists = CoverLists(kernel->choice.plan, lowered.cover, p, key.way == Way::keys);
+    room = space.take<int>(lists.ints());
+  }
+
+  const codegen::KernelPlan& plan() const { return kernel->choice.plan; }
+
+  void put(Launches& launches, std::byte* memory, const BackwardArgs& common, const Problem& p, const Starts& starts,
+           int section, std::int64_t blocks) {
+    if (blocks == 0) return;
+    if (blocks > std::numeric_limits<int>::max())
+      throw Error("too-long", "the call has too many tiles for one launch", {},
+                  fmt::format("they are {}, and a grid has fewer than 2^31 blocks", blocks), "split the call");
+    arguments = common;
+    arguments.section = section;
+    if (kernel->cover_kernel && lists.rows > 0) {
+      lists.at = room.in(memory);
+      cover = cover_arguments(lists, p, starts, nullptr);
+      launches.launch(cover_launch(kernel->cover_kernel->kernel, lists, cover));
+    }
+    arguments.tiles = lists.at;
+    arguments.tile_stride = lists.stride;
+    arguments.tile_batches = lists.batches;
+    arguments.tile_heads = lists.heads;
+    launches.launch({.kernel = &kernel->kernel,
+                     .grid = {static_cast<unsigned>(blocks), 1, 1},
+                     .threads = kernel->choice.threads,
+                     .shared_bytes = kernel->choice.shared_bytes,
+                     .arguments = &arguments});
+  }
+};
+
+/// A call with its kernels. Its memory is laid out here, once; `put` fills it in and puts the launches on a stream.
+class BackwardCall {
+ public:
+  BackwardCall(const Facts& device, const LoweredMod& lowered, const Backward& call, const Problem& p,
+               const Means& means)
+      : lowered_(lowered), call_(call), p_(p), means_(means), device_(device), captured_(captured_of(lowered, call)),
+        params_(values(lowered.slots.params)), starts_(space_, p, QueryTiles({.queries = 1}, p)) {
+    const auto stream = static_cast<cu::Stream>(means.stream);
+    const codegen::Wanted wanted = wanted_of(lowered, captured_);
+    const auto key = [&](Way way) { return key_of(way, device, lowered, call, p, means, wanted); };
+    std::int64_t words = 0;
+    for (const Captured& one : captured_) words += one.into->size() * exact_words;
+    sums_ = space_.take<unsigned long long>(words);
+    std::size_t next = sums_.offset;
+    for (Captured& one : captured_) {
+      one.sums = {next, one.into->size() * exact_words};
+      next += static_cast<std::size_t>(one.sums.count) * sizeof(unsigned long long);
+    }
+    if (call.dk.given() || call.dv.given() || !captured_.empty())
+      keys_ = Walker(key(Way::keys), lowered, p, means, space_);
+    // Where deltas are no products with o, the walk of the queries sums them for the keys too.
+    if (call.dq.given() || !captured_.empty() || (keys_.kernel && !keys_.kernel->delta_of_o))
+      queries_ = Walker(key(Way::queries), lowered, p, means, space_);
+    if (!walks()) return;
+    if (!captured_.empty()) sums_kernel_ = loaded_sums(device.index, device.arch(), lowered.mod, stream, means.purpose);
+    const bool of_o = (queries_.kernel ? queries_ : keys_).kernel->delta_of_o;
+    rows_kernel_ = loaded_rows(device.index,
+                               {.arch = device.arch(),
+                                .dtype = call.grad_o.dtype,
+                                .out = call.o.given() ? call.o.dtype : DType::f32,
+                                .dv = p.dv,
+                                .packed = p.q.packed(),
+                                .of_o = of_o},
+                               lowered.mod, stream, means.purpose);
+    delta_ = space_.take<float>(rows());
+    if (call.o.given()) return;
+    own_o_ = space_.take<std::byte>(rows() * p.dv * static_cast<std::int64_t>(sizeof(float)));
+    own_lse_ = space_.take<float>(rows());
+    const Forward first = forward_call(nullptr);
+    forward_space_ = space_.take<std::byte>(
+        rows() > 0 ? static_cast<std::int64_t>(forward_workspace(lowered, first, p, forward_means({}))) : 0);
+  }
+
+  std::size_t bytes() const { return space_.bytes(); }
+  std::string kernels() const {
+    std::string out;
+    for (const Walker* one : {&queries_, &keys_})
+      if (one->kernel) out += (out.empty() ? "" : " ") + codegen::variant_of(one->plan()).text();
+    return out;
+  }
+
+  void put(std::byte* memory) {
+    if (!walks()) return;
+    const auto stream = static_cast<cu::Stream>(means_.stream);
+    starts_.require_no_capture(stream);
+    if (!call_.o.given() && rows() > 0) {
+      const std::span<std::byte> room(forward_space_.in(memory), static_cast<std::size_t>(forward_space_.count));
+      forward(lowered_, forward_call(memory), p_, forward_means(room));
+    }
+    Launches launches;
+    const Starts starts = starts_.send(launches, memory, p_, {.queries = 1}, false, call_.cu_seqlens_q,
+                                       call_.cu_seqlens_kv);
+    std::vector<void*> sums(lowered_.slots.captures.size());
+    for (const Captured& one : captured_)
+      for (const std::uint32_t slot : one.slots) sums[slot] = one.sums.in(memory);
+    if (sums_.count > 0)
+      launches.clear(reinterpret_cast<unsigned*>(sums_.in(memory)), static_cast<std::size_t>(2 * sums_.count));
+    std::erase(sums, nullptr);
+    BackwardArgs common = arguments(memory, starts);
+    if (const std::int64_t blocks = rows() == 0 ? 0 : row_blocks(); blocks > 0)
+      launches.launch({.kernel = rows_kernel_.get(),
+                       .grid = {static_cast<unsigned>(blocks), 1, 1},
+                       .threads = rows_threads,
+                       .arguments = &common});
+    if (queries_.kernel) {
+      const QueryTiles tiles({.queries = queries_.plan().m}, p_);
+      queries_.put(launches, memory, common, p_, starts, section_of(tiles, p_, device_.l2_bytes, element_bytes()),
+                   tiles.count);
+    }
+    if (keys_.kernel) {
+      const std::int64_t sets = p_.kv_heads * (p_.kv_shared ? 1 : p_.batch);
+      keys_.put(launches, memory, common, p_, starts, static_cast<int>(keys_section(sets)),
+                sets * ceil_div(p_.kv.length, keys_.plan().n));
+    }
+    const Walker& any = queries_.kernel ? queries_ : keys_;
+    std::vector<std::byte> user = codegen::user_bytes(lowered_.mod, lowered_.slots.captures, params_,
+                                                      static_cast<float>(p_.scale), any.plan().wide, sums);
+    launches.put(stream, user);
+    for (const Captured& one : captured_) {
+      SumsArgs store = store_of(one, memory);
+      Launches last;
+      last.launch({.kernel = sums_kernel_.get(),
+                   .grid = {static_cast<unsigned>(ceil_div(one.into->size(), sums_threads)), 1, 1},
+                   .threads = sums_threads,
+                   .arguments = &store});
+      last.put(stream, {});
+    }
+  }
+
+ private:
+  bool walks() const { return queries_.kernel || keys_.kernel; }
+  /// Rows of all heads.
+  std::int64_t rows() const { return p_.q_heads * (p_.q.packed() ? p_.q.total : p_.batch * p_.q.length); }
+  std::int64_t row_blocks() const { return p_.q_heads * p_.batch * ceil_div(p_.q.length, rows_threads / 32); }
+  std::int64_t element_bytes() const { return static_cast<std::int64_t>(size_of(call_.q.dtype)); }
+  /// Key heads whose queries together fill half of the cache.
+  std::int64_t keys_section(std::int64_t sets) const {
+    const std::int64_t queries = p_.q.packed() ? p_.q.total : p_.q.length;
+    const std::int64_t head = std::max<std::int64_t>(queries * p_.group * (p_.d + p_.dv) * element_bytes(), 1);
+    return std::clamp<std::int64_t>(static_cast<std::int64_t>(device_.l2_bytes) / 2 / head, 1,
+                                    std::max<std::int64_t>(sets, 1));
+  }
+
+  Tensor rows_tensor(void* at) const {
+    if (p_.q.packed()) return {at, DType::f32, {p_.q_heads, p_.q.total}, {}, call_.q.device};
+    return {at, DType::f32, {p_.batch, p_.q_heads, p_.q.length}, {}, call_.q.device};
+  }
+  Tensor lse(std::byte* memory) const { return call_.o.given() ? call_.lse : rows_tensor(own_lse_.in(memory)); }
+  Tensor o(std::byte* memory) const {
+    if (call_.o.given()) return call_.o;
+    const auto shape = std::span(call_.grad_o.shape).first(static_cast<std::size_t>(call_.grad_o.rank));
+    // Not rounded: deltas are sums of its products.
+    return {own_o_.in(memory), DType::f32, shape, {}, call_.q.device};
+  }
+
+  /// The forward, into the workspace; with `memory` null, to ask what it needs.
+  Forward forward_call(std::byte* memory) const {
+    return {.q = call_.q,
+            .k = call_.k,
+            .v = call_.v,
+            .o = o(memory),
+            .lse = lse(memory),
+            .cu_seqlens_q = call_.cu_seqlens_q,
+            .cu_seqlens_kv = call_.cu_seqlens_kv,
+            .q_offset = call_.q_offset};
+  }
+  Means forward_means(std::span<std::byte> workspace) const {
+    return {.stream = means_.stream, .workspace = workspace, .exact = means_.exact, .purpose = means_.purpose};
+  }
+
+  BackwardArgs arguments(std::byte* memory, const Starts& starts) const {
+    BackwardArgs args{};
+    args.q = strided(call_.q, p_.q.layout);
+    args.k = strided(call_.k, p_.kv.layout);
+    args.v = strided(call_.v, p_.kv.layout);
+    args.o = strided(o(memory), p_.q.layout);
+    args.grad_o = strided(call_.grad_o, p_.q.layout);
+    args.lse = cuda::rows(lse(memory), p_.q.layout);
+    args.grad_lse = cuda::rows(call_.grad_lse, p_.q.layout);
+    args.delta = cuda::rows(rows_tensor(delta_.in(memory)), p_.q.layout);
+    args.grad_q = gradient(call_.dq, p_.q.layout);
+    args.grad_k = gradient(call_.dk, p_.kv.layout);
+    args.grad_v = gradient(call_.dv, p_.kv.layout);
+    args.scale = static_cast<float>(p_.scale);
+    args.batch = static_cast<int>(p_.batch);
+    args.q_heads = static_cast<int>(p_.q_heads);
+    args.group = static_cast<int>(p_.group);
+    args.q_len = static_cast<int>(p_.q.length);
+    args.kv_len = static_cast<int>(p_.kv.length);
+    args.q_offset = p_.q_offset;
+    args.kv_shared = p_.kv_shared;
+    args.q_starts = starts.q;
+    args.kv_starts = starts.kv;
+    return args;
+  }
+
+  static SumsArgs store_of(const Captured& one, std::byte* memory) {
+    const Tensor& to = *one.into;
+    SumsArgs out{.sums = one.sums.in(memory),
+                 .to = to.data,
+                 .type = stored(to.dtype),
+                 .count = to.size(),
+                 .extent = {1, 1, 1, 1},
+                 .stride = {}};
+    for (int d = 0; d < to.rank; ++d) {
+      const int last = SumsArgs::most_rank - to.rank + d;
+      out.extent[last] = to.shape[static_cast<std::size_t>(d)];
+      out.stride[last] = to.strides[static_cast<std::size_t>(d)];
+    }
+    return out;
+  }
+
+  const LoweredMod& lowered_;
+  const Backward& call_;
+  const Problem& p_;
+  const Means& means_;
+  const Facts& device_;
+  std::vector<Captured> captured_;
+  std::vector<double> params_;
+  WorkspaceLayout space_;
+  StartsRoom starts_;
+  Walker queries_, keys_;
+  std::shared_ptr<const Kernel> rows_kernel_, sums_kernel_;
+  Room<unsigned long long> sums_;  ///< of all captured tensors
+  Room<float> delta_;
+  Room<std::byte> own_o_;  ///< the forward's results, where the call has none
+  Room<float> own_lse_;
+  Room<std::byte> forward_space_;
+};
+
+}  // namespace
+
+std::size_t backward_workspace(const LoweredMod& lowered, const Backward& call, const Problem& p, const Means& means) {
+  check_operands(call);
+  const Facts& device = facts(call.q.device.index);
+  const Current current(device.index);
+  return BackwardCall(device, lowered, call, p, means).bytes();
+}
+
+void backward(const LoweredMod& lowered, const Backward& call, const Problem& p, const Means& means) {
+  check_operands(call);
+  const Facts& device = facts(call.q.device.index);
+  const Current current(device.index);
+  BackwardCall run(device, lowered, call, p, means);
+  const std::size_t bytes = run.bytes();
+  if (means.used) *means.used = {target_name(device.arch()), run.kernels(), bytes};
+  if (!means.workspace.empty()) return run.put(checked_workspace(means.workspace, bytes).data());
+  const Pooled own(device, bytes, static_cast<cu::Stream>(means.stream));
+  run.put(own.bytes().data());
+}
+
+}  // namespace attune::runtime::cuda
