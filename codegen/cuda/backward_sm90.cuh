@@ -418,8 +418,9 @@ struct Group90Backward {
   }
 };
 
-/// Orders, by what runs while a group waits: 0: nothing is computed before both S and dP are there. 1: probabilities
-/// while dP is under way, dS while dV is. 2: also the next S is under way while dq is stored.
+/// Orders, by what is under way while a group computes. 0: nothing; both S and dP are waited for. 1: dP beside
+/// probabilities, dV beside dS. 2: also the next S while dQ is stored. 3: also the next dP and probabilities, so that a
+/// group always has products queued but for the wait between dP and dV.
 template <class Tile, class User>
 __device__ inline void compute_backward(const BackwardArgs& args, const User& user, unsigned shared, int group) {
   using Shared = Shared90Backward<Tile>;
@@ -454,20 +455,40 @@ __device__ inline void compute_backward(const BackwardArgs& args, const User& us
       barrier_wait(shared + Shared::v_full, clock >> 31);
       pin(g.dk);
       pin(g.dv);
-      if constexpr (order >= 2) g.scores(stage_now());
       if constexpr (order == 2) {
+        g.scores(stage_now());
         wgmma_wait<0>();
         pin(g.s);
+      }
+      // Scores are under way: probabilities of the step that `clock` says, while its flows are under way too.
+      const auto start = [&](unsigned clock, int stage) {
+        g.flows(stage);
+        g.enter(clock);
+        wgmma_wait<1>();
+        pin(g.s);
+        g.remove(g.word(clock, 0) & Step::whole);
+        g.weigh(stage);
+      };
+      if constexpr (order == 3) {
+        g.scores(stage_now());
+        start(clock, stage_now());
       }
 #pragma unroll 1
       for (;;) {
         const int stage = stage_now();
         what = g.word(clock, 0);
         if constexpr (order < 2) g.scores(stage);
-        g.flows(stage);
-        g.enter(clock);
-        if constexpr (order > 0) {
-          if constexpr (order != 2) {
+        if constexpr (order < 3) {
+          g.flows(stage);
+          g.enter(clock);
+        }
+        if constexpr (order == 3) {
+          wgmma_wait<0>();
+          pin(g.dp);
+          g.add_values(stage);
+          g.join(stage);
+        } else if constexpr (order > 0) {
+          if constexpr (order == 1) {
             wgmma_wait<1>();
             pin(g.s);
           }
@@ -516,17 +537,20 @@ __device__ inline void compute_backward(const BackwardArgs& args, const User& us
           if constexpr (order == 2) {
             wgmma_wait<0>();
             pin(g.s);
+          } else {
+            // After the last step, that one's words again: those of the next are not there.
+            start(what & Step::last ? clock - 1 : clock, stage ^ 1);
           }
           if (what & Step::last) break;
         }
       }
       if constexpr (order > 2) {
         wgmma_wait<0>();
-        pin(g.s);
+        pin(g.dp);
       }
       clock ^= keys_bit;
     }
-    if constexpr (User::traits.masked)
+    if constexpr (User::gradient.removes)
       if (args.odd && __any_sync(~0u, g.is_odd(g.dk) || g.is_odd(g.dv)) && g.lane == 0) *args.odd = 1;
     const unsigned step = clock - 1;
     const int b = g.word(step, 2), kv_head = g.word(step, 5);
