@@ -54,11 +54,13 @@ __device__ inline unsigned step_word(unsigned shared, unsigned nth, int word) {
 
 // ---- items -------------------------------------------------------------------------------------------------------
 
-/// A tile of keys of a key head, for all batch entries that share it. Sets of items, a key head each, alternate: in the even ones keys fall and queries
-/// rise, in the odd ones the other way round. Where a mask makes items longer towards one end, what ends late in one
-/// set is short in the next, and blocks visit the same queries one after another. A block waits only for items dealt
-/// before its own, so nothing deadlocks, whatever the number of blocks. If the last set has no partner, it starts with
-/// the longest items of a causal mask.
+/// A tile of keys of a key head, for all batch entries that share it: an item of that head's set. Sets are dealt in
+/// sections of args.section, whose nth items follow one another: a tile of queries passes from one item of a set to the
+/// next in some 2 us, so items of a set must not start in faster succession than that. Sections alternate: in even ones
+/// keys fall and queries rise, in odd ones the other way round. Where a mask makes items longer towards one end, what
+/// ends late in one section is short in the next, and blocks visit the same queries one after another. If the last
+/// section has no partner, it starts with the longest items of a causal mask. A block waits only for items dealt before
+/// its own, so nothing deadlocks, whatever the number of blocks.
 template <class Tile>
 struct Items90Backward {
   const BackwardArgs& args;
@@ -72,8 +74,10 @@ struct Items90Backward {
   __device__ int sets() const { return args.kv_shared ? args.kv_heads : args.kv_heads * args.batch; }
   __device__ int count() const { return sets() * tiles(); }
   __device__ Item item(int index) const {
-    const int set = index / tiles(), nth = index - set * tiles();
-    const bool rising = (set & 1) || set == sets() - 1;
+    const int section = index / (args.section * tiles()), first = section * args.section,
+              here = min(args.section, sets() - first), within = index - first * tiles(), nth = within / here,
+              set = first + within - nth * here;
+    const bool rising = (section & 1) || first + here == sets();
     return {set / args.kv_heads, set % args.kv_heads, rising ? nth : tiles() - 1 - nth, rising};
   }
 };
