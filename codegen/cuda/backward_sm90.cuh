@@ -81,8 +81,7 @@ __device__ inline void store_rows(const Gradient& to, unsigned area, int b, int 
     const int column = 4 * (lane % 16);
     const float4 x = shared_get4(staged(area, i, column));
     if (row + i < rows && first + column < width)
-      store4(to,
-             b * to.to.batch + h * to.to.head + (row + i) * to.to.position + (first + column) * to.to.element,
+      store4(to, b * to.to.batch + h * to.to.head + (row + i) * to.to.position + (first + column) * to.to.element,
              width - first - column, x);
   }
 }
@@ -103,7 +102,8 @@ __device__ inline void copy_fence() { asm volatile("fence.proxy.async;" ::: "mem
 template <class Tile>
 __device__ inline void add_up(const BackwardArgs& args, unsigned shared, int stage) {
   using Shared = Shared90Backward<Tile>;
-  const unsigned full = shared + Shared::sum_full + 16 * stage, from = shared + Shared::sums + stage * Shared::sum_bytes;
+  const unsigned full = shared + Shared::sum_full + 16 * stage,
+                 from = shared + Shared::sums + stage * Shared::sum_bytes;
   unsigned phase = 0;
   for (unsigned step = stage;; step += Tile::stages, phase ^= 1) {
     barrier_wait(shared + Shared::known + 8 * (step % steps_kept), step / steps_kept & 1);
@@ -212,9 +212,9 @@ struct Group90Backward {
   __device__ void add_keys(int stage) { along<Tile::d>(dk, ds, Shared::q + stage * Shared::q_bytes); }
   /// This group's half of dq.
   __device__ void products_of_queries(int buffer) {
-    const unsigned long long
-        a = descriptor(shared + Shared::ds + buffer * Shared::ds_bytes + (m == 128 ? group * 64 * chunk_bytes : 0)),
-        b = descriptor(shared + Shared::k + (m == 128 ? 0 : group * n * chunk_bytes));
+    const unsigned long long a = descriptor(shared + Shared::ds + buffer * Shared::ds_bytes +
+                                            (m == 128 ? group * 64 * chunk_bytes : 0)),
+                             b = descriptor(shared + Shared::k + (m == 128 ? 0 : group * n * chunk_bytes));
     wgmma_fence();
 #pragma unroll
     for (int c = 0; c < n / Shared::chunk; ++c)
@@ -322,8 +322,8 @@ struct Group90Backward {
     });
   }
 
-  /// dP becomes dS, an operand in `ds`. Without a slope, probabilities are those that were rounded for the product: they
-  /// need no registers of their own.
+  /// dP becomes dS, an operand in `ds`. Without a slope, probabilities are those that were rounded for the product:
+  /// they need no registers of their own.
   __device__ void join(int stage) {
     const unsigned ends = shared + Shared::delta + 4 * (stage * m + 2 * (lane & 3));
 #pragma unroll
@@ -368,8 +368,8 @@ struct Group90Backward {
     const unsigned address = into + line * chunk_bytes + (((2 * warp + (lane >> 3 & 1)) ^ (lane & 7)) << 4);
 #pragma unroll
     for (int i = 0; i < m / 16; ++i)
-      asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                       address + i * 16 * chunk_bytes),
+      asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address +
+                                                                                                  i * 16 * chunk_bytes),
                    "r"(ds[4 * i]), "r"(ds[4 * i + 1]), "r"(ds[4 * i + 2]), "r"(ds[4 * i + 3])
                    : "memory");
   }
@@ -405,8 +405,7 @@ struct Group90Backward {
           shared_put(staged(area, lane / 4 + 8 * r, 8 * (i - 8 * c) + 2 * (lane & 3)), x[4 * i + 2 * r] * by,
                      x[4 * i + 2 * r + 1] * by);
       __syncwarp();
-      store_rows(to, area, args.kv_shared ? 0 : b, kv_head, keys - lane / 4,
-                 args.kv_len, 64 * c, columns, lane);
+      store_rows(to, area, args.kv_shared ? 0 : b, kv_head, keys - lane / 4, args.kv_len, 64 * c, columns, lane);
     }
   }
   template <int N>
@@ -605,8 +604,8 @@ __global__ void __launch_bounds__(256) end_queries_sm90(const __grid_constant__ 
   const int tile = static_cast<int>(blockIdx.x), h = static_cast<int>(blockIdx.y), b = static_cast<int>(blockIdx.z);
   const int place = (b * args.q_heads + h) * static_cast<int>(gridDim.x) + tile;
   const bool any = !Tile::ordered || args.turns[place] > 0;
-  const float4* from = reinterpret_cast<const float4*>(args.sums) + static_cast<long long>(place) *
-                       (Shared::sum_bytes / 16) + thread / 128 * 1024 + of_group;
+  const float4* from = reinterpret_cast<const float4*>(args.sums) +
+                       static_cast<long long>(place) * (Shared::sum_bytes / 16) + thread / 128 * 1024 + of_group;
   float4 x[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) x[i] = any ? from[128 * i] : float4{};

@@ -23,8 +23,8 @@ struct Step {
 };
 constexpr int step_words = sizeof(Step) / 4;
 /// Steps outlive their stages: groups read where results belong after they let go of the last one, and the warp that
-/// adds is behind. It is less than six steps behind the warp that loads, since stages of queries and of sums lie between
-/// them.
+/// adds is behind. It is less than six steps behind the warp that loads, since stages of queries and of sums lie
+/// between them.
 constexpr int steps_kept = 8;
 
 template <class Tile>
@@ -39,9 +39,9 @@ struct Shared90Backward {
                        under = sums + stages * sum_bytes, delta = under + 4 * m * stages,
                        steps = delta + 4 * m * stages;
   // A barrier for each step that is kept: its words are there. Two for each stage: full, then empty.
-  static constexpr int known = steps + 4 * step_words * steps_kept, full = known + 8 * steps_kept, sum_full = full + 16 * stages,
-                       k_full = sum_full + 16 * stages, v_full = k_full + 8, keys_empty = v_full + 8,
-                       bytes = keys_empty + 8;
+  static constexpr int known = steps + 4 * step_words * steps_kept, full = known + 8 * steps_kept,
+                       sum_full = full + 16 * stages, k_full = sum_full + 16 * stages, v_full = k_full + 8,
+                       keys_empty = v_full + 8, bytes = keys_empty + 8;
   // Each of two groups holds 64 x 64 of dq: half of the width, or half of the queries.
   static_assert(m * d_chunks == 128 && n == 128);
 };
@@ -94,7 +94,8 @@ struct Loader90Backward {
   unsigned shared;
   int lane;
   unsigned count = 0, keys_phase = 0;  ///< count: of steps
-  int word = 0;  ///< of the step that was found last, a word a lane: what follows it decides whether it is its item's last
+  int word =
+      0;  ///< of the step that was found last, a word a lane: what follows it decides whether it is its item's last
   RowEnd ends[rows];
 
   /// The ends of this lane's rows are read long before the stage is free.
@@ -194,36 +195,35 @@ struct Loader90Backward {
           const Bands bands = user.bands(user.head(where), where, args.q_offset + begin, args.q_offset + end);
           const int from = max(bands.begin, 0) / n, to = (min(bands.end, args.kv_len) + n - 1) / n;
           const int before = item.rising ? item.keys - from : to - 1 - item.keys;
-          const bool whole = end - begin == m && bands.full_begin <= kv &&
-                             kv + n <= min(bands.full_end, args.kv_len);
+          const bool whole = end - begin == m && bands.full_begin <= kv && kv + n <= min(bands.full_end, args.kv_len);
           unsigned left = __ballot_sync(~0u, tile < tiles && from <= item.keys && item.keys < to);
 #pragma unroll 1
           while (left) {
             const int nth = item.rising ? 31 - __clz(static_cast<int>(left)) : __ffs(static_cast<int>(left)) - 1;
             left ^= 1u << nth;
             if (found) hand_over(0);
-            find({.what = (found ? 0 : Step::first) |
-                            (__shfl_sync(~0u, static_cast<int>(whole), nth) ? Step::whole : 0),
-                    .queries = base + nth,
-                    .b = b,
-                    .h = h,
-                    .keys = item.keys,
-                    .kv_head = item.kv_head,
-                    .sums = (b * args.q_heads + h) * tiles + base + nth,
-                    .turn = __shfl_sync(~0u, before, nth)});
+            find(
+                {.what = (found ? 0 : Step::first) | (__shfl_sync(~0u, static_cast<int>(whole), nth) ? Step::whole : 0),
+                 .queries = base + nth,
+                 .b = b,
+                 .h = h,
+                 .keys = item.keys,
+                 .kv_head = item.kv_head,
+                 .sums = (b * args.q_heads + h) * tiles + base + nth,
+                 .turn = __shfl_sync(~0u, before, nth)});
             found = true;
           }
         }
       }
       if (!found)
         find({.what = Step::empty,
-                .queries = 0,
-                .b = item.b,
-                .h = 0,
-                .keys = item.keys,
-                .kv_head = item.kv_head,
-                .sums = Step::nothing,
-                .turn = 0});
+              .queries = 0,
+              .b = item.b,
+              .h = 0,
+              .keys = item.keys,
+              .kv_head = item.kv_head,
+              .sums = Step::nothing,
+              .turn = 0});
       hand_over(Step::last);
       int next = 0;
       if (lane == 0) next = static_cast<int>(gridDim.x + atomicAdd(args.next, 1u));
@@ -231,7 +231,14 @@ struct Loader90Backward {
     }
     // A step that stops for each of the warps that add.
     for (int i = 0; i < Tile::stages; ++i) {
-      find({.what = Step::stop, .queries = 0, .b = 0, .h = 0, .keys = 0, .kv_head = 0, .sums = Step::no_more, .turn = 0});
+      find({.what = Step::stop,
+            .queries = 0,
+            .b = 0,
+            .h = 0,
+            .keys = 0,
+            .kv_head = 0,
+            .sums = Step::no_more,
+            .turn = 0});
       hand_over(0);
     }
   }

@@ -66,9 +66,9 @@ struct PairNumbers {
 
 /// The probability of a pair, before prob(): 0 if it was removed. `factor`: as factor_of() gives it.
 template <class User>
-__device__ inline float probability_of(const User& user, const typename User::Head& head,
-                                       const typename User::Row& row, const typename User::Col& col, Where at,
-                                       Int origin, Int q, Int kv, float factor, float under, bool kept, float s) {
+__device__ inline float probability_of(const User& user, const typename User::Head& head, const typename User::Row& row,
+                                       const typename User::Col& col, Where at, Int origin, Int q, Int kv, float factor,
+                                       float under, bool kept, float s) {
   const float exponent = User::traits.scaled ? s : user.exponent(s, head, row, col, at, origin, q, kv);
   return kept ? power_of_two(exponent * factor - under) : 0.0f;
 }
