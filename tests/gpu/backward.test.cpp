@@ -120,9 +120,8 @@ TEST_CASE("captured gradients have the same bits every time, also where all pair
   const Device gpu = Device::cuda();
   const auto one = normal<float>(7, {1}).on(gpu), table = normal<float>(8, {129}).on(gpu);
   const auto grad_one = gpu.array<float>({1}), grad_table = gpu.array<float>({129});
-  const Captured<float, 1> by_all(one, "all"), by_distance(table, "table");
   const Attention attention{.score = [=](Float s, At at) {
-    return s * by_all(0) + by_distance(clamp(at.kv - at.q, -64, 64) + 64) * by_all(min(at.kv % 2, 0));
+    return s * one[0] + table[clamp(at.kv - at.q, -64, 64) + 64] * one[min(at.kv % 2, 0)];
   }};
   const Gradients call(64);
   Backward backward = call.backward();
