@@ -61,6 +61,15 @@ Found found(const KernelSpec& spec, const ModFacts& facts, const CallKind& kind,
 
 }  // namespace
 
+KernelSpec backward_spec(KernelSpec of) {
+  of.out = of.dtype;
+  of.max = false;
+  of.heads = 1;
+  of.boxes = false;
+  of.store = KernelSpec{}.store;
+  return of;
+}
+
 int heads_to_share(std::int64_t q_len, std::int64_t group) {
   constexpr std::int64_t half_a_tile = 64, most = 8;
   if (q_len > half_a_tile || group < 2) return 1;
@@ -103,6 +112,11 @@ KernelChoices choose(const KernelSpec& wishes, const ModFacts& facts, const Call
   }
   if (out.choices.empty()) throw Bug("none of the kernels takes any call");
   return out;
+}
+
+bool takes(const Preference& preference, Way way) {
+  const auto has = [&](Way of) { return find(kernels(of), preference.variant.kernel) != nullptr; };
+  return has(way) || !(has(Way::forward) || has(Way::queries) || has(Way::keys));
 }
 
 Variant variant_of(const KernelPlan& plan) {

@@ -22,6 +22,10 @@ Source rows_source(const RowsSpec& spec) {
           .facts = {{"arch", fmt::format("sm_{}", spec.arch)}, {"type", std::string(name_of(spec.dtype))}}};
 }
 
+RowsSpec rows_spec(const KernelSpec& spec, bool of_o) {
+  return {.arch = spec.arch, .dtype = spec.dtype, .out = spec.out, .dv = spec.dv, .packed = spec.packed, .of_o = of_o};
+}
+
 Source sums_source(int arch) {
   return {.name = "store_sums",
           .text = "#include \"sums.cuh\"\n",

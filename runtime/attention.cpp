@@ -174,8 +174,22 @@ Request request(const Checked& checked, const Backward& call) {
     if (captures[slot].size() > 0 &&
         std::ranges::find(call.captured, captures[slot], &Backward::Captured::of) != call.captured.end())
       grads += (grads.empty() ? "" : "+") + checked.lowered->written.captures[slot].name;
+  if (checked.target == Target::cuda) {
+    const cuda::BackwardWants wants = cuda::backward_wants(call, checked.lowered->lowered, checked.problem,
+                                                           checked.exact);
+    out.target = runtime::name_of(TargetName{.arch = wants.spec.arch});
+    out.shape = shape_of(wants.spec, wants.length);
+    // A backward's kernels take any strides of their results.
+    out.shape.boxes.reset();
+    out.shape.store.reset();
+  }
   out.shape.grads = grads.empty() ? "none" : grads;
   return out;
+}
+
+/// What the forward that a backward without o computes first needs kernels for.
+Request request_of_forward(const Checked& checked, const Backward& call) {
+  return request(checked, cuda::first_forward(call, checked.problem));
 }
 
 cpu::Means means(const Resources& with, const Purpose& purpose, cpu::Stages* stages = nullptr, Used* used = nullptr) {
@@ -270,6 +284,8 @@ void run(const Attention& attention, const Backward& call, const Resources& with
     const auto& [lowered, problem, target, exact] = checked;
     const auto describe = [&checked, &call] { return request(checked, call); };
     const Purpose purpose(describe);
+    const auto describe_forward = [&checked, &call] { return request_of_forward(checked, call); };
+    const Purpose first(describe_forward);
     if (target == Target::oracle)
       oracle_backward(lowered->lowered, call, problem, with.progress);
     else if (target == Target::cpu)
@@ -280,14 +296,16 @@ void run(const Attention& attention, const Backward& call, const Resources& with
                       .workspace = with.workspace,
                       .used = watched.used(),
                       .exact = exact,
-                      .purpose = &purpose});
+                      .purpose = &purpose,
+                      .purpose_of_forward = &first});
     watched.done(checked, call, with.stream);
   });
 }
 
 namespace {
 
-Checked check_on_device(const Attention& attention, const Forward& call) {
+template <class Call>
+Checked check_on_device(const Attention& attention, const Call& call) {
   Checked out = check(attention, call);
   if (out.target != Target::cuda) throw Bug("a kernel of a device is asked for, and the call is on the host");
   return out;
@@ -307,6 +325,20 @@ Cover cover(const Attention& attention, const Forward& call, const codegen::Pref
   const Checked checked = check_on_device(attention, call);
   return Cover(
       cuda::cover(checked.lowered->lowered, call, checked.problem, {.preference = preference, .exact = checked.exact}));
+}
+
+void run(const Attention& attention, const Backward& call, const codegen::Preference* preference) {
+  const Telling telling;
+  const Checked checked = check_on_device(attention, call);
+  cuda::backward(checked.lowered->lowered, call, checked.problem, {.preference = preference, .exact = checked.exact});
+}
+
+std::vector<cuda::KernelStory> stories(const Attention& attention, const Backward& call,
+                                       const codegen::Preference* preference) {
+  const Telling telling;
+  const Checked checked = check_on_device(attention, call);
+  return cuda::backward_stories(checked.lowered->lowered, call, checked.problem,
+                                {.preference = preference, .exact = checked.exact});
 }
 
 cuda::KernelStory story(const Attention& attention, const Forward& call, const codegen::Preference* preference) {
@@ -359,10 +391,13 @@ std::size_t Attention::workspace(const Backward& call, const Resources& with, Li
     const runtime::Checked checked = runtime::check(*this, call);
     const auto describe = [&checked, &call] { return runtime::request(checked, call); };
     const runtime::Purpose purpose(describe);
+    const auto describe_forward = [&checked, &call] { return runtime::request_of_forward(checked, call); };
+    const runtime::Purpose first(describe_forward);
     if (checked.target == Target::oracle) return 0;
     if (checked.target == Target::cuda)
-      return runtime::cuda::backward_workspace(checked.lowered->lowered, call, checked.problem,
-                                               {.exact = checked.exact, .purpose = &purpose});
+      return runtime::cuda::backward_workspace(
+          checked.lowered->lowered, call, checked.problem,
+          {.exact = checked.exact, .purpose = &purpose, .purpose_of_forward = &first});
     return runtime::cpu::backward_workspace(checked.lowered->lowered, call, checked.problem,
                                             runtime::means(with, purpose));
   });

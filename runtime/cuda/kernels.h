@@ -31,6 +31,8 @@ struct LoadedKernel {
   std::vector<std::string> story;           ///< whose choice it is; kernels that were not taken, and why
 };
 
+KernelStory story_of(const LoadedKernel& kernel);
+
 struct KernelKey {
   int device = 0;
   codegen::Way way = codegen::Way::forward;
@@ -44,6 +46,8 @@ struct KernelKey {
 
 TunedKey tuned_key(const KernelKey& key, const codegen::CallKind& kind);
 
+/// Has this process the kernel?
+bool is_loaded(const KernelKey& key);
 /// Compiles and loads the kernel unless this process has it; then `stream` must not be captured.
 std::shared_ptr<const LoadedKernel> loaded_kernel(const KernelKey& key, const compiler::LoweredMod& lowered,
                                                   cu::Stream stream, const Purpose* purpose);
