@@ -268,7 +268,7 @@ class BackwardRun {
     for (const Backward::Captured& asked : call_.captured)
       if (std::any_of(lowered.mod.dsink.captures.begin(), lowered.mod.dsink.captures.end(),
                       [&](const auto& s) { return lowered.slots.captures[s.capture] == asked.of; }))
-        sums.push_back({&asked, std::vector<double>(static_cast<std::size_t>(asked.of.size()))});
+        sums.emplace_back(asked);
     Scatters scatters(lowered.mod.dsink.captures, lowered, sums);
     if (scatters.empty()) return sums;
     const ir::ReadCapture read = reader(lowered.slots.captures);
