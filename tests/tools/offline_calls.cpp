@@ -140,6 +140,23 @@ bool backward_runs(const Attention& attention, const Tensor& by) {
   return std::isfinite(dq.values()[5]) && std::isfinite(gradient.values()[1]);
 }
 
+/// A backward on a device, which may be a driver that launches nothing: does it find all its kernels?
+bool gpu_backward_runs(bool has_forward, bool has_captured) {
+  const Device gpu = Device::cuda();
+  const auto array = [&](std::int64_t heads, std::int64_t length) { return gpu.array<bf16>({2, heads, length, 16}); };
+  const auto q = array(4, 40), k = array(2, 48), v = array(2, 48), o = array(4, 40), grad_o = array(4, 40),
+             dq = array(4, 40), dk = array(2, 48), dv = array(2, 48);
+  const auto lse = gpu.array<float>({2, 4, 40}), slope = gpu.array<float>({4}, "slope"), into = gpu.array<float>({4});
+  const auto doc = gpu.array<int>({48}, "doc");
+  const Attention attention{.score = [=](Float s, At at) { return s + slope[at.head] * f32(at.kv - at.q); },
+                            .mask = [=](At at) { return doc[at.q] == doc[at.kv] && at.kv <= at.q; }};
+  Backward call{.q = q, .k = k, .v = v, .grad_o = grad_o, .dq = dq, .dk = dk, .dv = dv};
+  if (has_forward) call.o = o, call.lse = lse;
+  if (has_captured) call.captured.push_back({slope, into});
+  attention.backward(call);
+  return true;
+}
+
 /// The kernels of a GPU that need not be here, for calls of many kinds.
 const std::map<std::string, std::pair<codegen::KernelSpec, codegen::Length>>& specs() {
   using enum codegen::Length;
@@ -197,6 +214,10 @@ int consider(const std::string& attention, const std::string& name) {
 }
 
 int call(const std::string& way, const std::string& attention) {
+  if (way.starts_with("gpu_")) {
+    std::puts(gpu_backward_runs(way != "gpu_backward_alone", way == "gpu_gradients") ? "ok" : "wrong");
+    return 0;
+  }
   const Attention made = attentions().at(attention)();
   const auto slope = filled<float>({4}, "slope");
   bool right = false;
