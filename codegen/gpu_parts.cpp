@@ -95,6 +95,7 @@ GradientParts gradient_parts(const compiler::LoweredMod& lowered, const Wanted& 
   GradientParts out{.wanted = wanted,
                     .has_slope = !ir::is_literal(mod.dscore.by, 1),
                     .delta_of_o = delta_is_of_o(mod.prob),
+                    .removes = lowered.removes() || mod.score->op != Op::Input,
                     .terms = {},
                     .listed_along_q = listed(lowered.cover, lowered.cover.along_q, mod.captures.size()),
                     .of_sink = {}};

@@ -29,6 +29,7 @@ struct Term {
 struct GradientParts {
   Wanted wanted;  ///< captured tensors whose gradients are asked for, by slot
   bool has_slope = false, delta_of_o = true;
+  bool removes = true;  ///< as GradientTraits of cuda/gradient.cuh has it
   std::vector<Term> terms;
   bool listed_along_q = false;  ///< kernels that keep keys must be handed lists of tiles
 

@@ -43,10 +43,10 @@ struct KernelDescriptor {
   std::span<const Search> searches{};  ///< what `attune tune` tries besides other tiles
 
   bool takes_any = false;  ///< takes every call, and is listed last
-  bool persistent =
-      false;  ///< as many blocks as multiprocessors share the tiles of queries; else a block for each tile
-  bool wants_maps = false;  ///< tensors are described by maps too
-  int spills_well = 0;      ///< bytes of registers that a candidate may spill and still be as it was meant to be
+  /// As many blocks as multiprocessors share the tiles of queries; otherwise each tile has a block of its own.
+  bool persistent = false;
+  bool waits = false;   ///< waits by itself for the launch before it, and so may start before that one ends
+  int spills_well = 0;  ///< bytes of registers that a candidate may spill and still be as it was meant to be
 
   /// Device files beside those of the library: a test's.
   std::span<const Header> headers{};

@@ -172,6 +172,7 @@ std::string gradient_traits(const GradientParts& gradient) {
     if (const std::size_t count = gradient.count(place))
       list.push_back(fmt::format(".{} = {}", sums_function(place), count));
   if (gradient.count(Term::Place::pair)) list.emplace_back(".by_pair = true");
+  if (!gradient.removes) list.emplace_back(".removes = false");
   if (!gradient.of_sink.empty()) list.emplace_back(".by_sink = true");
   return traits_of("  static constexpr GradientTraits gradient{", list);
 }

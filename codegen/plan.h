@@ -1,6 +1,7 @@
 // codegen/plan.h — what a GPU kernel is chosen by, and what was chosen: the kernel, its tile, what a launch needs
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -47,11 +48,18 @@ struct KernelPlan {
   int queries() const { return m / heads; }
 };
 
+/// Positions of a box by which the copy engine moves each tensor.
+struct BoxRows {
+  int q = 0, k = 0, v = 0, o = 0;
+};
+
 /// A plan, and what a launch of it needs.
 struct KernelChoice {
   KernelPlan plan;
-  int threads = 0;       ///< of a block
-  int shared_bytes = 0;  ///< dynamic, of a block
+  int threads = 0;                 ///< of a block
+  int shared_bytes = 0;            ///< dynamic, of a block
+  bool counts_tiles = false;       ///< blocks take tiles of queries from a counter, which is 0 before the launch
+  std::optional<BoxRows> boxes{};  ///< tensors are described by maps of such boxes too
 };
 
 /// A member of the plan's Tile; 0 if it has none of this name.

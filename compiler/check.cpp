@@ -117,9 +117,8 @@ std::string runs_over(const std::string& index, const ir::Interval& range) {
   const std::string along = tensor.rank > 1 ? fmt::format(" along dimension {}", dimension) : "";
   const std::string holds = fmt::format("{} holds {} value{}{}", name, extent, extent == 1 ? "" : "s", along);
   if (extent == 0)
-    throw Error("capture-empty", fmt::format("capture `{}` is read and holds nothing", name),
-                place_of(read, part, names), fmt::format("{} is {}", name, tensor.describe()),
-                "pass a tensor with values, or leave the read out");
+    throw Error("capture-empty", fmt::format("capture `{}` is read and is empty", name), place_of(read, part, names),
+                fmt::format("{} is {}", name, tensor.describe()), "pass a tensor with values, or leave the read out");
   std::string fix = fmt::format("index it within 0..{}", extent - 1);
   if (const std::string fits = coordinates_within(part, bounds, extent); !fits.empty()) fix += ", e.g. by " + fits;
   if (range.hi >= static_cast<double>(extent) && range.hi < std::numeric_limits<std::int32_t>::max())

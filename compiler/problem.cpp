@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "compiler/bind.h"
 #include "compiler/lower.h"
 
 namespace attune::compiler {
@@ -124,7 +125,7 @@ void check_alias(const Named& out, std::span<const Named> others) {
 
 void check_scale(std::optional<double> scale) {
   if (!scale || std::isfinite(static_cast<float>(*scale))) return;
-  throw refuse("bad-scale", fmt::format("the scale {} is no finite f32", *scale),
+  throw refuse("bad-scale", fmt::format("the scale {} is not a finite f32", *scale),
                "s = scale * (q . k) is computed in f32, whose largest number is 3.4e38",
                "pass a finite scale, or none for 1 / sqrt(D)");
 }
@@ -145,7 +146,7 @@ std::vector<std::int64_t> starts_of(const Named& cu, const Named& packed) {
                   fmt::format("pass 0, the running sums of the lengths, and at last the {} rows of {}",
                               packed->shape[0], packed.name()));
   };
-  if (cu->shape[0] < 1) throw refuse_values("it is empty, and even no sequence at all has one entry, 0");
+  if (cu->shape[0] < 1) throw refuse_values("it is empty; even without a sequence it holds one entry, 0");
   std::vector<std::int64_t> starts;
   for (std::int64_t i = 0; i < cu->shape[0]; ++i) {
     const char* at = static_cast<const char*>(cu->data) +
@@ -176,10 +177,10 @@ void check_starts_there(const Named& cu, const Named& q) {
                  fmt::format("{}, and a device reads starts of sequences as i32", is(cu)), "convert it to i32");
   if (cu->shape[0] < 1)
     throw refuse("cu-seqlens", cu.name() + " does not hold the starts of sequences",
-                 "it is empty, and even no sequence at all has one entry, 0",
+                 "it is empty; even without a sequence it holds one entry, 0",
                  "pass one start per sequence and the end");
   if (cu->shape[0] > 1 && cu->strides[0] != 1)
-    throw refuse("cu-seqlens-stride", fmt::format("the entries of {} are apart from each other", cu.name()),
+    throw refuse("cu-seqlens-stride", fmt::format("the entries of {} are not contiguous", cu.name()),
                  fmt::format("{}, with a stride of {}", is(cu), cu->strides[0]),
                  "pass starts that lie next to each other");
 }
@@ -194,7 +195,7 @@ std::int64_t longest(const Named& cu, const std::vector<std::int64_t>& starts, c
     if (said == 0 && total > 0)
       throw refuse(
           "max-len", fmt::format("{} is missing", member),
-          fmt::format("{} is {}, and nobody reads it before the kernel does", cu.name(), place(cu->device)),
+          fmt::format("{} is {}, and only the kernel reads it there", cu.name(), place(cu->device)),
           fmt::format("say how long the longest sequence may be: .{0}; or pass {1} on the host", member, cu.name()));
     return std::min(said, total);
   }
@@ -276,7 +277,7 @@ void check_packed(const Inputs& in, Problem& p) {
   }
   if (in.cu_q->device != in.cu_kv->device)
     throw refuse(
-        "cu-seqlens-device", "cu_seqlens_q and cu_seqlens_kv are not in one place",
+        "cu-seqlens-device", "cu_seqlens_q and cu_seqlens_kv are in different places",
         fmt::format("cu_seqlens_q is {} and cu_seqlens_kv is {}", place(in.cu_q->device), place(in.cu_kv->device)),
         "pass both on the host, or both where q is");
   if (in.cu_q->device.kind == Device::Kind::cpu) {
@@ -284,7 +285,7 @@ void check_packed(const Inputs& in, Problem& p) {
     p.kv.starts = starts_of(in.cu_kv, in.k);
   }
   if (in.cu_q->shape[0] != in.cu_kv->shape[0])
-    throw refuse("cu-seqlens-batch", "cu_seqlens_q and cu_seqlens_kv tell of different numbers of sequences",
+    throw refuse("cu-seqlens-batch", "cu_seqlens_q and cu_seqlens_kv hold different numbers of sequences",
                  fmt::format("{} and {}", is(in.cu_q), is(in.cu_kv)),
                  "give both one entry per sequence and one more; a sequence may be empty");
   p.batch = in.cu_q->shape[0] - 1;
@@ -315,7 +316,7 @@ Problem check_inputs(const Inputs& in, std::optional<double> scale) {
   p.kv.layout = in.cu_kv->given() ? Layout::packed : Layout::dense;
   if (p.q.layout != p.kv.layout)
     throw refuse("cu-seqlens-half",
-                 fmt::format("{} is there without {}", p.q.packed() ? "cu_seqlens_q" : "cu_seqlens_kv",
+                 fmt::format("{} is given without {}", p.q.packed() ? "cu_seqlens_q" : "cu_seqlens_kv",
                              p.q.packed() ? "cu_seqlens_kv" : "cu_seqlens_q"),
                  "packed q and packed k, v come together", "pass both for packed sequences, none for a dense batch");
   for (const Named& t : {in.q, in.k, in.v}) check_one(t, in.q->device);
@@ -356,7 +357,7 @@ void check_row_values(const Named& t, const Problem& p, const Tensor& q) {
 void check_results(const Named& o, const Named& lse, const Problem& p, const Named& q, const Named& v) {
   if (o->given() != lse->given()) {
     const auto &there = o->given() ? o : lse, &missing = o->given() ? lse : o;
-    throw refuse("forward-half", fmt::format("{} is there without {}", there.name(), missing.name()),
+    throw refuse("forward-half", fmt::format("{} is given without {}", there.name(), missing.name()),
                  "the backward takes what the forward gave, or computes both again",
                  fmt::format("pass {} too, or neither of them", missing.name()));
   }
@@ -374,10 +375,10 @@ void check_gradient(const Named& t, const Named& of) {
   check_shape(t, std::span(of->shape).first(static_cast<std::size_t>(of->rank)), [&] { return is(of); });
 }
 
-std::vector<Named> captures_of(const BoundMod& bound) {
+std::vector<Named> captures_of(const BoundMod& bound, const Args& args) {
   std::vector<Named> out;
-  for (std::size_t i = 0; i < bound.slots.captures.size(); ++i)
-    out.push_back({bound.mod.captures[i].name, &bound.slots.captures[i], true});
+  for (std::size_t i = 0; i < args.captures.size(); ++i)
+    out.push_back({bound.mod.captures[i].name, &args.captures[i], true});
   return out;
 }
 
@@ -392,9 +393,10 @@ void check_outputs(const std::vector<Named>& outputs, const std::vector<Named>& 
 }
 
 /// The captured tensor whose gradient is asked for, with its name.
-Named captured_gradient(const BoundMod& bound, const Backward::Captured& asked, const std::vector<Named>& captures) {
-  const auto slot = asked.of.given() ? slot_of(bound.slots, asked.of) : std::nullopt;
-  if (slot) return captures[*slot];
+Named captured_gradient(const BoundMod& bound, const Args& args, const Backward::Captured& asked,
+                        const std::vector<Named>& captures) {
+  for (std::uint32_t slot = 0; slot < captures.size(); ++slot)
+    if ((asked.slot >= 0 || asked.of.given()) && is_of(asked, args, slot)) return captures[slot];
   std::string known = "this attention reads no captured tensor";
   if (!captures.empty()) {
     known = "this attention reads ";
@@ -402,9 +404,17 @@ Named captured_gradient(const BoundMod& bound, const Backward::Captured& asked, 
       known += fmt::format("{}`{}` ({})", i ? ", " : "", bound.mod.captures[i].name, captures[i]->describe());
   }
   throw refuse("grad-not-captured", "a gradient is asked for a tensor that was not captured",
-               fmt::format("it is {}; {}", asked.of.describe(), known),
+               fmt::format("it is {}; {}",
+                           asked.slot >= 0 ? fmt::format("capture number {}", asked.slot) : asked.of.describe(), known),
                "ask for the gradient of a tensor that the score, prob mod or sink reads, with the same data, shape and "
                "strides");
+}
+
+/// Are both gradients of one capture?
+bool overlap(const Backward::Captured& a, const Backward::Captured& b, const Args& args) {
+  for (std::uint32_t slot = 0; slot < args.captures.size(); ++slot)
+    if (is_of(a, args, slot) && is_of(b, args, slot)) return true;
+  return false;
 }
 
 }  // namespace
@@ -421,7 +431,8 @@ Problem check(const BoundMod& bound, const Forward& call, std::optional<double> 
                                   call.max_q_len,
                                   call.max_kv_len},
                                  scale);
-  std::vector<Named> inputs = captures_of(bound);
+  const Args args = args_of(bound, call);
+  std::vector<Named> inputs = captures_of(bound, args);
   for (const Named& t : inputs) check_one(t, call.q.device);
   inputs.insert(inputs.end(), {q, k, v});
 
@@ -438,9 +449,17 @@ Problem check(const BoundMod& bound, const Backward& call, std::optional<double>
   const Named q{"q", &call.q}, k{"k", &call.k}, v{"v", &call.v}, o{"o", &call.o}, lse{"lse", &call.lse},
       grad_o{"grad_o", &call.grad_o}, grad_lse{"grad_lse", &call.grad_lse}, dq{"dq", &call.dq}, dk{"dk", &call.dk},
       dv{"dv", &call.dv};
-  const Problem p = check_inputs(
-      {q, k, v, {"cu_seqlens_q", &call.cu_seqlens_q}, {"cu_seqlens_kv", &call.cu_seqlens_kv}, call.q_offset}, scale);
-  const std::vector<Named> captures = captures_of(bound);
+  const Problem p = check_inputs({q,
+                                  k,
+                                  v,
+                                  {"cu_seqlens_q", &call.cu_seqlens_q},
+                                  {"cu_seqlens_kv", &call.cu_seqlens_kv},
+                                  call.q_offset,
+                                  call.max_q_len,
+                                  call.max_kv_len},
+                                 scale);
+  const Args args = args_of(bound, call);
+  const std::vector<Named> captures = captures_of(bound, args);
   for (const Named& t : captures) check_one(t, call.q.device);
 
   check_results(o, lse, p, q, v);
@@ -456,13 +475,13 @@ Problem check(const BoundMod& bound, const Backward& call, std::optional<double>
   inputs.insert(inputs.end(), {q, k, v, o, lse, grad_o, grad_lse});
   std::deque<std::string> names;
   for (const Backward::Captured& asked : call.captured) {
-    const Named of = captured_gradient(bound, asked, captures);
+    const Named of = captured_gradient(bound, args, asked, captures);
     const Named into{names.emplace_back("the gradient of " + of.name()), &asked.into};
     if (!is_float(of->dtype))
       throw refuse("grad-not-float", fmt::format("{} has no gradient", of.name()),
                    fmt::format("{}, and only floating tensors have gradients", is(of)), "leave it out");
     for (const Backward::Captured& other : call.captured)
-      if (&other < &asked && other.of == asked.of)
+      if (&other < &asked && overlap(other, asked, args))
         throw refuse("grad-twice", fmt::format("the gradient of {} is asked for twice", of.name()),
                      "the gradients of all its reads come as one sum", "ask once");
     check_one(into, call.q.device);

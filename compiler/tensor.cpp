@@ -95,6 +95,17 @@ Tensor::Tensor(void* memory, DType type, std::initializer_list<std::int64_t> ext
                std::initializer_list<std::int64_t> steps, Device where)
     : Tensor(memory, type, std::span(extents.begin(), extents.size()), std::span(steps.begin(), steps.size()), where) {}
 
+Tensor Tensor::declared(DType dtype, int rank) {
+  if (rank < 0 || rank > max_rank)
+    throw Error("bad-rank", fmt::format("a capture is declared with {} dimensions", rank), {},
+                fmt::format("a tensor has 0 to {}", max_rank), "declare it with as many as it will have");
+  Tensor out;
+  out.dtype = dtype;
+  out.rank = rank;
+  out.shape.fill(-1);
+  return out;
+}
+
 std::int64_t Tensor::size() const {
   std::int64_t size = rank < 0 ? 0 : 1;
   for (int i = 0; i < rank; ++i) size *= shape[static_cast<std::size_t>(i)];
@@ -123,6 +134,7 @@ Tensor Tensor::permuted(std::initializer_list<int> order) const {
 
 std::string Tensor::describe() const {
   if (rank < 0) return "no tensor";
+  if (declared()) return fmt::format("{} of rank {}", name_of(dtype), rank);
   return fmt::format("{} {}", name_of(dtype), list({shape.data(), static_cast<std::size_t>(rank)}));
 }
 
@@ -132,7 +144,7 @@ void require_seen_as(const Tensor& tensor, const std::string& name, char seen, L
   const std::string called = name.empty() ? "a captured tensor" : fmt::format("capture `{}`", name);
   const Place place{.name = at.file ? at.file : "", .line = at.file ? at.number : 0};
   if (!tensor.given())
-    throw Error("capture-missing", called + " is no tensor", place, "the Tensor was default-constructed",
+    throw Error("capture-missing", called + " is not a tensor", place, "the Tensor was default-constructed",
                 "give it data, a type and a shape");
   const ir::Type is = compiler::type_of(tensor.dtype);
   const ir::Type wanted = seen == 'f' ? ir::Type::F32 : seen == 'i' ? ir::Type::I32 : ir::Type::Bool;

@@ -148,7 +148,7 @@ void Parser::refuse_rest(const Token* open) const {
         fail("unopened", quote(token_) + " closes nothing", token_, "", "leave it out, or open it further left");
       break;
     case Tok::Assign:
-      fail("unknown-operator", "= does not compare", token_, "an expression assigns nothing",
+      fail("unknown-operator", "= does not compare", token_, "an expression cannot assign",
            "write ==, or let x = …; … to name a part");
     case Tok::Semicolon:
       fail("trailing-text", "the expression ends before " + quote(token_), token_, "only a let is followed by one",
@@ -266,7 +266,7 @@ void Parser::refuse_input(const Token& t) const {
     fix = "where it depends on s, remove a pair in the score: c ? s : -inf";
   fail("not-allowed-here", quote(t) + " may not be used in " + scope_.name, t,
        allowed.empty() ? "no variable may be used here"
-                       : "here may be used: " + listed(allowed) + ", captures and parameters",
+                       : "these may be used here: " + listed(allowed) + ", captures and parameters",
        fix);
 }
 

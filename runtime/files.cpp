@@ -34,7 +34,7 @@ FileText read_once(const fs::path& path, std::size_t most) {
   if (!file) return wrong(errno);
   struct stat facts {};
   if (fstat(file.at(), &facts) != 0) return wrong(errno);
-  if (!S_ISREG(facts.st_mode)) return {std::nullopt, false, "it is no regular file"};
+  if (!S_ISREG(facts.st_mode)) return {std::nullopt, false, "it is not a regular file"};
   const auto size = static_cast<std::size_t>(facts.st_size);
   if (size > largest_file) return {std::nullopt, false, fmt::format("it has {} bytes", size)};
   std::optional<std::string> out = read_open(file.at(), std::min(size, most));

@@ -13,14 +13,33 @@ namespace attune::runtime {
 /// Fits the widest registers, and keeps neighbours on separate cache lines.
 inline constexpr std::size_t alignment = 64;
 
-/// The bytes that `count` elements take, up to where the next piece begins.
+/// A place for `count` elements in memory that is handed over later.
 template <class T>
-constexpr std::size_t aligned_bytes(std::int64_t count) {
-  return (static_cast<std::size_t>(count) * sizeof(T) + alignment - 1) / alignment * alignment;
-}
+struct Room {
+  std::size_t offset = 0;
+  std::int64_t count = 0;
 
-/// Hands out pieces in order. Without memory it only counts: take the same pieces in the same order, first counting and
-/// then for real, and each is where it was counted.
+  /// Null where there is nothing to hold.
+  T* in(std::byte* memory) const { return count > 0 ? reinterpret_cast<T*>(memory + offset) : nullptr; }
+};
+
+/// A call's memory laid out before it is there: piece after piece, each aligned.
+class WorkspaceLayout {
+ public:
+  template <class T>
+  Room<T> take(std::int64_t count) {
+    const Room<T> room{bytes_, count};
+    bytes_ += (static_cast<std::size_t>(count) * sizeof(T) + alignment - 1) / alignment * alignment;
+    return room;
+  }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  std::size_t bytes_ = 0;
+};
+
+/// Lays out memory that is there, and hands out its pieces. Without memory it only counts: take the same pieces in the
+/// same order, first counting and then for real, and each is where it was counted.
 class Workspace {
  public:
   Workspace() = default;
@@ -28,15 +47,14 @@ class Workspace {
 
   template <class T>
   T* take(std::int64_t count) {
-    const std::size_t at = used_;
-    used_ += aligned_bytes<T>(count);
-    return begin_ ? reinterpret_cast<T*>(begin_ + at) : nullptr;
+    const Room<T> room = layout_.take<T>(count);
+    return begin_ ? reinterpret_cast<T*>(begin_ + room.offset) : nullptr;
   }
-  std::size_t used() const { return used_; }
+  std::size_t used() const { return layout_.bytes(); }
 
  private:
   std::byte* begin_ = nullptr;
-  std::size_t used_ = 0;
+  WorkspaceLayout layout_;
 };
 
 /// Our own bytes: aligned, not initialised.

@@ -269,7 +269,9 @@ Backward BackwardTensors::call(const ForwardTensors& forward) const {
           .dk = dk.tensor,
           .dv = dv.tensor,
           .cu_seqlens_q = forward.starts.tensor,
-          .cu_seqlens_kv = forward.starts.tensor};
+          .cu_seqlens_kv = forward.starts.tensor,
+          .max_q_len = forward.longest,
+          .max_kv_len = forward.longest};
 }
 
 CapturedGradients::CapturedGradients(const Attention& attention, const Data& data, DType type) {

@@ -53,7 +53,7 @@ std::vector<Layer> layers() {
   for (const Layer& layer : out) {
     std::error_code ignored;
     if (fs::exists(layer.folder, ignored) && !fs::is_directory(layer.folder, ignored))
-      throw Error("no-cache", "the cache is no folder", {.name = layer.folder.string()},
+      throw Error("no-cache", "the cache is not a folder", {.name = layer.folder.string()},
                   "a file has its place, so that no kernel is kept", "set ATTUNE_CACHE to a folder");
   }
   return out;

@@ -65,7 +65,7 @@ void check_options(const CompileOptions& o) {
                 {.name = o.emit.empty() ? "--emit-dir " + o.folder : "--emit"},
                 "--emit says which files, and --emit-dir where they go", "give both of them, or neither");
   if (o.out.empty() && o.emit.empty())
-    throw Error("no-output", "it is not said where the kernels go", {}, "there is no -o, and no --emit",
+    throw Error("no-output", "there is nowhere to write the kernels", {}, "there is no -o, and no --emit",
                 "write -o kernels.attune");
   if (o.jobs < 0)
     throw Error("bad-size", fmt::format("-j cannot be {}", o.jobs), {.name = "-j"}, "it is above 0", "leave it out");

@@ -5,6 +5,8 @@
 #include <array>
 #include <fmt/format.h>
 
+#include "runtime/offline/shape.h"
+
 namespace attune::tools {
 
 void DeviceCall::add_to(CLI::App& verb) {
@@ -35,15 +37,17 @@ void DeviceCall::check() const {
 
 codegen::KernelSpec DeviceCall::spec(int otherwise, std::int64_t group) const {
   const DType type = dtype == "f16" ? DType::f16 : dtype == "bf16" ? DType::bf16 : DType::f32;
-  return {.arch = arch.value_or(otherwise),
-          .dtype = type,
-          .out = type,
-          .d = d,
-          .dv = dv.value_or(d),
-          .max = max,
-          .packed = packed,
-          .heads = codegen::heads_to_share(seq, group),
-          .exact = codegen::is_exact(exact.asked(), type)};
+  // Tensors are contiguous: their widths decide how rows may be copied.
+  codegen::KernelSpec out = runtime::spec_of({.dtype = type,
+                                              .d = d,
+                                              .dv = dv,
+                                              .max = max,
+                                              .packed = packed,
+                                              .heads = codegen::heads_to_share(seq, group),
+                                              .exact = exact.asked()},
+                                             arch.value_or(otherwise));
+  out.boxes = out.load == 16 && out.store == 16;
+  return out;
 }
 
 std::optional<codegen::Preference> DeviceCall::preference() const {

@@ -75,7 +75,7 @@ Explained explain_cpu(const compiler::Mod& mod, const ExplainOptions& options) {
                             : "none to evaluate");
   if (parts.has_prob)
     line("prob", parts.prob_linear ? "a multiple of p: before the rows are normalised"
-                                   : "no multiple of p: rows are summed first, and visited again");
+                                   : "not a multiple of p: rows are summed first, and visited again");
   line("bound", fmt::format("{:.3f} ms of one thread   — {:.2f} GFLOP for the pairs that stay, at {:.1f} GFLOP/s "
                             "measured here",
                             at_least * 1e3, flop / 1e9, peak));

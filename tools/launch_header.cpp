@@ -8,6 +8,7 @@
 
 #include "codegen/cuda/args.cuh"
 #include "codegen/cuda/cover_args.cuh"
+#include "codegen/gpu_element.h"
 #include "codegen/page.h"
 
 namespace attune::tools {
@@ -100,17 +101,18 @@ std::string how(const Launch& launch) {
                                 ordered ? fmt::format("order_count * {}", sets)
                                         : fmt::format("ceil(q_len / {}) * {} * batch", plan.queries(), sets));
   out += "arguments struct attune_forward_args, then the user's struct\n";
-  out += plan.kernel->wants_maps
-             ? fmt::format("maps     q_map in boxes of {0} rows, k_map and v_map of {1}, o_map of 16; each 64 "
-                           "columns wide, swizzled by 128 bytes,\n"
-                           "         over [{2}][head][position][d] from the last dimension on",
-                           plan.m, plan.n, plan.packed ? "1" : "batch")
-             : std::string("maps     none: the tensor maps may be left zero");
-  if (plan.kernel->wants_maps && plan.heads > 1)
-    out += fmt::format("\n         q_map and o_map over [{0}][key head][position][head of it][d], boxes of {1} and {2} "
-                       "positions, {3} heads of each",
-                       plan.packed ? "1" : "batch", plan.queries(), 16 / plan.heads, plan.heads);
-  if (codegen::trait(plan, "dynamic")) out += "\nnext     points to a zeroed unsigned";
+  const char* const batch = plan.packed ? "1" : "batch";
+  out += c.boxes ? fmt::format("maps     q_map in boxes of {} rows, k_map of {}, v_map of {}, o_map of {}; each {} "
+                               "columns wide, swizzled by 128 bytes,\n"
+                               "         over [{}][head][position][d] from the last dimension on",
+                               c.boxes->q, c.boxes->k, c.boxes->v, c.boxes->o, codegen::gpu_element(plan.dtype).chunk(),
+                               batch)
+                 : std::string("maps     none: the tensor maps may be left zero");
+  if (c.boxes && plan.heads > 1)
+    out += fmt::format("\n         q_map and o_map over [{}][key head][position][head of it][d], boxes of {} and {} "
+                       "positions, {} heads of each",
+                       batch, c.boxes->q / plan.heads, c.boxes->o / plan.heads, plan.heads);
+  if (c.counts_tiles) out += "\nnext     points to a zeroed unsigned";
   if (ordered)
     out += fmt::format("\norder    of all sequences each tile of {} queries once, the longest walks first",
                        plan.queries());

@@ -151,13 +151,13 @@ Json parsed(const std::string& text, const std::string& at) {
     if (event == Json::parse_event_t::object_end) keys.pop_back();
     if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second)
       throw Error("manifest-key", fmt::format("the key `{}` is given twice", value.get<std::string>()), {.name = at},
-                  "one object has it two times", "leave one of them out");
+                  "one object has it twice", "leave one of them out");
     return true;
   };
   try {
     return Json::parse(text, refuse_twice);
   } catch (const Json::exception& e) {
-    throw Error("manifest-json", "a manifest is no JSON", {.name = at}, e.what(),
+    throw Error("manifest-json", "a manifest is not JSON", {.name = at}, e.what(),
                 "write an object, an array of objects, or an object on each line");
   }
 }
@@ -166,7 +166,7 @@ Json parsed(const std::string& text, const std::string& at) {
 
 void add_to(Manifest& manifest, const ManifestLists& lists) {
   if (lists.targets.empty())
-    throw Error("no-target", "it is not said what to compile for", {.name = lists.at}, "there is no target",
+    throw Error("no-target", "there is no target to compile for", {.name = lists.at}, "none is named",
                 fmt::format("name some of {}", fmt::join(runtime::known_targets(), ", ")));
   std::vector<std::size_t> mods;
   for (const TextOptions& mod : lists.mods.empty() ? std::vector<TextOptions>(1) : lists.mods) {
@@ -196,7 +196,10 @@ void add_to(Manifest& manifest, const ManifestLists& lists) {
 }
 
 Manifest read_manifest(const std::filesystem::path& path) {
-  const std::string whole = read_text(path, "name a file of JSON");
+  return parse_manifest(read_text(path, "name a file of JSON"), path.string());
+}
+
+Manifest parse_manifest(const std::string& whole, const std::string& name) {
   Manifest out;
   const auto add = [&](const Json& json, const std::string& at) {
     std::size_t number = 0;
@@ -209,7 +212,7 @@ Manifest read_manifest(const std::filesystem::path& path) {
   const bool lines = first_end != std::string::npos && Json::accept(whole.substr(0, first_end)) &&
                      whole.find_first_not_of(" \t\r\n", first_end) != std::string::npos;
   if (!lines) {
-    add(parsed(whole, path.string()), path.string());
+    add(parsed(whole, name), name);
     return out;
   }
   std::istringstream rest(whole);
@@ -217,7 +220,7 @@ Manifest read_manifest(const std::filesystem::path& path) {
   for (std::string line; std::getline(rest, line);) {
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    const std::string at = fmt::format("{}:{}", path.string(), number);
+    const std::string at = fmt::format("{}:{}", name, number);
     add(parsed(line, at), at);
   }
   return out;

@@ -50,8 +50,8 @@ class File {
     if (status.type() == fs::file_type::none)
       throw refuse("file-unreadable", "the file cannot be read", failed.message(), "check the path");
     if (!fs::is_regular_file(status))
-      throw refuse("file-kind", "this is no regular file",
-                   fs::is_directory(status) ? path.string() + " is a folder" : path.string() + " is no plain file",
+      throw refuse("file-kind", "this is not a regular file",
+                   fs::is_directory(status) ? path.string() + " is a folder" : path.string() + " is not a plain file",
                    "name a .npy file");
     in_.open(path, std::ios::binary);
     const auto bytes = fs::file_size(path, failed);
@@ -165,7 +165,7 @@ class HeaderText {
       skip();
       std::int64_t extent = 0;
       const auto [end, status] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), extent);
-      if (status != std::errc{}) throw bad("an extent of the shape is no whole number that fits 64 bits");
+      if (status != std::errc{}) throw bad("an extent of the shape is not a whole number that fits 64 bits");
       rest_.remove_prefix(static_cast<std::size_t>(end - rest_.data()));
       if (extent < 0) throw bad(fmt::format("an extent of the shape is {}", extent));
       extents.push_back(extent);
@@ -189,11 +189,11 @@ class HeaderText {
 Header read_header(File& file) {
   std::array<char, 8> start{};
   if (file.left() < start.size())
-    throw file.refuse("npy-magic", "this is no .npy file", fmt::format("it has only {} bytes", file.left()),
+    throw file.refuse("npy-magic", "this is not a .npy file", fmt::format("it has only {} bytes", file.left()),
                       "write the file with numpy.save");
   file.take(start.data(), start.size(), "the start of a .npy file");
   if (std::string_view(start.data(), magic.size()) != magic)
-    throw file.refuse("npy-magic", "this is no .npy file",
+    throw file.refuse("npy-magic", "this is not a .npy file",
                       std::string_view(start.data(), 2) == "PK" ? "it is a .zip or .npz archive"
                                                                 : "it does not start with \\x93NUMPY",
                       std::string_view(start.data(), 2) == "PK" ? "save each array with numpy.save"
@@ -265,7 +265,7 @@ std::size_t checked_count(const Header& header, const Stored& type, const File& 
                                       fmt::join(header.shape, ", "), bytes, file.left());
   const std::string fix = "write the file again";
   if (bytes > file.left()) throw file.refuse("npy-truncated", "the file ends too early", why, fix);
-  throw file.refuse("npy-trailing", "the file goes on behind its data", why, fix);
+  throw file.refuse("npy-trailing", "the file continues after its data", why, fix);
 }
 
 /// Widens elements while reading: u16, u32 and u64.

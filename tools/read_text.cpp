@@ -18,7 +18,7 @@ std::string read_text(const std::filesystem::path& path, const std::string& fix)
   if (status.type() == std::filesystem::file_type::not_found)
     throw Error("file-missing", "there is no such file", where, path.string() + " does not exist", fix);
   if (std::filesystem::is_directory(status))
-    throw Error("file-kind", "this is no regular file", where, path.string() + " is a folder", fix);
+    throw Error("file-kind", "this is not a regular file", where, path.string() + " is a folder", fix);
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   std::ostringstream out;

@@ -63,7 +63,7 @@ void check_options(const RunOptions& o) {
   std::error_code ignored;
   if (fs::exists(o.out, ignored) && !fs::is_directory(o.out, ignored))
     throw refuse("out-not-folder", "the results have no folder to go to", "--out " + o.out,
-                 o.out + " exists and is no folder", "name a folder; it is made if it is not there");
+                 o.out + " exists and is not a folder", "name a folder; it is made if it is not there");
 }
 
 /// A new contiguous tensor, zeroed.

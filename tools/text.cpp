@@ -105,10 +105,10 @@ void add_param(Text& text, const Assignment& a) {
     throw Error("bad-number", fmt::format("parameter `{}` does not fit a Float", a.name), a.place_of_value(),
                 "a Float holds 0, and 1.2e-38 to 3.4e38 of either sign", "write a number that it holds");
   if (a.value.find_first_of("xX") != std::string::npos)
-    throw Error("bad-number", fmt::format("parameter `{}` is no decimal number", a.name), a.place_of_value(),
+    throw Error("bad-number", fmt::format("parameter `{}` is not a decimal number", a.name), a.place_of_value(),
                 "hexadecimal numbers are not read", "write it in decimal: 127 for 0x7f");
   if (real_status != std::errc{} || real_stop != digits_of.data() + digits_of.size())
-    throw Error("bad-number", fmt::format("parameter `{}` is no number", a.name), a.place_of_value(),
+    throw Error("bad-number", fmt::format("parameter `{}` is not a number", a.name), a.place_of_value(),
                 "2 is an Int; 2.0 and 1e-3 are Floats", fmt::format("write {} {}=NUMBER", a.option, a.name));
   text.param(a.name, real);
 }
@@ -227,7 +227,7 @@ double number(const std::string& option, const std::string& text) {
   double value = 0;
   const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (status == std::errc{} && stop == text.data() + text.size()) return value;
-  throw Error("bad-number", fmt::format("{} is followed by no number", option),
+  throw Error("bad-number", fmt::format("{} is not followed by a number", option),
               {.name = option, .line = 0, .text = text, .begin = 0, .end = text.size()}, "a number is expected",
               fmt::format("write {} 0.125", option));
 }

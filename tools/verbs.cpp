@@ -122,7 +122,7 @@ void tell_unusable_cache() {
   }
   std::error_code ignored;
   if (!cache.empty() && std::filesystem::exists(cache, ignored) && !std::filesystem::is_directory(cache, ignored))
-    fmt::print(stderr, "attune: the cache {} is no folder: no kernel is kept\n", cache);
+    fmt::print(stderr, "attune: the cache {} is not a folder: no kernel is kept\n", cache);
 }
 
 }  // namespace

@@ -92,7 +92,7 @@ Target target_of(const FileBytes& file) {
   const fs::file_status status = fs::status(out.path, failed);
   if (status.type() == fs::file_type::none) throw unwritable(file.path, failed.message());
   if (fs::exists(status) && !fs::is_regular_file(status))
-    throw Error("file-kind", "this is no regular file", {.name = file.path.string()},
+    throw Error("file-kind", "this is not a regular file", {.name = file.path.string()},
                 fs::is_directory(status) ? out.path.string() + " is a folder"
                                          : out.path.string() + " is a device, a pipe or a socket",
                 "name a file that may be replaced, or - for stdout");

@@ -63,11 +63,18 @@ struct BackwardArgs {
   Gradient grad_q, grad_k, grad_v;
   float scale;                                                    ///< of q . k
   int batch, q_heads, group, q_len, kv_len, q_offset, kv_shared;  ///< as ForwardArgs has them
+  int kv_heads, d, dv;                                            ///< kv_heads: q_heads / group, divided once
   const int* q_starts;
   const int* kv_starts;
   const int* tiles;  ///< as ForwardArgs has them; for `keys` kernels a row of lists for each tile of keys
   int tile_stride, tile_batches, tile_heads;
   int section;  ///< sets of heads (walk.cuh) whose operands stay in the cache together
+  float* sums;  ///< for kernels that add dq up in memory: f32, laid out as the kernel likes, a tile of queries after
+                ///< another: [batch, head, tile]
+  unsigned* turns;  ///< for each of these tiles, how many tiles of keys were added to it: 0 before the launch
+  unsigned* next;   ///< how many items of a dynamic schedule were taken beyond one for each block: 0 before the launch
+  unsigned* odd;  ///< set to 1 where a result is not finite though pairs were removed: a removed pair may have brought
+                  ///< it in
 };
 
 /// Threads of a block of sums.cuh.

@@ -14,6 +14,7 @@ struct GradientTraits {
   int by_row = 0;          ///< … on q too
   int by_col = 0;          ///< … on kv too, not on q
   bool by_pair = false;    ///< there are other terms: each pair adds to places of its own
+  bool removes = true;     ///< pairs may be removed, by keep() and its like or by a score of -inf
   bool by_sink = false;    ///< sink() reads captured tensors whose gradients are asked for
 };
 
@@ -63,15 +64,23 @@ struct PairNumbers {
   float s, dp;
 };
 
-/// The gradient of a pair. `factor`: as factor_of() gives it. A pair that was removed, or whose p is 0, passes nothing,
-/// whatever its operands hold. `terms` gets flow, s and p of every other pair.
+/// The probability of a pair, before prob(): 0 if it was removed. `factor`: as factor_of() gives it.
+template <class User>
+__device__ inline float probability_of(const User& user, const typename User::Head& head, const typename User::Row& row,
+                                       const typename User::Col& col, Where at, Int origin, Int q, Int kv, float factor,
+                                       float under, bool kept, float s) {
+  const float exponent = User::traits.scaled ? s : user.exponent(s, head, row, col, at, origin, q, kv);
+  return kept ? power_of_two(exponent * factor - under) : 0.0f;
+}
+
+/// The gradient of a pair. A pair that was removed, or whose p is 0, passes nothing, whatever its operands hold.
+/// `terms` gets flow, s and p of every other pair.
 template <class User, class Terms>
 __device__ inline PairNumbers gradient_of(const User& user, const typename User::Head& head,
                                           const typename User::Row& row, const typename User::Col& col, Where at,
                                           Int origin, Int q, Int kv, float factor, RowEnd end, bool kept,
                                           PairNumbers in, Terms terms) {
-  const float exponent = User::traits.scaled ? in.s : user.exponent(in.s, head, row, col, at, origin, q, kv);
-  const float p = kept ? power_of_two(exponent * factor - end.under) : 0.0f;
+  const float p = probability_of(user, head, row, col, at, origin, q, kv, factor, end.under, kept, in.s);
   PairNumbers out{p, in.dp};
   if constexpr (User::traits.has_prob) {
     out.s = user.prob(p, head, row, col, at, q, kv);

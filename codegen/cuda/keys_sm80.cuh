@@ -297,7 +297,7 @@ struct Keys80 {
       if (of.walk.count > 0) visit(of);
     });
     copy_wait<0>();
-    if constexpr (User::traits.masked)
+    if constexpr (terms.removes)
       if (__any_sync(~0u, spoilt < gives_k ? Tile::d : 16 > (dk) || spoilt < gives_v ? Tile::dv : 16 > (dv)))
         return keys_pair_by_pair<Tile, User, Gives>(args, user, shared);
     if constexpr (gives_k) store<Tile::d>(args.grad_k, dk, Tile::width, args.scale);

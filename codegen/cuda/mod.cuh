@@ -102,28 +102,4 @@ struct Reach {
   __device__ bool holds(int i) const { return (!User::traits.has_first || i >= from) && i <= to; }
 };
 
-/// Ordinary attention.
-struct Plain {
-  struct Head {};
-  struct Row {};
-  struct Col {};
-  static constexpr Traits traits{.scaled = true};
-
-  float log2_scale;
-
-  __device__ Head head(Where) const { return {}; }
-  __device__ Row row(Head, Where, Int) const { return {}; }
-  __device__ Col col(Head, Where, Int, Int) const { return {}; }
-  __device__ float factor(Head) const { return log2_scale; }
-  __device__ float exponent(float s, Head, Row, Col, Where, Int, Int, Int) const { return s * log2_scale; }
-  __device__ float rest(Head, Row, Where, Int, Int) const { return 0; }
-  __device__ Int first(Head, Row, Where, Int) const { return 0; }
-  __device__ Int last(Head, Row, Where, Int) const { return 0; }
-  __device__ bool keep(Head, Row, Col, Where, Int, Int) const { return true; }
-  __device__ float prob(float p, Head, Row, Col, Where, Int, Int) const { return p; }
-  __device__ float sink(Head, Where) const { return 0; }
-  __device__ Bands bands(Head, Where at, Int, Int) const { return {0, at.kv_len, 0, at.kv_len}; }
-};
-static_assert(Mod<Plain>);
-
 }  // namespace attune

@@ -222,7 +222,7 @@ struct Queries80 {
     if (walk.count > 0) visit<Pass::gradient>(walk, deltas);
     store_sums();
     if (!args.grad_q.to.data) return;
-    if constexpr (User::traits.masked)
+    if constexpr (terms.removes)
       if (__any_sync(~0u, spoilt<Tile::d>(dq))) return queries_pair_by_pair<Tile>(args, user, shared);
     store();
   }

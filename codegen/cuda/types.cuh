@@ -55,4 +55,30 @@ __device__ inline unsigned pack<f16>(float low, float high) {
   return out;
 }
 
+/// The halves of such a pair.
+template <class T>
+__device__ inline float low_of(unsigned pair);
+template <class T>
+__device__ inline float high_of(unsigned pair);
+template <>
+__device__ inline float low_of<bf16>(unsigned pair) {
+  return __uint_as_float(pair << 16);
+}
+template <>
+__device__ inline float high_of<bf16>(unsigned pair) {
+  return __uint_as_float(pair & 0xffff0000u);
+}
+template <>
+__device__ inline float low_of<f16>(unsigned pair) {
+  float out;
+  asm("{.reg .b16 x, y; mov.b32 {x, y}, %1; cvt.f32.f16 %0, x;}" : "=f"(out) : "r"(pair));
+  return out;
+}
+template <>
+__device__ inline float high_of<f16>(unsigned pair) {
+  float out;
+  asm("{.reg .b16 x, y; mov.b32 {x, y}, %1; cvt.f32.f16 %0, y;}" : "=f"(out) : "r"(pair));
+  return out;
+}
+
 }  // namespace attune

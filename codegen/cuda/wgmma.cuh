@@ -33,12 +33,13 @@ __device__ inline void pin(float (&x)[N]) {
 enum class Major { k, n };
 /// From one product of 16 of k to the next, in the 16 bytes that descriptors count in: 32 bytes along a row, or 16
 /// rows.
-constexpr int k_step(Major major) { return (major == Major::k ? 32 : 16 * chunk_bytes) >> 4; }
-constexpr int turned(Major major) { return major != Major::k; }
+__device__ constexpr int k_step(Major major) { return (major == Major::k ? 32 : 16 * chunk_bytes) >> 4; }
+__device__ constexpr int turned(Major major) { return major != Major::k; }
 
 /// acc[64 x N] (+)= A[64 x 16] B[16 x N] by the four warps of a group. `ss`: A and B in shared memory. `rs`: A in
 /// registers. add = 0 overwrites acc. `ss4`, `rs4`: four of these, over 64 of k, in one statement: each has all of acc
-/// as operands, in and out, which compilers take their time over.
+/// as operands, in and out, which compilers take their time over. `set4`: ss4 that overwrites acc, whose registers are
+/// free until then.
 template <int N, class T>
 struct Product;
 
@@ -83,6 +84,9 @@ struct Product;
 #define ATTUNE_ACC(...) ATTUNE_ACC_OF(__VA_ARGS__)
 #define ATTUNE_ACC_OF(a, b, c, d, e, f, g, h) \
   "+f"(acc[a]), "+f"(acc[b]), "+f"(acc[c]), "+f"(acc[d]), "+f"(acc[e]), "+f"(acc[f]), "+f"(acc[g]), "+f"(acc[h])
+#define ATTUNE_NEW(...) ATTUNE_NEW_OF(__VA_ARGS__)
+#define ATTUNE_NEW_OF(a, b, c, d, e, f, g, h) \
+  "=f"(acc[a]), "=f"(acc[b]), "=f"(acc[c]), "=f"(acc[d]), "=f"(acc[e]), "=f"(acc[f]), "=f"(acc[g]), "=f"(acc[h])
 #define ATTUNE_ACC1 ATTUNE_ACC(ATTUNE_EIGHT0)
 #define ATTUNE_ACC2 ATTUNE_ACC1, ATTUNE_ACC(ATTUNE_EIGHT1)
 #define ATTUNE_ACC3 ATTUNE_ACC2, ATTUNE_ACC(ATTUNE_EIGHT2)
@@ -99,6 +103,22 @@ struct Product;
 #define ATTUNE_ACC14 ATTUNE_ACC13, ATTUNE_ACC(ATTUNE_EIGHT13)
 #define ATTUNE_ACC15 ATTUNE_ACC14, ATTUNE_ACC(ATTUNE_EIGHT14)
 #define ATTUNE_ACC16 ATTUNE_ACC15, ATTUNE_ACC(ATTUNE_EIGHT15)
+#define ATTUNE_NEW1 ATTUNE_NEW(ATTUNE_EIGHT0)
+#define ATTUNE_NEW2 ATTUNE_NEW1, ATTUNE_NEW(ATTUNE_EIGHT1)
+#define ATTUNE_NEW3 ATTUNE_NEW2, ATTUNE_NEW(ATTUNE_EIGHT2)
+#define ATTUNE_NEW4 ATTUNE_NEW3, ATTUNE_NEW(ATTUNE_EIGHT3)
+#define ATTUNE_NEW5 ATTUNE_NEW4, ATTUNE_NEW(ATTUNE_EIGHT4)
+#define ATTUNE_NEW6 ATTUNE_NEW5, ATTUNE_NEW(ATTUNE_EIGHT5)
+#define ATTUNE_NEW7 ATTUNE_NEW6, ATTUNE_NEW(ATTUNE_EIGHT6)
+#define ATTUNE_NEW8 ATTUNE_NEW7, ATTUNE_NEW(ATTUNE_EIGHT7)
+#define ATTUNE_NEW9 ATTUNE_NEW8, ATTUNE_NEW(ATTUNE_EIGHT8)
+#define ATTUNE_NEW10 ATTUNE_NEW9, ATTUNE_NEW(ATTUNE_EIGHT9)
+#define ATTUNE_NEW11 ATTUNE_NEW10, ATTUNE_NEW(ATTUNE_EIGHT10)
+#define ATTUNE_NEW12 ATTUNE_NEW11, ATTUNE_NEW(ATTUNE_EIGHT11)
+#define ATTUNE_NEW13 ATTUNE_NEW12, ATTUNE_NEW(ATTUNE_EIGHT12)
+#define ATTUNE_NEW14 ATTUNE_NEW13, ATTUNE_NEW(ATTUNE_EIGHT13)
+#define ATTUNE_NEW15 ATTUNE_NEW14, ATTUNE_NEW(ATTUNE_EIGHT14)
+#define ATTUNE_NEW16 ATTUNE_NEW15, ATTUNE_NEW(ATTUNE_EIGHT15)
 
 // clang-format off
 #define ATTUNE_MMA(T, N, j, rest)                                                                                      \
@@ -127,6 +147,21 @@ struct Product;
                    : ATTUNE_ACC##j                                                                                     \
                    : "l"(x), "l"(y), "r"(add), "n"(turned(x_major)), "n"(turned(y_major)), "n"(dx), "n"(dy),           \
                      "n"(2 * dx), "n"(2 * dy), "n"(3 * dx), "n"(3 * dy));                                              \
+    }                                                                                                                  \
+    template <Major x_major, Major y_major>                                                                            \
+    __device__ static void set4(float (&acc)[N / 2], unsigned long long x, unsigned long long y) {                     \
+      constexpr int dx = k_step(x_major), dy = k_step(y_major);                                                        \
+      asm volatile("{.reg .b64 x, y;\n"                                                                                \
+                   ATTUNE_MMA(T, N, j, "%" #a ", %" #b ", 0, 1, 1, %" #c ", %" #d)                                     \
+                   "add.s64 x, %" #a ", %" #e "; add.s64 y, %" #b ", %" #f ";\n"                                       \
+                   ATTUNE_MMA(T, N, j, "x, y, 1, 1, 1, %" #c ", %" #d)                                                 \
+                   "add.s64 x, %" #a ", %" #g "; add.s64 y, %" #b ", %" #h ";\n"                                       \
+                   ATTUNE_MMA(T, N, j, "x, y, 1, 1, 1, %" #c ", %" #d)                                                 \
+                   "add.s64 x, %" #a ", %" #i "; add.s64 y, %" #b ", %" #k ";\n"                                       \
+                   ATTUNE_MMA(T, N, j, "x, y, 1, 1, 1, %" #c ", %" #d) "}"                                             \
+                   : ATTUNE_NEW##j                                                                                     \
+                   : "l"(x), "l"(y), "n"(turned(x_major)), "n"(turned(y_major)), "n"(dx), "n"(dy), "n"(2 * dx),        \
+                     "n"(2 * dy), "n"(3 * dx), "n"(3 * dy));                                                           \
     }                                                                                                                  \
     template <Major y_major>                                                                                           \
     __device__ static void rs(float (&acc)[N / 2], const unsigned* x, unsigned long long y, int add) {                 \

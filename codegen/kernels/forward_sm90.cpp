@@ -88,7 +88,7 @@ std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
   if (!spec.boxes)
     return "the copy engine takes tensors whose rows are contiguous, whose other strides are positive multiples of 16 "
            "bytes, and none of them empty";
-  if (facts.has_prob && !facts.prob_linear) return "the prob mod is no multiple of p: it needs each row's sum first";
+  if (facts.has_prob && !facts.prob_linear) return "the prob mod is not a multiple of p: it needs each row's sum first";
   return {};
 }
 
@@ -131,12 +131,17 @@ int shared_bytes(const KernelPlan& plan, const Tile& tile) {
 }
 
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
+  constexpr int results = 16;  // queries whose results a warp holds, and stores by itself
   const Tile tile = tile_of(variant, members);
   KernelPlan plan = plan_of(forward_sm90, spec, tile.m, tile.n);
   plan.stages = tile.stages;
   plan.traits = {{"q_stages", tile.q_stages}, {"own_o", tile.own_o}, {"turns", tile.turns}, {"dynamic", tile.dynamic}};
   const int bytes = shared_bytes(plan, tile);
-  return {.plan = std::move(plan), .threads = 128 * (tile.m / 64 + 1), .shared_bytes = bytes};
+  return {.plan = std::move(plan),
+          .threads = 128 * (tile.m / 64 + 1),
+          .shared_bytes = bytes,
+          .counts_tiles = tile.dynamic != 0,
+          .boxes = BoxRows{.q = tile.m, .k = tile.n, .v = tile.n, .o = results}};
 }
 
 std::vector<std::vector<Variant>> other_tiles(const Variant& from) {
@@ -174,7 +179,7 @@ constinit const KernelDescriptor forward_sm90{
     .members = erased_members,
     .searches = searches,
     .persistent = true,
-    .wants_maps = true,
+    .waits = true,
     .why_not = why_not,
     .tiles = tiles,
     .why_illegal = why_illegal,

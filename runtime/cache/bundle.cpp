@@ -101,7 +101,7 @@ std::shared_ptr<const std::string> read_whole(const std::filesystem::path& path)
   struct stat facts {};
   const bool regular = fstat(file, &facts) == 0 && S_ISREG(facts.st_mode);
   std::optional<std::string> out = regular ? read_open(file, static_cast<std::size_t>(facts.st_size)) : std::nullopt;
-  const std::string why = regular ? std::strerror(errno) : "it is no file";
+  const std::string why = regular ? std::strerror(errno) : "it is not a file";
   close(file);
   if (!out) throw unreadable(why);
   if (out->empty()) throw unreadable("it is empty");
@@ -140,7 +140,7 @@ ParsedEntry Bundle::Item::read() const {
 Bundle::Bundle(std::string name, std::string_view text, std::shared_ptr<const std::string> owned)
     : name_(std::move(name)), owned_(std::move(owned)) {
   const std::string_view all = text;
-  if (!text.starts_with(magic)) refuse(name_, "it is no bundle, or of another version of attune");
+  if (!text.starts_with(magic)) refuse(name_, "it is not a bundle, or another version of attune wrote it");
   text.remove_prefix(magic.size());
   std::size_t count = 0, bytes = 0;
   if (!take_number_line(text, count_line, count) || !take_number_line(text, bytes_line, bytes))
@@ -161,7 +161,7 @@ Bundle::Bundle(std::string name, std::string_view text, std::shared_ptr<const st
   if (!sum || !text.starts_with('\n')) refuse(name_, "its head ends early");
   if (*sum != cache_key(head).hex()) refuse(name_, "its head is damaged");
   text.remove_prefix(1);
-  if (text.size() != bytes) refuse(name_, fmt::format("it has {} of {} bytes behind its head", text.size(), bytes));
+  if (text.size() != bytes) refuse(name_, fmt::format("it has {} of {} bytes after its head", text.size(), bytes));
   for (Line& line : lines) {
     line.item.stored = text.substr(line.begin, line.stored);
     items_.push_back(line.item);

@@ -67,7 +67,7 @@ ParsedHead parse_head(std::string_view text) {
   };
   const std::string_view all = text;
   out.other_format = !text.starts_with(magic) && text.starts_with(magic_of_any);
-  if (!text.starts_with(magic)) return wrong("it is no entry of this version");
+  if (!text.starts_with(magic)) return wrong("it is not an entry of this version");
   text.remove_prefix(magic.size());
   const auto key = take_line(text, key_line);
   if (!key) return wrong("it has no key");
@@ -75,7 +75,7 @@ ParsedHead parse_head(std::string_view text) {
   for (;;) {
     if (const auto bytes = take_line(text, bytes_line)) {
       const auto size = number(*bytes);
-      if (!size) return wrong("its size is no number");
+      if (!size) return wrong("its size is not a number");
       out.bytes = *size;
       break;
     }

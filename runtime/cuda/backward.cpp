@@ -11,8 +11,8 @@
 #include "codegen/ceil_div.h"
 #include "codegen/cuda/args.cuh"
 #include "codegen/reads.h"
+#include "compiler/bind.h"
 #include "runtime/cache/objects.h"
-#include "runtime/captures.h"
 #include "runtime/cuda/consider.h"
 #include "runtime/cuda/engine.h"
 #include "runtime/cuda/kernels.h"
@@ -26,7 +26,7 @@
 namespace attune::runtime::cuda {
 namespace {
 
-using codegen::Way, compiler::LoweredMod, compiler::Problem;
+using codegen::Way, compiler::Args, compiler::LoweredMod, compiler::Problem;
 
 void check_operands(const Backward& call) {
   require_writable("dq", call.dq);
@@ -56,37 +56,37 @@ struct Captured {
   Room<unsigned long long> sums;
 };
 
-std::vector<Captured> captured_of(const LoweredMod& lowered, const Backward& call) {
+std::vector<Captured> captured_of(const Args& args, const Backward& call) {
   std::vector<Captured> out;
   for (const Backward::Captured& asked : call.captured) {
-    if (asked.of.size() == 0) continue;
+    if (asked.into.size() == 0) continue;
     Captured one{.into = &asked.into, .slots = {}, .sums = {}};
-    for (std::uint32_t slot = 0; slot < lowered.slots.captures.size(); ++slot)
-      if (lowered.slots.captures[slot] == asked.of) one.slots.push_back(slot);
+    for (std::uint32_t slot = 0; slot < args.captures.size(); ++slot)
+      if (is_of(asked, args, slot)) one.slots.push_back(slot);
     out.push_back(std::move(one));
   }
   return out;
 }
 
-codegen::Wanted wanted_of(const LoweredMod& lowered, std::span<const Captured> captured) {
-  codegen::Wanted out(lowered.slots.captures.size());
+codegen::Wanted wanted_of(const Args& args, std::span<const Captured> captured) {
+  codegen::Wanted out(args.captures.size());
   for (const Captured& one : captured)
     for (const std::uint32_t slot : one.slots) out[slot] = true;
   return out;
 }
 
-BackwardWants wants_of(const Facts& device, const LoweredMod& lowered, const Backward& call, const Problem& p,
+BackwardWants wants_of(const Facts& device, const Args& args, const Backward& call, const Problem& p,
                        std::optional<bool> exact) {
   return {.spec = {.arch = device.arch(),
                    .dtype = call.q.dtype,
-                   .out = call.o.given() ? call.o.dtype : call.q.dtype,
+                   .out = call.o.given() ? call.o.dtype : DType::f32,
                    .d = p.d,
                    .dv = p.dv,
                    .packed = p.q.packed(),
                    .load = copied_bytes({&call.q, &call.k, &call.v, &call.grad_o}),
                    .scale_positive = static_cast<float>(p.scale) > 0,
                    .exact = codegen::is_exact(exact, call.q.dtype),
-                   .wide = codegen::reach_far(lowered.slots.captures)},
+                   .wide = codegen::reach_far(args.captures)},
           .length = codegen::length_of(p.q.length, p.kv.length)};
 }
 
@@ -157,13 +157,20 @@ class BackwardCall {
  public:
   BackwardCall(const Facts& device, const LoweredMod& lowered, const Backward& call, const Problem& p,
                const Means& means)
-      : lowered_(lowered), call_(call), p_(p), means_(means), device_(device), captured_(captured_of(lowered, call)),
-        params_(values(lowered.slots.params)), starts_(space_, p, QueryTiles({.queries = 1}, p)) {
+      : lowered_(lowered), args_(args_of(lowered, call)), call_(call), p_(p), means_(means), device_(device),
+        captured_(captured_of(args_, call)), starts_(space_, p, QueryTiles({.queries = 1}, p)) {
     const auto stream = static_cast<cu::Stream>(means.stream);
-    const codegen::Wanted wanted = wanted_of(lowered, captured_);
-    const BackwardWants wants = wants_of(device, lowered, call, p, means.exact);
+    const codegen::Wanted wanted = wanted_of(args_, captured_);
+    const BackwardWants wants = wants_of(device, args_, call, p, means.exact);
     const auto key = [&](Way way) { return key_of(way, device, lowered, wants, means, wanted); };
-    for (Captured& one : captured_) one.sums = space_.take<unsigned long long>(one.into->size() * exact_words);
+    std::int64_t words = 0;
+    for (const Captured& one : captured_) words += one.into->size() * exact_words;
+    sums_ = space_.take<unsigned long long>(words);
+    std::size_t next = sums_.offset;
+    for (Captured& one : captured_) {
+      one.sums = {next, one.into->size() * exact_words};
+      next += static_cast<std::size_t>(one.sums.count) * sizeof(unsigned long long);
+    }
     const bool has_captured = !captured_.empty(), of_kv = call.dk.given() || call.dv.given() || has_captured,
                of_q = call.dq.given() || has_captured;
     if ((of_kv || of_q) && !is_loaded(key(of_kv ? Way::keys : Way::queries))) load_at_once(wants, wanted, of_q, of_kv);
@@ -177,7 +184,7 @@ class BackwardCall {
     rows_kernel_ = loaded_rows(device.index, codegen::rows_spec(wants.spec, of_o), lowered.mod, stream, means.purpose);
     delta_ = space_.take<float>(rows());
     if (call.o.given()) return;
-    own_o_ = space_.take<std::byte>(rows() * p.dv * static_cast<std::int64_t>(size_of(call.q.dtype)));
+    own_o_ = space_.take<std::byte>(rows() * p.dv * static_cast<std::int64_t>(sizeof(float)));
     own_lse_ = space_.take<float>(rows());
     const Forward first = forward_call(nullptr);
     forward_space_ = space_.take<std::byte>(
@@ -204,12 +211,11 @@ class BackwardCall {
     Launches launches;
     const Starts starts = starts_.send(launches, memory, p_, {.queries = 1}, false, call_.cu_seqlens_q,
                                        call_.cu_seqlens_kv);
-    std::vector<void*> sums(lowered_.slots.captures.size());
-    for (const Captured& one : captured_) {
-      auto* const at = one.sums.in(memory);
-      launches.clear(reinterpret_cast<unsigned*>(at), static_cast<std::size_t>(2 * one.sums.count));
-      for (const std::uint32_t slot : one.slots) sums[slot] = at;
-    }
+    std::vector<void*> sums(args_.captures.size());
+    for (const Captured& one : captured_)
+      for (const std::uint32_t slot : one.slots) sums[slot] = one.sums.in(memory);
+    if (sums_.count > 0)
+      launches.clear(reinterpret_cast<unsigned*>(sums_.in(memory)), static_cast<std::size_t>(2 * sums_.count));
     std::erase(sums, nullptr);
     BackwardArgs common = arguments(memory, starts);
     if (const std::int64_t blocks = rows() == 0 ? 0 : row_blocks(); blocks > 0)
@@ -227,19 +233,19 @@ class BackwardCall {
       keys_.put(launches, memory, common, p_, starts, static_cast<int>(keys_section(sets)),
                 sets * ceil_div(p_.kv.length, keys_.plan().n));
     }
-    std::vector<SumsArgs> stores;
-    stores.reserve(captured_.size());
-    for (const Captured& one : captured_) {
-      stores.push_back(store_of(one, memory));
-      launches.launch({.kernel = sums_kernel_.get(),
-                       .grid = {static_cast<unsigned>(ceil_div(one.into->size(), sums_threads)), 1, 1},
-                       .threads = sums_threads,
-                       .arguments = &stores.back()});
-    }
     const Walker& any = queries_.kernel ? queries_ : keys_;
-    std::vector<std::byte> user = codegen::user_bytes(lowered_.mod, lowered_.slots.captures, params_,
+    std::vector<std::byte> user = codegen::user_bytes(lowered_.mod, args_.captures, args_.params,
                                                       static_cast<float>(p_.scale), any.plan().wide, sums);
     launches.put(stream, user);
+    for (const Captured& one : captured_) {
+      SumsArgs store = store_of(one, memory);
+      Launches last;
+      last.launch({.kernel = sums_kernel_.get(),
+                   .grid = {static_cast<unsigned>(ceil_div(one.into->size(), sums_threads)), 1, 1},
+                   .threads = sums_threads,
+                   .arguments = &store});
+      last.put(stream, {});
+    }
   }
 
  private:
@@ -346,16 +352,17 @@ class BackwardCall {
   }
 
   const LoweredMod& lowered_;
+  Args args_;
   const Backward& call_;
   const Problem& p_;
   const Means& means_;
   const Facts& device_;
   std::vector<Captured> captured_;
-  std::vector<double> params_;
   WorkspaceLayout space_;
   StartsRoom starts_;
   Walker queries_, keys_;
   std::shared_ptr<const Kernel> rows_kernel_, sums_kernel_;
+  Room<unsigned long long> sums_;  ///< of all captured tensors
   Room<float> delta_;
   Room<std::byte> own_o_;  ///< the forward's results, where the call has none
   Room<float> own_lse_;
@@ -369,16 +376,21 @@ Forward first_forward(const Backward& call, const Problem& p, void* o, void* lse
   return {.q = call.q,
           .k = call.k,
           .v = call.v,
-          .o = Tensor(o, call.q.dtype, shape, {}, call.q.device),
+          // Not rounded: deltas are sums of its products.
+          .o = Tensor(o, DType::f32, shape, {}, call.q.device),
           .lse = rows_of(call, p, lse),
           .cu_seqlens_q = call.cu_seqlens_q,
           .cu_seqlens_kv = call.cu_seqlens_kv,
-          .q_offset = call.q_offset};
+          .q_offset = call.q_offset,
+          .max_q_len = call.max_q_len,
+          .max_kv_len = call.max_kv_len,
+          .captures = call.captures,
+          .params = call.params};
 }
 
 BackwardWants backward_wants(const Backward& call, const LoweredMod& lowered, const Problem& p,
                              std::optional<bool> exact) {
-  return wants_of(facts(call.q.device.index), lowered, call, p, exact);
+  return wants_of(facts(call.q.device.index), args_of(lowered, call), call, p, exact);
 }
 
 std::vector<KernelStory> backward_stories(const LoweredMod& lowered, const Backward& call, const Problem& p,

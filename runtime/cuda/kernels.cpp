@@ -49,7 +49,6 @@ LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, con
                    .choice = chosen.choice,
                    .flaw = chosen.flaw,
                    .cover_kernel = std::nullopt,
-                   .counts_tiles = codegen::trait(chosen.choice.plan, "dynamic") != 0,
                    .story = std::move(found.notes)};
   if (preference && !preference->origin.empty()) out.story.push_back(preference->origin);
   out.story.insert(out.story.end(), all.story.begin(), all.story.end());

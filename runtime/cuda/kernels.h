@@ -26,7 +26,6 @@ struct LoadedKernel {
   codegen::KernelChoice choice;
   std::string flaw;                         ///< as Candidate has it
   std::optional<CoverKernel> cover_kernel;  ///< where the launch must be handed lists
-  bool counts_tiles = false;                ///< blocks take tiles from a counter
   bool delta_of_o = true;                   ///< of a backward: as GradientTraits of codegen/cuda/gradient.cuh has it
   std::vector<std::string> story;           ///< whose choice it is; kernels that were not taken, and why
 };

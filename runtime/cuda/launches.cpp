@@ -25,10 +25,7 @@ void start(const Launch& one, cu::Stream stream, std::span<std::byte> user) {
 
 }  // namespace
 
-void Launches::add(const Step& step) {
-  if (count_ == most) throw Bug("a call has more steps than Launches holds");
-  steps_[count_++] = step;
-}
+void Launches::refuse_more() { throw Bug("a call has more steps than Launches holds"); }
 
 void Launches::send(int* to, std::vector<int> from) {
   if (!sent_.empty()) throw Bug("a call sends twice");
@@ -36,18 +33,17 @@ void Launches::send(int* to, std::vector<int> from) {
   add({.of = Step::Of::send, .to = to});
 }
 
-void Launches::clear(unsigned* first, std::size_t count) { add({.of = Step::Of::clear, .to = first, .count = count}); }
-
-void Launches::launch(const Launch& one) { add({.of = Step::Of::launch, .launch = one}); }
-
 void Launches::put(cu::Stream stream, std::span<std::byte> user) const {
-  for (const Step& step : std::span(steps_).first(count_)) switch (step.of) {
+  for (const Slot& slot : std::span(slots_).first(count_)) {
+    const Step& step = slot.step;
+    switch (step.of) {
       case Step::Of::send:
         driver().cuMemcpyAsync(address(step.to), address(sent_.data()), sent_.size() * sizeof(int), stream);
         break;
       case Step::Of::clear: driver().cuMemsetD32Async(address(step.to), 0, step.count, stream); break;
       case Step::Of::launch: start(step.launch, stream, user); break;
     }
+  }
 }
 
 }  // namespace attune::runtime::cuda

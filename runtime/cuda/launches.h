@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -31,23 +32,33 @@ class Launches {
   /// Sends ints of the host. The driver copies them before put() returns; a graph would not keep them.
   void send(int* to, std::vector<int> from);
   /// Sets a counter, or so many words, to 0.
-  void clear(unsigned* first, std::size_t count = 1);
-  void launch(const Launch& one);
+  void clear(unsigned* first, std::size_t count = 1) { add({.of = Step::Of::clear, .to = first, .count = count}); }
+  void launch(const Launch& one) { add({.of = Step::Of::launch, .launch = one}); }
 
   /// Puts every step on the stream, in the current context. Each kernel takes its own struct, then the user's bytes.
   void put(cu::Stream stream, std::span<std::byte> user) const;
 
  private:
   struct Step {
-    enum class Of { send, clear, launch } of{};
-    Launch launch{};
+    enum class Of { send, clear, launch } of;
     void* to = nullptr;
     std::size_t count = 0;
+    Launch launch{};
   };
-  void add(const Step& step);
+  /// Not initialised before a step is written to it: steps that a call does not have cost nothing.
+  union Slot {
+    Step step;
+    Slot() {}
+  };
+  void add(const Step& step) {
+    if (count_ == most) refuse_more();
+    std::construct_at(&slots_[count_++].step, step);
+  }
+  [[noreturn]] static void refuse_more();
 
-  static constexpr std::size_t most = 12;
-  std::array<Step, most> steps_{};
+  static constexpr std::size_t most =
+      8;  // a backward's: starts, sums, rows, and lists and a kernel for q, and for k and v
+  std::array<Slot, most> slots_;
   std::size_t count_ = 0;
   std::vector<int> sent_;  ///< of the one step that sends
 };

@@ -9,20 +9,6 @@
 
 namespace attune::runtime::cuda {
 
-using compiler::Layout;
-
-Strided strided(const Tensor& t, Layout layout) {
-  const auto& s = t.strides;
-  return layout == Layout::packed ? Strided{t.data, 0, s[1], s[0], s[2]} : Strided{t.data, s[0], s[1], s[2], s[3]};
-}
-
-Rows rows(const Tensor& t, Layout layout) {
-  if (!t.given()) return {};
-  const auto& s = t.strides;
-  auto* data = static_cast<float*>(t.data);
-  return layout == Layout::packed ? Rows{data, 0, s[0], s[1]} : Rows{data, s[0], s[1], s[2]};
-}
-
 int copied_bytes(std::initializer_list<const Tensor*> tensors) {
   std::uint64_t bits = 16;
   for (const Tensor* t : tensors) {

@@ -3,7 +3,7 @@
 
 #include "runtime/cuda/launches.h"
 #include "runtime/cuda/query_tiles.h"
-#include "runtime/workspace_layout.h"
+#include "runtime/workspace.h"
 
 namespace attune::runtime::cuda {
 

@@ -36,13 +36,13 @@ struct Row {
   std::string text(const char* name) {
     const auto at = from.find(name);
     if (at != from.end() && at->is_string()) return at->get<std::string>();
-    if (wrong.empty()) wrong = fmt::format("`{}` is no text", name);
+    if (wrong.empty()) wrong = fmt::format("`{}` is not text", name);
     return {};
   }
   double number(const char* name) {
     const auto at = from.find(name);
     if (at != from.end() && at->is_number() && std::isfinite(at->get<double>())) return at->get<double>();
-    if (wrong.empty()) wrong = fmt::format("`{}` is no number", name);
+    if (wrong.empty()) wrong = fmt::format("`{}` is not a number", name);
     return 0;
   }
   int whole(const char* name, int most) {
@@ -70,7 +70,7 @@ struct Row {
 
 void add_row(const Json& from, TunedTable& into) {
   if (!from.is_object()) {
-    into.notes.emplace_back("a row is no object");
+    into.notes.emplace_back("a row is not an object");
     return;
   }
   Row row{from};

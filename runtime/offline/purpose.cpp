@@ -13,14 +13,14 @@ void record_purpose(const Purpose* purpose) {
   if (path.empty() || !purpose || purpose->recorded_.exchange(true)) return;
   const std::string why = append_file(path, json_line(purpose->describe()) + "\n");
   if (!why.empty())
-    throw Error("record-unwritable", "what was compiled cannot be written down", {.name = "ATTUNE_RECORD " + path}, why,
+    throw Error("record-unwritable", "what was compiled cannot be recorded", {.name = "ATTUNE_RECORD " + path}, why,
                 "name a file that can be written, or unset ATTUNE_RECORD");
 }
 
 void refuse_to_compile(const Purpose* purpose) {
   const std::string problem = "a kernel is in no bundle, and compiling is off";
   if (!purpose)
-    throw Error("kernel-missing", problem, {}, "it was not said what for",
+    throw Error("kernel-missing", problem, {}, "the call that needs it is not known",
                 "load a bundle that has it, or let attune compile: ATTUNE_JIT=on");
   const Request request = purpose->describe();
   std::string mod;

@@ -9,6 +9,7 @@
 
 #include "codegen/choose.h"
 #include "codegen/parts.h"
+#include "compiler/bind.h"
 #include "runtime/cuda/memory.h"
 #include "runtime/oracle/oracle.h"
 #include "runtime/oracle/verify_rows.h"
@@ -71,8 +72,8 @@ class VerifyBackward {
  public:
   /// `fast`: by a GPU's own functions, which are accurate to 11 bits.
   VerifyBackward(const BoundMod& bound, const Backward& call, const Problem& p, const Verified& which, bool fast)
-      : bound_(bound), call_(call), p_(p), which_(which),
-        unit_of_functions_(fast ? 0x1p-11 : unit_of_derivatives), forward_{.q = call.q, .k = call.k, .v = call.v},
+      : bound_(bound), call_(call), p_(p), which_(which), unit_of_functions_(fast ? 0x1p-11 : unit_of_derivatives),
+        forward_{.q = call.q, .k = call.k, .v = call.v, .captures = call.captures, .params = call.params},
         oracle_(bound, forward_, p), delta_is_of_o_(codegen::delta_is_of_o(bound.mod.prob)), type_(call.q.dtype) {}
 
   void operator()() {
@@ -231,7 +232,7 @@ class VerifyBackward {
                                   .plain = plain,
                                   .luck = sum.luck,
                                   .more = more}))
-      refuse(p_, bound_, place, which_, *found);
+      refuse(p_, bound_.mod, args_of(bound_, call_).captures, place, which_, *found);
   }
 
   void queries() {
@@ -355,20 +356,20 @@ void verify(const BoundMod& bound, const Backward& call, const Problem& problem,
   if (fast && call.q.dtype == DType::f32)
     return note(watch::Noted::Of::verify, "gradients whose products are of TF32 are not verified");
   std::vector<std::vector<std::byte>> memory;
-  BoundMod there = bound;
   Backward here = call;
-  for (Tensor& t : there.slots.captures) {
-    const Tensor from = t;
-    t = on_host(from, which.stream, memory);
+  std::vector<Tensor> captures;
+  for (const Tensor& from : args_of(bound, call).captures) {
+    captures.push_back(on_host(from, which.stream, memory));
     for (Backward::Captured& one : here.captured)
-      if (one.of == from) one.of = t;
+      if (one.of == from) one.of = captures.back();
   }
+  here.captures = captures;
   for (Backward::Captured& one : here.captured) one.into = on_host(one.into, which.stream, memory);
   for (Tensor* t : {&here.q, &here.k, &here.v, &here.grad_o, &here.grad_lse, &here.o, &here.lse, &here.dq, &here.dk,
                     &here.dv, &here.cu_seqlens_q, &here.cu_seqlens_kv})
     *t = on_host(*t, which.stream, memory);
-  const Problem known = problem.q.starts_on_device() ? compiler::check(there, here, problem.scale) : problem;
-  verify_here(there, here, known, which, fast);
+  const Problem known = problem.q.starts_on_device() ? compiler::check(bound, here, problem.scale) : problem;
+  verify_here(bound, here, known, which, fast);
 }
 
 }  // namespace attune::runtime

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "compiler/bind.h"
 #include "runtime/oracle/oracle.h"
 #include "runtime/oracle/scatters.h"
 #include "runtime/oracle/verify_rows.h"
@@ -77,8 +78,10 @@ class VerifyCaptured {
 
   void compare(const CapturedSum& exact, const CapturedSum& moved) const {
     const Tensor& into = exact.asked->into;
-    const auto slot = std::ranges::find(bound_.slots.captures, exact.asked->of) - bound_.slots.captures.begin();
-    const std::string& name = bound_.mod.captures[static_cast<std::size_t>(slot)].name;
+    const compiler::Args args = args_of(bound_, call_);
+    std::uint32_t slot = 0;
+    while (!is_of(*exact.asked, args, slot)) ++slot;
+    const std::string& name = bound_.mod.captures[slot].name;
     each(into, [&](std::size_t n, const Place& at) {
       const double wanted = exact.sum[n], got = load(into, offset(into, at[0], at[1], at[2], at[3]));
       if (!std::isfinite(wanted) || !std::isfinite(moved.sum[n])) return;
@@ -89,7 +92,7 @@ class VerifyCaptured {
                              std::numeric_limits<float>::min();
       if (std::abs(got - wanted) <= allowed || !std::isfinite(allowed)) return;
       const auto place = std::span(at).first(static_cast<std::size_t>(into.rank));
-      refuse(p_, bound_, fmt::format("the gradient of {}", name), which_,
+      refuse(p_, bound_.mod, args.captures, fmt::format("the gradient of {}", name), which_,
              {fmt::format("{}[{}]", name, fmt::join(place, ", ")), got, wanted, std::abs(got - wanted), allowed});
     });
   }

@@ -1,4 +1,4 @@
-// tests/codegen/bound.test.cpp — peaks are those of data sheets, and the slowest of three things bounds a call
+// tests/codegen/bound.test.cpp — peaks are those of data sheets; products, exponentials or memory bound a call
 #include "codegen/bound.h"
 
 #include <attune/text.h>
@@ -55,7 +55,7 @@ TEST_CASE("the slowest bounds a call", "[bound]") {
   // Width 32 has a quarter of them.
   CHECK(bound(h200, {.visited = 1e9, .d = 32, .dv = 32, .bytes = 1e6}).by() == "exponentials");
   CHECK(bound(h200, {.visited = 1e6, .d = 128, .dv = 128, .bytes = 1e9}).by() == "memory");
-  // f32 is three products of TF32, or one.
+  // A product of f32 is three of TF32, or one.
   Work single{.dtype = DType::f32, .visited = 1e9, .d = 128, .dv = 128};
   CHECK(bound(h200, single).products == Approx(6 * of_wide.products));
   single.exact = false;

@@ -14,7 +14,7 @@
 namespace attune::codegen {
 namespace {
 
-std::vector<std::string> kernels(const KernelSpec& spec, const ModFacts& facts = {}) {
+std::vector<std::string> chosen(const KernelSpec& spec, const ModFacts& facts = {}) {
   std::vector<std::string> out;
   for (const KernelChoice& c : choose(spec, facts).choices)
     out.push_back(fmt::format("{} {} x {}", c.plan.kernel->name, c.plan.m, c.plan.n));
@@ -42,7 +42,7 @@ TEST_CASE("every width has kernels, and the portable one is the last", "[choose]
 }
 
 TEST_CASE("what a kernel cannot take leaves it out, and is said", "[choose]") {
-  CHECK(kernels({}).front() == "forward_sm90 128 x 128");
+  CHECK(chosen({}).front() == "forward_sm90 128 x 128");
   CHECK(choose({}, {}).story.empty());
   const auto story = [](const KernelSpec& spec, const ModFacts& facts = {}) { return story_of(choose(spec, facts)); };
   CHECK(story({.arch = 80}).find("compute capability 9.0") != std::string::npos);
@@ -50,7 +50,7 @@ TEST_CASE("what a kernel cannot take leaves it out, and is said", "[choose]") {
   CHECK(story({.out = DType::f32}).find("writes o as bf16, not as f32") != std::string::npos);
   CHECK(story({.packed = true}).empty());
   CHECK(story({.boxes = false}).find("multiples of 16 bytes") != std::string::npos);
-  CHECK(story({}, {.has_prob = true, .prob_linear = false}).find("no multiple of p") != std::string::npos);
+  CHECK(story({}, {.has_prob = true, .prob_linear = false}).find("not a multiple of p") != std::string::npos);
   CHECK(story({}, {.has_prob = true, .prob_linear = true}).empty());
 }
 
@@ -166,7 +166,7 @@ TEST_CASE("calls are of the kind that their expressions make them", "[choose]") 
 }
 
 TEST_CASE("what is preferred comes first, and the rest as without it", "[choose]") {
-  const std::vector<std::string> usual = kernels({});
+  const std::vector<std::string> usual = chosen({});
   const Preference preference{variant("forward_sm90:n=176,q_stages=1,own_o=0,turns=2,dynamic=1"), false, ""};
   const KernelChoices all = choose({}, {}, {}, &preference);
   CHECK(all.refused.empty());
@@ -264,7 +264,7 @@ TEST_CASE("the host counts shared memory and columns as kernels do", "[choose]")
       Source source = kernel_source(parts, c.plan, spec.arch);
       const std::string shared = c.plan.kernel->name == "forward_sm90" ? "Shared90" : "Shared80";
       const int aligned = c.plan.kernel->name == "forward_sm90" ? 1024 : 0;
-      // Not the kernel itself, which takes a second or two.
+      // Without the kernel itself, which takes a second or two to compile.
       source.text.resize(source.text.rfind("template __global__"));
       source.symbol = "nothing";
       source.text += "__global__ void nothing() {}\n";

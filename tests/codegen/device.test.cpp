@@ -36,7 +36,7 @@ bool skipped() {
   return true;
 }
 
-/// A copy of bytes on the device, which come back.
+/// A copy of bytes on the device, and the way back.
 class OnDevice {
  public:
   explicit OnDevice(std::size_t bytes) : bytes_(bytes), memory_(cuda::allocate(0, std::max<std::size_t>(bytes, 1))) {}
@@ -95,7 +95,7 @@ struct Sizes {
   std::size_t pairs() const { return rows() * static_cast<std::size_t>(kv_len); }
 };
 
-/// What probe.cuh gives.
+/// The results of probe.cuh's kernel.
 struct Probed {
   std::vector<float> s, p, pairs, rows;
 };
@@ -161,7 +161,7 @@ struct Lowered {
   }
 };
 
-/// Nothing in it rounds: a kernel and eval agree to the bit.
+/// No operation in it rounds, so a kernel and eval agree to the bit.
 bool exact(const ir::Expr& e) {
   for (const ir::Expr& n : ir::in_order(e)) {
     const bool arithmetic = n->op >= ir::Op::Add && n->op <= ir::Op::Div, function = n->op >= ir::Op::Sqrt;
@@ -170,7 +170,7 @@ bool exact(const ir::Expr& e) {
   return true;
 }
 
-/// Every pair's exponent, mask and prob, every row's sink and bands. `tolerance` is of a value of 1.
+/// Compares every pair's exponent, mask and prob, and every row's sink and bands. `tolerance` is for a value of 1.
 void check(const Lowered& lowered, const Sizes& z, bool exact, double tolerance) {
   const compiler::Mod& mod = lowered.lowered.mod;
   constexpr float scale = 0.7f;

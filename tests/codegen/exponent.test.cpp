@@ -9,7 +9,7 @@
 namespace attune::tests {
 namespace {
 
-/// The exponent of a score as a kernel evaluates it; the parameter behind those of the language is the call's scale.
+/// The exponent of a score as a kernel evaluates it. The last parameter, after the user's, is the call's scale.
 std::string exponent(std::string_view score) {
   ir::Signature signature = names();
   signature.params.push_back({"scale", ir::Type::F32});

@@ -17,7 +17,7 @@ namespace attune::tests {
 
 using codegen::Isa;
 
-/// What this machine can run of them, from the least to the most.
+/// The instruction sets that this machine can run, from the least to the most.
 std::vector<Isa> supported_isas();
 
 /// A captured tensor whose neighbours in memory fault, with any strides.
@@ -29,7 +29,7 @@ class Captured {
   const Tensor& tensor() const { return tensor_; }
   /// The element at an index clamped into the tensor.
   double at(std::span<const std::int32_t> index) const;
-  /// Every element becomes what `value` gives next, or the nearest to it that its type has.
+  /// Each element becomes the next result of `value`, rounded to the element's type.
   void fill(const std::function<double()>& value);
 
  private:
@@ -39,13 +39,13 @@ class Captured {
   Tensor tensor_;
 };
 
-/// Where lanes stand.
+/// The coordinates of lanes.
 struct Place {
   std::array<float, 16> s{}, p{};
   std::int32_t b = 0, h = 0, q = 0, kv = 0, q_len = 1, kv_len = 1, origin = 0;  ///< q and kv of the first lane
 };
 
-/// How expressions are compiled. Fields are stood in for: any of the head is q_len, of a row kv_len, of a column s.
+/// How expressions are compiled. Stand-ins replace fields: q_len for those of heads, kv_len for rows, s for columns.
 struct Shape {
   Isa isa = Isa::portable;
   bool rows = false;     ///< q goes up from lane to lane instead of kv
@@ -53,10 +53,10 @@ struct Shape {
   unsigned lanes() const { return isa >= Isa::avx512 ? 16 : isa == Isa::avx2 ? 8 : 4; }
 };
 
-/// What eval is to take for a lane, but for params and reads.
+/// A lane's inputs for eval, without params and reads.
 ir::Env env_at(const Shape& shape, const Place& place, unsigned lane);
 
-/// Expressions as compiled code. Those with free binders take their variables' values from `bound`, as in Env.
+/// Expressions as compiled code. Free binders take their values from `bound`, as in Env.
 class Compiled {
  public:
   Compiled(const Shape& shape, std::span<const ir::Expr> roots, std::span<const compiler::CaptureSlot> captures,

@@ -1,5 +1,5 @@
-// tests/codegen/kernel_page.test.cpp — pages of CUDA: as committed texts, through NVRTC, and the bytes of their
-// arguments
+// tests/codegen/kernel_page.test.cpp — pages of CUDA compared with committed texts and compiled by NVRTC; the bytes of
+// their arguments
 #include "codegen/source.h"
 
 #include <cstring>
@@ -103,7 +103,7 @@ TEST_CASE("a page that knows its lines leads to the user's, and its own are wher
       FAIL_CHECK(text);
   }
   CHECK(users == std::set<int>{3, 4, 7});
-  // Text has no file: its lines are those of the page.
+  // An attention written as text has no source file, so all lines are the page's own.
   const Lowered text(named("alibi"));
   const codegen::GpuParts of_text = codegen::gpu_parts(text.lowered, true);
   CHECK(codegen::kernel_source(of_text, plan, 90, "page.cu").text ==
@@ -139,7 +139,7 @@ TEST_CASE("masks of a column's fields, a row's, both and neither compile with th
 
 TEST_CASE("every mod of the corpus and every mask compiles, unspilled", "[cuda]") {
   if (skips_compiling()) return;
-  // Each on one architecture, all of them in turn: parsing is what may fail, and is the same on all.
+  // Each mod on one architecture, in turn: what may fail is parsing, which is the same on all.
   constexpr std::array archs{80, 90, 120};
   std::size_t next = 0;
   for (const CorpusMod& mod : everything()) {
@@ -149,7 +149,7 @@ TEST_CASE("every mod of the corpus and every mask compiles, unspilled", "[cuda]"
     const codegen::GpuParts parts = codegen::gpu_parts(lowered.lowered, true);
     compiles(probe_source(parts, arch, next % 2 == 0), 0);
     if (parts.facts.listed)
-      // Run once a call, over tiles rather than pairs: a few words in local memory are no loss.
+      // It runs once a call, over tiles rather than pairs, so a few words in local memory cost nothing.
       compiles(codegen::cover_source(lowered.lowered, false, arch), 128);
   }
 }

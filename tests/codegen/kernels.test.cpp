@@ -19,19 +19,19 @@ namespace {
 using codegen::KernelChoice, codegen::KernelChoices, codegen::KernelSpec;
 using runtime::cuda::Binary;
 
-/// A row of a kernel's table on an architecture. A fast kernel has one for each of its tiles; the kernel that takes any
-/// call has one a width, whose other tiles are candidates behind the first.
+/// A row of a kernel's table, on one architecture. A fast kernel has a row for each of its tiles. The kernel that takes
+/// any call has a row for each width, and its further tiles are candidates after the first.
 struct Row {
   KernelSpec spec;
   std::string variant;  ///< of the fast kernel
-  /// Bytes it may spill: the widest rows of the portable kernel have none behind them that spill less.
+  /// Bytes it may spill: for the widest rows of the portable kernel, no further tile spills less.
   int spills = 0;
-  bool slow = false;  ///< takes several seconds to compile, not one
+  bool slow = false;  ///< takes several seconds to compile rather than one
 
   bool portable() const { return !spec.boxes; }
 };
 
-/// Every tile of a fast kernel, whatever kinds of calls it is for.
+/// Every tile of a fast kernel, for all kinds of calls.
 void add_fast(std::vector<Row>& out, const KernelSpec& spec) {
   std::set<codegen::Variant> all;
   for (const auto cover : {codegen::CoverKind::full, codegen::CoverKind::causal, codegen::CoverKind::listed})
@@ -73,14 +73,14 @@ std::vector<CorpusMod> mods() {
   return all;
 }
 
-/// What is wrong with what was compiled, or empty.
+/// What is wrong with the compiled kernel, or empty.
 std::string flaw(const Binary& binary, int spills) {
   if (binary.spilled > spills) return fmt::format("spills {} bytes", binary.spilled);
   return binary.warnings.empty() ? "" : binary.warnings[0];
 }
 
-/// Compiles a Mod for a row. A fast candidate that spills is told, and no failure where another of its width does not.
-/// `number` makes the details of the call.
+/// Compiles a Mod for a row. A fast candidate that spills is reported, and is a failure only if no other of its width
+/// does without. `number` decides the details of the call.
 void compile(const Lowered& lowered, Row row, std::size_t number) {
   if (number % 2 && row.spec.dtype == DType::bf16) row.spec.dtype = row.spec.out = DType::f16;
   row.spec.max = number % 5 == 0;
@@ -90,7 +90,7 @@ void compile(const Lowered& lowered, Row row, std::size_t number) {
   const codegen::GpuParts parts = codegen::gpu_parts(lowered.lowered, true);
   std::vector<KernelChoice> candidates = choose(row.spec, parts.facts).choices;
   if (!row.portable()) {
-    // The fast one does not take every Mod; the portable one takes any.
+    // The fast kernel does not take every Mod; the portable one does.
     const auto is_portable = [](const KernelChoice& c) { return c.plan.kernel->takes_any; };
     if (is_portable(candidates.front())) return;
     const codegen::Preference first{codegen::variant(row.variant), false, ""};
@@ -118,8 +118,8 @@ void compile(const Lowered& lowered, Row row, std::size_t number) {
     FAIL_CHECK(told);
 }
 
-/// Half of the rows, each with a mod of its own; a slow row for one architecture, the next one for the next. That each
-/// mod compiles is tested with a small kernel, in cuda.test.cpp.
+/// Half of the rows, each with another mod. Slow rows take architectures in turn. forward_page.test.cpp compiles every
+/// mod with a small kernel.
 void rotate(std::size_t half) {
   if (skips_compiling()) return;
   const std::vector<Row> all = rows();
@@ -138,8 +138,8 @@ void rotate(std::size_t half) {
 TEST_CASE("every row of a kernel's table compiles with some mod: first half", "[cuda]") { rotate(0); }
 TEST_CASE("every row of a kernel's table compiles with some mod: last half", "[cuda]") { rotate(1); }
 
-// Hours: test_codegen "[.matrix]". The environment variable ATTUNE_MATRIX holds the names of mods, with spaces between
-// them, where not all are wanted.
+// Takes hours: test_codegen "[.matrix]". The environment variable ATTUNE_MATRIX may name the mods to compile,
+// with spaces between them.
 TEST_CASE("every row of a kernel's table compiles with every mod, for every architecture", "[.matrix]") {
   if (skips_compiling()) return;
   const char* named = std::getenv("ATTUNE_MATRIX");

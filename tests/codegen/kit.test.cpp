@@ -19,7 +19,7 @@ constexpr float infinity = std::numeric_limits<float>::infinity(),
 
 enum class Into { set, add, scale };
 
-/// Operands of a product, and what C is to be.
+/// Operands of a product, and the C they should give.
 struct ProductCase {
   const LoadedKit& kit;
   std::int64_t groups, panels, k, per, nr;
@@ -139,7 +139,7 @@ TEST_CASE("a guarded product takes nothing from where A is zero", "[kit]") {
       for (const Into into : {Into::set, Into::add, Into::scale}) {
         INFO(kit.name() << ", k " << k << ", into " << static_cast<int>(into));
         const ProductCase it(kit, 2, 2, k, into, random);
-        // What B holds at these k is wild, and A is zero there.
+        // At these k, B holds wild values and A zeros.
         for (std::int64_t i = 0; i < k * it.per; i += 1 + i % 3) {
           for (std::int64_t r = 0; r < it.rows; ++r) it.a.set(r * it.a_row * it.per + i, r % 2 ? -0.0 : 0.0);
           for (std::int64_t n = 0; n < it.columns; ++n) {
@@ -178,7 +178,7 @@ TEST_CASE("rows are loaded from any strides and padded with zeros", "[kit]") {
       for (const std::int64_t column : {1, 2, -1, -3})
         for (const std::int64_t rows : {0, 1, 3}) {
           INFO(kit.name() << ", " << rows << " x " << columns << ", stride " << column);
-          // Rows one after the other, and for a negative stride from the last to the first.
+          // Rows follow each other; with a negative stride they run from the last to the first.
           const std::int64_t span = std::max<std::int64_t>(0, (columns - 1) * std::abs(column) + 1);
           const std::int64_t row = (column < 0 ? -1 : 1) * (span + 2);
           const Elements from(kit.type, std::max<std::int64_t>(0, rows * (span + 2) - 2));
@@ -276,7 +276,7 @@ TEST_CASE("rows are stored rounded to nearest even, into any strides", "[kit]") 
           const std::int64_t rows = 3, from_row = columns + 1;
           const std::int64_t span = std::max<std::int64_t>(0, (columns - 1) * std::abs(column) + 1), row = span + 1;
           const Guarded<float> from(static_cast<std::size_t>(2 * from_row + columns)), factor(rows);
-          // Any bits at all: subnormals, infinities, NaN, and ties, which have few bits set.
+          // Random bits (subnormals, infinities, NaN), and ties, which have few bits set.
           for (float& x : from) {
             const std::uint32_t bits = static_cast<std::uint32_t>(random());
             x = std::bit_cast<float>(random() % 2 ? bits : bits & 0xff81f000u);

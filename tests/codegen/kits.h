@@ -55,7 +55,7 @@ inline const std::vector<LoadedKit>& kits() {
   return all;
 }
 
-/// Tiles are ours for as long as this lives, where the kit multiplies by them.
+/// While this lives the thread may use AMX tiles, if the kit multiplies by them.
 struct Tiles {
   explicit Tiles(const LoadedKit& kit) : end_(kit.find<void()>(codegen::kit_symbol::tiles_end)) {
     if (auto* begin = kit.find<void()>(codegen::kit_symbol::tiles_begin)) begin();

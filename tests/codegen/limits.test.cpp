@@ -1,4 +1,4 @@
-// tests/codegen/limits.test.cpp — a mask is its limits and what they leave, and what might wrap is no limit
+// tests/codegen/limits.test.cpp — a mask is its limits and the rest, and an expression that might wrap is never a limit
 #include "codegen/limits.h"
 
 #include <algorithm>
@@ -51,7 +51,7 @@ constexpr std::array cases{
     Case{"(q + kv) % 3 == 0", "rest"},
     Case{"kv < 4 && kv <= q && 2 <= kv", "first last "},
     Case{"kv <= far[q]", "last "},
-    // far[q] is any Int: one less, or kv more, may wrap.
+    // far[q] is any Int, so far[q] - 1 and far[q] + kv may wrap.
     Case{"kv < far[q]", "rest"},
     Case{"far[q] < kv", "rest"},
     Case{"kv + far[q] <= q", "rest"},

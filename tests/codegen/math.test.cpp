@@ -69,7 +69,7 @@ void define(Module& module, const std::string& name, unsigned lanes, const std::
   code.done();
 }
 
-/// Every f32 at a stride, both signs, denormals, and what functions trip over.
+/// Every n-th f32 of both signs, denormals included, and the arguments that functions get wrong most easily.
 std::vector<float> samples(std::uint32_t stride) {
   std::vector<float> out{0.0f,
                          -0.0f,
@@ -113,7 +113,7 @@ std::vector<float> samples(std::uint32_t stride) {
                          10};
   for (std::uint64_t bits = 0; bits < 0x1'0000'0000; bits += stride)
     out.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(bits)));
-  // What is common: small numbers and neighbours of multiples of pi / 2.
+  // Common arguments: small numbers, and neighbours of multiples of pi / 2.
   for (int i = -200'000; i < 200'000; ++i) out.push_back(static_cast<float>(i) * 0.0007f);
   for (int i = 1; i < 20'000; ++i) out.push_back(static_cast<float>(i * 1.5707963267948966));
   while (out.size() % 16) out.push_back(0);
@@ -153,7 +153,7 @@ std::vector<float> mapped(const Machine& machine, const std::string& name, const
   return out;
 }
 
-/// Second arguments for pow: as often as not such that the power is in range, and some whole ones.
+/// Second arguments for pow: about half of them keep the power in range, and some are whole numbers.
 std::vector<float> exponents(const std::vector<float>& x) {
   std::vector<float> y(x.size());
   for (std::size_t i = 0; i < x.size(); ++i) {
@@ -168,13 +168,13 @@ std::vector<float> exponents(const std::vector<float>& x) {
 }  // namespace
 
 TEST_CASE("functions of f32 are as near to the truth as they say", "[math]") {
-  // The 33 million of math.h were every 131st.
+  // math.h's 33 million arguments were every 131st f32.
   const std::vector<float> x = samples(10'007), y = exponents(x);
   for (const Function& f : functions()) {
     std::vector<double> truth(x.size());
     for (std::size_t i = 0; i < x.size(); ++i)
       truth[i] = ir::apply(f.op, ir::Type::F32, std::array<double, 2>{x[i], y[i]}, ir::Precision::f64);
-    // For sqrt and rsqrt, eval's own f32 is as close as these bounds.
+    // For sqrt and rsqrt, eval's own f32 result has an error as large as these bounds.
     const double allowed = f.op == ir::Op::Sqrt ? 0.5 : f.op == ir::Op::Rsqrt ? 1.5 : tests::stated_ulps(f.op);
     for (const Machine& machine : machines()) {
       const std::vector<float> out = mapped(machine, symbol(f.op), x, y);

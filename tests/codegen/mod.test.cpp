@@ -40,8 +40,8 @@ struct World {
   }
 };
 
-/// Roots compiled for every instruction set and either variable along the lanes. The World's tensors and params may
-/// change afterwards, but not their types.
+/// Roots compiled for every instruction set, with q or kv along the lanes. The World's tensors and params may change
+/// afterwards, but not their types.
 class Everywhere {
  public:
   Everywhere(const World& world, std::span<const Expr> roots, std::span<const std::int32_t> bound = {})
@@ -192,7 +192,7 @@ TEST_CASE("a read takes what its clamped index names, whatever the type and the 
                          DType::i32, DType::i16, DType::i8,   DType::u8,  DType::boolean};
   for (const DType type : types) {
     World world;
-    // The same slots again and again: strides are arguments.
+    // The slots stay and their strides change: strides are arguments of the code.
     const auto add = [&](std::size_t slot, const std::string& name, std::initializer_list<std::int64_t> extents,
                          std::initializer_list<std::int64_t> strides) {
       auto tensor = std::make_unique<Captured>(type, std::span(extents.begin(), extents.size()),
@@ -217,7 +217,7 @@ TEST_CASE("a read takes what its clamped index names, whatever the type and the 
     Place place = ordinary();
     for (const std::int64_t stride : {1, -1, 2, 0}) {
       add_all(stride);
-      // Inside, across either end, and outside.
+      // Lanes inside of the tensor, across either of its ends, and outside.
       for (const std::int32_t kv : {0, 4, 24, 32, 36, 44, 48, 400, -4, -12, int_max - 7, int_min}) {
         place.kv = kv;
         place.q = kv / 2 + 9;
@@ -340,7 +340,7 @@ TEST_CASE("what does not vary by lane stays a scalar, and a custom's derivative 
   CHECK(!emit(expr("sum(i, 4, i * q) + b / 3")).is_vector());
   CHECK(!emit(expr("exp(f32(q))")).is_vector());
   CHECK(emit(expr("sum(i, 4, i * kv)")).is_vector());
-  // s is not there.
+  // There is no s here, and only the derivative reads it.
   const Expr value = ir::op(Op::F32, ir::input(Input::Q)), derivative = ir::input(Input::S);
   CHECK(!emit(ir::op(Op::Custom, value, derivative)).is_vector());
   CHECK_THROWS_AS(emit(derivative), Bug);

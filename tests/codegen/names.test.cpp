@@ -1,4 +1,4 @@
-// tests/codegen/names.test.cpp — a user's names never meet those of a page, of the device files or of CUDA
+// tests/codegen/names.test.cpp — a user's names never collide with those of a page, of the device files or of CUDA
 #include <fmt/format.h>
 #include <set>
 
@@ -18,7 +18,7 @@
 namespace attune::tests {
 namespace {
 
-/// Everything in a text that is written like a name, in comments too.
+/// Every word of a text that could be a name, in comments too.
 std::set<std::string> identifiers(std::string_view text) {
   std::set<std::string> out;
   for (std::size_t i = 0; i < text.size();) {
@@ -36,7 +36,7 @@ std::set<std::string> device_identifiers() {
   return out;
 }
 
-/// Every name worth trying that the language does not keep for itself.
+/// Every name worth trying that the language does not reserve.
 std::vector<std::string> names() {
   std::set<std::string> all = device_identifiers();
   for (const std::string_view words : {cpp_words, c_words, cuda_words, page_words, nvrtc_macros})
@@ -88,7 +88,7 @@ TEST_CASE("a user's names never meet the page's", "[cuda]") {
   if (skips_compiling()) return;
   const std::vector<std::string> all = names();
   CHECK(all.size() > 1000);
-  // Every name is each of the four once: pages take neighbouring quarters of a window that goes round.
+  // Each name is used once in each of the four ways: pages take neighbouring quarters of a window that wraps around.
   constexpr std::size_t each = 200;
   std::vector<std::string> round = all;
   round.insert(round.end(), all.begin(), all.begin() + 4 * each);

@@ -1,4 +1,4 @@
-// tests/codegen/occupancy.test.cpp — blocks of a multiprocessor are those that CUDA's occupancy calculator gives
+// tests/codegen/occupancy.test.cpp — blocks on a multiprocessor, as CUDA's occupancy calculator gives them
 #include "codegen/occupancy.h"
 
 #include "tests/catch.h"

@@ -40,7 +40,7 @@ TEST_CASE("reads whose indices are linear in q and kv go unclamped within a tile
     INFO(score);
     CHECK_FALSE(has(page(score), "is_inside"));
   }
-  // Masks are asked in partial tiles alone, where nothing is known of indices.
+  // Masks are evaluated in partial tiles only, where nothing is known about indices.
   CHECK_FALSE(has(page("s", "table[q - kv + 31] > 0.0f"), "is_inside"));
 }
 

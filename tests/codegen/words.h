@@ -1,4 +1,4 @@
-// tests/codegen/words.h — words that mean something in C, C++, CUDA or NVRTC, and so are hard to use as names
+// tests/codegen/words.h — words with a meaning in C, C++, CUDA or NVRTC, which make difficult names
 #pragma once
 
 #include <string_view>
@@ -16,7 +16,7 @@ thread_local throw true try typedef typeid typename union unsigned using virtual
 xor_eq
 )";
 
-/// What else C, its extensions and its compilers reserve or define.
+/// Other words that C, its extensions and its compilers reserve or define.
 inline constexpr std::string_view c_words = R"(
 _Alignas _Alignof _Atomic _BitInt _Bool _Complex _Decimal128 _Decimal32 _Decimal64 _Generic _Imaginary _Noreturn
 _Pragma _Static_assert _Thread_local __asm __asm__ __attribute__ __auto_type __builtin_va_arg __extension__ __func__
@@ -30,13 +30,13 @@ __half __ldg __nv_bool __syncthreads blockDim blockIdx cudaStream_t dim3 float4 
 nv_bfloat16 printf size_t threadIdx warpSize
 )";
 
-/// Names much like those that pages make up, and odd ones.
+/// Names similar to those that pages invent, and odd ones.
 inline constexpr std::string_view page_words = R"(
 Index Tile User Word _ _A __ ___ _a a a__b a_greatest a_least a_sorted b c first greatest_of_u_a i i4 index is j k
 lane last least_of_u_a other scale u_ u_a u_u_a x1 x2
 )";
 
-/// Macros that NVRTC 13 predefines for sm_80 or sm_90a; where names differ in a number, one of them.
+/// Macros that NVRTC 13 predefines for sm_80 or sm_90a. Of names that differ only in a number, one is listed.
 inline constexpr std::string_view nvrtc_macros = R"(
 CUDARTAPI CUDARTAPI_CDECL CUDART_CB CUDART_DEVICE CUDART_VERSION CUDA_IPC_HANDLE_SIZE CU_UUID_HAS_BEEN_DEFINED NULL
 NV_ANY_TARGET NV_DISPATCH_TARGET NV_HAS_FEATURE_SM_100a NV_IF_ELSE_TARGET NV_IF_TARGET NV_IS_DEVICE

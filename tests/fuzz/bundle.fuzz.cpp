@@ -47,7 +47,7 @@ void check_stored(const std::string& text) {
   check(attune::tests::bundle_text("a", compressed(rest).value_or(rest), std::to_string(rest.size())));
 }
 
-/// A line an entry, and its label. Then one byte is changed.
+/// Each line is an entry and its label. One byte of the result is changed.
 void check_entries(const std::string& rest, std::size_t change) {
   std::vector<BundleEntry> entries;
   for (std::size_t at = 0; at < rest.size();) {
@@ -77,8 +77,8 @@ void check_entries(const std::string& rest, std::size_t change) {
 
 }  // namespace
 
-/// The first byte, a letter in the seeds, says what the rest is: the text of a bundle; or what one is made of, or what
-/// lies in one, because no chance finds a checksum that fits.
+/// The first byte (a letter in the seeds) says what the rest is: the text of a bundle, what to make a bundle from, or
+/// what a bundle holds. The latter two exist because random bytes never have the right checksum.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   const std::string rest(reinterpret_cast<const char*>(data + 1), size - 1);

@@ -35,7 +35,7 @@ const ir::Signature& names() {
   return signature;
 }
 
-/// Masks that people might write: comparisons of linear forms and of data, put together.
+/// Masks such as users write: comparisons of linear forms and of data, combined.
 class Likely {
  public:
   explicit Likely(Random& random) : random_(random) {}
@@ -354,7 +354,7 @@ class Case {
 }  // namespace
 
 TEST_CASE("the cover of a random mask is never wrong, and its exact bands hold pairs everywhere", "[fuzz][cover]") {
-  // Brute force over every pair: dearer than other properties.
+  // Brute force over every pair takes longer than other properties do.
   const std::uint64_t count = std::min<std::uint64_t>(ir::fuzz_count(), 2'000 + ir::fuzz_count() / 10);
   std::uint64_t constant = 0, failed = 0;
   for (std::uint64_t seed = 0; seed < count; ++seed) {

@@ -18,10 +18,10 @@ using ir::Expr;
 
 struct Slope {
   double value;
-  bool clear;  ///< three step sizes agree: no kink is near, and rounding does not drown it
+  bool clear;  ///< three step sizes agree, so there is no kink nearby and rounding is small
 };
 
-/// d f / d x by central differences, `x` put back as it was.
+/// d f / d x by central differences. Restores `x`.
 template <class F>
 Slope slope_of(F f, double& x) {
   const double at = x;
@@ -41,7 +41,7 @@ Slope slope_of(F f, double& x) {
   return {fine, clear};
 }
 
-/// What the scatters give to one element of a capture, summed over their loops.
+/// What all scatters add to one element of a capture, summed over their loops.
 class Gathered {
  public:
   Gathered(const std::vector<Scatter>& scatters, const ir::RandomEnv& env) : scatters_(scatters), env_(env) {}
@@ -60,7 +60,7 @@ class Gathered {
 
  private:
   using Bound = std::array<std::int32_t, ir::max_binders + 1>;
-  // As deep as loops nest.
+  // Recurses once for each loop.
   void over(const Scatter& s, std::size_t loop, const ir::Env& env, Bound& bound, std::size_t element,
             double& total) const {
     if (loop < s.loops.size()) {
@@ -84,7 +84,7 @@ class Gathered {
   const ir::RandomEnv& env_;
 };
 
-/// Random expressions that differences can follow where no kink is near. Half of them have kinks.
+/// Random expressions whose differences approximate their derivatives except near kinks. Half of them have kinks.
 ir::Grammar grammar_of(std::uint64_t seed) {
   ir::Grammar g = ir::Grammar::differentiable();
   g.smooth = seed % 2 == 0;
@@ -98,7 +98,7 @@ struct Share {
   std::uint64_t compared = 0, skipped = 0, nonzero = 0;
 };
 
-/// Where the values met outside of sums are large, rounding drowns the steps of a difference, and floor looks smooth.
+/// Not where values outside of sums are large: rounding then hides a difference's step, and floor looks smooth.
 bool can_follow(const Expr& root, const ir::Env& env) {
   std::vector<Expr> nodes;
   double most = 1e3;
@@ -114,7 +114,7 @@ bool can_follow(const Expr& root, const ir::Env& env) {
   return true;
 }
 
-/// Compares one derivative, or counts it as skipped; gives what went wrong.
+/// Compares one derivative or counts it as skipped. Returns what is wrong, if anything.
 std::string compare(double derivative, const Slope& slope, Share& share) {
   if (!slope.clear || !std::isfinite(derivative)) {
     ++share.skipped;
@@ -216,7 +216,7 @@ TEST_CASE("a derivative does not depend on whether the expression was simplified
       env.env().s = s;
       const double before = ir::eval(derive(e, ir::Input::S).by, env.env());
       const double after = ir::eval(derive(simple, ir::Input::S).by, env.env());
-      // Where a factor is infinite the order of multiplication may tell 0 * inf apart from 0.
+      // With an infinite factor, the order of multiplications decides between 0 * inf and 0.
       if (!std::isfinite(before) || !std::isfinite(after)) continue;
       if (std::fabs(before - after) > 1e-9 * (1 + std::fabs(before)))
         FAIL("seed " << seed << ", s = " << s << ": " << before << " became " << after << "\n  "

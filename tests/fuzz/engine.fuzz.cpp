@@ -9,7 +9,7 @@ void run(std::uint64_t count, const Compared& what) {
   const auto& all = engines();
   if (all.empty()) return;
   Tally tally;
-  // One instruction set a case, as each is a compile; every fourth seed is hostile.
+  // One instruction set per case, because each one is compiled. Every fourth seed is hostile.
   for (std::uint64_t seed = 0; seed < count; ++seed)
     tally.add(judge(seed, RandomCall(seed), all[seed / 4 % all.size()], what));
   CHECK(tally.wrong == "");
@@ -18,7 +18,8 @@ void run(std::uint64_t count, const Compared& what) {
 
 }  // namespace
 
-// A case compiles a kernel or more, so there are fewer than of other properties: 2 000 in the presets dev and ci.
+// Each case compiles at least one kernel, so there are fewer cases than for other properties: 2 000 in the presets dev
+// and ci.
 TEST_CASE("engines compute random mods forward as the oracle does", "[fuzz][engine]") {
   run(ir::fuzz_count() / 90, {.backward = false});
 }

@@ -1,4 +1,4 @@
-// tests/fuzz/entry.fuzz.cpp — any bytes are an entry of the cache that prints as itself, or none, with the reason
+// tests/fuzz/entry.fuzz.cpp — any bytes are an entry of the cache that prints as itself, or are refused with a reason
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -20,7 +20,7 @@ void check(const std::string& text) {
   if (!parsed.entry || head.key.size() != 64) return;
   CacheKey key;
   for (std::size_t i = 0; i < 4; ++i) {
-    // Only what is written as a key is one.
+    // A line is a key only if it is written as one.
     if (head.key.find_first_not_of("0123456789abcdef") != std::string::npos) return;
     key.words[i] = std::stoull(head.key.substr(16 * i, 16), nullptr, 16);
   }
@@ -30,8 +30,8 @@ void check(const std::string& text) {
 
 }  // namespace
 
-/// The first byte, a letter in the seeds, says whether the rest is the text of an entry or what one is made of: no
-/// chance finds a checksum that fits.
+/// The first byte (a letter in the seeds) says whether the rest is the text of an entry, or what to make an entry from:
+/// random bytes never have the right checksum.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   const std::string rest(reinterpret_cast<const char*>(data + 1), size - 1);
@@ -39,7 +39,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     check(rest);
     return 0;
   }
-  // Lines are facts until one of them is empty; the bytes follow. Then one byte is changed, or none.
+  // Lines are facts up to the first empty line, and the bytes follow it. At most one byte is then changed.
   CacheEntry entry;
   std::size_t at = 0;
   while (at < rest.size()) {

@@ -29,7 +29,7 @@ TEST_CASE("gathering factors changes a random exponent by no more than their rou
     const Expr plain = ir::substitute(score, {{s->digest, scaled}});
     const Expr gathered = codegen::exponent(score, ir::param(slot, ir::Type::F32));
 
-    // Where a step is steep or large, rounded factors show: those cases tell nothing.
+    // Steep or large steps magnify the rounding of factors, so such cases are skipped.
     double most = 1, steepest = 0;
     for (const Expr& root : {plain, gathered})
       for (const Expr& e : ir::in_order(root))

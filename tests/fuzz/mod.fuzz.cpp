@@ -63,7 +63,7 @@ struct Captures {
 struct Case {
   ir::Grammar grammar = ir::Grammar::ordinary();
   Expr root;
-  std::vector<Expr> nodes;  ///< all closed ones: each has a value
+  std::vector<Expr> nodes;  ///< all closed nodes: each has a value
   Shape shape;
   Place place;
 };
@@ -85,7 +85,7 @@ Case make_case(std::uint64_t seed, std::span<const Isa> isas) {
   return c;
 }
 
-/// A sum with all that is closed within it replaced by the values it has; null when what is left is not exact.
+/// A sum in which every closed part is replaced by its value; null if the rest is not exact.
 Expr with_values(const Expr& e, const ir::DigestMap<double>& values) {
   bool exact = true;
   Expr root = ir::rebuild(e, [&](const Expr& node, std::span<const Expr>) -> Expr {
@@ -100,7 +100,7 @@ class Checker {
  public:
   explicit Checker(const Case& c, const Captures& captures) : case_(c), captures_(captures) {}
 
-  /// Told when the value of `e` in a lane is not what its arguments' values make it.
+  /// Reports a lane in which the value of `e` does not follow from its arguments' values.
   std::string wrong(const Expr& e, const ir::DigestMap<double>& values, ir::Env env) {
     const double got = values.at(e->digest);
     const ir::ReadCapture read = [&](std::uint32_t slot, std::span<const std::int32_t> index) {
@@ -147,7 +147,7 @@ class Checker {
 }  // namespace
 
 TEST_CASE("compiled expressions give in every lane what eval gives", "[fuzz][mod]") {
-  // Every case is compiled, which takes milliseconds.
+  // Compiling a case takes milliseconds.
   const std::uint64_t count = std::min<std::uint64_t>(ir::fuzz_count(), 1'000 + ir::fuzz_count() / 50);
   const std::vector<Isa> isas = supported_isas();
   std::uint64_t checked = 0, skipped = 0;
@@ -171,7 +171,7 @@ TEST_CASE("compiled expressions give in every lane what eval gives", "[fuzz][mod
       for (const Expr& e : c.nodes)
         if (const std::string wrong = checker.wrong(e, at_lane, env); !wrong.empty()) fail(lane, wrong);
     }
-    // Alone, a root is the same to the bit, though none of its parts is asked for.
+    // A root compiled alone, without its parts as further roots, gives the same bits.
     if (seed % 4 == 0) {
       const auto alone = Compiled(c.shape, std::span(&c.root, 1), captures.slots)(c.place, captures.pointers(), params);
       for (unsigned lane = 0; lane < c.shape.lanes(); ++lane)

@@ -11,7 +11,7 @@ namespace attune::ir {
 
 TEST_CASE("an expression put in place of an input is that input's value", "[fuzz][node]") {
   Grammar grammar = Grammar::ordinary();
-  grammar.random = false;  // it reads the coordinates of the Env, whatever stands in their place
+  grammar.random = false;  // it reads the Env's coordinates, whatever replaces them in the expression
   const std::uint64_t count = fuzz_count();
   for (std::uint64_t seed = 0; seed < count; ++seed) {
     grammar.max_nodes = seed % 2 ? 25 : 80;

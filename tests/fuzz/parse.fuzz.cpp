@@ -13,7 +13,7 @@ using attune::tests::broken;
 
 namespace {
 
-// The names that the seeds use, in the types and ranks of shared use: a table, a bias, documents, a dense mask.
+// The names that the seeds use, with their usual types and ranks: a table, a bias, documents, a dense mask.
 const Signature signature{{{"slope", Type::F32, 1},
                            {"t", Type::F32, 2},
                            {"bias", Type::F32, 4},
@@ -28,7 +28,7 @@ const Signature signature{{{"slope", Type::F32, 1},
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
-  // The first byte, a letter in the seeds, says what the text is for.
+  // The first byte (a letter in the seeds) says what the text is for.
   constexpr std::uint32_t coordinates = bit(Input::B) | bit(Input::H) | bit(Input::Q) | bit(Input::KV) |
                                         bit(Input::QLen) | bit(Input::KVLen);
   Scope scope;
@@ -55,7 +55,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   try {
     if (!same(parse(printed, scope), e)) broken("printed, it is another expression", text + "\n" + printed);
   } catch (const Error& error) {
-    // A text can share by lets what no text of the allowed number of nodes could write out.
+    // Lets share sub-expressions, so a text may be larger than the limit on nodes once they are written out.
     if (error.code != "too-large") broken("printed, it is a mistake", text + "\n" + error.what());
   }
   return 0;

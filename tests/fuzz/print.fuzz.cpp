@@ -10,7 +10,7 @@
 namespace attune::ir {
 namespace {
 
-// Small ones for every pair of operators, large ones for lets.
+// Small expressions meet every pair of operators; large ones need lets.
 Grammar grammar_of(std::uint64_t seed) {
   Grammar g = Grammar::ordinary();
   g.max_nodes = seed % 4 == 0 ? 400 : seed % 4 == 1 ? 100 : 20;
@@ -34,7 +34,7 @@ std::string broken_by(const Expr& e, const Signature& signature) {
     const auto [begin, end] = span->second;
     if (begin >= end || end > printed.text.size()) return "has an empty span: " + printed.text;
     if (node->arity > 0 || node->free) continue;
-    // A leaf's span is the whole of its text, so it reads as the leaf.
+    // A leaf's span covers its whole text, so that text parses as the leaf.
     if (!same(parse(printed.text.substr(begin, end - begin), {.signature = &signature}), node))
       return "has a span that is another leaf: " + printed.text;
   }

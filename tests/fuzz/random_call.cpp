@@ -17,10 +17,10 @@ using ir::Expr, ir::Random, ir::Type;
 
 namespace {
 
-/// What s may be off by in an engine, and is not in dense attention: f32 ulps.
+/// The error of s that an engine may have and dense attention does not: f32 ulps.
 constexpr double ulps = 4;
 
-/// What a function may be off by in an engine, and is not in dense attention, which calls the C library: f32 ulps.
+/// The error of a function that an engine may have and dense attention, which calls the C library, does not: f32 ulps.
 double ulps_of(ir::Op op, Functions functions) {
   using enum ir::Op;
   constexpr std::array inexact{Rsqrt, Exp, Exp2, Log, Log2, Pow, Sin, Cos, Tan, Tanh, Sigmoid, Erf};
@@ -29,9 +29,9 @@ double ulps_of(ir::Op op, Functions functions) {
   return op == Tanh ? 0x1p13 : op == Sin || op == Cos || op == Tan ? 0x1p5 : 2 * ulps;
 }
 
-/// Dense attention of a larger error, relative to the oracle, is of no use as a yardstick.
+/// If dense attention differs from the oracle by more than this, it is no measure for an engine's errors.
 constexpr double hopeless = 0.05;
-/// Next to larger scores the oracle itself, in f64, loses what tells pairs apart; engines may know better, see
+/// Among larger scores even the oracle's f64 loses the differences between pairs. Engines may keep them: see
 /// compiler::Fold.
 constexpr double enormous = 1e9;
 
@@ -72,7 +72,7 @@ compiler::BoundMod RandomCall::shaken(std::uint64_t seed, Functions functions) c
     return ir::param(slot, Type::F32);
   };
   const Expr of_s = off(0, ulps);
-  // A few for each size, taken in turns.
+  // A few sets of tensors for each size, used in turn.
   std::map<double, std::array<Expr, 5>> factors;
   std::size_t next = 0;
   const auto factor = [&](double by) {

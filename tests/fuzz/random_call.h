@@ -10,13 +10,13 @@
 
 namespace attune::tests {
 
-/// How near an engine's functions are to the truth.
+/// How accurate an engine's functions are.
 enum class Functions : std::uint8_t {
   near,  ///< within 4 ulps of f32
   fast,  ///< as namespace fast of codegen/cuda/ops.cuh says
 };
 
-/// A random mod, its data, and the shape of a call, which may be replaced: no capture is sized by it.
+/// A random mod, its data, and the shape of a call. Another shape will do too: no capture's size depends on it.
 class RandomCall {
  public:
   explicit RandomCall(std::uint64_t seed);
@@ -24,8 +24,8 @@ class RandomCall {
   Shape shape;
   const compiler::BoundMod& bound() const { return bound_; }
   bool hostile() const { return hostile_; }
-  /// The same with every result of a function off by what it may be, and every s by some ulps, of 1 too, as its terms
-  /// may cancel.
+  /// The same mod with errors: each function is off by as much as it may be, and each s by some ulps, of 1 too, because
+  /// its terms may cancel.
   compiler::BoundMod shaken(std::uint64_t seed, Functions functions) const;
 
  private:
@@ -44,8 +44,8 @@ class RandomCall {
 
 /// What became of a call.
 struct Judged {
-  bool refused = false;   ///< its mod is no mod
-  bool hopeless = false;  ///< dense attention is no yardstick here
+  bool refused = false;   ///< the compiler refuses its mod
+  bool hopeless = false;  ///< dense attention is too inexact to compare with
   std::string wrong;      ///< empty, or what is wrong, with the seed and the expressions
 };
 Judged judge(std::uint64_t seed, const RandomCall& call, const Engine& engine, const Compared& what,
@@ -57,7 +57,7 @@ struct Tally {
   std::string wrong;
 
   void add(const Judged& one);
-  /// Too few of them told anything: empty, or how few.
+  /// Empty, or how few of them could be compared, if those are too few.
   std::string too_few() const;
 };
 

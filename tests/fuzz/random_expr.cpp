@@ -70,7 +70,7 @@ constexpr std::array<float, 28> hostile_floats{0.0f,
                                                std::numeric_limits<float>::quiet_NaN(),
                                                1.0000001f};
 
-/// Ops with a derivative wherever they are defined, that keep small values small enough for differences.
+/// Ops that have a derivative wherever they are defined, and of small values give values small enough for differences.
 bool is_smooth(Op op) {
   constexpr std::array ops{Op::Add, Op::Sub,  Op::Mul, Op::Neg,     Op::Exp2, Op::Exp,    Op::Sin,
                            Op::Cos, Op::Tanh, Op::Erf, Op::Sigmoid, Op::F32,  Op::Custom, Op::Where};
@@ -128,7 +128,7 @@ class Maker {
     return leaf(type);
   }
 
-  /// An expression of this op and type, or null when they do not go together.
+  /// An expression of this op and type; null if the op cannot have the type.
   Expr of(Op op, Type type, int budget) {
     const OpRow& r = row(op);
     if (op == Op::Read) return read_of(type, budget);
@@ -177,7 +177,7 @@ class Maker {
     const std::size_t before = made_.size();
     const Expr body = make(type, budget);
     variables_.pop_back();
-    // What was made here and is open may hold the variable, which means nothing outside.
+    // An open expression made here may contain the variable, which has no meaning outside of the sum.
     made_.erase(std::remove_if(made_.begin() + static_cast<std::ptrdiff_t>(before), made_.end(),
                                [](const Expr& e) { return e->free != 0; }),
                 made_.end());

@@ -21,7 +21,7 @@ struct Grammar {
   bool random = true;           ///< random(seed)
   bool custom = true;           ///< custom(value, derivative)
   bool hostile = true;          ///< literals and values such as INT_MIN, inf, NaN, denormals, -0; else small ones
-  bool denormals = true;        ///< else zeros in their place: what engines may take them for
+  bool denormals = true;        ///< else zeros in their place: engines may treat them as 0
   bool smooth = false;          ///< only Float ops with a derivative everywhere they are defined, and small Ints
   bool share = true;            ///< sometimes reuse a sub-expression made before
 
@@ -66,7 +66,7 @@ class RandomEnv {
 /// them under a sanitizer.
 std::uint64_t fuzz_count();
 
-/// SplitMix64: cheap, seeded, alike on every machine (std's distributions are not).
+/// SplitMix64: fast, seeded, and the same on every machine, unlike std's distributions.
 class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(seed) {}

@@ -1,4 +1,4 @@
-// tests/fuzz/range.fuzz.cpp — ranges hold what eval gives, in both precisions and under conditions
+// tests/fuzz/range.fuzz.cpp — every value that eval gives is in its range, in both precisions and under conditions
 #include "ir/range.h"
 
 #include <sstream>
@@ -20,7 +20,7 @@ Grammar grammar_of(std::uint64_t seed) {
   return g;
 }
 
-/// The closed expressions within: those that have a value.
+/// The closed sub-expressions: those that have a value.
 std::vector<Expr> closed(const std::vector<Expr>& nodes) {
   std::vector<Expr> all;
   for (const Expr& e : nodes)
@@ -28,7 +28,7 @@ std::vector<Expr> closed(const std::vector<Expr>& nodes) {
   return all;
 }
 
-/// The first of `nodes` whose value is not in its range, told with the seed; empty when there is none.
+/// Reports the first of `nodes` whose value is not in its range, with the seed; empty if all are.
 std::string first_outside(const std::vector<Expr>& nodes, const Env& env, Precision precision, const Bounds& bounds,
                           const Signature& signature, std::uint64_t seed) {
   const Program program{std::span(nodes)};
@@ -80,7 +80,7 @@ TEST_CASE("what a condition tells holds wherever the condition does", "[fuzz][ra
     const Grammar grammar = grammar_of(seed);
     Random random(seed);
     const Expr condition = random_expr(seed, Type::Bool, grammar);
-    // Its own parts, differences of them, and choices between them by the condition itself.
+    // Expressions made of the condition: its parts, their differences, and choices between them by the condition.
     std::vector<Expr> nodes = closed(in_order(condition));
     const std::size_t parts = nodes.size();
     for (int i = 0; i < 8; ++i) {

@@ -1,4 +1,4 @@
-// tests/fuzz/simplify.fuzz.cpp — simplify keeps every bit of random expressions, never grows them, and ends where it is
+// tests/fuzz/simplify.fuzz.cpp — simplify keeps every bit of random expressions, never grows them, and is idempotent
 #include "compiler/simplify.h"
 
 #include <sstream>

@@ -1,4 +1,4 @@
-// tests/fuzz/split.fuzz.cpp — levels and folds of random expressions put together are what they were
+// tests/fuzz/split.fuzz.cpp — levels and folds of random expressions, put together again, give the same values
 #include <sstream>
 
 #include "compiler/fold.h"
@@ -72,7 +72,7 @@ TEST_CASE("the fields of random expressions and what is left of them give the sa
 
 namespace {
 
-/// The largest magnitude among the values of all closed nodes; infinite when one is not finite.
+/// The largest magnitude among the values of all closed nodes; infinity if any is not finite.
 double magnitude(std::span<const Expr> roots, const ir::Env& env) {
   std::vector<Expr> nodes;
   for (const Expr& e : ir::in_order(roots))
@@ -88,7 +88,7 @@ double magnitude(std::span<const Expr> roots, const ir::Env& env) {
   return most;
 }
 
-/// Sums and differences of positions and whatever else is whole.
+/// Sums and differences of positions and other Ints.
 Expr positions(ir::Random& random, std::uint64_t seed, const ir::Grammar& grammar) {
   ir::Grammar small = grammar;
   small.max_nodes = 4;
@@ -113,7 +113,7 @@ TEST_CASE("row and core of a random score add up to it, for any origin", "[fuzz]
   for (std::uint64_t seed = 0; seed < count; ++seed) {
     ir::Grammar grammar = grammar_of(seed);
     grammar.inputs &= ~ir::bit(Input::P);
-    // A score is a chain of sums more often than not; s first, so that it is used.
+    // Most scores are chains of sums. s comes first, so that it is used.
     Expr score = ir::input(Input::S);
     ir::Random random(seed);
     for (std::uint32_t i = random.below(4); i-- > 0;) {

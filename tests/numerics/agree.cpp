@@ -246,7 +246,7 @@ void compare_backward(const Subject& subject, const Inputs& in, std::span<const 
     }
   comparison.truth(std::move(oracle), dense, terms);
   for (const Engine& engine : engines) {
-    if (!engine.backward) continue;
+    if (!engine.backward || std::max(problem.d, problem.dv) > engine.widest) continue;
     const Outputs out = made(For::others);
     guarded_run(comparison, engine, out, [&] { engine.backward(subject, call(out), problem); });
   }

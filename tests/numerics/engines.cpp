@@ -1,6 +1,7 @@
 // tests/numerics/engines.cpp — every engine of this build that this machine can run, and the mods they get
 #include "tests/numerics/engines.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -75,6 +76,32 @@ void forward_on_device(const Subject& subject, const Forward& call, const compil
   for (std::size_t i = inputs; i < moved.size(); ++i) moved[i].back();
 }
 
+void backward_on_device(const Subject& subject, const Backward& call, const compiler::Problem& problem) {
+  std::deque<Moved> moved;
+  const auto there = [&](const Tensor& t) { return t.given() ? moved.emplace_back(t).tensor() : Tensor(); };
+  compiler::LoweredMod lowered = subject.lowered;
+  const std::vector<Tensor> host_captures = lowered.slots.captures;
+  for (Tensor& capture : lowered.slots.captures) capture = there(capture);
+  Backward on_device{.q = there(call.q),
+                     .k = there(call.k),
+                     .v = there(call.v),
+                     .grad_o = there(call.grad_o),
+                     .grad_lse = there(call.grad_lse),
+                     .o = there(call.o),
+                     .lse = there(call.lse),
+                     .q_offset = call.q_offset};
+  const std::size_t inputs = moved.size();
+  on_device.dq = there(call.dq);
+  on_device.dk = there(call.dk);
+  on_device.dv = there(call.dv);
+  for (const Backward::Captured& one : call.captured) {
+    const auto slot = std::ranges::find(host_captures, one.of) - host_captures.begin();
+    on_device.captured.push_back({lowered.slots.captures[static_cast<std::size_t>(slot)], there(one.into)});
+  }
+  runtime::cuda::backward(lowered, on_device, problem, {.exact = subject.exact});
+  for (std::size_t i = inputs; i < moved.size(); ++i) moved[i].back();
+}
+
 }  // namespace
 
 Subject::Subject(const Attention& attention) : Subject(compiler::trace(attention)) {
@@ -90,7 +117,7 @@ const std::vector<Engine>& engines() {
     for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512bf16, Isa::amx})
       if (runtime::cpu::supports(isa)) found.push_back(engine(isa));
     if (runtime::cuda::device_count() > 0)
-      found.push_back({.name = "cuda", .forward = forward_on_device, .backward = nullptr, .widest = 256});
+      found.push_back({.name = "cuda", .forward = forward_on_device, .backward = backward_on_device, .widest = 256});
     const char* asked = std::getenv("ATTUNE_TEST_ENGINE");
     if (asked) std::erase_if(found, [&](const Engine& e) { return !e.name.starts_with(asked); });
     if (found.empty()) std::printf("[skip] this machine has no engine of %s\n", asked ? asked : "any kind");

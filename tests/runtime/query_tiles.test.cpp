@@ -4,7 +4,7 @@
 #include <array>
 #include <cstdint>
 
-#include "runtime/workspace_layout.h"
+#include "runtime/workspace.h"
 #include "tests/catch.h"
 
 using namespace attune;

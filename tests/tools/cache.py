@@ -12,7 +12,7 @@ from calls import ATTUNE, ENGINE, Calls
 
 class Cache(Calls):
     def entry(self, key, bytes=b"code", **facts):
-        # Made by another hand than attune's: as docs/cache.md says an entry is. Its checksums cannot be.
+        # An entry not written by attune, but as docs/cache.md describes one. Only its checksums are attune's.
         path = self.at / "cache/entries" / key[:2] / key[2:]
         path.parent.mkdir(parents=True, exist_ok=True)
         lines = "".join(f"{name}: {value}\n" for name, value in facts.items())
@@ -56,7 +56,7 @@ class Cache(Calls):
         self.assertIn(f"entries  {len(rows)}\n", self.cache("stats").stdout)
         self.assertIn("0 bad", self.cache("verify").stdout)
 
-        # Below another user's, the same entries serve as the system's, and are not written.
+        # As the cache of the system, below that of another user, the same entries are used and never written.
         below = {"ATTUNE_CACHE": str(self.at / "mine"), "ATTUNE_CACHE_SYSTEM": str(self.at / "cache")}
         self.assertEqual(self.attune(*run, **{**kept, **below}).returncode, 0)
         self.assertFalse((self.at / "mine/entries").exists())
@@ -64,7 +64,7 @@ class Cache(Calls):
                          {"system"})
         self.assertEqual(json.loads(self.cache("clear", "--yes", "--json", **below).stdout)["removed"]["entries"], 0)
 
-        # What is damaged is found, told, and built again.
+        # A damaged entry is found, reported and built again.
         path = pathlib.Path(forward["file"])
         path.write_bytes(path.read_bytes()[:-1] + b"?")
         bad = self.cache("verify", "--json", code=1)
@@ -92,7 +92,7 @@ class Cache(Calls):
         self.entry("1" * 32).write_bytes(b"attune cache 9\nwhatever")
         rows = {json.loads(line)["id"]: json.loads(line) for line in self.cache("ls", "--json").stdout.splitlines()}
         self.assertEqual(len(rows), 5)
-        self.assertEqual(rows["ab" + "c" * 30]["wrong"], "it is no regular file")
+        self.assertEqual(rows["ab" + "c" * 30]["wrong"], "it is not a regular file")
         self.assertIn("other version", self.cache("ls").stdout)
         self.assertIn("4 bad", self.cache("verify", code=1).stdout)  # that of another version is not for us to judge
         self.assertIn("[ambiguous-entry]", self.cache("show", "abab", code=2).stderr)

@@ -37,7 +37,7 @@ class Contract(Calls):
         for i, (a, b) in enumerate(zip(got, wanted)):
             self.assertTrue(a == b or abs(a - b) <= within * (1 + abs(b)), f"element {i}: {a} instead of {b}")
 
-    # What run computes, against the formula written once more.
+    # What run computes, compared with the formula written out here.
     def expected(self, q, k, v, hq, sq, skv, d, dv, score, keep):
         o, lse = [], []
         for h in range(hq):
@@ -88,7 +88,7 @@ class Contract(Calls):
         for name, shape in (("dq", (2, 4, 3, 2)), ("dk", (2, 2, 4, 2)), ("dv", (2, 2, 4, 3)), ("grad_bias", (3, 4))):
             self.assertEqual(self.result(name)[0], shape)
             self.assertGreater(max(map(abs, self.result(name)[1])), 1e-3)
-        # dO alone moves nothing along a row of the softmax: the bias's gradient sums to that of lse.
+        # dO alone adds nothing in total along a row of the softmax, so the bias's gradients sum to the gradient of lse.
         self.close([sum(self.result("grad_bias")[1])], [sum(read_npy(self.at / "dl.npy")[1])])
 
     def test_layout(self):
@@ -394,6 +394,11 @@ class Contract(Calls):
         old = json.loads(self.attune("cuda", "kv <= q", "--arch", "80", "--dtype", "f32", "--d", "40", "--json").stdout)
         self.assertEqual((old["kernel"], old["candidates"][0]["kernel"]), ("forward_sm80", "forward_sm80"))
         self.assertIn("compute capability", old["story"])
+        for width, load, store in (100, 8, 8), (98, 4, 4), (33, 0, 0):
+            page = self.attune("cuda", "s", "--arch", "90", "--dtype", "f16", "--d", width).stdout
+            self.assertIn("forward_sm80", page)
+            self.assertIn(f"static constexpr int vector = {load};", page)
+            self.assertIn(f"static constexpr int store = {store};", page)
         lists = self.attune("cuda", "doc[q] == doc[kv]", "--capture", "doc=i32[64]", "--lists")
         self.assertEqual(lists.returncode, 0)
         self.assertIn("cover", lists.stdout)
@@ -422,7 +427,7 @@ class Contract(Calls):
         self.assertIn("[option-value]", told.stderr)
         self.assertIn("ATTUNE_THREADS", self.attune(*run, ATTUNE_THREADS="0").stderr)
         self.assertFalse(self.out.exists())
-        # Every instruction set either computes the same or is more than this machine has.
+        # Every instruction set either gives the same result or is not there on this machine.
         ran, wanted = [], None
         for isa in ("portable", "avx2", "avx512", "avx512bf16", "amx"):
             said = self.attune(*run, ATTUNE_CPU=isa, ATTUNE_THREADS="2")
@@ -536,7 +541,7 @@ class Contract(Calls):
         said = self.cover("kv <= q", "--q-len", "100", "--tile", "32x16")
         self.assertEqual(said["extent"], {"batch": 1, "heads": 1, "q_len": 100, "kv_len": 100, "q_offset": 0,
                                           "tile": [32, 16]})
-        # Rows of tiles begin at queries 0, 32, 64 and 96, and 7 tiles of keys stand beside each other.
+        # Rows of tiles begin at queries 0, 32, 64 and 96. Each has 7 tiles of keys.
         self.assertEqual(said["tiles"], {"total": 28, "live": 2 + 4 + 6 + 7, "full": 0 + 2 + 4 + 6, "partial": 7,
                                          "empty": 9, "sparsity": 9 / 28})
         self.assertEqual(said["pairs"], {"total": 10000, "kept": 5050})
@@ -606,7 +611,7 @@ class Contract(Calls):
         self.assertEqual(root.find("{http://www.w3.org/2000/svg}title").text, mask)
         self.assertIn("█ full", self.attune("cover", mask, "--q-len", "64", "--tile", "8x16").stdout)
         self.assertNotIn("█", self.attune("cover", mask, "--no-picture").stdout)
-        # Many tiles: a cell is several of them, and the file stays small.
+        # With many tiles, a cell shows several of them, and the file stays small.
         self.assertEqual(self.attune("cover", mask, "--q-len", "100000", "--svg", "l.svg").returncode, 0)
         xml.etree.ElementTree.parse(self.at / "l.svg")
         self.assertLess((self.at / "l.svg").stat().st_size, 200000)
@@ -687,7 +692,7 @@ class Contract(Calls):
         self.qkv()
         write_npy(self.at / "slope.npy", [2], [0.5, -0.25])
         run = lambda dump, **more: self.attune(*self.WATCHED, ATTUNE_DUMP=dump, ATTUNE_CACHE=str(self.at / "c"), **more)
-        # Whether it is compiled or found, and written once.
+        # The dump is there whether the kernel is compiled or found, and is written once.
         for again in range(2):
             result = run("a folder")
             self.assertEqual((result.returncode, result.stderr), (0, ""))
@@ -702,7 +707,7 @@ class Contract(Calls):
         self.assertIn("simplify", (forward / "01-steps.txt").read_text())
         self.assertIn("define", (forward / "06-after.ll").read_text())
         self.assertTrue((forward / "07-kernel.o").read_bytes().startswith(b"\x7fELF"))
-        # As it was written, it is the attention that the folder is named after.
+        # The text in the file gives the attention that the folder is named after.
         arguments = []
         for line in (forward / "00-attention.mod").read_text().splitlines():
             what, rest = line.split(None, 1)
@@ -714,7 +719,7 @@ class Contract(Calls):
         said = self.attune("explain", "--json", *arguments)
         self.assertEqual(said.returncode, 0, said.stderr)
         self.assertTrue(forward.name.startswith(json.loads(said.stdout)["digest"][:16]), forward.name)
-        # Trouble is told, and is none of the call's.
+        # The trouble is reported, and the call succeeds.
         (self.at / "file").write_text("")
         said = self.logged(run("file", ATTUNE_LOG="launch"))
         self.assertEqual([channel for channel, _ in said], ["dump", "dump", "launch"])
@@ -738,7 +743,7 @@ class Contract(Calls):
                              ["00-attention.mod", "04-choice.txt", "05-page.cu", "06-kernel.ptx", "07-kernel.cubin",
                               "08-nvrtc.log"])
             self.assertIn("chosen  forward_sm80", (folder / "04-choice.txt").read_text())
-            # The page leads profilers to itself, where expressions are of no file.
+            # Where expressions come from no file, the page's lines lead profilers to the page.
             page = folder / "05-page.cu"
             self.assertTrue(page.read_text().startswith(f'#line 2 "{page}"\n'), page.read_text()[:200])
             self.assertIn(str(page), (folder / "06-kernel.ptx").read_text())

@@ -30,7 +30,7 @@ TEST_CASE("a unified diff has the headers of diff -u", "[line_diff]") {
   CHECK(unified_of("a\n", "") == "--- a\n+++ b\n@@ -1 +0,0 @@\n-a\n");
   CHECK(unified_of("1\n2\n3\n4\n5\n6\n7\n8\n", "1\n2\n3\n4\nx\n6\n7\n8\n", 1) ==
         "--- a\n+++ b\n@@ -4,3 +4,3 @@\n 4\n-5\n+x\n 6\n");
-  // Two differences that are near each other share their surroundings.
+  // Two differences close to each other share their context lines.
   CHECK(unified_of("1\n2\n3\n4\n", "x\n2\n3\ny\n", 1) == "--- a\n+++ b\n@@ -1,4 +1,4 @@\n-1\n+x\n 2\n 3\n-4\n+y\n");
   CHECK(unified_of("1\n2\n3\n4\n5\n", "x\n2\n3\n4\ny\n", 1) ==
         "--- a\n+++ b\n@@ -1,2 +1,2 @@\n-1\n+x\n 2\n@@ -4,2 +4,2 @@\n 4\n-5\n+y\n");

@@ -1,4 +1,4 @@
-// tests/tools/line_reader.test.cpp — which word a Tab completes, and to what
+// tests/tools/line_reader.test.cpp — which word Tab completes, and to what
 #include "tools/line_reader.h"
 
 #include "tests/catch.h"
@@ -10,7 +10,7 @@ TEST_CASE("the word before the cursor is a name, a command or an option", "[line
   CHECK(last_word("30.0f * tan") == "tan");
   CHECK(last_word("f32(kv") == "kv");
   CHECK(last_word("kv <= q ") == "");
-  // Signs of the language are none of a name.
+  // The language's operators end a name.
   CHECK(last_word("q-kv") == "kv");
   CHECK(last_word("s + -sl") == "sl");
   CHECK(last_word("c ? a:b_1") == "b_1");

@@ -1,4 +1,4 @@
-// tests/tools/manifest.test.cpp — manifests: what lists are put together to, and what is refused
+// tests/tools/manifest.test.cpp — manifests: the rows that lists combine to, and what is refused
 #include "tools/manifest.h"
 
 #include <cstdlib>
@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A manifest in a folder that is the current one meanwhile, so that messages name no other.
+/// A manifest in a folder of its own, which is the current folder meanwhile so that messages show no other path.
 class Written {
  public:
   explicit Written(const std::string& text) {

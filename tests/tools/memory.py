@@ -28,7 +28,7 @@ class Memory(Calls):
         for kib in limits:
             ended = self.run_within(kib, *arguments)
             said = ended.stderr.strip()
-            # Below that the process does not begin.
+            # With less than that, the process does not start.
             if ended.returncode == 127 and "error while loading shared libraries" in said:
                 continue
             with self.subTest(kib=kib):

@@ -1,4 +1,4 @@
-// tests/tools/npy.test.cpp — .npy files: what is read, what is written, and what hostile files get
+// tests/tools/npy.test.cpp — .npy files: read, written, and refused where they are hostile
 #include "tools/npy.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A folder of its own, gone at the end.
+/// A folder that is removed at the end.
 class Folder {
  public:
   Folder() : path_(fs::temp_directory_path() / ("attune-npy-" + std::to_string(std::random_device{}()))) {

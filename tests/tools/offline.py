@@ -1,4 +1,4 @@
-# tests/tools/offline.py — without compiling a call names the command that builds its kernels; with them it computes
+# tests/tools/offline.py — a call that may not compile names the command that builds its kernels; with them it computes
 import json
 import os
 import pathlib
@@ -15,13 +15,13 @@ NAMES = ["plain", "captures", "params", "sinks", "same_names", "dropped", "dropp
          "probabilities", "heads"]
 # A driver that launches nothing, where there is one.
 FAKE = pathlib.Path(CALLS).parent / "driver"
-# What shows SASS, and what it is told before a cubin.
+# The programs that show SASS, and their arguments before the cubin.
 DISASSEMBLERS = {"cuobjdump": " --dump-sass", "nvdisasm": ""}
 
 
 def do(folder, *command, **environment):
     env = {k: v for k, v in os.environ.items() if not k.startswith("ATTUNE_")}
-    # A cache of its own, so that what is there is what a bundle has.
+    # A cache of its own, so that the only kernels are those of a bundle.
     env |= {"ATTUNE_CACHE": str(folder / "cache"), "PATH": f"{pathlib.Path(ATTUNE).parent}:{env['PATH']}", **environment}
     return subprocess.run(list(map(str, command)), cwd=folder, capture_output=True, text=True, timeout=100, env=env)
 
@@ -36,7 +36,7 @@ class Offline(unittest.TestCase):
         return do(self.at, *command, **environment)
 
     def round_trip(self, *call, compiler=True, **environment):
-        """Refused, built by what the refusal says, done."""
+        """The call is refused; the command that the message names builds its kernels; then the call succeeds."""
         nowhere = environment if compiler else {"ATTUNE_NVRTC": "/nonexistent", **environment}
         refused = self.do(CALLS, *call, ATTUNE_JIT="off", ATTUNE_CACHE_SIZE="0", **nowhere)
         self.assertEqual(refused.returncode, 2, refused.stdout + refused.stderr)
@@ -73,7 +73,7 @@ class Offline(unittest.TestCase):
             self.skipTest("there is no NVRTC")
         for name, spec in [("captures", "odd"), ("dropped", "wide")]:
             with self.subTest(f"{name} {spec}"):
-                # Without a compiler too: what is found by its content alone.
+                # Without a compiler too: kernels are found by their content alone.
                 self.assertIn("ok, 0 compiled", self.round_trip("consider", name, spec, compiler=False))
 
     def test_backwards_of_gpus(self):
@@ -129,13 +129,13 @@ class Offline(unittest.TestCase):
         for path in map(self.at.joinpath, said["files"]):
             self.assertGreater(path.stat().st_size, 1000)
             if path.suffix == ".h" and shutil.which("cc"):
-                # Its assertions are of the sizes that kernels were compiled with.
+                # The header asserts the sizes that the kernels were compiled with.
                 self.check_header(path)
         done = self.do(CALLS, "consider", "plain", "hopper", ATTUNE_BUNDLE="all.attune", ATTUNE_CACHE_SIZE="0")
         self.assertEqual(done.stdout, "ok, 0 compiled\n")
 
     def check_header(self, path):
-        """C and C++ of all ages take an emitted header."""
+        """Every standard of C and C++ accepts an emitted header."""
         for compiler, language, standards in [("cc", "c", ["c99", "gnu99", "c11", "gnu11"]),
                                               ("c++", "c++", ["c++11", "gnu++20"])]:
             for standard in standards if shutil.which(compiler) else []:
@@ -176,7 +176,7 @@ class Offline(unittest.TestCase):
         self.assertIn("it takes 1, 2, 4 or 8", refused.stderr)
 
     def emitted(self, kind, **environment):
-        """What `--emit` writes for the kernels of a small mod: the text of each by its file's name."""
+        """What `--emit` writes for the kernels of a small mod: {file's name: text}."""
         folder = self.at / kind
         done = self.do(ATTUNE, "compile", "--mask", "kv <= q", "--target", "sm_80,sm_90a", "--d", "64", "--length",
                        "to_1k", "--emit", kind, "--emit-dir", folder, "--quiet", **environment)

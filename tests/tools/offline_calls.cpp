@@ -24,7 +24,7 @@ Array<T> filled(std::initializer_list<std::int64_t> shape, std::string name = {}
   return out;
 }
 
-/// The tensors of a call, as wide in memory as `row` says.
+/// The tensors of a call, with rows of `row` elements in memory.
 template <class T>
 struct Tensors {
   std::int64_t d, row;
@@ -43,7 +43,7 @@ struct Tensors {
   }
 };
 
-/// Right, by the oracle, to so much?
+/// Is the result within this tolerance of the oracle's?
 template <class T>
 bool is_right(Attention attention, const Tensors<T>& t, double within) {
   Forward call{.q = t.view(t.q), .k = t.view(t.k), .v = t.view(t.v), .o = t.view(t.o)};
@@ -60,11 +60,11 @@ bool is_right(Attention attention, const Tensors<T>& t, double within) {
 
 using Make = std::function<Attention()>;
 
-/// What people write, and what is hard to write down.
+/// Attentions that users write, and ones that are hard to express as text.
 const std::map<std::string, Make>& attentions() {
   static const auto slope = filled<float>({4}, "slope"), bias = filled<float>({40, 48}),
                     again = filled<float>({48}, "t"), other = filled<float>({4}, "t");
-  static const auto ids = Device::cpu().array<int>({48}, "it's");  // no name of the language
+  static const auto ids = Device::cpu().array<int>({48}, "it's");  // not a name in the language
   static const Param<float> cap("cap", 20.0f);
   static const Param<int> ahead("ahead", 3);
   static const std::map<std::string, Make> all{
@@ -157,7 +157,7 @@ bool gpu_backward_runs(bool has_forward, bool has_captured) {
   return true;
 }
 
-/// The kernels of a GPU that need not be here, for calls of many kinds.
+/// Kernels for calls of many kinds on a GPU, which this machine need not have.
 const std::map<std::string, std::pair<codegen::KernelSpec, codegen::Length>>& specs() {
   using enum codegen::Length;
   static const std::map<std::string, std::pair<codegen::KernelSpec, codegen::Length>> all{
@@ -197,7 +197,7 @@ int consider(const std::string& attention, const std::string& name) {
   const compiler::LoweredMod lowered = compiler::lower(written);
   const codegen::GpuParts parts = codegen::gpu_parts(lowered, spec.scale_positive);
   const auto describe = [&] {
-    runtime::Request out = runtime::request_of(written.mod, written);
+    runtime::Request out = runtime::request_of(written.mod, compiler::args(written));
     out.target = runtime::name_of(runtime::TargetName{.arch = spec.arch});
     out.shape = runtime::shape_of(spec, length);
     return out;

@@ -1,4 +1,4 @@
-# tests/tools/trouble.py — the command line where disks, pipes, files and users are against it
+# tests/tools/trouble.py — the command line in trouble: full disks, closed pipes, odd files, mistaken users
 import json
 import math
 import os
@@ -53,7 +53,7 @@ class Trouble(Calls):
                 self.assertEqual(said.stderr.count("attune:"), 1, said.stderr)
         self.assertGreater(ran, 13)
 
-    # The next file to be opened would take the place of stdout.
+    # With stdout closed, the next file to be opened would become stdout.
     def test_a_closed_stdout_is_no_file(self):
         self.qkv()
         self.assertEqual(self.bash(f"attune {RUN} out --quiet >&-").returncode, 0)
@@ -113,7 +113,7 @@ class Trouble(Calls):
         self.assertEqual((self.at / "out/out.npy").read_text(), "old")
         self.assertEqual(self.names(), before)
 
-    # Results of 16 MB, so that the signal meets one of them unfinished.
+    # Results of 16 MB, so that the signal arrives before all of them are written.
     def test_a_signal_leaves_nothing_unfinished(self):
         self.qkv(hq=1, sq=256, skv=1, d=1, dv=1 << 14)
         met = False
@@ -235,7 +235,7 @@ class Trouble(Calls):
         (self.at / "c").write_text("")
         how = {"ATTUNE_CACHE": str(self.at / "c"), "ATTUNE_CACHE_SIZE": ""}
         said = self.attune(*RUN.replace("oracle", "cpu").split(), "out", **how)
-        self.assertEqual((said.returncode, said.stderr.count("is no folder")), (0, 1))
+        self.assertEqual((said.returncode, said.stderr.count("is not a folder")), (0, 1))
         said = self.attune("cache", "stats", **how)
         self.assertEqual(said.returncode, 2)
         self.assertIn("[no-cache]", said.stderr)

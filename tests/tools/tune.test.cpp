@@ -1,4 +1,4 @@
-// tests/tools/tune.test.cpp — what a search finds, on grounds whose speeds are known
+// tests/tools/tune.test.cpp — what a search finds where all speeds are known
 #include "tools/tune.h"
 
 #include <map>
@@ -12,7 +12,7 @@ using codegen::Variant;
 
 Variant at(int n, int turns, int stages) { return {"k", {{"n", n}, {"turns", turns}, {"stages", stages}}}; }
 
-/// Ten widths, three turns, two stages; `measured` counts.
+/// Ten widths, three values of turns, two of stages. `measured` counts measurements.
 struct Field {
   std::function<Trial(const Variant&)> speed;
   std::map<Variant, int> measured{};

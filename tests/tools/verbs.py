@@ -1,4 +1,4 @@
-# tests/tools/verbs.py — the verbs for every day from outside: help, completion, diff, repl, history, explain
+# tests/tools/verbs.py — the everyday verbs from outside: help, completion, diff, repl, history, explain
 import json
 import os
 import pty
@@ -60,7 +60,7 @@ class Verbs(Calls):
         for verb in self.verbs():
             examples = sections(self.done(verb, "--help"))["EXAMPLES"].replace("\\\n", " ")
             for line in examples.strip().splitlines():
-                # What needs a GPU or its compiler, or the words of a person, is run elsewhere.
+                # Examples that need a GPU, its compiler or somebody's input are run elsewhere.
                 if verb == "tune" or "--target cuda" in line:
                     continue
                 folder = os.path.dirname(ATTUNE)
@@ -98,18 +98,18 @@ class Verbs(Calls):
         self.assertEqual(self.completed("attune", "exp"), ["explain"])
         self.assertLessEqual(set(self.verbs()), set(self.completed("attune", "")))
         self.assertEqual(self.completed("attune", "run", "--cu"), ["--cu-seqlens-q", "--cu-seqlens-kv"])
-        # Words of an option, also behind a =, which bash takes for a word of its own.
+        # An option's words, after a = too, which bash takes for a separate word.
         self.assertEqual(self.completed("attune", "run", "--target", "c"), ["cuda", "cpu"])
         self.assertEqual(self.completed("attune", "run", "--target", "=", "c"), ["cuda", "cpu"])
         self.assertEqual(self.completed("attune", "run", "--target", "="), ["auto", "cuda", "cpu", "oracle"])
         self.assertEqual(self.completed("attune", "diff", "--only", "so"), ["source"])
         self.assertEqual(self.completed("attune", "bench", "--row", "ca"), ["causal"])
         self.assertIn("bash", self.completed("attune", "completion", ""))
-        # Files, also of a capture.
+        # Files, for captures too.
         self.assertEqual(self.completed("attune", "run", "--q", "sl"), ["slope.npy"])
         self.assertEqual(self.completed("attune", "run", "--capture", "slope", "=", "sl"), ["slope.npy"])
         self.assertEqual(self.completed("attune", "run", "--scale", ""), [])
-        # Every option of every verb, without a list of them here.
+        # Every option of every verb, taken from help rather than listed here.
         for verb in self.verbs():
             shown = set(re.findall(r"^  (?:-h, )?(--[a-z-]+)", self.done(verb, "--help"), re.M))
             self.assertLessEqual(shown, set(self.completed("attune", verb, "--")), verb)
@@ -189,7 +189,7 @@ class Verbs(Calls):
         self.assertEqual((one["results"], one["same_machine"]), (2, True))
         self.assertTrue(0 < one["least"] <= one["ratio"] <= one["most"])
         self.assertIn("times as fast as r.jsonl (2 results), spread ", self.bench("--compare", "r.jsonl"))
-        # A million times as slow before, or as fast, is no noise on any machine.
+        # A factor of a million, either way, is not noise on any machine.
         for factor, verdict in (1e6, "faster"), (1e-6, "slower"):
             (self.at / "f.jsonl").write_text(json.dumps(
                 {**kept[0], "seconds": {k: v * factor for k, v in kept[0]["seconds"].items()}}) + "\n")
@@ -199,7 +199,7 @@ class Verbs(Calls):
         self.assertIn("within the noise", self.bench("--compare", "n.jsonl"))
         (self.at / "m.jsonl").write_text(json.dumps({**wide, "machine": {"processor": "another", "cpus": 1}}) + "\n")
         self.assertIn("on another machine", self.bench("--compare", "m.jsonl"))
-        # Other sizes are other results.
+        # Results of other sizes are not compared.
         self.assertIn("has no such result", self.bench("--compare", "r.jsonl", "--heads", "2"))
 
     @unittest.skipUnless(ENGINE, "built without the CPU engine")
@@ -271,7 +271,7 @@ class Verbs(Calls):
         said = self.repl(":param c=30.0", "c * tanh(s / c)", LC_ALL="C").stdout
         self.assertEqual(said, "score       c * tanh(s / c)\n"
                                "d score / d s = c * (1.0f - tanh(s / c) * tanh(s / c)) / c\n")
-        # A window shows where it ends.
+        # The picture of a window reaches down to where the window ends.
         self.assertIn("4096 queries down", self.repl("kv <= q && q - kv < 1024").stdout)
 
     def test_repl_makes_a_mod(self):
@@ -280,7 +280,7 @@ class Verbs(Calls):
                          ":show", ":drop mask", ":drop slope", ":show", status=2)
         mod = "capture slope=f32[2]\nlet d=f32(kv - q)\nscore s + slope[h] * d\n"
         self.assertEqual((self.at / "m.mod").read_text(), mod + "mask kv <= q\n")
-        # What could not be read or dropped changed nothing.
+        # Lines that could not be read, and names that could not be dropped, changed nothing.
         self.assertTrue(said.stdout.endswith(mod + "mask kv <= q\n" + mod + mod), said.stdout)
         self.assertEqual(re.findall(r"\[([a-z-]+)\]$", said.stderr, re.M),
                          ["unknown-name", "name-taken", "unknown-name", "unknown-name"])
@@ -309,7 +309,7 @@ class Verbs(Calls):
         self.assertIn("--kv-heads N", said.stdout)
 
     def typed(self, *keys, wait):
-        """What a terminal shows when these are typed, each once the text in `wait` is there."""
+        """What a terminal shows when these lines are typed, each after the text in `wait` has appeared."""
         child, terminal = pty.fork()
         if child == 0:
             os.chdir(self.at)
@@ -326,7 +326,7 @@ class Verbs(Calls):
                     os.write(terminal, last.encode())
                 ready, _, _ = select.select([terminal], [], [], 0.3)
                 if not ready:
-                    # A Ctrl-C between the prompt and the reading of a line gives nothing up.
+                    # A Ctrl-C between the prompt and the start of reading a line interrupts nothing.
                     if last == "\x03":
                         os.write(terminal, b"\x03")
                     continue
@@ -358,7 +358,7 @@ class Verbs(Calls):
         self.assertNotIn("[unknown-name]", shown)  # what Ctrl-C gave up was not read
         history = self.at / "state/attune/repl_history"
         self.assertIn("tanh(s)", history.read_text().replace("\\040", " "))
-        # Upwards is what was typed before, by another process too.
+        # The up key brings back earlier lines, those of other processes too.
         again = self.typed("\x1b[A\x1b[A\x1b[A\x1b[A\r", ":quit\r", wait=["attune> ", "attune> "])
         self.assertIn("d score / d s = ", again)
 

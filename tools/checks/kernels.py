@@ -12,8 +12,7 @@ def may_name(path, kernel):
     """A kernel's descriptor, its device files (those of its architecture), the list's row, builds and benchmarks."""
     architecture = kernel.rsplit("_", 1)[-1]
     own_device_file = path.parent.as_posix() == "codegen/cuda" and path.stem.endswith("_" + architecture)
-    by_hand = path.as_posix() == "codegen/cuda/standalone.cu"
-    return (own_device_file or by_hand or path.as_posix() in {f"{DESCRIPTORS}{kernel}.cpp", LIST}
+    return (own_device_file or path.as_posix() in {f"{DESCRIPTORS}{kernel}.cpp", LIST}
             or path.name == "CMakeLists.txt" or path.as_posix().startswith("tools/bench/"))
 
 

@@ -11,7 +11,7 @@ namespace {
 using namespace codegen;
 
 struct Tile {
-  int threads = 64;  ///< each has columns of the result
+  int threads = 64;  ///< each computes some columns of the result
 };
 constexpr std::array members{
     TileMember<Tile>{{.name = "threads", .least = 32, .most = 128, .step = 32}, &Tile::threads}};

@@ -1,6 +1,6 @@
-// tests/codegen/kernels/forward_plain.cuh — the shortest forward: f32, a block for each query, each thread all its keys
+// tests/codegen/kernels/forward_plain.cuh — the shortest forward: f32, a block per query, all keys in each thread
 //
-// It is no kernel of the library: docs/adding-a-kernel.md is followed with it, and tests run it.
+// The library does not have it: it is added by the steps of docs/adding-a-kernel.md, and tests run it.
 #pragma once
 
 #include "args.cuh"

@@ -6,7 +6,7 @@
 namespace attune::tests {
 
 const codegen::KernelDescriptor& forward_plain();
-/// It first, then the library's.
+/// This kernel, then the library's.
 codegen::Kernels kernels_with_plain();
 
 }  // namespace attune::tests

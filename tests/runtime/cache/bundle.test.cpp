@@ -209,7 +209,7 @@ TEST_CASE("no size that a head tells of is allocated before it is known to be on
   CHECK(wrong(stored.substr(0, stored.size() - 1), text.size()) == "its bytes are not what zstd wrote");
   CHECK(wrong("no frame", 100) == "its bytes are not what zstd wrote");
   const std::string other(100, 'x');
-  CHECK(wrong(compressed(other).value_or(""), other.size()) == "it is no entry of this version");
+  CHECK(wrong(compressed(other).value_or(""), other.size()) == "it is not an entry of this version");
 }
 
 TEST_CASE("who has a bundle compiles nothing that is in it, whatever the compiler is", "[bundle]") {

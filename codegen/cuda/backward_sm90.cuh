@@ -1,0 +1,629 @@
+// codegen/cuda/backward_sm90.cuh — the backward on Hopper, for heads up to 128 wide: keys stay, five products, dq is
+// added up in memory
+//
+// A block takes 128 keys of a head and walks the queries that see them. Two groups of four warps have 64 keys each: S^T
+// = K Q^T and dP^T = V dO^T from shared memory, whose numbers become, in the same registers, operands of dV += P^T dO
+// and dK += dS^T Q. dS also goes through shared memory: dQ = dS K sums over the keys of both groups, each of which
+// computes half. A warp of its own adds dQ to f32 sums in memory by the copy engine, tiles of keys in a fixed order, so
+// that bits do not depend on timing. One warp deals items, loads, and prepares the ends of rows.
+//
+// Tile: Element (bf16, f16); m x n: 64 x 128 queries and keys, or 128 x 128 where d is at most 64; d, dv: multiples of
+// 16; stages of queries, of dS and of dq, 2; order: how much is under way at once (below); ordered: tiles of keys are
+// added to dq in a fixed order.
+#pragma once
+
+#include "deal_backward_sm90.cuh"
+#include "wgmma.cuh"
+
+namespace attune {
+
+__device__ inline void shared_put(unsigned at, float x, float y) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(x), "f"(y) : "memory");
+}
+__device__ inline void shared_put(unsigned at, float x, float y, float z, float w) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
+}
+__device__ inline float2 shared_get2(unsigned at) {
+  float2 out;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(out.x), "=f"(out.y) : "r"(at));
+  return out;
+}
+__device__ inline float4 shared_get4(unsigned at) {
+  float4 out;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(out.x), "=f"(out.y), "=f"(out.z), "=f"(out.w)
+               : "r"(at)
+               : "memory");
+  return out;
+}
+
+// ---- results -----------------------------------------------------------------------------------------------------
+
+/// Rows of 64 f32 in shared memory, whose groups of 8 change places so that neither fragments nor rows collide.
+__device__ inline unsigned staged(unsigned area, int row, int column) {
+  return area + 4 * (row * 64 + (column ^ 8 * (row & 7)));
+}
+
+/// Stores four neighbours of a gradient's row, of which `count` exist.
+__device__ inline void store4(const Gradient& to, long long offset, int count, float4 x) {
+  const float all[4] = {x.x, x.y, x.z, x.w};
+  const long long step = to.to.element;
+  const bool at_once = count >= 4 && step == 1;
+  if (to.type == Stored::f32) {
+    float* at = static_cast<float*>(to.to.data) + offset;
+    if (at_once && (reinterpret_cast<unsigned long long>(at) & 15) == 0) {
+      *reinterpret_cast<float4*>(at) = x;
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (i < count) at[i * step] = all[i];
+    }
+    return;
+  }
+  const bool is_bf16 = to.type == Stored::bf16;
+  const uint2 two{is_bf16 ? pack<bf16>(x.x, x.y) : pack<f16>(x.x, x.y),
+                  is_bf16 ? pack<bf16>(x.z, x.w) : pack<f16>(x.z, x.w)};
+  unsigned short* at = static_cast<unsigned short*>(to.to.data) + offset;
+  if (at_once && (reinterpret_cast<unsigned long long>(at) & 7) == 0) {
+    *reinterpret_cast<uint2*>(at) = two;
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (i < count) at[i * step] = static_cast<unsigned short>((i < 2 ? two.x : two.y) >> (i % 2 * 16));
+  }
+}
+
+/// A warp stores 16 rows of 64 columns that it has staged, from column `first` of `width` on.
+__device__ inline void store_rows(const Gradient& to, unsigned area, int b, int h, int row, int rows, int first,
+                                  int width, int lane) {
+#pragma unroll 2
+  for (int i = lane / 16; i < 16; i += 2) {
+    const int column = 4 * (lane % 16);
+    const float4 x = shared_get4(staged(area, i, column));
+    if (row + i < rows && first + column < width)
+      store4(to, b * to.to.batch + h * to.to.head + (row + i) * to.to.position + (first + column) * to.to.element,
+             width - first - column, x);
+  }
+}
+
+// ---- adding dq up ------------------------------------------------------------------------------------------------
+
+__device__ inline unsigned turns_so_far(const unsigned* turns) {
+  unsigned out;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(out) : "l"(turns) : "memory");
+  return out;
+}
+/// Between ordinary accesses and those of the copy engine, in memory.
+__device__ inline void copy_fence() { asm volatile("fence.proxy.async;" ::: "memory"); }
+
+/// A thread for each stage takes tiles of dq from shared memory: one alone, which waits for its turn, for its sums to
+/// arrive and for others to see that, would not keep up. The first tile of keys stores, others add: nothing is cleared
+/// before, and a tile whose turns stay 0 has no gradient.
+template <class Tile>
+__device__ inline void add_up(const BackwardArgs& args, unsigned shared, int stage) {
+  using Shared = Shared90Backward<Tile>;
+  const unsigned full = shared + Shared::sum_full + 16 * stage,
+                 from = shared + Shared::sums + stage * Shared::sum_bytes;
+  unsigned phase = 0;
+  for (unsigned step = stage;; step += Tile::stages, phase ^= 1) {
+    barrier_wait(shared + Shared::known + 8 * (step % steps_kept), step / steps_kept & 1);
+    const int tile = shared_get(step_word<Tile>(shared, step, 6));
+    const unsigned turn = static_cast<unsigned>(shared_get(step_word<Tile>(shared, step, 7)));
+    if (tile == Step::no_more) return;
+    if (tile == Step::nothing) {
+      barrier_wait(full, phase);
+      barrier_arrive(full + 8);
+      continue;
+    }
+    float* to = args.sums + static_cast<long long>(tile) * (Shared::sum_bytes / 4);
+    if (Tile::ordered)
+      while (turns_so_far(args.turns + tile) != turn) {
+      }
+    barrier_wait(full, phase);
+    if (Tile::ordered) copy_fence();
+    if (Tile::ordered && turn == 0)
+      asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
+                   "r"(Shared::sum_bytes)
+                   : "memory");
+    else
+      asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to), "r"(from),
+                   "r"(Shared::sum_bytes)
+                   : "memory");
+    store_commit();
+    store_wait_read();
+    barrier_arrive(full + 8);
+    if (Tile::ordered) {
+      store_wait();
+      copy_fence();
+      asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(args.turns + tile), "r"(turn + 1) : "memory");
+    }
+  }
+}
+
+// ---- computing ---------------------------------------------------------------------------------------------------
+
+/// A thread's registers while its group computes 64 keys. Thread t of the group holds key t / 4 % 8 + 16 (t / 32) and
+/// the key 8 below; of these, queries 8 i + 2 (t % 4) and the next.
+template <class Tile, class User>
+struct Group90Backward {
+  using Element = typename Tile::Element;
+  using Shared = Shared90Backward<Tile>;
+  using Row = typename User::Row;
+  using Col = typename User::Col;
+  static constexpr int m = Tile::m, n = Tile::n;
+  static constexpr int order = User::traits.has_prob ? 0 : Tile::order;
+  static constexpr bool shares = Shareable<Row>;
+
+  const BackwardArgs& args;
+  const User& user;
+  unsigned shared;
+  int group, lane, warp;
+  float s[m / 2];
+  float dp[m / 2];  ///< then, its first 32, dq
+  float dk[Tile::d / 2], dv[Tile::dv / 2];
+  unsigned p[m / 4], ds[m / 4];
+  unsigned removed[m / 64];
+  Where at{-1, 0, 0, 0};
+  typename User::Head head;
+  float factor = 1;
+  int keys, queries;  ///< this thread's first ones
+  Int origin;
+
+  __device__ float (&dq())[32] { return *reinterpret_cast<float(*)[32]>(dp); }
+
+  // ---- products ----
+
+  /// acc = A B^T over a width, rows of both in chunks: keys or values of this group by queries or grad_o.
+  template <int width>
+  __device__ void across(float (&acc)[m / 2], int keys, int queries) {
+    const unsigned long long a = descriptor(shared + keys + group * 64 * chunk_bytes), b = descriptor(shared + queries);
+    constexpr int a_chunk = n * chunk_bytes >> 4, b_chunk = m * chunk_bytes >> 4, chunks = width / Shared::chunk;
+#pragma unroll
+    for (int c = 0; c < chunks; ++c)
+      if (c == 0)
+        Product<m, Element>::template set4<Major::k, Major::k>(acc, a, b);
+      else
+        Product<m, Element>::template ss4<Major::k, Major::k>(acc, a + c * a_chunk, b + c * b_chunk, 1);
+#pragma unroll
+    for (int i = 0; i < width % Shared::chunk / 16; ++i)
+      Product<m, Element>::template ss<Major::k, Major::k>(acc, a + chunks * a_chunk + i * 2,
+                                                           b + chunks * b_chunk + i * 2, chunks + i > 0);
+    wgmma_commit();
+  }
+  __device__ void scores(int stage) {
+    wgmma_fence();
+    across<Tile::d>(s, Shared::k, Shared::q + stage * Shared::q_bytes);
+  }
+  __device__ void flows(int stage) {
+    wgmma_fence();
+    across<Tile::dv>(dp, Shared::v, Shared::grad_o + stage * Shared::grad_o_bytes);
+  }
+  /// acc += A B over the queries of a tile, A from registers.
+  template <int width>
+  __device__ void along(float (&acc)[width / 2], const unsigned (&a)[m / 4], int lines) {
+    const unsigned long long b = descriptor(shared + lines, m * chunk_bytes);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < m / 16; i += 4)
+      Product<width, Element>::template rs4<Major::n>(acc, a + 4 * i, b + i * (16 * chunk_bytes >> 4), 1);
+    wgmma_commit();
+  }
+  __device__ void add_values(int stage) { along<Tile::dv>(dv, p, Shared::grad_o + stage * Shared::grad_o_bytes); }
+  __device__ void add_keys(int stage) { along<Tile::d>(dk, ds, Shared::q + stage * Shared::q_bytes); }
+  /// This group's half of dq.
+  __device__ void products_of_queries(int buffer) {
+    const unsigned long long a = descriptor(shared + Shared::ds + buffer * Shared::ds_bytes +
+                                            (m == 128 ? group * 64 * chunk_bytes : 0)),
+                             b = descriptor(shared + Shared::k + (m == 128 ? 0 : group * n * chunk_bytes));
+    wgmma_fence();
+#pragma unroll
+    for (int c = 0; c < n / Shared::chunk; ++c)
+      if (c == 0)
+        Product<64, Element>::template set4<Major::k, Major::n>(dq(), a, b);
+      else
+        Product<64, Element>::template ss4<Major::k, Major::n>(dq(), a + c * (m * chunk_bytes >> 4),
+                                                               b + c * (64 * chunk_bytes >> 4), 1);
+    wgmma_commit();
+  }
+
+  // ---- pairs ----
+
+  __device__ int word(unsigned step, int i) const { return uniform(shared_get(step_word<Tile>(shared, step, i))); }
+  /// Starts a step. What hangs on the head alone is computed as the head changes.
+  __device__ void enter(unsigned step) {
+    const int b = word(step, 2), h = word(step, 3);
+    if (b != at.b || h != at.h) {
+      at = {b, h, args.q_len, args.kv_len};
+      head = user.head(at);
+      factor = factor_of(user, head);
+    }
+    const int first = args.q_offset + word(step, 1) * m;
+    origin = first;
+    queries = first + 2 * (lane & 3);
+    keys = word(step, 4) * n + 64 * group + 16 * warp + lane / 4;
+  }
+
+  /// f(i, e, r, row, col, q, kv, kept) for every pair of this thread: query 8 i + e, key 8 r.
+  template <bool Partial, class F>
+  __device__ void each_pair(const F& f) {
+    const Col cols[2] = {user.col(head, at, origin, Int(keys)), user.col(head, at, origin, Int(keys, 8))};
+    // Where lanes share rows: of columns 8 i + e with 2 i + e = 8 j + lane / 4.
+    Row rows[(m + 31) / 32];
+    if constexpr (shares) {
+#pragma unroll
+      for (int j = 0; j < (m + 31) / 32; ++j) {
+        const int nth = 8 * j + lane / 4;
+        rows[j] = user.row(head, at, Int(queries + 8 * (nth / 2) + nth % 2));
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < m / 8; ++i)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const Int q(queries, 8 * i + e);
+        Row row;
+        if constexpr (shares)
+          row = rows[(2 * i + e) / 8].of_lane((2 * i + e) % 8 * 4 + (lane & 3));
+        else
+          row = user.row(head, at, q);
+        int from = 0, to = n;
+        if constexpr (Partial) {
+          const Reach<User> reach(user, head, row, at, q, keys);
+          from = reach.from;
+          to = q.i() - args.q_offset < args.q_len ? reach.to : -1;
+        }
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const Int kv(keys, 8 * r);
+          bool kept = true;
+          if constexpr (Partial) {
+            kept = (!User::traits.has_first || 8 * r >= from) && 8 * r <= to;
+            if constexpr (User::traits.has_keep) kept = kept && user.keep(head, row, cols[r], at, q, kv);
+          }
+          f(i, e, r, row, cols[r], q, kv, kept);
+        }
+      }
+  }
+
+  /// Marks what is removed: as scores of -inf, or, where exponents are not multiples of scores, by a bit for each pair.
+  /// Two copies of what follows it, for whole tiles and others, took registers for both of `p`.
+  static constexpr bool removes_scores = User::traits.scaled;
+  __device__ void remove(bool whole) {
+    if constexpr (!removes_scores)
+      for (unsigned& x : removed) x = 0;
+    if (whole) return;
+    each_pair<true>([&](int i, int e, int r, const Row&, const Col&, Int, Int, bool kept) {
+      const int nth = 4 * i + 2 * r + e;
+      if constexpr (removes_scores)
+        s[nth] = kept ? s[nth] : -infinity;
+      else
+        removed[nth / 32] |= kept ? 0u : 1u << nth % 32;
+    });
+  }
+  __device__ bool is_kept(int nth) const { return removes_scores || !(removed[nth / 32] & 1u << nth % 32); }
+
+  /// Scores become probabilities, an operand in `p`. Where there is a slope, what stays in their place is p times it.
+  __device__ void weigh(int stage) {
+    const unsigned ends = shared + Shared::under + 4 * (stage * m + 2 * (lane & 3));
+    float2 under{};
+    float low[2];
+    each_pair<false>([&](int i, int e, int r, const Row& row, const Col& col, Int q, Int kv, bool) {
+      if (e == 0 && r == 0) under = shared_get2(ends + 32 * i);
+      const int nth = 4 * i + 2 * r + e;
+      const float given = s[nth];
+      const float to = probability_of(user, head, row, col, at, origin, q, kv, factor, e ? under.y : under.x,
+                                      is_kept(nth), given);
+      if (e == 0)
+        low[r] = to;
+      else
+        p[2 * i + r] = pack<Element>(low[r], to);
+      if constexpr (User::gradient.has_slope)
+        s[nth] = is_kept(nth) ? to * user.slope(given, head, row, col, at, origin, q, kv) : 0.0f;
+    });
+  }
+
+  /// dP becomes dS, an operand in `ds`. Without a slope, probabilities are those that were rounded for the product:
+  /// they need no registers of their own.
+  __device__ void join(int stage) {
+    const unsigned ends = shared + Shared::delta + 4 * (stage * m + 2 * (lane & 3));
+#pragma unroll
+    for (int i = 0; i < m / 8; ++i) {
+      const float2 delta = shared_get2(ends + 32 * i);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float low = User::gradient.has_slope ? s[4 * i + 2 * r] : low_of<Element>(p[2 * i + r]),
+                    high = User::gradient.has_slope ? s[4 * i + 2 * r + 1] : high_of<Element>(p[2 * i + r]);
+        ds[2 * i + r] = pack<Element>(low * (dp[4 * i + 2 * r] - delta.x), high * (dp[4 * i + 2 * r + 1] - delta.y));
+      }
+    }
+  }
+
+  /// Both at once, for probabilities that are not what the softmax gives.
+  __device__ void weigh_and_join(int stage) {
+    const unsigned ends = shared + Shared::under + 4 * (stage * m + 2 * (lane & 3));
+    float2 under{}, delta{};
+    PairNumbers low[2];
+    each_pair<false>([&](int i, int e, int r, const Row& row, const Col& col, Int q, Int kv, bool) {
+      if (e == 0 && r == 0) {
+        under = shared_get2(ends + 32 * i);
+        delta = shared_get2(ends + 32 * i + (Shared::delta - Shared::under));
+      }
+      const int nth = 4 * i + 2 * r + e;
+      const RowEnd end = e ? RowEnd{under.y, delta.y} : RowEnd{under.x, delta.x};
+      const PairNumbers out = gradient_of(user, head, row, col, at, origin, q, kv, factor, end, is_kept(nth),
+                                          {s[nth], dp[nth]}, [](Flow, float, float) {});
+      if (e == 0) {
+        low[r] = out;
+      } else {
+        p[2 * i + r] = pack<Element>(low[r].s, out.s);
+        ds[2 * i + r] = pack<Element>(low[r].dp, out.dp);
+      }
+    });
+  }
+
+  /// Puts dS into shared memory, queries by keys in swizzled rows of 64 keys.
+  __device__ void share(int buffer) const {
+    const unsigned into = shared + Shared::ds + buffer * Shared::ds_bytes + group * m * chunk_bytes;
+    const int line = (lane & 7) + 8 * (lane >> 4);
+    const unsigned address = into + line * chunk_bytes + (((2 * warp + (lane >> 3 & 1)) ^ (lane & 7)) << 4);
+#pragma unroll
+    for (int i = 0; i < m / 16; ++i)
+      asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address +
+                                                                                                  i * 16 * chunk_bytes),
+                   "r"(ds[4 * i]), "r"(ds[4 * i + 1]), "r"(ds[4 * i + 2]), "r"(ds[4 * i + 3])
+                   : "memory");
+  }
+
+  /// Puts this group's half of dq where the warp that adds takes it; or says only that this step has none.
+  template <bool There = true>
+  __device__ void give_sums(int stage, unsigned phase) {
+    const unsigned full = shared + Shared::sum_full + 16 * stage;
+    barrier_wait(full + 8, phase ^ 1);
+    if constexpr (There) {
+      const unsigned into = shared + Shared::sums + stage * Shared::sum_bytes + group * 16384 + 16 * (32 * warp + lane);
+      const float(&x)[32] = dq();
+#pragma unroll
+      for (int i = 0; i < 8; ++i) shared_put(into + 2048 * i, x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
+      proxy_fence();
+    }
+    __syncwarp();
+    if (lane == 0) barrier_arrive(full);
+  }
+
+  /// Stores the warp's 16 keys of dk or dv through its part of the memory of keys and values.
+  template <int width>
+  __device__ void store(int b, int kv_head, const float (&x)[width / 2], const Gradient& to, int columns, float by) {
+    if (!to.to.data) return;
+    const unsigned area = shared + Shared::k + 4096 * (4 * group + warp);
+#pragma unroll
+    for (int c = 0; c < (width + 63) / 64; ++c) {
+      __syncwarp();
+#pragma unroll
+      for (int i = 8 * c; i < min(8 * c + 8, width / 8); ++i)
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+          shared_put(staged(area, lane / 4 + 8 * r, 8 * (i - 8 * c) + 2 * (lane & 3)), x[4 * i + 2 * r] * by,
+                     x[4 * i + 2 * r + 1] * by);
+      __syncwarp();
+      store_rows(to, area, args.kv_shared ? 0 : b, kv_head, keys - lane / 4, args.kv_len, 64 * c, columns, lane);
+    }
+  }
+  template <int N>
+  __device__ static bool is_odd(const float (&x)[N]) {
+    float zero[4] = {};
+#pragma unroll
+    for (int i = 0; i < N; ++i) zero[i % 4] += x[i] * 0.0f;
+    return !(zero[0] + zero[1] + (zero[2] + zero[3]) == 0.0f);
+  }
+};
+
+/// Orders, by what is under way while a group computes. 0: nothing; both S and dP are waited for. 1: dP beside
+/// probabilities, dV beside dS. 2: also the next S while dQ is stored. 3: also the next dP and probabilities, so that a
+/// group always has products queued but for the wait between dP and dV.
+template <class Tile, class User>
+__device__ inline void compute_backward(const BackwardArgs& args, const User& user, unsigned shared, int group) {
+  using Shared = Shared90Backward<Tile>;
+  const int thread = static_cast<int>(threadIdx.x) % 128;
+  Group90Backward<Tile, User> g{args, user, shared, group, thread % 32, uniform(thread / 32)};
+  constexpr int order = g.order;
+  // How many steps there were, and in the last bit the phase of keys: registers are short.
+  constexpr unsigned keys_bit = 1u << 31;
+  unsigned clock = 0;
+  static_assert(Tile::stages == 2);
+  const auto stage_now = [&] { return uniform(static_cast<int>(clock & 1)); };
+  const auto phase_of = [&](unsigned clock) { return clock >> 1 & 1; };
+  const auto wait = [&] { barrier_wait(shared + Shared::full + 16 * (clock & 1), phase_of(clock)); };
+  const auto release = [&](unsigned barrier) {
+    __syncwarp();
+    if (g.lane == 0) barrier_arrive(barrier);
+  };
+  const auto release_stage = [&](int stage) { release(shared + Shared::full + 16 * stage + 8); };
+#pragma unroll 1
+  for (;;) {
+    wait();
+    int what = g.word(clock, 0);
+    if (what & Step::stop) break;
+    for (float& x : g.dk) x = 0;
+    for (float& x : g.dv) x = 0;
+    if (what & Step::empty) {
+      release_stage(stage_now());
+      g.template give_sums<false>(stage_now(), phase_of(clock));
+      ++clock;
+    } else {
+      barrier_wait(shared + Shared::k_full, clock >> 31);
+      barrier_wait(shared + Shared::v_full, clock >> 31);
+      pin(g.dk);
+      pin(g.dv);
+      if constexpr (order == 2) {
+        g.scores(stage_now());
+        wgmma_wait<0>();
+        pin(g.s);
+      }
+      // Scores are under way: probabilities of the step that `clock` says, while its flows are under way too.
+      const auto start = [&](unsigned clock, int stage) {
+        g.flows(stage);
+        g.enter(clock);
+        wgmma_wait<1>();
+        pin(g.s);
+        g.remove(g.word(clock, 0) & Step::whole);
+        g.weigh(stage);
+      };
+      if constexpr (order == 3) {
+        g.scores(stage_now());
+        start(clock, stage_now());
+      }
+#pragma unroll 1
+      for (;;) {
+        const int stage = stage_now();
+        what = g.word(clock, 0);
+        if constexpr (order < 2) g.scores(stage);
+        if constexpr (order < 3) {
+          g.flows(stage);
+          g.enter(clock);
+        }
+        if constexpr (order == 3) {
+          wgmma_wait<0>();
+          pin(g.dp);
+          g.add_values(stage);
+          g.join(stage);
+        } else if constexpr (order > 0) {
+          if constexpr (order == 1) {
+            wgmma_wait<1>();
+            pin(g.s);
+          }
+          g.remove(what & Step::whole);
+          g.weigh(stage);
+          g.add_values(stage);
+          wgmma_wait<1>();
+          pin(g.dp);
+          g.join(stage);
+        } else {
+          wgmma_wait<0>();
+          pin(g.s);
+          pin(g.dp);
+          g.remove(what & Step::whole);
+          g.weigh_and_join(stage);
+          g.add_values(stage);
+        }
+        g.share(stage);
+        g.add_keys(stage);
+        proxy_fence();
+        named_sync(1, 256);
+        g.products_of_queries(stage);
+        if constexpr (order < 2) {
+          wgmma_wait<0>();
+          pin(g.dp);
+          pin(g.dk);
+          pin(g.dv);
+          release_stage(stage);
+          g.give_sums(stage, phase_of(clock));
+          ++clock;
+          if (what & Step::last) break;
+          wait();
+        } else {
+          ++clock;
+          // After the last step the products are of anything: a branch around them would serialise all.
+          if (!(what & Step::last)) wait();
+          // dS has to leave its registers first; dQ is under way.
+          wgmma_wait<1>();
+          g.scores(stage ^ 1);
+          wgmma_wait<1>();
+          pin(g.dp);
+          pin(g.dk);
+          pin(g.dv);
+          release_stage(stage);
+          g.give_sums(stage, phase_of(clock - 1));
+          if constexpr (order == 2) {
+            wgmma_wait<0>();
+            pin(g.s);
+          } else {
+            // After the last step, that one's words again: those of the next are not there.
+            start(what & Step::last ? clock - 1 : clock, stage ^ 1);
+          }
+          if (what & Step::last) break;
+        }
+      }
+      if constexpr (order > 2) {
+        wgmma_wait<0>();
+        pin(g.dp);
+      }
+      clock ^= keys_bit;
+    }
+    if constexpr (User::gradient.removes)
+      if (args.odd && __any_sync(~0u, g.is_odd(g.dk) || g.is_odd(g.dv)) && g.lane == 0) *args.odd = 1;
+    const unsigned step = clock - 1;
+    const int b = g.word(step, 2), kv_head = g.word(step, 5);
+    g.keys = g.word(step, 4) * Tile::n + 64 * group + 16 * g.warp + g.lane / 4;
+    // Both groups are done with the keys, whose memory results pass through.
+    named_sync(1, 256);
+    g.template store<Tile::dv>(b, kv_head, g.dv, args.grad_v, args.dv, 1);
+    g.template store<Tile::d>(b, kv_head, g.dk, args.grad_k, args.d, args.scale);
+    proxy_fence();
+    release(shared + Shared::keys_empty);
+  }
+}
+
+template <class Tile, class User>
+__global__ void __launch_bounds__(384, 1)
+    backward_sm90(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
+  using Shared = Shared90Backward<Tile>;
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const unsigned shared = shared_address(memory);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < steps_kept; ++i) barrier_init(shared + Shared::known + 8 * i, 1);
+    for (int i = 0; i < Tile::stages; ++i) {
+      barrier_init(shared + Shared::full + 16 * i, 1);
+      barrier_init(shared + Shared::full + 16 * i + 8, 8);
+      barrier_init(shared + Shared::sum_full + 16 * i, 8);
+      barrier_init(shared + Shared::sum_full + 16 * i + 8, 1);
+    }
+    barrier_init(shared + Shared::k_full, 1);
+    barrier_init(shared + Shared::v_full, 1);
+    barrier_init(shared + Shared::keys_empty, 8);
+    barrier_init_done();
+  }
+  __syncthreads;
+  const int group = uniform(static_cast<int>(threadIdx.x) / 128);
+  if (group == 0) {
+    registers_down<40>();
+    const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
+    if (warp == 0) Loader90Backward<Tile, User>{args, user, shared, static_cast<int>(threadIdx.x)}.run();
+    if (warp > 0 && warp <= Tile::stages && threadIdx.x % 32 == 0) add_up<Tile>(args, shared, warp - 1);
+  } else {
+    registers_up<232>();
+    compute_backward<Tile>(args, user, shared, group - 1);
+  }
+}
+
+/// Sums of dq become dq: a block for each tile of queries, (tile, head, batch entry).
+template <class Tile>
+__global__ void __launch_bounds__(256) end_queries_sm90(const __grid_constant__ BackwardArgs args) {
+  using Shared = Shared90Backward<Tile>;
+  __shared__ float4 memory[Shared::sum_bytes / 16];
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32, of_group = thread % 128;
+  const int tile = static_cast<int>(blockIdx.x), h = static_cast<int>(blockIdx.y), b = static_cast<int>(blockIdx.z);
+  const int place = (b * args.q_heads + h) * static_cast<int>(gridDim.x) + tile;
+  const bool any = !Tile::ordered || args.turns[place] > 0;
+  const float4* from = reinterpret_cast<const float4*>(args.sums) +
+                       static_cast<long long>(place) * (Shared::sum_bytes / 16) + thread / 128 * 1024 + of_group;
+  float4 x[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) x[i] = any ? from[128 * i] : float4{};
+  const unsigned area = shared_address(memory) + 4096 * warp;
+  float zero = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const float by = args.scale;
+    const int column = 8 * i + 2 * (lane & 3);
+    zero += x[i].x * 0.0f + x[i].y * 0.0f + x[i].z * 0.0f + x[i].w * 0.0f;
+    shared_put(staged(area, lane / 4, column), x[i].x * by, x[i].y * by);
+    shared_put(staged(area, lane / 4 + 8, column), x[i].z * by, x[i].w * by);
+  }
+  if (args.odd && !(zero == 0.0f)) *args.odd = 1;
+  __syncwarp();
+  // Where queries are 128, groups have 64 of them each, else half of the width.
+  const int row = tile * Tile::m + 16 * (warp % 4) + (Tile::m == 128 ? 64 * (warp / 4) : 0);
+  store_rows(args.grad_q, area, b, h, row, args.q_len, Tile::m == 128 ? 0 : 64 * (warp / 4), args.d, lane);
+}
+
+}  // namespace attune

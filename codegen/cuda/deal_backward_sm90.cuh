@@ -1,0 +1,247 @@
+// codegen/cuda/deal_backward_sm90.cuh — which keys a block of backward_sm90.cuh works on and which queries it visits
+// for them: its shared memory, the order of items, and the warp that deals and loads them
+#pragma once
+
+#include "deal_sm90.cuh"
+#include "gradient.cuh"
+
+namespace attune {
+
+// ---- shared memory -----------------------------------------------------------------------------------------------
+
+/// A tile of queries that an item of keys visits. Items without one have a step of their own.
+struct Step {
+  static constexpr int first = 1, last = 2;  ///< of its item
+  static constexpr int whole = 4;            ///< nothing of it is removed
+  static constexpr int empty = 8;            ///< no queries: the item has none
+  static constexpr int stop = 16;            ///< there are no more items
+  int what, queries, b, h;
+  int keys, kv_head;
+  int sums;  ///< which tile of all heads' queries; where there is none, what the warp that adds does
+  int turn;  ///< tiles of keys that are added to these queries before this one
+  static constexpr int nothing = -1, no_more = -2;  ///< in place of sums
+};
+constexpr int step_words = sizeof(Step) / 4;
+/// Steps outlive their stages: groups read where results belong after they let go of the last one, and the warp that
+/// adds is behind. It is less than six steps behind the warp that loads, since stages of queries and of sums lie
+/// between them.
+constexpr int steps_kept = 8;
+
+template <class Tile>
+struct Shared90Backward {
+  static constexpr int chunk = chunk_columns<typename Tile::Element>, m = Tile::m, n = Tile::n, stages = Tile::stages;
+  static constexpr int d_chunks = (Tile::d + chunk - 1) / chunk, dv_chunks = (Tile::dv + chunk - 1) / chunk;
+  static constexpr int k_bytes = d_chunks * n * chunk_bytes, v_bytes = dv_chunks * n * chunk_bytes;
+  static constexpr int q_bytes = d_chunks * m * chunk_bytes, grad_o_bytes = dv_chunks * m * chunk_bytes;
+  static constexpr int ds_bytes = n / chunk * m * chunk_bytes, sum_bytes = 4 * m * d_chunks * chunk;
+  static constexpr int k = 0, v = k + k_bytes, q = v + v_bytes, grad_o = q + stages * q_bytes,
+                       ds = grad_o + stages * grad_o_bytes, sums = ds + stages * ds_bytes,
+                       under = sums + stages * sum_bytes, delta = under + 4 * m * stages,
+                       steps = delta + 4 * m * stages;
+  // A barrier for each step that is kept: its words are there. Two for each stage: full, then empty.
+  static constexpr int known = steps + 4 * step_words * steps_kept, full = known + 8 * steps_kept,
+                       sum_full = full + 16 * stages, k_full = sum_full + 16 * stages, v_full = k_full + 8,
+                       keys_empty = v_full + 8, bytes = keys_empty + 8;
+  // Each of two groups holds 64 x 64 of dq: half of the width, or half of the queries.
+  static_assert(m * d_chunks == 128 && n == 128);
+};
+
+/// Where a word of the nth step is, by its member's place in Step.
+template <class Tile>
+__device__ inline unsigned step_word(unsigned shared, unsigned nth, int word) {
+  return shared + Shared90Backward<Tile>::steps + 4 * (nth % steps_kept * step_words + word);
+}
+
+// ---- items -------------------------------------------------------------------------------------------------------
+
+/// A tile of keys of a key head, for all batch entries that share it: an item of that head's set. Sets are dealt in
+/// sections of args.section, whose nth items follow one another: a tile of queries passes from one item of a set to the
+/// next in some 2 us, so items of a set must not start in faster succession than that. Sections alternate: in even ones
+/// keys fall and queries rise, in odd ones the other way round. Where a mask makes items longer towards one end, what
+/// ends late in one section is short in the next, and blocks visit the same queries one after another. If the last
+/// section has no partner, it starts with the longest items of a causal mask. A block waits only for items dealt before
+/// its own, so nothing deadlocks, whatever the number of blocks.
+template <class Tile>
+struct Items90Backward {
+  const BackwardArgs& args;
+
+  struct Item {
+    int b, kv_head, keys;
+    bool rising;  ///< the order in which items of this set are dealt; queries are visited the other way round
+  };
+
+  __device__ int tiles() const { return (args.kv_len + Tile::n - 1) / Tile::n; }
+  __device__ int sets() const { return args.kv_shared ? args.kv_heads : args.kv_heads * args.batch; }
+  __device__ int count() const { return sets() * tiles(); }
+  __device__ Item item(int index) const {
+    const int section = index / (args.section * tiles()), first = section * args.section,
+              here = min(args.section, sets() - first), within = index - first * tiles(), nth = within / here,
+              set = first + within - nth * here;
+    const bool rising = (section & 1) || first + here == sets();
+    return {set / args.kv_heads, set % args.kv_heads, rising ? nth : tiles() - 1 - nth, rising};
+  }
+};
+
+// ---- the warp that loads -----------------------------------------------------------------------------------------
+
+template <class Tile, class User>
+struct Loader90Backward {
+  using Shared = Shared90Backward<Tile>;
+  static constexpr int m = Tile::m, n = Tile::n, rows = m / 32;
+
+  const BackwardArgs& args;
+  const User& user;
+  unsigned shared;
+  int lane;
+  unsigned count = 0, keys_phase = 0;  ///< count: of steps
+  int word =
+      0;  ///< of the step that was found last, a word a lane: what follows it decides whether it is its item's last
+  RowEnd ends[rows];
+
+  /// The ends of this lane's rows are read long before the stage is free.
+  __device__ void find(const Step& step) {
+    word = lane == 0   ? step.what
+           : lane == 1 ? step.queries
+           : lane == 2 ? step.b
+           : lane == 3 ? step.h
+           : lane == 4 ? step.keys
+           : lane == 5 ? step.kv_head
+           : lane == 6 ? step.sums
+                       : step.turn;
+    if (step.what & (Step::empty | Step::stop)) return;
+    const Where where{step.b, step.h, args.q_len, args.kv_len};
+    const Int origin = args.q_offset + step.queries * m;
+    const auto head = user.head(where);
+#pragma unroll
+    for (int j = 0; j < rows; ++j) {
+      const int q = step.queries * m + 32 * j + lane;
+      ends[j] = no_row();
+      if (q >= args.q_len) continue;
+      const auto of = [&](const Rows& all) {
+        return __ldg(all.data + step.b * all.batch + step.h * all.head + q * all.position);
+      };
+      const Int q_at = args.q_offset + q;
+      ends[j] = row_end(of(args.lse), user.rest(head, user.row(head, where, q_at), where, origin, q_at),
+                        of(args.delta));
+    }
+  }
+
+  __device__ void hand_over(int more) {
+    if (lane == 0) word |= more;
+    const int what = uniform(word), stage = static_cast<int>(count & 1);
+    static_assert(Tile::stages == 2);
+    const unsigned full = shared + Shared::full + 16 * stage;
+    const bool loads = !(what & (Step::empty | Step::stop));
+    barrier_wait(full + 8, (count >> 1 & 1) ^ 1);
+    if (loads)
+#pragma unroll
+      for (int j = 0; j < rows; ++j) {
+        const unsigned to = 4 * (stage * m + 32 * j + lane);
+        shared_put(shared + Shared::under + to, __float_as_int(ends[j].under));
+        shared_put(shared + Shared::delta + to, __float_as_int(ends[j].delta));
+      }
+    if (lane < step_words) shared_put(step_word<Tile>(shared, count, lane), word);
+    __syncwarp();
+    if (lane == 0) barrier_arrive(shared + Shared::known + 8 * (count % steps_kept));
+    ++count;
+    const int queries = __shfl_sync(~0u, word, 1), b = __shfl_sync(~0u, word, 2), h = __shfl_sync(~0u, word, 3),
+              keys = __shfl_sync(~0u, word, 4), kv_head = __shfl_sync(~0u, word, 5);
+    if (lane == 0) {
+      // Results pass through the memory of keys: items without a step wait for it too.
+      if (what & Step::empty) barrier_wait(shared + Shared::keys_empty, keys_phase ^ 1);
+      if (loads) {
+        barrier_expect(full, Shared::q_bytes + Shared::grad_o_bytes);
+        load(Shared::q + stage * Shared::q_bytes, args.q_map, full, Shared::d_chunks, m, queries, h, b);
+        load(Shared::grad_o + stage * Shared::grad_o_bytes, args.grad_o_map, full, Shared::dv_chunks, m, queries, h, b);
+        if (what & Step::first) {
+          const int batch = args.kv_shared ? 0 : b;
+          barrier_wait(shared + Shared::keys_empty, keys_phase ^ 1);
+          barrier_expect(shared + Shared::k_full, Shared::k_bytes);
+          load(Shared::k, args.k_map, shared + Shared::k_full, Shared::d_chunks, n, keys, kv_head, batch);
+          barrier_expect(shared + Shared::v_full, Shared::v_bytes);
+          load(Shared::v, args.v_map, shared + Shared::v_full, Shared::dv_chunks, n, keys, kv_head, batch);
+        }
+      } else {
+        barrier_arrive(full);
+      }
+    }
+    __syncwarp();
+    if (what & (Step::first | Step::empty)) keys_phase ^= 1;
+  }
+  __device__ void load(int into, const TensorMap& map, unsigned barrier, int chunks, int lines, int tile, int head,
+                       int batch) const {
+    for (int c = 0; c < chunks; ++c)
+      load_box(shared + into + c * lines * chunk_bytes, map, barrier, c * Shared::chunk, tile * lines, head, batch);
+  }
+
+  /// Which tiles of queries visit these keys is the forward's answer: the bands of each of 32 tiles, a tile a lane.
+  /// Queries count the tiles of keys in their band alike, so their turns miss none.
+  __device__ void run() {
+    const Items90Backward<Tile> items{args};
+    const int tiles = (args.q_len + m - 1) / m;
+    int index = static_cast<int>(blockIdx.x);
+#pragma unroll 1
+    while (index < items.count()) {
+      const auto item = items.item(index);
+      bool found = false;
+#pragma unroll 1
+      for (int g = 0; g < (args.kv_shared ? args.group * args.batch : args.group); ++g) {
+        const int b = args.kv_shared ? g / args.group : item.b, h = item.kv_head * args.group + g % args.group;
+        const Where where{b, h, args.q_len, args.kv_len};
+#pragma unroll 1
+        for (int i = 0; i < tiles; i += 32) {
+          const int base = item.rising ? (tiles - 1) / 32 * 32 - i : i, tile = base + lane, begin = tile * m,
+                    end = min(begin + m, args.q_len), kv = item.keys * n;
+          const Bands bands = user.bands(user.head(where), where, args.q_offset + begin, args.q_offset + end);
+          const int from = max(bands.begin, 0) / n, to = (min(bands.end, args.kv_len) + n - 1) / n;
+          const int before = item.rising ? item.keys - from : to - 1 - item.keys;
+          const bool whole = end - begin == m && bands.full_begin <= kv && kv + n <= min(bands.full_end, args.kv_len);
+          unsigned left = __ballot_sync(~0u, tile < tiles && from <= item.keys && item.keys < to);
+#pragma unroll 1
+          while (left) {
+            const int nth = item.rising ? 31 - __clz(static_cast<int>(left)) : __ffs(static_cast<int>(left)) - 1;
+            left ^= 1u << nth;
+            if (found) hand_over(0);
+            find(
+                {.what = (found ? 0 : Step::first) | (__shfl_sync(~0u, static_cast<int>(whole), nth) ? Step::whole : 0),
+                 .queries = base + nth,
+                 .b = b,
+                 .h = h,
+                 .keys = item.keys,
+                 .kv_head = item.kv_head,
+                 .sums = (b * args.q_heads + h) * tiles + base + nth,
+                 .turn = __shfl_sync(~0u, before, nth)});
+            found = true;
+          }
+        }
+      }
+      if (!found)
+        find({.what = Step::empty,
+              .queries = 0,
+              .b = item.b,
+              .h = 0,
+              .keys = item.keys,
+              .kv_head = item.kv_head,
+              .sums = Step::nothing,
+              .turn = 0});
+      hand_over(Step::last);
+      int next = 0;
+      if (lane == 0) next = static_cast<int>(gridDim.x + atomicAdd(args.next, 1u));
+      index = uniform(next);
+    }
+    // A step that stops for each of the warps that add.
+    for (int i = 0; i < Tile::stages; ++i) {
+      find({.what = Step::stop,
+            .queries = 0,
+            .b = 0,
+            .h = 0,
+            .keys = 0,
+            .kv_head = 0,
+            .sums = Step::no_more,
+            .turn = 0});
+      hand_over(0);
+    }
+  }
+};
+
+}  // namespace attune
