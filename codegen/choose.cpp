@@ -2,6 +2,7 @@
 #include "codegen/choose.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <optional>
 
@@ -65,7 +66,6 @@ KernelSpec backward_spec(KernelSpec of) {
   of.out = of.dtype;
   of.max = false;
   of.heads = 1;
-  of.boxes = false;
   of.store = KernelSpec{}.store;
   return of;
 }
@@ -116,7 +116,15 @@ KernelChoices choose(const KernelSpec& wishes, const ModFacts& facts, const Call
 
 bool takes(const Preference& preference, Way way) {
   const auto has = [&](Way of) { return find(kernels(of), preference.variant.kernel) != nullptr; };
-  return has(way) || !(has(Way::forward) || has(Way::queries) || has(Way::keys));
+  using enum Way;
+  return has(way) || std::ranges::none_of(std::array{forward, backward, queries, keys}, has);
+}
+
+std::vector<Way> ways_of_backward(const KernelSpec& spec, const ModFacts& facts) {
+  const Kernels whole = kernels(Way::backward);
+  const bool one = std::ranges::any_of(
+      whole, [&](const KernelDescriptor* kernel) { return kernel->why_not(spec, facts).empty(); });
+  return one ? std::vector{Way::backward} : std::vector{Way::queries, Way::keys};
 }
 
 Variant variant_of(const KernelPlan& plan) {

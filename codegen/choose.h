@@ -27,6 +27,8 @@ KernelChoices choose(const KernelSpec& spec, const ModFacts& facts, const CallKi
 
 // ---- for measurements ----
 
+/// Those that together are a backward for such calls: one kernel for all of it, or those of q and of k and v.
+std::vector<Way> ways_of_backward(const KernelSpec& spec, const ModFacts& facts);
 /// Has this way the preferred kernel? If none has it, each way is asked for it, and refuses.
 bool takes(const Preference& preference, Way way);
 

@@ -19,6 +19,7 @@ std::string Member::why_not(int value) const {
 std::string_view name_of(Way way) {
   switch (way) {
     case Way::forward: return "forward";
+    case Way::backward: return "backward";
     case Way::queries: return "backward of q";
     case Way::keys: return "backward of k and v";
   }

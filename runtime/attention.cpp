@@ -239,10 +239,10 @@ Request request(const Checked<Backward>& checked) {
     const cuda::BackwardWants wants = cuda::backward_wants(checked.call(), checked.lowered->lowered, checked.problem,
                                                            checked.exact);
     out.target = runtime::name_of(TargetName{.arch = wants.spec.arch});
-    out.shape = shape_of(wants.spec, wants.length);
     // A backward's kernels take any strides of their results.
-    out.shape.boxes.reset();
-    out.shape.store.reset();
+    codegen::KernelSpec spec = wants.spec;
+    spec.store = spec_of({.out_dtype = spec.out, .d = spec.d, .dv = spec.dv}, spec.arch).store;
+    out.shape = shape_of(spec, wants.length);
   }
   out.shape.grads = grads.empty() ? "none" : grads;
   return out;

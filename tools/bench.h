@@ -47,6 +47,8 @@ struct BenchOptions {
 };
 
 /// The kernel that --kernel names; it is one that the options' direction has.
+/// Has a backward, or a forward, the preferred kernel?
+bool is_of(const codegen::Preference& preference, bool backward);
 std::optional<codegen::Preference> preference_of(const BenchOptions& options);
 
 /// Numbers that are the same in every run: normally distributed, as a model's are. On a device, a million of them,

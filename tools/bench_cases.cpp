@@ -158,11 +158,16 @@ std::string BenchOptions::exact_text() const {
   return !other ? "" : *other ? ", exact" : ", not exact";
 }
 
+bool is_of(const codegen::Preference& preference, bool backward) {
+  using codegen::Way;
+  if (!backward) return takes(preference, Way::forward);
+  return takes(preference, Way::backward) || takes(preference, Way::queries) || takes(preference, Way::keys);
+}
+
 std::optional<codegen::Preference> preference_of(const BenchOptions& o) {
   if (!o.kernel) return std::nullopt;
   codegen::Preference out{codegen::variant(*o.kernel), true, ""};
-  using enum codegen::Way;
-  const bool of_forward = takes(out, forward), of_backward = takes(out, queries) || takes(out, keys);
+  const bool of_forward = is_of(out, false), of_backward = is_of(out, true);
   const bool wanted = o.direction() != BenchOptions::Direction::backward && of_forward;
   if (!wanted && !(o.has_backward() && of_backward))
     throw Error("bad-kernel", "the kernel that is asked for cannot take this call", {.name = out.variant.text()},

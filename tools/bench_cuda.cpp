@@ -60,8 +60,7 @@ class CudaBench {
   /// The user's, where it is a kernel of this direction; a step has kernels of both.
   const codegen::Preference* preference(Direction of) const {
     if (!preference_) return nullptr;
-    const bool ours = of == Direction::backward || codegen::takes(*preference_, codegen::Way::forward);
-    return ours ? &*preference_ : nullptr;
+    return is_of(*preference_, of == Direction::backward) ? &*preference_ : nullptr;
   }
 
   void forward(const Prepared& row) const {

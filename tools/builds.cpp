@@ -45,9 +45,9 @@ class GpuBuild {
   /// tiles. `wanted`: of a backward.
   void walker(codegen::Way way, const codegen::KernelSpec& spec, codegen::Length length,
               const codegen::Preference* preference, const codegen::Wanted* wanted) {
-    const codegen::GpuParts parts = codegen::gpu_parts(*of_, spec.scale_positive, wanted);
     const bool along_q = way == codegen::Way::keys;
-    const bool listed = along_q ? parts.gradient->listed_along_q : parts.facts.listed;
+    const codegen::GpuParts parts = codegen::gpu_parts(*of_, spec.scale_positive, wanted, along_q);
+    const bool listed = parts.facts.listed;
     const auto add = [&](const codegen::Source& page, const std::string& what, const runtime::cuda::Binary& binary) {
       this->add(page, what, binary);
       out_.back().of = of_;
@@ -71,6 +71,12 @@ class GpuBuild {
       facts_alone.entry.key = Objects::key_of_facts(runtime::cuda::asked(page).content);
       facts_alone.entry.label = fmt::format("{} {}: {}", what, target_, one.flaw);
       facts_alone.entry.entry.bytes.clear();
+    }
+    const codegen::KernelPlan& plan = all.candidates[all.chosen].choice.plan;
+    const auto beside = [&](const codegen::Source& page) { add(page, page.name, compiled(page, page.name)); };
+    if (!plan.kernel->end.empty()) {
+      beside(codegen::end_source(plan, arch_));
+      if (parts.gradient->removes) beside(codegen::repair_source(parts, plan, arch_));
     }
     if (!listed) return;
     const codegen::Source page = runtime::cuda::cover_page(*of_, spec.wide, arch_, along_q);
@@ -133,8 +139,13 @@ void add_gpu_jobs(const ManifestRow& row, const std::shared_ptr<const compiler::
   if (row.pass == "forward") return add_walker_jobs(row, of, forward, spec, std::nullopt, jobs);
   bool any_captured = false;
   for (const codegen::Wanted& wanted : wanted_of(of->mod, row.shape.grads)) {
-    for (const codegen::Way way : {keys, queries})
-      add_walker_jobs(row, of, way, codegen::backward_spec(spec), wanted, jobs);
+    const codegen::KernelSpec of_backward = codegen::backward_spec(spec);
+    const codegen::GpuParts parts = codegen::gpu_parts(*of, spec.scale_positive, &wanted);
+    std::vector<codegen::Way> ways = codegen::ways_of_backward(of_backward, parts.facts);
+    // A kernel that is asked for may be one of those that do a part.
+    const auto asked = row.shape.kernel ? std::optional(codegen::variant(*row.shape.kernel)) : std::nullopt;
+    if (asked && ways.size() == 1 && !codegen::takes({*asked, true, ""}, backward)) ways = {backward, queries, keys};
+    for (const codegen::Way way : ways) add_walker_jobs(row, of, way, of_backward, wanted, jobs);
     any_captured |= std::ranges::find(wanted, true) != wanted.end();
   }
   jobs.push_back(

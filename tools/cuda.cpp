@@ -58,7 +58,9 @@ std::vector<Page> pages(const CudaOptions& o, const compiler::LoweredMod& lowere
   const codegen::KernelSpec asked = o.call.spec(90, o.group), spec = o.backward ? codegen::backward_spec(asked) : asked;
   const codegen::Wanted wanted = wanted_of(lowered.mod, o.grads)[0];
   const codegen::GpuParts parts = codegen::gpu_parts(lowered, spec.scale_positive, o.backward ? &wanted : nullptr);
-  const bool along_q = o.backward && parts.gradient->listed_along_q;
+  const codegen::GpuParts of_keys = codegen::gpu_parts(lowered, spec.scale_positive, o.backward ? &wanted : nullptr,
+                                                       o.backward);
+  const bool along_q = o.backward && of_keys.facts.listed;
   if (o.lists && !parts.facts.listed && !along_q)
     throw Error("no-lists", "this mask needs no lists", {.name = "--lists"},
                 "which keys a tile of queries visits is known without looking at data", "leave --lists out");
@@ -71,18 +73,23 @@ std::vector<Page> pages(const CudaOptions& o, const compiler::LoweredMod& lowere
   const std::optional<codegen::Preference> preference = o.call.preference();
   const auto walker = [&](codegen::Way way) {
     const bool preferred = preference && (!o.backward || codegen::takes(*preference, way));
-    codegen::KernelChoices choices = codegen::choose(spec, parts.facts, codegen::call_kind(parts, o.call.length()),
+    const codegen::GpuParts& of = way == codegen::Way::keys ? of_keys : parts;
+    codegen::KernelChoices choices = codegen::choose(spec, of.facts, codegen::call_kind(of, o.call.length()),
                                                      preferred ? &*preference : nullptr, codegen::kernels(way));
-    codegen::Source source = codegen::kernel_source(parts, choices.choices[0].plan, spec.arch);
-    out.push_back({std::string(name_of(way)), std::move(source), std::move(choices)});
+    const codegen::KernelPlan plan = choices.choices[0].plan;
+    out.push_back({std::string(name_of(way)), codegen::kernel_source(of, plan, spec.arch), std::move(choices)});
+    if (plan.kernel->end.empty()) return;
+    out.push_back({"dq after", codegen::end_source(plan, spec.arch)});
+    if (of.gradient->removes) out.push_back({"repair after", codegen::repair_source(of, plan, spec.arch)});
   };
   if (!o.backward) {
     walker(codegen::Way::forward);
     return out;
   }
   out.push_back({"rows before", codegen::rows_source(codegen::rows_spec(asked, parts.gradient->delta_of_o))});
-  walker(codegen::Way::queries);
-  walker(codegen::Way::keys);
+  std::vector<codegen::Way> ways = codegen::ways_of_backward(spec, parts.facts);
+  if (preference && !codegen::takes(*preference, ways[0])) ways = {codegen::Way::queries, codegen::Way::keys};
+  for (const codegen::Way way : ways) walker(way);
   if (std::ranges::find(wanted, true) != wanted.end())
     out.push_back({"captured gradients after", codegen::sums_source(spec.arch)});
   return out;

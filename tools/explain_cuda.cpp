@@ -82,8 +82,14 @@ class OnDevice {
     }
     if (options.backward) {
       captured_ = captured_sums(parts_, lowered.slots.captures);
-      consider(codegen::Way::queries, codegen::backward_spec(spec_), preference);
-      consider(codegen::Way::keys, codegen::backward_spec(spec_), preference);
+      const codegen::KernelSpec spec = codegen::backward_spec(spec_);
+      std::vector<codegen::Way> ways = codegen::ways_of_backward(spec, parts_.facts);
+      if (preference && !codegen::takes(*preference, ways[0])) ways = {codegen::Way::queries, codegen::Way::keys};
+      if (ways.size() > 1)
+        for (const codegen::KernelDescriptor* one : codegen::kernels(codegen::Way::backward))
+          if (const std::string why = one->why_not(spec, parts_.facts); !why.empty())
+            notes_.push_back(fmt::format("not {}: {}", one->name, why));
+      for (const codegen::Way way : ways) consider(way, spec, preference);
     } else {
       consider(codegen::Way::forward, spec_, preference);
     }
@@ -97,7 +103,10 @@ class OnDevice {
   void consider(codegen::Way way, const codegen::KernelSpec& spec,
                 const std::optional<codegen::Preference>& preference) {
     const bool takes = preference && codegen::takes(*preference, way);
-    ways_.push_back({way, runtime::cuda::consider(parts_, kind_, spec, takes ? &*preference : nullptr, true,
+    const codegen::GpuParts of_keys = codegen::gpu_parts(*parts_.of, spec.scale_positive,
+                                                         parts_.gradient ? &wanted_ : nullptr, true);
+    const codegen::GpuParts& parts = way == codegen::Way::keys ? of_keys : parts_;
+    ways_.push_back({way, runtime::cuda::consider(parts, kind_, spec, takes ? &*preference : nullptr, true,
                                                   codegen::kernels(way))});
     const auto& story = ways_.back().considered.story;
     notes_.insert(notes_.end(), story.begin(), story.end());

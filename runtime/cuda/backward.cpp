@@ -17,6 +17,7 @@
 #include "runtime/cuda/engine.h"
 #include "runtime/cuda/kernels.h"
 #include "runtime/cuda/lists.h"
+#include "runtime/cuda/maps.h"
 #include "runtime/cuda/memory.h"
 #include "runtime/cuda/operands.h"
 #include "runtime/options.h"
@@ -83,6 +84,7 @@ BackwardWants wants_of(const Facts& device, const Args& args, const Backward& ca
                    .d = p.d,
                    .dv = p.dv,
                    .packed = p.q.packed(),
+                   .boxes = has_boxes(call.q) && has_boxes(call.k) && has_boxes(call.v) && has_boxes(call.grad_o),
                    .load = copied_bytes({&call.q, &call.k, &call.v, &call.grad_o}),
                    .scale_positive = static_cast<float>(p.scale) > 0,
                    .exact = codegen::is_exact(exact, call.q.dtype),
@@ -171,16 +173,31 @@ class BackwardCall {
       one.sums = {next, one.into->size() * exact_words};
       next += static_cast<std::size_t>(one.sums.count) * sizeof(unsigned long long);
     }
-    const bool has_captured = !captured_.empty(), of_kv = call.dk.given() || call.dv.given() || has_captured,
-               of_q = call.dq.given() || has_captured;
-    if ((of_kv || of_q) && !is_loaded(key(of_kv ? Way::keys : Way::queries))) load_at_once(wants, wanted, of_q, of_kv);
-    if (of_kv) keys_ = Walker(key(Way::keys), lowered, p, means, space_);
-    // Where deltas are no products with o, the walk of the queries sums them for the keys too.
-    if (of_q || (keys_.kernel && !keys_.kernel->delta_of_o))
-      queries_ = Walker(key(Way::queries), lowered, p, means, space_);
-    if (!walks()) return;
+    const bool has_captured = !captured_.empty(), of_kv = call.dk.given() || call.dv.given(), of_q = call.dq.given();
+    // A kernel that is asked for may be one of those that do a part.
+    const bool may_be_whole = (of_kv || of_q) &&
+                              (!means.preference || codegen::takes(*means.preference, Way::backward));
+    const Way asked_first = may_be_whole ? Way::backward : of_kv || has_captured ? Way::keys : Way::queries;
+    if ((of_kv || of_q || has_captured) && !is_loaded(key(asked_first))) load_at_once(wants, wanted, may_be_whole);
+    if (may_be_whole) whole_ = loaded_kernel(key(Way::backward), lowered, stream, means.purpose);
+    if (is_whole()) {
+      const std::int64_t tiles = q_tiles_of_whole();
+      added_ = space_.take<float>(tiles * whole_->choice.sums);
+      counters_ = space_.take<unsigned>(tiles + 2);
+    } else {
+      if (means.preference && whole_ && !codegen::takes(*means.preference, Way::queries))
+        throw Error("bad-kernel", "the kernel that is asked for cannot take this call",
+                    {.name = means.preference->variant.text()}, whole_->story.front(),
+                    "name another, or leave the choice to attune");
+      whole_ = nullptr;
+      if (of_kv || has_captured) keys_ = Walker(key(Way::keys), lowered, p, means, space_);
+      // Where deltas are no products with o, the walk of the queries sums them for the keys too.
+      if (of_q || has_captured || (keys_.kernel && !keys_.kernel->delta_of_o))
+        queries_ = Walker(key(Way::queries), lowered, p, means, space_);
+      if (!walks()) return;
+    }
     if (has_captured) sums_kernel_ = loaded_sums(device.index, device.arch(), lowered.mod, stream, means.purpose);
-    const bool of_o = (queries_.kernel ? queries_ : keys_).kernel->delta_of_o;
+    const bool of_o = (whole_ ? whole_ : queries_.kernel ? queries_.kernel : keys_.kernel)->delta_of_o;
     rows_kernel_ = loaded_rows(device.index, codegen::rows_spec(wants.spec, of_o), lowered.mod, stream, means.purpose);
     delta_ = space_.take<float>(rows());
     if (call.o.given()) return;
@@ -194,6 +211,7 @@ class BackwardCall {
   std::size_t bytes() const { return space_.bytes(); }
   /// Those that walk pairs, in the order of their launches.
   std::vector<std::shared_ptr<const LoadedKernel>> walkers() const {
+    if (whole_) return {whole_};
     std::vector<std::shared_ptr<const LoadedKernel>> out;
     for (const Walker* one : {&queries_, &keys_})
       if (one->kernel) out.push_back(one->kernel);
@@ -223,6 +241,11 @@ class BackwardCall {
                        .grid = {static_cast<unsigned>(blocks), 1, 1},
                        .threads = rows_threads,
                        .arguments = &common});
+    if (whole_) {
+      put_whole(launches, common, memory);
+      std::vector<std::byte> user = user_bytes({});
+      return launches.put(stream, user);
+    }
     if (queries_.kernel) {
       const QueryTiles tiles({.queries = queries_.plan().m}, p_);
       queries_.put(launches, memory, common, p_, starts, section_of(tiles, p_, device_.l2_bytes, element_bytes()),
@@ -233,9 +256,7 @@ class BackwardCall {
       keys_.put(launches, memory, common, p_, starts, static_cast<int>(keys_section(sets)),
                 sets * ceil_div(p_.kv.length, keys_.plan().n));
     }
-    const Walker& any = queries_.kernel ? queries_ : keys_;
-    std::vector<std::byte> user = codegen::user_bytes(lowered_.mod, args_.captures, args_.params,
-                                                      static_cast<float>(p_.scale), any.plan().wide, sums);
+    std::vector<std::byte> user = user_bytes(sums);
     launches.put(stream, user);
     for (const Captured& one : captured_) {
       SumsArgs store = store_of(one, memory);
@@ -250,12 +271,15 @@ class BackwardCall {
 
  private:
   /// Compiles and loads what the first call of its kind needs, on several threads: a kernel takes seconds.
-  void load_at_once(const BackwardWants& wants, const codegen::Wanted& wanted, bool of_q, bool of_kv) const {
+  void load_at_once(const BackwardWants& wants, const codegen::Wanted& wanted, bool may_be_whole) const {
     const auto stream = static_cast<cu::Stream>(means_.stream);
     // Refused below; and what is found in a bundle takes no time.
     if (capturing(stream) || !objects().jit()) return;
     const codegen::KernelSpec spec = codegen::backward_spec(wants.spec);
-    const codegen::GpuParts parts = codegen::gpu_parts(lowered_, spec.scale_positive, &wanted);
+    const auto parts_of = [&](bool keeps_keys) {
+      return codegen::gpu_parts(lowered_, spec.scale_positive, &wanted, keeps_keys);
+    };
+    const codegen::GpuParts parts = parts_of(false);
     const bool of_o = parts.gradient->delta_of_o;
     std::vector<std::function<void()>> loads;
     const auto walker = [&](Way way, bool listed) {
@@ -268,14 +292,19 @@ class BackwardCall {
                     {.mod = lowered_.mod, .kernel = "cover", .arch = spec.arch, .purpose = means_.purpose});
         });
     };
-    if (of_kv) walker(Way::keys, parts.gradient->listed_along_q);
-    if (of_q || !of_o) walker(Way::queries, parts.facts.listed);
+    const bool has_captured = !captured_.empty();
+    if (may_be_whole && codegen::ways_of_backward(spec, parts.facts).front() == Way::backward) {
+      walker(Way::backward, false);
+    } else {
+      if (call_.dk.given() || call_.dv.given() || has_captured) walker(Way::keys, parts_of(true).facts.listed);
+      if (call_.dq.given() || has_captured || !of_o) walker(Way::queries, parts.facts.listed);
+    }
     if (!call_.o.given() && rows() > 0)
       loads.emplace_back([&] { forward_workspace(lowered_, forward_call(nullptr), p_, forward_means({})); });
     loads.emplace_back([&] {
       loaded_rows(device_.index, codegen::rows_spec(wants.spec, of_o), lowered_.mod, stream, means_.purpose);
     });
-    if (!captured_.empty())
+    if (has_captured)
       loads.emplace_back([&] { loaded_sums(device_.index, device_.arch(), lowered_.mod, stream, means_.purpose); });
     const Current here(device_.index);
     std::atomic<std::size_t> next = 0;
@@ -286,7 +315,57 @@ class BackwardCall {
     });
   }
 
-  bool walks() const { return queries_.kernel || keys_.kernel; }
+  bool is_whole() const { return whole_ && whole_->choice.plan.kernel; }
+  bool walks() const { return whole_ || queries_.kernel || keys_.kernel; }
+  std::vector<std::byte> user_bytes(std::span<void* const> sums) const {
+    return codegen::user_bytes(lowered_.mod, args_.captures, args_.params, static_cast<float>(p_.scale),
+                               codegen::reach_far(args_.captures), sums);
+  }
+  /// Tiles of queries of all heads, as one kernel for the whole backward cuts them.
+  std::int64_t q_tiles_of_whole() const { return p_.batch * p_.q_heads * ceil_div(p_.q.length, whole_->choice.plan.m); }
+
+  /// One kernel adds dq up in memory, a tile of keys after another; another one makes dq of the sums.
+  void put_whole(Launches& launches, BackwardArgs& args, std::byte* memory) {
+    const codegen::KernelChoice& choice = whole_->choice;
+    const std::int64_t q_tiles = q_tiles_of_whole(), kv_tiles = ceil_div(p_.kv.length, choice.plan.n),
+                       sets = p_.kv_heads * (p_.kv_shared ? 1 : p_.batch);
+    unsigned* const counters = counters_.in(memory);
+    launches.clear(counters, static_cast<std::size_t>(q_tiles + 2));
+    args.q_map = boxes_of(call_.q, choice.boxes->q);
+    args.k_map = boxes_of(call_.k, choice.boxes->k);
+    args.v_map = boxes_of(call_.v, choice.boxes->v);
+    args.grad_o_map = boxes_of(call_.grad_o, choice.boxes->o);
+    args.sums = added_.in(memory);
+    args.turns = counters;
+    args.next = counters + q_tiles;
+    args.odd = counters + q_tiles + 1;
+    // Items of one set follow one another closely enough where as many of others lie between them.
+    constexpr std::int64_t apart = 128;
+    args.section = static_cast<int>(std::max<std::int64_t>(1, apart / kv_tiles));
+    const std::int64_t most = means_.blocks ? std::min(means_.blocks, device_.sms) : device_.sms;
+    launches.launch({.kernel = &whole_->kernel,
+                     .grid = {static_cast<unsigned>(std::min(sets * kv_tiles, most)), 1, 1},
+                     .threads = choice.threads,
+                     .shared_bytes = choice.shared_bytes,
+                     .arguments = &args});
+    const std::int64_t tiles = ceil_div(p_.q.length, choice.plan.m);
+    if (call_.dq.given())
+      launches.launch(
+          {.kernel = whole_->end.get(),
+           .grid = {static_cast<unsigned>(tiles), static_cast<unsigned>(p_.q_heads), static_cast<unsigned>(p_.batch)},
+           .threads = 256,
+           .arguments = &args});
+    if (!whole_->repair) return;
+    // Tiles of repair.cuh.
+    constexpr std::int64_t side = 64;
+    const std::int64_t blocks = std::max(sets * ceil_div(p_.kv.length, side),
+                                         p_.batch * p_.q_heads * ceil_div(p_.q.length, side));
+    launches.launch({.kernel = whole_->repair.get(),
+                     .grid = {static_cast<unsigned>(blocks), 2, 1},
+                     .threads = 128,
+                     .arguments = &args});
+  }
+
   /// Rows of all heads.
   std::int64_t rows() const { return p_.q_heads * (p_.q.packed() ? p_.q.total : p_.batch * p_.q.length); }
   std::int64_t row_blocks() const { return p_.q_heads * p_.batch * ceil_div(p_.q.length, rows_threads / 32); }
@@ -330,6 +409,9 @@ class BackwardCall {
     args.kv_len = static_cast<int>(p_.kv.length);
     args.q_offset = p_.q_offset;
     args.kv_shared = p_.kv_shared;
+    args.kv_heads = static_cast<int>(p_.kv_heads);
+    args.d = static_cast<int>(p_.d);
+    args.dv = static_cast<int>(p_.dv);
     args.q_starts = starts.q;
     args.kv_starts = starts.kv;
     return args;
@@ -360,9 +442,12 @@ class BackwardCall {
   std::vector<Captured> captured_;
   WorkspaceLayout space_;
   StartsRoom starts_;
-  Walker queries_, keys_;
+  std::shared_ptr<const LoadedKernel> whole_;  ///< where one kernel does all
+  Walker queries_, keys_;                      ///< else
   std::shared_ptr<const Kernel> rows_kernel_, sums_kernel_;
   Room<unsigned long long> sums_;  ///< of all captured tensors
+  Room<float> added_;              ///< sums of dq, where one kernel does all
+  Room<unsigned> counters_;        ///< its turns, then its next item, then whether something is not finite
   Room<float> delta_;
   Room<std::byte> own_o_;  ///< the forward's results, where the call has none
   Room<float> own_lse_;

@@ -24,12 +24,14 @@ namespace fake = tests::fake_driver;
 
 namespace {
 
-const Device gpu = Device::cuda(0);
+// An A100, which has the portable kernels; and an H200.
+constexpr int a100 = 1, h200 = 0;
 constexpr std::int64_t length = 250, width = 64;  // few enough pairs to verify captured gradients
 
-Array<bf16> array(std::int64_t heads) { return gpu.array<bf16>({2, heads, length, width}); }
-
 struct Call {
+  explicit Call(int device = a100) : gpu(Device::cuda(device)) {}
+
+  Device gpu;
   Array<bf16> q = array(4), k = array(2), v = array(2), o = array(4), grad_o = array(4), dq = array(4), dk = array(2),
               dv = array(2);
   Array<float> lse = gpu.array<float>({2, 4, length}), table = gpu.array<float>({2 * length}, "table"),
@@ -37,6 +39,7 @@ struct Call {
   Array<int> doc = gpu.array<int>({1000}, "doc");
   Backward backward{.q = q, .k = k, .v = v, .grad_o = grad_o, .o = o, .lse = lse, .dq = dq, .dk = dk, .dv = dv};
 
+  Array<bf16> array(std::int64_t heads) const { return gpu.array<bf16>({2, heads, length, width}); }
   Attention causal() const {
     return {.score = [table = table](Float s, At at) { return s + table[at.q - at.kv + 250]; }, .mask = mods::causal()};
   }
@@ -62,7 +65,8 @@ std::vector<std::string> launched(const Attention& attention, const Backward& ca
   attention.backward(call, with);
   std::vector<std::string> out;
   for (const fake::Launch& one : fake::launches())
-    for (const char* name : {"queries_sm80", "keys_sm80", "store_sums", "forward_sm90", "cover", "rows", ""})
+    for (const char* name : {"queries_sm80", "keys_sm80", "store_sums", "backward_sm90", "repair", "end_queries_sm90",
+                             "forward_sm80", "cover", "rows", ""})
       if (one.kernel.find(name) != std::string::npos) {
         out.emplace_back(name);
         break;
@@ -95,11 +99,21 @@ TEST_CASE("a backward is its rows, the gradient of q, and those of k and v", "[d
   CHECK(runtime::cuda::compiled_kernels() == compiled);
 }
 
+TEST_CASE("an H200 has one kernel for the whole backward, but not for gradients of captured tensors", "[driver]") {
+  if (tests::skips_nvrtc()) return;
+  const Call call(h200);
+  CHECK(launched(call.causal(), call.backward) == Names{"rows", "backward_sm90", "end_queries_sm90", "repair"});
+  CHECK(fake::calls("cuMemsetD32Async") == 1);  // its counters
+  CHECK(fake::calls_behind_the_back() == 0);
+  CHECK(launched(Attention{}, call.backward) == Names{"rows", "backward_sm90", "end_queries_sm90"});
+  CHECK(launched(call.causal(), call.with_table()) == Names{"rows", "queries_sm80", "keys_sm80", "store_sums"});
+}
+
 TEST_CASE("a backward without o and lse computes its forward first, in its workspace", "[driver]") {
   if (tests::skips_nvrtc()) return;
   const Call call;
   const Attention causal = call.causal();
-  CHECK(launched(causal, call.without_forward()) == Names{"forward_sm90", "rows", "queries_sm80", "keys_sm80"});
+  CHECK(launched(causal, call.without_forward()) == Names{"forward_sm80", "rows", "queries_sm80", "keys_sm80"});
   const std::size_t results = 2 * 4 * length * (width * sizeof(bf16) + sizeof(float));
   CHECK(causal.workspace(call.without_forward()) >= causal.workspace(call.backward) + results);
 }
@@ -153,7 +167,7 @@ TEST_CASE("a backward is told with its kernels and its workspace", "[driver]") {
   causal.backward(call.backward);
   REQUIRE(told.size() == 1);
   CHECK(told[0].call == "backward");
-  CHECK(told[0].target == "sm_90a");
+  CHECK(told[0].target == "sm_80");
   CHECK(told[0].kernel.starts_with("queries_sm80:"));
   CHECK(told[0].kernel.find(" keys_sm80:") != std::string::npos);
   CHECK(told[0].workspace == causal.workspace(call.backward));
@@ -164,7 +178,7 @@ TEST_CASE("a backward is captured after it was prepared, and refused before", "[
   const Call call;
   const Attention attention{.score = [&](Float s, At at) { return s * 0.375f + call.table[at.kv]; }};
   cu::Stream stream = nullptr;
-  const runtime::cuda::Current current(0);
+  const runtime::cuda::Current current(a100);
   driver().cuStreamCreate(&stream, cu::stream_non_blocking);
   const auto captured = [&](const Backward& backward) {
     driver().cuStreamBeginCapture(stream, cu::CaptureMode::relaxed);
@@ -218,7 +232,7 @@ TEST_CASE("a backward's kernels are refused where compiling is off, and the comm
   const auto refusal = [&](const Backward& backward) { return tests::refusal([&] { attention.backward(backward); }); };
   const Error given = refusal(call.with_table());
   CHECK(given.code == "kernel-missing");
-  CHECK(given.fix.find("--target sm_90a --pass backward --dtype bf16 --d 64 --length to_1k --grads table") !=
+  CHECK(given.fix.find("--target sm_80 --pass backward --dtype bf16 --d 64 --length to_1k --grads table") !=
         std::string::npos);
   CHECK(refusal(call.backward).fix.find("--grads none") != std::string::npos);
   offline::jit(true);

@@ -82,14 +82,14 @@ class Offline(unittest.TestCase):
         if not (FAKE / "libcuda.so.1").exists():
             self.skipTest("built without the CUDA engine")
         there = {"LD_LIBRARY_PATH": str(FAKE)}
-        for way in "gpu_backward", "gpu_gradients":
+        for way in "gpu_documents", "gpu_gradients", "gpu_causal":
             with self.subTest(way):
                 self.round_trip(way, "plain", compiler=False, **there)
         # Without o there is a forward to build, which is a pass of its own: it is asked for when the rest is there.
         off = {"ATTUNE_JIT": "off", "ATTUNE_CACHE_SIZE": "0", **there}
         passes, bundles = [], []
         for number in range(3):
-            said = self.do(CALLS, "gpu_backward_alone", "plain", ATTUNE_BUNDLE=":".join(bundles), **off)
+            said = self.do(CALLS, "gpu_alone", "plain", ATTUNE_BUNDLE=":".join(bundles), **off)
             if said.returncode == 0:
                 break
             command = said.stdout.splitlines()[-1].strip()
@@ -99,13 +99,13 @@ class Offline(unittest.TestCase):
             self.assertEqual((built.returncode, built.stderr), (0, ""), command)
         self.assertEqual((said.stdout, passes), ("ok\n", ["backward", "forward"]))
         # What such a call records builds all of it.
-        done = self.do(CALLS, "gpu_backward_alone", "plain", ATTUNE_RECORD="calls.json", ATTUNE_CACHE="off", **there)
+        done = self.do(CALLS, "gpu_alone", "plain", ATTUNE_RECORD="calls.json", ATTUNE_CACHE="off", **there)
         self.assertEqual(done.stdout, "ok\n")
         lines = [json.loads(line) for line in (self.at / "calls.json").read_text().splitlines()]
         self.assertEqual(sorted(line["passes"] for line in lines), ["backward", "forward"])
         built = self.do(ATTUNE, "compile", "--manifest", "calls.json", "-o", "recorded.attune", "--quiet")
         self.assertEqual((built.returncode, built.stderr), (0, ""))
-        done = self.do(CALLS, "gpu_backward_alone", "plain", ATTUNE_BUNDLE="recorded.attune", **off)
+        done = self.do(CALLS, "gpu_alone", "plain", ATTUNE_BUNDLE="recorded.attune", **off)
         self.assertEqual(done.stdout, "ok\n")
 
     def test_a_backward_of_a_gpu_as_files(self):

@@ -141,7 +141,7 @@ bool backward_runs(const Attention& attention, const Tensor& by) {
 }
 
 /// A backward on a device, which may be a driver that launches nothing: does it find all its kernels?
-bool gpu_backward_runs(bool has_forward, bool has_captured) {
+bool gpu_backward_runs(const std::string& way) {
   const Device gpu = Device::cuda();
   const auto array = [&](std::int64_t heads, std::int64_t length) { return gpu.array<bf16>({2, heads, length, 16}); };
   const auto q = array(4, 40), k = array(2, 48), v = array(2, 48), o = array(4, 40), grad_o = array(4, 40),
@@ -151,9 +151,12 @@ bool gpu_backward_runs(bool has_forward, bool has_captured) {
   const Attention attention{.score = [=](Float s, At at) { return s + slope[at.head] * f32(at.kv - at.q); },
                             .mask = [=](At at) { return doc[at.q] == doc[at.kv] && at.kv <= at.q; }};
   Backward call{.q = q, .k = k, .v = v, .grad_o = grad_o, .dq = dq, .dk = dk, .dv = dv};
-  if (has_forward) call.o = o, call.lse = lse;
-  if (has_captured) call.captured.push_back({slope, into});
-  attention.backward(call);
+  if (way != "gpu_alone") call.o = o, call.lse = lse;
+  if (way == "gpu_gradients") call.captured.push_back({slope, into});
+  if (way == "gpu_causal")
+    Attention{.mask = mods::causal()}.backward(call);
+  else
+    attention.backward(call);
   return true;
 }
 
@@ -215,7 +218,7 @@ int consider(const std::string& attention, const std::string& name) {
 
 int call(const std::string& way, const std::string& attention) {
   if (way.starts_with("gpu_")) {
-    std::puts(gpu_backward_runs(way != "gpu_backward_alone", way == "gpu_gradients") ? "ok" : "wrong");
+    std::puts(gpu_backward_runs(way) ? "ok" : "wrong");
     return 0;
   }
   const Attention made = attentions().at(attention)();
