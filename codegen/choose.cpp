@@ -2,6 +2,7 @@
 #include "codegen/choose.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <optional>
 
@@ -61,6 +62,14 @@ Found found(const KernelSpec& spec, const ModFacts& facts, const CallKind& kind,
 
 }  // namespace
 
+KernelSpec backward_spec(KernelSpec of) {
+  of.out = of.dtype;
+  of.max = false;
+  of.heads = 1;
+  of.store = KernelSpec{}.store;
+  return of;
+}
+
 int heads_to_share(std::int64_t q_len, std::int64_t group) {
   constexpr std::int64_t half_a_tile = 64, most = 8;
   if (q_len > half_a_tile || group < 2) return 1;
@@ -103,6 +112,19 @@ KernelChoices choose(const KernelSpec& wishes, const ModFacts& facts, const Call
   }
   if (out.choices.empty()) throw Bug("none of the kernels takes any call");
   return out;
+}
+
+bool takes(const Preference& preference, Way way) {
+  const auto has = [&](Way of) { return find(kernels(of), preference.variant.kernel) != nullptr; };
+  using enum Way;
+  return has(way) || std::ranges::none_of(std::array{forward, backward, queries, keys}, has);
+}
+
+std::vector<Way> ways_of_backward(const KernelSpec& spec, const ModFacts& facts) {
+  const Kernels whole = kernels(Way::backward);
+  const bool one = std::ranges::any_of(
+      whole, [&](const KernelDescriptor* kernel) { return kernel->why_not(spec, facts).empty(); });
+  return one ? std::vector{Way::backward} : std::vector{Way::queries, Way::keys};
 }
 
 Variant variant_of(const KernelPlan& plan) {

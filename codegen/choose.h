@@ -10,6 +10,10 @@ namespace attune::codegen {
 /// As the call asks for it; if it does not, f32 alone is exact.
 constexpr bool is_exact(std::optional<bool> asked, DType type) { return asked.value_or(type == DType::f32); }
 
+/// What the kernels of a backward are chosen by, of what a forward's would be for its tensors: dq, dk and dv are
+/// written by their strides, and `out` is the forward's, which rows.cuh alone reads.
+KernelSpec backward_spec(KernelSpec of);
+
 struct KernelChoices {
   std::vector<KernelChoice> choices;  ///< never empty: the last one takes any call, and may spill
   std::vector<std::string> story;     ///< kernels that cannot take the call, and why
@@ -22,6 +26,11 @@ KernelChoices choose(const KernelSpec& spec, const ModFacts& facts, const CallKi
                      const Preference* preference = nullptr, Kernels among = kernels());
 
 // ---- for measurements ----
+
+/// Those that together are a backward for such calls: one kernel for all of it, or those of q and of k and v.
+std::vector<Way> ways_of_backward(const KernelSpec& spec, const ModFacts& facts);
+/// Has this way the preferred kernel? If none has it, each way is asked for it, and refuses.
+bool takes(const Preference& preference, Way way);
 
 /// The plan's kernel, and all members of its tile.
 Variant variant_of(const KernelPlan& plan);

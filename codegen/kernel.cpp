@@ -1,6 +1,7 @@
 // codegen/kernel.cpp — what is the same for every GPU kernel: the values of a tile's members, plans
 #include "codegen/kernel.h"
 
+#include <attune/error.h>
 #include <fmt/format.h>
 
 #include "codegen/ceil_div.h"
@@ -13,6 +14,16 @@ std::string Member::why_not(int value) const {
   if (most - least == step) return fmt::format("{} is {} or {}", name, least, most);
   if (step == 1) return fmt::format("{} is {} to {}", name, least, most);
   return fmt::format("{} is a multiple of {}, from {} to {}", name, step, least, most);
+}
+
+std::string_view name_of(Way way) {
+  switch (way) {
+    case Way::forward: return "forward";
+    case Way::backward: return "backward";
+    case Way::queries: return "backward of q";
+    case Way::keys: return "backward of k and v";
+  }
+  throw Bug("a kernel computes in no way that is known");
 }
 
 KernelPlan plan_of(const KernelDescriptor& kernel, const KernelSpec& spec, int m, int n) {

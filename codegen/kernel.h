@@ -17,6 +17,7 @@ namespace attune::codegen {
 
 /// What a kernel computes: a forward; a backward; or of a backward the gradient of q, or those of k and v.
 enum class Way : std::uint8_t { forward, backward, queries, keys };
+std::string_view name_of(Way way);
 
 /// A number that a kernel's tile is cut by: in variants, and in the Tile of a page.
 struct Member {

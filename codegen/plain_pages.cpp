@@ -23,6 +23,10 @@ Source rows_source(const RowsSpec& spec) {
           .facts = {{"arch", fmt::format("sm_{}", spec.arch)}, {"type", std::string(name_of(spec.dtype))}}};
 }
 
+RowsSpec rows_spec(const KernelSpec& spec, bool of_o) {
+  return {.arch = spec.arch, .dtype = spec.dtype, .out = spec.out, .dv = spec.dv, .packed = spec.packed, .of_o = of_o};
+}
+
 Source end_source(const KernelPlan& plan, int arch) {
   const std::string_view end = plan.kernel->end;
   const std::string symbol = fmt::format("attune::{}<attune::Tile>", end);

@@ -44,6 +44,8 @@ struct RowsSpec {
   bool of_o = true;  ///< as its Tile has it
   auto operator<=>(const RowsSpec&) const = default;
 };
+/// For a call whose forward would be chosen by `spec`.
+RowsSpec rows_spec(const KernelSpec& spec, bool of_o);
 Source rows_source(const RowsSpec& spec);
 /// The kernel of sums.cuh.
 Source sums_source(int arch);

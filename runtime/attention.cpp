@@ -235,8 +235,23 @@ Request request(const Checked<Backward>& checked) {
     if (args.captures[slot].size() > 0 &&
         std::ranges::any_of(checked.call().captured, [&](const auto& one) { return is_of(one, args, slot); }))
       grads += (grads.empty() ? "" : "+") + checked.lowered->written.captures[slot].name;
+  if (checked.target == Target::cuda) {
+    const cuda::BackwardWants wants = cuda::backward_wants(checked.call(), checked.lowered->lowered, checked.problem,
+                                                           checked.exact);
+    out.target = runtime::name_of(TargetName{.arch = wants.spec.arch});
+    // A backward's kernels take any strides of their results.
+    codegen::KernelSpec spec = wants.spec;
+    spec.store = spec_of({.out_dtype = spec.out, .d = spec.d, .dv = spec.dv}, spec.arch).store;
+    out.shape = shape_of(spec, wants.length);
+  }
   out.shape.grads = grads.empty() ? "none" : grads;
   return out;
+}
+
+/// What the forward that a backward without o computes first needs kernels for.
+Request request_of_forward(const Checked<Backward>& checked) {
+  const Forward forward = cuda::first_forward(checked.call(), checked.problem);
+  return request(Checked<Forward>{checked.lowered, nullptr, &forward, checked.problem, checked.target, checked.exact});
 }
 
 cpu::Means means(const Resources& with, const Purpose& purpose, cpu::Stages* stages = nullptr, Used* used = nullptr) {
@@ -332,6 +347,8 @@ void run(const Attention& attention, const Backward& asked, const Resources& wit
     const Backward& call = checked.call();
     const auto describe = [&checked] { return request(checked); };
     const Purpose purpose(describe);
+    const auto describe_forward = [&checked] { return request_of_forward(checked); };
+    const Purpose first(describe_forward);
     if (checked.target == Target::oracle)
       oracle_backward(checked.lowered->lowered, call, checked.problem, with.progress);
     else if (checked.target == Target::cpu)
@@ -342,15 +359,17 @@ void run(const Attention& attention, const Backward& asked, const Resources& wit
                       .workspace = with.workspace,
                       .used = watched.used(),
                       .exact = checked.exact,
-                      .purpose = &purpose});
+                      .purpose = &purpose,
+                      .purpose_of_forward = &first});
     watched.done(checked, with.stream);
   });
 }
 
 namespace {
 
-Checked<Forward> check_on_device(const Attention& attention, const Forward& call) {
-  Checked<Forward> out = check(attention, call);
+template <class Call>
+Checked<Call> check_on_device(const Attention& attention, const Call& call) {
+  Checked<Call> out = check(attention, call);
   if (out.target != Target::cuda) throw Bug("a kernel of a device is asked for, and the call is on the host");
   return out;
 }
@@ -369,6 +388,21 @@ Cover cover(const Attention& attention, const Forward& call, const codegen::Pref
   const Checked checked = check_on_device(attention, call);
   return Cover(cuda::cover(checked.lowered->lowered, checked.call(), checked.problem,
                            {.preference = preference, .exact = checked.exact}));
+}
+
+void run(const Attention& attention, const Backward& call, const codegen::Preference* preference) {
+  const Telling telling;
+  const Checked checked = check_on_device(attention, call);
+  cuda::backward(checked.lowered->lowered, checked.call(), checked.problem,
+                 {.preference = preference, .exact = checked.exact});
+}
+
+std::vector<cuda::KernelStory> stories(const Attention& attention, const Backward& call,
+                                       const codegen::Preference* preference) {
+  const Telling telling;
+  const Checked checked = check_on_device(attention, call);
+  return cuda::backward_stories(checked.lowered->lowered, checked.call(), checked.problem,
+                                {.preference = preference, .exact = checked.exact});
 }
 
 cuda::KernelStory story(const Attention& attention, const Forward& call, const codegen::Preference* preference) {
@@ -421,10 +455,13 @@ std::size_t Attention::workspace(const Backward& call, const Resources& with, Li
     const runtime::Checked checked = runtime::check(*this, call);
     const auto describe = [&checked] { return runtime::request(checked); };
     const runtime::Purpose purpose(describe);
+    const auto describe_forward = [&checked] { return runtime::request_of_forward(checked); };
+    const runtime::Purpose first(describe_forward);
     if (checked.target == Target::oracle) return 0;
     if (checked.target == Target::cuda)
-      return runtime::cuda::backward_workspace(checked.lowered->lowered, checked.call(), checked.problem,
-                                               {.exact = checked.exact, .purpose = &purpose});
+      return runtime::cuda::backward_workspace(
+          checked.lowered->lowered, checked.call(), checked.problem,
+          {.exact = checked.exact, .purpose = &purpose, .purpose_of_forward = &first});
     return runtime::cpu::backward_workspace(checked.lowered->lowered, checked.call(), checked.problem,
                                             runtime::means(with, purpose));
   });

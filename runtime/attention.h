@@ -16,9 +16,12 @@ void run(const Attention& attention, const Backward& call, const Resources& with
 /// Calls on a device. With no `preference` the kernel is chosen as Attention::run chooses it.
 void run(const Attention& attention, const Forward& call, const codegen::Preference* preference,
          const Cover& cover = {});
+void run(const Attention& attention, const Backward& call, const codegen::Preference* preference);
 Cover cover(const Attention& attention, const Forward& call, const codegen::Preference* preference);
 cuda::KernelStory story(const Attention& attention, const Forward& call,
                         const codegen::Preference* preference = nullptr);
+std::vector<cuda::KernelStory> stories(const Attention& attention, const Backward& call,
+                                       const codegen::Preference* preference = nullptr);
 cuda::KernelWants wants(const Attention& attention, const Forward& call);
 
 }  // namespace attune::runtime

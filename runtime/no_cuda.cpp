@@ -31,6 +31,15 @@ std::size_t backward_workspace(const compiler::LoweredMod&, const Backward&, con
   refuse();
 }
 void backward(const compiler::LoweredMod&, const Backward&, const compiler::Problem&, const Means&) { refuse(); }
+Forward first_forward(const Backward&, const compiler::Problem&, void*, void*) { refuse(); }
+std::vector<KernelStory> backward_stories(const compiler::LoweredMod&, const Backward&, const compiler::Problem&,
+                                          const Means&) {
+  refuse();
+}
+BackwardWants backward_wants(const Backward&, const compiler::LoweredMod&, const compiler::Problem&,
+                             std::optional<bool>) {
+  refuse();
+}
 std::shared_ptr<const detail::DeviceCover> cover(const compiler::LoweredMod&, const Forward&, const compiler::Problem&,
                                                  const Means&) {
   refuse();

@@ -36,7 +36,7 @@ struct Result {
 };
 
 Json json_of(const Result& r, const BenchOptions& o) {
-  Json line{{"row", r.row}, {"mod", r.mod}, {"direction", o.backward ? "backward" : "forward"}};
+  Json line{{"row", r.row}, {"mod", r.mod}, {"direction", std::string(name_of(o.direction()))}};
   line.update(o.shape());
   line.update({{"isa", std::string(codegen::name_of(runtime::cpu::isa()))},
                {"threads", r.threads},
@@ -54,17 +54,8 @@ Json json_of(const Result& r, const BenchOptions& o) {
 
 class Bench {
  public:
-  explicit Bench(const BenchOptions& o)
-      : o_(o), history_(o.save, o.compare), type_(o.type()), q_(data_.normal(type_, {o.batch, o.heads, o.seq, o.d})),
-        k_(data_.normal(type_, {o.batch, kv_heads(), kv_seq(), o.d})),
-        v_(data_.normal(type_, {o.batch, kv_heads(), kv_seq(), dv()})),
-        o_out_(data_.fill(type_, {o.batch, o.heads, o.seq, dv()}, [](std::int64_t) { return 0.0; })),
-        lse_(data_.fill(DType::f32, {o.batch, o.heads, o.seq}, [](std::int64_t) { return 0.0; })) {
-    if (!o.backward) return;
-    grad_o_ = data_.normal(type_, {o.batch, o.heads, o.seq, dv()});
-    dq_ = data_.normal(type_, {o.batch, o.heads, o.seq, o.d});
-    dk_ = data_.normal(type_, {o.batch, kv_heads(), kv_seq(), o.d});
-    dv_ = data_.normal(type_, {o.batch, kv_heads(), kv_seq(), dv()});
+  explicit Bench(const BenchOptions& o) : o_(o), history_(o.save, o.compare), type_(o.type()), forward_(o, data_) {
+    if (o.has_backward()) backward_ = BackwardTensors(o, data_);
   }
 
   void operator()() {
@@ -72,45 +63,45 @@ class Bench {
   }
 
  private:
-  std::int64_t kv_heads() const { return o_.of_kv_heads(); }
-  std::int64_t kv_seq() const { return o_.of_kv_seq(); }
-  std::int64_t dv() const { return o_.of_dv(); }
+  using Direction = BenchOptions::Direction;
 
   void header() const {
     print_out("{} {}, B={} H={}/{} S={}x{} D={}/{}, {}; % peak: of so many threads' multiply-adds in the same run\n",
-              o_.dtype, o_.backward ? "backward" : "forward", o_.batch, o_.heads, kv_heads(), o_.seq, kv_seq(), o_.d,
-              dv(), codegen::name_of(runtime::cpu::isa()));
+              o_.dtype, name_of(o_.direction()), o_.batch, o_.heads, o_.of_kv_heads(), o_.seq, o_.of_kv_seq(), o_.d,
+              o_.of_dv(), codegen::name_of(runtime::cpu::isa()));
     print_out("{:<10} {:>7} {:>10} {:>10} {:>9} {:>7} {:>9} {:>9}\n", "row", "threads", "best ms", "median ms",
               "GFLOP/s", "% peak", "% median", "first ms");
   }
 
-  void once(const Attention& attention, const Resources& with, runtime::cpu::Stages& stages) const {
-    if (!o_.backward)
-      return runtime::run(
-          attention, Forward{.q = q_.tensor, .k = k_.tensor, .v = v_.tensor, .o = o_out_.tensor, .lse = lse_.tensor},
-          with, Line{}, &stages);
-    Backward call{.q = q_.tensor, .k = k_.tensor, .v = v_.tensor, .grad_o = grad_o_.tensor};
-    call.o = o_out_.tensor;
-    call.lse = lse_.tensor;
-    call.dq = dq_.tensor;
-    call.dk = dk_.tensor;
-    call.dv = dv_.tensor;
-    runtime::run(attention, call, with, Line{}, &stages);
+  /// The calls of a row, and the gradients that they write.
+  struct Calls {
+    Calls(const Case& one, const Bench& bench)
+        : forward(bench.forward_.call()), backward(bench.backward_.call(bench.forward_)) {
+      if (bench.o_.grads) gradients = CapturedGradients(one.attention, bench.data_);
+      backward.captured = gradients.captured;
+    }
+    Forward forward;
+    Backward backward;
+    CapturedGradients gradients;
+  };
+
+  void once(const Attention& attention, const Calls& calls, const Resources& with, runtime::cpu::Stages& stages) const {
+    if (o_.direction() != Direction::backward) runtime::run(attention, calls.forward, with, Line{}, &stages);
+    if (o_.has_backward()) runtime::run(attention, calls.backward, with, Line{}, &stages);
   }
 
   void measure(const Case& one) {
-    const double flop = forward_flop(one, o_);
-    if (o_.backward)
-      one.attention.run({.q = q_.tensor, .k = k_.tensor, .v = v_.tensor, .o = o_out_.tensor, .lse = lse_.tensor});
+    const double flop = flop_of(one, o_);
+    const Calls calls(one, *this);
+    if (o_.direction() == Direction::backward) one.attention.run(calls.forward);
     for (const int threads : o_.threads) {
       const Resources with{.executor = {.workers = threads}};
       Result r{.row = one.name, .mod = mod_digest(one), .threads = threads};
-      // Five products instead of two.
-      r.flop = o_.backward ? flop * 5 / 2 : flop;
+      r.flop = flop;
       auto start = Clock::now();
-      once(one.attention, with, r.stages);
+      once(one.attention, calls, with, r.stages);
       r.first_call = seconds_since(start);
-      const Memory memory(one, *this, with);
+      const Memory memory(one, calls, o_, with);
       std::vector<double> times;
       std::vector<double> peaks;
       for (start = Clock::now(); times.size() < 5 || seconds_since(start) < o_.seconds;) {
@@ -118,7 +109,7 @@ class Bench {
         peaks.push_back(runtime::cpu::peak_gflops(type_));
         runtime::cpu::Stages stages;
         const auto begun = Clock::now();
-        once(one.attention, memory.resources, stages);
+        once(one.attention, calls, memory.resources, stages);
         times.push_back(seconds_since(begun));
         if (times.back() <= *std::min_element(times.begin(), times.end())) r.stages = stages;
       }
@@ -135,24 +126,10 @@ class Bench {
 
   /// The workspace, allocated once instead of at every call.
   struct Memory {
-    Memory(const Case& one, const Bench& bench, Resources with) : resources(std::move(with)) {
-      std::size_t size;
-      if (bench.o_.backward) {
-        Backward call{.q = bench.q_.tensor, .k = bench.k_.tensor, .v = bench.v_.tensor, .grad_o = bench.grad_o_.tensor};
-        call.o = bench.o_out_.tensor;
-        call.lse = bench.lse_.tensor;
-        call.dq = bench.dq_.tensor;
-        call.dk = bench.dk_.tensor;
-        call.dv = bench.dv_.tensor;
-        size = one.attention.workspace(call, resources);
-      } else {
-        size = one.attention.workspace(Forward{.q = bench.q_.tensor,
-                                               .k = bench.k_.tensor,
-                                               .v = bench.v_.tensor,
-                                               .o = bench.o_out_.tensor,
-                                               .lse = bench.lse_.tensor},
-                                       resources);
-      }
+    Memory(const Case& one, const Calls& calls, const BenchOptions& o, Resources with) : resources(std::move(with)) {
+      std::size_t size = 0;
+      if (o.direction() != Direction::backward) size = one.attention.workspace(calls.forward, resources);
+      if (o.has_backward()) size = std::max(size, one.attention.workspace(calls.backward, resources));
       bytes.resize(size + 64);
       const auto at = reinterpret_cast<std::uintptr_t>(bytes.data());
       resources.workspace = std::span(bytes).subspan((64 - at % 64) % 64, size);
@@ -160,7 +137,6 @@ class Bench {
     std::vector<std::byte> bytes;
     Resources resources;
   };
-
   void print(const Result& r) {
     Json line = json_of(r, o_);
     const std::optional<Json> compared = history_.note(line);
@@ -182,7 +158,8 @@ class Bench {
   bool header_stands_ = false;
   Data data_;
   DType type_;
-  Owned q_, k_, v_, o_out_, lse_, grad_o_, dq_, dk_, dv_;
+  ForwardTensors forward_;
+  BackwardTensors backward_;
 };
 
 }  // namespace
@@ -191,6 +168,15 @@ void BenchOptions::check() const {
   require_word("--target", target, std::array<std::string, 3>{"auto", "cpu", "cuda"});
   require_word("--cover", cover.value_or("each"), std::array<std::string, 2>{"each", "once"});
   require_word("--starts", starts.value_or("host"), std::array<std::string, 2>{"host", "device"});
+  if (step && backward)
+    throw Error("bad-usage", "the command line cannot be read", {.name = "--step"}, "--backward is a part of it",
+                "leave one of them out");
+  if (grads && !has_backward())
+    throw Error("bad-usage", "the command line cannot be read", {.name = "--grads"}, "a forward has no gradients",
+                "add --backward or --step, or leave it out");
+  if (cover && direction() == Direction::backward)
+    throw Error("bad-usage", "the command line cannot be read", {.name = "--cover"},
+                "a cover is for forwards; a backward lists its own tiles", "leave it out, or write --step");
   if (starts && !packed())
     throw Error("bad-usage", "the command line cannot be read", {.name = "--starts"},
                 "it says where the starts of packed sequences are", "add --lengths, or leave it out");
@@ -239,7 +225,9 @@ void add_bench(CLI::App& app) {
   verb.add_option("--threads", o->threads, "how many threads; several are measured one after the other")
       ->type_name("N...");
   verb.add_option("--seconds", o->seconds, "how long to measure each row, at least; 1 if left out")->type_name("X");
-  verb.add_flag("--backward", o->backward, "the gradients, given what the forward gave");
+  verb.add_flag("--backward", o->backward, "the gradients of q, k and v, given what the forward gave");
+  verb.add_flag("--step", o->step, "a training step's: the forward, and then the gradients");
+  verb.add_flag("--grads", o->grads, "with these: also the gradients of the captured tensors");
   verb.add_option("--kernel", o->kernel, "of a GPU: measure this kernel, with these members of its tile changed")
       ->type_name("NAME[:m=N,n=N,...]");
   verb.add_option("--cover", o->cover,

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "codegen/choose.h"
 #include "tools/text.h"
 
 namespace attune::tools {
@@ -26,11 +27,14 @@ struct BenchOptions {
   std::optional<std::string> cover;          ///< GPU only: how often tiles are listed
   std::optional<std::string> starts;         ///< of packed sequences: where they are
   std::optional<std::string> save, compare;  ///< results kept in files: see tools/history.h
-  bool backward = false, json = false, paced = false;
+  bool backward = false, step = false, grads = false, json = false, paced = false;
 
   void add_to(CLI::App& verb);  ///< what is measured: rows, expressions, types, sizes
   void check() const;
 
+  enum class Direction : std::uint8_t { forward, backward, step };  ///< a step: the forward, then the backward
+  Direction direction() const { return step ? Direction::step : backward ? Direction::backward : Direction::forward; }
+  bool has_backward() const { return direction() != Direction::forward; }
   DType type() const { return dtype == "f16" ? DType::f16 : dtype == "bf16" ? DType::bf16 : DType::f32; }
   std::int64_t of_kv_heads() const { return kv_heads.value_or(heads); }
   std::int64_t of_kv_seq() const { return kv_seq.value_or(seq); }
@@ -41,6 +45,11 @@ struct BenchOptions {
   std::int64_t of_dv() const { return dv.value_or(d); }
   nlohmann::ordered_json shape() const;  ///< a call's type and sizes, as lines of JSON have them
 };
+
+/// The kernel that --kernel names; it is one that the options' direction has.
+/// Has a backward, or a forward, the preferred kernel?
+bool is_of(const codegen::Preference& preference, bool backward);
+std::optional<codegen::Preference> preference_of(const BenchOptions& options);
 
 /// Numbers that are the same in every run: normally distributed, as a model's are. On a device, a million of them,
 /// repeated.
@@ -72,8 +81,11 @@ std::string mod_digest(const Case& one);
 std::vector<std::string> bench_rows();
 /// What to measure: the user's expressions, else known rows.
 std::vector<Case> bench_cases(const BenchOptions& options, Data& data);
+std::string_view name_of(BenchOptions::Direction direction);
 /// For the forward, over the pairs that the mask keeps. The captures of `one` are on the host.
 double forward_flop(const Case& one, const BenchOptions& options);
+/// The same for what the options ask for: two products a pair forward, five backward.
+double flop_of(const Case& one, const BenchOptions& options);
 
 /// Pairs in all tiles of `tile_q` queries by `tile_kv` keys that keep at least one pair, over all heads. The captures
 /// of `one` are on the host.
@@ -89,6 +101,26 @@ struct ForwardTensors {
   Owned q, k, v, o, lse;
   Owned starts;  ///< of packed sequences
   std::int64_t longest = 0;
+};
+
+/// The tensors of a backward call besides those of its forward.
+struct BackwardTensors {
+  BackwardTensors() = default;
+  BackwardTensors(const BenchOptions& options, Data& data);
+  /// Given what the forward gave.
+  Backward call(const ForwardTensors& forward) const;
+
+  Owned grad_o, dq, dk, dv;
+};
+
+/// Memory for the gradients of the captured tensors that have one.
+struct CapturedGradients {
+  CapturedGradients() = default;
+  CapturedGradients(const Attention& attention, const Data& data, DType type = DType::f32);
+
+  std::vector<Owned> memory;
+  std::vector<std::string> names;
+  std::vector<Backward::Captured> captured;
 };
 
 /// Seconds, sorted.

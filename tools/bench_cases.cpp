@@ -94,6 +94,19 @@ double live_pairs(const Attention& attention, const BenchOptions& o) {
   return pairs_of(tiles.lists(extent));
 }
 
+/// The same for packed sequences too.
+double kept_pairs(const Case& one, const BenchOptions& o) {
+  if (!o.packed()) return live_pairs(one.attention, o);
+  double pairs = 0;
+  BenchOptions alone = o;
+  alone.batch = 1;
+  for (const std::int64_t length : o.lengths) {
+    alone.seq = length;
+    pairs += live_pairs(one.attention, alone);
+  }
+  return pairs;
+}
+
 }  // namespace
 
 Owned Data::fill(DType type, const std::vector<std::int64_t>& shape, const std::function<double(std::int64_t)>& value) {
@@ -131,6 +144,7 @@ nlohmann::ordered_json BenchOptions::shape() const {
   if (packed()) out["lengths"] = lengths;
   if (starts == "device") out["starts"] = *starts;
   if (const auto other = unusually_exact()) out["exact"] = *other;
+  if (grads) out["grads"] = true;
   return out;
 }
 
@@ -142,6 +156,24 @@ std::optional<bool> BenchOptions::unusually_exact() const {
 std::string BenchOptions::exact_text() const {
   const auto other = unusually_exact();
   return !other ? "" : *other ? ", exact" : ", not exact";
+}
+
+bool is_of(const codegen::Preference& preference, bool backward) {
+  using codegen::Way;
+  if (!backward) return takes(preference, Way::forward);
+  return takes(preference, Way::backward) || takes(preference, Way::queries) || takes(preference, Way::keys);
+}
+
+std::optional<codegen::Preference> preference_of(const BenchOptions& o) {
+  if (!o.kernel) return std::nullopt;
+  codegen::Preference out{codegen::variant(*o.kernel), true, ""};
+  const bool of_forward = is_of(out, false), of_backward = is_of(out, true);
+  const bool wanted = o.direction() != BenchOptions::Direction::backward && of_forward;
+  if (!wanted && !(o.has_backward() && of_backward))
+    throw Error("bad-kernel", "the kernel that is asked for cannot take this call", {.name = out.variant.text()},
+                o.has_backward() ? "it computes a forward" : "it computes a backward",
+                o.has_backward() ? "name one of a backward, or leave --backward out" : "add --backward");
+  return out;
 }
 
 std::string mod_digest(const Case& one) { return compiler::lower(one.attention).mod.digest().hex(); }
@@ -198,17 +230,67 @@ Forward ForwardTensors::call() const {
           .max_kv_len = longest};
 }
 
-double forward_flop(const Case& one, const BenchOptions& o) {
-  const double of_pair = 2 * static_cast<double>(o.d + o.of_dv());
-  if (!o.packed()) return live_pairs(one.attention, o) * of_pair;
-  double pairs = 0;
-  BenchOptions alone = o;
-  alone.batch = 1;
-  for (const std::int64_t length : o.lengths) {
-    alone.seq = length;
-    pairs += live_pairs(one.attention, alone);
+std::string_view name_of(BenchOptions::Direction direction) {
+  switch (direction) {
+    case BenchOptions::Direction::forward: return "forward";
+    case BenchOptions::Direction::backward: return "backward";
+    case BenchOptions::Direction::step: return "step";
   }
-  return pairs * of_pair;
+  throw Bug("a bench measures in no direction that is known");
+}
+
+double forward_flop(const Case& one, const BenchOptions& o) {
+  return kept_pairs(one, o) * 2 * static_cast<double>(o.d + o.of_dv());
+}
+
+double flop_of(const Case& one, const BenchOptions& o) {
+  const auto d = static_cast<double>(o.d), dv = static_cast<double>(o.of_dv());
+  double widths = 0;
+  if (o.direction() != BenchOptions::Direction::backward) widths += d + dv;
+  if (o.has_backward()) widths += 3 * d + 2 * dv;
+  return kept_pairs(one, o) * 2 * widths;
+}
+
+BackwardTensors::BackwardTensors(const BenchOptions& from, Data& data) {
+  const std::int64_t total = std::accumulate(from.lengths.begin(), from.lengths.end(), std::int64_t{0});
+  const auto shape = [&](std::int64_t heads, std::int64_t positions, std::int64_t width) {
+    using Shape = std::vector<std::int64_t>;
+    return from.packed() ? Shape{total, heads, width} : Shape{from.batch, heads, positions, width};
+  };
+  grad_o = data.normal(from.type(), shape(from.heads, from.seq, from.of_dv()));
+  dq = data.zeros(from.type(), shape(from.heads, from.seq, from.d));
+  dk = data.zeros(from.type(), shape(from.of_kv_heads(), from.of_kv_seq(), from.d));
+  dv = data.zeros(from.type(), shape(from.of_kv_heads(), from.of_kv_seq(), from.of_dv()));
+}
+
+Backward BackwardTensors::call(const ForwardTensors& forward) const {
+  return {.q = forward.q.tensor,
+          .k = forward.k.tensor,
+          .v = forward.v.tensor,
+          .grad_o = grad_o.tensor,
+          .o = forward.o.tensor,
+          .lse = forward.lse.tensor,
+          .dq = dq.tensor,
+          .dk = dk.tensor,
+          .dv = dv.tensor,
+          .cu_seqlens_q = forward.starts.tensor,
+          .cu_seqlens_kv = forward.starts.tensor,
+          .max_q_len = forward.longest,
+          .max_kv_len = forward.longest};
+}
+
+CapturedGradients::CapturedGradients(const Attention& attention, const Data& data, DType type) {
+  const compiler::LoweredMod lowered = compiler::lower(attention);
+  std::vector<bool> has(lowered.slots.captures.size());
+  for (const compiler::Derivative* of : {&lowered.mod.dscore, &lowered.mod.dprob, &lowered.mod.dsink})
+    for (const compiler::Scatter& scatter : of->captures) has[scatter.capture] = true;
+  for (std::size_t slot = 0; slot < has.size(); ++slot) {
+    const Tensor& of = lowered.slots.captures[slot];
+    if (!has[slot] || std::ranges::find(captured, of, &Backward::Captured::of) != captured.end()) continue;
+    memory.push_back(data.zeros(type, {of.shape.begin(), of.shape.begin() + of.rank}));
+    names.push_back(lowered.mod.captures[slot].name);
+    captured.push_back({of, memory.back().tensor});
+  }
 }
 
 double visited_pairs(const Case& one, const BenchOptions& o, int tile_q, int tile_kv) {

@@ -23,21 +23,28 @@ using Clock = std::chrono::steady_clock;
 struct Prepared {
   Case one;
   Cover cover;  ///< none: each call lists its own tiles
+  CapturedGradients gradients;
   std::string mod;
-  runtime::cuda::KernelStory story;
+  std::vector<runtime::cuda::KernelStory> kernels;  ///< in the order of their launches
   double flop = 0, first_call = 0;
 
   double tflops(double seconds) const { return flop / seconds / 1e12; }
+  std::string names() const {
+    std::string out;
+    for (const auto& kernel : kernels) out += (out.empty() ? "" : " ") + kernel.variant.text();
+    return out;
+  }
 };
 
 class CudaBench {
  public:
   explicit CudaBench(const BenchOptions& o)
       : o_(o), history_(o.save, o.compare), data_(Device::cuda()), tensors_(o, data_) {
-    if (o.kernel) preference_ = {codegen::variant(*o.kernel), true, ""};
+    if (o.has_backward()) backward_ = BackwardTensors(o, data_);
+    preference_ = preference_of(o);
     Data host;
     std::vector<Case> cases = bench_cases(o_, data_), on_host = bench_cases(o_, host);
-    for (std::size_t i = 0; i < cases.size(); ++i) prepare(std::move(cases[i]), forward_flop(on_host[i], o));
+    for (std::size_t i = 0; i < cases.size(); ++i) prepare(std::move(cases[i]), flop_of(on_host[i], o));
   }
 
   void operator()() {
@@ -47,41 +54,80 @@ class CudaBench {
   }
 
  private:
+  using Direction = BenchOptions::Direction;
+
   bool lists_once() const { return o_.cover == "once"; }
-  const codegen::Preference* preference() const { return preference_ ? &*preference_ : nullptr; }
+  /// The user's, where it is a kernel of this direction; a step has kernels of both.
+  const codegen::Preference* preference(Direction of) const {
+    if (!preference_) return nullptr;
+    return is_of(*preference_, of == Direction::backward) ? &*preference_ : nullptr;
+  }
+
+  void forward(const Prepared& row) const {
+    runtime::run(row.one.attention, tensors_.call(), preference(Direction::forward), row.cover);
+  }
+  Backward backward_call(const Prepared& row) const {
+    Backward out = backward_.call(tensors_);
+    out.captured = row.gradients.captured;
+    return out;
+  }
+  void backward(const Prepared& row) const {
+    runtime::run(row.one.attention, backward_call(row), preference(Direction::backward));
+  }
+  void once(const Prepared& row) const {
+    if (o_.direction() != Direction::backward) forward(row);
+    if (o_.has_backward()) backward(row);
+  }
 
   void prepare(Case one, double flop) {
-    Prepared row{.one = std::move(one), .cover = {}, .mod = {}, .story = {}, .flop = flop};
+    Prepared row{.one = std::move(one), .cover = {}, .gradients = {}, .mod = {}, .kernels = {}, .flop = flop};
     row.mod = mod_digest(row.one);
+    if (o_.grads) row.gradients = CapturedGradients(row.one.attention, data_);
+    // A backward reads what its forward gave.
+    if (o_.direction() == Direction::backward) runtime::run(row.one.attention, tensors_.call(), nullptr);
     const auto start = Clock::now();
-    runtime::run(row.one.attention, tensors_.call(), preference());
-    row.story = runtime::story(row.one.attention, tensors_.call(), preference());
+    once(row);
+    if (o_.direction() != Direction::backward)
+      row.kernels.push_back(runtime::story(row.one.attention, tensors_.call(), preference(Direction::forward)));
+    if (o_.has_backward())
+      for (auto& kernel : runtime::stories(row.one.attention, backward_call(row), preference(Direction::backward)))
+        row.kernels.push_back(std::move(kernel));
     row.first_call = std::chrono::duration<double>(Clock::now() - start).count();
-    if (lists_once()) row.cover = runtime::cover(row.one.attention, tensors_.call(), preference());
+    if (lists_once()) row.cover = runtime::cover(row.one.attention, tensors_.call(), preference(Direction::forward));
     rows_.push_back(std::move(row));
   }
 
   void round() {
     for (const Prepared& row : rows_) {
       Times t;
-      t.all = runtime::cuda::times(data_.device().index, o_.seconds,
-                                   [&] { runtime::run(row.one.attention, tensors_.call(), preference(), row.cover); });
+      t.all = runtime::cuda::times(data_.device().index, o_.seconds, [&] { once(row); });
       std::sort(t.all.begin(), t.all.end());
       print(row, t);
     }
   }
 
+  static Json facts(const runtime::cuda::KernelStory& kernel) {
+    return {{"registers", kernel.registers},
+            {"spilled", kernel.spilled},
+            {"shared_bytes", kernel.shared_bytes},
+            {"notes", kernel.notes}};
+  }
+
   Json json_of(const Prepared& r, const Times& t) const {
-    Json line{{"row", r.one.name}, {"mod", r.mod}, {"direction", "forward"}};
+    Json line{{"row", r.one.name}, {"mod", r.mod}, {"direction", std::string(name_of(o_.direction()))}};
     line.update(o_.shape());
     line.update({{"device", runtime::cuda::device_name(data_.device().index)},
                  {"cover", o_.cover.value_or("each")},
-                 {"kernel", r.story.variant.text()},
-                 {"registers", r.story.registers},
-                 {"spilled", r.story.spilled},
-                 {"shared_bytes", r.story.shared_bytes},
-                 {"notes", r.story.notes},
-                 {"first_call_seconds", r.first_call},
+                 {"kernel", r.names()}});
+    if (r.kernels.size() == 1)
+      line.update(facts(r.kernels[0]));
+    else
+      for (const runtime::cuda::KernelStory& kernel : r.kernels) {
+        Json one{{"kernel", kernel.variant.text()}};
+        one.update(facts(kernel));
+        line["kernels"].push_back(std::move(one));
+      }
+    line.update({{"first_call_seconds", r.first_call},
                  {"flop", r.flop},
                  {"runs", t.all.size()},
                  {"seconds", {{"best", t.best()}, {"p10", t.p10()}, {"median", t.median()}, {"p90", t.p90()}}},
@@ -99,14 +145,16 @@ class CudaBench {
       if (!std::exchange(header_stands_, true)) {
         const std::string sizes = o_.packed() ? fmt::format("S={} packed", fmt::join(o_.lengths, "+"))
                                               : fmt::format("B={} S={}x{}", o_.batch, o_.seq, o_.of_kv_seq());
-        print_out("{} forward{}, {} H={}/{} D={}/{}, {}{}\n", o_.dtype, o_.exact_text(), sizes, o_.heads,
-                  o_.of_kv_heads(), o_.d, o_.of_dv(), runtime::cuda::device_name(data_.device().index),
+        print_out("{} {}{}{}, {} H={}/{} D={}/{}, {}{}\n", o_.dtype, name_of(o_.direction()),
+                  o_.grads ? " with captured gradients" : "", o_.exact_text(), sizes, o_.heads, o_.of_kv_heads(), o_.d,
+                  o_.of_dv(), runtime::cuda::device_name(data_.device().index),
                   lists_once() ? ", tiles listed before" : "");
         print_out("{:<10} {:>10} {:>10} {:>10} {:>9} {:>9}  kernel\n", "row", "best ms", "median ms", "p90 ms",
                   "TFLOP/s", "median");
       }
       print_out("{:<10} {:>10.4f} {:>10.4f} {:>10.4f} {:>9.1f} {:>9.1f}  {}\n", r.one.name, t.best() * 1e3,
-                t.median() * 1e3, t.p90() * 1e3, r.tflops(t.best()), r.tflops(t.median()), r.story.kernel);
+                t.median() * 1e3, t.p90() * 1e3, r.tflops(t.best()), r.tflops(t.median()), r.kernels[0].kernel);
+      for (std::size_t i = 1; i < r.kernels.size(); ++i) print_out("{:>63}{}\n", "", r.kernels[i].kernel);
       if (compared) print_out("           {}\n", in_words(*compared));
     }
     flush_out();
@@ -116,6 +164,7 @@ class CudaBench {
   History history_;
   Data data_;
   ForwardTensors tensors_;
+  BackwardTensors backward_;
   std::optional<codegen::Preference> preference_;
   std::vector<Prepared> rows_;
   bool header_stands_ = false;
@@ -123,11 +172,6 @@ class CudaBench {
 
 }  // namespace
 
-void bench_cuda(const BenchOptions& options) {
-  if (options.backward)
-    throw Error("no-engine", "no engine of this build can run this", {.name = "--backward"},
-                "the CUDA engine has no backward yet", "leave --backward out, or write --target cpu");
-  CudaBench{options}();
-}
+void bench_cuda(const BenchOptions& options) { CudaBench{options}(); }
 
 }  // namespace attune::tools

@@ -35,97 +35,130 @@ Built built(const std::string& content, const std::string& label, const runtime:
 
 // ---- GPU kernels
 
-std::vector<Built> build_forward(const std::shared_ptr<const compiler::LoweredMod>& of, const codegen::KernelSpec& spec,
-                                 codegen::Length length, const codegen::Preference* preference) {
-  const std::string target = runtime::name_of(runtime::TargetName{.arch = spec.arch});
-  const codegen::GpuParts parts = codegen::gpu_parts(*of, spec.scale_positive);
-  std::vector<Built> out;
-  const auto add = [&](const codegen::Source& page, const std::string& what, const runtime::cuda::Binary& binary) {
-    out.push_back(built(runtime::cuda::asked(page).content, fmt::format("{} {}", what, target),
-                        runtime::cuda::entry_of(binary, page), target));
-    out.back().of = of;
-    out.back().page = page;
-    out.back().wide = spec.wide;
-    out.back().listed = parts.facts.listed;
-  };
-  const runtime::cuda::Considered all = runtime::cuda::consider(parts, codegen::call_kind(parts, length), spec,
-                                                                preference);
-  for (std::size_t i = 0; i < all.candidates.size(); ++i) {
-    const runtime::cuda::Candidate& one = all.candidates[i];
-    if (!one.binary || (i != all.chosen && one.flaw.empty())) continue;
-    const codegen::Source& page = one.page->source;
-    const std::string what = fmt::format("{} {} D={}/{} {}x{}", page.name, attune::name_of(spec.dtype), spec.d, spec.dv,
-                                         one.choice.plan.m, one.choice.plan.n);
-    add(page, what, *one.binary);
-    out.back().choice = one.choice;
-    if (i == all.chosen) continue;
-    Built& facts_alone = out.back();
-    facts_alone.only_facts = true;
-    facts_alone.entry.key = Objects::key_of_facts(runtime::cuda::asked(page).content);
-    facts_alone.entry.label = fmt::format("{} {}: {}", what, target, one.flaw);
-    facts_alone.entry.entry.bytes.clear();
+/// What kernels of a Mod for one GPU are built from, and where they are kept.
+class GpuBuild {
+ public:
+  GpuBuild(std::shared_ptr<const compiler::LoweredMod> of, int arch)
+      : of_(std::move(of)), arch_(arch), target_(runtime::name_of(runtime::TargetName{.arch = arch})) {}
+
+  /// The kernel of one way that takes such calls, what is known of those tried before it, and the kernel that lists its
+  /// tiles. `wanted`: of a backward.
+  void walker(codegen::Way way, const codegen::KernelSpec& spec, codegen::Length length,
+              const codegen::Preference* preference, const codegen::Wanted* wanted) {
+    const bool along_q = way == codegen::Way::keys;
+    const codegen::GpuParts parts = codegen::gpu_parts(*of_, spec.scale_positive, wanted, along_q);
+    const bool listed = parts.facts.listed;
+    const auto add = [&](const codegen::Source& page, const std::string& what, const runtime::cuda::Binary& binary) {
+      this->add(page, what, binary);
+      out_.back().of = of_;
+      out_.back().way = way;
+      out_.back().wide = spec.wide;
+      out_.back().listed = listed;
+    };
+    const runtime::cuda::Considered all = runtime::cuda::consider(parts, codegen::call_kind(parts, length), spec,
+                                                                  preference, false, codegen::kernels(way));
+    for (std::size_t i = 0; i < all.candidates.size(); ++i) {
+      const runtime::cuda::Candidate& one = all.candidates[i];
+      if (!one.binary || (i != all.chosen && one.flaw.empty())) continue;
+      const codegen::Source& page = one.page->source;
+      const std::string what = fmt::format("{} {} D={}/{} {}x{}", page.name, attune::name_of(spec.dtype), spec.d,
+                                           spec.dv, one.choice.plan.m, one.choice.plan.n);
+      add(page, what, *one.binary);
+      out_.back().choice = one.choice;
+      if (i == all.chosen) continue;
+      Built& facts_alone = out_.back();
+      facts_alone.only_facts = true;
+      facts_alone.entry.key = Objects::key_of_facts(runtime::cuda::asked(page).content);
+      facts_alone.entry.label = fmt::format("{} {}: {}", what, target_, one.flaw);
+      facts_alone.entry.entry.bytes.clear();
+    }
+    const codegen::KernelPlan& plan = all.candidates[all.chosen].choice.plan;
+    const auto beside = [&](const codegen::Source& page) { add(page, page.name, compiled(page, page.name)); };
+    if (!plan.kernel->end.empty()) {
+      beside(codegen::end_source(plan, arch_));
+      if (parts.gradient->removes) beside(codegen::repair_source(parts, plan, arch_));
+    }
+    if (!listed) return;
+    const codegen::Source page = runtime::cuda::cover_page(*of_, spec.wide, arch_, along_q);
+    add(page, along_q ? "cover along q" : "cover", compiled(page, "cover"));
   }
-  if (parts.facts.listed) {
-    const codegen::Source page = runtime::cuda::cover_page(*of, spec.wide, spec.arch);
-    add(page, "cover", *runtime::cuda::binary_of(page, {of->mod, "cover", spec.arch}));
+
+  /// A kernel that holds no expression.
+  void plain(const codegen::Source& page) { add(page, page.name, compiled(page, page.name)); }
+
+  std::vector<Built> done() { return std::move(out_); }
+
+ private:
+  runtime::cuda::Binary compiled(const codegen::Source& page, const std::string& kernel) const {
+    return *runtime::cuda::binary_of(page, {.mod = of_->mod, .kernel = kernel, .arch = arch_});
   }
-  return out;
+  void add(const codegen::Source& page, const std::string& what, const runtime::cuda::Binary& binary) {
+    out_.push_back(built(runtime::cuda::asked(page).content, fmt::format("{} {}", what, target_),
+                         runtime::cuda::entry_of(binary, page), target_));
+    out_.back().page = page;
+  }
+
+  std::shared_ptr<const compiler::LoweredMod> of_;
+  int arch_;
+  std::string target_;
+  std::vector<Built> out_;
+};
+
+std::vector<codegen::Length> lengths_of(const runtime::Shape& shape) {
+  using enum codegen::Length;
+  return shape.length ? std::vector{*shape.length} : std::vector{longer, to_4k, to_1k};
 }
 
-void add_gpu_jobs(const ManifestRow& row, const std::shared_ptr<const compiler::LoweredMod>& of,
-                  std::vector<Job>& jobs) {
-  using enum codegen::Length;
-  const codegen::KernelSpec spec = runtime::spec_of(row.shape, row.target.arch.value_or(0));
+/// A job for each length of one way's kernel.
+void add_walker_jobs(const ManifestRow& row, const std::shared_ptr<const compiler::LoweredMod>& of, codegen::Way way,
+                     const codegen::KernelSpec& spec, const std::optional<codegen::Wanted>& wanted,
+                     std::vector<Job>& jobs) {
   std::optional<codegen::Preference> preference;
   if (row.shape.kernel) preference = {codegen::variant(*row.shape.kernel), true, ""};
-  const std::vector<codegen::Length> lengths = row.shape.length ? std::vector{*row.shape.length}
-                                                                : std::vector{longer, to_4k, to_1k};
+  if (preference && !codegen::takes(*preference, way)) preference.reset();
+  const std::vector<codegen::Length> lengths = lengths_of(row.shape);
   for (std::size_t i = 0; i < lengths.size(); ++i) {
     const codegen::Length length = lengths[i];
-    const auto run = [=](const std::optional<codegen::Preference>& wanted) {
-      return build_forward(of, spec, length, wanted ? &*wanted : nullptr);
-    };
-    jobs.push_back({fmt::format("forward {} {} D={}/{} {}", runtime::name_of(row.target), attune::name_of(spec.dtype),
-                                spec.d, spec.dv, codegen::name_of(length)),
+    jobs.push_back({fmt::format("{} {} {} D={}/{} {}", codegen::name_of(way), runtime::name_of(row.target),
+                                attune::name_of(spec.dtype), spec.d, spec.dv, codegen::name_of(length)),
                     i, [=] {
+                      GpuBuild build(of, spec.arch);
+                      const codegen::Wanted* const captured = wanted ? &*wanted : nullptr;
                       // Builds the usual kernel too: a machine that was not tuned takes that one.
-                      std::vector<Built> out = run(std::nullopt);
-                      if (!preference) return out;
-                      std::vector<Built> preferred = run(preference);
-                      out.insert(out.end(), preferred.begin(), preferred.end());
-                      return out;
+                      build.walker(way, spec, length, nullptr, captured);
+                      if (preference) build.walker(way, spec, length, &*preference, captured);
+                      return build.done();
                     }});
   }
 }
 
-// ---- CPU objects
-
-/// The sets of captures whose gradients a backward computes: one for each way to call it.
-std::vector<codegen::Wanted> wanted_of(const compiler::Mod& mod, const std::optional<std::string>& grads) {
-  codegen::Wanted none(mod.captures.size()), all(mod.captures.size());
-  for (std::size_t i = 0; i < all.size(); ++i) all[i] = compiler::type_of(mod.captures[i].dtype) == ir::Type::F32;
-  using List = std::vector<codegen::Wanted>;
-  if (!grads && all != none) return List{none, all};
-  if (!grads || *grads == "none") return List(1, none);
-  if (*grads == "all") return List(1, all);
-  codegen::Wanted some = none;
-  std::vector<std::string> names;
-  for (const auto& capture : mod.captures) names.push_back(capture.name);
-  for (std::size_t begin = 0; begin <= grads->size();) {
-    const std::size_t end = std::min(grads->find('+', begin), grads->size());
-    const std::string name = grads->substr(begin, end - begin);
-    const auto found = std::ranges::find(names, name);
-    if (found == names.end()) {
-      const auto near = ir::nearest(name, names);
-      throw Error("unknown-capture", fmt::format("there is no capture `{}` to differentiate by", name),
-                  {.name = "grads"}, "it is none of the captures that the expressions read",
-                  near ? fmt::format("did you mean {}?", *near) : "write all, none, or names of captures joined by +");
-    }
-    some[static_cast<std::size_t>(found - names.begin())] = true;
-    begin = end + 1;
+void add_gpu_jobs(const ManifestRow& row, const std::shared_ptr<const compiler::LoweredMod>& of,
+                  std::vector<Job>& jobs) {
+  using enum codegen::Way;
+  const codegen::KernelSpec spec = runtime::spec_of(row.shape, row.target.arch.value_or(0));
+  if (row.pass == "forward") return add_walker_jobs(row, of, forward, spec, std::nullopt, jobs);
+  bool any_captured = false;
+  for (const codegen::Wanted& wanted : wanted_of(of->mod, row.shape.grads)) {
+    const codegen::KernelSpec of_backward = codegen::backward_spec(spec);
+    const codegen::GpuParts parts = codegen::gpu_parts(*of, spec.scale_positive, &wanted);
+    std::vector<codegen::Way> ways = codegen::ways_of_backward(of_backward, parts.facts);
+    // A kernel that is asked for may be one of those that do a part.
+    const auto asked = row.shape.kernel ? std::optional(codegen::variant(*row.shape.kernel)) : std::nullopt;
+    if (asked && ways.size() == 1 && !codegen::takes({*asked, true, ""}, backward)) ways = {backward, queries, keys};
+    for (const codegen::Way way : ways) add_walker_jobs(row, of, way, of_backward, wanted, jobs);
+    any_captured |= std::ranges::find(wanted, true) != wanted.end();
   }
-  return List(1, some);
+  jobs.push_back(
+      {fmt::format("rows {} {} D={}/{}", runtime::name_of(row.target), attune::name_of(spec.dtype), spec.d, spec.dv), 0,
+       [=] {
+         GpuBuild build(of, spec.arch);
+         build.plain(codegen::rows_source(codegen::rows_spec(spec, codegen::delta_is_of_o(of->mod.prob))));
+         if (any_captured) build.plain(codegen::sums_source(spec.arch));
+         return build.done();
+       }});
 }
+
+// ---- CPU objects
 
 void add_cpu_jobs(const ManifestRow& row, const std::shared_ptr<const compiler::LoweredMod>& of, std::vector<Job>& jobs,
                   std::set<std::string>& asked) {
@@ -161,6 +194,32 @@ std::shared_ptr<const compiler::LoweredMod> lowered(const TextOptions& options) 
 }
 
 }  // namespace
+
+std::vector<codegen::Wanted> wanted_of(const compiler::Mod& mod, const std::optional<std::string>& grads) {
+  codegen::Wanted none(mod.captures.size()), all(mod.captures.size());
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = compiler::type_of(mod.captures[i].dtype) == ir::Type::F32;
+  using List = std::vector<codegen::Wanted>;
+  if (!grads && all != none) return List{none, all};
+  if (!grads || *grads == "none") return List(1, none);
+  if (*grads == "all") return List(1, all);
+  codegen::Wanted some = none;
+  std::vector<std::string> names;
+  for (const auto& capture : mod.captures) names.push_back(capture.name);
+  for (std::size_t begin = 0; begin <= grads->size();) {
+    const std::size_t end = std::min(grads->find('+', begin), grads->size());
+    const std::string name = grads->substr(begin, end - begin);
+    const auto found = std::ranges::find(names, name);
+    if (found == names.end()) {
+      const auto near = ir::nearest(name, names);
+      throw Error("unknown-capture", fmt::format("there is no capture `{}` to differentiate by", name),
+                  {.name = "grads"}, "it is none of the captures that the expressions read",
+                  near ? fmt::format("did you mean {}?", *near) : "write all, none, or names of captures joined by +");
+    }
+    some[static_cast<std::size_t>(found - names.begin())] = true;
+    begin = end + 1;
+  }
+  return List(1, some);
+}
 
 Builds build_all(const Manifest& manifest, int threads,
                  const std::function<void(const std::string& row, std::size_t rows)>& step) {

@@ -22,9 +22,10 @@ struct Built {
   bool only_facts = false;
   std::string target;
   // GPU only:
-  std::shared_ptr<const compiler::LoweredMod> of{};
+  std::shared_ptr<const compiler::LoweredMod> of{};  ///< null: it holds no expression
   std::optional<codegen::Source> page{};
   std::optional<codegen::KernelChoice> choice{};  ///< none: the kernel that writes lists
+  codegen::Way way = codegen::Way::forward;       ///< what it is a kernel of
   bool wide = false, listed = false;
   // CPU only:
   std::function<std::string(codegen::Listing*)> write{};
@@ -34,6 +35,10 @@ struct Builds {
   std::vector<Built> all;
   std::size_t rows = 0;  ///< mods x shapes x targets x passes, with their lengths and gradients
 };
+
+/// The sets of captures whose gradients a backward computes, by what a shape says in `grads`: one for each way to call
+/// it.
+std::vector<codegen::Wanted> wanted_of(const compiler::Mod& mod, const std::optional<std::string>& grads);
 
 /// Builds `threads` rows at a time. Those threads call `step` when a row is done, with the number of all rows.
 Builds build_all(const Manifest& manifest, int threads,

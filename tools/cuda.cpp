@@ -1,5 +1,6 @@
 // tools/cuda.cpp — attune cuda: the CUDA page of an attention, and the kernel that is chosen for it
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -9,6 +10,7 @@
 #include "codegen/choose.h"
 #include "codegen/source.h"
 #include "compiler/lower.h"
+#include "tools/builds.h"
 #include "tools/device_call.h"
 #include "tools/output.h"
 #include "tools/text.h"
@@ -21,42 +23,95 @@ struct CudaOptions {
   TextOptions text;
   DeviceCall call;
   std::int64_t group = 1;
-  bool lists = false, json = false;
+  std::string grads = "none";
+  bool backward = false, lists = false, json = false;
 };
 
-void cuda(const CudaOptions& o) {
-  const TextAttention text = build(o.text, Captures::FilesOrTypes);
-  const compiler::LoweredMod lowered = compiler::lower(text.attention);
-  const codegen::KernelSpec spec = o.call.spec(90, o.group);
-  const codegen::GpuParts parts = codegen::gpu_parts(lowered, spec.scale_positive);
-  const std::optional<codegen::Preference> preference = o.call.preference();
-  const codegen::KernelChoices choices = codegen::choose(spec, parts.facts, codegen::call_kind(parts, o.call.length()),
-                                                         preference ? &*preference : nullptr);
-  if (o.lists && !parts.facts.listed)
-    throw Error("no-lists", "this mask needs no lists", {.name = "--lists"},
-                "which keys a tile of queries visits is known without looking at data", "leave --lists out");
-  const codegen::KernelChoice& first = choices.choices[0];
-  const codegen::Source source = o.lists ? codegen::cover_source(lowered, spec.wide, spec.arch)
-                                         : codegen::kernel_source(parts, first.plan, spec.arch);
-  if (!o.json) {
-    write_out(source.text);
-    return;
-  }
-  nlohmann::ordered_json all{{"kernel", source.name}, {"symbol", source.symbol}, {"options", source.options}};
-  if (!o.lists) {
-    all["threads"] = first.threads;
-    all["shared_bytes"] = first.shared_bytes;
-    all["story"] = fmt::format("{}", fmt::join(choices.story, "; "));
-    for (const codegen::KernelChoice& c : choices.choices)
-      all["candidates"].push_back({{"kernel", c.plan.kernel->name},
+/// The pages of a call, by what they are of.
+struct Page {
+  std::string of;
+  codegen::Source source;
+  std::optional<codegen::KernelChoices> choices{};  ///< none: no kernel was chosen for it
+};
+
+nlohmann::ordered_json json_of(const Page& page) {
+  nlohmann::ordered_json out{
+      {"kernel", page.source.name}, {"symbol", page.source.symbol}, {"options", page.source.options}};
+  if (page.choices) {
+    const codegen::KernelChoice& first = page.choices->choices[0];
+    out["threads"] = first.threads;
+    out["shared_bytes"] = first.shared_bytes;
+    out["story"] = fmt::format("{}", fmt::join(page.choices->story, "; "));
+    for (const codegen::KernelChoice& c : page.choices->choices)
+      out["candidates"].push_back({{"kernel", c.plan.kernel->name},
                                    {"m", c.plan.m},
                                    {"n", c.plan.n},
                                    {"stages", c.plan.stages},
                                    {"heads", c.plan.heads},
                                    {"variant", codegen::variant_of(c.plan).text()}});
   }
-  all["text"] = source.text;
-  write_json(all, 2);
+  out["text"] = page.source.text;
+  return out;
+}
+
+std::vector<Page> pages(const CudaOptions& o, const compiler::LoweredMod& lowered) {
+  const codegen::KernelSpec asked = o.call.spec(90, o.group), spec = o.backward ? codegen::backward_spec(asked) : asked;
+  const codegen::Wanted wanted = wanted_of(lowered.mod, o.grads)[0];
+  const codegen::GpuParts parts = codegen::gpu_parts(lowered, spec.scale_positive, o.backward ? &wanted : nullptr);
+  const codegen::GpuParts of_keys = codegen::gpu_parts(lowered, spec.scale_positive, o.backward ? &wanted : nullptr,
+                                                       o.backward);
+  const bool along_q = o.backward && of_keys.facts.listed;
+  if (o.lists && !parts.facts.listed && !along_q)
+    throw Error("no-lists", "this mask needs no lists", {.name = "--lists"},
+                "which keys a tile of queries visits is known without looking at data", "leave --lists out");
+  std::vector<Page> out;
+  if (o.lists) {
+    if (parts.facts.listed) out.push_back({"lists along kv", codegen::cover_source(lowered, spec.wide, spec.arch)});
+    if (along_q) out.push_back({"lists along q", codegen::cover_source(lowered, spec.wide, spec.arch, true)});
+    return out;
+  }
+  const std::optional<codegen::Preference> preference = o.call.preference();
+  const auto walker = [&](codegen::Way way) {
+    const bool preferred = preference && (!o.backward || codegen::takes(*preference, way));
+    const codegen::GpuParts& of = way == codegen::Way::keys ? of_keys : parts;
+    codegen::KernelChoices choices = codegen::choose(spec, of.facts, codegen::call_kind(of, o.call.length()),
+                                                     preferred ? &*preference : nullptr, codegen::kernels(way));
+    const codegen::KernelPlan plan = choices.choices[0].plan;
+    out.push_back({std::string(name_of(way)), codegen::kernel_source(of, plan, spec.arch), std::move(choices)});
+    if (plan.kernel->end.empty()) return;
+    out.push_back({"dq after", codegen::end_source(plan, spec.arch)});
+    if (of.gradient->removes) out.push_back({"repair after", codegen::repair_source(of, plan, spec.arch)});
+  };
+  if (!o.backward) {
+    walker(codegen::Way::forward);
+    return out;
+  }
+  out.push_back({"rows before", codegen::rows_source(codegen::rows_spec(asked, parts.gradient->delta_of_o))});
+  std::vector<codegen::Way> ways = codegen::ways_of_backward(spec, parts.facts);
+  if (preference && !codegen::takes(*preference, ways[0])) ways = {codegen::Way::queries, codegen::Way::keys};
+  for (const codegen::Way way : ways) walker(way);
+  if (std::ranges::find(wanted, true) != wanted.end())
+    out.push_back({"captured gradients after", codegen::sums_source(spec.arch)});
+  return out;
+}
+
+void cuda(const CudaOptions& o) {
+  const TextAttention text = build(o.text, Captures::FilesOrTypes);
+  const compiler::LoweredMod lowered = compiler::lower(text.attention);
+  const std::vector<Page> all = pages(o, lowered);
+  if (o.json) {
+    if (!o.backward) return write_json(json_of(all[0]), 2);
+    nlohmann::ordered_json list = nlohmann::ordered_json::array();
+    for (const Page& page : all) {
+      list.push_back({{"of", page.of}});
+      list.back().update(json_of(page));
+    }
+    return write_json({{"pages", list}}, 2);
+  }
+  for (const Page& page : all) {
+    if (all.size() > 1) print_out("{}// ---- {} ----\n\n", &page == &all[0] ? "" : "\n", page.of);
+    write_out(page.source.text);
+  }
 }
 
 }  // namespace
@@ -71,15 +126,20 @@ void add_cuda(CLI::App& app) {
       ->type_name("N")
       ->group("The call")
       ->check(CLI::PositiveNumber);
+  verb.add_flag("--backward", o->backward, "the pages of the gradients, one after the other");
+  verb.add_option("--grads", o->grads,
+                  "with --backward: captured tensors whose gradients are asked for; none if left out")
+      ->type_name("all|none|NAME+...");
   verb.add_flag("--lists", o->lists, "the page that lists the tiles to visit, for masks that look at data");
   verb.add_flag("--json", o->json, "as JSON, with what NVRTC is told and the kernels that would be tried");
-  verb.footer("Prints what NVRTC would be given for a forward call: the arguments and expressions of the mod as device "
-              "code, and "
-              "the kernel with its tile. Nothing is compiled, and no GPU is needed.\n"
+  verb.footer("Prints what NVRTC would be given for a forward call, or with --backward for each kernel of a backward: "
+              "the arguments and expressions of the mod as device code, and the kernel with its tile. Nothing is "
+              "compiled, and no GPU is needed.\n"
               "Examples:\n"
               "  attune cuda --score '30.0f * tanh(s / 30.0f)' --mask 'kv <= q' --d 64\n"
               "  attune cuda 'kv <= q' --arch 80 --dtype f32 --json\n"
-              "  attune cuda 'doc[q] == doc[kv]' --capture 'doc=i32[8192]' --lists");
+              "  attune cuda 'doc[q] == doc[kv]' --capture 'doc=i32[8192]' --lists\n"
+              "  attune cuda 's + bias[h]' --capture 'bias=f32[16]' --backward --grads bias");
   verb.callback([o] {
     o->call.check();
     cuda(*o);

@@ -75,7 +75,8 @@ std::optional<std::string> text_of(const Built& one, const std::string& kind, co
   if (kind == "ptx") return runtime::cuda::compile(*one.page, runtime::cuda::Ptx::yes).ptx;
   if (kind == "cubin") return bytes;
   if (kind == "sass") return sass_of(bytes);
-  if (kind == "h")
+  // A backward takes several launches, and memory between them.
+  if (kind == "h" && one.of && one.way == codegen::Way::forward)
     return launch_header({.mod = one.of->mod,
                           .choice = one.choice ? &*one.choice : nullptr,
                           .wide = one.wide,

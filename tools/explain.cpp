@@ -72,6 +72,8 @@ BenchOptions ExplainOptions::bench() const {
   out.d = call.d;
   out.dv = call.dv;
   out.exact = call.exact;
+  out.backward = backward;
+  out.kernel = call.kernel;
   return out;
 }
 
@@ -87,6 +89,11 @@ void add_explain(CLI::App& app) {
   verb.add_option("--batch", o->batch, "1 if left out")->type_name("N")->group(group);
   verb.add_option("--heads", o->heads, "query heads; 16 if left out")->type_name("N")->group(group);
   verb.add_option("--kv-heads", o->kv_heads, "as many as --heads if left out")->type_name("N")->group(group);
+  verb.add_flag("--backward", o->backward, "with --target cuda: of the gradients")->group(group);
+  verb.add_option("--grads", o->grads,
+                  "with --backward: captured tensors whose gradients are asked for; all if left out")
+      ->type_name("all|none|NAME+...")
+      ->group(group);
   verb.add_flag("--measure", o->measure, "also how fast it is here: on the CPU unless --target cuda");
   verb.add_flag("--json", o->json, "the same facts as JSON");
   verb.footer(
@@ -97,17 +104,23 @@ void add_explain(CLI::App& app) {
       "multiprocessor holds and what allows no more, which is chosen and why others are not, and what bounds the "
       "chosen "
       "one by the card's data sheet: its products, its exponentials or its memory. No GPU is needed; NVRTC is. With "
+      "--backward the same of the gradients, and how each captured tensor's is summed, and in what memory. With "
       "--target cpu: how the CPU engine computes it, and the time its products need at the peak of one core, "
       "measured.\n"
       "Examples:\n"
       "  attune explain --score '30.0f * tanh(s / 30.0f)' --mask 'kv <= q && doc[q] == doc[kv]' \\\n"
       "    --capture 'doc=i32[8192]'\n"
       "  attune explain --mask 'kv <= q' --target cpu --dtype f32 --heads 1 --seq 512 --measure\n"
-      "  attune explain --mask 'kv <= q' --target cuda --arch 90 --d 64");
+      "  attune explain --mask 'kv <= q' --target cuda --arch 90 --d 64\n"
+      "  attune explain --score 's + slope[h] * f32(kv - q)' --capture 'slope=f32[16]' --target cuda --arch 90 \\\n"
+      "    --backward");
   verb.callback([o] {
     require_word("--target", o->target, std::array<std::string, 3>{"auto", "cpu", "cuda"});
     o->call.check();
     o->bench().check();
+    if (o->backward && o->target != "cuda")
+      throw Error("bad-usage", "the command line cannot be read", {.name = "--backward"},
+                  "it asks about the kernels of a GPU", "add --target cuda, or leave it out");
     require_expression(o->text, "explain");
     explain(*o);
   });

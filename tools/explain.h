@@ -15,7 +15,8 @@ struct ExplainOptions {
   DeviceCall call;
   std::int64_t batch = 1, heads = 16;
   std::optional<std::int64_t> kv_heads;
-  bool measure = false, json = false;
+  std::string grads = "all";  ///< of a backward: as a shape has it
+  bool backward = false, measure = false, json = false;
 
   BenchOptions bench() const;  ///< the call to measure
 };

@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include "codegen/bound.h"
+#include "codegen/cuda/args.cuh"
 #include "codegen/occupancy.h"
 #include "runtime/attention.h"
 #include "runtime/cuda/consider.h"
 #include "runtime/cuda/driver.h"
 #include "runtime/cuda/engine.h"
 #include "runtime/cuda/tuned.h"
+#include "tools/builds.h"
 #include "tools/explain.h"
 
 namespace attune::tools {
@@ -16,15 +18,57 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+/// The kernels that could compute one way.
+struct OfWay {
+  codegen::Way way;
+  runtime::cuda::Considered considered;
+};
+
+/// How a backward sums the gradient of a captured tensor.
+struct CapturedSums {
+  std::string name;
+  std::vector<std::string> how;  ///< of each term
+  std::size_t elements, bytes;   ///< bytes: of the workspace
+};
+
+std::string_view in_words(codegen::Term::Place place) {
+  switch (place) {
+    case codegen::Term::Place::head: return "by head: a block of the kernel of q sums its pairs, and adds one number";
+    case codegen::Term::Place::row: return "by row: each query of the kernel of q adds one number";
+    case codegen::Term::Place::col: return "by column: each key of the kernel of k and v adds one number";
+    case codegen::Term::Place::pair:
+      return "pair by pair: the kernel of k and v adds each pair to the exact sum, slowly";
+  }
+  throw Bug("terms are summed in no way that is known");
+}
+
+std::vector<CapturedSums> captured_sums(const codegen::GpuParts& parts, std::span<const Tensor> captures) {
+  std::vector<CapturedSums> out;
+  for (std::uint32_t slot = 0; slot < captures.size(); ++slot) {
+    if (!parts.gradient->wanted[slot]) continue;
+    const auto elements = static_cast<std::size_t>(captures[slot].size());
+    CapturedSums one{parts.mod().captures[slot].name, {}, elements, elements * exact_words * sizeof(std::uint64_t)};
+    for (const codegen::Term& term : parts.gradient->terms)
+      if (term.capture == slot) one.how.emplace_back(in_words(term.place));
+    for (const compiler::Scatter& scatter : parts.gradient->of_sink)
+      if (scatter.capture == slot) one.how.emplace_back("of the sink: a block of the kernel of q adds one number");
+    if (one.how.empty()) one.how.emplace_back("nothing adds to it: it is 0");
+    out.push_back(std::move(one));
+  }
+  return out;
+}
+
 /// What a GPU would run for a call; without a GPU, what NVRTC compiles.
 class OnDevice {
  public:
   OnDevice(const compiler::LoweredMod& lowered, const ExplainOptions& options)
       : call_(options.call), bench_(options.bench()), there_(!call_.arch && runtime::cuda::device_count() > 0),
         spec_(call_.spec(there_ ? runtime::cuda::facts(0).arch() : 90, bench_.heads / bench_.of_kv_heads())),
-        parts_(codegen::gpu_parts(lowered, spec_.scale_positive)), kind_(codegen::call_kind(parts_, call_.length())) {
-    std::optional<codegen::Preference> preference = call_.preference();
-    if (!preference && there_) {
+        wanted_(wanted_of(lowered.mod, options.grads)[0]),
+        parts_(codegen::gpu_parts(lowered, spec_.scale_positive, options.backward ? &wanted_ : nullptr)),
+        kind_(codegen::call_kind(parts_, call_.length())) {
+    std::optional<codegen::Preference> preference = preference_of(bench_);
+    if (!preference && there_ && !options.backward) {
       runtime::cuda::Remembered found = runtime::cuda::remembered({.device = runtime::cuda::facts(0).name,
                                                                    .arch = spec_.arch,
                                                                    .dtype = spec_.dtype,
@@ -36,8 +80,19 @@ class OnDevice {
       notes_ = std::move(found.notes);
       if (preference) notes_.push_back(preference->origin);
     }
-    considered_ = runtime::cuda::consider(parts_, kind_, spec_, preference ? &*preference : nullptr, true);
-    notes_.insert(notes_.end(), considered_.story.begin(), considered_.story.end());
+    if (options.backward) {
+      captured_ = captured_sums(parts_, lowered.slots.captures);
+      const codegen::KernelSpec spec = codegen::backward_spec(spec_);
+      std::vector<codegen::Way> ways = codegen::ways_of_backward(spec, parts_.facts);
+      if (preference && !codegen::takes(*preference, ways[0])) ways = {codegen::Way::queries, codegen::Way::keys};
+      if (ways.size() > 1)
+        for (const codegen::KernelDescriptor* one : codegen::kernels(codegen::Way::backward))
+          if (const std::string why = one->why_not(spec, parts_.facts); !why.empty())
+            notes_.push_back(fmt::format("not {}: {}", one->name, why));
+      for (const codegen::Way way : ways) consider(way, spec, preference);
+    } else {
+      consider(codegen::Way::forward, spec_, preference);
+    }
     work_bounds(lowered.mod);
     if (options.measure) measure(preference ? &*preference : nullptr);
   }
@@ -45,25 +100,59 @@ class OnDevice {
   Explained operator()() const { return {text(), json()}; }
 
  private:
+  void consider(codegen::Way way, const codegen::KernelSpec& spec,
+                const std::optional<codegen::Preference>& preference) {
+    const bool takes = preference && codegen::takes(*preference, way);
+    const codegen::GpuParts of_keys = codegen::gpu_parts(*parts_.of, spec.scale_positive,
+                                                         parts_.gradient ? &wanted_ : nullptr, true);
+    const codegen::GpuParts& parts = way == codegen::Way::keys ? of_keys : parts_;
+    ways_.push_back({way, runtime::cuda::consider(parts, kind_, spec, takes ? &*preference : nullptr, true,
+                                                  codegen::kernels(way))});
+    const auto& story = ways_.back().considered.story;
+    notes_.insert(notes_.end(), story.begin(), story.end());
+  }
+
   std::string text() const {
-    std::string out = fmt::format("\non {}, compute capability {}.{}\n", name(), spec_.arch / 10, spec_.arch % 10);
+    std::string out = fmt::format("\n{}on {}, compute capability {}.{}\n", bench_.backward ? "backward " : "", name(),
+                                  spec_.arch / 10, spec_.arch % 10);
     out += fmt::format("  call     {}{}, B={} H={}/{}, D={}/{}, S={}x{}\n", call_.dtype, bench_.exact_text(),
                        bench_.batch, bench_.heads, bench_.of_kv_heads(), spec_.d, spec_.dv, call_.seq,
                        bench_.of_kv_seq());
     out += fmt::format("  kind     {}, {}, {}\n", name_of(kind_.cover), name_of(kind_.mod), name_of(kind_.length));
     out += fmt::format("  tiles    {}\n", tiles());
-    for (std::size_t i = 0; i < considered_.candidates.size(); ++i) {
-      const runtime::cuda::Candidate& c = considered_.candidates[i];
-      out += fmt::format(
-          "  {:<8} {}\n           {} threads, {} registers, {} bytes spilled, {} bytes of shared memory{}\n",
-          verdict(i), codegen::variant_of(c.choice.plan).text(), c.choice.threads, c.binary->registers,
-          c.binary->spilled, c.choice.shared_bytes, c.flaw.empty() ? "" : "   — " + c.flaw);
-      const codegen::Occupancy there = occupancy(c);
-      out += fmt::format("           {} {} of a multiprocessor, {} of {} warps   — limited by {}\n", there.blocks,
-                         there.blocks == 1 ? "block" : "blocks", there.warps, there.most_warps, there.limited_by);
+    for (const OfWay& one : ways_) {
+      if (one.way != codegen::Way::forward) out += fmt::format("  {}\n", name_of(one.way));
+      for (std::size_t i = 0; i < one.considered.candidates.size(); ++i) {
+        const runtime::cuda::Candidate& c = one.considered.candidates[i];
+        out += fmt::format(
+            "  {:<8} {}\n           {} threads, {} registers, {} bytes spilled, {} bytes of shared memory{}\n",
+            verdict(one, i), codegen::variant_of(c.choice.plan).text(), c.choice.threads, c.binary->registers,
+            c.binary->spilled, c.choice.shared_bytes, c.flaw.empty() ? "" : "   — " + c.flaw);
+        const codegen::Occupancy there = occupancy(c);
+        out += fmt::format("           {} {} of a multiprocessor, {} of {} warps   — limited by {}\n", there.blocks,
+                           there.blocks == 1 ? "block" : "blocks", there.warps, there.most_warps, there.limited_by);
+      }
     }
+    if (parts_.gradient) out += backward_text();
     for (const std::string& note : notes_) out += fmt::format("  note     {}\n", note);
     return out + bound_text();
+  }
+
+  std::string backward_text() const {
+    std::string out = fmt::format("  delta    {}\n", delta_in_words());
+    for (const CapturedSums& one : captured_)
+      for (std::size_t i = 0; i < one.how.size(); ++i)
+        out += fmt::format("  {:<8} {}{}\n", i == 0 ? "captured" : "", i == 0 ? one.name + ", " : "  ",
+                           one.how[i] + (i + 1 < one.how.size()
+                                             ? ""
+                                             : fmt::format("\n           {} bytes an element, {:.1f} KB",
+                                                           exact_words * sizeof(std::uint64_t),
+                                                           static_cast<double>(one.bytes) / 1e3)));
+    return out;
+  }
+  std::string_view delta_in_words() const {
+    return parts_.gradient->delta_of_o ? "of each row from o and its gradient, by a kernel of its own before"
+                                       : "of each row from its pairs, by the kernel of q: prob is no multiple of p";
   }
 
   std::string bound_text() const {
@@ -79,8 +168,9 @@ class OnDevice {
                                  card_.flops(spec_.dtype, spec_.exact) / 1e12, call_.dtype));
     line("exponent", fmt::format("{:.4f} ms   — {} special function{} a pair, 16 a clock and multiprocessor",
                                  bound_.exponentials * 1e3, work_.specials, work_.specials == 1 ? "" : "s"));
-    line("memory", fmt::format("{:.4f} ms   — {:.1f} MB of q, k, v and o, each once, at {:.2f} TB/s",
-                               bound_.memory * 1e3, work_.bytes / 1e6, card_.bytes_per_second / 1e12));
+    line("memory", fmt::format("{:.4f} ms   — {:.1f} MB of {}, each once, at {:.2f} TB/s", bound_.memory * 1e3,
+                               work_.bytes / 1e6, bench_.backward ? "q, k, v, o and their gradients" : "q, k, v and o",
+                               card_.bytes_per_second / 1e12));
     line("bound", fmt::format("{:.4f} ms, {:.1f} TFLOP/s   — {}", bound_.seconds() * 1e3, teraflops(bound_.seconds()),
                               bound_.by()));
     if (times_.all.empty()) return out;
@@ -98,20 +188,30 @@ class OnDevice {
                 {"length", std::string(name_of(kind_.length))},
                 {"tiles", tiles()},
                 {"notes", notes_}});
-    for (std::size_t i = 0; i < considered_.candidates.size(); ++i) {
-      const runtime::cuda::Candidate& c = considered_.candidates[i];
-      out["candidates"].push_back({{"kernel", codegen::variant_of(c.choice.plan).text()},
-                                   {"verdict", verdict(i)},
-                                   {"threads", c.choice.threads},
-                                   {"registers", c.binary->registers},
-                                   {"spilled", c.binary->spilled},
-                                   {"shared_bytes", c.choice.shared_bytes},
-                                   {"occupancy",
-                                    {{"blocks", occupancy(c).blocks},
-                                     {"warps", occupancy(c).warps},
-                                     {"most_warps", occupancy(c).most_warps},
-                                     {"limited_by", occupancy(c).limited_by}}},
-                                   {"flaw", c.flaw}});
+    for (const OfWay& one : ways_)
+      for (std::size_t i = 0; i < one.considered.candidates.size(); ++i) {
+        const runtime::cuda::Candidate& c = one.considered.candidates[i];
+        const codegen::Occupancy there = occupancy(c);
+        out["candidates"].push_back({{"way", std::string(name_of(one.way))},
+                                     {"kernel", codegen::variant_of(c.choice.plan).text()},
+                                     {"verdict", verdict(one, i)},
+                                     {"threads", c.choice.threads},
+                                     {"registers", c.binary->registers},
+                                     {"spilled", c.binary->spilled},
+                                     {"shared_bytes", c.choice.shared_bytes},
+                                     {"occupancy",
+                                      {{"blocks", there.blocks},
+                                       {"warps", there.warps},
+                                       {"most_warps", there.most_warps},
+                                       {"limited_by", there.limited_by}}},
+                                     {"flaw", c.flaw}});
+      }
+    if (parts_.gradient) {
+      out["delta_of_o"] = parts_.gradient->delta_of_o;
+      out["captured"] = Json::array();
+      for (const CapturedSums& one : captured_)
+        out["captured"].push_back(
+            {{"name", one.name}, {"how", one.how}, {"elements", one.elements}, {"bytes", one.bytes}});
     }
     out["bound"] = {{"card", std::string(card_.name)},
                     {"flop", flop_},
@@ -140,16 +240,19 @@ class OnDevice {
 
   /// For the chosen kernel.
   void work_bounds(const compiler::Mod& mod) {
-    const codegen::KernelPlan& plan = considered_.candidates[considered_.chosen].choice.plan;
+    const runtime::cuda::Considered& last = ways_.back().considered;
+    const codegen::KernelPlan& plan = last.candidates[last.chosen].choice.plan;
     Data data;
     const Case one = std::move(bench_cases(bench_, data).at(0));
-    flop_ = forward_flop(one, bench_);
+    flop_ = flop_of(one, bench_);
+    // Of five products, three are as wide as q and k; of two, one is.
+    const double of_d = bench_.backward ? 3 : 1, of_dv = bench_.backward ? 2 : 1;
     work_ = {.dtype = spec_.dtype,
              .visited = visited_pairs(one, bench_, plan.queries(), plan.n),
-             .d = static_cast<double>(spec_.d),
-             .dv = static_cast<double>(spec_.dv),
+             .d = of_d * static_cast<double>(spec_.d),
+             .dv = of_dv * static_cast<double>(spec_.dv),
              .specials = codegen::special_functions(mod),
-             .bytes = tensor_bytes(bench_),
+             .bytes = (bench_.backward ? 2 : 1) * tensor_bytes(bench_),
              .exact = spec_.exact};
     card_ = codegen::card(spec_.arch, there_ ? std::string_view(runtime::cuda::facts(0).name) : std::string_view());
     if (there_) card_.multiprocessors = runtime::cuda::facts(0).sms;
@@ -165,15 +268,28 @@ class OnDevice {
     Data data(Device::cuda());
     const ForwardTensors tensors(bench_, data);
     const Case one = std::move(bench_cases(bench_, data).at(0));
-    runtime::run(one.attention, tensors.call(), preference);
-    times_.all = runtime::cuda::times(data.device().index, seconds,
-                                      [&] { runtime::run(one.attention, tensors.call(), preference); });
+    runtime::run(one.attention, tensors.call(), bench_.backward ? nullptr : preference);
+    if (!bench_.backward) {
+      times_.all = runtime::cuda::times(data.device().index, seconds,
+                                        [&] { runtime::run(one.attention, tensors.call(), preference); });
+    } else {
+      const BackwardTensors more(bench_, data);
+      CapturedGradients captured;
+      if (!captured_.empty()) captured = CapturedGradients(one.attention, data);
+      Backward call = more.call(tensors);
+      for (std::size_t i = 0; i < captured.names.size(); ++i)
+        if (std::ranges::find(captured_, captured.names[i], &CapturedSums::name) != captured_.end())
+          call.captured.push_back(captured.captured[i]);
+      runtime::run(one.attention, call, preference);
+      times_.all = runtime::cuda::times(data.device().index, seconds,
+                                        [&] { runtime::run(one.attention, call, preference); });
+    }
     std::ranges::sort(times_.all);
   }
 
   std::string name() const { return there_ ? runtime::cuda::facts(0).name : "a GPU that is not here"; }
-  std::string verdict(std::size_t i) const {
-    return i == considered_.chosen ? "chosen" : i < considered_.chosen ? "left" : "behind";
+  static std::string verdict(const OfWay& of, std::size_t i) {
+    return i == of.considered.chosen ? "chosen" : i < of.considered.chosen ? "left" : "behind";
   }
   std::string tiles() const {
     switch (kind_.cover) {
@@ -191,9 +307,11 @@ class OnDevice {
   BenchOptions bench_;
   bool there_;
   codegen::KernelSpec spec_;
+  codegen::Wanted wanted_;
   codegen::GpuParts parts_;
   codegen::CallKind kind_;
-  runtime::cuda::Considered considered_;
+  std::vector<OfWay> ways_;
+  std::vector<CapturedSums> captured_;
   std::vector<std::string> notes_;
   double flop_ = 0;
   codegen::Work work_;

@@ -191,12 +191,7 @@ void add_to(Manifest& manifest, const ManifestLists& lists) {
     for (const runtime::Shape& shape : shapes)
       for (const std::string& word : lists.targets)
         for (const std::string& pass : passes) {
-          const runtime::TargetName target = target_of(word, lists.at);
-          if (target.arch && pass == "backward")
-            throw Error("no-engine", "no engine of this build can run this", {.name = lists.at},
-                        fmt::format("the CUDA engine has no backward yet, and {} is a GPU's", word),
-                        "name a CPU for the backward: avx512, say");
-          manifest.rows.push_back({mod, target, pass, shape});
+          manifest.rows.push_back({mod, target_of(word, lists.at), pass, shape});
         }
 }
 

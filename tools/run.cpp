@@ -60,9 +60,6 @@ void check_options(const RunOptions& o) {
   if (!o.grad_out && !o.grads.empty())
     throw refuse("grad-without-out", "--grad is given without --grad-out", "--grad " + o.grads[0],
                  "the backward starts from the gradient of the output", "pass --grad-out FILE.npy");
-  if (o.target == "cuda" && o.grad_out)
-    throw refuse("no-engine", "no engine of this build can run this", "--target cuda",
-                 "the CUDA engine has no backward yet", "leave --grad-out out, or write --target cpu");
   std::error_code ignored;
   if (fs::exists(o.out, ignored) && !fs::is_directory(o.out, ignored))
     throw refuse("out-not-folder", "the results have no folder to go to", "--out " + o.out,
@@ -179,13 +176,17 @@ class Run {
     v_ = read_floats("--v", o_.v, as);
     if (o_.cu_seqlens_q) cu_q_ = read_npy(*o_.cu_seqlens_q, "--cu-seqlens-q " + *o_.cu_seqlens_q);
     if (o_.cu_seqlens_kv) cu_kv_ = read_npy(*o_.cu_seqlens_kv, "--cu-seqlens-kv " + *o_.cu_seqlens_kv);
-    if (o_.grad_out) grad_out_ = read_floats("--grad-out", *o_.grad_out, std::nullopt);
+    // A GPU's kernels take it in the type of q.
+    if (o_.grad_out)
+      grad_out_ = read_floats("--grad-out", *o_.grad_out,
+                              o_.target == "cuda" ? std::optional(q_.tensor.dtype) : std::nullopt);
     // The rows' own precision is f32, so a gradient in 16 bits is widened to it.
     if (o_.grad_lse) {
       grad_lse_ = read_floats("--grad-lse", *o_.grad_lse, std::nullopt);
       if (size_of(grad_lse_.tensor.dtype) < 4) grad_lse_ = converted(grad_lse_, DType::f32);
     }
-    for (Owned* t : {&q_, &k_, &v_}) *t = moved(*t, device_);
+    for (Owned* t : {&q_, &k_, &v_, &grad_out_, &grad_lse_})
+      if (t->tensor.given()) *t = moved(*t, device_);
     text_ = build(o_.text, Captures::Files, {}, device_);
     text_.attention.target = o_.target == "oracle" ? Target::oracle
                              : o_.target == "cpu"  ? Target::cpu

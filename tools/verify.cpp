@@ -8,9 +8,13 @@
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <random>
 
+#include "compiler/lower.h"
 #include "runtime/attention.h"
+#include "runtime/oracle/oracle.h"
+#include "runtime/oracle/scatters.h"
 #include "runtime/tensor.h"
 #include "tools/bench.h"
 #include "tools/output.h"
@@ -38,13 +42,22 @@ struct Distance {
 /// Results in f64 and their inputs.
 struct Exact {
   Owned q, k, v, o, lse;
+  Owned grad_o, dq, dk, dv;
+  CapturedGradients captured;
+  std::vector<double> size_of_captured;  ///< the root of the sum of the squares of all terms
+};
+
+/// A result that was compared.
+struct Compared {
+  std::string name;
+  Distance distance;
 };
 
 class Verify {
  public:
   explicit Verify(const VerifyOptions& o)
       : o_(o), device_(o.what.target == "cuda" ? Device::cuda() : Device::cpu()), dice_(o.seed) {
-    if (o.what.kernel) preference_ = {codegen::variant(*o.what.kernel), true, ""};
+    preference_ = preference_of(o.what);
   }
 
   void operator()() {
@@ -97,12 +110,23 @@ class Verify {
                      [&](std::int64_t i) { return runtime::load(t, i) * (1 + half(dice_)); });
   }
 
-  Exact oracle(const Attention& attention, const ForwardTensors& from, double noise, float of_scores = 0) {
-    Data host;
-    const Tensor &o = from.o.tensor, &lse = from.lse.tensor;
-    Exact out{exact(from.q, noise), exact(from.k, noise), exact(from.v, noise),
-              host.zeros(DType::f64, {o.shape.begin(), o.shape.begin() + o.rank}),
-              host.zeros(DType::f64, {lse.shape.begin(), lse.shape.begin() + lse.rank})};
+  static Owned zeros_like(const Owned& t) {
+    return Data().zeros(DType::f64, {t.tensor.shape.begin(), t.tensor.shape.begin() + t.tensor.rank});
+  }
+
+  Exact oracle(const Attention& attention, const ForwardTensors& from, const BackwardTensors& back, double noise,
+               float of_scores = 0) {
+    Exact out{exact(from.q, noise),
+              exact(from.k, noise),
+              exact(from.v, noise),
+              zeros_like(from.o),
+              zeros_like(from.lse),
+              {},
+              {},
+              {},
+              {},
+              {},
+              {}};
     Attention exactly = attention;
     exactly.target = Target::oracle;
     // Scores are off too: in f32 by one or two roundings.
@@ -110,12 +134,37 @@ class Verify {
       exactly.score = attention.score |
                       Score([of_scores](Float s, At) { return s * (1.0f + (random(20260101) - 0.5f) * of_scores); });
     exactly.run({.q = out.q.tensor, .k = out.k.tensor, .v = out.v.tensor, .o = out.o.tensor, .lse = out.lse.tensor});
+    if (o_.what.backward) backward(exactly, back, noise, out);
     return out;
   }
 
+  /// Fills in the gradients.
+  void backward(const Attention& exactly, const BackwardTensors& back, double noise, Exact& out) {
+    out.grad_o = exact(back.grad_o, noise);
+    out.dq = zeros_like(back.dq);
+    out.dk = zeros_like(back.dk);
+    out.dv = zeros_like(back.dv);
+    out.captured = CapturedGradients(exactly, Data(), DType::f64);
+    const Backward call{.q = out.q.tensor,
+                        .k = out.k.tensor,
+                        .v = out.v.tensor,
+                        .grad_o = out.grad_o.tensor,
+                        .dq = out.dq.tensor,
+                        .dk = out.dk.tensor,
+                        .dv = out.dv.tensor,
+                        .captured = out.captured.captured};
+    exactly.backward(call);
+    if (call.captured.empty() || noise > 0) return;
+    const compiler::LoweredMod lowered = compiler::lower(exactly);
+    for (const runtime::CapturedSum& sum :
+         runtime::oracle_gradients(lowered, call, compiler::check(lowered, call, exactly.scale)))
+      out.size_of_captured.push_back(std::sqrt(std::accumulate(sum.squares.begin(), sum.squares.end(), 0.0)));
+  }
+
   /// An engine may be off by 1.5 times the effect of one more rounding of its inputs and scores, plus a rounding of the
-  /// result.
-  static Distance distance(const Tensor& x, const Tensor& oracle, const Tensor& rounded, double unit) {
+  /// result. `terms`: what the result is a sum of has at least this size; the sum itself may be 0.
+  static Distance distance(const Tensor& x, const Tensor& oracle, const Tensor& rounded, double unit,
+                           double terms = 0) {
     double error = 0, allowed = 0, size = 0;
     Distance out;
     for (std::int64_t i = 0; i < x.size(); ++i) {
@@ -129,10 +178,16 @@ class Verify {
       allowed += (c - b) * (c - b);
       size += b * b;
     }
-    const double norm = std::sqrt(std::max(size, std::numeric_limits<double>::min()));
+    const double norm = std::sqrt(std::max({size, terms * terms, std::numeric_limits<double>::min()}));
     out.error = std::sqrt(error) / norm;
     out.allowed = 1.5 * std::sqrt(allowed) / norm + unit;
     return out;
+  }
+
+  static double size(const Tensor& t) {
+    double squares = 0;
+    for (std::int64_t i = 0; i < t.size(); ++i) squares += runtime::load(t, i) * runtime::load(t, i);
+    return std::sqrt(squares);
   }
 
   void one(const std::string& row, const BenchOptions& shape) {
@@ -148,48 +203,89 @@ class Verify {
                                                : 0x1p-21;
     ForwardTensors tensors = in;
     for (Owned* t : {&tensors.q, &tensors.k, &tensors.v, &tensors.o, &tensors.lse}) *t = moved(*t, device_);
+    BackwardTensors in_back, back;
+    if (o_.what.backward) in_back = BackwardTensors(shape, numbers);
+    back = in_back;
+    for (Owned* t : {&back.grad_o, &back.dq, &back.dk, &back.dv})
+      if (t->tensor.given()) *t = moved(*t, device_);
+    CapturedGradients captured;
+    if (o_.what.backward) captured = CapturedGradients(here.attention, there);
+    Backward backward = back.call(tensors);
+    backward.captured = captured.captured;
     std::string kernel;
     try {
-      if (device_.kind == Device::Kind::cpu) {
-        here.attention.run(tensors.call());
-      } else {
-        const codegen::Preference* preference = preference_ ? &*preference_ : nullptr;
-        runtime::run(here.attention, tensors.call(), preference);
-        kernel = runtime::story(here.attention, tensors.call(), preference).variant.text();
-      }
+      kernel = computed(here.attention, tensors.call(), backward);
     } catch (const Error& e) {
       // Some random calls do not suit the kernel that the user asked for.
       if (!preference_ || e.code != "bad-kernel") throw;
       ++refused_;
       return;
     }
-    const Owned o = moved(tensors.o, Device::cpu()), lse = moved(tensors.lse, Device::cpu());
-    const Exact exactly = oracle(on_host.attention, in, 0),
-                rounded = oracle(on_host.attention, in, unit, one_product ? 0x1p-10f : 0x1p-22f);
-    const Distance of_o = distance(o.tensor, exactly.o.tensor, rounded.o.tensor, unit),
-                   of_lse = distance(lse.tensor, exactly.lse.tensor, rounded.lse.tensor, 0x1p-20);
+    const auto fetched = [](const Owned& t) { return moved(t, Device::cpu()); };
+    const Exact exactly = oracle(on_host.attention, in, in_back, 0),
+                rounded = oracle(on_host.attention, in, in_back, unit, one_product ? 0x1p-10f : 0x1p-22f);
+    const Owned o = fetched(tensors.o), lse = fetched(tensors.lse);
+    std::vector<Compared> all{{"o", distance(o.tensor, exactly.o.tensor, rounded.o.tensor, unit)},
+                              {"lse", distance(lse.tensor, exactly.lse.tensor, rounded.lse.tensor, 0x1p-20)}};
+    if (o_.what.backward) {
+      // P and dS are rounded once more, and o is rounded where delta reads it.
+      const double more = 4 * unit;
+      const auto add = [&](const std::string& name, const Owned& got, const Owned& wanted, const Owned& noisy,
+                           double terms = 0) {
+        const Owned here_now = fetched(got);
+        all.push_back({name, distance(here_now.tensor, wanted.tensor, noisy.tensor, more, terms)});
+      };
+      // Of a row with one key, dq and dk are 0; their terms are about as large as those of dv.
+      const double size_of_dv = size(exactly.dv.tensor);
+      add("dq", back.dq, exactly.dq, rounded.dq, size_of_dv);
+      add("dk", back.dk, exactly.dk, rounded.dk, size_of_dv);
+      add("dv", back.dv, exactly.dv, rounded.dv);
+      for (std::size_t i = 0; i < captured.names.size(); ++i)
+        add(captured.names[i], captured.memory[i], exactly.captured.memory[i], rounded.captured.memory[i],
+            exactly.size_of_captured[i]);
+    }
     ++calls_;
-    wrong_ += !(of_o.good() && of_lse.good());
-    tell(row, shape, kernel, of_o, of_lse);
+    wrong_ += !std::ranges::all_of(all, [](const Compared& one) { return one.distance.good(); });
+    tell(row, shape, kernel, all);
   }
 
-  void tell(const std::string& row, const BenchOptions& s, const std::string& kernel, const Distance& o,
-            const Distance& lse) const {
-    const bool good = o.good() && lse.good();
+  /// Computes the call on the device; the names of the kernels, on a GPU.
+  std::string computed(const Attention& attention, const Forward& forward, const Backward& backward) const {
+    if (device_.kind == Device::Kind::cpu) {
+      attention.run(forward);
+      if (o_.what.backward) attention.backward(backward);
+      return {};
+    }
+    const codegen::Preference* preference = preference_ ? &*preference_ : nullptr;
+    // The user's kernel is one of the backward, where that is verified.
+    const codegen::Preference* const of_forward = o_.what.backward ? nullptr : preference;
+    runtime::run(attention, forward, of_forward);
+    if (!o_.what.backward) return runtime::story(attention, forward, preference).variant.text();
+    runtime::run(attention, backward, preference);
+    std::string names;
+    for (const auto& one : runtime::stories(attention, backward, preference))
+      names += (names.empty() ? "" : " ") + one.variant.text();
+    return names;
+  }
+
+  void tell(const std::string& row, const BenchOptions& s, const std::string& kernel,
+            const std::vector<Compared>& all) const {
+    const bool good = std::ranges::all_of(all, [](const Compared& one) { return one.distance.good(); });
     if (o_.what.json) {
-      const auto json = [](const Distance& d) {
-        return Json{{"error", d.error}, {"allowed", d.allowed}, {"infinities", d.right}};
-      };
       Json line{{"row", row}};
       line.update(s.shape());
-      line.update({{"kernel", kernel}, {"o", json(o)}, {"lse", json(lse)}, {"good", good}});
+      line["kernel"] = kernel;
+      for (const auto& [name, d] : all)
+        line[name] = {{"error", d.error}, {"allowed", d.allowed}, {"infinities", d.right}};
+      line["good"] = good;
       write_json(line);
     } else {
-      print_out("{:<5}  {:<9} {:<4} B={} H={}/{} S={:>3}x{:<3} D={:>3}/{:<3}  o {:.2e} of {:.2e}  lse {:.2e} of "
-                "{:.2e}{}  {}\n",
-                good ? "good" : "WRONG", row, s.dtype, s.batch, s.heads, s.of_kv_heads(), s.seq, s.of_kv_seq(), s.d,
-                s.of_dv(), o.error, o.allowed, lse.error, lse.allowed,
-                o.right && lse.right ? "" : "  infinite or NaN elsewhere", kernel);
+      std::string distances;
+      for (const auto& [name, d] : all)
+        distances += fmt::format("  {} {:.2e} of {:.2e}{}", name, d.error, d.allowed,
+                                 d.right ? "" : " and infinite or NaN elsewhere");
+      print_out("{:<5}  {:<9} {:<4} B={} H={}/{} S={:>3}x{:<3} D={:>3}/{:<3}{}  {}\n", good ? "good" : "WRONG", row,
+                s.dtype, s.batch, s.heads, s.of_kv_heads(), s.seq, s.of_kv_seq(), s.d, s.of_dv(), distances, kernel);
     }
     flush_out();
   }
@@ -216,14 +312,16 @@ void add_verify(CLI::App& app) {
   verb.add_option("--seed", o->seed, "other calls; 1 if left out")->type_name("N");
   verb.add_option("--kernel", o->what.kernel, "of a GPU: this one, as attune bench takes it")
       ->type_name("NAME[:m=N,n=N,...]");
+  verb.add_flag("--backward", o->what.backward, "the gradients too, those of captured tensors included");
   o->what.exact.add_to(verb);
   verb.add_flag("--json", o->what.json, "one line of JSON for each call");
   verb.footer(
       "Computes calls of random shapes, widths and inputs on an engine, and beside it with the oracle, in double "
       "precision. An engine may be off by 1.5 times what one more rounding of q, k, v and the scores does to the "
-      "oracle.\n"
+      "oracle; gradients by four more roundings, those of captured tensors relative to the size of their terms.\n"
       "Examples:\n"
       "  attune verify --row causal --calls 3\n"
+      "  attune verify --row alibi --backward --calls 2 --dtype f32\n"
       "  attune verify --target cuda --row causal --dtype bf16 --calls 50\n"
       "Exit:\n"
       "  3  a call was off by more: a bug of attune");

@@ -270,7 +270,7 @@ class BackwardRun {
     std::vector<CapturedSum> sums;
     for (const Backward::Captured& asked : call_.captured)
       if (std::any_of(all.begin(), all.end(), [&](const auto& s) { return is_of(asked, args, s.capture); }))
-        sums.push_back({&asked, std::vector<double>(static_cast<std::size_t>(asked.of.size()))});
+        sums.emplace_back(asked);
     Scatters scatters(all, args, sums);
     if (scatters.empty()) return sums;
     const ir::ReadCapture read = reader(args.captures);

@@ -1,6 +1,8 @@
 // runtime/cuda/backward.cpp — a backward call on a device: its kernels, its memory, its launches
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <functional>
 #include <limits>
 
 #include <attune/error.h>
@@ -10,6 +12,7 @@
 #include "codegen/cuda/args.cuh"
 #include "codegen/reads.h"
 #include "compiler/bind.h"
+#include "runtime/cache/objects.h"
 #include "runtime/cuda/consider.h"
 #include "runtime/cuda/engine.h"
 #include "runtime/cuda/kernels.h"
@@ -17,6 +20,8 @@
 #include "runtime/cuda/maps.h"
 #include "runtime/cuda/memory.h"
 #include "runtime/cuda/operands.h"
+#include "runtime/options.h"
+#include "runtime/threads.h"
 #include "runtime/workspace.h"
 
 namespace attune::runtime::cuda {
@@ -71,25 +76,39 @@ codegen::Wanted wanted_of(const Args& args, std::span<const Captured> captured) 
   return out;
 }
 
-KernelKey key_of(Way way, const Facts& device, const LoweredMod& lowered, const Args& args, const Backward& call,
-                 const Problem& p, const Means& means, const codegen::Wanted& wanted) {
-  return {.device = device.index,
-          .way = way,
-          .spec = {.arch = device.arch(),
+BackwardWants wants_of(const Facts& device, const Args& args, const Backward& call, const Problem& p,
+                       std::optional<bool> exact) {
+  return {.spec = {.arch = device.arch(),
                    .dtype = call.q.dtype,
-                   .out = call.q.dtype,
+                   .out = call.o.given() ? call.o.dtype : DType::f32,
                    .d = p.d,
                    .dv = p.dv,
                    .packed = p.q.packed(),
                    .boxes = has_boxes(call.q) && has_boxes(call.k) && has_boxes(call.v) && has_boxes(call.grad_o),
                    .load = copied_bytes({&call.q, &call.k, &call.v, &call.grad_o}),
                    .scale_positive = static_cast<float>(p.scale) > 0,
-                   .exact = codegen::is_exact(means.exact, call.q.dtype),
+                   .exact = codegen::is_exact(exact, call.q.dtype),
                    .wide = codegen::reach_far(args.captures)},
-          .mod = lowered.digest,
-          .length = codegen::length_of(p.q.length, p.kv.length),
-          .preference = {},
-          .wanted = wanted};
+          .length = codegen::length_of(p.q.length, p.kv.length)};
+}
+
+KernelKey key_of(Way way, const Facts& device, const LoweredMod& lowered, const BackwardWants& wants,
+                 const Means& means, const codegen::Wanted& wanted) {
+  KernelKey key{.device = device.index,
+                .way = way,
+                .spec = codegen::backward_spec(wants.spec),
+                .mod = lowered.digest,
+                .length = wants.length,
+                .preference = {},
+                .wanted = wanted};
+  if (means.preference && codegen::takes(*means.preference, way)) key.preference = *means.preference;
+  return key;
+}
+
+/// A number for each row of queries, of all heads.
+Tensor rows_of(const Backward& call, const Problem& p, void* at) {
+  if (p.q.packed()) return {at, DType::f32, {p.q_heads, p.q.total}, {}, call.q.device};
+  return {at, DType::f32, {p.batch, p.q_heads, p.q.length}, {}, call.q.device};
 }
 
 /// One of the kernels that walk pairs, with the lists that its tiles need.
@@ -144,7 +163,8 @@ class BackwardCall {
         captured_(captured_of(args_, call)), starts_(space_, p, QueryTiles({.queries = 1}, p)) {
     const auto stream = static_cast<cu::Stream>(means.stream);
     const codegen::Wanted wanted = wanted_of(args_, captured_);
-    const auto key = [&](Way way) { return key_of(way, device, lowered, args_, call, p, means, wanted); };
+    const BackwardWants wants = wants_of(device, args_, call, p, means.exact);
+    const auto key = [&](Way way) { return key_of(way, device, lowered, wants, means, wanted); };
     std::int64_t words = 0;
     for (const Captured& one : captured_) words += one.into->size() * exact_words;
     sums_ = space_.take<unsigned long long>(words);
@@ -153,31 +173,32 @@ class BackwardCall {
       one.sums = {next, one.into->size() * exact_words};
       next += static_cast<std::size_t>(one.sums.count) * sizeof(unsigned long long);
     }
-    if (call.dq.given() || call.dk.given() || call.dv.given())
-      whole_ = loaded_kernel(key(Way::backward), lowered, stream, means.purpose);
+    const bool has_captured = !captured_.empty(), of_kv = call.dk.given() || call.dv.given(), of_q = call.dq.given();
+    // A kernel that is asked for may be one of those that do a part.
+    const bool may_be_whole = (of_kv || of_q) &&
+                              (!means.preference || codegen::takes(*means.preference, Way::backward));
+    const Way asked_first = may_be_whole ? Way::backward : of_kv || has_captured ? Way::keys : Way::queries;
+    if ((of_kv || of_q || has_captured) && !is_loaded(key(asked_first))) load_at_once(wants, wanted, may_be_whole);
+    if (may_be_whole) whole_ = loaded_kernel(key(Way::backward), lowered, stream, means.purpose);
     if (is_whole()) {
       const std::int64_t tiles = q_tiles_of_whole();
       added_ = space_.take<float>(tiles * whole_->choice.sums);
       counters_ = space_.take<unsigned>(tiles + 2);
     } else {
+      if (means.preference && whole_ && !codegen::takes(*means.preference, Way::queries))
+        throw Error("bad-kernel", "the kernel that is asked for cannot take this call",
+                    {.name = means.preference->variant.text()}, whole_->story.front(),
+                    "name another, or leave the choice to attune");
       whole_ = nullptr;
-      if (call.dk.given() || call.dv.given() || !captured_.empty())
-        keys_ = Walker(key(Way::keys), lowered, p, means, space_);
+      if (of_kv || has_captured) keys_ = Walker(key(Way::keys), lowered, p, means, space_);
       // Where deltas are no products with o, the walk of the queries sums them for the keys too.
-      if (call.dq.given() || !captured_.empty() || (keys_.kernel && !keys_.kernel->delta_of_o))
+      if (of_q || has_captured || (keys_.kernel && !keys_.kernel->delta_of_o))
         queries_ = Walker(key(Way::queries), lowered, p, means, space_);
       if (!walks()) return;
     }
-    if (!captured_.empty()) sums_kernel_ = loaded_sums(device.index, device.arch(), lowered.mod, stream, means.purpose);
+    if (has_captured) sums_kernel_ = loaded_sums(device.index, device.arch(), lowered.mod, stream, means.purpose);
     const bool of_o = (whole_ ? whole_ : queries_.kernel ? queries_.kernel : keys_.kernel)->delta_of_o;
-    rows_kernel_ = loaded_rows(device.index,
-                               {.arch = device.arch(),
-                                .dtype = call.grad_o.dtype,
-                                .out = call.o.given() ? call.o.dtype : DType::f32,
-                                .dv = p.dv,
-                                .packed = p.q.packed(),
-                                .of_o = of_o},
-                               lowered.mod, stream, means.purpose);
+    rows_kernel_ = loaded_rows(device.index, codegen::rows_spec(wants.spec, of_o), lowered.mod, stream, means.purpose);
     delta_ = space_.take<float>(rows());
     if (call.o.given()) return;
     own_o_ = space_.take<std::byte>(rows() * p.dv * static_cast<std::int64_t>(sizeof(float)));
@@ -188,11 +209,12 @@ class BackwardCall {
   }
 
   std::size_t bytes() const { return space_.bytes(); }
-  std::string kernels() const {
-    if (whole_) return codegen::variant_of(whole_->choice.plan).text();
-    std::string out;
+  /// Those that walk pairs, in the order of their launches.
+  std::vector<std::shared_ptr<const LoadedKernel>> walkers() const {
+    if (whole_) return {whole_};
+    std::vector<std::shared_ptr<const LoadedKernel>> out;
     for (const Walker* one : {&queries_, &keys_})
-      if (one->kernel) out += (out.empty() ? "" : " ") + codegen::variant_of(one->plan()).text();
+      if (one->kernel) out.push_back(one->kernel);
     return out;
   }
 
@@ -248,6 +270,51 @@ class BackwardCall {
   }
 
  private:
+  /// Compiles and loads what the first call of its kind needs, on several threads: a kernel takes seconds.
+  void load_at_once(const BackwardWants& wants, const codegen::Wanted& wanted, bool may_be_whole) const {
+    const auto stream = static_cast<cu::Stream>(means_.stream);
+    // Refused below; and what is found in a bundle takes no time.
+    if (capturing(stream) || !objects().jit()) return;
+    const codegen::KernelSpec spec = codegen::backward_spec(wants.spec);
+    const auto parts_of = [&](bool keeps_keys) {
+      return codegen::gpu_parts(lowered_, spec.scale_positive, &wanted, keeps_keys);
+    };
+    const codegen::GpuParts parts = parts_of(false);
+    const bool of_o = parts.gradient->delta_of_o;
+    std::vector<std::function<void()>> loads;
+    const auto walker = [&](Way way, bool listed) {
+      loads.emplace_back([&, way] {
+        loaded_kernel(key_of(way, device_, lowered_, wants, means_, wanted), lowered_, stream, means_.purpose);
+      });
+      if (listed)
+        loads.emplace_back([&, way] {
+          binary_of(cover_page(lowered_, spec.wide, spec.arch, way == Way::keys),
+                    {.mod = lowered_.mod, .kernel = "cover", .arch = spec.arch, .purpose = means_.purpose});
+        });
+    };
+    const bool has_captured = !captured_.empty();
+    if (may_be_whole && codegen::ways_of_backward(spec, parts.facts).front() == Way::backward) {
+      walker(Way::backward, false);
+    } else {
+      if (call_.dk.given() || call_.dv.given() || has_captured) walker(Way::keys, parts_of(true).facts.listed);
+      if (call_.dq.given() || has_captured || !of_o) walker(Way::queries, parts.facts.listed);
+    }
+    if (!call_.o.given() && rows() > 0)
+      loads.emplace_back([&] { forward_workspace(lowered_, forward_call(nullptr), p_, forward_means({})); });
+    loads.emplace_back([&] {
+      loaded_rows(device_.index, codegen::rows_spec(wants.spec, of_o), lowered_.mod, stream, means_.purpose);
+    });
+    if (has_captured)
+      loads.emplace_back([&] { loaded_sums(device_.index, device_.arch(), lowered_.mod, stream, means_.purpose); });
+    const Current here(device_.index);
+    std::atomic<std::size_t> next = 0;
+    on_threads(std::min(loads.size(), static_cast<std::size_t>(usable_cpus())), [&] {
+      const Telling telling;
+      const Current current(here.context());
+      for (std::size_t i; (i = next++) < loads.size();) loads[i]();
+    });
+  }
+
   bool is_whole() const { return whole_ && whole_->choice.plan.kernel; }
   bool walks() const { return whole_ || queries_.kernel || keys_.kernel; }
   std::vector<std::byte> user_bytes(std::span<void* const> sums) const {
@@ -311,35 +378,13 @@ class BackwardCall {
                                     std::max<std::int64_t>(sets, 1));
   }
 
-  Tensor rows_tensor(void* at) const {
-    if (p_.q.packed()) return {at, DType::f32, {p_.q_heads, p_.q.total}, {}, call_.q.device};
-    return {at, DType::f32, {p_.batch, p_.q_heads, p_.q.length}, {}, call_.q.device};
-  }
-  Tensor lse(std::byte* memory) const { return call_.o.given() ? call_.lse : rows_tensor(own_lse_.in(memory)); }
-  Tensor o(std::byte* memory) const {
-    if (call_.o.given()) return call_.o;
-    const auto shape = std::span(call_.grad_o.shape).first(static_cast<std::size_t>(call_.grad_o.rank));
-    // Not rounded: deltas are sums of its products.
-    return {own_o_.in(memory), DType::f32, shape, {}, call_.q.device};
-  }
-
   /// The forward, into the workspace; with `memory` null, to ask what it needs.
   Forward forward_call(std::byte* memory) const {
-    return {.q = call_.q,
-            .k = call_.k,
-            .v = call_.v,
-            .o = o(memory),
-            .lse = lse(memory),
-            .cu_seqlens_q = call_.cu_seqlens_q,
-            .cu_seqlens_kv = call_.cu_seqlens_kv,
-            .q_offset = call_.q_offset,
-            .max_q_len = call_.max_q_len,
-            .max_kv_len = call_.max_kv_len,
-            .captures = args_.captures,
-            .params = args_.params};
+    return first_forward(call_, p_, own_o_.in(memory), own_lse_.in(memory));
   }
   Means forward_means(std::span<std::byte> workspace) const {
-    return {.stream = means_.stream, .workspace = workspace, .exact = means_.exact, .purpose = means_.purpose};
+    return {
+        .stream = means_.stream, .workspace = workspace, .exact = means_.exact, .purpose = means_.purpose_of_forward};
   }
 
   BackwardArgs arguments(std::byte* memory, const Starts& starts) const {
@@ -347,11 +392,12 @@ class BackwardCall {
     args.q = strided(call_.q, p_.q.layout);
     args.k = strided(call_.k, p_.kv.layout);
     args.v = strided(call_.v, p_.kv.layout);
-    args.o = strided(o(memory), p_.q.layout);
+    const Forward first = call_.o.given() ? Forward{.o = call_.o, .lse = call_.lse} : forward_call(memory);
+    args.o = strided(first.o, p_.q.layout);
     args.grad_o = strided(call_.grad_o, p_.q.layout);
-    args.lse = cuda::rows(lse(memory), p_.q.layout);
+    args.lse = cuda::rows(first.lse, p_.q.layout);
     args.grad_lse = cuda::rows(call_.grad_lse, p_.q.layout);
-    args.delta = cuda::rows(rows_tensor(delta_.in(memory)), p_.q.layout);
+    args.delta = cuda::rows(rows_of(call_, p_, delta_.in(memory)), p_.q.layout);
     args.grad_q = gradient(call_.dq, p_.q.layout);
     args.grad_k = gradient(call_.dk, p_.kv.layout);
     args.grad_v = gradient(call_.dv, p_.kv.layout);
@@ -410,6 +456,38 @@ class BackwardCall {
 
 }  // namespace
 
+Forward first_forward(const Backward& call, const Problem& p, void* o, void* lse) {
+  const auto shape = std::span(call.grad_o.shape).first(static_cast<std::size_t>(call.grad_o.rank));
+  return {.q = call.q,
+          .k = call.k,
+          .v = call.v,
+          // Not rounded: deltas are sums of its products.
+          .o = Tensor(o, DType::f32, shape, {}, call.q.device),
+          .lse = rows_of(call, p, lse),
+          .cu_seqlens_q = call.cu_seqlens_q,
+          .cu_seqlens_kv = call.cu_seqlens_kv,
+          .q_offset = call.q_offset,
+          .max_q_len = call.max_q_len,
+          .max_kv_len = call.max_kv_len,
+          .captures = call.captures,
+          .params = call.params};
+}
+
+BackwardWants backward_wants(const Backward& call, const LoweredMod& lowered, const Problem& p,
+                             std::optional<bool> exact) {
+  return wants_of(facts(call.q.device.index), args_of(lowered, call), call, p, exact);
+}
+
+std::vector<KernelStory> backward_stories(const LoweredMod& lowered, const Backward& call, const Problem& p,
+                                          const Means& means) {
+  check_operands(call);
+  const Facts& device = facts(call.q.device.index);
+  const Current current(device.index);
+  std::vector<KernelStory> out;
+  for (const auto& kernel : BackwardCall(device, lowered, call, p, means).walkers()) out.push_back(story_of(*kernel));
+  return out;
+}
+
 std::size_t backward_workspace(const LoweredMod& lowered, const Backward& call, const Problem& p, const Means& means) {
   check_operands(call);
   const Facts& device = facts(call.q.device.index);
@@ -423,7 +501,12 @@ void backward(const LoweredMod& lowered, const Backward& call, const Problem& p,
   const Current current(device.index);
   BackwardCall run(device, lowered, call, p, means);
   const std::size_t bytes = run.bytes();
-  if (means.used) *means.used = {target_name(device.arch()), run.kernels(), bytes};
+  if (means.used) {
+    std::string names;
+    for (const auto& kernel : run.walkers())
+      names += (names.empty() ? "" : " ") + codegen::variant_of(kernel->choice.plan).text();
+    *means.used = {target_name(device.arch()), names, bytes};
+  }
   if (!means.workspace.empty()) return run.put(checked_workspace(means.workspace, bytes).data());
   const Pooled own(device, bytes, static_cast<cu::Stream>(means.stream));
   run.put(own.bytes().data());

@@ -185,6 +185,11 @@ Current::Current(int device) {
   pushed_ = true;
 }
 
+Current::Current(cu::Context context) : context_(context) {
+  driver().cuCtxPushCurrent(context_);
+  pushed_ = true;
+}
+
 Current::~Current() {
   cu::Context popped = nullptr;
   if (pushed_) driver().cuCtxPopCurrent.raw(&popped);

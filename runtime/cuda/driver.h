@@ -137,6 +137,7 @@ const Facts& facts(int index);
 class Current {
  public:
   explicit Current(int device);
+  explicit Current(cu::Context context);  ///< one that another thread has
   ~Current();
   Current(const Current&) = delete;
   Current& operator=(const Current&) = delete;

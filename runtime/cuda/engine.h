@@ -28,9 +28,10 @@ struct Means {
   const codegen::Preference* preference = nullptr;  ///< null: as this machine was tuned
   const detail::DeviceCover* cover = nullptr;       ///< null: the call lists its own tiles, where it needs lists
   Used* used = nullptr;
-  std::optional<bool> exact{};       ///< as Attention::exact
-  const Purpose* purpose = nullptr;  ///< what the call's kernels are for
-  int blocks = 0;                    ///< at most so many of a kernel whose blocks stay; 0: one for each multiprocessor
+  std::optional<bool> exact{};                  ///< as Attention::exact
+  const Purpose* purpose = nullptr;             ///< what the call's kernels are for
+  const Purpose* purpose_of_forward = nullptr;  ///< the same of the forward that a backward computes first
+  int blocks = 0;  ///< at most so many of a kernel whose blocks stay; 0: one for each multiprocessor
 };
 
 /// Device bytes that the call works in. Compiles and loads its kernels.
@@ -44,6 +45,8 @@ std::size_t backward_workspace(const compiler::LoweredMod& lowered, const Backwa
                                const compiler::Problem& problem, const Means& means);
 void backward(const compiler::LoweredMod& lowered, const Backward& call, const compiler::Problem& problem,
               const Means& means);
+/// The forward that a backward without o and lse computes first; null: to ask what it needs.
+Forward first_forward(const Backward& call, const compiler::Problem& problem, void* o = nullptr, void* lse = nullptr);
 /// Writes the tile lists of such calls on the stream, into the workspace if there is one. Null where none are needed.
 std::shared_ptr<const detail::DeviceCover> cover(const compiler::LoweredMod& lowered, const Forward& call,
                                                  const compiler::Problem& problem, const Means& means);
@@ -60,6 +63,9 @@ struct KernelStory {
 };
 KernelStory forward_story(const compiler::LoweredMod& lowered, const Forward& call, const compiler::Problem& problem,
                           const Means& means = {});
+/// Of each kernel of a backward that walks pairs, in the order of their launches.
+std::vector<KernelStory> backward_stories(const compiler::LoweredMod& lowered, const Backward& call,
+                                          const compiler::Problem& problem, const Means& means = {});
 /// What a kernel is chosen by, for the call.
 struct KernelWants {
   codegen::KernelSpec spec;
@@ -69,6 +75,13 @@ struct KernelWants {
 };
 KernelWants forward_wants(const compiler::LoweredMod& lowered, const Forward& call, const compiler::Problem& problem,
                           std::optional<bool> exact);
+/// What the kernels of a backward are compiled for.
+struct BackwardWants {
+  codegen::KernelSpec spec;  ///< `out`: of o
+  codegen::Length length;
+};
+BackwardWants backward_wants(const Backward& call, const compiler::LoweredMod& lowered,
+                             const compiler::Problem& problem, std::optional<bool> exact);
 
 /// The driver's name for it.
 std::string device_name(int device);

@@ -254,19 +254,7 @@ KernelStory forward_story(const LoweredMod& lowered, const Forward& call, const 
   const Current current(call.q.device.index);
   const auto kernel = loaded_kernel(key_of(facts(call.q.device.index), lowered, args_of(lowered, call), call, p, means),
                                     lowered, nullptr, means.purpose);
-  const codegen::KernelChoice& choice = kernel->choice;
-  KernelStory out{.variant = codegen::variant_of(choice.plan),
-                  .kernel = {},
-                  .notes = kernel->story,
-                  .registers = kernel->kernel.registers,
-                  .spilled = kernel->kernel.spilled,
-                  .shared_bytes = choice.shared_bytes,
-                  .flaw = kernel->flaw};
-  out.kernel = fmt::format("{}, {} threads, {} registers, {} bytes of shared memory", out.variant.text(),
-                           choice.threads, out.registers, out.shared_bytes);
-  if (choice.plan.heads > 1) out.kernel += fmt::format(", {} heads share a tile", choice.plan.heads);
-  if (out.spilled) out.kernel += fmt::format(", {} bytes spilled", out.spilled);
-  return out;
+  return story_of(*kernel);
 }
 
 KernelWants forward_wants(const LoweredMod& lowered, const Forward& call, const Problem& p, std::optional<bool> exact) {

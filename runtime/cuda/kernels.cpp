@@ -137,8 +137,25 @@ std::shared_ptr<const Kernel> loaded_sums(int device, int arch, const compiler::
                       [&] { return loaded_page(device, codegen::sums_source(arch), arch, mod, purpose); });
 }
 
-std::shared_ptr<const LoadedKernel> loaded_kernel(const KernelKey& key, const compiler::LoweredMod& lowered,
-                                                  cu::Stream stream, const Purpose* purpose) {
+KernelStory story_of(const LoadedKernel& kernel) {
+  const codegen::KernelChoice& choice = kernel.choice;
+  KernelStory out{.variant = codegen::variant_of(choice.plan),
+                  .kernel = {},
+                  .notes = kernel.story,
+                  .registers = kernel.kernel.registers,
+                  .spilled = kernel.kernel.spilled,
+                  .shared_bytes = choice.shared_bytes,
+                  .flaw = kernel.flaw};
+  out.kernel = fmt::format("{}, {} threads, {} registers, {} bytes of shared memory", out.variant.text(),
+                           choice.threads, out.registers, out.shared_bytes);
+  if (choice.plan.heads > 1) out.kernel += fmt::format(", {} heads share a tile", choice.plan.heads);
+  if (out.spilled) out.kernel += fmt::format(", {} bytes spilled", out.spilled);
+  return out;
+}
+
+namespace {
+
+auto& kept_kernels() {
   struct Hash {
     std::size_t operator()(const KernelKey& key) const {
       return ir::DigestHash()(key.mod) + static_cast<std::size_t>(key.spec.d) +
@@ -146,7 +163,16 @@ std::shared_ptr<const LoadedKernel> loaded_kernel(const KernelKey& key, const co
     }
   };
   static auto& kept = *new Single<KernelKey, LoadedKernel, Hash>;
-  return kept_or_made(kept, key, stream,
+  return kept;
+}
+
+}  // namespace
+
+bool is_loaded(const KernelKey& key) { return kept_kernels().find(key) != nullptr; }
+
+std::shared_ptr<const LoadedKernel> loaded_kernel(const KernelKey& key, const compiler::LoweredMod& lowered,
+                                                  cu::Stream stream, const Purpose* purpose) {
+  return kept_or_made(kept_kernels(), key, stream,
                       [&] { return std::make_shared<const LoadedKernel>(made(key, lowered, purpose)); });
 }
 

@@ -32,6 +32,8 @@ struct LoadedKernel {
   std::vector<std::string> story;           ///< whose choice it is; kernels that were not taken, and why
 };
 
+KernelStory story_of(const LoadedKernel& kernel);
+
 struct KernelKey {
   int device = 0;
   codegen::Way way = codegen::Way::forward;
@@ -45,6 +47,8 @@ struct KernelKey {
 
 TunedKey tuned_key(const KernelKey& key, const codegen::CallKind& kind);
 
+/// Has this process the kernel?
+bool is_loaded(const KernelKey& key);
 /// Compiles and loads the kernel unless this process has it; then `stream` must not be captured. Its plan has no kernel
 /// where none of those of key.way takes the call: a whole backward's.
 std::shared_ptr<const LoadedKernel> loaded_kernel(const KernelKey& key, const compiler::LoweredMod& lowered,

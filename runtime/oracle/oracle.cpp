@@ -276,13 +276,17 @@ void oracle_forward(const BoundMod& bound, const Forward& call, const Problem& p
 //   ds' = p (dp - delta) + dlse p               the softmax, and lse = log sum exp s'
 //   ds = ds' dscore/ds * scale,  dq += ds k,  dk += ds q
 void oracle_backward(const BoundMod& bound, const Backward& call, const Problem& problem, const Progress& progress) {
+  for (const CapturedSum& sum : oracle_gradients(bound, call, problem, progress)) store_all(sum.sum, sum.asked->into);
+}
+
+std::vector<CapturedSum> oracle_gradients(const BoundMod& bound, const Backward& call, const Problem& problem,
+                                          const Progress& progress) {
   const compiler::Mod& mod = bound.mod;
   if (!mod.dscore.by || !mod.dprob.by) throw Bug("a backward was asked of a Mod without derivatives");
   const compiler::Args args = args_of(bound, call);
   Evaluator at(bound, args, problem);
   std::vector<CapturedSum> sums;
-  for (const Backward::Captured& asked : call.captured)
-    sums.push_back({&asked, std::vector<double>(static_cast<std::size_t>(asked.of.size()))});
+  for (const Backward::Captured& asked : call.captured) sums.emplace_back(asked);
   Scatters by_score(mod.dscore.captures, args, sums), by_prob(mod.dprob.captures, args, sums),
       by_sink(mod.dsink.captures, args, sums);
   KVSum dk(call.k), dv(call.v);
@@ -346,7 +350,7 @@ void oracle_backward(const BoundMod& bound, const Backward& call, const Problem&
   }
   if (call.dk.given()) store_all(dk.sum, call.dk);
   if (call.dv.given()) store_all(dv.sum, call.dv);
-  for (const CapturedSum& sum : sums) store_all(sum.sum, sum.asked->into);
+  return sums;
 }
 
 }  // namespace attune::runtime

@@ -57,4 +57,9 @@ void oracle_forward(const compiler::BoundMod& bound, const Forward& call, const 
 void oracle_backward(const compiler::BoundMod& bound, const Backward& call, const compiler::Problem& problem,
                      const Progress& progress = {});
 
+struct CapturedSum;
+/// The same, but for the gradients of captured tensors: they are handed back, and not stored.
+std::vector<CapturedSum> oracle_gradients(const compiler::BoundMod& bound, const Backward& call,
+                                          const compiler::Problem& problem, const Progress& progress = {});
+
 }  // namespace attune::runtime

@@ -48,8 +48,9 @@ void Scatters::add(double upstream, ir::Env& env, Term& term, std::size_t loop) 
     const auto index = static_cast<std::int64_t>(term.program.result(i, memory_));
     element = element * of.shape[i] + std::clamp<std::int64_t>(index, 0, of.shape[i] - 1);
   }
-  term.sum->sum[static_cast<std::size_t>(element)] += upstream *
-                                                      term.program.result(static_cast<std::size_t>(of.rank), memory_);
+  const double x = upstream * term.program.result(static_cast<std::size_t>(of.rank), memory_);
+  term.sum->sum[static_cast<std::size_t>(element)] += x;
+  term.sum->squares[static_cast<std::size_t>(element)] += x * x;
 }
 
 }  // namespace attune::runtime

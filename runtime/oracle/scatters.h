@@ -9,10 +9,13 @@
 
 namespace attune::runtime {
 
-/// The sum of a captured tensor's gradient; contiguous.
+/// A captured tensor's gradient, an element after the other: the sums of its terms, and of their squares.
 struct CapturedSum {
+  explicit CapturedSum(const Backward::Captured& one)
+      : asked(&one), sum(static_cast<std::size_t>(one.of.size())), squares(sum.size()) {}
+
   const Backward::Captured* asked;
-  std::vector<double> sum;
+  std::vector<double> sum, squares;
 };
 
 /// What one expression adds to the captured gradients that a call asks for.

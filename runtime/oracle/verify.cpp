@@ -23,26 +23,6 @@ using ir::Precision;
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-/// The same tensor in host memory.
-Tensor on_host(const Tensor& t, void* stream, std::vector<std::vector<std::byte>>& memory) {
-  if (!t.given() || t.device.kind == Device::Kind::cpu || t.size() == 0) return t;
-  std::int64_t low = 0, high = 0;  // elements before and after the first one
-  for (std::size_t d = 0; d < static_cast<std::size_t>(t.rank); ++d) {
-    const std::int64_t reach = (t.shape[d] - 1) * t.strides[d];
-    (reach < 0 ? low : high) += reach;
-  }
-  const std::size_t size = size_of(t.dtype), bytes = static_cast<std::size_t>(high - low + 1) * size;
-  memory.emplace_back(bytes);
-  const auto all = static_cast<std::int64_t>(bytes);
-  std::byte* first = static_cast<std::byte*>(t.data) + low * static_cast<std::int64_t>(size);
-  cuda::copy(Tensor(first, DType::u8, {all}, {}, t.device), Tensor(memory.back().data(), DType::u8, {all}), bytes,
-             stream);
-  Tensor out = t;
-  out.device = Device::cpu();
-  out.data = memory.back().data() - low * static_cast<std::int64_t>(size);
-  return out;
-}
-
 /// Plain dense attention of one row: with the inputs' type, summed in f32.
 struct Dense {
   std::vector<double> o;
@@ -233,6 +213,25 @@ class Verify {
 std::uint64_t next_sample() {
   static std::atomic<std::uint64_t> calls{0};
   return calls.fetch_add(1, std::memory_order_relaxed);
+}
+
+Tensor on_host(const Tensor& t, void* stream, std::vector<std::vector<std::byte>>& memory) {
+  if (!t.given() || t.device.kind == Device::Kind::cpu || t.size() == 0) return t;
+  std::int64_t low = 0, high = 0;  // elements before and after the first one
+  for (std::size_t d = 0; d < static_cast<std::size_t>(t.rank); ++d) {
+    const std::int64_t reach = (t.shape[d] - 1) * t.strides[d];
+    (reach < 0 ? low : high) += reach;
+  }
+  const std::size_t size = size_of(t.dtype), bytes = static_cast<std::size_t>(high - low + 1) * size;
+  memory.emplace_back(bytes);
+  const auto all = static_cast<std::int64_t>(bytes);
+  std::byte* first = static_cast<std::byte*>(t.data) + low * static_cast<std::int64_t>(size);
+  cuda::copy(Tensor(first, DType::u8, {all}, {}, t.device), Tensor(memory.back().data(), DType::u8, {all}), bytes,
+             stream);
+  Tensor out = t;
+  out.device = Device::cpu();
+  out.data = memory.back().data() - low * static_cast<std::int64_t>(size);
+  return out;
 }
 
 void verify(const BoundMod& bound, const Forward& call, const Problem& problem, const Verified& which) {

@@ -23,8 +23,9 @@ std::uint64_t next_sample();
 /// Tensors on a device are copied to the host.
 void verify(const compiler::BoundMod& bound, const Forward& call, const compiler::Problem& problem,
             const Verified& which);
-/// Checks dq at `rows` rows of queries, dk and dv at `rows` rows of keys. o and lse are taken as given; their forward
-/// verifies them. Checks that would cost more than rows do are left out: see docs/debugging.md.
+/// Checks dq at `rows` rows of queries, dk and dv at `rows` rows of keys, and the gradients of captured tensors. o and
+/// lse are taken as given; their forward verifies them. Checks that would cost more than rows do are left out: see
+/// docs/debugging.md.
 void verify(const compiler::BoundMod& bound, const Backward& call, const compiler::Problem& problem,
             const Verified& which);
 

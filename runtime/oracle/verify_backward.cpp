@@ -7,8 +7,10 @@
 
 #include <fmt/format.h>
 
+#include "codegen/choose.h"
 #include "codegen/parts.h"
 #include "compiler/bind.h"
+#include "runtime/cuda/memory.h"
 #include "runtime/oracle/oracle.h"
 #include "runtime/oracle/verify_rows.h"
 #include "runtime/tensor.h"
@@ -68,12 +70,10 @@ double squared(double x) { return x * x; }
 
 class VerifyBackward {
  public:
-  VerifyBackward(const BoundMod& bound, const Backward& call, const Problem& p, const Verified& which)
-      : bound_(bound), call_(call), p_(p), which_(which), forward_{.q = call.q,
-                                                                   .k = call.k,
-                                                                   .v = call.v,
-                                                                   .captures = call.captures,
-                                                                   .params = call.params},
+  /// `fast`: by a GPU's own functions, which are accurate to 11 bits.
+  VerifyBackward(const BoundMod& bound, const Backward& call, const Problem& p, const Verified& which, bool fast)
+      : bound_(bound), call_(call), p_(p), which_(which), unit_of_functions_(fast ? 0x1p-11 : unit_of_derivatives),
+        forward_{.q = call.q, .k = call.k, .v = call.v, .captures = call.captures, .params = call.params},
         oracle_(bound, forward_, p), delta_is_of_o_(codegen::delta_is_of_o(bound.mod.prob)), type_(call.q.dtype) {}
 
   void operator()() {
@@ -160,7 +160,7 @@ class VerifyBackward {
     for (const double to : {oracle_.score(kv, others[0]), oracle_.score(kv, others[1]), plain_score})
       moved = std::max(moved, std::abs((to == -infinity ? 0 : std::exp(to - row.lse)) - out.p));
     if (out.p == 0 && moved == 0) return std::nullopt;
-    const double of_score = std::isfinite(score) ? std::abs(score) * 0x1p-22 : 0;
+    const double of_score = std::isfinite(score) ? std::abs(score) * unit_of_functions_ : 0;
     out.by = std::hypot(moved + out.p * (of_score + unit_of_exp(type_)), out.p * row.lse_by);
     out.plain_p = std::exp(static_cast<float>(plain_score) - static_cast<float>(row.lse));
     prob_of(out);
@@ -169,7 +169,7 @@ class VerifyBackward {
     out.slope_by = std::abs(static_cast<double>(out.plain_slope) * p_.scale - out.slope);
     for (const double other : others)
       out.slope_by = std::max(out.slope_by, std::abs(oracle_.dscore(kv, other) * p_.scale - out.slope));
-    out.slope_by += unit_of_derivatives * std::abs(p_.scale);
+    out.slope_by += unit_of_functions_ * std::abs(p_.scale);
     return out;
   }
 
@@ -195,7 +195,7 @@ class VerifyBackward {
       most = std::max(most, std::abs(there));
     }
     one.after_by = std::hypot(after_moved, unit(type_) * one.after);
-    one.dp_by = norm(grad_o_) * norm(v) * 0x1p-20 * most + std::abs(dp) * (by_moved + unit_of_derivatives);
+    one.dp_by = norm(grad_o_) * norm(v) * 0x1p-20 * most + std::abs(dp) * (by_moved + unit_of_functions_);
   }
 
   /// The gradient of s: exact, its standard deviation from rounding, and in f32.
@@ -326,6 +326,7 @@ class VerifyBackward {
   const Backward& call_;
   const Problem& p_;
   const Verified& which_;
+  double unit_of_functions_;
   Forward forward_;
   OracleRows oracle_;
   bool delta_is_of_o_;
@@ -337,8 +338,38 @@ class VerifyBackward {
 
 }  // namespace
 
+namespace {
+
+void verify_here(const BoundMod& bound, const Backward& call, const Problem& problem, const Verified& which,
+                 bool fast) {
+  VerifyBackward(bound, call, problem, which, fast)();
+  verify_captured(bound, call, problem, which, fast);
+}
+
+}  // namespace
+
 void verify(const BoundMod& bound, const Backward& call, const Problem& problem, const Verified& which) {
-  VerifyBackward(bound, call, problem, which)();
+  if (call.q.device.kind == Device::Kind::cpu) return verify_here(bound, call, problem, which, false);
+  if (cuda::is_captured(which.stream))
+    return note(watch::Noted::Of::verify, "a call that is captured into a graph is not verified");
+  const bool fast = !codegen::is_exact(which.exact, call.q.dtype);
+  if (fast && call.q.dtype == DType::f32)
+    return note(watch::Noted::Of::verify, "gradients whose products are of TF32 are not verified");
+  std::vector<std::vector<std::byte>> memory;
+  Backward here = call;
+  std::vector<Tensor> captures;
+  for (const Tensor& from : args_of(bound, call).captures) {
+    captures.push_back(on_host(from, which.stream, memory));
+    for (Backward::Captured& one : here.captured)
+      if (one.of == from) one.of = captures.back();
+  }
+  here.captures = captures;
+  for (Backward::Captured& one : here.captured) one.into = on_host(one.into, which.stream, memory);
+  for (Tensor* t : {&here.q, &here.k, &here.v, &here.grad_o, &here.grad_lse, &here.o, &here.lse, &here.dq, &here.dk,
+                    &here.dv, &here.cu_seqlens_q, &here.cu_seqlens_kv})
+    *t = on_host(*t, which.stream, memory);
+  const Problem known = problem.q.starts_on_device() ? compiler::check(bound, here, problem.scale) : problem;
+  verify_here(bound, here, known, which, fast);
 }
 
 }  // namespace attune::runtime

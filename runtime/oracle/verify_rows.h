@@ -11,6 +11,14 @@
 
 namespace attune::runtime {
 
+/// The same tensor in host memory, which is added to `memory`.
+Tensor on_host(const Tensor& t, void* stream, std::vector<std::vector<std::byte>>& memory);
+
+/// All elements of the gradients of captured tensors, where the call has few enough pairs. `fast`: by a GPU's own
+/// functions, which are accurate to 11 bits.
+void verify_captured(const compiler::BoundMod& bound, const Backward& call, const compiler::Problem& problem,
+                     const Verified& which, bool fast);
+
 /// A row of a result.
 struct RowAt {
   std::int64_t b, h, i;

@@ -248,9 +248,16 @@ class Contract(Calls):
             for one, name in zip(got, ("out", "lse", "max")):
                 self.close(one, self.result(name)[1], within=1e-4)
         self.numbers("do", [2, 4, 70, 8])
-        result = self.run_attention("--grad-out", "do.npy", target="cuda")
-        self.assertEqual(result.returncode, 2)
-        self.assertIn("[no-engine]", result.stderr)
+        gradients = ["--grad-out", "do.npy", "--grad", "bias"]
+        result = self.run_attention(*mods, *gradients, target="cuda")
+        if result.returncode == 2:
+            self.assertIn("[no-device]", result.stderr)
+            return
+        self.assertEqual(result.returncode, 0, result.stderr)
+        got = [self.result(name)[1] for name in ("dq", "dk", "dv", "grad_bias")]
+        self.done(*mods, *gradients)
+        for one, name in zip(got, ("dq", "dk", "dv", "grad_bias")):
+            self.close(one, self.result(name)[1], within=1e-4)
 
     def test_bench_of_a_gpu(self):
         said = self.bench("--target", "cuda", "--row", "causal", "--dtype", "bf16", "--seq", "256", "--json")
@@ -262,7 +269,53 @@ class Contract(Calls):
         seconds = row["seconds"]
         self.assertTrue(0 < seconds["best"] <= seconds["p10"] <= seconds["median"] <= seconds["p90"])
         self.assertIn("forward_sm", row["kernel"])
-        self.refused("no-engine", "bench", "--target", "cuda", "--backward")
+        for direction in "backward", "step":
+            said = self.bench("--target", "cuda", "--row", "relative", "--dtype", "bf16", "--seq", "256", "--json",
+                              f"--{direction}", "--grads")
+            row = json.loads(said.stdout)
+            self.assertEqual((said.returncode, row["direction"], row["grads"]), (0, direction, True))
+            names = [one["kernel"].split("_")[0] for one in row["kernels"]]
+            self.assertEqual(names, ["forward"] * (direction == "step") + ["queries", "keys"])
+
+    @unittest.skipUnless(ENGINE, "built without the CPU engine")
+    def test_bench_of_a_step(self):
+        flop = {}
+        for direction in [], ["--backward"], ["--step"]:
+            said = self.bench("--row", "alibi", "--seq", "128", "--d", "32", "--json", *direction,
+                              *(["--grads"] if direction else []))
+            self.assertEqual((said.returncode, said.stderr), (0, ""))
+            row = json.loads(said.stdout)
+            self.assertEqual(row["direction"], direction[0][2:] if direction else "forward")
+            flop[row["direction"]] = row["gflops"]["best"] * row["seconds"]["best"]
+        self.assertAlmostEqual(flop["backward"] / flop["forward"], 2.5)
+        self.assertAlmostEqual(flop["step"] / flop["forward"], 3.5)
+        self.refused("bad-usage", "bench", "--step", "--backward")
+        self.refused("bad-usage", "bench", "--grads")
+
+    @unittest.skipUnless(ENGINE, "built without the CPU engine")
+    def test_verify_of_a_backward(self):
+        for row, name in ("alibi", "slope"), ("relative", "table"), ("window", None):
+            said = self.attune("verify", "--row", row, "--backward", "--calls", "3", "--target", "cpu", "--json")
+            self.assertEqual((said.returncode, said.stderr), (0, ""), said.stdout)
+            for line in map(json.loads, said.stdout.splitlines()):
+                self.assertTrue(line["good"] and {"o", "lse", "dq", "dk", "dv", *([name] if name else [])} <= set(line))
+
+    def test_pages_of_a_backward(self):
+        mods = ["--score", "s + bias[h]", "--capture", "bias=f32[16]", "--mask", "doc[q] == doc[kv]", "--capture",
+                "doc=i32[8192]"]
+        said = self.attune("cuda", *mods, "--backward", "--json")
+        pages = json.loads(said.stdout)["pages"]
+        self.assertEqual([page["kernel"] for page in pages], ["rows", "queries_sm80", "keys_sm80"])
+        said = self.attune("cuda", *mods, "--backward", "--grads", "bias", "--json")
+        pages = json.loads(said.stdout)["pages"]
+        self.assertEqual([page["kernel"] for page in pages], ["rows", "queries_sm80", "keys_sm80", "store_sums"])
+        self.assertIn("sums_of_", pages[1]["text"])
+        text = self.attune("cuda", *mods, "--backward").stdout
+        self.assertEqual(re.findall(r"^// ---- (.*) ----$", text, re.M),
+                         ["rows before", "backward of q", "backward of k and v"])
+        lists = self.attune("cuda", *mods, "--backward", "--lists", "--json")
+        self.assertEqual([page["of"] for page in json.loads(lists.stdout)["pages"]], ["lists along kv", "lists along q"])
+        self.refused("unknown-capture", "cuda", *mods, "--backward", "--grads", "bas", fix="bias")
 
     def test_kernels_by_name(self):
         for verb in "bench", "verify":

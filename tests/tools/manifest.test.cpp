@@ -103,7 +103,6 @@ TEST_CASE("what a manifest cannot say is refused with what it can", "[manifest]"
   refused("no-target", R"({"mods": {"mask": "kv <= q"}})");
   refused("unknown-target", R"({"targets": "sm_90"})");
   refused("unknown-target.none", R"({"targets": "quantum"})");
-  refused("no-engine.backward", R"({"targets": ["avx2", "sm_90a"], "passes": "backward"})");
 }
 
 }  // namespace attune::tools

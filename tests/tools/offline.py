@@ -13,6 +13,8 @@ ATTUNE, CALLS = (os.path.abspath(sys.argv.pop(1)) for _ in range(2))
 ENGINE = sys.argv.pop(1) == "ON"
 NAMES = ["plain", "captures", "params", "sinks", "same_names", "dropped", "dropped_without_sink", "sums",
          "probabilities", "heads"]
+# A driver that launches nothing, where there is one.
+FAKE = pathlib.Path(CALLS).parent / "driver"
 # The programs that show SASS, and their arguments before the cubin.
 DISASSEMBLERS = {"cuobjdump": " --dump-sass", "nvdisasm": ""}
 
@@ -33,9 +35,9 @@ class Offline(unittest.TestCase):
     def do(self, *command, **environment):
         return do(self.at, *command, **environment)
 
-    def round_trip(self, *call, compiler=True):
+    def round_trip(self, *call, compiler=True, **environment):
         """The call is refused; the command that the message names builds its kernels; then the call succeeds."""
-        nowhere = {} if compiler else {"ATTUNE_NVRTC": "/nonexistent"}
+        nowhere = environment if compiler else {"ATTUNE_NVRTC": "/nonexistent", **environment}
         refused = self.do(CALLS, *call, ATTUNE_JIT="off", ATTUNE_CACHE_SIZE="0", **nowhere)
         self.assertEqual(refused.returncode, 2, refused.stdout + refused.stderr)
         self.assertIn("[kernel-missing]", refused.stdout)
@@ -73,6 +75,48 @@ class Offline(unittest.TestCase):
             with self.subTest(f"{name} {spec}"):
                 # Without a compiler too: kernels are found by their content alone.
                 self.assertIn("ok, 0 compiled", self.round_trip("consider", name, spec, compiler=False))
+
+    def test_backwards_of_gpus(self):
+        if "missing" in self.do(CALLS, "nvrtc").stdout:
+            self.skipTest("there is no NVRTC")
+        if not (FAKE / "libcuda.so.1").exists():
+            self.skipTest("built without the CUDA engine")
+        there = {"LD_LIBRARY_PATH": str(FAKE)}
+        for way in "gpu_documents", "gpu_gradients", "gpu_causal":
+            with self.subTest(way):
+                self.round_trip(way, "plain", compiler=False, **there)
+        # Without o there is a forward to build, which is a pass of its own: it is asked for when the rest is there.
+        off = {"ATTUNE_JIT": "off", "ATTUNE_CACHE_SIZE": "0", **there}
+        passes, bundles = [], []
+        for number in range(3):
+            said = self.do(CALLS, "gpu_alone", "plain", ATTUNE_BUNDLE=":".join(bundles), **off)
+            if said.returncode == 0:
+                break
+            command = said.stdout.splitlines()[-1].strip()
+            passes.append("backward" if "--pass backward" in command else "forward")
+            bundles.append(f"kernels{number}.attune")
+            built = self.do("bash", "-c", command.replace("kernels.attune", bundles[-1]) + " --quiet")
+            self.assertEqual((built.returncode, built.stderr), (0, ""), command)
+        self.assertEqual((said.stdout, passes), ("ok\n", ["backward", "forward"]))
+        # What such a call records builds all of it.
+        done = self.do(CALLS, "gpu_alone", "plain", ATTUNE_RECORD="calls.json", ATTUNE_CACHE="off", **there)
+        self.assertEqual(done.stdout, "ok\n")
+        lines = [json.loads(line) for line in (self.at / "calls.json").read_text().splitlines()]
+        self.assertEqual(sorted(line["passes"] for line in lines), ["backward", "forward"])
+        built = self.do(ATTUNE, "compile", "--manifest", "calls.json", "-o", "recorded.attune", "--quiet")
+        self.assertEqual((built.returncode, built.stderr), (0, ""))
+        done = self.do(CALLS, "gpu_alone", "plain", ATTUNE_BUNDLE="recorded.attune", **off)
+        self.assertEqual(done.stdout, "ok\n")
+
+    def test_a_backward_of_a_gpu_as_files(self):
+        if "missing" in self.do(CALLS, "nvrtc").stdout:
+            self.skipTest("there is no NVRTC")
+        made = self.do(ATTUNE, "compile", "--target", "sm_80", "--pass", "backward", "--d", "64", "--length", "to_1k",
+                       "--score", "s + bias[h]", "--capture", "bias=f32[4]", "--grads", "bias", "--emit", "cu,h",
+                       "--emit-dir", "plain", "--json")
+        self.assertEqual(made.returncode, 0, made.stderr)
+        names = sorted(pathlib.Path(path).name.split("-")[0] for path in json.loads(made.stdout)["files"])
+        self.assertEqual(names, ["keys_sm80", "queries_sm80", "rows", "store_sums"])  # pages, and no headers
 
     def test_a_compiler_does_not_try_again_what_a_bundle_says_it_tried(self):
         if "missing" in self.do(CALLS, "nvrtc").stdout:
@@ -251,7 +295,6 @@ class Offline(unittest.TestCase):
         self.refused("no-output", "--target", "avx2")
         self.refused("no-target", *out)
         self.refused("unknown-target", "--target", "sm_90", *out, fix="did you mean sm_90a?")
-        self.refused("no-engine", "--target", "sm_80", "--pass", "backward", *out, fix="name a CPU")
         self.refused("manifest-value", "--target", "sm_80", "--d", "300", *out)
         self.refused("manifest-value", "--target", "sm_80", "--length", "short", *out)
         self.refused("bad-choice", "--target", "avx2", "--pass", "forwards", *out, fix="forward")

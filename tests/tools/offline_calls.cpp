@@ -140,6 +140,26 @@ bool backward_runs(const Attention& attention, const Tensor& by) {
   return std::isfinite(dq.values()[5]) && std::isfinite(gradient.values()[1]);
 }
 
+/// A backward on a device, which may be a driver that launches nothing: does it find all its kernels?
+bool gpu_backward_runs(const std::string& way) {
+  const Device gpu = Device::cuda();
+  const auto array = [&](std::int64_t heads, std::int64_t length) { return gpu.array<bf16>({2, heads, length, 16}); };
+  const auto q = array(4, 40), k = array(2, 48), v = array(2, 48), o = array(4, 40), grad_o = array(4, 40),
+             dq = array(4, 40), dk = array(2, 48), dv = array(2, 48);
+  const auto lse = gpu.array<float>({2, 4, 40}), slope = gpu.array<float>({4}, "slope"), into = gpu.array<float>({4});
+  const auto doc = gpu.array<int>({48}, "doc");
+  const Attention attention{.score = [=](Float s, At at) { return s + slope[at.head] * f32(at.kv - at.q); },
+                            .mask = [=](At at) { return doc[at.q] == doc[at.kv] && at.kv <= at.q; }};
+  Backward call{.q = q, .k = k, .v = v, .grad_o = grad_o, .dq = dq, .dk = dk, .dv = dv};
+  if (way != "gpu_alone") call.o = o, call.lse = lse;
+  if (way == "gpu_gradients") call.captured.push_back({slope, into});
+  if (way == "gpu_causal")
+    Attention{.mask = mods::causal()}.backward(call);
+  else
+    attention.backward(call);
+  return true;
+}
+
 /// Kernels for calls of many kinds on a GPU, which this machine need not have.
 const std::map<std::string, std::pair<codegen::KernelSpec, codegen::Length>>& specs() {
   using enum codegen::Length;
@@ -197,6 +217,10 @@ int consider(const std::string& attention, const std::string& name) {
 }
 
 int call(const std::string& way, const std::string& attention) {
+  if (way.starts_with("gpu_")) {
+    std::puts(gpu_backward_runs(way) ? "ok" : "wrong");
+    return 0;
+  }
   const Attention made = attentions().at(attention)();
   const auto slope = filled<float>({4}, "slope");
   bool right = false;

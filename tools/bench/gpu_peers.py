@@ -14,21 +14,28 @@ DENSE = {128: (512, 1024, 2048, 4096, 8192, 16384), 64: (4096, 8192, 16384), 256
 MODS = ["causal", "alibi", "softcap", "relative", "window", "prefix", "document"]
 LISTED = ["prefix", "document"]  # attune lists tiles on the device for these, and FlexAttention has a block mask
 PACKED = 4 * (2048,) + (1792, 1536, 1280, 1024, 1024, 768, 512, 256)  # lengths of sequences, TOKENS in all
+# Of gradients, and of a training step: the forward, and then the gradients.
+BACKWARD = {128: (1024, 2048, 4096, 16384), 64: (16384,), 256: (16384,)}
+STEP = (4096, 8192, 16384)
+TRAINED = ["alibi", "softcap", "relative", "window", "prefix", "document"]
+VARLEN = (2048, 1792, 1536, 1280, 1024, 768, 512, 256)  # lengths of packed sequences, at 16 heads
+PRODUCTS = {"forward": 2, "backward": 5, "step": 7}  # of a pair
 DECODE = ((32, 8, 1), (64, 8, 1), (64, 8, 8))  # heads, key heads, queries; 64 batch entries of 8192 keys each
 PEERS = {"dense": ["cudnn", "flash"], "mods": ["flex"], "portable": ["flash"], "packed": ["varlen"],
-         "decode": ["cudnn", "flash", "flex"]}
+         "decode": ["cudnn", "flash", "flex"], "grouped": ["cudnn", "flash", "flex"]}
 KERNELS = {"portable": "forward_sm80"}
 PATIENCE = 120  # seconds for a block; then attune's process is killed
 
 
 def group(case):
-    if case["kind"] == "mods":
-        return f"mods, D={case['d']}, S={case['seq']}, B={case['batch']}"
+    way = {"forward": "", "backward": "backward, ", "step": "forward and backward, "}[case["direction"]]
+    if case["kind"] in ("mods", "grouped"):
+        return f"{way}mods, D={case['d']}, S={case['seq']}, B={case['batch']}"
     if case["kind"] == "packed":
-        return f"packed, D={case['d']}"
+        return f"{way}packed, D={case['d']}"
     if case["kind"] == "decode":
         return f"few queries, D={case['d']}, {case['kv_seq']} keys, B={case['batch']}"
-    return f"{'portable kernel, ' if case['kind'] == 'portable' else ''}D={case['d']}, {case['row']}"
+    return f"{way}{'portable kernel, ' if case['kind'] == 'portable' else ''}D={case['d']}, {case['row']}"
 
 
 def label(case):
@@ -36,9 +43,13 @@ def label(case):
         return f"{case['row']}, starts on the {case['starts']}"
     if case["kind"] == "decode":
         return f"{case['heads']} heads of {case['kv_heads']}, S={case['seq']}"
+    if case["kind"] == "grouped":
+        return f"{case['row']}, {case['heads']} heads of {case['kv_heads']}"
     if case["kind"] != "mods":
         return f"S={case['seq']}"
-    return f"{case['row']}, each call" if case["cover"] == "each" else case["row"]
+    if case["grads"]:
+        return f"{case['row']}, its table's gradient too"
+    return f"{case['row']}, each call" if case["cover"] == "each" and case["direction"] == "forward" else case["row"]
 
 
 def of_run(run, cases):
@@ -49,8 +60,8 @@ def of_run(run, cases):
 
 
 def notes(data):
-    return ("bf16 forward, random normal data; rows of S: 16384 tokens, H x D = 2048. TFLOP/s of the pairs that the\n"
-            "mask keeps, 4 D each: the median of the blocks' medians, and the best call in brackets. A ratio is\n"
+    return ("bf16, random normal data; rows of S: 16384 tokens, H x D = 2048. TFLOP/s of the pairs that the mask\n"
+            "keeps, 4 D each forward and 10 D backward: the median of the blocks' medians, and the best call in brackets. A ratio is\n"
             "attune's median rate by the other's. Blocks of each in turn, as the card's clock moves. Both sides are\n"
             "timed by events of the device around each of 20 calls that follow one another on one stream; the first 20\n"
             "are not counted, and no cache is emptied in between. attune writes lse too. FlexAttention's block mask is\n"
@@ -58,15 +69,18 @@ def notes(data):
             "`each call`: there every call of attune's lists its tiles, and that is part of its time. Packed: 12\n"
             "sequences, 256 to 2048 long, 16384 tokens; with their starts on the host attune puts their tiles in order there at\n"
             "each call; varlen_attn has them on the device in both rows.\n"
-            "Few queries: without a mask; a TFLOP/s is then 1 / (S x heads of a key head) TB/s of keys and values.")
+            "Backward: the gradients of q, k and v from one of o, given what the forward gave; forward and backward: both,\n"
+            "one after the other. attune's bits are the same each time; those of the others need not be. Few queries: without a mask; a TFLOP/s is then 1 / (S x heads of a key head) TB/s of keys and values.")
 
 
 LOOK = Look(name="gpu_peers", heading="attune beside torch on a GPU",
             peers={"cudnn": "SDPA, cuDNN", "flash": "SDPA, flash", "flex": "FlexAttention",
                    "varlen": "varlen_attn"},
             unit="TFLOP/s", scale=1e3, group=group, label=label, of_run=of_run, notes=notes,
-            words=lambda case: {case["row"], case["kind"], case["cover"], f"d{case['d']}", f"s{case['seq']}"},
-            words_help="a row, dense, mods, packed, portable or decode, once or each, d64, s8192; as dense:causal:d128:cudnn=1.0")
+            words=lambda case: {case["row"], case["kind"], case["cover"], case["direction"], f"d{case['d']}",
+                                f"s{case['seq']}"},
+            words_help="a row, dense, mods, packed, portable, decode or grouped, once or each, forward, backward or "
+                       "step, d64, s8192; as dense:causal:d128:cudnn=1.0")
 
 
 @dataclass(frozen=True)
@@ -83,18 +97,22 @@ class Case:
     kv_heads: int = 0  # 0: as many as heads
     kv_seq: int = 0  # 0: as long as seq
     starts: str = "host"  # where the starts of packed sequences are
+    direction: str = "forward"  # or backward, or step: both
+    grads: bool = False  # those of captured tensors too
 
     def __str__(self):
         return LOOK.title(vars(self))
 
     def flop(self):
         lengths = self.lengths or self.batch * (self.seq,)
-        pairs = self.batch * self.seq * self.kv_seq or sum(peers.live_pairs(self.row, seq) for seq in lengths)
-        return self.heads * pairs * self.d * 4
+        square = not self.kv_seq or self.kv_seq == self.seq
+        pairs = 0 if square else self.batch * self.seq * self.kv_seq
+        pairs = pairs or sum(peers.live_pairs(self.row, seq) for seq in lengths)
+        return self.heads * pairs * self.d * 2 * PRODUCTS[self.direction]
 
 
-def dense(kind, row, d, seq):
-    return Case(kind, row, "bf16", d, WIDTH // d, seq, TOKENS // seq)
+def dense(kind, row, d, seq, direction="forward"):
+    return Case(kind, row, "bf16", d, WIDTH // d, seq, TOKENS // seq, direction=direction)
 
 
 def all_cases():
@@ -109,6 +127,15 @@ def all_cases():
     yield from (dense("portable", "causal", 128, seq) for seq in (4096, 16384))
     yield from (Case("decode", "full", "bf16", 128, heads, seq, 64, kv_heads=kv_heads, kv_seq=8192)
                 for heads, kv_heads, seq in DECODE)
+    for row in ("causal", "full"):
+        yield from (dense("dense", row, d, seq, "backward") for d, lengths in BACKWARD.items() for seq in lengths)
+        yield from (dense("dense", row, 128, seq, "step") for seq in STEP)
+    for row in TRAINED:
+        yield from (Case("mods", row, "bf16", 128, 16, 8192, 2, "each", direction="backward", grads=grads)
+                    for grads in ((False, True) if row == "relative" else (False,)))
+    yield Case("grouped", "causal", "bf16", 128, 16, 8192, 2, "each", kv_heads=4, kv_seq=8192, direction="backward")
+    yield from (Case("packed", row, "bf16", 64, 16, max(VARLEN), len(VARLEN), lengths=VARLEN, direction="backward")
+                for row in ("causal", "full"))
 
 
 def cases(o):
@@ -122,8 +149,8 @@ class Attune:
     while torch prepares."""
 
     def __init__(self, o, case, attune):
-        command = [attune, *peers.bench_command(o, case)[1:], "--target", "cuda", "--batch", str(case.batch), "--cover",
-                   case.cover, "--paced"]
+        command = [attune, *peers.bench_command(o, case)[1:], "--target", "cuda", "--batch", str(case.batch), "--paced"]
+        command += ["--cover", case.cover] if case.direction != "backward" else []
         if case.lengths:
             command += ["--lengths", ",".join(map(str, case.lengths)), "--starts", case.starts]
         command += ["--kv-heads", str(case.kv_heads), "--kv-seq", str(case.kv_seq)] if case.kv_seq else []
@@ -183,8 +210,8 @@ def measure(o, case, prepare):
         if name in result["measured"]:
             result["measured"][name].update(facts)
     if "attune" in result["measured"]:
-        kept = ("kernel", "registers", "spilled", "shared_bytes", "notes", "first_call_seconds")
-        result["measured"]["attune"].update({name: ours.lines[0][name] for name in kept})
+        kept = ("kernel", "registers", "spilled", "shared_bytes", "notes", "kernels", "first_call_seconds")
+        result["measured"]["attune"].update({name: ours.lines[0][name] for name in kept if name in ours.lines[0]})
         peers.check_flop(ours.lines[0], case, result["failed"])
     return result
 

@@ -45,6 +45,9 @@ def bench_command(o, case):
     """The attune bench command for a case: the part that is the same on all machines."""
     command = [o.attune, "bench", "--json", "--row", case.row, "--dtype", case.dtype, "--heads", case.heads, "--seq",
                case.seq, "--d", case.d, "--seconds", o.seconds]
+    direction = getattr(case, "direction", "forward")
+    command += [f"--{direction}"] if direction != "forward" else []
+    command += ["--grads"] if getattr(case, "grads", False) else []
     return [str(word) for word in command]
 
 

@@ -22,10 +22,28 @@ class Prepared(torch_peers.Prepared):
         if case.lengths:
             shape = (sum(case.lengths), case.heads, case.d)
             self.qkv = [torch.randn(shape, dtype=torch_peers.DTYPES[case.dtype], device="cuda") for _ in range(3)]
+        self.has_grad = case.direction != "forward"
+        for one in self.qkv:
+            one.requires_grad_(self.has_grad)
         for peer in peers:
-            self.add(peer, {"flex": self.flex, "varlen": self.varlen}.get(peer, lambda: self.sdpa))
+            forward = {"flex": self.flex, "varlen": self.varlen}.get(peer, lambda: self.sdpa)
+            self.add(peer, (lambda: self.with_gradients(peer, forward())) if self.has_grad else forward, self.has_grad)
         self.compare()
         torch.cuda.synchronize()
+
+    def with_gradients(self, peer, forward):
+        """A call that gives the gradients of q, k, v and captured tensors, one after the other, as one flat tensor's
+        parts: of a forward that ran before, or with the forward."""
+        inputs, keeps = [*self.qkv, *self.captured], self.case.direction == "backward"
+        with torch.enable_grad(), self.by(peer):
+            out = forward()
+        grad = torch.randn(out.shape, generator=torch.Generator("cuda").manual_seed(8), device="cuda", dtype=out.dtype)
+        if not keeps:
+            return lambda: torch.autograd.grad(forward(), inputs, grad)
+        return lambda: torch.autograd.grad(out, inputs, grad, retain_graph=True)
+
+    def result(self, call):
+        return torch.cat([x.flatten().float() for x in call()[:3]]) if self.has_grad else call().float()
 
     def by(self, peer):
         return sdpa_kernel(BACKENDS[peer]) if peer in BACKENDS else super().by(peer)
@@ -48,7 +66,7 @@ class Prepared(torch_peers.Prepared):
         call, times, total = self.calls[peer], [], 0.0
         marks = [torch.cuda.Event(enable_timing=True) for _ in range(ROUND + 1)]
         warm = False
-        with torch.no_grad(), self.by(peer):
+        with torch.set_grad_enabled(self.has_grad), self.by(peer):
             while total < seconds or not times:
                 marks[0].record()
                 for mark in marks[1:]:

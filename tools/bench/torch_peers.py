@@ -22,14 +22,15 @@ def documents(seq, device):
 def mods(case, device):
     """score_mod and mask_mod of a row; None where the row has none."""
     slope, doc = slopes(case.heads, device), documents(case.seq, device)
-    table = torch.randn(2 * case.seq, device=device)
+    table = torch.randn(2 * case.seq, device=device, requires_grad=getattr(case, "grads", False))
     scores = {"alibi": lambda s, b, h, q, kv: s + slope[h] * (kv - q),
               "softcap": lambda s, b, h, q, kv: 30.0 * torch.tanh(s / 30.0),
               "relative": lambda s, b, h, q, kv: s + table[q - kv + case.seq]}
     masks = {"full": None, "document": lambda b, h, q, kv: (kv <= q) & (doc[q] == doc[kv]),
              "window": lambda b, h, q, kv: (kv <= q) & (q - kv < 1024),
              "prefix": lambda b, h, q, kv: (kv <= q) | (kv < 1024)}
-    return scores.get(case.row), masks.get(case.row, lambda b, h, q, kv: kv <= q)
+    captured = [table] if table.requires_grad and case.row == "relative" else []
+    return scores.get(case.row), masks.get(case.row, lambda b, h, q, kv: kv <= q), captured
 
 
 class Prepared:
@@ -43,6 +44,7 @@ class Prepared:
         of_q, of_kv = (batch, case.heads, case.seq, case.d), (batch, kv_heads, kv_seq, case.d)
         self.qkv = [torch.randn(shape, dtype=DTYPES[case.dtype], device=device) for shape in (of_q, of_kv, of_kv)]
         self.grouped = {"enable_gqa": True} if kv_heads != case.heads else {}
+        self.captured = []  # tensors that mods read, and whose gradients are asked for
 
     def by(self, peer):
         """The context that a peer's calls run in."""
@@ -61,7 +63,7 @@ class Prepared:
             self.failed[peer] = f"{type(error).__name__}: {error}"[:400]
 
     def flex(self):
-        score, mask = mods(self.case, self.device)
+        score, mask, self.captured = mods(self.case, self.device)
         seq = self.case.seq
         begun = time.perf_counter()
         blocks = mask and create_block_mask(mask, None, None, seq, seq, device=self.device)
@@ -70,14 +72,19 @@ class Prepared:
         compiled = torch.compile(flex_attention, dynamic=False, fullgraph=True)
         return lambda: compiled(*self.qkv, score_mod=score, block_mask=blocks, **self.grouped)
 
+    has_grad = False
+
+    def result(self, call):
+        return call().float()
+
     def compare(self):
         """All peers must compute the same; otherwise one of them computes another attention than the row's."""
         if len(self.calls) < 2:
             return
         found = {}
         for name, call in self.calls.items():
-            with torch.no_grad(), self.by(name):
-                found[name] = call().float()
+            with torch.set_grad_enabled(self.has_grad), self.by(name):
+                found[name] = self.result(call)
         first, *others = found
         for name in others:
             apart = (found[first] - found[name]).abs().max().item()

@@ -1,0 +1,246 @@
+// tests/driver/backward.test.cpp — backward calls on a fake driver: which kernels, in which order, in what memory
+#include <attune/attune.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "codegen/cuda/args.cuh"
+#include "compiler/check.h"
+#include "compiler/lower.h"
+#include "runtime/attention.h"
+#include "runtime/cuda/consider.h"
+#include "runtime/cuda/driver.h"
+#include "runtime/oracle/verify.h"
+#include "tests/catch.h"
+#include "tests/driver/fake_driver.h"
+#include "tests/nvrtc.h"
+#include "tests/refusal.h"
+
+using namespace attune;
+using runtime::cuda::driver;
+namespace cu = runtime::cuda::cu;
+namespace fake = tests::fake_driver;
+
+namespace {
+
+// An A100, which has the portable kernels; and an H200.
+constexpr int a100 = 1, h200 = 0;
+constexpr std::int64_t length = 250, width = 64;  // few enough pairs to verify captured gradients
+
+struct Call {
+  explicit Call(int device = a100) : gpu(Device::cuda(device)) {}
+
+  Device gpu;
+  Array<bf16> q = array(4), k = array(2), v = array(2), o = array(4), grad_o = array(4), dq = array(4), dk = array(2),
+              dv = array(2);
+  Array<float> lse = gpu.array<float>({2, 4, length}), table = gpu.array<float>({2 * length}, "table"),
+               grad_table = gpu.array<float>({2 * length});
+  Array<int> doc = gpu.array<int>({1000}, "doc");
+  Backward backward{.q = q, .k = k, .v = v, .grad_o = grad_o, .o = o, .lse = lse, .dq = dq, .dk = dk, .dv = dv};
+
+  Array<bf16> array(std::int64_t heads) const { return gpu.array<bf16>({2, heads, length, width}); }
+  Attention causal() const {
+    return {.score = [table = table](Float s, At at) { return s + table[at.q - at.kv + 250]; }, .mask = mods::causal()};
+  }
+  Attention documents() const {
+    return {.mask = [doc = doc](At at) { return at.kv <= at.q && doc[at.q] == doc[at.kv]; }};
+  }
+  Backward with_table() const {
+    Backward out = backward;
+    out.captured = {{.of = table, .into = grad_table}};
+    return out;
+  }
+  Backward without_forward() const {
+    Backward out = backward;
+    out.o = out.lse = {};
+    return out;
+  }
+};
+
+/// The kernels that a call launches, by the first of these names that theirs has.
+std::vector<std::string> launched(const Attention& attention, const Backward& call, const Resources& with = {}) {
+  attention.prepare(call);
+  fake::forget();
+  attention.backward(call, with);
+  std::vector<std::string> out;
+  for (const fake::Launch& one : fake::launches())
+    for (const char* name : {"queries_sm80", "keys_sm80", "store_sums", "backward_sm90", "repair", "end_queries_sm90",
+                             "forward_sm80", "cover", "rows", ""})
+      if (one.kernel.find(name) != std::string::npos) {
+        out.emplace_back(name);
+        break;
+      }
+  return out;
+}
+
+using Names = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("a backward is its rows, the gradient of q, and those of k and v", "[driver]") {
+  if (tests::skips_nvrtc()) return;
+  const Call call;
+  CHECK(launched(call.causal(), call.backward) == Names{"rows", "queries_sm80", "keys_sm80"});
+  CHECK(fake::calls("cuMemsetD32Async") == 0);
+  CHECK(fake::calls_behind_the_back() == 0);
+  CHECK(fake::calls("cuMemAllocAsync") == fake::calls("cuMemFreeAsync"));
+  CHECK(fake::contexts() == 0);
+  // What is not asked for is not computed, with the same kernels.
+  const auto compiled = runtime::cuda::compiled_kernels();
+  Backward some = call.backward;
+  some.dq = {};
+  CHECK(launched(call.causal(), some) == Names{"rows", "keys_sm80"});
+  some = call.backward;
+  some.dk = some.dv = {};
+  CHECK(launched(call.causal(), some) == Names{"rows", "queries_sm80"});
+  some.dq = {};
+  CHECK(launched(call.causal(), some) == Names{});
+  CHECK(runtime::cuda::compiled_kernels() == compiled);
+}
+
+TEST_CASE("an H200 has one kernel for the whole backward, but not for gradients of captured tensors", "[driver]") {
+  if (tests::skips_nvrtc()) return;
+  const Call call(h200);
+  CHECK(launched(call.causal(), call.backward) == Names{"rows", "backward_sm90", "end_queries_sm90", "repair"});
+  CHECK(fake::calls("cuMemsetD32Async") == 1);  // its counters
+  CHECK(fake::calls_behind_the_back() == 0);
+  CHECK(launched(Attention{}, call.backward) == Names{"rows", "backward_sm90", "end_queries_sm90"});
+  CHECK(launched(call.causal(), call.with_table()) == Names{"rows", "queries_sm80", "keys_sm80", "store_sums"});
+}
+
+TEST_CASE("a backward without o and lse computes its forward first, in its workspace", "[driver]") {
+  if (tests::skips_nvrtc()) return;
+  const Call call;
+  const Attention causal = call.causal();
+  CHECK(launched(causal, call.without_forward()) == Names{"forward_sm80", "rows", "queries_sm80", "keys_sm80"});
+  const std::size_t results = 2 * 4 * length * (width * sizeof(bf16) + sizeof(float));
+  CHECK(causal.workspace(call.without_forward()) >= causal.workspace(call.backward) + results);
+}
+
+TEST_CASE("sums of captured gradients are cleared first, and stored last", "[driver]") {
+  if (tests::skips_nvrtc()) return;
+  const Call call;
+  const Attention causal = call.causal();
+  CHECK(launched(causal, call.with_table()) == Names{"rows", "queries_sm80", "keys_sm80", "store_sums"});
+  CHECK(fake::calls("cuMemsetD32Async") == 1);
+  const std::size_t sums = 2 * length * exact_words * sizeof(unsigned long long);
+  CHECK(causal.workspace(call.with_table()) >= causal.workspace(call.backward) + sums);
+}
+
+TEST_CASE("tiles are listed for each kernel of a backward whose mask looks at data", "[driver]") {
+  if (tests::skips_nvrtc()) return;
+  const Call call;
+  CHECK(launched(call.documents(), call.backward) == Names{"rows", "cover", "queries_sm80", "cover", "keys_sm80"});
+}
+
+TEST_CASE("rows whose deltas are sums over pairs have them from the kernel of q", "[driver]") {
+  if (tests::skips_nvrtc()) return;
+  const Call call;
+  const Attention squares{.mask = mods::causal(), .prob = [](Float p, At) { return p * p; }};
+  Backward some = call.backward;
+  some.dq = {};
+  CHECK(launched(squares, some) == Names{"rows", "queries_sm80", "keys_sm80"});
+}
+
+TEST_CASE("a cold backward compiles each of its kernels once, and a repeated one none", "[driver]") {
+  if (tests::skips_nvrtc()) return;
+  const Call call;
+  // An attention that no other test has compiled; rows and sums are the same for all.
+  launched(call.causal(), call.with_table());
+  const Attention other{.score = [&](Float s, At at) { return s * 0.75f + call.table[at.q]; }};
+  const auto compiled = runtime::cuda::compiled_kernels();
+  other.prepare(call.with_table());
+  CHECK(runtime::cuda::compiled_kernels() == compiled + 2);
+  other.backward(call.with_table());
+  CHECK(runtime::cuda::compiled_kernels() == compiled + 2);
+  CHECK(fake::contexts() == 0);
+}
+
+TEST_CASE("a backward is told with its kernels and its workspace", "[driver]") {
+  if (tests::skips_nvrtc()) return;
+  const Call call;
+  const Attention causal = call.causal();
+  causal.prepare(call.backward);
+  std::vector<watch::Called> told;
+  const auto watching = watch::on({.called = [&](const watch::Called& fact) { told.push_back(fact); }});
+  causal.backward(call.backward);
+  REQUIRE(told.size() == 1);
+  CHECK(told[0].call == "backward");
+  CHECK(told[0].target == "sm_80");
+  CHECK(told[0].kernel.starts_with("queries_sm80:"));
+  CHECK(told[0].kernel.find(" keys_sm80:") != std::string::npos);
+  CHECK(told[0].workspace == causal.workspace(call.backward));
+}
+
+TEST_CASE("a backward is captured after it was prepared, and refused before", "[driver]") {
+  if (tests::skips_nvrtc()) return;
+  const Call call;
+  const Attention attention{.score = [&](Float s, At at) { return s * 0.375f + call.table[at.kv]; }};
+  cu::Stream stream = nullptr;
+  const runtime::cuda::Current current(a100);
+  driver().cuStreamCreate(&stream, cu::stream_non_blocking);
+  const auto captured = [&](const Backward& backward) {
+    driver().cuStreamBeginCapture(stream, cu::CaptureMode::relaxed);
+    std::string code = "nothing";
+    try {
+      attention.backward(backward, {.stream = stream});
+    } catch (const Error& e) {
+      code = e.code;
+    }
+    cu::Graph graph = nullptr;
+    driver().cuStreamEndCapture(stream, &graph);
+    driver().cuGraphDestroy(graph);
+    return code;
+  };
+  CHECK(captured(call.with_table()) == "stream-capture");
+  attention.prepare(call.with_table());
+  fake::forget();
+  CHECK(captured(call.with_table()) == "nothing");
+  CHECK(fake::launches().size() == 4);
+  CHECK(fake::calls_behind_the_back() == 0);
+  driver().cuStreamDestroy(stream);
+}
+
+TEST_CASE("gradients of a device come to the host and are verified, captured ones too", "[driver]") {
+  const Call call;
+  const Attention causal = call.causal();
+  const compiler::LoweredMod lowered = compiler::lower(causal);
+  const auto found = [&] {
+    const Backward backward = call.with_table();
+    try {
+      runtime::verify(lowered, backward, compiler::check(lowered, backward, {}), {.rows = 3});
+    } catch (const Bug& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  // Nothing is computed: all results are 0, and as all tensors are, all gradients are.
+  CHECK(found() == "");
+  const auto wrong = Device::cpu().array<float>({2 * length});
+  wrong.data()[length + 7] = 1;
+  copy(wrong, call.grad_table);
+  CHECK(found().find("table[257]") != std::string::npos);
+}
+
+TEST_CASE("a backward's kernels are refused where compiling is off, and the command compiles what is missing",
+          "[driver]") {
+  if (tests::skips_nvrtc()) return;
+  const Call call;
+  const Attention attention{.score = [&](Float s, At at) { return s * 0.875f + call.table[at.q - at.kv + 250]; }};
+  offline::jit(false);
+  const auto refusal = [&](const Backward& backward) { return tests::refusal([&] { attention.backward(backward); }); };
+  const Error given = refusal(call.with_table());
+  CHECK(given.code == "kernel-missing");
+  CHECK(given.fix.find("--target sm_80 --pass backward --dtype bf16 --d 64 --length to_1k --grads table") !=
+        std::string::npos);
+  CHECK(refusal(call.backward).fix.find("--grads none") != std::string::npos);
+  offline::jit(true);
+  attention.prepare(call.backward);
+  offline::jit(false);
+  // The forward that is missing now is another pass.
+  const Error missing = refusal(call.without_forward());
+  offline::jit(true);
+  CHECK(missing.code == "kernel-missing");
+  CHECK(missing.fix.find("--pass") == std::string::npos);
+}
