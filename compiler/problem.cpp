@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "compiler/bind.h"
 #include "compiler/lower.h"
 
 namespace attune::compiler {
@@ -374,10 +375,10 @@ void check_gradient(const Named& t, const Named& of) {
   check_shape(t, std::span(of->shape).first(static_cast<std::size_t>(of->rank)), [&] { return is(of); });
 }
 
-std::vector<Named> captures_of(const BoundMod& bound) {
+std::vector<Named> captures_of(const BoundMod& bound, const Args& args) {
   std::vector<Named> out;
-  for (std::size_t i = 0; i < bound.slots.captures.size(); ++i)
-    out.push_back({bound.mod.captures[i].name, &bound.slots.captures[i], true});
+  for (std::size_t i = 0; i < args.captures.size(); ++i)
+    out.push_back({bound.mod.captures[i].name, &args.captures[i], true});
   return out;
 }
 
@@ -392,9 +393,10 @@ void check_outputs(const std::vector<Named>& outputs, const std::vector<Named>& 
 }
 
 /// The captured tensor whose gradient is asked for, with its name.
-Named captured_gradient(const BoundMod& bound, const Backward::Captured& asked, const std::vector<Named>& captures) {
-  const auto slot = asked.of.given() ? slot_of(bound.slots, asked.of) : std::nullopt;
-  if (slot) return captures[*slot];
+Named captured_gradient(const BoundMod& bound, const Args& args, const Backward::Captured& asked,
+                        const std::vector<Named>& captures) {
+  for (std::uint32_t slot = 0; slot < captures.size(); ++slot)
+    if ((asked.slot >= 0 || asked.of.given()) && is_of(asked, args, slot)) return captures[slot];
   std::string known = "this attention reads no captured tensor";
   if (!captures.empty()) {
     known = "this attention reads ";
@@ -402,9 +404,17 @@ Named captured_gradient(const BoundMod& bound, const Backward::Captured& asked, 
       known += fmt::format("{}`{}` ({})", i ? ", " : "", bound.mod.captures[i].name, captures[i]->describe());
   }
   throw refuse("grad-not-captured", "a gradient is asked for a tensor that was not captured",
-               fmt::format("it is {}; {}", asked.of.describe(), known),
+               fmt::format("it is {}; {}",
+                           asked.slot >= 0 ? fmt::format("capture number {}", asked.slot) : asked.of.describe(), known),
                "ask for the gradient of a tensor that the score, prob mod or sink reads, with the same data, shape and "
                "strides");
+}
+
+/// Are both gradients of one capture?
+bool overlap(const Backward::Captured& a, const Backward::Captured& b, const Args& args) {
+  for (std::uint32_t slot = 0; slot < args.captures.size(); ++slot)
+    if (is_of(a, args, slot) && is_of(b, args, slot)) return true;
+  return false;
 }
 
 }  // namespace
@@ -421,7 +431,8 @@ Problem check(const BoundMod& bound, const Forward& call, std::optional<double> 
                                   call.max_q_len,
                                   call.max_kv_len},
                                  scale);
-  std::vector<Named> inputs = captures_of(bound);
+  const Args args = args_of(bound, call);
+  std::vector<Named> inputs = captures_of(bound, args);
   for (const Named& t : inputs) check_one(t, call.q.device);
   inputs.insert(inputs.end(), {q, k, v});
 
@@ -438,9 +449,17 @@ Problem check(const BoundMod& bound, const Backward& call, std::optional<double>
   const Named q{"q", &call.q}, k{"k", &call.k}, v{"v", &call.v}, o{"o", &call.o}, lse{"lse", &call.lse},
       grad_o{"grad_o", &call.grad_o}, grad_lse{"grad_lse", &call.grad_lse}, dq{"dq", &call.dq}, dk{"dk", &call.dk},
       dv{"dv", &call.dv};
-  const Problem p = check_inputs(
-      {q, k, v, {"cu_seqlens_q", &call.cu_seqlens_q}, {"cu_seqlens_kv", &call.cu_seqlens_kv}, call.q_offset}, scale);
-  const std::vector<Named> captures = captures_of(bound);
+  const Problem p = check_inputs({q,
+                                  k,
+                                  v,
+                                  {"cu_seqlens_q", &call.cu_seqlens_q},
+                                  {"cu_seqlens_kv", &call.cu_seqlens_kv},
+                                  call.q_offset,
+                                  call.max_q_len,
+                                  call.max_kv_len},
+                                 scale);
+  const Args args = args_of(bound, call);
+  const std::vector<Named> captures = captures_of(bound, args);
   for (const Named& t : captures) check_one(t, call.q.device);
 
   check_results(o, lse, p, q, v);
@@ -456,13 +475,13 @@ Problem check(const BoundMod& bound, const Backward& call, std::optional<double>
   inputs.insert(inputs.end(), {q, k, v, o, lse, grad_o, grad_lse});
   std::deque<std::string> names;
   for (const Backward::Captured& asked : call.captured) {
-    const Named of = captured_gradient(bound, asked, captures);
+    const Named of = captured_gradient(bound, args, asked, captures);
     const Named into{names.emplace_back("the gradient of " + of.name()), &asked.into};
     if (!is_float(of->dtype))
       throw refuse("grad-not-float", fmt::format("{} has no gradient", of.name()),
                    fmt::format("{}, and only floating tensors have gradients", is(of)), "leave it out");
     for (const Backward::Captured& other : call.captured)
-      if (&other < &asked && other.of == asked.of)
+      if (&other < &asked && overlap(other, asked, args))
         throw refuse("grad-twice", fmt::format("the gradient of {} is asked for twice", of.name()),
                      "the gradients of all its reads come as one sum", "ask once");
     check_one(into, call.q.device);

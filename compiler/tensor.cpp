@@ -95,6 +95,17 @@ Tensor::Tensor(void* memory, DType type, std::initializer_list<std::int64_t> ext
                std::initializer_list<std::int64_t> steps, Device where)
     : Tensor(memory, type, std::span(extents.begin(), extents.size()), std::span(steps.begin(), steps.size()), where) {}
 
+Tensor Tensor::declared(DType dtype, int rank) {
+  if (rank < 0 || rank > max_rank)
+    throw Error("bad-rank", fmt::format("a capture is declared with {} dimensions", rank), {},
+                fmt::format("a tensor has 0 to {}", max_rank), "declare it with as many as it will have");
+  Tensor out;
+  out.dtype = dtype;
+  out.rank = rank;
+  out.shape.fill(-1);
+  return out;
+}
+
 std::int64_t Tensor::size() const {
   std::int64_t size = rank < 0 ? 0 : 1;
   for (int i = 0; i < rank; ++i) size *= shape[static_cast<std::size_t>(i)];
@@ -123,6 +134,7 @@ Tensor Tensor::permuted(std::initializer_list<int> order) const {
 
 std::string Tensor::describe() const {
   if (rank < 0) return "no tensor";
+  if (declared()) return fmt::format("{} of rank {}", name_of(dtype), rank);
   return fmt::format("{} {}", name_of(dtype), list({shape.data(), static_cast<std::size_t>(rank)}));
 }
 

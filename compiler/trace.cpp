@@ -119,6 +119,10 @@ Handle read(const Tensor& tensor, const std::string& name, std::span<const Handl
     throw Error("wrong-rank", called + " is read with " + std::to_string(index.size()) + " indices", place(at),
                 "it has " + std::to_string(tensor.rank) + " dimensions",
                 "give one index for each dimension: t[i], t(i, j), …");
+  if (tensor.declared() && name.empty())
+    throw Error("capture-missing", "a captured tensor without memory has no name", place(at),
+                "it was declared, to be bound by calls, and only its name tells it from others",
+                "name it: Capture<float> slope(Tensor::declared(DType::f32, 1), \"slope\")");
   // Compare names too: two tensors declared without data are equal as Tensors, but not the same.
   std::uint32_t slot = 0;
   while (slot < traced.slots.captures.size() &&
@@ -193,12 +197,6 @@ void number_slots(BoundMod& traced) {
 }
 
 }  // namespace
-
-std::optional<std::uint32_t> slot_of(const Slots& slots, const Tensor& tensor) {
-  for (std::size_t i = 0; i < slots.captures.size(); ++i)
-    if (slots.captures[i] == tensor) return static_cast<std::uint32_t>(i);
-  return std::nullopt;
-}
 
 BoundMod trace(const Attention& attention) {
   BoundMod traced;

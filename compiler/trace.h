@@ -22,7 +22,4 @@ struct BoundMod {
 /// The Mod as the user wrote it.
 BoundMod trace(const Attention& attention);
 
-/// The slot of this tensor, if it was captured.
-std::optional<std::uint32_t> slot_of(const Slots& slots, const Tensor& tensor);
-
 }  // namespace attune::compiler

@@ -10,6 +10,7 @@
 #include <attune/error.h>
 #include <fmt/format.h>
 
+#include "compiler/bind.h"
 #include "compiler/check.h"
 #include "compiler/explain.h"
 #include "compiler/lower.h"
@@ -34,12 +35,15 @@ struct Lowered {
   compiler::Mod written;         ///< as the user wrote it, for messages
   compiler::LoweredMod lowered;  ///< for engines
 
-  explicit Lowered(const Attention& a) : score(a.score), mask(a.mask), prob(a.prob), sink(a.sink) {
+  /// `types`: of the captures that calls bind; none: of those that the parts were made with.
+  explicit Lowered(const Attention& a, std::span<const DType> types = {})
+      : score(a.score), mask(a.mask), prob(a.prob), sink(a.sink) {
     const bool watched = runtime::wants(runtime::Fact::lowered), dumped = runtime::dumps();
     compiler::Steps steps;
     steps.keep_text = dumped;
     const runtime::Clock clock;
     compiler::BoundMod traced = compiler::trace(a);
+    for (std::size_t i = 0; i < types.size(); ++i) traced.mod.captures[i].dtype = types[i];
     written = traced.mod;
     if (watched || dumped) steps.steps.push_back(compiler::traced_step(written, clock.took(), steps.keep_text));
     lowered = compiler::lower(std::move(traced), watched || dumped ? &steps : nullptr);
@@ -57,21 +61,39 @@ struct Lowered {
            prob.identity() == a.prob.identity() && sink.identity() == a.sink.identity();
   }
 
+  /// The same parts for the types of these captures, lowered once for each combination. Null where they are its own.
+  std::shared_ptr<const Lowered> typed(const Attention& a, std::span<const Tensor> captures) const {
+    if (std::ranges::equal(captures, written.captures, {}, &Tensor::dtype, &compiler::CaptureSlot::dtype))
+      return nullptr;
+    const std::lock_guard lock(typed_mutex_);
+    for (const auto& one : typed_)
+      if (std::ranges::equal(captures, one->written.captures, {}, &Tensor::dtype, &compiler::CaptureSlot::dtype))
+        return one;
+    std::vector<DType> types;
+    for (const Tensor& t : captures) types.push_back(t.dtype);
+    return typed_.emplace_back(std::make_shared<const Lowered>(a, types));
+  }
+
   /// Refuses reads that are never in range. Sizes that passed once are not checked again.
-  void check_reads(const compiler::Problem& problem) const {
-    if (lowered.slots.captures.empty()) return;
+  void check_reads(std::span<const Tensor> captures, const compiler::Problem& problem) const {
+    if (captures.empty()) return;
     {
       const std::lock_guard lock(fine_mutex_);
-      if (fine_ == problem) return;
+      if (fine_ == problem && std::ranges::equal(captures, fine_shapes_, {}, &Tensor::shape)) return;
     }
-    compiler::check_reads(written, lowered.slots.captures, problem);
+    compiler::check_reads(written, captures, problem);
     const std::lock_guard lock(fine_mutex_);
     fine_ = problem;
+    fine_shapes_.clear();
+    for (const Tensor& t : captures) fine_shapes_.push_back(t.shape);
   }
 
  private:
+  mutable std::mutex typed_mutex_;
+  mutable std::vector<std::shared_ptr<const Lowered>> typed_;
   mutable std::mutex fine_mutex_;
   mutable std::optional<compiler::Problem> fine_;
+  mutable std::vector<Tensor::Extents> fine_shapes_;
 };
 
 Memo::Memo(const Memo& other) {
@@ -97,12 +119,42 @@ std::shared_ptr<const Lowered> Memo::get(const Attention& attention) const {
 namespace runtime {
 namespace {
 
+/// A call in which every slot that it binds at all has its tensor, and every captured gradient the tensor it is of.
+template <class Call>
+struct Completed {
+  std::vector<Tensor> captures;
+  Call call;
+
+  Completed(const compiler::Slots& slots, const Call& asked)
+      : captures(compiler::filled(slots, asked.captures)), call(asked) {
+    call.captures = captures;
+    if constexpr (std::is_same_v<Call, Backward>) {
+      const std::span<const Tensor> all = captures.empty() ? std::span<const Tensor>(slots.captures) : captures;
+      for (Backward::Captured& gradient : call.captured)
+        if (gradient.slot >= 0 && static_cast<std::size_t>(gradient.slot) < all.size())
+          gradient.of = all[static_cast<std::size_t>(gradient.slot)];
+    }
+  }
+  Completed(const Completed&) = delete;
+  Completed& operator=(const Completed&) = delete;
+};
+
+bool names_slots(const Forward&) { return false; }
+bool names_slots(const Backward& call) {
+  return std::ranges::any_of(call.captured, [](const Backward::Captured& one) { return one.slot >= 0; });
+}
+
 /// A checked call, and the engine that computes it (never `automatic`).
+template <class Call>
 struct Checked {
   std::shared_ptr<const detail::Lowered> lowered;
+  std::unique_ptr<const Completed<Call>> completed;  ///< null: the call is complete as it is
+  const Call* asked;
   compiler::Problem problem;
   Target target;
   std::optional<bool> exact;
+
+  const Call& call() const { return completed ? completed->call : *asked; }
 };
 
 /// The engine asked for, or the one that reads the memory the tensors are in.
@@ -120,15 +172,21 @@ Target engine_for(Target asked, const Device& device) {
 }
 
 template <class Call>
-Checked check(const Attention& attention, const Call& call) {
+Checked<Call> check(const Attention& attention, const Call& asked) {
   auto lowered = attention.memo.get(attention);
+  std::unique_ptr<const Completed<Call>> completed;
+  if (compiler::check_bound(lowered->lowered, asked.captures, asked.params) || names_slots(asked))
+    completed = std::make_unique<const Completed<Call>>(lowered->lowered.slots, asked);
+  const Call& call = completed ? completed->call : asked;
+  if (!call.captures.empty())
+    if (auto other = lowered->typed(attention, call.captures)) lowered = std::move(other);
   compiler::Problem problem = compiler::check(lowered->lowered, call, attention.scale);
-  lowered->check_reads(problem);
+  lowered->check_reads(call.captures.empty() ? lowered->lowered.slots.captures : call.captures, problem);
   const Target target = engine_for(attention.target, call.q.device);
   if (target == Target::cpu && call.q.dtype == DType::f64)
     throw Error("engine-type", "the CPU engine computes in f32", {}, "q, k and v hold f64",
                 "convert them to f32, or choose .target = Target::oracle: exact, in double precision, and slow");
-  return {std::move(lowered), std::move(problem), target, attention.exact};
+  return {std::move(lowered), std::move(completed), &asked, std::move(problem), target, attention.exact};
 }
 
 /// Returns what `body` returns. An Error without a place of its own gets the line of the call.
@@ -144,19 +202,22 @@ auto placed(Line at, const Body& body) {
 }
 
 /// What a call needs kernels for, by the Mod as the user wrote it.
-Request asked_for(const Checked& checked, const Tensor& q) {
-  Request out = request_of(checked.lowered->written, checked.lowered->lowered);
+template <class Call>
+Request asked_for(const Checked<Call>& checked) {
+  const Call& call = checked.call();
+  Request out = request_of(checked.lowered->written, args_of(checked.lowered->lowered, call));
   if (checked.target == Target::cpu) {
     out.target = codegen::name_of(cpu::isa());
-    out.shape.dtype = q.dtype;
+    out.shape.dtype = call.q.dtype;
   }
   return out;
 }
 
-Request request(const Checked& checked, const Forward& call) {
-  Request out = asked_for(checked, call.q);
+Request request(const Checked<Forward>& checked) {
+  Request out = asked_for(checked);
   if (checked.target == Target::cuda) {
-    const cuda::KernelWants wants = cuda::forward_wants(checked.lowered->lowered, call, checked.problem, checked.exact);
+    const cuda::KernelWants wants = cuda::forward_wants(checked.lowered->lowered, checked.call(), checked.problem,
+                                                        checked.exact);
     out.target = runtime::name_of(TargetName{.arch = wants.spec.arch});
     out.shape = shape_of(wants.spec, wants.kind.length);
     if (const auto found = cuda::remembered(wants.key); found.preference)
@@ -165,14 +226,14 @@ Request request(const Checked& checked, const Forward& call) {
   return out;
 }
 
-Request request(const Checked& checked, const Backward& call) {
-  Request out = asked_for(checked, call.q);
+Request request(const Checked<Backward>& checked) {
+  Request out = asked_for(checked);
   out.pass = "backward";
   std::string grads;
-  const std::vector<Tensor>& captures = checked.lowered->lowered.slots.captures;
-  for (std::size_t slot = 0; slot < captures.size(); ++slot)
-    if (captures[slot].size() > 0 &&
-        std::ranges::find(call.captured, captures[slot], &Backward::Captured::of) != call.captured.end())
+  const compiler::Args args = args_of(checked.lowered->lowered, checked.call());
+  for (std::uint32_t slot = 0; slot < args.captures.size(); ++slot)
+    if (args.captures[slot].size() > 0 &&
+        std::ranges::any_of(checked.call().captured, [&](const auto& one) { return is_of(one, args, slot); }))
       grads += (grads.empty() ? "" : "+") + checked.lowered->written.captures[slot].name;
   out.shape.grads = grads.empty() ? "none" : grads;
   return out;
@@ -199,24 +260,25 @@ class Watched {
   Used* used() { return told_ || verifies_ ? &used_ : nullptr; }
 
   template <class Call>
-  void done(const Checked& checked, const Call& call, void* stream) {
+  void done(const Checked<Call>& checked, void* stream) {
     const bool by_oracle = checked.target == Target::oracle;
     if (by_oracle) used_ = {"oracle", "oracle", 0};
-    if (told_) tell(fact(checked, call.q.dtype));
+    if (told_) tell(fact(checked));
     if (verifies_ && !by_oracle)
       verify(
-          checked.lowered->lowered, call, checked.problem,
+          checked.lowered->lowered, checked.call(), checked.problem,
           {.rows = options().verify, .sample = next_sample(), .stream = stream, .used = used_, .exact = checked.exact});
   }
 
  private:
-  watch::Called fact(const Checked& checked, DType dtype) const {
+  template <class Call>
+  watch::Called fact(const Checked<Call>& checked) const {
     const compiler::Problem& p = checked.problem;
     return {.call = call_,
             .mod = checked.lowered->lowered.digest.hex(),
             .target = used_.target,
             .kernel = used_.kernel,
-            .dtype = std::string(name_of(dtype)),
+            .dtype = std::string(name_of(checked.call().q.dtype)),
             .batch = p.batch,
             .q_heads = p.q_heads,
             .kv_heads = p.kv_heads,
@@ -240,55 +302,55 @@ class Watched {
 
 }  // namespace
 
-void run(const Attention& attention, const Forward& call, const Resources& with, Line at, cpu::Stages* stages) {
+void run(const Attention& attention, const Forward& asked, const Resources& with, Line at, cpu::Stages* stages) {
   placed(at, [&] {
     Watched watched("forward", at);
-    const Checked checked = check(attention, call);
-    const auto& [lowered, problem, target, exact] = checked;
-    const auto describe = [&checked, &call] { return request(checked, call); };
+    const Checked checked = check(attention, asked);
+    const Forward& call = checked.call();
+    const auto describe = [&checked] { return request(checked); };
     const Purpose purpose(describe);
-    if (target == Target::oracle)
-      oracle_forward(lowered->lowered, call, problem, with.progress);
-    else if (target == Target::cpu)
-      cpu::forward(lowered->lowered, call, problem, means(with, purpose, stages, watched.used()));
+    if (checked.target == Target::oracle)
+      oracle_forward(checked.lowered->lowered, call, checked.problem, with.progress);
+    else if (checked.target == Target::cpu)
+      cpu::forward(checked.lowered->lowered, call, checked.problem, means(with, purpose, stages, watched.used()));
     else
-      cuda::forward(checked.lowered->lowered, call, problem,
+      cuda::forward(checked.lowered->lowered, call, checked.problem,
                     {.stream = with.stream,
                      .workspace = with.workspace,
                      .cover = with.cover.lists(),
                      .used = watched.used(),
-                     .exact = exact,
+                     .exact = checked.exact,
                      .purpose = &purpose});
-    watched.done(checked, call, with.stream);
+    watched.done(checked, with.stream);
   });
 }
 
-void run(const Attention& attention, const Backward& call, const Resources& with, Line at, cpu::Stages* stages) {
+void run(const Attention& attention, const Backward& asked, const Resources& with, Line at, cpu::Stages* stages) {
   placed(at, [&] {
     Watched watched("backward", at);
-    const Checked checked = check(attention, call);
-    const auto& [lowered, problem, target, exact] = checked;
-    const auto describe = [&checked, &call] { return request(checked, call); };
+    const Checked checked = check(attention, asked);
+    const Backward& call = checked.call();
+    const auto describe = [&checked] { return request(checked); };
     const Purpose purpose(describe);
-    if (target == Target::oracle)
-      oracle_backward(lowered->lowered, call, problem, with.progress);
-    else if (target == Target::cpu)
-      cpu::backward(lowered->lowered, call, problem, means(with, purpose, stages, watched.used()));
+    if (checked.target == Target::oracle)
+      oracle_backward(checked.lowered->lowered, call, checked.problem, with.progress);
+    else if (checked.target == Target::cpu)
+      cpu::backward(checked.lowered->lowered, call, checked.problem, means(with, purpose, stages, watched.used()));
     else
-      cuda::backward(checked.lowered->lowered, call, problem,
+      cuda::backward(checked.lowered->lowered, call, checked.problem,
                      {.stream = with.stream,
                       .workspace = with.workspace,
                       .used = watched.used(),
-                      .exact = exact,
+                      .exact = checked.exact,
                       .purpose = &purpose});
-    watched.done(checked, call, with.stream);
+    watched.done(checked, with.stream);
   });
 }
 
 namespace {
 
-Checked check_on_device(const Attention& attention, const Forward& call) {
-  Checked out = check(attention, call);
+Checked<Forward> check_on_device(const Attention& attention, const Forward& call) {
+  Checked<Forward> out = check(attention, call);
   if (out.target != Target::cuda) throw Bug("a kernel of a device is asked for, and the call is on the host");
   return out;
 }
@@ -298,28 +360,28 @@ Checked check_on_device(const Attention& attention, const Forward& call) {
 void run(const Attention& attention, const Forward& call, const codegen::Preference* preference, const Cover& cover) {
   const Telling telling;
   const Checked checked = check_on_device(attention, call);
-  cuda::forward(checked.lowered->lowered, call, checked.problem,
+  cuda::forward(checked.lowered->lowered, checked.call(), checked.problem,
                 {.preference = preference, .cover = cover.lists(), .exact = checked.exact});
 }
 
 Cover cover(const Attention& attention, const Forward& call, const codegen::Preference* preference) {
   const Telling telling;
   const Checked checked = check_on_device(attention, call);
-  return Cover(
-      cuda::cover(checked.lowered->lowered, call, checked.problem, {.preference = preference, .exact = checked.exact}));
+  return Cover(cuda::cover(checked.lowered->lowered, checked.call(), checked.problem,
+                           {.preference = preference, .exact = checked.exact}));
 }
 
 cuda::KernelStory story(const Attention& attention, const Forward& call, const codegen::Preference* preference) {
   const Telling telling;
   const Checked checked = check_on_device(attention, call);
-  return cuda::forward_story(checked.lowered->lowered, call, checked.problem,
+  return cuda::forward_story(checked.lowered->lowered, checked.call(), checked.problem,
                              {.preference = preference, .exact = checked.exact});
 }
 
 cuda::KernelWants wants(const Attention& attention, const Forward& call) {
   const Telling telling;
   const Checked checked = check_on_device(attention, call);
-  return cuda::forward_wants(checked.lowered->lowered, call, checked.problem, checked.exact);
+  return cuda::forward_wants(checked.lowered->lowered, checked.call(), checked.problem, checked.exact);
 }
 
 }  // namespace runtime
@@ -343,27 +405,27 @@ void Attention::prepare(const Backward& call, Line at) const { workspace(call, {
 std::size_t Attention::workspace(const Forward& call, const Resources& with, Line at) const {
   return runtime::placed(at, [&]() -> std::size_t {
     const runtime::Checked checked = runtime::check(*this, call);
-    const auto describe = [&checked, &call] { return runtime::request(checked, call); };
+    const auto describe = [&checked] { return runtime::request(checked); };
     const runtime::Purpose purpose(describe);
     if (checked.target == Target::oracle) return 0;
     if (checked.target == Target::cuda)
       return runtime::cuda::forward_workspace(
-          checked.lowered->lowered, call, checked.problem,
+          checked.lowered->lowered, checked.call(), checked.problem,
           {.cover = with.cover.lists(), .exact = checked.exact, .purpose = &purpose});
-    return runtime::cpu::forward_workspace(checked.lowered->lowered, call, checked.problem,
+    return runtime::cpu::forward_workspace(checked.lowered->lowered, checked.call(), checked.problem,
                                            runtime::means(with, purpose));
   });
 }
 std::size_t Attention::workspace(const Backward& call, const Resources& with, Line at) const {
   return runtime::placed(at, [&]() -> std::size_t {
     const runtime::Checked checked = runtime::check(*this, call);
-    const auto describe = [&checked, &call] { return runtime::request(checked, call); };
+    const auto describe = [&checked] { return runtime::request(checked); };
     const runtime::Purpose purpose(describe);
     if (checked.target == Target::oracle) return 0;
     if (checked.target == Target::cuda)
-      return runtime::cuda::backward_workspace(checked.lowered->lowered, call, checked.problem,
+      return runtime::cuda::backward_workspace(checked.lowered->lowered, checked.call(), checked.problem,
                                                {.exact = checked.exact, .purpose = &purpose});
-    return runtime::cpu::backward_workspace(checked.lowered->lowered, call, checked.problem,
+    return runtime::cpu::backward_workspace(checked.lowered->lowered, checked.call(), checked.problem,
                                             runtime::means(with, purpose));
   });
 }
@@ -372,10 +434,10 @@ Cover Attention::cover(const Forward& call, const Resources& with, Line at) cons
   return runtime::placed(at, [&]() -> Cover {
     const runtime::Checked checked = runtime::check(*this, call);
     if (checked.target != Target::cuda) return {};
-    const auto describe = [&checked, &call] { return runtime::request(checked, call); };
+    const auto describe = [&checked] { return runtime::request(checked); };
     const runtime::Purpose purpose(describe);
     return Cover(runtime::cuda::cover(
-        checked.lowered->lowered, call, checked.problem,
+        checked.lowered->lowered, checked.call(), checked.problem,
         {.stream = with.stream, .workspace = with.workspace, .exact = checked.exact, .purpose = &purpose}));
   });
 }
@@ -383,11 +445,24 @@ std::size_t Attention::cover_bytes(const Forward& call, Line at) const {
   return runtime::placed(at, [&]() -> std::size_t {
     const runtime::Checked checked = runtime::check(*this, call);
     if (checked.target != Target::cuda) return 0;
-    const auto describe = [&checked, &call] { return runtime::request(checked, call); };
+    const auto describe = [&checked] { return runtime::request(checked); };
     const runtime::Purpose purpose(describe);
-    return runtime::cuda::cover_bytes(checked.lowered->lowered, call, checked.problem,
+    return runtime::cuda::cover_bytes(checked.lowered->lowered, checked.call(), checked.problem,
                                       {.exact = checked.exact, .purpose = &purpose});
   });
+}
+
+std::vector<Slot> Attention::captures() const {
+  std::vector<Slot> out;
+  for (const compiler::CaptureSlot& slot : memo.get(*this)->written.captures)
+    out.push_back({slot.name, slot.dtype, slot.rank});
+  return out;
+}
+std::vector<Slot> Attention::params() const {
+  std::vector<Slot> out;
+  for (const ir::Signature::Param& slot : memo.get(*this)->written.params)
+    out.push_back({slot.name, slot.type == ir::Type::F32 ? DType::f32 : DType::i32, 0});
+  return out;
 }
 
 std::string Attention::explain() const {

@@ -1,4 +1,4 @@
-// runtime/captures.cpp — the tensors and parameters behind a Mod's slots, read by the language's rules
+// runtime/captures.cpp — captured tensors, read by the language's rules
 #include "runtime/captures.h"
 
 #include <algorithm>
@@ -15,12 +15,6 @@ ir::ReadCapture reader(std::span<const Tensor> captures) {
       at += std::clamp<std::int64_t>(index[i], 0, t.shape[i] - 1) * t.strides[i];
     return load(t, at);
   };
-}
-
-std::vector<double> values(std::span<const std::shared_ptr<const detail::ParamCell>> params) {
-  std::vector<double> out;
-  for (const auto& param : params) out.push_back(param->value);
-  return out;
 }
 
 }  // namespace attune::runtime

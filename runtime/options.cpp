@@ -6,7 +6,9 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdlib>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <thread>
 
 #include <attune/error.h>
@@ -171,12 +173,6 @@ constexpr std::array rows{
 };
 static_assert(max_threads == 1024, "ATTUNE_THREADS says so");
 
-std::string takes(const OptionRow& row) {
-  if (row.words.empty()) return std::string(row.takes);
-  return fmt::format("{} or {}{}", fmt::join(row.words.begin(), row.words.end() - 1, ", "), row.words.back(),
-                     row.several ? ", several with commas between" : "");
-}
-
 [[noreturn]] void refuse(const OptionRow& row, const std::string& value) {
   const std::vector<std::string> words(row.words.begin(), row.words.end());
   // In a list, the first word that is unknown.
@@ -219,7 +215,43 @@ bool is_of_tests(std::string_view name) {
   return std::ranges::find(words, name.substr(0, name.find('_'))) != words.end();
 }
 
+/// Options that were set by calls.
+struct Given {
+  std::mutex mutex;
+  std::map<std::string, std::string, std::less<>> values;
+  bool read = false;  ///< options() has its answer
+};
+Given& given() {
+  static Given& only = *new Given;
+  return only;
+}
+
 }  // namespace
+
+std::string takes(const OptionRow& row) {
+  if (row.words.empty()) return std::string(row.takes);
+  return fmt::format("{} or {}{}", fmt::join(row.words.begin(), row.words.end() - 1, ", "), row.words.back(),
+                     row.several ? ", several with commas between" : "");
+}
+
+bool set_option(const std::string& name, const std::optional<std::string>& value) {
+  const auto row = std::ranges::find(rows, name, &OptionRow::name);
+  if (row == rows.end()) {
+    std::vector<std::string> known;
+    for (const OptionRow& one : rows) known.emplace_back(one.name);
+    const auto near = ir::nearest(name, known);
+    throw Error("unknown-option", fmt::format("there is no option `{}`", name), {.name = name},
+                fmt::format("there are {}", fmt::join(known, ", ")),
+                near ? fmt::format("did you mean {}?", *near) : "leave it out");
+  }
+  Options scratch;
+  if (value && !value->empty() && !row->set(scratch, *value)) refuse(*row, *value);
+  Given& all = given();
+  const std::lock_guard lock(all.mutex);
+  if (all.read) return false;
+  value ? static_cast<void>(all.values.insert_or_assign(name, *value)) : static_cast<void>(all.values.erase(name));
+  return true;
+}
 
 std::span<const OptionRow> option_rows() { return rows; }
 
@@ -236,7 +268,17 @@ Options parse_options(const Lookup& lookup, int cpus) {
 }
 
 const Options& options() {
-  static const Options made = parse_options(environment, usable_cpus());
+  static const Options made = [] {
+    Given& all = given();
+    const std::lock_guard lock(all.mutex);
+    const auto lookup = [&](std::string_view name) {
+      const auto found = all.values.find(name);
+      return found == all.values.end() ? environment(name) : std::optional(found->second);
+    };
+    Options out = parse_options(lookup, usable_cpus());
+    all.read = true;
+    return out;
+  }();
   return made;
 }
 

@@ -52,6 +52,13 @@ Options parse_options(const Lookup& lookup, int cpus);
 /// The process's options. An invalid value throws an Error at every call until it is fixed.
 const Options& options();
 
+/// Sets an option by its full name, in place of the environment's; none takes that back. Throws an Error for a name or
+/// value that there is not. False, and nothing is set: the options were read already.
+bool set_option(const std::string& name, const std::optional<std::string>& value);
+
+/// The values that an option takes, in words.
+std::string takes(const OptionRow& row);
+
 /// How many CPUs the calling thread may run on. New threads inherit them.
 int usable_cpus();
 

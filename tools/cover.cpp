@@ -202,7 +202,7 @@ class CoverVerb {
   /// Evaluates the mask at every pair of the chosen batch entry and head.
   void evaluate() {
     const ir::ReadCapture read = runtime::reader(lowered_.slots.captures);
-    const std::vector<double> params = runtime::values(lowered_.slots.params);
+    const std::vector<double> params = compiler::args(lowered_).params;
     const ir::Program program(lowered_.cover.mask);
     ir::Program::Memory memory;
     ir::Env env;

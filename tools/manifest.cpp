@@ -201,7 +201,10 @@ void add_to(Manifest& manifest, const ManifestLists& lists) {
 }
 
 Manifest read_manifest(const std::filesystem::path& path) {
-  const std::string whole = read_text(path, "name a file of JSON");
+  return parse_manifest(read_text(path, "name a file of JSON"), path.string());
+}
+
+Manifest parse_manifest(const std::string& whole, const std::string& name) {
   Manifest out;
   const auto add = [&](const Json& json, const std::string& at) {
     std::size_t number = 0;
@@ -214,7 +217,7 @@ Manifest read_manifest(const std::filesystem::path& path) {
   const bool lines = first_end != std::string::npos && Json::accept(whole.substr(0, first_end)) &&
                      whole.find_first_not_of(" \t\r\n", first_end) != std::string::npos;
   if (!lines) {
-    add(parsed(whole, path.string()), path.string());
+    add(parsed(whole, name), name);
     return out;
   }
   std::istringstream rest(whole);
@@ -222,7 +225,7 @@ Manifest read_manifest(const std::filesystem::path& path) {
   for (std::string line; std::getline(rest, line);) {
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    const std::string at = fmt::format("{}:{}", path.string(), number);
+    const std::string at = fmt::format("{}:{}", name, number);
     add(parsed(line, at), at);
   }
   return out;

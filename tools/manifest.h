@@ -36,5 +36,7 @@ void add_to(Manifest& manifest, const ManifestLists& lists);
 
 /// JSON: an object, an array of them, or one per line, as ATTUNE_RECORD writes them.
 Manifest read_manifest(const std::filesystem::path& path);
+/// `name`: what Errors call it.
+Manifest parse_manifest(const std::string& whole, const std::string& name);
 
 }  // namespace attune::tools

@@ -149,6 +149,11 @@ struct Forward {
   /// The longest packed sequence; positions beyond it are ignored. Required when cu_seqlens is on a device: only
   /// kernels read it there, and nothing checks it.
   std::int64_t max_q_len = 0, max_kv_len = 0;
+  /// Tensors and numbers that this call reads in place of those that the attention was made with, in the order of
+  /// Attention::captures and ::params, of the same kinds and ranks. None, or one for each; a capture may be left out by
+  /// an empty Tensor. Nothing is lowered again, unless a capture is of another type than before.
+  std::span<const Tensor> captures{};
+  std::span<const double> params{};
 };
 
 /// Any of dq, dk, dv may be left out. Gradients are overwritten, not added to.
@@ -159,12 +164,25 @@ struct Backward {
   Tensor o{}, lse{};  ///< the forward's results, both or neither; without them the forward is computed again
   Tensor dq{}, dk{}, dv{};
   struct Captured {
-    Tensor of;    ///< the captured tensor
-    Tensor into;  ///< its gradient, of the same shape
+    Tensor of{};    ///< the captured tensor: the gradient of all captures that are this tensor
+    Tensor into{};  ///< its gradient, of the same shape
+    int slot = -1;  ///< instead of `of`: the gradient of this one of Attention::captures
   };
   std::vector<Captured> captured{};
   Tensor cu_seqlens_q{}, cu_seqlens_kv{};
   std::int32_t q_offset = 0;
+  // As those of Forward:
+  std::int64_t max_q_len = 0, max_kv_len = 0;
+  std::span<const Tensor> captures{};
+  std::span<const double> params{};
+};
+
+/// What an attention's expressions read besides coordinates, for calls to bind.
+struct Slot {
+  std::string name;
+  DType dtype = DType::f32;  ///< a parameter is f32 or i32
+  int rank = 0;
+  bool operator==(const Slot&) const = default;
 };
 
 /// What a call may use of this machine, and where it reports progress. Every member is optional. Only calls on the host
@@ -241,6 +259,10 @@ struct Attention {
   Cover cover(const Forward& call, const Resources& with = {}, Line at = Line::here()) const;
   /// Bytes of device memory the lists take; 0 where `cover` returns an empty one.
   std::size_t cover_bytes(const Forward& call, Line at = Line::here()) const;
+
+  /// The captured tensors and parameters, in the order in which score, mask, prob and sink first read them.
+  std::vector<Slot> captures() const;
+  std::vector<Slot> params() const;
 
   /// What the compiler made of it: the expressions, what it simplified and why, levels, what the softmax makes free.
   std::string explain() const;

@@ -93,7 +93,12 @@ struct Tensor {
   Tensor(void* data, DType dtype, std::initializer_list<std::int64_t> shape,
          std::initializer_list<std::int64_t> strides = {}, Device device = {});
 
+  /// A tensor to come: expressions can read it as a capture, by its name, and each call binds the memory that they read
+  /// (Forward::captures). Calls may bind any type that is seen alike: another float for a float.
+  static Tensor declared(DType dtype, int rank);
+
   bool given() const { return rank >= 0; }
+  bool declared() const { return given() && shape[0] < 0; }
   std::int64_t size() const;
   /// The same memory with its dimensions in another order: [b, s, h, d] as [b, h, s, d] is permuted({0, 2, 1, 3}).
   Tensor permuted(std::initializer_list<int> order) const;

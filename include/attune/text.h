@@ -17,6 +17,7 @@ namespace attune {
 class Text {
  public:
   Text();
+  /// A tensor, or Tensor::declared for one that calls bind.
   Text& capture(std::string name, const Tensor& tensor);
   Text& param(std::string name, float value);
   Text& param(std::string name, int value);

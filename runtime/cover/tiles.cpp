@@ -280,11 +280,11 @@ class Tiles::Asker {
   std::vector<Rectangle> open_;
 };
 
-Tiles::Tiles(const compiler::LoweredMod& lowered)
-    : cover_(lowered.cover), summaries_(lowered.slots.captures, cover_.summaries),
-      params_(values(lowered.slots.params)), verdict_(std::array{cover_.may_keep, cover_.may_drop}), mask_(cover_.mask),
-      along_kv_(roots(cover_.along_kv)), along_q_(roots(cover_.along_q)),
-      q_periods_(periods(cover_.mask, ir::Input::Q)), kv_periods_(periods(cover_.mask, ir::Input::KV)) {}
+Tiles::Tiles(const compiler::LoweredMod& lowered, const compiler::Args& args)
+    : cover_(lowered.cover), summaries_(args.captures, cover_.summaries), params_(args.params),
+      verdict_(std::array{cover_.may_keep, cover_.may_drop}), mask_(cover_.mask), along_kv_(roots(cover_.along_kv)),
+      along_q_(roots(cover_.along_q)), q_periods_(periods(cover_.mask, ir::Input::Q)),
+      kv_periods_(periods(cover_.mask, ir::Input::KV)) {}
 
 Keep Tiles::keep(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t tile_q, std::int32_t tile_kv) const {
   Asker asker(*this, e, b, h);

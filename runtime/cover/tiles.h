@@ -3,6 +3,7 @@
 
 #include <functional>
 
+#include "compiler/bind.h"
 #include "compiler/cover.h"
 #include "compiler/lower.h"
 #include "runtime/cover/summary.h"
@@ -41,9 +42,10 @@ struct TileLists {
 
 class Tiles {
  public:
-  /// Keeps a reference to the Mod: it and the data of its captures must outlive this object. Computes summaries here,
+  /// Keeps a reference to the Mod: it and the data of the captures must outlive this object. Computes summaries here,
   /// once.
-  explicit Tiles(const compiler::LoweredMod& lowered);
+  Tiles(const compiler::LoweredMod& lowered, const compiler::Args& args);
+  explicit Tiles(const compiler::LoweredMod& lowered) : Tiles(lowered, compiler::args(lowered)) {}
 
   /// What the mask keeps of one tile. None and All are always proven; Some only after looking into the tile's parts.
   Keep keep(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t tile_q, std::int32_t tile_kv) const;

@@ -41,7 +41,7 @@ class BackwardRun {
   BackwardRun(const compiler::LoweredMod& lowered, const Backward& call, const Problem& problem, const Means& means)
       : lowered_(lowered), call_(call), problem_(problem), means_(means),
         state_(lowered, call, problem, {means.isa, means.purpose}),
-        captured_({means.isa, means.purpose}, lowered, call, state_.kernel->parts, problem, state_.plan),
+        captured_({means.isa, means.purpose}, state_.slots.args(), call, state_.kernel->parts, problem, state_.plan),
         o_f32_({means.isa, means.purpose}, Unit::f32, call.o.given() ? call.o.dtype : DType::f32),
         grad_o_f32_({means.isa, means.purpose}, Unit::f32, call.grad_o.dtype),
         dq_rows_({means.isa, means.purpose}, Unit::f32, call.dq.dtype), workers_(most_workers(means.executor)) {
@@ -55,7 +55,7 @@ class BackwardRun {
     CallMemory memory(means_.workspace, bytes_);
     lay_out(memory.workspace());
     Stages stages;
-    const Visits visits(problem_, state_.sizes.cut, lowered_, means_.executor);
+    const Visits visits(problem_, state_.sizes.cut, lowered_, state_.slots.args(), means_.executor);
     state_.visits = &visits;
     stages.visits = clock.seconds();
     if (!call_.o.given()) forward(lowered_, forward_call(), problem_, forward_means());
@@ -82,7 +82,9 @@ class BackwardRun {
             .lse = state_.lse,
             .cu_seqlens_q = call_.cu_seqlens_q,
             .cu_seqlens_kv = call_.cu_seqlens_kv,
-            .q_offset = call_.q_offset};
+            .q_offset = call_.q_offset,
+            .captures = call_.captures,
+            .params = call_.params};
   }
   Means forward_means() const {
     return {.isa = means_.isa, .executor = means_.executor, .workspace = forward_memory_, .purpose = means_.purpose};
@@ -263,24 +265,23 @@ class BackwardRun {
 
   /// Gradients of sinks: for each row, the sink's probability times (gradient of lse - delta).
   std::vector<CapturedSum> sinks() const {
-    const compiler::LoweredMod& lowered = lowered_;
+    const std::vector<compiler::Scatter>& all = lowered_.mod.dsink.captures;
+    const compiler::Args& args = state_.slots.args();
     std::vector<CapturedSum> sums;
     for (const Backward::Captured& asked : call_.captured)
-      if (std::any_of(lowered.mod.dsink.captures.begin(), lowered.mod.dsink.captures.end(),
-                      [&](const auto& s) { return lowered.slots.captures[s.capture] == asked.of; }))
+      if (std::any_of(all.begin(), all.end(), [&](const auto& s) { return is_of(asked, args, s.capture); }))
         sums.push_back({&asked, std::vector<double>(static_cast<std::size_t>(asked.of.size()))});
-    Scatters scatters(lowered.mod.dsink.captures, lowered, sums);
+    Scatters scatters(all, args, sums);
     if (scatters.empty()) return sums;
-    const ir::ReadCapture read = reader(lowered.slots.captures);
-    const std::vector<double> params = values(lowered.slots.params);
+    const ir::ReadCapture read = reader(args.captures);
     ir::Env env;
-    env.params = params;
+    env.params = args.params;
     env.read = &read;
     for (std::int64_t b = 0; b < problem_.batch; ++b)
       for (std::int64_t h = 0; h < problem_.q_heads; ++h) {
         const Sequence seq = sequence(problem_, b);
         const codegen::Frame frame = state_.slots.frame(problem_, seq, h);
-        const double sink = sink_at(lowered, frame);
+        const double sink = sink_at(lowered_.mod, args, frame);
         env.b = frame.b;
         env.h = frame.h;
         env.q_len = frame.q_len;

@@ -16,8 +16,9 @@ constexpr std::int64_t most_prepared = 1 << 23, most_sums = 1 << 23;
 BackwardState::BackwardState(const compiler::LoweredMod& lowered, const Backward& of, const compiler::Problem& p,
                              const KernelsFor& what)
     : call(of), problem(p), unit(of.grad_o.dtype == of.q.dtype ? unit_for(what.isa, of.q.dtype) : Unit::f32),
-      kit(cpu::kit(what, unit, of.q.dtype)), kernel(backward_kernel(lowered, wanted(lowered, of), what, unit)),
-      sizes(p, kit->tiling, unit), plan(p, sizes.cut, sizes.d.as_n * std::int64_t{sizeof(float)}), slots(lowered),
+      kit(cpu::kit(what, unit, of.q.dtype)),
+      kernel(backward_kernel(lowered, wanted(args_of(lowered, of), of), what, unit)), sizes(p, kit->tiling, unit),
+      plan(p, sizes.cut, sizes.d.as_n * std::int64_t{sizeof(float)}), slots(lowered.mod, args_of(lowered, of)),
       inputs(what, unit, of.q.dtype), grad_o(what, unit, of.grad_o.dtype), dk_rows(what, Unit::f32, of.dk.dtype),
       dv_rows(what, Unit::f32, of.dv.dtype) {
   Workspace one;

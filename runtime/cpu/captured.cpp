@@ -15,18 +15,19 @@ enum Axis : std::size_t { Batch, Head, Part, Chunk };
 
 }  // namespace
 
-codegen::Wanted wanted(const compiler::BoundMod& bound, const Backward& call) {
+codegen::Wanted wanted(const compiler::Args& args, const Backward& call) {
   codegen::Wanted out;
-  for (const Tensor& capture : bound.slots.captures)
-    out.push_back(capture.size() > 0 && std::any_of(call.captured.begin(), call.captured.end(),
-                                                    [&](const auto& asked) { return asked.of == capture; }));
+  for (std::uint32_t slot = 0; slot < args.captures.size(); ++slot)
+    out.push_back(args.captures[slot].size() > 0 &&
+                  std::any_of(call.captured.begin(), call.captured.end(),
+                              [&](const auto& asked) { return is_of(asked, args, slot); }));
   return out;
 }
 
-CapturedSums::CapturedSums(const KernelsFor& what, const compiler::BoundMod& bound, const Backward& call,
+CapturedSums::CapturedSums(const KernelsFor& what, const compiler::Args& args, const Backward& call,
                            const codegen::BackwardParts& parts, const compiler::Problem& problem,
                            const BackwardPlan& plan)
-    : bound_(bound) {
+    : args_(args) {
   for (const Backward::Captured& asked : call.captured) {
     if (asked.of.size() == 0) continue;
     gradients_.push_back({.asked = &asked, .size = asked.of.size(), .rows = {what, Unit::f32, asked.into.dtype}});
@@ -56,7 +57,7 @@ std::array<bool, BackwardPlan::axes> CapturedSums::axes_apart(const Gradient& gr
     for (std::size_t i = 0; i < static_cast<std::size_t>(of.rank); ++i) {
       bool here = of.shape[i] >= length;
       for (const codegen::Scattered& s : parts.scattered)
-        if (bound_.slots.captures[s.capture] == of) here = here && s.plain[i] == coordinate;
+        if (is_of(*gradient.asked, args_, s.capture)) here = here && s.plain[i] == coordinate;
       if (here) return true;
     }
     return false;
@@ -107,11 +108,10 @@ void CapturedSums::lay_out(Workspace& memory) {
 }
 
 std::vector<float*> CapturedSums::gradients(std::size_t chain) const {
-  std::vector<float*> by_slot(bound_.slots.captures.size());
-  for (std::size_t slot = 0; slot < by_slot.size(); ++slot)
+  std::vector<float*> by_slot(args_.captures.size());
+  for (std::uint32_t slot = 0; slot < by_slot.size(); ++slot)
     for (const Gradient& g : gradients_)
-      if (bound_.slots.captures[slot] == g.asked->of)
-        by_slot[slot] = g.sums + number(chain_lanes_[chain], g.apart) * g.size;
+      if (is_of(*g.asked, args_, slot)) by_slot[slot] = g.sums + number(chain_lanes_[chain], g.apart) * g.size;
   return by_slot;
 }
 

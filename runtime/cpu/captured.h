@@ -9,14 +9,14 @@
 namespace attune::runtime::cpu {
 
 /// The captures whose gradients a call asks for. A tensor without elements has none.
-codegen::Wanted wanted(const compiler::BoundMod& bound, const Backward& call);
+codegen::Wanted wanted(const compiler::Args& args, const Backward& call);
 
 /// Tasks of one chain run one after the other and add to the same copies. Tasks of different chains may run at the same
 /// time; they add to different copies or to different elements. The number of copies depends on shapes alone, and they
 /// are added up in order: the sums are the same for any number of threads.
 class CapturedSums {
  public:
-  CapturedSums(const KernelsFor& what, const compiler::BoundMod& bound, const Backward& call,
+  CapturedSums(const KernelsFor& what, const compiler::Args& args, const Backward& call,
                const codegen::BackwardParts& parts, const compiler::Problem& problem, const BackwardPlan& plan);
 
   void lay_out(Workspace& memory);
@@ -48,7 +48,7 @@ class CapturedSums {
   std::int64_t number(const Axes& place, const std::array<bool, BackwardPlan::axes>& apart) const;
   void store(const Gradient& gradient, std::int64_t first, std::int64_t last, const std::vector<double>* sink) const;
 
-  const compiler::BoundMod& bound_;
+  const compiler::Args& args_;
   std::vector<Gradient> gradients_;
   Axes lanes_{};  ///< how many places along each axis may run at the same time
   std::vector<std::vector<std::size_t>> chains_;

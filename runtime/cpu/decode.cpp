@@ -91,9 +91,9 @@ class DecodeRun {
  public:
   DecodeRun(const DecodePlan& plan, const compiler::LoweredMod& lowered, const Forward& call, const Means& means)
       : plan_(plan), lowered_(lowered), call_(call), problem_(plan.problem), kernel_(*plan.kernel), means_(means),
-        slots_(lowered), q_rows_(plan.kit), results_(call, plan.problem, {means.isa, means.purpose}),
-        callers_(means.workspace, plan.workspace), memory_(callers_.workspace(), plan),
-        visits_(plan.problem, plan.cut, lowered, means.executor) {}
+        slots_(lowered.mod, args_of(lowered, call)), q_rows_(plan.kit),
+        results_(call, plan.problem, {means.isa, means.purpose}), callers_(means.workspace, plan.workspace),
+        memory_(callers_.workspace(), plan), visits_(plan.problem, plan.cut, lowered, slots_.args(), means.executor) {}
 
   void operator()() {
     const auto scratch = [&](int worker) -> const DecodeScratch& {
@@ -236,7 +236,7 @@ class DecodeRun {
     std::vector<float> o(static_cast<std::size_t>(problem_.dv)), factor(1);
     for (std::int64_t g = 0; g < problem_.group; ++g) {
       const std::int64_t h = kv_head * problem_.group + g;
-      const double sink = sink_at(lowered_, queries_of(seq, h, s).frame);
+      const double sink = sink_at(lowered_.mod, slots_.args(), queries_of(seq, h, s).frame);
       const float* terms = row_terms(kernel_.parts, s.fields.row, s.fields.row_ld);
       for (std::int64_t r = 0; r < seq.q_len; ++r) {
         const double term = terms ? double{terms[r]} : 0;

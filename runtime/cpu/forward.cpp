@@ -64,12 +64,13 @@ void run(const ForwardPlan& plan, const compiler::LoweredMod& lowered, const For
   const ForwardMemory memory(callers.workspace(), plan);
   Stages stages;
   std::optional<Visits> visits;
-  timed(stages.visits, [&] { visits.emplace(plan.problem, plan.cut, lowered, means.executor); });
+  SlotArgs slots(lowered.mod, args_of(lowered, call));
+  timed(stages.visits, [&] { visits.emplace(plan.problem, plan.cut, lowered, slots.args(), means.executor); });
   ForwardState state{.lowered = lowered,
                      .call = call,
                      .plan = plan,
                      .visits = *visits,
-                     .slots = SlotArgs(lowered),
+                     .slots = std::move(slots),
                      .results = Results(call, plan.problem, {means.isa, means.purpose}),
                      .keys = PackedKeys(plan, call, memory)};
   for (const std::span<const KVEntry> round : plan.rounds) {

@@ -178,7 +178,7 @@ class Walk {
   // ---- From sums to results.
 
   std::vector<Finished> finish_rows() const {
-    const double sink = sink_at(state_.lowered, tile_.frame);
+    const double sink = sink_at(state_.lowered.mod, state_.slots.args(), tile_.frame);
     const float* terms = row_terms(kernel_.parts, s_.fields.row, s_.fields.row_ld);
     std::vector<Finished> out;
     out.reserve(static_cast<std::size_t>(tile_.rows));

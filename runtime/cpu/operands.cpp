@@ -9,16 +9,16 @@
 
 namespace attune::runtime::cpu {
 
-SlotArgs::SlotArgs(const compiler::BoundMod& bound) {
-  for (const Tensor& t : bound.slots.captures) {
+SlotArgs::SlotArgs(const compiler::Mod& mod, compiler::Args args) : args_(std::move(args)) {
+  for (const Tensor& t : args_.captures) {
     codegen::CaptureArg arg{t.data, {1, 1, 1, 1}, {0, 0, 0, 0}};
     std::copy_n(t.shape.begin(), t.rank, arg.extent);
     std::copy_n(t.strides.begin(), t.rank, arg.stride);
     captures_.push_back(arg);
   }
-  for (std::size_t i = 0; i < bound.slots.params.size(); ++i) {
-    const double value = bound.slots.params[i]->value;
-    switch (bound.mod.params[i].type) {
+  for (std::size_t i = 0; i < args_.params.size(); ++i) {
+    const double value = args_.params[i];
+    switch (mod.params[i].type) {
       case ir::Type::F32: params_.push_back(std::bit_cast<std::uint32_t>(static_cast<float>(value))); break;
       case ir::Type::I32: params_.push_back(static_cast<std::uint32_t>(static_cast<std::int32_t>(value))); break;
       case ir::Type::Bool: params_.push_back(value != 0); break;

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "compiler/bind.h"
 #include "ir/eval.h"
 #include "runtime/cpu/engine.h"
 #include "runtime/cpu/kernels.h"
@@ -28,15 +29,17 @@ inline MatrixLayout shifted(MatrixLayout at, std::int64_t rows) {
   return at;
 }
 
-/// Captures and parameters of a Mod as kernels read them.
+/// Captures and parameters of a call as kernels read them.
 class SlotArgs {
  public:
-  explicit SlotArgs(const compiler::BoundMod& bound);
+  SlotArgs(const compiler::Mod& mod, compiler::Args args);
+  const compiler::Args& args() const { return args_; }
   /// The frame of a tile whose first row is `first`. `head`: where the fields of the (batch entry, head) are.
   codegen::Frame frame(const compiler::Problem& problem, const Sequence& seq, std::int64_t h, std::int64_t first = 0,
                        const std::uint32_t* head = nullptr) const;
 
  private:
+  compiler::Args args_;
   std::vector<codegen::CaptureArg> captures_;
   std::vector<std::uint32_t> params_;
 };

@@ -29,18 +29,17 @@ Finished finish(double m, double l, double sink, double term) {
   return {scale / sum, lse + term, max, lse};
 }
 
-double sink_at(const compiler::BoundMod& bound, const codegen::Frame& frame) {
-  if (!bound.mod.sink) return -infinity;
-  const ir::ReadCapture read = reader(bound.slots.captures);
-  const std::vector<double> params = values(bound.slots.params);
+double sink_at(const compiler::Mod& mod, const compiler::Args& args, const codegen::Frame& frame) {
+  if (!mod.sink) return -infinity;
+  const ir::ReadCapture read = reader(args.captures);
   ir::Env env;
   env.b = frame.b;
   env.h = frame.h;
   env.q_len = frame.q_len;
   env.kv_len = frame.kv_len;
-  env.params = params;
+  env.params = args.params;
   env.read = &read;
-  return ir::eval(bound.mod.sink, env);
+  return ir::eval(mod.sink, env);
 }
 
 Results::Results(const Forward& call, const compiler::Problem& problem, const KernelsFor& what)

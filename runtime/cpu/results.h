@@ -22,7 +22,7 @@ struct Finished {
 Finished finish(double m, double l, double sink, double term);
 
 /// The sink's logit at a frame's batch entry and head; -inf where there is none.
-double sink_at(const compiler::BoundMod& bound, const codegen::Frame& frame);
+double sink_at(const compiler::Mod& mod, const compiler::Args& args, const codegen::Frame& frame);
 
 /// Stores rows [first, first + count) of o, each times its factor, and of lse and max where asked for.
 class Results {

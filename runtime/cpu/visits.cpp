@@ -15,7 +15,7 @@ std::int32_t tiles_in(std::int64_t length, std::int32_t tile) {
 }  // namespace
 
 Visits::Visits(const compiler::Problem& problem, const Cut& cut, const compiler::LoweredMod& lowered,
-               const Executor& executor)
+               const compiler::Args& args, const Executor& executor)
     : cut_(cut) {
   by_batch_ = problem.q.packed() || lowered.cover.by_batch;
   heads_ = lowered.cover.by_head ? problem.q_heads : 1;
@@ -33,7 +33,7 @@ Visits::Visits(const compiler::Problem& problem, const Cut& cut, const compiler:
   starts_.push_back(static_cast<std::int64_t>(places.size()));
 
   std::optional<Tiles> tiles;
-  if (lowered.removes()) tiles.emplace(lowered);
+  if (lowered.removes()) tiles.emplace(lowered, args);
   rows_.resize(places.size());
   // Waking a thread costs more than some thousands of rows of tiles, so a task takes a run of them.
   constexpr std::int64_t chunk = 64;

@@ -43,7 +43,7 @@ class Visits {
  public:
   /// Asks by group and key where the cover's bands are exact, else by whole tiles.
   Visits(const compiler::Problem& problem, const Cut& cut, const compiler::LoweredMod& lowered,
-         const Executor& executor);
+         const compiler::Args& args, const Executor& executor);
 
   /// The panels of keys that any group of this tile of queries needs lie within [first, second).
   std::pair<std::int32_t, std::int32_t> panels(std::int64_t b, std::int64_t h, std::int32_t tile_q) const;

@@ -9,7 +9,7 @@
 #include "codegen/ceil_div.h"
 #include "codegen/cuda/args.cuh"
 #include "codegen/reads.h"
-#include "runtime/captures.h"
+#include "compiler/bind.h"
 #include "runtime/cuda/consider.h"
 #include "runtime/cuda/engine.h"
 #include "runtime/cuda/kernels.h"
@@ -21,7 +21,7 @@
 namespace attune::runtime::cuda {
 namespace {
 
-using codegen::Way, compiler::LoweredMod, compiler::Problem;
+using codegen::Way, compiler::Args, compiler::LoweredMod, compiler::Problem;
 
 void check_operands(const Backward& call) {
   require_writable("dq", call.dq);
@@ -51,27 +51,27 @@ struct Captured {
   Room<unsigned long long> sums;
 };
 
-std::vector<Captured> captured_of(const LoweredMod& lowered, const Backward& call) {
+std::vector<Captured> captured_of(const Args& args, const Backward& call) {
   std::vector<Captured> out;
   for (const Backward::Captured& asked : call.captured) {
-    if (asked.of.size() == 0) continue;
+    if (asked.into.size() == 0) continue;
     Captured one{.into = &asked.into, .slots = {}, .sums = {}};
-    for (std::uint32_t slot = 0; slot < lowered.slots.captures.size(); ++slot)
-      if (lowered.slots.captures[slot] == asked.of) one.slots.push_back(slot);
+    for (std::uint32_t slot = 0; slot < args.captures.size(); ++slot)
+      if (is_of(asked, args, slot)) one.slots.push_back(slot);
     out.push_back(std::move(one));
   }
   return out;
 }
 
-codegen::Wanted wanted_of(const LoweredMod& lowered, std::span<const Captured> captured) {
-  codegen::Wanted out(lowered.slots.captures.size());
+codegen::Wanted wanted_of(const Args& args, std::span<const Captured> captured) {
+  codegen::Wanted out(args.captures.size());
   for (const Captured& one : captured)
     for (const std::uint32_t slot : one.slots) out[slot] = true;
   return out;
 }
 
-KernelKey key_of(Way way, const Facts& device, const LoweredMod& lowered, const Backward& call, const Problem& p,
-                 const Means& means, const codegen::Wanted& wanted) {
+KernelKey key_of(Way way, const Facts& device, const LoweredMod& lowered, const Args& args, const Backward& call,
+                 const Problem& p, const Means& means, const codegen::Wanted& wanted) {
   return {.device = device.index,
           .way = way,
           .spec = {.arch = device.arch(),
@@ -84,7 +84,7 @@ KernelKey key_of(Way way, const Facts& device, const LoweredMod& lowered, const 
                    .load = copied_bytes({&call.q, &call.k, &call.v, &call.grad_o}),
                    .scale_positive = static_cast<float>(p.scale) > 0,
                    .exact = codegen::is_exact(means.exact, call.q.dtype),
-                   .wide = codegen::reach_far(lowered.slots.captures)},
+                   .wide = codegen::reach_far(args.captures)},
           .mod = lowered.digest,
           .length = codegen::length_of(p.q.length, p.kv.length),
           .preference = {},
@@ -139,11 +139,11 @@ class BackwardCall {
  public:
   BackwardCall(const Facts& device, const LoweredMod& lowered, const Backward& call, const Problem& p,
                const Means& means)
-      : lowered_(lowered), call_(call), p_(p), means_(means), device_(device), captured_(captured_of(lowered, call)),
-        params_(values(lowered.slots.params)), starts_(space_, p, QueryTiles({.queries = 1}, p)) {
+      : lowered_(lowered), args_(args_of(lowered, call)), call_(call), p_(p), means_(means), device_(device),
+        captured_(captured_of(args_, call)), starts_(space_, p, QueryTiles({.queries = 1}, p)) {
     const auto stream = static_cast<cu::Stream>(means.stream);
-    const codegen::Wanted wanted = wanted_of(lowered, captured_);
-    const auto key = [&](Way way) { return key_of(way, device, lowered, call, p, means, wanted); };
+    const codegen::Wanted wanted = wanted_of(args_, captured_);
+    const auto key = [&](Way way) { return key_of(way, device, lowered, args_, call, p, means, wanted); };
     std::int64_t words = 0;
     for (const Captured& one : captured_) words += one.into->size() * exact_words;
     sums_ = space_.take<unsigned long long>(words);
@@ -196,7 +196,7 @@ class BackwardCall {
     Launches launches;
     const Starts starts = starts_.send(launches, memory, p_, {.queries = 1}, false, call_.cu_seqlens_q,
                                        call_.cu_seqlens_kv);
-    std::vector<void*> sums(lowered_.slots.captures.size());
+    std::vector<void*> sums(args_.captures.size());
     for (const Captured& one : captured_)
       for (const std::uint32_t slot : one.slots) sums[slot] = one.sums.in(memory);
     if (sums_.count > 0)
@@ -219,7 +219,7 @@ class BackwardCall {
                 sets * ceil_div(p_.kv.length, keys_.plan().n));
     }
     const Walker& any = queries_.kernel ? queries_ : keys_;
-    std::vector<std::byte> user = codegen::user_bytes(lowered_.mod, lowered_.slots.captures, params_,
+    std::vector<std::byte> user = codegen::user_bytes(lowered_.mod, args_.captures, args_.params,
                                                       static_cast<float>(p_.scale), any.plan().wide, sums);
     launches.put(stream, user);
     for (const Captured& one : captured_) {
@@ -268,7 +268,11 @@ class BackwardCall {
             .lse = lse(memory),
             .cu_seqlens_q = call_.cu_seqlens_q,
             .cu_seqlens_kv = call_.cu_seqlens_kv,
-            .q_offset = call_.q_offset};
+            .q_offset = call_.q_offset,
+            .max_q_len = call_.max_q_len,
+            .max_kv_len = call_.max_kv_len,
+            .captures = args_.captures,
+            .params = args_.params};
   }
   Means forward_means(std::span<std::byte> workspace) const {
     return {.stream = means_.stream, .workspace = workspace, .exact = means_.exact, .purpose = means_.purpose};
@@ -317,12 +321,12 @@ class BackwardCall {
   }
 
   const LoweredMod& lowered_;
+  Args args_;
   const Backward& call_;
   const Problem& p_;
   const Means& means_;
   const Facts& device_;
   std::vector<Captured> captured_;
-  std::vector<double> params_;
   WorkspaceLayout space_;
   StartsRoom starts_;
   Walker queries_, keys_;

@@ -21,7 +21,7 @@
 namespace attune::runtime::cuda {
 namespace {
 
-using compiler::LoweredMod, compiler::Problem;
+using compiler::Args, compiler::LoweredMod, compiler::Problem;
 
 void check_outputs(const Forward& call) {
   require_writable("o", call.o);
@@ -31,8 +31,8 @@ void check_outputs(const Forward& call) {
 
 bool is_empty(const Problem& p) { return p.batch == 0 || p.q_heads == 0 || p.q.length == 0; }
 
-KernelKey key_of(const Facts& device, const LoweredMod& lowered, const Forward& call, const Problem& p,
-                 const Means& means) {
+KernelKey key_of(const Facts& device, const LoweredMod& lowered, const Args& args, const Forward& call,
+                 const Problem& p, const Means& means) {
   const bool boxes = std::ranges::all_of(std::array{&call.q, &call.k, &call.v, &call.o},
                                          [](const Tensor* t) { return has_boxes(*t); });
   KernelKey key{.device = device.index,
@@ -49,7 +49,7 @@ KernelKey key_of(const Facts& device, const LoweredMod& lowered, const Forward& 
                          .store = stored_bytes(call.o),
                          .scale_positive = static_cast<float>(p.scale) > 0,
                          .exact = codegen::is_exact(means.exact, call.q.dtype),
-                         .wide = codegen::reach_far(lowered.slots.captures)},
+                         .wide = codegen::reach_far(args.captures)},
                 .mod = lowered.digest,
                 .length = codegen::length_of(p.q.length, p.kv.length)};
   if (means.preference) key.preference = *means.preference;
@@ -60,9 +60,9 @@ QueryTiling tiling_of(const codegen::KernelChoice& choice) {
   return {.queries = choice.plan.queries(), .heads = choice.plan.heads, .persistent = choice.plan.kernel->persistent};
 }
 
-std::vector<std::byte> user_of(const LoweredMod& lowered, std::span<const double> params, const LoadedKernel& kernel,
+std::vector<std::byte> user_of(const LoweredMod& lowered, const Args& args, const LoadedKernel& kernel,
                                const Problem& p) {
-  return codegen::user_bytes(lowered.mod, lowered.slots.captures, params, static_cast<float>(p.scale),
+  return codegen::user_bytes(lowered.mod, args.captures, args.params, static_cast<float>(p.scale),
                              kernel.choice.plan.wide);
 }
 
@@ -70,12 +70,11 @@ std::vector<std::byte> user_of(const LoweredMod& lowered, std::span<const double
 class ForwardCall {
  public:
   ForwardCall(const Facts& device, const LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means)
-      : lowered_(lowered), call_(call), p_(p), means_(means), device_(device),
-        kernel_(loaded_kernel(key_of(device, lowered, call, p, means), lowered, static_cast<cu::Stream>(means.stream),
-                              means.purpose)),
-        params_(values(lowered.slots.params)), tiling_(tiling_of(kernel_->choice)), tiles_(tiling_, p),
-        starts_(space_, p, tiles_) {
-    if (means.cover) require_fit(*means.cover, device_, *kernel_, lowered, p, params_);
+      : lowered_(lowered), args_(args_of(lowered, call)), call_(call), p_(p), means_(means), device_(device),
+        kernel_(loaded_kernel(key_of(device, lowered, args_, call, p, means), lowered,
+                              static_cast<cu::Stream>(means.stream), means.purpose)),
+        tiling_(tiling_of(kernel_->choice)), tiles_(tiling_, p), starts_(space_, p, tiles_) {
+    if (means.cover) require_fit(*means.cover, device_, *kernel_, lowered, args_, p);
     if (tiles_.count > most_blocks() && kernel_->choice.counts_tiles) next_ = space_.take<unsigned>(1);
     if (means.cover) {
       lists_ = means.cover->lists;
@@ -110,7 +109,7 @@ class ForwardCall {
                      .shared_bytes = kernel_->choice.shared_bytes,
                      .arguments = &arguments,
                      .early = writes_lists && kernel_->choice.plan.kernel->waits});
-    std::vector<std::byte> user = user_of(lowered_, params_, *kernel_, p_);
+    std::vector<std::byte> user = user_of(lowered_, args_, *kernel_, p_);
     launches.put(stream, user);
   }
 
@@ -171,12 +170,12 @@ class ForwardCall {
   }
 
   const LoweredMod& lowered_;
+  Args args_;
   const Forward& call_;
   const Problem& p_;
   const Means& means_;
   const Facts& device_;
   std::shared_ptr<const LoadedKernel> kernel_;
-  std::vector<double> params_;
   QueryTiling tiling_;
   QueryTiles tiles_;
   WorkspaceLayout space_;
@@ -214,8 +213,8 @@ std::size_t cover_bytes(const LoweredMod& lowered, const Forward& call, const Pr
   check_outputs(call);
   if (is_empty(p) || p.q.packed()) return 0;
   const Current current(call.q.device.index);
-  const auto kernel = loaded_kernel(key_of(facts(call.q.device.index), lowered, call, p, means), lowered, nullptr,
-                                    means.purpose);
+  const auto kernel = loaded_kernel(key_of(facts(call.q.device.index), lowered, args_of(lowered, call), call, p, means),
+                                    lowered, nullptr, means.purpose);
   if (!kernel->cover_kernel) return 0;
   WorkspaceLayout space;
   space.take<int>(CoverLists(kernel->choice.plan, lowered.cover, p).ints());
@@ -230,10 +229,10 @@ std::shared_ptr<const detail::DeviceCover> cover(const LoweredMod& lowered, cons
   const Facts& device = facts(call.q.device.index);
   const Current current(device.index);
   const auto stream = static_cast<cu::Stream>(means.stream);
-  const auto kernel = loaded_kernel(key_of(device, lowered, call, p, means), lowered, stream, means.purpose);
+  const Args args = args_of(lowered, call);
+  const auto kernel = loaded_kernel(key_of(device, lowered, args, call, p, means), lowered, stream, means.purpose);
   if (!kernel->cover_kernel) return nullptr;
-  const std::vector<double> params = values(lowered.slots.params);
-  auto made = std::make_shared<detail::DeviceCover>(device, *kernel, lowered, p, params);
+  auto made = std::make_shared<detail::DeviceCover>(device, *kernel, lowered, args, p);
   made->lists = CoverLists(kernel->choice.plan, lowered.cover, p);
   WorkspaceLayout space;
   const Room<int> room = space.take<int>(made->lists.ints());
@@ -245,7 +244,7 @@ std::shared_ptr<const detail::DeviceCover> cover(const LoweredMod& lowered, cons
   CoverArgs arguments = cover_arguments(made->lists, p, {}, nullptr);
   Launches launches;
   launches.launch(cover_launch(kernel->cover_kernel->kernel, made->lists, arguments));
-  std::vector<std::byte> user = user_of(lowered, params, *kernel, p);
+  std::vector<std::byte> user = user_of(lowered, args, *kernel, p);
   launches.put(stream, user);
   return made;
 }
@@ -253,8 +252,8 @@ std::shared_ptr<const detail::DeviceCover> cover(const LoweredMod& lowered, cons
 KernelStory forward_story(const LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means) {
   check_outputs(call);
   const Current current(call.q.device.index);
-  const auto kernel = loaded_kernel(key_of(facts(call.q.device.index), lowered, call, p, means), lowered, nullptr,
-                                    means.purpose);
+  const auto kernel = loaded_kernel(key_of(facts(call.q.device.index), lowered, args_of(lowered, call), call, p, means),
+                                    lowered, nullptr, means.purpose);
   const codegen::KernelChoice& choice = kernel->choice;
   KernelStory out{.variant = codegen::variant_of(choice.plan),
                   .kernel = {},
@@ -272,7 +271,7 @@ KernelStory forward_story(const LoweredMod& lowered, const Forward& call, const 
 
 KernelWants forward_wants(const LoweredMod& lowered, const Forward& call, const Problem& p, std::optional<bool> exact) {
   check_outputs(call);
-  const KernelKey key = key_of(facts(call.q.device.index), lowered, call, p, {.exact = exact});
+  const KernelKey key = key_of(facts(call.q.device.index), lowered, args_of(lowered, call), call, p, {.exact = exact});
   const codegen::GpuParts parts = codegen::gpu_parts(lowered, key.spec.scale_positive);
   const codegen::CallKind kind = codegen::call_kind(parts, key.length);
   return {key.spec, parts.facts, kind, tuned_key(key, kind)};

@@ -50,7 +50,7 @@ std::string text_of(const compiler::LoweredMod& lowered) {
 
 /// Why these are not the lists of the call; empty where they are.
 std::string difference(const detail::DeviceCover& made, const Facts& device, const LoadedKernel& kernel,
-                       const compiler::LoweredMod& lowered, const Problem& p, std::span<const double> params) {
+                       const compiler::LoweredMod& lowered, const compiler::Args& args, const Problem& p) {
   const compiler::Mod& mod = lowered.mod;
   if (p.q.packed()) return "it is for dense tensors, and the sequences of this call are packed";
   if (made.device != device.index)
@@ -60,15 +60,15 @@ std::string difference(const detail::DeviceCover& made, const Facts& device, con
   if (made.mask != of.mask)
     return fmt::format("it is for `{}`, and the mask of this call is `{}`", made.text, text_of(lowered));
   for (std::size_t i = 0; i < of.captures.size(); ++i) {
-    const Tensor &then = made.captures[i], &now = lowered.slots.captures[of.captures[i]];
+    const Tensor &then = made.captures[i], &now = args.captures[of.captures[i]];
     if (then == now) continue;
     const std::string &name = mod.captures[of.captures[i]].name, before = then.describe(), after = now.describe();
     return before != after ? fmt::format("its `{}` is {}, and that of this call {}", name, before, after)
                            : fmt::format("its `{}` lies elsewhere than that of this call", name);
   }
   for (std::size_t i = 0; i < of.params.size(); ++i)
-    if (made.params[i] != params[of.params[i]])
-      return fmt::format("`{}` was {}, and is {}", mod.params[of.params[i]].name, made.params[i], params[of.params[i]]);
+    if (const double now = args.params[of.params[i]]; made.params[i] != now)
+      return fmt::format("`{}` was {}, and is {}", mod.params[of.params[i]].name, made.params[i], now);
   if (made.q_len != p.q.length || made.kv_len != p.kv.length)
     return fmt::format("it is for {} queries and {} keys, and this call has {} and {}", made.q_len, made.kv_len,
                        p.q.length, p.kv.length);
@@ -91,8 +91,8 @@ std::string difference(const detail::DeviceCover& made, const Facts& device, con
 }  // namespace
 
 void require_fit(const detail::DeviceCover& made, const Facts& device, const LoadedKernel& kernel,
-                 const compiler::LoweredMod& lowered, const Problem& p, std::span<const double> params) {
-  const std::string why = difference(made, device, kernel, lowered, p, params);
+                 const compiler::LoweredMod& lowered, const compiler::Args& args, const Problem& p) {
+  const std::string why = difference(made, device, kernel, lowered, args, p);
   if (why.empty()) return;
   throw Error("cover-other", "the cover was made for other calls", {}, why,
               "make one for this call: Attention::cover; or leave it out, and the call lists its own tiles");
@@ -103,11 +103,11 @@ void require_fit(const detail::DeviceCover& made, const Facts& device, const Loa
 namespace attune::detail {
 
 DeviceCover::DeviceCover(const cuda::Facts& on, const cuda::LoadedKernel& kernel, const compiler::LoweredMod& lowered,
-                         const compiler::Problem& p, std::span<const double> all_params)
+                         const compiler::Args& args, const compiler::Problem& p)
     : device(on.index), mask(kernel.cover_kernel->of.mask), text(cuda::text_of(lowered)), q_len(p.q.length),
       kv_len(p.kv.length), q_offset(p.q_offset) {
-  for (const std::uint32_t slot : kernel.cover_kernel->of.captures) captures.push_back(lowered.slots.captures[slot]);
-  for (const std::uint32_t slot : kernel.cover_kernel->of.params) params.push_back(all_params[slot]);
+  for (const std::uint32_t slot : kernel.cover_kernel->of.captures) captures.push_back(args.captures[slot]);
+  for (const std::uint32_t slot : kernel.cover_kernel->of.params) params.push_back(args.params[slot]);
 }
 
 std::span<std::byte> DeviceCover::take(const cuda::Facts& on, const cuda::Current& current, std::size_t bytes,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "codegen/cuda/cover_args.cuh"
+#include "compiler/bind.h"
 #include "runtime/cuda/kernels.h"
 #include "runtime/cuda/memory.h"
 #include "runtime/cuda/starts.h"
@@ -33,9 +34,9 @@ struct CoverLists {
 CoverArgs cover_arguments(const CoverLists& lists, const compiler::Problem& p, const Starts& starts, unsigned* next);
 Launch cover_launch(const Kernel& kernel, const CoverLists& lists, CoverArgs& arguments);
 
-/// Throws Error unless these are the lists of the call. `params`: the values of all its parameters.
+/// Throws Error unless these are the lists of the call.
 void require_fit(const detail::DeviceCover& made, const Facts& device, const LoadedKernel& kernel,
-                 const compiler::LoweredMod& lowered, const compiler::Problem& p, std::span<const double> params);
+                 const compiler::LoweredMod& lowered, const compiler::Args& args, const compiler::Problem& p);
 
 }  // namespace attune::runtime::cuda
 
@@ -55,7 +56,7 @@ struct DeviceCover {
   cuda::CoverLists lists;
 
   DeviceCover(const cuda::Facts& device, const cuda::LoadedKernel& kernel, const compiler::LoweredMod& lowered,
-              const compiler::Problem& p, std::span<const double> params);
+              const compiler::Args& args, const compiler::Problem& p);
   ~DeviceCover();
   DeviceCover(const DeviceCover&) = delete;
   DeviceCover& operator=(const DeviceCover&) = delete;

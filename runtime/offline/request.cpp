@@ -38,16 +38,16 @@ void fields(const Request& request, F said) {
 
 }  // namespace
 
-Request request_of(const compiler::Mod& written, const compiler::BoundMod& bound) {
+Request request_of(const compiler::Mod& written, const compiler::Args& args) {
   Request out{.mod = compiler::spell(written)};
   for (std::size_t i = 0; i < written.captures.size(); ++i) {
-    const Tensor& t = bound.slots.captures[i];
+    const Tensor& t = args.captures[i];
     const auto extents = std::span(t.shape).first(static_cast<std::size_t>(t.rank));
     out.captures.push_back(
         {written.captures[i].name, fmt::format("{}[{}]", attune::name_of(t.dtype), fmt::join(extents, ", "))});
   }
   for (std::size_t i = 0; i < written.params.size(); ++i)
-    out.params.push_back({written.params[i].name, param_text(written.params[i].type, bound.slots.params[i]->value)});
+    out.params.push_back({written.params[i].name, param_text(written.params[i].type, args.params[i])});
   return out;
 }
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "compiler/bind.h"
 #include "compiler/spell.h"
-#include "compiler/trace.h"
 #include "runtime/offline/shape.h"
 
 namespace attune::runtime {
@@ -25,8 +25,8 @@ struct Request {
   Shape shape{};
 };
 
-/// For a Mod as it was bound.
-Request request_of(const compiler::Mod& written, const compiler::BoundMod& bound);
+/// For a Mod with what its slots stand for.
+Request request_of(const compiler::Mod& written, const compiler::Args& args);
 
 /// A line of JSON, in the form that manifests use too.
 std::string json_line(const Request& request);

@@ -62,10 +62,10 @@ using Row = OracleRow;
 /// A Mod's expressions, ready to evaluate at one row.
 class Evaluator {
  public:
-  Evaluator(const BoundMod& bound, const Problem& problem)
+  Evaluator(const BoundMod& bound, compiler::Args args, const Problem& problem)
       : problem_(problem), sink_(program(bound.mod.sink)), mask_(bound.mod.mask), score_(bound.mod.score),
         prob_(bound.mod.prob), dscore_(program(bound.mod.dscore.by)), dprob_(program(bound.mod.dprob.by)),
-        read_(reader(bound.slots.captures)), params_(values(bound.slots.params)) {
+        read_(reader(args.captures)), params_(std::move(args.params)) {
     env.params = params_;
     env.read = &read_;
   }
@@ -164,7 +164,8 @@ struct KVSum {
 }  // namespace
 
 struct OracleRows::Head {
-  Head(const BoundMod& bound, const Forward& c, const Problem& p) : call(c), problem(p), at(bound, p) {}
+  Head(const BoundMod& bound, const Forward& c, const Problem& p)
+      : call(c), problem(p), at(bound, args_of(bound, c), p) {}
 
   const Forward& call;
   const Problem& problem;
@@ -277,12 +278,13 @@ void oracle_forward(const BoundMod& bound, const Forward& call, const Problem& p
 void oracle_backward(const BoundMod& bound, const Backward& call, const Problem& problem, const Progress& progress) {
   const compiler::Mod& mod = bound.mod;
   if (!mod.dscore.by || !mod.dprob.by) throw Bug("a backward was asked of a Mod without derivatives");
-  Evaluator at(bound, problem);
+  const compiler::Args args = args_of(bound, call);
+  Evaluator at(bound, args, problem);
   std::vector<CapturedSum> sums;
   for (const Backward::Captured& asked : call.captured)
     sums.push_back({&asked, std::vector<double>(static_cast<std::size_t>(asked.of.size()))});
-  Scatters by_score(mod.dscore.captures, bound, sums), by_prob(mod.dprob.captures, bound, sums),
-      by_sink(mod.dsink.captures, bound, sums);
+  Scatters by_score(mod.dscore.captures, args, sums), by_prob(mod.dprob.captures, args, sums),
+      by_sink(mod.dsink.captures, args, sums);
   KVSum dk(call.k), dv(call.v);
   Rate rate(progress, rows_of(problem));
   double rows = 0;

@@ -17,11 +17,11 @@ std::vector<ir::Expr> roots(const compiler::Scatter& scatter) {
 Scatters::Term::Term(const compiler::Scatter& scatter, CapturedSum& to)
     : loops(scatter.loops), program(roots(scatter)), sum(&to) {}
 
-Scatters::Scatters(const std::vector<compiler::Scatter>& all, const compiler::BoundMod& bound,
+Scatters::Scatters(const std::vector<compiler::Scatter>& all, const compiler::Args& args,
                    std::vector<CapturedSum>& sums) {
   for (const compiler::Scatter& scatter : all)
     for (CapturedSum& sum : sums)
-      if (bound.slots.captures[scatter.capture] == sum.asked->of) terms_.emplace_back(scatter, sum);
+      if (is_of(*sum.asked, args, scatter.capture)) terms_.emplace_back(scatter, sum);
 }
 
 void Scatters::add(double upstream, ir::Env& env) {

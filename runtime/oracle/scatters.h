@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "compiler/trace.h"
+#include "compiler/bind.h"
 #include "ir/eval.h"
 #include <attune/attention.h>
 
@@ -18,7 +18,7 @@ struct CapturedSum {
 /// What one expression adds to the captured gradients that a call asks for.
 class Scatters {
  public:
-  Scatters(const std::vector<compiler::Scatter>& all, const compiler::BoundMod& bound, std::vector<CapturedSum>& sums);
+  Scatters(const std::vector<compiler::Scatter>& all, const compiler::Args& args, std::vector<CapturedSum>& sums);
 
   bool empty() const { return terms_.empty(); }
   void add(double upstream, ir::Env& env);

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "codegen/choose.h"
+#include "compiler/bind.h"
 #include "runtime/cuda/memory.h"
 #include "runtime/oracle/oracle.h"
 #include "runtime/oracle/verify_rows.h"
@@ -189,7 +190,8 @@ class Verify {
 
  private:
   [[noreturn]] void differs(const RowAt& at, const Wrong& wrong) const {
-    refuse(p_, bound_, fmt::format("b={} h={} q={}", at.b, at.h, at.i), which_, wrong);
+    refuse(p_, bound_.mod, args_of(bound_, call_).captures, fmt::format("b={} h={} q={}", at.b, at.h, at.i), which_,
+           wrong);
   }
 
   void o(const Row& row, const RowAt& at) const {
@@ -239,16 +241,17 @@ void verify(const BoundMod& bound, const Forward& call, const Problem& problem, 
   if (cuda::is_captured(which.stream))
     return note(watch::Noted::Of::verify, "a call that is captured into a graph is not verified");
   std::vector<std::vector<std::byte>> memory;
-  BoundMod there = bound;
-  for (Tensor& t : there.slots.captures) t = on_host(t, which.stream, memory);
+  std::vector<Tensor> captures;
+  for (const Tensor& t : args_of(bound, call).captures) captures.push_back(on_host(t, which.stream, memory));
   Forward here = call;
+  here.captures = captures;
   for (Tensor* t : {&here.q, &here.k, &here.v, &here.o, &here.lse, &here.max}) *t = on_host(*t, which.stream, memory);
   Problem known = problem;
   if (problem.q.starts_on_device()) {
     for (Tensor* t : {&here.cu_seqlens_q, &here.cu_seqlens_kv}) *t = on_host(*t, which.stream, memory);
-    known = compiler::check(there, here, problem.scale);
+    known = compiler::check(bound, here, problem.scale);
   }
-  Verify(there, here, known, which, !codegen::is_exact(which.exact, call.q.dtype))();
+  Verify(bound, here, known, which, !codegen::is_exact(which.exact, call.q.dtype))();
 }
 
 }  // namespace attune::runtime

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "codegen/parts.h"
+#include "compiler/bind.h"
 #include "runtime/oracle/oracle.h"
 #include "runtime/oracle/verify_rows.h"
 #include "runtime/tensor.h"
@@ -68,7 +69,11 @@ double squared(double x) { return x * x; }
 class VerifyBackward {
  public:
   VerifyBackward(const BoundMod& bound, const Backward& call, const Problem& p, const Verified& which)
-      : bound_(bound), call_(call), p_(p), which_(which), forward_{.q = call.q, .k = call.k, .v = call.v},
+      : bound_(bound), call_(call), p_(p), which_(which), forward_{.q = call.q,
+                                                                   .k = call.k,
+                                                                   .v = call.v,
+                                                                   .captures = call.captures,
+                                                                   .params = call.params},
         oracle_(bound, forward_, p), delta_is_of_o_(codegen::delta_is_of_o(bound.mod.prob)), type_(call.q.dtype) {}
 
   void operator()() {
@@ -227,7 +232,7 @@ class VerifyBackward {
                                   .plain = plain,
                                   .luck = sum.luck,
                                   .more = more}))
-      refuse(p_, bound_, place, which_, *found);
+      refuse(p_, bound_.mod, args_of(bound_, call_).captures, place, which_, *found);
   }
 
   void queries() {

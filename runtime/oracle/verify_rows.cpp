@@ -30,12 +30,12 @@ double smallest(DType type) { return type == DType::f16 ? 0x1p-24 : 0x1p-120; }
 /// Only numbers at least this large round to infinity.
 double largest(DType type) { return type == DType::f16 ? 65504 : 3e38; }
 
-std::string captures_of(const compiler::BoundMod& bound) {
+std::string text_of(const compiler::Mod& mod, std::span<const Tensor> captures) {
   std::string out;
-  for (std::size_t i = 0; i < bound.slots.captures.size(); ++i) {
-    out += (out.empty() ? " " : ", ") + bound.mod.captures[i].name + "[";
-    for (std::size_t d = 0; d < static_cast<std::size_t>(bound.slots.captures[i].rank); ++d)
-      out += fmt::format("{}{}", d ? ", " : "", bound.slots.captures[i].shape[d]);
+  for (std::size_t i = 0; i < captures.size(); ++i) {
+    out += (out.empty() ? " " : ", ") + mod.captures[i].name + "[";
+    for (std::size_t d = 0; d < static_cast<std::size_t>(captures[i].rank); ++d)
+      out += fmt::format("{}{}", d ? ", " : "", captures[i].shape[d]);
     out += "]";
   }
   return out;
@@ -126,9 +126,9 @@ std::optional<Wrong> wrong(const Judged& row) {
   return Wrong{where(at), got_at(at), row.wanted[at], norm(off), allowed};
 }
 
-void refuse(const compiler::Problem& p, const compiler::BoundMod& bound, const std::string& place,
-            const Verified& which, const Wrong& wrong) {
-  const std::string digest = bound.mod.digest().hex();
+void refuse(const compiler::Problem& p, const compiler::Mod& mod, std::span<const Tensor> captures,
+            const std::string& place, const Verified& which, const Wrong& wrong) {
+  const std::string digest = mod.digest().hex();
   throw Bug(fmt::format(
       "a result differs from the oracle's\n"
       "   at  {}, {}\n"
@@ -140,7 +140,7 @@ void refuse(const compiler::Problem& p, const compiler::BoundMod& bound, const s
       "meanwhile",
       place, wrong.where, wrong.got, wrong.wanted, wrong.distance, wrong.allowed, which.used.kernel, which.used.target,
       p.batch, p.q_heads, p.kv_heads, p.q.length, p.kv.length, p.d, p.dv, p.q.packed() ? " packed" : "", p.scale,
-      p.q_offset, captures_of(bound), digest, indented(mod_file(bound.mod)), dumps() ? options().dump : "a folder",
+      p.q_offset, text_of(mod, captures), digest, indented(mod_file(mod)), dumps() ? options().dump : "a folder",
       digest.substr(0, 16)));
 }
 

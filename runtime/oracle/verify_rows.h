@@ -58,8 +58,8 @@ struct Wrong {
 /// Nothing if the row is near enough, or cannot be checked.
 std::optional<Wrong> wrong(const Judged& row);
 
-/// `place`: the row, as in "b=0 h=1 q=2".
-[[noreturn]] void refuse(const compiler::Problem& problem, const compiler::BoundMod& bound, const std::string& place,
-                         const Verified& which, const Wrong& wrong);
+/// `captures`: those of the call. `place`: the row, as in "b=0 h=1 q=2".
+[[noreturn]] void refuse(const compiler::Problem& problem, const compiler::Mod& mod, std::span<const Tensor> captures,
+                         const std::string& place, const Verified& which, const Wrong& wrong);
 
 }  // namespace attune::runtime

@@ -2,6 +2,7 @@
 #include <attune/attune.h>
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <random>
 #include <string>
@@ -432,6 +433,43 @@ TEST_CASE("a cover is for calls of its mask, whatever else they compute", "[driv
   call.documents().run(part_of(call, 1, 2), {.cover = cover});
   for (const fake::Launch& launch : fake::launches()) CHECK(launch.kernel.find("forward") != std::string::npos);
   CHECK(fake::launches().size() == 3);
+}
+
+TEST_CASE("a cover is of the captures that a call binds, and new ones compile and lower nothing", "[driver]") {
+  if (tests::skips_nvrtc()) return;
+  const Call call;
+  Text text;
+  text.capture("doc", Tensor::declared(DType::i32, 1)).param("window", 0);
+  const Attention attention{.mask = text.mask("q - kv < window && doc[q] == doc[kv]")};
+  const auto other = device_of(90).array<int>({1000}, "doc");
+  const auto bound = [&](const std::array<Tensor, 1>& captures, const std::array<double, 1>& params) {
+    Forward out = call.forward;
+    out.captures = captures;
+    out.params = params;
+    return out;
+  };
+  const std::array<Tensor, 1> doc{call.doc}, elsewhere{other};
+  const std::array<double, 1> near{100}, far{200};
+  const Cover cover = attention.cover(bound(doc, near));
+  REQUIRE(cover);
+  int lowered = 0, built = 0;
+  const auto watching = watch::on({.lowered = [&](const auto&) { ++lowered; }, .built = [&](const auto&) { ++built; }});
+  fake::forget();
+  attention.run(bound(doc, near), {.cover = cover});
+  CHECK(fake::launches().size() == 1);
+  const auto refused = [&](const Forward& forward) {
+    return tests::refusal([&] { attention.run(forward, {.cover = cover}); });
+  };
+  CHECK(refused(bound(elsewhere, near)).why == "its `doc` lies elsewhere than that of this call");
+  CHECK(refused(bound(doc, far)).why == "`window` was 100, and is 200");
+  CHECK(refused(call.forward).code == "capture-missing");
+  fake::forget();
+  attention.run(bound(elsewhere, far));
+  CHECK(fake::launches().size() == 2);
+  CHECK(lowered == 0);
+  CHECK(built == 0);
+  const std::array<Tensor, 1> on_host{Tensor(other.data(), DType::i32, {1000})};
+  CHECK(refused(bound(on_host, near)).code == "tensor-device");
 }
 
 TEST_CASE("a cover that was made for other calls is refused, and the reason is told", "[driver]") {

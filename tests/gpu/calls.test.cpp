@@ -1,6 +1,7 @@
 // tests/gpu/calls.test.cpp — calls on a device: arrays, streams, graphs, workspaces, threads, contexts
 #include <attune/attune.h>
 
+#include <array>
 #include <cmath>
 #include <random>
 #include <thread>
@@ -513,4 +514,46 @@ TEST_CASE("the caller's context stays as it was", "[gpu]") {
   Attention{.mask = mods::causal()}.run(call.forward);
   driver().cuCtxGetCurrent(&after);
   CHECK(before == after);
+}
+
+TEST_CASE("kernels read the captures and parameters that a call binds, also from many threads", "[gpu]") {
+  if (skipped()) return;
+  Text text;
+  text.capture("slope", Tensor::declared(DType::f32, 1)).capture("doc", Tensor::declared(DType::i32, 1));
+  text.param("cap", 1.0f);
+  const Attention attention{.score = text.score("cap * tanh((s + slope[h]) / cap)"),
+                            .mask = text.mask("kv <= q && doc[q] == doc[kv]")};
+  constexpr unsigned threads = 4;
+  std::vector<Array<float>> slopes;
+  std::vector<Array<int>> docs;
+  for (unsigned t = 0; t < threads; ++t) {
+    slopes.push_back(tests::normal<float>(90 + t, {4}));
+    docs.push_back(host.array<int>({300}));
+    for (int i = 0; i < 300; ++i)
+      docs.back().values()[static_cast<std::size_t>(i)] = i / (40 + 30 * static_cast<int>(t));
+  }
+  const auto run = [&](const Call& call, unsigned t, const Device& where) {
+    const Array<float> slope = slopes[t].on(where);
+    const Array<int> doc = docs[t].on(where);
+    const std::array<Tensor, 2> captures{slope, doc};
+    const std::array<double, 1> params{5.0 + t};
+    Forward forward = call.forward;
+    forward.captures = captures;
+    forward.params = params;
+    attention.run(forward);
+    call.bits();  // waits, so that the captures live long enough
+  };
+  std::vector<Call> calls;
+  for (unsigned t = 0; t < threads; ++t) calls.emplace_back(gpu);
+  std::vector<std::thread> running;
+  for (unsigned t = 0; t < threads; ++t)
+    running.emplace_back([&, t] {
+      for (int i = 0; i < 5; ++i) run(calls[t], t, gpu);
+    });
+  for (std::thread& thread : running) thread.join();
+  for (unsigned t = 0; t < threads; ++t) {
+    const Call here(host);
+    run(here, t, host);
+    near(calls[t], here);
+  }
 }

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "codegen/parts.h"
+#include "compiler/bind.h"
 #include "runtime/captures.h"
 #include "runtime/layout.h"
 #include "runtime/oracle/oracle.h"
@@ -68,7 +69,7 @@ float dot(const Matrix& a, std::int64_t i, const Matrix& b, std::int64_t j) {
 class Evaluator {
  public:
   explicit Evaluator(const BoundMod& bound)
-      : read_(runtime::reader(bound.slots.captures)), params_(runtime::values(bound.slots.params)) {
+      : read_(runtime::reader(bound.slots.captures)), params_(compiler::args(bound).params) {
     env.params = params_;
     env.read = &read_;
   }

@@ -180,7 +180,7 @@ int consider(const std::string& attention, const std::string& name) {
   const compiler::LoweredMod lowered = compiler::lower(written);
   const codegen::GpuParts parts = codegen::gpu_parts(lowered, spec.scale_positive);
   const auto describe = [&] {
-    runtime::Request out = runtime::request_of(written.mod, written);
+    runtime::Request out = runtime::request_of(written.mod, compiler::args(written));
     out.target = runtime::name_of(runtime::TargetName{.arch = spec.arch});
     out.shape = runtime::shape_of(spec, length);
     return out;

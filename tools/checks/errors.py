@@ -7,7 +7,7 @@ from verdict import verdict
 PAGE = "docs/errors.md"
 # Functions that make an Error take its code first, or second, after the text that it points into.
 THROWN = re.compile(r'\b(?:Error|fail|refuse|name_error)\(\s*(?:\*?text_?,\s*)?"([a-z0-9-]+)"')
-SOURCES = {"include", "ir", "compiler", "codegen", "runtime", "tools"}
+SOURCES = {"include", "ir", "compiler", "codegen", "runtime", "c", "tools"}
 
 
 def complaints(root):

@@ -22,7 +22,7 @@ def clang_format():
 
 
 def sources(root):
-    return [str(p) for p in files(root) if p.suffix in {".h", ".cpp", ".cuh", ".cu"}]
+    return [str(p) for p in files(root) if p.suffix in {".h", ".cpp", ".c", ".cuh", ".cu"}]
 
 
 def complaints(root):

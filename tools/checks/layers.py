@@ -8,17 +8,21 @@ from verdict import verdict
 ROOMS = {
     "include": [], "ir": [], "compiler": ["ir"], "codegen": ["ir", "compiler"],
     "runtime": ["ir", "compiler", "codegen"], "tools": ["ir", "compiler", "codegen", "runtime"],
+    "c": ["ir", "compiler", "codegen", "runtime", "tools"],
     "tests": ["ir", "compiler", "codegen", "runtime", "tools"], "examples": []}
 POSIX = ["sys/", "dlfcn.h", "fcntl.h", "pthread.h", "sched.h", "signal.h", "unistd.h"]
 LIBRARIES = {
-    "include": ["attune/"],
+    "include": ["attune/", "stddef.h", "stdint.h"],
     "ir": ["attune/error.h", "fmt/", "xxhash.h"],
     "compiler": ["attune/", "fmt/"],
     "codegen": ["attune/", "fmt/", "llvm/"],
     "runtime": ["attune/", "immintrin.h", "fmt/", "llvm/", "nlohmann/", "xxhash.h", "cpuid.h", "zstd.h", *POSIX],
+    "c": ["attune/", "fmt/", "nlohmann/"],
     "tools": ["attune/", "fmt/", "CLI/", "nlohmann/", "fcntl.h", "histedit.h", "langinfo.h", "malloc.h", "unistd.h"],
     "tests": ["attune/", "fmt/", "nlohmann/", "catch2/", *POSIX],
     "examples": ["attune/"]}
+# What C has besides, for its files.
+C99 = {"math.h", "stddef.h", "stdint.h", "stdio.h", "stdlib.h", "string.h"}
 # The library's one file that may read the environment. Tests read it too: how many cases, approve or not.
 OPTIONS = "runtime/options.cpp"
 
@@ -27,7 +31,7 @@ def complaints(root):
     out = []
     for path in files(root):
         room = path.parts[0]
-        if room not in ROOMS or path.suffix not in {".h", ".cpp", ".def"}:
+        if room not in ROOMS or path.suffix not in {".h", ".cpp", ".c", ".def"}:
             continue
         for number, line in enumerate(read(root, path).splitlines(), 1):
             if re.search(r"\b(secure_)?getenv\s*\(", line) and path.as_posix() != OPTIONS and room != "tests":
@@ -39,7 +43,9 @@ def complaints(root):
             if quote == '"':
                 fine = name.split("/")[0] in [room, *ROOMS[room]] and room not in {"include", "examples"}
             else:
-                fine = re.fullmatch(r"[a-z0-9_]+", name) or name.startswith(tuple(LIBRARIES[room]))
+                in_c = path.suffix == ".c" or path.parts[:2] == ("tests", "c")
+                fine = (re.fullmatch(r"[a-z0-9_]+", name) or name.startswith(tuple(LIBRARIES[room])) or
+                        in_c and name in C99)
             if not fine:
                 out.append(f"{path}:{number}: {room} may not include {quote}{name}{'>' if quote == '<' else quote}")
     return out
@@ -52,11 +58,13 @@ verdict(complaints, wrong={
     'ir/node.h:1: ir may not include "node.h"': {"ir/node.h": '#include "node.h"\n'},
     "ir/node.h:1: ir may not include <attune/tensor.h>": {"ir/node.h": "#include <attune/tensor.h>\n"},
     "include/attune/expr.h:1: include may not include <fmt/": {"include/attune/expr.h": "#include <fmt/format.h>\n"},
+    "examples/a.cpp:1: examples may not include <stdio.h>": {"examples/a.cpp": "#include <stdio.h>\n"},
     "examples/a.cpp:1: examples may not include <ir/": {"examples/a.cpp": "#include <ir/node.h>\n"},
     'examples/a.cpp:1: examples may not include "ir/': {"examples/a.cpp": '#include "ir/node.h"\n'},
     "compiler/check.cpp:1: reads the environment": {"compiler/check.cpp": 'auto e = std::getenv("ATTUNE_LOG");\n'},
 }, right={
     "ir/node.h": '#include <cstdint>\n#include <fmt/format.h>\n#include "ir/op.h"\n',
     "compiler/mod.h": '#include <attune/expr.h>\n#include "ir/node.h"\n',
+    "examples/c/a.c": "#include <attune/c.h>\n#include <stdio.h>\n",
     "runtime/options.cpp": 'auto e = std::getenv("ATTUNE_LOG");\n',
     "examples/a.cpp": "#include <cstdio>\n#include <attune/attune.h>\n"})

@@ -25,7 +25,7 @@ struct Brute {
 
   Brute(const compiler::LoweredMod& lowered, const Extent& extent, std::int32_t b, std::int32_t h) : e(extent) {
     const ir::ReadCapture read = runtime::reader(lowered.slots.captures);
-    const std::vector<double> params = runtime::values(lowered.slots.params);
+    const std::vector<double> params = compiler::args(lowered).params;
     const ir::Program program(lowered.mod.mask);
     ir::Program::Memory memory;
     ir::Env env;
@@ -163,7 +163,7 @@ TEST_CASE("tightness: tiles called Some that keep nothing or everything, by list
     const compiler::LoweredMod lowered = compiler::lower(made.attention);
     const runtime::Tiles tiles(lowered);
     const runtime::Summaries summaries(lowered.slots.captures, lowered.cover.summaries);
-    const std::vector<double> params = runtime::values(lowered.slots.params);
+    const std::vector<double> params = compiler::args(lowered).params;
     const ir::Program verdict(std::array{lowered.cover.may_keep, lowered.cover.may_drop});
     ir::Program::Memory memory;
     Count lists, alone;

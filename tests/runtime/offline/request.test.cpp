@@ -23,7 +23,7 @@ struct Asking {
 
 Request asked(const Attention& attention) {
   const compiler::BoundMod lowered = compiler::trace(attention);
-  return request_of(lowered.mod, lowered);
+  return request_of(lowered.mod, compiler::args(lowered));
 }
 
 /// What NVRTC would get for a call.

@@ -1,0 +1,73 @@
+// c/attention.h — what an attune_attention is: an Attention, and where its slots are among the declared names
+#pragma once
+
+#include <attune/attention.h>
+#include <attune/c.h>
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "compiler/lower.h"
+
+namespace attune::c {
+
+/// A capture or parameter as it was declared.
+struct Name {
+  std::string name;
+  char kind;
+  int rank;
+  std::optional<std::uint32_t> slot{};  ///< of the Mod; none: no expression reads it
+};
+
+/// Which declared name each slot of the Mod has.
+using Order = std::vector<std::uint32_t>;
+
+}  // namespace attune::c
+
+struct attune_attention {
+  attune::Attention attention;
+  std::vector<attune::c::Name> captures, params;
+  attune::c::Order capture_of, param_of;  ///< by slot of the Mod
+  std::vector<std::pair<std::string, std::string>> written, lets;
+
+  /// Lowered with a log, for those who ask what became of it; made when it is first asked for.
+  struct Story {
+    attune::compiler::Steps steps;
+    attune::compiler::LoweredMod lowered;
+  };
+  const Story& story() const;
+
+  /// The caller's reference, and one for each call that runs.
+  mutable std::atomic<int> references{1};
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::optional<Story> story_;
+};
+
+namespace attune::c {
+
+/// Keeps an attention while a call uses it, even if its owner frees it meanwhile.
+class Held {
+ public:
+  Held(const attune_attention* attention, const char* function);
+  ~Held();
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+  const attune_attention* operator->() const { return attention_; }
+
+ private:
+  const attune_attention* attention_;
+};
+
+/// Tensors by slot of the Mod, from tensors by slot of the declaration.
+std::vector<Tensor> captures_of(const attune_attention& attention, const attune_tensor* const* captures,
+                                std::size_t count);
+std::vector<double> params_of(const attune_attention& attention, const double* params, std::size_t count);
+
+}  // namespace attune::c

@@ -1,0 +1,64 @@
+// c/error.h — what the C functions return: an Error, a Bug, or that memory ran out; and structs that callers fill
+#pragma once
+
+#include <attune/c.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <string>
+
+namespace attune::c {
+
+/// The exception that is being handled, as an error that the caller owns.
+attune_error* caught() noexcept;
+
+/// Runs the body of a C function: exceptions end here.
+template <class F>
+attune_error* guarded(const F& body) noexcept {
+  try {
+    body();
+    return nullptr;
+  } catch (...) {
+    return caught();
+  }
+}
+
+/// Refuses a null pointer: "attune_run: `call` is NULL".
+void require(const void* pointer, const char* function, const char* name);
+
+/// Where each struct that a caller fills ended in its first version: programs built with that one go on working.
+template <class Struct>
+inline constexpr std::size_t first_size = 0;
+template <>
+inline constexpr std::size_t first_size<attune_what> = offsetof(attune_what, n_lets) + sizeof(size_t);
+template <>
+inline constexpr std::size_t first_size<attune_call> = offsetof(attune_call, n_params) + sizeof(size_t);
+template <>
+inline constexpr std::size_t first_size<attune_with> = offsetof(attune_with, user) + sizeof(void*);
+template <>
+inline constexpr std::size_t first_size<attune_picture> = offsetof(attune_picture, n_params) + sizeof(size_t);
+template <>
+inline constexpr std::size_t first_size<attune_job> = offsetof(attune_job, user) + sizeof(void*);
+
+/// Refuses a size that no version of the struct has had, and members set that this version does not know. `from`: the
+/// struct.
+void check_size(const void* from, std::uint32_t size, std::size_t first, std::size_t ours, const char* name);
+
+/// A struct that the caller filled. Members that the caller's version lacks are 0.
+template <class Struct>
+Struct given(const Struct* from, const char* function, const char* name) {
+  static_assert(first_size<Struct> > 0);
+  require(from, function, name);
+  std::uint32_t size = 0;
+  std::memcpy(&size, from, sizeof size);
+  check_size(from, size, first_size<Struct>, sizeof(Struct), name);
+  Struct out{};
+  std::memcpy(static_cast<void*>(&out), from, std::min<std::size_t>(size, sizeof out));
+  return out;
+}
+
+/// A copy that attune_string_free frees.
+char* copied(const std::string& text);
+
+}  // namespace attune::c

@@ -1,0 +1,133 @@
+// c/tensor.cpp — DLPack's tensors as attune's, and tensors that own their memory
+#include "c/tensor.h"
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <optional>
+
+#include <attune/error.h>
+#include <fmt/format.h>
+
+#include "c/error.h"
+
+namespace attune::c {
+namespace {
+
+struct TypeRow {
+  DType type;
+  std::uint8_t code, bits;
+};
+constexpr std::array types{
+    TypeRow{DType::f32, ATTUNE_FLOAT, 32},   TypeRow{DType::f16, ATTUNE_FLOAT, 16},
+    TypeRow{DType::bf16, ATTUNE_BFLOAT, 16}, TypeRow{DType::f64, ATTUNE_FLOAT, 64},
+    TypeRow{DType::i64, ATTUNE_INT, 64},     TypeRow{DType::i32, ATTUNE_INT, 32},
+    TypeRow{DType::i16, ATTUNE_INT, 16},     TypeRow{DType::i8, ATTUNE_INT, 8},
+    TypeRow{DType::u8, ATTUNE_UINT, 8},      TypeRow{DType::boolean, ATTUNE_BOOL, 8},
+};
+
+std::string name_of(const attune_dtype& type) {
+  const char* const kinds[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
+  if (type.code < std::size(kinds)) return fmt::format("{}{}", kinds[type.code], type.bits);
+  return fmt::format("code {} with {} bits", type.code, type.bits);
+}
+
+DType type_of(const attune_dtype& type, const std::string& name) {
+  if (type.lanes != 1)
+    throw Error("dlpack-lanes", fmt::format("{} holds vectors of {} elements", name, type.lanes), {},
+                fmt::format("its dtype has {} lanes, and attune reads elements one by one", type.lanes),
+                "set dtype.lanes to 1, and give the tensor one more dimension");
+  for (const TypeRow& row : types)
+    if (row.code == type.code && row.bits == type.bits) return row.type;
+  throw Error("dlpack-type", fmt::format("{} holds {}", name, name_of(type)), {},
+              "attune reads float16, float32, float64, bfloat16, int8 to int64, uint8 and bool",
+              "convert it to one of these types");
+}
+
+Device device_of(const attune_device& device, const std::string& name) {
+  switch (static_cast<int>(device.device_type)) {
+    case ATTUNE_CPU:
+    case ATTUNE_CUDA_HOST: return Device::cpu();
+    case ATTUNE_CUDA:
+    case ATTUNE_CUDA_MANAGED: return Device::cuda(device.device_id);
+    default: break;
+  }
+  throw Error("dlpack-device", fmt::format("{} is on a device of type {}", name, static_cast<int>(device.device_type)),
+              {},
+              "attune computes on the CPU (1) and on CUDA devices (2); it reads pinned (3) and managed (13) memory too",
+              "copy it to one of these");
+}
+
+}  // namespace
+
+Tensor tensor_of(const attune_tensor* from, const std::string& name) {
+  if (!from) return {};
+  const DType type = type_of(from->dtype, name);
+  const Device device = device_of(from->device, name);
+  const auto rank = static_cast<std::size_t>(from->ndim < 0 ? 0 : from->ndim);
+  if (from->ndim < 0 || rank > Tensor::max_rank)
+    throw Error("bad-rank", fmt::format("{} has {} dimensions", name, from->ndim), {},
+                fmt::format("a tensor has at most {}", Tensor::max_rank), "merge or index away some dimensions");
+  if (rank > 0 && !from->shape)
+    throw Error("null-pointer", fmt::format("{} has no shape", name), {},
+                fmt::format("it has {} dimensions, and its `shape` is NULL", rank), "point `shape` at the extents");
+  void* const data = from->data ? static_cast<char*>(from->data) + from->byte_offset : nullptr;
+  if (reinterpret_cast<std::uintptr_t>(data) % size_of(type) != 0)
+    throw Error("dlpack-aligned", fmt::format("{} does not lie where its elements may lie", name), {},
+                fmt::format("its first element is at {}, and elements of {} lie at multiples of {} bytes", data,
+                            attune::name_of(type), size_of(type)),
+                "copy it to memory of its own");
+  const std::span<const std::int64_t> shape(from->shape, rank), strides(from->strides, from->strides ? rank : 0);
+  try {
+    return Tensor(data, type, shape, strides, device);
+  } catch (const Error& e) {
+    throw Error(e.code, fmt::format("{}: {}", name, e.problem), e.where, e.why, e.fix);
+  }
+}
+
+namespace {
+
+/// What attune_alloc gives: the tensor first, so that its address is this one's.
+struct Allocated {
+  attune_tensor tensor{};
+  std::array<std::int64_t, Tensor::max_rank> shape{}, strides{};
+  std::shared_ptr<void> memory;
+};
+static_assert(std::is_standard_layout_v<Allocated>);
+
+}  // namespace
+}  // namespace attune::c
+
+using namespace attune;
+
+attune_error* attune_alloc(const attune_tensor* like, attune_tensor** tensor) {
+  return c::guarded([&] {
+    c::require(like, "attune_alloc", "like");
+    c::require(tensor, "attune_alloc", "tensor");
+    attune_tensor shaped = *like;
+    shaped.data = nullptr;
+    shaped.strides = nullptr;
+    const Tensor wanted = c::tensor_of(&shaped, "like");
+    auto out = std::make_unique<c::Allocated>();
+    const auto rank = static_cast<std::size_t>(wanted.rank);
+    out->memory = detail::allocate(wanted.device, wanted.dtype, std::span(wanted.shape).first(rank));
+    out->shape = wanted.shape;
+    out->strides = wanted.strides;
+    out->tensor = shaped;
+    out->tensor.data = out->memory.get();
+    out->tensor.shape = out->shape.data();
+    out->tensor.strides = out->strides.data();
+    out->tensor.byte_offset = 0;
+    *tensor = &out.release()->tensor;
+  });
+}
+
+void attune_dealloc(attune_tensor* tensor) { delete reinterpret_cast<c::Allocated*>(tensor); }
+
+attune_error* attune_copy(const attune_tensor* from, const attune_tensor* to, void* stream) {
+  return c::guarded([&] {
+    c::require(from, "attune_copy", "from");
+    c::require(to, "attune_copy", "to");
+    copy(c::tensor_of(from, "from"), c::tensor_of(to, "to"), stream, Line{});
+  });
+}

@@ -1,0 +1,102 @@
+// compiler/bind.cpp — what a Mod's slots stand for in a call: what the call binds, else what was captured
+#include "compiler/bind.h"
+
+#include <cmath>
+#include <limits>
+
+#include <attune/error.h>
+#include <fmt/format.h>
+
+namespace attune::compiler {
+namespace {
+
+Error refuse(std::string code, std::string problem, std::string why, std::string fix) {
+  return Error(std::move(code), std::move(problem), {}, std::move(why), std::move(fix));
+}
+
+/// "2 captures: `slope`, `doc`"
+template <class Slot>
+std::string listed(std::span<const Slot> slots, const char* one) {
+  std::string out = fmt::format("{} {}{}", slots.size(), one, slots.size() == 1 ? "" : "s");
+  for (std::size_t i = 0; i < slots.size(); ++i) out += fmt::format("{}`{}`", i ? ", " : ": ", slots[i].name);
+  return out;
+}
+
+template <class Slot>
+void check_count(std::size_t bound, std::span<const Slot> slots, const char* one) {
+  if (bound == 0 || bound == slots.size()) return;
+  throw refuse("bind-count", fmt::format("the call binds {} {}{}", bound, one, bound == 1 ? "" : "s"),
+               fmt::format("the attention reads {}", listed(slots, one)),
+               fmt::format("pass one for each, in this order, or none for those that it was made with", one));
+}
+
+void check_capture(const CaptureSlot& slot, const Tensor& t) {
+  const std::string name = fmt::format("capture `{}`", slot.name);
+  const ir::Type is = type_of(t.dtype), wanted = type_of(slot.dtype);
+  if (is != wanted)
+    throw refuse("capture-type", fmt::format("{} holds {}", name, name_of(t.dtype)),
+                 fmt::format("expressions read its elements as {}, and those of {} are seen as {}", ir::name_of(wanted),
+                             name_of(t.dtype), ir::name_of(is)),
+                 "convert the tensor, or make an attention that reads it as it is");
+  if (t.rank != slot.rank)
+    throw refuse("bind-rank", fmt::format("{} has {} dimensions", name, t.rank),
+                 fmt::format("{} is {}, and expressions read it with {} {}", name, t.describe(), slot.rank,
+                             slot.rank == 1 ? "index" : "indices"),
+                 "pass a tensor with as many dimensions");
+}
+
+void check_param(const ir::Signature::Param& slot, double value) {
+  if (slot.type != ir::Type::I32) return;
+  using Int = std::numeric_limits<std::int32_t>;
+  if (value == std::trunc(value) && value >= Int::min() && value <= Int::max()) return;
+  throw refuse("bind-param", fmt::format("parameter `{}` cannot be {}", slot.name, value),
+               "it is an Int: a whole number from -2147483648 to 2147483647", "pass such a number");
+}
+
+}  // namespace
+
+Args args(const BoundMod& bound, std::span<const Tensor> captures, std::span<const double> params) {
+  Args out{captures.empty() ? std::span<const Tensor>(bound.slots.captures) : captures, {}};
+  out.params.reserve(bound.slots.params.size());
+  for (std::size_t i = 0; i < bound.slots.params.size(); ++i) {
+    const double value = params.empty() ? bound.slots.params[i]->value : params[i];
+    const bool is_float = bound.mod.params[i].type == ir::Type::F32;
+    out.params.push_back(is_float ? static_cast<double>(static_cast<float>(value)) : value);
+  }
+  return out;
+}
+
+bool check_bound(const BoundMod& bound, std::span<const Tensor> captures, std::span<const double> params) {
+  const std::span<const CaptureSlot> slots(bound.mod.captures);
+  const std::span<const ir::Signature::Param> numbers(bound.mod.params);
+  check_count(captures.size(), slots, "capture");
+  check_count(params.size(), numbers, "parameter");
+  bool open = false;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    if (!captures.empty() && captures[i].given()) {
+      check_capture(slots[i], captures[i]);
+      continue;
+    }
+    if (bound.slots.captures[i].declared())
+      throw refuse("capture-missing", fmt::format("the call has no tensor for capture `{}`", slots[i].name),
+                   "it was declared without one, and the call binds none",
+                   fmt::format("bind it: .captures has an entry for each of {}", listed(slots, "capture")));
+    open |= !captures.empty();
+  }
+  for (std::size_t i = 0; i < params.size(); ++i) check_param(numbers[i], params[i]);
+  return open;
+}
+
+std::vector<Tensor> filled(const Slots& slots, std::span<const Tensor> captures) {
+  std::vector<Tensor> out(captures.begin(), captures.end());
+  for (std::size_t i = 0; i < out.size(); ++i)
+    if (!out[i].given()) out[i] = slots.captures[i];
+  return out;
+}
+
+bool is_of(const Backward::Captured& gradient, const Args& args, std::uint32_t slot) {
+  if (gradient.slot >= 0) return static_cast<std::uint32_t>(gradient.slot) == slot;
+  return args.captures[slot] == gradient.of;
+}
+
+}  // namespace attune::compiler
