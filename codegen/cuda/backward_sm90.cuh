@@ -32,7 +32,8 @@ __device__ inline float4 shared_get4(unsigned at) {
   float4 out;
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                : "=f"(out.x), "=f"(out.y), "=f"(out.z), "=f"(out.w)
-               : "r"(at));
+               : "r"(at)
+               : "memory");
   return out;
 }
 
