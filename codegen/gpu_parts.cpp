@@ -97,7 +97,6 @@ GradientParts gradient_parts(const compiler::LoweredMod& lowered, const Wanted& 
                     .delta_of_o = delta_is_of_o(mod.prob),
                     .removes = lowered.removes() || mod.score->op != Op::Input,
                     .terms = {},
-                    .listed_along_q = listed(lowered.cover, lowered.cover.along_q, mod.captures.size()),
                     .of_sink = {}};
   roots.push_back(gathered(of_product(mod.dscore.by, scale)));
   roots.push_back(gathered(value_of(mod.dprob.by)));
@@ -136,7 +135,7 @@ bool reads_summaries(const compiler::Bands& bands, std::size_t captures) {
                      [&](const Expr& e) { return e->op == Op::Read && e->bits >= captures; });
 }
 
-GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, const Wanted* wanted) {
+GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, const Wanted* wanted, bool keeps_keys) {
   ++derived_so_far;
   const Mod& mod = lowered.mod;
   GpuParts out;
@@ -175,7 +174,9 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
   facts.has_prob = prob->op != Op::Input;
   facts.prob_linear = linear_in_p(value_of(mod.prob));
   facts.has_sink = mod.sink != nullptr;
-  facts.listed = listed(lowered.cover, lowered.cover.along_kv, mod.captures.size());
+  const compiler::Bands& along = keeps_keys ? lowered.cover.along_q : lowered.cover.along_kv;
+  facts.listed = listed(lowered.cover, along, mod.captures.size());
+  facts.has_terms = out.gradient && !(out.gradient->terms.empty() && out.gradient->of_sink.empty());
   facts.shares_tiles = !lowered.cover.by_head && !(read_captures(out.levels.col) && ask_heads(out.levels.col));
   const ir::Signature signature = page_signature(mod);
   out.fields = {field_names(out.levels.head, signature), field_names(out.levels.row, signature),

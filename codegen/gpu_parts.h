@@ -31,7 +31,6 @@ struct GradientParts {
   bool has_slope = false, delta_of_o = true;
   bool removes = true;  ///< as GradientTraits of cuda/gradient.cuh has it
   std::vector<Term> terms;
-  bool listed_along_q = false;  ///< kernels that keep keys must be handed lists of tiles
 
   std::size_t count(Term::Place place) const;
   /// Terms of the sink's gradient: their indices depend on b and h alone.
@@ -62,8 +61,10 @@ struct GpuParts {
   const ir::Expr& prob_slope() const { return levels.left[6]; }
 };
 
-/// `wanted`: of a backward, the captured tensors whose gradients are asked for; null: of a forward.
-GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, const Wanted* wanted = nullptr);
+/// `wanted`: of a backward, the captured tensors whose gradients are asked for; null: of a forward. `keeps_keys`: for
+/// kernels that walk queries, so that `listed` is about the lists that these need.
+GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, const Wanted* wanted = nullptr,
+                   bool keeps_keys = false);
 /// How often this process has derived them.
 std::size_t gpu_parts_derived();
 

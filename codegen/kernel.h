@@ -15,8 +15,8 @@
 
 namespace attune::codegen {
 
-/// What a kernel computes: a forward; or of a backward, the gradient of q, or those of k and v.
-enum class Way : std::uint8_t { forward, queries, keys };
+/// What a kernel computes: a forward; a backward; or of a backward the gradient of q, or those of k and v.
+enum class Way : std::uint8_t { forward, backward, queries, keys };
 
 /// A number that a kernel's tile is cut by: in variants, and in the Tile of a page.
 struct Member {
@@ -46,6 +46,10 @@ struct KernelDescriptor {
   bool persistent = false;
   bool waits = false;   ///< waits by itself for the launch before it, and so may start before that one ends
   int spills_well = 0;  ///< bytes of registers that a candidate may spill and still be as it was meant to be
+
+  /// The kernel beside it that makes dq of what it has added up in memory, 256 threads a block, a block for each (tile
+  /// of queries, head, batch entry). Empty: none is needed.
+  std::string_view end{};
 
   /// Device files beside those of the library: a test's.
   std::span<const Header> headers{};

@@ -99,7 +99,9 @@ std::string bands_function(const BandsFunction& of, const Cover& cover, bool is_
                      of.begin, of.end, cuts);
 }
 
-std::string tile(const KernelPlan& plan) {
+}  // namespace
+
+std::string page_tile(const KernelPlan& plan) {
   std::string out = fmt::format("struct Tile {{\n  using Element = {};\n  using Out = {};\n"
                                 "  static constexpr int m = {}, n = {}, d = {}, dv = {}, stages = {}, heads = {};\n"
                                 "  static constexpr Layout layout = Layout::{};\n"
@@ -109,6 +111,8 @@ std::string tile(const KernelPlan& plan) {
   for (const auto& [name, value] : plan.traits) out += fmt::format("  static constexpr int {} = {};\n", name, value);
   return out + "};\n";
 }
+
+namespace {
 
 /// The traits that differ from their defaults in mod.cuh, broken into lines as clang-format does.
 std::string traits_of(const std::string& head, const std::vector<std::string>& list) {
@@ -125,12 +129,7 @@ std::string traits_of(const std::string& head, const std::vector<std::string>& l
   return out + line + (list.empty() ? "};\n" : "");
 }
 
-/// Must the launch hand in lists of tiles?
-bool is_listed(const GpuParts& parts, Way way) {
-  return way == Way::keys ? parts.gradient->listed_along_q : parts.facts.listed;
-}
-
-std::string traits(const GpuParts& parts, Way way) {
+std::string traits(const GpuParts& parts) {
   const ModFacts& f = parts.facts;
   std::vector<std::string> list;
   const auto flag = [&](std::string_view name, bool value, bool usual = false) {
@@ -146,7 +145,7 @@ std::string traits(const GpuParts& parts, Way way) {
   flag("has_prob", f.has_prob);
   flag("linear_prob", f.prob_linear, true);
   flag("has_sink", f.has_sink);
-  flag("listed", is_listed(parts, way));
+  flag("listed", f.listed);
   if (f.bounded)
     list.push_back(fmt::format(".most = {}", ir::print_literal(ir::Type::F32, static_cast<double>(parts.most))));
   return traits_of("  static constexpr Traits traits{", list);
@@ -297,7 +296,7 @@ std::string gradient(const GpuParts& parts, const ir::Signature& signature, Line
        .bands = parts.cover().along_q,
        .begin = "int(q_begin)",
        .end = "int(q_end)"},
-      parts.cover(), parts.gradient->listed_along_q, parts.mod().captures.size(), signature);
+      parts.cover(), parts.facts.listed, parts.mod().captures.size(), signature);
   return out + TermFunctions(parts, signature).text();
 }
 
@@ -324,8 +323,7 @@ std::string user(const GpuParts& parts, const KernelPlan& plan, Lines lines) {
                                  "  using Inside = UserOf<Reads::inside>;\n",
                                  all_fields, members)
                            : fmt::format("struct User {{\n{}\n{}", members, all_fields);
-  const Way way = plan.kernel->way;
-  out += traits(parts, way);
+  out += traits(parts);
   if (parts.gradient) out += gradient_traits(*parts.gradient);
   out += "\n";
   out += fields("Head head(Where at)", parts.levels.head);
@@ -378,10 +376,12 @@ std::vector<std::string> page_sums(const GpuParts& parts) {
   return out;
 }
 
-Source kernel_source(const GpuParts& parts, const KernelPlan& plan, int arch, std::string_view path) {
-  ++written_so_far;
+namespace {
+
+/// A page of one kernel with a Mod: `tile` is the text of its struct Tile.
+Source page_of(const GpuParts& parts, const KernelPlan& plan, int arch, const std::string& kernel,
+               const std::string& tile, std::string_view path) {
   const Mod& mod = parts.mod();
-  const std::string kernel(plan.kernel->name);
   const bool exact = plan.exact || wants_exact(mod);
   const std::string space = exact ? "exact" : "fast";
   Source out{.name = kernel,
@@ -400,7 +400,7 @@ Source kernel_source(const GpuParts& parts, const KernelPlan& plan, int arch, st
   out.text += fmt::format("static_assert({}<User> && sizeof(User) == {});\n\n",
                           parts.gradient ? "Differentiable" : "Mod",
                           page_bytes(mod, plan.wide, page_sums(parts).size()));
-  out.text += tile(plan) + fmt::format("\n}}  // namespace attune::{}\n\n", space);
+  out.text += tile + fmt::format("\n}}  // namespace attune::{}\n\n", space);
   out.text += fmt::format("template __global__ void {}(\n    const __grid_constant__ attune::{}, "
                           "const __grid_constant__ attune::{}::User);\n",
                           out.symbol, parts.gradient ? "BackwardArgs" : "ForwardArgs", space);
@@ -408,6 +408,22 @@ Source kernel_source(const GpuParts& parts, const KernelPlan& plan, int arch, st
   out.options.emplace_back(line_option);
   out.text = with_own_lines(out.text, path);
   return out;
+}
+
+}  // namespace
+
+Source kernel_source(const GpuParts& parts, const KernelPlan& plan, int arch, std::string_view path) {
+  ++written_so_far;
+  return page_of(parts, plan, arch, std::string(plan.kernel->name), page_tile(plan), path);
+}
+
+Source repair_source(const GpuParts& parts, const KernelPlan& plan, int arch) {
+  KernelPlan careful = plan;
+  careful.m = careful.n = 64;
+  careful.stages = 1;
+  careful.traits = {{"warps", 4},  {"width", trait(plan, "width")}, {"width_v", trait(plan, "width_v")},
+                    {"vector", 0}, {"exact", plan.exact},           {"passes", 1}};
+  return page_of(parts, careful, arch, "repair", page_tile(careful), {});
 }
 
 std::size_t kernel_pages_written() { return written_so_far; }

@@ -7,11 +7,13 @@ namespace attune::codegen {
 #define ATTUNE_FORWARD_KERNELS(ROW) \
   ROW(forward_sm90)                 \
   ROW(forward_sm80)
+#define ATTUNE_BACKWARD_KERNELS(ROW) ROW(backward_sm90)
 #define ATTUNE_QUERIES_KERNELS(ROW) ROW(queries_sm80)
 #define ATTUNE_KEYS_KERNELS(ROW) ROW(keys_sm80)
 
 #define ATTUNE_DECLARE(name) extern const KernelDescriptor name;
 ATTUNE_FORWARD_KERNELS(ATTUNE_DECLARE)
+ATTUNE_BACKWARD_KERNELS(ATTUNE_DECLARE)
 ATTUNE_QUERIES_KERNELS(ATTUNE_DECLARE)
 ATTUNE_KEYS_KERNELS(ATTUNE_DECLARE)
 #undef ATTUNE_DECLARE
@@ -19,13 +21,21 @@ ATTUNE_KEYS_KERNELS(ATTUNE_DECLARE)
 Kernels kernels(Way way) {
 #define ATTUNE_LIST(name) &name,
   static constexpr const KernelDescriptor* forward[] = {ATTUNE_FORWARD_KERNELS(ATTUNE_LIST)};
+  static constexpr const KernelDescriptor* backward[] = {ATTUNE_BACKWARD_KERNELS(ATTUNE_LIST)};
   static constexpr const KernelDescriptor* queries[] = {ATTUNE_QUERIES_KERNELS(ATTUNE_LIST)};
   static constexpr const KernelDescriptor* keys[] = {ATTUNE_KEYS_KERNELS(ATTUNE_LIST)};
 #undef ATTUNE_LIST
-  return way == Way::forward ? Kernels(forward) : way == Way::queries ? Kernels(queries) : Kernels(keys);
+  switch (way) {
+    case Way::forward: return forward;
+    case Way::backward: return backward;
+    case Way::queries: return queries;
+    case Way::keys: return keys;
+  }
+  return {};
 }
 
 #undef ATTUNE_FORWARD_KERNELS
+#undef ATTUNE_BACKWARD_KERNELS
 #undef ATTUNE_QUERIES_KERNELS
 #undef ATTUNE_KEYS_KERNELS
 

@@ -9,7 +9,8 @@ namespace attune::codegen {
 
 using Kernels = std::span<const KernelDescriptor* const>;
 
-/// In the order to try: the fastest first, the one that takes any call last.
+/// In the order to try: the fastest first, the one that takes any call last. Those of a whole backward do not take
+/// every call: the others do what they leave.
 Kernels kernels(Way way = Way::forward);
 
 }  // namespace attune::codegen

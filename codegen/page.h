@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "codegen/plan.h"
 #include "compiler/mod.h"
 #include "ir/print.h"
 
@@ -19,6 +20,9 @@ std::string page_name(std::string_view users);
 ir::Signature page_signature(const compiler::Mod& mod);
 /// The member of a page's struct that holds the scale of q . k.
 inline constexpr const char* page_scale = "scale";
+
+/// `struct Tile`.
+std::string page_tile(const KernelPlan& plan);
 
 /// Score, mask, prob and sink as a comment, with the user's names.
 std::string page_comment(const compiler::Mod& mod);

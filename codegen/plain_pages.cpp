@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "codegen/gpu_element.h"
+#include "codegen/kernel.h"
 #include "codegen/page.h"
 #include "codegen/source.h"
 
@@ -20,6 +21,18 @@ Source rows_source(const RowsSpec& spec) {
           .options = page_options(spec.arch, true),
           .symbol = "attune::rows<attune::Tile>",
           .facts = {{"arch", fmt::format("sm_{}", spec.arch)}, {"type", std::string(name_of(spec.dtype))}}};
+}
+
+Source end_source(const KernelPlan& plan, int arch) {
+  const std::string_view end = plan.kernel->end;
+  const std::string symbol = fmt::format("attune::{}<attune::Tile>", end);
+  return {.name = std::string(end),
+          .text = fmt::format("#include \"{}.cuh\"\n\nnamespace attune {{\n\n{}\n}}  // namespace attune\n\n"
+                              "template __global__ void {}(const __grid_constant__ attune::BackwardArgs);\n",
+                              plan.kernel->name, page_tile(plan), symbol),
+          .options = page_options(arch, true),
+          .symbol = symbol,
+          .facts = {{"arch", fmt::format("sm_{}", arch)}, {"type", std::string(name_of(plan.dtype))}}};
 }
 
 Source sums_source(int arch) {

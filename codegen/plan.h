@@ -60,6 +60,7 @@ struct KernelChoice {
   int shared_bytes = 0;            ///< dynamic, of a block
   bool counts_tiles = false;       ///< blocks take tiles of queries from a counter, which is 0 before the launch
   std::optional<BoxRows> boxes{};  ///< tensors are described by maps of such boxes too
+  int sums = 0;                    ///< f32 in memory that it adds the dq of a tile of queries up in
 };
 
 /// A member of the plan's Tile; 0 if it has none of this name.
@@ -69,6 +70,7 @@ int trait(const KernelPlan& plan, std::string_view name);
 struct ModFacts {
   bool scaled = false, bounded = false, masked = false, has_prob = false, prob_linear = true, has_sink = false;
   bool listed = false;        ///< the launch must hand in lists of tiles, made by cover_source's kernel
+  bool has_terms = false;     ///< gradients of captured tensors are asked for
   bool shares_tiles = false;  ///< heads can: neither the mask nor what is read for a column varies with them
 };
 

@@ -47,6 +47,10 @@ struct RowsSpec {
 Source rows_source(const RowsSpec& spec);
 /// The kernel of sums.cuh.
 Source sums_source(int arch);
+/// The plan's KernelDescriptor::end.
+Source end_source(const KernelPlan& plan, int arch);
+/// The kernel of repair.cuh, for what such a plan leaves not finite; see BackwardArgs::odd.
+Source repair_source(const GpuParts& parts, const KernelPlan& plan, int arch);
 
 /// The kernel of cover.cuh that writes the lists of tiles for a Mod whose facts say `listed`; `along_q`: for kernels
 /// that keep keys.

@@ -553,7 +553,7 @@ __global__ void __launch_bounds__(384, 1)
     barrier_init(shared + Shared::keys_empty, 8);
     barrier_init_done();
   }
-  __syncthreads;
+  __syncthreads();
   const int group = uniform(static_cast<int>(threadIdx.x) / 128);
   if (group == 0) {
     registers_down<40>();

@@ -14,6 +14,7 @@
 #include "runtime/cuda/engine.h"
 #include "runtime/cuda/kernels.h"
 #include "runtime/cuda/lists.h"
+#include "runtime/cuda/maps.h"
 #include "runtime/cuda/memory.h"
 #include "runtime/cuda/operands.h"
 #include "runtime/workspace.h"
@@ -80,7 +81,7 @@ KernelKey key_of(Way way, const Facts& device, const LoweredMod& lowered, const 
                    .d = p.d,
                    .dv = p.dv,
                    .packed = p.q.packed(),
-                   .boxes = false,
+                   .boxes = has_boxes(call.q) && has_boxes(call.k) && has_boxes(call.v) && has_boxes(call.grad_o),
                    .load = copied_bytes({&call.q, &call.k, &call.v, &call.grad_o}),
                    .scale_positive = static_cast<float>(p.scale) > 0,
                    .exact = codegen::is_exact(means.exact, call.q.dtype),
@@ -152,14 +153,23 @@ class BackwardCall {
       one.sums = {next, one.into->size() * exact_words};
       next += static_cast<std::size_t>(one.sums.count) * sizeof(unsigned long long);
     }
-    if (call.dk.given() || call.dv.given() || !captured_.empty())
-      keys_ = Walker(key(Way::keys), lowered, p, means, space_);
-    // Where deltas are no products with o, the walk of the queries sums them for the keys too.
-    if (call.dq.given() || !captured_.empty() || (keys_.kernel && !keys_.kernel->delta_of_o))
-      queries_ = Walker(key(Way::queries), lowered, p, means, space_);
-    if (!walks()) return;
+    if (call.dq.given() || call.dk.given() || call.dv.given())
+      whole_ = loaded_kernel(key(Way::backward), lowered, stream, means.purpose);
+    if (is_whole()) {
+      const std::int64_t tiles = q_tiles_of_whole();
+      added_ = space_.take<float>(tiles * whole_->choice.sums);
+      counters_ = space_.take<unsigned>(tiles + 2);
+    } else {
+      whole_ = nullptr;
+      if (call.dk.given() || call.dv.given() || !captured_.empty())
+        keys_ = Walker(key(Way::keys), lowered, p, means, space_);
+      // Where deltas are no products with o, the walk of the queries sums them for the keys too.
+      if (call.dq.given() || !captured_.empty() || (keys_.kernel && !keys_.kernel->delta_of_o))
+        queries_ = Walker(key(Way::queries), lowered, p, means, space_);
+      if (!walks()) return;
+    }
     if (!captured_.empty()) sums_kernel_ = loaded_sums(device.index, device.arch(), lowered.mod, stream, means.purpose);
-    const bool of_o = (queries_.kernel ? queries_ : keys_).kernel->delta_of_o;
+    const bool of_o = (whole_ ? whole_ : queries_.kernel ? queries_.kernel : keys_.kernel)->delta_of_o;
     rows_kernel_ = loaded_rows(device.index,
                                {.arch = device.arch(),
                                 .dtype = call.grad_o.dtype,
@@ -179,6 +189,7 @@ class BackwardCall {
 
   std::size_t bytes() const { return space_.bytes(); }
   std::string kernels() const {
+    if (whole_) return codegen::variant_of(whole_->choice.plan).text();
     std::string out;
     for (const Walker* one : {&queries_, &keys_})
       if (one->kernel) out += (out.empty() ? "" : " ") + codegen::variant_of(one->plan()).text();
@@ -208,6 +219,11 @@ class BackwardCall {
                        .grid = {static_cast<unsigned>(blocks), 1, 1},
                        .threads = rows_threads,
                        .arguments = &common});
+    if (whole_) {
+      put_whole(launches, common, memory);
+      std::vector<std::byte> user = user_bytes({});
+      return launches.put(stream, user);
+    }
     if (queries_.kernel) {
       const QueryTiles tiles({.queries = queries_.plan().m}, p_);
       queries_.put(launches, memory, common, p_, starts, section_of(tiles, p_, device_.l2_bytes, element_bytes()),
@@ -218,9 +234,7 @@ class BackwardCall {
       keys_.put(launches, memory, common, p_, starts, static_cast<int>(keys_section(sets)),
                 sets * ceil_div(p_.kv.length, keys_.plan().n));
     }
-    const Walker& any = queries_.kernel ? queries_ : keys_;
-    std::vector<std::byte> user = codegen::user_bytes(lowered_.mod, args_.captures, args_.params,
-                                                      static_cast<float>(p_.scale), any.plan().wide, sums);
+    std::vector<std::byte> user = user_bytes(sums);
     launches.put(stream, user);
     for (const Captured& one : captured_) {
       SumsArgs store = store_of(one, memory);
@@ -234,7 +248,57 @@ class BackwardCall {
   }
 
  private:
-  bool walks() const { return queries_.kernel || keys_.kernel; }
+  bool is_whole() const { return whole_ && whole_->choice.plan.kernel; }
+  bool walks() const { return whole_ || queries_.kernel || keys_.kernel; }
+  std::vector<std::byte> user_bytes(std::span<void* const> sums) const {
+    return codegen::user_bytes(lowered_.mod, args_.captures, args_.params, static_cast<float>(p_.scale),
+                               codegen::reach_far(args_.captures), sums);
+  }
+  /// Tiles of queries of all heads, as one kernel for the whole backward cuts them.
+  std::int64_t q_tiles_of_whole() const { return p_.batch * p_.q_heads * ceil_div(p_.q.length, whole_->choice.plan.m); }
+
+  /// One kernel adds dq up in memory, a tile of keys after another; another one makes dq of the sums.
+  void put_whole(Launches& launches, BackwardArgs& args, std::byte* memory) {
+    const codegen::KernelChoice& choice = whole_->choice;
+    const std::int64_t q_tiles = q_tiles_of_whole(), kv_tiles = ceil_div(p_.kv.length, choice.plan.n),
+                       sets = p_.kv_heads * (p_.kv_shared ? 1 : p_.batch);
+    unsigned* const counters = counters_.in(memory);
+    launches.clear(counters, static_cast<std::size_t>(q_tiles + 2));
+    args.q_map = boxes_of(call_.q, choice.boxes->q);
+    args.k_map = boxes_of(call_.k, choice.boxes->k);
+    args.v_map = boxes_of(call_.v, choice.boxes->v);
+    args.grad_o_map = boxes_of(call_.grad_o, choice.boxes->o);
+    args.sums = added_.in(memory);
+    args.turns = counters;
+    args.next = counters + q_tiles;
+    args.odd = counters + q_tiles + 1;
+    // Items of one set follow one another closely enough where as many of others lie between them.
+    constexpr std::int64_t apart = 128;
+    args.section = static_cast<int>(std::max<std::int64_t>(1, apart / kv_tiles));
+    const std::int64_t most = means_.blocks ? std::min(means_.blocks, device_.sms) : device_.sms;
+    launches.launch({.kernel = &whole_->kernel,
+                     .grid = {static_cast<unsigned>(std::min(sets * kv_tiles, most)), 1, 1},
+                     .threads = choice.threads,
+                     .shared_bytes = choice.shared_bytes,
+                     .arguments = &args});
+    const std::int64_t tiles = ceil_div(p_.q.length, choice.plan.m);
+    if (call_.dq.given())
+      launches.launch(
+          {.kernel = whole_->end.get(),
+           .grid = {static_cast<unsigned>(tiles), static_cast<unsigned>(p_.q_heads), static_cast<unsigned>(p_.batch)},
+           .threads = 256,
+           .arguments = &args});
+    if (!whole_->repair) return;
+    // Tiles of repair.cuh.
+    constexpr std::int64_t side = 64;
+    const std::int64_t blocks = std::max(sets * ceil_div(p_.kv.length, side),
+                                         p_.batch * p_.q_heads * ceil_div(p_.q.length, side));
+    launches.launch({.kernel = whole_->repair.get(),
+                     .grid = {static_cast<unsigned>(blocks), 2, 1},
+                     .threads = 128,
+                     .arguments = &args});
+  }
+
   /// Rows of all heads.
   std::int64_t rows() const { return p_.q_heads * (p_.q.packed() ? p_.q.total : p_.batch * p_.q.length); }
   std::int64_t row_blocks() const { return p_.q_heads * p_.batch * ceil_div(p_.q.length, rows_threads / 32); }
@@ -299,6 +363,9 @@ class BackwardCall {
     args.kv_len = static_cast<int>(p_.kv.length);
     args.q_offset = p_.q_offset;
     args.kv_shared = p_.kv_shared;
+    args.kv_heads = static_cast<int>(p_.kv_heads);
+    args.d = static_cast<int>(p_.d);
+    args.dv = static_cast<int>(p_.dv);
     args.q_starts = starts.q;
     args.kv_starts = starts.kv;
     return args;
@@ -329,9 +396,12 @@ class BackwardCall {
   std::vector<Captured> captured_;
   WorkspaceLayout space_;
   StartsRoom starts_;
-  Walker queries_, keys_;
+  std::shared_ptr<const LoadedKernel> whole_;  ///< where one kernel does all
+  Walker queries_, keys_;                      ///< else
   std::shared_ptr<const Kernel> rows_kernel_, sums_kernel_;
   Room<unsigned long long> sums_;  ///< of all captured tensors
+  Room<float> added_;              ///< sums of dq, where one kernel does all
+  Room<unsigned> counters_;        ///< its turns, then its next item, then whether something is not finite
   Room<float> delta_;
   Room<std::byte> own_o_;  ///< the forward's results, where the call has none
   Room<float> own_lse_;

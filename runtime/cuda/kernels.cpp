@@ -1,6 +1,8 @@
 // runtime/cuda/kernels.cpp — kernels in memory: each compiled once for its Mod and tile, and loaded once a device
 #include "runtime/cuda/kernels.h"
 
+#include <algorithm>
+
 #include <attune/error.h>
 #include <fmt/format.h>
 
@@ -37,7 +39,18 @@ Kernel load(const Binary& binary, int device, int shared_bytes) {
 LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, const Purpose* purpose) {
   const compiler::Mod& mod = lowered.mod;
   const bool forward = key.way == codegen::Way::forward;
-  const codegen::GpuParts parts = codegen::gpu_parts(lowered, key.spec.scale_positive, forward ? nullptr : &key.wanted);
+  const codegen::GpuParts parts = codegen::gpu_parts(lowered, key.spec.scale_positive, forward ? nullptr : &key.wanted,
+                                                     key.way == codegen::Way::keys);
+  LoadedKernel out;
+  if (parts.gradient) out.delta_of_o = parts.gradient->delta_of_o;
+  const auto refuses = [&](const codegen::KernelDescriptor* one) {
+    return !one->why_not(key.spec, parts.facts).empty();
+  };
+  if (std::ranges::all_of(codegen::kernels(key.way), refuses)) {
+    for (const codegen::KernelDescriptor* one : codegen::kernels(key.way))
+      out.story.push_back(fmt::format("not {}: {}", one->name, one->why_not(key.spec, parts.facts)));
+    return out;
+  }
   const codegen::CallKind kind = codegen::call_kind(parts, key.length);
   Remembered found;
   if (forward && !key.preference) found = remembered(tuned_key(key, kind));
@@ -45,19 +58,25 @@ LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, con
   Considered all = consider(parts, kind, key.spec, preference ? &*preference : nullptr, false,
                             codegen::kernels(key.way), purpose);
   const Candidate& chosen = all.candidates[all.chosen];
-  LoadedKernel out{.kernel = load(*chosen.binary, key.device, chosen.choice.shared_bytes),
-                   .choice = chosen.choice,
-                   .flaw = chosen.flaw,
-                   .cover_kernel = std::nullopt,
-                   .story = std::move(found.notes)};
+  out.kernel = load(*chosen.binary, key.device, chosen.choice.shared_bytes);
+  out.choice = chosen.choice;
+  out.flaw = chosen.flaw;
+  out.story = std::move(found.notes);
+  const auto beside = [&](const codegen::Source& page) {
+    return std::make_shared<const Kernel>(load(
+        *binary_of(page, {.mod = mod, .kernel = page.name, .arch = key.spec.arch, .purpose = purpose}), key.device, 0));
+  };
+  if (!out.choice.plan.kernel->end.empty()) {
+    out.end = beside(codegen::end_source(out.choice.plan, key.spec.arch));
+    if (parts.gradient->removes) out.repair = beside(codegen::repair_source(parts, out.choice.plan, key.spec.arch));
+  }
   if (preference && !preference->origin.empty()) out.story.push_back(preference->origin);
   out.story.insert(out.story.end(), all.story.begin(), all.story.end());
   for (std::size_t i = 0; i < all.chosen; ++i)
     out.story.push_back(
         fmt::format("not {}: {}", codegen::variant_of(all.candidates[i].choice.plan).text(), all.candidates[i].flaw));
-  if (parts.gradient) out.delta_of_o = parts.gradient->delta_of_o;
   const bool along_q = key.way == codegen::Way::keys;
-  if (along_q ? parts.gradient->listed_along_q : parts.facts.listed)
+  if (parts.facts.listed)
     out.cover_kernel = {load(*binary_of(cover_page(lowered, key.spec.wide, key.spec.arch, along_q),
                                         {.mod = mod, .kernel = "cover", .arch = key.spec.arch, .purpose = purpose}),
                              key.device, 0),

@@ -26,6 +26,8 @@ struct LoadedKernel {
   codegen::KernelChoice choice;
   std::string flaw;                         ///< as Candidate has it
   std::optional<CoverKernel> cover_kernel;  ///< where the launch must be handed lists
+  std::shared_ptr<const Kernel> end;        ///< as KernelDescriptor::end; null: none is needed
+  std::shared_ptr<const Kernel> repair;     ///< for what it may leave not finite, where pairs may be removed; or null
   bool delta_of_o = true;                   ///< of a backward: as GradientTraits of codegen/cuda/gradient.cuh has it
   std::vector<std::string> story;           ///< whose choice it is; kernels that were not taken, and why
 };
@@ -43,7 +45,8 @@ struct KernelKey {
 
 TunedKey tuned_key(const KernelKey& key, const codegen::CallKind& kind);
 
-/// Compiles and loads the kernel unless this process has it; then `stream` must not be captured.
+/// Compiles and loads the kernel unless this process has it; then `stream` must not be captured. Its plan has no kernel
+/// where none of those of key.way takes the call: a whole backward's.
 std::shared_ptr<const LoadedKernel> loaded_kernel(const KernelKey& key, const compiler::LoweredMod& lowered,
                                                   cu::Stream stream, const Purpose* purpose);
 

@@ -1,0 +1,97 @@
+// codegen/kernels/backward_sm90.cpp — the backward on Hopper, codegen/cuda/backward_sm90.cuh: its calls, its tiles
+#include <algorithm>
+
+#include "codegen/ceil_div.h"
+#include "codegen/gpu_element.h"
+#include "codegen/kernel.h"
+
+namespace attune::codegen {
+
+extern const KernelDescriptor backward_sm90;
+
+namespace {
+
+struct Tile {
+  int m = 64;       ///< queries
+  int n = 128;      ///< keys
+  int order = 2;    ///< how much is under way at once
+  int ordered = 1;  ///< tiles of keys are added to dq in a fixed order
+};
+constexpr std::array members{
+    TileMember<Tile>{{.name = "m", .least = 64, .most = 128, .step = 64}, &Tile::m},
+    TileMember<Tile>{{.name = "n", .least = 128, .most = 128}, &Tile::n},
+    TileMember<Tile>{{.name = "order", .least = 0, .most = 2}, &Tile::order},
+    TileMember<Tile>{{.name = "ordered", .least = 0, .most = 1}, &Tile::ordered},
+};
+constexpr auto erased_members = members_of(members);
+constexpr Search searches[] = {{.member = "order", .least = 0, .most = 2}};
+
+std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
+  if (spec.arch != 90) return "it is for compute capability 9.0";
+  if (gpu_element(spec.dtype).bytes != 2) return "it computes bf16 and f16";
+  if (spec.d > 128 || spec.dv > 128) return "it is for heads up to 128 wide";
+  if (spec.d <= 64 && spec.dv > 64) return "values are wider than keys";
+  if (spec.packed) return "sequences are packed";
+  if (!spec.boxes) return "the copy engine cannot take boxes of q, k, v or grad_o";
+  if (facts.has_prob) return "there is a prob mod";
+  if (facts.has_terms) return "gradients of captured tensors are asked for";
+  if (facts.listed) return "tiles come as lists";
+  return {};
+}
+
+/// 64 x 64 numbers of dq for each of two groups: half of 128 columns, or half of 128 queries.
+int queries_of(const KernelSpec& spec) { return spec.d > 64 ? 64 : 128; }
+
+std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts&, const CallKind&) {
+  std::vector<Variant> out;
+  for (const int order : {2, 1, 0})
+    out.push_back(variant_of(backward_sm90.name, Tile{.m = queries_of(spec), .order = order}, members));
+  return out;
+}
+
+std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
+  return tile_of(variant, members).m == queries_of(spec) ? "" : "m is 128 for heads up to 64 wide, else 64";
+}
+
+/// As struct Shared90Backward of deal_backward_sm90.cuh counts.
+int shared_bytes(const KernelPlan& plan) {
+  const int line = 128, chunk = gpu_element(plan.dtype).chunk(), stages = 2, steps_kept = 8, step_words = 8;
+  const int chunks = ceil_div(plan.d, chunk), dv_chunks = ceil_div(plan.dv, chunk);
+  const int keys = line * plan.n * (chunks + dv_chunks), queries = line * plan.m * (chunks + dv_chunks),
+            ds = line * plan.m * plan.n / chunk, sums = 4 * plan.m * chunks * chunk, ends = 2 * 4 * plan.m;
+  return keys + stages * (queries + ds + sums + ends) + steps_kept * (4 * step_words + 8) + 2 * 16 * stages + 24;
+}
+
+KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
+  const Tile tile = tile_of(variant, members);
+  KernelPlan plan = plan_of(backward_sm90, spec, tile.m, tile.n);
+  plan.stages = 2;
+  plan.traits = {{"order", tile.order},
+                 {"ordered", tile.ordered},
+                 {"width", static_cast<int>(spec.d)},
+                 {"width_v", static_cast<int>(spec.dv)}};
+  const int bytes = shared_bytes(plan), chunk = gpu_element(plan.dtype).chunk(), columns = round_up(plan.d, chunk);
+  return {.plan = std::move(plan),
+          .threads = 384,
+          .shared_bytes = bytes,
+          .counts_tiles = true,
+          .boxes = BoxRows{.q = tile.m, .k = tile.n, .v = tile.n, .o = tile.m},
+          .sums = tile.m * columns};
+}
+
+}  // namespace
+
+constinit const KernelDescriptor backward_sm90{
+    .name = "backward_sm90",
+    .way = Way::backward,
+    .members = erased_members,
+    .searches = searches,
+    .persistent = true,
+    .end = "end_queries_sm90",
+    .why_not = why_not,
+    .tiles = tiles,
+    .why_illegal = why_illegal,
+    .choice = choice,
+};
+
+}  // namespace attune::codegen

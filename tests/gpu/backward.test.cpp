@@ -1,0 +1,214 @@
+// tests/gpu/backward.test.cpp — gradients on a device: every kernel's shapes, the same bits always, removed NaN, graphs
+#include <attune/attune.h>
+
+#include <cstring>
+#include <limits>
+
+#include "runtime/cuda/engine.h"
+#include "tests/gpu/disturbance.h"
+#include "tests/numerics/agree.h"
+#include "tests/numerics/inputs.h"
+
+namespace attune::tests {
+namespace {
+
+namespace cu = runtime::cuda::cu;
+
+std::string judge(const Attention& attention, const Shape& shape, bool captured = true) {
+  return compare(Subject(attention), inputs(shape), std::span(&device_engine(), 1),
+                 {.forward = false, .captured = captured})
+      .wrong;
+}
+
+Attention softcapped() {
+  return {.score = [](Float s, At) { return 20.0f * tanh(s / 20.0f); }, .mask = mods::causal()};
+}
+
+/// What a call of 2 x 8 heads over 2 key heads wrote, as bytes.
+struct Gradients {
+  static constexpr std::int64_t batch = 2, q_heads = 8, kv_heads = 2, q_len = 515, kv_len = 640;
+
+  std::int64_t d;
+  Device gpu = Device::cuda();
+  Array<bf16> q = filled(1, {batch, q_heads, q_len, d}).on(gpu), k = filled(2, {batch, kv_heads, kv_len, d}).on(gpu),
+              v = filled(3, {batch, kv_heads, kv_len, d}).on(gpu),
+              grad_o = filled(4, {batch, q_heads, q_len, d}).on(gpu), o = gpu.array<bf16>({batch, q_heads, q_len, d});
+  Array<float> lse = gpu.array<float>({batch, q_heads, q_len});
+  Array<bf16> dq = gpu.array<bf16>({batch, q_heads, q_len, d}), dk = gpu.array<bf16>({batch, kv_heads, kv_len, d}),
+              dv = gpu.array<bf16>({batch, kv_heads, kv_len, d});
+
+  explicit Gradients(std::int64_t width) : d(width) {}
+
+  Forward forward() const { return {.q = q, .k = k, .v = v, .o = o, .lse = lse}; }
+  Backward backward() const {
+    return {.q = q, .k = k, .v = v, .grad_o = grad_o, .o = o, .lse = lse, .dq = dq, .dk = dk, .dv = dv};
+  }
+  std::vector<std::byte> bytes() const {
+    std::vector<std::byte> out;
+    for (const Array<bf16>* one : {&dq, &dk, &dv}) {
+      const auto here = one->on(Device::cpu());
+      const auto all = std::as_bytes(here.values());
+      out.insert(out.end(), all.begin(), all.end());
+    }
+    return out;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("gradients of 16-bit heads of every width, ratio and length are what the oracle says", "[gpu]") {
+  if (skipped()) return;
+  const Attention plain, causal{.mask = mods::causal()}, window{.mask = mods::sliding_window(100)},
+      lifted{.score = [](Float s, At at) { return s + 0.1f * f32(at.kv - at.q); }, .mask = mods::causal()},
+      capped = softcapped();
+  struct Case {
+    const Attention* attention;
+    Shape shape;
+  };
+  std::vector<Case> cases;
+  std::uint64_t seed = 0;
+  for (const Attention* attention : {&plain, &causal, &window, &lifted, &capped})
+    for (const std::int64_t d : {16, 40, 64, 72, 96, 128, 192, 256}) {
+      ++seed;
+      const std::int64_t group = std::array{1, 2, 3, 8}[seed % 4], q_len = std::array{1, 131, 300}[seed % 3];
+      cases.push_back({attention,
+                       {.batch = 1 + static_cast<std::int64_t>(seed % 2),
+                        .q_heads = 2 * group,
+                        .kv_heads = 2,
+                        .q_len = q_len,
+                        .kv_len = seed % 5 ? 257 : q_len,
+                        .d = d,
+                        .dv = seed % 7 ? d : std::max<std::int64_t>(d - 8, 8),
+                        .dtype = seed % 2 ? DType::bf16 : DType::f16,
+                        .kv_shared = seed % 6 == 0,
+                        .q_offset = static_cast<std::int32_t>(seed % 3 * 57),
+                        .seed = seed}});
+    }
+  CHECK(side_by_side(cases.size(), [&](std::size_t i) { return judge(*cases[i].attention, cases[i].shape); }) == "");
+}
+
+TEST_CASE("gradients do not depend on other work, or on how many blocks there are", "[gpu]") {
+  if (skipped()) return;
+  const Disturbance disturbance;
+  const Attention plain, causal{.mask = mods::causal()}, capped = softcapped(),
+                                                         sparse{.mask = [](At at) { return (at.q ^ at.kv) % 3 != 0; }};
+  for (const std::int64_t d : {64, 128, 192})
+    for (const Attention* attention : {&plain, &causal, &capped, &sparse}) {
+      const Gradients call(d);
+      attention->run(call.forward());
+      const Subject subject(*attention);
+      const Backward backward = call.backward();
+      const compiler::Problem problem = compiler::check(subject.written, backward, subject.scale);
+      runtime::cuda::backward(subject.lowered, backward, problem, {});
+      const std::vector<std::byte> wanted = call.bytes();
+      // One block also shows that no block waits for another that comes later.
+      for (const int blocks : {132, 131, 7, 1}) {
+        int different = 0;
+        for (int i = 0; i < 5; ++i) {
+          disturbance.run(i);
+          runtime::cuda::backward(subject.lowered, backward, problem, {.blocks = blocks});
+          different += call.bytes() != wanted;
+        }
+        INFO("d " << d << ", " << blocks << " blocks");
+        CHECK(different == 0);
+      }
+    }
+}
+
+TEST_CASE("captured gradients have the same bits every time, also where all pairs add to one element", "[gpu]") {
+  if (skipped()) return;
+  const Device gpu = Device::cuda();
+  const auto one = normal<float>(7, {1}).on(gpu), table = normal<float>(8, {129}).on(gpu);
+  const auto grad_one = gpu.array<float>({1}), grad_table = gpu.array<float>({129});
+  const Captured<float, 1> by_all(one, "all"), by_distance(table, "table");
+  const Attention attention{.score = [=](Float s, At at) {
+    return s * by_all(0) + by_distance(clamp(at.kv - at.q, -64, 64) + 64) * by_all(min(at.kv % 2, 0));
+  }};
+  const Gradients call(64);
+  Backward backward = call.backward();
+  backward.o = backward.lse = {};
+  backward.captured = {{.of = one, .into = grad_one}, {.of = table, .into = grad_table}};
+  const Disturbance disturbance;
+  const auto run = [&] {
+    attention.backward(backward);
+    std::vector<float> out;
+    for (const Array<float>* x : {&grad_one, &grad_table}) {
+      const auto here = x->on(Device::cpu());
+      out.insert(out.end(), here.values().begin(), here.values().end());
+    }
+    return out;
+  };
+  const std::vector<float> wanted = run();
+  CHECK(wanted[0] != 0);
+  int different = 0;
+  for (int i = 0; i < 20; ++i) {
+    disturbance.run(i);
+    different += std::memcmp(run().data(), wanted.data(), wanted.size() * sizeof(float)) != 0;
+  }
+  CHECK(different == 0);
+}
+
+TEST_CASE("what a mask removes is NaN, and reaches no gradient", "[gpu]") {
+  if (skipped()) return;
+  // Queries see the first 100 keys; the rest of the keys, and the queries' part that sees nothing, are NaN or infinite.
+  const Attention attention{.mask = [](At at) { return at.kv < 100 && at.q < 90; }};
+  for (const std::int64_t d : {64, 128, 192}) {
+    INFO("d " << d);
+    for (const float poison : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+      Inputs in = inputs({.batch = 1,
+                          .q_heads = 2,
+                          .kv_heads = 1,
+                          .q_len = 150,
+                          .kv_len = 170,
+                          .d = d,
+                          .dv = d,
+                          .dtype = DType::bf16,
+                          .seed = static_cast<std::uint64_t>(d)});
+      const auto spoil = [&](const Placed& of, std::int64_t from) {
+        const Tensor& t = of.tensor;
+        for (std::int64_t h = 0; h < t.shape[1]; ++h)
+          for (std::int64_t i = from; i < t.shape[2]; ++i)
+            static_cast<bf16*>(t.data)[h * t.strides[1] + i * t.strides[2] + i % d] = poison;
+      };
+      spoil(in.k, 100);
+      spoil(in.v, 100);
+      spoil(in.q, 90);
+      CHECK(compare(Subject(attention), in, std::span(&device_engine(), 1), {.forward = false}).wrong == "");
+    }
+  }
+}
+
+TEST_CASE("a prepared backward is captured into a graph, and replayed", "[gpu]") {
+  if (skipped()) return;
+  const runtime::cuda::Current current(0);
+  const runtime::cuda::Driver& d = runtime::cuda::driver();
+  cu::Stream stream = nullptr;
+  d.cuStreamCreate(&stream, cu::stream_non_blocking);
+  const Attention attention = softcapped();
+  const Gradients call(128);
+  attention.run(call.forward());
+  attention.backward(call.backward());
+  const std::vector<std::byte> wanted = call.bytes();
+  const std::size_t bytes = attention.workspace(call.backward());
+  const auto workspace = Device::cuda().array<float>({static_cast<std::int64_t>(bytes / sizeof(float) + 1)});
+  const Resources with{.workspace = {reinterpret_cast<std::byte*>(workspace.data()), bytes}, .stream = stream};
+  d.cuStreamBeginCapture(stream, cu::CaptureMode::thread_local_);
+  attention.backward(call.backward(), with);
+  cu::Graph graph = nullptr;
+  d.cuStreamEndCapture(stream, &graph);
+  cu::GraphExec replay = nullptr;
+  d.cuGraphInstantiateWithFlags(&replay, graph, 0);
+  for (int i = 0; i < 3; ++i) {
+    copy(call.q, call.dq);
+    copy(call.k, call.dk);
+    copy(call.k, call.dv);
+    d.cuGraphLaunch(replay, stream);
+    d.cuStreamSynchronize(stream);
+    CHECK(call.bytes() == wanted);
+  }
+  d.cuGraphExecDestroy(replay);
+  d.cuGraphDestroy(graph);
+  d.cuStreamDestroy(stream);
+}
+
+}  // namespace attune::tests
