@@ -374,20 +374,21 @@ struct Group90Backward {
                    : "memory");
   }
 
-  /// Puts this group's half of dq where the warp that adds takes it; or says only that this step has none.
+  /// Puts this group's half of dq where a warp that adds takes it; or says only that this step has none.
   template <bool There = true>
   __device__ void give_sums(int stage, unsigned phase) {
     const unsigned full = shared + Shared::sum_full + 16 * stage;
     barrier_wait(full + 8, phase ^ 1);
-    if constexpr (There) {
-      const unsigned into = shared + Shared::sums + stage * Shared::sum_bytes + group * 16384 + 16 * (32 * warp + lane);
-      const float(&x)[32] = dq();
-#pragma unroll
-      for (int i = 0; i < 8; ++i) shared_put(into + 2048 * i, x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
-      proxy_fence();
-    }
+    if constexpr (There) put_sums(stage);
     __syncwarp();
     if (lane == 0) barrier_arrive(full);
+  }
+  __device__ void put_sums(int stage) {
+    const unsigned into = shared + Shared::sums + stage * Shared::sum_bytes + group * 16384 + 16 * (32 * warp + lane);
+    const float(&x)[32] = dq();
+#pragma unroll
+    for (int i = 0; i < 8; ++i) shared_put(into + 2048 * i, x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
+    proxy_fence();
   }
 
   /// Stores the warp's 16 keys of dk or dv through its part of the memory of keys and values.
@@ -418,8 +419,7 @@ struct Group90Backward {
 };
 
 /// Orders, by what is under way while a group computes. 0: nothing; both S and dP are waited for. 1: dP beside
-/// probabilities, dV beside dS. 2: also the next S while dQ is stored. 3: also the next dP and probabilities, so that a
-/// group always has products queued but for the wait between dP and dV.
+/// probabilities, dV beside dS. 2: also the next S while dQ is stored.
 template <class Tile, class User>
 __device__ inline void compute_backward(const BackwardArgs& args, const User& user, unsigned shared, int group) {
   using Shared = Shared90Backward<Tile>;
@@ -459,34 +459,14 @@ __device__ inline void compute_backward(const BackwardArgs& args, const User& us
         wgmma_wait<0>();
         pin(g.s);
       }
-      // Scores are under way: probabilities of the step that `clock` says, while its flows are under way too.
-      const auto start = [&](unsigned clock, int stage) {
-        g.flows(stage);
-        g.enter(clock);
-        wgmma_wait<1>();
-        pin(g.s);
-        g.remove(g.word(clock, 0) & Step::whole);
-        g.weigh(stage);
-      };
-      if constexpr (order == 3) {
-        g.scores(stage_now());
-        start(clock, stage_now());
-      }
 #pragma unroll 1
       for (;;) {
         const int stage = stage_now();
         what = g.word(clock, 0);
         if constexpr (order < 2) g.scores(stage);
-        if constexpr (order < 3) {
-          g.flows(stage);
-          g.enter(clock);
-        }
-        if constexpr (order == 3) {
-          wgmma_wait<0>();
-          pin(g.dp);
-          g.add_values(stage);
-          g.join(stage);
-        } else if constexpr (order > 0) {
+        g.flows(stage);
+        g.enter(clock);
+        if constexpr (order > 0) {
           if constexpr (order == 1) {
             wgmma_wait<1>();
             pin(g.s);
@@ -533,19 +513,10 @@ __device__ inline void compute_backward(const BackwardArgs& args, const User& us
           pin(g.dv);
           release_stage(stage);
           g.give_sums(stage, phase_of(clock - 1));
-          if constexpr (order == 2) {
-            wgmma_wait<0>();
-            pin(g.s);
-          } else {
-            // After the last step, that one's words again: those of the next are not there.
-            start(what & Step::last ? clock - 1 : clock, stage ^ 1);
-          }
+          wgmma_wait<0>();
+          pin(g.s);
           if (what & Step::last) break;
         }
-      }
-      if constexpr (order > 2) {
-        wgmma_wait<0>();
-        pin(g.dp);
       }
       clock ^= keys_bit;
     }

@@ -182,35 +182,53 @@ struct Loader90Backward {
     int index = static_cast<int>(blockIdx.x);
 #pragma unroll 1
     while (index < items.count()) {
-      const auto item = items.item(index);
+      // What an item is lies in lanes, a number each: this warp has few registers.
+      constexpr int keys = 0, kv_head = 1, of_b = 2, rising = 3, now_b = 4, now_h = 5;
+      int held = 0;
+      const auto put = [&](int at, int x) { held = lane == at ? x : held; };
+      const auto get = [&](int at) { return __shfl_sync(~0u, held, at); };
+      {
+        const auto item = items.item(index);
+        put(keys, item.keys);
+        put(kv_head, item.kv_head);
+        put(of_b, item.b);
+        put(rising, item.rising);
+      }
       bool found = false;
 #pragma unroll 1
       for (int g = 0; g < (args.kv_shared ? args.group * args.batch : args.group); ++g) {
-        const int b = args.kv_shared ? g / args.group : item.b, h = item.kv_head * args.group + g % args.group;
-        const Where where{b, h, args.q_len, args.kv_len};
+        put(now_b, args.kv_shared ? g / args.group : get(of_b));
+        put(now_h, get(kv_head) * args.group + g % args.group);
 #pragma unroll 1
         for (int i = 0; i < tiles; i += 32) {
-          const int base = item.rising ? (tiles - 1) / 32 * 32 - i : i, tile = base + lane, begin = tile * m,
-                    end = min(begin + m, args.q_len), kv = item.keys * n;
-          const Bands bands = user.bands(user.head(where), where, args.q_offset + begin, args.q_offset + end);
-          const int from = max(bands.begin, 0) / n, to = (min(bands.end, args.kv_len) + n - 1) / n;
-          const int before = item.rising ? item.keys - from : to - 1 - item.keys;
-          const bool whole = end - begin == m && bands.full_begin <= kv && kv + n <= min(bands.full_end, args.kv_len);
-          unsigned left = __ballot_sync(~0u, tile < tiles && from <= item.keys && item.keys < to);
+          const bool falls = get(rising);
+          const int base = falls ? (tiles - 1) / 32 * 32 - i : i;
+          int before;  // twice the turn, and whether the tile is whole
+          unsigned left;
+          {
+            const Where where{get(now_b), get(now_h), args.q_len, args.kv_len};
+            const int tile = base + lane, begin = tile * m, end = min(begin + m, args.q_len), nth = get(keys),
+                      kv = nth * n;
+            const Bands bands = user.bands(user.head(where), where, args.q_offset + begin, args.q_offset + end);
+            const int from = max(bands.begin, 0) / n, to = (min(bands.end, args.kv_len) + n - 1) / n;
+            const bool whole = end - begin == m && bands.full_begin <= kv && kv + n <= min(bands.full_end, args.kv_len);
+            before = 2 * (falls ? nth - from : to - 1 - nth) + whole;
+            left = __ballot_sync(~0u, tile < tiles && from <= nth && nth < to);
+          }
 #pragma unroll 1
           while (left) {
-            const int nth = item.rising ? 31 - __clz(static_cast<int>(left)) : __ffs(static_cast<int>(left)) - 1;
+            const int nth = falls ? 31 - __clz(static_cast<int>(left)) : __ffs(static_cast<int>(left)) - 1;
             left ^= 1u << nth;
             if (found) hand_over(0);
-            find(
-                {.what = (found ? 0 : Step::first) | (__shfl_sync(~0u, static_cast<int>(whole), nth) ? Step::whole : 0),
-                 .queries = base + nth,
-                 .b = b,
-                 .h = h,
-                 .keys = item.keys,
-                 .kv_head = item.kv_head,
-                 .sums = (b * args.q_heads + h) * tiles + base + nth,
-                 .turn = __shfl_sync(~0u, before, nth)});
+            const int turn = __shfl_sync(~0u, before, nth), b = get(now_b), h = get(now_h);
+            find({.what = (found ? 0 : Step::first) | (turn & 1 ? Step::whole : 0),
+                  .queries = base + nth,
+                  .b = b,
+                  .h = h,
+                  .keys = get(keys),
+                  .kv_head = get(kv_head),
+                  .sums = (b * args.q_heads + h) * tiles + base + nth,
+                  .turn = turn >> 1});
             found = true;
           }
         }
@@ -218,10 +236,10 @@ struct Loader90Backward {
       if (!found)
         find({.what = Step::empty,
               .queries = 0,
-              .b = item.b,
+              .b = get(of_b),
               .h = 0,
-              .keys = item.keys,
-              .kv_head = item.kv_head,
+              .keys = get(keys),
+              .kv_head = get(kv_head),
               .sums = Step::nothing,
               .turn = 0});
       hand_over(Step::last);

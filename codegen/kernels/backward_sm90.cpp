@@ -87,6 +87,7 @@ constinit const KernelDescriptor backward_sm90{
     .members = erased_members,
     .searches = searches,
     .persistent = true,
+    .spills_well = 32,  // softcap: three words, once a step
     .end = "end_queries_sm90",
     .why_not = why_not,
     .tiles = tiles,
