@@ -39,7 +39,7 @@ void check_capture(const CaptureSlot& slot, const Tensor& t) {
                              name_of(t.dtype), ir::name_of(is)),
                  "convert the tensor, or make an attention that reads it as it is");
   if (t.rank != slot.rank)
-    throw refuse("bind-rank", fmt::format("{} has {} dimensions", name, t.rank),
+    throw refuse("bind-rank", fmt::format("{} has {} dimension{}", name, t.rank, t.rank == 1 ? "" : "s"),
                  fmt::format("{} is {}, and expressions read it with {} {}", name, t.describe(), slot.rank,
                              slot.rank == 1 ? "index" : "indices"),
                  "pass a tensor with as many dimensions");
