@@ -149,8 +149,7 @@ std::vector<Tensor> captures_of(const attune_attention& attention, const attune_
   std::vector<Tensor> out;
   out.reserve(attention.capture_of.size());
   for (const std::uint32_t i : attention.capture_of)
-    out.push_back(captures[i] ? tensor_of(captures[i], fmt::format("capture `{}`", attention.captures[i].name))
-                              : Tensor());
+    out.push_back(captures[i] ? tensor_of(captures[i], {"capture `", attention.captures[i].name, "`"}) : Tensor());
   return out;
 }
 

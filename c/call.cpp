@@ -82,10 +82,9 @@ struct Call {
       if (!name.slot)
         throw Error("grad-not-captured", fmt::format("a gradient is asked for capture `{}`", name.name), {},
                     "no expression reads it", "leave the gradient out: it is 0");
-      into.captured.push_back(
-          {.of = {},
-           .into = tensor_of(from.captured_grads[i], fmt::format("the gradient of capture `{}`", name.name)),
-           .slot = static_cast<int>(*name.slot)});
+      into.captured.push_back({.of = {},
+                               .into = tensor_of(from.captured_grads[i], {"the gradient of capture `", name.name, "`"}),
+                               .slot = static_cast<int>(*name.slot)});
     }
   }
 };

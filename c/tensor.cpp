@@ -32,19 +32,19 @@ std::string name_of(const attune_dtype& type) {
   return fmt::format("code {} with {} bits", type.code, type.bits);
 }
 
-DType type_of(const attune_dtype& type, const std::string& name) {
+DType type_of(const attune_dtype& type, const Called& called) {
   if (type.lanes != 1)
-    throw Error("dlpack-lanes", fmt::format("{} holds vectors of {} elements", name, type.lanes), {},
+    throw Error("dlpack-lanes", fmt::format("{} holds vectors of {} elements", called.text(), type.lanes), {},
                 fmt::format("its dtype has {} lanes, and attune reads elements one by one", type.lanes),
                 "set dtype.lanes to 1, and give the tensor one more dimension");
   for (const TypeRow& row : types)
     if (row.code == type.code && row.bits == type.bits) return row.type;
-  throw Error("dlpack-type", fmt::format("{} holds {}", name, name_of(type)), {},
+  throw Error("dlpack-type", fmt::format("{} holds {}", called.text(), name_of(type)), {},
               "attune reads float16, float32, float64, bfloat16, int8 to int64, uint8 and bool",
               "convert it to one of these types");
 }
 
-Device device_of(const attune_device& device, const std::string& name) {
+Device device_of(const attune_device& device, const Called& called) {
   switch (static_cast<int>(device.device_type)) {
     case ATTUNE_CPU:
     case ATTUNE_CUDA_HOST: return Device::cpu();
@@ -52,28 +52,30 @@ Device device_of(const attune_device& device, const std::string& name) {
     case ATTUNE_CUDA_MANAGED: return Device::cuda(device.device_id);
     default: break;
   }
-  throw Error("dlpack-device", fmt::format("{} is on a device of type {}", name, static_cast<int>(device.device_type)),
-              {},
+  throw Error("dlpack-device",
+              fmt::format("{} is on a device of type {}", called.text(), static_cast<int>(device.device_type)), {},
               "attune computes on the CPU (1) and on CUDA devices (2); it reads pinned (3) and managed (13) memory too",
               "copy it to one of these");
 }
 
 }  // namespace
 
-Tensor tensor_of(const attune_tensor* from, const std::string& name) {
+std::string Called::text() const { return fmt::format("{}{}{}", before, name, after); }
+
+Tensor tensor_of(const attune_tensor* from, const Called& called) {
   if (!from) return {};
-  const DType type = type_of(from->dtype, name);
-  const Device device = device_of(from->device, name);
+  const DType type = type_of(from->dtype, called);
+  const Device device = device_of(from->device, called);
   const auto rank = static_cast<std::size_t>(from->ndim < 0 ? 0 : from->ndim);
   if (from->ndim < 0 || rank > Tensor::max_rank)
-    throw Error("bad-rank", fmt::format("{} has {} dimensions", name, from->ndim), {},
+    throw Error("bad-rank", fmt::format("{} has {} dimensions", called.text(), from->ndim), {},
                 fmt::format("a tensor has at most {}", Tensor::max_rank), "merge or index away some dimensions");
   if (rank > 0 && !from->shape)
-    throw Error("null-pointer", fmt::format("{} has no shape", name), {},
+    throw Error("null-pointer", fmt::format("{} has no shape", called.text()), {},
                 fmt::format("it has {} dimensions, and its `shape` is NULL", rank), "point `shape` at the extents");
   void* const data = from->data ? static_cast<char*>(from->data) + from->byte_offset : nullptr;
   if (reinterpret_cast<std::uintptr_t>(data) % size_of(type) != 0)
-    throw Error("dlpack-aligned", fmt::format("{} does not lie where its elements may lie", name), {},
+    throw Error("dlpack-aligned", fmt::format("{} does not lie where its elements may lie", called.text()), {},
                 fmt::format("its first element is at {}, and elements of {} lie at multiples of {} bytes", data,
                             attune::name_of(type), size_of(type)),
                 "copy it to memory of its own");
@@ -81,7 +83,7 @@ Tensor tensor_of(const attune_tensor* from, const std::string& name) {
   try {
     return Tensor(data, type, shape, strides, device);
   } catch (const Error& e) {
-    throw Error(e.code, fmt::format("{}: {}", name, e.problem), e.where, e.why, e.fix);
+    throw Error(e.code, fmt::format("{}: {}", called.text(), e.problem), e.where, e.why, e.fix);
   }
 }
 

@@ -5,10 +5,21 @@
 #include <attune/tensor.h>
 
 #include <string>
+#include <string_view>
 
 namespace attune::c {
 
-/// None for NULL. Errors call the tensor by this name.
-Tensor tensor_of(const attune_tensor* from, const std::string& name);
+/// What an Error calls a tensor: "q", "capture `slope`". Put together only then: a call has a microsecond.
+struct Called {
+  const char* before = "";
+  std::string_view name;
+  const char* after = "";
+
+  std::string text() const;
+};
+
+/// None for NULL.
+Tensor tensor_of(const attune_tensor* from, const Called& called);
+inline Tensor tensor_of(const attune_tensor* from, const char* name) { return tensor_of(from, Called{.name = name}); }
 
 }  // namespace attune::c

@@ -31,18 +31,18 @@ void check_count(std::size_t bound, std::span<const Slot> slots, const char* one
 }
 
 void check_capture(const CaptureSlot& slot, const Tensor& t) {
-  const std::string name = fmt::format("capture `{}`", slot.name);
   const ir::Type is = type_of(t.dtype), wanted = type_of(slot.dtype);
+  if (is == wanted && t.rank == slot.rank) return;
+  const std::string name = fmt::format("capture `{}`", slot.name);
   if (is != wanted)
     throw refuse("capture-type", fmt::format("{} holds {}", name, name_of(t.dtype)),
                  fmt::format("expressions read its elements as {}, and those of {} are seen as {}", ir::name_of(wanted),
                              name_of(t.dtype), ir::name_of(is)),
                  "convert the tensor, or make an attention that reads it as it is");
-  if (t.rank != slot.rank)
-    throw refuse("bind-rank", fmt::format("{} has {} dimensions", name, t.rank),
-                 fmt::format("{} is {}, and expressions read it with {} {}", name, t.describe(), slot.rank,
-                             slot.rank == 1 ? "index" : "indices"),
-                 "pass a tensor with as many dimensions");
+  throw refuse("bind-rank", fmt::format("{} has {} dimension{}", name, t.rank, t.rank == 1 ? "" : "s"),
+               fmt::format("{} is {}, and expressions read it with {} {}", name, t.describe(), slot.rank,
+                           slot.rank == 1 ? "index" : "indices"),
+               "pass a tensor with as many dimensions");
 }
 
 void check_param(const ir::Signature::Param& slot, double value) {

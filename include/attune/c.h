@@ -101,8 +101,8 @@ ATTUNE_API uint32_t attune_version(void);
 // Frees a text that a function of this header gave.
 ATTUNE_API void attune_string_free(char* text);
 // Sets an option of docs/debugging.md, "ATTUNE_LOG" say, in place of the process's environment; NULL takes that back.
-// Options are read once: after the first call that makes an attention or compiles, this is the error `option-late`.
-// ATTUNE_JIT alone may be set at any time.
+// Options are read once: after the first call that makes an attention, compiles, or tells about the machine, this is
+// the error `option-late`. ATTUNE_JIT alone may be set at any time.
 ATTUNE_API attune_error* attune_option(const char* name, const char* value);
 // JSON: the library's version, its engines, what this machine can run, and what attune_compile can compile for:
 //   {"version": "0.1.0", "engines": ["cpu", "cuda", "oracle"],

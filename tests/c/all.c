@@ -2,6 +2,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include <pthread.h>
 #include <stdint.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -1022,6 +1023,41 @@ static void memory(void) {
   drop(p);
 }
 
+// Attentions are made until there is no memory for one more; then all goes on as before.
+static void no_memory(void) {
+  enum { most = 200000 };
+  attune_attention** held = calloc(most, sizeof *held);
+  attune_free(alibi());
+  problem* p = problem_of(1, n);
+  FILE* file = fopen("/proc/self/statm", "r");
+  unsigned long pages = 0;
+  CHECK(file && fscanf(file, "%lu", &pages) == 1);
+  if (file) fclose(file);
+  struct rlimit before;
+  CHECK(getrlimit(RLIMIT_AS, &before) == 0);
+  const struct rlimit little = {pages * (unsigned long)sysconf(_SC_PAGESIZE) + (4 << 20), before.rlim_max};
+  CHECK(setrlimit(RLIMIT_AS, &little) == 0);
+  const attune_what what = alibi_what();
+  int made_up_to = 0;
+  attune_error* error = NULL;
+  while (made_up_to < most && !(error = attune_new(&what, &held[made_up_to]))) ++made_up_to;
+  CHECK(setrlimit(RLIMIT_AS, &before) == 0);
+  CHECK(made_up_to < most);
+  REFUSED(error, "no-memory");
+  for (int i = 0; i < made_up_to; ++i) attune_free(held[i]);
+  free(held);
+  attune_attention* a = alibi();
+  GOOD(attune_run(a, &p->call, NULL));
+  CHECK(error_of(p, n) < 1e-5);
+  attune_free(a);
+  // An array that no machine has room for.
+  attune_tensor* none = NULL;
+  p->tslope->shape[0] = (int64_t)1 << 45;
+  REFUSED(attune_alloc(&p->tslope->t, &none), "no-memory");
+  CHECK(!none);
+  drop(p);
+}
+
 int main(int count, char** words) {
   static const struct {
     const char* name;
@@ -1032,7 +1068,7 @@ int main(int count, char** words) {
                {"options", options},     {"progress", progress},   {"loops", loops},
                {"lifetimes", lifetimes}, {"threads", threads},     {"flat_memory", flat_memory},
                {"pictures", pictures},   {"bundles", bundles},     {"watches", watches},
-               {"memory", memory}};
+               {"memory", memory},       {"no_memory", no_memory}};
   int run = 0;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i)
     if (count == 2 && strcmp(words[1], cases[i].name) == 0) cases[i].run(), ++run;

@@ -1,12 +1,14 @@
 # tests/package/run.py — build and run the consumer project, by find_package on an installed copy or add_subdirectory
 import argparse
+import os
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
 parser = argparse.ArgumentParser()
 parser.add_argument("way", choices=["find_package", "add_subdirectory"])
-for name in ["cmake", "source", "build", "compiler", "launcher", "engine", "config", "flags", "werror"]:
+for name in ["cmake", "source", "build", "compiler", "launcher", "engine", "config", "flags", "werror", "shared", "cc"]:
     parser.add_argument(f"--{name}", default="")
 args = parser.parse_args()
 
@@ -20,7 +22,7 @@ def do(*command):
 
 with tempfile.TemporaryDirectory() as folder:
     prefix, out = Path(folder) / "prefix", Path(folder) / "out"
-    settings = [f"-DCMAKE_CXX_COMPILER={args.compiler}", f"-DCMAKE_CXX_COMPILER_LAUNCHER={args.launcher}"]
+    settings = [f"-DCMAKE_C_COMPILER={args.cc or 'cc'}", f"-DCMAKE_CXX_COMPILER={args.compiler}", f"-DCMAKE_CXX_COMPILER_LAUNCHER={args.launcher}"]
     if args.way == "find_package":
         do(args.cmake, "--install", args.build, "--prefix", prefix)
         internal = [p for p in (prefix / "include").rglob("*") if p.is_file() and p.parent.name != "attune"]
@@ -38,6 +40,17 @@ with tempfile.TemporaryDirectory() as folder:
                          f"-DCMAKE_CXX_FLAGS_RELWITHDEBINFO={args.flags}"]
     do(args.cmake, "-G", "Ninja", "-S", Path(__file__).parent / "consumer", "-B", out, *settings)
     do(args.cmake, "--build", out)
+    if args.way == "find_package" and args.shared == "ON":
+        if do(out / "consumer_c") != "ok\n":
+            raise SystemExit("the consumer in C found no attune")
+        if shutil.which("pkg-config"):
+            where = next(prefix.rglob("attune.pc")).parent
+            told = subprocess.run(["pkg-config", "--cflags", "--libs", "attune"], check=True, text=True,
+                                  capture_output=True, env={**os.environ, "PKG_CONFIG_PATH": str(where)}).stdout.split()
+            do(args.cc, "-std=c99", Path(__file__).parent / "consumer" / "main.c", "-o", out / "by_pkg_config", *told,
+               f"-Wl,-rpath,{where.parent}")
+            if do(out / "by_pkg_config") != "ok\n":
+                raise SystemExit("the consumer in C found no attune by pkg-config")
     said = do(out / "consumer")
     if said != ("ok\n" if args.engine == "ON" else "no-engine\n"):
         raise SystemExit(f"the consumer said: {said}")

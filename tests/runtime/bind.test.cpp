@@ -16,6 +16,7 @@
 #include "runtime/oracle/verify.h"
 #include "tests/catch.h"
 #include "tests/elements.h"
+#include "tests/golden.h"
 #include "tests/refusal.h"
 
 using namespace attune;
@@ -397,6 +398,21 @@ TEST_CASE("what a call binds must fit what is read", "[bind]") {
   // Nothing to bind.
   call.params = {};
   CHECK(refusal([&] { Attention{.target = Target::oracle}.run(call); }).code == "bind-count");
+}
+
+TEST_CASE("what is said about captures and parameters that do not fit", "[bind]") {
+  const compiler::LoweredMod lowered = compiler::lower(declared(Target::oracle));
+  const Bound b(91);
+  const auto told = [&](const char* golden, const std::vector<Tensor>& captures, const std::vector<double>& params) {
+    tests::golden_error(golden, refusal([&] { compiler::check_bound(lowered, captures, params); }).what());
+  };
+  told("bind-count", {b.bias, b.doc}, {});
+  told("bind-count.parameters", {b.bias, b.doc, b.logits}, {1, 2, 3});
+  told("bind-rank", {b.logits, b.doc, b.logits}, {});
+  told("bind-param", {b.bias, b.doc, b.logits}, {1, 2.5});
+  told("capture-missing.call", {}, {});
+  told("capture-type.call", {b.bias, b.logits, b.logits}, {});
+  tests::golden_error("bad-rank.declared", refusal([] { Tensor::declared(DType::f32, 5); }).what());
 }
 
 TEST_CASE("a tensor is declared with a name and a possible rank", "[bind]") {
