@@ -203,6 +203,7 @@ class BackwardCall {
     if (call.o.given()) return;
     own_o_ = space_.take<std::byte>(rows() * p.dv * static_cast<std::int64_t>(sizeof(float)));
     own_lse_ = space_.take<float>(rows());
+    own_max_ = space_.take<float>(rows());
     const Forward first = forward_call(nullptr);
     forward_space_ = space_.take<std::byte>(
         rows() > 0 ? static_cast<std::int64_t>(forward_workspace(lowered, first, p, forward_means({}))) : 0);
@@ -454,7 +455,7 @@ class BackwardCall {
   Room<unsigned> counters_;        ///< its turns, then its next item, then whether something is not finite
   Room<float> delta_;
   Room<std::byte> own_o_;  ///< the forward's results, where the call has none
-  Room<float> own_lse_;
+  Room<float> own_lse_, own_max_;
   Room<std::byte> forward_space_;
 };
 
