@@ -423,7 +423,7 @@ Source repair_source(const GpuParts& parts, const KernelPlan& plan, int arch) {
   careful.stages = 1;
   careful.traits = {{"warps", 4},  {"width", trait(plan, "width")}, {"width_v", trait(plan, "width_v")},
                     {"vector", 0}, {"exact", plan.exact},           {"passes", 1}};
-  return page_of(parts, careful, arch, "repair", page_tile(careful), {});
+  return page_of(parts, careful, arch, "repair_sm80", page_tile(careful), {});
 }
 
 std::size_t kernel_pages_written() { return written_so_far; }

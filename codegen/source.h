@@ -51,7 +51,7 @@ Source rows_source(const RowsSpec& spec);
 Source sums_source(int arch);
 /// The plan's KernelDescriptor::end.
 Source end_source(const KernelPlan& plan, int arch);
-/// The kernel of repair.cuh, for what such a plan leaves not finite; see BackwardArgs::odd.
+/// The kernel of repair_sm80.cuh, for what such a plan leaves not finite; see BackwardArgs::odd.
 Source repair_source(const GpuParts& parts, const KernelPlan& plan, int arch);
 
 /// The kernel of cover.cuh that writes the lists of tiles for a Mod whose facts say `listed`; `along_q`: for kernels

@@ -361,7 +361,7 @@ class BackwardCall {
            .threads = 256,
            .arguments = &args});
     if (!whole_->repair) return;
-    // Tiles of repair.cuh.
+    // Tiles of repair_sm80.cuh.
     constexpr std::int64_t side = 64;
     const std::int64_t blocks = std::max(sets * ceil_div(p_.kv.length, side),
                                          p_.batch * p_.q_heads * ceil_div(p_.q.length, side));

@@ -65,7 +65,7 @@ std::vector<std::string> launched(const Attention& attention, const Backward& ca
   attention.backward(call, with);
   std::vector<std::string> out;
   for (const fake::Launch& one : fake::launches())
-    for (const char* name : {"queries_sm80", "keys_sm80", "store_sums", "backward_sm90", "repair", "end_queries_sm90",
+    for (const char* name : {"queries_sm80", "keys_sm80", "store_sums", "backward_sm90", "repair_sm80", "end_queries_sm90",
                              "forward_sm80", "cover", "rows", ""})
       if (one.kernel.find(name) != std::string::npos) {
         out.emplace_back(name);
@@ -102,7 +102,7 @@ TEST_CASE("a backward is its rows, the gradient of q, and those of k and v", "[d
 TEST_CASE("an H200 has one kernel for the whole backward, but not for gradients of captured tensors", "[driver]") {
   if (tests::skips_nvrtc()) return;
   const Call call(h200);
-  CHECK(launched(call.causal(), call.backward) == Names{"rows", "backward_sm90", "end_queries_sm90", "repair"});
+  CHECK(launched(call.causal(), call.backward) == Names{"rows", "backward_sm90", "end_queries_sm90", "repair_sm80"});
   CHECK(fake::calls("cuMemsetD32Async") == 1);  // its counters
   CHECK(fake::calls_behind_the_back() == 0);
   CHECK(launched(Attention{}, call.backward) == Names{"rows", "backward_sm90", "end_queries_sm90"});

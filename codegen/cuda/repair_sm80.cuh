@@ -1,4 +1,4 @@
-// codegen/cuda/repair.cuh — gradients once more, pair by pair, where removed pairs may have brought in what is not
+// codegen/cuda/repair_sm80.cuh — gradients once more, pair by pair, where removed pairs may have brought in what is not
 // finite
 //
 // For kernels that multiply what masks remove by 0. A launch for every such call; its blocks end at once unless the
@@ -13,7 +13,7 @@ namespace attune {
 
 template <class Tile, class User>
 __global__ void __launch_bounds__(128)
-    repair(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
+    repair_sm80(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
   if (*args.odd == 0) return;
   const long long block = blockIdx.x;
   if (blockIdx.y == 0) {
