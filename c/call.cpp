@@ -11,6 +11,7 @@
 #include "compiler/bind.h"
 #include "compiler/check.h"
 #include "runtime/cover/tiles.h"
+#include "runtime/picture/draw.h"
 
 struct attune_cover {
   attune::Cover cover;
@@ -148,24 +149,51 @@ constexpr std::uint8_t cell_of(runtime::Keep keep) {
   return keep == runtime::Keep::None ? ATTUNE_EMPTY : keep == runtime::Keep::All ? ATTUNE_FULL : ATTUNE_PARTIAL;
 }
 
-void write_tiles(const attune_attention& attention, const attune_picture& picture, const runtime::Extent& extent,
-                 std::uint8_t* tiles) {
-  const compiler::LoweredMod& lowered = attention.story().lowered;
-  const std::vector<Tensor> captures = captures_of(attention, picture.captures, picture.n_captures);
-  const std::vector<double> params = params_of(attention, picture.params, picture.n_params);
-  compiler::check_bound(lowered, captures, params);
-  check_on_host(lowered, captures);
-  compiler::Problem problem;
-  problem.batch = extent.batch;
-  problem.q_heads = problem.kv_heads = extent.heads;
-  problem.q.length = extent.q_len;
-  problem.kv.length = extent.kv_len;
-  problem.q_offset = extent.q_offset;
-  compiler::check_reads(lowered.mod, captures, problem);
-  const runtime::Tiles cover(lowered, compiler::args(lowered, captures, params));
+/// What a picture is of, checked: every tensor is on the host, and every index can be in range.
+struct Pictured {
+  const compiler::LoweredMod& lowered;
+  runtime::Extent extent;
+  std::vector<Tensor> captures;
+  std::vector<double> params;
+
+  Pictured(const attune_attention& attention, const attune_picture& picture)
+      : lowered(attention.story().lowered), extent(extent_of(picture)),
+        captures(captures_of(attention, picture.captures, picture.n_captures)),
+        params(params_of(attention, picture.params, picture.n_params)) {
+    compiler::check_bound(lowered, captures, params);
+    check_on_host(lowered, captures);
+    compiler::Problem problem;
+    problem.batch = extent.batch;
+    problem.q_heads = problem.kv_heads = extent.heads;
+    problem.q.length = extent.q_len;
+    problem.kv.length = extent.kv_len;
+    problem.q_offset = extent.q_offset;
+    compiler::check_reads(lowered.mod, captures, problem);
+  }
+  compiler::Args args() const { return compiler::args(lowered, captures, params); }
+};
+
+void write_tiles(const Pictured& of, std::uint8_t* tiles) {
+  const runtime::Extent& extent = of.extent;
+  const runtime::Tiles cover(of.lowered, of.args());
   for (std::int32_t row = 0; row < extent.q_tiles(); ++row)
     for (std::int32_t col = 0; col < extent.kv_tiles(); ++col)
       *tiles++ = cell_of(cover.keep(extent, extent.batch - 1, extent.heads - 1, row, col));
+}
+
+std::string drawn(const Pictured& of, const attune_drawing& drawing, const std::optional<double>& scale) {
+  const runtime::Extent& extent = of.extent;
+  runtime::View view{.extent = extent, .b = extent.batch - 1, .h = extent.heads - 1, .scale = scale};
+  view.tiles = drawing.panels & ATTUNE_DRAW_TILES;
+  view.score = drawing.panels & ATTUNE_DRAW_SCORE;
+  view.prob = drawing.panels & ATTUNE_DRAW_PROB;
+  view.q = tensor_of(drawing.q, "q");
+  view.k = tensor_of(drawing.k, "k");
+  for (const auto& [tensor, name] : {std::pair{&view.q, "q"}, {&view.k, "k"}})
+    if (tensor->given() && tensor->device.kind != Device::Kind::cpu)
+      throw Error("tensor-device", fmt::format("`{}` is not on the host", name), {},
+                  "a picture is drawn on the host, which reads it", "copy it to the host");
+  return runtime::draw(of.lowered, of.args(), view);
 }
 
 }  // namespace
@@ -226,9 +254,19 @@ attune_error* attune_tiles(const attune_attention* attention, const attune_pictu
         throw Error("bad-size", "there is no room for the tiles", {},
                     fmt::format("they are {} x {}, and `bytes` is {}", extent.q_tiles(), extent.kv_tiles(), bytes),
                     fmt::format("give {} bytes", needed));
-      c::write_tiles(*attention, from, extent, tiles);
+      c::write_tiles(c::Pictured(*attention, from), tiles);
     }
     if (rows) *rows = extent.q_tiles();
     if (cols) *cols = extent.kv_tiles();
+  });
+}
+
+attune_error* attune_draw(const attune_attention* attention, const attune_drawing* drawing, char** svg) {
+  return c::guarded([&] {
+    const c::Held held(attention, "attune_draw");
+    const auto from = c::given(drawing, "attune_draw", "drawing");
+    c::require(svg, "attune_draw", "svg");
+    const c::Pictured of(*attention, c::given(from.picture, "attune_draw", "drawing.picture"));
+    *svg = c::copied(c::drawn(of, from, held->attention.scale));
   });
 }

@@ -1,8 +1,6 @@
 // tools/cover.cpp — attune cover: which tiles a mask leaves empty, full or partial, the derivation, and a picture
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <fmt/format.h>
@@ -14,9 +12,10 @@
 #include "compiler/explain.h"
 #include "compiler/lower.h"
 #include "ir/print.h"
-#include "runtime/captures.h"
 #include "runtime/cover/tiles.h"
-#include "runtime/oracle/oracle.h"
+#include "runtime/picture/counts.h"
+#include "runtime/picture/draw.h"
+#include "tools/extent_options.h"
 #include "tools/output.h"
 #include "tools/picture.h"
 #include "tools/text.h"
@@ -26,103 +25,30 @@
 namespace attune::tools {
 namespace {
 
+using runtime::counted, runtime::grouped, runtime::percent;
 using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
 struct CoverOptions {
   TextOptions text;
-  std::int64_t q_len = 4096, batch = 1, heads = 1, b = 0, h = 0, q_offset = 0;
-  std::optional<std::int64_t> kv_len;
-  std::string tile = "128x128", along = "kv";
+  ExtentOptions extent{.q_len = 4096, .tile = "128x128"};
+  std::string along = "kv";
   std::optional<std::string> svg;
   bool json = false, no_picture = false, ascii = false;
 };
 
-/// A picture evaluates every pair only if no axis is longer than this.
-constexpr std::int32_t most_pairs_across = 512;
 /// Rows whose pairs are counted one by one from exact bands.
 constexpr std::int64_t most_counted_rows = 1 << 21;
 /// Rows of lists: a gigabyte at most, where each row is one run.
 constexpr std::int64_t most_list_rows = 1 << 25;
-/// A figure in a page stays small: above this many bytes it shows only tiles.
-constexpr std::size_t most_svg = 200 * 1000;
-
-std::int32_t within(const std::string& option, std::int64_t value, std::int64_t least, std::int64_t most) {
-  if (least <= value && value <= most) return static_cast<std::int32_t>(value);
-  const std::string text = std::to_string(value);
-  throw Error("bad-size", fmt::format("{} cannot be {}", option, text),
-              {.name = option, .line = 0, .text = text, .begin = 0, .end = text.size()},
-              fmt::format("it is a whole number from {} to {}", least, most), "see attune cover --help");
-}
-
-/// 128x64 is 128 queries by 64 keys; 128 is 128x128.
-std::array<std::int64_t, 2> tile_of(const std::string& text) {
-  std::array<std::int64_t, 2> sizes{};
-  const char* at = text.data();
-  const char* const end = at + text.size();
-  for (std::size_t i = 0; i < 2; ++i) {
-    const auto [next, status] = std::from_chars(at, end, sizes[i]);
-    const bool last = next == end;
-    if (status != std::errc{} || (last && i == 0 && next == text.data()) || (!last && (i == 1 || *next != 'x')) ||
-        sizes[i] < 1 || sizes[i] > 1 << 20)
-      throw Error("bad-tile", fmt::format("--tile does not know `{}`", text),
-                  {.name = "--tile", .line = 0, .text = text, .begin = 0, .end = text.size()},
-                  "a tile is queries x keys, each from 1 to 1048576", "write --tile 128x64");
-    if (last && i == 0) return {sizes[0], sizes[0]};
-    at = next + 1;
-  }
-  return sizes;
-}
-
-/// Refuses sizes whose pairs 64 bits cannot count.
-void check_pairs(const runtime::Extent& e) {
-  std::int64_t pairs = 1;
-  for (const std::int32_t size : {e.batch, e.heads, e.q_len, e.kv_len})
-    if (__builtin_mul_overflow(pairs, std::int64_t{size}, &pairs))
-      throw Error(
-          "bad-size", "there are too many pairs to count",
-          {.name = fmt::format("--batch {} --heads {} --q-len {} --kv-len {}", e.batch, e.heads, e.q_len, e.kv_len)},
-          "they are 2^63 or more", "make one of the four smaller");
-}
-
-runtime::Extent extent_of(const CoverOptions& o) {
-  runtime::Extent e;
-  const std::int64_t most = compiler::max_length;
-  e.q_len = within("--q-len", o.q_len, 1, most);
-  e.q_offset = within("--q-offset", o.q_offset, 0, most - o.q_len);
-  e.kv_len = within("--kv-len", o.kv_len.value_or(o.q_offset + o.q_len), 1, most);
-  e.batch = within("--batch", o.batch, 1, most);
-  e.heads = within("--heads", o.heads, 1, most);
-  within("--b", o.b, 0, o.batch - 1);
-  within("--h", o.h, 0, o.heads - 1);
-  const auto tile = tile_of(o.tile);
-  e.tile_q = static_cast<std::int32_t>(tile[0]);
-  e.tile_kv = static_cast<std::int32_t>(tile[1]);
-  check_pairs(e);
-  return e;
-}
-
 double microseconds(Clock::time_point from) {
   return std::chrono::duration<double, std::micro>(Clock::now() - from).count();
 }
 
-std::string percent(double part, double whole) { return fmt::format("{:.2f} %", 100 * part / whole); }
-
-/// 1048576 becomes 1 048 576.
-std::string grouped(std::int64_t n) {
-  std::string out = std::to_string(n);
-  for (std::size_t i = out.size(); i > 3;) out.insert(i -= 3, " ");
-  return out;
-}
-
-/// 1 query, 2 queries.
-std::string counted(std::int64_t n, std::string_view one, std::string_view many) {
-  return fmt::format("{} {}", grouped(n), n == 1 ? one : many);
-}
-
 class CoverVerb {
  public:
-  explicit CoverVerb(const CoverOptions& o) : o_(o), e_(extent_of(o)), text_(build(o.text, Captures::FilesOrTypes)) {
+  explicit CoverVerb(const CoverOptions& o)
+      : o_(o), e_(o.extent.extent()), text_(build(o.text, Captures::FilesOrTypes)) {
     require_word("--along", o.along, std::array<std::string, 2>{"kv", "q"});
     // Not `!mask`: that would negate the mask instead of testing whether it is given.
     if (!bool(text_.attention.mask) && !bool(text_.attention.score))
@@ -183,7 +109,8 @@ class CoverVerb {
     lists_ = tiles.lists(e_, o_.along == "q");
     lists_us_ = microseconds(start);
     if (e_.q_len * entries <= most_counted_rows) live_ = tiles.live(e_);
-    if (e_.q_len <= most_pairs_across && e_.kv_len <= most_pairs_across && (o_.svg || (!live_ && entries == 1)))
+    if (e_.q_len <= runtime::most_pairs_across && e_.kv_len <= runtime::most_pairs_across &&
+        (o_.svg || (!live_ && entries == 1)))
       evaluate();
     if (!live_ && entries == 1 && !pairs_.empty())
       live_ = std::count(pairs_.begin(), pairs_.end(), 1) * std::int64_t{e_.batch} * e_.heads;
@@ -192,7 +119,7 @@ class CoverVerb {
   void check_rows(std::int64_t entries) const {
     const std::int64_t tiles = o_.along == "q" ? e_.kv_tiles() : e_.q_tiles();
     if (tiles <= most_list_rows / entries) return;
-    throw Error("bad-size", "there are too many rows of tiles to list", {.name = "--tile " + o_.tile},
+    throw Error("bad-size", "there are too many rows of tiles to list", {.name = "--tile " + o_.extent.tile},
                 fmt::format("there are {} for each of {}, and the most is {} together", grouped(tiles),
                             counted(entries, "batch entry and head", "batch entries and heads"),
                             grouped(most_list_rows)),
@@ -201,22 +128,8 @@ class CoverVerb {
 
   /// Evaluates the mask at every pair of the chosen batch entry and head.
   void evaluate() {
-    const ir::ReadCapture read = runtime::reader(lowered_.slots.captures);
-    const std::vector<double> params = compiler::args(lowered_).params;
-    const ir::Program program(lowered_.cover.mask);
-    ir::Program::Memory memory;
-    ir::Env env;
-    env.b = static_cast<std::int32_t>(o_.b);
-    env.h = static_cast<std::int32_t>(o_.h);
-    env.q_len = e_.q_len;
-    env.kv_len = e_.kv_len;
-    env.params = params;
-    env.read = &read;
-    for (env.q = e_.q_offset; env.q < e_.q_offset + e_.q_len; ++env.q)
-      for (env.kv = 0; env.kv < e_.kv_len; ++env.kv) {
-        program.run(env, memory);
-        pairs_.push_back(program.result(0, memory) != 0);
-      }
+    pairs_ = runtime::kept_pairs(lowered_, compiler::args(lowered_), e_, static_cast<std::int32_t>(o_.extent.b),
+                                 static_cast<std::int32_t>(o_.extent.h));
   }
 
   std::string tile_text() const { return fmt::format("{} x {}", e_.tile_q, e_.tile_kv); }
@@ -258,38 +171,20 @@ class CoverVerb {
   }
 
   std::string terminal() const {
-    const Grid g = grid(lists_, static_cast<std::int32_t>(o_.b), static_cast<std::int32_t>(o_.h), 64);
+    const runtime::Grid g = runtime::grid(lists_, static_cast<std::int32_t>(o_.extent.b),
+                                          static_cast<std::int32_t>(o_.extent.h), 64);
     const bool blocks = !o_.ascii && locale_is_utf8();
     std::string legend = blocks ? "█ full  ▌ partial" : "# full  + partial  . empty";
     legend += blocks ? "  two rows a line" : "  one row a line";
     if (g.by_row * g.by_column > 1) legend += fmt::format("  a cell is {} x {} tiles", g.by_row, g.by_column);
-    if (lists_.by_batch || lists_.by_head) legend += fmt::format("  b = {}, h = {}", o_.b, o_.h);
+    if (lists_.by_batch || lists_.by_head) legend += fmt::format("  b = {}, h = {}", o_.extent.b, o_.extent.h);
     return (blocks ? half_blocks(g) : letters(g)) + legend + "\n";
   }
 
   std::string picture() const {
-    Drawing d{.title = ir::print(lowered_.cover.mask, names_),
-              .notes = {},
-              .extent = e_,
-              .grid = grid(lists_, static_cast<std::int32_t>(o_.b), static_cast<std::int32_t>(o_.h), 128),
-              .pairs = {}};
-    d.notes.push_back(fmt::format("{} × {} in tiles of {} × {}", counted(e_.q_len, "query", "queries"),
-                                  counted(e_.kv_len, "key", "keys"), e_.tile_q, e_.tile_kv));
-    const bool many = std::int64_t{e_.batch} * e_.heads > 1;
-    if (many) d.notes[0] += fmt::format(", b = {}, h = {} of {} × {}", o_.b, o_.h, e_.batch, e_.heads);
-    d.notes.push_back(fmt::format("{}{} full, {} partial, {} empty tiles", many ? "together " : "", grouped(lists_.all),
-                                  grouped(lists_.some), grouped(empty())));
-    if (live_)
-      d.notes.back() += fmt::format("; {} of {} pairs kept ({})", grouped(*live_), grouped(pairs_in_all()),
-                                    percent(static_cast<double>(*live_), static_cast<double>(pairs_in_all())));
-    if (d.grid.by_row * d.grid.by_column > 1)
-      d.notes.push_back(
-          fmt::format("a cell is {} × {} tiles, and partial where these differ", d.grid.by_row, d.grid.by_column));
-    std::string tiles_alone = svg(d);
-    if (pairs_.empty() || d.grid.by_row * d.grid.by_column > 1) return tiles_alone;
-    d.pairs = pairs_;
-    std::string all = svg(d);
-    return all.size() <= most_svg ? all : tiles_alone;
+    return runtime::compact_svg(runtime::tiles_drawing(ir::print(lowered_.cover.mask, names_), {lists_, live_, pairs_},
+                                                       static_cast<std::int32_t>(o_.extent.b),
+                                                       static_cast<std::int32_t>(o_.extent.h)));
   }
 
   Json json() const {
@@ -359,14 +254,7 @@ void add_cover(CLI::App& app) {
                                        "which tiles a mask leaves empty, full or partial, and how that is known");
   verb.add_option("EXPR", o->text.bare, "a mask");
   o->text.add_to(verb, Captures::FilesOrTypes);
-  verb.add_option("--q-len", o->q_len, "queries; 4096 if left out")->type_name("N");
-  verb.add_option("--kv-len", o->kv_len, "keys; as many as there are positions of queries if left out")->type_name("N");
-  verb.add_option("--q-offset", o->q_offset, "the position of the first query")->type_name("N");
-  verb.add_option("--tile", o->tile, "queries x keys of a tile; 128x128 if left out")->type_name("QxKV");
-  verb.add_option("--batch", o->batch, "batch entries")->type_name("N");
-  verb.add_option("--heads", o->heads, "heads")->type_name("N");
-  verb.add_option("--b", o->b, "the batch entry a picture shows")->type_name("I");
-  verb.add_option("--h", o->h, "the head a picture shows")->type_name("I");
+  o->extent.add_to(verb);
   verb.add_option("--along", o->along, "lists of kv for each tile of queries, or of q for each tile of keys")
       ->type_name("kv|q");
   verb.add_option("--svg", o->svg, "write a figure, in place of the page where FILE is -; pairs show up to 512 x 512")

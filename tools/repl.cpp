@@ -230,7 +230,7 @@ class Repl {
       // The captures are shorter than the picture; `:cover --q-len N` draws another.
       return;
     }
-    const Grid tiles = grid(runtime::Tiles(lowered).lists(extent), 0, 0, cells);
+    const runtime::Grid tiles = runtime::grid(runtime::Tiles(lowered).lists(extent), 0, 0, cells);
     print_out("{}{} queries down, {} keys across\n", for_terminal(tiles), length, length);
   }
 

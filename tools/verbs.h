@@ -8,6 +8,7 @@ class App;
 namespace attune::tools {
 
 void add_run(CLI::App& app);
+void add_plot(CLI::App& app);
 void add_print(CLI::App& app);
 void add_grad(CLI::App& app);
 void add_explain(CLI::App& app);

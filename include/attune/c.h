@@ -262,6 +262,20 @@ typedef struct {
 ATTUNE_API attune_error* attune_tiles(const attune_attention* attention, const attune_picture* picture, uint8_t* tiles,
                                       size_t bytes, int64_t* rows, int64_t* cols);
 
+enum { ATTUNE_DRAW_TILES = 1, ATTUNE_DRAW_SCORE = 2, ATTUNE_DRAW_PROB = 4 };
+
+// A picture for people. `picture` says of what; its q_len and kv_len must be those of q and k, if they are given.
+typedef struct {
+  uint32_t size;
+  int32_t panels;                 // a sum of ATTUNE_DRAW_…; 0: what there is to see
+  const attune_picture* picture;  // of which batch entry and head, with which tiles
+  const attune_tensor *q, *k;     // on the host: scores are theirs. NULL: q . k is 0
+} attune_drawing;
+
+// Gives an SVG: which tiles the mask leaves, the score of each pair, and what becomes of it in the softmax. Readable on
+// light and on dark pages.
+ATTUNE_API attune_error* attune_draw(const attune_attention* attention, const attune_drawing* drawing, char** svg);
+
 // ---- Kernels compiled beforehand
 
 // Adds a bundle: from now on calls look for kernels in it too. Bytes in memory stay until the process ends.

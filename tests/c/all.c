@@ -168,6 +168,13 @@ static void null_pointers(void) {
   REFUSED(attune_cover_new(a, &p->call, NULL, NULL), "null-pointer");
   REFUSED(attune_tiles(NULL, &picture, NULL, 0, NULL, NULL), "null-pointer");
   REFUSED(attune_tiles(a, NULL, NULL, 0, NULL, NULL), "null-pointer");
+  attune_drawing drawing;
+  memset(&drawing, 0, sizeof drawing);
+  drawing.size = sizeof drawing;
+  REFUSED(attune_draw(NULL, &drawing, &text), "null-pointer");
+  REFUSED(attune_draw(a, NULL, &text), "null-pointer");
+  REFUSED(attune_draw(a, &drawing, NULL), "null-pointer");
+  REFUSED(attune_draw(a, &drawing, &text), "null-pointer");
   REFUSED(attune_load(NULL), "null-pointer");
   REFUSED(attune_load_bytes(NULL, 4), "null-pointer");
   REFUSED(attune_compile(NULL, &text), "null-pointer");
@@ -858,8 +865,25 @@ static void pictures(void) {
       }
     free(cells);
   }
+  attune_drawing drawing;
+  memset(&drawing, 0, sizeof drawing);
+  drawing.size = sizeof drawing;
+  drawing.picture = &picture;
+  for (int panels = 0; panels < 8; ++panels) {
+    char* svg = NULL;
+    drawing.panels = panels;
+    GOOD(attune_draw(a, &drawing, &svg));
+    CHECK(strncmp(svg, "<svg", 4) == 0 && (strstr(svg, "probability") != NULL) == !!(panels & ATTUNE_DRAW_PROB));
+    attune_string_free(svg);
+  }
+  char* none = NULL;
+  drawing.q = &tdoc->t;
+  REFUSED(attune_draw(a, &drawing, &none), "picture-qk");
+  drawing.q = NULL;
+  drawing.panels = ATTUNE_DRAW_TILES;
   uint8_t cell = 0;
   picture.tile_q = 0;
+  REFUSED(attune_draw(a, &drawing, &none), "bad-size");
   REFUSED(attune_tiles(a, &picture, NULL, 0, NULL, NULL), "bad-size");
   picture.tile_q = 128;
   picture.tile_kv = 128;
@@ -871,6 +895,8 @@ static void pictures(void) {
   picture.n_captures = 1;
   tdoc->t.device.device_type = ATTUNE_CUDA;
   REFUSED(attune_tiles(a, &picture, &cell, 1, NULL, NULL), "tensor-device");
+  REFUSED(attune_draw(a, &drawing, &none), "tensor-device");
+  CHECK(!none);
   free(tdoc);
   attune_free(a);
 }

@@ -1,0 +1,29 @@
+// tools/extent_options.h — options that say how large a cover or a picture is: --q-len, --kv-len, --tile, --batch,
+// --heads
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "runtime/cover/tiles.h"
+
+namespace CLI {
+class App;
+}
+
+namespace attune::tools {
+
+struct ExtentOptions {
+  std::int64_t q_len = 128;
+  std::string tile = "16x16";
+  std::optional<std::int64_t> kv_len{};
+  std::int64_t q_offset = 0, batch = 1, heads = 1, b = 0, h = 0;
+
+  /// The help names the defaults that the members have now.
+  void add_to(CLI::App& verb);
+  /// Refuses sizes out of range, and more pairs than 64 bits can count.
+  runtime::Extent extent() const;
+};
+
+}  // namespace attune::tools
