@@ -1,6 +1,7 @@
 # cmake/options.cmake — every switch of the build, in one place
 option(ATTUNE_TESTS "Build the tests and register the checks" ${PROJECT_IS_TOP_LEVEL})
 option(ATTUNE_SHARED "Build libattune.so, for C and other languages" ${PROJECT_IS_TOP_LEVEL})
+set(ATTUNE_PYTHON AUTO CACHE STRING "Build the Python extension: ON, OFF, or AUTO, where Python has nanobind")
 option(ATTUNE_TOOLS "Build the command line `attune`" ${PROJECT_IS_TOP_LEVEL})
 option(ATTUNE_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
 option(ATTUNE_WERROR "Treat warnings as errors" ${PROJECT_IS_TOP_LEVEL})

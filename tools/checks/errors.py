@@ -7,14 +7,16 @@ from verdict import verdict
 PAGE = "docs/errors.md"
 # Functions that make an Error take its code first, or second, after the text that it points into.
 THROWN = re.compile(r'\b(?:Error|fail|refuse|name_error)\(\s*(?:\*?text_?,\s*)?"([a-z0-9-]+)"')
-SOURCES = {"include", "ir", "compiler", "codegen", "runtime", "c", "tools"}
+# The same in Python, where the place comes first.
+RAISED = re.compile(r'\b(?:Error\.at\([^"]*?,\s*|Error\(\s*|refuse\(\s*)"([a-z0-9-]+)"')
+SOURCES = {"include", "ir", "compiler", "codegen", "runtime", "c", "tools", "python"}
 
 
 def complaints(root):
     thrown = {}
     for path in files(root):
-        if path.parts[0] in SOURCES and path.suffix in {".h", ".cpp"}:
-            for code in THROWN.findall(read(root, path)):
+        if path.parts[0] in SOURCES and path.suffix in {".h", ".cpp", ".py"}:
+            for code in (RAISED if path.suffix == ".py" else THROWN).findall(read(root, path)):
                 thrown.setdefault(code, path)
     told = re.findall(r"^### (\S+)$", read(root, PAGE), re.M) if (root / PAGE).exists() else []
     out = [f"{PAGE}: has no heading `### {code}`, which {path} throws" for code, path in thrown.items()
@@ -26,6 +28,7 @@ def complaints(root):
 throws = {"ir/lex.cpp": 'refuse(*text_,\n       "bad-number", "");\n'}
 verdict(complaints, wrong={
     "docs/errors.md: has no heading `### bad-number`": throws,
+    "docs/errors.md: has no heading `### bad-loop`": {"python/a.py": 'raise Error.at(here(),\n  "bad-loop", "")\n'},
     "docs/errors.md: nothing throws `bad-sum`": {**throws, PAGE: "### bad-number\n\n### bad-sum\n"},
     "docs/errors.md: tells of `bad-number` twice": {**throws, PAGE: "### bad-number\n\n### bad-number\n"},
 }, right={**throws, PAGE: "# Errors\n\n### bad-number\n", "runtime/a.cpp": 'throw Error("bad-number", "");\n'})

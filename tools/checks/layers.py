@@ -9,7 +9,7 @@ ROOMS = {
     "include": [], "ir": [], "compiler": ["ir"], "codegen": ["ir", "compiler"],
     "runtime": ["ir", "compiler", "codegen"], "tools": ["ir", "compiler", "codegen", "runtime"],
     "c": ["ir", "compiler", "codegen", "runtime", "tools"],
-    "tests": ["ir", "compiler", "codegen", "runtime", "tools"], "examples": []}
+    "python": [], "tests": ["ir", "compiler", "codegen", "runtime", "tools"], "examples": []}
 POSIX = ["sys/", "dlfcn.h", "fcntl.h", "pthread.h", "sched.h", "signal.h", "unistd.h"]
 LIBRARIES = {
     "include": ["attune/", "stddef.h", "stdint.h"],
@@ -17,6 +17,7 @@ LIBRARIES = {
     "compiler": ["attune/", "fmt/"],
     "codegen": ["attune/", "fmt/", "llvm/"],
     "runtime": ["attune/", "immintrin.h", "fmt/", "llvm/", "nlohmann/", "xxhash.h", "cpuid.h", "zstd.h", *POSIX],
+    "python": ["attune/c.h", "nanobind/"],
     "c": ["attune/", "fmt/", "nlohmann/"],
     "tools": ["attune/", "fmt/", "CLI/", "nlohmann/", "fcntl.h", "histedit.h", "langinfo.h", "malloc.h", "unistd.h"],
     "tests": ["attune/", "fmt/", "nlohmann/", "catch2/", *POSIX],

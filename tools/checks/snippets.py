@@ -6,7 +6,7 @@ import textwrap
 from tree import files, read
 from verdict import ROOT, verdict
 
-# <!-- snippet: examples/01_plain.cpp#region -->, then a fenced block. Two lines `// [region]` enclose the region.
+# <!-- snippet: examples/01_plain.cpp#region -->, then a fenced block. Two lines `// [region]`, in Python `# [region]`, enclose the region.
 SNIPPET = re.compile(r"(<!-- snippet: (\S+?)#(\w+) -->\n+```\w*\n)(.*?)(^```$)", re.S | re.M)
 
 # <!-- table: tests/golden/runtime/options.txt -->, the whole file, <!-- /table -->.
@@ -16,7 +16,7 @@ TABLE = re.compile(r"(<!-- table: (\S+) -->\n)(.*?)(<!-- /table -->)", re.S)
 def region(root, path, name):
     if not (root / path).exists():
         return None
-    parts = re.split(rf"^[ \t]*// \[{name}\][ \t]*\n", read(root, path), flags=re.M)
+    parts = re.split(rf"^[ \t]*(?://|#) \[{name}\][ \t]*\n", read(root, path), flags=re.M)
     return textwrap.dedent(parts[1]).strip("\n") + "\n" if len(parts) == 3 else None
 
 
@@ -52,11 +52,14 @@ if "--write" in sys.argv:
             (ROOT / page).write_text(new, encoding="utf-8")
 else:
     code = {"examples/a.cpp": "int main() {\n  // [body]\n  f();\n  // [body]\n}\n"}
+    code["python/a.py"] = "# [body]\nf()\n# [body]\n"
     mark = "<!-- snippet: examples/a.cpp#{} -->\n```cpp\n{}```\n"
     verdict(complaints, wrong={
         "README.md: shows another text than examples/a.cpp#body": {**code, "README.md": mark.format("body", "g();\n")},
         "README.md: examples/a.cpp has no region": {**code, "README.md": mark.format("other", "f();\n")},
         "README.md: a snippet mark is not": {**code, "README.md": "<!-- snippet: examples/a.cpp -->\n"},
+        "README.md: shows another text than python/a.py#body": {
+            **code, "README.md": mark.format("body", "g()\n").replace("examples/a.cpp", "python/a.py")},
         "README.md: shows another table than tests/a.txt": {
             "tests/a.txt": "| a |\n", "README.md": "<!-- table: tests/a.txt -->\n| b |\n<!-- /table -->\n"},
     }, right={**code, "tests/a.txt": "| a |\n", "README.md": mark.format("body", "f();\n") +

@@ -1,0 +1,402 @@
+# python/attune/_attention.py — Attention, to keep and call; attention(), in one line; their gradients and covers
+"""Attention: what differs from the plain one is a function or a text; the rest are arrays."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from attune import _arrays, _core, _trace
+from attune._errors import Error
+from attune._place import here
+from attune._trace import Capturable, Spelled, Written
+from attune.expr import Param
+
+Array = Any  # of NumPy, or any library that speaks DLPack
+Progress = Callable[[float], object]
+ParallelFor = Callable[[int, Callable[[int, int], None]], object]
+
+_TARGETS = {"auto": 0, "cpu": 1, "oracle": 2, "cuda": 3}
+_FORWARD, _BACKWARD = 0, 1
+_SLOW = 1 << 22  # scores: a call of fewer is done before a hand reaches Ctrl-C
+_MOST_KEPT = 256
+
+_handles: dict[object, _core.Attention] = {}
+_handles_lock = threading.Lock()
+
+
+def _handle(spelled: Spelled, scale: float | None, target: str, exact: bool | None) -> _core.Attention:
+    key = (spelled.key, scale, target, exact)
+    known = _handles.get(key)
+    if known is not None:
+        return known
+    if target not in _TARGETS:
+        raise Error.at(here(), "unknown-target", f"there is no target {target!r}", f"there are {', '.join(_TARGETS)}",
+                       "leave it out: attune takes the engine for the device of q")
+    parts = [spelled.texts[k].text if k in spelled.texts else None for k in _trace.KINDS]
+    _load_usual()
+    try:
+        made = _core.Attention(parts, list(spelled.lets), [(c.name, c.kind, c.rank) for c in spelled.captures],
+                               [(p.name, p.kind) for p in spelled.params], scale, _TARGETS[target],
+                               0 if exact is None else 1 if exact else -1)
+    except Error as error:
+        raise _placed(error, spelled) from None
+    with _handles_lock:
+        if len(_handles) >= _MOST_KEPT:
+            _handles.pop(next(iter(_handles)), None)
+        return _handles.setdefault(key, made)
+
+
+@functools.cache
+def _load_usual() -> None:
+    """The kernels that the package came with, so that the usual first call on a GPU compiles nothing."""
+    bundle = os.path.join(os.path.dirname(__file__), "usual.attune")
+    if os.path.exists(bundle):
+        _core.load(bundle)
+
+
+def _placed(error: Error, spelled: Spelled) -> Error:
+    """The Error at the user's own line: the piece of Python that wrote the text, or else the call."""
+    for text in spelled.texts.values():
+        if error.text == text.text and text.spans:
+            bytes_before = [len(error.text[:at].encode()) for at in (error.begin, error.end)]
+            return error.moved(text.place(*bytes_before) or here())
+    if error.file or error.text:
+        return error
+    place = here()
+    return error.moved(place.spot()._replace(begin=0, end=0) if place else None)
+
+
+class Gradients(NamedTuple):
+    """The results of a backward: of q, k and v, and of captured tensors by name. What was not asked for is None."""
+
+    q: Array
+    k: Array
+    v: Array
+    captured: dict[str, Array]
+
+
+class Cover:
+    """The tiles that a mask leaves to visit, listed once for many calls: `attention.cover(...)`.
+
+    `lists` is None where a call needs none: on the host, for packed sequences, and where a mask, such as a causal one,
+    says it without. A notebook shows the tiles.
+    """
+
+    def __init__(self, lists: _core.Cover | None, draw: Callable[[], Any]) -> None:
+        self.lists, self._draw = lists, draw
+
+    def __bool__(self) -> bool:
+        return self.lists is not None
+
+    def __repr__(self) -> str:
+        return "<attune.Cover with lists>" if self else "<attune.Cover: no lists are needed>"
+
+    def _repr_svg_(self) -> str:
+        return self._draw()._repr_svg_()
+
+    def _repr_html_(self) -> str:
+        return self._repr_svg_()
+
+
+class Attention:
+    """An attention to keep: what differs from the plain one, and the arrays that it captures.
+
+    `score`, `mask`, `prob` and `sink` are functions of values of the kernel, texts of the language, or joined mods.
+    Arrays that the functions close over are captured by reference; for texts they are keywords. A keyword that is a
+    number is a parameter. Any of them can be replaced in a call. One Attention serves all threads.
+
+    >>> import attune, numpy
+    >>> capped = attune.Attention(score="cap * tanh(s / cap)", mask=lambda at: at.kv <= at.q, cap=30.0)
+    >>> q = numpy.ones((1, 1, 4, 8), "f4")
+    >>> capped(q, q, q).shape
+    (1, 1, 4, 8)
+    >>> capped(q, q, q, cap=20.0).shape  # the same kernel
+    (1, 1, 4, 8)
+    """
+
+    def __init__(self, score: Written | None = None, mask: Written | None = None, prob: Written | None = None,
+                 sink: Written | None = None, *, scale: float | None = None, target: str = "auto",
+                 exact: bool | None = None, lets: Mapping[str, str] | None = None, **captures: Capturable) -> None:
+        parts = {"score": score, "mask": mask, "prob": prob, "sink": sink}
+        self._spelled, self._leaves = _trace.spell({k: p for k, p in parts.items() if p is not None}, captures,
+                                                   lets or {})
+        self._scale = None if scale is None else float(scale)
+        self._target, self._exact = target, exact
+        self._core = _handle(self._spelled, self._scale, target, exact)
+
+    @classmethod
+    def _of(cls, spelled: Spelled, leaves: list[object], scale: float | None, target: str,
+            exact: bool | None) -> Attention:
+        made = cls.__new__(cls)
+        made._spelled, made._leaves, made._scale, made._target, made._exact = spelled, leaves, scale, target, exact
+        made._core = _handle(spelled, scale, target, exact)
+        return made
+
+    def __reduce__(self) -> Any:
+        return Attention._of, (self._spelled._replace(texts={k: t._replace(spans=[]) for k, t in
+                                                             self._spelled.texts.items()}), self._leaves, self._scale,
+                               self._target, self._exact)
+
+    # ---- what it is
+
+    def __repr__(self) -> str:
+        parts = [f"{k}={t.text!r}" for k, t in self._spelled.texts.items()]
+        parts += [s.name for s in (*self._spelled.captures, *self._spelled.params)]
+        return f"attune.Attention({', '.join(parts)})"
+
+    def explain(self) -> str:
+        """What the compiler made of it: the expressions, what it simplified and why, levels, derivatives."""
+        return self._core.explain()
+
+    def describe(self) -> dict[str, Any]:
+        """The same facts for programs; `digest` names the expressions everywhere.
+
+        >>> import attune
+        >>> attune.Attention(mask=attune.mods.causal()).describe()["mask"]
+        'kv <= q'
+        """
+        return json.loads(self._core.describe())
+
+    def grad(self) -> dict[str, str]:
+        """The derivatives as text: of the score by s, of the prob mod by p, and what each captured tensor gets.
+
+        >>> import attune
+        >>> attune.Attention(score=lambda s, at: s * s).grad()["score"]
+        's + s'
+        """
+        facts = self.describe()
+        out = dict(facts["derivative"])
+        for scatter in facts["scatters"]:
+            read, _, value = scatter["term"].partition(" += ")
+            out[read] = f"{out[read]} + {value}" if read in out else value
+        return out
+
+    def _repr_html_(self) -> str:
+        import html
+
+        facts = self.describe()
+
+        def rows(title: str, pairs: list[tuple[str, str]]) -> str:
+            if not pairs:
+                return ""
+            lines = "".join(f"<tr><td style='padding:0 1em 0 0;opacity:.7;text-align:left;white-space:nowrap'>"
+                            f"{html.escape(a)}</td><td style='text-align:left'><code>{html.escape(b)}</code></td></tr>"
+                            for a, b in pairs)
+            return f"<tr><th colspan='2' style='text-align:left;padding-top:.6em'>{title}</th></tr>{lines}"
+
+        written = facts.get("written", {})
+        page = rows("written", list(written.items()))
+        simple = [(k, facts[k]) for k in _trace.KINDS if k in facts and k in written and facts[k] != written[k]]
+        page += rows("simplified", simple)
+        names = {"head": "once a head", "row": "once a query", "col": "once a key", "left": "once a pair"}
+        page += rows("levels", [(names[k], x) for k, xs in facts["levels"].items() if k in names for x in xs])
+        page += rows("derivative", list(self.grad().items()))
+        return f"<table style='border-collapse:collapse'>{page}</table>"
+
+    # ---- calls
+
+    def __call__(self, q: Array, k: Array, v: Array, *, out: Array = None, lse: Array | bool = False,
+                 max: Array | bool = False, cu_seqlens: Array = None, cu_seqlens_q: Array = None,
+                 cu_seqlens_kv: Array = None, max_q_len: int = 0, max_kv_len: int = 0, q_offset: int = 0,
+                 cover: Cover | None = None, workspace: Array = None, stream: int = 0, workers: int = 0,
+                 progress: Progress | None = None, parallel_for: ParallelFor | None = None,
+                 **captures: Capturable) -> Any:
+        """The output, of the kind and type of q; with `lse` or `max` a tuple of it and them.
+
+        q is [B, Hq, Sq, D], k [Bk, Hkv, Skv, D], v [Bk, Hkv, Skv, Dv]. Packed: [T, H, D], with the sequences' starts in
+        `cu_seqlens`, or `cu_seqlens_q` and `cu_seqlens_kv`. `out`, and `lse` and `max` where they are arrays, are
+        written; `lse` is a natural logarithm. `q_offset` is at.q of the first query. `progress` is called with the
+        share done.
+        """
+        if cu_seqlens is not None:
+            cu_seqlens_q = cu_seqlens_kv = cu_seqlens
+        try:
+            q_shape, v_shape = q.shape, v.shape
+            given_lse, given_max = lse, max
+            if out is None:
+                out = _arrays.like(q, (*q_shape[:-1], v_shape[-1]))
+            if lse is True or max is True:
+                rows = (*q_shape[:-1],) if cu_seqlens_q is None else (q_shape[1], q_shape[0])
+                lse, max = (_arrays.empty(q, rows, f32=True) if x is True else x for x in (lse, max))
+        except (AttributeError, IndexError):
+            out = out if out is not None else q  # no arrays: the core refuses them by name
+        tensors = (q, k, v, _written(out), _written(lse), _written(max), cu_seqlens_q, cu_seqlens_kv)
+        options = self._options(q, k, q_offset, max_q_len, max_kv_len, workers, stream, workspace, cover, progress,
+                                parallel_for)
+        try:
+            self._core.run(_FORWARD, tensors, *self._bound(captures), options)
+        except Error as error:
+            raise _placed(error, self._spelled) from None
+        if type(out) is _core.Memory:
+            out = _arrays.finished(out, q)
+        if given_lse is False and given_max is False:
+            return out
+        extra = [_arrays.finished(x, q) for x, asked in ((lse, given_lse), (max, given_max)) if asked is not False]
+        return (out, *extra)
+
+    def backward(self, q: Array, k: Array, v: Array, grad_o: Array, *, grad_lse: Array = None, o: Array = None,
+                 lse: Array = None, wrt: tuple[str, ...] | None = None, into: Mapping[str, Array] | None = None,
+                 cu_seqlens: Array = None, cu_seqlens_q: Array = None, cu_seqlens_kv: Array = None,
+                 max_q_len: int = 0, max_kv_len: int = 0, q_offset: int = 0, workspace: Array = None, stream: int = 0,
+                 workers: int = 0, progress: Progress | None = None, parallel_for: ParallelFor | None = None,
+                 **captures: Capturable) -> Gradients:
+        """The gradients of q, k, v and the captured tensors, from that of the output.
+
+        `wrt` names what is wanted: "q", "k", "v" and captures; by default all that have a gradient. `into` has arrays
+        to write some of them to, by the same names. With the forward's `o` and `lse` it is not computed again.
+        """
+        if cu_seqlens is not None:
+            cu_seqlens_q = cu_seqlens_kv = cu_seqlens
+        none, params, _ = self._slots(captures)
+        names = [c.name for c in self._spelled.captures]
+        into = into or {}
+        if wrt is None:
+            read = {c["name"] for c in self.describe()["captures"] if c["used"]} if names else ()
+            wrt = ("q", "k", "v", *(c.name for c in self._spelled.captures if c.kind == "f" and c.name in read))
+        for name in (*wrt, *into):
+            if name not in ("q", "k", "v", *names):
+                raise Error.at(here(), "grad-not-captured", f"there is no gradient of `{name}`",
+                               f"there are those of {', '.join(['q', 'k', 'v', *names])}", "take one of these")
+
+        def wanted(name: str, array: Array) -> Array:
+            if name in into:
+                return into[name]
+            return _arrays.like(array, tuple(array.shape)) if name in wrt else None
+
+        try:
+            own = [wanted(n, x) for n, x in (("q", q), ("k", k), ("v", v))]
+        except AttributeError:
+            own = [None, None, None]  # no arrays: the core refuses them by name
+        grads = tuple(wanted(c.name, x) for c, x in zip(self._spelled.captures, none))
+        tensors = (q, k, v, o, lse, None, cu_seqlens_q, cu_seqlens_kv, grad_o, grad_lse, *own)
+        options = self._options(q, k, q_offset, max_q_len, max_kv_len, workers, stream, workspace, None, progress,
+                                parallel_for)
+        try:
+            self._core.run(_BACKWARD, tensors, none, grads, params, options)
+        except Error as error:
+            raise _placed(error, self._spelled) from None
+        dq, dk, dv = (_arrays.finished(x, q) for x in own)
+        done = {c.name: _arrays.finished(g, q) for c, g in zip(self._spelled.captures, grads) if g is not None}
+        return Gradients(dq, dk, dv, done)
+
+    def prepare(self, q: Array, k: Array, v: Array, *, workers: int = 0, q_offset: int = 0, cu_seqlens: Array = None,
+                max_q_len: int = 0, max_kv_len: int = 0, stream: int = 0, cover: Cover | None = None,
+                lse: bool = False, parallel_for: ParallelFor | None = None, **captures: Capturable) -> dict[str, int]:
+        """Compiles what a call will need, and tells how many bytes it works in: {"workspace": …, "cover": …}.
+
+        >>> import attune, numpy
+        >>> q = numpy.ones((1, 1, 4, 8), "f4")
+        >>> sorted(attune.Attention().prepare(q, q, q))
+        ['cover', 'workspace']
+        """
+        out = _arrays.like(q, (*q.shape[:-1], v.shape[-1]))
+        rows = tuple(q.shape[:-1]) if cu_seqlens is None else (q.shape[1], q.shape[0])
+        sums = _arrays.empty(q, rows, f32=True) if lse else None
+        tensors = (q, k, v, _written(out), sums, None, cu_seqlens, cu_seqlens)
+        options = self._options(q, k, q_offset, max_q_len, max_kv_len, workers, stream, None, cover, None, parallel_for)
+        try:
+            workspace, lists = self._core.prepare(_FORWARD, tensors, *self._bound(captures), options)
+        except Error as error:
+            raise _placed(error, self._spelled) from None
+        return {"workspace": workspace, "cover": lists}
+
+    def cover(self, q: Array, k: Array, v: Array, *, q_offset: int = 0, workspace: Array = None, stream: int = 0,
+              **captures: Capturable) -> Cover:
+        """Lists once the tiles that the mask leaves to visit, for many calls like this one: `cover=` of those calls."""
+        out = _arrays.like(q, (*q.shape[:-1], v.shape[-1]))
+        options = self._options(q, k, q_offset, 0, 0, 0, stream, workspace, None, None, None)
+        bound = self._bound(captures)
+        try:
+            lists = self._core.cover((q, k, v, _written(out)), bound[0], bound[2], options)
+        except Error as error:
+            raise _placed(error, self._spelled) from None
+        from attune._picture import show
+
+        return Cover(lists, lambda: show(self, q_len=q.shape[-2], kv_len=k.shape[-2], q_offset=q_offset,
+                                         panels=("tiles",), **captures))
+
+    # ---- from the arguments of Python to those of the core
+
+    def _slots(self, given: Mapping[str, Capturable]) -> tuple[tuple[Array, ...], tuple[float, ...], None]:
+        """The captures and the parameters of a call, by slot."""
+        captures, params, leaves = self._spelled.captures, self._spelled.params, self._leaves
+        if not given:
+            return (tuple([leaves[c.leaf] for c in captures]),
+                    tuple([leaves[p.leaf].value for p in params]), None)  # type: ignore[attr-defined]
+        known = {s.name for s in (*captures, *params)}
+        for name in given:
+            if name not in known:
+                raise Error.at(here(), "unknown-capture", f"this attention has no capture or parameter `{name}`",
+                               f"it has {', '.join(sorted(known)) or 'none'}",
+                               "captures are declared where the attention is made")
+        arrays = []
+        for c in captures:
+            array = given.get(c.name, leaves[c.leaf])
+            if c.name in given and (not _arrays.is_array(array) or _arrays.seen_as(array, c.name) != (c.kind, c.rank)):
+                words = {"f": "floats", "i": "integers", "b": "bools"}
+                raise Error.at(here(), "capture-type", f"capture `{c.name}` changes its kind",
+                               f"this attention was made for {words[c.kind]} of rank {c.rank}",
+                               "pass such an array, or make another attention")
+            arrays.append(array)
+        numbers = []
+        for p in params:
+            number = given.get(p.name, leaves[p.leaf])
+            number = number.value if isinstance(number, Param) else number
+            whole = isinstance(number, int) and not isinstance(number, bool)
+            if not whole and not (p.kind == "f" and isinstance(number, float)):
+                raise Error.at(here(), "param-type", f"parameter `{p.name}` is given {number!r}",
+                               f"it is {'an Int' if p.kind == 'i' else 'a Float'}", "pass a number of that type")
+            numbers.append(float(number))
+        return tuple(arrays), tuple(numbers), None
+
+    def _bound(self, given: Mapping[str, Capturable]) -> tuple[tuple[Array, ...], None, tuple[float, ...]]:
+        arrays, numbers, none = self._slots(given)
+        return arrays, none, numbers
+
+    @staticmethod
+    def _options(q: Array, k: Array, q_offset: int, max_q_len: int, max_kv_len: int, workers: int, stream: int,
+                 workspace: Array, cover: Cover | None, progress: Progress | None,
+                 parallel_for: ParallelFor | None) -> tuple[Any, ...] | None:
+        try:
+            slow = math.prod(q.shape[:-1]) * k.shape[-2] > _SLOW
+        except (AttributeError, IndexError, TypeError):
+            slow = False
+        if not (slow or q_offset or max_q_len or max_kv_len or workers or stream or workspace is not None or cover
+                or progress or parallel_for):
+            return None
+        lists = cover.lists if cover is not None else None
+        return (q_offset, max_q_len, max_kv_len, workers, stream, workspace, lists, progress, parallel_for, slow)
+
+
+def _written(array: Any) -> Any:
+    """What the core writes to: None where nothing was asked for."""
+    return None if array is False else array
+
+
+def attention(q: Array, k: Array, v: Array, *, score: Written | None = None, mask: Written | None = None,
+              prob: Written | None = None, sink: Written | None = None, scale: float | None = None,
+              target: str = "auto", exact: bool | None = None, lets: Mapping[str, str] | None = None,
+              out: Array = None, lse: Array | bool = False, max: Array | bool = False, cu_seqlens: Array = None,
+              cu_seqlens_q: Array = None, cu_seqlens_kv: Array = None, max_q_len: int = 0, max_kv_len: int = 0,
+              q_offset: int = 0, cover: Cover | None = None, workspace: Array = None, stream: int = 0,
+              workers: int = 0, progress: Progress | None = None, **captures: Capturable) -> Any:
+    """softmax(score(scale * q k^T)) v under a mask, in one line. The first call of its kind compiles, later ones run.
+
+    >>> import attune, numpy
+    >>> q = numpy.ones((1, 2, 4, 8), "f4")
+    >>> o, lse = attune.attention(q, q, q, mask=lambda at: at.q >= at.kv, lse=True)
+    >>> o.shape, lse.shape
+    ((1, 2, 4, 8), (1, 2, 4))
+    """
+    parts = {"score": score, "mask": mask, "prob": prob, "sink": sink}
+    spelled, leaves = _trace.spell({k: p for k, p in parts.items() if p is not None}, captures, lets or {})
+    kept = Attention._of(spelled, leaves, None if scale is None else float(scale), target, exact)
+    return kept(q, k, v, out=out, lse=lse, max=max, cu_seqlens=cu_seqlens, cu_seqlens_q=cu_seqlens_q,
+                cu_seqlens_kv=cu_seqlens_kv, max_q_len=max_q_len, max_kv_len=max_kv_len, q_offset=q_offset,
+                cover=cover, workspace=workspace, stream=stream, workers=workers, progress=progress)

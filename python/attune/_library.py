@@ -1,0 +1,111 @@
+# python/attune/_library.py — the library as a whole: its options, this machine, bundles of kernels, what it does
+"""Options, machines, bundles, and callbacks that tell what attune does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from os import PathLike, fspath
+from typing import Any
+
+from attune import _core
+from attune._attention import Attention
+
+
+def version() -> str:
+    """The version of the library: '0.1.0'."""
+    number = _core.version()
+    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+
+
+def machine() -> dict[str, Any]:
+    """The engines, the CPU, the GPUs, the targets that kernels can be compiled for, and the options.
+
+    >>> import attune
+    >>> "oracle" in attune.machine()["engines"]
+    True
+    """
+    return json.loads(_core.machine())
+
+
+class Options(MutableMapping[str, str]):
+    """The process's options, `ATTUNE_LOG` say: set them before the first attention is made.
+
+    Reading gives what was set here; what the environment says counts where nothing was.
+    """
+
+    def __init__(self) -> None:
+        self._set: dict[str, str] = {}
+
+    def __setitem__(self, name: str, value: object) -> None:
+        _core.option(name, str(value))
+        self._set[name] = str(value)
+
+    def __delitem__(self, name: str) -> None:
+        _core.option(name, None)
+        self._set.pop(name, None)
+
+    def __getitem__(self, name: str) -> str:
+        return self._set[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._set)
+
+    def __len__(self) -> int:
+        return len(self._set)
+
+    def __repr__(self) -> str:
+        known = machine()["options"]
+        width = max((len(o["name"]) for o in known), default=0)
+        return "\n".join(f"{o['name']:<{width}}  {self._set.get(o['name'], '')}{'  ' if o['name'] in self._set else ''}"
+                         f"{o['meaning']}" for o in known)
+
+
+options = Options()
+
+
+def load(bundle: str | PathLike[str] | bytes) -> None:
+    """Adds a bundle of kernels, a file or its bytes: from now on calls look for kernels in it too."""
+    if isinstance(bundle, bytes):
+        _core.load_bytes(bundle)
+    else:
+        _core.load(fspath(bundle))
+
+
+def compile(mods: Attention | Mapping[str, Any] | Iterable[Attention | Mapping[str, Any]], bundle: str | PathLike[str],
+            *, targets: str | list[str], passes: str | list[str] = "forward", jobs: int = 0,
+            progress: Callable[[float, str], object] | None = None, **shapes: Any) -> dict[str, Any]:
+    """Compiles kernels into a bundle, also for machines that are not here, and reports how many.
+
+    `mods` are Attentions, or mods as a manifest writes them; `shapes` are its fields, each one value or a list:
+    `dtype=["bf16", "f16"], d=[64, 128]`. docs/offline.md has all of them.
+    """
+    listed = [mods] if isinstance(mods, (Attention, Mapping)) else list(mods)
+    written = [m.describe()["mod"] if isinstance(m, Attention) else dict(m) for m in listed]
+    manifest = {"mods": written, "shapes": shapes, "targets": targets, "passes": passes}
+    return json.loads(_core.compile(json.dumps(manifest), fspath(bundle), jobs, progress))
+
+
+class watch:
+    """Calls `told` with what attune does, as dicts: kernels made, calls run, choices. A context manager.
+
+    >>> import attune, numpy
+    >>> q, facts = numpy.ones((1, 1, 4, 8), "f4"), []
+    >>> with attune.watch(facts.append):
+    ...     o = attune.attention(q, q, q)
+    >>> facts[-1]["fact"]
+    'called'
+    """
+
+    def __init__(self, told: Callable[[dict[str, Any]], object]) -> None:
+        self._watch = _core.Watch(lambda fact: told(json.loads(fact)))
+
+    def stop(self) -> None:
+        """From now on nothing is told; it waits for what is being told."""
+        self._watch.stop()
+
+    def __enter__(self) -> watch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()

@@ -1,0 +1,74 @@
+# python/attune/_picture.py — a mask's tiles, scores and probabilities as a picture for notebooks and files
+"""Pictures: drawn by the library, the same ones as `attune plot`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike
+
+from attune import _arrays
+from attune._attention import Array, Attention, _placed
+from attune._errors import Error
+from attune._place import here
+from attune._trace import Capturable, Written
+
+_PANELS = {"tiles": 1, "score": 2, "prob": 4}
+
+
+class Picture:
+    """An SVG. A notebook shows it; `save` writes it."""
+
+    def __init__(self, svg: str) -> None:
+        self.svg = svg
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Writes the SVG."""
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(self.svg)
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+    def _repr_html_(self) -> str:
+        return self.svg
+
+    def __repr__(self) -> str:
+        return f"<attune.Picture of {len(self.svg)} bytes: .save('picture.svg')>"
+
+
+def show(attention: Attention | None = None, *, score: Written | None = None, mask: Written | None = None,
+         prob: Written | None = None, sink: Written | None = None, q: Array = None, k: Array = None,
+         q_len: int | None = None, kv_len: int | None = None, q_offset: int = 0, tile: tuple[int, int] = (16, 16),
+         batch: int = 0, head: int = 0, panels: tuple[str, ...] = (), scale: float | None = None,
+         lets: Mapping[str, str] | None = None, save: str | PathLike[str] | None = None,
+         **captures: Capturable) -> Picture:
+    """Draws which tiles a mask leaves, what the score is for each pair, and what becomes of it in the softmax.
+
+    One batch entry and head. With `q` and `k` the scores are theirs; without them q . k is 0, and the picture shows
+    what the score adds. `panels` are of "tiles", "score" and "prob"; by default what there is to see.
+
+    >>> import attune
+    >>> attune.show(mask="kv <= q", q_len=64).svg[:4]
+    '<svg'
+    """
+    if attention is None:
+        attention = Attention(score, mask, prob, sink, scale=scale, lets=lets, **captures)
+        captures = {}
+    for panel in panels:
+        if panel not in _PANELS:
+            raise Error.at(here(), "bad-choice", f"there is no panel {panel!r}", f"there are {', '.join(_PANELS)}",
+                           "take some of these")
+    if q is not None and k is not None and _arrays.is_array(q) and _arrays.is_array(k):
+        q_len, kv_len = q.shape[-2], k.shape[-2]
+    q_len = 128 if q_len is None else q_len
+    kv_len = q_offset + q_len if kv_len is None else kv_len
+    arrays, _, numbers = attention._bound(captures)
+    try:
+        svg = attention._core.draw((q_len, kv_len), (batch, head), tile, q_offset, arrays, numbers, q, k,
+                                   sum(_PANELS[p] for p in dict.fromkeys(panels)))
+    except Error as error:
+        raise _placed(error, attention._spelled) from None
+    picture = Picture(svg)
+    if save is not None:
+        picture.save(save)
+    return picture

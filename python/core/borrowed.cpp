@@ -1,0 +1,211 @@
+// python/core/borrowed.cpp — buffers, array interfaces and DLPack capsules read into the fields of a tensor
+#include "python/core/borrowed.h"
+
+#include <nanobind/stl/string.h>
+
+#include <cstring>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace attune::python {
+namespace {
+
+std::string text_of(const nb::object& object) { return nb::cast<std::string>(nb::steal(PyObject_Str(object.ptr()))); }
+
+std::string type_of(nb::handle object) { return text_of(object.type().attr("__name__")); }
+
+std::string article(const std::string& word) { return (std::strchr("AEIOUaeiou", word[0]) ? "an " : "a ") + word; }
+
+/// The pending exception as text; it is cleared.
+std::string said(const nb::python_error& error) { return nb::cast<std::string>(nb::str(error.value())); }
+
+[[noreturn]] void refuse_type(const char* name, const std::string& type) {
+  refuse("tensor-type", std::string("`") + name + "` holds " + type,
+         "attune reads f16, bf16, f32, f64, i8 to i64, u8 and bool, in this machine's byte order",
+         "convert it, e.g. with .astype('float32')");
+}
+
+/// A format of the buffer protocol: struct's letters, in the machine's byte order.
+std::optional<attune_dtype> type_of_format(std::string_view format, std::size_t bytes) {
+  if (!format.empty() && (format[0] == '@' || format[0] == '=' || format[0] == '<')) format.remove_prefix(1);
+  if (format.size() != 1) return std::nullopt;
+  const auto bits = static_cast<std::uint8_t>(8 * bytes);
+  switch (format[0]) {
+    case 'e':
+    case 'f':
+    case 'd': return attune_dtype{ATTUNE_FLOAT, bits, 1};
+    case '?': return attune_dtype{ATTUNE_BOOL, 8, 1};
+    case 'b':
+    case 'h':
+    case 'i':
+    case 'l':
+    case 'q': return attune_dtype{ATTUNE_INT, bits, 1};
+    case 'B': return attune_dtype{ATTUNE_UINT, bits, 1};
+    default: return std::nullopt;
+  }
+}
+
+/// A typestr of the array interfaces: "<f4". bf16 has none of its own: it is two bytes of nothing, named by its dtype.
+std::optional<attune_dtype> type_of_typestr(std::string_view typestr, nb::handle object) {
+  if (typestr.size() < 3 || typestr[0] == '>') return std::nullopt;
+  const auto bits = static_cast<std::uint8_t>(8 * std::stoi(std::string(typestr.substr(2))));
+  switch (typestr[1]) {
+    case 'f': return attune_dtype{ATTUNE_FLOAT, bits, 1};
+    case 'i': return attune_dtype{ATTUNE_INT, bits, 1};
+    case 'b': return attune_dtype{ATTUNE_BOOL, 8, 1};
+    case 'u':
+      if (bits == 8) return attune_dtype{ATTUNE_UINT, bits, 1};
+      return std::nullopt;
+    case 'V': break;
+    default: return std::nullopt;
+  }
+  if (text_of(object.attr("dtype")) == "bfloat16") return attune_dtype{ATTUNE_BFLOAT, 16, 1};
+  return std::nullopt;
+}
+
+// The head of DLPack's managed tensor, and of its version 1.
+struct Managed {
+  attune_tensor tensor;
+};
+struct ManagedVersioned {
+  std::uint32_t major, minor;
+  void* context;
+  void (*deleter)(ManagedVersioned*);
+  std::uint64_t flags;
+  attune_tensor tensor;
+};
+
+}  // namespace
+
+void Borrowed::release() {
+  if (viewed_) PyBuffer_Release(&view_);
+  viewed_ = given_ = false;
+  capsule_.reset();
+  kept_.reset();
+}
+
+void Borrowed::set_rank(std::size_t rank, const char* name) {
+  if (rank > most)
+    refuse("tensor-rank", std::string("`") + name + "` has " + std::to_string(rank) + " dimensions",
+           "a tensor has at most four", "reshape it");
+  tensor_.ndim = static_cast<std::int32_t>(rank);
+  tensor_.shape = shape_.data();
+  tensor_.strides = strides_.data();
+}
+
+void Borrowed::set_byte_stride(int i, std::int64_t stride, const char* name) {
+  const std::int64_t bytes = tensor_.dtype.bits / 8;
+  if (stride % bytes != 0)
+    refuse("bad-strides", std::string("`") + name + "` steps by " + std::to_string(stride) + " bytes",
+           "its elements take " + std::to_string(bytes), "make it contiguous, e.g. with numpy.ascontiguousarray");
+  strides_[static_cast<std::size_t>(i)] = stride / bytes;
+}
+
+bool Borrowed::by_buffer(nb::handle object, const char* name, bool written) {
+  if (!PyObject_CheckBuffer(object.ptr())) return false;
+  if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_STRIDES | PyBUF_FORMAT | (written ? PyBUF_WRITABLE : 0)) != 0) {
+    const nb::python_error error;
+    if (written && PyObject_GetBuffer(object.ptr(), &view_, PyBUF_STRIDES | PyBUF_FORMAT) == 0) {
+      PyBuffer_Release(&view_);
+      refuse("tensor-read-only", std::string("`") + name + "` cannot be written", "it is a read-only array",
+             "pass an array of your own, or leave it out");
+    }
+    PyErr_Clear();
+    return false;  // a type that buffers do not have, such as bf16
+  }
+  viewed_ = true;
+  const auto type = type_of_format(view_.format ? view_.format : "B", static_cast<std::size_t>(view_.itemsize));
+  if (!type) {
+    if (std::string_view(view_.format).find('V') == std::string_view::npos &&
+        std::string_view(view_.format).find('x') == std::string_view::npos)
+      refuse_type(name, nb::hasattr(object, "dtype") ? text_of(object.attr("dtype"))
+                                                     : std::string("elements of format ") + view_.format);
+    release();
+    return false;
+  }
+  tensor_.data = view_.buf;
+  tensor_.device = {ATTUNE_CPU, 0};
+  tensor_.dtype = *type;
+  set_rank(static_cast<std::size_t>(view_.ndim), name);
+  for (int i = 0; i < view_.ndim; ++i) {
+    shape_[static_cast<std::size_t>(i)] = view_.shape[i];
+    set_byte_stride(i, view_.strides[i], name);
+  }
+  return true;
+}
+
+void Borrowed::by_interface(nb::handle interface, const char* name, bool written, bool cuda, nb::handle object) {
+  const auto fields = nb::cast<nb::dict>(interface);
+  const auto typestr = nb::cast<std::string>(fields["typestr"]);
+  const auto type = type_of_typestr(typestr, object);
+  if (!type) refuse_type(name, nb::hasattr(object, "dtype") ? text_of(object.attr("dtype")) : typestr);
+  tensor_.dtype = *type;
+  const auto data = nb::cast<nb::tuple>(fields["data"]);
+  if (written && nb::cast<bool>(data[1]))
+    refuse("tensor-read-only", std::string("`") + name + "` cannot be written", "it is a read-only array",
+           "pass an array of your own, or leave it out");
+  tensor_.data = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(data[0]));
+  int device = 0;
+  if (cuda && nb::hasattr(object, "device") && nb::hasattr(object.attr("device"), "id"))
+    device = nb::cast<int>(object.attr("device").attr("id"));
+  tensor_.device = {cuda ? ATTUNE_CUDA : ATTUNE_CPU, device};
+  const auto shape = nb::cast<nb::tuple>(fields["shape"]);
+  set_rank(shape.size(), name);
+  std::int64_t step = 1;
+  for (std::size_t i = shape.size(); i-- > 0;) {
+    shape_[i] = nb::cast<std::int64_t>(shape[i]);
+    strides_[i] = step;
+    step *= shape_[i];
+  }
+  if (fields.contains("strides") && !fields["strides"].is_none()) {
+    const auto strides = nb::cast<nb::tuple>(fields["strides"]);
+    for (std::size_t i = 0; i < strides.size(); ++i)
+      set_byte_stride(static_cast<int>(i), nb::cast<std::int64_t>(strides[i]), name);
+  }
+  kept_ = nb::borrow(interface);
+}
+
+void Borrowed::by_dlpack(nb::handle object, const char* name, void* stream) {
+  try {
+    const auto device = nb::cast<nb::tuple>(object.attr("__dlpack_device__")());
+    const bool cuda = nb::cast<int>(device[0]) == ATTUNE_CUDA;
+    // DLPack's number for the default stream is 1.
+    capsule_ = cuda
+                   ? object.attr("__dlpack__")(nb::arg("stream") = stream ? reinterpret_cast<std::intptr_t>(stream) : 1)
+                   : object.attr("__dlpack__")();
+  } catch (nb::python_error& error) {
+    refuse("tensor-unreadable", std::string("`") + name + "` cannot be read",
+           "its " + type_of(object) + " says: " + said(error),
+           "pass an array whose memory exists and may be shared: .detach() where gradients are recorded");
+  }
+  const attune_tensor* shown = nullptr;
+  if (const char* tag = PyCapsule_GetName(capsule_.ptr()); tag && !std::strcmp(tag, "dltensor"))
+    shown = &static_cast<Managed*>(PyCapsule_GetPointer(capsule_.ptr(), "dltensor"))->tensor;
+  else if (tag && !std::strcmp(tag, "dltensor_versioned"))
+    shown = &static_cast<ManagedVersioned*>(PyCapsule_GetPointer(capsule_.ptr(), "dltensor_versioned"))->tensor;
+  if (!shown)
+    refuse("tensor-unreadable", std::string("`") + name + "` cannot be read",
+           "its __dlpack__ gives no tensor of DLPack", "pass another array");
+  tensor_ = *shown;
+}
+
+void Borrowed::take(nb::handle object, const char* name, bool written, void* stream) {
+  release();
+  if (!object.ptr() || object.is_none()) return;
+  if (!by_buffer(object, name, written)) {
+    if (nb::hasattr(object, "__dlpack_device__") && !nb::hasattr(object, "__array_interface__"))
+      by_dlpack(object, name, stream);
+    else if (nb::hasattr(object, "__array_interface__"))
+      by_interface(object.attr("__array_interface__"), name, written, false, object);
+    else if (nb::hasattr(object, "__cuda_array_interface__"))
+      by_interface(object.attr("__cuda_array_interface__"), name, written, true, object);
+    else
+      refuse("tensor-array", std::string("`") + name + "` is " + article(type_of(object)),
+             "attune reads arrays that have __dlpack__, __array_interface__, __cuda_array_interface__ or a buffer",
+             "pass an array, e.g. numpy.asarray(x)");
+  }
+  given_ = true;
+}
+
+}  // namespace attune::python

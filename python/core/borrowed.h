@@ -1,0 +1,49 @@
+// python/core/borrowed.h — an object of Python as a tensor of attune/c.h, for as long as this lives
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <array>
+#include <cstdint>
+
+#include <attune/c.h>
+
+namespace attune::python {
+
+namespace nb = nanobind;
+
+/// Refuses a tensor: an attune.Error of Python.
+[[noreturn]] void refuse(const char* code, const std::string& problem, const std::string& why, const std::string& fix);
+
+/// Memory that an array of Python shows us: by the buffer protocol (NumPy), by NumPy's or CUDA's array interface, or by
+/// DLPack. Made and destroyed with the GIL.
+class Borrowed {
+ public:
+  Borrowed() = default;
+  Borrowed(const Borrowed&) = delete;
+  Borrowed& operator=(const Borrowed&) = delete;
+  ~Borrowed() { release(); }
+
+  /// `name` is what messages call it. `stream` is where the memory will be used, if it is a device's.
+  void take(nb::handle object, const char* name, bool written, void* stream);
+  /// Null where nothing was taken.
+  const attune_tensor* tensor() const { return given_ ? &tensor_ : nullptr; }
+
+ private:
+  static constexpr int most = 16;  // dimensions; attune refuses more than four by name
+  void release();
+  bool by_buffer(nb::handle object, const char* name, bool written);
+  void by_interface(nb::handle interface, const char* name, bool written, bool cuda, nb::handle object);
+  void by_dlpack(nb::handle object, const char* name, void* stream);
+  void set_rank(std::size_t rank, const char* name);
+  void set_byte_stride(int i, std::int64_t stride, const char* name);
+
+  attune_tensor tensor_{};
+  std::array<std::int64_t, most> shape_{}, strides_{};
+  bool given_ = false, viewed_ = false;
+  Py_buffer view_{};
+  nb::object capsule_{};  // of DLPack, not consumed: its own destructor frees it
+  nb::object kept_{};
+};
+
+}  // namespace attune::python

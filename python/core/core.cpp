@@ -1,0 +1,536 @@
+// python/core/core.cpp — attune._core: the handles of attune/c.h as objects of Python, calls without the GIL
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "python/core/borrowed.h"
+
+namespace attune::python {
+namespace {
+
+using Text = std::optional<std::string>;
+
+/// Raises what the C ABI says, as attune.Error or attune.Bug.
+void check(attune_error* error) {
+  if (!error) return;
+  const std::unique_ptr<attune_error, decltype(&attune_error_free)> owned(error, attune_error_free);
+  attune_said said{};
+  said.size = sizeof said;
+  attune_error_read(error, &said);
+  const auto text = [](const char* bytes) {
+    return nb::steal(PyUnicode_DecodeUTF8(bytes, static_cast<Py_ssize_t>(std::strlen(bytes)), "replace"));
+  };
+  const nb::object exception = nb::module_::import_("attune._errors")
+                                   .attr("said")(said.bug != 0, said.line, text(said.code), text(said.problem),
+                                                 text(said.name), text(said.text), text(said.why), text(said.fix),
+                                                 text(said.message), said.begin, said.end);
+  PyErr_SetObject(exception.type().ptr(), exception.ptr());
+  throw nb::python_error();
+}
+
+/// A text that the library gave.
+std::string taken(char* text) {
+  const std::unique_ptr<char, decltype(&attune_string_free)> owned(text, attune_string_free);
+  return text;
+}
+
+/// What a call may use, and the functions of Python that it calls back. An exception in one of them, or a signal such
+/// as Ctrl-C, stops the call and is raised when it has returned.
+struct With {
+  attune_with with{};
+  nb::object progress{}, loop{};
+  PyObject* raised = nullptr;  // a reference
+  attune_task task = nullptr;
+
+  With() { with.size = sizeof with; }
+  With(const With&) = delete;
+  With& operator=(const With&) = delete;
+  ~With() { Py_XDECREF(raised); }
+
+  void keep(nb::python_error& error) {
+    if (!raised) raised = nb::borrow(error.value()).release().ptr();
+  }
+
+  static std::int32_t progressed(void* user, double done) {
+    auto& self = *static_cast<With*>(user);
+    const nb::gil_scoped_acquire gil;
+    try {
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();
+      if (!self.progress.is_none()) self.progress(done);
+    } catch (nb::python_error& error) {
+      self.keep(error);
+      return 1;
+    }
+    return self.raised != nullptr;
+  }
+
+  static void looped(void* user, std::int64_t count, attune_task task, void* run) {
+    auto& self = *static_cast<With*>(user);
+    const nb::gil_scoped_acquire gil;
+    std::vector<char> done(static_cast<std::size_t>(count));
+    const auto one = [&](std::int64_t i, std::int32_t worker) {
+      if (i < 0 || i >= count || done[static_cast<std::size_t>(i)]) throw nb::value_error("there is no such task left");
+      done[static_cast<std::size_t>(i)] = 1;
+      const nb::gil_scoped_release running;
+      task(run, i, worker);
+    };
+    try {
+      self.loop(count, nb::cpp_function(one));
+    } catch (nb::python_error& error) {
+      self.keep(error);
+    }
+    // Tasks that the loop left out: the call must end with all of them done.
+    for (std::int64_t i = 0; i < count; ++i)
+      if (!done[static_cast<std::size_t>(i)]) one(i, 0);
+  }
+
+  /// Raises what a callback raised; the call's own error is then of no interest.
+  void finish(attune_error* error) {
+    if (raised) {
+      attune_error_free(error);
+      PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised)), raised);
+      throw nb::python_error();
+    }
+    check(error);
+  }
+};
+
+struct Cover {
+  attune_cover* handle = nullptr;
+  nb::object memory{};  // the workspace that holds the lists
+  explicit Cover(attune_cover* given) : handle(given) {}
+  Cover(const Cover&) = delete;
+  Cover& operator=(const Cover&) = delete;
+  ~Cover() { attune_cover_free(handle); }
+};
+
+/// Memory that attune owns, for libraries that only take arrays made elsewhere: it speaks DLPack.
+struct Memory {
+  attune_tensor* tensor = nullptr;
+  explicit Memory(attune_tensor* given) : tensor(given) {}
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  ~Memory() { attune_dealloc(tensor); }
+};
+
+/// DLPack's managed tensor.
+struct Managed {
+  attune_tensor tensor;
+  void* context;
+  void (*deleter)(Managed*);
+};
+
+nb::object exported(nb::object self) {
+  auto* managed = new Managed{*nb::cast<const Memory&>(self).tensor, nb::object(self).release().ptr(), nullptr};
+  managed->deleter = [](Managed* done) {
+    const nb::gil_scoped_acquire gil;
+    nb::steal(static_cast<PyObject*>(done->context)).reset();
+    delete done;
+  };
+  return nb::steal(PyCapsule_New(managed, "dltensor", [](PyObject* capsule) {
+    if (std::strcmp(PyCapsule_GetName(capsule), "dltensor") != 0) return;  // somebody took it
+    auto* unused = static_cast<Managed*>(PyCapsule_GetPointer(capsule, "dltensor"));
+    unused->deleter(unused);
+  }));
+}
+
+// The tensors of a call, in the order of attune_call, with what messages call them.
+constexpr int tensors = 13;
+struct Row {
+  const char* name;
+  const attune_tensor* attune_call::*member;
+  int written;  // bit 0: by a forward, bit 1: by a backward
+};
+constexpr Row rows[tensors] = {{"q", &attune_call::q, 0},
+                               {"k", &attune_call::k, 0},
+                               {"v", &attune_call::v, 0},
+                               {"out", &attune_call::o, 1},
+                               {"lse", &attune_call::lse, 1},
+                               {"max", &attune_call::max, 1},
+                               {"cu_seqlens_q", &attune_call::cu_q, 0},
+                               {"cu_seqlens_kv", &attune_call::cu_kv, 0},
+                               {"grad_o", &attune_call::grad_o, 0},
+                               {"grad_lse", &attune_call::grad_lse, 0},
+                               {"dq", &attune_call::dq, 2},
+                               {"dk", &attune_call::dk, 2},
+                               {"dv", &attune_call::dv, 2}};
+
+/// A call's arguments as the C ABI takes them, borrowed while this lives.
+struct Call {
+  attune_call call{};
+  With with;
+  bool has_with = false;
+  Borrowed fixed[tensors];
+  std::unique_ptr<Borrowed[]> captured, grads;
+  std::vector<const attune_tensor*> captured_at, grads_at;
+  std::vector<double> params;
+  Py_buffer workspace{};
+  bool has_workspace = false;
+  Borrowed device_workspace;
+
+  ~Call() {
+    if (has_workspace) PyBuffer_Release(&workspace);
+  }
+};
+
+struct Attention {
+  attune_attention* handle = nullptr;
+  std::vector<std::string> captures;  // names, by slot
+
+  Attention(const std::vector<Text>& parts, const std::vector<std::pair<std::string, std::string>>& lets,
+            const std::vector<std::tuple<std::string, std::string, int>>& captured,
+            const std::vector<std::pair<std::string, std::string>>& parameters, std::optional<double> scale, int target,
+            int exact) {
+    std::vector<attune_name> names, params;
+    std::vector<attune_let> defined;
+    for (const auto& [name, kind, rank] : captured) {
+      captures.push_back(name);
+      names.push_back({name.c_str(), kind[0], rank});
+    }
+    for (const auto& [name, kind] : parameters) params.push_back({name.c_str(), kind[0], 0});
+    for (const auto& [name, text] : lets) defined.push_back({name.c_str(), {text.c_str(), nullptr, 0}});
+    const auto text = [&](std::size_t i) { return attune_text{parts[i] ? parts[i]->c_str() : nullptr, nullptr, 0}; };
+    attune_what what{};
+    what.size = sizeof what;
+    what.target = target;
+    what.exact = exact;
+    what.score = text(0), what.mask = text(1), what.prob = text(2), what.sink = text(3);
+    what.scale = scale ? &*scale : nullptr;
+    what.captures = names.data(), what.n_captures = names.size();
+    what.params = params.data(), what.n_params = params.size();
+    what.lets = defined.data(), what.n_lets = defined.size();
+    attune_error* error = nullptr;
+    {
+      const nb::gil_scoped_release running;
+      error = attune_new(&what, &handle);
+    }
+    check(error);
+  }
+  Attention(const Attention&) = delete;
+  Attention& operator=(const Attention&) = delete;
+  ~Attention() { attune_free(handle); }
+
+  /// `options` is None, or (q_offset, max_q_len, max_kv_len, workers, stream, workspace, cover, progress, parallel_for,
+  /// signals).
+  void fill(Call& c, int pass, const nb::tuple& given, const nb::tuple& captured, nb::handle grads,
+            const nb::tuple& params, nb::handle options) const {
+    c.call.size = sizeof c.call;
+    c.call.pass = pass;
+    if (!options.is_none()) set_options(c, nb::cast<nb::tuple>(options));
+    void* stream = c.with.with.stream;
+    for (std::size_t i = 0; i < given.size(); ++i) {
+      c.fixed[i].take(given[i], rows[i].name, rows[i].written & (1 << pass), stream);
+      c.call.*rows[i].member = c.fixed[i].tensor();
+    }
+    const auto bind = [&](const nb::tuple& list, std::unique_ptr<Borrowed[]>& held,
+                          std::vector<const attune_tensor*>& at, bool written) {
+      if (!list.size()) return;
+      held = std::make_unique<Borrowed[]>(list.size());
+      for (std::size_t i = 0; i < list.size(); ++i) {
+        held[i].take(list[i], captures[i].c_str(), written, stream);
+        at.push_back(held[i].tensor());
+      }
+    };
+    bind(captured, c.captured, c.captured_at, false);
+    c.call.captures = c.captured_at.data(), c.call.n_captures = c.captured_at.size();
+    if (!grads.is_none()) {
+      bind(nb::cast<nb::tuple>(grads), c.grads, c.grads_at, true);
+      c.call.captured_grads = c.grads_at.data(), c.call.n_captured_grads = c.grads_at.size();
+    }
+    for (std::size_t i = 0; i < params.size(); ++i) c.params.push_back(nb::cast<double>(params[i]));
+    c.call.params = c.params.data(), c.call.n_params = c.params.size();
+  }
+
+  static void set_options(Call& c, const nb::tuple& o) {
+    c.has_with = true;
+    attune_with& with = c.with.with;
+    c.call.q_offset = nb::cast<std::int32_t>(o[0]);
+    c.call.max_q_len = nb::cast<std::int64_t>(o[1]);
+    c.call.max_kv_len = nb::cast<std::int64_t>(o[2]);
+    with.workers = nb::cast<std::int32_t>(o[3]);
+    with.stream = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(o[4]));
+    if (nb::handle workspace = o[5]; !workspace.is_none()) {
+      if (PyObject_CheckBuffer(workspace.ptr())) {
+        if (PyObject_GetBuffer(workspace.ptr(), &c.workspace, PyBUF_WRITABLE) != 0) {
+          PyErr_Clear();
+          refuse("tensor-read-only", "`workspace` cannot be written", "it is read-only, or its elements do not touch",
+                 "pass a contiguous array of your own");
+        }
+        c.has_workspace = true;
+        with.workspace = c.workspace.buf;
+        with.workspace_bytes = static_cast<std::size_t>(c.workspace.len);
+      } else {
+        c.device_workspace.take(workspace, "workspace", true, with.stream);
+        const attune_tensor& t = *c.device_workspace.tensor();
+        std::size_t bytes = t.dtype.bits / 8;
+        for (int i = 0; i < t.ndim; ++i) bytes *= static_cast<std::size_t>(t.shape[i]);
+        with.workspace = static_cast<char*>(t.data) + t.byte_offset;
+        with.workspace_bytes = bytes;
+      }
+    }
+    if (nb::handle cover = o[6]; !cover.is_none()) with.cover = nb::cast<const Cover&>(cover).handle;
+    c.with.progress = o[7];
+    c.with.loop = o[8];
+    with.user = &c.with;
+    if (!c.with.progress.is_none() || nb::cast<bool>(o[9])) with.progress = With::progressed;
+    if (!c.with.loop.is_none()) with.parallel_for = With::looped;
+  }
+
+  void run(int pass, const nb::tuple& given, const nb::tuple& captured, nb::handle grads, const nb::tuple& params,
+           nb::handle options) const {
+    Call c;
+    fill(c, pass, given, captured, grads, params, options);
+    attune_error* error = nullptr;
+    {
+      const nb::gil_scoped_release running;
+      error = attune_run(handle, &c.call, c.has_with ? &c.with.with : nullptr);
+    }
+    c.with.finish(error);
+  }
+
+  std::pair<std::size_t, std::size_t> prepare(int pass, const nb::tuple& given, const nb::tuple& captured,
+                                              nb::handle grads, const nb::tuple& params, nb::handle options) const {
+    Call c;
+    fill(c, pass, given, captured, grads, params, options);
+    std::size_t workspace = 0, cover = 0;
+    attune_error* error = nullptr;
+    {
+      const nb::gil_scoped_release running;
+      error = attune_prepare(handle, &c.call, c.has_with ? &c.with.with : nullptr, &workspace, &cover);
+    }
+    c.with.finish(error);
+    return {workspace, cover};
+  }
+
+  nb::object cover(const nb::tuple& given, const nb::tuple& captured, const nb::tuple& params,
+                   nb::handle options) const {
+    Call c;
+    fill(c, ATTUNE_FORWARD, given, captured, nb::none(), params, options);
+    attune_cover* lists = nullptr;
+    attune_error* error = nullptr;
+    {
+      const nb::gil_scoped_release running;
+      error = attune_cover_new(handle, &c.call, c.has_with ? &c.with.with : nullptr, &lists);
+    }
+    c.with.finish(error);
+    if (!lists) return nb::none();
+    auto made = std::make_unique<Cover>(lists);
+    if (!options.is_none()) made->memory = nb::cast<nb::tuple>(options)[5];
+    return nb::cast(made.release(), nb::rv_policy::take_ownership);
+  }
+
+  std::string explain() const {
+    char* text = nullptr;
+    check(attune_explain(handle, &text));
+    return taken(text);
+  }
+  std::string describe() const {
+    char* json = nullptr;
+    check(attune_describe(handle, &json));
+    return taken(json);
+  }
+
+  std::tuple<nb::bytes, std::int64_t, std::int64_t> tiles(const std::tuple<std::int64_t, std::int64_t>& lengths,
+                                                          const std::tuple<std::int64_t, std::int64_t>& entry,
+                                                          const std::tuple<std::int64_t, std::int64_t>& tile,
+                                                          std::int32_t q_offset, const nb::tuple& captured,
+                                                          const nb::tuple& params) const {
+    Call c;
+    fill(c, ATTUNE_FORWARD, nb::tuple(), captured, nb::none(), params, nb::none());
+    const attune_picture p = picture(c, lengths, entry, tile, q_offset);
+    std::int64_t rows_of = 0, cols = 0;
+    check(attune_tiles(handle, &p, nullptr, 0, &rows_of, &cols));
+    std::vector<std::uint8_t> out(static_cast<std::size_t>(rows_of * cols));
+    attune_error* error = nullptr;
+    {
+      const nb::gil_scoped_release running;
+      error = attune_tiles(handle, &p, out.data(), out.size(), &rows_of, &cols);
+    }
+    check(error);
+    return {nb::bytes(out.data(), out.size()), rows_of, cols};
+  }
+
+  std::string draw(const std::tuple<std::int64_t, std::int64_t>& lengths,
+                   const std::tuple<std::int64_t, std::int64_t>& entry,
+                   const std::tuple<std::int64_t, std::int64_t>& tile, std::int32_t q_offset, const nb::tuple& captured,
+                   const nb::tuple& params, nb::handle q, nb::handle k, int panels) const {
+    Call c;
+    fill(c, ATTUNE_FORWARD, nb::make_tuple(nb::borrow(q), nb::borrow(k)), captured, nb::none(), params, nb::none());
+    attune_drawing d{};
+    d.size = sizeof d;
+    d.panels = panels;
+    const attune_picture p = picture(c, lengths, entry, tile, q_offset);
+    d.picture = &p;
+    d.q = c.call.q, d.k = c.call.k;
+    char* svg = nullptr;
+    attune_error* error = nullptr;
+    {
+      const nb::gil_scoped_release running;
+      error = attune_draw(handle, &d, &svg);
+    }
+    check(error);
+    return taken(svg);
+  }
+
+ private:
+  static attune_picture picture(const Call& c, const std::tuple<std::int64_t, std::int64_t>& lengths,
+                                const std::tuple<std::int64_t, std::int64_t>& entry,
+                                const std::tuple<std::int64_t, std::int64_t>& tile, std::int32_t q_offset) {
+    attune_picture p{};
+    p.size = sizeof p;
+    p.q_offset = q_offset;
+    std::tie(p.q_len, p.kv_len) = lengths;
+    std::tie(p.batch, p.head) = entry;
+    std::tie(p.tile_q, p.tile_kv) = tile;
+    p.captures = c.call.captures, p.n_captures = c.call.n_captures;
+    p.params = c.call.params, p.n_params = c.call.n_params;
+    return p;
+  }
+};
+
+/// Calls a function of Python with each fact, as JSON, until it is stopped or gone.
+struct Watch {
+  attune_watch* handle = nullptr;
+  nb::object function;
+  explicit Watch(nb::object f) : function(std::move(f)) {
+    check(attune_watch_on(
+        [](void* user, const char* json) {
+          const nb::gil_scoped_acquire gil;
+          try {
+            static_cast<Watch*>(user)->function(json);
+          } catch (nb::python_error& error) {
+            error.discard_as_unraisable("attune.watch");
+          }
+        },
+        this, &handle));
+  }
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+  ~Watch() { stop(); }
+  void stop() {
+    attune_watch* on = handle;
+    handle = nullptr;
+    const nb::gil_scoped_release waiting;  // for a fact that is being told
+    attune_watch_off(on);
+  }
+};
+
+std::string machine() {
+  char* json = nullptr;
+  attune_error* error = nullptr;
+  {
+    const nb::gil_scoped_release starting;  // the driver may take a second
+    error = attune_machine(&json);
+  }
+  check(error);
+  return taken(json);
+}
+
+std::string compile(const std::string& manifest, const std::string& bundle, int jobs, nb::object progress) {
+  With with;
+  with.progress = std::move(progress);
+  attune_job job{};
+  job.size = sizeof job;
+  job.jobs = jobs;
+  job.manifest = manifest.c_str();
+  job.bundle = bundle.c_str();
+  job.progress = [](void* user, double done, const char* row) -> std::int32_t {
+    auto& self = *static_cast<With*>(user);
+    const nb::gil_scoped_acquire gil;
+    try {
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();
+      if (!self.progress.is_none()) self.progress(done, row);
+    } catch (nb::python_error& error) {
+      self.keep(error);
+      return 1;
+    }
+    return 0;
+  };
+  job.user = &with;
+  char* report = nullptr;
+  attune_error* error = nullptr;
+  {
+    const nb::gil_scoped_release running;
+    error = attune_compile(&job, &report);
+  }
+  with.finish(error);
+  return taken(report);
+}
+
+nb::object empty(nb::handle like, const std::vector<std::int64_t>& shape, bool f32) {
+  Borrowed from;
+  from.take(like, "q", false, nullptr);
+  attune_tensor wanted = *from.tensor();
+  std::vector<std::int64_t> extents = shape;
+  wanted.ndim = static_cast<std::int32_t>(shape.size());
+  wanted.shape = extents.data();
+  wanted.strides = nullptr;
+  if (f32) wanted.dtype = {ATTUNE_FLOAT, 32, 1};
+  attune_tensor* made = nullptr;
+  check(attune_alloc(&wanted, &made));
+  return nb::cast(new Memory(made), nb::rv_policy::take_ownership);
+}
+
+}  // namespace
+
+void refuse(const char* code, const std::string& problem, const std::string& why, const std::string& fix) {
+  const nb::object exception = nb::module_::import_("attune._errors").attr("Error")(code, problem, why, fix);
+  PyErr_SetObject(exception.type().ptr(), exception.ptr());
+  throw nb::python_error();
+}
+
+}  // namespace attune::python
+
+NB_MODULE(_core, m) {
+  namespace nb = nanobind;
+  using namespace attune::python;
+  nb::set_leak_warnings(false);  // at exit the order of modules' ends is not ours
+  nb::class_<Cover>(m, "Cover");
+  nb::class_<Memory>(m, "Memory")
+      .def("__dlpack__", [](nb::object self, nb::kwargs) { return exported(std::move(self)); })
+      .def("__dlpack_device__", [](const Memory& self) {
+        return std::pair(static_cast<int>(self.tensor->device.device_type),
+                         static_cast<int>(self.tensor->device.device_id));
+      });
+  nb::class_<Watch>(m, "Watch").def(nb::init<nb::object>()).def("stop", &Watch::stop);
+  nb::class_<Attention>(m, "Attention")
+      .def(nb::init<const std::vector<Text>&, const std::vector<std::pair<std::string, std::string>>&,
+                    const std::vector<std::tuple<std::string, std::string, int>>&,
+                    const std::vector<std::pair<std::string, std::string>>&, std::optional<double>, int, int>(),
+           nb::arg("parts"), nb::arg("lets"), nb::arg("captures"), nb::arg("params"), nb::arg("scale").none(),
+           nb::arg("target"), nb::arg("exact"))
+      .def("run", &Attention::run, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg().none())
+      .def("prepare", &Attention::prepare, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(),
+           nb::arg().none())
+      .def("cover", &Attention::cover, nb::arg(), nb::arg(), nb::arg(), nb::arg().none())
+      .def("explain", &Attention::explain)
+      .def("describe", &Attention::describe)
+      .def("tiles", &Attention::tiles)
+      .def("draw", &Attention::draw, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
+           nb::arg().none(), nb::arg());
+  m.def("empty", &empty);
+  m.def("machine", &machine);
+  m.def("version", &attune_version);
+  m.def(
+      "option",
+      [](const std::string& name, std::optional<std::string> value) {
+        check(attune_option(name.c_str(), value ? value->c_str() : nullptr));
+      },
+      nb::arg(), nb::arg().none());
+  m.def("load", [](const std::string& bundle) { check(attune_load(bundle.c_str())); });
+  m.def("load_bytes", [](nb::bytes bytes) {
+    check(attune_load_bytes(bytes.data(), bytes.size()));
+    bytes.release();  // the library reads them until the process ends
+  });
+  m.def("compile", &compile, nb::arg(), nb::arg(), nb::arg(), nb::arg().none());
+}

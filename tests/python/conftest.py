@@ -1,0 +1,58 @@
+# tests/python/conftest.py — random tensors, attention by plain NumPy, and goldens of messages
+"""What the tests of the Python package share."""
+
+import os
+import re
+from pathlib import Path
+
+import attune
+import numpy as np
+import pytest
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(7)
+
+
+@pytest.fixture
+def qkv(rng):
+    """q with 4 heads of 12 queries, k and v with 2 heads of 16 keys, f32."""
+    return tuple(rng.standard_normal(s, np.float32) for s in ((2, 4, 12, 8), (2, 2, 16, 8), (2, 2, 16, 8)))
+
+
+def dense(q, k, v, score=None, mask=None, scale=None):
+    """Attention by plain NumPy in f64: score(s, b, h, i, j) and mask(b, h, i, j) on arrays of coordinates."""
+    q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
+    group = q.shape[1] // k.shape[1]
+    k, v = (np.repeat(np.broadcast_to(x, (q.shape[0], *x.shape[1:])), group, axis=1) for x in (k, v))
+    b, h, i, j = np.ogrid[: q.shape[0], : q.shape[1], : q.shape[2], : k.shape[2]]
+    s = np.einsum("bhid,bhjd->bhij", q, k) * (1 / np.sqrt(q.shape[-1]) if scale is None else scale)
+    s = s if score is None else score(s, b, h, i, j)
+    s = np.where(True if mask is None else mask(b, h, i, j), s, -np.inf)
+    top = s.max(-1, keepdims=True)
+    p = np.exp(s - np.where(np.isfinite(top), top, 0))
+    total = p.sum(-1, keepdims=True)
+    with np.errstate(divide="ignore"):
+        lse = np.log(total)[..., 0] + np.where(np.isfinite(top), top, -np.inf)[..., 0]
+    return np.einsum("bhij,bhjd->bhid", p / np.where(total == 0, 1, total), v), lse
+
+
+def golden(name, text):
+    """Compares with tests/python/errors/NAME.txt; ATTUNE_APPROVE=1 writes it."""
+    path = HERE / "errors" / f"{name}.txt"
+    text = re.sub(r"\S*/(test_[a-z_]+\.py):\d+", r"\1", text) + "\n"
+    if os.environ.get("ATTUNE_APPROVE") == "1":
+        path.write_text(text, encoding="utf-8")
+    assert path.exists(), f"no golden {path}: ./dev approve writes it\n{text}"
+    assert text == path.read_text(encoding="utf-8")
+
+
+def refused(call, *args, **keywords):
+    """The attune.Error that a call raises."""
+    with pytest.raises(attune.Error) as caught:
+        call(*args, **keywords)
+    return caught.value

@@ -1,0 +1,59 @@
+# tests/python/test_docs.py — the code of docs/python.md, docstrings and python/examples runs and prints what it says
+"""Pages and docstrings."""
+
+import contextlib
+import doctest
+import importlib
+import io
+import linecache
+import pkgutil
+import re
+import runpy
+
+import attune
+import numpy as np
+import pytest
+from conftest import ROOT
+
+
+def test_the_page_of_python(tmp_path, rng):
+    names = {"folder": tmp_path, "doc": np.arange(64, dtype=np.int32) // 24, "slope": np.ones(4, np.float32),
+             "table": rng.standard_normal((4, 128), np.float32)}
+    for name, heads in (("q", 4), ("k", 2), ("v", 2), ("grad_o", 4)):
+        names[name] = rng.standard_normal((1, heads, 64, 16), np.float32)
+    page = (ROOT / "docs/python.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```(python|text)\n(.*?)^```$", page, re.S | re.M)
+    said = ""
+    for i, (language, block) in enumerate(blocks):
+        if language == "text":
+            assert said == block, f"block {i}"
+            continue
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            name = f"docs/python.md, block {i}"  # known to linecache, as a notebook's cells are
+            linecache.cache[name] = (len(block), None, block.splitlines(keepends=True), name)
+            exec(compile(block, name, "exec"), names)
+        said = out.getvalue()
+    assert len(blocks) > 8
+
+
+@pytest.mark.parametrize("name", ["attune", *(f"attune.{m.name}" for m in pkgutil.iter_modules(attune.__path__)
+                                               if m.name != "_core")])
+def test_docstrings(name):
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+def test_the_first_notebook(capsys):
+    runpy.run_path(str(ROOT / "python/examples/first.py"))
+    assert capsys.readouterr().out.endswith("ok\n")
+
+
+def test_the_bench_measures():
+    from attune import bench
+
+    assert bench.least(lambda: None, rounds=2, seconds=0.001) < 100
+
+
+def test_everything_public_is_told_of():
+    for name in attune.__all__:
+        assert (getattr(attune, name).__doc__ or "").strip(), name

@@ -1,0 +1,188 @@
+# tests/python/test_trouble.py — threads, forks, signals, memory over many calls, handles freed in any order, imports
+"""What long-lived programs do."""
+
+import gc
+import multiprocessing
+import resource
+import subprocess
+import sys
+import threading
+import time
+
+import attune
+import numpy as np
+import pytest
+
+
+@pytest.fixture
+def q(rng):
+    return rng.standard_normal((1, 4, 64, 16), np.float32)
+
+
+def test_threads_share_an_attention(q, rng):
+    tables = [rng.standard_normal(64, np.float32) for _ in range(8)]
+    attention = attune.Attention("s + t[kv]", "kv <= q", t=tables[0])
+    want = [attention(q, q, q, t=t) for t in tables]
+    wrong = []
+
+    def work(i):
+        for _ in range(50):
+            mask = (lambda at: at.kv <= at.q) if i % 2 else "kv <= q"
+            mine = attune.attention(q, q, q, score=lambda s, at: s + mine_table[at.kv],
+                                    mask=mask, mine_table=tables[i])
+            if not (np.array_equal(attention(q, q, q, t=tables[i]), want[i]) and np.array_equal(mine, want[i])):
+                wrong.append(i)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert wrong == []
+
+
+def test_other_threads_run_during_a_call(rng):
+    q = rng.standard_normal((1, 16, 2048, 64), np.float32)
+    attention = attune.Attention()
+    attention.prepare(q, q, q)
+    ticks, done = [], threading.Event()
+
+    def tick():
+        while not done.wait(0.001):
+            ticks.append(time.monotonic())
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    begin = time.monotonic()
+    attention(q, q, q, workers=1)
+    end = time.monotonic()
+    done.set()
+    thread.join()
+    assert sum(begin < t < end for t in ticks) >= 3
+
+
+def in_child(q, want, queue):
+    queue.put(bool(np.array_equal(attune.attention(q, q, q, mask="kv <= q"), want)))
+
+
+@pytest.mark.parametrize("way", ["fork", "spawn"])
+def test_processes(q, way):
+    want = attune.attention(q, q, q, mask="kv <= q")  # threads are running when it forks
+    context = multiprocessing.get_context(way)
+    queue = context.Queue()
+    children = [context.Process(target=in_child, args=(q, want, queue)) for _ in range(2)]
+    for child in children:
+        child.start()
+    assert [queue.get(timeout=60) for _ in children] == [True, True]
+    for child in children:
+        child.join()
+
+
+def peak_kib():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def test_many_calls_take_no_memory():
+    q, slope = np.ones((1, 1, 2, 4), np.float32), np.ones(1, np.float32)
+    kept = attune.Attention(lambda s, at: s + slope[at.head], "kv <= q")
+
+    def calls(n):
+        for _ in range(n):
+            kept(q, q, q)
+            kept(q, q, q, lse=True)
+            attune.attention(q, q, q, mask=lambda at: at.kv <= at.q)
+            try:
+                kept(q, q[..., :3], q)
+            except attune.Error:
+                pass
+
+    calls(2000)
+    gc.collect()
+    before = peak_kib()
+    calls(25000)
+    gc.collect()
+    assert peak_kib() - before < 2048
+
+
+def test_handles_are_freed_in_any_order(q):
+    from attune import _attention as module
+
+    for order in ([0, 1, 2], [2, 1, 0], [1, 0, 2]):
+        things = [attune.Attention(mask=f"kv <= q + {order[0]}"), attune.watch(lambda fact: None), np.empty_like(q)]
+        module._handles.clear()
+        things[0](q, q, q, out=things[2])
+        for i in order:
+            things[i] = None
+        gc.collect()
+    facts = []
+    watch = attune.watch(facts.append)
+    attune.attention(q, q, q)
+    watch.stop()
+    watch.stop()
+    told = len(facts)
+    attune.attention(q, q, q)
+    assert told > 0 and len(facts) == told
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_callback_that_fails_fails_alone(q, capsys):
+    with attune.watch(lambda fact: 1 / 0):
+        attune.attention(q, q, q)
+
+
+def run(code, **how):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, **how)
+
+
+def test_ctrl_c_stops_a_long_call():
+    code = """
+import os, signal, threading, time
+import numpy as np
+import attune
+q = np.ones((1, 64, 8192, 64), np.float32)
+attune.Attention().prepare(q, q, q)
+def press():
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=press, daemon=True).start()
+begin = time.monotonic()
+try:
+    attune.attention(q, q, q)
+except KeyboardInterrupt:
+    print("stopped after", time.monotonic() - begin)
+small = np.ones((1, 1, 2, 4), np.float32)
+print((attune.attention(small, small, small) == 1).all())
+"""
+    said = run(code)
+    assert said.stdout.startswith("stopped after ") and said.stdout.endswith("True\n"), said.stdout + said.stderr
+    assert float(said.stdout.split()[2]) < 10
+
+
+def test_nothing_is_imported_that_is_not_needed():
+    said = run("import sys, attune; print([m for m in ('numpy', 'torch', 'jax') if m in sys.modules])")
+    assert said.stdout == "[]\n", said.stdout + said.stderr
+
+
+def test_a_bundle_is_compiled_and_loaded(tmp_path):
+    bundle = tmp_path / "kernels.attune"
+    slope = np.ones(4, np.float32)
+    mod = attune.Attention(lambda s, at: s + slope[at.head] * at.kv, "kv <= q")
+    told = []
+    report = attune.compile([mod, {"mask": "kv <= q"}], bundle, targets="host", dtype="f32", d=16,
+                            progress=lambda done, row: told.append(done))
+    assert report["kernels"] >= 2 and bundle.exists() and told[-1] == 1
+    code = f"""
+import numpy as np, attune
+attune.options["ATTUNE_JIT"] = "off"
+attune.options["ATTUNE_CACHE"] = "off"
+attune.load({str(bundle)!r})
+facts = []
+q, slope = np.ones((1, 4, 8, 16), np.float32), np.ones(4, np.float32)
+with attune.watch(facts.append):
+    attune.attention(q, q, q, score="s + slope[h] * kv", mask="kv <= q", slope=slope)
+print({{f.get("from") for f in facts if f["fact"] == "built"}})
+"""
+    said = run(code)
+    assert said.stdout == "{'bundle'}\n", said.stdout + said.stderr
+
+
