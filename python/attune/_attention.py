@@ -7,12 +7,12 @@ import functools
 import json
 import math
 import os
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from attune import _arrays, _core, _trace
 from attune._errors import Error
+from attune._kept import Kept
 from attune._place import here
 from attune._trace import Capturable, Spelled, Written
 from attune.expr import Param
@@ -24,10 +24,8 @@ ParallelFor = Callable[[int, Callable[[int, int], None]], object]
 _TARGETS = {"auto": 0, "cpu": 1, "oracle": 2, "cuda": 3}
 _FORWARD, _BACKWARD = 0, 1
 _SLOW = 1 << 22  # scores: a call of fewer is done before a hand reaches Ctrl-C
-_MOST_KEPT = 256
 
-_handles: dict[object, _core.Attention] = {}
-_handles_lock = threading.Lock()
+_handles: Kept[object, _core.Attention] = Kept(256)
 
 
 def _handle(spelled: Spelled, scale: float | None, target: str, exact: bool | None) -> _core.Attention:
@@ -46,10 +44,7 @@ def _handle(spelled: Spelled, scale: float | None, target: str, exact: bool | No
                                0 if exact is None else 1 if exact else -1)
     except Error as error:
         raise _placed(error, spelled) from None
-    with _handles_lock:
-        if len(_handles) >= _MOST_KEPT:
-            _handles.pop(next(iter(_handles)), None)
-        return _handles.setdefault(key, made)
+    return _handles.put(key, made)
 
 
 @functools.cache

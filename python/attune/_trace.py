@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from attune import _arrays, expr
 from attune._errors import Error
+from attune._kept import Kept
 from attune._parts import Part
 from attune._place import here
 from attune._text import Text, write
@@ -154,13 +155,11 @@ def _globals_read(code: CodeType) -> frozenset[str]:
         for constant in code.co_consts:
             if isinstance(constant, CodeType):
                 names |= _globals_read(constant)
-        known = _globals_known[code] = frozenset(names)
-        if len(_globals_known) > 4 * _MOST_KEPT:
-            _globals_known.pop(next(iter(_globals_known)))
+        known = _globals_known.put(code, frozenset(names))
     return known
 
 
-_globals_known: dict[CodeType, frozenset[str]] = {}
+_globals_known: Kept[CodeType, frozenset[str]] = Kept(4 * _MOST_KEPT)
 
 
 def referred(function: FunctionType, keywords: Mapping[str, object]) -> list[tuple[str, object, str]]:
@@ -351,7 +350,7 @@ def _words(texts: Mapping[str, Text]) -> set[str]:
     return {w for t in texts.values() for w in "".join(c if c.isalnum() or c == "_" else " " for c in t.text).split()}
 
 
-_kept: dict[object, Spelled] = {}
+_kept: Kept[object, Spelled] = Kept(_MOST_KEPT)
 
 
 def spell(parts: dict[str, Written], keywords: Mapping[str, object],
@@ -367,9 +366,7 @@ def spell(parts: dict[str, Written], keywords: Mapping[str, object],
         return known, scan.leaves
     made = _spell(parts, lets, scan)
     if key is not None and scan.cacheable:
-        if len(_kept) >= _MOST_KEPT:
-            _kept.pop(next(iter(_kept)), None)
-        _kept[key] = made
+        _kept.put(key, made)
     return made, scan.leaves
 
 

@@ -51,21 +51,15 @@ OPS: dict[str, tuple[int, str, str]] = {
 PYTHON = {"&&": "&", "||": "|", "!": "~", "where": "attune.where", **{n: f"attune.{n}" for n in OPS if n.isalnum()}}
 
 
-class Value:
-    """A Float, Int or Bool at one (batch, head, q, kv): a node of an expression. It has no value in Python."""
+class Operators:
+    """What can be written between values, parameters and literals: each operator makes a node."""
 
-    __slots__ = ("_args", "_free", "_name", "_op", "_place")
-    word: ClassVar[str] = "value"
+    __slots__ = ()
 
-    def __init__(self, op: str, args: tuple[Value, ...] = (), name: object = None, place: Place | None = None) -> None:
-        self._op, self._args, self._name, self._place = op, args, name, place
-        # The variables of sums that it depends on.
-        self._free: frozenset[str] = _no_variables.union(*(a._free for a in args)) if args else _no_variables
-
-    def __repr__(self) -> str:
-        from attune._text import write
-
-        return f"<{self.word} {write(self).text}>"
+    @property
+    def word(self) -> str:
+        """Float, Int or Bool: what it is in the kernel."""
+        return "value"
 
     # Arithmetic and comparisons: Ints and Floats; an Int widens to a Float.
     def __add__(self, other: Number) -> Any: return apply("+", self, other)
@@ -167,6 +161,27 @@ class Value:
                        f"write attune.{name}(x)" if name in __all__ else "docs/expressions.md lists what there is")
 
 
+class Value(Operators):
+    """A Float, Int or Bool at one (batch, head, q, kv): a node of an expression. It has no value in Python."""
+
+    __slots__ = ("_args", "_free", "_name", "_op", "_place")
+
+    def __init__(self, op: str, args: tuple[Value, ...] = (), name: object = None, place: Place | None = None) -> None:
+        self._op, self._args, self._name, self._place = op, args, name, place
+        # The variables of sums that it depends on.
+        self._free: frozenset[str] = _no_variables.union(*(a._free for a in args)) if args else _no_variables
+
+    @property
+    def word(self) -> str:
+        """Float, Int or Bool."""
+        return type(self).__name__
+
+    def __repr__(self) -> str:
+        from attune._text import write
+
+        return f"<{self.word} {write(self).text}>"
+
+
 _no_variables: frozenset[str] = frozenset()
 
 
@@ -174,27 +189,24 @@ class Float(Value):
     """An f32 inside the kernel."""
 
     __slots__ = ()
-    word = "Float"
 
 
 class Int(Value):
     """An i32 inside the kernel. It wraps; it widens to a Float where one is needed."""
 
     __slots__ = ()
-    word = "Int"
 
 
 class Bool(Value):
     """A condition inside the kernel. Join conditions with `&`, `|`, `~`; choose with `attune.where`."""
 
     __slots__ = ()
-    word = "Bool"
 
 
 N = TypeVar("N", Float, Int)
 
 
-class Param:
+class Param(Operators):
     """A number that may change between calls without a new kernel. A float is a Float in the kernel, an int an Int.
 
     >>> import attune
@@ -232,32 +244,16 @@ class Param:
         """'f' for a Float, 'i' for an Int."""
         return self._kind
 
+    @property
+    def word(self) -> str:
+        """Float or Int."""
+        return "Int" if self._kind == "i" else "Float"
+
     def __repr__(self) -> str:
         return f"attune.Param({self.value!r}{f', {self.name!r}' if self.name else ''})"
 
-    # Within an expression a Param is a value; here it only has to start one.
-    def _node(self) -> Value:
-        return (Int if self._kind == "i" else Float)("param", name=self, place=here())
 
-    def __bool__(self) -> bool: return _no_condition(self._node())
-
-
-def _reflected(name: str) -> Callable[..., Any]:
-    def method(self: Any, *args: Any) -> Any:
-        return getattr(self._node(), name)(*args)
-
-    return method
-
-
-for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift"):
-    setattr(Param, f"__{_name}__", _reflected(f"__{_name}__"))
-    setattr(Param, f"__r{_name}__", _reflected(f"__r{_name}__"))
-for _name in ("lt", "le", "gt", "ge", "eq", "ne", "neg", "pos", "abs", "invert", "int", "float", "index"):
-    setattr(Param, f"__{_name}__", _reflected(f"__{_name}__"))
-Param.__hash__ = object.__hash__  # type: ignore[method-assign]
-
-
-class Capture:
+class Capture(Operators):
     """A captured tensor inside an expression: one index for each dimension, `()` for none.
 
     An index outside of the tensor is clamped into it. Functions see every array that they name as one of these; make
@@ -305,29 +301,20 @@ class Capture:
     def __len__(self) -> int:
         return self.shape[0]
 
+    # Without an index it stands for nothing: `as_value` says so.
+    def __bool__(self) -> bool: return bool(as_value(self, here()))
+    def __int__(self) -> int: return int(as_value(self, here()))
+    def __float__(self) -> float: return float(as_value(self, here()))
+    def __index__(self) -> int: return as_value(self, here()).__index__()
+    def __iter__(self) -> Iterator[NoReturn]: return iter(as_value(self, here()))
+    def __call__(self, *args: object) -> NoReturn: as_value(self, here())(*args)
+
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_"):
             raise AttributeError(name)
         raise Error.at(here(), "unknown-member", f"`{name}` of a captured tensor is not known inside an expression",
                        "there a tensor has its elements, `shape` and `ndim`",
                        f"compute it before: x = {self._name or 'tensor'}.{name}…")
-
-
-def _unread(name: str) -> Callable[..., NoReturn]:
-    def method(self: Capture, *_: Any) -> NoReturn:
-        as_value(self, here())
-        raise AssertionError("a captured tensor is no value")
-
-    method.__name__ = name
-    return method
-
-
-for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "matmul"):
-    setattr(Capture, f"__{_name}__", _unread(f"__{_name}__"))
-    setattr(Capture, f"__r{_name}__", _unread(f"__r{_name}__"))
-for _name in ("lt", "le", "gt", "ge", "eq", "ne", "neg", "invert", "bool", "float", "int", "iter", "call"):
-    setattr(Capture, f"__{_name}__", _unread(f"__{_name}__"))
-Capture.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 
 class SinkAt:
@@ -554,7 +541,7 @@ def _power(a: object, b: object) -> Any:
     return apply("pow", x, y)
 
 
-def _no_number(value: Value, asked: str, fix: str) -> NoReturn:
+def _no_number(value: Operators, asked: str, fix: str) -> NoReturn:
     raise Error.at(here(), "python-number", f"Python asks for the number of {a_(value.word)} of the kernel: {asked}",
                    "it is another number for each pair of positions, known only inside the kernel", fix)
 
@@ -564,7 +551,7 @@ def _no_product() -> NoReturn:
                    "write attune.sum(n, lambda i: u[at.q, i] * w[at.kv, i])")
 
 
-def _no_condition(value: Value) -> NoReturn:
+def _no_condition(value: Operators) -> NoReturn:
     import ast
 
     place = here()

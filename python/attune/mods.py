@@ -124,8 +124,7 @@ def relative_bias(table: Any, reach: IntLike) -> Score:
 
 def bucketed_bias(table: Any, bucket: Any, reach: IntLike) -> Score:
     """T5: `table` is [heads, buckets]; `bucket` maps each clamped distance to a column, [2 * reach + 1]."""
-    most: Any = 2 * reach  # type: ignore[operator]
-    return Score(lambda s, at: s + table[at.head, bucket[clamp(at.q - at.kv + reach, 0, most)]])
+    return Score(lambda s, at: s + table[at.head, bucket[clamp(at.q - at.kv + reach, 0, 2 * reach)]])
 
 
 def dense_bias(bias: Any) -> Score:
