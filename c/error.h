@@ -39,6 +39,8 @@ inline constexpr std::size_t first_size<attune_with> = offsetof(attune_with, use
 template <>
 inline constexpr std::size_t first_size<attune_picture> = offsetof(attune_picture, n_params) + sizeof(size_t);
 template <>
+inline constexpr std::size_t first_size<attune_drawing> = offsetof(attune_drawing, k) + sizeof(void*);
+template <>
 inline constexpr std::size_t first_size<attune_job> = offsetof(attune_job, user) + sizeof(void*);
 
 /// Refuses a size that no version of the struct has had, and members set that this version does not know. `from`: the

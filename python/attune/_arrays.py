@@ -65,6 +65,10 @@ def empty(like: Any, shape: tuple[int, ...], f32: bool = False) -> Any:
             return sys.modules["cupy"].empty(shape, "float32" if f32 else like.dtype)
     from attune import _core
 
+    library = _namespace(like)
+    if not hasattr(library, "from_dlpack"):
+        raise Error.at(here(), "no-output", f"attune cannot make {type(like).__name__}s",
+                       f"{library.__name__} has no from_dlpack", "pass out=, an array to write into")
     return _core.empty(like, shape, f32)
 
 
@@ -74,11 +78,7 @@ def finished(array: Any, like: Any) -> Any:
 
     if not isinstance(array, _core.Memory):
         return array
-    library = _namespace(like)
-    if not hasattr(library, "from_dlpack"):
-        raise Error.at(here(), "no-output", f"attune cannot make {type(like).__name__}s",
-                       f"{library.__name__} has no from_dlpack", "pass out=, an array to write into")
-    return library.from_dlpack(array)
+    return _namespace(like).from_dlpack(array)
 
 
 def like(array: Any, shape: tuple[int, ...]) -> Any:

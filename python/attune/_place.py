@@ -14,7 +14,8 @@ if TYPE_CHECKING:  # errors alone need it, and importing it takes time
 
 # Functions of Python that ask their arguments for a truth value or a number.
 ASKING = frozenset(["all", "any", "bool", "max", "min", "range", "sorted"])
-HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+# This package, and the code with which NumPy before 2.0 hands its functions over.
+_NOT_THE_USER = (os.path.dirname(os.path.abspath(__file__)) + os.sep, "<__array_function__")
 
 
 class Spot(NamedTuple):
@@ -68,7 +69,7 @@ class Place(NamedTuple):
 def here() -> Place | None:
     """The innermost instruction outside of this package."""
     frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(HERE):
+    while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_USER):
         frame = frame.f_back  # type: ignore[assignment]
     return None if frame is None else Place(frame.f_code, frame.f_lasti)
 

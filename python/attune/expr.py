@@ -602,6 +602,7 @@ def _numpy(name: str, inputs: tuple[Any, ...]) -> Any:
     """NumPy's functions where they mean the same; it also passes on its own scalars' operators."""
     special = {"bitwise_and": ("&", "&&"), "bitwise_or": ("|", "||"), "bitwise_xor": ("^", "!=")}
     numpy = sys.modules["numpy"]
+    name = name.rstrip("_")
     inputs = tuple(x.item() if isinstance(x, numpy.ndarray) and x.ndim == 0 else x for x in inputs)
     if name in special and len(inputs) == 2:
         plain = [x.item() if isinstance(x, numpy.generic) else x for x in inputs]

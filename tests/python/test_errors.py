@@ -3,6 +3,7 @@
 
 import math
 import pickle
+import sys
 
 import attune
 import numpy as np
@@ -180,6 +181,7 @@ def escaped(at):
 MISTAKES["escaped-variable"] = score(lambda s, at: s + escaped(at))
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="before Python 3.11 there are no columns for carets")
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_has_its_message(name):
     golden(name, str(refused(MISTAKES[name])))
@@ -188,7 +190,8 @@ def test_a_mistake_has_its_message(name):
 def test_an_error_has_its_parts():
     error = refused(MISTAKES["chain"])
     assert (error.code, error.file) == ("python-condition", __file__)
-    assert error.text[error.begin : error.end] == "0 <= at.q - at.kv < 4"
+    if sys.version_info >= (3, 11):
+        assert error.text[error.begin : error.end] == "0 <= at.q - at.kv < 4"
     again = pickle.loads(pickle.dumps(error))
     assert str(again) == str(error) and again.line == error.line and again.fix == error.fix
 
