@@ -211,9 +211,9 @@ class Attention:
         """
         if cu_seqlens is not None:
             cu_seqlens_q = cu_seqlens_kv = cu_seqlens
+        given_lse, given_max = lse, max
         try:
             q_shape, v_shape = q.shape, v.shape
-            given_lse, given_max = lse, max
             if out is None:
                 out = _arrays.like(q, (*q_shape[:-1], v_shape[-1]))
             if lse is True or max is True:
