@@ -342,7 +342,7 @@ class BackwardCall {
     args.next = counters + q_tiles;
     args.odd = counters + q_tiles + 1;
     // Blocks take items of one set some 2 us apart, which is what a tile of queries needs to pass from one to the next,
-    // if so many items start between two of them. docs/kernels/backward_sm90.md has what other numbers gave; bits
+    // if so many items start between two of them. The kernel's page in docs/kernels has what other numbers gave; bits
     // depend on them.
     const bool masked = !ir::is_literal(lowered_.cover.may_drop, 0);
     const std::int64_t apart = choice.plan.m == 64 ? 128 : masked ? 512 : 256;
