@@ -1,5 +1,7 @@
 // codegen/kernels/backward_sm90.cpp — the backward on Hopper, codegen/cuda/backward_sm90.cuh: its calls, its tiles
 #include <algorithm>
+#include <fmt/format.h>
+#include <set>
 
 #include "codegen/ceil_div.h"
 #include "codegen/gpu_element.h"
@@ -79,6 +81,13 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
           .sums = tile.m * columns};
 }
 
+/// The widths of the products that the page asks wgmma.cuh for, which has all unless told.
+std::string preamble(const KernelPlan& plan) {
+  std::string out = "#define ATTUNE_PRODUCTS";
+  for (const int width : std::set{64, plan.m, plan.d, plan.dv}) out += fmt::format(" ATTUNE_N{}", width);
+  return out + "\n";
+}
+
 }  // namespace
 
 constinit const KernelDescriptor backward_sm90{
@@ -87,12 +96,13 @@ constinit const KernelDescriptor backward_sm90{
     .members = erased_members,
     .searches = searches,
     .persistent = true,
-    .spills_well = 32,  // softcap: three words, once a step
+    .spills_well = 64,  // softcap spills 60 bytes at D=64, and nothing is serialised
     .end = "end_queries_sm90",
     .why_not = why_not,
     .tiles = tiles,
     .why_illegal = why_illegal,
     .choice = choice,
+    .preamble = preamble,
 };
 
 }  // namespace attune::codegen

@@ -12,6 +12,7 @@
 #include "codegen/cuda/args.cuh"
 #include "codegen/reads.h"
 #include "compiler/bind.h"
+#include "ir/node.h"
 #include "runtime/cache/objects.h"
 #include "runtime/cuda/consider.h"
 #include "runtime/cuda/engine.h"
@@ -341,12 +342,11 @@ class BackwardCall {
     args.next = counters + q_tiles;
     args.odd = counters + q_tiles + 1;
     // Blocks take items of one set some 2 us apart, which is what a tile of queries needs to pass from one to the next,
-    // if the items between two of them have that many steps under a causal mask. A number of its own: bits depend on
-    // it.
-    constexpr std::int64_t steps_between = 256;
-    const std::int64_t steps = ceil_div(p_.q.length, choice.plan.m) * p_.group * (p_.kv_shared ? p_.batch : 1);
-    args.section = static_cast<int>(
-        std::clamp<std::int64_t>(steps_between / std::max<std::int64_t>(steps, 1), 1, std::max<std::int64_t>(sets, 1)));
+    // if so many items start between two of them. The kernel's page in docs/kernels has what other numbers gave; bits
+    // depend on them.
+    const bool masked = !ir::is_literal(lowered_.cover.may_drop, 0);
+    const std::int64_t apart = choice.plan.m == 64 ? 128 : masked ? 512 : 256;
+    args.section = static_cast<int>(std::max<std::int64_t>(1, apart / kv_tiles));
     const std::int64_t most = means_.blocks ? std::min(means_.blocks, device_.sms) : device_.sms;
     launches.launch({.kernel = &whole_->kernel,
                      .grid = {static_cast<unsigned>(std::min(sets * kv_tiles, most)), 1, 1},
