@@ -155,6 +155,7 @@ struct Block80 {
 
   /// s = q . k
   __device__ void scores(int stage) {
+    const auto keys = by_bytes<KLine>(shared + Shared::k + static_cast<unsigned>(stage * Shared::k_bytes), lane);
     const auto queries = queries_at();
     const auto load_q = [&](unsigned(&a)[4], int t, int step) {
       if constexpr (held)
@@ -163,8 +164,7 @@ struct Block80 {
       else
         load_blocks(a, queries.at(16 * t, step));
     };
-    dots<Element, exact, q_steps, tall, n>(
-        s, load_q, by_bytes<KLine>(shared + Shared::k + static_cast<unsigned>(stage * Shared::k_bytes), lane));
+    dots<Element, exact, q_steps, tall, n>(s, load_q, keys);
   }
 
   __device__ Columns<Element, VLine> values_at(int stage) const {
