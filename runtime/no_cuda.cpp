@@ -31,7 +31,7 @@ std::size_t backward_workspace(const compiler::LoweredMod&, const Backward&, con
   refuse();
 }
 void backward(const compiler::LoweredMod&, const Backward&, const compiler::Problem&, const Means&) { refuse(); }
-Forward first_forward(const Backward&, const compiler::Problem&, void*, void*) { refuse(); }
+Forward first_forward(const Backward&, const compiler::Problem&, void*, void*, void*) { refuse(); }
 std::vector<KernelStory> backward_stories(const compiler::LoweredMod&, const Backward&, const compiler::Problem&,
                                           const Means&) {
   refuse();

@@ -21,7 +21,6 @@
 #pragma once
 
 #include "apart.cuh"
-#include "lines.cuh"
 #include "softmax_sm80.cuh"
 #include "walk.cuh"
 
@@ -141,43 +140,8 @@ struct Block80 {
         shared + Shared::v + static_cast<unsigned>(stage * Shared::v_bytes), v, tile * n, keys.length);
   }
 
-  /// Where a thread reads blocks of 16 rows by 32 bytes. Threads differ in one number, which is the same for rows 8
-  /// apart and units 8 apart; the rest is known when compiling.
-  template <class Line>
-  struct Spot {
-    /// Units change places by an exclusive or with bits that are 0 in a row's start.
-    static constexpr bool by_bits = Line::pitch % 128 == 0;
-    unsigned first;
-    int turn;
-
-    __device__ Spot(unsigned from, int row, int half)
-        : first(from + static_cast<unsigned>(row * Line::pitch)), turn(half ^ Line::turn(row & 7)) {
-      if constexpr (by_bits) {
-        first |= static_cast<unsigned>(turn * 16);
-        // Otherwise the compiler keeps every unit's place in a register of its own across tiles of keys.
-        asm volatile("" : "+r"(first));
-      }
-    }
-    __device__ unsigned at(int row, int step) const {
-      const int unit = 2 * step % 8;
-      const auto there = static_cast<unsigned>(row * Line::pitch + 2 * step / 8 * 128);
-      if constexpr (by_bits) return (first ^ static_cast<unsigned>(unit * 16)) + there;
-      return first + static_cast<unsigned>((unit ^ turn) * 16) + there;
-    }
-  };
-  /// The first 16 bytes of both halves of the rows first.
-  template <class Line>
-  __device__ Spot<Line> by_rows(unsigned from) const {
-    return {from, lane & 15, lane >> 4};
-  }
-  /// The halves of the first 8 rows first.
-  template <class Line>
-  __device__ Spot<Line> by_bytes(unsigned from) const {
-    return {from, (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1};
-  }
-
   __device__ Spot<QLine> queries_at() const {
-    return by_rows<QLine>(shared + Shared::q + static_cast<unsigned>(warp * tall * 16 * QLine::pitch));
+    return by_rows<QLine>(shared + Shared::q + static_cast<unsigned>(warp * tall * 16 * QLine::pitch), lane);
   }
   __device__ void hold_q() {
     if constexpr (held) {
@@ -191,151 +155,27 @@ struct Block80 {
 
   /// s = q . k
   __device__ void scores(int stage) {
-    const auto at = by_bytes<KLine>(shared + Shared::k + static_cast<unsigned>(stage * Shared::k_bytes));
     const auto queries = queries_at();
-    float low[exact ? tall : 1][exact ? n / 8 : 1][4] = {};
+    const auto load_q = [&](unsigned(&a)[4], int t, int step) {
+      if constexpr (held)
 #pragma unroll
-    for (int t = 0; t < tall; ++t)
-#pragma unroll
-      for (int i = 0; i < n / 8; ++i)
-#pragma unroll
-        for (int j = 0; j < 4; ++j) s[t][i][j] = 0;
-    // Operands are loaded one product ahead: a load takes some thirty cycles.
-    constexpr int pairs = n / 16;
-    unsigned a[2][tall][4], b[2][4];
-    const auto load_a = [&](int step) {
-#pragma unroll
-      for (int t = 0; t < tall; ++t) {
-        if constexpr (held)
-#pragma unroll
-          for (int j = 0; j < 4; ++j) a[step % 2][t][j] = q[t][step][j];
-        else
-          load_blocks(a[step % 2][t], queries.at(16 * t, step));
-      }
+        for (int j = 0; j < 4; ++j) a[j] = q[t][step][j];
+      else
+        load_blocks(a, queries.at(16 * t, step));
     };
-    const auto load_b = [&](int nth) { load_blocks(b[nth % 2], at.at(nth % pairs * 16, nth / pairs)); };
-    load_a(0);
-    load_b(0);
-#pragma unroll
-    for (int step = 0; step < q_steps; ++step) {
-#pragma unroll
-      for (int i = 0; i < pairs; ++i) {
-        const int nth = step * pairs + i;
-        if (nth + 1 < q_steps * pairs) load_b(nth + 1);
-        if (i == 0 && step + 1 < q_steps) load_a(step + 1);
-#pragma unroll
-        for (int t = 0; t < tall; ++t)
-#pragma unroll
-          for (int j = 0; j < 2; ++j)
-            multiply<Element, exact>(s[t][2 * i + j], low[exact ? t : 0][exact ? 2 * i + j : 0], a[step % 2][t],
-                                     b[nth % 2][2 * j], b[nth % 2][2 * j + 1]);
-      }
-    }
-    if constexpr (exact)
-#pragma unroll
-      for (int t = 0; t < tall; ++t)
-#pragma unroll
-        for (int i = 0; i < n / 8; ++i)
-#pragma unroll
-          for (int j = 0; j < 4; ++j)
-            if (finite(low[t][i][j])) s[t][i][j] += low[t][i][j];
+    dots<Element, exact, q_steps, tall, n>(
+        s, load_q, by_bytes<KLine>(shared + Shared::k + static_cast<unsigned>(stage * Shared::k_bytes), lane));
   }
 
-  /// Powers of a step's keys as an operand. For f32, a product takes its keys in the order 0, 2, 4, 6, 1, 3, 5, 7,
-  /// which is how this thread has them.
-  template <class Fn>
-  __device__ void powers(unsigned (&a)[4], int t, int step, Fn as) const {
-    if constexpr (is_float) {
-      constexpr int order[4] = {0, 2, 1, 3};
-#pragma unroll
-      for (int j = 0; j < 4; ++j) a[j] = __float_as_uint(as(s[t][step][order[j]]));
-    } else {
-#pragma unroll
-      for (int j = 0; j < 4; ++j)
-        a[j] = pack<Element>(as(s[t][2 * step + j / 2][j % 2 * 2]), as(s[t][2 * step + j / 2][j % 2 * 2 + 1]));
-    }
+  __device__ Columns<Element, VLine> values_at(int stage) const {
+    return {shared + Shared::v + static_cast<unsigned>(stage * Shared::v_bytes), lane};
   }
-  /// Where this thread reads values.
-  struct ValuesAt {
-    Spot<VLine> at;
-    unsigned first;  ///< for f32
-    int lane;
-
-    /// The values of a step's keys: eight columns from 8 i on, and the next eight.
-    __device__ void load(unsigned (&b)[4], int step, int i) const {
-      if constexpr (is_float) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j)
-          b[j] = load_shared(
-              first + VLine::at(2 * (lane & 3) + j % 2, (2 * i + 2 * (j / 2)) % 8 * 16 + (lane >> 4) * 16) +
-              static_cast<unsigned>(8 * step * VLine::pitch + (2 * i + 2 * (j / 2)) / 8 * 128 + lane / 4 % 4 * 4));
-      } else {
-        load_blocks_transposed(b, at.at(16 * step, i / 2));
-      }
-    }
-  };
-  __device__ ValuesAt values_at(int stage) const {
-    const unsigned from = shared + Shared::v + static_cast<unsigned>(stage * Shared::v_bytes);
-    return {by_rows<VLine>(from), from, lane};
-  }
-
   /// o += p v
-  __device__ void results(int stage) {
-    const ValuesAt at = values_at(stage);
-    const auto same = [](float x) { return x; };
-    if constexpr (exact) {
-      // Each tile has a sum of its own: a product loses low bits when it adds to a large number.
-#pragma unroll
-      for (int i = 0; i < Tile::dv / 8; i += 2) {
-        float sum[tall][2][4] = {}, low[tall][2][4] = {};
-#pragma unroll
-        for (int step = 0; step < n / per_step; ++step) {
-          unsigned b[4];
-          at.load(b, step, i);
-#pragma unroll
-          for (int t = 0; t < tall; ++t) {
-            unsigned a[4];
-            powers(a, t, step, same);
-#pragma unroll
-            for (int j = 0; j < 2; ++j) multiply<Element, exact>(sum[t][j], low[t][j], a, b[2 * j], b[2 * j + 1]);
-          }
-        }
-#pragma unroll
-        for (int t = 0; t < tall; ++t)
-#pragma unroll
-          for (int j = 0; j < 2; ++j)
-#pragma unroll
-            for (int e = 0; e < 4; ++e)
-              o[t][i + j][e] += finite(low[t][j][e]) ? sum[t][j][e] + low[t][j][e] : sum[t][j][e];
-      }
-    } else {
-      constexpr int pairs = Tile::dv / 16, loads = n / per_step * pairs;
-      unsigned b[2][4];
-      const auto load_b = [&](int nth) { at.load(b[nth % 2], nth / pairs, nth % pairs * 2); };
-      load_b(0);
-#pragma unroll
-      for (int step = 0; step < n / per_step; ++step) {
-        unsigned a[tall][4];
-#pragma unroll
-        for (int t = 0; t < tall; ++t) powers(a[t], t, step, same);
-#pragma unroll
-        for (int i = 0; i < pairs; ++i) {
-          const int nth = step * pairs + i;
-          if (nth + 1 < loads) load_b(nth + 1);
-#pragma unroll
-          for (int t = 0; t < tall; ++t)
-#pragma unroll
-            for (int j = 0; j < 2; ++j)
-              multiply<Element, exact>(o[t][2 * i + j], o[t][2 * i + j], a[t], b[nth % 2][2 * j],
-                                       b[nth % 2][2 * j + 1]);
-        }
-      }
-    }
-  }
+  __device__ void results(int stage) { add_product<Element, exact, tall, n, Tile::dv>(o, s, values_at(stage)); }
 
   /// The same, but p = 0 adds nothing, whatever v is: infinite values are counted by sign, and added at the end.
   __device__ void results_carefully(int stage) {
-    const ValuesAt at = values_at(stage);
+    const auto at = values_at(stage);
 #pragma unroll
     for (int t = 0; t < tall; ++t)
 #pragma unroll
@@ -350,11 +190,11 @@ struct Block80 {
           unsigned b[4], a[4];
           at.load(b, step, i & ~1);
           const Apart first = apart<Element>(b[i % 2 * 2]), second = apart<Element>(b[i % 2 * 2 + 1]);
-          powers(a, t, step, [](float x) { return x; });
+          rounded<Element, tall, n>(a, s, t, step, [](float x) { return x; });
           multiply<Element, exact>(sum, low, a, first.finite, second.finite);
-          powers(a, t, step, [](float x) { return x < 0.0f ? -1.0f : x == 0.0f ? 0.0f : 1.0f; });
+          rounded<Element, tall, n>(a, s, t, step, [](float x) { return x < 0.0f ? -1.0f : x == 0.0f ? 0.0f : 1.0f; });
           product<Element>(sign, a, first.sign, second.sign);
-          powers(a, t, step, [](float x) { return x == 0.0f ? 0.0f : 1.0f; });
+          rounded<Element, tall, n>(a, s, t, step, [](float x) { return x == 0.0f ? 0.0f : 1.0f; });
           product<Element>(much, a, first.much, second.much);
         }
 #pragma unroll

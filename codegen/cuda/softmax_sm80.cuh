@@ -1,16 +1,10 @@
 // codegen/cuda/softmax_sm80.cuh — the portable kernel's softmax: a running maximum, or none, over the tiles of a walk
-//
-// Products leave scores so: of 16 rows, thread 4 r + c of a warp has rows r and r + 8, and of these the columns 8 i + 2
-// c and 8 i + 2 c + 1. Four threads share a row.
 #pragma once
 
+#include "products_sm80.cuh"
 #include "softmax.cuh"
 
 namespace attune {
-
-/// 16 Tall rows of N columns: [t][i][2 r + e] is of row 16 t + 8 r, column 8 i + e, counted from the thread's first.
-template <int Tall, int N>
-using Fragment = float[Tall][N / 8][4];
 
 /// The softmax of 2 Tall rows of a thread. Running: the power of each score is taken relative to the row's maximum so
 /// far, or to one that is Slack less; else to User::traits.most. Heads: as queries_of has them.

@@ -29,8 +29,12 @@ _handles: Kept[object, _core.Attention] = Kept(256)
 
 
 def _handle(spelled: Spelled, scale: float | None, target: str, exact: bool | None) -> _core.Attention:
-    key = (spelled.key, scale, target, exact)
-    known = _handles.get(key)
+    way = (scale, target, exact)
+    known: _core.Attention | None = spelled.handles.get(way)
+    if known is not None:
+        return known
+    key = (spelled.key, *way)
+    known = spelled.handles[way] = _handles.get(key)
     if known is not None:
         return known
     if target not in _TARGETS:
@@ -44,7 +48,8 @@ def _handle(spelled: Spelled, scale: float | None, target: str, exact: bool | No
                                0 if exact is None else 1 if exact else -1)
     except Error as error:
         raise _placed(error, spelled) from None
-    return _handles.put(key, made)
+    made = spelled.handles[way] = _handles.put(key, made)
+    return made
 
 
 @functools.cache
@@ -134,9 +139,9 @@ class Attention:
         return made
 
     def __reduce__(self) -> Any:
-        return Attention._of, (self._spelled._replace(texts={k: t._replace(spans=[]) for k, t in
-                                                             self._spelled.texts.items()}), self._leaves, self._scale,
-                               self._target, self._exact)
+        texts = {k: t._replace(spans=[]) for k, t in self._spelled.texts.items()}  # no places in another process
+        return Attention._of, (self._spelled._replace(texts=texts, handles={}), self._leaves, self._scale, self._target,
+                               self._exact)
 
     # ---- what it is
 

@@ -48,6 +48,7 @@ class Spelled(NamedTuple):
     lets: tuple[tuple[str, str], ...]
     captures: tuple[Slot, ...]
     params: tuple[Slot, ...]
+    handles: dict[object, Any]  # those of the core that were made of it, by scale, target and exactness
 
     @property
     def key(self) -> object:
@@ -322,7 +323,7 @@ def _spell(parts: dict[str, Written], lets: Mapping[str, str], scan: Scan) -> Sp
     return Spelled(
         {k: texts[k] for k in KINDS if k in texts}, tuple(lets.items()),
         tuple(Slot(n, *_arrays.seen_as(x, n), at) for n, x, at in slots if not isinstance(x, Param)),
-        tuple(Slot(n, x.kind, 0, at) for n, x, at in slots if isinstance(x, Param)))
+        tuple(Slot(n, x.kind, 0, at) for n, x, at in slots if isinstance(x, Param)), {})
 
 
 def _behind(leaf: Any) -> object:

@@ -385,7 +385,7 @@ class BackwardCall {
 
   /// The forward, into the workspace; with `memory` null, to ask what it needs.
   Forward forward_call(std::byte* memory) const {
-    return first_forward(call_, p_, own_o_.in(memory), own_lse_.in(memory));
+    return first_forward(call_, p_, own_o_.in(memory), own_lse_.in(memory), own_max_.in(memory));
   }
   Means forward_means(std::span<std::byte> workspace) const {
     return {
@@ -461,7 +461,7 @@ class BackwardCall {
 
 }  // namespace
 
-Forward first_forward(const Backward& call, const Problem& p, void* o, void* lse) {
+Forward first_forward(const Backward& call, const Problem& p, void* o, void* lse, void* max) {
   const auto shape = std::span(call.grad_o.shape).first(static_cast<std::size_t>(call.grad_o.rank));
   return {.q = call.q,
           .k = call.k,
@@ -469,6 +469,7 @@ Forward first_forward(const Backward& call, const Problem& p, void* o, void* lse
           // Not rounded: deltas are sums of its products.
           .o = Tensor(o, DType::f32, shape, {}, call.q.device),
           .lse = rows_of(call, p, lse),
+          .max = rows_of(call, p, max),
           .cu_seqlens_q = call.cu_seqlens_q,
           .cu_seqlens_kv = call.cu_seqlens_kv,
           .q_offset = call.q_offset,

@@ -46,7 +46,8 @@ std::size_t backward_workspace(const compiler::LoweredMod& lowered, const Backwa
 void backward(const compiler::LoweredMod& lowered, const Backward& call, const compiler::Problem& problem,
               const Means& means);
 /// The forward that a backward without o and lse computes first; null: to ask what it needs.
-Forward first_forward(const Backward& call, const compiler::Problem& problem, void* o = nullptr, void* lse = nullptr);
+Forward first_forward(const Backward& call, const compiler::Problem& problem, void* o = nullptr, void* lse = nullptr,
+                      void* max = nullptr);
 /// Writes the tile lists of such calls on the stream, into the workspace if there is one. Null where none are needed.
 std::shared_ptr<const detail::DeviceCover> cover(const compiler::LoweredMod& lowered, const Forward& call,
                                                  const compiler::Problem& problem, const Means& means);

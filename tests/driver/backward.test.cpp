@@ -65,8 +65,8 @@ std::vector<std::string> launched(const Attention& attention, const Backward& ca
   attention.backward(call, with);
   std::vector<std::string> out;
   for (const fake::Launch& one : fake::launches())
-    for (const char* name : {"queries_sm80", "keys_sm80", "store_sums", "backward_sm90", "repair_sm80", "end_queries_sm90",
-                             "forward_sm80", "cover", "rows", ""})
+    for (const char* name : {"queries_sm80", "keys_sm80", "store_sums", "backward_sm90", "repair_sm80",
+                             "end_queries_sm90", "forward_sm80", "cover", "rows", ""})
       if (one.kernel.find(name) != std::string::npos) {
         out.emplace_back(name);
         break;
