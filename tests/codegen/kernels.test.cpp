@@ -148,7 +148,7 @@ void compile_backward(const Lowered& lowered, codegen::Way way, const KernelSpec
   std::string told;
   for (const KernelChoice& candidate : choose(spec, parts.facts, {}, nullptr, all).choices) {
     const Binary binary = runtime::cuda::compile(codegen::kernel_source(parts, candidate.plan, spec.arch));
-    const std::string wrong = flaw(binary, spills);
+    const std::string wrong = flaw(binary, std::max(spills, candidate.plan.kernel->spills_well));
     if (wrong.empty()) {
       std::printf("%s", told.c_str());
       return;
