@@ -186,6 +186,7 @@ class Case {
     params_ = {ir::random_value(random_, ir::Type::F32, true), static_cast<double>(random_.below(12)),
                ir::random_value(random_, ir::Type::I32, true)};
     if (hostile) params_[1] = ir::random_value(random_, ir::Type::I32, true);
+    lowered_.mod.params = names().params;
     for (std::size_t i = 0; i < params_.size(); ++i)
       lowered_.slots.params.push_back(
           std::make_shared<detail::ParamCell>(detail::ParamCell{names().params[i].name, i == 0, params_[i]}));
