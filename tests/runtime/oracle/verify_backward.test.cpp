@@ -185,7 +185,7 @@ TEST_CASE("few rows are looked at, others from call to call", "[verify]") {
   CHECK(one != found(causal, c.backward, 1, 1));
 }
 
-TEST_CASE("every element of a captured tensor's gradient is looked at, in every type and layout", "[verify]") {
+TEST_CASE("every element of a captured tensor's gradient is looked at, in every layout", "[verify]") {
   const auto table = host.array<float>({40}, "table"), bias = host.array<float>({4}, "bias"),
              grad_table = host.array<float>({40}), grad_bias = host.array<float>({4});
   std::mt19937 dice(3);
@@ -193,27 +193,26 @@ TEST_CASE("every element of a captured tensor's gradient is looked at, in every 
   // The exact gradient of bias is 0 without one of lse: only its terms have a size.
   const Attention read{.score = [=](Float s, At at) { return s + table[at.q - at.kv + 20] + bias[at.head]; },
                        .mask = mods::causal()};
-  for (const DType type : {DType::f32, DType::bf16, DType::f16})
-    for (const Layout layout : {Layout::dense, Layout::shared, Layout::packed})
-      for (const bool with_lse : {true, false}) {
-        Call c(layout, type);
-        c.backward.captured = {{.of = table, .into = grad_table}, {.of = bias, .into = grad_bias}};
-        if (!with_lse) c.backward.grad_lse = {};
-        INFO(name_of(type) << ", layout " << static_cast<int>(layout));
-        if (!runs([&] { read.run(c.forward); })) return;
-        read.backward(c.backward);
-        CHECK(found(read, c.backward) == "");
-        by_oracle(read).backward(c.backward);
-        CHECK(found(read, c.backward) == "");
-        for (float* spoilt : {&grad_table.values()[23], &grad_bias.values()[2]}) {
-          const float before = *spoilt;
-          *spoilt += 1;
-          CHECK(found(read, c.backward) != "");
-          *spoilt = std::numeric_limits<float>::quiet_NaN();
-          CHECK(found(read, c.backward) != "");
-          *spoilt = before;
-        }
+  for (const Layout layout : {Layout::dense, Layout::shared, Layout::packed})
+    for (const bool with_lse : {true, false}) {
+      Call c(layout, DType::f32);
+      c.backward.captured = {{.of = table, .into = grad_table}, {.of = bias, .into = grad_bias}};
+      if (!with_lse) c.backward.grad_lse = {};
+      INFO("layout " << static_cast<int>(layout));
+      if (!runs([&] { read.run(c.forward); })) return;
+      read.backward(c.backward);
+      CHECK(found(read, c.backward) == "");
+      by_oracle(read).backward(c.backward);
+      CHECK(found(read, c.backward) == "");
+      for (float* spoilt : {&grad_table.values()[23], &grad_bias.values()[2]}) {
+        const float before = *spoilt;
+        *spoilt += 1;
+        CHECK(found(read, c.backward) != "");
+        *spoilt = std::numeric_limits<float>::quiet_NaN();
+        CHECK(found(read, c.backward) != "");
+        *spoilt = before;
       }
+    }
 }
 
 TEST_CASE("what was not asked for is not looked at", "[verify]") {
