@@ -19,8 +19,11 @@ struct Room {
   std::size_t offset = 0;
   std::int64_t count = 0;
 
-  /// Null where there is nothing to hold.
-  T* in(std::byte* memory) const { return count > 0 ? reinterpret_cast<T*>(memory + offset) : nullptr; }
+  /// Null where there is nothing to hold. With null memory, an address that nobody may read, to describe a call by: so
+  /// the sum is one of integers.
+  T* in(std::byte* memory) const {
+    return count > 0 ? reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(memory) + offset) : nullptr;
+  }
 };
 
 /// A call's memory laid out before it is there: piece after piece, each aligned.
