@@ -12,6 +12,8 @@ target_link_libraries(attune_catch PUBLIC attune_house Catch2::Catch2 PRIVATE at
 target_precompile_headers(attune_catch PRIVATE catch.h)
 # A precompiled header serves only targets with equal flags; -fPIC of libraries and -fPIE of programs differ.
 set_target_properties(attune_catch PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+# Tests' own code runs once, and compiles in half the time without optimisation.
+target_link_libraries(attune_catch PUBLIC attune_runs_once)
 set_source_files_properties(golden.cpp PROPERTIES
   COMPILE_DEFINITIONS ATTUNE_TESTS="${CMAKE_CURRENT_SOURCE_DIR}")
 # Catch2 2 gets its main from a macro that must come before the header. That file is then all of Catch2; sanitizing it
@@ -21,20 +23,38 @@ if(ATTUNE_SANITIZE)
   set_source_files_properties(main.cpp PROPERTIES COMPILE_OPTIONS -fno-sanitize=all)
 endif()
 
-# attune_test(ROOM STEMS stem... LIBS lib... [COST n]): tests/ROOM/stem.test.cpp of each stem make test_ROOM; every
-# TEST_CASE in it is a ctest named "ROOM/sentence" with the label ROOM. Tests with a higher COST start first, so that no
-# long one is left for the end.
+# What a test keeps compiled kernels in, if it is not a test of compiling: its time goes into compiling. A kernel's key
+# covers what writes its code, so that a change of that finds nothing here.
+set(ATTUNE_TEST_CACHE ${PROJECT_BINARY_DIR}/kernels CACHE PATH "Compiled kernels that tests share")
+# Two properties, because a list does not survive catch_discover_tests.
+set(attune_cached ENVIRONMENT ATTUNE_CACHE=${ATTUNE_TEST_CACHE} ENVIRONMENT_MODIFICATION ATTUNE_CACHE_SIZE=set:4G)
+
+# attune_test(ROOM STEMS stem... LIBS lib... [COST n] [CACHED]): tests/ROOM/stem.test.cpp of each stem make test_ROOM;
+# every TEST_CASE in it is a ctest named "ROOM/sentence" with the label ROOM. Tests with a higher COST start first, so
+# that no long one is left for the end. CACHED tests share compiled kernels, but for those with the tag [cold].
 function(attune_test room)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "COST" "STEMS;LIBS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "CACHED" "COST" "STEMS;LIBS")
   list(TRANSFORM arg_STEMS PREPEND ${room}/)
   list(TRANSFORM arg_STEMS APPEND .test.cpp)
   add_executable(test_${room} ${arg_STEMS})
   target_link_libraries(test_${room} PRIVATE attune_catch ${arg_LIBS} attune_fmt)
   set_target_properties(test_${room} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
   target_precompile_headers(test_${room} REUSE_FROM attune_catch)
-  catch_discover_tests(test_${room}
-    TEST_PREFIX "${room}/"
-    PROPERTIES LABELS ${room} SKIP_REGULAR_EXPRESSION "\\[skip\\]" COST 0${arg_COST})
+  set(properties LABELS ${room} SKIP_REGULAR_EXPRESSION "\\[skip\\]" COST 0${arg_COST})
+  if(arg_CACHED)
+    catch_discover_tests(test_${room}
+      TEST_SPEC "~[cold]"
+      TEST_PREFIX "${room}/"
+      PROPERTIES ${properties} ${attune_cached})
+    catch_discover_tests(test_${room}
+      TEST_SPEC "[cold]"
+      TEST_PREFIX "${room}/"
+      PROPERTIES ${properties})
+  else()
+    catch_discover_tests(test_${room}
+      TEST_PREFIX "${room}/"
+      PROPERTIES ${properties})
+  endif()
 endfunction()
 
 # attune_properties(STEMS stem... LIBS lib...): tests/fuzz/stem.fuzz.cpp of each stem make test_fuzz.

@@ -143,7 +143,7 @@ TEST_CASE("rows whose deltas are sums over pairs have them from the kernel of q"
   CHECK(launched(squares, some) == Names{"rows", "queries_sm80", "keys_sm80"});
 }
 
-TEST_CASE("a cold backward compiles each of its kernels once, and a repeated one none", "[driver]") {
+TEST_CASE("a cold backward compiles each of its kernels once, and a repeated one none", "[driver][cold]") {
   if (tests::skips_nvrtc()) return;
   const Call call;
   // An attention that no other test has compiled; rows and sums are the same for all.
@@ -224,7 +224,7 @@ TEST_CASE("gradients of a device come to the host and are verified, captured one
 }
 
 TEST_CASE("a backward's kernels are refused where compiling is off, and the command compiles what is missing",
-          "[driver]") {
+          "[driver][cold]") {
   if (tests::skips_nvrtc()) return;
   const Call call;
   const Attention attention{.score = [&](Float s, At at) { return s * 0.875f + call.table[at.q - at.kv + 250]; }};

@@ -137,7 +137,8 @@ TEST_CASE("an RTX 5090 is given the portable kernel in its small memory", "[driv
   if (!tests::skips_nvrtc()) fits(launched_on(120, 256), "forward_sm80", 99 << 10);
 }
 
-TEST_CASE("a repeated call is one launch, and neither waits nor takes memory that is not its stream's", "[driver]") {
+TEST_CASE("a repeated call is one launch, and neither waits nor takes memory that is not its stream's",
+          "[driver][cold]") {
   if (tests::skips_nvrtc()) return;
   const Call call;
   const Attention causal = call.causal(), documents = call.documents();
@@ -213,7 +214,7 @@ TEST_CASE("a cover is for calls of its mask, however exact they are", "[driver]"
   CHECK(fake::launches().size() == 1);
 }
 
-TEST_CASE("a cold kernel has its parts derived once and each candidate's page written once", "[driver]") {
+TEST_CASE("a cold kernel has its parts derived once and each candidate's page written once", "[driver][cold]") {
   if (tests::skips_nvrtc()) return;
   const Call call;
   const Attention causal = call.causal(0.625f);

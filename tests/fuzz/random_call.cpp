@@ -19,6 +19,9 @@ namespace {
 
 /// The error of s that an engine may have and dense attention does not: f32 ulps.
 constexpr double ulps = 4;
+/// The same in ulps of 1, for an s whose terms cancel. Of a million sums of 4 to 20 products that came out below 0.1,
+/// added up in f32, one in a thousand is off by 3.7, the worst by 6.5.
+constexpr double cancelled_ulps = 8;
 
 /// The error of a function that an engine may have and dense attention, which calls the C library, does not: f32 ulps.
 double ulps_of(ir::Op op, Functions functions) {
@@ -71,7 +74,7 @@ compiler::BoundMod RandomCall::shaken(std::uint64_t seed, Functions functions) c
     out.mod.params.push_back({name, Type::F32});
     return ir::param(slot, Type::F32);
   };
-  const Expr of_s = off(0, ulps);
+  const Expr of_s = off(0, cancelled_ulps);
   // A few sets of tensors for each size, used in turn.
   std::map<double, std::array<Expr, 5>> factors;
   std::size_t next = 0;
