@@ -23,9 +23,10 @@ ParallelFor = Callable[[int, Callable[[int, int], None]], object]
 
 _TARGETS = {"auto": 0, "cpu": 1, "oracle": 2, "cuda": 3}
 _FORWARD, _BACKWARD = 0, 1
-_SLOW = 1 << 22  # scores: a call of fewer is done before a hand reaches Ctrl-C
+_SLOW = 1 << 22  # scores: a call of fewer is done before a hand reaches Ctrl-C; as in core/quick.cpp
 
 _handles: Kept[object, _core.Attention] = Kept(256)
+_by_text: Kept[object, Attention] = Kept(256)  # of texts without captures, for attention()
 
 
 def _handle(spelled: Spelled, scale: float | None, target: str, exact: bool | None) -> _core.Attention:
@@ -129,6 +130,7 @@ class Attention:
         self._scale = None if scale is None else float(scale)
         self._target, self._exact = target, exact
         self._core = _handle(self._spelled, self._scale, target, exact)
+        self._keep()
 
     @classmethod
     def _of(cls, spelled: Spelled, leaves: list[object], scale: float | None, target: str,
@@ -136,7 +138,14 @@ class Attention:
         made = cls.__new__(cls)
         made._spelled, made._leaves, made._scale, made._target, made._exact = spelled, leaves, scale, target, exact
         made._core = _handle(spelled, scale, target, exact)
+        made._keep()
         return made
+
+    def _keep(self) -> None:
+        """What calls bind by slot, where core/quick.cpp finds it."""
+        leaves = self._leaves
+        self._arrays: tuple[Array, ...] = tuple([leaves[c.leaf] for c in self._spelled.captures])
+        self._params: tuple[Any, ...] = tuple([leaves[p.leaf] for p in self._spelled.params])
 
     def __reduce__(self) -> Any:
         texts = {k: t._replace(spans=[]) for k, t in self._spelled.texts.items()}  # no places in another process
@@ -201,6 +210,7 @@ class Attention:
 
     # ---- calls
 
+    @_core.quick
     def __call__(self, q: Array, k: Array, v: Array, *, out: Array = None, lse: Array | bool = False,
                  max: Array | bool = False, cu_seqlens: Array = None, cu_seqlens_q: Array = None,
                  cu_seqlens_kv: Array = None, max_q_len: int = 0, max_kv_len: int = 0, q_offset: int = 0,
@@ -325,10 +335,9 @@ class Attention:
 
     def _slots(self, given: Mapping[str, Capturable]) -> tuple[tuple[Array, ...], tuple[float, ...], None]:
         """The captures and the parameters of a call, by slot."""
-        captures, params, leaves = self._spelled.captures, self._spelled.params, self._leaves
+        captures, params = self._spelled.captures, self._spelled.params
         if not given:
-            return (tuple([leaves[c.leaf] for c in captures]),
-                    tuple([leaves[p.leaf].value for p in params]), None)  # type: ignore[attr-defined]
+            return self._arrays, tuple([p.value for p in self._params]), None
         known = {s.name for s in (*captures, *params)}
         for name in given:
             if name not in known:
@@ -336,8 +345,8 @@ class Attention:
                                f"it has {', '.join(sorted(known)) or 'none'}",
                                "captures are declared where the attention is made")
         arrays = []
-        for c in captures:
-            array = given.get(c.name, leaves[c.leaf])
+        for c, own in zip(captures, self._arrays):
+            array = given.get(c.name, own)
             if c.name in given and (not _arrays.is_array(array) or _arrays.seen_as(array, c.name) != (c.kind, c.rank)):
                 words = {"f": "floats", "i": "integers", "b": "bools"}
                 raise Error.at(here(), "capture-type", f"capture `{c.name}` changes its kind",
@@ -345,8 +354,8 @@ class Attention:
                                "pass such an array, or make another attention")
             arrays.append(array)
         numbers = []
-        for p in params:
-            number = given.get(p.name, leaves[p.leaf])
+        for p, param in zip(params, self._params):
+            number = given.get(p.name, param)
             number = number.value if isinstance(number, Param) else number
             whole = isinstance(number, int) and not isinstance(number, bool)
             if not whole and not (p.kind == "f" and isinstance(number, float)):
@@ -394,9 +403,15 @@ def attention(q: Array, k: Array, v: Array, *, score: Written | None = None, mas
     >>> o.shape, lse.shape
     ((1, 2, 4, 8), (1, 2, 4))
     """
-    parts = {"score": score, "mask": mask, "prob": prob, "sink": sink}
-    spelled, leaves = _trace.spell({k: p for k, p in parts.items() if p is not None}, captures, lets or {})
-    kept = Attention._of(spelled, leaves, None if scale is None else float(scale), target, exact)
+    key = None if captures or lets or not all([x is None or type(x) is str for x in (score, mask, prob, sink)]) else (
+        score, mask, prob, sink, scale, target, exact)
+    kept = None if key is None else _by_text.get(key)
+    if kept is None:
+        parts = {"score": score, "mask": mask, "prob": prob, "sink": sink}
+        spelled, leaves = _trace.spell({k: p for k, p in parts.items() if p is not None}, captures, lets or {})
+        kept = Attention._of(spelled, leaves, None if scale is None else float(scale), target, exact)
+        if key is not None:
+            _by_text.put(key, kept)
     return kept(q, k, v, out=out, lse=lse, max=max, cu_seqlens=cu_seqlens, cu_seqlens_q=cu_seqlens_q,
                 cu_seqlens_kv=cu_seqlens_kv, max_q_len=max_q_len, max_kv_len=max_kv_len, q_offset=q_offset,
                 cover=cover, workspace=workspace, stream=stream, workers=workers, progress=progress)

@@ -6,6 +6,8 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -14,6 +16,8 @@
 #include <vector>
 
 #include "python/core/borrowed.h"
+#include "python/core/handle.h"
+#include "python/core/quick.h"
 
 namespace attune::python {
 namespace {
@@ -183,21 +187,23 @@ struct Call {
   }
 };
 
-struct Attention {
-  attune_attention* handle = nullptr;
-  std::vector<std::string> captures;  // names, by slot
+nb::object interned(const std::string& name) { return nb::steal(PyUnicode_InternFromString(name.c_str())); }
 
+struct Attention : Handle {
   Attention(const std::vector<Text>& parts, const std::vector<std::pair<std::string, std::string>>& lets,
             const std::vector<std::tuple<std::string, std::string, int>>& captured,
             const std::vector<std::pair<std::string, std::string>>& parameters, std::optional<double> scale, int target,
             int exact) {
-    std::vector<attune_name> names, params;
+    std::vector<attune_name> names, numbers;
     std::vector<attune_let> defined;
     for (const auto& [name, kind, rank] : captured) {
-      captures.push_back(name);
+      captures.push_back({name, interned(name), kind[0], rank});
       names.push_back({name.c_str(), kind[0], rank});
     }
-    for (const auto& [name, kind] : parameters) params.push_back({name.c_str(), kind[0], 0});
+    for (const auto& [name, kind] : parameters) {
+      params.push_back({name, interned(name), kind[0], 0});
+      numbers.push_back({name.c_str(), kind[0], 0});
+    }
     for (const auto& [name, text] : lets) defined.push_back({name.c_str(), {text.c_str(), nullptr, 0}});
     const auto text = [&](std::size_t i) { return attune_text{parts[i] ? parts[i]->c_str() : nullptr, nullptr, 0}; };
     attune_what what{};
@@ -207,23 +213,20 @@ struct Attention {
     what.score = text(0), what.mask = text(1), what.prob = text(2), what.sink = text(3);
     what.scale = scale ? &*scale : nullptr;
     what.captures = names.data(), what.n_captures = names.size();
-    what.params = params.data(), what.n_params = params.size();
+    what.params = numbers.data(), what.n_params = numbers.size();
     what.lets = defined.data(), what.n_lets = defined.size();
     attune_error* error = nullptr;
     {
       const nb::gil_scoped_release running;
-      error = attune_new(&what, &handle);
+      error = attune_new(&what, &attention);
     }
     check(error);
   }
-  Attention(const Attention&) = delete;
-  Attention& operator=(const Attention&) = delete;
-  ~Attention() { attune_free(handle); }
 
   /// `options` is None, or (q_offset, max_q_len, max_kv_len, workers, stream, workspace, cover, progress, parallel_for,
   /// signals).
   void fill(Call& c, int pass, const nb::tuple& given, const nb::tuple& captured, nb::handle grads,
-            const nb::tuple& params, nb::handle options) const {
+            const nb::tuple& numbers, nb::handle options) const {
     c.call.size = sizeof c.call;
     c.call.pass = pass;
     if (!options.is_none()) set_options(c, nb::cast<nb::tuple>(options));
@@ -237,7 +240,7 @@ struct Attention {
       if (!list.size()) return;
       held = std::make_unique<Borrowed[]>(list.size());
       for (std::size_t i = 0; i < list.size(); ++i) {
-        held[i].take(list[i], captures[i].c_str(), written, stream);
+        held[i].take(list[i], captures[i].name.c_str(), written, stream);
         at.push_back(held[i].tensor());
       }
     };
@@ -247,7 +250,7 @@ struct Attention {
       bind(nb::cast<nb::tuple>(grads), c.grads, c.grads_at, true);
       c.call.captured_grads = c.grads_at.data(), c.call.n_captured_grads = c.grads_at.size();
     }
-    for (std::size_t i = 0; i < params.size(); ++i) c.params.push_back(nb::cast<double>(params[i]));
+    for (std::size_t i = 0; i < numbers.size(); ++i) c.params.push_back(nb::cast<double>(numbers[i]));
     c.call.params = c.params.data(), c.call.n_params = c.params.size();
   }
 
@@ -286,41 +289,55 @@ struct Attention {
     if (!c.with.loop.is_none()) with.parallel_for = With::looped;
   }
 
-  void run(int pass, const nb::tuple& given, const nb::tuple& captured, nb::handle grads, const nb::tuple& params,
+  void run(int pass, const nb::tuple& given, const nb::tuple& captured, nb::handle grads, const nb::tuple& numbers,
            nb::handle options) const {
     Call c;
-    fill(c, pass, given, captured, grads, params, options);
+    fill(c, pass, given, captured, grads, numbers, options);
     attune_error* error = nullptr;
     {
       const nb::gil_scoped_release running;
-      error = attune_run(handle, &c.call, c.has_with ? &c.with.with : nullptr);
+      error = attune_run(attention, &c.call, c.has_with ? &c.with.with : nullptr);
     }
     c.with.finish(error);
   }
 
-  std::pair<std::size_t, std::size_t> prepare(int pass, const nb::tuple& given, const nb::tuple& captured,
-                                              nb::handle grads, const nb::tuple& params, nb::handle options) const {
+  /// The least time of a call in C alone, in seconds, over rounds of `count` calls: for attune.bench.
+  double least(int rounds, int count, const nb::tuple& given, const nb::tuple& captured) const {
     Call c;
-    fill(c, pass, given, captured, grads, params, options);
+    fill(c, ATTUNE_FORWARD, given, captured, nb::none(), nb::tuple(), nb::none());
+    double best = 1;
+    for (int round = 0; round < rounds; ++round) {
+      const auto begin = std::chrono::steady_clock::now();
+      for (int i = 0; i < count; ++i) check(attune_run(attention, &c.call, nullptr));
+      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+      best = std::min(best, took.count() / count);
+    }
+    return best;
+  }
+
+  std::pair<std::size_t, std::size_t> prepare(int pass, const nb::tuple& given, const nb::tuple& captured,
+                                              nb::handle grads, const nb::tuple& numbers, nb::handle options) const {
+    Call c;
+    fill(c, pass, given, captured, grads, numbers, options);
     std::size_t workspace = 0, cover = 0;
     attune_error* error = nullptr;
     {
       const nb::gil_scoped_release running;
-      error = attune_prepare(handle, &c.call, c.has_with ? &c.with.with : nullptr, &workspace, &cover);
+      error = attune_prepare(attention, &c.call, c.has_with ? &c.with.with : nullptr, &workspace, &cover);
     }
     c.with.finish(error);
     return {workspace, cover};
   }
 
-  nb::object cover(const nb::tuple& given, const nb::tuple& captured, const nb::tuple& params,
+  nb::object cover(const nb::tuple& given, const nb::tuple& captured, const nb::tuple& numbers,
                    nb::handle options) const {
     Call c;
-    fill(c, ATTUNE_FORWARD, given, captured, nb::none(), params, options);
+    fill(c, ATTUNE_FORWARD, given, captured, nb::none(), numbers, options);
     attune_cover* lists = nullptr;
     attune_error* error = nullptr;
     {
       const nb::gil_scoped_release running;
-      error = attune_cover_new(handle, &c.call, c.has_with ? &c.with.with : nullptr, &lists);
+      error = attune_cover_new(attention, &c.call, c.has_with ? &c.with.with : nullptr, &lists);
     }
     c.with.finish(error);
     if (!lists) return nb::none();
@@ -331,12 +348,12 @@ struct Attention {
 
   std::string explain() const {
     char* text = nullptr;
-    check(attune_explain(handle, &text));
+    check(attune_explain(attention, &text));
     return taken(text);
   }
   std::string describe() const {
     char* json = nullptr;
-    check(attune_describe(handle, &json));
+    check(attune_describe(attention, &json));
     return taken(json);
   }
 
@@ -344,17 +361,17 @@ struct Attention {
                                                           const std::tuple<std::int64_t, std::int64_t>& entry,
                                                           const std::tuple<std::int64_t, std::int64_t>& tile,
                                                           std::int32_t q_offset, const nb::tuple& captured,
-                                                          const nb::tuple& params) const {
+                                                          const nb::tuple& numbers) const {
     Call c;
-    fill(c, ATTUNE_FORWARD, nb::tuple(), captured, nb::none(), params, nb::none());
+    fill(c, ATTUNE_FORWARD, nb::tuple(), captured, nb::none(), numbers, nb::none());
     const attune_picture p = picture(c, lengths, entry, tile, q_offset);
     std::int64_t rows_of = 0, cols = 0;
-    check(attune_tiles(handle, &p, nullptr, 0, &rows_of, &cols));
+    check(attune_tiles(attention, &p, nullptr, 0, &rows_of, &cols));
     std::vector<std::uint8_t> out(static_cast<std::size_t>(rows_of * cols));
     attune_error* error = nullptr;
     {
       const nb::gil_scoped_release running;
-      error = attune_tiles(handle, &p, out.data(), out.size(), &rows_of, &cols);
+      error = attune_tiles(attention, &p, out.data(), out.size(), &rows_of, &cols);
     }
     check(error);
     return {nb::bytes(out.data(), out.size()), rows_of, cols};
@@ -363,9 +380,9 @@ struct Attention {
   std::string draw(const std::tuple<std::int64_t, std::int64_t>& lengths,
                    const std::tuple<std::int64_t, std::int64_t>& entry,
                    const std::tuple<std::int64_t, std::int64_t>& tile, std::int32_t q_offset, const nb::tuple& captured,
-                   const nb::tuple& params, nb::handle q, nb::handle k, int panels) const {
+                   const nb::tuple& numbers, nb::handle q, nb::handle k, int panels) const {
     Call c;
-    fill(c, ATTUNE_FORWARD, nb::make_tuple(nb::borrow(q), nb::borrow(k)), captured, nb::none(), params, nb::none());
+    fill(c, ATTUNE_FORWARD, nb::make_tuple(nb::borrow(q), nb::borrow(k)), captured, nb::none(), numbers, nb::none());
     attune_drawing d{};
     d.size = sizeof d;
     d.panels = panels;
@@ -376,7 +393,7 @@ struct Attention {
     attune_error* error = nullptr;
     {
       const nb::gil_scoped_release running;
-      error = attune_draw(handle, &d, &svg);
+      error = attune_draw(attention, &d, &svg);
     }
     check(error);
     return taken(svg);
@@ -467,6 +484,11 @@ std::string compile(const std::string& manifest, const std::string& bundle, int 
   return taken(report);
 }
 
+const Handle* handle_of(nb::handle object) {
+  static const nb::handle type = nb::type<Attention>();
+  return object.type().is(type) ? nb::inst_ptr<Attention>(object) : nullptr;
+}
+
 nb::object empty(nb::handle like, const std::vector<std::int64_t>& shape, bool f32) {
   Borrowed from;
   from.take(like, "q", false, nullptr);
@@ -512,12 +534,14 @@ NB_MODULE(_core, m) {
       .def("run", &Attention::run, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg().none())
       .def("prepare", &Attention::prepare, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(),
            nb::arg().none())
+      .def("least", &Attention::least)
       .def("cover", &Attention::cover, nb::arg(), nb::arg(), nb::arg(), nb::arg().none())
       .def("explain", &Attention::explain)
       .def("describe", &Attention::describe)
       .def("tiles", &Attention::tiles)
       .def("draw", &Attention::draw, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
            nb::arg().none(), nb::arg());
+  add_quick(m, handle_of);
   m.def("empty", &empty);
   m.def("machine", &machine);
   m.def("version", &attune_version);

@@ -17,7 +17,7 @@ LIBRARIES = {
     "compiler": ["attune/", "fmt/"],
     "codegen": ["attune/", "fmt/", "llvm/"],
     "runtime": ["attune/", "immintrin.h", "fmt/", "llvm/", "nlohmann/", "xxhash.h", "cpuid.h", "zstd.h", *POSIX],
-    "python": ["attune/c.h", "nanobind/"],
+    "python": ["attune/c.h", "nanobind/", "structmember.h"],
     "c": ["attune/", "fmt/", "nlohmann/"],
     "tools": ["attune/", "fmt/", "CLI/", "nlohmann/", "fcntl.h", "histedit.h", "langinfo.h", "malloc.h", "unistd.h"],
     "tests": ["attune/", "fmt/", "nlohmann/", "catch2/", *POSIX],
