@@ -7,10 +7,10 @@ import functools
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from attune import _arrays, _core, _trace
+from attune import _arguments, _arrays, _core, _trace
 from attune._errors import Error
 from attune._kept import Kept
 from attune._place import here
@@ -30,6 +30,11 @@ _by_text: Kept[object, Attention] = Kept(256)  # of texts without captures, for 
 
 
 def _handle(spelled: Spelled, scale: float | None, target: str, exact: bool | None) -> _core.Attention:
+    if type(target) is not str or target not in _TARGETS:
+        raise Error.at(here(), "unknown-target", f"there is no target {target!r}", f"there are {', '.join(_TARGETS)}",
+                       "leave it out: attune takes the engine for the device of q")
+    if exact is not None and type(exact) is not bool:
+        raise _arguments.bad("exact", exact, "True, False or None", "pass one of these")
     way = (scale, target, exact)
     known: _core.Attention | None = spelled.handles.get(way)
     if known is not None:
@@ -38,9 +43,6 @@ def _handle(spelled: Spelled, scale: float | None, target: str, exact: bool | No
     known = spelled.handles[way] = _handles.get(key)
     if known is not None:
         return known
-    if target not in _TARGETS:
-        raise Error.at(here(), "unknown-target", f"there is no target {target!r}", f"there are {', '.join(_TARGETS)}",
-                       "leave it out: attune takes the engine for the device of q")
     parts = [spelled.texts[k].text if k in spelled.texts else None for k in _trace.KINDS]
     _load_usual()
     try:
@@ -126,8 +128,8 @@ class Attention:
                  exact: bool | None = None, lets: Mapping[str, str] | None = None, **captures: Capturable) -> None:
         parts = {"score": score, "mask": mask, "prob": prob, "sink": sink}
         self._spelled, self._leaves = _trace.spell({k: p for k, p in parts.items() if p is not None}, captures,
-                                                   lets or {})
-        self._scale = None if scale is None else float(scale)
+                                                   _arguments.lets(lets))
+        self._scale = _arguments.real("scale", scale)
         self._target, self._exact = target, exact
         self._core = _handle(self._spelled, self._scale, target, exact)
         self._keep()
@@ -227,15 +229,8 @@ class Attention:
         if cu_seqlens is not None:
             cu_seqlens_q = cu_seqlens_kv = cu_seqlens
         given_lse, given_max = lse, max
-        try:
-            q_shape, v_shape = q.shape, v.shape
-            if out is None:
-                out = _arrays.like(q, (*q_shape[:-1], v_shape[-1]))
-            if lse is True or max is True:
-                rows = (*q_shape[:-1],) if cu_seqlens_q is None else (q_shape[1], q_shape[0])
-                lse, max = (_arrays.empty(q, rows, f32=True) if x is True else x for x in (lse, max))
-        except (AttributeError, IndexError):
-            out = out if out is not None else q  # no arrays: the core refuses them by name
+        out = _result(q, v) if out is None else out
+        lse, max = (_sums(q, cu_seqlens_q is not None) if x is True else x for x in (lse, max))
         tensors = (q, k, v, _written(out), _written(lse), _written(max), cu_seqlens_q, cu_seqlens_kv)
         options = self._options(q, k, q_offset, max_q_len, max_kv_len, workers, stream, workspace, cover, progress,
                                 parallel_for)
@@ -251,7 +246,7 @@ class Attention:
         return (out, *extra)
 
     def backward(self, q: Array, k: Array, v: Array, grad_o: Array, *, grad_lse: Array = None, o: Array = None,
-                 lse: Array = None, wrt: tuple[str, ...] | None = None, into: Mapping[str, Array] | None = None,
+                 lse: Array = None, wrt: str | tuple[str, ...] | None = None, into: Mapping[str, Array] | None = None,
                  cu_seqlens: Array = None, cu_seqlens_q: Array = None, cu_seqlens_kv: Array = None,
                  max_q_len: int = 0, max_kv_len: int = 0, q_offset: int = 0, workspace: Array = None, stream: int = 0,
                  workers: int = 0, progress: Progress | None = None, parallel_for: ParallelFor | None = None,
@@ -265,7 +260,11 @@ class Attention:
             cu_seqlens_q = cu_seqlens_kv = cu_seqlens
         none, params, _ = self._slots(captures)
         names = [c.name for c in self._spelled.captures]
-        into = into or {}
+        into = _arguments.mapping("into", into, "a dict of names and arrays")
+        if isinstance(wrt, str):
+            wrt = (wrt,)
+        if wrt is not None and not (isinstance(wrt, Iterable) and all(isinstance(name, str) for name in wrt)):
+            raise _arguments.bad("wrt", wrt, "a tuple of names", "pass e.g. (\"q\", \"k\", \"v\")")
         if wrt is None:
             read = {c["name"] for c in self.describe()["captures"] if c["used"]} if names else ()
             wrt = ("q", "k", "v", *(c.name for c in self._spelled.captures if c.kind == "f" and c.name in read))
@@ -305,9 +304,8 @@ class Attention:
         >>> sorted(attune.Attention().prepare(q, q, q))
         ['cover', 'workspace']
         """
-        out = _arrays.like(q, (*q.shape[:-1], v.shape[-1]))
-        rows = tuple(q.shape[:-1]) if cu_seqlens is None else (q.shape[1], q.shape[0])
-        sums = _arrays.empty(q, rows, f32=True) if lse else None
+        out = _result(q, v)
+        sums = _sums(q, cu_seqlens is not None) if lse else None
         tensors = (q, k, v, _written(out), sums, None, cu_seqlens, cu_seqlens)
         options = self._options(q, k, q_offset, max_q_len, max_kv_len, workers, stream, None, cover, None, parallel_for)
         try:
@@ -319,7 +317,7 @@ class Attention:
     def cover(self, q: Array, k: Array, v: Array, *, q_offset: int = 0, workspace: Array = None, stream: int = 0,
               **captures: Capturable) -> Cover:
         """Lists once the tiles that the mask leaves to visit, for many calls like this one: `cover=` of those calls."""
-        out = _arrays.like(q, (*q.shape[:-1], v.shape[-1]))
+        out = _result(q, v)
         options = self._options(q, k, q_offset, 0, 0, 0, stream, workspace, None, None, None)
         bound = self._bound(captures)
         try:
@@ -376,11 +374,32 @@ class Attention:
             slow = math.prod(q.shape[:-1]) * k.shape[-2] > _SLOW
         except (AttributeError, IndexError, TypeError):
             slow = False
-        if not (slow or q_offset or max_q_len or max_kv_len or workers or stream or workspace is not None or cover
-                or progress or parallel_for):
+        usual = all([type(x) is int and x == 0 for x in (q_offset, max_q_len, max_kv_len, workers, stream)])
+        if usual and not slow and workspace is None and cover is None and progress is None and parallel_for is None:
             return None
-        lists = cover.lists if cover is not None else None
-        return (q_offset, max_q_len, max_kv_len, workers, stream, workspace, lists, progress, parallel_for, slow)
+        if cover is not None and not isinstance(cover, Cover):
+            raise _arguments.bad("cover", cover, "what attention.cover(...) gave", "pass that, or leave it out")
+        whole = _arguments.whole
+        return (whole("q_offset", q_offset), whole("max_q_len", max_q_len), whole("max_kv_len", max_kv_len),
+                whole("workers", workers), whole("stream", stream, 0, 2**64 - 1), workspace,
+                cover.lists if cover is not None else None, _arguments.function("progress", progress, "the share done"),
+                _arguments.function("parallel_for", parallel_for, "a number of tasks and what runs one"), slow)
+
+
+def _result(q: Array, v: Array) -> Array:
+    """A new output; q itself where these are no arrays, which the core refuses by name."""
+    try:
+        return _arrays.like(q, (*q.shape[:-1], v.shape[-1]))
+    except (AttributeError, IndexError):
+        return q
+
+
+def _sums(q: Array, packed: bool) -> Array:
+    """A new array of a number for each row; None as for `_result`."""
+    try:
+        return _arrays.empty(q, (q.shape[1], q.shape[0]) if packed else tuple(q.shape[:-1]), f32=True)
+    except (AttributeError, IndexError):
+        return None
 
 
 def _written(array: Any) -> Any:
@@ -403,14 +422,16 @@ def attention(q: Array, k: Array, v: Array, *, score: Written | None = None, mas
     >>> o.shape, lse.shape
     ((1, 2, 4, 8), (1, 2, 4))
     """
-    key = None if captures or lets or not all([x is None or type(x) is str for x in (score, mask, prob, sink)]) else (
-        score, mask, prob, sink, scale, target, exact)
-    kept = None if key is None else _by_text.get(key)
+    plain = not captures and not lets and type(target) is str and all(
+        [x is None or type(x) in (str, float, int, bool) for x in (score, mask, prob, sink, scale, exact)])
+    key = (score, mask, prob, sink, scale, target, exact)
+    kept = _by_text.get(key) if plain else None
     if kept is None:
         parts = {"score": score, "mask": mask, "prob": prob, "sink": sink}
-        spelled, leaves = _trace.spell({k: p for k, p in parts.items() if p is not None}, captures, lets or {})
-        kept = Attention._of(spelled, leaves, None if scale is None else float(scale), target, exact)
-        if key is not None:
+        spelled, leaves = _trace.spell({k: p for k, p in parts.items() if p is not None}, captures,
+                                        _arguments.lets(lets))
+        kept = Attention._of(spelled, leaves, _arguments.real("scale", scale), target, exact)
+        if plain:
             _by_text.put(key, kept)
     return kept(q, k, v, out=out, lse=lse, max=max, cu_seqlens=cu_seqlens, cu_seqlens_q=cu_seqlens_q,
                 cu_seqlens_kv=cu_seqlens_kv, max_q_len=max_q_len, max_kv_len=max_kv_len, q_offset=q_offset,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from os import PathLike, fspath
 from typing import Any
 
-from attune import _core
+from attune import _arguments, _core
 from attune._attention import Attention
 
 
@@ -38,11 +38,11 @@ class Options(MutableMapping[str, str]):
         self._set: dict[str, str] = {}
 
     def __setitem__(self, name: str, value: object) -> None:
-        _core.option(name, str(value))
+        _core.option(str(name), str(value))
         self._set[name] = str(value)
 
     def __delitem__(self, name: str) -> None:
-        _core.option(name, None)
+        _core.option(str(name), None)
         self._set.pop(name, None)
 
     def __getitem__(self, name: str) -> str:
@@ -69,7 +69,13 @@ def load(bundle: str | PathLike[str] | bytes) -> None:
     if isinstance(bundle, bytes):
         _core.load_bytes(bundle)
     else:
-        _core.load(fspath(bundle))
+        _core.load(_path(bundle))
+
+
+def _path(bundle: object) -> str:
+    if not isinstance(bundle, (str, PathLike)):
+        raise _arguments.bad("bundle", bundle, "the path of a file", "pass a str or a pathlib.Path")
+    return str(fspath(bundle))
 
 
 def compile(mods: Attention | Mapping[str, Any] | Iterable[Attention | Mapping[str, Any]], bundle: str | PathLike[str],
@@ -80,10 +86,13 @@ def compile(mods: Attention | Mapping[str, Any] | Iterable[Attention | Mapping[s
     `mods` are Attentions, or mods as a manifest writes them; `shapes` are its fields, each one value or a list:
     `dtype=["bf16", "f16"], d=[64, 128]`. docs/offline.md has all of them.
     """
-    listed = [mods] if isinstance(mods, (Attention, Mapping)) else list(mods)
-    written = [m.describe()["mod"] if isinstance(m, Attention) else dict(m) for m in listed]
+    listed = [mods] if isinstance(mods, (Attention, Mapping)) else mods
+    if not isinstance(listed, Iterable) or isinstance(listed, str):
+        raise _arguments.bad("mods", mods, "Attentions, or dicts of texts", "pass a list of these")
+    written = [m.describe()["mod"] if isinstance(m, Attention) else m for m in listed]
     manifest = {"mods": written, "shapes": shapes, "targets": targets, "passes": passes}
-    return json.loads(_core.compile(json.dumps(manifest), fspath(bundle), jobs, progress))
+    return json.loads(_core.compile(json.dumps(manifest, default=repr), _path(bundle), _arguments.whole("jobs", jobs),
+                                    _arguments.function("progress", progress, "the share done and a row")))
 
 
 class watch:
@@ -98,6 +107,8 @@ class watch:
     """
 
     def __init__(self, told: Callable[[dict[str, Any]], object]) -> None:
+        if not callable(told):
+            raise _arguments.bad("told", told, "called with what attune does", "pass a function")
         self._watch = _core.Watch(lambda fact: told(json.loads(fact)))
 
     def stop(self) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from os import PathLike
 
-from attune import _arrays
+from attune import _arguments, _arrays
 from attune._attention import Array, Attention, _placed
 from attune._errors import Error
 from attune._place import here
@@ -60,11 +60,15 @@ def show(attention: Attention | None = None, *, score: Written | None = None, ma
                            "take some of these")
     if q is not None and k is not None and _arrays.is_array(q) and _arrays.is_array(k):
         q_len, kv_len = q.shape[-2], k.shape[-2]
-    q_len = 128 if q_len is None else q_len
-    kv_len = q_offset + q_len if kv_len is None else kv_len
+    whole = _arguments.whole
+    q_len, q_offset = whole("q_len", 128 if q_len is None else q_len, 1), whole("q_offset", q_offset)
+    kv_len = whole("kv_len", q_offset + q_len if kv_len is None else kv_len, 1)
+    if not isinstance(tile, tuple) or len(tile) != 2:
+        raise _arguments.bad("tile", tile, "the queries and the keys of a tile", "pass two whole numbers: (16, 16)")
+    tile = whole("tile", tile[0], 1), whole("tile", tile[1], 1)
     arrays, _, numbers = attention._bound(captures)
     try:
-        svg = attention._core.draw((q_len, kv_len), (batch, head), tile, q_offset, arrays, numbers, q, k,
+        svg = attention._core.draw((q_len, kv_len), (whole("batch", batch), whole("head", head)), tile, q_offset, arrays, numbers, q, k,
                                    sum(_PANELS[p] for p in dict.fromkeys(panels)))
     except Error as error:
         raise _placed(error, attention._spelled) from None

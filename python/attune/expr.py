@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, NoReturn, TypeAlias, TypeVar
 
-from attune._arrays import seen_as
+from attune._arrays import is_array, seen_as
 from attune._errors import Error
 from attune._place import Place, construct, here
 
@@ -263,6 +263,9 @@ class Capture(Operators):
     __slots__ = ("_array", "_kind", "_name", "_rank")
 
     def __init__(self, array: object, name: str = "") -> None:
+        if not is_array(array):
+            raise Error.at(here(), "capture-type", f"a capture cannot be {_said(array)}", "a captured tensor is an array",
+                           "pass an array; numpy.array(x) makes one of a list or a number")
         self._kind, self._rank = seen_as(array, name or "tensor")
         self._array, self._name = array, name
 

@@ -222,3 +222,11 @@ attune_error* c_12_packed(const attune_call* call) {
   const attune_what what = what_of("30.0f * tanh(s / 30.0f)", "kv <= q");
   return run(&what, call);
 }
+
+attune_error* c_13_training(const attune_call* call) {
+  static const attune_name table = {"table", 'f', 2};
+  attune_what what = what_of("20.0f * tanh(s / 20.0f) + table[h, q - kv + 16]", "kv <= q");
+  what.captures = &table;
+  what.n_captures = 1;
+  return run(&what, call);
+}

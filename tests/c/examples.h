@@ -26,6 +26,7 @@ attune_error* c_10_watch(const attune_call* call, int* built, int* called);
 // The same cover for all calls; `count` of them.
 attune_error* c_11_cover(const attune_call* calls, int count);  // doc
 attune_error* c_12_packed(const attune_call* call);             // cu_q and cu_kv, with max_q_len and max_kv_len
+attune_error* c_13_training(const attune_call* call);           // table, cu_q and cu_kv: a forward, or a backward
 
 #ifdef __cplusplus
 }

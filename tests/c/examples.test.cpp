@@ -195,6 +195,44 @@ TEST_CASE("the example of a captured table's gradient", "[c]") {
       });
 }
 
+TEST_CASE("the example of a model that learns", "[c]") {
+  Made made;
+  constexpr int tokens = 103, heads = 2, d = 16;
+  const auto array = [](unsigned seed) { return normal({tokens, heads, d}, seed); };
+  const auto q = array(1), k = array(2), v = array(3), o = array(4), grad_o = array(5), dq = array(6), dk = array(7),
+             dv = array(8), lse = host.array<float>({heads, tokens});
+  const auto table = normal({heads, 32}, 9), grad = host.array<float>({heads, 32});
+  const auto starts = host.array<int>({5});
+  std::ranges::copy(std::array{0, 23, 63, 72, tokens}, starts.data());
+  const Attention attention{.score = mods::softcap(20) | mods::relative_bias(table, 16), .mask = mods::causal()};
+  const Forward forward{.q = q, .k = k, .v = v, .o = o, .lse = lse, .cu_seqlens_q = starts, .cu_seqlens_kv = starts};
+  attune_call c = made(forward, {table});
+  same(
+      o, [&] { attention.run(forward); }, [&] { good(c_13_training(&c)); });
+  c.pass = ATTUNE_BACKWARD;
+  c.grad_o = made(grad_o), c.dq = made(dq), c.dk = made(dk), c.dv = made(dv);
+  c.captured_grads = made.list({grad});
+  c.n_captured_grads = 1;
+  for (const auto* written : {&grad, &dq, &dk, &dv})
+    same(
+        *written,
+        [&] {
+          attention.backward({.q = q,
+                              .k = k,
+                              .v = v,
+                              .grad_o = grad_o,
+                              .o = o,
+                              .lse = lse,
+                              .dq = dq,
+                              .dk = dk,
+                              .dv = dv,
+                              .captured = {{.of = table, .into = grad}},
+                              .cu_seqlens_q = starts,
+                              .cu_seqlens_kv = starts});
+        },
+        [&] { good(c_13_training(&c)); });
+}
+
 TEST_CASE("the examples of text, sinks, dropout and sums", "[c]") {
   Made made;
   const auto q = normal({1, 4, 32, 8}, 1), k = normal({1, 4, 32, 8}, 2), v = normal({1, 4, 32, 8}, 3),

@@ -45,6 +45,14 @@ def read_only():
     return attune.attention(q, q, q, out=out)
 
 
+def elsewhere():
+    class Elsewhere:
+        shape, dtype = q.shape, q.dtype
+        __cuda_array_interface__ = {"shape": q.shape, "typestr": "<f4", "data": (4096, False), "version": 3}
+
+    return attune.attention(q, q, Elsewhere())
+
+
 def deleted():
     class Dead:
         shape, dtype = (1, 2, 8, 4), np.dtype(np.float32)
@@ -169,6 +177,36 @@ MISTAKES = {
     "panel": lambda: attune.show(mask="kv <= q", panels=("heat",)),
     "option": lambda: attune.options.__setitem__("ATTUNE_THREADS", "many"),
     "bundle-missing": lambda: attune.load("/nowhere/kernels.attune"),
+    "wrong-device": elsewhere,
+    "missing-capture": call(score="s + slope[h]"),
+    "capture-of-number": lambda: attune.Capture(3.5),
+    # ---- options of another type
+    "offset-of-text": call(q_offset="1"),
+    "offset-of-float": call(q_offset=1.5),
+    "offset-too-large": call(q_offset=2**40),
+    "negative-length": call(max_q_len=-4, workers=1),
+    "negative-workers": call(workers=-1),
+    "stream-of-text": call(stream="default"),
+    "cover-of-tiles": call(cover=keep),
+    "progress-of-true": call(progress=True),
+    "loop-of-number": lambda: attune.Attention()(q, q, q, parallel_for=4),
+    "scale-of-text": call(scale="1/8"),
+    "scale-of-array": call(scale=slope),
+    "target-of-list": call(target=["cpu"]),
+    "exact-of-text": call(exact="yes"),
+    "lets-of-pairs": call(score="s", lets=[("d", "1.0")]),
+    "let-of-number": call(score="s", lets={"d": 1.0}),
+    "lse-of-text": call(lse="yes"),
+    "wrt-of-letters": lambda: attune.Attention().backward(q, q, q, q, wrt="qk"),
+    "wrt-of-number": lambda: attune.Attention().backward(q, q, q, q, wrt=3),
+    "into-of-array": lambda: attune.Attention().backward(q, q, q, q, into=q),
+    "prepare-of-shapes": lambda: attune.Attention().prepare(q.shape, q.shape, q.shape),
+    "length-of-text": lambda: attune.show(mask="kv <= q", q_len="64"),
+    "tile-of-number": lambda: attune.show(mask="kv <= q", tile=16),
+    "told-of-none": lambda: attune.watch(None),
+    "bundle-of-number": lambda: attune.load(3),
+    "compile-of-number": lambda: attune.compile(3, "x.attune", targets="host"),
+    "compile-of-object": lambda: attune.compile([attune.Attention()], "x.attune", targets="host", d=object),
 }
 kept = []
 
