@@ -9,7 +9,7 @@ import pytest
 from attune import _core
 from conftest import refused
 
-pytestmark = pytest.mark.skipif("ATTUNE_TEST_FAKE_DRIVER" not in os.environ, reason="[skip] no fake driver")
+pytestmark = pytest.mark.skipif("ATTUNE_TEST_FAKE_DRIVER" not in os.environ, reason="no fake driver")
 streams = []
 
 
@@ -46,7 +46,7 @@ def compiled(call, *args, **keywords):
         return call(*args, **keywords)
     except attune.Error as error:
         if error.code == "no-compiler":
-            pytest.skip("[skip] no NVRTC")
+            pytest.skip("no NVRTC")
         raise
 
 

@@ -2,12 +2,16 @@
 """What long-lived programs do."""
 
 import gc
+import glob
+import importlib.util
 import multiprocessing
+import os
 import resource
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import attune
 import numpy as np
@@ -161,6 +165,37 @@ print((attune.attention(small, small, small) == 1).all())
 def test_nothing_is_imported_that_is_not_needed():
     said = run("import sys, attune; print([m for m in ('numpy', 'torch', 'jax') if m in sys.modules])")
     assert said.stdout == "[]\n", said.stdout + said.stderr
+
+
+# What a first call does, in a process of its own: a kernel is compiled, and its first query sees itself alone.
+CALL = """
+import numpy as np, attune
+x = np.random.default_rng(0).standard_normal((1, 2, 16, 8), np.float32)
+o = attune.attention(x, x, x, score=lambda s, at: 30 * attune.tanh(s / 30) + at.head, mask="kv <= q")
+print((o[:, :, 0] == x[:, :, 0]).all())
+"""
+NO_CACHE = {**os.environ, "ATTUNE_CACHE": "off"}
+LLVMS = sorted({Path(p).resolve() for where in ("/usr/lib/llvm-*/lib", "/usr/lib/*-linux-gnu", "/usr/lib64")
+                for p in glob.glob(f"{where}/libLLVM*.so*")})
+
+
+@pytest.mark.parametrize("llvm", LLVMS or [None], ids=str)
+def test_another_llvm_is_loaded_first_for_all_to_see(llvm):
+    if llvm is None:
+        pytest.skip("no shared LLVM here (Debian's libllvm19)")
+    said = run(f"import ctypes; ctypes.CDLL({str(llvm)!r}, mode=ctypes.RTLD_GLOBAL)\n{CALL}", env=NO_CACHE)
+    assert said.stdout == "True\n", said.stdout + said.stderr
+
+
+@pytest.mark.parametrize("other", ["torch", "triton", "jax", "llvmlite.binding"])
+@pytest.mark.parametrize("first", [True, False])
+def test_beside_another_library(other, first):
+    if importlib.util.find_spec(other.partition(".")[0]) is None:
+        pytest.skip(f"no {other} here")
+    bring = f"import sys, os; sys.setdlopenflags(os.RTLD_NOW | os.RTLD_GLOBAL); import {other}"
+    use = "import torch; x = torch.randn(64, 64); assert torch.isfinite(x @ x).all()" if other == "torch" else ""
+    said = run("\n".join([bring, use, CALL] if first else [CALL, bring, use, CALL.replace("/ 30", "/ 20")]), env=NO_CACHE)
+    assert said.stdout == "True\n" * (1 if first else 2), said.stdout + said.stderr
 
 
 def test_a_bundle_is_compiled_and_loaded(tmp_path):
