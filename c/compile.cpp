@@ -8,9 +8,9 @@
 #include <string>
 
 #include "c/error.h"
+#include "runtime/offline/builds.h"
 #include "runtime/options.h"
 #include "runtime/replace.h"
-#include "tools/builds.h"
 
 namespace attune::c {
 namespace {
@@ -23,7 +23,7 @@ Json compile(const attune_job& job) {
   if (job.jobs < 0)
     throw Error("bad-size", "`jobs` cannot be " + std::to_string(job.jobs), {}, "it is a number of threads",
                 "set it to 0 for as many as there are CPUs");
-  const tools::Manifest manifest = tools::parse_manifest(job.manifest, job.name ? job.name : "manifest");
+  const runtime::Manifest manifest = runtime::parse_manifest(job.manifest, job.name ? job.name : "manifest");
   const auto start = std::chrono::steady_clock::now();
   std::mutex mutex;
   std::size_t done = 0;
@@ -37,10 +37,10 @@ Json compile(const attune_job& job) {
       throw Error("stopped", "compiling was stopped", {}, "its progress callback returned something else than 0",
                   "call again; nothing was written");
   };
-  const tools::Builds builds = tools::build_all(manifest, job.jobs ? job.jobs : runtime::usable_cpus(), step);
+  const runtime::Builds builds = runtime::build_all(manifest, job.jobs ? job.jobs : runtime::usable_cpus(), step);
   std::vector<runtime::BundleEntry> entries;
   std::size_t facts = 0;
-  for (const tools::Built& one : builds.all) {
+  for (const runtime::Built& one : builds.all) {
     entries.push_back(one.entry);
     facts += one.only_facts;
   }

@@ -38,23 +38,24 @@ std::vector<std::string> parts(const std::string& list) {
   return out;
 }
 
-Manifest manifest_of(const CompileOptions& o) {
+runtime::Manifest manifest_of(const CompileOptions& o) {
   const bool said = o.text.score || o.text.mask || o.text.prob || o.text.sink || !o.targets.empty() ||
                     std::ranges::any_of(o.fields, [](const std::string& value) { return !value.empty(); });
   if (!o.manifest.empty()) {
     if (said)
       throw Error("manifest-and-options", "a manifest and options say what to compile", {.name = "--manifest"},
                   "expressions, targets and shapes come from one of them", "leave one of them out");
-    return read_manifest(o.manifest);
+    return runtime::read_manifest(o.manifest);
   }
-  ManifestLists lists{.mods = {o.text}, .shapes = {{}}, .targets = o.targets, .passes = o.passes, .at = "the options"};
+  runtime::ManifestLists lists{
+      .mods = {o.text}, .shapes = {{}}, .targets = o.targets, .passes = o.passes, .at = "the options"};
   for (std::size_t i = 0; i < o.fields.size(); ++i) {
     const runtime::ShapeRow& row = runtime::shape_rows()[i];
     if (o.fields[i].empty()) continue;
     // A variant contains commas itself.
     lists.shapes[0].emplace_back(row.name, row.name == "kernel" ? std::vector{o.fields[i]} : parts(o.fields[i]));
   }
-  Manifest out;
+  runtime::Manifest out;
   add_to(out, lists);
   return out;
 }
@@ -82,22 +83,23 @@ void make_folder(const fs::path& folder) {
 
 void compile(const CompileOptions& o) {
   check_options(o);
-  const Manifest manifest = manifest_of(o);
+  const runtime::Manifest manifest = manifest_of(o);
   // Regardless of the environment: this verb compiles.
   runtime::objects().jit(true);
   const auto start = std::chrono::steady_clock::now();
   const Progress::Style style = progress_style(o.progress, o.quiet);
-  Builds builds;
+  runtime::Builds builds;
   {
     std::mutex mutex;
     std::optional<Progress> progress;
-    builds = build_all(manifest, o.jobs ? o.jobs : runtime::usable_cpus(), [&](const std::string& row, std::size_t of) {
-      {
-        const std::lock_guard lock(mutex);
-        if (!progress) progress.emplace(style, "compile", of);
-      }
-      progress->step(row);
-    });
+    builds = runtime::build_all(manifest, o.jobs ? o.jobs : runtime::usable_cpus(),
+                                [&](const std::string& row, std::size_t of) {
+                                  {
+                                    const std::lock_guard lock(mutex);
+                                    if (!progress) progress.emplace(style, "compile", of);
+                                  }
+                                  progress->step(row);
+                                });
   }
   std::vector<FileBytes> files;
   if (!o.folder.empty()) {
@@ -107,13 +109,13 @@ void compile(const CompileOptions& o) {
   std::size_t size = 0;
   if (!o.out.empty()) {
     std::vector<runtime::BundleEntry> entries;
-    for (const Built& one : builds.all) entries.push_back(one.entry);
+    for (const runtime::Built& one : builds.all) entries.push_back(one.entry);
     files.push_back({o.out, runtime::print_bundle(std::move(entries))});
     size = files.back().bytes.size();
   }
   write_files(files);
   if (o.quiet || is_stdout(o.out)) return;
-  const auto facts = static_cast<std::size_t>(std::ranges::count_if(builds.all, &Built::only_facts));
+  const auto facts = static_cast<std::size_t>(std::ranges::count_if(builds.all, &runtime::Built::only_facts));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (o.json) {
     nlohmann::ordered_json all{

@@ -10,7 +10,7 @@
 #include "codegen/choose.h"
 #include "codegen/source.h"
 #include "compiler/lower.h"
-#include "tools/builds.h"
+#include "runtime/offline/builds.h"
 #include "tools/device_call.h"
 #include "tools/output.h"
 #include "tools/text.h"
@@ -56,7 +56,7 @@ nlohmann::ordered_json json_of(const Page& page) {
 
 std::vector<Page> pages(const CudaOptions& o, const compiler::LoweredMod& lowered) {
   const codegen::KernelSpec asked = o.call.spec(90, o.group), spec = o.backward ? codegen::backward_spec(asked) : asked;
-  const codegen::Wanted wanted = wanted_of(lowered.mod, o.grads)[0];
+  const codegen::Wanted wanted = runtime::wanted_of(lowered.mod, o.grads)[0];
   const codegen::GpuParts parts = codegen::gpu_parts(lowered, spec.scale_positive, o.backward ? &wanted : nullptr);
   const codegen::GpuParts of_keys = codegen::gpu_parts(lowered, spec.scale_positive, o.backward ? &wanted : nullptr,
                                                        o.backward);

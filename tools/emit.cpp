@@ -62,7 +62,7 @@ std::string symbol_of(const runtime::CacheEntry& entry) {
 }
 
 /// A kernel in one of the kinds; nothing if a kernel of its sort has no such file.
-std::optional<std::string> text_of(const Built& one, const std::string& kind, const std::string& name) {
+std::optional<std::string> text_of(const runtime::Built& one, const std::string& kind, const std::string& name) {
   const std::string& bytes = one.entry.entry.bytes;
   if (!one.page) {
     if (kind == "o") return bytes;
@@ -88,7 +88,7 @@ std::optional<std::string> text_of(const Built& one, const std::string& kind, co
 }
 
 /// As in: NAME-sm_90a-3f2a91c0
-std::string name_of(const Built& one) {
+std::string name_of(const runtime::Built& one) {
   std::string stem = one.page ? one.page->name : one.entry.label.substr(0, one.entry.label.rfind(' '));
   std::replace(stem.begin(), stem.end(), ' ', '-');
   return fmt::format("{}-{}-{}", stem, one.target, one.entry.key.hex().substr(0, 8));
@@ -99,16 +99,17 @@ std::string name_of(const Built& one) {
 std::span<const std::string> emit_kinds() { return kinds_; }
 
 void check_kinds(const std::vector<std::string>& kinds) {
-  for (const std::string& kind : kinds) require_word("--emit", kind, kinds_);
+  for (const std::string& kind : kinds) runtime::require_word("--emit", kind, kinds_);
   if (std::ranges::find(kinds, "sass") != kinds.end() && disassembler().empty())
     throw Error("no-disassembler", "SASS cannot be shown", {.name = "--emit sass"},
                 "neither cuobjdump nor nvdisasm is found, in PATH or in /usr/local/cuda/bin",
                 "install the CUDA toolkit's, or leave sass out");
 }
 
-std::vector<FileBytes> files_of(const Builds& builds, const std::vector<std::string>& kinds, const fs::path& folder) {
+std::vector<FileBytes> files_of(const runtime::Builds& builds, const std::vector<std::string>& kinds,
+                                const fs::path& folder) {
   std::vector<FileBytes> out;
-  for (const Built& one : builds.all) {
+  for (const runtime::Built& one : builds.all) {
     if (one.only_facts) continue;
     const std::string name = name_of(one);
     for (const std::string& kind : kinds)

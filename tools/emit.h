@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/builds.h"
+#include "runtime/offline/builds.h"
 #include "tools/write_files.h"
 
 namespace attune::tools {
@@ -15,7 +15,7 @@ std::span<const std::string> emit_kinds();
 /// Throws an Error if a kind needs a program that is not installed.
 void check_kinds(const std::vector<std::string>& kinds);
 /// The files of these kinds, to write into `folder`.
-std::vector<FileBytes> files_of(const Builds& builds, const std::vector<std::string>& kinds,
+std::vector<FileBytes> files_of(const runtime::Builds& builds, const std::vector<std::string>& kinds,
                                 const std::filesystem::path& folder);
 
 }  // namespace attune::tools

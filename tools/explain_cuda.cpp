@@ -10,7 +10,7 @@
 #include "runtime/cuda/driver.h"
 #include "runtime/cuda/engine.h"
 #include "runtime/cuda/tuned.h"
-#include "tools/builds.h"
+#include "runtime/offline/builds.h"
 #include "tools/explain.h"
 
 namespace attune::tools {
@@ -64,7 +64,7 @@ class OnDevice {
   OnDevice(const compiler::LoweredMod& lowered, const ExplainOptions& options)
       : call_(options.call), bench_(options.bench()), there_(!call_.arch && runtime::cuda::device_count() > 0),
         spec_(call_.spec(there_ ? runtime::cuda::facts(0).arch() : 90, bench_.heads / bench_.of_kv_heads())),
-        wanted_(wanted_of(lowered.mod, options.grads)[0]),
+        wanted_(runtime::wanted_of(lowered.mod, options.grads)[0]),
         parts_(codegen::gpu_parts(lowered, spec_.scale_positive, options.backward ? &wanted_ : nullptr)),
         kind_(codegen::call_kind(parts_, call_.length())) {
     std::optional<codegen::Preference> preference = preference_of(bench_);

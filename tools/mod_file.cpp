@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "ir/parse.h"
-#include "tools/read_text.h"
+#include "runtime/read_text.h"
 
 namespace attune::tools {
 namespace {
@@ -76,7 +76,7 @@ bool add_to_mod(TextOptions& mod, std::string_view line) {
 }
 
 TextOptions read_mod(const std::filesystem::path& path) {
-  std::istringstream file(read_text(path, "name a file of a mod"));
+  std::istringstream file(runtime::read_text(path, "name a file of a mod"));
   TextOptions out;
   std::set<std::string, std::less<>> given;
   int number = 0;

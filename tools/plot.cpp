@@ -5,9 +5,9 @@
 #include <memory>
 
 #include "compiler/check.h"
+#include "runtime/npy.h"
 #include "runtime/picture/draw.h"
 #include "tools/extent_options.h"
-#include "tools/npy.h"
 #include "tools/text.h"
 #include "tools/verbs.h"
 #include "tools/write_files.h"

@@ -28,10 +28,13 @@ def usual() -> list[attune.Attention | dict[str, object]]:
 
 def main() -> int:
     """Compiles them; the exit status is 1 where there is no compiler for GPUs."""
+    def told(done: float, row: str) -> None:
+        print(f"\r{done:4.0%} {row:<60}", end="", file=sys.stderr, flush=True)
+
     try:
         report = attune.compile(usual(), sys.argv[1], targets=["sm_80", "sm_90a"],
                                 passes=["forward", "backward"], dtype=["bf16", "f16"], d=[64, 128],
-                                progress=lambda done, row: print(f"{done:4.0%} {row}", end="\r", file=sys.stderr))
+                                progress=told if sys.stderr.isatty() else None)
     except attune.Error as error:
         print(error, file=sys.stderr)
         return 1

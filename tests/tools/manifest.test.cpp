@@ -1,5 +1,5 @@
 // tests/tools/manifest.test.cpp — manifests: the rows that lists combine to, and what is refused
-#include "tools/manifest.h"
+#include "runtime/offline/manifest.h"
 
 #include <cstdlib>
 #include <fstream>
@@ -10,6 +10,7 @@
 namespace attune::tools {
 namespace {
 
+using runtime::Manifest, runtime::read_manifest;
 namespace fs = std::filesystem;
 
 /// A manifest in a folder of its own, which is the current folder meanwhile so that messages show no other path.

@@ -1,5 +1,5 @@
 // tests/tools/npy.test.cpp — .npy files: read, written, and refused where they are hostile
-#include "tools/npy.h"
+#include "runtime/npy.h"
 
 #include <algorithm>
 #include <array>
@@ -18,6 +18,7 @@
 using namespace attune;
 using tests::elements;
 using namespace attune::tools;
+using attune::runtime::Owned, attune::runtime::npy_of, attune::runtime::read_npy;
 using tests::golden_error;
 namespace fs = std::filesystem;
 

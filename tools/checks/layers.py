@@ -8,7 +8,7 @@ from verdict import verdict
 ROOMS = {
     "include": [], "ir": [], "compiler": ["ir"], "codegen": ["ir", "compiler"],
     "runtime": ["ir", "compiler", "codegen"], "tools": ["ir", "compiler", "codegen", "runtime"],
-    "c": ["ir", "compiler", "codegen", "runtime", "tools"],
+    "c": ["ir", "compiler", "codegen", "runtime"],
     "python": [], "tests": ["ir", "compiler", "codegen", "runtime", "tools"], "examples": []}
 POSIX = ["sys/", "dlfcn.h", "fcntl.h", "pthread.h", "sched.h", "signal.h", "unistd.h"]
 LIBRARIES = {

@@ -1,4 +1,4 @@
-// tools/builds.h — builds the rows of a manifest: each kernel once; results in the rows' order
+// runtime/offline/builds.h — builds the rows of a manifest: each kernel once; results in the rows' order
 #pragma once
 
 #include <functional>
@@ -12,13 +12,13 @@
 #include "codegen/source.h"
 #include "compiler/lower.h"
 #include "runtime/cache/bundle.h"
-#include "tools/manifest.h"
+#include "runtime/offline/manifest.h"
 
-namespace attune::tools {
+namespace attune::runtime {
 
 /// A kernel that was built, or the facts about one that was not taken.
 struct Built {
-  runtime::BundleEntry entry;
+  BundleEntry entry;
   bool only_facts = false;
   std::string target;
   // GPU only:
@@ -44,4 +44,4 @@ std::vector<codegen::Wanted> wanted_of(const compiler::Mod& mod, const std::opti
 Builds build_all(const Manifest& manifest, int threads,
                  const std::function<void(const std::string& row, std::size_t rows)>& step);
 
-}  // namespace attune::tools
+}  // namespace attune::runtime

@@ -1,4 +1,5 @@
-// tools/manifest.h — what attune compile builds: mods x shapes x targets x passes, from options or a file of JSON
+// runtime/offline/manifest.h — what attune compile builds: mods x shapes x targets x passes, from options or a file of
+// JSON
 #pragma once
 
 #include <filesystem>
@@ -7,26 +8,26 @@
 #include <vector>
 
 #include "runtime/offline/shape.h"
-#include "tools/text.h"
+#include "runtime/offline/written.h"
 
-namespace attune::tools {
+namespace attune::runtime {
 
 /// One thing to build for a Mod, which is given by its number.
 struct ManifestRow {
   std::size_t mod = 0;
-  runtime::TargetName target{};
+  TargetName target{};
   std::string pass;
-  runtime::Shape shape{};
+  Shape shape{};
 };
 
 struct Manifest {
-  std::vector<TextOptions> mods;
+  std::vector<Written> mods;
   std::vector<ManifestRow> rows;
 };
 
 /// One object of a manifest: all combinations of its lists. `at`: its name in an Error.
 struct ManifestLists {
-  std::vector<TextOptions> mods;
+  std::vector<Written> mods;
   /// The fields of each shape, with all values of each.
   std::vector<std::vector<std::pair<std::string, std::vector<std::string>>>> shapes;
   std::vector<std::string> targets, passes;
@@ -39,4 +40,4 @@ Manifest read_manifest(const std::filesystem::path& path);
 /// `name`: what Errors call it.
 Manifest parse_manifest(const std::string& whole, const std::string& name);
 
-}  // namespace attune::tools
+}  // namespace attune::runtime

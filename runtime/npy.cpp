@@ -1,5 +1,5 @@
-// tools/npy.cpp — .npy files: the header is parsed without trust, the data checked against the file's size first
-#include "tools/npy.h"
+// runtime/npy.cpp — .npy files: the header is parsed without trust, the data checked against the file's size first
+#include "runtime/npy.h"
 
 #include <algorithm>
 #include <array>
@@ -21,7 +21,7 @@
 
 #include "runtime/tensor.h"
 
-namespace attune::tools {
+namespace attune::runtime {
 namespace {
 
 namespace fs = std::filesystem;
@@ -334,10 +334,10 @@ std::string npy_of(const Tensor& t) {
     for (at[1] = 0; at[1] < extent[1]; ++at[1])
       for (at[2] = 0; at[2] < extent[2]; ++at[2])
         for (at[3] = 0; at[3] < extent[3]; ++at[3]) {
-          const auto value = static_cast<float>(runtime::load(t, runtime::offset(t, at[0], at[1], at[2], at[3])));
+          const auto value = static_cast<float>(load(t, offset(t, at[0], at[1], at[2], at[3])));
           out.append(reinterpret_cast<const char*>(&value), sizeof value);
         }
   return out;
 }
 
-}  // namespace attune::tools
+}  // namespace attune::runtime

@@ -1,4 +1,4 @@
-// tools/npy.h — .npy files, as NumPy writes them: reads what attune can represent, refuses the rest, writes f32
+// runtime/npy.h — .npy files, as NumPy writes them: reads what attune can represent, refuses the rest, writes f32
 #pragma once
 
 #include <filesystem>
@@ -8,7 +8,7 @@
 
 #include <attune/tensor.h>
 
-namespace attune::tools {
+namespace attune::runtime {
 
 /// A tensor and its memory.
 struct Owned {
@@ -24,4 +24,4 @@ Owned read_npy(const std::filesystem::path& path, const std::string& called);
 /// A whole .npy file: f32, C order, elements converted from any floating tensor.
 std::string npy_of(const Tensor& tensor);
 
-}  // namespace attune::tools
+}  // namespace attune::runtime

@@ -1,5 +1,5 @@
-// tools/builds.cpp — builds the rows of a manifest: each kernel once; results in the rows' order
-#include "tools/builds.h"
+// runtime/offline/builds.cpp — builds the rows of a manifest: each kernel once; results in the rows' order
+#include "runtime/offline/builds.h"
 
 #include <algorithm>
 #include <atomic>
@@ -13,10 +13,8 @@
 #include "runtime/cuda/consider.h"
 #include "runtime/threads.h"
 
-namespace attune::tools {
+namespace attune::runtime {
 namespace {
-
-using runtime::objects, runtime::Objects;
 
 /// One task: a GPU kernel with those tried before it, or one CPU object.
 struct Job {
@@ -26,9 +24,8 @@ struct Job {
 };
 
 /// The time a build took is left out, so that the result is the same whenever it is built.
-Built built(const std::string& content, const std::string& label, const runtime::CacheEntry& entry,
-            const std::string& target) {
-  Built out{.entry = {runtime::cache_key(content), label, entry}, .target = target};
+Built built(const std::string& content, const std::string& label, const CacheEntry& entry, const std::string& target) {
+  Built out{.entry = {cache_key(content), label, entry}, .target = target};
   std::erase_if(out.entry.entry.facts, [](const auto& fact) { return fact.first == "seconds"; });
   return out;
 }
@@ -39,7 +36,7 @@ Built built(const std::string& content, const std::string& label, const runtime:
 class GpuBuild {
  public:
   GpuBuild(std::shared_ptr<const compiler::LoweredMod> of, int arch)
-      : of_(std::move(of)), arch_(arch), target_(runtime::name_of(runtime::TargetName{.arch = arch})) {}
+      : of_(std::move(of)), arch_(arch), target_(name_of(TargetName{.arch = arch})) {}
 
   /// The kernel of one way that takes such calls, what is known of those tried before it, and the kernel that lists its
   /// tiles. `wanted`: of a backward.
@@ -48,17 +45,17 @@ class GpuBuild {
     const bool along_q = way == codegen::Way::keys;
     const codegen::GpuParts parts = codegen::gpu_parts(*of_, spec.scale_positive, wanted, along_q);
     const bool listed = parts.facts.listed;
-    const auto add = [&](const codegen::Source& page, const std::string& what, const runtime::cuda::Binary& binary) {
+    const auto add = [&](const codegen::Source& page, const std::string& what, const cuda::Binary& binary) {
       this->add(page, what, binary);
       out_.back().of = of_;
       out_.back().way = way;
       out_.back().wide = spec.wide;
       out_.back().listed = listed;
     };
-    const runtime::cuda::Considered all = runtime::cuda::consider(parts, codegen::call_kind(parts, length), spec,
-                                                                  preference, false, codegen::kernels(way));
+    const cuda::Considered all = cuda::consider(parts, codegen::call_kind(parts, length), spec, preference, false,
+                                                codegen::kernels(way));
     for (std::size_t i = 0; i < all.candidates.size(); ++i) {
-      const runtime::cuda::Candidate& one = all.candidates[i];
+      const cuda::Candidate& one = all.candidates[i];
       if (!one.binary || (i != all.chosen && one.flaw.empty())) continue;
       const codegen::Source& page = one.page->source;
       const std::string what = fmt::format("{} {} D={}/{} {}x{}", page.name, attune::name_of(spec.dtype), spec.d,
@@ -68,7 +65,7 @@ class GpuBuild {
       if (i == all.chosen) continue;
       Built& facts_alone = out_.back();
       facts_alone.only_facts = true;
-      facts_alone.entry.key = Objects::key_of_facts(runtime::cuda::asked(page).content);
+      facts_alone.entry.key = Objects::key_of_facts(cuda::asked(page).content);
       facts_alone.entry.label = fmt::format("{} {}: {}", what, target_, one.flaw);
       facts_alone.entry.entry.bytes.clear();
     }
@@ -79,7 +76,7 @@ class GpuBuild {
       if (parts.gradient->removes) beside(codegen::repair_source(parts, plan, arch_));
     }
     if (!listed) return;
-    const codegen::Source page = runtime::cuda::cover_page(*of_, spec.wide, arch_, along_q);
+    const codegen::Source page = cuda::cover_page(*of_, spec.wide, arch_, along_q);
     add(page, along_q ? "cover along q" : "cover", compiled(page, "cover"));
   }
 
@@ -89,12 +86,12 @@ class GpuBuild {
   std::vector<Built> done() { return std::move(out_); }
 
  private:
-  runtime::cuda::Binary compiled(const codegen::Source& page, const std::string& kernel) const {
-    return *runtime::cuda::binary_of(page, {.mod = of_->mod, .kernel = kernel, .arch = arch_});
+  cuda::Binary compiled(const codegen::Source& page, const std::string& kernel) const {
+    return *cuda::binary_of(page, {.mod = of_->mod, .kernel = kernel, .arch = arch_});
   }
-  void add(const codegen::Source& page, const std::string& what, const runtime::cuda::Binary& binary) {
-    out_.push_back(built(runtime::cuda::asked(page).content, fmt::format("{} {}", what, target_),
-                         runtime::cuda::entry_of(binary, page), target_));
+  void add(const codegen::Source& page, const std::string& what, const cuda::Binary& binary) {
+    out_.push_back(
+        built(cuda::asked(page).content, fmt::format("{} {}", what, target_), cuda::entry_of(binary, page), target_));
     out_.back().page = page;
   }
 
@@ -104,7 +101,7 @@ class GpuBuild {
   std::vector<Built> out_;
 };
 
-std::vector<codegen::Length> lengths_of(const runtime::Shape& shape) {
+std::vector<codegen::Length> lengths_of(const Shape& shape) {
   using enum codegen::Length;
   return shape.length ? std::vector{*shape.length} : std::vector{longer, to_4k, to_1k};
 }
@@ -119,7 +116,7 @@ void add_walker_jobs(const ManifestRow& row, const std::shared_ptr<const compile
   const std::vector<codegen::Length> lengths = lengths_of(row.shape);
   for (std::size_t i = 0; i < lengths.size(); ++i) {
     const codegen::Length length = lengths[i];
-    jobs.push_back({fmt::format("{} {} {} D={}/{} {}", codegen::name_of(way), runtime::name_of(row.target),
+    jobs.push_back({fmt::format("{} {} {} D={}/{} {}", codegen::name_of(way), name_of(row.target),
                                 attune::name_of(spec.dtype), spec.d, spec.dv, codegen::name_of(length)),
                     i, [=] {
                       GpuBuild build(of, spec.arch);
@@ -135,7 +132,7 @@ void add_walker_jobs(const ManifestRow& row, const std::shared_ptr<const compile
 void add_gpu_jobs(const ManifestRow& row, const std::shared_ptr<const compiler::LoweredMod>& of,
                   std::vector<Job>& jobs) {
   using enum codegen::Way;
-  const codegen::KernelSpec spec = runtime::spec_of(row.shape, row.target.arch.value_or(0));
+  const codegen::KernelSpec spec = spec_of(row.shape, row.target.arch.value_or(0));
   if (row.pass == "forward") return add_walker_jobs(row, of, forward, spec, std::nullopt, jobs);
   bool any_captured = false;
   for (const codegen::Wanted& wanted : wanted_of(of->mod, row.shape.grads)) {
@@ -149,8 +146,7 @@ void add_gpu_jobs(const ManifestRow& row, const std::shared_ptr<const compiler::
     any_captured |= std::ranges::find(wanted, true) != wanted.end();
   }
   jobs.push_back(
-      {fmt::format("rows {} {} D={}/{}", runtime::name_of(row.target), attune::name_of(spec.dtype), spec.d, spec.dv), 0,
-       [=] {
+      {fmt::format("rows {} {} D={}/{}", name_of(row.target), attune::name_of(spec.dtype), spec.d, spec.dv), 0, [=] {
          GpuBuild build(of, spec.arch);
          build.plain(codegen::rows_source(codegen::rows_spec(spec, codegen::delta_is_of_o(of->mod.prob))));
          if (any_captured) build.plain(codegen::sums_source(spec.arch));
@@ -164,17 +160,16 @@ void add_cpu_jobs(const ManifestRow& row, const std::shared_ptr<const compiler::
                   std::set<std::string>& asked) {
   const codegen::Isa isa = row.target.isa.value_or(codegen::Isa::portable);
   const DType type = row.shape.dtype.value_or(DType::f32);
-  std::vector<runtime::cpu::Object> all;
+  std::vector<cpu::Object> all;
   if (row.pass == "forward") {
-    all = runtime::cpu::forward_objects(of->mod, isa, type);
+    all = cpu::forward_objects(of->mod, isa, type);
   } else {
     for (const codegen::Wanted& wanted : wanted_of(of->mod, row.shape.grads))
-      for (runtime::cpu::Object& one : runtime::cpu::backward_objects(of->mod, wanted, isa, type))
-        all.push_back(std::move(one));
+      for (cpu::Object& one : cpu::backward_objects(of->mod, wanted, isa, type)) all.push_back(std::move(one));
   }
-  for (runtime::cpu::Object& one : all) {
+  for (cpu::Object& one : all) {
     if (!asked.insert(one.asked.content).second) continue;
-    const std::string target = runtime::name_of(row.target);
+    const std::string target = name_of(row.target);
     jobs.push_back({one.name, 0, [one, target] {
                       const Objects::Kept kept = objects().get(one.asked, [&] { return one.entry(); });
                       std::vector<Built> out{built(one.asked.content, one.name, *kept, target)};
@@ -186,7 +181,7 @@ void add_cpu_jobs(const ManifestRow& row, const std::shared_ptr<const compiler::
 
 // ---- All of them
 
-std::shared_ptr<const compiler::LoweredMod> lowered(const TextOptions& options) {
+std::shared_ptr<const compiler::LoweredMod> lowered(const Written& options) {
   const TextAttention text = build(options, Captures::FilesOrTypes);
   auto out = std::make_shared<compiler::LoweredMod>(compiler::lower(text.attention));
   out->slots = {};  // the captured tensors do not outlive the text
@@ -224,7 +219,7 @@ std::vector<codegen::Wanted> wanted_of(const compiler::Mod& mod, const std::opti
 Builds build_all(const Manifest& manifest, int threads,
                  const std::function<void(const std::string& row, std::size_t rows)>& step) {
   std::vector<std::shared_ptr<const compiler::LoweredMod>> mods;
-  for (const TextOptions& options : manifest.mods) mods.push_back(lowered(options));
+  for (const Written& options : manifest.mods) mods.push_back(lowered(options));
   std::vector<Job> jobs;
   std::set<std::string> asked;
   for (const ManifestRow& row : manifest.rows)
@@ -244,7 +239,7 @@ Builds build_all(const Manifest& manifest, int threads,
         throw;
       }
   };
-  runtime::on_threads(std::min(order.size(), static_cast<std::size_t>(threads)), work);
+  on_threads(std::min(order.size(), static_cast<std::size_t>(threads)), work);
 
   Builds out{.all = {}, .rows = jobs.size()};
   std::set<std::string> there;
@@ -254,4 +249,4 @@ Builds build_all(const Manifest& manifest, int threads,
   return out;
 }
 
-}  // namespace attune::tools
+}  // namespace attune::runtime

@@ -1,5 +1,6 @@
-// tools/manifest.cpp — what attune compile builds: mods x shapes x targets x passes, from options or a file of JSON
-#include "tools/manifest.h"
+// runtime/offline/manifest.cpp — what attune compile builds: mods x shapes x targets x passes, from options or a file
+// of JSON
+#include "runtime/offline/manifest.h"
 
 #include <algorithm>
 #include <array>
@@ -12,9 +13,9 @@
 
 #include "ir/parse.h"
 #include "runtime/cpu/engine.h"
-#include "tools/read_text.h"
+#include "runtime/read_text.h"
 
-namespace attune::tools {
+namespace attune::runtime {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -69,10 +70,10 @@ std::vector<std::string> assignments(const Json& object, const std::string& key,
   return out;
 }
 
-TextOptions mod_of(const Json& object, const std::string& at) {
+Written mod_of(const Json& object, const std::string& at) {
   const std::vector<std::string> known{"score", "mask", "prob", "sink", "lets", "captures", "params"};
   check_keys(object, known, at, "a mod");
-  TextOptions out;
+  Written out;
   for (const auto& [key, into] :
        {std::pair{"score", &out.score}, {"mask", &out.mask}, {"prob", &out.prob}, {"sink", &out.sink}})
     if (object.contains(key)) *into = text(object[key], key, at);
@@ -84,7 +85,7 @@ TextOptions mod_of(const Json& object, const std::string& at) {
 
 std::vector<std::pair<std::string, std::vector<std::string>>> shape_of(const Json& object, const std::string& at) {
   std::vector<std::string> known;
-  for (const runtime::ShapeRow& row : runtime::shape_rows()) known.emplace_back(row.name);
+  for (const ShapeRow& row : shape_rows()) known.emplace_back(row.name);
   check_keys(object, known, at, "a shape");
   std::vector<std::pair<std::string, std::vector<std::string>>> out;
   for (const auto& [key, value] : object.items()) {
@@ -109,10 +110,10 @@ ManifestLists lists_of(const Json& object, const std::string& at) {
   return out;
 }
 
-runtime::TargetName target_of(const std::string& word, const std::string& at) {
-  if (word == "host") return {.isa = runtime::cpu::isa()};
-  if (const auto target = runtime::target_named(word)) return *target;
-  const auto known = runtime::known_targets();
+TargetName target_of(const std::string& word, const std::string& at) {
+  if (word == "host") return {.isa = cpu::isa()};
+  if (const auto target = target_named(word)) return *target;
+  const auto known = known_targets();
   const std::vector<std::string> words(known.begin(), known.end());
   const bool lacks_an_a = std::ranges::find(words, word + "a") != words.end();
   const auto near = lacks_an_a ? std::optional(word + "a") : ir::nearest(word, words);
@@ -122,13 +123,13 @@ runtime::TargetName target_of(const std::string& word, const std::string& at) {
 }
 
 /// All combinations of one value of each field.
-std::vector<runtime::Shape> shapes_of(const std::vector<std::pair<std::string, std::vector<std::string>>>& fields,
-                                      const std::string& at) {
-  std::vector<runtime::Shape> out(1);
+std::vector<Shape> shapes_of(const std::vector<std::pair<std::string, std::vector<std::string>>>& fields,
+                             const std::string& at) {
+  std::vector<Shape> out(1);
   for (const auto& [name, values] : fields) {
-    const auto row = std::ranges::find(runtime::shape_rows(), name, &runtime::ShapeRow::name);
-    std::vector<runtime::Shape> more;
-    for (const runtime::Shape& shape : out)
+    const auto row = std::ranges::find(shape_rows(), name, &ShapeRow::name);
+    std::vector<Shape> more;
+    for (const Shape& shape : out)
       for (const std::string& value : values) {
         more.push_back(shape);
         if (!row->set(more.back(), value)) throw bad_value(at, name, value, std::string(row->takes));
@@ -138,7 +139,7 @@ std::vector<runtime::Shape> shapes_of(const std::vector<std::pair<std::string, s
   return out;
 }
 
-bool same(const TextOptions& a, const TextOptions& b) {
+bool same(const Written& a, const Written& b) {
   return a.score == b.score && a.mask == b.mask && a.prob == b.prob && a.sink == b.sink && a.lets == b.lets &&
          a.captures == b.captures && a.params == b.params;
 }
@@ -167,20 +168,20 @@ Json parsed(const std::string& text, const std::string& at) {
 void add_to(Manifest& manifest, const ManifestLists& lists) {
   if (lists.targets.empty())
     throw Error("no-target", "there is no target to compile for", {.name = lists.at}, "none is named",
-                fmt::format("name some of {}", fmt::join(runtime::known_targets(), ", ")));
+                fmt::format("name some of {}", fmt::join(known_targets(), ", ")));
   std::vector<std::size_t> mods;
-  for (const TextOptions& mod : lists.mods.empty() ? std::vector<TextOptions>(1) : lists.mods) {
-    const auto found = std::ranges::find_if(manifest.mods, [&](const TextOptions& other) { return same(mod, other); });
+  for (const Written& mod : lists.mods.empty() ? std::vector<Written>(1) : lists.mods) {
+    const auto found = std::ranges::find_if(manifest.mods, [&](const Written& other) { return same(mod, other); });
     mods.push_back(static_cast<std::size_t>(found - manifest.mods.begin()));
     if (found == manifest.mods.end()) manifest.mods.push_back(mod);
   }
   const bool any_gpu = std::ranges::any_of(
       lists.targets, [&](const std::string& word) { return target_of(word, lists.at).arch.has_value(); });
-  std::vector<runtime::Shape> shapes;
+  std::vector<Shape> shapes;
   for (const auto& fields : lists.shapes)
-    for (runtime::Shape& shape : shapes_of(fields, lists.at)) shapes.push_back(std::move(shape));
+    for (Shape& shape : shapes_of(fields, lists.at)) shapes.push_back(std::move(shape));
   if (lists.shapes.empty()) shapes.emplace_back();
-  for (const runtime::Shape& shape : shapes)
+  for (const Shape& shape : shapes)
     if (shape.kernel && !any_gpu)
       throw Error("bad-kernel", "a kernel is named, and no target has it", {.name = *shape.kernel},
                   "only kernels of GPUs have names", "add a target that is a GPU, such as sm_90a, or leave it out");
@@ -188,7 +189,7 @@ void add_to(Manifest& manifest, const ManifestLists& lists) {
   const std::array<std::string, 2> known{"forward", "backward"};
   for (const std::string& pass : passes) require_word(lists.at + ": a pass", pass, known);
   for (const std::size_t mod : mods)
-    for (const runtime::Shape& shape : shapes)
+    for (const Shape& shape : shapes)
       for (const std::string& word : lists.targets)
         for (const std::string& pass : passes) {
           manifest.rows.push_back({mod, target_of(word, lists.at), pass, shape});
@@ -226,4 +227,4 @@ Manifest parse_manifest(const std::string& whole, const std::string& name) {
   return out;
 }
 
-}  // namespace attune::tools
+}  // namespace attune::runtime

@@ -1,5 +1,5 @@
-// tools/read_text.cpp — a file of text that the user names
-#include "tools/read_text.h"
+// runtime/read_text.cpp — a file of text that the user names
+#include "runtime/read_text.h"
 
 #include <cerrno>
 #include <cstring>
@@ -9,7 +9,7 @@
 
 #include <attune/error.h>
 
-namespace attune::tools {
+namespace attune::runtime {
 
 std::string read_text(const std::filesystem::path& path, const std::string& fix) {
   const Place where{.name = path.string()};
@@ -29,4 +29,4 @@ std::string read_text(const std::filesystem::path& path, const std::string& fix)
   return out.str();
 }
 
-}  // namespace attune::tools
+}  // namespace attune::runtime
