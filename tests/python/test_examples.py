@@ -380,7 +380,8 @@ def test_an_example_prints_what_it_prints_in_cpp(name):
     program = folder() / name
     if not program.exists():
         pytest.skip(f"no {program}")
-    said = subprocess.run([program, *ARGUMENTS.get(name, [])], capture_output=True, text=True, check=True, timeout=120).stdout
+    command = [program, *ARGUMENTS.get(name, [])]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
     # What C++ tells of GPUs is not told here.
     lines = [line for line in said.splitlines() if not line.startswith(("on the host: ", "not on GPU: ", "GPU "))]
     # The steps' times in a page of explain() differ from run to run.

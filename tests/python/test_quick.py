@@ -63,7 +63,8 @@ def test_strange_arrays_are_left_to_python(qkv, alibi):
 
     swapped = q.transpose(0, 2, 1, 3).copy().transpose(0, 2, 1, 3)
     ways = [((swapped, k, v), {}), ((q.view(Named), k, v), {}), ((q[:, ::-1], k[:, :, ::-1], v[..., ::-1]), {}),
-            ((q, np.broadcast_to(k[:1], k.shape), v), {}), ((q[:, :, :0], k, v), {}), ((q, k[:, :, :0], v[:, :, :0]), {}),
+            ((q, np.broadcast_to(k[:1], k.shape), v), {}), ((q[:, :, :0], k, v), {}),
+            ((q, k[:, :, :0], v[:, :, :0]), {}),
             ((np.ma.masked_array(q), k, v), {}), ((q, k, v), {"slope": [1.0] * 4}),
             ((q, k, v), {"width": True}), ((q, k, v), {"width": 1.5}), ((q, k, v), {"width": 2**40}),
             ((q, k, v), {"slope": np.ones(4, np.int32)}), ((q, k, v), {"slope": np.ones((4, 1), np.float32)}),
