@@ -68,7 +68,8 @@ def show(attention: Attention | None = None, *, score: Written | None = None, ma
     tile = whole("tile", tile[0], 1), whole("tile", tile[1], 1)
     arrays, _, numbers = attention._bound(captures)
     try:
-        svg = attention._core.draw((q_len, kv_len), (whole("batch", batch), whole("head", head)), tile, q_offset, arrays, numbers, q, k,
+        entry = whole("batch", batch), whole("head", head)
+        svg = attention._core.draw((q_len, kv_len), entry, tile, q_offset, arrays, numbers, q, k,
                                    sum(_PANELS[p] for p in dict.fromkeys(panels)))
     except Error as error:
         raise _placed(error, attention._spelled) from None

@@ -265,7 +265,7 @@ class Capture(Operators):
     def __init__(self, array: object, name: str = "") -> None:
         if not is_array(array):
             raise Error.at(here(), "capture-type", f"a capture cannot be {_said(array)}",
-                           "a captured tensor is an array", "pass an array; numpy.array(x) makes one of a list or a number")
+                           "a captured tensor is an array", "pass an array, e.g. numpy.array(x)")
         self._kind, self._rank = seen_as(array, name or "tensor")
         self._array, self._name = array, name
 
