@@ -242,7 +242,7 @@ void compare_backward(const Subject& subject, const Inputs& in, std::span<const 
   for (const Subject* by : yardsticks)
     for (const int lse_steps : {0, 2, -2}) {
       dense.push_back(made(For::others));
-      terms = dense_backward(by->lowered, call(dense.back()), problem, lse_steps);
+      terms = dense_backward(by->lowered, call(dense.back()), problem, lse_steps, &yardsticks.front()->lowered);
     }
   comparison.truth(std::move(oracle), dense, terms);
   for (const Engine& engine : engines) {

@@ -321,10 +321,13 @@ void dense_forward(const BoundMod& bound, const Forward& call, const Problem& pr
 }
 
 // For the equations see the oracle's backward.
-std::vector<double> dense_backward(const BoundMod& bound, const Backward& call, const Problem& problem, int lse_steps) {
+std::vector<double> dense_backward(const BoundMod& bound, const Backward& call, const Problem& problem, int lse_steps,
+                                   const BoundMod* forward) {
   const compiler::Mod& mod = bound.mod;
   const DType type = call.q.dtype;
   Dense dense(bound, problem);
+  std::optional<Dense> first;
+  if (forward) first.emplace(*forward, problem);
   const ir::Program dscore(mod.dscore.by), dprob(mod.dprob.by);
   const bool is_linear = codegen::delta_is_of_o(mod.prob);
   std::vector<Sum> captured;
@@ -339,6 +342,7 @@ std::vector<double> dense_backward(const BoundMod& bound, const Backward& call, 
     const Matrix v = read(call.v, at.kv(call.v), at.seq.kv_len, problem.dv);
     const Matrix grad_o = read(call.grad_o, at.q(call.grad_o), at.seq.q_len, problem.dv);
     Head head = dense.head(at.seq, at.h, q, k);
+    if (first) head.lse = first->head(at.seq, at.h, q, k).lse;
     Matrix dq(q.rows, q.columns), dk(k.rows, k.columns), dv(v.rows, v.columns), dp(q.rows, k.rows);
     for (std::int64_t i = 0; i < q.rows; ++i) {
       const MatrixLayout line = call.grad_lse.given() ? at.line(call.grad_lse) : MatrixLayout{};
