@@ -15,7 +15,13 @@ if TYPE_CHECKING:  # errors alone need it, and importing it takes time
 # Functions of Python that ask their arguments for a truth value or a number.
 ASKING = frozenset(["all", "any", "bool", "max", "min", "range", "sorted"])
 # This package, and the code with which NumPy before 2.0 hands its functions over.
-_NOT_THE_USER = (os.path.dirname(os.path.abspath(__file__)) + os.sep, "<__array_function__")
+_not_the_user = (os.path.dirname(os.path.abspath(__file__)) + os.sep, "<__array_function__")
+
+
+def not_the_user(file: str) -> None:
+    """The folder of this file holds a library through which users' functions are called."""
+    global _not_the_user
+    _not_the_user += (os.path.dirname(os.path.abspath(file)) + os.sep,)
 
 
 class Spot(NamedTuple):
@@ -69,7 +75,7 @@ class Place(NamedTuple):
 def here() -> Place | None:
     """The innermost instruction outside of this package."""
     frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_USER):
+    while frame is not None and frame.f_code.co_filename.startswith(_not_the_user):
         frame = frame.f_back  # type: ignore[assignment]
     return None if frame is None else Place(frame.f_code, frame.f_lasti)
 

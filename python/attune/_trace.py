@@ -146,7 +146,7 @@ def _is_ours(function: FunctionType) -> bool:
     return function.__code__.co_filename == expr.__file__
 
 
-def _globals_read(code: CodeType) -> frozenset[str]:
+def globals_read(code: CodeType) -> frozenset[str]:
     """The names that a function, and those within it, read as globals."""
     known = _globals_known.get(code)
     if known is None:
@@ -155,7 +155,7 @@ def _globals_read(code: CodeType) -> frozenset[str]:
         names = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
         for constant in code.co_consts:
             if isinstance(constant, CodeType):
-                names |= _globals_read(constant)
+                names |= globals_read(constant)
         known = _globals_known.put(code, frozenset(names))
     return known
 
@@ -171,7 +171,7 @@ def referred(function: FunctionType, keywords: Mapping[str, object]) -> list[tup
             out.append((name, keywords[name] if name in keywords else cell.cell_contents, "cell"))
         except ValueError:  # not assigned yet
             continue
-    for name in sorted(_globals_read(code)):
+    for name in sorted(globals_read(code)):
         if name in keywords:
             out.append((name, keywords[name], "global"))
         elif name in function.__globals__:
@@ -274,7 +274,7 @@ def evaluate(kind: str, function: Callable[..., Any]) -> expr.Value:
     return value
 
 
-def _free_name(hint: str, taken: set[str]) -> str:
+def free_name(hint: str, taken: set[str]) -> str:
     """A name of the language that is still free, like the user's."""
     plain = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in hint)
     name = plain if plain.strip("_") and not plain[0].isdigit() else "t"
@@ -290,7 +290,7 @@ def _spell(parts: dict[str, Written], lets: Mapping[str, str], scan: Scan) -> Sp
     for thing, hint in zip(scan.leaves, scan.hints):
         if id(thing) not in names:
             hint = thing.name or hint if isinstance(thing, Param) else hint
-            names[id(thing)] = _free_name(hint, taken)
+            names[id(thing)] = free_name(hint, taken)
             taken.add(names[id(thing)])
         if not isinstance(thing, Param):
             captures[id(thing)] = Capture(thing, names[id(thing)])
@@ -307,7 +307,7 @@ def _spell(parts: dict[str, Written], lets: Mapping[str, str], scan: Scan) -> Sp
     for leaf in _leaves(roots.values()):
         thing = _behind(leaf)
         if id(thing) not in names:
-            names[id(thing)] = _free_name(leaf._name if isinstance(leaf, Capture) else leaf.name or "c", taken)
+            names[id(thing)] = free_name(leaf._name if isinstance(leaf, Capture) else leaf.name or "c", taken)
             taken.add(names[id(thing)])
             scan.cacheable = False
             scan.leaf(thing, names[id(thing)])

@@ -76,6 +76,41 @@ struct ManagedVersioned {
   attune_tensor tensor;
 };
 
+// The functions with which a library shows its tensors without a capsule, of which attune calls two. 0 is success.
+struct Exchange {
+  std::uint32_t major, minor;
+  Exchange* previous;
+  void *allocate, *managed_from_object, *managed_to_object;
+  int (*tensor_from_object)(void* object, attune_tensor* out);
+  int (*current_stream)(int device_type, std::int32_t device, void** out);
+};
+
+/// Those of a type, or null. A thread remembers the last types that it met: looking the attribute up takes longer than
+/// reading the tensor.
+const Exchange* exchange_of(PyTypeObject* type) {
+  struct Known {
+    PyTypeObject* type = nullptr;  // a reference, never given back
+    const Exchange* functions = nullptr;
+  };
+  thread_local std::array<Known, 4> known{};
+  thread_local std::size_t oldest = 0;
+  for (const Known& k : known)
+    if (k.type == type) return k.functions;
+  const Exchange* functions = nullptr;
+  const auto object = nb::handle(reinterpret_cast<PyObject*>(type));
+  if (nb::hasattr(object, "__dlpack_c_exchange_api__")) {
+    const nb::object capsule = object.attr("__dlpack_c_exchange_api__");
+    if (PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api"))
+      functions = static_cast<const Exchange*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+    while (functions && functions->major > 1) functions = functions->previous;
+    if (functions && !functions->tensor_from_object) functions = nullptr;
+  }
+  known[oldest] = {type, functions};
+  oldest = (oldest + 1) % known.size();
+  Py_INCREF(object.ptr());
+  return functions;
+}
+
 }  // namespace
 
 void Borrowed::release() {
@@ -166,6 +201,25 @@ void Borrowed::by_interface(nb::handle interface, const char* name, bool written
   kept_ = nb::borrow(interface);
 }
 
+/// False where the type has no such functions, or where another stream than `stream` must be waited for: capsules do.
+bool Borrowed::by_exchange(nb::handle object, void* stream) {
+  const Exchange* functions = exchange_of(Py_TYPE(object.ptr()));
+  if (!functions) return false;
+  if (functions->tensor_from_object(object.ptr(), &tensor_) != 0) {
+    PyErr_Clear();  // the capsule says why, in the words of the library
+    return false;
+  }
+  if (tensor_.device.device_type != ATTUNE_CPU) {
+    void* current = nullptr;
+    if (functions->current_stream(tensor_.device.device_type, tensor_.device.device_id, &current) != 0) {
+      PyErr_Clear();
+      return false;
+    }
+    if (current != stream) return false;
+  }
+  return true;
+}
+
 void Borrowed::by_dlpack(nb::handle object, const char* name, void* stream) {
   try {
     const auto device = nb::cast<nb::tuple>(object.attr("__dlpack_device__")());
@@ -193,7 +247,7 @@ void Borrowed::by_dlpack(nb::handle object, const char* name, void* stream) {
 void Borrowed::take(nb::handle object, const char* name, bool written, void* stream) {
   release();
   if (!object.ptr() || object.is_none()) return;
-  if (!by_buffer(object, name, written)) {
+  if (!by_buffer(object, name, written) && !by_exchange(object, stream)) {
     if (nb::hasattr(object, "__dlpack_device__") && !nb::hasattr(object, "__array_interface__"))
       by_dlpack(object, name, stream);
     else if (nb::hasattr(object, "__array_interface__"))

@@ -15,8 +15,8 @@ namespace nb = nanobind;
 /// Refuses a tensor: an attune.Error of Python.
 [[noreturn]] void refuse(const char* code, const std::string& problem, const std::string& why, const std::string& fix);
 
-/// Memory that an array of Python shows us: by the buffer protocol (NumPy), by NumPy's or CUDA's array interface, or by
-/// DLPack. Made and destroyed with the GIL.
+/// Memory that an array of Python shows us: by the buffer protocol (NumPy), by DLPack's exchange functions (torch), by
+/// NumPy's or CUDA's array interface, or by DLPack's capsules. Made and destroyed with the GIL.
 class Borrowed {
  public:
   Borrowed() = default;
@@ -33,6 +33,7 @@ class Borrowed {
   static constexpr int most = 16;  // dimensions; attune refuses more than four by name
   void release();
   bool by_buffer(nb::handle object, const char* name, bool written);
+  bool by_exchange(nb::handle object, void* stream);
   void by_interface(nb::handle interface, const char* name, bool written, bool cuda, nb::handle object);
   void by_dlpack(nb::handle object, const char* name, void* stream);
   void set_rank(std::size_t rank, const char* name);

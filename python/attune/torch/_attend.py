@@ -1,0 +1,166 @@
+# python/attune/torch/_attend.py — one attention on tensors of torch: run, recorded for gradients, or as an operator
+"""Calls of the core with torch's tensors. Eager ones go straight there; all others through torch.ops.attune."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import Parameter
+
+from attune import _core
+from attune._errors import Error
+from attune._kept import Kept
+from attune.torch._mod import Spelled
+
+_FORWARD, _BACKWARD = 0, 1
+_SLOW = 1 << 22  # scores: a call of fewer is done before a hand reaches Ctrl-C
+_shows_memory = hasattr(Tensor, "__dlpack_c_exchange_api__")  # also of tensors that record gradients: torch 2.10
+
+
+class Packed(NamedTuple):
+    """Where packed sequences start, and the longest."""
+
+    q: Tensor | None = None
+    kv: Tensor | None = None
+    max_q: int = 0
+    max_kv: int = 0
+
+
+DENSE = Packed()
+
+
+class Call(NamedTuple):
+    """What an attention is besides q, k, v and the captured tensors."""
+
+    spelled: Spelled
+    ints: tuple[int, ...]
+    scale: float | None
+    packed: Packed
+    with_max: bool
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, captures: tuple[Tensor, ...],
+                with_lse: bool) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """The output, the logarithm of the sum, and the largest score."""
+        out = output(q, v.shape[-1])
+        lse, most = row_numbers(q, self.packed, with_lse), row_numbers(q, self.packed, self.with_max)
+        self._run(_FORWARD, (q, k, v, out, lse, most, self.packed.q, self.packed.kv), captures, None)
+        return out, lse, most
+
+    def backward(self, grad_o: Tensor | None, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor,
+                 lse: Tensor, captures: tuple[Tensor, ...], wanted: list[bool]) -> list[Tensor | None]:
+        """The gradients of q, k, v and the captured tensors, of those that are wanted."""
+        grads = [torch.empty_like(t) if w else None for t, w in zip((q, k, v, *captures), wanted)]
+        if grad_o is None:
+            grad_o = torch.zeros_like(out)
+        if grad_lse is not None and grad_lse.dtype != lse.dtype:
+            grad_lse = grad_lse.to(lse.dtype)
+        self._run(_BACKWARD, (q, k, v, out, lse, None, self.packed.q, self.packed.kv, grad_o, grad_lse, *grads[:3]),
+                  captures, tuple(grads[3:]))
+        return grads
+
+    def _run(self, direction: int, tensors: tuple[Any, ...], captures: tuple[Tensor, ...],
+             grads: tuple[Any, ...] | None) -> None:
+        q, k = tensors[0], tensors[1]
+        handle = self.spelled.handle(self.scale, q.dtype == torch.float64)
+        if not _shows_memory:
+            tensors, captures = _detached(tensors), _detached(captures)
+        stream, workspace = 0, None
+        try:
+            if q.is_cuda:
+                stream = torch.cuda.current_stream(q.device).cuda_stream
+                workspace = self._workspace(handle, direction, tensors, captures, grads, stream)
+            options = None
+            if stream or self.packed.max_q or q.numel() // max(1, q.shape[-1]) * k.shape[-2] > _SLOW:
+                options = (0, self.packed.max_q, self.packed.max_kv, 0 if q.is_cuda else torch.get_num_threads(), stream,
+                           workspace, None, None, None, not q.is_cuda)
+            handle.run(direction, tensors, captures, grads, self.ints, options)
+        except Error as error:
+            raise self.spelled.placed(error) from None
+
+    def _workspace(self, handle: _core.Attention, direction: int, tensors: tuple[Any, ...],
+                   captures: tuple[Tensor, ...], grads: tuple[Any, ...] | None, stream: int) -> Tensor | None:
+        """Working memory from torch's allocator, so that a graph that is captured owns it."""
+        q = tensors[0]
+        key = (handle, direction, self.packed.max_q, self.packed.max_kv, q.device,
+               tuple([None if t is None else (t.shape, t.stride(), t.dtype) for t in (*tensors, *captures)]))
+        size = _workspaces.get(key)
+        if size is None:
+            options = (0, self.packed.max_q, self.packed.max_kv, 0, stream, None, None, None, None, False)
+            size = _workspaces.put(key, handle.prepare(direction, tensors, captures, grads, self.ints, options)[0])
+        return torch.empty(size, dtype=torch.uint8, device=q.device) if size else None
+
+
+_workspaces: Kept[object, int] = Kept(1024)
+
+
+def _detached(tensors: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple([t.detach() if isinstance(t, Tensor) else t for t in tensors])
+
+
+def output(q: Tensor, width: int) -> Tensor:
+    """A tensor for the output: its dimensions lie in the order of those of q, the last one fastest."""
+    shape = (*q.shape[:-1], width)
+    if q.is_contiguous():
+        return q.new_empty(shape)
+    strides = q.stride()
+    order = sorted(range(q.dim() - 1), key=lambda d: -strides[d])
+    return torch.empty_permuted(shape, (*order, q.dim() - 1), dtype=q.dtype, device=q.device)
+
+
+def row_numbers(q: Tensor, packed: Packed, wanted: bool) -> Tensor | None:
+    """A tensor for a number for each row."""
+    if not wanted:
+        return None
+    shape = q.shape[:-1] if packed.q is None else (q.shape[1], q.shape[0])
+    return q.new_empty(shape, dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
+
+
+class _Recorded(torch.autograd.Function):
+    """A call whose gradients are wanted."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, with_lse: bool, q: Tensor, k: Tensor, v: Tensor, *captures: Tensor) -> Any:
+        out, lse, most = call.forward(q, k, v, captures, True)
+        ctx.call, ctx.with_lse = call, with_lse
+        ctx.save_for_backward(q, k, v, out, lse, *captures)
+        ctx.set_materialize_grads(False)
+        if not with_lse and most is None:
+            return out
+        if most is not None:
+            ctx.mark_non_differentiable(most)
+        return out, lse, most
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None = None, _: None = None) -> Any:
+        q, k, v, out, lse, *captures = ctx.saved_tensors
+        wanted = list(ctx.needs_input_grad[2:])
+        if grad_o is None and grad_lse is None:
+            return (None,) * (2 + len(wanted))
+        return None, None, *ctx.call.backward(grad_o, grad_lse, q, k, v, out, lse, tuple(captures), wanted)
+
+
+def attend(spelled: Spelled, q: Tensor, k: Tensor, v: Tensor, scale: float | None, *, with_lse: bool = False,
+           with_max: bool = False, packed: Packed = DENSE) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """The attention: the output, and the logarithm of the sum and the largest score where they are asked for."""
+    if torch.compiler.is_compiling() or not _is_plain(q):
+        out, lse, most = torch.ops.attune.forward(
+            q, k, v, packed.q, packed.kv, spelled.captures, spelled.ints, spelled.score, spelled.mask, spelled.prob,
+            " ".join(spelled.names), scale, packed.max_q, packed.max_kv, with_max)
+        return out, (lse if with_lse else None), (most if with_max else None)
+    call = Call(spelled, spelled.ints, scale, packed, with_max)
+    captures = spelled.captures
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or
+                                    any([t.requires_grad for t in captures])):
+        made = _Recorded.apply(call, with_lse, q, k, v, *captures)
+        return made if isinstance(made, tuple) else (made, None, None)
+    return call.forward(q, k, v, captures, with_lse)
+
+
+def _is_plain(q: Tensor) -> bool:
+    """Is it memory, seen by nobody else: no subclass, no transform of torch.func, no mode that traces?"""
+    return ((type(q) is Tensor or type(q) is Parameter) and not torch._C._len_torch_dispatch_stack()
+            and not torch._C._are_functorch_transforms_active())

@@ -1,0 +1,145 @@
+# python/attune/torch/_flex.py — flex_attention with torch's signature, and a BlockMask that is its mask_mod alone
+"""`from attune.torch import flex_attention` in place of torch's: the same arguments, and the same mods."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from attune._errors import Error
+from attune.torch._attend import attend
+from attune.torch._mod import Spelled, spell, spelled_of
+from attune.torch._value import place
+
+ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+_LARGE = 1 << 30  # the block size of torch's BlockMask that is no mask at all
+
+
+class AuxRequest(NamedTuple):
+    """What flex_attention gives besides the output; torch's own AuxRequest does as well."""
+
+    lse: bool = False
+    max_scores: bool = False
+
+
+class AuxOutput(NamedTuple):
+    """What was asked for, else None. lse is a natural logarithm, and differentiable."""
+
+    lse: Tensor | None = None
+    max_scores: Tensor | None = None
+
+
+class BlockMask:
+    """A mask_mod and the lengths that it is for. attune solves the mask itself: there are no lists of blocks."""
+
+    def __init__(self, mask_mod: MaskMod, shape: tuple[int, int, int, int], block_size: tuple[int, int]) -> None:
+        self.mask_mod, self.shape, self.BLOCK_SIZE = mask_mod, shape, block_size
+
+    @property
+    def seq_lengths(self) -> tuple[int, int]:
+        """How many queries and keys."""
+        return self.shape[2], self.shape[3]
+
+    def to(self, device: Any) -> BlockMask:
+        """Itself: it has no tensors of its own. Those that mask_mod reads must be where q is."""
+        return self
+
+    def __repr__(self) -> str:
+        return f"attune.torch.BlockMask({getattr(self.mask_mod, '__name__', 'mask_mod')}, shape={self.shape})"
+
+
+def create_block_mask(mask_mod: MaskMod, B: int | None, H: int | None, Q_LEN: int, KV_LEN: int, device: Any = None,
+                      BLOCK_SIZE: int | tuple[int, int] = 128, _compile: bool = False,
+                      separate_full_blocks: bool = True, **_: Any) -> BlockMask:
+    """As torch's, and free: which tiles a mask leaves to visit is worked out when the kernel runs."""
+    size = (BLOCK_SIZE, BLOCK_SIZE) if isinstance(BLOCK_SIZE, int) else tuple(BLOCK_SIZE)
+    return BlockMask(mask_mod, (B or 1, H or 1, Q_LEN, KV_LEN), size)  # type: ignore[arg-type]
+
+
+def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: ScoreMod | None = None,
+                   block_mask: Any = None, scale: float | None = None, enable_gqa: bool = False,
+                   return_lse: bool = False, kernel_options: Any = None, *, return_aux: Any = None) -> Any:
+    """torch.nn.attention.flex_attention.flex_attention, compiled by attune.
+
+    >>> import torch
+    >>> from attune.torch import flex_attention
+    >>> q = torch.ones(1, 2, 8, 4, requires_grad=True)
+    >>> flex_attention(q, q, q, lambda score, b, h, q_idx, kv_idx: score + (q_idx - kv_idx)).sum().backward()
+    >>> q.grad.shape
+    torch.Size([1, 2, 8, 4])
+    """
+    check_heads(query, key, enable_gqa)
+    mask_mod = None if block_mask is None else _mask_of(block_mask, query, key)
+    if kernel_options is not None:
+        _warn_of_options()
+    if return_lse and return_aux is not None:
+        raise Error.at(place(), "aux-twice", "both return_lse and return_aux are given", "they ask for the same",
+                       "write return_aux=AuxRequest(lse=True) alone")
+    query, key, value = as_autocast(query, key, value)
+    with_lse = bool(return_lse or (return_aux is not None and return_aux.lse))
+    with_max = bool(return_aux is not None and return_aux.max_scores)
+    spelled = written(score_mod, mask_mod, query)
+    out, lse, most = attend(spelled, query, key, value, scale, with_lse=with_lse, with_max=with_max)
+    if return_aux is not None:
+        return out, AuxOutput(lse, most)
+    return (out, lse) if return_lse else out
+
+
+def written(score_mod: ScoreMod | None, mask_mod: MaskMod | None, query: Tensor) -> Spelled:
+    """The mods as text."""
+    if torch.compiler.is_compiling():
+        return spell(score_mod, mask_mod, query.device, {})[0]
+    return spelled_of(score_mod, mask_mod, query.device)
+
+
+def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Under autocast in its type, as torch's attentions are."""
+    device = tensors[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return tensors
+    to = torch.get_autocast_dtype(device)
+    return tuple([t.to(to) if t.is_floating_point() and t.dtype != torch.float64 else t for t in tensors])
+
+
+def check_heads(query: Tensor, key: Tensor, enable_gqa: bool) -> None:
+    """Refuses fewer heads of k than of q where that was not said to be meant."""
+    if query.layout is not torch.strided or query.is_nested:
+        raise Error.at(place(), "tensor-layout", f"`query` is {'nested' if query.is_nested else query.layout}",
+                       "attune reads strided tensors", "for nested tensors write scaled_dot_product_attention")
+    if not enable_gqa and query.dim() == 4 and key.dim() == 4 and query.shape[1] != key.shape[1]:
+        raise Error.at(place(), "gqa-not-enabled", f"q has {query.shape[1]} heads and k has {key.shape[1]}",
+                       "heads of k and v are shared only where that is meant", "write enable_gqa=True")
+
+
+def _mask_of(block_mask: Any, query: Tensor, key: Tensor) -> MaskMod | None:
+    """The mask_mod of a BlockMask, torch's or ours, if it is for these lengths."""
+    mask_mod = getattr(block_mask, "mask_mod", None)
+    if mask_mod is None:
+        raise Error.at(place(), "block-mask", f"`block_mask` is a {type(block_mask).__name__}", "it has no mask_mod",
+                       "write create_block_mask(mask_mod, B, H, Q_LEN, KV_LEN)")
+    if getattr(mask_mod, "__name__", "") == "_sliced_mask_mod_error":
+        raise Error.at(place(), "block-mask", "`block_mask` is a slice of a BlockMask",
+                       "a slice keeps lists of blocks and loses the mask_mod",
+                       "make one for these lengths, with a mask_mod that adds the offset")
+    if block_mask.BLOCK_SIZE[0] == _LARGE:
+        return None
+    lengths, given = tuple(block_mask.shape[-2:]), (query.shape[-2], key.shape[-2])
+    if lengths != given:
+        raise Error.at(place(), "block-mask", f"`block_mask` is for {lengths[0]} queries and {lengths[1]} keys",
+                       f"q has {given[0]} and k has {given[1]}", "make one for these lengths; with attune that is free")
+    return mask_mod
+
+
+_warned = False
+
+
+def _warn_of_options() -> None:
+    global _warned
+    if not _warned and not torch.compiler.is_compiling():
+        _warned = True
+        warnings.warn("attune: kernel_options are for torch's Triton kernels; attune chooses its own tiles", stacklevel=3)

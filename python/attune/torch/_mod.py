@@ -1,0 +1,235 @@
+# python/attune/torch/_mod.py — from a score_mod and a mask_mod to text, and when a text that was written before holds
+"""Runs a score_mod and a mask_mod on values of the kernel, once for as long as what they refer to stays the same."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from types import BuiltinFunctionType, CellType, FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from attune import _core
+from attune._errors import Error
+from attune._kept import Kept
+from attune._place import Place, here
+from attune._trace import globals_read
+from attune.torch._functions import Listening
+from attune.torch._value import Trace, Value, as_kind, place, scalar
+
+Mod = Callable[..., Any]
+# Modules whose members stay as they are.
+_CONSTANT_MODULES = ("attune", "math", "torch")
+_CONSTANTS = (int, float, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size, type(Ellipsis))
+
+
+class Spelled:
+    """A score, a mask and a prob mod as text, with the tensors and integers that the text reads.
+
+    Its handles of the core are shared by all that spell alike: tensors and integers are arguments of a call.
+    """
+
+    def __init__(self, score: str, mask: str, prob: str, names: tuple[str, ...], captures: tuple[Tensor, ...],
+                 ints: tuple[int, ...], written: list[tuple[str, Place | None]]) -> None:
+        self.score, self.mask, self.prob, self.names = score, mask, prob, names
+        self.captures, self.ints, self.written = captures, ints, written
+        self.handles: dict[object, _core.Attention] = {}
+
+    def handle(self, scale: float | None, oracle: bool) -> _core.Attention:
+        """The attention of the core for a scale, computed by the oracle or by the engine of q's device."""
+        made = self.handles.get((scale, oracle))
+        if made is None:
+            made = self.handles[scale, oracle] = self._made(scale, oracle)
+        return made
+
+    def _made(self, scale: float | None, oracle: bool) -> _core.Attention:
+        captures = [(n, seen_as(t), t.dim()) for n, t in zip(self.names, self.captures)]
+        texts = (self.score, self.mask, self.prob)
+        key = (texts, tuple(captures), len(self.ints), scale, oracle)
+        known = _handles.get(key)
+        if known is not None:
+            return known
+        params = [(f"n{i}", "i") for i in range(len(self.ints))]
+        try:
+            return _handles.put(key, _core.Attention([*(t or None for t in texts), None], [], captures, params, scale,
+                                                     2 if oracle else 0, 0))
+        except Error as error:
+            raise self.placed(error) from None
+
+    def placed(self, error: Error) -> Error:
+        """The Error at the user's line: the shortest piece that was written and holds the wrong text."""
+        if error.text and error.text in (self.score, self.mask, self.prob):
+            wrong = error.text[error.begin:error.end]
+            around = [(len(text), where) for text, where in self.written if wrong and wrong in text and where]
+            if around:
+                return error.moved(min(around, key=lambda one: one[0])[1])
+        if error.file:
+            return error
+        spot = here()
+        return error.moved(spot.spot()._replace(begin=0, end=0) if spot else None)
+
+
+_handles: Kept[object, _core.Attention] = Kept(512)
+
+
+def seen_as(tensor: Tensor) -> str:
+    """How expressions see its elements: 'f', 'i' or 'b'."""
+    return "f" if tensor.is_floating_point() else "b" if tensor.dtype == torch.bool else "i"
+
+
+# ---- running the mods
+
+
+def spell(score: Mod | None, mask: Mod | None, device: torch.device, names: dict[int, str]) -> tuple[Spelled, bool]:
+    """Both as text, and whether that holds for as long as what they refer to stays."""
+    trace = Trace(device, names)
+    texts = ["", ""]
+    with Listening(trace):
+        at = [scalar(trace, "i", (n, 14), natural=True) for n in ("b", "h", "q", "kv")]
+        if mask is not None:
+            texts[1] = trace.whole(_kept_pairs(trace, mask(*at)))
+        if score is not None:
+            texts[0] = trace.whole(_scores(trace, score(scalar(trace, "f", ("s", 14)), *at)))
+    made = Spelled(texts[0], texts[1] if texts[1] != "true" else "", "", tuple(trace.called), tuple(trace.captures),
+                   tuple(trace.ints), trace.written)
+    return made, trace.lasting
+
+
+def _kept_pairs(trace: Trace, made: Any) -> Value:
+    if made is None:
+        raise Error.at(place(), "wrong-result", "the mask_mod gives None", "it must give a condition",
+                       "return it, e.g. return q_idx >= kv_idx")
+    value = trace.value(made)
+    if value.shape:
+        value = value.reshape(())  # type: ignore[attr-defined]
+    return as_kind(value, "b")
+
+
+def _scores(trace: Trace, made: Any) -> Value:
+    if made is None:
+        raise Error.at(place(), "wrong-result", "the score_mod gives None", "it must give a score",
+                       "return it, e.g. return score + bias[h]")
+    value = trace.value(made)
+    if value.shape:
+        value = value.reshape(())  # type: ignore[attr-defined]
+    return as_kind(value, "f")
+
+
+# ---- while what they refer to stays the same
+
+
+class _Watched(NamedTuple):
+    """A variable that a function reads: a cell, or a name among globals, and what it held."""
+
+    cell: CellType | None
+    scope: dict[str, Any] | None
+    name: str
+    held: object
+
+    def stays(self) -> bool:
+        """Does it hold the same, or an equal number?"""
+        if self.cell is not None:
+            now = self.cell.cell_contents
+        else:
+            now = self.scope.get(self.name)  # type: ignore[union-attr]
+        held = self.held
+        return now is held or (type(now) is type(held) and isinstance(now, (int, float, str)) and now == held)
+
+
+class _Entry(NamedTuple):
+    score: Any  # weak references, or None
+    mask: Any
+    device: torch.device
+    watched: list[_Watched]
+    spelled: Spelled
+
+
+_entries: dict[tuple[int, int], _Entry] = {}
+_plain = Spelled("", "", "", (), (), (), [])
+
+
+def spelled_of(score: Mod | None, mask: Mod | None, device: torch.device) -> Spelled:
+    """Both as text, from before if that still holds."""
+    if score is None and mask is None:
+        return _plain
+    key = (id(score), id(mask))
+    entry = _entries.get(key)
+    if entry is not None and entry.device == device and all([w.stays() for w in entry.watched]):
+        return entry.spelled
+    scan = _Scan((score, mask))
+    made, lasting = spell(score, mask, device, scan.names)
+    if lasting and scan.lasting:
+        def gone(_: object) -> None:
+            _entries.pop(key, None)
+
+        try:
+            references = [None if f is None else weakref.ref(f, gone) for f in (score, mask)]
+            _entries[key] = _Entry(*references, device, scan.watched, made)
+        except TypeError:  # a callable that has no weak references
+            pass
+    return made
+
+
+class _Scan:
+    """What two functions refer to, through functions and partials: variables to watch, and names of tensors."""
+
+    def __init__(self, roots: tuple[Any, ...]) -> None:
+        self.watched: list[_Watched] = []
+        self.names: dict[int, str] = {}
+        self.lasting = True
+        self._roots = roots
+        self._met = {id(r) for r in roots}
+        for root in roots:
+            if root is not None:
+                self._inside(root)
+
+    def _refer(self, thing: object, name: str) -> None:
+        if isinstance(thing, Tensor):
+            self.names.setdefault(id(thing), name)
+        elif isinstance(thing, _CONSTANTS) or isinstance(thing, (BuiltinFunctionType, type)):
+            return
+        elif isinstance(thing, ModuleType):
+            self.lasting &= thing.__name__.partition(".")[0] in _CONSTANT_MODULES
+        elif isinstance(thing, tuple):
+            for one in thing:
+                self._refer(one, name)
+        elif id(thing) not in self._met:
+            self._met.add(id(thing))
+            self._inside(thing)
+
+    def _inside(self, thing: object) -> None:
+        if isinstance(thing, functools.partial):
+            for name, one in (("t", thing.func), *(("t", x) for x in thing.args), *thing.keywords.items()):
+                self._refer(one, name)
+            return
+        if not isinstance(thing, FunctionType):
+            self.lasting = False  # an object whose attributes it may read
+            if isinstance(thing, (list, dict)):
+                for one in thing.values() if isinstance(thing, dict) else thing:
+                    self._refer(one, "t")
+            return
+        if (thing.__module__ or "").partition(".")[0] == "torch" and not thing.__closure__:
+            return
+        for name, cell in zip(thing.__code__.co_freevars, thing.__closure__ or ()):
+            try:
+                held = cell.cell_contents
+            except ValueError:  # not assigned yet
+                continue
+            self._watch(cell, None, name, held)
+        for name in globals_read(thing.__code__):
+            if name in thing.__globals__:
+                self._watch(None, thing.__globals__, name, thing.__globals__[name])
+        for name, held in zip(reversed(thing.__code__.co_varnames[:thing.__code__.co_argcount]),
+                              reversed(thing.__defaults__ or ())):
+            self._refer(held, name)
+        for name, held in (thing.__kwdefaults__ or {}).items():
+            self._refer(held, name)
+
+    def _watch(self, cell: CellType | None, scope: dict[str, Any] | None, name: str, held: object) -> None:
+        if isinstance(held, ModuleType) and held.__name__ in _CONSTANT_MODULES or any(held is r for r in self._roots):
+            return  # what is watched is kept, and a function that keeps itself would never go
+        self._refer(held, name)
+        self.watched.append(_Watched(cell, scope, name, held))

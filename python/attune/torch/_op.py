@@ -1,0 +1,140 @@
+# python/attune/torch/_op.py — torch.ops.attune.forward and backward: for compile, export, functorch and subclasses
+"""The attention as operators of torch.
+
+Their mods are text, which is part of a graph; what the mods read are tensors and integers beside it.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attune._kept import Kept
+from attune.torch._attend import Call, Packed, output, row_numbers
+from attune.torch._mod import Spelled
+
+_MODS = ("Tensor? cu_q, Tensor? cu_kv, Tensor[] captures, SymInt[] ints, str score, str mask, str prob, str names, "
+         "float? scale, SymInt max_q, SymInt max_kv")
+_library = torch.library.Library("attune", "DEF")
+_library.define(f"forward(Tensor q, Tensor k, Tensor v, {_MODS}, bool with_max) -> (Tensor, Tensor, Tensor)",
+                tags=(torch.Tag.pt2_compliant_tag,))
+_library.define(f"backward(Tensor? grad_o, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
+                f"{_MODS}, bool[] wanted) -> Tensor[]", tags=(torch.Tag.pt2_compliant_tag,))
+
+_spelled: Kept[object, Spelled] = Kept(512)
+
+
+def _call(captures: list[Tensor], ints: list[int], score: str, mask: str, prob: str, names: str, scale: float | None,
+          packed: Packed, with_max: bool) -> Call:
+    key = (score, mask, prob, names, tuple([(t.dim(), t.dtype) for t in captures]), len(ints))
+    spelled = _spelled.get(key)
+    if spelled is None:
+        stand_ins = tuple([t.new_empty((0,) * t.dim()) for t in captures])
+        spelled = _spelled.put(key, Spelled(score, mask, prob, tuple(names.split()), stand_ins, tuple(ints), []))
+    return Call(spelled, tuple(ints), scale, packed, with_max)
+
+
+def _forward(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor | None, cu_kv: Tensor | None, captures: list[Tensor],
+             ints: list[int], score: str, mask: str, prob: str, names: str, scale: float | None, max_q: int,
+             max_kv: int, with_max: bool) -> tuple[Tensor, Tensor, Tensor]:
+    call = _call(captures, ints, score, mask, prob, names, scale, Packed(cu_q, cu_kv, max_q, max_kv), with_max)
+    out, lse, most = call.forward(q, k, v, tuple(captures), True)
+    assert lse is not None
+    return out, lse, lse.new_empty(0) if most is None else most
+
+
+def _backward(grad_o: Tensor | None, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor,
+              lse: Tensor, cu_q: Tensor | None, cu_kv: Tensor | None, captures: list[Tensor], ints: list[int],
+              score: str, mask: str, prob: str, names: str, scale: float | None, max_q: int, max_kv: int,
+              wanted: list[bool]) -> list[Tensor]:
+    call = _call(captures, ints, score, mask, prob, names, scale, Packed(cu_q, cu_kv, max_q, max_kv), False)
+    grads = call.backward(grad_o, grad_lse, q, k, v, out, lse, tuple(captures), list(wanted))
+    return [q.new_empty(0) if g is None else g for g in grads]
+
+
+_library.impl("forward", _forward, "CPU")
+_library.impl("forward", _forward, "CUDA")
+_library.impl("backward", _backward, "CPU")
+_library.impl("backward", _backward, "CUDA")
+
+
+@torch.library.register_fake("attune::forward", lib=_library)
+def _forward_of_nothing(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor | None, *mods: Any) -> Any:
+    packed, with_max = Packed(cu_q), mods[-1]
+    lse = row_numbers(q, packed, True)
+    return output(q, v.shape[-1]), lse, row_numbers(q, packed, True) if with_max else lse.new_empty(0)
+
+
+@torch.library.register_fake("attune::backward", lib=_library)
+def _backward_of_nothing(grad_o: Any, grad_lse: Any, q: Tensor, k: Tensor, v: Tensor, out: Any, lse: Any, cu_q: Any,
+                         cu_kv: Any, captures: list[Tensor], *mods: Any) -> list[Tensor]:
+    return [torch.empty_like(t) if wanted else q.new_empty(0) for t, wanted in zip((q, k, v, *captures), mods[-1])]
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    q, k, v, cu_q, cu_kv, captures, *mods, with_max = inputs
+    ctx.save_for_backward(q, k, v, output[0], output[1], cu_q, cu_kv, *captures)
+    ctx.mods = mods
+    ctx.wanted = [t.requires_grad and t.is_floating_point() for t in (q, k, v, *captures)]
+    ctx.mark_non_differentiable(output[2])
+    ctx.set_materialize_grads(False)
+
+
+def _gradients(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None, _: Any) -> Any:
+    q, k, v, out, lse, cu_q, cu_kv, *captures = ctx.saved_tensors
+    none = (None,) * (1 + len(ctx.mods))
+    if grad_o is None and grad_lse is None:
+        return None, None, None, None, None, [None] * len(captures), *none
+    grads = torch.ops.attune.backward(grad_o, grad_lse, q, k, v, out, lse, cu_q, cu_kv, captures, *ctx.mods, ctx.wanted)
+    given = [g if wanted else None for g, wanted in zip(grads, ctx.wanted)]
+    return *given[:3], None, None, given[3:], *none
+
+
+torch.library.register_autograd("attune::forward", _gradients, setup_context=_remember, lib=_library)
+
+
+def _each_entry(op: Any, info: Any, in_dims: tuple[Any, ...], args: tuple[Any, ...]) -> list[Any]:
+    """The operator on each entry of the dimension that vmap maps over."""
+    def entry(arg: Any, dim: Any, i: int) -> Any:
+        if isinstance(arg, (list, tuple)) and isinstance(dim, (list, tuple)):
+            return [entry(a, d, i) for a, d in zip(arg, dim)]
+        return arg.select(dim, i) if isinstance(arg, Tensor) and dim is not None else arg
+
+    return [op(*[entry(a, d, i) for a, d in zip(args, in_dims)]) for i in range(info.batch_size)]
+
+
+def _reads_batch(*texts: str) -> bool:
+    return any(re.search(r"\bb\b|\brandom\b", text) for text in texts)
+
+
+@functools.partial(torch.library.register_vmap, "attune::forward", lib=_library)
+def _forward_mapped(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
+    """Entries that differ in q, k and v alone are more batch entries, unless a mod asks which one it is."""
+    score, mask, prob = args[7:10]
+    others = [d for dim in in_dims[3:] for d in (dim if isinstance(dim, (list, tuple)) else (dim,))]
+    if args[0].dim() == 5 - (in_dims[0] is None) and not _reads_batch(score, mask, prob) and not any(
+            d is not None for d in others):
+        folded = [_first(t, d, info.batch_size) for t, d in zip(args[:3], in_dims[:3])]
+        batch = folded[0].shape[1]
+        folded = [t.expand(-1, batch, -1, -1, -1) if t.shape[1] != batch else t for t in folded]
+        made = torch.ops.attune.forward(*[t.flatten(0, 1) for t in folded], *args[3:])
+        out, lse, most = (t.unflatten(0, (info.batch_size, batch)) if t.dim() > 1 else t for t in made)
+        return (out, lse, most), (0, 0, 0 if most.dim() > 1 else None)
+    made = _each_entry(torch.ops.attune.forward, info, in_dims, args)
+    return tuple(torch.stack(list(parts)) for parts in zip(*made)), (0, 0, 0)
+
+
+@functools.partial(torch.library.register_vmap, "attune::backward", lib=_library)
+def _backward_mapped(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
+    made = _each_entry(torch.ops.attune.backward, info, in_dims, args)
+    stacked = [torch.stack(list(parts)) for parts in zip(*made)]
+    return stacked, [0] * len(stacked)
+
+
+def _first(tensor: Tensor, dim: int | None, count: int) -> Tensor:
+    """With the mapped dimension first."""
+    return tensor.expand(count, *tensor.shape) if dim is None else tensor.movedim(dim, 0)

@@ -1,0 +1,111 @@
+# python/attune/torch/_sdpa.py — scaled_dot_product_attention with torch's signature: masks, dropout, nested tensors
+"""`from attune.torch import scaled_dot_product_attention` in place of torch.nn.functional's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attune._errors import Error
+from attune.torch._attend import Packed, attend
+from attune.torch._flex import as_autocast, check_heads
+from attune.torch._mod import Spelled
+from attune.torch._value import place
+
+
+def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
+                                 dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
+                                 enable_gqa: bool = False) -> Tensor:
+    """torch.nn.functional.scaled_dot_product_attention, compiled by attune.
+
+    Any number of leading dimensions, as torch has it; `attn_mask` of bools or floats broadcasts, and gets a gradient
+    where it requires one. Nested tensors are of the jagged layout, [batch, heads, *, width].
+
+    >>> import torch
+    >>> from attune.torch import scaled_dot_product_attention
+    >>> q = torch.ones(2, 4, 8, 16)
+    >>> scaled_dot_product_attention(q, q, q, is_causal=True).shape
+    torch.Size([2, 4, 8, 16])
+    """
+    if attn_mask is not None and is_causal:
+        raise Error.at(place(), "mask-twice", "both attn_mask and is_causal are given", "torch takes one of them too",
+                       "leave out is_causal, and clear the mask's upper triangle")
+    query, key, value = as_autocast(query, key, value)
+    if query.is_nested:
+        return _nested(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    lead = query.shape[:-2]
+    q, k, v = (_four(t) for t in (query, key, value))
+    check_heads(q, k, enable_gqa)
+    keep = None if attn_mask is None else _fitting(attn_mask, query, key)
+    out, _, _ = attend(_spelled(q, keep, dropout_p, is_causal), q, k, v, scale)
+    return out if query.dim() == 4 else out.reshape(*lead, *out.shape[-2:])
+
+
+def _four(tensor: Tensor) -> Tensor:
+    """As [B, H, S, D]: of three dimensions the first is B, of more the last but three are B together."""
+    if tensor.dim() == 4:
+        return tensor
+    if tensor.dim() > 4:
+        return tensor.flatten(0, -4)
+    return tensor.unsqueeze(1) if tensor.dim() == 3 else tensor[(None,) * (4 - tensor.dim())]
+
+
+def _fitting(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    """The mask in as many dimensions as q has as [B, H, S, D], if it broadcasts."""
+    whole = (*query.shape[:-1], key.shape[-2])
+    own = (1,) * (len(whole) - mask.dim()) + tuple(mask.shape)
+    if len(own) > len(whole) or any(n != m and n != 1 for n, m in zip(own, whole)):
+        raise Error.at(place(), "mask-shape", f"attn_mask is {list(mask.shape)}",
+                       f"it broadcasts to {list(whole)}: q's dimensions, and one for each key", "reshape it")
+    if mask.dtype != torch.bool and not mask.is_floating_point():
+        raise Error.at(place(), "mask-type", f"attn_mask holds {mask.dtype}",
+                       "bools keep pairs, and floats are added to scores", "convert it with .bool()")
+    if query.dim() == 3:
+        return mask.reshape(own[0], 1, *own[1:])
+    if query.dim() > 4:
+        return mask.reshape(own).expand(*whole[:-3], *own[-3:]).flatten(0, -4)
+    return mask
+
+
+def _spelled(q: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool) -> Spelled:
+    score = mask = prob = ""
+    names, captures = [], []
+    if is_causal:
+        mask = "kv <= q"
+    if attn_mask is not None:
+        names.append("attn_mask")
+        captures.append(attn_mask)
+        at = zip(attn_mask.shape, ("b", "h", "q", "kv")[4 - attn_mask.dim():])
+        read = f"attn_mask[{', '.join(['0' if n == 1 else i for n, i in at])}]"
+        mask, score = (read, "") if attn_mask.dtype == torch.bool else ("", f"s + {read}")
+    if dropout_p > 0.0:
+        keep = 1.0 - dropout_p
+        names.append("seed")
+        captures.append(torch.randint(0, 2**31 - 1, (), dtype=torch.int32, device=q.device))
+        prob = f"where(random(seed[]) < {keep!r}f, p / {keep!r}f, 0.0f)"
+    return Spelled(score, mask, prob, tuple(names), tuple(captures), (), [])
+
+
+def _nested(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool,
+            scale: float | None, enable_gqa: bool) -> Tensor:
+    jagged = all(t.is_nested and t.layout == torch.jagged and t.dim() == 4 for t in (query, key, value))
+    if not jagged or attn_mask is not None:
+        raise Error.at(place(), "tensor-layout", "nested tensors " + ("with attn_mask" if jagged else "that do not fit"),
+                       "attune takes jagged ones, [batch, heads, *, width], for q, k and v alike, and no attn_mask",
+                       "convert them, or write varlen_attention with a mask_mod")
+    q, k, v = (t.transpose(1, 2) for t in (query, key, value))
+    flat = [t.values() for t in (q, k, v)]
+    if not enable_gqa and flat[0].shape[1] != flat[1].shape[1]:
+        raise Error.at(place(), "gqa-not-enabled", f"q has {flat[0].shape[1]} heads and k has {flat[1].shape[1]}",
+                       "heads of k and v are shared only where that is meant", "write enable_gqa=True")
+    longest = [_longest(t) if t.is_cuda else 0 for t in (q, k)]
+    packed = Packed(*(t.offsets().to(torch.int32) for t in (q, k)), *longest)
+    out, _, _ = attend(_spelled(flat[0], None, dropout_p, is_causal), *flat, scale, packed=packed)
+    return torch.nested.nested_tensor_from_jagged(out, q.offsets()).transpose(1, 2)
+
+
+def _longest(nested: Any) -> int:
+    """The longest sequence; torch may know it already."""
+    return int(nested._get_max_seqlen())

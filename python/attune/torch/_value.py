@@ -1,0 +1,313 @@
+# python/attune/torch/_value.py — what a score_mod sees in place of tensors: values that write text of the language
+"""Values that exist only inside the kernel, and behave like torch's tensors while a score_mod or a mask_mod runs.
+
+Torch hands its functions over to them (`__torch_function__`). Each writes a piece of text at once, so that the very same
+code runs by itself and inlined by Dynamo: it uses nothing that Dynamo cannot follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeAlias
+
+import torch
+from torch import Tensor
+
+from attune._errors import Error
+from attune._place import Place, here, not_the_user
+from attune._trace import free_name
+from attune.expr import OPS
+
+Piece: TypeAlias = "tuple[str, int]"  # text, and how tightly it binds
+Index: TypeAlias = "tuple[Piece, ...]"
+
+not_the_user(torch.__file__)
+
+_PREFIX, _TIGHT = 12, 14  # how tightly - ! ~ bind, and what needs no brackets ever
+_COMPARISONS = (7, 8)
+_LONGEST = 100  # characters of a piece; longer ones get a name, so that text grows with the number of operations
+MOST_TERMS = 1024  # of a sum
+_LARGEST = 3.4028235677973366e38  # beyond it a Float is infinite
+_DTYPES = {"f": torch.float32, "i": torch.int32, "b": torch.bool}
+
+
+def place() -> Place | None:
+    """The user's own line; Dynamo has none to give."""
+    return None if torch.compiler.is_compiling() else here()
+
+
+def around(piece: Piece, bind: int) -> str:
+    """The piece's text where what is around it binds as tightly as `bind`."""
+    return f"({piece[0]})" if piece[1] < bind else piece[0]
+
+
+def spelled(number: Any) -> Piece:
+    """A number of Python as a literal."""
+    if isinstance(number, bool):
+        return ("true" if number else "false"), _TIGHT
+    if isinstance(number, int):
+        if not -2**31 <= number < 2**31:
+            raise Error.at(place(), "bad-number", f"the literal {number} is no Int",
+                           "an Int holds -2147483648 to 2147483647", "use a float, or a number in range")
+        return f"{number}", (_TIGHT if number >= 0 else _PREFIX)
+    if number != number:
+        return "nan", _TIGHT
+    if number >= _LARGEST:
+        return "inf", _TIGHT
+    if number <= -_LARGEST:
+        return "-inf", _PREFIX
+    return f"{number!r}f", (_TIGHT if number >= 0 else _PREFIX)
+
+
+class Trace:
+    """What running a mod collects: the tensors and integers that it reads, and the parts of its text with a name."""
+
+    def __init__(self, device: torch.device, names: dict[int, str]) -> None:
+        self.device = device
+        self.names = names  # of tensors that the user's functions refer to, by id
+        self.captures: list[Tensor] = []
+        self.called: list[str] = []  # the captures' names
+        self.ints: list[int] = []  # parameters: n0, n1, …
+        self.lasting = True  # running the functions again would write the same about the same tensors
+        self.constants: list[tuple[Tensor, float]] = []  # tensors of one known number, made while tracing
+        self.written: list[tuple[str, Place | None]] = []  # which line wrote which piece
+        self._lets: list[str] = []  # of the scope that is being written
+        self._count = 0
+
+    def capture(self, tensor: Tensor) -> str:
+        """The name of a captured tensor."""
+        for known, name in zip(self.captures, self.called):
+            if known is tensor:
+                return name
+        name = f"t{len(self.captures)}"
+        if self.names and id(tensor) in self.names:
+            name = free_name(self.names[id(tensor)], set(self.called))
+            if name[1:].isdigit():  # n0, x1 and i1 are ours
+                name = f"{name[0]}_{name[1:]}"
+        self.captures.append(tensor)
+        self.called.append(name)
+        return name
+
+    def param(self, number: int) -> Value:
+        """An integer as an argument of the kernel, so that another one needs no other kernel."""
+        self.ints.append(number)
+        name = f"n{len(self.ints) - 1}"
+        return scalar(self, "i", (name, _TIGHT), natural=bool(number >= 0))
+
+    def make(self, op: str, *pieces: Piece) -> Piece:
+        """An operation of the language on pieces of the right kinds."""
+        bind = OPS[op][0]
+        if len(pieces) == 1 and not op.isalnum():
+            return self.named(op + around(pieces[0], _PREFIX + 1), _PREFIX)
+        if bind == 0:
+            return self.named(f"{op}({', '.join([p[0] for p in pieces])})", _TIGHT)
+        left = bind + 1 if bind in _COMPARISONS else bind
+        return self.named(f"{around(pieces[0], left)} {op} {around(pieces[1], bind + 1)}", bind)
+
+    def named(self, text: str, bind: int) -> Piece:
+        """The piece, or a name for it if it is long."""
+        if not torch.compiler.is_compiling():
+            self.written.append((text, here()))
+        if len(text) <= _LONGEST:
+            return text, bind
+        name = self._fresh("x")
+        self._lets.append(f"let {name} = {text}; ")
+        return name, _TIGHT
+
+    def sum(self, count: int, body: Callable[[Piece], Piece]) -> Piece:
+        """body(0) + … + body(count - 1)."""
+        if count > MOST_TERMS:
+            raise Error.at(place(), "bad-sum", f"a sum over {count} terms", f"a sum has at most {MOST_TERMS} terms",
+                           "sum fewer terms, or sum the tensor before")
+        outer, self._lets = self._lets, []
+        variable = self._fresh("i")
+        term = body((variable, _TIGHT))[0]
+        text = "".join(self._lets) + term
+        self._lets = outer
+        return self.named(f"sum({variable}, {count}, {text})", _TIGHT)
+
+    def whole(self, value: Value) -> str:
+        """The text of a mod's result; the next mod begins anew."""
+        text = "".join(self._lets) + value.at(())[0]
+        self._lets = []
+        return text
+
+    def _fresh(self, letter: str) -> str:
+        self._count += 1
+        return f"{letter}{self._count}"
+
+    def value(self, thing: Any) -> Value:
+        """A value, or a number or a captured tensor as one."""
+        if isinstance(thing, Value):
+            return thing
+        if isinstance(thing, Tensor):
+            return self._read(thing)
+        if isinstance(thing, bool):
+            return literal(self, "b", thing)
+        if isinstance(thing, (int, torch.SymInt)):
+            return literal(self, "i", thing)
+        if isinstance(thing, (float, torch.SymFloat)):
+            return literal(self, "f", thing)
+        raise Error.at(place(), "wrong-type", f"a {type(thing).__name__} stands where a number is needed",
+                       "an expression is made of values of the kernel, tensors and numbers", "pass a number")
+
+    def _read(self, tensor: Tensor) -> Value:
+        for known, number in self.constants:
+            if known is tensor:
+                return self.value(number)
+        kind = "f" if tensor.is_floating_point() else "b" if tensor.dtype == torch.bool else "i"
+        if tensor.is_complex() or tensor.dim() > 4:
+            holds = f"holds {tensor.dtype}" if tensor.is_complex() else f"has {tensor.dim()} dimensions"
+            raise Error.at(place(), "capture-type", f"a captured tensor {holds}",
+                           "expressions read floats, integers and bools in at most four dimensions",
+                           "convert or reshape it before")
+        name = self.capture(tensor)
+        return Value(self, kind, tuple(tensor.shape),
+                     lambda index: (f"{name}[{', '.join([p[0] for p in index])}]", _TIGHT))
+
+
+class Value:
+    """A number, a condition, or an array of them. `at(index)` is the piece of one element.
+
+    Its operators and methods are those of torch that attune knows: attune/torch/_functions.py gives them.
+    """
+
+    def __init__(self, trace: Trace, kind: str, shape: tuple[Any, ...], at: Callable[[Index], Piece],
+                 natural: bool = False, number: Any = None) -> None:
+        self.trace, self.kind, self.shape, self.at = trace, kind, shape, at
+        self.natural = natural  # it is never negative
+        self.number = number  # of a literal
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What it computes in: f32, i32 or bool."""
+        return _DTYPES[self.kind]
+
+    @property
+    def device(self) -> torch.device:
+        """That of q."""
+        return self.trace.device
+
+    @property
+    def ndim(self) -> int:
+        """How many dimensions."""
+        return len(self.shape)
+
+    @property
+    def requires_grad(self) -> bool:
+        """Gradients are attune's affair."""
+        return False
+
+    def dim(self) -> int:
+        """How many dimensions."""
+        return len(self.shape)
+
+    def size(self, dim: int | None = None) -> Any:
+        """The shape, or one extent of it."""
+        return self.shape if dim is None else self.shape[dim]
+
+    def numel(self) -> int:
+        """How many elements."""
+        count = 1
+        for extent in self.shape:
+            count *= extent
+        return count
+
+    def __len__(self) -> int:
+        if not self.shape:
+            _no_number("len(x)", "it is one number for each pair of positions")
+        return self.shape[0]
+
+    def __bool__(self) -> bool:
+        raise Error.at(place(), "python-condition", "a value of the kernel has no truth value in Python",
+                       "`if`, `and`, `or`, `not`, `min`, `max` and chains of comparisons ask for one; inside the kernel "
+                       "there is another one for each pair of positions",
+                       "write torch.where(condition, a, b) to choose, (a) & (b), (a) | (b), ~a to join")
+
+    def __int__(self) -> int: _no_number("int(x)", "write x.to(torch.int)")
+    def __float__(self) -> float: _no_number("float(x)", "use torch's functions, e.g. torch.exp(x) for math.exp(x)")
+    def item(self) -> NoReturn: _no_number("x.item()", "leave it out: numbers and values mix")
+    def tolist(self) -> NoReturn: _no_number("x.tolist()", "leave it out: numbers and values mix")
+    def __index__(self) -> int: _no_number("an index of a list, or a range", "index a tensor: torch.tensor(list)[i]")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name.endswith("_"):
+            raise Error.at(place(), "unknown-member", f"a value of the kernel has no `{name}`",
+                           "values do not change: a method that writes in place would",
+                           f"write x = x.{name[:-1]}(…)")
+        raise Error.at(place(), "unknown-member", f"a value of the kernel has no `{name}`",
+                       "it is one number for each pair of positions", "docs/torch.md lists what there is")
+
+
+def _no_number(asked: str, fix: str) -> NoReturn:
+    raise Error.at(place(), "python-number", f"Python asks for the number of a value of the kernel: {asked}",
+                   "it is another number for each pair of positions, known only inside the kernel", fix)
+
+
+def scalar(trace: Trace, kind: str, piece: Piece, natural: bool = False) -> Value:
+    """One number."""
+    return Value(trace, kind, (), lambda _: piece, natural)
+
+
+def literal(trace: Trace, kind: str, number: Any) -> Value:
+    """A number of Python. It is spelled when it is read: what becomes a parameter never is."""
+    return Value(trace, kind, (), lambda _: spelled(number), False, number)
+
+
+def each(trace: Trace, kind: str, build: Callable[..., Piece], *values: Value, natural: bool = False) -> Value:
+    """Of each element of some values of like shapes, which broadcast: build(piece, …)."""
+    shape: tuple[Any, ...] = ()
+    for value in values:
+        shape = _broadcast(shape, value.shape)
+
+    def at(index: Index) -> Piece:
+        return build(*[v.at(_under(v.shape, index)) for v in values])
+
+    if shape == ():
+        return scalar(trace, kind, at(()), natural)
+    return Value(trace, kind, shape, at, natural)
+
+
+def _broadcast(a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:
+    if a == b or not b:
+        return a
+    if not a:
+        return b
+    rank = max(len(a), len(b))
+    a, b = (1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b
+    for x, y in zip(a, b):
+        if x != y and x != 1 and y != 1:
+            raise Error.at(place(), "wrong-rank", f"rows of shapes {list(a)} and {list(b)} do not fit each other",
+                           "shapes broadcast as torch's do", "index them to one shape")
+    return tuple([y if x == 1 else x for x, y in zip(a, b)])
+
+
+def _under(shape: tuple[Any, ...], index: Index) -> Index:
+    """The index of an element of a broadcast value."""
+    if not shape:
+        return ()
+    own = index[len(index) - len(shape):]
+    return tuple([("0", _TIGHT) if n == 1 else i for n, i in zip(shape, own)])
+
+
+def as_kind(value: Value, kind: str) -> Value:
+    """The value as a Float 'f', an Int 'i' or a Bool 'b'."""
+    trace = value.trace
+    if value.kind == kind:
+        return value
+    if value.number is not None:
+        if kind == "f":
+            return literal(trace, "f", float(value.number))
+        return literal(trace, kind, int(value.number) if kind == "i" else bool(value.number))
+    if kind == "b":
+        zero = "0.0f" if value.kind == "f" else "0"
+        return each(trace, "b", lambda p: trace.make("!=", p, (zero, _TIGHT)), value)
+    return each(trace, kind, lambda p: trace.make("f32" if kind == "f" else "i32", p), value,
+                natural=value.kind == "b" or value.natural and kind == "i")
+
+
+def is_natural(value: Value) -> bool:
+    """Is it known not to be negative?"""
+    return value.natural if value.number is None else bool(value.number >= 0)

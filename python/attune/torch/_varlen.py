@@ -1,0 +1,69 @@
+# python/attune/torch/_varlen.py — attention over packed sequences, with the signature of torch's varlen_attn
+"""`from attune.torch import varlen_attention` in place of torch.nn.attention.varlen.varlen_attn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attune._errors import Error
+from attune.torch._attend import Packed, attend
+from attune.torch._flex import MaskMod, ScoreMod, as_autocast, written
+from attune.torch._value import Value, place, scalar
+
+
+def varlen_attention(query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor, cu_seq_k: Tensor | None,
+                     max_q: int = 0, max_k: int = 0, *, return_aux: Any = None, scale: float | None = None,
+                     window_size: tuple[int, int] = (-1, -1), enable_gqa: bool = False,
+                     seqused_k: Tensor | None = None, block_table: Tensor | None = None,
+                     num_splits: int | None = None, score_mod: ScoreMod | None = None,
+                     mask_mod: MaskMod | None = None) -> Any:
+    """torch.nn.attention.varlen.varlen_attn, compiled by attune; q is [tokens, heads, width].
+
+    Beyond torch's: a score_mod and a mask_mod, whose `b` is the sequence and whose positions are within it. The window
+    is aligned to the sequences' ends, as torch's is. `max_q` and `max_k` are read on a GPU alone.
+
+    >>> import torch
+    >>> from attune.torch import varlen_attention
+    >>> q, starts = torch.ones(10, 2, 16), torch.tensor([0, 3, 10], dtype=torch.int32)
+    >>> varlen_attention(q, q, q, starts, starts, 7, 7, window_size=(-1, 0)).shape
+    torch.Size([10, 2, 16])
+    """
+    if block_table is not None:
+        raise Error.at(place(), "paged-cache", "block_table is given", "attune reads k and v that lie in order",
+                       "gather the pages, or call torch's varlen_attn")
+    if not enable_gqa and query.shape[1] != key.shape[1]:
+        raise Error.at(place(), "gqa-not-enabled", f"q has {query.shape[1]} heads and k has {key.shape[1]}",
+                       "heads of k and v are shared only where that is meant", "write enable_gqa=True")
+    query, key, value = as_autocast(query, key, value)
+    mask = _seen(mask_mod, tuple(window_size), seqused_k)  # type: ignore[arg-type]
+    starts = [t.to(torch.int32) for t in (cu_seq_q, cu_seq_q if cu_seq_k is None else cu_seq_k)]
+    longest = (max_q, max_k) if query.is_cuda else (0, 0)
+    with_lse = return_aux is not None and return_aux.lse
+    out, lse, _ = attend(written(score_mod, mask, query), query, key, value, scale, with_lse=bool(with_lse),
+                         packed=Packed(*starts, *longest))
+    return (out, lse) if with_lse else out
+
+
+def _seen(mask_mod: MaskMod | None, window: tuple[int, int], used: Tensor | None) -> Any:
+    """The mask_mod, a window around the diagonal that ends where both sequences end, and keys that are in use."""
+    left, right = window
+    if left < 0 and right < 0 and used is None:
+        return mask_mod
+
+    def seen(b: Value, h: Value, q_idx: Value, kv_idx: Value) -> Any:
+        trace = q_idx.trace
+        keys: Any = scalar(trace, "i", ("kv_len", 14), natural=True) if used is None else used[b]  # type: ignore[index]
+        diagonal: Any = q_idx + (keys - scalar(trace, "i", ("q_len", 14), natural=True))  # type: ignore[operator]
+        kept: Any = True
+        if right >= 0:
+            kept = kv_idx <= diagonal + right  # type: ignore[operator]
+        if left >= 0:
+            kept = (diagonal - kv_idx <= left) & kept
+        if used is not None:
+            kept = (kv_idx < keys) & kept  # type: ignore[operator]
+        return kept if mask_mod is None else mask_mod(b, h, q_idx, kv_idx) & kept  # type: ignore[arg-type]
+
+    return seen
