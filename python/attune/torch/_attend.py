@@ -143,13 +143,44 @@ class _Recorded(torch.autograd.Function):
         return None, None, *ctx.call.backward(grad_o, grad_lse, q, k, v, out, lse, tuple(captures), wanted)
 
 
+class _Transformed(torch.autograd.Function):
+    """The same for the transforms of torch.func, which want the operators inside of it."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(mods: tuple[Any, ...], cu_q: Tensor | None, cu_kv: Tensor | None, q: Tensor, k: Tensor, v: Tensor,
+                *captures: Tensor) -> Any:
+        return torch.ops.attune.forward(q, k, v, cu_q, cu_kv, captures, *mods)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        ctx.mods = inputs[0]
+        ctx.save_for_backward(*inputs[3:6], *output[:2], *inputs[1:3], *inputs[6:])
+        ctx.mark_non_differentiable(output[2])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None, _: Any) -> Any:
+        wanted = list(ctx.needs_input_grad[3:])
+        if grad_o is None and grad_lse is None:
+            return (None,) * (3 + len(wanted))
+        *given, cu_q, cu_kv = ctx.saved_tensors[:7]
+        grads = torch.ops.attune.backward(grad_o, grad_lse, *given, cu_q, cu_kv, ctx.saved_tensors[7:],
+                                          *ctx.mods[:-1], wanted)
+        return None, None, None, *[g if w else None for g, w in zip(grads, wanted)]
+
+
 def attend(spelled: Spelled, q: Tensor, k: Tensor, v: Tensor, scale: float | None, *, with_lse: bool = False,
            with_max: bool = False, packed: Packed = DENSE) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """The attention: the output, and the logarithm of the sum and the largest score where they are asked for."""
     if torch.compiler.is_compiling() or not _is_plain(q):
-        out, lse, most = torch.ops.attune.forward(
-            q, k, v, packed.q, packed.kv, spelled.captures, spelled.ints, spelled.score, spelled.mask, spelled.prob,
-            " ".join(spelled.names), scale, packed.max_q, packed.max_kv, with_max)
+        mods = (spelled.ints, spelled.score, spelled.mask, spelled.prob, " ".join(spelled.names), scale, packed.max_q,
+                packed.max_kv, with_max)
+        if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+            out, lse, most = _Transformed.apply(mods, packed.q, packed.kv, q, k, v, *spelled.captures)
+        else:
+            out, lse, most = torch.ops.attune.forward(q, k, v, packed.q, packed.kv, spelled.captures, *mods)
         return out, (lse if with_lse else None), (most if with_max else None)
     call = Call(spelled, spelled.ints, scale, packed, with_max)
     captures = spelled.captures

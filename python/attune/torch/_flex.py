@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attune._errors import Error
 from attune.torch._attend import attend
+from attune.torch._dynamo import compare_integers
 from attune.torch._mod import Spelled, spell, spelled_of
-from attune.torch._value import place
+from attune.torch._value import refuse
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -78,8 +78,8 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: ScoreMo
     if kernel_options is not None:
         _warn_of_options()
     if return_lse and return_aux is not None:
-        raise Error.at(place(), "aux-twice", "both return_lse and return_aux are given", "they ask for the same",
-                       "write return_aux=AuxRequest(lse=True) alone")
+        refuse("aux-twice", "both return_lse and return_aux are given", "they ask for the same",
+               "write return_aux=AuxRequest(lse=True) alone")
     query, key, value = as_autocast(query, key, value)
     with_lse = bool(return_lse or (return_aux is not None and return_aux.lse))
     with_max = bool(return_aux is not None and return_aux.max_scores)
@@ -93,6 +93,7 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: ScoreMo
 def written(score_mod: ScoreMod | None, mask_mod: MaskMod | None, query: Tensor) -> Spelled:
     """The mods as text."""
     if torch.compiler.is_compiling():
+        compare_integers()
         return spell(score_mod, mask_mod, query.device, {})[0]
     return spelled_of(score_mod, mask_mod, query.device)
 
@@ -109,29 +110,29 @@ def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
 def check_heads(query: Tensor, key: Tensor, enable_gqa: bool) -> None:
     """Refuses fewer heads of k than of q where that was not said to be meant."""
     if query.layout is not torch.strided or query.is_nested:
-        raise Error.at(place(), "tensor-layout", f"`query` is {'nested' if query.is_nested else query.layout}",
-                       "attune reads strided tensors", "for nested tensors write scaled_dot_product_attention")
+        refuse("tensor-layout", f"`query` is {'nested' if query.is_nested else query.layout}",
+               "attune reads strided tensors", "for nested tensors write scaled_dot_product_attention")
     if not enable_gqa and query.dim() == 4 and key.dim() == 4 and query.shape[1] != key.shape[1]:
-        raise Error.at(place(), "gqa-not-enabled", f"q has {query.shape[1]} heads and k has {key.shape[1]}",
-                       "heads of k and v are shared only where that is meant", "write enable_gqa=True")
+        refuse("gqa-not-enabled", f"q has {query.shape[1]} heads and k has {key.shape[1]}",
+               "heads of k and v are shared only where that is meant", "write enable_gqa=True")
 
 
 def _mask_of(block_mask: Any, query: Tensor, key: Tensor) -> MaskMod | None:
     """The mask_mod of a BlockMask, torch's or ours, if it is for these lengths."""
     mask_mod = getattr(block_mask, "mask_mod", None)
     if mask_mod is None:
-        raise Error.at(place(), "block-mask", f"`block_mask` is a {type(block_mask).__name__}", "it has no mask_mod",
-                       "write create_block_mask(mask_mod, B, H, Q_LEN, KV_LEN)")
+        refuse("block-mask", f"`block_mask` is a {type(block_mask).__name__}", "it has no mask_mod",
+               "write create_block_mask(mask_mod, B, H, Q_LEN, KV_LEN)")
     if getattr(mask_mod, "__name__", "") == "_sliced_mask_mod_error":
-        raise Error.at(place(), "block-mask", "`block_mask` is a slice of a BlockMask",
-                       "a slice keeps lists of blocks and loses the mask_mod",
-                       "make one for these lengths, with a mask_mod that adds the offset")
+        refuse("block-mask", "`block_mask` is a slice of a BlockMask",
+               "a slice keeps lists of blocks and loses the mask_mod",
+               "make one for these lengths, with a mask_mod that adds the offset")
     if block_mask.BLOCK_SIZE[0] == _LARGE:
         return None
     lengths, given = tuple(block_mask.shape[-2:]), (query.shape[-2], key.shape[-2])
     if lengths != given:
-        raise Error.at(place(), "block-mask", f"`block_mask` is for {lengths[0]} queries and {lengths[1]} keys",
-                       f"q has {given[0]} and k has {given[1]}", "make one for these lengths; with attune that is free")
+        refuse("block-mask", f"`block_mask` is for {lengths[0]} queries and {lengths[1]} keys",
+               f"q has {given[0]} and k has {given[1]}", "make one for these lengths; with attune that is free")
     return mask_mod
 
 

@@ -8,6 +8,7 @@ torch's. `register` adds such ones.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -16,9 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from attune._errors import Error
 from attune.torch import _rows
-from attune.torch._value import Trace, Value, as_kind, each, place
+from attune.torch._value import Trace, Value, as_kind, each, refuse
 
 Spelling = Callable[..., Value]
 TABLE: dict[Any, Spelling] = {}
@@ -41,9 +41,9 @@ def call(trace: Trace, function: Any, args: tuple[Any, ...], kwargs: dict[str, A
     spelling = TABLE.get(function)
     if spelling is None:
         name = getattr(function, "__name__", str(function))
-        raise Error.at(place(), "unknown-function", f"torch's `{name}` is not known inside the kernel",
-                       "attune compiles the functions that docs/torch.md lists",
-                       "write it with those, or attune.torch.register(function, spelling)")
+        refuse("unknown-function", f"torch's `{name}` is not known inside the kernel",
+               "attune compiles the functions that docs/torch.md lists",
+               "write it with those, or attune.torch.register(function, spelling)")
     return spelling(trace, *args, **kwargs)
 
 
@@ -260,8 +260,8 @@ def _shift(op: str) -> Spelling:
 
 def _refuse_float(op: str, value: Value) -> None:
     if value.kind == "f":
-        raise Error.at(place(), "wrong-type", f"`{op}` is given a Float", "it takes bools or integers",
-                       "convert it with .to(torch.int), or put brackets around comparisons: (a <= b) & (c < d)")
+        refuse("wrong-type", f"`{op}` is given a Float", "it takes bools or integers",
+               "convert it with .to(torch.int), or put brackets around comparisons: (a <= b) & (c < d)")
 
 
 def logical_not(trace: Trace, x: Any) -> Value:
@@ -302,8 +302,8 @@ def _least_of(op: str) -> Spelling:
         if other is None and not named:
             return _rows.extreme(trace, op, a, None, False)
         if not isinstance(other, (Value, Tensor)):
-            raise Error.at(place(), "unknown-function", f"`{op}` over a dimension gives two tensors",
-                           "attune has no positions of extremes", f"write torch.a{op}(x, dim)")
+            refuse("unknown-function", f"`{op}` over a dimension gives two tensors",
+                   "attune has no positions of extremes", f"write torch.a{op}(x, dim)")
         return _least(op)(trace, a, other)
     return spelling
 
@@ -329,8 +329,8 @@ def convert(trace: Trace, x: Any, *to: Any, dtype: Any = None, **_: Any) -> Valu
             return as_kind(value, trace.value(thing).kind)
         if isinstance(thing, torch.dtype):
             if thing not in _KINDS:
-                raise Error.at(place(), "wrong-type", f"a value of the kernel cannot become {thing}",
-                               "it is a Float, an Int or a Bool", "take torch.float, torch.int or torch.bool")
+                refuse("wrong-type", f"a value of the kernel cannot become {thing}",
+                       "it is a Float, an Int or a Bool", "take torch.float, torch.int or torch.bool")
             return as_kind(value, _KINDS[thing])
     return value
 
@@ -354,8 +354,8 @@ def detach(trace: Trace, x: Any) -> Value:
     if value.kind != "f":
         return value
     if any(t.requires_grad for t in trace.captures):
-        raise Error.at(place(), "unknown-function", "`detach` stands after a tensor that requires a gradient",
-                       "attune can stop the gradient of the score alone", "detach the tensor before the score_mod")
+        refuse("unknown-function", "`detach` stands after a tensor that requires a gradient",
+               "attune can stop the gradient of the score alone", "detach the tensor before the score_mod")
     return each(trace, "f", lambda p: trace.make("custom", p, ("0.0f", 14)), value)
 
 
@@ -452,6 +452,8 @@ def _install() -> None:
             for space in (torch, Tensor, F, torch.special, torch.linalg):
                 if hasattr(space, name):
                     TABLE[getattr(space, name)] = spelling
+            if name.startswith("__") and hasattr(operator, name):  # Dynamo passes these on
+                TABLE[getattr(operator, name)] = spelling
             if hasattr(Tensor, name):
                 setattr(Value, name, _method(spelling))
     Value.__torch_function__ = classmethod(_torch_function)  # type: ignore[attr-defined]

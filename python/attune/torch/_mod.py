@@ -18,7 +18,7 @@ from attune._kept import Kept
 from attune._place import Place, here
 from attune._trace import globals_read
 from attune.torch._functions import Listening
-from attune.torch._value import Trace, Value, as_kind, place, scalar
+from attune.torch._value import Trace, Value, as_kind, refuse, scalar
 
 Mod = Callable[..., Any]
 # Modules whose members stay as they are.
@@ -100,8 +100,8 @@ def spell(score: Mod | None, mask: Mod | None, device: torch.device, names: dict
 
 def _kept_pairs(trace: Trace, made: Any) -> Value:
     if made is None:
-        raise Error.at(place(), "wrong-result", "the mask_mod gives None", "it must give a condition",
-                       "return it, e.g. return q_idx >= kv_idx")
+        refuse("wrong-result", "the mask_mod gives None", "it must give a condition",
+               "return it, e.g. return q_idx >= kv_idx")
     value = trace.value(made)
     if value.shape:
         value = value.reshape(())  # type: ignore[attr-defined]
@@ -110,8 +110,8 @@ def _kept_pairs(trace: Trace, made: Any) -> Value:
 
 def _scores(trace: Trace, made: Any) -> Value:
     if made is None:
-        raise Error.at(place(), "wrong-result", "the score_mod gives None", "it must give a score",
-                       "return it, e.g. return score + bias[h]")
+        refuse("wrong-result", "the score_mod gives None", "it must give a score",
+               "return it, e.g. return score + bias[h]")
     value = trace.value(made)
     if value.shape:
         value = value.reshape(())  # type: ignore[attr-defined]

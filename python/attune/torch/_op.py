@@ -86,7 +86,7 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, T
 
 def _gradients(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None, _: Any) -> Any:
     q, k, v, out, lse, cu_q, cu_kv, *captures = ctx.saved_tensors
-    none = (None,) * (1 + len(ctx.mods))
+    none = (None if ctx.mods[0] else [], *(None,) * len(ctx.mods))  # torch takes an empty list for one of tensors
     if grad_o is None and grad_lse is None:
         return None, None, None, None, None, [None] * len(captures), *none
     grads = torch.ops.attune.backward(grad_o, grad_lse, q, k, v, out, lse, cu_q, cu_kv, captures, *ctx.mods, ctx.wanted)

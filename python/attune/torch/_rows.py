@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from attune._errors import Error
-from attune.torch._value import Index, Piece, Trace, Value, as_kind, each, is_natural, place, scalar
+from attune.torch._value import Index, Piece, Trace, Value, as_kind, each, is_natural, refuse, scalar
 
 _MOST_UNROLLED = 64  # elements of a row whose largest is wanted
 
@@ -35,13 +34,13 @@ def read(trace: Trace, source: Any, index: Any) -> Value:
                 if picked is None:
                     picked, stands = (), len(shape)
                 elif stands != len(shape):
-                    raise Error.at(place(), "wrong-rank", "rows of indices stand apart from each other",
-                                   "attune reads rows whose indices stand side by side", "move the dimensions first")
+                    refuse("wrong-rank", "rows of indices stand apart from each other",
+                           "attune reads rows whose indices stand side by side", "move the dimensions first")
                 picked = each(trace, "i", lambda *_: ("0", 14), at, _hollow(trace, picked)).shape
             plan.append(("picked", at))
     if len(plan) > value.ndim:
-        raise Error.at(place(), "wrong-rank", f"a tensor of {value.ndim} dimensions is read with {len(plan)} indices",
-                       "there is one index for each dimension", "leave out indices")
+        refuse("wrong-rank", f"a tensor of {value.ndim} dimensions is read with {len(plan)} indices",
+               "there is one index for each dimension", "leave out indices")
     rows = picked or ()
     whole = (*shape[:stands], *rows, *shape[stands:])
 
@@ -88,8 +87,8 @@ def _sliced(item: slice, extent: Any) -> tuple[Any, Any]:
     if item.start is None and item.stop is None and item.step is None:
         return 0, extent
     if item.step not in (None, 1) or isinstance(item.start, Value) or isinstance(item.stop, Value):
-        raise Error.at(place(), "wrong-rank", "a read slices with a step, or between values of the kernel",
-                       "a slice has numbers of Python as its bounds", "sum over a mask, or slice the tensor before")
+        refuse("wrong-rank", "a read slices with a step, or between values of the kernel",
+               "a slice has numbers of Python as its bounds", "sum over a mask, or slice the tensor before")
     begin, end, _ = item.indices(int(extent))
     return begin, max(0, end - begin)
 
@@ -98,8 +97,8 @@ def _wrapped(trace: Trace, index: Value, extent: Any) -> Value:
     """The index; a negative one counts from the end."""
     if index.kind != "i":
         word = {"f": "a Float", "b": "a Bool"}[index.kind]
-        raise Error.at(place(), "wrong-type", f"a tensor is indexed by {word}", "an index is an integer",
-                       "convert it with .to(torch.int); for a mask write torch.where")
+        refuse("wrong-type", f"a tensor is indexed by {word}", "an index is an integer",
+               "convert it with .to(torch.int); for a mask write torch.where")
     if index.number is not None:
         return index if index.number >= 0 else trace.value(extent + index.number)
     if is_natural(index):
@@ -151,8 +150,8 @@ def reshape(trace: Trace, source: Any, *shape: Any) -> Value:
         return value
     if value.ndim == 1 and len(wanted) == 1:
         return value
-    raise Error.at(place(), "wrong-rank", f"a value of shape {list(value.shape)} is reshaped to {list(wanted)}",
-                   "rows keep their shape inside the kernel", "reshape the tensor before it is read")
+    refuse("wrong-rank", f"a value of shape {list(value.shape)} is reshaped to {list(wanted)}",
+           "rows keep their shape inside the kernel", "reshape the tensor before it is read")
 
 
 # ---- reductions
@@ -218,8 +217,8 @@ def extreme(trace: Trace, op: str, x: Any, dim: Any, keepdim: bool) -> Value:
 
     def one(extent: int, element: Any) -> Piece:
         if not 1 <= extent <= _MOST_UNROLLED:
-            raise Error.at(place(), "bad-sum", f"the extreme of {extent} elements",
-                           f"attune compares 1 to {_MOST_UNROLLED} elements, one by one", "compute it before")
+            refuse("bad-sum", f"the extreme of {extent} elements",
+                   f"attune compares 1 to {_MOST_UNROLLED} elements, one by one", "compute it before")
         best: Piece = element(("0", 14))
         for i in range(1, extent):
             best = trace.make(op, best, element((f"{i}", 14)))
@@ -241,7 +240,7 @@ def smallest(trace: Trace, x: Any, dim: Any = None, keepdim: bool = False) -> Va
 def norm(trace: Trace, x: Any, p: Any = 2, dim: Any = None, keepdim: bool = False, *, ord: Any = None) -> Value:
     """The Euclidean norm."""
     if (p if ord is None else ord) not in (2, 2.0, "fro", None):
-        raise Error.at(place(), "unknown-function", f"a norm of order {p if ord is None else ord}",
-                       "attune has the Euclidean one", "write it as a sum")
+        refuse("unknown-function", f"a norm of order {p if ord is None else ord}",
+               "attune has the Euclidean one", "write it as a sum")
     value = as_kind(trace.value(x), "f")
     return torch.sqrt(sum_of(trace, value * value, dim, keepdim))  # type: ignore[arg-type, return-value]

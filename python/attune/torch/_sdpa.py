@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attune._errors import Error
 from attune.torch._attend import Packed, attend
 from attune.torch._flex import as_autocast, check_heads
 from attune.torch._mod import Spelled
-from attune.torch._value import place
+from attune.torch._value import refuse
 
 
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
@@ -30,8 +29,8 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     torch.Size([2, 4, 8, 16])
     """
     if attn_mask is not None and is_causal:
-        raise Error.at(place(), "mask-twice", "both attn_mask and is_causal are given", "torch takes one of them too",
-                       "leave out is_causal, and clear the mask's upper triangle")
+        refuse("mask-twice", "both attn_mask and is_causal are given", "torch takes one of them too",
+               "leave out is_causal, and clear the mask's upper triangle")
     query, key, value = as_autocast(query, key, value)
     if query.is_nested:
         return _nested(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
@@ -57,11 +56,11 @@ def _fitting(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
     whole = (*query.shape[:-1], key.shape[-2])
     own = (1,) * (len(whole) - mask.dim()) + tuple(mask.shape)
     if len(own) > len(whole) or any(n != m and n != 1 for n, m in zip(own, whole)):
-        raise Error.at(place(), "mask-shape", f"attn_mask is {list(mask.shape)}",
-                       f"it broadcasts to {list(whole)}: q's dimensions, and one for each key", "reshape it")
+        refuse("mask-shape", f"attn_mask is {list(mask.shape)}",
+               f"it broadcasts to {list(whole)}: q's dimensions, and one for each key", "reshape it")
     if mask.dtype != torch.bool and not mask.is_floating_point():
-        raise Error.at(place(), "mask-type", f"attn_mask holds {mask.dtype}",
-                       "bools keep pairs, and floats are added to scores", "convert it with .bool()")
+        refuse("mask-type", f"attn_mask holds {mask.dtype}",
+               "bools keep pairs, and floats are added to scores", "convert it with .bool()")
     if query.dim() == 3:
         return mask.reshape(own[0], 1, *own[1:])
     if query.dim() > 4:
@@ -92,14 +91,14 @@ def _nested(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
             scale: float | None, enable_gqa: bool) -> Tensor:
     jagged = all(t.is_nested and t.layout == torch.jagged and t.dim() == 4 for t in (query, key, value))
     if not jagged or attn_mask is not None:
-        raise Error.at(place(), "tensor-layout", "nested tensors " + ("with attn_mask" if jagged else "that do not fit"),
-                       "attune takes jagged ones, [batch, heads, *, width], for q, k and v alike, and no attn_mask",
-                       "convert them, or write varlen_attention with a mask_mod")
+        refuse("tensor-layout", "nested tensors " + ("with attn_mask" if jagged else "that do not fit"),
+               "attune takes jagged ones, [batch, heads, *, width], for q, k and v alike, and no attn_mask",
+               "convert them, or write varlen_attention with a mask_mod")
     q, k, v = (t.transpose(1, 2) for t in (query, key, value))
     flat = [t.values() for t in (q, k, v)]
     if not enable_gqa and flat[0].shape[1] != flat[1].shape[1]:
-        raise Error.at(place(), "gqa-not-enabled", f"q has {flat[0].shape[1]} heads and k has {flat[1].shape[1]}",
-                       "heads of k and v are shared only where that is meant", "write enable_gqa=True")
+        refuse("gqa-not-enabled", f"q has {flat[0].shape[1]} heads and k has {flat[1].shape[1]}",
+               "heads of k and v are shared only where that is meant", "write enable_gqa=True")
     longest = [_longest(t) if t.is_cuda else 0 for t in (q, k)]
     packed = Packed(*(t.offsets().to(torch.int32) for t in (q, k)), *longest)
     out, _, _ = attend(_spelled(flat[0], None, dropout_p, is_causal), *flat, scale, packed=packed)

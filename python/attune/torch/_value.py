@@ -31,9 +31,11 @@ _LARGEST = 3.4028235677973366e38  # beyond it a Float is infinite
 _DTYPES = {"f": torch.float32, "i": torch.int32, "b": torch.bool}
 
 
-def place() -> Place | None:
-    """The user's own line; Dynamo has none to give."""
-    return None if torch.compiler.is_compiling() else here()
+def refuse(code: str, problem: str, why: str, fix: str) -> NoReturn:
+    """Raises an Error at the user's own line. Dynamo shows that line itself, and follows plain exceptions alone."""
+    if torch.compiler.is_compiling():
+        raise TypeError(f"attune: {problem} [{code}]; why: {why}; fix: {fix}")
+    raise Error.at(here(), code, problem, why, fix)
 
 
 def around(piece: Piece, bind: int) -> str:
@@ -47,8 +49,8 @@ def spelled(number: Any) -> Piece:
         return ("true" if number else "false"), _TIGHT
     if isinstance(number, int):
         if not -2**31 <= number < 2**31:
-            raise Error.at(place(), "bad-number", f"the literal {number} is no Int",
-                           "an Int holds -2147483648 to 2147483647", "use a float, or a number in range")
+            refuse("bad-number", f"the literal {number} is no Int",
+                   "an Int holds -2147483648 to 2147483647", "use a float, or a number in range")
         return f"{number}", (_TIGHT if number >= 0 else _PREFIX)
     if number != number:
         return "nan", _TIGHT
@@ -117,8 +119,8 @@ class Trace:
     def sum(self, count: int, body: Callable[[Piece], Piece]) -> Piece:
         """body(0) + … + body(count - 1)."""
         if count > MOST_TERMS:
-            raise Error.at(place(), "bad-sum", f"a sum over {count} terms", f"a sum has at most {MOST_TERMS} terms",
-                           "sum fewer terms, or sum the tensor before")
+            refuse("bad-sum", f"a sum over {count} terms", f"a sum has at most {MOST_TERMS} terms",
+                   "sum fewer terms, or sum the tensor before")
         outer, self._lets = self._lets, []
         variable = self._fresh("i")
         term = body((variable, _TIGHT))[0]
@@ -148,8 +150,8 @@ class Trace:
             return literal(self, "i", thing)
         if isinstance(thing, (float, torch.SymFloat)):
             return literal(self, "f", thing)
-        raise Error.at(place(), "wrong-type", f"a {type(thing).__name__} stands where a number is needed",
-                       "an expression is made of values of the kernel, tensors and numbers", "pass a number")
+        refuse("wrong-type", f"a {type(thing).__name__} stands where a number is needed",
+               "an expression is made of values of the kernel, tensors and numbers", "pass a number")
 
     def _read(self, tensor: Tensor) -> Value:
         for known, number in self.constants:
@@ -158,9 +160,9 @@ class Trace:
         kind = "f" if tensor.is_floating_point() else "b" if tensor.dtype == torch.bool else "i"
         if tensor.is_complex() or tensor.dim() > 4:
             holds = f"holds {tensor.dtype}" if tensor.is_complex() else f"has {tensor.dim()} dimensions"
-            raise Error.at(place(), "capture-type", f"a captured tensor {holds}",
-                           "expressions read floats, integers and bools in at most four dimensions",
-                           "convert or reshape it before")
+            refuse("capture-type", f"a captured tensor {holds}",
+                   "expressions read floats, integers and bools in at most four dimensions",
+                   "convert or reshape it before")
         name = self.capture(tensor)
         return Value(self, kind, tuple(tensor.shape),
                      lambda index: (f"{name}[{', '.join([p[0] for p in index])}]", _TIGHT))
@@ -219,10 +221,10 @@ class Value:
         return self.shape[0]
 
     def __bool__(self) -> bool:
-        raise Error.at(place(), "python-condition", "a value of the kernel has no truth value in Python",
-                       "`if`, `and`, `or`, `not`, `min`, `max` and chains of comparisons ask for one; inside the kernel "
-                       "there is another one for each pair of positions",
-                       "write torch.where(condition, a, b) to choose, (a) & (b), (a) | (b), ~a to join")
+        refuse("python-condition", "a value of the kernel has no truth value in Python",
+               "`if`, `and`, `or`, `not`, `min`, `max` and chains of comparisons ask for one; inside the kernel "
+               "there is another one for each pair of positions",
+               "write torch.where(condition, a, b) to choose, (a) & (b), (a) | (b), ~a to join")
 
     def __int__(self) -> int: _no_number("int(x)", "write x.to(torch.int)")
     def __float__(self) -> float: _no_number("float(x)", "use torch's functions, e.g. torch.exp(x) for math.exp(x)")
@@ -234,16 +236,16 @@ class Value:
         if name.startswith("_"):
             raise AttributeError(name)
         if name.endswith("_"):
-            raise Error.at(place(), "unknown-member", f"a value of the kernel has no `{name}`",
-                           "values do not change: a method that writes in place would",
-                           f"write x = x.{name[:-1]}(…)")
-        raise Error.at(place(), "unknown-member", f"a value of the kernel has no `{name}`",
-                       "it is one number for each pair of positions", "docs/torch.md lists what there is")
+            refuse("unknown-member", f"a value of the kernel has no `{name}`",
+                   "values do not change: a method that writes in place would",
+                   f"write x = x.{name[:-1]}(…)")
+        refuse("unknown-member", f"a value of the kernel has no `{name}`",
+               "it is one number for each pair of positions", "docs/torch.md lists what there is")
 
 
 def _no_number(asked: str, fix: str) -> NoReturn:
-    raise Error.at(place(), "python-number", f"Python asks for the number of a value of the kernel: {asked}",
-                   "it is another number for each pair of positions, known only inside the kernel", fix)
+    refuse("python-number", f"Python asks for the number of a value of the kernel: {asked}",
+           "it is another number for each pair of positions, known only inside the kernel", fix)
 
 
 def scalar(trace: Trace, kind: str, piece: Piece, natural: bool = False) -> Value:
@@ -279,8 +281,8 @@ def _broadcast(a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:
     a, b = (1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b
     for x, y in zip(a, b):
         if x != y and x != 1 and y != 1:
-            raise Error.at(place(), "wrong-rank", f"rows of shapes {list(a)} and {list(b)} do not fit each other",
-                           "shapes broadcast as torch's do", "index them to one shape")
+            refuse("wrong-rank", f"rows of shapes {list(a)} and {list(b)} do not fit each other",
+                   "shapes broadcast as torch's do", "index them to one shape")
     return tuple([y if x == 1 else x for x, y in zip(a, b)])
 
 
@@ -297,6 +299,9 @@ def as_kind(value: Value, kind: str) -> Value:
     trace = value.trace
     if value.kind == kind:
         return value
+    if value.number is not None and kind == "f" and value.kind == "i" and torch.compiler.is_compiling() and (
+            value.number not in (0, 1, -1)):
+        value = trace.param(value.number)  # it may be a length, symbolic to Dynamo, and another one in the next call
     if value.number is not None:
         if kind == "f":
             return literal(trace, "f", float(value.number))

@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attune._errors import Error
 from attune.torch._attend import Packed, attend
 from attune.torch._flex import MaskMod, ScoreMod, as_autocast, written
-from attune.torch._value import Value, place, scalar
+from attune.torch._value import Value, refuse, scalar
 
 
 def varlen_attention(query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor, cu_seq_k: Tensor | None,
@@ -32,11 +31,11 @@ def varlen_attention(query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor
     torch.Size([10, 2, 16])
     """
     if block_table is not None:
-        raise Error.at(place(), "paged-cache", "block_table is given", "attune reads k and v that lie in order",
-                       "gather the pages, or call torch's varlen_attn")
+        refuse("paged-cache", "block_table is given", "attune reads k and v that lie in order",
+               "gather the pages, or call torch's varlen_attn")
     if not enable_gqa and query.shape[1] != key.shape[1]:
-        raise Error.at(place(), "gqa-not-enabled", f"q has {query.shape[1]} heads and k has {key.shape[1]}",
-                       "heads of k and v are shared only where that is meant", "write enable_gqa=True")
+        refuse("gqa-not-enabled", f"q has {query.shape[1]} heads and k has {key.shape[1]}",
+               "heads of k and v are shared only where that is meant", "write enable_gqa=True")
     query, key, value = as_autocast(query, key, value)
     mask = _seen(mask_mod, tuple(window_size), seqused_k)  # type: ignore[arg-type]
     starts = [t.to(torch.int32) for t in (cu_seq_q, cu_seq_q if cu_seq_k is None else cu_seq_k)]
