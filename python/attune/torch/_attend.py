@@ -16,6 +16,7 @@ from attune._kept import Kept
 from attune.torch._mod import Spelled
 
 _FORWARD, _BACKWARD = 0, 1
+_SMALL = 1 << 12  # elements of q: a call of fewer is done on one thread
 _SLOW = 1 << 22  # scores: a call of fewer is done before a hand reaches Ctrl-C
 _shows_memory = hasattr(Tensor, "__dlpack_c_exchange_api__")  # also of tensors that record gradients: torch 2.10
 
@@ -45,7 +46,8 @@ class Call(NamedTuple):
                 with_lse: bool) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """The output, the logarithm of the sum, and the largest score."""
         out = output(q, v.shape[-1])
-        lse, most = row_numbers(q, self.packed, with_lse), row_numbers(q, self.packed, self.with_max)
+        lse = row_numbers(q, self.packed) if with_lse else None
+        most = row_numbers(q, self.packed) if self.with_max else None
         self._run(_FORWARD, (q, k, v, out, lse, most, self.packed.q, self.packed.kv), captures, None)
         return out, lse, most
 
@@ -63,22 +65,29 @@ class Call(NamedTuple):
 
     def _run(self, direction: int, tensors: tuple[Any, ...], captures: tuple[Tensor, ...],
              grads: tuple[Any, ...] | None) -> None:
-        q, k = tensors[0], tensors[1]
-        handle = self.spelled.handle(self.scale, q.dtype == torch.float64)
+        q = tensors[0]
+        handle = self.spelled.handle(self.scale, q.dtype is torch.float64)
         if not _shows_memory:
             tensors, captures = _detached(tensors), _detached(captures)
-        stream, workspace = 0, None
         try:
-            if q.is_cuda:
-                stream = torch.cuda.current_stream(q.device).cuda_stream
-                workspace = self._workspace(handle, direction, tensors, captures, grads, stream)
             options = None
-            if stream or self.packed.max_q or q.numel() // max(1, q.shape[-1]) * k.shape[-2] > _SLOW:
-                options = (0, self.packed.max_q, self.packed.max_kv, 0 if q.is_cuda else torch.get_num_threads(), stream,
-                           workspace, None, None, None, not q.is_cuda)
+            if q.is_cuda or q.numel() > _SMALL:
+                options = self._options(handle, direction, tensors, captures, grads)
             handle.run(direction, tensors, captures, grads, self.ints, options)
         except Error as error:
             raise self.spelled.placed(error) from None
+
+    def _options(self, handle: _core.Attention, direction: int, tensors: tuple[Any, ...], captures: tuple[Tensor, ...],
+                 grads: tuple[Any, ...] | None) -> tuple[Any, ...]:
+        """What the core is told of this machine: torch's threads, or torch's stream and memory."""
+        q, k = tensors[:2]
+        longest = self.packed.max_q, self.packed.max_kv
+        if not q.is_cuda:
+            slow = q.numel() // q.shape[-1] * k.shape[-2] > _SLOW
+            return 0, *longest, torch.get_num_threads(), 0, None, None, None, None, slow
+        stream = torch.cuda.current_stream(q.device).cuda_stream
+        workspace = self._workspace(handle, direction, tensors, captures, grads, stream)
+        return 0, *longest, 0, stream, workspace, None, None, None, False
 
     def _workspace(self, handle: _core.Attention, direction: int, tensors: tuple[Any, ...],
                    captures: tuple[Tensor, ...], grads: tuple[Any, ...] | None, stream: int) -> Tensor | None:
@@ -102,18 +111,15 @@ def _detached(tensors: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def output(q: Tensor, width: int) -> Tensor:
     """A tensor for the output: its dimensions lie in the order of those of q, the last one fastest."""
-    shape = (*q.shape[:-1], width)
     if q.is_contiguous():
-        return q.new_empty(shape)
-    strides = q.stride()
+        return torch.empty_like(q) if width == q.shape[-1] else q.new_empty((*q.shape[:-1], width))
+    shape, strides = (*q.shape[:-1], width), q.stride()
     order = sorted(range(q.dim() - 1), key=lambda d: -strides[d])
     return torch.empty_permuted(shape, (*order, q.dim() - 1), dtype=q.dtype, device=q.device)
 
 
-def row_numbers(q: Tensor, packed: Packed, wanted: bool) -> Tensor | None:
+def row_numbers(q: Tensor, packed: Packed) -> Tensor:
     """A tensor for a number for each row."""
-    if not wanted:
-        return None
     shape = q.shape[:-1] if packed.q is None else (q.shape[1], q.shape[0])
     return q.new_empty(shape, dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
 

@@ -44,6 +44,8 @@ def call(trace: Trace, function: Any, args: tuple[Any, ...], kwargs: dict[str, A
         refuse("unknown-function", f"torch's `{name}` is not known inside the kernel",
                "attune compiles the functions that docs/torch.md lists",
                "write it with those, or attune.torch.register(function, spelling)")
+    if "out" in kwargs or "dtype" in kwargs:  # torch passes some of those that nobody gave
+        kwargs = {name: given for name, given in kwargs.items() if given is not None}
     return spelling(trace, *args, **kwargs)
 
 

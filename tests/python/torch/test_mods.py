@@ -1,0 +1,53 @@
+# tests/python/torch/test_mods.py — mods as people write them: values and every gradient as eager torch has them in f64
+"""Each mod in f32 through attune against the same mod in f64 through eager torch."""
+
+import mods
+import pytest
+import torch
+from attune.torch import create_block_mask, flex_attention
+from conftest import close, doubled, eager, qkv
+
+
+def both(name, table, dtype):
+    torch.manual_seed(sum(map(ord, name)))
+    made = mods.Tensors(dtype)
+    return table[name](made), made.made
+
+
+def compare(q, ours, theirs, captures, captures64, tolerance):
+    out, lse = ours
+    wanted, wanted_lse = theirs
+    close(out, wanted, tolerance)
+    close(lse, wanted_lse, tolerance)
+    grad_o, grad_lse = torch.randn_like(out), torch.randn_like(lse)
+    finite = torch.isfinite(wanted_lse)
+    grad_lse = torch.where(finite, grad_lse, 0.0)
+    mine = torch.autograd.grad((out, lse), (*q[0], *captures), (grad_o, grad_lse), allow_unused=True)
+    true = torch.autograd.grad((wanted, torch.where(finite, wanted_lse, 0.0)), (*q[1], *captures64),
+                               (grad_o.double(), grad_lse.double()), allow_unused=True)
+    for a, b in zip(mine, true):
+        close(a if a is not None or b is None else torch.zeros_like(b), b, 2 * tolerance)
+
+
+@pytest.mark.parametrize("name", mods.SCORES)
+def test_a_score_mod_is_as_in_eager_torch(name):
+    mod, captures = both(name, mods.SCORES, torch.float32)
+    mod64, captures64 = both(name, mods.SCORES, torch.float64)
+    torch.manual_seed(3)
+    inputs = qkv(mods.B, mods.H, mods.S, mods.S, mods.D)
+    doubles = doubled(*inputs)
+    ours = flex_attention(*inputs, mod, return_lse=True)
+    compare((inputs, doubles), ours, eager(*doubles, mod64), captures, captures64, 2e-5)
+
+
+@pytest.mark.parametrize("name", mods.MASKS)
+def test_a_mask_mod_is_as_in_eager_torch(name):
+    mod, _ = both(name, mods.MASKS, torch.float32)
+    mod64, _ = both(name, mods.MASKS, torch.float64)
+    torch.manual_seed(4)
+    inputs = qkv(mods.B, mods.H, mods.S, mods.S, mods.D)
+    doubles = doubled(*inputs)
+    block_mask = create_block_mask(mod, mods.B, mods.H, mods.S, mods.S)
+    ours = flex_attention(*inputs, block_mask=block_mask, return_lse=True)
+    as_tensor = lambda b, h, i, j: torch.as_tensor(mod64(b, h, i, j))
+    compare((inputs, doubles), ours, eager(*doubles, None, as_tensor), [], [], 2e-5)
