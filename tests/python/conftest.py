@@ -1,16 +1,15 @@
-# tests/python/conftest.py — random tensors, attention by plain NumPy, and goldens of messages
+# tests/python/conftest.py — random tensors, and attention by plain NumPy
 """What the tests of the Python package share."""
 
-import os
-import re
 from pathlib import Path
 
-import attune
 import numpy as np
 import pytest
+from goldens import golden, refused
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+__all__ = ["HERE", "ROOT", "dense", "golden", "refused"]
 
 
 def pytest_sessionfinish(session, exitstatus):
@@ -46,20 +45,3 @@ def dense(q, k, v, score=None, mask=None, scale=None):
     with np.errstate(divide="ignore"):
         lse = np.log(total)[..., 0] + np.where(np.isfinite(top), top, -np.inf)[..., 0]
     return np.einsum("bhij,bhjd->bhid", p / np.where(total == 0, 1, total), v), lse
-
-
-def golden(name, text):
-    """Compares with tests/python/errors/NAME.txt; ATTUNE_APPROVE=1 writes it."""
-    path = HERE / "errors" / f"{name}.txt"
-    text = re.sub(r"\S*/(test_[a-z_]+\.py):\d+", r"\1", text) + "\n"
-    if os.environ.get("ATTUNE_APPROVE") == "1":
-        path.write_text(text, encoding="utf-8")
-    assert path.exists(), f"no golden {path}: ./dev approve writes it\n{text}"
-    assert text == path.read_text(encoding="utf-8")
-
-
-def refused(call, *args, **keywords):
-    """The attune.Error that a call raises."""
-    with pytest.raises(attune.Error) as caught:
-        call(*args, **keywords)
-    return caught.value

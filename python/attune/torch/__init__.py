@@ -2,7 +2,7 @@
 """Attention of torch, compiled by attune: torch's own signatures, mods and masks, with gradients, also on the CPU.
 
 >>> import torch
->>> from attune.torch import create_block_mask, flex_attention
+>>> from attune.torch import create_block_mask, explain, flex_attention
 >>> q, k, v = torch.randn(3, 1, 2, 64, 16).unbind()
 >>> causal = create_block_mask(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx, None, None, 64, 64)
 >>> flex_attention(q, k, v, block_mask=causal).shape
@@ -10,10 +10,10 @@ torch.Size([1, 2, 64, 16])
 """
 
 from attune.torch import _op as _op
-from attune.torch._flex import AuxOutput, AuxRequest, BlockMask, create_block_mask, flex_attention
+from attune.torch._flex import AuxOutput, AuxRequest, BlockMask, create_block_mask, explain, flex_attention
 from attune.torch._functions import register
 from attune.torch._sdpa import scaled_dot_product_attention
 from attune.torch._varlen import varlen_attention
 
-__all__ = ["AuxOutput", "AuxRequest", "BlockMask", "create_block_mask", "flex_attention", "register",
-           "scaled_dot_product_attention", "varlen_attention"]
+__all__ = ["AuxOutput", "AuxRequest", "BlockMask", "create_block_mask", "explain", "flex_attention",
+           "register", "scaled_dot_product_attention", "varlen_attention"]

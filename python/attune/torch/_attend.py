@@ -193,7 +193,9 @@ def attend(spelled: Spelled, q: Tensor, k: Tensor, v: Tensor, scale: float | Non
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or
                                     any([t.requires_grad for t in captures])):
         made = _Recorded.apply(call, with_lse, q, k, v, *captures)
-        return made if isinstance(made, tuple) else (made, None, None)
+        if not isinstance(made, tuple):
+            return made, None, None
+        return made[0], made[1] if with_lse else None, made[2]
     return call.forward(q, k, v, captures, with_lse)
 
 

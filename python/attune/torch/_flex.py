@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from attune._library import watch
 from attune.torch._attend import attend
 from attune.torch._dynamo import compare_integers
 from attune.torch._mod import Spelled, spell, spelled_of
@@ -88,6 +89,24 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: ScoreMo
     if return_aux is not None:
         return out, AuxOutput(lse, most)
     return (out, lse) if return_lse else out
+
+
+def explain(query: Tensor, key: Tensor, value: Tensor, score_mod: ScoreMod | None = None, block_mask: Any = None,
+            scale: float | None = None, enable_gqa: bool = False) -> str:
+    """Calls flex_attention, and tells what the mods became, which kernel ran, and why not another."""
+    facts: list[dict[str, Any]] = []
+    with watch(facts.append), torch.no_grad():
+        flex_attention(query, key, value, score_mod, block_mask, scale, enable_gqa)
+    mask_mod = None if block_mask is None else _mask_of(block_mask, query, key)
+    spelled = written(score_mod, mask_mod, query)
+    page = [f"  {kind:<8} {text}" for kind, text in (("score", spelled.score), ("mask", spelled.mask)) if text]
+    page = ["what attune read", *page, "", spelled.handle(scale, query.dtype is torch.float64).explain().rstrip(), ""]
+    for fact in facts:
+        if fact["fact"] == "chosen":
+            page += [f"not {one['kernel']}: {one['why']}" for one in fact["rejected"]]
+        elif fact["fact"] == "called":
+            page.append(f"ran {fact['kernel']} on {fact['target']} in {fact['seconds'] * 1e3:.3g} ms")
+    return "\n".join(page) + "\n"
 
 
 def written(score_mod: ScoreMod | None, mask_mod: MaskMod | None, query: Tensor) -> Spelled:

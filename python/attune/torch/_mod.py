@@ -90,32 +90,24 @@ def spell(score: Mod | None, mask: Mod | None, device: torch.device, names: dict
     with Listening(trace):
         at = [scalar(trace, "i", (n, 14), natural=True) for n in ("b", "h", "q", "kv")]
         if mask is not None:
-            texts[1] = trace.whole(_kept_pairs(trace, mask(*at)))
+            texts[1] = trace.whole(_result(trace, mask(*at), "mask_mod", "b", "q_idx >= kv_idx"))
         if score is not None:
-            texts[0] = trace.whole(_scores(trace, score(scalar(trace, "f", ("s", 14)), *at)))
-    made = Spelled(texts[0], texts[1] if texts[1] != "true" else "", "", tuple(trace.called), tuple(trace.captures),
-                   tuple(trace.ints), trace.written)
-    return made, trace.lasting
+            made = score(scalar(trace, "f", ("s", 14)), *at)
+            texts[0] = trace.whole(_result(trace, made, "score_mod", "f", "score + bias[h]"))
+    spelled = Spelled(texts[0], texts[1] if texts[1] != "true" else "", "", tuple(trace.called), tuple(trace.captures),
+                      tuple(trace.ints), trace.written)
+    return spelled, trace.lasting
 
 
-def _kept_pairs(trace: Trace, made: Any) -> Value:
+def _result(trace: Trace, made: Any, mod: str, kind: str, sample: str) -> Value:
+    """What a mod gives, as a value of its kind."""
     if made is None:
-        refuse("wrong-result", "the mask_mod gives None", "it must give a condition",
-               "return it, e.g. return q_idx >= kv_idx")
+        refuse("wrong-result", f"the {mod} gives None", "it must give one value", f"return it, e.g. return {sample}")
     value = trace.value(made)
-    if value.shape:
-        value = value.reshape(())  # type: ignore[attr-defined]
-    return as_kind(value, "b")
-
-
-def _scores(trace: Trace, made: Any) -> Value:
-    if made is None:
-        refuse("wrong-result", "the score_mod gives None", "it must give a score",
-               "return it, e.g. return score + bias[h]")
-    value = trace.value(made)
-    if value.shape:
-        value = value.reshape(())  # type: ignore[attr-defined]
-    return as_kind(value, "f")
+    if value.numel() != 1:
+        refuse("wrong-result", f"the {mod} gives a row of shape {list(value.shape)}",
+               "it must give one value for each pair of positions", "index the tensor fully, or sum over the row")
+    return as_kind(value.reshape(()) if value.shape else value, kind)  # type: ignore[attr-defined]
 
 
 # ---- while what they refer to stays the same

@@ -38,9 +38,6 @@ def read(trace: Trace, source: Any, index: Any) -> Value:
                            "attune reads rows whose indices stand side by side", "move the dimensions first")
                 picked = each(trace, "i", lambda *_: ("0", 14), at, _hollow(trace, picked)).shape
             plan.append(("picked", at))
-    if len(plan) > value.ndim:
-        refuse("wrong-rank", f"a tensor of {value.ndim} dimensions is read with {len(plan)} indices",
-               "there is one index for each dimension", "leave out indices")
     rows = picked or ()
     whole = (*shape[:stands], *rows, *shape[stands:])
 
@@ -71,6 +68,9 @@ def _without_ellipsis(items: tuple[Any, ...], value: Value) -> list[Any]:
     given = 0
     for item in items:
         given += item is not None and item is not Ellipsis
+    if given > value.ndim:
+        refuse("wrong-rank", f"a tensor of {value.ndim} dimensions is read with {given} indices",
+               "there is one index for each dimension", "leave out indices")
     missing = [slice(None)] * (value.ndim - given)
     out: list[Any] = []
     met = False

@@ -1,5 +1,5 @@
-# tests/python/torch/conftest.py — torch or a skip that says so, random tensors, and attention as eager torch computes it
-"""What the tests of attune.torch share."""
+# tests/python/torch/conftest.py — torch, or a skip that says so; the same random numbers for every test
+"""For all tests of attune.torch."""
 
 import sys
 from pathlib import Path
@@ -7,91 +7,9 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-from torch.overrides import TorchFunctionMode  # noqa: E402
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(11)
-
-
-def qkv(batch=2, heads=4, q_len=19, kv_len=19, width=16, kv_heads=None, v_width=None, dtype=torch.float32, grad=True):
-    """Random q, k, v."""
-    kv_heads = kv_heads or heads
-    shapes = ((batch, heads, q_len, width), (batch, kv_heads, kv_len, width), (batch, kv_heads, kv_len, v_width or width))
-    return tuple(torch.randn(s, dtype=dtype, requires_grad=grad) for s in shapes)
-
-
-class Reads(TorchFunctionMode):
-    """t[i] for an i that vmap maps over, and with gradients: torch's own way of it cannot differentiate rows."""
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        if func is not torch.Tensor.__getitem__:
-            return func(*args, **(kwargs or {}))
-        tensor, index = args
-        items = index if isinstance(index, tuple) else (index,)
-        if not any(isinstance(i, torch.Tensor) for i in items):
-            return func(tensor, index)
-        if Ellipsis in [i for i in items if not isinstance(i, torch.Tensor)]:
-            at = next(n for n, i in enumerate(items) if i is Ellipsis)
-            items = (*items[:at], *[slice(None)] * (tensor.dim() - len(items) + 1), *items[at + 1:])
-        dim = 0
-        for item in items:
-            if isinstance(item, torch.Tensor):
-                item = torch.where(item < 0, item + tensor.shape[dim], item)
-                tensor = torch.index_select(tensor, dim, item.reshape(1)).squeeze(dim)
-            elif isinstance(item, int):
-                tensor = tensor.select(dim, item)
-            else:
-                tensor = func(tensor, (*[slice(None)] * dim, item))
-                dim += 1
-        return tensor
-
-
-def mapped(mod, first):
-    """The mod over all of (b, h, q, kv), and over the scores if they are its first argument."""
-    for dims in ((None, None, None, 0), (None, None, 0, None), (None, 0, None, None), (0, None, None, None)):
-        mod = torch.vmap(mod, in_dims=(*first, *dims))
-    return mod
-
-
-def scores_of(q, k, score=None, mask=None, scale=None):
-    """Every score as eager flex_attention computes it, in the type of q: the mods under four vmaps."""
-    k = k.expand(q.shape[0], *k.shape[1:]).repeat_interleave(q.shape[1] // k.shape[1], 1)
-    s = q @ k.transpose(-2, -1) * (q.shape[-1] ** -0.5 if scale is None else scale)
-    at = [torch.arange(n) for n in s.shape]
-    with Reads():
-        if score is not None:
-            s = mapped(score, (0,))(s, *at)
-        if mask is not None:
-            s = torch.where(mapped(mask, ())(*at), s, -torch.inf)
-    return s
-
-
-def eager(q, k, v, score=None, mask=None, scale=None):
-    """The output and lse of eager torch."""
-    s = scores_of(q, k, score, mask, scale)
-    v = v.expand(q.shape[0], *v.shape[1:]).repeat_interleave(q.shape[1] // v.shape[1], 1)
-    empty = (s == -torch.inf).all(-1, keepdim=True)
-    p = torch.softmax(torch.where(empty, 0.0, s), -1) * ~empty
-    return p @ v, torch.where(empty[..., 0], -torch.inf, torch.logsumexp(torch.where(empty, 0.0, s), -1))
-
-
-def close(ours, theirs, tolerance=2e-5):
-    """Equal within a share of the whole: in the Frobenius norm."""
-    assert (ours is None) == (theirs is None)
-    if ours is None:
-        return
-    assert ours.shape == theirs.shape
-    ours, theirs = ours.detach().double(), theirs.detach().double()
-    finite = torch.isfinite(theirs)
-    assert torch.equal(ours[~finite], theirs[~finite])
-    difference = (ours - theirs)[finite].norm()
-    assert difference <= tolerance * max(1e-3, theirs[finite].norm().item()), f"off by {difference}"
-
-
-def doubled(*tensors):
-    """f64 leaves with the same values."""
-    return tuple(t.detach().double().requires_grad_(t.requires_grad) if t.is_floating_point() else t for t in tensors)

@@ -5,7 +5,7 @@ import mods
 import pytest
 import torch
 from attune.torch import create_block_mask, flex_attention
-from conftest import close, doubled, eager, qkv
+from eager import close, doubled, eager, qkv
 
 
 def both(name, table, dtype):

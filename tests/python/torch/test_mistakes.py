@@ -1,0 +1,104 @@
+# tests/python/torch/test_mistakes.py — every mistake in a mod or a call has its message, under the user's own line
+"""Mistakes, each with a golden message in tests/python/errors."""
+
+import math
+import sys
+
+import attune
+import pytest
+import torch
+from attune.torch import (AuxRequest, create_block_mask, flex_attention, scaled_dot_product_attention,
+                          varlen_attention)
+from goldens import golden
+from torch.nn.attention import flex_attention as torchs
+
+q = torch.ones(1, 2, 8, 4)
+bias, table, doc = torch.ones(2), torch.ones(2, 8), torch.zeros(8, dtype=torch.int32)
+learned = torch.ones(2, requires_grad=True)
+
+
+def score(mod):
+    return lambda: flex_attention(q, q, q, mod)
+
+
+def mask(mod):
+    return lambda: flex_attention(q, q, q, block_mask=create_block_mask(mod, None, None, 8, 8))
+
+
+def loops(s, b, h, i, j):
+    for _ in range(i):
+        s = s + 1
+    return s
+
+
+def in_place(s, b, h, i, j):
+    s.add_(1)
+    return s
+
+
+def nothing(s, b, h, i, j):
+    s + 1
+
+
+MISTAKES = {
+    # ---- Python asks for a value
+    "if": score(lambda s, b, h, i, j: s if i > j else 0.0),
+    "and": mask(lambda b, h, i, j: i >= j and i - j < 4),
+    "chain": mask(lambda b, h, i, j: 0 <= i - j < 4),
+    "float": score(lambda s, b, h, i, j: math.exp(s)),
+    "item": score(lambda s, b, h, i, j: s + h.item()),
+    "range": score(loops),
+    "list": score(lambda s, b, h, i, j: s + [1.0, 2.0][h]),
+    # ---- what the language does not have
+    "function": score(lambda s, b, h, i, j: torch.atan(s)),
+    "method": score(lambda s, b, h, i, j: s.lgamma()),
+    "in-place": score(in_place),
+    "sort": score(lambda s, b, h, i, j: s + torch.sort(table[h]).values[0]),
+    "max-dim": score(lambda s, b, h, i, j: s + table[h].max(0)[0]),
+    "long-row": score(lambda s, b, h, i, j: s + torch.ones(2000)[None][h].sum()),
+    "detach": score(lambda s, b, h, i, j: (s + learned[h]).detach()),
+    # ---- reads and types
+    "float-index": score(lambda s, b, h, i, j: s + bias[s]),
+    "condition-index": score(lambda s, b, h, i, j: s + bias[i > j]),
+    "too-many-indices": score(lambda s, b, h, i, j: s + bias[h, i]),
+    "out-of-range": score(lambda s, b, h, i, j: s + table[h, 9]),
+    "rows-apart": score(lambda s, b, h, i, j: s + table[h] + doc[:3]),
+    "row-as-score": score(lambda s, b, h, i, j: s + table[h]),
+    "bits-of-float": mask(lambda b, h, i, j: i / 2 & 1),
+    "complex": score(lambda s, b, h, i, j: s + torch.ones(2, dtype=torch.complex64)[h]),
+    "five-dimensions": score(lambda s, b, h, i, j: s + torch.ones(1, 1, 1, 1, 8)[b, b, b, b, j]),
+    "text": score(lambda s, b, h, i, j: s + "1"),
+    "gives-none": score(nothing),
+    "mask-gives-none": mask(lambda b, h, i, j: None),
+    # ---- calls
+    "heads": lambda: flex_attention(q, q[:, :1], q[:, :1]),
+    "wrong-lengths": lambda: flex_attention(q, q, q, block_mask=create_block_mask(lambda *_: True, None, None, 16, 8)),
+    "sliced-mask": lambda: flex_attention(
+        q, q, q, block_mask=torchs.create_block_mask(lambda b, h, i, j: i >= j, 1, 1, 256, 256, device="cpu")[:, :, 0]),
+    "no-mask": lambda: flex_attention(q, q, q, block_mask=torch.ones(8, 8)),
+    "aux-twice": lambda: flex_attention(q, q, q, return_lse=True, return_aux=AuxRequest(lse=True)),
+    "types": lambda: flex_attention(q, q.double(), q),
+    "shapes": lambda: flex_attention(q, q[..., :2], q),
+    "three-dimensions": lambda: flex_attention(q[0], q[0], q[0]),
+    "sparse": lambda: flex_attention(q.to_sparse(), q, q),
+    "mask-and-causal": lambda: scaled_dot_product_attention(q, q, q, torch.ones(8, 8), is_causal=True),
+    "mask-shape": lambda: scaled_dot_product_attention(q, q, q, torch.ones(8, 4)),
+    "mask-type": lambda: scaled_dot_product_attention(q, q, q, torch.ones(8, 8, dtype=torch.int32)),
+    "nested-flex": lambda: flex_attention(*[torch.nested.nested_tensor([q[0]], layout=torch.jagged)] * 3),
+    "paged": lambda: varlen_attention(q[0], q[0], q[0], doc, doc, block_table=doc),
+}
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 keeps no columns")
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_told(name):
+    with pytest.raises(attune.Error) as caught:
+        MISTAKES[name]()
+    golden(f"torch-{name}", str(caught.value))
+
+
+def test_a_mistake_in_a_compiled_mod_is_told():
+    torch._dynamo.reset()
+    run = torch.compile(lambda q: flex_attention(q, q, q, lambda s, b, h, i, j: torch.atan(s)), fullgraph=True)
+    with pytest.raises(Exception, match=r"`atan` is not known inside the kernel \[unknown-function\]"):
+        run(q)
