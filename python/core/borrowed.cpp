@@ -201,10 +201,12 @@ void Borrowed::by_interface(nb::handle interface, const char* name, bool written
   kept_ = nb::borrow(interface);
 }
 
-/// False where the type has no such functions, or where another stream than `stream` must be waited for: capsules do.
-bool Borrowed::by_exchange(nb::handle object, void* stream) {
+/// False where the type has no such functions, where another stream than `stream` must be waited for, and for what
+/// must be refused: capsules do all that.
+bool Borrowed::by_exchange(nb::handle object, void* stream, bool recording) {
   const Exchange* functions = exchange_of(Py_TYPE(object.ptr()));
   if (!functions) return false;
+  if (!recording && nb::cast<bool>(nb::getattr(object, "requires_grad", nb::bool_(false)))) return false;
   if (functions->tensor_from_object(object.ptr(), &tensor_) != 0) {
     PyErr_Clear();  // the capsule says why, in the words of the library
     return false;
@@ -244,10 +246,10 @@ void Borrowed::by_dlpack(nb::handle object, const char* name, void* stream) {
   tensor_ = *shown;
 }
 
-void Borrowed::take(nb::handle object, const char* name, bool written, void* stream) {
+void Borrowed::take(nb::handle object, const char* name, bool written, void* stream, bool recording) {
   release();
   if (!object.ptr() || object.is_none()) return;
-  if (!by_buffer(object, name, written) && !by_exchange(object, stream)) {
+  if (!by_buffer(object, name, written) && !by_exchange(object, stream, recording)) {
     if (nb::hasattr(object, "__dlpack_device__") && !nb::hasattr(object, "__array_interface__"))
       by_dlpack(object, name, stream);
     else if (nb::hasattr(object, "__array_interface__"))

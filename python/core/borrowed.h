@@ -24,8 +24,9 @@ class Borrowed {
   Borrowed& operator=(const Borrowed&) = delete;
   ~Borrowed() { release(); }
 
-  /// `name` is what messages call it. `stream` is where the memory will be used, if it is a device's.
-  void take(nb::handle object, const char* name, bool written, void* stream);
+  /// `name` is what messages call it. `stream` is where the memory will be used, if it is a device's. A tensor that
+  /// records gradients is refused, unless the caller records them itself.
+  void take(nb::handle object, const char* name, bool written, void* stream, bool recording = false);
   /// Null where nothing was taken.
   const attune_tensor* tensor() const { return given_ ? &tensor_ : nullptr; }
 
@@ -33,7 +34,7 @@ class Borrowed {
   static constexpr int most = 16;  // dimensions; attune refuses more than four by name
   void release();
   bool by_buffer(nb::handle object, const char* name, bool written);
-  bool by_exchange(nb::handle object, void* stream);
+  bool by_exchange(nb::handle object, void* stream, bool recording);
   void by_interface(nb::handle interface, const char* name, bool written, bool cuda, nb::handle object);
   void by_dlpack(nb::handle object, const char* name, void* stream);
   void set_rank(std::size_t rank, const char* name);

@@ -190,6 +190,8 @@ struct Call {
 nb::object interned(const std::string& name) { return nb::steal(PyUnicode_InternFromString(name.c_str())); }
 
 struct Attention : Handle {
+  bool recording = false;  // its caller records gradients, and may pass tensors that do
+
   Attention(const std::vector<Text>& parts, const std::vector<std::pair<std::string, std::string>>& lets,
             const std::vector<std::tuple<std::string, std::string, int>>& captured,
             const std::vector<std::pair<std::string, std::string>>& parameters, std::optional<double> scale, int target,
@@ -232,7 +234,7 @@ struct Attention : Handle {
     if (!options.is_none()) set_options(c, nb::cast<nb::tuple>(options));
     void* stream = c.with.with.stream;
     for (std::size_t i = 0; i < given.size(); ++i) {
-      c.fixed[i].take(given[i], rows[i].name, rows[i].written & (1 << pass), stream);
+      c.fixed[i].take(given[i], rows[i].name, rows[i].written & (1 << pass), stream, recording);
       c.call.*rows[i].member = c.fixed[i].tensor();
     }
     const auto bind = [&](const nb::tuple& list, std::unique_ptr<Borrowed[]>& held,
@@ -240,7 +242,7 @@ struct Attention : Handle {
       if (!list.size()) return;
       held = std::make_unique<Borrowed[]>(list.size());
       for (std::size_t i = 0; i < list.size(); ++i) {
-        held[i].take(list[i], captures[i].name.c_str(), written, stream);
+        held[i].take(list[i], captures[i].name.c_str(), written, stream, recording);
         at.push_back(held[i].tensor());
       }
     };
@@ -531,6 +533,7 @@ NB_MODULE(_core, m) {
                     const std::vector<std::pair<std::string, std::string>>&, std::optional<double>, int, int>(),
            nb::arg("parts"), nb::arg("lets"), nb::arg("captures"), nb::arg("params"), nb::arg("scale").none(),
            nb::arg("target"), nb::arg("exact"))
+      .def_rw("recording", &Attention::recording)
       .def("run", &Attention::run, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg().none())
       .def("prepare", &Attention::prepare, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(),
            nb::arg().none())

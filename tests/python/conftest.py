@@ -1,6 +1,8 @@
 # tests/python/conftest.py — random tensors, and attention by plain NumPy
 """What the tests of the Python package share."""
 
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,17 @@ from goldens import golden, refused
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 __all__ = ["HERE", "ROOT", "dense", "golden", "refused"]
+collect_ignore = [] if find_spec("torch") else ["torch"]
+
+
+def pytest_report_header():
+    return "torch is not installed: tests/python/torch is skipped" if collect_ignore else None
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(11)
 
 
 def pytest_sessionfinish(session, exitstatus):

@@ -54,10 +54,11 @@ class Spelled:
             return known
         params = [(f"n{i}", "i") for i in range(len(self.ints))]
         try:
-            return _handles.put(key, _core.Attention([*(t or None for t in texts), None], [], captures, params, scale,
-                                                     2 if oracle else 0, 0))
+            made = _core.Attention([*(t or None for t in texts), None], [], captures, params, scale, 2 if oracle else 0, 0)
         except Error as error:
             raise self.placed(error) from None
+        made.recording = True
+        return _handles.put(key, made)
 
     def placed(self, error: Error) -> Error:
         """The Error at the user's line: the shortest piece that was written and holds the wrong text."""
