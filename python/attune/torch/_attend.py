@@ -181,8 +181,7 @@ def attend(spelled: Spelled, q: Tensor, k: Tensor, v: Tensor, scale: float | Non
            with_max: bool = False, packed: Packed = DENSE) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """The attention: the output, and the logarithm of the sum and the largest score where they are asked for."""
     if torch.compiler.is_compiling() or not _is_plain(q):
-        mods = (spelled.ints, spelled.score, spelled.mask, spelled.prob, " ".join(spelled.names), scale, packed.max_q,
-                packed.max_kv, with_max)
+        mods = (spelled.ints, *spelled.texts, " ".join(spelled.names), scale, packed.max_q, packed.max_kv, with_max)
         if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
             out, lse, most = _Transformed.apply(mods, packed.q, packed.kv, q, k, v, *spelled.captures)
         else:

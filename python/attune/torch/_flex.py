@@ -75,7 +75,7 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: ScoreMo
     torch.Size([1, 2, 8, 4])
     """
     check_heads(query, key, enable_gqa)
-    mask_mod = None if block_mask is None else _mask_of(block_mask, query, key)
+    mask_mod = None if block_mask is None else mask_of(block_mask, query, key)
     if kernel_options is not None:
         _warn_of_options()
     if return_lse and return_aux is not None:
@@ -97,9 +97,9 @@ def explain(query: Tensor, key: Tensor, value: Tensor, score_mod: ScoreMod | Non
     facts: list[dict[str, Any]] = []
     with watch(facts.append), torch.no_grad():
         flex_attention(query, key, value, score_mod, block_mask, scale, enable_gqa)
-    mask_mod = None if block_mask is None else _mask_of(block_mask, query, key)
+    mask_mod = None if block_mask is None else mask_of(block_mask, query, key)
     spelled = written(score_mod, mask_mod, query)
-    page = [f"  {kind:<8} {text}" for kind, text in (("score", spelled.score), ("mask", spelled.mask)) if text]
+    page = [f"  {kind:<8} {text}" for kind, text in spelled.texts._asdict().items() if text]
     page = ["what attune read", *page, "", spelled.handle(scale, query.dtype is torch.float64).explain().rstrip(), ""]
     for fact in facts:
         if fact["fact"] == "chosen":
@@ -136,7 +136,7 @@ def check_heads(query: Tensor, key: Tensor, enable_gqa: bool) -> None:
                "heads of k and v are shared only where that is meant", "write enable_gqa=True")
 
 
-def _mask_of(block_mask: Any, query: Tensor, key: Tensor) -> MaskMod | None:
+def mask_of(block_mask: Any, query: Tensor, key: Tensor) -> MaskMod | None:
     """The mask_mod of a BlockMask, torch's or ours, if it is for these lengths."""
     mask_mod = getattr(block_mask, "mask_mod", None)
     if mask_mod is None:

@@ -26,16 +26,25 @@ _CONSTANT_MODULES = ("attune", "math", "torch")
 _CONSTANTS = (int, float, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size, type(Ellipsis))
 
 
+class Texts(NamedTuple):
+    """The four expressions; "" is none."""
+
+    score: str = ""
+    mask: str = ""
+    prob: str = ""
+    sink: str = ""
+
+
 class Spelled:
-    """A score, a mask and a prob mod as text, with the tensors and integers that the text reads.
+    """Mods as text, with the tensors and integers that the text reads.
 
     Its handles of the core are shared by all that spell alike: tensors and integers are arguments of a call.
     """
 
-    def __init__(self, score: str, mask: str, prob: str, names: tuple[str, ...], captures: tuple[Tensor, ...],
-                 ints: tuple[int, ...], written: list[tuple[str, Place | None]]) -> None:
-        self.score, self.mask, self.prob, self.names = score, mask, prob, names
-        self.captures, self.ints, self.written = captures, ints, written
+    def __init__(self, texts: Texts, names: tuple[str, ...] = (), captures: tuple[Tensor, ...] = (),
+                 ints: tuple[int, ...] = (), written: list[tuple[str, Place | None]] | None = None) -> None:
+        self.texts, self.names, self.captures, self.ints = texts, names, captures, ints
+        self.written = written or []
         self.handles: dict[object, _core.Attention] = {}
 
     def handle(self, scale: float | None, oracle: bool) -> _core.Attention:
@@ -47,22 +56,28 @@ class Spelled:
 
     def _made(self, scale: float | None, oracle: bool) -> _core.Attention:
         captures = [(n, seen_as(t), t.dim()) for n, t in zip(self.names, self.captures)]
-        texts = (self.score, self.mask, self.prob)
-        key = (texts, tuple(captures), len(self.ints), scale, oracle)
+        key = (self.texts, tuple(captures), len(self.ints), scale, oracle)
         known = _handles.get(key)
         if known is not None:
             return known
         params = [(f"n{i}", "i") for i in range(len(self.ints))]
         try:
-            made = _core.Attention([*(t or None for t in texts), None], [], captures, params, scale, 2 if oracle else 0, 0)
+            made = _core.Attention([t or None for t in self.texts], [], captures, params, scale, 2 if oracle else 0, 0)
         except Error as error:
             raise self.placed(error) from None
         made.recording = True
         return _handles.put(key, made)
 
+    def joined(self, prob: str, sink: str, names: list[str], captures: list[Tensor]) -> Spelled:
+        """With a prob mod and a sink, and what those capture."""
+        if not prob and not sink:
+            return self
+        return Spelled(self.texts._replace(prob=prob, sink=sink), (*self.names, *names), (*self.captures, *captures),
+                       self.ints, self.written)
+
     def placed(self, error: Error) -> Error:
         """The Error at the user's line: the shortest piece that was written and holds the wrong text."""
-        if error.text and error.text in (self.score, self.mask, self.prob):
+        if error.text and error.text in self.texts:
             wrong = error.text[error.begin:error.end]
             around = [(len(text), where) for text, where in self.written if wrong and wrong in text and where]
             if around:
@@ -87,17 +102,16 @@ def seen_as(tensor: Tensor) -> str:
 def spell(score: Mod | None, mask: Mod | None, device: torch.device, names: dict[int, str]) -> tuple[Spelled, bool]:
     """Both as text, and whether that holds for as long as what they refer to stays."""
     trace = Trace(device, names)
-    texts = ["", ""]
+    score_text = mask_text = ""
     with Listening(trace):
         at = [scalar(trace, "i", (n, 14), natural=True) for n in ("b", "h", "q", "kv")]
         if mask is not None:
-            texts[1] = trace.whole(_result(trace, mask(*at), "mask_mod", "b", "q_idx >= kv_idx"))
+            mask_text = trace.whole(_result(trace, mask(*at), "mask_mod", "b", "q_idx >= kv_idx"))
         if score is not None:
             made = score(scalar(trace, "f", ("s", 14)), *at)
-            texts[0] = trace.whole(_result(trace, made, "score_mod", "f", "score + bias[h]"))
-    spelled = Spelled(texts[0], texts[1] if texts[1] != "true" else "", "", tuple(trace.called), tuple(trace.captures),
-                      tuple(trace.ints), trace.written)
-    return spelled, trace.lasting
+            score_text = trace.whole(_result(trace, made, "score_mod", "f", "score + bias[h]"))
+    texts = Texts(score_text, "" if mask_text == "true" else mask_text)
+    return Spelled(texts, tuple(trace.called), tuple(trace.captures), tuple(trace.ints), trace.written), trace.lasting
 
 
 def _result(trace: Trace, made: Any, mod: str, kind: str, sample: str) -> Value:
@@ -141,7 +155,7 @@ class _Entry(NamedTuple):
 
 
 _entries: dict[tuple[int, int], _Entry] = {}
-_plain = Spelled("", "", "", (), (), (), [])
+_plain = Spelled(Texts())
 
 
 def spelled_of(score: Mod | None, mask: Mod | None, device: torch.device) -> Spelled:

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from attune._kept import Kept
 from attune.torch._attend import Call, Packed, output, row_numbers
-from attune.torch._mod import Spelled
+from attune.torch._mod import Spelled, Texts
 
-_MODS = ("Tensor? cu_q, Tensor? cu_kv, Tensor[] captures, SymInt[] ints, str score, str mask, str prob, str names, "
-         "float? scale, SymInt max_q, SymInt max_kv")
+_MODS = ("Tensor? cu_q, Tensor? cu_kv, Tensor[] captures, SymInt[] ints, str score, str mask, str prob, str sink, "
+         "str names, float? scale, SymInt max_q, SymInt max_kv")
 _library = torch.library.Library("attune", "DEF")
 _library.define(f"forward(Tensor q, Tensor k, Tensor v, {_MODS}, bool with_max) -> (Tensor, Tensor, Tensor)",
                 tags=(torch.Tag.pt2_compliant_tag,))
@@ -28,20 +28,20 @@ _library.define(f"backward(Tensor? grad_o, Tensor? grad_lse, Tensor q, Tensor k,
 _spelled: Kept[object, Spelled] = Kept(512)
 
 
-def _call(captures: list[Tensor], ints: list[int], score: str, mask: str, prob: str, names: str, scale: float | None,
-          packed: Packed, with_max: bool) -> Call:
-    key = (score, mask, prob, names, tuple([(t.dim(), t.dtype) for t in captures]), len(ints))
+def _call(captures: list[Tensor], ints: list[int], texts: Texts, names: str, scale: float | None, packed: Packed,
+          with_max: bool) -> Call:
+    key = (texts, names, tuple([(t.dim(), t.dtype) for t in captures]), len(ints))
     spelled = _spelled.get(key)
     if spelled is None:
         stand_ins = tuple([t.new_empty((0,) * t.dim()) for t in captures])
-        spelled = _spelled.put(key, Spelled(score, mask, prob, tuple(names.split()), stand_ins, tuple(ints), []))
+        spelled = _spelled.put(key, Spelled(texts, tuple(names.split()), stand_ins, tuple(ints)))
     return Call(spelled, tuple(ints), scale, packed, with_max)
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor | None, cu_kv: Tensor | None, captures: list[Tensor],
-             ints: list[int], score: str, mask: str, prob: str, names: str, scale: float | None, max_q: int,
+             ints: list[int], score: str, mask: str, prob: str, sink: str, names: str, scale: float | None, max_q: int,
              max_kv: int, with_max: bool) -> tuple[Tensor, Tensor, Tensor]:
-    call = _call(captures, ints, score, mask, prob, names, scale, Packed(cu_q, cu_kv, max_q, max_kv), with_max)
+    call = _call(captures, ints, Texts(score, mask, prob, sink), names, scale, Packed(cu_q, cu_kv, max_q, max_kv), with_max)
     out, lse, most = call.forward(q, k, v, tuple(captures), True)
     assert lse is not None
     return out, lse, lse.new_empty(0) if most is None else most
@@ -49,9 +49,9 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor | None, cu_kv: Tensor
 
 def _backward(grad_o: Tensor | None, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor,
               lse: Tensor, cu_q: Tensor | None, cu_kv: Tensor | None, captures: list[Tensor], ints: list[int],
-              score: str, mask: str, prob: str, names: str, scale: float | None, max_q: int, max_kv: int,
+              score: str, mask: str, prob: str, sink: str, names: str, scale: float | None, max_q: int, max_kv: int,
               wanted: list[bool]) -> list[Tensor]:
-    call = _call(captures, ints, score, mask, prob, names, scale, Packed(cu_q, cu_kv, max_q, max_kv), False)
+    call = _call(captures, ints, Texts(score, mask, prob, sink), names, scale, Packed(cu_q, cu_kv, max_q, max_kv), False)
     grads = call.backward(grad_o, grad_lse, q, k, v, out, lse, tuple(captures), list(wanted))
     return [q.new_empty(0) if g is None else g for g in grads]
 
@@ -114,9 +114,9 @@ def _reads_batch(*texts: str) -> bool:
 @functools.partial(torch.library.register_vmap, "attune::forward", lib=_library)
 def _forward_mapped(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
     """Entries that differ in q, k and v alone are more batch entries, unless a mod asks which one it is."""
-    score, mask, prob = args[7:10]
+    texts = args[7:11]
     others = [d for dim in in_dims[3:] for d in (dim if isinstance(dim, (list, tuple)) else (dim,))]
-    if args[0].dim() == 5 - (in_dims[0] is None) and not _reads_batch(score, mask, prob) and not any(
+    if args[0].dim() == 5 - (in_dims[0] is None) and not _reads_batch(*texts) and not any(
             d is not None for d in others):
         folded = [_first(t, d, info.batch_size) for t, d in zip(args[:3], in_dims[:3])]
         batch = folded[0].shape[1]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attune.torch._attend import Packed, attend
 from attune.torch._flex import as_autocast, check_heads
-from attune.torch._mod import Spelled
+from attune.torch._mod import Spelled, Texts
 from attune.torch._value import refuse
 
 
@@ -80,11 +80,17 @@ def _spelled(q: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: b
         read = f"attn_mask[{', '.join(['0' if n == 1 else i for n, i in at])}]"
         mask, score = (read, "") if attn_mask.dtype == torch.bool else ("", f"s + {read}")
     if dropout_p > 0.0:
-        keep = 1.0 - dropout_p
+        prob, seed = dropping(dropout_p, q.device)
         names.append("seed")
-        captures.append(torch.randint(0, 2**31 - 1, (), dtype=torch.int32, device=q.device))
-        prob = f"where(random(seed[]) < {keep!r}f, p / {keep!r}f, 0.0f)"
-    return Spelled(score, mask, prob, tuple(names), tuple(captures), (), [])
+        captures.append(seed)
+    return Spelled(Texts(score, mask, prob), tuple(names), tuple(captures))
+
+
+def dropping(share: float, device: torch.device) -> tuple[str, Tensor]:
+    """Dropout as a prob mod, and what it captures: `seed`, of torch's generator, so that torch.manual_seed repeats it."""
+    keep = 1.0 - share
+    seed = torch.randint(0, 2**31 - 1, (), dtype=torch.int32, device=device)
+    return f"where(random(seed[]) < {keep!r}f, p / {keep!r}f, 0.0f)", seed
 
 
 def _nested(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool,

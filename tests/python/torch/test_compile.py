@@ -118,7 +118,7 @@ def test_export(strict):
 
 
 def arguments(q, k, v, bias, with_max=True):
-    return q, k, v, None, None, [bias], [3], "s + bias[h, q - kv + n0]", "kv <= q", "", "bias", None, 0, 0, with_max
+    return q, k, v, None, None, [bias], [3], "s + bias[h, q - kv + n0]", "kv <= q", "", "", "bias", None, 0, 0, with_max
 
 
 def test_opcheck():

@@ -1,0 +1,100 @@
+# tests/python/torch/test_hf.py — tiny random models of transformers: eager and attune give the same
+"""Families of models, left-padded: logits, gradients of every weight, and generation with a cache."""
+
+import os
+
+import pytest
+import torch
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+import attune  # noqa: E402
+import attune.hf  # noqa: E402
+
+attune.hf.enable()
+
+EVERY = {"vocab_size": 99, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "max_position_embeddings": 128, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+FAMILIES = {
+    "llama": {}, "mistral": {"sliding_window": 5}, "qwen3": {"head_dim": 8}, "gemma2": {"head_dim": 8, "sliding_window": 5},
+    "gemma3_text": {"head_dim": 8, "sliding_window": 5}, "phi3": {}, "gpt_oss": {"head_dim": 8, "sliding_window": 5, **EXPERTS},
+    "mixtral": EXPERTS, "cohere2": {"sliding_window": 5}, "granite": {}, "olmo2": {}, "gpt_neox": {},
+    "gpt2": {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 128}, "smollm3": {},
+    "llama4_text": {"head_dim": 8, "num_local_experts": 2, "attention_chunk_size": 8, "intermediate_size_mlp": 48},
+    "deepseek_v3": {"num_key_value_heads": 4, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8,
+                    "qk_nope_head_dim": 8, "v_head_dim": 12, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1,
+                    "topk_group": 1, "moe_intermediate_size": 16, "first_k_dense_replace": 1},
+    "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32},
+    "bart": {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+             "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48},
+}
+
+
+def model_of(family, **more):
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(family, **{**EVERY, **FAMILIES[family], **more})
+    kind = transformers.AutoModelForSeq2SeqLM if family == "bart" else transformers.AutoModelForCausalLM
+    return kind.from_config(config, attn_implementation="eager").eval()
+
+
+def padded():
+    tokens = torch.randint(3, 99, (2, 19))
+    keep = torch.ones_like(tokens)
+    keep[0, :4] = 0
+    return {"input_ids": tokens, "attention_mask": keep}
+
+
+def told(model, implementation, given):
+    """Logits where there are tokens, gradients by name, and generated tokens."""
+    model.set_attn_implementation(implementation)
+    model.zero_grad()
+    logits = model(**given).logits[given["attention_mask"].bool()]
+    logits.square().mean().backward()
+    gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    return logits.detach(), gradients, model.generate(**given, max_new_tokens=12, do_sample=False)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_gives_what_eager_gives(family):
+    model, given = model_of(family), padded()
+    logits, gradients, tokens = told(model, "eager", given)
+    ours, our_gradients, our_tokens = told(model, "attune", given)
+    assert (ours - logits).abs().max() < 1e-6
+    bound = 1e-4 if family in ("opt", "bart") else 1e-5
+    assert gradients.keys() == our_gradients.keys()
+    for name, gradient in gradients.items():
+        assert (our_gradients[name] - gradient).norm() <= bound * max(1e-6, gradient.norm()), name
+    assert torch.equal(tokens, our_tokens)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_generation_makes_no_kernel_after_the_second_token(family):
+    model, given, facts, made = model_of(family, eos_token_id=None), padded(), [], []
+    model.set_attn_implementation("attune")
+
+    class Count(transformers.StoppingCriteria):
+        def __call__(self, *_, **__):
+            made.append(sum(fact["fact"] == "built" for fact in facts))
+            return torch.zeros(2, dtype=torch.bool)
+
+    with attune.watch(facts.append):
+        model.generate(**given, max_new_tokens=64, do_sample=False, stopping_criteria=[Count()])
+    assert len(made) == 64 and made[-1] == made[1]
+
+
+def test_dropout_in_training_drops():
+    model, given = model_of("llama", attention_dropout=0.5).train(), padded()
+    model.set_attn_implementation("attune")
+    first, second = (model(**given).logits for _ in range(2))
+    assert not torch.equal(first, second)
+    first.sum().backward()
+
+
+def test_a_model_compiles():
+    model, given = model_of("llama"), padded()
+    model.set_attn_implementation("attune")
+    with torch.no_grad():
+        ours = torch.compile(model, fullgraph=True, backend="eager")(**given).logits
+        assert (ours - model(**given).logits).abs().max() < 1e-6
