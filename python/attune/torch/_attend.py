@@ -187,10 +187,9 @@ def attend(spelled: Spelled, q: Tensor, k: Tensor, v: Tensor, scale: float | Non
         else:
             out, lse, most = torch.ops.attune.forward(q, k, v, packed.q, packed.kv, spelled.captures, *mods)
         return out, (lse if with_lse else None), (most if with_max else None)
-    call = Call(spelled, spelled.ints, scale, packed, with_max)
-    captures = spelled.captures
+    call, captures = Call(spelled, spelled.ints, scale, packed, with_max), spelled.captures
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or
-                                    any([t.requires_grad for t in captures])):
+                                    captures and any([t.requires_grad for t in captures])):
         made = _Recorded.apply(call, with_lse, q, k, v, *captures)
         if not isinstance(made, tuple):
             return made, None, None

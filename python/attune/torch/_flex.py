@@ -40,11 +40,7 @@ class BlockMask:
 
     def __init__(self, mask_mod: MaskMod, shape: tuple[int, int, int, int], block_size: tuple[int, int]) -> None:
         self.mask_mod, self.shape, self.BLOCK_SIZE = mask_mod, shape, block_size
-
-    @property
-    def seq_lengths(self) -> tuple[int, int]:
-        """How many queries and keys."""
-        return self.shape[2], self.shape[3]
+        self.seq_lengths = shape[2:]  # how many queries and keys
 
     def to(self, device: Any) -> BlockMask:
         """Itself: it has no tensors of its own. Those that mask_mod reads must be where q is."""
@@ -75,13 +71,17 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: ScoreMo
     torch.Size([1, 2, 8, 4])
     """
     check_heads(query, key, enable_gqa)
-    mask_mod = None if block_mask is None else mask_of(block_mask, query, key)
+    if type(block_mask) is BlockMask and block_mask.seq_lengths == (query.shape[-2], key.shape[-2]):
+        mask_mod = block_mask.mask_mod
+    else:
+        mask_mod = None if block_mask is None else mask_of(block_mask, query, key)
     if kernel_options is not None:
         _warn_of_options()
     if return_lse and return_aux is not None:
         refuse("aux-twice", "both return_lse and return_aux are given", "they ask for the same",
                "write return_aux=AuxRequest(lse=True) alone")
-    query, key, value = as_autocast(query, key, value)
+    if is_any_autocast():
+        query, key, value = as_autocast(query, key, value)
     with_lse = bool(return_lse or (return_aux is not None and return_aux.lse))
     with_max = bool(return_aux is not None and return_aux.max_scores)
     spelled = written(score_mod, mask_mod, query)
@@ -117,6 +117,14 @@ def written(score_mod: ScoreMod | None, mask_mod: MaskMod | None, query: Tensor)
     return spelled_of(score_mod, mask_mod, query.device)
 
 
+def _always() -> bool:
+    return True
+
+
+# A quick look before the thorough one: four calls of torch cost a microsecond.
+is_any_autocast: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", _always)
+
+
 def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Under autocast in its type, as torch's attentions are."""
     device = tensors[0].device.type
@@ -128,9 +136,9 @@ def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 def check_heads(query: Tensor, key: Tensor, enable_gqa: bool) -> None:
     """Refuses fewer heads of k than of q where that was not said to be meant."""
-    if query.layout is not torch.strided or query.is_nested:
-        refuse("tensor-layout", f"`query` is {'nested' if query.is_nested else query.layout}",
-               "attune reads strided tensors", "for nested tensors write scaled_dot_product_attention")
+    if query.is_nested:
+        refuse("tensor-layout", "`query` is nested", "flex_attention reads tensors of one length",
+               "write scaled_dot_product_attention, or varlen_attention with a mask_mod")
     if not enable_gqa and query.dim() == 4 and key.dim() == 4 and query.shape[1] != key.shape[1]:
         refuse("gqa-not-enabled", f"q has {query.shape[1]} heads and k has {key.shape[1]}",
                "heads of k and v are shared only where that is meant", "write enable_gqa=True")

@@ -164,8 +164,12 @@ def spelled_of(score: Mod | None, mask: Mod | None, device: torch.device) -> Spe
         return _plain
     key = (id(score), id(mask))
     entry = _entries.get(key)
-    if entry is not None and entry.device == device and all([w.stays() for w in entry.watched]):
-        return entry.spelled
+    if entry is not None and entry.device == device:
+        for watched in entry.watched:
+            if not watched.stays():
+                break
+        else:
+            return entry.spelled
     scan = _Scan((score, mask))
     made, lasting = spell(score, mask, device, scan.names)
     if lasting and scan.lasting:
