@@ -1,6 +1,9 @@
-# tests/python/goldens.py — messages, compared with what was approved
-"""Goldens of messages, and how to get one."""
+# tests/python/goldens.py — messages, compared with what was approved, and pages, compared with what they say
+"""Goldens of messages, and how to get one; pages whose code is run."""
 
+import contextlib
+import io
+import linecache
 import os
 import re
 from pathlib import Path
@@ -26,3 +29,21 @@ def refused(call, *args, **keywords):
     with pytest.raises(attune.Error) as caught:
         call(*args, **keywords)
     return caught.value
+
+
+def run_page(path, names):
+    """Runs a page's blocks of Python, each of which prints what the block of text after it says; how many blocks."""
+    page = (HERE.parents[1] / path).read_text(encoding="utf-8")
+    blocks = re.findall(r"^```(python|text)\n(.*?)^```$", page, re.S | re.M)
+    said = ""
+    for i, (language, block) in enumerate(blocks):
+        if language == "text":
+            assert said == block, f"block {i}"
+            continue
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            name = f"{path}, block {i}"  # known to linecache, as a notebook's cells are
+            linecache.cache[name] = (len(block), None, block.splitlines(keepends=True), name)
+            exec(compile(block, name, "exec"), names)
+        said = out.getvalue()
+    return len(blocks)

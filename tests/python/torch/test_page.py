@@ -1,0 +1,30 @@
+# tests/python/torch/test_page.py — the code of docs/torch.md and of docstrings runs and prints what it says
+"""The page and the docstrings of attune.torch."""
+
+import doctest
+import importlib
+
+import attune.torch
+import pytest
+import torch
+from goldens import run_page
+
+
+def test_the_page():
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    tensors = {name: torch.randn(1, 4, 64, 16, requires_grad=True) for name in "qkv"}
+    config = transformers.LlamaConfig(vocab_size=9, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+                                      num_attention_heads=2)
+    assert run_page("docs/torch.md", {**tensors, "slope": torch.ones(4, requires_grad=True), "config": config,
+                                      "AutoModelForCausalLM": transformers.AutoModelForCausalLM}) == 5
+
+
+@pytest.mark.parametrize("name", ["attune.torch", "attune.torch._flex", "attune.torch._sdpa", "attune.torch._varlen"])
+def test_docstrings(name):
+    found = doctest.testmod(importlib.import_module(name))
+    assert found.attempted and not found.failed
+
+
+def test_everything_public_is_told_of():
+    for name in attune.torch.__all__:
+        assert (getattr(attune.torch, name).__doc__ or "").strip(), name
