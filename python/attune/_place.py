@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # errors alone need it, and importing it takes time
 # Functions of Python that ask their arguments for a truth value or a number.
 ASKING = frozenset(["all", "any", "bool", "max", "min", "range", "sorted"])
 # This package, and the code with which NumPy before 2.0 hands its functions over.
-_not_the_user = (os.path.dirname(os.path.abspath(__file__)) + os.sep, "<__array_function__")
+_not_the_user: tuple[str, ...] = (os.path.dirname(os.path.abspath(__file__)) + os.sep, "<__array_function__")
 
 
 def not_the_user(file: str) -> None:

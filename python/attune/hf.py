@@ -38,7 +38,7 @@ def mask(batch_size: int, q_length: int, kv_length: int, q_offset: Any = 0, kv_o
     """What transformers asks for in place of a tensor: its mask function, with padding and the cache's offsets."""
     assert mask_function is not None
     if attention_mask is not None and not _is_all_true(attention_mask):
-        padding = prepare_padding_mask(attention_mask, kv_length, kv_offset)
+        padding: Any = prepare_padding_mask(attention_mask, kv_length, kv_offset)
         mask_function = and_masks(mask_function, padding_mask_function(padding))
     shifted = isinstance(q_offset, Tensor) or q_offset or isinstance(kv_offset, Tensor) or kv_offset
     if shifted:

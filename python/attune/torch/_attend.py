@@ -55,8 +55,7 @@ class Call(NamedTuple):
                  lse: Tensor, captures: tuple[Tensor, ...], wanted: list[bool]) -> list[Tensor | None]:
         """The gradients of q, k, v and the captured tensors, of those that are wanted."""
         grads = [torch.empty_like(t) if w else None for t, w in zip((q, k, v, *captures), wanted)]
-        if grad_o is None:
-            grad_o = torch.zeros_like(out)
+        grad_o = torch.zeros_like(out) if grad_o is None else grad_o.resolve_neg()
         if grad_lse is not None and grad_lse.dtype != lse.dtype:
             grad_lse = grad_lse.to(lse.dtype)
         self._run(_BACKWARD, (q, k, v, out, lse, None, self.packed.q, self.packed.kv, grad_o, grad_lse, *grads[:3]),
@@ -180,7 +179,7 @@ class _Transformed(torch.autograd.Function):
 def attend(spelled: Spelled, q: Tensor, k: Tensor, v: Tensor, scale: float | None, *, with_lse: bool = False,
            with_max: bool = False, packed: Packed = DENSE) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """The attention: the output, and the logarithm of the sum and the largest score where they are asked for."""
-    if torch.compiler.is_compiling() or not _is_plain(q):
+    if torch.compiler.is_compiling() or not _is_plain(q, k, v):
         mods = (spelled.ints, *spelled.texts, " ".join(spelled.names), scale, packed.max_q, packed.max_kv, with_max)
         if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
             out, lse, most = _Transformed.apply(mods, packed.q, packed.kv, q, k, v, *spelled.captures)
@@ -189,7 +188,7 @@ def attend(spelled: Spelled, q: Tensor, k: Tensor, v: Tensor, scale: float | Non
         return out, (lse if with_lse else None), (most if with_max else None)
     call, captures = Call(spelled, spelled.ints, scale, packed, with_max), spelled.captures
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or
-                                    captures and any([t.requires_grad for t in captures])):
+                                    (captures and any([t.requires_grad for t in captures]))):
         made = _Recorded.apply(call, with_lse, q, k, v, *captures)
         if not isinstance(made, tuple):
             return made, None, None
@@ -197,7 +196,8 @@ def attend(spelled: Spelled, q: Tensor, k: Tensor, v: Tensor, scale: float | Non
     return call.forward(q, k, v, captures, with_lse)
 
 
-def _is_plain(q: Tensor) -> bool:
-    """Is it memory, seen by nobody else: no subclass, no transform of torch.func, no mode that traces?"""
-    return ((type(q) is Tensor or type(q) is Parameter) and not torch._C._len_torch_dispatch_stack()
-            and not torch._C._are_functorch_transforms_active())
+def _is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Are they memory as it is, seen by nobody else: no subclass, no sign that torch keeps beside the memory (imag of a
+    conjugate), no transform of torch.func, no mode that traces?"""
+    return ((type(q) is Tensor or type(q) is Parameter) and not (q.is_neg() or k.is_neg() or v.is_neg())
+            and not torch._C._len_torch_dispatch_stack() and not torch._C._are_functorch_transforms_active())

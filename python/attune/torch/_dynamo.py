@@ -11,9 +11,9 @@ from attune.torch._value import Value
 def compare_integers() -> bool:
     """Lets values be compared with integers that change between calls.
 
-    Such an integer is symbolic while Dynamo traces. It takes what is compared with one for no number at all, and answers
-    `value == integer` by False, for good, where the value's own operator should be asked. Called while it traces, before
-    the mods are; nothing to do where Dynamo asks.
+    Such an integer is symbolic while Dynamo traces. It takes what is compared with one for no number at all, and
+    answers `value == integer` by False, for good, where the value's own operator should be asked. Called while it
+    traces, before the mods are run; nothing to do where Dynamo asks.
     """
     from torch._dynamo.variables.builtin import BuiltinVariable
     from torch._dynamo.variables.user_defined import UserDefinedObjectVariable

@@ -71,10 +71,11 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: ScoreMo
     torch.Size([1, 2, 8, 4])
     """
     check_heads(query, key, enable_gqa)
+    mask_mod: MaskMod | None = None
     if type(block_mask) is BlockMask and block_mask.seq_lengths == (query.shape[-2], key.shape[-2]):
         mask_mod = block_mask.mask_mod
-    else:
-        mask_mod = None if block_mask is None else mask_of(block_mask, query, key)
+    elif block_mask is not None:
+        mask_mod = mask_of(block_mask, query, key)
     if kernel_options is not None:
         _warn_of_options()
     if return_lse and return_aux is not None:
@@ -170,4 +171,4 @@ def _warn_of_options() -> None:
     global _warned
     if not _warned and not torch.compiler.is_compiling():
         _warned = True
-        warnings.warn("attune: kernel_options are for torch's Triton kernels; attune chooses its own tiles", stacklevel=3)
+        warnings.warn("attune: kernel_options are for torch's Triton kernels; attune chooses its tiles", stacklevel=3)

@@ -204,15 +204,15 @@ def _formula(write: Callable[..., Any]) -> Spelling:
 
 def rounded(trace: Trace, x: Any, *, decimals: int = 0) -> Value:
     """Halves go to the even neighbour; the language's `round` takes them away from zero."""
-    value = trace.value(x)
+    value: Any = trace.value(x)
     if value.kind != "f":
         return value
     scale = 10.0**decimals
     value = value if decimals == 0 else value * scale
-    below = torch.floor(value)
+    below: Any = torch.floor(value)
     rest = value - below
     odd = below - 2.0 * torch.floor(below / 2.0)
-    out = torch.where((rest > 0.5) | ((rest == 0.5) & (odd == 1.0)), below + 1.0, below)
+    out: Any = torch.where((rest > 0.5) | ((rest == 0.5) & (odd == 1.0)), below + 1.0, below)
     return out if decimals == 0 else out / scale
 
 
@@ -293,7 +293,7 @@ def _least(op: str) -> Spelling:
     """minimum, maximum."""
     def spelling(trace: Trace, a: Any, b: Any) -> Value:
         x, y = _promoted(trace, *_positions(trace, a, b), least="i")
-        return _two(trace, op, x, y, _natural(x, y) or op == "max" and (_natural(x) or _natural(y)))
+        return _two(trace, op, x, y, _natural(x, y) or (op == "max" and (_natural(x) or _natural(y))))
     return spelling
 
 
@@ -381,7 +381,8 @@ def leaky_relu(x: Any, negative_slope: float = 0.01, inplace: bool = False) -> A
 
 # Names of torch, torch.Tensor, torch.nn.functional and torch.special that mean one thing; dunders are operators.
 _SPELLINGS: dict[str, Spelling] = {
-    "add __add__ __radd__": add, "sub subtract __sub__": sub, "rsub __rsub__": rsub, "mul multiply __mul__ __rmul__": mul,
+    "add __add__ __radd__": add, "sub subtract __sub__": sub, "rsub __rsub__": rsub,
+    "mul multiply __mul__ __rmul__": mul,
     "div divide true_divide __truediv__": div, "floor_divide __floordiv__": floor_divide,
     "__rtruediv__ __rdiv__": lambda t, a, b: div(t, b, a), "__rfloordiv__": lambda t, a, b: floor_divide(t, b, a),
     "remainder __mod__": remainder, "__rmod__": lambda t, a, b: remainder(t, b, a), "fmod": fmod,
@@ -408,7 +409,8 @@ _SPELLINGS: dict[str, Spelling] = {
     "isinf": lambda t, x: _compare("==")(t, _one("abs", "i")(t, x), math.inf),
     "isfinite": lambda t, x: _compare("<")(t, _one("abs", "i")(t, x), math.inf),
     "eq equal __eq__": _compare("=="), "ne not_equal __ne__": _compare("!="), "lt less __lt__": _compare("<"),
-    "le less_equal __le__": _compare("<="), "gt greater __gt__": _compare(">"), "ge greater_equal __ge__": _compare(">="),
+    "le less_equal __le__": _compare("<="), "gt greater __gt__": _compare(">"),
+    "ge greater_equal __ge__": _compare(">="),
     "logical_and": _conditions("&&"), "logical_or": _conditions("||"), "logical_xor": _conditions("!="),
     "logical_not": logical_not, "bitwise_not __invert__": invert,
     "bitwise_and __and__ __rand__": _bits("&", "&&"), "bitwise_or __or__ __ror__": _bits("|", "||"),

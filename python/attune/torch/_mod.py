@@ -111,7 +111,9 @@ def spell(score: Mod | None, mask: Mod | None, device: torch.device, names: dict
             made = score(scalar(trace, "f", ("s", 14)), *at)
             score_text = trace.whole(_result(trace, made, "score_mod", "f", "score + bias[h]"))
     texts = Texts(score_text, "" if mask_text == "true" else mask_text)
-    return Spelled(texts, tuple(trace.called), tuple(trace.captures), tuple(trace.ints), trace.written), trace.lasting
+    read = [n for n, name in enumerate(trace.called) if f"{name}[" in score_text or f"{name}[" in mask_text]
+    return Spelled(texts, tuple([trace.called[n] for n in read]), tuple([trace.captures[n] for n in read]),
+                   tuple(trace.ints), trace.written), trace.lasting
 
 
 def _result(trace: Trace, made: Any, mod: str, kind: str, sample: str) -> Value:
@@ -122,7 +124,7 @@ def _result(trace: Trace, made: Any, mod: str, kind: str, sample: str) -> Value:
     if value.numel() != 1:
         refuse("wrong-result", f"the {mod} gives a row of shape {list(value.shape)}",
                "it must give one value for each pair of positions", "index the tensor fully, or sum over the row")
-    return as_kind(value.reshape(()) if value.shape else value, kind)  # type: ignore[attr-defined]
+    return as_kind(value.reshape(()) if value.shape else value, kind)
 
 
 # ---- while what they refer to stays the same
@@ -177,8 +179,8 @@ def spelled_of(score: Mod | None, mask: Mod | None, device: torch.device) -> Spe
             _entries.pop(key, None)
 
         try:
-            references = [None if f is None else weakref.ref(f, gone) for f in (score, mask)]
-            _entries[key] = _Entry(*references, device, scan.watched, made)
+            first, second = (None if f is None else weakref.ref(f, gone) for f in (score, mask))
+            _entries[key] = _Entry(first, second, device, scan.watched, made)
         except TypeError:  # a callable that has no weak references
             pass
     return made
@@ -200,8 +202,10 @@ class _Scan:
     def _refer(self, thing: object, name: str) -> None:
         if isinstance(thing, Tensor):
             self.names.setdefault(id(thing), name)
-        elif isinstance(thing, _CONSTANTS) or isinstance(thing, (BuiltinFunctionType, type)):
+        elif isinstance(thing, (*_CONSTANTS, BuiltinFunctionType)):
             return
+        elif isinstance(thing, type):  # one of the user's has attributes that may change
+            self.lasting &= thing.__module__.partition(".")[0] in ("builtins", *_CONSTANT_MODULES)
         elif isinstance(thing, ModuleType):
             self.lasting &= thing.__name__.partition(".")[0] in _CONSTANT_MODULES
         elif isinstance(thing, tuple):
@@ -240,7 +244,7 @@ class _Scan:
             self._refer(held, name)
 
     def _watch(self, cell: CellType | None, scope: dict[str, Any] | None, name: str, held: object) -> None:
-        if isinstance(held, ModuleType) and held.__name__ in _CONSTANT_MODULES or any(held is r for r in self._roots):
+        if (isinstance(held, ModuleType) and held.__name__ in _CONSTANT_MODULES) or any(held is r for r in self._roots):
             return  # what is watched is kept, and a function that keeps itself would never go
         self._refer(held, name)
         self.watched.append(_Watched(cell, scope, name, held))

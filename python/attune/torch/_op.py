@@ -41,7 +41,8 @@ def _call(captures: list[Tensor], ints: list[int], texts: Texts, names: str, sca
 def _forward(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor | None, cu_kv: Tensor | None, captures: list[Tensor],
              ints: list[int], score: str, mask: str, prob: str, sink: str, names: str, scale: float | None, max_q: int,
              max_kv: int, with_max: bool) -> tuple[Tensor, Tensor, Tensor]:
-    call = _call(captures, ints, Texts(score, mask, prob, sink), names, scale, Packed(cu_q, cu_kv, max_q, max_kv), with_max)
+    packed = Packed(cu_q, cu_kv, max_q, max_kv)
+    call = _call(captures, ints, Texts(score, mask, prob, sink), names, scale, packed, with_max)
     out, lse, most = call.forward(q, k, v, tuple(captures), True)
     assert lse is not None
     return out, lse, lse.new_empty(0) if most is None else most
@@ -51,7 +52,8 @@ def _backward(grad_o: Tensor | None, grad_lse: Tensor | None, q: Tensor, k: Tens
               lse: Tensor, cu_q: Tensor | None, cu_kv: Tensor | None, captures: list[Tensor], ints: list[int],
               score: str, mask: str, prob: str, sink: str, names: str, scale: float | None, max_q: int, max_kv: int,
               wanted: list[bool]) -> list[Tensor]:
-    call = _call(captures, ints, Texts(score, mask, prob, sink), names, scale, Packed(cu_q, cu_kv, max_q, max_kv), False)
+    packed = Packed(cu_q, cu_kv, max_q, max_kv)
+    call = _call(captures, ints, Texts(score, mask, prob, sink), names, scale, packed, False)
     grads = call.backward(grad_o, grad_lse, q, k, v, out, lse, tuple(captures), list(wanted))
     return [q.new_empty(0) if g is None else g for g in grads]
 
@@ -76,7 +78,7 @@ def _backward_of_nothing(grad_o: Any, grad_lse: Any, q: Tensor, k: Tensor, v: Te
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    q, k, v, cu_q, cu_kv, captures, *mods, with_max = inputs
+    q, k, v, cu_q, cu_kv, captures, *mods = inputs[:-1]
     ctx.save_for_backward(q, k, v, output[0], output[1], cu_q, cu_kv, *captures)
     ctx.mods = mods
     ctx.wanted = [t.requires_grad and t.is_floating_point() for t in (q, k, v, *captures)]
@@ -86,7 +88,8 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, T
 
 def _gradients(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None, _: Any) -> Any:
     q, k, v, out, lse, cu_q, cu_kv, *captures = ctx.saved_tensors
-    none = (None if ctx.mods[0] else [], *(None,) * len(ctx.mods))  # torch takes an empty list for one of tensors
+    # Of the integers and of the rest; torch takes an empty list for one of tensors.
+    none: tuple[Any, ...] = (None if ctx.mods[0] else [], *(None,) * len(ctx.mods))
     if grad_o is None and grad_lse is None:
         return None, None, None, None, None, [None] * len(captures), *none
     grads = torch.ops.attune.backward(grad_o, grad_lse, q, k, v, out, lse, cu_q, cu_kv, captures, *ctx.mods, ctx.wanted)

@@ -194,19 +194,22 @@ def mean(trace: Trace, x: Any, dim: Any = None, keepdim: bool = False, *, dtype:
     """The mean."""
     value = as_kind(trace.value(x), "f")
     count = math.prod([int(value.shape[d]) for d in _dims(value, dim)])
-    return sum_of(trace, value, dim, keepdim) / float(count)
+    total: Any = sum_of(trace, value, dim, keepdim)
+    return total / float(count)
 
 
 def any_of(trace: Trace, x: Any, dim: Any = None, keepdim: bool = False) -> Value:
     """Is one of them true?"""
     value = as_kind(trace.value(x), "b")
-    return sum_of(trace, value, dim, keepdim) != 0 if value.shape else value
+    count: Any = sum_of(trace, value, dim, keepdim) if value.shape else None
+    return value if count is None else count != 0
 
 
 def all_of(trace: Trace, x: Any, dim: Any = None, keepdim: bool = False) -> Value:
     """Are all of them true?"""
-    value = as_kind(trace.value(x), "b")
-    return sum_of(trace, ~value, dim, keepdim) == 0 if value.shape else value
+    value: Any = as_kind(trace.value(x), "b")
+    none: Any = sum_of(trace, ~value, dim, keepdim) if value.shape else None
+    return value if none is None else none == 0
 
 
 def extreme(trace: Trace, op: str, x: Any, dim: Any, keepdim: bool) -> Value:
@@ -242,5 +245,6 @@ def norm(trace: Trace, x: Any, p: Any = 2, dim: Any = None, keepdim: bool = Fals
     if (p if ord is None else ord) not in (2, 2.0, "fro", None):
         refuse("unknown-function", f"a norm of order {p if ord is None else ord}",
                "attune has the Euclidean one", "write it as a sum")
-    value = as_kind(trace.value(x), "f")
-    return torch.sqrt(sum_of(trace, value * value, dim, keepdim))  # type: ignore[arg-type, return-value]
+    value: Any = as_kind(trace.value(x), "f")
+    total: Any = sum_of(trace, value * value, dim, keepdim)
+    return total.sqrt()

@@ -87,7 +87,7 @@ def _spelled(q: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: b
 
 
 def dropping(share: float, device: torch.device) -> tuple[str, Tensor]:
-    """Dropout as a prob mod, and what it captures: `seed`, of torch's generator, so that torch.manual_seed repeats it."""
+    """Dropout as a prob mod, and the seed that it captures, from torch's generator: torch.manual_seed repeats it."""
     keep = 1.0 - share
     seed = torch.randint(0, 2**31 - 1, (), dtype=torch.int32, device=device)
     return f"where(random(seed[]) < {keep!r}f, p / {keep!r}f, 0.0f)", seed
@@ -105,10 +105,12 @@ def _nested(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
     if not enable_gqa and flat[0].shape[1] != flat[1].shape[1]:
         refuse("gqa-not-enabled", f"q has {flat[0].shape[1]} heads and k has {flat[1].shape[1]}",
                "heads of k and v are shared only where that is meant", "write enable_gqa=True")
+    starts: list[Tensor] = [t.offsets() for t in (q, k)]  # type: ignore[attr-defined]
     longest = [_longest(t) if t.is_cuda else 0 for t in (q, k)]
-    packed = Packed(*(t.offsets().to(torch.int32) for t in (q, k)), *longest)
-    out, _, _ = attend(_spelled(flat[0], None, dropout_p, is_causal), *flat, scale, packed=packed)
-    return torch.nested.nested_tensor_from_jagged(out, q.offsets()).transpose(1, 2)
+    packed = Packed(starts[0].to(torch.int32), starts[1].to(torch.int32), longest[0], longest[1])
+    spelled = _spelled(flat[0], None, dropout_p, is_causal)
+    out, _, _ = attend(spelled, flat[0], flat[1], flat[2], scale, packed=packed)
+    return torch.nested.nested_tensor_from_jagged(out, starts[0]).transpose(1, 2)
 
 
 def _longest(nested: Any) -> int:

@@ -1,8 +1,8 @@
 # python/attune/torch/_value.py — what a score_mod sees in place of tensors: values that write text of the language
 """Values that exist only inside the kernel, and behave like torch's tensors while a score_mod or a mask_mod runs.
 
-Torch hands its functions over to them (`__torch_function__`). Each writes a piece of text at once, so that the very same
-code runs by itself and inlined by Dynamo: it uses nothing that Dynamo cannot follow.
+Torch hands its functions over to them (`__torch_function__`). Each writes a piece of text at once, so that the very
+same code runs by itself and inlined by Dynamo: it uses nothing that Dynamo cannot follow.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ _COMPARISONS = (7, 8)
 _LONGEST = 100  # characters of a piece; longer ones get a name, so that text grows with the number of operations
 MOST_TERMS = 1024  # of a sum
 _LARGEST = 3.4028235677973366e38  # beyond it a Float is infinite
+_OF_OTHERS = ("seed", "s_aux")  # names that prob mods and sinks are written with
 _DTYPES = {"f": torch.float32, "i": torch.int32, "b": torch.bool}
 
 
@@ -73,17 +74,20 @@ class Trace:
         self.lasting = True  # running the functions again would write the same about the same tensors
         self.constants: list[tuple[Tensor, float]] = []  # tensors of one known number, made while tracing
         self.written: list[tuple[str, Place | None]] = []  # which line wrote which piece
-        self._lets: list[str] = []  # of the scope that is being written
+        self._lets: list[tuple[str, str]] = []  # names and texts, of the scope that is being written
         self._count = 0
 
     def capture(self, tensor: Tensor) -> str:
         """The name of a captured tensor."""
+        if not torch.compiler.is_compiling() and tensor.is_neg():  # its memory has the other sign
+            tensor = tensor.resolve_neg()
+            self.lasting = False
         for known, name in zip(self.captures, self.called):
             if known is tensor:
                 return name
         name = f"t{len(self.captures)}"
         if self.names and id(tensor) in self.names:
-            name = free_name(self.names[id(tensor)], set(self.called))
+            name = free_name(self.names[id(tensor)], {*self.called, *_OF_OTHERS})
             if name[1:].isdigit():  # n0, x1 and i1 are ours
                 name = f"{name[0]}_{name[1:]}"
         self.captures.append(tensor)
@@ -113,7 +117,7 @@ class Trace:
         if len(text) <= _LONGEST:
             return text, bind
         name = self._fresh("x")
-        self._lets.append(f"let {name} = {text}; ")
+        self._lets.append((name, text))
         return name, _TIGHT
 
     def sum(self, count: int, body: Callable[[Piece], Piece]) -> Piece:
@@ -124,13 +128,13 @@ class Trace:
         outer, self._lets = self._lets, []
         variable = self._fresh("i")
         term = body((variable, _TIGHT))[0]
-        text = "".join(self._lets) + term
+        text = _with_lets(self._lets, term)
         self._lets = outer
         return self.named(f"sum({variable}, {count}, {text})", _TIGHT)
 
     def whole(self, value: Value) -> str:
         """The text of a mod's result; the next mod begins anew."""
-        text = "".join(self._lets) + value.at(())[0]
+        text = _with_lets(self._lets, value.at(())[0])
         self._lets = []
         return text
 
@@ -166,6 +170,16 @@ class Trace:
         name = self.capture(tensor)
         return Value(self, kind, tuple(tensor.shape),
                      lambda index: (f"{name}[{', '.join([p[0] for p in index])}]", _TIGHT))
+
+
+def _with_lets(lets: list[tuple[str, str]], text: str) -> str:
+    """The text after those lets that it needs."""
+    if lets and lets[-1][0] == text:
+        *lets, (_, text) = lets
+    for name, part in reversed(lets):
+        if text.endswith(name) or any([f"{name}{after}" in text for after in " ),];"]):
+            text = f"let {name} = {part}; {text}"
+    return text
 
 
 class Value:
@@ -310,7 +324,7 @@ def as_kind(value: Value, kind: str) -> Value:
         zero = "0.0f" if value.kind == "f" else "0"
         return each(trace, "b", lambda p: trace.make("!=", p, (zero, _TIGHT)), value)
     return each(trace, kind, lambda p: trace.make("f32" if kind == "f" else "i32", p), value,
-                natural=value.kind == "b" or value.natural and kind == "i")
+                natural=value.kind == "b" or (value.natural and kind == "i"))
 
 
 def is_natural(value: Value) -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attune.torch._attend import Packed, attend
 from attune.torch._flex import MaskMod, ScoreMod, as_autocast, written
-from attune.torch._value import Value, refuse, scalar
+from attune.torch._value import refuse, scalar
 
 
 def varlen_attention(query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor, cu_seq_k: Tensor | None,
@@ -37,12 +37,12 @@ def varlen_attention(query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor
         refuse("gqa-not-enabled", f"q has {query.shape[1]} heads and k has {key.shape[1]}",
                "heads of k and v are shared only where that is meant", "write enable_gqa=True")
     query, key, value = as_autocast(query, key, value)
-    mask = _seen(mask_mod, tuple(window_size), seqused_k)  # type: ignore[arg-type]
-    starts = [t.to(torch.int32) for t in (cu_seq_q, cu_seq_q if cu_seq_k is None else cu_seq_k)]
+    mask = _seen(mask_mod, (window_size[0], window_size[1]), seqused_k)
+    starts_q, starts_k = (t.to(torch.int32) for t in (cu_seq_q, cu_seq_q if cu_seq_k is None else cu_seq_k))
     longest = (max_q, max_k) if query.is_cuda else (0, 0)
     with_lse = return_aux is not None and return_aux.lse
     out, lse, _ = attend(written(score_mod, mask, query), query, key, value, scale, with_lse=bool(with_lse),
-                         packed=Packed(*starts, *longest))
+                         packed=Packed(starts_q, starts_k, *longest))
     return (out, lse) if with_lse else out
 
 
@@ -52,17 +52,17 @@ def _seen(mask_mod: MaskMod | None, window: tuple[int, int], used: Tensor | None
     if left < 0 and right < 0 and used is None:
         return mask_mod
 
-    def seen(b: Value, h: Value, q_idx: Value, kv_idx: Value) -> Any:
+    def seen(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
         trace = q_idx.trace
-        keys: Any = scalar(trace, "i", ("kv_len", 14), natural=True) if used is None else used[b]  # type: ignore[index]
-        diagonal: Any = q_idx + (keys - scalar(trace, "i", ("q_len", 14), natural=True))  # type: ignore[operator]
+        keys: Any = scalar(trace, "i", ("kv_len", 14), natural=True) if used is None else used[b]
+        diagonal: Any = q_idx + (keys - scalar(trace, "i", ("q_len", 14), natural=True))
         kept: Any = True
         if right >= 0:
-            kept = kv_idx <= diagonal + right  # type: ignore[operator]
+            kept = kv_idx <= diagonal + right
         if left >= 0:
             kept = (diagonal - kv_idx <= left) & kept
         if used is not None:
-            kept = (kv_idx < keys) & kept  # type: ignore[operator]
-        return kept if mask_mod is None else mask_mod(b, h, q_idx, kv_idx) & kept  # type: ignore[arg-type]
+            kept = (kv_idx < keys) & kept
+        return kept if mask_mod is None else mask_mod(b, h, q_idx, kv_idx) & kept
 
     return seen

@@ -8,8 +8,8 @@ from torch.overrides import TorchFunctionMode
 def qkv(batch=2, heads=4, q_len=19, kv_len=19, width=16, kv_heads=None, v_width=None, dtype=torch.float32, grad=True):
     """Random q, k, v."""
     kv_heads = kv_heads or heads
-    shapes = ((batch, heads, q_len, width), (batch, kv_heads, kv_len, width), (batch, kv_heads, kv_len, v_width or width))
-    return tuple(torch.randn(s, dtype=dtype, requires_grad=grad) for s in shapes)
+    rows = ((heads, q_len, width), (kv_heads, kv_len, width), (kv_heads, kv_len, v_width or width))
+    return tuple(torch.randn((batch, *r), dtype=dtype, requires_grad=grad) for r in rows)
 
 
 class Reads(TorchFunctionMode):

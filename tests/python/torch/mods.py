@@ -157,7 +157,7 @@ def erf_and_expm1(t): return lambda s, b, h, i, j: torch.erf(s) + torch.expm1(s)
 
 
 @score
-def powers(t): return lambda s, b, h, i, j: torch.pow(torch.abs(s) + 1, 1.5) + (1 / (2 + s * s)) + (s * s + 1).reciprocal()
+def powers(t): return lambda s, b, h, i, j: torch.pow(abs(s) + 1, 1.5) + 1 / (2 + s * s) + (s * s + 1).reciprocal()
 
 
 @score
@@ -209,7 +209,8 @@ def remainders(t): return lambda s, b, h, i, j: s + torch.remainder(i - j, 5) + 
 
 
 @score
-def float_remainders(t): return lambda s, b, h, i, j: s + torch.remainder(i * 0.5 - j, 1.5) + torch.fmod(i * 0.5 - j, 1.5)
+def float_remainders(t):
+    return lambda s, b, h, i, j: s + torch.remainder(i * 0.5 - j, 1.5) + torch.fmod(i * 0.5 - j, 1.5)
 
 
 @score

@@ -1,7 +1,6 @@
 # tests/python/torch/test_compile.py — torch.compile, export, opcheck, gradcheck and the transforms of torch.func
 """The operators: what programs that trace, transform and check them see."""
 
-import mods
 import pytest
 import torch
 from attune.torch import AuxRequest, create_block_mask, flex_attention, scaled_dot_product_attention, varlen_attention
@@ -20,20 +19,6 @@ def compiled(function, backend="eager"):
     return torch.compile(function, fullgraph=True, backend=backend)
 
 
-
-
-@pytest.mark.parametrize("name", [*mods.SCORES, *mods.MASKS])
-def test_a_mod_compiles_without_a_break(name):
-    table = mods.SCORES if name in mods.SCORES else mods.MASKS
-    made = mods.Tensors(torch.float32)
-    mod = table[name](made)
-    q, k, v = qkv(mods.B, mods.H, mods.S, mods.S, mods.D, grad=False)
-
-    def run(q, k, v):
-        if name in mods.SCORES:
-            return flex_attention(q, k, v, mod)
-        return flex_attention(q, k, v, block_mask=create_block_mask(mod, None, None, q.shape[-2], k.shape[-2]))
-    close(compiled(run)(q, k, v), run(q, k, v), 1e-6)
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
@@ -149,7 +134,10 @@ def entries(function, *stacks):
     return torch.stack([function(*parts) for parts in zip(*stacks)])
 
 
-@pytest.mark.parametrize("mod", [lambda s, b, h, i, j: s - (i - j), lambda s, b, h, i, j: s - (i - j) * b], ids=["fold", "each"])
+MAPPED = {"folded": lambda s, b, h, i, j: s - (i - j), "one by one": lambda s, b, h, i, j: s - (i - j) * b}
+
+
+@pytest.mark.parametrize("mod", MAPPED.values(), ids=MAPPED)
 def test_vmap(mod):
     q, k = torch.randn(2, 3, 2, 4, 9, 8)
     run = lambda q, k: flex_attention(q, k, k, mod)

@@ -103,7 +103,7 @@ def test_rows_that_keep_nothing_are_zero():
 
 def test_the_largest_scores_are_given_and_have_no_gradient():
     q, k, v = qkv()
-    out, aux = flex_attention(q, k, v, distance, return_aux=torchs.AuxRequest(max_scores=True))
+    _, aux = flex_attention(q, k, v, distance, return_aux=torchs.AuxRequest(max_scores=True))
     close(aux.max_scores, (q @ k.transpose(-1, -2) / 4 - (torch.arange(19)[:, None] - torch.arange(19)) * 0.1).amax(-1))
     assert aux.lse is None and not aux.max_scores.requires_grad
 
@@ -126,6 +126,33 @@ def test_gradients_go_where_they_are_asked_for():
         assert not flex_attention(q, k, v, lambda s, b, h, i, j: s + bias[h]).requires_grad
 
 
+def test_what_is_read_and_then_dropped_has_no_gradient():
+    q, k, v = qkv(grad=False)
+    bias, other = torch.randn(4, requires_grad=True), torch.randn(4, requires_grad=True)
+
+    def mod(s, b, h, i, j):
+        dropped = torch.tanh(other[h] * other[h] + torch.sigmoid(other[h]) * torch.exp(other[h])) + 1.0
+        return (s + bias[h] * 0.0, dropped)[0]
+    flex_attention(q, k, v, mod).sum().backward()
+    assert bias.grad is not None and not bias.grad.any() and other.grad is None
+
+
+def test_a_sign_that_torch_keeps_beside_the_memory_counts():
+    q, k, v, bias = (torch.randn(s, dtype=torch.cfloat).conj().imag for s in (*[(2, 4, 19, 16)] * 3, (19,)))
+    assert q.is_neg()
+    plain = bias.resolve_neg().double()
+    close(flex_attention(q, k, v, lambda s, b, h, i, j: s + bias[j]),
+          eager(*(t.resolve_neg().double() for t in (q, k, v)), lambda s, b, h, i, j: s + plain[j])[0])
+    leaf = torch.randn(2, 4, 19, 16, requires_grad=True)
+    (grad,) = torch.autograd.grad(flex_attention(leaf, k, v), leaf, q)
+    close(grad, torch.autograd.grad(eager(leaf, k.resolve_neg(), v.resolve_neg())[0], leaf, q.resolve_neg())[0])
+
+
+def test_a_mask_that_keeps_nothing():
+    q, k, v = qkv(grad=False)
+    assert not flex_attention(q, k, v, block_mask=block_mask(lambda b, h, i, j: False, q, k)).any()
+
+
 def test_a_captured_tensor_of_half_precision_gets_its_own_type_of_gradient():
     q, k, v = qkv()
     bias = torch.randn(4, 19, dtype=torch.bfloat16, requires_grad=True)
@@ -144,7 +171,8 @@ def test_torchs_own_block_mask_is_its_mask_mod():
     q, k, v = qkv(q_len=200, kv_len=200)
     doc = torch.randint(0, 3, (2, 200))
     mod = lambda b, h, i, j: (doc[b, i] == doc[b, j]) & (i >= j)
-    for given in (torchs.create_block_mask(mod, 2, None, 200, 200, device="cpu"), create_block_mask(mod, 2, None, 200, 200)):
+    theirs = torchs.create_block_mask(mod, 2, None, 200, 200, device="cpu")
+    for given in (theirs, create_block_mask(mod, 2, None, 200, 200)):
         close(flex_attention(q, k, v, block_mask=given), eager(*doubled(q, k, v), None, mod)[0])
 
 
@@ -228,7 +256,8 @@ def test_another_integer_makes_no_kernel():
     q, k, v = qkv(grad=False)
 
     def run(offset):
-        return flex_attention(q, k, v, None, block_mask(lambda b, h, i, j: (i + offset >= j) & (i - j <= offset * 3), q, k))
+        mask = block_mask(lambda b, h, i, j: (i + offset >= j) & (i - j <= offset * 3), q, k)
+        return flex_attention(q, k, v, None, mask)
 
     run(3)
     assert kernels_of(lambda: [run(n) for n in range(2, 12)]) == 0
@@ -342,7 +371,8 @@ def test_a_function_of_another_library_can_be_told():
     with pytest.raises(attune.Error, match="doubled_up"):
         flex_attention(q, k, v, lambda s, b, h, i, j: doubled_up(s))
     register(doubled_up, lambda x: x * 2)
-    close(flex_attention(q, k, v, lambda s, b, h, i, j: doubled_up(s)), eager(*doubled(q, k, v), lambda s, *_: s * 2)[0])
+    out = flex_attention(q, k, v, lambda s, b, h, i, j: doubled_up(s))
+    close(out, eager(*doubled(q, k, v), lambda s, *_: s * 2)[0])
     del _functions.TABLE[doubled_up]
 
 

@@ -15,17 +15,18 @@ import attune.hf  # noqa: E402
 attune.hf.enable()
 
 EVERY = {"vocab_size": 99, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
-         "num_key_value_heads": 2, "max_position_embeddings": 128, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+         "num_key_value_heads": 2, "max_position_embeddings": 128, "pad_token_id": 0, "bos_token_id": 1,
+         "eos_token_id": 2}
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+NARROW = {"head_dim": 8, "sliding_window": 5}
 FAMILIES = {
-    "llama": {}, "mistral": {"sliding_window": 5}, "qwen3": {"head_dim": 8}, "gemma2": {"head_dim": 8, "sliding_window": 5},
-    "gemma3_text": {"head_dim": 8, "sliding_window": 5}, "phi3": {}, "gpt_oss": {"head_dim": 8, "sliding_window": 5, **EXPERTS},
-    "mixtral": EXPERTS, "cohere2": {"sliding_window": 5}, "granite": {}, "olmo2": {}, "gpt_neox": {},
-    "gpt2": {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 128}, "smollm3": {},
+    "llama": {}, "mistral": {"sliding_window": 5}, "qwen3": {"head_dim": 8}, "gemma2": NARROW, "gemma3_text": NARROW,
+    "phi3": {}, "gpt_oss": {**NARROW, **EXPERTS}, "mixtral": EXPERTS, "cohere2": {"sliding_window": 5}, "granite": {},
+    "olmo2": {}, "gpt_neox": {}, "gpt2": {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 128}, "smollm3": {},
     "llama4_text": {"head_dim": 8, "num_local_experts": 2, "attention_chunk_size": 8, "intermediate_size_mlp": 48},
     "deepseek_v3": {"num_key_value_heads": 4, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8,
-                    "qk_nope_head_dim": 8, "v_head_dim": 12, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1,
-                    "topk_group": 1, "moe_intermediate_size": 16, "first_k_dense_replace": 1},
+                    "qk_nope_head_dim": 8, "v_head_dim": 12, "n_routed_experts": 4, "num_experts_per_tok": 2,
+                    "n_group": 1, "topk_group": 1, "moe_intermediate_size": 16, "first_k_dense_replace": 1},
     "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32},
     "bart": {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
              "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48},

@@ -7,8 +7,7 @@ import sys
 import attune
 import pytest
 import torch
-from attune.torch import (AuxRequest, create_block_mask, flex_attention, scaled_dot_product_attention,
-                          varlen_attention)
+from attune.torch import AuxRequest, create_block_mask, flex_attention, scaled_dot_product_attention, varlen_attention
 from goldens import golden
 from torch.nn.attention import flex_attention as torchs
 
