@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import (
     add_offsets_to_mask_function,
@@ -22,7 +23,7 @@ from transformers.masking_utils import (
 )
 
 from attune.torch._attend import attend
-from attune.torch._flex import BlockMask, as_autocast, mask_of, written
+from attune.torch._flex import as_autocast, mask_of, written
 from attune.torch._sdpa import dropping
 
 
@@ -32,9 +33,30 @@ def enable(name: str = "attune") -> None:
     AttentionMaskInterface.register(name, mask)
 
 
+class Mask(BlockMask):
+    """A mask function and its sizes. It is a BlockMask by name alone: that is how transformers knows a mask that is
+    done, which for caches of a fixed size it hands back."""
+
+    def __init__(self, mask_mod: Callable[..., Any], shape: tuple[int, int, int, int]) -> None:
+        self.mask_mod, self.BLOCK_SIZE = mask_mod, (128, 128)
+        self._shape = shape
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """[batch, heads, queries, keys]."""
+        return self._shape
+
+    def contiguous(self) -> Mask:
+        """Itself."""
+        return self
+
+    def __repr__(self) -> str:
+        return f"attune.hf.Mask({list(self._shape)})"
+
+
 def mask(batch_size: int, q_length: int, kv_length: int, q_offset: Any = 0, kv_offset: Any = 0,
          mask_function: Callable[..., Any] | None = None, attention_mask: Tensor | None = None,
-         **_: Any) -> BlockMask:
+         **_: Any) -> Mask:
     """What transformers asks for in place of a tensor: its mask function, with padding and the cache's offsets."""
     assert mask_function is not None
     if attention_mask is not None and not _is_all_true(attention_mask):
@@ -43,7 +65,7 @@ def mask(batch_size: int, q_length: int, kv_length: int, q_offset: Any = 0, kv_o
     shifted = isinstance(q_offset, Tensor) or q_offset or isinstance(kv_offset, Tensor) or kv_offset
     if shifted:
         mask_function = add_offsets_to_mask_function(mask_function, q_offset, kv_offset)
-    return BlockMask(mask_function, (batch_size, 1, q_length, kv_length), (128, 128))
+    return Mask(mask_function, (batch_size, 1, q_length, kv_length))
 
 
 def _is_all_true(attention_mask: Tensor) -> bool:

@@ -102,6 +102,17 @@ def test_export(strict):
     close(program.module()(*inputs), layer(*inputs), 1e-6)
 
 
+def test_export_of_any_length():
+    batch, length = torch.export.Dim("batch", min=2, max=64), torch.export.Dim("length", min=2, max=4096)
+
+    class Plain(torch.nn.Module):
+        def forward(self, q, k, v):
+            return flex_attention(q, k, v, lambda s, b, h, i, j: s + (i - j))
+    program = torch.export.export(Plain(), qkv(grad=False), dynamic_shapes=({0: batch, 2: length},) * 3)
+    other = qkv(batch=3, q_len=50, kv_len=50, grad=False)
+    close(program.module()(*other), Plain()(*other), 1e-6)
+
+
 def arguments(q, k, v, bias, with_max=True):
     return q, k, v, None, None, [bias], [3], "s + bias[h, q - kv + n0]", "kv <= q", "", "", "bias", None, 0, 0, with_max
 

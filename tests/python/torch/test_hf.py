@@ -85,6 +85,46 @@ def test_generation_makes_no_kernel_after_the_second_token(family):
     assert len(made) == 64 and made[-1] == made[1]
 
 
+def test_a_cache_of_a_fixed_size():
+    model, given = model_of("llama"), padded()
+    options = {"max_new_tokens": 12, "do_sample": False, "cache_implementation": "static", "disable_compile": True}
+    tokens = model.generate(**given, **options)
+    model.set_attn_implementation("attune")
+    assert torch.equal(model.generate(**given, **options), tokens)
+
+
+@pytest.mark.parametrize("kind", ["bert", "modernbert", "t5", "vit"])
+def test_encoders_and_biases_of_positions(kind):
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    more = {"bert": {"vocab_size": 99}, "modernbert": {"vocab_size": 99, "local_attention": 6, "pad_token_id": 0},
+            "t5": {"vocab_size": 99, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4},
+            "vit": {"image_size": 16, "patch_size": 4}}[kind]
+    config = transformers.AutoConfig.for_model(kind, **({} if kind == "t5" else sizes), **more)
+    model = transformers.AutoModel.from_config(config, attn_implementation="eager").eval()
+    given = {"pixel_values": torch.randn(2, 3, 16, 16)} if kind == "vit" else padded()
+    if kind == "t5":
+        given["decoder_input_ids"] = given["input_ids"]
+    keep = given["attention_mask"].bool() if "attention_mask" in given else slice(None)
+    with torch.no_grad():
+        wanted = model(**given)[0][keep]
+        model.set_attn_implementation("attune")
+        assert (model(**given)[0][keep] - wanted).abs().max() < 3e-6
+
+
+def test_a_mask_and_packed_positions_of_ones_own():
+    model = model_of("llama")
+    tokens = torch.randint(3, 99, (2, 19))
+    hidden = torch.ones(19, 19, dtype=torch.bool).triu(1)
+    ways = [{"attention_mask": torch.zeros(2, 1, 19, 19).masked_fill(hidden, torch.finfo(torch.float32).min)},
+            {"position_ids": torch.cat([torch.arange(8), torch.arange(11)]).expand(2, -1), "use_cache": False}]
+    for given in ways:
+        model.set_attn_implementation("eager")
+        wanted = model(input_ids=tokens, **given).logits
+        model.set_attn_implementation("attune")
+        assert (model(input_ids=tokens, **given).logits - wanted).abs().max() < 1e-6
+
+
 def test_dropout_in_training_drops():
     model, given = model_of("llama", attention_dropout=0.5).train(), padded()
     model.set_attn_implementation("attune")
