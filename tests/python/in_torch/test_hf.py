@@ -1,4 +1,4 @@
-# tests/python/torch/test_hf.py — tiny random models of transformers: eager and attune give the same
+# tests/python/in_torch/test_hf.py — tiny random models of transformers: eager and attune give the same
 """Families of models, left-padded: logits, gradients of every weight, and generation with a cache."""
 
 import os

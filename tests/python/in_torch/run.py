@@ -1,4 +1,4 @@
-# tests/python/torch/run.py — run.py FILE...: these tests of attune.torch with pytest, or a skip that says what lacks
+# tests/python/in_torch/run.py — run.py FILE...: these tests of attune.torch with pytest, or a skip that says what lacks
 """For ctest, whose skips are read from what a test prints."""
 
 import importlib.util

@@ -1,4 +1,4 @@
-# tests/python/torch/test_sdpa.py — scaled_dot_product_attention and varlen_attention against torch's own
+# tests/python/in_torch/test_sdpa.py — scaled_dot_product_attention and varlen_attention against torch's own
 """Torch's other attentions, with torch's own as the reference."""
 
 import pytest

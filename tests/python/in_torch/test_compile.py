@@ -1,4 +1,4 @@
-# tests/python/torch/test_compile.py — torch.compile, export, opcheck, gradcheck and the transforms of torch.func
+# tests/python/in_torch/test_compile.py — torch.compile, export, opcheck, gradcheck and the transforms of torch.func
 """The operators: what programs that trace, transform and check them see."""
 
 import pytest

@@ -1,4 +1,4 @@
-# tests/python/torch/test_graphs.py — every mod of mods.py inside of torch.compile, in one graph, as outside of it
+# tests/python/in_torch/test_graphs.py — every mod of mods.py inside of torch.compile, in one graph, as outside of it
 """Dynamo follows the mods as Python does."""
 
 import mods

@@ -1,4 +1,4 @@
-# tests/python/torch/test_mistakes.py — every mistake in a mod or a call has its message, under the user's own line
+# tests/python/in_torch/test_mistakes.py — every mistake in a mod or a call has its message, under the user's own line
 """Mistakes, each with a golden message in tests/python/errors."""
 
 import math

@@ -1,4 +1,4 @@
-# tests/python/torch/test_flex.py — flex_attention as programs call it: shapes, layouts, types, masks, what is kept
+# tests/python/in_torch/test_flex.py — flex_attention as programs call it: shapes, layouts, types, masks, what is kept
 """attune.torch.flex_attention beyond the mods themselves."""
 
 import gc

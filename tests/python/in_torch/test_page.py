@@ -1,4 +1,4 @@
-# tests/python/torch/test_page.py — the code of docs/torch.md and of docstrings runs and prints what it says
+# tests/python/in_torch/test_page.py — the code of docs/torch.md and of docstrings runs and prints what it says
 """The page and the docstrings of attune.torch."""
 
 import doctest

@@ -1,4 +1,4 @@
-# tests/python/torch/eager.py — random tensors, and attention as eager torch computes it
+# tests/python/in_torch/eager.py — random tensors, and attention as eager torch computes it
 """What the tests of attune.torch compare with."""
 
 import torch
