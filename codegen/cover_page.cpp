@@ -1,5 +1,7 @@
 // codegen/cover_page.cpp — a Mod's cover as the page of the kernel that writes tile lists
 #include <algorithm>
+
+#include <attune/error.h>
 #include <fmt/format.h>
 
 #include "codegen/page.h"
@@ -45,9 +47,19 @@ Verdicts hoisted(const Expr& may_keep, const Expr& may_drop) {
   return out;
 }
 
+/// As cover_args.cuh has it.
+std::string_view name_of(CoverForm what) {
+  switch (what) {
+    case CoverForm::of_queries: return "of_queries";
+    case CoverForm::of_keys: return "of_keys";
+    case CoverForm::visits: return "visits";
+  }
+  throw Bug("a cover is written in no way that is known");
+}
+
 }  // namespace
 
-Source cover_source(const compiler::LoweredMod& lowered, bool wide, int arch, bool along_q) {
+Source cover_source(const compiler::LoweredMod& lowered, bool wide, int arch, CoverForm what) {
   const Mod& mod = lowered.mod;
   const Cover& cover = lowered.cover;
   const ir::Signature users = page_signature(mod);
@@ -69,7 +81,7 @@ Source cover_source(const compiler::LoweredMod& lowered, bool wide, int arch, bo
   Source out{.name = "cover",
              .text = {},
              .options = page_options(arch, true),
-             .symbol = fmt::format("attune::cover<attune::exact::User, {}>", along_q),
+             .symbol = fmt::format("attune::cover<attune::exact::User, attune::CoverForm::{}>", name_of(what)),
              .facts = mod.facts()};
   out.facts.insert(out.facts.begin(), {"arch", fmt::format("sm_{}", arch)});
   out.text = page_comment(mod) + "#include \"cover.cuh\"\n\nnamespace attune::exact {\n\nstruct User {\n";

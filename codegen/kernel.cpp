@@ -43,6 +43,16 @@ KernelPlan plan_of(const KernelDescriptor& kernel, const KernelSpec& spec, int m
           .wide = spec.wide};
 }
 
+CoverForm cover_form(Way way) {
+  switch (way) {
+    case Way::forward:
+    case Way::queries: return CoverForm::of_queries;
+    case Way::keys: return CoverForm::of_keys;
+    case Way::backward: return CoverForm::visits;
+  }
+  throw Bug("a kernel computes in no way that is known");
+}
+
 int trait(const KernelPlan& plan, std::string_view name) {
   for (const auto& [key, value] : plan.traits)
     if (key == name) return value;

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "codegen/cuda/cover_args.cuh"
 #include "codegen/headers.h"
 #include "codegen/kind.h"
 #include "codegen/plan.h"
@@ -18,6 +19,8 @@ namespace attune::codegen {
 /// What a kernel computes: a forward; a backward; or of a backward the gradient of q, or those of k and v.
 enum class Way : std::uint8_t { forward, backward, queries, keys };
 std::string_view name_of(Way way);
+/// What its kernels walk where a mask needs lists.
+CoverForm cover_form(Way way);
 
 /// A number that a kernel's tile is cut by: in variants, and in the Tile of a page.
 struct Member {

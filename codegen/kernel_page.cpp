@@ -417,6 +417,10 @@ Source kernel_source(const GpuParts& parts, const KernelPlan& plan, int arch, st
   return page_of(parts, plan, arch, std::string(plan.kernel->name), page_tile(plan), path);
 }
 
+bool needs_repair(const GpuParts& parts, const KernelPlan& plan) {
+  return !plan.kernel->end.empty() && (parts.gradient->removes || plan.packed);
+}
+
 Source repair_source(const GpuParts& parts, const KernelPlan& plan, int arch) {
   KernelPlan careful = plan;
   careful.m = careful.n = 64;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "codegen/cuda/cover_args.cuh"
 #include "codegen/gpu_parts.h"
 #include "codegen/headers.h"
 
@@ -51,12 +52,13 @@ Source rows_source(const RowsSpec& spec);
 Source sums_source(int arch);
 /// The plan's KernelDescriptor::end.
 Source end_source(const KernelPlan& plan, int arch);
-/// The kernel of repair_sm80.cuh, for what such a plan leaves not finite; see BackwardArgs::odd.
+/// May such a plan leave what is not finite because of pairs that are removed, or of a packed sequence's neighbours?
+bool needs_repair(const GpuParts& parts, const KernelPlan& plan);
+/// The kernel of repair_sm80.cuh for it; see BackwardArgs::odd.
 Source repair_source(const GpuParts& parts, const KernelPlan& plan, int arch);
 
-/// The kernel of cover.cuh that writes the lists of tiles for a Mod whose facts say `listed`; `along_q`: for kernels
-/// that keep keys.
-Source cover_source(const compiler::LoweredMod& lowered, bool wide, int arch, bool along_q = false);
+/// The kernel of cover.cuh that writes the lists of tiles for a Mod whose facts say `listed`.
+Source cover_source(const compiler::LoweredMod& lowered, bool wide, int arch, CoverForm what = CoverForm::of_queries);
 
 /// `struct User` of pages. `captures` by slot, on the device; `params` by slot as Param holds them; `wide` as the pages
 /// have it; `sums` as page_sums() names them.

@@ -65,12 +65,19 @@ std::vector<Page> pages(const CudaOptions& o, const compiler::LoweredMod& lowere
     throw Error("no-lists", "this mask needs no lists", {.name = "--lists"},
                 "which keys a tile of queries visits is known without looking at data", "leave --lists out");
   std::vector<Page> out;
+  const std::optional<codegen::Preference> preference = o.call.preference();
+  std::vector<codegen::Way> ways{codegen::Way::forward};
+  if (o.backward) ways = codegen::ways_of_backward(spec, parts.facts);
+  if (o.backward && preference && !codegen::takes(*preference, ways[0]))
+    ways = {codegen::Way::queries, codegen::Way::keys};
+  if (o.lists && ways[0] == codegen::Way::backward && parts.facts.listed)
+    return {{"table of visits", codegen::cover_source(lowered, spec.wide, spec.arch, CoverForm::visits)}};
   if (o.lists) {
     if (parts.facts.listed) out.push_back({"lists along kv", codegen::cover_source(lowered, spec.wide, spec.arch)});
-    if (along_q) out.push_back({"lists along q", codegen::cover_source(lowered, spec.wide, spec.arch, true)});
+    if (along_q)
+      out.push_back({"lists along q", codegen::cover_source(lowered, spec.wide, spec.arch, CoverForm::of_keys)});
     return out;
   }
-  const std::optional<codegen::Preference> preference = o.call.preference();
   const auto walker = [&](codegen::Way way) {
     const bool preferred = preference && (!o.backward || codegen::takes(*preference, way));
     const codegen::GpuParts& of = way == codegen::Way::keys ? of_keys : parts;
@@ -80,15 +87,13 @@ std::vector<Page> pages(const CudaOptions& o, const compiler::LoweredMod& lowere
     out.push_back({std::string(name_of(way)), codegen::kernel_source(of, plan, spec.arch), std::move(choices)});
     if (plan.kernel->end.empty()) return;
     out.push_back({"dq after", codegen::end_source(plan, spec.arch)});
-    if (of.gradient->removes) out.push_back({"repair after", codegen::repair_source(of, plan, spec.arch)});
+    if (codegen::needs_repair(of, plan)) out.push_back({"repair after", codegen::repair_source(of, plan, spec.arch)});
   };
   if (!o.backward) {
     walker(codegen::Way::forward);
     return out;
   }
   out.push_back({"rows before", codegen::rows_source(codegen::rows_spec(asked, parts.gradient->delta_of_o))});
-  std::vector<codegen::Way> ways = codegen::ways_of_backward(spec, parts.facts);
-  if (preference && !codegen::takes(*preference, ways[0])) ways = {codegen::Way::queries, codegen::Way::keys};
   for (const codegen::Way way : ways) walker(way);
   if (std::ranges::find(wanted, true) != wanted.end())
     out.push_back({"captured gradients after", codegen::sums_source(spec.arch)});

@@ -51,8 +51,8 @@ struct Gradient {
   Stored type;
 };
 
-/// Threads of a block of rows.cuh, which has a warp for each row.
-constexpr int rows_threads = 256;
+/// Threads of a block of rows.cuh, and how many of them share a row.
+constexpr int rows_threads = 256, rows_lanes = 16;
 
 /// One struct for the kernels of a backward: each reads what it needs.
 struct BackwardArgs {
@@ -66,11 +66,14 @@ struct BackwardArgs {
   int kv_heads, d, dv;                                            ///< kv_heads: q_heads / group, divided once
   const int* q_starts;
   const int* kv_starts;
-  const int* tiles;  ///< as ForwardArgs has them; for `keys` kernels a row of lists for each tile of keys
+  const int* tiles;  ///< as ForwardArgs has them; for `keys` kernels a row of lists for each tile of keys, for kernels
+                     ///< that do all a table of visits (cover_args.cuh)
   int tile_stride, tile_batches, tile_heads;
-  int section;  ///< sets of heads (walk.cuh) whose operands stay in the cache together
+  int section;              ///< sets of heads (walk.cuh) whose operands stay in the cache together
+  int q_places, kv_places;  ///< for kernels that do all: tiles of a head. Packed: sequence b has the places from
+                            ///< starts[b] / positions of a tile + b on, of which it may leave one free
   float* sums;  ///< for kernels that add dq up in memory: f32, laid out as the kernel likes, a tile of queries after
-                ///< another: [batch, head, tile]
+                ///< another: [batch, head, place], packed without batch
   unsigned* turns;  ///< for each of these tiles, how many tiles of keys were added to it: 0 before the launch
   unsigned* next;   ///< how many items of a dynamic schedule were taken beyond one for each block: 0 before the launch
   unsigned* odd;  ///< set to 1 where a result is not finite though pairs were removed: a removed pair may have brought

@@ -73,15 +73,18 @@ __device__ inline void store4(const Gradient& to, long long offset, int count, f
   }
 }
 
-/// A warp stores 16 rows of 64 columns that it has staged, from column `first` of `width` on.
-__device__ inline void store_rows(const Gradient& to, unsigned area, int b, int h, int row, int rows, int first,
+/// A warp stores 16 rows of 64 columns that it has staged, from column `first` of `width` on. `of`: the positions that
+/// rows are counted in.
+__device__ inline void store_rows(const Gradient& to, unsigned area, int b, int h, Stretch of, int row, int first,
                                   int width, int lane) {
 #pragma unroll 2
   for (int i = lane / 16; i < 16; i += 2) {
     const int column = 4 * (lane % 16);
     const float4 x = shared_get4(staged(area, i, column));
-    if (row + i < rows && first + column < width)
-      store4(to, b * to.to.batch + h * to.to.head + (row + i) * to.to.position + (first + column) * to.to.element,
+    if (row + i < of.length && first + column < width)
+      store4(to,
+             b * to.to.batch + h * to.to.head + (of.start + row + i) * to.to.position +
+                 (first + column) * to.to.element,
              width - first - column, x);
   }
 }
@@ -233,7 +236,8 @@ struct Group90Backward {
   __device__ void enter(unsigned step) {
     const int b = word(step, 2), h = word(step, 3);
     if (b != at.b || h != at.h) {
-      at = {b, h, args.q_len, args.kv_len};
+      at = {b, h, stretch<Tile>(args.q_starts, b, args.q_len).length,
+            stretch<Tile>(args.kv_starts, b, args.kv_len).length};
       head = user.head(at);
       factor = factor_of(user, head);
     }
@@ -270,7 +274,7 @@ struct Group90Backward {
         if constexpr (Partial) {
           const Reach<User> reach(user, head, row, at, q, keys);
           from = reach.from;
-          to = q.i() - args.q_offset < args.q_len ? reach.to : -1;
+          to = q.i() - args.q_offset < at.q_len ? reach.to : -1;
         }
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
@@ -374,21 +378,22 @@ struct Group90Backward {
                    : "memory");
   }
 
-  /// Puts this group's half of dq where a warp that adds takes it; or says only that this step has none.
-  template <bool There = true>
-  __device__ void give_sums(int stage, unsigned phase) {
-    const unsigned full = shared + Shared::sum_full + 16 * stage;
-    barrier_wait(full + 8, phase ^ 1);
-    if constexpr (There) put_sums(stage);
-    __syncwarp();
-    if (lane == 0) barrier_arrive(full);
-  }
-  __device__ void put_sums(int stage) {
+  /// Puts this group's half of dq where a warp that adds takes it.
+  __device__ void put_sums(int stage, unsigned phase) {
+    wait_for_sums(stage, phase);
     const unsigned into = shared + Shared::sums + stage * Shared::sum_bytes + group * 16384 + 16 * (32 * warp + lane);
     const float(&x)[32] = dq();
 #pragma unroll
     for (int i = 0; i < 8; ++i) shared_put(into + 2048 * i, x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
-    proxy_fence();
+  }
+  /// Until the tile of dq before is out of the stage.
+  __device__ void wait_for_sums(int stage, unsigned phase) const {
+    barrier_wait(shared + Shared::sum_full + 16 * stage + 8, phase ^ 1);
+  }
+  /// What was put there is complete, and a proxy_fence() lies behind it.
+  __device__ void give_sums(int stage) const {
+    __syncwarp();
+    if (lane == 0) barrier_arrive(shared + Shared::sum_full + 16 * stage);
   }
 
   /// Stores the warp's 16 keys of dk or dv through its part of the memory of keys and values.
@@ -406,7 +411,8 @@ struct Group90Backward {
           shared_put(staged(area, lane / 4 + 8 * r, 8 * (i - 8 * c) + 2 * (lane & 3)), x[4 * i + 2 * r] * by,
                      x[4 * i + 2 * r + 1] * by);
       __syncwarp();
-      store_rows(to, area, args.kv_shared ? 0 : b, kv_head, keys - lane / 4, args.kv_len, 64 * c, columns, lane);
+      store_rows(to, area, args.kv_shared ? 0 : b, kv_head, stretch<Tile>(args.kv_starts, b, args.kv_len),
+                 keys - lane / 4, 64 * c, columns, lane);
     }
   }
   template <int N>
@@ -419,7 +425,8 @@ struct Group90Backward {
 };
 
 /// Orders, by what is under way while a group computes. 0: nothing; both S and dP are waited for. 1: dP beside
-/// probabilities, dV beside dS. 2: also the next S while dQ is stored.
+/// probabilities, dV beside dS. 2: also the next S while dQ is stored, which is handed over behind the next dS: a fence
+/// of its own, with nothing behind it yet, cost 1 %.
 template <class Tile, class User>
 __device__ inline void compute_backward(const BackwardArgs& args, const User& user, unsigned shared, int group) {
   using Shared = Shared90Backward<Tile>;
@@ -447,7 +454,8 @@ __device__ inline void compute_backward(const BackwardArgs& args, const User& us
     for (float& x : g.dv) x = 0;
     if (what & Step::empty) {
       release_stage(stage_now());
-      g.template give_sums<false>(stage_now(), phase_of(clock));
+      g.wait_for_sums(stage_now(), phase_of(clock));
+      g.give_sums(stage_now());
       ++clock;
     } else {
       barrier_wait(shared + Shared::k_full, clock >> 31);
@@ -488,6 +496,8 @@ __device__ inline void compute_backward(const BackwardArgs& args, const User& us
         g.share(stage);
         g.add_keys(stage);
         proxy_fence();
+        if constexpr (order == 2)
+          if (!(what & Step::first)) g.give_sums(stage ^ 1);
         named_sync(1, 256);
         g.products_of_queries(stage);
         if constexpr (order < 2) {
@@ -496,7 +506,9 @@ __device__ inline void compute_backward(const BackwardArgs& args, const User& us
           pin(g.dk);
           pin(g.dv);
           release_stage(stage);
-          g.give_sums(stage, phase_of(clock));
+          g.put_sums(stage, phase_of(clock));
+          proxy_fence();
+          g.give_sums(stage);
           ++clock;
           if (what & Step::last) break;
           wait();
@@ -512,7 +524,11 @@ __device__ inline void compute_backward(const BackwardArgs& args, const User& us
           pin(g.dk);
           pin(g.dv);
           release_stage(stage);
-          g.give_sums(stage, phase_of(clock - 1));
+          g.put_sums(stage, phase_of(clock - 1));
+          if (what & Step::last) {
+            proxy_fence();
+            g.give_sums(stage);
+          }
           wgmma_wait<0>();
           pin(g.s);
           if (what & Step::last) break;
@@ -520,7 +536,7 @@ __device__ inline void compute_backward(const BackwardArgs& args, const User& us
       }
       clock ^= keys_bit;
     }
-    if constexpr (User::gradient.removes)
+    if constexpr (User::gradient.removes || is_packed<Tile>)
       if (args.odd && __any_sync(~0u, g.is_odd(g.dk) || g.is_odd(g.dv)) && g.lane == 0) *args.odd = 1;
     const unsigned step = clock - 1;
     const int b = g.word(step, 2), kv_head = g.word(step, 5);
@@ -573,7 +589,9 @@ __global__ void __launch_bounds__(256) end_queries_sm90(const __grid_constant__ 
   __shared__ float4 memory[Shared::sum_bytes / 16];
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32, of_group = thread % 128;
   const int tile = static_cast<int>(blockIdx.x), h = static_cast<int>(blockIdx.y), b = static_cast<int>(blockIdx.z);
-  const int place = (b * args.q_heads + h) * static_cast<int>(gridDim.x) + tile;
+  const Stretch queries = stretch<Tile>(args.q_starts, b, args.q_len);
+  if (tile * Tile::m >= queries.length) return;
+  const int place = sums_of<Tile>(args, b, h) + tile;
   const bool any = !Tile::ordered || args.turns[place] > 0;
   const float4* from = reinterpret_cast<const float4*>(args.sums) +
                        static_cast<long long>(place) * (Shared::sum_bytes / 16) + thread / 128 * 1024 + of_group;
@@ -594,7 +612,7 @@ __global__ void __launch_bounds__(256) end_queries_sm90(const __grid_constant__ 
   __syncwarp();
   // Where queries are 128, groups have 64 of them each, else half of the width.
   const int row = tile * Tile::m + 16 * (warp % 4) + (Tile::m == 128 ? 64 * (warp / 4) : 0);
-  store_rows(args.grad_q, area, b, h, row, args.q_len, Tile::m == 128 ? 0 : 64 * (warp / 4), args.d, lane);
+  store_rows(args.grad_q, area, b, h, queries, row, Tile::m == 128 ? 0 : 64 * (warp / 4), args.d, lane);
 }
 
 }  // namespace attune

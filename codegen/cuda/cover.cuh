@@ -2,8 +2,9 @@
 //
 // A row of lists for each tile of queries (and head, and batch entry, where the mask varies with them):
 //   {how many partial, how many full, the partial tiles, the full tiles}, tiles as numbers along kv, falling.
-// For a backward, also a row for each tile of keys, with tiles of queries. A tile that reaches beyond kv_len is
-// partial. One block a row, one warp a verdict; no order depends on timing.
+// For a backward, also a row for each tile of keys, with tiles of queries; or a table of all pairs of tiles, which says
+// of each how many tiles of keys its queries visit before and behind. A tile that reaches beyond kv_len is partial. One
+// block a row, one warp a verdict; no order depends on timing.
 #pragma once
 
 #include "cover_args.cuh"
@@ -14,6 +15,7 @@ namespace attune {
 // ---- what a captured tensor holds between two indices of each dimension, by a whole warp ----------------------------
 
 constexpr unsigned warp = 0xffffffffu;
+constexpr int lanes = 32;
 
 __device__ inline int whole(Int x) { return x.i(); }
 __device__ inline int whole(bool x) { return x; }
@@ -22,7 +24,7 @@ template <class T, int rank, class Stride, class... Index>
 __device__ __forceinline__ int between(bool least, const Capture<T, rank, Stride>& of, Index... index) {
   static_assert(sizeof...(Index) == 2 * rank);
   // Lanes share the last dimension; the dimensions before it are looped over.
-  constexpr int lanes = 32, dims = 4, skip = dims - rank;
+  constexpr int dims = 4, skip = dims - rank;
   const Int given[2 * rank] = {index...};
   int from[dims] = {}, to[dims] = {};
   long long stride[dims] = {};
@@ -86,13 +88,47 @@ struct Side {
   __device__ int end(int i) const { return offset + min((i + 1) * tile, length); }
 };
 
-/// AlongQ: a row of lists for each tile of keys instead, of the tiles of queries that read them.
-template <Covers C, bool AlongQ>
+enum Verdict : int { None, Some, All };
+
+/// A warp puts verdicts on `tiles` tiles, of which `partial` are Some, into lists.
+__device__ inline void write_lists(int* row, const int* verdicts, int tiles, int partial, int lane) {
+  int some = 0, all = 0;
+  for (int top = tiles; top > 0; top -= lanes) {
+    const int t = top - 1 - lane;
+    const int verdict = t >= 0 ? verdicts[t] : None;
+    const unsigned are_some = __ballot_sync(warp, verdict == Some), are_all = __ballot_sync(warp, verdict == All);
+    const unsigned before = (1u << lane) - 1;
+    if (verdict == Some) row[2 + some + __popc(are_some & before)] = t;
+    if (verdict == All) row[2 + partial + all + __popc(are_all & before)] = t;
+    some += __popc(are_some);
+    all += __popc(are_all);
+  }
+  if (lane == 0) {
+    row[0] = some;
+    row[1] = all;
+  }
+}
+
+/// A warp makes verdicts of a table's column, on `tiles` tiles, of which `visited` are not None, visits.
+__device__ inline void write_visits(int* column, int stride, int tiles, int visited, int lane) {
+  int below = 0;
+  for (int first = 0; first < tiles; first += lanes) {
+    const int t = first + lane;
+    int* const at = column + static_cast<long long>(t) * stride;
+    const int verdict = t < tiles ? *at : None;
+    const unsigned are = __ballot_sync(warp, verdict != None);
+    const int nth = below + __popc(are & ((1u << lane) - 1));
+    if (verdict != None) *at = Visit::word(verdict == All, nth, visited - 1 - nth);
+    below += __popc(are);
+  }
+}
+
+template <Covers C, CoverForm What>
 __global__ void __launch_bounds__(cover_threads)
     cover(const __grid_constant__ CoverArgs args, const __grid_constant__ C of) {
-  enum Verdict : int { None, Some, All };
-  constexpr int lanes = 32, warps = cover_threads / lanes;
-  __shared__ int partial;
+  constexpr int warps = cover_threads / lanes;
+  constexpr bool AlongQ = What == CoverForm::of_keys;
+  __shared__ int counted;  // of lists the partial tiles, of a table all that are visited
   const int warp_id = static_cast<int>(threadIdx.x) / lanes, lane = static_cast<int>(threadIdx.x) % lanes;
   const int b = static_cast<int>(blockIdx.z), h = static_cast<int>(blockIdx.y), tile = static_cast<int>(blockIdx.x);
   const int q_len = args.q_starts ? min(args.q_starts[b + 1] - args.q_starts[b], args.q_len) : args.q_len;
@@ -102,15 +138,21 @@ __global__ void __launch_bounds__(cover_threads)
   const Side &fixed = AlongQ ? keys : queries, &walked = AlongQ ? queries : keys;
   // A packed sequence may be shorter than the longest, for which the grid is made.
   const int tiles = tile * fixed.tile < fixed.length ? walked.tiles() : 0;
-  int* row = args.tiles + ((static_cast<long long>(b) * gridDim.y + h) * gridDim.x + tile) * args.tile_stride;
+  const long long head = static_cast<long long>(b) * gridDim.y + h;
+  int* row = args.tiles + (head * gridDim.x + tile) * args.tile_stride;
   int* verdicts = row + 2 + tiles;
+  int apart = 1;
+  if constexpr (What == CoverForm::visits) {
+    apart = args.tile_stride;
+    verdicts = args.tiles + head * ((args.kv_len + args.n - 1) / args.n) * apart + tile;
+  }
 
 #if __CUDA_ARCH__ >= 900
   // The kernel that walks these lists may start, and will wait.
   asm volatile("griddepcontrol.launch_dependents;");
 #endif
   if (threadIdx.x == 0) {
-    partial = 0;
+    counted = 0;
     if (args.next && tile == 0 && h == 0 && b == 0) *args.next = 0;
   }
   typename C::Row q_fields;
@@ -133,27 +175,16 @@ __global__ void __launch_bounds__(cover_threads)
       verdict = kv_begin + args.n > kv_len || of.may_drop(q_fields, kv_fields, at, from, to, kv_begin, kv_end) ? Some
                                                                                                                : All;
     if (lane == 0) {
-      verdicts[t] = verdict;
-      if (verdict == Some) atomicAdd(&partial, 1);
+      verdicts[static_cast<long long>(t) * apart] = verdict;
+      if (What == CoverForm::visits ? verdict != None : verdict == Some) atomicAdd(&counted, 1);
     }
   }
   __syncthreads();
   if (warp_id != 0) return;
-  int some = 0, all = 0;
-  for (int top = tiles; top > 0; top -= lanes) {
-    const int t = top - 1 - lane;
-    const int verdict = t >= 0 ? verdicts[t] : None;
-    const unsigned are_some = __ballot_sync(warp, verdict == Some), are_all = __ballot_sync(warp, verdict == All);
-    const unsigned before = (1u << lane) - 1;
-    if (verdict == Some) row[2 + some + __popc(are_some & before)] = t;
-    if (verdict == All) row[2 + partial + all + __popc(are_all & before)] = t;
-    some += __popc(are_some);
-    all += __popc(are_all);
-  }
-  if (lane == 0) {
-    row[0] = some;
-    row[1] = all;
-  }
+  if constexpr (What == CoverForm::visits)
+    write_visits(verdicts, apart, tiles, counted, lane);
+  else
+    write_lists(row, verdicts, tiles, counted, lane);
 }
 
 }  // namespace attune

@@ -6,10 +6,30 @@ namespace attune {
 /// Threads of a block. A warp has few tiles, because a verdict takes a microsecond, mostly the latency of its reads.
 constexpr int cover_threads = 1024;
 
-/// The grid is (tiles of queries, or of keys, heads, batches), each of these two 1 where the lists do not vary with it.
+/// What is written of a cover: for each tile of queries the tiles of keys to visit; for each tile of keys the tiles of
+/// queries; or a table of both, a row for each tile of keys, with a Visit for each tile of queries.
+enum class CoverForm { of_queries, of_keys, visits };
+
+/// What a table says of two tiles, in a word; 0: there is nothing to visit. `below`, `above`: how many tiles of keys
+/// before and behind this one the queries visit too.
+struct Visit {
+  static constexpr int there = 1, whole = 2;  ///< bits; whole: no pair of a key that exists is removed
+  static constexpr int count_bits = 15, most_tiles = 1 << count_bits;
+
+  static constexpr int word(bool is_whole, int below, int above) {
+    return static_cast<int>(there | (is_whole ? whole : 0u) | static_cast<unsigned>(below) << 2 |
+                            static_cast<unsigned>(above) << (2 + count_bits));
+  }
+  static constexpr int below(int word) { return word >> 2 & (most_tiles - 1); }
+  static constexpr int above(int word) { return static_cast<int>(static_cast<unsigned>(word) >> (2 + count_bits)); }
+};
+
+/// The grid is (tiles of queries, or of keys for lists of these, heads, batches), each of these two 1 where the lists
+/// do not vary with it.
 struct CoverArgs {
   int* tiles;
-  int tile_stride;  ///< ints a row, at least 2 + 2 * tiles along the other axis: the lists, and room to work in
+  int tile_stride;  ///< ints a row: of lists at least 2 + 2 * tiles along the other axis, which has room to work in; of
+                    ///< a table the tiles of queries of the longest sequence
   int q_len, kv_len, q_offset;
   int m, n;             ///< queries and keys of a tile
   const int* q_starts;  ///< packed: batch + 1 starts of each, else null

@@ -2,6 +2,7 @@
 // for them: its shared memory, the order of items, and the warp that deals and loads them
 #pragma once
 
+#include "cover_args.cuh"
 #include "deal_sm90.cuh"
 #include "gradient.cuh"
 
@@ -54,6 +55,13 @@ __device__ inline unsigned step_word(unsigned shared, unsigned nth, int word) {
 
 // ---- items -------------------------------------------------------------------------------------------------------
 
+/// Where the sums of a head's first tile of queries of sequence b are.
+template <class Tile>
+__device__ inline int sums_of(const BackwardArgs& args, int b, int h) {
+  if constexpr (is_packed<Tile>) return h * args.q_places + place_of<Tile::m>(args.q_starts, b);
+  return (b * args.q_heads + h) * args.q_places;
+}
+
 /// A tile of keys of a key head, for all batch entries that share it: an item of that head's set. Sets are dealt in
 /// sections of args.section, whose nth items follow one another: a tile of queries passes from one item of a set to the
 /// next in some 2 us, so items of a set must not start in faster succession than that. Sections alternate: in even ones
@@ -66,19 +74,26 @@ struct Items90Backward {
   const BackwardArgs& args;
 
   struct Item {
-    int b, kv_head, keys;
+    int b, kv_head;
+    int keys;     ///< the tile; a packed sequence may have fewer
     bool rising;  ///< the order in which items of this set are dealt; queries are visited the other way round
   };
 
-  __device__ int tiles() const { return (args.kv_len + Tile::n - 1) / Tile::n; }
-  __device__ int sets() const { return args.kv_shared ? args.kv_heads : args.kv_heads * args.batch; }
+  /// Of a set. The sequences of a packed call lie side by side in it.
+  __device__ int tiles() const { return args.kv_places; }
+  __device__ int sets() const { return args.kv_shared || is_packed<Tile> ? args.kv_heads : args.kv_heads * args.batch; }
   __device__ int count() const { return sets() * tiles(); }
   __device__ Item item(int index) const {
     const int section = index / (args.section * tiles()), first = section * args.section,
               here = min(args.section, sets() - first), within = index - first * tiles(), nth = within / here,
               set = first + within - nth * here;
     const bool rising = (section & 1) || first + here == sets();
-    return {set / args.kv_heads, set % args.kv_heads, rising ? nth : tiles() - 1 - nth, rising};
+    const int keys = rising ? nth : tiles() - 1 - nth;
+    if constexpr (is_packed<Tile>) {
+      const int b = sequence_at<Tile::n>(args.kv_starts, args.batch, keys);
+      return {b, set, keys - place_of<Tile::n>(args.kv_starts, b), rising};
+    }
+    return {set / args.kv_heads, set % args.kv_heads, keys, rising};
   }
 };
 
@@ -109,16 +124,17 @@ struct Loader90Backward {
            : lane == 6 ? step.sums
                        : step.turn;
     if (step.what & (Step::empty | Step::stop)) return;
-    const Where where{step.b, step.h, args.q_len, args.kv_len};
+    const Stretch queries = stretch<Tile>(args.q_starts, step.b, args.q_len);
+    const Where where{step.b, step.h, queries.length, stretch<Tile>(args.kv_starts, step.b, args.kv_len).length};
     const Int origin = args.q_offset + step.queries * m;
     const auto head = user.head(where);
 #pragma unroll
     for (int j = 0; j < rows; ++j) {
       const int q = step.queries * m + 32 * j + lane;
       ends[j] = no_row();
-      if (q >= args.q_len) continue;
+      if (q >= queries.length) continue;
       const auto of = [&](const Rows& all) {
-        return __ldg(all.data + step.b * all.batch + step.h * all.head + q * all.position);
+        return __ldg(all.data + step.b * all.batch + step.h * all.head + (queries.start + q) * all.position);
       };
       const Int q_at = args.q_offset + q;
       ends[j] = row_end(of(args.lse), user.rest(head, user.row(head, where, q_at), where, origin, q_at),
@@ -150,16 +166,20 @@ struct Loader90Backward {
       // Results pass through the memory of keys: items without a step wait for it too.
       if (what & Step::empty) barrier_wait(shared + Shared::keys_empty, keys_phase ^ 1);
       if (loads) {
+        const int q_batch = is_packed<Tile> ? 0 : b,
+                  q_first = stretch<Tile>(args.q_starts, b, args.q_len).start + queries * m;
         barrier_expect(full, Shared::q_bytes + Shared::grad_o_bytes);
-        load(Shared::q + stage * Shared::q_bytes, args.q_map, full, Shared::d_chunks, m, queries, h, b);
-        load(Shared::grad_o + stage * Shared::grad_o_bytes, args.grad_o_map, full, Shared::dv_chunks, m, queries, h, b);
+        load(Shared::q + stage * Shared::q_bytes, args.q_map, full, Shared::d_chunks, m, q_first, h, q_batch);
+        load(Shared::grad_o + stage * Shared::grad_o_bytes, args.grad_o_map, full, Shared::dv_chunks, m, q_first, h,
+             q_batch);
         if (what & Step::first) {
-          const int batch = args.kv_shared ? 0 : b;
+          const int kv_batch = is_packed<Tile> || args.kv_shared ? 0 : b,
+                    kv_first = stretch<Tile>(args.kv_starts, b, args.kv_len).start + keys * n;
           barrier_wait(shared + Shared::keys_empty, keys_phase ^ 1);
           barrier_expect(shared + Shared::k_full, Shared::k_bytes);
-          load(Shared::k, args.k_map, shared + Shared::k_full, Shared::d_chunks, n, keys, kv_head, batch);
+          load(Shared::k, args.k_map, shared + Shared::k_full, Shared::d_chunks, n, kv_first, kv_head, kv_batch);
           barrier_expect(shared + Shared::v_full, Shared::v_bytes);
-          load(Shared::v, args.v_map, shared + Shared::v_full, Shared::dv_chunks, n, keys, kv_head, batch);
+          load(Shared::v, args.v_map, shared + Shared::v_full, Shared::dv_chunks, n, kv_first, kv_head, kv_batch);
         }
       } else {
         barrier_arrive(full);
@@ -168,18 +188,42 @@ struct Loader90Backward {
     __syncwarp();
     if (what & (Step::first | Step::empty)) keys_phase ^= 1;
   }
-  __device__ void load(int into, const TensorMap& map, unsigned barrier, int chunks, int lines, int tile, int head,
+  __device__ void load(int into, const TensorMap& map, unsigned barrier, int chunks, int lines, int first, int head,
                        int batch) const {
     for (int c = 0; c < chunks; ++c)
-      load_box(shared + into + c * lines * chunk_bytes, map, barrier, c * Shared::chunk, tile * lines, head, batch);
+      load_box(shared + into + c * lines * chunk_bytes, map, barrier, c * Shared::chunk, first, head, batch);
   }
 
-  /// Which tiles of queries visit these keys is the forward's answer: the bands of each of 32 tiles, a tile a lane.
-  /// Queries count the tiles of keys in their band alike, so their turns miss none.
+  /// Of a tile of queries and one of keys: twice the turn, and whether nothing of them is removed; -1: they do not
+  /// meet. `falls`: keys are dealt rising.
+  __device__ int meeting(Where at, int tile, int keys, bool falls) const {
+    const int tiles = (at.q_len + m - 1) / m, begin = tile * m, end = min(begin + m, at.q_len);
+    if (tile >= tiles) return -1;
+    if constexpr (User::traits.listed) {
+      const int head = (args.tile_batches == 1 ? 0 : at.b) * args.tile_heads + (args.tile_heads == 1 ? 0 : at.h),
+                row = head * ((args.kv_len + n - 1) / n) + keys;
+      const int visit = __ldg(args.tiles + static_cast<long long>(row) * args.tile_stride + tile);
+      if (visit == 0) return -1;
+      return 2 * (falls ? Visit::below(visit) : Visit::above(visit)) + (end - begin == m && (visit & Visit::whole));
+    }
+    const Bands bands = user.bands(user.head(at), at, args.q_offset + begin, args.q_offset + end);
+    const int from = max(bands.begin, 0) / n, to = (min(bands.end, at.kv_len) + n - 1) / n, kv = keys * n;
+    if (keys < from || keys >= to) return -1;
+    const bool whole = end - begin == m && bands.full_begin <= kv && kv + n <= min(bands.full_end, at.kv_len);
+    return 2 * (falls ? keys - from : to - 1 - keys) + whole;
+  }
+
+  /// Which tiles of queries visit these keys is the forward's answer, from bands or from a table: that of each of 32
+  /// tiles, a tile a lane. Queries count the tiles of keys that they visit alike, so their turns miss none.
   __device__ void run() {
     const Items90Backward<Tile> items{args};
-    const int tiles = (args.q_len + m - 1) / m;
+    const int all_tiles = (args.q_len + m - 1) / m;
     int index = static_cast<int>(blockIdx.x);
+    const auto next_item = [&] {
+      int next = 0;
+      if (lane == 0) next = static_cast<int>(gridDim.x + atomicAdd(args.next, 1u));
+      index = uniform(next);
+    };
 #pragma unroll 1
     while (index < items.count()) {
       // What an item is lies in lanes, a number each: this warp has few registers.
@@ -189,6 +233,11 @@ struct Loader90Backward {
       const auto get = [&](int at) { return __shfl_sync(~0u, held, at); };
       {
         const auto item = items.item(index);
+        if constexpr (is_packed<Tile>)
+          if (item.keys * n >= stretch<Tile>(args.kv_starts, item.b, args.kv_len).length) {
+            next_item();
+            continue;
+          }
         put(keys, item.keys);
         put(kv_head, item.kv_head);
         put(of_b, item.b);
@@ -200,35 +249,31 @@ struct Loader90Backward {
         put(now_b, args.kv_shared ? g / args.group : get(of_b));
         put(now_h, get(kv_head) * args.group + g % args.group);
 #pragma unroll 1
-        for (int i = 0; i < tiles; i += 32) {
+        for (int i = 0; i < all_tiles; i += 32) {
           const bool falls = get(rising);
-          const int base = falls ? (tiles - 1) / 32 * 32 - i : i;
-          int before;  // twice the turn, and whether the tile is whole
-          unsigned left;
+          const int base = falls ? (all_tiles - 1) / 32 * 32 - i : i;
+          int met;
           {
-            const Where where{get(now_b), get(now_h), args.q_len, args.kv_len};
-            const int tile = base + lane, begin = tile * m, end = min(begin + m, args.q_len), nth = get(keys),
-                      kv = nth * n;
-            const Bands bands = user.bands(user.head(where), where, args.q_offset + begin, args.q_offset + end);
-            const int from = max(bands.begin, 0) / n, to = (min(bands.end, args.kv_len) + n - 1) / n;
-            const bool whole = end - begin == m && bands.full_begin <= kv && kv + n <= min(bands.full_end, args.kv_len);
-            before = 2 * (falls ? nth - from : to - 1 - nth) + whole;
-            left = __ballot_sync(~0u, tile < tiles && from <= nth && nth < to);
+            const int b = get(now_b);
+            const Where where{b, get(now_h), stretch<Tile>(args.q_starts, b, args.q_len).length,
+                              stretch<Tile>(args.kv_starts, b, args.kv_len).length};
+            met = meeting(where, base + lane, get(keys), falls);
           }
+          unsigned left = __ballot_sync(~0u, met >= 0);
 #pragma unroll 1
           while (left) {
             const int nth = falls ? 31 - __clz(static_cast<int>(left)) : __ffs(static_cast<int>(left)) - 1;
             left ^= 1u << nth;
             if (found) hand_over(0);
-            const int turn = __shfl_sync(~0u, before, nth), b = get(now_b), h = get(now_h);
-            find({.what = (found ? 0 : Step::first) | (turn & 1 ? Step::whole : 0),
+            const int meets = __shfl_sync(~0u, met, nth), b = get(now_b), h = get(now_h);
+            find({.what = (found ? 0 : Step::first) | (meets & 1 ? Step::whole : 0),
                   .queries = base + nth,
                   .b = b,
                   .h = h,
                   .keys = get(keys),
                   .kv_head = get(kv_head),
-                  .sums = (b * args.q_heads + h) * tiles + base + nth,
-                  .turn = turn >> 1});
+                  .sums = sums_of<Tile>(args, b, h) + base + nth,
+                  .turn = meets >> 1});
             found = true;
           }
         }
@@ -243,9 +288,7 @@ struct Loader90Backward {
               .sums = Step::nothing,
               .turn = 0});
       hand_over(Step::last);
-      int next = 0;
-      if (lane == 0) next = static_cast<int>(gridDim.x + atomicAdd(args.next, 1u));
-      index = uniform(next);
+      next_item();
     }
     // A step that stops for each of the warps that add.
     for (int i = 0; i < Tile::stages; ++i) {

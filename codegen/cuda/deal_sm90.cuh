@@ -57,6 +57,23 @@ struct Place {
   __device__ Place before() const { return stage ? Place{stage - 1, phase} : Place{Stages - 1, phase ^ 1}; }
 };
 
+// ---- places of packed sequences ----------------------------------------------------------------------------------
+
+/// The first of sequence b, whose tiles are `positions` long; see BackwardArgs.
+template <int positions>
+__device__ inline int place_of(const int* starts, int b) {
+  return starts[b] / positions + b;
+}
+/// The sequence of a place.
+template <int positions>
+__device__ inline int sequence_at(const int* starts, int batch, int place) {
+  int b = 0;
+  for (int end = batch; end - b > 1;) {
+    const int middle = (b + end) / 2;
+    (place_of<positions>(starts, middle) <= place ? b : end) = middle;
+  }
+  return b;
+}
 // ---- which tile of queries ---------------------------------------------------------------------------------------
 
 struct Work {
@@ -93,14 +110,9 @@ struct Schedule {
   /// Where the host does not know the starts, sequence b has the places from starts[b] / queries + b on, its last tile
   /// first. It has at most one place more than tiles.
   __device__ Work unordered(const ForwardArgs& args, int nth, Heads heads) const {
-    const auto place = [&](int b) { return args.q_starts[b] / queries_of<Tile> + b; };
-    int b = 0;
-    for (int end = args.batch; end - b > 1;) {
-      const int middle = (b + end) / 2;
-      (place(middle) <= nth ? b : end) = middle;
-    }
+    const int b = sequence_at<queries_of<Tile>>(args.q_starts, args.batch, nth);
     const int length = stretch<Tile>(args.q_starts, b, args.q_len).length;
-    return {b, q_tiles_of<Tile>(length) - 1 - (nth - place(b)), heads};
+    return {b, q_tiles_of<Tile>(length) - 1 - (nth - place_of<queries_of<Tile>>(args.q_starts, b)), heads};
   }
 };
 

@@ -66,12 +66,12 @@ struct Keys80 {
   Fragment<1, gives_v ? Tile::dv : 16> dv;
 
   /// Key tiles of a section of heads side by side, the first keys first: under a causal mask these take longest.
-  __device__ Keys80(const BackwardArgs& args, const User& user, unsigned shared)
+  __device__ Keys80(const BackwardArgs& args, const User& user, unsigned shared, long long block = blockIdx.x)
       : args(args), user(user), shared(shared) {
     const int kv_heads = args.q_heads / args.group, sets = kv_heads * (args.kv_shared ? 1 : args.batch),
               section = max(args.section, 1);
     tiles = (args.kv_len + n - 1) / n;
-    const long long block = blockIdx.x, of_section = static_cast<long long>(tiles) * section;
+    const long long of_section = static_cast<long long>(tiles) * section;
     const int before = static_cast<int>(block / of_section) * section, here = min(section, sets - before),
               within = static_cast<int>(block % of_section), set = before + within % here;
     tile = within / here;
@@ -92,30 +92,28 @@ struct Keys80 {
 
   // ---- the queries of a head -------------------------------------------------------------------------------------
 
-  /// A query head of a batch entry, and its tiles of queries that read these keys.
+  /// A query head of a batch entry that reads these keys.
   struct Reader {
     Where at;
     Stretch queries;
     Head head;
     float factor;
-    Walk walk;
   };
   __device__ Reader reader(int of_b, int h) const {
-    Reader out{
-        .at = {}, .queries = stretch<Tile>(args.q_starts, of_b, args.q_len), .head = {}, .factor = 1, .walk = {}};
+    Reader out{.at = {}, .queries = stretch<Tile>(args.q_starts, of_b, args.q_len), .head = {}, .factor = 1};
     out.at = {of_b, h, out.queries.length, keys.length};
     out.head = user.head(out.at);
     out.factor = factor_of(user, out.head);
-    if constexpr (User::traits.listed) {
-      out.walk = walk_list(args, of_b, h, tiles, tile);
-    } else {
-      Bands bands = user.q_bands(out.head, out.at, args.q_offset, args.q_offset + out.queries.length, first_key(),
-                                 min(first_key() + n, keys.length));
-      bands.begin -= args.q_offset, bands.end -= args.q_offset;
-      bands.full_begin -= args.q_offset, bands.full_end -= args.q_offset;
-      out.walk = walk_bands(bands, out.queries.length, m);
-    }
     return out;
+  }
+  /// Its tiles of queries that do.
+  __device__ Walk walk_of(const Reader& of) const {
+    if constexpr (User::traits.listed) return walk_list(args, of.at.b, of.at.h, tiles, tile);
+    Bands bands = user.q_bands(of.head, of.at, args.q_offset, args.q_offset + of.queries.length, first_key(),
+                               min(first_key() + n, keys.length));
+    bands.begin -= args.q_offset, bands.end -= args.q_offset;
+    bands.full_begin -= args.q_offset, bands.full_end -= args.q_offset;
+    return walk_bands(bands, of.queries.length, m);
   }
   /// Tiles rise: under a causal mask the partial ones come first.
   __device__ static int visit_of(const Walk& walk, int i) { return walk.count - 1 - i; }
@@ -224,14 +222,14 @@ struct Keys80 {
     if constexpr (gives_k) add_product<Element, exact, 1, m, Tile::d>(dk, dp, Columns<Element, QLine>(q, lane));
   }
 
-  __device__ void visit(const Reader& of) {
+  __device__ void visit(const Reader& of, const Walk& walk) {
     const bool keeps = static_cast<int>(threadIdx.x)<m, ragged = first_key() + n> keys.length;
     const auto load = [&](int i, int stage) {
-      load_queries(of, of.walk.tile(visit_of(of.walk, i)), stage);
+      load_queries(of, walk.tile(visit_of(walk, i)), stage);
       copy_commit();
     };
     const auto end = [&](int i) {
-      const int q_tile = of.walk.tile(visit_of(of.walk, i));
+      const int q_tile = walk.tile(visit_of(walk, i));
       return this->end(of, q_tile * m + static_cast<int>(threadIdx.x), args.q_offset + q_tile * m);
     };
     ColSums sums;
@@ -239,18 +237,18 @@ struct Keys80 {
     __syncthreads();
     load(0, 0);
     if (keeps) keep_end(end(0), 0);
-    for (int i = 0; i < of.walk.count; ++i) {
+    for (int i = 0; i < walk.count; ++i) {
       const int stage = i % Tile::stages, next = (i + 1) % Tile::stages;
       copy_wait<0>();
       __syncthreads();
-      const bool more = i + 1 < of.walk.count;
+      const bool more = i + 1 < walk.count;
       End ahead;
       if (more && Tile::stages > 1) {
         load(i + 1, next);
         if (keeps) ahead = end(i + 1);
       }
-      const int at = visit_of(of.walk, i);
-      compute(of, of.walk.tile(at), ragged || !of.walk.is_full(at), stage, sums);
+      const int at = visit_of(walk, i);
+      compute(of, walk.tile(at), ragged || !walk.is_full(at), stage, sums);
       if (!more) break;
       if constexpr (Tile::stages == 1) {
         __syncthreads();
@@ -294,7 +292,8 @@ struct Keys80 {
     clear<1, gives_k ? Tile::d : 16>(dk);
     clear<1, gives_v ? Tile::dv : 16>(dv);
     each_reader([&](const Reader& of) {
-      if (of.walk.count > 0) visit(of);
+      const Walk walk = walk_of(of);
+      if (walk.count > 0) visit(of, walk);
     });
     copy_wait<0>();
     if constexpr (terms.removes)

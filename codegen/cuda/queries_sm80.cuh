@@ -64,14 +64,14 @@ struct Queries80 {
 
   /// Tiles of a section of heads side by side, the last queries first: under a causal mask these take longest.
   __device__ Queries80(const BackwardArgs& args, const User& user, unsigned shared)
-      : Queries80(args, user, shared, place(args)) {}
+      : Queries80(args, user, shared, place(args, blockIdx.x)) {}
 
   struct Place {
     int b, h, tile, tiles;
   };
-  __device__ static Place place(const BackwardArgs& args) {
+  __device__ static Place place(const BackwardArgs& args, long long block) {
     const int sets = args.q_heads * args.batch, section = max(args.section, 1), tiles = (args.q_len + m - 1) / m;
-    const long long block = blockIdx.x, of_section = static_cast<long long>(tiles) * section;
+    const long long of_section = static_cast<long long>(tiles) * section;
     const int before = static_cast<int>(block / of_section) * section, here = min(section, sets - before),
               within = static_cast<int>(block % of_section), set = before + within % here;
     return {set / args.q_heads, set % args.q_heads, tiles - 1 - within / here, tiles};

@@ -33,11 +33,9 @@ std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
   if (gpu_element(spec.dtype).bytes != 2) return "it computes bf16 and f16";
   if (spec.d > 128 || spec.dv > 128) return "it is for heads up to 128 wide";
   if (spec.d <= 64 && spec.dv > 64) return "values are wider than keys";
-  if (spec.packed) return "sequences are packed";
   if (!spec.boxes) return "the copy engine cannot take boxes of q, k, v or grad_o";
   if (facts.has_prob) return "there is a prob mod";
   if (facts.has_terms) return "gradients of captured tensors are asked for";
-  if (facts.listed) return "tiles come as lists";
   return {};
 }
 

@@ -21,6 +21,7 @@
 #include "runtime/cuda/maps.h"
 #include "runtime/cuda/memory.h"
 #include "runtime/cuda/operands.h"
+#include "runtime/cuda/order.h"
 #include "runtime/options.h"
 #include "runtime/threads.h"
 #include "runtime/workspace.h"
@@ -112,6 +113,9 @@ Tensor rows_of(const Backward& call, const Problem& p, void* at) {
   return {at, DType::f32, {p.batch, p.q_heads, p.q.length}, {}, call.q.device};
 }
 
+/// The most words that a table of visits may have: half a GB.
+constexpr std::int64_t most_visits = std::int64_t{1} << 27;
+
 /// One of the kernels that walk pairs, with the lists that its tiles need.
 struct Walker {
   std::shared_ptr<const LoadedKernel> kernel;
@@ -121,14 +125,35 @@ struct Walker {
   CoverArgs cover{};
 
   Walker() = default;
-  Walker(const KernelKey& key, const LoweredMod& lowered, const Problem& p, const Means& means, WorkspaceLayout& space)
+  Walker(const KernelKey& key, const LoweredMod& lowered, const Problem& p, const Means& means)
       : kernel(loaded_kernel(key, lowered, static_cast<cu::Stream>(means.stream), means.purpose)) {
-    if (!kernel->cover_kernel) return;
-    lists = CoverLists(kernel->choice.plan, lowered.cover, p, key.way == Way::keys);
-    room = space.take<int>(lists.ints());
+    if (kernel->cover_kernel) lists = CoverLists(kernel->choice.plan, lowered.cover, p, codegen::cover_form(key.way));
   }
+  Walker(const KernelKey& key, const LoweredMod& lowered, const Problem& p, const Means& means, WorkspaceLayout& space)
+      : Walker(key, lowered, p, means) {
+    take(space);
+  }
+  void take(WorkspaceLayout& space) { room = space.take<int>(lists.ints()); }
 
   const codegen::KernelPlan& plan() const { return kernel->choice.plan; }
+  /// Has it a kernel that takes the call, and lists that are no larger than tables may be?
+  bool can() const {
+    return kernel && plan().kernel &&
+           (lists.what != CoverForm::visits || (lists.ints() <= most_visits && lists.rows <= Visit::most_tiles));
+  }
+
+  /// Puts the launch that writes the lists, for one that gets these arguments.
+  void put_lists(Launches& launches, std::byte* memory, BackwardArgs& to, const Problem& p, const Starts& starts) {
+    if (kernel->cover_kernel && lists.rows > 0 && lists.blocks > 0) {
+      lists.at = room.in(memory);
+      cover = cover_arguments(lists, p, starts, nullptr);
+      launches.launch(cover_launch(kernel->cover_kernel->kernel, lists, cover));
+    }
+    to.tiles = lists.at;
+    to.tile_stride = lists.stride;
+    to.tile_batches = lists.batches;
+    to.tile_heads = lists.heads;
+  }
 
   void put(Launches& launches, std::byte* memory, const BackwardArgs& common, const Problem& p, const Starts& starts,
            int section, std::int64_t blocks) {
@@ -138,15 +163,7 @@ struct Walker {
                   fmt::format("they are {}, and a grid has fewer than 2^31 blocks", blocks), "split the call");
     arguments = common;
     arguments.section = section;
-    if (kernel->cover_kernel && lists.rows > 0) {
-      lists.at = room.in(memory);
-      cover = cover_arguments(lists, p, starts, nullptr);
-      launches.launch(cover_launch(kernel->cover_kernel->kernel, lists, cover));
-    }
-    arguments.tiles = lists.at;
-    arguments.tile_stride = lists.stride;
-    arguments.tile_batches = lists.batches;
-    arguments.tile_heads = lists.heads;
+    put_lists(launches, memory, arguments, p, starts);
     launches.launch({.kernel = &kernel->kernel,
                      .grid = {static_cast<unsigned>(blocks), 1, 1},
                      .threads = kernel->choice.threads,
@@ -180,17 +197,20 @@ class BackwardCall {
                               (!means.preference || codegen::takes(*means.preference, Way::backward));
     const Way asked_first = may_be_whole ? Way::backward : of_kv || has_captured ? Way::keys : Way::queries;
     if ((of_kv || of_q || has_captured) && !is_loaded(key(asked_first))) load_at_once(wants, wanted, may_be_whole);
-    if (may_be_whole) whole_ = loaded_kernel(key(Way::backward), lowered, stream, means.purpose);
-    if (is_whole()) {
-      const std::int64_t tiles = q_tiles_of_whole();
-      added_ = space_.take<float>(tiles * whole_->choice.sums);
+    if (may_be_whole) whole_ = Walker(key(Way::backward), lowered, p, means);
+    if (whole_.can()) {
+      const std::int64_t tiles = sets_of_q() * q_places();
+      added_ = space_.take<float>(tiles * whole_.kernel->choice.sums);
       counters_ = space_.take<unsigned>(tiles + 2);
+      whole_.take(space_);
     } else {
-      if (means.preference && whole_ && !codegen::takes(*means.preference, Way::queries))
+      if (means.preference && whole_.kernel && !codegen::takes(*means.preference, Way::queries))
         throw Error("bad-kernel", "the kernel that is asked for cannot take this call",
-                    {.name = means.preference->variant.text()}, whole_->story.front(),
+                    {.name = means.preference->variant.text()},
+                    whole_.plan().kernel ? "the table of tiles to visit would be too large"
+                                         : whole_.kernel->story.front(),
                     "name another, or leave the choice to attune");
-      whole_ = nullptr;
+      whole_ = {};
       if (of_kv || has_captured) keys_ = Walker(key(Way::keys), lowered, p, means, space_);
       // Where deltas are no products with o, the walk of the queries sums them for the keys too.
       if (of_q || has_captured || (keys_.kernel && !keys_.kernel->delta_of_o))
@@ -198,7 +218,8 @@ class BackwardCall {
       if (!walks()) return;
     }
     if (has_captured) sums_kernel_ = loaded_sums(device.index, device.arch(), lowered.mod, stream, means.purpose);
-    const bool of_o = (whole_ ? whole_ : queries_.kernel ? queries_.kernel : keys_.kernel)->delta_of_o;
+    const Walker& first_walker = whole_.kernel ? whole_ : queries_.kernel ? queries_ : keys_;
+    const bool of_o = first_walker.kernel->delta_of_o;
     rows_kernel_ = loaded_rows(device.index, codegen::rows_spec(wants.spec, of_o), lowered.mod, stream, means.purpose);
     delta_ = space_.take<float>(rows());
     if (call.o.given()) return;
@@ -213,9 +234,8 @@ class BackwardCall {
   std::size_t bytes() const { return space_.bytes(); }
   /// Those that walk pairs, in the order of their launches.
   std::vector<std::shared_ptr<const LoadedKernel>> walkers() const {
-    if (whole_) return {whole_};
     std::vector<std::shared_ptr<const LoadedKernel>> out;
-    for (const Walker* one : {&queries_, &keys_})
+    for (const Walker* one : {&whole_, &queries_, &keys_})
       if (one->kernel) out.push_back(one->kernel);
     return out;
   }
@@ -243,8 +263,8 @@ class BackwardCall {
                        .grid = {static_cast<unsigned>(blocks), 1, 1},
                        .threads = rows_threads,
                        .arguments = &common});
-    if (whole_) {
-      put_whole(launches, common, memory);
+    if (whole_.kernel) {
+      put_whole(launches, common, memory, starts);
       std::vector<std::byte> user = user_bytes({});
       return launches.put(stream, user);
     }
@@ -290,13 +310,13 @@ class BackwardCall {
       });
       if (listed)
         loads.emplace_back([&, way] {
-          binary_of(cover_page(lowered_, spec.wide, spec.arch, way == Way::keys),
+          binary_of(cover_page(lowered_, spec.wide, spec.arch, codegen::cover_form(way)),
                     {.mod = lowered_.mod, .kernel = "cover", .arch = spec.arch, .purpose = means_.purpose});
         });
     };
     const bool has_captured = !captured_.empty();
     if (may_be_whole && codegen::ways_of_backward(spec, parts.facts).front() == Way::backward) {
-      walker(Way::backward, false);
+      walker(Way::backward, parts.facts.listed);
     } else {
       if (call_.dk.given() || call_.dv.given() || has_captured) walker(Way::keys, parts_of(true).facts.listed);
       if (call_.dq.given() || has_captured || !of_o) walker(Way::queries, parts.facts.listed);
@@ -317,20 +337,28 @@ class BackwardCall {
     });
   }
 
-  bool is_whole() const { return whole_ && whole_->choice.plan.kernel; }
-  bool walks() const { return whole_ || queries_.kernel || keys_.kernel; }
+  bool walks() const { return whole_.kernel || queries_.kernel || keys_.kernel; }
   std::vector<std::byte> user_bytes(std::span<void* const> sums) const {
     return codegen::user_bytes(lowered_.mod, args_.captures, args_.params, static_cast<float>(p_.scale),
                                codegen::reach_far(args_.captures), sums);
   }
-  /// Tiles of queries of all heads, as one kernel for the whole backward cuts them.
-  std::int64_t q_tiles_of_whole() const { return p_.batch * p_.q_heads * ceil_div(p_.q.length, whole_->choice.plan.m); }
+  /// For one kernel that does all: sets of heads, and places for their tiles as BackwardArgs has them.
+  std::int64_t sets_of_q() const { return p_.q_heads * (p_.q.packed() ? 1 : p_.batch); }
+  std::int64_t sets_of_kv() const { return p_.kv_heads * (p_.kv_shared || p_.kv.packed() ? 1 : p_.batch); }
+  std::int64_t places(const compiler::Positions& of, int positions) const {
+    return of.packed() ? packed_places(of.total, p_.batch, positions) : ceil_div(of.length, positions);
+  }
+  std::int64_t q_places() const { return places(p_.q, whole_.plan().m); }
 
   /// One kernel adds dq up in memory, a tile of keys after another; another one makes dq of the sums.
-  void put_whole(Launches& launches, BackwardArgs& args, std::byte* memory) {
-    const codegen::KernelChoice& choice = whole_->choice;
-    const std::int64_t q_tiles = q_tiles_of_whole(), kv_tiles = ceil_div(p_.kv.length, choice.plan.n),
-                       sets = p_.kv_heads * (p_.kv_shared ? 1 : p_.batch);
+  void put_whole(Launches& launches, BackwardArgs& args, std::byte* memory, const Starts& starts) {
+    const codegen::KernelChoice& choice = whole_.kernel->choice;
+    const std::int64_t q_tiles = sets_of_q() * q_places(), kv_places = places(p_.kv, choice.plan.n),
+                       sets = sets_of_kv();
+    if (std::max(q_tiles, sets * kv_places) > std::numeric_limits<int>::max())
+      throw Error("too-long", "the call has too many tiles for one launch", {},
+                  fmt::format("they are {}, and there may be fewer than 2^31", std::max(q_tiles, sets * kv_places)),
+                  "split the call");
     unsigned* const counters = counters_.in(memory);
     launches.clear(counters, static_cast<std::size_t>(q_tiles + 2));
     args.q_map = boxes_of(call_.q, choice.boxes->q);
@@ -341,39 +369,39 @@ class BackwardCall {
     args.turns = counters;
     args.next = counters + q_tiles;
     args.odd = counters + q_tiles + 1;
+    args.q_places = static_cast<int>(q_places());
+    args.kv_places = static_cast<int>(kv_places);
+    whole_.put_lists(launches, memory, args, p_, starts);
     // Blocks take items of one set some 2 us apart, which is what a tile of queries needs to pass from one to the next,
     // if so many items start between two of them. The kernel's page in docs/kernels has what other numbers gave; bits
     // depend on them.
     const bool masked = !ir::is_literal(lowered_.cover.may_drop, 0);
     const std::int64_t apart = choice.plan.m == 64 ? 128 : masked ? 512 : 256;
-    args.section = static_cast<int>(std::max<std::int64_t>(1, apart / kv_tiles));
+    args.section = static_cast<int>(
+        std::max<std::int64_t>(1, apart / std::max<std::int64_t>(1, ceil_div(p_.kv.length, choice.plan.n))));
     const std::int64_t most = means_.blocks ? std::min(means_.blocks, device_.sms) : device_.sms;
-    launches.launch({.kernel = &whole_->kernel,
-                     .grid = {static_cast<unsigned>(std::min(sets * kv_tiles, most)), 1, 1},
+    launches.launch({.kernel = &whole_.kernel->kernel,
+                     .grid = {static_cast<unsigned>(std::min(sets * kv_places, most)), 1, 1},
                      .threads = choice.threads,
                      .shared_bytes = choice.shared_bytes,
                      .arguments = &args});
     const std::int64_t tiles = ceil_div(p_.q.length, choice.plan.m);
     if (call_.dq.given())
       launches.launch(
-          {.kernel = whole_->end.get(),
+          {.kernel = whole_.kernel->end.get(),
            .grid = {static_cast<unsigned>(tiles), static_cast<unsigned>(p_.q_heads), static_cast<unsigned>(p_.batch)},
            .threads = 256,
            .arguments = &args});
-    if (!whole_->repair) return;
-    // Tiles of repair_sm80.cuh.
-    constexpr std::int64_t side = 64;
-    const std::int64_t blocks = std::max(sets * ceil_div(p_.kv.length, side),
-                                         p_.batch * p_.q_heads * ceil_div(p_.q.length, side));
-    launches.launch({.kernel = whole_->repair.get(),
-                     .grid = {static_cast<unsigned>(blocks), 2, 1},
+    if (!whole_.kernel->repair) return;
+    launches.launch({.kernel = whole_.kernel->repair.get(),
+                     .grid = {static_cast<unsigned>(4 * device_.sms), 2, 1},
                      .threads = 128,
                      .arguments = &args});
   }
 
   /// Rows of all heads.
   std::int64_t rows() const { return p_.q_heads * (p_.q.packed() ? p_.q.total : p_.batch * p_.q.length); }
-  std::int64_t row_blocks() const { return p_.q_heads * p_.batch * ceil_div(p_.q.length, rows_threads / 32); }
+  std::int64_t row_blocks() const { return p_.q_heads * p_.batch * ceil_div(p_.q.length, rows_threads / rows_lanes); }
   std::int64_t element_bytes() const { return static_cast<std::int64_t>(size_of(call_.q.dtype)); }
   /// Key heads whose queries together fill half of the cache.
   std::int64_t keys_section(std::int64_t sets) const {
@@ -447,8 +475,8 @@ class BackwardCall {
   std::vector<Captured> captured_;
   WorkspaceLayout space_;
   StartsRoom starts_;
-  std::shared_ptr<const LoadedKernel> whole_;  ///< where one kernel does all
-  Walker queries_, keys_;                      ///< else
+  Walker whole_;           ///< where one kernel does all
+  Walker queries_, keys_;  ///< else
   std::shared_ptr<const Kernel> rows_kernel_, sums_kernel_;
   Room<unsigned long long> sums_;  ///< of all captured tensors
   Room<float> added_;              ///< sums of dq, where one kernel does all

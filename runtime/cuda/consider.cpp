@@ -189,8 +189,8 @@ Page kernel_page(const codegen::GpuParts& parts, const codegen::KernelPlan& plan
   return out;
 }
 
-codegen::Source cover_page(const compiler::LoweredMod& lowered, bool wide, int arch, bool along_q) {
-  codegen::Source page = codegen::cover_source(lowered, wide, arch, along_q);
+codegen::Source cover_page(const compiler::LoweredMod& lowered, bool wide, int arch, CoverForm what) {
+  codegen::Source page = codegen::cover_source(lowered, wide, arch, what);
   if (options().lineinfo) page.options.emplace_back(codegen::line_option);
   return page;
 }

@@ -38,7 +38,7 @@ struct Page {
   std::string dump;  ///< the page and its options as they are without lines; empty unless dumps are on
 };
 Page kernel_page(const codegen::GpuParts& parts, const codegen::KernelPlan& plan, int arch);
-codegen::Source cover_page(const compiler::LoweredMod& lowered, bool wide, int arch, bool along_q = false);
+codegen::Source cover_page(const compiler::LoweredMod& lowered, bool wide, int arch, CoverForm what);
 
 /// How many kernels this process has compiled so far. No call may compile one for each length of its sequences.
 std::size_t compiled_kernels();

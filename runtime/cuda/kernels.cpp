@@ -68,16 +68,16 @@ LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, con
   };
   if (!out.choice.plan.kernel->end.empty()) {
     out.end = beside(codegen::end_source(out.choice.plan, key.spec.arch));
-    if (parts.gradient->removes) out.repair = beside(codegen::repair_source(parts, out.choice.plan, key.spec.arch));
+    if (codegen::needs_repair(parts, out.choice.plan))
+      out.repair = beside(codegen::repair_source(parts, out.choice.plan, key.spec.arch));
   }
   if (preference && !preference->origin.empty()) out.story.push_back(preference->origin);
   out.story.insert(out.story.end(), all.story.begin(), all.story.end());
   for (std::size_t i = 0; i < all.chosen; ++i)
     out.story.push_back(
         fmt::format("not {}: {}", codegen::variant_of(all.candidates[i].choice.plan).text(), all.candidates[i].flaw));
-  const bool along_q = key.way == codegen::Way::keys;
   if (parts.facts.listed)
-    out.cover_kernel = {load(*binary_of(cover_page(lowered, key.spec.wide, key.spec.arch, along_q),
+    out.cover_kernel = {load(*binary_of(cover_page(lowered, key.spec.wide, key.spec.arch, codegen::cover_form(key.way)),
                                         {.mod = mod, .kernel = "cover", .arch = key.spec.arch, .purpose = purpose}),
                              key.device, 0),
                         compiler::cover_of(lowered.cover)};

@@ -11,14 +11,16 @@ namespace attune::runtime::cuda {
 
 using compiler::Problem;
 
-CoverLists::CoverLists(const codegen::KernelPlan& plan, const compiler::Cover& cover, const Problem& p, bool along_q)
-    : m(plan.queries()), n(plan.n) {
+CoverLists::CoverLists(const codegen::KernelPlan& plan, const compiler::Cover& cover, const Problem& p, CoverForm lists)
+    : what(lists), m(plan.queries()), n(plan.n) {
   const std::int64_t q_tiles = ceil_div(p.q.length, m), kv_tiles = ceil_div(p.kv.length, n);
-  rows = along_q ? kv_tiles : q_tiles;
+  rows = what == CoverForm::of_queries ? q_tiles : kv_tiles;
+  blocks = what == CoverForm::of_keys ? kv_tiles : q_tiles;
   if (cover.by_batch || p.q.packed()) batches = static_cast<int>(p.batch);
   if (cover.by_head) heads = static_cast<int>(p.q_heads);
-  // The lists, room to work in, and two more: kernels read ahead of what they visit.
-  stride = static_cast<int>(4 + 2 * (along_q ? q_tiles : kv_tiles));
+  // Of lists: they, room to work in, and two more, since kernels read ahead of what they visit.
+  stride = static_cast<int>(what == CoverForm::visits ? q_tiles
+                                                      : 4 + 2 * (what == CoverForm::of_keys ? q_tiles : kv_tiles));
 }
 
 CoverArgs cover_arguments(const CoverLists& lists, const Problem& p, const Starts& starts, unsigned* next) {
@@ -36,7 +38,7 @@ CoverArgs cover_arguments(const CoverLists& lists, const Problem& p, const Start
 
 Launch cover_launch(const Kernel& kernel, const CoverLists& lists, CoverArgs& arguments) {
   return {.kernel = &kernel,
-          .grid = {static_cast<unsigned>(lists.rows), static_cast<unsigned>(lists.heads),
+          .grid = {static_cast<unsigned>(lists.blocks), static_cast<unsigned>(lists.heads),
                    static_cast<unsigned>(lists.batches)},
           .threads = cover_threads,
           .arguments = &arguments};

@@ -15,18 +15,19 @@
 
 namespace attune::runtime::cuda {
 
-/// Lists of tiles, as codegen/cuda/cover.cuh writes them.
+/// Lists of tiles or a table of visits, as codegen/cuda/cover.cuh writes them.
 struct CoverLists {
   int* at = nullptr;
+  CoverForm what = CoverForm::of_queries;
   int m = 0, n = 0;            ///< queries and keys of a tile
   int batches = 1, heads = 1;  ///< 1 where they do not vary with them
   int stride = 0;              ///< ints a row
   std::int64_t rows = 0;       ///< of one head: tiles of queries, or of keys
+  std::int64_t blocks = 0;     ///< of one head, that write them
 
   CoverLists() = default;
-  /// `along_q`: a row for each tile of keys, as kernels have it that keep keys.
   CoverLists(const codegen::KernelPlan& plan, const compiler::Cover& cover, const compiler::Problem& p,
-             bool along_q = false);
+             CoverForm what = CoverForm::of_queries);
   std::int64_t ints() const { return stride * rows * heads * batches; }
 };
 

@@ -42,8 +42,7 @@ class GpuBuild {
   /// tiles. `wanted`: of a backward.
   void walker(codegen::Way way, const codegen::KernelSpec& spec, codegen::Length length,
               const codegen::Preference* preference, const codegen::Wanted* wanted) {
-    const bool along_q = way == codegen::Way::keys;
-    const codegen::GpuParts parts = codegen::gpu_parts(*of_, spec.scale_positive, wanted, along_q);
+    const codegen::GpuParts parts = codegen::gpu_parts(*of_, spec.scale_positive, wanted, way == codegen::Way::keys);
     const bool listed = parts.facts.listed;
     const auto add = [&](const codegen::Source& page, const std::string& what, const cuda::Binary& binary) {
       this->add(page, what, binary);
@@ -73,11 +72,15 @@ class GpuBuild {
     const auto beside = [&](const codegen::Source& page) { add(page, page.name, compiled(page, page.name)); };
     if (!plan.kernel->end.empty()) {
       beside(codegen::end_source(plan, arch_));
-      if (parts.gradient->removes) beside(codegen::repair_source(parts, plan, arch_));
+      if (codegen::needs_repair(parts, plan)) beside(codegen::repair_source(parts, plan, arch_));
     }
     if (!listed) return;
-    const codegen::Source page = cuda::cover_page(*of_, spec.wide, arch_, along_q);
-    add(page, along_q ? "cover along q" : "cover", compiled(page, "cover"));
+    const CoverForm what = codegen::cover_form(way);
+    const codegen::Source page = cuda::cover_page(*of_, spec.wide, arch_, what);
+    const char* const name = what == CoverForm::of_queries ? "cover"
+                             : what == CoverForm::of_keys  ? "cover along q"
+                                                           : "visits";
+    add(page, name, compiled(page, "cover"));
   }
 
   /// A kernel that holds no expression.

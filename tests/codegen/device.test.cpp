@@ -4,6 +4,7 @@
 #include <cstring>
 #include <fmt/format.h>
 #include <numbers>
+#include <set>
 
 #include "codegen/choose.h"
 #include "codegen/cuda/args.cuh"
@@ -259,7 +260,7 @@ TEST_CASE("on a GPU random expressions that nothing rounds are what eval says", 
   }
 }
 
-TEST_CASE("on a GPU lists of tiles hold every pair that is kept, and full tiles no other", "[gpu]") {
+TEST_CASE("on a GPU lists and tables of tiles hold every pair that is kept, and full tiles no other", "[gpu]") {
   if (skipped()) return;
   const cuda::Current context(0);
   constexpr int q_len = 100, kv_len = 118, m = 16, n = 8;
@@ -313,6 +314,31 @@ TEST_CASE("on a GPU lists of tiles hold every pair that is kept, and full tiles 
         }
     }
     CHECK(wrong == 0);
+
+    const OnDevice table(sizeof(int) * static_cast<std::size_t>(batches * heads * q_tiles * kv_tiles));
+    args.tiles = static_cast<int*>(table.data());
+    args.tile_stride = q_tiles;
+    launch(codegen::cover_source(lowered.lowered, false, cuda::facts(0).arch(), CoverForm::visits),
+           {q_tiles, static_cast<unsigned>(heads), static_cast<unsigned>(batches)}, cover_threads, &args, user);
+    const std::vector<int> visits = table.values<int>();
+    int differ = 0;
+    for (int line = 0; line < batches * heads * q_tiles; ++line) {
+      const int* row = &all[static_cast<std::size_t>(line * stride)];
+      const std::set<int> partial(row + 2, row + 2 + row[0]), full(row + 2 + row[0], row + 2 + row[0] + row[1]);
+      int below = 0;
+      for (int t = 0; t < kv_tiles; ++t) {
+        const int visit = visits[static_cast<std::size_t>((line / q_tiles * kv_tiles + t) * q_tiles + line % q_tiles)];
+        const bool there = partial.contains(t) || full.contains(t);
+        if (!there) {
+          differ += visit != 0;
+          continue;
+        }
+        differ += visit != Visit::word(full.contains(t), below, row[0] + row[1] - 1 - below);
+        differ += Visit::below(visit) != below || Visit::above(visit) != row[0] + row[1] - 1 - below;
+        ++below;
+      }
+    }
+    CHECK(differ == 0);
   }
   CHECK(listed > 10);
 }

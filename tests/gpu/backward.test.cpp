@@ -20,6 +20,15 @@ std::string judge(const Attention& attention, const Shape& shape, bool captured 
       .wrong;
 }
 
+/// Documents of uneven lengths, which a kernel learns from lists or a table of tiles.
+Attention documents(const Device& device) {
+  const auto doc = Device::cpu().array<std::int32_t>({1024});
+  for (std::size_t i = 0; i < doc.values().size(); ++i)
+    doc.values()[i] = static_cast<std::int32_t>(i < 70 ? 0 : i < 90 ? 1 : i < 300 ? 2 : i / 150);
+  const Array<std::int32_t> there = doc.on(device);
+  return {.mask = [=](At at) { return there[at.q] == there[at.kv]; }};
+}
+
 Attention softcapped() {
   return {.score = [](Float s, At) { return 20.0f * tanh(s / 20.0f); }, .mask = mods::causal()};
 }
@@ -60,14 +69,14 @@ TEST_CASE("gradients of 16-bit heads of every width, ratio and length are what t
   if (skipped()) return;
   const Attention plain, causal{.mask = mods::causal()}, window{.mask = mods::sliding_window(100)},
       lifted{.score = [](Float s, At at) { return s + 0.1f * f32(at.kv - at.q); }, .mask = mods::causal()},
-      capped = softcapped();
+      capped = softcapped(), of_documents = documents(Device::cpu());
   struct Case {
     const Attention* attention;
     Shape shape;
   };
   std::vector<Case> cases;
   std::uint64_t seed = 0;
-  for (const Attention* attention : {&plain, &causal, &window, &lifted, &capped})
+  for (const Attention* attention : {&plain, &causal, &window, &lifted, &capped, &of_documents})
     for (const std::int64_t d : {16, 40, 64, 72, 96, 128, 192, 256}) {
       ++seed;
       const std::int64_t group = std::array{1, 2, 3, 8}[seed % 4], q_len = std::array{1, 131, 300}[seed % 3];
@@ -83,6 +92,11 @@ TEST_CASE("gradients of 16-bit heads of every width, ratio and length are what t
                         .kv_shared = seed % 6 == 0,
                         .q_offset = static_cast<std::int32_t>(seed % 3 * 57),
                         .seed = seed}});
+      if (seed % 2) continue;
+      Shape packed = cases.back().shape;
+      packed.q_lens = {q_len, 1, 130, 77}, packed.kv_lens = {257, 1, 40, 129};
+      packed.kv_shared = false;
+      cases.push_back({attention, packed});
     }
   CHECK(side_by_side(cases.size(), [&](std::size_t i) { return judge(*cases[i].attention, cases[i].shape); }) == "");
 }
@@ -91,9 +105,10 @@ TEST_CASE("gradients do not depend on other work, or on how many blocks there ar
   if (skipped()) return;
   const Disturbance disturbance;
   const Attention plain, causal{.mask = mods::causal()}, capped = softcapped(),
-                                                         sparse{.mask = [](At at) { return (at.q ^ at.kv) % 3 != 0; }};
+                                                         sparse{.mask = [](At at) { return (at.q ^ at.kv) % 3 != 0; }},
+                                                         listed = documents(Device::cuda());
   for (const std::int64_t d : {64, 128, 192})
-    for (const Attention* attention : {&plain, &causal, &capped, &sparse}) {
+    for (const Attention* attention : {&plain, &causal, &capped, &sparse, &listed}) {
       const Gradients call(d);
       attention->run(call.forward());
       const Subject subject(*attention);

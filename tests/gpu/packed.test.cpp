@@ -1,6 +1,7 @@
 // tests/gpu/packed.test.cpp — packed sequences on a device: each gets the same results as alone, with any neighbours
 #include <attune/attune.h>
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -221,6 +222,64 @@ TEST_CASE("NaN in a packed sequence reaches no other", "[gpu]") {
       CHECK(spoilt_rows == static_cast<std::size_t>((end - begin) * row));
     }
   }
+}
+
+TEST_CASE("gradients of a packed sequence are those it has alone, with NaN beside it too", "[gpu]") {
+  if (skipped()) return;
+  for (const std::int64_t d : {64, 128})
+    for (const Attention& attention : attentions()) {
+      const Packed all{.q_lens = {40, 129, 3, 270}, .kv_lens = {50, 130, 3, 200}, .d = d};
+      const auto gradients = [&](const Packed& of, const Array<bf16>& grad_o) {
+        const std::array out{all.filled(0, of.q_lens, q_heads), all.filled(0, of.kv_lens, kv_heads),
+                             all.filled(0, of.kv_lens, kv_heads)};
+        attention.run(of.call());
+        attention.backward({.q = of.q,
+                            .k = of.k,
+                            .v = of.v,
+                            .grad_o = grad_o,
+                            .o = of.o,
+                            .lse = of.lse,
+                            .dq = out[0],
+                            .dk = out[1],
+                            .dv = out[2],
+                            .cu_seqlens_q = of.cu_q,
+                            .cu_seqlens_kv = of.cu_kv});
+        return std::array{out[0].on(Device::cpu()), out[1].on(Device::cpu()), out[2].on(Device::cpu())};
+      };
+      const auto grad_o = all.filled(5, all.q_lens, q_heads);
+      const auto clean = gradients(all, grad_o);
+      for (std::size_t b = 0; b < all.q_lens.size(); ++b) {
+        const auto with_nan = [&](const Array<bf16>& of, const std::vector<std::int64_t>& lens, std::int64_t heads) {
+          auto out = of.on(Device::cpu());
+          const auto first = Packed::start(lens, b) * heads * d, count = lens[b] * heads * d;
+          for (std::int64_t i = first; i < first + count; ++i)
+            out.values()[static_cast<std::size_t>(i)] = std::numeric_limits<float>::quiet_NaN();
+          return out.on(all.gpu);
+        };
+        Packed spoilt = all;
+        spoilt.q = with_nan(all.q, all.q_lens, q_heads);
+        spoilt.k = with_nan(all.k, all.kv_lens, kv_heads);
+        spoilt.v = with_nan(all.v, all.kv_lens, kv_heads);
+        const auto beside = gradients(spoilt, with_nan(grad_o, all.q_lens, q_heads));
+        std::size_t wrong = 0, own_nan = 0;
+        for (std::size_t i = 0; i < clean.size(); ++i) {
+          const auto& lens = i == 0 ? all.q_lens : all.kv_lens;
+          const std::int64_t row = (i == 0 ? q_heads : kv_heads) * d, begin = Packed::start(lens, b) * row,
+                             end = begin + lens[b] * row;
+          for (std::int64_t j = 0; j < Packed::total(lens) * row; ++j) {
+            const float x = beside[i].values()[static_cast<std::size_t>(j)],
+                        y = clean[i].values()[static_cast<std::size_t>(j)];
+            if (j >= begin && j < end)
+              own_nan += std::isnan(x);
+            else
+              wrong += !is_near(x, y);
+          }
+        }
+        INFO("sequence " << b << ", d " << d);
+        CHECK(wrong == 0);
+        CHECK(own_nan > 0);
+      }
+    }
 }
 
 }  // namespace attune::tests
