@@ -119,7 +119,8 @@ def main():
         for call, before, after in pool.map(compare, [c for c in calls(o) if o.only.search(" ".join(c))]):
             kernels += len(before)
             failed = [code[0].decode() for name, code in before + after if name == "failed"]
-            if before != after:
+            # The later one may make more: tiles that spill, beside the one that is taken.
+            if any(kernel not in after for kernel in before):
                 differences += 1
                 sizes = [[(name, [len(c) for c in code]) for name, code in side] for side in (before, after)]
                 print("differs:", *call, *(failed or sizes), flush=True)
