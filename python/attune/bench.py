@@ -60,28 +60,40 @@ def rows() -> dict[str, float]:
     q, k, v = (rng.standard_normal((1, 1, 1, 16), np.float32) for _ in range(3))
     out = np.empty_like(q)
     slope = np.ones(1, np.float32)
-    plain = attune.Attention()
+    lse = np.empty(q.shape[:-1], np.float32)
+    plain, causal = attune.Attention(), attune.Attention(mask="kv <= q")
     alibi = attune.Attention(lambda s, at: s + slope[at.head] * (at.kv - at.q), lambda at: at.kv <= at.q)
 
     def mask(at: Any) -> Any:
-        return (at.kv <= at.q) & (at.q - at.kv < 256)
+        return at.kv <= at.q
 
     def traced() -> None:
         _trace._kept.clear()
         _trace.spell({"mask": mask}, {}, {})
 
-    tensors = (q, k, v, out, None, None, None, None)
+    def in_c(attention: attune.Attention, lse: Any = None, captures: tuple[Any, ...] = ()) -> Callable[[], float]:
+        tensors = (q, k, v, out, lse, None, None, None)
+        return lambda: 1e6 * attention._core.least(1, 100, tensors, captures)
+
     calls = {
-        "in C": lambda: 1e6 * plain._core.least(1, 100, tensors, ()),
+        "in C": in_c(plain),
         "Attention(), out given": timed(lambda: plain(q, k, v, out=out)),
         "Attention()": timed(lambda: plain(q, k, v)),
-        "Attention() with lse": timed(lambda: plain(q, k, v, lse=True)),
         "attention()": timed(lambda: attune.attention(q, k, v)),
-        "in C, with a capture": lambda: 1e6 * alibi._core.least(1, 100, tensors, (slope,)),
-        "Attention() with a capture": timed(lambda: alibi(q, k, v)),
-        "Attention(), the capture given": timed(lambda: alibi(q, k, v, slope=slope)),
+        "in C, with lse": in_c(plain, lse),
+        "Attention() with lse": timed(lambda: plain(q, k, v, lse=True)),
+        "attention() with lse": timed(lambda: attune.attention(q, k, v, lse=True)),
+        "in C, causal": in_c(causal),
         "attention(mask=text)": timed(lambda: attune.attention(q, k, v, mask="kv <= q")),
         "attention(mask=function)": timed(lambda: attune.attention(q, k, v, mask=mask)),
+        "attention(mask=lambda at: ...)": timed(lambda: attune.attention(q, k, v, mask=lambda at: at.kv <= at.q)),
+        "in C, causal, with a capture": in_c(alibi, captures=(slope,)),
+        "Attention() with a capture": timed(lambda: alibi(q, k, v)),
+        "Attention(), the capture given": timed(lambda: alibi(q, k, v, slope=slope)),
+        "attention(texts, a capture)": timed(lambda: attune.attention(
+            q, k, v, score="s + slope[h] * f32(kv - q)", mask="kv <= q", slope=slope)),
+        "attention(functions, a capture)": timed(lambda: attune.attention(
+            q, k, v, score=lambda s, at: s + slope[at.head] * (at.kv - at.q), mask=lambda at: at.kv <= at.q)),
         "tracing a mask": timed(traced),
     }
     return least(calls)
