@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn import Parameter
+from torch.compiler import is_compiling
 
 from attune import _core
 from attune._errors import Error
@@ -42,22 +43,35 @@ class Call(NamedTuple):
     packed: Packed
     with_max: bool
 
+    def handle(self, q: Tensor) -> _core.Attention:
+        """The attention of the core, for the type of q."""
+        return self.spelled.handle(self.scale, q.dtype is torch.float64)
+
     def forward(self, q: Tensor, k: Tensor, v: Tensor, captures: tuple[Tensor, ...],
                 with_lse: bool) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """The output, the logarithm of the sum, and the largest score."""
-        out = output(q, v.shape[-1])
+        if self.packed is DENSE:
+            made = self.handle(q).attend(q, k, v, captures, self.ints, with_lse, self.with_max)
+            if made is not None:
+                return made
+        return self.forward_slowly(q, k, v, captures, with_lse)
+
+    def forward_slowly(self, q: Tensor, k: Tensor, v: Tensor, captures: tuple[Tensor, ...],
+                       with_lse: bool) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """The same for large calls, devices, packed sequences and mistakes."""
+        out = output(q, v)
         lse = row_numbers(q, self.packed) if with_lse else None
         most = row_numbers(q, self.packed) if self.with_max else None
         self._run(_FORWARD, (q, k, v, out, lse, most, self.packed.q, self.packed.kv), captures, None)
         return out, lse, most
 
     def backward(self, grad_o: Tensor | None, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor,
-                 lse: Tensor, captures: tuple[Tensor, ...], wanted: list[bool]) -> list[Tensor | None]:
+                 lse: Tensor, captures: tuple[Tensor, ...], wanted: Sequence[bool]) -> list[Tensor | None]:
         """The gradients of q, k, v and the captured tensors, of those that are wanted."""
         grads = [torch.empty_like(t) if w else None for t, w in zip((q, k, v, *captures), wanted)]
         grad_o = torch.zeros_like(out) if grad_o is None else grad_o.resolve_neg()
-        if grad_lse is not None and grad_lse.dtype != lse.dtype:
-            grad_lse = grad_lse.to(lse.dtype)
+        if grad_lse is not None:
+            grad_lse = grad_lse.to(lse.dtype).resolve_neg()
         self._run(_BACKWARD, (q, k, v, out, lse, None, self.packed.q, self.packed.kv, grad_o, grad_lse, *grads[:3]),
                   captures, tuple(grads[3:]))
         return grads
@@ -65,7 +79,7 @@ class Call(NamedTuple):
     def _run(self, direction: int, tensors: tuple[Any, ...], captures: tuple[Tensor, ...],
              grads: tuple[Any, ...] | None) -> None:
         q = tensors[0]
-        handle = self.spelled.handle(self.scale, q.dtype is torch.float64)
+        handle = self.handle(q)
         if not _shows_memory:
             tensors, captures = _detached(tensors), _detached(captures)
         try:
@@ -108,8 +122,9 @@ def _detached(tensors: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple([t.detach() if isinstance(t, Tensor) else t for t in tensors])
 
 
-def output(q: Tensor, width: int) -> Tensor:
+def output(q: Tensor, v: Tensor) -> Tensor:
     """A tensor for the output: its dimensions lie in the order of those of q, the last one fastest."""
+    width = v.shape[-1]
     if q.is_contiguous():
         return torch.empty_like(q) if width == q.shape[-1] else q.new_empty((*q.shape[:-1], width))
     shape, strides = (*q.shape[:-1], width), q.stride()
@@ -123,13 +138,16 @@ def row_numbers(q: Tensor, packed: Packed) -> Tensor:
     return q.new_empty(shape, dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
 
 
+_core.find_torch(output)
+
+
 class _Recorded(torch.autograd.Function):
     """A call whose gradients are wanted."""
 
     @staticmethod
     def forward(ctx: Any, call: Call, with_lse: bool, q: Tensor, k: Tensor, v: Tensor, *captures: Tensor) -> Any:
         out, lse, most = call.forward(q, k, v, captures, True)
-        ctx.call, ctx.with_lse = call, with_lse
+        ctx.call = call
         ctx.save_for_backward(q, k, v, out, lse, *captures)
         ctx.set_materialize_grads(False)
         if not with_lse and most is None:
@@ -139,13 +157,27 @@ class _Recorded(torch.autograd.Function):
         return out, lse, most
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None = None, _: None = None) -> Any:
-        q, k, v, out, lse, *captures = ctx.saved_tensors
-        wanted = list(ctx.needs_input_grad[2:])
+        if torch.is_grad_enabled():
+            return _twice(ctx, grad_o, grad_lse)
+        call, saved, wanted = ctx.call, ctx.saved_tensors, ctx.needs_input_grad
         if grad_o is None and grad_lse is None:
-            return (None,) * (2 + len(wanted))
-        return None, None, *ctx.call.backward(grad_o, grad_lse, q, k, v, out, lse, tuple(captures), wanted)
+            return (None,) * len(wanted)
+        if grad_o is not None and call.packed is DENSE:
+            made = call.handle(saved[0]).gradients(grad_o, grad_lse, saved, call.ints, wanted, 2)
+            if made is not None:
+                return made
+        return None, None, *call.backward(grad_o, grad_lse, *saved[:5], saved[5:], wanted[2:])
+
+
+@once_differentiable
+def _twice(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None) -> Any:
+    """The gradients in a graph, which gives no gradients of them."""
+    return _Recorded.backward(ctx, grad_o, grad_lse)
+
+
+# torch.autograd.Function.apply without what it does for the transforms of torch.func.
+_record = super(torch.autograd.Function, _Recorded).apply
 
 
 class _Transformed(torch.autograd.Function):
@@ -179,25 +211,39 @@ class _Transformed(torch.autograd.Function):
 def attend(spelled: Spelled, q: Tensor, k: Tensor, v: Tensor, scale: float | None, *, with_lse: bool = False,
            with_max: bool = False, packed: Packed = DENSE) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """The attention: the output, and the logarithm of the sum and the largest score where they are asked for."""
-    if torch.compiler.is_compiling() or not _is_plain(q, k, v):
-        mods = (spelled.ints, *spelled.texts, " ".join(spelled.names), scale, packed.max_q, packed.max_kv, with_max)
-        if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
-            out, lse, most = _Transformed.apply(mods, packed.q, packed.kv, q, k, v, *spelled.captures)
-        else:
-            out, lse, most = torch.ops.attune.forward(q, k, v, packed.q, packed.kv, spelled.captures, *mods)
-        return out, (lse if with_lse else None), (most if with_max else None)
-    call, captures = Call(spelled, spelled.ints, scale, packed, with_max), spelled.captures
-    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or
-                                    (captures and any([t.requires_grad for t in captures]))):
-        made = _Recorded.apply(call, with_lse, q, k, v, *captures)
-        if not isinstance(made, tuple):
-            return made, None, None
-        return made[0], made[1] if with_lse else None, made[2]
-    return call.forward(q, k, v, captures, with_lse)
+    captures = spelled.captures
+    if is_compiling() or _len_torch_dispatch_stack() or _are_functorch_transforms_active():
+        return _operator(spelled, q, k, v, scale, with_lse, with_max, packed)
+    recorded = _is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or
+                                            bool(captures) and any([t.requires_grad for t in captures]))
+    if not recorded and packed is DENSE:
+        handle = spelled.handles.get((scale, q.dtype is _f64)) or spelled.handle(scale, q.dtype is _f64)
+        made = handle.attend(q, k, v, captures, spelled.ints, with_lse, with_max)
+        if made is not None:
+            return made
+    if not _core.plain(q, k, v, *captures):
+        return _operator(spelled, q, k, v, scale, with_lse, with_max, packed)
+    call = Call(spelled, spelled.ints, scale, packed, with_max)
+    if not recorded:
+        return call.forward_slowly(q, k, v, captures, with_lse)
+    made = _record(call, with_lse, q, k, v, *captures)
+    if type(made) is not tuple:
+        return made, None, None
+    return made[0], made[1] if with_lse else None, made[2]
 
 
-def _is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Are they memory as it is, seen by nobody else: no subclass, no sign that torch keeps beside the memory (imag of a
-    conjugate), no transform of torch.func, no mode that traces?"""
-    return ((type(q) is Tensor or type(q) is Parameter) and not (q.is_neg() or k.is_neg() or v.is_neg())
-            and not torch._C._len_torch_dispatch_stack() and not torch._C._are_functorch_transforms_active())
+# Looking them up in each call would take as long as calling them.
+_f64, _is_grad_enabled = torch.float64, torch.is_grad_enabled
+_len_torch_dispatch_stack = torch._C._len_torch_dispatch_stack
+_are_functorch_transforms_active = torch._C._are_functorch_transforms_active
+
+
+def _operator(spelled: Spelled, q: Tensor, k: Tensor, v: Tensor, scale: float | None, with_lse: bool, with_max: bool,
+              packed: Packed) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """By the operator of torch, which subclasses, modes, transforms and graphs know."""
+    mods = (spelled.ints, *spelled.texts, " ".join(spelled.names), scale, packed.max_q, packed.max_kv, with_max)
+    if not is_compiling() and torch._C._are_functorch_transforms_active():
+        out, lse, most = _Transformed.apply(mods, packed.q, packed.kv, q, k, v, *spelled.captures)
+    else:
+        out, lse, most = torch.ops.attune.forward(q, k, v, packed.q, packed.kv, spelled.captures, *mods)
+    return out, (lse if with_lse else None), (most if with_max else None)

@@ -68,7 +68,7 @@ _library.impl("backward", _backward, "CUDA")
 def _forward_of_nothing(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor | None, *mods: Any) -> Any:
     packed, with_max = Packed(cu_q), mods[-1]
     lse = row_numbers(q, packed)
-    return output(q, v.shape[-1]), lse, row_numbers(q, packed) if with_max else lse.new_empty(0)
+    return output(q, v), lse, row_numbers(q, packed) if with_max else lse.new_empty(0)
 
 
 @torch.library.register_fake("attune::backward", lib=_library)
