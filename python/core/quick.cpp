@@ -343,6 +343,11 @@ PyTypeObject* decorated_type() {
   static PyMemberDef members[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(Decorated, call), READONLY, nullptr},
                                   {"__weaklistoffset__", T_PYSSIZET, offsetof(Decorated, weak), READONLY, nullptr},
                                   {nullptr, 0, 0, 0, nullptr}};
+  // pydoc looks past get_attribute.
+  static PyGetSetDef computed[] = {
+      {"__doc__", [](PyObject* self, void*) { return PyObject_GetAttrString(function_of(self), "__doc__"); }, nullptr,
+       nullptr, nullptr},
+      {nullptr, nullptr, nullptr, nullptr, nullptr}};
   static PyMethodDef methods[] = {{"__reduce_ex__", reduce, METH_O, nullptr}, {nullptr, nullptr, 0, nullptr}};
   static PyType_Slot slots[] = {{Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
                                 {Py_tp_descr_get, reinterpret_cast<void*>(get)},
@@ -353,6 +358,7 @@ PyTypeObject* decorated_type() {
                                 {Py_tp_clear, reinterpret_cast<void*>(clear)},
                                 {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
                                 {Py_tp_members, members},
+                                {Py_tp_getset, computed},
                                 {Py_tp_methods, methods},
                                 {0, nullptr}};
   static PyType_Spec spec = {
