@@ -99,14 +99,53 @@ def rows() -> dict[str, float]:
     return least(calls)
 
 
+def torch_rows() -> dict[str, float]:
+    """What calls of attune.torch cost beside torch's own scaled_dot_product_attention."""
+    import torch
+
+    from attune.torch import create_block_mask, flex_attention, scaled_dot_product_attention
+
+    torch.set_num_threads(1)
+    given = torch.randn(3, 1, 1, 1, 16).unbind()
+    leaves = [t.clone().requires_grad_() for t in given]
+    grad, slope = torch.randn(1, 1, 1, 16), torch.ones(1)
+    causal = create_block_mask(lambda b, h, i, j: i >= j, None, None, 1, 1)
+
+    def alibi(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        return s + slope[h] * (j - i)
+
+    def backward(call: Callable[..., Any]) -> None:
+        call(*leaves).backward(grad)
+        for leaf in leaves:
+            leaf.grad = None
+
+    ways: dict[str, Callable[..., Any]] = {
+        "torch's SDPA, causal": lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, is_causal=True),
+        "attune's SDPA, causal": lambda q, k, v: scaled_dot_product_attention(q, k, v, is_causal=True),
+        "flex_attention, causal": lambda q, k, v: flex_attention(q, k, v, block_mask=causal),
+        "flex_attention, alibi and causal": lambda q, k, v: flex_attention(q, k, v, alibi, causal),
+    }
+    calls = {name: timed(lambda way=way: way(*given)) for name, way in ways.items()}  # type: ignore[misc]
+    calls |= {f"{name}, with backward": timed(lambda way=way: backward(way))  # type: ignore[misc]
+              for name, way in ways.items()}
+    return least(calls)
+
+
 def main() -> None:
     """Prints the rows, or JSON."""
     options = argparse.ArgumentParser(prog="python -m attune.bench", description=__doc__)
     options.add_argument("--json", action="store_true", help="one line of JSON")
-    as_json = options.parse_args().json
-    imports, calls = import_ms(), rows()
-    if as_json:
+    options.add_argument("--torch", action="store_true", help="calls of attune.torch alone")
+    chosen = options.parse_args()
+    imports, calls = ({}, torch_rows()) if chosen.torch else (import_ms(), rows())
+    if chosen.json:
         print(json.dumps({"import_ms": imports, "call_us": calls}))
+        return
+    if chosen.torch:
+        print("a call, tensors of 1x1x1x16, µs, least of 1000 rounds")
+        for name, took in calls.items():
+            print(f"  {name:<48}{took:8.2f}")
         return
     print("import, ms, least of 5")
     for name, took in imports.items():

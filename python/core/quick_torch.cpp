@@ -1,7 +1,7 @@
 // python/core/quick_torch.cpp — small calls on torch's tensors of the CPU, without what Python would add to them
 #include "python/core/quick_torch.h"
 
-#include <array>
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -22,6 +22,7 @@ struct Torch {
   PyTypeObject *tensor = nullptr, *parameter = nullptr;
   PyObject *empty = nullptr, *empty_like = nullptr, *output = nullptr, *f32 = nullptr, *f64 = nullptr;
   PyObject* with_dtype = nullptr;  // ("dtype",)
+  PyObject* rows = nullptr;        // the last tensor of a number for each row, for torch.empty_like; nobody else has it
   PyObject* is_neg = PyUnicode_InternFromString("is_neg");
 };
 Torch& torch() {
@@ -80,12 +81,22 @@ nb::object made(Tensor& as, PyObject* function, PyObject* names, Given... given)
 
 nb::object made_like(Tensor& as, nb::handle tensor) { return made(as, torch().empty_like, nullptr, tensor.ptr()); }
 
-/// The shape in words of their own: torch takes twice as long to read a tuple.
+/// A number for each row. torch.empty takes twice as long as torch.empty_like, which wants a tensor of that shape.
 nb::object made_rows(Tensor& as, const Tensor& q) {
-  nb::object extents[3];
-  for (int i = 0; i < 3; ++i) extents[i] = nb::steal(PyLong_FromLongLong(q.at()->shape[i]));
-  return made(as, torch().empty, torch().with_dtype, extents[0].ptr(), extents[1].ptr(), extents[2].ptr(),
-              q.at()->dtype.bits == 64 ? torch().f64 : torch().f32);
+  Torch& t = torch();
+  const std::uint8_t bits = q.at()->dtype.bits == 64 ? 64 : 32;
+  Tensor last;
+  if (!t.rows || !last.read_memory(t.rows) || last.at()->dtype.bits != bits ||
+      !std::equal(q.at()->shape, q.at()->shape + 3, last.at()->shape)) {
+    nb::object extents[3];
+    for (int i = 0; i < 3; ++i) extents[i] = nb::steal(PyLong_FromLongLong(q.at()->shape[i]));
+    nb::object rows = made(as, t.empty, t.with_dtype, extents[0].ptr(), extents[1].ptr(), extents[2].ptr(),
+                           bits == 64 ? t.f64 : t.f32);
+    if (!rows.is_valid()) return rows;
+    const nb::object former = nb::steal(t.rows);
+    t.rows = rows.release().ptr();
+  }
+  return made_like(as, t.rows);
 }
 
 /// What both directions have.

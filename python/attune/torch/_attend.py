@@ -34,24 +34,21 @@ class Packed(NamedTuple):
 DENSE = Packed()
 
 
-class Call(NamedTuple):
+class Call:
     """What an attention is besides q, k, v and the captured tensors."""
 
-    spelled: Spelled
-    ints: tuple[int, ...]
-    scale: float | None
-    packed: Packed
-    with_max: bool
+    __slots__ = ("core", "ints", "packed", "spelled", "with_max")
 
-    def handle(self, q: Tensor) -> _core.Attention:
-        """The attention of the core, for the type of q."""
-        return self.spelled.handle(self.scale, q.dtype is torch.float64)
+    def __init__(self, spelled: Spelled, ints: tuple[int, ...], scale: float | None, oracle: bool, packed: Packed,
+                 with_max: bool) -> None:
+        self.spelled, self.ints, self.packed, self.with_max = spelled, ints, packed, with_max
+        self.core = spelled.handle(scale, oracle)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, captures: tuple[Tensor, ...],
                 with_lse: bool) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """The output, the logarithm of the sum, and the largest score."""
         if self.packed is DENSE:
-            made = self.handle(q).attend(q, k, v, captures, self.ints, with_lse, self.with_max)
+            made = self.core.attend(q, k, v, captures, self.ints, with_lse, self.with_max)
             if made is not None:
                 return made
         return self.forward_slowly(q, k, v, captures, with_lse)
@@ -79,18 +76,17 @@ class Call(NamedTuple):
     def _run(self, direction: int, tensors: tuple[Any, ...], captures: tuple[Tensor, ...],
              grads: tuple[Any, ...] | None) -> None:
         q = tensors[0]
-        handle = self.handle(q)
         if not _shows_memory:
             tensors, captures = _detached(tensors), _detached(captures)
         try:
             options = None
             if q.is_cuda or q.numel() > _SMALL:
-                options = self._options(handle, direction, tensors, captures, grads)
-            handle.run(direction, tensors, captures, grads, self.ints, options)
+                options = self._options(direction, tensors, captures, grads)
+            self.core.run(direction, tensors, captures, grads, self.ints, options)
         except Error as error:
             raise self.spelled.placed(error) from None
 
-    def _options(self, handle: _core.Attention, direction: int, tensors: tuple[Any, ...], captures: tuple[Tensor, ...],
+    def _options(self, direction: int, tensors: tuple[Any, ...], captures: tuple[Tensor, ...],
                  grads: tuple[Any, ...] | None) -> tuple[Any, ...]:
         """What the core is told of this machine: torch's threads, or torch's stream and memory."""
         q, k = tensors[:2]
@@ -99,19 +95,19 @@ class Call(NamedTuple):
             slow = q.numel() // q.shape[-1] * k.shape[-2] > _SLOW
             return 0, *longest, torch.get_num_threads(), 0, None, None, None, None, slow
         stream = torch.cuda.current_stream(q.device).cuda_stream
-        workspace = self._workspace(handle, direction, tensors, captures, grads, stream)
+        workspace = self._workspace(direction, tensors, captures, grads, stream)
         return 0, *longest, 0, stream, workspace, None, None, None, False
 
-    def _workspace(self, handle: _core.Attention, direction: int, tensors: tuple[Any, ...],
-                   captures: tuple[Tensor, ...], grads: tuple[Any, ...] | None, stream: int) -> Tensor | None:
+    def _workspace(self, direction: int, tensors: tuple[Any, ...], captures: tuple[Tensor, ...],
+                   grads: tuple[Any, ...] | None, stream: int) -> Tensor | None:
         """Working memory from torch's allocator, so that a graph that is captured owns it."""
         q = tensors[0]
-        key = (handle, direction, self.packed.max_q, self.packed.max_kv, q.device,
+        key = (self.core, direction, self.packed.max_q, self.packed.max_kv, q.device,
                tuple([None if t is None else (t.shape, t.stride(), t.dtype) for t in (*tensors, *captures)]))
         size = _workspaces.get(key)
         if size is None:
             options = (0, self.packed.max_q, self.packed.max_kv, 0, stream, None, None, None, None, False)
-            size = _workspaces.put(key, handle.prepare(direction, tensors, captures, grads, self.ints, options)[0])
+            size = _workspaces.put(key, self.core.prepare(direction, tensors, captures, grads, self.ints, options)[0])
         return torch.empty(size, dtype=torch.uint8, device=q.device) if size else None
 
 
@@ -146,25 +142,26 @@ class _Recorded(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: Call, with_lse: bool, q: Tensor, k: Tensor, v: Tensor, *captures: Tensor) -> Any:
-        out, lse, most = call.forward(q, k, v, captures, True)
+        made = call.core.attend(q, k, v, captures, call.ints, True, call.with_max) if call.packed is DENSE else None
+        out, lse, most = made or call.forward_slowly(q, k, v, captures, True)
         ctx.call = call
         ctx.save_for_backward(q, k, v, out, lse, *captures)
-        ctx.set_materialize_grads(False)
         if not with_lse and most is None:
             return out
+        ctx.set_materialize_grads(False)
         if most is not None:
             ctx.mark_non_differentiable(most)
         return out, lse, most
 
     @staticmethod
     def backward(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None = None, _: None = None) -> Any:
-        if torch.is_grad_enabled():
+        if _is_grad_enabled():
             return _twice(ctx, grad_o, grad_lse)
         call, saved, wanted = ctx.call, ctx.saved_tensors, ctx.needs_input_grad
         if grad_o is None and grad_lse is None:
             return (None,) * len(wanted)
         if grad_o is not None and call.packed is DENSE:
-            made = call.handle(saved[0]).gradients(grad_o, grad_lse, saved, call.ints, wanted, 2)
+            made = call.core.gradients(grad_o, grad_lse, saved, call.ints, wanted, 2)
             if made is not None:
                 return made
         return None, None, *call.backward(grad_o, grad_lse, *saved[:5], saved[5:], wanted[2:])
@@ -216,14 +213,18 @@ def attend(spelled: Spelled, q: Tensor, k: Tensor, v: Tensor, scale: float | Non
         return _operator(spelled, q, k, v, scale, with_lse, with_max, packed)
     recorded = _is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or
                                             bool(captures) and any([t.requires_grad for t in captures]))
+    key = (scale, q.dtype is _f64, with_max)
+    call = spelled.calls.get(key) if packed is DENSE else None
+    if call is None:
+        call = Call(spelled, spelled.ints, scale, q.dtype is _f64, packed, with_max)
+        if packed is DENSE:
+            spelled.calls[key] = call
     if not recorded and packed is DENSE:
-        handle = spelled.handles.get((scale, q.dtype is _f64)) or spelled.handle(scale, q.dtype is _f64)
-        made = handle.attend(q, k, v, captures, spelled.ints, with_lse, with_max)
+        made = call.core.attend(q, k, v, captures, call.ints, with_lse, with_max)
         if made is not None:
             return made
     if not _core.plain(q, k, v, *captures):
         return _operator(spelled, q, k, v, scale, with_lse, with_max, packed)
-    call = Call(spelled, spelled.ints, scale, packed, with_max)
     if not recorded:
         return call.forward_slowly(q, k, v, captures, with_lse)
     made = _record(call, with_lse, q, k, v, *captures)
