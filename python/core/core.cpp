@@ -150,7 +150,7 @@ nb::object exported(nb::object self) {
 }
 
 // The tensors of a call, in the order of attune_call, with what messages call them.
-constexpr int tensors = 13;
+constexpr int tensors = 18;
 struct Row {
   const char* name;
   const attune_tensor* attune_call::*member;
@@ -168,7 +168,12 @@ constexpr Row rows[tensors] = {{"q", &attune_call::q, 0},
                                {"grad_lse", &attune_call::grad_lse, 0},
                                {"dq", &attune_call::dq, 2},
                                {"dk", &attune_call::dk, 2},
-                               {"dv", &attune_call::dv, 2}};
+                               {"dv", &attune_call::dv, 2},
+                               {"kv_len", &attune_call::kv_len, 0},
+                               {"q_offsets", &attune_call::q_offsets, 0},
+                               {"pages", &attune_call::pages, 0},
+                               {"o_before", &attune_call::o_before, 0},
+                               {"lse_before", &attune_call::lse_before, 0}};
 
 /// A call's arguments as the C ABI takes them, borrowed while this lives.
 struct Call {
@@ -227,7 +232,7 @@ struct Attention : Handle {
   }
 
   /// `options` is None, or (q_offset, max_q_len, max_kv_len, workers, stream, workspace, cover, progress, parallel_for,
-  /// signals).
+  /// signals), and of a forward (kv_offset, piece) if they are not 0.
   void fill(Call& c, int pass, const nb::tuple& given, const nb::tuple& captured, nb::handle grads,
             const nb::tuple& numbers, nb::handle options) const {
     c.call.size = sizeof c.call;
@@ -290,6 +295,9 @@ struct Attention : Handle {
     with.user = &c.with;
     if (!c.with.progress.is_none() || nb::cast<bool>(o[9])) with.progress = With::progressed;
     if (!c.with.loop.is_none()) with.parallel_for = With::looped;
+    if (o.size() == 10) return;
+    c.call.kv_offset = nb::cast<std::int32_t>(o[10]);
+    c.call.piece = nb::cast<std::int64_t>(o[11]);
   }
 
   void run(int pass, const nb::tuple& given, const nb::tuple& captured, nb::handle grads, const nb::tuple& numbers,
