@@ -213,24 +213,17 @@ std::int64_t longest(const Named& cu, const std::vector<std::int64_t>& starts, c
   return most;
 }
 
-/// What only a forward has: keys and queries that are told apart.
-struct Apart {
-  Named kv_len, q_offsets, pages;
-  std::int32_t kv_offset = 0;
-  std::int64_t piece = 0;
-};
-
 /// What a forward and a backward call have in common.
 struct Inputs {
   Named q, k, v, cu_q, cu_kv;
   std::int32_t q_offset;
   std::int64_t max_q_len = 0, max_kv_len = 0;
-  const Apart* apart = nullptr;  ///< of a forward
-  bool one_type = true;          ///< must q, k and v hold the same?
+  const Forward* forward = nullptr;  ///< which may describe keys apart from queries; none for a backward
+  bool one_type = true;              ///< must q, k and v hold the same?
 
-  bool paged() const { return apart && apart->pages->given(); }
+  bool paged() const { return forward && forward->pages.given(); }
   /// Do packed queries read keys that are not packed?
-  bool mixed() const { return apart && cu_q->given() && !cu_kv->given() && q->rank == 3 && k->rank == 4; }
+  bool mixed() const { return forward && cu_q->given() && !cu_kv->given() && q->rank == 3 && k->rank == 4; }
 };
 
 void check_types(const Inputs& in) {
@@ -288,7 +281,7 @@ void check_dense_kv(const Inputs& in, Problem& p) {
 }
 
 void check_paged_kv(const Inputs& in, Problem& p) {
-  const Named& pages = in.apart->pages;
+  const Named pages{"pages", &in.forward->pages};
   check_one(pages, in.q->device);
   if (pages->dtype != DType::i32)
     throw refuse("pages", fmt::format("pages holds {}", name_of(pages->dtype)),
@@ -362,8 +355,9 @@ void check_numbers(const Named& t, std::string_view code, const Problem& p, cons
 }
 
 /// Reads kv_len on the host: p.kv.length then is that of the longest entry.
-void check_kv_len(const Named& kv_len, const Inputs& in, Problem& p) {
-  if (!kv_len->given()) return;
+void check_kv_len(const Inputs& in, Problem& p) {
+  if (!in.forward->kv_len.given()) return;
+  const Named kv_len{"kv_len", &in.forward->kv_len};
   check_numbers(kv_len, "kv-len", p, in.q);
   if (kv_len->device.kind != Device::Kind::cpu) return;
   std::int64_t longest = 0;
@@ -382,8 +376,9 @@ void check_kv_len(const Named& kv_len, const Inputs& in, Problem& p) {
 }
 
 /// Reads q_offsets on the host. Returns the greatest of them, or q_offset.
-std::int32_t check_q_offsets(const Named& q_offsets, const Inputs& in, Problem& p) {
-  if (!q_offsets->given()) return in.q_offset;
+std::int32_t check_q_offsets(const Inputs& in, Problem& p) {
+  if (!in.forward->q_offsets.given()) return in.q_offset;
+  const Named q_offsets{"q_offsets", &in.forward->q_offsets};
   if (in.q_offset != 0)
     throw refuse("q-offsets", "q_offset and q_offsets are both given",
                  fmt::format("q_offset is {}, and {}", in.q_offset, is(q_offsets)),
@@ -424,16 +419,16 @@ void check_positions(const Inputs& in, const Problem& p, std::int32_t q_offset) 
 
 /// Lengths and positions that a forward tells apart. Returns the greatest position of a first query.
 std::int32_t check_apart(const Inputs& in, Problem& p) {
-  if (!in.apart) return in.q_offset;
-  if (in.apart->kv_offset < 0)
-    throw refuse("kv-offset", fmt::format("kv_offset is {}", in.apart->kv_offset), "positions start at 0",
+  if (!in.forward) return in.q_offset;
+  if (in.forward->kv_offset < 0)
+    throw refuse("kv-offset", fmt::format("kv_offset is {}", in.forward->kv_offset), "positions start at 0",
                  "pass the position of the first key, 0 or more");
-  p.kv_offset = in.apart->kv_offset;
-  if (in.apart->piece < 0 || in.apart->piece % 128 != 0)
-    throw refuse("piece", fmt::format("piece is {}", in.apart->piece), "keys are summed apart by multiples of 128",
+  p.kv_offset = in.forward->kv_offset;
+  if (in.forward->piece < 0 || in.forward->piece % 128 != 0)
+    throw refuse("piece", fmt::format("piece is {}", in.forward->piece), "keys are summed apart by multiples of 128",
                  "pass such a multiple, 2048 say, or 0 for any division");
-  check_kv_len(in.apart->kv_len, in, p);
-  return check_q_offsets(in.apart->q_offsets, in, p);
+  check_kv_len(in, p);
+  return check_q_offsets(in, p);
 }
 
 Problem check_inputs(const Inputs& in, std::optional<double> scale) {
@@ -576,9 +571,6 @@ bool overlap(const Backward::Captured& a, const Backward::Captured& b, const Arg
 Problem check(const BoundMod& bound, const Forward& call, std::optional<double> scale) {
   const Named q{"q", &call.q}, k{"k", &call.k}, v{"v", &call.v}, o{"o", &call.o}, lse{"lse", &call.lse},
       max{"max", &call.max};
-  const Named kv_len{"kv_len", &call.kv_len}, q_offsets{"q_offsets", &call.q_offsets}, pages{"pages", &call.pages},
-      o_before{"o_before", &call.o_before}, lse_before{"lse_before", &call.lse_before};
-  const Apart apart{kv_len, q_offsets, pages, call.kv_offset, call.piece};
   const Problem p = check_inputs({q,
                                   k,
                                   v,
@@ -587,19 +579,24 @@ Problem check(const BoundMod& bound, const Forward& call, std::optional<double> 
                                   call.q_offset,
                                   call.max_q_len,
                                   call.max_kv_len,
-                                  &apart},
+                                  &call},
                                  scale);
   const Args args = args_of(bound, call);
   std::vector<Named> inputs = captures_of(bound, args);
   for (const Named& t : inputs) check_one(t, call.q.device);
   inputs.insert(inputs.end(), {q, k, v});
-  for (const Named& t : {kv_len, q_offsets, pages})
-    if (t->given()) inputs.push_back(t);
+  const auto add = [&](std::string_view called, const Tensor& t) {
+    if (t.given()) inputs.push_back({called, &t});
+  };
+  add("kv_len", call.kv_len);
+  add("q_offsets", call.q_offsets);
+  add("pages", call.pages);
 
   check_o(o, p, q, v);
   check_row_values(lse, p, call.q);
   check_row_values(max, p, call.q);
-  if (o_before->given() || lse_before->given()) {
+  if (call.o_before.given() || call.lse_before.given()) {
+    const Named o_before{"o_before", &call.o_before}, lse_before{"lse_before", &call.lse_before};
     check_before(o_before, lse_before, p, q, v);
     // Each row is read before it is written in the same place.
     if (*o_before != *o) inputs.push_back(o_before);
@@ -660,19 +657,19 @@ Problem check(const Append& call) {
   const Named k_new{"k_new", &call.k_new}, v_new{"v_new", &call.v_new}, k{"k", &call.k}, v{"v", &call.v},
       kv_len{"kv_len", &call.kv_len}, pages{"pages", &call.pages}, cu{"cu_seqlens", &call.cu_seqlens};
   static const Tensor none;
+  const Forward cache{.kv_len = call.kv_len, .pages = call.pages};
   for (const auto& [name, value] : {std::pair{"k_scale", call.k_scale}, {"v_scale", call.v_scale}})
     if (!std::isfinite(value) || value == 0)
       throw refuse("bad-scale", fmt::format("{} is {}", name, value), "what is stored is divided by it",
                    "pass a finite number that is not 0");
   check_alone(kv_len);
-  const Apart apart{kv_len, {"q_offsets", &none}, pages};
   Problem p = check_inputs({.q = k_new,
                             .k = k,
                             .v = v,
                             .cu_q = cu,
                             .cu_kv = {"cu_seqlens_kv", &none},
                             .q_offset = 0,
-                            .apart = &apart,
+                            .forward = &cache,
                             .one_type = false},
                            {});
   check_one(v_new, call.k_new.device);
