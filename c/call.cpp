@@ -64,11 +64,15 @@ struct Call {
   void fill(const attune_call& from, Forward& into) {
     fill_both(from, into);
     into.max = tensor_of(from.max, "max");
-    into.kv_len = tensor_of(from.kv_len, "kv_len");
-    into.q_offsets = tensor_of(from.q_offsets, "q_offsets");
-    into.pages = tensor_of(from.pages, "pages");
-    into.o_before = tensor_of(from.o_before, "o_before");
-    into.lse_before = tensor_of(from.lse_before, "lse_before");
+    // Most calls have none of these, and a tensor costs nanoseconds.
+    const auto take = [](const attune_tensor* given, const char* name, Tensor& tensor) {
+      if (given) tensor = tensor_of(given, name);
+    };
+    take(from.kv_len, "kv_len", into.kv_len);
+    take(from.q_offsets, "q_offsets", into.q_offsets);
+    take(from.pages, "pages", into.pages);
+    take(from.o_before, "o_before", into.o_before);
+    take(from.lse_before, "lse_before", into.lse_before);
     into.piece = from.piece;
     into.kv_offset = from.kv_offset;
   }
