@@ -293,15 +293,16 @@ void check_paged_kv(const Inputs& in, Problem& p) {
   if (in.k->shape[0] != in.v->shape[0])
     throw refuse("kv-batch", "k and v have different numbers of pages", fmt::format("{} and {}", is(in.k), is(in.v)),
                  "give k and v the same pages");
-  p.kv.page = in.k->shape[2];
-  if (in.v->shape[2] != p.kv.page)
+  const std::int64_t page = in.k->shape[2];
+  p.tell_apart().page = page;
+  if (in.v->shape[2] != page)
     throw refuse("page-size", "pages of k and of v have different sizes", fmt::format("{} and {}", is(in.k), is(in.v)),
                  "give both as many rows a page: [pages, H, page, D]");
-  if (p.kv.page == 0)
+  if (page == 0)
     throw refuse("page-size", "pages have no rows", fmt::format("{}: [pages, H, page, D]", is(in.k)),
                  "give each page at least one row");
   const std::int64_t n = pages->shape[1];
-  p.kv.length = n == 0 ? 0 : std::min(p.kv.page, std::numeric_limits<std::int64_t>::max() / n) * n;
+  p.kv.length = n == 0 ? 0 : std::min(page, std::numeric_limits<std::int64_t>::max() / n) * n;
 }
 
 void check_packed_q(const Inputs& in, Problem& p) {
@@ -370,7 +371,7 @@ void check_kv_len(const Inputs& in, Problem& p) {
                          : fmt::format("{} and {}: this entry has room for {} keys", is(in.k), is(in.v), room),
                    fmt::format("pass 0 to {}: the keys that are there, new ones too", room));
     longest = std::max(longest, n);
-    p.kv.lengths.push_back(n);
+    p.tell_apart().kv_lens.push_back(n);
   }
   p.kv.length = longest;
 }
@@ -391,8 +392,8 @@ std::int32_t check_q_offsets(const Inputs& in, Problem& p) {
     if (offset < 0 || offset > max_length)
       throw refuse("q-offsets", fmt::format("q_offsets[{}] is {}", b, offset),
                    fmt::format("positions are 0 to {}", max_length), "pass the position of each entry's first query");
-    p.q_offsets.push_back(static_cast<std::int32_t>(offset));
-    greatest = std::max(greatest, p.q_offsets.back());
+    p.tell_apart().q_offsets.push_back(static_cast<std::int32_t>(offset));
+    greatest = std::max(greatest, static_cast<std::int32_t>(offset));
   }
   return greatest;
 }
@@ -413,7 +414,7 @@ void check_positions(const Inputs& in, const Problem& p, std::int32_t q_offset) 
   if (p.kv.length + p.kv_offset > max_length)
     throw beyond("kv_offset and the length of k and v", p.kv.length + p.kv_offset);
   if (p.q.length + q_offset > max_length)
-    throw beyond(p.q_offsets.empty() ? "q_offset and the length of q" : "the greatest of q_offsets and the length of q",
+    throw beyond(p.has_q_offsets() ? "the greatest of q_offsets and the length of q" : "q_offset and the length of q",
                  p.q.length + q_offset);
 }
 
@@ -532,12 +533,11 @@ std::vector<Named> captures_of(const BoundMod& bound, const Args& args) {
 }
 
 void check_outputs(const std::vector<Named>& outputs, const std::vector<Named>& inputs) {
-  std::vector<Named> all = inputs;
-  all.insert(all.end(), outputs.begin(), outputs.end());
   for (const Named& t : outputs) {
     if (!t->given()) continue;
     check_disjoint(t);
-    check_alias(t, all);
+    check_alias(t, inputs);
+    check_alias(t, outputs);
   }
 }
 

@@ -1,6 +1,9 @@
 // compiler/problem.h — the sizes of one call, derived from its tensors after checking that they agree
 #pragma once
 
+#include <optional>
+#include <vector>
+
 #include <attune/append.h>
 #include <attune/attention.h>
 
@@ -15,15 +18,21 @@ enum class Layout : std::uint8_t { dense, packed, pages };
 /// The positions of q and what is shaped like it, or those of k and v: which rows there are.
 struct Positions {
   Layout layout = Layout::dense;
-  std::int64_t length = 0;              ///< packed: of the longest sequence
-  std::int64_t total = 0;               ///< packed: positions of all sequences
-  std::vector<std::int64_t> starts{};   ///< packed: batch + 1 of them; none where a device has them
-  std::int64_t page = 0;                ///< pages: rows of each
-  std::vector<std::int64_t> lengths{};  ///< of each entry, where the call tells them apart; `length` is the greatest
+  std::int64_t length = 0;             ///< packed: of the longest sequence
+  std::int64_t total = 0;              ///< packed: positions of all sequences
+  std::vector<std::int64_t> starts{};  ///< packed: batch + 1 of them; none where a device has them
   bool operator==(const Positions&) const = default;
   bool packed() const { return layout == Layout::packed; }
   bool paged() const { return layout == Layout::pages; }
   bool starts_on_device() const { return packed() && starts.empty(); }
+};
+
+/// What few calls say of their entries. None of it in the others, which compare and move nothing for it.
+struct Apart {
+  std::vector<std::int64_t> kv_lens{};    ///< keys of each entry, of which kv.length is the greatest; none: not told
+  std::vector<std::int32_t> q_offsets{};  ///< of each entry, in place of q_offset; none: all have that
+  std::int64_t page = 0;                  ///< rows of each, where keys lie in pages
+  bool operator==(const Apart&) const = default;
 };
 
 struct Problem {
@@ -34,8 +43,11 @@ struct Problem {
   double scale = 1;
   // What expressions see as the positions of the first query and of the first key.
   std::int32_t q_offset = 0, kv_offset = 0;
-  std::vector<std::int32_t> q_offsets{};  ///< of each entry, in place of q_offset; none: all have that
+  std::optional<Apart> apart{};
   bool operator==(const Problem&) const = default;
+  Apart& tell_apart() { return apart ? *apart : apart.emplace(); }
+  bool has_kv_lens() const { return apart && !apart->kv_lens.empty(); }
+  bool has_q_offsets() const { return apart && !apart->q_offsets.empty(); }
 };
 
 /// Checks shapes, types, devices, lengths, captures and gradients of a call; throws an Error. Of all tensors it reads

@@ -13,7 +13,7 @@ class KeyRows {
  public:
   /// `pages`: those of the call, if it has any. Refers to it and to the problem.
   KeyRows(const compiler::Problem& problem, const Tensor& pages, const Sequence& seq, std::int64_t head)
-      : kv_(problem.kv), pages_(pages), seq_(seq), head_(head) {}
+      : kv_(problem.kv), page_(problem.apart ? problem.apart->page : 0), pages_(pages), seq_(seq), head_(head) {}
 
   /// Keys whose rows are evenly apart.
   struct Stretch {
@@ -27,20 +27,20 @@ class KeyRows {
       const MatrixLayout at = matrix(t, kv_.layout, seq_.kv_b, head_, seq_.kv_start);
       return {last - first, true, {at.origin + first * at.row, at.row, at.column}};
     }
-    const std::int64_t row = first % kv_.page;
-    Stretch out{std::min(last - first, kv_.page - row), false, {}};
-    const std::int64_t page = entry(first / kv_.page);
+    const std::int64_t row = first % page_;
+    Stretch out{std::min(last - first, page_ - row), false, {}};
+    const std::int64_t page = entry(first / page_);
     if (!exists(t, page)) return out;
     out.there = true;
     out.at = matrix(t, kv_.layout, page, head_, 0);
     out.at.origin += row * out.at.row;
     // Pages that follow each other in memory too are one stretch.
     for (std::int64_t next = first + out.count; next < last; next = first + out.count) {
-      const std::int64_t following = entry(next / kv_.page);
+      const std::int64_t following = entry(next / page_);
       if (!exists(t, following) ||
           matrix(t, kv_.layout, following, head_, 0).origin != out.at.origin + out.count * out.at.row)
         break;
-      out.count += std::min(last - next, kv_.page);
+      out.count += std::min(last - next, page_);
     }
     return out;
   }
@@ -52,6 +52,7 @@ class KeyRows {
   static bool exists(const Tensor& t, std::int64_t page) { return page >= 0 && page < t.shape[0]; }
 
   const compiler::Positions& kv_;
+  std::int64_t page_;
   const Tensor& pages_;
   Sequence seq_;
   std::int64_t head_;

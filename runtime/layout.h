@@ -41,7 +41,7 @@ inline Sequence sequence(const compiler::Problem& p, std::int64_t b) {
                .kv_b = p.kv_shared ? 0 : b,
                .q_len = p.q.length,
                .kv_len = p.kv.length,
-               .q_offset = p.q_offsets.empty() ? p.q_offset : p.q_offsets[i],
+               .q_offset = p.has_q_offsets() ? p.apart->q_offsets[i] : p.q_offset,
                .kv_offset = p.kv_offset};
   if (p.q.packed()) {
     out.q_start = p.q.starts[i];
@@ -51,7 +51,7 @@ inline Sequence sequence(const compiler::Problem& p, std::int64_t b) {
     out.kv_start = p.kv.starts[i];
     out.kv_len = p.kv.starts[i + 1] - out.kv_start;
   }
-  if (!p.kv.lengths.empty()) out.kv_len = p.kv.lengths[i];
+  if (p.has_kv_lens()) out.kv_len = p.apart->kv_lens[i];
   return out;
 }
 

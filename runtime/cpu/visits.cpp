@@ -17,7 +17,7 @@ std::int32_t tiles_in(std::int64_t length, std::int32_t tile) {
 Visits::Visits(const compiler::Problem& problem, const Cut& cut, const compiler::LoweredMod& lowered,
                const compiler::Args& args, const Executor& executor, const Among& among)
     : cut_(cut) {
-  by_batch_ = problem.q.packed() || !problem.kv.lengths.empty() || !problem.q_offsets.empty() || lowered.cover.by_batch;
+  by_batch_ = problem.q.packed() || problem.has_kv_lens() || problem.has_q_offsets() || lowered.cover.by_batch;
   heads_ = lowered.cover.by_head ? problem.q_heads : 1;
   struct Place {
     std::int64_t b, h;

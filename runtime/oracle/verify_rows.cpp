@@ -131,10 +131,10 @@ namespace {
 
 /// Positions and lengths, where entries may differ.
 std::string told_apart(const compiler::Problem& p) {
-  std::string out = p.q_offsets.empty() ? fmt::format(" q_offset={}", p.q_offset)
-                                        : fmt::format(" q_offsets={}", fmt::join(p.q_offsets, ","));
+  std::string out = p.has_q_offsets() ? fmt::format(" q_offsets={}", fmt::join(p.apart->q_offsets, ","))
+                                      : fmt::format(" q_offset={}", p.q_offset);
   if (p.kv_offset) out += fmt::format(" kv_offset={}", p.kv_offset);
-  if (!p.kv.lengths.empty()) out += fmt::format(" kv_len={}", fmt::join(p.kv.lengths, ","));
+  if (p.has_kv_lens()) out += fmt::format(" kv_len={}", fmt::join(p.apart->kv_lens, ","));
   return out;
 }
 
