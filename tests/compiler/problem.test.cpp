@@ -371,7 +371,7 @@ TEST_CASE("lengths and positions of entries", "[problem]") {
   CHECK(check(plain, wide, {}).kv.length == 4);
 
   const Problem in_pages = check(plain, paged(), {});
-  CHECK(in_pages.apart->paged());
+  CHECK(in_pages.kv.paged());
   CHECK(in_pages.apart->page == 5);
   CHECK(in_pages.batch == 2);
   CHECK(in_pages.kv.length == 9);
