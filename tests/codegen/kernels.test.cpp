@@ -187,9 +187,11 @@ void rotate_backward(std::size_t half) {
                          64);
   for (const auto& mod : everything)
     for (const int d : {64, 128})
-      if ((mod.name == "plain" || mod.name == "causal" || mod.name == "alibi" || mod.name == "softcap") &&
-          number++ % 2 == half)
-        compile_backward(Lowered(mod), codegen::Way::backward, {.d = d, .dv = d}, 0);
+      for (const bool packed : {false, true})
+        if ((mod.name == "plain" || mod.name == "causal" || mod.name == "alibi" || mod.name == "softcap" ||
+             mod.name == "documents") &&
+            number++ % 2 == half)
+          compile_backward(Lowered(mod), codegen::Way::backward, {.d = d, .dv = d, .packed = packed}, 0);
 }
 
 }  // namespace
