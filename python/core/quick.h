@@ -5,9 +5,6 @@
 
 namespace attune::python {
 
-/// The handle in an attribute `_core`; null where it is something else.
-using HandleOf = const Handle* (*)(nb::handle object);
-
 /// Adds `quick` to the module: a decorator of Attention.__call__, which answers usual calls itself, and calls the
 /// decorated function for all others, mistakes too. Both give the same bits.
 void add_quick(nb::module_& m, HandleOf handle_of);
