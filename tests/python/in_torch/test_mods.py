@@ -1,7 +1,8 @@
-# tests/python/in_torch/test_mods.py — mods as people write them: values and every gradient as eager torch has them in f64
+# tests/python/in_torch/test_mods.py — mods as people write them: values and every gradient as eager torch in f64
 """Each mod in f32 through attune against the same mod in f64 through eager torch."""
 
 import mods
+import papers
 import pytest
 import torch
 from attune.torch import create_block_mask, flex_attention
@@ -29,10 +30,10 @@ def compare(q, ours, theirs, captures, captures64, tolerance):
         close(a if a is not None or b is None else torch.zeros_like(b), b, 2 * tolerance)
 
 
-@pytest.mark.parametrize("name", mods.SCORES)
+@pytest.mark.parametrize("name", papers.SCORES)
 def test_a_score_mod_is_as_in_eager_torch(name):
-    mod, captures = both(name, mods.SCORES, torch.float32)
-    mod64, captures64 = both(name, mods.SCORES, torch.float64)
+    mod, captures = both(name, papers.SCORES, torch.float32)
+    mod64, captures64 = both(name, papers.SCORES, torch.float64)
     torch.manual_seed(3)
     inputs = qkv(mods.B, mods.H, mods.S, mods.S, mods.D)
     doubles = doubled(*inputs)
@@ -40,10 +41,10 @@ def test_a_score_mod_is_as_in_eager_torch(name):
     compare((inputs, doubles), ours, eager(*doubles, mod64), captures, captures64, 2e-5)
 
 
-@pytest.mark.parametrize("name", mods.MASKS)
+@pytest.mark.parametrize("name", papers.MASKS)
 def test_a_mask_mod_is_as_in_eager_torch(name):
-    mod, _ = both(name, mods.MASKS, torch.float32)
-    mod64, _ = both(name, mods.MASKS, torch.float64)
+    mod, _ = both(name, papers.MASKS, torch.float32)
+    mod64, _ = both(name, papers.MASKS, torch.float64)
     torch.manual_seed(4)
     inputs = qkv(mods.B, mods.H, mods.S, mods.S, mods.D)
     doubles = doubled(*inputs)
