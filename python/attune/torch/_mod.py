@@ -93,13 +93,16 @@ class Spelled:
 
 
 _handles: Kept[object, _core.Attention] = Kept(512)
+_PLAIN = {"score": "s", "mask": "true", "prob": "p", "sink": ""}  # what is not written
 
 
 def texts_of(digest: str) -> Texts:
-    """What the attention with this digest was written as; no texts where it is forgotten."""
-    for key, handle in _handles.items():
-        if json.loads(handle.describe())["digest"] == digest:
-            return key[0]  # type: ignore[index]
+    """The attention with this digest, simplified, as attentions that are written otherwise may be the same; no texts
+    where it is forgotten."""
+    for _, handle in _handles.items():
+        told = json.loads(handle.describe())
+        if told["digest"] == digest:
+            return Texts(*["" if told.get(kind, plain) == plain else told[kind] for kind, plain in _PLAIN.items()])
     return Texts()
 
 

@@ -52,3 +52,17 @@ def test_a_mask_mod_is_as_in_eager_torch(name):
     ours = flex_attention(*inputs, block_mask=block_mask, return_lse=True)
     as_tensor = lambda b, h, i, j: torch.as_tensor(mod64(b, h, i, j))
     compare((inputs, doubles), ours, eager(*doubles, None, as_tensor), [], [], 2e-5)
+
+
+def test_a_steep_mod_is_as_near_as_eager_torch_in_f32():
+    """1/s magnifies an error of s without bound: no computation in f32 meets the bounds of the others."""
+    steep = lambda s, b, h, i, j: 1 / s
+    inputs = qkv(mods.B, mods.H, mods.S, mods.S, mods.D)
+    doubles = doubled(*inputs)
+    true, _ = eager(*doubles, steep)
+    true = (true, *torch.autograd.grad(true.sum(), doubles))
+    off = []
+    for out in (flex_attention(*inputs, steep), eager(*inputs, steep)[0]):
+        made = (out, *torch.autograd.grad(out.sum(), inputs))
+        off.append(max(((a - b).norm() / b.norm()).item() for a, b in zip(made, true)))
+    assert off[0] <= 3 * off[1]
