@@ -14,6 +14,7 @@ from attune._errors import Error
 from attune._place import not_the_user
 from attune._trace import Capturable, Written
 from attune.jax._call import Array, What, attend
+from attune.jax._jnp import from_jnp
 
 not_the_user(jax.__file__)
 
@@ -39,7 +40,7 @@ def attention(q: Array, k: Array, v: Array, *, score: Written | None = None, mas
         if type(given) is not bool:
             raise _arguments.bad(name, given, "True or False", "what is returned is a tuple with it")
     parts = {"score": score, "mask": mask, "prob": prob, "sink": sink}
-    spelled, leaves = _trace.spell({n: p for n, p in parts.items() if p is not None}, captures,
+    spelled, leaves = _trace.spell({n: from_jnp(n, p) for n, p in parts.items() if p is not None}, captures,
                                    _arguments.lets(lets))
     scale, q_offset = _arguments.real("scale", scale), _arguments.whole("q_offset", q_offset)
     held: list[Array] = [leaves[c.leaf] for c in spelled.captures]

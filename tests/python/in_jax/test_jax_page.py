@@ -15,8 +15,9 @@ from goldens import run_page
 def test_the_page(rng):
     q, k, v = qkv(rng, 2, 4, 64, 64, 16)
     names = {"attune": attune, "jax": jax, "jnp": jnp, "q": q, "k": k, "v": v, "slope": random(rng, 4),
-             "bias": random(rng, 64, 64)}
-    assert run_page("docs/jax.md", names) == 6
+             "bias": random(rng, 64, 64), "place": random(rng, 64, 2),
+             "doc": jnp.arange(128).reshape(2, 64) // 24}
+    assert run_page("docs/jax.md", names) == 8
 
 
 @pytest.mark.parametrize("name", ["attune.jax", "attune.jax._attention"])

@@ -33,6 +33,8 @@ REWRITTEN = (
     (r'(\bself\.device) == "cpu"', r'\1 == "nowhere"'),
     (r'"cuda"', '"cpu"'),
     (r"\.cuda\(\)", ".cpu()"),
+    # Where a test does not name a type: eager torch is very slow in f16 on CPUs.
+    (r"dtype: torch\.dtype = torch\.float16", "dtype: torch.dtype = torch.float32"),
     # How often Dynamo compiled: nothing is compiled here, and attune's own tests count that.
     (r'self\.assertEqual\(torch\._dynamo\.utils\.counters\["(frames|aot_autograd)"\]\["ok"\], \d\)', "pass"),
 )
@@ -116,8 +118,9 @@ def loaded(path: Path) -> types.ModuleType:
     text = path.read_text(encoding="utf-8")
     for pattern, new in REWRITTEN:
         text = re.sub(pattern, new, text)
-    if "decoding" not in path.name:  # eager torch takes minutes for 2048 queries and as many keys on a CPU
-        text = re.sub(r"^S = 2048$", "S = 256", text, flags=re.M)
+    # Eager torch takes minutes for 2048 queries and as many keys on a CPU. The windows of decoding are 1000 keys long.
+    length = 1024 if "decoding" in path.name else 256
+    text = re.sub(r"^S = 2048$", f"S = {length}", text, flags=re.M)
     module = types.ModuleType(path.stem)
     module.__file__ = str(path)
     sys.modules[path.stem] = module
@@ -161,7 +164,10 @@ def main(path: str, *patterns: str) -> int:
         signal.alarm(0)
         torch._dynamo.reset()
         bad = [*result.errors, *result.failures]
-        if bad:
+        if bad and "TimeoutError: it took" in bad[0][1]:
+            counts[f"stopped after {_LONGEST} s"] += 1
+            print(f"stopped  {name}", flush=True)
+        elif bad:
             counts["failed"] += 1
             failed.append(name)
             print(f"failed  {name}\n{bad[0][1]}", flush=True)

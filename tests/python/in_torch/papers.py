@@ -1,4 +1,4 @@
-# tests/python/in_torch/papers.py — more mods for flex_attention: masks and biases of papers, and corners of torch's tests
+# tests/python/in_torch/papers.py — more mods for flex_attention: masks and biases of papers, corners of torch's tests
 """As in mods.py: what attention-gym and torch's tests compute, told again in other words."""
 
 import functools
