@@ -2,7 +2,9 @@
 #include "compiler/cover.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <functional>
 
 #include "compiler/bands.h"
 #include "compiler/lower.h"
@@ -100,6 +102,43 @@ CoverOf cover_of(const Cover& cover) {
   return out;
 }
 
+namespace {
+
+std::vector<Expr> roots(const Bands& bands) {
+  std::vector<Expr> out;
+  for (const auto* list : {&bands.kept, &bands.gone})
+    for (const Band& b : *list) {
+      out.push_back(b.begin);
+      out.push_back(b.end);
+    }
+  if (out.empty()) out.push_back(ir::integer(0));
+  return out;
+}
+
+/// The sizes of the blocks into which a mask divides an axis, largest first.
+std::vector<std::int32_t> periods(const Expr& mask, Input axis) {
+  std::vector<std::int32_t> found;
+  for (const Expr& e : ir::in_order(mask)) {
+    if (e->arity != 2 || !ir::uses(e->args[0], axis) || !ir::is_literal(e->args[1]) || e->type != Type::I32) continue;
+    const double by = ir::literal_value(*e->args[1]);
+    double period = 0;
+    if (e->op == Op::Div || e->op == Op::FloorDiv || e->op == Op::Rem || e->op == Op::FloorMod) period = by;
+    if (e->op == Op::BitAnd) period = by + 1;
+    if (e->op == Op::Shr && by < 30) period = std::exp2(by);
+    if (period > 1 && period <= 0x1p30) found.push_back(static_cast<std::int32_t>(period));
+  }
+  std::sort(found.begin(), found.end(), std::greater<>());
+  found.erase(std::unique(found.begin(), found.end()), found.end());
+  return found;
+}
+
+}  // namespace
+
+CoverPrograms::CoverPrograms(const Cover& cover)
+    : verdict(std::array{cover.may_keep, cover.may_drop}), mask(cover.mask), along_kv(roots(cover.along_kv)),
+      along_q(roots(cover.along_q)), q_periods(periods(cover.mask, Input::Q)),
+      kv_periods(periods(cover.mask, Input::KV)) {}
+
 Cover cover(const Expr& of_mask, const ir::Signature& signature, const Expr& score) {
   Cover made;
   made.mask = score ? simplify(both(of_mask, kept_by_score(score)), coordinate_bounds()) : of_mask;
@@ -120,6 +159,7 @@ Cover cover(const Expr& of_mask, const ir::Signature& signature, const Expr& sco
   made.along_q = bands(solve(mask, Input::Q, tile), Input::Q, tile);
   made.by_batch = ir::uses(mask, Input::B);
   made.by_head = ir::uses(mask, Input::H);
+  made.programs = std::make_shared<const CoverPrograms>(made);
   return made;
 }
 

@@ -1,7 +1,10 @@
 // compiler/cover.h — what a mask keeps of a tile (none, some or all), and which tiles of a row need a visit
 #pragma once
 
+#include <memory>
+
 #include "compiler/mod.h"
+#include "ir/eval.h"
 
 namespace attune::compiler {
 
@@ -42,6 +45,8 @@ struct Bands {
   bool exact() const;
 };
 
+struct CoverPrograms;
+
 /// A mask in the form that kernels evaluate per tile. Expressions use b, h, lengths, q_begin .. q_end,
 /// kv_begin .. kv_end, and captures.
 struct Cover {
@@ -52,6 +57,7 @@ struct Cover {
   Bands along_q;      ///< q for keys [kv_begin, kv_end): dk, dv
   std::vector<Summary> summaries;
   bool by_batch = false, by_head = false;  ///< does the cover vary with batch, with head?
+  std::shared_ptr<const CoverPrograms> programs;
 
   /// Names of the Mod's slots and the summaries', for printing and verifying.
   ir::Signature signature(const ir::Signature& of_mod) const;
@@ -61,6 +67,16 @@ struct Cover {
 /// false is proven for every s, including NaN and infinities: s + where(c, 0.0f, -inf) proves nothing,
 /// where(c, s, -inf) does.
 ir::Expr kept_by_score(const ir::Expr& score);
+
+/// A cover's expressions, made ready for a host to evaluate. Made with the cover: a call on the host that takes 2 µs
+/// would take 3 more if it made them itself.
+struct CoverPrograms {
+  explicit CoverPrograms(const Cover& cover);
+  ir::Program verdict;                  ///< may_keep, may_drop
+  ir::Program mask, along_kv, along_q;  ///< of bands: begin and end, of those kept, then of those gone
+  /// The sizes of the blocks into which the mask divides an axis, largest first.
+  std::vector<std::int32_t> q_periods, kv_periods;
+};
 
 /// What a cover depends on besides the sizes of a call. Covers are equal if their digests are equal and the captures
 /// and parameters in these slots are too, one by one, whatever else their Mods contain.

@@ -51,8 +51,9 @@ struct Gradient {
   Stored type;
 };
 
-/// Threads of a block of rows.cuh, and how many of them share a row.
-constexpr int rows_threads = 256, rows_lanes = 16;
+/// Threads of a block of rows.cuh, how many of them share a row, and how many rows these have.
+constexpr int rows_threads = 256, rows_lanes = 16, rows_each = 4;
+constexpr int rows_of_block = rows_threads / rows_lanes * rows_each;
 
 /// One struct for the kernels of a backward: each reads what it needs.
 struct BackwardArgs {

@@ -396,11 +396,16 @@ struct Group90Backward {
     if (lane == 0) barrier_arrive(shared + Shared::sum_full + 16 * stage);
   }
 
-  /// Stores the warp's 16 keys of dk or dv through its part of the memory of keys and values.
+  /// The warp's part of what its group puts dS into, 16 rows of staged().
+  __device__ unsigned staging() const {
+    constexpr int part = 16 * 64 * 4, of_group = m * chunk_bytes, parts = of_group / part;
+    return shared + Shared::ds + warp / parts * Shared::ds_bytes + group * of_group + warp % parts * part;
+  }
+  /// Stores the warp's 16 keys of dk or dv through there.
   template <int width>
   __device__ void store(int b, int kv_head, const float (&x)[width / 2], const Gradient& to, int columns, float by) {
     if (!to.to.data) return;
-    const unsigned area = shared + Shared::k + 4096 * (4 * group + warp);
+    const unsigned area = staging();
 #pragma unroll
     for (int c = 0; c < (width + 63) / 64; ++c) {
       __syncwarp();
@@ -536,17 +541,19 @@ __device__ inline void compute_backward(const BackwardArgs& args, const User& us
       }
       clock ^= keys_bit;
     }
+    // The next keys may come while results leave.
+    release(shared + Shared::keys_empty);
     if constexpr (User::gradient.removes || is_packed<Tile>)
       if (args.odd && __any_sync(~0u, g.is_odd(g.dk) || g.is_odd(g.dv)) && g.lane == 0) *args.odd = 1;
     const unsigned step = clock - 1;
     const int b = g.word(step, 2), kv_head = g.word(step, 5);
     g.keys = g.word(step, 4) * Tile::n + 64 * group + 16 * g.warp + g.lane / 4;
-    // Both groups are done with the keys, whose memory results pass through.
+    // Both groups are done with dS, whose memory results pass through.
     named_sync(1, 256);
     g.template store<Tile::dv>(b, kv_head, g.dv, args.grad_v, args.dv, 1);
     g.template store<Tile::d>(b, kv_head, g.dk, args.grad_k, args.d, args.scale);
-    proxy_fence();
-    release(shared + Shared::keys_empty);
+    // Each warp puts its dS all over its group's part.
+    named_sync(2 + group, 128);
   }
 }
 

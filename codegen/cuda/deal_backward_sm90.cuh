@@ -163,7 +163,7 @@ struct Loader90Backward {
     const int queries = __shfl_sync(~0u, word, 1), b = __shfl_sync(~0u, word, 2), h = __shfl_sync(~0u, word, 3),
               keys = __shfl_sync(~0u, word, 4), kv_head = __shfl_sync(~0u, word, 5);
     if (lane == 0) {
-      // Results pass through the memory of keys: items without a step wait for it too.
+      // Items without a step have their turn in its phases.
       if (what & Step::empty) barrier_wait(shared + Shared::keys_empty, keys_phase ^ 1);
       if (loads) {
         const int q_batch = is_packed<Tile> ? 0 : b,

@@ -127,8 +127,9 @@ class Attention:
                  sink: Written | None = None, *, scale: float | None = None, target: str = "auto",
                  exact: bool | None = None, lets: Mapping[str, str] | None = None, **captures: Capturable) -> None:
         parts = {"score": score, "mask": mask, "prob": prob, "sink": sink}
-        self._spelled, self._leaves = _trace.spell({k: p for k, p in parts.items() if p is not None}, captures,
-                                                   _arguments.lets(lets))
+        self._spelled, scan = _trace.spell({k: p for k, p in parts.items() if p is not None}, captures,
+                                           _arguments.lets(lets))
+        self._leaves = scan.leaves
         self._scale = _arguments.real("scale", scale)
         self._target, self._exact = target, exact
         self._core = _handle(self._spelled, self._scale, target, exact)
@@ -407,6 +408,7 @@ def _written(array: Any) -> Any:
     return None if array is False else array
 
 
+@_core.quick_line
 def attention(q: Array, k: Array, v: Array, *, score: Written | None = None, mask: Written | None = None,
               prob: Written | None = None, sink: Written | None = None, scale: float | None = None,
               target: str = "auto", exact: bool | None = None, lets: Mapping[str, str] | None = None,
@@ -428,11 +430,14 @@ def attention(q: Array, k: Array, v: Array, *, score: Written | None = None, mas
     kept = _by_text.get(key) if plain else None
     if kept is None:
         parts = {"score": score, "mask": mask, "prob": prob, "sink": sink}
-        spelled, leaves = _trace.spell({k: p for k, p in parts.items() if p is not None}, captures,
-                                        _arguments.lets(lets))
-        kept = Attention._of(spelled, leaves, _arguments.real("scale", scale), target, exact)
+        spelled, scan = _trace.spell({k: p for k, p in parts.items() if p is not None}, captures,
+                                     _arguments.lets(lets))
+        kept = Attention._of(spelled, scan.leaves, _arguments.real("scale", scale), target, exact)
         if plain:
             _by_text.put(key, kept)
+        if scan.cacheable and not lets:
+            _core.remember(key[:4], key[4:], tuple(captures), tuple(captures.values()), tuple(scan.key), kept._core,
+                           [c.leaf for c in spelled.captures], [p.leaf for p in spelled.params])
     return kept(q, k, v, out=out, lse=lse, max=max, cu_seqlens=cu_seqlens, cu_seqlens_q=cu_seqlens_q,
                 cu_seqlens_kv=cu_seqlens_kv, max_q_len=max_q_len, max_kv_len=max_kv_len, q_offset=q_offset,
                 cover=cover, workspace=workspace, stream=stream, workers=workers, progress=progress)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import struct
 import sys
 from collections.abc import Callable, Mapping
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
@@ -30,6 +31,7 @@ RESERVED = frozenset(["let", "true", "false", "inf", "nan", "sum", "s", "p", "b"
 # Modules whose members stay as they are: a function that reads one is traced once.
 _CONSTANT_MODULES = ("attune", "math", "numpy")
 _MOST_KEPT = 512  # traces; the oldest goes first
+_NOTHING = object()
 
 
 class Slot(NamedTuple):
@@ -100,8 +102,10 @@ class Scan:
         kind = type(thing)
         if kind in (int, bool, str, bytes, type(None)):
             return (kind, thing)
+        if thing is _NOTHING:
+            return None
         if kind is float:
-            return (kind, thing.hex())  # type: ignore[attr-defined]
+            return (kind, *struct.unpack("q", struct.pack("d", thing)))
         if kind is FunctionType:
             return self.function(thing)  # type: ignore[arg-type]
         if kind is Param:
@@ -117,7 +121,7 @@ class Scan:
             return (kind, given, *((k, self.refer(x, k)) for k, x in thing.keywords.items()))
         if isinstance(thing, ModuleType):
             self.cacheable &= thing.__name__.partition(".")[0] in _CONSTANT_MODULES
-            return ("is", thing.__name__)
+            return ("is", thing)
         if isinstance(thing, (BuiltinFunctionType, type)):
             return ("is", thing)
         numpy = sys.modules.get("numpy")
@@ -134,7 +138,8 @@ class Scan:
         if id(function) in self._met:
             return ("met", function.__code__)
         self._met.add(id(function))
-        return (function.__code__, *((n, self.refer(x, n)) for n, x, _ in referred(function, self.keywords)))
+        return (function.__code__,
+                *((where, n, self.refer(x, n)) for n, x, where in referred(function, self.keywords)))
 
     def add(self, written: Written) -> None:
         """One of the four expressions."""
@@ -164,18 +169,17 @@ _globals_known: Kept[CodeType, frozenset[str]] = Kept(4 * _MOST_KEPT)
 
 
 def referred(function: FunctionType, keywords: Mapping[str, object]) -> list[tuple[str, object, str]]:
-    """(name, thing, where) for all that a function refers to by name. A keyword of the call comes first."""
+    """(name, thing, where) for all that a function refers to by name. A keyword of the call comes first; _NOTHING is for
+    names that have no value yet, and for those of builtins."""
     code, out = function.__code__, []
     for name, cell in zip(code.co_freevars, function.__closure__ or ()):
         try:
             out.append((name, keywords[name] if name in keywords else cell.cell_contents, "cell"))
         except ValueError:  # not assigned yet
-            continue
+            out.append((name, _NOTHING, "cell"))
     for name in sorted(globals_read(code)):
-        if name in keywords:
-            out.append((name, keywords[name], "global"))
-        elif name in function.__globals__:
-            out.append((name, function.__globals__[name], "global"))
+        thing = keywords[name] if name in keywords else function.__globals__.get(name, _NOTHING)
+        out.append((name, thing, "global"))
     defaults = function.__defaults__ or ()
     arguments = code.co_varnames[: code.co_argcount]
     out += [(n, x, "default") for n, x in zip(arguments[len(arguments) - len(defaults):], defaults)]
@@ -355,8 +359,8 @@ _kept: Kept[object, Spelled] = Kept(_MOST_KEPT)
 
 
 def spell(parts: dict[str, Written], keywords: Mapping[str, object],
-          lets: Mapping[str, str]) -> tuple[Spelled, list[object]]:
-    """What the user wrote as text, and the tensors and Params that its slots refer to."""
+          lets: Mapping[str, str]) -> tuple[Spelled, Scan]:
+    """What the user wrote as text, and the scan of it, with the tensors and Params that its slots refer to."""
     scan = Scan(keywords)
     for kind, written in parts.items():
         scan.key.append(kind)
@@ -364,11 +368,11 @@ def spell(parts: dict[str, Written], keywords: Mapping[str, object],
     key = (tuple(scan.key), tuple(lets.items())) if scan.cacheable else None
     known = _kept.get(key) if key is not None else None
     if known is not None:
-        return known, scan.leaves
+        return known, scan
     made = _spell(parts, lets, scan)
     if key is not None and scan.cacheable:
         _kept.put(key, made)
-    return made, scan.leaves
+    return made, scan
 
 
 def text(function: Written, **captures: Capturable) -> str:

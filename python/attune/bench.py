@@ -60,30 +60,75 @@ def rows() -> dict[str, float]:
     q, k, v = (rng.standard_normal((1, 1, 1, 16), np.float32) for _ in range(3))
     out = np.empty_like(q)
     slope = np.ones(1, np.float32)
-    plain = attune.Attention()
+    lse = np.empty(q.shape[:-1], np.float32)
+    plain, causal = attune.Attention(), attune.Attention(mask="kv <= q")
     alibi = attune.Attention(lambda s, at: s + slope[at.head] * (at.kv - at.q), lambda at: at.kv <= at.q)
 
     def mask(at: Any) -> Any:
-        return (at.kv <= at.q) & (at.q - at.kv < 256)
+        return at.kv <= at.q
 
     def traced() -> None:
         _trace._kept.clear()
         _trace.spell({"mask": mask}, {}, {})
 
-    tensors = (q, k, v, out, None, None, None, None)
+    def in_c(attention: attune.Attention, lse: Any = None, captures: tuple[Any, ...] = ()) -> Callable[[], float]:
+        tensors = (q, k, v, out, lse, None, None, None)
+        return lambda: 1e6 * attention._core.least(1, 100, tensors, captures)
+
     calls = {
-        "in C": lambda: 1e6 * plain._core.least(1, 100, tensors, ()),
+        "in C": in_c(plain),
         "Attention(), out given": timed(lambda: plain(q, k, v, out=out)),
         "Attention()": timed(lambda: plain(q, k, v)),
-        "Attention() with lse": timed(lambda: plain(q, k, v, lse=True)),
         "attention()": timed(lambda: attune.attention(q, k, v)),
-        "in C, with a capture": lambda: 1e6 * alibi._core.least(1, 100, tensors, (slope,)),
-        "Attention() with a capture": timed(lambda: alibi(q, k, v)),
-        "Attention(), the capture given": timed(lambda: alibi(q, k, v, slope=slope)),
+        "in C, with lse": in_c(plain, lse),
+        "Attention() with lse": timed(lambda: plain(q, k, v, lse=True)),
+        "attention() with lse": timed(lambda: attune.attention(q, k, v, lse=True)),
+        "in C, causal": in_c(causal),
         "attention(mask=text)": timed(lambda: attune.attention(q, k, v, mask="kv <= q")),
         "attention(mask=function)": timed(lambda: attune.attention(q, k, v, mask=mask)),
+        "attention(mask=lambda at: ...)": timed(lambda: attune.attention(q, k, v, mask=lambda at: at.kv <= at.q)),
+        "in C, causal, with a capture": in_c(alibi, captures=(slope,)),
+        "Attention() with a capture": timed(lambda: alibi(q, k, v)),
+        "Attention(), the capture given": timed(lambda: alibi(q, k, v, slope=slope)),
+        "attention(texts, a capture)": timed(lambda: attune.attention(
+            q, k, v, score="s + slope[h] * f32(kv - q)", mask="kv <= q", slope=slope)),
+        "attention(functions, a capture)": timed(lambda: attune.attention(
+            q, k, v, score=lambda s, at: s + slope[at.head] * (at.kv - at.q), mask=lambda at: at.kv <= at.q)),
         "tracing a mask": timed(traced),
     }
+    return least(calls)
+
+
+def torch_rows() -> dict[str, float]:
+    """What calls of attune.torch cost beside torch's own scaled_dot_product_attention."""
+    import torch
+
+    from attune.torch import create_block_mask, flex_attention, scaled_dot_product_attention
+
+    torch.set_num_threads(1)
+    given = torch.randn(3, 1, 1, 1, 16).unbind()
+    leaves = [t.clone().requires_grad_() for t in given]
+    grad, slope = torch.randn(1, 1, 1, 16), torch.ones(1)
+    causal = create_block_mask(lambda b, h, i, j: i >= j, None, None, 1, 1)
+
+    def alibi(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        return s + slope[h] * (j - i)
+
+    def backward(call: Callable[..., Any]) -> None:
+        call(*leaves).backward(grad)
+        for leaf in leaves:
+            leaf.grad = None
+
+    ways: dict[str, Callable[..., Any]] = {
+        "torch's SDPA, causal": lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, is_causal=True),
+        "attune's SDPA, causal": lambda q, k, v: scaled_dot_product_attention(q, k, v, is_causal=True),
+        "flex_attention, causal": lambda q, k, v: flex_attention(q, k, v, block_mask=causal),
+        "flex_attention, alibi and causal": lambda q, k, v: flex_attention(q, k, v, alibi, causal),
+    }
+    calls = {name: timed(lambda way=way: way(*given)) for name, way in ways.items()}  # type: ignore[misc]
+    calls |= {f"{name}, with backward": timed(lambda way=way: backward(way))  # type: ignore[misc]
+              for name, way in ways.items()}
     return least(calls)
 
 
@@ -91,10 +136,16 @@ def main() -> None:
     """Prints the rows, or JSON."""
     options = argparse.ArgumentParser(prog="python -m attune.bench", description=__doc__)
     options.add_argument("--json", action="store_true", help="one line of JSON")
-    as_json = options.parse_args().json
-    imports, calls = import_ms(), rows()
-    if as_json:
+    options.add_argument("--torch", action="store_true", help="calls of attune.torch alone")
+    chosen = options.parse_args()
+    imports, calls = ({}, torch_rows()) if chosen.torch else (import_ms(), rows())
+    if chosen.json:
         print(json.dumps({"import_ms": imports, "call_us": calls}))
+        return
+    if chosen.torch:
+        print("a call, tensors of 1x1x1x16, µs, least of 1000 rounds")
+        for name, took in calls.items():
+            print(f"  {name:<48}{took:8.2f}")
         return
     print("import, ms, least of 5")
     for name, took in imports.items():

@@ -125,7 +125,11 @@ class Operators:
                        "assign the array to a variable of its own before the lambda, e.g. slope = self.slope; a list "
                        "becomes an array with numpy.array(x)")
     def __iter__(self) -> Iterator[NoReturn]:
-        raise Error.at(here(), "python-loop", f"{a_(self.word)} of the kernel is iterated over",
+        place = here()
+        spot = place.spot() if place else None
+        if spot and spot.text.startswith("for "):  # since Python 3.13 the instruction is what is iterated over alone
+            spot = spot._replace(begin=0, end=len(spot.text))
+        raise Error.at(spot, "python-loop", f"{a_(self.word)} of the kernel is iterated over",
                        "it is one number for each pair of positions",
                        "write attune.sum(n, lambda i: ...) to add n terms")
     def __len__(self) -> int:

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "python/core/exchange.h"
+
 namespace attune::python {
 namespace {
 
@@ -76,39 +78,11 @@ struct ManagedVersioned {
   attune_tensor tensor;
 };
 
-// The functions with which a library shows its tensors without a capsule, of which attune calls two. 0 is success.
-struct Exchange {
-  std::uint32_t major, minor;
-  Exchange* previous;
-  void *allocate, *managed_from_object, *managed_to_object;
-  int (*tensor_from_object)(void* object, attune_tensor* out);
-  int (*current_stream)(int device_type, std::int32_t device, void** out);
-};
-
-/// Those of a type, or null. A thread remembers the last types that it met: looking the attribute up takes longer than
-/// reading the tensor.
-const Exchange* exchange_of(PyTypeObject* type) {
-  struct Known {
-    PyTypeObject* type = nullptr;  // a reference, never given back
-    const Exchange* functions = nullptr;
-  };
-  thread_local std::array<Known, 4> known{};
-  thread_local std::size_t oldest = 0;
-  for (const Known& k : known)
-    if (k.type == type) return k.functions;
-  const Exchange* functions = nullptr;
-  const auto object = nb::handle(reinterpret_cast<PyObject*>(type));
-  if (nb::hasattr(object, "__dlpack_c_exchange_api__")) {
-    const nb::object capsule = object.attr("__dlpack_c_exchange_api__");
-    if (PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api"))
-      functions = static_cast<const Exchange*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
-    while (functions && functions->major > 1) functions = functions->previous;
-    if (functions && !functions->tensor_from_object) functions = nullptr;
-  }
-  known[oldest] = {type, functions};
-  oldest = (oldest + 1) % known.size();
-  Py_INCREF(object.ptr());
-  return functions;
+/// DLPack has no word for a sign that torch keeps beside the memory.
+void refuse_sign(nb::handle object, const char* name) {
+  if (!nb::hasattr(object, "is_neg") || !nb::cast<bool>(object.attr("is_neg")())) return;
+  refuse("tensor-unreadable", std::string("`") + name + "` cannot be read",
+         "torch keeps its sign beside the memory, as it does for .imag of a conjugate", "pass it with .resolve_neg()");
 }
 
 }  // namespace
@@ -203,10 +177,11 @@ void Borrowed::by_interface(nb::handle interface, const char* name, bool written
 
 /// False where the type has no such functions, where another stream than `stream` must be waited for, and for what
 /// must be refused: capsules do all that.
-bool Borrowed::by_exchange(nb::handle object, void* stream, bool recording) {
+bool Borrowed::by_exchange(nb::handle object, const char* name, void* stream, bool recording) {
   const Exchange* functions = exchange_of(Py_TYPE(object.ptr()));
   if (!functions) return false;
   if (!recording && nb::cast<bool>(nb::getattr(object, "requires_grad", nb::bool_(false)))) return false;
+  if (!recording) refuse_sign(object, name);
   if (functions->tensor_from_object(object.ptr(), &tensor_) != 0) {
     PyErr_Clear();  // the capsule says why, in the words of the library
     return false;
@@ -223,6 +198,7 @@ bool Borrowed::by_exchange(nb::handle object, void* stream, bool recording) {
 }
 
 void Borrowed::by_dlpack(nb::handle object, const char* name, void* stream) {
+  refuse_sign(object, name);
   try {
     const auto device = nb::cast<nb::tuple>(object.attr("__dlpack_device__")());
     const bool cuda = nb::cast<int>(device[0]) == ATTUNE_CUDA;
@@ -249,7 +225,7 @@ void Borrowed::by_dlpack(nb::handle object, const char* name, void* stream) {
 void Borrowed::take(nb::handle object, const char* name, bool written, void* stream, bool recording) {
   release();
   if (!object.ptr() || object.is_none()) return;
-  if (!by_buffer(object, name, written) && !by_exchange(object, stream, recording)) {
+  if (!by_buffer(object, name, written) && !by_exchange(object, name, stream, recording)) {
     if (nb::hasattr(object, "__dlpack_device__") && !nb::hasattr(object, "__array_interface__"))
       by_dlpack(object, name, stream);
     else if (nb::hasattr(object, "__array_interface__"))

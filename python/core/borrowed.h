@@ -34,7 +34,7 @@ class Borrowed {
   static constexpr int most = 16;  // dimensions; attune refuses more than four by name
   void release();
   bool by_buffer(nb::handle object, const char* name, bool written);
-  bool by_exchange(nb::handle object, void* stream, bool recording);
+  bool by_exchange(nb::handle object, const char* name, void* stream, bool recording);
   void by_interface(nb::handle interface, const char* name, bool written, bool cuda, nb::handle object);
   void by_dlpack(nb::handle object, const char* name, void* stream);
   void set_rank(std::size_t rank, const char* name);

@@ -19,6 +19,7 @@
 #include "python/core/handle.h"
 #include "python/core/jax.h"
 #include "python/core/quick.h"
+#include "python/core/quick_torch.h"
 
 namespace attune::python {
 namespace {
@@ -518,6 +519,15 @@ NB_MODULE(_core, m) {
       .def("prepare", &Attention::prepare, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(),
            nb::arg().none())
       .def("least", &Attention::least)
+      .def("attend", [](const Attention& self, nb::handle q, nb::handle k, nb::handle v, const nb::tuple& captures,
+                        const nb::tuple& ints, bool with_lse,
+                        bool with_max) { return attend(self, q, k, v, captures, ints, with_lse, with_max); })
+      .def(
+          "gradients",
+          [](const Attention& self, nb::handle grad_o, nb::handle grad_lse, const nb::tuple& saved,
+             const nb::tuple& ints, const nb::tuple& wanted,
+             std::size_t first) { return gradients(self, grad_o, grad_lse, saved, ints, wanted, first); },
+          nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg())
       .def("cover", &Attention::cover, nb::arg(), nb::arg(), nb::arg(), nb::arg().none())
       .def("explain", &Attention::explain)
       .def("describe", &Attention::describe)
@@ -526,6 +536,8 @@ NB_MODULE(_core, m) {
            nb::arg().none(), nb::arg());
   add_quick(m, handle_of);
   add_jax(m, handle_of);
+  m.def("find_torch", &find_torch);
+  m.def("plain", &plain);
   m.def("empty", &empty);
   m.def("machine", &machine);
   m.def("version", &attune_version);

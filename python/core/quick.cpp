@@ -1,13 +1,19 @@
 // python/core/quick.cpp — the usual call on NumPy's arrays, without what Python would add to it
 #include "python/core/quick.h"
 
+#include <nanobind/stl/vector.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <memory>
 #include <structmember.h>
+#include <utility>
+#include <vector>
 
 #include "python/core/numpy.h"
+#include "python/core/recall.h"
 
 namespace attune::python {
 namespace {
@@ -23,7 +29,10 @@ PyObject* word(const char* text) { return PyUnicode_InternFromString(text); }
 
 struct Words {
   PyObject *core = word("_core"), *arrays = word("_arrays"), *params = word("_params"), *value = word("_value"),
-           *out = word("out"), *lse = word("lse"), *max = word("max"), *q_offset = word("q_offset");
+           *out = word("out"), *lse = word("lse"), *max = word("max"), *q_offset = word("q_offset"),
+           *lets = word("lets"), *automatic = word("auto");
+  PyObject* parts[4] = {word("score"), word("mask"), word("prob"), word("sink")};
+  PyObject* way[3] = {word("scale"), word("target"), word("exact")};
   /// Options that are Python's to handle, unless they are what they are by themselves: None or 0.
   PyObject* others[11] = {word("cu_seqlens"), word("cu_seqlens_q"), word("cu_seqlens_kv"), word("max_q_len"),
                           word("max_kv_len"), word("cover"),        word("workspace"),     word("stream"),
@@ -33,6 +42,12 @@ struct Words {
 const Words& words() {
   static const Words all;
   return all;
+}
+
+/// The place of a keyword among words; as many as there are if it is none of them.
+template <std::size_t N>
+std::size_t place_of(PyObject* name, PyObject* const (&of)[N]) {
+  return static_cast<std::size_t>(std::ranges::find(of, name) - of);
 }
 
 /// What is asked of `lse` or `max`: nothing, True, or an array to write.
@@ -50,45 +65,64 @@ struct Asked {
   }
 };
 
-bool number(nb::handle given, char kind, double& into) {
-  if (PyFloat_CheckExact(given.ptr()) && kind == 'f') {
-    into = PyFloat_AsDouble(given.ptr());
-  } else if (PyLong_CheckExact(given.ptr())) {
-    into = PyLong_AsDouble(given.ptr());
-  } else {
-    return false;
-  }
-  if (!PyErr_Occurred()) return true;
-  PyErr_Clear();
-  return false;
+nb::object attribute(nb::handle of, PyObject* name) {
+  PyObject* const found = PyObject_GetAttr(of.ptr(), name);
+  if (!found) PyErr_Clear();
+  return nb::steal(found);
 }
 
-/// One call. Null without an exception: Python has to make it.
-class Quick {
- public:
-  Quick(nb::handle self, nb::handle q, nb::handle k, nb::handle v) : self_(self), given_{q, k, v} {}
-
-  PyObject* run(PyObject* const* values, PyObject* names) {
-    core_ = attribute(self_, words().core);
-    handle_ = core_.is_valid() ? find_handle(core_) : nullptr;
-    if (!handle_ || handle_->captures.size() > most || handle_->params.size() > most) return nullptr;
-    if (!q_.read(given_[0]) || !k_.read(given_[1]) || !v_.read(given_[2])) return nullptr;
-    if (q_.tensor().ndim != 4 || k_.tensor().ndim != 4 || v_.tensor().ndim != 4) return nullptr;
+/// A call on NumPy's arrays, of an attention that is found first. Where anything says no, Python has to make the call.
+class Call {
+ protected:
+  bool read(nb::handle q, nb::handle k, nb::handle v) {
+    if (!q_.read(q) || !k_.read(k) || !v_.read(v)) return false;
+    if (q_.tensor().ndim != 4 || k_.tensor().ndim != 4 || v_.tensor().ndim != 4) return false;
     double scores = static_cast<double>(k_.tensor().shape[2]);
     for (int i = 0; i < 3; ++i) scores *= static_cast<double>(q_.tensor().shape[i]);
-    if (scores > slow) return nullptr;
-    if (names && !options(values, names)) return nullptr;
-    if (!bind() || !make_out()) return nullptr;
+    return scores <= slow;
+  }
+
+  enum class Option { taken, refused, unknown };
+
+  Option option(PyObject* name, nb::handle value) {
+    const Words& w = words();
+    if (name == w.out) {
+      if (!value.is_none()) made_ = nb::borrow(value);
+      return Option::taken;
+    }
+    if (name == w.lse || name == w.max) {
+      Asked& asked = name == w.lse ? lse_ : max_;
+      asked.wanted = value.ptr() != Py_False;
+      if (asked.wanted && value.ptr() != Py_True) asked.array = nb::borrow(value);
+      return Option::taken;
+    }
+    if (name == w.q_offset) {
+      if (!PyLong_CheckExact(value.ptr())) return Option::refused;
+      const long offset = PyLong_AsLong(value.ptr());
+      if (offset < 0 || offset > INT32_MAX) {
+        PyErr_Clear();
+        return Option::refused;
+      }
+      call_.q_offset = static_cast<std::int32_t>(offset);
+      return Option::taken;
+    }
+    if (place_of(name, w.others) == std::size(w.others)) return Option::unknown;
+    return value.is_none() || value.ptr() == w.zero ? Option::taken : Option::refused;
+  }
+
+  /// The results, once captures and parameters are bound; null without an exception where Python must call.
+  PyObject* run(const Handle& handle) {
+    if (!make_out()) return nullptr;
     call_.size = sizeof call_;
     call_.q = &q_.tensor(), call_.k = &k_.tensor(), call_.v = &v_.tensor(), call_.o = &out_.tensor();
     bool failed = false;
     call_.lse = lse_.of(q_, failed), call_.max = max_.of(q_, failed);
     if (failed) return nullptr;
-    call_.captures = captures_, call_.n_captures = handle_->captures.size();
-    call_.params = numbers_, call_.n_params = handle_->params.size();
+    call_.captures = captures_, call_.n_captures = handle.captures.size();
+    call_.params = numbers_, call_.n_params = handle.params.size();
     attune_error* error = nullptr;
     Py_BEGIN_ALLOW_THREADS;
-    error = attune_run(handle_->attention, &call_, nullptr);
+    error = attune_run(handle.attention, &call_, nullptr);
     Py_END_ALLOW_THREADS;
     if (error) {
       attune_error_free(error);  // Python makes the call again, and tells where the mistake is
@@ -97,38 +131,56 @@ class Quick {
     return results();
   }
 
+  const attune_tensor* captures_[most]{};
+  double numbers_[most]{};
+
  private:
-  static nb::object attribute(nb::handle of, PyObject* name) {
-    PyObject* const found = PyObject_GetAttr(of.ptr(), name);
-    if (!found) PyErr_Clear();
-    return nb::steal(found);
+  bool make_out() {
+    if (made_.is_valid()) return out_.read(made_) && out_.writeable();
+    const std::int64_t* const q = q_.tensor().shape;
+    const std::int64_t shape[4] = {q[0], q[1], q[2], v_.tensor().shape[3]};
+    // A result of q's shape lies as q does.
+    if (shape[3] == q[3] && !q_.contiguous()) return false;
+    return out_.make(shape, 4, &q_, made_);
   }
 
+  PyObject* results() {
+    if (!lse_.wanted && !max_.wanted) return made_.release().ptr();
+    PyObject* const all = PyTuple_New(1 + lse_.wanted + max_.wanted);
+    Py_ssize_t at = 0;
+    PyTuple_SetItem(all, at++, made_.release().ptr());
+    for (Asked* one : {&lse_, &max_})
+      if (one->wanted) PyTuple_SetItem(all, at++, one->array.release().ptr());
+    return all;
+  }
+
+  nb::object made_{};
+  NumpyTensor q_, k_, v_, out_;
+  Asked lse_{}, max_{};
+  attune_call call_{};
+};
+
+/// A call of an Attention.
+class KeptCall : Call {
+ public:
+  explicit KeptCall(nb::handle self) : self_(self) {}
+
+  PyObject* made(PyObject* const* given, PyObject* const* values, PyObject* names) {
+    core_ = attribute(self_, words().core);
+    handle_ = core_.is_valid() ? find_handle(core_) : nullptr;
+    if (!handle_ || handle_->captures.size() > most || handle_->params.size() > most) return nullptr;
+    if (!read(given[0], given[1], given[2])) return nullptr;
+    if ((names && !options(values, names)) || !bind()) return nullptr;
+    return run(*handle_);
+  }
+
+ private:
   bool options(PyObject* const* values, PyObject* names) {
-    const Words& w = words();
     const Py_ssize_t count = PyTuple_Size(names);
     for (Py_ssize_t i = 0; i < count; ++i) {
       PyObject* const name = PyTuple_GetItem(names, i);
-      const nb::handle value = values[i];
-      if (name == w.out) {
-        if (!value.is_none()) made_ = nb::borrow(value);
-      } else if (name == w.lse || name == w.max) {
-        Asked& asked = name == w.lse ? lse_ : max_;
-        asked.wanted = value.ptr() != Py_False;
-        if (asked.wanted && value.ptr() != Py_True) asked.array = nb::borrow(value);
-      } else if (name == w.q_offset) {
-        if (!PyLong_CheckExact(value.ptr())) return false;
-        const long offset = PyLong_AsLong(value.ptr());
-        if (offset < 0 || offset > INT32_MAX) {
-          PyErr_Clear();
-          return false;
-        }
-        call_.q_offset = static_cast<std::int32_t>(offset);
-      } else if (std::ranges::find(w.others, name) != std::end(w.others)) {
-        if (!value.is_none() && value.ptr() != w.zero) return false;
-      } else if (!rebind(name, value)) {
-        return false;
-      }
+      const Option said = option(name, values[i]);
+      if (said == Option::refused || (said == Option::unknown && !rebind(name, values[i]))) return false;
     }
     return true;
   }
@@ -152,7 +204,7 @@ class Quick {
 
   bool take_param(std::size_t i, nb::handle value) {
     bound_params_ |= 1u << i;
-    return number(value, handle_->params[i].kind, numbers_[i]);
+    return read_number(value, handle_->params[i].kind, numbers_[i]);
   }
 
   /// Captures and parameters that the call does not give are those of the Attention.
@@ -175,61 +227,101 @@ class Quick {
     return true;
   }
 
-  bool make_out() {
-    if (made_.is_valid()) return out_.read(made_) && out_.writeable();
-    const std::int64_t* const q = q_.tensor().shape;
-    const std::int64_t shape[4] = {q[0], q[1], q[2], v_.tensor().shape[3]};
-    // A result of q's shape lies as q does.
-    if (shape[3] == q[3] && !q_.contiguous()) return false;
-    return out_.make(shape, 4, &q_, made_);
-  }
-
-  PyObject* results() {
-    if (!lse_.wanted && !max_.wanted) return made_.release().ptr();
-    PyObject* const all = PyTuple_New(1 + lse_.wanted + max_.wanted);
-    Py_ssize_t at = 0;
-    PyTuple_SetItem(all, at++, made_.release().ptr());
-    for (Asked* one : {&lse_, &max_})
-      if (one->wanted) PyTuple_SetItem(all, at++, one->array.release().ptr());
-    return all;
-  }
-
-  nb::handle self_, given_[3];
-  nb::object core_{}, kept_arrays_{}, made_{};
+  nb::handle self_;
+  nb::object core_{}, kept_arrays_{};
   const Handle* handle_ = nullptr;
-  NumpyTensor q_, k_, v_, out_;
-  Asked lse_{}, max_{};
   NumpyTensor captured_[most];
-  const attune_tensor* captures_[most]{};
-  double numbers_[most]{};
   unsigned bound_params_ = 0;
-  attune_call call_{};
 };
 
-/// The object of Python that `quick` gives.
+/// A call of attention(), of an attention that was made before for the same.
+class LineCall : Call {
+ public:
+  PyObject* made(PyObject* const* given, PyObject* const* values, PyObject* names) {
+    if (!read(given[0], given[1], given[2]) || (names && !options(values, names))) return nullptr;
+    known_ = recall(said_, leaves_);
+    if (!known_) return nullptr;
+    for (std::size_t i = 0; i < known_->captures.size(); ++i)
+      captures_[i] = &leaves_.all[known_->captures[i]].tensor.tensor();
+    for (std::size_t i = 0; i < known_->params.size(); ++i) numbers_[i] = leaves_.all[known_->params[i]].number;
+    return run(*known_->handle);
+  }
+
+ private:
+  bool options(PyObject* const* values, PyObject* names) {
+    const Words& w = words();
+    const Py_ssize_t count = PyTuple_Size(names);
+    for (Py_ssize_t i = 0; i < count; ++i) {
+      PyObject* const name = PyTuple_GetItem(names, i);
+      const nb::handle value = values[i];
+      if (const std::size_t part = place_of(name, w.parts); part < said_.parts.size()) {
+        said_.parts[part] = value;
+      } else if (const std::size_t way = place_of(name, w.way); way < said_.way.size()) {
+        said_.way[way] = value;
+      } else if (name == w.lets) {
+        if (!value.is_none()) return false;
+      } else if (const Option taken = option(name, value); taken == Option::unknown) {
+        if (said_.keywords == said_.names.size()) return false;
+        said_.names[said_.keywords] = name, said_.things[said_.keywords++] = value;
+      } else if (taken == Option::refused) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  Said said_{{Py_None, Py_None, Py_None, Py_None}, {Py_None, words().automatic, Py_None}};
+  Leaves leaves_;
+  std::shared_ptr<const Known> known_{};
+};
+
+/// The object of Python that stands for a function. All but calling it is the function's: its attributes, its class,
+/// what it is a method of.
 struct Decorated {
   PyObject object;
   vectorcallfunc call;
-  PyObject* function;
+  PyObject *function, *weak;
 };
 
-PyObject* called(PyObject* self, PyObject* const* args, std::size_t flags, PyObject* names) {
+PyObject* function_of(PyObject* self) { return reinterpret_cast<Decorated*>(self)->function; }
+
+PyObject* call_kept(PyObject* self, PyObject* const* args, std::size_t flags, PyObject* names) {
   const Py_ssize_t count = PyVectorcall_NARGS(flags);
   if (count == 4)
-    if (PyObject* const made = Quick(args[0], args[1], args[2], args[3]).run(args + count, names)) return made;
-  return PyObject_Vectorcall(reinterpret_cast<Decorated*>(self)->function, args, flags, names);
+    if (PyObject* const made = KeptCall(args[0]).made(args + 1, args + count, names)) return made;
+  return PyObject_Vectorcall(function_of(self), args, flags, names);
 }
 
-/// Of a class it is the function, of an object the function bound to it: what one looks at is Python.
-PyObject* get(PyObject* self, PyObject* object, PyObject* type) {
-  PyObject* const function = reinterpret_cast<Decorated*>(self)->function;
-  if (!object) return Py_NewRef(function);
-  return PyObject_CallMethod(function, "__get__", "OO", object, type ? type : Py_None);
+PyObject* call_line(PyObject* self, PyObject* const* args, std::size_t flags, PyObject* names) {
+  const Py_ssize_t count = PyVectorcall_NARGS(flags);
+  if (count == 3)
+    if (PyObject* const made = LineCall().made(args, args + count, names)) return made;
+  return PyObject_Vectorcall(function_of(self), args, flags, names);
 }
+
+/// Of a class it is the function, of an object the function bound to it.
+PyObject* get(PyObject* self, PyObject* object, PyObject* type) {
+  if (!object) return Py_NewRef(function_of(self));
+  return PyObject_CallMethod(function_of(self), "__get__", "OO", object, type ? type : Py_None);
+}
+
+PyObject* get_attribute(PyObject* self, PyObject* name) {
+  const bool own = PyUnicode_CompareWithASCIIString(name, "__reduce_ex__") == 0;
+  return own ? PyObject_GenericGetAttr(self, name) : PyObject_GetAttr(function_of(self), name);
+}
+
+int set_attribute(PyObject* self, PyObject* name, PyObject* value) {
+  return PyObject_SetAttr(function_of(self), name, value);
+}
+
+/// Pickled and copied by name, as functions are.
+PyObject* reduce(PyObject* self, PyObject*) { return PyObject_GetAttrString(function_of(self), "__qualname__"); }
+
+PyObject* repr(PyObject* self) { return PyObject_Repr(function_of(self)); }
 
 int traverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
-  Py_VISIT(reinterpret_cast<Decorated*>(self)->function);
+  Py_VISIT(function_of(self));
   return 0;
 }
 
@@ -241,6 +333,7 @@ int clear(PyObject* self) {
 void dealloc(PyObject* self) {
   PyTypeObject* const type = Py_TYPE(self);
   PyObject_GC_UnTrack(self);
+  if (reinterpret_cast<Decorated*>(self)->weak) PyObject_ClearWeakRefs(self);
   clear(self);
   PyObject_GC_Del(self);
   Py_DECREF(reinterpret_cast<PyObject*>(type));
@@ -248,13 +341,25 @@ void dealloc(PyObject* self) {
 
 PyTypeObject* decorated_type() {
   static PyMemberDef members[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(Decorated, call), READONLY, nullptr},
+                                  {"__weaklistoffset__", T_PYSSIZET, offsetof(Decorated, weak), READONLY, nullptr},
                                   {nullptr, 0, 0, 0, nullptr}};
+  // pydoc looks past get_attribute.
+  static PyGetSetDef computed[] = {
+      {"__doc__", [](PyObject* self, void*) { return PyObject_GetAttrString(function_of(self), "__doc__"); }, nullptr,
+       nullptr, nullptr},
+      {nullptr, nullptr, nullptr, nullptr, nullptr}};
+  static PyMethodDef methods[] = {{"__reduce_ex__", reduce, METH_O, nullptr}, {nullptr, nullptr, 0, nullptr}};
   static PyType_Slot slots[] = {{Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
                                 {Py_tp_descr_get, reinterpret_cast<void*>(get)},
+                                {Py_tp_getattro, reinterpret_cast<void*>(get_attribute)},
+                                {Py_tp_setattro, reinterpret_cast<void*>(set_attribute)},
+                                {Py_tp_repr, reinterpret_cast<void*>(repr)},
                                 {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
                                 {Py_tp_clear, reinterpret_cast<void*>(clear)},
                                 {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
                                 {Py_tp_members, members},
+                                {Py_tp_getset, computed},
+                                {Py_tp_methods, methods},
                                 {0, nullptr}};
   static PyType_Spec spec = {
       "attune._core.Quick", sizeof(Decorated), 0,
@@ -263,18 +368,41 @@ PyTypeObject* decorated_type() {
   return type;
 }
 
+nb::object decorated(vectorcallfunc call, nb::handle function) {
+  auto* const made = PyObject_GC_New(Decorated, decorated_type());
+  if (!made) throw nb::python_error();
+  made->call = call;
+  made->function = Py_NewRef(function.ptr());
+  made->weak = nullptr;
+  PyObject_GC_Track(made);
+  return nb::steal(reinterpret_cast<PyObject*>(made));
+}
+
+/// What attention() tells when it made an attention: what was said, the key of its Scan, and by slot where captures and
+/// parameters are among its leaves.
+void remember_line(const nb::tuple& parts, const nb::tuple& way, const nb::tuple& names, const nb::tuple& things,
+                   const nb::tuple& key, nb::object core, std::vector<std::size_t> captures,
+                   std::vector<std::size_t> params) {
+  const Handle* const handle = find_handle(core);
+  Said said;
+  if (names.size() > said.names.size() || captures.size() > most || params.size() > most) return;
+  for (std::size_t i = 0; i < said.parts.size(); ++i) said.parts[i] = parts[i];
+  for (std::size_t i = 0; i < said.way.size(); ++i) said.way[i] = way[i];
+  for (std::size_t i = 0; i < names.size(); ++i) said.names[i] = names[i], said.things[i] = things[i];
+  said.keywords = names.size();
+  remember(said, key, std::move(core), handle, std::move(captures), std::move(params));
+}
+
 }  // namespace
 
 void add_quick(nb::module_& m, HandleOf handle_of) {
   find_handle = handle_of;
-  m.def("quick", [](nb::handle function) {
-    auto* const made = PyObject_GC_New(Decorated, decorated_type());
-    if (!made) throw nb::python_error();
-    made->call = called;
-    made->function = Py_NewRef(function.ptr());
-    PyObject_GC_Track(made);
-    return nb::steal(reinterpret_cast<PyObject*>(made));
+  m.def("quick", [](nb::handle function) { return decorated(call_kept, function); });
+  m.def("quick_line", [](nb::handle function) {
+    find_types(function);
+    return decorated(call_line, function);
   });
+  m.def("remember", remember_line);
 }
 
 }  // namespace attune::python

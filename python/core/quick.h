@@ -5,8 +5,9 @@
 
 namespace attune::python {
 
-/// Adds `quick` to the module: a decorator of Attention.__call__, which answers usual calls itself, and calls the
-/// decorated function for all others, mistakes too. Both give the same bits.
+/// Adds to the module `quick` and `quick_line`, decorators of Attention.__call__ and of attention(): they answer usual
+/// calls themselves, and call the decorated function for all others, mistakes too. Both give the same bits. attention()
+/// tells `remember` of the attentions that it makes.
 void add_quick(nb::module_& m, HandleOf handle_of);
 
 }  // namespace attune::python

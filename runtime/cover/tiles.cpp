@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
-#include <functional>
 
 #include "runtime/captures.h"
 #include "runtime/threads.h"
@@ -13,36 +11,6 @@ namespace attune::runtime {
 namespace {
 
 using compiler::Bands;
-
-std::vector<ir::Expr> roots(const Bands& bands) {
-  std::vector<ir::Expr> out;
-  for (const auto* list : {&bands.kept, &bands.gone})
-    for (const compiler::Band& b : *list) {
-      out.push_back(b.begin);
-      out.push_back(b.end);
-    }
-  if (out.empty()) out.push_back(ir::integer(0));
-  return out;
-}
-
-/// The sizes of the blocks into which a mask divides an axis, largest first.
-std::vector<std::int32_t> periods(const ir::Expr& mask, ir::Input axis) {
-  std::vector<std::int32_t> found;
-  for (const ir::Expr& e : ir::in_order(mask)) {
-    if (e->arity != 2 || !ir::uses(e->args[0], axis) || !ir::is_literal(e->args[1]) || e->type != ir::Type::I32)
-      continue;
-    const double by = ir::literal_value(*e->args[1]);
-    double period = 0;
-    using ir::Op;
-    if (e->op == Op::Div || e->op == Op::FloorDiv || e->op == Op::Rem || e->op == Op::FloorMod) period = by;
-    if (e->op == Op::BitAnd) period = by + 1;
-    if (e->op == Op::Shr && by < 30) period = std::exp2(by);
-    if (period > 1 && period <= 0x1p30) found.push_back(static_cast<std::int32_t>(period));
-  }
-  std::sort(found.begin(), found.end(), std::greater<>());
-  found.erase(std::unique(found.begin(), found.end()), found.end());
-  return found;
-}
 
 /// Where to cut [begin, end): at the border nearest to the middle, of the largest blocks that have a border inside.
 struct Cut {
@@ -282,9 +250,9 @@ class Tiles::Asker {
 
 Tiles::Tiles(const compiler::LoweredMod& lowered, const compiler::Args& args)
     : cover_(lowered.cover), summaries_(args.captures, cover_.summaries), params_(args.params),
-      verdict_(std::array{cover_.may_keep, cover_.may_drop}), mask_(cover_.mask), along_kv_(roots(cover_.along_kv)),
-      along_q_(roots(cover_.along_q)), q_periods_(periods(cover_.mask, ir::Input::Q)),
-      kv_periods_(periods(cover_.mask, ir::Input::KV)) {}
+      verdict_(cover_.programs->verdict), mask_(cover_.programs->mask), along_kv_(cover_.programs->along_kv),
+      along_q_(cover_.programs->along_q), q_periods_(cover_.programs->q_periods),
+      kv_periods_(cover_.programs->kv_periods) {}
 
 Keep Tiles::keep(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t tile_q, std::int32_t tile_kv) const {
   Asker asker(*this, e, b, h);

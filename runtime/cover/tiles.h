@@ -73,8 +73,8 @@ class Tiles {
   const compiler::Cover& cover_;
   Summaries summaries_;
   std::vector<double> params_;
-  ir::Program verdict_, mask_, along_kv_, along_q_;
-  std::vector<std::int32_t> q_periods_, kv_periods_;  ///< where the mask divides an axis into blocks, largest first
+  const ir::Program &verdict_, &mask_, &along_kv_, &along_q_;
+  const std::vector<std::int32_t>&q_periods_, &kv_periods_;
 };
 
 }  // namespace attune::runtime

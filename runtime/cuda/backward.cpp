@@ -401,7 +401,7 @@ class BackwardCall {
 
   /// Rows of all heads.
   std::int64_t rows() const { return p_.q_heads * (p_.q.packed() ? p_.q.total : p_.batch * p_.q.length); }
-  std::int64_t row_blocks() const { return p_.q_heads * p_.batch * ceil_div(p_.q.length, rows_threads / rows_lanes); }
+  std::int64_t row_blocks() const { return p_.q_heads * p_.batch * ceil_div(p_.q.length, rows_of_block); }
   std::int64_t element_bytes() const { return static_cast<std::int64_t>(size_of(call_.q.dtype)); }
   /// Key heads whose queries together fill half of the cache.
   std::int64_t keys_section(std::int64_t sets) const {

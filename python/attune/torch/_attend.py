@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn import Parameter
+from torch.compiler import is_compiling
 
 from attune import _core
 from attune._errors import Error
 from attune._kept import Kept
+from attune.torch._engine import chosen
 from attune.torch._mod import Spelled
 
 _FORWARD, _BACKWARD = 0, 1
@@ -33,31 +35,41 @@ class Packed(NamedTuple):
 DENSE = Packed()
 
 
-class Call(NamedTuple):
+class Call:
     """What an attention is besides q, k, v and the captured tensors."""
 
-    spelled: Spelled
-    ints: tuple[int, ...]
-    scale: float | None
-    packed: Packed
-    with_max: bool
+    __slots__ = ("core", "ints", "packed", "spelled", "with_max")
+
+    def __init__(self, spelled: Spelled, ints: tuple[int, ...], scale: float | None, oracle: bool, packed: Packed,
+                 with_max: bool) -> None:
+        self.spelled, self.ints, self.packed, self.with_max = spelled, ints, packed, with_max
+        self.core = spelled.handle(scale, oracle)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, captures: tuple[Tensor, ...],
                 with_lse: bool) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """The output, the logarithm of the sum, and the largest score."""
-        out = output(q, v.shape[-1])
+        if self.packed is DENSE:
+            made = self.core.attend(q, k, v, captures, self.ints, with_lse, self.with_max)
+            if made is not None:
+                return made
+        return self.forward_slowly(q, k, v, captures, with_lse)
+
+    def forward_slowly(self, q: Tensor, k: Tensor, v: Tensor, captures: tuple[Tensor, ...],
+                       with_lse: bool) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """The same for large calls, devices, packed sequences and mistakes."""
+        out = output(q, v)
         lse = row_numbers(q, self.packed) if with_lse else None
         most = row_numbers(q, self.packed) if self.with_max else None
         self._run(_FORWARD, (q, k, v, out, lse, most, self.packed.q, self.packed.kv), captures, None)
         return out, lse, most
 
     def backward(self, grad_o: Tensor | None, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor,
-                 lse: Tensor, captures: tuple[Tensor, ...], wanted: list[bool]) -> list[Tensor | None]:
+                 lse: Tensor, captures: tuple[Tensor, ...], wanted: Sequence[bool]) -> list[Tensor | None]:
         """The gradients of q, k, v and the captured tensors, of those that are wanted."""
         grads = [torch.empty_like(t) if w else None for t, w in zip((q, k, v, *captures), wanted)]
         grad_o = torch.zeros_like(out) if grad_o is None else grad_o.resolve_neg()
-        if grad_lse is not None and grad_lse.dtype != lse.dtype:
-            grad_lse = grad_lse.to(lse.dtype)
+        if grad_lse is not None:
+            grad_lse = grad_lse.to(lse.dtype).resolve_neg()
         self._run(_BACKWARD, (q, k, v, out, lse, None, self.packed.q, self.packed.kv, grad_o, grad_lse, *grads[:3]),
                   captures, tuple(grads[3:]))
         return grads
@@ -65,18 +77,17 @@ class Call(NamedTuple):
     def _run(self, direction: int, tensors: tuple[Any, ...], captures: tuple[Tensor, ...],
              grads: tuple[Any, ...] | None) -> None:
         q = tensors[0]
-        handle = self.spelled.handle(self.scale, q.dtype is torch.float64)
         if not _shows_memory:
             tensors, captures = _detached(tensors), _detached(captures)
         try:
             options = None
             if q.is_cuda or q.numel() > _SMALL:
-                options = self._options(handle, direction, tensors, captures, grads)
-            handle.run(direction, tensors, captures, grads, self.ints, options)
+                options = self._options(direction, tensors, captures, grads)
+            self.core.run(direction, tensors, captures, grads, self.ints, options)
         except Error as error:
             raise self.spelled.placed(error) from None
 
-    def _options(self, handle: _core.Attention, direction: int, tensors: tuple[Any, ...], captures: tuple[Tensor, ...],
+    def _options(self, direction: int, tensors: tuple[Any, ...], captures: tuple[Tensor, ...],
                  grads: tuple[Any, ...] | None) -> tuple[Any, ...]:
         """What the core is told of this machine: torch's threads, or torch's stream and memory."""
         q, k = tensors[:2]
@@ -85,19 +96,19 @@ class Call(NamedTuple):
             slow = q.numel() // q.shape[-1] * k.shape[-2] > _SLOW
             return 0, *longest, torch.get_num_threads(), 0, None, None, None, None, slow
         stream = torch.cuda.current_stream(q.device).cuda_stream
-        workspace = self._workspace(handle, direction, tensors, captures, grads, stream)
+        workspace = self._workspace(direction, tensors, captures, grads, stream)
         return 0, *longest, 0, stream, workspace, None, None, None, False
 
-    def _workspace(self, handle: _core.Attention, direction: int, tensors: tuple[Any, ...],
-                   captures: tuple[Tensor, ...], grads: tuple[Any, ...] | None, stream: int) -> Tensor | None:
+    def _workspace(self, direction: int, tensors: tuple[Any, ...], captures: tuple[Tensor, ...],
+                   grads: tuple[Any, ...] | None, stream: int) -> Tensor | None:
         """Working memory from torch's allocator, so that a graph that is captured owns it."""
         q = tensors[0]
-        key = (handle, direction, self.packed.max_q, self.packed.max_kv, q.device,
+        key = (self.core, direction, self.packed.max_q, self.packed.max_kv, q.device,
                tuple([None if t is None else (t.shape, t.stride(), t.dtype) for t in (*tensors, *captures)]))
         size = _workspaces.get(key)
         if size is None:
             options = (0, self.packed.max_q, self.packed.max_kv, 0, stream, None, None, None, None, False)
-            size = _workspaces.put(key, handle.prepare(direction, tensors, captures, grads, self.ints, options)[0])
+            size = _workspaces.put(key, self.core.prepare(direction, tensors, captures, grads, self.ints, options)[0])
         return torch.empty(size, dtype=torch.uint8, device=q.device) if size else None
 
 
@@ -108,8 +119,9 @@ def _detached(tensors: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple([t.detach() if isinstance(t, Tensor) else t for t in tensors])
 
 
-def output(q: Tensor, width: int) -> Tensor:
+def output(q: Tensor, v: Tensor) -> Tensor:
     """A tensor for the output: its dimensions lie in the order of those of q, the last one fastest."""
+    width = v.shape[-1]
     if q.is_contiguous():
         return torch.empty_like(q) if width == q.shape[-1] else q.new_empty((*q.shape[:-1], width))
     shape, strides = (*q.shape[:-1], width), q.stride()
@@ -123,29 +135,47 @@ def row_numbers(q: Tensor, packed: Packed) -> Tensor:
     return q.new_empty(shape, dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
 
 
+_core.find_torch(output)
+
+
 class _Recorded(torch.autograd.Function):
     """A call whose gradients are wanted."""
 
     @staticmethod
     def forward(ctx: Any, call: Call, with_lse: bool, q: Tensor, k: Tensor, v: Tensor, *captures: Tensor) -> Any:
-        out, lse, most = call.forward(q, k, v, captures, True)
-        ctx.call, ctx.with_lse = call, with_lse
+        made = call.core.attend(q, k, v, captures, call.ints, True, call.with_max) if call.packed is DENSE else None
+        out, lse, most = made or call.forward_slowly(q, k, v, captures, True)
+        ctx.call = call
         ctx.save_for_backward(q, k, v, out, lse, *captures)
-        ctx.set_materialize_grads(False)
         if not with_lse and most is None:
             return out
+        ctx.set_materialize_grads(False)
         if most is not None:
             ctx.mark_non_differentiable(most)
         return out, lse, most
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None = None, _: None = None) -> Any:
-        q, k, v, out, lse, *captures = ctx.saved_tensors
-        wanted = list(ctx.needs_input_grad[2:])
+        if _is_grad_enabled():
+            return _twice(ctx, grad_o, grad_lse)
+        call, saved, wanted = ctx.call, ctx.saved_tensors, ctx.needs_input_grad
         if grad_o is None and grad_lse is None:
-            return (None,) * (2 + len(wanted))
-        return None, None, *ctx.call.backward(grad_o, grad_lse, q, k, v, out, lse, tuple(captures), wanted)
+            return (None,) * len(wanted)
+        if grad_o is not None and call.packed is DENSE:
+            made = call.core.gradients(grad_o, grad_lse, saved, call.ints, wanted, 2)
+            if made is not None:
+                return made
+        return None, None, *call.backward(grad_o, grad_lse, *saved[:5], saved[5:], wanted[2:])
+
+
+@once_differentiable
+def _twice(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None) -> Any:
+    """The gradients in a graph, which gives no gradients of them."""
+    return _Recorded.backward(ctx, grad_o, grad_lse)
+
+
+# torch.autograd.Function.apply without what it does for the transforms of torch.func.
+_record = super(torch.autograd.Function, _Recorded).apply
 
 
 class _Transformed(torch.autograd.Function):
@@ -179,25 +209,43 @@ class _Transformed(torch.autograd.Function):
 def attend(spelled: Spelled, q: Tensor, k: Tensor, v: Tensor, scale: float | None, *, with_lse: bool = False,
            with_max: bool = False, packed: Packed = DENSE) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """The attention: the output, and the logarithm of the sum and the largest score where they are asked for."""
-    if torch.compiler.is_compiling() or not _is_plain(q, k, v):
-        mods = (spelled.ints, *spelled.texts, " ".join(spelled.names), scale, packed.max_q, packed.max_kv, with_max)
-        if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
-            out, lse, most = _Transformed.apply(mods, packed.q, packed.kv, q, k, v, *spelled.captures)
-        else:
-            out, lse, most = torch.ops.attune.forward(q, k, v, packed.q, packed.kv, spelled.captures, *mods)
-        return out, (lse if with_lse else None), (most if with_max else None)
-    call, captures = Call(spelled, spelled.ints, scale, packed, with_max), spelled.captures
-    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or
-                                    (captures and any([t.requires_grad for t in captures]))):
-        made = _Recorded.apply(call, with_lse, q, k, v, *captures)
-        if not isinstance(made, tuple):
-            return made, None, None
-        return made[0], made[1] if with_lse else None, made[2]
-    return call.forward(q, k, v, captures, with_lse)
+    captures = spelled.captures
+    if is_compiling() or _len_torch_dispatch_stack() or _are_functorch_transforms_active():
+        return _operator(spelled, q, k, v, scale, with_lse, with_max, packed)
+    recorded = _is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or
+                                            bool(captures) and any([t.requires_grad for t in captures]))
+    key = (scale, q.dtype is _f64, with_max, chosen())
+    call = spelled.calls.get(key) if packed is DENSE else None
+    if call is None:
+        call = Call(spelled, spelled.ints, scale, q.dtype is _f64, packed, with_max)
+        if packed is DENSE:
+            spelled.calls[key] = call
+    if not recorded and packed is DENSE:
+        made = call.core.attend(q, k, v, captures, call.ints, with_lse, with_max)
+        if made is not None:
+            return made
+    if not _core.plain(q, k, v, *captures):
+        return _operator(spelled, q, k, v, scale, with_lse, with_max, packed)
+    if not recorded:
+        return call.forward_slowly(q, k, v, captures, with_lse)
+    made = _record(call, with_lse, q, k, v, *captures)
+    if type(made) is not tuple:
+        return made, None, None
+    return made[0], made[1] if with_lse else None, made[2]
 
 
-def _is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Are they memory as it is, seen by nobody else: no subclass, no sign that torch keeps beside the memory (imag of a
-    conjugate), no transform of torch.func, no mode that traces?"""
-    return ((type(q) is Tensor or type(q) is Parameter) and not (q.is_neg() or k.is_neg() or v.is_neg())
-            and not torch._C._len_torch_dispatch_stack() and not torch._C._are_functorch_transforms_active())
+# Looking them up in each call would take as long as calling them.
+_f64, _is_grad_enabled = torch.float64, torch.is_grad_enabled
+_len_torch_dispatch_stack = torch._C._len_torch_dispatch_stack
+_are_functorch_transforms_active = torch._C._are_functorch_transforms_active
+
+
+def _operator(spelled: Spelled, q: Tensor, k: Tensor, v: Tensor, scale: float | None, with_lse: bool, with_max: bool,
+              packed: Packed) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """By the operator of torch, which subclasses, modes, transforms and graphs know."""
+    mods = (spelled.ints, *spelled.texts, " ".join(spelled.names), scale, packed.max_q, packed.max_kv, with_max)
+    if not is_compiling() and torch._C._are_functorch_transforms_active():
+        out, lse, most = _Transformed.apply(mods, packed.q, packed.kv, q, k, v, *spelled.captures)
+    else:
+        out, lse, most = torch.ops.attune.forward(q, k, v, packed.q, packed.kv, spelled.captures, *mods)
+    return out, (lse if with_lse else None), (most if with_max else None)

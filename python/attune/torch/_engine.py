@@ -20,7 +20,7 @@ def chosen() -> tuple[int, int]:
 
 @contextmanager
 def engine(name: str = "auto", *, exact: bool | None = None) -> Iterator[None]:
-    """Within it, calls of this process, and gradients that are computed there, take this engine.
+    """Within it, calls of this process take this engine, and so do their gradients.
 
     "auto" is the one that reads the memory of q: "cpu" or "cuda". "oracle" is exact and slow, on the CPU alone. `exact`
     chooses among GPU kernels: True takes those that compute in f32 throughout, False never does, None goes by the type.

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from attune._library import watch
 from attune.torch._attend import attend
@@ -70,9 +71,9 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: ScoreMo
     >>> q.grad.shape
     torch.Size([1, 2, 8, 4])
     """
-    check_heads(query, key, enable_gqa)
+    q_shape, k_shape = check_heads(query, key, enable_gqa)
     mask_mod: MaskMod | None = None
-    if type(block_mask) is BlockMask and block_mask.seq_lengths == (query.shape[-2], key.shape[-2]):
+    if type(block_mask) is BlockMask and block_mask.seq_lengths == (q_shape[-2], k_shape[-2]):
         mask_mod = block_mask.mask_mod
     elif block_mask is not None:
         mask_mod = mask_of(block_mask, query, key)
@@ -144,7 +145,7 @@ def _ran(facts: list[dict[str, Any]], named: bool) -> list[str]:
 
 def written(score_mod: ScoreMod | None, mask_mod: MaskMod | None, query: Tensor) -> Spelled:
     """The mods as text."""
-    if torch.compiler.is_compiling():
+    if is_compiling():
         compare_integers()
         return spell(score_mod, mask_mod, query.device, {})[0]
     return spelled_of(score_mod, mask_mod, query.device)
@@ -167,14 +168,16 @@ def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple([t.to(to) if t.is_floating_point() and t.dtype != torch.float64 else t for t in tensors])
 
 
-def check_heads(query: Tensor, key: Tensor, enable_gqa: bool) -> None:
-    """Refuses fewer heads of k than of q where that was not said to be meant."""
+def check_heads(query: Tensor, key: Tensor, enable_gqa: bool) -> tuple[torch.Size, torch.Size]:
+    """The shapes of q and k. Refuses fewer heads of k than of q where that was not said to be meant."""
     if query.is_nested:
         refuse("tensor-layout", "`query` is nested", "flex_attention reads tensors of one length",
                "write scaled_dot_product_attention, or varlen_attention with a mask_mod")
-    if not enable_gqa and query.dim() == 4 and key.dim() == 4 and query.shape[1] != key.shape[1]:
-        refuse("gqa-not-enabled", f"q has {query.shape[1]} heads and k has {key.shape[1]}",
+    q_shape, k_shape = query.shape, key.shape
+    if not enable_gqa and len(q_shape) == 4 and len(k_shape) == 4 and q_shape[1] != k_shape[1]:
+        refuse("gqa-not-enabled", f"q has {q_shape[1]} heads and k has {k_shape[1]}",
                "heads of k and v are shared only where that is meant", "write enable_gqa=True")
+    return q_shape, k_shape
 
 
 def mask_of(block_mask: Any, query: Tensor, key: Tensor) -> MaskMod | None:
@@ -201,6 +204,6 @@ _warned = False
 
 def _warn_of_options() -> None:
     global _warned
-    if not _warned and not torch.compiler.is_compiling():
+    if not _warned and not is_compiling():
         _warned = True
         warnings.warn("attune: kernel_options are for torch's Triton kernels; attune chooses its tiles", stacklevel=3)

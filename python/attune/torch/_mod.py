@@ -48,6 +48,7 @@ class Spelled:
         self.texts, self.names, self.captures, self.ints = texts, names, captures, ints
         self.written = written or []
         self.handles: dict[object, _core.Attention] = {}
+        self.calls: dict[object, Any] = {}  # of _attend, by scale, oracle and what is asked for
 
     def handle(self, scale: float | None, oracle: bool) -> _core.Attention:
         """The attention of the core for a scale, computed by the oracle or by the engine that was chosen."""

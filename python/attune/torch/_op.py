@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from attune._kept import Kept
-from attune.torch._attend import Call, Packed, output, row_numbers
+from attune.torch._attend import DENSE, Call, Packed, output, row_numbers
 from attune.torch._mod import Spelled, Texts
 
 _MODS = ("Tensor? cu_q, Tensor? cu_kv, Tensor[] captures, SymInt[] ints, str score, str mask, str prob, str sink, "
@@ -28,21 +28,21 @@ _library.define(f"backward(Tensor? grad_o, Tensor? grad_lse, Tensor q, Tensor k,
 _spelled: Kept[object, Spelled] = Kept(512)
 
 
-def _call(captures: list[Tensor], ints: list[int], texts: Texts, names: str, scale: float | None, packed: Packed,
-          with_max: bool) -> Call:
+def _call(q: Tensor, captures: list[Tensor], ints: list[int], texts: Texts, names: str, scale: float | None,
+          packed: Packed, with_max: bool) -> Call:
     key = (texts, names, tuple([(t.dim(), t.dtype) for t in captures]), len(ints))
     spelled = _spelled.get(key)
     if spelled is None:
         stand_ins = tuple([t.new_empty((0,) * t.dim()) for t in captures])
         spelled = _spelled.put(key, Spelled(texts, tuple(names.split()), stand_ins, tuple(ints)))
-    return Call(spelled, tuple(ints), scale, packed, with_max)
+    return Call(spelled, tuple(ints), scale, q.dtype is torch.float64, packed, with_max)
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor | None, cu_kv: Tensor | None, captures: list[Tensor],
              ints: list[int], score: str, mask: str, prob: str, sink: str, names: str, scale: float | None, max_q: int,
              max_kv: int, with_max: bool) -> tuple[Tensor, Tensor, Tensor]:
-    packed = Packed(cu_q, cu_kv, max_q, max_kv)
-    call = _call(captures, ints, Texts(score, mask, prob, sink), names, scale, packed, with_max)
+    packed = DENSE if cu_q is None else Packed(cu_q, cu_kv, max_q, max_kv)
+    call = _call(q, captures, ints, Texts(score, mask, prob, sink), names, scale, packed, with_max)
     out, lse, most = call.forward(q, k, v, tuple(captures), True)
     assert lse is not None
     return out, lse, lse.new_empty(0) if most is None else most
@@ -52,8 +52,8 @@ def _backward(grad_o: Tensor | None, grad_lse: Tensor | None, q: Tensor, k: Tens
               lse: Tensor, cu_q: Tensor | None, cu_kv: Tensor | None, captures: list[Tensor], ints: list[int],
               score: str, mask: str, prob: str, sink: str, names: str, scale: float | None, max_q: int, max_kv: int,
               wanted: list[bool]) -> list[Tensor]:
-    packed = Packed(cu_q, cu_kv, max_q, max_kv)
-    call = _call(captures, ints, Texts(score, mask, prob, sink), names, scale, packed, False)
+    packed = DENSE if cu_q is None else Packed(cu_q, cu_kv, max_q, max_kv)
+    call = _call(q, captures, ints, Texts(score, mask, prob, sink), names, scale, packed, False)
     grads = call.backward(grad_o, grad_lse, q, k, v, out, lse, tuple(captures), list(wanted))
     return [q.new_empty(0) if g is None else g for g in grads]
 
@@ -68,7 +68,7 @@ _library.impl("backward", _backward, "CUDA")
 def _forward_of_nothing(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor | None, *mods: Any) -> Any:
     packed, with_max = Packed(cu_q), mods[-1]
     lse = row_numbers(q, packed)
-    return output(q, v.shape[-1]), lse, row_numbers(q, packed) if with_max else lse.new_empty(0)
+    return output(q, v), lse, row_numbers(q, packed) if with_max else lse.new_empty(0)
 
 
 @torch.library.register_fake("attune::backward", lib=_library)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attune.torch._attend import Packed, attend
-from attune.torch._flex import as_autocast, check_heads
+from attune.torch._flex import as_autocast, check_heads, is_any_autocast
 from attune.torch._mod import Spelled, Texts
 from attune.torch._value import refuse
 
@@ -31,15 +31,15 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     if attn_mask is not None and is_causal:
         refuse("mask-twice", "both attn_mask and is_causal are given", "torch takes one of them too",
                "leave out is_causal, and clear the mask's upper triangle")
-    query, key, value = as_autocast(query, key, value)
+    if is_any_autocast():
+        query, key, value = as_autocast(query, key, value)
     if query.is_nested:
         return _nested(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    lead = query.shape[:-2]
-    q, k, v = (_four(t) for t in (query, key, value))
+    q, k, v = _four(query), _four(key), _four(value)
     check_heads(q, k, enable_gqa)
     keep = None if attn_mask is None else _fitting(attn_mask, query, key)
     out, _, _ = attend(_spelled(q, keep, dropout_p, is_causal), q, k, v, scale)
-    return out if query.dim() == 4 else out.reshape(*lead, *out.shape[-2:])
+    return out if q is query else out.reshape(*query.shape[:-2], *out.shape[-2:])
 
 
 def _four(tensor: Tensor) -> Tensor:
@@ -68,7 +68,12 @@ def _fitting(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
     return mask
 
 
+_PLAIN, _CAUSAL = Spelled(Texts()), Spelled(Texts(mask="kv <= q"))
+
+
 def _spelled(q: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool) -> Spelled:
+    if attn_mask is None and not dropout_p > 0.0:
+        return _CAUSAL if is_causal else _PLAIN
     score = mask = prob = ""
     names, captures = [], []
     if is_causal:

@@ -1,0 +1,276 @@
+# tests/python/in_torch/test_small_calls.py — small eager calls, which the core answers by itself, beside the way of all calls
+"""What core/quick_torch.cpp gives is what _attend.py gives without it, and it leaves alone what it does not know."""
+
+import gc
+import sys
+import threading
+
+import attune
+import pytest
+import torch
+from attune import _core
+from attune.torch import AuxRequest, create_block_mask, flex_attention, scaled_dot_product_attention
+from eager import close, eager, qkv
+
+bias = torch.randn(4, 19)
+
+
+def causal(b, h, i, j):
+    return i >= j
+
+
+def biased(s, b, h, i, j):
+    return s + bias[h, j] * (i - j)
+
+
+def python_run(call):
+    """The functions of Python that a call runs."""
+    called = []
+    sys.setprofile(lambda frame, event, _: called.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return called
+
+
+@pytest.fixture
+def slowly(monkeypatch):
+    """Runs something without the core's own way."""
+    def run(call):
+        with monkeypatch.context() as patch:
+            patch.setattr(_core.Attention, "attend", lambda *_: None)
+            patch.setattr(_core.Attention, "gradients", lambda *_: None)
+            return call()
+    return run
+
+
+def everything(tensors, mod=biased, grad=True, aux=True):
+    """Output, lse, largest score and all gradients of a call on leaves of its own."""
+    q, k, v = (t.detach().requires_grad_(grad) for t in tensors)
+    mask = create_block_mask(causal, None, None, q.shape[-2], k.shape[-2])
+    out, more = flex_attention(q, k, v, mod, mask, enable_gqa=True, return_aux=AuxRequest(lse=aux, max_scores=aux))
+    if grad:
+        loss = (out * torch.arange(out.shape[-1])).sum()
+        (loss + more.lse[..., :2].sum() if aux else loss).backward()
+    return out, more.lse, more.max_scores, q.grad, k.grad, v.grad
+
+
+def like(*tensors):
+    return tuple(None if t is None else (t.dtype, t.shape, t.stride(), t.requires_grad) for t in tensors)
+
+
+CALLS = {"usual": {}, "one query": {"q_len": 1}, "wider values": {"v_width": 24}, "shared heads": {"kv_heads": 2},
+         "nothing": {"batch": 0}, "no keys": {"kv_len": 0}, "bf16": {"dtype": torch.bfloat16},
+         "f16": {"dtype": torch.float16}, "f64": {"dtype": torch.float64}}
+
+
+@pytest.mark.parametrize("strides", ["contiguous", "transposed", "expanded"])
+@pytest.mark.parametrize("name", CALLS)
+def test_the_same_bits_and_tensors(name, strides, slowly):
+    tensors = qkv(**{"heads": 4, "grad": False} | CALLS[name])
+    if strides == "transposed":
+        tensors = tuple(t.transpose(1, 2).contiguous().transpose(1, 2) for t in tensors)
+    if strides == "expanded":
+        tensors = (tensors[0], *(t[:1].expand_as(t) for t in tensors[1:]))
+    for grad in (False, True):
+        for aux in (False, True):
+            mine = everything(tensors, grad=grad, aux=aux)
+            want = slowly(lambda grad=grad, aux=aux: everything(tensors, grad=grad, aux=aux))
+            assert like(*mine) == like(*want)
+            assert all(torch.equal(a, b) for a, b in zip(mine, want) if a is not None)
+
+
+def test_small_calls_run_little_python():
+    q, k, v = qkv(grad=False)
+    leaves = qkv()
+    mask = create_block_mask(causal, None, None, 19, 19)
+
+    def call(*tensors):
+        return flex_attention(*tensors, biased, mask)
+
+    for tensors, also in (((q, k, v), []), (leaves, ["forward"]), ((torch.nn.Parameter(q), k, v), ["forward"])):
+        call(*tensors)
+        ran = python_run(lambda tensors=tensors: call(*tensors))
+        assert "attend" in ran and all(name in ran for name in also)
+        assert not {"forward_slowly", "_run", "_operator", "output", "row_numbers", "spell"} & set(ran), ran
+    out = call(*leaves)
+    ran = python_run(lambda: torch.autograd.grad(out, leaves, torch.ones_like(out)))
+    assert "backward" in ran and "_run" not in ran
+
+
+def test_gradients_of_captured_tensors_alone(slowly):
+    q, k, v = qkv(grad=False)
+    slope, table = torch.randn(4, requires_grad=True), torch.randn(19, 19, requires_grad=True)
+
+    def grads(*wanted):
+        out = flex_attention(q, k, v, lambda s, b, h, i, j: s * slope[h] + table[i, j] + bias[h, j])
+        return torch.autograd.grad(out.square().sum(), wanted)
+
+    for wanted in ((slope,), (table,), (slope, table)):
+        for a, b in zip(grads(*wanted), slowly(lambda wanted=wanted: grads(*wanted))):
+            assert torch.equal(a, b)
+    table.requires_grad_(False)
+    assert grads(slope)[0].any()
+
+
+def test_signs_beside_the_memory_count_everywhere():
+    def negated(*shape):
+        tensor = torch.randn(*shape, dtype=torch.complex64).conj().imag
+        assert tensor.is_neg()
+        return tensor
+
+    q, k, v = (negated(2, 4, 19, 16) for _ in range(3))
+    row, grad_o, grad_lse = negated(19), negated(2, 4, 19, 16), negated(2, 4, 19)
+    plain = row.resolve_neg()
+    for which in ((q, None, None), (None, k, None), (None, None, v), (None, None, None)):
+        mine = [torch.randn(2, 4, 19, 16) if t is None else t for t in which]
+        want = eager(*(t.resolve_neg() for t in mine), lambda s, b, h, i, j: s + plain[j])[0]
+        close(flex_attention(*mine, lambda s, b, h, i, j: s + row[j]), want)
+        leaves = [t.detach().requires_grad_() for t in mine]
+        close(flex_attention(*leaves, lambda s, b, h, i, j: s + row[j]), want)
+    leaves = qkv()
+    out, lse = flex_attention(*leaves, return_lse=True)
+    wanted = torch.autograd.grad(eager(*leaves), leaves, (grad_o.resolve_neg(), grad_lse.resolve_neg()))
+    for a, b in zip(torch.autograd.grad((out, lse), leaves, (grad_o, grad_lse)), wanted):
+        close(a, b)
+    with pytest.raises(attune.Error, match=r"resolve_neg"):
+        attune.attention(q, q.resolve_neg(), v)
+    with pytest.raises(attune.Error, match=r"resolve_neg"):
+        attune.attention(v.resolve_neg(), v.resolve_neg(), v.resolve_neg(), score="s + row[kv]", row=row)
+
+
+def test_the_same_call_with_other_tensors():
+    """What a call was before says nothing about the next."""
+    mask = {n: create_block_mask(causal, None, None, n, n) for n in (19, 7)}
+    for _ in range(2):
+        for dtype, n, kv_heads, grad in ((torch.float32, 19, 4, False), (torch.bfloat16, 19, 4, True),
+                                         (torch.float32, 7, 2, True), (torch.float64, 19, 1, False)):
+            q, k, v = qkv(q_len=n, kv_len=n, kv_heads=kv_heads, dtype=dtype, grad=grad)
+            out = flex_attention(q, k, v, biased, mask[n], enable_gqa=True)
+            assert out.dtype == dtype and out.requires_grad == grad
+            wide = (t.detach().double() for t in (q, k, v))
+            close(out, eager(*wide, biased, causal)[0], 1e-2 if dtype == torch.bfloat16 else 2e-5)
+    q, k, v = qkv()
+    with torch.no_grad():
+        assert not flex_attention(q, k, v).requires_grad
+    with torch.inference_mode():
+        assert flex_attention(q, k, v).is_inference()
+    assert flex_attention(q, k, v).requires_grad
+    with pytest.raises(attune.Error, match="k"):
+        flex_attention(q, k[..., :8], v)
+    with pytest.raises(attune.Error, match="v"):
+        flex_attention(q, k, v.half())
+
+
+class Tagged(torch.Tensor):
+    """A subclass around a tensor, which notes the operators that it meets."""
+
+    seen: list = []
+
+    @staticmethod
+    def __new__(cls, inner):
+        made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, strides=inner.stride())
+        made.inner = inner
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        cls.seen.append(str(func))
+        args, kwargs = torch.utils._pytree.tree_map_only(Tagged, lambda t: t.inner, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+def test_subclasses_modes_and_fakes_see_the_operator():
+    q, k, v = qkv(grad=False)
+    table = torch.randn(2, 4, 19, 19)
+    for tensors in ((Tagged(q), k, v), (q, k, Tagged(v))):
+        Tagged.seen.clear()
+        close(flex_attention(*tensors), flex_attention(q, k, v))
+        assert "attune.forward.default" in Tagged.seen
+    Tagged.seen.clear()
+    close(scaled_dot_product_attention(q, k, v, Tagged(table)), scaled_dot_product_attention(q, k, v, table))
+    assert "attune.forward.default" in Tagged.seen
+
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    with FakeTensorMode() as mode:
+        fakes = [mode.from_tensor(t) for t in (q, k, v)]
+        assert flex_attention(*fakes).shape == q.shape
+    with torch.device("meta"):  # where torch.empty makes tensors meanwhile
+        out, lse = flex_attention(q, k, v, return_lse=True)
+    close(out, flex_attention(q, k, v))
+    assert lse.device == q.device and lse.isfinite().all()
+    made = torch.func.grad(lambda q: flex_attention(q, k, v).sum())(q)
+    leaf = q.clone().requires_grad_()
+    assert torch.equal(made, torch.autograd.grad(flex_attention(leaf, k, v).sum(), leaf)[0])
+
+
+def test_tensors_that_a_transform_has_left_behind():
+    kept = []
+    q, k, v = qkv(grad=False)
+    torch.func.grad(lambda t: (kept.append(t * 1), flex_attention(t, k, v).sum())[1])(q)
+    close(flex_attention(kept[0], k, v), flex_attention(q, k, v))
+    leaf = k.clone().requires_grad_()
+    flex_attention(kept[0], leaf, v).sum().backward()
+    assert leaf.grad.any()
+
+
+def test_backward_twice_hooks_and_graphs_of_gradients():
+    leaves = qkv()
+    out = flex_attention(*leaves, biased)
+    first = torch.autograd.grad(out.sum(), leaves, retain_graph=True)
+    for a, b in zip(first, torch.autograd.grad(out.sum(), leaves)):
+        assert torch.equal(a, b)
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        torch.autograd.grad(out.sum(), leaves)
+    (made,) = torch.autograd.grad(flex_attention(*leaves).square().sum(), leaves[:1], create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        made.sum().backward()
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.double(), lambda t: t.float()):
+        out = flex_attention(*leaves, biased)
+    for a, b in zip(first, torch.autograd.grad(out.sum(), leaves)):
+        close(a, b)
+    leaves[0].data.mul_(2)
+    out = flex_attention(*leaves)
+    with torch.no_grad():
+        leaves[1].add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+def test_references_are_even():
+    leaves, (q, k, v) = qkv(), qkv(grad=False)
+    mask = create_block_mask(causal, None, None, 19, 19)
+    things = [*leaves, q, k, v, bias, biased, causal, mask, torch.float32, torch.Tensor]
+
+    def calls(n):
+        for _ in range(n):
+            flex_attention(q, k, v, biased, mask)
+            flex_attention(*leaves, biased, mask, return_lse=True)[0].sum().backward()
+            for leaf in leaves:
+                leaf.grad = None
+
+    calls(100)
+    before = [sys.getrefcount(x) for x in things]
+    calls(300)
+    gc.collect()
+    assert all(abs(sys.getrefcount(x) - b) < 50 for x, b in zip(things, before))
+
+
+def test_threads_call_small_calls_at_once():
+    inputs = [qkv() for _ in range(8)]
+    want = [torch.autograd.grad(flex_attention(*t, biased).sum(), t) for t in inputs]
+    wrong = []
+
+    def work(i):
+        for _ in range(50):
+            mine = torch.autograd.grad(flex_attention(*inputs[i], biased).sum(), inputs[i])
+            if not all(torch.equal(a, b) for a, b in zip(mine, want[i])):
+                wrong.append(i)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert wrong == []
