@@ -33,9 +33,10 @@ __device__ inline float4 shared_get4(unsigned at) {
 
 // ---- products ----------------------------------------------------------------------------------------------------
 
-/// acc = A B^T over a width, rows of both in chunks: 64 rows of A, which has `lines`, by all of B.
+/// acc = A B^T over a width, rows of both in chunks: 64 rows of A, which has `lines`, by all of B. More may follow in
+/// the same group of products.
 template <class Element, int width, int lines, int Half>
-__device__ inline void across(float (&acc)[Half], unsigned rows_of_a, unsigned rows_of_b) {
+__device__ inline void across_chunks(float (&acc)[Half], unsigned rows_of_a, unsigned rows_of_b) {
   constexpr int columns = 2 * Half, chunk = chunk_columns<Element>;
   const unsigned long long a = descriptor(rows_of_a), b = descriptor(rows_of_b);
   constexpr int a_chunk = lines * chunk_bytes >> 4, b_chunk = columns * chunk_bytes >> 4, chunks = width / chunk;
@@ -49,6 +50,10 @@ __device__ inline void across(float (&acc)[Half], unsigned rows_of_a, unsigned r
   for (int i = 0; i < width % chunk / 16; ++i)
     Product<columns, Element>::template ss<Major::k, Major::k>(acc, a + chunks * a_chunk + i * 2,
                                                                b + chunks * b_chunk + i * 2, chunks + i > 0);
+}
+template <class Element, int width, int lines, int Half>
+__device__ inline void across(float (&acc)[Half], unsigned rows_of_a, unsigned rows_of_b) {
+  across_chunks<Element, width, lines>(acc, rows_of_a, rows_of_b);
   wgmma_commit();
 }
 
