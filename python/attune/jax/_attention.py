@@ -40,8 +40,9 @@ def attention(q: Array, k: Array, v: Array, *, score: Written | None = None, mas
         if type(given) is not bool:
             raise _arguments.bad(name, given, "True or False", "what is returned is a tuple with it")
     parts = {"score": score, "mask": mask, "prob": prob, "sink": sink}
-    spelled, leaves = _trace.spell({n: from_jnp(n, p) for n, p in parts.items() if p is not None}, captures,
-                                   _arguments.lets(lets))
+    spelled, scan = _trace.spell({n: from_jnp(n, p) for n, p in parts.items() if p is not None}, captures,
+                                 _arguments.lets(lets))
+    leaves: list[Any] = scan.leaves
     scale, q_offset = _arguments.real("scale", scale), _arguments.whole("q_offset", q_offset)
     held: list[Array] = [leaves[c.leaf] for c in spelled.captures]
     # The oracle reads every type, and compiles nothing: it checks what is given. It refuses an unknown target, too.
@@ -53,7 +54,7 @@ def attention(q: Array, k: Array, v: Array, *, score: Written | None = None, mas
     what = What(
         tuple([spelled.texts[n].text if n in spelled.texts else None for n in _trace.KINDS]), spelled.lets,
         tuple([c[:3] for c in spelled.captures]), tuple([p[:2] for p in spelled.params]), scale, target, exact,
-        q_offset, tuple([float(leaves[p.leaf].value) for p in spelled.params]))  # type: ignore[attr-defined]
+        q_offset, tuple([float(leaves[p.leaf].value) for p in spelled.params]))
     out, *more = attend(what, lse, max)(q, k, v, *held)
     if max:
         more[-1] = jax.lax.stop_gradient(more[-1])
