@@ -202,9 +202,11 @@ struct Loader90Backward {
     if constexpr (User::traits.listed) {
       const int head = (args.tile_batches == 1 ? 0 : at.b) * args.tile_heads + (args.tile_heads == 1 ? 0 : at.h),
                 row = head * ((args.kv_len + n - 1) / n) + keys;
-      const int visit = __ldg(args.tiles + static_cast<long long>(row) * args.tile_stride + tile);
+      const auto visit = static_cast<unsigned>(
+          __ldg(args.tiles + static_cast<long long>(row) * args.tile_stride + tile));
       if (visit == 0) return -1;
-      return 2 * (falls ? Visit::below(visit) : Visit::above(visit)) + (end - begin == m && (visit & Visit::whole));
+      const unsigned turn = falls ? visit >> Visit::below_at & (Visit::most_tiles - 1) : visit >> Visit::above_at;
+      return static_cast<int>(2 * turn) + (end - begin == m && (visit & Visit::whole));
     }
     const Bands bands = user.bands(user.head(at), at, args.q_offset + begin, args.q_offset + end);
     const int from = max(bands.begin, 0) / n, to = (min(bands.end, at.kv_len) + n - 1) / n, kv = keys * n;
