@@ -51,6 +51,9 @@ struct KernelDescriptor {
   bool waits = false;   ///< waits by itself for the launch before it, and so may start before that one ends
   int spills_well = 0;  ///< bytes of registers that a candidate may spill and still be as it was meant to be
 
+  /// What masks remove is multiplied by 0, which leaves what is not finite: repair_sm80.cuh has to follow.
+  bool multiplies_removed = false;
+
   /// The kernel beside it that makes dq of what it has added up in memory, 256 threads a block, a block for each (tile
   /// of queries, head, batch entry). Empty: none is needed.
   std::string_view end{};

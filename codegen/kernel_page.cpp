@@ -418,7 +418,7 @@ Source kernel_source(const GpuParts& parts, const KernelPlan& plan, int arch, st
 }
 
 bool needs_repair(const GpuParts& parts, const KernelPlan& plan) {
-  return !plan.kernel->end.empty() && (parts.gradient->removes || plan.packed);
+  return plan.kernel->multiplies_removed && (parts.gradient->removes || plan.packed);
 }
 
 Source repair_source(const GpuParts& parts, const KernelPlan& plan, int arch) {

@@ -13,81 +13,9 @@
 #pragma once
 
 #include "deal_backward_sm90.cuh"
-#include "wgmma.cuh"
+#include "group_sm90.cuh"
 
 namespace attune {
-
-__device__ inline void shared_put(unsigned at, float x, float y) {
-  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(x), "f"(y) : "memory");
-}
-__device__ inline void shared_put(unsigned at, float x, float y, float z, float w) {
-  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
-}
-__device__ inline float2 shared_get2(unsigned at) {
-  float2 out;
-  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(out.x), "=f"(out.y) : "r"(at));
-  return out;
-}
-__device__ inline float4 shared_get4(unsigned at) {
-  float4 out;
-  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(out.x), "=f"(out.y), "=f"(out.z), "=f"(out.w)
-               : "r"(at)
-               : "memory");
-  return out;
-}
-
-// ---- results -----------------------------------------------------------------------------------------------------
-
-/// Rows of 64 f32 in shared memory, whose groups of 8 change places so that neither fragments nor rows collide.
-__device__ inline unsigned staged(unsigned area, int row, int column) {
-  return area + 4 * (row * 64 + (column ^ 8 * (row & 7)));
-}
-
-/// Stores four neighbours of a gradient's row, of which `count` exist.
-__device__ inline void store4(const Gradient& to, long long offset, int count, float4 x) {
-  const float all[4] = {x.x, x.y, x.z, x.w};
-  const long long step = to.to.element;
-  const bool at_once = count >= 4 && step == 1;
-  if (to.type == Stored::f32) {
-    float* at = static_cast<float*>(to.to.data) + offset;
-    if (at_once && (reinterpret_cast<unsigned long long>(at) & 15) == 0) {
-      *reinterpret_cast<float4*>(at) = x;
-    } else {
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        if (i < count) at[i * step] = all[i];
-    }
-    return;
-  }
-  const bool is_bf16 = to.type == Stored::bf16;
-  const uint2 two{is_bf16 ? pack<bf16>(x.x, x.y) : pack<f16>(x.x, x.y),
-                  is_bf16 ? pack<bf16>(x.z, x.w) : pack<f16>(x.z, x.w)};
-  unsigned short* at = static_cast<unsigned short*>(to.to.data) + offset;
-  if (at_once && (reinterpret_cast<unsigned long long>(at) & 7) == 0) {
-    *reinterpret_cast<uint2*>(at) = two;
-  } else {
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      if (i < count) at[i * step] = static_cast<unsigned short>((i < 2 ? two.x : two.y) >> (i % 2 * 16));
-  }
-}
-
-/// A warp stores 16 rows of 64 columns that it has staged, from column `first` of `width` on. `of`: the positions that
-/// rows are counted in.
-__device__ inline void store_rows(const Gradient& to, unsigned area, int b, int h, Stretch of, int row, int first,
-                                  int width, int lane) {
-#pragma unroll 2
-  for (int i = lane / 16; i < 16; i += 2) {
-    const int column = 4 * (lane % 16);
-    const float4 x = shared_get4(staged(area, i, column));
-    if (row + i < of.length && first + column < width)
-      store4(to,
-             b * to.to.batch + h * to.to.head + (of.start + row + i) * to.to.position +
-                 (first + column) * to.to.element,
-             width - first - column, x);
-  }
-}
 
 // ---- adding dq up ------------------------------------------------------------------------------------------------
 
@@ -145,74 +73,43 @@ __device__ inline void add_up(const BackwardArgs& args, unsigned shared, int sta
 
 // ---- computing ---------------------------------------------------------------------------------------------------
 
-/// A thread's registers while its group computes 64 keys. Thread t of the group holds key t / 4 % 8 + 16 (t / 32) and
-/// the key 8 below; of these, queries 8 i + 2 (t % 4) and the next.
+/// A thread's registers while its group computes 64 keys.
 template <class Tile, class User>
-struct Group90Backward {
+struct Group90Backward : KeysByQueries<Tile, User> {
   using Element = typename Tile::Element;
   using Shared = Shared90Backward<Tile>;
+  using Pairs = KeysByQueries<Tile, User>;
   using Row = typename User::Row;
   using Col = typename User::Col;
+  using Pairs::args, Pairs::user, Pairs::shared, Pairs::group, Pairs::lane, Pairs::warp, Pairs::s, Pairs::at,
+      Pairs::head, Pairs::factor, Pairs::origin, Pairs::is_kept;
   static constexpr int m = Tile::m, n = Tile::n;
   static constexpr int order = User::traits.has_prob ? 0 : Tile::order;
-  static constexpr bool shares = Shareable<Row>;
 
-  const BackwardArgs& args;
-  const User& user;
-  unsigned shared;
-  int group, lane, warp;
-  float s[m / 2];
   float dp[m / 2];  ///< then, its first 32, dq
   float dk[Tile::d / 2], dv[Tile::dv / 2];
   unsigned p[m / 4], ds[m / 4];
-  unsigned removed[m / 64];
-  Where at{-1, 0, 0, 0};
-  typename User::Head head;
-  float factor = 1;
-  int keys, queries;  ///< this thread's first ones
-  Int origin;
 
   __device__ float (&dq())[32] { return *reinterpret_cast<float(*)[32]>(dp); }
 
   // ---- products ----
 
-  /// acc = A B^T over a width, rows of both in chunks: keys or values of this group by queries or grad_o.
-  template <int width>
-  __device__ void across(float (&acc)[m / 2], int keys, int queries) {
-    const unsigned long long a = descriptor(shared + keys + group * 64 * chunk_bytes), b = descriptor(shared + queries);
-    constexpr int a_chunk = n * chunk_bytes >> 4, b_chunk = m * chunk_bytes >> 4, chunks = width / Shared::chunk;
-#pragma unroll
-    for (int c = 0; c < chunks; ++c)
-      if (c == 0)
-        Product<m, Element>::template set4<Major::k, Major::k>(acc, a, b);
-      else
-        Product<m, Element>::template ss4<Major::k, Major::k>(acc, a + c * a_chunk, b + c * b_chunk, 1);
-#pragma unroll
-    for (int i = 0; i < width % Shared::chunk / 16; ++i)
-      Product<m, Element>::template ss<Major::k, Major::k>(acc, a + chunks * a_chunk + i * 2,
-                                                           b + chunks * b_chunk + i * 2, chunks + i > 0);
-    wgmma_commit();
-  }
+  /// Where the rows of this group's keys or values are.
+  __device__ unsigned of_group(int keys) const { return shared + keys + group * 64 * chunk_bytes; }
   __device__ void scores(int stage) {
     wgmma_fence();
-    across<Tile::d>(s, Shared::k, Shared::q + stage * Shared::q_bytes);
+    across<Element, Tile::d, n>(s, of_group(Shared::k), shared + Shared::q + stage * Shared::q_bytes);
   }
   __device__ void flows(int stage) {
     wgmma_fence();
-    across<Tile::dv>(dp, Shared::v, Shared::grad_o + stage * Shared::grad_o_bytes);
+    across<Element, Tile::dv, n>(dp, of_group(Shared::v), shared + Shared::grad_o + stage * Shared::grad_o_bytes);
   }
-  /// acc += A B over the queries of a tile, A from registers.
-  template <int width>
-  __device__ void along(float (&acc)[width / 2], const unsigned (&a)[m / 4], int lines) {
-    const unsigned long long b = descriptor(shared + lines, m * chunk_bytes);
-    wgmma_fence();
-#pragma unroll
-    for (int i = 0; i < m / 16; i += 4)
-      Product<width, Element>::template rs4<Major::n>(acc, a + 4 * i, b + i * (16 * chunk_bytes >> 4), 1);
-    wgmma_commit();
+  __device__ void add_values(int stage) {
+    along<Element, m, 0, m / 16>(dv, p, shared + Shared::grad_o + stage * Shared::grad_o_bytes);
   }
-  __device__ void add_values(int stage) { along<Tile::dv>(dv, p, Shared::grad_o + stage * Shared::grad_o_bytes); }
-  __device__ void add_keys(int stage) { along<Tile::d>(dk, ds, Shared::q + stage * Shared::q_bytes); }
+  __device__ void add_keys(int stage) {
+    along<Element, m, 0, m / 16>(dk, ds, shared + Shared::q + stage * Shared::q_bytes);
+  }
   /// This group's half of dq.
   __device__ void products_of_queries(int buffer) {
     const unsigned long long a = descriptor(shared + Shared::ds + buffer * Shared::ds_bytes +
@@ -232,86 +129,18 @@ struct Group90Backward {
   // ---- pairs ----
 
   __device__ int word(unsigned step, int i) const { return uniform(shared_get(step_word<Tile>(shared, step, i))); }
-  /// Starts a step. What hangs on the head alone is computed as the head changes.
   __device__ void enter(unsigned step) {
-    const int b = word(step, 2), h = word(step, 3);
-    if (b != at.b || h != at.h) {
-      at = {b, h, stretch<Tile>(args.q_starts, b, args.q_len).length,
-            stretch<Tile>(args.kv_starts, b, args.kv_len).length};
-      head = user.head(at);
-      factor = factor_of(user, head);
-    }
-    const int first = args.q_offset + word(step, 1) * m;
-    origin = first;
-    queries = first + 2 * (lane & 3);
-    keys = word(step, 4) * n + 64 * group + 16 * warp + lane / 4;
+    this->enter_head(word(step, 2), word(step, 3));
+    this->enter_queries(word(step, 1));
+    this->enter_keys(word(step, 4) * n + 64 * group);
   }
-
-  /// f(i, e, r, row, col, q, kv, kept) for every pair of this thread: query 8 i + e, key 8 r.
-  template <bool Partial, class F>
-  __device__ void each_pair(const F& f) {
-    const Col cols[2] = {user.col(head, at, origin, Int(keys)), user.col(head, at, origin, Int(keys, 8))};
-    // Where lanes share rows: of columns 8 i + e with 2 i + e = 8 j + lane / 4.
-    Row rows[(m + 31) / 32];
-    if constexpr (shares) {
-#pragma unroll
-      for (int j = 0; j < (m + 31) / 32; ++j) {
-        const int nth = 8 * j + lane / 4;
-        rows[j] = user.row(head, at, Int(queries + 8 * (nth / 2) + nth % 2));
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < m / 8; ++i)
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const Int q(queries, 8 * i + e);
-        Row row;
-        if constexpr (shares)
-          row = rows[(2 * i + e) / 8].of_lane((2 * i + e) % 8 * 4 + (lane & 3));
-        else
-          row = user.row(head, at, q);
-        int from = 0, to = n;
-        if constexpr (Partial) {
-          const Reach<User> reach(user, head, row, at, q, keys);
-          from = reach.from;
-          to = q.i() - args.q_offset < at.q_len ? reach.to : -1;
-        }
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const Int kv(keys, 8 * r);
-          bool kept = true;
-          if constexpr (Partial) {
-            kept = (!User::traits.has_first || 8 * r >= from) && 8 * r <= to;
-            if constexpr (User::traits.has_keep) kept = kept && user.keep(head, row, cols[r], at, q, kv);
-          }
-          f(i, e, r, row, cols[r], q, kv, kept);
-        }
-      }
-  }
-
-  /// Marks what is removed: as scores of -inf, or, where exponents are not multiples of scores, by a bit for each pair.
-  /// Two copies of what follows it, for whole tiles and others, took registers for both of `p`.
-  static constexpr bool removes_scores = User::traits.scaled;
-  __device__ void remove(bool whole) {
-    if constexpr (!removes_scores)
-      for (unsigned& x : removed) x = 0;
-    if (whole) return;
-    each_pair<true>([&](int i, int e, int r, const Row&, const Col&, Int, Int, bool kept) {
-      const int nth = 4 * i + 2 * r + e;
-      if constexpr (removes_scores)
-        s[nth] = kept ? s[nth] : -infinity;
-      else
-        removed[nth / 32] |= kept ? 0u : 1u << nth % 32;
-    });
-  }
-  __device__ bool is_kept(int nth) const { return removes_scores || !(removed[nth / 32] & 1u << nth % 32); }
 
   /// Scores become probabilities, an operand in `p`. Where there is a slope, what stays in their place is p times it.
   __device__ void weigh(int stage) {
     const unsigned ends = shared + Shared::under + 4 * (stage * m + 2 * (lane & 3));
     float2 under{};
     float low[2];
-    each_pair<false>([&](int i, int e, int r, const Row& row, const Col& col, Int q, Int kv, bool) {
+    this->template each_pair<false>([&](int i, int e, int r, const Row& row, const Col& col, Int q, Int kv, bool) {
       if (e == 0 && r == 0) under = shared_get2(ends + 32 * i);
       const int nth = 4 * i + 2 * r + e;
       const float given = s[nth];
@@ -347,7 +176,7 @@ struct Group90Backward {
     const unsigned ends = shared + Shared::under + 4 * (stage * m + 2 * (lane & 3));
     float2 under{}, delta{};
     PairNumbers low[2];
-    each_pair<false>([&](int i, int e, int r, const Row& row, const Col& col, Int q, Int kv, bool) {
+    this->template each_pair<false>([&](int i, int e, int r, const Row& row, const Col& col, Int q, Int kv, bool) {
       if (e == 0 && r == 0) {
         under = shared_get2(ends + 32 * i);
         delta = shared_get2(ends + 32 * i + (Shared::delta - Shared::under));
@@ -402,30 +231,14 @@ struct Group90Backward {
     return shared + Shared::ds + warp / parts * Shared::ds_bytes + group * of_group + warp % parts * part;
   }
   /// Stores the warp's 16 keys of dk or dv through there.
-  template <int width>
-  __device__ void store(int b, int kv_head, const float (&x)[width / 2], const Gradient& to, int columns, float by) {
+  template <int Half>
+  __device__ void store(int b, int kv_head, const float (&x)[Half], const Gradient& to, int columns, float by) {
     if (!to.to.data) return;
     const unsigned area = staging();
-#pragma unroll
-    for (int c = 0; c < (width + 63) / 64; ++c) {
-      __syncwarp();
-#pragma unroll
-      for (int i = 8 * c; i < min(8 * c + 8, width / 8); ++i)
-#pragma unroll
-        for (int r = 0; r < 2; ++r)
-          shared_put(staged(area, lane / 4 + 8 * r, 8 * (i - 8 * c) + 2 * (lane & 3)), x[4 * i + 2 * r] * by,
-                     x[4 * i + 2 * r + 1] * by);
-      __syncwarp();
+    stage_sixteen(x, by, area, lane, [&](int first) {
       store_rows(to, area, args.kv_shared ? 0 : b, kv_head, stretch<Tile>(args.kv_starts, b, args.kv_len),
-                 keys - lane / 4, 64 * c, columns, lane);
-    }
-  }
-  template <int N>
-  __device__ static bool is_odd(const float (&x)[N]) {
-    float zero[4] = {};
-#pragma unroll
-    for (int i = 0; i < N; ++i) zero[i % 4] += x[i] * 0.0f;
-    return !(zero[0] + zero[1] + (zero[2] + zero[3]) == 0.0f);
+                 this->keys - lane / 4, first, columns, lane);
+    });
   }
 };
 
@@ -436,7 +249,7 @@ template <class Tile, class User>
 __device__ inline void compute_backward(const BackwardArgs& args, const User& user, unsigned shared, int group) {
   using Shared = Shared90Backward<Tile>;
   const int thread = static_cast<int>(threadIdx.x) % 128;
-  Group90Backward<Tile, User> g{args, user, shared, group, thread % 32, uniform(thread / 32)};
+  Group90Backward<Tile, User> g{{args, user, shared, group, thread % 32, uniform(thread / 32)}};
   constexpr int order = g.order;
   // How many steps there were, and in the last bit the phase of keys: registers are short.
   constexpr unsigned keys_bit = 1u << 31;
@@ -544,14 +357,14 @@ __device__ inline void compute_backward(const BackwardArgs& args, const User& us
     // The next keys may come while results leave.
     release(shared + Shared::keys_empty);
     if constexpr (User::gradient.removes || is_packed<Tile>)
-      if (args.odd && __any_sync(~0u, g.is_odd(g.dk) || g.is_odd(g.dv)) && g.lane == 0) *args.odd = 1;
+      if (args.odd && __any_sync(~0u, is_odd(g.dk) || is_odd(g.dv)) && g.lane == 0) *args.odd = 1;
     const unsigned step = clock - 1;
     const int b = g.word(step, 2), kv_head = g.word(step, 5);
     g.keys = g.word(step, 4) * Tile::n + 64 * group + 16 * g.warp + g.lane / 4;
     // Both groups are done with dS, whose memory results pass through.
     named_sync(1, 256);
-    g.template store<Tile::dv>(b, kv_head, g.dv, args.grad_v, args.dv, 1);
-    g.template store<Tile::d>(b, kv_head, g.dk, args.grad_k, args.d, args.scale);
+    g.store(b, kv_head, g.dv, args.grad_v, args.dv, 1);
+    g.store(b, kv_head, g.dk, args.grad_k, args.d, args.scale);
     // Each warp puts its dS all over its group's part.
     named_sync(2 + group, 128);
   }

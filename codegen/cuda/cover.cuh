@@ -118,7 +118,10 @@ __device__ inline void write_visits(int* column, int stride, int tiles, int visi
     const int verdict = t < tiles ? *at : None;
     const unsigned are = __ballot_sync(warp, verdict != None);
     const int nth = below + __popc(are & ((1u << lane) - 1));
-    if (verdict != None) *at = Visit::word(verdict == All, nth, visited - 1 - nth);
+    if (verdict != None)
+      *at = static_cast<int>(Visit::there | (verdict == All ? Visit::whole : 0) |
+                             static_cast<unsigned>(nth) << Visit::below_at |
+                             static_cast<unsigned>(visited - 1 - nth) << Visit::above_at);
     below += __popc(are);
   }
 }

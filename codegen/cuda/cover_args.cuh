@@ -13,15 +13,8 @@ enum class CoverForm { of_queries, of_keys, visits };
 /// What a table says of two tiles, in a word; 0: there is nothing to visit. `below`, `above`: how many tiles of keys
 /// before and behind this one the queries visit too.
 struct Visit {
-  static constexpr int there = 1, whole = 2;  ///< bits; whole: no pair of a key that exists is removed
-  static constexpr int count_bits = 15, most_tiles = 1 << count_bits;
-
-  static constexpr int word(bool is_whole, int below, int above) {
-    return static_cast<int>(there | (is_whole ? whole : 0u) | static_cast<unsigned>(below) << 2 |
-                            static_cast<unsigned>(above) << (2 + count_bits));
-  }
-  static constexpr int below(int word) { return word >> 2 & (most_tiles - 1); }
-  static constexpr int above(int word) { return static_cast<int>(static_cast<unsigned>(word) >> (2 + count_bits)); }
+  static constexpr unsigned there = 1, whole = 2;  ///< bits; whole: no pair of a key that exists is removed
+  static constexpr int below_at = 2, above_at = 17, most_tiles = 1 << (above_at - below_at);  ///< bits from these on
 };
 
 /// The grid is (tiles of queries, or of keys for lists of these, heads, batches), each of these two 1 where the lists

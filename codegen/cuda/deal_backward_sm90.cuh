@@ -79,7 +79,7 @@ struct Items90Backward {
     bool rising;  ///< the order in which items of this set are dealt; queries are visited the other way round
   };
 
-  /// Of a set. The sequences of a packed call lie side by side in it.
+  /// How many tiles a set has. A packed call has all its sequences in each set, side by side.
   __device__ int tiles() const { return args.kv_places; }
   __device__ int sets() const { return args.kv_shared || is_packed<Tile> ? args.kv_heads : args.kv_heads * args.batch; }
   __device__ int count() const { return sets() * tiles(); }
@@ -194,17 +194,19 @@ struct Loader90Backward {
       load_box(shared + into + c * lines * chunk_bytes, map, barrier, c * Shared::chunk, first, head, batch);
   }
 
-  /// Of a tile of queries and one of keys: twice the turn, and whether nothing of them is removed; -1: they do not
-  /// meet. `falls`: keys are dealt rising.
+  /// What a tile of queries and a tile of keys share: -1 if the queries do not visit the keys, else twice the turn,
+  /// plus 1 where no pair is removed. `falls`: keys are dealt rising.
   __device__ int meeting(Where at, int tile, int keys, bool falls) const {
     const int tiles = (at.q_len + m - 1) / m, begin = tile * m, end = min(begin + m, at.q_len);
     if (tile >= tiles) return -1;
     if constexpr (User::traits.listed) {
       const int head = (args.tile_batches == 1 ? 0 : at.b) * args.tile_heads + (args.tile_heads == 1 ? 0 : at.h),
                 row = head * ((args.kv_len + n - 1) / n) + keys;
-      const int visit = __ldg(args.tiles + static_cast<long long>(row) * args.tile_stride + tile);
+      const auto visit = static_cast<unsigned>(
+          __ldg(args.tiles + static_cast<long long>(row) * args.tile_stride + tile));
       if (visit == 0) return -1;
-      return 2 * (falls ? Visit::below(visit) : Visit::above(visit)) + (end - begin == m && (visit & Visit::whole));
+      const unsigned turn = falls ? visit >> Visit::below_at & (Visit::most_tiles - 1) : visit >> Visit::above_at;
+      return static_cast<int>(2 * turn) + (end - begin == m && (visit & Visit::whole));
     }
     const Bands bands = user.bands(user.head(at), at, args.q_offset + begin, args.q_offset + end);
     const int from = max(bands.begin, 0) / n, to = (min(bands.end, at.kv_len) + n - 1) / n, kv = keys * n;

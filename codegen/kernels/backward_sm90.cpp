@@ -95,6 +95,7 @@ constinit const KernelDescriptor backward_sm90{
     .searches = searches,
     .persistent = true,
     .spills_well = 64,  // softcap spills 60 bytes at D=64, and nothing is serialised
+    .multiplies_removed = true,
     .end = "end_queries_sm90",
     .why_not = why_not,
     .tiles = tiles,

@@ -389,7 +389,8 @@ class Attention:
         except (AttributeError, IndexError, TypeError):
             slow = False
         usual = all([type(x) is int and x == 0 for x in (q_offset, max_q_len, max_kv_len, workers, stream)])
-        if usual and not slow and not all_of_them and workspace is None and cover is None and progress is None and parallel_for is None:
+        simple = workspace is None and cover is None and progress is None and parallel_for is None
+        if usual and simple and not slow and not all_of_them:
             return None
         if cover is not None and not isinstance(cover, Cover):
             raise _arguments.bad("cover", cover, "what attention.cover(...) gave", "pass that, or leave it out")

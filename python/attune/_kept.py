@@ -27,6 +27,11 @@ class Kept(Generic[K, V]):
                 del self._values[next(iter(self._values))]
             return self._values.setdefault(key, value)
 
+    def items(self) -> list[tuple[K, V]]:
+        """What is kept now, the newest first."""
+        with self._lock:
+            return list(self._values.items())[::-1]
+
     def clear(self) -> None:
         """Forgets everything."""
         with self._lock:

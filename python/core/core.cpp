@@ -17,6 +17,7 @@
 
 #include "python/core/borrowed.h"
 #include "python/core/handle.h"
+#include "python/core/jax.h"
 #include "python/core/quick.h"
 #include "python/core/quick_torch.h"
 
@@ -148,32 +149,6 @@ nb::object exported(nb::object self) {
     unused->deleter(unused);
   }));
 }
-
-// The tensors of a call, in the order of attune_call, with what messages call them.
-constexpr int tensors = 18;
-struct Row {
-  const char* name;
-  const attune_tensor* attune_call::*member;
-  int written;  // bit 0: by a forward, bit 1: by a backward
-};
-constexpr Row rows[tensors] = {{"q", &attune_call::q, 0},
-                               {"k", &attune_call::k, 0},
-                               {"v", &attune_call::v, 0},
-                               {"out", &attune_call::o, 1},
-                               {"lse", &attune_call::lse, 1},
-                               {"max", &attune_call::max, 1},
-                               {"cu_seqlens_q", &attune_call::cu_q, 0},
-                               {"cu_seqlens_kv", &attune_call::cu_kv, 0},
-                               {"grad_o", &attune_call::grad_o, 0},
-                               {"grad_lse", &attune_call::grad_lse, 0},
-                               {"dq", &attune_call::dq, 2},
-                               {"dk", &attune_call::dk, 2},
-                               {"dv", &attune_call::dv, 2},
-                               {"kv_len", &attune_call::kv_len, 0},
-                               {"q_offsets", &attune_call::q_offsets, 0},
-                               {"pages", &attune_call::pages, 0},
-                               {"o_before", &attune_call::o_before, 0},
-                               {"lse_before", &attune_call::lse_before, 0}};
 
 /// A call's arguments as the C ABI takes them, borrowed while this lives.
 struct Call {
@@ -563,6 +538,7 @@ NB_MODULE(_core, m) {
       .def("draw", &Attention::draw, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
            nb::arg().none(), nb::arg());
   add_quick(m, handle_of);
+  add_jax(m, handle_of);
   m.def("find_torch", &find_torch);
   m.def("plain", &plain);
   m.def("empty", &empty);

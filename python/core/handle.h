@@ -1,4 +1,5 @@
-// python/core/handle.h — an attention of attune/c.h, and how its captures and parameters were declared
+// python/core/handle.h — an attention of attune/c.h, how its captures and parameters were declared, and the tensors of
+// its calls
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -29,5 +30,34 @@ struct Handle {
   Handle& operator=(const Handle&) = delete;
   ~Handle() { attune_free(attention); }
 };
+
+/// The tensors of a call, in the order of attune_call, with what messages call them.
+struct Row {
+  const char* name;
+  const attune_tensor* attune_call::*member;
+  int written;  // bit 0: by a forward, bit 1: by a backward
+};
+constexpr int tensors = 18;
+constexpr Row rows[tensors] = {{"q", &attune_call::q, 0},
+                               {"k", &attune_call::k, 0},
+                               {"v", &attune_call::v, 0},
+                               {"out", &attune_call::o, 1},
+                               {"lse", &attune_call::lse, 1},
+                               {"max", &attune_call::max, 1},
+                               {"cu_seqlens_q", &attune_call::cu_q, 0},
+                               {"cu_seqlens_kv", &attune_call::cu_kv, 0},
+                               {"grad_o", &attune_call::grad_o, 0},
+                               {"grad_lse", &attune_call::grad_lse, 0},
+                               {"dq", &attune_call::dq, 2},
+                               {"dk", &attune_call::dk, 2},
+                               {"dv", &attune_call::dv, 2},
+                               {"kv_len", &attune_call::kv_len, 0},
+                               {"q_offsets", &attune_call::q_offsets, 0},
+                               {"pages", &attune_call::pages, 0},
+                               {"o_before", &attune_call::o_before, 0},
+                               {"lse_before", &attune_call::lse_before, 0}};
+
+/// The handle that an object of Python is; null where it is something else.
+using HandleOf = const Handle* (*)(nb::handle object);
 
 }  // namespace attune::python

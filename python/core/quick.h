@@ -5,9 +5,6 @@
 
 namespace attune::python {
 
-/// The handle in an attribute `_core`; null where it is something else.
-using HandleOf = const Handle* (*)(nb::handle object);
-
 /// Adds to the module `quick` and `quick_line`, decorators of Attention.__call__ and of attention(): they answer usual
 /// calls themselves, and call the decorated function for all others, mistakes too. Both give the same bits. attention()
 /// tells `remember` of the attentions that it makes.

@@ -116,6 +116,15 @@ Tensor rows_of(const Backward& call, const Problem& p, void* at) {
 /// The most words that a table of visits may have: half a GB.
 constexpr std::int64_t most_visits = std::int64_t{1} << 27;
 
+/// Maps of the tensors that a kernel's copy engine reads.
+void put_maps(BackwardArgs& args, const Backward& call, const std::optional<codegen::BoxRows>& boxes) {
+  if (!boxes) return;
+  args.q_map = boxes_of(call.q, boxes->q);
+  args.k_map = boxes_of(call.k, boxes->k);
+  args.v_map = boxes_of(call.v, boxes->v);
+  args.grad_o_map = boxes_of(call.grad_o, boxes->o);
+}
+
 /// One of the kernels that walk pairs, with the lists that its tiles need.
 struct Walker {
   std::shared_ptr<const LoadedKernel> kernel;
@@ -155,14 +164,15 @@ struct Walker {
     to.tile_heads = lists.heads;
   }
 
-  void put(Launches& launches, std::byte* memory, const BackwardArgs& common, const Problem& p, const Starts& starts,
-           int section, std::int64_t blocks) {
+  void put(Launches& launches, std::byte* memory, const BackwardArgs& common, const Backward& call, const Problem& p,
+           const Starts& starts, int section, std::int64_t blocks) {
     if (blocks == 0) return;
     if (blocks > std::numeric_limits<int>::max())
       throw Error("too-long", "the call has too many tiles for one launch", {},
                   fmt::format("they are {}, and a grid has fewer than 2^31 blocks", blocks), "split the call");
     arguments = common;
     arguments.section = section;
+    put_maps(arguments, call, kernel->choice.boxes);
     put_lists(launches, memory, arguments, p, starts);
     launches.launch({.kernel = &kernel->kernel,
                      .grid = {static_cast<unsigned>(blocks), 1, 1},
@@ -215,6 +225,8 @@ class BackwardCall {
       // Where deltas are no products with o, the walk of the queries sums them for the keys too.
       if (of_q || has_captured || (keys_.kernel && !keys_.kernel->delta_of_o))
         queries_ = Walker(key(Way::queries), lowered, p, means, space_);
+      for (const Walker* one : {&queries_, &keys_})
+        if (counters_.count == 0 && one->kernel && one->kernel->repair) counters_ = space_.take<unsigned>(1);
       if (!walks()) return;
     }
     if (has_captured) sums_kernel_ = loaded_sums(device.index, device.arch(), lowered.mod, stream, means.purpose);
@@ -258,6 +270,10 @@ class BackwardCall {
       launches.clear(reinterpret_cast<unsigned*>(sums_.in(memory)), static_cast<std::size_t>(2 * sums_.count));
     std::erase(sums, nullptr);
     BackwardArgs common = arguments(memory, starts);
+    if (!whole_.kernel && counters_.count > 0) {
+      common.odd = counters_.in(memory);
+      launches.clear(common.odd, 1);
+    }
     if (const std::int64_t blocks = rows() == 0 ? 0 : row_blocks(); blocks > 0)
       launches.launch({.kernel = rows_kernel_.get(),
                        .grid = {static_cast<unsigned>(blocks), 1, 1},
@@ -270,14 +286,19 @@ class BackwardCall {
     }
     if (queries_.kernel) {
       const QueryTiles tiles({.queries = queries_.plan().m}, p_);
-      queries_.put(launches, memory, common, p_, starts, section_of(tiles, p_, device_.l2_bytes, element_bytes()),
-                   tiles.count);
+      queries_.put(launches, memory, common, call_, p_, starts,
+                   section_of(tiles, p_, device_.l2_bytes, element_bytes()), tiles.count);
     }
     if (keys_.kernel) {
       const std::int64_t sets = p_.kv_heads * (p_.kv_shared ? 1 : p_.batch);
-      keys_.put(launches, memory, common, p_, starts, static_cast<int>(keys_section(sets)),
+      keys_.put(launches, memory, common, call_, p_, starts, static_cast<int>(keys_section(sets)),
                 sets * ceil_div(p_.kv.length, keys_.plan().n));
     }
+    for (const Walker* one : {&queries_, &keys_})
+      if (one->kernel && one->kernel->repair) {
+        put_repair(launches, *one->kernel->repair, common);
+        break;
+      }
     std::vector<std::byte> user = user_bytes(sums);
     launches.put(stream, user);
     for (const Captured& one : captured_) {
@@ -361,10 +382,7 @@ class BackwardCall {
                   "split the call");
     unsigned* const counters = counters_.in(memory);
     launches.clear(counters, static_cast<std::size_t>(q_tiles + 2));
-    args.q_map = boxes_of(call_.q, choice.boxes->q);
-    args.k_map = boxes_of(call_.k, choice.boxes->k);
-    args.v_map = boxes_of(call_.v, choice.boxes->v);
-    args.grad_o_map = boxes_of(call_.grad_o, choice.boxes->o);
+    put_maps(args, call_, choice.boxes);
     args.sums = added_.in(memory);
     args.turns = counters;
     args.next = counters + q_tiles;
@@ -392,8 +410,12 @@ class BackwardCall {
            .grid = {static_cast<unsigned>(tiles), static_cast<unsigned>(p_.q_heads), static_cast<unsigned>(p_.batch)},
            .threads = 256,
            .arguments = &args});
-    if (!whole_.kernel->repair) return;
-    launches.launch({.kernel = whole_.kernel->repair.get(),
+    if (whole_.kernel->repair) put_repair(launches, *whole_.kernel->repair, args);
+  }
+
+  /// Its blocks end at once unless a kernel before it has set args.odd.
+  void put_repair(Launches& launches, const Kernel& kernel, BackwardArgs& args) const {
+    launches.launch({.kernel = &kernel,
                      .grid = {static_cast<unsigned>(4 * device_.sms), 2, 1},
                      .threads = 128,
                      .arguments = &args});
@@ -480,7 +502,7 @@ class BackwardCall {
   std::shared_ptr<const Kernel> rows_kernel_, sums_kernel_;
   Room<unsigned long long> sums_;  ///< of all captured tensors
   Room<float> added_;              ///< sums of dq, where one kernel does all
-  Room<unsigned> counters_;        ///< its turns, then its next item, then whether something is not finite
+  Room<unsigned> counters_;        ///< its turns, then its next item, then, of any kernel, whether a result is odd
   Room<float> delta_;
   Room<std::byte> own_o_;  ///< the forward's results, where the call has none
   Room<float> own_lse_, own_max_;

@@ -66,11 +66,9 @@ LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, con
     return std::make_shared<const Kernel>(load(
         *binary_of(page, {.mod = mod, .kernel = page.name, .arch = key.spec.arch, .purpose = purpose}), key.device, 0));
   };
-  if (!out.choice.plan.kernel->end.empty()) {
-    out.end = beside(codegen::end_source(out.choice.plan, key.spec.arch));
-    if (codegen::needs_repair(parts, out.choice.plan))
-      out.repair = beside(codegen::repair_source(parts, out.choice.plan, key.spec.arch));
-  }
+  if (!out.choice.plan.kernel->end.empty()) out.end = beside(codegen::end_source(out.choice.plan, key.spec.arch));
+  if (codegen::needs_repair(parts, out.choice.plan))
+    out.repair = beside(codegen::repair_source(parts, out.choice.plan, key.spec.arch));
   if (preference && !preference->origin.empty()) out.story.push_back(preference->origin);
   out.story.insert(out.story.end(), all.story.begin(), all.story.end());
   for (std::size_t i = 0; i < all.chosen; ++i)

@@ -18,7 +18,7 @@ CoverLists::CoverLists(const codegen::KernelPlan& plan, const compiler::Cover& c
   blocks = what == CoverForm::of_keys ? kv_tiles : q_tiles;
   if (cover.by_batch || p.q.packed()) batches = static_cast<int>(p.batch);
   if (cover.by_head) heads = static_cast<int>(p.q_heads);
-  // Of lists: they, room to work in, and two more, since kernels read ahead of what they visit.
+  // A row of lists also has room to work in, and two more ints, since kernels read ahead of what they visit.
   stride = static_cast<int>(what == CoverForm::visits ? q_tiles
                                                       : 4 + 2 * (what == CoverForm::of_keys ? q_tiles : kv_tiles));
 }

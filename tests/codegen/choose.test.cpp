@@ -165,6 +165,37 @@ TEST_CASE("calls are of the kind that their expressions make them", "[choose]") 
   CHECK(kind({.prob = [](Float p, At) { return p * random(3); }}).mod == ModKind::heavy);
 }
 
+TEST_CASE("Hopper's backward of wide heads leaves what it cannot take to the portable kernels, and says why",
+          "[choose]") {
+  for (const Way way : {Way::queries, Way::keys}) {
+    const auto why = [&](const KernelSpec& spec, const ModFacts& facts = {}) {
+      const KernelChoices all = choose(spec, facts, {}, nullptr, kernels(way));
+      CHECK((all.choices.front().plan.kernel->takes_any) == !all.story.empty());
+      return all.story.empty() ? "" : all.story.front();
+    };
+    for (const auto& [d, dv] : {std::pair{256, 256}, {192, 128}, {144, 200}, {136, 136}, {136, 72}})
+      CHECK(why({.d = d, .dv = dv}) == "");
+    CHECK(why({.d = 72, .dv = 256}) == (way == Way::keys ? "not keys_sm90: keys are not wider than 128" : ""));
+    CHECK(why({.dtype = DType::f16, .d = 256, .dv = 256}) == "");
+    const KernelSpec wide{.d = 256, .dv = 256};
+    const auto with = [&](const auto& change) {
+      KernelSpec spec = wide;
+      change(spec);
+      return why(spec);
+    };
+    CHECK(why({.d = 128, .dv = 128}).find("wider than 128") != std::string::npos);
+    CHECK(why({.d = way == Way::keys ? 256 : 64, .dv = way == Way::keys ? 64 : 256}).find("not wider than 64") !=
+          std::string::npos);
+    CHECK(with([](KernelSpec& s) { s.arch = 80; }).find("compute capability") != std::string::npos);
+    CHECK(with([](KernelSpec& s) { s.dtype = DType::f32; }).find("bf16 and f16") != std::string::npos);
+    CHECK(with([](KernelSpec& s) { s.packed = true; }).find("packed") != std::string::npos);
+    CHECK(with([](KernelSpec& s) { s.boxes = false; }).find("boxes") != std::string::npos);
+    CHECK(why(wide, {.has_prob = true}).find("prob mod") != std::string::npos);
+    CHECK(why(wide, {.listed = true}).find("lists") != std::string::npos);
+    CHECK(why(wide, {.has_terms = true}).find("captured") != std::string::npos);
+  }
+}
+
 TEST_CASE("what is preferred comes first, and the rest as without it", "[choose]") {
   const std::vector<std::string> usual = chosen({});
   const Preference preference{variant("forward_sm90:n=176,q_stages=1,own_o=0,turns=2,dynamic=1"), false, ""};
@@ -270,6 +301,25 @@ TEST_CASE("the host counts shared memory and columns as kernels do", "[choose]")
       source.text += "__global__ void nothing() {}\n";
       source.text += fmt::format("static_assert(attune::{}<attune::fast::Tile>::bytes + {} == {});\n", shared, aligned,
                                  c.shared_bytes);
+      INFO(c.plan.kernel->name);
+      CHECK_NOTHROW(runtime::cuda::compile(source));
+    }
+}
+
+TEST_CASE("the host counts the shared memory of the wide backward as its kernels do", "[choose]") {
+  if (tests::skips_compiling()) return;
+  const compiler::LoweredMod lowered = compiler::lower(Attention{});
+  const Wanted none;
+  for (const Way way : {Way::queries, Way::keys})
+    for (const KernelSpec& spec : {KernelSpec{.d = 256, .dv = 256}, KernelSpec{.d = 136, .dv = 72}}) {
+      const GpuParts parts = gpu_parts(lowered, true, &none, way == Way::keys);
+      const KernelChoice c = choose(spec, parts.facts, {}, nullptr, kernels(way)).choices.front();
+      Source source = kernel_source(parts, c.plan, spec.arch);
+      source.text.resize(source.text.rfind("template __global__"));
+      source.symbol = "nothing";
+      source.text += "__global__ void nothing() {}\n";
+      source.text += fmt::format("static_assert(attune::{}<attune::fast::Tile>::bytes == {});\n",
+                                 way == Way::keys ? "SharedKeys90" : "SharedQueries90", c.shared_bytes);
       INFO(c.plan.kernel->name);
       CHECK_NOTHROW(runtime::cuda::compile(source));
     }

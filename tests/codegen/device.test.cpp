@@ -333,8 +333,10 @@ TEST_CASE("on a GPU lists and tables of tiles hold every pair that is kept, and 
           differ += visit != 0;
           continue;
         }
-        differ += visit != Visit::word(full.contains(t), below, row[0] + row[1] - 1 - below);
-        differ += Visit::below(visit) != below || Visit::above(visit) != row[0] + row[1] - 1 - below;
+        const unsigned above = static_cast<unsigned>(row[0] + row[1] - 1 - below);
+        differ += static_cast<unsigned>(visit) !=
+                  (Visit::there | (full.contains(t) ? Visit::whole : 0) |
+                   static_cast<unsigned>(below) << Visit::below_at | above << Visit::above_at);
         ++below;
       }
     }

@@ -26,12 +26,13 @@ namespace {
 
 // An A100, which has the portable kernels; and an H200.
 constexpr int a100 = 1, h200 = 0;
-constexpr std::int64_t length = 250, width = 64;  // few enough pairs to verify captured gradients
+constexpr std::int64_t length = 250, narrow = 64, wide = 192;  // few enough pairs to verify captured gradients
 
 struct Call {
-  explicit Call(int device = a100) : gpu(Device::cuda(device)) {}
+  explicit Call(int device = a100, std::int64_t of_head = narrow) : gpu(Device::cuda(device)), width(of_head) {}
 
   Device gpu;
+  std::int64_t width;
   Array<bf16> q = array(4), k = array(2), v = array(2), o = array(4), grad_o = array(4), dq = array(4), dk = array(2),
               dv = array(2);
   Array<float> lse = gpu.array<float>({2, 4, length}), table = gpu.array<float>({2 * length}, "table"),
@@ -65,8 +66,8 @@ std::vector<std::string> launched(const Attention& attention, const Backward& ca
   attention.backward(call, with);
   std::vector<std::string> out;
   for (const fake::Launch& one : fake::launches())
-    for (const char* name : {"queries_sm80", "keys_sm80", "store_sums", "backward_sm90", "repair_sm80",
-                             "end_queries_sm90", "forward_sm80", "cover", "rows", ""})
+    for (const char* name : {"end_queries_sm90", "queries_sm80", "keys_sm80", "queries_sm90", "keys_sm90", "store_sums",
+                             "backward_sm90", "repair_sm80", "forward_sm80", "cover", "rows", ""})
       if (one.kernel.find(name) != std::string::npos) {
         out.emplace_back(name);
         break;
@@ -109,12 +110,27 @@ TEST_CASE("an H200 has one kernel for the whole backward, but not for gradients 
   CHECK(launched(call.causal(), call.with_table()) == Names{"rows", "queries_sm80", "keys_sm80", "store_sums"});
 }
 
+TEST_CASE("an H200 has two kernels for the backward of wide heads, and repairs what both leave", "[driver]") {
+  if (tests::skips_nvrtc()) return;
+  const Call call(h200, wide);
+  CHECK(launched(call.causal(), call.backward) == Names{"rows", "queries_sm90", "keys_sm90", "repair_sm80"});
+  CHECK(fake::calls("cuMemsetD32Async") == 1);  // whether a result is not finite
+  CHECK(fake::calls_behind_the_back() == 0);
+  Backward some = call.backward;
+  some.dq = {};
+  CHECK(launched(call.causal(), some) == Names{"rows", "keys_sm90", "repair_sm80"});
+  CHECK(launched(Attention{}, call.backward) == Names{"rows", "queries_sm90", "keys_sm90"});
+  CHECK(fake::calls("cuMemsetD32Async") == 0);
+  CHECK(launched(call.causal(), call.with_table()) == Names{"rows", "queries_sm80", "keys_sm80", "store_sums"});
+  CHECK(launched(call.documents(), call.backward) == Names{"rows", "cover", "queries_sm80", "cover", "keys_sm80"});
+}
+
 TEST_CASE("a backward without o and lse computes its forward first, in its workspace", "[driver]") {
   if (tests::skips_nvrtc()) return;
   const Call call;
   const Attention causal = call.causal();
   CHECK(launched(causal, call.without_forward()) == Names{"forward_sm80", "rows", "queries_sm80", "keys_sm80"});
-  const std::size_t results = 2 * 4 * length * (width * sizeof(bf16) + sizeof(float));
+  const std::size_t results = 2 * 4 * length * (narrow * sizeof(bf16) + sizeof(float));
   CHECK(causal.workspace(call.without_forward()) >= causal.workspace(call.backward) + results);
 }
 

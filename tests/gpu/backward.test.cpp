@@ -77,7 +77,7 @@ TEST_CASE("gradients of 16-bit heads of every width, ratio and length are what t
   std::vector<Case> cases;
   std::uint64_t seed = 0;
   for (const Attention* attention : {&plain, &causal, &window, &lifted, &capped, &of_documents})
-    for (const std::int64_t d : {16, 40, 64, 72, 96, 128, 192, 256}) {
+    for (const std::int64_t d : {16, 40, 64, 72, 96, 128, 136, 192, 240, 256}) {
       ++seed;
       const std::int64_t group = std::array{1, 2, 3, 8}[seed % 4], q_len = std::array{1, 131, 300}[seed % 3];
       cases.push_back({attention,
@@ -107,7 +107,7 @@ TEST_CASE("gradients do not depend on other work, or on how many blocks there ar
   const Attention plain, causal{.mask = mods::causal()}, capped = softcapped(),
                                                          sparse{.mask = [](At at) { return (at.q ^ at.kv) % 3 != 0; }},
                                                          listed = documents(Device::cuda());
-  for (const std::int64_t d : {64, 128, 192})
+  for (const std::int64_t d : {64, 128, 192, 256})
     for (const Attention* attention : {&plain, &causal, &capped, &sparse, &listed}) {
       const Gradients call(d);
       attention->run(call.forward());

@@ -13,11 +13,12 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 __all__ = ["HERE", "ROOT", "dense", "golden", "refused"]
 # Not `torch`: a folder of that name beside the tests is found in place of the library where that is missing.
-collect_ignore = [] if find_spec("torch") else ["in_torch"]
+_missing = [name for name in ("jax", "torch") if not find_spec(name)]
+collect_ignore = [f"in_{name}" for name in _missing]
 
 
 def pytest_report_header():
-    return "torch is not installed: tests/python/in_torch is skipped" if collect_ignore else None
+    return [f"{name} is not installed: tests/python/in_{name} is skipped" for name in _missing]
 
 
 @pytest.fixture(autouse=True)

@@ -51,5 +51,5 @@ class Calls(unittest.TestCase):
                 self.numbers("v", [b, hkv, skv, dv], **how))
 
     def attune(self, *arguments, given=None, **environment):
-        return subprocess.run([ATTUNE, *map(str, arguments)], cwd=self.at, capture_output=True, text=True, timeout=60,
+        return subprocess.run([ATTUNE, *map(str, arguments)], cwd=self.at, capture_output=True, text=True, timeout=200,
                               input=given, encoding="utf-8", env={**os.environ, "LC_ALL": "C.UTF-8", **environment})

@@ -369,16 +369,17 @@ class Contract(Calls):
                 "doc=i32[8192]"]
         said = self.attune("cuda", *mods, "--backward", "--json")
         pages = json.loads(said.stdout)["pages"]
-        self.assertEqual([page["kernel"] for page in pages], ["rows", "queries_sm80", "keys_sm80"])
+        self.assertEqual([page["kernel"] for page in pages], ["rows", "backward_sm90", "end_queries_sm90", "repair_sm80"])
         said = self.attune("cuda", *mods, "--backward", "--grads", "bias", "--json")
         pages = json.loads(said.stdout)["pages"]
         self.assertEqual([page["kernel"] for page in pages], ["rows", "queries_sm80", "keys_sm80", "store_sums"])
         self.assertIn("sums_of_", pages[1]["text"])
         text = self.attune("cuda", *mods, "--backward").stdout
         self.assertEqual(re.findall(r"^// ---- (.*) ----$", text, re.M),
-                         ["rows before", "backward of q", "backward of k and v"])
-        lists = self.attune("cuda", *mods, "--backward", "--lists", "--json")
-        self.assertEqual([page["of"] for page in json.loads(lists.stdout)["pages"]], ["lists along kv", "lists along q"])
+                         ["rows before", "backward", "dq after", "repair after"])
+        for grads, names in ([], ["table of visits"]), (["--grads", "bias"], ["lists along kv", "lists along q"]):
+            lists = self.attune("cuda", *mods, "--backward", *grads, "--lists", "--json")
+            self.assertEqual([page["of"] for page in json.loads(lists.stdout)["pages"]], names)
         self.refused("unknown-capture", "cuda", *mods, "--backward", "--grads", "bas", fix="bias")
 
     def test_kernels_by_name(self):

@@ -14,6 +14,7 @@ from torch.compiler import is_compiling
 from attune import _core
 from attune._errors import Error
 from attune._kept import Kept
+from attune.torch._engine import chosen
 from attune.torch._mod import Spelled
 
 _FORWARD, _BACKWARD = 0, 1
@@ -213,7 +214,7 @@ def attend(spelled: Spelled, q: Tensor, k: Tensor, v: Tensor, scale: float | Non
         return _operator(spelled, q, k, v, scale, with_lse, with_max, packed)
     recorded = _is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or
                                             bool(captures) and any([t.requires_grad for t in captures]))
-    key = (scale, q.dtype is _f64, with_max)
+    key = (scale, q.dtype is _f64, with_max, chosen())
     call = spelled.calls.get(key) if packed is DENSE else None
     if call is None:
         call = Call(spelled, spelled.ints, scale, q.dtype is _f64, packed, with_max)

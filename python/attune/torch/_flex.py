@@ -14,7 +14,7 @@ from torch.compiler import is_compiling
 from attune._library import watch
 from attune.torch._attend import attend
 from attune.torch._dynamo import compare_integers
-from attune.torch._mod import Spelled, spell, spelled_of
+from attune.torch._mod import Spelled, Texts, spell, spelled_of, texts_of
 from attune.torch._value import refuse
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -93,22 +93,54 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: ScoreMo
     return (out, lse) if return_lse else out
 
 
-def explain(query: Tensor, key: Tensor, value: Tensor, score_mod: ScoreMod | None = None, block_mask: Any = None,
-            scale: float | None = None, enable_gqa: bool = False) -> str:
-    """Calls flex_attention, and tells what the mods became, which kernel ran, and why not another."""
+def explain(query: Tensor | Callable[[], Any], key: Tensor | None = None, value: Tensor | None = None,
+            score_mod: ScoreMod | None = None, block_mask: Any = None, scale: float | None = None,
+            enable_gqa: bool = False) -> str:
+    """Calls flex_attention, and tells what the mods became, which kernel ran, and why not another.
+
+    Given a function, calls that, and tells of each attention in it: `explain(lambda: model(x).sum().backward())`.
+    """
     facts: list[dict[str, Any]] = []
+    if not isinstance(query, Tensor):
+        with watch(facts.append):
+            query()
+        return "\n".join(_ran(facts, named=True)) + "\n"
+    assert key is not None and value is not None
     with watch(facts.append), torch.no_grad():
         flex_attention(query, key, value, score_mod, block_mask, scale, enable_gqa)
     mask_mod = None if block_mask is None else mask_of(block_mask, query, key)
     spelled = written(score_mod, mask_mod, query)
-    page = [f"  {kind:<8} {text}" for kind, text in spelled.texts._asdict().items() if text]
-    page = ["what attune read", *page, "", spelled.handle(scale, query.dtype is torch.float64).explain().rstrip(), ""]
+    page = ["what attune read", *_texts(spelled.texts), ""]
+    page += [spelled.handle(scale, query.dtype is torch.float64).explain().rstrip(), "", *_ran(facts, named=False)]
+    return "\n".join(page) + "\n"
+
+
+def _texts(texts: Texts) -> list[str]:
+    return [f"  {kind:<8} {text}" for kind, text in texts._asdict().items() if text]
+
+
+def _ran(facts: list[dict[str, Any]], named: bool) -> list[str]:
+    """What ran and why, a paragraph for each attention that is alike."""
+    rejected: dict[tuple[str, str], list[str]] = {}
+    calls: dict[tuple[Any, ...], list[float]] = {}
     for fact in facts:
         if fact["fact"] == "chosen":
-            page += [f"not {one['kernel']}: {one['why']}" for one in fact["rejected"]]
+            whys = [f"not {one['kernel']}: {one['why']}" for one in fact["rejected"]]
+            rejected.setdefault((fact["mod"], fact["kernel"].partition("-")[0]), whys)
         elif fact["fact"] == "called":
-            page.append(f"ran {fact['kernel']} on {fact['target']} in {fact['seconds'] * 1e3:.3g} ms")
-    return "\n".join(page) + "\n"
+            shape = tuple([fact[name] for name in ("batch", "q_heads", "kv_heads", "q_len", "kv_len", "d", "dtype")])
+            calls.setdefault((fact["mod"], fact["call"], fact["kernel"], fact["target"], shape), []).append(
+                fact["seconds"])
+    page: list[str] = []
+    for (mod, call, kernel, target, shape), seconds in calls.items():
+        if named:
+            batch, q_heads, kv_heads, q_len, kv_len, width, dtype = shape
+            page += ["", f"{call} of {batch} x {q_heads} heads ({kv_heads} of keys), {q_len} queries, {kv_len} keys, "
+                         f"{width} wide, {dtype}", *_texts(texts_of(mod))]
+        page += rejected.get((mod, call), [])
+        times = "" if len(seconds) == 1 else f", {len(seconds)} times"
+        page.append(f"ran {kernel} on {target} in {sum(seconds) * 1e3:.3g} ms{times}")
+    return page[1:] if named else page
 
 
 def written(score_mod: ScoreMod | None, mask_mod: MaskMod | None, query: Tensor) -> Spelled:

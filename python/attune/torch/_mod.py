@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import weakref
 from collections.abc import Callable
 from types import BuiltinFunctionType, CellType, FunctionType, ModuleType
@@ -17,6 +18,7 @@ from attune._errors import Error
 from attune._kept import Kept
 from attune._place import Place, here
 from attune._trace import globals_read
+from attune.torch._engine import chosen
 from attune.torch._functions import Listening
 from attune.torch._value import Trace, Value, as_kind, refuse, scalar
 
@@ -49,21 +51,23 @@ class Spelled:
         self.calls: dict[object, Any] = {}  # of _attend, by scale, oracle and what is asked for
 
     def handle(self, scale: float | None, oracle: bool) -> _core.Attention:
-        """The attention of the core for a scale, computed by the oracle or by the engine of q's device."""
-        made = self.handles.get((scale, oracle))
+        """The attention of the core for a scale, computed by the oracle or by the engine that was chosen."""
+        way = (scale, oracle, chosen())
+        made = self.handles.get(way)
         if made is None:
-            made = self.handles[scale, oracle] = self._made(scale, oracle)
+            made = self.handles[way] = self._made(*way)
         return made
 
-    def _made(self, scale: float | None, oracle: bool) -> _core.Attention:
+    def _made(self, scale: float | None, oracle: bool, way: tuple[int, int]) -> _core.Attention:
         captures = [(n, seen_as(t), t.dim()) for n, t in zip(self.names, self.captures)]
-        key = (self.texts, tuple(captures), len(self.ints), scale, oracle)
+        key = (self.texts, tuple(captures), len(self.ints), scale, oracle, way)
         known = _handles.get(key)
         if known is not None:
             return known
         params = [(f"n{i}", "i") for i in range(len(self.ints))]
         try:
-            made = _core.Attention([t or None for t in self.texts], [], captures, params, scale, 2 if oracle else 0, 0)
+            made = _core.Attention([t or None for t in self.texts], [], captures, params, scale,
+                                   2 if oracle else way[0], way[1])
         except Error as error:
             raise self.placed(error) from None
         made.recording = True
@@ -90,6 +94,17 @@ class Spelled:
 
 
 _handles: Kept[object, _core.Attention] = Kept(512)
+_PLAIN = {"score": "s", "mask": "true", "prob": "p", "sink": ""}  # what is not written
+
+
+def texts_of(digest: str) -> Texts:
+    """The attention with this digest, simplified, as attentions that are written otherwise may be the same; no texts
+    where it is forgotten."""
+    for _, handle in _handles.items():
+        told = json.loads(handle.describe())
+        if told["digest"] == digest:
+            return Texts(*["" if told.get(kind, plain) == plain else told[kind] for kind, plain in _PLAIN.items()])
+    return Texts()
 
 
 def seen_as(tensor: Tensor) -> str:

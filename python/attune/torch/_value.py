@@ -87,9 +87,10 @@ class Trace:
                 return name
         name = f"t{len(self.captures)}"
         if self.names and id(tensor) in self.names:
-            name = free_name(self.names[id(tensor)], {*self.called, *_OF_OTHERS})
+            taken = {*self.called, *_OF_OTHERS}
+            name = free_name(self.names[id(tensor)], taken)
             if name[1:].isdigit():  # n0, x1 and i1 are ours
-                name = f"{name[0]}_{name[1:]}"
+                name = free_name(f"{name[0]}_{name[1:]}", taken)
         self.captures.append(tensor)
         self.called.append(name)
         return name

@@ -1,7 +1,8 @@
-# tests/python/in_torch/test_mods.py — mods as people write them: values and every gradient as eager torch has them in f64
+# tests/python/in_torch/test_mods.py — mods as people write them: values and every gradient as eager torch in f64
 """Each mod in f32 through attune against the same mod in f64 through eager torch."""
 
 import mods
+import papers
 import pytest
 import torch
 from attune.torch import create_block_mask, flex_attention
@@ -29,10 +30,10 @@ def compare(q, ours, theirs, captures, captures64, tolerance):
         close(a if a is not None or b is None else torch.zeros_like(b), b, 2 * tolerance)
 
 
-@pytest.mark.parametrize("name", mods.SCORES)
+@pytest.mark.parametrize("name", papers.SCORES)
 def test_a_score_mod_is_as_in_eager_torch(name):
-    mod, captures = both(name, mods.SCORES, torch.float32)
-    mod64, captures64 = both(name, mods.SCORES, torch.float64)
+    mod, captures = both(name, papers.SCORES, torch.float32)
+    mod64, captures64 = both(name, papers.SCORES, torch.float64)
     torch.manual_seed(3)
     inputs = qkv(mods.B, mods.H, mods.S, mods.S, mods.D)
     doubles = doubled(*inputs)
@@ -40,10 +41,10 @@ def test_a_score_mod_is_as_in_eager_torch(name):
     compare((inputs, doubles), ours, eager(*doubles, mod64), captures, captures64, 2e-5)
 
 
-@pytest.mark.parametrize("name", mods.MASKS)
+@pytest.mark.parametrize("name", papers.MASKS)
 def test_a_mask_mod_is_as_in_eager_torch(name):
-    mod, _ = both(name, mods.MASKS, torch.float32)
-    mod64, _ = both(name, mods.MASKS, torch.float64)
+    mod, _ = both(name, papers.MASKS, torch.float32)
+    mod64, _ = both(name, papers.MASKS, torch.float64)
     torch.manual_seed(4)
     inputs = qkv(mods.B, mods.H, mods.S, mods.S, mods.D)
     doubles = doubled(*inputs)
@@ -51,3 +52,17 @@ def test_a_mask_mod_is_as_in_eager_torch(name):
     ours = flex_attention(*inputs, block_mask=block_mask, return_lse=True)
     as_tensor = lambda b, h, i, j: torch.as_tensor(mod64(b, h, i, j))
     compare((inputs, doubles), ours, eager(*doubles, None, as_tensor), [], [], 2e-5)
+
+
+def test_a_steep_mod_is_as_near_as_eager_torch_in_f32():
+    """1/s magnifies an error of s without bound: no computation in f32 meets the bounds of the others."""
+    steep = lambda s, b, h, i, j: 1 / s
+    inputs = qkv(mods.B, mods.H, mods.S, mods.S, mods.D)
+    doubles = doubled(*inputs)
+    true, _ = eager(*doubles, steep)
+    true = (true, *torch.autograd.grad(true.sum(), doubles))
+    off = []
+    for out in (flex_attention(*inputs, steep), eager(*inputs, steep)[0]):
+        made = (out, *torch.autograd.grad(out.sum(), inputs))
+        off.append(max(((a - b).norm() / b.norm()).item() for a, b in zip(made, true)))
+    assert off[0] <= 3 * off[1]

@@ -15,11 +15,13 @@ def test_the_page():
     tensors = {name: torch.randn(1, 4, 64, 16, requires_grad=True) for name in "qkv"}
     config = transformers.LlamaConfig(vocab_size=9, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
                                       num_attention_heads=2)
-    assert run_page("docs/torch.md", {**tensors, "slope": torch.ones(4, requires_grad=True), "config": config,
-                                      "AutoModelForCausalLM": transformers.AutoModelForCausalLM}) == 5
+    names = {**tensors, "torch": torch, "slope": torch.ones(4, requires_grad=True), "config": config,
+             "AutoModelForCausalLM": transformers.AutoModelForCausalLM}
+    assert run_page("docs/torch.md", names) == 7
 
 
-@pytest.mark.parametrize("name", ["attune.torch", "attune.torch._flex", "attune.torch._sdpa", "attune.torch._varlen"])
+@pytest.mark.parametrize("name", ["attune.torch", *(f"attune.torch.{m}" for m in (
+    "_engine", "_flex", "_module", "_sdpa", "_varlen"))])
 def test_docstrings(name):
     found = doctest.testmod(importlib.import_module(name))
     assert found.attempted and not found.failed

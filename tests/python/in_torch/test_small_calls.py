@@ -251,6 +251,7 @@ def test_references_are_even():
                 leaf.grad = None
 
     calls(100)
+    gc.collect()
     before = [sys.getrefcount(x) for x in things]
     calls(300)
     gc.collect()

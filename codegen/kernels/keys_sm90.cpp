@@ -1,0 +1,102 @@
+// codegen/kernels/keys_sm90.cpp — the backward of k and v on Hopper, codegen/cuda/keys_sm90.cuh: its calls, its tiles
+#include <algorithm>
+#include <fmt/format.h>
+#include <set>
+
+#include "codegen/ceil_div.h"
+#include "codegen/gpu_element.h"
+#include "codegen/kernel.h"
+
+namespace attune::codegen {
+
+extern const KernelDescriptor keys_sm90;
+
+namespace {
+
+struct Tile {
+  int m = 64;     ///< queries
+  int n = 64;     ///< keys
+  int parts = 2;  ///< in which operands are made while the product of the part before runs
+};
+constexpr std::array members{
+    TileMember<Tile>{{.name = "m", .least = 64, .most = 64}, &Tile::m},
+    TileMember<Tile>{{.name = "n", .least = 64, .most = 64}, &Tile::n},
+    TileMember<Tile>{{.name = "parts", .least = 1, .most = 4}, &Tile::parts},
+};
+constexpr auto erased_members = members_of(members);
+constexpr Search searches[] = {{.member = "parts", .least = 1, .most = 4}};
+
+std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
+  if (spec.arch != 90) return "it is for compute capability 9.0";
+  if (gpu_element(spec.dtype).bytes != 2) return "it computes bf16 and f16";
+  if (spec.d <= 128 && spec.dv <= 128) return "it is for heads wider than 128";
+  // Results pass through the memory of keys, of which a chunk stays in registers, and through that of values.
+  if (spec.d <= 128) return "keys are not wider than 128";
+  if (spec.dv <= 64) return "values are not wider than 64";
+  if (spec.packed) return "sequences are packed";
+  if (!spec.boxes) return "the copy engine cannot take boxes of q, k, v or grad_o";
+  if (facts.has_prob) return "there is a prob mod";
+  if (facts.has_terms) return "gradients of captured tensors are asked for";
+  if (facts.listed) return "tiles come as lists";
+  return {};
+}
+
+std::vector<Variant> tiles(const KernelSpec&, const ModFacts&, const CallKind&) {
+  std::vector<Variant> out;
+  for (const int parts : {2, 1}) out.push_back(variant_of(keys_sm90.name, Tile{.parts = parts}, members));
+  return out;
+}
+
+std::string why_illegal(const KernelSpec&, const Variant& variant) {
+  return tile_of(variant, members).parts == 3 ? "parts is 1, 2 or 4" : "";
+}
+
+constexpr int q_stages = 3;
+
+/// As struct SharedKeys90 of keys_sm90.cuh counts.
+int shared_bytes(const KernelPlan& plan) {
+  const int line = 128, chunk = gpu_element(plan.dtype).chunk(), grad_o_stages = 2, step_words = 4, warps = 4;
+  const int chunks = ceil_div(plan.d, chunk), dv_chunks = ceil_div(plan.dv, chunk);
+  const int keys = line * plan.n * (chunks - 1 + dv_chunks),
+            queries = line * plan.m * (q_stages * chunks + grad_o_stages * dv_chunks),
+            ends = 4 * plan.m * (q_stages + grad_o_stages), weights = 2 * plan.m * plan.n,
+            steps = 4 * step_words * q_stages + 16, barriers = 16 * (q_stages + grad_o_stages + warps) + 24;
+  return keys + queries + weights + ends + steps + barriers;
+}
+
+KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
+  const Tile tile = tile_of(variant, members);
+  KernelPlan plan = plan_of(keys_sm90, spec, tile.m, tile.n);
+  plan.stages = q_stages;
+  plan.traits = {{"parts", tile.parts}, {"width", static_cast<int>(spec.d)}, {"width_v", static_cast<int>(spec.dv)}};
+  const int bytes = shared_bytes(plan);
+  return {.plan = std::move(plan),
+          .threads = 384,
+          .shared_bytes = bytes,
+          .boxes = BoxRows{.q = tile.m, .k = tile.n, .v = tile.n, .o = tile.m}};
+}
+
+/// The widths of the products that the page asks wgmma.cuh for, which has all unless told.
+std::string preamble(const KernelPlan& plan) {
+  std::string out = "#define ATTUNE_PRODUCTS";
+  for (const int width : std::set{plan.m, plan.d, plan.dv}) out += fmt::format(" ATTUNE_N{}", width);
+  return out + "\n";
+}
+
+}  // namespace
+
+constinit const KernelDescriptor keys_sm90{
+    .name = "keys_sm90",
+    .way = Way::keys,
+    .members = erased_members,
+    .searches = searches,
+    .spills_well = 64,
+    .multiplies_removed = true,
+    .why_not = why_not,
+    .tiles = tiles,
+    .why_illegal = why_illegal,
+    .choice = choice,
+    .preamble = preamble,
+};
+
+}  // namespace attune::codegen

@@ -1,0 +1,106 @@
+// codegen/kernels/queries_sm90.cpp — the backward of q on Hopper, codegen/cuda/queries_sm90.cuh: its calls, its tiles
+#include <algorithm>
+#include <fmt/format.h>
+#include <set>
+
+#include "codegen/ceil_div.h"
+#include "codegen/gpu_element.h"
+#include "codegen/kernel.h"
+
+namespace attune::codegen {
+
+extern const KernelDescriptor queries_sm90;
+
+namespace {
+
+struct Tile {
+  int m = 128;       ///< queries
+  int n = 64;        ///< keys
+  int v_stages = 1;  ///< tiles of values in shared memory; of keys there are two
+  int parts = 2;     ///< in which operands are made while the product of the part before runs
+};
+constexpr std::array members{
+    TileMember<Tile>{{.name = "m", .least = 128, .most = 128}, &Tile::m},
+    TileMember<Tile>{{.name = "n", .least = 64, .most = 64}, &Tile::n},
+    TileMember<Tile>{{.name = "v_stages", .least = 1, .most = 2}, &Tile::v_stages},
+    TileMember<Tile>{{.name = "parts", .least = 1, .most = 4}, &Tile::parts},
+};
+constexpr auto erased_members = members_of(members);
+constexpr Search searches[] = {{.member = "v_stages", .least = 1, .most = 2},
+                               {.member = "parts", .least = 1, .most = 4}};
+
+std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
+  if (spec.arch != 90) return "it is for compute capability 9.0";
+  if (gpu_element(spec.dtype).bytes != 2) return "it computes bf16 and f16";
+  if (spec.d <= 128 && spec.dv <= 128) return "it is for heads wider than 128";
+  // Results pass through the memory of queries.
+  if (spec.d <= 64) return "queries are not wider than 64";
+  if (spec.packed) return "sequences are packed";
+  if (!spec.boxes) return "the copy engine cannot take boxes of q, k, v or grad_o";
+  if (facts.has_prob) return "there is a prob mod";
+  if (facts.has_terms) return "gradients of captured tensors are asked for";
+  if (facts.listed) return "tiles come as lists";
+  return {};
+}
+
+/// As struct SharedQueries90 of queries_sm90.cuh counts.
+int shared_bytes(const KernelPlan& plan, int v_stages) {
+  const int line = 128, chunk = gpu_element(plan.dtype).chunk();
+  const int chunks = ceil_div(plan.d, chunk), dv_chunks = ceil_div(plan.dv, chunk);
+  return line * (plan.m * (chunks + dv_chunks) + plan.n * (plan.stages * chunks + v_stages * dv_chunks)) + 16 +
+         16 * (plan.stages + v_stages);
+}
+
+KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
+  const Tile tile = tile_of(variant, members);
+  KernelPlan plan = plan_of(queries_sm90, spec, tile.m, tile.n);
+  plan.stages = 2;
+  plan.traits = {{"v_stages", tile.v_stages},
+                 {"parts", tile.parts},
+                 {"width", static_cast<int>(spec.d)},
+                 {"width_v", static_cast<int>(spec.dv)}};
+  const int bytes = shared_bytes(plan, tile.v_stages);
+  return {.plan = std::move(plan),
+          .threads = 384,
+          .shared_bytes = bytes,
+          .boxes = BoxRows{.q = tile.m, .k = tile.n, .v = tile.n, .o = tile.m}};
+}
+
+/// Two stages of values where there is room.
+std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts&, const CallKind&) {
+  const std::int64_t chunk = gpu_element(spec.dtype).chunk(),
+                     chunks = ceil_div(spec.d, chunk) + ceil_div(spec.dv, chunk);
+  std::vector<Variant> out;
+  for (const int parts : {2, 1})
+    out.push_back(variant_of(queries_sm90.name, Tile{.v_stages = chunks <= 7 ? 2 : 1, .parts = parts}, members));
+  return out;
+}
+
+std::string why_illegal(const KernelSpec&, const Variant& variant) {
+  return tile_of(variant, members).parts == 3 ? "parts is 1, 2 or 4" : "";
+}
+
+/// The widths of the products that the page asks wgmma.cuh for, which has all unless told.
+std::string preamble(const KernelPlan& plan) {
+  std::string out = "#define ATTUNE_PRODUCTS";
+  for (const int width : std::set{plan.n, plan.d}) out += fmt::format(" ATTUNE_N{}", width);
+  return out + "\n";
+}
+
+}  // namespace
+
+constinit const KernelDescriptor queries_sm90{
+    .name = "queries_sm90",
+    .way = Way::queries,
+    .members = erased_members,
+    .searches = searches,
+    .spills_well = 64,
+    .multiplies_removed = true,
+    .why_not = why_not,
+    .tiles = tiles,
+    .why_illegal = why_illegal,
+    .choice = choice,
+    .preamble = preamble,
+};
+
+}  // namespace attune::codegen

@@ -1,0 +1,46 @@
+# python/attune/torch/_engine.py — which engine of attune computes torch's calls
+"""`with attune.torch.engine("oracle"):`, in the place of torch.nn.attention.sdpa_kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from attune._arguments import bad
+from attune.torch._value import refuse
+
+TARGETS = {"auto": 0, "cpu": 1, "oracle": 2, "cuda": 3}
+_chosen = (0, 0)  # target and exactness, as attune/c.h has them
+
+
+def chosen() -> tuple[int, int]:
+    """The target and the exactness of calls as they are made now."""
+    return _chosen
+
+
+@contextmanager
+def engine(name: str = "auto", *, exact: bool | None = None) -> Iterator[None]:
+    """Within it, calls of this process take this engine, and so do their gradients.
+
+    "auto" is the one that reads the memory of q: "cpu" or "cuda". "oracle" is exact and slow, on the CPU alone. `exact`
+    chooses among GPU kernels: True takes those that compute in f32 throughout, False never does, None goes by the type.
+
+    >>> import torch
+    >>> from attune.torch import engine, flex_attention
+    >>> q = torch.randn(1, 2, 8, 4)
+    >>> with engine("oracle"):
+    ...     true = flex_attention(q, q, q)
+    >>> torch.allclose(flex_attention(q, q, q), true, atol=1e-5)
+    True
+    """
+    global _chosen
+    if type(name) is not str or name not in TARGETS:
+        refuse("unknown-target", f"there is no engine {name!r}", f"there are {', '.join(TARGETS)}", "take one of these")
+    if exact is not None and type(exact) is not bool:
+        raise bad("exact", exact, "True, False or None", "pass one of these")
+    before = _chosen
+    _chosen = TARGETS[name], 0 if exact is None else 1 if exact else -1
+    try:
+        yield
+    finally:
+        _chosen = before

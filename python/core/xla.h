@@ -1,0 +1,105 @@
+// python/core/xla.h — the structs with which XLA calls a handler: the part of them that attune reads
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+// XLA calls a handler with structs of C whose layout it keeps: new members come at the end, and the first number of the
+// version tells of anything else. The part that is read here is written down once more, so that neither a build nor a
+// wheel needs JAX: jaxlib's headers come with jaxlib alone, and each version has its own.
+// tests/python/in_jax/test_jax_layout.py compares every size and offset with the headers of the jaxlib that is
+// installed.
+namespace attune::python::xla {
+
+struct Extension {
+  std::size_t size;
+  std::int32_t type;  // 1: Metadata
+  Extension* next;
+};
+struct Version {
+  std::size_t size;
+  Extension* extensions;
+  std::int32_t major, minor;
+};
+struct Metadata {
+  std::size_t size;
+  Version version;
+  std::uint32_t traits;
+};
+struct MetadataExtension {
+  Extension base;
+  Metadata* metadata;
+};
+struct Error;  // XLA's
+struct NewError {
+  std::size_t size;
+  Extension* extensions;
+  const char* message;
+  std::int32_t code;  // 3: invalid argument
+};
+struct Context;  // XLA's
+struct GetStream {
+  std::size_t size;
+  Extension* extensions;
+  Context* context;
+  void* stream;
+};
+struct GetDevice {
+  std::size_t size;
+  Extension* extensions;
+  Context* context;
+  std::int32_t device;
+};
+struct Api {
+  std::size_t size;
+  Extension* extensions;
+  Version version;
+  const void* internal;
+  Error* (*new_error)(NewError*);
+  void (*error_message)(void*);
+  void (*destroy_error)(void*);
+  void* register_handler;
+  Error* (*get_stream)(GetStream*);
+  void* unused[12];
+  Error* (*get_device)(GetDevice*);
+};
+struct Buffer {
+  std::size_t size;
+  Extension* extensions;
+  std::int32_t dtype;
+  void* data;
+  std::int64_t rank;
+  std::int64_t* dims;
+};
+struct Buffers {  // the arguments, or the results
+  std::size_t size;
+  Extension* extensions;
+  std::int64_t count;
+  std::int32_t* types;
+  Buffer** buffers;
+};
+struct Bytes {
+  const char* begin;
+  std::size_t size;
+};
+struct Attributes {
+  std::size_t size;
+  Extension* extensions;
+  std::int64_t count;
+  std::int32_t* types;  // 4: Bytes
+  Bytes** names;
+  void** values;
+};
+struct Frame {
+  std::size_t size;
+  Extension* extensions;
+  const Api* api;
+  Context* context;
+  std::int32_t stage;
+  Buffers arguments, results;
+  Attributes attributes;
+};
+
+constexpr std::int32_t metadata = 1, invalid_argument = 3, bytes = 4;
+
+}  // namespace attune::python::xla
