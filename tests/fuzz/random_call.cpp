@@ -172,7 +172,9 @@ Shape told_apart(Shape shape, std::uint64_t seed) {
     shape.q_lens = {random.below(8), 20 + random.below(60), 1};
     shape.kv_shared = false;
   }
-  if (random.chance(0.4)) shape.page = any<std::int64_t>(random, {1, 2, 3, 7, 16, 48, 64, 256});
+  // One head's memory is one page's, and rows of it that no entry has would be rows that all have.
+  if (shape.layout != Layout::one_head && random.chance(0.4))
+    shape.page = any<std::int64_t>(random, {1, 2, 3, 7, 16, 48, 64, 256});
   if (shape.page) shape.kv_shared = false;
   shape.holes = shape.page && random.chance(0.3);
   shape.kv_offset = random.chance(0.4) ? static_cast<std::int32_t>(random.below(300)) : 0;

@@ -52,9 +52,10 @@ void spoil(const Tensor& t, std::int64_t entry, std::int64_t first, std::int64_t
       for (std::int64_t j = 0; j < t.shape[3]; ++j) runtime::store(t, runtime::offset(t, entry, h, i, j), not_a_number);
 }
 
-/// How many keys entry b has.
+/// How many keys entry b has: of pages whose keys are not counted, all rows.
 std::int64_t keys_of(const Shape& shape, std::int64_t b) {
-  return shape.used.empty() ? shape.kv_len : shape.used[static_cast<std::size_t>(b)];
+  if (!shape.used.empty()) return shape.used[static_cast<std::size_t>(b)];
+  return shape.page ? (shape.kv_len + shape.page - 1) / shape.page * shape.page : shape.kv_len;
 }
 std::int64_t pages_of(const Shape& shape, std::int64_t b) { return (keys_of(shape, b) + shape.page - 1) / shape.page; }
 
@@ -73,15 +74,16 @@ void deal_pages(Inputs& in, std::mt19937_64& random) {
   std::ranges::shuffle(free, random);
   std::vector<std::int64_t> used(free.size());  // rows of each page
   in.pages = place(DType::i32, {shape.entries(), width}, Layout::reversed);
-  const auto shared = static_cast<std::size_t>(free.back());
-  free.pop_back();
+  // All entries begin with the same page, unless they had nothing else: their rows would be equal, errors and all.
+  const std::int64_t shared = width > 1 ? free.back() : -1;
+  if (width > 1) free.pop_back();
   for (std::int64_t b = 0; b < shape.entries(); ++b)
     for (std::int64_t i = 0; i < width; ++i) {
       const std::int64_t rows = std::min(shape.page, keys_of(shape, b) - i * shape.page);
       std::int64_t page = random() % 2 ? -1 : 1 << 30;
       if (rows > 0 && !(shape.holes && random() % 5 == 0)) {
-        page = i == 0 ? static_cast<std::int64_t>(shared) : std::int64_t{free.back()};
-        if (i > 0) free.pop_back();
+        page = i == 0 && width > 1 ? shared : free.back();
+        if (page != shared) free.pop_back();
         std::int64_t& most = used[static_cast<std::size_t>(page)];
         most = std::max(most, rows);
       }
