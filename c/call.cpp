@@ -1,4 +1,5 @@
 // c/call.cpp — calls: structs of C become Forward, Backward and Resources
+#include <attune/append.h>
 #include <attune/error.h>
 #include <fmt/format.h>
 
@@ -63,9 +64,35 @@ struct Call {
   void fill(const attune_call& from, Forward& into) {
     fill_both(from, into);
     into.max = tensor_of(from.max, "max");
+    // Most calls have none of these, and a tensor costs nanoseconds.
+    const auto take = [](const attune_tensor* given, const char* name, Tensor& tensor) {
+      if (given) tensor = tensor_of(given, name);
+    };
+    take(from.kv_len, "kv_len", into.kv_len);
+    take(from.q_offsets, "q_offsets", into.q_offsets);
+    take(from.pages, "pages", into.pages);
+    take(from.o_before, "o_before", into.o_before);
+    take(from.lse_before, "lse_before", into.lse_before);
+    into.piece = from.piece;
+    into.kv_offset = from.kv_offset;
+  }
+
+  static void refuse_forward_only(const attune_call& from) {
+    const std::array<std::pair<const char*, bool>, 7> given{{{"kv_len", from.kv_len},
+                                                             {"q_offsets", from.q_offsets},
+                                                             {"pages", from.pages},
+                                                             {"o_before", from.o_before},
+                                                             {"lse_before", from.lse_before},
+                                                             {"kv_offset", from.kv_offset != 0},
+                                                             {"piece", from.piece != 0}}};
+    for (const auto& [name, is_given] : given)
+      if (is_given)
+        throw Error("forward-only", fmt::format("a backward is given `{}`", name), {}, "it is for the forward alone",
+                    "leave it out");
   }
 
   void fill(const attune_attention& attention, const attune_call& from, Backward& into) {
+    refuse_forward_only(from);
     fill_both(from, into);
     into.grad_o = tensor_of(from.grad_o, "grad_o");
     into.grad_lse = tensor_of(from.grad_lse, "grad_lse");
@@ -208,6 +235,22 @@ attune_error* attune_run(const attune_attention* attention, const attune_call* c
     const Resources resources = c::resources_of(with, "attune_run");
     made.backward ? held->attention.backward(made.back, resources, made.at)
                   : held->attention.run(made.forward, resources, made.at);
+  });
+}
+
+attune_error* attune_append(const attune_new_keys* keys, const attune_with* with) {
+  return c::guarded([&] {
+    const auto from = c::given(keys, "attune_append", "keys");
+    append({.k_new = c::tensor_of(from.k_new, "k_new"),
+            .v_new = c::tensor_of(from.v_new, "v_new"),
+            .k = c::tensor_of(from.k, "k"),
+            .v = c::tensor_of(from.v, "v"),
+            .pages = c::tensor_of(from.pages, "pages"),
+            .kv_len = c::tensor_of(from.kv_len, "kv_len"),
+            .cu_seqlens = c::tensor_of(from.cu_new, "cu_new"),
+            .k_scale = from.k_scale == 0 ? 1 : from.k_scale,
+            .v_scale = from.v_scale == 0 ? 1 : from.v_scale},
+           c::resources_of(with, "attune_append"), {from.file, from.line});
   });
 }
 

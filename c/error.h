@@ -35,6 +35,8 @@ inline constexpr std::size_t first_size<attune_what> = offsetof(attune_what, n_l
 template <>
 inline constexpr std::size_t first_size<attune_call> = offsetof(attune_call, n_params) + sizeof(size_t);
 template <>
+inline constexpr std::size_t first_size<attune_new_keys> = offsetof(attune_new_keys, v_scale) + sizeof(double);
+template <>
 inline constexpr std::size_t first_size<attune_with> = offsetof(attune_with, user) + sizeof(void*);
 template <>
 inline constexpr std::size_t first_size<attune_picture> = offsetof(attune_picture, n_params) + sizeof(size_t);

@@ -70,17 +70,29 @@ ir::Bounds bounds_of(const Mod& mod, const Problem& p) {
   };
   bounds[Input::B] = range(0, p.batch - 1);
   bounds[Input::H] = range(0, p.q_heads - 1);
-  bounds[Input::Q] = range(p.q_offset, p.q_offset + p.q.length - 1);
-  bounds[Input::KV] = range(0, p.kv.length - 1);
+  std::int64_t first = p.q_offset, last = p.q_offset;
+  if (p.has_q_offsets()) {
+    const auto offsets = std::ranges::minmax_element(p.apart->q_offsets);
+    first = *offsets.min, last = *offsets.max;
+  }
+  bounds[Input::Q] = range(first, last + p.q.length - 1);
+  bounds[Input::KV] = range(p.kv_offset, p.kv_offset + p.kv.length - 1);
   // A sequence with a pair is not empty; the shortest non-empty one is the lower bound.
-  const auto lengths = [&](const std::vector<std::int64_t>& starts, std::int64_t longest) {
-    std::int64_t least = p.q.starts_on_device() ? std::min<std::int64_t>(longest, 1) : longest;
-    for (std::size_t i = 1; i < starts.size(); ++i)
-      if (starts[i] > starts[i - 1]) least = std::min(least, starts[i] - starts[i - 1]);
-    return range(least, longest);
+  const auto shortest = [](const Positions& of) {
+    std::int64_t least = of.starts_on_device() ? std::min<std::int64_t>(of.length, 1) : of.length;
+    for (std::size_t i = 1; i < of.starts.size(); ++i)
+      if (of.starts[i] > of.starts[i - 1]) least = std::min(least, of.starts[i] - of.starts[i - 1]);
+    return least;
   };
-  bounds[Input::QLen] = lengths(p.q.starts, p.q.length);
-  bounds[Input::KVLen] = lengths(p.kv.starts, p.kv.length);
+  const auto shortest_told = [&] {
+    std::int64_t least = p.kv.length;
+    for (const std::int64_t n : p.apart->kv_lens)
+      if (n > 0) least = std::min(least, n);
+    return least;
+  };
+  bounds[Input::QLen] = range(shortest(p.q), p.q.length);
+  bounds[Input::KVLen] = range(p.kv_offset + (p.has_kv_lens() ? shortest_told() : shortest(p.kv)),
+                               p.kv_offset + p.kv.length);
   for (const CaptureSlot& c : mod.captures) {
     ir::Interval values = ir::Interval::all(type_of(c.dtype));
     if (c.dtype == DType::u8) values = range(0, 255);

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <limits>
 
 #include <attune/error.h>
 #include <fmt/format.h>
@@ -139,6 +140,15 @@ void check_starts(const Named& cu) {
                  fmt::format("{}, and it should be [B + 1]", is(cu)), "pass one start per sequence and the end");
 }
 
+/// Element i of a tensor of i32 or i64 on the host.
+std::int64_t whole(const Tensor& t, std::int64_t i) {
+  const char* at = static_cast<const char*>(t.data) + i * t.strides[0] * static_cast<std::int64_t>(size_of(t.dtype));
+  std::int32_t narrow = 0;
+  std::int64_t wide = 0;
+  t.dtype == DType::i32 ? std::memcpy(&narrow, at, sizeof narrow) : std::memcpy(&wide, at, sizeof wide);
+  return t.dtype == DType::i32 ? narrow : wide;
+}
+
 /// The starts of packed sequences, read on the host; the last one is the total.
 std::vector<std::int64_t> starts_of(const Named& cu, const Named& packed) {
   const auto refuse_values = [&](const std::string& why) {
@@ -149,12 +159,7 @@ std::vector<std::int64_t> starts_of(const Named& cu, const Named& packed) {
   if (cu->shape[0] < 1) throw refuse_values("it is empty; even without a sequence it holds one entry, 0");
   std::vector<std::int64_t> starts;
   for (std::int64_t i = 0; i < cu->shape[0]; ++i) {
-    const char* at = static_cast<const char*>(cu->data) +
-                     i * cu->strides[0] * static_cast<std::int64_t>(size_of(cu->dtype));
-    std::int32_t narrow = 0;
-    std::int64_t wide = 0;
-    cu->dtype == DType::i32 ? std::memcpy(&narrow, at, sizeof narrow) : std::memcpy(&wide, at, sizeof wide);
-    starts.push_back(cu->dtype == DType::i32 ? narrow : wide);
+    starts.push_back(whole(*cu, i));
     if (i == 0 && starts[0] != 0) throw refuse_values(fmt::format("its first entry is {} instead of 0", starts[0]));
     if (i > 0 && starts.back() < starts[starts.size() - 2])
       throw refuse_values(
@@ -213,27 +218,33 @@ struct Inputs {
   Named q, k, v, cu_q, cu_kv;
   std::int32_t q_offset;
   std::int64_t max_q_len = 0, max_kv_len = 0;
+  const Forward* forward = nullptr;  ///< which may describe keys apart from queries; none for a backward
+  bool one_type = true;              ///< must q, k and v hold the same?
+
+  bool paged() const { return forward && forward->pages.given(); }
+  /// Do packed queries read keys that are not packed?
+  bool mixed() const { return forward && cu_q->given() && !cu_kv->given() && q->rank == 3 && k->rank == 4; }
 };
 
 void check_types(const Inputs& in) {
   for (const Named& t : {in.q, in.k, in.v}) check_float(t);
   for (const Named& t : {in.k, in.v})
-    if (t->dtype != in.q->dtype)
+    if (in.one_type && t->dtype != in.q->dtype)
       throw refuse("tensor-types", fmt::format("q and {} hold different types", t.name()),
                    fmt::format("{} and {}", is(in.q), is(t)), "convert q, k and v to one type");
 }
 
 /// Checks heads and widths, whose dimensions do not depend on the tensors being dense or packed.
 void check_heads(const Inputs& in, Problem& p) {
-  const std::size_t heads = 1, width = p.q.packed() ? 2 : 3;
+  const std::size_t heads = 1, width = p.kv.packed() ? 2 : 3;
   p.q_heads = in.q->shape[heads];
   p.kv_heads = in.k->shape[heads];
-  p.d = in.q->shape[width];
+  p.d = in.q->shape[p.q.packed() ? 2 : 3];
   p.dv = in.v->shape[width];
   if (in.k->shape[width] != p.d)
-    throw refuse("head-size", "q and k have rows of different lengths",
+    throw refuse("head-size", fmt::format("{} and k have rows of different lengths", in.q.name()),
                  fmt::format("{} and {}: D is {} and {}", is(in.q), is(in.k), p.d, in.k->shape[width]),
-                 "give q and k the same last dimension");
+                 fmt::format("give {} and k the same last dimension", in.q.name()));
   if (p.d == 0 || p.dv == 0) {
     const Named& empty = p.d == 0 ? in.q : in.v;
     throw refuse("head-size-zero", fmt::format("{} has rows without elements", empty.name()),
@@ -249,9 +260,12 @@ void check_heads(const Inputs& in, Problem& p) {
   p.group = p.kv_heads ? p.q_heads / p.kv_heads : 1;
 }
 
-void check_dense(const Inputs& in, Problem& p) {
+void check_dense_q(const Inputs& in, Problem& p) {
   p.batch = in.q->shape[0];
   p.q.length = in.q->shape[2];
+}
+
+void check_dense_kv(const Inputs& in, Problem& p) {
   p.kv.length = in.k->shape[2];
   if (in.v->shape[2] != p.kv.length)
     throw refuse("kv-lengths", "k and v have different lengths", fmt::format("{} and {}", is(in.k), is(in.v)),
@@ -260,9 +274,46 @@ void check_dense(const Inputs& in, Problem& p) {
     throw refuse("kv-batch", "k and v have different batch sizes", fmt::format("{} and {}", is(in.k), is(in.v)),
                  "give k and v the same batch entries");
   if (in.k->shape[0] != p.batch && in.k->shape[0] != 1)
-    throw refuse("batch", "q and k have different batch sizes", fmt::format("{} and {}", is(in.q), is(in.k)),
-                 fmt::format("give k and v {} batch entries, or 1 that all of q's share", p.batch));
+    throw refuse("batch", fmt::format("{} and k have different batch sizes", in.q.name()),
+                 fmt::format("{} and {}", is(in.q), is(in.k)),
+                 fmt::format("give k and v {} batch entries, or 1 that all of {}'s share", p.batch, in.q.name()));
   p.kv_shared = in.k->shape[0] != p.batch;
+}
+
+void check_paged_kv(const Inputs& in, Problem& p) {
+  const Named pages{"pages", &in.forward->pages};
+  check_one(pages, in.q->device);
+  if (pages->dtype != DType::i32)
+    throw refuse("pages", fmt::format("pages holds {}", name_of(pages->dtype)),
+                 fmt::format("{}, and numbers of pages are i32", is(pages)), "convert it to i32");
+  if (pages->rank != 2 || pages->shape[0] != p.batch)
+    throw refuse("pages", "pages has the wrong shape",
+                 fmt::format("{}, and {} has {} entries", is(pages), in.q.name(), p.batch),
+                 fmt::format("pass pages as [{}, n]: the pages of each entry, in the order of its keys", p.batch));
+  if (in.k->shape[0] != in.v->shape[0])
+    throw refuse("kv-batch", "k and v have different numbers of pages", fmt::format("{} and {}", is(in.k), is(in.v)),
+                 "give k and v the same pages");
+  const std::int64_t page = in.k->shape[2];
+  p.tell_apart().page = page;
+  if (in.v->shape[2] != page)
+    throw refuse("page-size", "pages of k and of v have different sizes", fmt::format("{} and {}", is(in.k), is(in.v)),
+                 "give both as many rows a page: [pages, H, page, D]");
+  if (page == 0)
+    throw refuse("page-size", "pages have no rows", fmt::format("{}: [pages, H, page, D]", is(in.k)),
+                 "give each page at least one row");
+  const std::int64_t n = pages->shape[1];
+  p.kv.length = n == 0 ? 0 : std::min(page, std::numeric_limits<std::int64_t>::max() / n) * n;
+}
+
+void check_packed_q(const Inputs& in, Problem& p) {
+  p.q.total = in.q->shape[0];
+  check_starts(in.cu_q);
+  if (in.cu_q->device.kind == Device::Kind::cpu)
+    p.q.starts = starts_of(in.cu_q, in.q);
+  else
+    check_starts_there(in.cu_q, in.q);
+  p.batch = in.cu_q->shape[0] - 1;
+  p.q.length = longest(in.cu_q, p.q.starts, "max_q_len", in.max_q_len, p.q.total);
 }
 
 void check_packed(const Inputs& in, Problem& p) {
@@ -293,7 +344,61 @@ void check_packed(const Inputs& in, Problem& p) {
   p.kv.length = longest(in.cu_kv, p.kv.starts, "max_kv_len", in.max_kv_len, p.kv.total);
 }
 
-void check_positions(const Inputs& in, const Problem& p) {
+/// A number of each batch entry or sequence: its shape, its type, its device.
+void check_numbers(const Named& t, std::string_view code, const Problem& p, const Named& q) {
+  check_one(t, q->device);
+  const std::int64_t shape[]{p.batch};
+  check_shape(t, shape, [&] { return fmt::format("{} has {} entries", q.name(), p.batch); });
+  const bool on_host = t->device.kind == Device::Kind::cpu;
+  if (t->dtype != DType::i32 && !(on_host && t->dtype == DType::i64))
+    throw refuse(std::string(code), fmt::format("{} holds {}", t.name(), name_of(t->dtype)),
+                 fmt::format("{}, and it has to be i32", is(t)), "convert it to i32");
+}
+
+/// Reads kv_len on the host: p.kv.length then is that of the longest entry.
+void check_kv_len(const Inputs& in, Problem& p) {
+  if (!in.forward->kv_len.given()) return;
+  const Named kv_len{"kv_len", &in.forward->kv_len};
+  check_numbers(kv_len, "kv-len", p, in.q);
+  if (kv_len->device.kind != Device::Kind::cpu) return;
+  std::int64_t longest = 0;
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    const auto i = static_cast<std::size_t>(b);
+    const std::int64_t n = whole(*kv_len, b), room = p.kv.packed() ? p.kv.starts[i + 1] - p.kv.starts[i] : p.kv.length;
+    if (n < 0 || n > room)
+      throw refuse("kv-len", fmt::format("kv_len[{}] is {}", b, n),
+                   n < 0 ? "it is a number of keys"
+                         : fmt::format("{} and {}: this entry has room for {} keys", is(in.k), is(in.v), room),
+                   fmt::format("pass 0 to {}: the keys that are there, new ones too", room));
+    longest = std::max(longest, n);
+    p.tell_apart().kv_lens.push_back(n);
+  }
+  p.kv.length = longest;
+}
+
+/// Reads q_offsets on the host. Returns the greatest of them, or q_offset.
+std::int32_t check_q_offsets(const Inputs& in, Problem& p) {
+  if (!in.forward->q_offsets.given()) return in.q_offset;
+  const Named q_offsets{"q_offsets", &in.forward->q_offsets};
+  if (in.q_offset != 0)
+    throw refuse("q-offsets", "q_offset and q_offsets are both given",
+                 fmt::format("q_offset is {}, and {}", in.q_offset, is(q_offsets)),
+                 "leave q_offset at 0: each entry has its own");
+  check_numbers(q_offsets, "q-offsets", p, in.q);
+  if (q_offsets->device.kind != Device::Kind::cpu) return 0;
+  std::int32_t greatest = 0;
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    const std::int64_t offset = whole(*q_offsets, b);
+    if (offset < 0 || offset > max_length)
+      throw refuse("q-offsets", fmt::format("q_offsets[{}] is {}", b, offset),
+                   fmt::format("positions are 0 to {}", max_length), "pass the position of each entry's first query");
+    p.tell_apart().q_offsets.push_back(static_cast<std::int32_t>(offset));
+    greatest = std::max(greatest, static_cast<std::int32_t>(offset));
+  }
+  return greatest;
+}
+
+void check_positions(const Inputs& in, const Problem& p, std::int32_t q_offset) {
   if (in.q_offset < 0)
     throw refuse("q-offset", fmt::format("q_offset is {}", in.q_offset), "positions start at 0",
                  "pass the position of the first query, 0 or more");
@@ -306,31 +411,60 @@ void check_positions(const Inputs& in, const Problem& p) {
   if (p.batch > max_length) throw beyond("the batch", p.batch);
   if (p.q_heads > max_length) throw beyond("the number of heads", p.q_heads);
   if (p.kv.length > max_length) throw beyond("the length of k and v", p.kv.length);
-  if (p.q.length + in.q_offset > max_length) throw beyond("q_offset and the length of q", p.q.length + in.q_offset);
+  if (p.kv.length + p.kv_offset > max_length)
+    throw beyond("kv_offset and the length of k and v", p.kv.length + p.kv_offset);
+  if (p.q.length + q_offset > max_length)
+    throw beyond(p.has_q_offsets() ? "the greatest of q_offsets and the length of q" : "q_offset and the length of q",
+                 p.q.length + q_offset);
+}
+
+/// Lengths and positions that a forward tells apart. Returns the greatest position of a first query.
+std::int32_t check_apart(const Inputs& in, Problem& p) {
+  if (!in.forward) return in.q_offset;
+  if (in.forward->kv_offset < 0)
+    throw refuse("kv-offset", fmt::format("kv_offset is {}", in.forward->kv_offset), "positions start at 0",
+                 "pass the position of the first key, 0 or more");
+  p.kv_offset = in.forward->kv_offset;
+  if (in.forward->piece < 0 || in.forward->piece % 128 != 0)
+    throw refuse("piece", fmt::format("piece is {}", in.forward->piece), "keys are summed apart by multiples of 128",
+                 "pass such a multiple, 2048 say, or 0 for any division");
+  check_kv_len(in, p);
+  return check_q_offsets(in, p);
 }
 
 Problem check_inputs(const Inputs& in, std::optional<double> scale) {
   check_scale(scale);
   Problem p;
   p.q.layout = in.cu_q->given() ? Layout::packed : Layout::dense;
-  p.kv.layout = in.cu_kv->given() ? Layout::packed : Layout::dense;
-  if (p.q.layout != p.kv.layout)
+  p.kv.layout = in.paged() ? Layout::pages : in.cu_kv->given() ? Layout::packed : Layout::dense;
+  if (in.paged() && in.cu_kv->given())
+    throw refuse("pages", "pages and cu_seqlens_kv are both given",
+                 "k and v lie in pages, or one sequence after another", "pass one of them");
+  if (p.q.packed() != p.kv.packed() && !in.mixed())
     throw refuse("cu-seqlens-half",
                  fmt::format("{} is given without {}", p.q.packed() ? "cu_seqlens_q" : "cu_seqlens_kv",
                              p.q.packed() ? "cu_seqlens_kv" : "cu_seqlens_q"),
                  "packed q and packed k, v come together", "pass both for packed sequences, none for a dense batch");
   for (const Named& t : {in.q, in.k, in.v}) check_one(t, in.q->device);
-  for (const Named& t : {in.q, in.k, in.v})
-    check_rank(t, p.q.packed() ? 3 : 4, p.q.packed() ? "[T, H, D], as packed sequences are" : "[B, H, S, D]");
+  const auto check_layout = [](const Named& t, const Positions& of) {
+    check_rank(t, of.packed() ? 3 : 4,
+               of.packed()  ? "[T, H, D], as packed sequences are"
+               : of.paged() ? "[pages, H, page, D]"
+                            : "[B, H, S, D]");
+  };
+  check_layout(in.q, p.q);
+  for (const Named& t : {in.k, in.v}) check_layout(t, p.kv);
   check_types(in);
   check_heads(in, p);
-  if (p.q.packed()) {
-    for (const Named& t : {in.cu_q, in.cu_kv}) check_alone(t);
+  if (p.q.packed()) check_alone(in.cu_q);
+  if (p.kv.packed()) {
+    check_alone(in.cu_kv);
     check_packed(in, p);
   } else {
-    check_dense(in, p);
+    p.q.packed() ? check_packed_q(in, p) : check_dense_q(in, p);
+    p.kv.paged() ? check_paged_kv(in, p) : check_dense_kv(in, p);
   }
-  check_positions(in, p);
+  check_positions(in, p, check_apart(in, p));
   p.q_offset = in.q_offset;
   p.scale = scale.value_or(1 / std::sqrt(static_cast<double>(p.d)));
   return p;
@@ -353,6 +487,24 @@ void check_row_values(const Named& t, const Problem& p, const Tensor& q) {
   check_shape(t, shape, [&] { return is({"q", &q}); });
 }
 
+/// o, and what is like it.
+void check_o(const Named& o, const Problem& p, const Named& q, const Named& v) {
+  check_one(o, q->device);
+  check_float(o);
+  check_shape(o, shape_of_o(p, *q), [&] { return fmt::format("{} and {}", is(q), is(v)); });
+}
+
+/// Checks the results of attention over other keys, of which at least one is given.
+void check_before(const Named& o, const Named& lse, const Problem& p, const Named& q, const Named& v) {
+  if (o->given() != lse->given()) {
+    const auto &there = o->given() ? o : lse, &missing = o->given() ? lse : o;
+    throw refuse("before-half", fmt::format("{} is given without {}", there.name(), missing.name()),
+                 "results are merged by their lse", fmt::format("pass {} too, or neither of them", missing.name()));
+  }
+  check_o(o, p, q, v);
+  check_row_values(lse, p, *q);
+}
+
 /// Checks the forward's results o and lse, given to a backward: both or neither.
 void check_results(const Named& o, const Named& lse, const Problem& p, const Named& q, const Named& v) {
   if (o->given() != lse->given()) {
@@ -362,9 +514,7 @@ void check_results(const Named& o, const Named& lse, const Problem& p, const Nam
                  fmt::format("pass {} too, or neither of them", missing.name()));
   }
   if (!o->given()) return;
-  check_one(o, q->device);
-  check_float(o);
-  check_shape(o, shape_of_o(p, *q), [&] { return fmt::format("{} and {}", is(q), is(v)); });
+  check_o(o, p, q, v);
   check_row_values(lse, p, *q);
 }
 
@@ -383,12 +533,11 @@ std::vector<Named> captures_of(const BoundMod& bound, const Args& args) {
 }
 
 void check_outputs(const std::vector<Named>& outputs, const std::vector<Named>& inputs) {
-  std::vector<Named> all = inputs;
-  all.insert(all.end(), outputs.begin(), outputs.end());
   for (const Named& t : outputs) {
     if (!t->given()) continue;
     check_disjoint(t);
-    check_alias(t, all);
+    check_alias(t, inputs);
+    check_alias(t, outputs);
   }
 }
 
@@ -429,18 +578,30 @@ Problem check(const BoundMod& bound, const Forward& call, std::optional<double> 
                                   {"cu_seqlens_kv", &call.cu_seqlens_kv},
                                   call.q_offset,
                                   call.max_q_len,
-                                  call.max_kv_len},
+                                  call.max_kv_len,
+                                  &call},
                                  scale);
   const Args args = args_of(bound, call);
   std::vector<Named> inputs = captures_of(bound, args);
   for (const Named& t : inputs) check_one(t, call.q.device);
   inputs.insert(inputs.end(), {q, k, v});
+  const auto add = [&](std::string_view called, const Tensor& t) {
+    if (t.given()) inputs.push_back({called, &t});
+  };
+  add("kv_len", call.kv_len);
+  add("q_offsets", call.q_offsets);
+  add("pages", call.pages);
 
-  check_one(o, call.q.device);
-  check_float(o);
-  check_shape(o, shape_of_o(p, call.q), [&] { return fmt::format("{} and {}", is(q), is(v)); });
+  check_o(o, p, q, v);
   check_row_values(lse, p, call.q);
   check_row_values(max, p, call.q);
+  if (call.o_before.given() || call.lse_before.given()) {
+    const Named o_before{"o_before", &call.o_before}, lse_before{"lse_before", &call.lse_before};
+    check_before(o_before, lse_before, p, q, v);
+    // Each row is read before it is written in the same place.
+    if (*o_before != *o) inputs.push_back(o_before);
+    if (*lse_before != *lse) inputs.push_back(lse_before);
+  }
   check_outputs({o, lse, max}, inputs);
   return p;
 }
@@ -489,6 +650,35 @@ Problem check(const BoundMod& bound, const Backward& call, std::optional<double>
     outputs.push_back(into);
   }
   check_outputs(outputs, inputs);
+  return p;
+}
+
+Problem check(const Append& call) {
+  const Named k_new{"k_new", &call.k_new}, v_new{"v_new", &call.v_new}, k{"k", &call.k}, v{"v", &call.v},
+      kv_len{"kv_len", &call.kv_len}, pages{"pages", &call.pages}, cu{"cu_seqlens", &call.cu_seqlens};
+  static const Tensor none;
+  const Forward cache{.kv_len = call.kv_len, .pages = call.pages};
+  for (const auto& [name, value] : {std::pair{"k_scale", call.k_scale}, {"v_scale", call.v_scale}})
+    if (!std::isfinite(value) || value == 0)
+      throw refuse("bad-scale", fmt::format("{} is {}", name, value), "what is stored is divided by it",
+                   "pass a finite number that is not 0");
+  check_alone(kv_len);
+  Problem p = check_inputs({.q = k_new,
+                            .k = k,
+                            .v = v,
+                            .cu_q = cu,
+                            .cu_kv = {"cu_seqlens_kv", &none},
+                            .q_offset = 0,
+                            .forward = &cache,
+                            .one_type = false},
+                           {});
+  check_one(v_new, call.k_new.device);
+  check_float(v_new);
+  check_shape(v_new, shape_of_o(p, call.k_new), [&] { return fmt::format("{} and {}", is(k_new), is(v)); });
+  if (p.q_heads != p.kv_heads || p.kv_shared)
+    throw refuse("kv-heads", "the new keys are not those of the cache", fmt::format("{} and {}", is(k_new), is(k)),
+                 "give k_new and v_new a row for each head and entry of the cache");
+  check_outputs({k, v}, {k_new, v_new, kv_len, pages, cu});
   return p;
 }
 

@@ -1,16 +1,21 @@
 // compiler/problem.h — the sizes of one call, derived from its tensors after checking that they agree
 #pragma once
 
+#include <optional>
+#include <vector>
+
+#include <attune/append.h>
 #include <attune/attention.h>
 
 #include "compiler/trace.h"
 
 namespace attune::compiler {
 
-/// How positions lie in a tensor: dense [B, H, S, D], packed [T, H, D] with sequences one after another.
-enum class Layout : std::uint8_t { dense, packed };
+/// How positions lie in a tensor: dense [B, H, S, D], packed [T, H, D] with sequences one after another, or in pages
+/// [pages, H, page, D] that a table lists for each entry.
+enum class Layout : std::uint8_t { dense, packed, pages };
 
-/// The positions of q and what is shaped like it, or those of k and v.
+/// The positions of q and what is shaped like it, or those of k and v: which rows there are.
 struct Positions {
   Layout layout = Layout::dense;
   std::int64_t length = 0;             ///< packed: of the longest sequence
@@ -18,7 +23,16 @@ struct Positions {
   std::vector<std::int64_t> starts{};  ///< packed: batch + 1 of them; none where a device has them
   bool operator==(const Positions&) const = default;
   bool packed() const { return layout == Layout::packed; }
+  bool paged() const { return layout == Layout::pages; }
   bool starts_on_device() const { return packed() && starts.empty(); }
+};
+
+/// What few calls say of their entries. None of it in the others, which compare and move nothing for it.
+struct Apart {
+  std::vector<std::int64_t> kv_lens{};    ///< keys of each entry, of which kv.length is the greatest; none: not told
+  std::vector<std::int32_t> q_offsets{};  ///< of each entry, in place of q_offset; none: all have that
+  std::int64_t page = 0;                  ///< rows of each, where keys lie in pages
+  bool operator==(const Apart&) const = default;
 };
 
 struct Problem {
@@ -27,13 +41,20 @@ struct Problem {
   std::int64_t d = 0, dv = 0;
   bool kv_shared = false;  ///< all batch entries share one k and v
   double scale = 1;
-  std::int32_t q_offset = 0;
+  // What expressions see as the positions of the first query and of the first key.
+  std::int32_t q_offset = 0, kv_offset = 0;
+  std::optional<Apart> apart{};
   bool operator==(const Problem&) const = default;
+  Apart& tell_apart() { return apart ? *apart : apart.emplace(); }
+  bool has_kv_lens() const { return apart && !apart->kv_lens.empty(); }
+  bool has_q_offsets() const { return apart && !apart->q_offsets.empty(); }
 };
 
-/// Checks shapes, types, devices, lengths, captures and gradients of a call; throws an Error. Reads the data of
-/// cu_seqlens and of no other tensor.
+/// Checks shapes, types, devices, lengths, captures and gradients of a call; throws an Error. Of all tensors it reads
+/// the data of cu_seqlens, kv_len and q_offsets alone, where they are on the host.
 Problem check(const BoundMod& bound, const Forward& call, std::optional<double> scale);
 Problem check(const BoundMod& bound, const Backward& call, std::optional<double> scale);
+/// As of a forward whose queries are the new rows, with as many heads as the keys.
+Problem check(const Append& call);
 
 }  // namespace attune::compiler

@@ -10,6 +10,7 @@
 #include <attune/error.h>
 #include <fmt/format.h>
 
+#include "codegen/parts.h"
 #include "compiler/bind.h"
 #include "compiler/check.h"
 #include "compiler/explain.h"
@@ -20,6 +21,7 @@
 #include "runtime/options.h"
 #include "runtime/oracle/oracle.h"
 #include "runtime/oracle/verify.h"
+#include "runtime/placed.h"
 #include "runtime/watch/dump.h"
 #include "runtime/watch/watch.h"
 
@@ -171,6 +173,28 @@ Target engine_for(Target asked, const Device& device) {
               "copy the tensors to the host first: array.on(Device::cpu()); or leave .target as it is");
 }
 
+/// Two outputs can be merged by their lse if what the prob mod makes of p grows as p does.
+void check_before(const Forward& call, const compiler::Mod& mod) {
+  if (!call.o_before.given() || codegen::linear_in_p(mod.prob)) return;
+  throw Error("before-prob", "o_before is given, and the prob mod is no multiple of p", {},
+              "a merge makes each p smaller, and the prob mod has already acted on the greater ones",
+              "compute all keys in one call, or use a prob mod of the form p * …, as dropout is");
+}
+void check_before(const Backward&, const compiler::Mod&) {}
+
+/// What a forward says of its keys that only engines on the host read; empty: nothing.
+std::string_view only_on_host(const Forward& call, const compiler::Problem& problem) {
+  if (call.kv_len.given()) return "kv_len";
+  if (call.q_offsets.given()) return "q_offsets";
+  if (call.kv_offset != 0) return "kv_offset";
+  if (call.pages.given()) return "pages";
+  if (call.o_before.given()) return "o_before";
+  if (call.piece != 0) return "piece";
+  if (problem.q.layout != problem.kv.layout) return "cu_seqlens_q without cu_seqlens_kv";
+  return {};
+}
+std::string_view only_on_host(const Backward&, const compiler::Problem&) { return {}; }
+
 template <class Call>
 Checked<Call> check(const Attention& attention, const Call& asked) {
   auto lowered = attention.memo.get(attention);
@@ -186,19 +210,13 @@ Checked<Call> check(const Attention& attention, const Call& asked) {
   if (target == Target::cpu && call.q.dtype == DType::f64)
     throw Error("engine-type", "the CPU engine computes in f32", {}, "q, k and v hold f64",
                 "convert them to f32, or choose .target = Target::oracle: exact, in double precision, and slow");
+  check_before(call, lowered->lowered.mod);
+  if (target == Target::cuda)
+    if (const std::string_view what = only_on_host(call, problem); !what.empty())
+      throw Error("engine-call", fmt::format("the CUDA engine does not take {}", what), {},
+                  "q, k and v are on a device, and this is for calls on the host so far",
+                  "call once for each entry, with k and v as it has them, or compute on the host");
   return {std::move(lowered), std::move(completed), &asked, std::move(problem), target, attention.exact};
-}
-
-/// Returns what `body` returns. An Error without a place of its own gets the line of the call.
-template <class Body>
-auto placed(Line at, const Body& body) {
-  const Telling telling;
-  try {
-    return body();
-  } catch (const Error& e) {
-    if (!e.where.name.empty() || !e.where.text.empty() || !at.file) throw;
-    throw Error(e.code, e.problem, {.name = at.file, .line = at.number}, e.why, e.fix);
-  }
 }
 
 /// What a call needs kernels for, by the Mod as the user wrote it.
@@ -264,6 +282,9 @@ cpu::Means means(const Resources& with, const Purpose& purpose, cpu::Stages* sta
           .purpose = &purpose};
 }
 
+bool continues(const Forward& call) { return call.o_before.given(); }
+bool continues(const Backward&) { return false; }
+
 /// Reports a call to callbacks, and verifies some of its rows where ATTUNE_VERIFY asks for it.
 class Watched {
  public:
@@ -279,7 +300,9 @@ class Watched {
     const bool by_oracle = checked.target == Target::oracle;
     if (by_oracle) used_ = {"oracle", "oracle", 0};
     if (told_) tell(fact(checked));
-    if (verifies_ && !by_oracle)
+    if (verifies_ && !by_oracle && continues(checked.call()))
+      note(watch::Noted::Of::verify, "a call that is merged with results of another is not verified");
+    else if (verifies_ && !by_oracle)
       verify(
           checked.lowered->lowered, checked.call(), checked.problem,
           {.rows = options().verify, .sample = next_sample(), .stream = stream, .used = used_, .exact = checked.exact});

@@ -10,7 +10,7 @@ struct MatrixLayout {
   std::int64_t origin = 0, row = 0, column = 0;
 };
 
-/// q, k, v, o and their gradients: [B, H, S, D], packed [T, H, D].
+/// q, k, v, o and their gradients: [B, H, S, D], packed [T, H, D]; `b` of pages [pages, H, page, D] is a page.
 inline MatrixLayout matrix(const Tensor& t, compiler::Layout layout, std::int64_t b, std::int64_t h,
                            std::int64_t start) {
   const auto& s = t.strides;
@@ -25,15 +25,34 @@ inline MatrixLayout column(const Tensor& t, compiler::Layout layout, std::int64_
                                             : MatrixLayout{b * s[0] + h * s[1], s[2], 0};
 }
 
-/// One batch entry or packed sequence. kv_b: its entry in k and v, which may hold one for all.
+/// One batch entry or packed sequence. kv_b: its entry in k and v, which may hold one for all. The first four lengths
+/// and starts are rows of memory; offsets turn them into the positions that expressions see.
 struct Sequence {
-  std::int64_t b, kv_b, q_start, q_len, kv_start, kv_len;
+  std::int64_t b = 0, kv_b = 0, q_start = 0, q_len = 0, kv_start = 0, kv_len = 0;
+  std::int32_t q_offset = 0, kv_offset = 0;
+
+  /// at.kv_len: the position where its keys end.
+  std::int32_t kv_end() const { return kv_offset + static_cast<std::int32_t>(kv_len); }
 };
 
 inline Sequence sequence(const compiler::Problem& p, std::int64_t b) {
-  if (!p.q.packed()) return {b, p.kv_shared ? 0 : b, 0, p.q.length, 0, p.kv.length};
   const auto i = static_cast<std::size_t>(b);
-  return {b, b, p.q.starts[i], p.q.starts[i + 1] - p.q.starts[i], p.kv.starts[i], p.kv.starts[i + 1] - p.kv.starts[i]};
+  Sequence out{.b = b,
+               .kv_b = p.kv_shared ? 0 : b,
+               .q_len = p.q.length,
+               .kv_len = p.kv.length,
+               .q_offset = p.has_q_offsets() ? p.apart->q_offsets[i] : p.q_offset,
+               .kv_offset = p.kv_offset};
+  if (p.q.packed()) {
+    out.q_start = p.q.starts[i];
+    out.q_len = p.q.starts[i + 1] - out.q_start;
+  }
+  if (p.kv.packed()) {
+    out.kv_start = p.kv.starts[i];
+    out.kv_len = p.kv.starts[i + 1] - out.kv_start;
+  }
+  if (p.has_kv_lens()) out.kv_len = p.apart->kv_lens[i];
+  return out;
 }
 
 }  // namespace attune::runtime

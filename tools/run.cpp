@@ -12,6 +12,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <tuple>
+#include <utility>
 
 #include "ir/parse.h"
 #include "runtime/tensor.h"
@@ -30,9 +32,10 @@ struct RunOptions {
   TextOptions text;
   ExactOption exact;
   std::optional<std::string> scale, dtype, grad_out, grad_lse, cu_seqlens_q, cu_seqlens_kv;
+  std::optional<std::string> kv_len, q_offsets, pages, o_before, lse_before;
   std::string layout, target = "auto";
   std::vector<std::string> grads;
-  std::int64_t q_offset = 0;
+  std::int64_t q_offset = 0, kv_offset = 0, piece = 0;
   bool max = false, deterministic = false, json = false, quiet = false;
 
   bool packed() const { return cu_seqlens_q || cu_seqlens_kv; }
@@ -60,6 +63,17 @@ void check_options(const RunOptions& o) {
   if (!o.grad_out && !o.grads.empty())
     throw refuse("grad-without-out", "--grad is given without --grad-out", "--grad " + o.grads[0],
                  "the backward starts from the gradient of the output", "pass --grad-out FILE.npy");
+  const std::array<std::pair<std::string_view, bool>, 7> forward_only{{{"--kv-len", o.kv_len.has_value()},
+                                                                       {"--q-offsets", o.q_offsets.has_value()},
+                                                                       {"--pages", o.pages.has_value()},
+                                                                       {"--o-before", o.o_before.has_value()},
+                                                                       {"--lse-before", o.lse_before.has_value()},
+                                                                       {"--kv-offset", o.kv_offset != 0},
+                                                                       {"--piece", o.piece != 0}}};
+  for (const auto& [option, given] : forward_only)
+    if (given && o.grad_out)
+      throw refuse("forward-only", fmt::format("{} is given with --grad-out", option), std::string(option),
+                   "it is for the forward alone", "leave it out, or compute the forward alone");
   std::error_code ignored;
   if (fs::exists(o.out, ignored) && !fs::is_directory(o.out, ignored))
     throw refuse("out-not-folder", "the results have no folder to go to", "--out " + o.out,
@@ -105,6 +119,19 @@ Owned read_floats(const std::string& option, const std::string& path, std::optio
                  "save it as floats or integers");
   const DType type = as.value_or(is_float(in.tensor.dtype) ? in.tensor.dtype : DType::f32);
   return type == in.tensor.dtype ? in : converted(in, type);
+}
+
+/// Numbers of pages as engines take them. One that is no i32 is no page either.
+Owned read_pages(const std::string& path) {
+  const Owned in = read_npy(path, "--pages " + path);
+  if (in.tensor.dtype != DType::i64) return in;
+  Owned out = make(DType::i32, shape_of(in.tensor));
+  const auto* from = static_cast<const std::int64_t*>(in.tensor.data);
+  for (std::int64_t i = 0; i < in.tensor.size(); ++i)
+    static_cast<std::int32_t*>(out.tensor.data)[i] = std::in_range<std::int32_t>(from[i])
+                                                         ? static_cast<std::int32_t>(from[i])
+                                                         : -1;
+  return out;
 }
 
 /// The numbers of a result, as a person looks at them first.
@@ -176,16 +203,22 @@ class Run {
     v_ = read_floats("--v", o_.v, as);
     if (o_.cu_seqlens_q) cu_q_ = read_npy(*o_.cu_seqlens_q, "--cu-seqlens-q " + *o_.cu_seqlens_q);
     if (o_.cu_seqlens_kv) cu_kv_ = read_npy(*o_.cu_seqlens_kv, "--cu-seqlens-kv " + *o_.cu_seqlens_kv);
+    if (o_.kv_len) kv_len_ = read_npy(*o_.kv_len, "--kv-len " + *o_.kv_len);
+    if (o_.q_offsets) q_offsets_ = read_npy(*o_.q_offsets, "--q-offsets " + *o_.q_offsets);
+    if (o_.pages) pages_ = read_pages(*o_.pages);
+    if (o_.o_before) o_before_ = read_floats("--o-before", *o_.o_before, std::nullopt);
     // A GPU's kernels take it in the type of q.
     if (o_.grad_out)
       grad_out_ = read_floats("--grad-out", *o_.grad_out,
                               o_.target == "cuda" ? std::optional(q_.tensor.dtype) : std::nullopt);
     // The rows' own precision is f32, so a gradient in 16 bits is widened to it.
-    if (o_.grad_lse) {
-      grad_lse_ = read_floats("--grad-lse", *o_.grad_lse, std::nullopt);
-      if (size_of(grad_lse_.tensor.dtype) < 4) grad_lse_ = converted(grad_lse_, DType::f32);
-    }
-    for (Owned* t : {&q_, &k_, &v_, &grad_out_, &grad_lse_})
+    const auto read_rows = [](const std::string& option, const std::string& path) {
+      const Owned in = read_floats(option, path, std::nullopt);
+      return size_of(in.tensor.dtype) < 4 ? converted(in, DType::f32) : in;
+    };
+    if (o_.grad_lse) grad_lse_ = read_rows("--grad-lse", *o_.grad_lse);
+    if (o_.lse_before) lse_before_ = read_rows("--lse-before", *o_.lse_before);
+    for (Owned* t : {&q_, &k_, &v_, &grad_out_, &grad_lse_, &kv_len_, &q_offsets_, &pages_, &o_before_, &lse_before_})
       if (t->tensor.given()) *t = moved(*t, device_);
     text_ = build(o_.text, Captures::Files, {}, device_);
     text_.attention.target = o_.target == "oracle" ? Target::oracle
@@ -197,9 +230,11 @@ class Run {
                    "write --dtype f32, or --target oracle: exact, in double precision, and slow");
     text_.attention.exact = o_.exact.asked();
     if (o_.scale) text_.attention.scale = number("--scale", *o_.scale);
-    if (o_.q_offset < 0 || o_.q_offset > std::numeric_limits<std::int32_t>::max())
-      throw refuse("q-offset", fmt::format("--q-offset is {}", o_.q_offset), fmt::format("--q-offset {}", o_.q_offset),
-                   "positions are 0 to 2147483647", "pass the position of the first query");
+    for (const auto& [option, value, of] :
+         {std::tuple{"q-offset", o_.q_offset, "query"}, {"kv-offset", o_.kv_offset, "key"}})
+      if (value < 0 || value > std::numeric_limits<std::int32_t>::max())
+        throw refuse(option, fmt::format("--{} is {}", option, value), fmt::format("--{} {}", option, value),
+                     "positions are 0 to 2147483647", fmt::format("pass the position of the first {}", of));
     for (const std::string& name : o_.grads) require_captured(name);
   }
 
@@ -226,7 +261,7 @@ class Run {
   /// The shape of the results. If the tensors do not fit each other, the check reports that afterwards.
   std::vector<std::int64_t> shape_of_rows() const {
     const Tensor q = laid_out(q_.tensor);
-    if (o_.packed()) return {q.shape[1], q.shape[0]};
+    if (o_.cu_seqlens_q) return {q.shape[1], q.shape[0]};
     return {q.shape[0], q.shape[1], q.shape[2]};
   }
 
@@ -234,7 +269,14 @@ class Run {
     Forward call{.q = laid_out(q_.tensor), .k = laid_out(k_.tensor), .v = laid_out(v_.tensor)};
     call.cu_seqlens_q = cu_q_.tensor;
     call.cu_seqlens_kv = cu_kv_.tensor;
+    call.kv_len = kv_len_.tensor;
+    call.pages = pages_.tensor;
     call.q_offset = static_cast<std::int32_t>(o_.q_offset);
+    call.q_offsets = q_offsets_.tensor;
+    call.kv_offset = static_cast<std::int32_t>(o_.kv_offset);
+    call.o_before = laid_out(o_before_.tensor);
+    call.lse_before = lse_before_.tensor;
+    call.piece = o_.piece;
     std::vector<std::int64_t> shape(shape_of(q_.tensor).begin(), shape_of(q_.tensor).end());
     if (!shape.empty() && v_.tensor.rank > 0) shape.back() = shape_of(v_.tensor).back();
     call.o = laid_out(result("out.npy", shape));
@@ -319,7 +361,7 @@ class Run {
 
   const RunOptions& o_;
   Device device_;
-  Owned q_, k_, v_, cu_q_, cu_kv_, grad_out_, grad_lse_;
+  Owned q_, k_, v_, cu_q_, cu_kv_, grad_out_, grad_lse_, kv_len_, q_offsets_, pages_, o_before_, lse_before_;
   TextAttention text_;
   std::vector<Result> results_;
   double seconds_ = 0;
@@ -331,7 +373,9 @@ void add_run(CLI::App& app) {
   auto o = std::make_shared<RunOptions>();
   CLI::App& verb = *app.add_subcommand("run", "attention over .npy files");
   verb.add_option("--q", o->q, "queries: [B, Hq, Sq, D], packed [T, Hq, D]")->type_name("FILE.npy")->required();
-  verb.add_option("--k", o->k, "keys: [B or 1, Hkv, Skv, D], packed [T, Hkv, D]")->type_name("FILE.npy")->required();
+  verb.add_option("--k", o->k, "keys: [B or 1, Hkv, Skv, D], packed [T, Hkv, D], in pages [pages, Hkv, page, D]")
+      ->type_name("FILE.npy")
+      ->required();
   verb.add_option("--v", o->v, "values, as the keys")->type_name("FILE.npy")->required();
   verb.add_option("--out", o->out, "the folder for the results")->type_name("DIR")->required();
   o->text.add_to(verb, Captures::Files);
@@ -343,6 +387,17 @@ void add_run(CLI::App& app) {
       ->type_name("FILE.npy");
   verb.add_option("--cu-seqlens-kv", o->cu_seqlens_kv, "packed: the same of k and v")->type_name("FILE.npy");
   verb.add_option("--q-offset", o->q_offset, "the position of the first query")->type_name("N");
+  verb.add_option("--q-offsets", o->q_offsets, "the position of the first query of each entry, in its place")
+      ->type_name("FILE.npy");
+  verb.add_option("--kv-offset", o->kv_offset, "the position of the first key")->type_name("N");
+  verb.add_option("--kv-len", o->kv_len, "how many keys each entry has; k and v may have room for more")
+      ->type_name("FILE.npy");
+  verb.add_option("--pages", o->pages, "the pages of each entry's keys, [B, n]: k and v are pools of pages")
+      ->type_name("FILE.npy");
+  verb.add_option("--o-before", o->o_before, "the output over other keys, to merge with")->type_name("FILE.npy");
+  verb.add_option("--lse-before", o->lse_before, "its lse")->type_name("FILE.npy");
+  verb.add_option("--piece", o->piece, "not 0: an entry's bits do not depend on others; a multiple of 128")
+      ->type_name("N");
   verb.add_option("--grad-out", o->grad_out, "the output's gradient: also computes dq, dk and dv")
       ->type_name("FILE.npy");
   verb.add_option("--grad-lse", o->grad_lse, "the gradient of lse")->type_name("FILE.npy");

@@ -49,22 +49,31 @@ Val every_fourth(Val a) {
   return lanes.size() == 1 ? lane(a, 0) : codegen::shuffle(a, lanes);
 }
 
-}  // namespace
-
-Val random(Val seed, const Coordinates& at) {
-  const bool shared = at.kv.is_vector() && !seed.is_vector() && !at.q.is_vector();
-  const Val first = shared ? every_fourth(at.kv) : at.kv;
+/// The words that belong to `at`, of blocks of its own `first` positions.
+Block words_of(Val seed, const Coordinates& at, Val first) {
   // Widen everything to the same lanes, since a value carried by a loop keeps its type.
   const Val all = like(seed, like(at.q, first));
   const auto wide = [&](Val x) { return like(all, x); };
-  const Block words = philox({wide(shift_right_logical(first, 2)), wide(at.q), wide(at.head), wide(at.batch)}, seed);
+  return philox({wide(shift_right_logical(first, 2)), wide(at.q), wide(at.head), wide(at.batch)}, seed);
+}
+
+Val one_by_one(Val seed, const Coordinates& at) {
+  const Block words = words_of(seed, at, at.kv);
+  const Val which = at.kv & 3;
+  return select(which < 2, select(which == 0, words[0], words[1]), select(which == 2, words[2], words[3]));
+}
+
+}  // namespace
+
+Val random(Val seed, const Coordinates& at) {
+  Code& code = seed.code();
   Val word;
-  if (shared) {
-    word = in_order(words);
-  } else {
-    const Val which = at.kv & 3;
-    word = select(which < 2, select(which == 0, words[0], words[1]), select(which == 2, words[2], words[3]));
-  }
+  if (at.kv.is_vector() && !seed.is_vector() && !at.q.is_vector())
+    word = code.branch((lane(at.kv, 0) & 3) == 0,
+                       [&] { return Code::Carried{in_order(words_of(seed, at, every_fourth(at.kv)))}; },
+                       [&] { return Code::Carried{one_by_one(seed, at)}; })[0];
+  else
+    word = one_by_one(seed, at);
   return to_float(shift_right_logical(word, 8)) * 0x1p-24;
 }
 

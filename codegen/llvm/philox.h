@@ -8,7 +8,8 @@ namespace attune::codegen {
 struct Coordinates {
   Val kv, q, head, batch;
 };
-/// ir::random for each lane. A vector kv holds consecutive positions from a multiple of 4 on, a multiple of 4 of them.
+/// ir::random for each lane. A vector kv holds consecutive positions, a multiple of 4 of them; from a multiple of 4 on
+/// they cost a quarter.
 Val random(Val seed, const Coordinates& at);
 
 }  // namespace attune::codegen

@@ -139,13 +139,30 @@ class Sink : public detail::Part<Float, SinkAt> {
 enum class Target : std::uint8_t { automatic, cpu, oracle, cuda };
 
 /// q [B, Hq, Sq, D], k [Bk, Hkv, Skv, D], v [Bk, Hkv, Skv, Dv], o [B, Hq, Sq, Dv]; Hq a multiple of Hkv, Bk is B or 1.
-/// Packed: [T, H, D] with the sequences' starts in cu_seqlens (i32, [B + 1]), on the host or where q is.
+/// Packed: [T, H, D] with the sequences' starts in cu_seqlens (i32, [B + 1]), on the host or where q is. Packed queries
+/// may read keys that are not packed: then only cu_seqlens_q is given.
 struct Forward {
   Tensor q{}, k{}, v{}, o{};
   Tensor lse{};  ///< optional: f32 or f64 [B, Hq, Sq], packed [Hq, T]
   Tensor max{};  ///< optional: the largest score of each row, shaped like lse
   Tensor cu_seqlens_q{}, cu_seqlens_kv{};
+  /// i32 [B], where q is: how many keys each entry has. k and v may have room for more, which holds anything: it is
+  /// not read.
+  Tensor kv_len{};
+  /// i32 [B, n], where q is: k and v are pools of pages [pages, Hkv, page, D], and key i of entry b is row i % page of
+  /// page pages[b, i / page]. Pages may be shared and in any order. Entries of keys that no query needs are not read;
+  /// keys of a page that does not exist, -1 say, are zeros.
+  Tensor pages{};
   std::int32_t q_offset = 0;  ///< at.q of the first query
+  Tensor q_offsets{};         ///< i32 [B], where q is: at.q of each entry's first query, in place of q_offset
+  /// at.kv of the first key. at.kv_len is where the keys end: kv_offset and their number.
+  std::int32_t kv_offset = 0;
+  /// The results of a call over other keys, both or neither: this one's are merged with them, as if all had been in one
+  /// call. They may be o and lse themselves. A sink joins in the call without them, and max is of this call's keys.
+  Tensor o_before{}, lse_before{};
+  /// Not 0: each entry's results get the same bits whatever else is in the call, and engines that divide its keys do so
+  /// at multiples of this, a multiple of 128.
+  std::int64_t piece = 0;
   /// The longest packed sequence; positions beyond it are ignored. Required when cu_seqlens is on a device: only
   /// kernels read it there, and nothing checks it.
   std::int64_t max_q_len = 0, max_kv_len = 0;

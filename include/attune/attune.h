@@ -1,6 +1,7 @@
 // include/attune/attune.h — the one include a user needs
 #pragma once
 
+#include <attune/append.h>
 #include <attune/attention.h>
 #include <attune/error.h>
 #include <attune/expr.h>

@@ -218,14 +218,20 @@ class Attention:
                  max: Array | bool = False, cu_seqlens: Array = None, cu_seqlens_q: Array = None,
                  cu_seqlens_kv: Array = None, max_q_len: int = 0, max_kv_len: int = 0, q_offset: int = 0,
                  cover: Cover | None = None, workspace: Array = None, stream: int = 0, workers: int = 0,
-                 progress: Progress | None = None, parallel_for: ParallelFor | None = None,
-                 **captures: Capturable) -> Any:
+                 progress: Progress | None = None, parallel_for: ParallelFor | None = None, kv_len: Array = None,
+                 q_offsets: Array = None, pages: Array = None, kv_offset: int = 0, o_before: Array = None,
+                 lse_before: Array = None, piece: int = 0, **captures: Capturable) -> Any:
         """The output, of the kind and type of q; with `lse` or `max` a tuple of it and them.
 
         q is [B, Hq, Sq, D], k [Bk, Hkv, Skv, D], v [Bk, Hkv, Skv, Dv]. Packed: [T, H, D], with the sequences' starts in
         `cu_seqlens`, or `cu_seqlens_q` and `cu_seqlens_kv`. `out`, and `lse` and `max` where they are arrays, are
         written; `lse` is a natural logarithm. `q_offset` is at.q of the first query. `progress` is called with the
         share done.
+
+        A cache: `kv_len` [B] is how many keys each entry has, `q_offsets` [B] where its queries begin. With `pages`
+        [B, n], k and v are [pages, Hkv, page, D], and key i of entry b is row i % page of page pages[b, i // page].
+        `kv_offset` is at.kv of the first key; `o_before` and `lse_before` are results over other keys, which are merged
+        in. With `piece`, a multiple of 128, an entry's bits do not depend on other entries. All integers are i32.
         """
         if cu_seqlens is not None:
             cu_seqlens_q = cu_seqlens_kv = cu_seqlens
@@ -233,8 +239,15 @@ class Attention:
         out = _result(q, v) if out is None else out
         lse, max = (_sums(q, cu_seqlens_q is not None) if x is True else x for x in (lse, max))
         tensors = (q, k, v, _written(out), _written(lse), _written(max), cu_seqlens_q, cu_seqlens_kv)
+        apart = (kv_len, q_offsets, pages, o_before, lse_before)
+        if any([x is not None for x in apart]):
+            tensors += (None,) * 5 + apart  # after those of a backward
+        numbers = (kv_offset, piece)
+        told = any([type(x) is not int or x != 0 for x in numbers])
         options = self._options(q, k, q_offset, max_q_len, max_kv_len, workers, stream, workspace, cover, progress,
-                                parallel_for)
+                                parallel_for, told)
+        if told:
+            options += (_arguments.whole("kv_offset", kv_offset), _arguments.whole("piece", piece))
         try:
             self._core.run(_FORWARD, tensors, *self._bound(captures), options)
         except Error as error:
@@ -370,13 +383,14 @@ class Attention:
     @staticmethod
     def _options(q: Array, k: Array, q_offset: int, max_q_len: int, max_kv_len: int, workers: int, stream: int,
                  workspace: Array, cover: Cover | None, progress: Progress | None,
-                 parallel_for: ParallelFor | None) -> tuple[Any, ...] | None:
+                 parallel_for: ParallelFor | None, all_of_them: bool = False) -> tuple[Any, ...] | None:
         try:
             slow = math.prod(q.shape[:-1]) * k.shape[-2] > _SLOW
         except (AttributeError, IndexError, TypeError):
             slow = False
         usual = all([type(x) is int and x == 0 for x in (q_offset, max_q_len, max_kv_len, workers, stream)])
-        if usual and not slow and workspace is None and cover is None and progress is None and parallel_for is None:
+        simple = workspace is None and cover is None and progress is None and parallel_for is None
+        if usual and simple and not slow and not all_of_them:
             return None
         if cover is not None and not isinstance(cover, Cover):
             raise _arguments.bad("cover", cover, "what attention.cover(...) gave", "pass that, or leave it out")
@@ -415,7 +429,9 @@ def attention(q: Array, k: Array, v: Array, *, score: Written | None = None, mas
               out: Array = None, lse: Array | bool = False, max: Array | bool = False, cu_seqlens: Array = None,
               cu_seqlens_q: Array = None, cu_seqlens_kv: Array = None, max_q_len: int = 0, max_kv_len: int = 0,
               q_offset: int = 0, cover: Cover | None = None, workspace: Array = None, stream: int = 0,
-              workers: int = 0, progress: Progress | None = None, **captures: Capturable) -> Any:
+              workers: int = 0, progress: Progress | None = None, kv_len: Array = None, q_offsets: Array = None,
+              pages: Array = None, kv_offset: int = 0, o_before: Array = None, lse_before: Array = None,
+              piece: int = 0, **captures: Capturable) -> Any:
     """softmax(score(scale * q k^T)) v under a mask, in one line. The first call of its kind compiles, later ones run.
 
     >>> import attune, numpy
@@ -438,6 +454,10 @@ def attention(q: Array, k: Array, v: Array, *, score: Written | None = None, mas
         if scan.cacheable and not lets:
             _core.remember(key[:4], key[4:], tuple(captures), tuple(captures.values()), tuple(scan.key), kept._core,
                            [c.leaf for c in spelled.captures], [p.leaf for p in spelled.params])
+    # Only what is given: the usual call then stays the usual call.
+    apart = {name: x for name, x in (("kv_len", kv_len), ("q_offsets", q_offsets), ("pages", pages),
+                                     ("o_before", o_before), ("lse_before", lse_before)) if x is not None}
+    apart.update({name: x for name, x in (("kv_offset", kv_offset), ("piece", piece)) if type(x) is not int or x})
     return kept(q, k, v, out=out, lse=lse, max=max, cu_seqlens=cu_seqlens, cu_seqlens_q=cu_seqlens_q,
                 cu_seqlens_kv=cu_seqlens_kv, max_q_len=max_q_len, max_kv_len=max_kv_len, q_offset=q_offset,
-                cover=cover, workspace=workspace, stream=stream, workers=workers, progress=progress)
+                cover=cover, workspace=workspace, stream=stream, workers=workers, progress=progress, **apart)

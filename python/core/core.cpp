@@ -207,7 +207,7 @@ struct Attention : Handle {
   }
 
   /// `options` is None, or (q_offset, max_q_len, max_kv_len, workers, stream, workspace, cover, progress, parallel_for,
-  /// signals).
+  /// signals), and of a forward (kv_offset, piece) if they are not 0.
   void fill(Call& c, int pass, const nb::tuple& given, const nb::tuple& captured, nb::handle grads,
             const nb::tuple& numbers, nb::handle options) const {
     c.call.size = sizeof c.call;
@@ -270,6 +270,9 @@ struct Attention : Handle {
     with.user = &c.with;
     if (!c.with.progress.is_none() || nb::cast<bool>(o[9])) with.progress = With::progressed;
     if (!c.with.loop.is_none()) with.parallel_for = With::looped;
+    if (o.size() == 10) return;
+    c.call.kv_offset = nb::cast<std::int32_t>(o[10]);
+    c.call.piece = nb::cast<std::int64_t>(o[11]);
   }
 
   void run(int pass, const nb::tuple& given, const nb::tuple& captured, nb::handle grads, const nb::tuple& numbers,

@@ -37,7 +37,7 @@ struct Row {
   const attune_tensor* attune_call::*member;
   int written;  // bit 0: by a forward, bit 1: by a backward
 };
-constexpr int tensors = 13;
+constexpr int tensors = 18;
 constexpr Row rows[tensors] = {{"q", &attune_call::q, 0},
                                {"k", &attune_call::k, 0},
                                {"v", &attune_call::v, 0},
@@ -50,7 +50,12 @@ constexpr Row rows[tensors] = {{"q", &attune_call::q, 0},
                                {"grad_lse", &attune_call::grad_lse, 0},
                                {"dq", &attune_call::dq, 2},
                                {"dk", &attune_call::dk, 2},
-                               {"dv", &attune_call::dv, 2}};
+                               {"dv", &attune_call::dv, 2},
+                               {"kv_len", &attune_call::kv_len, 0},
+                               {"q_offsets", &attune_call::q_offsets, 0},
+                               {"pages", &attune_call::pages, 0},
+                               {"o_before", &attune_call::o_before, 0},
+                               {"lse_before", &attune_call::lse_before, 0}};
 
 /// The handle that an object of Python is; null where it is something else.
 using HandleOf = const Handle* (*)(nb::handle object);

@@ -41,7 +41,7 @@ class Tiles::Asker {
     env_.b = b;
     env_.h = h;
     env_.q_len = e.q_len;
-    env_.kv_len = e.kv_len;
+    env_.kv_len = e.kv_offset + e.kv_len;
     env_.params = tiles.params_;
     env_.read = &tiles.summaries_.read();
   }
@@ -145,14 +145,14 @@ class Tiles::Asker {
   bool runs(bool along_q, std::int32_t tile, std::vector<Run>& into, bool bands_alone = false) {
     const Extent& e = extent_;
     const Bands& said = along_q ? tiles_.cover_.along_q : tiles_.cover_.along_kv;
-    const std::int32_t origin = along_q ? e.q_offset : 0, size = along_q ? e.tile_q : e.tile_kv;
-    const std::int32_t axis_end = along_q ? e.q_offset + e.q_len : e.kv_len;
+    const std::int32_t origin = along_q ? e.q_offset : e.kv_offset, size = along_q ? e.tile_q : e.tile_kv;
+    const std::int32_t axis_end = origin + (along_q ? e.q_len : e.kv_len);
     Rectangle r = rectangle(tile, tile);
     if (along_q) {
       r.q0 = origin;
       r.q1 = axis_end;
     } else {
-      r.kv0 = 0;
+      r.kv0 = origin;
       r.kv1 = axis_end;
     }
     bands(along_q ? tiles_.along_q_ : tiles_.along_kv_, along_q ? q_memory_ : kv_memory_, said, r, origin, axis_end);
@@ -200,16 +200,17 @@ class Tiles::Asker {
   Rectangle rectangle(std::int32_t tile_q, std::int32_t tile_kv) const {
     const Extent& e = extent_;
     return {e.q_offset + tile_q * e.tile_q, e.q_offset + std::min(e.q_len, (tile_q + 1) * e.tile_q),
-            tile_kv * e.tile_kv, std::min(e.kv_len, (tile_kv + 1) * e.tile_kv)};
+            e.kv_offset + tile_kv * e.tile_kv, e.kv_offset + std::min(e.kv_len, (tile_kv + 1) * e.tile_kv)};
   }
 
   /// Number of pairs kept for one query; nothing if its bands are not exact.
   std::optional<std::int64_t> live(std::int32_t q) {
-    bands(tiles_.along_kv_, kv_memory_, tiles_.cover_.along_kv, {q, q + 1, 0, extent_.kv_len}, 0, extent_.kv_len);
+    const std::int32_t first = extent_.kv_offset, end = first + extent_.kv_len;
+    bands(tiles_.along_kv_, kv_memory_, tiles_.cover_.along_kv, {q, q + 1, first, end}, first, end);
     if (!exact_) return std::nullopt;
     std::sort(kept_.begin(), kept_.end(), [](const Segment& a, const Segment& b) { return a.begin < b.begin; });
     std::int64_t sum = 0;
-    std::int32_t reached = 0;
+    std::int32_t reached = first;
     for (const Segment& s : kept_) {
       sum += std::max(0, s.end - std::max(s.begin, reached));
       reached = std::max(reached, s.end);

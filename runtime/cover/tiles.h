@@ -12,9 +12,10 @@ namespace attune::runtime {
 
 enum class Keep : std::uint8_t { None, Some, All };
 
-/// The sizes to evaluate a cover at. The end of an axis may cut its last tile short.
+/// The sizes to evaluate a cover at: numbers of queries and keys, and the positions of the first ones. The end of an
+/// axis may cut its last tile short.
 struct Extent {
-  std::int32_t batch = 1, heads = 1, q_len = 0, kv_len = 0, q_offset = 0;
+  std::int32_t batch = 1, heads = 1, q_len = 0, kv_len = 0, q_offset = 0, kv_offset = 0;
   std::int32_t tile_q = 128, tile_kv = 128;
 
   std::int32_t q_tiles() const { return (q_len + tile_q - 1) / tile_q; }

@@ -280,7 +280,7 @@ class BackwardRun {
     for (std::int64_t b = 0; b < problem_.batch; ++b)
       for (std::int64_t h = 0; h < problem_.q_heads; ++h) {
         const Sequence seq = sequence(problem_, b);
-        const codegen::Frame frame = state_.slots.frame(problem_, seq, h);
+        const codegen::Frame frame = state_.slots.frame(seq, h);
         const double sink = sink_at(lowered_.mod, args, frame);
         env.b = frame.b;
         env.h = frame.h;

@@ -94,8 +94,7 @@ class Walk {
     stretch_ = &stretch;
     keys_.first_row = first_row(stretch.reader);
     for (QueryTile& tile : s_.queries) tile.ready = false;
-    const Frame frame = state_.slots.frame(state_.problem, sequence(state_.problem, stretch.reader.b),
-                                           stretch.reader.h);
+    const Frame frame = state_.slots.frame(sequence(state_.problem, stretch.reader.b), stretch.reader.h);
     state_.kernel->head_fields(&frame, s_.head);
   }
 
@@ -162,7 +161,7 @@ class Walk {
     const auto [b, h] = stretch_->reader;
     const compiler::Problem& problem = state_.problem;
     const Sequence seq = sequence(problem, b);
-    static_cast<TileRows&>(tile) = tile_rows(state_.slots, problem, sizes_.cut, seq, h, t, s_.head);
+    static_cast<TileRows&>(tile) = tile_rows(state_.slots, sizes_.cut, seq, h, t, s_.head);
     const std::int64_t ld = field_row(sizes_.cut.tile_q);
     state_.kernel->row_fields(&tile.frame, tile.frame.origin, static_cast<std::int32_t>(ld), tile.fields, ld);
 

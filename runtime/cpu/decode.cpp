@@ -5,7 +5,9 @@
 #include <cmath>
 #include <limits>
 
+#include "runtime/cpu/kv_entries.h"
 #include "runtime/cpu/results.h"
+#include "runtime/keys.h"
 
 namespace attune::runtime::cpu {
 namespace {
@@ -13,12 +15,14 @@ namespace {
 using namespace codegen;
 using compiler::Problem;
 
-/// Limit on the queries of one head. With more, packing pays off through products in registers.
-constexpr std::int64_t most_queries = 8;
+constexpr Among few{.most = most_decoded};
 /// Keys of one task. A constant, so that results do not depend on the number of threads.
 constexpr std::int32_t chunk_keys = 512;
 /// Keys whose scores are held at a time.
 constexpr std::int32_t tile_keys = 128;
+/// Rows that lie evenly apart, of pages say, are read in place if there are so many of them; others are copied together
+/// first, so that kernels are called for many at a time.
+constexpr std::int64_t in_place_keys = 16;
 
 /// One chunk of one (batch entry, head) of keys, for all the queries of its group of heads.
 struct Chunk {
@@ -37,6 +41,7 @@ struct DecodePlan {
   std::shared_ptr<const Kit> kit;
   std::shared_ptr<const ForwardKernel> kernel;
   Cut cut;
+  std::int64_t row_bytes;  ///< of the longer of a key and a value
   int workers;
   std::vector<Chunk> chunks;
   std::vector<std::int64_t> firsts;  ///< by batch entry: its first chunk
@@ -47,9 +52,12 @@ struct DecodePlan {
 struct DecodeScratch {
   DecodeScratch(Workspace& memory, const DecodePlan& plan)
       : q(memory.take<float>(plan.rows() * plan.problem.d)), s(memory.take<float>(plan.rows() * tile_keys)),
-        alpha(memory.take<float>(plan.rows())), fields(memory, plan.kernel->parts, plan.cut) {}
+        alpha(memory.take<float>(plan.rows())),
+        gathered(memory.take<std::byte>(plan.problem.kv.paged() ? tile_keys * plan.row_bytes : 0)),
+        fields(memory, plan.kernel->parts, plan.cut) {}
 
   float *q, *s, *alpha;
+  std::byte* gathered;  ///< rows of a tile of keys or values; only where those lie in pages
   Fields fields;
 };
 
@@ -68,17 +76,22 @@ struct DecodeMemory {
 };
 
 Cut cut_for(const Problem& problem, const Kit& kit) {
-  const auto queries = static_cast<std::int32_t>(std::max<std::int64_t>(1, problem.q.length));
+  std::int32_t queries = 1;
+  for (std::int64_t b = 0; b < problem.batch; ++b)
+    if (const Sequence seq = sequence(problem, b); few.has(seq))
+      queries = std::max(queries, static_cast<std::int32_t>(seq.q_len));
   return {.tile_q = queries, .tile_kv = tile_keys, .group = queries, .panel = 2 * kit.tiling.width};
 }
 
 DecodePlan::DecodePlan(const compiler::LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means)
     : problem(p), kit(cpu::kit({means.isa, means.purpose}, Unit::f32, call.q.dtype)),
       kernel(forward_kernel(lowered, {means.isa, means.purpose}, Unit::f32)), cut(cut_for(p, *kit)),
+      row_bytes(std::max(p.d, p.dv) * static_cast<std::int64_t>(size_of(call.k.dtype))),
       workers(most_workers(means.executor)) {
   for (std::int64_t b = 0; b < p.batch; ++b) {
     firsts.push_back(static_cast<std::int64_t>(chunks.size()));
-    const std::int64_t count = pieces(sequence(p, b).kv_len, chunk_keys);
+    const Sequence seq = sequence(p, b);
+    const std::int64_t count = few.has(seq) ? pieces(seq.kv_len, chunk_keys) : 0;
     for (std::int64_t h = 0; h < p.kv_heads; ++h)
       for (std::int64_t i = 0; i < count; ++i) chunks.push_back({b, h, i});
   }
@@ -93,7 +106,8 @@ class DecodeRun {
       : plan_(plan), lowered_(lowered), call_(call), problem_(plan.problem), kernel_(*plan.kernel), means_(means),
         slots_(lowered.mod, args_of(lowered, call)), q_rows_(plan.kit),
         results_(call, plan.problem, {means.isa, means.purpose}), callers_(means.workspace, plan.workspace),
-        memory_(callers_.workspace(), plan), visits_(plan.problem, plan.cut, lowered, slots_.args(), means.executor) {}
+        memory_(callers_.workspace(), plan),
+        visits_(plan.problem, plan.cut, lowered, slots_.args(), means.executor, few) {}
 
   void operator()() {
     const auto scratch = [&](int worker) -> const DecodeScratch& {
@@ -114,7 +128,7 @@ class DecodeRun {
 
   /// The queries of one head, with their fields.
   TileRows queries_of(const Sequence& seq, std::int64_t h, const DecodeScratch& s) const {
-    const TileRows tile = tile_rows(slots_, problem_, plan_.cut, seq, h, 0, s.fields.head);
+    const TileRows tile = tile_rows(slots_, plan_.cut, seq, h, 0, s.fields.head);
     s.fields.compute(kernel_, tile);
     return tile;
   }
@@ -152,32 +166,70 @@ class DecodeRun {
       end = std::max(end, v.end);
     }
     if (begin >= end) return;
-    const MatrixLayout k = matrix(call_.k, problem_.kv.layout, seq.kv_b, chunk.kv_head, seq.kv_start),
-                       v = matrix(call_.v, problem_.kv.layout, seq.kv_b, chunk.kv_head, seq.kv_start);
     // Keys of a tile that no head keeps are not read: their memory may hold anything.
     std::fill_n(s.s, rows() * tile_keys, 0.0f);
-    const Dots dots{.q = s.q,
-                    .q_row = problem_.d,
-                    .rows = rows(),
-                    .k = element(call_.k, shifted(k, kv + begin).origin),
-                    .k_row = k.row,
-                    .count = end - begin,
-                    .d = problem_.d,
-                    .s = s.s + begin,
-                    .s_row = tile_keys};
-    plan_.kit->dots(&dots);
-    for (std::int64_t g = 0; g < problem_.group; ++g) softmax(index, chunk, seq, g, kv, s);
-    const Weigh weigh{.p = s.s + begin,
-                      .p_row = tile_keys,
+    const KeyRows keys_lie(problem_, call_.pages, seq, chunk.kv_head);
+    each_rows(call_.k, problem_.d, keys_lie, {kv + begin, kv + end}, s, [&](const SomeRows& k) {
+      const Dots dots{.q = s.q,
+                      .q_row = problem_.d,
                       .rows = rows(),
-                      .v = element(call_.v, shifted(v, kv + begin).origin),
-                      .v_row = v.row,
-                      .count = end - begin,
-                      .dv = problem_.dv,
-                      .o = memory_.o + index * rows() * problem_.dv,
-                      .o_row = problem_.dv,
-                      .keep = s.alpha};
-    plan_.kit->weigh(&weigh);
+                      .k = k.data,
+                      .k_row = k.row,
+                      .count = k.count,
+                      .d = problem_.d,
+                      .s = s.s + (k.first - kv),
+                      .s_row = tile_keys};
+      plan_.kit->dots(&dots);
+    });
+    for (std::int64_t g = 0; g < problem_.group; ++g) softmax(index, chunk, seq, g, kv, s);
+    each_rows(call_.v, problem_.dv, keys_lie, {kv + begin, kv + end}, s, [&](const SomeRows& v) {
+      const Weigh weigh{.p = s.s + (v.first - kv),
+                        .p_row = tile_keys,
+                        .rows = rows(),
+                        .v = v.data,
+                        .v_row = v.row,
+                        .count = v.count,
+                        .dv = problem_.dv,
+                        .o = memory_.o + index * rows() * problem_.dv,
+                        .o_row = problem_.dv,
+                        .keep = s.alpha};
+      plan_.kit->weigh(&weigh);
+      // What the first rows have scaled stays as it is.
+      if (v.first + v.count < kv + end) std::fill_n(s.alpha, rows(), 1.0f);
+    });
+  }
+
+  /// Keys, or their values, whose rows are evenly apart.
+  struct SomeRows {
+    std::int64_t first, count;
+    const void* data;
+    std::int64_t row;  ///< elements
+  };
+
+  /// Calls body for keys [of.first, of.second), in order. Rows that are too few in one place are copied together.
+  template <class Body>
+  void each_rows(const Tensor& t, std::int64_t width, const KeyRows& lie, std::pair<std::int64_t, std::int64_t> of,
+                 const DecodeScratch& s, const Body& body) const {
+    const auto bytes = static_cast<std::size_t>(width) * size_of(t.dtype);
+    const auto in_place = [](const KeyRows::Stretch& some) { return some.there && some.count >= in_place_keys; };
+    for (std::int64_t at = of.first; at < of.second;) {
+      KeyRows::Stretch some = lie.stretch(t, at, of.second);
+      if (!problem_.kv.paged() || in_place(some)) {
+        body(SomeRows{at, some.count, element(t, some.at.origin), some.at.row});
+        at += some.count;
+        continue;
+      }
+      const std::int64_t first = at;
+      std::byte* into = s.gathered;
+      do {
+        for (std::int64_t i = 0; i < some.count; ++i, into += bytes)
+          some.there ? std::memcpy(into, element(t, some.at.origin + i * some.at.row), bytes)
+                     : std::memset(into, 0, bytes);
+        at += some.count;
+        if (at < of.second) some = lie.stretch(t, at, of.second);
+      } while (at < of.second && !in_place(some));
+      body(SomeRows{first, at - first, s.gathered, width});
+    }
   }
 
   Visit visit(const Chunk& chunk, std::int64_t g, std::int32_t kv) const {
@@ -197,7 +249,8 @@ class DecodeRun {
     }
     const TileRows queries_here = queries_of(seq, head(chunk, g), s);
     const Frame& frame = queries_here.frame;
-    if (kernel_.parts.col_fields()) kernel_.col_fields(&frame, kv, tile_keys, s.fields.col, s.fields.col_ld);
+    const std::int32_t position = seq.kv_offset + kv;
+    if (kernel_.parts.col_fields()) kernel_.col_fields(&frame, position, tile_keys, s.fields.col, s.fields.col_ld);
     const Attend softmax{.frame = &frame,
                          .s = p,
                          .s_row = tile_keys,
@@ -205,7 +258,7 @@ class DecodeRun {
                          .p_row = tile_keys,
                          .rows = static_cast<std::int32_t>(queries_here.rows),
                          .q = frame.origin,
-                         .kv = kv,
+                         .kv = position,
                          .first = v.first,
                          .last = v.last,
                          .kv_end = frame.kv_len,
@@ -231,12 +284,13 @@ class DecodeRun {
 
   void merge(std::int64_t b, std::int64_t kv_head, const DecodeScratch& s) {
     const Sequence seq = sequence(problem_, b);
+    if (!few.has(seq)) return;
     const std::int64_t count = pieces(seq.kv_len, chunk_keys),
                        first = plan_.firsts[static_cast<std::size_t>(b)] + kv_head * count;
     std::vector<float> o(static_cast<std::size_t>(problem_.dv)), factor(1);
     for (std::int64_t g = 0; g < problem_.group; ++g) {
       const std::int64_t h = kv_head * problem_.group + g;
-      const double sink = sink_at(lowered_.mod, slots_.args(), queries_of(seq, h, s).frame);
+      const double sink = sink_at(call_, lowered_.mod, slots_.args(), queries_of(seq, h, s).frame);
       const float* terms = row_terms(kernel_.parts, s.fields.row, s.fields.row_ld);
       for (std::int64_t r = 0; r < seq.q_len; ++r) {
         const double term = terms ? double{terms[r]} : 0;
@@ -286,12 +340,11 @@ class DecodeRun {
 
 }  // namespace
 
-bool decodes(const compiler::LoweredMod& lowered, const Forward& call, const Problem& problem) {
+bool can_decode(const compiler::LoweredMod& lowered, const Forward& call, const Problem& problem) {
   const auto in_order = [&](const Tensor& t, std::int64_t width) {
     return t.strides[static_cast<std::size_t>(t.rank) - 1] == 1 || width == 1;
   };
-  return problem.q.length <= most_queries && in_order(call.k, problem.d) && in_order(call.v, problem.dv) &&
-         codegen::linear_in_p(lowered.mod.prob);
+  return in_order(call.k, problem.d) && in_order(call.v, problem.dv) && codegen::linear_in_p(lowered.mod.prob);
 }
 
 std::size_t decode_workspace(const compiler::LoweredMod& lowered, const Forward& call, const Problem& problem,
@@ -301,7 +354,7 @@ std::size_t decode_workspace(const compiler::LoweredMod& lowered, const Forward&
 
 void decode(const compiler::LoweredMod& lowered, const Forward& call, const Problem& problem, const Means& means) {
   const DecodePlan plan(lowered, call, problem, means);
-  if (means.used) *means.used = {std::string(codegen::name_of(means.isa)), "decode", plan.workspace};
+  if (means.used) means.used->add(codegen::name_of(means.isa), "decode", plan.workspace);
   DecodeRun(plan, lowered, call, means)();
 }
 

@@ -5,9 +5,14 @@
 
 namespace attune::runtime::cpu {
 
-/// Whether a forward has so few queries that packing keys and values would cost more than it saves.
-bool decodes(const compiler::LoweredMod& lowered, const Forward& call, const compiler::Problem& problem);
+/// Limit on the queries of one head. With more, packing keys and values saves more, through products in registers, than
+/// it costs.
+constexpr std::int64_t most_decoded = 8;
 
+/// Can keys and values be read in place?
+bool can_decode(const compiler::LoweredMod& lowered, const Forward& call, const compiler::Problem& problem);
+
+/// These compute entries of at most `most_decoded` queries, and none of the others.
 std::size_t decode_workspace(const compiler::LoweredMod& lowered, const Forward& call, const compiler::Problem& problem,
                              const Means& means);
 void decode(const compiler::LoweredMod& lowered, const Forward& call, const compiler::Problem& problem,

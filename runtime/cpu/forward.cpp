@@ -36,7 +36,8 @@ std::vector<ForwardTask> tasks_of(const ForwardPlan& plan, std::span<const KVEnt
   for (const KVEntry& entry : round)
     for (std::int64_t i = 0; i < readers_per_entry(plan.problem); ++i) {
       const Reader reader = reader_of(plan.problem, entry, i);
-      const std::int64_t count = pieces(sequence(plan.problem, reader.b).q_len, plan.cut.tile_q);
+      const Sequence seq = sequence(plan.problem, reader.b);
+      const std::int64_t count = plan.among.has(seq) ? pieces(seq.q_len, plan.cut.tile_q) : 0;
       for (std::int32_t t = 0; t < count; ++t) tasks.push_back({&entry, reader, t, visits.cost(reader.b, reader.h, t)});
     }
   std::stable_sort(tasks.begin(), tasks.end(),
@@ -65,7 +66,8 @@ void run(const ForwardPlan& plan, const compiler::LoweredMod& lowered, const For
   Stages stages;
   std::optional<Visits> visits;
   SlotArgs slots(lowered.mod, args_of(lowered, call));
-  timed(stages.visits, [&] { visits.emplace(plan.problem, plan.cut, lowered, slots.args(), means.executor); });
+  timed(stages.visits,
+        [&] { visits.emplace(plan.problem, plan.cut, lowered, slots.args(), means.executor, plan.among); });
   ForwardState state{.lowered = lowered,
                      .call = call,
                      .plan = plan,
@@ -82,18 +84,45 @@ void run(const ForwardPlan& plan, const compiler::LoweredMod& lowered, const For
   if (means.stages) *means.stages = stages;
 }
 
+/// Which ways a call is computed: some of its entries by decoding, the others by tiles.
+struct Ways {
+  bool decode = false, tiles = false;
+  Among tiled{};
+};
+
+Ways ways(const compiler::LoweredMod& lowered, const Forward& call, const Problem& problem) {
+  if (!can_decode(lowered, call, problem)) return {.tiles = true};
+  if (problem.q.length <= most_decoded) return {.decode = true};
+  // Entries go different ways where a cache is read, most of which would be packed for a query or two, and where each
+  // has to go its own. Packed sequences that bring their keys along are all packed.
+  if (problem.q.packed() == problem.kv.packed() && call.piece == 0) return {.tiles = true};
+  Ways out{.tiled = {.least = most_decoded + 1}};
+  for (std::int64_t b = 0; b < problem.batch; ++b)
+    (out.tiled.has(sequence(problem, b)) ? out.tiles : out.decode) = true;
+  return out;
+}
+
 }  // namespace
 
 std::size_t forward_workspace(const compiler::LoweredMod& lowered, const Forward& call, const Problem& problem,
                               const Means& means) {
-  return decodes(lowered, call, problem) ? decode_workspace(lowered, call, problem, means)
-                                         : ForwardPlan(lowered, call, problem, means).workspace;
+  const Ways by = ways(lowered, call, problem);
+  // One after the other, in the same memory.
+  return std::max(by.decode ? decode_workspace(lowered, call, problem, means) : 0,
+                  by.tiles ? ForwardPlan(lowered, call, problem, means, by.tiled).workspace : 0);
 }
 
 void forward(const compiler::LoweredMod& lowered, const Forward& call, const Problem& problem, const Means& means) {
-  if (decodes(lowered, call, problem)) return decode(lowered, call, problem, means);
-  const ForwardPlan plan(lowered, call, problem, means);
-  if (means.used) *means.used = {std::string(codegen::name_of(means.isa)), "tiles", plan.workspace};
+  const Ways by = ways(lowered, call, problem);
+  if (by.decode && by.tiles) {
+    Means silent = means;  // progress is that of the tiles, which take longer
+    silent.progress = {};
+    decode(lowered, call, problem, silent);
+  } else if (by.decode) {
+    return decode(lowered, call, problem, means);
+  }
+  const ForwardPlan plan(lowered, call, problem, means, by.tiled);
+  if (means.used) means.used->add(codegen::name_of(means.isa), "tiles", plan.workspace);
   run(plan, lowered, call, means);
 }
 

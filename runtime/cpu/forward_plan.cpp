@@ -8,15 +8,16 @@ namespace {
 
 using compiler::Problem;
 
-/// The shapes alone decide, so that results do not depend on the number of threads. Wide tiles read keys and values
-/// less often: 256 rows were 2 to 10 % faster than 64 when there were enough tasks. Narrow tiles make more tasks.
-Cut cut_for(const codegen::Tiling& t, const Problem& problem) {
+/// `alone`: an entry's results do not depend on others. Else the shapes decide, so that results do not depend on the
+/// number of threads. Wide tiles read keys and values less often: 256 rows were 2 to 10 % faster than 64 when there
+/// were enough tasks. Narrow tiles make more tasks.
+Cut cut_for(const codegen::Tiling& t, const Problem& problem, bool alone) {
   const auto tiles_of = [&](std::int64_t rows) {
     std::int64_t count = 0;
     for (std::int64_t b = 0; b < problem.batch; ++b) count += pieces(sequence(problem, b).q_len, rows);
     return count * problem.q_heads;
   };
-  const std::int64_t rows = tiles_of(256) >= 128 ? 256 : tiles_of(128) >= 32 ? 128 : 64;
+  const std::int64_t rows = alone ? 64 : tiles_of(256) >= 128 ? 256 : tiles_of(128) >= 32 ? 128 : 64;
   return {.tile_q = static_cast<std::int32_t>(up_to(rows, t.mr)),
           .tile_kv = static_cast<std::int32_t>(up_to(256, t.nr)),
           .group = t.mr,
@@ -28,7 +29,8 @@ Cut cut_for(const codegen::Tiling& t, const Problem& problem) {
 bool reads_in_place(const Tensor& v, const Problem& problem, const Widths& pv) {
   const MatrixLayout at = matrix(v, problem.kv.layout, 0, 0, 0);
   constexpr std::int64_t page = 4096 / sizeof(float);
-  return v.dtype == DType::f32 && at.column == 1 && at.row > 0 && at.row <= page && pv.columns == pv.as_n;
+  return !problem.kv.paged() && v.dtype == DType::f32 && at.column == 1 && at.row > 0 && at.row <= page &&
+         pv.columns == pv.as_n;
 }
 
 std::int64_t tiles_of(std::span<const KVEntry> entries) {
@@ -49,12 +51,13 @@ std::vector<std::span<const KVEntry>> rounds_of(std::span<const KVEntry> entries
 
 }  // namespace
 
-ForwardPlan::ForwardPlan(const compiler::LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means)
-    : problem(p), unit(unit_for(means.isa, call.q.dtype)),
+ForwardPlan::ForwardPlan(const compiler::LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means,
+                         const Among& some)
+    : problem(p), among(some), unit(unit_for(means.isa, call.q.dtype)),
       kit(cpu::kit({means.isa, means.purpose}, unit, call.q.dtype)),
-      kernel(forward_kernel(lowered, {means.isa, means.purpose}, unit)), cut(cut_for(kit->tiling, p)),
+      kernel(forward_kernel(lowered, {means.isa, means.purpose}, unit)), cut(cut_for(kit->tiling, p, call.piece != 0)),
       qk(p.d, kit->tiling, unit), pv(p.dv, kit->tiling, unit), inputs(kit), v_in_place(reads_in_place(call.v, p, pv)),
-      entries(p.batch ? kv_entries(p, cut.tile_kv) : std::vector<KVEntry>()),
+      entries(p.batch ? kv_entries(p, cut.tile_kv, among) : std::vector<KVEntry>()),
       rounds(rounds_of(entries, k_tile() + v_tile())), workers(most_workers(means.executor)) {
   Workspace count;
   ForwardMemory(count, *this);

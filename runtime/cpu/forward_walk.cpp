@@ -16,7 +16,7 @@ class Walk {
   Walk(const ForwardState& state, const ForwardTask& task, const ForwardScratch& scratch)
       : state_(state), plan_(state.plan), kernel_(*state.plan.kernel), cut_(state.plan.cut), task_(task), s_(scratch),
         seq_(sequence(plan_.problem, task.reader.b)),
-        tile_(tile_rows(state.slots, plan_.problem, cut_, seq_, task.reader.h, task.tile_q, s_.fields.head)) {}
+        tile_(tile_rows(state.slots, cut_, seq_, task.reader.h, task.tile_q, s_.fields.head)) {}
 
   void operator()() {
     s_.fields.compute(kernel_, tile_);
@@ -75,7 +75,8 @@ class Walk {
                  needs_right(a) == needs_right(b);
         },
         [&](std::int32_t g, std::int32_t groups, const Visit&) {
-          if (!fields) kernel_.col_fields(&tile_.frame, kv, cut_.tile_kv, s_.fields.col, s_.fields.col_ld);
+          if (!fields)
+            kernel_.col_fields(&tile_.frame, seq_.kv_offset + kv, cut_.tile_kv, s_.fields.col, s_.fields.col_ld);
           fields = true;
           block(kv, g, visits.subspan(static_cast<std::size_t>(g), static_cast<std::size_t>(groups)));
         });
@@ -100,7 +101,7 @@ class Walk {
                          .p_row = cut_.tile_kv,
                          .rows = groups * cut_.group,
                          .q = static_cast<std::int32_t>(tile_.frame.origin + row),
-                         .kv = kv,
+                         .kv = seq_.kv_offset + kv,
                          .first = v.first,
                          .last = v.last,
                          .kv_end = tile_.frame.kv_len,
@@ -178,7 +179,7 @@ class Walk {
   // ---- From sums to results.
 
   std::vector<Finished> finish_rows() const {
-    const double sink = sink_at(state_.lowered.mod, state_.slots.args(), tile_.frame);
+    const double sink = sink_at(state_.call, state_.lowered.mod, state_.slots.args(), tile_.frame);
     const float* terms = row_terms(kernel_.parts, s_.fields.row, s_.fields.row_ld);
     std::vector<Finished> out;
     out.reserve(static_cast<std::size_t>(tile_.rows));

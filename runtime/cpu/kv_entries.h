@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "runtime/layout.h"
@@ -15,8 +16,15 @@ struct KVEntry {
   std::int64_t first_tile;  ///< among the tiles of all entries
 };
 
-/// All entries in order. If all batch entries share one of keys, it is listed even for an empty batch.
-std::vector<KVEntry> kv_entries(const compiler::Problem& problem, std::int32_t tile_kv);
+/// Which batch entries a part of a call is about: those with so many queries.
+struct Among {
+  std::int64_t least = 0, most = std::numeric_limits<std::int64_t>::max();
+  bool has(const Sequence& seq) const { return seq.q_len >= least && seq.q_len <= most; }
+};
+
+/// All entries in order, less those whose queries are not among some. If all batch entries share one of keys, it is
+/// listed even for an empty batch.
+std::vector<KVEntry> kv_entries(const compiler::Problem& problem, std::int32_t tile_kv, const Among& among = {});
 
 /// One (batch entry, head) of queries that reads an entry.
 struct Reader {

@@ -26,22 +26,22 @@ SlotArgs::SlotArgs(const compiler::Mod& mod, compiler::Args args) : args_(std::m
   }
 }
 
-codegen::Frame SlotArgs::frame(const compiler::Problem& problem, const Sequence& seq, std::int64_t h,
-                               std::int64_t first, const std::uint32_t* head) const {
+codegen::Frame SlotArgs::frame(const Sequence& seq, std::int64_t h, std::int64_t first,
+                               const std::uint32_t* head) const {
   return {.captures = captures_.data(),
           .params = params_.data(),
           .head = head,
           .b = static_cast<std::int32_t>(seq.b),
           .h = static_cast<std::int32_t>(h),
           .q_len = static_cast<std::int32_t>(seq.q_len),
-          .kv_len = static_cast<std::int32_t>(seq.kv_len),
-          .origin = static_cast<std::int32_t>(problem.q_offset + first)};
+          .kv_len = seq.kv_end(),
+          .origin = static_cast<std::int32_t>(seq.q_offset + first)};
 }
 
-TileRows tile_rows(const SlotArgs& slots, const compiler::Problem& problem, const Cut& cut, const Sequence& seq,
-                   std::int64_t h, std::int64_t t, const std::uint32_t* head) {
+TileRows tile_rows(const SlotArgs& slots, const Cut& cut, const Sequence& seq, std::int64_t h, std::int64_t t,
+                   const std::uint32_t* head) {
   const std::int64_t first = t * cut.tile_q, rows = std::min<std::int64_t>(cut.tile_q, seq.q_len - first);
-  return {.frame = slots.frame(problem, seq, h, first, head),
+  return {.frame = slots.frame(seq, h, first, head),
           .first = first,
           .rows = rows,
           .groups = static_cast<std::int32_t>(pieces(rows, cut.group))};

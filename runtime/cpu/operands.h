@@ -35,7 +35,7 @@ class SlotArgs {
   SlotArgs(const compiler::Mod& mod, compiler::Args args);
   const compiler::Args& args() const { return args_; }
   /// The frame of a tile whose first row is `first`. `head`: where the fields of the (batch entry, head) are.
-  codegen::Frame frame(const compiler::Problem& problem, const Sequence& seq, std::int64_t h, std::int64_t first = 0,
+  codegen::Frame frame(const Sequence& seq, std::int64_t h, std::int64_t first = 0,
                        const std::uint32_t* head = nullptr) const;
 
  private:
@@ -65,8 +65,8 @@ struct TileRows {
   std::int32_t groups = 0;
 };
 /// The t-th tile of queries. `head`: where the fields of the (batch entry, head) are.
-TileRows tile_rows(const SlotArgs& slots, const compiler::Problem& problem, const Cut& cut, const Sequence& seq,
-                   std::int64_t h, std::int64_t t, const std::uint32_t* head);
+TileRows tile_rows(const SlotArgs& slots, const Cut& cut, const Sequence& seq, std::int64_t h, std::int64_t t,
+                   const std::uint32_t* head);
 
 /// Elements from one field of rows to the next: fields are computed for whole registers of rows.
 constexpr std::int64_t field_row(std::int64_t rows) { return up_to(rows, 16); }

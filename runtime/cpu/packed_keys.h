@@ -2,6 +2,7 @@
 #pragma once
 
 #include "runtime/cpu/forward_plan.h"
+#include "runtime/keys.h"
 
 namespace attune::runtime::cpu {
 
@@ -29,8 +30,8 @@ class PackedKeys {
 
  private:
   std::int64_t tile(const KVEntry& entry) const { return entry.first_tile - first_tile_; }
-  MatrixLayout lies(const Tensor& t, const KVEntry& entry) const {
-    return matrix(t, plan_.problem.kv.layout, entry.b, entry.head, entry.start);
+  KeyRows rows_of(const KVEntry& entry) const {
+    return {plan_.problem, call_.pages, {.b = entry.b, .kv_b = entry.b, .kv_start = entry.start}, entry.head};
   }
   std::int64_t v_panel(const KVEntry& entry) const;
   void pack_panel(const KVEntry& entry, std::int64_t tile, std::int64_t first, std::int64_t rows,

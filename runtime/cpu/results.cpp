@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "runtime/captures.h"
+#include "runtime/merge.h"
 #include "runtime/tensor.h"
 
 namespace attune::runtime::cpu {
@@ -46,6 +47,39 @@ Results::Results(const Forward& call, const compiler::Problem& problem, const Ke
     : call_(call), problem_(problem), o_(what, unit_for(what.isa, call.o.dtype), call.o.dtype) {}
 
 void Results::store(const Sequence& seq, const Rows& rows, std::span<const Finished> finished) const {
+  if (call_.o_before.given()) return merge(seq, rows, finished);
+  store_all(seq, rows, finished);
+}
+
+void Results::merge(const Sequence& seq, const Rows& rows, std::span<const Finished> finished) const {
+  const MatrixLayout lse = column(call_.lse_before, problem_.q.layout, seq.b, rows.h, seq.q_start),
+                     o = matrix(call_.o_before, problem_.q.layout, seq.b, rows.h, seq.q_start);
+  std::vector<Finished> merged(finished.begin(), finished.end());
+  std::vector<float> sums(static_cast<std::size_t>(rows.count * problem_.dv)),
+      ones(static_cast<std::size_t>(rows.count), 1.0f);
+  for (std::int64_t r = 0; r < rows.count; ++r) {
+    const std::int64_t row = rows.first + r;
+    Finished& here = merged[static_cast<std::size_t>(r)];
+    const Merged with = runtime::merge(here.lse, load(call_.lse_before, lse.origin + row * lse.row));
+    here.lse = with.lse;
+    for (std::int64_t j = 0; j < problem_.dv; ++j) {
+      double sum = double{rows.o[r * rows.o_row + j]} * double{rows.factor[r]} * with.own;
+      // What counts for nothing may be anything.
+      if (with.before != 0) sum += load(call_.o_before, o.origin + row * o.row + j * o.column) * with.before;
+      sums[static_cast<std::size_t>(r * problem_.dv + j)] = static_cast<float>(sum);
+    }
+  }
+  store_all(seq,
+            {.h = rows.h,
+             .first = rows.first,
+             .count = rows.count,
+             .o = sums.data(),
+             .o_row = problem_.dv,
+             .factor = ones.data()},
+            merged);
+}
+
+void Results::store_all(const Sequence& seq, const Rows& rows, std::span<const Finished> finished) const {
   const auto line = [&](const Tensor& t, double Finished::*member) {
     if (!t.given()) return;
     const MatrixLayout at = column(t, problem_.q.layout, seq.b, rows.h, seq.q_start);

@@ -23,8 +23,14 @@ Finished finish(double m, double l, double sink, double term);
 
 /// The sink's logit at a frame's batch entry and head; -inf where there is none.
 double sink_at(const compiler::Mod& mod, const compiler::Args& args, const codegen::Frame& frame);
+/// The same of a forward's call: results that are merged in have the sink already.
+inline double sink_at(const Forward& call, const compiler::Mod& mod, const compiler::Args& args,
+                      const codegen::Frame& frame) {
+  return call.o_before.given() ? -std::numeric_limits<double>::infinity() : sink_at(mod, args, frame);
+}
 
-/// Stores rows [first, first + count) of o, each times its factor, and of lse and max where asked for.
+/// Stores rows [first, first + count) of o, each times its factor, and of lse and max where asked for; merged with what
+/// the call says was before.
 class Results {
  public:
   Results(const Forward& call, const compiler::Problem& problem, const KernelsFor& what);
@@ -38,6 +44,9 @@ class Results {
   void store(const Sequence& seq, const Rows& rows, std::span<const Finished> finished) const;
 
  private:
+  void merge(const Sequence& seq, const Rows& rows, std::span<const Finished> finished) const;
+  void store_all(const Sequence& seq, const Rows& rows, std::span<const Finished> finished) const;
+
   const Forward& call_;
   const compiler::Problem& problem_;
   TensorRows o_;

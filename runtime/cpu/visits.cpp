@@ -15,9 +15,9 @@ std::int32_t tiles_in(std::int64_t length, std::int32_t tile) {
 }  // namespace
 
 Visits::Visits(const compiler::Problem& problem, const Cut& cut, const compiler::LoweredMod& lowered,
-               const compiler::Args& args, const Executor& executor)
+               const compiler::Args& args, const Executor& executor, const Among& among)
     : cut_(cut) {
-  by_batch_ = problem.q.packed() || lowered.cover.by_batch;
+  by_batch_ = problem.q.packed() || problem.has_kv_lens() || problem.has_q_offsets() || lowered.cover.by_batch;
   heads_ = lowered.cover.by_head ? problem.q_heads : 1;
   struct Place {
     std::int64_t b, h;
@@ -26,7 +26,8 @@ Visits::Visits(const compiler::Problem& problem, const Cut& cut, const compiler:
   std::vector<Place> places;
   for (std::int64_t b = 0; b < (by_batch_ ? problem.batch : std::min<std::int64_t>(problem.batch, 1)); ++b) {
     starts_.push_back(static_cast<std::int64_t>(places.size()));
-    const std::int32_t count = tiles_in(sequence(problem, b).q_len, cut.tile_q);
+    const Sequence seq = sequence(problem, b);
+    const std::int32_t count = among.has(seq) ? tiles_in(seq.q_len, cut.tile_q) : 0;
     for (std::int64_t h = 0; h < heads_; ++h)
       for (std::int32_t t = 0; t < count; ++t) places.push_back({b, h, t});
   }
@@ -56,7 +57,8 @@ Visits::Row Visits::ask(const compiler::Problem& problem, const Tiles* tiles, st
                   .heads = static_cast<std::int32_t>(problem.q_heads),
                   .q_len = static_cast<std::int32_t>(seq.q_len),
                   .kv_len = static_cast<std::int32_t>(seq.kv_len),
-                  .q_offset = problem.q_offset,
+                  .q_offset = seq.q_offset,
+                  .kv_offset = seq.kv_offset,
                   .tile_q = rows,
                   .tile_kv = columns};
   };

@@ -7,6 +7,7 @@
 
 #include "compiler/problem.h"
 #include "runtime/cover/tiles.h"
+#include "runtime/cpu/kv_entries.h"
 #include "runtime/cpu/parallel.h"
 
 namespace attune::runtime::cpu {
@@ -41,9 +42,9 @@ void each_run(std::span<const Visit> visits, const Alike& alike, const Body& bod
 /// For every tile of queries: runs of keys per group.
 class Visits {
  public:
-  /// Asks by group and key where the cover's bands are exact, else by whole tiles.
+  /// Of the entries among some. Asks by group and key where the cover's bands are exact, else by whole tiles.
   Visits(const compiler::Problem& problem, const Cut& cut, const compiler::LoweredMod& lowered,
-         const compiler::Args& args, const Executor& executor);
+         const compiler::Args& args, const Executor& executor, const Among& among = {});
 
   /// The panels of keys that any group of this tile of queries needs lie within [first, second).
   std::pair<std::int32_t, std::int32_t> panels(std::int64_t b, std::int64_t h, std::int32_t tile_q) const;

@@ -9,7 +9,9 @@
 
 #include <attune/error.h>
 
+#include "runtime/keys.h"
 #include "runtime/layout.h"
+#include "runtime/merge.h"
 #include "runtime/oracle/scatters.h"
 #include "runtime/tensor.h"
 
@@ -73,16 +75,17 @@ class Evaluator {
   Evaluator& operator=(const Evaluator&) = delete;
 
   ir::Env env;
+  bool sinks = true;  ///< does the sink join the softmax?
 
   void at(const Sequence& seq, std::int64_t h, std::int64_t q) {
     env.b = static_cast<std::int32_t>(seq.b);
     env.h = static_cast<std::int32_t>(h);
-    env.q = static_cast<std::int32_t>(problem_.q_offset + q);
+    env.q = static_cast<std::int32_t>(seq.q_offset + q);
     env.q_len = static_cast<std::int32_t>(seq.q_len);
-    env.kv_len = static_cast<std::int32_t>(seq.kv_len);
+    env.kv_len = seq.kv_end();
   }
   void at(const Row::Pair& pair) {
-    env.kv = static_cast<std::int32_t>(pair.kv);
+    env.kv = static_cast<std::int32_t>(problem_.kv_offset + pair.kv);
     env.s = pair.s;
     env.p = pair.p;
   }
@@ -91,7 +94,7 @@ class Evaluator {
   Row softmax(const double* q, const std::vector<double>& k, std::int64_t kv_len) {
     Row row;
     for (std::int64_t kv = 0; kv < kv_len; ++kv) {
-      env.kv = static_cast<std::int32_t>(kv);
+      env.kv = static_cast<std::int32_t>(problem_.kv_offset + kv);
       if (value(mask_) == 0) continue;
       env.s = problem_.scale * dot(q, k.data() + kv * problem_.d, problem_.d);
       const double score = value(score_);
@@ -99,7 +102,7 @@ class Evaluator {
       row.kept.push_back({kv, env.s, score, 0});
       if (score > row.max || std::isnan(score)) row.max = score;
     }
-    if (sink_) row.sink = value(*sink_);
+    if (sink_ && sinks) row.sink = value(*sink_);
     const double top = row.sink > row.max || std::isnan(row.sink) ? row.sink : row.max;
     if (top == -infinity) return row;
     double sum = row.sink_p = std::exp(row.sink - top);
@@ -165,7 +168,9 @@ struct KVSum {
 
 struct OracleRows::Head {
   Head(const BoundMod& bound, const Forward& c, const Problem& p)
-      : call(c), problem(p), at(bound, args_of(bound, c), p) {}
+      : call(c), problem(p), at(bound, args_of(bound, c), p) {
+    at.sinks = !c.o_before.given();
+  }
 
   const Forward& call;
   const Problem& problem;
@@ -179,7 +184,16 @@ struct OracleRows::Head {
     if (b == batch && h == head) return;
     seq = sequence(problem, batch);
     const auto all = [&](const Tensor& t, std::int64_t width) {
-      return rows_in(t, problem.kv.layout, seq.kv_b, head / problem.group, seq.kv_start).all(seq.kv_len, width);
+      const KeyRows keys(problem, call.pages, seq, head / problem.group);
+      std::vector<double> out(static_cast<std::size_t>(seq.kv_len * width));
+      for (std::int64_t kv = 0; kv < seq.kv_len;) {
+        const KeyRows::Stretch stretch = keys.stretch(t, kv, seq.kv_len);
+        const std::vector<double> some = stretch.there ? Rows{&t, stretch.at}.all(stretch.count, width)
+                                                       : std::vector<double>();
+        std::ranges::copy(some, out.begin() + kv * width);
+        kv += stretch.count;
+      }
+      return out;
     };
     // Query heads of a group read the same keys.
     if (b != batch || h / problem.group != head / problem.group) {
@@ -262,9 +276,18 @@ void oracle_forward(const BoundMod& bound, const Forward& call, const Problem& p
     for (std::int64_t h = 0; h < problem.q_heads; ++h)
       for (std::int64_t i = 0; i < seq.q_len; ++i) {
         const Row& row = at.row(b, h, i);
-        const Rows o = rows_in(call.o, problem.q.layout, b, h, seq.q_start);
-        for (std::int64_t j = 0; j < problem.dv; ++j) o.set(i, j, at.o()[static_cast<std::size_t>(j)]);
-        if (call.lse.given()) line_in(call.lse, problem.q.layout, b, h, seq.q_start).set(i, 0, row.lse);
+        const auto of = [&](const Tensor& t) { return rows_in(t, problem.q.layout, b, h, seq.q_start); };
+        const auto line = [&](const Tensor& t) { return line_in(t, problem.q.layout, b, h, seq.q_start); };
+        Merged merged{.lse = row.lse};
+        if (call.o_before.given()) merged = merge(row.lse, line(call.lse_before).get(i));
+        const Rows o = of(call.o);
+        for (std::int64_t j = 0; j < problem.dv; ++j) {
+          double sum = at.o()[static_cast<std::size_t>(j)] * merged.own;
+          // What counts for nothing may be anything.
+          if (merged.before != 0) sum += of(call.o_before).get(i, j) * merged.before;
+          o.set(i, j, sum);
+        }
+        if (call.lse.given()) line(call.lse).set(i, 0, merged.lse);
         if (call.max.given()) line_in(call.max, problem.q.layout, b, h, seq.q_start).set(i, 0, row.max);
         rate.at(++rows);
       }

@@ -8,6 +8,7 @@
 
 #include <attune/error.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "runtime/options.h"
 #include "runtime/tensor.h"
@@ -126,6 +127,19 @@ std::optional<Wrong> wrong(const Judged& row) {
   return Wrong{where(at), got_at(at), row.wanted[at], norm(off), allowed};
 }
 
+namespace {
+
+/// Positions and lengths, where entries may differ.
+std::string told_apart(const compiler::Problem& p) {
+  std::string out = p.has_q_offsets() ? fmt::format(" q_offsets={}", fmt::join(p.apart->q_offsets, ","))
+                                      : fmt::format(" q_offset={}", p.q_offset);
+  if (p.kv_offset) out += fmt::format(" kv_offset={}", p.kv_offset);
+  if (p.has_kv_lens()) out += fmt::format(" kv_len={}", fmt::join(p.apart->kv_lens, ","));
+  return out;
+}
+
+}  // namespace
+
 void refuse(const compiler::Problem& p, const compiler::Mod& mod, std::span<const Tensor> captures,
             const std::string& place, const Verified& which, const Wrong& wrong) {
   const std::string digest = mod.digest().hex();
@@ -134,13 +148,13 @@ void refuse(const compiler::Problem& p, const compiler::Mod& mod, std::span<cons
       "   at  {}, {}\n"
       "  got  {:.9g}\n"
       "  not  {:.9g}, which the oracle has; the row is {:.3g} from it, and {:.3g} is allowed\n"
-      "   by  {} on {}: B={} H={}/{} S={}x{} D={}/{}{} scale={:.9g} q_offset={}{}\n"
+      "   by  {} on {}: B={} H={}/{} S={}x{} D={}/{}{} scale={:.9g}{}{}\n"
       "   of  {}\n"
       "{}  fix  run the same with ATTUNE_DUMP={} and attach its folders {}-*; Target::oracle computes it right "
       "meanwhile",
       place, wrong.where, wrong.got, wrong.wanted, wrong.distance, wrong.allowed, which.used.kernel, which.used.target,
       p.batch, p.q_heads, p.kv_heads, p.q.length, p.kv.length, p.d, p.dv, p.q.packed() ? " packed" : "", p.scale,
-      p.q_offset, text_of(mod, captures), digest, indented(mod_file(mod)), dumps() ? options().dump : "a folder",
+      told_apart(p), text_of(mod, captures), digest, indented(mod_file(mod)), dumps() ? options().dump : "a folder",
       digest.substr(0, 16)));
 }
 

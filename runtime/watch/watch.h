@@ -51,6 +51,13 @@ void listen_at_once(watch::Callbacks callbacks);
 struct Used {
   std::string target, kernel;
   std::size_t workspace = 0;
+
+  /// Another way that a part of the call is computed, in the same memory.
+  void add(std::string_view by, std::string_view way, std::size_t bytes) {
+    target = by;
+    kernel += (kernel.empty() ? "" : " and ") + std::string(way);
+    workspace = std::max(workspace, bytes);
+  }
 };
 
 class Clock {

@@ -1,6 +1,7 @@
 // tests/c/all.c — every function of attune/c.h, from C99: values, lifetimes, threads, memory, bad input
 #define _POSIX_C_SOURCE 200809L
 #include <pthread.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -139,6 +140,83 @@ static void gradients(void) {
   drop(p);
 }
 
+// A cache in pages of which a call reads the beginning, filled by attune_append, against one call with all keys in a
+// row.
+static void caches(void) {
+  enum { page = 8, pages = 10, used = 41 };
+  problem* p = problem_of(21, n);
+  float *k = calloc(pages * kv_heads * page * d, 4), *v = calloc(pages * kv_heads * page * d, 4),
+        *o = calloc(heads * d, 4), *lse = calloc(heads, 4);
+  tensor *tk = floats(k, 4, pages, kv_heads, page, d), *tv = floats(v, 4, pages, kv_heads, page, d),
+         *to = floats(o, 4, 1, heads, 1, d), *tlse = floats(lse, 3, 1, heads, 1, 0);
+  int32_t order[] = {4, 0, 9, 3, 7, 1}, length = used, first = used - 1;
+  tensor *table = of(order, ATTUNE_INT, 32, 2, 1, 6, 0, 0), *lengths = of(&length, ATTUNE_INT, 32, 1, 1, 0, 0, 0),
+         *offsets = of(&first, ATTUNE_INT, 32, 1, 1, 0, 0, 0);
+  attune_new_keys keys;
+  memset(&keys, 0, sizeof keys);
+  keys.size = sizeof keys;
+  p->tk->shape[2] = p->tv->shape[2] = used;
+  const int64_t strides[4] = {kv_heads * n * d, n * d, d, 1};
+  memcpy(p->tk->strides, strides, sizeof strides);
+  memcpy(p->tv->strides, strides, sizeof strides);
+  p->tk->t.strides = p->tk->strides;
+  p->tv->t.strides = p->tv->strides;
+  keys.k_new = &p->tk->t;
+  keys.v_new = &p->tv->t;
+  keys.k = &tk->t;
+  keys.v = &tv->t;
+  keys.pages = &table->t;
+  keys.kv_len = &lengths->t;
+  GOOD(attune_append(&keys, NULL));
+
+  attune_attention* a = alibi();
+  attune_call call = p->call;
+  p->tq->shape[2] = p->to->shape[2] = 1;  // the first query of each head, as the last of the sequence
+  const int64_t of_q[4] = {heads * n * d, n * d, d, 1};
+  memcpy(p->tq->strides, of_q, sizeof of_q);
+  memcpy(p->to->strides, of_q, sizeof of_q);
+  p->tq->t.strides = p->tq->strides;
+  p->to->t.strides = p->to->strides;
+  call.q_offset = used - 1;
+  GOOD(attune_run(a, &call, NULL));
+  call.k = &tk->t;
+  call.v = &tv->t;
+  call.pages = &table->t;
+  call.kv_len = &lengths->t;
+  call.q_offset = 0;
+  call.q_offsets = &offsets->t;
+  call.piece = 128;
+  call.o = &to->t;
+  call.lse = &tlse->t;
+  GOOD(attune_run(a, &call, NULL));
+  for (int h = 0; h < heads; ++h)
+    for (int x = 0; x < d; ++x) CHECK(o[h * d + x] == p->o[h * n * d + x]);
+  // Merged with itself: the same output, and twice the sum.
+  float before[heads];
+  memcpy(before, lse, sizeof before);
+  call.o_before = &to->t;
+  call.lse_before = &tlse->t;
+  GOOD(attune_run(a, &call, NULL));
+  for (int h = 0; h < heads; ++h) CHECK(fabs(lse[h] - before[h] - log(2)) < 1e-5 * (1 + fabs(lse[h])));
+
+  REFUSED(attune_append(NULL, NULL), "null-pointer");
+  keys.size = 8;
+  REFUSED(attune_append(&keys, NULL), "struct-size");
+  call.kv_offset = -1;
+  REFUSED(attune_run(a, &call, NULL), "kv-offset");
+  call.pass = ATTUNE_BACKWARD;
+  REFUSED(attune_run(a, &call, NULL), "forward-only");
+  // A program built with the first version of the struct.
+  call = p->call;
+  call.size = (uint32_t)(offsetof(attune_call, n_params) + sizeof call.n_params);
+  call.q_offset = used - 1;
+  GOOD(attune_run(a, &call, NULL));
+  attune_free(a);
+  void* all[] = {k, v, o, lse, tk, tv, to, tlse, table, lengths, offsets};
+  for (size_t i = 0; i < sizeof all / sizeof *all; ++i) free(all[i]);
+  drop(p);
+}
+
 static void null_pointers(void) {
   problem* p = problem_of(1, n);
   attune_attention* a = alibi();
@@ -212,7 +290,8 @@ static void sizes(void) {
     what.size = wrong[i];
     REFUSED(attune_new(&what, &none), "struct-size");
     attune_call call = p->call;
-    call.size = wrong[i] == sizeof what - 1 ? sizeof call - 1 : wrong[i];
+    // Less than the first version of the struct had.
+    call.size = wrong[i] == sizeof what - 1 ? (uint32_t)offsetof(attune_call, kv_len) - 1 : wrong[i];
     REFUSED(attune_run(a, &call, NULL), "struct-size");
     attune_with with;
     memset(&with, 0, sizeof with);
@@ -1088,13 +1167,17 @@ int main(int count, char** words) {
   static const struct {
     const char* name;
     void (*run)(void);
-  } cases[] = {{"values", values},       {"gradients", gradients}, {"null_pointers", null_pointers},
-               {"sizes", sizes},         {"errors", errors},       {"tensors", tensors},
-               {"types", types},         {"names", names},         {"descriptions", descriptions},
-               {"options", options},     {"progress", progress},   {"loops", loops},
-               {"lifetimes", lifetimes}, {"threads", threads},     {"flat_memory", flat_memory},
-               {"pictures", pictures},   {"bundles", bundles},     {"watches", watches},
-               {"memory", memory},       {"no_memory", no_memory}};
+  } cases[] = {{"values", values},      {"gradients", gradients},
+               {"caches", caches},      {"null_pointers", null_pointers},
+               {"sizes", sizes},        {"errors", errors},
+               {"tensors", tensors},    {"types", types},
+               {"names", names},        {"descriptions", descriptions},
+               {"options", options},    {"progress", progress},
+               {"loops", loops},        {"lifetimes", lifetimes},
+               {"threads", threads},    {"flat_memory", flat_memory},
+               {"pictures", pictures},  {"bundles", bundles},
+               {"watches", watches},    {"memory", memory},
+               {"no_memory", no_memory}};
   int run = 0;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i)
     if (count == 2 && strcmp(words[1], cases[i].name) == 0) cases[i].run(), ++run;

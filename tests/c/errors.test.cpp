@@ -65,6 +65,15 @@ TEST_CASE("messages about structs and pointers", "[c]") {
   CHECK(none == nullptr);
 }
 
+TEST_CASE("messages about a backward that is given what a forward takes", "[c]") {
+  const Attention attention;
+  attune_call call{};
+  call.size = sizeof call;
+  call.pass = ATTUNE_BACKWARD;
+  call.piece = 128;
+  golden_error("forward-only", message(attune_run(attention.made, &call, nullptr)));
+}
+
 TEST_CASE("messages about tensors of DLPack", "[c]") {
   const Attention attention;
   std::array<float, 64> data{};

@@ -250,7 +250,7 @@ TEST_CASE("random numbers are those of eval, whichever position runs along the l
   World world;
   Place place = ordinary();
   Everywhere compiled(world, {"random(7)", "random(b - 3)", "random(kv)", "random(q / 3)", "random(0) + random(1)"});
-  for (const std::int32_t kv : {0, 4, 1 << 20, int_max - 15}) {
+  for (const std::int32_t kv : {0, 4, 1 << 20, int_max - 15, 1, 77, (1 << 20) + 2}) {
     place.kv = kv;
     compiled.check(place);
   }

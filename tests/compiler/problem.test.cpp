@@ -325,3 +325,154 @@ TEST_CASE("captures are held to the same rules as other tensors", "[problem]") {
   golden_error("tensor-null.capture", refused<Forward>(
                                           good(), [](Forward&) {}, {}, bound));
 }
+
+namespace {
+
+std::int32_t lengths[]{9, 0}, offsets[]{8, 100}, table[]{3, 0, 1, -1};
+
+/// Entries of their own lengths and positions.
+Forward apart() {
+  Forward c = good();
+  c.kv_len = Tensor(lengths, DType::i32, {2});
+  c.q_offsets = Tensor(offsets, DType::i32, {2});
+  c.kv_offset = 5;
+  return c;
+}
+
+/// Keys in pages of 5 rows.
+Forward paged() {
+  Forward c = apart();
+  c.k = at(1, single, {4, 2, 5, 16});
+  c.v = at(2, single, {4, 2, 5, 32});
+  c.pages = Tensor(table, DType::i32, {2, 2});
+  return c;
+}
+
+/// Packed queries, and keys that are not packed.
+Forward mixed() {
+  Forward c = packed();
+  c.cu_seqlens_kv = {};
+  c.k = good().k;
+  c.v = good().v;
+  return c;
+}
+
+}  // namespace
+
+TEST_CASE("lengths and positions of entries", "[problem]") {
+  const Problem p = check(plain, apart(), {});
+  CHECK(p.kv.length == 9);
+  CHECK(p.apart->kv_lens == std::vector<std::int64_t>{9, 0});
+  CHECK(p.apart->q_offsets == std::vector<std::int32_t>{8, 100});
+  CHECK(p.kv_offset == 5);
+  Forward wide = apart();
+  std::int64_t of_64[]{3, 4};
+  wide.kv_len = Tensor(of_64, DType::i64, {2});
+  CHECK(check(plain, wide, {}).kv.length == 4);
+
+  const Problem in_pages = check(plain, paged(), {});
+  CHECK(in_pages.kv.paged());
+  CHECK(in_pages.apart->page == 5);
+  CHECK(in_pages.batch == 2);
+  CHECK(in_pages.kv.length == 9);
+  Forward whole = paged();
+  whole.kv_len = {};
+  CHECK(check(plain, whole, {}).kv.length == 10);
+  whole.k.shape[0] = whole.v.shape[0] = 1 << 20;  // a pool is as large as it likes
+  CHECK(check(plain, whole, {}).kv.length == 10);
+
+  const Problem of_both = check(plain, mixed(), {});
+  CHECK(of_both.q.packed());
+  CHECK_FALSE(of_both.kv.packed());
+  CHECK(of_both.kv.length == 9);
+  Forward shared = mixed();
+  shared.k.shape[0] = shared.v.shape[0] = 1;
+  CHECK(check(plain, shared, {}).kv_shared);
+  Forward own = packed();
+  std::int32_t shorter[]{4, 0};
+  own.kv_len = Tensor(shorter, DType::i32, {2});
+  CHECK(check(plain, own, {}).apart->kv_lens == std::vector<std::int64_t>{4, 0});
+}
+
+TEST_CASE("lengths and positions that make no sense are refused", "[problem]") {
+  const auto refuses_apart = [](const char* name, const std::function<void(Forward&)>& spoil) {
+    golden_error(name, refused<Forward>(apart(), spoil));
+  };
+  static std::int32_t many[]{10, 0}, negative[]{3, -1}, far[]{0, 1 << 30};
+  refuses_apart("kv-len.many", [](Forward& c) { c.kv_len.data = many; });
+  refuses_apart("kv-len.negative", [](Forward& c) { c.kv_len.data = negative; });
+  refuses_apart("kv-len.type", [](Forward& c) { c.kv_len.dtype = DType::f32; });
+  refuses_apart("tensor-shape.kv_len", [](Forward& c) { c.kv_len.shape[0] = 3; });
+  refuses_apart("tensor-device.kv_len", [](Forward& c) { c.kv_len.device = Device::cuda(); });
+  refuses_apart("q-offsets.both", [](Forward& c) { c.q_offset = 4; });
+  refuses_apart("q-offsets.negative", [](Forward& c) { c.q_offsets.data = negative; });
+  refuses_apart("q-offsets.type", [](Forward& c) { c.q_offsets.dtype = DType::i16; });
+  refuses_apart("too-long.q_offsets", [](Forward& c) { c.q_offsets.data = far; });
+  refuses_apart("kv-offset", [](Forward& c) { c.kv_offset = -1; });
+  refuses_apart("too-long.kv_offset", [](Forward& c) { c.kv_offset = std::numeric_limits<std::int32_t>::max(); });
+  refuses_apart("tensor-alias.kv_len", [](Forward& c) { c.o.data = c.kv_len.data; });
+  refuses_apart("piece", [](Forward& c) { c.piece = 100; });
+  refuses_apart("piece.negative", [](Forward& c) { c.piece = -128; });
+  golden_error("kv-len.packed", refused<Forward>(packed(), [](Forward& c) {
+                 static std::int32_t more[]{9, 1};
+                 c.kv_len = Tensor(more, DType::i32, {2});
+               }));
+}
+
+TEST_CASE("pages that make no sense are refused", "[problem]") {
+  const auto refuses_paged = [](const char* name, const std::function<void(Forward&)>& spoil) {
+    golden_error(name, refused<Forward>(paged(), spoil));
+  };
+  static std::int32_t many[]{11, 0};
+  refuses_paged("pages.type", [](Forward& c) { c.pages.dtype = DType::i64; });
+  refuses_paged("pages.rank", [](Forward& c) { c.pages = Tensor(table, DType::i32, {4}); });
+  refuses_paged("pages.batch", [](Forward& c) { c.pages.shape[0] = 1; });
+  refuses_paged("tensor-device.pages", [](Forward& c) { c.pages.device = Device::cuda(); });
+  refuses_paged("pages.cu-seqlens", [](Forward& c) { c.cu_seqlens_kv = Tensor(starts_kv, DType::i32, {3}); });
+  refuses_paged("kv-batch.pages", [](Forward& c) { c.v.shape[0] = 5; });
+  refuses_paged("page-size", [](Forward& c) { c.v.shape[2] = 4; });
+  refuses_paged("page-size.none", [](Forward& c) { c.k.shape[2] = c.v.shape[2] = 0; });
+  refuses_paged("kv-len.pages", [](Forward& c) { c.kv_len.data = many; });
+  refuses_paged("tensor-rank.pages", [](Forward& c) { c.k = at(1, single, {20, 2, 16}); });
+  refuses_paged("too-long.pages", [](Forward& c) {
+    c.kv_len = {};
+    c.k.shape[2] = c.v.shape[2] = std::int64_t{1} << 35;
+    c.k.strides = c.v.strides = {};
+  });
+}
+
+TEST_CASE("packed queries beside other keys are refused where they make no sense", "[problem]") {
+  golden_error("batch.mixed", refused<Forward>(mixed(), [](Forward& c) { c.k.shape[0] = c.v.shape[0] = 3; }));
+  golden_error("cu-seqlens-half.dense", refused<Forward>(mixed(), [](Forward& c) {
+                 c.q = good().q;
+                 c.cu_seqlens_q = {};
+                 c.cu_seqlens_kv = Tensor(starts_kv, DType::i32, {3});
+               }));
+}
+
+TEST_CASE("results to merge with are held to the rules of those to come", "[problem]") {
+  const auto before = [] {
+    Forward c = good();
+    c.o_before = at(6, single, {2, 4, 8, 32});
+    c.lse_before = at(7, single, {2, 4, 8});
+    return c;
+  };
+  const auto refuses_before = [&](const char* name, const std::function<void(Forward&)>& spoil) {
+    golden_error(name, refused<Forward>(before(), spoil));
+  };
+  refuses_before("before-half.lse", [](Forward& c) { c.lse_before = {}; });
+  refuses_before("before-half.o", [](Forward& c) { c.o_before = {}; });
+  refuses_before("tensor-shape.o_before", [](Forward& c) { c.o_before.shape[3] = 16; });
+  refuses_before("tensor-type.lse_before", [](Forward& c) { c.lse_before.dtype = DType::f16; });
+  refuses_before("tensor-device.o_before", [](Forward& c) { c.o_before.device = Device::cuda(); });
+  // In the place of the results they are read before they are written; nowhere else.
+  refuses_before("tensor-alias.max", [](Forward& c) { c.lse_before.data = c.max.data; });
+  refuses_before("tensor-alias.o_before", [](Forward& c) {
+    c.o_before = c.o;
+    c.o_before.strides[0] = -c.o.strides[0];
+  });
+  Forward in_place = before();
+  in_place.o_before = in_place.o;
+  in_place.lse_before = in_place.lse;
+  CHECK(check(plain, in_place, {}).batch == 2);
+}

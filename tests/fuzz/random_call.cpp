@@ -161,6 +161,35 @@ Shape RandomCall::random_shape(std::uint64_t seed) {
   return out;
 }
 
+Shape told_apart(Shape shape, std::uint64_t seed) {
+  Random random(seed ^ 0xa9a);
+  if (shape.packed()) {
+    shape.kv_lens.clear();
+    shape.kv_shared = false;
+  }
+  // Several tiles of queries beside a few queries, which go another way.
+  if (!shape.packed() && random.chance(0.2)) {
+    shape.q_lens = {random.below(8), 20 + random.below(60), 1};
+    shape.kv_shared = false;
+  }
+  // One head's memory is one page's, and rows of it that no entry has would be rows that all have.
+  if (shape.layout != Layout::one_head && random.chance(0.4))
+    shape.page = any<std::int64_t>(random, {1, 2, 3, 7, 16, 48, 64, 256});
+  if (shape.page) shape.kv_shared = false;
+  shape.holes = shape.page && random.chance(0.3);
+  shape.kv_offset = random.chance(0.4) ? static_cast<std::int32_t>(random.below(300)) : 0;
+  shape.piece = random.chance(0.2) ? 128 : 0;
+  if (random.chance(0.7))
+    for (std::int64_t b = 0; b < shape.entries(); ++b)
+      shape.used.push_back(random.below(static_cast<std::uint32_t>(shape.kv_len) + 1));
+  if (random.chance(0.5)) {
+    shape.q_offset = 0;
+    for (std::int64_t b = 0; b < shape.entries(); ++b)
+      shape.q_offsets.push_back(static_cast<std::int32_t>(random.below(300)));
+  }
+  return shape;
+}
+
 Judged judge(std::uint64_t seed, const RandomCall& call, const Engine& engine, const Compared& what,
              Functions functions) {
   std::vector<Subject> subjects;

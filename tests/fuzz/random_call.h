@@ -42,6 +42,9 @@ class RandomCall {
   std::vector<std::shared_ptr<void>> memory_;
 };
 
+/// A shape like it whose queries and keys are described apart: lengths, positions, pages.
+Shape told_apart(Shape shape, std::uint64_t seed);
+
 /// What became of a call.
 struct Judged {
   bool refused = false;   ///< the compiler refuses its mod

@@ -223,7 +223,7 @@ void compare_forward(const Subject& subject, const Inputs& in, std::span<const E
   }
   comparison.truth(std::move(oracle), dense);
   for (const Engine& engine : engines) {
-    if (std::max(problem.d, problem.dv) > engine.widest) continue;
+    if (std::max(problem.d, problem.dv) > engine.widest || (in.shape.apart() && !engine.apart)) continue;
     const Outputs out = made(For::others);
     guarded_run(comparison, engine, out, [&] { engine.forward(subject, forward_call(in, out), problem); });
   }

@@ -10,6 +10,7 @@
 #include "codegen/parts.h"
 #include "compiler/bind.h"
 #include "runtime/captures.h"
+#include "runtime/keys.h"
 #include "runtime/layout.h"
 #include "runtime/oracle/oracle.h"
 #include "runtime/tensor.h"
@@ -43,6 +44,15 @@ Matrix read(const Tensor& t, const MatrixLayout& at, std::int64_t rows, std::int
   for (std::int64_t i = 0; i < rows; ++i)
     for (std::int64_t j = 0; j < columns; ++j)
       m(i, j) = static_cast<float>(runtime::load(t, at.origin + i * at.row + j * at.column));
+  return m;
+}
+/// Keys or values wherever they lie.
+Matrix read(const Tensor& t, const runtime::KeyRows& keys, std::int64_t rows, std::int64_t columns) {
+  Matrix m(rows, columns);
+  for (std::int64_t i = 0; i < rows; ++i)
+    if (const auto one = keys.stretch(t, i, i + 1); one.there)
+      for (std::int64_t j = 0; j < columns; ++j)
+        m(i, j) = static_cast<float>(runtime::load(t, one.at.origin + j * one.at.column));
   return m;
 }
 void write(const Tensor& t, const MatrixLayout& at, const Matrix& m) {
@@ -124,10 +134,10 @@ class Dense {
   void place(const Head& head, std::int64_t i, std::int64_t j) {
     at_.env.b = static_cast<std::int32_t>(head.seq.b);
     at_.env.h = static_cast<std::int32_t>(head.h);
-    at_.env.q = static_cast<std::int32_t>(problem_.q_offset + i);
-    at_.env.kv = static_cast<std::int32_t>(j);
+    at_.env.q = static_cast<std::int32_t>(head.seq.q_offset + i);
+    at_.env.kv = static_cast<std::int32_t>(head.seq.kv_offset + j);
     at_.env.q_len = static_cast<std::int32_t>(head.seq.q_len);
-    at_.env.kv_len = static_cast<std::int32_t>(head.seq.kv_len);
+    at_.env.kv_len = head.seq.kv_end();
     if (j >= head.seq.kv_len) return;
     at_.env.s = static_cast<double>(head.s(i, j));
     at_.env.p = static_cast<double>(head.p(i, j));
@@ -304,8 +314,9 @@ void dense_forward(const BoundMod& bound, const Forward& call, const Problem& pr
   Dense dense(bound, problem);
   each_head(problem, [&](const Places& at) {
     const Matrix q = read(call.q, at.q(call.q), at.seq.q_len, problem.d);
-    const Matrix k = read(call.k, at.kv(call.k), at.seq.kv_len, problem.d);
-    const Matrix v = read(call.v, at.kv(call.v), at.seq.kv_len, problem.dv);
+    const runtime::KeyRows keys(problem, call.pages, at.seq, at.h / problem.group);
+    const Matrix k = read(call.k, keys, at.seq.kv_len, problem.d);
+    const Matrix v = read(call.v, keys, at.seq.kv_len, problem.dv);
     const Head head = dense.head(at.seq, at.h, q, k);
     Matrix o(at.seq.q_len, problem.dv);
     for (std::int64_t i = 0; i < o.rows; ++i)

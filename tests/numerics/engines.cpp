@@ -30,7 +30,8 @@ Engine engine(Isa isa) {
           .backward =
               [isa](const Subject& subject, const Backward& call, const compiler::Problem& problem) {
                 runtime::cpu::backward(subject.lowered, call, problem, means(isa));
-              }};
+              },
+          .apart = true};
 }
 
 /// A device copy of a host tensor, with all the memory that its elements span, and the same alignment.

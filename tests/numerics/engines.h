@@ -26,6 +26,7 @@ struct Engine {
   std::string name;
   std::function<void(const Subject&, const Forward&, const compiler::Problem&)> forward;
   std::function<void(const Subject&, const Backward&, const compiler::Problem&)> backward;  ///< may be none
+  bool apart = false;         ///< takes calls that describe q and keys apart
   std::int64_t widest = 512;  ///< wider heads are refused, see tests/codegen/choose.test.cpp
 };
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <limits>
 #include <numeric>
 #include <random>
 
@@ -34,6 +35,76 @@ Placed starts(const std::vector<std::int64_t>& lengths) {
   return out;
 }
 
+template <class T>
+Placed numbers(const std::vector<T>& values) {
+  Placed out = place(DType::i32, {static_cast<std::int64_t>(values.size())});
+  for (std::size_t i = 0; i < values.size(); ++i)
+    runtime::store(out.tensor, static_cast<std::int64_t>(i), static_cast<double>(values[i]));
+  return out;
+}
+
+constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
+
+/// Rows [first, last) of one batch entry, or of one page.
+void spoil(const Tensor& t, std::int64_t entry, std::int64_t first, std::int64_t last) {
+  for (std::int64_t h = 0; h < t.shape[1]; ++h)
+    for (std::int64_t i = first; i < last; ++i)
+      for (std::int64_t j = 0; j < t.shape[3]; ++j) runtime::store(t, runtime::offset(t, entry, h, i, j), not_a_number);
+}
+
+/// How many keys entry b has: of pages whose keys are not counted, all rows.
+std::int64_t keys_of(const Shape& shape, std::int64_t b) {
+  if (!shape.used.empty()) return shape.used[static_cast<std::size_t>(b)];
+  return shape.page ? (shape.kv_len + shape.page - 1) / shape.page * shape.page : shape.kv_len;
+}
+std::int64_t pages_of(const Shape& shape, std::int64_t b) { return (keys_of(shape, b) + shape.page - 1) / shape.page; }
+
+std::int64_t pool_of(const Shape& shape) {
+  std::int64_t pages = 2;  // which no entry has
+  for (std::int64_t b = 0; b < shape.entries(); ++b) pages += pages_of(shape, b);
+  return pages;
+}
+
+/// Deals out the pages of the pool, and makes NaN of all rows that nobody has.
+void deal_pages(Inputs& in, std::mt19937_64& random) {
+  const Shape& shape = in.shape;
+  const std::int64_t width = (shape.kv_len + shape.page - 1) / shape.page;
+  std::vector<std::int32_t> free(static_cast<std::size_t>(pool_of(shape)));
+  std::iota(free.begin(), free.end(), 0);
+  std::ranges::shuffle(free, random);
+  std::vector<std::int64_t> used(free.size());  // rows of each page
+  in.pages = place(DType::i32, {shape.entries(), width}, Layout::reversed);
+  // All entries begin with the same page, unless they had nothing else: their rows would be equal, errors and all.
+  const std::int64_t shared = width > 1 ? free.back() : -1;
+  if (width > 1) free.pop_back();
+  for (std::int64_t b = 0; b < shape.entries(); ++b)
+    for (std::int64_t i = 0; i < width; ++i) {
+      const std::int64_t rows = std::min(shape.page, keys_of(shape, b) - i * shape.page);
+      std::int64_t page = random() % 2 ? -1 : 1 << 30;
+      if (rows > 0 && !(shape.holes && random() % 5 == 0)) {
+        page = i == 0 && width > 1 ? shared : free.back();
+        if (page != shared) free.pop_back();
+        std::int64_t& most = used[static_cast<std::size_t>(page)];
+        most = std::max(most, rows);
+      }
+      runtime::store(in.pages.tensor, runtime::offset(in.pages.tensor, b, i), static_cast<double>(page));
+    }
+  for (std::size_t page = 0; page < used.size(); ++page)
+    for (const Tensor& t : {in.k.tensor, in.v.tensor})
+      spoil(t, static_cast<std::int64_t>(page), used[page], shape.page);
+}
+
+/// Makes NaN of all rows behind the keys that the call has.
+void spoil_rest(Inputs& in) {
+  const Shape& shape = in.shape;
+  const bool one = shape.kv_shared || shape.layout == Layout::one_head;
+  for (std::int64_t b = 0; b < (one ? 1 : shape.entries()); ++b) {
+    std::int64_t used = keys_of(shape, b);
+    for (std::int64_t other = 0; one && other < shape.entries(); ++other) used = std::max(used, keys_of(shape, other));
+    for (const Tensor& t : {in.k.tensor, in.v.tensor}) spoil(t, b, used, shape.kv_len);
+  }
+}
+
 std::int64_t total(const std::vector<std::int64_t>& lengths) {
   return std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
 }
@@ -53,9 +124,15 @@ std::string Shape::describe() const {
   constexpr std::array layouts{"bhsd", "bshd", "columns", "reversed", "padded", "spread", "one head"};
   const std::string lengths = packed() ? fmt::format("[{}]/[{}]", fmt::join(q_lens, " "), fmt::join(kv_lens, " "))
                                        : fmt::format("{}/{}", q_len, kv_len);
-  return fmt::format("{} {} x {}/{} x {} x {}/{} {}{}, from {}, seed {}", name_of(dtype),
-                     packed() ? static_cast<std::int64_t>(q_lens.size()) : batch, q_heads, kv_heads, lengths, d, dv,
-                     layouts[static_cast<std::size_t>(layout)], kv_shared ? ", k and v shared" : "", q_offset, seed);
+  std::string more;
+  if (kv_offset) more += fmt::format(", keys from {}", kv_offset);
+  if (!used.empty()) more += fmt::format(", kv_len [{}] of {}", fmt::join(used, " "), kv_len);
+  if (!q_offsets.empty()) more += fmt::format(", q_offsets [{}]", fmt::join(q_offsets, " "));
+  if (page) more += fmt::format(", pages of {}{}", page, holes ? " with holes" : "");
+  if (piece) more += fmt::format(", pieces of {}", piece);
+  return fmt::format("{} {} x {}/{} x {} x {}/{} {}{}{}, from {}, seed {}", name_of(dtype), entries(), q_heads,
+                     kv_heads, lengths, d, dv, layouts[static_cast<std::size_t>(layout)],
+                     kv_shared ? ", k and v shared" : "", more, q_offset, seed);
 }
 
 std::shared_ptr<std::byte> guarded(std::size_t size) {
@@ -114,7 +191,12 @@ Forward Inputs::forward() const {
           .v = v.tensor,
           .cu_seqlens_q = cu_seqlens_q.tensor,
           .cu_seqlens_kv = cu_seqlens_kv.tensor,
-          .q_offset = shape.q_offset};
+          .kv_len = kv_len.tensor,
+          .pages = pages.tensor,
+          .q_offset = shape.q_offset,
+          .q_offsets = q_offsets.tensor,
+          .kv_offset = shape.kv_offset,
+          .piece = shape.piece};
 }
 Backward Inputs::backward() const {
   return {.q = q.tensor,
@@ -136,8 +218,9 @@ Inputs inputs(const Shape& shape) {
     return out;
   };
   const auto kv = [&](std::int64_t width) -> std::vector<std::int64_t> {
-    if (shape.packed()) return {total(shape.kv_lens), shape.kv_heads, width};
-    return {shape.kv_shared ? 1 : shape.batch, shape.kv_heads, shape.kv_len, width};
+    if (!shape.kv_lens.empty()) return {total(shape.kv_lens), shape.kv_heads, width};
+    if (shape.page) return {pool_of(shape), shape.kv_heads, shape.page, width};
+    return {shape.kv_shared ? 1 : shape.entries(), shape.kv_heads, shape.kv_len, width};
   };
   Inputs in{.shape = shape, .q = {}, .k = {}, .v = {}, .grad_o = {}, .grad_lse = {}};
   std::vector<std::int64_t> q = in.shape_of_o();
@@ -147,10 +230,14 @@ Inputs inputs(const Shape& shape) {
   in.v = filled(shape.dtype, kv(shape.dv));
   in.grad_o = filled(shape.dtype, in.shape_of_o());
   in.grad_lse = filled(DType::f32, in.shape_of_lse());
-  if (shape.packed()) {
-    in.cu_seqlens_q = starts(shape.q_lens);
-    in.cu_seqlens_kv = starts(shape.kv_lens);
-  }
+  if (shape.packed()) in.cu_seqlens_q = starts(shape.q_lens);
+  if (!shape.kv_lens.empty()) in.cu_seqlens_kv = starts(shape.kv_lens);
+  if (!shape.used.empty()) in.kv_len = numbers(shape.used);
+  if (!shape.q_offsets.empty()) in.q_offsets = numbers(shape.q_offsets);
+  if (shape.page)
+    deal_pages(in, random);
+  else if (!shape.used.empty() && shape.kv_lens.empty())
+    spoil_rest(in);
   return in;
 }
 

@@ -25,11 +25,24 @@ struct Shape {
   DType dtype = DType::f32;
   Layout layout = Layout::bhsd;
   bool kv_shared = false;
-  std::vector<std::int64_t> q_lens{}, kv_lens{};  ///< packed sequences, instead of batch, q_len and kv_len
-  std::int32_t q_offset = 0;
+  /// Packed sequences, instead of batch, q_len and kv_len. Without kv_lens, keys are dense or in pages.
+  std::vector<std::int64_t> q_lens{}, kv_lens{};
+  std::int32_t q_offset = 0, kv_offset = 0;
+  std::vector<std::int64_t> used{};       ///< the call's kv_len; what is behind these keys is NaN
+  std::vector<std::int32_t> q_offsets{};  ///< in place of q_offset
+  /// Not 0: keys are in pages of so many rows, in any order, the first of which all entries share. Pages that no entry
+  /// has are NaN.
+  std::int64_t page = 0;
+  bool holes = false;  ///< some pages do not exist
+  std::int64_t piece = 0;
   std::uint64_t seed = 1;
 
   bool packed() const { return !q_lens.empty(); }
+  std::int64_t entries() const { return packed() ? static_cast<std::int64_t>(q_lens.size()) : batch; }
+  /// Whether q and k are described apart, which only forward calls on the host can be.
+  bool apart() const {
+    return kv_offset || page || piece || !used.empty() || !q_offsets.empty() || q_lens.empty() != kv_lens.empty();
+  }
   /// Such as: "f32 2 x 4/2 x 24/28 x 16/16 columns, from 5, seed 1"
   std::string describe() const;
 };
@@ -44,7 +57,7 @@ struct Placed {
   bool gaps_untouched() const;
 };
 /// All bytes start as 0xa5.
-Placed place(DType dtype, std::span<const std::int64_t> shape, Layout layout);
+Placed place(DType dtype, std::span<const std::int64_t> shape, Layout layout = Layout::bhsd);
 inline Placed place(DType dtype, std::initializer_list<std::int64_t> shape, Layout layout = Layout::bhsd) {
   return place(dtype, std::span(shape.begin(), shape.size()), layout);
 }
@@ -56,7 +69,7 @@ std::shared_ptr<std::byte> guarded(std::size_t size);
 /// Normally distributed q, k, v and gradients.
 struct Inputs {
   Shape shape;
-  Placed q, k, v, grad_o, grad_lse, cu_seqlens_q{}, cu_seqlens_kv{};
+  Placed q, k, v, grad_o, grad_lse, cu_seqlens_q{}, cu_seqlens_kv{}, kv_len{}, q_offsets{}, pages{};
 
   std::vector<std::int64_t> shape_of_o() const;
   std::vector<std::int64_t> shape_of_lse() const;

@@ -364,3 +364,43 @@ def test_two_attentions_of_one_text_share_a_handle():
 def test_the_machine():
     assert attune.version() == attune.__version__
     assert "cpu" in attune.machine()["engines"] and "ATTUNE_LOG" in repr(attune.options)
+
+
+@pytest.mark.parametrize("how", ["attention", "kept"])
+def test_a_cache_in_pages_is_as_the_same_keys_in_a_row(rng, how):
+    lengths, page = np.array([13, 2], np.int32), 4
+    q = rng.standard_normal((2, 4, 1, 8), np.float32)
+    k, v = (rng.standard_normal((2, 2, 16, 8), np.float32) for _ in range(2))
+    table = np.array([[5, 0, 7, 2], [6, -1, -1, -1]], np.int32)
+    pools = [np.full((8, 2, page, 8), np.nan, np.float32) for _ in range(2)]
+    for b, n in enumerate(lengths):
+        for i in range(n):
+            for pool, rows in zip(pools, (k, v)):
+                pool[table[b, i // page], :, i % page] = rows[b, :, i]
+    mod = {"score": lambda s, at: s + 0.1 * (at.kv - at.q), "mask": lambda at: at.kv > at.q - 9}
+    call = functools.partial(attune.attention, **mod) if how == "attention" else attune.Attention(**mod)
+    wanted = np.concatenate([dense(q[b : b + 1], k[b : b + 1, :, :n], v[b : b + 1, :, :n],
+                                   lambda s, b, h, i, j, n=n: s + 0.1 * (j - (n - 1)),
+                                   lambda b, h, i, j, n=n: j > n - 10)[0] for b, n in enumerate(lengths)])
+    assert near(call(q, k, v, kv_len=lengths, q_offsets=lengths - 1), wanted)
+    assert near(call(q, *pools, kv_len=lengths, q_offsets=lengths - 1, pages=table, piece=128), wanted)
+
+
+def test_keys_in_two_calls_are_merged(qkv):
+    q, k, v = qkv
+    call = functools.partial(attune.attention, score=lambda s, at: s + 0.1 * (at.kv - at.q), lse=True)
+    o, lse = call(q, k[:, :, :5], v[:, :, :5])
+    o, lse = call(q, k[:, :, 5:], v[:, :, 5:], kv_offset=5, o_before=o, lse_before=lse, out=o)
+    wanted, wanted_lse = call(q, k, v)
+    assert near(o, wanted) and near(lse, wanted_lse)
+
+
+def test_what_is_told_of_keys_is_checked(qkv):
+    call = functools.partial(attune.attention, *qkv)
+    assert refused(call, kv_len=np.array([17, 1], np.int32)).code == "kv-len"
+    assert refused(call, kv_offset=-1).code == "bad-argument"
+    assert refused(call, kv_offset="1").code == "bad-argument"
+    assert refused(call, piece=5).code == "piece"
+    assert refused(call, piece=None).code == "bad-argument"
+    assert refused(call, o_before=qkv[0]).code == "before-half"
+    assert refused(call, pages=np.zeros((2, 4), np.int64)).code == "pages"

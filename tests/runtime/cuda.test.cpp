@@ -2,9 +2,11 @@
 #include <attune/attune.h>
 
 #include <array>
+#include <functional>
 
 #include "runtime/cuda/driver.h"
 #include "tests/catch.h"
+#include "tests/golden.h"
 #include "tests/refusal.h"
 
 using namespace attune;
@@ -49,6 +51,32 @@ TEST_CASE("a target that does not reach the tensors is refused", "[cuda]") {
   CHECK(run(Target::cuda, Device::cpu()) == "engine-device");
   CHECK(run(Target::cpu, Device::cuda()) == "engine-device");
   CHECK(run(Target::oracle, Device::cuda()) == "engine-device");
+}
+
+TEST_CASE("what only engines on the host take is refused on a device, before anything is launched", "[cuda]") {
+  const auto refused = [](const std::function<void(Forward&)>& change) {
+    std::array<Pretended, 5> five;
+    const Device there = Device::cuda();
+    Forward call{
+        .q = five[0].tensor(there), .k = five[1].tensor(there), .v = five[2].tensor(there), .o = five[3].tensor(there)};
+    change(call);
+    return refusal([&] { Attention{}.run(call, Line{}); });
+  };
+  static std::int32_t number = 1;
+  const Tensor one(&number, DType::i32, {1}, {}, Device::cuda()),
+      table(&number, DType::i32, {1, 1}, {}, Device::cuda());
+  tests::golden_error("engine-call", refused([&](Forward& c) { c.kv_len = one; }).what());
+  CHECK(refused([&](Forward& c) { c.q_offsets = one; }).code == "engine-call");
+  CHECK(refused([&](Forward& c) { c.pages = table; }).code == "engine-call");
+  CHECK(refused([&](Forward& c) { c.kv_offset = 1; }).code == "engine-call");
+  CHECK(refused([&](Forward& c) { c.piece = 128; }).code == "engine-call");
+  std::array<Pretended, 2> before;
+  Tensor lse = before[1].tensor(Device::cuda());
+  lse.rank = 3;
+  CHECK(refused([&](Forward& c) {
+          c.o_before = before[0].tensor(Device::cuda());
+          c.lse_before = lse;
+        }).code == "engine-call");
 }
 
 TEST_CASE("copies are of equal, contiguous tensors", "[cuda]") {

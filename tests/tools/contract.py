@@ -69,6 +69,60 @@ class Contract(Calls):
         self.assertEqual(sorted(p.name for p in self.out.iterdir()), ["lse.npy", "max.npy", "out.npy"])
         self.assertIn("out.npy", said)
 
+    def test_cache(self):
+        # Two entries of 5 and 2 keys, in pages of 2 rows of a pool of 5; of the last page, one row is anybody's.
+        q, k, v = self.qkv(b=2, hq=2, sq=1, skv=5)
+        lengths, table = (5, 2), ((3, 0, 4), (2, -1, 2 ** 40))
+        pool = {name: [math.nan] * (5 * 2 * width) for name, width in (("k", 2), ("v", 3))}
+        for b in range(2):
+            for i in range(lengths[b]):
+                for name, rows, width in (("k", k, 2), ("v", v, 3)):
+                    at = (table[b][i // 2] * 2 + i % 2) * width
+                    pool[name][at:at + width] = rows[(b * 5 + i) * width:(b * 5 + i + 1) * width]
+        write_npy(self.at / "kp.npy", [5, 1, 2, 2], pool["k"])
+        write_npy(self.at / "vp.npy", [5, 1, 2, 3], pool["v"])
+        write_npy(self.at / "pages.npy", [2, 3], table[0] + table[1], "i8")
+        write_npy(self.at / "lengths.npy", [2], lengths, "i4")
+        write_npy(self.at / "last.npy", [2], [4, 1], "i8")
+        mod = ["--score", "s + f32(kv - q)", "--mask", "kv > q - 4"]
+        wanted = {"out": [], "lse": []}
+        for b, n in enumerate(lengths):
+            o, lse = self.expected(q[b * 4:], k[b * 10:], v[b * 15:], 2, 1, n, 2, 3,
+                                   lambda s, h, i, j: s + j - (n - 1), lambda i, j: j > n - 5)
+            wanted["out"] += o
+            wanted["lse"] += lse
+        whole = ["--kv-len", "lengths.npy", "--q-offsets", "last.npy", *mod]
+        paged = ["--k", "kp.npy", "--v", "vp.npy", "--pages", "pages.npy", "--piece", "128", *whole]
+        targets = ["oracle", "cpu"] if ENGINE else ["oracle"]
+        for target in targets:
+            said = [self.attune("run", "--q", "q.npy", "--out", self.out, "--target", target, *how)
+                    for how in (["--k", "k.npy", "--v", "v.npy", *whole], paged)]
+            for result in said:
+                self.assertEqual((result.returncode, result.stderr), (0, ""))
+            for name in wanted:
+                self.close(self.result(name)[1], wanted[name])
+
+    def test_parts(self):
+        # The keys in two calls, the second of which merges with the first.
+        q, k, v = self.qkv(hq=1, skv=5)
+        mod = ["--score", "s + f32(kv - q)", "--sink", "0.5"]
+        self.done(*mod)
+        wanted = {name: self.result(name)[1] for name in ("out", "lse")}
+        for name, rows, width in (("k", k, 2), ("v", v, 3)):
+            write_npy(self.at / f"{name}1.npy", [1, 1, 2, width], rows[:2 * width])
+            write_npy(self.at / f"{name}2.npy", [1, 1, 3, width], rows[2 * width:])
+        for target in ["oracle", "cpu"] if ENGINE else ["oracle"]:
+            first = self.attune("run", "--q", "q.npy", "--k", "k1.npy", "--v", "v1.npy", "--out", self.out, "--target",
+                                target, *mod)
+            (self.out / "out.npy").rename(self.at / "o1.npy")
+            (self.out / "lse.npy").rename(self.at / "lse1.npy")
+            second = self.attune("run", "--q", "q.npy", "--k", "k2.npy", "--v", "v2.npy", "--out", self.out, "--target",
+                                 target, "--kv-offset", "2", "--o-before", "o1.npy", "--lse-before", "lse1.npy", *mod)
+            for result in (first, second):
+                self.assertEqual((result.returncode, result.stderr), (0, ""))
+            for name in wanted:
+                self.close(self.result(name)[1], wanted[name])
+
     def test_sink_and_prob(self):
         q, k, v = self.qkv(hq=1)
         self.done("--sink", "1.0", "--prob", "2.0 * p")
@@ -160,6 +214,7 @@ class Contract(Calls):
         self.qkv()
         write_npy(self.at / "slope.npy", [2], [1, 2])
         write_npy(self.at / "ids.npy", [2], [1, 2], kind="i4")
+        write_npy(self.at / "nine.npy", [1], [9], kind="i4")
         slope = ["--capture", "slope=slope.npy"]
         self.refused("unknown-name", "--score", "s + slop[h]", *slope, fix="slope")
         self.refused("not-allowed-here", "--mask", "s > 0.0")
@@ -177,6 +232,15 @@ class Contract(Calls):
         self.refused("bad-choice", "--dtype", "fp16", fix="f16")
         self.refused("bad-choice", "--layout", "bsdh")
         self.refused("q-offset", "--q-offset", "-1")
+        self.refused("kv-offset", "--kv-offset", "-1")
+        self.refused("kv-len", "--kv-len", "nine.npy")
+        self.refused("q-offsets", "--q-offsets", "nine.npy", "--q-offset", "1")
+        self.refused("pages", "--pages", "nine.npy")
+        self.refused("piece", "--piece", "7")
+        self.refused("before-half", "--o-before", "q.npy")
+        self.refused("before-half", "--lse-before", "q.npy")
+        self.refused("forward-only", "--piece", "128", "--grad-out", "q.npy")
+        self.refused("file-missing", "--kv-len", "missing.npy")
         self.refused("grad-without-out", "--grad", "slope", *slope)
         self.refused("grad-without-out", "--grad-lse", "slope.npy")
         self.refused("cu-seqlens-half", "--cu-seqlens-q", "ids.npy")
