@@ -205,6 +205,7 @@ void BenchOptions::add_to(CLI::App& verb) {
   std::string names;
   for (const std::string& row : bench_rows()) names += (names.empty() ? "" : "|") + row;
   verb.add_option("--row", rows, "a known attention; all of them if left out")->type_name(names);
+  text.add_bare_to(verb);
   text.add_to(verb, Captures::FilesOrTypes);
   verb.add_option("--dtype", dtype, "of q, k, v and o")->type_name("f32|f16|bf16");
   verb.add_option("--batch", batch, "1 if left out")->type_name("N");

@@ -58,7 +58,7 @@ void add_grad(CLI::App& app) {
   auto options = std::make_shared<TextOptions>();
   auto json = std::make_shared<bool>(false);
   CLI::App& verb = *app.add_subcommand("grad", "the derivative of an expression, and of the captures it reads");
-  verb.add_option("EXPR", options->bare, "a score");
+  options->add_bare_to(verb, "a score");
   options->add_to(verb, Captures::FilesOrTypes);
   verb.add_flag("--json", *json, "as JSON");
   verb.footer(

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "runtime/offline/shape.h"
+#include "tools/mod_file.h"
 
 namespace attune::tools {
 
@@ -30,7 +31,15 @@ void TextOptions::add_to(CLI::App& verb, Captures allowed) {
       ->type_name("NAME=NUMBER")
       ->allow_extra_args(false)
       ->group(group);
+  // Behind the others: they have their values when this one's callback runs.
+  verb.add_option_function<std::string>(
+          "--mod", [this](const std::string& file) { put_before(*this, read_mod(file)); },
+          "a file of lines such as `mask kv <= q`, as repl's :save writes it; options replace its lines")
+      ->type_name("FILE")
+      ->group(group);
 }
+
+void TextOptions::add_bare_to(CLI::App& verb, const std::string& what) { verb.add_option("EXPR", bare, what); }
 
 CLI::Option& ExactOption::add_to(CLI::App& verb) {
   const auto row = std::ranges::find(runtime::shape_rows(), "exact", &runtime::ShapeRow::name);
@@ -47,7 +56,7 @@ std::optional<bool> ExactOption::asked() const {
 }
 
 void require_expression(const runtime::Written& o, const std::string& verb) {
-  if (o.bare || o.score || o.mask || o.prob || o.sink) return;
+  if (o.given()) return;
   throw Error("no-expression", fmt::format("attune {} has nothing to work on", verb), {}, "no expression is given",
               fmt::format("write attune {} 's + 1.0f', or use --score, --mask, --prob or --sink", verb));
 }

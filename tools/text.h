@@ -17,7 +17,10 @@ using runtime::Captures, runtime::Owned, runtime::TextAttention, runtime::read_n
     runtime::require_word;
 
 struct TextOptions : runtime::Written {
+  /// Also --mod, whose lines the other options replace.
   void add_to(CLI::App& verb, Captures allowed);
+  /// The expression that stands alone: what it is, for the help.
+  void add_bare_to(CLI::App& verb, const std::string& what = "a mask if it is a Bool, else a score");
 };
 
 /// --exact, for GPU kernels: the part of an Attention that expressions do not tell.
