@@ -272,6 +272,7 @@ void add_bench(CLI::App& app) {
       "  XDG_STATE_HOME     where results are kept by a name");
   verb.callback([o] {
     o->check();
+    tell_doubts(o->text);
     if (o->packed()) {
       o->batch = static_cast<std::int64_t>(o->lengths.size());
       o->seq = *std::ranges::max_element(o->lengths);

@@ -48,7 +48,7 @@ double microseconds(Clock::time_point from) {
 class CoverVerb {
  public:
   explicit CoverVerb(const CoverOptions& o)
-      : o_(o), e_(o.extent.extent()), text_(build(o.text, Captures::FilesOrTypes)) {
+      : o_(o), e_(o.extent.extent()), text_(built(o.text, Captures::FilesOrTypes)) {
     require_word("--along", o.along, std::array<std::string, 2>{"kv", "q"});
     // Not `!mask`: that would negate the mask instead of testing whether it is given.
     if (!bool(text_.attention.mask) && !bool(text_.attention.score))

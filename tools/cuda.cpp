@@ -101,7 +101,7 @@ std::vector<Page> pages(const CudaOptions& o, const compiler::LoweredMod& lowere
 }
 
 void cuda(const CudaOptions& o) {
-  const TextAttention text = build(o.text, Captures::FilesOrTypes);
+  const TextAttention text = built(o.text, Captures::FilesOrTypes);
   const compiler::LoweredMod lowered = compiler::lower(text.attention);
   const std::vector<Page> all = pages(o, lowered);
   if (o.json) {

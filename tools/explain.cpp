@@ -22,7 +22,7 @@ using Json = nlohmann::ordered_json;
 bool is_for_cpu(const ExplainOptions& o) { return o.target == "cpu" || (o.target == "auto" && o.measure); }
 
 void explain(const ExplainOptions& o) {
-  const TextAttention text = build(o.text, Captures::FilesOrTypes);
+  const TextAttention text = built(o.text, Captures::FilesOrTypes);
   compiler::Steps steps;
   steps.keep_text = true;
   const compiler::LoweredMod lowered = compiler::lower(text.attention, &steps);

@@ -25,7 +25,7 @@ struct Part {
 };
 
 void grad(const TextOptions& options, bool json) {
-  const TextAttention text = build(options, Captures::FilesOrTypes);
+  const TextAttention text = built(options, Captures::FilesOrTypes);
   if (options.bare && bool(text.attention.mask))
     throw Error("no-derivative", "a mask has no derivative", {.name = "expression", .line = 0, .text = *options.bare},
                 "it is a Bool: a pair stays or it does not", "take the gradient of a score");

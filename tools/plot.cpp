@@ -25,7 +25,7 @@ struct PlotOptions {
 };
 
 void plot(const PlotOptions& o) {
-  const TextAttention text = build(o.text, Captures::FilesOrTypes);
+  const TextAttention text = built(o.text, Captures::FilesOrTypes);
   for (const std::string& name : text.without_data)
     throw Error("no-data", "a picture cannot be drawn", {}, fmt::format("it reads {}, declared without data", name),
                 fmt::format("give the file: --capture {}=FILE.npy", name));

@@ -15,7 +15,7 @@ namespace attune::tools {
 namespace {
 
 void print(const TextOptions& options, bool json) {
-  const TextAttention text = build(options, Captures::FilesOrTypes);
+  const TextAttention text = built(options, Captures::FilesOrTypes);
   compiler::BoundMod traced = compiler::trace(text.attention);
   const compiler::Mod written = traced.mod;
   const compiler::Mod lowered = compiler::lower(std::move(traced)).mod;

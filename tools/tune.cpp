@@ -290,6 +290,7 @@ void add_tune(CLI::App& app) {
   verb.callback([o] {
     o->bench.check();
     const TextOptions& text = o->bench.text;
+    tell_doubts(text);
     const bool own = !o->bench.rows.empty() || text.given();
     tune(*o, own);
   });

@@ -339,6 +339,7 @@ void add_verify(CLI::App& app) {
       if (given && o->what.target != "cuda")
         throw Error("bad-usage", "the command line cannot be read", {.name = option}, "it is for kernels of a GPU",
                     "add --target cuda, or leave it out");
+    tell_doubts(o->what.text);
     Verify{*o}();
   });
 }

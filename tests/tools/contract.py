@@ -596,9 +596,9 @@ class Contract(Calls):
         def tiles(*of):
             return json.loads(self.attune("cover", *of, "--q-len", "512", "--json").stdout)["tiles"]
 
-        of_the_file, nearer = tiles("--mod", "near.mod"), tiles("--mod", "near.mod", "--param", "w=8")
+        of_the_file, nearer = tiles("--mod", "near.mod"), tiles("--mod", "near.mod", "--param", "w=1")
         self.assertEqual(of_the_file, tiles(*written))
-        self.assertEqual(nearer, tiles(*["w=8" if x == "w=64" else x for x in written]))
+        self.assertEqual(nearer, tiles(*["w=1" if x == "w=64" else x for x in written]))
         self.assertNotEqual(nearer, of_the_file)
         said = self.attune("print", "s * 2.0f", "--mod", "near.mod", "--mask", "far < 3")
         self.assertEqual((said.returncode, said.stdout), (0, "score       s * 2.0f\nmask        q - kv < 3\n"))
@@ -606,6 +606,16 @@ class Contract(Calls):
         self.refused("file-missing", "print", "--mod", "far.mod")
         (self.at / "bad.mod").write_text("msk kv <= q\n")
         self.refused("bad-mod", "print", "--mod", "bad.mod", fix="mask")
+
+    def test_what_is_hardly_meant(self):
+        said = self.attune("print", "s + f32(1/2*kv) + f32(q/2) + 1.0f/2.0f + f32(0/2)")
+        self.assertEqual(said.stderr, "attune: `1 / 2` is 0, since both are Ints; write 1.0 / 2.0 for Floats\n")
+        said = self.attune("bench", "s * cap", "--param", "cap=2.0", "--param", "w=3", "--capture", "slope=f32[4]",
+                           "--target", "cpu", "--seq", "32", "--seconds", "0.01", "--json")
+        self.assertEqual(said.returncode, 0, said.stderr)
+        self.assertEqual(said.stderr, "attune: no expression reads the parameter `w`\n"
+                                      "attune: no expression reads the captured tensor `slope`\n")
+        self.assertEqual(self.attune("explain", "s * cap", "--param", "cap=2.0").stderr, "")
 
     def test_print(self):
         said = self.attune("print", "kv <= q && q - kv < 1024")
