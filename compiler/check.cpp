@@ -1,4 +1,4 @@
-// compiler/check.cpp — refuse expressions that read what they may not, and indices that are never in range
+// compiler/check.cpp — refuse expressions that read what they may not, and indices that leave their tensors
 #include "compiler/check.h"
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include <attune/error.h>
 #include <fmt/format.h>
 
+#include "compiler/outside.h"
 #include "ir/print.h"
 
 namespace attune::compiler {
@@ -120,7 +121,15 @@ std::string runs_over(const std::string& index, const ir::Interval& range) {
                               : fmt::format("{} runs over {}..{}", index, range.lo, range.hi);
 }
 
-/// Throws the Error for a read whose index at `dimension` takes only the values `range`, all outside the tensor.
+/// What to do about an index that is in range at some of its coordinates.
+std::string fix_of_some(const std::string& index, const ir::Interval& range, std::int64_t extent,
+                        const std::string& along) {
+  const std::string ends = fmt::format("write clamp({}, 0, {}) where its ends are meant", index, extent - 1);
+  if (range.lo < 0) return fmt::format("keep the index at 0 or above, or {}", ends);
+  return fmt::format("pass a tensor of at least {} values{}, or {}", range.hi + 1, along, ends);
+}
+
+/// Throws the Error for a read whose index at `dimension` takes the values `range`, some or all outside the tensor.
 [[noreturn]] void refuse_read(const ir::Expr& read, std::size_t dimension, const ir::Interval& range,
                               const Tensor& tensor, const Part& part, const Mod& mod, const ir::Bounds& bounds) {
   const ir::Signature names = mod.signature();
@@ -131,12 +140,14 @@ std::string runs_over(const std::string& index, const ir::Interval& range) {
   if (extent == 0)
     throw Error("capture-empty", fmt::format("capture `{}` is read and is empty", name), place_of(read, part, names),
                 fmt::format("{} is {}", name, tensor.describe()), "pass a tensor with values, or leave the read out");
+  const std::string index = ir::print(read->args[dimension], names);
   std::string fix = fmt::format("index it within 0..{}", extent - 1);
   if (const std::string fits = coordinates_within(part, bounds, extent); !fits.empty()) fix += ", e.g. by " + fits;
   if (range.hi >= static_cast<double>(extent) && range.hi < std::numeric_limits<std::int32_t>::max())
     fix += fmt::format(", or pass a tensor of at least {} values{}", range.hi + 1, along);
+  if (range.lo < static_cast<double>(extent) && range.hi >= 0) fix = fix_of_some(index, range, extent, along);
   throw Error("capture-range", fmt::format("capture `{}` is read out of range", name), place_of(read, part, names),
-              fmt::format("{}, and {}", runs_over(ir::print(read->args[dimension], names), range), holds), fix);
+              fmt::format("{}, and {}", runs_over(index, range), holds), fix);
 }
 
 /// Is this expression evaluated at all?
@@ -161,6 +172,8 @@ std::vector<ir::Expr> check_reads(const Mod& mod, std::span<const Tensor> captur
   ir::Ranger ranger(bounds_of(mod, problem));
   for (const Part& part : parts(mod)) {
     if (!has_coordinates(part, problem)) continue;
+    const bool of_pairs = part.may_read & bit(Input::KV), masks = &part.root == &mod.mask;
+    const ir::Expr removes = of_pairs && !masks ? mod.mask : nullptr;
     for (const ir::Expr& node : ir::in_order(part.root)) {
       if (node->op != ir::Op::Read) continue;
       const Tensor& tensor = captures[node->bits];
@@ -170,7 +183,11 @@ std::vector<ir::Expr> check_reads(const Mod& mod, std::span<const Tensor> captur
         const auto extent = static_cast<double>(tensor.shape[i]);
         if (extent == 0 || (!range.empty() && (range.hi < 0 || range.lo >= extent)))
           refuse_read(node, i, range, tensor, part, mod, ranger.bounds());
-        inside &= range.lo >= 0 && range.hi < extent;
+        const bool within = range.lo >= 0 && range.hi < extent;
+        if (!within)
+          if (const auto taken = reads_outside(part.root, removes, node, i, tensor.shape[i], ranger.bounds()))
+            refuse_read(node, i, *taken, tensor, part, mod, ranger.bounds());
+        inside &= within;
       }
       if (!inside) clamped.push_back(node);
     }

@@ -8,7 +8,8 @@ namespace attune::compiler {
 /// Checks without tensors: each expression reads only inputs that exist where it is evaluated.
 void check(const Mod& mod);
 
-/// Checks capture indices against extents: an Error if an index is outside at every coordinate.
+/// Checks capture indices against extents: an Error if an index is outside at every coordinate, or is a function of one
+/// coordinate and outside at a value of it where nothing removes the pair.
 /// Returns the reads that could not be proven inside (an engine clamps those).
 std::vector<ir::Expr> check_reads(const Mod& mod, std::span<const Tensor> captures, const Problem& problem);
 

@@ -20,6 +20,7 @@
 #include "runtime/offline/purpose.h"
 #include "runtime/options.h"
 #include "runtime/oracle/oracle.h"
+#include "runtime/oracle/outside.h"
 #include "runtime/oracle/verify.h"
 #include "runtime/placed.h"
 #include "runtime/watch/dump.h"
@@ -345,6 +346,8 @@ void run(const Attention& attention, const Forward& asked, const Resources& with
     Watched watched("forward", at);
     const Checked checked = check(attention, asked);
     const Forward& call = checked.call();
+    if (options().check_range && checked.target != Target::cuda)
+      refuse_outside_reads(checked.lowered->written, checked.lowered->lowered, call, checked.problem);
     const auto describe = [&checked] { return request(checked); };
     const Purpose purpose(describe);
     if (checked.target == Target::oracle)

@@ -52,7 +52,8 @@ bool set_log(Options& options, std::string_view value) {
   return true;
 }
 
-constexpr std::array<std::string_view, 2> switch_words{"0", "1"}, cache_modes{"rw", "ro"}, jit_words{"on", "off"};
+constexpr std::array<std::string_view, 2> switch_words{"0", "1"}, cache_modes{"rw", "ro"}, jit_words{"on", "off"},
+    check_words{"range", "off"};
 
 constexpr std::array rows{
     OptionRow{"ATTUNE_BUNDLE",
@@ -104,6 +105,12 @@ constexpr std::array rows{
               [](Options& options, std::string_view value) {
                 options.cache_system = value;
                 return true;
+              }},
+    OptionRow{"ATTUNE_CHECK", "range: refuses a call on the host that reads a captured tensor out of range",
+              "such a read is clamped", "", check_words,
+              [](Options& options, std::string_view value) {
+                options.check_range = value == "range";
+                return std::ranges::find(check_words, value) != check_words.end();
               }},
     OptionRow{"ATTUNE_CPU", "the kind of CPU that code is made for", "the widest that this CPU has", "",
               codegen::isa_names,

@@ -20,6 +20,7 @@ struct Options {
   bool cache_read_only = false;            ///< nothing in that folder is changed
   std::uint64_t cache_bytes = 1ull << 30;  ///< limit for compiled kernels in it; 0: they are not kept
   std::string cache_system{};              ///< a folder of compiled kernels, only read; empty: none
+  bool check_range = false;                ///< refuse calls that read captured tensors outside of them
   std::string dump{};                      ///< a folder; empty: nothing is dumped
   bool lineinfo = false;                   ///< GPU kernels carry the lines they were written in
   unsigned log = 0;                        ///< bits of channel_names

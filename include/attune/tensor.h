@@ -121,7 +121,7 @@ concept NoIndex = !std::convertible_to<const I&, Int> && (Number<I> || Condition
 }  // namespace detail
 
 /// A captured tensor seen inside the kernel as Floats, Ints or Bools. `slope[at.head]`, `bias(at.q, at.kv)`.
-/// An index outside the tensor is clamped into it.
+/// A tensor too small for a coordinate of a call is refused; an index that depends on data is clamped into it.
 template <class T>
 class Capture {
  public:

@@ -266,6 +266,10 @@ double OracleRows::dprob(std::int64_t kv, double p, ir::Precision precision) {
   head_->at.at(Row::Pair{kv, 0, 0, p});
   return head_->at.dprob(precision);
 }
+double OracleRows::value(const ir::Program& program, const OracleRow::Pair& pair) {
+  head_->at.at(pair);
+  return head_->at.value(program);
+}
 
 void oracle_forward(const BoundMod& bound, const Forward& call, const Problem& problem, const Progress& progress) {
   OracleRows at(bound, call, problem);

@@ -46,6 +46,8 @@ class OracleRows {
   // Only for a Mod with derivatives: of the score by s, of the prob mod by p.
   double dscore(std::int64_t kv, double s, ir::Precision precision = ir::Precision::f64);
   double dprob(std::int64_t kv, double p, ir::Precision precision = ir::Precision::f64);
+  /// Another expression of the call's, at a pair of the last row.
+  double value(const ir::Program& program, const OracleRow::Pair& pair);
 
  private:
   struct Head;

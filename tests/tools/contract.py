@@ -11,9 +11,9 @@ from calls import ENGINE, Calls, read_npy, write_npy
 
 
 class Contract(Calls):
-    def run_attention(self, *arguments, target="oracle"):
+    def run_attention(self, *arguments, target="oracle", **environment):
         return self.attune("run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--out", self.out, "--target", target,
-                           *arguments)
+                           *arguments, **environment)
 
     def done(self, *arguments, **how):
         result = self.run_attention(*arguments, **how)
@@ -870,6 +870,32 @@ class Contract(Calls):
             result = self.attune(*self.WATCHED, "--target", "oracle", ATTUNE_VERIFY=rows)
             self.assertEqual(result.returncode, 2)
             self.assertIn("[option-value]", result.stderr)
+
+    def test_reads_out_of_range(self):
+        self.qkv()
+        write_npy(self.at / "slope.npy", [1], [0.5])
+        message = self.refused("capture-range", "--score", "s + slope[h]", "--capture", "slope=slope.npy")
+        self.assertIn("h runs over 0..1, and slope holds 1 value", message)
+        self.assertIn("clamp(h, 0, 0)", message)
+        self.done("--score", "s + slope[clamp(h, 0, 0)]", "--capture", "slope=slope.npy")
+        # What depends on data, or on two coordinates, is told where it is asked for.
+        bounded = ("--score", "s + slope[q * 0 + h]", "--capture", "slope=slope.npy")
+        self.done(*bounded)
+        told = self.run_attention(*bounded, ATTUNE_CHECK="range")
+        self.assertEqual(told.returncode, 2)
+        self.assertIn("[capture-outside]", told.stderr)
+        self.assertIn("at b=0 h=1 q=0 kv=0, q * 0 + h is 1 in slope[q * 0 + h], and slope holds 1 value", told.stderr)
+        self.assertEqual(self.run_attention("--mask", "kv <= q", ATTUNE_CHECK="range").returncode, 0)
+        self.assertIn("[option-value]", self.run_attention(ATTUNE_CHECK="ranges").stderr)
+        if ENGINE:
+            said = self.attune("verify", *bounded, "--calls", "4", "--dtype", "f32")
+            self.assertEqual((said.returncode, said.stderr), (0, ""))
+            self.assertRegex(said.stdout, r"\d+ reads of captured tensors were out of range, and clamped, in \d calls; "
+                                          "the first: at b=0 h=1 q=0 kv=0, ")
+            # A tensor of the user's may be made for smaller calls than those that are usually drawn.
+            small = self.attune("verify", "s + slope[h]", "--capture", "slope=slope.npy", "--calls", "2", "--dtype", "f32")
+            self.assertEqual((small.returncode, small.stderr), (0, ""))
+            self.assertIn("2 calls, 0 wrong", small.stdout)
 
     def test_mistakes_of_a_cover(self):
         for tile in ("12y", "x", "0x16", "16x", "16x16x16", "-4", "99999999"):

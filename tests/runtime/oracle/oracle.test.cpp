@@ -6,8 +6,12 @@
 #include <random>
 #include <vector>
 
+#include "compiler/check.h"
+#include "compiler/trace.h"
+#include "runtime/oracle/outside.h"
 #include "tests/catch.h"
 #include "tests/elements.h"
+#include "tests/refusal.h"
 
 using namespace attune;
 using tests::elements;
@@ -439,4 +443,55 @@ TEST_CASE("what an Attention was lowered to follows its parts", "[oracle]") {
   CHECK(forward(attention, t.q, t.k, t.v).o.values()[0] == Approx(10));
   attention.mask = {};
   CHECK(forward(attention, t.q, t.k, t.v).o.values()[0] == Approx(17.5));
+}
+
+TEST_CASE("reads outside of captured tensors are counted where they matter, and the first is named", "[oracle]") {
+  const auto q = random_numbers({2, 2, 5, 3}, 1), k = random_numbers({2, 2, 7, 3}, 2),
+             v = random_numbers({2, 2, 7, 3}, 3);
+  auto o = like(q), table = random_numbers({6}, 4), far = random_numbers({4}, 5);
+  auto bucket = host.array<int>({7});
+  std::ranges::copy(std::array{0, 1, 2, 3, 4, 5, -1}, bucket.data());
+  const auto counted = [&](const std::string& score, const std::string& mask, const std::string& sink = "") {
+    Text text;
+    text.capture("table", table).capture("bucket", bucket).capture("far", far);
+    Attention a{.score = text.score(score), .mask = text.mask(mask)};
+    if (!sink.empty()) a.sink = text.sink(sink);
+    const compiler::BoundMod bound = compiler::trace(a);
+    const Forward call{.q = q, .k = k, .v = v, .o = o};
+    return runtime::outside_reads(bound.mod, bound, call, compiler::check(bound, call, {}));
+  };
+  // Of four heads' 5 queries and 7 keys: bucket is 4, 5 and -1 at keys 4, 5 and 6.
+  const auto by_data = counted("s + far[bucket[kv]]", "true");
+  CHECK(by_data.count == 4 * 5 * 3);
+  CHECK(by_data.name == "far");
+  CHECK(by_data.first == "at b=0 h=0 q=0 kv=4, bucket[kv] is 4 in far[bucket[kv]], and far holds 4 values");
+  CHECK(counted("s + far[bucket[kv]]", "kv != 6").count == 4 * 5 * 2);
+  CHECK(counted("s + far[bucket[kv]]", "kv < 4").count == 0);
+  CHECK(counted("where(bucket[kv] < 4, s + far[bucket[kv]], s)", "true").count == 4 * 5);
+  CHECK(counted("s", "bucket[kv] < 0 || far[bucket[kv]] > -9.0f").count == 4 * 5 * 2);
+  CHECK(counted("s", "bucket[kv] >= 0 && far[bucket[kv]] > -9.0f").count == 4 * 5 * 2);
+  // Of two coordinates: q + kv is above 5 for 3 + 4 + 5 + 5 + 5 pairs, less those where it is within.
+  CHECK(counted("s + table[q + kv]", "true").count == 4 * (1 + 2 + 3 + 4 + 5));
+  CHECK(counted("s + table[q + kv]", "q + kv < 6").count == 0);
+  // Within a sum each variable counts: 6 and 7 of 0 .. 7 at kv 0, one more with each key.
+  CHECK(counted("s + sum(i, 4, table[i + kv])", "q == 0").count == 4 * (0 + 0 + 0 + 1 + 2 + 3 + 4));
+  CHECK(counted("s + sum(i, 4, where(i + kv < 6, table[i + kv], 0.0f))", "q == 0").count == 0);
+  CHECK(counted("s", "true", "table[b * 4 + h * 2]").count == 1);
+  // Clamped values do not change the result.
+  CHECK(counted("s + far[clamp(bucket[kv], 0, 3)]", "true").count == 0);
+}
+
+TEST_CASE("captured tensors that are too small for a call are refused by every engine", "[oracle]") {
+  const auto q = random_numbers({1, 4, 3, 2}, 1), k = random_numbers({1, 4, 5, 2}, 2),
+             v = random_numbers({1, 4, 5, 2}, 3);
+  auto o = like(q), slope = random_numbers({3}, 4);
+  for (const Target target : {Target::oracle, Target::cpu, Target::automatic}) {
+    const Capture<float> captured(slope, "slope");
+    Attention a{.score = [=](Float s, At at) { return s + captured[at.head]; }, .target = target};
+    const Error refused = tests::refusal([&] { a.run({.q = q, .k = k, .v = v, .o = o}); });
+    CHECK(refused.code == "capture-range");
+    const Error of_gradient = tests::refusal(
+        [&] { a.backward({.q = q, .k = k, .v = v, .grad_o = o, .dq = o, .dk = o, .dv = o}); });
+    CHECK_FALSE(of_gradient.code.empty());
+  }
 }
