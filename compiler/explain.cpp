@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <optional>
 
 #include <fmt/format.h>
@@ -47,6 +48,24 @@ class Page {
     line("mask", show(mod_.mask), ir::is_literal(mod_.mask, 1) ? "every pair stays" : "");
     if (mod_.prob->op != ir::Op::Input) line("prob", show(mod_.prob));
     if (mod_.sink) line("sink", show(mod_.sink));
+    baked_in();
+  }
+
+  /// The numbers that are part of the kernel, as they are shown; 0 and 1 are hardly meant to change.
+  void baked_in() {
+    std::vector<std::string> told;
+    for (const ir::Expr& root : {mod_.score, mod_.mask, mod_.prob, mod_.sink}) {
+      if (!root) continue;
+      for (const ir::Expr& e : ir::in_order(root)) {
+        if (!ir::is_literal(e) || e->type == ir::Type::Bool) continue;
+        const double value = ir::literal_value(*e);
+        if (!std::isfinite(value) || value == 0 || std::abs(value) == 1) continue;
+        if (std::string text = show(e); std::ranges::find(told, text) == told.end()) told.push_back(std::move(text));
+      }
+    }
+    if (!told.empty())
+      line("baked in", fmt::format("{}", fmt::join(told, ", ")),
+           "part of the kernel; a Param may change between calls");
   }
 
   void captures() {

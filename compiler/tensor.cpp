@@ -74,9 +74,9 @@ std::int64_t checked_size(std::span<const std::int64_t> shape, DType dtype) {
 
 }  // namespace
 
-Tensor::Tensor(void* memory, DType type, std::span<const std::int64_t> extents, std::span<const std::int64_t> steps,
-               Device where)
-    : data(memory), dtype(type), rank(static_cast<int>(extents.size())), device(where) {
+Tensor::Tensor(const void* memory, DType type, std::span<const std::int64_t> extents,
+               std::span<const std::int64_t> steps, Device where)
+    : data(const_cast<void*>(memory)), dtype(type), rank(static_cast<int>(extents.size())), device(where) {
   checked_size(extents, type);
   if (!steps.empty() && steps.size() != extents.size())
     throw Error("bad-strides", fmt::format("a tensor has the shape {} and the strides {}", list(extents), list(steps)),
@@ -91,7 +91,7 @@ Tensor::Tensor(void* memory, DType type, std::span<const std::int64_t> extents, 
   }
 }
 
-Tensor::Tensor(void* memory, DType type, std::initializer_list<std::int64_t> extents,
+Tensor::Tensor(const void* memory, DType type, std::initializer_list<std::int64_t> extents,
                std::initializer_list<std::int64_t> steps, Device where)
     : Tensor(memory, type, std::span(extents.begin(), extents.size()), std::span(steps.begin(), steps.size()), where) {}
 

@@ -10,6 +10,7 @@
 #include <attune/error.h>
 
 #include "ir/lex.h"
+#include "ir/named.h"
 #include "ir/names.h"
 #include "ir/parse.h"
 
@@ -39,6 +40,7 @@ inline bool compares(Op o) { return o >= Op::Eq && o <= Op::Ge; }
 // Body = { "let" name "=" Ternary ";" } Ternary
 // Ternary = Infix [ "?" Ternary ":" Ternary ];  Infix = Prefix { op Prefix };  Prefix = { "-" "+" "!" "~" } Primary
 // Primary = number | name | name "(" Ternary, … ")" | name "[" Ternary, … "]" | "sum" "(" name "," n "," Body ")"
+//         | named mod "(" capture or Ternary, … ")"
 //         | "(" Ternary ")"
 // Operator chains use loops over explicit stacks; the machine's stack holds only nesting, which is bounded. Separate
 // functions make the messages, which keeps the frames of the recursive ones small.
@@ -75,7 +77,9 @@ class Parser {
   }
   std::string_view slice(const Operand& o) const { return slice(o.begin, o.end); }
   bool is_word(std::string_view word) const { return token_.kind == Tok::Name && lexer_.slice(token_) == word; }
-  Written written(std::uint32_t begin, std::uint32_t end) const { return {nullptr, 0, begin, end, text_}; }
+  Written written(std::uint32_t begin, std::uint32_t end) const {
+    return as_ ? as_ : Written{nullptr, 0, begin, end, text_};
+  }
 
   // Counts one level of nesting while it lives.
   class Nest {
@@ -150,9 +154,27 @@ class Parser {
     arguments_.push_back(std::move(pending_.back().left));
     arguments_.push_back(std::move(right));
     pending_.pop_back();
+    if (op.op == Op::BitOr && chains(arguments_[first], arguments_[first + 1])) return chained(first, begin, end);
     Operand made = apply(op.op, first, begin, end);
     if (compares(op.op)) made.middle = middle;
     return made;
+  }
+
+  // a | b between what becomes of a score: a, then b. An Int may become a Float, but bits of two Ints are joined.
+  bool chains(const Operand& a, const Operand& b) const {
+    return b.expr->type == Type::F32 && a.expr->type != Type::Bool && changed_by(*b.expr);
+  }
+  // What an expression changes, s or p; none of them: null.
+  static Expr changed_by(const Node& n) {
+    if (n.uses & bit(Input::S)) return input(Input::S);
+    return n.uses & bit(Input::P) ? input(Input::P) : nullptr;
+  }
+  Operand chained(std::size_t first, std::uint32_t begin, std::uint32_t end) {
+    widen(arguments_[first]);
+    const Expr then = std::move(arguments_[first + 1].expr), of = changed_by(*then);
+    const DigestMap<Expr> by{{of->digest, std::move(arguments_[first].expr)}};
+    arguments_.resize(first);
+    return node(substitute(then, by), begin, end);
   }
 
   Operand prefix() {
@@ -257,11 +279,87 @@ class Parser {
     const std::string_view word = lexer_.slice(t);
     if (word == "sum") return sum(t);
     const auto op = op_named(word);
+    if (!op && is_named_mod(word)) return named(t);
     if (!op) refuse_function(t);
     const std::size_t first = list(Tok::Close), given = arguments_.size() - first;
     if (given != static_cast<std::size_t>(row(*op).args))
       refuse_count(t, static_cast<std::size_t>(row(*op).args), given);
     return apply(*op, first, t.begin, last_.end);
+  }
+
+  // A named mod: its text, with the arguments in place of its names.
+  Operand named(const Token& t) {
+    const Token open = token_;
+    const Nest nest(*this);
+    std::vector<NamedValue> given;
+    advance();
+    while (token_.kind != Tok::Close || !given.empty()) {
+      given.push_back(named_value());
+      if (token_.kind != Tok::Comma) break;
+      advance();
+    }
+    if (token_.kind != Tok::Close) refuse_rest(&open);
+    advance();
+    for (const NamedMod& mod : named_mods())
+      if (mod.name == lexer_.slice(t) && fits(mod, given)) return expanded(mod, given, t);
+    refuse_named(t);
+  }
+
+  struct NamedValue {
+    std::optional<std::uint32_t> capture{};
+    Operand number{};
+  };
+  NamedValue named_value() {
+    const auto found = token_.kind == Tok::Name ? names_.find(lexer_.slice(token_)) : names_.end();
+    if (found == names_.end() || found->second.kind != Meaning::Capture) return {.number = ternary()};
+    // A tensor stands alone; with an index it begins a number.
+    const Lexer lexer = lexer_;
+    const Token token = token_, last = last_;
+    advance();
+    if (token_.kind == Tok::Comma || token_.kind == Tok::Close) return {.capture = found->second.slot};
+    lexer_ = lexer;
+    token_ = token;
+    last_ = last;
+    return {.number = ternary()};
+  }
+
+  bool fits(const NamedMod& mod, const std::vector<NamedValue>& given) const {
+    if (mod.count() != given.size()) return false;
+    for (std::size_t i = 0; i < given.size(); ++i) {
+      const NamedArgument& wanted = mod.takes[i];
+      if (given[i].capture.has_value() != (wanted.rank >= 0)) return false;
+      if (given[i].capture) {
+        const Signature::Capture& capture = scope_.signature->captures[*given[i].capture];
+        if (capture.type != wanted.type || capture.rank != wanted.rank) return false;
+      } else {
+        const Type type = given[i].number.expr->type;
+        if (type != wanted.type && !(type == Type::I32 && wanted.type == Type::F32)) return false;
+      }
+    }
+    return true;
+  }
+
+  Operand expanded(const NamedMod& mod, std::vector<NamedValue>& given, const Token& t) {
+    Signature signature;
+    if (scope_.signature) signature = *scope_.signature;
+    for (Signature::Capture& capture : signature.captures) capture.name.clear();
+    signature.params.clear();
+    Scope scope{.name = scope_.name, .signature = &signature};
+    for (std::size_t i = 0; i < given.size(); ++i) {
+      const std::string name(mod.takes[i].name);
+      if (given[i].capture) {
+        signature.captures[*given[i].capture].name = name;
+        continue;
+      }
+      if (mod.takes[i].type == Type::F32) widen(given[i].number);
+      scope.lets.emplace(name, given[i].number.expr);
+    }
+    Parser parser(mod.text, scope);
+    parser.as_ = written(t.begin, last_.end);
+    Expr made = parser.whole();
+    made_ += parser.made_;
+    if (made->uses & ~scope_.inputs) refuse_let(t, *made);
+    return node(std::move(made), t.begin, last_.end);
   }
 
   // Pushes the list between brackets onto arguments_; returns the index of its first element.
@@ -431,6 +529,7 @@ class Parser {
   [[noreturn]] void refuse_function(const Token& t) const;
   [[noreturn]] void refuse_input(const Token& t) const;
   [[noreturn]] void refuse_let(const Token& t, const Node& value) const;
+  [[noreturn]] void refuse_named(const Token& t) const;
   [[noreturn]] void refuse_rank(const Token& t, const Signature::Capture& capture, std::size_t given) const;
   [[noreturn]] void refuse_index(const Operand& index) const;
   [[noreturn]] void refuse_count(const Token& t, std::size_t wanted, std::size_t given) const;
@@ -443,6 +542,7 @@ class Parser {
   std::string sample_index(int rank) const;
 
   const Scope& scope_;
+  Written as_{};  // the place of all nodes, where this text stands for another
   std::shared_ptr<const Text> text_;
   Lexer lexer_;
   Token token_;

@@ -238,7 +238,9 @@ void Parser::refuse_function(const Token& t) const {
   for (const OpRow& r : op_rows)
     if (r.bind == 0 && !r.spelling.empty()) functions.emplace_back(r.spelling);
   std::string fix(advice_on(word));
-  if (const auto meant = fix.empty() ? nearest(word, functions) : std::nullopt)
+  std::vector<std::string> known = functions;
+  for (const NamedMod& mod : named_mods()) known.emplace_back(mod.name);
+  if (const auto meant = fix.empty() ? nearest(word, known) : std::nullopt)
     fix = "write " + *meant + ", if that is meant";
   const std::string all = listed(functions);
   fail("unknown-function", "there is no function " + quote(t), t, fix.empty() ? "there are " + all : "",
@@ -251,6 +253,30 @@ void Parser::refuse_let(const Token& t, const Node& value) const {
   const std::string read = drawn ? "random numbers, which differ for every q and kv" : quoted(input_names[first]);
   fail("not-allowed-here", quote(t) + " may not be used in " + scope_.name, t, "it reads " + read,
        "write what is meant here without " + std::string(drawn ? "random" : input_names[first]));
+}
+
+void Parser::refuse_named(const Token& t) const {
+  const std::string_view word = lexer_.slice(t);
+  std::vector<std::string> forms, details;
+  for (const NamedMod& mod : named_mods()) {
+    if (mod.name != word) continue;
+    if (const std::string shown = mod.shown(); std::ranges::find(forms, shown) == forms.end()) forms.push_back(shown);
+    for (const NamedArgument& one : mod.takes) {
+      if (!one.given()) break;
+      std::string is = std::string(one.name) + " is " + a(one.type);
+      if (one.rank >= 0)
+        is = std::string(one.name) + " names a captured tensor of " +
+             (one.type == Type::F32   ? "floats"
+              : one.type == Type::I32 ? "integers"
+                                      : "bools") +
+             " with " + std::to_string(one.rank) + (one.rank == 1 ? " dimension" : " dimensions");
+      if (std::ranges::find(details, is) == details.end()) details.push_back(is);
+    }
+  }
+  std::string why, fix = "write ";
+  for (const std::string& one : details) why += (why.empty() ? "" : "; ") + one;
+  for (std::size_t i = 0; i < forms.size(); ++i) fix += (i ? " or " : "") + forms[i];
+  fail("wrong-arguments", quote(t) + " is called with other arguments than it takes", t.begin, last_.end, why, fix);
 }
 
 void Parser::refuse_input(const Token& t) const {
@@ -349,6 +375,18 @@ void Parser::refuse_type(Op o, std::span<const Operand> args, std::size_t wrong)
   if (type == Type::Bool || (r.takes == Takes::Any && args[r.args == 3 ? 1 : 0].expr->type == Type::Bool)) {
     const Operand& truth = type == Type::Bool ? bad : args[r.args == 3 ? 1 : 0];
     const std::string as_int = "i32(" + words(truth, 0) + ")", as_float = "f32(" + words(truth, 0) + ")";
+    const bool joins_bits = o == Op::BitAnd || o == Op::BitOr || o == Op::BitXor;
+    if (joins_bits && bad.middle && args[1 - wrong].expr->type == Type::I32) {
+      const std::string equal(row(bad.expr->op).spelling), sign = " " + std::string(r.spelling) + " ";
+      std::string_view left = slice(bad.begin, bad.middle);
+      left = left.substr(0, left.rfind(equal));
+      left = left.substr(0, left.find_last_not_of(" \t\n") + 1);
+      const std::string first(left), second(slice(bad.middle, bad.end));
+      fail("wrong-type", name + " takes Ints, and " + is, bad,
+           quoted(equal) + " binds tighter than " + quoted(r.spelling),
+           "write " + (wrong == 1 ? "(" + words(args[0], r.bind) + sign + first + ") " + equal + " " + second
+                                  : first + " " + equal + " (" + second + sign + words(args[1], r.bind) + ")"));
+    }
     if (o == Op::BitAnd || o == Op::BitOr)
       fail("wrong-type", name + " takes Ints, and " + is, bad, "",
            "write " + std::string(r.spelling) + std::string(r.spelling) + " between conditions, or " + as_int +

@@ -283,6 +283,12 @@ cpu::Means means(const Resources& with, const Purpose& purpose, cpu::Stages* sta
           .purpose = &purpose};
 }
 
+/// The last report of a call on the host: only those report progress.
+template <class Call>
+void ended(const Checked<Call>& checked, const Resources& with) {
+  if (with.progress && checked.target != Target::cuda) with.progress(1);
+}
+
 bool continues(const Forward& call) { return call.o_before.given(); }
 bool continues(const Backward&) { return false; }
 
@@ -362,6 +368,7 @@ void run(const Attention& attention, const Forward& asked, const Resources& with
                      .used = watched.used(),
                      .exact = checked.exact,
                      .purpose = &purpose});
+    ended(checked, with);
     watched.done(checked, with.stream);
   });
 }
@@ -387,6 +394,7 @@ void run(const Attention& attention, const Backward& asked, const Resources& wit
                       .exact = checked.exact,
                       .purpose = &purpose,
                       .purpose_of_forward = &first});
+    ended(checked, with);
     watched.done(checked, with.stream);
   });
 }

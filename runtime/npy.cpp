@@ -66,6 +66,10 @@ class File {
   }
 
   std::uintmax_t left() const { return left_; }
+  void go_to(const FilePart& part) {
+    in_.seekg(static_cast<std::streamoff>(part.begin));
+    left_ = part.bytes;
+  }
 
   /// Reads the next bytes; throws an Error if fewer are left.
   void take(void* into, std::size_t bytes, std::string_view what) {
@@ -196,7 +200,7 @@ Header read_header(File& file) {
     throw file.refuse("npy-magic", "this is not a .npy file",
                       std::string_view(start.data(), 2) == "PK" ? "it is a .zip or .npz archive"
                                                                 : "it does not start with \\x93NUMPY",
-                      std::string_view(start.data(), 2) == "PK" ? "save each array with numpy.save"
+                      std::string_view(start.data(), 2) == "PK" ? "call it FILE.npz, and write FILE.npz:NAME"
                                                                 : "write the file with numpy.save");
   const int version = static_cast<unsigned char>(start[6]);
   if (version < 1 || version > 3)
@@ -293,10 +297,7 @@ std::vector<std::int64_t> fortran_strides(const std::vector<std::int64_t>& shape
   return strides;
 }
 
-}  // namespace
-
-Owned read_npy(const fs::path& path, const std::string& called) {
-  File file(path, called);
+Owned read(File& file) {
   const Header header = read_header(file);
   const Stored& type = stored_type(header, file);
   const std::size_t count = checked_count(header, type, file);
@@ -315,6 +316,19 @@ Owned read_npy(const fs::path& path, const std::string& called) {
   if (type.bytes == 4) widen<std::uint32_t, std::int64_t>(raw, out.memory.get(), count, file);
   if (type.bytes == 8) widen<std::uint64_t, std::int64_t>(raw, out.memory.get(), count, file);
   return out;
+}
+
+}  // namespace
+
+Owned read_npy(const fs::path& path, const std::string& called) {
+  File file(path, called);
+  return read(file);
+}
+
+Owned read_npy(const fs::path& path, const std::string& called, const FilePart& part) {
+  File file(path, called);
+  file.go_to(part);
+  return read(file);
 }
 
 std::string npy_of(const Tensor& t) {

@@ -21,6 +21,12 @@ struct Owned {
 /// q.npy. Never allocates more than the file's size allows.
 Owned read_npy(const std::filesystem::path& path, const std::string& called);
 
+/// A .npy file that is a part of another, of which it is known that it has these bytes.
+struct FilePart {
+  std::uint64_t begin = 0, bytes = 0;
+};
+Owned read_npy(const std::filesystem::path& path, const std::string& called, const FilePart& part);
+
 /// A whole .npy file: f32, C order, elements converted from any floating tensor.
 std::string npy_of(const Tensor& tensor);
 

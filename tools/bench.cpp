@@ -59,7 +59,10 @@ class Bench {
   }
 
   void operator()() {
-    for (const Case& one : bench_cases(o_, data_)) measure(one);
+    const std::vector<Case> cases = bench_cases(o_, data_);
+    progress_.emplace(o_.progress.style(), "bench", cases.size() * o_.threads.size());
+    for (const Case& one : cases) measure(one);
+    progress_.reset();
   }
 
  private:
@@ -120,7 +123,9 @@ class Bench {
       r.median = times[times.size() / 2];
       r.p10 = times[times.size() / 10];
       r.p90 = times[times.size() * 9 / 10];
+      progress_->wipe();
       print(r);
+      progress_->step(r.row);
     }
   }
 
@@ -156,6 +161,7 @@ class Bench {
   const BenchOptions& o_;
   History history_;
   bool header_stands_ = false;
+  std::optional<Progress> progress_;
   Data data_;
   DType type_;
   ForwardTensors forward_;
@@ -211,8 +217,8 @@ void BenchOptions::add_to(CLI::App& verb) {
   verb.add_option("--batch", batch, "1 if left out")->type_name("N");
   verb.add_option("--heads", heads, "query heads; 1 if left out")->type_name("N");
   verb.add_option("--kv-heads", kv_heads, "as many as --heads if left out")->type_name("N");
-  verb.add_option("--seq", seq, "queries; 4096 if left out")->type_name("N");
-  verb.add_option("--kv-seq", kv_seq, "keys; as many as queries if left out")->type_name("N");
+  verb.add_option("--seq,--q-len", seq, "queries; 4096 if left out")->type_name("N");
+  verb.add_option("--kv-seq,--kv-len", kv_seq, "keys; as many as queries if left out")->type_name("N");
   verb.add_option("--d", d, "width of a head; 128 if left out")->type_name("N");
   verb.add_option("--dv", dv, "width of the values; as --d if left out")->type_name("N");
   exact.add_to(verb);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "codegen/choose.h"
+#include "tools/progress.h"
 #include "tools/text.h"
 
 namespace attune::tools {
@@ -22,8 +23,9 @@ struct BenchOptions {
   std::vector<std::int64_t> lengths;  ///< of packed sequences, instead of batch, seq and kv_seq; GPU only
   std::vector<int> threads{1};
   double seconds = 1;
-  std::optional<std::string> kernel;         ///< GPU only, in the form that codegen::variant reads
-  ExactOption exact;                         ///< GPU only
+  std::optional<std::string> kernel;  ///< GPU only, in the form that codegen::variant reads
+  ExactOption exact;                  ///< GPU only
+  ProgressOption progress;
   std::optional<std::string> cover;          ///< GPU only: how often tiles are listed
   std::optional<std::string> starts;         ///< of packed sequences: where they are
   std::optional<std::string> save, compare;  ///< results kept in files: see tools/history.h

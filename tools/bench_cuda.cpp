@@ -98,11 +98,14 @@ class CudaBench {
   }
 
   void round() {
+    Progress progress(o_.progress.style(), "bench", rows_.size());
     for (const Prepared& row : rows_) {
       Times t;
       t.all = runtime::cuda::times(data_.device().index, o_.seconds, [&] { once(row); });
       std::sort(t.all.begin(), t.all.end());
+      progress.wipe();
       print(row, t);
+      progress.step(row.one.name);
     }
   }
 

@@ -23,7 +23,8 @@ struct CompileOptions {
   TextOptions text;
   std::vector<std::string> fields = std::vector<std::string>(runtime::shape_rows().size());
   std::vector<std::string> targets, passes, emit;
-  std::string manifest, out, folder, progress = "auto";
+  std::string manifest, out, folder;
+  ProgressOption progress;
   int jobs = 0;
   bool json = false, quiet = false;
 };
@@ -87,7 +88,7 @@ void compile(const CompileOptions& o) {
   // Regardless of the environment: this verb compiles.
   runtime::objects().jit(true);
   const auto start = std::chrono::steady_clock::now();
-  const Progress::Style style = progress_style(o.progress, o.quiet);
+  const Progress::Style style = o.progress.style(o.quiet);
   runtime::Builds builds;
   {
     std::mutex mutex;
@@ -160,8 +161,7 @@ void add_compile(CLI::App& app) {
       ->allow_extra_args(false);
   verb.add_option("--emit-dir", o->folder, "where they go")->type_name("FOLDER");
   verb.add_option("-j", o->jobs, "so many at a time; as many as there are CPUs if left out")->type_name("N");
-  verb.add_option("--progress", o->progress, "on stderr; a bar on a terminal if left out")
-      ->type_name("auto|bar|plain|none");
+  o->progress.add_to(verb);
   verb.add_flag("--json", o->json, "tells what was built as JSON");
   verb.add_flag("--quiet", o->quiet, "tells nothing");
   verb.footer(

@@ -70,8 +70,9 @@ runtime::Extent ExtentOptions::extent() const {
 }
 
 void ExtentOptions::add_to(CLI::App& verb) {
-  verb.add_option("--q-len", q_len, fmt::format("queries; {} if left out", q_len))->type_name("N");
-  verb.add_option("--kv-len", kv_len, "keys; as many as there are positions of queries if left out")->type_name("N");
+  verb.add_option("--q-len,--seq", q_len, fmt::format("queries; {} if left out", q_len))->type_name("N");
+  verb.add_option("--kv-len,--kv-seq", kv_len, "keys; as many as there are positions of queries if left out")
+      ->type_name("N");
   verb.add_option("--q-offset", q_offset, "the position of the first query")->type_name("N");
   verb.add_option("--tile", tile, fmt::format("queries x keys of a tile; {} if left out", tile))->type_name("QxKV");
   verb.add_option("--batch", batch, "batch entries")->type_name("N");

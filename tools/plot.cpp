@@ -38,8 +38,8 @@ void plot(const PlotOptions& o) {
     (panel == "tiles" ? view.tiles : panel == "score" ? view.score : view.prob) = true;
   }
   Owned q, k;
-  if (o.q) q = read_npy(*o.q, "--q " + *o.q), view.q = q.tensor;
-  if (o.k) k = read_npy(*o.k, "--k " + *o.k), view.k = k.tensor;
+  if (o.q) q = read_tensor(*o.q, "--q " + *o.q), view.q = q.tensor;
+  if (o.k) k = read_tensor(*o.k, "--k " + *o.k), view.k = k.tensor;
   if (q.tensor.rank == 4 && k.tensor.rank == 4) {
     view.extent.q_len = static_cast<std::int32_t>(q.tensor.shape[2]);
     view.extent.kv_len = static_cast<std::int32_t>(k.tensor.shape[2]);

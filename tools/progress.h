@@ -5,6 +5,10 @@
 #include <mutex>
 #include <string>
 
+namespace CLI {
+class App;
+}
+
 namespace attune::tools {
 
 /// Threads may call step().
@@ -20,15 +24,29 @@ class Progress {
 
   /// One more is done, called `name`.
   void step(const std::string& name);
+  /// So much of all is done, in [0, 1].
+  void at(double share);
+  /// Takes the bar away until the next step, for other output.
+  void wipe();
 
  private:
+  bool due() const;
   void draw();
 
   Style style_;
   std::string what_;
   std::size_t whole_, done_ = 0;
+  double share_ = 0;
+  std::size_t told_ = 0;  ///< tenths that plain lines have told
   std::mutex mutex_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now(), drawn_{};
+};
+
+/// --progress of a verb that takes it.
+struct ProgressOption {
+  std::string word = "auto";
+  void add_to(CLI::App& verb);
+  Progress::Style style(bool quiet = false) const;
 };
 
 /// `word`: auto, bar, plain or none. auto: a bar if stderr is a terminal, else nothing.

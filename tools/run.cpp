@@ -1,6 +1,4 @@
 // tools/run.cpp — attune run: attention over .npy files
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -18,6 +16,7 @@
 #include "ir/parse.h"
 #include "runtime/tensor.h"
 #include "tools/output.h"
+#include "tools/progress.h"
 #include "tools/text.h"
 #include "tools/verbs.h"
 #include "tools/write_files.h"
@@ -36,6 +35,7 @@ struct RunOptions {
   std::string layout, target = "auto";
   std::vector<std::string> grads;
   std::int64_t q_offset = 0, kv_offset = 0, piece = 0;
+  ProgressOption progress;
   bool max = false, deterministic = false, json = false, quiet = false;
 
   bool packed() const { return cu_seqlens_q || cu_seqlens_kv; }
@@ -113,7 +113,7 @@ bool is_float(DType type) {
 /// Reads q, k, v or a gradient; integers become f32.
 Owned read_floats(const std::string& option, const std::string& path, std::optional<DType> as) {
   const std::string called = fmt::format("{} {}", option, path);
-  Owned in = read_npy(path, called);
+  Owned in = read_tensor(path, called);
   if (in.tensor.dtype == DType::boolean)
     throw refuse("file-type", "the file holds booleans", called, "numbers are expected here",
                  "save it as floats or integers");
@@ -123,7 +123,7 @@ Owned read_floats(const std::string& option, const std::string& path, std::optio
 
 /// Numbers of pages as engines take them. One that is no i32 is no page either.
 Owned read_pages(const std::string& path) {
-  const Owned in = read_npy(path, "--pages " + path);
+  const Owned in = read_tensor(path, "--pages " + path);
   if (in.tensor.dtype != DType::i64) return in;
   Owned out = make(DType::i32, shape_of(in.tensor));
   const auto* from = static_cast<const std::int64_t*>(in.tensor.data);
@@ -179,6 +179,7 @@ class Run {
 
   void operator()() {
     check_options(o_);
+    o_.progress.style();  // refuses a word that there is not, before anything is read
     read();
     const auto start = std::chrono::steady_clock::now();
     forward();
@@ -201,10 +202,10 @@ class Run {
     q_ = read_floats("--q", o_.q, as);
     k_ = read_floats("--k", o_.k, as);
     v_ = read_floats("--v", o_.v, as);
-    if (o_.cu_seqlens_q) cu_q_ = read_npy(*o_.cu_seqlens_q, "--cu-seqlens-q " + *o_.cu_seqlens_q);
-    if (o_.cu_seqlens_kv) cu_kv_ = read_npy(*o_.cu_seqlens_kv, "--cu-seqlens-kv " + *o_.cu_seqlens_kv);
-    if (o_.kv_len) kv_len_ = read_npy(*o_.kv_len, "--kv-len " + *o_.kv_len);
-    if (o_.q_offsets) q_offsets_ = read_npy(*o_.q_offsets, "--q-offsets " + *o_.q_offsets);
+    if (o_.cu_seqlens_q) cu_q_ = read_tensor(*o_.cu_seqlens_q, "--cu-seqlens-q " + *o_.cu_seqlens_q);
+    if (o_.cu_seqlens_kv) cu_kv_ = read_tensor(*o_.cu_seqlens_kv, "--cu-seqlens-kv " + *o_.cu_seqlens_kv);
+    if (o_.kv_len) kv_len_ = read_tensor(*o_.kv_len, "--kv-len " + *o_.kv_len);
+    if (o_.q_offsets) q_offsets_ = read_tensor(*o_.q_offsets, "--q-offsets " + *o_.q_offsets);
     if (o_.pages) pages_ = read_pages(*o_.pages);
     if (o_.o_before) o_before_ = read_floats("--o-before", *o_.o_before, std::nullopt);
     // A GPU's kernels take it in the type of q.
@@ -242,6 +243,12 @@ class Run {
     if (text_.captures.contains(name)) return;
     std::vector<std::string> known;
     for (const auto& [capture, data] : text_.captures) known.push_back(capture);
+    for (const std::string& param : o_.text.params)
+      if (param.substr(0, param.find('=')) == name)
+        throw Error("unknown-capture", fmt::format("there is no capture `{}` to take the gradient of", name),
+                    {.name = "--grad", .line = 0, .text = name, .begin = 0, .end = name.size()},
+                    fmt::format("`{}` is a parameter, and only captured tensors have gradients", name),
+                    fmt::format("pass it as a tensor of one value: --capture {0}={0}.npy, read as {0}[0]", name));
     const auto near = ir::nearest(name, known);
     throw Error("unknown-capture", fmt::format("there is no capture `{}` to take the gradient of", name),
                 {.name = "--grad", .line = 0, .text = name, .begin = 0, .end = name.size()},
@@ -282,7 +289,8 @@ class Run {
     call.o = laid_out(result("out.npy", shape));
     call.lse = result("lse.npy", shape_of_rows());
     if (o_.max) call.max = result("max.npy", shape_of_rows());
-    text_.attention.run(call, {.progress = progress("forward")}, Line{});
+    Progress progress(o_.progress.style(o_.quiet), "forward", 1);
+    text_.attention.run(call, {.progress = [&](double done) { progress.at(done); }}, Line{});
   }
 
   void backward() {
@@ -299,7 +307,8 @@ class Run {
       const Tensor& of = text_.captures.at(name).tensor;
       call.captured.push_back({of, result("grad_" + name + ".npy", shape_of(of))});
     }
-    text_.attention.backward(call, {.progress = progress("backward")}, Line{});
+    Progress progress(o_.progress.style(o_.quiet), "backward", 1);
+    text_.attention.backward(call, {.progress = [&](double done) { progress.at(done); }}, Line{});
   }
 
   /// Copies results to the host.
@@ -310,16 +319,6 @@ class Run {
       copy(r.data.tensor, host.tensor);
       r.data = host;
     }
-  }
-
-  /// Only on a terminal, and only after a second.
-  std::function<void(double)> progress(const char* what) {
-    if (o_.quiet || !::isatty(STDERR_FILENO)) return {};
-    return [what, start = std::chrono::steady_clock::now()](double done) {
-      if (std::chrono::steady_clock::now() - start < std::chrono::seconds(1)) return;
-      std::fprintf(stderr, "\r%s %3d%%\r", what, static_cast<int>(100 * done));
-      std::fflush(stderr);
-    };
   }
 
   void write() const {
@@ -408,6 +407,7 @@ void add_run(CLI::App& app) {
   o->exact.add_to(verb);
   verb.add_flag("--max", o->max, "also write the largest score of each row");
   verb.add_flag("--json", o->json, "say what was written as JSON");
+  o->progress.add_to(verb);
   verb.add_flag("--quiet", o->quiet, "say nothing");
   verb.footer(
       "Computes softmax(score(scale * q . k)) v over the pairs that the mask keeps, and, given the output's gradient, "

@@ -13,7 +13,7 @@ class Option;
 
 namespace attune::tools {
 
-using runtime::Captures, runtime::Owned, runtime::TextAttention, runtime::read_npy, runtime::npy_of,
+using runtime::Captures, runtime::Owned, runtime::TextAttention, runtime::read_tensor, runtime::npy_of,
     runtime::require_word;
 
 struct TextOptions : runtime::Written {

@@ -20,6 +20,7 @@
 #include "runtime/tensor.h"
 #include "tools/bench.h"
 #include "tools/output.h"
+#include "tools/progress.h"
 #include "tools/verbs.h"
 
 namespace attune::tools {
@@ -32,6 +33,7 @@ struct VerifyOptions {
   std::vector<std::string> dtypes{"bf16", "f16", "f32"};
   int calls = 12;  ///< of each row
   unsigned seed = 1;
+  ProgressOption progress;
 };
 
 /// How far results are from the oracle's, and how far they may be.
@@ -70,10 +72,13 @@ class Verify {
       rows = {"own"};
     else if (rows.empty())
       rows = bench_rows();
+    progress_.emplace(o_.progress.style(), "verify", rows.size() * static_cast<std::size_t>(o_.calls));
     for (const std::string& row : rows)
       for (int i = 0; i < o_.calls; ++i) {
         fitting(row, static_cast<std::size_t>(i), own);
+        progress_->step(row);
       }
+    progress_.reset();
     if (!o_.what.json) print_out("{} calls, {} wrong, {} refused\n", calls_, wrong_, refused_);
     if (!o_.what.json && outside_.count > 0)
       print_out("{} reads of captured tensors were out of range, and clamped, in {} calls; the first: {}\n",
@@ -300,7 +305,8 @@ class Verify {
   }
 
   void tell(const std::string& row, const BenchOptions& s, const std::string& kernel,
-            const std::vector<Compared>& all) const {
+            const std::vector<Compared>& all) {
+    progress_->wipe();
     const bool good = std::ranges::all_of(all, [](const Compared& one) { return one.distance.good(); });
     if (o_.what.json) {
       Json line{{"row", row}};
@@ -327,6 +333,7 @@ class Verify {
   std::optional<codegen::Preference> preference_;
   int calls_ = 0, wrong_ = 0, refused_ = 0, calls_outside_ = 0;
   runtime::OutsideReads outside_;
+  std::optional<Progress> progress_;
 };
 
 }  // namespace
@@ -347,6 +354,7 @@ void add_verify(CLI::App& app) {
       ->type_name("NAME[:m=N,n=N,...]");
   verb.add_flag("--backward", o->what.backward, "the gradients too, those of captured tensors included");
   o->what.exact.add_to(verb);
+  o->progress.add_to(verb);
   verb.add_flag("--json", o->what.json, "one line of JSON for each call");
   verb.footer(
       "Computes calls of random shapes, widths and inputs on an engine, and beside it with the oracle, in double "

@@ -52,7 +52,10 @@ class Score : public detail::Part<Float, Float, At> {
   Score() = default;
   template <class F>
   requires detail::Callable<F, Score> Score(F f) {
-    static_assert(std::invocable<const F&, Float, At>, "attune: a score is called with (Float s, At at)");
+    static_assert(
+        std::invocable<const F&, Float, At>,
+        "attune: a score is called with (Float s, At at); an error within it, e.g. a name that is not captured, "
+        "is told above");
     if constexpr (std::invocable<const F&, Float, At>) {
       using R = std::remove_cvref_t<std::invoke_result_t<const F&, Float, At>>;
       static_assert(std::convertible_to<R, Float>,
@@ -72,7 +75,9 @@ class Mask : public detail::Part<Bool, At> {
   Mask() = default;
   template <class F>
   requires detail::Callable<F, Mask> Mask(F f) {
-    static_assert(std::invocable<const F&, At>, "attune: a mask is called with (At at)");
+    static_assert(
+        std::invocable<const F&, At>,
+        "attune: a mask is called with (At at); an error within it, e.g. a name that is not captured, is told above");
     if constexpr (std::invocable<const F&, At>) {
       using R = std::remove_cvref_t<std::invoke_result_t<const F&, At>>;
       static_assert(std::same_as<R, Bool> || std::same_as<R, bool>,
@@ -92,13 +97,32 @@ class Mask : public detail::Part<Bool, At> {
   }
 };
 
+namespace detail {
+/// What makes a mask and is none yet: a lambda.
+template <class F>
+concept LikeMask = !std::same_as<F, Mask> && std::invocable<const F&, At> &&
+                   std::same_as<std::remove_cvref_t<std::invoke_result_t<const F&, At>>, Bool>;
+}  // namespace detail
+/// Two lambdas. C++ itself would join their addresses to a bool.
+template <detail::LikeMask A, detail::LikeMask B>
+Mask operator&&(const A& a, const B& b) {
+  return Mask(a) && Mask(b);
+}
+template <detail::LikeMask A, detail::LikeMask B>
+Mask operator||(const A& a, const B& b) {
+  return Mask(a) || Mask(b);
+}
+
 /// Changes a probability after the softmax, as dropout does: a callable (Float p, At at) -> Float.
 class Prob : public detail::Part<Float, Float, At> {
  public:
   Prob() = default;
   template <class F>
   requires detail::Callable<F, Prob> Prob(F f) {
-    static_assert(std::invocable<const F&, Float, At>, "attune: a prob mod is called with (Float p, At at)");
+    static_assert(
+        std::invocable<const F&, Float, At>,
+        "attune: a prob mod is called with (Float p, At at); an error within it, e.g. a name that is not captured, "
+        "is told above");
     if constexpr (std::invocable<const F&, Float, At>) {
       using R = std::remove_cvref_t<std::invoke_result_t<const F&, Float, At>>;
       static_assert(std::convertible_to<R, Float>, "attune: a prob mod returns Float, e.g. where(keep, p / rate, 0)");
@@ -123,7 +147,8 @@ class Sink : public detail::Part<Float, SinkAt> {
   template <class F>
   requires detail::Callable<F, Sink> Sink(F f) {
     static_assert(std::invocable<const F&, SinkAt>,
-                  "attune: a sink is called with (SinkAt at): it knows batch and head, not q and kv");
+                  "attune: a sink is called with (SinkAt at): it knows batch and head, not q and kv; an error within "
+                  "it, e.g. a name that is not captured, is told above");
     if constexpr (std::invocable<const F&, SinkAt>) {
       using R = std::remove_cvref_t<std::invoke_result_t<const F&, SinkAt>>;
       static_assert(std::convertible_to<R, Float>, "attune: a sink returns Float, e.g. logits[at.head]");
@@ -206,7 +231,8 @@ struct Slot {
 /// use executor and progress.
 struct Resources {
   Executor executor{};
-  /// Called on the calling thread with the fraction done, in [0, 1], at most about ten times a second.
+  /// Called with the fraction done, in [0, 1], at most about ten times a second, and with 1 at the end: on the calling
+  /// thread, or, while your own parallel_for runs, on any of its threads, one at a time.
   std::function<void(double)> progress{};
   /// Memory to work in: at least `Attention::workspace` bytes, aligned to 64. Empty: attune allocates for the duration
   /// of the call.

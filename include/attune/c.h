@@ -229,8 +229,9 @@ typedef struct {
   // Your own loop: calls task(run, i, worker) once for each i in [0, count), best in this order, and returns when all
   // are done. Workers are numbered from 0, below `workers`; each runs one task at a time.
   void (*parallel_for)(void* user, int64_t count, attune_task task, void* run);
-  // On the calling thread, at most about ten times a second, with the share done in [0, 1]. Anything but 0 stops the
-  // call, which then returns the error `stopped`; what it was to write is then half written.
+  // At most about ten times a second, with the share done in [0, 1], and with 1 at the end: on the calling thread, or,
+  // while parallel_for runs, on any of its threads, one at a time. Anything but 0 stops the call, which then returns
+  // the error `stopped`; what it was to write may be half written.
   int32_t (*progress)(void* user, double done);
   void* user;  // for both
 } attune_with;

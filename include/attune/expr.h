@@ -15,6 +15,7 @@ namespace attune {
 namespace ir {
 struct Node;
 }
+struct Tensor;
 
 /// The line a piece of an expression was written on.
 struct Line {
@@ -61,6 +62,10 @@ class Value {
   template <class W>
   requires std::same_as<W, int> && std::same_as<T, float> Value(const Value<W>& wide, Line at = Line::here())
       : node_(detail::apply("f32", {wide.node()}, at)) {}
+
+  template <class W>
+  requires std::same_as<W, float> && std::same_as<T, int> Value(const Value<W>&)  // attune: write i32(x), it truncates
+  = delete;
 
   explicit Value(detail::Handle node) : node_(std::move(node)) {}
 
@@ -119,6 +124,15 @@ class Param {
   operator Value<U>() const {
     const Value<T> own(detail::param(cell_, {}));
     return own;
+  }
+  /// A Param has no gradient: this exists to say so in one readable error.
+  template <class U>
+  requires std::same_as<U, Tensor>
+  operator U() const {
+    static_assert(detail::never<U>,
+                  "attune: a Param is no tensor and has no gradient: capture a tensor of one value, and read it as "
+                  "one()");
+    return {};
   }
 
  private:
@@ -224,7 +238,8 @@ ATTUNE_SLIP(>, Chained, "a comparison cannot be chained: write a > b && b > c")
 ATTUNE_SLIP(>=, Chained, "a comparison cannot be chained: write a >= b && b >= c")
 ATTUNE_SLIP(==, Chained, "a comparison cannot be chained: write a == b && b == c")
 ATTUNE_SLIP(!=, Chained, "a comparison cannot be chained: write a != b && b != c")
-ATTUNE_SLIP(&, WithBool, "& is for the bits of Ints: join conditions with &&")
+ATTUNE_SLIP(&, WithBool,
+            "& is for the bits of Ints: join conditions with &&, and write (i & 1) == 0, since == binds tighter")
 ATTUNE_SLIP(|, WithBool, "| is for the bits of Ints: join conditions with ||")
 ATTUNE_SLIP(^, WithBool, "^ is for the bits of Ints: write != between conditions")
 ATTUNE_SLIP(+, WithBool, "+ takes numbers: convert a Bool with f32(b) or i32(b)")
@@ -234,6 +249,16 @@ ATTUNE_SLIP(/, WithBool, "/ takes numbers: convert a Bool with f32(b) or i32(b)"
 ATTUNE_SLIP(&&, WithNumber, "&& joins Bools: compare a number first, e.g. i != 0")
 ATTUNE_SLIP(||, WithNumber, "|| joins Bools: compare a number first, e.g. i != 0")
 #undef ATTUNE_SLIP
+#define ATTUNE_BINDS(symbol)                                                                                    \
+  template <class B>                                                                                            \
+  requires std::same_as<B, bool> Int operator symbol(const Int& a, B) {                                         \
+    static_assert(detail::never<B>, "attune: == binds tighter than " #symbol ": write (i " #symbol " 1) == 0"); \
+    return a;                                                                                                   \
+  }
+ATTUNE_BINDS(&)
+ATTUNE_BINDS(|)
+ATTUNE_BINDS(^)
+#undef ATTUNE_BINDS
 template <detail::NumberValue A>
 Bool operator!(const A&) {
   static_assert(detail::never<A>, "attune: ! takes a Bool: for a number write i == 0");

@@ -87,10 +87,10 @@ struct Tensor {
   Device device{};
 
   Tensor() = default;
-  /// Contiguous unless strides are given.
-  Tensor(void* data, DType dtype, std::span<const std::int64_t> shape, std::span<const std::int64_t> strides = {},
+  /// Contiguous unless strides are given. What a call only reads may be const: a call writes its results alone.
+  Tensor(const void* data, DType dtype, std::span<const std::int64_t> shape, std::span<const std::int64_t> strides = {},
          Device device = {});
-  Tensor(void* data, DType dtype, std::initializer_list<std::int64_t> shape,
+  Tensor(const void* data, DType dtype, std::initializer_list<std::int64_t> shape,
          std::initializer_list<std::int64_t> strides = {}, Device device = {});
 
   /// A tensor to come: expressions can read it as a capture, by its name, and each call binds the memory that they read

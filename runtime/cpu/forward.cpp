@@ -75,11 +75,14 @@ void run(const ForwardPlan& plan, const compiler::LoweredMod& lowered, const For
                      .slots = std::move(slots),
                      .results = Results(call, plan.problem, {means.isa, means.purpose}),
                      .keys = PackedKeys(plan, call, memory)};
-  for (const std::span<const KVEntry> round : plan.rounds) {
+  for (std::size_t i = 0; i < plan.rounds.size(); ++i) {
+    const std::span<const KVEntry> round = plan.rounds[i];
+    Means of_round = means;
+    of_round.progress = part_of(means.progress, i, plan.rounds.size());
     state.keys.begin(round);
     timed(stages.pack, [&] { pack(state.keys, round, memory, means); });
     const std::vector<ForwardTask> tasks = tasks_of(plan, round, *visits);
-    timed(stages.attend, [&] { attend(state, tasks, memory, means); });
+    timed(stages.attend, [&] { attend(state, tasks, memory, of_round); });
   }
   if (means.stages) *means.stages = stages;
 }

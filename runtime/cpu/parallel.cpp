@@ -34,8 +34,10 @@ class Within {
 
 class Run {
  public:
-  Run(std::int64_t count, const Task& task, const Progress& progress, std::span<const std::int64_t> weights)
-      : task_(task), weights_(weights), told_(progress != nullptr),
+  /// `anywhere`: progress is reported on any thread, since the calling one may only wait.
+  Run(std::int64_t count, const Task& task, const Progress& progress, std::span<const std::int64_t> weights,
+      bool anywhere)
+      : task_(task), weights_(weights), told_(progress != nullptr), anywhere_(anywhere),
         rate_(progress, std::max(1.0, weights.empty() ? static_cast<double>(count)
                                                       : std::accumulate(weights.begin(), weights.end(), 0.0))) {}
 
@@ -51,12 +53,13 @@ class Run {
     }
     if (!told_) return;
     done_.fetch_add(weights_.empty() ? 1 : weights_[static_cast<std::size_t>(i)], std::memory_order_relaxed);
-    if (std::this_thread::get_id() == caller_) tell();
+    if (anywhere_ || std::this_thread::get_id() == caller_) tell();
   }
 
-  /// Called on the calling thread.
+  /// Threads that come while another one reports go on.
   void tell() noexcept {
-    if (failed_.load(std::memory_order_relaxed)) return;
+    const std::unique_lock lock(telling_, std::try_to_lock);
+    if (!lock || failed_.load(std::memory_order_relaxed)) return;
     try {
       rate_.at(static_cast<double>(done_.load(std::memory_order_relaxed)));
     } catch (...) {
@@ -78,8 +81,9 @@ class Run {
  private:
   const Task& task_;
   std::span<const std::int64_t> weights_;
-  const bool told_;
+  const bool told_, anywhere_;
   Rate rate_;
+  std::mutex telling_;
   const std::thread::id caller_ = std::this_thread::get_id();
   std::atomic<std::int64_t> done_{0};
   std::atomic<bool> failed_{false};
@@ -157,8 +161,9 @@ void run_tasks(std::int64_t count, const Task& task, const Executor& executor, c
                std::span<const std::int64_t> weights) {
   if (!weights.empty() && static_cast<std::int64_t>(weights.size()) != count) throw Bug("a task without its weight");
   const int most = workers_for(count, executor);
-  Run run(count, task, progress, weights);
-  if (executor.parallel_for && count > 1 && !within_task) return Foreign(count, executor, run)();
+  const bool foreign = executor.parallel_for && count > 1 && !within_task;
+  Run run(count, task, progress, weights, foreign);
+  if (foreign) return Foreign(count, executor, run)();
   const Task one = [&run](std::int64_t i, int worker) { run.one(i, worker); };
   pool_run(count, one, most, progress ? [&run] { run.tell(); } : std::function<void()>{});
   run.rethrow();

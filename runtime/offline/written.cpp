@@ -111,6 +111,10 @@ void add_param(Text& text, const Assignment& a) {
 
 /// Adds an expression without an option: its type tells what it is for.
 void add_bare(const Text& text, const std::string& expression, Attention& attention) {
+  if (expression.ends_with(".mod") && expression.find_first_of(" \t\n()+*<>=") == std::string::npos)
+    throw Error("no-expression", fmt::format("`{}` is the name of a file", expression),
+                {.name = "expression", .line = 0, .text = expression, .begin = 0, .end = expression.size()},
+                "an expression is expected here", fmt::format("write --mod {}", expression));
   try {
     attention.score = text.score(expression, "expression");
   } catch (const Error&) {
@@ -142,7 +146,7 @@ TextAttention build(const Written& options, Captures allowed, const MakeCapture&
   for (const std::string& whole : options.captures) {
     const Assignment a = split("--capture", whole);
     const auto only_declared = allowed == Captures::FilesOrTypes ? declared(a) : std::nullopt;
-    Owned tensor = only_declared ? *only_declared : read_npy(a.value, fmt::format("{} {}", a.option, a.whole));
+    Owned tensor = only_declared ? *only_declared : read_tensor(a.value, fmt::format("{} {}", a.option, a.whole));
     if (only_declared && make)
       tensor = make(tensor.tensor.dtype,
                     std::span(tensor.tensor.shape).first(static_cast<std::size_t>(tensor.tensor.rank)));
@@ -184,7 +188,7 @@ void require_word(const std::string& option, const std::string& word, std::span<
   const auto near = ir::nearest(word, words);
   throw Error("bad-choice", fmt::format("{} does not know `{}`", option, word),
               {.name = option, .line = 0, .text = word, .begin = 0, .end = word.size()}, "it takes one of " + all,
-              near ? fmt::format("did you mean {}?", *near) : fmt::format("write {} {}", option, words[0]));
+              near ? fmt::format("did you mean {}?", *near) : "write one of these");
 }
 
 }  // namespace attune::runtime

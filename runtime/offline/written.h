@@ -11,7 +11,7 @@
 
 #include <attune/attune.h>
 
-#include "runtime/npy.h"
+#include "runtime/archive.h"
 
 namespace attune::runtime {
 

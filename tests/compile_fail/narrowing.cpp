@@ -1,5 +1,5 @@
 // tests/compile_fail/narrowing.cpp — a Float where an Int belongs
-// expect: conversion from
+// expect: attune: write i32(x), it truncates
 #include <attune/attune.h>
 
 using namespace attune;

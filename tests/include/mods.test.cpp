@@ -1,5 +1,6 @@
 // tests/include/mods.test.cpp — named mods make the expressions they document, from literals or from parameters
 #include <attune/mods.h>
+#include <attune/text.h>
 
 #include "compiler/trace.h"
 #include "ir/print.h"
@@ -46,6 +47,35 @@ TEST_CASE("a number of a named mod is baked in", "[mods]") {
   CHECK(shown(mods::sliding_window(8)) == "kv <= q && q - kv < 8");
   CHECK(shown(mods::softcap(30)) == "30.0f * tanh(s / 30.0f)");
   CHECK(shown(mods::dropout(0.5, 7)) == "where(random(7) < 0.5f, p / 0.5f, 0.0f)");
+}
+
+TEST_CASE("a named mod of a text is that of C++", "[mods]") {
+  const auto slope = Device::cpu().array<float>({4}, "slope");
+  const auto table = Device::cpu().array<float>({4, 16}, "table");
+  const auto doc = Device::cpu().array<int>({17}, "doc");
+  Text text;
+  text.capture("slope", slope).capture("table", table).capture("doc", doc);
+  CHECK(shown(text.mask("causal()")) == shown(mods::causal()));
+  CHECK(shown(text.mask("window(8)")) == shown(mods::sliding_window(8)));
+  CHECK(shown(text.mask("sliding_window(8)")) == shown(mods::sliding_window(8)));
+  CHECK(shown(text.mask("two_sided_window(8)")) == shown(mods::two_sided_window(8)));
+  CHECK(shown(text.mask("dilated_window(8, 2)")) == shown(mods::dilated_window(8, 2)));
+  CHECK(shown(text.mask("sink_window(8, 2)")) == shown(mods::sink_window(8, 2)));
+  CHECK(shown(text.mask("prefix(doc)")) == shown(mods::prefix(doc)));
+  CHECK(shown(text.mask("padding(doc)")) == shown(mods::padding(doc)));
+  CHECK(shown(text.mask("document(doc)")) == shown(mods::document(doc)));
+  CHECK(shown(text.mask("chunked(8)")) == shown(mods::chunked(8)));
+  CHECK(shown(text.mask("block_causal(8)")) == shown(mods::block_causal(8)));
+  CHECK(shown(text.mask("neighbourhood_2d(8, 4, 2)")) == shown(mods::neighbourhood_2d(8, 4, 2)));
+  CHECK(shown(text.score("alibi(slope)")) == shown(mods::alibi(slope)));
+  CHECK(shown(text.score("softcap(30)")) == shown(mods::softcap(30)));
+  CHECK(shown(text.score("alibi(slope) | softcap(30)")) == shown(mods::alibi(slope) | mods::softcap(30)));
+  CHECK(shown(text.score("relative_position()")) == shown(mods::relative_position()));
+  CHECK(shown(text.score("relative_bias(table, 8)")) == shown(mods::relative_bias(table, 8)));
+  CHECK(shown(text.score("bucketed_bias(table, doc, 8)")) == shown(mods::bucketed_bias(table, doc, 8)));
+  CHECK(shown(text.score("key_bias(slope)")) == shown(mods::key_bias(slope)));
+  CHECK(shown(text.prob("dropout(0.5, 7)")) == shown(mods::dropout(0.5, 7)));
+  CHECK(shown(text.prob("head_gate(slope)")) == shown(mods::head_gate(slope)));
 }
 
 TEST_CASE("a named mod takes a value of the kernel too", "[mods]") {

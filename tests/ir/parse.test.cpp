@@ -270,6 +270,45 @@ TEST_CASE("mistakes in names", "[parse][errors]") {
   mistake("not-indexable.expression", "(s + 1)[0]", any());
 }
 
+TEST_CASE("a named mod stands for its line", "[parse]") {
+  CHECK(understood("causal()") == "kv <= q");
+  CHECK(understood("causal(width) && window(8)") == "kv <= q + width && (kv <= q && q - kv < 8)");
+  CHECK(understood("alibi(slope)") == "s + slope[h] * f32(kv - q)");
+  CHECK(understood("softcap(20)") == "20.0f * tanh(s / 20.0f)");
+  CHECK(understood("softcap(cap + slope[h])") == "(cap + slope[h]) * tanh(s / (cap + slope[h]))");
+  CHECK(understood("document(doc) || global_tokens(keep)") == "doc[q] == doc[kv] || (keep[q] || keep[kv])");
+  CHECK(understood("prefix(doc)") == "kv < doc[b] || kv <= q");
+  CHECK(understood("prefix(doc[h])") == "kv < doc[h] || kv <= q");
+  CHECK(understood("s + 1.0f + relative_position()") == understood("s + 1.0f + (s + f32(q - kv))"));
+  CHECK(print(parse("dropout(0.9, 7)", prob()), signature) == "where(random(7) < 0.9f, p / 0.9f, 0.0f)");
+  // The names are no words of the language.
+  CHECK(understood("let window = 3; q - kv < window && sliding_window(window)") ==
+        understood("q - kv < 3 && window(3)"));
+  const Signature taken{{{"causal", Type::F32, 1}}, {}};
+  CHECK(parse("s + causal[h]", {"--score", coordinates | bit(Input::S), Type::F32, &taken, {}}) != nullptr);
+}
+
+TEST_CASE("a | b between scores is a, then b", "[parse]") {
+  CHECK(understood("alibi(slope) | softcap(30)") == understood("30.0f * tanh((s + slope[h] * f32(kv - q)) / 30.0f)"));
+  CHECK(understood("s + 1.0f | 2.0f * s | s - s * s") ==
+        understood("2.0f * (s + 1.0f) - 2.0f * (s + 1.0f) * (2.0f * (s + 1.0f))"));
+  CHECK(understood("q | s") == "f32(q)");
+  CHECK(understood("q | kv") == "q | kv");
+  CHECK(print(parse("p * 2.0f | dropout(0.5, 1)", prob()), signature) ==
+        "where(random(1) < 0.5f, p * 2.0f / 0.5f, 0.0f)");
+  mistake("wrong-type.bit-or-of-a-float", "s | 3", score());
+}
+
+TEST_CASE("mistakes in named mods", "[parse][errors]") {
+  mistake("wrong-arguments.softcap", "softcap()", score());
+  mistake("wrong-arguments.alibi", "s + alibi(doc)", score());
+  mistake("wrong-arguments.window", "window(2.5)", mask());
+  mistake("wrong-arguments.dense", "dense(keep)", mask());
+  mistake("not-allowed-here.named", "softcap(20)", mask());
+  mistake("unknown-function.named", "casual()", mask());
+  mistake("unclosed.named", "window(3", mask());
+}
+
 TEST_CASE("mistakes in types", "[parse][errors]") {
   mistake("wrong-type.mask-is-a-number", "doc[q]", mask());
   mistake("wrong-type.mask-is-a-score", "q * 2.0", mask());
@@ -281,6 +320,8 @@ TEST_CASE("mistakes in types", "[parse][errors]") {
   mistake("wrong-type.bit-and-of-conditions", "(kv <= q) & (doc[q] == doc[kv])", mask());
   mistake("wrong-type.bit-and-of-mixed", "kv & (q < 3)", mask());
   mistake("wrong-type.bit-and-of-a-float", "s & 3", score());
+  mistake("wrong-type.bits-before-equality", "(q ^ kv) & 1 == 0", mask());
+  mistake("wrong-type.equality-before-bits", "1 == q & 1", mask());
   mistake("wrong-type.bit-xor-of-conditions", "keep[q] ^ keep[kv]", mask());
   mistake("wrong-type.power", "s ^ 2", score());
   mistake("wrong-type.remainder", "s % 2", score());

@@ -261,11 +261,51 @@ TEST_CASE("a listener is told of growing shares, on its own thread, and may end 
     CHECK(here);
     CHECK(std::ranges::is_sorted(told));
     CHECK(std::ranges::all_of(told, [](double share) { return share >= 0 && share <= 1; }));
-    CHECK(std::chrono::milliseconds(100) * (static_cast<std::int64_t>(told.size()) - 1) <= took);
-    CHECK((told.size() >= 1 || took < 250ms));
+    REQUIRE(told.size() >= 1);
+    CHECK(told.back() == 1);
+    CHECK(std::ranges::count(told, 1.0) == 1);
+    CHECK(std::chrono::milliseconds(100) * (static_cast<std::int64_t>(told.size()) - 2) <= took);
+    CHECK((told.size() >= 2 || took < 250ms));
     if (took < 250ms) continue;  // too fast for a first report: there is nothing to end
     const auto end = [](double) { throw std::runtime_error("enough"); };
     CHECK_THROWS_WITH(call(slow, {.executor = {.workers = workers}, .progress = end}), "enough");
+  }
+}
+
+TEST_CASE("a pool whose caller only waits reports progress, one thread at a time", "[calls]") {
+  const Attention slow = slow_attention(100);
+  const ForwardCall call({.batch = 4, .q_len = 256, .kv_len = 512, .d = 8, .dv = 8});
+  const Executor waiting{.workers = 2, .parallel_for = [](std::int64_t count, const Task& run) {
+                           std::atomic<std::int64_t> next{0};
+                           const auto work = [&](int worker) {
+                             for (std::int64_t i; (i = next++) < count;) run(i, worker);
+                           };
+                           const std::jthread first(work, 0), second(work, 1);
+                         }};
+  std::vector<double> told;
+  std::atomic<int> inside{0};
+  bool alone = true;
+  const auto start = std::chrono::steady_clock::now();
+  call(slow, {.executor = waiting, .progress = [&](double share) {
+                alone = alone && ++inside == 1;
+                told.push_back(share);
+                --inside;
+              }});
+  CHECK(alone);
+  CHECK(std::ranges::is_sorted(told));
+  CHECK(told.back() == 1);
+  CHECK((told.size() >= 2 || std::chrono::steady_clock::now() - start < 250ms));
+}
+
+TEST_CASE("a call that is too short for reports tells its end", "[calls]") {
+  const ForwardCall call({.batch = 1, .q_len = 4, .kv_len = 4, .d = 8, .dv = 8});
+  for (const Target target : {Target::oracle, Target::cpu}) {
+    std::vector<double> told;
+    Attention attention;
+    attention.target = target;
+    call(attention, {.progress = [&](double share) { told.push_back(share); }});
+    REQUIRE(!told.empty());
+    CHECK(told.back() == 1);
   }
 }
 

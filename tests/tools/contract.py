@@ -4,8 +4,11 @@ import math
 import os
 import pathlib
 import re
+import shutil
+import struct
 import unittest
 import xml.etree.ElementTree
+import zipfile
 
 from calls import ENGINE, Calls, read_npy, write_npy
 
@@ -870,6 +873,36 @@ class Contract(Calls):
             result = self.attune(*self.WATCHED, "--target", "oracle", ATTUNE_VERIFY=rows)
             self.assertEqual(result.returncode, 2)
             self.assertIn("[option-value]", result.stderr)
+
+    def test_archives(self):
+        self.qkv()
+        values = [0.5, -0.25]
+        write_npy(self.at / "slope.npy", [2], values)
+        wanted = ("--score", "alibi(slope) | softcap(20)", "--capture")
+        self.done(*wanted, "slope=slope.npy")
+        plain = self.result("out")
+        entry = (self.at / "slope.npy").read_bytes()
+        for name, method in (("two", zipfile.ZIP_STORED), ("packed", zipfile.ZIP_DEFLATED)):
+            with zipfile.ZipFile(self.at / f"{name}.npz", "w", method) as archive:
+                archive.writestr("slope.npy", entry)
+                archive.writestr("other.npy", entry)
+        head = json.dumps({"slope": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+        safe = struct.pack("<Q", len(head)) + head + struct.pack("<2f", *values)
+        (self.at / "one.safetensors").write_bytes(safe)
+        for file in ("two.npz:slope", "one.safetensors", "one.safetensors:slope"):
+            self.done(*wanted, f"slope={file}")
+            self.assertEqual(self.result("out"), plain)
+        shutil.rmtree(self.out)
+        self.assertIn("it holds slope, other", self.refused("archive-name", *wanted, "slope=two.npz"))
+        self.refused("archive-name", *wanted, "slope=two.npz:slop", fix="did you mean slope?")
+        self.refused("npz-compressed", *wanted, "slope=packed.npz:slope")
+        for cut in (0, 4, 20, len(head) + 8, len(safe) - 1):
+            (self.at / "cut.safetensors").write_bytes(safe[:cut])
+            self.refused("archive-damaged", *wanted, "slope=cut.safetensors")
+        zipped = (self.at / "two.npz").read_bytes()
+        for cut in (0, 21, len(zipped) // 2, len(zipped) - 23):
+            (self.at / "cut.npz").write_bytes(zipped[:cut])
+            self.refused("archive-damaged", *wanted, "slope=cut.npz:slope")
 
     def test_reads_out_of_range(self):
         self.qkv()

@@ -1,0 +1,36 @@
+// ir/named.h — mods by name in text: causal(), alibi(slope), softcap(30) stand for the lines of attune/mods.h
+#pragma once
+
+#include <array>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "ir/op.h"
+
+namespace attune::ir {
+
+/// What one argument is: a captured tensor, named without an index, or a number.
+struct NamedArgument {
+  std::string_view name;
+  Type type = Type::F32;  ///< of the tensor's elements, or of the number: an Int widens to Float
+  int rank = -1;          ///< of the tensor; -1: a number
+  bool given() const { return !name.empty(); }
+};
+
+/// One form of a named mod. Its text reads its arguments by their names, and s, p or coordinates.
+struct NamedMod {
+  std::string_view name;
+  std::array<NamedArgument, 3> takes;
+  std::string_view text;
+
+  std::size_t count() const;
+  /// As it is called: alibi(slope).
+  std::string shown() const;
+};
+
+std::span<const NamedMod> named_mods();
+bool is_named_mod(std::string_view name);
+
+}  // namespace attune::ir
