@@ -132,7 +132,6 @@ MISTAKES = {
     "value-call": score(lambda s, at: s(at.q)),
     "value-member": score(lambda s, at: s.tanh()),
     "out-of-range": call(score=lambda s, at: s + slope[at.kv + 5]),
-    "too-small": call(score=lambda s, at: s + slope[at.q]),
     # ---- coordinates
     "unknown-coordinate": mask(lambda at: at.query >= at.kv),
     "assigned-coordinate": mask(lambda at: setattr(at, "q", 1)),
