@@ -1,9 +1,6 @@
 // runtime/ranks/plan.cpp — the plan of Shares: who holds what, and for each mask what travels by which schedule
 #include "runtime/ranks/plan.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <algorithm>
 #include <cstring>
 
@@ -13,31 +10,13 @@
 #include "codegen/parts.h"
 #include "runtime/picture/counts.h"
 #include "runtime/placed.h"
+#include "runtime/ranks/digester.h"
 #include "runtime/ranks/transport.h"
 #include "runtime/tensor.h"
 
 namespace attune {
 namespace runtime::ranks {
 namespace {
-
-/// Numbers and bytes as one digest.
-class Digester {
- public:
-  void add(std::int64_t n) { words_.push_back(static_cast<std::uint64_t>(n)); }
-  void add(double x) { words_.push_back(std::bit_cast<std::uint64_t>(x)); }
-  void add(const ir::Digest& d) { words_.insert(words_.end(), {d.high, d.low}); }
-  void add(std::span<const std::byte> bytes) {
-    const XXH128_hash_t h = XXH3_128bits(bytes.data(), bytes.size());
-    words_.insert(words_.end(), {bytes.size(), h.high64, h.low64});
-  }
-  ir::Digest digest() const {
-    const XXH128_hash_t h = XXH3_128bits(words_.data(), words_.size() * sizeof words_[0]);
-    return {h.high64, h.low64};
-  }
-
- private:
-  std::vector<std::uint64_t> words_;
-};
 
 /// The elements of a tensor on the host, in logical order.
 std::vector<std::byte> contents(const Tensor& t) {
