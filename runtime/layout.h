@@ -84,7 +84,7 @@ void each_query_run(const compiler::Problem& p, const Sequence& seq, std::int64_
 /// Is any of them there?
 inline bool any_query(const compiler::Problem& p, const Sequence& seq, std::int64_t first, std::int64_t count) {
   bool any = false;
-  each_query_run(p, seq, first, count, [&](std::int64_t, std::int64_t, std::int64_t) { any = true; });
+  each_query_run(p, seq, first, count, [&](std::int64_t, std::int64_t n, std::int64_t) { any = any || n > 0; });
   return any;
 }
 

@@ -58,7 +58,6 @@ compiler::Problem whole_problem(const Forward& whole) {
   Forward call{.q = whole.q,
                .k = whole.k,
                .v = whole.v,
-               .o = whole.o,
                .cu_seqlens_q = whole.cu_seqlens_q,
                .cu_seqlens_kv = whole.cu_seqlens_kv,
                .q_offset = whole.q_offset,
@@ -69,12 +68,11 @@ compiler::Problem whole_problem(const Forward& whole) {
     if (cu->given() && cu->device.kind != Device::Kind::cpu)
       throw refuse_call("cu_seqlens on a device", "who holds which positions is planned on the host",
                         "pass a copy on the host");
-  if (!call.o.given() && call.q.given() && call.v.given()) {
-    call.o = call.q;
-    if (call.q.rank > 0)
-      call.o.shape[static_cast<std::size_t>(call.q.rank) - 1] =
-          call.v.shape[static_cast<std::size_t>(std::max(call.v.rank, 1)) - 1];
-    call.o = Tensor(nullptr, call.q.dtype, std::span(call.o.shape).first(static_cast<std::size_t>(call.q.rank)));
+  if (call.q.given() && call.v.given() && call.q.rank > 0 && call.v.rank > 0) {
+    const auto rank = static_cast<std::size_t>(call.q.rank);
+    Tensor::Extents shape = call.q.shape;
+    shape[rank - 1] = call.v.shape[static_cast<std::size_t>(call.v.rank) - 1];
+    call.o = Tensor(nullptr, call.q.dtype, std::span(shape).first(rank));
   }
   // Addresses that nothing reads.
   std::uintptr_t address = 64;
