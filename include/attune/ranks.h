@@ -54,7 +54,8 @@ class Shares {
     zigzag,      ///< two runs, one from either end: even for a causal mask. Packed: of every sequence
     greedy,      ///< sixteen runs, the most work first, each to the rank with the least work that needs few more keys
   };
-  /// What travels. `gather` and `heads` give the bits of one rank; `ring` and `few` merge parts by their lse.
+  /// What travels. `gather` and `heads` give the bits of one rank; `ring` and `few` merge parts by their lse, and
+  /// `best` takes them only where they are predicted to be more than twice as fast.
   enum class Travel : std::uint8_t {
     best,
     gather,  ///< the keys that a rank's queries need, by groups of key heads

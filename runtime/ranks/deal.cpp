@@ -16,9 +16,6 @@ using compiler::Problem;
 
 /// Runs that greedy dealing gives to each rank.
 constexpr std::int64_t greedy_runs = 16;
-/// What a rank that lacks all keys counts beside one that has done its whole share of the work. From simulations of
-/// causal masks, windows and documents: less brings more traffic, more brings uneven loads.
-constexpr double greedy_keys = 0.35;
 
 std::size_t as_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
@@ -183,7 +180,8 @@ std::vector<int> zigzag(const Axis& axis, int ranks, bool packed) {
   return out;
 }
 
-std::vector<int> greedy(const Axis& q, const Axis& kv, std::span<const Work> layers, int ranks, bool together) {
+std::vector<int> greedy(const Axis& q, const Axis& kv, std::span<const Work> layers, int ranks, bool together,
+                        double keys_weight) {
   struct Chunk {
     std::size_t first, last;
     std::int64_t rows = 0;
@@ -232,7 +230,7 @@ std::vector<int> greedy(const Axis& q, const Axis& kv, std::span<const Work> lay
       // Equal shares, which frameworks want: half a run more at the most.
       if ((all[r].rows + chunk.rows) * ranks > q.rows + most_rows * ranks / 2) continue;
       const double score = (all[r].pairs + chunk.pairs) / share +
-                           greedy_keys * static_cast<double>(chunk.needs.beyond(all[r].has)) / keys;
+                           keys_weight * static_cast<double>(chunk.needs.beyond(all[r].has)) / keys;
       if (best == all.size() || score < least) best = r, least = score;
     }
     Rank& rank = all[best == all.size() ? emptiest : best];

@@ -80,7 +80,9 @@ struct Dealt {
 /// One run of rows a rank, as even as grains allow.
 std::vector<int> contiguous(const Axis& axis, int ranks);
 std::vector<int> zigzag(const Axis& axis, int ranks, bool packed);
-/// `together`: keys are dealt with queries, so that a rank needs nothing sent that it holds.
-std::vector<int> greedy(const Axis& q, const Axis& kv, std::span<const Work> layers, int ranks, bool together);
+/// `together`: keys are dealt with queries, so that a rank needs nothing sent that it holds. `keys_weight`: what
+/// lacking all keys counts beside having done a whole share of the work.
+std::vector<int> greedy(const Axis& q, const Axis& kv, std::span<const Work> layers, int ranks, bool together,
+                        double keys_weight);
 
 }  // namespace attune::runtime::ranks

@@ -2,6 +2,7 @@
 #include "runtime/ranks/plan.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include <attune/error.h>
@@ -208,49 +209,64 @@ Ranks::Ranks(std::span<const Attention> attentions, const Forward& whole, Transp
   runtime::ranks::compare(transport, digest, "their Shares", nullptr);
 }
 
+namespace {
+
+/// Weights of greedy deals. Causal masks want little, many short documents much: simulated with 4 to 64 ranks.
+constexpr std::array greedy_weights{0.35, 0.7, 1.4, 2.8};
+/// A schedule that gives other bits than one rank does must be so many times as fast as one that gives the same.
+constexpr double merging_gain = 2;
+bool merges(Travel travel) { return travel == Travel::ring || travel == Travel::few; }
+/// Of greedy deals that are nearly as fast as the fastest, the one that moves least is taken: times are predictions.
+constexpr double nearly = 1.02;
+
+}  // namespace
+
+Ranks::Considered Ranks::consider(Deal deal, std::vector<int> q_owners, std::span<const Work> work,
+                                  const std::vector<bool>& linear) const {
+  Considered out;
+  Candidate& c = out.candidate;
+  c.deal = deal;
+  c.dealt.kv = together ? q_owners : contiguous(kv, count());
+  c.dealt.q = std::move(q_owners);
+  std::vector<double> load(static_cast<std::size_t>(count()));
+  for (std::size_t i = 0; i < work.size(); ++i) {
+    out.schedules.push_back(schedules(work[i], c.dealt, linear[i]));
+    c.ms += out.schedules.back().front().ms;
+    c.gather += share_of_gather(work[i], c.dealt) / static_cast<double>(work.size());
+    for (std::size_t g = 0; g < c.dealt.q.size(); ++g) load[static_cast<std::size_t>(c.dealt.q[g])] += work[i].pairs[g];
+  }
+  double most = 0, sum = 0;
+  for (const double one : load) most = std::max(most, one), sum += one;
+  c.load = sum > 0 ? most * count() / sum : 1;
+  return out;
+}
+
 void Ranks::choose(std::span<const Work> work, const std::vector<bool>& linear) {
   const int ranks = count();
-  const std::vector<int> keys = together ? std::vector<int>() : contiguous(kv, ranks);
-  const auto add = [&](Deal deal, std::vector<int> q_owners) {
-    candidates.push_back(
-        {.deal = deal, .dealt = {.q = std::move(q_owners), .kv = {}}, .layers = {}, .load = 0, .gather = 0, .ms = 0});
-    Dealt& dealt = candidates.back().dealt;
-    dealt.kv = together ? dealt.q : keys;
-  };
-  const auto wanted = [&](Deal deal) {
-    return how.deal == deal || (how.deal == Deal::best && how.travel != Travel::heads);
-  };
   // Whole positions travel to heads, so that nothing needs balancing.
-  if (wanted(Deal::contiguous) || how.deal == Deal::best) add(Deal::contiguous, contiguous(q, ranks));
-  if (wanted(Deal::zigzag)) add(Deal::zigzag, zigzag(q, ranks, problem.q.packed()));
-  if (wanted(Deal::greedy)) add(Deal::greedy, greedy(q, kv, work, ranks, together));
-
-  std::vector<std::vector<Predicted>> best_schedules;
-  const Candidate* best = nullptr;
-  for (Candidate& c : candidates) {
-    std::vector<std::vector<Predicted>> all;
-    std::vector<double> load(static_cast<std::size_t>(ranks));
-    double held = 0;
-    for (std::size_t i = 0; i < work.size(); ++i) {
-      all.push_back(schedules(work[i], c.dealt, linear[i]));
-      c.layers.push_back(all.back().front());
-      c.ms += all.back().front().ms;
-      for (std::size_t g = 0; g < c.dealt.q.size(); ++g)
-        load[static_cast<std::size_t>(c.dealt.q[g])] += work[i].pairs[g];
-      held += share_of_gather(work[i], c.dealt);
-    }
-    double most = 0, sum = 0;
-    for (const double one : load) most = std::max(most, one), sum += one;
-    c.load = sum > 0 ? most * ranks / sum : 1;
-    c.gather = held / static_cast<double>(work.size());
-    // A deal must be better by a thousandth to be taken instead of a simpler one.
-    if (best && c.ms >= best->ms * 0.999) continue;
-    best = &c;
-    best_schedules = std::move(all);
+  const bool any = how.deal == Deal::best && how.travel != Travel::heads;
+  std::vector<Considered> all;
+  if (how.deal == Deal::best || how.deal == Deal::contiguous)
+    all.push_back(consider(Deal::contiguous, contiguous(q, ranks), work, linear));
+  if (any || how.deal == Deal::zigzag)
+    all.push_back(consider(Deal::zigzag, zigzag(q, ranks, problem.q.packed()), work, linear));
+  if (any || how.deal == Deal::greedy) {
+    std::vector<Considered> greedies;
+    for (const double weight : greedy_weights)
+      greedies.push_back(consider(Deal::greedy, greedy(q, kv, work, ranks, together, weight), work, linear));
+    const auto ms = [](const Considered& c) { return c.candidate.ms; };
+    const double fastest = std::ranges::min(greedies, {}, ms).candidate.ms;
+    std::erase_if(greedies, [&](const Considered& c) { return ms(c) > fastest * nearly; });
+    all.push_back(*std::ranges::min_element(greedies, {}, [](const Considered& c) { return c.candidate.gather; }));
   }
-  std::rotate(candidates.begin(), candidates.begin() + (best - candidates.data()),
-              candidates.begin() + (best - candidates.data()) + 1);
-  for (std::size_t i = 0; i < layers.size(); ++i) layers[i].schedules = std::move(best_schedules[i]);
+  // A deal must be better by a thousandth to be taken instead of a simpler one.
+  std::size_t best = 0;
+  for (std::size_t i = 1; i < all.size(); ++i)
+    if (all[i].candidate.ms < all[best].candidate.ms * 0.999) best = i;
+  std::rotate(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(best),
+              all.begin() + static_cast<std::ptrdiff_t>(best) + 1);
+  for (std::size_t i = 0; i < layers.size(); ++i) layers[i].schedules = std::move(all.front().schedules[i]);
+  for (Considered& c : all) candidates.push_back(std::move(c.candidate));
 }
 
 std::vector<Predicted> Ranks::schedules(const Work& work, const Dealt& dealt, bool linear) const {
@@ -273,6 +289,9 @@ std::vector<Predicted> Ranks::schedules(const Work& work, const Dealt& dealt, bo
     if (a.why_not.empty() != b.why_not.empty()) return a.why_not.empty();
     return a.why_not.empty() && a.ms < b.ms;
   });
+  const auto exact = std::ranges::find_if(out,
+                                          [](const Predicted& p) { return p.why_not.empty() && !merges(p.travel); });
+  if (exact != out.end() && exact->ms < out.front().ms * merging_gain) std::rotate(out.begin(), exact, exact + 1);
   if (!out.front().why_not.empty())
     throw Error("shares-how", fmt::format("{} cannot be taken", name_of(how.travel)), {}, out.front().why_not,
                 "leave the choice: Travel::best");

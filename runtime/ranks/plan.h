@@ -21,14 +21,13 @@ MaskOf mask_of(const compiler::LoweredMod& lowered, const compiler::Args& args);
 /// What a call says that only one rank computes; empty: nothing.
 std::string_view not_over_ranks(const Forward& call);
 
-/// One candidate of a deal, with its best schedule of each layer.
+/// One way to deal.
 struct Candidate {
-  Deal deal;
+  Deal deal = Deal::best;
   Dealt dealt;
-  std::vector<Predicted> layers;
   double load = 0;    ///< the largest share of work, by the mean
   double gather = 0;  ///< the mean share of other ranks' keys that a rank needs
-  double ms = 0;      ///< of all layers
+  double ms = 0;      ///< of all layers, each by its best schedule
 };
 
 /// Of one layer, by the chosen deal.
@@ -73,6 +72,13 @@ struct Ranks {
   mutable std::set<ir::Digest> agreed;
 
  private:
+  /// A deal, and by layer all schedules.
+  struct Considered {
+    runtime::ranks::Candidate candidate;
+    std::vector<std::vector<runtime::ranks::Predicted>> schedules;
+  };
+  Considered consider(Shares::Deal deal, std::vector<int> q_owners, std::span<const runtime::ranks::Work> work,
+                      const std::vector<bool>& linear) const;
   void choose(std::span<const runtime::ranks::Work> work, const std::vector<bool>& linear);
   /// All schedules, the best first. `linear`: parts can be merged.
   std::vector<runtime::ranks::Predicted> schedules(const runtime::ranks::Work& work, const runtime::ranks::Dealt& dealt,
