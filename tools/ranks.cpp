@@ -173,8 +173,9 @@ class RanksVerb {
     out += "\nrank      queries         keys    load    received     computes        done\n";
     for (int r = 0; r < ranks().count(); ++r) {
       const RankTimes& times = chosen.ranks[static_cast<std::size_t>(r)];
-      out += fmt::format("{:>4}{:>13}{:>13}{:>8.3f}{:>9.1f} MB{:>10.3g} ms{:>9.3g} ms\n", r, grouped(ranks().q_rows(r)),
-                         grouped(ranks().kv_rows(r)), load(r), times.received() / 1e6, times.compute, end_of(times));
+      out += fmt::format("{:>4}{:>13}{:>13}{:>8.3f}{:>9.1f} MB{:>13}{:>12}\n", r, grouped(ranks().q_rows(r)),
+                         grouped(ranks().kv_rows(r)), load(r), times.received() / 1e6,
+                         runtime::ranks::milliseconds(times.compute), runtime::ranks::milliseconds(end_of(times)));
     }
     return out;
   }

@@ -28,7 +28,7 @@ class Picture {
     panel("which keys travel to each rank", "0", grouped(ranks_.kv.rows), [this](int r) { travels(r); });
     legend({{"full", "its own keys"}, {"partial", "keys that arrive"}, {"page", "keys that it does not need"}});
     const double ms = layer_.chosen().ms;
-    panel(fmt::format("when, by {}", name_of(layer_.chosen().travel)), "0", fmt::format("{:.3g} ms", ms),
+    panel(fmt::format("when, by {}", name_of(layer_.chosen().travel)), "0", milliseconds(ms),
           [this](int r) { times(r); });
     legend({{"full", "computes"}, {"partial", "receives"}});
     const double height = y_ + 4;
@@ -43,13 +43,13 @@ class Picture {
   std::string summary() const {
     const Candidate& c = ranks_.candidates.front();
     const Predicted& p = layer_.chosen();
-    return fmt::format("{} ranks, dealt {}: load {:.2f} of the mean, {:.1f} % of a full gather; {} of {:.3g} ms, "
+    return fmt::format("{} ranks, dealt {}: load {:.2f} of the mean, {:.1f} % of a full gather; {} of {}, "
                        "{:.1f} % of ideal",
                        ranks_.count(), name_of(c.deal), c.load, 100 * c.gather,
                        p.travel == Travel::gather
                            ? fmt::format("{} in {}", name_of(p.travel), counted(p.groups, "group", "groups"))
                            : std::string(name_of(p.travel)),
-                       p.ms, p.ms > 0 ? 100 * p.ideal / p.ms : 100.0);
+                       milliseconds(p.ms), p.ms > 0 ? 100 * p.ideal / p.ms : 100.0);
   }
 
   void words(double x, double y, std::string_view look, std::string_view text) {

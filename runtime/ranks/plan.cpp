@@ -132,8 +132,6 @@ std::int64_t rows_in(std::span<const Shares::Stretch> stretches) {
   return rows;
 }
 
-std::string milliseconds(double ms) { return fmt::format("{:.3g} ms", ms); }
-
 }  // namespace
 
 std::string_view not_over_ranks(const Forward& call) {

@@ -292,6 +292,8 @@ std::string_view name_of(Travel travel) {
   return "";
 }
 
+std::string milliseconds(double ms) { return fmt::format(ms < 100 ? "{:.3g} ms" : "{:.0f} ms", ms); }
+
 Needs::Needs(const Work& work, const Dealt& dealt, int n, bool kv_shared)
     : entries(kv_shared ? 1 : static_cast<std::size_t>(work.entries)), heads(static_cast<std::size_t>(work.heads)),
       ranks(static_cast<std::size_t>(n)), sets(entries * heads * ranks, GrainSet(dealt.kv.size())) {

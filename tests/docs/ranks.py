@@ -58,6 +58,10 @@ def percent(x):
     return f"{100 * x:.1f} %" if x < 0.0995 else f"{100 * x:.0f} %"
 
 
+def milliseconds(ms):
+    return f"{ms:.3g} ms" if ms < 100 else f"{ms:.0f} ms"
+
+
 def size(n):
     return f"{n >> 20}M" if n >= 1 << 20 else f"{n >> 10}k"
 
@@ -92,7 +96,7 @@ def many(simulate):
             best, taken = said["deals"][0], said["schedules"][0]
             groups = f" in {taken['groups']}" if taken["groups"] > 1 else ""
             rows.append([mask, ranks, best["deal"], taken["travel"] + groups, f"{best['load']:.2f}",
-                         f"{taken['most_received'] / 1e6:.0f} MB", f"{taken['ms']:.3g} ms", percent(taken["of_ideal"])])
+                         f"{taken['most_received'] / 1e6:.0f} MB", milliseconds(taken["ms"]), percent(taken["of_ideal"])])
     return table(["mask", "ranks", "deal", "schedule", "load", "received", "time", "of ideal"], rows)
 
 
