@@ -3,6 +3,8 @@
 
 #include <attune/attune.h>
 
+#include <array>
+
 #include <fmt/format.h>
 
 #include "runtime/picture/draw.h"
@@ -52,25 +54,30 @@ TEST_CASE("every pair that a mask keeps is of a key that its rank holds or recei
     INFO(c.mod.name << ": " << c.mod.mask);
     const tests::Made made = tests::make(c.mod, 1);
     const compiler::LoweredMod lowered = compiler::lower(made.attention);
-    std::vector<std::vector<char>> kept;
+    // Which grains of queries and of keys share a pair that is kept, by batch entry and head.
+    constexpr std::size_t grain = 16, q_grains = (q_len + grain - 1) / grain, kv_grains = (kv_len + grain - 1) / grain;
+    std::vector<std::array<bool, q_grains * kv_grains>> meet;
     for (int b = 0; b < 2; ++b)
-      for (int h = 0; h < 4; ++h)
-        kept.push_back(runtime::kept_pairs(lowered, compiler::args(lowered),
-                                           {.batch = 2, .heads = 4, .q_len = q_len, .kv_len = kv_len}, b, h));
+      for (int h = 0; h < 4; ++h) {
+        const std::vector<char> kept = runtime::kept_pairs(
+            lowered, compiler::args(lowered), {.batch = 2, .heads = 4, .q_len = q_len, .kv_len = kv_len}, b, h);
+        meet.emplace_back();
+        for (std::size_t i = 0; i < kept.size(); ++i)
+          if (kept[i]) meet.back()[i / kv_len / grain * kv_grains + i % kv_len / grain] = true;
+      }
     for (const int ranks : {1, 2, 3, 4, 8})
       for (const Shares::Deal deal : deals) {
-        const Shares of = shares(made.attention, whole(2, 4, 2, q_len, kv_len), ranks, {.deal = deal, .grain = 16});
+        const Shares of = shares(made.attention, whole(2, 4, 2, q_len, kv_len), ranks, {.deal = deal, .grain = grain});
         const detail::Ranks& plan = *of.get();
         REQUIRE(one_owner(of, ranks, q_len, false));
         REQUIRE(one_owner(of, ranks, kv_len, true));
         const Needs& needs = *plan.layers[0].needs;
         for (int b = 0; b < 2; ++b)
           for (int h = 0; h < 4; ++h)
-            for (std::size_t i = 0; i < q_len; ++i)
-              for (std::size_t j = 0; j < kv_len; ++j)
-                if (kept[static_cast<std::size_t>(b * 4 + h)][i * kv_len + j] &&
-                    !needs.of(b, h / 2, plan.dealt().q[i / 16]).has(j / 16))
-                  FAIL("query " << i << " of " << b << ", " << h << " lacks key " << j);
+            for (std::size_t i = 0; i < q_grains * kv_grains; ++i)
+              if (meet[static_cast<std::size_t>(b * 4 + h)][i] &&
+                  !needs.of(b, h / 2, plan.dealt().q[i / kv_grains]).has(i % kv_grains))
+                FAIL("grain " << i / kv_grains << " of " << b << ", " << h << " lacks keys of " << i % kv_grains);
       }
   }
 }
