@@ -21,8 +21,9 @@ class Picture {
 
   std::string operator()() {
     words(20, 24, fmt::format("font-family=\"monospace\" font-size=\"13\" class=\"attune-ink\""), title_);
-    words(20, 42, "class=\"attune-dim\"", summary());
-    y_ = 66;
+    words(20, 42, "class=\"attune-dim\"", deal());
+    words(20, 58, "class=\"attune-dim\"", schedule());
+    y_ = 84;
     panel("who holds what", "0", grouped(ranks_.q.rows), [this](int r) { held(r); });
     legend({{"full", ranks_.together ? "queries and keys of a rank" : "queries of a rank"}});
     panel("which keys travel to each rank", "0", grouped(ranks_.kv.rows), [this](int r) { travels(r); });
@@ -40,16 +41,16 @@ class Picture {
   }
 
  private:
-  std::string summary() const {
+  std::string deal() const {
     const Candidate& c = ranks_.candidates.front();
+    return fmt::format("{} ranks, dealt {}: the most work is {:.2f} of the mean, {:.1f} % of others' keys travel",
+                       ranks_.count(), name_of(c.deal), c.load, 100 * c.gather);
+  }
+  std::string schedule() const {
     const Predicted& p = layer_.chosen();
-    return fmt::format("{} ranks, dealt {}: load {:.2f} of the mean, {:.1f} % of a full gather; {} of {}, "
-                       "{:.1f} % of ideal",
-                       ranks_.count(), name_of(c.deal), c.load, 100 * c.gather,
-                       p.travel == Travel::gather
-                           ? fmt::format("{} in {}", name_of(p.travel), counted(p.groups, "group", "groups"))
-                           : std::string(name_of(p.travel)),
-                       milliseconds(p.ms), p.ms > 0 ? 100 * p.ideal / p.ms : 100.0);
+    return fmt::format("{}{}: {}, {:.1f} % of ideal", name_of(p.travel),
+                       p.groups > 1 ? fmt::format(" in {} groups", p.groups) : "", milliseconds(p.ms),
+                       p.ms > 0 ? 100 * p.ideal / p.ms : 100.0);
   }
 
   void words(double x, double y, std::string_view look, std::string_view text) {

@@ -292,7 +292,7 @@ std::string_view name_of(Travel travel) {
   return "";
 }
 
-std::string milliseconds(double ms) { return fmt::format(ms < 100 ? "{:.3g} ms" : "{:.0f} ms", ms); }
+std::string milliseconds(double ms) { return ms < 100 ? fmt::format("{:.3g} ms", ms) : fmt::format("{:.0f} ms", ms); }
 
 Needs::Needs(const Work& work, const Dealt& dealt, int n, bool kv_shared)
     : entries(kv_shared ? 1 : static_cast<std::size_t>(work.entries)), heads(static_cast<std::size_t>(work.heads)),

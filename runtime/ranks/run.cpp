@@ -302,11 +302,14 @@ class ForwardRank : Rank {
     agree(digest());
     switch (travel()) {
       case Travel::best:
-      case Travel::gather: return gather();
-      case Travel::ring: return ring();
-      case Travel::heads: return heads();
-      case Travel::few: return few();
+      case Travel::gather: gather(); break;
+      case Travel::ring: ring(); break;
+      case Travel::heads: heads(); break;
+      case Travel::few: few(); break;
     }
+    if (!means_.used) return;
+    *means_.used = used_;
+    means_.used->kernel += fmt::format(" by {}", name_of(travel()));
   }
 
  private:
@@ -337,13 +340,17 @@ class ForwardRank : Rank {
     }
   }
 
-  void compute(const Keys& keys, const Held& held, Forward call, const Progress& progress) const {
+  void compute(const Keys& keys, const Held& held, Forward call, const Progress& progress) {
     call.k = keys.k.tensor();
     call.v = keys.v.tensor();
     const Problem problem = with(held);
     cpu::Means means = means_;
     means.progress = progress;
+    Used used;
+    if (means.used) means.used = &used;
     cpu::forward(lowered_, call, problem, means);
+    used.workspace = std::max(used.workspace, used_.workspace);
+    used_ = used;
   }
 
   // ---- Parts of the keys, merged by their lse.
@@ -368,7 +375,7 @@ class ForwardRank : Rank {
   };
 
   /// Attends to all keys at hand, one contiguous part after the other.
-  void add_parts(const Keys& keys, std::vector<std::vector<Held::Rows>> queries, const Tensor& q, Merging& into) const {
+  void add_parts(const Keys& keys, std::vector<std::vector<Held::Rows>> queries, const Tensor& q, Merging& into) {
     std::size_t calls = into.first ? 1 : 0;
     for (const auto& runs : keys.runs) calls = std::max(calls, runs.size());
     Held held{.q = std::move(queries),
@@ -587,6 +594,7 @@ class ForwardRank : Rank {
 
   const Forward& call_;
   const cpu::Means& means_;
+  Used used_;  ///< by the last of its steps
 };
 
 class BackwardRank : Rank {
