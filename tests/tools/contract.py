@@ -898,7 +898,7 @@ class Contract(Calls):
         self.refused("capture-range", "cover", "doc[kv + 4] == 1", "--capture", "doc=doc.npy")
 
 
-VERBS = ("run", "print", "grad", "explain", "cover", "bench", "cuda", "tune", "verify", "rnu")
+VERBS = ("run", "print", "grad", "explain", "cover", "ranks", "bench", "cuda", "tune", "verify", "rnu")
 
 if __name__ == "__main__":
     unittest.main()
