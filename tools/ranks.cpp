@@ -69,7 +69,7 @@ DType type_of(const std::string& text) {
 
 class RanksVerb {
  public:
-  explicit RanksVerb(const RanksOptions& o) : o_(o), text_(build(o.text, Captures::FilesOrTypes)) {
+  explicit RanksVerb(const RanksOptions& o) : o_(o), text_(built(o.text, Captures::FilesOrTypes)) {
     mask_ = ir::print(compiler::lower(text_.attention).cover.mask, compiler::lower(text_.attention).mod.signature());
     refuse_no_data();
     Shares::How how;
@@ -247,7 +247,7 @@ class RanksVerb {
 void add_ranks(CLI::App& app) {
   auto o = std::make_shared<RanksOptions>();
   CLI::App& verb = *app.add_subcommand("ranks", "one attention over many GPUs: who holds what, what travels, how long");
-  verb.add_option("EXPR", o->text.bare, "a mask if it is a Bool, else a score");
+  o->text.add_bare_to(verb);
   o->text.add_to(verb, Captures::FilesOrTypes);
   const std::string call = "The call", machine = "The machine";
   verb.add_option("--q-len", o->q_len, "queries; 131072 if left out")->type_name("N")->group(call);

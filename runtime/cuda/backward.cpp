@@ -280,11 +280,7 @@ class BackwardCall {
                        .grid = {static_cast<unsigned>(blocks), 1, 1},
                        .threads = rows_threads,
                        .arguments = &common});
-    if (whole_.kernel) {
-      put_whole(launches, common, memory, starts);
-      std::vector<std::byte> user = user_bytes({});
-      return launches.put(stream, user);
-    }
+    if (whole_.kernel) put_whole(launches, common, memory, starts);
     if (queries_.kernel) {
       const QueryTiles tiles({.queries = queries_.plan().m}, p_);
       queries_.put(launches, memory, common, call_, p_, starts,
@@ -300,7 +296,8 @@ class BackwardCall {
         put_repair(launches, *one->kernel->repair, common);
         break;
       }
-    std::vector<std::byte> user = user_bytes(sums);
+    // A kernel that does all has no sums for captured tensors: of those that ask, it takes what a mask alone reads.
+    std::vector<std::byte> user = user_bytes(whole_.kernel ? std::span<void* const>() : sums);
     launches.put(stream, user);
     for (const Captured& one : captured_) {
       SumsArgs store = store_of(one, memory);

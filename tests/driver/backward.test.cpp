@@ -110,6 +110,14 @@ TEST_CASE("an H200 has one kernel for the whole backward, but not for gradients 
   CHECK(launched(call.causal(), call.with_table()) == Names{"rows", "queries_sm80", "keys_sm80", "store_sums"});
 }
 
+TEST_CASE("an H200 stores the gradient of what only a mask reads: 0", "[driver]") {
+  if (tests::skips_nvrtc()) return;
+  const Call call(h200);
+  const Attention masked{.mask = [&](At at) { return at.kv <= at.q && call.table[at.kv] > 0.5f; }};
+  CHECK(launched(masked, call.with_table()) ==
+        Names{"rows", "cover", "backward_sm90", "end_queries_sm90", "repair_sm80", "store_sums"});
+}
+
 TEST_CASE("an H200 has two kernels for the backward of wide heads, and repairs what both leave", "[driver]") {
   if (tests::skips_nvrtc()) return;
   const Call call(h200, wide);
