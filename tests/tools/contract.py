@@ -571,6 +571,52 @@ class Contract(Calls):
             self.assertIn("\nEXAMPLES\n", said.stdout)
         self.refused("bad-usage", "run", "--q", "q.npy")
 
+    def test_help_of_a_verb(self):
+        for verb in ("cover",), ("cache", "ls"), ():
+            self.assertEqual(self.attune("help", *verb).stdout, self.attune(*verb, "--help").stdout)
+        self.refused("unknown-verb", "help", "covr", fix="cover")
+
+    def test_an_expression_may_stand_alone(self):
+        of_a_mask = {"kv <= q": ["--mask", "kv <= q"], "s + 1.0f": ["--score", "s + 1.0f"]}
+        for alone, option in of_a_mask.items():
+            for verb in ["verify", "--calls", "1", "--seed", "3"], ["print"]:
+                self.assertEqual(self.attune(verb[0], alone, *verb[1:]).stdout, self.attune(*verb, *option).stdout)
+            said = self.attune("bench", alone, "--target", "cpu", "--seq", "64", "--d", "32", "--seconds", "0.01", "--json")
+            self.assertEqual(json.loads(said.stdout.splitlines()[0])["row"], "own", said.stderr)
+            self.assertEqual(self.attune("compile", alone, "--target", "avx2", "-o", "alone.attune").returncode, 0)
+            self.assertEqual(self.attune("compile", *option, "--target", "avx2", "-o", "option.attune").returncode, 0)
+            self.assertEqual((self.at / "alone.attune").read_bytes(), (self.at / "option.attune").read_bytes())
+        self.refused("expression-twice", "print", "kv <= q", "--mask", "q <= kv")
+        self.refused("expression-twice", "print", "s", "--score", "s + 1.0f")
+
+    def test_a_mod_may_come_from_a_file(self):
+        (self.at / "near.mod").write_text("param w=64\nlet far=q - kv\nmask kv <= q && far < w\n")
+        written = ["--param", "w=64", "--let", "far=q - kv", "--mask", "kv <= q && far < w"]
+
+        def tiles(*of):
+            return json.loads(self.attune("cover", *of, "--q-len", "512", "--json").stdout)["tiles"]
+
+        of_the_file, nearer = tiles("--mod", "near.mod"), tiles("--mod", "near.mod", "--param", "w=1")
+        self.assertEqual(of_the_file, tiles(*written))
+        self.assertEqual(nearer, tiles(*["w=1" if x == "w=64" else x for x in written]))
+        self.assertNotEqual(nearer, of_the_file)
+        said = self.attune("print", "s * 2.0f", "--mod", "near.mod", "--mask", "far < 3")
+        self.assertEqual((said.returncode, said.stdout), (0, "score       s * 2.0f\nmask        q - kv < 3\n"))
+        self.refused("expression-twice", "print", "kv <= q", "--mod", "near.mod")
+        self.refused("file-missing", "print", "--mod", "far.mod")
+        (self.at / "bad.mod").write_text("msk kv <= q\n")
+        self.refused("bad-mod", "print", "--mod", "bad.mod", fix="mask")
+
+    def test_what_is_hardly_meant(self):
+        said = self.attune("print", "s + f32(1/2*kv) + f32(q/2) + 1.0f/2.0f + f32(0/2)")
+        self.assertEqual(said.stderr, "attune: `1 / 2` is 0, since both are Ints; write 1.0 / 2.0 for Floats\n")
+        said = self.attune("bench", "s * cap", "--param", "cap=2.0", "--param", "w=3", "--capture", "slope=f32[4]",
+                           "--target", "cpu", "--seq", "32", "--seconds", "0.01", "--json")
+        self.assertEqual(said.returncode, 0, said.stderr)
+        self.assertEqual(said.stderr, "attune: no expression reads the parameter `w`\n"
+                                      "attune: no expression reads the captured tensor `slope`\n")
+        self.assertEqual(self.attune("explain", "s * cap", "--param", "cap=2.0").stderr, "")
+
     def test_print(self):
         said = self.attune("print", "kv <= q && q - kv < 1024")
         self.assertEqual((said.returncode, said.stdout), (0, "mask        kv <= q && q - kv < 1024\n"))
@@ -683,6 +729,65 @@ class Contract(Calls):
         self.assertEqual(self.attune("cover", "(q * kv * 7 ^ q + kv) % 5 < 2", "--q-len", "512", "--tile", "8", "--svg",
                                      "n.svg").returncode, 0)
         self.assertLess((self.at / "n.svg").stat().st_size, 200000)
+
+    def ranks(self, *arguments):
+        said = self.attune("ranks", *arguments, "--json")
+        self.assertEqual(said.returncode, 0, said.stderr)
+        return json.loads(said.stdout)
+
+    def test_ranks_deal_and_predict(self):
+        said = self.ranks("kv <= q", "--q-len", "1000", "--grain", "100", "--ranks", "2", "--deal", "zigzag")
+        self.assertEqual([r["stretches"] for r in said["ranks"]],
+                         [[[0, 200], [700, 1000]], [[200, 700]]])
+        self.assertEqual([d["deal"] for d in said["deals"]], ["zigzag"])
+        # Rank 0 lacks keys 200 to 699, rank 1 those before 200, of 8 heads and 512 bytes.
+        taken = self.ranks("kv <= q", "--q-len", "1000", "--grain", "100", "--ranks", "2", "--deal", "zigzag",
+                           "--travel", "gather", "--groups", "1")
+        self.assertEqual([r["received"] for r in taken["ranks"]], [500 * 8 * 512, 200 * 8 * 512])
+        self.assertEqual((taken["schedules"][0]["travel"], taken["schedules"][0]["groups"]), ("gather", 1))
+        twice = self.ranks("kv <= q", "--q-len", "1000", "--grain", "100", "--ranks", "2", "--d", "128/64", "--dtype",
+                           "f32", "--heads", "4/1", "--batch", "3", "--deal", "zigzag", "--travel", "gather")
+        self.assertEqual(twice["ranks"][1]["received"], 200 * 3 * (128 + 64) * 4)
+
+    def test_ranks_of_packed_sequences_and_data(self):
+        write_npy(self.at / "starts.npy", [4], [0, 300, 300, 512], kind="i4")
+        said = self.ranks("kv <= q", "--starts", "starts.npy", "--grain", "64", "--ranks", "2", "--deal", "contiguous")
+        self.assertEqual(said["call"]["sequences"], 3)
+        self.assertEqual(sum(r["queries"] for r in said["ranks"]), 512)
+        self.assertEqual(said["ranks"][1]["stretches"], [[256, 512]])
+        write_npy(self.at / "doc.npy", [512], [i // 256 for i in range(512)], kind="i4")
+        apart = self.ranks("doc[q] == doc[kv]", "--capture", "doc=doc.npy", "--q-len", "512", "--grain", "64",
+                           "--ranks", "2", "--travel", "gather")
+        self.assertEqual([r["received"] for r in apart["ranks"]], [0, 0])
+
+    def test_ranks_pages_and_pictures(self):
+        said = self.attune("ranks", "kv <= q", "--ranks", "3", "--svg", "r.svg")
+        self.assertEqual(said.returncode, 0, said.stderr)
+        self.assertEqual(len(re.findall(r"^ +\d [ \d]+\.\d{3}", said.stdout, re.M)), 3)
+        self.assertEqual(said.stdout.count("taken"), 2)
+        root = xml.etree.ElementTree.parse(self.at / "r.svg").getroot()
+        self.assertEqual(root.find("{http://www.w3.org/2000/svg}title").text, "kv <= q")
+        piped = self.attune("ranks", "kv <= q", "--svg", "-")
+        self.assertTrue(piped.stdout.startswith("<svg"))
+        self.assertIn("--json lists", self.attune("ranks", "kv <= q", "--ranks", "17").stdout)
+        several = self.attune("ranks", "kv <= q", "--q-len", "1", "--q-offset", "65535", "--ranks", "2")
+        self.assertIn("few", several.stdout.split("schedules")[1].splitlines()[1])
+
+    def test_mistakes_of_ranks(self):
+        self.refused("bad-size", "ranks", "kv <= q", "--ranks", "0")
+        self.refused("bad-size", "ranks", "kv <= q", "--heads", "1.5/1")
+        self.refused("bad-number", "ranks", "kv <= q", "--links", "fast")
+        self.refused("bad-choice", "ranks", "kv <= q", "--deal", "fair")
+        self.refused("bad-choice", "ranks", "kv <= q", "--travel", "plane")
+        self.refused("bad-choice", "ranks", "kv <= q", "--dtype", "i32")
+        self.refused("head-groups", "ranks", "kv <= q", "--heads", "64/7")
+        self.refused("shares-how", "ranks", "kv <= q", "--links", "0,45")
+        self.refused("shares-how", "ranks", "kv <= q", "--travel", "heads", "--ranks", "16")
+        self.refused("no-data", "ranks", "doc[q] == doc[kv]", "--capture", "doc=i32[512]", fix="doc=FILE.npy")
+        write_npy(self.at / "starts.npy", [2], [0.0, 4.0])
+        self.refused("cu-seqlens", "ranks", "kv <= q", "--starts", "starts.npy")
+        write_npy(self.at / "falls.npy", [3], [0, 5, 4], kind="i4")
+        self.refused("cu-seqlens", "ranks", "kv <= q", "--starts", "falls.npy")
 
     # ATTUNE_APPROVE=1 writes the pages: review the diff.
     def test_cover_pages(self):
@@ -839,7 +944,9 @@ class Contract(Calls):
         self.refused("capture-range", "cover", "doc[kv + 4] == 1", "--capture", "doc=doc.npy")
 
 
-VERBS = ("run", "print", "grad", "explain", "cover", "bench", "cuda", "tune", "verify", "rnu")
+VERBS = (
+    "run", "print", "grad", "explain", "cover", "ranks", "bench", "cuda", "tune", "verify", "help", "rnu",
+)
 
 if __name__ == "__main__":
     unittest.main()
