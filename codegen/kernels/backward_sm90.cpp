@@ -1,6 +1,5 @@
 // codegen/kernels/backward_sm90.cpp — the backward on Hopper, codegen/cuda/backward_sm90.cuh: its calls, its tiles
 #include <algorithm>
-#include <fmt/format.h>
 
 #include "codegen/ceil_div.h"
 #include "codegen/gpu_element.h"

@@ -1,6 +1,5 @@
 // codegen/kernels/keys_sm90.cpp — the backward of k and v on Hopper, codegen/cuda/keys_sm90.cuh: its calls, its tiles
 #include <algorithm>
-#include <fmt/format.h>
 
 #include "codegen/ceil_div.h"
 #include "codegen/gpu_element.h"

@@ -1,6 +1,5 @@
 // codegen/kernels/queries_sm90.cpp — the backward of q on Hopper, codegen/cuda/queries_sm90.cuh: its calls, its tiles
 #include <algorithm>
-#include <fmt/format.h>
 
 #include "codegen/ceil_div.h"
 #include "codegen/gpu_element.h"
