@@ -3,6 +3,7 @@
 
 #include <array>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -81,6 +82,9 @@ struct KernelDescriptor {
 
 /// `plan.d`, `plan.dv` and all else that is the same for every kernel; the rest of the tile is the kernel's to fill in.
 KernelPlan plan_of(const KernelDescriptor& kernel, const KernelSpec& spec, int m, int n);
+
+/// A line before wgmma.cuh that has it define products of these widths alone; it defines all unless told.
+std::string ask_for_products(const std::set<int>& widths);
 
 // ---- a kernel's own struct of members, and the Variant that others see ----
 

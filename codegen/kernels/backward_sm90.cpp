@@ -1,7 +1,5 @@
 // codegen/kernels/backward_sm90.cpp — the backward on Hopper, codegen/cuda/backward_sm90.cuh: its calls, its tiles
 #include <algorithm>
-#include <fmt/format.h>
-#include <set>
 
 #include "codegen/ceil_div.h"
 #include "codegen/gpu_element.h"
@@ -80,12 +78,7 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
           .sums = tile.m * columns};
 }
 
-/// The widths of the products that the page asks wgmma.cuh for, which has all unless told.
-std::string preamble(const KernelPlan& plan) {
-  std::string out = "#define ATTUNE_PRODUCTS";
-  for (const int width : std::set{64, plan.m, plan.d, plan.dv}) out += fmt::format(" ATTUNE_N{}", width);
-  return out + "\n";
-}
+std::string preamble(const KernelPlan& plan) { return ask_for_products({64, plan.m, plan.d, plan.dv}); }
 
 }  // namespace
 

@@ -164,12 +164,7 @@ std::vector<std::vector<Variant>> other_tiles(const Variant& from) {
   return out;
 }
 
-/// The widths of the products that the page asks wgmma.cuh for, which has all unless told.
-std::string preamble(const KernelPlan& plan) {
-  std::string out = fmt::format("#define ATTUNE_PRODUCTS ATTUNE_N{}", plan.n);
-  if (plan.dv != plan.n) out += fmt::format(" ATTUNE_N{}", plan.dv);
-  return out + "\n";
-}
+std::string preamble(const KernelPlan& plan) { return ask_for_products({plan.n, plan.dv}); }
 
 }  // namespace
 

@@ -1,7 +1,5 @@
 // codegen/kernels/keys_sm90.cpp — the backward of k and v on Hopper, codegen/cuda/keys_sm90.cuh: its calls, its tiles
 #include <algorithm>
-#include <fmt/format.h>
-#include <set>
 
 #include "codegen/ceil_div.h"
 #include "codegen/gpu_element.h"
@@ -76,12 +74,7 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
           .boxes = BoxRows{.q = tile.m, .k = tile.n, .v = tile.n, .o = tile.m}};
 }
 
-/// The widths of the products that the page asks wgmma.cuh for, which has all unless told.
-std::string preamble(const KernelPlan& plan) {
-  std::string out = "#define ATTUNE_PRODUCTS";
-  for (const int width : std::set{plan.m, plan.d, plan.dv}) out += fmt::format(" ATTUNE_N{}", width);
-  return out + "\n";
-}
+std::string preamble(const KernelPlan& plan) { return ask_for_products({plan.m, plan.d, plan.dv}); }
 
 }  // namespace
 

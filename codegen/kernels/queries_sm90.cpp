@@ -1,7 +1,5 @@
 // codegen/kernels/queries_sm90.cpp — the backward of q on Hopper, codegen/cuda/queries_sm90.cuh: its calls, its tiles
 #include <algorithm>
-#include <fmt/format.h>
-#include <set>
 
 #include "codegen/ceil_div.h"
 #include "codegen/gpu_element.h"
@@ -80,12 +78,7 @@ std::string why_illegal(const KernelSpec&, const Variant& variant) {
   return tile_of(variant, members).parts == 3 ? "parts is 1, 2 or 4" : "";
 }
 
-/// The widths of the products that the page asks wgmma.cuh for, which has all unless told.
-std::string preamble(const KernelPlan& plan) {
-  std::string out = "#define ATTUNE_PRODUCTS";
-  for (const int width : std::set{plan.n, plan.d}) out += fmt::format(" ATTUNE_N{}", width);
-  return out + "\n";
-}
+std::string preamble(const KernelPlan& plan) { return ask_for_products({plan.n, plan.d}); }
 
 }  // namespace
 
