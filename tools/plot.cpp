@@ -34,8 +34,8 @@ void plot(const PlotOptions& o) {
                      .h = static_cast<std::int32_t>(o.extent.h),
                      .scale = o.scale};
   for (const std::string& panel : o.panels) {
-    require_word("--panels", panel, std::array<std::string, 3>{"tiles", "score", "prob"});
-    (panel == "tiles" ? view.tiles : panel == "score" ? view.score : view.prob) = true;
+    require_word("--panels", panel, std::array<std::string, 4>{"tiles", "score", "prob", "grad"});
+    (panel == "tiles" ? view.tiles : panel == "score" ? view.score : panel == "prob" ? view.prob : view.grad) = true;
   }
   Owned q, k;
   if (o.q) q = read_npy(*o.q, "--q " + *o.q), view.q = q.tensor;
@@ -66,7 +66,7 @@ void add_plot(CLI::App& app) {
   verb.add_option("--q", o->q, "queries, for scores as they are; without them q . k is 0")->type_name("FILE");
   verb.add_option("--k", o->k, "keys")->type_name("FILE");
   verb.add_option("--scale", o->scale, "the factor of q . k; 1 / sqrt(D) if left out")->type_name("X");
-  verb.add_option("--panels", o->panels, "tiles, score and prob; by default what there is to see")
+  verb.add_option("--panels", o->panels, "tiles, score, prob and grad; by default what there is to see")
       ->delimiter(',')
       ->type_name("LIST");
   verb.add_option("-o,--svg", o->file, "the file to write; stdout if left out")->type_name("FILE");
