@@ -96,6 +96,8 @@ struct Asked {
 };
 
 Asked asked_of(const Json& of) {
+  std::vector<std::string> types;
+  for (int t = 0; t <= static_cast<int>(DType::boolean); ++t) types.emplace_back(name_of(static_cast<DType>(t)));
   Asked out;
   Written& w = out.written;
   w.score = text(of, "score"), w.mask = text(of, "mask"), w.prob = text(of, "prob"), w.sink = text(of, "sink");
@@ -104,6 +106,7 @@ Asked asked_of(const Json& of) {
   for (const Json& one : of["captures"]) {
     if (!one.is_object()) unreadable("captures", "a list of objects is expected", "write [{\"name\": \"slope\"}]");
     const std::string name = text(one, "name").value_or(""), type = text(one, "type").value_or("f32");
+    runtime::require_word("type", type, types);
     std::string shape;
     double elements = 1;
     for (const Json& extent : one.contains("shape") ? one["shape"] : Json::array({8})) {
@@ -133,33 +136,26 @@ Asked asked_of(const Json& of) {
   return out;
 }
 
-/// One head of queries or keys: normal numbers, the same for all entries and heads.
-Owned random_rows(std::int64_t rows, std::int64_t d, std::uint64_t seed, const runtime::Extent& e) {
-  auto memory = std::make_shared<std::vector<float>>();
-  Normal random(seed);
-  for (std::int64_t i = 0; i < rows * d; ++i) memory->push_back(static_cast<float>(random()));
-  const Tensor tensor(memory->data(), DType::f32, {e.batch, e.heads, rows, d}, {0, 0, d, 1});
-  return {memory, tensor};
-}
-
 /// f32 in base64: a map of 65 536 numbers as JSON would take longer to write than to compute.
 std::string base64(const std::vector<double>& values) {
-  std::string bytes;
-  for (const double value : values) {
-    const auto word = std::bit_cast<std::uint32_t>(static_cast<float>(value));
-    for (int i = 0; i < 4; ++i) bytes += static_cast<char>(word >> 8 * i & 0xff);
-  }
   constexpr std::string_view letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string out;
-  out.reserve((bytes.size() + 2) / 3 * 4);
-  for (std::size_t i = 0; i < bytes.size(); i += 3) {
-    std::uint32_t group = 0;
-    for (std::size_t j = 0; j < 3; ++j)
-      group = group << 8 | (i + j < bytes.size() ? static_cast<unsigned char>(bytes[i + j]) : 0u);
-    for (std::size_t j = 0; j < 4; ++j) out += j <= bytes.size() - i ? letters[group >> (18 - 6 * j) & 63] : '=';
+  std::vector<unsigned char> bytes(values.size() * 4);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const auto word = std::bit_cast<std::uint32_t>(static_cast<float>(values[i]));
+    for (std::size_t j = 0; j < 4; ++j) bytes[4 * i + j] = static_cast<unsigned char>(word >> 8 * j);
+  }
+  const std::size_t size = bytes.size();
+  bytes.resize(size + 2);
+  std::string out((size + 2) / 3 * 4, '=');
+  for (std::size_t i = 0, to = 0; i < size; i += 3, to += 4) {
+    const unsigned group = bytes[i] * 65536u + bytes[i + 1] * 256u + bytes[i + 2];
+    for (std::size_t j = 0; j < 4 && j <= size - i; ++j) out[to + j] = letters[group >> (18 - 6 * j) & 63];
   }
   return out;
 }
+
+/// Text that is not UTF-8 may come back within a message.
+std::string dumped(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 class Answer {
  public:
@@ -177,18 +173,20 @@ class Answer {
     compiler::check_reads(lowered_.mod, lowered_.slots.captures, problem);
   }
 
-  Json operator()() {
+  /// The maps are put in as they are: nothing in them has to be escaped, and they are nearly all of the text.
+  std::string operator()() {
     Json out;
     out["digest"] = lowered_.digest.hex();
     out["expressions"] = expressions();
     out["sections"] = sections();
     out["cover"] = cover();
     out["tiles"] = tiles();
-    if (view_.cells > 0) out["maps"] = maps();
-    const Said said = say(asked_.written, traced_, view_.extent);
+    const Said said = say(asked_.written, traced_, look());
     out["says"] = {{"command", said.command}, {"cpp", said.cpp}, {"python", said.python}};
     if (question_.contains("cuda")) out["cuda"] = cuda(question_["cuda"]);
-    return out;
+    std::string text = dumped(out);
+    if (view_.cells > 0) text.insert(text.size() - 1, ",\"maps\":" + maps());
+    return text;
   }
 
  private:
@@ -201,6 +199,23 @@ class Answer {
                             fill(out.tensor, how == asked_.fills.end() ? Fill{} : how->second, name);
                             return out;
                           });
+  }
+
+  /// The options of attune plot that show this picture.
+  std::vector<std::string> look() const {
+    std::vector<std::string> out;
+    for (const auto& [name, how] : asked_.fills)
+      if (!how.how.empty()) out.push_back(fmt::format("--fill '{}={}'", name, text_of(how)));
+    const runtime::Extent& e = view_.extent;
+    std::string sizes = fmt::format("--q-len {} --kv-len {} --tile {}x{}", e.q_len, e.kv_len, e.tile_q, e.tile_kv);
+    for (const auto& [option, value] : {std::pair{"q-offset", e.q_offset}, {"b", view_.b}, {"h", view_.h}})
+      if (value != 0) sizes += fmt::format(" --{} {}", option, value);
+    for (const auto& [option, value] : {std::pair{"batch", e.batch}, {"heads", e.heads}})
+      if (value != 1) sizes += fmt::format(" --{} {}", option, value);
+    out.push_back(sizes);
+    if (question_.contains("qk") && question_["qk"].is_object())
+      out.push_back(fmt::format("--random {}", whole(question_["qk"], "d", 1, 256, 64)));
+    return out;
   }
 
   Json expressions() const {
@@ -257,7 +272,7 @@ class Answer {
             {"kept", kept.live ? Json(*kept.live) : Json(nullptr)}};
   }
 
-  Json maps() const {
+  std::string maps() const {
     runtime::View view = view_;
     Owned q, k;
     if (question_.contains("qk") && !question_["qk"].is_null()) {
@@ -268,11 +283,8 @@ class Answer {
       view.q = q.tensor, view.k = k.tensor;
     }
     const runtime::Numbers n = runtime::numbers(lowered_, args(), view);
-    return {{"rows", n.score.rows},
-            {"columns", n.score.columns},
-            {"score", base64(n.score.values)},
-            {"prob", base64(n.prob.values)},
-            {"grad", base64(n.grad.values)}};
+    return fmt::format(R"({{"rows":{},"columns":{},"score":"{}","prob":"{}","grad":"{}"}})", n.score.rows,
+                       n.score.columns, base64(n.score.values), base64(n.prob.values), base64(n.grad.values));
   }
 
   Json cuda(const Json& of) const {
@@ -314,11 +326,12 @@ Json error(const std::string& code, const std::string& what, const std::string& 
   return {{"code", code}, {"what", what}, {"why", ""}, {"fix", ""}, {"message", message}};
 }
 
-Json answered(std::string_view text) {
+Json trouble_in(std::string_view text, std::string& answer) {
   try {
     const Json question = Json::parse(text);
     if (!question.is_object()) unreadable("question", "an object is expected", "write {\"mask\": \"kv <= q\"}");
-    return Answer(question)();
+    answer = Answer(question)();
+    return nullptr;
   } catch (const Error& e) {
     return {{"error",
              {{"code", e.code},
@@ -344,8 +357,9 @@ Json answered(std::string_view text) {
 }  // namespace
 
 std::string answer(std::string_view question) {
-  // Text that is not UTF-8 may come back within a message.
-  return answered(question).dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string out;
+  const Json trouble = trouble_in(question, out);
+  return trouble.is_null() ? out : dumped(trouble);
 }
 
 }  // namespace attune::playground

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <fmt/format.h>
 #include <numbers>
@@ -74,6 +75,39 @@ std::int64_t morton(std::int64_t x, std::int64_t y) {
 
 std::span<const FillWord> fill_words() { return words; }
 
+Fill fill_of(const std::string& text, const std::string& whole) {
+  const auto number = [&](std::string_view part) {
+    double value = 0;
+    const auto [end, status] = std::from_chars(part.data(), part.data() + part.size(), value);
+    if (status != std::errc{} || end != part.data() + part.size() || std::fabs(value) > 1e9)
+      throw Error("bad-fill", fmt::format("`{}` is not a number", part), {.name = "--fill " + whole},
+                  "WORD:LIMIT:SEED or list:1 2x3 4 is expected", "write documents:6, normal:0:2 or list:1 0x5");
+    return value;
+  };
+  Fill out;
+  const std::size_t colon = text.find(':');
+  out.how = text.substr(0, colon);
+  if (colon == std::string::npos) return out;
+  std::string_view rest = std::string_view(text).substr(colon + 1);
+  if (out.how != "list") {
+    const std::size_t second = rest.find(':');
+    out.limit = number(rest.substr(0, second));
+    if (second != std::string_view::npos)
+      out.seed = static_cast<std::uint64_t>(std::fabs(number(rest.substr(second + 1))));
+    return out;
+  }
+  while (!rest.empty()) {
+    const std::string_view run = rest.substr(0, rest.find(' '));
+    rest.remove_prefix(std::min(rest.size(), run.size() + 1));
+    if (run.empty()) continue;
+    const std::size_t times = run.find('x');
+    const double count = times == std::string_view::npos ? 1 : number(run.substr(times + 1));
+    out.numbers.insert(out.numbers.end(), static_cast<std::size_t>(std::clamp(count, 0.0, 1e6)),
+                       number(run.substr(0, times)));
+  }
+  return out;
+}
+
 double Normal::unit() {
   // SplitMix64.
   std::uint64_t z = state_ += 0x9e3779b97f4a7c15;
@@ -87,6 +121,28 @@ double Normal::operator()() {
   return radius * std::cos(2 * std::numbers::pi * unit());
 }
 
+std::string text_of(const Fill& fill) {
+  if (fill.how != "list") {
+    const std::string seed = fill.seed == 1 ? "" : fmt::format(":{}", fill.seed);
+    return fill.how + (fill.limit == 0 && seed.empty() ? "" : fmt::format(":{}", fill.limit)) + seed;
+  }
+  std::string out;
+  for (std::size_t i = 0, next = 0; i < fill.numbers.size(); i = next) {
+    while (next < fill.numbers.size() && fill.numbers[next] == fill.numbers[i]) ++next;
+    out += fmt::format("{}{}", out.empty() ? "" : " ", fill.numbers[i]);
+    if (next - i > 1) out += fmt::format("x{}", next - i);
+  }
+  return "list:" + out;
+}
+
+runtime::Owned random_rows(std::int64_t rows, std::int64_t d, std::uint64_t seed, const runtime::Extent& e) {
+  auto memory = std::make_shared<std::vector<float>>();
+  Normal random(seed);
+  for (std::int64_t i = 0; i < rows * d; ++i) memory->push_back(static_cast<float>(random()));
+  const Tensor tensor(memory->data(), DType::f32, {e.batch, e.heads, rows, d}, {0, 0, d, 1});
+  return {memory, tensor};
+}
+
 void fill(const Tensor& tensor, const Fill& how, const std::string& name) {
   const bool flag = tensor.dtype == DType::boolean;
   const bool real = tensor.dtype == DType::f32 || tensor.dtype == DType::f16 || tensor.dtype == DType::bf16 ||
@@ -97,12 +153,12 @@ void fill(const Tensor& tensor, const Fill& how, const std::string& name) {
     for (const FillWord& w : words) all.emplace_back(w.word);
     const auto near = ir::nearest(word, all);
     throw Error("bad-fill", fmt::format("nothing fills `{}` with `{}`", name, word),
-                {.name = "--capture", .line = 0, .text = word, .begin = 0, .end = word.size()}, "there is no such word",
+                {.name = "--fill", .line = 0, .text = word, .begin = 0, .end = word.size()}, "there is no such word",
                 near ? fmt::format("did you mean {}?", *near) : "write normal, slopes, documents, indices or coins");
   }
   const std::int64_t n = tensor.size(),
                      last = tensor.rank > 0 ? tensor.shape[static_cast<std::size_t>(tensor.rank - 1)] : 1;
-  const auto or_else = [&](double usual) { return how.limit > 0 ? how.limit : usual; };
+  const auto or_else = [&](double usual) { return how.limit != 0 ? how.limit : usual; };
   const auto side = std::max<std::int64_t>(1, std::llround(std::sqrt(static_cast<double>(last))));
   Normal random(how.seed);
   std::vector<double> ends;

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/cover/tiles.h"
+#include "runtime/npy.h"
 #include <attune/tensor.h>
 
 namespace attune::playground {
@@ -19,6 +21,13 @@ struct Fill {
   std::vector<double> numbers;  ///< of `list`: the elements, again from the first where they are too few
 };
 
+/// WORD, WORD:LIMIT, WORD:LIMIT:SEED, or list:1 2x3 4, where 2x3 is 2 three times. Errors name `whole`, the option that
+/// it is a part of.
+Fill fill_of(const std::string& text, const std::string& whole);
+
+/// The text that fill_of reads.
+std::string text_of(const Fill& fill);
+
 struct FillWord {
   std::string_view word, meaning;
 };
@@ -26,6 +35,9 @@ std::span<const FillWord> fill_words();
 
 /// Fills a contiguous tensor in host memory. An Error for a word that there is not.
 void fill(const Tensor& tensor, const Fill& how, const std::string& name);
+
+/// Queries or keys for a picture: normal numbers, the same for all entries and heads.
+runtime::Owned random_rows(std::int64_t rows, std::int64_t d, std::uint64_t seed, const runtime::Extent& e);
 
 /// Standard normal numbers of a seed, the same on every machine but for the last bit of a logarithm.
 class Normal {

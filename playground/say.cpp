@@ -21,7 +21,7 @@ std::string shape_of(const Tensor& t) {
   return out;
 }
 
-std::string command(const runtime::Written& w, const runtime::Extent& e) {
+std::string command(const runtime::Written& w, const std::vector<std::string>& look) {
   std::string out = "attune plot";
   const auto add = [&](const std::string& option, const std::string& value) {
     out += " \\\n  --" + option + " " + quoted(value);
@@ -33,10 +33,7 @@ std::string command(const runtime::Written& w, const runtime::Extent& e) {
   if (w.mask) add("mask", *w.mask);
   if (w.prob) add("prob", *w.prob);
   if (w.sink) add("sink", *w.sink);
-  out += fmt::format(" \\\n  --q-len {} --kv-len {} --tile {}x{}", e.q_len, e.kv_len, e.tile_q, e.tile_kv);
-  if (e.batch > 1) out += fmt::format(" --batch {}", e.batch);
-  if (e.heads > 1) out += fmt::format(" --heads {}", e.heads);
-  if (e.q_offset) out += fmt::format(" --q-offset {}", e.q_offset);
+  for (const std::string& one : look) out += " \\\n  " + one;
   return out;
 }
 
@@ -162,8 +159,8 @@ std::string python(const runtime::Written& w, const compiler::BoundMod& of) {
 
 }  // namespace
 
-Said say(const runtime::Written& written, const compiler::BoundMod& mod, const runtime::Extent& e) {
-  return {command(written, e), cpp(written, mod), python(written, mod)};
+Said say(const runtime::Written& written, const compiler::BoundMod& mod, const std::vector<std::string>& look) {
+  return {command(written, look), cpp(written, mod), python(written, mod)};
 }
 
 }  // namespace attune::playground

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "compiler/trace.h"
-#include "runtime/cover/tiles.h"
 #include "runtime/offline/written.h"
 
 namespace attune::playground {
@@ -13,7 +13,7 @@ struct Said {
   std::string command, cpp, python;
 };
 
-/// What says the same as `written`, whose Mod is `mod`: at these sizes, for the command.
-Said say(const runtime::Written& written, const compiler::BoundMod& mod, const runtime::Extent& e);
+/// What says the same as `written`, whose Mod is `mod`. `look`: options of the command that say how a picture looks.
+Said say(const runtime::Written& written, const compiler::BoundMod& mod, const std::vector<std::string>& look = {});
 
 }  // namespace attune::playground

@@ -197,7 +197,7 @@ std::string compact_svg(Drawing drawing) {
   return svg(drawing);
 }
 
-std::string draw(const compiler::LoweredMod& lowered, const compiler::Args& args, const View& asked) {
+Drawing drawing(const compiler::LoweredMod& lowered, const compiler::Args& args, const View& asked) {
   View view = asked;
   const Extent& e = view.extent;
   if (!view.tiles && !view.score && !view.prob && !view.grad) {
@@ -219,7 +219,11 @@ std::string draw(const compiler::LoweredMod& lowered, const compiler::Args& args
     if (view.prob) d.heat.push_back(std::move(prob));
     if (view.grad) d.heat.push_back(std::move(grad));
   }
-  return compact_svg(std::move(d));
+  return d;
+}
+
+std::string draw(const compiler::LoweredMod& lowered, const compiler::Args& args, const View& view) {
+  return compact_svg(drawing(lowered, args, view));
 }
 
 }  // namespace attune::runtime

@@ -27,6 +27,9 @@ struct View {
 /// An SVG of the Mod, with these captures and parameters, all on the host.
 std::string draw(const compiler::LoweredMod& lowered, const compiler::Args& args, const View& view);
 
+/// What that SVG is made of.
+Drawing drawing(const compiler::LoweredMod& lowered, const compiler::Args& args, const View& view);
+
 /// What the oracle has of each pair, in cells. A row of cells is its middle query. Each cell has the mean score of its
 /// pairs that are kept, the sum of their probabilities after the prob mod, and the mean of how much each of these
 /// changes with the pair's own s.
