@@ -197,8 +197,15 @@ std::string lambda(const ir::Expr& root, std::string_view part, const ir::Signat
   if (!writer.write(root)) return {};
   const bool cpp = language == Language::cpp;
   const std::string value = part == "score" ? "s" : part == "prob" ? "p" : "";
+  const std::uint32_t own = bit(part == "score" ? ir::Input::S : ir::Input::P);
   if (cpp) {
-    const std::string takes = part == "sink" ? "SinkAt at" : value.empty() ? "At at" : "Float " + value + ", At at";
+    // What is not used has no name, since compilers warn of it.
+    std::uint32_t uses = 0;
+    for (const Expr& node : ir::in_order(root))
+      if (node->op == Op::Input) uses |= node->uses;
+    const std::string at = uses & ~(bit(ir::Input::S) | bit(ir::Input::P)) ? " at" : "";
+    const std::string first = value.empty() ? "" : "Float" + (uses & own ? " " + value : "") + ", ";
+    const std::string takes = first + (part == "sink" ? "SinkAt" : "At") + at;
     if (writer.lets().empty()) return fmt::format("[=]({}) {{ return {}; }}", takes, writer.value());
     return fmt::format("[=]({}) {{\n  {}\n  return {};\n}}", takes, fmt::join(writer.lets(), "\n  "), writer.value());
   }

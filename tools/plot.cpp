@@ -18,7 +18,7 @@ struct PlotOptions {
   PictureOptions picture;
   std::vector<std::string> panels;
   std::string file = "-";
-  bool terminal = false, ascii = false;
+  bool terminal = false, ascii = false, plain = false;
 };
 
 /// The panels, one below the other, at most 64 characters wide.
@@ -47,6 +47,7 @@ void plot(const PlotOptions& o) {
     const std::array members{&view.tiles, &view.score, &view.prob, &view.grad};
     *members[static_cast<std::size_t>(std::find(words.begin(), words.end(), panel) - words.begin())] = true;
   }
+  of.view.plain = o.plain;
   if (o.terminal || o.ascii) return write_out(characters(of, o.ascii));
   write_files(std::array{FileBytes{o.file, runtime::draw(of.lowered, compiler::args(of.lowered), of.view)}});
 }
@@ -61,6 +62,7 @@ void add_plot(CLI::App& app) {
       ->delimiter(',')
       ->type_name("LIST");
   verb.add_option("-o,--svg", o->file, "the file to write; stdout if left out")->type_name("FILE");
+  verb.add_flag("--plain", o->plain, "the panels alone, without words");
   verb.add_flag("--terminal", o->terminal, "as characters, for a terminal, in place of a file");
   verb.add_flag("--ascii", o->ascii, "the same in ASCII alone");
   verb.footer(

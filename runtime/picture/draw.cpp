@@ -219,6 +219,7 @@ Drawing drawing(const compiler::LoweredMod& lowered, const compiler::Args& args,
     if (view.prob) d.heat.push_back(std::move(prob));
     if (view.grad) d.heat.push_back(std::move(grad));
   }
+  d.plain = view.plain;
   return d;
 }
 

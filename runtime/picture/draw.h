@@ -17,6 +17,7 @@ struct View {
   std::int32_t b = 0, h = 0;
   /// Panels. None: tiles where pairs are removed, numbers where there is a score or q.
   bool tiles = false, score = false, prob = false, grad = false;
+  bool plain = false;  ///< the panels alone, without words
   /// q [B, Hq, Sq, D] and k [Bk, Hkv, Skv, D] on the host: s is their product. Without them s is 0, and the picture
   /// shows what the score adds.
   Tensor q{}, k{};

@@ -20,6 +20,7 @@ Json question(std::uint64_t seed) {
   grammar.hostile = random.chance(0.3);
   const auto expr = [&](ir::Type type, std::uint32_t inputs) {
     grammar.inputs = inputs;
+    grammar.random = inputs & bit(ir::Input::Q);  // no sink has one
     return ir::print(ir::random_expr(random.next(), type, grammar), grammar.signature);
   };
   const std::uint32_t at = bit(ir::Input::B) | bit(ir::Input::H) | bit(ir::Input::Q) | bit(ir::Input::KV) |

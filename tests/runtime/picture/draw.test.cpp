@@ -81,6 +81,9 @@ TEST_CASE("a picture has a panel for each thing asked, and never a number that i
       std::size_t panels = 0;
       for (std::size_t at = 0; (at = drawn.find("<g ", at)) != std::string::npos; ++at) ++panels;
       REQUIRE(panels == 4);
+      view.plain = true;
+      const std::string plain = runtime::draw(lowered(score, mask), {}, view);
+      REQUIRE((plain.size() < drawn.size() && plain.find("<text") == std::string::npos && plain.ends_with("</svg>\n")));
     }
 }
 
