@@ -264,11 +264,12 @@ function showError(error) {
 function showFacts() {
   const t = answer.tiles, fact = (value, what) => make('div', {}, make('b', { textContent: value }), make('span', { textContent: what }));
   const of = n => `${grouped(n)} (${percent(n / t.total)})`;
+  const known = /^(.*?)((?: if |, ).*)?$/.exec(answer.cover.along_kv).map(text => text || '');
   $('facts').replaceChildren(
     fact(percent(t.skipped), 'of the tiles are never visited'),
     ...(t.kept == null ? [] : [fact(percent(t.kept / t.pairs), `of the pairs are kept: ${grouped(t.kept)} of ${grouped(t.pairs)}`)]),
     fact(of(t.full), 'full tiles: no mask to evaluate'), fact(of(t.partial), 'partial tiles'),
-    fact(answer.cover.along_kv.split(/ if |,/)[0], 'is what the compiler knows of the mask'));
+    fact(known[1], `${known[2].trim()} is what the compiler has of the mask`.trim()));
 }
 
 function showMaps() {
@@ -278,7 +279,7 @@ function showMaps() {
   const box = (name, text) => { const i = make('i'); i.style.background = `var(--${name})`; return make('span', {}, i, text); };
   const bar = (...stops) => { const out = make('span', { className: 'bar' }); out.style.background = `linear-gradient(90deg, ${stops.join()})`; return out; };
   paintTiles(canvas('tiles'), answer.tiles, answer.sizes, m.score);
-  legend('tiles', box('full', 'full'), box('partial', 'partial'), box('dropped', 'removed in it'));
+  legend('tiles', box('full', 'full'), box('partial', 'partial'), box('dropped', 'removed'));
   for (const name of ['score', 'grad']) {
     const top = short(paintSigned(canvas(name), m.rows, m.columns, m[name]));
     legend(name, `−${top}`, bar('var(--minus)', 'var(--page)', 'var(--plus)'), top);

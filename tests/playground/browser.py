@@ -158,6 +158,7 @@ def looks(page, pictures):
             for name in ("playground", "gallery", "index"):
                 page.open(f"{page.site}/{name}.html")
                 if name == "playground":
+                    page.value("choose(gallery.find(m => m.name === 'everything'))")
                     settled(page)
                 time.sleep(0.3)
                 wide = page.value("document.documentElement.scrollWidth - innerWidth")

@@ -18,7 +18,8 @@ from markdown import Page
 HERE = Path(__file__).resolve().parent
 # The pages by the headings of the site's contents; every other page is reached by links.
 CONTENTS = {
-    "Begin": ["README.md", "docs/start.md", "docs/expressions.md", "docs/masks-and-tiles.md", "docs/semantics.md"],
+    "Begin": ["README.md", "docs/start.md", "docs/expressions.md", "docs/masks-and-tiles.md", "docs/playground.md",
+              "docs/semantics.md"],
     "Use it from": ["docs/python.md", "docs/torch.md", "docs/jax.md", "docs/c.md", "docs/cli.md"],
     "Run it": ["docs/cpu.md", "docs/gpu.md", "docs/offline.md", "docs/cache.md", "docs/debugging.md",
                "docs/errors.md", "docs/benchmarks.md"],
