@@ -155,6 +155,7 @@ function listen() {
 function choose(mod) {
   if (!mod) return;
   state = { ...structuredClone(usual), ...structuredClone(mod.question) };
+  $('example').value = mod.name;
   $('about').textContent = `${mod.title}. ${mod.about}`;
   show(), changed();
 }
@@ -269,7 +270,7 @@ function showFacts() {
     fact(percent(t.skipped), 'of the tiles are never visited'),
     ...(t.kept == null ? [] : [fact(percent(t.kept / t.pairs), `of the pairs are kept: ${grouped(t.kept)} of ${grouped(t.pairs)}`)]),
     fact(of(t.full), 'full tiles: no mask to evaluate'), fact(of(t.partial), 'partial tiles'),
-    fact(known[1], `${known[2].trim()} is what the compiler has of the mask`.trim()));
+    fact(known[1], `${known[2].replace(/^[, ]+/, '')} is what the compiler has of the mask`.trim()));
 }
 
 function showMaps() {
@@ -384,7 +385,7 @@ function fromLink() {
   try {
     state = stateOf(location.hash);
     show(), ask();
-    $('about').textContent = '';
+    $('about').textContent = '', $('example').value = '';
   } catch {
     $('state').textContent = 'The link cannot be read; it may have been cut.';
     show(), ask();
@@ -399,6 +400,6 @@ function begin() {
   listen(), pointing(), showTabs();
   if (location.protocol === 'file:' && document.body.dataset.alone) for (const a of document.querySelectorAll('.site')) a.hidden = true;
   if (location.hash.length > 1) fromLink();
-  else if (gallery.length) { const first = gallery.find(m => m.name === 'alibi') || gallery[0]; $('example').value = first.name; choose(first); }
+  else if (gallery.length) choose(gallery.find(m => m.name === 'alibi') || gallery[0]);
   else show(), ask();
 }
