@@ -74,6 +74,8 @@ class Layout {
     bytes_.resize(at + sizeof value);
     std::memcpy(bytes_.data() + at, &value, sizeof value);
   }
+  /// A device's pointer has 8 bytes, whatever the host's have.
+  void put_pointer(const void* pointer) { put(static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(pointer))); }
   void align(std::size_t to) {
     widest_ = std::max(widest_, to);
     bytes_.resize(round_up(bytes_.size(), to));
@@ -89,7 +91,7 @@ class Layout {
 };
 
 void put_capture(Layout& layout, const Tensor& tensor, int rank, bool wide) {
-  layout.put(tensor.data);
+  layout.put_pointer(tensor.data);
   for (std::size_t d = 0; d < static_cast<std::size_t>(rank); ++d)
     if (wide)
       layout.put(tensor.strides[d]);
@@ -100,7 +102,7 @@ void put_capture(Layout& layout, const Tensor& tensor, int rank, bool wide) {
     // An index is an Int, so a larger last index would never be reached.
     layout.put(static_cast<std::int32_t>(
         std::clamp<std::int64_t>(tensor.shape[d] - 1, 0, std::numeric_limits<std::int32_t>::max())));
-  layout.align(alignof(void*));
+  layout.align(alignof(std::uint64_t));
 }
 
 void put_param(Layout& layout, ir::Type type, double value) {
@@ -160,7 +162,7 @@ std::vector<std::byte> user_bytes(const compiler::Mod& mod, std::span<const Tens
   for (std::size_t i = 0; i < mod.captures.size(); ++i) put_capture(layout, captures[i], mod.captures[i].rank, wide);
   for (std::size_t i = 0; i < mod.params.size(); ++i) put_param(layout, mod.params[i].type, params[i]);
   layout.put(scale);
-  for (void* const at : sums) layout.put(at);
+  for (void* const at : sums) layout.put_pointer(at);
   return layout.take();
 }
 

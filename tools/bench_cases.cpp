@@ -54,7 +54,7 @@ Case made(const Row& row, const BenchOptions& o, Data& data) {
 
 /// A user's own expressions. Captures given only as a type hold random numbers; integer ones hold sorted ids.
 Case made(const TextOptions& options, Data& data) {
-  const auto with_data = [&](DType type, std::span<const std::int64_t> extents) {
+  const auto with_data = [&](const std::string&, DType type, std::span<const std::int64_t> extents) {
     const std::vector<std::int64_t> shape(extents.begin(), extents.end());
     if (type < DType::i64) return data.normal(type, shape);
     const std::int64_t n = Tensor(nullptr, type, shape).size();

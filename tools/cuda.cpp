@@ -1,14 +1,12 @@
 // tools/cuda.cpp — attune cuda: the CUDA page of an attention, and the kernel that is chosen for it
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdio>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "codegen/choose.h"
-#include "codegen/source.h"
+#include "codegen/call_pages.h"
 #include "compiler/lower.h"
 #include "runtime/offline/builds.h"
 #include "tools/device_call.h"
@@ -27,14 +25,7 @@ struct CudaOptions {
   bool backward = false, lists = false, json = false;
 };
 
-/// The pages of a call, by what they are of.
-struct Page {
-  std::string of;
-  codegen::Source source;
-  std::optional<codegen::KernelChoices> choices{};  ///< none: no kernel was chosen for it
-};
-
-nlohmann::ordered_json json_of(const Page& page) {
+nlohmann::ordered_json json_of(const codegen::CallPage& page) {
   nlohmann::ordered_json out{
       {"kernel", page.source.name}, {"symbol", page.source.symbol}, {"options", page.source.options}};
   if (page.choices) {
@@ -54,68 +45,31 @@ nlohmann::ordered_json json_of(const Page& page) {
   return out;
 }
 
-std::vector<Page> pages(const CudaOptions& o, const compiler::LoweredMod& lowered) {
-  const codegen::KernelSpec asked = o.call.spec(90, o.group), spec = o.backward ? codegen::backward_spec(asked) : asked;
-  const codegen::Wanted wanted = runtime::wanted_of(lowered.mod, o.grads)[0];
-  const codegen::GpuParts parts = codegen::gpu_parts(lowered, spec.scale_positive, o.backward ? &wanted : nullptr);
-  const codegen::GpuParts of_keys = codegen::gpu_parts(lowered, spec.scale_positive, o.backward ? &wanted : nullptr,
-                                                       o.backward);
-  const bool along_q = o.backward && of_keys.facts.listed;
-  if (o.lists && !parts.facts.listed && !along_q)
+std::vector<codegen::CallPage> pages(const CudaOptions& o, const compiler::LoweredMod& lowered) {
+  codegen::PagesOf what{
+      .spec = o.call.spec(90, o.group), .length = o.call.length(), .preference = o.call.preference(), .lists = o.lists};
+  if (o.backward) what.backward = runtime::wanted_of(lowered.mod, o.grads)[0];
+  std::vector<codegen::CallPage> out = codegen::call_pages(lowered, what);
+  if (out.empty())
     throw Error("no-lists", "this mask needs no lists", {.name = "--lists"},
                 "which keys a tile of queries visits is known without looking at data", "leave --lists out");
-  std::vector<Page> out;
-  const std::optional<codegen::Preference> preference = o.call.preference();
-  std::vector<codegen::Way> ways{codegen::Way::forward};
-  if (o.backward) ways = codegen::ways_of_backward(spec, parts.facts);
-  if (o.backward && preference && !codegen::takes(*preference, ways[0]))
-    ways = {codegen::Way::queries, codegen::Way::keys};
-  if (o.lists && ways[0] == codegen::Way::backward && parts.facts.listed)
-    return {{"table of visits", codegen::cover_source(lowered, spec.wide, spec.arch, CoverForm::visits)}};
-  if (o.lists) {
-    if (parts.facts.listed) out.push_back({"lists along kv", codegen::cover_source(lowered, spec.wide, spec.arch)});
-    if (along_q)
-      out.push_back({"lists along q", codegen::cover_source(lowered, spec.wide, spec.arch, CoverForm::of_keys)});
-    return out;
-  }
-  const auto walker = [&](codegen::Way way) {
-    const bool preferred = preference && (!o.backward || codegen::takes(*preference, way));
-    const codegen::GpuParts& of = way == codegen::Way::keys ? of_keys : parts;
-    codegen::KernelChoices choices = codegen::choose(spec, of.facts, codegen::call_kind(of, o.call.length()),
-                                                     preferred ? &*preference : nullptr, codegen::kernels(way));
-    const codegen::KernelPlan plan = choices.choices[0].plan;
-    out.push_back({std::string(name_of(way)), codegen::kernel_source(of, plan, spec.arch), std::move(choices)});
-    if (plan.kernel->end.empty()) return;
-    out.push_back({"dq after", codegen::end_source(plan, spec.arch)});
-    if (codegen::needs_repair(of, plan)) out.push_back({"repair after", codegen::repair_source(of, plan, spec.arch)});
-    if (codegen::leaves_diagonals(of, plan))
-      out.push_back({"sums along diagonals after", codegen::spread_source(of, plan, spec.arch)});
-  };
-  if (!o.backward) {
-    walker(codegen::Way::forward);
-    return out;
-  }
-  out.push_back({"rows before", codegen::rows_source(codegen::rows_spec(asked, parts.gradient->delta_of_o))});
-  for (const codegen::Way way : ways) walker(way);
-  if (std::ranges::find(wanted, true) != wanted.end())
-    out.push_back({"captured gradients after", codegen::sums_source(spec.arch)});
   return out;
 }
 
 void cuda(const CudaOptions& o) {
   const TextAttention text = built(o.text, Captures::FilesOrTypes);
   const compiler::LoweredMod lowered = compiler::lower(text.attention);
-  const std::vector<Page> all = pages(o, lowered);
+  const std::vector<codegen::CallPage> all = pages(o, lowered);
   if (o.json) {
     if (!o.backward) return write_json(json_of(all[0]), 2);
     nlohmann::ordered_json list = nlohmann::ordered_json::array();
-    for (const Page& page : all) {
+    for (const codegen::CallPage& page : all) {
       list.push_back({{"of", page.of}});
       list.back().update(json_of(page));
     }
     return write_json({{"pages", list}}, 2);
   }
-  for (const Page& page : all) {
+  for (const codegen::CallPage& page : all) {
     if (all.size() > 1) print_out("{}// ---- {} ----\n\n", &page == &all[0] ? "" : "\n", page.of);
     write_out(page.source.text);
   }

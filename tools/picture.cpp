@@ -1,9 +1,12 @@
-// tools/picture.cpp — cells as block characters or letters
+// tools/picture.cpp — cells as block characters or letters, numbers as digits
 #include "tools/picture.h"
 
+#include <algorithm>
 #include <array>
 #include <clocale>
+#include <cmath>
 #include <cstring>
+#include <fmt/format.h>
 #include <langinfo.h>
 #include <string_view>
 
@@ -30,6 +33,32 @@ std::string letters(const runtime::Grid& g) {
     out += '\n';
   }
   return out;
+}
+
+std::string digits(const runtime::Heat& heat) {
+  const bool by_row = heat.scale == runtime::Heat::Scale::by_row;
+  const auto largest = [&](std::int32_t begin, std::int32_t end) {
+    double most = 0;
+    for (std::int32_t i = begin; i < end; ++i)
+      if (const double v = std::fabs(heat.values[static_cast<std::size_t>(i)]); std::isfinite(v))
+        most = std::max(most, v);
+    return most;
+  };
+  const double all = largest(0, heat.rows * heat.columns);
+  std::string out = heat.caption + "\n";
+  for (std::int32_t r = 0; r < heat.rows; r += 2) {
+    const std::int32_t begin = r * heat.columns, end = begin + heat.columns;
+    const double most = by_row ? largest(begin, end) : all;
+    std::string line;
+    for (std::int32_t i = begin; i < end; ++i) {
+      const double value = heat.values[static_cast<std::size_t>(i)];
+      const int level = most > 0 ? static_cast<int>(std::clamp(std::round(9 * value / most), -9.0, 9.0)) : 0;
+      line += std::isnan(value) ? ' ' : level < 0 ? static_cast<char>('a' - 1 - level) : static_cast<char>('0' + level);
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    out += line + "\n";
+  }
+  return out + (by_row ? "9: the row's largest\n" : fmt::format("9: {:.3g}, i: {:.3g}\n", all, -all));
 }
 
 bool locale_is_utf8() {

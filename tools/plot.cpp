@@ -1,14 +1,13 @@
-// tools/plot.cpp — attune plot: tiles of a mask, scores and probabilities as one picture
+// tools/plot.cpp — attune plot: tiles of a mask, scores, probabilities and gradients as a picture or as characters
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <array>
 #include <fmt/format.h>
 #include <memory>
 
-#include "compiler/check.h"
-#include "runtime/npy.h"
-#include "runtime/picture/draw.h"
-#include "tools/extent_options.h"
-#include "tools/text.h"
+#include "tools/output.h"
+#include "tools/picture.h"
+#include "tools/picture_options.h"
 #include "tools/verbs.h"
 #include "tools/write_files.h"
 
@@ -16,68 +15,67 @@ namespace attune::tools {
 namespace {
 
 struct PlotOptions {
-  TextOptions text;
-  ExtentOptions extent;
-  std::optional<std::string> q, k;
-  std::optional<double> scale;
+  PictureOptions picture;
   std::vector<std::string> panels;
   std::string file = "-";
+  bool terminal = false, ascii = false, plain = false;
 };
 
+/// The panels, one below the other, at most 64 characters wide.
+std::string characters(const Pictured& of, bool ascii) {
+  std::string out;
+  runtime::View view = of.view;
+  view.cells = 64;
+  const runtime::Drawing all = runtime::drawing(of.lowered, compiler::args(of.lowered), view);
+  out += all.title + "\n";
+  for (const std::string& note : all.notes) out += note + "\n";
+  if (all.grid.rows > 0) {
+    const bool blocks = !ascii && locale_is_utf8();
+    out += "\n" + (blocks ? half_blocks(all.grid) : letters(all.grid));
+    out += blocks ? "█ full  ▌ partial  two rows a line\n" : "# full  + partial  . empty\n";
+  }
+  for (const runtime::Heat& heat : all.heat) out += "\n" + digits(heat);
+  return out;
+}
+
 void plot(const PlotOptions& o) {
-  const TextAttention text = built(o.text, Captures::FilesOrTypes);
-  for (const std::string& name : text.without_data)
-    throw Error("no-data", "a picture cannot be drawn", {}, fmt::format("it reads {}, declared without data", name),
-                fmt::format("give the file: --capture {}=FILE.npy", name));
-  runtime::View view{.extent = o.extent.extent(),
-                     .b = static_cast<std::int32_t>(o.extent.b),
-                     .h = static_cast<std::int32_t>(o.extent.h),
-                     .scale = o.scale};
+  Pictured of = o.picture.pictured(false, nullptr);
   for (const std::string& panel : o.panels) {
-    require_word("--panels", panel, std::array<std::string, 3>{"tiles", "score", "prob"});
-    (panel == "tiles" ? view.tiles : panel == "score" ? view.score : view.prob) = true;
+    const std::array<std::string, 4> words{"tiles", "score", "prob", "grad"};
+    require_word("--panels", panel, words);
+    runtime::View& view = of.view;
+    const std::array members{&view.tiles, &view.score, &view.prob, &view.grad};
+    *members[static_cast<std::size_t>(std::find(words.begin(), words.end(), panel) - words.begin())] = true;
   }
-  Owned q, k;
-  if (o.q) q = read_tensor(*o.q, "--q " + *o.q), view.q = q.tensor;
-  if (o.k) k = read_tensor(*o.k, "--k " + *o.k), view.k = k.tensor;
-  if (q.tensor.rank == 4 && k.tensor.rank == 4) {
-    view.extent.q_len = static_cast<std::int32_t>(q.tensor.shape[2]);
-    view.extent.kv_len = static_cast<std::int32_t>(k.tensor.shape[2]);
-  }
-  const compiler::LoweredMod lowered = compiler::lower(text.attention);
-  compiler::Problem problem;
-  problem.batch = view.extent.batch;
-  problem.q_heads = problem.kv_heads = view.extent.heads;
-  problem.q.length = view.extent.q_len;
-  problem.kv.length = view.extent.kv_len;
-  problem.q_offset = view.extent.q_offset;
-  compiler::check_reads(lowered.mod, lowered.slots.captures, problem);
-  write_files(std::array{FileBytes{o.file, runtime::draw(lowered, compiler::args(lowered), view)}});
+  of.view.plain = o.plain;
+  if (o.terminal || o.ascii) return write_out(characters(of, o.ascii));
+  write_files(std::array{FileBytes{o.file, runtime::draw(of.lowered, compiler::args(of.lowered), of.view)}});
 }
 
 }  // namespace
 
 void add_plot(CLI::App& app) {
   auto o = std::make_shared<PlotOptions>();
-  CLI::App& verb = *app.add_subcommand("plot", "a mask's tiles, scores and probabilities as a picture");
-  o->text.add_bare_to(verb);
-  o->text.add_to(verb, Captures::FilesOrTypes);
-  o->extent.add_to(verb);
-  verb.add_option("--q", o->q, "queries, for scores as they are; without them q . k is 0")->type_name("FILE");
-  verb.add_option("--k", o->k, "keys")->type_name("FILE");
-  verb.add_option("--scale", o->scale, "the factor of q . k; 1 / sqrt(D) if left out")->type_name("X");
-  verb.add_option("--panels", o->panels, "tiles, score and prob; by default what there is to see")
+  CLI::App& verb = *app.add_subcommand("plot", "a mask's tiles, scores, probabilities and gradients as a picture");
+  o->picture.add_to(verb);
+  verb.add_option("--panels", o->panels, "tiles, score, prob and grad; by default what there is to see")
       ->delimiter(',')
       ->type_name("LIST");
   verb.add_option("-o,--svg", o->file, "the file to write; stdout if left out")->type_name("FILE");
+  verb.add_flag("--plain", o->plain, "the panels alone, without words");
+  verb.add_flag("--terminal", o->terminal, "as characters, for a terminal, in place of a file");
+  verb.add_flag("--ascii", o->ascii, "the same in ASCII alone");
   verb.footer(
-      "Draws one batch entry and head: which tiles the mask leaves, what the score is for each pair, and what "
-      "becomes of it in the softmax. Readable on light and dark pages.\n"
+      "Draws one batch entry and head: which tiles the mask leaves, what the score is for each pair, what becomes of "
+      "it "
+      "in the softmax, and how much each probability changes with the pair's own s. Readable on light and dark pages.\n"
       "Examples:\n"
       "  attune plot 'kv <= q && q - kv < 48' --tile 16 -o window.svg\n"
-      "  attune plot --score 's + 0.1f * f32(kv - q)' --mask 'kv <= q' --q-len 64 --panels score,prob -o alibi.svg");
+      "  attune plot 'kv <= q && q - kv < 48' --tile 16 --terminal\n"
+      "  attune plot --score 's + slope[h] * f32(kv - q)' --mask 'kv <= q' --capture 'slope=f32[8]' --heads 8 \\\n"
+      "    --fill slope=slopes --q-len 64 --panels score,prob,grad -o alibi.svg");
   verb.callback([o] {
-    require_expression(o->text, "plot");
+    require_expression(o->picture.text, "plot");
     plot(*o);
   });
 }

@@ -121,7 +121,7 @@ class RanksVerb {
     const DType type = type_of(o_.dtype);
     Forward call{.q_offset = static_cast<std::int32_t>(size("--q-offset", static_cast<double>(o_.q_offset), 0, most))};
     if (o_.starts) {
-      starts_ = read_npy(*o_.starts, "--starts " + *o_.starts);
+      starts_ = read_tensor(*o_.starts, "--starts " + *o_.starts);
       call.cu_seqlens_q = call.cu_seqlens_kv = starts_.tensor;
       const Tensor& t = starts_.tensor;
       if (t.rank != 1 || t.size() < 1 || (t.dtype != DType::i32 && t.dtype != DType::i64))

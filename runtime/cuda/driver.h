@@ -79,7 +79,7 @@ struct LaunchConfig {
   LaunchAttribute* attributes = nullptr;
   unsigned attribute_count = 0;
 };
-static_assert(sizeof(LaunchConfig) == 56 && offsetof(LaunchConfig, stream) == 32);
+static_assert(sizeof(void*) != 8 || (sizeof(LaunchConfig) == 56 && offsetof(LaunchConfig, stream) == 32));
 
 }  // namespace cu
 

@@ -148,7 +148,7 @@ TextAttention build(const Written& options, Captures allowed, const MakeCapture&
     const auto only_declared = allowed == Captures::FilesOrTypes ? declared(a) : std::nullopt;
     Owned tensor = only_declared ? *only_declared : read_tensor(a.value, fmt::format("{} {}", a.option, a.whole));
     if (only_declared && make)
-      tensor = make(tensor.tensor.dtype,
+      tensor = make(a.name, tensor.tensor.dtype,
                     std::span(tensor.tensor.shape).first(static_cast<std::size_t>(tensor.tensor.rank)));
     else if (only_declared)
       out.without_data.push_back(a.name);

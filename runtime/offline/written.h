@@ -35,7 +35,7 @@ struct TextAttention {
 };
 
 /// Makes data for a capture that is given as a type and a shape.
-using MakeCapture = std::function<Owned(DType type, std::span<const std::int64_t> shape)>;
+using MakeCapture = std::function<Owned(const std::string& name, DType type, std::span<const std::int64_t> shape)>;
 
 /// A bare expression is a mask if it is a Bool, else a score. Without `make`, captures given as a type and a shape have
 /// no data. `device`: where captures with data go.

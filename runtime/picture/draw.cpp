@@ -11,16 +11,14 @@
 
 #include "ir/print.h"
 #include "runtime/captures.h"
+#include "runtime/oracle/oracle.h"
 #include "runtime/picture/counts.h"
-#include "runtime/tensor.h"
 
 namespace attune::runtime {
 namespace {
 
 /// A figure in a page stays small: above this many bytes it shows only tiles.
 constexpr std::size_t most_svg = 200 * 1000;
-/// Cells of numbers along each axis.
-constexpr std::int32_t most_cells = 96;
 /// Evaluations of a score for one picture: some seconds.
 constexpr std::int64_t most_scores = std::int64_t{1} << 24;
 /// Rows whose pairs are counted one by one from exact bands.
@@ -42,134 +40,98 @@ std::string title(const compiler::LoweredMod& lowered) {
   return out.empty() ? "plain attention" : out;
 }
 
-/// scale * (q . k) of one batch entry and head.
-class Products {
+/// The rows of one head as the oracle has them. Without q, s is 0.
+class Rows {
  public:
-  explicit Products(const View& view) : view_(view) {
-    if (!view.q.given()) return;
-    const Tensor &q = view.q, &k = view.k;
+  Rows(const compiler::LoweredMod& lowered, const compiler::Args& args, const View& view)
+      : view_(view), call_(call(args)), problem_(problem()), oracle_(lowered, call_, problem_) {}
+
+  std::int32_t rows() const { return std::min(view_.extent.q_len, view_.cells); }
+  std::int32_t columns() const { return std::min(view_.extent.kv_len, view_.cells); }
+
+  /// Adds a row of cells: of the pairs that are kept, the mean score, the sum of probabilities, and the mean gradient.
+  void operator()(std::int32_t row, Numbers& to) {
+    const std::int32_t n = view_.extent.kv_len;
+    const auto query = static_cast<std::int32_t>((std::int64_t{2} * row + 1) * view_.extent.q_len / (2 * rows()));
+    const std::vector<OracleRow::Pair> kept = oracle_.row(view_.b, view_.h, query).kept;
+    auto pair = kept.begin();
+    for (std::int32_t c = 0; c < columns(); ++c) {
+      const std::int64_t end = std::int64_t{c + 1} * n / columns();
+      double score = 0, mass = 0, gradient = 0;
+      int count = 0;
+      for (; pair != kept.end() && pair->kv < end; ++pair, ++count) {
+        score += pair->score;
+        mass += oracle_.prob(pair->kv, pair->p);
+        gradient += oracle_.dprob(pair->kv, pair->p) * pair->p * (1 - pair->p) * oracle_.dscore(pair->kv, pair->s);
+      }
+      to.score.values.push_back(count ? score / count : nothing);
+      to.prob.values.push_back(count ? mass : nothing);
+      to.grad.values.push_back(count ? gradient / count : nothing);
+    }
+  }
+
+ private:
+  Forward call(const compiler::Args& args) {
+    Tensor q = view_.q, k = view_.k;
+    const Extent& e = view_.extent;
+    if (!q.given()) {
+      q = Tensor(&zero_, DType::f32, {e.batch, e.heads, e.q_len, 1}, {0, 0, 0, 0});
+      k = Tensor(&zero_, DType::f32, {1, 1, e.kv_len, 1}, {0, 0, 0, 0});
+    }
     const bool fits = q.rank == 4 && k.given() && k.rank == 4 && q.shape[3] == k.shape[3] && k.shape[1] > 0 &&
-                      q.shape[1] % k.shape[1] == 0 && view.b < q.shape[0] && view.h < q.shape[1] &&
+                      q.shape[1] % k.shape[1] == 0 && view_.b < q.shape[0] && view_.h < q.shape[1] &&
                       (k.shape[0] == 1 || k.shape[0] == q.shape[0]);
     if (!fits)
       throw Error("picture-qk", "q and k do not give a picture's scores", {},
                   fmt::format("q is {}, and k {}", q.describe(), k.given() ? k.describe() : "not given"),
                   "pass q [B, Hq, Sq, D] and k [B, Hkv, Skv, D], on the host");
-    scale_ = view.scale.value_or(1 / std::sqrt(static_cast<double>(std::max<std::int64_t>(1, q.shape[3]))));
-    kv_head_ = view.h / (q.shape[1] / k.shape[1]);
-    kv_batch_ = k.shape[0] == 1 ? 0 : view.b;
+    const Tensor v(&zero_, DType::f32, {k.shape[0], k.shape[1], k.shape[2], 0}, {0, 0, 0, 0});
+    return {.q = q, .k = k, .v = v, .captures = args.captures, .params = args.params};
   }
 
-  double operator()(std::int64_t row, std::int64_t kv) const {
-    if (!view_.q.given()) return 0;
-    double sum = 0;
-    for (std::int64_t d = 0; d < view_.q.shape[3]; ++d)
-      sum += load(view_.q, offset(view_.q, view_.b, view_.h, row, d)) *
-             load(view_.k, offset(view_.k, kv_batch_, kv_head_, kv, d));
-    return sum * scale_;
-  }
-
- private:
-  const View& view_;
-  double scale_ = 1;
-  std::int64_t kv_head_ = 0, kv_batch_ = 0;
-};
-
-/// The rows of a picture: one query for each row of cells, the middle one, and every key.
-class Rows {
- public:
-  Rows(const compiler::LoweredMod& lowered, const compiler::Args& args, const View& view)
-      : view_(view), args_(args), products_(view), read_(reader(args.captures)), program_(roots(lowered)),
-        sink_(lowered.mod.sink), prob_(lowered.mod.prob) {
-    env_.b = view.b, env_.h = view.h;
-    env_.q_len = view.extent.q_len, env_.kv_len = view.extent.kv_len;
-    env_.params = args_.params;
-    env_.read = &read_;
-  }
-
-  std::int32_t rows() const { return std::min(view_.extent.q_len, most_cells); }
-  std::int32_t columns() const { return std::min(view_.extent.kv_len, most_cells); }
-
-  /// Scores and probabilities of a row of cells: the mean score and the sum of probabilities of the pairs that are
-  /// kept.
-  void operator()(std::int32_t row, std::vector<double>& scores, std::vector<double>& probs) {
-    const std::int32_t n = view_.extent.kv_len;
-    const auto query = static_cast<std::int32_t>((std::int64_t{2} * row + 1) * view_.extent.q_len / (2 * rows()));
-    std::vector<double> score(static_cast<std::size_t>(n), nothing);
-    env_.q = view_.extent.q_offset + query;
-    double most = -std::numeric_limits<double>::infinity();
-    for (env_.kv = 0; env_.kv < n; ++env_.kv) {
-      env_.s = products_(query, env_.kv);
-      program_.run(env_, memory_);
-      const double value = program_.result(0, memory_);
-      if (program_.result(1, memory_) == 0 || value == -std::numeric_limits<double>::infinity()) continue;
-      score[static_cast<std::size_t>(env_.kv)] = value;
-      most = std::max(most, value);
-    }
-    env_.kv = 0;
-    const double sink = sink_ ? ir::eval(sink_, env_) : -std::numeric_limits<double>::infinity();
-    most = std::max(most, sink);
-    double total = std::isfinite(sink) ? std::exp(sink - most) : 0;
-    for (const double s : score)
-      if (!std::isnan(s)) total += std::exp(s - most);
-    const ir::Program prob(prob_);
-    for (std::int32_t c = 0; c < columns(); ++c) {
-      const std::int64_t from = std::int64_t{c} * n / columns(), to = std::int64_t{c + 1} * n / columns();
-      double sum = 0, mass = 0;
-      int kept = 0;
-      for (std::int64_t kv = from; kv < to; ++kv) {
-        const double s = score[static_cast<std::size_t>(kv)];
-        if (std::isnan(s)) continue;
-        env_.kv = static_cast<std::int32_t>(kv);
-        env_.p = total > 0 ? std::exp(s - most) / total : 0;
-        prob.run(env_, memory_);
-        sum += s, mass += prob.result(0, memory_), ++kept;
-      }
-      scores.push_back(kept ? sum / kept : nothing);
-      probs.push_back(kept ? mass : nothing);
-    }
-  }
-
- private:
-  static ir::Program roots(const compiler::LoweredMod& lowered) {
-    return ir::Program(std::array{lowered.mod.score, lowered.mod.mask});
+  compiler::Problem problem() const {
+    compiler::Problem p;
+    const Tensor &q = call_.q, &k = call_.k;
+    p.batch = q.shape[0];
+    p.q_heads = q.shape[1], p.kv_heads = k.shape[1], p.group = p.q_heads / p.kv_heads;
+    p.q.length = view_.extent.q_len, p.kv.length = view_.extent.kv_len;
+    p.d = q.shape[3];
+    p.kv_shared = k.shape[0] == 1;
+    p.scale = view_.scale.value_or(1 / std::sqrt(static_cast<double>(std::max<std::int64_t>(1, p.d))));
+    p.q_offset = view_.extent.q_offset;
+    return p;
   }
 
   const View& view_;
-  const compiler::Args& args_;
-  Products products_;
-  ir::ReadCapture read_;
-  ir::Program program_;
-  ir::Expr sink_, prob_;
-  ir::Env env_;
-  ir::Program::Memory memory_;
+  float zero_ = 0;
+  Forward call_;
+  compiler::Problem problem_;
+  OracleRows oracle_;
 };
-
-/// What is kept of the one batch entry and head that a view shows.
-Kept of_one(const compiler::LoweredMod& lowered, const compiler::Args& args, const View& view, bool alike) {
-  const Tiles tiles(lowered, args);
-  Extent one = view.extent;
-  one.batch = one.heads = 1;
-  Kept kept{.lists = {.extent = one, .offsets = {0}, .runs = {}}};
-  for (std::int32_t tile = 0; tile < one.q_tiles(); ++tile) {
-    tiles.row(view.extent, view.b, view.h, tile, kept.lists.runs);
-    kept.lists.offsets.push_back(std::ssize(kept.lists.runs));
-  }
-  for (const Run& run : kept.lists.runs)
-    (run.keep == Keep::All ? kept.lists.all : kept.lists.some) += run.end - run.begin;
-  kept.lists.total = std::int64_t{one.q_tiles()} * one.kv_tiles();
-  if (one.q_len <= most_pairs_across && one.kv_len <= most_pairs_across) {
-    kept.pairs = kept_pairs(lowered, args, one, view.b, view.h);
-    kept.live = std::count(kept.pairs.begin(), kept.pairs.end(), 1);
-  } else if (alike && one.q_len <= most_counted_rows) {
-    kept.live = tiles.live(one);
-  }
-  return kept;
-}
 
 }  // namespace
 
-std::array<Heat, 2> numbers(const compiler::LoweredMod& lowered, const compiler::Args& args, const View& view) {
+Kept kept(const compiler::LoweredMod& lowered, const compiler::Args& args, const View& view) {
+  const Tiles tiles(lowered, args);
+  Extent one = view.extent;
+  one.batch = one.heads = 1;
+  Kept out{.lists = {.extent = one, .offsets = {0}, .runs = {}}};
+  for (std::int32_t tile = 0; tile < one.q_tiles(); ++tile) {
+    tiles.row(view.extent, view.b, view.h, tile, out.lists.runs);
+    out.lists.offsets.push_back(std::ssize(out.lists.runs));
+  }
+  for (const Run& run : out.lists.runs) (run.keep == Keep::All ? out.lists.all : out.lists.some) += run.end - run.begin;
+  out.lists.total = std::int64_t{one.q_tiles()} * one.kv_tiles();
+  if (one.q_len <= most_pairs_across && one.kv_len <= most_pairs_across) {
+    out.pairs = kept_pairs(lowered, args, one, view.b, view.h);
+    out.live = std::count(out.pairs.begin(), out.pairs.end(), 1);
+  } else if (!lowered.cover.by_batch && !lowered.cover.by_head && one.q_len <= most_counted_rows) {
+    out.live = tiles.live(one);
+  }
+  return out;
+}
+
+Numbers numbers(const compiler::LoweredMod& lowered, const compiler::Args& args, const View& view) {
   Rows rows(lowered, args, view);
   const std::int64_t keys = view.extent.kv_len;
   if (rows.rows() * keys > most_scores)
@@ -177,12 +139,13 @@ std::array<Heat, 2> numbers(const compiler::LoweredMod& lowered, const compiler:
                 fmt::format("it evaluates {} rows of {} keys", rows.rows(), grouped(keys)),
                 fmt::format("show at most {} keys, or the tiles alone", grouped(most_scores / rows.rows())));
   const std::string when = view.q.given() ? "" : " where q . k = 0";
-  Heat score{.caption = "score" + when, .rows = rows.rows(), .columns = rows.columns(), .values = {}};
-  Heat prob = score;
-  prob.caption = "probability" + when;
-  prob.scale = Heat::Scale::by_row;
-  for (std::int32_t r = 0; r < rows.rows(); ++r) rows(r, score.values, prob.values);
-  return {std::move(score), std::move(prob)};
+  const auto heat = [&](const char* what, Heat::Scale scale) {
+    return Heat{.caption = what + when, .scale = scale, .rows = rows.rows(), .columns = rows.columns(), .values = {}};
+  };
+  Numbers out{heat("score", Heat::Scale::around_zero), heat("probability", Heat::Scale::by_row),
+              heat("d probability / d s", Heat::Scale::around_zero)};
+  for (std::int32_t r = 0; r < rows.rows(); ++r) rows(r, out);
+  return out;
 }
 
 std::vector<char> kept_pairs(const compiler::LoweredMod& lowered, const compiler::Args& args, const Extent& e,
@@ -234,10 +197,10 @@ std::string compact_svg(Drawing drawing) {
   return svg(drawing);
 }
 
-std::string draw(const compiler::LoweredMod& lowered, const compiler::Args& args, const View& asked) {
+Drawing drawing(const compiler::LoweredMod& lowered, const compiler::Args& args, const View& asked) {
   View view = asked;
   const Extent& e = view.extent;
-  if (!view.tiles && !view.score && !view.prob) {
+  if (!view.tiles && !view.score && !view.prob && !view.grad) {
     view.tiles = lowered.removes();
     view.score = view.q.given() || !(lowered.mod.score->op == ir::Op::Input);
     view.prob = view.score;
@@ -245,19 +208,23 @@ std::string draw(const compiler::LoweredMod& lowered, const compiler::Args& args
   }
   Drawing d{.title = title(lowered), .notes = {}, .extent = e};
   if (view.tiles) {
-    const bool alike = !lowered.cover.by_batch && !lowered.cover.by_head;
-    const Kept kept = of_one(lowered, args, view, alike);
-    d = tiles_drawing(d.title, kept, 0, 0);
-    if (!alike) d.notes[0] += fmt::format(", b = {}, h = {}", view.b, view.h);
+    d = tiles_drawing(d.title, kept(lowered, args, view), 0, 0);
+    if (lowered.cover.by_batch || lowered.cover.by_head) d.notes[0] += fmt::format(", b = {}, h = {}", view.b, view.h);
   } else {
     d.notes.push_back(fmt::format("{} × {}", counted(e.q_len, "query", "queries"), counted(e.kv_len, "key", "keys")));
   }
-  if (view.score || view.prob) {
-    auto [score, prob] = numbers(lowered, args, view);
+  if (view.score || view.prob || view.grad) {
+    auto [score, prob, grad] = numbers(lowered, args, view);
     if (view.score) d.heat.push_back(std::move(score));
     if (view.prob) d.heat.push_back(std::move(prob));
+    if (view.grad) d.heat.push_back(std::move(grad));
   }
-  return compact_svg(std::move(d));
+  d.plain = view.plain;
+  return d;
+}
+
+std::string draw(const compiler::LoweredMod& lowered, const compiler::Args& args, const View& view) {
+  return compact_svg(drawing(lowered, args, view));
 }
 
 }  // namespace attune::runtime

@@ -76,7 +76,33 @@ class Page {
     step_ = std::max(width_, panels_ > 1 ? 288.0 : 0.0) + left + 8;
   }
 
-  std::string run() {
+  std::string run() { return d_.plain ? plain() : with_words(); }
+
+ private:
+  static constexpr double left = 64;
+
+  static std::string document(double width, double height, std::string_view title, std::string_view inside) {
+    return fmt::format(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" width=\"{0:.0f}\" "
+        "height=\"{1:.0f}\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"12\">\n"
+        "<title>{2}</title>\n{3}<rect width=\"100%\" height=\"100%\" class=\"attune-page\"/>\n{4}</svg>\n",
+        width, height, escaped(title), page_style, inside);
+  }
+
+  std::string plain() const {
+    constexpr double gap = 12;
+    double x = 1;
+    std::string out;
+    const auto add = [&](const std::string& inside) {
+      out += frame(x, 1, inside);
+      x += width_ + gap;
+    };
+    if (d_.grid.rows > 0) add(tiles());
+    for (const Heat& heat : d_.heat) add(cells(heat, largest(heat)));
+    return document(x - gap + 1, height_ + 2, d_.title, out);
+  }
+
+  std::string with_words() {
     const double room = panels_ > 1 ? panels_ * step_ : std::max(width_, longest_);
     double y = 24;
     std::string text;
@@ -101,15 +127,8 @@ class Page {
       x += step_;
     }
     const double all_width = panels_ > 1 ? x - left + 24 : left + room + 24, all_height = top_ + height_ + 56;
-    return fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" width=\"{0:.0f}\" "
-                       "height=\"{1:.0f}\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"12\">\n"
-                       "<title>{2}</title>\n{3}<rect width=\"100%\" height=\"100%\" class=\"attune-page\"/>\n",
-                       all_width, all_height, escaped(d_.title), page_style) +
-           text + "</svg>\n";
+    return document(all_width, all_height, d_.title, text);
   }
-
- private:
-  static constexpr double left = 64;
 
   std::vector<std::string> titles(std::size_t width) const {
     std::vector<std::string> lines;
@@ -138,11 +157,15 @@ class Page {
     word(x - 6, top_ + height_, "end", tick, e.q_offset + e.q_len);
     word(x + width_ / 2, top_ - 6, "middle", ink, "kv →");
     word(x - 6, top_ + height_ / 2 + 4, "end", ink, "q ↓");
-    out += fmt::format(
+    out += frame(x, top_, inside);
+    return out + legend;
+  }
+
+  std::string frame(double x, double y, const std::string& inside) const {
+    return fmt::format(
         "<g transform=\"translate({:.5g} {:.5g})\" shape-rendering=\"crispEdges\">\n{}"
         "<rect width=\"{:.5g}\" height=\"{:.5g}\" class=\"attune-edge\" shape-rendering=\"auto\"/>\n</g>\n",
-        x, top_, inside, width_, height_);
-    return out + legend;
+        x, y, inside, width_, height_);
   }
 
   /// One path for many boxes; `across` and `down` are a cell's size.

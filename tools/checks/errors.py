@@ -9,7 +9,7 @@ PAGE = "docs/errors.md"
 THROWN = re.compile(r'\b(?:Error|fail|refuse|name_error)\(\s*(?:\*?text_?,\s*)?"([a-z0-9-]+)"')
 # The same in Python, where the place comes first.
 RAISED = re.compile(r'\b(?:Error\.at\([^"]*?,\s*|Error\(\s*|refuse\(\s*)"([a-z0-9-]+)"')
-SOURCES = {"include", "ir", "compiler", "codegen", "runtime", "c", "tools", "python"}
+SOURCES = {"include", "ir", "compiler", "codegen", "runtime", "playground", "c", "tools", "python"}
 
 
 def complaints(root):

@@ -7,9 +7,10 @@ from verdict import verdict
 # What each room may include: other rooms (itself always), and the libraries named here besides std.
 ROOMS = {
     "include": [], "ir": [], "compiler": ["ir"], "codegen": ["ir", "compiler"],
-    "runtime": ["ir", "compiler", "codegen"], "tools": ["ir", "compiler", "codegen", "runtime"],
+    "runtime": ["ir", "compiler", "codegen"], "playground": ["ir", "compiler", "codegen", "runtime"],
+    "tools": ["ir", "compiler", "codegen", "runtime", "playground"],
     "c": ["ir", "compiler", "codegen", "runtime"],
-    "python": [], "tests": ["ir", "compiler", "codegen", "runtime", "tools"], "examples": []}
+    "python": [], "tests": ["ir", "compiler", "codegen", "runtime", "playground", "tools"], "examples": []}
 POSIX = ["sys/", "dlfcn.h", "fcntl.h", "pthread.h", "sched.h", "signal.h", "unistd.h"]
 LIBRARIES = {
     "include": ["attune/", "stddef.h", "stdint.h"],
@@ -17,6 +18,7 @@ LIBRARIES = {
     "compiler": ["attune/", "fmt/"],
     "codegen": ["attune/", "fmt/", "llvm/"],
     "runtime": ["attune/", "immintrin.h", "fmt/", "llvm/", "nlohmann/", "xxhash.h", "cpuid.h", "zstd.h", *POSIX],
+    "playground": ["attune/", "fmt/", "nlohmann/"],
     "python": ["attune/c.h", "nanobind/", "structmember.h"],
     "c": ["attune/", "fmt/", "nlohmann/"],
     "tools": ["attune/", "fmt/", "CLI/", "nlohmann/", "fcntl.h", "histedit.h", "langinfo.h", "malloc.h", "unistd.h"],

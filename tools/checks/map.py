@@ -36,7 +36,7 @@ def purposes(root):
     out = {}
     for path in filter(is_code, files(root)):
         lines = (read(root, path) + "\n\n\n").splitlines()
-        mark = "//" if path.suffix in {".h", ".cpp", ".c", ".def", ".cuh", ".cu", ".rs"} else "#"
+        mark = "//" if path.suffix in {".h", ".cpp", ".c", ".def", ".cuh", ".cu", ".rs", ".js"} else "#"
         out[path.as_posix()] = purpose(lines[1:] if lines[0].startswith("#!") else lines, mark, path.as_posix())
     return out
 

@@ -1,9 +1,9 @@
 # tools/checks/tree.py — the repository's files by room, for the checks; leaves out what a build or an editor wrote
 from pathlib import Path
 
-ROOMS = ["include", "ir", "compiler", "codegen", "runtime", "c", "tools", "python", "tests", "examples", "docs", "cmake",
-         ".ci"]
-CODE = {".h", ".cpp", ".c", ".rs", ".def", ".cuh", ".cu", ".py", ".sh", ".cmake"}
+ROOMS = ["include", "ir", "compiler", "codegen", "runtime", "playground", "c", "tools", "python", "tests", "examples",
+         "docs", "gallery", "cmake", ".ci"]
+CODE = {".h", ".cpp", ".c", ".rs", ".def", ".cuh", ".cu", ".py", ".js", ".sh", ".cmake"}
 
 
 def files(root):

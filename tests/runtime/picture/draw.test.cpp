@@ -40,7 +40,7 @@ TEST_CASE("a picture's probabilities are those of the attention", "[picture]") {
   attention(q, k, v, o);
   const runtime::View view{.extent = {.batch = 2, .heads = 4, .q_len = n, .kv_len = m}, .b = 1, .h = 3, .q = q, .k = k};
   const compiler::LoweredMod mod = compiler::lower(attention);
-  const auto [score, prob] = runtime::numbers(mod, compiler::args(mod), view);
+  const auto [score, prob, grad] = runtime::numbers(mod, compiler::args(mod), view);
   REQUIRE((prob.rows == n && prob.columns == m && score.values.size() == std::size_t{n * m}));
   for (int i = 0; i < n; ++i)
     for (int j = 0; j < m; ++j) {
@@ -53,7 +53,8 @@ TEST_CASE("a picture's probabilities are those of the attention", "[picture]") {
 
 TEST_CASE("cells of many pairs keep a row's sum, and ignore what is removed", "[picture]") {
   const runtime::View view{.extent = {.q_len = 300, .kv_len = 500}};
-  const auto [score, prob] = runtime::numbers(lowered("kv == 7 ? nan : s + f32(kv)", "kv != 7 && q < 200"), {}, view);
+  const auto [score, prob, grad] = runtime::numbers(lowered("kv == 7 ? nan : s + f32(kv)", "kv != 7 && q < 200"), {},
+                                                    view);
   REQUIRE((prob.rows == 96 && prob.columns == 96));
   for (int r = 0; r < 96; ++r) {
     double sum = 0;
@@ -70,7 +71,7 @@ TEST_CASE("a picture has a panel for each thing asked, and never a number that i
   for (const char* score : {"s", "0.0f / 0.0f", "inf", "-inf", "s + 1e30f * f32(kv - q)"})
     for (const char* mask : {"true", "false", "kv <= q", "random(3) < 0.5f"}) {
       runtime::View view{.extent = {.q_len = 40, .kv_len = 90, .q_offset = 5, .tile_q = 16, .tile_kv = 7}};
-      view.tiles = view.score = view.prob = true;
+      view.tiles = view.score = view.prob = view.grad = true;
       const std::string drawn = runtime::draw(lowered(score, mask), {}, view);
       INFO(score << ", " << mask << "\n" << drawn);
       REQUIRE(drawn.starts_with("<svg "));
@@ -79,7 +80,10 @@ TEST_CASE("a picture has a panel for each thing asked, and never a number that i
       REQUIRE(drawn.find("prefers-color-scheme:dark") != std::string::npos);
       std::size_t panels = 0;
       for (std::size_t at = 0; (at = drawn.find("<g ", at)) != std::string::npos; ++at) ++panels;
-      REQUIRE(panels == 3);
+      REQUIRE(panels == 4);
+      view.plain = true;
+      const std::string plain = runtime::draw(lowered(score, mask), {}, view);
+      REQUIRE((plain.size() < drawn.size() && plain.find("<text") == std::string::npos && plain.ends_with("</svg>\n")));
     }
 }
 

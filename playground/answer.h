@@ -1,0 +1,23 @@
+// playground/answer.h — what a page asks about a mod, and everything that the compiler and the oracle say of it
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace attune::playground {
+
+/// Question and answer are JSON objects. Of the question every member may be left out:
+///   score, mask, prob, sink            expressions
+///   lets                               ["d=kv - q", ...]
+///   captures                           [{name, type: "f32", shape: [8], fill: {how, limit, seed, list}}, ...]
+///   params                             ["cap=30.0", ...]
+///   q_len, kv_len, q_offset, batch, heads, b, h, tile: [128, 128]
+///   qk                                 {d, seed}: random q and k; without it q . k is 0
+///   cells                              of the maps, at most, along each axis; 0: no maps
+///   cuda                               {arch, d, dtype, backward}: the pages, which are long
+/// The answer has what README.md of this room lists, or only `error`: code, what, why, fix, where and the whole
+/// message. The same question has the same answer everywhere, but for the last bits of what the machine's exp and log
+/// round. Never throws.
+std::string answer(std::string_view question);
+
+}  // namespace attune::playground

@@ -1,0 +1,54 @@
+// playground/fill.h — data for a captured tensor, from a few words: slopes, documents, a random table
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/cover/tiles.h"
+#include "runtime/npy.h"
+#include <attune/tensor.h>
+
+namespace attune::playground {
+
+struct Fill {
+  /// A word of fill_words(), or empty: what suits the type.
+  std::string how;
+  double limit = 0;             ///< what it means is the word's; 0: the word's own
+  std::uint64_t seed = 1;       ///< random words; tensors of one seed fit each other
+  std::vector<double> numbers;  ///< of `list`: the elements, again from the first where they are too few
+};
+
+/// WORD, WORD:LIMIT, WORD:LIMIT:SEED, or list:1 2x3 4, where 2x3 is 2 three times. Errors name `whole`, the option that
+/// it is a part of.
+Fill fill_of(const std::string& text, const std::string& whole);
+
+/// The text that fill_of reads.
+std::string text_of(const Fill& fill);
+
+struct FillWord {
+  std::string_view word, meaning;
+};
+std::span<const FillWord> fill_words();
+
+/// Fills a contiguous tensor in host memory. An Error for a word that there is not.
+void fill(const Tensor& tensor, const Fill& how, const std::string& name);
+
+/// Queries or keys for a picture: normal numbers, the same for all entries and heads.
+runtime::Owned random_rows(std::int64_t rows, std::int64_t d, std::uint64_t seed, const runtime::Extent& e);
+
+/// Standard normal numbers of a seed, the same on every machine but for the last bit of a logarithm.
+class Normal {
+ public:
+  explicit Normal(std::uint64_t seed) : state_(seed) {}
+  double operator()();
+  /// In [0, 1).
+  double unit();
+
+ private:
+  std::uint64_t state_;
+};
+
+}  // namespace attune::playground

@@ -1,0 +1,164 @@
+// tools/report.cpp — attune report: all that is known of a mod as one page of HTML that needs no other file
+#include <CLI/CLI.hpp>
+#include <array>
+#include <fmt/format.h>
+#include <memory>
+
+#include "codegen/call_pages.h"
+#include "compiler/explain.h"
+#include "playground/say.h"
+#include "runtime/picture/counts.h"
+#include "tools/explain.h"
+#include "tools/picture_options.h"
+#include "tools/verbs.h"
+#include "tools/write_files.h"
+
+namespace attune::tools {
+namespace {
+
+struct ReportOptions {
+  PictureOptions picture;
+  ExplainOptions explain;
+  std::string title = "An attention", file = "-";
+};
+
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) out += c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : std::string(1, c);
+  return out;
+}
+
+constexpr std::string_view style = R"(<style>
+:root{--page:#fff;--ink:#1d2126;--dim:#5a636e;--line:#d5dae0;--box:#f5f7f9;color-scheme:light}
+@media(prefers-color-scheme:dark){:root{--page:#14181d;--ink:#e6e9ec;--dim:#a3acb6;--line:#343c46;--box:#1c222a;color-scheme:dark}}
+body{margin:0 auto;max-width:1100px;padding:16px;background:var(--page);color:var(--ink);font:15px/1.5 system-ui,sans-serif}
+h1{font-size:22px}h2{font-size:16px;margin:26px 0 6px}h3{font-size:14px;margin:12px 0 3px;color:var(--dim)}
+pre{background:var(--box);border:1px solid var(--line);border-radius:5px;padding:9px 12px;overflow-x:auto;font-size:13px;margin:4px 0}
+svg{max-width:100%;height:auto}table{border-collapse:collapse}td{padding:2px 16px 2px 0}td+td{text-align:right}
+summary{cursor:pointer;color:var(--dim)}
+</style>
+)";
+
+class Report {
+ public:
+  explicit Report(const ReportOptions& o) : o_(o) {
+    steps_.keep_text = true;
+    of_ = o.picture.pictured(true, &steps_);
+    written_ = o.picture.text;
+    if (written_.bare)
+      (o.picture.text.mask || !bool(of_.text.attention.mask) ? written_.score : written_.mask) = written_.bare;
+  }
+
+  std::string html() {
+    runtime::View view = of_.view;
+    view.tiles = of_.lowered.removes();
+    view.score = view.prob = view.grad = true;
+    out_ = fmt::format("<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" "
+                       "content=\"width=device-width, initial-scale=1\">\n<title>{0}</title>\n{1}<h1>{0}</h1>\n",
+                       escaped(o_.title), style);
+    heading("The picture");
+    out_ += runtime::draw(of_.lowered, compiler::args(of_.lowered), view);
+    if (view.tiles) tiles();
+    const playground::Said said = playground::say(written_, of_.traced);
+    heading("The same in C++, in Python and in a shell");
+    for (const std::string& text : {said.cpp, said.python, said.command}) block(text);
+    heading("What the compiler makes of it");
+    for (const compiler::Section& s : compiler::sections(of_.lowered, steps_)) {
+      out_ += "<h3>" + escaped(s.title) + "</h3>\n";
+      block(s.lines);
+    }
+    engines();
+    pages();
+    return out_ + "</html>\n";
+  }
+
+ private:
+  void heading(std::string_view text) { out_ += fmt::format("<h2>{}</h2>\n", text); }
+  void block(const std::string& text) { out_ += "<pre>" + escaped(text) + "</pre>\n"; }
+
+  void tiles() {
+    const runtime::Kept kept = runtime::kept(of_.lowered, compiler::args(of_.lowered), of_.view);
+    const runtime::TileLists& lists = kept.lists;
+    const runtime::Extent& e = lists.extent;
+    out_ += "<table>\n";
+    const auto row = [&](std::string_view what, std::int64_t n, std::int64_t of) {
+      out_ += fmt::format("<tr><td>{}<td>{}<td>{}\n", what, runtime::grouped(n),
+                          runtime::percent(static_cast<double>(n), static_cast<double>(of)));
+    };
+    row("full tiles: no mask to evaluate", lists.all, lists.total);
+    row("partial tiles", lists.some, lists.total);
+    row("empty tiles: never visited", lists.total - lists.all - lists.some, lists.total);
+    if (kept.live) row("pairs kept", *kept.live, std::int64_t{e.q_len} * e.kv_len);
+    out_ += "</table>\n";
+  }
+
+  void engines() {
+    ExplainOptions o = o_.explain;
+    o.text = o_.picture.text;
+    o.batch = of_.view.extent.batch, o.heads = of_.view.extent.heads;
+    if (o.target == "cpu" || (o.target == "auto" && o.measure)) {
+      heading("On this CPU");
+      block(explain_cpu(of_.lowered.mod, o).text);
+    }
+    if (o.target == "cuda") {
+      heading("On a GPU");
+      block(explain_cuda(of_.lowered, o).text);
+    }
+  }
+
+  void pages() {
+    codegen::PagesOf what{.spec = o_.explain.call.spec(90), .length = o_.explain.call.length()};
+    const auto add = [&](std::string_view way) {
+      for (const codegen::CallPage& page : codegen::call_pages(of_.lowered, what)) {
+        out_ += fmt::format("<details><summary>{}: {} ({})</summary>\n", way, page.of, page.source.name);
+        block(page.source.text);
+        out_ += "</details>\n";
+      }
+    };
+    heading("The pages of CUDA that NVRTC gets");
+    add("forward");
+    what.backward.emplace();
+    for (const compiler::CaptureSlot& c : of_.lowered.mod.captures)
+      what.backward->push_back(compiler::type_of(c.dtype) == ir::Type::F32);
+    add("gradients");
+    what.lists = true;
+    add("lists of tiles");
+  }
+
+  const ReportOptions& o_;
+  runtime::Written written_;
+  compiler::Steps steps_;
+  Pictured of_;
+  std::string out_;
+};
+
+}  // namespace
+
+void add_report(CLI::App& app) {
+  auto o = std::make_shared<ReportOptions>();
+  CLI::App& verb = *app.add_subcommand("report", "everything known of an attention as one page of HTML");
+  o->picture.add_to(verb);
+  o->explain.call.add_to(verb);
+  verb.add_option("--target", o->explain.target, "also what this engine makes of a call, as explain has it")
+      ->type_name("auto|cpu|cuda");
+  verb.add_flag("--measure", o->explain.measure, "also how fast it is here: on the CPU unless --target cuda");
+  verb.add_option("--title", o->title, "what the page is called")->type_name("TEXT");
+  verb.add_option("-o,--html", o->file, "the file to write; stdout if left out")->type_name("FILE");
+  verb.footer(
+      "Writes one page that needs no other file: the picture, how many tiles and pairs stay, the same attention in "
+      "C++, "
+      "Python and as a command, what explain, grad and cover say, and the pages of CUDA. Captured tensors without data "
+      "get random numbers, or what --fill says.\n"
+      "Examples:\n"
+      "  attune report 'kv <= q && q - kv < 48' -o window.html\n"
+      "  attune report --score 's + slope[h] * f32(kv - q)' --mask 'kv <= q' --capture 'slope=f32[8]' --heads 8 \\\n"
+      "    --fill slope=slopes --title ALiBi -o alibi.html");
+  verb.callback([o] {
+    require_expression(o->picture.text, "report");
+    require_word("--target", o->explain.target, std::array<std::string, 3>{"auto", "cpu", "cuda"});
+    o->explain.call.check();
+    write_files(std::array{FileBytes{o->file, Report{*o}.html()}});
+  });
+}
+
+}  // namespace attune::tools
