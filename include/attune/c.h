@@ -209,12 +209,16 @@ typedef struct {
   int64_t piece;      // not 0: an entry's bits do not depend on other entries; a multiple of 128
   int32_t kv_offset;  // at.kv of the first key
   int32_t reserved;   // 0
+  // Of a backward over ranks: 1: captured_grads are of this rank's queries alone, 0: of all ranks together.
+  int32_t own_captured_grads;
+  int32_t reserved_2;  // 0
 } attune_call;
 
 // Runs task number `task` as worker `worker`.
 typedef void (*attune_task)(void* run, int64_t task, int32_t worker);
 
 typedef struct attune_cover attune_cover;
+typedef struct attune_shares attune_shares;
 
 // What a call may use of this machine. Only calls on the host use workers, parallel_for and progress.
 typedef struct {
@@ -234,6 +238,8 @@ typedef struct {
   // the error `stopped`; what it was to write may be half written.
   int32_t (*progress)(void* user, double done);
   void* user;  // for both
+  // Who holds which positions, or NULL: tensors of the call are then this rank's, and every rank makes the call.
+  const attune_shares* shares;
 } attune_with;
 
 // Computes. `with` may be NULL.
@@ -302,6 +308,73 @@ typedef struct {
 // Gives an SVG: which tiles the mask leaves, the score of each pair, and what becomes of it in the softmax. Readable on
 // light and on dark pages.
 ATTUNE_API attune_error* attune_draw(const attune_attention* attention, const attune_drawing* drawing, char** svg);
+
+// ---- Ranks: one attention on many of them; docs/ranks.md, and what the words mean is in attune/ranks.h
+
+// Bytes to or from another rank.
+typedef struct {
+  int32_t peer;
+  int32_t reserved;  // 0
+  void* data;
+  size_t bytes;
+} attune_part;
+
+// How this rank exchanges bytes with the others. Functions and `user` stay until the shares that were made with them
+// are freed, and are called on threads that call attune. They return 0, or anything else if they failed: the call then
+// returns the error `ranks-transport`.
+typedef struct {
+  uint32_t size;
+  int32_t rank, count;
+  int32_t reserved;  // 0
+  void* user;        // for all functions
+  // Sends and receives parts, which keep their order between two ranks; the other rank names the same sizes. Returns
+  // once all have arrived. Every rank calls it in the same order. NULL: for planning alone.
+  int32_t (*exchange)(void* user, const attune_part* send, size_t n_send, const attune_part* receive, size_t n_receive,
+                      void* stream);
+  // Adds up `count` floats of so many bytes, 4 or 8, over all ranks, in place. NULL: made of `exchange`.
+  int32_t (*sum)(void* user, void* values, size_t count, int32_t bytes_of_each, void* stream);
+  void (*stop)(void* user);  // this rank fails: exchanges of the others are to fail soon. May be NULL.
+} attune_transport;
+
+enum { ATTUNE_DEAL_BEST = 0, ATTUNE_CONTIGUOUS = 1, ATTUNE_ZIGZAG = 2, ATTUNE_GREEDY = 3 };
+enum { ATTUNE_TRAVEL_BEST = 0, ATTUNE_GATHER = 1, ATTUNE_RING = 2, ATTUNE_HEADS = 3, ATTUNE_FEW = 4 };
+
+// Choices, and the machine that times are predicted for. What is 0 is as in Shares::How.
+typedef struct {
+  uint32_t size;
+  int32_t deal, travel;
+  int32_t groups;    // of key heads that travel together
+  int64_t grain;     // positions are dealt in runs of so many
+  int32_t per_node;  // ranks that share a host
+  int32_t reserved;  // 0
+  double own_gb_s, node_gb_s, tflops, memory_gb_s, latency_us;
+} attune_how;
+
+// For forward calls of `count` attentions: calls[i] is one of attentions[i], as one rank would make it. Of its tensors
+// shapes and types count, and q, k, v and o may have no memory; only cu_q, cu_kv and what masks capture is read, on the
+// host. Where `before` is given, its deal, transport and choices are kept for these masks, and `with` and `how` are
+// NULL; `how` may be NULL always. Ranks compare their plans by `exchange`.
+ATTUNE_API attune_error* attune_shares_new(const attune_attention* const* attentions, const attune_call* const* calls,
+                                           size_t count, const attune_transport* with, const attune_how* how,
+                                           const attune_shares* before, attune_shares** shares);
+ATTUNE_API void attune_shares_free(attune_shares* shares);
+
+// Positions from begin to before end: of the row of all tokens where sequences are packed.
+typedef struct {
+  int64_t begin, end;
+} attune_stretch;
+
+// Gives the number of stretches that a rank holds, in the order of its tensors, and writes as many as there is `room`
+// for. `keys`: 0 of queries, 1 of keys.
+ATTUNE_API attune_error* attune_shares_of(const attune_shares* shares, int32_t rank, int32_t keys,
+                                          attune_stretch* stretches, size_t room, size_t* count);
+// The same of at.q of each of a rank's queries, for rotary embeddings.
+ATTUNE_API attune_error* attune_shares_positions(const attune_shares* shares, int32_t rank, int32_t* positions,
+                                                 size_t room, size_t* count);
+// Bytes that a forward of attentions[layer] brings to a rank.
+ATTUNE_API attune_error* attune_shares_received(const attune_shares* shares, int32_t rank, size_t layer, size_t* bytes);
+// A page: every deal and schedule with its predicted time, and which was chosen.
+ATTUNE_API attune_error* attune_shares_explain(const attune_shares* shares, char** text);
 
 // ---- Kernels compiled beforehand
 

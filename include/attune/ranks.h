@@ -84,6 +84,13 @@ class Shares {
   /// capture is read, on the host. Ranks compare their plans by `with.exchange`, if there is one.
   Shares(std::span<const Attention> layers, const Forward& whole, Transport with, Line at = Line::here());
   Shares(std::span<const Attention> layers, const Forward& whole, Transport with, How how, Line at = Line::here());
+  /// The same where each layer's call binds other captured tensors and parameters; sizes are those of the first call.
+  Shares(std::span<const Attention> layers, std::span<const Forward> wholes, Transport with, How how,
+         Line at = Line::here());
+  /// For calls of other masks on positions that were dealt already: the deal, the transport and the choices of `dealt`.
+  /// Lengths are the same; heads and types may be others.
+  Shares(const Shares& dealt, std::span<const Attention> layers, std::span<const Forward> wholes,
+         Line at = Line::here());
 
   explicit operator bool() const { return ranks_ != nullptr; }
   /// The queries that a rank holds, in the order of its tensors: of the row of all tokens where sequences are packed.

@@ -16,6 +16,7 @@ from attune._errors import Bug, Error
 from attune._library import compile, load, machine, options, version, watch
 from attune._parts import Mask, Prob, Score, Sink
 from attune._picture import Picture, show
+from attune._ranks import Shares, Transport
 from attune._trace import text
 from attune.expr import (
     At,
@@ -61,7 +62,7 @@ from attune.expr import (
 __version__ = version()
 __all__ = [
     "At", "Attention", "Bool", "Bug", "Capture", "Cover", "Error", "Float", "Gradients", "Int", "Mask", "Param",
-    "Picture", "Prob", "Score", "Sink", "SinkAt", "abs", "attention", "ceil", "clamp", "compile", "cos", "custom",
+    "Picture", "Prob", "Score", "Shares", "Sink", "SinkAt", "Transport", "abs", "attention", "ceil", "clamp", "compile", "cos", "custom",
     "erf", "exp", "exp2", "f32", "floor", "floordiv", "floormod", "i32", "load", "log", "log2", "machine", "max", "min",
     "mods", "options", "pow", "random", "round", "rsqrt", "show", "sigmoid", "sin", "sqrt", "sum", "tan", "tanh",
     "text", "trunc", "truncdiv", "truncmod", "version", "watch", "where",

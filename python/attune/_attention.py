@@ -14,6 +14,7 @@ from attune import _arguments, _arrays, _core, _trace
 from attune._errors import Error
 from attune._kept import Kept
 from attune._place import here
+from attune._ranks import Shares
 from attune._trace import Capturable, Spelled, Written
 from attune.expr import Param
 
@@ -220,7 +221,8 @@ class Attention:
                  cover: Cover | None = None, workspace: Array = None, stream: int = 0, workers: int = 0,
                  progress: Progress | None = None, parallel_for: ParallelFor | None = None, kv_len: Array = None,
                  q_offsets: Array = None, pages: Array = None, kv_offset: int = 0, o_before: Array = None,
-                 lse_before: Array = None, piece: int = 0, **captures: Capturable) -> Any:
+                 lse_before: Array = None, piece: int = 0, shares: Shares | None = None,
+                 **captures: Capturable) -> Any:
         """The output, of the kind and type of q; with `lse` or `max` a tuple of it and them.
 
         q is [B, Hq, Sq, D], k [Bk, Hkv, Skv, D], v [Bk, Hkv, Skv, Dv]. Packed: [T, H, D], with the sequences' starts in
@@ -232,6 +234,8 @@ class Attention:
         [B, n], k and v are [pages, Hkv, page, D], and key i of entry b is row i % page of page pages[b, i // page].
         `kv_offset` is at.kv of the first key; `o_before` and `lse_before` are results over other keys, which are merged
         in. With `piece`, a multiple of 128, an entry's bits do not depend on other entries. All integers are i32.
+
+        Over ranks: with `shares` q, k, v and results are this rank's, and every rank makes the call.
         """
         if cu_seqlens is not None:
             cu_seqlens_q = cu_seqlens_kv = cu_seqlens
@@ -243,11 +247,13 @@ class Attention:
         if any([x is not None for x in apart]):
             tensors += (None,) * 5 + apart  # after those of a backward
         numbers = (kv_offset, piece)
-        told = any([type(x) is not int or x != 0 for x in numbers])
+        told = shares is not None or any([type(x) is not int or x != 0 for x in numbers])
         options = self._options(q, k, q_offset, max_q_len, max_kv_len, workers, stream, workspace, cover, progress,
                                 parallel_for, told)
         if told:
             options += (_arguments.whole("kv_offset", kv_offset), _arguments.whole("piece", piece))
+        if shares is not None:
+            options += (_plan(shares), True)
         try:
             self._core.run(_FORWARD, tensors, *self._bound(captures), options)
         except Error as error:
@@ -264,11 +270,14 @@ class Attention:
                  cu_seqlens: Array = None, cu_seqlens_q: Array = None, cu_seqlens_kv: Array = None,
                  max_q_len: int = 0, max_kv_len: int = 0, q_offset: int = 0, workspace: Array = None, stream: int = 0,
                  workers: int = 0, progress: Progress | None = None, parallel_for: ParallelFor | None = None,
-                 **captures: Capturable) -> Gradients:
+                 shares: Shares | None = None, sum_captured: bool = True, **captures: Capturable) -> Gradients:
         """The gradients of q, k, v and the captured tensors, from that of the output.
 
         `wrt` names what is wanted: "q", "k", "v" and captures; by default all that have a gradient. `into` has arrays
         to write some of them to, by the same names. With the forward's `o` and `lse` it is not computed again.
+
+        Over ranks: with `shares`, gradients of captured tensors are those of all ranks together, or with
+        `sum_captured=False` of this rank's queries.
         """
         if cu_seqlens is not None:
             cu_seqlens_q = cu_seqlens_kv = cu_seqlens
@@ -299,7 +308,9 @@ class Attention:
         grads = tuple(wanted(c.name, x) for c, x in zip(self._spelled.captures, none))
         tensors = (q, k, v, o, lse, None, cu_seqlens_q, cu_seqlens_kv, grad_o, grad_lse, *own)
         options = self._options(q, k, q_offset, max_q_len, max_kv_len, workers, stream, workspace, None, progress,
-                                parallel_for)
+                                parallel_for, shares is not None)
+        if shares is not None:
+            options += (0, 0, _plan(shares), bool(sum_captured))
         try:
             self._core.run(_BACKWARD, tensors, none, grads, params, options)
         except Error as error:
@@ -417,6 +428,12 @@ def _sums(q: Array, packed: bool) -> Array:
         return None
 
 
+def _plan(shares: Any) -> _core.Shares:
+    if not isinstance(shares, Shares):
+        raise _arguments.bad("shares", shares, "an attune.Shares", "make them of the attentions and the whole call")
+    return shares._core
+
+
 def _written(array: Any) -> Any:
     """What the core writes to: None where nothing was asked for."""
     return None if array is False else array
@@ -431,7 +448,7 @@ def attention(q: Array, k: Array, v: Array, *, score: Written | None = None, mas
               q_offset: int = 0, cover: Cover | None = None, workspace: Array = None, stream: int = 0,
               workers: int = 0, progress: Progress | None = None, kv_len: Array = None, q_offsets: Array = None,
               pages: Array = None, kv_offset: int = 0, o_before: Array = None, lse_before: Array = None,
-              piece: int = 0, **captures: Capturable) -> Any:
+              piece: int = 0, shares: Shares | None = None, **captures: Capturable) -> Any:
     """softmax(score(scale * q k^T)) v under a mask, in one line. The first call of its kind compiles, later ones run.
 
     >>> import attune, numpy
@@ -456,7 +473,8 @@ def attention(q: Array, k: Array, v: Array, *, score: Written | None = None, mas
                            [c.leaf for c in spelled.captures], [p.leaf for p in spelled.params])
     # Only what is given: the usual call then stays the usual call.
     apart = {name: x for name, x in (("kv_len", kv_len), ("q_offsets", q_offsets), ("pages", pages),
-                                     ("o_before", o_before), ("lse_before", lse_before)) if x is not None}
+                                     ("o_before", o_before), ("lse_before", lse_before),
+                                     ("shares", shares)) if x is not None}
     apart.update({name: x for name, x in (("kv_offset", kv_offset), ("piece", piece)) if type(x) is not int or x})
     return kept(q, k, v, out=out, lse=lse, max=max, cu_seqlens=cu_seqlens, cu_seqlens_q=cu_seqlens_q,
                 cu_seqlens_kv=cu_seqlens_kv, max_q_len=max_q_len, max_kv_len=max_kv_len, q_offset=q_offset,

@@ -82,7 +82,7 @@ def attention(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_
     if isinstance(attention_mask, Tensor):  # somebody's own, of four dimensions
         bias = attention_mask[..., :key.shape[-2]]
     elif attention_mask is not None:
-        mask_mod = mask_of(attention_mask, query, key)
+        mask_mod = mask_of(attention_mask, (query.shape[-2], key.shape[-2]))
     elif query.shape[2] > 1 and (getattr(module, "is_causal", True) if is_causal is None else is_causal):
         mask_mod = _causal
     spelled = written(_scores(softcap, bias, position_bias), mask_mod, query)

@@ -50,22 +50,115 @@ std::string taken(char* text) {
   return text;
 }
 
+/// An exception of a function of Python that C called; it is raised when C has returned.
+struct Raised {
+  PyObject* exception = nullptr;  // a reference
+
+  Raised() = default;
+  Raised(const Raised&) = delete;
+  Raised& operator=(const Raised&) = delete;
+  ~Raised() { Py_XDECREF(exception); }
+
+  void keep(nb::python_error& error) {
+    if (!exception) exception = nb::borrow(error.value()).release().ptr();
+  }
+  /// The call's own error is then of no interest.
+  void raise(attune_error* instead_of) {
+    if (!exception) return;
+    attune_error_free(instead_of);
+    const nb::object raised = nb::steal(exception);
+    exception = nullptr;
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised.ptr())), raised.ptr());
+    throw nb::python_error();
+  }
+};
+
+/// How ranks exchange bytes, by functions of Python: exchange(send, receive, stream) with lists of (peer, memoryview),
+/// sum(values, stream) with a memoryview of floats, and stop().
+struct Transport {
+  int rank, count;
+  nb::object exchange, sum, stop;
+  Raised raised{};
+
+  Transport(int own, int all, nb::object exchanges, nb::object sums, nb::object stops)
+      : rank(own), count(all), exchange(std::move(exchanges)), sum(std::move(sums)), stop(std::move(stops)) {}
+
+  attune_transport given() {
+    attune_transport out{};
+    out.size = sizeof out;
+    out.rank = rank, out.count = count, out.user = this;
+    if (!exchange.is_none()) out.exchange = exchanged;
+    if (!sum.is_none()) out.sum = summed;
+    if (!stop.is_none()) out.stop = stopped;
+    return out;
+  }
+
+ private:
+  /// Memory of C for as long as a function of Python runs; views that it keeps show nothing afterwards.
+  struct Views {
+    std::vector<nb::object> all{};
+    nb::object of(void* data, std::size_t bytes) {
+      static char none = 0;
+      all.push_back(nb::steal(PyMemoryView_FromMemory(data ? static_cast<char*>(data) : &none,
+                                                      static_cast<Py_ssize_t>(bytes), PyBUF_WRITE)));
+      if (!all.back()) throw nb::python_error();
+      return all.back();
+    }
+    nb::list of(const attune_part* parts, std::size_t count) {
+      nb::list out;
+      for (std::size_t i = 0; i < count; ++i)
+        out.append(nb::make_tuple(parts[i].peer, of(parts[i].data, parts[i].bytes)));
+      return out;
+    }
+    ~Views() {
+      for (const nb::object& view : all)
+        if (nb::steal(PyObject_CallMethod(view.ptr(), "release", nullptr)).ptr() == nullptr) PyErr_Clear();
+    }
+  };
+
+  template <class Body>
+  static std::int32_t guarded(void* user, const Body& body) {
+    auto& self = *static_cast<Transport*>(user);
+    const nb::gil_scoped_acquire gil;
+    try {
+      Views views;
+      body(self, views);
+    } catch (nb::python_error& error) {
+      self.raised.keep(error);
+      return 1;
+    }
+    return 0;
+  }
+  static std::int32_t exchanged(void* user, const attune_part* send, std::size_t n_send, const attune_part* receive,
+                                std::size_t n_receive, void* stream) {
+    return guarded(user, [&](Transport& self, Views& views) {
+      self.exchange(views.of(send, n_send), views.of(receive, n_receive), reinterpret_cast<std::uintptr_t>(stream));
+    });
+  }
+  static std::int32_t summed(void* user, void* values, std::size_t count, std::int32_t bytes, void* stream) {
+    return guarded(user, [&](Transport& self, Views& views) {
+      const nb::object as_floats =
+          views.of(values, count * static_cast<std::size_t>(bytes)).attr("cast")(bytes == 8 ? "d" : "f");
+      views.all.insert(views.all.begin(), as_floats);
+      self.sum(as_floats, reinterpret_cast<std::uintptr_t>(stream));
+    });
+  }
+  static void stopped(void* user) {
+    guarded(user, [](Transport& self, Views&) { self.stop(); });
+  }
+};
+
 /// What a call may use, and the functions of Python that it calls back. An exception in one of them, or a signal such
 /// as Ctrl-C, stops the call and is raised when it has returned.
 struct With {
   attune_with with{};
   nb::object progress{}, loop{};
-  PyObject* raised = nullptr;  // a reference
-  attune_task task = nullptr;
+  Transport* ranks = nullptr;
+  Raised raised{};
 
   With() { with.size = sizeof with; }
   With(const With&) = delete;
   With& operator=(const With&) = delete;
-  ~With() { Py_XDECREF(raised); }
-
-  void keep(nb::python_error& error) {
-    if (!raised) raised = nb::borrow(error.value()).release().ptr();
-  }
 
   static std::int32_t progressed(void* user, double done) {
     auto& self = *static_cast<With*>(user);
@@ -74,10 +167,10 @@ struct With {
       if (PyErr_CheckSignals() != 0) throw nb::python_error();
       if (!self.progress.is_none()) self.progress(done);
     } catch (nb::python_error& error) {
-      self.keep(error);
+      self.raised.keep(error);
       return 1;
     }
-    return self.raised != nullptr;
+    return self.raised.exception != nullptr;
   }
 
   static void looped(void* user, std::int64_t count, attune_task task, void* run) {
@@ -93,20 +186,17 @@ struct With {
     try {
       self.loop(count, nb::cpp_function(one));
     } catch (nb::python_error& error) {
-      self.keep(error);
+      self.raised.keep(error);
     }
     // Tasks that the loop left out: the call must end with all of them done.
     for (std::int64_t i = 0; i < count; ++i)
       if (!done[static_cast<std::size_t>(i)]) one(i, 0);
   }
 
-  /// Raises what a callback raised; the call's own error is then of no interest.
+  /// Raises what a callback raised.
   void finish(attune_error* error) {
-    if (raised) {
-      attune_error_free(error);
-      PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised)), raised);
-      throw nb::python_error();
-    }
+    raised.raise(error);
+    if (ranks) ranks->raised.raise(error);
     check(error);
   }
 };
@@ -118,6 +208,57 @@ struct Cover {
   Cover(const Cover&) = delete;
   Cover& operator=(const Cover&) = delete;
   ~Cover() { attune_cover_free(handle); }
+};
+
+/// Who holds which positions. Keeps the functions that its exchanges call.
+struct Shares {
+  attune_shares* handle = nullptr;
+  nb::object transport;
+
+  /// Takes the handle that `make` writes.
+  template <class Make>
+  Shares(nb::object with, const Make& make) : transport(std::move(with)) {
+    attune_error* error = nullptr;
+    {
+      const nb::gil_scoped_release running;  // ranks wait for each other
+      error = make(&handle);
+    }
+    ranks().raised.raise(error);
+    check(error);
+  }
+  Shares(const Shares&) = delete;
+  Shares& operator=(const Shares&) = delete;
+  ~Shares() { attune_shares_free(handle); }
+
+  Transport& ranks() const { return nb::cast<Transport&>(transport); }
+
+  std::vector<std::pair<std::int64_t, std::int64_t>> of(int rank, bool keys) const {
+    std::size_t count = 0;
+    check(attune_shares_of(handle, rank, keys, nullptr, 0, &count));
+    std::vector<attune_stretch> all(count);
+    check(attune_shares_of(handle, rank, keys, all.data(), all.size(), nullptr));
+    std::vector<std::pair<std::int64_t, std::int64_t>> out;
+    for (const attune_stretch& s : all) out.emplace_back(s.begin, s.end);
+    return out;
+  }
+  nb::object positions(int rank) const {
+    std::size_t count = 0;
+    check(attune_shares_positions(handle, rank, nullptr, 0, &count));
+    std::vector<std::int32_t> all(count);
+    check(attune_shares_positions(handle, rank, all.data(), all.size(), nullptr));
+    return nb::steal(PyMemoryView_FromObject(nb::bytes(all.data(), all.size() * sizeof(std::int32_t)).ptr()))
+        .attr("cast")("i");
+  }
+  std::size_t received(int rank, std::size_t layer) const {
+    std::size_t bytes = 0;
+    check(attune_shares_received(handle, rank, layer, &bytes));
+    return bytes;
+  }
+  std::string explain() const {
+    char* text = nullptr;
+    check(attune_shares_explain(handle, &text));
+    return taken(text);
+  }
 };
 
 /// Memory that attune owns, for libraries that only take arrays made elsewhere: it speaks DLPack.
@@ -207,7 +348,8 @@ struct Attention : Handle {
   }
 
   /// `options` is None, or (q_offset, max_q_len, max_kv_len, workers, stream, workspace, cover, progress, parallel_for,
-  /// signals), and of a forward (kv_offset, piece) if they are not 0.
+  /// signals), then (kv_offset, piece) of a forward if they are not 0, then (shares, sum_captured) of a call over
+  /// ranks.
   void fill(Call& c, int pass, const nb::tuple& given, const nb::tuple& captured, nb::handle grads,
             const nb::tuple& numbers, nb::handle options) const {
     c.call.size = sizeof c.call;
@@ -273,6 +415,11 @@ struct Attention : Handle {
     if (o.size() == 10) return;
     c.call.kv_offset = nb::cast<std::int32_t>(o[10]);
     c.call.piece = nb::cast<std::int64_t>(o[11]);
+    if (o.size() == 12) return;
+    const auto& shares = nb::cast<const Shares&>(o[12]);
+    with.shares = shares.handle;
+    c.with.ranks = &shares.ranks();
+    c.call.own_captured_grads = !nb::cast<bool>(o[13]);
   }
 
   void run(int pass, const nb::tuple& given, const nb::tuple& captured, nb::handle grads, const nb::tuple& numbers,
@@ -401,6 +548,43 @@ struct Attention : Handle {
   }
 };
 
+/// Shares for calls of attentions: each a tuple (attention, tensors, captures, parameters). `options` as of fill.
+/// `how`: (deal, travel, groups, grain, per_node, own_gb_s, node_gb_s, tflops, memory_gb_s, latency_us); None keeps the
+/// deal of `before`.
+Shares* shares_of(nb::object with, const nb::list& layers, const nb::tuple& options, nb::handle how,
+                  nb::handle before) {
+  std::vector<std::unique_ptr<Call>> calls;
+  std::vector<const attune_attention*> attentions;
+  std::vector<const attune_call*> at;
+  for (const nb::handle layer : layers) {
+    const auto parts = nb::cast<nb::tuple>(layer);
+    const auto& attention = nb::cast<const Attention&>(parts[0]);
+    calls.push_back(std::make_unique<Call>());
+    attention.fill(*calls.back(), ATTUNE_FORWARD, nb::cast<nb::tuple>(parts[1]), nb::cast<nb::tuple>(parts[2]),
+                   nb::none(), nb::cast<nb::tuple>(parts[3]), options);
+    attentions.push_back(attention.attention);
+    at.push_back(&calls.back()->call);
+  }
+  if (!before.is_none()) {
+    const auto& dealt = nb::cast<const Shares&>(before);
+    return new Shares(dealt.transport, [&](attune_shares** into) {
+      return attune_shares_new(attentions.data(), at.data(), at.size(), nullptr, nullptr, dealt.handle, into);
+    });
+  }
+  const auto chosen = nb::cast<nb::tuple>(how);
+  attune_how h{};
+  h.size = sizeof h;
+  h.deal = nb::cast<std::int32_t>(chosen[0]), h.travel = nb::cast<std::int32_t>(chosen[1]);
+  h.groups = nb::cast<std::int32_t>(chosen[2]), h.grain = nb::cast<std::int64_t>(chosen[3]);
+  h.per_node = nb::cast<std::int32_t>(chosen[4]);
+  double* const rates[] = {&h.own_gb_s, &h.node_gb_s, &h.tflops, &h.memory_gb_s, &h.latency_us};
+  for (std::size_t i = 0; i < std::size(rates); ++i) *rates[i] = nb::cast<double>(chosen[5 + i]);
+  const attune_transport transport = nb::cast<Transport&>(with).given();
+  return new Shares(with, [&](attune_shares** into) {
+    return attune_shares_new(attentions.data(), at.data(), at.size(), &transport, &h, nullptr, into);
+  });
+}
+
 /// Calls a function of Python with each fact, as JSON, until it is stopped or gone.
 struct Watch {
   attune_watch* handle = nullptr;
@@ -454,7 +638,7 @@ std::string compile(const std::string& manifest, const std::string& bundle, int 
       if (PyErr_CheckSignals() != 0) throw nb::python_error();
       if (!self.progress.is_none()) self.progress(done, row);
     } catch (nb::python_error& error) {
-      self.keep(error);
+      self.raised.keep(error);
       return 1;
     }
     return 0;
@@ -504,6 +688,18 @@ NB_MODULE(_core, m) {
   using namespace attune::python;
   nb::set_leak_warnings(false);  // at exit the order of modules' ends is not ours
   nb::class_<Cover>(m, "Cover");
+  nb::class_<Transport>(m, "Transport")
+      .def(nb::init<int, int, nb::object, nb::object, nb::object>(), nb::arg(), nb::arg(), nb::arg().none(),
+           nb::arg().none(), nb::arg().none())
+      .def_ro("rank", &Transport::rank)
+      .def_ro("count", &Transport::count);
+  nb::class_<Shares>(m, "Shares")
+      .def("of", &Shares::of)
+      .def("positions", &Shares::positions)
+      .def("received", &Shares::received)
+      .def("explain", &Shares::explain);
+  m.def("shares", &shares_of, nb::arg().none(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(),
+        nb::rv_policy::take_ownership);
   nb::class_<Memory>(m, "Memory")
       .def("__dlpack__", [](nb::object self, nb::kwargs) { return exported(std::move(self)); })
       .def("__dlpack_device__", [](const Memory& self) {

@@ -113,6 +113,16 @@ void check_how(const How& how) {
     throw refuse(fmt::format("a node has {} ranks", how.per_node), "times are predicted by it", "pass 1 or more");
 }
 
+void check_layers(std::span<const Attention> attentions, std::span<const Forward> wholes) {
+  if (attentions.empty())
+    throw Error("shares-call", "Shares are made for no attention", {}, "who needs which keys follows from masks",
+                "pass the attentions of the calls");
+  if (attentions.size() != wholes.size())
+    throw Error("shares-call",
+                fmt::format("Shares are made for {} attentions and {} calls", attentions.size(), wholes.size()), {},
+                "each call is of one attention", "pass a call for each");
+}
+
 std::vector<std::vector<Shares::Stretch>> stretches(const Axis& axis, std::span<const int> owners, int ranks) {
   std::vector<std::vector<Shares::Stretch>> out(static_cast<std::size_t>(ranks));
   for (std::size_t g = 0; g < owners.size(); ++g) {
@@ -172,22 +182,27 @@ namespace detail {
 
 using namespace runtime::ranks;
 
-Ranks::Ranks(std::span<const Attention> attentions, const Forward& whole, Transport with, const Shares::How& asked)
-    : transport(std::move(with)), how(asked), problem((check_how(asked), whole_problem(whole))),
-      sizes(sizes_of(problem, whole.q.dtype)), dtype(whole.q.dtype), q(problem.q, problem.batch, asked.grain),
-      kv(problem.kv, problem.batch, asked.grain) {
+Ranks::Ranks(std::span<const Attention> attentions, std::span<const Forward> wholes, Transport with, const How& asked,
+             const Ranks* before)
+    : transport(std::move(with)), how(asked),
+      problem((check_how(asked), check_layers(attentions, wholes), whole_problem(wholes.front()))),
+      sizes(sizes_of(problem, wholes.front().q.dtype)), dtype(wholes.front().q.dtype),
+      q(problem.q, problem.batch, asked.grain), kv(problem.kv, problem.batch, asked.grain) {
   if (transport.count < 1 || transport.rank < 0 || transport.rank >= transport.count)
     throw Error("ranks-count", fmt::format("this is rank {} of {}", transport.rank, transport.count), {},
                 "ranks are numbered from 0", "pass a transport of this rank");
-  if (attentions.empty())
-    throw Error("shares-call", "Shares are made for no attention", {}, "who needs which keys follows from masks",
-                "pass the attentions of the calls");
   together = q == kv && problem.q_offset == problem.kv_offset;
+  if (before && (before->q != q || before->kv != kv || before->together != together))
+    throw Error("shares-other", "these Shares are of other lengths", {},
+                fmt::format("they deal {} queries and {} keys, and the call has {} and {}", before->q.rows,
+                            before->kv.rows, q.rows, kv.rows),
+                "make Shares of their own for other lengths");
 
   std::vector<Work> work;
   std::vector<bool> linear;
-  for (const Attention& attention : attentions) {
-    const compiler::LoweredMod lowered = compiler::lower(attention);
+  for (std::size_t i = 0; i < attentions.size(); ++i) {
+    const compiler::LoweredMod lowered = compiler::lower(attentions[i]);
+    const Forward& whole = wholes[i];
     std::vector<Tensor> captures;
     compiler::check_bound(lowered, whole.captures, whole.params);
     if (!whole.captures.empty()) captures = compiler::filled(lowered.slots, whole.captures);
@@ -196,7 +211,7 @@ Ranks::Ranks(std::span<const Attention> attentions, const Forward& whole, Transp
     linear.push_back(codegen::linear_in_p(lowered.mod.prob));
     work.push_back(work_of(lowered, args, problem, q, kv, how.grain));
   }
-  choose(work, linear);
+  choose(work, linear, before);
   for (std::size_t i = 0; i < layers.size(); ++i) {
     layers[i].work = std::move(work[i]);
     layers[i].needs.emplace(layers[i].work, dealt(), count(), problem.kv_shared);
@@ -239,16 +254,18 @@ Ranks::Considered Ranks::consider(Deal deal, std::vector<int> q_owners, std::spa
   return out;
 }
 
-void Ranks::choose(std::span<const Work> work, const std::vector<bool>& linear) {
+void Ranks::choose(std::span<const Work> work, const std::vector<bool>& linear, const Ranks* before) {
   const int ranks = count();
   // Whole positions travel to heads, so that nothing needs balancing.
-  const bool any = how.deal == Deal::best && how.travel != Travel::heads;
+  const bool any = !before && how.deal == Deal::best && how.travel != Travel::heads;
+  const auto considered = [&](Deal deal) { return any || (!before && how.deal == deal); };
   std::vector<Considered> all;
-  if (how.deal == Deal::best || how.deal == Deal::contiguous)
+  if (before) all.push_back(consider(before->candidates.front().deal, before->dealt().q, work, linear));
+  if (considered(Deal::contiguous) || (!before && how.deal == Deal::best))
     all.push_back(consider(Deal::contiguous, contiguous(q, ranks), work, linear));
-  if (any || how.deal == Deal::zigzag)
+  if (considered(Deal::zigzag))
     all.push_back(consider(Deal::zigzag, zigzag(q, ranks, problem.q.packed()), work, linear));
-  if (any || how.deal == Deal::greedy) {
+  if (considered(Deal::greedy)) {
     std::vector<Considered> greedies;
     for (const double weight : greedy_weights)
       greedies.push_back(consider(Deal::greedy, greedy(q, kv, work, ranks, together, weight), work, linear));
@@ -381,8 +398,20 @@ std::string Ranks::explain() const {
 Shares::Shares(std::span<const Attention> layers, const Forward& whole, Transport with, Line at)
     : Shares(layers, whole, std::move(with), How{}, at) {}
 Shares::Shares(std::span<const Attention> layers, const Forward& whole, Transport with, How how, Line at)
-    : ranks_(
-          runtime::placed(at, [&] { return std::make_shared<detail::Ranks>(layers, whole, std::move(with), how); })) {}
+    : ranks_(runtime::placed(at, [&] {
+        const std::vector<Forward> wholes(std::max<std::size_t>(layers.size(), 1), whole);
+        return std::make_shared<detail::Ranks>(layers, wholes, std::move(with), how, nullptr);
+      })) {}
+Shares::Shares(std::span<const Attention> layers, std::span<const Forward> wholes, Transport with, How how, Line at)
+    : ranks_(runtime::placed(
+          at, [&] { return std::make_shared<detail::Ranks>(layers, wholes, std::move(with), how, nullptr); })) {}
+Shares::Shares(const Shares& dealt, std::span<const Attention> layers, std::span<const Forward> wholes, Line at)
+    : ranks_(runtime::placed(at, [&] {
+        if (!dealt)
+          throw Error("ranks-count", "these Shares are empty", {}, "a default Shares holds no deal",
+                      "make them of the attentions, the whole call and a transport");
+        return std::make_shared<detail::Ranks>(layers, wholes, dealt.get()->transport, dealt.get()->how, dealt.get());
+      })) {}
 
 namespace {
 

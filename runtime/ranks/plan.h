@@ -45,7 +45,9 @@ struct Layer {
 namespace attune::detail {
 
 struct Ranks {
-  Ranks(std::span<const Attention> attentions, const Forward& whole, Transport with, const Shares::How& asked);
+  /// `wholes`: a call for each attention. `before`: whose deal is kept, or null.
+  Ranks(std::span<const Attention> attentions, std::span<const Forward> wholes, Transport with,
+        const Shares::How& asked, const Ranks* before);
 
   Transport transport;
   Shares::How how;
@@ -79,7 +81,7 @@ struct Ranks {
   };
   Considered consider(Shares::Deal deal, std::vector<int> q_owners, std::span<const runtime::ranks::Work> work,
                       const std::vector<bool>& linear) const;
-  void choose(std::span<const runtime::ranks::Work> work, const std::vector<bool>& linear);
+  void choose(std::span<const runtime::ranks::Work> work, const std::vector<bool>& linear, const Ranks* before);
   /// All schedules, the best first. `linear`: parts can be merged.
   std::vector<runtime::ranks::Predicted> schedules(const runtime::ranks::Work& work, const runtime::ranks::Dealt& dealt,
                                                    bool linear) const;

@@ -217,6 +217,246 @@ static void caches(void) {
   drop(p);
 }
 
+// Ranks that are threads, and exchange bytes through a table of what each has to send.
+enum { ranks = 3 };
+typedef struct {
+  pthread_mutex_t mutex;
+  pthread_cond_t changed;
+  const attune_part* sent[ranks];
+  size_t counts[ranks], taken[ranks][ranks];
+  int here, round, failing, stopped;
+} hub;
+typedef struct {
+  hub* hub;
+  int rank, sums;
+  const problem* whole;
+  attune_tensor* grad;
+  double worst;
+  float dslope[heads];
+} seat;
+
+static void all_here(hub* h) {
+  const int round = h->round;
+  if (++h->here == ranks) {
+    h->here = 0;
+    ++h->round;
+    pthread_cond_broadcast(&h->changed);
+  }
+  while (h->round == round) pthread_cond_wait(&h->changed, &h->mutex);
+}
+static int32_t exchange(void* user, const attune_part* send, size_t n_send, const attune_part* receive,
+                        size_t n_receive, void* stream) {
+  seat* s = user;
+  hub* h = s->hub;
+  int32_t wrong = stream != NULL;
+  pthread_mutex_lock(&h->mutex);
+  h->sent[s->rank] = send;
+  h->counts[s->rank] = n_send;
+  all_here(h);
+  size_t next[ranks] = {0};
+  for (size_t i = 0; i < n_receive; ++i) {
+    const int from = receive[i].peer;
+    while (next[from] < h->counts[from] && h->sent[from][next[from]].peer != s->rank) ++next[from];
+    if (next[from] == h->counts[from] || h->sent[from][next[from]].bytes != receive[i].bytes) {
+      wrong = 1;
+      break;
+    }
+    memcpy(receive[i].data, h->sent[from][next[from]++].data, receive[i].bytes);
+  }
+  all_here(h);
+  wrong |= h->failing;
+  pthread_mutex_unlock(&h->mutex);
+  return wrong;
+}
+static void stop(void* user) {
+  seat* s = user;
+  pthread_mutex_lock(&s->hub->mutex);
+  ++s->hub->stopped;
+  pthread_mutex_unlock(&s->hub->mutex);
+}
+static attune_transport transport_of(seat* s) {
+  attune_transport t;
+  memset(&t, 0, sizeof t);
+  t.size = sizeof t;
+  t.rank = s->rank;
+  t.count = ranks;
+  t.user = s;
+  t.exchange = exchange;
+  t.stop = stop;
+  return t;
+}
+enum { long_n = 1000 };
+// This rank's rows of [1, h, long_n, d], or back.
+static void rows_of(float* whole, float* mine, int h, const attune_stretch* held, size_t count, int back) {
+  for (int head = 0; head < h; ++head)
+    for (size_t i = 0; i < count; ++i) {
+      const size_t size = (size_t)(held[i].end - held[i].begin) * d;
+      float* there = whole + (head * long_n + held[i].begin) * d;
+      back ? memcpy(there, mine, size * sizeof *mine) : memcpy(mine, there, size * sizeof *mine);
+      mine += size;
+    }
+}
+static void* one_rank(void* user) {
+  seat* s = user;
+  const problem* w = s->whole;
+  attune_attention* a = alibi();
+  const attune_attention* attentions[1] = {a};
+  attune_call whole = w->call;
+  const attune_call* calls[1] = {&whole};
+  attune_shares *shares = NULL, *again = NULL;
+  const attune_transport transport = transport_of(s);
+  attune_how how;
+  memset(&how, 0, sizeof how);
+  how.size = sizeof how;
+  how.deal = ATTUNE_ZIGZAG;
+  how.grain = 96;
+  GOOD(attune_shares_new(attentions, calls, 1, &transport, &how, NULL, &shares));
+  GOOD(attune_shares_new(attentions, calls, 1, NULL, NULL, shares, &again));
+  attune_shares_free(shares);  // what was made of it keeps what it needs
+  attune_stretch held[8];
+  size_t count = 0, n_positions = 0, bytes = 0;
+  GOOD(attune_shares_of(again, s->rank, 1, held, 8, &count));
+  int64_t mine = 0;
+  for (size_t i = 0; i < count; ++i) mine += held[i].end - held[i].begin;
+  int32_t* positions = calloc(long_n, sizeof *positions);
+  GOOD(attune_shares_positions(again, s->rank, positions, long_n, &n_positions));
+  CHECK((int64_t)n_positions == mine && positions[0] == held[0].begin);
+  GOOD(attune_shares_received(again, s->rank, 0, &bytes));
+  CHECK(bytes > 0);
+  float *q = calloc(heads * long_n * d, 4), *k = calloc(kv_heads * long_n * d, 4),
+        *v = calloc(kv_heads * long_n * d, 4), *o = calloc(heads * long_n * d, 4);
+  rows_of(w->q, q, heads, held, count, 0);
+  rows_of(w->k, k, kv_heads, held, count, 0);
+  rows_of(w->v, v, kv_heads, held, count, 0);
+  tensor *tq = floats(q, 4, 1, heads, mine, d), *tk = floats(k, 4, 1, kv_heads, mine, d),
+         *tv = floats(v, 4, 1, kv_heads, mine, d), *to = floats(o, 4, 1, heads, mine, d),
+         *tdslope = floats(s->dslope, 1, heads, 0, 0, 0);
+  attune_call call = w->call;
+  call.q = &tq->t;
+  call.k = &tk->t;
+  call.v = &tv->t;
+  call.o = &to->t;
+  attune_with with;
+  memset(&with, 0, sizeof with);
+  with.size = sizeof with;
+  with.workers = 1;
+  with.shares = again;
+  GOOD(attune_run(a, &call, &with));
+  rows_of(w->o, o, heads, held, count, 1);
+  // The gradient of the slopes for a gradient of o itself, summed over the ranks.
+  const attune_tensor* grads[1] = {&tdslope->t};
+  attune_call back = call;
+  back.pass = ATTUNE_BACKWARD;
+  back.o = NULL;
+  back.grad_o = &to->t;
+  back.captured_grads = grads;
+  back.n_captured_grads = 1;
+  GOOD(attune_run(a, &back, &with));
+  // A transport that fails ends the call on every rank.
+  pthread_mutex_lock(&s->hub->mutex);
+  all_here(s->hub);
+  s->hub->failing = 1;
+  pthread_mutex_unlock(&s->hub->mutex);
+  REFUSED(attune_run(a, &call, &with), "ranks-transport");
+  attune_shares_free(again);
+  attune_free(a);
+  void* all[] = {positions, q, k, v, o, tq, tk, tv, to, tdslope};
+  for (size_t i = 0; i < sizeof all / sizeof *all; ++i) free(all[i]);
+  return NULL;
+}
+
+static void over_ranks(void) {
+  problem* p = problem_of(31, long_n);
+  hub h;
+  memset(&h, 0, sizeof h);
+  pthread_mutex_init(&h.mutex, NULL);
+  pthread_cond_init(&h.changed, NULL);
+  seat seats[ranks];
+  pthread_t running[ranks];
+  memset(seats, 0, sizeof seats);
+  for (int i = 0; i < ranks; ++i) {
+    seats[i].hub = &h;
+    seats[i].rank = i;
+    seats[i].whole = p;
+    pthread_create(&running[i], NULL, one_rank, &seats[i]);
+  }
+  for (int i = 0; i < ranks; ++i) pthread_join(running[i], NULL);
+  CHECK(h.stopped == ranks);
+  // The same on one rank.
+  problem* alone = problem_of(31, long_n);
+  attune_attention* a = alibi();
+  GOOD(attune_run(a, &alone->call, NULL));
+  CHECK(memcmp(alone->o, p->o, heads * long_n * d * sizeof(float)) == 0);
+  float dslope[heads];
+  tensor* tdslope = floats(dslope, 1, heads, 0, 0, 0);
+  const attune_tensor* grads[1] = {&tdslope->t};
+  attune_call back = alone->call;
+  back.pass = ATTUNE_BACKWARD;
+  back.o = NULL;
+  back.grad_o = &alone->to->t;
+  back.captured_grads = grads;
+  back.n_captured_grads = 1;
+  GOOD(attune_run(a, &back, NULL));
+  for (int i = 0; i < ranks; ++i)
+    for (int j = 0; j < heads; ++j)
+      CHECK(fabs((double)(seats[i].dslope[j] - dslope[j])) < 1e-4 * (1 + fabs((double)dslope[j])));
+
+  // Planning alone, and mistakes.
+  const attune_attention* attentions[1] = {a};
+  const attune_call* calls[1] = {&alone->call};
+  attune_transport planning = transport_of(&seats[0]);
+  planning.exchange = NULL;
+  attune_shares* shares = NULL;
+  attune_how how;
+  memset(&how, 0, sizeof how);
+  how.size = sizeof how;
+  how.deal = 4;
+  REFUSED(attune_shares_new(attentions, calls, 1, &planning, &how, NULL, &shares), "bad-choice");
+  how.deal = 0;
+  how.groups = -1;
+  REFUSED(attune_shares_new(attentions, calls, 1, &planning, &how, NULL, &shares), "shares-how");
+  REFUSED(attune_shares_new(attentions, calls, 0, &planning, NULL, NULL, &shares), "shares-call");
+  REFUSED(attune_shares_new(attentions, calls, 1, NULL, NULL, NULL, &shares), "null-pointer");
+  REFUSED(attune_shares_new(NULL, calls, 1, &planning, NULL, NULL, &shares), "null-pointer");
+  REFUSED(attune_shares_new(attentions, calls, 1, &planning, NULL, NULL, NULL), "null-pointer");
+  calls[0] = &back;
+  REFUSED(attune_shares_new(attentions, calls, 1, &planning, NULL, NULL, &shares), "bad-choice");
+  calls[0] = &alone->call;
+  planning.size = 8;
+  REFUSED(attune_shares_new(attentions, calls, 1, &planning, NULL, NULL, &shares), "struct-size");
+  planning.size = sizeof planning;
+  CHECK(!shares);
+  GOOD(attune_shares_new(attentions, calls, 1, &planning, NULL, NULL, &shares));
+  attune_shares* other = NULL;
+  REFUSED(attune_shares_new(attentions, calls, 1, &planning, NULL, shares, &other), "bad-choice");
+  char* text = NULL;
+  GOOD(attune_shares_explain(shares, &text));
+  CHECK(strstr(text, "3 ranks") != NULL);
+  attune_string_free(text);
+  size_t count = 0;
+  GOOD(attune_shares_of(shares, 0, 0, NULL, 0, &count));
+  CHECK(count > 0);
+  REFUSED(attune_shares_of(shares, 3, 0, NULL, 0, &count), "ranks-count");
+  REFUSED(attune_shares_of(NULL, 0, 0, NULL, 0, &count), "null-pointer");
+  REFUSED(attune_shares_positions(NULL, 0, NULL, 0, &count), "null-pointer");
+  REFUSED(attune_shares_received(shares, 0, 0, NULL), "null-pointer");
+  REFUSED(attune_shares_received(shares, 0, 1, &count), "ranks-count");
+  REFUSED(attune_shares_explain(shares, NULL), "null-pointer");
+  attune_with with;
+  memset(&with, 0, sizeof with);
+  with.size = sizeof with;
+  with.shares = shares;
+  REFUSED(attune_run(a, &alone->call, &with), "shares-shape");
+  attune_shares_free(shares);
+  attune_shares_free(NULL);
+  attune_free(a);
+  free(tdslope);
+  pthread_mutex_destroy(&h.mutex);
+  pthread_cond_destroy(&h.changed);
+  drop(alone);
+  drop(p);
+}
+
 static void null_pointers(void) {
   problem* p = problem_of(1, n);
   attune_attention* a = alibi();
@@ -295,7 +535,7 @@ static void sizes(void) {
     REFUSED(attune_run(a, &call, NULL), "struct-size");
     attune_with with;
     memset(&with, 0, sizeof with);
-    with.size = wrong[i] == sizeof what - 1 ? sizeof with - 1 : wrong[i];
+    with.size = wrong[i] == sizeof what - 1 ? (uint32_t)offsetof(attune_with, shares) - 1 : wrong[i];
     REFUSED(attune_run(a, &p->call, &with), "struct-size");
   }
   // A program with a later header: members that are not set do not matter, others are refused.
@@ -1167,16 +1407,27 @@ int main(int count, char** words) {
   static const struct {
     const char* name;
     void (*run)(void);
-  } cases[] = {{"values", values},      {"gradients", gradients},
-               {"caches", caches},      {"null_pointers", null_pointers},
-               {"sizes", sizes},        {"errors", errors},
-               {"tensors", tensors},    {"types", types},
-               {"names", names},        {"descriptions", descriptions},
-               {"options", options},    {"progress", progress},
-               {"loops", loops},        {"lifetimes", lifetimes},
-               {"threads", threads},    {"flat_memory", flat_memory},
-               {"pictures", pictures},  {"bundles", bundles},
-               {"watches", watches},    {"memory", memory},
+  } cases[] = {{"values", values},
+               {"gradients", gradients},
+               {"caches", caches},
+               {"over_ranks", over_ranks},
+               {"null_pointers", null_pointers},
+               {"sizes", sizes},
+               {"errors", errors},
+               {"tensors", tensors},
+               {"types", types},
+               {"names", names},
+               {"descriptions", descriptions},
+               {"options", options},
+               {"progress", progress},
+               {"loops", loops},
+               {"lifetimes", lifetimes},
+               {"threads", threads},
+               {"flat_memory", flat_memory},
+               {"pictures", pictures},
+               {"bundles", bundles},
+               {"watches", watches},
+               {"memory", memory},
                {"no_memory", no_memory}};
   int run = 0;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i)

@@ -81,7 +81,7 @@ class Call:
             tensors, captures = _detached(tensors), _detached(captures)
         try:
             options = None
-            if q.is_cuda or q.numel() > _SMALL:
+            if q.is_cuda or q.numel() > _SMALL or self.packed is not DENSE:
                 options = self._options(direction, tensors, captures, grads)
             self.core.run(direction, tensors, captures, grads, self.ints, options)
         except Error as error:
@@ -206,9 +206,15 @@ class _Transformed(torch.autograd.Function):
         return None, None, None, *[g if w else None for g, w in zip(grads, wanted)]
 
 
+# The context_parallel that calls are made in.
+sharing: Any = None
+
+
 def attend(spelled: Spelled, q: Tensor, k: Tensor, v: Tensor, scale: float | None, *, with_lse: bool = False,
            with_max: bool = False, packed: Packed = DENSE) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """The attention: the output, and the logarithm of the sum and the largest score where they are asked for."""
+    if sharing is not None:
+        return sharing.attend(spelled, q, k, v, scale, with_lse, with_max, packed)
     captures = spelled.captures
     if is_compiling() or _len_torch_dispatch_stack() or _are_functorch_transforms_active():
         return _operator(spelled, q, k, v, scale, with_lse, with_max, packed)
@@ -226,6 +232,12 @@ def attend(spelled: Spelled, q: Tensor, k: Tensor, v: Tensor, scale: float | Non
             return made
     if not _core.plain(q, k, v, *captures):
         return _operator(spelled, q, k, v, scale, with_lse, with_max, packed)
+    return finished(call, recorded, q, k, v, captures, with_lse)
+
+
+def finished(call: Call, recorded: bool, q: Tensor, k: Tensor, v: Tensor, captures: tuple[Tensor, ...],
+             with_lse: bool) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """The call's results, recorded if gradients are wanted."""
     if not recorded:
         return call.forward_slowly(q, k, v, captures, with_lse)
     made = _record(call, with_lse, q, k, v, *captures)

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from attune._library import watch
+from attune.torch import _attend
 from attune.torch._attend import attend
 from attune.torch._dynamo import compare_integers
 from attune.torch._mod import Spelled, Texts, spell, spelled_of, texts_of
@@ -72,11 +73,14 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: ScoreMo
     torch.Size([1, 2, 8, 4])
     """
     q_shape, k_shape = check_heads(query, key, enable_gqa)
+    lengths = q_shape[-2], k_shape[-2]
+    if _attend.sharing is not None:
+        lengths = _attend.sharing.whole(lengths)
     mask_mod: MaskMod | None = None
-    if type(block_mask) is BlockMask and block_mask.seq_lengths == (q_shape[-2], k_shape[-2]):
+    if type(block_mask) is BlockMask and block_mask.seq_lengths == lengths:
         mask_mod = block_mask.mask_mod
     elif block_mask is not None:
-        mask_mod = mask_of(block_mask, query, key)
+        mask_mod = mask_of(block_mask, lengths)
     if kernel_options is not None:
         _warn_of_options()
     if return_lse and return_aux is not None:
@@ -108,7 +112,7 @@ def explain(query: Tensor | Callable[[], Any], key: Tensor | None = None, value:
     assert key is not None and value is not None
     with watch(facts.append), torch.no_grad():
         flex_attention(query, key, value, score_mod, block_mask, scale, enable_gqa)
-    mask_mod = None if block_mask is None else mask_of(block_mask, query, key)
+    mask_mod = None if block_mask is None else mask_of(block_mask, (query.shape[-2], key.shape[-2]))
     spelled = written(score_mod, mask_mod, query)
     page = ["what attune read", *_texts(spelled.texts), ""]
     page += [spelled.handle(scale, query.dtype is torch.float64).explain().rstrip(), "", *_ran(facts, named=False)]
@@ -180,7 +184,7 @@ def check_heads(query: Tensor, key: Tensor, enable_gqa: bool) -> tuple[torch.Siz
     return q_shape, k_shape
 
 
-def mask_of(block_mask: Any, query: Tensor, key: Tensor) -> MaskMod | None:
+def mask_of(block_mask: Any, given: tuple[int, int]) -> MaskMod | None:
     """The mask_mod of a BlockMask, torch's or ours, if it is for these lengths."""
     mask_mod = getattr(block_mask, "mask_mod", None)
     if mask_mod is None:
@@ -192,7 +196,7 @@ def mask_of(block_mask: Any, query: Tensor, key: Tensor) -> MaskMod | None:
                "make one for these lengths, with a mask_mod that adds the offset")
     if block_mask.BLOCK_SIZE[0] == _LARGE:
         return None
-    lengths, given = tuple(block_mask.shape[-2:]), (query.shape[-2], key.shape[-2])
+    lengths = tuple(block_mask.shape[-2:])
     if lengths != given:
         refuse("block-mask", f"`block_mask` is for {lengths[0]} queries and {lengths[1]} keys",
                f"q has {given[0]} and k has {given[1]}", "make one for these lengths; with attune that is free")

@@ -7,6 +7,7 @@ import importlib
 import attune.torch
 import pytest
 import torch
+import torch.distributed as dist
 from goldens import run_page
 
 
@@ -17,7 +18,12 @@ def test_the_page():
                                       num_attention_heads=2)
     names = {**tensors, "torch": torch, "slope": torch.ones(4, requires_grad=True), "config": config,
              "AutoModelForCausalLM": transformers.AutoModelForCausalLM}
-    assert run_page("docs/torch.md", names) == 7
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    names["mesh"] = dist.device_mesh.init_device_mesh("cpu", (1,))
+    try:
+        assert run_page("docs/torch.md", names) == 9
+    finally:
+        dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("name", ["attune.torch", *(f"attune.torch.{m}" for m in (

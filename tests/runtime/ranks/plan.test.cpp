@@ -209,6 +209,43 @@ TEST_CASE("layers share one deal, and each moves what it needs", "[ranks]") {
   CHECK(tests::refusal([&] { of.received(1, 2); }).code == "ranks-count");
 }
 
+TEST_CASE("a deal is kept for calls of other masks, heads and types", "[ranks]") {
+  const Attention causal{.mask = mods::causal()}, window{.mask = mods::sliding_window(64)};
+  const Forward call = whole(1, 8, 2, 3000, 3000), heads = whole(1, 4, 2, 3000, 3000);
+  for (const Shares::Deal deal : deals) {
+    const Shares first = shares(causal, call, 3, {.deal = deal, .grain = 32}, 1);
+    const Shares second(first, std::span(&window, 1), std::span(&heads, 1));
+    for (int rank = 0; rank < 3; ++rank) {
+      CHECK(std::ranges::equal(first.of(rank), second.of(rank)));
+      CHECK(std::ranges::equal(first.keys_of(rank), second.keys_of(rank)));
+    }
+    CHECK(second.get()->digest != first.get()->digest);
+    CHECK(second.received(1) < first.received(1));
+    const Shares third(second, std::span(&causal, 1), std::span(&call, 1));
+    CHECK(third.get()->digest == first.get()->digest);
+  }
+  const Shares first = shares(causal, call, 3, {.grain = 32});
+  const Forward longer = whole(1, 8, 2, 3001, 3001);
+  CHECK(tests::refusal([&] { Shares(first, std::span(&causal, 1), std::span(&longer, 1)); }).code == "shares-other");
+  CHECK(tests::refusal([&] { Shares(Shares(), std::span(&causal, 1), std::span(&call, 1)); }).code == "ranks-count");
+}
+
+TEST_CASE("layers may bind other tensors to the same names", "[ranks]") {
+  const auto early = Device::cpu().array<int>({1000}, "doc"), late = Device::cpu().array<int>({1000}, "doc");
+  for (std::size_t i = 0; i < 1000; ++i) {
+    early.values()[i] = i < 100;
+    late.values()[i] = i < 900;
+  }
+  const std::vector<Attention> layers(2, Attention{.mask = mods::document(early)});
+  const std::array<Tensor, 1> one{early}, two{late};
+  std::array calls{whole(1, 8, 2, 1000, 1000), whole(1, 8, 2, 1000, 1000)};
+  calls[0].captures = one;
+  calls[1].captures = two;
+  const Shares of(layers, calls, {.rank = 0, .count = 2}, {.grain = 32});
+  CHECK(of.get()->layers[0].mask != of.get()->layers[1].mask);
+  CHECK(tests::refusal([&] { Shares(layers, std::span(calls).first(1), {}, {}); }).code == "shares-call");
+}
+
 TEST_CASE("lengths of nothing, of one, and below the number of ranks can be dealt", "[ranks]") {
   const Attention causal{.mask = mods::causal()};
   for (const std::int64_t length : {0, 1, 2, 7, 13})

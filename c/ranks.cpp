@@ -1,0 +1,161 @@
+// c/ranks.cpp — ranks: transports of C's functions, and who holds which positions
+#include "c/ranks.h"
+
+#include <attune/attention.h>
+#include <attune/error.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "c/called.h"
+#include "c/error.h"
+
+namespace attune::c {
+namespace {
+
+/// Throws where a function of the transport says that it failed.
+void check(const char* function, std::int32_t said) {
+  if (said == 0) return;
+  throw Error("ranks-transport", "this rank's transport has failed", {},
+              fmt::format("`{}` returned {}", function, said),
+              "see what it met; then make new transports for all ranks");
+}
+
+std::vector<attune_part> parts_of(std::span<const Transport::Part> from) {
+  std::vector<attune_part> out;
+  for (const Transport::Part& part : from) out.push_back({part.peer, 0, part.data, part.bytes});
+  return out;
+}
+
+Transport transport_of(const attune_transport* given) {
+  const auto from = c::given(given, "attune_shares_new", "with");
+  Transport out{.rank = from.rank, .count = from.count};
+  if (from.exchange)
+    out.exchange = [from](std::span<const Transport::Part> send, std::span<const Transport::Part> receive,
+                          void* stream) {
+      const std::vector<attune_part> to = parts_of(send), by = parts_of(receive);
+      check("exchange", from.exchange(from.user, to.data(), to.size(), by.data(), by.size(), stream));
+    };
+  if (from.sum)
+    out.sum = [from](const Tensor& values, void* stream) {
+      check("sum", from.sum(from.user, values.data, static_cast<std::size_t>(values.size()),
+                            static_cast<std::int32_t>(size_of(values.dtype)), stream));
+    };
+  if (from.stop) out.stop = [from] { from.stop(from.user); };
+  return out;
+}
+
+template <class Choice>
+Choice choice_of(const char* name, std::int32_t value, Choice last) {
+  if (value >= 0 && value <= static_cast<std::int32_t>(last)) return static_cast<Choice>(value);
+  throw Error("bad-choice", fmt::format("`{}` cannot be {}", name, value), {},
+              fmt::format("it is 0 to {}", static_cast<int>(last)), "take one of the names in attune/c.h");
+}
+
+static_assert(ATTUNE_CONTIGUOUS == static_cast<int>(Shares::Deal::contiguous) &&
+              ATTUNE_ZIGZAG == static_cast<int>(Shares::Deal::zigzag) &&
+              ATTUNE_GREEDY == static_cast<int>(Shares::Deal::greedy));
+static_assert(ATTUNE_GATHER == static_cast<int>(Shares::Travel::gather) &&
+              ATTUNE_RING == static_cast<int>(Shares::Travel::ring) &&
+              ATTUNE_HEADS == static_cast<int>(Shares::Travel::heads) &&
+              ATTUNE_FEW == static_cast<int>(Shares::Travel::few));
+
+Shares::How how_of(const attune_how* given) {
+  Shares::How out;
+  if (!given) return out;
+  const auto from = c::given(given, "attune_shares_new", "how");
+  out.deal = choice_of("deal", from.deal, Shares::Deal::greedy);
+  out.travel = choice_of("travel", from.travel, Shares::Travel::few);
+  out.groups = from.groups;
+  const auto take = [](auto value, auto& into) {
+    if (value != 0) into = value;
+  };
+  take(from.grain, out.grain);
+  take(from.per_node, out.per_node);
+  take(from.own_gb_s, out.own_gb_s);
+  take(from.node_gb_s, out.node_gb_s);
+  take(from.tflops, out.tflops);
+  take(from.memory_gb_s, out.memory_gb_s);
+  take(from.latency_us, out.latency_us);
+  return out;
+}
+
+/// Writes as many as there is room for.
+template <class From, class Into, class As>
+void give(const From& all, Into* into, std::size_t room, std::size_t* count, const As& as) {
+  if (count) *count = all.size();
+  if (!into) return;
+  std::transform(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(std::min(room, all.size())), into, as);
+}
+
+}  // namespace
+}  // namespace attune::c
+
+using namespace attune;
+
+attune_error* attune_shares_new(const attune_attention* const* attentions, const attune_call* const* calls,
+                                size_t count, const attune_transport* with, const attune_how* how,
+                                const attune_shares* before, attune_shares** shares) {
+  return c::guarded([&] {
+    constexpr const char* name = "attune_shares_new";
+    c::require(shares, name, "shares");
+    if (count > 0) c::require(attentions, name, "attentions"), c::require(calls, name, "calls");
+    std::vector<Attention> layers;
+    std::vector<std::unique_ptr<const c::Call>> held;
+    std::vector<Forward> wholes;
+    for (std::size_t i = 0; i < count; ++i) {
+      const c::Held attention(attentions[i], name);
+      held.push_back(std::make_unique<const c::Call>(*attentions[i], calls[i], name));
+      if (held.back()->backward)
+        throw Error("bad-choice", "Shares are made for a backward", {}, "they are made for forward calls",
+                    "set call.pass to ATTUNE_FORWARD");
+      layers.push_back(attention->attention);
+      wholes.push_back(held.back()->forward);
+    }
+    if (before && (with || how))
+      throw Error("bad-choice", "a transport or choices are given besides `before`", {},
+                  "those of `before` are kept, as its deal is", "pass NULL for `with` and `how`, or for `before`");
+    const Line at = held.empty() ? Line{} : held.front()->at;
+    *shares = new attune_shares{before ? Shares(before->shares, layers, wholes, at)
+                                       : Shares(layers, wholes, c::transport_of(with), c::how_of(how), at)};
+  });
+}
+
+void attune_shares_free(attune_shares* shares) { delete shares; }
+
+attune_error* attune_shares_of(const attune_shares* shares, int32_t rank, int32_t keys, attune_stretch* stretches,
+                               size_t room, size_t* count) {
+  return c::guarded([&] {
+    c::require(shares, "attune_shares_of", "shares");
+    c::give(keys ? shares->shares.keys_of(rank) : shares->shares.of(rank), stretches, room, count,
+            [](const Shares::Stretch& s) {
+              return attune_stretch{s.begin, s.end};
+            });
+  });
+}
+
+attune_error* attune_shares_positions(const attune_shares* shares, int32_t rank, int32_t* positions, size_t room,
+                                      size_t* count) {
+  return c::guarded([&] {
+    c::require(shares, "attune_shares_positions", "shares");
+    const Array<int> all = shares->shares.positions(rank);
+    c::give(all.values(), positions, room, count, [](int position) { return position; });
+  });
+}
+
+attune_error* attune_shares_received(const attune_shares* shares, int32_t rank, size_t layer, size_t* bytes) {
+  return c::guarded([&] {
+    c::require(shares, "attune_shares_received", "shares");
+    c::require(bytes, "attune_shares_received", "bytes");
+    *bytes = shares->shares.received(rank, layer);
+  });
+}
+
+attune_error* attune_shares_explain(const attune_shares* shares, char** text) {
+  return c::guarded([&] {
+    c::require(shares, "attune_shares_explain", "shares");
+    c::require(text, "attune_shares_explain", "text");
+    *text = c::copied(shares->shares.explain());
+  });
+}

@@ -1,0 +1,134 @@
+# python/attune/_ranks.py — Transport and Shares: one attention on many ranks, which hold some positions each
+"""Ranks: how they exchange bytes, who holds which positions, and what travels. docs/ranks.md tells of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from attune import _arguments, _core
+from attune._errors import Error
+from attune._place import here
+
+if TYPE_CHECKING:
+    from attune._attention import Attention
+
+Parts = list[tuple[int, memoryview]]
+_DEALS = {"best": 0, "contiguous": 1, "zigzag": 2, "greedy": 3}
+_TRAVELS = {"best": 0, "gather": 1, "ring": 2, "heads": 3, "few": 4}
+
+
+class Transport:
+    """How this rank exchanges bytes with the others.
+
+    `exchange(send, receive, stream)` gets lists of (peer, memoryview). It sends what the first show to their peers, and
+    fills those of the second with what their peers sent; parts keep their order between two ranks, and the other rank
+    names the same sizes. It returns once all have arrived; every rank calls it in the same order. None: for planning.
+    `sum(values, stream)` adds up a memoryview of floats over all ranks, in place; without it, it is made of exchanges.
+    `stop()` is called by a rank that fails, so that the others do not wait for it. An exception of theirs ends the call
+    that they are called by. Views show nothing after the function has returned.
+    """
+
+    def __init__(self, rank: int, count: int, exchange: Callable[[Parts, Parts, int], object] | None = None, *,
+                 sum: Callable[[memoryview, int], object] | None = None,
+                 stop: Callable[[], object] | None = None) -> None:
+        self.rank, self.count = _arguments.whole("rank", rank), _arguments.whole("count", count)
+        function = _arguments.function
+        self._core = _core.Transport(self.rank, self.count, function("exchange", exchange, "two lists of parts"),
+                                     function("sum", sum, "a memoryview of floats"), function("stop", stop, "nothing"))
+
+    def __repr__(self) -> str:
+        return f"<attune.Transport: rank {self.rank} of {self.count}>"
+
+
+class Shares:
+    """Who holds which positions of a sequence that is too long for one rank, and what must travel for a mask.
+
+    Made once for many calls, alike on every rank, and passed to calls as `shares`. `attentions` are those of the calls,
+    of which the masks count; what masks capture is read here. q, k and v are those of the whole call: of them, shapes
+    and types alone count, so that `numpy.broadcast_to(numpy.float32(0), shape)` does. `deal` is "best", "contiguous",
+    "zigzag" or "greedy"; `travel` "best", "gather", "ring", "heads" or "few". What is 0 is chosen, or the default.
+
+    >>> import attune, numpy
+    >>> q = numpy.broadcast_to(numpy.float32(0), (1, 8, 3000, 64))
+    >>> shares = attune.Shares(attune.Attention(mask="kv <= q"), q, q, q, attune.Transport(0, 2), deal="zigzag")
+    >>> shares.of(0)
+    [(0, 768), (2304, 3000)]
+    """
+
+    def __init__(self, attentions: Attention | Sequence[Attention], q: Any, k: Any, v: Any, transport: Transport, *,
+                 deal: str = "best", travel: str = "best", groups: int = 0, grain: int = 0, per_node: int = 0,
+                 own_gb_s: float = 0, node_gb_s: float = 0, tflops: float = 0, memory_gb_s: float = 0,
+                 latency_us: float = 0, cu_seqlens: Any = None, cu_seqlens_q: Any = None, cu_seqlens_kv: Any = None,
+                 q_offset: int = 0, kv_offset: int = 0) -> None:
+        for name, given, known in (("deal", deal, _DEALS), ("travel", travel, _TRAVELS)):
+            if type(given) is not str or given not in known:
+                raise _arguments.bad(name, given, "one of " + ", ".join(known), "pass one of these")
+        if not isinstance(transport, Transport):
+            raise _arguments.bad("transport", transport, "an attune.Transport", "make one of your process group")
+        if cu_seqlens is not None:
+            cu_seqlens_q = cu_seqlens_kv = cu_seqlens
+        whole = _arguments.whole
+        rates = [_arguments.real(name, x) or 0.0 for name, x in (
+            ("own_gb_s", own_gb_s), ("node_gb_s", node_gb_s), ("tflops", tflops), ("memory_gb_s", memory_gb_s),
+            ("latency_us", latency_us))]
+        how = (_DEALS[deal], _TRAVELS[travel], whole("groups", groups), whole("grain", grain),
+               whole("per_node", per_node), *rates)
+        self._offsets = whole("q_offset", q_offset), whole("kv_offset", kv_offset)
+        self._starts = cu_seqlens_q, cu_seqlens_kv
+        self._make(transport, attentions, (q, k, v), how, None)
+
+    def also(self, attentions: Attention | Sequence[Attention], q: Any, k: Any, v: Any) -> Shares:
+        """The same deal for calls of other masks: as long, but with heads and types of their own."""
+        made = Shares.__new__(Shares)
+        made._offsets, made._starts = self._offsets, self._starts
+        made._make(self.transport, attentions, (q, k, v), None, self._core)
+        return made
+
+    def _make(self, transport: Transport, attentions: Attention | Sequence[Attention], tensors: tuple[Any, ...],
+              how: tuple[Any, ...] | None, before: _core.Shares | None) -> None:
+        from attune._attention import Attention
+
+        several = [attentions] if isinstance(attentions, Attention) else list(attentions)
+        for one in several:
+            if not isinstance(one, Attention):
+                raise _arguments.bad("attentions", one, "an attune.Attention, or several", "pass those of the calls")
+        self.transport = transport
+        given = (*tensors, None, None, None, *self._starts)
+        layers = [(one._core, given, one._bound({})[0], one._bound({})[2]) for one in several]
+        options = (self._offsets[0], 0, 0, 0, 0, None, None, None, None, False, self._offsets[1], 0)
+        try:
+            self._core = _core.shares(transport._core if before is None else None, layers, options, how, before)
+        except Error as error:
+            raise error if error.file or error.text else error.moved(_line()) from None
+
+    def of(self, rank: int | None = None) -> list[tuple[int, int]]:
+        """The queries that a rank holds, this one by default, as stretches [begin, end) in the order of its tensors."""
+        return self._core.of(self._rank(rank), False)
+
+    def keys_of(self, rank: int | None = None) -> list[tuple[int, int]]:
+        """The same of its keys."""
+        return self._core.of(self._rank(rank), True)
+
+    def positions(self, rank: int | None = None) -> memoryview:
+        """at.q of each of its queries, as i32: for rotary embeddings."""
+        return self._core.positions(self._rank(rank))
+
+    def received(self, rank: int | None = None, layer: int = 0) -> int:
+        """Bytes that a forward of attentions[layer] brings to a rank."""
+        return self._core.received(self._rank(rank), _arguments.whole("layer", layer))
+
+    def explain(self) -> str:
+        """Every deal and schedule with its predicted time, and which was chosen."""
+        return self._core.explain()
+
+    def _rank(self, rank: int | None) -> int:
+        return self.transport.rank if rank is None else _arguments.whole("rank", rank)
+
+    def __repr__(self) -> str:
+        return f"<attune.Shares of {self.transport.count} ranks>"
+
+
+def _line() -> Any:
+    place = here()
+    return place.spot()._replace(begin=0, end=0) if place else None

@@ -1,0 +1,364 @@
+# python/attune/torch/_parallel.py — context_parallel: attention over the ranks of a process group
+"""`with context_parallel(mesh, mask):` attention of a sequence whose rows are dealt to several processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.compiler import is_compiling
+
+from attune import _arguments, _core
+from attune._errors import Error
+from attune._kept import Kept
+from attune.torch import _attend
+from attune.torch._mod import Spelled, Texts, spelled_of
+from attune.torch._value import refuse
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+Parts = list[tuple[int, memoryview]]
+Stretches = list[tuple[int, int]]
+_DEALS = {"best": 0, "contiguous": 1, "zigzag": 2, "greedy": 3}
+_TRAVELS = {"best": 0, "gather": 1, "ring": 2, "heads": 3, "few": 4}
+
+
+def context_parallel(mesh: Any, block_mask: Any = None, *, lengths: tuple[int, int] | None = None,
+                     deal: str = "best", travel: str = "best", heads: tuple[int, int] | None = None,
+                     sum_captured: bool = True, seconds: float = 60) -> ContextParallel:
+    """Within it, flex_attention takes this rank's rows of q, k and v, and attends to those of all ranks.
+
+    `mesh` is a DeviceMesh of one dimension, or a process group. Which rows a rank holds follows from `block_mask`, one
+    or several, so that all have as much work and little travels; without one, rows are dealt evenly for a causal mask.
+    `shard` takes this rank's rows of a whole tensor, `gather` brings a whole tensor together, and `positions` are what
+    rotary embeddings need. Masks and mods are those of the whole sequence; `lengths` (of queries, of keys) are those of
+    block_mask, or else of what is sharded first. `heads` (of queries, of keys) tells what times are predicted for.
+
+    Gradients of tensors that mods capture are summed over all ranks, unless `sum_captured` is False. Every rank makes
+    the same calls in the same order. Where one fails, or does not come within `seconds`, the others raise an Error.
+
+    >>> import torch
+    >>> import torch.distributed as dist
+    >>> from attune.torch import context_parallel, create_block_mask, flex_attention
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> causal = create_block_mask(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx, None, None, 64, 64)
+    >>> x = torch.randn(1, 2, 64, 16)
+    >>> with context_parallel(dist.group.WORLD, causal) as ranks:
+    ...     q = ranks.shard(x)
+    ...     out = ranks.gather(flex_attention(q, q, q, block_mask=causal))
+    >>> torch.equal(out, flex_attention(x, x, x, block_mask=causal))
+    True
+    >>> dist.destroy_process_group()
+    """
+    return ContextParallel(mesh, block_mask, lengths, deal, travel, heads, sum_captured, seconds)
+
+
+class ContextParallel:
+    """What context_parallel gives."""
+
+    def __init__(self, mesh: Any, block_mask: Any, lengths: tuple[int, int] | None, deal: str, travel: str,
+                 heads: tuple[int, int] | None, sum_captured: bool, seconds: float) -> None:
+        for name, given, known in (("deal", deal, _DEALS), ("travel", travel, _TRAVELS)):
+            if type(given) is not str or given not in known:
+                raise _arguments.bad(name, given, "one of " + ", ".join(known), "pass one of these")
+        limit = _arguments.real("seconds", seconds)
+        if limit is None or not limit > 0:
+            raise _arguments.bad("seconds", seconds, "how long ranks wait for each other", "pass a number above 0")
+        several = isinstance(block_mask, Iterable) and not hasattr(block_mask, "mask_mod")
+        self._masks = list(block_mask) if several else [] if block_mask is None else [block_mask]
+        found = {tuple(mask.shape[-2:]) for mask in self._masks}
+        if lengths is not None:
+            found.add((_arguments.whole("lengths[0]", lengths[0], 1), _arguments.whole("lengths[1]", lengths[1], 1)))
+        if len(found) > 1:
+            refuse("block-mask", "masks of several lengths are to share one deal",
+                   "they are for " + " and ".join(f"{q} x {kv}" for q, kv in sorted(found)),
+                   "make a context_parallel for each")
+        self._lengths: tuple[int, int] | None = found.pop() if found else None
+        self._how = (_DEALS["zigzag" if deal == "best" and not self._masks else deal], _TRAVELS[travel], 0, 0, 0,
+                     0.0, 0.0, 0.0, 0.0, 0.0)
+        self._heads, self.sum_captured = heads, sum_captured
+        self._group = _group_of(mesh.get_group() if hasattr(mesh, "get_group") else mesh, limit)
+        self.rank, self.count = self._group.rank, self._group.count
+        self._dealt: _core.Shares | None = None
+        self._plans: Kept[object, tuple[_core.Shares, object]] = Kept(64)
+        self._outside: list[Any] = []
+
+    # ---- the context
+
+    def __enter__(self) -> ContextParallel:
+        self._outside.append(_attend.sharing)
+        _attend.sharing = self
+        return self
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        _attend.sharing = self._outside.pop()
+        if kind is not None:
+            self._group.give_up()
+
+    # ---- rows
+
+    def shard(self, *tensors: Tensor, dim: int = -2, keys: bool = False) -> Any:
+        """This rank's rows of whole tensors: one, or a tuple of them. `keys`: as keys are dealt, where that differs.
+
+        Gradients flow back to the rows that were taken.
+        """
+        if self._lengths is None and tensors:
+            self._lengths = tensors[0].shape[dim], tensors[0].shape[dim]
+        rows, length = self._of(self.rank, keys), self._length(keys)
+        for t in tensors:
+            if t.shape[dim] != length:
+                refuse("shares-shape", f"a tensor of {t.shape[dim]} rows is to be sharded",
+                       f"{'keys' if keys else 'queries'} have {length} positions", "pass whole tensors, and their dim")
+        made = [torch.cat([t.narrow(dim, begin, end - begin) for begin, end in rows] or [t.narrow(dim, 0, 0)], dim)
+                for t in tensors]
+        return made[0] if len(made) == 1 else tuple(made)
+
+    @torch.no_grad()
+    def gather(self, *tensors: Tensor, dim: int = -2, keys: bool = False) -> Any:
+        """Whole tensors, on every rank, of the rows that each rank holds; without gradients."""
+        stretches = [self._of(rank, keys) for rank in range(self.count)]
+        counts = [_rows(one) for one in stretches]
+        made = []
+        for t in tensors:
+            if t.shape[dim] != counts[self.rank]:
+                refuse("shares-shape", f"a tensor of {t.shape[dim]} rows is to be gathered",
+                       f"this rank holds {counts[self.rank]}", "pass this rank's rows, and their dim")
+            own = t.detach().movedim(dim, 0).contiguous()
+            whole = own.new_empty((sum(counts), *own.shape[1:]))
+            with self._or_give_up():
+                parts = self._group.gather(own, counts)
+            for part, held in zip(parts, stretches):
+                at = 0
+                for begin, end in held:
+                    whole[begin:end] = part[at:at + end - begin]
+                    at += end - begin
+            made.append(whole.movedim(0, dim))
+        return made[0] if len(made) == 1 else tuple(made)
+
+    def positions(self, *, device: Any = None) -> Tensor:
+        """The positions of this rank's queries, for rotary embeddings."""
+        return torch.cat([torch.arange(begin, end, device=device) for begin, end in self._of(self.rank, False)] or
+                         [torch.arange(0, device=device)])
+
+    def explain(self) -> str:
+        """Every deal and schedule with its predicted time, and which was chosen."""
+        return self._deal().explain()
+
+    # ---- plans
+
+    def whole(self, local: tuple[int, int]) -> tuple[int, int]:
+        """The lengths of the whole call, of one whose tensors have these."""
+        if self._lengths is None:
+            refuse("shares-shape", "the length of the whole sequence is not known",
+                   f"this rank's rows are {local[0]} queries and {local[1]} keys",
+                   "write context_parallel(mesh, lengths=(queries, keys)), or make q by its shard")
+        return self._lengths
+
+    def _length(self, keys: bool) -> int:
+        return self.whole((0, 0))[keys]
+
+    def _of(self, rank: int, keys: bool) -> Stretches:
+        return self._deal().of(rank, keys)
+
+    def _deal(self) -> _core.Shares:
+        """Who holds which rows. Made of heads and a type that may be others than a call's: they only say what is fast."""
+        if self._dealt is None:
+            cpu, layers = torch.device("cpu"), []
+            for mask in self._masks or [None]:
+                spelled = Spelled(Texts()) if mask is None else spelled_of(None, mask.mask_mod, cpu)
+                batch, found = (1, 1) if mask is None else mask.shape[:2]
+                heads = self._heads or ((64, 8) if found == 1 else (found, found))
+                q, k = (torch.empty((), dtype=torch.bfloat16).expand(batch, h, n, 128)
+                        for h, n in zip(heads, self.whole((0, 0))))
+                layers.append(_layer(spelled, spelled.handle(None, False), q, k, k))
+            with self._or_give_up():
+                self._dealt = _core.shares(self._group.transport(), layers, _NOTHING_ELSE, self._how, None)
+        return self._dealt
+
+    def _plan(self, spelled: Spelled, handle: _core.Attention, q: Tensor, k: Tensor, v: Tensor) -> _core.Shares:
+        """The deal with what must travel for this mask."""
+        dealt, lengths = self._deal(), self.whole((q.shape[-2], k.shape[-2]))
+        # The contents of what other parts of a mod read do not matter. A score of -inf is a mask.
+        read = spelled.texts.mask + (spelled.texts.score if "inf" in spelled.texts.score else "")
+        seen = tuple([(id(t), t._version) for name, t in zip(spelled.names, spelled.captures) if f"{name}[" in read])
+        key = (handle, spelled.ints, seen, q.dtype, q.shape[:-2], q.shape[-1], k.shape[:-2], v.shape[-1])
+        known = self._plans.get(key)
+        if known is None:
+            whole = [t.new_empty(()).expand(*t.shape[:-2], n, t.shape[-1])
+                     for t, n in zip((q, k, v), (*lengths, lengths[1]))]
+            made = _core.shares(None, [_layer(spelled, handle, *whole)], _NOTHING_ELSE, None, dealt)
+            known = self._plans.put(key, (made, spelled.captures))  # tensors that are kept keep their id
+        return known[0]
+
+    # ---- calls
+
+    def attend(self, spelled: Spelled, q: Tensor, k: Tensor, v: Tensor, scale: float | None, with_lse: bool,
+               with_max: bool, packed: _attend.Packed) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """The attention of this rank's rows."""
+        if is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._are_functorch_transforms_active():
+            refuse("shares-call", "an attention over ranks is inside of torch.compile, a transform or a mode",
+                   "its exchanges are no part of a graph", "leave it out of the graph: torch.compiler.disable")
+        captures = tuple(spelled.captures)
+        if packed is not _attend.DENSE or q.dim() != 4 or not _core.plain(q, k, v, *captures):
+            refuse("shares-call", "calls over ranks take plain tensors [batch, heads, positions, width]",
+                   f"q is {type(q).__name__} {list(q.shape)}", "call flex_attention with this rank's rows")
+        with self._or_give_up():
+            call = _Shared(self, spelled, scale, q, k, v, with_max)
+        recorded = torch.is_grad_enabled() and any([t.requires_grad for t in (q, k, v, *captures)])
+        return _attend.finished(call, recorded, q, k, v, captures, with_lse)
+
+    @contextmanager
+    def _or_give_up(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._group.give_up()
+            raise
+
+
+class _Shared(_attend.Call):
+    """A rank's part of a call, and of its gradients."""
+
+    __slots__ = ("parallel", "shares")
+
+    def __init__(self, parallel: ContextParallel, spelled: Spelled, scale: float | None, q: Tensor, k: Tensor,
+                 v: Tensor, with_max: bool) -> None:
+        super().__init__(spelled, spelled.ints, scale, q.dtype is torch.float64, _attend.Packed(), with_max)
+        self.parallel = parallel
+        try:
+            self.shares = parallel._plan(spelled, self.core, q, k, v)
+        except Error as error:
+            raise spelled.placed(error) from None
+
+    def _options(self, *call: Any) -> tuple[Any, ...]:
+        return *super()._options(*call), 0, 0, self.shares, self.parallel.sum_captured
+
+    def _run(self, *call: Any) -> None:
+        with self.parallel._or_give_up():
+            super()._run(*call)
+
+
+_NOTHING_ELSE = (0, 0, 0, 0, 0, None, None, None, None, False)
+
+
+def _layer(spelled: Spelled, handle: _core.Attention, q: Tensor, k: Tensor, v: Tensor) -> Any:
+    captures = tuple([t.detach() for t in spelled.captures])
+    return handle, (q, k, v), captures, tuple([float(n) for n in spelled.ints])
+
+
+def _rows(stretches: Stretches) -> int:
+    return sum(end - begin for begin, end in stretches)
+
+
+# ---- the process group
+
+
+class _Group:
+    """A process group of attune's own, with the ranks of another: its exchanges meet no others.
+
+    Each exchange begins with a word from every rank whether it goes on. So a rank that fails tells the others in a way
+    that they hear of at their next exchange, without waiting for the time limit.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, seconds: float) -> None:
+        import torch.distributed as dist
+
+        self._dist = dist
+        self.rank, self.count = dist.get_rank(group), dist.get_world_size(group)
+        self.seconds = seconds
+        self._group = dist.new_group(dist.get_process_group_ranks(group), timedelta(seconds=seconds),
+                                     use_local_synchronization=True, group_desc="attune")
+        self._over: Error | None = None
+        self._told: Any = None
+
+    def transport(self) -> _core.Transport:
+        """What the core calls."""
+        return _core.Transport(self.rank, self.count, self._exchange, None, None)
+
+    def _exchange(self, send: Parts, receive: Parts, stream: int) -> None:
+        sent, received = ([[_bytes(part) for peer, part in parts if peer == rank and len(part)]
+                           for rank in range(self.count)] for parts in (send, receive))
+        outgoing = torch.cat([t for one in sent for t in one] or [torch.empty(0, dtype=torch.uint8)])
+        sizes = [[sum(map(len, one)) for one in way] for way in (sent, received)]
+        incoming = torch.empty(sum(sizes[1]), dtype=torch.uint8)
+        self._meet()
+        with self._until():
+            self._dist.all_to_all_single(incoming, outgoing, sizes[1], sizes[0], group=self._group)
+        at = 0
+        for t in [t for one in received for t in one]:
+            t.copy_(incoming[at:at + len(t)])
+            at += len(t)
+
+    def gather(self, own: Tensor, counts: list[int]) -> list[Tensor]:
+        """Every rank's tensor, which has so many rows of its own and is contiguous."""
+        padded = own.new_zeros((max(counts), *own.shape[1:]))
+        padded[:len(own)] = own
+        parts = [torch.empty_like(padded) for _ in counts]
+        self._meet()
+        with self._until():
+            self._dist.all_gather([_raw(part) for part in parts], _raw(padded), group=self._group)
+        return [part[:count] for part, count in zip(parts, counts)]
+
+    def _meet(self) -> None:
+        """Raises an Error on every rank if one of them has failed."""
+        if self._over is not None:
+            raise self._over
+        word = torch.zeros(1, dtype=torch.int64)
+        with self._until():
+            self._dist.all_reduce(word, self._dist.ReduceOp.MAX, group=self._group)
+        if word.item():
+            self._end(f"rank {word.item() - 1} has failed", "it told the others that it gives up")
+            raise self._over  # type: ignore[misc]
+
+    def give_up(self) -> None:
+        """This rank fails: the others hear of it where they would wait for it."""
+        if self._over is not None:
+            return
+        self._end(f"rank {self.rank} has failed before", "it told the others that it gives up")
+        try:
+            word = torch.tensor([self.rank + 1])
+            self._told = word, self._dist.all_reduce(word, self._dist.ReduceOp.MAX, group=self._group, async_op=True)
+        except (RuntimeError, ValueError):  # the others are gone
+            pass
+
+    def _end(self, problem: str, why: str) -> None:
+        self._over = Error("ranks-timeout", problem, why,
+                           "see what it raised; then enter context_parallel again on all ranks")
+        for key in [key for key, group in _groups.items() if group is self]:
+            del _groups[key]
+
+    @contextmanager
+    def _until(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            self._end(f"rank {self.rank} has waited for the others in vain",
+                      f"{str(error).splitlines()[0]}; ranks wait for {self.seconds:g} seconds")
+            raise self._over from error  # type: ignore[misc]
+
+
+_groups: dict[tuple[str, float], _Group] = {}
+
+
+def _group_of(group: Any, seconds: float) -> _Group:
+    """The one for this group, made when it is first asked for, on all its ranks."""
+    if not hasattr(group, "group_name"):
+        raise _arguments.bad("mesh", group, "a DeviceMesh of one dimension, or a process group",
+                             "write init_device_mesh(\"cpu\", (ranks,)), or dist.group.WORLD")
+    key = (f"{group.group_name} {id(group)}", seconds)
+    if key not in _groups:
+        _groups[key] = _Group(group, seconds)
+    return _groups[key]
+
+
+def _bytes(part: memoryview) -> Tensor:
+    return torch.frombuffer(part, dtype=torch.uint8)
+
+
+def _raw(tensor: Tensor) -> Tensor:
+    return tensor.reshape(-1).view(torch.uint8)
