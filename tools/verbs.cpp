@@ -148,6 +148,7 @@ void add_verbs(CLI::App& app) {
   add_cover(app);
   add_plot(app);
   add_report(app);
+  add_ranks(app);
   add_bench(app);
   add_cache(app);
   add_compile(app);
