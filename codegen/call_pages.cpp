@@ -33,8 +33,7 @@ std::vector<CallPage> call_pages(const compiler::LoweredMod& lowered, const Page
     if (plan.kernel->end.empty()) return;
     out.push_back({"dq after", end_source(plan, spec.arch)});
     if (needs_repair(of, plan)) out.push_back({"repair after", repair_source(of, plan, spec.arch)});
-    if (leaves_diagonals(of, plan))
-      out.push_back({"sums along diagonals after", spread_source(of, plan, spec.arch)});
+    if (leaves_diagonals(of, plan)) out.push_back({"sums along diagonals after", spread_source(of, plan, spec.arch)});
   };
   if (!backward) {
     walker(Way::forward);

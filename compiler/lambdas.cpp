@@ -15,15 +15,16 @@ namespace {
 using ir::Expr, ir::Op;
 
 /// What is longer as a tree, or deeper, is not for reading.
-constexpr std::uint32_t most_nodes = 600, most_depth = 60;
+constexpr std::uint32_t most_readable_nodes = 600, most_readable_depth = 60;
 /// A part that is used twice gets a name if it has as many nodes as this.
 constexpr std::uint32_t worth_a_name = 5;
 
 /// Names that captures and parameters of these functions cannot have.
-constexpr std::array taken{"at",   "s",    "p",      "i",     "j",    "attune", "and",    "as",     "auto",  "bool",
-                           "case", "char", "class",  "const", "def",  "del",    "do",     "double", "else",  "float",
-                           "for",  "from", "if",     "in",    "int",  "is",     "lambda", "long",   "new",   "not",
-                           "or",   "pass", "return", "short", "this", "true",   "try",    "void",   "while", "with"};
+constexpr std::array words_of_languages{"at",     "s",      "p",      "i",     "j",     "attune", "and",   "as",
+                                        "auto",   "bool",   "case",   "char",  "class", "const",  "def",   "del",
+                                        "do",     "double", "else",   "float", "for",   "from",   "if",    "in",
+                                        "int",    "is",     "lambda", "long",  "new",   "not",    "or",    "pass",
+                                        "return", "short",  "this",   "true",  "try",   "void",   "while", "with"};
 
 /// How tightly an operator binds; 0: a function.
 int bind(const Expr& e, Language language) {
@@ -44,7 +45,7 @@ class Writer {
 
   /// False: it cannot be written.
   bool write(const Expr& root) {
-    if (root->size > most_nodes || root->depth > most_depth) return false;
+    if (root->size > most_readable_nodes || root->depth > most_readable_depth) return false;
     outermost_ = root->binder;
     const std::vector<Expr> nodes = ir::in_order(root);
     for (const Expr& node : nodes)
@@ -74,7 +75,8 @@ class Writer {
   }
 
   std::string own(const std::string& name) {
-    if (std::find(taken.begin(), taken.end(), name) != taken.end()) fine_ = false;
+    if (std::find(words_of_languages.begin(), words_of_languages.end(), name) != words_of_languages.end())
+      fine_ = false;
     return name;
   }
 
