@@ -42,6 +42,28 @@ struct ForwardArgs {
   unsigned* next;                ///< the next tile of a dynamic schedule, 0 before the launch; null: a tile a block
 };
 
+/// A number for each batch entry; null: all have the call's.
+struct Numbers {
+  const int* at;
+  long long stride;  ///< in ints
+};
+
+/// For kernels whose blocks share the keys of a tile of queries.
+struct DecodeArgs {
+  Strided q, k, v, o;
+  Rows lse, max;
+  int batch, group, q_len, kv_len, q_offset, kv_shared;  ///< as ForwardArgs has them
+  int sets, sets_of_group;                               ///< sets of heads that share a tile, in all and of a key head
+  int kv_offset;                                         ///< what expressions see as the position of the first key
+  const int* q_starts;                                   ///< as ForwardArgs has them
+  const int* kv_starts;
+  Numbers kv_lens, q_offsets;  ///< instead of kv_len, which is then the most there may be, and of q_offset
+  const int* tiles;            ///< as ForwardArgs has them
+  int tile_stride, tile_batches, tile_heads;
+  float* parts;        ///< two for each block: rows of results, then their sums and what these are relative to
+  unsigned* arrivals;  ///< for each block, how many of those that share its last tile are done: 0 before the launch
+};
+
 /// What the elements of a gradient are.
 enum class Stored : int { f32, f16, bf16 };
 

@@ -96,6 +96,9 @@ constexpr std::array rows{
                return set_number(s.heads, v, 1, 8) && std::has_single_bit(static_cast<std::uint64_t>(s.heads));
              },
              [](const Shape& s) { return s.heads == 1 ? "" : std::to_string(s.heads); }, Json::number, false},
+    ShapeRow{"few", flags, "are there few queries: 16 at most, times the heads that share a tile?",
+             [](Shape& s, std::string_view v) { return set_flag(s.few, v); },
+             [](const Shape& s) { return flag_text(s.few); }, Json::flag, false},
     ShapeRow{"boxes", flags, "can the copy engine take the tensors? As for contiguous ones if left out",
              [](Shape& s, std::string_view v) { return set_flag(s.boxes, v); },
              [](const Shape& s) { return flag_text(s.boxes); }, Json::flag, false},
@@ -152,6 +155,7 @@ KernelSpec spec_of(const Shape& shape, int arch) {
   out.max = shape.max;
   out.packed = shape.packed;
   out.heads = static_cast<int>(shape.heads);
+  out.few = shape.few;
   const auto in = static_cast<std::int64_t>(size_of(out.dtype)), written = static_cast<std::int64_t>(size_of(out.out));
   const std::int64_t rows_of_in = (out.d * in) | (out.dv * in);
   out.load = shape.load.value_or(piece_of(rows_of_in));
@@ -170,6 +174,7 @@ Shape shape_of(const KernelSpec& spec, codegen::Length length) {
   out.max = spec.max;
   out.packed = spec.packed;
   out.heads = spec.heads;
+  out.few = spec.few;
   out.negative = !spec.scale_positive;
   out.wide = spec.wide;
   const KernelSpec usual = spec_of(out, spec.arch);
