@@ -12,7 +12,8 @@
 //
 // Tile: Element (bf16, f16) of q, k and v, Out (also float) of o; m: 16 rows; n: keys a step of a warp, 16 or 32;
 // warps; stages: slots of a ring, each n rows of keys or of values; d, dv, width, width_v, heads, layout, max, store:
-// as forward_sm80.cuh has them; vector: 16. SharedDecode<Tile>::bytes of shared memory, Tile::warps x 32 threads.
+// as forward_sm80.cuh has them; paged: keys lie in pages; rows of q, k and v start at multiples of 16
+// bytes. SharedDecode<Tile>::bytes of shared memory, Tile::warps x 32 threads.
 #pragma once
 
 #include "cuts_sm80.cuh"
@@ -90,6 +91,8 @@ struct Ahead {
   int length;
   Walk walk;
   Rows80 k, v;
+  const int* pages = nullptr;      ///< of the entry
+  int page = -1, row_of_page = 0;  ///< of the row that this lane looks up: the lane's of the step's
 
   __device__ Ahead(const DecodeArgs& args, const User& user, const Share& share, unsigned shared, int from)
       : args(args), user(user), share(share), lane(static_cast<int>(threadIdx.x) % 32),
@@ -112,10 +115,12 @@ struct Ahead {
       step = (tile == share.begin.tile ? share.begin.step : 0) + warp;
       end = tile == share.end.tile ? share.end.step : walk.count;
       length = of.keys.length;
-      const int kv_b = args.kv_shared ? 0 : of.b, head = of.kv_head;
-      k = rows_of<Element>(args.k, kv_b, head, of.keys.start);
-      v = rows_of<Element>(args.v, kv_b, head, of.keys.start);
+      const int kv_b = args.kv_shared || Tile::paged ? 0 : of.b;
+      k = rows_of<Element>(args.k, kv_b, of.kv_head, of.keys.start);
+      v = rows_of<Element>(args.v, kv_b, of.kv_head, of.keys.start);
+      if constexpr (Tile::paged) pages = args.pages.at + of.b * args.pages.entry;
     }
+    if constexpr (Tile::paged) look_up();
   }
   /// The slot that was used longest ago gets the next rows: keys and values in turn, from keys on.
   template <bool Values>
@@ -124,11 +129,11 @@ struct Ahead {
       const unsigned into = ring + static_cast<unsigned>(slot * Shared::slot_bytes);
       const int first = walk.tile(step) * Tile::n;
       if constexpr (Values) {
-        rows<VLine, Tile::dv * Shared::size, Tile::width_v * Shared::size>(into, v, first);
+        rows<VLine, Tile::dv * Shared::size, Tile::width_v * Shared::size>(into, v, args.v.batch, first);
         step += Tile::warps;
         next();
       } else {
-        rows<KLine, Tile::d * Shared::size, Tile::width * Shared::size>(into, k, first);
+        rows<KLine, Tile::d * Shared::size, Tile::width * Shared::size>(into, k, args.k.batch, first);
       }
     }
     copy_commit();
@@ -144,20 +149,35 @@ struct Ahead {
   }
 
  private:
+  /// Each lane finds the page of one of the step's rows, well before it is needed.
+  __device__ void look_up() {
+    const int row = walk.tile(step) * Tile::n + lane;
+    page = -1;
+    if (lane >= Tile::n || row >= length) return;
+    const int nth = row / args.pages.rows, found = pages[nth * args.pages.nth];
+    row_of_page = row - nth * args.pages.rows;
+    if (found < args.pages.count) page = found;
+  }
   /// n rows of Width bytes into lines of Pitch; what does not exist is 0.
   template <class Line, int Pitch, int Width>
-  __device__ void rows(unsigned into, const Rows80& rows, int first) const {
-    constexpr int step = 16, pieces = Pitch / step, across = (pieces & -pieces) < 32 ? pieces & -pieces : 32,
+  __device__ void rows(unsigned into, const Rows80& rows, long long page_stride, int first) const {
+    constexpr int piece = 16, pieces = Pitch / piece, across = (pieces & -pieces) < 32 ? pieces & -pieces : 32,
                   down = 32 / across;
-    const int row0 = lane / across, byte0 = lane % across * step, left = length - first - row0;
+    const int row0 = lane / across, byte0 = lane % across * piece;
+    const long long mine = page * page_stride * Shared::size + row_of_page * rows.position;
+    const unsigned there = Tile::paged ? __ballot_sync(~0u, page >= 0) : 0;
+    const auto is_there = [&](int row) { return Tile::paged ? (there >> row & 1) != 0 : first + row < length; };
     const char* from = rows.data + (first + row0) * rows.position + byte0;
 #pragma unroll
-    for (int r = 0; r < Tile::n; r += down, from += down * rows.position)
+    for (int r = 0; r < Tile::n; r += down, from += down * rows.position) {
+      if constexpr (Tile::paged) from = rows.data + __shfl_sync(~0u, mine, row0 + r) + byte0;
+      const bool has_row = is_there(row0 + r);
 #pragma unroll
-      for (int c = 0; c < Pitch; c += across * step) {
-        const int there = Width == Pitch ? step : min(max(Width - byte0 - c, 0), step), count = r < left ? there : 0;
-        copy_async<step>(into + Line::at(row0 + r, byte0 + c), count ? from + c : rows.data, count);
+      for (int c = 0; c < Pitch; c += across * piece) {
+        const int count = !has_row ? 0 : Width == Pitch ? piece : min(max(Width - byte0 - c, 0), piece);
+        copy_async<piece>(into + Line::at(row0 + r, byte0 + c), count ? from + c : rows.data, count);
       }
+    }
   }
 };
 
@@ -342,7 +362,7 @@ struct DecodeBlock {
         *reinterpret_cast<float2*>(mine + 8 * i) = {o[0][i][2 * r], o[0][i][2 * r + 1]};
       __syncthreads();
       each(8 * r, min(rows - 8 * r, 8), [&](int row, int column) {
-        typename PartOfRow::Other warps[Tile::warps];
+        PartOfRow::Other warps[Tile::warps];
 #pragma unroll
         for (int w = 0; w < Tile::warps; ++w)
           warps[w] = {
@@ -447,8 +467,6 @@ struct DecodeBlock {
   __device__ float* met() const { return shared_as<float>(Shared::met); }
   __device__ Part* parts_met() const { return shared_as<Part>(Shared::parts); }
 
-  /// What DecodeArgs::parts has for each row besides its results.
-  static constexpr int part_floats = 4;
   /// A part in memory: results of every row that a tile may have, then their sums.
   __device__ int part_rows() const { return args.q_len * heads; }
   __device__ float* slot_of(int nth) const {

@@ -67,7 +67,8 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   KernelPlan plan = plan_of(decode_sm80, spec, rows, tile.n);
   plan.stages = tile.stages;
   const auto width = static_cast<int>(spec.d), width_v = static_cast<int>(spec.dv);
-  plan.traits = {{"warps", tile.warps}, {"width", width}, {"width_v", width_v}, {"store", spec.store}};
+  plan.traits = {
+      {"warps", tile.warps}, {"width", width}, {"width_v", width_v}, {"store", spec.store}, {"paged", spec.paged}};
   const int bytes = shared_bytes(plan.d, plan.dv, tile);
   return {.plan = std::move(plan), .threads = 32 * tile.warps, .shared_bytes = bytes};
 }
@@ -81,6 +82,7 @@ constinit const KernelDescriptor decode_sm80{
     .searches = searches,
     .persistent = true,
     .cuts_keys = true,
+    .spills_well = 16,  // 256 columns of results leave hardly any registers
     .is_for = is_for,
     .why_not = why_not,
     .tiles = tiles,

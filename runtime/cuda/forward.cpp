@@ -5,6 +5,7 @@
 
 #include <attune/error.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "codegen/cuda/args.cuh"
 #include "codegen/reads.h"
@@ -31,6 +32,11 @@ void check_outputs(const Forward& call) {
 
 bool is_empty(const Problem& p) { return p.batch == 0 || p.q_heads == 0 || p.q.length == 0; }
 
+/// Does the call say more of its keys than its queries do?
+bool tells_apart(const Forward& call, const Problem& p) {
+  return p.q.layout != p.kv.layout || p.kv_offset != 0 || call.kv_len.given() || call.q_offsets.given();
+}
+
 KernelKey key_of(const Facts& device, const LoweredMod& lowered, const Args& args, const Forward& call,
                  const Problem& p, const Means& means) {
   const bool boxes = std::ranges::all_of(std::array{&call.q, &call.k, &call.v, &call.o},
@@ -43,6 +49,8 @@ KernelKey key_of(const Facts& device, const LoweredMod& lowered, const Args& arg
                          .dv = p.dv,
                          .max = call.max.given(),
                          .packed = p.q.packed(),
+                         .apart = tells_apart(call, p),
+                         .paged = p.kv.paged(),
                          .heads = codegen::heads_to_share(p.q.length, p.group),
                          .few = codegen::few_rows(p.q.length, p.group),
                          .boxes = boxes,
@@ -78,12 +86,13 @@ class ForwardCall {
         kernel_(loaded_kernel(key_of(device, lowered, args_, call, p, means), lowered,
                               static_cast<cu::Stream>(means.stream), means.purpose)),
         tiling_(tiling_of(kernel_->choice)), tiles_(tiling_, p), starts_(space_, p, tiles_) {
+    if (tells_apart(call, p) && !cuts_keys()) refuse_apart();
     if (means.cover) require_fit(*means.cover, device_, *kernel_, lowered, args_, p);
     if (tiles_.count > most_blocks() && kernel_->choice.counts_tiles) next_ = space_.take<unsigned>(1);
     if (cuts_keys()) {
       const codegen::KernelPlan& plan = kernel_->choice.plan;
       const std::int64_t rows = p.q.length * plan.heads;
-      parts_ = space_.take<float>(2 * std::int64_t{blocks()} * rows * (plan.dv + 4));
+      parts_ = space_.take<float>(2 * std::int64_t{blocks()} * rows * (plan.dv + part_floats));
       arrivals_ = space_.take<unsigned>(blocks());
     }
     if (means.cover) {
@@ -131,6 +140,13 @@ class ForwardCall {
  private:
   bool cuts_keys() const { return kernel_->choice.plan.kernel->cuts_keys; }
 
+  /// Only kernels that cut keys find their entries' lengths, positions and pages on the device.
+  [[noreturn]] void refuse_apart() const {
+    throw Error("engine-call", "the CUDA engine does not take kv_len, q_offsets, kv_offset or pages in such a call", {},
+                kernel_->story.empty() ? "they are for a few queries, times the heads that share keys: 16 in all"
+                                       : fmt::format("{}", fmt::join(kernel_->story, "; ")),
+                "call once for each entry, with k and v as it has them, or compute on the host");
+  }
   /// Blocks of a kernel whose blocks stay.
   int most_blocks() const { return means_.blocks ? std::min(means_.blocks, device_.sms) : device_.sms; }
 
@@ -192,6 +208,15 @@ class ForwardCall {
     return args;
   }
 
+  Pages pages() const {
+    if (!p_.kv.paged()) return {};
+    const Tensor& t = call_.pages;
+    return {.at = static_cast<const int*>(t.data),
+            .entry = t.strides[0],
+            .nth = t.strides[1],
+            .rows = static_cast<int>(p_.apart->page),
+            .count = static_cast<int>(call_.k.shape[0])};
+  }
   DecodeArgs decode_arguments(const Starts& starts, std::byte* memory) const {
     const auto numbers = [](const Tensor& t) {
       return t.given() ? Numbers{static_cast<const int*>(t.data), t.strides[0]} : Numbers{};
@@ -215,6 +240,7 @@ class ForwardCall {
             .kv_starts = starts.kv,
             .kv_lens = numbers(call_.kv_len),
             .q_offsets = numbers(call_.q_offsets),
+            .pages = pages(),
             .tiles = lists_.at,
             .tile_stride = lists_.stride,
             .tile_batches = lists_.batches,
@@ -316,7 +342,7 @@ KernelStory forward_story(const LoweredMod& lowered, const Forward& call, const 
 KernelWants forward_wants(const LoweredMod& lowered, const Forward& call, const Problem& p, std::optional<bool> exact) {
   check_outputs(call);
   const KernelKey key = key_of(facts(call.q.device.index), lowered, args_of(lowered, call), call, p, {.exact = exact});
-  const codegen::GpuParts parts = codegen::gpu_parts(lowered, key.spec.scale_positive);
+  const codegen::GpuParts parts = codegen::forward_parts(lowered, key.spec);
   const codegen::CallKind kind = codegen::call_kind(parts, key.length);
   return {key.spec, parts.facts, kind, tuned_key(key, kind)};
 }

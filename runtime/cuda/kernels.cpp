@@ -39,8 +39,9 @@ Kernel load(const Binary& binary, int device, int shared_bytes) {
 LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, const Purpose* purpose) {
   const compiler::Mod& mod = lowered.mod;
   const bool forward = key.way == codegen::Way::forward;
-  const codegen::GpuParts parts = codegen::gpu_parts(lowered, key.spec.scale_positive, forward ? nullptr : &key.wanted,
-                                                     key.way == codegen::Way::keys);
+  const codegen::GpuParts parts = forward ? codegen::forward_parts(lowered, key.spec)
+                                          : codegen::gpu_parts(lowered, key.spec.scale_positive, &key.wanted,
+                                                               key.way == codegen::Way::keys);
   LoadedKernel out;
   if (parts.gradient) out.delta_of_o = parts.gradient->delta_of_o;
   const auto refuses = [&](const codegen::KernelDescriptor* one) {

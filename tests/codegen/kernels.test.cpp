@@ -91,6 +91,7 @@ void compile(const Lowered& lowered, Row row, std::size_t number) {
   row.spec.max = number % 5 == 0;
   row.spec.packed = number % 3 == 0;
   row.spec.heads = 1 << number % 4;
+  row.spec.paged = row.spec.few && number % 2;
   if (row.portable() && number % 4 == 0) row.spec.load = 0;
   const codegen::GpuParts parts = codegen::gpu_parts(lowered.lowered, true);
   std::vector<KernelChoice> candidates = choose(row.spec, parts.facts).choices;
