@@ -105,6 +105,7 @@ struct BackwardArgs {
                      ///< that do all a table of visits (cover_args.cuh)
   int tile_stride, tile_batches, tile_heads;
   int section;              ///< sets of heads (walk.cuh) whose operands stay in the cache together
+  unsigned* visited;        ///< where tiles is a table: how many visits there are in it
   int q_places, kv_places;  ///< for kernels that do all: tiles of a head. Packed: sequence b has the places from
                             ///< starts[b] / positions of a tile + b on, of which it may leave one free
   float* sums;  ///< for kernels that add dq up in memory: f32, laid out as the kernel likes, a tile of queries after

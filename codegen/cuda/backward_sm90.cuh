@@ -235,10 +235,13 @@ struct Group90Backward : KeysByQueries<Tile, User> {
   __device__ void store(int b, int kv_head, const float (&x)[Half], const Gradient& to, int columns, float by) {
     if (!to.to.data) return;
     const unsigned area = staging();
-    stage_sixteen(x, by, area, lane, [&](int first) {
-      store_rows(to, area, args.kv_shared ? 0 : b, kv_head, stretch<Tile>(args.kv_starts, b, args.kv_len),
-                 this->keys - lane / 4, first, columns, lane);
-    });
+    const Stretch of = stretch<Tile>(args.kv_starts, b, args.kv_len);
+    const int row = this->keys - lane / 4, into = args.kv_shared ? 0 : b;
+    if (stores_eights<Element>(to, columns))
+      store_sixteen<Element>(x, by, to, area, into, kv_head, of, row, columns, lane);
+    else
+      stage_sixteen(x, by, area, lane,
+                    [&](int first) { store_rows(to, area, into, kv_head, of, row, first, columns, lane); });
   }
 };
 
@@ -402,13 +405,15 @@ __global__ void __launch_bounds__(384, 1)
   }
 }
 
-/// Sums of dq become dq: a block for each tile of queries, (tile, head, batch entry).
+/// Sums of dq become dq: a block for each tile of queries, (tile, head, batch entry), from the last on, whose sums are
+/// still in the cache.
 template <class Tile>
 __global__ void __launch_bounds__(256) end_queries_sm90(const __grid_constant__ BackwardArgs args) {
   using Shared = Shared90Backward<Tile>;
   __shared__ float4 memory[Shared::sum_bytes / 16];
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32, of_group = thread % 128;
-  const int tile = static_cast<int>(blockIdx.x), h = static_cast<int>(blockIdx.y), b = static_cast<int>(blockIdx.z);
+  const int tile = static_cast<int>(gridDim.x - 1 - blockIdx.x), h = static_cast<int>(gridDim.y - 1 - blockIdx.y),
+            b = static_cast<int>(gridDim.z - 1 - blockIdx.z);
   const Stretch queries = stretch<Tile>(args.q_starts, b, args.q_len);
   if (tile * Tile::m >= queries.length) return;
   const int place = sums_of<Tile>(args, b, h) + tile;

@@ -184,9 +184,10 @@ __global__ void __launch_bounds__(cover_threads)
   }
   __syncthreads();
   if (warp_id != 0) return;
-  if constexpr (What == CoverForm::visits)
+  if constexpr (What == CoverForm::visits) {
     write_visits(verdicts, apart, tiles, counted, lane);
-  else
+    if (lane == 0 && args.visited) atomicAdd(args.visited, static_cast<unsigned>(counted));
+  } else
     write_lists(row, verdicts, tiles, counted, lane);
 }
 

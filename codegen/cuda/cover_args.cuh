@@ -27,7 +27,8 @@ struct CoverArgs {
   int m, n;             ///< queries and keys of a tile
   const int* q_starts;  ///< packed: batch + 1 starts of each, else null
   const int* kv_starts;
-  unsigned* next;  ///< becomes 0, for the kernel that comes next; null if that kernel has no counter
+  unsigned* next;     ///< becomes 0, for the kernel that comes next; null if that kernel has no counter
+  unsigned* visited;  ///< of a table: how many visits it has is added to it; may be null
 };
 
 }  // namespace attune

@@ -63,8 +63,8 @@ __device__ inline int sums_of(const BackwardArgs& args, int b, int h) {
 }
 
 /// A tile of keys of a key head, for all batch entries that share it: an item of that head's set. Sets are dealt in
-/// sections of args.section, whose nth items follow one another: a tile of queries passes from one item of a set to the
-/// next in some 2 us, so items of a set must not start in faster succession than that. Sections alternate: in even ones
+/// sections, whose nth items follow one another: a tile of queries passes from one item of a set to the next in some 2
+/// us, so items of a set must not start in faster succession than that. Sections alternate: in even ones
 /// keys fall and queries rise, in odd ones the other way round. Where a mask makes items longer towards one end, what
 /// ends late in one section is short in the next, and blocks visit the same queries one after another. If the last
 /// section has no partner, it starts with the longest items of a causal mask. A block waits only for items dealt before
@@ -72,6 +72,7 @@ __device__ inline int sums_of(const BackwardArgs& args, int b, int h) {
 template <class Tile>
 struct Items90Backward {
   const BackwardArgs& args;
+  int per_section;  ///< sets
 
   struct Item {
     int b, kv_head;
@@ -84,8 +85,8 @@ struct Items90Backward {
   __device__ int sets() const { return args.kv_shared || is_packed<Tile> ? args.kv_heads : args.kv_heads * args.batch; }
   __device__ int count() const { return sets() * tiles(); }
   __device__ Item item(int index) const {
-    const int section = index / (args.section * tiles()), first = section * args.section,
-              here = min(args.section, sets() - first), within = index - first * tiles(), nth = within / here,
+    const int section = index / (per_section * tiles()), first = section * per_section,
+              here = min(per_section, sets() - first), within = index - first * tiles(), nth = within / here,
               set = first + within - nth * here;
     const bool rising = (section & 1) || first + here == sets();
     const int keys = rising ? nth : tiles() - 1 - nth;
@@ -194,6 +195,42 @@ struct Loader90Backward {
       load_box(shared + into + c * lines * chunk_bytes, map, barrier, c * Shared::chunk, first, head, batch);
   }
 
+  /// Tiles of keys that bands leave.
+  static __device__ int first_of(const Bands& bands) { return max(bands.begin, 0) / n; }
+  static __device__ int end_of(const Bands& bands, Where at) { return (min(bands.end, at.kv_len) + n - 1) / n; }
+
+  /// Sets of a section: args.section, or more where items are short, because they then start in faster succession. How
+  /// many steps an item has is told by a table, or by bands of 32 tiles, a lane each: in all heads, and along the
+  /// queries or in the middle of some sequences. All blocks count alike.
+  __device__ int sets_of_section() const {
+    float visits = 0, keys = 0;
+    if constexpr (User::traits.listed) {
+      visits = static_cast<float>(*args.visited);
+      keys = static_cast<float>(args.tile_heads) *
+             (is_packed<Tile> ? args.kv_places : args.tile_batches * ((args.kv_len + n - 1) / n));
+    } else {
+      const int b = lane * args.batch / 32;
+      const Where at{b, lane % args.q_heads, stretch<Tile>(args.q_starts, b, args.q_len).length,
+                     stretch<Tile>(args.kv_starts, b, args.kv_len).length};
+      const int tiles = (at.q_len + m - 1) / m, tile = is_packed<Tile> ? tiles / 2 : lane * tiles / 32;
+      const int begin = tile * m, end = min(begin + m, at.q_len);
+      if (begin < end) {
+        const Bands bands = user.bands(user.head(at), at, args.q_offset + begin, args.q_offset + end);
+        visits = static_cast<float>(max(end_of(bands, at) - first_of(bands), 0)) * tiles;
+      }
+      keys = static_cast<float>((at.kv_len + n - 1) / n);
+#pragma unroll
+      for (int i = 16; i > 0; i /= 2) {
+        visits += __shfl_xor_sync(~0u, visits, i);
+        keys += __shfl_xor_sync(~0u, keys, i);
+      }
+    }
+    const float steps = visits * (args.kv_shared ? args.group * args.batch : args.group);
+    // That many steps are what a tile needs to pass on, times the blocks of a large card.
+    constexpr float apart = m == 64 ? 128 : 256;
+    return max(args.section, static_cast<int>(min(apart * keys / max(steps, 1.0f), 4096.0f)));
+  }
+
   /// What a tile of queries and a tile of keys share: -1 if the queries do not visit the keys, else twice the turn,
   /// plus 1 where no pair is removed. `falls`: keys are dealt rising.
   __device__ int meeting(Where at, int tile, int keys, bool falls) const {
@@ -209,7 +246,7 @@ struct Loader90Backward {
       return static_cast<int>(2 * turn) + (end - begin == m && (visit & Visit::whole));
     }
     const Bands bands = user.bands(user.head(at), at, args.q_offset + begin, args.q_offset + end);
-    const int from = max(bands.begin, 0) / n, to = (min(bands.end, at.kv_len) + n - 1) / n, kv = keys * n;
+    const int from = first_of(bands), to = end_of(bands, at), kv = keys * n;
     if (keys < from || keys >= to) return -1;
     const bool whole = end - begin == m && bands.full_begin <= kv && kv + n <= min(bands.full_end, at.kv_len);
     return 2 * (falls ? keys - from : to - 1 - keys) + whole;
@@ -218,9 +255,10 @@ struct Loader90Backward {
   /// Which tiles of queries visit these keys is the forward's answer, from bands or from a table: that of each of 32
   /// tiles, a tile a lane. Queries count the tiles of keys that they visit alike, so their turns miss none.
   __device__ void run() {
-    const Items90Backward<Tile> items{args};
+    const Items90Backward<Tile> items{args, sets_of_section()};
     const int all_tiles = (args.q_len + m - 1) / m;
     int index = static_cast<int>(blockIdx.x);
+    // Drawn as an item ends. A block that draws its next item early keeps others waiting for the turns of that.
     const auto next_item = [&] {
       int next = 0;
       if (lane == 0) next = static_cast<int>(gridDim.x + atomicAdd(args.next, 1u));

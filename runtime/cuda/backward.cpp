@@ -156,6 +156,7 @@ struct Walker {
     if (kernel->cover_kernel && lists.rows > 0 && lists.blocks > 0) {
       lists.at = room.in(memory);
       cover = cover_arguments(lists, p, starts, nullptr);
+      cover.visited = to.visited;
       launches.launch(cover_launch(kernel->cover_kernel->kernel, lists, cover));
     }
     to.tiles = lists.at;
@@ -211,7 +212,7 @@ class BackwardCall {
     if (whole_.can()) {
       const std::int64_t tiles = sets_of_q() * q_places();
       added_ = space_.take<float>(tiles * whole_.kernel->choice.sums);
-      counters_ = space_.take<unsigned>(tiles + 2);
+      counters_ = space_.take<unsigned>(tiles + 3);
       whole_.take(space_);
     } else {
       if (means.preference && whole_.kernel && !codegen::takes(*means.preference, Way::queries))
@@ -381,12 +382,13 @@ class BackwardCall {
                   fmt::format("they are {}, and there may be fewer than 2^31", std::max(q_tiles, sets * kv_places)),
                   "split the call");
     unsigned* const counters = counters_.in(memory);
-    launches.clear(counters, static_cast<std::size_t>(q_tiles + 2));
+    launches.clear(counters, static_cast<std::size_t>(q_tiles + 3));
     put_maps(args, call_, choice.boxes);
     args.sums = added_.in(memory);
     args.turns = counters;
     args.next = counters + q_tiles;
     args.odd = counters + q_tiles + 1;
+    args.visited = counters + q_tiles + 2;
     args.q_places = static_cast<int>(q_places());
     args.kv_places = static_cast<int>(kv_places);
     whole_.put_lists(launches, memory, args, p_, starts);
@@ -502,7 +504,7 @@ class BackwardCall {
   std::shared_ptr<const Kernel> rows_kernel_, sums_kernel_;
   Room<unsigned long long> sums_;  ///< of all captured tensors
   Room<float> added_;              ///< sums of dq, where one kernel does all
-  Room<unsigned> counters_;        ///< its turns, then its next item, then, of any kernel, whether a result is odd
+  Room<unsigned> counters_;        ///< its turns, its next item, of any kernel whether a result is odd, its visits
   Room<float> delta_;
   Room<std::byte> own_o_;  ///< the forward's results, where the call has none
   Room<float> own_lse_, own_max_;

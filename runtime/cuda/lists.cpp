@@ -33,7 +33,8 @@ CoverArgs cover_arguments(const CoverLists& lists, const Problem& p, const Start
           .n = lists.n,
           .q_starts = starts.q,
           .kv_starts = starts.kv,
-          .next = next};
+          .next = next,
+          .visited = nullptr};
 }
 
 Launch cover_launch(const Kernel& kernel, const CoverLists& lists, CoverArgs& arguments) {

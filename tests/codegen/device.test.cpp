@@ -284,7 +284,8 @@ TEST_CASE("on a GPU lists and tables of tiles hold every pair that is kept, and 
                    .n = n,
                    .q_starts = nullptr,
                    .kv_starts = nullptr,
-                   .next = nullptr};
+                   .next = nullptr,
+                   .visited = nullptr};
     User user(mod, lowered.lowered.slots.captures, lowered.params, 1);
     launch(codegen::cover_source(lowered.lowered, false, cuda::facts(0).arch()),
            {q_tiles, static_cast<unsigned>(heads), static_cast<unsigned>(batches)}, cover_threads, &args, user);
