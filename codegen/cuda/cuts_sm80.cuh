@@ -1,5 +1,4 @@
-// codegen/cuda/cuts_sm80.cuh — which keys a block of decode_sm80.cuh works on: tiles of queries in a row, cut into
-// equal shares
+// codegen/cuda/cuts_sm80.cuh — which keys a block of decode_sm80.cuh works on: equal shares of all tiles in a row
 //
 // No one plans ahead: each block finds its own share from the lengths and the mask, which are on the device. A tile of
 // queries is cut where a block's share ends. Blocks that share a tile count up when they have written their parts, and

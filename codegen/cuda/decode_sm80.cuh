@@ -1,5 +1,4 @@
-// codegen/cuda/decode_sm80.cuh — the forward of few queries, for any card since sm_80: keys are read once, by all
-// blocks
+// codegen/cuda/decode_sm80.cuh — the forward of few queries, for any card since sm_80: all blocks share the keys
 //
 // A tile of queries has at most 16 rows: a few queries of the heads that share keys. Its warps divide the keys, not the
 // rows: each has a ring of slots of its own, which it fills with keys and values in turn, and its own maxima, sums and
@@ -12,8 +11,8 @@
 //
 // Tile: Element (bf16, f16) of q, k and v, Out (also float) of o; m: 16 rows; n: keys a step of a warp, 16 or 32;
 // warps; stages: slots of a ring, each n rows of keys or of values; d, dv, width, width_v, heads, layout, max, store:
-// as forward_sm80.cuh has them; paged: keys lie in pages; rows of q, k and v start at multiples of 16
-// bytes. SharedDecode<Tile>::bytes of shared memory, Tile::warps x 32 threads.
+// as forward_sm80.cuh has them; paged: keys lie in pages. Rows of q, k and v start at multiples of 16 bytes.
+// SharedDecode<Tile>::bytes of shared memory, Tile::warps x 32 threads.
 #pragma once
 
 #include "cuts_sm80.cuh"
@@ -201,10 +200,8 @@ struct DecodeBlock {
   static_assert(!User::traits.has_prob || User::traits.linear_prob);
 
   const DecodeArgs& args;
-  const Share& share;
   const unsigned shared;
   Stream& ahead;
-  const int tile;
   const DecodeTile of;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int rows;  ///< that exist
@@ -213,9 +210,8 @@ struct DecodeBlock {
   float o[1][Tile::dv / 8][4];
   unsigned q[held ? q_steps : 1][4];
 
-  __device__ DecodeBlock(const DecodeArgs& args, const User& user, const Share& share, unsigned shared, Stream& ahead,
-                         int tile, const DecodeTile& of)
-      : args(args), share(share), shared(shared), ahead(ahead), tile(tile), of(of), rows(of.queries.length * heads),
+  __device__ DecodeBlock(const DecodeArgs& args, const User& user, unsigned shared, Stream& ahead, const DecodeTile& of)
+      : args(args), shared(shared), ahead(ahead), of(of), rows(of.queries.length * heads),
         // Rows of heads that do not exist repeat the last head.
         softmax(user, of.at(of.heads.first + min(lane / 4 % heads, of.heads.count - 1)), lane / 4 / heads, of.q_offset,
                 of.q_offset) {}
@@ -482,7 +478,6 @@ struct DecodeBlock {
 template <bool Careful, class Tile, class User>
 __device__ inline int do_tiles(const DecodeArgs& args, const User& user, const Share& share, unsigned shared,
                                int tile) {
-  using Shared = SharedDecode<Tile>;
   Ahead<Tile, User> ahead(args, user, share, shared, tile);
   bool started = false;
   int slot = 0;
@@ -492,7 +487,7 @@ __device__ inline int do_tiles(const DecodeArgs& args, const User& user, const S
     const Walk walk = of.template walk<Tile>(args, user);
     const int begin = tile == share.begin.tile ? share.begin.step : 0,
               end = tile == share.end.tile ? share.end.step : walk.count;
-    DecodeBlock<Tile, User, Careful> block(args, user, share, shared, ahead, tile, of);
+    DecodeBlock<Tile, User, Careful> block(args, user, shared, ahead, of);
     // Queries are asked for before the first keys, which would keep them waiting.
     const auto queries = block.read_q();
     if (!started) ahead.fill();
