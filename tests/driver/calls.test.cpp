@@ -168,8 +168,13 @@ TEST_CASE("a repeated call is one launch, and neither waits nor takes memory tha
   // But with few queries, heads of the same keys share tiles.
   run(64);
   CHECK(runtime::cuda::compiled_kernels() == compiled + 2);
-  for (const std::int64_t length : {1, 2, 33}) run(length);
+  run(33);
   CHECK(runtime::cuda::compiled_kernels() == compiled + 2);
+  // And blocks share the keys of very few.
+  run(1);
+  CHECK(runtime::cuda::compiled_kernels() == compiled + 4);
+  for (const std::int64_t length : {2, 8}) run(length);
+  CHECK(runtime::cuda::compiled_kernels() == compiled + 4);
 }
 
 TEST_CASE("an attention that becomes more exact, or less, gets another kernel, and the first one again", "[driver]") {
