@@ -88,6 +88,8 @@ std::vector<Page> pages(const CudaOptions& o, const compiler::LoweredMod& lowere
     if (plan.kernel->end.empty()) return;
     out.push_back({"dq after", codegen::end_source(plan, spec.arch)});
     if (codegen::needs_repair(of, plan)) out.push_back({"repair after", codegen::repair_source(of, plan, spec.arch)});
+    if (codegen::leaves_diagonals(of, plan))
+      out.push_back({"sums along diagonals after", codegen::spread_source(of, plan, spec.arch)});
   };
   if (!o.backward) {
     walker(codegen::Way::forward);
