@@ -13,6 +13,7 @@
 #include "codegen/page.h"
 #include "codegen/parts.h"
 #include "codegen/reads.h"
+#include "compiler/distance.h"
 #include "compiler/level.h"
 
 namespace attune::codegen {
@@ -82,6 +83,13 @@ Term::Place place_of(const compiler::Scatter& scatter) {
   return pair || (row && col) ? Place::pair : row ? Place::row : col ? Place::col : Place::head;
 }
 
+/// Its place and what multiplies the flow.
+std::vector<Expr> factors_of(const compiler::Scatter& scatter) {
+  std::vector<Expr> out = scatter.index;
+  out.push_back(scatter.value);
+  return out;
+}
+
 /// The score's expressions know s, kernels know q . k.
 Expr of_product(const Expr& e, const Expr& scale) {
   const Expr s = ir::input(Input::S);
@@ -103,12 +111,16 @@ GradientParts gradient_parts(const compiler::LoweredMod& lowered, const Wanted& 
   const auto add = [&](const compiler::Derivative& derivative, bool by_prob) {
     for (const compiler::Scatter& scatter : derivative.captures) {
       if (!wanted[scatter.capture]) continue;
+      // dS along a diagonal is what flows to the score, if that does not differ from what flows to s.
+      const std::vector<Expr> factors = factors_of(scatter);
+      const bool by_distance = !by_prob && !out.has_slope && std::ranges::all_of(factors, compiler::by_distance);
       out.terms.push_back({.capture = scatter.capture,
                            .by_prob = by_prob,
                            .loops = scatter.loops,
                            .rank = scatter.index.size(),
                            .first = roots.size(),
-                           .place = place_of(scatter)});
+                           .place = place_of(scatter),
+                           .by_distance = by_distance});
       for (const Expr& index : scatter.index) roots.push_back(of_product(index, scale));
       roots.push_back(of_product(scatter.value, scale));
     }
@@ -125,6 +137,8 @@ GradientParts gradient_parts(const compiler::LoweredMod& lowered, const Wanted& 
 std::size_t GradientParts::count(Term::Place place) const {
   return static_cast<std::size_t>(std::ranges::count(terms, place, &Term::place));
 }
+
+bool GradientParts::by_distance() const { return of_sink.empty() && std::ranges::all_of(terms, &Term::by_distance); }
 
 bool reads_summaries(const compiler::Bands& bands, std::size_t captures) {
   std::vector<Expr> ends;
@@ -177,6 +191,7 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
   const compiler::Bands& along = keeps_keys ? lowered.cover.along_q : lowered.cover.along_kv;
   facts.listed = listed(lowered.cover, along, mod.captures.size());
   facts.has_terms = out.gradient && !(out.gradient->terms.empty() && out.gradient->of_sink.empty());
+  facts.terms_by_distance = facts.has_terms && out.gradient->by_distance();
   facts.shares_tiles = !lowered.cover.by_head && !(read_captures(out.levels.col) && ask_heads(out.levels.col));
   const ir::Signature signature = page_signature(mod);
   out.fields = {field_names(out.levels.head, signature), field_names(out.levels.row, signature),

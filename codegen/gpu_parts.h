@@ -23,6 +23,9 @@ struct Term {
   std::vector<compiler::Scatter::Loop> loops;
   std::size_t rank = 0, first = 0;  ///< levels.left holds its indices from `first` on, and then its value
   Place place = Place::pair;
+  /// It is a multiple of what flows to the score, by a number that is the same, as is its place, for all pairs of a
+  /// distance q - kv of a batch entry and head.
+  bool by_distance = false;
 };
 
 /// What a backward needs besides the forward's expressions; levels.left holds these too.
@@ -33,6 +36,8 @@ struct GradientParts {
   std::vector<Term> terms;
 
   std::size_t count(Term::Place place) const;
+  /// Can all terms be made of sums along diagonals?
+  bool by_distance() const;
   /// Terms of the sink's gradient: their indices depend on b and h alone.
   std::vector<compiler::Scatter> of_sink;
 };

@@ -54,6 +54,10 @@ struct KernelDescriptor {
   bool waits = false;   ///< waits by itself for the launch before it, and so may start before that one ends
   int spills_well = 0;  ///< bytes of registers that a candidate may spill and still be as it was meant to be
 
+  /// It sums along diagonals what flows to scores, and spread_diagonals.cuh has to follow where gradients of captured
+  /// tensors are asked for.
+  bool sums_diagonals = false;
+
   /// What masks remove is multiplied by 0, which leaves what is not finite: repair_sm80.cuh has to follow.
   bool multiplies_removed = false;
 

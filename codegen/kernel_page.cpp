@@ -163,14 +163,18 @@ std::string_view sums_function(Term::Place place) {
   return {};
 }
 
-std::string gradient_traits(const GradientParts& gradient) {
+std::string gradient_traits(const GradientParts& gradient, bool diagonals) {
   std::vector<std::string> list;
   if (gradient.has_slope) list.emplace_back(".has_slope = true");
   if (!gradient.delta_of_o) list.emplace_back(".delta_of_o = false");
-  for (const Term::Place place : {Term::Place::head, Term::Place::row, Term::Place::col})
-    if (const std::size_t count = gradient.count(place))
-      list.push_back(fmt::format(".{} = {}", sums_function(place), count));
-  if (gradient.count(Term::Place::pair)) list.emplace_back(".by_pair = true");
+  if (diagonals) {
+    list.push_back(fmt::format(".by_diagonal = {}", gradient.terms.size()));
+  } else {
+    for (const Term::Place place : {Term::Place::head, Term::Place::row, Term::Place::col})
+      if (const std::size_t count = gradient.count(place))
+        list.push_back(fmt::format(".{} = {}", sums_function(place), count));
+    if (gradient.count(Term::Place::pair)) list.emplace_back(".by_pair = true");
+  }
   if (!gradient.removes) list.emplace_back(".removes = false");
   if (!gradient.of_sink.empty()) list.emplace_back(".by_sink = true");
   return traits_of("  static constexpr GradientTraits gradient{", list);
@@ -184,7 +188,8 @@ std::string sums_of(const ir::Signature& signature, std::uint32_t capture) {
 /// Writes the functions that add terms to sums, and tell where these belong.
 class TermFunctions {
  public:
-  TermFunctions(const GpuParts& parts, const ir::Signature& signature) : parts_(parts), signature_(signature) {}
+  TermFunctions(const GpuParts& parts, const ir::Signature& signature, bool diagonals)
+      : parts_(parts), signature_(signature), diagonals_(diagonals) {}
 
   std::string text() {
     std::string out;
@@ -193,6 +198,14 @@ class TermFunctions {
     out += places(Term::Place::head, "Head head, Where at");
     out += places(Term::Place::row, "Head head, Row row, Where at, Int q");
     out += places(Term::Place::col, "Head head, Col col, Where at, Int origin, Int kv");
+    if (diagonals_)
+      out += function("by_diagonal(float x, Head head, Row row, Col col, Where at, Int q, Int kv)", [&] {
+        std::string statements;
+        // A distance without pairs adds nothing, whatever multiplies it.
+        for (const Term& term : parts_.gradient->terms)
+          statements += addition(term, "add_together", "x == 0.0f ? 0.0f : x");
+        return statements;
+      }());
     return out + sink();
   }
 
@@ -217,8 +230,19 @@ class TermFunctions {
   std::string place(const Term& term) {
     return place(term.capture, std::span(parts_.levels.left).subspan(term.first, term.rank));
   }
-  std::string added(const Term& term) {
-    return fmt::format("flow.{} * ({})", term.by_prob ? "prob" : "score", value(left(term.first + term.rank)));
+  std::string added(const Term& term, std::string_view flow) {
+    return fmt::format("{} * ({})", flow, value(left(term.first + term.rank)));
+  }
+  std::string added(const Term& term) { return added(term, term.by_prob ? "flow.prob" : "flow.score"); }
+  /// Statements that add the term to its sum, by this function of a sum and a number.
+  std::string addition(const Term& term, std::string_view add, std::string_view flow) {
+    std::string statements, indent = "    ";
+    for (const compiler::Scatter::Loop& loop : term.loops) {
+      const std::string variable = page_value(ir::bound(loop.binder), signature_);
+      statements += fmt::format("{0}for (Int {1} = 0; {1} < {2}; {1} = {1} + 1)\n", indent, variable, loop.count);
+      indent += "  ";
+    }
+    return statements + fmt::format("{}{}({}, {});\n", indent, add, place(term), added(term, flow));
   }
   /// The function, with the locals that its statements use.
   std::string function(std::string_view head, const std::string& statements) {
@@ -229,11 +253,13 @@ class TermFunctions {
     return out;
   }
 
+  /// Where diagonals are summed, terms go pair by pair where a call has to be mended.
+  Term::Place place_of(const Term& term) const { return diagonals_ ? Term::Place::pair : term.place; }
   template <class Fn>
   void each(Term::Place place, const Fn& fn) {
     std::size_t i = 0;
     for (const Term& term : parts_.gradient->terms)
-      if (term.place == place) fn(i++, term);
+      if (place_of(term) == place) fn(i++, term);
   }
 
   std::string sums(Term::Place where) {
@@ -252,13 +278,7 @@ class TermFunctions {
   std::string pairs() {
     std::string statements;
     each(Term::Place::pair, [&](std::size_t, const Term& term) {
-      std::string indent = "    ";
-      for (const compiler::Scatter::Loop& loop : term.loops) {
-        const std::string variable = page_value(ir::bound(loop.binder), signature_);
-        statements += fmt::format("{0}for (Int {1} = 0; {1} < {2}; {1} = {1} + 1)\n", indent, variable, loop.count);
-        indent += "  ";
-      }
-      statements += fmt::format("{}add_exactly({}, {});\n", indent, place(term), added(term));
+      statements += addition(term, "add_exactly", term.by_prob ? "flow.prob" : "flow.score");
     });
     return function(fmt::format("by_pair({})", pair_arguments), statements);
   }
@@ -281,10 +301,11 @@ class TermFunctions {
 
   const GpuParts& parts_;
   const ir::Signature& signature_;
+  bool diagonals_;
   std::uint32_t uses_ = 0;
 };
 
-std::string gradient(const GpuParts& parts, const ir::Signature& signature, Lines lines) {
+std::string gradient(const GpuParts& parts, const ir::Signature& signature, bool diagonals, Lines lines) {
   std::string out;
   out += page_function("float slope(float s, Head head, Row row, Col col, Where at, Int origin, Int q, Int kv)",
                        parts.slope(), signature, parts.fields, lines);
@@ -297,7 +318,7 @@ std::string gradient(const GpuParts& parts, const ir::Signature& signature, Line
        .begin = "int(q_begin)",
        .end = "int(q_end)"},
       parts.cover(), parts.facts.listed, parts.mod().captures.size(), signature);
-  return out + TermFunctions(parts, signature).text();
+  return out + TermFunctions(parts, signature, diagonals).text();
 }
 
 std::string user(const GpuParts& parts, const KernelPlan& plan, Lines lines) {
@@ -317,14 +338,16 @@ std::string user(const GpuParts& parts, const KernelPlan& plan, Lines lines) {
   const std::vector<Expr> reads = linear_reads(std::array{parts.exponent(), parts.prob()});
   const bool inside = !reads.empty();
   std::string members = page_members(mod, page_signature(mod), plan.wide, inside);
-  for (const std::string& sums : page_sums(parts)) members += fmt::format("  unsigned long long* {};\n", sums);
+  const bool diagonals = leaves_diagonals(parts, plan);
+  for (const std::string& sums : page_sums(parts, plan))
+    members += fmt::format("  {}* {};\n", sums == "diagonals" ? "float" : "unsigned long long", sums);
   std::string out = inside ? fmt::format(
                                  "struct Fields {{\n{}}};\n\ntemplate <Reads reads>\nstruct UserOf : Fields {{\n{}\n"
                                  "  using Inside = UserOf<Reads::inside>;\n",
                                  all_fields, members)
                            : fmt::format("struct User {{\n{}\n{}", members, all_fields);
   out += traits(parts);
-  if (parts.gradient) out += gradient_traits(*parts.gradient);
+  if (parts.gradient) out += gradient_traits(*parts.gradient, diagonals);
   out += "\n";
   out += fields("Head head(Where at)", parts.levels.head);
   out += fields("Row row(Head head, Where at, Int q)", parts.levels.row);
@@ -343,7 +366,7 @@ std::string user(const GpuParts& parts, const KernelPlan& plan, Lines lines) {
                          .begin = "0",
                          .end = "at.kv_len"},
                         cover, parts.facts.listed, mod.captures.size(), signature);
-  if (parts.gradient) out += gradient(parts, signature, lines);
+  if (parts.gradient) out += gradient(parts, signature, diagonals, lines);
   if (!inside) return out + "};\n";
   return out + inside_function(reads, signature, parts.fields) + "};\nusing User = UserOf<Reads::clamped>;\n";
 }
@@ -367,12 +390,17 @@ bool wants_exact(const Mod& mod) {
 
 }  // namespace
 
-std::vector<std::string> page_sums(const GpuParts& parts) {
+bool leaves_diagonals(const GpuParts& parts, const KernelPlan& plan) {
+  return parts.gradient && !parts.gradient->terms.empty() && plan.kernel->sums_diagonals;
+}
+
+std::vector<std::string> page_sums(const GpuParts& parts, const KernelPlan& plan) {
   std::vector<std::string> out;
   if (!parts.gradient) return out;
   const ir::Signature signature = page_signature(parts.mod());
   for (std::uint32_t slot = 0; slot < parts.gradient->wanted.size(); ++slot)
     if (parts.gradient->wanted[slot]) out.push_back(sums_of(signature, slot));
+  if (leaves_diagonals(parts, plan)) out.emplace_back("diagonals");
   return out;
 }
 
@@ -399,7 +427,7 @@ Source page_of(const GpuParts& parts, const KernelPlan& plan, int arch, const st
   out.text += user(parts, plan, path.empty() ? Lines::no : Lines::yes);
   out.text += fmt::format("static_assert({}<User> && sizeof(User) == {});\n\n",
                           parts.gradient ? "Differentiable" : "Mod",
-                          page_bytes(mod, plan.wide, page_sums(parts).size()));
+                          page_bytes(mod, plan.wide, page_sums(parts, plan).size()));
   out.text += tile + fmt::format("\n}}  // namespace attune::{}\n\n", space);
   out.text += fmt::format("template __global__ void {}(\n    const __grid_constant__ attune::{}, "
                           "const __grid_constant__ attune::{}::User);\n",
@@ -432,6 +460,10 @@ Source repair_source(const GpuParts& parts, const KernelPlan& plan, int arch) {
   careful.traits = {{"warps", 4},  {"width", trait(plan, "width")}, {"width_v", trait(plan, "width_v")},
                     {"vector", 0}, {"exact", plan.exact},           {"passes", 1}};
   return page_of(parts, careful, arch, "repair_sm80", page_tile(careful), {});
+}
+
+Source spread_source(const GpuParts& parts, const KernelPlan& plan, int arch) {
+  return page_of(parts, plan, arch, "spread_diagonals", page_tile(plan), {});
 }
 
 std::size_t kernel_pages_written() { return written_so_far; }

@@ -72,9 +72,10 @@ int trait(const KernelPlan& plan, std::string_view name);
 /// What the traits of codegen/cuda/mod.cuh will say of a Mod: what a kernel is chosen by.
 struct ModFacts {
   bool scaled = false, bounded = false, masked = false, has_prob = false, prob_linear = true, has_sink = false;
-  bool listed = false;        ///< the launch must hand in lists of tiles, made by cover_source's kernel
-  bool has_terms = false;     ///< gradients of captured tensors are asked for
-  bool shares_tiles = false;  ///< heads can: neither the mask nor what is read for a column varies with them
+  bool listed = false;             ///< the launch must hand in lists of tiles, made by cover_source's kernel
+  bool has_terms = false;          ///< gradients of captured tensors are asked for
+  bool terms_by_distance = false;  ///< and all are sums along diagonals, q - kv, of what flows to the score
+  bool shares_tiles = false;       ///< heads can: neither the mask nor what is read for a column varies with them
 };
 
 }  // namespace attune::codegen

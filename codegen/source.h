@@ -33,8 +33,12 @@ std::size_t kernel_pages_written();
 inline constexpr const char* line_option = "--generate-line-info";
 
 /// What `struct User` of a backward's page ends with: a pointer for each captured tensor whose gradient is asked for,
-/// to exact_words words for each of its elements (exact_sum.cuh).
-std::vector<std::string> page_sums(const GpuParts& parts);
+/// to exact_words words for each of its elements (exact_sum.cuh), then one to sums along diagonals, if there are any.
+std::vector<std::string> page_sums(const GpuParts& parts, const KernelPlan& plan);
+/// Does such a plan's kernel leave sums along diagonals?
+bool leaves_diagonals(const GpuParts& parts, const KernelPlan& plan);
+/// The kernel of spread_diagonals.cuh for it.
+Source spread_source(const GpuParts& parts, const KernelPlan& plan, int arch);
 
 /// What rows.cuh is compiled for.
 struct RowsSpec {

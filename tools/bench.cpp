@@ -205,6 +205,7 @@ void BenchOptions::add_to(CLI::App& verb) {
   std::string names;
   for (const std::string& row : bench_rows()) names += (names.empty() ? "" : "|") + row;
   verb.add_option("--row", rows, "a known attention; all of them if left out")->type_name(names);
+  text.add_bare_to(verb);
   text.add_to(verb, Captures::FilesOrTypes);
   verb.add_option("--dtype", dtype, "of q, k, v and o")->type_name("f32|f16|bf16");
   verb.add_option("--batch", batch, "1 if left out")->type_name("N");
@@ -271,6 +272,7 @@ void add_bench(CLI::App& app) {
       "  XDG_STATE_HOME     where results are kept by a name");
   verb.callback([o] {
     o->check();
+    tell_doubts(o->text);
     if (o->packed()) {
       o->batch = static_cast<std::int64_t>(o->lengths.size());
       o->seq = *std::ranges::max_element(o->lengths);

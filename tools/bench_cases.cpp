@@ -186,7 +186,7 @@ std::vector<std::string> bench_rows() {
 
 std::vector<Case> bench_cases(const BenchOptions& o, Data& data) {
   std::vector<Case> out;
-  if (o.text.bare || o.text.score || o.text.mask || o.text.prob || o.text.sink)
+  if (o.text.given())
     out.push_back(made(o.text, data));
   else
     for (const Row& row : known_rows)

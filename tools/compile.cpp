@@ -39,7 +39,7 @@ std::vector<std::string> parts(const std::string& list) {
 }
 
 runtime::Manifest manifest_of(const CompileOptions& o) {
-  const bool said = o.text.score || o.text.mask || o.text.prob || o.text.sink || !o.targets.empty() ||
+  const bool said = o.text.given() || !o.targets.empty() ||
                     std::ranges::any_of(o.fields, [](const std::string& value) { return !value.empty(); });
   if (!o.manifest.empty()) {
     if (said)
@@ -138,6 +138,7 @@ void compile(const CompileOptions& o) {
 void add_compile(CLI::App& app) {
   auto o = std::make_shared<CompileOptions>();
   CLI::App& verb = *app.add_subcommand("compile", "kernels for machines that are not here, into one file");
+  o->text.add_bare_to(verb);
   o->text.add_to(verb, Captures::FilesOrTypes);
   verb.add_option("--manifest", o->manifest, "a file of JSON that says it all: see docs/offline.md")->type_name("FILE");
   verb.add_option("--target", o->targets, "what for: sm_80, sm_90a, avx2, host, and others")

@@ -48,7 +48,7 @@ double microseconds(Clock::time_point from) {
 class CoverVerb {
  public:
   explicit CoverVerb(const CoverOptions& o)
-      : o_(o), e_(o.extent.extent()), text_(build(o.text, Captures::FilesOrTypes)) {
+      : o_(o), e_(o.extent.extent()), text_(built(o.text, Captures::FilesOrTypes)) {
     require_word("--along", o.along, std::array<std::string, 2>{"kv", "q"});
     // Not `!mask`: that would negate the mask instead of testing whether it is given.
     if (!bool(text_.attention.mask) && !bool(text_.attention.score))
@@ -252,7 +252,7 @@ void add_cover(CLI::App& app) {
   auto o = std::make_shared<CoverOptions>();
   CLI::App& verb = *app.add_subcommand("cover",
                                        "which tiles a mask leaves empty, full or partial, and how that is known");
-  verb.add_option("EXPR", o->text.bare, "a mask");
+  o->text.add_bare_to(verb, "a mask");
   o->text.add_to(verb, Captures::FilesOrTypes);
   o->extent.add_to(verb);
   verb.add_option("--along", o->along, "lists of kv for each tile of queries, or of q for each tile of keys")

@@ -88,6 +88,8 @@ std::vector<Page> pages(const CudaOptions& o, const compiler::LoweredMod& lowere
     if (plan.kernel->end.empty()) return;
     out.push_back({"dq after", codegen::end_source(plan, spec.arch)});
     if (codegen::needs_repair(of, plan)) out.push_back({"repair after", codegen::repair_source(of, plan, spec.arch)});
+    if (codegen::leaves_diagonals(of, plan))
+      out.push_back({"sums along diagonals after", codegen::spread_source(of, plan, spec.arch)});
   };
   if (!o.backward) {
     walker(codegen::Way::forward);
@@ -101,7 +103,7 @@ std::vector<Page> pages(const CudaOptions& o, const compiler::LoweredMod& lowere
 }
 
 void cuda(const CudaOptions& o) {
-  const TextAttention text = build(o.text, Captures::FilesOrTypes);
+  const TextAttention text = built(o.text, Captures::FilesOrTypes);
   const compiler::LoweredMod lowered = compiler::lower(text.attention);
   const std::vector<Page> all = pages(o, lowered);
   if (o.json) {
@@ -124,7 +126,7 @@ void cuda(const CudaOptions& o) {
 void add_cuda(CLI::App& app) {
   auto o = std::make_shared<CudaOptions>();
   CLI::App& verb = *app.add_subcommand("cuda", "the page of CUDA that an attention becomes");
-  verb.add_option("EXPR", o->text.bare, "a mask if it is a Bool, else a score");
+  o->text.add_bare_to(verb);
   o->text.add_to(verb, Captures::FilesOrTypes);
   o->call.add_to(verb);
   verb.add_option("--group", o->group, "query heads of a key head; 1 if left out")

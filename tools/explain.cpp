@@ -22,7 +22,7 @@ using Json = nlohmann::ordered_json;
 bool is_for_cpu(const ExplainOptions& o) { return o.target == "cpu" || (o.target == "auto" && o.measure); }
 
 void explain(const ExplainOptions& o) {
-  const TextAttention text = build(o.text, Captures::FilesOrTypes);
+  const TextAttention text = built(o.text, Captures::FilesOrTypes);
   compiler::Steps steps;
   steps.keep_text = true;
   const compiler::LoweredMod lowered = compiler::lower(text.attention, &steps);
@@ -80,7 +80,7 @@ BenchOptions ExplainOptions::bench() const {
 void add_explain(CLI::App& app) {
   auto o = std::make_shared<ExplainOptions>();
   CLI::App& verb = *app.add_subcommand("explain", "what the compiler makes of an attention, and why");
-  verb.add_option("EXPR", o->text.bare, "a mask if it is a Bool, else a score");
+  o->text.add_bare_to(verb);
   o->text.add_to(verb, Captures::FilesOrTypes);
   verb.add_option("--target", o->target, "also what this engine makes of a call, and what bounds it there")
       ->type_name("auto|cpu|cuda");

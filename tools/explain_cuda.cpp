@@ -42,14 +42,18 @@ std::string_view in_words(codegen::Term::Place place) {
   throw Bug("terms are summed in no way that is known");
 }
 
-std::vector<CapturedSums> captured_sums(const codegen::GpuParts& parts, std::span<const Tensor> captures) {
+/// `whole`: by a kernel that does all.
+std::vector<CapturedSums> captured_sums(const codegen::GpuParts& parts, std::span<const Tensor> captures, bool whole) {
   std::vector<CapturedSums> out;
   for (std::uint32_t slot = 0; slot < captures.size(); ++slot) {
     if (!parts.gradient->wanted[slot]) continue;
     const auto elements = static_cast<std::size_t>(captures[slot].size());
     CapturedSums one{parts.mod().captures[slot].name, {}, elements, elements * exact_words * sizeof(std::uint64_t)};
     for (const codegen::Term& term : parts.gradient->terms)
-      if (term.capture == slot) one.how.emplace_back(in_words(term.place));
+      if (term.capture == slot)
+        one.how.emplace_back(
+            whole ? "along diagonals: a warp of the kernel sums pairs of equal q - kv, which takes a quarter longer"
+                  : in_words(term.place));
     for (const compiler::Scatter& scatter : parts.gradient->of_sink)
       if (scatter.capture == slot) one.how.emplace_back("of the sink: a block of the kernel of q adds one number");
     if (one.how.empty()) one.how.emplace_back("nothing adds to it: it is 0");
@@ -81,10 +85,10 @@ class OnDevice {
       if (preference) notes_.push_back(preference->origin);
     }
     if (options.backward) {
-      captured_ = captured_sums(parts_, lowered.slots.captures);
       const codegen::KernelSpec spec = codegen::backward_spec(spec_);
       std::vector<codegen::Way> ways = codegen::ways_of_backward(spec, parts_.facts);
       if (preference && !codegen::takes(*preference, ways[0])) ways = {codegen::Way::queries, codegen::Way::keys};
+      captured_ = captured_sums(parts_, lowered.slots.captures, ways.size() == 1);
       if (ways.size() > 1)
         for (const codegen::KernelDescriptor* one : codegen::kernels(codegen::Way::backward))
           if (const std::string why = one->why_not(spec, parts_.facts); !why.empty())

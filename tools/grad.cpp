@@ -25,7 +25,7 @@ struct Part {
 };
 
 void grad(const TextOptions& options, bool json) {
-  const TextAttention text = build(options, Captures::FilesOrTypes);
+  const TextAttention text = built(options, Captures::FilesOrTypes);
   if (options.bare && bool(text.attention.mask))
     throw Error("no-derivative", "a mask has no derivative", {.name = "expression", .line = 0, .text = *options.bare},
                 "it is a Bool: a pair stays or it does not", "take the gradient of a score");
@@ -58,7 +58,7 @@ void add_grad(CLI::App& app) {
   auto options = std::make_shared<TextOptions>();
   auto json = std::make_shared<bool>(false);
   CLI::App& verb = *app.add_subcommand("grad", "the derivative of an expression, and of the captures it reads");
-  verb.add_option("EXPR", options->bare, "a score");
+  options->add_bare_to(verb, "a score");
   options->add_to(verb, Captures::FilesOrTypes);
   verb.add_flag("--json", *json, "as JSON");
   verb.footer(

@@ -75,6 +75,7 @@ struct attune_cover_args {
   const int* q_starts;
   const int* kv_starts;
   unsigned* next; /* set to 0, or null */
+  unsigned* visited; /* null */
 };
 )";
 

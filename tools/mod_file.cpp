@@ -104,6 +104,22 @@ TextOptions read_mod(const std::filesystem::path& path) {
   return out;
 }
 
+void put_before(TextOptions& mod, const TextOptions& file) {
+  for (const auto& [word, member] : expressions)
+    if (!(mod.*member)) mod.*member = file.*member;
+  for (const auto& [word, member] : assignments) {
+    std::vector<std::string> all = file.*member;
+    for (const std::string& own : mod.*member) {
+      const auto old = std::ranges::find(all, name_in(own), [](const std::string& one) { return name_in(one); });
+      if (old != all.end())
+        *old = own;
+      else
+        all.push_back(own);
+    }
+    mod.*member = std::move(all);
+  }
+}
+
 std::string mod_text(const TextOptions& mod) {
   std::string out;
   for (const auto& [word, member] : assignments)

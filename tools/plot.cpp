@@ -25,7 +25,7 @@ struct PlotOptions {
 };
 
 void plot(const PlotOptions& o) {
-  const TextAttention text = build(o.text, Captures::FilesOrTypes);
+  const TextAttention text = built(o.text, Captures::FilesOrTypes);
   for (const std::string& name : text.without_data)
     throw Error("no-data", "a picture cannot be drawn", {}, fmt::format("it reads {}, declared without data", name),
                 fmt::format("give the file: --capture {}=FILE.npy", name));
@@ -60,7 +60,7 @@ void plot(const PlotOptions& o) {
 void add_plot(CLI::App& app) {
   auto o = std::make_shared<PlotOptions>();
   CLI::App& verb = *app.add_subcommand("plot", "a mask's tiles, scores and probabilities as a picture");
-  verb.add_option("EXPR", o->text.bare, "a mask if it is a Bool, else a score");
+  o->text.add_bare_to(verb);
   o->text.add_to(verb, Captures::FilesOrTypes);
   o->extent.add_to(verb);
   verb.add_option("--q", o->q, "queries, for scores as they are; without them q . k is 0")->type_name("FILE");

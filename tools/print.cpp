@@ -15,7 +15,7 @@ namespace attune::tools {
 namespace {
 
 void print(const TextOptions& options, bool json) {
-  const TextAttention text = build(options, Captures::FilesOrTypes);
+  const TextAttention text = built(options, Captures::FilesOrTypes);
   compiler::BoundMod traced = compiler::trace(text.attention);
   const compiler::Mod written = traced.mod;
   const compiler::Mod lowered = compiler::lower(std::move(traced)).mod;
@@ -42,7 +42,7 @@ void add_print(CLI::App& app) {
   auto options = std::make_shared<TextOptions>();
   auto json = std::make_shared<bool>(false);
   CLI::App& verb = *app.add_subcommand("print", "expressions as attune reads them, and simplified");
-  verb.add_option("EXPR", options->bare, "a mask if it is a Bool, else a score");
+  options->add_bare_to(verb);
   options->add_to(verb, Captures::FilesOrTypes);
   verb.add_flag("--json", *json, "as JSON");
   verb.footer("Shows each expression as attune reads it, and, where that differs, what the compiler's rewrite rules "

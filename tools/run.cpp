@@ -220,7 +220,7 @@ class Run {
     if (o_.lse_before) lse_before_ = read_rows("--lse-before", *o_.lse_before);
     for (Owned* t : {&q_, &k_, &v_, &grad_out_, &grad_lse_, &kv_len_, &q_offsets_, &pages_, &o_before_, &lse_before_})
       if (t->tensor.given()) *t = moved(*t, device_);
-    text_ = build(o_.text, Captures::Files, {}, device_);
+    text_ = built(o_.text, Captures::Files, {}, device_);
     text_.attention.target = o_.target == "oracle" ? Target::oracle
                              : o_.target == "cpu"  ? Target::cpu
                              : o_.target == "cuda" ? Target::cuda

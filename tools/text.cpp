@@ -5,9 +5,14 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
+#include <cstdio>
 #include <fmt/format.h>
 
+#include "compiler/trace.h"
+#include "ir/print.h"
 #include "runtime/offline/shape.h"
+#include "tools/mod_file.h"
 
 namespace attune::tools {
 
@@ -30,7 +35,57 @@ void TextOptions::add_to(CLI::App& verb, Captures allowed) {
       ->type_name("NAME=NUMBER")
       ->allow_extra_args(false)
       ->group(group);
+  // Behind the others: they have their values when this one's callback runs.
+  verb.add_option_function<std::string>(
+          "--mod", [this](const std::string& file) { put_before(*this, read_mod(file)); },
+          "a file of lines such as `mask kv <= q`, as repl's :save writes it; options replace its lines")
+      ->type_name("FILE")
+      ->group(group);
 }
+
+namespace {
+
+/// "`1 / 2` is 0": Ints alone, the first of which is less.
+void tell_zero_quotients(const compiler::Mod& mod) {
+  const ir::Signature names = mod.signature();
+  for (const ir::Expr& root : {mod.score, mod.mask, mod.prob, mod.sink}) {
+    if (!root) continue;
+    for (const ir::Expr& node : ir::in_order(root)) {
+      if (node->op != ir::Op::Div || node->type != ir::Type::I32) continue;
+      const ir::Expr &above = node->args[0], &below = node->args[1];
+      if (!ir::is_literal(above) || !ir::is_literal(below) || ir::is_literal(above, 0)) continue;
+      if (std::abs(ir::literal_value(*above)) >= std::abs(ir::literal_value(*below))) continue;
+      fmt::print(stderr, "attune: `{}` is 0, since both are Ints; write {}.0 / {}.0 for Floats\n",
+                 ir::print(node, names), ir::print(above, names), ir::print(below, names));
+    }
+  }
+}
+
+void tell_unread(const std::string& kind, const std::vector<std::string>& declared, const auto& read) {
+  for (const std::string& one : declared) {
+    const std::string name = one.substr(0, one.find('='));
+    if (std::ranges::none_of(read, [&](const auto& slot) { return slot.name == name; }))
+      fmt::print(stderr, "attune: no expression reads the {} `{}`\n", kind, name);
+  }
+}
+
+}  // namespace
+
+TextAttention built(const TextOptions& options, Captures allowed, const runtime::MakeCapture& make,
+                    const Device& device) {
+  TextAttention out = build(options, allowed, make, device);
+  const compiler::Mod mod = compiler::trace(out.attention).mod;
+  tell_zero_quotients(mod);
+  tell_unread("parameter", options.params, mod.params);
+  tell_unread("captured tensor", options.captures, mod.captures);
+  return out;
+}
+
+void tell_doubts(const TextOptions& options) {
+  if (options.given()) built(options, Captures::FilesOrTypes);
+}
+
+void TextOptions::add_bare_to(CLI::App& verb, const std::string& what) { verb.add_option("EXPR", bare, what); }
 
 CLI::Option& ExactOption::add_to(CLI::App& verb) {
   const auto row = std::ranges::find(runtime::shape_rows(), "exact", &runtime::ShapeRow::name);
@@ -47,7 +102,7 @@ std::optional<bool> ExactOption::asked() const {
 }
 
 void require_expression(const runtime::Written& o, const std::string& verb) {
-  if (o.bare || o.score || o.mask || o.prob || o.sink) return;
+  if (o.given()) return;
   throw Error("no-expression", fmt::format("attune {} has nothing to work on", verb), {}, "no expression is given",
               fmt::format("write attune {} 's + 1.0f', or use --score, --mask, --prob or --sink", verb));
 }

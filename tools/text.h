@@ -17,8 +17,19 @@ using runtime::Captures, runtime::Owned, runtime::TextAttention, runtime::read_n
     runtime::require_word;
 
 struct TextOptions : runtime::Written {
+  /// Also --mod, whose lines the other options replace.
   void add_to(CLI::App& verb, Captures allowed);
+  /// The expression that stands alone: what it is, for the help.
+  void add_bare_to(CLI::App& verb, const std::string& what = "a mask if it is a Bool, else a score");
 };
+
+/// runtime::build(), and a line on stderr for what is no mistake but hardly meant: a division of Ints that is always 0,
+/// a parameter or captured tensor that no expression reads.
+TextAttention built(const TextOptions& options, Captures allowed, const runtime::MakeCapture& make = {},
+                    const Device& device = Device::cpu());
+
+/// These lines alone, for verbs that build an attention many times.
+void tell_doubts(const TextOptions& options);
 
 /// --exact, for GPU kernels: the part of an Attention that expressions do not tell.
 struct ExactOption {

@@ -290,7 +290,8 @@ void add_tune(CLI::App& app) {
   verb.callback([o] {
     o->bench.check();
     const TextOptions& text = o->bench.text;
-    const bool own = !o->bench.rows.empty() || text.score || text.mask || text.prob || text.sink;
+    tell_doubts(text);
+    const bool own = !o->bench.rows.empty() || text.given();
     tune(*o, own);
   });
 }

@@ -49,6 +49,15 @@ void check_verb(const CLI::App& app, int argc, const char* const* argv) {
               fmt::format("attune knows {}", fmt::join(verbs, ", ")), suggestion(word, verbs, "see attune --help"));
 }
 
+/// `attune help VERB` as `attune VERB --help`.
+std::vector<const char*> with_help(int argc, const char* const* argv) {
+  std::vector<const char*> out(argv, argv + argc);
+  if (argc < 2 || std::string_view(argv[1]) != "help") return out;
+  out.erase(out.begin() + 1);
+  out.push_back("--help");
+  return out;
+}
+
 /// A whole number in decimal; CLI11 takes octal and hexadecimal ones too, and cuts what is beyond 64 bits.
 void check_whole(const std::string& option, std::string& text) {
   std::int64_t value = 0;
@@ -152,7 +161,7 @@ void add_verbs(CLI::App& app) {
   take_whole_numbers(app);
   app.footer(
       "attune takes attention apart: what you do to scores and which pairs you keep are expressions, which it shows, "
-      "differentiates, compiles and computes. attune VERB --help tells all of a verb.\n"
+      "differentiates, compiles and computes. attune help VERB tells all of a verb.\n"
       "Exit:\n"
       "  1  of attune diff: there are differences; of attune cache verify: there are bad entries");
 }
@@ -160,9 +169,11 @@ void add_verbs(CLI::App& app) {
 int run_verb(int argc, const char* const* argv) {
   CLI::App app("attention that you can see through", "attune");
   add_verbs(app);
-  check_verb(app, argc, argv);
+  const std::vector<const char*> words = with_help(argc, argv);
+  const int count = static_cast<int>(words.size());
+  check_verb(app, count, words.data());
   try {
-    app.parse(argc, argv);
+    app.parse(count, words.data());
   } catch (const CLI::Success& e) {
     return app.exit(e);
   } catch (const CLI::RuntimeError& e) {

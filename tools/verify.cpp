@@ -63,7 +63,7 @@ class Verify {
   void operator()() {
     std::vector<std::string> rows = o_.what.rows;
     const TextOptions& text = o_.what.text;
-    const bool own = text.score || text.mask || text.prob || text.sink;
+    const bool own = text.given();
     if (own)
       rows = {"own"};
     else if (rows.empty())
@@ -306,6 +306,7 @@ void add_verify(CLI::App& app) {
   std::string names;
   for (const std::string& row : bench_rows()) names += (names.empty() ? "" : "|") + row;
   verb.add_option("--row", o->what.rows, "a known attention; all of them if left out")->type_name(names);
+  o->what.text.add_bare_to(verb);
   o->what.text.add_to(verb, Captures::FilesOrTypes);
   verb.add_option("--target", o->what.target, "what computes")->type_name("auto|cpu|cuda");
   verb.add_option("--dtype", o->dtypes, "of q, k, v and o; each in turn if left out")->type_name("f32|f16|bf16");
@@ -338,6 +339,7 @@ void add_verify(CLI::App& app) {
       if (given && o->what.target != "cuda")
         throw Error("bad-usage", "the command line cannot be read", {.name = option}, "it is for kernels of a GPU",
                     "add --target cuda, or leave it out");
+    tell_doubts(o->what.text);
     Verify{*o}();
   });
 }

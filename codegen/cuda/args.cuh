@@ -120,6 +120,8 @@ struct BackwardArgs {
 constexpr int sums_threads = 128;
 /// 64-bit words of an exact sum: twelve of digits, one of flags.
 constexpr int exact_finite_words = 12, exact_words = 13;
+/// Threads of a block of spread_diagonals.cuh.
+constexpr int diagonals_threads = 128;
 
 /// What sums.cuh turns into a tensor's elements: a sum for each, along the last dimension first. Dimensions that the
 /// tensor lacks come first, and are 1 long.

@@ -13,6 +13,7 @@
 #pragma once
 
 #include "deal_backward_sm90.cuh"
+#include "diagonals_sm90.cuh"
 #include "group_sm90.cuh"
 
 namespace attune {
@@ -207,6 +208,17 @@ struct Group90Backward : KeysByQueries<Tile, User> {
                    : "memory");
   }
 
+  static constexpr bool has_diagonals = User::gradient.by_diagonal > 0;
+  /// Until the warp that sums diagonals is done with the tile of dS before.
+  __device__ void wait_for_diagonals(int buffer, unsigned phase) const {
+    if constexpr (has_diagonals) barrier_wait(shared + Shared::ds_full + 16 * buffer + 8, phase ^ 1);
+  }
+  __device__ void give_diagonals(int buffer) const {
+    if constexpr (!has_diagonals) return;
+    __syncwarp();
+    if (lane == 0) barrier_arrive(shared + Shared::ds_full + 16 * buffer);
+  }
+
   /// Puts this group's half of dq where a warp that adds takes it.
   __device__ void put_sums(int stage, unsigned phase) {
     wait_for_sums(stage, phase);
@@ -277,6 +289,8 @@ __device__ inline void compute_backward(const BackwardArgs& args, const User& us
       release_stage(stage_now());
       g.wait_for_sums(stage_now(), phase_of(clock));
       g.give_sums(stage_now());
+      g.wait_for_diagonals(stage_now(), phase_of(clock));
+      g.give_diagonals(stage_now());
       ++clock;
     } else {
       barrier_wait(shared + Shared::k_full, clock >> 31);
@@ -314,7 +328,9 @@ __device__ inline void compute_backward(const BackwardArgs& args, const User& us
           g.weigh_and_join(stage);
           g.add_values(stage);
         }
+        g.wait_for_diagonals(stage, phase_of(clock));
         g.share(stage);
+        g.give_diagonals(stage);
         g.add_keys(stage);
         proxy_fence();
         if constexpr (order == 2)
@@ -364,7 +380,9 @@ __device__ inline void compute_backward(const BackwardArgs& args, const User& us
     const unsigned step = clock - 1;
     const int b = g.word(step, 2), kv_head = g.word(step, 5);
     g.keys = g.word(step, 4) * Tile::n + 64 * group + 16 * g.warp + g.lane / 4;
-    // Both groups are done with dS, whose memory results pass through.
+    // All are done with dS, whose memory results pass through.
+    for (unsigned before = 1; before <= Tile::stages; ++before)
+      g.wait_for_diagonals(static_cast<int>(clock - before & 1), phase_of(clock - before) ^ 1);
     named_sync(1, 256);
     g.store(b, kv_head, g.dv, args.grad_v, args.dv, 1);
     g.store(b, kv_head, g.dk, args.grad_k, args.d, args.scale);
@@ -386,6 +404,10 @@ __global__ void __launch_bounds__(384, 1)
       barrier_init(shared + Shared::full + 16 * i + 8, 8);
       barrier_init(shared + Shared::sum_full + 16 * i, 8);
       barrier_init(shared + Shared::sum_full + 16 * i + 8, 1);
+      if constexpr (User::gradient.by_diagonal > 0) {
+        barrier_init(shared + Shared::ds_full + 16 * i, 8);
+        barrier_init(shared + Shared::ds_full + 16 * i + 8, 1);
+      }
     }
     barrier_init(shared + Shared::k_full, 1);
     barrier_init(shared + Shared::v_full, 1);
@@ -399,6 +421,8 @@ __global__ void __launch_bounds__(384, 1)
     const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
     if (warp == 0) Loader90Backward<Tile, User>{args, user, shared, static_cast<int>(threadIdx.x)}.run();
     if (warp > 0 && warp <= Tile::stages && threadIdx.x % 32 == 0) add_up<Tile>(args, shared, warp - 1);
+    if constexpr (User::gradient.by_diagonal > 0)
+      if (warp == 3) Diagonals90<Tile, User>{args, user, shared}.run();
   } else {
     registers_up<232>();
     compute_backward<Tile>(args, user, shared, group - 1);

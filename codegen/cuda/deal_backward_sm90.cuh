@@ -16,6 +16,7 @@ struct Step {
   static constexpr int whole = 4;            ///< nothing of it is removed
   static constexpr int empty = 8;            ///< no queries: the item has none
   static constexpr int stop = 16;            ///< there are no more items
+  static constexpr int falls = 32;  ///< its item visits queries from the last on; said where diagonals are summed
   int what, queries, b, h;
   int keys, kv_head;
   int sums;  ///< which tile of all heads' queries; where there is none, what the warp that adds does
@@ -42,7 +43,9 @@ struct Shared90Backward {
   // A barrier for each step that is kept: its words are there. Two for each stage: full, then empty.
   static constexpr int known = steps + 4 * step_words * steps_kept, full = known + 8 * steps_kept,
                        sum_full = full + 16 * stages, k_full = sum_full + 16 * stages, v_full = k_full + 8,
-                       keys_empty = v_full + 8, bytes = keys_empty + 8;
+                       keys_empty = v_full + 8;
+  // For the warp that sums diagonals: full and empty for each buffer of dS.
+  static constexpr int ds_full = keys_empty + 8, bytes = ds_full + 16 * stages;
   // Each of two groups holds 64 x 64 of dq: half of the width, or half of the queries.
   static_assert(m * d_chunks == 128 && n == 128);
 };
@@ -306,7 +309,8 @@ struct Loader90Backward {
             left ^= 1u << nth;
             if (found) hand_over(0);
             const int meets = __shfl_sync(~0u, met, nth), b = get(now_b), h = get(now_h);
-            find({.what = (found ? 0 : Step::first) | (meets & 1 ? Step::whole : 0),
+            const bool says_falls = User::gradient.by_diagonal > 0 && falls;
+            find({.what = (found ? 0 : Step::first) | (meets & 1 ? Step::whole : 0) | (says_falls ? Step::falls : 0),
                   .queries = base + nth,
                   .b = b,
                   .h = h,

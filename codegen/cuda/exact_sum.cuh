@@ -25,6 +25,18 @@ __device__ inline void add_exactly(unsigned long long* sum, float x) {
   if (high) atomicAdd(sum + place / 24 + 1, high);
 }
 
+/// For all lanes of a warp at once: those with the same sum as the first one add together, as one number in f32.
+/// Clamped places have most of a call's terms, and additions to one place wait for one another.
+__device__ inline void add_together(unsigned long long* sum, float x) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const auto mine = reinterpret_cast<unsigned long long>(sum);
+  const bool joins = mine == __shfl_sync(~0u, mine, 0);
+  float joined = joins ? x : 0.0f;
+#pragma unroll
+  for (int i = 16; i > 0; i /= 2) joined += __shfl_xor_sync(~0u, joined, i);
+  if (lane == 0 || !joins) add_exactly(sum, lane == 0 ? joined : x);
+}
+
 /// The sum, rounded to a double.
 __device__ inline double exact_value(const unsigned long long* sum) {
   constexpr double infinity = __builtin_bit_cast(double, 0x7ff0000000000000ull);

@@ -13,6 +13,7 @@ struct GradientTraits {
   int by_head = 0;         ///< terms whose places depend on b and h alone
   int by_row = 0;          ///< … on q too
   int by_col = 0;          ///< … on kv too, not on q
+  int by_diagonal = 0;     ///< … on q - kv, times what flows to the score, for kernels that sum along diagonals
   bool by_pair = false;    ///< there are other terms: each pair adds to places of its own
   bool removes = true;     ///< pairs may be removed, by keep() and its like or by a score of -inf
   bool by_sink = false;    ///< sink() reads captured tensors whose gradients are asked for
@@ -42,6 +43,15 @@ concept Differentiable = Mod<M> &&
   m.places_by_row(places, head, row, at, i);     // q
   m.places_by_col(places, head, col, at, i, i);  // origin, kv
   m.by_sink(x, head, at);                        // what flows to the sink
+};
+
+/// … with terms by diagonals: `diagonals` are sums as spread_diagonals.cuh has them. A sum is handed on with any pair
+/// of its distance.
+template <class M>
+concept SumsDiagonals = Differentiable<M> &&
+    requires(const M m, Where at, typename M::Head head, typename M::Row row, typename M::Col col, float x, Int i) {
+  m.diagonals[0];
+  m.by_diagonal(x, head, row, col, at, i, i);  // the sum, …, q, kv
 };
 
 /// What the gradient of a pair needs to know of its row.

@@ -291,7 +291,8 @@ struct Queries80 {
     }
   }
 
-  /// This warp's queries once more, a pair at a time, so that what is removed is never multiplied.
+  /// This warp's queries once more, a pair at a time, so that what is removed is never multiplied. Terms that another
+  /// kernel would have summed along diagonals are added here.
   __device__ void pair_by_pair() const {
     const Rows80 q_rows = rows(args.q, at.h, queries.start), grad_o_rows = rows(args.grad_o, at.h, queries.start),
                  k_rows = key_rows(args.k), v_rows = key_rows(args.v);
@@ -315,11 +316,15 @@ struct Queries80 {
         WarpRow<Tile::width_v> v_row;
         k_row.template load<Element>(k_rows, kv);
         v_row.template load<Element>(v_rows, kv);
+        const auto take = [&](Flow flow, float s, float p) {
+          if constexpr (terms.by_diagonal > 0)
+            if (lane == 0) user.by_pair(flow, s, p, head, row, col, at, origin, q, kv);
+        };
         const PairNumbers out = gradient_of(user, head, row, col, at, origin, q, kv, factor, end, true,
-                                            {q_row.dot(k_row), grad_o_row.dot(v_row)}, NoTerms{});
+                                            {q_row.dot(k_row), grad_o_row.dot(v_row)}, take);
         dq_row.add(out.dp, k_row);
       }
-      dq_row.each([&](float& x, int column) { to.put(position, column, x * args.scale); });
+      if (args.grad_q.to.data) dq_row.each([&](float& x, int column) { to.put(position, column, x * args.scale); });
     }
   }
 };

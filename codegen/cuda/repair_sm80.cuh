@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(128)
                     blocks = sets * ((args.kv_len + Tile::n - 1) / Tile::n);
     for (long long block = blockIdx.x; block < blocks; block += gridDim.x)
       Keys80<Tile, User, 3>(args, user, 0, block).pair_by_pair();
-  } else if (args.grad_q.to.data) {
+  } else if (args.grad_q.to.data || User::gradient.by_diagonal > 0) {
     using Queries = Queries80<Tile, User>;
     const long long sets = static_cast<long long>(args.q_heads) * args.batch,
                     blocks = sets * ((args.q_len + Tile::m - 1) / Tile::m);

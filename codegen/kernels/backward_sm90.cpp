@@ -35,7 +35,8 @@ std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
   if (spec.d <= 64 && spec.dv > 64) return "values are wider than keys";
   if (!spec.boxes) return "the copy engine cannot take boxes of q, k, v or grad_o";
   if (facts.has_prob) return "there is a prob mod";
-  if (facts.has_terms) return "gradients of captured tensors are asked for";
+  if (facts.has_terms && !facts.terms_by_distance)
+    return "gradients of captured tensors are asked for that are no sums over pairs of equal q - kv";
   return {};
 }
 
@@ -59,7 +60,7 @@ int shared_bytes(const KernelPlan& plan) {
   const int chunks = ceil_div(plan.d, chunk), dv_chunks = ceil_div(plan.dv, chunk);
   const int keys = line * plan.n * (chunks + dv_chunks), queries = line * plan.m * (chunks + dv_chunks),
             ds = line * plan.m * plan.n / chunk, sums = 4 * plan.m * chunks * chunk, ends = 2 * 4 * plan.m;
-  return keys + stages * (queries + ds + sums + ends) + steps_kept * (4 * step_words + 8) + 2 * 16 * stages + 24;
+  return keys + stages * (queries + ds + sums + ends) + steps_kept * (4 * step_words + 8) + 3 * 16 * stages + 24;
 }
 
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
@@ -95,6 +96,7 @@ constinit const KernelDescriptor backward_sm90{
     .searches = searches,
     .persistent = true,
     .spills_well = 64,  // softcap spills 60 bytes at D=64, and nothing is serialised
+    .sums_diagonals = true,
     .multiplies_removed = true,
     .end = "end_queries_sm90",
     .why_not = why_not,

@@ -113,8 +113,8 @@ Tensor rows_of(const Backward& call, const Problem& p, void* at) {
   return {at, DType::f32, {p.batch, p.q_heads, p.q.length}, {}, call.q.device};
 }
 
-/// The most words that a table of visits may have: half a GB.
-constexpr std::int64_t most_visits = std::int64_t{1} << 27;
+/// The most words that a table of visits may have, half a GB, and the most sums along diagonals, 4 GB.
+constexpr std::int64_t most_visits = std::int64_t{1} << 27, most_diagonals = std::int64_t{1} << 30;
 
 /// Maps of the tensors that a kernel's copy engine reads.
 void put_maps(BackwardArgs& args, const Backward& call, const std::optional<codegen::BoxRows>& boxes) {
@@ -204,22 +204,24 @@ class BackwardCall {
     }
     const bool has_captured = !captured_.empty(), of_kv = call.dk.given() || call.dv.given(), of_q = call.dq.given();
     // A kernel that is asked for may be one of those that do a part.
-    const bool may_be_whole = (of_kv || of_q) &&
+    const bool may_be_whole = (of_kv || of_q || has_captured) &&
                               (!means.preference || codegen::takes(*means.preference, Way::backward));
     const Way asked_first = may_be_whole ? Way::backward : of_kv || has_captured ? Way::keys : Way::queries;
     if ((of_kv || of_q || has_captured) && !is_loaded(key(asked_first))) load_at_once(wants, wanted, may_be_whole);
     if (may_be_whole) whole_ = Walker(key(Way::backward), lowered, p, means);
-    if (whole_.can()) {
+    if (whole_.can() && diagonals() <= most_diagonals) {
       const std::int64_t tiles = sets_of_q() * q_places();
       added_ = space_.take<float>(tiles * whole_.kernel->choice.sums);
       counters_ = space_.take<unsigned>(tiles + 3);
+      diagonals_ = space_.take<float>(diagonals());
       whole_.take(space_);
     } else {
       if (means.preference && whole_.kernel && !codegen::takes(*means.preference, Way::queries))
         throw Error("bad-kernel", "the kernel that is asked for cannot take this call",
                     {.name = means.preference->variant.text()},
-                    whole_.plan().kernel ? "the table of tiles to visit would be too large"
-                                         : whole_.kernel->story.front(),
+                    whole_.plan().kernel
+                        ? "its table of tiles to visit, or its sums along diagonals, would be too large"
+                        : whole_.kernel->story.front(),
                     "name another, or leave the choice to attune");
       whole_ = {};
       if (of_kv || has_captured) keys_ = Walker(key(Way::keys), lowered, p, means, space_);
@@ -269,6 +271,8 @@ class BackwardCall {
       for (const std::uint32_t slot : one.slots) sums[slot] = one.sums.in(memory);
     if (sums_.count > 0)
       launches.clear(reinterpret_cast<unsigned*>(sums_.in(memory)), static_cast<std::size_t>(2 * sums_.count));
+    if (diagonals_.count > 0)
+      launches.clear(reinterpret_cast<unsigned*>(diagonals_.in(memory)), static_cast<std::size_t>(diagonals_.count));
     std::erase(sums, nullptr);
     BackwardArgs common = arguments(memory, starts);
     if (!whole_.kernel && counters_.count > 0) {
@@ -282,8 +286,7 @@ class BackwardCall {
                        .arguments = &common});
     if (whole_.kernel) {
       put_whole(launches, common, memory, starts);
-      std::vector<std::byte> user = user_bytes({});
-      return launches.put(stream, user);
+      if (whole_.kernel->spread) sums.push_back(diagonals_.in(memory));
     }
     if (queries_.kernel) {
       const QueryTiles tiles({.queries = queries_.plan().m}, p_);
@@ -413,6 +416,21 @@ class BackwardCall {
            .threads = 256,
            .arguments = &args});
     if (whole_.kernel->repair) put_repair(launches, *whole_.kernel->repair, args);
+    if (whole_.kernel->spread) put_spread(launches, args);
+  }
+
+  /// As cuda/spread_diagonals.cuh has them.
+  std::int64_t diagonals() const {
+    if (!whole_.kernel->spread) return 0;
+    const codegen::KernelPlan& plan = whole_.plan();
+    return sets_of_q() * places(p_.kv, plan.n) * (round_up(p_.q.length, plan.m) + plan.n);
+  }
+  void put_spread(Launches& launches, BackwardArgs& args) const {
+    launches.launch({.kernel = whole_.kernel->spread.get(),
+                     .grid = {static_cast<unsigned>(ceil_div(p_.q.length + p_.kv.length + 3, 4 * diagonals_threads)),
+                              static_cast<unsigned>(p_.q_heads), static_cast<unsigned>(p_.batch)},
+                     .threads = diagonals_threads,
+                     .arguments = &args});
   }
 
   /// Its blocks end at once unless a kernel before it has set args.odd.
@@ -503,6 +521,7 @@ class BackwardCall {
   Walker queries_, keys_;  ///< else
   std::shared_ptr<const Kernel> rows_kernel_, sums_kernel_;
   Room<unsigned long long> sums_;  ///< of all captured tensors
+  Room<float> diagonals_;          ///< sums along diagonals, where one kernel does all
   Room<float> added_;              ///< sums of dq, where one kernel does all
   Room<unsigned> counters_;        ///< its turns, its next item, of any kernel whether a result is odd, its visits
   Room<float> delta_;

@@ -71,6 +71,8 @@ LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, con
   if (!out.choice.plan.kernel->end.empty()) out.end = beside(codegen::end_source(out.choice.plan, key.spec.arch));
   if (codegen::needs_repair(parts, out.choice.plan))
     out.repair = beside(codegen::repair_source(parts, out.choice.plan, key.spec.arch));
+  if (codegen::leaves_diagonals(parts, out.choice.plan))
+    out.spread = beside(codegen::spread_source(parts, out.choice.plan, key.spec.arch));
   if (preference && !preference->origin.empty()) out.story.push_back(preference->origin);
   out.story.insert(out.story.end(), all.story.begin(), all.story.end());
   for (std::size_t i = 0; i < all.chosen; ++i)

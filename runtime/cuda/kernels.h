@@ -28,6 +28,7 @@ struct LoadedKernel {
   std::optional<CoverKernel> cover_kernel;  ///< where the launch must be handed lists
   std::shared_ptr<const Kernel> end;        ///< as KernelDescriptor::end; null: none is needed
   std::shared_ptr<const Kernel> repair;     ///< for what it may leave not finite, where pairs may be removed; or null
+  std::shared_ptr<const Kernel> spread;     ///< for sums that it leaves along diagonals; null: it leaves none
   bool delta_of_o = true;                   ///< of a backward: as GradientTraits of codegen/cuda/gradient.cuh has it
   std::vector<std::string> story;           ///< whose choice it is; kernels that were not taken, and why
 };

@@ -56,8 +56,8 @@ class Launches {
   }
   [[noreturn]] static void refuse_more();
 
-  static constexpr std::size_t most =
-      8;  // a backward's: starts, sums, rows, and lists and a kernel for q, and for k and v
+  // A backward's: starts, captured sums and diagonals, rows, counters, a table, the kernel and three behind it.
+  static constexpr std::size_t most = 10;
   std::array<Slot, most> slots_;
   std::size_t count_ = 0;
   std::vector<int> sent_;  ///< of the one step that sends

@@ -74,6 +74,7 @@ class GpuBuild {
     const auto beside = [&](const codegen::Source& page) { add(page, page.name, compiled(page, page.name)); };
     if (!plan.kernel->end.empty()) beside(codegen::end_source(plan, arch_));
     if (codegen::needs_repair(parts, plan)) beside(codegen::repair_source(parts, plan, arch_));
+    if (codegen::leaves_diagonals(parts, plan)) beside(codegen::spread_source(parts, plan, arch_));
     if (!listed) return;
     const CoverForm what = codegen::cover_form(way);
     const codegen::Source page = cuda::cover_page(*of_, spec.wide, arch_, what);

@@ -160,7 +160,16 @@ TextAttention build(const Written& options, Captures allowed, const MakeCapture&
     const Assignment a = split("--let", whole);
     at(a, [&] { text.let(a.name, a.value); });
   }
-  if (options.bare) add_bare(text, *options.bare, out.attention);
+  if (options.bare) {
+    add_bare(text, *options.bare, out.attention);
+    const bool is_mask = bool(out.attention.mask);
+    if (is_mask ? options.mask : options.score)
+      throw Error("expression-twice", fmt::format("there are two {}s", is_mask ? "mask" : "score"),
+                  {.name = "expression", .line = 0, .text = *options.bare, .begin = 0, .end = options.bare->size()},
+                  fmt::format("this one is the {0}, since it is {1} Bool, and --{0} or --mod gives one too",
+                              is_mask ? "mask" : "score", is_mask ? "a" : "no"),
+                  "leave one of them out, or join them");
+  }
   if (options.score) out.attention.score = text.score(*options.score, "--score");
   if (options.mask) out.attention.mask = text.mask(*options.mask, "--mask");
   if (options.prob) out.attention.prob = text.prob(*options.prob, "--prob");

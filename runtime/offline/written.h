@@ -22,6 +22,9 @@ struct Written {
   std::optional<std::string> score{}, mask{}, prob{}, sink{};
   std::optional<std::string> bare{};  ///< an expression without an option, if a verb takes one
   std::vector<std::string> lets{}, captures{}, params{};
+
+  /// Is there an expression?
+  bool given() const { return bare || score || mask || prob || sink; }
 };
 
 /// An Attention made from text, with the memory of its captures.

@@ -233,6 +233,20 @@ TEST_CASE("Hopper's backward of wide heads leaves what it cannot take to the por
   }
 }
 
+TEST_CASE("Hopper's whole backward gives gradients of captured tensors that are sums along diagonals", "[choose]") {
+  const auto ways = [](const ModFacts& facts, const KernelSpec& spec = {}) {
+    return ways_of_backward(spec, facts).size();
+  };
+  CHECK(ways({}) == 1);
+  CHECK(ways({.has_terms = true}) == 2);
+  CHECK(ways({.has_terms = true, .terms_by_distance = true}) == 1);
+  CHECK(ways({.has_terms = true, .terms_by_distance = true}, {.packed = true}) == 1);
+  CHECK(ways({.has_terms = true, .terms_by_distance = true}, {.d = 192, .dv = 128}) == 2);
+  CHECK(ways({.has_prob = true, .has_terms = true, .terms_by_distance = true}) == 2);
+  const KernelDescriptor* const whole = kernels(Way::backward)[0];
+  CHECK(whole->why_not({}, {.has_terms = true}).find("no sums over pairs of equal q - kv") != std::string::npos);
+}
+
 TEST_CASE("what is preferred comes first, and the rest as without it", "[choose]") {
   const std::vector<std::string> usual = chosen({});
   const Preference preference{variant("forward_sm90:n=176,q_stages=1,own_o=0,turns=2,dynamic=1"), false, ""};

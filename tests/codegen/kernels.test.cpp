@@ -139,12 +139,12 @@ void rotate(std::size_t half) {
   }
 }
 
-/// Compiles a backward kernel of a Mod whose captured tensors all want gradients; for Hopper's kernels, which leave
-/// these to the others, none do. A candidate may spill where another of its width does not.
-void compile_backward(const Lowered& lowered, codegen::Way way, const KernelSpec& spec, int spills) {
+/// Compiles a backward kernel of a Mod whose captured tensors all want gradients, or none. A candidate may spill where
+/// another of its width does not.
+void compile_backward(const Lowered& lowered, codegen::Way way, const KernelSpec& spec, int spills, bool grads) {
   codegen::Wanted wanted(lowered.lowered.mod.captures.size());
   for (std::size_t i = 0; i < wanted.size(); ++i)
-    wanted[i] = !spec.boxes && compiler::type_of(lowered.lowered.mod.captures[i].dtype) == ir::Type::F32;
+    wanted[i] = grads && compiler::type_of(lowered.lowered.mod.captures[i].dtype) == ir::Type::F32;
   const codegen::GpuParts parts = codegen::gpu_parts(lowered.lowered, true, &wanted, way == codegen::Way::keys);
   const codegen::Kernels all = codegen::kernels(way);
   if (std::ranges::all_of(all, [&](const auto* one) { return !one->why_not(spec, parts.facts).empty(); })) return;
@@ -187,7 +187,7 @@ void rotate_backward(std::size_t half) {
                           .boxes = false,
                           .load = i % 5 ? 16 : 0,
                           .exact = type == DType::f32},
-                         64);
+                         64, true);
   const auto is_golden = [](const CorpusMod& mod) {
     return mod.name == "plain" || mod.name == "causal" || mod.name == "alibi" || mod.name == "softcap";
   };
@@ -195,11 +195,13 @@ void rotate_backward(std::size_t half) {
     for (const int d : {64, 128})
       for (const bool packed : {false, true})
         if ((is_golden(mod) || mod.name == "documents") && number++ % 2 == half)
-          compile_backward(Lowered(mod), codegen::Way::backward, {.d = d, .dv = d, .packed = packed}, 0);
+          compile_backward(Lowered(mod), codegen::Way::backward, {.d = d, .dv = d, .packed = packed}, 0, false);
+        else if (mod.name == "relative_table" && number++ % 2 == half)
+          compile_backward(Lowered(mod), codegen::Way::backward, {.d = d, .dv = d, .packed = packed}, 0, true);
   for (const auto& mod : everything)
     for (const auto& [d, dv] : {std::pair{192, 128}, {256, 256}})
       for (const codegen::Way way : {codegen::Way::queries, codegen::Way::keys})
-        if (is_golden(mod) && number++ % 2 == half) compile_backward(Lowered(mod), way, {.d = d, .dv = dv}, 0);
+        if (is_golden(mod) && number++ % 2 == half) compile_backward(Lowered(mod), way, {.d = d, .dv = dv}, 0, false);
 }
 
 }  // namespace

@@ -67,7 +67,7 @@ std::vector<std::string> launched(const Attention& attention, const Backward& ca
   std::vector<std::string> out;
   for (const fake::Launch& one : fake::launches())
     for (const char* name : {"end_queries_sm90", "queries_sm80", "keys_sm80", "queries_sm90", "keys_sm90", "store_sums",
-                             "backward_sm90", "repair_sm80", "forward_sm80", "cover", "rows", ""})
+                             "spread_diagonals", "backward_sm90", "repair_sm80", "forward_sm80", "cover", "rows", ""})
       if (one.kernel.find(name) != std::string::npos) {
         out.emplace_back(name);
         break;
@@ -100,14 +100,40 @@ TEST_CASE("a backward is its rows, the gradient of q, and those of k and v", "[d
   CHECK(runtime::cuda::compiled_kernels() == compiled);
 }
 
-TEST_CASE("an H200 has one kernel for the whole backward, but not for gradients of captured tensors", "[driver]") {
+TEST_CASE("an H200 has one kernel for the whole backward, but not for all gradients of captured tensors", "[driver]") {
   if (tests::skips_nvrtc()) return;
   const Call call(h200);
   CHECK(launched(call.causal(), call.backward) == Names{"rows", "backward_sm90", "end_queries_sm90", "repair_sm80"});
   CHECK(fake::calls("cuMemsetD32Async") == 1);  // its counters
   CHECK(fake::calls_behind_the_back() == 0);
   CHECK(launched(Attention{}, call.backward) == Names{"rows", "backward_sm90", "end_queries_sm90"});
-  CHECK(launched(call.causal(), call.with_table()) == Names{"rows", "queries_sm80", "keys_sm80", "store_sums"});
+  const Attention by_key{.score = [&](Float s, At at) { return s + call.table[at.kv]; }};
+  CHECK(launched(by_key, call.with_table()) == Names{"rows", "queries_sm80", "keys_sm80", "store_sums"});
+}
+
+TEST_CASE("an H200 sums along diagonals in its one kernel, and spreads the sums behind the repair", "[driver]") {
+  if (tests::skips_nvrtc()) return;
+  const Call call(h200);
+  const Names all{"rows", "backward_sm90", "end_queries_sm90", "repair_sm80", "spread_diagonals", "store_sums"};
+  CHECK(launched(call.causal(), call.with_table()) == all);
+  CHECK(fake::calls("cuMemsetD32Async") == 3);  // exact sums, those along diagonals, counters
+  CHECK(fake::calls_behind_the_back() == 0);
+  // Nothing but the table's gradient.
+  Backward some = call.with_table();
+  some.dq = some.dk = some.dv = {};
+  CHECK(launched(call.causal(), some) ==
+        Names{"rows", "backward_sm90", "repair_sm80", "spread_diagonals", "store_sums"});
+  // 250 queries in tiles of 128, and 2 tiles of keys of 8 heads.
+  const std::size_t sums = 8 * 2 * (256 + 128) * sizeof(float);
+  CHECK(call.causal().workspace(call.with_table()) >= call.causal().workspace(call.backward) + sums);
+}
+
+TEST_CASE("an H200 stores the gradient of what only a mask reads: 0", "[driver]") {
+  if (tests::skips_nvrtc()) return;
+  const Call call(h200);
+  const Attention masked{.mask = [&](At at) { return at.kv <= at.q && call.table[at.kv] > 0.5f; }};
+  CHECK(launched(masked, call.with_table()) ==
+        Names{"rows", "cover", "backward_sm90", "end_queries_sm90", "repair_sm80", "store_sums"});
 }
 
 TEST_CASE("an H200 has two kernels for the backward of wide heads, and repairs what both leave", "[driver]") {

@@ -162,10 +162,92 @@ TEST_CASE("captured gradients have the same bits every time, also where all pair
   CHECK(different == 0);
 }
 
+TEST_CASE("gradients of what is read at q - kv are what the oracle says, whatever tiles are visited", "[gpu]") {
+  if (skipped()) return;
+  const Array<float> table = normal<float>(8, {4, 1401}), slope = normal<float>(9, {4}), bias = normal<float>(10, {2});
+  const auto clamped = [=](int reach) {
+    return [=](Float s, At at) { return s + table(at.head % 4, clamp(at.q - at.kv, -reach, reach) + reach); };
+  };
+  const Mask holes = [](At at) { return (at.q / 130 + at.kv / 150) % 2 == 0; };
+  const std::array attentions{
+      Attention{.score = clamped(700), .mask = mods::causal()},
+      Attention{.score = clamped(5)},
+      Attention{.score = clamped(300), .mask = mods::sliding_window(100)},
+      Attention{.score = clamped(700), .mask = holes},
+      Attention{.score = clamped(64), .mask = documents(Device::cpu()).mask},
+      Attention{
+          .score = [=](Float s, At at) { return s + slope[at.head % 4] * f32(at.kv - at.q) + bias[at.batch % 2]; },
+          .mask = mods::causal()},
+  };
+  struct Case {
+    const Attention* attention;
+    Shape shape;
+  };
+  std::vector<Case> cases;
+  std::uint64_t seed = 0;
+  for (const Attention& attention : attentions)
+    for (const std::int64_t d : {40, 64, 96, 128}) {
+      ++seed;
+      const std::int64_t group = std::array{1, 2, 4}[seed % 3];
+      cases.push_back({&attention,
+                       {.batch = 1 + static_cast<std::int64_t>(seed % 2),
+                        .q_heads = 2 * group,
+                        .kv_heads = 2,
+                        .q_len = std::array{515, 1, 300}[seed % 3],
+                        .kv_len = std::array{640, 257, 130}[seed / 3 % 3],
+                        .d = d,
+                        .dv = d,
+                        .dtype = seed % 4 ? DType::bf16 : DType::f16,
+                        .kv_shared = seed % 5 == 0,
+                        .q_offset = static_cast<std::int32_t>(seed % 3 * 57),
+                        .seed = seed}});
+      Shape packed = cases.back().shape;
+      packed.q_lens = {300, 1, 130, 77}, packed.kv_lens = {257, 1, 400, 129};
+      packed.kv_shared = false;
+      cases.push_back({&attention, packed});
+    }
+  CHECK(side_by_side(cases.size(), [&](std::size_t i) { return judge(*cases[i].attention, cases[i].shape); }) == "");
+}
+
+TEST_CASE("gradients of what is read at q - kv have the same bits on any number of blocks", "[gpu]") {
+  if (skipped()) return;
+  const Device gpu = Device::cuda();
+  const auto table = normal<float>(8, {1401}).on(gpu), grad = gpu.array<float>({1401});
+  const Attention causal{.score = [=](Float s, At at) { return s + table[clamp(at.q - at.kv, -700, 700) + 700]; },
+                         .mask = mods::causal()};
+  const Disturbance disturbance;
+  for (const std::int64_t d : {64, 128}) {
+    const Gradients call(d);
+    causal.run(call.forward());
+    const Subject subject(causal);
+    Backward backward = call.backward();
+    backward.captured = {{.of = table, .into = grad}};
+    const compiler::Problem problem = compiler::check(subject.written, backward, subject.scale);
+    const auto run = [&](int blocks) {
+      runtime::cuda::backward(subject.lowered, backward, problem, {.blocks = blocks});
+      const auto here = grad.on(Device::cpu());
+      const auto bytes = std::as_bytes(here.values());
+      return std::vector<std::byte>(bytes.begin(), bytes.end());
+    };
+    const std::vector<std::byte> wanted = run(132);
+    for (const int blocks : {132, 131, 7, 1}) {
+      int different = 0;
+      for (int i = 0; i < 5; ++i) {
+        disturbance.run(i);
+        different += run(blocks) != wanted;
+      }
+      INFO("d " << d << ", " << blocks << " blocks");
+      CHECK(different == 0);
+    }
+  }
+}
+
 TEST_CASE("what a mask removes is NaN, and reaches no gradient", "[gpu]") {
   if (skipped()) return;
   // Queries see the first 100 keys; the rest of the keys, and the queries' part that sees nothing, are NaN or infinite.
-  const Attention attention{.mask = [](At at) { return at.kv < 100 && at.q < 90; }};
+  const Array<float> table = normal<float>(8, {400});
+  const Attention attention{.score = [=](Float s, At at) { return s + table[at.q - at.kv + 200]; },
+                            .mask = [](At at) { return at.kv < 100 && at.q < 90; }};
   for (const std::int64_t d : {64, 128, 192}) {
     INFO("d " << d);
     for (const float poison : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {

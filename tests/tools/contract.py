@@ -571,6 +571,52 @@ class Contract(Calls):
             self.assertIn("\nEXAMPLES\n", said.stdout)
         self.refused("bad-usage", "run", "--q", "q.npy")
 
+    def test_help_of_a_verb(self):
+        for verb in ("cover",), ("cache", "ls"), ():
+            self.assertEqual(self.attune("help", *verb).stdout, self.attune(*verb, "--help").stdout)
+        self.refused("unknown-verb", "help", "covr", fix="cover")
+
+    def test_an_expression_may_stand_alone(self):
+        of_a_mask = {"kv <= q": ["--mask", "kv <= q"], "s + 1.0f": ["--score", "s + 1.0f"]}
+        for alone, option in of_a_mask.items():
+            for verb in ["verify", "--calls", "1", "--seed", "3"], ["print"]:
+                self.assertEqual(self.attune(verb[0], alone, *verb[1:]).stdout, self.attune(*verb, *option).stdout)
+            said = self.attune("bench", alone, "--target", "cpu", "--seq", "64", "--d", "32", "--seconds", "0.01", "--json")
+            self.assertEqual(json.loads(said.stdout.splitlines()[0])["row"], "own", said.stderr)
+            self.assertEqual(self.attune("compile", alone, "--target", "avx2", "-o", "alone.attune").returncode, 0)
+            self.assertEqual(self.attune("compile", *option, "--target", "avx2", "-o", "option.attune").returncode, 0)
+            self.assertEqual((self.at / "alone.attune").read_bytes(), (self.at / "option.attune").read_bytes())
+        self.refused("expression-twice", "print", "kv <= q", "--mask", "q <= kv")
+        self.refused("expression-twice", "print", "s", "--score", "s + 1.0f")
+
+    def test_a_mod_may_come_from_a_file(self):
+        (self.at / "near.mod").write_text("param w=64\nlet far=q - kv\nmask kv <= q && far < w\n")
+        written = ["--param", "w=64", "--let", "far=q - kv", "--mask", "kv <= q && far < w"]
+
+        def tiles(*of):
+            return json.loads(self.attune("cover", *of, "--q-len", "512", "--json").stdout)["tiles"]
+
+        of_the_file, nearer = tiles("--mod", "near.mod"), tiles("--mod", "near.mod", "--param", "w=1")
+        self.assertEqual(of_the_file, tiles(*written))
+        self.assertEqual(nearer, tiles(*["w=1" if x == "w=64" else x for x in written]))
+        self.assertNotEqual(nearer, of_the_file)
+        said = self.attune("print", "s * 2.0f", "--mod", "near.mod", "--mask", "far < 3")
+        self.assertEqual((said.returncode, said.stdout), (0, "score       s * 2.0f\nmask        q - kv < 3\n"))
+        self.refused("expression-twice", "print", "kv <= q", "--mod", "near.mod")
+        self.refused("file-missing", "print", "--mod", "far.mod")
+        (self.at / "bad.mod").write_text("msk kv <= q\n")
+        self.refused("bad-mod", "print", "--mod", "bad.mod", fix="mask")
+
+    def test_what_is_hardly_meant(self):
+        said = self.attune("print", "s + f32(1/2*kv) + f32(q/2) + 1.0f/2.0f + f32(0/2)")
+        self.assertEqual(said.stderr, "attune: `1 / 2` is 0, since both are Ints; write 1.0 / 2.0 for Floats\n")
+        said = self.attune("bench", "s * cap", "--param", "cap=2.0", "--param", "w=3", "--capture", "slope=f32[4]",
+                           "--target", "cpu", "--seq", "32", "--seconds", "0.01", "--json")
+        self.assertEqual(said.returncode, 0, said.stderr)
+        self.assertEqual(said.stderr, "attune: no expression reads the parameter `w`\n"
+                                      "attune: no expression reads the captured tensor `slope`\n")
+        self.assertEqual(self.attune("explain", "s * cap", "--param", "cap=2.0").stderr, "")
+
     def test_print(self):
         said = self.attune("print", "kv <= q && q - kv < 1024")
         self.assertEqual((said.returncode, said.stdout), (0, "mask        kv <= q && q - kv < 1024\n"))
@@ -839,7 +885,7 @@ class Contract(Calls):
         self.refused("capture-range", "cover", "doc[kv + 4] == 1", "--capture", "doc=doc.npy")
 
 
-VERBS = ("run", "print", "grad", "explain", "cover", "bench", "cuda", "tune", "verify", "rnu")
+VERBS = ("run", "print", "grad", "explain", "cover", "bench", "cuda", "tune", "verify", "help", "rnu")
 
 if __name__ == "__main__":
     unittest.main()
