@@ -303,7 +303,9 @@ class BackwardCall {
         put_repair(launches, *one->kernel->repair, common);
         break;
       }
-    std::vector<std::byte> user = user_bytes(sums);
+    // A kernel that does all without diagonals has no sums: of the gradients asked for, it takes those of 0 alone.
+    const bool has_sums = !whole_.kernel || whole_.kernel->spread;
+    std::vector<std::byte> user = user_bytes(has_sums ? std::span<void* const>(sums) : std::span<void* const>());
     launches.put(stream, user);
     for (const Captured& one : captured_) {
       SumsArgs store = store_of(one, memory);

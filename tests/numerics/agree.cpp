@@ -99,7 +99,7 @@ struct Results {
   const Output& output;
   std::vector<double> oracle;
   std::vector<std::vector<double>> dense;
-  double terms = 0;  ///< the size of the terms it is a sum of, if known
+  Terms terms{};  ///< that it is a sum of, if known
 
   double dense_distance() const {
     double most = 0;
@@ -113,8 +113,8 @@ struct Results {
     const double rows = std::max(1.0, share * static_cast<double>(output.rows()));
     const double size = norm(oracle, output.logarithm);
     const double denormals = 0x1p-126 * std::sqrt(static_cast<double>(finite));
-    return 1.5 * dense_distance() + 4 * 0x1p-23 * std::max(size, terms) + rounding(type) / std::sqrt(rows) * size +
-           denormals;
+    return 1.5 * dense_distance() + 4 * 0x1p-23 * std::max(size, terms.apart) +
+           rounding(type) * std::max(size / std::sqrt(rows), terms.whole) + denormals;
   }
   /// Whether x must match the oracle's infinity or NaN here.
   bool is_odd(std::size_t i) const {
@@ -160,7 +160,7 @@ class Comparison {
   Comparison(const Inputs& in, Verdict& verdict) : in_(in), verdict_(verdict) {}
 
   /// `terms`: for the last outputs.
-  void truth(Outputs oracle, const std::vector<Outputs>& dense, const std::vector<double>& terms = {}) {
+  void truth(Outputs oracle, const std::vector<Outputs>& dense, const std::vector<Terms>& terms = {}) {
     oracle_ = std::move(oracle);
     for (std::size_t i = 0; i < oracle_.size(); ++i) {
       Results r{oracle_[i], elements(oracle_[i].placed.tensor), {}};
@@ -238,7 +238,7 @@ void compare_backward(const Subject& subject, const Inputs& in, std::span<const 
   const compiler::Problem problem = compiler::check(subject.lowered, call(oracle), subject.scale);
   runtime::oracle_backward(subject.lowered, call(oracle), problem);
   std::vector<Outputs> dense;
-  std::vector<double> terms;
+  std::vector<Terms> terms;
   for (const Subject* by : yardsticks)
     for (const int lse_steps : {0, 2, -2}) {
       dense.push_back(made(For::others));

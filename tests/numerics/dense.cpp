@@ -241,14 +241,15 @@ struct Sum {
 
   Tensor shape;  ///< its data is not used
   std::vector<float> values;
-  double squares = 0;  ///< of the terms of the sum
+  double squares = 0;  ///< of the terms of the sum, with dp and delta separate
+  double whole_squares = 0;
   std::int64_t terms = 0;
 
   /// How large the sums would be if nothing cancelled. Each addition rounds the partial sum, so a sum's error grows
   /// with the square root of the number of terms added in sequence; in blocks of blocks, as in engines, with the fourth
   /// root of their total. From 64 terms per value on, that exceeds the four units in the last place that agree.h
   /// grants.
-  double size() const {
+  double apart() const {
     const double of_each = static_cast<double>(terms) / static_cast<double>(std::max<std::size_t>(values.size(), 1));
     return std::sqrt(squares) * std::max(1.0, std::pow(of_each / 64, 0.25));
   }
@@ -302,6 +303,7 @@ class Scatters {
     const float value = at.result(term.program, static_cast<std::size_t>(of.rank));
     term.sum->values[static_cast<std::size_t>(element)] += upstream * value;
     term.sum->squares += size * size * double{value} * double{value};
+    term.sum->whole_squares += double{upstream} * double{upstream} * double{value} * double{value};
     ++term.sum->terms;
   }
 
@@ -332,8 +334,8 @@ void dense_forward(const BoundMod& bound, const Forward& call, const Problem& pr
 }
 
 // For the equations see the oracle's backward.
-std::vector<double> dense_backward(const BoundMod& bound, const Backward& call, const Problem& problem, int lse_steps,
-                                   const BoundMod* forward) {
+std::vector<Terms> dense_backward(const BoundMod& bound, const Backward& call, const Problem& problem, int lse_steps,
+                                  const BoundMod* forward) {
   const compiler::Mod& mod = bound.mod;
   const DType type = call.q.dtype;
   Dense dense(bound, problem);
@@ -404,12 +406,12 @@ std::vector<double> dense_backward(const BoundMod& bound, const Backward& call, 
   });
   dk_sum.store(call.dk);
   dv_sum.store(call.dv);
-  std::vector<double> sizes{std::sqrt(dq_squares), std::sqrt(dk_sum.squares), 0};
+  std::vector<Terms> terms{{.apart = std::sqrt(dq_squares)}, {.apart = std::sqrt(dk_sum.squares)}, {}};
   for (std::size_t i = 0; i < captured.size(); ++i) {
     captured[i].store(call.captured[i].into);
-    sizes.push_back(captured[i].size());
+    terms.push_back({.apart = captured[i].apart(), .whole = std::sqrt(captured[i].whole_squares)});
   }
-  return sizes;
+  return terms;
 }
 
 }  // namespace attune::tests

@@ -11,15 +11,22 @@ namespace attune::tests {
 // inputs, probabilities and the scores' gradients are rounded to the inputs' type, as operands of products are; results
 // are rounded to the type of their tensors. NaN, infinities and empty rows are as in the oracle.
 
+/// What was added up in a gradient: how far its roundings may move it, as if they were independent.
+struct Terms {
+  /// The root of the sum of the terms' squares, with dp and delta separate: the gradient's size if nothing cancelled.
+  double apart = 0;
+  /// The same of whole terms, each of which an engine may round to the inputs' type; of captured gradients alone.
+  double whole = 0;
+};
+
 void dense_forward(const compiler::BoundMod& bound, const Forward& call, const compiler::Problem& problem);
 /// For a Mod with derivatives. `lse_steps`: moves each lse by this many steps of f32. A forward's lse is right to a
 /// rounding, and it and the score are rounded once more as exponents of 2, half a step each; so a change by that much
 /// is not a backward's error. `forward`: the mod that gives lse, for a forward that rounds s in another way than its
-/// backward; where a score rises steeply with s, that counts for more than those steps. Returns, for dq, dk, dv and
-/// each captured gradient, the root of the sum of the squares of all terms that were added up in it, with dp and delta
-/// separate: its size if they did not cancel.
-std::vector<double> dense_backward(const compiler::BoundMod& bound, const Backward& call,
-                                   const compiler::Problem& problem, int lse_steps = 0,
-                                   const compiler::BoundMod* forward = nullptr);
+/// backward; where a score rises steeply with s, that counts for more than those steps. Returns the terms of dq, dk, dv
+/// and each captured gradient.
+std::vector<Terms> dense_backward(const compiler::BoundMod& bound, const Backward& call,
+                                  const compiler::Problem& problem, int lse_steps = 0,
+                                  const compiler::BoundMod* forward = nullptr);
 
 }  // namespace attune::tests
