@@ -27,11 +27,36 @@ struct Positions {
   bool starts_on_device() const { return packed() && starts.empty(); }
 };
 
+/// Of a call that several ranks compute: what one of them has of it, and which part it computes. Sizes stay those of
+/// the whole call, so that each row of queries meets the same tiles of keys as on one rank. Results are the same bits.
+struct Held {
+  /// Positions [first, last) of an entry are rows of memory from `row` on.
+  struct Rows {
+    std::int64_t first = 0, last = 0, row = 0;
+  };
+  std::vector<std::vector<Rows>> q{};          ///< by packed sequence; one for all entries of a dense batch
+  std::vector<std::vector<Rows>> kv{};         ///< by (packed sequence or entry of keys, head of those computed)
+  std::int64_t first_head = 0, last_head = 0;  ///< of keys: those that are computed
+  bool in_order = true;  ///< are rows of the caller's k and v contiguous? It decides how calls are computed
+  /// By packed sequence, or one for all: the only keys that this call is of, as positions of the entry. None: all.
+  std::vector<std::pair<std::int64_t, std::int64_t>> part{};
+
+  template <class T>
+  static const T& of_entry(const std::vector<T>& all, std::int64_t entry) {
+    return all[all.size() > 1 ? static_cast<std::size_t>(entry) : 0];
+  }
+  /// `entry`: of keys.
+  const std::vector<Rows>& keys(std::int64_t entry, std::int64_t head) const {
+    return kv[static_cast<std::size_t>(entry * (last_head - first_head) + head - first_head)];
+  }
+};
+
 /// What few calls say of their entries. None of it in the others, which compare and move nothing for it.
 struct Apart {
   std::vector<std::int64_t> kv_lens{};    ///< keys of each entry, of which kv.length is the greatest; none: not told
   std::vector<std::int32_t> q_offsets{};  ///< of each entry, in place of q_offset; none: all have that
   std::int64_t page = 0;                  ///< rows of each, where keys lie in pages
+  const Held* held = nullptr;             ///< over ranks
   bool operator==(const Apart&) const = default;
 };
 
@@ -47,6 +72,7 @@ struct Problem {
   bool operator==(const Problem&) const = default;
   Apart& tell_apart() { return apart ? *apart : apart.emplace(); }
   bool has_kv_lens() const { return apart && !apart->kv_lens.empty(); }
+  const Held* held() const { return apart ? apart->held : nullptr; }
   bool has_q_offsets() const { return apart && !apart->q_offsets.empty(); }
 };
 

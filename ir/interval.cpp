@@ -16,8 +16,8 @@ namespace attune::ir {
 namespace {
 
 constexpr double inf = std::numeric_limits<double>::infinity();
-constexpr std::int64_t int_min = std::numeric_limits<std::int32_t>::min();
-constexpr std::int64_t int_max = std::numeric_limits<std::int32_t>::max();
+constexpr std::int64_t least_i32 = std::numeric_limits<std::int32_t>::min();
+constexpr std::int64_t greatest_i32 = std::numeric_limits<std::int32_t>::max();
 /// The largest error of a library function in f32; it need not be monotone.
 constexpr int library_ulps = 8;
 
@@ -33,7 +33,7 @@ Whole whole(const Interval& x) { return {static_cast<std::int64_t>(x.lo), static
 
 /// [lo, hi] if both fit an Int, else every Int, since the value may wrap.
 Interval unless_wrapped(std::int64_t lo, std::int64_t hi) {
-  if (lo < int_min || hi > int_max) return Interval::all(Type::I32);
+  if (lo < least_i32 || hi > greatest_i32) return Interval::all(Type::I32);
   return {static_cast<double>(lo), static_cast<double>(hi), false};
 }
 
@@ -60,7 +60,7 @@ Interval divided(Whole x, Whole y) {
 }
 Interval floor_divided(Whole x, Whole y) { return of_ends(x, y, floor_quotient); }
 
-Interval remainder(Whole x, Whole y) {
+Interval truncated_remainder(Whole x, Whole y) {
   const std::int64_t least = std::min(std::abs(y.lo), std::abs(y.hi));
   const std::int64_t most = std::max(std::abs(y.lo), std::abs(y.hi)) - 1;
   if (x.lo > -least && x.hi < least) return unless_wrapped(x.lo, x.hi);
@@ -123,7 +123,7 @@ Interval int_abs(Whole x) {
 // ---- Float ----
 
 double whole_saturated(double x) {
-  return std::clamp(std::trunc(x), static_cast<double>(int_min), static_cast<double>(int_max));
+  return std::clamp(std::trunc(x), static_cast<double>(least_i32), static_cast<double>(greatest_i32));
 }
 
 /// The least and greatest of some bounds. A NaN among them is 0 * inf or inf / inf: it counts as 0, since the numbers
@@ -258,7 +258,7 @@ bool answers_to_nan(Op op) {
 Interval Interval::all(Type type) {
   switch (type) {
     case Type::Bool: return {0, 1, false};
-    case Type::I32: return {static_cast<double>(int_min), static_cast<double>(int_max), false};
+    case Type::I32: return {static_cast<double>(least_i32), static_cast<double>(greatest_i32), false};
     case Type::F32: return {-inf, inf, true};
   }
   throw Bug("a type does not exist");
@@ -337,7 +337,7 @@ Interval apply(Op op, Type of_args, std::span<const Interval> args) {
     case Op::Sub: return ints ? unless_wrapped(a.lo - b.hi, a.hi - b.lo) : added(x, negated(y));
     case Op::Mul: return ints ? of_ends(a, b, [](std::int64_t v, std::int64_t w) { return v * w; }) : multiplied(x, y);
     case Op::Div: return ints ? by_sign(a, b, divided) : quotient(x, y);
-    case Op::Rem: return by_sign(a, b, remainder);
+    case Op::Rem: return by_sign(a, b, truncated_remainder);
     case Op::Neg: return ints ? unless_wrapped(-a.hi, -a.lo) : negated(x);
     case Op::Not: return opposite(x);
     case Op::BitNot: return unless_wrapped(~a.hi, ~a.lo);

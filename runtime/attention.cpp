@@ -22,6 +22,7 @@
 #include "runtime/oracle/oracle.h"
 #include "runtime/oracle/verify.h"
 #include "runtime/placed.h"
+#include "runtime/ranks/run.h"
 #include "runtime/watch/dump.h"
 #include "runtime/watch/watch.h"
 
@@ -190,8 +191,9 @@ std::string_view only_on_host(const Forward& call) {
 }
 std::string_view only_on_host(const Backward&) { return {}; }
 
+/// `plan`: over ranks; the call is this rank's, and the problem becomes that of all.
 template <class Call>
-Checked<Call> check(const Attention& attention, const Call& asked) {
+Checked<Call> check(const Attention& attention, const Call& asked, const detail::Ranks* plan = nullptr) {
   auto lowered = attention.memo.get(attention);
   std::unique_ptr<const Completed<Call>> completed;
   if (compiler::check_bound(lowered->lowered, asked.captures, asked.params) || names_slots(asked))
@@ -200,6 +202,7 @@ Checked<Call> check(const Attention& attention, const Call& asked) {
   if (!call.captures.empty())
     if (auto other = lowered->typed(attention, call.captures)) lowered = std::move(other);
   compiler::Problem problem = compiler::check(lowered->lowered, call, attention.scale);
+  if (plan) problem = ranks::whole_of(*plan, lowered->lowered, args_of(lowered->lowered, call), problem, call.q.dtype);
   lowered->check_reads(call.captures.empty() ? lowered->lowered.slots.captures : call.captures, problem);
   const Target target = engine_for(attention.target, call.q.device);
   if (target == Target::cpu && call.q.dtype == DType::f64)
@@ -290,12 +293,15 @@ class Watched {
   /// For the engine to fill in; null where it is not needed.
   Used* used() { return told_ || verifies_ ? &used_ : nullptr; }
 
+  enum class Verified : std::uint8_t { no, yes };
   template <class Call>
-  void done(const Checked<Call>& checked, void* stream) {
+  void done(const Checked<Call>& checked, void* stream, Verified verified = Verified::yes) {
     const bool by_oracle = checked.target == Target::oracle;
     if (by_oracle) used_ = {"oracle", "oracle", 0};
     if (told_) tell(fact(checked));
-    if (verifies_ && !by_oracle && continues(checked.call()))
+    if (verifies_ && verified == Verified::no)
+      note(watch::Noted::Of::verify, "a call over ranks is not verified: no rank has all of it");
+    else if (verifies_ && !by_oracle && continues(checked.call()))
       note(watch::Noted::Of::verify, "a call that is merged with results of another is not verified");
     else if (verifies_ && !by_oracle)
       verify(
@@ -333,10 +339,36 @@ class Watched {
   Used used_;
 };
 
+void compute(const detail::Ranks& plan, const Checked<Forward>& checked, const cpu::Means& means) {
+  ranks::forward(plan, checked.lowered->lowered, checked.call(), checked.problem, means);
+}
+void compute(const detail::Ranks& plan, const Checked<Backward>& checked, const cpu::Means& means) {
+  ranks::backward(plan, checked.lowered->lowered, checked.call(), checked.problem, means);
+}
+
+/// A rank's part of a call of several. It allocates its memory, of which the workspace is no part.
+template <class Call>
+void run_shared(const char* name, const Attention& attention, const Call& asked, const Resources& with, Line at) {
+  Watched watched(name, at);
+  const detail::Ranks& plan = *with.shares.get();
+  const ranks::Local<Call> local(plan, asked);
+  const Checked checked = check(attention, local.call(), &plan);
+  if (checked.target != Target::cpu)
+    throw Error("shares-call", "the oracle does not compute over ranks", {}, "it has the whole call on one",
+                "leave .target as it is, or call without Shares");
+  const auto describe = [&checked] { return request(checked); };
+  const Purpose purpose(describe);
+  cpu::Means means = runtime::means(with, purpose, nullptr, watched.used());
+  means.workspace = {};
+  compute(plan, checked, means);
+  watched.done(checked, with.stream, Watched::Verified::no);
+}
+
 }  // namespace
 
 void run(const Attention& attention, const Forward& asked, const Resources& with, Line at, cpu::Stages* stages) {
   placed(at, [&] {
+    if (with.shares) return run_shared("forward", attention, asked, with, at);
     Watched watched("forward", at);
     const Checked checked = check(attention, asked);
     const Forward& call = checked.call();
@@ -360,6 +392,7 @@ void run(const Attention& attention, const Forward& asked, const Resources& with
 
 void run(const Attention& attention, const Backward& asked, const Resources& with, Line at, cpu::Stages* stages) {
   placed(at, [&] {
+    if (with.shares) return run_shared("backward", attention, asked, with, at);
     Watched watched("backward", at);
     const Checked checked = check(attention, asked);
     const Backward& call = checked.call();
@@ -455,6 +488,7 @@ void Attention::prepare(const Backward& call, Line at) const { workspace(call, {
 
 // To know what a call needs, its kernels have been compiled and loaded.
 std::size_t Attention::workspace(const Forward& call, const Resources& with, Line at) const {
+  if (with.shares) return 0;
   return runtime::placed(at, [&]() -> std::size_t {
     const runtime::Checked checked = runtime::check(*this, call);
     const auto describe = [&checked] { return runtime::request(checked); };
@@ -469,6 +503,7 @@ std::size_t Attention::workspace(const Forward& call, const Resources& with, Lin
   });
 }
 std::size_t Attention::workspace(const Backward& call, const Resources& with, Line at) const {
+  if (with.shares) return 0;
   return runtime::placed(at, [&]() -> std::size_t {
     const runtime::Checked checked = runtime::check(*this, call);
     const auto describe = [&checked] { return runtime::request(checked); };

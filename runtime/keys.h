@@ -1,4 +1,5 @@
-// runtime/keys.h — where the keys and values of one (batch entry, head) lie: evenly apart, or in pages
+// runtime/keys.h — where the keys and values of one (batch entry, head) lie: evenly apart, in pages, or as ranks get
+// them
 #pragma once
 
 #include <algorithm>
@@ -13,7 +14,8 @@ class KeyRows {
  public:
   /// `pages`: those of the call, if it has any. Refers to it and to the problem.
   KeyRows(const compiler::Problem& problem, const Tensor& pages, const Sequence& seq, std::int64_t head)
-      : kv_(problem.kv), page_(problem.apart ? problem.apart->page : 0), pages_(pages), seq_(seq), head_(head) {}
+      : kv_(problem.kv), held_(problem.held()), page_(problem.apart ? problem.apart->page : 0), pages_(pages),
+        seq_(seq), head_(head) {}
 
   /// Keys whose rows are evenly apart.
   struct Stretch {
@@ -23,6 +25,7 @@ class KeyRows {
   };
   /// The longest stretch of k or v that begins with key `first` and ends before `last`.
   Stretch stretch(const Tensor& t, std::int64_t first, std::int64_t last) const {
+    if (held_) return held_stretch(t, seq_.kv_start + first, seq_.kv_start + last);
     if (!kv_.paged()) {
       const MatrixLayout at = matrix(t, kv_.layout, seq_.kv_b, head_, seq_.kv_start);
       return {last - first, true, {at.origin + first * at.row, at.row, at.column}};
@@ -46,12 +49,24 @@ class KeyRows {
   }
 
  private:
+  /// Over ranks, all keys at hand lie in one matrix. Those that are not there are needed by no query.
+  Stretch held_stretch(const Tensor& t, std::int64_t first, std::int64_t last) const {
+    const auto& runs = held_->keys(seq_.kv_b, head_);
+    const auto run = std::partition_point(runs.begin(), runs.end(),
+                                          [&](const compiler::Held::Rows& r) { return r.last <= first; });
+    if (run == runs.end()) return {last - first, false, {}};
+    if (run->first > first) return {std::min(last, run->first) - first, false, {}};
+    MatrixLayout at = matrix(t, compiler::Layout::dense, 0, 0, 0);
+    at.origin += (run->row + first - run->first) * at.row;
+    return {std::min(last, run->last) - first, true, at};
+  }
   std::int64_t entry(std::int64_t i) const {
     return static_cast<const std::int32_t*>(pages_.data)[offset(pages_, seq_.b, i)];
   }
   static bool exists(const Tensor& t, std::int64_t page) { return page >= 0 && page < t.shape[0]; }
 
   const compiler::Positions& kv_;
+  const compiler::Held* held_;
   std::int64_t page_;
   const Tensor& pages_;
   Sequence seq_;

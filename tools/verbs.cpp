@@ -147,6 +147,7 @@ void add_verbs(CLI::App& app) {
   add_explain(app);
   add_cover(app);
   add_plot(app);
+  add_ranks(app);
   add_bench(app);
   add_cache(app);
   add_compile(app);

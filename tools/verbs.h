@@ -9,6 +9,7 @@ namespace attune::tools {
 
 void add_run(CLI::App& app);
 void add_plot(CLI::App& app);
+void add_ranks(CLI::App& app);
 void add_print(CLI::App& app);
 void add_grad(CLI::App& app);
 void add_explain(CLI::App& app);

@@ -9,10 +9,10 @@
 namespace attune::codegen {
 namespace {
 
-using Block = std::array<Val, 4>;
+using FourWords = std::array<Val, 4>;
 
 /// ir::philox with key = {seed, 0}. A loop: unrolled, it would take most of the compile time of a kernel with dropout.
-Block philox(const Block& counter, Val seed) {
+FourWords philox(const FourWords& counter, Val seed) {
   Code& code = seed.code();
   const auto times = [&](std::uint32_t by, Val a) { return to_u64(a) * code.index(by); };
   const auto high = [](Val product) { return to_i32(shift_right_logical(product, 32)); };
@@ -28,7 +28,7 @@ Block philox(const Block& counter, Val seed) {
 }
 
 /// The four words of each block, one block after the other.
-Val in_order(const Block& words) {
+Val in_order(const FourWords& words) {
   Code& code = words[0].code();
   if (!words[0].is_vector()) {
     Val all{code, llvm::PoisonValue::get(Code::vector(code.i32(), 4))};
@@ -50,7 +50,7 @@ Val every_fourth(Val a) {
 }
 
 /// The words that belong to `at`, of blocks of its own `first` positions.
-Block words_of(Val seed, const Coordinates& at, Val first) {
+FourWords words_of(Val seed, const Coordinates& at, Val first) {
   // Widen everything to the same lanes, since a value carried by a loop keeps its type.
   const Val all = like(seed, like(at.q, first));
   const auto wide = [&](Val x) { return like(all, x); };
@@ -58,7 +58,7 @@ Block words_of(Val seed, const Coordinates& at, Val first) {
 }
 
 Val one_by_one(Val seed, const Coordinates& at) {
-  const Block words = words_of(seed, at, at.kv);
+  const FourWords words = words_of(seed, at, at.kv);
   const Val which = at.kv & 3;
   return select(which < 2, select(which == 0, words[0], words[1]), select(which == 2, words[2], words[3]));
 }

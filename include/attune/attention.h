@@ -15,6 +15,7 @@
 #include <attune/error.h>
 #include <attune/executor.h>
 #include <attune/expr.h>
+#include <attune/ranks.h>
 #include <attune/tensor.h>
 
 namespace attune {
@@ -186,6 +187,9 @@ struct Backward {
     int slot = -1;  ///< instead of `of`: the gradient of this one of Attention::captures
   };
   std::vector<Captured> captured{};
+  /// Over ranks: gradients of captured tensors are those of all ranks together. false: of this rank's queries, for a
+  /// program that adds them up itself.
+  bool sum_captured = true;
   Tensor cu_seqlens_q{}, cu_seqlens_kv{};
   std::int32_t q_offset = 0;
   // As those of Forward:
@@ -217,6 +221,8 @@ struct Resources {
   /// Tile lists made earlier by Attention::cover. Without them, a call whose mask depends on data makes its own. Lists
   /// made for other calls are an Error. The host ignores them.
   Cover cover{};
+  /// Who holds which positions: q, k, v, o and their gradients are then this rank's, and every rank makes the call.
+  Shares shares{};
 };
 
 struct Attention;

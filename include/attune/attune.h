@@ -7,6 +7,7 @@
 #include <attune/expr.h>
 #include <attune/mods.h>
 #include <attune/offline.h>
+#include <attune/ranks.h>
 #include <attune/tensor.h>
 #include <attune/text.h>
 #include <attune/watch.h>

@@ -137,6 +137,12 @@ class BackwardRun {
 
   // ---- Per-row values, before any pair.
 
+  // Heads of queries that are computed.
+  std::int64_t first_head() const { return problem_.held() ? problem_.held()->first_head * problem_.group : 0; }
+  std::int64_t last_head() const {
+    return problem_.held() ? problem_.held()->last_head * problem_.group : problem_.q_heads;
+  }
+
   /// Calls body(b, h, first, count, worker) for all rows of all batch entries and heads, a tile at a time.
   template <class Body>
   void each_tile_of_rows(const Body& body) {
@@ -146,9 +152,11 @@ class BackwardRun {
     std::vector<Rows> all;
     const std::int64_t tile = state_.sizes.cut.tile_q;
     for (std::int64_t b = 0; b < problem_.batch; ++b) {
-      const std::int64_t length = sequence(problem_, b).q_len;
-      for (std::int64_t h = 0; h < problem_.q_heads; ++h)
-        for (std::int64_t r = 0; r < length; r += tile) all.push_back({b, h, r, std::min(tile, length - r)});
+      const Sequence seq = sequence(problem_, b);
+      for (std::int64_t h = first_head(); h < last_head(); ++h)
+        for (std::int64_t r = 0; r < seq.q_len; r += tile)
+          if (const std::int64_t count = std::min(tile, seq.q_len - r); any_query(problem_, seq, r, count))
+            all.push_back({b, h, r, count});
     }
     // A dozen tiles are worth waking a thread for.
     constexpr std::int64_t at_once = 16;
@@ -166,21 +174,24 @@ class BackwardRun {
   void find_deltas() {
     each_tile_of_rows([&](std::int64_t b, std::int64_t h, std::int64_t first, std::int64_t count, int worker) {
       const BackwardScratch& s = scratch_[static_cast<std::size_t>(worker)];
-      const std::int64_t width = up_to(problem_.dv, 16), start = sequence(problem_, b).q_start;
-      float* into = state_.delta + state_.plan.first_row(b, h) + first;
+      const Sequence seq = sequence(problem_, b);
+      const std::int64_t width = up_to(problem_.dv, 16);
+      float* const tile = state_.delta + state_.plan.first_row(b, h) + first;
       // The rows of scores are free now: some of them hold o, some grad_o.
       const std::int64_t at_once = std::max<std::int64_t>(1,
                                                           state_.sizes.cut.tile_q * state_.sizes.score_row() / width);
-      for (std::int64_t r = 0; r < count; r += at_once) {
-        const std::int64_t rows = std::min(at_once, count - r);
+      const auto some = [&](std::int64_t row, std::int64_t rows, float* into) {
         const auto load = [&](const TensorRows& from, const Tensor& t, float* to) {
-          from.load(t, shifted(matrix(t, problem_.q.layout, b, h, start), first + r),
+          from.load(t, shifted(matrix(t, problem_.q.layout, b, h, seq.q_start), row),
                     {.rows = rows, .columns = problem_.dv, .into = to, .row = width});
         };
         load(o_f32_, o_, s.s);
         load(grad_o_f32_, call_.grad_o, s.dp);
-        for (std::int64_t i = 0; i < rows; ++i) into[r + i] = dot(s.s + i * width, s.dp + i * width, problem_.dv);
-      }
+        for (std::int64_t i = 0; i < rows; ++i) into[i] = dot(s.s + i * width, s.dp + i * width, problem_.dv);
+      };
+      each_query_run(problem_, seq, first, count, [&](std::int64_t skip, std::int64_t there, std::int64_t row) {
+        for (std::int64_t r = 0; r < there; r += at_once) some(row + r, std::min(at_once, there - r), tile + skip + r);
+      });
     });
   }
 
@@ -236,13 +247,16 @@ class BackwardRun {
       const std::int64_t width = state_.sizes.d.as_n;
       float* from = state_.dq + (state_.plan.first_row(b, h) + first) * width;
       sum_up(from, state_.chunks(b), count * width, state_.plan.rows() * width);
-      const MatrixLayout at = matrix(call_.dq, problem_.q.layout, b, h, sequence(problem_, b).q_start);
-      dq_rows_.store(call_.dq, shifted(at, first),
-                     {.from = from,
-                      .row = width,
-                      .rows = count,
-                      .columns = problem_.d,
-                      .scale = static_cast<float>(problem_.scale)});
+      const Sequence seq = sequence(problem_, b);
+      const MatrixLayout at = matrix(call_.dq, problem_.q.layout, b, h, seq.q_start);
+      each_query_run(problem_, seq, first, count, [&](std::int64_t skip, std::int64_t there, std::int64_t row) {
+        dq_rows_.store(call_.dq, shifted(at, row),
+                       {.from = from + skip * width,
+                        .row = width,
+                        .rows = there,
+                        .columns = problem_.d,
+                        .scale = static_cast<float>(problem_.scale)});
+      });
     });
   }
 
@@ -278,7 +292,7 @@ class BackwardRun {
     env.params = args.params;
     env.read = &read;
     for (std::int64_t b = 0; b < problem_.batch; ++b)
-      for (std::int64_t h = 0; h < problem_.q_heads; ++h) {
+      for (std::int64_t h = first_head(); h < last_head(); ++h) {
         const Sequence seq = sequence(problem_, b);
         const codegen::Frame frame = state_.slots.frame(seq, h);
         const double sink = sink_at(lowered_.mod, args, frame);
@@ -294,14 +308,17 @@ class BackwardRun {
 
   double to_sink(const Sequence& seq, std::int64_t h, double sink) const {
     double sum = 0;
-    for (std::int64_t r = 0; r < seq.q_len; ++r) {
+    const auto one = [&](std::int64_t r, std::int64_t row) {
       const auto value = [&](const Tensor& t) {
-        return load(t, shifted(column(t, problem_.q.layout, seq.b, h, seq.q_start), r).origin);
+        return load(t, shifted(column(t, problem_.q.layout, seq.b, h, seq.q_start), row).origin);
       };
       const double dlse = call_.grad_lse.given() ? value(call_.grad_lse) : 0;
       const auto delta = static_cast<double>(state_.delta[state_.plan.first_row(seq.b, h) + r]);
       sum += std::exp(sink - value(state_.lse)) * (dlse - delta);
-    }
+    };
+    each_query_run(problem_, seq, 0, seq.q_len, [&](std::int64_t skip, std::int64_t count, std::int64_t row) {
+      for (std::int64_t i = 0; i < count; ++i) one(skip + i, row + i);
+    });
     return sum;
   }
 

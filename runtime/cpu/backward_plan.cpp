@@ -26,7 +26,8 @@ BackwardPlan::BackwardPlan(const compiler::Problem& problem, const Cut& cut, std
     first_rows_.push_back(rows_);
     rows_ += padded_rows(b) * problem.q_heads;
   }
-  const auto count = std::max<std::int64_t>(1, static_cast<std::int64_t>(entries_.size()));
+  // Of the whole call, where a rank computes some heads of it.
+  const auto count = std::max<std::int64_t>(1, (problem.kv_shared ? 1 : problem.batch) * problem.kv_heads);
   parts_ = std::clamp<std::int64_t>(pieces(tasks_wanted, count), 1,
                                     std::max<std::int64_t>(1, readers_per_entry(problem)));
   const std::int64_t fit = std::max<std::int64_t>(1, most_bytes / std::max<std::int64_t>(1, rows_ * row_bytes));

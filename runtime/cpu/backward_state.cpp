@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "runtime/cpu/captured.h"
+#include "runtime/keys.h"
 
 namespace attune::runtime::cpu {
 namespace {
@@ -37,14 +38,20 @@ void BackwardState::store(const KVEntry& entry, std::int32_t tile, const float* 
   const std::int64_t columns = std::min<std::int64_t>(sizes.cut.tile_kv, entry.length - first);
   const auto one = [&](const TensorRows& rows, const Tensor& t, const float* from, const Widths& w, double scale) {
     if (!t.given()) return;
-    const MatrixLayout at = shifted(matrix(t, problem.kv.layout, entry.b, entry.head, entry.start), first);
-    // The sums are transposed: their rows are the tensor's columns.
-    rows.store(t, {.origin = at.origin, .row = at.column, .column = at.row},
-               {.from = from,
-                .row = sizes.score_row(),
-                .rows = w.columns,
-                .columns = columns,
-                .scale = static_cast<float>(scale)});
+    static const Tensor no_pages;
+    const KeyRows lie(problem, no_pages, {.b = entry.b, .kv_b = entry.b, .kv_start = entry.start}, entry.head);
+    for (std::int64_t at = 0; at < columns;) {
+      const KeyRows::Stretch some = lie.stretch(t, first + at, first + columns);
+      // The sums are transposed: their rows are the tensor's columns.
+      if (some.there)
+        rows.store(t, {.origin = some.at.origin, .row = some.at.column, .column = some.at.row},
+                   {.from = from + at,
+                    .row = sizes.score_row(),
+                    .rows = w.columns,
+                    .columns = some.count,
+                    .scale = static_cast<float>(scale)});
+      at += some.count;
+    }
   };
   one(dk_rows, call.dk, dk_sums, sizes.d, unit == Unit::f32 ? 1 : problem.scale);
   one(dv_rows, call.dv, dv_sums, sizes.dv, 1);

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "runtime/cpu/tile_pair.h"
+#include "runtime/keys.h"
 #include "runtime/tensor.h"
 
 namespace attune::runtime::cpu {
@@ -141,8 +142,20 @@ class Walk {
   }
 
   bool load(const Tensor& t, std::int64_t first, std::int64_t rows, std::int64_t columns, std::int64_t row) const {
-    const MatrixLayout at = matrix(t, state_.problem.kv.layout, entry_.b, entry_.head, entry_.start);
-    return state_.inputs.load(t, shifted(at, first), {.rows = rows, .columns = columns, .into = s_.rows, .row = row});
+    static const Tensor no_pages;
+    const KeyRows lie(state_.problem, no_pages, {.b = entry_.b, .kv_b = entry_.b, .kv_start = entry_.start},
+                      entry_.head);
+    bool bad = false;
+    for (std::int64_t at = 0; at < rows;) {
+      const KeyRows::Stretch some = lie.stretch(t, first + at, first + rows);
+      std::byte* into = s_.rows + at * row * sizes_.element_size();
+      if (some.there)
+        bad |= state_.inputs.load(t, some.at, {.rows = some.count, .columns = columns, .into = into, .row = row});
+      else
+        std::memset(into, 0, static_cast<std::size_t>(some.count * row * sizes_.element_size()));
+      at += some.count;
+    }
+    return bad;
   }
 
   void pack_columns(const Widths& w, std::int64_t row, std::int64_t rows, std::uint32_t* into) const {
@@ -168,12 +181,10 @@ class Walk {
     const Tensor &q = state_.call.q, &grad_o = state_.call.grad_o;
     // In bf16 the scale would round q, so scores and dk are scaled instead.
     const float scale = sizes_.unit == Unit::f32 ? static_cast<float>(problem.scale) : 1;
-    QueryLoader(*state_.kit, state_.inputs, sizes_,
-                sizes_.d)(q, shifted(matrix(q, problem.q.layout, b, h, seq.q_start), tile.first), tile.rows, scale,
-                          tile.q, tile.q_transposed, tile.bad_q);
-    QueryLoader(*state_.kit, state_.grad_o, sizes_,
-                sizes_.dv)(grad_o, shifted(matrix(grad_o, problem.q.layout, b, h, seq.q_start), tile.first), tile.rows,
-                           1, tile.grad_o, tile.grad_o_transposed, tile.bad_grad_o);
+    QueryLoader(*state_.kit, state_.inputs, sizes_, sizes_.d)(q, problem, seq, h, tile, scale, tile.q,
+                                                              tile.q_transposed, tile.bad_q);
+    QueryLoader(*state_.kit, state_.grad_o, sizes_, sizes_.dv)(grad_o, problem, seq, h, tile, 1, tile.grad_o,
+                                                               tile.grad_o_transposed, tile.bad_grad_o);
     prepare_rows(seq, h, tile);
     tile.ready = true;
   }
@@ -181,17 +192,26 @@ class Walk {
   void prepare_rows(const Sequence& seq, std::int64_t h, QueryTile& tile) const {
     const auto value = [&](const Tensor& t, std::int64_t r) {
       const MatrixLayout at = column(t, state_.problem.q.layout, seq.b, h, seq.q_start);
-      return runtime::load(t, shifted(at, tile.first + r).origin);
+      return runtime::load(t, shifted(at, r).origin);
     };
     const std::int64_t first = state_.plan.first_row(seq.b, h) + tile.first;
     const float* terms = row_terms(state_.kernel->parts, tile.fields, field_row(sizes_.cut.tile_q));
-    for (std::int64_t r = 0; r < tile.rows; ++r) {
-      const double lse = value(state_.lse, r), term = terms ? static_cast<double>(terms[r]) : 0;
+    if (state_.problem.held()) {
+      // Rows of other ranks: their probabilities are 0.
+      std::fill_n(tile.lse, tile.rows, std::numeric_limits<float>::infinity());
+      std::fill_n(tile.delta, tile.rows, 0.0f);
+    }
+    const auto one = [&](std::int64_t r, std::int64_t row) {
+      const double lse = value(state_.lse, row), term = terms ? static_cast<double>(terms[r]) : 0;
       const bool empty = lse == -infinity || term == -infinity;
       tile.lse[r] = static_cast<float>(empty ? infinity : lse - term);
-      const double dlse = state_.call.grad_lse.given() ? value(state_.call.grad_lse, r) : 0;
+      const double dlse = state_.call.grad_lse.given() ? value(state_.call.grad_lse, row) : 0;
       tile.delta[r] = static_cast<float>(static_cast<double>(state_.delta[first + r]) - dlse);
-    }
+    };
+    each_query_run(state_.problem, seq, tile.first, tile.rows,
+                   [&](std::int64_t skip, std::int64_t count, std::int64_t row) {
+                     for (std::int64_t i = 0; i < count; ++i) one(skip + i, row + i);
+                   });
   }
 
   const BackwardState& state_;

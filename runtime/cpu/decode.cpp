@@ -36,6 +36,8 @@ struct DecodePlan {
   std::int32_t queries() const { return cut.tile_q; }
   /// Rows of a chunk: all queries of the heads that share its keys, one head after the other.
   std::int64_t rows() const { return problem.group * queries(); }
+  /// May keys of a tile lie in several places?
+  bool scattered() const { return problem.kv.paged() || problem.held(); }
 
   const Problem& problem;
   std::shared_ptr<const Kit> kit;
@@ -53,11 +55,11 @@ struct DecodeScratch {
   DecodeScratch(Workspace& memory, const DecodePlan& plan)
       : q(memory.take<float>(plan.rows() * plan.problem.d)), s(memory.take<float>(plan.rows() * tile_keys)),
         alpha(memory.take<float>(plan.rows())),
-        gathered(memory.take<std::byte>(plan.problem.kv.paged() ? tile_keys * plan.row_bytes : 0)),
+        gathered(memory.take<std::byte>(plan.scattered() ? tile_keys * plan.row_bytes : 0)),
         fields(memory, plan.kernel->parts, plan.cut) {}
 
   float *q, *s, *alpha;
-  std::byte* gathered;  ///< rows of a tile of keys or values; only where those lie in pages
+  std::byte* gathered;  ///< rows of a tile of keys or values; only where those may lie in several places
   Fields fields;
 };
 
@@ -92,7 +94,8 @@ DecodePlan::DecodePlan(const compiler::LoweredMod& lowered, const Forward& call,
     firsts.push_back(static_cast<std::int64_t>(chunks.size()));
     const Sequence seq = sequence(p, b);
     const std::int64_t count = few.has(seq) ? pieces(seq.kv_len, chunk_keys) : 0;
-    for (std::int64_t h = 0; h < p.kv_heads; ++h)
+    const compiler::Held* held = p.held();
+    for (std::int64_t h = held ? held->first_head : 0; h < (held ? held->last_head : p.kv_heads); ++h)
       for (std::int64_t i = 0; i < count; ++i) chunks.push_back({b, h, i});
   }
   Workspace count;
@@ -116,10 +119,11 @@ class DecodeRun {
     run_tasks(
         static_cast<std::int64_t>(plan_.chunks.size()), [&](std::int64_t i, int worker) { attend(i, scratch(worker)); },
         means_.executor, means_.progress);
+    const compiler::Held* held = problem_.held();
+    const std::int64_t first = held ? held->first_head : 0, heads = held ? held->last_head - first : problem_.kv_heads;
     run_tasks(
-        problem_.batch * problem_.kv_heads,
-        [&](std::int64_t i, int worker) { merge(i / problem_.kv_heads, i % problem_.kv_heads, scratch(worker)); },
-        means_.executor);
+        problem_.batch * heads,
+        [&](std::int64_t i, int worker) { merge(i / heads, first + i % heads, scratch(worker)); }, means_.executor);
   }
 
  private:
@@ -141,14 +145,17 @@ class DecodeRun {
     std::fill_n(memory_.m + index * rows(), rows(), -std::numeric_limits<float>::infinity());
     std::fill_n(memory_.l + index * rows(), rows(), 0.0f);
     std::fill_n(memory_.o + index * rows() * problem_.dv, rows() * problem_.dv, 0.0f);
-    if (seq.q_len == 0) return;
+    if (!any_query(problem_, seq, 0, seq.q_len)) return;
+    if (problem_.held()) std::fill_n(s.q, rows() * problem_.d, 0.0f);
     for (std::int64_t g = 0; g < problem_.group; ++g)
-      q_rows_.load(call_.q, matrix(call_.q, problem_.q.layout, chunk.b, head(chunk, g), seq.q_start),
-                   {.rows = seq.q_len,
-                    .columns = problem_.d,
-                    .factor = static_cast<float>(problem_.scale),
-                    .into = s.q + g * queries() * problem_.d,
-                    .row = problem_.d});
+      each_query_run(problem_, seq, 0, seq.q_len, [&](std::int64_t skip, std::int64_t count, std::int64_t row) {
+        q_rows_.load(call_.q, shifted(matrix(call_.q, problem_.q.layout, chunk.b, head(chunk, g), seq.q_start), row),
+                     {.rows = count,
+                      .columns = problem_.d,
+                      .factor = static_cast<float>(problem_.scale),
+                      .into = s.q + (g * queries() + skip) * problem_.d,
+                      .row = problem_.d});
+      });
     const auto end = static_cast<std::int32_t>(std::min<std::int64_t>(seq.kv_len, (chunk.index + 1) * chunk_keys));
     for (auto kv = static_cast<std::int32_t>(chunk.index * chunk_keys); kv < end; kv += tile_keys)
       tile(index, chunk, seq, kv, std::min(end, kv + tile_keys) - kv, s);
@@ -211,10 +218,13 @@ class DecodeRun {
   void each_rows(const Tensor& t, std::int64_t width, const KeyRows& lie, std::pair<std::int64_t, std::int64_t> of,
                  const DecodeScratch& s, const Body& body) const {
     const auto bytes = static_cast<std::size_t>(width) * size_of(t.dtype);
-    const auto in_place = [](const KeyRows::Stretch& some) { return some.there && some.count >= in_place_keys; };
+    // Over ranks all are copied together: sums are then of as many keys at a time as on one rank.
+    const auto in_place = [&](const KeyRows::Stretch& some) {
+      return some.there && some.count >= in_place_keys && !problem_.held();
+    };
     for (std::int64_t at = of.first; at < of.second;) {
       KeyRows::Stretch some = lie.stretch(t, at, of.second);
-      if (!problem_.kv.paged() || in_place(some)) {
+      if (!plan_.scattered() || in_place(some)) {
         body(SomeRows{at, some.count, element(t, some.at.origin), some.at.row});
         at += some.count;
         continue;
@@ -284,9 +294,10 @@ class DecodeRun {
 
   void merge(std::int64_t b, std::int64_t kv_head, const DecodeScratch& s) {
     const Sequence seq = sequence(problem_, b);
-    if (!few.has(seq)) return;
+    if (!few.has(seq) || !any_query(problem_, seq, 0, seq.q_len)) return;
     const std::int64_t count = pieces(seq.kv_len, chunk_keys),
-                       first = plan_.firsts[static_cast<std::size_t>(b)] + kv_head * count;
+                       first = plan_.firsts[static_cast<std::size_t>(b)] +
+                               (kv_head - (problem_.held() ? problem_.held()->first_head : 0)) * count;
     std::vector<float> o(static_cast<std::size_t>(problem_.dv)), factor(1);
     for (std::int64_t g = 0; g < problem_.group; ++g) {
       const std::int64_t h = kv_head * problem_.group + g;
@@ -344,6 +355,7 @@ bool can_decode(const compiler::LoweredMod& lowered, const Forward& call, const 
   const auto in_order = [&](const Tensor& t, std::int64_t width) {
     return t.strides[static_cast<std::size_t>(t.rank) - 1] == 1 || width == 1;
   };
+  if (problem.held()) return problem.held()->in_order && codegen::linear_in_p(lowered.mod.prob);
   return in_order(call.k, problem.d) && in_order(call.v, problem.dv) && codegen::linear_in_p(lowered.mod.prob);
 }
 

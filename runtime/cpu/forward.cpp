@@ -38,7 +38,9 @@ std::vector<ForwardTask> tasks_of(const ForwardPlan& plan, std::span<const KVEnt
       const Reader reader = reader_of(plan.problem, entry, i);
       const Sequence seq = sequence(plan.problem, reader.b);
       const std::int64_t count = plan.among.has(seq) ? pieces(seq.q_len, plan.cut.tile_q) : 0;
-      for (std::int32_t t = 0; t < count; ++t) tasks.push_back({&entry, reader, t, visits.cost(reader.b, reader.h, t)});
+      for (std::int32_t t = 0; t < count; ++t)
+        if (any_query(plan.problem, seq, std::int64_t{t} * plan.cut.tile_q, plan.cut.tile_q))
+          tasks.push_back({&entry, reader, t, visits.cost(reader.b, reader.h, t)});
     }
   std::stable_sort(tasks.begin(), tasks.end(),
                    [](const ForwardTask& a, const ForwardTask& b) { return a.cost > b.cost; });
@@ -91,7 +93,8 @@ struct Ways {
 };
 
 Ways ways(const compiler::LoweredMod& lowered, const Forward& call, const Problem& problem) {
-  if (!can_decode(lowered, call, problem)) return {.tiles = true};
+  const compiler::Held* held = problem.held();
+  if (!can_decode(lowered, call, problem) || (held && !held->part.empty())) return {.tiles = true};
   if (problem.q.length <= most_decoded) return {.decode = true};
   // Entries go different ways where a cache is read, most of which would be packed for a query or two, and where each
   // has to go its own. Packed sequences that bring their keys along are all packed.

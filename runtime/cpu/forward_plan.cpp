@@ -29,8 +29,8 @@ Cut cut_for(const codegen::Tiling& t, const Problem& problem, bool alone) {
 bool reads_in_place(const Tensor& v, const Problem& problem, const Widths& pv) {
   const MatrixLayout at = matrix(v, problem.kv.layout, 0, 0, 0);
   constexpr std::int64_t page = 4096 / sizeof(float);
-  return !problem.kv.paged() && v.dtype == DType::f32 && at.column == 1 && at.row > 0 && at.row <= page &&
-         pv.columns == pv.as_n;
+  return !problem.kv.paged() && !problem.held() && v.dtype == DType::f32 && at.column == 1 && at.row > 0 &&
+         at.row <= page && pv.columns == pv.as_n;
 }
 
 std::int64_t tiles_of(std::span<const KVEntry> entries) {

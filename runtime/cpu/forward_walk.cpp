@@ -45,12 +45,16 @@ class Walk {
   void load_queries() const {
     const Tensor& q = state_.call.q;
     const MatrixLayout from = matrix(q, plan_.problem.q.layout, task_.reader.b, task_.reader.h, seq_.q_start);
-    plan_.inputs.load(q, shifted(from, tile_.first),
-                      {.rows = tile_.rows,
-                       .columns = plan_.qk.columns,
-                       .factor = static_cast<float>(plan_.problem.scale),
-                       .into = s_.q,
-                       .row = plan_.qk_row()});
+    if (plan_.problem.held()) std::fill_n(s_.q, tile_.rows * plan_.qk.as_k, 0u);
+    each_query_run(plan_.problem, seq_, tile_.first, tile_.rows,
+                   [&](std::int64_t skip, std::int64_t count, std::int64_t row) {
+                     plan_.inputs.load(q, shifted(from, row),
+                                       {.rows = count,
+                                        .columns = plan_.qk.columns,
+                                        .factor = static_cast<float>(plan_.problem.scale),
+                                        .into = s_.q + skip * plan_.qk.as_k,
+                                        .row = plan_.qk_row()});
+                   });
     std::fill_n(s_.q + tile_.rows * plan_.qk.as_k, (tile_.groups * cut_.group - tile_.rows) * plan_.qk.as_k, 0u);
   }
 
@@ -104,7 +108,7 @@ class Walk {
                          .kv = seq_.kv_offset + kv,
                          .first = v.first,
                          .last = v.last,
-                         .kv_end = tile_.frame.kv_len,
+                         .kv_end = seq_.kv_offset + static_cast<std::int32_t>(seq_.kv_len),
                          .scale = static_cast<float>(plan_.problem.scale),
                          .row = s_.fields.row + row,
                          .row_ld = s_.fields.row_ld,

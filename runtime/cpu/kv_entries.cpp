@@ -6,11 +6,13 @@ namespace attune::runtime::cpu {
 std::vector<KVEntry> kv_entries(const compiler::Problem& problem, std::int32_t tile_kv, const Among& among) {
   std::vector<KVEntry> out;
   std::int64_t first_tile = 0;
+  const compiler::Held* held = problem.held();
+  const std::int64_t first = held ? held->first_head : 0, last = held ? held->last_head : problem.kv_heads;
   for (std::int64_t b = 0; b < (problem.kv_shared ? 1 : problem.batch); ++b)
-    for (std::int64_t h = 0; h < problem.kv_heads; ++h) {
+    for (std::int64_t h = first; h < last; ++h) {
       // One entry of keys for all of the batch has those of the longest.
-      const Sequence seq = problem.kv_shared || problem.batch == 0 ? Sequence{.kv_len = problem.kv.length}
-                                                                   : sequence(problem, b);
+      const Sequence seq = problem.batch == 0 || (problem.kv_shared && !held) ? Sequence{.kv_len = problem.kv.length}
+                                                                              : sequence(problem, b);
       if (!problem.kv_shared && !among.has(seq)) continue;
       const auto tiles = static_cast<std::int32_t>((seq.kv_len + tile_kv - 1) / tile_kv);
       out.push_back({b, h, seq.kv_start, seq.kv_len, tiles, first_tile});

@@ -53,11 +53,21 @@ void clear_margins(const QueryTile& tile, const BackwardSizes& sizes) {
   clear(tile.grad_o_transposed, sizes.dv);
 }
 
-void QueryLoader::operator()(const Tensor& t, const MatrixLayout& at, std::int64_t rows, float factor,
-                             std::uint32_t* into, std::uint32_t* transposed, std::vector<std::int32_t>& bad) const {
-  const std::int64_t row = sizes_.row(width_), across = sizes_.transposed_row();
-  const bool any_bad = rows_.load(
-      t, at, {.rows = rows, .columns = width_.columns, .factor = factor, .into = into, .row = row});
+void QueryLoader::operator()(const Tensor& t, const compiler::Problem& problem, const Sequence& seq, std::int64_t h,
+                             const TileRows& tile, float factor, std::uint32_t* into, std::uint32_t* transposed,
+                             std::vector<std::int32_t>& bad) const {
+  const std::int64_t row = sizes_.row(width_), across = sizes_.transposed_row(), rows = tile.rows;
+  const MatrixLayout at = matrix(t, problem.q.layout, seq.b, h, seq.q_start);
+  bool any_bad = false;
+  if (problem.held()) std::fill_n(into, rows * row / sizes_.per_unit(), 0u);
+  each_query_run(problem, seq, tile.first, rows, [&](std::int64_t skip, std::int64_t count, std::int64_t from) {
+    any_bad |= rows_.load(t, shifted(at, from),
+                          {.rows = count,
+                           .columns = width_.columns,
+                           .factor = factor,
+                           .into = into + skip * row / sizes_.per_unit(),
+                           .row = row});
+  });
   std::fill(into + rows * row / sizes_.per_unit(), into + sizes_.cut.tile_q * row / sizes_.per_unit(), 0u);
   const codegen::Transpose transpose{
       .from = into, .from_row = row, .rows = sizes_.cut.tile_q, .columns = row, .into = transposed, .into_row = across};

@@ -61,9 +61,9 @@ class QueryLoader {
  public:
   QueryLoader(const Kit& kit, const TensorRows& rows, const BackwardSizes& sizes, const Widths& width)
       : kit_(kit), rows_(rows), sizes_(sizes), width_(width) {}
-  /// `at` begins at the tile's first row.
-  void operator()(const Tensor& t, const MatrixLayout& at, std::int64_t rows, float factor, std::uint32_t* into,
-                  std::uint32_t* transposed, std::vector<std::int32_t>& bad) const;
+  void operator()(const Tensor& t, const compiler::Problem& problem, const Sequence& seq, std::int64_t h,
+                  const TileRows& tile, float factor, std::uint32_t* into, std::uint32_t* transposed,
+                  std::vector<std::int32_t>& bad) const;
 
  private:
   const Kit& kit_;

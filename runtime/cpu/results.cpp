@@ -47,8 +47,16 @@ Results::Results(const Forward& call, const compiler::Problem& problem, const Ke
     : call_(call), problem_(problem), o_(what, unit_for(what.isa, call.o.dtype), call.o.dtype) {}
 
 void Results::store(const Sequence& seq, const Rows& rows, std::span<const Finished> finished) const {
-  if (call_.o_before.given()) return merge(seq, rows, finished);
-  store_all(seq, rows, finished);
+  each_query_run(problem_, seq, rows.first, rows.count, [&](std::int64_t skip, std::int64_t count, std::int64_t row) {
+    const Rows some{.h = rows.h,
+                    .first = row,
+                    .count = count,
+                    .o = rows.o + skip * rows.o_row,
+                    .o_row = rows.o_row,
+                    .factor = rows.factor + skip};
+    const auto of = finished.subspan(static_cast<std::size_t>(skip), static_cast<std::size_t>(count));
+    call_.o_before.given() ? merge(seq, some, of) : store_all(seq, some, of);
+  });
 }
 
 void Results::merge(const Sequence& seq, const Rows& rows, std::span<const Finished> finished) const {

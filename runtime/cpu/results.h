@@ -44,6 +44,7 @@ class Results {
   void store(const Sequence& seq, const Rows& rows, std::span<const Finished> finished) const;
 
  private:
+  // Of rows of memory.
   void merge(const Sequence& seq, const Rows& rows, std::span<const Finished> finished) const;
   void store_all(const Sequence& seq, const Rows& rows, std::span<const Finished> finished) const;
 

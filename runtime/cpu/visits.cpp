@@ -59,6 +59,7 @@ Visits::Row Visits::ask(const compiler::Problem& problem, const Tiles* tiles, st
                   .kv_len = static_cast<std::int32_t>(seq.kv_len),
                   .q_offset = seq.q_offset,
                   .kv_offset = seq.kv_offset,
+                  .kv_behind = seq.kv_behind,
                   .tile_q = rows,
                   .tile_kv = columns};
   };
@@ -66,6 +67,7 @@ Visits::Row Visits::ask(const compiler::Problem& problem, const Tiles* tiles, st
   const std::int32_t first = tile_q * cut_.groups(),
                      groups = std::min(cut_.groups(), tiles_in(seq.q_len, cut_.group) - first);
   Row row;
+  if (!any_query(problem, seq, std::int64_t{tile_q} * cut_.tile_q, cut_.tile_q)) return row;
   const auto bi = static_cast<std::int32_t>(b), hi = static_cast<std::int32_t>(h);
   const auto all_groups = [&](const std::vector<Run>& runs) {
     row = {};
@@ -83,8 +85,27 @@ Visits::Row Visits::ask(const compiler::Problem& problem, const Tiles* tiles, st
     for (Run& r : runs) r = {r.begin * cut_.tile_kv, std::min(r.end * cut_.tile_kv, keys), r.keep};
     all_groups(runs);
   }
+  if (!row.runs.empty()) row.begin = keys;
+  for (const Run& r : row.runs) {
+    row.begin = std::min(row.begin, r.begin);
+    row.end = std::max(row.end, r.end);
+  }
+  if (problem.held()) keep_held(row, problem, cut_, b, first);
   for (const Run& r : row.runs) row.keys += r.end - r.begin;
   return row;
+}
+
+void Visits::keep_held(Row& row, const compiler::Problem& problem, const Cut& cut, std::int64_t b, std::int32_t first) {
+  Row kept;
+  kept.begin = row.begin;
+  kept.end = row.end;
+  const Sequence seq = sequence(problem, b);
+  for (std::size_t g = 0; g + 1 < row.offsets.size(); ++g) {
+    if (any_query(problem, seq, (first + static_cast<std::int64_t>(g)) * cut.group, cut.group))
+      kept.runs.insert(kept.runs.end(), row.runs.begin() + row.offsets[g], row.runs.begin() + row.offsets[g + 1]);
+    kept.offsets.push_back(static_cast<std::int32_t>(kept.runs.size()));
+  }
+  row = std::move(kept);
 }
 
 const Visits::Row& Visits::row(std::int64_t b, std::int64_t h, std::int32_t tile_q) const {
@@ -94,12 +115,8 @@ const Visits::Row& Visits::row(std::int64_t b, std::int64_t h, std::int32_t tile
 }
 
 std::pair<std::int32_t, std::int32_t> Visits::panels(std::int64_t b, std::int64_t h, std::int32_t tile_q) const {
-  std::int32_t begin = std::numeric_limits<std::int32_t>::max(), end = 0;
-  for (const Run& run : row(b, h, tile_q).runs) {
-    begin = std::min(begin, run.begin);
-    end = std::max(end, run.end);
-  }
-  return {std::min(begin, end) / cut_.panel, tiles_in(end, cut_.panel)};
+  const Row& r = row(b, h, tile_q);
+  return {r.begin / cut_.panel, tiles_in(r.end, cut_.panel)};
 }
 
 std::int64_t Visits::cost(std::int64_t b, std::int64_t h, std::int32_t tile_q) const { return row(b, h, tile_q).keys; }

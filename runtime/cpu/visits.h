@@ -57,8 +57,11 @@ class Visits {
     std::vector<std::int32_t> offsets{0};  ///< by group, into runs; one more than there are groups
     std::vector<Run> runs;                 ///< in keys
     std::int64_t keys = 0;
+    std::int32_t begin = 0, end = 0;  ///< all of them lie within
   };
   const Row& row(std::int64_t b, std::int64_t h, std::int32_t tile_q) const;
+  /// Drops the runs of groups without a query of this rank's. Its other groups begin where they would beside them.
+  static void keep_held(Row& row, const compiler::Problem& problem, const Cut& cut, std::int64_t b, std::int32_t first);
   Row ask(const compiler::Problem& problem, const Tiles* tiles, std::int64_t b, std::int64_t h,
           std::int32_t tile_q) const;
 

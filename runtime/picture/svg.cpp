@@ -9,6 +9,8 @@
 #include <map>
 #include <string_view>
 
+#include "runtime/picture/page.h"
+
 namespace attune::runtime {
 namespace {
 
@@ -46,25 +48,6 @@ std::vector<Box> boxes(std::int32_t rows, std::int32_t columns,
   return done;
 }
 
-std::string escaped(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '<')
-      out += "&lt;";
-    else if (c == '>')
-      out += "&gt;";
-    else if (c == '&')
-      out += "&amp;";
-    else if (c == '"')
-      out += "&quot;";
-    else if (static_cast<unsigned char>(c) < 0x20)
-      out += ' ';
-    else
-      out += c;
-  }
-  return out;
-}
-
 /// Breaks text at spaces into lines of up to `width` characters, at most `most` lines.
 std::vector<std::string> wrapped(std::string_view text, std::size_t width, std::size_t most) {
   std::vector<std::string> lines;
@@ -81,16 +64,6 @@ std::vector<std::string> wrapped(std::string_view text, std::size_t width, std::
   if (!text.empty()) lines.back() += " …";
   return lines;
 }
-
-// The colours of tiles stay distinct in grey too: dark, middle, light, the page's own. Names begin with attune because
-// a notebook applies a picture's style to its whole page.
-constexpr std::string_view style =
-    "<style>.attune-page{fill:#fff}.attune-ink{fill:#222}.attune-dim{fill:#555}.attune-edge{fill:none;stroke:#222}"
-    ".attune-line{fill:none;stroke:#c9c9c9;stroke-width:.5}.attune-full{fill:#2c5f8d}.attune-partial{fill:#e79b4b}"
-    ".attune-dropped{fill:#fbe9d2}.attune-plus{fill:#c2410c}.attune-minus{fill:#1d4ed8}.attune-likely{fill:#15603d}\n"
-    "@media(prefers-color-scheme:dark){.attune-page{fill:#14181d}.attune-ink{fill:#e8e8e8}.attune-dim{fill:#a9b0b8}"
-    ".attune-edge{stroke:#e8e8e8}.attune-line{stroke:#454d57}.attune-full{fill:#6ea8dc}.attune-dropped{fill:#4a3a28}"
-    ".attune-plus{fill:#ff9d5c}.attune-minus{fill:#7fa8ff}.attune-likely{fill:#58d19a}}</style>\n";
 
 class Page {
  public:
@@ -131,7 +104,7 @@ class Page {
     return fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" width=\"{0:.0f}\" "
                        "height=\"{1:.0f}\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"12\">\n"
                        "<title>{2}</title>\n{3}<rect width=\"100%\" height=\"100%\" class=\"attune-page\"/>\n",
-                       all_width, all_height, escaped(d_.title), style) +
+                       all_width, all_height, escaped(d_.title), page_style) +
            text + "</svg>\n";
   }
 

@@ -1,4 +1,4 @@
-# tests/docs/pictures.py — the figures of docs/pictures are what `attune cover --svg` draws; --write draws them
+# tests/docs/pictures.py — the figures of docs/pictures are what `attune cover` and `attune ranks` draw; --write draws them
 import struct
 import subprocess
 import sys
@@ -15,6 +15,11 @@ MASKS = {
     "neighbourhood": "abs(q % 16 - kv % 16) <= 3 && abs(q / 16 - kv / 16) <= 3",
     "strided": "kv <= q && (q / 16 == kv / 16 || kv / 16 % 4 == 3)",
 }
+# Each is attune ranks 'MASK' MORE --svg docs/pictures/NAME.svg.
+RANKS = {
+    "ranks-causal": ["kv <= q", "--q-len", "32768", "--heads", "16/16", "--ranks", "4"],
+    "ranks-documents": ["kv <= q && doc[q / 128] == doc[kv / 128]", "--q-len", "32768", "--ranks", "8"],
+}
 LENGTHS = [23, 58, 40, 9, 71, 55]  # of the documents
 
 
@@ -26,9 +31,10 @@ def write_documents(path):
 
 
 def draw(attune, name, folder):
-    command = [attune, "cover", MASKS[name], "--q-len", "256", "--tile", "16x16", "--no-picture", "--svg",
-               str(folder / f"{name}.svg")]
-    if "doc[" in MASKS[name]:
+    words = ["ranks", *RANKS[name]] if name in RANKS else ["cover", MASKS[name], "--q-len", "256", "--tile", "16x16",
+                                                           "--no-picture"]
+    command = [attune, *words, "--svg", str(folder / f"{name}.svg")]
+    if "doc[" in words[1]:
         write_documents(folder / "doc.npy")
         command += ["--capture", f"doc={folder / 'doc.npy'}"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -39,7 +45,7 @@ attune = str(Path(sys.argv[1]).resolve())
 pictures = Path(__file__).resolve().parents[2] / "docs/pictures"
 wrong = []
 with tempfile.TemporaryDirectory() as temporary:
-    for name in MASKS:
+    for name in [*MASKS, *RANKS]:
         drawn = draw(attune, name, Path(temporary))
         xml.etree.ElementTree.fromstring(drawn)
         file = pictures / f"{name}.svg"

@@ -730,6 +730,65 @@ class Contract(Calls):
                                      "n.svg").returncode, 0)
         self.assertLess((self.at / "n.svg").stat().st_size, 200000)
 
+    def ranks(self, *arguments):
+        said = self.attune("ranks", *arguments, "--json")
+        self.assertEqual(said.returncode, 0, said.stderr)
+        return json.loads(said.stdout)
+
+    def test_ranks_deal_and_predict(self):
+        said = self.ranks("kv <= q", "--q-len", "1000", "--grain", "100", "--ranks", "2", "--deal", "zigzag")
+        self.assertEqual([r["stretches"] for r in said["ranks"]],
+                         [[[0, 200], [700, 1000]], [[200, 700]]])
+        self.assertEqual([d["deal"] for d in said["deals"]], ["zigzag"])
+        # Rank 0 lacks keys 200 to 699, rank 1 those before 200, of 8 heads and 512 bytes.
+        taken = self.ranks("kv <= q", "--q-len", "1000", "--grain", "100", "--ranks", "2", "--deal", "zigzag",
+                           "--travel", "gather", "--groups", "1")
+        self.assertEqual([r["received"] for r in taken["ranks"]], [500 * 8 * 512, 200 * 8 * 512])
+        self.assertEqual((taken["schedules"][0]["travel"], taken["schedules"][0]["groups"]), ("gather", 1))
+        twice = self.ranks("kv <= q", "--q-len", "1000", "--grain", "100", "--ranks", "2", "--d", "128/64", "--dtype",
+                           "f32", "--heads", "4/1", "--batch", "3", "--deal", "zigzag", "--travel", "gather")
+        self.assertEqual(twice["ranks"][1]["received"], 200 * 3 * (128 + 64) * 4)
+
+    def test_ranks_of_packed_sequences_and_data(self):
+        write_npy(self.at / "starts.npy", [4], [0, 300, 300, 512], kind="i4")
+        said = self.ranks("kv <= q", "--starts", "starts.npy", "--grain", "64", "--ranks", "2", "--deal", "contiguous")
+        self.assertEqual(said["call"]["sequences"], 3)
+        self.assertEqual(sum(r["queries"] for r in said["ranks"]), 512)
+        self.assertEqual(said["ranks"][1]["stretches"], [[256, 512]])
+        write_npy(self.at / "doc.npy", [512], [i // 256 for i in range(512)], kind="i4")
+        apart = self.ranks("doc[q] == doc[kv]", "--capture", "doc=doc.npy", "--q-len", "512", "--grain", "64",
+                           "--ranks", "2", "--travel", "gather")
+        self.assertEqual([r["received"] for r in apart["ranks"]], [0, 0])
+
+    def test_ranks_pages_and_pictures(self):
+        said = self.attune("ranks", "kv <= q", "--ranks", "3", "--svg", "r.svg")
+        self.assertEqual(said.returncode, 0, said.stderr)
+        self.assertEqual(len(re.findall(r"^ +\d [ \d]+\.\d{3}", said.stdout, re.M)), 3)
+        self.assertEqual(said.stdout.count("taken"), 2)
+        root = xml.etree.ElementTree.parse(self.at / "r.svg").getroot()
+        self.assertEqual(root.find("{http://www.w3.org/2000/svg}title").text, "kv <= q")
+        piped = self.attune("ranks", "kv <= q", "--svg", "-")
+        self.assertTrue(piped.stdout.startswith("<svg"))
+        self.assertIn("--json lists", self.attune("ranks", "kv <= q", "--ranks", "17").stdout)
+        several = self.attune("ranks", "kv <= q", "--q-len", "1", "--q-offset", "65535", "--ranks", "2")
+        self.assertIn("few", several.stdout.split("schedules")[1].splitlines()[1])
+
+    def test_mistakes_of_ranks(self):
+        self.refused("bad-size", "ranks", "kv <= q", "--ranks", "0")
+        self.refused("bad-size", "ranks", "kv <= q", "--heads", "1.5/1")
+        self.refused("bad-number", "ranks", "kv <= q", "--links", "fast")
+        self.refused("bad-choice", "ranks", "kv <= q", "--deal", "fair")
+        self.refused("bad-choice", "ranks", "kv <= q", "--travel", "plane")
+        self.refused("bad-choice", "ranks", "kv <= q", "--dtype", "i32")
+        self.refused("head-groups", "ranks", "kv <= q", "--heads", "64/7")
+        self.refused("shares-how", "ranks", "kv <= q", "--links", "0,45")
+        self.refused("shares-how", "ranks", "kv <= q", "--travel", "heads", "--ranks", "16")
+        self.refused("no-data", "ranks", "doc[q] == doc[kv]", "--capture", "doc=i32[512]", fix="doc=FILE.npy")
+        write_npy(self.at / "starts.npy", [2], [0.0, 4.0])
+        self.refused("cu-seqlens", "ranks", "kv <= q", "--starts", "starts.npy")
+        write_npy(self.at / "falls.npy", [3], [0, 5, 4], kind="i4")
+        self.refused("cu-seqlens", "ranks", "kv <= q", "--starts", "falls.npy")
+
     # ATTUNE_APPROVE=1 writes the pages: review the diff.
     def test_cover_pages(self):
         write_npy(self.at / "w.npy", [2], [1, 100], kind="i4")
@@ -885,7 +944,9 @@ class Contract(Calls):
         self.refused("capture-range", "cover", "doc[kv + 4] == 1", "--capture", "doc=doc.npy")
 
 
-VERBS = ("run", "print", "grad", "explain", "cover", "bench", "cuda", "tune", "verify", "help", "rnu")
+VERBS = (
+    "run", "print", "grad", "explain", "cover", "ranks", "bench", "cuda", "tune", "verify", "help", "rnu",
+)
 
 if __name__ == "__main__":
     unittest.main()

@@ -1,0 +1,106 @@
+// include/attune/ranks.h — one attention on many ranks: how they exchange data, who holds what, and what travels
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <attune/tensor.h>
+
+namespace attune {
+
+struct Attention;
+struct Forward;
+
+/// How one rank exchanges bytes with the others: a process group of your program's, or `threads`.
+struct Transport {
+  int rank = 0, count = 1;
+  struct Part {
+    int peer = 0;
+    void* data = nullptr;
+    std::size_t bytes = 0;
+  };
+  /// Sends and receives parts, which keep their order between two ranks; the other rank names the same sizes. On the
+  /// host it returns once all have arrived; on a device it is put on the stream. Every rank calls it in the same order.
+  std::function<void(std::span<const Part> send, std::span<const Part> receive, void* stream)> exchange{};
+  /// Adds up contiguous f32 or f64 over all ranks, in place, with the same bits on each. None: made of `exchange`.
+  std::function<void(const Tensor& values, void* stream)> sum{};
+  /// Called by a rank that fails: exchanges of the others throw soon, instead of waiting for it. May be none.
+  std::function<void()> stop{};
+};
+
+/// Ranks as threads of this process: give one to each. A rank that waits for another longer than `seconds` throws the
+/// Error `ranks-timeout`, and so does every exchange after that.
+std::vector<Transport> threads(int count, double seconds = 60);
+
+namespace detail {
+struct Ranks;
+}  // namespace detail
+
+/// Who holds which positions of a sequence that is too long for one rank, what must travel for a mask, and in which
+/// order: made once for many calls, alike on every rank. Passed to calls as Resources::shares. By default it is empty.
+class Shares {
+ public:
+  /// How positions are dealt. `best` is the one with the least predicted time. In calls with as many queries as keys
+  /// at the same positions, a rank holds the queries and the keys of its positions; in others, queries are dealt and
+  /// keys are contiguous.
+  enum class Deal : std::uint8_t {
+    best,
+    contiguous,  ///< one run of positions a rank
+    zigzag,      ///< two runs, one from either end: even for a causal mask. Packed: of every sequence
+    greedy,      ///< sixteen runs, the most work first, each to the rank with the least work that needs few more keys
+  };
+  /// What travels. `gather` and `heads` give the bits of one rank; `ring` and `few` merge parts by their lse.
+  enum class Travel : std::uint8_t {
+    best,    ///< the fastest, but one that merges only where it is more than twice as fast
+    gather,  ///< the keys that a rank's queries need, by groups of key heads
+    ring,    ///< keys of one rank after the other: memory for two shares instead of all that is needed
+    heads,   ///< q, k, v to ranks by heads and o back: all-to-all; ranks must divide the key heads
+    few,     ///< queries to all keys, and results back: for decoding
+  };
+  struct How {
+    Deal deal = Deal::best;
+    Travel travel = Travel::best;
+    int groups = 0;            ///< of key heads that travel together; 0: the best
+    std::int64_t grain = 384;  ///< positions are dealt in runs of so many; a multiple of 96 that tiles divide
+    // The machine that predictions are made for.
+    int per_node = 8;                         ///< ranks that share a host
+    double own_gb_s = 330, node_gb_s = 45;    ///< into each rank: from its own node, from other nodes
+    double tflops = 660, memory_gb_s = 3350;  ///< of a rank's kernels
+    double latency_us = 30;                   ///< of an exchange
+  };
+  struct Stretch {
+    std::int64_t begin = 0, end = 0;
+    bool operator==(const Stretch&) const = default;
+  };
+
+  Shares() = default;
+  /// For calls of these attentions; which one a call is of is seen by its mask. `whole`: the call as one rank would
+  /// make it. Of its tensors the shapes and types count, and q, k, v may have no memory; only cu_seqlens and what masks
+  /// capture is read, on the host. Ranks compare their plans by `with.exchange`, if there is one.
+  Shares(std::span<const Attention> layers, const Forward& whole, Transport with, Line at = Line::here());
+  Shares(std::span<const Attention> layers, const Forward& whole, Transport with, How how, Line at = Line::here());
+
+  explicit operator bool() const { return ranks_ != nullptr; }
+  /// The queries that a rank holds, in the order of its tensors: of the row of all tokens where sequences are packed.
+  std::span<const Stretch> of(int rank) const;
+  /// The same of its keys.
+  std::span<const Stretch> keys_of(int rank) const;
+  /// at.q of each of its queries, for rotary embeddings.
+  Array<int> positions(int rank) const;
+  /// Bytes that a forward of that layer brings to the rank.
+  std::size_t received(int rank, std::size_t layer = 0) const;
+  /// Every deal and schedule with its predicted time, and which was chosen.
+  std::string explain() const;
+
+  const detail::Ranks* get() const { return ranks_.get(); }
+
+ private:
+  std::shared_ptr<const detail::Ranks> ranks_;
+};
+
+}  // namespace attune

@@ -1,0 +1,293 @@
+// tools/ranks.cpp — attune ranks: who would hold what on many ranks, what travels, and how long it would take
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <fmt/format.h>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "compiler/lower.h"
+#include "ir/print.h"
+#include "runtime/picture/counts.h"
+#include "runtime/ranks/picture.h"
+#include "tools/output.h"
+#include "tools/text.h"
+#include "tools/verbs.h"
+#include "tools/write_files.h"
+
+namespace attune::tools {
+namespace {
+
+using runtime::grouped;
+using runtime::ranks::Predicted, runtime::ranks::Candidate, runtime::ranks::RankTimes;
+using Json = nlohmann::ordered_json;
+
+/// Ranks that are listed one by one.
+constexpr int most_listed = 16;
+constexpr std::int64_t most_ranks = 4096;
+
+struct RanksOptions {
+  TextOptions text;
+  std::int64_t q_len = 131072, q_offset = 0, batch = 1, ranks = 4, per_node = 8, groups = 0, grain = 384;
+  std::optional<std::int64_t> kv_len;
+  std::string heads = "64/8", d = "128", dtype = "bf16", links = "330,45", tflops = "660", deal = "best",
+              travel = "best";
+  std::optional<std::string> starts, svg;
+  bool json = false;
+};
+
+/// One number or two, such as 64/8 or 330,45.
+std::array<double, 2> pair_of(const std::string& option, const std::string& text, char between) {
+  const std::size_t cut = text.find(between);
+  const double first = number(option, text.substr(0, cut));
+  return {first, cut == std::string::npos ? first : number(option, text.substr(cut + 1))};
+}
+
+std::int64_t size(const std::string& option, double value, double least, double most) {
+  if (value >= least && value <= most && value == static_cast<double>(static_cast<std::int64_t>(value)))
+    return static_cast<std::int64_t>(value);
+  throw Error("bad-size", fmt::format("{} cannot be {}", option, value), {.name = option},
+              fmt::format("it is a whole number from {:.0f} to {:.0f}", least, most), "see attune ranks --help");
+}
+
+template <class Word>
+Word word_of(const std::string& option, const std::string& text, std::initializer_list<Word> all) {
+  std::vector<std::string> names;
+  for (const Word one : all) names.emplace_back(runtime::ranks::name_of(one));
+  require_word(option, text, names);
+  return *(all.begin() + (std::ranges::find(names, text) - names.begin()));
+}
+
+DType type_of(const std::string& text) {
+  constexpr std::array types{DType::bf16, DType::f16, DType::f32};
+  std::vector<std::string> names;
+  for (const DType type : types) names.emplace_back(name_of(type));
+  require_word("--dtype", text, names);
+  return types[static_cast<std::size_t>(std::ranges::find(names, text) - names.begin())];
+}
+
+class RanksVerb {
+ public:
+  explicit RanksVerb(const RanksOptions& o) : o_(o), text_(built(o.text, Captures::FilesOrTypes)) {
+    mask_ = ir::print(compiler::lower(text_.attention).cover.mask, compiler::lower(text_.attention).mod.signature());
+    refuse_no_data();
+    Shares::How how;
+    how.deal = word_of("--deal", o.deal,
+                       {Shares::Deal::best, Shares::Deal::contiguous, Shares::Deal::zigzag, Shares::Deal::greedy});
+    how.travel = word_of("--travel", o.travel,
+                         {Shares::Travel::best, Shares::Travel::gather, Shares::Travel::ring, Shares::Travel::heads,
+                          Shares::Travel::few});
+    how.groups = static_cast<int>(size("--groups", static_cast<double>(o.groups), 0, 1024));
+    how.grain = size("--grain", static_cast<double>(o.grain), 1, 1 << 20);
+    how.per_node = static_cast<int>(size("--per-node", static_cast<double>(o.per_node), 1, most_ranks));
+    const auto links = pair_of("--links", o.links, ',');
+    how.own_gb_s = links[0];
+    how.node_gb_s = links[1];
+    how.tflops = number("--tflops", o.tflops);
+    const int count = static_cast<int>(size("--ranks", static_cast<double>(o.ranks), 1, most_ranks));
+    shares_ = Shares(std::span(&text_.attention, 1), whole(), {.rank = 0, .count = count}, how);
+  }
+
+  void operator()() {
+    if (o_.svg) write_files(std::array{FileBytes{*o_.svg, runtime::ranks::picture(ranks(), 0, mask_)}});
+    if (o_.svg && is_stdout(*o_.svg)) return;
+    if (o_.json)
+      write_json(json(), 2);
+    else
+      write_out(page());
+  }
+
+ private:
+  const detail::Ranks& ranks() const { return *shares_.get(); }
+  const runtime::ranks::Layer& layer() const { return ranks().layers.front(); }
+
+  void refuse_no_data() const {
+    const compiler::LoweredMod lowered = compiler::lower(text_.attention);
+    for (const std::uint32_t slot : compiler::cover_of(lowered.cover).captures)
+      for (const std::string& name : text_.without_data)
+        if (lowered.slots.captures[slot].data == text_.captures.at(name).tensor.data)
+          throw Error("no-data", "who needs which keys cannot be worked out", {.name = "--capture " + name},
+                      fmt::format("the mask reads {}, declared without data", name),
+                      fmt::format("give the file: --capture {}=FILE.npy", name));
+  }
+
+  Forward whole() {
+    constexpr double most = 1 << 30;
+    const auto heads = pair_of("--heads", o_.heads, '/'), widths = pair_of("--d", o_.d, '/');
+    const std::int64_t q_heads = size("--heads", heads[0], 1, 4096), kv_heads = size("--heads", heads[1], 1, 4096),
+                       d = size("--d", widths[0], 1, 4096), dv = size("--d", widths[1], 1, 4096),
+                       batch = size("--batch", static_cast<double>(o_.batch), 1, 1 << 20);
+    const DType type = type_of(o_.dtype);
+    Forward call{.q_offset = static_cast<std::int32_t>(size("--q-offset", static_cast<double>(o_.q_offset), 0, most))};
+    if (o_.starts) {
+      starts_ = read_npy(*o_.starts, "--starts " + *o_.starts);
+      call.cu_seqlens_q = call.cu_seqlens_kv = starts_.tensor;
+      const Tensor& t = starts_.tensor;
+      if (t.rank != 1 || t.size() < 1 || (t.dtype != DType::i32 && t.dtype != DType::i64))
+        throw Error("cu-seqlens", "--starts does not hold the starts of sequences", {.name = "--starts " + *o_.starts},
+                    fmt::format("it is {}, and starts are i32 [B + 1]", t.describe()),
+                    "write 0, and the running sums of the lengths");
+      std::int64_t rows = 0;
+      const auto* last = static_cast<const char*>(t.data) +
+                         (t.size() - 1) * t.strides[0] * static_cast<std::int64_t>(size_of(t.dtype));
+      if (t.dtype == DType::i64)
+        std::memcpy(&rows, last, sizeof rows);
+      else
+        rows = *reinterpret_cast<const std::int32_t*>(last);
+      rows = size("--starts", static_cast<double>(rows), 0, most);
+      call.q = Tensor(nullptr, type, {rows, q_heads, d});
+      call.k = Tensor(nullptr, type, {rows, kv_heads, d});
+      call.v = Tensor(nullptr, type, {rows, kv_heads, dv});
+      return call;
+    }
+    const std::int64_t q_len = size("--q-len", static_cast<double>(o_.q_len), 1, most),
+                       kv_len = size("--kv-len", static_cast<double>(o_.kv_len.value_or(o_.q_offset + q_len)), 1, most);
+    call.q = Tensor(nullptr, type, {batch, q_heads, q_len, d});
+    call.k = Tensor(nullptr, type, {batch, kv_heads, kv_len, d});
+    call.v = Tensor(nullptr, type, {batch, kv_heads, kv_len, dv});
+    return call;
+  }
+
+  double load(int rank) const {
+    double mine = 0, all = 0;
+    for (std::size_t g = 0; g < ranks().dealt().q.size(); ++g) {
+      all += layer().work.pairs[g];
+      if (ranks().dealt().q[g] == rank) mine += layer().work.pairs[g];
+    }
+    return all > 0 ? mine * ranks().count() / all : 1;
+  }
+
+  static double end_of(const RankTimes& times) {
+    double end = 0;
+    for (const auto* bars : {&times.travels, &times.computes})
+      if (!bars->empty()) end = std::max(end, bars->back().end);
+    return end;
+  }
+
+  std::string page() const {
+    std::string out = fmt::format("mask   {}\n\n", mask_) + shares_.explain();
+    const Predicted& chosen = layer().chosen();
+    if (ranks().count() > most_listed)
+      return out + fmt::format("\n--json lists each of the {} ranks\n", ranks().count());
+    out += "\nrank      queries         keys    load    received     computes        done\n";
+    for (int r = 0; r < ranks().count(); ++r) {
+      const RankTimes& times = chosen.ranks[static_cast<std::size_t>(r)];
+      out += fmt::format("{:>4}{:>13}{:>13}{:>8.3f}{:>9.1f} MB{:>13}{:>12}\n", r, grouped(ranks().q_rows(r)),
+                         grouped(ranks().kv_rows(r)), load(r), times.received() / 1e6,
+                         runtime::ranks::milliseconds(times.compute), runtime::ranks::milliseconds(end_of(times)));
+    }
+    return out;
+  }
+
+  Json json() const {
+    Json all;
+    const auto& p = ranks().problem;
+    all["mask"] = mask_;
+    all["call"] = {{"queries", ranks().q.rows},
+                   {"keys", ranks().kv.rows},
+                   {"sequences", p.q.packed() ? p.batch : 0},
+                   {"batch", ranks().sizes.batch},
+                   {"heads", {p.q_heads, p.kv_heads}},
+                   {"d", {p.d, p.dv}},
+                   {"dtype", o_.dtype}};
+    all["machine"] = {{"ranks", ranks().count()},
+                      {"per_node", ranks().how.per_node},
+                      {"own_gb_s", ranks().how.own_gb_s},
+                      {"node_gb_s", ranks().how.node_gb_s},
+                      {"tflops", ranks().how.tflops},
+                      {"memory_gb_s", ranks().how.memory_gb_s},
+                      {"latency_us", ranks().how.latency_us}};
+    all["grain"] = ranks().how.grain;
+    all["deals"] = Json::array();
+    for (const Candidate& c : ranks().candidates)
+      all["deals"].push_back(
+          {{"deal", runtime::ranks::name_of(c.deal)}, {"load", c.load}, {"of_gather", c.gather}, {"ms", c.ms}});
+    all["schedules"] = Json::array();
+    for (const Predicted& s : layer().schedules) {
+      Json one = {{"travel", runtime::ranks::name_of(s.travel)}, {"groups", s.groups}};
+      if (s.why_not.empty()) {
+        double most = 0;
+        for (const RankTimes& r : s.ranks) most = std::max(most, r.received());
+        one["ms"] = s.ms;
+        one["of_ideal"] = s.ms > 0 ? s.ideal / s.ms : 1;
+        one["most_received"] = most;
+      } else {
+        one["why_not"] = s.why_not;
+      }
+      all["schedules"].push_back(std::move(one));
+    }
+    all["ranks"] = Json::array();
+    for (int r = 0; r < ranks().count(); ++r) {
+      const RankTimes& times = layer().chosen().ranks[static_cast<std::size_t>(r)];
+      Json stretches = Json::array();
+      for (const Shares::Stretch& s : shares_.of(r)) stretches.push_back({s.begin, s.end});
+      all["ranks"].push_back({{"queries", ranks().q_rows(r)},
+                              {"keys", ranks().kv_rows(r)},
+                              {"stretches", stretches},
+                              {"load", load(r)},
+                              {"received", shares_.received(r)},
+                              {"from_node", times.own},
+                              {"from_others", times.across},
+                              {"compute_ms", times.compute},
+                              {"done_ms", end_of(times)}});
+    }
+    return all;
+  }
+
+  const RanksOptions& o_;
+  TextAttention text_;
+  Owned starts_;
+  std::string mask_;
+  Shares shares_;
+};
+
+}  // namespace
+
+void add_ranks(CLI::App& app) {
+  auto o = std::make_shared<RanksOptions>();
+  CLI::App& verb = *app.add_subcommand("ranks", "one attention over many GPUs: who holds what, what travels, how long");
+  o->text.add_bare_to(verb);
+  o->text.add_to(verb, Captures::FilesOrTypes);
+  const std::string call = "The call", machine = "The machine";
+  verb.add_option("--q-len", o->q_len, "queries; 131072 if left out")->type_name("N")->group(call);
+  verb.add_option("--kv-len", o->kv_len, "keys; as many as there are positions of queries if left out")
+      ->type_name("N")
+      ->group(call);
+  verb.add_option("--q-offset", o->q_offset, "the position of the first query")->type_name("N")->group(call);
+  verb.add_option("--starts", o->starts, "packed sequences: their starts and the end, i32 [B + 1]")
+      ->type_name("FILE.npy")
+      ->group(call);
+  verb.add_option("--batch", o->batch, "batch entries")->type_name("N")->group(call);
+  verb.add_option("--heads", o->heads, "heads of q and of keys; 64/8 if left out")->type_name("Q/KV")->group(call);
+  verb.add_option("--d", o->d, "width of a head, and of values; 128 if left out")->type_name("D/DV")->group(call);
+  verb.add_option("--dtype", o->dtype, "bf16 if left out")->type_name("bf16|f16|f32")->group(call);
+  verb.add_option("--ranks", o->ranks, "GPUs; 4 if left out")->type_name("N")->group(machine);
+  verb.add_option("--per-node", o->per_node, "GPUs of a host; 8 if left out")->type_name("N")->group(machine);
+  verb.add_option("--links", o->links,
+                  "GB/s into each GPU, from its host's GPUs and from other hosts; 330,45 if left out")
+      ->type_name("A,B")
+      ->group(machine);
+  verb.add_option("--tflops", o->tflops, "of a GPU's attention kernels; 660 if left out")
+      ->type_name("X")
+      ->group(machine);
+  verb.add_option("--deal", o->deal, "who holds what; the fastest if left out")
+      ->type_name("best|contiguous|zigzag|greedy");
+  verb.add_option("--travel", o->travel, "what travels; the fastest if left out")
+      ->type_name("best|gather|ring|heads|few");
+  verb.add_option("--groups", o->groups, "groups of key heads that keys travel in; the fastest if left out")
+      ->type_name("N");
+  verb.add_option("--grain", o->grain, "positions that are dealt as a whole; 384 if left out")->type_name("N");
+  verb.add_option("--svg", o->svg, "write a picture, in place of the page where FILE is -")->type_name("FILE");
+  verb.add_flag("--json", o->json, "as JSON, with every rank");
+  verb.footer(
+      "Deals positions to ranks, works out from the mask which keys each rank needs, and predicts how long a forward "
+      "takes by every schedule. `load` is the largest share of work by the mean; `moved` is how much of the "
+      "others' keys a rank needs; `of ideal` compares with work spread evenly and nothing moved. It needs no GPU.\n"
+      "Examples:\n"
+      "  attune ranks 'kv <= q' --ranks 8\n"
+      "  attune ranks 'kv <= q && q - kv < 1024' --q-len 1048576 --ranks 64 --links 330,45 --svg window.svg");
+  verb.callback([o] { RanksVerb{*o}(); });
+}
+
+}  // namespace attune::tools
