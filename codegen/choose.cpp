@@ -16,12 +16,6 @@ namespace {
 
 constexpr std::int64_t widest_head = 256;
 
-/// Bytes of shared memory that a block may have.
-int most_shared(int arch) {
-  if (arch == 80 || arch == 87) return 163 * 1024;
-  return arch >= 90 && arch < 120 ? 227 * 1024 : 99 * 1024;
-}
-
 const KernelDescriptor* find(Kernels among, std::string_view name) {
   const auto found = std::ranges::find(among, name, &KernelDescriptor::name);
   return found == among.end() ? nullptr : *found;
@@ -66,6 +60,7 @@ KernelSpec backward_spec(KernelSpec of) {
   of.out = of.dtype;
   of.max = false;
   of.heads = 1;
+  of.few = of.apart = of.paged = false;
   of.store = KernelSpec{}.store;
   return of;
 }
@@ -74,6 +69,11 @@ int heads_to_share(std::int64_t q_len, std::int64_t group) {
   constexpr std::int64_t half_a_tile = 64, most = 8;
   if (q_len > half_a_tile || group < 2) return 1;
   return static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::min(group, most))));
+}
+
+bool few_rows(std::int64_t q_len, std::int64_t group) {
+  constexpr std::int64_t most = 16;
+  return q_len * heads_to_share(q_len, group) <= most;
 }
 
 KernelChoices choose(const KernelSpec& wishes, const ModFacts& facts, const CallKind& kind,
@@ -103,6 +103,7 @@ KernelChoices choose(const KernelSpec& wishes, const ModFacts& facts, const Call
     if (!first.why.empty()) out.refused = fmt::format("not {}: {}", preference->variant.text(), first.why);
   }
   for (const KernelDescriptor* kernel : among) {
+    if (kernel->is_for && !kernel->is_for(spec)) continue;
     if (const std::string why = kernel->why_not(spec, facts); !why.empty()) {
       out.story.push_back(fmt::format("not {}: {}", kernel->name, why));
       continue;

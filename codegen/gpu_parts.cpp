@@ -199,6 +199,12 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
   return out;
 }
 
+GpuParts forward_parts(const compiler::LoweredMod& lowered, const KernelSpec& spec) {
+  GpuParts out = gpu_parts(lowered, spec.scale_positive);
+  if (spec.apart) out.facts.listed = false;
+  return out;
+}
+
 std::size_t gpu_parts_derived() { return derived_so_far; }
 
 }  // namespace attune::codegen

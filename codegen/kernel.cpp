@@ -26,6 +26,11 @@ std::string_view name_of(Way way) {
   throw Bug("a kernel computes in no way that is known");
 }
 
+int most_shared(int arch) {
+  if (arch == 80 || arch == 87) return 163 * 1024;
+  return arch >= 90 && arch < 120 ? 227 * 1024 : 99 * 1024;
+}
+
 KernelPlan plan_of(const KernelDescriptor& kernel, const KernelSpec& spec, int m, int n) {
   const int grain = gpu_element(spec.dtype).grain;
   return {.kernel = &kernel,

@@ -49,6 +49,9 @@ struct KernelDescriptor {
   bool takes_any = false;  ///< takes every call, and is listed last
   /// As many blocks as multiprocessors share the tiles of queries; otherwise each tile has a block of its own.
   bool persistent = false;
+  /// Blocks share the keys of tiles, whose arguments are DecodeArgs of cuda/args.cuh: a launch needs room for parts of
+  /// results, and takes keys that are described apart from queries.
+  bool cuts_keys = false;
   bool waits = false;   ///< waits by itself for the launch before it, and so may start before that one ends
   int spills_well = 0;  ///< bytes of registers that a candidate may spill and still be as it was meant to be
 
@@ -66,6 +69,8 @@ struct KernelDescriptor {
   /// Device files beside those of the library: a test's.
   std::span<const Header> headers{};
 
+  /// The calls that it is made for: from others it is left out without a word. Null: all.
+  bool (*is_for)(const KernelSpec& spec) = nullptr;
   /// Why it cannot take such calls, or empty.
   std::string (*why_not)(const KernelSpec& spec, const ModFacts& facts) = nullptr;
   /// The tiles it is made with for a call that it takes, in the order to try; never empty.
@@ -79,6 +84,9 @@ struct KernelDescriptor {
   /// What a page says before it includes the kernel. Null: nothing.
   std::string (*preamble)(const KernelPlan& plan) = nullptr;
 };
+
+/// Bytes of shared memory that a block may have.
+int most_shared(int arch);
 
 /// `plan.d`, `plan.dv` and all else that is the same for every kernel; the rest of the tile is the kernel's to fill in.
 KernelPlan plan_of(const KernelDescriptor& kernel, const KernelSpec& spec, int m, int n);

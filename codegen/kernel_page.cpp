@@ -431,7 +431,11 @@ Source page_of(const GpuParts& parts, const KernelPlan& plan, int arch, const st
   out.text += tile + fmt::format("\n}}  // namespace attune::{}\n\n", space);
   out.text += fmt::format("template __global__ void {}(\n    const __grid_constant__ attune::{}, "
                           "const __grid_constant__ attune::{}::User);\n",
-                          out.symbol, parts.gradient ? "BackwardArgs" : "ForwardArgs", space);
+                          out.symbol,
+                          parts.gradient           ? "BackwardArgs"
+                          : plan.kernel->cuts_keys ? "DecodeArgs"
+                                                   : "ForwardArgs",
+                          space);
   if (path.empty()) return out;
   out.options.emplace_back(line_option);
   out.text = with_own_lines(out.text, path);

@@ -20,7 +20,10 @@ struct KernelSpec {
   std::int64_t d = 128, dv = 128;
   bool max = false;     ///< the call asks for the rows' maxima
   bool packed = false;  ///< sequences of different lengths
+  bool apart = false;   ///< entries have lengths or positions of their own, or pages: no lists of tiles are made
+  bool paged = false;   ///< keys and values lie in pages
   int heads = 1;        ///< query heads of a key head that would share a tile: 1, 2, 4 or 8
+  bool few = false;     ///< these heads' queries are 16 rows at most
   bool boxes = true;    ///< the copy engine can take boxes of q, k, v and o: their layouts allow it, and none is empty
   /// Bytes by which every row of q, k and v (load) and of o (store) may be copied: 16, 8, 4, or 0 for an element.
   int load = 16, store = 16;

@@ -185,17 +185,12 @@ void check_before(const Forward& call, const compiler::Mod& mod) {
 void check_before(const Backward&, const compiler::Mod&) {}
 
 /// What a forward says of its keys that only engines on the host read; empty: nothing.
-std::string_view only_on_host(const Forward& call, const compiler::Problem& problem) {
-  if (call.kv_len.given()) return "kv_len";
-  if (call.q_offsets.given()) return "q_offsets";
-  if (call.kv_offset != 0) return "kv_offset";
-  if (call.pages.given()) return "pages";
+std::string_view only_on_host(const Forward& call) {
   if (call.o_before.given()) return "o_before";
   if (call.piece != 0) return "piece";
-  if (problem.q.layout != problem.kv.layout) return "cu_seqlens_q without cu_seqlens_kv";
   return {};
 }
-std::string_view only_on_host(const Backward&, const compiler::Problem&) { return {}; }
+std::string_view only_on_host(const Backward&) { return {}; }
 
 /// `plan`: over ranks; the call is this rank's, and the problem becomes that of all.
 template <class Call>
@@ -216,7 +211,7 @@ Checked<Call> check(const Attention& attention, const Call& asked, const detail:
                 "convert them to f32, or choose .target = Target::oracle: exact, in double precision, and slow");
   check_before(call, lowered->lowered.mod);
   if (target == Target::cuda)
-    if (const std::string_view what = only_on_host(call, problem); !what.empty())
+    if (const std::string_view what = only_on_host(call); !what.empty())
       throw Error("engine-call", fmt::format("the CUDA engine does not take {}", what), {},
                   "q, k and v are on a device, and this is for calls on the host so far",
                   "call once for each entry, with k and v as it has them, or compute on the host");

@@ -49,6 +49,23 @@ struct attune_forward_args {
   int section;          /* sets of heads (most have one) whose keys and values stay in the cache together */
   unsigned* next;       /* a dynamic schedule's counter: 0 before the launch */
 };
+struct attune_numbers { const int* at; long long stride; }; /* one for each batch entry; null: all have the call's */
+struct attune_pages { const int* at; long long entry, nth; int rows, count; }; /* pages [batch, n] and their strides */
+struct attune_decode_args {
+  struct attune_strided q, k, v, o; /* of k and v in pages, batch is a page's stride */
+  struct attune_rows lse, max;
+  int batch, group, q_len, kv_len, q_offset, kv_shared;
+  int sets, sets_of_group; /* sets of heads that share a tile of queries, in all and of a key head */
+  int kv_offset;
+  const int* q_starts;
+  const int* kv_starts;
+  struct attune_numbers kv_lens, q_offsets;
+  struct attune_pages pages;
+  const int* tiles;
+  int tile_stride, tile_batches, tile_heads;
+  float* parts;       /* of tiles that blocks share */
+  unsigned* arrivals; /* one for each block, 0 before the launch */
+};
 struct attune_cover_args {
   int* tiles;
   int tile_stride;
@@ -95,12 +112,20 @@ std::string how(const Launch& launch) {
            "arguments struct attune_cover_args, then the user's struct";
   const codegen::KernelChoice& c = *launch.choice;
   const codegen::KernelPlan& plan = c.plan;
-  const bool ordered = plan.kernel->persistent && plan.packed;
+  const bool ordered = plan.kernel->persistent && plan.packed && !plan.kernel->cuts_keys;
   const std::string sets = plan.heads == 1 ? "q_heads" : fmt::format("q_heads / group * ceil(group / {})", plan.heads);
   std::string out = fmt::format("grid     {}: tiles = {}\n",
-                                plan.kernel->persistent ? "as many blocks as multiprocessors, at most tiles" : "tiles",
+                                plan.kernel->cuts_keys    ? "as many blocks as multiprocessors, which share all tiles"
+                                : plan.kernel->persistent ? "as many blocks as multiprocessors, at most tiles"
+                                                          : "tiles",
                                 ordered ? fmt::format("order_count * {}", sets)
                                         : fmt::format("ceil(q_len / {}) * {} * batch", plan.queries(), sets));
+  if (plan.kernel->cuts_keys)
+    return out +
+           fmt::format("parts    2 * blocks * q_len * {} floats; arrivals: a zeroed unsigned for each block\n"
+                       "arguments struct attune_decode_args, then the user's struct{}",
+                       plan.heads * (plan.dv + part_floats),
+                       launch.listed ? "\ntiles    lists that the kernel `cover` of the same Mod writes first" : "");
   out += "arguments struct attune_forward_args, then the user's struct\n";
   const char* const batch = plan.packed ? "1" : "batch";
   out += c.boxes ? fmt::format("maps     q_map in boxes of {} rows, k_map of {}, v_map of {}, o_map of {}; each {} "
@@ -132,7 +157,8 @@ std::string launch_header(const Launch& launch) {
   for (std::size_t at = 0; (at = about.find("*/", at)) != std::string::npos; ++at) about.insert(at + 1, " ");
   std::string out = fmt::format("/* {}: a kernel made by attune, and how to launch it\n{}\n*/\n{}", launch.name, about,
                                 structs);
-  out += required("attune_forward_args", sizeof(ForwardArgs)) + required("attune_cover_args", sizeof(CoverArgs));
+  out += required("attune_forward_args", sizeof(ForwardArgs)) + required("attune_decode_args", sizeof(DecodeArgs)) +
+         required("attune_cover_args", sizeof(CoverArgs));
   out += "#endif\n\n";
   out += fmt::format("#define {}_SYMBOL \"{}\"\n", prefix, launch.symbol);
   if (launch.choice)

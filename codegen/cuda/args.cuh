@@ -42,6 +42,40 @@ struct ForwardArgs {
   unsigned* next;                ///< the next tile of a dynamic schedule, 0 before the launch; null: a tile a block
 };
 
+/// A number for each batch entry; null: all have the call's.
+struct Numbers {
+  const int* at;
+  long long stride;  ///< in ints
+};
+
+/// Keys and values in pages of `rows` rows: the nth rows of an entry are those of page at[b * entry + n * nth], if it
+/// is below `count`, else zeros. What Strided calls a batch entry of k and v is then a page.
+struct Pages {
+  const int* at;
+  long long entry, nth;
+  int rows, count;
+};
+
+/// f32 that DecodeArgs::parts has for each row besides its results: their sum, and what this is relative to.
+constexpr int part_floats = 4;
+
+/// For kernels whose blocks share the keys of a tile of queries.
+struct DecodeArgs {
+  Strided q, k, v, o;
+  Rows lse, max;
+  int batch, group, q_len, kv_len, q_offset, kv_shared;  ///< as ForwardArgs has them
+  int sets, sets_of_group;                               ///< sets of heads that share a tile, in all and of a key head
+  int kv_offset;                                         ///< what expressions see as the position of the first key
+  const int* q_starts;                                   ///< as ForwardArgs has them
+  const int* kv_starts;
+  Numbers kv_lens, q_offsets;  ///< instead of kv_len, which is then the most there may be, and of q_offset
+  Pages pages;
+  const int* tiles;  ///< as ForwardArgs has them
+  int tile_stride, tile_batches, tile_heads;
+  float* parts;        ///< two for each block: rows of results of all queries and heads of a tile, then their Parts
+  unsigned* arrivals;  ///< for each block, how many of those that share its last tile are done: 0 before the launch
+};
+
 /// What the elements of a gradient are.
 enum class Stored : int { f32, f16, bf16 };
 

@@ -20,7 +20,6 @@
 // set of heads of every batch entry, tiles of the longest sequence if packed.
 #pragma once
 
-#include "apart.cuh"
 #include "softmax_sm80.cuh"
 #include "walk.cuh"
 
@@ -173,38 +172,9 @@ struct Block80 {
   /// o += p v
   __device__ void results(int stage) { add_product<Element, exact, tall, n, Tile::dv>(o, s, values_at(stage)); }
 
-  /// The same, but p = 0 adds nothing, whatever v is: infinite values are counted by sign, and added at the end.
+  /// The same, but p = 0 adds nothing, whatever v is.
   __device__ void results_carefully(int stage) {
-    const auto at = values_at(stage);
-#pragma unroll
-    for (int t = 0; t < tall; ++t)
-#pragma unroll
-      for (int i = 0; i < Tile::dv / 8; ++i) {
-        // Registers are short: nothing is loaded ahead, and operands made of s for one i are not kept for the next.
-        __syncwarp();
-#pragma unroll
-        for (int j = 0; j < n / 2; ++j) asm volatile("" : "+f"(s[t][j / 4][j % 4]));
-        float sum[4] = {}, low[4] = {}, sign[4] = {}, much[4] = {};
-#pragma unroll
-        for (int step = 0; step < n / per_step; ++step) {
-          unsigned b[4], a[4];
-          at.load(b, step, i & ~1);
-          const Apart first = apart<Element>(b[i % 2 * 2]), second = apart<Element>(b[i % 2 * 2 + 1]);
-          rounded<Element, tall, n>(a, s, t, step, [](float x) { return x; });
-          multiply<Element, exact>(sum, low, a, first.finite, second.finite);
-          rounded<Element, tall, n>(a, s, t, step, [](float x) { return x < 0.0f ? -1.0f : x == 0.0f ? 0.0f : 1.0f; });
-          product<Element>(sign, a, first.sign, second.sign);
-          rounded<Element, tall, n>(a, s, t, step, [](float x) { return x == 0.0f ? 0.0f : 1.0f; });
-          product<Element>(much, a, first.much, second.much);
-        }
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          float& x = o[t][i][e];
-          x += finite(low[e]) ? sum[e] + low[e] : sum[e];
-          if (much[e] + sign[e] > 0.0f) x += infinity;
-          if (much[e] - sign[e] > 0.0f) x -= infinity;
-        }
-      }
+    add_product_apart<Element, exact, tall, n, Tile::dv>(o, s, values_at(stage));
   }
 
   /// Rescales earlier sums to another maximum.

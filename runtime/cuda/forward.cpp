@@ -5,6 +5,7 @@
 
 #include <attune/error.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "codegen/cuda/args.cuh"
 #include "codegen/reads.h"
@@ -31,6 +32,11 @@ void check_outputs(const Forward& call) {
 
 bool is_empty(const Problem& p) { return p.batch == 0 || p.q_heads == 0 || p.q.length == 0; }
 
+/// Does the call say more of its keys than its queries do?
+bool tells_apart(const Forward& call, const Problem& p) {
+  return p.q.layout != p.kv.layout || p.kv_offset != 0 || call.kv_len.given() || call.q_offsets.given();
+}
+
 KernelKey key_of(const Facts& device, const LoweredMod& lowered, const Args& args, const Forward& call,
                  const Problem& p, const Means& means) {
   const bool boxes = std::ranges::all_of(std::array{&call.q, &call.k, &call.v, &call.o},
@@ -43,7 +49,10 @@ KernelKey key_of(const Facts& device, const LoweredMod& lowered, const Args& arg
                          .dv = p.dv,
                          .max = call.max.given(),
                          .packed = p.q.packed(),
+                         .apart = tells_apart(call, p),
+                         .paged = p.kv.paged(),
                          .heads = codegen::heads_to_share(p.q.length, p.group),
+                         .few = codegen::few_rows(p.q.length, p.group),
                          .boxes = boxes,
                          .load = copied_bytes({&call.q, &call.k, &call.v}),
                          .store = stored_bytes(call.o),
@@ -57,7 +66,10 @@ KernelKey key_of(const Facts& device, const LoweredMod& lowered, const Args& arg
 }
 
 QueryTiling tiling_of(const codegen::KernelChoice& choice) {
-  return {.queries = choice.plan.queries(), .heads = choice.plan.heads, .persistent = choice.plan.kernel->persistent};
+  const codegen::KernelDescriptor& kernel = *choice.plan.kernel;
+  return {.queries = choice.plan.queries(),
+          .heads = choice.plan.heads,
+          .persistent = kernel.persistent && !kernel.cuts_keys};
 }
 
 std::vector<std::byte> user_of(const LoweredMod& lowered, const Args& args, const LoadedKernel& kernel,
@@ -74,8 +86,15 @@ class ForwardCall {
         kernel_(loaded_kernel(key_of(device, lowered, args_, call, p, means), lowered,
                               static_cast<cu::Stream>(means.stream), means.purpose)),
         tiling_(tiling_of(kernel_->choice)), tiles_(tiling_, p), starts_(space_, p, tiles_) {
+    if (tells_apart(call, p) && !cuts_keys()) refuse_apart();
     if (means.cover) require_fit(*means.cover, device_, *kernel_, lowered, args_, p);
     if (tiles_.count > most_blocks() && kernel_->choice.counts_tiles) next_ = space_.take<unsigned>(1);
+    if (cuts_keys()) {
+      const codegen::KernelPlan& plan = kernel_->choice.plan;
+      const std::int64_t rows = p.q.length * plan.heads;
+      parts_ = space_.take<float>(2 * std::int64_t{blocks()} * rows * (plan.dv + part_floats));
+      arrivals_ = space_.take<unsigned>(blocks());
+    }
     if (means.cover) {
       lists_ = means.cover->lists;
     } else if (kernel_->cover_kernel) {
@@ -95,29 +114,49 @@ class ForwardCall {
     const Starts starts = starts_.send(launches, memory, p_, tiling_, masked, call_.cu_seqlens_q, call_.cu_seqlens_kv);
     const bool writes_lists = own_lists_.count > 0;
     if (writes_lists) lists_.at = own_lists_.in(memory);
-    ForwardArgs arguments = this->arguments(starts, next_.in(memory));
+    unsigned* const next = next_.in(memory);
     CoverArgs cover{};
     if (writes_lists) {
-      cover = cover_arguments(lists_, p_, starts, arguments.next);
+      cover = cover_arguments(lists_, p_, starts, next);
       launches.launch(cover_launch(kernel_->cover_kernel->kernel, lists_, cover));
-    } else if (arguments.next) {
-      launches.clear(arguments.next);
+    } else if (next) {
+      launches.clear(next);
     }
-    launches.launch({.kernel = &kernel_->kernel,
-                     .grid = {blocks(), 1, 1},
-                     .threads = kernel_->choice.threads,
-                     .shared_bytes = kernel_->choice.shared_bytes,
-                     .arguments = &arguments,
-                     .early = writes_lists && kernel_->choice.plan.kernel->waits});
-    std::vector<std::byte> user = user_of(lowered_, args_, *kernel_, p_);
-    launches.put(stream, user);
+    const auto launch = [&](auto arguments) {
+      launches.launch({.kernel = &kernel_->kernel,
+                       .grid = {blocks(), 1, 1},
+                       .threads = kernel_->choice.threads,
+                       .shared_bytes = kernel_->choice.shared_bytes,
+                       .arguments = &arguments,
+                       .early = writes_lists && kernel_->choice.plan.kernel->waits});
+      std::vector<std::byte> user = user_of(lowered_, args_, *kernel_, p_);
+      launches.put(stream, user);
+    };
+    if (!cuts_keys()) return launch(arguments(starts, next));
+    launches.clear(arrivals_.in(memory), blocks());
+    launch(decode_arguments(starts, memory));
   }
 
  private:
+  bool cuts_keys() const { return kernel_->choice.plan.kernel->cuts_keys; }
+
+  /// Only kernels that cut keys find their entries' lengths, positions and pages on the device.
+  [[noreturn]] void refuse_apart() const {
+    throw Error("engine-call", "the CUDA engine does not take kv_len, q_offsets, kv_offset or pages in such a call", {},
+                kernel_->story.empty() ? "they are for a few queries, times the heads that share keys: 16 in all"
+                                       : fmt::format("{}", fmt::join(kernel_->story, "; ")),
+                "call once for each entry, with k and v as it has them, or compute on the host");
+  }
   /// Blocks of a kernel whose blocks stay.
   int most_blocks() const { return means_.blocks ? std::min(means_.blocks, device_.sms) : device_.sms; }
 
   unsigned blocks() const {
+    if (cuts_keys()) {
+      // A part of a tile is worth a block where it has some keys.
+      constexpr int least_keys = 64;
+      return static_cast<unsigned>(
+          std::min<std::int64_t>(tiles_.count * std::max<std::int64_t>(p_.kv.length / least_keys, 1), most_blocks()));
+    }
     const std::int64_t blocks = kernel_->choice.plan.kernel->persistent
                                     ? std::min<std::int64_t>(tiles_.count, most_blocks())
                                     : tiles_.count;
@@ -169,6 +208,47 @@ class ForwardCall {
     return args;
   }
 
+  Pages pages() const {
+    if (!p_.kv.paged()) return {};
+    const Tensor& t = call_.pages;
+    return {.at = static_cast<const int*>(t.data),
+            .entry = t.strides[0],
+            .nth = t.strides[1],
+            .rows = static_cast<int>(p_.apart->page),
+            .count = static_cast<int>(call_.k.shape[0])};
+  }
+  DecodeArgs decode_arguments(const Starts& starts, std::byte* memory) const {
+    const auto numbers = [](const Tensor& t) {
+      return t.given() ? Numbers{static_cast<const int*>(t.data), t.strides[0]} : Numbers{};
+    };
+    return {.q = strided(call_.q, p_.q.layout),
+            .k = strided(call_.k, p_.kv.layout),
+            .v = strided(call_.v, p_.kv.layout),
+            .o = strided(call_.o, p_.q.layout),
+            .lse = rows(call_.lse, p_.q.layout),
+            .max = rows(call_.max, p_.q.layout),
+            .batch = static_cast<int>(p_.batch),
+            .group = static_cast<int>(p_.group),
+            .q_len = static_cast<int>(p_.q.length),
+            .kv_len = static_cast<int>(p_.kv.length),
+            .q_offset = p_.q_offset,
+            .kv_shared = p_.kv_shared,
+            .sets = static_cast<int>(tiles_.sets),
+            .sets_of_group = static_cast<int>(tiles_.group_sets),
+            .kv_offset = p_.kv_offset,
+            .q_starts = starts.q,
+            .kv_starts = starts.kv,
+            .kv_lens = numbers(call_.kv_len),
+            .q_offsets = numbers(call_.q_offsets),
+            .pages = pages(),
+            .tiles = lists_.at,
+            .tile_stride = lists_.stride,
+            .tile_batches = lists_.batches,
+            .tile_heads = lists_.heads,
+            .parts = parts_.in(memory),
+            .arrivals = arrivals_.in(memory)};
+  }
+
   const LoweredMod& lowered_;
   Args args_;
   const Forward& call_;
@@ -181,6 +261,8 @@ class ForwardCall {
   WorkspaceLayout space_;
   StartsRoom starts_;
   Room<unsigned> next_;  ///< the counter that tiles are taken from, where there are more of them than blocks
+  Room<float> parts_;    ///< of tiles that blocks share, and how many of these have written theirs
+  Room<unsigned> arrivals_;
   Room<int> own_lists_;
   CoverLists lists_;
 };
@@ -260,7 +342,7 @@ KernelStory forward_story(const LoweredMod& lowered, const Forward& call, const 
 KernelWants forward_wants(const LoweredMod& lowered, const Forward& call, const Problem& p, std::optional<bool> exact) {
   check_outputs(call);
   const KernelKey key = key_of(facts(call.q.device.index), lowered, args_of(lowered, call), call, p, {.exact = exact});
-  const codegen::GpuParts parts = codegen::gpu_parts(lowered, key.spec.scale_positive);
+  const codegen::GpuParts parts = codegen::forward_parts(lowered, key.spec);
   const codegen::CallKind kind = codegen::call_kind(parts, key.length);
   return {key.spec, parts.facts, kind, tuned_key(key, kind)};
 }

@@ -39,8 +39,9 @@ Kernel load(const Binary& binary, int device, int shared_bytes) {
 LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, const Purpose* purpose) {
   const compiler::Mod& mod = lowered.mod;
   const bool forward = key.way == codegen::Way::forward;
-  const codegen::GpuParts parts = codegen::gpu_parts(lowered, key.spec.scale_positive, forward ? nullptr : &key.wanted,
-                                                     key.way == codegen::Way::keys);
+  const codegen::GpuParts parts = forward ? codegen::forward_parts(lowered, key.spec)
+                                          : codegen::gpu_parts(lowered, key.spec.scale_positive, &key.wanted,
+                                                               key.way == codegen::Way::keys);
   LoadedKernel out;
   if (parts.gradient) out.delta_of_o = parts.gradient->delta_of_o;
   const auto refuses = [&](const codegen::KernelDescriptor* one) {
@@ -53,7 +54,8 @@ LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, con
   }
   const codegen::CallKind kind = codegen::call_kind(parts, key.length);
   Remembered found;
-  if (forward && !key.preference) found = remembered(tuned_key(key, kind));
+  // What was measured with many queries says nothing of few.
+  if (forward && !key.preference && !key.spec.few) found = remembered(tuned_key(key, kind));
   const std::optional<codegen::Preference>& preference = key.preference ? key.preference : found.preference;
   Considered all = consider(parts, kind, key.spec, preference ? &*preference : nullptr, false,
                             codegen::kernels(key.way), purpose);

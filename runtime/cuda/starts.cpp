@@ -39,7 +39,7 @@ Starts StartsRoom::send(Launches& launches, std::byte* memory, const Problem& p,
   }
   int* const there = starts_.in(memory);
   launches.send(there, std::move(sent));
-  return {there, there + p.batch + 1, order_.in(memory)};
+  return {there, p.kv.packed() ? there + p.batch + 1 : nullptr, order_.in(memory)};
 }
 
 }  // namespace attune::runtime::cuda

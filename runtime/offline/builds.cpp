@@ -42,7 +42,9 @@ class GpuBuild {
   /// tiles. `wanted`: of a backward.
   void walker(codegen::Way way, const codegen::KernelSpec& spec, codegen::Length length,
               const codegen::Preference* preference, const codegen::Wanted* wanted) {
-    const codegen::GpuParts parts = codegen::gpu_parts(*of_, spec.scale_positive, wanted, way == codegen::Way::keys);
+    const codegen::GpuParts parts = way == codegen::Way::forward ? codegen::forward_parts(*of_, spec)
+                                                                 : codegen::gpu_parts(*of_, spec.scale_positive, wanted,
+                                                                                      way == codegen::Way::keys);
     const bool listed = parts.facts.listed;
     const auto add = [&](const codegen::Source& page, const std::string& what, const cuda::Binary& binary) {
       this->add(page, what, binary);

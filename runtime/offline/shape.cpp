@@ -96,6 +96,15 @@ constexpr std::array rows{
                return set_number(s.heads, v, 1, 8) && std::has_single_bit(static_cast<std::uint64_t>(s.heads));
              },
              [](const Shape& s) { return s.heads == 1 ? "" : std::to_string(s.heads); }, Json::number, false},
+    ShapeRow{"few", flags, "are there few queries: 16 at most, times the heads that share a tile?",
+             [](Shape& s, std::string_view v) { return set_flag(s.few, v); },
+             [](const Shape& s) { return flag_text(s.few); }, Json::flag, false},
+    ShapeRow{"apart", flags, "have entries lengths or positions of their own, or pages?",
+             [](Shape& s, std::string_view v) { return set_flag(s.apart, v); },
+             [](const Shape& s) { return flag_text(s.apart); }, Json::flag, false},
+    ShapeRow{"paged", flags, "are keys and values in pages?",
+             [](Shape& s, std::string_view v) { return set_flag(s.paged, v); },
+             [](const Shape& s) { return flag_text(s.paged); }, Json::flag, false},
     ShapeRow{"boxes", flags, "can the copy engine take the tensors? As for contiguous ones if left out",
              [](Shape& s, std::string_view v) { return set_flag(s.boxes, v); },
              [](const Shape& s) { return flag_text(s.boxes); }, Json::flag, false},
@@ -152,6 +161,9 @@ KernelSpec spec_of(const Shape& shape, int arch) {
   out.max = shape.max;
   out.packed = shape.packed;
   out.heads = static_cast<int>(shape.heads);
+  out.few = shape.few;
+  out.apart = shape.apart;
+  out.paged = shape.paged;
   const auto in = static_cast<std::int64_t>(size_of(out.dtype)), written = static_cast<std::int64_t>(size_of(out.out));
   const std::int64_t rows_of_in = (out.d * in) | (out.dv * in);
   out.load = shape.load.value_or(piece_of(rows_of_in));
@@ -170,6 +182,9 @@ Shape shape_of(const KernelSpec& spec, codegen::Length length) {
   out.max = spec.max;
   out.packed = spec.packed;
   out.heads = spec.heads;
+  out.few = spec.few;
+  out.apart = spec.apart;
+  out.paged = spec.paged;
   out.negative = !spec.scale_positive;
   out.wide = spec.wide;
   const KernelSpec usual = spec_of(out, spec.arch);

@@ -246,8 +246,9 @@ void verify(const BoundMod& bound, const Forward& call, const Problem& problem, 
   here.captures = captures;
   for (Tensor* t : {&here.q, &here.k, &here.v, &here.o, &here.lse, &here.max}) *t = on_host(*t, which.stream, memory);
   Problem known = problem;
-  if (problem.q.starts_on_device()) {
-    for (Tensor* t : {&here.cu_seqlens_q, &here.cu_seqlens_kv}) *t = on_host(*t, which.stream, memory);
+  if (problem.q.starts_on_device() || call.kv_len.given() || call.q_offsets.given() || call.pages.given()) {
+    for (Tensor* t : {&here.cu_seqlens_q, &here.cu_seqlens_kv, &here.kv_len, &here.q_offsets, &here.pages})
+      *t = on_host(*t, which.stream, memory);
     known = compiler::check(bound, here, problem.scale);
   }
   Verify(bound, here, known, which, !codegen::is_exact(which.exact, call.q.dtype))();

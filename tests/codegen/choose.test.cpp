@@ -146,6 +146,43 @@ TEST_CASE("heads share tiles where there are few queries, and nothing that lanes
   }
 }
 
+TEST_CASE("few queries have a kernel whose blocks share their keys, on every card", "[choose]") {
+  for (const auto& [q_len, group, few] : {std::tuple{1, 1, true},
+                                          {16, 1, true},
+                                          {17, 1, false},
+                                          {8, 2, true},
+                                          {9, 2, false},
+                                          {4, 3, true},
+                                          {2, 5, true},
+                                          {1, 128, true},
+                                          {3, 8, false},
+                                          {0, 8, true}})
+    CHECK(few_rows(q_len, group) == few);
+  for (int d = 1; d <= 256; ++d)
+    for (const int arch : {80, 86, 90, 100, 120}) {
+      const KernelSpec spec{.arch = arch, .d = d, .dv = 257 - d, .few = true};
+      const KernelChoices all = choose(spec, {});
+      const KernelChoice& first = all.choices.front();
+      CHECK(first.plan.kernel->name == "decode_sm80");
+      CHECK(first.shared_bytes <= most_shared(arch));
+      const Preference same{variant_of(first.plan), true, ""};
+      CHECK(choose(spec, {}, {}, &same).refused.empty());
+    }
+  const auto why = [](KernelSpec spec, const ModFacts& facts = {}) {
+    spec.few = true;
+    const KernelChoices all = choose(spec, facts);
+    CHECK(all.choices.front().plan.kernel->name != "decode_sm80");
+    return story_of(all);
+  };
+  CHECK(why({.dtype = DType::f32, .out = DType::f32}).find("q, k and v hold f32") != std::string::npos);
+  CHECK(why({.load = 8}).find("by 16 bytes") != std::string::npos);
+  CHECK(why({}, {.has_prob = true, .prob_linear = false}).find("not a multiple of p") != std::string::npos);
+  const Preference only{variant("decode_sm80"), true, ""};
+  CHECK_THROWS_AS(choose({}, {}, {}, &only), Error);
+  // Of calls that it is not made for, nothing is said.
+  CHECK(choose({}, {}).story.empty());
+}
+
 TEST_CASE("calls are of the kind that their expressions make them", "[choose]") {
   Array<int> doc = Device::cpu().array<int>({300}, "doc");
   Array<float> table = Device::cpu().array<float>({300}, "table"), slope = Device::cpu().array<float>({4}, "slope");
@@ -233,7 +270,7 @@ TEST_CASE("what is preferred and cannot be is left out, and is said", "[choose]"
     CHECK_THROWS_AS(choose(spec, facts, {}, &only), Error);
     return all.refused;
   };
-  CHECK(refused("forward_sm91").find("there are forward_sm90 and forward_sm80") != std::string::npos);
+  CHECK(refused("forward_sm91").find("there are decode_sm80 and forward_sm90 and forward_sm80") != std::string::npos);
   CHECK(refused("forward_sm90:warps=4").find("has no `warps`") != std::string::npos);
   CHECK(refused("forward_sm90:n=100").find("multiple of 16") != std::string::npos);
   CHECK(refused("forward_sm90:m=64").find("128 or 192") != std::string::npos);
@@ -303,11 +340,15 @@ TEST_CASE("the host counts shared memory and columns as kernels do", "[choose]")
   if (tests::skips_compiling()) return;
   const compiler::LoweredMod lowered = compiler::lower(Attention{});
   const GpuParts parts = gpu_parts(lowered, true);
-  for (const KernelSpec& spec : {KernelSpec{.d = 24, .dv = 40}, KernelSpec{.out = DType::f32, .d = 16, .dv = 16},
-                                 KernelSpec{.d = 64, .dv = 160}, KernelSpec{.d = 40, .dv = 256}})
+  for (const KernelSpec& spec :
+       {KernelSpec{.d = 24, .dv = 40}, KernelSpec{.out = DType::f32, .d = 16, .dv = 16}, KernelSpec{.d = 64, .dv = 160},
+        KernelSpec{.d = 40, .dv = 256}, KernelSpec{.d = 72, .dv = 128, .heads = 4, .few = true},
+        KernelSpec{.arch = 86, .out = DType::f32, .d = 256, .dv = 40, .few = true}})
     for (const KernelChoice& c : choose(spec, parts.facts).choices) {
       Source source = kernel_source(parts, c.plan, spec.arch);
-      const std::string shared = c.plan.kernel->name == "forward_sm90" ? "Shared90" : "Shared80";
+      const std::string shared = c.plan.kernel->name == "forward_sm90"  ? "Shared90"
+                                 : c.plan.kernel->name == "decode_sm80" ? "SharedDecode"
+                                                                        : "Shared80";
       const int aligned = c.plan.kernel->name == "forward_sm90" ? 1024 : 0;
       // Without the kernel itself, which takes a second or two to compile.
       source.text.resize(source.text.rfind("template __global__"));

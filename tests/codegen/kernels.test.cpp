@@ -48,6 +48,9 @@ std::vector<Row> rows() {
   std::vector<Row> out;
   for (const auto& [d, dv] : {std::pair{64, 64}, {128, 128}, {192, 128}, {192, 192}, {256, 256}})
     add_fast(out, {.arch = 90, .d = d, .dv = dv});
+  for (const auto& [d, dv] : {std::pair{64, 64}, {128, 128}, {192, 128}, {256, 256}})
+    for (const int arch : {80, 86, 90})
+      out.push_back({.spec = {.arch = arch, .d = d, .dv = dv, .few = true}, .variant = "decode_sm80"});
   for (const auto& [bytes, d] :
        {std::pair{2, 64}, {2, 96}, {2, 128}, {2, 192}, {2, 256}, {4, 64}, {4, 128}, {4, 256}}) {
     const DType type = bytes == 4 ? DType::f32 : DType::bf16;
@@ -88,6 +91,7 @@ void compile(const Lowered& lowered, Row row, std::size_t number) {
   row.spec.max = number % 5 == 0;
   row.spec.packed = number % 3 == 0;
   row.spec.heads = 1 << number % 4;
+  row.spec.paged = row.spec.few && number % 2;
   if (row.portable() && number % 4 == 0) row.spec.load = 0;
   const codegen::GpuParts parts = codegen::gpu_parts(lowered.lowered, true);
   std::vector<KernelChoice> candidates = choose(row.spec, parts.facts).choices;

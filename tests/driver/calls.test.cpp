@@ -168,8 +168,13 @@ TEST_CASE("a repeated call is one launch, and neither waits nor takes memory tha
   // But with few queries, heads of the same keys share tiles.
   run(64);
   CHECK(runtime::cuda::compiled_kernels() == compiled + 2);
-  for (const std::int64_t length : {1, 2, 33}) run(length);
+  run(33);
   CHECK(runtime::cuda::compiled_kernels() == compiled + 2);
+  // And blocks share the keys of very few.
+  run(1);
+  CHECK(runtime::cuda::compiled_kernels() == compiled + 4);
+  for (const std::int64_t length : {2, 8}) run(length);
+  CHECK(runtime::cuda::compiled_kernels() == compiled + 4);
 }
 
 TEST_CASE("an attention that becomes more exact, or less, gets another kernel, and the first one again", "[driver]") {
@@ -621,6 +626,41 @@ TEST_CASE("whatever the driver refuses comes back and leaves no memory taken", "
   refuse_each([&] { documents.run(call.forward); });
   refuse_each([&] { documents.cover(call.forward); });
   CHECK(code_of([&] { documents.run(call.forward); }) == "nothing");
+}
+
+TEST_CASE("lengths, positions and pages are for few queries, and refused in words for others", "[driver]") {
+  if (tests::skips_nvrtc()) return;
+  const Device gpu = device_of(90);
+  const auto numbers = gpu.array<std::int32_t>({2});
+  const auto table = gpu.array<std::int32_t>({2, 3});
+  const auto refusal = [&](const Attention& attention, std::int64_t q_len, const auto& change) -> std::string {
+    const auto q = gpu.array<bf16>({2, 8, q_len, 64}), k = gpu.array<bf16>({2, 2, 100, 64}),
+               o = gpu.array<bf16>({2, 8, q_len, 64});
+    Forward call{.q = q, .k = k, .v = k, .o = o};
+    change(call);
+    try {
+      attention.run(call);
+    } catch (const Error& e) {
+      CHECK(e.code == "engine-call");
+      return e.why;
+    }
+    return "";
+  };
+  const auto lengths = [&](Forward& call) { call.kv_len = numbers; };
+  const Attention plain, causal{.mask = mods::causal()};
+  for (const auto& change : {std::function<void(Forward&)>(lengths),
+                             {[&](Forward& call) { call.q_offsets = numbers; }},
+                             {[&](Forward& call) { call.kv_offset = 3; }},
+                             {[&](Forward& call) { call.pages = table; }}}) {
+    CHECK(refusal(causal, 4, change).empty());
+    CHECK(refusal(causal, 5, change).find("16 in all") != std::string::npos);
+  }
+  CHECK(refusal({.prob = [](Float p, At) { return p * p; }}, 1, lengths).find("not a multiple of p") !=
+        std::string::npos);
+  // A mask that looks at data is asked pair by pair there.
+  const auto doc = gpu.array<int>({100}, "doc");
+  CHECK(refusal(documents_of(doc), 1, lengths).empty());
+  CHECK(refusal(plain, 1, lengths).empty());
 }
 
 TEST_CASE("a kernel that was not loaded is loaded by a later call", "[driver]") {

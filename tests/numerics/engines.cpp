@@ -68,7 +68,14 @@ void forward_on_device(const Subject& subject, const Forward& call, const compil
   const auto there = [&](const Tensor& t) { return t.given() ? moved.emplace_back(t).tensor() : Tensor(); };
   compiler::LoweredMod lowered = subject.lowered;
   for (Tensor& capture : lowered.slots.captures) capture = there(capture);
-  Forward on_device{.q = there(call.q), .k = there(call.k), .v = there(call.v)};
+  Forward on_device{.q = there(call.q),
+                    .k = there(call.k),
+                    .v = there(call.v),
+                    .kv_len = there(call.kv_len),
+                    .pages = there(call.pages),
+                    .q_offset = call.q_offset,
+                    .q_offsets = there(call.q_offsets),
+                    .kv_offset = call.kv_offset};
   const std::size_t inputs = moved.size();
   on_device.o = there(call.o);
   on_device.lse = there(call.lse);

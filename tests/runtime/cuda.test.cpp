@@ -62,14 +62,7 @@ TEST_CASE("what only engines on the host take is refused on a device, before any
     change(call);
     return refusal([&] { Attention{}.run(call, Line{}); });
   };
-  static std::int32_t number = 1;
-  const Tensor one(&number, DType::i32, {1}, {}, Device::cuda()),
-      table(&number, DType::i32, {1, 1}, {}, Device::cuda());
-  tests::golden_error("engine-call", refused([&](Forward& c) { c.kv_len = one; }).what());
-  CHECK(refused([&](Forward& c) { c.q_offsets = one; }).code == "engine-call");
-  CHECK(refused([&](Forward& c) { c.pages = table; }).code == "engine-call");
-  CHECK(refused([&](Forward& c) { c.kv_offset = 1; }).code == "engine-call");
-  CHECK(refused([&](Forward& c) { c.piece = 128; }).code == "engine-call");
+  tests::golden_error("engine-call", refused([&](Forward& c) { c.piece = 128; }).what());
   std::array<Pretended, 2> before;
   Tensor lse = before[1].tensor(Device::cuda());
   lse.rank = 3;

@@ -11,7 +11,8 @@ from calls import Calls  # noqa: E402
 ALIBI = ["--score", "s + slope[h] * f32(kv - q)", "--mask", "kv <= q", "--capture", "slope=f32[16]"]
 SOFTCAP = ["--score", "20.0f * tanh(s / 20.0f)", "--prob", "p > 1e-3f ? p : 0.0f", "--sink", "f32(h)"]
 DOCUMENTS = ["--mask", "doc[q] == doc[kv]", "--capture", "doc=i32[300]"]
-SHARED = ["--seq", "1", "--kv-seq", "4096", "--group", "4"]  # heads share a tile
+SHARED = ["--seq", "8", "--kv-seq", "4096", "--group", "4"]  # heads share a tile
+FEW = ["--seq", "1", "--kv-seq", "4096", "--group", "4"]  # blocks share keys too
 
 
 class Pages(Calls):
@@ -35,6 +36,10 @@ class Pages(Calls):
         self.compiles("forward_sm80", 80, *ALIBI, "--d", "64")
         self.compiles("forward_sm80", 86, *SOFTCAP, "--dtype", "f16", "--dv", "100", "--packed", "--max", *SHARED)
         self.compiles("forward_sm80", 120, *DOCUMENTS, "--dtype", "f32", "--d", "33", "--dv", "5", "--exact", "true")
+
+    def test_pages_for_few_queries(self):
+        self.compiles("decode_sm80", 90, *DOCUMENTS, "--packed", "--max", *FEW)
+        self.compiles("decode_sm80", 86, *ALIBI, "--dtype", "f16", "--d", "72", "--dv", "36", *FEW)
 
     def test_pages_that_list_tiles(self):
         self.compiles("cover", 90, *DOCUMENTS, "--lists")

@@ -20,7 +20,9 @@ STEP = (4096, 8192, 16384)
 TRAINED = ["alibi", "softcap", "relative", "window", "prefix", "document"]
 VARLEN = (2048, 1792, 1536, 1280, 1024, 768, 512, 256)  # lengths of packed sequences, at 16 heads
 PRODUCTS = {"forward": 2, "backward": 5, "step": 7}  # of a pair
-DECODE = ((32, 8, 1), (64, 8, 1), (64, 8, 8))  # heads, key heads, queries; 64 batch entries of 8192 keys each
+# Heads, key heads, queries, batch entries and keys of each.
+DECODE = ((32, 8, 1, 1, 131072), (32, 8, 1, 16, 8192), (32, 8, 1, 64, 4096), (32, 8, 1, 64, 8192), (32, 8, 1, 8, 512),
+          (64, 8, 1, 64, 8192), (64, 8, 8, 64, 8192))
 PEERS = {"dense": ["cudnn", "flash"], "mods": ["flex"], "portable": ["flash"], "packed": ["varlen"],
          "decode": ["cudnn", "flash", "flex"], "grouped": ["cudnn", "flash", "flex"]}
 KERNELS = {"portable": "forward_sm80"}
@@ -125,8 +127,8 @@ def all_cases():
     yield from (Case("packed", row, "bf16", d, WIDTH // d, max(PACKED), len(PACKED), lengths=PACKED, starts=starts)
                 for d in (128, 64) for row in ("causal", "full") for starts in ("host", "device"))
     yield from (dense("portable", "causal", 128, seq) for seq in (4096, 16384))
-    yield from (Case("decode", "full", "bf16", 128, heads, seq, 64, kv_heads=kv_heads, kv_seq=8192)
-                for heads, kv_heads, seq in DECODE)
+    yield from (Case("decode", "full", "bf16", 128, heads, seq, batch, kv_heads=kv_heads, kv_seq=keys)
+                for heads, kv_heads, seq, batch, keys in DECODE)
     for row in ("causal", "full"):
         yield from (dense("dense", row, d, seq, "backward") for d, lengths in BACKWARD.items() for seq in lengths)
         yield from (dense("dense", row, 128, seq, "step") for seq in STEP)

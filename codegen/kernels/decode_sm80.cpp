@@ -1,0 +1,93 @@
+// codegen/kernels/decode_sm80.cpp — the forward of few queries, codegen/cuda/decode_sm80.cuh: its calls, its tiles
+#include <algorithm>
+#include <fmt/format.h>
+
+#include "codegen/ceil_div.h"
+#include "codegen/gpu_element.h"
+#include "codegen/kernel.h"
+
+namespace attune::codegen {
+
+extern const KernelDescriptor decode_sm80;
+
+namespace {
+
+struct Tile {
+  int n = 16;      ///< keys of a warp's step
+  int stages = 5;  ///< slots of each warp's ring, of n keys or n values
+  int warps = 8;   ///< of a block, which divide the keys
+};
+constexpr std::array members{
+    TileMember<Tile>{{.name = "n", .least = 16, .most = 32, .step = 16}, &Tile::n},
+    TileMember<Tile>{{.name = "stages", .least = 2, .most = 16}, &Tile::stages},
+    TileMember<Tile>{{.name = "warps", .least = 1, .most = 8}, &Tile::warps},
+};
+constexpr auto erased_members = members_of(members);
+constexpr Search searches[] = {{.member = "stages", .least = 2, .most = 10}};
+
+constexpr int rows = 16;
+
+bool is_for(const KernelSpec& spec) { return spec.few; }
+
+std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
+  if (!is_for(spec))
+    return fmt::format("it is for queries that are {} rows at most, times the heads that share keys", rows);
+  if (spec.dtype != DType::bf16 && spec.dtype != DType::f16)
+    return fmt::format("its products are of bf16 or f16, and q, k and v hold {}", name_of(spec.dtype));
+  if (spec.load != 16) return "it reads q, k and v by 16 bytes, and not all of their rows start at a multiple of that";
+  if (facts.has_prob && !facts.prob_linear) return "the prob mod is not a multiple of p: it needs each row's sum first";
+  return {};
+}
+
+/// As struct SharedDecode of decode_sm80.cuh counts.
+int shared_bytes(int d, int dv, const Tile& tile) {
+  constexpr int element = 2, number = 4, met_rows = 8, padding = 8, part = 8;
+  const int ring = tile.stages * tile.n * std::max(d, dv) * element;
+  return tile.warps * (ring + number * met_rows * (dv + padding) + part * rows) + rows * d * element + 16;
+}
+
+std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts&, const CallKind&) {
+  // More bytes than these on their way to a multiprocessor gain nothing; a slot is 4 KB where heads are usual.
+  constexpr int most_in_flight = 160 * 1024, narrow = 64, most_stages = 10;
+  const int grain = gpu_element(spec.dtype).grain, d = static_cast<int>(round_up(spec.d, grain)),
+            dv = static_cast<int>(round_up(spec.dv, grain)), wider = std::max(d, dv);
+  Tile tile{.n = wider <= narrow ? 32 : 16};
+  for (; tile.warps > 1; tile.warps /= 2) {
+    tile.stages = std::min(most_in_flight / (tile.warps * tile.n * wider * 2), most_stages);
+    while (tile.stages >= 2 && shared_bytes(d, dv, tile) > most_shared(spec.arch)) --tile.stages;
+    if (tile.stages >= 2) break;
+  }
+  return {variant_of(decode_sm80.name, tile, members)};
+}
+
+std::string why_illegal(const KernelSpec&, const Variant&) { return {}; }
+
+KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
+  const Tile tile = tile_of(variant, members);
+  KernelPlan plan = plan_of(decode_sm80, spec, rows, tile.n);
+  plan.stages = tile.stages;
+  const auto width = static_cast<int>(spec.d), width_v = static_cast<int>(spec.dv);
+  plan.traits = {
+      {"warps", tile.warps}, {"width", width}, {"width_v", width_v}, {"store", spec.store}, {"paged", spec.paged}};
+  const int bytes = shared_bytes(plan.d, plan.dv, tile);
+  return {.plan = std::move(plan), .threads = 32 * tile.warps, .shared_bytes = bytes};
+}
+
+}  // namespace
+
+constinit const KernelDescriptor decode_sm80{
+    .name = "decode_sm80",
+    .way = Way::forward,
+    .members = erased_members,
+    .searches = searches,
+    .persistent = true,
+    .cuts_keys = true,
+    .spills_well = 16,  // 256 columns of results leave hardly any registers
+    .is_for = is_for,
+    .why_not = why_not,
+    .tiles = tiles,
+    .why_illegal = why_illegal,
+    .choice = choice,
+};
+
+}  // namespace attune::codegen

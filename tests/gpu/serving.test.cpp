@@ -1,0 +1,219 @@
+// tests/gpu/serving.test.cpp — few queries on a device: keys that blocks share, lengths, positions, pages, graphs
+#include <attune/attune.h>
+
+#include <cstring>
+#include <random>
+
+#include "runtime/attention.h"
+#include "runtime/cuda/engine.h"
+#include "tests/gpu/device.h"
+#include "tests/numerics/agree.h"
+
+namespace attune::tests {
+namespace {
+
+const Attention plain{};
+const Attention causal{.mask = mods::causal()};
+const Attention windowed{.mask = mods::sliding_window(70)};
+const Attention rich = [] {
+  static const auto slope = Device::cpu().array<float>({16}, "slope"),
+                    sinks = Device::cpu().array<float>({16}, "sinks");
+  for (std::int64_t i = 0; i < 16; ++i) slope.data()[i] = 1.0f / static_cast<float>(i + 2);
+  for (std::int64_t i = 0; i < 16; ++i) sinks.data()[i] = 0.5f * static_cast<float>(i % 5) - 1;
+  return Attention{.score = [](Float s, At at) { return 5 * tanh((s + slope[at.head] * (at.kv - at.q)) / 5); },
+                   .mask = [](At at) { return at.kv <= at.q + 130 && at.kv % 3 != at.q % 2; },
+                   .prob = [](Float p, At) { return where(random(11) < 0.9f, p / 0.9f, 0); },
+                   .sink = [](SinkAt at) { return sinks[at.head]; }};
+}();
+
+std::string judge(const Attention& attention, const Shape& shape) {
+  Engine engine = device_engine();
+  engine.apart = true;
+  return compare(Subject(attention), inputs(shape), std::span(&engine, 1),
+                 {.backward = false, .max = shape.seed % 2 == 0})
+      .wrong;
+}
+
+/// Entries of other lengths, the first queries of which are elsewhere.
+std::vector<Shape> apart() {
+  std::vector<Shape> out;
+  for (const std::int64_t q_len : {1, 3}) {
+    Shape shape{.batch = 5,
+                .q_heads = 8,
+                .kv_heads = 2,
+                .q_len = q_len,
+                .kv_len = 700,
+                .d = q_len == 1 ? 128 : 64,
+                .dv = 64,
+                .dtype = q_len == 1 ? DType::bf16 : DType::f16,
+                .used = {700, 0, 1, 131, 699},
+                .q_offsets = {699, 0, 500, 100, 400},
+                .seed = static_cast<std::uint64_t>(q_len)};
+    out.push_back(shape);
+    shape.layout = Layout::bshd;
+    for (const std::int64_t page : {1, 7, 16, 100, 128}) {
+      shape.page = page;
+      shape.holes = page == 7;
+      ++shape.seed;
+      out.push_back(shape);
+    }
+    shape.page = 0;
+    shape.q_offsets = {};
+    shape.q_offset = 650;
+    shape.kv_offset = 77;
+    out.push_back(shape);
+  }
+  out.push_back({.q_heads = 4,
+                 .kv_heads = 2,
+                 .kv_len = 260,
+                 .d = 64,
+                 .dv = 64,
+                 .dtype = DType::bf16,
+                 .q_lens = {2, 0, 1, 3},
+                 .q_offset = 200,
+                 .used = {260, 3, 0, 131}});
+  return out;
+}
+
+/// One call of 8 heads of 2, on the device, in as many blocks as are asked for.
+struct Call {
+  Array<bf16> q, k, v, o;
+  Array<float> lse;
+
+  Call(std::int64_t kv_len, std::int64_t batch)
+      : q(normal<bf16>(1, {batch, 8, 1, 64}).on(Device::cuda())),
+        k(normal<bf16>(2, {batch, 2, kv_len, 64}).on(Device::cuda())),
+        v(normal<bf16>(3, {batch, 2, kv_len, 64}).on(Device::cuda())), o(Device::cuda().array<bf16>({batch, 8, 1, 64})),
+        lse(Device::cuda().array<float>({batch, 8, 1})) {}
+  Forward forward() const { return {.q = q, .k = k, .v = v, .o = o, .lse = lse}; }
+
+  struct Results {
+    Array<bf16> o;
+    Array<float> lse;
+    bool operator==(const Results& other) const {
+      return std::memcmp(o.data(), other.o.data(), o.values().size() * sizeof(bf16)) == 0 &&
+             std::memcmp(lse.data(), other.lse.data(), lse.values().size() * sizeof(float)) == 0;
+    }
+  };
+  Results results() const { return {o.on(Device::cpu()), lse.on(Device::cpu())}; }
+  Results run(const Attention& attention, int blocks = 0) const {
+    const compiler::LoweredMod lowered = compiler::lower(attention);
+    const Forward call = forward();
+    const compiler::Problem p = compiler::check(lowered, call, attention.scale);
+    runtime::cuda::forward(lowered, call, p, {.blocks = blocks});
+    return results();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("few queries get what the oracle says, whatever their entries' lengths, positions and pages", "[gpu]") {
+  if (skipped()) return;
+  const Attention* const what[] = {&plain, &causal, &windowed, &rich};
+  const std::vector<Shape> shapes = apart();
+  const std::string wrong = side_by_side(shapes.size() * std::size(what), [&](std::size_t i) {
+    return judge(*what[i % std::size(what)], shapes[i / std::size(what)]);
+  });
+  INFO(wrong);
+  CHECK(wrong.empty());
+}
+
+TEST_CASE("keys that many blocks share add up to what one block gives, and to the same bits every time", "[gpu]") {
+  if (skipped()) return;
+  for (const auto& [kv_len, batch] : {std::pair{1, 1}, {131, 1}, {5000, 1}, {3000, 3}, {800, 40}}) {
+    const Call call(kv_len, batch);
+    for (const Attention* attention : {&plain, &causal}) {
+      const Call::Results whole = call.run(*attention, 1);
+      for (const int blocks : {2, 3, 7, 16, 33, 64, 131, 132}) {
+        const Call::Results cut = call.run(*attention, blocks);
+        std::size_t wrong = 0;
+        for (std::size_t i = 0; i < whole.o.values().size(); ++i)
+          wrong += !is_near(cut.o.values()[i], whole.o.values()[i]);
+        for (std::size_t i = 0; i < whole.lse.values().size(); ++i)
+          wrong += !(std::fabs(cut.lse.values()[i] - whole.lse.values()[i]) < 1e-4f);
+        INFO(kv_len << " keys, " << batch << " entries, " << blocks << " blocks");
+        CHECK(wrong == 0);
+        for (int again = 0; again < 10; ++again) REQUIRE(call.run(*attention, blocks) == cut);
+      }
+    }
+  }
+}
+
+TEST_CASE("keys in pages give bit for bit what dense keys give", "[gpu]") {
+  if (skipped()) return;
+  const Device host = Device::cpu(), gpu = Device::cuda();
+  constexpr std::int64_t kv_len = 1024;
+  const Call dense(kv_len, 3);
+  const auto k = dense.k.on(host), v = dense.v.on(host);
+  for (const Attention* attention : {&plain, &causal, &windowed}) {
+    const Call::Results wanted = dense.run(*attention);
+    for (const std::int64_t page : {1, 16, 64, 128, 1024}) {
+      const std::int64_t each = kv_len / page, count = 3 * each;
+      std::vector<int> order(static_cast<std::size_t>(count));
+      for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
+      std::shuffle(order.begin(), order.end(), std::mt19937(5));
+      const auto pages = host.array<std::int32_t>({3, each});
+      const auto pool_k = host.array<bf16>({count, 2, page, 64}), pool_v = host.array<bf16>({count, 2, page, 64});
+      for (std::int64_t b = 0; b < 3; ++b)
+        for (std::int64_t nth = 0; nth < each; ++nth) {
+          const std::int64_t at = order[static_cast<std::size_t>(b * each + nth)];
+          pages.data()[b * each + nth] = static_cast<std::int32_t>(at);
+          for (std::int64_t h = 0; h < 2; ++h)
+            for (const auto& [from, into] : {std::pair{&k, &pool_k}, {&v, &pool_v}})
+              std::memcpy(into->data() + (at * 2 + h) * page * 64,
+                          from->data() + ((b * 2 + h) * kv_len + nth * page) * 64,
+                          static_cast<std::size_t>(page) * 64 * sizeof(bf16));
+        }
+      const auto table = pages.on(gpu);
+      const auto gk = pool_k.on(gpu), gv = pool_v.on(gpu);
+      attention->run({.q = dense.q, .k = gk, .v = gv, .o = dense.o, .lse = dense.lse, .pages = table});
+      INFO("pages of " << page);
+      CHECK(dense.results() == wanted);
+    }
+  }
+}
+
+TEST_CASE("a call of few queries is captured into a graph, and replayed with other lengths and pages", "[gpu]") {
+  if (skipped()) return;
+  const runtime::cuda::Current current(0);
+  const runtime::cuda::Driver& d = runtime::cuda::driver();
+  const Device host = Device::cpu(), gpu = Device::cuda();
+  const Call call(4000, 4);
+  const auto lengths = gpu.array<std::int32_t>({4}), offsets = gpu.array<std::int32_t>({4});
+  const auto set = [&](const Array<std::int32_t>& to, std::initializer_list<int> values) {
+    const auto here = host.array<std::int32_t>({4});
+    std::copy(values.begin(), values.end(), here.data());
+    copy(here, to);
+  };
+  Forward forward = call.forward();
+  forward.kv_len = lengths;
+  forward.q_offsets = offsets;
+  set(lengths, {4000, 1, 0, 77});
+  set(offsets, {3999, 0, 0, 76});
+  causal.prepare(forward);
+  const auto space = gpu.array<std::uint8_t>({static_cast<std::int64_t>(causal.workspace(forward))});
+  runtime::cuda::cu::Stream stream = nullptr;
+  runtime::cuda::cu::Graph graph = nullptr;
+  runtime::cuda::cu::GraphExec exec = nullptr;
+  d.cuStreamCreate(&stream, runtime::cuda::cu::stream_non_blocking);
+  const Resources with{
+      .workspace = {static_cast<std::byte*>(space.tensor().data), static_cast<std::size_t>(space.tensor().size())},
+      .stream = stream};
+  d.cuStreamBeginCapture(stream, runtime::cuda::cu::CaptureMode::thread_local_);
+  causal.run(forward, with);
+  d.cuStreamEndCapture(stream, &graph);
+  d.cuGraphInstantiateWithFlags(&exec, graph, 0);
+  for (const auto& some : {std::initializer_list<int>{4000, 1, 0, 77}, {3, 3000, 3000, 3000}, {0, 0, 0, 4000}}) {
+    set(lengths, some);
+    causal.run(forward);
+    const Call::Results wanted = call.results();
+    d.cuGraphLaunch(exec, stream);
+    d.cuStreamSynchronize(stream);
+    CHECK(call.results() == wanted);
+  }
+  d.cuGraphExecDestroy(exec);
+  d.cuGraphDestroy(graph);
+  d.cuStreamDestroy(stream);
+}
+
+}  // namespace attune::tests
