@@ -115,8 +115,8 @@ void write_tiles(const Pictured& of, std::uint8_t* tiles) {
       *tiles++ = cell_of(cover.keep(extent, extent.batch - 1, extent.heads - 1, row, col));
 }
 
-std::string drawn(const Pictured& of, const attune_drawing& drawing, const std::optional<double>& scale) {
-  const runtime::Extent& extent = of.extent;
+runtime::View view_of(const attune_drawing& drawing, const runtime::Extent& extent,
+                      const std::optional<double>& scale) {
   runtime::View view{.extent = extent, .b = extent.batch - 1, .h = extent.heads - 1, .scale = scale};
   view.tiles = drawing.panels & ATTUNE_DRAW_TILES;
   view.score = drawing.panels & ATTUNE_DRAW_SCORE;
@@ -127,7 +127,8 @@ std::string drawn(const Pictured& of, const attune_drawing& drawing, const std::
     if (tensor->given() && tensor->device.kind != Device::Kind::cpu)
       throw Error("tensor-device", fmt::format("`{}` is not on the host", name), {},
                   "a picture is drawn on the host, which reads it", "copy it to the host");
-  return runtime::draw(of.lowered, of.args(), view);
+  runtime::check(view);
+  return view;
 }
 
 }  // namespace
@@ -216,7 +217,10 @@ attune_error* attune_draw(const attune_attention* attention, const attune_drawin
     const c::Held held(attention, "attune_draw");
     const auto from = c::given(drawing, "attune_draw", "drawing");
     c::require(svg, "attune_draw", "svg");
-    const c::Pictured of(*attention, c::given(from.picture, "attune_draw", "drawing.picture"));
-    *svg = c::copied(c::drawn(of, from, held->attention.scale));
+    const auto picture = c::given(from.picture, "attune_draw", "drawing.picture");
+    // Before captures are: a head that q lacks reads outside of them too.
+    const runtime::View view = c::view_of(from, c::extent_of(picture), held->attention.scale);
+    const c::Pictured of(*attention, picture);
+    *svg = c::copied(runtime::draw(of.lowered, of.args(), view));
   });
 }

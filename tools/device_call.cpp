@@ -9,13 +9,17 @@
 
 namespace attune::tools {
 
-void DeviceCall::add_to(CLI::App& verb) {
+void DeviceCall::add_to(CLI::App& verb, bool beside_picture) {
   const std::string group = "The call";
   verb.add_option("--dtype", dtype, "of q, k, v and o; bf16 if left out")->type_name("f32|f16|bf16")->group(group);
   verb.add_option("--d", d, "width of a head; 128 if left out")->type_name("N")->group(group);
   verb.add_option("--dv", dv, "width of the values; as --d if left out")->type_name("N")->group(group);
-  verb.add_option("--seq,--q-len", seq, "queries; 8192 if left out")->type_name("N")->group(group);
-  verb.add_option("--kv-seq,--kv-len", kv_seq, "keys; as many as queries if left out")->type_name("N")->group(group);
+  verb.add_option(beside_picture ? "--seq" : "--seq,--q-len", seq, "queries; 8192 if left out")
+      ->type_name("N")
+      ->group(group);
+  verb.add_option(beside_picture ? "--kv-seq" : "--kv-seq,--kv-len", kv_seq, "keys; as many as queries if left out")
+      ->type_name("N")
+      ->group(group);
   verb.add_option("--arch", arch, "compute capability times ten")->type_name("N")->group(group);
   verb.add_option("--kernel", kernel, "this kernel, with these members of its tile changed")
       ->type_name("NAME[:m=N,n=N,...]")

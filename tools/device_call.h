@@ -18,7 +18,8 @@ struct DeviceCall {
   ExactOption exact;
   bool max = false, packed = false;
 
-  void add_to(CLI::App& verb);
+  /// Beside a picture, whose lengths are `--q-len` and `--kv-len`, a call's are `--seq` and `--kv-seq` alone.
+  void add_to(CLI::App& verb, bool beside_picture = false);
   void check() const;
   /// `otherwise`: the arch if none is given; `group`: query heads of a key head.
   codegen::KernelSpec spec(int otherwise, std::int64_t group = 1) const;

@@ -69,9 +69,11 @@ runtime::Extent ExtentOptions::extent() const {
   return e;
 }
 
-void ExtentOptions::add_to(CLI::App& verb) {
-  verb.add_option("--q-len,--seq", q_len, fmt::format("queries; {} if left out", q_len))->type_name("N");
-  verb.add_option("--kv-len,--kv-seq", kv_len, "keys; as many as there are positions of queries if left out")
+void ExtentOptions::add_to(CLI::App& verb, bool beside_call) {
+  verb.add_option(beside_call ? "--q-len" : "--q-len,--seq", q_len, fmt::format("queries; {} if left out", q_len))
+      ->type_name("N");
+  verb.add_option(beside_call ? "--kv-len" : "--kv-len,--kv-seq", kv_len,
+                  "keys; as many as there are positions of queries if left out")
       ->type_name("N");
   verb.add_option("--q-offset", q_offset, "the position of the first query")->type_name("N");
   verb.add_option("--tile", tile, fmt::format("queries x keys of a tile; {} if left out", tile))->type_name("QxKV");

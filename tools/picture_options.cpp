@@ -27,10 +27,10 @@ std::map<std::string, playground::Fill, std::less<>> fills_of(const std::vector<
 
 }  // namespace
 
-void PictureOptions::add_to(CLI::App& verb) {
+void PictureOptions::add_to(CLI::App& verb, bool beside_call) {
   text.add_bare_to(verb);
   text.add_to(verb, Captures::FilesOrTypes);
-  extent.add_to(verb);
+  extent.add_to(verb, beside_call);
   verb.add_option("--fill", fills,
                   "fills a captured tensor that was given as a type: normal, slopes, documents:6, coins:0.2, "
                   "list:1 0x5 and others, as the playground's page lists them")

@@ -24,7 +24,7 @@ struct PictureOptions {
   std::optional<std::int64_t> random;
   std::vector<std::string> fills;
 
-  void add_to(CLI::App& verb);
+  void add_to(CLI::App& verb, bool beside_call = false);
   /// `unfilled`: captured tensors without data get what suits their type; otherwise they are an Error. `steps` may be
   /// null.
   Pictured pictured(bool unfilled, compiler::Steps* steps) const;

@@ -137,8 +137,8 @@ class Report {
 void add_report(CLI::App& app) {
   auto o = std::make_shared<ReportOptions>();
   CLI::App& verb = *app.add_subcommand("report", "everything known of an attention as one page of HTML");
-  o->picture.add_to(verb);
-  o->explain.call.add_to(verb);
+  o->picture.add_to(verb, true);
+  o->explain.call.add_to(verb, true);
   verb.add_option("--target", o->explain.target, "also what this engine makes of a call, as explain has it")
       ->type_name("auto|cpu|cuda");
   verb.add_flag("--measure", o->explain.measure, "also how fast it is here: on the CPU unless --target cuda");

@@ -72,19 +72,13 @@ class Rows {
 
  private:
   Forward call(const compiler::Args& args) {
+    check(view_);
     Tensor q = view_.q, k = view_.k;
     const Extent& e = view_.extent;
     if (!q.given()) {
       q = Tensor(&zero_, DType::f32, {e.batch, e.heads, e.q_len, 1}, {0, 0, 0, 0});
       k = Tensor(&zero_, DType::f32, {1, 1, e.kv_len, 1}, {0, 0, 0, 0});
     }
-    const bool fits = q.rank == 4 && k.given() && k.rank == 4 && q.shape[3] == k.shape[3] && k.shape[1] > 0 &&
-                      q.shape[1] % k.shape[1] == 0 && view_.b < q.shape[0] && view_.h < q.shape[1] &&
-                      (k.shape[0] == 1 || k.shape[0] == q.shape[0]);
-    if (!fits)
-      throw Error("picture-qk", "q and k do not give a picture's scores", {},
-                  fmt::format("q is {}, and k {}", q.describe(), k.given() ? k.describe() : "not given"),
-                  "pass q [B, Hq, Sq, D] and k [B, Hkv, Skv, D], on the host");
     const Tensor v(&zero_, DType::f32, {k.shape[0], k.shape[1], k.shape[2], 0}, {0, 0, 0, 0});
     return {.q = q, .k = k, .v = v, .captures = args.captures, .params = args.params};
   }
@@ -110,6 +104,17 @@ class Rows {
 };
 
 }  // namespace
+
+void check(const View& view) {
+  const Tensor &q = view.q, &k = view.k;
+  const bool fits = q.rank == 4 && k.given() && k.rank == 4 && q.shape[3] == k.shape[3] && k.shape[1] > 0 &&
+                    q.shape[1] % k.shape[1] == 0 && view.b < q.shape[0] && view.h < q.shape[1] &&
+                    (k.shape[0] == 1 || k.shape[0] == q.shape[0]);
+  if (q.given() && !fits)
+    throw Error("picture-qk", "q and k do not give a picture's scores", {},
+                fmt::format("q is {}, and k {}", q.describe(), k.given() ? k.describe() : "not given"),
+                "pass q [B, Hq, Sq, D] and k [B, Hkv, Skv, D], on the host");
+}
 
 Kept kept(const compiler::LoweredMod& lowered, const compiler::Args& args, const View& view) {
   const Tiles tiles(lowered, args);

@@ -25,6 +25,9 @@ struct View {
   std::int32_t cells = 96;        ///< of numbers, at most, along each axis
 };
 
+/// Throws where q and k do not give the scores of what is shown.
+void check(const View& view);
+
 /// An SVG of the Mod, with these captures and parameters, all on the host.
 std::string draw(const compiler::LoweredMod& lowered, const compiler::Args& args, const View& view);
 

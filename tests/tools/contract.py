@@ -368,22 +368,25 @@ class Contract(Calls):
                 self.assertTrue(line["good"] and {"o", "lse", "dq", "dk", "dv", *([name] if name else [])} <= set(line))
 
     def test_pages_of_a_backward(self):
-        mods = ["--score", "s + bias[h]", "--capture", "bias=f32[16]", "--mask", "doc[q] == doc[kv]", "--capture",
-                "doc=i32[8192]"]
-        said = self.attune("cuda", *mods, "--backward", "--json")
-        pages = json.loads(said.stdout)["pages"]
-        self.assertEqual([page["kernel"] for page in pages], ["rows", "backward_sm90", "end_queries_sm90", "repair_sm80"])
-        said = self.attune("cuda", *mods, "--backward", "--grads", "bias", "--json")
-        pages = json.loads(said.stdout)["pages"]
-        self.assertEqual([page["kernel"] for page in pages], ["rows", "queries_sm80", "keys_sm80", "store_sums"])
+        documents = ["--mask", "doc[q] == doc[kv]", "--capture", "doc=i32[8192]"]
+        by_head = ["--score", "s + bias[h]", "--capture", "bias=f32[16]", *documents]
+        by_key = ["--score", "s + bias[kv]", "--capture", "bias=f32[8192]", *documents]
+        hopper = ["rows", "backward_sm90", "end_queries_sm90", "repair_sm80"]
+        for mods, grads, kernels, lists in (
+                (by_head, [], hopper, ["table of visits"]),
+                (by_head, ["--grads", "bias"], [*hopper, "spread_diagonals", "store_sums"], ["table of visits"]),
+                (by_key, ["--grads", "bias"], ["rows", "queries_sm80", "keys_sm80", "store_sums"],
+                 ["lists along kv", "lists along q"])):
+            said = self.attune("cuda", *mods, "--backward", *grads, "--json")
+            pages = json.loads(said.stdout)["pages"]
+            self.assertEqual([page["kernel"] for page in pages], kernels)
+            said = self.attune("cuda", *mods, "--backward", *grads, "--lists", "--json")
+            self.assertEqual([page["of"] for page in json.loads(said.stdout)["pages"]], lists)
         self.assertIn("sums_of_", pages[1]["text"])
-        text = self.attune("cuda", *mods, "--backward").stdout
+        text = self.attune("cuda", *by_head, "--backward").stdout
         self.assertEqual(re.findall(r"^// ---- (.*) ----$", text, re.M),
                          ["rows before", "backward", "dq after", "repair after"])
-        for grads, names in ([], ["table of visits"]), (["--grads", "bias"], ["lists along kv", "lists along q"]):
-            lists = self.attune("cuda", *mods, "--backward", *grads, "--lists", "--json")
-            self.assertEqual([page["of"] for page in json.loads(lists.stdout)["pages"]], names)
-        self.refused("unknown-capture", "cuda", *mods, "--backward", "--grads", "bas", fix="bias")
+        self.refused("unknown-capture", "cuda", *by_head, "--backward", "--grads", "bas", fix="bias")
 
     def test_kernels_by_name(self):
         for verb in "bench", "verify":

@@ -39,7 +39,7 @@ class Pages(Calls):
 
     def test_pages_for_few_queries(self):
         self.compiles("decode_sm80", 90, *DOCUMENTS, "--packed", "--max", *FEW)
-        self.compiles("decode_sm80", 86, *ALIBI, "--dtype", "f16", "--d", "72", "--dv", "36", *FEW)
+        self.compiles("decode_sm80", 86, *ALIBI, "--dtype", "f16", "--d", "72", "--dv", "40", *FEW)
 
     def test_pages_that_list_tiles(self):
         self.compiles("cover", 90, *DOCUMENTS, "--lists")

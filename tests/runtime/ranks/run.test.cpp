@@ -1,10 +1,12 @@
 // tests/runtime/ranks/run.test.cpp — calls over ranks that are threads: the bits of one rank, merges, gradients, errors
 #include <attune/attune.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <optional>
+#include <span>
 
 #include <fmt/format.h>
 
@@ -371,7 +373,7 @@ Gradients together(const Attention& attention, const Inputs& in, std::span<const
 
 bool same_bits(const Tensor& a, const Tensor& b) {
   const auto left = tests::elements(a), right = tests::elements(b);
-  return left.size() == right.size() && std::memcmp(left.data(), right.data(), left.size() * sizeof left[0]) == 0;
+  return std::ranges::equal(std::as_bytes(std::span(left)), std::as_bytes(std::span(right)));
 }
 
 }  // namespace
