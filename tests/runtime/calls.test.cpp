@@ -93,7 +93,7 @@ struct BackwardCall {
 
 /// Every level of fields, a mask, a sink, a row term.
 struct Rich {
-  Array<float> slope = Device::cpu().array<float>({8}, "slope"), bias = Device::cpu().array<float>({512}, "bias"),
+  Array<float> slope = Device::cpu().array<float>({8}, "slope"), bias = Device::cpu().array<float>({3000}, "bias"),
                sinks = Device::cpu().array<float>({8}, "sinks");
   Attention attention{.score = [slope = slope, bias = bias](
                                    Float s, At at) { return s + slope[at.head] * (at.kv - at.q) + bias[at.kv]; },
@@ -102,7 +102,7 @@ struct Rich {
 
   Rich() {
     for (std::int64_t i = 0; i < 8; ++i) slope.data()[i] = 0.1f * static_cast<float>(i + 1);
-    for (std::int64_t i = 0; i < 512; ++i) bias.data()[i] = 0.2f * static_cast<float>(i % 11);
+    for (std::int64_t i = 0; i < 3000; ++i) bias.data()[i] = 0.2f * static_cast<float>(i % 11);
   }
   std::vector<Tensor> captures() const { return {slope, bias, sinks}; }
 };

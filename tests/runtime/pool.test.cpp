@@ -243,7 +243,7 @@ TEST_CASE("progress is told on the calling thread, between tasks, by weight", "[
   run_tasks(
       3, [](std::int64_t, int) { std::this_thread::sleep_for(110ms); }, {.workers = 1},
       [&](double share) { told.push_back(share); }, std::array<std::int64_t, 3>{50, 30, 20});
-  CHECK(told == std::vector{0.5, 0.8, 1.0});
+  CHECK(told == std::vector{0.5, 0.8});  // the end is the call's to tell
 }
 
 TEST_CASE("progress is told while the caller waits for the others, ten times a second at most", "[pool]") {

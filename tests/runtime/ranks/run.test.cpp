@@ -31,12 +31,12 @@ const Device host = Device::cpu();
 
 /// Reads positions, lengths and captured tensors at every level; a mask that looks at data, a sink, dropout.
 const Attention rich = [] {
-  static const auto slope = host.array<float>({24}, "slope"), bias = host.array<float>({900}, "bias"),
+  static const auto slope = host.array<float>({24}, "slope"), bias = host.array<float>({1100}, "bias"),
                     sinks = host.array<float>({24, 24}, "sinks");
-  static const auto doc = host.array<std::int32_t>({900}, "doc");
+  static const auto doc = host.array<std::int32_t>({1100}, "doc");
   for (std::int64_t i = 0; i < 24; ++i) slope.data()[i] = 1.0f / static_cast<float>(i + 2);
-  for (std::int64_t i = 0; i < 900; ++i) bias.data()[i] = static_cast<float>(i % 7) * 0.3f - 1;
-  for (std::int64_t i = 0; i < 900; ++i) doc.data()[i] = static_cast<std::int32_t>(i / 90);
+  for (std::int64_t i = 0; i < 1100; ++i) bias.data()[i] = static_cast<float>(i % 7) * 0.3f - 1;
+  for (std::int64_t i = 0; i < 1100; ++i) doc.data()[i] = static_cast<std::int32_t>(i / 90);
   for (std::int64_t i = 0; i < 576; ++i) sinks.data()[i] = static_cast<float>(i % 5) * 0.5f - 1;
   return Attention{
       .score =
