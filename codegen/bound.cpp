@@ -9,7 +9,7 @@ namespace attune::codegen {
 namespace {
 
 // Products: the data sheet's TFLOP/s for dense bf16 with f32 sums, divided by 2 * multiprocessors * clock.
-constexpr std::array<Card, 10> known{{{"A100", 80, 108, 1.41e9, 2.039e12, 1024},
+constexpr std::array<Card, 10> cards{{{"A100", 80, 108, 1.41e9, 2.039e12, 1024},
                                       {"A10", 86, 72, 1.695e9, 0.600e12, 512},
                                       {"RTX 4090", 89, 128, 2.52e9, 1.008e12, 256},
                                       {"L40S", 89, 142, 2.52e9, 0.864e12, 512},
@@ -56,15 +56,15 @@ double Card::flops(DType type, bool exact) const {
 
 const Card& card(int arch, std::string_view name) {
   const Card* found = nullptr;
-  for (const Card& one : known) {
+  for (const Card& one : cards) {
     // The longest name that matches wins: an A100 is not an A10.
     const bool named = name.find(one.name) != std::string_view::npos;
     if (named && (!found || found->name.size() <= one.name.size())) found = &one;
   }
   if (found) return *found;
-  for (const Card& one : known)
+  for (const Card& one : cards)
     if (one.arch <= arch) found = &one;
-  return found ? *found : known.front();
+  return found ? *found : cards.front();
 }
 
 int special_functions(const compiler::Mod& mod) {

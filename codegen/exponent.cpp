@@ -19,11 +19,11 @@ using compiler::Vary, compiler::varies;
 using ir::Expr, ir::Input, ir::Op;
 
 /// Expressions nested deeper than this are multiplied as they are.
-constexpr std::uint32_t deepest = 400;
+constexpr std::uint32_t deepest_product = 400;
 /// Products of more factors are not split further: x * x, squared repeatedly, has 2^n of them.
 constexpr std::size_t most_factors = 8;
 
-Expr log2e() { return ir::real(static_cast<float>(std::numbers::log2e)); }
+Expr log2_of_e() { return ir::real(static_cast<float>(std::numbers::log2e)); }
 
 /// A missing factor is null: 1. Literals come last, merged.
 Expr mul(const Expr& a, const Expr& b) {
@@ -54,7 +54,7 @@ class Gather {
  public:
   /// e * c, gathered; c is per head, or null (always for an e that is not a Float).
   Expr times(const Expr& e, const Expr& c) {
-    if (e->free || e->depth > deepest) return mul(e, c);
+    if (e->free || e->depth > deepest_product) return mul(e, c);
     const auto [found, is_new] = done_.try_emplace({e->digest, c ? c->digest : ir::Digest{}});
     // Arguments are smaller than their node, so the recursion never asks for the entry being made.
     if (is_new) {
@@ -83,7 +83,7 @@ class Gather {
       case Op::Mul:
       case Op::Div: return product(e, c);
       case Op::Log:
-        if (c && ir::same(c, log2e())) return ir::op(Op::Log2, times(arg(0), nullptr));
+        if (c && ir::same(c, log2_of_e())) return ir::op(Op::Log2, times(arg(0), nullptr));
         break;
       case Op::F32: return mul(position(e), c);
       default: break;
@@ -184,7 +184,7 @@ Expr gathered(const Expr& e) { return compiler::simplify(Gather().times(e, nullp
 Expr exponent(const Expr& core, const Expr& scale) {
   const Expr s = ir::input(Input::S);
   const Expr scaled = ir::substitute(core, {{s->digest, ir::op(Op::Mul, s, scale)}});
-  return compiler::simplify(Gather().times(scaled, log2e()), compiler::coordinate_bounds());
+  return compiler::simplify(Gather().times(scaled, log2_of_e()), compiler::coordinate_bounds());
 }
 
 }  // namespace attune::codegen

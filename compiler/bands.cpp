@@ -15,7 +15,7 @@ namespace {
 using ir::Expr, ir::Input, ir::Op;
 
 /// Larger bounds are not analysed for how they move along the tile.
-constexpr std::uint32_t most_nodes = 2400;
+constexpr std::uint32_t most_band_nodes = 2400;
 
 class Banding {
  public:
@@ -105,7 +105,7 @@ class Banding {
   enum class Way : std::uint8_t { Same, Rises, Falls, Unknown };
   Way way(const Expr& e) const {
     if (!ir::uses(e, other_)) return Way::Same;
-    if (e->size > most_nodes) return Way::Unknown;
+    if (e->size > most_band_nodes) return Way::Unknown;
     if (e->op == Op::Input) return Way::Rises;
     const auto turn = [](Way w) { return w == Way::Rises ? Way::Falls : w == Way::Falls ? Way::Rises : w; };
     const auto meet = [](Way a, Way b) { return a == Way::Same ? b : b == Way::Same || a == b ? a : Way::Unknown; };

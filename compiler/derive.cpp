@@ -23,7 +23,7 @@ Expr mul(const Expr& a, const Expr& b) {
   if (ir::is_literal(b, 1)) return a;
   return ir::op(Op::Mul, a, b);
 }
-Expr both(const Expr& a, const Expr& b) { return a ? ir::op(Op::And, a, b) : b; }
+Expr where_both(const Expr& a, const Expr& b) { return a ? ir::op(Op::And, a, b) : b; }
 Expr real(float value) { return ir::real(value); }
 // ln 2 as an expression: accurate to the precision it is evaluated in.
 Expr ln2() { return ir::op(Op::Log, real(2)); }
@@ -130,7 +130,9 @@ class Reverse {
 
     /// Passes the upstream to the argument where this node is taken and `taken` holds.
     void choose(const Expr& arg, const Expr& taken) {
-      const auto flow = [&](const Flow& f) { return f.value ? Flow{f.value, both(f.live, taken), true} : Flow{}; };
+      const auto flow = [&](const Flow& f) {
+        return f.value ? Flow{f.value, where_both(f.live, taken), true} : Flow{};
+      };
       if (arg->type == Type::F32) reach(adjoints, arg, {flow(adjoint.all), flow(adjoint.captures)});
     }
 

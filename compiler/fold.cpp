@@ -10,7 +10,7 @@ using ir::Expr, ir::Input, ir::Op;
 
 // A missing summand is null, which avoids adding a literal 0.
 Expr add(const Expr& a, const Expr& b) { return a && b ? ir::op(Op::Add, a, b) : a ? a : b; }
-Expr neg(const Expr& a) { return a ? ir::op(Op::Neg, a) : nullptr; }
+Expr minus_of(const Expr& a) { return a ? ir::op(Op::Neg, a) : nullptr; }
 Expr or_zero(const Expr& a) { return a ? a : ir::real(0); }
 
 bool varies_along_row(const Expr& e) { return (e->uses & (ir::bit(Input::S) | ir::bit(Input::KV))) != 0; }
@@ -66,13 +66,13 @@ class Folder {
     if (e->op == Op::Custom) return of(0);
     if (e->op == Op::Neg) {
       const Affine a = of(0);
-      return a.is ? Affine{neg(a.scale), neg(a.bias)} : none;
+      return a.is ? Affine{minus_of(a.scale), minus_of(a.bias)} : none;
     }
     if (e->op == Op::Add || e->op == Op::Sub) {
       const Affine a = of(0), b = of(1);
       if (!a.is || !b.is) return none;
       const bool minus = e->op == Op::Sub;
-      return {add(a.scale, minus ? neg(b.scale) : b.scale), add(a.bias, minus ? neg(b.bias) : b.bias)};
+      return {add(a.scale, minus ? minus_of(b.scale) : b.scale), add(a.bias, minus ? minus_of(b.bias) : b.bias)};
     }
     if (e->op == Op::Mul || e->op == Op::Div) {
       // The s-free side scales the other; s in a divisor or in both factors is not affine.
@@ -109,13 +109,13 @@ class Folder {
     if (e->op == Op::F32) return e->args[0]->type == ir::Type::I32 ? split_positions(e) : whole;
     if (e->op == Op::Neg) {
       const Split a = of(0);
-      return a.row ? Split{neg(a.row), neg(a.rest)} : whole;
+      return a.row ? Split{minus_of(a.row), minus_of(a.rest)} : whole;
     }
     if (e->op == Op::Add || e->op == Op::Sub) {
       const Split a = of(0), b = of(1);
       if (!a.row && !b.row) return whole;
       const bool minus = e->op == Op::Sub;
-      return {add(a.row, minus ? neg(b.row) : b.row), add(a.rest, minus ? neg(b.rest) : b.rest)};
+      return {add(a.row, minus ? minus_of(b.row) : b.row), add(a.rest, minus ? minus_of(b.rest) : b.rest)};
     }
     if (e->op == Op::Mul || e->op == Op::Div) {
       const bool left = !varies_along_row(e->args[1]);

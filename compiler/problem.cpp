@@ -33,7 +33,7 @@ Error refuse(std::string code, std::string problem, std::string why, std::string
   return Error(std::move(code), std::move(problem), {}, std::move(why), std::move(fix));
 }
 
-std::string is(const Named& t) { return fmt::format("{} is {}", t.name(), t->describe()); }
+std::string description(const Named& t) { return fmt::format("{} is {}", t.name(), t->describe()); }
 
 std::string place(const Device& d) {
   return d.kind == Device::Kind::cpu ? std::string("on the host") : fmt::format("on cuda:{}", d.index);
@@ -56,8 +56,8 @@ void check_alone(const Named& t) {
     throw refuse(e.code, t.name() + ": " + e.problem, e.why, e.fix);
   }
   if (!t->data && t->size() > 0)
-    throw refuse("tensor-null", t.name() + " has no memory", fmt::format("{}, and its data pointer is null", is(t)),
-                 "point it at its elements");
+    throw refuse("tensor-null", t.name() + " has no memory",
+                 fmt::format("{}, and its data pointer is null", description(t)), "point it at its elements");
 }
 
 /// `device`: the device of the other tensors.
@@ -72,7 +72,7 @@ void check_one(const Named& t, const Device& device) {
 void check_rank(const Named& t, int rank, std::string_view layout) {
   if (t->rank == rank) return;
   throw refuse("tensor-rank", fmt::format("{} has {} dimensions instead of {}", t.name(), t->rank, rank),
-               fmt::format("{}, and it should be {}", is(t), layout),
+               fmt::format("{}, and it should be {}", description(t), layout),
                rank == 3 ? "give it these dimensions, or leave out cu_seqlens_q and cu_seqlens_kv for a dense batch"
                          : "give it these dimensions: an extent of 1 for a missing one, Tensor::permuted for another "
                            "order, cu_seqlens_q and cu_seqlens_kv for packed sequences");
@@ -81,7 +81,8 @@ void check_rank(const Named& t, int rank, std::string_view layout) {
 void check_float(const Named& t) {
   if (is_float(t->dtype)) return;
   throw refuse("tensor-type", fmt::format("{} holds {}", t.name(), name_of(t->dtype)),
-               fmt::format("{}, and it has to be f32, f16, bf16 or f64", is(t)), "convert it to one of these types");
+               fmt::format("{}, and it has to be f32, f16, bf16 or f64", description(t)),
+               "convert it to one of these types");
 }
 
 /// `reason` makes the explanation; called only for an Error.
@@ -90,7 +91,7 @@ void check_shape(const Named& t, std::span<const std::int64_t> shape, const Reas
   const auto have = std::span(t->shape).first(static_cast<std::size_t>(t->rank));
   if (std::equal(have.begin(), have.end(), shape.begin(), shape.end())) return;
   throw refuse("tensor-shape", fmt::format("{} has the wrong shape", t.name()),
-               fmt::format("{}; {}, which makes it [{}]", is(t), reason(), fmt::join(shape, ", ")),
+               fmt::format("{}; {}, which makes it [{}]", description(t), reason(), fmt::join(shape, ", ")),
                fmt::format("pass {} as [{}]", t.name(), fmt::join(shape, ", ")));
 }
 
@@ -111,7 +112,7 @@ void check_disjoint(const Named& t) {
     clash = fmt::format("its {} elements share the memory of {}", t->size(), reach);
   if (!clash.empty())
     throw refuse("tensor-overlap", fmt::format("{} would be written twice in one place", t.name()),
-                 fmt::format("{}, and {}", is(t), clash), "write into memory with a place for each element");
+                 fmt::format("{}, and {}", description(t), clash), "write into memory with a place for each element");
 }
 
 /// Refuses an output that starts at the same address as another tensor of the call.
@@ -134,10 +135,11 @@ void check_scale(std::optional<double> scale) {
 void check_starts(const Named& cu) {
   if (cu->dtype != DType::i32 && cu->dtype != DType::i64)
     throw refuse("cu-seqlens-type", fmt::format("{} holds {}", cu.name(), name_of(cu->dtype)),
-                 fmt::format("{}, and starts of sequences are i32 or i64", is(cu)), "convert it to i32");
+                 fmt::format("{}, and starts of sequences are i32 or i64", description(cu)), "convert it to i32");
   if (cu->rank != 1)
     throw refuse("tensor-rank", fmt::format("{} has {} dimensions instead of 1", cu.name(), cu->rank),
-                 fmt::format("{}, and it should be [B + 1]", is(cu)), "pass one start per sequence and the end");
+                 fmt::format("{}, and it should be [B + 1]", description(cu)),
+                 "pass one start per sequence and the end");
 }
 
 /// Element i of a tensor of i32 or i64 on the host.
@@ -179,14 +181,15 @@ void check_starts_there(const Named& cu, const Named& q) {
                  "pass a copy on the host, or one where q is");
   if (cu->dtype != DType::i32)
     throw refuse("cu-seqlens-type", fmt::format("{} holds {}", cu.name(), name_of(cu->dtype)),
-                 fmt::format("{}, and a device reads starts of sequences as i32", is(cu)), "convert it to i32");
+                 fmt::format("{}, and a device reads starts of sequences as i32", description(cu)),
+                 "convert it to i32");
   if (cu->shape[0] < 1)
     throw refuse("cu-seqlens", cu.name() + " does not hold the starts of sequences",
                  "it is empty; even without a sequence it holds one entry, 0",
                  "pass one start per sequence and the end");
   if (cu->shape[0] > 1 && cu->strides[0] != 1)
     throw refuse("cu-seqlens-stride", fmt::format("the entries of {} are not contiguous", cu.name()),
-                 fmt::format("{}, with a stride of {}", is(cu), cu->strides[0]),
+                 fmt::format("{}, with a stride of {}", description(cu), cu->strides[0]),
                  "pass starts that lie next to each other");
 }
 
@@ -231,7 +234,7 @@ void check_types(const Inputs& in) {
   for (const Named& t : {in.k, in.v})
     if (in.one_type && t->dtype != in.q->dtype)
       throw refuse("tensor-types", fmt::format("q and {} hold different types", t.name()),
-                   fmt::format("{} and {}", is(in.q), is(t)), "convert q, k and v to one type");
+                   fmt::format("{} and {}", description(in.q), description(t)), "convert q, k and v to one type");
 }
 
 /// Checks heads and widths, whose dimensions do not depend on the tensors being dense or packed.
@@ -242,20 +245,22 @@ void check_heads(const Inputs& in, Problem& p) {
   p.d = in.q->shape[p.q.packed() ? 2 : 3];
   p.dv = in.v->shape[width];
   if (in.k->shape[width] != p.d)
-    throw refuse("head-size", fmt::format("{} and k have rows of different lengths", in.q.name()),
-                 fmt::format("{} and {}: D is {} and {}", is(in.q), is(in.k), p.d, in.k->shape[width]),
-                 fmt::format("give {} and k the same last dimension", in.q.name()));
+    throw refuse(
+        "head-size", fmt::format("{} and k have rows of different lengths", in.q.name()),
+        fmt::format("{} and {}: D is {} and {}", description(in.q), description(in.k), p.d, in.k->shape[width]),
+        fmt::format("give {} and k the same last dimension", in.q.name()));
   if (p.d == 0 || p.dv == 0) {
     const Named& empty = p.d == 0 ? in.q : in.v;
     throw refuse("head-size-zero", fmt::format("{} has rows without elements", empty.name()),
-                 fmt::format("{}: its last dimension is 0", is(empty)), "give each row at least one element");
+                 fmt::format("{}: its last dimension is 0", description(empty)), "give each row at least one element");
   }
   if (in.v->shape[heads] != p.kv_heads)
-    throw refuse("kv-heads", "k and v have different numbers of heads", fmt::format("{} and {}", is(in.k), is(in.v)),
-                 "give k and v the same heads");
+    throw refuse("kv-heads", "k and v have different numbers of heads",
+                 fmt::format("{} and {}", description(in.k), description(in.v)), "give k and v the same heads");
   if (p.kv_heads == 0 ? p.q_heads != 0 : p.q_heads % p.kv_heads != 0)
     throw refuse("head-groups", fmt::format("{} query heads cannot share {} KV heads", p.q_heads, p.kv_heads),
-                 fmt::format("{} and {}: each KV head serves the same number of query heads", is(in.q), is(in.k)),
+                 fmt::format("{} and {}: each KV head serves the same number of query heads", description(in.q),
+                             description(in.k)),
                  "make the heads of q a multiple of those of k and v");
   p.group = p.kv_heads ? p.q_heads / p.kv_heads : 1;
 }
@@ -268,14 +273,14 @@ void check_dense_q(const Inputs& in, Problem& p) {
 void check_dense_kv(const Inputs& in, Problem& p) {
   p.kv.length = in.k->shape[2];
   if (in.v->shape[2] != p.kv.length)
-    throw refuse("kv-lengths", "k and v have different lengths", fmt::format("{} and {}", is(in.k), is(in.v)),
-                 "give k and v the same positions");
+    throw refuse("kv-lengths", "k and v have different lengths",
+                 fmt::format("{} and {}", description(in.k), description(in.v)), "give k and v the same positions");
   if (in.k->shape[0] != in.v->shape[0])
-    throw refuse("kv-batch", "k and v have different batch sizes", fmt::format("{} and {}", is(in.k), is(in.v)),
-                 "give k and v the same batch entries");
+    throw refuse("kv-batch", "k and v have different batch sizes",
+                 fmt::format("{} and {}", description(in.k), description(in.v)), "give k and v the same batch entries");
   if (in.k->shape[0] != p.batch && in.k->shape[0] != 1)
     throw refuse("batch", fmt::format("{} and k have different batch sizes", in.q.name()),
-                 fmt::format("{} and {}", is(in.q), is(in.k)),
+                 fmt::format("{} and {}", description(in.q), description(in.k)),
                  fmt::format("give k and v {} batch entries, or 1 that all of {}'s share", p.batch, in.q.name()));
   p.kv_shared = in.k->shape[0] != p.batch;
 }
@@ -285,21 +290,22 @@ void check_paged_kv(const Inputs& in, Problem& p) {
   check_one(pages, in.q->device);
   if (pages->dtype != DType::i32)
     throw refuse("pages", fmt::format("pages holds {}", name_of(pages->dtype)),
-                 fmt::format("{}, and numbers of pages are i32", is(pages)), "convert it to i32");
+                 fmt::format("{}, and numbers of pages are i32", description(pages)), "convert it to i32");
   if (pages->rank != 2 || pages->shape[0] != p.batch)
     throw refuse("pages", "pages has the wrong shape",
-                 fmt::format("{}, and {} has {} entries", is(pages), in.q.name(), p.batch),
+                 fmt::format("{}, and {} has {} entries", description(pages), in.q.name(), p.batch),
                  fmt::format("pass pages as [{}, n]: the pages of each entry, in the order of its keys", p.batch));
   if (in.k->shape[0] != in.v->shape[0])
-    throw refuse("kv-batch", "k and v have different numbers of pages", fmt::format("{} and {}", is(in.k), is(in.v)),
-                 "give k and v the same pages");
+    throw refuse("kv-batch", "k and v have different numbers of pages",
+                 fmt::format("{} and {}", description(in.k), description(in.v)), "give k and v the same pages");
   const std::int64_t page = in.k->shape[2];
   p.tell_apart().page = page;
   if (in.v->shape[2] != page)
-    throw refuse("page-size", "pages of k and of v have different sizes", fmt::format("{} and {}", is(in.k), is(in.v)),
+    throw refuse("page-size", "pages of k and of v have different sizes",
+                 fmt::format("{} and {}", description(in.k), description(in.v)),
                  "give both as many rows a page: [pages, H, page, D]");
   if (page == 0)
-    throw refuse("page-size", "pages have no rows", fmt::format("{}: [pages, H, page, D]", is(in.k)),
+    throw refuse("page-size", "pages have no rows", fmt::format("{}: [pages, H, page, D]", description(in.k)),
                  "give each page at least one row");
   const std::int64_t n = pages->shape[1];
   p.kv.length = n == 0 ? 0 : std::min(page, std::numeric_limits<std::int64_t>::max() / n) * n;
@@ -318,8 +324,8 @@ void check_packed_q(const Inputs& in, Problem& p) {
 
 void check_packed(const Inputs& in, Problem& p) {
   if (in.k->shape[0] != in.v->shape[0])
-    throw refuse("kv-lengths", "k and v have different lengths", fmt::format("{} and {}", is(in.k), is(in.v)),
-                 "give k and v the same positions");
+    throw refuse("kv-lengths", "k and v have different lengths",
+                 fmt::format("{} and {}", description(in.k), description(in.v)), "give k and v the same positions");
   p.q.total = in.q->shape[0];
   p.kv.total = in.k->shape[0];
   for (const Named& cu : {in.cu_q, in.cu_kv}) {
@@ -337,7 +343,7 @@ void check_packed(const Inputs& in, Problem& p) {
   }
   if (in.cu_q->shape[0] != in.cu_kv->shape[0])
     throw refuse("cu-seqlens-batch", "cu_seqlens_q and cu_seqlens_kv hold different numbers of sequences",
-                 fmt::format("{} and {}", is(in.cu_q), is(in.cu_kv)),
+                 fmt::format("{} and {}", description(in.cu_q), description(in.cu_kv)),
                  "give both one entry per sequence and one more; a sequence may be empty");
   p.batch = in.cu_q->shape[0] - 1;
   p.q.length = longest(in.cu_q, p.q.starts, "max_q_len", in.max_q_len, p.q.total);
@@ -352,7 +358,7 @@ void check_numbers(const Named& t, std::string_view code, const Problem& p, cons
   const bool on_host = t->device.kind == Device::Kind::cpu;
   if (t->dtype != DType::i32 && !(on_host && t->dtype == DType::i64))
     throw refuse(std::string(code), fmt::format("{} holds {}", t.name(), name_of(t->dtype)),
-                 fmt::format("{}, and it has to be i32", is(t)), "convert it to i32");
+                 fmt::format("{}, and it has to be i32", description(t)), "convert it to i32");
 }
 
 /// Reads kv_len on the host: p.kv.length then is that of the longest entry.
@@ -366,10 +372,11 @@ void check_kv_len(const Inputs& in, Problem& p) {
     const auto i = static_cast<std::size_t>(b);
     const std::int64_t n = whole(*kv_len, b), room = p.kv.packed() ? p.kv.starts[i + 1] - p.kv.starts[i] : p.kv.length;
     if (n < 0 || n > room)
-      throw refuse("kv-len", fmt::format("kv_len[{}] is {}", b, n),
-                   n < 0 ? "it is a number of keys"
-                         : fmt::format("{} and {}: this entry has room for {} keys", is(in.k), is(in.v), room),
-                   fmt::format("pass 0 to {}: the keys that are there, new ones too", room));
+      throw refuse(
+          "kv-len", fmt::format("kv_len[{}] is {}", b, n),
+          n < 0 ? "it is a number of keys"
+                : fmt::format("{} and {}: this entry has room for {} keys", description(in.k), description(in.v), room),
+          fmt::format("pass 0 to {}: the keys that are there, new ones too", room));
     longest = std::max(longest, n);
     p.tell_apart().kv_lens.push_back(n);
   }
@@ -382,7 +389,7 @@ std::int32_t check_q_offsets(const Inputs& in, Problem& p) {
   const Named q_offsets{"q_offsets", &in.forward->q_offsets};
   if (in.q_offset != 0)
     throw refuse("q-offsets", "q_offset and q_offsets are both given",
-                 fmt::format("q_offset is {}, and {}", in.q_offset, is(q_offsets)),
+                 fmt::format("q_offset is {}, and {}", in.q_offset, description(q_offsets)),
                  "leave q_offset at 0: each entry has its own");
   check_numbers(q_offsets, "q-offsets", p, in.q);
   if (q_offsets->device.kind != Device::Kind::cpu) return 0;
@@ -481,17 +488,17 @@ void check_row_values(const Named& t, const Problem& p, const Tensor& q) {
   check_one(t, q.device);
   if (t->dtype != DType::f32 && t->dtype != DType::f64)
     throw refuse("tensor-type", fmt::format("{} holds {}", t.name(), name_of(t->dtype)),
-                 fmt::format("{}, and it has to be f32 or f64", is(t)), "pass f32");
+                 fmt::format("{}, and it has to be f32 or f64", description(t)), "pass f32");
   const std::vector<std::int64_t> shape = p.q.packed() ? std::vector{p.q_heads, q.shape[0]}
                                                        : std::vector{p.batch, p.q_heads, p.q.length};
-  check_shape(t, shape, [&] { return is({"q", &q}); });
+  check_shape(t, shape, [&] { return description({"q", &q}); });
 }
 
 /// o, and what is like it.
 void check_o(const Named& o, const Problem& p, const Named& q, const Named& v) {
   check_one(o, q->device);
   check_float(o);
-  check_shape(o, shape_of_o(p, *q), [&] { return fmt::format("{} and {}", is(q), is(v)); });
+  check_shape(o, shape_of_o(p, *q), [&] { return fmt::format("{} and {}", description(q), description(v)); });
 }
 
 /// Checks the results of attention over other keys, of which at least one is given.
@@ -522,7 +529,7 @@ void check_gradient(const Named& t, const Named& of) {
   if (!t->given()) return;
   check_one(t, of->device);
   check_float(t);
-  check_shape(t, std::span(of->shape).first(static_cast<std::size_t>(of->rank)), [&] { return is(of); });
+  check_shape(t, std::span(of->shape).first(static_cast<std::size_t>(of->rank)), [&] { return description(of); });
 }
 
 std::vector<Named> captures_of(const BoundMod& bound, const Args& args) {
@@ -626,7 +633,7 @@ Problem check(const BoundMod& bound, const Backward& call, std::optional<double>
   check_results(o, lse, p, q, v);
   check_one(grad_o, call.q.device);
   check_float(grad_o);
-  check_shape(grad_o, shape_of_o(p, call.q), [&] { return fmt::format("{} and {}", is(q), is(v)); });
+  check_shape(grad_o, shape_of_o(p, call.q), [&] { return fmt::format("{} and {}", description(q), description(v)); });
   check_row_values(grad_lse, p, call.q);
   check_gradient(dq, q);
   check_gradient(dk, k);
@@ -640,7 +647,7 @@ Problem check(const BoundMod& bound, const Backward& call, std::optional<double>
     const Named into{names.emplace_back("the gradient of " + of.name()), &asked.into};
     if (!is_float(of->dtype))
       throw refuse("grad-not-float", fmt::format("{} has no gradient", of.name()),
-                   fmt::format("{}, and only floating tensors have gradients", is(of)), "leave it out");
+                   fmt::format("{}, and only floating tensors have gradients", description(of)), "leave it out");
     for (const Backward::Captured& other : call.captured)
       if (&other < &asked && overlap(other, asked, args))
         throw refuse("grad-twice", fmt::format("the gradient of {} is asked for twice", of.name()),
@@ -674,9 +681,11 @@ Problem check(const Append& call) {
                            {});
   check_one(v_new, call.k_new.device);
   check_float(v_new);
-  check_shape(v_new, shape_of_o(p, call.k_new), [&] { return fmt::format("{} and {}", is(k_new), is(v)); });
+  check_shape(v_new, shape_of_o(p, call.k_new),
+              [&] { return fmt::format("{} and {}", description(k_new), description(v)); });
   if (p.q_heads != p.kv_heads || p.kv_shared)
-    throw refuse("kv-heads", "the new keys are not those of the cache", fmt::format("{} and {}", is(k_new), is(k)),
+    throw refuse("kv-heads", "the new keys are not those of the cache",
+                 fmt::format("{} and {}", description(k_new), description(k)),
                  "give k_new and v_new a row for each head and entry of the cache");
   check_outputs({k, v}, {k_new, v_new, kv_len, pages, cu});
   return p;

@@ -16,7 +16,7 @@ using ir::Expr, ir::Input, ir::Op, ir::Type;
 /// A mask with more spaces than this along an axis is tested tile by tile instead.
 constexpr std::size_t most_spaces = 8;
 /// Expressions with more tree nodes are not solved.
-constexpr std::uint32_t most_nodes = 300;
+constexpr std::uint32_t most_solved_nodes = 300;
 
 class Solver {
  public:
@@ -188,7 +188,7 @@ class Solver {
     }
     for (const Expr& e : ir::in_order(std::span(&x, 1), ir::SumBodies::Skip))
       if (e->op == Op::Read && ir::uses(e, axis_)) return everything(at, "it is data");
-    if (x->size > most_nodes) return everything(at, "it is too large");
+    if (x->size > most_solved_nodes) return everything(at, "it is too large");
     const auto tamely = straight(x);
     if (!tamely) return everything(at, "its arithmetic may wrap around");
     Spaces solved = ordered(at, op, x, y);

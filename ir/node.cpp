@@ -15,9 +15,6 @@
 namespace attune::ir {
 namespace {
 
-// Variables of sums under construction: bit 31 keeps them apart from canonical binders (1 .. max_binders).
-constexpr std::uint32_t fresh_bit = 0x80000000u;
-
 std::uint32_t saturating_add(std::uint32_t a, std::uint32_t b) {
   const std::uint64_t sum = std::uint64_t{a} + b;
   return sum > std::numeric_limits<std::uint32_t>::max() ? std::numeric_limits<std::uint32_t>::max()

@@ -50,6 +50,9 @@ inline constexpr std::size_t max_args = 8;  ///< a summary of a captured tensor 
 inline constexpr std::size_t max_rank = 4;
 inline constexpr std::uint32_t max_sum_count = 1024;
 inline constexpr std::uint32_t max_binders = 31;  ///< the deepest nesting of sums
+/// Of variables of sums under construction, and in Node::free of what mentions one: apart from binders, 1 to
+/// max_binders.
+inline constexpr std::uint32_t fresh_bit = 0x80000000u;
 
 struct Node {
   Op op;

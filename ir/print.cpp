@@ -18,7 +18,6 @@ constexpr std::uint32_t worth_a_name = 8;       // tree nodes of a shared expres
 constexpr std::uint32_t deepest_nesting = 100;  // nested brackets; deeper ones get a name
 constexpr int prefix_bind = 12;
 constexpr double lowest_int = std::numeric_limits<std::int32_t>::min();
-constexpr std::uint32_t fresh_bit = 0x80000000u;  // Node::free of the variable of a sum under construction
 
 // A node in the scope (the whole text, or the body of one sum) that binds the innermost variable it mentions. Equal
 // nodes in two sums are two entries, since a name given in one sum means nothing in the other.

@@ -11,9 +11,9 @@
 namespace attune::ir {
 namespace {
 
-constexpr double inf = std::numeric_limits<double>::infinity();
-constexpr double int_min = std::numeric_limits<std::int32_t>::min();
-constexpr double int_max = std::numeric_limits<std::int32_t>::max();
+constexpr double infinity = std::numeric_limits<double>::infinity();
+constexpr double least_int = std::numeric_limits<std::int32_t>::min();
+constexpr double most_int = std::numeric_limits<std::int32_t>::max();
 
 /// Above these sizes, the branches of a where are not analysed under its condition.
 constexpr std::uint32_t largest_condition = 32;
@@ -34,11 +34,13 @@ bool is_comparison(Op op) {
 }
 
 /// Can neither a - b nor b - a wrap?
-bool difference_fits(const Interval& a, const Interval& b) { return a.lo - b.hi >= -int_max && a.hi - b.lo <= int_max; }
+bool difference_fits(const Interval& a, const Interval& b) {
+  return a.lo - b.hi >= -most_int && a.hi - b.lo <= most_int;
+}
 
 /// The range of x op x, where it is narrower than for two unrelated values of the same range.
 std::optional<Interval> of_itself(const Node& n, const Interval& x) {
-  const bool finite = x.lo > -inf && x.hi < inf;
+  const bool finite = x.lo > -infinity && x.hi < infinity;
   const bool zero = x.lo <= 0 && 0 <= x.hi;
   const auto unless_nan = [&](double value) { return x.nan ? Interval{0, 1, false} : Interval::point(value); };
   if (n.op == Op::Sub) return Interval{0, 0, x.nan || !finite};
@@ -53,7 +55,7 @@ std::optional<Interval> of_itself(const Node& n, const Interval& x) {
   const double most = std::max(std::fabs(x.lo), std::fabs(x.hi));
   const double least = zero ? 0 : std::min(std::fabs(x.lo), std::fabs(x.hi));
   if (n.type == Type::F32) return outward({least * least, most * most, x.nan});
-  return most * most <= int_max ? Interval{least * least, most * most, false} : Interval::all(Type::I32);
+  return most * most <= most_int ? Interval{least * least, most * most, false} : Interval::all(Type::I32);
 }
 
 /// Collects the facts that a condition implies about its parts.
@@ -150,18 +152,18 @@ void Narrowing::descend(const Node& n, const Interval& now) {
     return;
   }
   if (n.op == Op::Neg) {
-    if (!ints || range_(arg(0)).lo > int_min) learn(arg(0), {-now.hi, -now.lo, now.nan});
+    if (!ints || range_(arg(0)).lo > least_int) learn(arg(0), {-now.hi, -now.lo, now.nan});
     return;
   }
   if (n.op == Op::Abs) {
     const Interval x = range_(arg(0));
-    if (ints && x.lo == int_min && now.lo < 0) return;
+    if (ints && x.lo == least_int && now.lo < 0) return;
     const double least = std::max(now.lo, 0.0);
     learn(arg(0), {x.lo > -least ? least : -now.hi, x.hi < least ? -least : now.hi, now.nan});
     return;
   }
   if (n.op == Op::Min || n.op == Op::Max) {
-    const Interval open = n.op == Op::Min ? Interval{now.lo, inf, true} : Interval{-inf, now.hi, true};
+    const Interval open = n.op == Op::Min ? Interval{now.lo, infinity, true} : Interval{-infinity, now.hi, true};
     for (std::size_t i = 0; i < 2; ++i) learn(arg(i), open);
     return;
   }
@@ -173,7 +175,8 @@ void Narrowing::descend(const Node& n, const Interval& now) {
   }
   if (n.op == Op::I32 && arg(0)->type == Type::F32) {
     const bool zero = now.lo <= 0 && 0 <= now.hi;
-    return learn(arg(0), {now.lo == int_min ? -inf : now.lo - 1, now.hi == int_max ? inf : now.hi + 1, zero});
+    return learn(arg(0),
+                 {now.lo == least_int ? -infinity : now.lo - 1, now.hi == most_int ? infinity : now.hi + 1, zero});
   }
   if (!ints || n.arity != 2) return;
   if (n.op == Op::Mul && is_literal(arg(0))) return scaled(arg(1), literal_value(*arg(0)), now);
@@ -208,10 +211,10 @@ void Narrowing::ordered(const Expr& low, const Expr& high, bool strict, bool may
   const Interval x = range_(low), y = range_(high);
   const bool ints = low->type == Type::I32;
   const double step = ints && strict ? 1 : 0;
-  if (!maybe_nan || !y.nan) learn(low, {-inf, y.hi - step, maybe_nan});
-  if (!maybe_nan || !x.nan) learn(high, {x.lo + step, inf, maybe_nan});
-  // Rounding keeps the sign of a difference; inf - inf is NaN.
-  if (ints || !maybe_nan) difference(low, high, {-inf, -step, !ints});
+  if (!maybe_nan || !y.nan) learn(low, {-infinity, y.hi - step, maybe_nan});
+  if (!maybe_nan || !x.nan) learn(high, {x.lo + step, infinity, maybe_nan});
+  // Rounding keeps the sign of a difference; infinity - infinity is NaN.
+  if (ints || !maybe_nan) difference(low, high, {-infinity, -step, !ints});
 }
 
 void Narrowing::unequal(const Expr& a, const Expr& b) {
@@ -244,21 +247,21 @@ void Narrowing::difference(const Expr& a, const Expr& b, const Interval& now) {
 void Narrowing::sum_of(const Expr& a, const Interval& b, const Interval& now) {
   const Interval x = range_(a);
   if (a->type == Type::I32) {
-    if (x.lo + b.lo >= int_min && x.hi + b.hi <= int_max) learn(a, {now.lo - b.hi, now.hi - b.lo, false});
+    if (x.lo + b.lo >= least_int && x.hi + b.hi <= most_int) learn(a, {now.lo - b.hi, now.hi - b.lo, false});
     return;
   }
   if (now.nan && b.nan) return;
   // The unrounded sum may lie half an ulp outside.
   const Interval sum = outward(now, 1);
   const double lo = sum.lo - b.hi, hi = sum.hi - b.lo;
-  learn(a, {std::isnan(lo) ? -inf : lo, std::isnan(hi) ? inf : hi, now.nan});
+  learn(a, {std::isnan(lo) ? -infinity : lo, std::isnan(hi) ? infinity : hi, now.nan});
 }
 
 /// x * by lies in `now`, by a literal.
 void Narrowing::scaled(const Expr& x, double by, const Interval& now) {
   const Interval before = range_(x);
   const double a = before.lo * by, b = before.hi * by;
-  if (by == 0 || std::min(a, b) < int_min || std::max(a, b) > int_max) return;
+  if (by == 0 || std::min(a, b) < least_int || std::max(a, b) > most_int) return;
   const double lo = (by > 0 ? now.lo : now.hi) / by, hi = (by > 0 ? now.hi : now.lo) / by;
   learn(x, {std::ceil(lo), std::floor(hi), false});
 }
@@ -271,12 +274,12 @@ void Narrowing::blocks(const Expr& x, double by, const Interval& now) {
 }  // namespace
 
 Bounds::Bounds() {
-  inputs.fill({0, int_max, false});
+  inputs.fill({0, most_int, false});
   (*this)[Input::S] = Interval::all(Type::F32);
   (*this)[Input::P] = {0, 1, true};
   static const Expr ahead = op(Op::Sub, input(Input::KVLen), input(Input::KV));
   static const Expr behind = op(Op::Sub, input(Input::KV), input(Input::KVLen));
-  facts = {{ahead->digest, {1, int_max, false}}, {behind->digest, {-int_max, -1, false}}};
+  facts = {{ahead->digest, {1, most_int, false}}, {behind->digest, {-most_int, -1, false}}};
 }
 
 Ranger::Ranger(Bounds bounds, std::size_t spare) : bounds_(std::move(bounds)), spare_(spare) {

@@ -1,15 +1,10 @@
 // codegen/llvm/backward.cpp — the backward kernels around the user's expressions: probabilities again, and gradients
-#include <limits>
-#include <numbers>
-
 #include "codegen/llvm.h"
 #include "codegen/llvm/pairs.h"
 #include "codegen/llvm/scatter.h"
 
 namespace attune::codegen {
 namespace {
-
-constexpr double log2e = std::numbers::log2e, infinity = std::numeric_limits<double>::infinity();
 
 /// The arguments of a Differentiate.
 struct DifferentiateCode : PairsCode {

@@ -1,14 +1,9 @@
 // codegen/llvm/forward.cpp — the forward kernels around the user's expressions: fields, and the online softmax
-#include <limits>
-#include <numbers>
-
 #include "codegen/llvm.h"
 #include "codegen/llvm/pairs.h"
 
 namespace attune::codegen {
 namespace {
-
-constexpr double log2e = std::numbers::log2e, infinity = std::numeric_limits<double>::infinity();
 
 /// The arguments of an Attend.
 struct AttendCode : PairsCode {

@@ -1,12 +1,8 @@
 // codegen/llvm/pairs.cpp — the code that kernels over a tile's pairs share: fields, coordinates, scores
 #include "codegen/llvm/pairs.h"
 
-#include <limits>
-
 namespace attune::codegen {
 namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// A field in its expression's type, from its four bytes of storage.
 Val from_bits(Val bits, ir::Type type) {

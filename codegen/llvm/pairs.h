@@ -2,6 +2,8 @@
 #pragma once
 
 #include <initializer_list>
+#include <limits>
+#include <numbers>
 #include <span>
 
 #include "codegen/cpu.h"
@@ -12,6 +14,8 @@
 #include "codegen/parts.h"
 
 namespace attune::codegen {
+
+inline constexpr double log2e = std::numbers::log2e, infinity = std::numeric_limits<double>::infinity();
 
 /// A kernel's Frame, as values.
 struct FrameCode {
