@@ -4,15 +4,12 @@
 #include <cmath>
 #include <limits>
 
-#include <attune/error.h>
 #include <fmt/format.h>
+
+#include "compiler/refuse.h"
 
 namespace attune::compiler {
 namespace {
-
-Error mismatch(std::string code, std::string problem, std::string why, std::string fix) {
-  return Error(std::move(code), std::move(problem), {}, std::move(why), std::move(fix));
-}
 
 /// "2 captures: `slope`, `doc`"
 template <class Slot>
@@ -25,9 +22,9 @@ std::string listed(std::span<const Slot> slots, const char* one) {
 template <class Slot>
 void check_count(std::size_t bound, std::span<const Slot> slots, const char* one) {
   if (bound == 0 || bound == slots.size()) return;
-  throw mismatch("bind-count", fmt::format("the call binds {} {}{}", bound, one, bound == 1 ? "" : "s"),
-                 fmt::format("the attention reads {}", listed(slots, one)),
-                 fmt::format("pass one for each, in this order, or none for those that it was made with", one));
+  throw refuse("bind-count", fmt::format("the call binds {} {}{}", bound, one, bound == 1 ? "" : "s"),
+               fmt::format("the attention reads {}", listed(slots, one)),
+               fmt::format("pass one for each, in this order, or none for those that it was made with", one));
 }
 
 void check_capture(const CaptureSlot& slot, const Tensor& t) {
@@ -35,22 +32,22 @@ void check_capture(const CaptureSlot& slot, const Tensor& t) {
   if (is == wanted && t.rank == slot.rank) return;
   const std::string name = fmt::format("capture `{}`", slot.name);
   if (is != wanted)
-    throw mismatch("capture-type", fmt::format("{} holds {}", name, name_of(t.dtype)),
-                   fmt::format("expressions read its elements as {}, and those of {} are seen as {}",
-                               ir::name_of(wanted), name_of(t.dtype), ir::name_of(is)),
-                   "convert the tensor, or make an attention that reads it as it is");
-  throw mismatch("bind-rank", fmt::format("{} has {} dimension{}", name, t.rank, t.rank == 1 ? "" : "s"),
-                 fmt::format("{} is {}, and expressions read it with {} {}", name, t.describe(), slot.rank,
-                             slot.rank == 1 ? "index" : "indices"),
-                 "pass a tensor with as many dimensions");
+    throw refuse("capture-type", fmt::format("{} holds {}", name, name_of(t.dtype)),
+                 fmt::format("expressions read its elements as {}, and those of {} are seen as {}", ir::name_of(wanted),
+                             name_of(t.dtype), ir::name_of(is)),
+                 "convert the tensor, or make an attention that reads it as it is");
+  throw refuse("bind-rank", fmt::format("{} has {} dimension{}", name, t.rank, t.rank == 1 ? "" : "s"),
+               fmt::format("{} is {}, and expressions read it with {} {}", name, t.describe(), slot.rank,
+                           slot.rank == 1 ? "index" : "indices"),
+               "pass a tensor with as many dimensions");
 }
 
 void check_param(const ir::Signature::Param& slot, double value) {
   if (slot.type != ir::Type::I32) return;
   using Int = std::numeric_limits<std::int32_t>;
   if (value == std::trunc(value) && value >= Int::min() && value <= Int::max()) return;
-  throw mismatch("bind-param", fmt::format("parameter `{}` cannot be {}", slot.name, value),
-                 "it is an Int: a whole number from -2147483648 to 2147483647", "pass such a number");
+  throw refuse("bind-param", fmt::format("parameter `{}` cannot be {}", slot.name, value),
+               "it is an Int: a whole number from -2147483648 to 2147483647", "pass such a number");
 }
 
 }  // namespace
@@ -78,9 +75,9 @@ bool check_bound(const BoundMod& bound, std::span<const Tensor> captures, std::s
       continue;
     }
     if (bound.slots.captures[i].declared())
-      throw mismatch("capture-missing", fmt::format("the call has no tensor for capture `{}`", slots[i].name),
-                     "it was declared without one, and the call binds none",
-                     fmt::format("bind it: .captures has an entry for each of {}", listed(slots, "capture")));
+      throw refuse("capture-missing", fmt::format("the call has no tensor for capture `{}`", slots[i].name),
+                   "it was declared without one, and the call binds none",
+                   fmt::format("bind it: .captures has an entry for each of {}", listed(slots, "capture")));
     open |= !captures.empty();
   }
   for (std::size_t i = 0; i < params.size(); ++i) check_param(numbers[i], params[i]);

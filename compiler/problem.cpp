@@ -8,12 +8,12 @@
 #include <deque>
 #include <limits>
 
-#include <attune/error.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "compiler/bind.h"
 #include "compiler/lower.h"
+#include "compiler/refuse.h"
 
 namespace attune::compiler {
 namespace {
@@ -28,10 +28,6 @@ struct Named {
   const Tensor* operator->() const { return tensor; }
   const Tensor& operator*() const { return *tensor; }
 };
-
-Error refuse(std::string code, std::string problem, std::string why, std::string fix) {
-  return Error(std::move(code), std::move(problem), {}, std::move(why), std::move(fix));
-}
 
 std::string description(const Named& t) { return fmt::format("{} is {}", t.name(), t->describe()); }
 

@@ -8,7 +8,7 @@
 using namespace attune;
 
 // [embedded]
-extern "C" const std::byte kernels_begin[], kernels_end[];  // kernels.attune, see kernels.S
+extern "C" const std::byte kernels_begin[], kernels_end[];  // kernels.attune, which attune_add_bundle made
 
 void use_kernels() {
   offline::jit(false);

@@ -100,6 +100,40 @@ TEST_CASE("messages about tensors of DLPack", "[c]") {
   told("null-pointer.shape", [](attune_tensor& t) { t.shape = nullptr; });
 }
 
+TEST_CASE("a captured tensor that is too short for the call is refused", "[c]") {
+  const attune_name name{"x", 'f', 1};
+  attune_what what{};
+  what.size = sizeof what;
+  what.captures = &name;
+  what.n_captures = 1;
+  what.score.text = "s + x[q]";
+  attune_attention* made = nullptr;
+  REQUIRE(attune_new(&what, &made) == nullptr);
+  std::array<float, 64> data{}, out{};
+  std::array<std::int64_t, 4> shape{1, 1, 4, 16};
+  attune_tensor q{}, x{}, o{};
+  for (attune_tensor* t : {&q, &x, &o}) {
+    t->data = t == &o ? out.data() : data.data();
+    t->device.device_type = static_cast<decltype(t->device.device_type)>(ATTUNE_CPU);
+    t->dtype = {ATTUNE_FLOAT, 32, 1};
+    t->ndim = t == &x ? 1 : 4;
+    t->shape = shape.data();
+  }
+  std::int64_t length = 3;
+  x.shape = &length;
+  attune_call call{};
+  call.size = sizeof call;
+  call.q = call.k = call.v = &q;
+  call.o = &o;
+  const attune_tensor* const captures[] = {&x};
+  call.captures = captures;
+  call.n_captures = 1;
+  golden_error("capture-range.c", message(attune_run(made, &call, nullptr)));
+  length = 4;
+  CHECK(attune_run(made, &call, nullptr) == nullptr);
+  attune_free(made);
+}
+
 TEST_CASE("messages about options", "[c]") {
   golden_error("unknown-option.c", message(attune_option("ATTUNE_THREAD", "2")));
   const Attention attention("s + 1.0f");

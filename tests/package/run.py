@@ -51,6 +51,12 @@ with tempfile.TemporaryDirectory() as folder:
                f"-Wl,-rpath,{where.parent}")
             if do(out / "by_pkg_config") != "ok\n":
                 raise SystemExit("the consumer in C found no attune by pkg-config")
+    if args.way == "find_package":
+        for page in "man/man1/attune.1", "bash-completion/completions/attune", "zsh/site-functions/_attune":
+            if "completion" not in (prefix / "share" / page).read_text(encoding="utf-8"):
+                raise SystemExit(f"share/{page} does not name every verb")
+        if args.engine == "ON" and do(out / "consumer_bundle") != "ok\n":
+            raise SystemExit("the program with its kernels in it does not find them")
     said = do(out / "consumer")
     if said != ("ok\n" if args.engine == "ON" else "no-engine\n"):
         raise SystemExit(f"the consumer said: {said}")

@@ -26,12 +26,8 @@ std::vector<float> numbers(const std::string& base64) {
   int bits = 0;
   for (const char c : base64) {
     if (c == '=') break;
-    const unsigned digit = c >= 'a'   ? c - 'a' + 26u
-                           : c >= 'A' ? c - 'A' + 0u
-                           : c == '+' ? 62u
-                           : c == '/' ? 63u
-                                      : c - '0' + 52u;
-    group = group << 6 | digit;
+    const int digit = c >= 'a' ? c - 'a' + 26 : c >= 'A' ? c - 'A' : c == '+' ? 62 : c == '/' ? 63 : c - '0' + 52;
+    group = group << 6 | static_cast<unsigned>(digit);
     if ((bits += 6) >= 8) bytes += static_cast<char>(group >> (bits -= 8) & 0xff);
   }
   std::vector<float> out(bytes.size() / 4);

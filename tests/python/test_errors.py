@@ -13,6 +13,7 @@ from conftest import golden, refused
 q = np.ones((1, 2, 8, 4), np.float32)
 slope, table, doc = np.ones(2, np.float32), np.ones((2, 16), np.float32), np.zeros(8, np.int32)
 keep = np.ones((8, 8), np.bool_)
+one_slope, few, half = slope[:1], keep[:4, :4], doc[:4]
 width = attune.Param(4)
 
 
@@ -132,6 +133,10 @@ MISTAKES = {
     "value-call": score(lambda s, at: s(at.q)),
     "value-member": score(lambda s, at: s.tanh()),
     "out-of-range": call(score=lambda s, at: s + slope[at.kv + 5]),
+    "too-few-heads": call(score=lambda s, at: s + one_slope[at.head]),
+    "head's-number-by-query": call(score=lambda s, at: s + slope[at.q]),
+    "mask-too-small": call(mask=lambda at: few[at.q, at.kv]),
+    "documents-too-short": call(mask=lambda at: half[at.q] == half[at.kv]),
     # ---- coordinates
     "unknown-coordinate": mask(lambda at: at.query >= at.kv),
     "assigned-coordinate": mask(lambda at: setattr(at, "q", 1)),
@@ -250,3 +255,11 @@ def test_numpy_on_values_means_what_it_means():
                         (lambda s, at: s // 2.0, lambda s, at: a.floor(s / 2.0)),
                         (lambda s, at: np.clip(s, -1, 1), lambda s, at: a.clamp(s, -1, 1))]:
         assert a.text(mine) == a.text(plain)
+
+
+def test_reads_that_are_meant_are_taken():
+    # At pairs that the mask removes, and where an index is bounded in words.
+    x = np.array([2.0, 3.0, 4.0, 5.0], np.float32)
+    inside = attune.attention(q, q, q, score=lambda s, at: s + x[at.kv], mask=lambda at: at.kv < 4)
+    bounded = attune.attention(q, q, q, score=lambda s, at: s + x[attune.clamp(at.kv, 0, 3)])
+    assert np.isfinite(inside).all() and np.isfinite(bounded).all()
