@@ -134,7 +134,7 @@ MISTAKES = {
     "value-member": score(lambda s, at: s.tanh()),
     "out-of-range": call(score=lambda s, at: s + slope[at.kv + 5]),
     "too-few-heads": call(score=lambda s, at: s + one_slope[at.head]),
-    "head's-number-by-query": call(score=lambda s, at: s + slope[at.q]),
+    "slope-by-query": call(score=lambda s, at: s + slope[at.q]),
     "mask-too-small": call(mask=lambda at: few[at.q, at.kv]),
     "documents-too-short": call(mask=lambda at: half[at.q] == half[at.kv]),
     # ---- coordinates

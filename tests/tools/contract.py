@@ -12,6 +12,10 @@ import zipfile
 
 from calls import ENGINE, Calls, read_npy, write_npy
 
+# The folder of kernels that tests share: each is compiled once, whatever build's test needs it first.
+KEPT = {"ATTUNE_CACHE": os.environ["ATTUNE_TEST_CACHE"], "ATTUNE_CACHE_SIZE": "4G"} \
+    if os.environ.get("ATTUNE_TEST_CACHE") else {}
+
 
 class Contract(Calls):
     def run_attention(self, *arguments, target="oracle", **environment):
@@ -416,7 +420,7 @@ class Contract(Calls):
 
         def explained(*asked):
             return self.attune("explain", "kv <= q", "--target", "cuda", "--arch", "90", "--dtype", "f32", "--seq",
-                               "512", "--json", *asked)
+                               "512", "--json", *asked, **KEPT)
 
         if "[no-compiler]" in explained().stderr:
             return
@@ -427,7 +431,7 @@ class Contract(Calls):
         self.assertLess(fast["bound"]["products_seconds"], usual["bound"]["products_seconds"])
 
     def test_kernels_explained(self):
-        said = self.attune("explain", "kv <= q", "--target", "cuda", "--arch", "90", "--d", "64", "--json")
+        said = self.attune("explain", "kv <= q", "--target", "cuda", "--arch", "90", "--d", "64", "--json", **KEPT)
         if "[no-compiler]" in said.stderr:
             return
         self.assertEqual((said.returncode, said.stderr), (0, ""))
@@ -438,7 +442,7 @@ class Contract(Calls):
         self.assertTrue(all((c["flaw"] != "") == (c["verdict"] == "left") or c["verdict"] != "left"
                             for c in cuda["candidates"]))
         self.assertGreater(cuda["candidates"][0]["registers"], 0)
-        old = self.attune("explain", "kv <= q", "--target", "cuda", "--arch", "80", "--d", "64").stdout
+        old = self.attune("explain", "kv <= q", "--target", "cuda", "--arch", "80", "--d", "64", **KEPT).stdout
         self.assertIn("note     not forward_sm90: it is for compute capability 9.0", old)
 
     def test_tuning_needs_a_gpu(self):

@@ -15,6 +15,8 @@ NAMES = ["plain", "captures", "params", "sinks", "same_names", "dropped", "dropp
          "probabilities", "heads"]
 # A driver that launches nothing, where there is one.
 FAKE = pathlib.Path(CALLS).parent / "driver"
+# The folder of kernels that tests share: each is compiled once, whatever build's test needs it first.
+KEPT = {"ATTUNE_CACHE": os.environ["ATTUNE_TEST_CACHE"]} if os.environ.get("ATTUNE_TEST_CACHE") else {}
 # The programs that show SASS, and their arguments before the cubin.
 DISASSEMBLERS = {"cuobjdump": " --dump-sass", "nvdisasm": ""}
 
@@ -43,7 +45,7 @@ class Offline(unittest.TestCase):
         self.assertIn("[kernel-missing]", refused.stdout)
         command = refused.stdout.splitlines()[-1].strip()
         self.assertTrue(command.startswith("attune compile "), command)
-        built = self.do("bash", "-c", command + " --quiet")
+        built = self.do("bash", "-c", command + " --quiet", **KEPT)
         self.assertEqual((built.returncode, built.stderr), (0, ""), command)
         done = self.do(CALLS, *call, ATTUNE_JIT="off", ATTUNE_CACHE_SIZE="0", ATTUNE_BUNDLE="kernels.attune", **nowhere)
         self.assertEqual(done.returncode, 0, f"{command}\n{done.stdout}")
@@ -95,7 +97,7 @@ class Offline(unittest.TestCase):
             command = said.stdout.splitlines()[-1].strip()
             passes.append("backward" if "--pass backward" in command else "forward")
             bundles.append(f"kernels{number}.attune")
-            built = self.do("bash", "-c", command.replace("kernels.attune", bundles[-1]) + " --quiet")
+            built = self.do("bash", "-c", command.replace("kernels.attune", bundles[-1]) + " --quiet", **KEPT)
             self.assertEqual((built.returncode, built.stderr), (0, ""), command)
         self.assertEqual((said.stdout, passes), ("ok\n", ["backward", "forward"]))
         # What such a call records builds all of it.
