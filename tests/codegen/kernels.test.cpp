@@ -48,9 +48,6 @@ std::vector<Row> rows() {
   std::vector<Row> out;
   for (const auto& [d, dv] : {std::pair{64, 64}, {128, 128}, {192, 128}, {192, 192}, {256, 256}})
     add_fast(out, {.arch = 90, .d = d, .dv = dv});
-  for (const auto& [d, dv] : {std::pair{64, 64}, {128, 128}, {192, 128}, {256, 256}})
-    for (const int arch : {80, 86, 90})
-      out.push_back({.spec = {.arch = arch, .d = d, .dv = dv, .few = true}, .variant = "decode_sm80"});
   for (const auto& [bytes, d] :
        {std::pair{2, 64}, {2, 96}, {2, 128}, {2, 192}, {2, 256}, {4, 64}, {4, 128}, {4, 256}}) {
     const DType type = bytes == 4 ? DType::f32 : DType::bf16;
@@ -62,6 +59,9 @@ std::vector<Row> rows() {
            .spills = width <= 256 ? 0 : 48,
            .slow = width >= 256});
   }
+  for (const auto& [d, dv] : {std::pair{64, 64}, {128, 128}, {192, 128}, {256, 256}})
+    for (const int arch : {80, 86, 90})
+      out.push_back({.spec = {.arch = arch, .d = d, .dv = dv, .few = true}, .variant = "decode_sm80"});
   return out;
 }
 
