@@ -217,8 +217,11 @@ def main():
     options = argparse.ArgumentParser(description="builds the site")
     options.add_argument("--out", type=Path, default=ROOT / "build" / "site")
     options.add_argument("--attune", type=Path, help="the command line, for the gallery's pictures")
-    options.add_argument("--engine", type=Path, help="the playground's core in JavaScript")
+    options.add_argument("--engine", type=Path,
+                         help="the playground's core in JavaScript; where it is not there, the site has no playground")
     given = options.parse_args()
+    if given.engine and not given.engine.exists():
+        given.engine = None
     build(given.out, given.attune, given.engine)
     without = {name for name, made in [("gallery.html", given.attune), ("playground.html", given.engine)] if not made}
     bad = [(page, link) for page, link in broken(given.out) if link.split("#")[0].lstrip("./") not in without]
