@@ -5,7 +5,7 @@ MISTAKES = [
     {"mask": text} for text in [
         "kv <= ", "kv =< q", "kv <= q &&", "kv <= q and q < 3", "kv <= q & q < 3", "0 <= q - kv < 8", "s > 0", "q", "kv = q",
         "q >= kv_length", "(kv <= q", "kv <= q)", "kv <= q[0]", "not kv <= q", "kv <= 'q'", "kv <= 1e99", "kv <= 99999999999",
-        "abs(q, kv) <= 3", "window(64)", "kv ≤ q", "kv <= q;", "let w = 3", "kv <= q ? true"]
+        "abs(q, kv) <= 3", "windw(64)", "kv ≤ q", "kv <= q;", "let w = 3", "kv <= q ? true"]
 ] + [
     {"score": text} for text in [
         "s + ", "kv <= q", "s + slope[h]", "s ** 2", "s ^ 2", "math.exp(s)", "np.tanh(s)", "tanh s", "s + at.kv", "s + h[0]",
