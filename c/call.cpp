@@ -218,7 +218,7 @@ attune_error* attune_draw(const attune_attention* attention, const attune_drawin
     const auto from = c::given(drawing, "attune_draw", "drawing");
     c::require(svg, "attune_draw", "svg");
     const auto picture = c::given(from.picture, "attune_draw", "drawing.picture");
-    // Before captures are: a head that q lacks reads outside of them too.
+    // q and k are checked before captures: a head that q lacks is also out of a capture's range.
     const runtime::View view = c::view_of(from, c::extent_of(picture), held->attention.scale);
     const c::Pictured of(*attention, picture);
     *svg = c::copied(runtime::draw(of.lowered, of.args(), view));

@@ -34,7 +34,7 @@ install(FILES cmake/attune-config.cmake cmake/attune_add_bundle.cmake DESTINATIO
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/attune-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/attune-config-version.cmake DESTINATION ${package})
 
-# An archive and a Debian package of all that: ./dev package.
+# ./dev package makes an archive and a Debian package of what is installed.
 if(PROJECT_IS_TOP_LEVEL)
   set(CPACK_GENERATOR TXZ DEB)
   set(CPACK_PACKAGE_VENDOR "attune")

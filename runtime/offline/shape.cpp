@@ -65,8 +65,19 @@ std::string number_text(std::optional<T> value) {
 }
 std::string dtype_text(std::optional<DType> value) { return value ? std::string(attune::name_of(*value)) : ""; }
 
-constexpr std::string_view flags = "true or false", bytes = "16, 8, 4 or 0";
+constexpr std::string_view bytes = "16, 8, 4 or 0";
 using Json = ShapeRow::Json;
+
+template <auto Member>
+constexpr ShapeRow flag(std::string_view name, std::string_view meaning) {
+  return {name,
+          "true or false",
+          meaning,
+          [](Shape& s, std::string_view v) { return set_flag(s.*Member, v); },
+          [](const Shape& s) { return flag_text(s.*Member); },
+          Json::flag,
+          false};
+}
 
 constexpr std::array rows{
     ShapeRow{"dtype", "f32, f16 or bf16", "of q, k and v; bf16 on GPUs and f32 on CPUs if left out",
@@ -85,44 +96,27 @@ constexpr std::array rows{
              [](Shape& s, std::string_view v) { return (s.length = codegen::length_named(v)).has_value(); },
              [](const Shape& s) { return s.length ? std::string(codegen::name_of(*s.length)) : ""; }, Json::text,
              false},
-    ShapeRow{"max", flags, "are rows' largest scores asked for?",
-             [](Shape& s, std::string_view v) { return set_flag(s.max, v); },
-             [](const Shape& s) { return flag_text(s.max); }, Json::flag, false},
-    ShapeRow{"packed", flags, "are sequences packed?",
-             [](Shape& s, std::string_view v) { return set_flag(s.packed, v); },
-             [](const Shape& s) { return flag_text(s.packed); }, Json::flag, false},
+    flag<&Shape::max>("max", "are rows' largest scores asked for?"),
+    flag<&Shape::packed>("packed", "are sequences packed?"),
     ShapeRow{"shared_heads", "1, 2, 4 or 8", "query heads of a key head that share a tile of queries; 1 if left out",
              [](Shape& s, std::string_view v) {
                return set_number(s.heads, v, 1, 8) && std::has_single_bit(static_cast<std::uint64_t>(s.heads));
              },
              [](const Shape& s) { return s.heads == 1 ? "" : std::to_string(s.heads); }, Json::number, false},
-    ShapeRow{"few", flags, "are there few queries: 16 at most, times the heads that share a tile?",
-             [](Shape& s, std::string_view v) { return set_flag(s.few, v); },
-             [](const Shape& s) { return flag_text(s.few); }, Json::flag, false},
-    ShapeRow{"apart", flags, "have entries lengths or positions of their own, or pages?",
-             [](Shape& s, std::string_view v) { return set_flag(s.apart, v); },
-             [](const Shape& s) { return flag_text(s.apart); }, Json::flag, false},
-    ShapeRow{"paged", flags, "are keys and values in pages?",
-             [](Shape& s, std::string_view v) { return set_flag(s.paged, v); },
-             [](const Shape& s) { return flag_text(s.paged); }, Json::flag, false},
-    ShapeRow{"boxes", flags, "can the copy engine take the tensors? As for contiguous ones if left out",
-             [](Shape& s, std::string_view v) { return set_flag(s.boxes, v); },
-             [](const Shape& s) { return flag_text(s.boxes); }, Json::flag, false},
+    flag<&Shape::few>("few", "are there few queries: 16 at most, times the heads that share a tile?"),
+    flag<&Shape::apart>("apart", "have entries lengths or positions of their own, or pages?"),
+    flag<&Shape::paged>("paged", "are keys and values in pages?"),
+    flag<&Shape::boxes>("boxes", "can the copy engine take the tensors? As for contiguous ones if left out"),
     ShapeRow{"load", bytes, "that rows of q, k and v may be read by; as for contiguous ones if left out",
              [](Shape& s, std::string_view v) { return set_bytes(s.load, v); },
              [](const Shape& s) { return number_text(s.load); }, Json::number, false},
     ShapeRow{"store", bytes, "that rows of o may be written by; as for a contiguous one if left out",
              [](Shape& s, std::string_view v) { return set_bytes(s.store, v); },
              [](const Shape& s) { return number_text(s.store); }, Json::number, false},
-    ShapeRow{"negative", flags, "is the scale of q . k below 0?",
-             [](Shape& s, std::string_view v) { return set_flag(s.negative, v); },
-             [](const Shape& s) { return flag_text(s.negative); }, Json::flag, false},
-    ShapeRow{"exact", flags, "functions within 2 ulp, and products of f32 as three of TF32; for f32 alone if left out",
-             [](Shape& s, std::string_view v) { return set_flag(s.exact, v); },
-             [](const Shape& s) { return flag_text(s.exact); }, Json::flag, false},
-    ShapeRow{"wide", flags, "do offsets into captured tensors need more than 32 bits?",
-             [](Shape& s, std::string_view v) { return set_flag(s.wide, v); },
-             [](const Shape& s) { return flag_text(s.wide); }, Json::flag, false},
+    flag<&Shape::negative>("negative", "is the scale of q . k below 0?"),
+    flag<&Shape::exact>("exact",
+                        "functions within 2 ulp, and products of f32 as three of TF32; for f32 alone if left out"),
+    flag<&Shape::wide>("wide", "do offsets into captured tensors need more than 32 bits?"),
     ShapeRow{"kernel", "NAME:m=N,n=N,...", "a kernel besides those that are chosen",
              [](Shape& s, std::string_view v) {
                s.kernel = v;
