@@ -10,7 +10,9 @@ target_compile_options(attune_house INTERFACE
   $<$<BOOL:${ATTUNE_WERROR}>:-Werror>
   # gcc 13 reports overruns in fmt 9 that do not exist, gcc 12 overlaps in std::string's operator+ (its bug 105651);
   # ASan looks for real ones.
-  $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds$<SEMICOLON>-Wno-stringop-overflow$<SEMICOLON>-Wno-restrict>)
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds$<SEMICOLON>-Wno-stringop-overflow$<SEMICOLON>-Wno-restrict>
+  # gcc takes the files of a batch for headers, in which types of an unnamed namespace would be a mistake.
+  $<$<AND:$<BOOL:${ATTUNE_UNITY}>,$<CXX_COMPILER_ID:GNU>>:-Wno-subobject-linkage>)
 
 if(ATTUNE_LLD)
   target_link_options(attune_house INTERFACE -fuse-ld=lld)
@@ -55,9 +57,17 @@ function(attune_room name)
   set_property(GLOBAL APPEND PROPERTY ATTUNE_ROOMS ${name})
 endfunction()
 
-# attune_in_batches(ROOM FILE...): where whole rooms are compiled, their files are compiled six at a time, but these.
-# gcc 12 takes 65 s in place of 114 for ir and compiler: headers are most of it.
-function(attune_in_batches name)
-  set_target_properties(${name} PROPERTIES UNITY_BUILD ${ATTUNE_UNITY} UNITY_BUILD_BATCH_SIZE 6)
-  set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+# attune_in_batches(TARGET FILE...): where everything is compiled, these files of the target are compiled some eight at a
+# time, as one file. gcc 12 takes 65 s in place of 114 for ir and compiler: headers are most of it.
+function(attune_in_batches target)
+  list(LENGTH ARGN count)
+  math(EXPR batches "(${count} + 7) / 8")
+  string(MAKE_C_IDENTIFIER "${ARGV1}" group)
+  set(at 0)
+  foreach(file IN LISTS ARGN)
+    math(EXPR batch "${at} * ${batches} / ${count}")
+    set_source_files_properties(${file} PROPERTIES UNITY_GROUP ${group}_${batch})
+    math(EXPR at "${at} + 1")
+  endforeach()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${ATTUNE_UNITY} UNITY_BUILD_MODE GROUP)
 endfunction()

@@ -23,16 +23,16 @@ namespace {
 namespace fs = std::filesystem;
 
 /// A path, and the name of a tensor in it.
-struct Asked {
+struct AskedArray {
   std::string path;
   std::optional<std::string> name;
 };
 
-std::optional<Asked> asked(const std::string& path, std::string_view ending) {
-  if (path.ends_with(ending)) return Asked{path, std::nullopt};
+std::optional<AskedArray> asked(const std::string& path, std::string_view ending) {
+  if (path.ends_with(ending)) return AskedArray{path, std::nullopt};
   const std::size_t at = path.find(std::string(ending) + ":");
   if (at == std::string::npos) return std::nullopt;
-  return Asked{path.substr(0, at + ending.size()), path.substr(at + ending.size() + 1)};
+  return AskedArray{path.substr(0, at + ending.size()), path.substr(at + ending.size() + 1)};
 }
 
 /// A file whose parts are read from anywhere in it.
@@ -75,7 +75,7 @@ class Archive {
   }
 
   /// The name that was asked for, or the only one.
-  std::size_t chosen(const Asked& asked, const std::vector<std::string>& names) const {
+  std::size_t chosen(const AskedArray& asked, const std::vector<std::string>& names) const {
     if (!asked.name && names.size() == 1) return 0;
     constexpr std::size_t most = 20;
     const std::vector<std::string> some(names.begin(),
@@ -180,7 +180,7 @@ std::vector<ZipEntry> zip_entries(Archive& file) {
   return out;
 }
 
-Owned read_npz(const Asked& asked, const std::string& called) {
+Owned read_npz(const AskedArray& asked, const std::string& called) {
   Archive file(asked.path, called);
   const std::vector<ZipEntry> entries = zip_entries(file);
   std::vector<std::string> names;
@@ -218,7 +218,7 @@ std::uint64_t whole(const Json& value, const Archive& file) {
   return value.get<std::uint64_t>();
 }
 
-Owned read_safetensors(const Asked& asked, const std::string& called) {
+Owned read_safetensors(const AskedArray& asked, const std::string& called) {
   Archive file(asked.path, called);
   if (file.bytes() < 8) throw file.damaged("it is too short for a .safetensors file");
   const auto length = at<std::uint64_t>(file.part(0, 8), 0);

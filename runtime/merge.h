@@ -3,7 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
+
+#include "runtime/infinity.h"
 
 namespace attune::runtime {
 
@@ -16,7 +17,7 @@ struct Merged {
 inline Merged merge(double own, double before) {
   const double top = std::isnan(before) || before > own ? before : own;
   // Neither has a key: both outputs are 0.
-  if (top == -std::numeric_limits<double>::infinity()) return {1, 0, top};
+  if (top == -infinity) return {1, 0, top};
   const double a = std::exp(own - top), b = std::exp(before - top), sum = a + b;
   return {a / sum, b / sum, top + std::log(sum)};
 }

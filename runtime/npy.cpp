@@ -39,9 +39,9 @@ struct Header {
 };
 
 /// A file that is being read; its Errors name it.
-class File {
+class NpyFile {
  public:
-  File(const fs::path& path, std::string called) : called_(std::move(called)) {
+  NpyFile(const fs::path& path, std::string called) : called_(std::move(called)) {
     std::error_code failed;
     const fs::file_status status = fs::status(path, failed);
     if (status.type() == fs::file_type::not_found)
@@ -90,7 +90,7 @@ class File {
 /// The dictionary of a header: Python literals of a fixed form.
 class HeaderText {
  public:
-  HeaderText(std::string_view text, const File& file) : rest_(text), file_(file) {}
+  HeaderText(std::string_view text, const NpyFile& file) : rest_(text), file_(file) {}
 
   Header parse() {
     Header header;
@@ -187,10 +187,10 @@ class HeaderText {
   }
 
   std::string_view rest_;
-  const File& file_;
+  const NpyFile& file_;
 };
 
-Header read_header(File& file) {
+Header read_header(NpyFile& file) {
   std::array<char, 8> start{};
   if (file.left() < start.size())
     throw file.refuse("npy-magic", "this is not a .npy file", fmt::format("it has only {} bytes", file.left()),
@@ -230,7 +230,7 @@ constexpr std::array stored_types{
     Stored{"u4", DType::i64, 4},     Stored{"i8", DType::i64, 8}, Stored{"u8", DType::i64, 8},
     Stored{"f2", DType::f16, 2},     Stored{"f4", DType::f32, 4}, Stored{"f8", DType::f64, 8}};
 
-const Stored& stored_type(const Header& header, const File& file) {
+const Stored& stored_type(const Header& header, const NpyFile& file) {
   const std::string_view type = header.type;
   const char order = type.empty() ? ' ' : type[0];
   for (const Stored& row : stored_types) {
@@ -252,7 +252,7 @@ const Stored& stored_type(const Header& header, const File& file) {
 }
 
 /// The number of elements, after checking that the file holds them.
-std::size_t checked_count(const Header& header, const Stored& type, const File& file) {
+std::size_t checked_count(const Header& header, const Stored& type, const NpyFile& file) {
   std::uintmax_t count = 1;
   for (const std::int64_t extent : header.shape)
     if (extent == 0) count = 0;
@@ -274,7 +274,7 @@ std::size_t checked_count(const Header& header, const Stored& type, const File& 
 
 /// Widens elements while reading: u16, u32 and u64.
 template <class From, class To>
-void widen(const std::vector<char>& raw, void* into, std::size_t count, const File& file) {
+void widen(const std::vector<char>& raw, void* into, std::size_t count, const NpyFile& file) {
   for (std::size_t i = 0; i < count; ++i) {
     From from;
     std::memcpy(&from, raw.data() + i * sizeof from, sizeof from);
@@ -297,7 +297,7 @@ std::vector<std::int64_t> fortran_strides(const std::vector<std::int64_t>& shape
   return strides;
 }
 
-Owned read(File& file) {
+Owned read(NpyFile& file) {
   const Header header = read_header(file);
   const Stored& type = stored_type(header, file);
   const std::size_t count = checked_count(header, type, file);
@@ -321,12 +321,12 @@ Owned read(File& file) {
 }  // namespace
 
 Owned read_npy(const fs::path& path, const std::string& called) {
-  File file(path, called);
+  NpyFile file(path, called);
   return read(file);
 }
 
 Owned read_npy(const fs::path& path, const std::string& called, const FilePart& part) {
-  File file(path, called);
+  NpyFile file(path, called);
   file.go_to(part);
   return read(file);
 }

@@ -22,8 +22,8 @@
 namespace attune::runtime {
 namespace {
 
-constexpr std::string_view magic = "attune bundle 2\n",
-                           count_line = "entries: ", bytes_line = "bytes: ", head_line = "head: ";
+constexpr std::string_view bundle_magic = "attune bundle 2\n",
+                           bundle_count = "entries: ", bundle_bytes = "bytes: ", bundle_head = "head: ";
 constexpr std::size_t most_label = 200;
 
 bool comes_before(const CacheKey& a, const CacheKey& b) {
@@ -125,8 +125,8 @@ std::string print_bundle(std::vector<BundleEntry> entries) {
                          digest_of(stored), label_of(one.label));
     bytes += stored;
   }
-  std::string out = fmt::format("{}{}{}\n{}{}\n{}", magic, count_line, entries.size(), bytes_line, bytes.size(), index);
-  out += fmt::format("{}{}\n\n", head_line, cache_key(out).hex());
+  std::string out = fmt::format("{}{}{}\n{}{}\n{}", bundle_magic, bundle_count, entries.size(), bundle_bytes, bytes.size(), index);
+  out += fmt::format("{}{}\n\n", bundle_head, cache_key(out).hex());
   return out + bytes;
 }
 
@@ -140,10 +140,10 @@ ParsedEntry Bundle::Item::read() const {
 Bundle::Bundle(std::string name, std::string_view text, std::shared_ptr<const std::string> owned)
     : name_(std::move(name)), owned_(std::move(owned)) {
   const std::string_view all = text;
-  if (!text.starts_with(magic)) refuse(name_, "it is not a bundle, or another version of attune wrote it");
-  text.remove_prefix(magic.size());
+  if (!text.starts_with(bundle_magic)) refuse(name_, "it is not a bundle, or another version of attune wrote it");
+  text.remove_prefix(bundle_magic.size());
   std::size_t count = 0, bytes = 0;
-  if (!take_number_line(text, count_line, count) || !take_number_line(text, bytes_line, bytes))
+  if (!take_number_line(text, bundle_count, count) || !take_number_line(text, bundle_bytes, bytes))
     refuse(name_, "its head is damaged");
   std::vector<Line> lines;
   while (lines.size() < count) {
@@ -155,8 +155,8 @@ Bundle::Bundle(std::string name, std::string_view text, std::shared_ptr<const st
     lines.push_back(*line);
   }
   const std::string_view head = all.substr(0, all.size() - text.size());
-  if (!text.starts_with(head_line)) refuse(name_, "its head ends early");
-  text.remove_prefix(head_line.size());
+  if (!text.starts_with(bundle_head)) refuse(name_, "its head ends early");
+  text.remove_prefix(bundle_head.size());
   const auto sum = take(text, '\n');
   if (!sum || !text.starts_with('\n')) refuse(name_, "its head ends early");
   if (*sum != cache_key(head).hex()) refuse(name_, "its head is damaged");

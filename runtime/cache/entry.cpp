@@ -13,7 +13,7 @@
 namespace attune::runtime {
 namespace {
 
-constexpr std::string_view magic = "attune cache 1\n", magic_of_any = "attune cache ";
+constexpr std::string_view entry_magic = "attune cache 1\n", any_entry_magic = "attune cache ";
 // Part of the format, like the magic.
 constexpr XXH64_hash_t seeds[2] = {1, 0x9e3779b97f4a7c15ull + 1};
 constexpr std::string_view key_line = "key: ", bytes_line = "bytes: ", checksum_line = "checksum: ",
@@ -51,7 +51,7 @@ std::string CacheKey::name() const { return fmt::format("{:016x}{:016x}", words[
 std::string CacheKey::hex() const { return name() + fmt::format("{:016x}{:016x}", words[2], words[3]); }
 
 std::string print_entry(const CacheKey& key, const CacheEntry& entry) {
-  std::string out(magic);
+  std::string out(entry_magic);
   out += fmt::format("{}{}\n", key_line, key.hex());
   for (const auto& [name, value] : entry.facts) out += fmt::format("{}: {}\n", one_line(name), one_line(value));
   out += fmt::format("{}{}\n{}{}\n", bytes_line, entry.bytes.size(), checksum_line, checksum(entry.bytes));
@@ -66,9 +66,9 @@ ParsedHead parse_head(std::string_view text) {
     return out;
   };
   const std::string_view all = text;
-  out.other_format = !text.starts_with(magic) && text.starts_with(magic_of_any);
-  if (!text.starts_with(magic)) return wrong("it is not an entry of this version");
-  text.remove_prefix(magic.size());
+  out.other_format = !text.starts_with(entry_magic) && text.starts_with(any_entry_magic);
+  if (!text.starts_with(entry_magic)) return wrong("it is not an entry of this version");
+  text.remove_prefix(entry_magic.size());
   const auto key = take_line(text, key_line);
   if (!key) return wrong("it has no key");
   out.key = *key;

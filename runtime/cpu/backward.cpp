@@ -1,13 +1,13 @@
 // runtime/cpu/backward.cpp — the flash attention backward: per-row values first, then all pairs, then the results
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <optional>
 
 #include "runtime/captures.h"
 #include "runtime/cpu/backward_walk.h"
 #include "runtime/cpu/captured.h"
 #include "runtime/cpu/results.h"
+#include "runtime/infinity.h"
 #include "runtime/tensor.h"
 
 namespace attune::runtime::cpu {
@@ -15,7 +15,6 @@ namespace {
 
 using compiler::Problem;
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 float dot(const float* a, const float* b, std::int64_t n) {
   // Independent sums, which compilers keep in registers.

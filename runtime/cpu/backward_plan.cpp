@@ -11,7 +11,7 @@ constexpr std::int64_t tasks_wanted = 32;
 /// A task's own dq costs as much as some dozens of keys.
 constexpr std::int64_t least_keys = 1024;
 /// Limit on the bytes of all chunks' dqs together.
-constexpr std::int64_t most_bytes = std::int64_t{1} << 31;
+constexpr std::int64_t most_group_bytes = std::int64_t{1} << 31;
 
 }  // namespace
 
@@ -30,7 +30,7 @@ BackwardPlan::BackwardPlan(const compiler::Problem& problem, const Cut& cut, std
   const auto count = std::max<std::int64_t>(1, (problem.kv_shared ? 1 : problem.batch) * problem.kv_heads);
   parts_ = std::clamp<std::int64_t>(pieces(tasks_wanted, count), 1,
                                     std::max<std::int64_t>(1, readers_per_entry(problem)));
-  const std::int64_t fit = std::max<std::int64_t>(1, most_bytes / std::max<std::int64_t>(1, rows_ * row_bytes));
+  const std::int64_t fit = std::max<std::int64_t>(1, most_group_bytes / std::max<std::int64_t>(1, rows_ * row_bytes));
   chunks_ = std::max<std::int64_t>(
       1, std::min({pieces(tasks_wanted, count * parts_), longest * cut.tile_kv / least_keys, fit}));
   for (std::size_t e = 0; e < entries_.size(); ++e)

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "runtime/cpu/tile_pair.h"
+#include "runtime/infinity.h"
 #include "runtime/keys.h"
 #include "runtime/tensor.h"
 
@@ -13,11 +14,10 @@ namespace {
 
 using namespace codegen;
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
-class Walk {
+class BackwardWalk {
  public:
-  Walk(const BackwardState& state, const BackwardTask& task, BackwardScratch& s, Pass pass, float* const* gradients)
+  BackwardWalk(const BackwardState& state, const BackwardTask& task, BackwardScratch& s, Pass pass, float* const* gradients)
       : state_(state), sizes_(state.sizes), task_(task), entry_(state.plan.entries()[task.entry]),
         s_(s), keys_{.s = s, .pass = pass, .gradients = gradients} {}
 
@@ -228,7 +228,7 @@ class Walk {
 
 void run(const BackwardState& state, const BackwardTask& task, BackwardScratch& scratch, Pass pass,
          float* const* gradients) {
-  Walk(state, task, scratch, pass, gradients)();
+  BackwardWalk(state, task, scratch, pass, gradients)();
 }
 
 }  // namespace attune::runtime::cpu

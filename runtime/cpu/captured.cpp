@@ -10,8 +10,7 @@ namespace {
 using ir::Input;
 
 /// Limit on the bytes of all copies beyond the first of each gradient.
-constexpr std::int64_t most_bytes = std::int64_t{1} << 29;
-enum Axis : std::size_t { Batch, Head, Part, Chunk };
+constexpr std::int64_t most_captured_bytes = std::int64_t{1} << 29;
 
 }  // namespace
 
@@ -63,6 +62,7 @@ std::array<bool, BackwardPlan::axes> CapturedSums::axes_apart(const Gradient& gr
     return false;
   };
   const bool by_batch = always(Input::B, problem.batch), by_head = always(Input::H, problem.q_heads);
+  enum : std::size_t { Batch, Head, Part, Chunk };
   std::array<bool, BackwardPlan::axes> apart{};
   apart[Batch] = by_batch;
   apart[Head] = by_head;
@@ -88,7 +88,7 @@ void CapturedSums::fit(const Axes& sizes) {
       bytes += extra(g);
       if (!largest || extra(g) > extra(*largest)) largest = &g;
     }
-    if (bytes <= most_bytes) return;
+    if (bytes <= most_captured_bytes) return;
     std::size_t widest = 0;
     for (std::size_t axis = 0; axis < lanes_.size(); ++axis)
       if (!largest->apart[axis] && (largest->apart[widest] || lanes_[axis] > lanes_[widest])) widest = axis;

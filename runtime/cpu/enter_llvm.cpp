@@ -37,12 +37,12 @@ std::size_t room_for(LlvmWork kind) {
 }
 
 /// A thread's way back out of LLVM.
-struct Visit {
+struct LlvmVisit {
   std::jmp_buf back;
   bool is_memory = true;
   std::array<char, 256> reason{};
 };
-thread_local Visit* visit = nullptr;
+thread_local LlvmVisit* visit = nullptr;
 
 /// For the whole process.
 struct Door {
@@ -102,7 +102,7 @@ void gave_up(void*, const char* reason, bool) {
 /// Counts this thread among those inside, once there is room for it.
 class Inside {
  public:
-  Inside(LlvmWork kind, Visit& mine) {
+  Inside(LlvmWork kind, LlvmVisit& mine) {
     Door& d = door();
     std::unique_lock lock(d.mutex);
     // A forked child has none of its parent's other threads.
@@ -145,7 +145,7 @@ class Inside {
 };
 
 /// Has nothing to destroy: longjmp comes back here.
-bool is_done(Visit& mine, const std::function<void()>& work) {
+bool is_done(LlvmVisit& mine, const std::function<void()>& work) {
   if (setjmp(mine.back) != 0) return false;
   work();
   return true;
@@ -155,7 +155,7 @@ bool is_done(Visit& mine, const std::function<void()>& work) {
 
 void enter_llvm(LlvmWork kind, const std::function<void()>& work) {
   if (visit) return work();
-  Visit mine;
+  LlvmVisit mine;
   {
     const Inside inside(kind, mine);
     if (is_done(mine, work)) return;

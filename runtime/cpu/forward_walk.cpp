@@ -11,9 +11,9 @@ namespace {
 
 using namespace codegen;
 
-class Walk {
+class ForwardWalk {
  public:
-  Walk(const ForwardState& state, const ForwardTask& task, const ForwardScratch& scratch)
+  ForwardWalk(const ForwardState& state, const ForwardTask& task, const ForwardScratch& scratch)
       : state_(state), plan_(state.plan), kernel_(*state.plan.kernel), cut_(state.plan.cut), task_(task), s_(scratch),
         seq_(sequence(plan_.problem, task.reader.b)),
         tile_(tile_rows(state.slots, cut_, seq_, task.reader.h, task.tile_q, s_.fields.head)) {}
@@ -221,7 +221,7 @@ class Walk {
 }  // namespace
 
 void run(const ForwardState& state, const ForwardTask& task, const ForwardScratch& scratch) {
-  Walk(state, task, scratch)();
+  ForwardWalk(state, task, scratch)();
 }
 
 }  // namespace attune::runtime::cpu

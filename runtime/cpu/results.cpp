@@ -5,13 +5,12 @@
 #include <limits>
 
 #include "runtime/captures.h"
+#include "runtime/infinity.h"
 #include "runtime/merge.h"
 #include "runtime/tensor.h"
 
 namespace attune::runtime::cpu {
 namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 }  // namespace
 

@@ -1,9 +1,8 @@
 // runtime/cpu/results.h — from a row's sums to the caller's results: normalised outputs, lse and maxima
 #pragma once
 
-#include <limits>
-
 #include "runtime/cpu/operands.h"
+#include "runtime/infinity.h"
 
 namespace attune::runtime::cpu {
 
@@ -14,7 +13,7 @@ struct Finished {
   double lse_of_core;  ///< without the row term: what attend_known subtracts
 
   /// No pair is in the sum of values: none was kept, or the row term removed them all.
-  bool empty() const { return lse_of_core == -std::numeric_limits<double>::infinity(); }
+  bool empty() const { return lse_of_core == -infinity; }
 };
 
 /// m and l belong to the core score; `term` is what was left out of it (see compiler::Fold); the sink is a logit of the
@@ -26,7 +25,7 @@ double sink_at(const compiler::Mod& mod, const compiler::Args& args, const codeg
 /// The same of a forward's call: results that are merged in have the sink already.
 inline double sink_at(const Forward& call, const compiler::Mod& mod, const compiler::Args& args,
                       const codegen::Frame& frame) {
-  return call.o_before.given() ? -std::numeric_limits<double>::infinity() : sink_at(mod, args, frame);
+  return call.o_before.given() ? -infinity : sink_at(mod, args, frame);
 }
 
 /// Stores rows [first, first + count) of o, each times its factor, and of lse and max where asked for; merged with what

@@ -52,16 +52,16 @@ Request request_of(const compiler::Mod& written, const compiler::Args& args) {
 }
 
 std::string json_line(const Request& request) {
-  using Json = nlohmann::ordered_json;
-  Json mod = Json::object(), shape = Json::object();
+  using Ordered = nlohmann::ordered_json;
+  Ordered mod = Ordered::object(), shape = Ordered::object();
   for (const auto& [name, text] : request.mod.named()) mod[name] = text;
   for (const auto& one : request.captures) mod["captures"][one.name] = one.type;
-  for (const auto& one : request.params) mod["params"][one.name] = Json::parse(one.value);
+  for (const auto& one : request.params) mod["params"][one.name] = Ordered::parse(one.value);
   fields(request, [&](const ShapeRow& row, const std::string& value) {
-    shape[std::string(row.name)] = row.json == ShapeRow::Json::text ? Json(value) : Json::parse(value);
+    shape[std::string(row.name)] = row.json == ShapeRow::JsonForm::text ? Ordered(value) : Ordered::parse(value);
   });
-  const Json all{{"mods", mod}, {"shapes", shape}, {"targets", request.target}, {"passes", request.pass}};
-  return all.dump(-1, ' ', false, Json::error_handler_t::replace);
+  const Ordered all{{"mods", mod}, {"shapes", shape}, {"targets", request.target}, {"passes", request.pass}};
+  return all.dump(-1, ' ', false, Ordered::error_handler_t::replace);
 }
 
 std::string shell_quoted(std::string_view text) {

@@ -65,8 +65,8 @@ std::string number_text(std::optional<T> value) {
 }
 std::string dtype_text(std::optional<DType> value) { return value ? std::string(attune::name_of(*value)) : ""; }
 
-constexpr std::string_view bytes = "16, 8, 4 or 0";
-using Json = ShapeRow::Json;
+constexpr std::string_view load_widths = "16, 8, 4 or 0";
+using JsonForm = ShapeRow::JsonForm;
 
 template <auto Member>
 constexpr ShapeRow flag(std::string_view name, std::string_view meaning) {
@@ -75,26 +75,26 @@ constexpr ShapeRow flag(std::string_view name, std::string_view meaning) {
           meaning,
           [](Shape& s, std::string_view v) { return set_flag(s.*Member, v); },
           [](const Shape& s) { return flag_text(s.*Member); },
-          Json::flag,
+          JsonForm::flag,
           false};
 }
 
 constexpr std::array rows{
     ShapeRow{"dtype", "f32, f16 or bf16", "of q, k and v; bf16 on GPUs and f32 on CPUs if left out",
              [](Shape& s, std::string_view v) { return set_dtype(s.dtype, v); },
-             [](const Shape& s) { return dtype_text(s.dtype); }, Json::text, true},
+             [](const Shape& s) { return dtype_text(s.dtype); }, JsonForm::text, true},
     ShapeRow{"out_dtype", "f32, f16 or bf16", "of o; as dtype if left out",
              [](Shape& s, std::string_view v) { return set_dtype(s.out_dtype, v); },
-             [](const Shape& s) { return dtype_text(s.out_dtype); }, Json::text, false},
+             [](const Shape& s) { return dtype_text(s.out_dtype); }, JsonForm::text, false},
     ShapeRow{"d", "a number from 1 to 256", "width of a head; 128 if left out",
              [](Shape& s, std::string_view v) { return set_number(s.d, v, 1, 256); },
-             [](const Shape& s) { return std::to_string(s.d); }, Json::number, false},
+             [](const Shape& s) { return std::to_string(s.d); }, JsonForm::number, false},
     ShapeRow{"dv", "a number from 1 to 256", "width of the values; as d if left out",
              [](Shape& s, std::string_view v) { return set_number(s.dv, v, 1, 256); },
-             [](const Shape& s) { return number_text(s.dv); }, Json::number, false},
+             [](const Shape& s) { return number_text(s.dv); }, JsonForm::number, false},
     ShapeRow{"length", "to_1k, to_4k or longer", "of the sequences; each of them if left out",
              [](Shape& s, std::string_view v) { return (s.length = codegen::length_named(v)).has_value(); },
-             [](const Shape& s) { return s.length ? std::string(codegen::name_of(*s.length)) : ""; }, Json::text,
+             [](const Shape& s) { return s.length ? std::string(codegen::name_of(*s.length)) : ""; }, JsonForm::text,
              false},
     flag<&Shape::max>("max", "are rows' largest scores asked for?"),
     flag<&Shape::packed>("packed", "are sequences packed?"),
@@ -102,17 +102,17 @@ constexpr std::array rows{
              [](Shape& s, std::string_view v) {
                return set_number(s.heads, v, 1, 8) && std::has_single_bit(static_cast<std::uint64_t>(s.heads));
              },
-             [](const Shape& s) { return s.heads == 1 ? "" : std::to_string(s.heads); }, Json::number, false},
+             [](const Shape& s) { return s.heads == 1 ? "" : std::to_string(s.heads); }, JsonForm::number, false},
     flag<&Shape::few>("few", "are there few queries: 16 at most, times the heads that share a tile?"),
     flag<&Shape::apart>("apart", "have entries lengths or positions of their own, or pages?"),
     flag<&Shape::paged>("paged", "are keys and values in pages?"),
     flag<&Shape::boxes>("boxes", "can the copy engine take the tensors? As for contiguous ones if left out"),
-    ShapeRow{"load", bytes, "that rows of q, k and v may be read by; as for contiguous ones if left out",
+    ShapeRow{"load", load_widths, "that rows of q, k and v may be read by; as for contiguous ones if left out",
              [](Shape& s, std::string_view v) { return set_bytes(s.load, v); },
-             [](const Shape& s) { return number_text(s.load); }, Json::number, false},
-    ShapeRow{"store", bytes, "that rows of o may be written by; as for a contiguous one if left out",
+             [](const Shape& s) { return number_text(s.load); }, JsonForm::number, false},
+    ShapeRow{"store", load_widths, "that rows of o may be written by; as for a contiguous one if left out",
              [](Shape& s, std::string_view v) { return set_bytes(s.store, v); },
-             [](const Shape& s) { return number_text(s.store); }, Json::number, false},
+             [](const Shape& s) { return number_text(s.store); }, JsonForm::number, false},
     flag<&Shape::negative>("negative", "is the scale of q . k below 0?"),
     flag<&Shape::exact>("exact",
                         "functions within 2 ulp, and products of f32 as three of TF32; for f32 alone if left out"),
@@ -122,14 +122,14 @@ constexpr std::array rows{
                s.kernel = v;
                return !v.empty();
              },
-             [](const Shape& s) { return s.kernel.value_or(""); }, Json::text, false},
+             [](const Shape& s) { return s.kernel.value_or(""); }, JsonForm::text, false},
     ShapeRow{"grads", "all, none, or names joined by +",
              "captured tensors whose gradients a backward gives; all, and none, if left out",
              [](Shape& s, std::string_view v) { return set_grads(s.grads, v); },
-             [](const Shape& s) { return s.grads.value_or(""); }, Json::text, true},
+             [](const Shape& s) { return s.grads.value_or(""); }, JsonForm::text, true},
 };
 
-/// The widest copy in bytes, 4 to 16, that fits rows of this size; 0 if there is none.
+/// The widest copy in load_widths, 4 to 16, that fits rows of this size; 0 if there is none.
 int piece_of(std::int64_t row) {
   const std::int64_t bits = row | 16, least = bits & -bits;
   return least >= 4 ? static_cast<int>(least) : 0;

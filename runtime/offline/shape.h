@@ -35,7 +35,7 @@ struct ShapeRow {
   std::string_view meaning;                           ///< including what holds if it is left out
   bool (*set)(Shape& shape, std::string_view value);  ///< false: not a valid value
   std::string (*text)(const Shape& shape);            ///< empty: left out
-  enum class Json : std::uint8_t { text, number, flag } json;
+  enum class JsonForm : std::uint8_t { text, number, flag } json;
   bool of_cpu;  ///< whether it matters to CPU kernels too
 };
 std::span<const ShapeRow> shape_rows();

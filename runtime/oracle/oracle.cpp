@@ -1,10 +1,10 @@
 // runtime/oracle/oracle.cpp — the definition of attention: forward and backward in double precision, simple and slow
 #include "runtime/oracle/oracle.h"
 #include "runtime/captures.h"
+#include "runtime/infinity.h"
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <optional>
 
 #include <attune/error.h>
@@ -20,7 +20,6 @@ namespace {
 
 using compiler::Problem, compiler::BoundMod;
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// The part of a tensor, dense or packed, of one (batch entry, head): a matrix of rows by position.
 struct Rows {
@@ -59,7 +58,6 @@ double rows_of(const Problem& p) {
   return std::max(1.0, rows * static_cast<double>(p.q_heads));
 }
 
-using Row = OracleRow;
 
 /// A Mod's expressions, ready to evaluate at one row.
 class Evaluator {
@@ -84,15 +82,15 @@ class Evaluator {
     env.q_len = static_cast<std::int32_t>(seq.q_len);
     env.kv_len = seq.kv_end();
   }
-  void at(const Row::Pair& pair) {
+  void at(const OracleRow::Pair& pair) {
     env.kv = static_cast<std::int32_t>(problem_.kv_offset + pair.kv);
     env.s = pair.s;
     env.p = pair.p;
   }
 
   /// s -> s' -> pairs left -> p, for one q and the keys of its head.
-  Row softmax(const double* q, const std::vector<double>& k, std::int64_t kv_len) {
-    Row row;
+  OracleRow softmax(const double* q, const std::vector<double>& k, std::int64_t kv_len) {
+    OracleRow row;
     for (std::int64_t kv = 0; kv < kv_len; ++kv) {
       env.kv = static_cast<std::int32_t>(problem_.kv_offset + kv);
       if (value(mask_) == 0) continue;
@@ -106,8 +104,8 @@ class Evaluator {
     const double top = row.sink > row.max || std::isnan(row.sink) ? row.sink : row.max;
     if (top == -infinity) return row;
     double sum = row.sink_p = std::exp(row.sink - top);
-    for (Row::Pair& pair : row.kept) sum += pair.p = std::exp(pair.score - top);
-    for (Row::Pair& pair : row.kept) pair.p /= sum;
+    for (OracleRow::Pair& pair : row.kept) sum += pair.p = std::exp(pair.score - top);
+    for (OracleRow::Pair& pair : row.kept) pair.p /= sum;
     row.sink_p /= sum;
     row.lse = top + std::log(sum);
     return row;
@@ -178,7 +176,7 @@ struct OracleRows::Head {
   Sequence seq{};
   std::int64_t b = -1, h = -1;
   std::vector<double> q, k, v, o;
-  Row row;
+  OracleRow row;
 
   void enter(std::int64_t batch, std::int64_t head) {
     if (b == batch && h == head) return;
@@ -214,7 +212,7 @@ struct OracleRows::Head {
   void compute() {
     row = at.softmax(q.data(), k, seq.kv_len);
     o.assign(static_cast<std::size_t>(problem.dv), 0);
-    for (const Row::Pair& pair : row.kept) {
+    for (const OracleRow::Pair& pair : row.kept) {
       at.at(pair);
       const double p = at.prob();
       for (std::int64_t j = 0; j < problem.dv; ++j)
@@ -251,19 +249,19 @@ std::span<const double> OracleRows::k(std::int64_t kv) const { return row_of(hea
 std::span<const double> OracleRows::v(std::int64_t kv) const { return row_of(head_->v, kv, head_->problem.dv); }
 
 double OracleRows::score(std::int64_t kv, double s, ir::Precision precision) {
-  head_->at.at(Row::Pair{kv, s, 0, 0});
+  head_->at.at(OracleRow::Pair{kv, s, 0, 0});
   return head_->at.keeps() ? head_->at.score(precision) : -infinity;
 }
 double OracleRows::prob(std::int64_t kv, double p, ir::Precision precision) {
-  head_->at.at(Row::Pair{kv, 0, 0, p});
+  head_->at.at(OracleRow::Pair{kv, 0, 0, p});
   return head_->at.prob(precision);
 }
 double OracleRows::dscore(std::int64_t kv, double s, ir::Precision precision) {
-  head_->at.at(Row::Pair{kv, s, 0, 0});
+  head_->at.at(OracleRow::Pair{kv, s, 0, 0});
   return head_->at.dscore(precision);
 }
 double OracleRows::dprob(std::int64_t kv, double p, ir::Precision precision) {
-  head_->at.at(Row::Pair{kv, 0, 0, p});
+  head_->at.at(OracleRow::Pair{kv, 0, 0, p});
   return head_->at.dprob(precision);
 }
 double OracleRows::value(const ir::Program& program, const OracleRow::Pair& pair) {
@@ -279,7 +277,7 @@ void oracle_forward(const BoundMod& bound, const Forward& call, const Problem& p
     const Sequence seq = sequence(problem, b);
     for (std::int64_t h = 0; h < problem.q_heads; ++h)
       for (std::int64_t i = 0; i < seq.q_len; ++i) {
-        const Row& row = at.row(b, h, i);
+        const OracleRow& row = at.row(b, h, i);
         const auto of = [&](const Tensor& t) { return rows_in(t, problem.q.layout, b, h, seq.q_start); };
         const auto line = [&](const Tensor& t) { return line_in(t, problem.q.layout, b, h, seq.q_start); };
         Merged merged{.lse = row.lse};
@@ -336,13 +334,13 @@ std::vector<CapturedSum> oracle_gradients(const BoundMod& bound, const Backward&
         const double* q = qs.data() + i * problem.d;
         const double* grad_o = grad_os.data() + i * problem.dv;
         at.at(seq, h, i);
-        const Row row = at.softmax(q, k, seq.kv_len);
+        const OracleRow row = at.softmax(q, k, seq.kv_len);
         const double dlse = call.grad_lse.given() ? line_in(call.grad_lse, problem.q.layout, b, h, seq.q_start).get(i)
                                                   : 0;
 
         std::vector<double> dp;
         double delta = 0;
-        for (const Row::Pair& pair : row.kept) {
+        for (const OracleRow::Pair& pair : row.kept) {
           at.at(pair);
           const double p_after = at.prob(), dp_after = dot(grad_o, v.data() + pair.kv * problem.dv, problem.dv);
           double* to = dv.row(problem, seq, kv_head, pair.kv);
@@ -354,7 +352,7 @@ std::vector<CapturedSum> oracle_gradients(const BoundMod& bound, const Backward&
 
         std::vector<double> dq(static_cast<std::size_t>(problem.d));
         for (std::size_t n = 0; n < row.kept.size(); ++n) {
-          const Row::Pair& pair = row.kept[n];
+          const OracleRow::Pair& pair = row.kept[n];
           at.at(pair);
           const double ds_after = pair.p * (dp[n] - delta + dlse);
           by_score.add(ds_after, at.env);

@@ -1,13 +1,13 @@
 // runtime/oracle/oracle.h — the definition of attention: forward and backward in double precision, simple and slow
 #pragma once
 
-#include <limits>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "compiler/check.h"
 #include "ir/eval.h"
+#include "runtime/infinity.h"
 #include "runtime/progress.h"
 #include <attune/attention.h>
 
@@ -20,9 +20,9 @@ struct OracleRow {
     double s, score, p;
   };
   std::vector<Pair> kept;
-  double max = -std::numeric_limits<double>::infinity();   ///< of the kept scores
-  double lse = -std::numeric_limits<double>::infinity();   ///< over the kept scores and the sink
-  double sink = -std::numeric_limits<double>::infinity();  ///< the sink's logit
+  double max = -infinity;   ///< of the kept scores
+  double lse = -infinity;   ///< over the kept scores and the sink
+  double sink = -infinity;  ///< the sink's logit
   double sink_p = 0;                                       ///< the sink's probability
 };
 

@@ -11,6 +11,7 @@
 #include "codegen/choose.h"
 #include "compiler/bind.h"
 #include "runtime/cuda/memory.h"
+#include "runtime/infinity.h"
 #include "runtime/oracle/oracle.h"
 #include "runtime/oracle/verify_rows.h"
 #include "runtime/tensor.h"
@@ -21,7 +22,6 @@ namespace {
 using compiler::Problem, compiler::BoundMod;
 using ir::Precision;
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// Plain dense attention of one row: with the inputs' type, summed in f32.
 struct Dense {

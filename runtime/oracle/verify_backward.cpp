@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 #include <map>
 
 #include <fmt/format.h>
@@ -11,6 +10,7 @@
 #include "codegen/parts.h"
 #include "compiler/bind.h"
 #include "runtime/cuda/memory.h"
+#include "runtime/infinity.h"
 #include "runtime/oracle/oracle.h"
 #include "runtime/oracle/verify_rows.h"
 #include "runtime/tensor.h"
@@ -21,7 +21,6 @@ namespace {
 using compiler::Problem, compiler::BoundMod;
 using ir::Precision;
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// For f32, relative: two units in the last place.
 constexpr double unit_of_sums = 0x1p-22;

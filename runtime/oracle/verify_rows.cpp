@@ -3,21 +3,19 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <set>
 
 #include <attune/error.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "runtime/infinity.h"
 #include "runtime/options.h"
 #include "runtime/tensor.h"
 #include "runtime/watch/dump.h"
 
 namespace attune::runtime {
 namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 std::uint64_t mixed(std::uint64_t x) {
   x += 0x9e3779b97f4a7c15ull;

@@ -3,12 +3,9 @@
 
 #include <algorithm>
 
+#include "runtime/as_size.h"
+
 namespace attune::runtime {
-namespace {
-
-std::size_t as_size(std::int64_t n) { return static_cast<std::size_t>(n); }
-
-}  // namespace
 
 Grid grid(const TileLists& lists, std::int32_t b, std::int32_t h, std::int32_t most) {
   const Extent& e = lists.extent;

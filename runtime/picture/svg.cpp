@@ -9,12 +9,11 @@
 #include <map>
 #include <string_view>
 
+#include "runtime/as_size.h"
 #include "runtime/picture/page.h"
 
 namespace attune::runtime {
 namespace {
-
-std::size_t as_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 /// Filled rectangles, in cells.
 struct Box {

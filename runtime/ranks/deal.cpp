@@ -5,6 +5,7 @@
 #include <bit>
 #include <numeric>
 
+#include "runtime/as_size.h"
 #include "runtime/cover/tiles.h"
 #include "runtime/cpu/parallel.h"
 #include "runtime/layout.h"
@@ -17,7 +18,6 @@ using compiler::Problem;
 /// Runs that greedy dealing gives to each rank.
 constexpr std::int64_t greedy_runs = 16;
 
-std::size_t as_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 /// Which of `parts` equal parts of [0, whole) the middle of [first, last) is in.
 std::int64_t part_of(std::int64_t first, std::int64_t last, std::int64_t whole, std::int64_t parts) {

@@ -12,7 +12,7 @@
 namespace attune::runtime::ranks {
 namespace {
 
-constexpr double left = 74, width = 560, right = 24;
+constexpr double left = 74, plot_width = 560, right = 24;
 
 class Picture {
  public:
@@ -36,7 +36,7 @@ class Picture {
     return fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" width=\"{0:.0f}\" "
                        "height=\"{1:.0f}\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"12\">\n"
                        "<title>{2}</title>\n{3}<rect width=\"100%\" height=\"100%\" class=\"attune-page\"/>\n",
-                       left + width + right, height, escaped(title_), page_style) +
+                       left + plot_width + right, height, escaped(title_), page_style) +
            out_ + "</svg>\n";
   }
 
@@ -61,7 +61,7 @@ class Picture {
   void panel(std::string_view caption, std::string_view from, std::string_view to, const Row& row) {
     words(left, y_, "font-weight=\"bold\" class=\"attune-ink\"", caption);
     words(left, y_ + 16, "font-size=\"11\" class=\"attune-dim\"", from);
-    words(left + width, y_ + 16, "font-size=\"11\" text-anchor=\"end\" class=\"attune-dim\"", to);
+    words(left + plot_width, y_ + 16, "font-size=\"11\" text-anchor=\"end\" class=\"attune-dim\"", to);
     const double top = y_ + 22, height = row_ * ranks_.count();
     for (const bool first : {true, false})
       if (first || ranks_.count() > 1)
@@ -77,7 +77,7 @@ class Picture {
       if (!path->empty()) out_ += fmt::format("<path class=\"attune-{}\" d=\"{}\"/>\n", look, *path);
     out_ += fmt::format("<rect x=\"{}\" y=\"{:.1f}\" width=\"{}\" height=\"{:.1f}\" class=\"attune-edge\" "
                         "stroke-width=\"0.5\"/>\n",
-                        left, top, width, height);
+                        left, top, plot_width, height);
     y_ = top + height + 10;
   }
 
@@ -98,8 +98,8 @@ class Picture {
   void bar(std::size_t look, double from, double to, double part_begin = 0, double part_end = 1) {
     const double gap = row_ > 6 ? 1.5 : 0, y = at_ + gap + (row_ - 2 * gap) * part_begin,
                  height = (row_ - 2 * gap) * (part_end - part_begin);
-    paths_[look] += fmt::format("M{:.5g} {:.5g}h{:.4g}v{:.4g}h-{:.4g}z", left + width * from, y,
-                                std::max(0.25, width * (to - from)), height, std::max(0.25, width * (to - from)));
+    paths_[look] += fmt::format("M{:.5g} {:.5g}h{:.4g}v{:.4g}h-{:.4g}z", left + plot_width * from, y,
+                                std::max(0.25, plot_width * (to - from)), height, std::max(0.25, plot_width * (to - from)));
   }
 
   void held(int rank) {

@@ -4,12 +4,13 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 
 #include <attune/error.h>
 #include <fmt/format.h>
 
 #include "codegen/parts.h"
+#include "runtime/as_size.h"
+#include "runtime/infinity.h"
 #include "runtime/merge.h"
 #include "runtime/ranks/digester.h"
 #include "runtime/ranks/rows.h"
@@ -23,9 +24,7 @@ using compiler::Held;
 using compiler::Problem;
 using Parts = std::vector<Transport::Part>;
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
-std::size_t as_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 Error other(std::string problem, std::string why) {
   return Error("shares-other", std::move(problem), {}, std::move(why),

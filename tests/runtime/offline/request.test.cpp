@@ -104,7 +104,7 @@ TEST_CASE("shapes read back as they are said, and say no more than it takes", "[
     Shape shape;
     INFO(row.name);
     CHECK_FALSE(row.set(shape, ""));
-    if (row.json != ShapeRow::Json::text) CHECK_FALSE(row.set(shape, "many"));
+    if (row.json != ShapeRow::JsonForm::text) CHECK_FALSE(row.set(shape, "many"));
   }
 }
 
