@@ -1,4 +1,4 @@
-/// runtime/as_size.h — the index of an element whose place is known to be 0 or more
+// runtime/as_size.h — the index of an element whose place is known to be 0 or more
 #pragma once
 
 #include <cstddef>

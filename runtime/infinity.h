@@ -1,4 +1,4 @@
-/// runtime/infinity.h — what the maximum of no scores is the negative of
+// runtime/infinity.h — what the maximum of no scores is the negative of
 #pragma once
 
 #include <limits>

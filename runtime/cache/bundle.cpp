@@ -125,7 +125,8 @@ std::string print_bundle(std::vector<BundleEntry> entries) {
                          digest_of(stored), label_of(one.label));
     bytes += stored;
   }
-  std::string out = fmt::format("{}{}{}\n{}{}\n{}", bundle_magic, bundle_count, entries.size(), bundle_bytes, bytes.size(), index);
+  std::string out = fmt::format("{}{}{}\n{}{}\n{}", bundle_magic, bundle_count, entries.size(), bundle_bytes,
+                                bytes.size(), index);
   out += fmt::format("{}{}\n\n", bundle_head, cache_key(out).hex());
   return out + bytes;
 }

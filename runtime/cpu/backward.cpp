@@ -15,7 +15,6 @@ namespace {
 
 using compiler::Problem;
 
-
 float dot(const float* a, const float* b, std::int64_t n) {
   // Independent sums, which compilers keep in registers.
   constexpr std::int64_t lanes = 16;

@@ -14,10 +14,10 @@ namespace {
 
 using namespace codegen;
 
-
 class BackwardWalk {
  public:
-  BackwardWalk(const BackwardState& state, const BackwardTask& task, BackwardScratch& s, Pass pass, float* const* gradients)
+  BackwardWalk(const BackwardState& state, const BackwardTask& task, BackwardScratch& s, Pass pass,
+               float* const* gradients)
       : state_(state), sizes_(state.sizes), task_(task), entry_(state.plan.entries()[task.entry]),
         s_(s), keys_{.s = s, .pass = pass, .gradients = gradients} {}
 

@@ -10,9 +10,7 @@
 #include "runtime/tensor.h"
 
 namespace attune::runtime::cpu {
-namespace {
-
-}  // namespace
+namespace {}  // namespace
 
 Finished finish(double m, double l, double sink, double term) {
   constexpr double nan = std::numeric_limits<double>::quiet_NaN();

@@ -122,12 +122,12 @@ class ForwardCall {
     } else if (next) {
       launches.clear(next);
     }
-    const auto launch = [&](auto arguments) {
+    const auto launch = [&](auto&& given) {
       launches.launch({.kernel = &kernel_->kernel,
                        .grid = {blocks(), 1, 1},
                        .threads = kernel_->choice.threads,
                        .shared_bytes = kernel_->choice.shared_bytes,
-                       .arguments = &arguments,
+                       .arguments = &given,
                        .early = writes_lists && kernel_->choice.plan.kernel->waits});
       std::vector<std::byte> user = user_of(lowered_, args_, *kernel_, p_);
       launches.put(stream, user);

@@ -20,7 +20,6 @@ namespace {
 
 using compiler::Problem, compiler::BoundMod;
 
-
 /// The part of a tensor, dense or packed, of one (batch entry, head): a matrix of rows by position.
 struct Rows {
   const Tensor* tensor;
@@ -57,7 +56,6 @@ double rows_of(const Problem& p) {
   for (std::int64_t b = 0; b < p.batch; ++b) rows += static_cast<double>(sequence(p, b).q_len);
   return std::max(1.0, rows * static_cast<double>(p.q_heads));
 }
-
 
 /// A Mod's expressions, ready to evaluate at one row.
 class Evaluator {

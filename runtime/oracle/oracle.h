@@ -23,7 +23,7 @@ struct OracleRow {
   double max = -infinity;   ///< of the kept scores
   double lse = -infinity;   ///< over the kept scores and the sink
   double sink = -infinity;  ///< the sink's logit
-  double sink_p = 0;                                       ///< the sink's probability
+  double sink_p = 0;        ///< the sink's probability
 };
 
 /// Rows of a forward, in any order. Consecutive rows of one head read its keys and values once. The call's results are

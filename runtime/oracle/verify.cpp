@@ -22,7 +22,6 @@ namespace {
 using compiler::Problem, compiler::BoundMod;
 using ir::Precision;
 
-
 /// Plain dense attention of one row: with the inputs' type, summed in f32.
 struct Dense {
   std::vector<double> o;

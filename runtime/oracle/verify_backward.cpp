@@ -21,7 +21,6 @@ namespace {
 using compiler::Problem, compiler::BoundMod;
 using ir::Precision;
 
-
 /// For f32, relative: two units in the last place.
 constexpr double unit_of_sums = 0x1p-22;
 

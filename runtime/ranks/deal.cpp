@@ -18,7 +18,6 @@ using compiler::Problem;
 /// Runs that greedy dealing gives to each rank.
 constexpr std::int64_t greedy_runs = 16;
 
-
 /// Which of `parts` equal parts of [0, whole) the middle of [first, last) is in.
 std::int64_t part_of(std::int64_t first, std::int64_t last, std::int64_t whole, std::int64_t parts) {
   return std::min(parts - 1, (first + last) * parts / (2 * whole));

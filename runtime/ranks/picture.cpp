@@ -99,7 +99,8 @@ class Picture {
     const double gap = row_ > 6 ? 1.5 : 0, y = at_ + gap + (row_ - 2 * gap) * part_begin,
                  height = (row_ - 2 * gap) * (part_end - part_begin);
     paths_[look] += fmt::format("M{:.5g} {:.5g}h{:.4g}v{:.4g}h-{:.4g}z", left + plot_width * from, y,
-                                std::max(0.25, plot_width * (to - from)), height, std::max(0.25, plot_width * (to - from)));
+                                std::max(0.25, plot_width * (to - from)), height,
+                                std::max(0.25, plot_width * (to - from)));
   }
 
   void held(int rank) {

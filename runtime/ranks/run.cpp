@@ -24,8 +24,6 @@ using compiler::Held;
 using compiler::Problem;
 using Parts = std::vector<Transport::Part>;
 
-
-
 Error other(std::string problem, std::string why) {
   return Error("shares-other", std::move(problem), {}, std::move(why),
                "pass Shares that were made of this attention and of the whole call");

@@ -8,7 +8,7 @@ from pathlib import Path
 
 parser = argparse.ArgumentParser()
 parser.add_argument("way", choices=["find_package", "add_subdirectory"])
-for name in ["cmake", "source", "build", "compiler", "launcher", "engine", "config", "flags", "werror", "shared", "cc"]:
+for name in ["cmake", "source", "build", "compiler", "launcher", "engine", "shared", "cc"]:
     parser.add_argument(f"--{name}", default="")
 args = parser.parse_args()
 
@@ -34,10 +34,9 @@ with tempfile.TemporaryDirectory() as folder:
                 raise SystemExit(f"{config.name} asks for a dependency, or names a folder of the build:\n{text}")
         settings += [f"-DCMAKE_PREFIX_PATH={prefix}"]
     else:
-        settings += [f"-DATTUNE_SOURCE={args.source}", f"-DATTUNE_CPU={args.engine}"]
-        if args.launcher:  # with the flags of this build a cache has what was compiled before
-            settings += [f"-DATTUNE_WERROR={args.werror}", f"-DCMAKE_BUILD_TYPE={args.config}",
-                         f"-DCMAKE_CXX_FLAGS_RELWITHDEBINFO={args.flags}"]
+        # Compiled anew, so as fast as can be: in batches, and not optimised.
+        settings += [f"-DATTUNE_SOURCE={args.source}", f"-DATTUNE_CPU={args.engine}", "-DATTUNE_UNITY=ON",
+                     "-DATTUNE_WERROR=ON"]
     do(args.cmake, "-G", "Ninja", "-S", Path(__file__).parent / "consumer", "-B", out, *settings)
     do(args.cmake, "--build", out)
     if args.way == "find_package" and args.shared == "ON":
