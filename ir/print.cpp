@@ -52,6 +52,8 @@ struct EntryKeyHash {
 
 class Printer {
  public:
+  enum class Spans : std::uint8_t { none, all };
+
   Printer(const Expr& root, const Signature& signature, const FieldNames* device = nullptr)
       : signature_(signature), device_(device) {
     for (const auto& c : signature.captures) taken_.insert(c.name);
@@ -63,14 +65,15 @@ class Printer {
   }
 
   DevicePrinted write_for_device(const Expr& root) {
-    Printed all = write();
+    Printed all = write(Spans::none);
     std::vector<Expr> statements;
     for (const std::uint32_t let : scopes_[0].lets) statements.emplace_back(root, entries_[let].node);
     statements.push_back(root);
     return {all.text.substr(0, lets_end_), all.text.substr(lets_end_), std::move(statements)};
   }
 
-  Printed write() {
+  Printed write(Spans spans) {
+    spans_ = spans;
     push_body(0, 0);
     while (!stack_.empty()) {
       const Item item = stack_.back();
@@ -250,7 +253,7 @@ class Printer {
   void define(std::uint32_t index) {
     const Entry& e = entries_[index];
     const Node& n = *e.node;
-    stack_.push_back({Item::End, {}, index, out_.text.size()});
+    if (spans_ == Spans::all) stack_.push_back({Item::End, {}, index, out_.text.size()});
     const OpRow& r = row(n.op);
     if (r.bind == prefix_bind) {
       out_.text += r.spelling;
@@ -311,18 +314,23 @@ class Printer {
   std::unordered_map<EntryKey, std::uint32_t, EntryKeyHash> index_;
   std::vector<Item> stack_;
   std::size_t names_ = 0;
+  Spans spans_ = Spans::all;  ///< for large expressions their table costs as much as the text
   Printed out_;
 };
 
 }  // namespace
 
-Printed print_spans(const Expr& root, const Signature& signature) { return Printer(root, signature).write(); }
+Printed print_spans(const Expr& root, const Signature& signature) {
+  return Printer(root, signature).write(Printer::Spans::all);
+}
 
 DevicePrinted print_for_device(const Expr& root, const Signature& signature, const FieldNames& fields) {
   return Printer(root, signature, &fields).write_for_device(root);
 }
 
-std::string print(const Expr& root, const Signature& signature) { return print_spans(root, signature).text; }
+std::string print(const Expr& root, const Signature& signature) {
+  return Printer(root, signature).write(Printer::Spans::none).text;
+}
 
 std::string print_literal(Type type, double value) {
   if (type == Type::Bool) return value != 0 ? "true" : "false";
