@@ -39,17 +39,6 @@ struct NameScope {
   std::uint32_t nesting = 0;  ///< of its deepest let
 };
 
-struct EntryKey {
-  Digest digest;
-  std::uint32_t scope;
-  bool operator==(const EntryKey&) const = default;
-};
-struct EntryKeyHash {
-  std::size_t operator()(const EntryKey& k) const noexcept {
-    return static_cast<std::size_t>(k.digest.low ^ (k.scope * 0x9e3779b97f4a7c15u));
-  }
-};
-
 class Printer {
  public:
   enum class Spans : std::uint8_t { none, all };
@@ -134,9 +123,11 @@ class Printer {
 
   std::pair<std::uint32_t, bool> enter(const Expr& e, std::uint32_t scope) {
     scope = home(*e, scope);
-    const auto [found, is_new] = index_.try_emplace(EntryKey{e->digest, scope},
-                                                    static_cast<std::uint32_t>(entries_.size()));
+    if (2 * (entries_.size() + 1) > slots_.size()) grow();
+    std::uint32_t& slot = slots_[place(e->digest, scope)];
+    const bool is_new = slot == none;
     if (is_new) {
+      slot = static_cast<std::uint32_t>(entries_.size());
       std::uint32_t inner = scope;
       if (e->op == Op::Sum) {
         inner = static_cast<std::uint32_t>(scopes_.size());
@@ -144,7 +135,23 @@ class Printer {
       }
       entries_.push_back({e.get(), scope, inner});
     }
-    return {found->second, is_new};
+    return {slot, is_new};
+  }
+
+  /// The slot of this entry, or the empty one where it belongs.
+  std::size_t place(const Digest& digest, std::uint32_t scope) const {
+    std::size_t i = digest.low ^ (scope * 0x9e3779b97f4a7c15u);
+    for (;; ++i) {
+      const std::uint32_t there = slots_[i & (slots_.size() - 1)];
+      if (there == none || (entries_[there].scope == scope && entries_[there].node->digest == digest))
+        return i & (slots_.size() - 1);
+    }
+  }
+
+  void grow() {
+    slots_.assign(2 * slots_.size(), none);
+    for (std::size_t i = 0; i < entries_.size(); ++i)
+      slots_[place(entries_[i].node->digest, entries_[i].scope)] = static_cast<std::uint32_t>(i);
   }
 
   void collect(const Expr& root) {
@@ -311,7 +318,9 @@ class Printer {
   std::vector<NameScope> scopes_;
   std::vector<Entry> entries_;  // the root is the first
   std::vector<std::uint32_t> order_;
-  std::unordered_map<EntryKey, std::uint32_t, EntryKeyHash> index_;
+  static constexpr std::uint32_t none = ~std::uint32_t{0};
+  std::vector<std::uint32_t> slots_ = std::vector<std::uint32_t>(64,
+                                                                 none);  ///< indices of entries, by digest and scope
   std::vector<Item> stack_;
   std::size_t names_ = 0;
   Spans spans_ = Spans::all;  ///< for large expressions their table costs as much as the text
