@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <optional>
+#include <unordered_set>
 
 #include <fmt/format.h>
 
@@ -54,13 +55,14 @@ class Page {
   /// The numbers that are part of the kernel, as they are shown; 0 and 1 are hardly meant to change.
   void baked_in() {
     std::vector<std::string> told;
+    std::unordered_set<std::string> seen;
     for (const ir::Expr& root : {mod_.score, mod_.mask, mod_.prob, mod_.sink}) {
       if (!root) continue;
       for (const ir::Expr& e : ir::in_order(root)) {
         if (!ir::is_literal(e) || e->type == ir::Type::Bool) continue;
         const double value = ir::literal_value(*e);
         if (!std::isfinite(value) || value == 0 || std::abs(value) == 1) continue;
-        if (std::string text = show(e); std::ranges::find(told, text) == told.end()) told.push_back(std::move(text));
+        if (const std::string text = show(e); seen.insert(text).second) told.push_back(text);
       }
     }
     if (!told.empty())

@@ -39,19 +39,10 @@ struct NameScope {
   std::uint32_t nesting = 0;  ///< of its deepest let
 };
 
-struct EntryKey {
-  Digest digest;
-  std::uint32_t scope;
-  bool operator==(const EntryKey&) const = default;
-};
-struct EntryKeyHash {
-  std::size_t operator()(const EntryKey& k) const noexcept {
-    return static_cast<std::size_t>(k.digest.low ^ (k.scope * 0x9e3779b97f4a7c15u));
-  }
-};
-
 class Printer {
  public:
+  enum class Spans : std::uint8_t { none, all };
+
   Printer(const Expr& root, const Signature& signature, const FieldNames* device = nullptr)
       : signature_(signature), device_(device) {
     for (const auto& c : signature.captures) taken_.insert(c.name);
@@ -63,14 +54,15 @@ class Printer {
   }
 
   DevicePrinted write_for_device(const Expr& root) {
-    Printed all = write();
+    Printed all = write(Spans::none);
     std::vector<Expr> statements;
     for (const std::uint32_t let : scopes_[0].lets) statements.emplace_back(root, entries_[let].node);
     statements.push_back(root);
     return {all.text.substr(0, lets_end_), all.text.substr(lets_end_), std::move(statements)};
   }
 
-  Printed write() {
+  Printed write(Spans spans) {
+    spans_ = spans;
     push_body(0, 0);
     while (!stack_.empty()) {
       const Item item = stack_.back();
@@ -131,9 +123,11 @@ class Printer {
 
   std::pair<std::uint32_t, bool> enter(const Expr& e, std::uint32_t scope) {
     scope = home(*e, scope);
-    const auto [found, is_new] = index_.try_emplace(EntryKey{e->digest, scope},
-                                                    static_cast<std::uint32_t>(entries_.size()));
+    if (2 * (entries_.size() + 1) > slots_.size()) grow();
+    std::uint32_t& slot = slots_[place(e->digest, scope)];
+    const bool is_new = slot == none;
     if (is_new) {
+      slot = static_cast<std::uint32_t>(entries_.size());
       std::uint32_t inner = scope;
       if (e->op == Op::Sum) {
         inner = static_cast<std::uint32_t>(scopes_.size());
@@ -141,7 +135,23 @@ class Printer {
       }
       entries_.push_back({e.get(), scope, inner});
     }
-    return {found->second, is_new};
+    return {slot, is_new};
+  }
+
+  /// The slot of this entry, or the empty one where it belongs.
+  std::size_t place(const Digest& digest, std::uint32_t scope) const {
+    std::size_t i = digest.low ^ (scope * 0x9e3779b97f4a7c15u);
+    for (;; ++i) {
+      const std::uint32_t there = slots_[i & (slots_.size() - 1)];
+      if (there == none || (entries_[there].scope == scope && entries_[there].node->digest == digest))
+        return i & (slots_.size() - 1);
+    }
+  }
+
+  void grow() {
+    slots_.assign(2 * slots_.size(), none);
+    for (std::size_t i = 0; i < entries_.size(); ++i)
+      slots_[place(entries_[i].node->digest, entries_[i].scope)] = static_cast<std::uint32_t>(i);
   }
 
   void collect(const Expr& root) {
@@ -250,7 +260,7 @@ class Printer {
   void define(std::uint32_t index) {
     const Entry& e = entries_[index];
     const Node& n = *e.node;
-    stack_.push_back({Item::End, {}, index, out_.text.size()});
+    if (spans_ == Spans::all) stack_.push_back({Item::End, {}, index, out_.text.size()});
     const OpRow& r = row(n.op);
     if (r.bind == prefix_bind) {
       out_.text += r.spelling;
@@ -308,21 +318,28 @@ class Printer {
   std::vector<NameScope> scopes_;
   std::vector<Entry> entries_;  // the root is the first
   std::vector<std::uint32_t> order_;
-  std::unordered_map<EntryKey, std::uint32_t, EntryKeyHash> index_;
+  static constexpr std::uint32_t none = ~std::uint32_t{0};
+  std::vector<std::uint32_t> slots_ = std::vector<std::uint32_t>(64,
+                                                                 none);  ///< indices of entries, by digest and scope
   std::vector<Item> stack_;
   std::size_t names_ = 0;
+  Spans spans_ = Spans::all;  ///< for large expressions their table costs as much as the text
   Printed out_;
 };
 
 }  // namespace
 
-Printed print_spans(const Expr& root, const Signature& signature) { return Printer(root, signature).write(); }
+Printed print_spans(const Expr& root, const Signature& signature) {
+  return Printer(root, signature).write(Printer::Spans::all);
+}
 
 DevicePrinted print_for_device(const Expr& root, const Signature& signature, const FieldNames& fields) {
   return Printer(root, signature, &fields).write_for_device(root);
 }
 
-std::string print(const Expr& root, const Signature& signature) { return print_spans(root, signature).text; }
+std::string print(const Expr& root, const Signature& signature) {
+  return Printer(root, signature).write(Printer::Spans::none).text;
+}
 
 std::string print_literal(Type type, double value) {
   if (type == Type::Bool) return value != 0 ? "true" : "false";

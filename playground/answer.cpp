@@ -162,7 +162,6 @@ class Answer {
   explicit Answer(const Json& question)
       : question_(question), asked_(asked_of(question)), view_(view_of(question)), text_(built()),
         traced_(compiler::trace(text_.attention)) {
-    steps_.keep_text = true;
     lowered_ = compiler::lower(compiler::BoundMod(traced_), &steps_);
     names_ = lowered_.mod.signature();
     compiler::Problem problem;

@@ -49,12 +49,15 @@ class Rows {
   std::int32_t rows() const { return std::min(view_.extent.q_len, view_.cells); }
   std::int32_t columns() const { return std::min(view_.extent.kv_len, view_.cells); }
 
-  /// Adds a row of cells: of the pairs that are kept, the mean score, the sum of probabilities, and the mean gradient.
+  /// Adds a row of cells: the mean score and the mean gradient of the pairs that are kept, and the mean probability of
+  /// all, where a removed one has none. Not its sum: cells may hold different numbers of keys, and would come out in
+  /// stripes.
   void operator()(std::int32_t row, Numbers& to) {
     const std::int32_t n = view_.extent.kv_len;
     const auto query = static_cast<std::int32_t>((std::int64_t{2} * row + 1) * view_.extent.q_len / (2 * rows()));
     const std::vector<OracleRow::Pair> kept = oracle_.row(view_.b, view_.h, query).kept;
     auto pair = kept.begin();
+    std::int64_t begin = 0;
     for (std::int32_t c = 0; c < columns(); ++c) {
       const std::int64_t end = std::int64_t{c + 1} * n / columns();
       double score = 0, mass = 0, gradient = 0;
@@ -65,8 +68,9 @@ class Rows {
         gradient += oracle_.dprob(pair->kv, pair->p) * pair->p * (1 - pair->p) * oracle_.dscore(pair->kv, pair->s);
       }
       to.score.values.push_back(count ? score / count : nothing);
-      to.prob.values.push_back(count ? mass : nothing);
+      to.prob.values.push_back(count ? mass / static_cast<double>(end - begin) : nothing);
       to.grad.values.push_back(count ? gradient / count : nothing);
+      begin = end;
     }
   }
 

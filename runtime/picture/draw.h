@@ -35,8 +35,8 @@ std::string draw(const compiler::LoweredMod& lowered, const compiler::Args& args
 Drawing drawing(const compiler::LoweredMod& lowered, const compiler::Args& args, const View& view);
 
 /// What the oracle has of each pair, in cells. A row of cells is its middle query. Each cell has the mean score of its
-/// pairs that are kept, the sum of their probabilities after the prob mod, and the mean of how much each of these
-/// changes with the pair's own s.
+/// pairs that are kept, the mean probability of all its pairs after the prob mod, and of those that are kept the mean
+/// of how much the probability changes with the pair's own s.
 struct Numbers {
   Heat score, prob, grad;
 };

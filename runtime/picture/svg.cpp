@@ -172,9 +172,11 @@ class Page {
     if (list.empty()) return "";
     std::string d;
     for (const Box& b : list) {
-      const double x = std::min(width_, b.x * across), y = std::min(height_, b.y * down);
-      const double w = std::min(width_ - x, b.width * across), h = std::min(height_ - y, b.height * down);
-      d += fmt::format("M{:.5g} {:.5g}h{:.5g}v{:.5g}h-{:.5g}z", x, y, w, h, w);
+      // Edges, not widths: neighbours write the same number for the edge they share, so that no gap shows between them
+      // at any size.
+      const double x = std::min(width_, b.x * across), to_x = std::min(width_, (b.x + b.width) * across);
+      const double y = std::min(height_, b.y * down), to_y = std::min(height_, (b.y + b.height) * down);
+      d += fmt::format("M{0:.5g} {1:.5g}H{2:.5g}V{3:.5g}H{0:.5g}z", x, y, to_x, to_y);
     }
     return fmt::format("<path class=\"attune-{}\" d=\"{}\"/>\n", look, d);
   }

@@ -1,5 +1,7 @@
-# tests/docs/peers.py — pictures of peers hold what their tables say, whatever the labels; --write draws those of docs
+# tests/docs/peers.py — tables and pictures of peers hold what the result files say, whatever the labels; --write makes
+# those of docs
 import sys
+import tempfile
 import xml.etree.ElementTree
 from pathlib import Path
 
@@ -7,7 +9,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools/bench"))
 import gpu_peers  # noqa: E402
 import peers_picture as drawing  # noqa: E402
-from peers_page import page  # noqa: E402
+import results  # noqa: E402
+from peers_page import page, result  # noqa: E402
 
 # The widths of letters in DejaVu Sans, in thousandths of its size: no text may be taken for narrower than that.
 WIDTHS = {" ": 318, ",": 318, "-": 361, "/": 338, "0": 636, "=": 838, "D": 770, "G": 775, "M": 863, "O": 787, "S": 635,
@@ -58,7 +61,8 @@ def of_data(cases):
     data = {"runs": [{"machine": "a GPU", "date": "2026-01-01", "attune": "attune", "command": "gpu_peers.py"}],
             "cases": [{**vars(case), "run": 0, "failed": {}, "measured": measured(case)} for case in cases],
             "left_out": []}
-    return drawing.pictures(page(gpu_peers.LOOK, data, []))["gpu_peers.svg"]
+    kept = {"gpu_peers.jsonl": result(gpu_peers.LOOK, data)}
+    return drawing.pictures(page(gpu_peers.LOOK, data, []), kept.get)["gpu_peers.svg"]
 
 
 def complaints():
@@ -91,14 +95,43 @@ def complaints():
     return out
 
 
-pages = [ROOT / "docs/benchmarks.md"]
-wrong = complaints()
-for one in pages:
-    if "--write" in sys.argv:
-        drawing.draw(one)
-    for file, svg in drawing.pictures(one.read_text(encoding="utf-8")).items():
-        there = one.parent / file
-        if not there.exists() or there.read_text(encoding="utf-8") != svg:
-            wrong.append(f"{file} is not what {one.name} says; run tests/docs/peers.py --write")
-        wrong += [f"{file}: {text} is misplaced" for text in misplaced(svg)]
+def about_results():
+    """What the check of result files would say of files that are wrong."""
+    run = {"peers": ["a", "b"], "peak": True}
+    row = lambda rates, ratios: results.Row("group", "label", rates, ratios)  # noqa: E731
+    rate = lambda median, best: {"median": median, "best": best}  # noqa: E731
+    right = [row({"attune": rate(100, 200), "a": rate(50.0, 50.0), "b": "failed"}, {"a": 2.004, "peak": 0.5})]
+    out = results.wrong(run, right)
+    for what, rows in [("an unknown peer", [row({"attune": rate(1, 2), "c": rate(1, 2)}, {"c": 1})]),
+                       ("a ratio to nothing", [row({"attune": rate(1, 2)}, {"c": 1})]),
+                       ("a median above the best", [row({"attune": rate(3, 2)}, {})]),
+                       ("a ratio of other rates", [row({"attune": rate(100, 200), "a": rate(50, 50)}, {"a": 2.1})]),
+                       ("a rate without its ratio", [row({"attune": rate(100, 200), "a": rate(50, 50)}, {})]),
+                       ("a row that stands twice", right * 2)]:
+        out += [] if results.wrong(run, rows) else [f"{what} in a result file is not seen"]
+    wanted = "| group: label | 100 (200) | 50 % | 50.0 (50.0) | failed | 2.00 | — |"
+    out += [] if wanted in results.table(run, right) else [f"not {wanted}, but {results.table(run, right)}"]
+    with tempfile.TemporaryDirectory() as folder:
+        results.write(f"{folder}/r.jsonl", run, right)
+        out += [] if results.read(f"{folder}/r.jsonl") == (run, right) else ["what is written is not what is read"]
+    return out
+
+
+page_of = ROOT / "docs/benchmarks.md"
+if "--write" in sys.argv:
+    page_of.write_text(results.with_tables(page_of), encoding="utf-8")
+    drawing.draw(page_of)
+wrong = complaints() + about_results()
+text = page_of.read_text(encoding="utf-8")
+if results.with_tables(page_of) != text:
+    wrong.append(f"{page_of.name} has not the tables of docs/results; run tests/docs/peers.py --write")
+used = {page_of.parent / mark[2] for mark in results.MARK.finditer(text)}
+wrong += [f"{file.name} is not shown in {page_of.name}" for file in {*(ROOT / "docs/results").glob("*.jsonl")} - used]
+for file in used:
+    wrong += [f"{file.name}: {one}" for one in results.wrong(*results.read(file))]
+for file, svg in drawing.of_page(page_of).items():
+    there = page_of.parent / file
+    if not there.exists() or there.read_text(encoding="utf-8") != svg:
+        wrong.append(f"{file} is not what the results say; run tests/docs/peers.py --write")
+    wrong += [f"{file}: {text} is misplaced" for text in misplaced(svg)]
 sys.exit("\n".join(wrong) or 0)

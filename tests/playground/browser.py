@@ -2,11 +2,13 @@
 # what it sees is compared with the command line
 import base64
 import json
+import os
 import re
 import statistics
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,6 +48,9 @@ def facts(attune, mod):
 
 def twenty_mods(page, attune, pictures):
     by_name = {m.name: m for m in mods()}
+    # What the command line says is found out meanwhile.
+    said = ThreadPoolExecutor(os.cpu_count())
+    promised = {name: said.submit(facts, attune, by_name[name]) for name in TWENTY}
     for name in TWENTY:
         mod = by_name[name]
         # The data and sizes come with the choice; the expressions are typed again.
@@ -56,7 +61,7 @@ def twenty_mods(page, attune, pictures):
         seen = page.value("({ digest: answer.digest, tiles: answer.tiles, error: document.querySelector('.error:not([hidden])')"
                           "?.textContent || null, sections: answer.sections, panel: document.getElementById('panel').innerText,"
                           "facts: document.getElementById('facts').innerText })")
-        explained, (full, partial, empty, kept) = facts(attune, mod)
+        explained, (full, partial, empty, kept) = promised[name].result()
         assert not seen["error"], (name, seen["error"])
         assert seen["digest"] == explained["digest"], name
         sections = [s for s in explained["sections"] if s["title"] not in {"time", "compile time"}]
@@ -151,16 +156,17 @@ def keyboard(page):
 
 
 def looks(page, pictures):
-    for width, height in ((1280, 900), (768, 1024), (390, 844)):
-        for dark in (False, True):
-            page.size(width, height)
-            page.dark(dark)
-            for name in ("playground", "gallery", "index"):
-                page.open(f"{page.site}/{name}.html")
-                if name == "playground":
-                    page.value("choose(gallery.find(m => m.name === 'everything'))")
-                    settled(page)
-                time.sleep(0.3)
+    for name in ("playground", "gallery", "index"):
+        page.open(f"{page.site}/{name}.html")
+        if name == "playground":
+            page.value("choose(gallery.find(m => m.name === 'everything'))")
+            settled(page)
+        for width, height in ((1280, 900), (768, 1024), (390, 844)):
+            for dark in (False, True):
+                page.size(width, height)
+                page.dark(dark)
+                page.value("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+                page.until("[...document.images].filter(i => i.getBoundingClientRect().top < innerHeight).every(i => i.complete)")
                 wide = page.value("document.documentElement.scrollWidth - innerWidth")
                 assert wide <= 0, f"{name} is {wide} pixels too wide for {width}"
                 page.picture(pictures / f"{name}-{width}{'-dark' if dark else ''}.png")

@@ -13,7 +13,8 @@ import time
 from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 
-from peers_page import floor, missed, page
+import results
+from peers_page import floor, missed, page, result
 from peers_picture import draw
 
 
@@ -88,6 +89,7 @@ def in_turn(case, blocks, failed, rounds):
 def write(o, look, data):
     o.out.mkdir(parents=True, exist_ok=True)
     (o.out / f"{look.name}.json").write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    results.write(o.out / f"{look.name}.jsonl", *result(look, data))
     (o.out / f"{look.name}.md").write_text(page(look, data, o.floor), encoding="utf-8")
     draw(o.out / f"{look.name}.md")
 
@@ -144,7 +146,7 @@ def options(look, what):
                                 epilog="exit status 1: something failed, was left out, or is below a floor")
     p.add_argument("--attune", help="the command line, as built")
     p.add_argument("--from", dest="earlier", nargs="+", metavar="JSON", help="join earlier results, measure nothing")
-    p.add_argument("--out", type=Path, required=True, help=f"where {look.name}.json, .md and .svg go")
+    p.add_argument("--out", type=Path, required=True, help=f"where {look.name}.json, .jsonl, .md and .svg go")
     p.add_argument("--rounds", type=int, default=3, help="blocks of each, in turn")
     p.add_argument("--limit", type=float, default=530, help="seconds after which no case is begun")
     p.add_argument("--no-flex", dest="flex", action="store_false")

@@ -3,6 +3,8 @@ import argparse
 from dataclasses import dataclass
 from typing import Callable
 
+import results
+
 
 @dataclass(frozen=True)
 class Look:
@@ -33,8 +35,7 @@ class Look:
         return f"{self.group(case)}: {self.label(case)}"
 
     def rate(self, gflops):
-        value = gflops / self.scale
-        return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
+        return float(results.text_of(gflops / self.scale))
 
 
 def ratios(case):
@@ -84,39 +85,33 @@ def missed(look, data, floors):
     return out
 
 
-def runs_text(look, data):
-    out = ""
-    for number, run in enumerate(data["runs"]):
-        load = " to ".join(f"{run[when][0]:.2f}" for when in ("load_at_start", "load_at_end") if when in run)
-        facts = look.of_run(run, [case for case in data["cases"] if case["run"] == number])
-        out += f"- {'; '.join([run['date'], *facts, f'load {load}'])}: `{run['command']}`\n"
-    return out
+def result(look, data):
+    """What is kept of all data: the run, and its rows."""
+    runs = [{"date": run["date"], "command": run["command"],
+             "facts": look.of_run(run, [case for case in data["cases"] if case["run"] == number]) + [
+                 "load " + " to ".join(f"{run[when][0]:.2f}" for when in ("load_at_start", "load_at_end") if when in run)]}
+            for number, run in enumerate(data["runs"])]
+    rows = []
+    for case in data["cases"]:
+        rates = {look.names[name]: {of: look.rate(one["gflops"][of]) for of in ("median", "best")}
+                 for name, one in case["measured"].items()}
+        rates |= {look.names[name]: "failed" for name in case["failed"]}
+        rows.append(results.Row(look.group(case), look.label(case), rates,
+                                {look.names[name]: round(found, 4) for name, found in ratios(case).items()}))
+    return {"heading": look.heading, "unit": look.unit, "peers": list(look.peers.values()), "peak": look.peak,
+            "runs": runs}, rows
 
 
 def page(look, data, floors):
-    out = f"# {look.heading}\n\n{runs_text(look, data)}\n{look.notes(data)}\n\n"
-    head = ["", "attune", *(["of peak"] if look.peak else []), *look.peers.values()]
-    head += [f"by {name}" for name in look.peers.values()] + (["floors"] if floors else [])
-    out += f"| {' | '.join(head)} |\n|{'---|' * len(head)}\n"
-    for case in data["cases"]:
-        found = ratios(case)
-
-        def cell(name):
-            if name in case["failed"]:
-                return "failed"
-            if name not in case["measured"]:
-                return "—"
-            gflops = case["measured"][name]["gflops"]
-            return f"{look.rate(gflops['median'])} ({look.rate(gflops['best'])})"
-
-        row = [look.title(case), cell("attune")]
-        row += [f"{100 * found['peak']:.0f} %" if "peak" in found else "—"] if look.peak else []
-        row += [cell(name) for name in look.peers]
-        row += [f"{found[name]:.2f}" if name in found else "—" for name in look.peers]
-        if floors:
-            row.append("; ".join(f"{least:g} of {look.names[against]}: {'met' if met else 'missed'}"
-                                 for against, least, met in verdicts(look, case, floors)) or "—")
-        out += f"| {' | '.join(row)} |\n"
+    run, rows = result(look, data)
+    out = f"# {look.heading}\n\n"
+    for one in run["runs"]:
+        out += f"- {'; '.join([one['date'], *one['facts']])}: `{one['command']}`\n"
+    met = ["; ".join(f"{least:g} of {look.names[against]}: {'met' if met else 'missed'}"
+                     for against, least, met in verdicts(look, case, floors)) or "—"
+           for case in data["cases"]] if floors else []
+    out += (f"\n{look.notes(data)}\n\n<!-- results: {look.name}.jsonl -->\n{results.table(run, rows, met)}"
+            "<!-- /results -->\n")
     failures = [f"- {look.title(case)}: {look.names[name]} failed: {' '.join(why.split())}"
                 for case in data["cases"] for name, why in case["failed"].items()]
     failures += [f"- {case}: left out, for the limit of time" for case in data["left_out"]]

@@ -1,16 +1,22 @@
-# tools/bench/peers_picture.py — the pictures of a page's tables of peers: bars, drawn from the table above each
+# tools/bench/peers_picture.py — the pictures of a page's tables of peers: bars, drawn from the results of the table above
 import re
 import sys
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-# A picture stands below the table that it shows, as ![WHAT: UNIT; WHERE](FILE.svg). It shows the whole table, or one
-# group of rows where WHAT names that group. A row's title is `GROUP: LABEL`.
+import results
+
+# A picture stands below the table whose results it shows, as ![WHAT: UNIT; WHERE](FILE.svg). It shows all of them, or
+# one group of rows where WHAT names that group.
 IMAGE = re.compile(r"^!\[([^\]:]+): ([^\];]+); ([^\]]+)\]\(([\w./-]+\.svg)\)$", re.M)
 
 # As tools/picture.cpp: dark, light, middle, and so apart in grey too.
 COLOURS = ["#2c5f8d", "#e79b4b", "#fbe9d2", "#9a9a9a", "#5f8a3c", "#c7d8e8", "#222222", "#b05a7a"]
+
+# What is drawn for a light page, on a dark one.
+DARK = ('<style>@media(prefers-color-scheme:dark){svg,[fill="#222222"]{fill:#e8e8e8}[fill="#555"]{fill:#a9b0b8}'
+        '[fill="#fff"]{fill:#14181d}[fill="#2c5f8d"]{fill:#6ea8dc}}</style>\n')
 
 FONT, SMALL, LINE = 12, 10, 15  # pixels
 BAR, GAP, BARS, LABELS, EDGE = 11, 9, 200, 200, 24  # LABELS: the widest that a label may be before it is wrapped
@@ -20,7 +26,7 @@ BAR, GAP, BARS, LABELS, EDGE = 11, 9, 200, 200, 24  # LABELS: the widest that a 
 class Row:
     group: str
     label: str
-    rates: dict  # by peer, as the table writes them
+    rates: dict  # by peer, as texts
 
 
 def width(text, size=FONT):
@@ -123,49 +129,44 @@ def picture(what, unit, where, rows, colours):
     size = f"{wide:.0f}", f"{max(ends) - 12:.0f}"
     return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size[0]} {size[1]}" width="{size[0]}" '
             f'height="{size[1]}" font-family="Helvetica, Arial, sans-serif" font-size="{FONT}" fill="#222">\n'
-            f'<title>{escape(heads[0])}</title>\n<rect width="100%" height="100%" fill="#fff"/>\n'
+            f'<title>{escape(heads[0])}</title>\n{DARK}<rect width="100%" height="100%" fill="#fff"/>\n'
             f'{text_at(EDGE, 24, heads[0], " font-size=" + chr(34) + "14" + chr(34))}\n'
             f'{text_at(EDGE, 41, heads[1], " fill=" + chr(34) + "#555" + chr(34))}\n{names_text}{body}</svg>\n')
 
 
-def table(text):
-    """The rows of the last table of `text`: rates are its columns from `attune` to the first ratio, `by PEER`."""
-    lines = [line for line in re.split(r"\n(?!\|)", text.rstrip()) if line.startswith("|") or "\n|" in line]
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[-1].splitlines()
-             if line.startswith("|")] if lines else []
-    if len(cells) < 2 or "attune" not in cells[0]:
-        raise ValueError("no table of peers stands above this picture")
-    head = cells[0]
-    ends = next((i for i, name in enumerate(head) if name.startswith("by ") or name == "floors"), len(head))
-    peers = [(i, name) for i, name in enumerate(head[:ends]) if i > 0 and name != "of peak"]
-    out = []
-    for row in cells[2:]:
-        group, colon, label = row[0].partition(": ")
-        if not colon:
-            raise ValueError(f"`{row[0]}` is not GROUP: LABEL")
-        rates = {name: row[i].split()[0] for i, name in peers if re.match(r"[\d.]+( |$)", row[i])}
-        out.append(Row(group, label, rates))
-    return out
+def rows_of(run, rows):
+    """The medians of result files."""
+    names = ["attune", *run["peers"]]
+    return [Row(row.group, row.label, {name: results.text_of(row.rates[name]["median"]) for name in names
+                                       if row.rates.get(name, "failed") != "failed"}) for row in rows]
 
 
-def pictures(text):
-    """{file: SVG} of all pictures of a page of peers."""
+def pictures(text, read):
+    """{file: SVG} of all pictures of a page of peers. `read`: what a file of results holds, by its path."""
     out = {}
     for image in IMAGE.finditer(text):
         what, unit, where, file = image.groups()
-        rows = table(text[:image.start()])
+        above = [mark for mark in results.MARK.finditer(text) if mark.end() <= image.start()]
+        if not above:
+            raise ValueError(f"no table of results stands above {file}")
+        rows = rows_of(*read(above[-1][2]))
         one = [row for row in rows if row.group == what]
         out[file] = picture(what, unit, where, one or rows, colours_of(rows))
     return out
 
 
+def of_page(path):
+    return pictures(path.read_text(encoding="utf-8"), lambda file: results.read(path.parent / file))
+
+
 def draw(path):
     """Draw the pictures of the page, beside it."""
-    for file, svg in pictures(Path(path).read_text(encoding="utf-8")).items():
+    for file, svg in of_page(Path(path)).items():
         (Path(path).parent / file).write_text(svg, encoding="utf-8")
 
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit("peers_picture.py PAGE.md: draws the pictures of the page's tables of peers")
+        sys.exit("peers_picture.py PAGE.md: writes the page's tables of peers, and draws their pictures")
+    Path(sys.argv[1]).write_text(results.with_tables(sys.argv[1]), encoding="utf-8")
     draw(sys.argv[1])

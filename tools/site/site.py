@@ -16,6 +16,9 @@ from gallery import ROOT, mods
 from markdown import Page
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT / "tools" / "bench"))
+import results  # noqa: E402
+
 # The pages by the headings of the site's contents; every other page is reached by links.
 CONTENTS = {
     "Begin": ["README.md", "docs/start.md", "docs/expressions.md", "docs/masks-and-tiles.md", "docs/playground.md",
@@ -113,14 +116,18 @@ def told(attune, mod):
     return json.loads(done.stdout)["along_kv"]["form"]
 
 
+MEASURED_AT = "the-cuda-engine"  # the heading of these figures
+
+
 def measured(mod):
-    """TFLOP/s beside FlexAttention's, from the table of docs/benchmarks.md."""
+    """TFLOP/s beside FlexAttention's, as docs/results has them."""
     if not mod.measured:
         return ""
-    text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
-    cells = re.search(rf"^\| {re.escape(mod.measured)} \|(.*)\|$", text, re.M)[1].split("|")
-    own, flex = cells[0].split()[0], cells[3].split()[0]
-    return (f'<p>{own} TFLOP/s on one H200, FlexAttention {flex}: <a href="docs/benchmarks.html">{mod.measured}</a>.</p>')
+    run, rows = results.read(ROOT / "docs" / "results" / "gpu-forward.jsonl")
+    rates = next(row.rates for row in rows if row.title == mod.measured)
+    own, flex = (results.text_of(rates[name]["median"]) for name in ("attune", "FlexAttention"))
+    return (f'<p><a href="docs/benchmarks.html#{MEASURED_AT}">{own} TFLOP/s</a>, and FlexAttention {flex}, on one '
+            f'{html.escape(run["runs"][0]["facts"][0].split(",")[0])}.</p>')
 
 
 def state_link(mod):
@@ -143,7 +150,10 @@ def gallery_page(site, attune):
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         forms = list(pool.map(lambda m: told(attune, m), all_mods))
     body = ("<h1>The gallery</h1><p>Mods that people use. Each is a file of gallery/ that tests run: text, C++ and "
-            "Python give the same expression, and the pictures are drawn by <code>attune plot</code>.</p>")
+            "Python give the same expression, and the pictures are drawn by <code>attune plot</code>: keys go to the "
+            "right, queries down. On the left the tiles of a mask (blue: full; orange: the pairs of partial ones that "
+            "stay), or without a mask the score where q · k is 0 (orange above 0, blue below, and the page's own colour "
+            "at 0); on the right the probabilities, each row by its largest.</p>")
     for family in dict.fromkeys(m.family for m in all_mods):
         body += f'<h2>{family}</h2><div class="cards">' + "".join(
             card(m, f) for m, f in zip(all_mods, forms) if m.family == family) + "</div>"

@@ -3,8 +3,11 @@
 
 #include <attune/text.h>
 
+#include <cctype>
 #include <cmath>
+#include <cstdlib>
 #include <random>
+#include <set>
 
 #include "tests/catch.h"
 #include "tests/golden.h"
@@ -51,7 +54,7 @@ TEST_CASE("a picture's probabilities are those of the attention", "[picture]") {
     }
 }
 
-TEST_CASE("cells of many pairs keep a row's sum, and ignore what is removed", "[picture]") {
+TEST_CASE("cells of many pairs hold the mean of all, and ignore what is removed", "[picture]") {
   const runtime::View view{.extent = {.q_len = 300, .kv_len = 500}};
   const auto [score, prob, grad] = runtime::numbers(lowered("kv == 7 ? nan : s + f32(kv)", "kv != 7 && q < 200"), {},
                                                     view);
@@ -61,9 +64,26 @@ TEST_CASE("cells of many pairs keep a row's sum, and ignore what is removed", "[
     for (int c = 0; c < 96; ++c) {
       const double p = prob.values[static_cast<std::size_t>(r * 96 + c)];
       REQUIRE(std::isnan(p) == (r >= 64));
-      sum += p;
+      sum += p * ((c + 1) * 500 / 96 - c * 500 / 96);
     }
     if (r < 64) REQUIRE(sum == Approx(1));
+  }
+  // Cells of two keys are no paler than cells of three.
+  for (const double p : runtime::numbers(lowered("s", "true"), {}, {.extent = {.q_len = 4, .kv_len = 256}}).prob.values)
+    REQUIRE(p == Approx(1.0 / 256));
+}
+
+TEST_CASE("cells that touch share an edge, so that nothing shines through between them", "[picture]") {
+  runtime::View view{.extent = {.q_len = 256, .kv_len = 256}};
+  view.score = view.plain = true;
+  const std::string drawn = runtime::draw(lowered("s - 0.5f * f32(abs(q - kv))", "true"), {}, view);
+  for (const std::string& axis : {std::string("MH"), std::string(" V")}) {
+    std::set<double> edges;
+    for (std::size_t at = drawn.find(" d=\"M"); (at = drawn.find_first_of(axis, at)) != std::string::npos; ++at)
+      if (std::isdigit(static_cast<unsigned char>(drawn[at + 1]))) edges.insert(std::strtod(&drawn[at + 1], nullptr));
+    REQUIRE(edges.size() >= 90);
+    for (auto edge = edges.begin(), next = std::next(edge); next != edges.end(); edge = next++)
+      REQUIRE(*next - *edge > 0.5);
   }
 }
 
