@@ -129,8 +129,8 @@ class Page {
 
   void derivatives() {
     head(Of::Derivatives, "derivatives");
-    line("score", "d score / d s = " + show(mod_.dscore.by));
-    if (mod_.prob->op != ir::Op::Input) line("prob", "d prob / d p = " + show(mod_.dprob.by));
+    line("score", "d score / d s = " + ir::print_derivative(mod_.dscore.by, names_));
+    if (mod_.prob->op != ir::Op::Input) line("prob", "d prob / d p = " + ir::print_derivative(mod_.dprob.by, names_));
     for (const Derivative* d : {&mod_.dscore, &mod_.dprob, &mod_.dsink})
       for (const Scatter& s : d->captures)
         line("capture", print(s, mod_),
@@ -203,7 +203,11 @@ std::string bands(const Bands& all, ir::Input axis, const ir::Signature& names) 
     if (list->empty()) tell(row(name, "nothing"));
     for (const Band& b : *list) tell(row(name, band(b, axis, names), b.exact ? "" : "at most"));
   }
-  for (const Stop& s : all.stops) tell(row("stopped", ir::print(s.at, names), s.why));
+  // Where a part stops, so do those around it, each as long as all that it holds.
+  constexpr std::size_t most_stops = 8;
+  for (std::size_t i = 0; i < std::min(all.stops.size(), most_stops); ++i)
+    tell(row("stopped", ir::print(all.stops[i].at, names), all.stops[i].why));
+  if (all.stops.size() > most_stops) tell(row("stopped", fmt::format("{} parts more", all.stops.size() - most_stops)));
   return out;
 }
 
@@ -284,7 +288,8 @@ std::string print(const Scatter& scatter, const Mod& mod) {
   }
   std::string indices;
   for (const ir::Expr& i : index) indices += (indices.empty() ? "" : ", ") + ir::print(i, names);
-  return fmt::format("{}{}[{}] += {}", loops, names.captures[scatter.capture].name, indices, ir::print(value, names));
+  return fmt::format("{}{}[{}] += {}", loops, names.captures[scatter.capture].name, indices,
+                     ir::print_derivative(value, names));
 }
 
 }  // namespace attune::compiler

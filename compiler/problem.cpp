@@ -69,9 +69,10 @@ void check_rank(const Named& t, int rank, std::string_view layout) {
   if (t->rank == rank) return;
   throw refuse("tensor-rank", fmt::format("{} has {} dimensions instead of {}", t.name(), t->rank, rank),
                fmt::format("{}, and it should be {}", description(t), layout),
-               rank == 3 ? "give it these dimensions, or leave out cu_seqlens_q and cu_seqlens_kv for a dense batch"
-                         : "give it these dimensions: an extent of 1 for a missing one, Tensor::permuted for another "
-                           "order, cu_seqlens_q and cu_seqlens_kv for packed sequences");
+               rank == 3
+                   ? "give it these dimensions, or leave out cu_seqlens_q and cu_seqlens_kv for a dense batch"
+                   : "give it these dimensions: an extent of 1 for a missing one, a permuted view for another order; "
+                     "packed sequences are given with cu_seqlens_q and cu_seqlens_kv");
 }
 
 void check_float(const Named& t) {

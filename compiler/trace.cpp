@@ -78,16 +78,16 @@ Handle literal(long long value, Line at) {
 
 Handle literal(bool value, Line at) { return ir::boolean(value, written(at)); }
 
-Handle apply(std::string_view spelling, std::initializer_list<Handle> arguments, Line at) {
+Handle apply(std::string_view spelling, std::initializer_list<const Handle*> arguments, Line at) {
   const auto op = op_spelt(spelling, arguments.size());
   if (!op) throw Bug("the language has no operation spelt " + std::string(spelling));
-  const Handle* a = arguments.begin();
+  const auto a = [&](std::size_t i) -> const Handle& { return *arguments.begin()[i]; };
   // An Int literal that widens becomes a Float literal.
-  if (*op == ir::Op::F32 && ir::is_literal(a[0]) && a[0]->type == ir::Type::I32)
-    return ir::real(static_cast<float>(ir::literal_value(*a[0])), written(at));
-  if (arguments.size() == 1) return ir::op(*op, a[0], written(at));
-  if (arguments.size() == 2) return ir::op(*op, a[0], a[1], written(at));
-  return ir::op(*op, a[0], a[1], a[2], written(at));
+  if (*op == ir::Op::F32 && ir::is_literal(a(0)) && a(0)->type == ir::Type::I32)
+    return ir::real(static_cast<float>(ir::literal_value(*a(0))), written(at));
+  if (arguments.size() == 1) return ir::op(*op, a(0), written(at));
+  if (arguments.size() == 2) return ir::op(*op, a(0), a(1), written(at));
+  return ir::op(*op, a(0), a(1), a(2), written(at));
 }
 
 Handle sum(int count, const std::function<Handle(Handle)>& body, Line at) {

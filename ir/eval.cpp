@@ -219,6 +219,21 @@ std::uint32_t Program::emit_loop(std::uint32_t variable, std::span<const Expr> b
   return own;
 }
 
+double Program::cost() const {
+  struct Loop {
+    std::size_t end;
+    double times;  ///< of its body, sums around it included
+  };
+  std::vector<Loop> loops{{steps_.size(), 1}};
+  double sum = 0;
+  for (std::size_t i = 0; i < steps_.size(); ++i) {
+    while (i >= loops.back().end) loops.pop_back();
+    sum += loops.back().times;
+    if (steps_[i].op == Op::Sum) loops.push_back({steps_[i].loop_end, loops.back().times * steps_[i].bits});
+  }
+  return sum;
+}
+
 void Program::run(const Env& env, Memory& memory, Precision precision) const {
   if (memory.size() < slots_) memory.resize(slots_);
   std::copy(literals_.begin(), literals_.end(), memory.begin());

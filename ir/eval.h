@@ -44,6 +44,8 @@ class Program {
   /// Evaluates every root; `result(i, memory)` then gives the i-th. Allocates only to grow `memory`.
   void run(const Env& env, Memory& memory, Precision precision = Precision::f64) const;
   double result(std::size_t root, const Memory& memory) const { return memory[results_[root]]; }
+  /// How many operations a run takes: those within sums count once for each of their terms.
+  double cost() const;
 
  private:
   struct Step {

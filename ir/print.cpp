@@ -43,8 +43,9 @@ class Printer {
  public:
   enum class Spans : std::uint8_t { none, all };
 
-  Printer(const Expr& root, const Signature& signature, const FieldNames* device = nullptr)
-      : signature_(signature), device_(device) {
+  Printer(const Expr& root, const Signature& signature, const FieldNames* device = nullptr,
+          std::uint32_t small = small_text)
+      : signature_(signature), device_(device), small_(small) {
     for (const auto& c : signature.captures) taken_.insert(c.name);
     for (const auto& p : signature.params) taken_.insert(p.name);
     name_variables(std::max<std::uint32_t>(root->binder, std::bit_width(root->free & ~fresh_bit)));
@@ -197,7 +198,7 @@ class Printer {
         e.nesting = std::max(e.nesting, (a.named ? 0 : a.nesting) + (!infix || bracketed(n, i, a) ? 1 : 0));
       }
       if (n.op == Op::Sum) e.nesting = std::max(e.nesting, scopes_[e.inner].nesting + 1);
-      const bool repeats = e.uses > 1 && n.size >= worth_a_name && root_size > small_text;
+      const bool repeats = e.uses > 1 && n.size >= worth_a_name && root_size > small_;
       if (index == 0 || !(repeats || e.nesting >= deepest_nesting)) continue;
       e.named = true;
       scopes_[e.scope].lets.push_back(index);
@@ -312,6 +313,7 @@ class Printer {
 
   const Signature& signature_;
   const FieldNames* device_;
+  std::uint32_t small_;
   std::size_t lets_end_ = 0;
   std::set<std::string, std::less<>> taken_;
   std::vector<std::string> variables_;
@@ -339,6 +341,10 @@ DevicePrinted print_for_device(const Expr& root, const Signature& signature, con
 
 std::string print(const Expr& root, const Signature& signature) {
   return Printer(root, signature).write(Printer::Spans::none).text;
+}
+
+std::string print_derivative(const Expr& root, const Signature& signature) {
+  return Printer(root, signature, nullptr, 0).write(Printer::Spans::none).text;
 }
 
 std::string print_literal(Type type, double value) {

@@ -21,6 +21,10 @@ struct Printed {
 Printed print_spans(const Expr& root, const Signature& signature);
 std::string print(const Expr& root, const Signature& signature = {});
 
+/// The same, with a name for each part of 8 nodes that repeats: a derivative repeats parts of what it is of, and
+/// `print` leaves texts of up to 64 nodes without names.
+std::string print_derivative(const Expr& root, const Signature& signature = {});
+
 /// The names of fields, by level and index.
 using FieldNames = std::array<std::vector<std::string>, 3>;
 

@@ -100,20 +100,37 @@ struct Lowered {
   mutable std::vector<Tensor::Extents> fine_shapes_;
 };
 
+/// A flag as a lock.
+class Busy {
+ public:
+  explicit Busy(std::atomic_flag& flag) : flag_(flag) {
+    while (flag_.test_and_set(std::memory_order_acquire)) flag_.wait(true, std::memory_order_relaxed);
+  }
+  ~Busy() {
+    flag_.clear(std::memory_order_release);
+    flag_.notify_one();
+  }
+  Busy(const Busy&) = delete;
+  Busy& operator=(const Busy&) = delete;
+
+ private:
+  std::atomic_flag& flag_;
+};
+
 Memo::Memo(const Memo& other) {
-  const std::lock_guard lock(other.mutex_);
+  const Busy lock(other.busy_);
   last_ = other.last_;
 }
 
 Memo& Memo::operator=(const Memo& other) {
   std::shared_ptr<const Lowered> theirs = Memo(other).last_;
-  const std::lock_guard lock(mutex_);
+  const Busy lock(busy_);
   last_ = std::move(theirs);
   return *this;
 }
 
 std::shared_ptr<const Lowered> Memo::get(const Attention& attention) const {
-  const std::lock_guard lock(mutex_);
+  const Busy lock(busy_);
   if (!last_ || !last_->is_of(attention)) last_ = std::make_shared<const Lowered>(attention);
   return last_;
 }

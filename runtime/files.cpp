@@ -93,6 +93,14 @@ FileText read_file(const fs::path& path, std::size_t most) {
   return again_if_stale([&] { return read_once(path, most); });
 }
 
+std::string why_not_ours(const fs::path& folder) {
+  struct stat facts {};
+  if (stat(folder.c_str(), &facts) != 0 || !S_ISDIR(facts.st_mode)) return "";
+  if (facts.st_mode & S_IWOTH) return "all users may write there";
+  if (facts.st_uid == geteuid() || facts.st_uid == 0) return "";
+  return fmt::format("it belongs to the user {}, who is not you", facts.st_uid);
+}
+
 bool make_folders(const fs::path& path) {
   if (mkdir(path.c_str(), 0700) == 0 || errno == EEXIST) return true;
   return errno == ENOENT && path.has_parent_path() && path.parent_path() != path && make_folders(path.parent_path()) &&

@@ -52,6 +52,10 @@ auto again_if_stale(const Attempt& attempt) {
 /// Makes the folder and those above it, private to the user because they hold code. On failure errno says why.
 bool make_folders(const std::filesystem::path& path);
 
+/// Why nobody should run code from this folder: all users may write there, or it is of a user who is neither this one
+/// nor root. Empty for a folder that is not there.
+std::string why_not_ours(const std::filesystem::path& folder);
+
 /// While one lives, a write beyond the limit on file sizes (ulimit -f) fails with EFBIG instead of ending the process.
 /// It blocks SIGXFSZ in this thread only, so that the signal's disposition stays the program's.
 class FileSizeLimit {

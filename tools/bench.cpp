@@ -228,6 +228,7 @@ void add_bench(CLI::App& app) {
   auto o = std::make_shared<BenchOptions>();
   CLI::App& verb = *app.add_subcommand("bench", "how fast attention is on this machine, in percent of its peak");
   o->add_to(verb);
+  o->progress.add_to(verb);
   verb.add_option("--target", o->target, "what computes")->type_name("auto|cpu|cuda");
   verb.add_option("--threads", o->threads, "how many threads; several are measured one after the other")
       ->type_name("N...");

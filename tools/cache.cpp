@@ -55,6 +55,10 @@ std::vector<Layer> layers() {
     if (fs::exists(layer.folder, ignored) && !fs::is_directory(layer.folder, ignored))
       throw Error("no-cache", "the cache is not a folder", {.name = layer.folder.string()},
                   "a file has its place, so that no kernel is kept", "set ATTUNE_CACHE to a folder");
+    if (const std::string why = runtime::why_not_ours(layer.folder); layer.name == "user" && !why.empty())
+      throw Error("no-cache", "the cache is not used", {.name = layer.folder.string()},
+                  why + ", and what lies there would be run",
+                  "chown and chmod 700 it if its entries are yours, or set ATTUNE_CACHE to another folder");
   }
   return out;
 }

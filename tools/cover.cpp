@@ -18,6 +18,7 @@
 #include "tools/extent_options.h"
 #include "tools/output.h"
 #include "tools/picture.h"
+#include "tools/progress.h"
 #include "tools/text.h"
 #include "tools/verbs.h"
 #include "tools/write_files.h"
@@ -34,11 +35,14 @@ struct CoverOptions {
   ExtentOptions extent{.q_len = 4096, .tile = "128x128"};
   std::string along = "kv";
   std::optional<std::string> svg;
+  double limit = 60;
   bool json = false, no_picture = false, ascii = false;
 };
 
 /// Rows whose pairs are counted one by one from exact bands.
 constexpr std::int64_t most_counted_rows = 1 << 21;
+/// Of one evaluation, between which the limit is looked at: some three seconds.
+constexpr double most_operations = 1e9;
 /// Rows of lists: a gigabyte at most, where each row is one run.
 constexpr std::int64_t most_list_rows = 1 << 25;
 double microseconds(Clock::time_point from) {
@@ -106,12 +110,21 @@ class CoverVerb {
     const runtime::Tiles tiles(lowered_);
     summarise_us_ = microseconds(start);
     start = Clock::now();
-    lists_ = tiles.lists(e_, o_.along == "q");
+    const double cost = tiles.cost();
+    if (cost > most_operations) throw too_slow(cost, "one evaluation of the mask takes longer than that");
+    const auto told = [&, progress = std::make_shared<Progress>(progress_style("auto", o_.json), "cover", 1)](
+                          std::string_view of, double share) {
+      progress->at(share);
+      if (microseconds(start) > 1e6 * o_.limit)
+        throw too_slow(cost, fmt::format("{} of the {} were looked at", percent(share, 1), of));
+    };
+    lists_ = tiles.lists(e_, o_.along == "q", 1, [&](double share) { told("rows of tiles", share); });
     lists_us_ = microseconds(start);
     if (e_.q_len * entries <= most_counted_rows) live_ = tiles.live(e_);
     if (e_.q_len <= runtime::most_pairs_across && e_.kv_len <= runtime::most_pairs_across &&
         (o_.svg || (!live_ && entries == 1)))
-      evaluate();
+      pairs_ = runtime::kept_pairs(lowered_, compiler::args(lowered_), e_, static_cast<std::int32_t>(o_.extent.b),
+                                   static_cast<std::int32_t>(o_.extent.h), [&](double share) { told("pairs", share); });
     if (!live_ && entries == 1 && !pairs_.empty())
       live_ = std::count(pairs_.begin(), pairs_.end(), 1) * std::int64_t{e_.batch} * e_.heads;
   }
@@ -126,10 +139,11 @@ class CoverVerb {
                 "make the tiles larger, or the sizes smaller");
   }
 
-  /// Evaluates the mask at every pair of the chosen batch entry and head.
-  void evaluate() {
-    pairs_ = runtime::kept_pairs(lowered_, compiler::args(lowered_), e_, static_cast<std::int32_t>(o_.extent.b),
-                                 static_cast<std::int32_t>(o_.extent.h));
+  Error too_slow(double cost, const std::string& why) const {
+    return Error("too-slow", "the mask takes too long to look at", {.name = fmt::format("--limit {}", o_.limit)},
+                 fmt::format("{} in {} s: each evaluation is {} operations", why, o_.limit,
+                             grouped(static_cast<std::int64_t>(std::min(cost, 1e18)))),
+                 "make the sizes or the sums smaller, or the limit longer");
   }
 
   std::string tile_text() const { return fmt::format("{} x {}", e_.tile_q, e_.tile_kv); }
@@ -259,6 +273,7 @@ void add_cover(CLI::App& app) {
       ->type_name("kv|q");
   verb.add_option("--svg", o->svg, "write a figure, in place of the page where FILE is -; pairs show up to 512 x 512")
       ->type_name("FILE");
+  verb.add_option("--limit", o->limit, "seconds after which it gives up; 60 if left out")->type_name("X");
   verb.add_flag("--no-picture", o->no_picture, "numbers alone");
   verb.add_flag("--ascii", o->ascii, "the picture in letters, as where the locale is not UTF-8");
   verb.add_flag("--json", o->json, "as JSON");

@@ -40,8 +40,9 @@ void grad(const TextOptions& options, bool json) {
     nlohmann::ordered_json& entry = all[part.name];
     entry["captures"] = nlohmann::ordered_json::array();
     if (*part.by) {
-      entry["by"] = ir::print(part.derivative.by, names);
-      if (!json) print_out("{} = {}\n", part.by, ir::print(part.derivative.by, names));
+      const std::string by = ir::print_derivative(part.derivative.by, names);
+      entry["by"] = by;
+      if (!json) print_out("{} = {}\n", part.by, by);
     }
     for (const compiler::Scatter& scatter : part.derivative.captures) {
       const std::string term = compiler::print(scatter, mod);

@@ -23,6 +23,7 @@
 #include "runtime/threads.h"
 #include "tools/bench.h"
 #include "tools/output.h"
+#include "tools/progress.h"
 #include "tools/tune.h"
 #include "tools/verbs.h"
 
@@ -82,10 +83,41 @@ std::string today() {
   return text.data();
 }
 
+/// What is told on stderr while kernels are tried: a bar over all attentions, or a line for each kernel.
+class Trials {
+ public:
+  Trials(Progress::Style style, std::size_t attentions)
+      : lines_(style == Progress::Style::plain), bar_(lines_ ? Progress::Style::none : style, "tune", attentions),
+        attentions_(attentions) {}
+
+  void say(const std::string& text) const {
+    if (!lines_) return;
+    std::fputs(text.c_str(), stderr);
+    std::fflush(stderr);
+  }
+  /// Nobody knows how many kernels a search will try: after eight, half of the attention's share is shown as done.
+  void tried() {
+    ++kernels_;
+    const double here = static_cast<double>(kernels_) / static_cast<double>(kernels_ + 8);
+    bar_.at((static_cast<double>(done_) + here) / static_cast<double>(attentions_));
+  }
+  void next(const std::string& name) {
+    ++done_;
+    kernels_ = 0;
+    bar_.step(name);
+  }
+  void wipe() { bar_.wipe(); }
+
+ private:
+  bool lines_;
+  Progress bar_;
+  std::size_t attentions_, done_ = 0, kernels_ = 0;
+};
+
 class Tuner {
  public:
-  Tuner(const TuneOptions& o, const BenchOptions& shape)
-      : o_(o), shape_(shape), data_(Device::cuda()), tensors_(shape, data_),
+  Tuner(const TuneOptions& o, const BenchOptions& shape, Trials& trials)
+      : o_(o), shape_(shape), trials_(trials), data_(Device::cuda()), tensors_(shape, data_),
         one_(std::move(bench_cases(shape, data_).at(0))), wants_(runtime::wants(one_.attention, tensors_.call())) {
     Data host;
     flop_ = forward_flop(bench_cases(shape, host).at(0), shape);
@@ -95,9 +127,9 @@ class Tuner {
   }
 
   void operator()() {
-    say(fmt::format("{}, {}{} d={}/{} seq={} batch={} heads={}: {}, {}, {}\n", one_.name, shape_.dtype,
-                    shape_.exact_text(), shape_.d, shape_.of_dv(), shape_.seq, shape_.batch, shape_.heads,
-                    name_of(wants_.kind.cover), name_of(wants_.kind.mod), name_of(wants_.kind.length)));
+    trials_.say(fmt::format("{}, {}{} d={}/{} seq={} batch={} heads={}: {}, {}, {}\n", one_.name, shape_.dtype,
+                            shape_.exact_text(), shape_.d, shape_.of_dv(), shape_.seq, shape_.batch, shape_.heads,
+                            name_of(wants_.kind.cover), name_of(wants_.kind.mod), name_of(wants_.kind.length)));
     const auto tiles = [&](const Variant& v) { return compiled(other_tiles(wants_.spec, wants_.facts, v)); };
     const auto ways = [&](const Variant& v) { return compiled(other_ways(wants_.spec, wants_.facts, v)); };
     std::vector<Trial> trials = search(usual_.variant, {tiles, ways, [&](const Variant& v) { return measured(v); }});
@@ -105,11 +137,6 @@ class Tuner {
   }
 
  private:
-  static void say(const std::string& text) {
-    std::fputs(text.c_str(), stderr);
-    std::fflush(stderr);
-  }
-
   /// The kernel chosen without remembered results, or the one that the user named.
   Preference usual() const {
     Preference out;
@@ -148,7 +175,7 @@ class Tuner {
   }
 
   Trial measured(const Variant& variant) {
-    say(fmt::format("  {:<90} ", variant.text()));
+    trials_.say(fmt::format("  {:<90} ", variant.text()));
     // Groups of warps that wait for each other forever would hang the device with them.
     alarm(60);
     Trial out{variant, 0, {}};
@@ -161,10 +188,11 @@ class Tuner {
     if (out.wrong.empty()) {
       const double before = median_seconds(usual_, o_.bench.seconds), own = median_seconds(one, o_.bench.seconds);
       out.speed = before / own;
-      say(fmt::format("{:7.1f} TFLOP/s, {:.3f} of the usual one\n", flop_ / own / 1e12, out.speed));
+      trials_.say(fmt::format("{:7.1f} TFLOP/s, {:.3f} of the usual one\n", flop_ / own / 1e12, out.speed));
     } else {
-      say(out.wrong + "\n");
+      trials_.say(out.wrong + "\n");
     }
+    trials_.tried();
     alarm(0);
     return out;
   }
@@ -197,6 +225,7 @@ class Tuner {
   }
 
   void tell(const std::vector<Trial>& trials, const runtime::cuda::Tuned& row, const std::string& path) const {
+    trials_.wipe();
     if (!o_.bench.json) {
       print_out("{:<9} d={:<4} seq={:<6} {:>7.1f} TFLOP/s, {:.3f} of {:.1f}: {}{}\n", one_.name, shape_.d, shape_.seq,
                 row.tflops, row.tflops / row.usual_tflops, row.usual_tflops, row.variant.text(),
@@ -228,6 +257,7 @@ class Tuner {
 
   const TuneOptions& o_;
   const BenchOptions& shape_;
+  Trials& trials_;
   Data data_;
   ForwardTensors tensors_;
   Case one_;
@@ -252,15 +282,18 @@ void tune(const TuneOptions& o, bool own) {
       shapes.back().rows = {row};
     }
   }
+  Trials trials(o.bench.progress.style(), shapes.size());
   double longest = 0;
   for (const BenchOptions& shape : shapes) {
     const double begun = passed();
     if (begun + longest > o.limit) {
+      trials.wipe();
       fmt::print(stderr, "left out, for the limit of {} s: {} d={} seq={}\n", o.limit, shape.rows[0], shape.d,
                  shape.seq);
       continue;
     }
-    Tuner{o, shape}();
+    Tuner{o, shape, trials}();
+    trials.next(shape.rows.empty() ? "own" : shape.rows[0]);
     longest = std::max(longest, passed() - begun);
   }
 }
@@ -274,6 +307,7 @@ void add_tune(CLI::App& app) {
   CLI::App& verb = *app.add_subcommand("tune",
                                        "the fastest kernel for an attention on this GPU: found, and remembered");
   o->bench.add_to(verb);
+  o->bench.progress.add_to(verb);
   verb.add_option("--seconds", o->bench.seconds, "how long to measure each kernel, at least; 0.05 if left out")
       ->type_name("X");
   verb.add_option("--limit", o->limit, "seconds after which no attention is begun; 540 if left out")->type_name("X");

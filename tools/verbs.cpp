@@ -16,6 +16,7 @@
 #include <attune/error.h>
 
 #include "ir/parse.h"
+#include "runtime/files.h"
 #include "runtime/options.h"
 #include "tools/manual.h"
 #include "tools/output.h"
@@ -121,7 +122,7 @@ Error no_memory() {
                "let it have more (ulimit -v), or compute less at a time");
 }
 
-/// Says it where a call compiles each time because a file has the cache's place.
+/// Says it where a call compiles each time because the cache's folder is none, or others could put code there.
 void tell_unusable_cache() {
   std::string cache;
   try {
@@ -129,8 +130,11 @@ void tell_unusable_cache() {
   } catch (const Error&) {
     return;  // A verb that needs the environment has refused it.
   }
+  if (cache.empty()) return;
+  if (const std::string why = runtime::why_not_ours(cache); !why.empty())
+    fmt::print(stderr, "attune: the cache {} is not used: {}\n", cache, why);
   std::error_code ignored;
-  if (!cache.empty() && std::filesystem::exists(cache, ignored) && !std::filesystem::is_directory(cache, ignored))
+  if (std::filesystem::exists(cache, ignored) && !std::filesystem::is_directory(cache, ignored))
     fmt::print(stderr, "attune: the cache {} is not a folder: no kernel is kept\n", cache);
 }
 

@@ -1,9 +1,9 @@
 // include/attune/attention.h — Score, Mask, Prob, Sink and the Attention they make: compose, run, explain
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -32,12 +32,22 @@ class Part {
  protected:
   template <class F>
   void set(F f) {
-    call_ = std::make_shared<const Call>([f](A... at) -> R { return f(std::move(at)...); });
+    call_ = std::shared_ptr<const Call>(new Of<F>(std::move(f)));
   }
-  R call(A... at) const { return (*call_)(std::move(at)...); }
+  R call(A... at) const { return call_->run(std::move(at)...); }
 
  private:
-  using Call = std::function<R(A...)>;
+  // Not a std::function, which every user's file would have to compile.
+  struct Call {
+    virtual ~Call() = default;
+    virtual R run(A... at) const = 0;
+  };
+  template <class F>
+  struct Of final : Call {
+    explicit Of(F from) : f(std::move(from)) {}
+    R run(A... at) const override { return f(std::move(at)...); }
+    F f;
+  };
   std::shared_ptr<const Call> call_;
 };
 
@@ -264,7 +274,7 @@ class Memo {
   std::shared_ptr<const Lowered> get(const Attention& attention) const;
 
  private:
-  mutable std::mutex mutex_;
+  mutable std::atomic_flag busy_{};
   mutable std::shared_ptr<const Lowered> last_;
 };
 }  // namespace detail

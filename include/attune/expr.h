@@ -32,7 +32,7 @@ Handle literal(double value, Line at);
 Handle literal(long long value, Line at);
 Handle literal(bool value, Line at);
 /// The operation with this spelling; see ir/ops.def.
-Handle apply(std::string_view spelling, std::initializer_list<Handle> arguments, Line at);
+Handle apply(std::string_view spelling, std::initializer_list<const Handle*> arguments, Line at);
 Handle sum(int count, const std::function<Handle(Handle)>& body, Line at);
 
 template <class>
@@ -61,7 +61,7 @@ class Value {
   /// An Int widens to Float; nothing narrows.
   template <class W>
   requires std::same_as<W, int> && std::same_as<T, float> Value(const Value<W>& wide, Line at = Line::here())
-      : node_(detail::apply("f32", {wide.node()}, at)) {}
+      : node_(detail::apply("f32", {&wide.node()}, at)) {}
 
   template <class W>
   requires std::same_as<W, float> && std::same_as<T, int> Value(const Value<W>&)  // attune: write i32(x), it truncates
@@ -145,15 +145,13 @@ struct At {
   Int q_len, kv_len;       ///< of this batch entry
 };
 
-// Operators. The Float forms are templates only so that the Int ones win when both sides are Ints or integer literals.
-#define ATTUNE_ARITHMETIC(symbol)                                           \
-  inline Int operator symbol(Int a, Rhs<int> b) {                           \
-    return Int(detail::apply(#symbol, {a.node(), b.value.node()}, b.at));   \
-  }                                                                         \
-  template <class = void>                                                   \
-  Float operator symbol(Float a, Rhs<float> b) {                            \
-    return Float(detail::apply(#symbol, {a.node(), b.value.node()}, b.at)); \
-  }
+// Operators and functions are defined in compiler/operators.cpp: in a header they are half of the time that a file with
+// one mod takes to compile. The Float forms are templates only so that the Int ones win when both sides are Ints or
+// integer literals.
+#define ATTUNE_ARITHMETIC(symbol)         \
+  Int operator symbol(Int a, Rhs<int> b); \
+  template <class = void>                 \
+  Float operator symbol(Float a, Rhs<float> b);
 ATTUNE_ARITHMETIC(+)
 ATTUNE_ARITHMETIC(-)
 ATTUNE_ARITHMETIC(*)
@@ -161,14 +159,10 @@ ATTUNE_ARITHMETIC(/)
 #undef ATTUNE_ARITHMETIC
 
 // Both sides convert, so that C++20's reversed candidates are the same function.
-#define ATTUNE_COMPARISON(symbol)                                                \
-  inline Bool operator symbol(Rhs<int> a, Rhs<int> b) {                          \
-    return Bool(detail::apply(#symbol, {a.value.node(), b.value.node()}, b.at)); \
-  }                                                                              \
-  template <class = void>                                                        \
-  Bool operator symbol(Rhs<float> a, Rhs<float> b) {                             \
-    return Bool(detail::apply(#symbol, {a.value.node(), b.value.node()}, b.at)); \
-  }
+#define ATTUNE_COMPARISON(symbol)               \
+  Bool operator symbol(Rhs<int> a, Rhs<int> b); \
+  template <class = void>                       \
+  Bool operator symbol(Rhs<float> a, Rhs<float> b);
 ATTUNE_COMPARISON(==)
 ATTUNE_COMPARISON(!=)
 ATTUNE_COMPARISON(<)
@@ -176,18 +170,12 @@ ATTUNE_COMPARISON(<=)
 ATTUNE_COMPARISON(>)
 ATTUNE_COMPARISON(>=)
 #undef ATTUNE_COMPARISON
-inline Bool operator==(Rhs<bool> a, Rhs<bool> b) {
-  return Bool(detail::apply("==", {a.value.node(), b.value.node()}, b.at));
-}
-inline Bool operator!=(Rhs<bool> a, Rhs<bool> b) {
-  return Bool(detail::apply("!=", {a.value.node(), b.value.node()}, b.at));
-}
+Bool operator==(Rhs<bool> a, Rhs<bool> b);
+Bool operator!=(Rhs<bool> a, Rhs<bool> b);
 
 // Int only; for a Float the compiler's error says what to write instead.
 #define ATTUNE_WHOLE(symbol, advice)                                            \
-  inline Int operator symbol(Int a, Rhs<int> b) {                               \
-    return Int(detail::apply(#symbol, {a.node(), b.value.node()}, b.at));       \
-  }                                                                             \
+  Int operator symbol(Int a, Rhs<int> b);                                       \
   template <class T = void>                                                     \
   Float operator symbol(Float a, Rhs<float>) {                                  \
     static_assert(detail::never<T>, "attune: " #symbol " takes Ints: " advice); \
@@ -202,12 +190,12 @@ ATTUNE_WHOLE(>>, "scale a Float by a power of two instead")
 #undef ATTUNE_WHOLE
 
 /// Always evaluates both sides; there are no side effects.
-inline Bool operator&&(Bool a, Rhs<bool> b) { return Bool(detail::apply("&&", {a.node(), b.value.node()}, b.at)); }
-inline Bool operator||(Bool a, Rhs<bool> b) { return Bool(detail::apply("||", {a.node(), b.value.node()}, b.at)); }
-inline Bool operator!(Bool a) { return Bool(detail::apply("!", {a.node()}, {})); }
-inline Int operator-(Int a) { return Int(detail::apply("-", {a.node()}, {})); }
-inline Float operator-(Float a) { return Float(detail::apply("-", {a.node()}, {})); }
-inline Int operator~(Int a) { return Int(detail::apply("~", {a.node()}, {})); }
+Bool operator&&(Bool a, Rhs<bool> b);
+Bool operator||(Bool a, Rhs<bool> b);
+Bool operator!(Bool a);
+Int operator-(Int a);
+Float operator-(Float a);
+Int operator~(Int a);
 
 // Mistakes for which C++ would print a page of candidates.
 namespace detail {
@@ -266,8 +254,7 @@ Bool operator!(const A&) {
 }
 
 // Functions: one declaration each.
-#define ATTUNE_OF_FLOAT(name) \
-  inline Float name(Float x, Line at = Line::here()) { return Float(detail::apply(#name, {x.node()}, at)); }
+#define ATTUNE_OF_FLOAT(name) Float name(Float x, Line at = Line::here());
 ATTUNE_OF_FLOAT(floor)
 ATTUNE_OF_FLOAT(ceil)
 ATTUNE_OF_FLOAT(round)  // halves away from zero
@@ -286,55 +273,35 @@ ATTUNE_OF_FLOAT(sigmoid)
 ATTUNE_OF_FLOAT(erf)
 #undef ATTUNE_OF_FLOAT
 
-inline Int abs(Int x, Line at = Line::here()) { return Int(detail::apply("abs", {x.node()}, at)); }
-inline Float abs(Float x, Line at = Line::here()) { return Float(detail::apply("abs", {x.node()}, at)); }
+Int abs(Int x, Line at = Line::here());
+Float abs(Float x, Line at = Line::here());
 
-#define ATTUNE_OF_PAIR(name)                                      \
-  inline Int name(Int a, Int b, Line at = Line::here()) {         \
-    return Int(detail::apply(#name, {a.node(), b.node()}, at));   \
-  }                                                               \
-  template <class = void>                                         \
-  Float name(Float a, Float b, Line at = Line::here()) {          \
-    return Float(detail::apply(#name, {a.node(), b.node()}, at)); \
-  }
+#define ATTUNE_OF_PAIR(name)                      \
+  Int name(Int a, Int b, Line at = Line::here()); \
+  template <class = void>                         \
+  Float name(Float a, Float b, Line at = Line::here());
 ATTUNE_OF_PAIR(min)  // if one operand is NaN, the other
 ATTUNE_OF_PAIR(max)
 #undef ATTUNE_OF_PAIR
 
-inline Int clamp(Int x, Int low, Int high, Line at = Line::here()) {
-  return Int(detail::apply("clamp", {x.node(), low.node(), high.node()}, at));
-}
+Int clamp(Int x, Int low, Int high, Line at = Line::here());
 template <class = void>
-Float clamp(Float x, Float low, Float high, Line at = Line::here()) {
-  return Float(detail::apply("clamp", {x.node(), low.node(), high.node()}, at));
-}
-inline Float pow(Float x, Float y, Line at = Line::here()) {
-  return Float(detail::apply("pow", {x.node(), y.node()}, at));
-}
+Float clamp(Float x, Float low, Float high, Line at = Line::here());
+Float pow(Float x, Float y, Line at = Line::here());
 /// Division that rounds down, and its remainder; `/` and `%` round toward zero. Division by 0 gives 0.
-inline Int floordiv(Int a, Int b, Line at = Line::here()) {
-  return Int(detail::apply("floordiv", {a.node(), b.node()}, at));
-}
-inline Int floormod(Int a, Int b, Line at = Line::here()) {
-  return Int(detail::apply("floormod", {a.node(), b.node()}, at));
-}
+Int floordiv(Int a, Int b, Line at = Line::here());
+Int floormod(Int a, Int b, Line at = Line::here());
 
-inline Float f32(Int i, Line at = Line::here()) { return Float(detail::apply("f32", {i.node()}, at)); }
-inline Float f32(Bool b, Line at = Line::here()) { return Float(detail::apply("f32", {b.node()}, at)); }
-inline Int i32(Float x, Line at = Line::here()) { return Int(detail::apply("i32", {x.node()}, at)); }
-inline Int i32(Bool b, Line at = Line::here()) { return Int(detail::apply("i32", {b.node()}, at)); }
+Float f32(Int i, Line at = Line::here());
+Float f32(Bool b, Line at = Line::here());
+Int i32(Float x, Line at = Line::here());
+Int i32(Bool b, Line at = Line::here());
 
 /// a where the condition holds, else b; both are evaluated.
-inline Int where(Bool condition, Int a, Int b, Line at = Line::here()) {
-  return Int(detail::apply("where", {condition.node(), a.node(), b.node()}, at));
-}
-inline Bool where(Bool condition, Bool a, Bool b, Line at = Line::here()) {
-  return Bool(detail::apply("where", {condition.node(), a.node(), b.node()}, at));
-}
+Int where(Bool condition, Int a, Int b, Line at = Line::here());
+Bool where(Bool condition, Bool a, Bool b, Line at = Line::here());
 template <class = void>
-Float where(Bool condition, Float a, Float b, Line at = Line::here()) {
-  return Float(detail::apply("where", {condition.node(), a.node(), b.node()}, at));
-}
+Float where(Bool condition, Float a, Float b, Line at = Line::here());
 template <detail::NumberValue C, class A, class B>
 Float where(const C&, const A&, const B&) {
   static_assert(detail::never<C>, "attune: where(...) starts with a Bool: compare something, e.g. i != 0");
@@ -368,12 +335,10 @@ Float sum(const Count&, Body) {
 }
 
 /// Uniform in [0, 1): the same number for the same (seed, batch, head, q, kv) on every engine and in the backward.
-inline Float random(Int seed, Line at = Line::here()) { return Float(detail::apply("random", {seed.node()}, at)); }
+Float random(Int seed, Line at = Line::here());
 
 /// `value`, with `derivative` used as its derivative by s (in a score) or p (in a prob mod). Gradients of captured
 /// tensors still come from `value`.
-inline Float custom(Float value, Float derivative, Line at = Line::here()) {
-  return Float(detail::apply("custom", {value.node(), derivative.node()}, at));
-}
+Float custom(Float value, Float derivative, Line at = Line::here());
 
 }  // namespace attune

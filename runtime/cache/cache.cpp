@@ -178,12 +178,14 @@ CacheEntry Cache::get(const CacheKey& key, const std::function<CacheEntry()>& bu
   make_folders(locks);
   const Lock lock(locks / key.name().substr(0, 3), patience_);
   const double waited = std::chrono::duration<double>(lock.waited()).count();
-  if (!lock)
+  if (!lock) {
+    patience_ = milliseconds(0);
     note(fmt::format("{} was built without its lock{}", key.name(),
                      lock.holder().empty() ? "" : fmt::format(", which {} had for {:.2f} s", lock.holder(), waited)));
-  else if (waited > 0.01)
+  } else if (waited > 0.01) {
     note(fmt::format("waited {:.2f} s for {}, which was building {}", waited,
                      lock.holder().empty() ? "another process" : lock.holder(), key.name()));
+  }
   // Another process may have kept it while this one waited.
   if (auto found = find(key)) return std::move(*found);
   CacheEntry out = timed(build);

@@ -1,6 +1,7 @@
 // runtime/cache/cache.h — bytes on disk, found by a key of what they were made from; knows nothing else about them
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <functional>
@@ -33,7 +34,7 @@ class Cache {
   /// Replaces the entry in the user's folder, in one step. False: it could not be stored.
   bool keep(const CacheKey& key, const CacheEntry& entry);
   /// Finds the entry, or builds and stores it. One process at a time builds; a caller that has waited longer than
-  /// `patience` builds too.
+  /// `patience` builds too, and from then on waits for no other entry either.
   CacheEntry get(const CacheKey& key, const std::function<CacheEntry()>& build);
 
   const CacheFolders& folders() const { return folders_; }
@@ -49,7 +50,7 @@ class Cache {
 
   CacheFolders folders_;
   std::uint64_t limit_;
-  std::chrono::milliseconds patience_;
+  std::atomic<std::chrono::milliseconds> patience_;
   std::mutex notes_mutex_;
   std::vector<std::string> notes_;
 };

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/files.h"
 #include "runtime/offline/purpose.h"
 #include "runtime/options.h"
 #include "runtime/watch/watch.h"
@@ -109,13 +110,20 @@ void Objects::tell_notes() {
   for (std::string& text : all) note(watch::Noted::Of::cache, std::move(text));
 }
 
+void Objects::note_later(std::string text) {
+  const std::lock_guard lock(mutex_);
+  notes_.push_back(std::move(text));
+}
+
 void Objects::add(std::shared_ptr<const Bundle> bundle) {
   const std::lock_guard lock(mutex_);
   bundles_.push_back(std::move(bundle));
 }
 
 CacheFolders cache_folders(const Options& o) {
-  return {.user = o.cache_bytes > 0 ? o.cache : "", .system = o.cache_system, .read_only = o.cache_read_only};
+  return {.user = o.cache_bytes > 0 && why_not_ours(o.cache).empty() ? o.cache : "",
+          .system = o.cache_system,
+          .read_only = o.cache_read_only};
 }
 
 Objects& objects() {
@@ -126,6 +134,8 @@ Objects& objects() {
     const bool on_disk = !folders.user.empty() || !folders.system.empty();
     auto made = std::make_unique<Objects>(on_disk ? std::make_unique<Cache>(std::move(folders), o.cache_bytes)
                                                   : nullptr);
+    if (const std::string why = why_not_ours(o.cache); !why.empty())
+      made->note_later(fmt::format("{} is not used: {}", o.cache, why));
     for (const std::string& path : o.bundles) made->add(Bundle::open(path));
     made->jit(o.jit);
     return made.release();

@@ -55,6 +55,8 @@ class Objects {
 
   /// Bundles that were added later are searched first.
   void add(std::shared_ptr<const Bundle> bundle);
+  /// Told with the next entry that is asked for.
+  void note_later(std::string text);
   void jit(bool on) { jit_ = on; }
   bool jit() const { return jit_; }
 

@@ -37,7 +37,10 @@ constexpr int samples = 24;
 /// One thread's state: the programs' memory.
 class Tiles::Asker {
  public:
-  Asker(const Tiles& tiles, const Extent& e, std::int32_t b, std::int32_t h) : tiles_(tiles), extent_(e) {
+  /// `between` is called now and then, between evaluations, if it is given.
+  Asker(const Tiles& tiles, const Extent& e, std::int32_t b, std::int32_t h, std::function<void()> between = {})
+      : tiles_(tiles), extent_(e), between_(std::move(between)) {
+    if (between_) pause_ = pause_of(tiles.cost());
     env_.b = b;
     env_.h = h;
     env_.q_len = e.q_len;
@@ -54,7 +57,7 @@ class Tiles::Asker {
   std::int64_t asked = 0;  ///< evaluations so far
 
   Keep ask(const Rectangle& r) {
-    ++asked;
+    count();
     place(r);
     tiles_.verdict_.run(env_, verdict_memory_);
     if (tiles_.verdict_.result(0, verdict_memory_) == 0) return Keep::None;
@@ -62,7 +65,7 @@ class Tiles::Asker {
   }
 
   bool kept(std::int32_t q, std::int32_t kv) {
-    ++asked;
+    count();
     env_.q = q;
     env_.kv = kv;
     tiles_.mask_.run(env_, mask_memory_);
@@ -122,7 +125,7 @@ class Tiles::Asker {
   /// Evaluates bands as segments of positions, clipped to the axis: kept ones into kept_, removed ones into gone_.
   void bands(const ir::Program& program, ir::Program::Memory& memory, const Bands& bands, const Rectangle& r,
              std::int32_t axis_begin, std::int32_t axis_end) {
-    ++asked;
+    count();
     place(r);
     program.run(env_, memory);
     std::size_t i = 0;
@@ -219,6 +222,10 @@ class Tiles::Asker {
   }
 
  private:
+  void count() {
+    if (++asked % pause_ == 0 && between_) between_();
+  }
+
   template <class Push>
   void split(bool along_q, std::int32_t tile, std::int32_t begin, std::int32_t end, const Push& push) {
     Rectangle r = along_q ? rectangle(begin, tile) : rectangle(tile, begin);
@@ -242,6 +249,8 @@ class Tiles::Asker {
 
   const Tiles& tiles_;
   const Extent& extent_;
+  std::function<void()> between_;
+  std::int64_t pause_ = 1;
   ir::Env env_;
   ir::Program::Memory verdict_memory_, mask_memory_, kv_memory_, q_memory_;
   std::vector<Segment> kept_, gone_;
@@ -279,7 +288,14 @@ void Tiles::column(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t
   Asker(*this, e, b, h).runs(true, tile_kv, into);
 }
 
-TileLists Tiles::lists(const Extent& e, bool along_q, int threads) const {
+double Tiles::cost() const { return std::max({verdict_.cost(), mask_.cost(), along_kv_.cost(), along_q_.cost()}); }
+
+std::int64_t pause_of(double cost) {
+  constexpr double operations = 1e7;  // about 0.1 s
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(operations / std::max(1.0, cost)));
+}
+
+TileLists Tiles::lists(const Extent& e, bool along_q, int threads, const Told& told) const {
   TileLists out{.extent = e,
                 .by_batch = cover_.by_batch,
                 .by_head = cover_.by_head,
@@ -297,12 +313,15 @@ TileLists Tiles::lists(const Extent& e, bool along_q, int threads) const {
   };
   std::vector<Part> done(parts);
   const auto fill = [&](std::size_t p) {
-    Asker asker(*this, e, 0, 0);
-    Part& part = done[p];
     const std::int64_t from = count * static_cast<std::int64_t>(p) / static_cast<std::int64_t>(parts);
+    std::int64_t i = from;
+    std::function<void()> between;
+    if (told) between = [&] { told(static_cast<double>(i) / static_cast<double>(count)); };
+    Asker asker(*this, e, 0, 0, std::move(between));
+    Part& part = done[p];
     const std::int64_t to = count * static_cast<std::int64_t>(p + 1) / static_cast<std::int64_t>(parts);
     part.sizes.reserve(static_cast<std::size_t>(to - from));
-    for (std::int64_t i = from; i < to; ++i) {
+    for (; i < to; ++i) {
       const std::int64_t bh = i / rows;
       asker.at(static_cast<std::int32_t>(bh / heads), static_cast<std::int32_t>(bh % heads));
       const std::size_t before = part.runs.size();

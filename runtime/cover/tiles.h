@@ -42,6 +42,9 @@ struct TileLists {
   std::size_t bytes() const { return offsets.size() * sizeof offsets[0] + runs.size() * sizeof runs[0]; }
 };
 
+/// How many evaluations of so many operations each take about 0.1 s.
+std::int64_t pause_of(double cost);
+
 class Tiles {
  public:
   /// Keeps a reference to the Mod: it and the data of the captures must outlive this object. Computes summaries here,
@@ -62,10 +65,18 @@ class Tiles {
   bool rows_by_bands(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t begin, std::int32_t end,
                      std::vector<Run>& into, std::vector<std::int32_t>& ends) const;
 
-  TileLists lists(const Extent& e, bool along_q = false, int threads = 1) const;
+  /// Hears what share of a long task is done, about ten times a second or after each evaluation that takes longer. What
+  /// it throws ends the task.
+  using Told = std::function<void(double share)>;
+
+  /// `told` is for one thread.
+  TileLists lists(const Extent& e, bool along_q = false, int threads = 1, const Told& told = {}) const;
 
   /// Pairs kept over all batch entries and heads; nothing if the bands are not exact. O(batches heads queries).
   std::optional<std::int64_t> live(const Extent& e) const;
+
+  /// Operations of the most expensive question: of a pair, a tile or a row of tiles.
+  double cost() const;
 
  private:
   struct Rectangle {

@@ -22,7 +22,7 @@ using Json = nlohmann::ordered_json;
 
 Error bad_value(const std::string& at, const std::string& key, const std::string& value, const std::string& takes) {
   return Error("manifest-value", fmt::format("{} cannot be {}", key, value), {.name = at}, "it takes " + takes,
-               "write one of these, or leave it out");
+               "write such a value, or leave it out");
 }
 
 /// Checks that each key of an object is known, in their order.

@@ -158,7 +158,7 @@ Numbers numbers(const compiler::LoweredMod& lowered, const compiler::Args& args,
 }
 
 std::vector<char> kept_pairs(const compiler::LoweredMod& lowered, const compiler::Args& args, const Extent& e,
-                             std::int32_t b, std::int32_t h) {
+                             std::int32_t b, std::int32_t h, const Tiles::Told& told) {
   const ir::ReadCapture read = reader(args.captures);
   const ir::Program program(lowered.cover.mask);
   ir::Program::Memory memory;
@@ -168,10 +168,12 @@ std::vector<char> kept_pairs(const compiler::LoweredMod& lowered, const compiler
   env.params = args.params;
   env.read = &read;
   std::vector<char> pairs;
+  const std::int64_t all = std::int64_t{e.q_len} * e.kv_len, pause = pause_of(program.cost());
   for (env.q = e.q_offset; env.q < e.q_offset + e.q_len; ++env.q)
     for (env.kv = 0; env.kv < e.kv_len; ++env.kv) {
       program.run(env, memory);
       pairs.push_back(program.result(0, memory) != 0);
+      if (told && std::ssize(pairs) % pause == 0) told(static_cast<double>(pairs.size()) / static_cast<double>(all));
     }
   return pairs;
 }

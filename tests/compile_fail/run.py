@@ -12,8 +12,12 @@ def compile(command, file, *flags):
 
 
 def complaint(command, file):
-    """What is wrong with the case, or None. Its lines `// expect: sentence` are what FAIL must make the compiler say."""
-    expected = re.findall(r"^// expect: (.+?)\s*$", Path(file).read_text(encoding="utf-8"), re.M)
+    """What is wrong with the case, or None. Its lines `// expect: sentence` are what FAIL must make the compiler say, and
+    it must name a line of the case; `// expect: clang: sentence` and `// expect: gcc: sentence` are for one compiler."""
+    asked = subprocess.run([*command, "--version"], capture_output=True, text=True).stdout
+    one = "clang" if "clang" in asked else "gcc"
+    expected = re.findall(r"^// expect: (?:(gcc|clang): )?(.+?)\s*$", Path(file).read_text(encoding="utf-8"), re.M)
+    expected = [sentence for of, sentence in expected if of in ("", one)]
     if not expected:
         return "has no line `// expect: sentence`"
     built, said = compile(command, file)
@@ -22,6 +26,8 @@ def complaint(command, file):
     built, said = compile(command, file, "-DFAIL")
     if built:
         return "compiles with FAIL, and must not"
+    if not re.search(rf"{re.escape(Path(file).name)}:\d+", said):
+        return f"fails, but names no line of it:\n{said}"
     missing = [sentence for sentence in expected if sentence not in said]
     return f"fails, but does not say `{missing[0]}`:\n{said}" if missing else None
 

@@ -24,7 +24,8 @@ std::string broken_by(const Expr& e, const Signature& signature) {
   scope.signature = &signature;
   scope.expected = e->type;
   try {
-    if (!same(parse(printed.text, scope), e)) return "reads back as another expression: " + printed.text;
+    for (const std::string& text : {printed.text, print_derivative(e, signature)})
+      if (!same(parse(text, scope), e)) return "reads back as another expression: " + text;
   } catch (const Error& error) {
     return error.what();
   }

@@ -192,6 +192,16 @@ TEST_CASE("a small expression repeats itself rather than name its parts", "[prin
   CHECK(print(op(Op::Add, square, square)) == "(s + s) * (s + s) + (s + s) * (s + s)");
 }
 
+TEST_CASE("a derivative names what it repeats, however short it is", "[print]") {
+  const Expr part = op(Op::Tanh, op(Op::Div, op(Op::Add, s(), op(Op::F32, op(Op::Sub, kv(), q()))), real(20.0f)));
+  const Expr e = op(Op::Sub, real(1.0f), op(Op::Mul, part, part));
+  CHECK(print(e) == "1.0f - tanh((s + f32(kv - q)) / 20.0f) * tanh((s + f32(kv - q)) / 20.0f)");
+  CHECK(print_derivative(e) == "let x1 = tanh((s + f32(kv - q)) / 20.0f); 1.0f - x1 * x1");
+  CHECK(parse(print_derivative(e), Scope{})->digest == e->digest);
+  const Expr small = op(Op::Tanh, s());
+  CHECK(print_derivative(op(Op::Mul, small, small)) == "tanh(s) * tanh(s)");
+}
+
 TEST_CASE("what a sum's variable is part of is named within the sum, and the rest outside of it", "[print]") {
   const Expr i = fresh_bound();
   const auto grow = [](Expr e) {

@@ -448,6 +448,7 @@ class Contract(Calls):
     def test_tuning_needs_a_gpu(self):
         self.refused("bad-size", "tune", "--seconds", "0")
         self.refused("bad-choice", "tune", "--row", "slanted")
+        self.refused("bad-choice", "tune", "--row", "causal", "--progress", "nope", fix="plain")
 
     @unittest.skipUnless(ENGINE, "built without the CPU engine")
     def test_verify(self):
@@ -570,6 +571,23 @@ class Contract(Calls):
             self.refused("bad-usage", "bench", option, "many")
         self.refused("head-groups", "bench", "--heads", "3", "--kv-heads", "2")
         self.refused("unknown-name", "bench", "--mask", "kv <= w")
+
+    def test_plain_words(self):
+        self.assertIn("write one of these", self.refused("bad-choice", "bench", "--row", "nope"))
+        (self.at / "my.mod").write_text("mask kv <= q\n")
+        self.refused("no-expression", "explain", "my.mod", fix="write --mod my.mod")
+        self.refused("wrong-type", "print", "(q ^ kv) & 1 == 0", fix="write ((q ^ kv) & 1) == 0")
+        sizes = [self.attune("cover", "kv <= q", *names, "--json", "--no-picture").stdout.split('"derive_us"')[0]
+                 for names in (["--q-len", "64", "--kv-len", "32"], ["--seq", "64", "--kv-seq", "32"])]
+        self.assertEqual(*sizes)
+        for names in ["--q-len", "64", "--kv-len", "32"], ["--seq", "64", "--kv-seq", "32"]:
+            said = self.attune("bench", "--row", "full", *names, "--target", "cpu", "--seconds", "0.01", "--json")
+            if ENGINE:
+                self.assertEqual((json.loads(said.stdout)["seq"], json.loads(said.stdout)["kv_seq"]), (64, 32))
+        self.numbers("q", [2, 3, 4])
+        self.numbers("k", [2, 3, 4])
+        self.numbers("v", [2, 3, 4])
+        self.assertNotIn("::", self.refused("tensor-rank"))
 
     def test_verbs(self):
         self.refused("unknown-verb", "rnu", fix="run")

@@ -177,6 +177,51 @@ class Trouble(Calls):
         self.assertEqual(said.returncode, 0)
         self.assertNotIn("-", re.sub(r"--\S+", "", said.stdout.split("tiles of", 1)[1]))
 
+    def test_masks_that_take_long(self):
+        start = time.monotonic()
+        self.refused("too-slow", "cover", "sum(i, 1024, sum(j, 1024, i * j + kv)) > 0", "--q-len", "512", "--limit",
+                     "1", says="2 098 179 operations")
+        self.refused("too-slow", "cover", "sum(i, 1024, sum(j, 1024, sum(k, 1024, i * j + k + kv))) > 0")
+        self.assertLess(time.monotonic() - start, 60)
+
+    # Each part that stops the derivation was shown, with all that it holds: 86 MB in 45 s.
+    def test_masks_of_thousands_of_terms(self):
+        mask = " || ".join(f"kv == {i * 7}" for i in range(4000))
+        (self.at / "long.mod").write_text(f"mask {mask}\n")
+        for verb in ["explain"], ["cover", "--q-len", "512", "--no-picture"]:
+            said = self.attune(*verb, "--mod", "long.mod")
+            self.assertEqual((said.returncode, said.stderr), (0, ""))
+            self.assertIn("parts more", said.stdout)
+            self.assertLess(len(said.stdout), 1_000_000)
+
+    # ---- What held, and is to hold.
+
+    def test_little_of_everything(self):
+        self.qkv()
+        for target in ["oracle", "cpu"] if ENGINE else ["oracle"]:
+            line = RUN.replace("oracle", target)
+            self.assertEqual(self.attune(*line.split(), "out").returncode, 0)
+            expected = (self.at / "out/out.npy").read_bytes()
+            for how in ("ulimit -n 5;", "ulimit -s 128;", "unset HOME XDG_CACHE_HOME;", "chmod 500 c;",
+                        f'attune() {{ env LC_ALL=de_DE.UTF-8 "{ATTUNE}" "$@"; }};'):
+                (self.at / "c").mkdir(exist_ok=True)
+                said = self.bash(f"{how} attune {line} again", ATTUNE_CACHE=str(self.at / "c"))
+                self.assertEqual((said.returncode, said.stderr), (0, ""), how)
+                self.assertEqual((self.at / "again/out.npy").read_bytes(), expected, how)
+
+    def test_texts_that_are_deep_or_long(self):
+        (self.at / "deep.mod").write_text("score " + "(" * 100_000 + "s" + ")" * 100_000 + "\n")
+        self.refused("too-deep", "print", "--mod", "deep.mod")
+        (self.at / "long.mod").write_text("score " + " + ".join(["s"] * 30_000) + "\n")
+        self.assertEqual(self.attune("grad", "--mod", "long.mod").stdout, "d score / d s = 30000.0f\n")
+
+    def test_inputs_that_are_no_files(self):
+        self.qkv()
+        os.mkfifo(self.at / "pipe.npy")
+        (self.at / "folder.npy").mkdir()
+        for name in "pipe.npy", "folder.npy", "/dev/zero":
+            self.refused("file-kind", *RUN.replace("q.npy", name).split(), "out")
+
     def test_whole_numbers(self):
         offset = lambda text: self.attune("cover", "kv <= q", "--q-len", "8", "--json", "--q-offset", text)
         self.assertEqual(json.loads(offset("010").stdout)["extent"]["q_offset"], 10)
@@ -236,6 +281,18 @@ class Trouble(Calls):
         how = {"ATTUNE_CACHE": str(self.at / "c"), "ATTUNE_CACHE_SIZE": ""}
         said = self.attune(*RUN.replace("oracle", "cpu").split(), "out", **how)
         self.assertEqual((said.returncode, said.stderr.count("is not a folder")), (0, 1))
+        said = self.attune("cache", "stats", **how)
+        self.assertEqual(said.returncode, 2)
+        self.assertIn("[no-cache]", said.stderr)
+
+    def test_a_cache_where_others_may_write(self):
+        self.qkv()
+        (self.at / "c").mkdir()
+        (self.at / "c").chmod(0o777)
+        how = {"ATTUNE_CACHE": str(self.at / "c"), "ATTUNE_CACHE_SIZE": ""}
+        said = self.attune(*RUN.replace("oracle", "cpu" if ENGINE else "oracle").split(), "out", **how)
+        self.assertEqual((said.returncode, said.stderr.count("is not used: all users may write there")), (0, 1))
+        self.assertEqual(list((self.at / "c").iterdir()), [])
         said = self.attune("cache", "stats", **how)
         self.assertEqual(said.returncode, 2)
         self.assertIn("[no-cache]", said.stderr)

@@ -23,7 +23,8 @@ import results  # noqa: E402
 CONTENTS = {
     "Begin": ["README.md", "docs/start.md", "docs/expressions.md", "docs/masks-and-tiles.md", "docs/playground.md",
               "docs/semantics.md"],
-    "Use it from": ["docs/python.md", "docs/torch.md", "docs/jax.md", "docs/c.md", "docs/cli.md"],
+    "Use it from": ["docs/python.md", "docs/torch.md", "docs/jax.md", "docs/cpp.md", "docs/c.md",
+                    "docs/cli.md"],
     "Run it": ["docs/cpu.md", "docs/gpu.md", "docs/offline.md", "docs/cache.md", "docs/debugging.md",
                "docs/errors.md", "docs/benchmarks.md"],
     "Work on it": ["CONTRIBUTING.md", "docs/map.md", "docs/adding-an-op.md", "docs/adding-a-kernel.md", "CHANGELOG.md"]}

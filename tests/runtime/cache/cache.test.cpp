@@ -10,6 +10,8 @@
 #include <unistd.h>
 
 #include "runtime/cache/objects.h"
+#include "runtime/files.h"
+#include "runtime/options.h"
 #include "tests/child.h"
 #include "tests/runtime/cache/cache_folder.h"
 
@@ -245,6 +247,41 @@ TEST_CASE("who waits longer than its patience builds", "[cache]") {
     return entry("code");
   });
   CHECK(got.bytes == "code");
+}
+
+TEST_CASE("who has waited in vain once does not wait for the next entry", "[cache]") {
+  const tests::CacheFolder folder;
+  Cache holder(folder.path), waiter(folder.path, 1 << 20, std::chrono::milliseconds(400));
+  const auto take = [&](const CacheKey& key) {
+    const auto start = std::chrono::steady_clock::now();
+    waiter.get(key, [] { return entry("own"); });
+    return std::chrono::steady_clock::now() - start;
+  };
+  holder.get(cache_key("a page"), [&] {
+    holder.get(cache_key("another page"), [&] {
+      CHECK(take(cache_key("a page")) >= std::chrono::milliseconds(400));
+      CHECK(take(cache_key("another page")) < std::chrono::milliseconds(300));
+      return entry("code");
+    });
+    return entry("code");
+  });
+}
+
+TEST_CASE("a folder where others may put code is not ours", "[cache]") {
+  const tests::CacheFolder folder;
+  const fs::path path = folder.path / "kernels";
+  CHECK(why_not_ours(path).empty());  // nothing is there yet
+  fs::create_directories(path);
+  CHECK(why_not_ours(path).empty());
+  fs::permissions(path, fs::perms::others_write, fs::perm_options::add);
+  CHECK(why_not_ours(path) == "all users may write there");
+  CHECK(cache_folders({.cache = path.string()}).user.empty());
+  fs::permissions(path, fs::perms::others_write, fs::perm_options::remove);
+  CHECK(cache_folders({.cache = path.string()}).user == path);
+  if (geteuid() != 0) return;  // only root gives folders away
+  REQUIRE(chown(path.c_str(), 1234, 0) == 0);
+  CHECK(why_not_ours(path) == "it belongs to the user 1234, who is not you");
+  CHECK(cache_folders({.cache = path.string()}).user.empty());
 }
 
 TEST_CASE("processes killed while they keep entries leave none that is wrong", "[cache]") {
