@@ -36,7 +36,7 @@ with tempfile.TemporaryDirectory() as folder:
     else:
         # Compiled anew, so as fast as can be: in batches, and not optimised.
         settings += [f"-DATTUNE_SOURCE={args.source}", f"-DATTUNE_CPU={args.engine}", "-DATTUNE_UNITY=ON",
-                     "-DATTUNE_WERROR=ON"]
+                     "-DATTUNE_WERROR=ON", "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O0"]
     do(args.cmake, "-G", "Ninja", "-S", Path(__file__).parent / "consumer", "-B", out, *settings)
     do(args.cmake, "--build", out)
     if args.way == "find_package" and args.shared == "ON":

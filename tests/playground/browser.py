@@ -14,6 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "site"))
 import browser  # noqa: E402
+import core  # noqa: E402
 from gallery import mods  # noqa: E402
 from mistakes import MISTAKES  # noqa: E402
 
@@ -196,6 +197,9 @@ def main(folder, attune, pictures):
         return
     if not (folder / "playground.html").exists():
         print("[skip] there is no playground in the site, since there is no emscripten")
+        return
+    if why := core.lacking(core.ROOT / "build/wasm/attune.js"):
+        print(f"[skip] {why}")
         return
     pictures.mkdir(parents=True, exist_ok=True)
     with browser.Browser() as page:

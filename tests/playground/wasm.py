@@ -12,6 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "site"))
+import core  # noqa: E402
 from gallery import mods  # noqa: E402
 from mistakes import MISTAKES  # noqa: E402
 
@@ -40,13 +41,8 @@ def difference(here, there):
 
 
 def main(programs, engine):
-    if not engine.exists():
-        print("[skip] there is no WebAssembly: ./dev playground makes it, with Debian's emscripten")
-        return
-    newest = max(p.stat().st_mtime for room in ("include", "ir", "compiler", "codegen", "runtime", "playground")
-                 for p in (ROOT / room).rglob("*") if p.suffix in {".h", ".cpp", ".cuh", ".def"})
-    if newest > engine.stat().st_mtime:
-        print("[skip] the WebAssembly is older than the sources: ./dev playground makes it anew")
+    if why := core.lacking(engine):
+        print(f"[skip] {why}")
         return
     if not shutil.which("node"):
         print("[skip] there is no node to run WebAssembly")
