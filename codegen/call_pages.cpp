@@ -37,6 +37,8 @@ std::vector<CallPage> call_pages(const compiler::LoweredMod& lowered, const Page
   };
   if (!backward) {
     walker(Way::forward);
+    // Their keys and values are a cache's.
+    if (spec.apart) out.push_back({"new keys before", append_source(spec.arch)});
     return out;
   }
   out.push_back({"rows before", rows_source(rows_spec(what.spec, parts.gradient->delta_of_o))});

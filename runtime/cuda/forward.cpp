@@ -208,19 +208,7 @@ class ForwardCall {
     return args;
   }
 
-  Pages pages() const {
-    if (!p_.kv.paged()) return {};
-    const Tensor& t = call_.pages;
-    return {.at = static_cast<const int*>(t.data),
-            .entry = t.strides[0],
-            .nth = t.strides[1],
-            .rows = static_cast<int>(p_.apart->page),
-            .count = static_cast<int>(call_.k.shape[0])};
-  }
   DecodeArgs decode_arguments(const Starts& starts, std::byte* memory) const {
-    const auto numbers = [](const Tensor& t) {
-      return t.given() ? Numbers{static_cast<const int*>(t.data), t.strides[0]} : Numbers{};
-    };
     return {.q = strided(call_.q, p_.q.layout),
             .k = strided(call_.k, p_.kv.layout),
             .v = strided(call_.v, p_.kv.layout),
@@ -240,7 +228,7 @@ class ForwardCall {
             .kv_starts = starts.kv,
             .kv_lens = numbers(call_.kv_len),
             .q_offsets = numbers(call_.q_offsets),
-            .pages = pages(),
+            .pages = pages(call_.pages, call_.k),
             .tiles = lists_.at,
             .tile_stride = lists_.stride,
             .tile_batches = lists_.batches,

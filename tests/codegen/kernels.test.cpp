@@ -206,6 +206,12 @@ void rotate_backward(std::size_t half) {
 
 }  // namespace
 
+TEST_CASE("the kernel that appends compiles without spills for every architecture", "[cuda]") {
+  if (skips_compiling()) return;
+  for (const int arch : {80, 86, 90, 100, 120})
+    CHECK(flaw(runtime::cuda::compile(codegen::append_source(arch)), 0) == "");
+}
+
 TEST_CASE("every row of a backward kernel's table compiles with some mod: first half", "[cuda]") { rotate_backward(0); }
 TEST_CASE("every row of a backward kernel's table compiles with some mod: last half", "[cuda]") { rotate_backward(1); }
 

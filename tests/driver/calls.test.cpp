@@ -663,6 +663,44 @@ TEST_CASE("lengths, positions and pages are for few queries, and refused in word
   CHECK(refusal(plain, 1, lengths).empty());
 }
 
+TEST_CASE("appending is one launch, a block a new row, captured once its kernel is there", "[driver]") {
+  if (tests::skips_nvrtc()) return;
+  const Device gpu = device_of(120);
+  const auto k_new = gpu.array<float>({5, 2, 64}), v_new = gpu.array<float>({5, 2, 32});
+  const auto k = gpu.array<bf16>({9, 2, 16, 64}), v = gpu.array<bf16>({9, 2, 16, 32});
+  const auto starts = gpu.array<std::int32_t>({4}), lengths = gpu.array<std::int32_t>({3}),
+             pages = gpu.array<std::int32_t>({3, 3});
+  const Append call{
+      .k_new = k_new, .v_new = v_new, .k = k, .v = v, .pages = pages, .kv_len = lengths, .cu_seqlens = starts};
+  const runtime::cuda::Current current(gpu.index);
+  cu::Stream stream = nullptr;
+  cu::Graph graph = nullptr;
+  driver().cuStreamCreate(&stream, cu::stream_non_blocking);
+  driver().cuStreamBeginCapture(stream, cu::CaptureMode::relaxed);
+  const Error refused = tests::refusal([&] { append(call, {.stream = stream}); });
+  CHECK(refused.code == "stream-capture");
+  CHECK(refused.fix == "append once before the capture");
+  append(call);
+  fake::forget();
+  append(call, {.stream = stream});
+  driver().cuStreamEndCapture(stream, &graph);
+  driver().cuGraphDestroy(graph);
+  driver().cuStreamDestroy(stream);
+  const auto launches = fake::launches();
+  REQUIRE(launches.size() == 1);
+  CHECK(launches[0].kernel.find("append") != std::string::npos);
+  CHECK(launches[0].blocks == 5);
+  CHECK(launches[0].threads == 256);
+  CHECK(launches[0].stream == stream);
+  CHECK(fake::calls_behind_the_back() == 0);
+  // Nothing new, nothing to launch.
+  fake::forget();
+  const Tensor none(k_new.data(), DType::f32, {3, 2, 0, 64}, {}, gpu),
+      no_v(v_new.data(), DType::f32, {3, 2, 0, 32}, {}, gpu);
+  append({.k_new = none, .v_new = no_v, .k = k, .v = v, .pages = pages, .kv_len = lengths});
+  CHECK(fake::launches().empty());
+}
+
 TEST_CASE("a kernel that was not loaded is loaded by a later call", "[driver]") {
   if (tests::skips_nvrtc()) return;
   const Call call;
