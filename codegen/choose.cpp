@@ -60,7 +60,7 @@ KernelSpec backward_spec(KernelSpec of) {
   of.out = of.dtype;
   of.max = false;
   of.heads = 1;
-  of.few = of.apart = of.paged = false;
+  of.few = of.apart = of.paged = of.before = false;
   of.store = KernelSpec{}.store;
   return of;
 }

@@ -203,7 +203,6 @@ void check_before(const Backward&, const compiler::Mod&) {}
 
 /// What a forward says of its keys that only engines on the host read; empty: nothing.
 std::string_view only_on_host(const Forward& call) {
-  if (call.o_before.given()) return "o_before";
   if (call.piece != 0) return "piece";
   return {};
 }

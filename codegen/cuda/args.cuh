@@ -116,6 +116,15 @@ struct BackwardArgs {
                   ///< it in
 };
 
+/// The arguments of calls that are merged with another's results. Kernels of other calls get no more than `Args`.
+template <class Args>
+struct Further : Args {
+  // Aligned as Args are, so that all compilers begin it behind their padding.
+  alignas(Args) Strided o_before;  ///< results over other keys, of each row that the call has; may be o
+  Rows lse_before;                 ///< may be lse
+  Stored o_before_type;
+};
+
 /// Threads of a block of append.cuh, and how many of them share a row of a head.
 constexpr int append_threads = 256, append_lanes = 16;
 

@@ -11,10 +11,11 @@
 //
 // Tile: Element (bf16, f16) of q, k and v, Out (also float) of o; m: 16 rows; n: keys a step of a warp, 16 or 32;
 // warps; stages: slots of a ring, each n rows of keys or of values; d, dv, width, width_v, heads, layout, max, store:
-// as forward_sm80.cuh has them; paged: keys lie in pages. Rows of q, k and v start at multiples of 16 bytes.
+// before: as forward_sm80.cuh has them; paged: keys lie in pages. Rows of q, k and v start at multiples of 16 bytes.
 // SharedDecode<Tile>::bytes of shared memory, Tile::warps x 32 threads.
 #pragma once
 
+#include "before.cuh"
 #include "cuts_sm80.cuh"
 #include "softmax_sm80.cuh"
 
@@ -32,7 +33,9 @@ struct SharedDecode {
                        met = q + Tile::m * Tile::d * size,
                        met_bytes = Tile::warps * met_rows * met_pitch * static_cast<int>(sizeof(float)),
                        parts = met + met_bytes, last = parts + Tile::warps * Tile::m * static_cast<int>(sizeof(Part)),
-                       bytes = last + 16;
+                       before = last + 16,
+                       before_bytes = has_before<Tile> ? Tile::m * static_cast<int>(sizeof(float)) : 0,
+                       bytes = before + before_bytes;
 };
 
 // ---- parts of a row ----------------------------------------------------------------------------------------------
@@ -348,6 +351,7 @@ struct DecodeBlock {
       for (int r = 0; r < 2; ++r) parts_met()[warp * Tile::m + 8 * r + lane / 4] = part[r];
     const int block = static_cast<int>(blockIdx.x);
     float* const into = whole ? nullptr : slot_of(is_first ? 2 * block + 1 : 2 * block);
+    if (whole) read_before();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       if (8 * r >= rows) break;
@@ -387,6 +391,10 @@ struct DecodeBlock {
     }
     __syncthreads();
     if (!last) return;
+    if constexpr (has_before<Tile>) {
+      read_before();
+      __syncthreads();
+    }
     each(0, rows, [&](int row, int column) {
       // Several parts are under way at a time.
       constexpr int batch = 8;
@@ -426,9 +434,21 @@ struct DecodeBlock {
     float x[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) x[i] = ended.factor == 0.0f ? 0.0f : all.o[i] * ended.factor;
+    float lse = ended.lse;
+    if constexpr (has_before<Tile>) {
+      const Merged with = merged(lse, before_met()[row]);
+      lse = with.lse;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        x[i] *= with.own;
+        // What counts for nothing may be anything.
+        if (with.before != 0.0f && column + i < Tile::width_v)
+          x[i] += with.before * o_before(args, of.b, h, of.queries.start + query, column + i);
+      }
+    }
     put(h, query, column, x);
     if (column > 0) return;
-    put(args.lse, h, query, ended.lse);
+    put(args.lse, h, query, lse);
     if constexpr (Tile::max) put(args.max, h, query, ended.max);
   }
   __device__ void put(int h, int query, int column, const float (&x)[4]) const {
@@ -456,12 +476,22 @@ struct DecodeBlock {
     if (to.data) to.data[of.b * to.batch + h * to.head + (of.queries.start + query) * to.position] = x;
   }
 
+  /// Each row's lse of other keys, read before a thread stores that of all in its place.
+  __device__ void read_before() const {
+    if constexpr (has_before<Tile>) {
+      const int row = static_cast<int>(threadIdx.x), head = row % heads;
+      if (row < rows && head < of.heads.count)
+        before_met()[row] = lse_before(args, of.b, of.heads.first + head, of.queries.start + row / heads);
+    }
+  }
+
   template <class T>
   __device__ T* shared_as(int at) const {
     return reinterpret_cast<T*>(__cvta_shared_to_generic(shared + static_cast<unsigned>(at)));
   }
   __device__ float* met() const { return shared_as<float>(Shared::met); }
   __device__ Part* parts_met() const { return shared_as<Part>(Shared::parts); }
+  __device__ float* before_met() const { return shared_as<float>(Shared::before); }
 
   /// A part in memory: results of every row that a tile may have, then their sums.
   __device__ int part_rows() const { return args.q_len * heads; }
@@ -512,7 +542,7 @@ template <class Tile, class User>
 
 template <class Tile, class User>
 __global__ void __launch_bounds__(Tile::warps * 32, 1)
-    decode_sm80(const __grid_constant__ DecodeArgs args, const __grid_constant__ User user) {
+    decode_sm80(const __grid_constant__ ArgsOf<Tile, DecodeArgs> args, const __grid_constant__ User user) {
   extern __shared__ __align__(128) unsigned char memory[];
   using Room = ShareRoom<Tile::warps * 32>;
   static_assert(sizeof(Room) <= SharedDecode<Tile>::met_bytes);

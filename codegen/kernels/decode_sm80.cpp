@@ -40,10 +40,11 @@ std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
 }
 
 /// As struct SharedDecode of decode_sm80.cuh counts.
-int shared_bytes(int d, int dv, const Tile& tile) {
+int shared_bytes(int d, int dv, const Tile& tile, bool before) {
   constexpr int element = 2, number = 4, met_rows = 8, padding = 8, part = 8;
   const int ring = tile.stages * tile.n * std::max(d, dv) * element;
-  return tile.warps * (ring + number * met_rows * (dv + padding) + part * rows) + rows * d * element + 16;
+  return tile.warps * (ring + number * met_rows * (dv + padding) + part * rows) + rows * d * element + 16 +
+         (before ? number * rows : 0);
 }
 
 std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts&, const CallKind&) {
@@ -54,7 +55,7 @@ std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts&, const CallKi
   Tile tile{.n = wider <= narrow ? 32 : 16};
   for (; tile.warps > 1; tile.warps /= 2) {
     tile.stages = std::min(most_in_flight / (tile.warps * tile.n * wider * 2), most_stages);
-    while (tile.stages >= 2 && shared_bytes(d, dv, tile) > most_shared(spec.arch)) --tile.stages;
+    while (tile.stages >= 2 && shared_bytes(d, dv, tile, spec.before) > most_shared(spec.arch)) --tile.stages;
     if (tile.stages >= 2) break;
   }
   return {variant_of(decode_sm80.name, tile, members)};
@@ -69,7 +70,7 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const auto width = static_cast<int>(spec.d), width_v = static_cast<int>(spec.dv);
   plan.traits = {
       {"warps", tile.warps}, {"width", width}, {"width_v", width_v}, {"store", spec.store}, {"paged", spec.paged}};
-  const int bytes = shared_bytes(plan.d, plan.dv, tile);
+  const int bytes = shared_bytes(plan.d, plan.dv, tile, spec.before);
   return {.plan = std::move(plan), .threads = 32 * tile.warps, .shared_bytes = bytes};
 }
 

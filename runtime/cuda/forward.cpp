@@ -28,6 +28,10 @@ void check_outputs(const Forward& call) {
   require_writable("o", call.o);
   require_f32_rows("lse", call.lse);
   require_f32_rows("max", call.max);
+  if (call.o_before.given() && call.o_before.dtype == DType::f64)
+    throw Error("engine-type", "the CUDA engine does not read o_before as f64", {}, "it computes in f32",
+                "give it elements of f32");
+  require_f32_rows("lse_before", call.lse_before);
 }
 
 bool is_empty(const Problem& p) { return p.batch == 0 || p.q_heads == 0 || p.q.length == 0; }
@@ -51,6 +55,7 @@ KernelKey key_of(const Facts& device, const LoweredMod& lowered, const Args& arg
                          .packed = p.q.packed(),
                          .apart = tells_apart(call, p),
                          .paged = p.kv.paged(),
+                         .before = call.o_before.given(),
                          .heads = codegen::heads_to_share(p.q.length, p.group),
                          .few = codegen::few_rows(p.q.length, p.group),
                          .boxes = boxes,
@@ -122,7 +127,7 @@ class ForwardCall {
     } else if (next) {
       launches.clear(next);
     }
-    const auto launch = [&](auto&& given) {
+    const auto launch = [&](auto given) {
       launches.launch({.kernel = &kernel_->kernel,
                        .grid = {blocks(), 1, 1},
                        .threads = kernel_->choice.threads,
@@ -132,13 +137,15 @@ class ForwardCall {
       std::vector<std::byte> user = user_of(lowered_, args_, *kernel_, p_);
       launches.put(stream, user);
     };
-    if (!cuts_keys()) return launch(arguments(starts, next));
+    const auto launch_all = [&](const auto& given) { is_further() ? launch(further(given)) : launch(given); };
+    if (!cuts_keys()) return launch_all(arguments(starts, next));
     launches.clear(arrivals_.in(memory), blocks());
-    launch(decode_arguments(starts, memory));
+    launch_all(decode_arguments(starts, memory));
   }
 
  private:
   bool cuts_keys() const { return kernel_->choice.plan.kernel->cuts_keys; }
+  bool is_further() const { return kernel_->choice.plan.before; }
 
   /// Only kernels that cut keys find their entries' lengths, positions and pages on the device.
   [[noreturn]] void refuse_apart() const {
@@ -206,6 +213,12 @@ class ForwardCall {
     args.section = section_of(tiles_, p_, device_.l2_bytes, static_cast<std::int64_t>(size_of(call_.k.dtype)));
     args.next = next;
     return args;
+  }
+
+  template <class Arguments>
+  Further<Arguments> further(const Arguments& args) const {
+    return {args, strided(call_.o_before, p_.q.layout), rows(call_.lse_before, p_.q.layout),
+            stored(call_.o_before.dtype)};
   }
 
   DecodeArgs decode_arguments(const Starts& starts, std::byte* memory) const {

@@ -343,7 +343,8 @@ TEST_CASE("the host counts shared memory and columns as kernels do", "[choose]")
   for (const KernelSpec& spec :
        {KernelSpec{.d = 24, .dv = 40}, KernelSpec{.out = DType::f32, .d = 16, .dv = 16}, KernelSpec{.d = 64, .dv = 160},
         KernelSpec{.d = 40, .dv = 256}, KernelSpec{.d = 72, .dv = 128, .heads = 4, .few = true},
-        KernelSpec{.arch = 86, .out = DType::f32, .d = 256, .dv = 40, .few = true}})
+        KernelSpec{.arch = 86, .out = DType::f32, .d = 256, .dv = 40, .few = true},
+        KernelSpec{.before = true, .heads = 2, .few = true}})
     for (const KernelChoice& c : choose(spec, parts.facts).choices) {
       Source source = kernel_source(parts, c.plan, spec.arch);
       const std::string shared = c.plan.kernel->name == "forward_sm90"  ? "Shared90"

@@ -92,8 +92,10 @@ void compile(const Lowered& lowered, Row row, std::size_t number) {
   row.spec.packed = number % 3 == 0;
   row.spec.heads = 1 << number % 4;
   row.spec.paged = row.spec.few && number % 2;
+  row.spec.before = number % 7 == 2 || (row.spec.few && number % 4 == 1);
   if (row.portable() && number % 4 == 0) row.spec.load = 0;
-  const codegen::GpuParts parts = codegen::gpu_parts(lowered.lowered, true);
+  const codegen::GpuParts parts = codegen::forward_parts(lowered.lowered, row.spec);
+  row.spec.before = row.spec.before && parts.facts.prob_linear;  // others are refused
   std::vector<KernelChoice> candidates = choose(row.spec, parts.facts).choices;
   if (!row.portable()) {
     // The fast kernel does not take every Mod; the portable one does.

@@ -663,6 +663,39 @@ TEST_CASE("lengths, positions and pages are for few queries, and refused in word
   CHECK(refusal(plain, 1, lengths).empty());
 }
 
+TEST_CASE("a call that is merged with another's is one launch of a kernel of its own", "[driver]") {
+  if (tests::skips_nvrtc()) return;
+  for (const int arch : {90, 120})
+    for (const std::int64_t length : {1, 300}) {
+      const Device gpu = device_of(arch);
+      const auto q = gpu.array<bf16>({2, 4, length, 64}), k = gpu.array<bf16>({2, 4, 300, 64}),
+                 o = gpu.array<bf16>({2, 4, length, 64}), other = gpu.array<bf16>({2, 4, length, 64});
+      const auto lse = gpu.array<float>({2, 4, length});
+      const auto sinks = gpu.array<float>({4}, "sinks");
+      // Where a sink has joined before, the kernel has none.
+      const Attention with_sink{.sink = [=](SinkAt at) { return sinks[at.head]; }};
+      Forward call{.q = q, .k = k, .v = k, .o = o, .lse = lse};
+      const auto launched = [&] {
+        fake::forget();
+        with_sink.run(call);
+        const auto launches = fake::launches();
+        REQUIRE(launches.size() == 1);
+        return launches[0].kernel;
+      };
+      call.o_before = other;
+      call.lse_before = lse;
+      const std::string merged = launched();
+      CHECK(merged.find(length == 1  ? "decode_sm80"
+                        : arch == 90 ? "forward_sm90"
+                                     : "forward_sm80") != std::string::npos);
+      call.o_before = o;  // in the same place
+      CHECK(launched() == merged);
+      const auto wide = gpu.array<double>({2, 4, length, 64});
+      call.o_before = wide;
+      CHECK(code_of([&] { with_sink.run(call); }) == "engine-type");
+    }
+}
+
 TEST_CASE("appending is one launch, a block a new row, captured once its kernel is there", "[driver]") {
   if (tests::skips_nvrtc()) return;
   const Device gpu = device_of(120);

@@ -6,8 +6,10 @@
 
 #include "runtime/attention.h"
 #include "runtime/cuda/engine.h"
+#include "runtime/tensor.h"
 #include "tests/gpu/device.h"
 #include "tests/numerics/agree.h"
+#include "tests/numerics/moved.h"
 
 namespace attune::tests {
 namespace {
@@ -116,6 +118,82 @@ TEST_CASE("few queries get what the oracle says, whatever their entries' lengths
   });
   INFO(wrong);
   CHECK(wrong.empty());
+}
+
+TEST_CASE("results of a call are merged with those before as the oracle does, by every kernel", "[gpu]") {
+  if (skipped()) return;
+  std::vector<Shape> shapes = apart();
+  // Few queries; then those of the kernels for many, of one head a tile and of several, wide, packed, in any layout.
+  for (const std::int64_t q_len : {1, 5, 24, 200})
+    for (const std::int64_t d : {64, 128, 256})
+      shapes.push_back({.batch = 2,
+                        .q_heads = 8,
+                        .kv_heads = 2,
+                        .q_len = q_len,
+                        .kv_len = 333,
+                        .d = d,
+                        .dv = d,
+                        .dtype = q_len == 5 ? DType::f16 : DType::bf16,
+                        .q_offset = 100});
+  shapes.push_back({.kv_len = 100, .d = 40, .dv = 24, .dtype = DType::f32});
+  shapes.push_back({.kv_len = 100, .d = 40, .dv = 24, .dtype = DType::bf16, .layout = Layout::columns});
+  shapes.push_back({.q_heads = 4,
+                    .kv_heads = 4,
+                    .d = 64,
+                    .dv = 64,
+                    .dtype = DType::bf16,
+                    .q_lens = {100, 0, 1, 77},
+                    .kv_lens = {90, 12, 40, 0}});
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    shapes[i].before = true;
+    shapes[i].seed = i + 1;
+  }
+  const Attention* const what[] = {&plain, &causal, &rich};
+  const std::string wrong = side_by_side(shapes.size() * std::size(what), [&](std::size_t i) {
+    return judge(*what[i % std::size(what)], shapes[i / std::size(what)]);
+  });
+  INFO(wrong);
+  CHECK(wrong.empty());
+}
+
+TEST_CASE("what was before may lie where results go: the bits stay the same", "[gpu]") {
+  if (skipped()) return;
+  for (const std::int64_t q_len : {1, 100})
+    for (const bool removed : {false, true}) {
+      const Inputs in = inputs({.batch = 3,
+                                .q_heads = 8,
+                                .kv_heads = 2,
+                                .q_len = q_len,
+                                .kv_len = 5000,
+                                .d = 64,
+                                .dv = 64,
+                                .dtype = DType::bf16,
+                                .q_offset = 10,
+                                .before = true});
+      // Values that are not finite send tiles to the careful way.
+      if (removed) runtime::store(in.v.tensor, runtime::offset(in.v.tensor, 1, 1, 4000, 7), INFINITY);
+      const Moved q(in.q.tensor), k(in.k.tensor), v(in.v.tensor), o_before(in.o_before.tensor),
+          lse_before(in.lse_before.tensor), o(in.o_before.tensor), lse(in.lse_before.tensor);
+      Forward call{.q = q.tensor(), .k = k.tensor(), .v = v.tensor(), .o = o.tensor(), .lse = lse.tensor()};
+      call.q_offset = 10;
+      call.o_before = o_before.tensor();
+      call.lse_before = lse_before.tensor();
+      const auto bits = [&](const Moved& of_o, const Moved& of_lse) {
+        const Placed o_here = place(DType::bf16, in.shape_of_o()), lse_here = place(DType::f32, in.shape_of_lse());
+        copy(of_o.tensor(), o_here.tensor);
+        copy(of_lse.tensor(), lse_here.tensor);
+        std::vector<std::byte> out(o_here.memory.get(), o_here.memory.get() + o_here.size);
+        out.insert(out.end(), lse_here.memory.get(), lse_here.memory.get() + lse_here.size);
+        return out;
+      };
+      causal.run(call);
+      const auto apart = bits(o, lse);
+      call.o = call.o_before;
+      call.lse = call.lse_before;
+      causal.run(call);
+      INFO(q_len << " queries" << (removed ? ", some values not finite" : ""));
+      CHECK(bits(o_before, lse_before) == apart);
+    }
 }
 
 TEST_CASE("keys that many blocks share add up to what one block gives, and to the same bits every time", "[gpu]") {

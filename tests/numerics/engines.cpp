@@ -46,7 +46,10 @@ void forward_on_device(const Subject& subject, const Forward& call, const compil
                     .pages = there(call.pages),
                     .q_offset = call.q_offset,
                     .q_offsets = there(call.q_offsets),
-                    .kv_offset = call.kv_offset};
+                    .kv_offset = call.kv_offset,
+                    .o_before = there(call.o_before),
+                    .lse_before = there(call.lse_before),
+                    .piece = call.piece};
   const std::size_t inputs = moved.size();
   on_device.o = there(call.o);
   on_device.lse = there(call.lse);

@@ -378,6 +378,14 @@ TEST_CASE("what was before is refused beside a prob mod that is no multiple of p
   tests::golden_error("before-prob", tests::refusal([&] { squared.run(call, Line{}); }).what());
 }
 
+TEST_CASE("what was before is merged as the oracle merges it", "[engine][serving]") {
+  for (const std::int64_t q_len : {1, 40})
+    for (const DType dtype : {DType::f32, DType::bf16})
+      for (const Attention* attention : {&plain, &causal, &rich})
+        agree(*attention,
+              {.batch = 2, .q_heads = 4, .kv_heads = 2, .q_len = q_len, .kv_len = 70, .dtype = dtype, .before = true});
+}
+
 TEST_CASE("what was before counts by its lse, and for nothing where that is -inf", "[engine][serving]") {
   constexpr float infinity = std::numeric_limits<float>::infinity();
   for (const Engine* engine : engines())
