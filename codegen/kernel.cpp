@@ -44,6 +44,7 @@ KernelPlan plan_of(const KernelDescriptor& kernel, const KernelSpec& spec, int m
           .max = spec.max,
           .packed = spec.packed,
           .before = spec.before,
+          .pieces = spec.pieces,
           .scale_positive = spec.scale_positive,
           .exact = spec.exact,
           .wide = spec.wide};

@@ -109,6 +109,7 @@ std::string page_tile(const KernelPlan& plan) {
                                 gpu_element(plan.dtype).page_name, gpu_element(plan.out).page_name, plan.m, plan.n,
                                 plan.d, plan.dv, plan.stages, plan.heads, plan.packed ? "packed" : "dense", plan.max);
   if (plan.before) out += "  static constexpr bool before = true;\n";
+  if (plan.pieces) out += "  static constexpr bool pieces = true;\n";
   for (const auto& [name, value] : plan.traits) out += fmt::format("  static constexpr int {} = {};\n", name, value);
   return out + "};\n";
 }
@@ -434,7 +435,7 @@ Source page_of(const GpuParts& parts, const KernelPlan& plan, int arch, const st
   out.text += fmt::format(
       "template __global__ void {}(\n    const __grid_constant__ {}, "
       "const __grid_constant__ attune::{}::User);\n",
-      out.symbol, plan.before ? fmt::format("attune::Further<attune::{}>", args) : fmt::format("attune::{}", args),
+      out.symbol, plan.further() ? fmt::format("attune::Further<attune::{}>", args) : fmt::format("attune::{}", args),
       space);
   if (path.empty()) return out;
   out.options.emplace_back(line_option);

@@ -1,33 +1,10 @@
 // codegen/cuda/before.cuh — results over some keys, and those over others that another call gave, become those over all
 #pragma once
 
-#include "args.cuh"
+#include "further.cuh"
 #include "softmax.cuh"
 
 namespace attune {
-
-/// Are results of another call merged in? Tiles of other calls say nothing of it, and their kernels stay as they are.
-template <class Tile>
-constexpr bool has_before = requires {
-  requires Tile::before;
-};
-
-template <class Args, bool Has>
-struct ArgsIf {
-  using Type = Args;
-};
-template <class Args>
-struct ArgsIf<Args, true> {
-  using Type = Further<Args>;
-};
-/// What a kernel of such a Tile gets.
-template <class Tile, class Args>
-using ArgsOf = typename ArgsIf<Args, has_before<Tile>>::Type;
-/// The same where a function was handed no more than Args.
-template <class Args>
-__device__ inline const Further<Args>& further(const Args& args) {
-  return static_cast<const Further<Args>&>(args);
-}
 
 /// A row of a call, and what another call gave for the same query and other keys. As runtime/merge.h has it.
 struct Merged {

@@ -2,11 +2,13 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <numeric>
 
 #include <attune/error.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "codegen/ceil_div.h"
 #include "codegen/cuda/args.cuh"
 #include "codegen/reads.h"
 #include "runtime/captures.h"
@@ -56,6 +58,7 @@ KernelKey key_of(const Facts& device, const LoweredMod& lowered, const Args& arg
                          .apart = tells_apart(call, p),
                          .paged = p.kv.paged(),
                          .before = call.o_before.given(),
+                         .pieces = call.piece != 0,
                          .heads = codegen::heads_to_share(p.q.length, p.group),
                          .few = codegen::few_rows(p.q.length, p.group),
                          .boxes = boxes,
@@ -91,14 +94,18 @@ class ForwardCall {
         kernel_(loaded_kernel(key_of(device, lowered, args_, call, p, means), lowered,
                               static_cast<cu::Stream>(means.stream), means.purpose)),
         tiling_(tiling_of(kernel_->choice)), tiles_(tiling_, p), starts_(space_, p, tiles_) {
-    if (tells_apart(call, p) && !cuts_keys()) refuse_apart();
+    if ((tells_apart(call, p) || call.piece != 0) && !cuts_keys()) refuse_apart();
     if (means.cover) require_fit(*means.cover, device_, *kernel_, lowered, args_, p);
     if (tiles_.count > most_blocks() && kernel_->choice.counts_tiles) next_ = space_.take<unsigned>(1);
     if (cuts_keys()) {
       const codegen::KernelPlan& plan = kernel_->choice.plan;
       const std::int64_t rows = p.q.length * plan.heads;
-      parts_ = space_.take<float>(2 * std::int64_t{blocks()} * rows * (plan.dv + part_floats));
-      arrivals_ = space_.take<unsigned>(blocks());
+      if (plan.pieces) deal_pieces();
+      const std::int64_t tiles = p.batch * tiles_.sets, parts = !plan.pieces  ? 2 * std::int64_t{blocks()}
+                                                                : pieces_ > 1 ? tiles * pieces_
+                                                                              : 0;
+      parts_ = space_.take<float>(parts * rows * (plan.dv + part_floats));
+      arrivals_ = space_.take<unsigned>(plan.pieces ? tiles : std::int64_t{blocks()});
     }
     if (means.cover) {
       lists_ = means.cover->lists;
@@ -127,7 +134,7 @@ class ForwardCall {
     } else if (next) {
       launches.clear(next);
     }
-    const auto launch = [&](auto given) {
+    const auto launch = [&](auto&& given) {
       launches.launch({.kernel = &kernel_->kernel,
                        .grid = {blocks(), 1, 1},
                        .threads = kernel_->choice.threads,
@@ -137,22 +144,40 @@ class ForwardCall {
       std::vector<std::byte> user = user_of(lowered_, args_, *kernel_, p_);
       launches.put(stream, user);
     };
-    const auto launch_all = [&](const auto& given) { is_further() ? launch(further(given)) : launch(given); };
+    const auto launch_all = [&](auto&& given) {
+      kernel_->choice.plan.further() ? launch(further(given)) : launch(given);
+    };
     if (!cuts_keys()) return launch_all(arguments(starts, next));
-    launches.clear(arrivals_.in(memory), blocks());
+    launches.clear(arrivals_.in(memory), static_cast<std::size_t>(arrivals_.count));
     launch_all(decode_arguments(starts, memory));
   }
 
  private:
   bool cuts_keys() const { return kernel_->choice.plan.kernel->cuts_keys; }
-  bool is_further() const { return kernel_->choice.plan.before; }
 
   /// Only kernels that cut keys find their entries' lengths, positions and pages on the device.
   [[noreturn]] void refuse_apart() const {
-    throw Error("engine-call", "the CUDA engine does not take kv_len, q_offsets, kv_offset or pages in such a call", {},
-                kernel_->story.empty() ? "they are for a few queries, times the heads that share keys: 16 in all"
-                                       : fmt::format("{}", fmt::join(kernel_->story, "; ")),
-                "call once for each entry, with k and v as it has them, or compute on the host");
+    const bool piece = call_.piece != 0;
+    throw Error("engine-call",
+                fmt::format("the CUDA engine does not take {} in such a call",
+                            piece ? "piece" : "kv_len, q_offsets, kv_offset or pages"),
+                {},
+                !kernel_->story.empty()
+                    ? fmt::format("{}", fmt::join(kernel_->story, "; "))
+                    : fmt::format("{} for a few queries, times the heads that share keys: 16 in all",
+                                  piece ? "it is" : "they are"),
+                piece ? "give each call fewer queries, leave piece out, or compute on the host"
+                      : "call once for each entry, with k and v as it has them, or compute on the host");
+  }
+
+  /// All warps have as many steps of a piece, so that no step of a warp is in two.
+  void deal_pieces() {
+    const codegen::KernelPlan& plan = kernel_->choice.plan;
+    const std::int64_t warps = codegen::trait(plan, "warps"), steps = ceil_div(p_.kv.length, plan.n),
+                       least = call_.piece / plan.n, whole = round_up(std::max<std::int64_t>(steps, 1), warps);
+    // Where a piece has all keys, how many it could have does not matter.
+    piece_ = static_cast<int>(std::min(std::lcm(std::min(least, whole * warps), warps), whole));
+    pieces_ = static_cast<int>(ceil_div(steps, piece_));
   }
   /// Blocks of a kernel whose blocks stay.
   int most_blocks() const { return means_.blocks ? std::min(means_.blocks, device_.sms) : device_.sms; }
@@ -217,8 +242,12 @@ class ForwardCall {
 
   template <class Arguments>
   Further<Arguments> further(const Arguments& args) const {
-    return {args, strided(call_.o_before, p_.q.layout), rows(call_.lse_before, p_.q.layout),
-            stored(call_.o_before.dtype)};
+    Further<Arguments> out{args, {}, {}, {}, piece_, pieces_};
+    if (!call_.o_before.given()) return out;
+    out.o_before = strided(call_.o_before, p_.q.layout);
+    out.lse_before = rows(call_.lse_before, p_.q.layout);
+    out.o_before_type = stored(call_.o_before.dtype);
+    return out;
   }
 
   DecodeArgs decode_arguments(const Starts& starts, std::byte* memory) const {
@@ -264,6 +293,7 @@ class ForwardCall {
   Room<unsigned> next_;  ///< the counter that tiles are taken from, where there are more of them than blocks
   Room<float> parts_;    ///< of tiles that blocks share, and how many of these have written theirs
   Room<unsigned> arrivals_;
+  int piece_ = 0, pieces_ = 0;  ///< as Further has them
   Room<int> own_lists_;
   CoverLists lists_;
 };

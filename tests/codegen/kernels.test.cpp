@@ -92,6 +92,7 @@ void compile(const Lowered& lowered, Row row, std::size_t number) {
   row.spec.packed = number % 3 == 0;
   row.spec.heads = 1 << number % 4;
   row.spec.paged = row.spec.few && number % 2;
+  row.spec.pieces = row.spec.few && number % 4 < 2;
   row.spec.before = number % 7 == 2 || (row.spec.few && number % 4 == 1);
   if (row.portable() && number % 4 == 0) row.spec.load = 0;
   const codegen::GpuParts parts = codegen::forward_parts(lowered.lowered, row.spec);

@@ -655,6 +655,11 @@ TEST_CASE("lengths, positions and pages are for few queries, and refused in word
     CHECK(refusal(causal, 4, change).empty());
     CHECK(refusal(causal, 5, change).find("16 in all") != std::string::npos);
   }
+  const auto in_pieces = [](Forward& call) { call.piece = 256; };
+  CHECK(refusal(causal, 4, in_pieces).empty());
+  const auto q = gpu.array<bf16>({2, 8, 5, 64}), k = gpu.array<bf16>({2, 2, 100, 64});
+  const Forward many{.q = q, .k = k, .v = k, .o = q, .piece = 256};
+  tests::golden_error("engine-call", tests::refusal([&] { causal.run(many, Line{}); }).what());
   CHECK(refusal({.prob = [](Float p, At) { return p * p; }}, 1, lengths).find("not a multiple of p") !=
         std::string::npos);
   // A mask that looks at data is asked pair by pair there.
@@ -694,6 +699,37 @@ TEST_CASE("a call that is merged with another's is one launch of a kernel of its
       call.o_before = wide;
       CHECK(code_of([&] { with_sink.run(call); }) == "engine-type");
     }
+}
+
+TEST_CASE("keys that are summed in pieces have a part for each, in the call's workspace", "[driver]") {
+  if (tests::skips_nvrtc()) return;
+  const Device gpu = device_of(90);
+  constexpr std::int64_t batch = 3, heads = 8, kv_heads = 2, length = 1000, d = 64;
+  const auto q = gpu.array<bf16>({batch, heads, 1, d}), k = gpu.array<bf16>({batch, kv_heads, length, d}),
+             o = gpu.array<bf16>({batch, heads, 1, d});
+  const Attention plain;
+  const auto bytes = [&](std::int64_t piece) {
+    Forward call{.q = q, .k = k, .v = k, .o = o};
+    call.piece = piece;
+    return static_cast<std::int64_t>(plain.workspace(call));
+  };
+  // Rows of f32 and the sums of each; an arrival for each of the six tiles, of four heads each.
+  const auto parts = [&](std::int64_t pieces) { return batch * kv_heads * pieces * 4 * (d + 4) * 4; };
+  const auto is_about = [](std::int64_t got, std::int64_t wanted) { return got >= wanted && got <= wanted + 512; };
+  // A block of eight warps, of 32 keys each, divides pieces of 256.
+  CHECK(is_about(bytes(128), parts(4)));
+  CHECK(is_about(bytes(256), parts(4)));
+  CHECK(is_about(bytes(384), parts(2)));
+  CHECK(is_about(bytes(512), parts(2)));
+  CHECK(bytes(1024) <= 512);
+  CHECK(bytes(std::int64_t{1} << 40) <= 512);
+  Forward call{.q = q, .k = k, .v = k, .o = o};
+  call.piece = 256;
+  plain.prepare(call);
+  fake::forget();
+  plain.run(call);
+  CHECK(fake::launches().size() == 1);
+  CHECK(fake::calls("cuMemsetD32Async") == 1);
 }
 
 TEST_CASE("appending is one launch, a block a new row, captured once its kernel is there", "[driver]") {

@@ -17,6 +17,7 @@ namespace {
 const Attention plain{};
 const Attention causal{.mask = mods::causal()};
 const Attention windowed{.mask = mods::sliding_window(70)};
+const Attention bent{.score = mods::alibi(8) | mods::softcap(5), .mask = mods::causal()};
 const Attention rich = [] {
   static const auto slope = Device::cpu().array<float>({16}, "slope"),
                     sinks = Device::cpu().array<float>({16}, "sinks");
@@ -215,6 +216,109 @@ TEST_CASE("keys that many blocks share add up to what one block gives, and to th
       }
     }
   }
+}
+
+TEST_CASE("keys that are summed in pieces get what the oracle says", "[gpu]") {
+  if (skipped()) return;
+  const Attention* const what[] = {&plain, &causal, &windowed, &rich};
+  std::vector<Shape> shapes = apart();
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    shapes[i].piece = i % 3 == 2 ? 384 : 128;
+    shapes[i].before = i % 2 == 1;
+  }
+  // One piece, although there may be more keys.
+  shapes.push_back({.batch = 1,
+                    .q_heads = 2,
+                    .kv_heads = 1,
+                    .q_len = 2,
+                    .kv_len = 90,
+                    .d = 64,
+                    .dv = 64,
+                    .dtype = DType::bf16,
+                    .q_offset = 88,
+                    .piece = 1 << 20});
+  const std::string wrong = side_by_side(shapes.size() * std::size(what), [&](std::size_t i) {
+    return judge(*what[i % std::size(what)], shapes[i / std::size(what)]);
+  });
+  INFO(wrong);
+  CHECK(wrong.empty());
+}
+
+TEST_CASE("with piece an entry has the same bits alone and among 64 others, in any number of blocks", "[gpu]") {
+  if (skipped()) return;
+  const Device host = Device::cpu(), gpu = Device::cuda();
+  constexpr std::int64_t entries = 65, room = 3000, heads = 8, d = 64;
+  const Call call(room, entries);
+  std::mt19937 dice(3);
+  std::vector<std::int32_t> lengths{3000, 0, 1, 128, 129, 2999};
+  while (lengths.size() < entries) lengths.push_back(static_cast<std::int32_t>(dice() % (room + 1)));
+  const auto numbers = [&](const std::vector<std::int32_t>& values, std::int32_t less) {
+    const auto out = host.array<std::int32_t>({static_cast<std::int64_t>(values.size())});
+    for (std::size_t i = 0; i < values.size(); ++i) out.data()[i] = std::max(values[i] - less, 0);
+    return out.on(gpu);
+  };
+  const auto run = [](const Attention& attention, const Forward& forward, int blocks) {
+    const compiler::LoweredMod lowered = compiler::lower(attention);
+    runtime::cuda::forward(lowered, forward, compiler::check(lowered, forward, attention.scale), {.blocks = blocks});
+  };
+  for (const std::int64_t piece : {128, 512, 8192})
+    for (const Attention* attention : {&plain, &windowed, &bent}) {
+      const auto kv_len = numbers(lengths, 0), first = numbers(lengths, 1);
+      Forward together = call.forward();
+      together.kv_len = kv_len;
+      together.q_offsets = first;
+      together.piece = piece;
+      run(*attention, together, 0);
+      const Call::Results wanted = call.results();
+      for (const int blocks : {1, 2, 7, 63, 131}) {
+        run(*attention, together, blocks);
+        INFO("pieces of " << piece << ", " << blocks << " blocks");
+        CHECK(call.results() == wanted);
+      }
+      for (const std::size_t e : {0u, 1u, 2u, 4u, 5u, 31u, 64u}) {
+        const std::int64_t at = static_cast<std::int64_t>(e);
+        const auto length = numbers({lengths[e]}, 0), offset = numbers({lengths[e]}, 1);
+        const auto o = gpu.array<bf16>({1, heads, 1, d});
+        const auto lse = gpu.array<float>({1, heads, 1});
+        const Forward alone{.q = Tensor(call.q.data() + at * heads * d, DType::bf16, {1, heads, 1, d}, {}, gpu),
+                            .k = Tensor(call.k.data() + at * 2 * room * d, DType::bf16, {1, 2, room, d}, {}, gpu),
+                            .v = Tensor(call.v.data() + at * 2 * room * d, DType::bf16, {1, 2, room, d}, {}, gpu),
+                            .o = o,
+                            .lse = lse,
+                            .kv_len = length,
+                            .q_offsets = offset,
+                            .piece = piece};
+        run(*attention, alone, 0);
+        const auto own_o = o.on(host);
+        const auto own_lse = lse.on(host);
+        INFO("pieces of " << piece << ", entry " << e << " of " << lengths[e] << " keys");
+        CHECK(std::memcmp(own_o.data(), wanted.o.data() + at * heads * d, heads * d * sizeof(bf16)) == 0);
+        CHECK(std::memcmp(own_lse.data(), wanted.lse.data() + at * heads, heads * sizeof(float)) == 0);
+      }
+    }
+}
+
+TEST_CASE("with piece an entry whose values are not finite changes no bit of others", "[gpu]") {
+  if (skipped()) return;
+  constexpr std::int64_t entries = 12, room = 2000, of_entry = 8 * 64;
+  const Call call(room, entries);
+  Forward forward = call.forward();
+  forward.piece = 256;
+  plain.run(forward);
+  const Call::Results before = call.results();
+  const auto v = call.v.on(Device::cpu());
+  v.data()[(5 * 2 * room + 1234) * 64 + 3] = bf16(INFINITY);
+  copy(v, call.v);
+  plain.run(forward);
+  const Call::Results after = call.results();
+  for (std::int64_t e = 0; e < entries; ++e) {
+    INFO("entry " << e);
+    const bool same = std::memcmp(before.o.data() + e * of_entry, after.o.data() + e * of_entry,
+                                  of_entry * sizeof(bf16)) == 0;
+    CHECK(same == (e != 5));
+  }
+  // Four heads of the entry read it.
+  for (std::int64_t h = 0; h < 4; ++h) CHECK(std::isinf(static_cast<float>(after.o.data()[(5 * 8 + h) * 64 + 3])));
 }
 
 TEST_CASE("keys in pages give bit for bit what dense keys give", "[gpu]") {
