@@ -657,8 +657,9 @@ TEST_CASE("lengths, positions and pages are for few queries, and refused in word
   }
   const auto in_pieces = [](Forward& call) { call.piece = 256; };
   CHECK(refusal(causal, 4, in_pieces).empty());
-  const auto q = gpu.array<bf16>({2, 8, 5, 64}), k = gpu.array<bf16>({2, 2, 100, 64});
-  const Forward many{.q = q, .k = k, .v = k, .o = q, .piece = 256};
+  const auto q = gpu.array<bf16>({2, 8, 5, 64}), k = gpu.array<bf16>({2, 2, 100, 64}),
+             o = gpu.array<bf16>({2, 8, 5, 64});
+  const Forward many{.q = q, .k = k, .v = k, .o = o, .piece = 256};
   tests::golden_error("engine-call", tests::refusal([&] { causal.run(many, Line{}); }).what());
   CHECK(refusal({.prob = [](Float p, At) { return p * p; }}, 1, lengths).find("not a multiple of p") !=
         std::string::npos);
