@@ -10,6 +10,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("way", choices=["find_package", "add_subdirectory"])
 for name in ["cmake", "source", "build", "compiler", "launcher", "engine", "shared", "cc"]:
     parser.add_argument(f"--{name}", default="")
+parser.add_argument("--compile-only", action="store_true", help="the consumer's own file, and nothing of attune")
 args = parser.parse_args()
 
 
@@ -38,6 +39,9 @@ with tempfile.TemporaryDirectory() as folder:
         settings += [f"-DATTUNE_SOURCE={args.source}", f"-DATTUNE_CPU={args.engine}", "-DATTUNE_UNITY=ON",
                      "-DATTUNE_WERROR=ON", "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O0"]
     do(args.cmake, "-G", "Ninja", "-S", Path(__file__).parent / "consumer", "-B", out, *settings)
+    if args.compile_only:
+        do(args.cmake, "--build", out, "--target", "CMakeFiles/consumer.dir/main.cpp.o")
+        raise SystemExit
     do(args.cmake, "--build", out)
     if args.way == "find_package" and args.shared == "ON":
         if do(out / "consumer_c") != "ok\n":
