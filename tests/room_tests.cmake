@@ -6,10 +6,12 @@ endif()
 include(Catch)
 set(ATTUNE_CATCH2_VERSION ${Catch2_VERSION} PARENT_SCOPE)
 
-# The test main, the goldens, and Catch2 as a precompiled header, compiled once for all tests.
+# The test main, the goldens, and as a precompiled header what most tests include: with all of these a test compiles in
+# four fifths of the time that it takes with Catch2 alone. Rooms are not in it, because a test sees its own alone.
 add_library(attune_catch STATIC golden.cpp main.cpp ${PROJECT_SOURCE_DIR}/tools/line_diff.cpp)
 target_link_libraries(attune_catch PUBLIC attune_house Catch2::Catch2 PRIVATE attune_fmt attune_ir)
-target_precompile_headers(attune_catch PRIVATE catch.h)
+target_precompile_headers(attune_catch PRIVATE catch.h ${PROJECT_SOURCE_DIR}/include/attune/attune.h <fmt/format.h>
+  <algorithm> <array> <cmath> <limits> <random> <sstream> <thread>)
 # A precompiled header serves only targets with equal flags; -fPIC of libraries and -fPIE of programs differ.
 set_target_properties(attune_catch PROPERTIES POSITION_INDEPENDENT_CODE OFF)
 # Tests' own code runs once, and compiles in half the time without optimisation.
