@@ -181,8 +181,10 @@ std::vector<Shape> paged() {
 }  // namespace
 
 TEST_CASE("entries of their own lengths and positions are as the oracle has them", "[engine][serving]") {
+  std::size_t next = 0;
   for (const Shape& shape : told_apart())
-    for (const Attention* attention : {&plain, &causal, &rich, &windowed}) agree(*attention, shape);
+    for (const Attention* attention : {&plain, &causal, &rich, &windowed})
+      if (tests::runs_case(next++, 3)) agree(*attention, shape);
   for (const Shape& shape : told_apart())
     if (shape.dtype == DType::f32) agree(squared, shape);
 }
