@@ -415,6 +415,7 @@ __global__ void __launch_bounds__(384, 1)
     barrier_init_done();
   }
   __syncthreads();
+  let_next_start();
   const int group = uniform(static_cast<int>(threadIdx.x) / 128);
   if (group == 0) {
     registers_down<40>();
@@ -439,6 +440,8 @@ __global__ void __launch_bounds__(256) end_queries_sm90(const __grid_constant__ 
   const int tile = static_cast<int>(gridDim.x - 1 - blockIdx.x), h = static_cast<int>(gridDim.y - 1 - blockIdx.y),
             b = static_cast<int>(gridDim.z - 1 - blockIdx.z);
   const Stretch queries = stretch<Tile>(args.q_starts, b, args.q_len);
+  let_next_start();
+  wait_for_kernel_before();
   if (tile * Tile::m >= queries.length) return;
   const int place = sums_of<Tile>(args, b, h) + tile;
   const bool any = !Tile::ordered || args.turns[place] > 0;

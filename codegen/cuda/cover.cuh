@@ -8,6 +8,7 @@
 #pragma once
 
 #include "cover_args.cuh"
+#include "early.cuh"
 #include "mod.cuh"
 
 namespace attune {
@@ -150,10 +151,7 @@ __global__ void __launch_bounds__(cover_threads)
     verdicts = args.tiles + head * ((args.kv_len + args.n - 1) / args.n) * apart + tile;
   }
 
-#if __CUDA_ARCH__ >= 900
-  // The kernel that walks these lists may start, and will wait.
-  asm volatile("griddepcontrol.launch_dependents;");
-#endif
+  let_next_start();
   if (threadIdx.x == 0) {
     counted = 0;
     if (args.next && tile == 0 && h == 0 && b == 0) *args.next = 0;
@@ -187,8 +185,10 @@ __global__ void __launch_bounds__(cover_threads)
   if constexpr (What == CoverForm::visits) {
     write_visits(verdicts, apart, tiles, counted, lane);
     if (lane == 0 && args.visited) atomicAdd(args.visited, static_cast<unsigned>(counted));
-  } else
+  } else {
     write_lists(row, verdicts, tiles, counted, lane);
+  }
+  wait_for_kernel_before();
 }
 
 }  // namespace attune

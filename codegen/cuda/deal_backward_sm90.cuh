@@ -258,6 +258,9 @@ struct Loader90Backward {
   /// Which tiles of queries visit these keys is the forward's answer, from bands or from a table: that of each of 32
   /// tiles, a tile a lane. Queries count the tiles of keys that they visit alike, so their turns miss none.
   __device__ void run() {
+    // Ends of rows and tables come from kernels before; that others of the block need not wait, this warp's steps see
+    // to.
+    wait_for_kernel_before();
     const Items90Backward<Tile> items{args, sets_of_section()};
     const int all_tiles = (args.q_len + m - 1) / m;
     int index = static_cast<int>(blockIdx.x);

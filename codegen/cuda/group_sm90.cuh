@@ -271,16 +271,17 @@ __device__ inline bool stores_eights(const Gradient& to, int width) {
 }
 
 /// A warp stores 16 rows of such a gradient, which its group holds as products leave them, through 4 KB of shared
-/// memory: rows of 128 columns, whose eights change places so that neither matrices nor rows collide. dk and dv of 128
-/// keys take 3900 clocks so; store_rows(), which takes any type and strides, took 8400.
+/// memory: rows of 64 or 128 columns, whose eights change places so that neither matrices nor rows collide. dk and dv
+/// of 128 keys of 128 columns take 3900 clocks so; store_rows(), which takes any type and strides, took 8400.
 template <class Element, int Half>
 __device__ inline void store_sixteen(const float (&x)[Half], float by, const Gradient& to, unsigned area, int b, int h,
                                      Stretch of, int row, int width, int lane) {
+  constexpr int eights = Half > 32 ? 16 : 8, pitch = 16 * eights, at_once = 32 / eights;  // rows
   const int line = lane & 15;
   __syncwarp();
 #pragma unroll
   for (int i = 0; i < Half / 4; i += 2) {
-    const unsigned at = area + 256 * line + 16 * ((i + (lane >> 4)) ^ (line & 7));
+    const unsigned at = area + pitch * line + 16 * ((i + (lane >> 4)) ^ (line & 7));
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at),
                  "r"(pack<Element>(x[4 * i] * by, x[4 * i + 1] * by)),
                  "r"(pack<Element>(x[4 * i + 2] * by, x[4 * i + 3] * by)),
@@ -289,13 +290,13 @@ __device__ inline void store_sixteen(const float (&x)[Half], float by, const Gra
                  : "memory");
   }
   __syncwarp();
-  const int eight = lane & 15, first = lane >> 4;
+  const int eight = lane & (eights - 1), first = lane / eights;
   Element* at = static_cast<Element*>(to.to.data) + b * to.to.batch + h * to.to.head +
                 (of.start + row + first) * to.to.position + 8 * eight;
   const int rows = 8 * eight < width ? of.length - row : 0;
 #pragma unroll
-  for (int i = 0; i < 16; i += 2) {
-    const uint4 x8 = shared_get_words(area + 256 * (first + i) + 16 * (eight ^ (first + i & 7)));
+  for (int i = 0; i < 16; i += at_once) {
+    const uint4 x8 = shared_get_words(area + pitch * (first + i) + 16 * (eight ^ (first + i & 7)));
     // An assignment became four stores.
     if (first + i < rows)
       asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(at + i * to.to.position), "r"(x8.x), "r"(x8.y),

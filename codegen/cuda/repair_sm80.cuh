@@ -7,6 +7,7 @@
 // tile took 5 us longer to end at once.
 #pragma once
 
+#include "early.cuh"
 #include "keys_sm80.cuh"
 #include "queries_sm80.cuh"
 
@@ -15,6 +16,8 @@ namespace attune {
 template <class Tile, class User>
 __global__ void __launch_bounds__(128)
     repair_sm80(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
+  let_next_start();
+  wait_for_kernel_before();
   if (*args.odd == 0) return;
   if (blockIdx.y == 0) {
     const long long sets = args.q_heads / args.group * (args.kv_shared ? 1 : args.batch),

@@ -7,24 +7,44 @@
 #pragma once
 
 #include "backward_sm80.cuh"
+#include "early.cuh"
 
 namespace attune {
 
-/// Four neighbours of a row, which lie side by side and may be read at once.
-template <class Element>
-__device__ inline float4 four(const Rows80& rows, int position, int column) {
+/// Count neighbours of a row, which lie side by side and may be read at once, or by 16 bytes.
+template <int Count>
+struct Neighbours {
+  float x[Count];
+};
+template <int Count, class Element>
+__device__ inline Neighbours<Count> neighbours(const Rows80& rows, int position, int column) {
   const char* at = rows.data + position * rows.position + column * ElementOf<Element>::bytes;
+  Neighbours<Count> out;
   if constexpr (ElementOf<Element>::bytes == 4) {
-    return __ldg(reinterpret_cast<const float4*>(at));
+#pragma unroll
+    for (int i = 0; i < Count; i += 4) {
+      const float4 x = __ldg(reinterpret_cast<const float4*>(at) + i / 4);
+      out.x[i] = x.x, out.x[i + 1] = x.y, out.x[i + 2] = x.z, out.x[i + 3] = x.w;
+    }
   } else {
-    const uint2 x = __ldg(reinterpret_cast<const uint2*>(at));
-    return {low_of<Element>(x.x), high_of<Element>(x.x), low_of<Element>(x.y), high_of<Element>(x.y)};
+    unsigned pairs[Count / 2];
+    if constexpr (Count == 8) {
+      const uint4 x = __ldg(reinterpret_cast<const uint4*>(at));
+      pairs[0] = x.x, pairs[1] = x.y, pairs[2] = x.z, pairs[3] = x.w;
+    } else {
+      const uint2 x = __ldg(reinterpret_cast<const uint2*>(at));
+      pairs[0] = x.x, pairs[1] = x.y;
+    }
+#pragma unroll
+    for (int i = 0; i < Count; i += 2)
+      out.x[i] = low_of<Element>(pairs[i / 2]), out.x[i + 1] = high_of<Element>(pairs[i / 2]);
   }
+  return out;
 }
-template <class Element>
-__device__ inline bool has_fours(const Rows80& rows) {
-  constexpr int size = ElementOf<Element>::bytes;
-  return rows.element == size && (reinterpret_cast<unsigned long long>(rows.data) | rows.position) % (4 * size) == 0;
+template <int Count, class Element>
+__device__ inline bool has_neighbours(const Rows80& rows) {
+  constexpr int size = ElementOf<Element>::bytes, bytes = Count * size < 16 ? Count * size : 16;
+  return rows.element == size && (reinterpret_cast<unsigned long long>(rows.data) | rows.position) % bytes == 0;
 }
 
 /// Adds this thread's part of o . grad_o for each of its rows, from q on. The last row is read in place of rows that do
@@ -35,16 +55,19 @@ __device__ inline void products_of_rows(float (&sums)[rows_each], const Backward
                                         int q, int lane) {
   using Out = typename Tile::Out;
   using Element = typename Tile::Element;
-  constexpr int apart = rows_threads / rows_lanes;
+  // Eight where a row has that many for each lane.
+  constexpr int apart = rows_threads / rows_lanes, at_once = Tile::width_v % 8 == 0 && Tile::width_v > 64 ? 8 : 4;
   const Rows80 o = rows_of<Out>(args.o, b, h, of.start), grad_o = rows_of<Element>(args.grad_o, b, h, of.start);
-  if (Tile::width_v % 4 == 0 && has_fours<Out>(o) && has_fours<Element>(grad_o)) {
+  if (Tile::width_v % at_once == 0 && has_neighbours<at_once, Out>(o) && has_neighbours<at_once, Element>(grad_o)) {
 #pragma unroll
-    for (int column = 4 * lane; column < Tile::width_v; column += 4 * rows_lanes)
+    for (int column = at_once * lane; column < Tile::width_v; column += at_once * rows_lanes)
 #pragma unroll
       for (int i = 0; i < rows_each; ++i) {
         const int row = min(q + i * apart, of.length - 1);
-        const float4 x = four<Out>(o, row, column), y = four<Element>(grad_o, row, column);
-        sums[i] += x.x * y.x + x.y * y.y + (x.z * y.z + x.w * y.w);
+        const auto x = neighbours<at_once, Out>(o, row, column), y = neighbours<at_once, Element>(grad_o, row, column);
+#pragma unroll
+        for (int j = 0; j < at_once; j += 4)
+          sums[i] += x.x[j] * y.x[j] + x.x[j + 1] * y.x[j + 1] + (x.x[j + 2] * y.x[j + 2] + x.x[j + 3] * y.x[j + 3]);
       }
   } else {
     for (int column = lane; column < Tile::width_v; column += rows_lanes)
@@ -58,6 +81,7 @@ __device__ inline void products_of_rows(float (&sums)[rows_each], const Backward
 
 template <class Tile>
 __global__ void __launch_bounds__(rows_threads) rows(const __grid_constant__ BackwardArgs args) {
+  let_next_start();
   constexpr int apart = rows_threads / rows_lanes;
   const int lane = static_cast<int>(threadIdx.x) % rows_lanes, tiles = (args.q_len + rows_of_block - 1) / rows_of_block,
             head = static_cast<int>(blockIdx.x) / tiles, b = head / args.q_heads, h = head % args.q_heads;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "deal_sm90.cuh"
+#include "early.cuh"
 #include "exact_sum.cuh"
 #include "gradient.cuh"
 
@@ -27,6 +28,7 @@ template <class Tile, class User>
 __global__ void __launch_bounds__(diagonals_threads)
     spread_diagonals(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
   static_assert(SumsDiagonals<User>);
+  wait_for_kernel_before();
   // The repair has added the terms pair by pair.
   if (*args.odd) return;
   const int h = static_cast<int>(blockIdx.y), b = static_cast<int>(blockIdx.z);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "args.cuh"
+#include "early.cuh"
 
 namespace attune {
 
@@ -74,9 +75,6 @@ __device__ inline void store_wait_read() { asm volatile("cp.async.bulk.wait_grou
 __device__ inline void store_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 /// Stands between ordinary writes to shared memory and reads of it by the copy engine or the tensor cores.
 __device__ inline void proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
-/// Waits until the writes of the kernel before are visible, where this one was started early.
-__device__ inline void wait_for_kernel_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 template <int N>
 __device__ inline void registers_up() {

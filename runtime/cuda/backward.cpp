@@ -150,13 +150,16 @@ struct Walker {
            (lists.what != CoverForm::visits || (lists.ints() <= most_visits && lists.rows <= Visit::most_tiles));
   }
 
-  /// Puts the launch that writes the lists, for one that gets these arguments.
-  void put_lists(Launches& launches, std::byte* memory, BackwardArgs& to, const Problem& p, const Starts& starts) {
+  /// Puts the launch that writes the lists, for one that gets these arguments. Early: as Launch has it.
+  void put_lists(Launches& launches, std::byte* memory, BackwardArgs& to, const Problem& p, const Starts& starts,
+                 bool early = false) {
     if (kernel->cover_kernel && lists.rows > 0 && lists.blocks > 0) {
       lists.at = room.in(memory);
       cover = cover_arguments(lists, p, starts, nullptr);
       cover.visited = to.visited;
-      launches.launch(cover_launch(kernel->cover_kernel->kernel, lists, cover));
+      Launch launch = cover_launch(kernel->cover_kernel->kernel, lists, cover);
+      launch.early = early;
+      launches.launch(launch);
     }
     to.tiles = lists.at;
     to.tile_stride = lists.stride;
@@ -274,9 +277,9 @@ class BackwardCall {
       launches.clear(reinterpret_cast<unsigned*>(diagonals_.in(memory)), static_cast<std::size_t>(diagonals_.count));
     std::erase(sums, nullptr);
     BackwardArgs common = arguments(memory, starts);
-    if (!whole_.kernel && counters_.count > 0) {
+    if (counters_.count > 0) {
       common.odd = counters_.in(memory);
-      launches.clear(common.odd, 1);
+      launches.clear(common.odd, static_cast<std::size_t>(counters_.count));
     }
     if (const std::int64_t blocks = rows() == 0 ? 0 : row_blocks(); blocks > 0)
       launches.launch({.kernel = rows_kernel_.get(),
@@ -386,16 +389,15 @@ class BackwardCall {
                   fmt::format("they are {}, and there may be fewer than 2^31", std::max(q_tiles, sets * kv_places)),
                   "split the call");
     unsigned* const counters = counters_.in(memory);
-    launches.clear(counters, static_cast<std::size_t>(q_tiles + 3));
     put_maps(args, call_, choice.boxes);
     args.sums = added_.in(memory);
-    args.turns = counters;
-    args.next = counters + q_tiles;
-    args.odd = counters + q_tiles + 1;
-    args.visited = counters + q_tiles + 2;
+    args.next = counters + 1;
+    args.visited = counters + 2;
+    args.turns = counters + 3;
     args.q_places = static_cast<int>(q_places());
     args.kv_places = static_cast<int>(kv_places);
-    whole_.put_lists(launches, memory, args, p_, starts);
+    // From here on each kernel starts as the one before it drains.
+    whole_.put_lists(launches, memory, args, p_, starts, true);
     // Blocks take items of one set some 2 us apart, which is what a tile of queries needs to pass from one to the next,
     // if so many items start between two of them. The kernel's page in docs/kernels has what other numbers gave; bits
     // depend on them.
@@ -408,15 +410,17 @@ class BackwardCall {
                      .grid = {static_cast<unsigned>(std::min(sets * kv_places, most)), 1, 1},
                      .threads = choice.threads,
                      .shared_bytes = choice.shared_bytes,
-                     .arguments = &args});
+                     .arguments = &args,
+                     .early = true});
     const std::int64_t tiles = ceil_div(p_.q.length, choice.plan.m);
     if (call_.dq.given())
       launches.launch(
           {.kernel = whole_.kernel->end.get(),
            .grid = {static_cast<unsigned>(tiles), static_cast<unsigned>(p_.q_heads), static_cast<unsigned>(p_.batch)},
            .threads = 256,
-           .arguments = &args});
-    if (whole_.kernel->repair) put_repair(launches, *whole_.kernel->repair, args);
+           .arguments = &args,
+           .early = true});
+    if (whole_.kernel->repair) put_repair(launches, *whole_.kernel->repair, args, true);
     if (whole_.kernel->spread) put_spread(launches, args);
   }
 
@@ -431,15 +435,17 @@ class BackwardCall {
                      .grid = {static_cast<unsigned>(ceil_div(p_.q.length + p_.kv.length + 3, 4 * diagonals_threads)),
                               static_cast<unsigned>(p_.q_heads), static_cast<unsigned>(p_.batch)},
                      .threads = diagonals_threads,
-                     .arguments = &args});
+                     .arguments = &args,
+                     .early = true});
   }
 
   /// Its blocks end at once unless a kernel before it has set args.odd.
-  void put_repair(Launches& launches, const Kernel& kernel, BackwardArgs& args) const {
+  void put_repair(Launches& launches, const Kernel& kernel, BackwardArgs& args, bool early = false) const {
     launches.launch({.kernel = &kernel,
                      .grid = {static_cast<unsigned>(4 * device_.sms), 2, 1},
                      .threads = 128,
-                     .arguments = &args});
+                     .arguments = &args,
+                     .early = early});
   }
 
   /// Rows of all heads.
@@ -524,7 +530,8 @@ class BackwardCall {
   Room<unsigned long long> sums_;  ///< of all captured tensors
   Room<float> diagonals_;          ///< sums along diagonals, where one kernel does all
   Room<float> added_;              ///< sums of dq, where one kernel does all
-  Room<unsigned> counters_;        ///< its turns, its next item, of any kernel whether a result is odd, its visits
+  Room<unsigned>
+      counters_;  ///< of any kernel whether a result is odd; of one that does all its next item, its visits, its turns
   Room<float> delta_;
   Room<std::byte> own_o_;  ///< the forward's results, where the call has none
   Room<float> own_lse_, own_max_;

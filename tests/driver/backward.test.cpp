@@ -136,6 +136,24 @@ TEST_CASE("an H200 stores the gradient of what only a mask reads: 0", "[driver]"
         Names{"rows", "cover", "backward_sm90", "end_queries_sm90", "repair_sm80", "store_sums"});
 }
 
+TEST_CASE("on an H200 each kernel of the backward starts as the one before it drains, the first and the last aside",
+          "[driver]") {
+  if (tests::skips_nvrtc()) return;
+  const Call call(h200), other(a100);
+  const Attention masked{.mask = [&](At at) { return at.kv <= at.q && call.table[at.kv] > 0.5f; }};
+  const auto early = [] {
+    std::vector<bool> out;
+    for (const fake::Launch& one : fake::launches()) out.push_back(one.early);
+    return out;
+  };
+  launched(masked, call.with_table());
+  CHECK(early() == std::vector{false, true, true, true, true, false});
+  launched(call.causal(), call.with_table());
+  CHECK(early() == std::vector{false, true, true, true, true, false});
+  launched(other.causal(), other.backward);
+  CHECK(early() == std::vector{false, false, false});
+}
+
 TEST_CASE("an H200 has two kernels for the backward of wide heads, and repairs what both leave", "[driver]") {
   if (tests::skips_nvrtc()) return;
   const Call call(h200, wide);

@@ -200,7 +200,7 @@ Result cuLaunchKernelEx(const cu::LaunchConfig* config, cu::Function function, v
   const std::lock_guard lock(mutex);
   if (launched.size() < most)
     launched.push_back({object(function).name, config->grid[0] * config->grid[1] * config->grid[2], config->block[0],
-                        config->shared_bytes, config->stream});
+                        config->shared_bytes, config->stream, config->attribute_count > 0});
   return Result::success;
 }
 Result cuTensorMapEncodeTiled(void* map, cu::Element, unsigned, void*, const std::uint64_t*, const std::uint64_t*,
