@@ -11,6 +11,7 @@ True
 """
 
 from attune import mods
+from attune._append import append
 from attune._attention import Attention, Cover, Gradients, attention
 from attune._errors import Bug, Error
 from attune._library import compile, load, machine, options, version, watch
@@ -62,8 +63,8 @@ from attune.expr import (
 __version__ = version()
 __all__ = [
     "At", "Attention", "Bool", "Bug", "Capture", "Cover", "Error", "Float", "Gradients", "Int", "Mask", "Param",
-    "Picture", "Prob", "Score", "Shares", "Sink", "SinkAt", "Transport", "abs", "attention", "ceil", "clamp", "compile", "cos", "custom",
-    "erf", "exp", "exp2", "f32", "floor", "floordiv", "floormod", "i32", "load", "log", "log2", "machine", "max", "min",
-    "mods", "options", "pow", "random", "round", "rsqrt", "show", "sigmoid", "sin", "sqrt", "sum", "tan", "tanh",
-    "text", "trunc", "truncdiv", "truncmod", "version", "watch", "where",
+    "Picture", "Prob", "Score", "Shares", "Sink", "SinkAt", "Transport", "abs", "append", "attention", "ceil", "clamp",
+    "compile", "cos", "custom", "erf", "exp", "exp2", "f32", "floor", "floordiv", "floormod", "i32", "load", "log",
+    "log2", "machine", "max", "min", "mods", "options", "pow", "random", "round", "rsqrt", "show", "sigmoid", "sin",
+    "sqrt", "sum", "tan", "tanh", "text", "trunc", "truncdiv", "truncmod", "version", "watch", "where",
 ]

@@ -612,6 +612,40 @@ struct Watch {
   }
 };
 
+/// New keys and values to their places in a cache. `given`: k_new, v_new, k, v, pages, kv_len and cu_seqlens, or None.
+void append(const nb::tuple& given, double k_scale, double v_scale, std::uintptr_t stream, std::int32_t workers) {
+  struct Row {
+    const char* name;
+    const attune_tensor* attune_new_keys::*member;
+    bool written;
+  };
+  constexpr Row rows_of_keys[] = {{"k_new", &attune_new_keys::k_new, false},
+                                  {"v_new", &attune_new_keys::v_new, false},
+                                  {"k", &attune_new_keys::k, true},
+                                  {"v", &attune_new_keys::v, true},
+                                  {"pages", &attune_new_keys::pages, false},
+                                  {"kv_len", &attune_new_keys::kv_len, false},
+                                  {"cu_seqlens", &attune_new_keys::cu_new, false}};
+  attune_with with{};
+  with.size = sizeof with;
+  with.stream = reinterpret_cast<void*>(stream);
+  with.workers = workers;
+  attune_new_keys keys{};
+  keys.size = sizeof keys;
+  keys.k_scale = k_scale, keys.v_scale = v_scale;
+  Borrowed borrowed[std::size(rows_of_keys)];
+  for (std::size_t i = 0; i < std::size(rows_of_keys); ++i) {
+    borrowed[i].take(given[i], rows_of_keys[i].name, rows_of_keys[i].written, with.stream);
+    keys.*rows_of_keys[i].member = borrowed[i].tensor();
+  }
+  attune_error* error = nullptr;
+  {
+    const nb::gil_scoped_release running;
+    error = attune_append(&keys, &with);
+  }
+  check(error);
+}
+
 std::string machine() {
   char* json = nullptr;
   attune_error* error = nullptr;
@@ -738,6 +772,7 @@ NB_MODULE(_core, m) {
   m.def("find_torch", &find_torch);
   m.def("plain", &plain);
   m.def("empty", &empty);
+  m.def("append", &append);
   m.def("machine", &machine);
   m.def("version", &attune_version);
   m.def(

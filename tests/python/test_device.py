@@ -70,6 +70,16 @@ def test_a_stream_is_passed_on(qkv):
     assert set(streams) == {4096}
 
 
+def test_new_keys_go_to_a_cache_on_a_stream():
+    new, k, v, lengths = OnDevice((2, 2, 1, 64)), *(OnDevice((2, 2, 300, 64)) for _ in "kv"), OnDevice((2,), np.int32)
+    compiled(attune.append, new, new, k, v, kv_len=lengths)  # loads the kernel; 4096 is no stream of the driver's
+    streams.clear()
+    attune.append(new, new, k, v, kv_len=lengths, stream=4096)
+    assert set(streams) == {4096}
+    here = np.ones((2, 2, 1, 64), np.float16)
+    assert refused(attune.append, here, here, k, v, kv_len=lengths).code == "tensor-device"
+
+
 def test_a_cover_has_lists_and_serves_calls(qkv):
     doc = OnDevice((300,), np.int32)
     attention = attune.Attention(mask=lambda at: (at.kv <= at.q) & (doc[at.q] == doc[at.kv]))
