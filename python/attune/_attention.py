@@ -243,11 +243,8 @@ class Attention:
         out = _result(q, v) if out is None else out
         lse, max = (_sums(q, cu_seqlens_q is not None) if x is True else x for x in (lse, max))
         tensors = (q, k, v, _written(out), _written(lse), _written(max), cu_seqlens_q, cu_seqlens_kv)
-        apart = (kv_len, q_offsets, pages, o_before, lse_before)
-        if any([x is not None for x in apart]):
-            tensors += (None,) * 5 + apart  # after those of a backward
-        numbers = (kv_offset, piece)
-        told = shares is not None or any([type(x) is not int or x != 0 for x in numbers])
+        tensors += _apart(kv_len, q_offsets, pages, o_before, lse_before)
+        told = shares is not None or _is_told(kv_offset, piece)
         options = self._options(q, k, q_offset, max_q_len, max_kv_len, workers, stream, workspace, cover, progress,
                                 parallel_for, told)
         if told:
@@ -321,7 +318,9 @@ class Attention:
 
     def prepare(self, q: Array, k: Array, v: Array, *, workers: int = 0, q_offset: int = 0, cu_seqlens: Array = None,
                 max_q_len: int = 0, max_kv_len: int = 0, stream: int = 0, cover: Cover | None = None,
-                lse: bool = False, parallel_for: ParallelFor | None = None, **captures: Capturable) -> dict[str, int]:
+                lse: bool = False, parallel_for: ParallelFor | None = None, kv_len: Array = None,
+                q_offsets: Array = None, pages: Array = None, kv_offset: int = 0, o_before: Array = None,
+                lse_before: Array = None, piece: int = 0, **captures: Capturable) -> dict[str, int]:
         """Compiles what a call will need, and tells how many bytes it works in: {"workspace": …, "cover": …}.
 
         >>> import attune, numpy
@@ -332,7 +331,12 @@ class Attention:
         out = _result(q, v)
         sums = _sums(q, cu_seqlens is not None) if lse else None
         tensors = (q, k, v, _written(out), sums, None, cu_seqlens, cu_seqlens)
-        options = self._options(q, k, q_offset, max_q_len, max_kv_len, workers, stream, None, cover, None, parallel_for)
+        tensors += _apart(kv_len, q_offsets, pages, o_before, lse_before)
+        told = _is_told(kv_offset, piece)
+        options = self._options(q, k, q_offset, max_q_len, max_kv_len, workers, stream, None, cover, None, parallel_for,
+                                told)
+        if told:
+            options += (_arguments.whole("kv_offset", kv_offset), _arguments.whole("piece", piece))
         try:
             workspace, lists = self._core.prepare(_FORWARD, tensors, *self._bound(captures), options)
         except Error as error:
@@ -432,6 +436,15 @@ def _plan(shares: Any) -> _core.Shares:
     if not isinstance(shares, Shares):
         raise _arguments.bad("shares", shares, "an attune.Shares", "make them of the attentions and the whole call")
     return shares._core
+
+
+def _apart(*tensors: Array) -> tuple[Array, ...]:
+    """What a forward says of its keys apart from its queries, where the core takes it: after those of a backward."""
+    return (None,) * 5 + tensors if any([x is not None for x in tensors]) else ()
+
+
+def _is_told(*numbers: int) -> bool:
+    return any([type(x) is not int or x != 0 for x in numbers])
 
 
 def _written(array: Any) -> Any:

@@ -56,7 +56,7 @@ def drawn(labels, peers):
 
 
 def of_data(cases):
-    measured = lambda case: {name: {"gflops": {"median": 1e5 * (i + 1), "best": 2e5}}
+    measured = lambda case: {name: {"rate": {"median": 1e5 * (i + 1), "best": 2e5}}
                              for i, name in enumerate(["attune", *gpu_peers.PEERS[case.kind]])}
     data = {"runs": [{"machine": "a GPU", "date": "2026-01-01", "attune": "attune", "command": "gpu_peers.py"}],
             "cases": [{**vars(case), "run": 0, "failed": {}, "measured": measured(case)} for case in cases],

@@ -386,6 +386,22 @@ def test_a_cache_in_pages_is_as_the_same_keys_in_a_row(rng, how):
     assert near(call(q, *pools, kv_len=lengths, q_offsets=lengths - 1, pages=table, piece=128), wanted)
 
 
+def test_a_call_over_a_cache_is_prepared(rng):
+    q, k = rng.standard_normal((2, 4, 1, 8), np.float32), rng.standard_normal((5, 2, 4, 8), np.float32)
+    cache = {"kv_len": np.array([13, 2], np.int32), "pages": np.array([[3, 0, 1, 4], [2, -1, -1, -1]], np.int32)}
+    attention = attune.Attention("s + 0.25f")
+    facts = []
+    with attune.watch(facts.append):
+        need = attention.prepare(q, k, k, **cache, kv_offset=5, piece=128, workers=2)
+        made = len(facts)
+        room = np.empty(need["workspace"] + 64, np.uint8)
+        room = room[-room.ctypes.data % 64 :][: need["workspace"]]
+        attention(q, k, k, **cache, kv_offset=5, piece=128, workers=2, workspace=room)
+    assert made and [f["fact"] for f in facts[made:]] == ["called"]
+    assert refused(attention.prepare, q, k, k, **cache, piece=5).code == "piece"
+    assert refused(attention.prepare, q, k, k, **cache, piece=None).code == "bad-argument"
+
+
 def test_keys_in_two_calls_are_merged(qkv):
     q, k, v = qkv
     call = functools.partial(attune.attention, score=lambda s, at: s + 0.1 * (at.kv - at.q), lse=True)

@@ -60,7 +60,7 @@ class Case:
     def __str__(self):
         return f"{LOOK.title(vars(self))}{' forward' if self.direction == 'forward' else ''}"
 
-    def flop(self):
+    def work(self):
         """Two products forward and five backward, with 2 D operations per pair each."""
         return self.heads * peers.live_pairs(self.row, self.seq) * self.d * (10 if self.direction == "backward" else 4)
 

@@ -105,7 +105,7 @@ class Case:
     def __str__(self):
         return LOOK.title(vars(self))
 
-    def flop(self):
+    def work(self):
         lengths = self.lengths or self.batch * (self.seq,)
         square = not self.kv_seq or self.kv_seq == self.seq
         pairs = 0 if square else self.batch * self.seq * self.kv_seq

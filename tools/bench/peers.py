@@ -55,15 +55,16 @@ def bench_command(o, case):
 def check_flop(line, case, failed):
     """attune's own count of its operations must match ours."""
     own = line.get("flop") or line["gflops"]["best"] * line["seconds"]["best"] * 1e9
-    if abs(own / case.flop() - 1) > 1e-6:
-        failed["attune"] = f"attune bench counts {own:.6g} flop, and there are {case.flop():.6g}"
+    if abs(own / case.work() - 1) > 1e-6:
+        failed["attune"] = f"attune bench counts {own:.6g} flop, and there are {case.work():.6g}"
 
 
-def summary(blocks, flop):
-    """The median of the blocks' medians, and the best over all blocks."""
+def summary(blocks, work):
+    """The median of the blocks' medians, and the best over all blocks; rates are 1e9 of the work, operations or bytes, a
+    second."""
     median, best = statistics.median(b["median"] for b in blocks), min(b["best"] for b in blocks)
     return {"seconds": {"median": median, "best": best},
-            "gflops": {"median": flop / median / 1e9, "best": flop / best / 1e9}, "blocks": blocks}
+            "rate": {"median": work / median / 1e9, "best": work / best / 1e9}, "blocks": blocks}
 
 
 def block_of(times):
@@ -82,8 +83,8 @@ def in_turn(case, blocks, failed, rounds):
                 done[name].append(block())
             except (RuntimeError, OSError, subprocess.TimeoutExpired, ValueError) as error:
                 failed[name] = str(error)[:400]
-    return {**asdict(case), "flop": case.flop(), "failed": failed,
-            "measured": {name: summary(found, case.flop()) for name, found in done.items() if name not in failed}}
+    return {**asdict(case), "work": case.work(), "failed": failed,
+            "measured": {name: summary(found, case.work()) for name, found in done.items() if name not in failed}}
 
 
 def write(o, look, data):
@@ -112,7 +113,7 @@ def run(o, look, cases, run_of, measure):
         result = {**measure(case), "run": 0}
         longest = max(longest, time.monotonic() - begun if data["cases"] else 0.0)
         data["cases"].append(result)
-        rates = {name: round(m["gflops"]["median"] / look.scale, 1) for name, m in result["measured"].items()}
+        rates = {name: round(m["rate"]["median"] / look.scale, 1) for name, m in result["measured"].items()}
         print(json.dumps({**asdict(case), "unit": look.unit, **rates, "failed": result["failed"]}), flush=True)
         say(start, f"{case}: {', '.join(f'{name} {value:g}' for name, value in rates.items())} {look.unit}; "
                    f"{time.monotonic() - begun:.1f} s")

@@ -14,7 +14,7 @@ class Look:
     heading: str
     peers: dict  # attune is compared with: names, by their keys in the JSON
     unit: str
-    scale: float  # GFLOP/s per unit
+    scale: float  # 1e9 of the work a second per unit
     words_help: str
     group: Callable  # case to the title of its panel
     label: Callable  # case to its row's label in the group
@@ -34,8 +34,8 @@ class Look:
     def title(self, case):
         return f"{self.group(case)}: {self.label(case)}"
 
-    def rate(self, gflops):
-        return float(results.text_of(gflops / self.scale))
+    def rate(self, giga):
+        return float(results.text_of(giga / self.scale))
 
 
 def ratios(case):
@@ -43,8 +43,8 @@ def ratios(case):
     measured = case["measured"]
     if "attune" not in measured:
         return {}
-    mine = measured["attune"]["gflops"]["median"]
-    out = {name: mine / one["gflops"]["median"] for name, one in measured.items() if name != "attune"}
+    mine = measured["attune"]["rate"]["median"]
+    out = {name: mine / one["rate"]["median"] for name, one in measured.items() if name != "attune"}
     peak = measured["attune"].get("peak_gflops")
     return {**out, **({"peak": mine / peak} if peak else {})}
 
@@ -93,7 +93,7 @@ def result(look, data):
             for number, run in enumerate(data["runs"])]
     rows = []
     for case in data["cases"]:
-        rates = {look.names[name]: {of: look.rate(one["gflops"][of]) for of in ("median", "best")}
+        rates = {look.names[name]: {of: look.rate(one["rate"][of]) for of in ("median", "best")}
                  for name, one in case["measured"].items()}
         rates |= {look.names[name]: "failed" for name in case["failed"]}
         rows.append(results.Row(look.group(case), look.label(case), rates,
