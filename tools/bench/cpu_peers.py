@@ -87,7 +87,7 @@ def first_line(path, start):
 
 def machine(o):
     flags = first_line("/proc/cpuinfo", "flags").split()
-    return {**peers.run_facts(o), "machine": first_line("/proc/cpuinfo", "model name"), "cores": os.cpu_count(),
+    return {**peers.run_facts(peers.program(o)), "machine": first_line("/proc/cpuinfo", "model name"), "cores": os.cpu_count(),
             "may_run_on": len(os.sched_getaffinity(0)), "amx": "amx_bf16" in flags,
             "avx512_bf16": "avx512_bf16" in flags,
             "environment": {name: value for name, value in os.environ.items()

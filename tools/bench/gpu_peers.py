@@ -238,7 +238,7 @@ def main():
         return peers.finish(o, LOOK, peers.joined(Case, o.earlier))
     if o.before:
         LOOK.peers["before"] = "attune before"
-    run_of = {**peers.run_facts(o), "machine": "a GPU"}
+    run_of = {**peers.run_facts(peers.program(o)), "machine": "a GPU"}
     prepare = lambda case: None
     if o.torch:
         import torch_gpu  # takes seconds; --from and --no-torch do not need it

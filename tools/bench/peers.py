@@ -18,12 +18,21 @@ from peers_page import floor, missed, page, result
 from peers_picture import draw
 
 
-def run_facts(o):
-    """The facts that every run records about itself."""
+class Skipped(Exception):
+    """A case that cannot be measured here, and why."""
+
+
+def program(o):
+    """What the command line says of itself."""
+    return subprocess.run([o.attune, "--version"], capture_output=True, text=True).stdout.strip()
+
+
+def run_facts(attune):
+    """The facts that every run records about itself. `attune`: what was measured says of itself."""
     return {"command": shlex.join([Path(sys.executable).name, *sys.argv]),
             "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             "system": platform.platform(), "python": platform.python_version(),
-            "attune": subprocess.run([o.attune, "--version"], capture_output=True, text=True).stdout.strip(),
+            "attune": attune,
             "load_at_start": os.getloadavg()}
 
 
@@ -71,11 +80,12 @@ def block_of(times):
     return {"best": min(times), "median": statistics.median(times), "runs": len(times)}
 
 
-def in_turn(case, blocks, failed, rounds):
+def in_turn(case, blocks, failed, rounds, renew=lambda turn: None):
     """Measures blocks in turn, so that the machine's other load and its clock affect all of them alike. `blocks`: the
-    function that measures one, by name."""
+    function that measures one, by name; `renew`: called before each turn, with its number."""
     done = {name: [] for name in blocks}
-    for _ in range(rounds):
+    for turn in range(rounds):
+        renew(turn)
         for name, block in blocks.items():
             if name in failed:
                 continue
@@ -102,7 +112,7 @@ def say(start, text):
 def run(o, look, cases, run_of, measure):
     """Measures every case; after each one, writes the results so far and prints a line for it."""
     start, longest = time.monotonic(), 0.0
-    data = {"runs": [run_of], "cases": [], "left_out": []}
+    data = {"runs": [run_of], "cases": [], "left_out": [], "skipped": []}
     for case in cases:
         begun = time.monotonic()
         # The first case compiles what later ones reuse, so its time does not predict theirs.
@@ -110,7 +120,12 @@ def run(o, look, cases, run_of, measure):
             say(start, f"{case}: left out, for the limit of {o.limit} s")
             data["left_out"].append(str(case))
             continue
-        result = {**measure(case), "run": 0}
+        try:
+            result = {**measure(case), "run": 0}
+        except Skipped as why:
+            say(start, f"{case}: skipped: {why}")
+            data["skipped"].append(f"{case}: {why}")
+            continue
         longest = max(longest, time.monotonic() - begun if data["cases"] else 0.0)
         data["cases"].append(result)
         rates = {name: round(m["rate"]["median"] / look.scale, 1) for name, m in result["measured"].items()}
@@ -127,7 +142,7 @@ def run(o, look, cases, run_of, measure):
 def joined(kind, paths):
     """Joins earlier results of several commands into one table. For a case measured more than once, the last one
     counts."""
-    runs, found, left_out = [], {}, []
+    runs, found, left_out, skipped = [], {}, [], []
     plain = lambda x: tuple(x) if isinstance(x, list) else x
     for path in paths:
         one = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -137,15 +152,16 @@ def joined(kind, paths):
             found[tuple(plain(case[f.name]) for f in fields(kind))] = {**case, "run": case["run"] + len(runs)}
         runs += one["runs"]
         left_out += one["left_out"]
+        skipped += one.get("skipped", [])
     measured = {str(kind(*key)) for key in found}
-    return {"runs": runs, "cases": list(found.values()), "left_out": [c for c in left_out if c not in measured]}
+    return {"runs": runs, "cases": list(found.values()), "left_out": [c for c in left_out if c not in measured],
+            "skipped": skipped}
 
 
 def options(look, what):
     """A parser with the options that all share; `parsed` checks them."""
     p = argparse.ArgumentParser(description=what,
                                 epilog="exit status 1: something failed, was left out, or is below a floor")
-    p.add_argument("--attune", help="the command line, as built")
     p.add_argument("--from", dest="earlier", nargs="+", metavar="JSON", help="join earlier results, measure nothing")
     p.add_argument("--out", type=Path, required=True, help=f"where {look.name}.json, .jsonl, .md and .svg go")
     p.add_argument("--rounds", type=int, default=3, help="blocks of each, in turn")
@@ -157,6 +173,8 @@ def options(look, what):
 
 
 def parsed(p):
+    """Options of a script that measures the command line."""
+    p.add_argument("--attune", help="the command line, as built")
     o = p.parse_args()
     if not o.earlier and not o.attune:
         p.error("--attune or --from")

@@ -115,6 +115,7 @@ def page(look, data, floors):
     failures = [f"- {look.title(case)}: {look.names[name]} failed: {' '.join(why.split())}"
                 for case in data["cases"] for name, why in case["failed"].items()]
     failures += [f"- {case}: left out, for the limit of time" for case in data["left_out"]]
+    failures += [f"- skipped: {case}" for case in data.get("skipped", [])]
     out += "\n" + "\n".join(failures) + "\n" if failures else ""
     where = "; ".join(sorted({f"{run['machine']}, {run['date'][:10]}" for run in data["runs"]}))
     return out + f"\n![{look.heading}: {look.unit}; {where}]({look.name}.svg)\n"
