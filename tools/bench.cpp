@@ -2,9 +2,11 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -30,6 +32,7 @@ struct Result {
   double best = 0, median = 0, p10 = 0, p90 = 0;  ///< seconds
   std::size_t runs = 0;
   double flop = 0, peak = 0, first_call = 0;
+  double bytes = 0;  ///< of keys and values, of a decoder's step
   runtime::cpu::Stages stages{};
 
   double gflops(double seconds) const { return flop / seconds / 1e9; }
@@ -49,6 +52,9 @@ Json json_of(const Result& r, const BenchOptions& o) {
                  {"median", 100 * r.gflops(r.median) / (r.peak * r.threads)}}},
                {"stages", {{"visits", r.stages.visits}, {"pack", r.stages.pack}, {"attend", r.stages.attend}}},
                {"first_call_seconds", r.first_call}});
+  if (o.decode)
+    line.update(
+        {{"kv_bytes", r.bytes}, {"gb_s", {{"best", r.bytes / r.best / 1e9}, {"median", r.bytes / r.median / 1e9}}}});
   return line;
 }
 
@@ -69,11 +75,11 @@ class Bench {
   using Direction = BenchOptions::Direction;
 
   void header() const {
-    print_out("{} {}, B={} H={}/{} S={}x{} D={}/{}, {}; % peak: of so many threads' multiply-adds in the same run\n",
-              o_.dtype, name_of(o_.direction()), o_.batch, o_.heads, o_.of_kv_heads(), o_.seq, o_.of_kv_seq(), o_.d,
+    print_out("{} {}, B={} H={}/{} {} D={}/{}, {}; % peak: of so many threads' multiply-adds in the same run\n",
+              o_.dtype, name_of(o_.direction()), o_.batch, o_.heads, o_.of_kv_heads(), o_.lengths_text(), o_.d,
               o_.of_dv(), codegen::name_of(runtime::cpu::isa()));
-    print_out("{:<10} {:>7} {:>10} {:>10} {:>9} {:>7} {:>9} {:>9}\n", "row", "threads", "best ms", "median ms",
-              "GFLOP/s", "% peak", "% median", "first ms");
+    print_out("{:<10} {:>7} {:>10} {:>10} {:>9} {:>7} {:>9} {:>9}{}\n", "row", "threads", "best ms", "median ms",
+              "GFLOP/s", "% peak", "% median", "first ms", o_.decode ? fmt::format(" {:>9}", "GB/s") : "");
   }
 
   /// The calls of a row, and the gradients that they write.
@@ -94,13 +100,14 @@ class Bench {
   }
 
   void measure(const Case& one) {
-    const double flop = flop_of(one, o_);
+    const double flop = flop_of(one, o_), bytes = o_.decode ? kept_bytes(one, o_) : 0;
     const Calls calls(one, *this);
     if (o_.direction() == Direction::backward) one.attention.run(calls.forward);
     for (const int threads : o_.threads) {
       const Resources with{.executor = {.workers = threads}};
       Result r{.row = one.name, .mod = mod_digest(one), .threads = threads};
       r.flop = flop;
+      r.bytes = bytes;
       auto start = Clock::now();
       once(one.attention, calls, with, r.stages);
       r.first_call = seconds_since(start);
@@ -150,9 +157,10 @@ class Bench {
       write_json(line);
     } else {
       if (!std::exchange(header_stands_, true)) header();
-      print_out("{:<10} {:>7} {:>10.3f} {:>10.3f} {:>9.1f} {:>7.1f} {:>9.1f} {:>9.1f}\n", r.row, r.threads,
+      print_out("{:<10} {:>7} {:>10.3f} {:>10.3f} {:>9.1f} {:>7.1f} {:>9.1f} {:>9.1f}{}\n", r.row, r.threads,
                 r.best * 1e3, r.median * 1e3, r.gflops(r.best), 100 * r.gflops(r.best) / (r.peak * r.threads),
-                100 * r.gflops(r.median) / (r.peak * r.threads), r.first_call * 1e3);
+                100 * r.gflops(r.median) / (r.peak * r.threads), r.first_call * 1e3,
+                o_.decode ? fmt::format(" {:>9.1f}", r.bytes / r.median / 1e9) : "");
       if (compared) print_out("           {}\n", in_words(*compared));
     }
     flush_out();
@@ -186,6 +194,16 @@ void BenchOptions::check() const {
   if (starts && !packed())
     throw Error("bad-usage", "the command line cannot be read", {.name = "--starts"},
                 "it says where the starts of packed sequences are", "add --lengths, or leave it out");
+  for (const auto& [option, given] :
+       {std::pair{"--pages", page.has_value()}, {"--kv-len", !kv_lengths.empty() || kv_random.has_value()}})
+    if (given && !decode)
+      throw Error("bad-usage", "the command line cannot be read", {.name = option},
+                  "pages and lengths of each entry are those of a cache, which a decoder's step reads",
+                  "write one number of keys, or use attune bench --decode");
+  for (const auto& [option, given] : {std::pair{"--backward", backward}, {"--step", step}, {"--lengths", packed()}})
+    if (given && decode)
+      throw Error("bad-usage", "the command line cannot be read", {.name = option},
+                  "--decode is a forward of few queries, as many of each entry", "leave one of them out");
   require_word("--dtype", dtype, std::array<std::string, 3>{"f32", "f16", "bf16"});
   exact.check();
   for (const std::string& row : rows) require_word("--row", row, bench_rows());
@@ -200,9 +218,12 @@ void BenchOptions::check() const {
                                       {"--d", d},
                                       {"--dv", dv.value_or(1)},
                                       {"--seq", seq},
-                                      {"--kv-seq", kv_seq.value_or(1)}})
+                                      {"--kv-seq", kv_seq.value_or(1)},
+                                      {"--kv-len", kv_random.value_or(1)},
+                                      {"--pages", page.value_or(1)}})
     positive(option, static_cast<double>(value));
   for (const std::int64_t length : lengths) positive("--lengths", static_cast<double>(length));
+  for (const std::int64_t length : kv_lengths) positive("--kv-len", static_cast<double>(length));
   positive("--seconds", seconds);
   for (const int n : threads) positive("--threads", n);
 }
@@ -218,10 +239,65 @@ void BenchOptions::add_to(CLI::App& verb) {
   verb.add_option("--heads", heads, "query heads; 1 if left out")->type_name("N");
   verb.add_option("--kv-heads", kv_heads, "as many as --heads if left out")->type_name("N");
   verb.add_option("--seq,--q-len", seq, "queries; 4096 if left out")->type_name("N");
-  verb.add_option("--kv-seq,--kv-len", kv_seq, "keys; as many as queries if left out")->type_name("N");
+  verb.add_option_function<std::string>(
+          "--kv-seq,--kv-len", [this](const std::string& keys) { read_keys(keys); },
+          "keys; as many as queries if left out; with --decode of each entry, or drawn up to N")
+      ->type_name("N|N,...|random:N");
   verb.add_option("--d", d, "width of a head; 128 if left out")->type_name("N");
   verb.add_option("--dv", dv, "width of the values; as --d if left out")->type_name("N");
   exact.add_to(verb);
+}
+
+void BenchOptions::read_keys(std::string_view keys) {
+  const auto number = [&](std::string_view word) {
+    std::int64_t out = 0;
+    const auto [end, wrong] = std::from_chars(word.data(), word.data() + word.size(), out);
+    if (wrong != std::errc{} || end != word.data() + word.size())
+      throw CLI::ValidationError("--kv-len", fmt::format("`{}` is not a number of keys", word));
+    return out;
+  };
+  constexpr std::string_view random = "random:";
+  if (keys.starts_with(random)) {
+    kv_random = number(keys.substr(random.size()));
+    return;
+  }
+  for (std::size_t from = 0; from <= keys.size();) {
+    const std::size_t to = std::min(keys.find(',', from), keys.size());
+    kv_lengths.push_back(number(keys.substr(from, to - from)));
+    from = to + 1;
+  }
+  if (kv_lengths.size() > 1) return;
+  kv_seq = kv_lengths[0];
+  kv_lengths.clear();
+}
+
+void BenchOptions::settle(bool has_seq) {
+  if (decode && !has_seq) seq = 1;
+  if (packed()) {
+    batch = static_cast<std::int64_t>(lengths.size());
+    seq = *std::ranges::max_element(lengths);
+    kv_seq.reset();
+  }
+  if (kv_random) {
+    std::mt19937 dice(7);
+    for (std::int64_t b = 0; b < batch; ++b)
+      kv_lengths.push_back(std::uniform_int_distribution(std::min(seq, *kv_random), *kv_random)(dice));
+  }
+  if (!kv_lengths.empty()) {
+    batch = static_cast<std::int64_t>(kv_lengths.size());
+    kv_seq = *std::ranges::max_element(kv_lengths);
+  }
+  const std::int64_t least = kv_lengths.empty() ? of_kv_seq() : *std::ranges::min_element(kv_lengths);
+  if (decode && least < seq)
+    throw Error("bad-size", fmt::format("{} queries cannot be the last of {} keys", seq, least), {.name = "--kv-len"},
+                "a decoder's queries are the last positions of their entry", "give it more keys, or fewer queries");
+}
+
+std::string BenchOptions::lengths_text() const {
+  if (packed()) return fmt::format("S={} packed", fmt::join(lengths, "+"));
+  const auto [least, most] = std::ranges::minmax(kv_lengths.empty() ? std::vector{of_kv_seq()} : kv_lengths);
+  return fmt::format("S={}x{}{}", seq, least == most ? fmt::to_string(most) : fmt::format("{}…{}", least, most),
+                     page ? fmt::format(", pages of {},", *page) : "");
 }
 
 void add_bench(CLI::App& app) {
@@ -246,6 +322,10 @@ void add_bench(CLI::App& app) {
           "on a GPU: packed sequences of so many queries and keys each, in place of --batch, --seq and --kv-seq")
       ->type_name("N,...")
       ->delimiter(',');
+  verb.add_flag("--decode", o->decode,
+                "a decoder's step: queries, one if --seq is left out, are the last positions; GB/s of keys and values");
+  verb.add_option("--pages", o->page, "with --decode: keys and values lie in pages of N keys, in random order")
+      ->type_name("N");
   verb.add_option(
           "--starts", o->starts,
           "where the starts of packed sequences are: the host does not wait for those on a device; host if left out")
@@ -273,18 +353,15 @@ void add_bench(CLI::App& app) {
       "  attune bench --row causal --d 64 --seq 512 --threads 1 2 --seconds 0.1\n"
       "  attune bench --score '30.0f * tanh(s / 30.0f)' --mask 'q - kv < 512' --seq 512 --seconds 0.1 --backward "
       "--json\n"
+      "  attune bench --decode --row causal --batch 4 --kv-len random:512 --pages 16 --seconds 0.1\n"
       "  attune bench --row causal --seq 512 --seconds 0.1 --save before.jsonl\n"
       "  attune bench --row causal --seq 512 --seconds 0.1 --compare before.jsonl\n"
       "Environment:\n"
       "  XDG_STATE_HOME     where results are kept by a name");
-  verb.callback([o] {
+  verb.callback([o, &verb] {
     o->check();
     tell_doubts(o->text);
-    if (o->packed()) {
-      o->batch = static_cast<std::int64_t>(o->lengths.size());
-      o->seq = *std::ranges::max_element(o->lengths);
-      o->kv_seq.reset();
-    }
+    o->settle(verb.count("--seq") > 0);
     if (o->target == "cuda") return bench_cuda(*o);
     for (const auto& [option, given] : {std::pair{"--kernel", o->kernel.has_value()},
                                         {"--exact", o->exact.word.has_value()},

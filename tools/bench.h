@@ -20,7 +20,10 @@ struct BenchOptions {
   std::string target = "auto", dtype = "f32";
   std::int64_t batch = 1, heads = 1, d = 128, seq = 4096;
   std::optional<std::int64_t> kv_heads, dv, kv_seq;
-  std::vector<std::int64_t> lengths;  ///< of packed sequences, instead of batch, seq and kv_seq; GPU only
+  std::vector<std::int64_t> lengths;      ///< of packed sequences, instead of batch, seq and kv_seq; GPU only
+  std::vector<std::int64_t> kv_lengths;   ///< keys of each entry, where they differ; kv_seq is the longest
+  std::optional<std::int64_t> kv_random;  ///< kv_lengths are to be drawn up to this
+  std::optional<std::int64_t> page;       ///< keys lie in pages of so many, in random order
   std::vector<int> threads{1};
   double seconds = 1;
   std::optional<std::string> kernel;  ///< GPU only, in the form that codegen::variant reads
@@ -30,9 +33,12 @@ struct BenchOptions {
   std::optional<std::string> starts;         ///< of packed sequences: where they are
   std::optional<std::string> save, compare;  ///< results kept in files: see tools/history.h
   bool backward = false, step = false, grads = false, json = false, paced = false;
+  bool decode = false;  ///< queries are the last positions of their entries
 
   void add_to(CLI::App& verb);  ///< what is measured: rows, expressions, types, sizes
   void check() const;
+  /// Puts in what follows from the options: sizes of packed sequences, lengths of entries. `has_seq`: seq was given.
+  void settle(bool has_seq);
 
   enum class Direction : std::uint8_t { forward, backward, step };  ///< a step: the forward, then the backward
   Direction direction() const { return step ? Direction::step : backward ? Direction::backward : Direction::forward; }
@@ -45,7 +51,11 @@ struct BenchOptions {
   std::optional<bool> unusually_exact() const;
   std::string exact_text() const;
   std::int64_t of_dv() const { return dv.value_or(d); }
+  std::string lengths_text() const;      ///< queries and keys, for human readers
   nlohmann::ordered_json shape() const;  ///< a call's type and sizes, as lines of JSON have them
+
+ private:
+  void read_keys(std::string_view keys);  ///< N, N,... or random:N
 };
 
 /// The kernel that --kernel names; it is one that the options' direction has.
@@ -89,6 +99,10 @@ double forward_flop(const Case& one, const BenchOptions& options);
 /// The same for what the options ask for: two products a pair forward, five backward.
 double flop_of(const Case& one, const BenchOptions& options);
 
+/// The bytes of keys and values that some query's mask keeps, each once: what a decoder's step has to read. Where the
+/// mask varies with the heads that share keys, the mean of theirs. The captures of `one` are on the host.
+double kept_bytes(const Case& one, const BenchOptions& options);
+
 /// Pairs in all tiles of `tile_q` queries by `tile_kv` keys that keep at least one pair, over all heads. The captures
 /// of `one` are on the host.
 double visited_pairs(const Case& one, const BenchOptions& options, int tile_q, int tile_kv);
@@ -103,6 +117,11 @@ struct ForwardTensors {
   Owned q, k, v, o, lse;
   Owned starts;  ///< of packed sequences
   std::int64_t longest = 0;
+  Owned kv_len, q_offsets, pages;  ///< of caches whose entries have lengths or pages
+  std::int32_t q_offset = 0;
+
+ private:
+  void make_cache(const BenchOptions& options, Data& data);
 };
 
 /// The tensors of a backward call besides those of its forward.

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "codegen/ceil_div.h"
 #include "codegen/choose.h"
 #include "compiler/lower.h"
 #include "runtime/cover/tiles.h"
@@ -42,7 +43,9 @@ Case made(const Row& row, const BenchOptions& o, Data& data) {
     capture("slope", data.fill(DType::f32, {o.heads}, [&](std::int64_t h) {
       return std::exp2(-8.0 * static_cast<double>(h + 1) / static_cast<double>(o.heads));
     }));
-  if (row.score.find("table") != std::string::npos) capture("table", data.normal(DType::f32, {o.seq + kv}));
+  // Queries of a decoder's step stand behind nearly all keys.
+  if (row.score.find("table") != std::string::npos)
+    capture("table", data.normal(DType::f32, {kv + (o.decode ? kv : o.seq)}));
   if (row.mask.find("doc") != std::string::npos) {
     const std::int64_t length = std::max(o.seq, kv);
     capture("doc",
@@ -78,7 +81,8 @@ runtime::Extent extent_of(const BenchOptions& o) {
   return {.batch = static_cast<std::int32_t>(o.batch),
           .heads = static_cast<std::int32_t>(o.heads),
           .q_len = static_cast<std::int32_t>(o.seq),
-          .kv_len = static_cast<std::int32_t>(o.of_kv_seq())};
+          .kv_len = static_cast<std::int32_t>(o.of_kv_seq()),
+          .q_offset = static_cast<std::int32_t>(o.decode ? o.of_kv_seq() - o.seq : 0)};
 }
 
 double pairs_of(const runtime::TileLists& lists) {
@@ -94,17 +98,25 @@ double live_pairs(const Attention& attention, const BenchOptions& o) {
   return pairs_of(tiles.lists(extent));
 }
 
-/// The same for packed sequences too.
-double kept_pairs(const Case& one, const BenchOptions& o) {
-  if (!o.packed()) return live_pairs(one.attention, o);
-  double pairs = 0;
+/// The sum over all entries of what `count` says of each.
+double of_entries(const BenchOptions& o, const std::function<double(const BenchOptions&)>& count) {
+  const std::vector<std::int64_t>& lengths = o.packed() ? o.lengths : o.kv_lengths;
+  if (lengths.empty()) return count(o);
+  double sum = 0;
   BenchOptions alone = o;
   alone.batch = 1;
-  for (const std::int64_t length : o.lengths) {
-    alone.seq = length;
-    pairs += live_pairs(one.attention, alone);
+  for (const std::int64_t length : lengths) {
+    if (o.packed())
+      alone.seq = length;
+    else
+      alone.kv_seq = length;
+    sum += count(alone);
   }
-  return pairs;
+  return sum;
+}
+
+double kept_pairs(const Case& one, const BenchOptions& o) {
+  return of_entries(o, [&](const BenchOptions& alone) { return live_pairs(one.attention, alone); });
 }
 
 }  // namespace
@@ -143,6 +155,9 @@ nlohmann::ordered_json BenchOptions::shape() const {
                              {"seq", seq},     {"kv_seq", of_kv_seq()}, {"d", d},         {"dv", of_dv()}};
   if (packed()) out["lengths"] = lengths;
   if (starts == "device") out["starts"] = *starts;
+  if (decode) out["decode"] = true;
+  if (!kv_lengths.empty()) out["kv_lengths"] = kv_lengths;
+  if (page) out["page"] = *page;
   if (const auto other = unusually_exact()) out["exact"] = *other;
   if (grads) out["grads"] = true;
   return out;
@@ -203,8 +218,9 @@ ForwardTensors::ForwardTensors(const BenchOptions& from, Data& data) {
     return from.packed() ? Shape{total, heads, width} : Shape{from.batch, heads, positions, width};
   };
   q = data.normal(from.type(), shape(from.heads, from.seq, from.d));
-  k = data.normal(from.type(), shape(from.of_kv_heads(), from.of_kv_seq(), from.d));
-  v = data.normal(from.type(), shape(from.of_kv_heads(), from.of_kv_seq(), from.of_dv()));
+  if (from.decode) make_cache(from, data);
+  if (!k.tensor.given()) k = data.normal(from.type(), shape(from.of_kv_heads(), from.of_kv_seq(), from.d));
+  if (!v.tensor.given()) v = data.normal(from.type(), shape(from.of_kv_heads(), from.of_kv_seq(), from.of_dv()));
   o = data.zeros(from.type(), shape(from.heads, from.seq, from.of_dv()));
   if (!from.packed()) {
     lse = data.zeros(DType::f32, {from.batch, from.heads, from.seq});
@@ -218,6 +234,37 @@ ForwardTensors::ForwardTensors(const BenchOptions& from, Data& data) {
   longest = from.seq;
 }
 
+void ForwardTensors::make_cache(const BenchOptions& from, Data& data) {
+  const auto batch = static_cast<std::size_t>(from.batch);
+  const auto keys = [&](std::size_t b) { return from.kv_lengths.empty() ? from.of_kv_seq() : from.kv_lengths[b]; };
+  const auto each = [&](const std::function<std::int64_t(std::size_t)>& value) {
+    return data.fill(DType::i32, {from.batch},
+                     [&](std::int64_t b) { return static_cast<double>(value(static_cast<std::size_t>(b))); });
+  };
+  if (from.kv_lengths.empty())
+    q_offset = static_cast<std::int32_t>(from.of_kv_seq() - from.seq);
+  else
+    q_offsets = each([&](std::size_t b) { return keys(b) - from.seq; });
+  // A call whose entries are alike needs no lengths, unless their last pages are not full.
+  if (!from.kv_lengths.empty() || (from.page && from.of_kv_seq() % *from.page != 0)) kv_len = each(keys);
+  if (!from.page) return;
+  const auto pages_of = [&](std::size_t b) { return ceil_div(keys(b), *from.page); };
+  std::int64_t total = 0;
+  for (std::size_t b = 0; b < batch; ++b) total += pages_of(b);
+  std::vector<std::int64_t> order(static_cast<std::size_t>(total));
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::shuffle(order, std::mt19937(7));
+  const std::int64_t most = ceil_div(from.of_kv_seq(), *from.page);
+  std::vector<std::int64_t> table(batch * static_cast<std::size_t>(most), -1);
+  auto next = order.begin();
+  for (std::size_t b = 0; b < batch; ++b)
+    next = std::ranges::copy_n(next, pages_of(b), table.begin() + static_cast<std::int64_t>(b) * most).in;
+  pages = data.fill(DType::i32, {from.batch, most},
+                    [&](std::int64_t i) { return static_cast<double>(table[static_cast<std::size_t>(i)]); });
+  k = data.normal(from.type(), {total, from.of_kv_heads(), *from.page, from.d});
+  v = data.normal(from.type(), {total, from.of_kv_heads(), *from.page, from.of_dv()});
+}
+
 Forward ForwardTensors::call() const {
   return {.q = q.tensor,
           .k = k.tensor,
@@ -226,6 +273,10 @@ Forward ForwardTensors::call() const {
           .lse = lse.tensor,
           .cu_seqlens_q = starts.tensor,
           .cu_seqlens_kv = starts.tensor,
+          .kv_len = kv_len.tensor,
+          .pages = pages.tensor,
+          .q_offset = q_offset,
+          .q_offsets = q_offsets.tensor,
           .max_q_len = longest,
           .max_kv_len = longest};
 }
@@ -291,6 +342,20 @@ CapturedGradients::CapturedGradients(const Attention& attention, const Data& dat
     names.push_back(lowered.mod.captures[slot].name);
     captured.push_back({of, memory.back().tensor});
   }
+}
+
+double kept_bytes(const Case& one, const BenchOptions& o) {
+  const compiler::LoweredMod lowered = compiler::lower(one.attention);
+  const runtime::Tiles tiles(lowered);
+  const double keys = of_entries(o, [&](const BenchOptions& alone) {
+    runtime::Extent extent = extent_of(alone);
+    extent.tile_q = extent.q_len;
+    extent.tile_kv = 1;
+    const runtime::TileLists lists = tiles.lists(extent);
+    return static_cast<double>(lists.some + lists.all);
+  });
+  const double by_key_head = keys / static_cast<double>(o.heads) * static_cast<double>(o.of_kv_heads());
+  return by_key_head * static_cast<double>(o.d + o.of_dv()) * static_cast<double>(size_of(o.type()));
 }
 
 double visited_pairs(const Case& one, const BenchOptions& o, int tile_q, int tile_kv) {

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cstdio>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -27,6 +26,7 @@ struct Prepared {
   std::string mod;
   std::vector<runtime::cuda::KernelStory> kernels;  ///< in the order of their launches
   double flop = 0, first_call = 0;
+  double bytes = 0;  ///< of keys and values, of a decoder's step
 
   double tflops(double seconds) const { return flop / seconds / 1e12; }
   std::string names() const {
@@ -44,7 +44,8 @@ class CudaBench {
     preference_ = preference_of(o);
     Data host;
     std::vector<Case> cases = bench_cases(o_, data_), on_host = bench_cases(o_, host);
-    for (std::size_t i = 0; i < cases.size(); ++i) prepare(std::move(cases[i]), flop_of(on_host[i], o));
+    for (std::size_t i = 0; i < cases.size(); ++i)
+      prepare(std::move(cases[i]), flop_of(on_host[i], o), o.decode ? kept_bytes(on_host[i], o) : 0);
   }
 
   void operator()() {
@@ -79,8 +80,9 @@ class CudaBench {
     if (o_.has_backward()) backward(row);
   }
 
-  void prepare(Case one, double flop) {
-    Prepared row{.one = std::move(one), .cover = {}, .gradients = {}, .mod = {}, .kernels = {}, .flop = flop};
+  void prepare(Case one, double flop, double bytes) {
+    Prepared row{
+        .one = std::move(one), .cover = {}, .gradients = {}, .mod = {}, .kernels = {}, .flop = flop, .bytes = bytes};
     row.mod = mod_digest(row.one);
     if (o_.grads) row.gradients = CapturedGradients(row.one.attention, data_);
     // A backward reads what its forward gave.
@@ -135,6 +137,9 @@ class CudaBench {
                  {"runs", t.all.size()},
                  {"seconds", {{"best", t.best()}, {"p10", t.p10()}, {"median", t.median()}, {"p90", t.p90()}}},
                  {"tflops", {{"best", r.tflops(t.best())}, {"median", r.tflops(t.median())}}}});
+    if (o_.decode)
+      line.update({{"kv_bytes", r.bytes},
+                   {"gb_s", {{"best", r.bytes / t.best() / 1e9}, {"median", r.bytes / t.median() / 1e9}}}});
     return line;
   }
 
@@ -146,17 +151,17 @@ class CudaBench {
       write_json(line);
     } else {
       if (!std::exchange(header_stands_, true)) {
-        const std::string sizes = o_.packed() ? fmt::format("S={} packed", fmt::join(o_.lengths, "+"))
-                                              : fmt::format("B={} S={}x{}", o_.batch, o_.seq, o_.of_kv_seq());
+        const std::string sizes = o_.packed() ? o_.lengths_text() : fmt::format("B={} {}", o_.batch, o_.lengths_text());
         print_out("{} {}{}{}, {} H={}/{} D={}/{}, {}{}\n", o_.dtype, name_of(o_.direction()),
                   o_.grads ? " with captured gradients" : "", o_.exact_text(), sizes, o_.heads, o_.of_kv_heads(), o_.d,
                   o_.of_dv(), runtime::cuda::device_name(data_.device().index),
                   lists_once() ? ", tiles listed before" : "");
-        print_out("{:<10} {:>10} {:>10} {:>10} {:>9} {:>9}  kernel\n", "row", "best ms", "median ms", "p90 ms",
-                  "TFLOP/s", "median");
+        print_out("{:<10} {:>10} {:>10} {:>10} {:>9} {:>9}{}  kernel\n", "row", "best ms", "median ms", "p90 ms",
+                  "TFLOP/s", "median", o_.decode ? fmt::format(" {:>9}", "GB/s") : "");
       }
-      print_out("{:<10} {:>10.4f} {:>10.4f} {:>10.4f} {:>9.1f} {:>9.1f}  {}\n", r.one.name, t.best() * 1e3,
-                t.median() * 1e3, t.p90() * 1e3, r.tflops(t.best()), r.tflops(t.median()), r.kernels[0].kernel);
+      print_out("{:<10} {:>10.4f} {:>10.4f} {:>10.4f} {:>9.1f} {:>9.1f}{}  {}\n", r.one.name, t.best() * 1e3,
+                t.median() * 1e3, t.p90() * 1e3, r.tflops(t.best()), r.tflops(t.median()),
+                o_.decode ? fmt::format(" {:>9.1f}", r.bytes / t.median() / 1e9) : "", r.kernels[0].kernel);
       for (std::size_t i = 1; i < r.kernels.size(); ++i) print_out("{:>63}{}\n", "", r.kernels[i].kernel);
       if (compared) print_out("           {}\n", in_words(*compared));
     }

@@ -351,6 +351,46 @@ class Contract(Calls):
             names = [one["kernel"].split("_")[0] for one in row["kernels"]]
             self.assertEqual(names, ["forward"] * (direction == "step") + ["queries", "keys"])
 
+        said = self.bench("--target", "cuda", "--row", "window", "--dtype", "bf16", "--decode", "--kv-len", "random:2000",
+                          "--batch", "3", "--heads", "8", "--kv-heads", "2", "--pages", "16", "--json")
+        row = json.loads(said.stdout)
+        self.assertEqual((said.returncode, row["page"], len(row["kv_lengths"])), (0, 16, 3))
+        self.assertIn("decode_sm", row["kernel"])
+        self.close([row["gb_s"]["best"] * row["seconds"]["best"] * 1e9], [row["kv_bytes"]])
+
+    @unittest.skipUnless(ENGINE, "built without the CPU engine")
+    def test_bench_of_a_decoder(self):
+        sizes = ["--heads", "8", "--kv-heads", "2", "--d", "24", "--dv", "40", "--row", "window"]
+        keys = {"100,2000,777": 100 + 1024 + 777, "1500": 1024}
+        for given, read in keys.items():
+            for pages in [], ["--pages", "1"], ["--pages", "64"]:
+                said = self.bench("--decode", "--kv-len", given, *pages, *sizes, "--json")
+                self.assertEqual((said.returncode, said.stderr), (0, ""))
+                row = json.loads(said.stdout)
+                self.assertEqual((row["seq"], row["batch"], row["decode"]), (1, given.count(",") + 1, True))
+                self.assertEqual(row["kv_seq"], max(map(int, given.split(","))))
+                self.assertEqual(row.get("page"), int(pages[1]) if pages else None)
+                # 2 key heads, 4 bytes; 8 heads with two flop for each column of a kept pair.
+                self.assertEqual(row["kv_bytes"], read * 2 * (24 + 40) * 4)
+                self.close([row["gb_s"]["median"] * row["seconds"]["median"] * 1e9], [row["kv_bytes"]])
+                self.close([row["gflops"]["best"] * row["seconds"]["best"] * 1e9], [read * 8 * 2 * (24 + 40)])
+        # Four queries see 1024 keys each, and 1027 in all.
+        row = json.loads(self.bench("--decode", "--seq", "4", "--kv-len", "1500", *sizes, "--json").stdout)
+        self.assertEqual(row["kv_bytes"], 1027 * 2 * (24 + 40) * 4)
+        rows = [json.loads(self.bench("--decode", "--batch", "5", "--kv-len", "random:99", *sizes, "--json").stdout)
+                for _ in range(2)]
+        self.assertEqual(rows[0]["kv_lengths"], rows[1]["kv_lengths"])
+        self.assertTrue(len(set(rows[0]["kv_lengths"])) > 1 and 1 <= min(rows[0]["kv_lengths"]) <= rows[0]["kv_seq"] <= 99)
+        said = self.bench("--decode", "--kv-len", "90", "--pages", "16", *sizes)
+        self.assertIn("S=1x90, pages of 16, D=24/40", said.stdout)
+        self.assertTrue(said.stdout.splitlines()[1].endswith("GB/s"))
+        for wrong in ["--pages", "4"], ["--kv-len", "5,4"], ["--kv-len", "random:5"], ["--decode", "--step"], [
+                "--decode", "--kv-len", "many"], ["--decode", "--kv-len", "5,,4"]:
+            self.refused("bad-usage", "bench", *wrong)
+        for wrong in ["--kv-len", "4,0"], ["--kv-len", "random:0"], ["--kv-len", "3", "--seq", "4"], ["--pages", "0"]:
+            self.refused("bad-size", "bench", "--decode", *wrong)
+        self.refused("bad-usage", "tune", "--row", "full", "--kv-len", "5,4", fix="bench --decode")
+
     @unittest.skipUnless(ENGINE, "built without the CPU engine")
     def test_bench_of_a_step(self):
         flop = {}
