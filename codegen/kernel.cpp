@@ -1,6 +1,8 @@
 // codegen/kernel.cpp — what is the same for every GPU kernel: the values of a tile's members, plans
 #include "codegen/kernel.h"
 
+#include <algorithm>
+
 #include <attune/error.h>
 #include <fmt/format.h>
 
@@ -40,7 +42,7 @@ KernelPlan plan_of(const KernelDescriptor& kernel, const KernelSpec& spec, int m
           .n = n,
           .d = static_cast<int>(round_up(spec.d, grain)),
           .dv = static_cast<int>(round_up(spec.dv, grain)),
-          .heads = spec.heads,
+          .heads = std::min(spec.heads, kernel.most_heads),
           .max = spec.max,
           .packed = spec.packed,
           .before = spec.before,

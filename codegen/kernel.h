@@ -47,6 +47,7 @@ struct KernelDescriptor {
   std::span<const Search> searches{};  ///< what `attune tune` tries besides other tiles
 
   bool takes_any = false;  ///< takes every call, and is listed last
+  int most_heads = 8;      ///< query heads of a key head that its tiles may share
   /// As many blocks as multiprocessors share the tiles of queries; otherwise each tile has a block of its own.
   bool persistent = false;
   /// Blocks share the keys of tiles, whose arguments are DecodeArgs of cuda/args.cuh: a launch needs room for parts of

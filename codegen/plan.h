@@ -24,7 +24,7 @@ struct KernelSpec {
   bool paged = false;   ///< keys and values lie in pages
   bool before = false;  ///< results of a call over other keys are merged in
   bool pieces = false;  ///< keys are summed in pieces
-  int heads = 1;        ///< query heads of a key head that would share a tile: 1, 2, 4 or 8
+  int heads = 1;        ///< query heads of a key head that would share a tile: 1, 2, 4, 8, or 16 of one query
   bool few = false;     ///< these heads' queries are 16 rows at most
   bool boxes = true;    ///< the copy engine can take boxes of q, k, v and o: their layouts allow it, and none is empty
   /// Bytes by which every row of q, k and v (load) and of o (store) may be copied: 16, 8, 4, or 0 for an element.
@@ -41,7 +41,7 @@ struct KernelPlan {
   const KernelDescriptor* kernel = nullptr;
   DType dtype = DType::bf16, out = DType::bf16;  ///< of q, k and v; of o
   int m = 128, n = 128, d = 128, dv = 128, stages = 2;
-  int heads = 1;                        ///< query heads of a key head that share a tile: 1, 2, 4 or 8
+  int heads = 1;                        ///< query heads of a key head that share a tile: 1, 2, 4, 8 or 16
   bool max = false;                     ///< the call asks for the rows' maxima
   bool packed = false;                  ///< sequences of different lengths, by their starts
   bool before = false, pieces = false;  ///< as KernelSpec has them

@@ -203,7 +203,7 @@ struct DecodeBlock {
   static constexpr int slack = Tile::max ? 0 : 8;
   static constexpr int q_steps = Tile::d / per_step;
   static constexpr bool held = !Careful && q_steps * 4 + Tile::dv / 2 <= 112;
-  static_assert(size == 2 && Tile::m == 16 && 8 % heads == 0 && (n == 16 || n == 32) && Tile::stages >= 2);
+  static_assert(size == 2 && Tile::m == 16 && 16 % heads == 0 && (n == 16 || n == 32) && Tile::stages >= 2);
   static_assert(!User::traits.has_prob || User::traits.linear_prob);
 
   const DecodeArgs& args;
@@ -219,9 +219,10 @@ struct DecodeBlock {
 
   __device__ DecodeBlock(const DecodeArgs& args, const User& user, unsigned shared, Stream& ahead, const DecodeTile& of)
       : args(args), shared(shared), ahead(ahead), of(of), rows(of.queries.length * heads),
-        // Rows of heads that do not exist repeat the last head.
-        softmax(user, of.at(of.heads.first + min(lane / 4 % heads, of.heads.count - 1)), lane / 4 / heads, of.q_offset,
-                of.q_offset) {}
+        softmax(user, of.at(head_of(lane / 4)), lane / 4 / heads, of.q_offset, of.q_offset, head_of(lane / 4 + 8)) {}
+
+  /// Rows of heads that do not exist repeat the last head.
+  __device__ int head_of(int row) const { return of.heads.first + min(row % heads, of.heads.count - 1); }
 
   /// All threads read the rows' queries, 16 bytes a piece; rows and columns that do not exist are 0.
   static constexpr int pieces = Tile::d * size / 16, q_each = (Tile::m * pieces + threads - 1) / threads;

@@ -117,7 +117,7 @@ struct Block80 {
     if constexpr (User::traits.listed) {
       return walk_list(args, place.b, place.heads.first, place.q_tiles, place.tile);
     } else {
-      const Bands bands = softmax.user.bands(softmax.head, softmax.at, args.q_offset + first,
+      const Bands bands = softmax.user.bands(softmax.head(), softmax.at(), args.q_offset + first,
                                              args.q_offset + min(first + queries_here, queries.length));
       return walk_bands(bands, keys.length, n);
     }
@@ -372,7 +372,7 @@ struct Block80 {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int row = warp * 16 * tall + 16 * t + 8 * r + lane / 4, query = first + row / heads,
-                  position = queries.start + query, h = softmax.at.h;
+                  position = queries.start + query, h = softmax.at().h;
         const bool there = query < queries.length && row % heads < place.heads.count;
         Ended& at = ended[t][r];
         const Merged with = merged(at.lse, there ? lse_before(args, place.b, h, position) : -infinity);
@@ -410,7 +410,7 @@ struct Block80 {
   }
   __device__ void put(const Rows& rows, int position, float x) const {
     if (rows.data)
-      rows.data[place.b * rows.batch + softmax.at.h * rows.head + (queries.start + position) * rows.position] = x;
+      rows.data[place.b * rows.batch + softmax.at().h * rows.head + (queries.start + position) * rows.position] = x;
   }
 };
 

@@ -7,35 +7,53 @@
 namespace attune {
 
 /// The softmax of 2 Tall rows of a thread. Running: the power of each score is taken relative to the row's maximum so
-/// far, or to one that is Slack less; else to User::traits.most. Heads: as queries_of has them.
+/// far, or to one that is Slack less; else to User::traits.most. Heads: as queries_of has them, or 16: then the two
+/// rows of each 16 belong to two heads.
 template <class User, bool Running, int Tall, int Slack, int Heads>
 struct Softmax80 {
   using Head = typename User::Head;
   using Row = typename User::Row;
   using Col = typename User::Col;
 
+  static constexpr int own = Heads > 8 ? 2 : 1;  ///< heads of a thread's rows
+  struct OfHead {
+    Where at;
+    Head head;
+    float factor;  ///< makes what `top` is a maximum of an exponent
+  };
+
   const User& user;
-  Where at;
   int origin;  ///< a coordinate near the rows
-  Head head;
-  float factor;  ///< makes what `top` is a maximum of an exponent
+  OfHead of_head[own];
   int q[Tall][2];
   Row row[Tall][2];
   float top[Tall][2];
   float sum[Tall][2];  ///< this thread's part
 
-  /// Every eighth row, the first one for query `first`; rows past the end repeat the last query.
-  __device__ Softmax80(const User& user, Where at, int first, int q_offset, int origin)
-      : user(user), at(at), origin(origin), head(user.head(at)), factor(factor_of(user, head)) {
+  /// Every eighth row, the first one for query `first`; rows past the end repeat the last query. Second rows of 16
+  /// heads have head `second`.
+  __device__ Softmax80(const User& user, Where at, int first, int q_offset, int origin, int second = 0)
+      : user(user), origin(origin) {
+#pragma unroll
+    for (int i = 0; i < own; ++i) {
+      if (i > 0) at.h = second;
+      const Head head = user.head(at);
+      of_head[i] = {at, head, factor_of(user, head)};
+    }
 #pragma unroll
     for (int t = 0; t < Tall; ++t)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         q[t][r] = min(first + (16 * t + 8 * r) / Heads, at.q_len - 1) + q_offset;
-        row[t][r] = user.row(head, at, q[t][r]);
+        row[t][r] = user.row(head(r), this->at(r), q[t][r]);
       }
     start();
   }
+
+  /// Of a thread's first rows, or of its second ones.
+  __device__ const Where& at(int r = 0) const { return of_head[own == 1 ? 0 : r].at; }
+  __device__ const Head& head(int r = 0) const { return of_head[own == 1 ? 0 : r].head; }
+  __device__ float factor(int r) const { return of_head[own == 1 ? 0 : r].factor; }
 
   __device__ void start() {
 #pragma unroll
@@ -58,18 +76,23 @@ struct Softmax80 {
         for (int e = 0; e < 2; ++e) {
           const int column = kv + 8 * i + e;
           // Keys past the end are read as the last one.
-          const int key = Partial ? min(column, at.kv_len - 1) : column;
-          const Col col = user.col(head, at, origin, key);
+          const int key = Partial ? min(column, at().kv_len - 1) : column;
+          // Two values, not an array of them: with one head, code then stays what it was.
+          const Col first = user.col(head(), at(), origin, key),
+                    second = own == 1 ? first : user.col(head(1), at(1), origin, key);
 #pragma unroll
           for (int t = 0; t < Tall; ++t)
 #pragma unroll
             for (int r = 0; r < 2; ++r) {
               float& x = s[t][i][2 * r + e];
-              if constexpr (!User::traits.scaled) x = user.exponent(x, head, row[t][r], col, at, origin, q[t][r], key);
+              if constexpr (!User::traits.scaled)
+                x = user.exponent(x, head(r), row[t][r], own > 1 && r > 0 ? second : first, at(r), origin, q[t][r],
+                                  key);
               if constexpr (Partial) {
-                const Reach<User> reach(user, head, row[t][r], at, q[t][r], kv);
+                const Reach<User> reach(user, head(r), row[t][r], at(r), q[t][r], kv);
                 bool kept = reach.holds(8 * i + e);
-                if constexpr (User::traits.has_keep) kept = kept && user.keep(head, row[t][r], col, at, q[t][r], key);
+                if constexpr (User::traits.has_keep)
+                  kept = kept && user.keep(head(r), row[t][r], own > 1 && r > 0 ? second : first, at(r), q[t][r], key);
                 x = kept ? x : -infinity;
               }
             }
@@ -93,7 +116,7 @@ struct Softmax80 {
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
             float& x = s[t][i][2 * r + e];
-            x = power_of_two(x * factor - under);
+            x = power_of_two(x * factor(r) - under);
             add += x;
           }
         sum[t][r] += add;
@@ -104,8 +127,8 @@ struct Softmax80 {
   /// A prob mod that is a multiple of p acts on powers. 0 stays 0, even if the factor is infinite or NaN.
   template <int N>
   __device__ void prob(Fragment<Tall, N>& p, int kv) const {
-    each<N>(p, kv, [&](float x, const Row& row, const Col& col, int q, int kv, int, int) {
-      return x == 0.0f ? 0.0f : user.prob(x, head, row, col, at, q, kv);
+    each<N>(p, kv, [&](float x, const Row& row, const Col& col, int q, int kv, int, int r) {
+      return x == 0.0f ? 0.0f : user.prob(x, head(r), row, col, at(r), q, kv);
     });
   }
 
@@ -113,17 +136,17 @@ struct Softmax80 {
   template <int N>
   __device__ void probabilities(Fragment<Tall, N>& s, int kv, const Ended (&ended)[Tall][2]) const {
     each<N>(s, kv, [&](float x, const Row& row, const Col& col, int q, int kv, int t, int r) {
-      const float p = power_of_two(x * factor - base(t, r)) * ended[t][r].factor;
-      return x == -infinity ? 0.0f : user.prob(p, head, row, col, at, q, kv);
+      const float p = power_of_two(x * factor(r) - base(t, r)) * ended[t][r].factor;
+      return x == -infinity ? 0.0f : user.prob(p, head(r), row, col, at(r), q, kv);
     });
   }
 
   /// What the keys that were visited come to.
   __device__ Part part(int t, int r) const {
-    return {row_sum(sum[t][r]), Running ? top[t][r] * factor : User::traits.most};
+    return {row_sum(sum[t][r]), Running ? top[t][r] * factor(r) : User::traits.most};
   }
   __device__ Ended end(int t, int r) const {
-    return end_of_row<User>(user, head, row[t][r], at, origin, q[t][r], part(t, r));
+    return end_of_row<User>(user, head(r), row[t][r], at(r), origin, q[t][r], part(t, r));
   }
 
  private:
@@ -143,7 +166,7 @@ struct Softmax80 {
         for (int i = 0; i < N / 8; ++i)
 #pragma unroll
           for (int e = 0; e < 2; ++e) x = fmaxf(x, s[t][i][2 * r + e]);
-        moved |= x * factor > top[t][r] * factor + Slack;
+        moved |= x * factor(r) > top[t][r] * factor(r) + Slack;
       }
     moved = __any_sync(~0u, moved);
     if (moved)
@@ -151,7 +174,7 @@ struct Softmax80 {
       for (int t = 0; t < Tall; ++t)
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-          const float before = top[t][r] * factor;
+          const float before = top[t][r] * factor(r);
           top[t][r] = fmaxf(top[t][r], row_max(most[t][r]));
           lift[t][r] = power_of_two(before - base(t, r));
           sum[t][r] *= lift[t][r];
@@ -162,7 +185,7 @@ struct Softmax80 {
   /// What a row's powers are relative to: 0 while all exponents are -inf.
   __device__ float base(int t, int r) const {
     if constexpr (!Running) return User::traits.most;
-    return top[t][r] == -infinity ? 0.0f : top[t][r] * factor;
+    return top[t][r] == -infinity ? 0.0f : top[t][r] * factor(r);
   }
 
   template <int N, class Fn>
@@ -172,12 +195,15 @@ struct Softmax80 {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         // Keys past the end have p = 0, and are read as the last one.
-        const int key = min(kv + 8 * i + e, at.kv_len - 1);
-        const Col col = user.col(head, at, origin, key);
+        const int key = min(kv + 8 * i + e, at().kv_len - 1);
+        const Col first = user.col(head(), at(), origin, key),
+                  second = own == 1 ? first : user.col(head(1), at(1), origin, key);
 #pragma unroll
         for (int t = 0; t < Tall; ++t)
 #pragma unroll
-          for (int r = 0; r < 2; ++r) p[t][i][2 * r + e] = fn(p[t][i][2 * r + e], row[t][r], col, q[t][r], key, t, r);
+          for (int r = 0; r < 2; ++r)
+            p[t][i][2 * r + e] = fn(p[t][i][2 * r + e], row[t][r], own > 1 && r > 0 ? second : first, q[t][r], key, t,
+                                    r);
       }
   }
 };

@@ -81,6 +81,7 @@ constinit const KernelDescriptor decode_sm80{
     .way = Way::forward,
     .members = erased_members,
     .searches = searches,
+    .most_heads = rows,
     .persistent = true,
     .cuts_keys = true,
     .spills_well = 16,  // 256 columns of results leave hardly any registers

@@ -98,9 +98,9 @@ constexpr std::array rows{
              false},
     flag<&Shape::max>("max", "are rows' largest scores asked for?"),
     flag<&Shape::packed>("packed", "are sequences packed?"),
-    ShapeRow{"shared_heads", "1, 2, 4 or 8", "query heads of a key head that share a tile of queries; 1 if left out",
+    ShapeRow{"shared_heads", "1, 2, 4, 8 or 16", "query heads of a key head that share a tile of queries; 1 if left out",
              [](Shape& s, std::string_view v) {
-               return set_number(s.heads, v, 1, 8) && std::has_single_bit(static_cast<std::uint64_t>(s.heads));
+               return set_number(s.heads, v, 1, 16) && std::has_single_bit(static_cast<std::uint64_t>(s.heads));
              },
              [](const Shape& s) { return s.heads == 1 ? "" : std::to_string(s.heads); }, JsonForm::number, false},
     flag<&Shape::few>("few", "are there few queries: 16 at most, times the heads that share a tile?"),

@@ -115,7 +115,9 @@ TEST_CASE("heads share tiles where there are few queries, and nothing that lanes
                                             {1, 5, 8},
                                             {1, 8, 8},
                                             {64, 9, 8},
-                                            {1, 128, 8},
+                                            {1, 9, 16},
+                                            {1, 128, 16},
+                                            {2, 128, 8},
                                             {4096, 8, 1}})
     CHECK(heads_to_share(q_len, group) == heads);
 
@@ -165,6 +167,10 @@ TEST_CASE("few queries have a kernel whose blocks share their keys, on every car
       const KernelChoice& first = all.choices.front();
       CHECK(first.plan.kernel->name == "decode_sm80");
       CHECK(first.shared_bytes <= most_shared(arch));
+      KernelSpec sixteen = spec;
+      sixteen.heads = 16;
+      for (const KernelChoice& c : choose(sixteen, {}).choices)
+        CHECK(c.plan.heads == (c.plan.kernel == first.plan.kernel ? 16 : 8));
       const Preference same{variant_of(first.plan), true, ""};
       CHECK(choose(spec, {}, {}, &same).refused.empty());
     }

@@ -90,7 +90,7 @@ void compile(const Lowered& lowered, Row row, std::size_t number) {
   if (number % 2 && row.spec.dtype == DType::bf16) row.spec.dtype = row.spec.out = DType::f16;
   row.spec.max = number % 5 == 0;
   row.spec.packed = number % 3 == 0;
-  row.spec.heads = 1 << number % 4;
+  row.spec.heads = 1 << number % (row.spec.few ? 5 : 4);
   row.spec.paged = row.spec.few && number % 2;
   row.spec.pieces = row.spec.few && number % 4 < 2;
   row.spec.before = number % 7 == 2 || (row.spec.few && number % 4 == 1);

@@ -66,6 +66,21 @@ std::vector<Shape> apart() {
     shape.kv_offset = 77;
     out.push_back(shape);
   }
+  // Up to sixteen heads share a tile of one query.
+  for (const std::int64_t heads : {11, 16}) {
+    Shape shape{.batch = 3,
+                .q_heads = heads,
+                .kv_heads = 1,
+                .kv_len = 700,
+                .d = 128,
+                .dv = 64,
+                .dtype = DType::bf16,
+                .used = {700, 1, 333},
+                .q_offsets = {699, 0, 332},
+                .seed = static_cast<std::uint64_t>(heads)};
+    shape.page = heads == 16 ? 16 : 0;
+    out.push_back(shape);
+  }
   out.push_back({.q_heads = 4,
                  .kv_heads = 2,
                  .kv_len = 260,

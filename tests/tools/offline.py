@@ -183,7 +183,7 @@ class Offline(unittest.TestCase):
                 self.assertIn(f"tiles = {tiles}\n", path.read_text())
         refused = self.do(ATTUNE, "compile", "--target", "sm_90a", "--shared-heads", "3", "-o", "none.attune")
         self.assertEqual(refused.returncode, 2)
-        self.assertIn("it takes 1, 2, 4 or 8", refused.stderr)
+        self.assertIn("it takes 1, 2, 4, 8 or 16", refused.stderr)
 
     def emitted(self, kind, **environment):
         """What `--emit` writes for the kernels of a small mod: {file's name: text}."""
