@@ -1,6 +1,7 @@
 // tests/runtime/append.test.cpp — new keys and values at the ends of their entries, dense and in pages
 #include <attune/attune.h>
 
+#include <cmath>
 #include <functional>
 
 #include "runtime/tensor.h"
@@ -11,7 +12,7 @@
 #include "tests/refusal.h"
 
 using namespace attune;
-using tests::elements, tests::Layout, tests::Placed;
+using tests::elements, tests::Layout, tests::place, tests::Placed;
 
 namespace {
 
@@ -94,6 +95,25 @@ TEST_CASE("packed keys go to their pages, rounded to the cache's type and divide
   double sum = 0;
   for (const double x : elements(p.k.tensor)) sum += x;
   CHECK(sum == 16 * 17 / 2);  // each new element once, and nothing else
+}
+
+TEST_CASE("denormal numbers of a cache stay what they are", "[append]") {
+  const Placed k_new = place(DType::f32, {1, 1, 1, 4}), v_new = place(DType::f64, {1, 1, 1, 4}),
+               k = place(DType::f64, {1, 1, 1, 4}), v = place(DType::f32, {1, 1, 1, 4});
+  for (std::int64_t i = 0; i < 4; ++i) {
+    runtime::store(k_new.tensor, i, std::ldexp(1, -140 - static_cast<int>(i)));
+    runtime::store(v_new.tensor, i, std::ldexp(3, -140 - static_cast<int>(i)));
+  }
+  std::int32_t after = 1;
+  append({.k_new = k_new.tensor,
+          .v_new = v_new.tensor,
+          .k = k.tensor,
+          .v = v.tensor,
+          .kv_len = Tensor(&after, DType::i32, {1})});
+  for (std::int64_t i = 0; i < 4; ++i) {
+    CHECK(runtime::load(k.tensor, i) == std::ldexp(1, -140 - static_cast<int>(i)));
+    CHECK(runtime::load(v.tensor, i) == std::ldexp(3, -140 - static_cast<int>(i)));
+  }
 }
 
 TEST_CASE("appending that makes no sense is refused, and nothing is written", "[append]") {
