@@ -68,7 +68,7 @@ KernelSpec backward_spec(KernelSpec of) {
 int heads_to_share(std::int64_t q_len, std::int64_t group) {
   constexpr std::int64_t half_a_tile = 64;
   if (q_len > half_a_tile || group < 2) return 1;
-  // The 16 rows of a tile of decode_sm80 are as many heads of one query.
+  // The tiles of few queries have 16 rows: as many heads of one query.
   const std::int64_t most = q_len > 1 ? 8 : 16;
   return static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::min(group, most))));
 }

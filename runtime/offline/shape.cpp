@@ -98,7 +98,8 @@ constexpr std::array rows{
              false},
     flag<&Shape::max>("max", "are rows' largest scores asked for?"),
     flag<&Shape::packed>("packed", "are sequences packed?"),
-    ShapeRow{"shared_heads", "1, 2, 4, 8 or 16", "query heads of a key head that share a tile of queries; 1 if left out",
+    ShapeRow{"shared_heads", "1, 2, 4, 8 or 16",
+             "query heads of a key head that share a tile of queries; 1 if left out",
              [](Shape& s, std::string_view v) {
                return set_number(s.heads, v, 1, 16) && std::has_single_bit(static_cast<std::uint64_t>(s.heads));
              },
