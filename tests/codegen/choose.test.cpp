@@ -169,7 +169,7 @@ TEST_CASE("few queries have a kernel whose blocks share their keys, on every car
       CHECK(first.shared_bytes <= most_shared(arch));
       KernelSpec sixteen = spec;
       sixteen.heads = 16;
-      for (const KernelChoice& c : choose(sixteen, {}).choices)
+      for (const KernelChoice& c : choose(sixteen, {.shares_tiles = true}).choices)
         CHECK(c.plan.heads == (c.plan.kernel == first.plan.kernel ? 16 : 8));
       const Preference same{variant_of(first.plan), true, ""};
       CHECK(choose(spec, {}, {}, &same).refused.empty());
