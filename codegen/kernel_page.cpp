@@ -455,6 +455,11 @@ bool needs_repair(const GpuParts& parts, const KernelPlan& plan) {
   return plan.kernel->multiplies_removed && (parts.gradient->removes || plan.packed);
 }
 
+bool needs_clear(const GpuParts& parts, const KernelPlan& plan, int arch) {
+  // Lists are written before, and a launch starts beside one other launch alone.
+  return plan.kernel->cuts_keys && !parts.facts.listed && arch >= 90;
+}
+
 Source repair_source(const GpuParts& parts, const KernelPlan& plan, int arch) {
   KernelPlan careful = plan;
   careful.m = careful.n = 64;

@@ -1,4 +1,4 @@
-// codegen/plain_pages.cpp — the pages that hold no expression of a user: rows.cuh, sums.cuh and append.cuh
+// codegen/plain_pages.cpp — the pages that hold no expression of a user: rows.cuh, sums.cuh, append.cuh and clear.cuh
 #include <fmt/format.h>
 
 #include "codegen/gpu_element.h"
@@ -52,6 +52,14 @@ Source append_source(int arch) {
           .text = "#include \"append.cuh\"\n",
           .options = page_options(arch, true),
           .symbol = "attune::append",
+          .facts = {{"arch", fmt::format("sm_{}", arch)}}};
+}
+
+Source clear_source(int arch) {
+  return {.name = "clear",
+          .text = "#include \"clear.cuh\"\n",
+          .options = page_options(arch, true),
+          .symbol = "attune::clear",
           .facts = {{"arch", fmt::format("sm_{}", arch)}}};
 }
 

@@ -130,6 +130,15 @@ struct Further : Args {
   int pieces;  ///< that a tile may have
 };
 
+/// Threads of the block of clear.cuh.
+constexpr int clear_threads = 256;
+
+/// What clear.cuh gets.
+struct ClearArgs {
+  unsigned* first;
+  int count;
+};
+
 /// Threads of a block of append.cuh, and how many of them share a row of a head.
 constexpr int append_threads = 256, append_lanes = 16;
 

@@ -21,6 +21,7 @@
 
 #include "before.cuh"
 #include "cuts_sm80.cuh"
+#include "early.cuh"
 #include "softmax_sm80.cuh"
 
 namespace attune {
@@ -77,6 +78,11 @@ struct PartOfRow {
     }
   }
 };
+
+/// The launch may come beside clear.cuh's. Every block waits for that before it ends.
+__device__ inline void wait_for_counters() {
+  if (threadIdx.x == 0) wait_for_kernel_before();
+}
 
 // ---- the ring ----------------------------------------------------------------------------------------------------
 
@@ -393,6 +399,7 @@ struct DecodeBlock {
     __syncthreads();
     int& last = *shared_as<int>(Shared::last);
     if (threadIdx.x == 0) {
+      wait_for_kernel_before();
       __threadfence();
       last = atomicAdd(args.arrivals + sharing.first, 1u) == static_cast<unsigned>(sharing.count - 1);
       __threadfence();
@@ -542,6 +549,7 @@ __device__ inline int do_tiles(const DecodeArgs& args, const User& user, const S
     if (!block.store(whole, begin > 0 ? share.at_begin : share.at_end, begin != 0)) break;
   }
   copy_wait<0>();
+  wait_for_counters();
   return tile;
 }
 
@@ -586,6 +594,7 @@ __device__ inline Cut do_pieces(const DecodeArgs& args, const User& user, const 
     if (Careful) break;
   }
   copy_wait<0>();
+  wait_for_counters();
   return at;
 }
 template <class Tile, class User>

@@ -140,7 +140,7 @@ class ForwardCall {
                        .threads = kernel_->choice.threads,
                        .shared_bytes = kernel_->choice.shared_bytes,
                        .arguments = &given,
-                       .early = writes_lists && kernel_->choice.plan.kernel->waits});
+                       .early = (writes_lists && kernel_->choice.plan.kernel->waits) || kernel_->clear != nullptr});
       std::vector<std::byte> user = user_of(lowered_, args_, *kernel_, p_);
       launches.put(stream, user);
     };
@@ -148,7 +148,11 @@ class ForwardCall {
       kernel_->choice.plan.further() ? launch(further(given)) : launch(given);
     };
     if (!cuts_keys()) return launch_all(arguments(starts, next));
-    launches.clear(arrivals_.in(memory), static_cast<std::size_t>(arrivals_.count));
+    ClearArgs arrivals{arrivals_.in(memory), static_cast<int>(arrivals_.count)};
+    if (kernel_->clear)
+      launches.launch({.kernel = kernel_->clear.get(), .threads = clear_threads, .arguments = &arrivals});
+    else
+      launches.clear(arrivals.first, static_cast<std::size_t>(arrivals.count));
     launch_all(decode_arguments(starts, memory));
   }
 

@@ -73,6 +73,7 @@ class GpuBuild {
     const codegen::KernelPlan& plan = all.candidates[all.chosen].choice.plan;
     const auto beside = [&](const codegen::Source& page) { add(page, page.name, compiled(page, page.name)); };
     if (!plan.kernel->end.empty()) beside(codegen::end_source(plan, arch_));
+    if (codegen::needs_clear(parts, plan, arch_)) beside(codegen::clear_source(arch_));
     if (codegen::needs_repair(parts, plan)) beside(codegen::repair_source(parts, plan, arch_));
     if (codegen::leaves_diagonals(parts, plan)) beside(codegen::spread_source(parts, plan, arch_));
     if (!listed) return;

@@ -209,10 +209,11 @@ void rotate_backward(std::size_t half) {
 
 }  // namespace
 
-TEST_CASE("the kernel that appends compiles without spills for every architecture", "[cuda]") {
+TEST_CASE("the kernels that append and clear compile without spills for every architecture", "[cuda]") {
   if (skips_compiling()) return;
   for (const int arch : {80, 86, 90, 100, 120})
-    CHECK(flaw(runtime::cuda::compile(codegen::append_source(arch)), 0) == "");
+    for (const codegen::Source& page : {codegen::append_source(arch), codegen::clear_source(arch)})
+      CHECK(flaw(runtime::cuda::compile(page), 0) == "");
 }
 
 TEST_CASE("every row of a backward kernel's table compiles with some mod: first half", "[cuda]") { rotate_backward(0); }
