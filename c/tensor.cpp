@@ -24,6 +24,7 @@ constexpr std::array types{
     TypeRow{DType::i64, ATTUNE_INT, 64},     TypeRow{DType::i32, ATTUNE_INT, 32},
     TypeRow{DType::i16, ATTUNE_INT, 16},     TypeRow{DType::i8, ATTUNE_INT, 8},
     TypeRow{DType::u8, ATTUNE_UINT, 8},      TypeRow{DType::boolean, ATTUNE_BOOL, 8},
+    TypeRow{DType::e4m3, ATTUNE_E4M3, 8},
 };
 
 std::string name_of(const attune_dtype& type) {

@@ -76,7 +76,7 @@ void check_rank(const Named& t, int rank, std::string_view layout) {
 }
 
 void check_float(const Named& t) {
-  if (is_float(t->dtype)) return;
+  if (is_float(t->dtype) && t->dtype != DType::e4m3) return;
   throw refuse("tensor-type", fmt::format("{} holds {}", t.name(), name_of(t->dtype)),
                fmt::format("{}, and it has to be f32, f16, bf16 or f64", description(t)),
                "convert it to one of these types");
@@ -227,11 +227,18 @@ struct Inputs {
 };
 
 void check_types(const Inputs& in) {
-  for (const Named& t : {in.q, in.k, in.v}) check_float(t);
-  for (const Named& t : {in.k, in.v})
-    if (in.one_type && t->dtype != in.q->dtype)
-      throw refuse("tensor-types", fmt::format("q and {} hold different types", t.name()),
-                   fmt::format("{} and {}", description(in.q), description(t)), "convert q, k and v to one type");
+  check_float(in.q);
+  // A cache may be narrower than what reads it.
+  const bool narrow = in.forward && in.k->dtype == DType::e4m3;
+  for (const Named& t : {in.k, in.v}) {
+    if (!in.forward || t->dtype != DType::e4m3) check_float(t);
+    if (!in.one_type) continue;
+    if (const Named& as = narrow ? in.k : in.q; t->dtype != as->dtype)
+      throw refuse("tensor-types", fmt::format("{} and {} hold different types", as.name(), t.name()),
+                   fmt::format("{} and {}", description(as), description(t)),
+                   in.forward ? "convert q, k and v to one type, or k and v both to e4m3"
+                              : "convert q, k and v to one type");
+  }
 }
 
 /// Checks heads and widths, whose dimensions do not depend on the tensors being dense or packed.

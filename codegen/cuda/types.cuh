@@ -10,6 +10,11 @@ struct f16 {
   unsigned short bits;
 };
 
+/// Captured tensors may hold it.
+struct e4m3 {
+  unsigned char bits;
+};
+
 /// What kernels ask about the element type of q, k and v. A type that is not here does not compile.
 template <class T>
 struct ElementOf;
