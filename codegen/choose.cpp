@@ -8,6 +8,7 @@
 
 #include <attune/error.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "codegen/gpu_element.h"
 
@@ -60,7 +61,7 @@ KernelSpec backward_spec(KernelSpec of) {
   of.out = of.dtype;
   of.max = false;
   of.heads = 1;
-  of.few = of.apart = of.paged = false;
+  of.few = of.apart = of.paged = of.narrow = false;
   of.store = KernelSpec{}.store;
   return of;
 }
@@ -111,6 +112,11 @@ KernelChoices choose(const KernelSpec& wishes, const ModFacts& facts, const Call
     for (const Variant& variant : kernel->tiles(spec, facts, kind))
       out.choices.push_back(kernel->choice(spec, variant));
   }
+  if (out.choices.empty() && spec.narrow)
+    throw Error("engine-type", "the CUDA engine has no kernel for such keys of e4m3", {},
+                fmt::format("{}", fmt::join(out.story, "; ")),
+                "convert k and v to the type of q; a few queries of bf16 or f16, 16 at most times the heads that share "
+                "keys, are read beside e4m3");
   if (out.choices.empty()) throw Bug("none of the kernels takes any call");
   return out;
 }

@@ -22,6 +22,7 @@ struct KernelSpec {
   bool packed = false;  ///< sequences of different lengths
   bool apart = false;   ///< entries have lengths or positions of their own, or pages: no lists of tiles are made
   bool paged = false;   ///< keys and values lie in pages
+  bool narrow = false;  ///< keys and values hold e4m3
   int heads = 1;        ///< query heads of a key head that would share a tile: 1, 2, 4 or 8
   bool few = false;     ///< these heads' queries are 16 rows at most
   bool boxes = true;    ///< the copy engine can take boxes of q, k, v and o: their layouts allow it, and none is empty

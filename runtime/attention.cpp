@@ -226,9 +226,6 @@ Checked<Call> check(const Attention& attention, const Call& asked, const detail:
   if (target == Target::cpu && call.q.dtype == DType::f64)
     throw Error("engine-type", "the CPU engine computes in f32", {}, "q, k and v hold f64",
                 "convert them to f32, or choose .target = Target::oracle: exact, in double precision, and slow");
-  if (target == Target::cuda && call.k.dtype == DType::e4m3)
-    throw Error("engine-type", "the CUDA engine does not read keys of e4m3 so far", {}, call.k.describe() + " are keys",
-                "convert k and v to the type of q, or compute on the host");
   check_before(call, lowered->lowered.mod);
   if (target == Target::cuda)
     if (const std::string_view what = only_on_host(call); !what.empty())

@@ -134,9 +134,9 @@ struct Columns {
   }
 };
 
-/// o += s b, of N rows of b.
-template <class Element, bool Exact, int Tall, int N, int Width, class Line>
-__device__ inline void add_product(Fragment<Tall, Width>& o, const Fragment<Tall, N>& s, Columns<Element, Line> at) {
+/// o += s b, of N rows of b. Columns: as above, or another that loads so.
+template <class Element, bool Exact, int Tall, int N, int Width, class Columns>
+__device__ inline void add_product(Fragment<Tall, Width>& o, const Fragment<Tall, N>& s, Columns at) {
   constexpr int per_step = 32 / ElementOf<Element>::bytes;
   const auto same = [](float x) { return x; };
   if constexpr (Exact) {
@@ -189,8 +189,8 @@ __device__ inline void add_product(Fragment<Tall, Width>& o, const Fragment<Tall
 }
 
 /// The same, but an s of 0 adds nothing, whatever b is: infinite numbers are counted by sign, and added at the end.
-template <class Element, bool Exact, int Tall, int N, int Width, class Line>
-__device__ inline void add_product_apart(Fragment<Tall, Width>& o, Fragment<Tall, N>& s, Columns<Element, Line> at) {
+template <class Element, bool Exact, int Tall, int N, int Width, class Columns>
+__device__ inline void add_product_apart(Fragment<Tall, Width>& o, Fragment<Tall, N>& s, Columns at) {
   constexpr int per_step = 32 / ElementOf<Element>::bytes;
 #pragma unroll
   for (int t = 0; t < Tall; ++t)

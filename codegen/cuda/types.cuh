@@ -39,6 +39,11 @@ struct ElementOf<float> {
   static constexpr unsigned infinity = 0x7f800000, one = 0x3f800000, two = 0x40000000;
 };
 
+template <>
+struct ElementOf<e4m3> {
+  static constexpr int bytes = 1;
+};
+
 /// The copy engine swizzles chunks of 128 bytes a row.
 constexpr int chunk_bytes = 128;
 template <class T>

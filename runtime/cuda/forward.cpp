@@ -51,6 +51,7 @@ KernelKey key_of(const Facts& device, const LoweredMod& lowered, const Args& arg
                          .packed = p.q.packed(),
                          .apart = tells_apart(call, p),
                          .paged = p.kv.paged(),
+                         .narrow = call.k.dtype == DType::e4m3,
                          .heads = codegen::heads_to_share(p.q.length, p.group),
                          .few = codegen::few_rows(p.q.length, p.group),
                          .boxes = boxes,
