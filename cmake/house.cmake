@@ -27,9 +27,10 @@ if(ATTUNE_FUZZ)
 endif()
 
 # Code that runs once: options, messages, tests. Optimising it takes most of a build's time: clang with ASan takes 62 s
-# for one file of verbs, and 24 s without; gcc 29 s at -O3 for five, 21 at -O1 and 18 at -O0.
+# for one file of verbs, and 24 s without; gcc 29 s at -O3 for five, 21 at -O1 and 18 at -O0. The numbers of its lines
+# take clang with ASan another fifth, and a test that fails says its line by itself.
 add_library(attune_runs_once INTERFACE)
-target_compile_options(attune_runs_once INTERFACE $<IF:$<BOOL:${ATTUNE_FAST_BUILD}>,-O0,-O1>)
+target_compile_options(attune_runs_once INTERFACE $<IF:$<BOOL:${ATTUNE_FAST_BUILD}>,-O0$<SEMICOLON>-g0,-O1>)
 
 # fmt is private and part of our own archives, so that an installed attune asks its user for nothing. One file of ours
 # compiles it: header-only, it takes a quarter of a build's time. A sanitized build is never installed and links fmt's
@@ -50,24 +51,40 @@ function(attune_room name)
   add_library(${name} STATIC ${ARGN})
   target_compile_features(${name} PUBLIC cxx_std_20)
   target_link_libraries(${name} PRIVATE $<BUILD_INTERFACE:attune_house> $<BUILD_INTERFACE:attune_fmt>)
-  if(ATTUNE_FUZZ)
-    # Coverage for libFuzzer; only the fuzz targets link its main.
-    target_compile_options(${name} PRIVATE -fsanitize=fuzzer-no-link)
-  endif()
   set_property(GLOBAL APPEND PROPERTY ATTUNE_ROOMS ${name})
 endfunction()
 
-# attune_in_batches(TARGET FILE...): where everything is compiled, these files of the target are compiled some fourteen at
-# a time, as one file: headers are most of the work.
+# attune_fuzzed(FILE...): what libFuzzer looks for ways through, of this folder. The rest does without its counters, which
+# cost the oracle a third of its time. Such a file is in no batch.
+function(attune_fuzzed)
+  if(ATTUNE_FUZZ)
+    set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS -fsanitize=fuzzer-no-link)
+  endif()
+endfunction()
+
+# attune_in_batches(TARGET [SELDOM] FILE...): where everything is compiled, these files of the target are compiled some
+# fourteen at a time, as one file: headers are most of the work. SELDOM: what programs run seldom is not optimised in fast
+# builds, like what runs once.
 function(attune_in_batches target)
+  set(seldom "")
+  if("${ARGV1}" STREQUAL SELDOM)
+    list(POP_FRONT ARGN)
+    if(ATTUNE_FAST_BUILD)
+      set(seldom -O0)
+    endif()
+  endif()
   list(LENGTH ARGN count)
   math(EXPR batches "(${count} + 13) / 14")
-  string(MAKE_C_IDENTIFIER "${ARGV1}" group)
+  list(GET ARGN 0 first)
+  string(MAKE_C_IDENTIFIER "${first}" group)
   set(at 0)
   foreach(file IN LISTS ARGN)
     math(EXPR batch "${at} * ${batches} / ${count}")
     set_source_files_properties(${file} PROPERTIES UNITY_GROUP ${group}_${batch})
     math(EXPR at "${at} + 1")
+    # CMake's own name for the file that includes the batch.
+    set_source_files_properties(${CMAKE_CURRENT_BINARY_DIR}/CMakeFiles/${target}.dir/Unity/unity_${group}_${batch}_cxx.cxx
+      PROPERTIES COMPILE_OPTIONS "${seldom}")
   endforeach()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${ATTUNE_UNITY} UNITY_BUILD_MODE GROUP)
 endfunction()

@@ -41,14 +41,13 @@ if(PROJECT_IS_TOP_LEVEL)
   set(CPACK_PACKAGE_CONTACT "The attune authors")
   set(CPACK_STRIP_FILES ON)
   set(CPACK_THREADS 0)
-  # The Python package is a wheel of its own.
-  set(CPACK_COMPONENTS_ALL Unspecified)
-  set(CPACK_COMPONENTS_GROUPING ALL_COMPONENTS_IN_ONE)
-  set(CPACK_ARCHIVE_COMPONENT_INSTALL ON)
-  set(CPACK_DEB_COMPONENT_INSTALL ON)
+  # Without the component of the Python package, which is a wheel of its own.
+  set(CPACK_INSTALL_CMAKE_PROJECTS "${PROJECT_BINARY_DIR};attune;Unspecified;/")
   set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
   set(CPACK_DEBIAN_COMPRESSION_TYPE xz)
   set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
   set(CPACK_DEBIAN_PACKAGE_DEPENDS "libc6 (>= 2.36), libstdc++6 (>= 12)")
+  # What a C++ program links besides: libattune.so and the command line have it in them.
+  set(CPACK_DEBIAN_PACKAGE_SUGGESTS "llvm-19-dev, libzstd-dev, zlib1g-dev")
   include(CPack)
 endif()

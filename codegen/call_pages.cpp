@@ -9,7 +9,7 @@ std::vector<CallPage> call_pages(const compiler::LoweredMod& lowered, const Page
   const bool backward = what.backward.has_value();
   const Wanted* const wanted = backward ? &*what.backward : nullptr;
   const KernelSpec spec = backward ? backward_spec(what.spec) : what.spec;
-  const GpuParts parts = gpu_parts(lowered, spec.scale_positive, wanted);
+  const GpuParts parts = backward ? gpu_parts(lowered, spec.scale_positive, wanted) : forward_parts(lowered, spec);
   const GpuParts of_keys = gpu_parts(lowered, spec.scale_positive, wanted, backward);
   std::vector<CallPage> out;
   std::vector<Way> ways{Way::forward};
@@ -37,6 +37,8 @@ std::vector<CallPage> call_pages(const compiler::LoweredMod& lowered, const Page
   };
   if (!backward) {
     walker(Way::forward);
+    // Their keys and values are a cache's.
+    if (spec.apart) out.push_back({"new keys before", append_source(spec.arch)});
     return out;
   }
   out.push_back({"rows before", rows_source(rows_spec(what.spec, parts.gradient->delta_of_o))});

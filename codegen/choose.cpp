@@ -61,7 +61,7 @@ KernelSpec backward_spec(KernelSpec of) {
   of.out = of.dtype;
   of.max = false;
   of.heads = 1;
-  of.few = of.apart = of.paged = of.narrow = false;
+  of.few = of.apart = of.paged = of.narrow = of.before = of.pieces = false;
   of.store = KernelSpec{}.store;
   return of;
 }
@@ -103,7 +103,12 @@ KernelChoices choose(const KernelSpec& wishes, const ModFacts& facts, const Call
     if (preference->only) return out;
     if (!first.why.empty()) out.refused = fmt::format("not {}: {}", preference->variant.text(), first.why);
   }
+  // Others, even if they spill less, find no lengths, positions, pages or pieces.
+  const bool cuts = (spec.apart || spec.pieces) && std::ranges::any_of(among, [&](const KernelDescriptor* kernel) {
+                      return kernel->cuts_keys && kernel->why_not(spec, facts).empty();
+                    });
   for (const KernelDescriptor* kernel : among) {
+    if (cuts && !kernel->cuts_keys) continue;
     if (kernel->is_for && !kernel->is_for(spec)) continue;
     if (const std::string why = kernel->why_not(spec, facts); !why.empty()) {
       out.story.push_back(fmt::format("not {}: {}", kernel->name, why));

@@ -15,9 +15,11 @@ constexpr bool is_exact(std::optional<bool> asked, DType type) { return asked.va
 KernelSpec backward_spec(KernelSpec of);
 
 struct KernelChoices {
-  std::vector<KernelChoice> choices;  ///< never empty: the last one takes any call, and may spill
-  std::vector<std::string> story;     ///< kernels that cannot take the call, and why
-  std::string refused;                ///< why the preferred kernel is not the first of them, or empty
+  /// Never empty: the last one takes any call, and may spill; where a kernel cuts keys as the call needs it, those
+  /// alone.
+  std::vector<KernelChoice> choices;
+  std::vector<std::string> story;  ///< kernels that cannot take the call, and why
+  std::string refused;             ///< why the preferred kernel is not the first of them, or empty
 };
 /// KernelSpec::heads for `q_len` queries (of the longest sequence) of `group` heads to a key head.
 int heads_to_share(std::int64_t q_len, std::int64_t group);

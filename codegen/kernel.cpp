@@ -43,6 +43,8 @@ KernelPlan plan_of(const KernelDescriptor& kernel, const KernelSpec& spec, int m
           .heads = spec.heads,
           .max = spec.max,
           .packed = spec.packed,
+          .before = spec.before,
+          .pieces = spec.pieces,
           .scale_positive = spec.scale_positive,
           .exact = spec.exact,
           .wide = spec.wide};

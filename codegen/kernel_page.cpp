@@ -108,6 +108,8 @@ std::string page_tile(const KernelPlan& plan) {
                                 "  static constexpr bool max = {};\n",
                                 gpu_element(plan.dtype).page_name, gpu_element(plan.out).page_name, plan.m, plan.n,
                                 plan.d, plan.dv, plan.stages, plan.heads, plan.packed ? "packed" : "dense", plan.max);
+  if (plan.before) out += "  static constexpr bool before = true;\n";
+  if (plan.pieces) out += "  static constexpr bool pieces = true;\n";
   for (const auto& [name, value] : plan.traits) out += fmt::format("  static constexpr int {} = {};\n", name, value);
   return out + "};\n";
 }
@@ -429,13 +431,12 @@ Source page_of(const GpuParts& parts, const KernelPlan& plan, int arch, const st
                           parts.gradient ? "Differentiable" : "Mod",
                           page_bytes(mod, plan.wide, page_sums(parts, plan).size()));
   out.text += tile + fmt::format("\n}}  // namespace attune::{}\n\n", space);
-  out.text += fmt::format("template __global__ void {}(\n    const __grid_constant__ attune::{}, "
-                          "const __grid_constant__ attune::{}::User);\n",
-                          out.symbol,
-                          parts.gradient           ? "BackwardArgs"
-                          : plan.kernel->cuts_keys ? "DecodeArgs"
-                                                   : "ForwardArgs",
-                          space);
+  const std::string_view args = parts.gradient ? "BackwardArgs" : plan.kernel->cuts_keys ? "DecodeArgs" : "ForwardArgs";
+  out.text += fmt::format(
+      "template __global__ void {}(\n    const __grid_constant__ {}, "
+      "const __grid_constant__ attune::{}::User);\n",
+      out.symbol, plan.further() ? fmt::format("attune::Further<attune::{}>", args) : fmt::format("attune::{}", args),
+      space);
   if (path.empty()) return out;
   out.options.emplace_back(line_option);
   out.text = with_own_lines(out.text, path);

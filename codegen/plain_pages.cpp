@@ -1,4 +1,4 @@
-// codegen/plain_pages.cpp — the pages of a backward that hold no expression of a user: rows.cuh and sums.cuh
+// codegen/plain_pages.cpp — the pages that hold no expression of a user: rows.cuh, sums.cuh and append.cuh
 #include <fmt/format.h>
 
 #include "codegen/gpu_element.h"
@@ -44,6 +44,14 @@ Source sums_source(int arch) {
           .text = "#include \"sums.cuh\"\n",
           .options = page_options(arch, true),
           .symbol = "attune::store_sums",
+          .facts = {{"arch", fmt::format("sm_{}", arch)}}};
+}
+
+Source append_source(int arch) {
+  return {.name = "append",
+          .text = "#include \"append.cuh\"\n",
+          .options = page_options(arch, true),
+          .symbol = "attune::append",
           .facts = {{"arch", fmt::format("sm_{}", arch)}}};
 }
 

@@ -23,6 +23,8 @@ struct KernelSpec {
   bool apart = false;   ///< entries have lengths or positions of their own, or pages: no lists of tiles are made
   bool paged = false;   ///< keys and values lie in pages
   bool narrow = false;  ///< keys and values hold e4m3
+  bool before = false;  ///< results of a call over other keys are merged in
+  bool pieces = false;  ///< keys are summed in pieces
   int heads = 1;        ///< query heads of a key head that would share a tile: 1, 2, 4 or 8
   bool few = false;     ///< these heads' queries are 16 rows at most
   bool boxes = true;    ///< the copy engine can take boxes of q, k, v and o: their layouts allow it, and none is empty
@@ -40,14 +42,17 @@ struct KernelPlan {
   const KernelDescriptor* kernel = nullptr;
   DType dtype = DType::bf16, out = DType::bf16;  ///< of q, k and v; of o
   int m = 128, n = 128, d = 128, dv = 128, stages = 2;
-  int heads = 1;               ///< query heads of a key head that share a tile: 1, 2, 4 or 8
-  bool max = false;            ///< the call asks for the rows' maxima
-  bool packed = false;         ///< sequences of different lengths, by their starts
-  bool scale_positive = true;  ///< the call's scale is 0 or more
-  bool exact = false;          ///< functions within 2 ulp (see ops.cuh) rather than the fast ones
-  bool wide = false;           ///< offsets into captured tensors need more than 32 bits
+  int heads = 1;                        ///< query heads of a key head that share a tile: 1, 2, 4 or 8
+  bool max = false;                     ///< the call asks for the rows' maxima
+  bool packed = false;                  ///< sequences of different lengths, by their starts
+  bool before = false, pieces = false;  ///< as KernelSpec has them
+  bool scale_positive = true;           ///< the call's scale is 0 or more
+  bool exact = false;                   ///< functions within 2 ulp (see ops.cuh) rather than the fast ones
+  bool wide = false;                    ///< offsets into captured tensors need more than 32 bits
   std::vector<std::pair<std::string, int>> traits{};  ///< further members of the page's Tile, which this kernel knows
 
+  /// Has it the arguments that only some calls have?
+  bool further() const { return before || pieces; }
   /// Queries of a tile.
   int queries() const { return m / heads; }
 };

@@ -54,6 +54,8 @@ RowsSpec rows_spec(const KernelSpec& spec, bool of_o);
 Source rows_source(const RowsSpec& spec);
 /// The kernel of sums.cuh.
 Source sums_source(int arch);
+/// The kernel of append.cuh.
+Source append_source(int arch);
 /// The plan's KernelDescriptor::end.
 Source end_source(const KernelPlan& plan, int arch);
 /// May such a plan leave what is not finite because of pairs that are removed, or of a packed sequence's neighbours?

@@ -674,12 +674,18 @@ Problem check(const Append& call) {
       throw refuse("bad-scale", fmt::format("{} is {}", name, value), "what is stored is divided by it",
                    "pass a finite number that is not 0");
   check_alone(kv_len);
+  const bool on_device = call.k_new.device.kind == Device::Kind::cuda;
+  if (on_device && cu->given() && cu->device.kind == Device::Kind::cpu)
+    throw refuse("cu-seqlens-device", "cu_seqlens is on the host, and k_new on a device",
+                 "only the kernel reads where new rows start", "pass a copy of cu_seqlens where k_new is");
   Problem p = check_inputs({.q = k_new,
                             .k = k,
                             .v = v,
                             .cu_q = cu,
                             .cu_kv = {"cu_seqlens_kv", &none},
                             .q_offset = 0,
+                            // Starts on a device say nothing here: no entry has more than all new rows.
+                            .max_q_len = on_device ? call.k_new.shape[0] : 0,
                             .forward = &cache,
                             .one_type = false},
                            {});

@@ -1,4 +1,4 @@
-// runtime/append.cpp — include/attune/append.h made real on the host
+// runtime/append.cpp — include/attune/append.h made real
 #include <attune/append.h>
 
 #include <cstring>
@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "runtime/cpu/parallel.h"
+#include "runtime/cuda/engine.h"
 #include "runtime/keys.h"
 #include "runtime/placed.h"
 
@@ -72,10 +73,7 @@ void append_one(const Append& call, const compiler::Problem& p, std::int64_t b, 
 void append(const Append& call, const Resources& with, Line at) {
   runtime::placed(at, [&] {
     const compiler::Problem p = compiler::check(call);
-    if (call.k_new.device.kind != Device::Kind::cpu)
-      throw Error("engine-call", "keys are appended on the host so far", {},
-                  fmt::format("k_new is on cuda:{}", call.k_new.device.index),
-                  "copy them to their places on the device yourself");
+    if (call.k_new.device.kind == Device::Kind::cuda) return runtime::cuda::append(call, p, with.stream);
     runtime::check_places(call, p);
     runtime::run_tasks(
         p.batch * p.kv_heads,

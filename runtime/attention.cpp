@@ -201,14 +201,6 @@ void check_before(const Forward& call, const compiler::Mod& mod) {
 }
 void check_before(const Backward&, const compiler::Mod&) {}
 
-/// What a forward says of its keys that only engines on the host read; empty: nothing.
-std::string_view only_on_host(const Forward& call) {
-  if (call.o_before.given()) return "o_before";
-  if (call.piece != 0) return "piece";
-  return {};
-}
-std::string_view only_on_host(const Backward&) { return {}; }
-
 /// `plan`: over ranks; the call is this rank's, and the problem becomes that of all.
 template <class Call>
 Checked<Call> check(const Attention& attention, const Call& asked, const detail::Ranks* plan = nullptr) {
@@ -227,11 +219,6 @@ Checked<Call> check(const Attention& attention, const Call& asked, const detail:
     throw Error("engine-type", "the CPU engine computes in f32", {}, "q, k and v hold f64",
                 "convert them to f32, or choose .target = Target::oracle: exact, in double precision, and slow");
   check_before(call, lowered->lowered.mod);
-  if (target == Target::cuda)
-    if (const std::string_view what = only_on_host(call); !what.empty())
-      throw Error("engine-call", fmt::format("the CUDA engine does not take {}", what), {},
-                  "q, k and v are on a device, and this is for calls on the host so far",
-                  "call once for each entry, with k and v as it has them, or compute on the host");
   return {std::move(lowered), std::move(completed), &asked, std::move(problem), target, attention.exact};
 }
 

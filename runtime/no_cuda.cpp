@@ -53,6 +53,7 @@ KernelStory forward_story(const compiler::LoweredMod&, const Forward&, const com
 KernelWants forward_wants(const compiler::LoweredMod&, const Forward&, const compiler::Problem&, std::optional<bool>) {
   refuse();
 }
+void append(const Append&, const compiler::Problem&, void*) { refuse(); }
 int device_count() { return 0; }
 const Facts& facts(int) { refuse(); }
 std::string device_name(int) { refuse(); }

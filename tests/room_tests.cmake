@@ -6,10 +6,12 @@ endif()
 include(Catch)
 set(ATTUNE_CATCH2_VERSION ${Catch2_VERSION} PARENT_SCOPE)
 
-# The test main, the goldens, and Catch2 as a precompiled header, compiled once for all tests.
+# The test main, the goldens, and as a precompiled header what most tests include: with this instead of Catch2 alone, and
+# without lines' numbers, four tests took clang with ASan 8.8 s and not 13.0. Rooms are not in it: a test sees its own.
 add_library(attune_catch STATIC golden.cpp main.cpp ${PROJECT_SOURCE_DIR}/tools/line_diff.cpp)
 target_link_libraries(attune_catch PUBLIC attune_house Catch2::Catch2 PRIVATE attune_fmt attune_ir)
-target_precompile_headers(attune_catch PRIVATE catch.h)
+target_precompile_headers(attune_catch PRIVATE catch.h ${PROJECT_SOURCE_DIR}/include/attune/attune.h <fmt/format.h>
+  <algorithm> <array> <cmath> <limits> <random> <sstream> <thread>)
 # A precompiled header serves only targets with equal flags; -fPIC of libraries and -fPIE of programs differ.
 set_target_properties(attune_catch PROPERTIES POSITION_INDEPENDENT_CODE OFF)
 # Tests' own code runs once, and compiles in half the time without optimisation.
@@ -26,6 +28,11 @@ endif()
 # What a test keeps compiled kernels in, if it is not a test of compiling: its time goes into compiling. A kernel's key
 # covers what writes its code, so that a change of that finds nothing here.
 set(ATTUNE_TEST_CACHE ${PROJECT_BINARY_DIR}/kernels CACHE PATH "Compiled kernels that tests share")
+# Catch2 2 says that all is well where no test has the name that ctest asks for; ctest has cut one that holds a `;`.
+set(attune_must_find "")
+if(Catch2_VERSION VERSION_LESS 3)
+  set(attune_must_find EXTRA_ARGS -w NoTests)
+endif()
 # Two properties, because a list does not survive catch_discover_tests.
 set(attune_cached ENVIRONMENT ATTUNE_CACHE=${ATTUNE_TEST_CACHE} ENVIRONMENT_MODIFICATION ATTUNE_CACHE_SIZE=set:4G)
 
@@ -45,14 +52,17 @@ function(attune_test room)
     catch_discover_tests(test_${room}
       TEST_SPEC "~[cold]"
       TEST_PREFIX "${room}/"
+      ${attune_must_find}
       PROPERTIES ${properties} ${attune_cached})
     catch_discover_tests(test_${room}
       TEST_SPEC "[cold]"
       TEST_PREFIX "${room}/"
+      ${attune_must_find}
       PROPERTIES ${properties})
   else()
     catch_discover_tests(test_${room}
       TEST_PREFIX "${room}/"
+      ${attune_must_find}
       PROPERTIES ${properties})
   endif()
 endfunction()
@@ -68,6 +78,7 @@ function(attune_properties)
   target_precompile_headers(test_fuzz REUSE_FROM attune_catch)
   catch_discover_tests(test_fuzz
     TEST_PREFIX "fuzz/"
+    ${attune_must_find}
     PROPERTIES LABELS fuzz COST 60)
 endfunction()
 

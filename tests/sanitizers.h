@@ -1,6 +1,8 @@
 // tests/sanitizers.h — which sanitizers this build has: some tests cannot run under them, and all are slow
 #pragma once
 
+#include <cstddef>
+
 // gcc has a macro for each, clang a feature test.
 #ifndef __has_feature
 #define __has_feature(x) 0
@@ -23,5 +25,9 @@ inline constexpr bool under_asan = false;
 /// Everything takes about five times as long, so a sanitized build runs some of many similar cases; other builds run
 /// all.
 inline constexpr bool sanitized = under_tsan || under_asan;
+
+/// Whether this build runs case `number` of many similar ones: a sanitized one runs every `step`th. Where cases are of
+/// several loops, a step that divides no loop's count takes each of them with each value.
+constexpr bool runs_case(std::size_t number, std::size_t step) { return !sanitized || number % step == 0; }
 
 }  // namespace attune::tests

@@ -13,10 +13,10 @@ namespace attune::tools {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
 
 /// Times calls on one thread, one after the other, for a while.
 Times measured(const Case& one, const BenchOptions& o, Data& data) {
-  using Clock = std::chrono::steady_clock;
   constexpr double seconds = 0.3;
   const ForwardTensors tensors(o, data);
   const Resources with{.executor = {.workers = 1}};

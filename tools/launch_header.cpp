@@ -66,6 +66,16 @@ struct attune_decode_args {
   float* parts;       /* of tiles that blocks share */
   unsigned* arrivals; /* one for each block, 0 before the launch */
 };
+/* where results over other keys are merged in, or keys are summed in pieces */
+struct attune_further {
+  struct attune_strided o_before;
+  struct attune_rows lse_before;
+  int o_before_type;   /* of its elements: 0 f32, 1 f16, 2 bf16 */
+  int piece, pieces;   /* steps of TILE_KV keys, a multiple of the block's warps; the most that a tile has: then parts are
+                          pieces * tiles * q_len * ... floats, and each tile has an arrival */
+};
+struct attune_forward_args_further { struct attune_forward_args args; ATTUNE_ALIGNED(64) struct attune_further further; };
+struct attune_decode_args_further { struct attune_decode_args args; struct attune_further further; };
 struct attune_cover_args {
   int* tiles;
   int tile_stride;
@@ -120,13 +130,14 @@ std::string how(const Launch& launch) {
                                                           : "tiles",
                                 ordered ? fmt::format("order_count * {}", sets)
                                         : fmt::format("ceil(q_len / {}) * {} * batch", plan.queries(), sets));
+  const char* const further = plan.further() ? "_further" : "";
   if (plan.kernel->cuts_keys)
     return out +
            fmt::format("parts    2 * blocks * q_len * {} floats; arrivals: a zeroed unsigned for each block\n"
-                       "arguments struct attune_decode_args, then the user's struct{}",
-                       plan.heads * (plan.dv + part_floats),
+                       "arguments struct attune_decode_args{}, then the user's struct{}",
+                       plan.heads * (plan.dv + part_floats), further,
                        launch.listed ? "\ntiles    lists that the kernel `cover` of the same Mod writes first" : "");
-  out += "arguments struct attune_forward_args, then the user's struct\n";
+  out += fmt::format("arguments struct attune_forward_args{}, then the user's struct\n", further);
   const char* const batch = plan.packed ? "1" : "batch";
   out += c.boxes ? fmt::format("maps     q_map in boxes of {} rows, k_map of {}, v_map of {}, o_map of {}; each {} "
                                "columns wide, swizzled by 128 bytes,\n"
@@ -158,6 +169,8 @@ std::string launch_header(const Launch& launch) {
   std::string out = fmt::format("/* {}: a kernel made by attune, and how to launch it\n{}\n*/\n{}", launch.name, about,
                                 structs);
   out += required("attune_forward_args", sizeof(ForwardArgs)) + required("attune_decode_args", sizeof(DecodeArgs)) +
+         required("attune_forward_args_further", sizeof(Further<ForwardArgs>)) +
+         required("attune_decode_args_further", sizeof(Further<DecodeArgs>)) +
          required("attune_cover_args", sizeof(CoverArgs));
   out += "#endif\n\n";
   out += fmt::format("#define {}_SYMBOL \"{}\"\n", prefix, launch.symbol);

@@ -28,7 +28,7 @@ std::string escaped(std::string_view text) {
   return out;
 }
 
-constexpr std::string_view style = R"(<style>
+constexpr std::string_view page_style = R"(<style>
 :root{--page:#fff;--ink:#1d2126;--dim:#5a636e;--line:#d5dae0;--box:#f5f7f9;color-scheme:light}
 @media(prefers-color-scheme:dark){:root{--page:#14181d;--ink:#e6e9ec;--dim:#a3acb6;--line:#343c46;--box:#1c222a;color-scheme:dark}}
 body{margin:0 auto;max-width:1100px;padding:16px;background:var(--page);color:var(--ink);font:15px/1.5 system-ui,sans-serif}
@@ -55,7 +55,7 @@ class Report {
     view.score = view.prob = view.grad = true;
     out_ = fmt::format("<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" "
                        "content=\"width=device-width, initial-scale=1\">\n<title>{0}</title>\n{1}<h1>{0}</h1>\n",
-                       escaped(o_.title), style);
+                       escaped(o_.title), page_style);
     heading("The picture");
     out_ += runtime::draw(of_.lowered, compiler::args(of_.lowered), view);
     if (view.tiles) tiles();

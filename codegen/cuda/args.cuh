@@ -76,8 +76,8 @@ struct DecodeArgs {
   unsigned* arrivals;  ///< for each block, how many of those that share its last tile are done: 0 before the launch
 };
 
-/// What the elements of a gradient are.
-enum class Stored : int { f32, f16, bf16 };
+/// What elements are, where a kernel takes any of several types. f64: append.cuh alone.
+enum class Stored : int { f32, f16, bf16, f64 };
 
 /// A gradient, of any type. Null: not asked for.
 struct Gradient {
@@ -114,6 +114,43 @@ struct BackwardArgs {
   unsigned* next;   ///< how many items of a dynamic schedule were taken beyond one for each block: 0 before the launch
   unsigned* odd;  ///< set to 1 where a result is not finite though pairs were removed: a removed pair may have brought
                   ///< it in
+};
+
+/// The arguments of calls that are merged with another's results, or whose keys are summed in pieces. Kernels of other
+/// calls get no more than `Args`.
+template <class Args>
+struct Further : Args {
+  // Aligned as Args are, so that all compilers begin it behind their padding.
+  alignas(Args) Strided o_before;  ///< results over other keys, of each row that the call has; may be o
+  Rows lse_before;                 ///< may be lse
+  Stored o_before_type;
+  // Of kernels whose blocks share the keys of a tile: then each piece of a tile, not each block, has a part in
+  // DecodeArgs::parts, and each tile an arrival.
+  int piece;   ///< steps of a warp's keys; all warps have as many in it
+  int pieces;  ///< that a tile may have
+};
+
+/// Threads of a block of append.cuh, and how many of them share a row of a head.
+constexpr int append_threads = 256, append_lanes = 16;
+
+/// New rows of k or of v, and the cache that they go to.
+struct Appended {
+  Strided from, into;
+  Stored from_type, into_type;
+  int width;
+  int piece;     ///< bytes: rows are copied as they are, by so many at a time; 0: element by element, through f64
+  double scale;  ///< what is stored is an element divided by this
+};
+
+/// What append.cuh gets.
+struct AppendArgs {
+  Appended k, v;
+  int batch, heads;
+  int new_rows;       ///< of each entry; packed: unused
+  int room;           ///< keys that an entry may have
+  const int* starts;  ///< packed: batch + 1 starts of the new rows, else null
+  Numbers kv_lens;    ///< keys of each entry, the new ones too
+  Pages pages;        ///< null: each entry has its room
 };
 
 /// Threads of a block of sums.cuh.

@@ -5,6 +5,7 @@
 // the last one merges these in the order of keys, so that bits do not depend on timing.
 #pragma once
 
+#include "further.cuh"
 #include "walk.cuh"
 
 namespace attune {
@@ -51,8 +52,10 @@ struct DecodeTile {
 /// A place between two steps of a tile's walk.
 struct Cut {
   int tile, step;
+  /// Are there steps from here to such an end of a share?
+  __device__ bool is_before(const Cut& end) const { return tile < end.tile || (tile == end.tile && step < end.step); }
 };
-/// The blocks that share a tile: `count` from `first` on.
+/// The blocks that share a tile: `count` from `first` on. In pieces: the tile, and how many of these it has.
 struct Sharing {
   int first, count;
 };
@@ -79,25 +82,35 @@ struct Even {
   __device__ int before(int nth) const { return nth * each + min(nth, more); }
 };
 
+/// Steps that stay together: tiles are cut at multiples of so many.
+template <class Tile>
+__device__ inline int together(const DecodeArgs& args) {
+  if constexpr (in_pieces<Tile>)
+    return further(args).piece;
+  else
+    return 1;
+}
+
 /// The shares of all blocks. A tile costs as many units as it has steps, and some more.
 struct Shares {
   static constexpr int overhead = 2;
   /// A block's share of a tile has at least as many steps, or the tile stays whole there.
   static constexpr int least = 4;
 
-  int tiles, blocks;
+  int tiles, blocks, together;
 
   /// Tiles of `steps` each: whole ones, or as many equal parts of each as there are blocks for. False if that leaves
   /// too many blocks idle.
   __device__ bool equal(int steps, Share& out) const {
-    const int most = max(steps / least, 1), parts = tiles < blocks ? min(blocks / tiles, most) : 1,
-              items = tiles * parts, used = min(blocks, items);
+    const int count = (steps + together - 1) / together, few = (least + together - 1) / together,
+              most = max(count / few, 1), parts = tiles < blocks ? min(blocks / tiles, most) : 1, items = tiles * parts,
+              used = min(blocks, items);
     if (parts < most && items % blocks != 0 && 0.9f * ((items - 1) / blocks + 1) * blocks > items) return false;
     const int me = static_cast<int>(blockIdx.x);
-    const Even items_of(items, used), steps_of(steps, parts);
+    const Even items_of(items, used), steps_of(count, parts);
     const auto cut = [&](int block) {
       const int item = items_of.before(block), tile = parts == 1 ? item : item / parts;
-      return Cut{tile, steps_of.before(item - tile * parts)};
+      return Cut{tile, steps_of.before(item - tile * parts) * together};
     };
     out.begin = cut(min(me, used));
     out.end = cut(min(me + 1, used));
@@ -114,11 +127,11 @@ struct Stretches {
 
   __device__ long long place(int block) const { return total * block / blocks; }
   /// The step of a tile at a place within it; its first or last where that is near.
-  __device__ static int step(long long behind, int steps) {
+  __device__ static int step(long long behind, int steps, int together = 1) {
     const int at = behind < steps ? static_cast<int>(behind) : steps;
-    return at < Shares::least ? 0 : at > steps - Shares::least ? steps : at;
+    return at < Shares::least ? 0 : at > steps - Shares::least ? steps : at / together * together;
   }
-  /// Who shares a tile with so much cost before it.
+  /// Who shares a tile with so much cost before it. Of pieces no one asks.
   __device__ Sharing sharing(long long before, int steps) const {
     const auto first_from = [&](long long cost) { return static_cast<int>((cost * blocks + total - 1) / total); };
     int first = first_from(before), last = first_from(before + steps + Shares::overhead) - 1;
@@ -131,7 +144,7 @@ struct Stretches {
 /// All threads of a block find its share; `room` may be used again when they have passed another barrier.
 template <class Tile, class User, int Threads>
 __device__ inline Share find_share(const DecodeArgs& args, const User& user, ShareRoom<Threads>& room) {
-  const Shares shares{args.batch * args.sets, static_cast<int>(gridDim.x)};
+  const Shares shares{args.batch * args.sets, static_cast<int>(gridDim.x), together<Tile>(args)};
   Share out;
   if (!User::traits.masked && !is_packed<Tile> && !args.kv_lens.at &&
       shares.equal((args.kv_len + Tile::n - 1) / Tile::n, out))
@@ -189,9 +202,9 @@ __device__ inline Share find_share(const DecodeArgs& args, const User& user, Sha
         long long at = before;
         int tile = first, steps = steps_of(tile);
         for (; place >= at + steps + Shares::overhead; steps = steps_of(++tile)) at += steps + Shares::overhead;
-        const int step = Stretches::step(place - at, steps);
+        const int step = Stretches::step(place - at, steps, shares.together);
         cut = step == steps && steps > 0 ? Cut{tile + 1, 0} : Cut{tile, step};
-        if (cut.step > 0) sharing = stretches.sharing(at, steps);
+        if (!in_pieces<Tile> && cut.step > 0) sharing = stretches.sharing(at, steps);
       }
       (end ? room.share.end : room.share.begin) = cut;
       (end ? room.share.at_end : room.share.at_begin) = sharing;

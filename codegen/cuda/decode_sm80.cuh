@@ -7,15 +7,19 @@
 //
 // What is removed reaches nothing: rows behind the last key are zeros in shared memory, whatever memory holds. Where a
 // result is not finite although its row's sum is, the block does that tile and all after it in the careful way, as
-// forward_sm80.cuh does.
+// forward_sm80.cuh does; of pieces, that one alone.
+//
+// In pieces, blocks take whole pieces of a tile's keys, each of which has a maximum, sums and results of its own; the
+// last to arrive adds up all of them. What a row gets then hangs on its own keys alone.
 //
 // Tile: Element (bf16, f16) of q, k and v, Out (also float) of o; m: 16 rows; n: keys a step of a warp, 16 or 32;
 // warps; stages: slots of a ring, each n rows of keys or of values; d, dv, width, width_v, heads, layout, max, store:
-// as forward_sm80.cuh has them; paged: keys lie in pages; narrow: k and v hold e4m3, and d and dv are multiples of 32.
-// Rows of q, k and v start at multiples of 16 bytes.
+// before: as forward_sm80.cuh has them; paged: keys lie in pages; pieces: each of so many keys is a part of its own;
+// narrow: k and v hold e4m3, and d and dv are multiples of 32. Rows of q, k and v start at multiples of 16 bytes.
 // SharedDecode<Tile>::bytes of shared memory, Tile::warps x 32 threads.
 #pragma once
 
+#include "before.cuh"
 #include "cuts_sm80.cuh"
 #include "softmax_sm80.cuh"
 #include "widened_sm80.cuh"
@@ -38,7 +42,9 @@ struct SharedDecode {
                        met = q + Tile::m * Tile::d * size,
                        met_bytes = Tile::warps * met_rows * met_pitch * static_cast<int>(sizeof(float)),
                        parts = met + met_bytes, last = parts + Tile::warps * Tile::m * static_cast<int>(sizeof(Part)),
-                       bytes = last + 16;
+                       before = last + 16,
+                       before_bytes = has_before<Tile> ? Tile::m * static_cast<int>(sizeof(float)) : 0,
+                       bytes = before + before_bytes;
 };
 
 // ---- parts of a row ----------------------------------------------------------------------------------------------
@@ -352,8 +358,9 @@ struct DecodeBlock {
 
   // ---- the end of a tile -----------------------------------------------------------------------------------------
 
-  /// False: nothing is stored, the tile has to be done carefully.
-  __device__ bool store(bool whole, Sharing sharing, bool is_first) {
+  /// False: nothing is stored, the tile has to be done carefully. `nth`: which of the tile's pieces; where there are
+  /// none, 0 for the first of its parts.
+  __device__ bool store(bool whole, Sharing sharing, int nth) {
     const Part part[2] = {softmax.part(0, 0), softmax.part(0, 1)};
     if constexpr (!Careful)
       if (__syncthreads_or(suspicious(part))) return false;
@@ -361,7 +368,10 @@ struct DecodeBlock {
 #pragma unroll
       for (int r = 0; r < 2; ++r) parts_met()[warp * Tile::m + 8 * r + lane / 4] = part[r];
     const int block = static_cast<int>(blockIdx.x);
-    float* const into = whole ? nullptr : slot_of(is_first ? 2 * block + 1 : 2 * block);
+    float* const into = whole             ? nullptr
+                        : in_pieces<Tile> ? part_of(sharing, nth)
+                                          : slot_of(nth == 0 ? 2 * block + 1 : 2 * block);
+    if (whole) read_before();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       if (8 * r >= rows) break;
@@ -409,6 +419,10 @@ struct DecodeBlock {
     }
     __syncthreads();
     if (!last) return;
+    if constexpr (has_before<Tile>) {
+      read_before();
+      __syncthreads();
+    }
     each(0, rows, [&](int row, int column) {
       // Several parts are under way at a time.
       constexpr int batch = 8;
@@ -419,7 +433,7 @@ struct DecodeBlock {
 #pragma unroll
         for (int i = 0; i < batch; ++i)
           if (const int nth = first + i; nth < sharing.count) {
-            const float* const from = slot_of(2 * (sharing.first + nth) + (nth == 0));
+            const float* const from = part_of(sharing, nth);
             some[i] = {__ldcg(reinterpret_cast<const float4*>(from + row * Tile::dv + column)),
                        __builtin_bit_cast(Part, __ldcg(reinterpret_cast<const float2*>(parts_in(from) + row)))};
           }
@@ -448,9 +462,21 @@ struct DecodeBlock {
     float x[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) x[i] = ended.factor == 0.0f ? 0.0f : all.o[i] * ended.factor;
+    float lse = ended.lse;
+    if constexpr (has_before<Tile>) {
+      const Merged with = merged(lse, before_met()[row]);
+      lse = with.lse;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        x[i] *= with.own;
+        // What counts for nothing may be anything.
+        if (with.before != 0.0f && column + i < Tile::width_v)
+          x[i] += with.before * o_before(args, of.b, h, of.queries.start + query, column + i);
+      }
+    }
     put(h, query, column, x);
     if (column > 0) return;
-    put(args.lse, h, query, ended.lse);
+    put(args.lse, h, query, lse);
     if constexpr (Tile::max) put(args.max, h, query, ended.max);
   }
   __device__ void put(int h, int query, int column, const float (&x)[4]) const {
@@ -478,17 +504,33 @@ struct DecodeBlock {
     if (to.data) to.data[of.b * to.batch + h * to.head + (of.queries.start + query) * to.position] = x;
   }
 
+  /// Each row's lse of other keys, read before a thread stores that of all in its place.
+  __device__ void read_before() const {
+    if constexpr (has_before<Tile>) {
+      const int row = static_cast<int>(threadIdx.x), head = row % heads;
+      if (row < rows && head < of.heads.count)
+        before_met()[row] = lse_before(args, of.b, of.heads.first + head, of.queries.start + row / heads);
+    }
+  }
+
   template <class T>
   __device__ T* shared_as(int at) const {
     return reinterpret_cast<T*>(__cvta_shared_to_generic(shared + static_cast<unsigned>(at)));
   }
   __device__ float* met() const { return shared_as<float>(Shared::met); }
   __device__ Part* parts_met() const { return shared_as<Part>(Shared::parts); }
+  __device__ float* before_met() const { return shared_as<float>(Shared::before); }
 
   /// A part in memory: results of every row that a tile may have, then their sums.
   __device__ int part_rows() const { return args.q_len * heads; }
   __device__ float* slot_of(int nth) const {
     return args.parts + static_cast<long long>(nth) * part_rows() * (Tile::dv + part_floats);
+  }
+  __device__ float* part_of(Sharing sharing, int nth) const {
+    if constexpr (in_pieces<Tile>)
+      return slot_of(sharing.first * further(args).pieces + nth);
+    else
+      return slot_of(2 * (sharing.first + nth) + (nth == 0));
   }
   __device__ Part* parts_in(float* slot) const { return reinterpret_cast<Part*>(slot + part_rows() * Tile::dv); }
   __device__ const Part* parts_in(const float* slot) const {
@@ -517,7 +559,7 @@ __device__ inline int do_tiles(const DecodeArgs& args, const User& user, const S
     block.put_q(queries);
     block.visit(walk, begin, end, ahead.ring, slot);
     const bool whole = begin == 0 && end == walk.count;
-    if (!block.store(whole, begin > 0 ? share.at_begin : share.at_end, begin == 0)) break;
+    if (!block.store(whole, begin > 0 ? share.at_begin : share.at_end, begin != 0)) break;
   }
   copy_wait<0>();
   return tile;
@@ -532,17 +574,70 @@ template <class Tile, class User>
   leave();
 }
 
+/// Does the pieces of a share; carefully, one of them. Returns where it ends: at the first piece that has to be done
+/// carefully, if there is one. Others are not done so: their bits may not hang on that one.
+template <bool Careful, class Tile, class User>
+__device__ inline Cut do_pieces(const DecodeArgs& args, const User& user, const Share& share, unsigned shared) {
+  const int each = further(args).piece;
+  Ahead<Tile, User> ahead(args, user, share, shared, share.begin.tile);
+  bool started = false, stored = true;
+  int slot = 0;
+  Cut at = share.begin;
+#pragma unroll 1
+  while (stored && at.is_before(share.end)) {
+    const int tile = at.tile;
+    const auto of = DecodeTile::of<Tile>(args, tile);
+    const Walk walk = of.template walk<Tile>(args, user);
+    const int end = tile == share.end.tile ? share.end.step : walk.count, pieces = (walk.count + each - 1) / each;
+    DecodeBlock<Tile, User, Careful> block(args, user, shared, ahead, of);
+    const auto queries = block.read_q();
+    if (!started) ahead.fill();
+    started = true;
+    block.put_q(queries);
+    // A tile without keys has one piece.
+#pragma unroll 1
+    do {
+      const int to = min(at.step + each, end);
+      block.softmax.start();
+      block.visit(walk, at.step, to, ahead.ring, slot);
+      stored = block.store(pieces <= 1, {tile, pieces}, at.step / each);
+      if (stored) at = to == walk.count ? Cut{tile + 1, 0} : Cut{tile, to};
+    } while (!Careful && stored && at.tile == tile && at.step < end);
+    if (Careful) break;
+  }
+  copy_wait<0>();
+  return at;
+}
+template <class Tile, class User>
+__device__ __noinline__ Cut do_piece_carefully(const DecodeArgs& args, const User& user, const Share& share,
+                                               unsigned shared) {
+  __syncthreads();
+  const Cut end = do_pieces<true, Tile>(args, user, share, shared);
+  __syncthreads();
+  return end;
+}
+
 template <class Tile, class User>
 __global__ void __launch_bounds__(Tile::warps * 32, 1)
-    decode_sm80(const __grid_constant__ DecodeArgs args, const __grid_constant__ User user) {
+    decode_sm80(const __grid_constant__ ArgsOf<Tile, DecodeArgs> args, const __grid_constant__ User user) {
   extern __shared__ __align__(128) unsigned char memory[];
   using Room = ShareRoom<Tile::warps * 32>;
   static_assert(sizeof(Room) <= SharedDecode<Tile>::met_bytes);
   const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(memory));
   const Share share = find_share<Tile>(args, user, *reinterpret_cast<Room*>(memory + SharedDecode<Tile>::met));
-  const int tile = do_tiles<false, Tile>(args, user, share, shared, share.begin.tile);
-  if (tile < share.end.tile || (tile == share.end.tile && share.end.step > 0))
-    decode_carefully<Tile>(args, user, share, shared, tile);
+  if constexpr (in_pieces<Tile>) {
+    Share rest = share;
+#pragma unroll 1
+    for (;;) {
+      rest.begin = do_pieces<false, Tile>(args, user, rest, shared);
+      if (!rest.begin.is_before(rest.end)) break;
+      rest.begin = do_piece_carefully<Tile>(args, user, rest, shared);
+    }
+  } else {
+    const int tile = do_tiles<false, Tile>(args, user, share, shared, share.begin.tile);
+    if (tile < share.end.tile || (tile == share.end.tile && share.end.step > 0))
+      decode_carefully<Tile>(args, user, share, shared, tile);
+  }
 }
 
 }  // namespace attune

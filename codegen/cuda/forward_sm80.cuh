@@ -15,11 +15,13 @@
 // columns there are of these; stages; vector: bytes a copy, 16, 8 or 4 to which every row of q, k and v is aligned, 0
 // for anything else, also for elements that do not lie next to each other; store: the same of o, and it divides a row's
 // bytes; exact: products of float keep 21 bits of each fraction, not 10, for three times the work; max: the rows'
-// maximum is asked for; packed; heads: query heads that share a tile, 1, 2, 4 or 8, so that a thread's rows are of one
-// head. Shared80<Tile>::bytes of shared memory, Tile::warps x 32 threads, a block for every tile of queries of every
-// set of heads of every batch entry, tiles of the longest sequence if packed.
+// maximum is asked for; before: results of another call are merged in; packed; heads: query heads that share a tile, 1,
+// 2, 4 or 8, so that a thread's rows are of one head. Shared80<Tile>::bytes of shared memory, Tile::warps x 32 threads,
+// a block for every tile of queries of every set of heads of every batch entry, tiles of the longest sequence if
+// packed.
 #pragma once
 
+#include "before.cuh"
 #include "softmax_sm80.cuh"
 #include "walk.cuh"
 
@@ -320,6 +322,7 @@ struct Block80 {
   /// Each warp writes its rows to lines of shared memory, then copies these out.
   __device__ void store() {
     const int row0 = warp * 16 * tall, size_o = static_cast<int>(sizeof(Out));
+    if constexpr (has_before<Tile>) merge_before();
 #pragma unroll
     for (int t = 0; t < tall; ++t)
 #pragma unroll
@@ -360,6 +363,35 @@ struct Block80 {
                  from);
     }
   }
+  /// Results get their factor, and what other keys gave is added; lse becomes that of all keys. All of it is read
+  /// before any thread of the warp stores in its place.
+  __device__ void merge_before() {
+    static_assert(!two_passes);
+#pragma unroll
+    for (int t = 0; t < tall; ++t)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int row = warp * 16 * tall + 16 * t + 8 * r + lane / 4, query = first + row / heads,
+                  position = queries.start + query, h = softmax.at.h;
+        const bool there = query < queries.length && row % heads < place.heads.count;
+        Ended& at = ended[t][r];
+        const Merged with = merged(at.lse, there ? lse_before(args, place.b, h, position) : -infinity);
+#pragma unroll
+        for (int i = 0; i < Tile::dv / 8; ++i)
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            float& x = o[t][i][2 * r + e];
+            const int column = 8 * i + 2 * (lane & 3) + e;
+            x = at.factor == 0.0f ? 0.0f : x * at.factor * with.own;
+            // What counts for nothing may be anything.
+            if (with.before != 0.0f && column < Tile::width_v)
+              x += with.before * o_before(args, place.b, h, position, column);
+          }
+        at.factor = 1;
+        at.lse = with.lse;
+      }
+    __syncwarp();
+  }
   /// ld.shared, st.global
   template <int Bytes>
   __device__ static void move(Out* to, unsigned from) {
@@ -398,7 +430,7 @@ template <class Tile, class User>
 
 template <class Tile, class User>
 __global__ void __launch_bounds__(Tile::warps * 32)
-    forward_sm80(const __grid_constant__ ForwardArgs args, const __grid_constant__ User user) {
+    forward_sm80(const __grid_constant__ ArgsOf<Tile, ForwardArgs> args, const __grid_constant__ User user) {
   extern __shared__ __align__(128) unsigned char memory[];
   const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(memory));
   const auto place = Place80::of<Tile>(args);

@@ -8,10 +8,11 @@
 // Tile: Element (bf16, f16); m = 64 x groups queries; n keys, a multiple of 16; d, dv: multiples of 16, at most 256;
 // stages of keys and values; q_stages 1 or 2; own_o: results have shared memory of their own, else that of the queries;
 // turns: how groups take turns, 0 not at all, 1 until both products are issued, 2 until the scores are there; dynamic:
-// tiles are taken from a common counter; max: the rows' maximum is asked for; heads: query heads that share a tile, 1,
-// 2, 4 or 8, so that a thread's rows are of one head.
+// tiles are taken from a common counter; max: the rows' maximum is asked for; before: results of another call are
+// merged in; heads: query heads that share a tile, 1, 2, 4 or 8, so that a thread's rows are of one head.
 #pragma once
 
+#include "before.cuh"
 #include "deal_sm90.cuh"
 #include "wgmma.cuh"
 
@@ -385,11 +386,22 @@ struct Group90 {
     for (int i = 0; i < n / 4; ++i) p[i] = pack<Element>(s[2 * i], s[2 * i + 1]);
   }
 
-  /// Ends a row: returns the factor of its results, and writes lse and max.
-  __device__ float ended(const Where& at, const typename User::Head& head, int q, float sum, float top,
-                         bool write) const {
+  /// The factor of a row's results, and of those of other keys.
+  struct Factors {
+    float own, before;
+  };
+  /// Ends a row, and writes lse and max. All lanes of a warp call it.
+  __device__ Factors ended(const Where& at, const typename User::Head& head, int q, float sum, float top,
+                           bool write) const {
     const Int q_at = args.q_offset + q;
-    const Ended row = end_of_row<User>(user, head, user.row(head, at, q_at), at, origin, q_at, {sum, top});
+    Ended row = end_of_row<User>(user, head, user.row(head, at, q_at), at, origin, q_at, {sum, top});
+    Factors out{row.factor, 0};
+    if constexpr (has_before<Tile>) {
+      const Merged with = merged(row.lse, q < at.q_len ? lse_before(args, at.b, at.h, q_start + q) : -infinity);
+      out = {row.factor * with.own, with.before};
+      row.lse = with.lse;
+      __syncwarp();  // the row's other threads have read it: it may be overwritten
+    }
     if (write && q < at.q_len) {
       const auto put = [&](const Rows& rows, float x) {
         if (rows.data) rows.data[at.b * rows.batch + at.h * rows.head + (q_start + q) * rows.position] = x;
@@ -397,7 +409,7 @@ struct Group90 {
       put(args.lse, row.lse);
       if constexpr (Tile::max) put(args.max, row.max);
     }
-    return row.factor;
+    return out;
   }
 
   /// o = o / l; lse and max.
@@ -406,8 +418,14 @@ struct Group90 {
     const int r = lane & 1, q = work.tile * queries_of<Tile> + query(lane / 4 + 8 * r);
     if (Tile::heads > 1 && head_of(lane / 4) >= work.heads.count) mine = false;
     const float sums[2] = {row_sum(l[0]), row_sum(l[1])}, sum = r ? sums[1] : sums[0], top = r ? m[1] : m[0];
-    const float own = ended(at, head, q, empty ? 0.0f : sum, fixed ? User::traits.most : top, mine && lane % 4 < 2);
-    const float by[2] = {__shfl_sync(~0u, own, lane & ~1), __shfl_sync(~0u, own, lane | 1)};
+    const Factors factors = ended(at, head, q, empty ? 0.0f : sum, fixed ? User::traits.most : top,
+                                  mine && lane % 4 < 2);
+    const auto of_both = [&](float x, float(&rows)[2]) {
+      rows[0] = __shfl_sync(~0u, x, lane & ~1);
+      rows[1] = __shfl_sync(~0u, x, lane | 1);
+    };
+    float by[2];
+    of_both(factors.own, by);
     // The sums of a row without pairs may hold anything.
     if (__any_sync(~0u, by[0] == 0.0f || by[1] == 0.0f)) {
 #pragma unroll
@@ -416,6 +434,26 @@ struct Group90 {
     }
 #pragma unroll
     for (int i = 0; i < Tile::dv / 2; ++i) o[i] *= by[i / 2 % 2];
+    if constexpr (has_before<Tile>) {
+      float before[2];
+      of_both(factors.before, before);
+      if (mine) add_before(work, before);
+    }
+  }
+
+  /// Adds what other keys gave. What counts for nothing may be anything.
+  __device__ void add_before(const Work& work, const float (&by)[2]) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int position = q_start + work.tile * queries_of<Tile> + query(lane / 4 + 8 * r);
+      if (by[r] == 0.0f) continue;
+#pragma unroll
+      for (int i = 0; i < Tile::dv / 8; ++i)
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          if (const int column = 8 * i + 2 * (lane & 3) + e; column < args.dv)
+            o[4 * i + 2 * r + e] += by[r] * o_before(args, at.b, at.h, position, column);
+    }
   }
 
   /// Is any result not finite? Then some value is not, and a removed pair may have brought it in: 0 times NaN.
@@ -489,10 +527,13 @@ struct Group90 {
         const Element* v_line = line(args.v, kv_batch, kv_head, kv_start + kv);
         each_of(out, args.dv, [&](float& y, int j) { y = (old == 0.0f ? 0.0f : y * old) + p * f32(v_line[j]); });
       }
-      const float by = ended(at, head, q, sum, top, lane == 0);
+      const Factors by = ended(at, head, q, sum, top, lane == 0);
       Element* o_line = result(at.h, q);
       each_of(out, args.dv, [&](float y, int j) {
-        o_line[j] = {static_cast<unsigned short>(pack<Element>(by == 0.0f ? 0.0f : y * by, 0.0f))};
+        float x = by.own == 0.0f ? 0.0f : y * by.own;
+        if constexpr (has_before<Tile>)
+          if (by.before != 0.0f) x += by.before * o_before(args, at.b, at.h, q_start + q, j);
+        o_line[j] = {static_cast<unsigned short>(pack<Element>(x, 0.0f))};
       });
     }
   }
@@ -722,7 +763,7 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
 
 template <class Tile, class User>
 __global__ void __launch_bounds__(128 * (Tile::m / 64 + 1), 1)
-    forward_sm90(const __grid_constant__ ForwardArgs args, const __grid_constant__ User user) {
+    forward_sm90(const __grid_constant__ ArgsOf<Tile, ForwardArgs> args, const __grid_constant__ User user) {
   using Shared = Shared90<Tile>;
   constexpr int groups = Tile::m / 64;
   extern __shared__ unsigned char memory[];

@@ -52,7 +52,8 @@ int shared_bytes(const KernelSpec& spec, const Tile& tile) {
   constexpr int number = 4, met_rows = 8, padding = 8, part = 8;
   const int d = columns(spec, spec.d), dv = columns(spec, spec.dv),
             ring = tile.stages * tile.n * std::max(d, dv) * kept(spec);
-  return tile.warps * (ring + number * met_rows * (dv + padding) + part * rows) + rows * d * element + 16;
+  return tile.warps * (ring + number * met_rows * (dv + padding) + part * rows) + rows * d * element + 16 +
+         (spec.before ? number * rows : 0);
 }
 
 std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts&, const CallKind&) {

@@ -14,7 +14,10 @@ struct Append {
   Tensor cu_seqlens{};              ///< packed: the starts of the new rows, i32 [B + 1]
   double k_scale = 1, v_scale = 1;  ///< what is stored is a new element divided by this, rounded to the cache's type
 };
-/// On the host so far. Of the resources it uses the executor.
+/// Of the resources it uses the executor on the host, and the stream on a device. There it is one kernel, which a graph
+/// may capture once another call has loaded it, and which stores the same bits; it reads kv_len, pages and cu_seqlens
+/// where k_new is and can refuse nothing, so it leaves out new rows that have no place: those beyond the room of their
+/// entry, and those of pages that do not exist.
 void append(const Append& call, const Resources& with = {}, Line at = Line::here());
 
 }  // namespace attune

@@ -262,7 +262,7 @@ typedef struct {
   double k_scale, v_scale;              // what is stored is a new element divided by this; 0 means 1
 } attune_new_keys;
 
-// On the host so far. `with` may be NULL.
+// On the host, or put on with->stream of the device that holds the tensors. `with` may be NULL.
 ATTUNE_API attune_error* attune_append(const attune_new_keys* keys, const attune_with* with);
 
 // ---- Covers

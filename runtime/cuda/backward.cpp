@@ -47,7 +47,6 @@ void check_operands(const Backward& call) {
   for (const Backward::Captured& one : call.captured) require_writable("the gradient of a captured tensor", one.into);
 }
 
-Stored stored(DType type) { return type == DType::f32 ? Stored::f32 : type == DType::f16 ? Stored::f16 : Stored::bf16; }
 Gradient gradient(const Tensor& t, compiler::Layout layout) {
   return t.given() ? Gradient{strided(t, layout), stored(t.dtype)} : Gradient{};
 }
@@ -341,7 +340,7 @@ class BackwardCall {
       if (listed)
         loads.emplace_back([&, way] {
           binary_of(cover_page(lowered_, spec.wide, spec.arch, codegen::cover_form(way)),
-                    {.mod = lowered_.mod, .kernel = "cover", .arch = spec.arch, .purpose = means_.purpose});
+                    {.mod = &lowered_.mod, .kernel = "cover", .arch = spec.arch, .purpose = means_.purpose});
         });
     };
     const bool has_captured = !captured_.empty();

@@ -93,7 +93,7 @@ std::string text_and_options(const codegen::Source& page) {
 }
 
 DumpOf dump_of(const KernelOf& of, std::string dump) {
-  return {.mod = &of.mod, .target = target_name(of.arch), .kernel = of.kernel, .all = std::move(dump)};
+  return {.mod = of.mod, .target = target_name(of.arch), .kernel = of.kernel, .all = std::move(dump)};
 }
 
 constexpr const char* page_name = "05-page.cu";
@@ -164,7 +164,7 @@ std::shared_ptr<const Binary> binary_of(const codegen::Source& source, const Ker
       },
       &origin);
   const auto binary = std::make_shared<const Binary>(read_binary(*kept));
-  told_built({&of.mod, of.kernel, target_name(of.arch)}, origin, what, clock.seconds(),
+  told_built({of.mod, of.kernel, target_name(of.arch)}, origin, what, clock.seconds(),
              {binary->cubin.size(), binary->registers, binary->spilled, of.shared_bytes, flaw_of(*binary)});
   return binary;
 }
@@ -182,7 +182,7 @@ Page kernel_page(const codegen::GpuParts& parts, const codegen::KernelPlan& plan
   if (!lined) return out;
   std::string path = fmt::format("{}.cu", plan.kernel->name);
   if (dumped) {
-    const KernelOf of{parts.mod(), codegen::variant_of(plan).text(), arch};
+    const KernelOf of{&parts.mod(), codegen::variant_of(plan).text(), arch};
     path = std::filesystem::absolute(dump_folder(dump_of(of, out.dump)) / page_name).string();
   }
   out.source = codegen::kernel_source(parts, plan, arch, path);
@@ -199,7 +199,7 @@ namespace {
 
 KernelOf kernel_of(const codegen::GpuParts& parts, const codegen::KernelChoice& choice, int arch,
                    const Purpose* purpose = nullptr) {
-  return {parts.mod(), codegen::variant_of(choice.plan).text(), arch, choice.shared_bytes, purpose};
+  return {&parts.mod(), codegen::variant_of(choice.plan).text(), arch, choice.shared_bytes, purpose};
 }
 
 void dump_candidates(const codegen::GpuParts& parts, const Considered& all, int arch) {

@@ -17,8 +17,8 @@ std::string target_name(int arch);
 
 /// What a kernel is, besides its page: told to those that watch.
 struct KernelOf {
-  const compiler::Mod& mod;
-  std::string kernel;  ///< and its tile
+  const compiler::Mod* mod;  ///< null: none; it holds no user's expressions, and no call's
+  std::string kernel;        ///< and its tile
   int arch = 0;
   int shared_bytes = 0;
   const Purpose* purpose = nullptr;  ///< the call that needs it; may be null

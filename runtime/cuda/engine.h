@@ -54,6 +54,8 @@ std::shared_ptr<const detail::DeviceCover> cover(const compiler::LoweredMod& low
 /// Device bytes that those lists take.
 std::size_t cover_bytes(const compiler::LoweredMod& lowered, const Forward& call, const compiler::Problem& problem,
                         const Means& means);
+/// Puts the copies of new rows on the stream.
+void append(const Append& call, const compiler::Problem& problem, void* stream);
 /// Which kernel takes the call, and why not others.
 struct KernelStory {
   codegen::Variant variant;

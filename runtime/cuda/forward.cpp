@@ -2,11 +2,13 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <numeric>
 
 #include <attune/error.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "codegen/ceil_div.h"
 #include "codegen/cuda/args.cuh"
 #include "codegen/reads.h"
 #include "runtime/captures.h"
@@ -28,6 +30,10 @@ void check_outputs(const Forward& call) {
   require_writable("o", call.o);
   require_f32_rows("lse", call.lse);
   require_f32_rows("max", call.max);
+  if (call.o_before.given() && call.o_before.dtype == DType::f64)
+    throw Error("engine-type", "the CUDA engine does not read o_before as f64", {}, "it computes in f32",
+                "give it elements of f32");
+  require_f32_rows("lse_before", call.lse_before);
 }
 
 bool is_empty(const Problem& p) { return p.batch == 0 || p.q_heads == 0 || p.q.length == 0; }
@@ -52,6 +58,8 @@ KernelKey key_of(const Facts& device, const LoweredMod& lowered, const Args& arg
                          .apart = tells_apart(call, p),
                          .paged = p.kv.paged(),
                          .narrow = call.k.dtype == DType::e4m3,
+                         .before = call.o_before.given(),
+                         .pieces = call.piece != 0,
                          .heads = codegen::heads_to_share(p.q.length, p.group),
                          .few = codegen::few_rows(p.q.length, p.group),
                          .boxes = boxes,
@@ -87,14 +95,18 @@ class ForwardCall {
         kernel_(loaded_kernel(key_of(device, lowered, args_, call, p, means), lowered,
                               static_cast<cu::Stream>(means.stream), means.purpose)),
         tiling_(tiling_of(kernel_->choice)), tiles_(tiling_, p), starts_(space_, p, tiles_) {
-    if (tells_apart(call, p) && !cuts_keys()) refuse_apart();
+    if ((tells_apart(call, p) || call.piece != 0) && !cuts_keys()) refuse_apart();
     if (means.cover) require_fit(*means.cover, device_, *kernel_, lowered, args_, p);
     if (tiles_.count > most_blocks() && kernel_->choice.counts_tiles) next_ = space_.take<unsigned>(1);
     if (cuts_keys()) {
       const codegen::KernelPlan& plan = kernel_->choice.plan;
       const std::int64_t rows = p.q.length * plan.heads;
-      parts_ = space_.take<float>(2 * std::int64_t{blocks()} * rows * (plan.dv + part_floats));
-      arrivals_ = space_.take<unsigned>(blocks());
+      if (plan.pieces) deal_pieces();
+      const std::int64_t tiles = p.batch * tiles_.sets, parts = !plan.pieces  ? 2 * std::int64_t{blocks()}
+                                                                : pieces_ > 1 ? tiles * pieces_
+                                                                              : 0;
+      parts_ = space_.take<float>(parts * rows * (plan.dv + part_floats));
+      arrivals_ = space_.take<unsigned>(plan.pieces ? tiles : std::int64_t{blocks()});
     }
     if (means.cover) {
       lists_ = means.cover->lists;
@@ -133,9 +145,12 @@ class ForwardCall {
       std::vector<std::byte> user = user_of(lowered_, args_, *kernel_, p_);
       launches.put(stream, user);
     };
-    if (!cuts_keys()) return launch(arguments(starts, next));
-    launches.clear(arrivals_.in(memory), blocks());
-    launch(decode_arguments(starts, memory));
+    const auto launch_all = [&](auto&& given) {
+      kernel_->choice.plan.further() ? launch(further(given)) : launch(given);
+    };
+    if (!cuts_keys()) return launch_all(arguments(starts, next));
+    launches.clear(arrivals_.in(memory), static_cast<std::size_t>(arrivals_.count));
+    launch_all(decode_arguments(starts, memory));
   }
 
  private:
@@ -143,10 +158,27 @@ class ForwardCall {
 
   /// Only kernels that cut keys find their entries' lengths, positions and pages on the device.
   [[noreturn]] void refuse_apart() const {
-    throw Error("engine-call", "the CUDA engine does not take kv_len, q_offsets, kv_offset or pages in such a call", {},
-                kernel_->story.empty() ? "they are for a few queries, times the heads that share keys: 16 in all"
-                                       : fmt::format("{}", fmt::join(kernel_->story, "; ")),
-                "call once for each entry, with k and v as it has them, or compute on the host");
+    const bool piece = call_.piece != 0;
+    throw Error("engine-call",
+                fmt::format("the CUDA engine does not take {} in such a call",
+                            piece ? "piece" : "kv_len, q_offsets, kv_offset or pages"),
+                {},
+                !kernel_->story.empty()
+                    ? fmt::format("{}", fmt::join(kernel_->story, "; "))
+                    : fmt::format("{} for a few queries, times the heads that share keys: 16 in all",
+                                  piece ? "it is" : "they are"),
+                piece ? "give each call fewer queries, leave piece out, or compute on the host"
+                      : "call once for each entry, with k and v as it has them, or compute on the host");
+  }
+
+  /// All warps have as many steps of a piece, so that no step of a warp is in two.
+  void deal_pieces() {
+    const codegen::KernelPlan& plan = kernel_->choice.plan;
+    const std::int64_t warps = codegen::trait(plan, "warps"), steps = ceil_div(p_.kv.length, plan.n),
+                       least = call_.piece / plan.n, whole = round_up(std::max<std::int64_t>(steps, 1), warps);
+    // Where a piece has all keys, how many it could have does not matter.
+    piece_ = static_cast<int>(std::min(std::lcm(std::min(least, whole * warps), warps), whole));
+    pieces_ = static_cast<int>(ceil_div(steps, piece_));
   }
   /// Blocks of a kernel whose blocks stay.
   int most_blocks() const { return means_.blocks ? std::min(means_.blocks, device_.sms) : device_.sms; }
@@ -209,19 +241,17 @@ class ForwardCall {
     return args;
   }
 
-  Pages pages() const {
-    if (!p_.kv.paged()) return {};
-    const Tensor& t = call_.pages;
-    return {.at = static_cast<const int*>(t.data),
-            .entry = t.strides[0],
-            .nth = t.strides[1],
-            .rows = static_cast<int>(p_.apart->page),
-            .count = static_cast<int>(call_.k.shape[0])};
+  template <class Arguments>
+  Further<Arguments> further(const Arguments& args) const {
+    Further<Arguments> out{args, {}, {}, {}, piece_, pieces_};
+    if (!call_.o_before.given()) return out;
+    out.o_before = strided(call_.o_before, p_.q.layout);
+    out.lse_before = rows(call_.lse_before, p_.q.layout);
+    out.o_before_type = stored(call_.o_before.dtype);
+    return out;
   }
+
   DecodeArgs decode_arguments(const Starts& starts, std::byte* memory) const {
-    const auto numbers = [](const Tensor& t) {
-      return t.given() ? Numbers{static_cast<const int*>(t.data), t.strides[0]} : Numbers{};
-    };
     return {.q = strided(call_.q, p_.q.layout),
             .k = strided(call_.k, p_.kv.layout),
             .v = strided(call_.v, p_.kv.layout),
@@ -241,7 +271,7 @@ class ForwardCall {
             .kv_starts = starts.kv,
             .kv_lens = numbers(call_.kv_len),
             .q_offsets = numbers(call_.q_offsets),
-            .pages = pages(),
+            .pages = pages(call_.pages, call_.k),
             .tiles = lists_.at,
             .tile_stride = lists_.stride,
             .tile_batches = lists_.batches,
@@ -264,6 +294,7 @@ class ForwardCall {
   Room<unsigned> next_;  ///< the counter that tiles are taken from, where there are more of them than blocks
   Room<float> parts_;    ///< of tiles that blocks share, and how many of these have written theirs
   Room<unsigned> arrivals_;
+  int piece_ = 0, pieces_ = 0;  ///< as Further has them
   Room<int> own_lists_;
   CoverLists lists_;
 };

@@ -65,8 +65,9 @@ LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, con
   out.flaw = chosen.flaw;
   out.story = std::move(found.notes);
   const auto beside = [&](const codegen::Source& page) {
-    return std::make_shared<const Kernel>(load(
-        *binary_of(page, {.mod = mod, .kernel = page.name, .arch = key.spec.arch, .purpose = purpose}), key.device, 0));
+    return std::make_shared<const Kernel>(
+        load(*binary_of(page, {.mod = &mod, .kernel = page.name, .arch = key.spec.arch, .purpose = purpose}),
+             key.device, 0));
   };
   if (!out.choice.plan.kernel->end.empty()) out.end = beside(codegen::end_source(out.choice.plan, key.spec.arch));
   if (codegen::needs_repair(parts, out.choice.plan))
@@ -80,7 +81,7 @@ LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, con
         fmt::format("not {}: {}", codegen::variant_of(all.candidates[i].choice.plan).text(), all.candidates[i].flaw));
   if (parts.facts.listed)
     out.cover_kernel = {load(*binary_of(cover_page(lowered, key.spec.wide, key.spec.arch, codegen::cover_form(key.way)),
-                                        {.mod = mod, .kernel = "cover", .arch = key.spec.arch, .purpose = purpose}),
+                                        {.mod = &mod, .kernel = "cover", .arch = key.spec.arch, .purpose = purpose}),
                              key.device, 0),
                         compiler::cover_of(lowered.cover)};
   return out;
@@ -102,16 +103,17 @@ namespace {
 
 /// The kernel of `key` that this process has, or what `make` makes; not within a capture.
 template <class Kept, class Key, class Make>
-auto kept_or_made(Kept& kept, const Key& key, cu::Stream stream, const Make& make) {
+auto kept_or_made(Kept& kept, const Key& key, cu::Stream stream, const Make& make,
+                  const char* fix = "call Attention::prepare before the capture") {
   if (auto found = kept.find(key)) return found;
   if (capturing(stream))
     throw Error("stream-capture", "a kernel would be loaded while a graph is captured", {},
-                "this is the first call of its kind on this device", "call Attention::prepare before the capture");
+                "this is the first call of its kind on this device", fix);
   return kept.get(key, make);
 }
 
-/// Kernels whose pages hold no user's expressions.
-std::shared_ptr<const Kernel> loaded_page(int device, const codegen::Source& page, int arch, const compiler::Mod& mod,
+/// Kernels whose pages hold no user's expressions. `mod` may be null.
+std::shared_ptr<const Kernel> loaded_page(int device, const codegen::Source& page, int arch, const compiler::Mod* mod,
                                           const Purpose* purpose) {
   return std::make_shared<const Kernel>(
       load(*binary_of(page, {.mod = mod, .kernel = page.name, .arch = arch, .purpose = purpose}), device, 0));
@@ -129,14 +131,21 @@ std::shared_ptr<const Kernel> loaded_rows(int device, const codegen::RowsSpec& s
   };
   static auto& kept = *new Single<Key, Kernel, Hash>;
   return kept_or_made(kept, Key{device, spec}, stream,
-                      [&] { return loaded_page(device, codegen::rows_source(spec), spec.arch, mod, purpose); });
+                      [&] { return loaded_page(device, codegen::rows_source(spec), spec.arch, &mod, purpose); });
 }
 
 std::shared_ptr<const Kernel> loaded_sums(int device, int arch, const compiler::Mod& mod, cu::Stream stream,
                                           const Purpose* purpose) {
   static auto& kept = *new Single<int, Kernel>;
   return kept_or_made(kept, device, stream,
-                      [&] { return loaded_page(device, codegen::sums_source(arch), arch, mod, purpose); });
+                      [&] { return loaded_page(device, codegen::sums_source(arch), arch, &mod, purpose); });
+}
+
+std::shared_ptr<const Kernel> loaded_append(int device, int arch, cu::Stream stream) {
+  static auto& kept = *new Single<int, Kernel>;
+  return kept_or_made(
+      kept, device, stream, [&] { return loaded_page(device, codegen::append_source(arch), arch, nullptr, nullptr); },
+      "append once before the capture");
 }
 
 KernelStory story_of(const LoadedKernel& kernel) {

@@ -61,5 +61,7 @@ std::shared_ptr<const Kernel> loaded_rows(int device, const codegen::RowsSpec& s
 /// sums.cuh:
 std::shared_ptr<const Kernel> loaded_sums(int device, int arch, const compiler::Mod& mod, cu::Stream stream,
                                           const Purpose* purpose);
+/// append.cuh:
+std::shared_ptr<const Kernel> loaded_append(int device, int arch, cu::Stream stream);
 
 }  // namespace attune::runtime::cuda

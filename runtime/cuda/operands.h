@@ -10,6 +10,26 @@ namespace attune::runtime::cuda {
 
 // Inline: a call fills in six of these, and takes less than a microsecond in all.
 
+inline Stored stored(DType type) {
+  return type == DType::f64   ? Stored::f64
+         : type == DType::f32 ? Stored::f32
+         : type == DType::f16 ? Stored::f16
+                              : Stored::bf16;
+}
+/// A number of each batch entry; empty where the tensor was not given.
+inline Numbers numbers(const Tensor& t) {
+  return t.given() ? Numbers{static_cast<const int*>(t.data), t.strides[0]} : Numbers{};
+}
+/// A table of pages of a pool such as k; empty where the tensor was not given.
+inline Pages pages(const Tensor& t, const Tensor& pool) {
+  if (!t.given()) return {};
+  return {.at = static_cast<const int*>(t.data),
+          .entry = t.strides[0],
+          .nth = t.strides[1],
+          .rows = static_cast<int>(pool.shape[2]),
+          .count = static_cast<int>(pool.shape[0])};
+}
+
 /// q, k, v, o and their gradients.
 inline Strided strided(const Tensor& t, compiler::Layout layout) {
   const auto& s = t.strides;

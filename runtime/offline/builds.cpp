@@ -91,7 +91,7 @@ class GpuBuild {
 
  private:
   cuda::Binary compiled(const codegen::Source& page, const std::string& kernel) const {
-    return *cuda::binary_of(page, {.mod = of_->mod, .kernel = kernel, .arch = arch_});
+    return *cuda::binary_of(page, {.mod = &of_->mod, .kernel = kernel, .arch = arch_});
   }
   void add(const codegen::Source& page, const std::string& what, const cuda::Binary& binary) {
     out_.push_back(
@@ -137,7 +137,15 @@ void add_gpu_jobs(const ManifestRow& row, const std::shared_ptr<const compiler::
                   std::vector<Job>& jobs) {
   using enum codegen::Way;
   const codegen::KernelSpec spec = spec_of(row.shape, row.target.arch.value_or(0));
-  if (row.pass == "forward") return add_walker_jobs(row, of, forward, spec, std::nullopt, jobs);
+  if (row.pass == "forward") {
+    if (spec.apart)
+      jobs.push_back({fmt::format("append {}", name_of(row.target)), 0, [=] {
+                        GpuBuild build(of, spec.arch);
+                        build.plain(codegen::append_source(spec.arch));
+                        return build.done();
+                      }});
+    return add_walker_jobs(row, of, forward, spec, std::nullopt, jobs);
+  }
   bool any_captured = false;
   for (const codegen::Wanted& wanted : wanted_of(of->mod, row.shape.grads)) {
     const codegen::KernelSpec of_backward = codegen::backward_spec(spec);

@@ -107,6 +107,8 @@ constexpr std::array rows{
     flag<&Shape::apart>("apart", "have entries lengths or positions of their own, or pages?"),
     flag<&Shape::paged>("paged", "are keys and values in pages?"),
     flag<&Shape::narrow>("narrow", "do keys and values hold e4m3?"),
+    flag<&Shape::before>("before", "are results over other keys merged in?"),
+    flag<&Shape::pieces>("pieces", "are keys summed in pieces?"),
     flag<&Shape::boxes>("boxes", "can the copy engine take the tensors? As for contiguous ones if left out"),
     ShapeRow{"load", load_widths, "that rows of q, k and v may be read by; as for contiguous ones if left out",
              [](Shape& s, std::string_view v) { return set_bytes(s.load, v); },
@@ -160,6 +162,8 @@ KernelSpec spec_of(const Shape& shape, int arch) {
   out.apart = shape.apart;
   out.paged = shape.paged;
   out.narrow = shape.narrow;
+  out.before = shape.before;
+  out.pieces = shape.pieces;
   const auto in = static_cast<std::int64_t>(size_of(out.dtype)), written = static_cast<std::int64_t>(size_of(out.out));
   const std::int64_t rows_of_in = (out.d * in) | (out.dv * in);
   out.load = shape.load.value_or(piece_of(rows_of_in));
@@ -182,6 +186,8 @@ Shape shape_of(const KernelSpec& spec, codegen::Length length) {
   out.apart = spec.apart;
   out.paged = spec.paged;
   out.narrow = spec.narrow;
+  out.before = spec.before;
+  out.pieces = spec.pieces;
   out.negative = !spec.scale_positive;
   out.wide = spec.wide;
   const KernelSpec usual = spec_of(out, spec.arch);

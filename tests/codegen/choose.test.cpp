@@ -168,6 +168,11 @@ TEST_CASE("few queries have a kernel whose blocks share their keys, on every car
       const Preference same{variant_of(first.plan), true, ""};
       CHECK(choose(spec, {}, {}, &same).refused.empty());
     }
+  // Where entries are told apart, or keys summed in pieces, no other kernel follows, even if it spills less.
+  CHECK(choose({.few = true}, {}).choices.size() > 1);
+  for (const KernelSpec& spec : {KernelSpec{.apart = true, .few = true}, KernelSpec{.pieces = true, .few = true}})
+    CHECK(choose(spec, {}).choices.size() == 1);
+  CHECK(choose({.pieces = true}, {}).choices.back().plan.kernel->takes_any);
   const auto why = [](KernelSpec spec, const ModFacts& facts = {}) {
     spec.few = true;
     const KernelChoices all = choose(spec, facts);
@@ -343,7 +348,8 @@ TEST_CASE("the host counts shared memory and columns as kernels do", "[choose]")
   for (const KernelSpec& spec :
        {KernelSpec{.d = 24, .dv = 40}, KernelSpec{.out = DType::f32, .d = 16, .dv = 16}, KernelSpec{.d = 64, .dv = 160},
         KernelSpec{.d = 40, .dv = 256}, KernelSpec{.d = 72, .dv = 128, .heads = 4, .few = true},
-        KernelSpec{.arch = 86, .out = DType::f32, .d = 256, .dv = 40, .few = true}})
+        KernelSpec{.arch = 86, .out = DType::f32, .d = 256, .dv = 40, .few = true},
+        KernelSpec{.before = true, .pieces = true, .heads = 2, .few = true}})
     for (const KernelChoice& c : choose(spec, parts.facts).choices) {
       Source source = kernel_source(parts, c.plan, spec.arch);
       const std::string shared = c.plan.kernel->name == "forward_sm90"  ? "Shared90"

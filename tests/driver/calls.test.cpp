@@ -655,12 +655,120 @@ TEST_CASE("lengths, positions and pages are for few queries, and refused in word
     CHECK(refusal(causal, 4, change).empty());
     CHECK(refusal(causal, 5, change).find("16 in all") != std::string::npos);
   }
+  const auto in_pieces = [](Forward& call) { call.piece = 256; };
+  CHECK(refusal(causal, 4, in_pieces).empty());
+  const auto q = gpu.array<bf16>({2, 8, 5, 64}), k = gpu.array<bf16>({2, 2, 100, 64}),
+             o = gpu.array<bf16>({2, 8, 5, 64});
+  const Forward many{.q = q, .k = k, .v = k, .o = o, .piece = 256};
+  tests::golden_error("engine-call", tests::refusal([&] { causal.run(many, Line{}); }).what());
   CHECK(refusal({.prob = [](Float p, At) { return p * p; }}, 1, lengths).find("not a multiple of p") !=
         std::string::npos);
   // A mask that looks at data is asked pair by pair there.
   const auto doc = gpu.array<int>({100}, "doc");
   CHECK(refusal(documents_of(doc), 1, lengths).empty());
   CHECK(refusal(plain, 1, lengths).empty());
+}
+
+TEST_CASE("a call that is merged with another's is one launch of a kernel of its own", "[driver]") {
+  if (tests::skips_nvrtc()) return;
+  for (const int arch : {90, 120})
+    for (const std::int64_t length : {1, 300}) {
+      const Device gpu = device_of(arch);
+      const auto q = gpu.array<bf16>({2, 4, length, 64}), k = gpu.array<bf16>({2, 4, 300, 64}),
+                 o = gpu.array<bf16>({2, 4, length, 64}), other = gpu.array<bf16>({2, 4, length, 64});
+      const auto lse = gpu.array<float>({2, 4, length});
+      const auto sinks = gpu.array<float>({4}, "sinks");
+      // Where a sink has joined before, the kernel has none.
+      const Attention with_sink{.sink = [=](SinkAt at) { return sinks[at.head]; }};
+      Forward call{.q = q, .k = k, .v = k, .o = o, .lse = lse};
+      const auto launched = [&] {
+        fake::forget();
+        with_sink.run(call);
+        const auto launches = fake::launches();
+        REQUIRE(launches.size() == 1);
+        return launches[0].kernel;
+      };
+      call.o_before = other;
+      call.lse_before = lse;
+      const std::string merged = launched();
+      CHECK(merged.find(length == 1  ? "decode_sm80"
+                        : arch == 90 ? "forward_sm90"
+                                     : "forward_sm80") != std::string::npos);
+      call.o_before = o;  // in the same place
+      CHECK(launched() == merged);
+      const auto wide = gpu.array<double>({2, 4, length, 64});
+      call.o_before = wide;
+      CHECK(code_of([&] { with_sink.run(call); }) == "engine-type");
+    }
+}
+
+TEST_CASE("keys that are summed in pieces have a part for each, in the call's workspace", "[driver]") {
+  if (tests::skips_nvrtc()) return;
+  const Device gpu = device_of(90);
+  constexpr std::int64_t batch = 3, heads = 8, kv_heads = 2, length = 1000, d = 64;
+  const auto q = gpu.array<bf16>({batch, heads, 1, d}), k = gpu.array<bf16>({batch, kv_heads, length, d}),
+             o = gpu.array<bf16>({batch, heads, 1, d});
+  const Attention plain;
+  const auto bytes = [&](std::int64_t piece) {
+    Forward call{.q = q, .k = k, .v = k, .o = o};
+    call.piece = piece;
+    return static_cast<std::int64_t>(plain.workspace(call));
+  };
+  // Rows of f32 and the sums of each; an arrival for each of the six tiles, of four heads each.
+  const auto parts = [&](std::int64_t pieces) { return batch * kv_heads * pieces * 4 * (d + 4) * 4; };
+  const auto is_about = [](std::int64_t got, std::int64_t wanted) { return got >= wanted && got <= wanted + 512; };
+  // A block of eight warps, of 32 keys each, divides pieces of 256.
+  CHECK(is_about(bytes(128), parts(4)));
+  CHECK(is_about(bytes(256), parts(4)));
+  CHECK(is_about(bytes(384), parts(2)));
+  CHECK(is_about(bytes(512), parts(2)));
+  CHECK(bytes(1024) <= 512);
+  CHECK(bytes(std::int64_t{1} << 40) <= 512);
+  Forward call{.q = q, .k = k, .v = k, .o = o};
+  call.piece = 256;
+  plain.prepare(call);
+  fake::forget();
+  plain.run(call);
+  CHECK(fake::launches().size() == 1);
+  CHECK(fake::calls("cuMemsetD32Async") == 1);
+}
+
+TEST_CASE("appending is one launch, a block a new row, captured once its kernel is there", "[driver]") {
+  if (tests::skips_nvrtc()) return;
+  const Device gpu = device_of(120);
+  const auto k_new = gpu.array<float>({5, 2, 64}), v_new = gpu.array<float>({5, 2, 32});
+  const auto k = gpu.array<bf16>({9, 2, 16, 64}), v = gpu.array<bf16>({9, 2, 16, 32});
+  const auto starts = gpu.array<std::int32_t>({4}), lengths = gpu.array<std::int32_t>({3}),
+             pages = gpu.array<std::int32_t>({3, 3});
+  const Append call{
+      .k_new = k_new, .v_new = v_new, .k = k, .v = v, .pages = pages, .kv_len = lengths, .cu_seqlens = starts};
+  const runtime::cuda::Current current(gpu.index);
+  cu::Stream stream = nullptr;
+  cu::Graph graph = nullptr;
+  driver().cuStreamCreate(&stream, cu::stream_non_blocking);
+  driver().cuStreamBeginCapture(stream, cu::CaptureMode::relaxed);
+  const Error refused = tests::refusal([&] { append(call, {.stream = stream}); });
+  CHECK(refused.code == "stream-capture");
+  CHECK(refused.fix == "append once before the capture");
+  append(call);
+  fake::forget();
+  append(call, {.stream = stream});
+  driver().cuStreamEndCapture(stream, &graph);
+  driver().cuGraphDestroy(graph);
+  driver().cuStreamDestroy(stream);
+  const auto launches = fake::launches();
+  REQUIRE(launches.size() == 1);
+  CHECK(launches[0].kernel.find("append") != std::string::npos);
+  CHECK(launches[0].blocks == 5);
+  CHECK(launches[0].threads == 256);
+  CHECK(launches[0].stream == stream);
+  CHECK(fake::calls_behind_the_back() == 0);
+  // Nothing new, nothing to launch.
+  fake::forget();
+  const Tensor none(k_new.data(), DType::f32, {3, 2, 0, 64}, {}, gpu),
+      no_v(v_new.data(), DType::f32, {3, 2, 0, 32}, {}, gpu);
+  append({.k_new = none, .v_new = no_v, .k = k, .v = v, .pages = pages, .kv_len = lengths});
+  CHECK(fake::launches().empty());
 }
 
 TEST_CASE("a kernel that was not loaded is loaded by a later call", "[driver]") {

@@ -148,7 +148,7 @@ class Checker {
 
 TEST_CASE("compiled expressions give in every lane what eval gives", "[fuzz][mod]") {
   // Compiling a case takes milliseconds.
-  const std::uint64_t count = std::min<std::uint64_t>(ir::fuzz_count(), 1'000 + ir::fuzz_count() / 50);
+  const std::uint64_t count = std::min<std::uint64_t>(ir::fuzz_count(), 300 + ir::fuzz_count() / 37);
   const std::vector<Isa> isas = supported_isas();
   std::uint64_t checked = 0, skipped = 0;
   for (std::uint64_t seed = 0; seed < count; ++seed) {

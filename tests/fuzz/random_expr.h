@@ -62,8 +62,8 @@ class RandomEnv {
   ReadCapture read_;
 };
 
-/// How many random cases a property is tried on: the environment variable ATTUNE_FUZZ, else 100 000, and a quarter of
-/// them under a sanitizer.
+/// How many random cases a property is tried on: the environment variable ATTUNE_FUZZ, else 100 000, and 5 000 under a
+/// sanitizer: wrong values take many cases to find, wrong memory few.
 std::uint64_t fuzz_count();
 
 /// SplitMix64: fast, seeded, and the same on every machine, unlike std's distributions.

@@ -6,8 +6,10 @@
 
 #include "runtime/attention.h"
 #include "runtime/cuda/engine.h"
+#include "runtime/tensor.h"
 #include "tests/gpu/device.h"
 #include "tests/numerics/agree.h"
+#include "tests/numerics/moved.h"
 
 namespace attune::tests {
 namespace {
@@ -15,6 +17,7 @@ namespace {
 const Attention plain{};
 const Attention causal{.mask = mods::causal()};
 const Attention windowed{.mask = mods::sliding_window(70)};
+const Attention bent{.score = mods::alibi(8) | mods::softcap(5), .mask = mods::causal()};
 const Attention rich = [] {
   static const auto slope = Device::cpu().array<float>({16}, "slope"),
                     sinks = Device::cpu().array<float>({16}, "sinks");
@@ -118,6 +121,82 @@ TEST_CASE("few queries get what the oracle says, whatever their entries' lengths
   CHECK(wrong.empty());
 }
 
+TEST_CASE("results of a call are merged with those before as the oracle does, by every kernel", "[gpu]") {
+  if (skipped()) return;
+  std::vector<Shape> shapes = apart();
+  // Few queries; then those of the kernels for many, of one head a tile and of several, wide, packed, in any layout.
+  for (const std::int64_t q_len : {1, 5, 24, 200})
+    for (const std::int64_t d : {64, 128, 256})
+      shapes.push_back({.batch = 2,
+                        .q_heads = 8,
+                        .kv_heads = 2,
+                        .q_len = q_len,
+                        .kv_len = 333,
+                        .d = d,
+                        .dv = d,
+                        .dtype = q_len == 5 ? DType::f16 : DType::bf16,
+                        .q_offset = 100});
+  shapes.push_back({.kv_len = 100, .d = 40, .dv = 24, .dtype = DType::f32});
+  shapes.push_back({.kv_len = 100, .d = 40, .dv = 24, .dtype = DType::bf16, .layout = Layout::columns});
+  shapes.push_back({.q_heads = 4,
+                    .kv_heads = 4,
+                    .d = 64,
+                    .dv = 64,
+                    .dtype = DType::bf16,
+                    .q_lens = {100, 0, 1, 77},
+                    .kv_lens = {90, 12, 40, 0}});
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    shapes[i].before = true;
+    shapes[i].seed = i + 1;
+  }
+  const Attention* const what[] = {&plain, &causal, &rich};
+  const std::string wrong = side_by_side(shapes.size() * std::size(what), [&](std::size_t i) {
+    return judge(*what[i % std::size(what)], shapes[i / std::size(what)]);
+  });
+  INFO(wrong);
+  CHECK(wrong.empty());
+}
+
+TEST_CASE("what was before may lie where results go: the bits stay the same", "[gpu]") {
+  if (skipped()) return;
+  for (const std::int64_t q_len : {1, 100})
+    for (const bool removed : {false, true}) {
+      const Inputs in = inputs({.batch = 3,
+                                .q_heads = 8,
+                                .kv_heads = 2,
+                                .q_len = q_len,
+                                .kv_len = 5000,
+                                .d = 64,
+                                .dv = 64,
+                                .dtype = DType::bf16,
+                                .q_offset = 10,
+                                .before = true});
+      // Values that are not finite send tiles to the careful way.
+      if (removed) runtime::store(in.v.tensor, runtime::offset(in.v.tensor, 1, 1, 4000, 7), INFINITY);
+      const Moved q(in.q.tensor), k(in.k.tensor), v(in.v.tensor), o_before(in.o_before.tensor),
+          lse_before(in.lse_before.tensor), o(in.o_before.tensor), lse(in.lse_before.tensor);
+      Forward call{.q = q.tensor(), .k = k.tensor(), .v = v.tensor(), .o = o.tensor(), .lse = lse.tensor()};
+      call.q_offset = 10;
+      call.o_before = o_before.tensor();
+      call.lse_before = lse_before.tensor();
+      const auto bits = [&](const Moved& of_o, const Moved& of_lse) {
+        const Placed o_here = place(DType::bf16, in.shape_of_o()), lse_here = place(DType::f32, in.shape_of_lse());
+        copy(of_o.tensor(), o_here.tensor);
+        copy(of_lse.tensor(), lse_here.tensor);
+        std::vector<std::byte> out(o_here.memory.get(), o_here.memory.get() + o_here.size);
+        out.insert(out.end(), lse_here.memory.get(), lse_here.memory.get() + lse_here.size);
+        return out;
+      };
+      causal.run(call);
+      const auto apart = bits(o, lse);
+      call.o = call.o_before;
+      call.lse = call.lse_before;
+      causal.run(call);
+      INFO(q_len << " queries" << (removed ? ", some values not finite" : ""));
+      CHECK(bits(o_before, lse_before) == apart);
+    }
+}
+
 TEST_CASE("keys that many blocks share add up to what one block gives, and to the same bits every time", "[gpu]") {
   if (skipped()) return;
   for (const auto& [kv_len, batch] : {std::pair{1, 1}, {131, 1}, {5000, 1}, {3000, 3}, {800, 40}}) {
@@ -137,6 +216,109 @@ TEST_CASE("keys that many blocks share add up to what one block gives, and to th
       }
     }
   }
+}
+
+TEST_CASE("keys that are summed in pieces get what the oracle says", "[gpu]") {
+  if (skipped()) return;
+  const Attention* const what[] = {&plain, &causal, &windowed, &rich};
+  std::vector<Shape> shapes = apart();
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    shapes[i].piece = i % 3 == 2 ? 384 : 128;
+    shapes[i].before = i % 2 == 1;
+  }
+  // One piece, although there may be more keys.
+  shapes.push_back({.batch = 1,
+                    .q_heads = 2,
+                    .kv_heads = 1,
+                    .q_len = 2,
+                    .kv_len = 90,
+                    .d = 64,
+                    .dv = 64,
+                    .dtype = DType::bf16,
+                    .q_offset = 88,
+                    .piece = 1 << 20});
+  const std::string wrong = side_by_side(shapes.size() * std::size(what), [&](std::size_t i) {
+    return judge(*what[i % std::size(what)], shapes[i / std::size(what)]);
+  });
+  INFO(wrong);
+  CHECK(wrong.empty());
+}
+
+TEST_CASE("with piece an entry has the same bits alone and among 64 others, in any number of blocks", "[gpu]") {
+  if (skipped()) return;
+  const Device host = Device::cpu(), gpu = Device::cuda();
+  constexpr std::int64_t entries = 65, room = 3000, heads = 8, d = 64;
+  const Call call(room, entries);
+  std::mt19937 dice(3);
+  std::vector<std::int32_t> lengths{3000, 0, 1, 128, 129, 2999};
+  while (lengths.size() < entries) lengths.push_back(static_cast<std::int32_t>(dice() % (room + 1)));
+  const auto numbers = [&](const std::vector<std::int32_t>& values, std::int32_t less) {
+    const auto out = host.array<std::int32_t>({static_cast<std::int64_t>(values.size())});
+    for (std::size_t i = 0; i < values.size(); ++i) out.data()[i] = std::max(values[i] - less, 0);
+    return out.on(gpu);
+  };
+  const auto run = [](const Attention& attention, const Forward& forward, int blocks) {
+    const compiler::LoweredMod lowered = compiler::lower(attention);
+    runtime::cuda::forward(lowered, forward, compiler::check(lowered, forward, attention.scale), {.blocks = blocks});
+  };
+  for (const std::int64_t piece : {128, 512, 8192})
+    for (const Attention* attention : {&plain, &windowed, &bent}) {
+      const auto kv_len = numbers(lengths, 0), first = numbers(lengths, 1);
+      Forward together = call.forward();
+      together.kv_len = kv_len;
+      together.q_offsets = first;
+      together.piece = piece;
+      run(*attention, together, 0);
+      const Call::Results wanted = call.results();
+      for (const int blocks : {1, 2, 7, 63, 131}) {
+        run(*attention, together, blocks);
+        INFO("pieces of " << piece << ", " << blocks << " blocks");
+        CHECK(call.results() == wanted);
+      }
+      for (const std::size_t e : {0u, 1u, 2u, 4u, 5u, 31u, 64u}) {
+        const std::int64_t at = static_cast<std::int64_t>(e);
+        const auto length = numbers({lengths[e]}, 0), offset = numbers({lengths[e]}, 1);
+        const auto o = gpu.array<bf16>({1, heads, 1, d});
+        const auto lse = gpu.array<float>({1, heads, 1});
+        const Forward alone{.q = Tensor(call.q.data() + at * heads * d, DType::bf16, {1, heads, 1, d}, {}, gpu),
+                            .k = Tensor(call.k.data() + at * 2 * room * d, DType::bf16, {1, 2, room, d}, {}, gpu),
+                            .v = Tensor(call.v.data() + at * 2 * room * d, DType::bf16, {1, 2, room, d}, {}, gpu),
+                            .o = o,
+                            .lse = lse,
+                            .kv_len = length,
+                            .q_offsets = offset,
+                            .piece = piece};
+        run(*attention, alone, 0);
+        const auto own_o = o.on(host);
+        const auto own_lse = lse.on(host);
+        INFO("pieces of " << piece << ", entry " << e << " of " << lengths[e] << " keys");
+        CHECK(std::memcmp(own_o.data(), wanted.o.data() + at * heads * d, heads * d * sizeof(bf16)) == 0);
+        CHECK(std::memcmp(own_lse.data(), wanted.lse.data() + at * heads, heads * sizeof(float)) == 0);
+      }
+    }
+}
+
+TEST_CASE("with piece an entry whose values are not finite changes no bit of others", "[gpu]") {
+  if (skipped()) return;
+  constexpr std::int64_t entries = 12, room = 2000, of_entry = 8 * 64;
+  const Call call(room, entries);
+  Forward forward = call.forward();
+  forward.piece = 256;
+  plain.run(forward);
+  const Call::Results before = call.results();
+  const auto v = call.v.on(Device::cpu());
+  v.data()[(5 * 2 * room + 1234) * 64 + 3] = bf16(INFINITY);
+  copy(v, call.v);
+  plain.run(forward);
+  const Call::Results after = call.results();
+  for (std::int64_t e = 0; e < entries; ++e) {
+    INFO("entry " << e);
+    const bool same = std::memcmp(before.o.data() + e * of_entry, after.o.data() + e * of_entry,
+                                  of_entry * sizeof(bf16)) == 0;
+    CHECK(same == (e != 5));
+  }
+  // Four heads of the entry read it.
+  for (std::int64_t h = 0; h < 4; ++h) CHECK(std::isinf(static_cast<float>(after.o.data()[(5 * 8 + h) * 64 + 3])));
 }
 
 TEST_CASE("keys in pages give bit for bit what dense keys give", "[gpu]") {

@@ -34,7 +34,7 @@ TEST_CASE("random depends on each of its arguments", "[random]") {
   CHECK(x == random(1, 2, 3, 4, 5));
 }
 
-TEST_CASE("random is uniform in [0, 1)", "[random]") {
+TEST_CASE("random is uniform from 0 to below 1", "[random]") {
   std::array<int, 16> histogram{};
   for (std::int32_t kv = 0; kv < 16'000; ++kv) {
     const float x = random(std::numeric_limits<std::int32_t>::min(), 0, 0, 7, kv);

@@ -45,7 +45,7 @@ struct Verdict {
 Verdict compare(const Subject& subject, const Inputs& in, std::span<const Engine> engines, const Compared& what = {},
                 Yardsticks yardsticks = {});
 
-/// compare(…).wrong, for every engine.
+/// compare(…).wrong, for every engine; under a sanitizer for one of them, by turns.
 std::string disagreement(const Attention& attention, const Inputs& in, const Compared& what = {});
 std::string disagreement(const Attention& attention, const Shape& shape, const Compared& what = {});
 

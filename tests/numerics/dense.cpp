@@ -312,14 +312,36 @@ class Scatters {
 
 }  // namespace
 
+namespace {
+
+/// What other keys gave joins a head's results.
+void merge(Matrix& o, std::vector<float>& lse, const Forward& call, const Places& at) {
+  const Matrix before = read(call.o_before, at.q(call.o_before), o.rows, o.columns);
+  const MatrixLayout line = at.line(call.lse_before);
+  for (std::int64_t i = 0; i < o.rows; ++i) {
+    float& own = lse[static_cast<std::size_t>(i)];
+    const auto theirs = static_cast<float>(runtime::load(call.lse_before, line.origin + i * line.row));
+    if (theirs == -infinity) continue;
+    const float top = std::max(own, theirs), a = std::exp(own - top), b = std::exp(theirs - top);
+    for (std::int64_t j = 0; j < o.columns; ++j)
+      o(i, j) = (a == 0 ? 0 : o(i, j) * (a / (a + b))) + before(i, j) * (b / (a + b));
+    own = top + std::log(a + b);
+  }
+}
+
+}  // namespace
+
 void dense_forward(const BoundMod& bound, const Forward& call, const Problem& problem) {
-  Dense dense(bound, problem);
+  const bool continues = call.o_before.given();
+  BoundMod own = bound;
+  if (continues) own.mod.sink = nullptr;  // it has joined before
+  Dense dense(own, problem);
   each_head(problem, [&](const Places& at) {
     const Matrix q = read(call.q, at.q(call.q), at.seq.q_len, problem.d);
     const runtime::KeyRows keys(problem, call.pages, at.seq, at.h / problem.group);
     const Matrix k = read(call.k, keys, at.seq.kv_len, problem.d);
     const Matrix v = read(call.v, keys, at.seq.kv_len, problem.dv);
-    const Head head = dense.head(at.seq, at.h, q, k);
+    Head head = dense.head(at.seq, at.h, q, k);
     Matrix o(at.seq.q_len, problem.dv);
     for (std::int64_t i = 0; i < o.rows; ++i)
       for (std::int64_t j = 0; j < k.rows; ++j) {
@@ -327,6 +349,7 @@ void dense_forward(const BoundMod& bound, const Forward& call, const Problem& pr
         dense.place(head, i, j);
         add_row(o, i, rounded(dense.prob(), call.q.dtype), v, j);
       }
+    if (continues) merge(o, head.lse, call, at);
     write(call.o, at.q(call.o), o);
     if (call.lse.given()) write(call.lse, at.line(call.lse), head.lse);
     if (call.max.given()) write(call.max, at.line(call.max), head.max);

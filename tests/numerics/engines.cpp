@@ -2,7 +2,6 @@
 #include "tests/numerics/engines.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
@@ -12,6 +11,7 @@
 #include "runtime/cpu/host.h"
 #include "runtime/cuda/driver.h"
 #include "runtime/cuda/engine.h"
+#include "tests/numerics/moved.h"
 
 namespace attune::tests {
 namespace {
@@ -34,35 +34,6 @@ Engine engine(Isa isa) {
           .apart = true};
 }
 
-/// A device copy of a host tensor, with all the memory that its elements span, and the same alignment.
-class Moved {
- public:
-  explicit Moved(const Tensor& host) : on_device_(host) {
-    on_device_.device = Device::cuda();
-    if (!host.given() || host.size() == 0) return;
-    std::int64_t least = 0, most = 0;
-    for (std::size_t i = 0; i < static_cast<std::size_t>(host.rank); ++i)
-      (host.strides[i] < 0 ? least : most) += (host.shape[i] - 1) * host.strides[i];
-    const auto width = static_cast<std::int64_t>(size_of(host.dtype));
-    auto* first = static_cast<std::byte*>(host.data) + least * width;
-    const std::int64_t bytes = (most - least + 1) * width, grain = 256;
-    const auto shift = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(first) % grain);
-    memory_ = detail::allocate(Device::cuda(), DType::u8, std::array{bytes + grain});
-    here_ = Tensor(first, DType::u8, {bytes});
-    there_ = Tensor(static_cast<std::byte*>(memory_.get()) + shift, DType::u8, {bytes}, {}, Device::cuda());
-    on_device_.data = static_cast<std::byte*>(there_.data) - least * width;
-    copy(here_, there_);
-  }
-  const Tensor& tensor() const { return on_device_; }
-  void back() const {
-    if (memory_) copy(there_, here_);
-  }
-
- private:
-  Tensor on_device_, here_, there_;
-  std::shared_ptr<void> memory_;
-};
-
 void forward_on_device(const Subject& subject, const Forward& call, const compiler::Problem& problem) {
   std::deque<Moved> moved;
   const auto there = [&](const Tensor& t) { return t.given() ? moved.emplace_back(t).tensor() : Tensor(); };
@@ -75,7 +46,10 @@ void forward_on_device(const Subject& subject, const Forward& call, const compil
                     .pages = there(call.pages),
                     .q_offset = call.q_offset,
                     .q_offsets = there(call.q_offsets),
-                    .kv_offset = call.kv_offset};
+                    .kv_offset = call.kv_offset,
+                    .o_before = there(call.o_before),
+                    .lse_before = there(call.lse_before),
+                    .piece = call.piece};
   const std::size_t inputs = moved.size();
   on_device.o = there(call.o);
   on_device.lse = there(call.lse);

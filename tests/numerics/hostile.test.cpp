@@ -161,7 +161,7 @@ TEST_CASE("rows without pairs give 0, -inf and no gradient, wherever they lie", 
       agree(*attention, tests::inputs(shape(dtype, 70, 40)));
 }
 
-TEST_CASE("sinks of any size join the softmax; at -inf they do not; NaN and inf are NaN", "[engine]") {
+TEST_CASE("sinks of any size join the softmax, at -inf they do not, and NaN and inf are NaN", "[engine]") {
   for (const float value : {0.0f, -3.0f, 4.0f, 80.0f, -200.0f, -infinity, infinity, not_a_number}) {
     const auto logit = host.array<float>({2}, "logit");
     logit.data()[0] = value;

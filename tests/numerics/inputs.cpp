@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -120,6 +121,29 @@ void each_element(const Tensor& t, const std::function<void(std::int64_t)>& body
         for (std::int64_t d = 0; d < n[3]; ++d) body(runtime::offset(t, a, b, c, d));
 }
 
+namespace {
+
+/// Every fifth row before has no keys, and those between have about as many as the call's.
+void spoil_some(const Inputs& in) {
+  const Tensor &o = in.o_before.tensor, &lse = in.lse_before.tensor;
+  const bool packed = in.shape.packed();
+  const double level = std::log(1 + static_cast<double>(in.shape.kv_len));
+  const std::int64_t entries = packed ? 1 : in.shape.batch, rows = packed ? o.shape[0] : o.shape[2];
+  for (std::int64_t b = 0; b < entries; ++b)
+    for (std::int64_t h = 0; h < in.shape.q_heads; ++h)
+      for (std::int64_t i = 0; i < rows; ++i) {
+        const std::int64_t at = packed ? runtime::offset(lse, h, i) : runtime::offset(lse, b, h, i);
+        const bool none = (b + h + i) % 5 == 3;
+        runtime::store(lse, at, none ? -std::numeric_limits<double>::infinity() : level + runtime::load(lse, at));
+        if (!none) continue;
+        for (std::int64_t j = 0; j < in.shape.dv; ++j)
+          runtime::store(o, packed ? runtime::offset(o, i, h, j) : runtime::offset(o, b, h, i, j),
+                         std::numeric_limits<double>::quiet_NaN());
+      }
+}
+
+}  // namespace
+
 std::string Shape::describe() const {
   constexpr std::array layouts{"bhsd", "bshd", "columns", "reversed", "padded", "spread", "one head"};
   const std::string lengths = packed() ? fmt::format("[{}]/[{}]", fmt::join(q_lens, " "), fmt::join(kv_lens, " "))
@@ -131,6 +155,7 @@ std::string Shape::describe() const {
   if (page) more += fmt::format(", pages of {}{}", page, holes ? " with holes" : "");
   if (narrow) more += ", k and v of e4m3";
   if (piece) more += fmt::format(", pieces of {}", piece);
+  if (before) more += ", results before";
   return fmt::format("{} {} x {}/{} x {} x {}/{} {}{}{}, from {}, seed {}", name_of(dtype), entries(), q_heads,
                      kv_heads, lengths, d, dv, layouts[static_cast<std::size_t>(layout)],
                      kv_shared ? ", k and v shared" : "", more, q_offset, seed);
@@ -197,6 +222,8 @@ Forward Inputs::forward() const {
           .q_offset = shape.q_offset,
           .q_offsets = q_offsets.tensor,
           .kv_offset = shape.kv_offset,
+          .o_before = o_before.tensor,
+          .lse_before = lse_before.tensor,
           .piece = shape.piece};
 }
 Backward Inputs::backward() const {
@@ -236,6 +263,11 @@ Inputs inputs(const Shape& shape) {
   if (!shape.kv_lens.empty()) in.cu_seqlens_kv = starts(shape.kv_lens);
   if (!shape.used.empty()) in.kv_len = numbers(shape.used);
   if (!shape.q_offsets.empty()) in.q_offsets = numbers(shape.q_offsets);
+  if (shape.before) {
+    in.o_before = filled(shape.dtype, in.shape_of_o());
+    in.lse_before = filled(DType::f32, in.shape_of_lse());
+    spoil_some(in);
+  }
   if (shape.page)
     deal_pages(in, random);
   else if (!shape.used.empty() && shape.kv_lens.empty())

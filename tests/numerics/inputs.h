@@ -36,6 +36,8 @@ struct Shape {
   bool holes = false;  ///< some pages do not exist
   std::int64_t piece = 0;
   bool narrow = false;  ///< k and v hold e4m3
+  /// Results over other keys are merged in. Some rows have none: their lse is -inf, and their results are NaN.
+  bool before = false;
   std::uint64_t seed = 1;
 
   bool packed() const { return !q_lens.empty(); }
@@ -70,7 +72,8 @@ std::shared_ptr<std::byte> guarded(std::size_t size);
 /// Normally distributed q, k, v and gradients.
 struct Inputs {
   Shape shape;
-  Placed q, k, v, grad_o, grad_lse, cu_seqlens_q{}, cu_seqlens_kv{}, kv_len{}, q_offsets{}, pages{};
+  Placed q, k, v, grad_o, grad_lse, cu_seqlens_q{}, cu_seqlens_kv{}, kv_len{}, q_offsets{}, pages{}, o_before{},
+      lse_before{};
 
   std::vector<std::int64_t> shape_of_o() const;
   std::vector<std::int64_t> shape_of_lse() const;

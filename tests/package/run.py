@@ -1,5 +1,6 @@
 # tests/package/run.py — build and run the consumer project, by find_package on an installed copy or add_subdirectory
 import argparse
+import json
 import os
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("way", choices=["find_package", "add_subdirectory"])
 for name in ["cmake", "source", "build", "compiler", "launcher", "engine", "shared", "cc"]:
     parser.add_argument(f"--{name}", default="")
+parser.add_argument("--compile-only", action="store_true", help="the consumer's own file, and nothing of attune")
 args = parser.parse_args()
 
 
@@ -22,7 +24,7 @@ def do(*command):
 
 with tempfile.TemporaryDirectory() as folder:
     prefix, out = Path(folder) / "prefix", Path(folder) / "out"
-    settings = [f"-DCMAKE_C_COMPILER={args.cc or 'cc'}", f"-DCMAKE_CXX_COMPILER={args.compiler}", f"-DCMAKE_CXX_COMPILER_LAUNCHER={args.launcher}"]
+    settings = ["-DCMAKE_EXPORT_COMPILE_COMMANDS=ON", f"-DCMAKE_C_COMPILER={args.cc or 'cc'}", f"-DCMAKE_CXX_COMPILER={args.compiler}", f"-DCMAKE_CXX_COMPILER_LAUNCHER={args.launcher}"]
     if args.way == "find_package":
         do(args.cmake, "--install", args.build, "--prefix", prefix)
         internal = [p for p in (prefix / "include").rglob("*") if p.is_file() and p.parent.name != "attune"]
@@ -38,6 +40,12 @@ with tempfile.TemporaryDirectory() as folder:
         settings += [f"-DATTUNE_SOURCE={args.source}", f"-DATTUNE_CPU={args.engine}", "-DATTUNE_UNITY=ON",
                      "-DATTUNE_WERROR=ON", "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O0"]
     do(args.cmake, "-G", "Ninja", "-S", Path(__file__).parent / "consumer", "-B", out, *settings)
+    if args.compile_only:
+        # By its command alone: as a target it would wait for libraries.
+        commands = json.loads((out / "compile_commands.json").read_text(encoding="utf-8"))
+        [own] = [one["command"] for one in commands if one["file"].endswith("/consumer/main.cpp")]
+        do("sh", "-c", f"cd {out} && {own}")
+        raise SystemExit
     do(args.cmake, "--build", out)
     if args.way == "find_package" and args.shared == "ON":
         if do(out / "consumer_c") != "ok\n":

@@ -113,7 +113,7 @@ TEST_CASE("appending that makes no sense is refused, and nothing is written", "[
   refuses("head-size.append", [](Append& c) { c.k_new.shape[2] = 1; });
   refuses("kv-heads.append", [](Append& c) { c.k_new.shape[1] = c.v_new.shape[1] = 4; });
   refuses("tensor-alias.append", [](Append& c) { c.v.data = c.k.data; });
-  refuses("engine-call.append", [](Append& c) {
-    for (Tensor* t : {&c.k_new, &c.v_new, &c.k, &c.v, &c.pages, &c.kv_len, &c.cu_seqlens}) t->device = Device::cuda();
+  refuses("cu-seqlens-device.append", [](Append& c) {
+    for (Tensor* t : {&c.k_new, &c.v_new, &c.k, &c.v, &c.pages, &c.kv_len}) t->device = Device::cuda();
   });
 }

@@ -209,7 +209,7 @@ TEST_CASE("a Float parameter is rounded to f32 whichever way it comes", "[bind]"
   CHECK(elements(bound.o) == elements(made.o));
 }
 
-TEST_CASE("new memory lowers nothing; a new type lowers once", "[bind]") {
+TEST_CASE("new memory lowers nothing, and a new type lowers once", "[bind]") {
   Text text;
   text.capture("bias", Tensor::declared(DType::f32, 1));
   const Attention attention{.score = text.score("s + bias[kv]"), .target = Target::oracle};

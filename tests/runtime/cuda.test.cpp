@@ -53,25 +53,6 @@ TEST_CASE("a target that does not reach the tensors is refused", "[cuda]") {
   CHECK(run(Target::oracle, Device::cuda()) == "engine-device");
 }
 
-TEST_CASE("what only engines on the host take is refused on a device, before anything is launched", "[cuda]") {
-  const auto refused = [](const std::function<void(Forward&)>& change) {
-    std::array<Pretended, 5> five;
-    const Device there = Device::cuda();
-    Forward call{
-        .q = five[0].tensor(there), .k = five[1].tensor(there), .v = five[2].tensor(there), .o = five[3].tensor(there)};
-    change(call);
-    return refusal([&] { Attention{}.run(call, Line{}); });
-  };
-  tests::golden_error("engine-call", refused([&](Forward& c) { c.piece = 128; }).what());
-  std::array<Pretended, 2> before;
-  Tensor lse = before[1].tensor(Device::cuda());
-  lse.rank = 3;
-  CHECK(refused([&](Forward& c) {
-          c.o_before = before[0].tensor(Device::cuda());
-          c.lse_before = lse;
-        }).code == "engine-call");
-}
-
 TEST_CASE("copies are of equal, contiguous tensors", "[cuda]") {
   std::array<float, 12> from{}, to{};
   from[5] = 3;

@@ -105,7 +105,7 @@ TEST_CASE("dumps, lines and verified rows are off unless they are asked for", "[
   }
 }
 
-TEST_CASE("an unknown variable is told with the one it resembles; those of tests are theirs", "[options]") {
+TEST_CASE("an unknown variable is told with the one it resembles, and those of tests are theirs", "[options]") {
   const std::vector<std::string> names{"ATTUNE_CPU",     "ATTUNE_THREDS",       "ATTUNE_NUM_THREADS",  "ATTUNE_",
                                        "ATTUNE_APPROVE", "ATTUNE_FUZZ_SECONDS", "ATTUNE_TEST_THREADS", "ATTUNE_BENCH",
                                        "ATTUNE_TESTING", "OMP_NUM_THREADS",     "attune_cpu",          "ATTUNE_cpu"};

@@ -131,7 +131,7 @@ TEST_CASE("tasks are handed out in order", "[pool]") {
   }
 }
 
-TEST_CASE("the caller is worker 0; one task, or one thread, starts no other", "[pool]") {
+TEST_CASE("the caller is worker 0, and one task, or one thread, starts no other", "[pool]") {
   const int before = threads_of_process();
   std::set<std::thread::id> seen;
   const auto note = [&](std::int64_t, int worker) {

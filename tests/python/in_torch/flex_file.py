@@ -1,13 +1,14 @@
-# tests/python/in_torch/flex_file.py — flex_file.py FILE [PATTERN...]: torch's own tests of flex_attention, on attune
-"""Runs test_flex_attention.py or test_flex_decoding.py of torch's sources, which are not in its package, on the CPU.
+# tests/python/in_torch/flex_file.py — torch's own tests of flex_attention, on attune
+"""Runs test_flex_attention.py or test_flex_decoding.py of torch's sources, which are not in its package.
 
 What the file compiles is attune's function; what it compares with, eager torch in the same type and in f64, stays
-torch's. Its tests are written for GPUs, and ask less of a CPU: here they are told that the CPU is the GPU, so that
+torch's. Its tests are written for GPUs, and ask less of a CPU: on the CPU they are told that it is a GPU, so that
 gradients are compared as well. What is left out has a reason below. Prints a table; exits with 1 where a test fails.
 """
 
 from __future__ import annotations
 
+import argparse
 import fnmatch
 import functools
 import re
@@ -27,16 +28,18 @@ import torch.testing._internal.common_device_type as device_types
 from torch.nn.attention.experimental._paged_attention import PagedAttention
 
 _LONGEST = 300  # seconds of one test
-# The file's text, as it is read here.
+# The file's text, as it is read here; and, further, on the CPU.
 REWRITTEN = (
     (r"\btorch\.compile\b", "compile_with_attune"),
+    # How often Dynamo compiled: nothing is compiled here, and attune's own tests count that.
+    (r'self\.assertEqual\(torch\._dynamo\.utils\.counters\["(frames|aot_autograd)"\]\["ok"\], \d\)', "pass"),
+)
+REWRITTEN_FOR_CPU = (
     (r'(\bself\.device) == "cpu"', r'\1 == "nowhere"'),
     (r'"cuda"', '"cpu"'),
     (r"\.cuda\(\)", ".cpu()"),
     # Where a test does not name a type: eager torch is very slow in f16 on CPUs.
     (r"dtype: torch\.dtype = torch\.float16", "dtype: torch.dtype = torch.float32"),
-    # How often Dynamo compiled: nothing is compiled here, and attune's own tests count that.
-    (r'self\.assertEqual\(torch\._dynamo\.utils\.counters\["(frames|aot_autograd)"\]\["ok"\], \d\)', "pass"),
 )
 
 # Why a test says nothing about attune, and which ones these are.
@@ -105,6 +108,9 @@ def opened() -> None:
         code, given = function.__code__, function.__defaults__ or ()
         names = code.co_varnames[code.co_argcount - len(given):code.co_argcount]
         function.__defaults__ = tuple("cpu" if name == "device" else held for name, held in zip(names, given))
+
+
+def positions_for_all_entries() -> None:
     assign = PagedAttention.assign
 
     def at_each_entry(self, entries, positions, *tensors):  # older files give one row of positions for all entries
@@ -113,13 +119,14 @@ def opened() -> None:
     PagedAttention.assign = at_each_entry
 
 
-def loaded(path: Path) -> types.ModuleType:
+def loaded(path: Path, on_cpu: bool) -> types.ModuleType:
     text = path.read_text(encoding="utf-8")
-    for pattern, new in REWRITTEN:
+    for pattern, new in REWRITTEN + (REWRITTEN_FOR_CPU if on_cpu else ()):
         text = re.sub(pattern, new, text)
     # Eager torch takes minutes for 2048 queries and as many keys on a CPU. The windows of decoding are 1000 keys long.
     length = 1024 if "decoding" in path.name else 256
-    text = re.sub(r"^S = 2048$", f"S = {length}", text, flags=re.M)
+    if on_cpu:
+        text = re.sub(r"^S = 2048$", f"S = {length}", text, flags=re.M)
     module = types.ModuleType(path.stem)
     module.__file__ = str(path)
     sys.modules[path.stem] = module
@@ -146,13 +153,32 @@ def out_of_time(*_):
     raise TimeoutError(f"it took more than {_LONGEST} s")
 
 
-def main(path: str, *patterns: str) -> int:
+def share(text: str) -> tuple[int, int]:
+    which, of = text.split("/")
+    return int(which), int(of)
+
+
+def options() -> argparse.Namespace:
+    p = argparse.ArgumentParser(prog="./dev flex", description="torch's own tests of flex_attention, on attune")
+    p.add_argument("file", type=Path, help="test_flex_attention.py or test_flex_decoding.py of torch's sources")
+    p.add_argument("patterns", nargs="*", metavar="PATTERN", help="tests whose names have one of these; all if left out")
+    p.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where they run; cpu if left out")
+    p.add_argument("--share", type=share, default=(0, 1), metavar="I/N",
+                   help="one of N shares of the tests, the first one is 0: for machines with many cores")
+    return p.parse_args()
+
+
+def main() -> int:
+    o = options()
     warnings.simplefilter("ignore")
-    opened()
-    module = loaded(Path(path).resolve())
+    if o.device == "cpu":
+        opened()
+    positions_for_all_entries()
+    module = loaded(o.file.resolve(), o.device == "cpu")
     signal.signal(signal.SIGALRM, out_of_time)
     counts, failed = Counter(), []
-    for name, test in tests_of(module, list(patterns)):
+    which, of = o.share
+    for name, test in list(tests_of(module, o.patterns))[which::of]:
         why = why_left_out(name)
         if why is not None:
             counts[f"left out: {why}"] += 1
@@ -175,7 +201,7 @@ def main(path: str, *patterns: str) -> int:
         else:
             counts["passed"] += 1
             print(f"passed  {name}", flush=True)
-    print(f"\n{Path(path).name}, torch {torch.__version__}")
+    print(f"\n{o.file.name} on {o.device}, torch {torch.__version__}")
     for what, count in sorted(counts.items(), key=lambda item: (item[0].startswith("left"), item[0])):
         print(f"{count:6}  {what}")
     for name in failed:
@@ -184,4 +210,4 @@ def main(path: str, *patterns: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(main())

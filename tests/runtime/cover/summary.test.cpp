@@ -45,7 +45,7 @@ TEST_CASE("the least and the greatest of any box, clamped, in ranks 1 to 3 and a
   }
 }
 
-TEST_CASE("runs of equal elements, and whether a line is sorted; none in an empty tensor", "[summary]") {
+TEST_CASE("runs of equal elements, and whether a line is sorted, and none in an empty tensor", "[summary]") {
   std::vector<std::int16_t> data{4, 4, 7, 7, 7, 2};
   const std::array wanted{Summary{Summary::Of::Sorted, 0}, Summary{Summary::Of::RunFirst, 0},
                           Summary{Summary::Of::RunLast, 0}, Summary{Summary::Of::Least, 0}};

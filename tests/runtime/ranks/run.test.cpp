@@ -18,6 +18,7 @@
 #include "tests/numerics/inputs.h"
 #include "tests/ranks.h"
 #include "tests/refusal.h"
+#include "tests/sanitizers.h"
 
 using namespace attune;
 using tests::Inputs, tests::Layout, tests::Placed, tests::Shape, tests::on_ranks;
@@ -176,6 +177,7 @@ constexpr std::array all_deals{Deal::contiguous, Deal::zigzag, Deal::greedy};
 }  // namespace
 
 TEST_CASE("any deal over any number of ranks gives the bits of one", "[ranks]") {
+  std::size_t next = 0;
   for (const auto& [name, attention] : {std::pair{"plain", &plain},
                                         {"causal", &causal},
                                         {"window", &windowed},
@@ -190,6 +192,7 @@ TEST_CASE("any deal over any number of ranks gives the bits of one", "[ranks]") 
         for (const Deal deal : all_deals)
           for (const int groups : {1, 2}) {
             if (count == 8 && groups == 2) continue;
+            if (!tests::runs_case(next++, 7)) continue;
             INFO(name << ", " << name_of(type) << ", " << count << " ranks, " << runtime::ranks::name_of(deal) << ", "
                       << groups << " groups");
             CHECK(differs(one, together(*attention, in, count,
@@ -200,7 +203,9 @@ TEST_CASE("any deal over any number of ranks gives the bits of one", "[ranks]") 
 }
 
 TEST_CASE("every mod of the corpus gives the bits of one rank", "[ranks]") {
+  std::size_t next = 0;
   for (const tests::CorpusMod& mod : tests::corpus()) {
+    if (!tests::runs_case(next++, 3)) continue;
     INFO(mod.name);
     tests::Made made = tests::make(mod, 1);
     made.attention.target = Target::automatic;
@@ -254,12 +259,14 @@ TEST_CASE("few queries, shared keys, offsets and any strides give the bits of on
 }
 
 TEST_CASE("a ring and few queries merge to what one rank computes", "[ranks]") {
+  std::size_t next = 0;
   for (const Travel travel : {Travel::ring, Travel::few})
     for (const auto& shape : {Shape{.q_len = 150, .kv_len = 150}, Shape{.q_len = 2, .kv_len = 900, .q_offset = 898},
                               Shape{.q_len = 90, .kv_len = 200, .kv_shared = true, .q_offset = 110},
                               Shape{.q_lens = {0, 1, 150, 40}, .kv_lens = {0, 1, 150, 40}},
                               Shape{.q_len = 0, .kv_len = 20}, Shape{.q_len = 30, .kv_len = 0}})
       for (const Attention* attention : {&causal, &rich, &by_head}) {
+        if (!tests::runs_case(next++, 4)) continue;
         const Inputs in = tests::inputs(shape);
         INFO(runtime::ranks::name_of(travel) << ", " << shape.describe());
         const Results one = alone(*attention, in);
@@ -414,7 +421,9 @@ TEST_CASE("gradients over ranks: dq's bits, and the others as on one rank, repro
 }
 
 TEST_CASE("every mod of the corpus has the gradients of one rank", "[ranks]") {
+  std::size_t next = 0;
   for (const tests::CorpusMod& mod : tests::corpus()) {
+    if (!tests::runs_case(next++, 3)) continue;
     INFO(mod.name);
     tests::Made made = tests::make(mod, 1);
     made.attention.target = Target::automatic;

@@ -1,0 +1,190 @@
+// tests/gpu/append.test.cpp — new keys and values on a device: the bits that the host stores, lengths that graphs
+// replay
+#include <attune/attune.h>
+
+#include <cmath>
+#include <cstring>
+#include <deque>
+#include <limits>
+#include <random>
+
+#include "runtime/tensor.h"
+#include "tests/gpu/device.h"
+#include "tests/numerics/inputs.h"
+#include "tests/numerics/moved.h"
+
+namespace attune::tests {
+namespace {
+
+/// Numbers of every size, and what is not finite, in any type.
+Placed numbers(unsigned seed, DType dtype, std::initializer_list<std::int64_t> shape, Layout layout) {
+  Placed out = place(dtype, shape, layout);
+  std::mt19937 dice(seed);
+  std::normal_distribution<double> normal;
+  std::uniform_int_distribution<int> exponent(-50, 20), rare(0, 40);
+  each_element(out.tensor, [&](std::int64_t at) {
+    const int what = rare(dice);
+    const double infinity = std::numeric_limits<double>::infinity();
+    const double x = what == 0   ? infinity
+                     : what == 1 ? std::nan("")
+                     : what == 2 ? -0.0
+                     : what == 3 ? std::ldexp(normal(dice), -140)
+                                 : std::ldexp(normal(dice), exponent(dice));
+    runtime::store(out.tensor, at, x);
+  });
+  return out;
+}
+
+/// A cache and what it gets: the host's copy is appended to by the host, the device's by the device.
+struct Both {
+  std::deque<Placed> placed;
+  std::deque<Moved> moved;
+  Append here, there;
+
+  void add(Tensor Append::*member, Placed&& t) {
+    placed.push_back(std::move(t));
+    here.*member = placed.back().tensor;
+    moved.emplace_back(placed.back().tensor);
+    there.*member = moved.back().tensor();
+  }
+  void add(Tensor Append::*member, const std::vector<std::int32_t>& values, std::initializer_list<std::int64_t> shape) {
+    Placed t = place(DType::i32, shape);
+    std::memcpy(t.tensor.data, values.data(), values.size() * sizeof(std::int32_t));
+    add(member, std::move(t));
+  }
+  static std::vector<std::byte> bytes(const Placed& t) { return {t.memory.get(), t.memory.get() + t.size}; }
+  static const Placed& of(const std::deque<Placed>& all, const Tensor& t) {
+    return *std::ranges::find_if(all, [&](const Placed& one) { return one.tensor.data == t.data; });
+  }
+  /// Do both store the same bits, and leave alone what lies between?
+  bool agree() {
+    append(here);
+    const std::vector<std::byte> k = bytes(of(placed, here.k)), v = bytes(of(placed, here.v));
+    append(there);
+    for (const Moved& one : moved)
+      if (one.tensor().data == there.k.data || one.tensor().data == there.v.data) one.back();
+    return bytes(of(placed, here.k)) == k && bytes(of(placed, here.v)) == v;
+  }
+};
+
+/// Three entries of lengths 9, 2 and 5 in a dense cache, or in pages of `page` rows.
+struct Case {
+  DType from = DType::bf16, into = DType::bf16;
+  Layout layout = Layout::bhsd;
+  std::int64_t page = 0, d = 64, dv = 64;
+  bool packed = false;
+  double scale = 1;
+};
+bool agrees(const Case& c) {
+  Both both;
+  const std::int64_t heads = 3, room = 12;
+  if (c.packed) {
+    both.add(&Append::k_new, numbers(1, c.from, {6, heads, c.d}, c.layout));
+    both.add(&Append::v_new, numbers(2, c.from, {6, heads, c.dv}, c.layout));
+    both.add(&Append::cu_seqlens, {0, 4, 4, 6}, {4});
+  } else {
+    both.add(&Append::k_new, numbers(1, c.from, {3, heads, 2, c.d}, c.layout));
+    both.add(&Append::v_new, numbers(2, c.from, {3, heads, 2, c.dv}, c.layout));
+  }
+  const std::int64_t each = c.page ? (room + c.page - 1) / c.page : 0, count = c.page ? 3 * each : 3,
+                     rows = c.page ? c.page : room;
+  both.add(&Append::k, numbers(3, c.into, {count, heads, rows, c.d}, c.layout));
+  both.add(&Append::v, numbers(4, c.into, {count, heads, rows, c.dv}, c.layout));
+  if (c.page) {
+    std::vector<std::int32_t> table(static_cast<std::size_t>(count));
+    for (std::size_t i = 0; i < table.size(); ++i) table[i] = static_cast<std::int32_t>(i);
+    std::ranges::shuffle(table, std::mt19937(7));
+    both.add(&Append::pages, table, {3, each});
+  }
+  both.add(&Append::kv_len, {9, 2, 5}, {3});
+  both.here.k_scale = both.there.k_scale = c.scale;
+  both.here.v_scale = both.there.v_scale = c.scale == 1 ? 1 : -3 * c.scale;
+  return both.agree();
+}
+
+}  // namespace
+
+TEST_CASE("a device stores the bits that the host stores, of any types, strides and pages", "[gpu]") {
+  if (skipped()) return;
+  for (const DType from : {DType::f32, DType::f16, DType::bf16, DType::f64})
+    for (const DType into : {DType::f32, DType::f16, DType::bf16, DType::f64})
+      for (const double scale : {1.0, 0.37}) {
+        INFO(name_of(from) << " into " << name_of(into) << ", scale " << scale);
+        CHECK(agrees({.from = from, .into = into, .scale = scale}));
+      }
+  for (const Layout layout : {Layout::bshd, Layout::columns, Layout::reversed, Layout::padded, Layout::spread})
+    for (const std::int64_t page : {0, 1, 5, 16})
+      for (const bool packed : {false, true}) {
+        INFO("layout " << static_cast<int>(layout) << ", pages of " << page << (packed ? ", packed" : ""));
+        CHECK(agrees({.layout = layout, .page = page, .d = 40, .dv = 3, .packed = packed}));
+      }
+}
+
+TEST_CASE("a device leaves out new rows that have no place, and writes nothing else", "[gpu]") {
+  if (skipped()) return;
+  const Device gpu = Device::cuda(), host = Device::cpu();
+  const auto on_gpu = [&](std::initializer_list<std::int32_t> values, std::initializer_list<std::int64_t> shape) {
+    const auto out = host.array<std::int32_t>(shape);
+    std::ranges::copy(values, out.data());
+    return out.on(gpu);
+  };
+  // Entry 0's new keys begin in page 1 and would end in a page that does not exist; entry 1 is told to be longer than
+  // its room, entry 2 to have fewer keys than are new, and entry 3's pages are beyond the pool.
+  const auto k_new = normal<bf16>(1, {4, 2, 3, 16}).on(gpu), v_new = normal<bf16>(2, {4, 2, 3, 16}).on(gpu);
+  const auto k = gpu.array<bf16>({2, 2, 4, 16}), v = gpu.array<bf16>({2, 2, 4, 16});
+  const auto pages = on_gpu({1, -1, 0, 0, 0, 0, 2, 5}, {4, 2}), lengths = on_gpu({5, 12, 2, 6}, {4});
+  append({.k_new = k_new, .v_new = v_new, .k = k, .v = v, .pages = pages, .kv_len = lengths});
+  for (const auto& [cache, from] : {std::pair{&k, &k_new}, {&v, &v_new}}) {
+    const auto stored = cache->on(host), fresh = from->on(host);
+    for (std::int64_t page = 0; page < 2; ++page)
+      for (std::int64_t h = 0; h < 2; ++h)
+        for (std::int64_t row = 0; row < 4; ++row)
+          for (std::int64_t j = 0; j < 16; ++j) {
+            // Of entry 0, keys 2 and 3 are new rows 0 and 1. Of entry 2, key 0 is new row 1, and key 1 new row 2.
+            const std::int64_t entry = page == 1 ? 0 : 2, nth = page == 1 ? row - 2 : row + 1;
+            const bool is_new = nth >= 0 && nth < (page == 1 ? 2 : 3);
+            const bf16 wanted = is_new ? fresh.data()[((entry * 2 + h) * 3 + nth) * 16 + j] : bf16(0);
+            REQUIRE(stored.data()[((page * 2 + h) * 4 + row) * 16 + j].bits == wanted.bits);
+          }
+  }
+}
+
+TEST_CASE("appending is captured into a graph once its kernel is loaded, and replayed with other lengths", "[gpu]") {
+  if (skipped()) return;
+  namespace cu = runtime::cuda::cu;
+  const runtime::cuda::Current current(0);
+  const runtime::cuda::Driver& d = runtime::cuda::driver();
+  const Device host = Device::cpu(), gpu = Device::cuda();
+  const auto k_new = normal<bf16>(1, {1, 2, 1, 64}).on(gpu), v_new = normal<bf16>(2, {1, 2, 1, 64}).on(gpu);
+  const auto k = gpu.array<bf16>({1, 2, 8, 64}), v = gpu.array<bf16>({1, 2, 8, 64});
+  const auto length = gpu.array<std::int32_t>({1});
+  const auto set = [&](std::int32_t n) {
+    const auto one = host.array<std::int32_t>({1});
+    one.data()[0] = n;
+    copy(one, length);
+  };
+  const Append call{.k_new = k_new, .v_new = v_new, .k = k, .v = v, .kv_len = length};
+  append(call);  // 0 keys: nothing has a place
+  cu::Stream stream = nullptr;
+  cu::Graph graph = nullptr;
+  cu::GraphExec exec = nullptr;
+  d.cuStreamCreate(&stream, cu::stream_non_blocking);
+  d.cuStreamBeginCapture(stream, cu::CaptureMode::thread_local_);
+  append(call, {.stream = stream});
+  d.cuStreamEndCapture(stream, &graph);
+  d.cuGraphInstantiateWithFlags(&exec, graph, 0);
+  for (std::int32_t n = 1; n <= 8; ++n) {
+    set(n);
+    d.cuGraphLaunch(exec, stream);
+    d.cuStreamSynchronize(stream);
+    const auto stored = v.on(host), fresh = v_new.on(host);
+    for (std::int64_t h = 0; h < 2; ++h)
+      for (std::int32_t row = 0; row < 8; ++row)
+        REQUIRE(stored.data()[(h * 8 + row) * 64 + 5].bits == (row < n ? fresh.data()[h * 64 + 5].bits : 0));
+  }
+  d.cuGraphExecDestroy(exec);
+  d.cuGraphDestroy(graph);
+  d.cuStreamDestroy(stream);
+}
+
+}  // namespace attune::tests
