@@ -211,7 +211,7 @@ int consider(const std::string& attention, const std::string& name) {
   const bool there = all.candidates[all.chosen].binary->cubin.size() > 1000;
   if (parts.facts.listed)
     runtime::cuda::binary_of(codegen::cover_source(lowered, spec.wide, spec.arch),
-                             {.mod = lowered.mod, .kernel = "cover", .arch = spec.arch, .purpose = &purpose});
+                             {.mod = &lowered.mod, .kernel = "cover", .arch = spec.arch, .purpose = &purpose});
   std::printf("%s, %zu compiled\n", there ? "ok" : "wrong", runtime::cuda::compiled_kernels());
   return 0;
 }
