@@ -10,7 +10,7 @@ struct f16 {
   unsigned short bits;
 };
 
-/// Captured tensors may hold it.
+/// Captured tensors may hold it, and keys and values beside q of another type.
 struct e4m3 {
   unsigned char bits;
 };

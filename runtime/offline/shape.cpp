@@ -164,8 +164,9 @@ KernelSpec spec_of(const Shape& shape, int arch) {
   out.narrow = shape.narrow;
   out.before = shape.before;
   out.pieces = shape.pieces;
-  const auto in = static_cast<std::int64_t>(size_of(out.dtype)), written = static_cast<std::int64_t>(size_of(out.out));
-  const std::int64_t rows_of_in = (out.d * in) | (out.dv * in);
+  const auto in = static_cast<std::int64_t>(size_of(out.dtype)), written = static_cast<std::int64_t>(size_of(out.out)),
+             kept = out.narrow ? 1 : in;
+  const std::int64_t rows_of_in = (out.d * in) | (out.d * kept) | (out.dv * kept);
   out.load = shape.load.value_or(piece_of(rows_of_in));
   out.store = shape.store.value_or(piece_of(out.dv * written));
   out.boxes = shape.boxes.value_or(!out.packed && out.load == 16 && out.store == 16);
