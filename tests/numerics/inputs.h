@@ -42,9 +42,9 @@ struct Shape {
 
   bool packed() const { return !q_lens.empty(); }
   std::int64_t entries() const { return packed() ? static_cast<std::int64_t>(q_lens.size()) : batch; }
-  /// Whether q and k are described apart, which only forward calls on the host can be.
+  /// Whether q and k are described apart, which only forward calls can be.
   bool apart() const {
-    return kv_offset || page || piece || narrow || !used.empty() || !q_offsets.empty() || q_lens.empty() != kv_lens.empty();
+    return kv_offset || page || piece || !used.empty() || !q_offsets.empty() || q_lens.empty() != kv_lens.empty();
   }
   /// Such as: "f32 2 x 4/2 x 24/28 x 16/16 columns, from 5, seed 1"
   std::string describe() const;
