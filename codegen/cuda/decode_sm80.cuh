@@ -265,11 +265,9 @@ struct DecodeBlock {
       store_shared(into + 8, x.z, x.w);
     }
     __syncthreads();
-    if constexpr (held) {
-      const Queried queries(shared + Shared::q, lane);
+    if constexpr (held)
 #pragma unroll
-      for (int step = 0; step < q_steps; ++step) queries.load(q[step], step);
-    }
+      for (int step = 0; step < q_steps; ++step) Queried(shared + Shared::q, lane).load(q[step], step);
   }
   /// How q is read as an operand, and v: in the order in which keys and values of this type lie.
   using Queried = Either<Tile::narrow != 0, WidenedRows<QLine>, AsTheyLie<QLine>>;
@@ -376,17 +374,18 @@ struct DecodeBlock {
     for (int r = 0; r < 2; ++r) {
       if (8 * r >= rows) break;
       if (r > 0) __syncthreads();
-      float* const mine = met() + (warp * Shared::met_rows + lane / 4) * Shared::met_pitch;
+      float* const mine = met() + (warp * Shared::met_rows + lane / 4) * Shared::met_pitch +
+                          (Tile::narrow ? 4 : 2) * (lane & 3);
       if constexpr (Tile::narrow) {
         // Of sixteen columns the even ones, then the odd ones.
 #pragma unroll
         for (int i = 0; i < Tile::dv / 8; i += 2)
-          *reinterpret_cast<float4*>(mine + 8 * i + 4 * (lane & 3)) = {o[0][i][2 * r], o[0][i + 1][2 * r],
-                                                                       o[0][i][2 * r + 1], o[0][i + 1][2 * r + 1]};
+          *reinterpret_cast<float4*>(mine + 8 * i) = {o[0][i][2 * r], o[0][i + 1][2 * r], o[0][i][2 * r + 1],
+                                                      o[0][i + 1][2 * r + 1]};
       } else {
 #pragma unroll
         for (int i = 0; i < Tile::dv / 8; ++i)
-          *reinterpret_cast<float2*>(mine + 8 * i + 2 * (lane & 3)) = {o[0][i][2 * r], o[0][i][2 * r + 1]};
+          *reinterpret_cast<float2*>(mine + 8 * i) = {o[0][i][2 * r], o[0][i][2 * r + 1]};
       }
       __syncthreads();
       each(8 * r, min(rows - 8 * r, 8), [&](int row, int column) {

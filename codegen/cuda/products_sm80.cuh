@@ -28,9 +28,11 @@ struct Spot {
       asm volatile("" : "+r"(first));
     }
   }
-  __device__ unsigned at(int row, int step) const {
-    const int unit = 2 * step % 8;
-    const auto there = static_cast<unsigned>(row * Line::pitch + 2 * step / 8 * 128);
+  __device__ unsigned at(int row, int step) const { return unit_at(row, 2 * step); }
+  /// 16 bytes of a row.
+  __device__ unsigned unit_at(int row, int nth) const {
+    const int unit = nth % 8;
+    const auto there = static_cast<unsigned>(row * Line::pitch + nth / 8 * 128);
     if constexpr (by_bits) return (first ^ static_cast<unsigned>(unit * 16)) + there;
     return first + static_cast<unsigned>((unit ^ turn) * 16) + there;
   }

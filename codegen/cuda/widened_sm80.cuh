@@ -82,16 +82,13 @@ struct AsTheyLie {
 /// In the order of widened_dots(): a thread has four neighbours.
 template <class Line>
 struct WidenedRows {
-  unsigned first;
-  int unit, turn;
+  Spot<Line> at;
 
   __device__ WidenedRows(unsigned from, int lane)
-      : first(from + static_cast<unsigned>(lane / 4 * Line::pitch + lane % 2 * 8)), unit(lane % 4 / 2),
-        turn(Line::turn(lane / 4)) {}
+      : at(from + static_cast<unsigned>(lane % 2 * 8), lane / 4, lane % 4 / 2) {}
   __device__ void load(unsigned (&a)[4], int step) const {
-    const unsigned at = first + static_cast<unsigned>(((2 * step + unit) ^ turn) * 16);
 #pragma unroll
-    for (int j = 0; j < 4; ++j) a[j] = load_shared(at + static_cast<unsigned>(j % 2 * 8 * Line::pitch + j / 2 * 4));
+    for (int j = 0; j < 4; ++j) a[j] = load_shared(at.at(j % 2 * 8, step) + static_cast<unsigned>(j / 2 * 4));
   }
 };
 
@@ -124,14 +121,12 @@ __device__ inline void widened_dots(Fragment<1, N>& s, LoadA load_a, Spot<Line> 
 /// the even and the odd ones of all sixteen.
 template <class Element, class Line>
 struct WidenedColumns {
-  unsigned first;
-  int turn;
+  Spot<Line> at;
 
-  __device__ WidenedColumns(unsigned from, int lane)
-      : first(from + static_cast<unsigned>((lane & 15) * Line::pitch)), turn(Line::turn(lane & 7)) {}
+  __device__ WidenedColumns(unsigned from, int lane) : at(from, lane & 15, 0) {}
   __device__ void load(unsigned (&b)[4], int step, int i) const {
     unsigned x[2];
-    load_two_blocks_transposed(x, first + static_cast<unsigned>(16 * step * Line::pitch + ((i / 2) ^ turn) * 16));
+    load_two_blocks_transposed(x, at.unit_at(16 * step, i / 2));
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
       const unsigned even_and_odd = __byte_perm(x[k], 0, 0x3120);
