@@ -129,7 +129,8 @@ std::string python(const runtime::Written& w, const compiler::BoundMod& of) {
   std::string out = "import attune\n", before, functions, arguments, keywords;
   if (!mod.captures.empty()) out += "import numpy as np\n";
   for (const compiler::CaptureSlot& c : mod.captures)
-    if ((c.dtype == DType::bf16 || c.dtype == DType::e4m3) && out.find("ml_dtypes") == std::string::npos) out += "import ml_dtypes\n";
+    if ((c.dtype == DType::bf16 || c.dtype == DType::e4m3) && out.find("ml_dtypes") == std::string::npos)
+      out += "import ml_dtypes\n";
   for (std::size_t i = 0; i < mod.captures.size(); ++i) {
     const Tensor& t = of.slots.captures[i];
     before += fmt::format("{} = np.zeros({}, {})\n", mod.captures[i].name,

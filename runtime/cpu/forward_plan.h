@@ -20,7 +20,7 @@ struct ForwardPlan {
   Cut cut;
   Widths qk, pv;
   TensorRows inputs, queries;  ///< rows of k and v, and of q, loaded as the Unit
-  bool v_in_place;    ///< products read values from the caller's tensor
+  bool v_in_place;             ///< products read values from the caller's tensor
   std::vector<KVEntry> entries;
   std::vector<std::span<const KVEntry>> rounds;  ///< entries that are packed at the same time
   int workers;
