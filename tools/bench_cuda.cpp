@@ -148,7 +148,7 @@ class CudaBench {
       if (!std::exchange(header_stands_, true)) {
         const std::string sizes = o_.packed() ? fmt::format("S={} packed", fmt::join(o_.lengths, "+"))
                                               : fmt::format("B={} S={}x{}", o_.batch, o_.seq, o_.of_kv_seq());
-        print_out("{} {}{}{}, {} H={}/{} D={}/{}, {}{}\n", o_.dtype, name_of(o_.direction()),
+        print_out("{} {}{}{}, {} H={}/{} D={}/{}, {}{}\n", o_.types_text(), name_of(o_.direction()),
                   o_.grads ? " with captured gradients" : "", o_.exact_text(), sizes, o_.heads, o_.of_kv_heads(), o_.d,
                   o_.of_dv(), runtime::cuda::device_name(data_.device().index),
                   lists_once() ? ", tiles listed before" : "");
