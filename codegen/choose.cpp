@@ -117,11 +117,13 @@ KernelChoices choose(const KernelSpec& wishes, const ModFacts& facts, const Call
     for (const Variant& variant : kernel->tiles(spec, facts, kind))
       out.choices.push_back(kernel->choice(spec, variant));
   }
-  if (out.choices.empty() && spec.narrow)
-    throw Error("engine-type", "the CUDA engine has no kernel for such keys of e4m3", {},
-                fmt::format("{}", fmt::join(out.story, "; ")),
-                "convert k and v to the type of q; a few queries of bf16 or f16, 16 at most times the heads that share "
-                "keys, are read beside e4m3");
+  if (out.choices.empty() && spec.narrow) {
+    std::vector<std::string> why;
+    for (const KernelDescriptor* kernel : among)
+      why.push_back(fmt::format("{}: {}", kernel->name, kernel->why_not(spec, facts)));
+    throw Error("engine-type", "no kernel of the CUDA engine takes such a call with k and v of e4m3", {},
+                fmt::format("{}", fmt::join(why, "; ")), "convert k and v to the type of q");
+  }
   if (out.choices.empty()) throw Bug("none of the kernels takes any call");
   return out;
 }
