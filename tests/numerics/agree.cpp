@@ -213,12 +213,12 @@ void guarded_run(Comparison& comparison, const Engine& engine, const Outputs& ou
   comparison.engine(engine.name, out);
 }
 
-/// Once for each reason.
-void tell_skip(const Engine& engine, const std::string& why) {
+/// Once for each reason; not as a skip, which would be the whole test's.
+void tell_left_out(const Engine& engine, const std::string& why) {
   static std::mutex one;
   static std::set<std::string> told;
   const std::lock_guard lock(one);
-  const std::string line = fmt::format("[skip] {} does not take {}\n", engine.name, why);
+  const std::string line = fmt::format("[left out] {} does not take {}\n", engine.name, why);
   if (told.insert(line).second) std::printf("%s", line.c_str());
 }
 
@@ -237,7 +237,7 @@ void compare_forward(const Subject& subject, const Inputs& in, std::span<const E
   comparison.truth(std::move(oracle), dense);
   for (const Engine& engine : engines) {
     if (const std::string why = engine.why_not(in.shape); !why.empty()) {
-      tell_skip(engine, why);
+      tell_left_out(engine, why);
       continue;
     }
     const Outputs out = made(For::others);
