@@ -185,6 +185,7 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
   facts.bounded = mod.fold.bounded();
   if (facts.bounded) out.most = upward(mod.fold.range.hi * std::numbers::log2e);
   facts.masked = !ir::is_literal(mask, 1);
+  facts.skips = !ir::is_literal(lowered.cover.may_drop, 0);
   facts.has_prob = prob->op != Op::Input;
   facts.prob_linear = linear_in_p(value_of(mod.prob));
   facts.has_sink = mod.sink != nullptr;

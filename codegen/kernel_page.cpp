@@ -147,6 +147,7 @@ std::string traits(const GpuParts& parts) {
   flag("has_prob", f.has_prob);
   flag("linear_prob", f.prob_linear, true);
   flag("has_sink", f.has_sink);
+  flag("skips", f.skips);
   flag("listed", f.listed);
   if (f.bounded)
     list.push_back(fmt::format(".most = {}", ir::print_literal(ir::Type::F32, static_cast<double>(parts.most))));

@@ -78,6 +78,7 @@ int trait(const KernelPlan& plan, std::string_view name);
 /// What the traits of codegen/cuda/mod.cuh will say of a Mod: what a kernel is chosen by.
 struct ModFacts {
   bool scaled = false, bounded = false, masked = false, has_prob = false, prob_linear = true, has_sink = false;
+  bool skips = false;              ///< some tiles of keys are not visited: by the mask, or by scores of -inf
   bool listed = false;             ///< the launch must hand in lists of tiles, made by cover_source's kernel
   bool has_terms = false;          ///< gradients of captured tensors are asked for
   bool terms_by_distance = false;  ///< and all are sums along diagonals, q - kv, of what flows to the score

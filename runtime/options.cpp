@@ -93,8 +93,9 @@ constexpr std::array rows{
                 const std::size_t unit = units.find(value.back());
                 if (unit != std::string_view::npos) value.remove_suffix(1);
                 const auto [end, error] = std::from_chars(value.begin(), value.end(), options.cache_bytes);
-                if (error != std::errc{} || end != value.end() || options.cache_bytes > (1ull << 33)) return false;
-                if (unit != std::string_view::npos) options.cache_bytes <<= 10 * (unit + 1);
+                const std::size_t shift = unit == std::string_view::npos ? 0 : 10 * (unit + 1);
+                if (error != std::errc{} || end != value.end() || options.cache_bytes > ~0ull >> shift) return false;
+                options.cache_bytes <<= shift;
                 return true;
               }},
     OptionRow{"ATTUNE_CACHE_SYSTEM",

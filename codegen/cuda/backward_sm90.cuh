@@ -136,7 +136,7 @@ struct Group90Backward : KeysByQueries<Tile, User> {
     this->enter_keys(word(step, 4) * n + 64 * group);
   }
 
-  /// Scores become probabilities, an operand in `p`. Where there is a slope, what stays in their place is p times it.
+  /// Scores become probabilities, an operand in `p`. What stays in their place is p times the slope, in f32.
   __device__ void weigh(int stage) {
     const unsigned ends = shared + Shared::under + 4 * (stage * m + 2 * (lane & 3));
     float2 under{};
@@ -153,11 +153,12 @@ struct Group90Backward : KeysByQueries<Tile, User> {
         p[2 * i + r] = pack<Element>(low[r], to);
       if constexpr (User::gradient.has_slope)
         s[nth] = is_kept(nth) ? to * user.slope(given, head, row, col, at, origin, q, kv) : 0.0f;
+      else
+        s[nth] = to;
     });
   }
 
-  /// dP becomes dS, an operand in `ds`. Without a slope, probabilities are those that were rounded for the product:
-  /// they need no registers of their own.
+  /// dP becomes dS, an operand in `ds`: what weigh left is rounded once, as a part of it.
   __device__ void join(int stage) {
     const unsigned ends = shared + Shared::delta + 4 * (stage * m + 2 * (lane & 3));
 #pragma unroll
@@ -165,9 +166,8 @@ struct Group90Backward : KeysByQueries<Tile, User> {
       const float2 delta = shared_get2(ends + 32 * i);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const float low = User::gradient.has_slope ? s[4 * i + 2 * r] : low_of<Element>(p[2 * i + r]),
-                    high = User::gradient.has_slope ? s[4 * i + 2 * r + 1] : high_of<Element>(p[2 * i + r]);
-        ds[2 * i + r] = pack<Element>(low * (dp[4 * i + 2 * r] - delta.x), high * (dp[4 * i + 2 * r + 1] - delta.y));
+        const int nth = 4 * i + 2 * r;
+        ds[2 * i + r] = pack<Element>(s[nth] * (dp[nth] - delta.x), s[nth + 1] * (dp[nth + 1] - delta.y));
       }
     }
   }

@@ -146,7 +146,7 @@ template <class Tile, class User, int Threads>
 __device__ inline Share find_share(const DecodeArgs& args, const User& user, ShareRoom<Threads>& room) {
   const Shares shares{args.batch * args.sets, static_cast<int>(gridDim.x), together<Tile>(args)};
   Share out;
-  if (!User::traits.masked && !is_packed<Tile> && !args.kv_lens.at &&
+  if (!User::traits.skips && !is_packed<Tile> && !args.kv_lens.at &&
       shares.equal((args.kv_len + Tile::n - 1) / Tile::n, out))
     return out;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;

@@ -44,6 +44,7 @@ struct Traits {
   bool has_prob = false;         ///< prob() changes p
   bool linear_prob = true;       ///< prob() is a multiple of p, so it may act before the normalisation
   bool has_sink = false;         ///< sink() joins the denominator
+  bool skips = false;            ///< some tiles of keys are not visited: by the mask, or by scores of -inf
   bool listed = false;           ///< the tiles to visit come as lists; bands() says nothing
   float most = 0;                ///< see bounded
 };

@@ -99,7 +99,7 @@ std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts& facts, const 
   std::vector<Tile> out;
   for (const Row* row = narrowest; row != std::end(rows) && row->d == narrowest->d && row->dv == narrowest->dv; ++row) {
     Tile tile = row->tile;
-    tile.dynamic = facts.masked || spec.packed;
+    tile.dynamic = facts.skips || spec.packed;
     // How groups take turns makes no difference to what spills.
     const auto alike = [&](Tile other) {
       other.turns = tile.turns;

@@ -21,4 +21,16 @@ class FlushDenormals {
 #endif
 };
 
+/// Keeps them again, where numbers are stored and not computed with.
+class KeepDenormals {
+ public:
+#if defined(__x86_64__)
+  KeepDenormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ & ~0x8040u); }
+  ~KeepDenormals() { _mm_setcsr(before_); }
+
+ private:
+  unsigned before_;
+#endif
+};
+
 }  // namespace attune::runtime::cpu

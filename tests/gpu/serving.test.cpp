@@ -2,6 +2,7 @@
 #include <attune/attune.h>
 
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <fmt/format.h>
 #include <random>
@@ -31,6 +32,9 @@ const Attention rich = [] {
                    .prob = [](Float p, At) { return where(random(11) < 0.9f, p / 0.9f, 0); },
                    .sink = [](SinkAt at) { return sinks[at.head]; }};
 }();
+
+/// Scores of -inf, without a mask, leave out tiles of keys just as well.
+const Attention unseen{.score = [](Float s, At at) { return where(at.kv <= at.q, s, -INFINITY); }};
 
 std::string judge(const Attention& attention, const Shape& shape) {
   Engine engine = device_engine();
@@ -178,8 +182,19 @@ struct Call {
 
 TEST_CASE("few queries get what the oracle says, whatever their entries' lengths, positions and pages", "[gpu]") {
   if (skipped()) return;
-  const Attention* const what[] = {&plain, &causal, &windowed, &rich};
-  const std::vector<Shape> shapes = apart();
+  const Attention* const what[] = {&plain, &causal, &windowed, &rich, &unseen};
+  std::vector<Shape> shapes = apart();
+  // Entries of one length, which see few of their keys, some, or all.
+  for (const std::int32_t first : {0, 900, 1999})
+    shapes.push_back({.batch = 4,
+                      .q_heads = 8,
+                      .kv_heads = 2,
+                      .q_len = 1,
+                      .kv_len = 2000,
+                      .d = 64,
+                      .dv = 64,
+                      .dtype = DType::bf16,
+                      .q_offset = first});
   const std::string wrong = side_by_side(shapes.size() * std::size(what), [&](std::size_t i) {
     return judge(*what[i % std::size(what)], shapes[i / std::size(what)]);
   });

@@ -1,6 +1,7 @@
 // tests/runtime/append.test.cpp — new keys and values at the ends of their entries, dense and in pages
 #include <attune/attune.h>
 
+#include <cmath>
 #include <functional>
 
 #include "runtime/tensor.h"
@@ -11,7 +12,7 @@
 #include "tests/refusal.h"
 
 using namespace attune;
-using tests::elements, tests::Layout, tests::Placed;
+using tests::elements, tests::Layout, tests::place, tests::Placed;
 
 namespace {
 
@@ -119,6 +120,25 @@ TEST_CASE("a cache of e4m3 gets new keys divided by their scale, and no infinity
   CHECK(at(v.tensor, 1, 0, 2, 0) == -448);
   CHECK(at(k.tensor, 0, 1, 0, 15) == 384);  // 96 / 0.25
   CHECK(k.gaps_untouched());
+}
+
+TEST_CASE("denormal numbers of a cache stay what they are", "[append]") {
+  const Placed k_new = place(DType::f32, {1, 1, 1, 4}), v_new = place(DType::f64, {1, 1, 1, 4}),
+               k = place(DType::f64, {1, 1, 1, 4}), v = place(DType::f32, {1, 1, 1, 4});
+  for (std::int64_t i = 0; i < 4; ++i) {
+    runtime::store(k_new.tensor, i, std::ldexp(1, -140 - static_cast<int>(i)));
+    runtime::store(v_new.tensor, i, std::ldexp(3, -140 - static_cast<int>(i)));
+  }
+  std::int32_t after = 1;
+  append({.k_new = k_new.tensor,
+          .v_new = v_new.tensor,
+          .k = k.tensor,
+          .v = v.tensor,
+          .kv_len = Tensor(&after, DType::i32, {1})});
+  for (std::int64_t i = 0; i < 4; ++i) {
+    CHECK(runtime::load(k.tensor, i) == std::ldexp(1, -140 - static_cast<int>(i)));
+    CHECK(runtime::load(v.tensor, i) == std::ldexp(3, -140 - static_cast<int>(i)));
+  }
 }
 
 TEST_CASE("appending that makes no sense is refused, and nothing is written", "[append]") {

@@ -191,5 +191,6 @@ TEST_CASE("the cache's size is a number of bytes, or of more", "[options]") {
   CHECK(parse({{"ATTUNE_CACHE_SIZE", "1000"}}).cache_bytes == 1000);
   CHECK(parse({{"ATTUNE_CACHE_SIZE", "200M"}}).cache_bytes == 200ull << 20);
   CHECK(parse({{"ATTUNE_CACHE_SIZE", "8G"}}).cache_bytes == 8ull << 30);
+  CHECK(parse({{"ATTUNE_CACHE_SIZE", "20000000000"}}).cache_bytes == 20'000'000'000);
   for (const char* value : {"-1", "M", "1T", "1.5G", "99999999999999999999", "1GG", " 1"}) refused_size(value);
 }

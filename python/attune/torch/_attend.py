@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any, NamedTuple
 
 import torch
@@ -57,6 +58,9 @@ class Call:
     def forward_slowly(self, q: Tensor, k: Tensor, v: Tensor, captures: tuple[Tensor, ...],
                        with_lse: bool) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """The same for large calls, devices, packed sequences and mistakes."""
+        if _is_far(q):
+            made = self._here().forward_slowly(*_on("cpu", (q, k, v)), _on("cpu", captures), with_lse)
+            return _on(q.device, made)
         out = output(q, v)
         lse = row_numbers(q, self.packed) if with_lse else None
         most = row_numbers(q, self.packed) if self.with_max else None
@@ -66,6 +70,9 @@ class Call:
     def backward(self, grad_o: Tensor | None, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor,
                  lse: Tensor, captures: tuple[Tensor, ...], wanted: Sequence[bool]) -> list[Tensor | None]:
         """The gradients of q, k, v and the captured tensors, of those that are wanted."""
+        if _is_far(q):
+            given = _on("cpu", (grad_o, grad_lse, q, k, v, out, lse))
+            return list(_on(q.device, self._here().backward(*given, _on("cpu", captures), wanted)))
         grads = [torch.empty_like(t) if w else None for t, w in zip((q, k, v, *captures), wanted)]
         grad_o = torch.zeros_like(out) if grad_o is None else grad_o.resolve_neg()
         if grad_lse is not None:
@@ -73,6 +80,13 @@ class Call:
         self._run(_BACKWARD, (q, k, v, out, lse, None, self.packed.q, self.packed.kv, grad_o, grad_lse, *grads[:3]),
                   captures, tuple(grads[3:]))
         return grads
+
+    def _here(self) -> Call:
+        """The same call on the host."""
+        call = copy(self)
+        if self.packed is not DENSE:
+            call.packed = Packed(*_on("cpu", self.packed[:2]), *self.packed[2:])
+        return call
 
     def _run(self, direction: int, tensors: tuple[Any, ...], captures: tuple[Tensor, ...],
              grads: tuple[Any, ...] | None) -> None:
@@ -113,6 +127,15 @@ class Call:
 
 
 _workspaces: Kept[object, int] = Kept(1024)
+
+
+def _is_far(q: Tensor) -> bool:
+    """f64 on a GPU is for gradcheck: only the oracle computes it, and reads nothing but the host's memory."""
+    return q.dtype is torch.float64 and q.is_cuda
+
+
+def _on(device: Any, tensors: Sequence[Tensor | None]) -> tuple[Any, ...]:
+    return tuple([None if t is None else t.to(device) for t in tensors])
 
 
 def _detached(tensors: tuple[Any, ...]) -> tuple[Any, ...]:

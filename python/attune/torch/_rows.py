@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 import torch
@@ -89,8 +90,14 @@ def _sliced(item: slice, extent: Any) -> tuple[Any, Any]:
     if item.step not in (None, 1) or isinstance(item.start, Value) or isinstance(item.stop, Value):
         refuse("wrong-rank", "a read slices with a step, or between values of the kernel",
                "a slice has numbers of Python as its bounds", "sum over a mask, or slice the tensor before")
-    begin, end, _ = item.indices(int(extent))
+    # Not slice.indices(), which older versions of Dynamo do not know.
+    begin, end = (_bound(at, usual, int(extent)) for at, usual in ((item.start, 0), (item.stop, extent)))
     return begin, max(0, end - begin)
+
+
+def _bound(at: Any, usual: int, extent: int) -> int:
+    at = operator.index(usual if at is None else at)
+    return max(at + extent, 0) if at < 0 else min(at, extent)
 
 
 def _wrapped(trace: Trace, index: Value, extent: Any) -> Value:

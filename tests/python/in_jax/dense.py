@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 B, H, S, D = 2, 4, 19, 8
+# What attune is compared with is f32 on GPUs too, where JAX would multiply TF32.
+jax.config.update("jax_default_matmul_precision", "highest")
 
 FUNCTIONS = SimpleNamespace(
     where=jnp.where, tanh=jnp.tanh, exp=jnp.exp, exp2=jnp.exp2, log=jnp.log, sqrt=jnp.sqrt, rsqrt=jax.lax.rsqrt,

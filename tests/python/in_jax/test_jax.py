@@ -62,7 +62,8 @@ def test_types(dtype, tolerance, rng):
 
 
 def test_f64_is_the_oracle_and_gradients_check(rng):
-    with jax.enable_x64(True):
+    # The oracle reads the memory of the host.
+    with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
         arrays = (*(jnp.asarray(rng.standard_normal((1, 2, 5, 4))) for _ in range(3)),
                   jnp.asarray(rng.standard_normal(2)))
         attend = lambda *x: attention(*x[:3], score="s + tanh(slope[h]) * f32(kv - q)", slope=x[3], lse=True)
@@ -220,8 +221,9 @@ def test_a_mistake_in_a_function_is_shown_under_its_line(rng):
 
 def test_what_only_the_call_can_find_is_an_error_of_jax(rng):
     q, k, v = qkv(rng)
+    other = "cuda" if jax.default_backend() == "cpu" else "cpu"
     with pytest.raises(jax.errors.JaxRuntimeError, match=r"attune: .*\[engine-device\]"):
-        jax.block_until_ready(attention(q, k, v, target="cuda"))
+        jax.block_until_ready(attention(q, k, v, target=other))
 
 
 def test_a_text_that_is_not_ours_is_refused(rng):

@@ -188,6 +188,8 @@ def main() -> int:
         test(result)
         signal.alarm(0)
         torch._dynamo.reset()
+        if o.device == "cuda":
+            torch.cuda.empty_cache()  # several of these may share a GPU
         bad = [*result.errors, *result.failures]
         if bad and "TimeoutError: it took" in bad[0][1]:
             counts[f"stopped after {_LONGEST} s"] += 1

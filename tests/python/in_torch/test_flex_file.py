@@ -83,7 +83,7 @@ def run(tmp_path, *patterns):
 
 def test_the_table_counts_and_names(tmp_path):
     status, told = run(tmp_path)
-    table = told.partition("test_small.py, torch ")[2]
+    table = told.partition("test_small.py on cpu, torch ")[2]
     assert status == 1 and "     2  passed\n" in table and "     1  failed\n" in table, told
     assert "     1  left out by the file: not today\n" in table
     assert "     1  left out: the text of torch's graphs and of its Triton kernels\n" in table
@@ -93,3 +93,9 @@ def test_the_table_counts_and_names(tmp_path):
 def test_tests_are_chosen_by_name(tmp_path):
     status, told = run(tmp_path, "test_comp")
     assert status == 0 and "     1  passed\n" in told and "failed" not in told
+
+
+def test_shares_are_every_test_once(tmp_path):
+    shares = [run(tmp_path, "--share", f"{i}/2")[1] for i in (0, 1)]
+    assert all("passed  TestSmall" in told for told in shares)
+    assert sum(told.count("passed  TestSmall") for told in shares) == 2
