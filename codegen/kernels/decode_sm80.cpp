@@ -60,7 +60,8 @@ std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts&, const CallKi
   // More bytes than these on their way to a multiprocessor gain nothing; a slot is 4 KB where heads are usual.
   constexpr int most_in_flight = 160 * 1024, short_row = 128, most_stages = 10;
   const int row = std::max(columns(spec, spec.d), columns(spec, spec.dv)) * kept(spec);
-  Tile tile{.n = row <= short_row ? 32 : 16};
+  // Widened keys in pieces, 32 at a time, would spill registers.
+  Tile tile{.n = row <= short_row && !(spec.narrow && spec.pieces) ? 32 : 16};
   for (; tile.warps > 1; tile.warps /= 2) {
     tile.stages = std::min(most_in_flight / (tile.warps * tile.n * row), most_stages);
     while (tile.stages >= 2 && shared_bytes(spec, tile) > most_shared(spec.arch)) --tile.stages;
