@@ -24,11 +24,15 @@ constexpr std::array types{
     TypeRow{DType::i64, ATTUNE_INT, 64},     TypeRow{DType::i32, ATTUNE_INT, 32},
     TypeRow{DType::i16, ATTUNE_INT, 16},     TypeRow{DType::i8, ATTUNE_INT, 8},
     TypeRow{DType::u8, ATTUNE_UINT, 8},      TypeRow{DType::boolean, ATTUNE_BOOL, 8},
+    TypeRow{DType::e4m3, ATTUNE_E4M3, 8},
 };
 
 std::string name_of(const attune_dtype& type) {
   const char* const kinds[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
+  const char* const of_8_bits[] = {"e3m4", "e4m3", "e4m3b11fnuz", "e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu"};
   if (type.code < std::size(kinds)) return fmt::format("{}{}", kinds[type.code], type.bits);
+  const std::size_t narrow = type.code - std::size(kinds);
+  if (type.bits == 8 && narrow < std::size(of_8_bits)) return fmt::format("float8_{}", of_8_bits[narrow]);
   return fmt::format("code {} with {} bits", type.code, type.bits);
 }
 
@@ -40,7 +44,7 @@ DType type_of(const attune_dtype& type, const Called& called) {
   for (const TypeRow& row : types)
     if (row.code == type.code && row.bits == type.bits) return row.type;
   throw Error("dlpack-type", fmt::format("{} holds {}", called.text(), name_of(type)), {},
-              "attune reads float16, float32, float64, bfloat16, int8 to int64, uint8 and bool",
+              "attune reads float16, float32, float64, bfloat16, float8_e4m3fn, int8 to int64, uint8 and bool",
               "convert it to one of these types");
 }
 

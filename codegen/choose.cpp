@@ -8,6 +8,7 @@
 
 #include <attune/error.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "codegen/gpu_element.h"
 
@@ -60,7 +61,7 @@ KernelSpec backward_spec(KernelSpec of) {
   of.out = of.dtype;
   of.max = false;
   of.heads = 1;
-  of.few = of.apart = of.paged = of.before = of.pieces = false;
+  of.few = of.apart = of.paged = of.narrow = of.before = of.pieces = false;
   of.store = KernelSpec{}.store;
   return of;
 }
@@ -117,6 +118,13 @@ KernelChoices choose(const KernelSpec& wishes, const ModFacts& facts, const Call
     }
     for (const Variant& variant : kernel->tiles(spec, facts, kind))
       out.choices.push_back(kernel->choice(spec, variant));
+  }
+  if (out.choices.empty() && spec.narrow) {
+    std::vector<std::string> why;
+    for (const KernelDescriptor* kernel : among)
+      why.push_back(fmt::format("{}: {}", kernel->name, kernel->why_not(spec, facts)));
+    throw Error("engine-type", "no kernel of the CUDA engine takes such a call with k and v of e4m3", {},
+                fmt::format("{}", fmt::join(why, "; ")), "convert k and v to the type of q");
   }
   if (out.choices.empty()) throw Bug("none of the kernels takes any call");
   return out;

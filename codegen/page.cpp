@@ -26,6 +26,7 @@ std::string_view element_type(DType dtype) {
     case DType::i8: return "signed char";
     case DType::u8: return "unsigned char";
     case DType::boolean: return "Flag";
+    case DType::e4m3: return "e4m3";
   }
   return {};
 }

@@ -14,7 +14,8 @@ ir::Type type_of(DType dtype) {
     case DType::f32:
     case DType::f16:
     case DType::bf16:
-    case DType::f64: return ir::Type::F32;
+    case DType::f64:
+    case DType::e4m3: return ir::Type::F32;
     case DType::i64:
     case DType::i32:
     case DType::i16:

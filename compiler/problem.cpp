@@ -75,11 +75,11 @@ void check_rank(const Named& t, int rank, std::string_view layout) {
                      "packed sequences are given with cu_seqlens_q and cu_seqlens_kv");
 }
 
-void check_float(const Named& t) {
-  if (is_float(t->dtype)) return;
+void check_float(const Named& t, bool or_e4m3 = false) {
+  if (is_float(t->dtype) && (or_e4m3 || t->dtype != DType::e4m3)) return;
+  const std::string_view types = or_e4m3 ? "f32, f16, bf16, f64 or e4m3" : "f32, f16, bf16 or f64";
   throw refuse("tensor-type", fmt::format("{} holds {}", t.name(), name_of(t->dtype)),
-               fmt::format("{}, and it has to be f32, f16, bf16 or f64", description(t)),
-               "convert it to one of these types");
+               fmt::format("{}, and it has to be {}", description(t), types), "convert it to one of these types");
 }
 
 /// `reason` makes the explanation; called only for an Error.
@@ -227,11 +227,22 @@ struct Inputs {
 };
 
 void check_types(const Inputs& in) {
-  for (const Named& t : {in.q, in.k, in.v}) check_float(t);
-  for (const Named& t : {in.k, in.v})
-    if (in.one_type && t->dtype != in.q->dtype)
-      throw refuse("tensor-types", fmt::format("q and {} hold different types", t.name()),
-                   fmt::format("{} and {}", description(in.q), description(t)), "convert q, k and v to one type");
+  check_float(in.q);
+  // A cache may be narrower than what reads it.
+  const bool narrow = in.forward && in.k->dtype == DType::e4m3;
+  for (const Named& t : {in.k, in.v}) {
+    if (!in.forward && t->dtype == DType::e4m3)
+      throw refuse("tensor-type", fmt::format("{} holds e4m3", t.name()),
+                   fmt::format("{}, and keys and values of e4m3 have no gradients", description(t)),
+                   "convert k and v to the type of q before the forward, or ask for no gradients");
+    check_float(t, in.forward);
+    if (!in.one_type) continue;
+    if (const Named& as = narrow ? in.k : in.q; t->dtype != as->dtype)
+      throw refuse("tensor-types", fmt::format("{} and {} hold different types", as.name(), t.name()),
+                   fmt::format("{} and {}", description(as), description(t)),
+                   in.forward ? "convert q, k and v to one type, or k and v both to e4m3"
+                              : "convert q, k and v to one type");
+  }
 }
 
 /// Checks heads and widths, whose dimensions do not depend on the tensors being dense or packed.

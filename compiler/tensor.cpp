@@ -23,6 +23,7 @@ std::string_view name_of(DType dtype) {
     case DType::i8: return "i8";
     case DType::u8: return "u8";
     case DType::boolean: return "bool";
+    case DType::e4m3: return "e4m3";
   }
   return "?";
 }
@@ -38,7 +39,8 @@ std::size_t size_of(DType dtype) {
     case DType::i16: return 2;
     case DType::i8:
     case DType::u8:
-    case DType::boolean: return 1;
+    case DType::boolean:
+    case DType::e4m3: return 1;
   }
   return 0;
 }

@@ -49,6 +49,7 @@ std::string_view type_of_cpp(DType type) {
     case DType::i8: return "std::int8_t";
     case DType::u8: return "std::uint8_t";
     case DType::boolean: return "bool";
+    case DType::e4m3: return "e4m3";
   }
   return "float";
 }
@@ -65,6 +66,7 @@ std::string type_of_python(DType type) {
     case DType::i8: return "np.int8";
     case DType::u8: return "np.uint8";
     case DType::boolean: return "np.bool_";
+    case DType::e4m3: return "ml_dtypes.float8_e4m3fn";
   }
   return "np.float32";
 }
@@ -127,7 +129,8 @@ std::string python(const runtime::Written& w, const compiler::BoundMod& of) {
   std::string out = "import attune\n", before, functions, arguments, keywords;
   if (!mod.captures.empty()) out += "import numpy as np\n";
   for (const compiler::CaptureSlot& c : mod.captures)
-    if (c.dtype == DType::bf16 && out.find("ml_dtypes") == std::string::npos) out += "import ml_dtypes\n";
+    if ((c.dtype == DType::bf16 || c.dtype == DType::e4m3) && out.find("ml_dtypes") == std::string::npos)
+      out += "import ml_dtypes\n";
   for (std::size_t i = 0; i < mod.captures.size(); ++i) {
     const Tensor& t = of.slots.captures[i];
     before += fmt::format("{} = np.zeros({}, {})\n", mod.captures[i].name,

@@ -207,10 +207,10 @@ struct Kind {
   std::string_view name;
   DType dtype;
 };
-constexpr std::array kinds{Kind{"F32", DType::f32},     Kind{"F16", DType::f16}, Kind{"BF16", DType::bf16},
-                           Kind{"F64", DType::f64},     Kind{"I64", DType::i64}, Kind{"I32", DType::i32},
-                           Kind{"I16", DType::i16},     Kind{"I8", DType::i8},   Kind{"U8", DType::u8},
-                           Kind{"BOOL", DType::boolean}};
+constexpr std::array kinds{Kind{"F32", DType::f32},      Kind{"F16", DType::f16},     Kind{"BF16", DType::bf16},
+                           Kind{"F64", DType::f64},      Kind{"I64", DType::i64},     Kind{"I32", DType::i32},
+                           Kind{"I16", DType::i16},      Kind{"I8", DType::i8},       Kind{"U8", DType::u8},
+                           Kind{"BOOL", DType::boolean}, Kind{"F8_E4M3", DType::e4m3}};
 
 /// A whole number of JSON that is no fraction and not negative.
 std::uint64_t whole(const Json& value, const Archive& file) {

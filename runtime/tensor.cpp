@@ -1,4 +1,4 @@
-// runtime/tensor.cpp — 16-bit floats, memory for arrays, and single elements read and written on the host
+// runtime/tensor.cpp — narrow floats, memory for arrays, and single elements read and written on the host
 #include "runtime/tensor.h"
 
 #include <algorithm>
@@ -48,6 +48,31 @@ float decode_half(std::uint16_t bits) {
   return std::bit_cast<float>(sign | (exponent == 31 ? 255 : exponent + 112) << 23 | fraction << 13);
 }
 
+// An e4m3: a sign, 4 bits of exponent, 3 of fraction. Of the greatest exponent all but NaN are numbers.
+constexpr std::uint8_t e4m3_nan = 0x7f, e4m3_greatest = 0x7e;
+constexpr int e4m3_fraction = 3, e4m3_min_exponent = -6;
+
+std::uint8_t encode_e4m3(double value) {
+  const unsigned sign = std::signbit(value) ? 0x80 : 0;
+  if (std::isnan(value)) return static_cast<std::uint8_t>(sign | e4m3_nan);
+  if (value == 0) return static_cast<std::uint8_t>(sign);
+  const double magnitude = std::min(std::fabs(value), 448.0);
+  const int exponent = std::max(std::ilogb(magnitude), e4m3_min_exponent);
+  // As encode() does it.
+  const double units = std::nearbyint(std::scalbn(magnitude, e4m3_fraction - exponent));
+  const unsigned bits = (static_cast<unsigned>(exponent - e4m3_min_exponent) << e4m3_fraction) +
+                        static_cast<unsigned>(units);
+  return static_cast<std::uint8_t>(sign | std::min<unsigned>(bits, e4m3_greatest));
+}
+
+float decode_e4m3(std::uint8_t bits) {
+  const unsigned magnitude = bits & 0x7fu, exponent = magnitude >> e4m3_fraction, fraction = magnitude & 7;
+  const float sign = bits & 0x80 ? -1.0f : 1.0f;
+  if (magnitude == e4m3_nan) return std::copysign(std::numeric_limits<float>::quiet_NaN(), sign);
+  if (exponent == 0) return sign * std::scalbn(static_cast<float>(fraction), e4m3_min_exponent - e4m3_fraction);
+  return sign * std::scalbn(static_cast<float>(8 + fraction), static_cast<int>(exponent) - 10);
+}
+
 template <class T>
 T peek(const Tensor& tensor, std::int64_t offset) {
   T value;
@@ -78,6 +103,8 @@ f16::f16(float value) : bits(encode(value, half)) {}
 f16::operator float() const { return decode_half(bits); }
 bf16::bf16(float value) : bits(encode(value, brain)) {}
 bf16::operator float() const { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
+e4m3::e4m3(float value) : bits(encode_e4m3(value)) {}
+e4m3::operator float() const { return decode_e4m3(bits); }
 
 namespace detail {
 
@@ -153,6 +180,7 @@ double load(const Tensor& tensor, std::int64_t offset) {
     case DType::i8: return peek<std::int8_t>(tensor, offset);
     case DType::u8: return peek<std::uint8_t>(tensor, offset);
     case DType::boolean: return peek<std::uint8_t>(tensor, offset) != 0;
+    case DType::e4m3: return decode_e4m3(peek<std::uint8_t>(tensor, offset));
   }
   return 0;
 }
@@ -169,6 +197,7 @@ void store(const Tensor& tensor, std::int64_t offset, double value) {
     case DType::i8: return poke(tensor, offset, static_cast<std::int8_t>(value));
     case DType::u8: return poke(tensor, offset, static_cast<std::uint8_t>(value));
     case DType::boolean: return poke(tensor, offset, static_cast<std::uint8_t>(value != 0));
+    case DType::e4m3: return poke(tensor, offset, encode_e4m3(value));
   }
 }
 

@@ -76,7 +76,7 @@ class Bench {
 
   void header() const {
     print_out("{} {}, B={} H={}/{} {} D={}/{}, {}; % peak: of so many threads' multiply-adds in the same run\n",
-              o_.dtype, name_of(o_.direction()), o_.batch, o_.heads, o_.of_kv_heads(), o_.lengths_text(), o_.d,
+              o_.types_text(), name_of(o_.direction()), o_.batch, o_.heads, o_.of_kv_heads(), o_.lengths_text(), o_.d,
               o_.of_dv(), codegen::name_of(runtime::cpu::isa()));
     print_out("{:<10} {:>7} {:>10} {:>10} {:>9} {:>7} {:>9} {:>9}{}\n", "row", "threads", "best ms", "median ms",
               "GFLOP/s", "% peak", "% median", "first ms", o_.decode ? fmt::format(" {:>9}", "GB/s") : "");
@@ -205,6 +205,10 @@ void BenchOptions::check() const {
       throw Error("bad-usage", "the command line cannot be read", {.name = option},
                   "--decode is a forward of few queries, as many of each entry", "leave one of them out");
   require_word("--dtype", dtype, std::array<std::string, 3>{"f32", "f16", "bf16"});
+  if (cache_dtype) require_word("--cache-dtype", *cache_dtype, std::array<std::string, 1>{"e4m3"});
+  if (cache_dtype && has_backward())
+    throw Error("bad-usage", "the command line cannot be read", {.name = "--cache-dtype"},
+                "keys and values of e4m3 have no gradients", "leave it out, or measure a forward");
   exact.check();
   for (const std::string& row : rows) require_word("--row", row, bench_rows());
   const auto positive = [](const char* option, double value) {
@@ -314,6 +318,8 @@ void add_bench(CLI::App& app) {
   verb.add_flag("--grads", o->grads, "with these: also the gradients of the captured tensors");
   verb.add_option("--kernel", o->kernel, "of a GPU: measure this kernel, with these members of its tile changed")
       ->type_name("NAME[:m=N,n=N,...]");
+  verb.add_option("--cache-dtype", o->cache_dtype, "of k and v, as a cache holds them; that of q if left out")
+      ->type_name("e4m3");
   verb.add_option("--cover", o->cover,
                   "on a GPU: tiles are listed by each call, or once before, as for a model's layers; each if left out")
       ->type_name("each|once");

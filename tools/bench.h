@@ -31,6 +31,7 @@ struct BenchOptions {
   ProgressOption progress;
   std::optional<std::string> cover;          ///< GPU only: how often tiles are listed
   std::optional<std::string> starts;         ///< of packed sequences: where they are
+  std::optional<std::string> cache_dtype;    ///< of k and v, where it is not that of q
   std::optional<std::string> save, compare;  ///< results kept in files: see tools/history.h
   bool backward = false, step = false, grads = false, json = false, paced = false;
   bool decode = false;  ///< queries are the last positions of their entries
@@ -44,6 +45,8 @@ struct BenchOptions {
   Direction direction() const { return step ? Direction::step : backward ? Direction::backward : Direction::forward; }
   bool has_backward() const { return direction() != Direction::forward; }
   DType type() const { return dtype == "f16" ? DType::f16 : dtype == "bf16" ? DType::bf16 : DType::f32; }
+  DType kept_type() const { return cache_dtype ? DType::e4m3 : type(); }  ///< of k and v
+  std::string types_text() const { return cache_dtype ? dtype + " beside " + *cache_dtype : dtype; }
   std::int64_t of_kv_heads() const { return kv_heads.value_or(heads); }
   std::int64_t of_kv_seq() const { return kv_seq.value_or(seq); }
   bool packed() const { return !lengths.empty(); }

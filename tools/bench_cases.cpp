@@ -59,7 +59,7 @@ Case made(const Row& row, const BenchOptions& o, Data& data) {
 Case made(const TextOptions& options, Data& data) {
   const auto with_data = [&](const std::string&, DType type, std::span<const std::int64_t> extents) {
     const std::vector<std::int64_t> shape(extents.begin(), extents.end());
-    if (type < DType::i64) return data.normal(type, shape);
+    if (compiler::type_of(type) == ir::Type::F32) return data.normal(type, shape);
     const std::int64_t n = Tensor(nullptr, type, shape).size();
     return data.fill(type, shape, [&](std::int64_t i) { return static_cast<double>(i * 12 / n); });
   };
@@ -153,6 +153,7 @@ Owned Data::zeros(DType type, const std::vector<std::int64_t>& shape) const {
 nlohmann::ordered_json BenchOptions::shape() const {
   nlohmann::ordered_json out{{"dtype", dtype}, {"batch", batch},        {"heads", heads}, {"kv_heads", of_kv_heads()},
                              {"seq", seq},     {"kv_seq", of_kv_seq()}, {"d", d},         {"dv", of_dv()}};
+  if (cache_dtype) out["cache_dtype"] = *cache_dtype;
   if (packed()) out["lengths"] = lengths;
   if (starts == "device") out["starts"] = *starts;
   if (decode) out["decode"] = true;
@@ -219,8 +220,8 @@ ForwardTensors::ForwardTensors(const BenchOptions& from, Data& data) {
   };
   q = data.normal(from.type(), shape(from.heads, from.seq, from.d));
   if (from.decode) make_cache(from, data);
-  if (!k.tensor.given()) k = data.normal(from.type(), shape(from.of_kv_heads(), from.of_kv_seq(), from.d));
-  if (!v.tensor.given()) v = data.normal(from.type(), shape(from.of_kv_heads(), from.of_kv_seq(), from.of_dv()));
+  if (!k.tensor.given()) k = data.normal(from.kept_type(), shape(from.of_kv_heads(), from.of_kv_seq(), from.d));
+  if (!v.tensor.given()) v = data.normal(from.kept_type(), shape(from.of_kv_heads(), from.of_kv_seq(), from.of_dv()));
   o = data.zeros(from.type(), shape(from.heads, from.seq, from.of_dv()));
   if (!from.packed()) {
     lse = data.zeros(DType::f32, {from.batch, from.heads, from.seq});
@@ -261,8 +262,8 @@ void ForwardTensors::make_cache(const BenchOptions& from, Data& data) {
     next = std::ranges::copy_n(next, pages_of(b), table.begin() + static_cast<std::int64_t>(b) * most).in;
   pages = data.fill(DType::i32, {from.batch, most},
                     [&](std::int64_t i) { return static_cast<double>(table[static_cast<std::size_t>(i)]); });
-  k = data.normal(from.type(), {total, from.of_kv_heads(), *from.page, from.d});
-  v = data.normal(from.type(), {total, from.of_kv_heads(), *from.page, from.of_dv()});
+  k = data.normal(from.kept_type(), {total, from.of_kv_heads(), *from.page, from.d});
+  v = data.normal(from.kept_type(), {total, from.of_kv_heads(), *from.page, from.of_dv()});
 }
 
 Forward ForwardTensors::call() const {
@@ -369,7 +370,8 @@ double visited_pairs(const Case& one, const BenchOptions& o, int tile_q, int til
 double tensor_bytes(const BenchOptions& o) {
   const auto q = static_cast<double>(o.heads * o.seq), kv = static_cast<double>(o.of_kv_heads() * o.of_kv_seq()),
              widths = static_cast<double>(o.d + o.of_dv());
-  return static_cast<double>(o.batch) * (q + kv) * widths * static_cast<double>(size_of(o.type()));
+  const double bytes = q * static_cast<double>(size_of(o.type())) + kv * static_cast<double>(size_of(o.kept_type()));
+  return static_cast<double>(o.batch) * widths * bytes;
 }
 
 }  // namespace attune::tools

@@ -152,7 +152,7 @@ class CudaBench {
     } else {
       if (!std::exchange(header_stands_, true)) {
         const std::string sizes = o_.packed() ? o_.lengths_text() : fmt::format("B={} {}", o_.batch, o_.lengths_text());
-        print_out("{} {}{}{}, {} H={}/{} D={}/{}, {}{}\n", o_.dtype, name_of(o_.direction()),
+        print_out("{} {}{}{}, {} H={}/{} D={}/{}, {}{}\n", o_.types_text(), name_of(o_.direction()),
                   o_.grads ? " with captured gradients" : "", o_.exact_text(), sizes, o_.heads, o_.of_kv_heads(), o_.d,
                   o_.of_dv(), runtime::cuda::device_name(data_.device().index),
                   lists_once() ? ", tiles listed before" : "");

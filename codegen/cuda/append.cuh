@@ -114,6 +114,17 @@ __device__ inline double element(const void* row, long long i, Stored type) {
   if (exponent == of.infinity && fraction != 0) return widened_nan(x, type);
   return widened(type == Stored::f32 ? __uint_as_float(x) : type == Stored::f16 ? low_of<f16>(x) : low_of<bf16>(x));
 }
+/// The nearest e4m3, the even one of two, of a number that was rounded to odd. Beyond 448 there is none, and no
+/// infinity.
+__device__ inline unsigned e4m3_of(float odd) {
+  const unsigned bits = __float_as_uint(odd), magnitude = min(bits & 0x7fffffffu, 0x43e00000u),
+                 exponent = max(magnitude & 0x7f800000u, 0x3c800000u);  // of 2^-6 at least
+  // Adding a power of two 20 binary places above the number leaves its eighths, rounded.
+  const unsigned above = exponent + (20u << 23),
+                 eighths = __float_as_uint(__uint_as_float(magnitude) + __uint_as_float(above)) - above;
+  return (bits >> 24 & 0x80) | (((exponent >> 23) - 121) * 8 + eighths);
+}
+
 __device__ inline void store(void* row, long long i, Stored type, double x) {
   if (type == Stored::f64) {
     static_cast<double*>(row)[i] = x;
@@ -126,6 +137,11 @@ __device__ inline void store(void* row, long long i, Stored type, double x) {
     return;
   }
   const float odd = narrowed_to_odd(x);
+  if (type == Stored::e4m3) {
+    static_cast<unsigned char*>(row)[i] = static_cast<unsigned char>(nan ? (bits >> 63 ? 0x80 : 0) | 0x7f
+                                                                         : e4m3_of(odd));
+    return;
+  }
   static_cast<unsigned short*>(row)[i] = static_cast<unsigned short>(nan                   ? narrowed_nan(bits, type)
                                                                      : type == Stored::f16 ? pack<f16>(odd, 0)
                                                                                            : pack<bf16>(odd, 0));
@@ -140,7 +156,9 @@ __device__ inline void copy_row(const char* from, char* into, int bytes, int lan
 }
 
 __device__ inline void put_row(const Appended& what, const NewRow& row, int head, int lane) {
-  const auto size_of = [](Stored type) { return type == Stored::f64 ? 8ll : type == Stored::f32 ? 4ll : 2ll; };
+  const auto size_of = [](Stored type) {
+    return type == Stored::f64 ? 8ll : type == Stored::f32 ? 4ll : type == Stored::e4m3 ? 1ll : 2ll;
+  };
   const long long from_size = size_of(what.from_type), into_size = size_of(what.into_type);
   const auto at = [&](const Strided& t, int entry, int position, long long size) {
     return static_cast<char*>(t.data) + (entry * t.batch + head * t.head + position * t.position) * size;
@@ -162,7 +180,8 @@ __device__ inline void put_row(const Appended& what, const NewRow& row, int head
   }
 }
 
-__global__ void __launch_bounds__(append_threads) append(const __grid_constant__ AppendArgs args) {
+// Left to itself, the compiler takes fewer registers than it needs on sm_80, and spills.
+__global__ void __launch_bounds__(append_threads, 4) append(const __grid_constant__ AppendArgs args) {
   const NewRow row = NewRow::of(args, static_cast<int>(blockIdx.x));
   if (!row.has_place) return;
   const int lane = static_cast<int>(threadIdx.x) % append_lanes;

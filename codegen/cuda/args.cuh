@@ -76,8 +76,8 @@ struct DecodeArgs {
   unsigned* arrivals;  ///< for each block, how many of those that share its last tile are done: 0 before the launch
 };
 
-/// What elements are, where a kernel takes any of several types. f64: append.cuh alone.
-enum class Stored : int { f32, f16, bf16, f64 };
+/// What elements are, where a kernel takes any of several types. f64, e4m3: append.cuh alone.
+enum class Stored : int { f32, f16, bf16, f64, e4m3 };
 
 /// A gradient, of any type. Null: not asked for.
 struct Gradient {

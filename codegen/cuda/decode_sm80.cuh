@@ -14,24 +14,29 @@
 //
 // Tile: Element (bf16, f16) of q, k and v, Out (also float) of o; m: 16 rows; n: keys a step of a warp, 16 or 32;
 // warps; stages: slots of a ring, each n rows of keys or of values; d, dv, width, width_v, heads, layout, max, store:
-// before: as forward_sm80.cuh has them; paged: keys lie in pages; pieces: each of so many keys is a part of its own.
-// Rows of q, k and v start at multiples of 16 bytes. SharedDecode<Tile>::bytes of shared memory, Tile::warps x 32
-// threads.
+// before: as forward_sm80.cuh has them; paged: keys lie in pages; pieces: each of so many keys is a part of its own;
+// narrow: k and v hold e4m3, and d and dv are multiples of 32. Rows of q, k and v start at multiples of 16 bytes.
+// SharedDecode<Tile>::bytes of shared memory, Tile::warps x 32 threads.
 #pragma once
 
 #include "before.cuh"
 #include "cuts_sm80.cuh"
 #include "early.cuh"
 #include "softmax_sm80.cuh"
+#include "widened_sm80.cuh"
 
 namespace attune {
 
 // ---- shared memory -----------------------------------------------------------------------------------------------
 
+/// The type of keys and values.
+template <class Tile>
+using Kept = Either<Tile::narrow != 0, e4m3, typename Tile::Element>;
+
 template <class Tile>
 struct SharedDecode {
-  static constexpr int size = ElementOf<typename Tile::Element>::bytes;
-  static constexpr int slot_bytes = Tile::n * (Tile::d > Tile::dv ? Tile::d : Tile::dv) * size;
+  static constexpr int size = ElementOf<typename Tile::Element>::bytes, kept = ElementOf<Kept<Tile>>::bytes;
+  static constexpr int slot_bytes = Tile::n * (Tile::d > Tile::dv ? Tile::d : Tile::dv) * kept;
   /// Rows of 8 results that warps put side by side; the padding keeps the rows in different banks.
   static constexpr int met_rows = 8, met_pitch = Tile::dv + 8;
   static constexpr int ring = 0, ring_bytes = Tile::stages * slot_bytes, q = Tile::warps * ring_bytes,
@@ -90,9 +95,8 @@ __device__ inline void wait_for_counters() {
 template <class Tile, class User>
 struct Ahead {
   using Shared = SharedDecode<Tile>;
-  using Element = typename Tile::Element;
-  using KLine = Lines<Tile::d * Shared::size>;
-  using VLine = Lines<Tile::dv * Shared::size>;
+  using KLine = Lines<Tile::d * Shared::kept>;
+  using VLine = Lines<Tile::dv * Shared::kept>;
 
   const DecodeArgs& args;
   const User& user;
@@ -128,8 +132,8 @@ struct Ahead {
       end = tile == share.end.tile ? share.end.step : walk.count;
       length = of.keys.length;
       const int kv_b = args.kv_shared || Tile::paged ? 0 : of.b;
-      k = rows_of<Element>(args.k, kv_b, of.kv_head, of.keys.start);
-      v = rows_of<Element>(args.v, kv_b, of.kv_head, of.keys.start);
+      k = rows_of<Kept<Tile>>(args.k, kv_b, of.kv_head, of.keys.start);
+      v = rows_of<Kept<Tile>>(args.v, kv_b, of.kv_head, of.keys.start);
       if constexpr (Tile::paged) pages = args.pages.at + of.b * args.pages.entry;
     }
     if constexpr (Tile::paged) look_up();
@@ -141,11 +145,11 @@ struct Ahead {
       const unsigned into = ring + static_cast<unsigned>(slot * Shared::slot_bytes);
       const int first = walk.tile(step) * Tile::n;
       if constexpr (Values) {
-        rows<VLine, Tile::dv * Shared::size, Tile::width_v * Shared::size>(into, v, args.v.batch, first);
+        rows<VLine, Tile::dv * Shared::kept, Tile::width_v * Shared::kept>(into, v, args.v.batch, first);
         step += Tile::warps;
         next();
       } else {
-        rows<KLine, Tile::d * Shared::size, Tile::width * Shared::size>(into, k, args.k.batch, first);
+        rows<KLine, Tile::d * Shared::kept, Tile::width * Shared::kept>(into, k, args.k.batch, first);
       }
     }
     copy_commit();
@@ -176,7 +180,7 @@ struct Ahead {
     constexpr int piece = 16, pieces = Pitch / piece, across = (pieces & -pieces) < 32 ? pieces & -pieces : 32,
                   down = 32 / across;
     const int row0 = lane / across, byte0 = lane % across * piece;
-    const long long mine = page * page_stride * Shared::size + row_of_page * rows.position;
+    const long long mine = page * page_stride * Shared::kept + row_of_page * rows.position;
     const unsigned there = Tile::paged ? __ballot_sync(~0u, page >= 0) : 0;
     const auto is_there = [&](int row) { return Tile::paged ? (there >> row & 1) != 0 : first + row < length; };
     const char* from = rows.data + (first + row0) * rows.position + byte0;
@@ -270,25 +274,32 @@ struct DecodeBlock {
     __syncthreads();
     if constexpr (held)
 #pragma unroll
-      for (int step = 0; step < q_steps; ++step) load_blocks(q[step], queries_at().at(0, step));
+      for (int step = 0; step < q_steps; ++step) Queried(shared + Shared::q, lane).load(q[step], step);
   }
-  __device__ Spot<QLine> queries_at() const { return by_rows<QLine>(shared + Shared::q, lane); }
+  /// How q is read as an operand, and v: in the order in which keys and values of this type lie.
+  using Queried = Either<Tile::narrow != 0, WidenedRows<QLine>, AsTheyLie<QLine>>;
+  using Valued = Either<Tile::narrow != 0, WidenedColumns<Element, typename Stream::VLine>,
+                        Columns<Element, typename Stream::VLine>>;
 
   /// s = q . k
   __device__ void scores(unsigned slot) {
-    const auto queries = queries_at();
+    const Queried queries(shared + Shared::q, lane);
     const auto load_q = [&](unsigned(&a)[4], int, int step) {
       if constexpr (held)
 #pragma unroll
         for (int j = 0; j < 4; ++j) a[j] = q[step][j];
       else
-        load_blocks(a, queries.at(0, step));
+        queries.load(a, step);
     };
-    dots<Element, false, q_steps, 1, n>(s, load_q, by_bytes<typename Stream::KLine>(slot, lane));
+    const auto keys = by_bytes<typename Stream::KLine>(slot, lane);
+    if constexpr (Tile::narrow)
+      widened_dots<Element, q_steps, n>(s, load_q, keys);
+    else
+      dots<Element, false, q_steps, 1, n>(s, load_q, keys);
   }
   /// o += p v
   __device__ void results(unsigned slot) {
-    const Columns<Element, typename Stream::VLine> at(slot, lane);
+    const Valued at(slot, lane);
     if constexpr (Careful)
       add_product_apart<Element, false, 1, n, Tile::dv>(o, s, at);
     else
@@ -370,10 +381,19 @@ struct DecodeBlock {
     for (int r = 0; r < 2; ++r) {
       if (8 * r >= rows) break;
       if (r > 0) __syncthreads();
-      float* const mine = met() + (warp * Shared::met_rows + lane / 4) * Shared::met_pitch + 2 * (lane & 3);
+      float* const mine = met() + (warp * Shared::met_rows + lane / 4) * Shared::met_pitch +
+                          (Tile::narrow ? 4 : 2) * (lane & 3);
+      if constexpr (Tile::narrow) {
+        // Of sixteen columns the even ones, then the odd ones.
 #pragma unroll
-      for (int i = 0; i < Tile::dv / 8; ++i)
-        *reinterpret_cast<float2*>(mine + 8 * i) = {o[0][i][2 * r], o[0][i][2 * r + 1]};
+        for (int i = 0; i < Tile::dv / 8; i += 2)
+          *reinterpret_cast<float4*>(mine + 8 * i) = {o[0][i][2 * r], o[0][i + 1][2 * r], o[0][i][2 * r + 1],
+                                                      o[0][i + 1][2 * r + 1]};
+      } else {
+#pragma unroll
+        for (int i = 0; i < Tile::dv / 8; ++i)
+          *reinterpret_cast<float2*>(mine + 8 * i) = {o[0][i][2 * r], o[0][i][2 * r + 1]};
+      }
       __syncthreads();
       each(8 * r, min(rows - 8 * r, 8), [&](int row, int column) {
         PartOfRow::Other warps[Tile::warps];

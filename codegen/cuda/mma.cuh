@@ -66,6 +66,14 @@ __device__ inline void load_blocks_transposed(unsigned (&x)[4], unsigned at) {
                : "memory");
 }
 
+/// Two such blocks, whose rows threads 0 to 15 give.
+__device__ inline void load_two_blocks_transposed(unsigned (&x)[2], unsigned at) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+               : "=r"(x[0]), "=r"(x[1])
+               : "r"(at)
+               : "memory");
+}
+
 // ---- products ----------------------------------------------------------------------------------------------------
 
 /// mma: c (16 x 8) += a (16 rows by 32 bytes) b (32 bytes by 8 columns), in f32; of f32, 10 bits of the fraction count.

@@ -5,6 +5,13 @@
 
 namespace attune {
 
+__device__ inline float f32(e4m3 x) {
+  const unsigned magnitude = x.bits & 0x7fu;
+  // Below 8, steps of 2^-9, which is what 2^14 has. 0x7f is NaN, and there is no infinity.
+  const float number = magnitude < 8 ? __uint_as_float(0x46800000u | magnitude) - 16384.0f
+                                     : __uint_as_float((magnitude << 20) + (120u << 23));
+  return __uint_as_float((x.bits & 0x80u) << 24 | (magnitude == 0x7f ? 0x7fc00000u : __float_as_uint(number)));
+}
 __device__ inline float f32(bf16 x) { return __uint_as_float(static_cast<unsigned>(x.bits) << 16); }
 __device__ inline float f32(f16 x) {
   float y;
@@ -152,6 +159,7 @@ __device__ inline float random(Int seed, Int b, Int h, Int q, Int kv) {
 
 /// An element as the language sees it.
 __device__ inline float seen(const float* at) { return __ldg(at); }
+__device__ inline float seen(const e4m3* at) { return f32(e4m3{__ldg(&at->bits)}); }
 __device__ inline float seen(const double* at) { return static_cast<float>(__ldg(at)); }
 __device__ inline float seen(const f16* at) { return f32(f16{__ldg(&at->bits)}); }
 __device__ inline float seen(const bf16* at) { return f32(bf16{__ldg(&at->bits)}); }

@@ -28,9 +28,11 @@ struct Spot {
       asm volatile("" : "+r"(first));
     }
   }
-  __device__ unsigned at(int row, int step) const {
-    const int unit = 2 * step % 8;
-    const auto there = static_cast<unsigned>(row * Line::pitch + 2 * step / 8 * 128);
+  __device__ unsigned at(int row, int step) const { return unit_at(row, 2 * step); }
+  /// 16 bytes of a row.
+  __device__ unsigned unit_at(int row, int nth) const {
+    const int unit = nth % 8;
+    const auto there = static_cast<unsigned>(row * Line::pitch + nth / 8 * 128);
     if constexpr (by_bits) return (first ^ static_cast<unsigned>(unit * 16)) + there;
     return first + static_cast<unsigned>((unit ^ turn) * 16) + there;
   }
@@ -134,9 +136,9 @@ struct Columns {
   }
 };
 
-/// o += s b, of N rows of b.
-template <class Element, bool Exact, int Tall, int N, int Width, class Line>
-__device__ inline void add_product(Fragment<Tall, Width>& o, const Fragment<Tall, N>& s, Columns<Element, Line> at) {
+/// o += s b, of N rows of b. Columns: as above, or another that loads so.
+template <class Element, bool Exact, int Tall, int N, int Width, class Columns>
+__device__ inline void add_product(Fragment<Tall, Width>& o, const Fragment<Tall, N>& s, Columns at) {
   constexpr int per_step = 32 / ElementOf<Element>::bytes;
   const auto same = [](float x) { return x; };
   if constexpr (Exact) {
@@ -189,8 +191,8 @@ __device__ inline void add_product(Fragment<Tall, Width>& o, const Fragment<Tall
 }
 
 /// The same, but an s of 0 adds nothing, whatever b is: infinite numbers are counted by sign, and added at the end.
-template <class Element, bool Exact, int Tall, int N, int Width, class Line>
-__device__ inline void add_product_apart(Fragment<Tall, Width>& o, Fragment<Tall, N>& s, Columns<Element, Line> at) {
+template <class Element, bool Exact, int Tall, int N, int Width, class Columns>
+__device__ inline void add_product_apart(Fragment<Tall, Width>& o, Fragment<Tall, N>& s, Columns at) {
   constexpr int per_step = 32 / ElementOf<Element>::bytes;
 #pragma unroll
   for (int t = 0; t < Tall; ++t)

@@ -10,6 +10,11 @@ struct f16 {
   unsigned short bits;
 };
 
+/// Captured tensors may hold it, and keys and values beside q of another type.
+struct e4m3 {
+  unsigned char bits;
+};
+
 /// What kernels ask about the element type of q, k and v. A type that is not here does not compile.
 template <class T>
 struct ElementOf;
@@ -32,6 +37,11 @@ struct ElementOf<float> {
   static constexpr int bytes = 4;
   static constexpr bool needs_maximum = false;
   static constexpr unsigned infinity = 0x7f800000, one = 0x3f800000, two = 0x40000000;
+};
+
+template <>
+struct ElementOf<e4m3> {
+  static constexpr int bytes = 1;
 };
 
 /// The copy engine swizzles chunks of 128 bytes a row.

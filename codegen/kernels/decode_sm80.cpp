@@ -39,23 +39,32 @@ std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
   return {};
 }
 
+constexpr int element = 2;  ///< bytes of an element of q
+/// Bytes of an element of k and v.
+int kept(const KernelSpec& spec) { return spec.narrow ? 1 : element; }
+/// Columns that tiles have: rows of e4m3 are read 32 bytes at a time.
+int columns(const KernelSpec& spec, std::int64_t width) {
+  return static_cast<int>(round_up(width, std::max(gpu_element(spec.dtype).grain, 32 / kept(spec))));
+}
+
 /// As struct SharedDecode of decode_sm80.cuh counts.
-int shared_bytes(int d, int dv, const Tile& tile, bool before) {
-  constexpr int element = 2, number = 4, met_rows = 8, padding = 8, part = 8;
-  const int ring = tile.stages * tile.n * std::max(d, dv) * element;
+int shared_bytes(const KernelSpec& spec, const Tile& tile) {
+  constexpr int number = 4, met_rows = 8, padding = 8, part = 8;
+  const int d = columns(spec, spec.d), dv = columns(spec, spec.dv),
+            ring = tile.stages * tile.n * std::max(d, dv) * kept(spec);
   return tile.warps * (ring + number * met_rows * (dv + padding) + part * rows) + rows * d * element + 16 +
-         (before ? number * rows : 0);
+         (spec.before ? number * rows : 0);
 }
 
 std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts&, const CallKind&) {
   // More bytes than these on their way to a multiprocessor gain nothing; a slot is 4 KB where heads are usual.
-  constexpr int most_in_flight = 160 * 1024, narrow = 64, most_stages = 10;
-  const int grain = gpu_element(spec.dtype).grain, d = static_cast<int>(round_up(spec.d, grain)),
-            dv = static_cast<int>(round_up(spec.dv, grain)), wider = std::max(d, dv);
-  Tile tile{.n = wider <= narrow ? 32 : 16};
+  constexpr int most_in_flight = 160 * 1024, short_row = 128, most_stages = 10;
+  const int row = std::max(columns(spec, spec.d), columns(spec, spec.dv)) * kept(spec);
+  // Widened keys in pieces, 32 at a time, would spill registers.
+  Tile tile{.n = row <= short_row && !(spec.narrow && spec.pieces) ? 32 : 16};
   for (; tile.warps > 1; tile.warps /= 2) {
-    tile.stages = std::min(most_in_flight / (tile.warps * tile.n * wider * 2), most_stages);
-    while (tile.stages >= 2 && shared_bytes(d, dv, tile, spec.before) > most_shared(spec.arch)) --tile.stages;
+    tile.stages = std::min(most_in_flight / (tile.warps * tile.n * row), most_stages);
+    while (tile.stages >= 2 && shared_bytes(spec, tile) > most_shared(spec.arch)) --tile.stages;
     if (tile.stages >= 2) break;
   }
   return {variant_of(decode_sm80.name, tile, members)};
@@ -67,11 +76,12 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
   KernelPlan plan = plan_of(decode_sm80, spec, rows, tile.n);
   plan.stages = tile.stages;
+  plan.d = columns(spec, spec.d);
+  plan.dv = columns(spec, spec.dv);
   const auto width = static_cast<int>(spec.d), width_v = static_cast<int>(spec.dv);
-  plan.traits = {
-      {"warps", tile.warps}, {"width", width}, {"width_v", width_v}, {"store", spec.store}, {"paged", spec.paged}};
-  const int bytes = shared_bytes(plan.d, plan.dv, tile, spec.before);
-  return {.plan = std::move(plan), .threads = 32 * tile.warps, .shared_bytes = bytes};
+  plan.traits = {{"warps", tile.warps}, {"width", width},      {"width_v", width_v},
+                 {"store", spec.store}, {"paged", spec.paged}, {"narrow", spec.narrow}};
+  return {.plan = std::move(plan), .threads = 32 * tile.warps, .shared_bytes = shared_bytes(spec, tile)};
 }
 
 }  // namespace

@@ -51,7 +51,9 @@ constexpr Row rows[] = {
     {.bytes = 4, .d = 256, .tile = {.m = 64, .n = 16, .stages = 1}},
 };
 
-std::string why_not(const KernelSpec&, const ModFacts&) { return {}; }
+std::string why_not(const KernelSpec& spec, const ModFacts&) {
+  return spec.narrow ? "it reads k and v in the type of q" : "";
+}
 
 std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts&, const CallKind&) {
   const int bytes = gpu_element(spec.dtype).bytes;

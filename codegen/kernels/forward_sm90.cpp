@@ -83,6 +83,7 @@ std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
     return fmt::format("it is for compute capability 9.0, and the device has {}.{}", spec.arch / 10, spec.arch % 10);
   if (spec.dtype != DType::bf16 && spec.dtype != DType::f16)
     return fmt::format("its products are of bf16 or f16, and q, k and v hold {}", name_of(spec.dtype));
+  if (spec.narrow) return "it reads k and v in the type of q";
   if (spec.out != spec.dtype)
     return fmt::format("it writes o as {}, not as {}", name_of(spec.dtype), name_of(spec.out));
   if (!spec.boxes)

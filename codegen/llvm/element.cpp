@@ -47,12 +47,40 @@ Val f32_to_bf16(Val x) {
   return select(is_nan(x), high | code.integer(0x40), rounded);
 }
 
-llvm::Type* raw_type(Code& code, DType type) { return type == DType::f32 ? code.f32() : code.i16(); }
+// e4m3 <-> f32, likewise.
+
+Val e4m3_to_f32(Val raw) {
+  Code& code = raw.code();
+  const Val w = zero_extended(raw), magnitude = w & code.integer(0x7f);
+  const Val normal = (magnitude << 20) + code.integer(120 << 23);
+  // 2^14 has steps of 2^-9, as subnormals have.
+  const Val subnormal = as_int(as_float(magnitude | code.integer(0x46800000)) - 0x1p14);
+  const Val number = select(magnitude < code.integer(8), subnormal, normal);
+  return as_float((w & code.integer(0x80)) << 24 |
+                  select(magnitude == code.integer(0x7f), code.integer(0x7fc00000), number));
+}
+
+Val f32_to_e4m3(Val x) {
+  Code& code = x.code();
+  const Val bits = as_int(x), all = bits & code.integer(0x7fffffff);
+  const Val magnitude = min(all, code.integer(0x43e00000));  // 448
+  // Adding a power of two 20 binary places above the number leaves its eighths, rounded.
+  const Val exponent = max(magnitude & code.integer(0x7f800000), code.integer(0x3c800000)),
+            above = exponent + code.integer(20 << 23);
+  const Val eighths = as_int(as_float(magnitude) + as_float(above)) - above;
+  const Val number = (shift_right_logical(exponent, 23) - code.integer(121)) * code.integer(8) + eighths;
+  return (shift_right_logical(bits, 24) & code.integer(0x80)) |
+         select(all > code.integer(0x7f800000), code.integer(0x7f), number);
+}
+
+llvm::Type* raw_type(Code& code, DType type) {
+  return type == DType::f32 ? code.f32() : type == DType::e4m3 ? code.i8() : code.i16();
+}
 
 /// fn(pointer, count): loads the first `count` lanes one by one.
 llvm::Function* some_by_one(Code& caller, llvm::Type* element, unsigned lanes) {
   llvm::Module& module = *caller.function()->getParent();
-  const std::string name = element->isFloatTy() ? "some_f32" : "some_i16";
+  const std::string name = "some_" + std::to_string(element->getScalarSizeInBits());
   if (llvm::Function* made = module.getFunction(name)) return made;
   llvm::Type* vector = Code::vector(element, lanes);
   auto* type = llvm::FunctionType::get(vector, {caller.pointer(), caller.i64()}, false);
@@ -71,7 +99,12 @@ llvm::Function* some_by_one(Code& caller, llvm::Type* element, unsigned lanes) {
 }  // namespace
 
 llvm::Type* element_type(Code& code, DType type) {
-  return type == DType::f32 ? code.f32() : type == DType::f16 ? code.f16() : code.bf16();
+  switch (type) {
+    case DType::f16: return code.f16();
+    case DType::bf16: return code.bf16();
+    case DType::e4m3: return code.i8();
+    default: return code.f32();
+  }
 }
 
 Val zero_extended(Val a) { return cast_to(a, a.code().i32()); }
@@ -83,6 +116,7 @@ Val widened(Isa isa, DType type, Val raw) {
       if (!converts_f16(isa)) return f16_to_f32(raw);
       return cast_to({code, code.ir().CreateBitCast(raw.get(), Code::vector(code.f16(), raw.lanes()))}, code.f32());
     case DType::bf16: return as_float(zero_extended(raw) << 16);
+    case DType::e4m3: return e4m3_to_f32(raw);
     default: return raw;
   }
 }
@@ -107,16 +141,21 @@ void store_f32(Code& code, Isa isa, DType type, Val value, Val pointer) {
       if (converts_f16(isa)) return code.store(cast_to(value, code.f16()), pointer);
       return code.store(cast_to(f32_to_f16(value), code.i16()), pointer);
     case DType::bf16: return code.store(cast_to(f32_to_bf16(value), code.i16()), pointer);
+    case DType::e4m3: return code.store(cast_to(f32_to_e4m3(value), code.i8()), pointer);
     default: return code.store(value, pointer);
   }
 }
 
 NotFinite::NotFinite(Code& code, DType type) {
   const auto integer = [&](unsigned x, unsigned bits) { return Val{code, code.ir().getIntN(bits, x)}; };
-  const unsigned bits = type == DType::f32 ? 32 : 16;
+  const unsigned bits = type == DType::f32 ? 32 : type == DType::e4m3 ? 8 : 16;
   none_ = integer(0, bits);
   magnitude_ = integer((1u << (bits - 1)) - 1, bits);
-  infinity_ = integer(type == DType::f32 ? 0x7f800000 : type == DType::f16 ? 0x7c00 : 0x7f80, bits);
+  infinity_ = integer(type == DType::f32    ? 0x7f800000
+                      : type == DType::e4m3 ? 0x7f
+                      : type == DType::f16  ? 0x7c00
+                                            : 0x7f80,
+                      bits);
 }
 
 Val NotFinite::worse(Val before, Val bits) const { return max(before, bits & magnitude_); }

@@ -23,7 +23,8 @@ llvm::Type* stored(Code& code, DType type) {
     case DType::i16: return code.i16();
     case DType::i8:
     case DType::u8:
-    case DType::boolean: return code.i8();
+    case DType::boolean:
+    case DType::e4m3: return code.i8();
   }
   return nullptr;
 }
@@ -39,7 +40,8 @@ Val seen(Isa isa, DType type, Val x) {
     case DType::i32: return x;
     case DType::f64: return narrow(x);
     case DType::f16:
-    case DType::bf16: return widened(isa, type, x);
+    case DType::bf16:
+    case DType::e4m3: return widened(isa, type, x);
     case DType::i64:
     case DType::i16:
     case DType::i8: return as_i32(x, true);

@@ -68,8 +68,8 @@ typedef struct {
 
 // device_type. Pinned memory counts as the host's, managed memory as its device's.
 enum { ATTUNE_CPU = 1, ATTUNE_CUDA = 2, ATTUNE_CUDA_HOST = 3, ATTUNE_CUDA_MANAGED = 13 };
-// dtype.code. Types: f16 f32 f64, bf16, i8 i16 i32 i64, u8, bool (8 bits).
-enum { ATTUNE_INT = 0, ATTUNE_UINT = 1, ATTUNE_FLOAT = 2, ATTUNE_BFLOAT = 4, ATTUNE_BOOL = 6 };
+// dtype.code. Types: f16 f32 f64, bf16, i8 i16 i32 i64, u8, bool (8 bits), e4m3 (DLPack's float8_e4m3fn, 8 bits).
+enum { ATTUNE_INT = 0, ATTUNE_UINT = 1, ATTUNE_FLOAT = 2, ATTUNE_BFLOAT = 4, ATTUNE_BOOL = 6, ATTUNE_E4M3 = 10 };
 
 // ---- Errors
 

@@ -15,7 +15,7 @@
 
 namespace attune {
 
-enum class DType : std::uint8_t { f32, f16, bf16, f64, i64, i32, i16, i8, u8, boolean };
+enum class DType : std::uint8_t { f32, f16, bf16, f64, i64, i32, i16, i8, u8, boolean, e4m3 };
 std::string_view name_of(DType dtype);
 std::size_t size_of(DType dtype);
 
@@ -30,6 +30,15 @@ struct bf16 {
   std::uint16_t bits = 0;
   bf16() = default;
   bf16(float value);
+  operator float() const;
+};
+
+/// A float of 8 bits for caches of keys and values: 4 of them exponent, 3 fraction. It reaches 448, has NaN and no
+/// infinity. A conversion rounds to nearest even, and what is larger becomes 448.
+struct e4m3 {
+  std::uint8_t bits = 0;
+  e4m3() = default;
+  e4m3(float value);
   operator float() const;
 };
 
@@ -52,6 +61,7 @@ ATTUNE_ELEMENT(std::int16_t, i16, int);
 ATTUNE_ELEMENT(std::int8_t, i8, int);
 ATTUNE_ELEMENT(std::uint8_t, u8, int);
 ATTUNE_ELEMENT(bool, boolean, bool);
+ATTUNE_ELEMENT(e4m3, e4m3, float);
 #undef ATTUNE_ELEMENT
 }  // namespace detail
 

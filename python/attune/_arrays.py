@@ -10,7 +10,7 @@ from typing import Any
 from attune._errors import Error
 from attune._place import here
 
-_FLOATS = ("float16", "float32", "float64", "bfloat16", "half", "double", "float")
+_FLOATS = ("float16", "float32", "float64", "bfloat16", "half", "double", "float", "float8_e4m3fn")
 _known: dict[type, bool] = {}
 
 

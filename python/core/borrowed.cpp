@@ -24,7 +24,7 @@ std::string said(const nb::python_error& error) { return nb::cast<std::string>(n
 
 [[noreturn]] void refuse_type(const char* name, const std::string& type) {
   refuse("tensor-type", std::string("`") + name + "` holds " + type,
-         "attune reads f16, bf16, f32, f64, i8 to i64, u8 and bool, in this machine's byte order",
+         "attune reads f16, bf16, f32, f64, e4m3, i8 to i64, u8 and bool, in this machine's byte order",
          "convert it, e.g. with .astype('float32')");
 }
 
@@ -48,12 +48,15 @@ std::optional<attune_dtype> type_of_format(std::string_view format, std::size_t 
   }
 }
 
-/// A typestr of the array interfaces: "<f4". bf16 has none of its own: it is two bytes of nothing, named by its dtype.
+/// A typestr of the array interfaces: "<f4". bf16 and e4m3 have none of their own: they are bytes of nothing, named by
+/// their dtype, which for e4m3 libraries of arrays call float8_e4m3fn.
 std::optional<attune_dtype> type_of_typestr(std::string_view typestr, nb::handle object) {
   if (typestr.size() < 3 || typestr[0] == '>') return std::nullopt;
   const auto bits = static_cast<std::uint8_t>(8 * std::stoi(std::string(typestr.substr(2))));
   switch (typestr[1]) {
-    case 'f': return attune_dtype{ATTUNE_FLOAT, bits, 1};
+    case 'f':
+      if (bits == 8) break;
+      return attune_dtype{ATTUNE_FLOAT, bits, 1};
     case 'i': return attune_dtype{ATTUNE_INT, bits, 1};
     case 'b': return attune_dtype{ATTUNE_BOOL, 8, 1};
     case 'u':
@@ -62,7 +65,9 @@ std::optional<attune_dtype> type_of_typestr(std::string_view typestr, nb::handle
     case 'V': break;
     default: return std::nullopt;
   }
-  if (text_of(object.attr("dtype")) == "bfloat16") return attune_dtype{ATTUNE_BFLOAT, 16, 1};
+  const std::string named = text_of(object.attr("dtype"));
+  if (named == "bfloat16") return attune_dtype{ATTUNE_BFLOAT, 16, 1};
+  if (named == "float8_e4m3fn") return attune_dtype{ATTUNE_E4M3, 8, 1};
   return std::nullopt;
 }
 

@@ -138,7 +138,8 @@ bool NumpyTensor::make(const std::int64_t* shape, int rank, const NumpyTensor* l
 char NumpyTensor::kind() const {
   switch (tensor_.dtype.code) {
     case ATTUNE_FLOAT:
-    case ATTUNE_BFLOAT: return 'f';
+    case ATTUNE_BFLOAT:
+    case ATTUNE_E4M3: return 'f';
     case ATTUNE_BOOL: return 'b';
     default: return 'i';
   }

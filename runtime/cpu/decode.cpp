@@ -86,7 +86,7 @@ Cut cut_for(const Problem& problem, const Kit& kit) {
 }
 
 DecodePlan::DecodePlan(const compiler::LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means)
-    : problem(p), kit(cpu::kit({means.isa, means.purpose}, Unit::f32, call.q.dtype)),
+    : problem(p), kit(cpu::kit({means.isa, means.purpose}, Unit::f32, call.k.dtype)),
       kernel(forward_kernel(lowered, {means.isa, means.purpose}, Unit::f32)), cut(cut_for(p, *kit)),
       row_bytes(std::max(p.d, p.dv) * static_cast<std::int64_t>(size_of(call.k.dtype))),
       workers(most_workers(means.executor)) {
@@ -107,7 +107,7 @@ class DecodeRun {
  public:
   DecodeRun(const DecodePlan& plan, const compiler::LoweredMod& lowered, const Forward& call, const Means& means)
       : plan_(plan), lowered_(lowered), call_(call), problem_(plan.problem), kernel_(*plan.kernel), means_(means),
-        slots_(lowered.mod, args_of(lowered, call)), q_rows_(plan.kit),
+        slots_(lowered.mod, args_of(lowered, call)), q_rows_({means.isa, means.purpose}, Unit::f32, call.q.dtype),
         results_(call, plan.problem, {means.isa, means.purpose}), callers_(means.workspace, plan.workspace),
         memory_(callers_.workspace(), plan),
         visits_(plan.problem, plan.cut, lowered, slots_.args(), means.executor, few) {}

@@ -53,10 +53,11 @@ std::vector<std::span<const KVEntry>> rounds_of(std::span<const KVEntry> entries
 
 ForwardPlan::ForwardPlan(const compiler::LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means,
                          const Among& some)
-    : problem(p), among(some), unit(unit_for(means.isa, call.q.dtype)),
-      kit(cpu::kit({means.isa, means.purpose}, unit, call.q.dtype)),
+    : problem(p), among(some), unit(unit_for(means.isa, call.k.dtype)),
+      kit(cpu::kit({means.isa, means.purpose}, unit, call.k.dtype)),
       kernel(forward_kernel(lowered, {means.isa, means.purpose}, unit)), cut(cut_for(kit->tiling, p, call.piece != 0)),
-      qk(p.d, kit->tiling, unit), pv(p.dv, kit->tiling, unit), inputs(kit), v_in_place(reads_in_place(call.v, p, pv)),
+      qk(p.d, kit->tiling, unit), pv(p.dv, kit->tiling, unit), inputs(kit),
+      queries({means.isa, means.purpose}, unit, call.q.dtype), v_in_place(reads_in_place(call.v, p, pv)),
       entries(p.batch ? kv_entries(p, cut.tile_kv, among) : std::vector<KVEntry>()),
       rounds(rounds_of(entries, k_tile() + v_tile())), workers(most_workers(means.executor)) {
   Workspace count;

@@ -19,8 +19,8 @@ struct ForwardPlan {
   std::shared_ptr<const ForwardKernel> kernel;
   Cut cut;
   Widths qk, pv;
-  TensorRows inputs;  ///< rows of q, k and v, loaded as the Unit
-  bool v_in_place;    ///< products read values from the caller's tensor
+  TensorRows inputs, queries;  ///< rows of k and v, and of q, loaded as the Unit
+  bool v_in_place;             ///< products read values from the caller's tensor
   std::vector<KVEntry> entries;
   std::vector<std::span<const KVEntry>> rounds;  ///< entries that are packed at the same time
   int workers;

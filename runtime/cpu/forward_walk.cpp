@@ -48,12 +48,12 @@ class ForwardWalk {
     if (plan_.problem.held()) std::fill_n(s_.q, tile_.rows * plan_.qk.as_k, 0u);
     each_query_run(plan_.problem, seq_, tile_.first, tile_.rows,
                    [&](std::int64_t skip, std::int64_t count, std::int64_t row) {
-                     plan_.inputs.load(q, shifted(from, row),
-                                       {.rows = count,
-                                        .columns = plan_.qk.columns,
-                                        .factor = static_cast<float>(plan_.problem.scale),
-                                        .into = s_.q + skip * plan_.qk.as_k,
-                                        .row = plan_.qk_row()});
+                     plan_.queries.load(q, shifted(from, row),
+                                        {.rows = count,
+                                         .columns = plan_.qk.columns,
+                                         .factor = static_cast<float>(plan_.problem.scale),
+                                         .into = s_.q + skip * plan_.qk.as_k,
+                                         .row = plan_.qk_row()});
                    });
     std::fill_n(s_.q + tile_.rows * plan_.qk.as_k, (tile_.groups * cut_.group - tile_.rows) * plan_.qk.as_k, 0u);
   }

@@ -99,7 +99,8 @@ void find(F*& into, const Loaded& code, const char* symbol) {
 
 /// For all types that a call's tensors may have.
 void add_kits(std::vector<Object>& out, Isa isa) {
-  for (const DType type : {DType::f32, DType::f16, DType::bf16}) out.push_back(kit_code(isa, Unit::f32, type));
+  for (const DType type : {DType::f32, DType::f16, DType::bf16, DType::e4m3})
+    out.push_back(kit_code(isa, Unit::f32, type));
   if (has_bf16(isa)) out.push_back(kit_code(isa, Unit::bf16, DType::bf16));
 }
 

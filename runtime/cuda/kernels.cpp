@@ -47,7 +47,8 @@ LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, con
   const auto refuses = [&](const codegen::KernelDescriptor* one) {
     return !one->why_not(key.spec, parts.facts).empty();
   };
-  if (std::ranges::all_of(codegen::kernels(key.way), refuses)) {
+  // Another way computes such a backward. A forward has no other: choose() says why.
+  if (!forward && std::ranges::all_of(codegen::kernels(key.way), refuses)) {
     for (const codegen::KernelDescriptor* one : codegen::kernels(key.way))
       out.story.push_back(fmt::format("not {}: {}", one->name, one->why_not(key.spec, parts.facts)));
     return out;

@@ -11,10 +11,11 @@ namespace attune::runtime::cuda {
 // Inline: a call fills in six of these, and takes less than a microsecond in all.
 
 inline Stored stored(DType type) {
-  return type == DType::f64   ? Stored::f64
-         : type == DType::f32 ? Stored::f32
-         : type == DType::f16 ? Stored::f16
-                              : Stored::bf16;
+  return type == DType::f64    ? Stored::f64
+         : type == DType::f32  ? Stored::f32
+         : type == DType::f16  ? Stored::f16
+         : type == DType::e4m3 ? Stored::e4m3
+                               : Stored::bf16;
 }
 /// A number of each batch entry; empty where the tensor was not given.
 inline Numbers numbers(const Tensor& t) {

@@ -107,6 +107,7 @@ constexpr std::array rows{
     flag<&Shape::few>("few", "are there few queries: 16 at most, times the heads that share a tile?"),
     flag<&Shape::apart>("apart", "have entries lengths or positions of their own, or pages?"),
     flag<&Shape::paged>("paged", "are keys and values in pages?"),
+    flag<&Shape::narrow>("narrow", "do keys and values hold e4m3?"),
     flag<&Shape::before>("before", "are results over other keys merged in?"),
     flag<&Shape::pieces>("pieces", "are keys summed in pieces?"),
     flag<&Shape::boxes>("boxes", "can the copy engine take the tensors? As for contiguous ones if left out"),
@@ -161,10 +162,12 @@ KernelSpec spec_of(const Shape& shape, int arch) {
   out.few = shape.few;
   out.apart = shape.apart;
   out.paged = shape.paged;
+  out.narrow = shape.narrow;
   out.before = shape.before;
   out.pieces = shape.pieces;
-  const auto in = static_cast<std::int64_t>(size_of(out.dtype)), written = static_cast<std::int64_t>(size_of(out.out));
-  const std::int64_t rows_of_in = (out.d * in) | (out.dv * in);
+  const auto in = static_cast<std::int64_t>(size_of(out.dtype)), written = static_cast<std::int64_t>(size_of(out.out)),
+             kept = out.narrow ? 1 : in;
+  const std::int64_t rows_of_in = (out.d * in) | (out.d * kept) | (out.dv * kept);
   out.load = shape.load.value_or(piece_of(rows_of_in));
   out.store = shape.store.value_or(piece_of(out.dv * written));
   out.boxes = shape.boxes.value_or(!out.packed && out.load == 16 && out.store == 16);
@@ -184,6 +187,7 @@ Shape shape_of(const KernelSpec& spec, codegen::Length length) {
   out.few = spec.few;
   out.apart = spec.apart;
   out.paged = spec.paged;
+  out.narrow = spec.narrow;
   out.before = spec.before;
   out.pieces = spec.pieces;
   out.negative = !spec.scale_positive;

@@ -43,7 +43,7 @@ void at(const Assignment& a, F add) {
 
 std::optional<DType> dtype_named(std::string_view name) {
   for (const DType type : {DType::f32, DType::f16, DType::bf16, DType::f64, DType::i64, DType::i32, DType::i16,
-                           DType::i8, DType::u8, DType::boolean})
+                           DType::i8, DType::u8, DType::boolean, DType::e4m3})
     if (name_of(type) == name) return type;
   return std::nullopt;
 }

@@ -146,6 +146,7 @@ std::int64_t rows_in(std::span<const Shares::Stretch> stretches) {
 
 std::string_view not_over_ranks(const Forward& call) {
   if (call.kv_len.given()) return "kv_len";
+  if (call.k.dtype != call.q.dtype) return "keys of another type than q";
   if (call.q_offsets.given()) return "q_offsets";
   if (call.pages.given()) return "pages";
   if (call.piece != 0) return "piece";

@@ -95,6 +95,7 @@ TEST_CASE("messages about tensors of DLPack", "[c]") {
   };
   told("dlpack-lanes", [](attune_tensor& t) { t.dtype.lanes = 4; });
   told("dlpack-type", [](attune_tensor& t) { t.dtype.code = 5, t.dtype.bits = 64; });
+  told("dlpack-type.e5m2", [](attune_tensor& t) { t.dtype.code = 12, t.dtype.bits = 8; });
   told("dlpack-device",
        [](attune_tensor& t) { t.device.device_type = static_cast<decltype(t.device.device_type)>(10); });
   told("null-pointer.shape", [](attune_tensor& t) { t.shape = nullptr; });

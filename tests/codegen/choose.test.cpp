@@ -194,6 +194,36 @@ TEST_CASE("few queries have a kernel whose blocks share their keys, on every car
   CHECK(choose({}, {}).story.empty());
 }
 
+TEST_CASE("keys of e4m3 are read by the kernel of few queries, and by no other", "[choose]") {
+  for (int d = 16; d <= 256; d += 16)
+    for (const int arch : {80, 86, 90, 120}) {
+      const KernelSpec spec{.arch = arch, .d = d, .dv = 272 - d, .narrow = true, .few = true};
+      const KernelChoices all = choose(spec, {});
+      REQUIRE(all.choices.size() == 1);
+      const KernelPlan& plan = all.choices[0].plan;
+      CHECK(plan.kernel->name == "decode_sm80");
+      CHECK(trait(plan, "narrow") == 1);
+      CHECK(plan.d == (d + 31) / 32 * 32);
+      CHECK(plan.dv == (spec.dv + 31) / 32 * 32);
+      CHECK(all.choices[0].shared_bytes <= most_shared(arch));
+      CHECK(all.story.back() == "not forward_sm80: it reads k and v in the type of q");
+    }
+  const auto refusal = [](const KernelSpec& spec, const ModFacts& facts = {}) -> std::string {
+    try {
+      choose(spec, facts);
+    } catch (const Error& e) {
+      return e.code + ": " + e.why;
+    }
+    return "nothing";
+  };
+  CHECK(refusal({.narrow = true}) ==
+        "engine-type: decode_sm80: it is for queries that are 16 rows at most, times the heads that share keys; "
+        "forward_sm90: it reads k and v in the type of q; forward_sm80: it reads k and v in the type of q");
+  CHECK(refusal({.arch = 80, .narrow = true, .few = true, .load = 8}).find("engine-type: decode_sm80: it reads") == 0);
+  CHECK(refusal({.narrow = true, .few = true}, {.has_prob = true, .prob_linear = false}).find("engine-type") == 0);
+  CHECK(refusal({.dtype = DType::f32, .out = DType::f32, .narrow = true, .few = true}).find("engine-type") == 0);
+}
+
 TEST_CASE("calls are of the kind that their expressions make them", "[choose]") {
   Array<int> doc = Device::cpu().array<int>({300}, "doc");
   Array<float> table = Device::cpu().array<float>({300}, "table"), slope = Device::cpu().array<float>({4}, "slope");
@@ -355,7 +385,9 @@ TEST_CASE("the host counts shared memory and columns as kernels do", "[choose]")
        {KernelSpec{.d = 24, .dv = 40}, KernelSpec{.out = DType::f32, .d = 16, .dv = 16}, KernelSpec{.d = 64, .dv = 160},
         KernelSpec{.d = 40, .dv = 256}, KernelSpec{.d = 72, .dv = 128, .heads = 4, .few = true},
         KernelSpec{.arch = 86, .out = DType::f32, .d = 256, .dv = 40, .few = true},
-        KernelSpec{.before = true, .pieces = true, .heads = 2, .few = true}})
+        KernelSpec{.before = true, .pieces = true, .heads = 2, .few = true},
+        KernelSpec{.d = 48, .dv = 80, .narrow = true, .few = true},
+        KernelSpec{.arch = 86, .d = 256, .dv = 64, .narrow = true, .before = true, .few = true}})
     for (const KernelChoice& c : choose(spec, parts.facts).choices) {
       Source source = kernel_source(parts, c.plan, spec.arch);
       const std::string shared = c.plan.kernel->name == "forward_sm90"  ? "Shared90"

@@ -62,6 +62,9 @@ std::vector<Row> rows() {
   for (const auto& [d, dv] : {std::pair{64, 64}, {128, 128}, {192, 128}, {256, 256}})
     for (const int arch : {80, 86, 90})
       out.push_back({.spec = {.arch = arch, .d = d, .dv = dv, .few = true}, .variant = "decode_sm80"});
+  for (const auto& [d, dv] : {std::pair{48, 48}, {64, 64}, {96, 96}, {128, 128}, {192, 128}, {256, 256}})
+    for (const int arch : {80, 90, 120})
+      out.push_back({.spec = {.arch = arch, .d = d, .dv = dv, .narrow = true, .few = true}, .variant = "decode_sm80"});
   return out;
 }
 

@@ -189,6 +189,9 @@ TEST_CASE("missing and unusable tensors are refused", "[problem]") {
 TEST_CASE("types that do not fit are refused", "[problem]") {
   refuses("tensor-type.q", [](Forward& c) { c.q.dtype = DType::i32; });
   refuses("tensor-types", [](Forward& c) { c.v.dtype = DType::f16; });
+  refuses("tensor-type.k", [](Forward& c) { c.k.dtype = DType::u8; });
+  refuses("tensor-type.q-e4m3", [](Forward& c) { c.q.dtype = DType::e4m3; });
+  refuses("tensor-types.e4m3", [](Forward& c) { c.k.dtype = DType::e4m3; });
   refuses("tensor-type.o", [](Forward& c) { c.o.dtype = DType::u8; });
   refuses("tensor-type.lse", [](Forward& c) { c.lse.dtype = DType::f16; });
 }
@@ -274,6 +277,7 @@ TEST_CASE("gradients that do not fit are refused", "[problem]") {
     c.lse = at(9, single, {2, 4, 8});
   });
   refuses_backward("tensor-shape.dk", [](Backward& c) { c.dk = at(6, single, {2, 4, 9, 16}); });
+  refuses_backward("tensor-type.backward-k", [](Backward& c) { c.k.dtype = c.v.dtype = DType::e4m3; });
   refuses_backward("tensor-type.dq", [](Backward& c) { c.dq.dtype = DType::i32; });
   refuses_backward("tensor-alias.gradients", [](Backward& c) { c.dv.data = c.dk.data; });
   refuses_backward("grad-not-captured.none", [&](Backward& c) { c.captured = {{slope, at(12, single, {4})}}; });

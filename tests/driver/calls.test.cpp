@@ -669,6 +669,37 @@ TEST_CASE("lengths, positions and pages are for few queries, and refused in word
   CHECK(refusal(plain, 1, lengths).empty());
 }
 
+TEST_CASE("keys of e4m3 are read by one kernel, and refused in words where it takes no such call", "[driver]") {
+  if (tests::skips_nvrtc()) return;
+  const Attention causal{.mask = mods::causal()};
+  const auto called = [&]<class Element>(Element, int arch, std::int64_t q_len, std::int64_t d, std::int64_t row,
+                                         bool pages) {
+    const Device gpu = device_of(arch);
+    const auto q = gpu.array<Element>({2, 4, q_len, d}), o = gpu.array<Element>({2, 4, q_len, d});
+    const auto memory = gpu.array<e4m3>({9, 1, 64, row});
+    const auto table = gpu.array<std::int32_t>({2, 9});
+    const Tensor kept(memory.data(), DType::e4m3, {pages ? 9 : 2, 1, 64, d}, {64 * row, 64 * row, row, 1}, gpu);
+    fake::forget();
+    causal.run({.q = q, .k = kept, .v = kept, .o = o, .pages = pages ? Tensor(table) : Tensor()}, Line{});
+    const auto launches = fake::launches();
+    REQUIRE(launches.size() == (arch < 90 ? 1 : 2));
+    return launches.back();
+  };
+  for (const int arch : {80, 89, 90, 120})
+    for (const bool pages : {false, true})
+      fits(called(bf16(), arch, 4, 128, 128, pages), "decode_sm80", (arch == 80 ? 163 : arch == 90 ? 227 : 99) << 10);
+  fits(called(f16(), 90, 1, 40, 48, false), "decode_sm80", 227 << 10);
+  const auto refusal = [&](const auto& call) {
+    const Error error = tests::refusal(call);
+    CHECK(error.code == "engine-type");
+    return error;
+  };
+  tests::golden_error("engine-type.e4m3", refusal([&] { called(bf16(), 90, 5, 64, 64, false); }).what());
+  CHECK(refusal([&] { called(float(), 90, 1, 64, 64, false); }).why.find("bf16 or f16") != std::string::npos);
+  for (const auto& [d, row] : {std::pair{40, 40}, {64, 72}})
+    CHECK(refusal([&] { called(bf16(), 90, 1, d, row, false); }).why.find("16 bytes") != std::string::npos);
+}
+
 TEST_CASE("a call that is merged with another's has a kernel of its own", "[driver]") {
   if (tests::skips_nvrtc()) return;
   for (const int arch : {90, 120})

@@ -107,7 +107,7 @@ bool agrees(const Case& c) {
 TEST_CASE("a device stores the bits that the host stores, of any types, strides and pages", "[gpu]") {
   if (skipped()) return;
   for (const DType from : {DType::f32, DType::f16, DType::bf16, DType::f64})
-    for (const DType into : {DType::f32, DType::f16, DType::bf16, DType::f64})
+    for (const DType into : {DType::f32, DType::f16, DType::bf16, DType::f64, DType::e4m3})
       for (const double scale : {1.0, 0.37}) {
         INFO(name_of(from) << " into " << name_of(into) << ", scale " << scale);
         CHECK(agrees({.from = from, .into = into, .scale = scale}));
@@ -116,7 +116,8 @@ TEST_CASE("a device stores the bits that the host stores, of any types, strides 
     for (const std::int64_t page : {0, 1, 5, 16})
       for (const bool packed : {false, true}) {
         INFO("layout " << static_cast<int>(layout) << ", pages of " << page << (packed ? ", packed" : ""));
-        CHECK(agrees({.layout = layout, .page = page, .d = 40, .dv = 3, .packed = packed}));
+        for (const DType into : {DType::bf16, DType::e4m3})
+          CHECK(agrees({.into = into, .layout = layout, .page = page, .d = 40, .dv = 3, .packed = packed}));
       }
 }
 

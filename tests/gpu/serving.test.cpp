@@ -1,10 +1,13 @@
 // tests/gpu/serving.test.cpp — few queries on a device: keys that blocks share, lengths, positions, pages, graphs
 #include <attune/attune.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
+#include <fmt/format.h>
 #include <random>
 
+#include "codegen/choose.h"
 #include "runtime/attention.h"
 #include "runtime/cuda/engine.h"
 #include "runtime/tensor.h"
@@ -36,6 +39,7 @@ const Attention unseen{.score = [](Float s, At at) { return where(at.kv <= at.q,
 std::string judge(const Attention& attention, const Shape& shape) {
   Engine engine = device_engine();
   engine.apart = true;
+  engine.narrow = Engine::Narrow::all;
   return compare(Subject(attention), inputs(shape), std::span(&engine, 1),
                  {.backward = false, .max = shape.seed % 2 == 0})
       .wrong;
@@ -97,6 +101,68 @@ std::vector<Shape> apart() {
   return out;
 }
 
+/// Beside keys of e4m3: few queries of every width, number and group, dense and in pages, of lengths and positions of
+/// their own, in pieces, merged with results before.
+std::vector<Shape> narrow() {
+  std::vector<Shape> out;
+  for (const std::int64_t d : {48, 64, 128, 256})
+    for (const std::int64_t q_len : {1, 2, 3, 4})
+      for (const std::int64_t group : {1, 4, 8, 16}) {
+        if (!codegen::few_rows(q_len, group)) continue;
+        const std::size_t nth = out.size();
+        Shape shape{.batch = 4,
+                    .q_heads = group == 16 ? 16 : 2 * group,
+                    .kv_heads = group == 16 ? 1 : 2,
+                    .q_len = q_len,
+                    .kv_len = 777,
+                    .d = d,
+                    .dv = nth % 5 == 4 ? 64 : d,
+                    .dtype = nth % 2 ? DType::f16 : DType::bf16,
+                    .layout = nth % 3 ? Layout::bhsd : Layout::bshd,
+                    .q_offset = 770,
+                    .narrow = true,
+                    .before = nth % 4 == 3,
+                    .seed = nth + 1};
+        if (nth % 2) shape.used = {777, 0, 130, 31};
+        if (nth % 3 == 1) shape.page = std::array{1, 16, 24, 128}[nth / 3 % 4];
+        if (nth % 3 == 2) shape.piece = nth % 2 ? 384 : 256;
+        if (nth % 7 == 6) shape.q_offset = 0, shape.q_offsets = {776, 0, 129, 400};
+        shape.holes = nth % 9 == 7;
+        out.push_back(shape);
+      }
+  out.push_back({.q_heads = 4,
+                 .kv_heads = 2,
+                 .kv_len = 260,
+                 .d = 64,
+                 .dv = 64,
+                 .dtype = DType::bf16,
+                 .q_lens = {2, 0, 1, 3},
+                 .q_offset = 200,
+                 .used = {260, 3, 0, 131},
+                 .narrow = true});
+  return out;
+}
+
+/// e4m3 of a tensor's scale, of each key head and of each position: mods that multiply s and p.
+Attention scaled() {
+  constexpr std::int64_t keys = 800;
+  static const auto k_of_head = Device::cpu().array<float>({2}, "k_of_head"),
+                    v_of_head = Device::cpu().array<float>({2}, "v_of_head"),
+                    k_of_key = Device::cpu().array<float>({2, keys}, "k_of_key"),
+                    v_of_key = Device::cpu().array<float>({2, keys}, "v_of_key");
+  for (std::int64_t h = 0; h < 2; ++h) {
+    k_of_head.data()[h] = 0.5f + static_cast<float>(h);
+    v_of_head.data()[h] = 3.0f - static_cast<float>(h);
+    for (std::int64_t i = 0; i < keys; ++i) {
+      k_of_key.data()[h * keys + i] = 0.25f + 0.01f * static_cast<float>((i + h) % 100);
+      v_of_key.data()[h * keys + i] = 0.75f + 0.02f * static_cast<float>((i + 3 * h) % 50);
+    }
+  }
+  return {.score = [](Float s, At at) { return s * k_of_head[at.head / 4] * k_of_key(at.head / 4, at.kv); },
+          .mask = mods::causal(),
+          .prob = [](Float p, At at) { return p * v_of_head[at.head / 4] * v_of_key(at.head / 4, at.kv); }};
+}
+
 /// One call of 8 heads of 2, on the device, in as many blocks as are asked for.
 struct Call {
   Array<bf16> q, k, v, o;
@@ -149,6 +215,87 @@ TEST_CASE("few queries get what the oracle says, whatever their entries' lengths
   });
   INFO(wrong);
   CHECK(wrong.empty());
+}
+
+TEST_CASE("few queries beside keys and values of e4m3 get what the oracle says", "[gpu]") {
+  if (skipped()) return;
+  const Attention* const what[] = {&plain, &causal, &windowed, &rich};
+  const std::vector<Shape> shapes = narrow();
+  const std::string wrong = side_by_side(shapes.size() * 2, [&](std::size_t i) {
+    return judge(*what[(i / 2 + i % 2 * 2) % std::size(what)], shapes[i / 2]);
+  });
+  INFO(wrong);
+  CHECK(wrong.empty());
+}
+
+TEST_CASE("scales of e4m3 are mods, of each head and of each position", "[gpu]") {
+  if (skipped()) return;
+  const Attention attention = scaled();
+  const std::string wrong = side_by_side(8, [&](std::size_t i) {
+    const std::int64_t d = std::array{64, 128}[i % 2], q_len = 1 + static_cast<std::int64_t>(i / 2 % 2) * 3;
+    return judge(attention, {.batch = 3,
+                             .q_heads = 8,
+                             .kv_heads = 2,
+                             .q_len = q_len,
+                             .kv_len = 777,
+                             .d = d,
+                             .dv = d,
+                             .dtype = i % 2 ? DType::f16 : DType::bf16,
+                             .used = {777, 131, 4},
+                             .q_offsets = {773, 127, 0},
+                             .page = i < 4 ? 0 : 16,
+                             .narrow = true,
+                             .seed = i + 1});
+  });
+  INFO(wrong);
+  CHECK(wrong.empty());
+}
+
+TEST_CASE("a device reads every e4m3 as it is, also NaN, which reaches no other key's result", "[gpu]") {
+  if (skipped()) return;
+  // An entry for each of them, all of which share the keys: a mask leaves one.
+  constexpr std::int64_t all = 256;
+  // The only score that is not 0 stands in column key % d, times 1.
+  const Attention own{.mask = [](At at) { return at.kv == at.batch; }, .scale = 1.0};
+  for (const std::int64_t d : {32, 48, 128, 256})
+    for (const bool half : {false, true})
+      for (const bool as_values : {true, false}) {
+        const DType type = half ? DType::f16 : DType::bf16;
+        const Placed q = place(type, {all, 1, 1, d}), k = place(DType::e4m3, {1, 1, all, d}),
+                     v = place(DType::e4m3, {1, 1, all, d}), lse = place(DType::f32, {all, 1, 1});
+        each_element(q.tensor, [&](std::int64_t at) { runtime::store(q.tensor, at, at % d == at / d % d); });
+        each_element(k.tensor, [&](std::int64_t at) {
+          const std::int64_t key = at / d;
+          static_cast<std::uint8_t*>(k.tensor.data)[at] = static_cast<std::uint8_t>(
+              as_values || at % d != key % d ? 0 : key);
+          static_cast<std::uint8_t*>(v.tensor.data)[at] = static_cast<std::uint8_t>(as_values ? (key + at % d) % all
+                                                                                              : 0);
+        });
+        const Moved there_q(q.tensor), there_k(k.tensor), there_v(v.tensor), there_o(q.tensor), there_lse(lse.tensor);
+        Forward call{.q = there_q.tensor(), .k = there_k.tensor(), .v = there_v.tensor(), .o = there_o.tensor()};
+        call.lse = there_lse.tensor();
+        own.run(call);
+        const Placed o = place(type, {all, 1, 1, d});
+        copy(there_o.tensor(), o.tensor);
+        copy(there_lse.tensor(), lse.tensor);
+        std::size_t wrong = 0;
+        std::string first;
+        // lse is a logarithm to the base 2, times another.
+        const auto same = [&](double got, double wanted, std::int64_t key) {
+          const double most = as_values ? 0 : 1e-6 * (1 + std::fabs(wanted));
+          if (std::fabs(got - wanted) <= most || (std::isnan(got) && std::isnan(wanted))) return;
+          if (wrong++ == 0) first = fmt::format("key {}: {}, and it is {}", key, got, wanted);
+        };
+        for (std::int64_t key = 0; key < all; ++key) {
+          e4m3 value;
+          value.bits = static_cast<std::uint8_t>(key);
+          if (!as_values) same(runtime::load(lse.tensor, key), static_cast<float>(value), key);
+          for (std::int64_t j = 0; as_values && j < d; ++j)
+            same(runtime::load(o.tensor, key * d + j), runtime::load(v.tensor, key * d + j), key);
+        }
+        INFO(name_of(type) << ", " << d << " columns, of " << (as_values ? "values" : "keys") << ": " << first);
+        CHECK(wrong == 0);
+      }
 }
 
 TEST_CASE("results of a call are merged with those before as the oracle does, by every kernel", "[gpu]") {

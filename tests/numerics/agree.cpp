@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <fmt/format.h>
 #include <limits>
+#include <mutex>
+#include <set>
 
 #include "compiler/mod.h"
 #include "runtime/oracle/oracle.h"
@@ -210,6 +213,15 @@ void guarded_run(Comparison& comparison, const Engine& engine, const Outputs& ou
   comparison.engine(engine.name, out);
 }
 
+/// Once for each reason; not as a skip, which would be the whole test's.
+void tell_left_out(const Engine& engine, const std::string& why) {
+  static std::mutex one;
+  static std::set<std::string> told;
+  const std::lock_guard lock(one);
+  const std::string line = fmt::format("[left out] {} does not take {}\n", engine.name, why);
+  if (told.insert(line).second) std::printf("%s", line.c_str());
+}
+
 void compare_forward(const Subject& subject, const Inputs& in, std::span<const Engine> engines, const Compared& what,
                      Yardsticks yardsticks, Verdict& verdict) {
   Comparison comparison(in, verdict);
@@ -224,7 +236,10 @@ void compare_forward(const Subject& subject, const Inputs& in, std::span<const E
   }
   comparison.truth(std::move(oracle), dense);
   for (const Engine& engine : engines) {
-    if (std::max(problem.d, problem.dv) > engine.widest || (in.shape.apart() && !engine.apart)) continue;
+    if (const std::string why = engine.why_not(in.shape); !why.empty()) {
+      tell_left_out(engine, why);
+      continue;
+    }
     const Outputs out = made(For::others);
     guarded_run(comparison, engine, out, [&] { engine.forward(subject, forward_call(in, out), problem); });
   }

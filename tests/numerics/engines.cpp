@@ -6,11 +6,15 @@
 #include <cstdlib>
 #include <deque>
 
+#include <fmt/format.h>
+
+#include "codegen/choose.h"
 #include "compiler/lower.h"
 #include "runtime/cpu/engine.h"
 #include "runtime/cpu/host.h"
 #include "runtime/cuda/driver.h"
 #include "runtime/cuda/engine.h"
+#include "tests/numerics/inputs.h"
 #include "tests/numerics/moved.h"
 
 namespace attune::tests {
@@ -93,13 +97,29 @@ Subject::Subject(const Attention& attention) : Subject(compiler::trace(attention
 
 Subject::Subject(compiler::BoundMod mod) : written(std::move(mod)), lowered(compiler::lower(written)) {}
 
+std::string Engine::why_not(const Shape& shape) const {
+  if (std::max(shape.d, shape.dv) > widest) return fmt::format("heads wider than {}", widest);
+  if (shape.apart() && !apart) return "queries and keys that are described apart";
+  if (!shape.narrow || narrow == Narrow::all) return {};
+  const std::int64_t q_len = shape.packed() ? std::ranges::max(shape.q_lens) : shape.q_len;
+  if (!codegen::few_rows(q_len, shape.q_heads / shape.kv_heads)) return "k and v of e4m3 beside many queries";
+  if (shape.dtype != DType::bf16 && shape.dtype != DType::f16) return "k and v of e4m3 beside q of 32 bits";
+  const bool in_rows = shape.layout == Layout::bhsd || shape.layout == Layout::bshd;
+  if (!in_rows || shape.d % 16 || shape.dv % 16) return "k and v of e4m3 whose rows are not multiples of 16 bytes";
+  return {};
+}
+
 const std::vector<Engine>& engines() {
   static const std::vector<Engine> all = [] {
     std::vector<Engine> found;
     for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512bf16, Isa::amx})
       if (runtime::cpu::supports(isa)) found.push_back(engine(isa));
     if (runtime::cuda::device_count() > 0)
-      found.push_back({.name = "cuda", .forward = forward_on_device, .backward = backward_on_device, .widest = 256});
+      found.push_back({.name = "cuda",
+                       .forward = forward_on_device,
+                       .backward = backward_on_device,
+                       .widest = 256,
+                       .narrow = Engine::Narrow::few});
     const char* asked = std::getenv("ATTUNE_TEST_ENGINE");
     if (asked) std::erase_if(found, [&](const Engine& e) { return !e.name.starts_with(asked); });
     if (found.empty()) std::printf("[skip] this machine has no engine of %s\n", asked ? asked : "any kind");

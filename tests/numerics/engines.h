@@ -1,6 +1,7 @@
 // tests/numerics/engines.h — every engine of this build that this machine can run, and the mods they get
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -22,12 +23,21 @@ struct Subject {
   explicit Subject(compiler::BoundMod written);
 };
 
+struct Shape;
+
 struct Engine {
+  /// Beside which queries it takes k and v of e4m3.
+  enum class Narrow : std::uint8_t { all, few };
+
   std::string name;
   std::function<void(const Subject&, const Forward&, const compiler::Problem&)> forward;
   std::function<void(const Subject&, const Backward&, const compiler::Problem&)> backward;  ///< may be none
   bool apart = false;         ///< takes calls that describe q and keys apart
   std::int64_t widest = 512;  ///< wider heads are refused, see tests/codegen/choose.test.cpp
+  Narrow narrow = Narrow::all;
+
+  /// What of a shape it does not take, as a call's forward, or empty.
+  std::string why_not(const Shape& shape) const;
 };
 
 /// One for each instruction set of this CPU, and CUDA if there is a device. ATTUNE_TEST_ENGINE=cuda: only engines whose

@@ -153,6 +153,7 @@ std::string Shape::describe() const {
   if (!used.empty()) more += fmt::format(", kv_len [{}] of {}", fmt::join(used, " "), kv_len);
   if (!q_offsets.empty()) more += fmt::format(", q_offsets [{}]", fmt::join(q_offsets, " "));
   if (page) more += fmt::format(", pages of {}{}", page, holes ? " with holes" : "");
+  if (narrow) more += ", k and v of e4m3";
   if (piece) more += fmt::format(", pieces of {}", piece);
   if (before) more += ", results before";
   return fmt::format("{} {} x {}/{} x {} x {}/{} {}{}{}, from {}, seed {}", name_of(dtype), entries(), q_heads,
@@ -253,8 +254,9 @@ Inputs inputs(const Shape& shape) {
   std::vector<std::int64_t> q = in.shape_of_o();
   q.back() = shape.d;
   in.q = filled(shape.dtype, q);
-  in.k = filled(shape.dtype, kv(shape.d));
-  in.v = filled(shape.dtype, kv(shape.dv));
+  const DType kept = shape.narrow ? DType::e4m3 : shape.dtype;
+  in.k = filled(kept, kv(shape.d));
+  in.v = filled(kept, kv(shape.dv));
   in.grad_o = filled(shape.dtype, in.shape_of_o());
   in.grad_lse = filled(DType::f32, in.shape_of_lse());
   if (shape.packed()) in.cu_seqlens_q = starts(shape.q_lens);

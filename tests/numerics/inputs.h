@@ -35,13 +35,14 @@ struct Shape {
   std::int64_t page = 0;
   bool holes = false;  ///< some pages do not exist
   std::int64_t piece = 0;
+  bool narrow = false;  ///< k and v hold e4m3
   /// Results over other keys are merged in. Some rows have none: their lse is -inf, and their results are NaN.
   bool before = false;
   std::uint64_t seed = 1;
 
   bool packed() const { return !q_lens.empty(); }
   std::int64_t entries() const { return packed() ? static_cast<std::int64_t>(q_lens.size()) : batch; }
-  /// Whether q and k are described apart, which only forward calls on the host can be.
+  /// Whether q and k are described apart, which only forward calls can be.
   bool apart() const {
     return kv_offset || page || piece || !used.empty() || !q_offsets.empty() || q_lens.empty() != kv_lens.empty();
   }

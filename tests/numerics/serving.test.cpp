@@ -206,6 +206,46 @@ TEST_CASE("keys in pages are as the oracle has them", "[engine][serving]") {
   agree(rich, mixed);
 }
 
+TEST_CASE("keys and values of e4m3 are as the oracle has them, beside queries of any type", "[engine][serving]") {
+  for (Shape shape : told_apart()) {
+    shape.narrow = true;
+    for (const Attention* attention : {&plain, &rich}) agree(*attention, shape);
+  }
+  for (Shape shape : paged()) {
+    shape.narrow = true;
+    agree(shape.seed % 2 ? causal : rich, shape);
+  }
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
+    for (const std::int64_t q_len : {1, 3, 70})
+      for (const std::int64_t d : {8, 40, 128}) {
+        Shape shape{.q_len = q_len, .kv_len = 333, .d = d, .dv = d, .dtype = dtype, .seed = 7};
+        shape.narrow = true;
+        agree(rich, shape);
+      }
+}
+
+TEST_CASE("every e4m3 is read as it is, also NaN", "[engine][serving]") {
+  // A key for each of them, of which a mask leaves one.
+  for (const Engine* engine : engines())
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      Shape shape{
+          .batch = 1, .q_heads = 1, .kv_heads = 1, .q_len = 256, .kv_len = 256, .d = 16, .dv = 16, .dtype = dtype};
+      shape.narrow = true;
+      const Inputs in = tests::inputs(shape);
+      for (std::int64_t i = 0; i < 256; ++i)
+        for (std::int64_t j = 0; j < 16; ++j)
+          *(static_cast<std::uint8_t*>(in.v.tensor.data) +
+            runtime::offset(in.v.tensor, 0, 0, i, j)) = static_cast<std::uint8_t>(i);
+      const Results out = run(*engine, Subject({.mask = [](At at) { return at.q == at.kv; }}), in, in.forward());
+      const auto o = tests::elements(out.o.tensor);
+      for (std::size_t i = 0; i < 256; ++i) {
+        const double value = runtime::load(in.v.tensor, static_cast<std::int64_t>(16 * i));
+        INFO(engine->name << ", " << name_of(dtype) << ", bits " << i << ", " << value << " and " << o[16 * i]);
+        CHECK((o[16 * i] == value || (std::isnan(value) && std::isnan(o[16 * i]))));
+      }
+    }
+}
+
 TEST_CASE("keys in pages give the same bits as the same keys in a row", "[engine][serving]") {
   for (const Engine* engine : engines())
     for (const Shape& shape : paged()) {

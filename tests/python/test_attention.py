@@ -61,6 +61,19 @@ def test_bf16(qkv):
     assert near(attune.attention(*qkv, score=lambda s, at: s + bias[at.kv]), dense(*qkv)[0])
 
 
+def test_keys_and_values_of_e4m3(qkv):
+    e4m3 = pytest.importorskip("ml_dtypes").float8_e4m3fn
+    q, k, v = qkv
+    k, v = k.astype(e4m3), v.astype(e4m3)
+    own = attune.Attention(mask="kv <= q")
+    for cache in ((k, v), (k[:, :, ::-1], v[:, :, ::-1])):
+        o = own(q, *cache)
+        assert o.dtype == q.dtype and near(o, own(q, *(x.astype(q.dtype) for x in cache)), 0)
+        assert near(own(q, *cache), o, 0)
+    scale = np.full(16, 0.5, e4m3)
+    assert near(attune.attention(*qkv, score=lambda s, at: s * scale[at.kv] * 2), dense(*qkv)[0])
+
+
 def test_strides_of_all_kinds(qkv, rng):
     q, k, v = qkv
     want, _ = dense(*qkv)

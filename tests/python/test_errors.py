@@ -169,6 +169,7 @@ MISTAKES = {
     "unlike-shapes": lambda: attune.attention(q, q[..., :3], q),
     "unlike-types": lambda: attune.attention(q, q.astype(np.float16), q),
     "complex": lambda: attune.attention(q.astype(np.complex64), q, q),
+    "e5m2": lambda: attune.attention(q, *[q.astype(pytest.importorskip("ml_dtypes").float8_e5m2)] * 2),
     "big-endian": lambda: attune.attention(q.astype(">f4"), q, q),
     "read-only": read_only,
     "deleted": deleted,

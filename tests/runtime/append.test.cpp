@@ -97,6 +97,31 @@ TEST_CASE("packed keys go to their pages, rounded to the cache's type and divide
   CHECK(sum == 16 * 17 / 2);  // each new element once, and nothing else
 }
 
+TEST_CASE("a cache of e4m3 gets new keys divided by their scale, and no infinity", "[append]") {
+  const Placed k_new = counted(DType::bf16, {1, 2, 3, 16}), v_new = counted(DType::f32, {1, 2, 3, 16});
+  const Placed k = blank(DType::e4m3, {2, 2, 4, 16}), v = blank(DType::e4m3, {2, 2, 4, 16}, Layout::bshd);
+  runtime::store(v_new.tensor, 0, 1e30);
+  std::int32_t after[]{5}, of_pages[]{1, 0};
+  append({.k_new = k_new.tensor,
+          .v_new = v_new.tensor,
+          .k = k.tensor,
+          .v = v.tensor,
+          .pages = Tensor(of_pages, DType::i32, {1, 2}),
+          .kv_len = Tensor(after, DType::i32, {1}),
+          .k_scale = 0.25,
+          .v_scale = -2});
+  for (std::int64_t h = 0; h < 2; ++h)
+    for (std::int64_t i = 0; i < 3; ++i)
+      for (std::int64_t j = 0; j < 16; ++j) {
+        const std::int64_t page = i < 2 ? 1 : 0, row = i < 2 ? 2 + i : 0;
+        CHECK(at(k.tensor, page, h, row, j) == float(e4m3(static_cast<float>(at(k_new.tensor, 0, h, i, j) * 4))));
+        CHECK(at(v.tensor, page, h, row, j) == float(e4m3(static_cast<float>(at(v_new.tensor, 0, h, i, j) / -2))));
+      }
+  CHECK(at(v.tensor, 1, 0, 2, 0) == -448);
+  CHECK(at(k.tensor, 0, 1, 0, 15) == 384);  // 96 / 0.25
+  CHECK(k.gaps_untouched());
+}
+
 TEST_CASE("denormal numbers of a cache stay what they are", "[append]") {
   const Placed k_new = place(DType::f32, {1, 1, 1, 4}), v_new = place(DType::f64, {1, 1, 1, 4}),
                k = place(DType::f64, {1, 1, 1, 4}), v = place(DType::f32, {1, 1, 1, 4});

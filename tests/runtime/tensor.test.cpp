@@ -80,6 +80,50 @@ TEST_CASE("doubles round to 16 bits once, to nearest even", "[tensor]") {
   rounds_to_nearest_even<bf16>(0x7f80);
 }
 
+TEST_CASE("every e4m3 survives the way through float", "[tensor]") {
+  for (unsigned bits = 0; bits < 256; ++bits) {
+    e4m3 value;
+    value.bits = static_cast<std::uint8_t>(bits);
+    const float wide = value;
+    INFO("bits " << bits << ", " << wide);
+    CHECK(std::isnan(wide) == ((bits & 0x7f) == 0x7f));
+    CHECK(unsigned{e4m3(wide).bits} == bits);
+  }
+}
+
+TEST_CASE("an e4m3 has the value its bits say, and numbers round to the nearest even one", "[tensor]") {
+  const auto value = [](unsigned bits) {
+    e4m3 out;
+    out.bits = static_cast<std::uint8_t>(bits);
+    return double{float(out)};
+  };
+  CHECK(value(0x38) == 1);
+  CHECK(value(0xc0) == -2);
+  CHECK(value(0x01) == 0x1p-9);
+  CHECK(value(0x07) == 7 * 0x1p-9);
+  CHECK(value(0x08) == 0x1p-6);
+  CHECK(value(0x7e) == 448);
+  std::uint8_t memory = 0;
+  const Tensor t(&memory, DType::e4m3, {});
+  const auto stored = [&](double x) {
+    runtime::store(t, 0, x);
+    return unsigned{memory};
+  };
+  for (unsigned bits = 0; bits < 0x7e; ++bits) {
+    const double middle = (value(bits) + value(bits + 1)) / 2;
+    INFO("bits " << bits);
+    CHECK(stored(middle) == bits + bits % 2);
+    CHECK(stored(-middle) == ((bits + bits % 2) | 0x80));
+    CHECK(stored(std::nextafter(middle, 0.0)) == bits);
+    CHECK(stored(std::nextafter(middle, 1e3)) == bits + 1);
+  }
+  // It has no infinity.
+  for (const double large : {448.1, 465.0, 1e30, double{INFINITY}}) {
+    CHECK(stored(large) == 0x7e);
+    CHECK(stored(-large) == 0xfe);
+  }
+}
+
 TEST_CASE("what is too large for 16 bits becomes infinite, from half a step on", "[tensor]") {
   CHECK(f16(65519.996f).bits == 0x7bff);
   CHECK(f16(65520.0f).bits == 0x7c00);

@@ -603,6 +603,14 @@ class Contract(Calls):
         self.assertEqual((said.returncode, said.stderr), (0, ""))
         self.assertEqual([line.split()[0] for line in said.stdout.splitlines()], ["f32", "row", "own"])
 
+    def test_bench_beside_a_cache_of_e4m3(self):
+        said = self.bench("--row", "causal", "--seq", "4", "--kv-seq", "64", "--d", "16", "--cache-dtype", "e4m3", "--json")
+        line = json.loads(said.stdout)
+        self.assertEqual((line["dtype"], line["cache_dtype"]), ("f32", "e4m3"))
+        self.refused("bad-choice", "bench", "--cache-dtype", "f16")
+        for direction in "--backward", "--step":
+            self.refused("bad-usage", "bench", "--cache-dtype", "e4m3", direction)
+
     def test_mistakes_of_a_bench(self):
         self.refused("bad-choice", "bench", "--row", "causl", fix="causal")
         self.refused("bad-choice", "bench", "--target", "oracle")

@@ -164,12 +164,13 @@ is_any_autocast: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enable
 
 
 def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Under autocast in its type, as torch's attentions are."""
+    """Under autocast in its type, as torch's attentions are; keys and values of a cache stay as they are."""
     device = tensors[0].device.type
     if not torch.is_autocast_enabled(device):
         return tensors
     to = torch.get_autocast_dtype(device)
-    return tuple([t.to(to) if t.is_floating_point() and t.dtype != torch.float64 else t for t in tensors])
+    stays = torch.float64, torch.float8_e4m3fn
+    return tuple([t.to(to) if t.is_floating_point() and t.dtype not in stays else t for t in tensors])
 
 
 def check_heads(query: Tensor, key: Tensor, enable_gqa: bool) -> tuple[torch.Size, torch.Size]:

@@ -77,6 +77,9 @@ MISTAKES = {
     "no-mask": lambda: flex_attention(q, q, q, block_mask=torch.ones(8, 8)),
     "aux-twice": lambda: flex_attention(q, q, q, return_lse=True, return_aux=AuxRequest(lse=True)),
     "types": lambda: flex_attention(q, q.double(), q),
+    "cache-of-e5m2": lambda: flex_attention(q, *[q.to(torch.float8_e5m2)] * 2),
+    "cache-without-gradient": lambda: flex_attention(
+        q.clone().requires_grad_(), *[q.to(torch.float8_e4m3fn)] * 2).sum().backward(),
     "shapes": lambda: flex_attention(q, q[..., :2], q),
     "three-dimensions": lambda: flex_attention(q[0], q[0], q[0]),
     "sparse": lambda: flex_attention(q.to_sparse(), q, q),

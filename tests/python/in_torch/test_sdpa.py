@@ -5,6 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from attune.torch import scaled_dot_product_attention, varlen_attention
+from attune.torch._flex import as_autocast
 from eager import close, doubled, eager, qkv
 
 
@@ -42,6 +43,23 @@ def test_masks_broadcast(shape):
     keep[..., :1] = True
     check(qkv(q_len=5, kv_len=7), keep)
     check(qkv(q_len=5, kv_len=7), torch.randn(shape, requires_grad=True))
+
+
+def test_keys_and_values_of_e4m3_are_read_as_they_are():
+    q, k, v = qkv(heads=4, q_len=3, kv_len=50, grad=False)
+    k, v = (t.to(torch.float8_e4m3fn) for t in (k, v))
+    for _ in range(3):  # the later calls take a shorter way
+        assert torch.equal(scaled_dot_product_attention(q, k, v), scaled_dot_product_attention(q, k.float(), v.float()))
+    run = torch.compile(scaled_dot_product_attention, fullgraph=True)
+    close(run(q, k, v), F.scaled_dot_product_attention(*(t.double() for t in (q, k, v))))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = scaled_dot_product_attention(q, k, v)
+        assert as_autocast(q, k, v)[1] is k
+    assert torch.equal(out, scaled_dot_product_attention(q.bfloat16(), k, v))
+    starts = torch.tensor([0, 20, 50], dtype=torch.int32)
+    packed = [torch.randn(50, 2, 8), *(torch.randn(50, 2, 8).to(torch.float8_e4m3fn) for _ in range(2))]
+    wide = [t.float() for t in packed]
+    assert torch.equal(varlen_attention(*packed, starts, starts), varlen_attention(*wide, starts, starts))
 
 
 def test_a_float_mask_of_minus_infinity_hides():

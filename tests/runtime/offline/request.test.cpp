@@ -74,7 +74,7 @@ TEST_CASE("shapes read back as they are said, and say no more than it takes", "[
   const codegen::KernelSpec usual{};
   std::string said;
   for (const ShapeRow& row : shape_rows()) said += row.text(shape_of(usual, codegen::Length::to_1k)) + ";";
-  CHECK(said == "bf16;;128;;to_1k;;;;;;;;;;;;;;;;;");
+  CHECK(said == "bf16;;128;;to_1k;;;;;;;;;;;;;;;;;;");
   for (const DType type : {DType::f32, DType::f16, DType::bf16})
     for (const std::int64_t d : {1, 3, 20, 64, 100, 256})
       for (const int load : {0, 4, 8, 16})
@@ -86,7 +86,9 @@ TEST_CASE("shapes read back as they are said, and say no more than it takes", "[
                                          .dv = 257 - d,
                                          .max = flag,
                                          .packed = !flag,
+                                         .narrow = flag,
                                          .heads = flag ? 1 : 4,
+                                         .few = flag,
                                          .boxes = flag,
                                          .load = load,
                                          .store = 4,
@@ -106,6 +108,9 @@ TEST_CASE("shapes read back as they are said, and say no more than it takes", "[
     CHECK_FALSE(row.set(shape, ""));
     if (row.json != ShapeRow::JsonForm::text) CHECK_FALSE(row.set(shape, "many"));
   }
+  // Rows of e4m3 are half as long as those of q.
+  CHECK(spec_of({.d = 40, .few = true, .narrow = true}, 90).load == 8);
+  CHECK(spec_of({.d = 40, .few = true}, 90).load == 16);
 }
 
 TEST_CASE("how exact a kernel is, is said where its type alone does not say it", "[request]") {
