@@ -356,7 +356,7 @@ double kept_bytes(const Case& one, const BenchOptions& o) {
     return static_cast<double>(lists.some + lists.all);
   });
   const double by_key_head = keys / static_cast<double>(o.heads) * static_cast<double>(o.of_kv_heads());
-  return by_key_head * static_cast<double>(o.d + o.of_dv()) * static_cast<double>(size_of(o.type()));
+  return by_key_head * static_cast<double>(o.d + o.of_dv()) * static_cast<double>(size_of(o.kept_type()));
 }
 
 double visited_pairs(const Case& one, const BenchOptions& o, int tile_q, int tile_kv) {
