@@ -68,10 +68,10 @@ struct PartOfRow {
     const float base = over == -infinity ? 0.0f : over;
     const auto join = [](float& x, float y, float by) { x = by == 0.0f ? x : x + y * by; };
     const float mine = power_of_two(part.over - base);
-    // A share of 0 leaves nothing, also of what is not finite.
+    // A share of 0 leaves nothing, also of what is not finite; but a sum that is NaN stays: it has no largest score.
 #pragma unroll
     for (int i = 0; i < 4; ++i) o[i] = mine == 0.0f ? 0.0f : o[i] * mine;
-    part = {mine == 0.0f ? 0.0f : part.sum * mine, over};
+    part = {mine == 0.0f && part.sum == part.sum ? 0.0f : part.sum * mine, over};
 #pragma unroll
     for (int i = 0; i < Count; ++i) {
       const float theirs = power_of_two(other[i].part.over - base);
@@ -79,7 +79,7 @@ struct PartOfRow {
       join(o[1], other[i].o.y, theirs);
       join(o[2], other[i].o.z, theirs);
       join(o[3], other[i].o.w, theirs);
-      join(part.sum, other[i].part.sum, theirs);
+      if (theirs != 0.0f || other[i].part.sum != other[i].part.sum) part.sum += other[i].part.sum * theirs;
     }
   }
 };

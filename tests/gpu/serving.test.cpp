@@ -79,6 +79,7 @@ std::vector<Shape> apart() {
     Shape shape{.batch = 3,
                 .q_heads = heads,
                 .kv_heads = 1,
+                .q_len = 1,
                 .kv_len = 700,
                 .d = 128,
                 .dv = 64,

@@ -80,7 +80,7 @@ def test_every_case_is_what_torch_computes_in_f32(measured, flashinfer):
 
 
 def test_rows_are_chosen_and_joined(measured, tmp_path):
-    code, data = measured("--rows", "mods:alibi", "pages:page16", "--no-cudnn")
+    code, data = measured("--rows", "mods:alibi", "pages:page16", "--no-cudnn", "--flashinfer", "off")
     assert code == 0 and [case["row"] for case in data["cases"]] == ["full", "alibi"]
     page = (tmp_path / "serving_peers.md").read_text(encoding="utf-8")
     assert "| mods, 16x8k: alibi |" in page and (tmp_path / "serving_peers.svg").exists()
