@@ -687,7 +687,7 @@ TEST_CASE("keys of e4m3 are read by one kernel, and refused in words where it ta
   };
   for (const int arch : {80, 89, 90, 120})
     for (const bool pages : {false, true})
-      fits(called(bf16(), arch, 4, 128, 128, pages), "decode_sm80", (arch == 80 ? 163 : arch == 90 ? 227 : 99) << 10);
+      fits(called(bf16(), arch, 4, 128, 128, pages), "decode_sm80", (arch == 80 ? 163U : arch == 90 ? 227U : 99U) << 10);
   fits(called(f16(), 90, 1, 40, 48, false), "decode_sm80", 227 << 10);
   const auto refusal = [&](const auto& call) {
     const Error error = tests::refusal(call);
@@ -696,8 +696,8 @@ TEST_CASE("keys of e4m3 are read by one kernel, and refused in words where it ta
   };
   tests::golden_error("engine-type.e4m3", refusal([&] { called(bf16(), 90, 5, 64, 64, false); }).what());
   CHECK(refusal([&] { called(float(), 90, 1, 64, 64, false); }).why.find("bf16 or f16") != std::string::npos);
-  for (const auto& [d, row] : {std::pair{40, 40}, {64, 72}})
-    CHECK(refusal([&] { called(bf16(), 90, 1, d, row, false); }).why.find("16 bytes") != std::string::npos);
+  for (const auto& widths : {std::pair{40, 40}, {64, 72}})
+    CHECK(refusal([&] { called(bf16(), 90, 1, widths.first, widths.second, false); }).why.find("16 bytes") != std::string::npos);
 }
 
 TEST_CASE("a call that is merged with another's has a kernel of its own", "[driver]") {
