@@ -14,7 +14,6 @@
 #include "runtime/oracle/verify.h"
 #include "tests/catch.h"
 #include "tests/driver/fake_driver.h"
-#include "tests/nvrtc.h"
 #include "tests/refusal.h"
 
 using namespace attune;
@@ -80,7 +79,6 @@ using Names = std::vector<std::string>;
 }  // namespace
 
 TEST_CASE("a backward is its rows, the gradient of q, and those of k and v", "[driver]") {
-  if (tests::skips_nvrtc()) return;
   const Call call;
   CHECK(launched(call.causal(), call.backward) == Names{"rows", "queries_sm80", "keys_sm80"});
   CHECK(fake::calls("cuMemsetD32Async") == 0);
@@ -101,7 +99,6 @@ TEST_CASE("a backward is its rows, the gradient of q, and those of k and v", "[d
 }
 
 TEST_CASE("an H200 has one kernel for the whole backward, but not for all gradients of captured tensors", "[driver]") {
-  if (tests::skips_nvrtc()) return;
   const Call call(h200);
   CHECK(launched(call.causal(), call.backward) == Names{"rows", "backward_sm90", "end_queries_sm90", "repair_sm80"});
   CHECK(fake::calls("cuMemsetD32Async") == 1);  // its counters
@@ -112,7 +109,6 @@ TEST_CASE("an H200 has one kernel for the whole backward, but not for all gradie
 }
 
 TEST_CASE("an H200 sums along diagonals in its one kernel, and spreads the sums behind the repair", "[driver]") {
-  if (tests::skips_nvrtc()) return;
   const Call call(h200);
   const Names all{"rows", "backward_sm90", "end_queries_sm90", "repair_sm80", "spread_diagonals", "store_sums"};
   CHECK(launched(call.causal(), call.with_table()) == all);
@@ -129,7 +125,6 @@ TEST_CASE("an H200 sums along diagonals in its one kernel, and spreads the sums 
 }
 
 TEST_CASE("an H200 stores the gradient of what only a mask reads: 0", "[driver]") {
-  if (tests::skips_nvrtc()) return;
   const Call call(h200);
   const Attention masked{.mask = [&](At at) { return at.kv <= at.q && call.table[at.kv] > 0.5f; }};
   CHECK(launched(masked, call.with_table()) ==
@@ -138,7 +133,6 @@ TEST_CASE("an H200 stores the gradient of what only a mask reads: 0", "[driver]"
 
 TEST_CASE("on an H200 each kernel of the backward starts as the one before it drains, the first and the last aside",
           "[driver]") {
-  if (tests::skips_nvrtc()) return;
   const Call call(h200), other(a100);
   const Attention masked{.mask = [&](At at) { return at.kv <= at.q && call.table[at.kv] > 0.5f; }};
   const auto early = [] {
@@ -155,7 +149,6 @@ TEST_CASE("on an H200 each kernel of the backward starts as the one before it dr
 }
 
 TEST_CASE("an H200 has two kernels for the backward of wide heads, and repairs what both leave", "[driver]") {
-  if (tests::skips_nvrtc()) return;
   const Call call(h200, wide);
   CHECK(launched(call.causal(), call.backward) == Names{"rows", "queries_sm90", "keys_sm90", "repair_sm80"});
   CHECK(fake::calls("cuMemsetD32Async") == 1);  // whether a result is not finite
@@ -170,7 +163,6 @@ TEST_CASE("an H200 has two kernels for the backward of wide heads, and repairs w
 }
 
 TEST_CASE("a backward without o and lse computes its forward first, in its workspace", "[driver]") {
-  if (tests::skips_nvrtc()) return;
   const Call call;
   const Attention causal = call.causal();
   CHECK(launched(causal, call.without_forward()) == Names{"forward_sm80", "rows", "queries_sm80", "keys_sm80"});
@@ -179,7 +171,6 @@ TEST_CASE("a backward without o and lse computes its forward first, in its works
 }
 
 TEST_CASE("sums of captured gradients are cleared first, and stored last", "[driver]") {
-  if (tests::skips_nvrtc()) return;
   const Call call;
   const Attention causal = call.causal();
   CHECK(launched(causal, call.with_table()) == Names{"rows", "queries_sm80", "keys_sm80", "store_sums"});
@@ -189,13 +180,11 @@ TEST_CASE("sums of captured gradients are cleared first, and stored last", "[dri
 }
 
 TEST_CASE("tiles are listed for each kernel of a backward whose mask looks at data", "[driver]") {
-  if (tests::skips_nvrtc()) return;
   const Call call;
   CHECK(launched(call.documents(), call.backward) == Names{"rows", "cover", "queries_sm80", "cover", "keys_sm80"});
 }
 
 TEST_CASE("rows whose deltas are sums over pairs have them from the kernel of q", "[driver]") {
-  if (tests::skips_nvrtc()) return;
   const Call call;
   const Attention squares{.mask = mods::causal(), .prob = [](Float p, At) { return p * p; }};
   Backward some = call.backward;
@@ -204,7 +193,6 @@ TEST_CASE("rows whose deltas are sums over pairs have them from the kernel of q"
 }
 
 TEST_CASE("a cold backward compiles each of its kernels once, and a repeated one none", "[driver][cold]") {
-  if (tests::skips_nvrtc()) return;
   const Call call;
   // An attention that no other test has compiled; rows and sums are the same for all.
   launched(call.causal(), call.with_table());
@@ -218,7 +206,6 @@ TEST_CASE("a cold backward compiles each of its kernels once, and a repeated one
 }
 
 TEST_CASE("a backward is told with its kernels and its workspace", "[driver]") {
-  if (tests::skips_nvrtc()) return;
   const Call call;
   const Attention causal = call.causal();
   causal.prepare(call.backward);
@@ -234,7 +221,6 @@ TEST_CASE("a backward is told with its kernels and its workspace", "[driver]") {
 }
 
 TEST_CASE("a backward is captured after it was prepared, and refused before", "[driver]") {
-  if (tests::skips_nvrtc()) return;
   const Call call;
   const Attention attention{.score = [&](Float s, At at) { return s * 0.375f + call.table[at.kv]; }};
   cu::Stream stream = nullptr;
@@ -285,7 +271,6 @@ TEST_CASE("gradients of a device come to the host and are verified, captured one
 
 TEST_CASE("a backward's kernels are refused where compiling is off, and the command compiles what is missing",
           "[driver][cold]") {
-  if (tests::skips_nvrtc()) return;
   const Call call;
   const Attention attention{.score = [&](Float s, At at) { return s * 0.875f + call.table[at.q - at.kv + 250]; }};
   offline::jit(false);
@@ -302,5 +287,6 @@ TEST_CASE("a backward's kernels are refused where compiling is off, and the comm
   const Error missing = refusal(call.without_forward());
   offline::jit(true);
   CHECK(missing.code == "kernel-missing");
+  CAPTURE(missing.what());
   CHECK(missing.fix.find("--pass backward --dtype bf16 --out-dtype f32") != std::string::npos);
 }

@@ -18,7 +18,6 @@
 #include "tests/catch.h"
 #include "tests/driver/fake_driver.h"
 #include "tests/golden.h"
-#include "tests/nvrtc.h"
 #include "tests/refusal.h"
 
 using namespace attune;
@@ -121,25 +120,18 @@ void fits(const fake::Launch& launch, const std::string& kernel, unsigned most_s
 
 }  // namespace
 
-TEST_CASE("an A100 is given the portable kernel", "[driver]") {
-  if (!tests::skips_nvrtc()) fits(launched_on(80, 128), "forward_sm80", 163 << 10);
-}
+TEST_CASE("an A100 is given the portable kernel", "[driver]") { fits(launched_on(80, 128), "forward_sm80", 163 << 10); }
 TEST_CASE("an L40S is given the portable kernel in its small memory", "[driver]") {
-  if (!tests::skips_nvrtc()) fits(launched_on(89, 256), "forward_sm80", 99 << 10);
+  fits(launched_on(89, 256), "forward_sm80", 99 << 10);
 }
-TEST_CASE("an H200 is given Hopper's kernel", "[driver]") {
-  if (!tests::skips_nvrtc()) fits(launched_on(90, 128), "forward_sm90", 227 << 10);
-}
-TEST_CASE("a B200 is given the portable kernel", "[driver]") {
-  if (!tests::skips_nvrtc()) fits(launched_on(100, 128), "forward_sm80", 227 << 10);
-}
+TEST_CASE("an H200 is given Hopper's kernel", "[driver]") { fits(launched_on(90, 128), "forward_sm90", 227 << 10); }
+TEST_CASE("a B200 is given the portable kernel", "[driver]") { fits(launched_on(100, 128), "forward_sm80", 227 << 10); }
 TEST_CASE("an RTX 5090 is given the portable kernel in its small memory", "[driver]") {
-  if (!tests::skips_nvrtc()) fits(launched_on(120, 256), "forward_sm80", 99 << 10);
+  fits(launched_on(120, 256), "forward_sm80", 99 << 10);
 }
 
 TEST_CASE("a repeated call is one launch, and neither waits nor takes memory that is not its stream's",
           "[driver][cold]") {
-  if (tests::skips_nvrtc()) return;
   const Call call;
   const Attention causal = call.causal(), documents = call.documents();
   causal.run(call.forward);
@@ -178,7 +170,6 @@ TEST_CASE("a repeated call is one launch, and neither waits nor takes memory tha
 }
 
 TEST_CASE("an attention that becomes more exact, or less, gets another kernel, and the first one again", "[driver]") {
-  if (tests::skips_nvrtc()) return;
   const Call call;
   const Single single(device_of(90));
   for (const Forward* forward : {&call.forward, &single.forward}) {
@@ -190,9 +181,9 @@ TEST_CASE("an attention that becomes more exact, or less, gets another kernel, a
       attention.run(*forward);
       REQUIRE(fake::launches().size() == 1);
       const std::string kernel = fake::launches()[0].kernel;
-      CHECK((kernel.find("5exact") == std::string::npos) != (kernel.find("4fast") == std::string::npos));
-      CHECK(runtime::wants(attention, *forward).spec.exact == (kernel.find("5exact") != std::string::npos));
-      return kernel.find("5exact") != std::string::npos;
+      CHECK((kernel.find("exact") == std::string::npos) != (kernel.find("fast") == std::string::npos));
+      CHECK(runtime::wants(attention, *forward).spec.exact == (kernel.find("exact") != std::string::npos));
+      return kernel.find("exact") != std::string::npos;
     };
     CHECK(is_exact({}) == usual);
     CHECK(is_exact(!usual) == !usual);
@@ -203,13 +194,12 @@ TEST_CASE("an attention that becomes more exact, or less, gets another kernel, a
     attention.exact = !usual;
     fake::forget();
     copy.run(*forward);
-    CHECK((fake::launches()[0].kernel.find("5exact") != std::string::npos) == usual);
+    CHECK((fake::launches()[0].kernel.find("exact") != std::string::npos) == usual);
     CHECK(runtime::cuda::compiled_kernels() == compiled);
   }
 }
 
 TEST_CASE("a cover is for calls of its mask, however exact they are", "[driver]") {
-  if (tests::skips_nvrtc()) return;
   const Call call;
   Attention documents = call.documents();
   const Cover cover = documents.cover(call.forward);
@@ -220,7 +210,6 @@ TEST_CASE("a cover is for calls of its mask, however exact they are", "[driver]"
 }
 
 TEST_CASE("a cold kernel has its parts derived once and each candidate's page written once", "[driver][cold]") {
-  if (tests::skips_nvrtc()) return;
   const Call call;
   const Attention causal = call.causal(0.625f);
   const auto compiled = runtime::cuda::compiled_kernels(), derived = codegen::gpu_parts_derived(),
@@ -240,7 +229,6 @@ TEST_CASE("a cold kernel has its parts derived once and each candidate's page wr
 }
 
 TEST_CASE("a call on a device is told with its kernel and its workspace", "[driver]") {
-  if (tests::skips_nvrtc()) return;
   const Call call;
   const Attention documents = call.documents();
   std::vector<watch::Called> told;
@@ -272,7 +260,6 @@ TEST_CASE("rows of a device's results come to the host and are verified", "[driv
 }
 
 TEST_CASE("starts on a device are neither sent nor waited for, and verified by what they say", "[driver]") {
-  if (tests::skips_nvrtc()) return;
   const Packed packed;
   const auto starts = packed.starts.on(packed.q.tensor().device);
   Forward there = packed.forward;
@@ -336,7 +323,6 @@ TEST_CASE("results of one product of TF32 are verified as what they are", "[driv
 }
 
 TEST_CASE("a call with a workspace takes no memory at all", "[driver]") {
-  if (tests::skips_nvrtc()) return;
   const Call call;
   const Attention documents = call.documents();
   const std::size_t bytes = documents.workspace(call.forward);
@@ -352,7 +338,6 @@ TEST_CASE("a call with a workspace takes no memory at all", "[driver]") {
 
 TEST_CASE("a cover is one launch, and a call with it another: it lists nothing and takes no memory for lists",
           "[driver]") {
-  if (tests::skips_nvrtc()) return;
   const Call call;
   const Attention documents = call.documents();
   documents.prepare(call.forward);
@@ -380,7 +365,6 @@ TEST_CASE("a cover is one launch, and a call with it another: it lists nothing a
 }
 
 TEST_CASE("a call of more tiles than blocks clears its counter by itself where a cover has its lists", "[driver]") {
-  if (tests::skips_nvrtc()) return;
   const Call call(8192);
   const auto doc = device_of(90).array<int>({8192}, "doc");
   const Attention documents{.mask = mods::document(doc)};
@@ -396,7 +380,6 @@ TEST_CASE("a call of more tiles than blocks clears its counter by itself where a
 }
 
 TEST_CASE("a cover lies in the memory it is given, of exactly the size that was asked for", "[driver]") {
-  if (tests::skips_nvrtc()) return;
   const Call call;
   const Attention documents = call.documents();
   const std::size_t bytes = documents.cover_bytes(call.forward);
@@ -413,7 +396,6 @@ TEST_CASE("a cover lies in the memory it is given, of exactly the size that was 
 }
 
 TEST_CASE("a cover is empty where no lists are needed, and an empty one fits every call", "[driver]") {
-  if (tests::skips_nvrtc()) return;
   const Call call;
   const Packed packed;
   fake::forget();
@@ -428,7 +410,6 @@ TEST_CASE("a cover is empty where no lists are needed, and an empty one fits eve
 }
 
 TEST_CASE("a cover is for calls of its mask, whatever else they compute", "[driver]") {
-  if (tests::skips_nvrtc()) return;
   const Call call, other;
   const auto slope = device_of(90).array<float>({4}, "slope");
   const Attention capped{.score = [=](Float s, At at) { return s * slope[at.head]; }, .mask = call.documents().mask};
@@ -442,7 +423,6 @@ TEST_CASE("a cover is for calls of its mask, whatever else they compute", "[driv
 }
 
 TEST_CASE("a cover is of the captures that a call binds, and new ones compile and lower nothing", "[driver]") {
-  if (tests::skips_nvrtc()) return;
   const Call call;
   Text text;
   text.capture("doc", Tensor::declared(DType::i32, 1)).param("window", 0);
@@ -479,7 +459,6 @@ TEST_CASE("a cover is of the captures that a call binds, and new ones compile an
 }
 
 TEST_CASE("a cover that was made for other calls is refused, and the reason is told", "[driver]") {
-  if (tests::skips_nvrtc()) return;
   const Call call;
   const Attention documents = call.documents();
   const Cover cover = documents.cover(call.forward);
@@ -523,7 +502,6 @@ TEST_CASE("a cover that was made for other calls is refused, and the reason is t
 }
 
 TEST_CASE("the stream is the caller's", "[driver]") {
-  if (tests::skips_nvrtc()) return;
   const Call call;
   const Attention documents = call.documents();
   const runtime::cuda::Current current(0);
@@ -538,7 +516,6 @@ TEST_CASE("the stream is the caller's", "[driver]") {
 }
 
 TEST_CASE("what would be loaded during a capture is refused, and what is there is captured", "[driver]") {
-  if (tests::skips_nvrtc()) return;
   const Call call;
   const Attention causal = call.causal(0.5f);
   const runtime::cuda::Current current(0);
@@ -555,7 +532,6 @@ TEST_CASE("what would be loaded during a capture is refused, and what is there i
 }
 
 TEST_CASE("calls with a cover are captured, and so is the cover where it is given memory", "[driver]") {
-  if (tests::skips_nvrtc()) return;
   const Call call;
   const Attention documents = call.documents();
   const runtime::cuda::Current current(0);
@@ -619,7 +595,6 @@ void refuse_each(const F& run) {
 }  // namespace
 
 TEST_CASE("whatever the driver refuses comes back and leaves no memory taken", "[driver]") {
-  if (tests::skips_nvrtc()) return;
   const Call call;
   const Attention documents = call.documents();
   documents.prepare(call.forward);
@@ -629,7 +604,6 @@ TEST_CASE("whatever the driver refuses comes back and leaves no memory taken", "
 }
 
 TEST_CASE("lengths, positions and pages are for few queries, and refused in words for others", "[driver]") {
-  if (tests::skips_nvrtc()) return;
   const Device gpu = device_of(90);
   const auto numbers = gpu.array<std::int32_t>({2});
   const auto table = gpu.array<std::int32_t>({2, 3});
@@ -670,7 +644,6 @@ TEST_CASE("lengths, positions and pages are for few queries, and refused in word
 }
 
 TEST_CASE("keys of e4m3 are read by one kernel, and refused in words where it takes no such call", "[driver]") {
-  if (tests::skips_nvrtc()) return;
   const Attention causal{.mask = mods::causal()};
   const auto called = [&]<class Element>(Element, int arch, std::int64_t q_len, std::int64_t d, std::int64_t row,
                                          bool pages) {
@@ -687,7 +660,11 @@ TEST_CASE("keys of e4m3 are read by one kernel, and refused in words where it ta
   };
   for (const int arch : {80, 89, 90, 120})
     for (const bool pages : {false, true})
-      fits(called(bf16(), arch, 4, 128, 128, pages), "decode_sm80", (arch == 80 ? 163U : arch == 90 ? 227U : 99U) << 10);
+      fits(called(bf16(), arch, 4, 128, 128, pages), "decode_sm80",
+           (arch == 80   ? 163U
+            : arch == 90 ? 227U
+                         : 99U)
+               << 10);
   fits(called(f16(), 90, 1, 40, 48, false), "decode_sm80", 227 << 10);
   const auto refusal = [&](const auto& call) {
     const Error error = tests::refusal(call);
@@ -697,11 +674,11 @@ TEST_CASE("keys of e4m3 are read by one kernel, and refused in words where it ta
   tests::golden_error("engine-type.e4m3", refusal([&] { called(bf16(), 90, 5, 64, 64, false); }).what());
   CHECK(refusal([&] { called(float(), 90, 1, 64, 64, false); }).why.find("bf16 or f16") != std::string::npos);
   for (const auto& widths : {std::pair{40, 40}, {64, 72}})
-    CHECK(refusal([&] { called(bf16(), 90, 1, widths.first, widths.second, false); }).why.find("16 bytes") != std::string::npos);
+    CHECK(refusal([&] { called(bf16(), 90, 1, widths.first, widths.second, false); }).why.find("16 bytes") !=
+          std::string::npos);
 }
 
 TEST_CASE("a call that is merged with another's has a kernel of its own", "[driver]") {
-  if (tests::skips_nvrtc()) return;
   for (const int arch : {90, 120})
     for (const std::int64_t length : {1, 300}) {
       const Device gpu = device_of(arch);
@@ -735,7 +712,6 @@ TEST_CASE("a call that is merged with another's has a kernel of its own", "[driv
 }
 
 TEST_CASE("keys that are summed in pieces have a part for each, in the call's workspace", "[driver]") {
-  if (tests::skips_nvrtc()) return;
   const Device gpu = device_of(90);
   constexpr std::int64_t batch = 3, heads = 8, kv_heads = 2, length = 1000, d = 64;
   const auto q = gpu.array<bf16>({batch, heads, 1, d}), k = gpu.array<bf16>({batch, kv_heads, length, d}),
@@ -769,7 +745,6 @@ TEST_CASE("keys that are summed in pieces have a part for each, in the call's wo
 }
 
 TEST_CASE("appending is one launch, a block a new row, captured once its kernel is there", "[driver]") {
-  if (tests::skips_nvrtc()) return;
   const Device gpu = device_of(120);
   const auto k_new = gpu.array<float>({5, 2, 64}), v_new = gpu.array<float>({5, 2, 32});
   const auto k = gpu.array<bf16>({9, 2, 16, 64}), v = gpu.array<bf16>({9, 2, 16, 32});
@@ -807,7 +782,6 @@ TEST_CASE("appending is one launch, a block a new row, captured once its kernel 
 }
 
 TEST_CASE("a kernel that was not loaded is loaded by a later call", "[driver]") {
-  if (tests::skips_nvrtc()) return;
   const Call call;
   const auto once = [&] { call.documents(0.5f).run(call.forward); };
   for (const char* function :

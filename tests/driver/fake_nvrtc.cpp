@@ -1,0 +1,60 @@
+// tests/driver/fake_nvrtc.cpp — a libnvrtc.so.13 that compiles nothing: a kernel's binary is its page, and spills
+// nothing
+#include <cstddef>
+#include <cstring>
+#include <deque>
+#include <string>
+
+namespace {
+
+using Result = int;  // 0: success
+
+/// An ELF file as far as the fake driver looks at one.
+struct Program {
+  std::string cubin;
+  std::deque<std::string> names;  ///< whose texts stay where they are
+};
+
+Program& program(void* handle) { return *static_cast<Program*>(handle); }
+Result give(std::size_t* into, std::size_t value) {
+  *into = value;
+  return 0;
+}
+Result copy(char* into, const std::string& text) {
+  std::memcpy(into, text.data(), text.size());
+  return 0;
+}
+
+}  // namespace
+
+extern "C" {
+
+Result nvrtcVersion(int* major, int* minor) {
+  *major = 13;
+  *minor = 0;
+  return 0;
+}
+Result nvrtcCreateProgram(void** into, const char* text, const char*, int, const char* const*, const char* const*) {
+  *into = new Program{std::string("\177ELF") + text, {}};
+  return 0;
+}
+Result nvrtcDestroyProgram(void** handle) {
+  delete &program(*handle);
+  *handle = nullptr;
+  return 0;
+}
+Result nvrtcCompileProgram(void*, int, const char* const*) { return 0; }
+Result nvrtcAddNameExpression(void*, const char*) { return 0; }
+/// Not mangled: tests look for a kernel's name in it.
+Result nvrtcGetLoweredName(void* handle, const char* name, const char** lowered) {
+  *lowered = program(handle).names.emplace_back(name).c_str();
+  return 0;
+}
+Result nvrtcGetProgramLogSize(void*, std::size_t* size) { return give(size, 1); }
+Result nvrtcGetProgramLog(void*, char* log) { return copy(log, std::string(1, '\0')); }
+Result nvrtcGetCUBINSize(void* handle, std::size_t* size) { return give(size, program(handle).cubin.size()); }
+Result nvrtcGetCUBIN(void* handle, char* into) { return copy(into, program(handle).cubin); }
+Result nvrtcGetPTXSize(void*, std::size_t* size) { return give(size, 1); }
+Result nvrtcGetPTX(void*, char* into) { return copy(into, std::string(1, '\0')); }
+const char* nvrtcGetErrorString(Result) { return "as the test wants it"; }
+}
