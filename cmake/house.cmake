@@ -62,9 +62,16 @@ function(attune_fuzzed)
   endif()
 endfunction()
 
+# attune_seldom(FILE...): what programs run seldom is not optimised in fast builds, like what runs once: under sanitizers
+# clang spends two thirds of a file's time on that.
+function(attune_seldom)
+  if(ATTUNE_FAST_BUILD)
+    set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS -O0)
+  endif()
+endfunction()
+
 # attune_in_batches(TARGET [SELDOM] FILE...): where everything is compiled, these files of the target are compiled some
-# fourteen at a time, as one file: headers are most of the work. SELDOM: what programs run seldom is not optimised in fast
-# builds, like what runs once.
+# fourteen at a time, as one file: headers are most of the work. SELDOM: as attune_seldom.
 function(attune_in_batches target)
   set(seldom "")
   if("${ARGV1}" STREQUAL SELDOM)

@@ -215,9 +215,11 @@ TEST_CASE("keys and values of e4m3 are as the oracle has them, beside queries of
     shape.narrow = true;
     agree(shape.seed % 2 ? causal : rich, shape);
   }
+  std::size_t number = 0;
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
     for (const std::int64_t q_len : {1, 3, 70})
       for (const std::int64_t d : {8, 40, 128}) {
+        if (!tests::runs_case(number++, 4)) continue;
         Shape shape{.q_len = q_len, .kv_len = 333, .d = d, .dv = d, .dtype = dtype, .seed = 7};
         shape.narrow = true;
         agree(rich, shape);
