@@ -109,12 +109,11 @@ TEST_CASE("a user's names never meet the page's", "[cuda]") {
     const compiler::LoweredMod lowered = made(each), covered = made(2);
     const codegen::GpuParts parts = codegen::gpu_parts(lowered, true);
     CHECK(codegen::gpu_parts(covered, true).facts.listed);
-    for (const int arch : {80, 90}) {
-      compiles(codegen::kernel_source(parts, plan, arch));
-      codegen::Source cover = codegen::cover_source(covered, false, arch);
-      cover.text.insert(0, includes);
-      compiles(cover);
-    }
+    const int arch = at / each % 2 ? 80 : 90;  // the same text for both: a name meets each of them in two of its ways
+    compiles(codegen::kernel_source(parts, plan, arch));
+    codegen::Source cover = codegen::cover_source(covered, false, arch);
+    cover.text.insert(0, includes);
+    compiles(cover);
   }
 }
 
