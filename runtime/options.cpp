@@ -5,6 +5,7 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
 #include <map>
 #include <memory>
@@ -17,6 +18,7 @@
 #include <unistd.h>
 
 #include "ir/parse.h"
+#include "runtime/cpu_quota.h"
 #include "runtime/watch/log.h"
 
 namespace attune::runtime {
@@ -290,7 +292,9 @@ const Options& options() {
   return made;
 }
 
-int usable_cpus() {
+namespace {
+
+int allowed_cpus() {
   // The kernel refuses a set that is smaller than its own; no machine has a million CPUs.
   for (std::size_t room = CPU_SETSIZE; room <= (1u << 20); room *= 2) {
     const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(CPU_ALLOC(room), [](cpu_set_t* s) { CPU_FREE(s); });
@@ -299,6 +303,14 @@ int usable_cpus() {
     if (errno != EINVAL) break;
   }
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+}  // namespace
+
+int usable_cpus() {
+  const int allowed = allowed_cpus();
+  const std::optional<double> quota = cpu_quota();
+  return quota && *quota < allowed ? std::max(1, static_cast<int>(std::ceil(*quota))) : allowed;
 }
 
 std::vector<UnknownVariable> unknown_variables(std::span<const std::string> names) {

@@ -60,7 +60,7 @@ bool set_option(const std::string& name, const std::optional<std::string>& value
 /// The values that an option takes, in words.
 std::string takes(const OptionRow& row);
 
-/// How many CPUs the calling thread may run on. New threads inherit them.
+/// How many CPUs the calling thread may run on, and no more than its container gives time of. New threads inherit them.
 int usable_cpus();
 
 /// A variable that begins with ATTUNE_ and has no row.

@@ -1,11 +1,17 @@
 // tests/runtime/options.test.cpp — what variables mean, what they refuse, and which names are unknown
 #include "runtime/options.h"
 
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <map>
 
 #include <attune/error.h>
 #include <sched.h>
 
+#include "runtime/cpu_quota.h"
 #include "runtime/watch/log.h"
 #include "tests/catch.h"
 #include "tests/golden.h"
@@ -142,7 +148,8 @@ TEST_CASE("the process's options are read once", "[options]") {
 TEST_CASE("the CPUs are those that this thread may run on", "[options]") {
   cpu_set_t all, one;
   REQUIRE(sched_getaffinity(0, sizeof all, &all) == 0);
-  CHECK(runtime::usable_cpus() == CPU_COUNT(&all));
+  const double most = runtime::cpu_quota().value_or(CPU_COUNT(&all));
+  CHECK(runtime::usable_cpus() == std::min(CPU_COUNT(&all), static_cast<int>(std::ceil(most))));
   CPU_ZERO(&one);
   int first = 0;
   while (!CPU_ISSET(first, &all)) ++first;
@@ -150,6 +157,44 @@ TEST_CASE("the CPUs are those that this thread may run on", "[options]") {
   REQUIRE(sched_setaffinity(0, sizeof one, &one) == 0);
   CHECK(runtime::usable_cpus() == 1);
   REQUIRE(sched_setaffinity(0, sizeof all, &all) == 0);
+}
+
+TEST_CASE("a container's share of the CPUs is the least of its groups' limits", "[options]") {
+  std::string root = (std::filesystem::temp_directory_path() / "attune-quota-XXXXXX").string();
+  REQUIRE(mkdtemp(root.data()) != nullptr);
+  const auto write = [&](const std::filesystem::path& file, const std::string& text) {
+    create_directories((root / file).parent_path());
+    std::ofstream(root / file) << text;
+  };
+  const auto quota = [&] { return runtime::cpu_quota(root); };
+  CHECK(!quota());
+  // Version 2: none, of the group around, of its own, and without a period.
+  write("proc/self/cgroup", "0::/pods/one\n");
+  CHECK(!quota());
+  write("sys/fs/cgroup/pods/one/cpu.max", "max 100000\n");
+  CHECK(!quota());
+  write("sys/fs/cgroup/pods/cpu.max", "1600000 100000\n");
+  CHECK(quota() == 16.0);
+  write("sys/fs/cgroup/pods/one/cpu.max", "250000 100000\n");
+  CHECK(quota() == 2.5);
+  write("sys/fs/cgroup/pods/one/cpu.max", "1\n");
+  CHECK(quota() == 16.0);
+  // Inside of a container the path is the host's, and its own group is where all groups are.
+  write("proc/self/cgroup", "0::/../elsewhere\n");
+  write("sys/fs/cgroup/cpu.max", "50000 100000\n");
+  CHECK(quota() == 0.5);
+  // Version 1: -1 is no limit; only the group of the CPU's controller counts.
+  write("proc/self/cgroup", "5:memory:/pods\n4:cpu,cpuacct:/job\nnonsense\n");
+  CHECK(!quota());
+  write("sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us", "-1\n");
+  write("sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_period_us", "100000\n");
+  CHECK(!quota());
+  write("sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us", "300000\n");
+  CHECK(quota() == 3.0);
+  write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "200000\n");
+  write("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
+  CHECK(quota() == 2.0);
+  std::filesystem::remove_all(root);
 }
 
 TEST_CASE("the table for the docs has a line for each row", "[options]") {
