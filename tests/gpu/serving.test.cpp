@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <fmt/format.h>
+#include <limits>
 #include <random>
 
 #include "codegen/choose.h"
@@ -377,7 +378,7 @@ TEST_CASE("what was before may lie where results go: the bits stay the same", "[
 
 TEST_CASE("keys that many blocks share add up to what one block gives, and to the same bits every time", "[gpu]") {
   if (skipped()) return;
-  for (const auto& [kv_len, batch] : {std::pair{1, 1}, {131, 1}, {5000, 1}, {3000, 3}, {800, 40}}) {
+  for (const auto& [kv_len, batch] : {std::pair{1, 1}, {131, 1}, {5000, 1}, {3000, 3}, {800, 40}, {20000, 2}}) {
     const Call call(kv_len, batch);
     for (const Attention* attention : {&plain, &causal}) {
       const Call::Results whole = call.run(*attention, 1);
@@ -392,6 +393,29 @@ TEST_CASE("keys that many blocks share add up to what one block gives, and to th
         CHECK(wrong == 0);
         for (int again = 0; again < 10; ++again) REQUIRE(call.run(*attention, blocks) == cut);
       }
+    }
+  }
+}
+
+TEST_CASE("what is removed reaches nothing, however many blocks share the keys", "[gpu]") {
+  if (skipped()) return;
+  const Attention most{.mask = [](At at) { return at.kv % 11 != 3; }};
+  for (const auto& [kv_len, batch] : {std::pair{5000, 1}, {3000, 3}, {800, 40}}) {
+    Call call(kv_len, batch);
+    const Call::Results clean = call.run(most, 3);
+    Array<bf16> v = call.v.on(Device::cpu());
+    for (std::size_t i = 0; i < v.values().size(); ++i)
+      if (const auto key = static_cast<std::int64_t>(i) / 64 % kv_len; key % 11 == 3)
+        v.values()[i] = bf16(i % 2 ? std::numeric_limits<float>::infinity() : std::numeric_limits<float>::quiet_NaN());
+    call.v = v.on(Device::cuda());
+    for (const int blocks : {1, 2, 3, 7, 132}) {
+      const Call::Results odd = call.run(most, blocks);
+      std::size_t wrong = 0;
+      for (std::size_t i = 0; i < clean.o.values().size(); ++i)
+        wrong += !is_near(odd.o.values()[i], clean.o.values()[i]);
+      INFO(kv_len << " keys, " << batch << " entries, " << blocks << " blocks");
+      CHECK(wrong == 0);
+      REQUIRE(call.run(most, blocks) == odd);
     }
   }
 }
