@@ -52,7 +52,7 @@ std::vector<Row> rows() {
        {std::pair{2, 64}, {2, 96}, {2, 128}, {2, 192}, {2, 256}, {4, 64}, {4, 128}, {4, 256}}) {
     const DType type = bytes == 4 ? DType::f32 : DType::bf16;
     const int width = bytes * d;  // of a row
-    for (const int arch : {80, 86, 90, 120})
+    for (const int arch : {80, 90, 120})
       out.push_back(
           {.spec = {.arch = arch, .dtype = type, .out = type, .d = d, .dv = d, .boxes = false, .exact = bytes == 4},
            .variant = {},
@@ -60,11 +60,13 @@ std::vector<Row> rows() {
            .slow = width >= 256});
   }
   for (const auto& [d, dv] : {std::pair{64, 64}, {128, 128}, {192, 128}, {256, 256}})
-    for (const int arch : {80, 86, 90})
-      out.push_back({.spec = {.arch = arch, .d = d, .dv = dv, .few = true}, .variant = "decode_sm80"});
+    for (const int arch : {80, 90, 120})
+      out.push_back({.spec = {.arch = arch, .d = d, .dv = dv, .few = true}, .variant = "decode_sm80", .slow = d > 64});
   for (const auto& [d, dv] : {std::pair{48, 48}, {64, 64}, {96, 96}, {128, 128}, {192, 128}, {256, 256}})
     for (const int arch : {80, 90, 120})
-      out.push_back({.spec = {.arch = arch, .d = d, .dv = dv, .narrow = true, .few = true}, .variant = "decode_sm80"});
+      out.push_back({.spec = {.arch = arch, .d = d, .dv = dv, .narrow = true, .few = true},
+                     .variant = "decode_sm80",
+                     .slow = d > 64});
   return out;
 }
 
@@ -140,7 +142,7 @@ void rotate(std::size_t half) {
   for (std::size_t i = 0; i < all.size(); ++i) {
     const std::size_t turn = slow;
     slow += all[i].slow;
-    if (all[i].slow && turn % 4 != turn / 4 % 4) continue;
+    if (all[i].slow && turn % 3 != turn / 3 % 3) continue;
     if (taken++ % 2 == half) compile(Lowered(everything[i * 37 % everything.size()]), all[i], i);
   }
 }
