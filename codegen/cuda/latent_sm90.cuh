@@ -38,13 +38,13 @@ struct SharedLatent {
   static constexpr int chunk_size = Tile::n * chunk_bytes, stage_bytes = chunks * chunk_size;
   static constexpr int q_bytes = chunks * Tile::m * chunk_bytes, p_bytes = Tile::m * chunk_bytes;
   static constexpr int row_numbers = Tile::m * static_cast<int>(sizeof(float));
-  static constexpr int q = 0, keys = q_bytes, p = keys + 2 * stage_bytes;
+  static constexpr int q = 0, keys = q_bytes, p = keys + Tile::stages * stage_bytes;
   // Maxima that each group's last probabilities are relative to; sums of each group's keys, of this tile and the last.
   static constexpr int tops = p + p_bytes, sums = tops + 2 * row_numbers, q_full = sums + 4 * row_numbers,
                        q_empty = q_full + 8;
   // Of each stage: a barrier for each chunk that arrives, and three for what was used: the columns of each group, and
   // those that are no values.
-  static constexpr int stage_barriers = q_empty + 8, of_stage = 8 * (chunks + 3), bytes = stage_barriers + 2 * of_stage;
+  static constexpr int stage_barriers = q_empty + 8, of_stage = 8 * (chunks + 3), bytes = stage_barriers + Tile::stages * of_stage;
   static constexpr int used_rest = 2;
 
   static __device__ unsigned full(unsigned shared, int stage, int chunk) {
@@ -53,20 +53,26 @@ struct SharedLatent {
   static __device__ unsigned used(unsigned shared, int stage, int what) {
     return shared + stage_barriers + stage * of_stage + 8 * (chunks + what);
   }
-  /// The chunks of a stage in the order in which they become free: no values, the half of the stage's own group, the
-  /// other half.
-  static __device__ constexpr int nth_chunk(int stage, int nth) {
+  /// The chunks of a group's stage in the order in which they become free: no values, the group's own half, the other
+  /// half.
+  static __device__ constexpr int nth_chunk(int group, int nth) {
     constexpr int rest = chunks - v_chunks;
     if (nth < rest) return v_chunks + nth;
     const int of_values = nth - rest;
-    return stage == 0 ? of_values : (of_values + half_chunks) % v_chunks;
+    return group == 0 ? of_values : (of_values + half_chunks) % v_chunks;
   }
   static __device__ constexpr int user_of(int chunk) { return chunk >= v_chunks ? used_rest : chunk / half_chunks; }
 };
 
-template <class Tile>
-constexpr int latent_groups = 2;
 constexpr int latent_threads = 384;
+/// Each group has every other stage: a Place counts pairs of them.
+template <class Tile>
+using LatentPlace = Place<Tile::stages / 2>;
+template <class Tile>
+constexpr bool loads_for_all = Tile::cluster > 1 && Tile::multicast != 0;
+/// Blocks that are launched as a cluster.
+template <class Tile>
+constexpr int launched_together = loads_for_all<Tile> ? Tile::cluster : 1;
 
 // ---- clusters ----------------------------------------------------------------------------------------------------
 
@@ -77,7 +83,7 @@ __device__ inline int cluster_rank() {
 }
 template <class Tile>
 __device__ inline void cluster_sync() {
-  if constexpr (Tile::cluster == 1)
+  if constexpr (!loads_for_all<Tile>)
     __syncthreads();
   else
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
@@ -85,7 +91,7 @@ __device__ inline void cluster_sync() {
 /// Arrives at the same barrier of each block of the cluster.
 template <class Tile>
 __device__ inline void arrive_in_cluster(unsigned barrier) {
-  if constexpr (Tile::cluster == 1)
+  if constexpr (!loads_for_all<Tile>)
     barrier_arrive(barrier);
   else
 #pragma unroll
@@ -99,7 +105,7 @@ __device__ inline void arrive_in_cluster(unsigned barrier) {
 template <class Tile>
 __device__ inline void load_box_for_all(unsigned into, const TensorMap& map, unsigned barrier, int d, int position,
                                         int head, int batch) {
-  if constexpr (Tile::cluster == 1)
+  if constexpr (!loads_for_all<Tile>)
     load_box(into, map, barrier, d, position, head, batch);
   else
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
@@ -136,19 +142,20 @@ __device__ inline bool has_tile(const Share& share, int tile) {
 /// A warp loads the tiles of one stage, and that of the first stage the queries too. Each lane has a box of a tile.
 template <class Tile, class User>
 __device__ inline void load_latent(const LatentArgs& args, const User& user, const Share& share, unsigned shared,
-                                   int stage) {
+                                   int group) {
   using Shared = SharedLatent<Tile>;
-  constexpr int keys = Tile::n / Tile::cluster, boxes = keys / Tile::box;
+  constexpr int keys = Tile::n / launched_together<Tile>, boxes = keys / Tile::box;
   static_assert(boxes * Tile::box == keys && Tile::box % 8 == 0);
   const int lane = static_cast<int>(threadIdx.x) % 32, rank = cluster_rank<Tile>(),
-            mine = rank * keys + lane * Tile::box;
-  unsigned phase = 1, q_phase = 1;
+            mine = (loads_for_all<Tile> ? rank * keys : 0) + lane * Tile::box;
+  LatentPlace<Tile> place;
+  unsigned q_phase = 1;
 #pragma unroll 1
   for (int tile = share.begin.tile; has_tile(share, tile); ++tile) {
     const LatentItem<Tile, User> item(args, user, share, tile);
     const LatentTile<Tile>& of = item.of;
     if (item.pairs <= 0) continue;
-    if (stage == 0) {
+    if (group == 0) {
       barrier_wait(shared + Shared::q_empty, q_phase);
       q_phase ^= 1;
       if (lane == 0) {
@@ -184,30 +191,30 @@ __device__ inline void load_latent(const LatentArgs& args, const User& user, con
         batch = there ? entry : -1;
       }
     };
-    look_up(item.begin + stage);
+    look_up(item.begin + group);
 #pragma unroll 1
-    for (int step = item.begin + stage; step < item.begin + 2 * item.pairs; step += 2) {
-      const int position_now = position, batch_now = batch;
+    for (int step = item.begin + group; step < item.begin + 2 * item.pairs; step += 2) {
+      const int position_now = position, batch_now = batch, stage = 2 * place.stage + group;
       look_up(step + 2);
 #pragma unroll 1
       for (int nth = 0; nth < Shared::chunks; ++nth) {
-        const int c = Shared::nth_chunk(stage, nth);
+        const int c = Shared::nth_chunk(group, nth);
         const unsigned full = Shared::full(shared, stage, c);
-        barrier_wait(Shared::used(shared, stage, Shared::user_of(c)), phase);
+        barrier_wait(Shared::used(shared, stage, Shared::user_of(c)), place.phase ^ 1);
         if (lane == 0) barrier_expect(full, Shared::chunk_size);
         if (lane < boxes)
           load_box_for_all<Tile>(
               shared + Shared::keys + stage * Shared::stage_bytes + c * Shared::chunk_size + mine * chunk_bytes,
               args.k_map, full, c * Shared::chunk, position_now, of.kv_head, batch_now);
       }
-      phase ^= 1;
+      place.next();
     }
   }
 }
 
 // ---- computing ---------------------------------------------------------------------------------------------------
 
-/// What waits at the block's named barriers; each stage's probabilities have one from `probabilities` on.
+/// What waits at the block's named barriers; each group's probabilities have one from `probabilities` on.
 enum LatentBarrier { all_groups = 1, first_scores, probabilities, one_group = probabilities + 2 };
 
 /// A thread of a group while it has a tile of queries. Thread t of the group holds row t / 4 % 8 + 16 (t / 32) and the
@@ -220,7 +227,7 @@ struct LatentGroup {
   static constexpr int n = Tile::n, columns = Tile::dv / 2;
   static constexpr bool running = !fixed_maximum<Tile, User>;
   static constexpr int slack = Tile::max ? 0 : 8;
-  static_assert(Tile::m == 64 && n == 64 && Tile::d % Shared::chunk == 0 && Tile::dv % 256 == 0 && Tile::dv <= 512);
+  static_assert(Tile::m == 64 && (n == 32 || n == 64) && Tile::stages % 2 == 0 && Tile::d % Shared::chunk == 0 && Tile::dv % 256 == 0 && Tile::dv <= 512);
   static_assert(!User::traits.has_prob || User::traits.linear_prob);
 
   const LatentArgs& args;
@@ -248,15 +255,18 @@ struct LatentGroup {
     if (lane == 0) arrive_in_cluster<Tile>(Shared::used(shared, stage, what));
   }
 
+  __device__ static int stage(LatentPlace<Tile> place, int group) { return 2 * place.stage + group; }
+
   /// Issues the products of the queries with the keys of this group's stage, as these arrive.
-  __device__ void scores(unsigned phase) {
+  __device__ void scores(LatentPlace<Tile> place) {
+    const int mine = stage(place, Group);
 #pragma unroll
     for (int nth = 0; nth < Shared::chunks; ++nth) {
       const int c = Shared::nth_chunk(Group, nth);
-      barrier_wait(Shared::full(shared, Group, c), phase);
+      barrier_wait(Shared::full(shared, mine, c), place.phase);
       wgmma_fence();
       const unsigned long long a = descriptor(shared + Shared::q + c * Tile::m * chunk_bytes),
-                               b = descriptor(keys(Group, c));
+                               b = descriptor(keys(mine, c));
       if (nth == 0)
         Product<n, Element>::template set4<Major::k, Major::k>(s, a, b);
       else
@@ -267,25 +277,42 @@ struct LatentGroup {
   __device__ unsigned long long values(int stage) const {
     return descriptor(keys(stage, Group * Shared::half_chunks), Shared::chunk_size);
   }
-  __device__ void add_own() {
+  /// Adds the products of this group's probabilities with its half of the values in a stage.
+  __device__ void add_own(int stage) {
+    const unsigned long long v = values(stage);
     wgmma_fence();
-    Product<columns, Element>::template rs4<Major::n>(o, p, values(Group), 1);
+    if constexpr (n == 64)
+      Product<columns, Element>::template rs4<Major::n>(o, p, v, 1);
+    else
+#pragma unroll
+      for (int i = 0; i < n / 16; ++i)
+        Product<columns, Element>::template rs<Major::n>(o, p + 4 * i, v + i * k_step(Major::n), 1);
     wgmma_commit();
   }
-  /// The other group's, with the same step of its tiles.
-  __device__ void add_other() {
+  /// The same with the other group's probabilities.
+  __device__ void add_other(int stage) {
+    const unsigned long long v = values(stage), theirs = descriptor(shared + Shared::p);
     wgmma_fence();
-    Product<columns, Element>::template ss4<Major::k, Major::n>(o, descriptor(shared + Shared::p), values(1 - Group),
-                                                                 1);
+    if constexpr (n == 64)
+      Product<columns, Element>::template ss4<Major::k, Major::n>(o, theirs, v, 1);
+    else
+#pragma unroll
+      for (int i = 0; i < n / 16; ++i)
+        Product<columns, Element>::template ss<Major::k, Major::n>(o, theirs + i * k_step(Major::k),
+                                                                    v + i * k_step(Major::n), 1);
     wgmma_commit();
   }
 
   /// Scores of a tile become probabilities. True if earlier results have to be multiplied by `lift`.
   __device__ bool weigh(int step, float (&lift)[1][2]) {
-    // Had they the registers of scores, the compiler would let no product run meanwhile.
+    // Where products are under way, the compiler would wait for them if these were the registers of scores.
     Fragment<1, n> x;
 #pragma unroll
-    for (int i = 0; i < n / 2; ++i) asm volatile("mov.b32 %0, %1;" : "=f"(x[0][i / 4][i % 4]) : "f"(s[i]));
+    for (int i = 0; i < n / 2; ++i)
+      if constexpr (Group == 1 && Tile::turns != 2)
+        asm volatile("mov.b32 %0, %1;" : "=f"(x[0][i / 4][i % 4]) : "f"(s[i]));
+      else
+        x[0][i / 4][i % 4] = s[i];
     const int tile = step < item.end ? item.walk.tile(step) : (item.of.keys.length + n - 1) / n;
     const int key = tile * n, kv = item.of.kv_offset + key + 2 * (lane & 3);
     const bool partial = step >= item.end || !item.walk.is_full(step) || key + n > item.of.keys.length;
@@ -356,19 +383,47 @@ struct LatentGroup {
     proxy_fence();
     named_sync(LatentBarrier::one_group + Group, 128);
   }
-  /// This group's columns of the other stage have arrived: the other group has seen it.
-  __device__ void see_other(unsigned phase) const {
+  /// This group's columns of the other's stage have arrived: the other group has seen it.
+  __device__ void see_other(LatentPlace<Tile> place) const {
 #pragma unroll
     for (int c = 0; c < Shared::half_chunks; ++c)
-      barrier_wait(Shared::full(shared, 1 - Group, Group * Shared::half_chunks + c), phase);
+      barrier_wait(Shared::full(shared, stage(place, 1 - Group), Group * Shared::half_chunks + c), place.phase);
   }
 
-  __device__ void run(unsigned& phase) {
+  /// The other group's probabilities of step `step` times this group's columns of its values.
+  __device__ void take(int step, LatentPlace<Tile> place) {
+    const int theirs = stage(place, 1 - Group);
+    take_over();
+    see_other(place);
+    clear_tail(step, theirs);
+    pin(o);
+    add_other(theirs);
+  }
+  /// This group's probabilities are handed over, and multiplied with its columns of their values.
+  __device__ void give(int step, LatentPlace<Tile> place, bool moved, const float (&lift)[1][2]) {
+    const int mine = stage(place, Group);
+    hand_over();
+    if (moved) rescale(lift);
+    clear_tail(step, mine);
+    pin(o);
+    add_own(mine);
+    wgmma_wait<0>();
+    pin(o);
+    release(mine, Group);
+  }
+  __device__ void wait_for_scores(LatentPlace<Tile> place) {
+    wgmma_wait<0>();
+    pin(s);
+    release(stage(place, Group), Shared::used_rest);
+  }
+
+  __device__ void run(LatentPlace<Tile>& place) {
     const int pairs = item.pairs;
+    constexpr bool scores_first = Group == 0 || Tile::turns != 2;
     const auto begin = [&](bool more) {
-      if (!more) return;
-      if constexpr (Group == 1 && Tile::turns) named_sync(LatentBarrier::first_scores, 256);
-      scores(phase);
+      if (!scores_first || !more) return;
+      if constexpr (Group == 1 && Tile::turns == 1) named_sync(LatentBarrier::first_scores, 256);
+      scores(place);
     };
     pin(o);
     begin(true);
@@ -377,51 +432,34 @@ struct LatentGroup {
       const int step = item.begin + 2 * i + Group, other = item.begin + 2 * i + 1 - Group;
       float lift[1][2];
       if constexpr (Group == 0) {
-        wgmma_wait<0>();
-        pin(s);
-        if constexpr (Tile::turns) named_arrive(LatentBarrier::first_scores, 256);
-        release(Group, Shared::used_rest);
+        wait_for_scores(place);
+        if constexpr (Tile::turns == 1) named_arrive(LatentBarrier::first_scores, 256);
         const bool moved = weigh(step, lift);
-        hand_over();
-        if (moved) rescale(lift);
-        clear_tail(step, Group);
-        pin(o);
-        add_own();
+        give(step, place, moved, lift);
+        take(other, place);
         wgmma_wait<0>();
         pin(o);
-        release(Group, Group);
-        take_over();
-        see_other(phase);
-        clear_tail(other, 1 - Group);
-        pin(o);
-        add_other();
-        wgmma_wait<0>();
-        pin(o);
-        release(1 - Group, Group);
-      } else {
+        release(stage(place, 1), Group);
+      } else if constexpr (scores_first) {
         // Registers of results may not change while scores are under way.
-        wgmma_wait<0>();
-        pin(s);
-        release(Group, Shared::used_rest);
-        take_over();
-        see_other(phase);
-        clear_tail(other, 1 - Group);
-        pin(o);
-        add_other();
+        wait_for_scores(place);
+        take(other, place);
         const bool moved = weigh(step, lift);
         wgmma_wait<0>();
         pin(o);
-        release(1 - Group, Group);
-        hand_over();
-        if (moved) rescale(lift);
-        clear_tail(step, Group);
-        pin(o);
-        add_own();
+        release(stage(place, 0), Group);
+        give(step, place, moved, lift);
+      } else {
+        take(other, place);
         wgmma_wait<0>();
         pin(o);
-        release(Group, Group);
+        release(stage(place, 0), Group);
+        scores(place);
+        wait_for_scores(place);
+        const bool moved = weigh(step, lift);
+        give(step, place, moved, lift);
       }
-      phase ^= 1;
+      place.next();
       begin(i + 1 < pairs);
     }
     // Nothing is under way any more; the compiler cannot know it.
@@ -568,7 +606,8 @@ struct LatentGroup {
 template <int Group, class Tile, class User>
 __device__ inline void compute_latent(const LatentArgs& args, const User& user, const Share& share, unsigned shared) {
   using Shared = SharedLatent<Tile>;
-  unsigned phase = 0, q_phase = 0;
+  LatentPlace<Tile> place;
+  unsigned q_phase = 0;
   int parity = 0;
 #pragma unroll 1
   for (int tile = share.begin.tile; has_tile(share, tile); ++tile) {
@@ -577,7 +616,7 @@ __device__ inline void compute_latent(const LatentArgs& args, const User& user, 
     if (item.pairs > 0) {
       barrier_wait(shared + Shared::q_full, q_phase);
       q_phase ^= 1;
-      group.run(phase);
+      group.run(place);
       __syncwarp();
       if (group.lane == 0) barrier_arrive(shared + Shared::q_empty);
     }
@@ -590,7 +629,7 @@ __device__ inline void compute_latent(const LatentArgs& args, const User& user, 
 }
 
 template <class Tile, class User>
-__global__ void __launch_bounds__(latent_threads, 1) __cluster_dims__(Tile::cluster, 1, 1)
+__global__ void __launch_bounds__(latent_threads, 1) __cluster_dims__(launched_together<Tile>, 1, 1)
     latent_sm90(const __grid_constant__ ArgsOf<Tile, LatentArgs> args, const __grid_constant__ User user) {
   using Shared = SharedLatent<Tile>;
   extern __shared__ unsigned char memory[];
@@ -598,9 +637,9 @@ __global__ void __launch_bounds__(latent_threads, 1) __cluster_dims__(Tile::clus
   if (threadIdx.x == 0) {
     barrier_init(shared + Shared::q_full, 1);
     barrier_init(shared + Shared::q_empty, 8);
-    for (int stage = 0; stage < 2; ++stage) {
+    for (int stage = 0; stage < Tile::stages; ++stage) {
       for (int c = 0; c < Shared::chunks; ++c) barrier_init(Shared::full(shared, stage, c), 1);
-      for (int what = 0; what < 3; ++what) barrier_init(Shared::used(shared, stage, what), 4 * Tile::cluster);
+      for (int what = 0; what < 3; ++what) barrier_init(Shared::used(shared, stage, what), 4 * launched_together<Tile>);
     }
     barrier_init_done();
   }
@@ -631,7 +670,7 @@ __global__ void __launch_bounds__(latent_threads, 1) __cluster_dims__(Tile::clus
   }
   let_next_start();
   // Blocks of a cluster arrive at each other's barriers.
-  if constexpr (Tile::cluster > 1) cluster_sync<Tile>();
+  if constexpr (loads_for_all<Tile>) cluster_sync<Tile>();
 }
 
 }  // namespace attune
