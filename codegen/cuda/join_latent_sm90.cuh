@@ -17,7 +17,8 @@ __global__ void __launch_bounds__(join_threads)
             rank = unit % Tile::cluster;
   const CutTile cut = args.cut[unit / Tile::cluster];
   if (cut.count < 2) return;
-  const LatentRows<Tile, User> rows(args, user, LatentTile<Tile>::template of<Tile>(args, cut.tile), rank);
+  const auto of = LatentTile<Tile>::template of<Tile>(args, cut.tile);
+  const LatentRows<Tile, User> rows(args, user, of, rank);
   constexpr int each = Tile::m / join_slices, fours = Tile::dv / 4;
   __shared__ float before[each];
   if constexpr (has_before<Tile>) {

@@ -58,7 +58,7 @@ struct LatentRows {
 
   const LatentArgs& args;
   const User& user;
-  LatentTile<Tile> of;
+  const LatentTile<Tile>& of;
   int first_query, first_head, head_count;  ///< a unit that does not exist has no heads
 
   __device__ LatentRows(const LatentArgs& args, const User& user, const LatentTile<Tile>& of, int rank)

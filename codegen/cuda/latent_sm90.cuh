@@ -53,13 +53,12 @@ struct SharedLatent {
   static __device__ unsigned used(unsigned shared, int stage, int what) {
     return shared + stage_barriers + stage * of_stage + 8 * (chunks + what);
   }
-  /// The chunks of a group's stage in the order in which they become free: no values, the group's own half, the other
-  /// half.
+  /// The chunks of a group's stage in the order in which they become free: no values, then both halves.
   static __device__ constexpr int nth_chunk(int group, int nth) {
     constexpr int rest = chunks - v_chunks;
     if (nth < rest) return v_chunks + nth;
     const int of_values = nth - rest;
-    return group == 0 ? of_values : (of_values + half_chunks) % v_chunks;
+    return group == (Tile::turns == 3) ? of_values : (of_values + half_chunks) % v_chunks;
   }
   static __device__ constexpr int user_of(int chunk) { return chunk >= v_chunks ? used_rest : chunk / half_chunks; }
 };
@@ -215,7 +214,7 @@ __device__ inline void load_latent(const LatentArgs& args, const User& user, con
 // ---- computing ---------------------------------------------------------------------------------------------------
 
 /// What waits at the block's named barriers; each group's probabilities have one from `probabilities` on.
-enum LatentBarrier { all_groups = 1, first_scores, probabilities, one_group = probabilities + 2 };
+enum LatentBarrier { all_groups = 1, scores_done, probabilities = scores_done + 2, one_group = probabilities + 2 };
 
 /// A thread of a group while it has a tile of queries. Thread t of the group holds row t / 4 % 8 + 16 (t / 32) and the
 /// row 8 below.
@@ -309,7 +308,7 @@ struct LatentGroup {
     Fragment<1, n> x;
 #pragma unroll
     for (int i = 0; i < n / 2; ++i)
-      if constexpr (Group == 1 && Tile::turns != 2)
+      if constexpr (Group == 1 && Tile::turns < 2)
         asm volatile("mov.b32 %0, %1;" : "=f"(x[0][i / 4][i % 4]) : "f"(s[i]));
       else
         x[0][i / 4][i % 4] = s[i];
@@ -400,11 +399,12 @@ struct LatentGroup {
     add_other(theirs);
   }
   /// This group's probabilities are handed over, and multiplied with its columns of their values.
-  __device__ void give(int step, LatentPlace<Tile> place, bool moved, const float (&lift)[1][2]) {
+  __device__ void give(int step, LatentPlace<Tile> place, bool moved, const float (&lift)[1][2], bool waits) {
     const int mine = stage(place, Group);
     hand_over();
     if (moved) rescale(lift);
     clear_tail(step, mine);
+    if (waits) named_sync(LatentBarrier::scores_done + 1 - Group, 256);
     pin(o);
     add_own(mine);
     wgmma_wait<0>();
@@ -419,10 +419,10 @@ struct LatentGroup {
 
   __device__ void run(LatentPlace<Tile>& place) {
     const int pairs = item.pairs;
-    constexpr bool scores_first = Group == 0 || Tile::turns != 2;
+    constexpr bool scores_first = Group == 0 || Tile::turns < 2;
     const auto begin = [&](bool more) {
       if (!scores_first || !more) return;
-      if constexpr (Group == 1 && Tile::turns == 1) named_sync(LatentBarrier::first_scores, 256);
+      if constexpr (Group == 1 && Tile::turns == 1) named_sync(LatentBarrier::scores_done, 256);
       scores(place);
     };
     pin(o);
@@ -433,9 +433,9 @@ struct LatentGroup {
       float lift[1][2];
       if constexpr (Group == 0) {
         wait_for_scores(place);
-        if constexpr (Tile::turns == 1) named_arrive(LatentBarrier::first_scores, 256);
+        if (Tile::turns == 1 || (Tile::turns == 3 && i > 0)) named_arrive(LatentBarrier::scores_done, 256);
         const bool moved = weigh(step, lift);
-        give(step, place, moved, lift);
+        give(step, place, moved, lift, Tile::turns == 3);
         take(other, place);
         wgmma_wait<0>();
         pin(o);
@@ -448,7 +448,7 @@ struct LatentGroup {
         wgmma_wait<0>();
         pin(o);
         release(stage(place, 0), Group);
-        give(step, place, moved, lift);
+        give(step, place, moved, lift, false);
       } else {
         take(other, place);
         wgmma_wait<0>();
@@ -456,8 +456,9 @@ struct LatentGroup {
         release(stage(place, 0), Group);
         scores(place);
         wait_for_scores(place);
+        if constexpr (Tile::turns == 3) named_arrive(LatentBarrier::scores_done + 1, 256);
         const bool moved = weigh(step, lift);
-        give(step, place, moved, lift);
+        give(step, place, moved, lift, Tile::turns == 3 && i + 1 < pairs);
       }
       place.next();
       begin(i + 1 < pairs);
@@ -491,7 +492,7 @@ struct LatentGroup {
     Part part[2];
     meet(parity, part);
     bool odd[2];
-    typename Rows::Factors by[2];
+    typename Rows::Factors by[2] = {};
     float before[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) before[r] = part_at ? 0.0f : rows.before(row + 8 * r);
@@ -520,14 +521,16 @@ struct LatentGroup {
       }
     }
     if (!__any_sync(~0u, odd[0] || odd[1])) return;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const unsigned which = __ballot_sync(~0u, odd[r]);
+    const unsigned first = __ballot_sync(~0u, odd[0]), second = __ballot_sync(~0u, odd[1]);
 #pragma unroll 1
-      for (int i = 0; i < 8; ++i)
-        if (which >> 4 * i & 1)
-          by_pairs(16 * warp + 8 * r + i, part_at, __shfl_sync(~0u, part[r].over, 4 * i),
-                   {__shfl_sync(~0u, by[r].own, 4 * i), __shfl_sync(~0u, by[r].before, 4 * i)});
+    for (int i = 0; i < 16; ++i) {
+      const int r = i / 8, from = i % 8 * 4;
+      if (((r ? second : first) >> from & 1) == 0) continue;
+      const auto its = [&](float of_first, float of_second) {
+        return __shfl_sync(~0u, r ? of_second : of_first, from);
+      };
+      by_pairs(16 * warp + i, part_at, its(part[0].over, part[1].over),
+               {its(by[0].own, by[1].own), its(by[0].before, by[1].before)});
     }
   }
   template <int N>

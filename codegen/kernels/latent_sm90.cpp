@@ -14,17 +14,23 @@ extern const KernelDescriptor latent_sm90;
 namespace {
 
 struct Tile {
-  int cluster = 1;  ///< blocks that have other rows of the same keys, and load these once for all
-  int turns = 1;    ///< scores of a pair's second tile of keys wait for those of its first
+  int n = 64;         ///< keys
+  int stages = 2;     ///< tiles of keys in shared memory, half of them each group's
+  int cluster = 1;    ///< blocks that have other rows of the same keys, at the same time
+  int multicast = 0;  ///< these load each tile once for all
+  int turns = 2;      ///< what the second group's scores wait for
 };
 constexpr std::array members{
+    TileMember<Tile>{{.name = "n", .least = 32, .most = 64, .step = 32}, &Tile::n},
+    TileMember<Tile>{{.name = "stages", .least = 2, .most = 4, .step = 2}, &Tile::stages},
     TileMember<Tile>{{.name = "cluster", .least = 1, .most = 2}, &Tile::cluster},
-    TileMember<Tile>{{.name = "turns", .least = 0, .most = 1}, &Tile::turns},
+    TileMember<Tile>{{.name = "multicast", .least = 0, .most = 1}, &Tile::multicast},
+    TileMember<Tile>{{.name = "turns", .least = 0, .most = 3}, &Tile::turns},
 };
 constexpr auto erased_members = members_of(members);
-constexpr Search searches[] = {{.member = "cluster", .least = 1, .most = 2}, {.member = "turns", .least = 0, .most = 1}};
+constexpr Search searches[] = {{.member = "cluster", .least = 1, .most = 2}, {.member = "turns", .least = 0, .most = 3}};
 
-constexpr int keys = 64, least_box = 8, stages = 2;
+constexpr int least_box = 8;
 
 std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
   if (spec.arch != 90)
@@ -57,26 +63,28 @@ std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
 }
 
 /// As struct SharedLatent of latent_sm90.cuh counts, and what aligns it to 1024 bytes.
-int shared_bytes(const KernelSpec& spec) {
+int shared_bytes(const KernelSpec& spec, const Tile& tile) {
   constexpr int line = 128, number = 4, barrier = 8, kinds_of_use = 3;
   const int chunk = gpu_element(spec.dtype).chunk(), chunks = static_cast<int>(spec.d) / chunk;
-  return line * (chunks * (latent_rows + stages * keys) + latent_rows) + 6 * number * latent_rows + 2 * barrier +
-         stages * barrier * (chunks + kinds_of_use) + 1024;
+  return line * (chunks * (latent_rows + tile.stages * tile.n) + latent_rows) + 6 * number * latent_rows + 2 * barrier +
+         tile.stages * barrier * (chunks + kinds_of_use) + 1024;
 }
 
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
-  KernelPlan plan = plan_of(latent_sm90, spec, latent_rows, keys);
-  plan.stages = stages;
-  const int box = std::min(spec.paged ? spec.page_rows : keys, keys / tile.cluster);
+  KernelPlan plan = plan_of(latent_sm90, spec, latent_rows, tile.n);
+  plan.stages = tile.stages;
+  const int loaded = tile.n / (tile.multicast ? tile.cluster : 1), box = std::min(spec.paged ? spec.page_rows : loaded,
+                                                                                  loaded);
   plan.traits = {{"cluster", tile.cluster},
+                 {"multicast", tile.multicast},
                  {"turns", tile.turns},
                  {"box", box},
                  {"store", spec.store},
                  {"paged", spec.paged}};
   return {.plan = std::move(plan),
           .threads = 384,
-          .shared_bytes = shared_bytes(spec),
+          .shared_bytes = shared_bytes(spec, tile),
           .boxes = BoxRows{.q = latent_rows, .k = box}};
 }
 
