@@ -71,6 +71,7 @@ struct attune_latent_args {
   struct attune_decode_args decode; /* sets: clusters that a batch entry's rows take, and a key head's; no arrivals */
   struct attune_tensor_map q_map, k_map;
   struct attune_cut_tile* cut; /* one for each cluster */
+  int cuts;                    /* how many */
 };
 /* where results over other keys are merged in, or keys are summed in pieces */
 struct attune_further {
@@ -146,7 +147,7 @@ std::string how(const Launch& launch) {
                              "then     the kernel `{}` with the same arguments, {} blocks for each block, {} threads\n"
                              "arguments struct attune_latent_args{}, then the user's struct",
                              codegen::trait(plan, "cluster"), plan.m * (plan.dv + part_floats), c.boxes->q, c.boxes->k,
-                             codegen::gpu_element(plan.dtype).chunk(), plan.kernel->joins, join_slices, join_threads,
+                             codegen::gpu_element(plan.dtype).chunk(), plan.kernel->joins, join_blocks, join_threads,
                              further);
   if (plan.kernel->cuts_keys)
     return out +

@@ -87,10 +87,11 @@ struct CutTile {
 struct LatentArgs : DecodeArgs {
   TensorMap q_map, k_map;
   CutTile* cut;
+  int cuts;  ///< how many of them, at most join_threads
 };
 
-/// Threads of a block of join_latent_sm90.cuh, and among how many blocks the rows of a tile are shared out.
-constexpr int join_threads = 256, join_slices = 8;
+/// Threads of a block of join_latent_sm90.cuh, and how many blocks it has for each of the kernel before it.
+constexpr int join_threads = 256, join_blocks = 4;
 
 /// What elements are, where a kernel takes any of several types. f64, e4m3: append.cuh alone.
 enum class Stored : int { f32, f16, bf16, f64, e4m3 };

@@ -40,7 +40,7 @@ struct SharedLatent {
   static constexpr int row_numbers = Tile::m * static_cast<int>(sizeof(float));
   static constexpr int q = 0, keys = q_bytes, p = keys + Tile::stages * stage_bytes;
   // Maxima that each group's last probabilities are relative to; sums of each group's keys, of this tile and the last.
-  static constexpr int tops = p + p_bytes, sums = tops + 2 * row_numbers, q_full = sums + 4 * row_numbers,
+  static constexpr int tops = p + p_bytes, sums = tops + 2 * row_numbers, share = sums + 4 * row_numbers, q_full = share + static_cast<int>(sizeof(Share)),
                        q_empty = q_full + 8;
   // Of each stage: a barrier for each chunk that arrives, and three for what was used: the columns of each group, and
   // those that are no values.
@@ -127,8 +127,7 @@ struct LatentItem {
       : of(LatentTile<Tile>::template of<Tile>(args, tile)), walk(of.template walk<Tile>(args, user)) {
     begin = tile == share.begin.tile ? share.begin.step : 0;
     end = tile == share.end.tile ? share.end.step : walk.count;
-    // Warps must agree on which products they issue, and the compiler know it.
-    pairs = uniform((end - begin + 1) / 2);
+    pairs = (end - begin + 1) / 2;
   }
   __device__ bool whole() const { return begin == 0 && end == walk.count; }
 };
@@ -138,73 +137,81 @@ __device__ inline bool has_tile(const Share& share, int tile) {
 
 // ---- loading -----------------------------------------------------------------------------------------------------
 
-/// A warp loads the tiles of one stage, and that of the first stage the queries too. Each lane has a box of a tile.
-template <class Tile, class User>
-__device__ inline void load_latent(const LatentArgs& args, const User& user, const Share& share, unsigned shared,
-                                   int group) {
+/// A thread loads one group's tiles, and that of the first group the queries too.
+template <int Group, class Tile, class User>
+__device__ inline void load_latent(const LatentArgs& args, const User& user, const Share& share, unsigned shared) {
   using Shared = SharedLatent<Tile>;
   constexpr int keys = Tile::n / launched_together<Tile>, boxes = keys / Tile::box;
   static_assert(boxes * Tile::box == keys && Tile::box % 8 == 0);
-  const int lane = static_cast<int>(threadIdx.x) % 32, rank = cluster_rank<Tile>(),
-            mine = (loads_for_all<Tile> ? rank * keys : 0) + lane * Tile::box;
+  const int rank = cluster_rank<Tile>(), mine = loads_for_all<Tile> ? rank * keys : 0;
   LatentPlace<Tile> place;
   unsigned q_phase = 1;
 #pragma unroll 1
   for (int tile = share.begin.tile; has_tile(share, tile); ++tile) {
     const LatentItem<Tile, User> item(args, user, share, tile);
     const LatentTile<Tile>& of = item.of;
-    if (item.pairs <= 0) continue;
-    if (group == 0) {
+    // Queries come with every tile, so that their barrier's phase is known by the tile alone.
+    if constexpr (Group == 0) {
       barrier_wait(shared + Shared::q_empty, q_phase);
       q_phase ^= 1;
-      if (lane == 0) {
-        const LatentRows<Tile, User> rows(args, user, of, rank);
-        const unsigned full = shared + Shared::q_full;
-        const int position = of.queries.start + rows.first_query, batch = is_packed<Tile> && args.q_starts ? 0 : of.b;
-        barrier_expect(full, Shared::q_bytes);
-        for (int nth = 0; nth < Shared::chunks; ++nth) {
-          const int c = Shared::nth_chunk(0, nth);
-          const unsigned into = shared + Shared::q + c * Tile::m * chunk_bytes;
-          if constexpr (Tile::heads == 1)
-            load_box(into, args.q_map, full, c * Shared::chunk, position, rows.first_head, batch);
-          else
-            load_box_of_heads(into, args.q_map, full, c * Shared::chunk, rows.first_head % of.group, position,
-                              of.kv_head, batch);
-        }
+      const LatentRows<Tile, User> rows(args, user, of, rank);
+      const unsigned full = shared + Shared::q_full;
+      const int position = of.queries.start + rows.first_query, batch = is_packed<Tile> && args.q_starts ? 0 : of.b,
+                head = rows.first_head % of.group;
+      barrier_expect(full, Shared::q_bytes);
+#pragma unroll
+      for (int nth = 0; nth < Shared::chunks; ++nth) {
+        const int c = Shared::nth_chunk(Group, nth);
+        const unsigned into = shared + Shared::q + c * Tile::m * chunk_bytes;
+        if constexpr (Tile::heads == 1)
+          load_box(into, args.q_map, full, c * Shared::chunk, position, rows.first_head, batch);
+        else
+          load_box_of_heads(into, args.q_map, full, c * Shared::chunk, head, position, of.kv_head, batch);
       }
-      __syncwarp();
     }
     const int* const pages = Tile::paged ? args.pages.at + of.b * args.pages.entry : nullptr;
     const int entry = args.kv_shared || (is_packed<Tile> && args.kv_starts) ? 0 : of.b;
-    // Where this lane's box of a step lies. What does not exist lies behind or before all there is, and is 0.
-    int position, batch;
+    // Where the boxes of a step lie, found a step ahead. What does not exist lies before all there is, and is 0.
+    int position[boxes], batch[boxes];
     const auto look_up = [&](int step) {
-      const int row = step < item.end ? item.walk.tile(step) * Tile::n + mine : of.keys.length;
-      const bool there = row < of.keys.length && lane < boxes;
-      if constexpr (Tile::paged) {
-        const int nth = row / args.pages.rows, page = there ? pages[nth * args.pages.nth] : -1;
-        position = row - nth * args.pages.rows;
-        batch = page < args.pages.count ? page : -1;
-      } else {
-        position = of.keys.start + row;
-        batch = there ? entry : -1;
+      const int first = step < item.end ? item.walk.tile(step) * Tile::n + mine : of.keys.length;
+#pragma unroll
+      for (int i = 0; i < boxes; ++i) {
+        const int row = first + i * Tile::box;
+        const bool there = row < of.keys.length;
+        if constexpr (Tile::paged) {
+          const int nth = row / args.pages.rows, page = there ? pages[nth * args.pages.nth] : -1;
+          position[i] = row - nth * args.pages.rows;
+          batch[i] = page;
+        } else {
+          position[i] = of.keys.start + row;
+          batch[i] = there ? entry : -1;
+        }
       }
     };
-    look_up(item.begin + group);
+    look_up(item.begin + Group);
 #pragma unroll 1
-    for (int step = item.begin + group; step < item.begin + 2 * item.pairs; step += 2) {
-      const int position_now = position, batch_now = batch, stage = 2 * place.stage + group;
+    for (int step = item.begin + Group; step < item.begin + 2 * item.pairs; step += 2) {
+      int position_now[boxes], batch_now[boxes];
+#pragma unroll
+      for (int i = 0; i < boxes; ++i) {
+        position_now[i] = position[i];
+        batch_now[i] = !Tile::paged || batch[i] < args.pages.count ? batch[i] : -1;
+      }
       look_up(step + 2);
-#pragma unroll 1
+      const int stage = 2 * place.stage + Group;
+#pragma unroll
       for (int nth = 0; nth < Shared::chunks; ++nth) {
-        const int c = Shared::nth_chunk(group, nth);
+        const int c = Shared::nth_chunk(Group, nth), user_of = Shared::user_of(c);
         const unsigned full = Shared::full(shared, stage, c);
-        barrier_wait(Shared::used(shared, stage, Shared::user_of(c)), place.phase ^ 1);
-        if (lane == 0) barrier_expect(full, Shared::chunk_size);
-        if (lane < boxes)
-          load_box_for_all<Tile>(
-              shared + Shared::keys + stage * Shared::stage_bytes + c * Shared::chunk_size + mine * chunk_bytes,
-              args.k_map, full, c * Shared::chunk, position_now, of.kv_head, batch_now);
+        if (nth == 0 || user_of != Shared::user_of(Shared::nth_chunk(Group, nth - 1)))
+          barrier_wait(Shared::used(shared, stage, user_of), place.phase ^ 1);
+        barrier_expect(full, Shared::chunk_size);
+#pragma unroll
+        for (int i = 0; i < boxes; ++i)
+          load_box_for_all<Tile>(shared + Shared::keys + stage * Shared::stage_bytes + c * Shared::chunk_size +
+                                     (mine + i * Tile::box) * chunk_bytes,
+                                 args.k_map, full, c * Shared::chunk, position_now[i], of.kv_head, batch_now[i]);
       }
       place.next();
     }
@@ -232,17 +239,18 @@ struct LatentGroup {
   const LatentArgs& args;
   const unsigned shared;
   const LatentItem<Tile, User>& item;
-  const Rows rows;
   const int lane, warp, row;  ///< row: the thread's first
   Softmax80<User, running, 1, slack, Tile::heads> softmax;
   float s[n / 2], o[columns / 2];
   unsigned p[n / 4];
 
   __device__ LatentGroup(const LatentArgs& args, const User& user, unsigned shared, const LatentItem<Tile, User>& item)
-      : args(args), shared(shared), item(item), rows(args, user, item.of, cluster_rank<Tile>()),
-        lane(static_cast<int>(threadIdx.x) % 32), warp(static_cast<int>(threadIdx.x) / 32 % 4),
-        row(16 * warp + lane / 4), softmax(user, item.of.at(rows.head(row)), rows.query(row), item.of.q_offset,
-                                           item.of.q_offset, rows.head(row + 8)) {
+      : LatentGroup(args, shared, item, Rows(args, user, item.of, cluster_rank<Tile>())) {}
+  __device__ LatentGroup(const LatentArgs& args, unsigned shared, const LatentItem<Tile, User>& item, const Rows& rows)
+      : args(args), shared(shared), item(item), lane(static_cast<int>(threadIdx.x) % 32),
+        warp(static_cast<int>(threadIdx.x) / 32 % 4), row(16 * warp + lane / 4),
+        softmax(rows.user, item.of.at(rows.head(row)), rows.query(row), item.of.q_offset, item.of.q_offset,
+                rows.head(row + 8)) {
     for (float& x : o) x = 0;
   }
 
@@ -418,7 +426,8 @@ struct LatentGroup {
   }
 
   __device__ void run(LatentPlace<Tile>& place) {
-    const int pairs = item.pairs;
+    // Warps must agree on which products they issue, and the compiler know it.
+    const int pairs = uniform(item.pairs);
     constexpr bool scores_first = Group == 0 || Tile::turns < 2;
     const auto begin = [&](bool more) {
       if (!scores_first || !more) return;
@@ -472,7 +481,7 @@ struct LatentGroup {
   // ---- the end of a tile -----------------------------------------------------------------------------------------
 
   /// Both groups' sums of the thread's rows, added in the same order.
-  __device__ void meet(int parity, Part (&part)[2]) const {
+  __device__ void meet(int parity, int row, int lane, Part (&part)[2]) const {
     const auto at = [&](int group) {
       return shared + Shared::sums + (2 * parity + group) * Shared::row_numbers + 4 * row;
     };
@@ -487,10 +496,14 @@ struct LatentGroup {
       part[r].sum = __int_as_float(shared_get(at(0) + 32 * r)) + __int_as_float(shared_get(at(1) + 32 * r));
   }
 
-  /// Stores results, or a part of them.
-  __device__ void store(int parity, float* part_at) {
+  /// Stores results, or a part of them. What it needs to know of the tile is found anew: products leave no registers.
+  __device__ void store(const LatentItem<Tile, User>& item, int parity, float* part_at) {
+    int thread = static_cast<int>(threadIdx.x) % 128;
+    asm volatile("" : "+r"(thread));
+    const int lane = thread % 32, warp = thread / 32, row = 16 * warp + lane / 4;
+    const Rows rows(args, softmax.user, item.of, cluster_rank<Tile>());
     Part part[2];
-    meet(parity, part);
+    meet(parity, row, lane, part);
     bool odd[2];
     typename Rows::Factors by[2] = {};
     float before[2];
@@ -517,7 +530,7 @@ struct LatentGroup {
       for (int i = 0; i < columns / 8; ++i) {
         const int column = Group * columns + 8 * i + 2 * (lane & 3);
         const float x[2] = {o[4 * i + 2 * r], o[4 * i + 2 * r + 1]};
-        put(part_at, mine, column, x, by[r]);
+        put(rows, part_at, mine, column, x, by[r]);
       }
     }
     if (!__any_sync(~0u, odd[0] || odd[1])) return;
@@ -529,12 +542,12 @@ struct LatentGroup {
       const auto its = [&](float of_first, float of_second) {
         return __shfl_sync(~0u, r ? of_second : of_first, from);
       };
-      by_pairs(16 * warp + i, part_at, its(part[0].over, part[1].over),
+      by_pairs(item, rows, 16 * warp + i, part_at, its(part[0].over, part[1].over),
                {its(by[0].own, by[1].own), its(by[0].before, by[1].before)});
     }
   }
   template <int N>
-  __device__ void put(float* part_at, int row, int column, const float (&x)[N], typename Rows::Factors by) const {
+  __device__ void put(const Rows& rows, float* part_at, int row, int column, const float (&x)[N], typename Rows::Factors by) const {
     if (!part_at) return rows.put(row, column, x, by);
     float* const into = part_at + row * Tile::dv + column;
     if constexpr (N == 2)
@@ -545,7 +558,8 @@ struct LatentGroup {
 
   /// A warp computes a row's results of this group's columns once more, pair by pair: a removed value must not reach a
   /// result, and a product of matrices leaves nothing out. Powers are relative to `over`.
-  __device__ void by_pairs(int row, float* part_at, float over, typename Rows::Factors by) const {
+  __device__ void by_pairs(const LatentItem<Tile, User>& item, const Rows& rows, int row, float* part_at, float over,
+                           typename Rows::Factors by) const {
     constexpr int lanes = 32;
     const User& user = softmax.user;
     const LatentTile<Tile>& of = item.of;
@@ -571,7 +585,7 @@ struct LatentGroup {
         const auto col = user.col(head, at, origin, kv);
         // All lanes agree; the vote tells the compiler so.
         if (!__any_sync(~0u, reach.holds(kv.i()) && user.keep(head, my_row, col, at, q, kv))) continue;
-        const auto* const line = key_line(key);
+        const auto* const line = key_line(of, key);
         float x = 0;
         if (line)
 #pragma unroll
@@ -588,12 +602,11 @@ struct LatentGroup {
 #pragma unroll
     for (int j = 0; j < columns / lanes; ++j) {
       const float x[1] = {out[j]};
-      put(part_at, row, Group * columns + lane + lanes * j, x, by);
+      put(rows, part_at, row, Group * columns + lane + lanes * j, x, by);
     }
   }
   /// Where a key lies, or null: its page does not exist.
-  __device__ const Element* key_line(int key) const {
-    const LatentTile<Tile>& of = item.of;
+  __device__ const Element* key_line(const LatentTile<Tile>& of, int key) const {
     const auto* data = static_cast<const Element*>(args.k.data) + of.kv_head * args.k.head;
     if constexpr (Tile::paged) {
       const int nth = key / args.pages.rows,
@@ -606,28 +619,31 @@ struct LatentGroup {
   }
 };
 
+template <class Tile>
+__device__ inline Share& shared_share(unsigned shared) {
+  return *static_cast<Share*>(__cvta_shared_to_generic(shared + SharedLatent<Tile>::share));
+}
+
 template <int Group, class Tile, class User>
-__device__ inline void compute_latent(const LatentArgs& args, const User& user, const Share& share, unsigned shared) {
+__device__ inline void compute_latent(const LatentArgs& args, const User& user, unsigned shared) {
   using Shared = SharedLatent<Tile>;
   LatentPlace<Tile> place;
-  unsigned q_phase = 0;
-  int parity = 0;
+  const Share& share = shared_share<Tile>(shared);
 #pragma unroll 1
-  for (int tile = share.begin.tile; has_tile(share, tile); ++tile) {
+  for (int tile = uniform(share.begin.tile); uniform(has_tile(share, tile)); ++tile) {
     const LatentItem<Tile, User> item(args, user, share, tile);
     LatentGroup<Tile, User, Group> group(args, user, shared, item);
-    if (item.pairs > 0) {
-      barrier_wait(shared + Shared::q_full, q_phase);
-      q_phase ^= 1;
-      group.run(place);
-      __syncwarp();
-      if (group.lane == 0) barrier_arrive(shared + Shared::q_empty);
-    }
-    const Sharing sharing = item.begin > 0 ? share.at_begin : share.at_end;
+    barrier_wait(shared + Shared::q_full, (tile - share.begin.tile) & 1);
+    if (uniform(item.pairs) > 0) group.run(place);
+    __syncwarp();
+    if (group.lane == 0) barrier_arrive(shared + Shared::q_empty);
+    asm volatile("" : "+r"(tile)::"memory");
+    const LatentItem<Tile, User> again(args, user, share, tile);
+    const Sharing sharing = again.begin > 0 ? share.at_begin : share.at_end;
     const int me = LatentTile<Tile>::sharer();
-    group.store(parity, item.whole() ? nullptr
-                                     : latent_part<Tile>(args, sharing.first, me - sharing.first, cluster_rank<Tile>()));
-    parity ^= 1;
+    group.store(
+        again, (tile - share.begin.tile) & 1,
+        again.whole() ? nullptr : latent_part<Tile>(args, sharing.first, me - sharing.first, cluster_rank<Tile>()));
   }
 }
 
@@ -648,10 +664,9 @@ __global__ void __launch_bounds__(latent_threads, 1) __cluster_dims__(launched_t
   }
   using Room = ShareRoom<latent_threads>;
   static_assert(sizeof(Room) <= Shared::p_bytes);
-  Share share = find_share<Tile, LatentTile<Tile>>(
+  const Share share = find_share<Tile, LatentTile<Tile>>(
       args, user, *reinterpret_cast<Room*>(memory + (shared - start) + Shared::p));
-  share.begin = {uniform(share.begin.tile), uniform(share.begin.step)};
-  share.end = {uniform(share.end.tile), uniform(share.end.step)};
+  if (threadIdx.x == 0) shared_share<Tile>(shared) = share;
   const int me = LatentTile<Tile>::sharer();
   if (threadIdx.x == 0 && cluster_rank<Tile>() == 0) {
     const bool begins = share.end.step > 0 && (share.begin.tile < share.end.tile || share.begin.step == 0);
@@ -661,15 +676,16 @@ __global__ void __launch_bounds__(latent_threads, 1) __cluster_dims__(launched_t
   cluster_sync<Tile>();
   const int group = uniform(static_cast<int>(threadIdx.x) / 128);
   if (group == 0) {
-    registers_down<24>();
-    const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
-    if (warp < 2) load_latent<Tile>(args, user, share, shared, warp);
+    registers_down<32>();
+    const Share& its = shared_share<Tile>(shared);
+    if (threadIdx.x == 0) load_latent<0, Tile>(args, user, its, shared);
+    if (threadIdx.x == 32) load_latent<1, Tile>(args, user, its, shared);
   } else if (group == 1) {
     registers_up<240>();
-    compute_latent<0, Tile>(args, user, share, shared);
+    compute_latent<0, Tile>(args, user, shared);
   } else {
     registers_up<240>();
-    compute_latent<1, Tile>(args, user, share, shared);
+    compute_latent<1, Tile>(args, user, shared);
   }
   let_next_start();
   // Blocks of a cluster arrive at each other's barriers.

@@ -64,9 +64,9 @@ std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
 
 /// As struct SharedLatent of latent_sm90.cuh counts, and what aligns it to 1024 bytes.
 int shared_bytes(const KernelSpec& spec, const Tile& tile) {
-  constexpr int line = 128, number = 4, barrier = 8, kinds_of_use = 3;
+  constexpr int line = 128, number = 4, barrier = 8, kinds_of_use = 3, share = 32;
   const int chunk = gpu_element(spec.dtype).chunk(), chunks = static_cast<int>(spec.d) / chunk;
-  return line * (chunks * (latent_rows + tile.stages * tile.n) + latent_rows) + 6 * number * latent_rows + 2 * barrier +
+  return line * (chunks * (latent_rows + tile.stages * tile.n) + latent_rows) + 6 * number * latent_rows + share + 2 * barrier +
          tile.stages * barrier * (chunks + kinds_of_use) + 1024;
 }
 

@@ -322,7 +322,7 @@ class ForwardCall {
 
   LatentArgs latent_arguments(const Starts& starts, std::byte* memory) const {
     const codegen::KernelChoice& choice = kernel_->choice;
-    LatentArgs args{decode_arguments(starts, memory), {}, {}, cut_.in(memory)};
+    LatentArgs args{decode_arguments(starts, memory), {}, {}, cut_.in(memory), static_cast<int>(cut_.count)};
     args.sets = static_cast<int>(latent_sets());
     args.sets_of_group = static_cast<int>(latent_sets_of_group());
     const int heads = choice.plan.heads;
@@ -339,7 +339,7 @@ class ForwardCall {
                        .shared_bytes = kernel_->choice.shared_bytes,
                        .arguments = &given});
       launches.launch({.kernel = kernel_->join.get(),
-                       .grid = {blocks() * join_slices, 1, 1},
+                       .grid = {blocks() * join_blocks, 1, 1},
                        .threads = join_threads,
                        .arguments = &given,
                        .early = true});
