@@ -138,7 +138,7 @@ KernelChoices choose(const KernelSpec& wishes, const ModFacts& facts, const Call
   if (out.choices.empty() && spec.narrow) {
     std::vector<std::string> why;
     for (const KernelDescriptor* kernel : among)
-      why.push_back(fmt::format("{}: {}", kernel->name, kernel->why_not(spec, facts)));
+      if (!kernel->latent) why.push_back(fmt::format("{}: {}", kernel->name, kernel->why_not(spec, facts)));
     throw Error("engine-type", "no kernel of the CUDA engine takes such a call with k and v of e4m3", {},
                 fmt::format("{}", fmt::join(why, "; ")), "convert k and v to the type of q");
   }
