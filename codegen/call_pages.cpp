@@ -31,6 +31,7 @@ std::vector<CallPage> call_pages(const compiler::LoweredMod& lowered, const Page
     const KernelPlan plan = choices.choices[0].plan;
     out.push_back({std::string(name_of(way)), kernel_source(of, plan, spec.arch), std::move(choices)});
     if (needs_clear(of, plan, spec.arch)) out.push_back({"counters before", clear_source(spec.arch)});
+    if (!plan.kernel->joins.empty()) out.push_back({"parts after", join_source(of, plan, spec.arch)});
     if (plan.kernel->end.empty()) return;
     out.push_back({"dq after", end_source(plan, spec.arch)});
     if (needs_repair(of, plan)) out.push_back({"repair after", repair_source(of, plan, spec.arch)});

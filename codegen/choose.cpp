@@ -15,8 +15,6 @@
 namespace attune::codegen {
 namespace {
 
-constexpr std::int64_t widest_head = 256;
-
 const KernelDescriptor* find(Kernels among, std::string_view name) {
   const auto found = std::ranges::find(among, name, &KernelDescriptor::name);
   return found == among.end() ? nullptr : *found;
@@ -44,6 +42,8 @@ Found found(const KernelSpec& spec, const ModFacts& facts, const CallKind& kind,
     for (const KernelDescriptor* one : among) names += fmt::format("{}{}", names.empty() ? "" : " and ", one->name);
     return {{}, "there are " + names};
   }
+  if (kernel->latent != spec.latent)
+    return {{}, spec.latent ? "heads are wider than it takes" : "it takes heads whose values are columns of their keys"};
   if (std::string why = kernel->why_not(spec, facts); !why.empty()) return {{}, why};
   Variant whole = kernel->tiles(spec, facts, kind).front();
   for (const auto& [name, value] : variant.members) {
@@ -61,9 +61,18 @@ KernelSpec backward_spec(KernelSpec of) {
   of.out = of.dtype;
   of.max = false;
   of.heads = 1;
-  of.few = of.apart = of.paged = of.narrow = of.before = of.pieces = false;
+  of.few = of.apart = of.paged = of.narrow = of.before = of.pieces = of.latent = of.pairs = false;
+  of.page_rows = 0;
   of.store = KernelSpec{}.store;
   return of;
+}
+
+bool is_latent(std::int64_t d, std::int64_t dv, bool values_within_keys) {
+  return values_within_keys && d > widest_head && dv <= d;
+}
+
+int latent_heads_to_share(std::int64_t group) {
+  return static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::clamp<std::int64_t>(group, 1, latent_rows))));
 }
 
 int heads_to_share(std::int64_t q_len, std::int64_t group) {
@@ -91,9 +100,11 @@ KernelChoices choose(const KernelSpec& wishes, const ModFacts& facts, const Call
     throw Error("engine-type", "the CUDA engine computes in f32", {},
                 fmt::format("q, k and v hold {}", name_of(spec.dtype)),
                 "convert them to f32, or choose .target = Target::oracle on the host");
-  if (spec.d > widest_head || spec.dv > widest_head)
+  if (!spec.latent && (spec.d > widest_head || spec.dv > widest_head))
     throw Error("engine-width", "heads are too wide for the CUDA engine", {},
-                fmt::format("D is {} and Dv is {}, and kernels take up to {}", spec.d, spec.dv, widest_head),
+                fmt::format("D is {} and Dv is {}, and kernels take up to {}, or {} and {} where v is a view of k: its "
+                            "first columns",
+                            spec.d, spec.dv, widest_head, latent_d, latent_dv),
                 "split the heads, or compute on the host");
   KernelChoices out;
   if (preference) {
@@ -107,10 +118,11 @@ KernelChoices choose(const KernelSpec& wishes, const ModFacts& facts, const Call
   }
   // Others, even if they spill less, find no lengths, positions, pages or pieces.
   const bool cuts = (spec.apart || spec.pieces) && std::ranges::any_of(among, [&](const KernelDescriptor* kernel) {
-                      return kernel->cuts_keys && kernel->why_not(spec, facts).empty();
+                      return kernel->cuts_keys && kernel->latent == spec.latent &&
+                             kernel->why_not(spec, facts).empty();
                     });
   for (const KernelDescriptor* kernel : among) {
-    if (cuts && !kernel->cuts_keys) continue;
+    if (kernel->latent != spec.latent || (cuts && !kernel->cuts_keys)) continue;
     if (kernel->is_for && !kernel->is_for(spec)) continue;
     if (const std::string why = kernel->why_not(spec, facts); !why.empty()) {
       out.story.push_back(fmt::format("not {}: {}", kernel->name, why));
@@ -119,10 +131,14 @@ KernelChoices choose(const KernelSpec& wishes, const ModFacts& facts, const Call
     for (const Variant& variant : kernel->tiles(spec, facts, kind))
       out.choices.push_back(kernel->choice(spec, variant));
   }
+  if (out.choices.empty() && spec.latent)
+    throw Error("engine-call", "the CUDA engine does not take such a call with heads of so many columns", {},
+                fmt::format("D is {} and Dv is {}; {}", spec.d, spec.dv, fmt::join(out.story, "; ")),
+                "change what it names, or compute on the host");
   if (out.choices.empty() && spec.narrow) {
     std::vector<std::string> why;
     for (const KernelDescriptor* kernel : among)
-      why.push_back(fmt::format("{}: {}", kernel->name, kernel->why_not(spec, facts)));
+      if (!kernel->latent) why.push_back(fmt::format("{}: {}", kernel->name, kernel->why_not(spec, facts)));
     throw Error("engine-type", "no kernel of the CUDA engine takes such a call with k and v of e4m3", {},
                 fmt::format("{}", fmt::join(why, "; ")), "convert k and v to the type of q");
   }

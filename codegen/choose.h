@@ -21,6 +21,13 @@ struct KernelChoices {
   std::vector<std::string> story;  ///< kernels that cannot take the call, and why
   std::string refused;             ///< why the preferred kernel is not the first of them, or empty
 };
+/// Columns of most heads at most; of latent heads, and of their values; rows of a tile of these.
+constexpr std::int64_t widest_head = 256, latent_d = 576, latent_dv = 512;
+constexpr int latent_rows = 64;
+/// KernelSpec::latent, where values are a view of the keys' first columns or not; and then KernelSpec::heads.
+bool is_latent(std::int64_t d, std::int64_t dv, bool values_within_keys);
+int latent_heads_to_share(std::int64_t group);
+
 /// KernelSpec::heads for `q_len` queries (of the longest sequence) of `group` heads to a key head.
 int heads_to_share(std::int64_t q_len, std::int64_t group);
 /// KernelSpec::few for such calls.

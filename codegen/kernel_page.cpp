@@ -432,7 +432,10 @@ Source page_of(const GpuParts& parts, const KernelPlan& plan, int arch, const st
                           parts.gradient ? "Differentiable" : "Mod",
                           page_bytes(mod, plan.wide, page_sums(parts, plan).size()));
   out.text += tile + fmt::format("\n}}  // namespace attune::{}\n\n", space);
-  const std::string_view args = parts.gradient ? "BackwardArgs" : plan.kernel->cuts_keys ? "DecodeArgs" : "ForwardArgs";
+  const std::string_view args = parts.gradient           ? "BackwardArgs"
+                                : plan.kernel->latent    ? "LatentArgs"
+                                : plan.kernel->cuts_keys ? "DecodeArgs"
+                                                         : "ForwardArgs";
   out.text += fmt::format(
       "template __global__ void {}(\n    const __grid_constant__ {}, "
       "const __grid_constant__ attune::{}::User);\n",
@@ -457,7 +460,11 @@ bool needs_repair(const GpuParts& parts, const KernelPlan& plan) {
 
 bool needs_clear(const GpuParts& parts, const KernelPlan& plan, int arch) {
   // Lists are written before, and a launch starts beside one other launch alone.
-  return plan.kernel->cuts_keys && !parts.facts.listed && arch >= 90;
+  return plan.kernel->cuts_keys && plan.kernel->joins.empty() && !parts.facts.listed && arch >= 90;
+}
+
+Source join_source(const GpuParts& parts, const KernelPlan& plan, int arch) {
+  return page_of(parts, plan, arch, std::string(plan.kernel->joins), page_tile(plan), {});
 }
 
 Source repair_source(const GpuParts& parts, const KernelPlan& plan, int arch) {

@@ -25,7 +25,10 @@ struct KernelSpec {
   bool narrow = false;  ///< keys and values hold e4m3
   bool before = false;  ///< results of a call over other keys are merged in
   bool pieces = false;  ///< keys are summed in pieces
-  int heads = 1;        ///< query heads of a key head that would share a tile: 1, 2, 4, 8, or 16 of one query
+  bool latent = false;  ///< heads are wider than most, and values are the first columns of the keys
+  int page_rows = 0;    ///< latent, in pages: the largest power of 2 that divides a page's rows, at most 64
+  bool pairs = false;   ///< latent: more than 64 rows share keys
+  int heads = 1;        ///< query heads of a key head that would share a tile: 1, 2, 4, 8, 16 of one query; latent: to 64
   bool few = false;     ///< these heads' queries are 16 rows at most
   bool boxes = true;    ///< the copy engine can take boxes of q, k, v and o: their layouts allow it, and none is empty
   /// Bytes by which every row of q, k and v (load) and of o (store) may be copied: 16, 8, 4, or 0 for an element.
@@ -42,7 +45,7 @@ struct KernelPlan {
   const KernelDescriptor* kernel = nullptr;
   DType dtype = DType::bf16, out = DType::bf16;  ///< of q, k and v; of o
   int m = 128, n = 128, d = 128, dv = 128, stages = 2;
-  int heads = 1;                        ///< query heads of a key head that share a tile: 1, 2, 4, 8 or 16
+  int heads = 1;                        ///< query heads of a key head that share a tile: 1, 2, 4 … 64
   bool max = false;                     ///< the call asks for the rows' maxima
   bool packed = false;                  ///< sequences of different lengths, by their starts
   bool before = false, pieces = false;  ///< as KernelSpec has them

@@ -60,6 +60,8 @@ Source append_source(int arch);
 Source clear_source(int arch);
 /// Does the plan's kernel start beside it, and count in what it clears?
 bool needs_clear(const GpuParts& parts, const KernelPlan& plan, int arch);
+/// The plan's KernelDescriptor::joins.
+Source join_source(const GpuParts& parts, const KernelPlan& plan, int arch);
 /// The plan's KernelDescriptor::end.
 Source end_source(const KernelPlan& plan, int arch);
 /// May such a plan leave what is not finite because of pairs that are removed, or of a packed sequence's neighbours?

@@ -66,6 +66,13 @@ struct attune_decode_args {
   float* parts;       /* of tiles that blocks share */
   unsigned* arrivals; /* one for each block, 0 before the launch */
 };
+struct attune_cut_tile { int tile, first, count; };
+struct attune_latent_args {
+  struct attune_decode_args decode; /* sets: clusters that a batch entry's rows take, and a key head's; no arrivals */
+  struct attune_tensor_map q_map, k_map;
+  struct attune_cut_tile* cut; /* one for each cluster */
+  int cuts;                    /* how many */
+};
 /* where results over other keys are merged in, or keys are summed in pieces */
 struct attune_further {
   struct attune_strided o_before;
@@ -76,6 +83,7 @@ struct attune_further {
 };
 struct attune_forward_args_further { struct attune_forward_args args; ATTUNE_ALIGNED(64) struct attune_further further; };
 struct attune_decode_args_further { struct attune_decode_args args; struct attune_further further; };
+struct attune_latent_args_further { struct attune_latent_args args; ATTUNE_ALIGNED(64) struct attune_further further; };
 struct attune_cover_args {
   int* tiles;
   int tile_stride;
@@ -131,6 +139,16 @@ std::string how(const Launch& launch) {
                                 ordered ? fmt::format("order_count * {}", sets)
                                         : fmt::format("ceil(q_len / {}) * {} * batch", plan.queries(), sets));
   const char* const further = plan.further() ? "_further" : "";
+  if (plan.kernel->latent)
+    return out + fmt::format("clusters of {} blocks\n"
+                             "parts    2 * blocks * {} floats\n"
+                             "maps     q_map in boxes of {} rows, k_map of {}; each {} columns wide, swizzled by 128 "
+                             "bytes\n"
+                             "then     the kernel `{}` with the same arguments, {} blocks for each block, {} threads\n"
+                             "arguments struct attune_latent_args{}, then the user's struct",
+                             codegen::trait(plan, "cluster"), plan.m * (plan.dv + part_floats), c.boxes->q, c.boxes->k,
+                             codegen::gpu_element(plan.dtype).chunk(), plan.kernel->joins, join_blocks, join_threads,
+                             further);
   if (plan.kernel->cuts_keys)
     return out +
            fmt::format("parts    2 * blocks * q_len * {} floats; arrivals: a zeroed unsigned for each block\n"
@@ -171,6 +189,8 @@ std::string launch_header(const Launch& launch) {
   out += required("attune_forward_args", sizeof(ForwardArgs)) + required("attune_decode_args", sizeof(DecodeArgs)) +
          required("attune_forward_args_further", sizeof(Further<ForwardArgs>)) +
          required("attune_decode_args_further", sizeof(Further<DecodeArgs>)) +
+         required("attune_latent_args", sizeof(LatentArgs)) +
+         required("attune_latent_args_further", sizeof(Further<LatentArgs>)) +
          required("attune_cover_args", sizeof(CoverArgs));
   out += "#endif\n\n";
   out += fmt::format("#define {}_SYMBOL \"{}\"\n", prefix, launch.symbol);

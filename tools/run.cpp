@@ -28,6 +28,7 @@ namespace fs = std::filesystem;
 
 struct RunOptions {
   std::string q, k, v, out;
+  std::int64_t v_columns = 0;  ///< not 0: values are so many columns of the keys, instead of v
   TextOptions text;
   ExactOption exact;
   std::optional<std::string> scale, dtype, grad_out, grad_lse, cu_seqlens_q, cu_seqlens_kv;
@@ -50,6 +51,9 @@ void check_options(const RunOptions& o) {
   if (!o.layout.empty()) require_word("--layout", o.layout, std::array<std::string, 2>{"bhsd", "bshd"});
   if (o.dtype) require_word("--dtype", *o.dtype, std::array<std::string, 3>{"f32", "f16", "bf16"});
   o.exact.check();
+  if (o.v.empty() == (o.v_columns == 0))
+    throw refuse("bad-usage", "the command line cannot be read", "--v", o.v.empty() ? "there are no values" : "--v-columns says that values are columns of the keys",
+                 "pass one of --v FILE.npy and --v-columns N");
   if (o.exact.word && o.target != "cuda")
     throw refuse("bad-usage", "the command line cannot be read", "--exact", "it is for kernels of a GPU",
                  "add --target cuda, or leave it out");
@@ -201,7 +205,7 @@ class Run {
     if (o_.dtype) as = *o_.dtype == "f16" ? DType::f16 : *o_.dtype == "bf16" ? DType::bf16 : DType::f32;
     q_ = read_floats("--q", o_.q, as);
     k_ = read_floats("--k", o_.k, as);
-    v_ = read_floats("--v", o_.v, as);
+    if (!o_.v.empty()) v_ = read_floats("--v", o_.v, as);
     if (o_.cu_seqlens_q) cu_q_ = read_tensor(*o_.cu_seqlens_q, "--cu-seqlens-q " + *o_.cu_seqlens_q);
     if (o_.cu_seqlens_kv) cu_kv_ = read_tensor(*o_.cu_seqlens_kv, "--cu-seqlens-kv " + *o_.cu_seqlens_kv);
     if (o_.kv_len) kv_len_ = read_tensor(*o_.kv_len, "--kv-len " + *o_.kv_len);
@@ -221,6 +225,7 @@ class Run {
     if (o_.lse_before) lse_before_ = read_rows("--lse-before", *o_.lse_before);
     for (Owned* t : {&q_, &k_, &v_, &grad_out_, &grad_lse_, &kv_len_, &q_offsets_, &pages_, &o_before_, &lse_before_})
       if (t->tensor.given()) *t = moved(*t, device_);
+    if (o_.v_columns != 0) take_values_from_keys();
     text_ = built(o_.text, Captures::Files, {}, device_);
     text_.attention.target = o_.target == "oracle" ? Target::oracle
                              : o_.target == "cpu"  ? Target::cpu
@@ -237,6 +242,17 @@ class Run {
         throw refuse(option, fmt::format("--{} is {}", option, value), fmt::format("--{} {}", option, value),
                      "positions are 0 to 2147483647", fmt::format("pass the position of the first {}", of));
     for (const std::string& name : o_.grads) require_captured(name);
+  }
+
+  /// Values are a view of the keys, which is how engines know latent heads.
+  void take_values_from_keys() {
+    v_ = k_;
+    if (k_.tensor.rank < 1) return;  // refused by name later
+    std::int64_t& columns = v_.tensor.shape[static_cast<std::size_t>(k_.tensor.rank) - 1];
+    if (o_.v_columns < 1 || o_.v_columns > columns)
+      throw refuse("v-columns", "values are no columns of the keys", fmt::format("--v-columns {}", o_.v_columns),
+                   fmt::format("--k {} has {}", o_.k, columns), "pass 1 to as many");
+    columns = o_.v_columns;
   }
 
   void require_captured(const std::string& name) const {
@@ -375,7 +391,9 @@ void add_run(CLI::App& app) {
   verb.add_option("--k", o->k, "keys: [B or 1, Hkv, Skv, D], packed [T, Hkv, D], in pages [pages, Hkv, page, D]")
       ->type_name("FILE.npy")
       ->required();
-  verb.add_option("--v", o->v, "values, as the keys")->type_name("FILE.npy")->required();
+  verb.add_option("--v", o->v, "values, as the keys")->type_name("FILE.npy");
+  verb.add_option("--v-columns", o->v_columns, "instead of --v: values are the first N columns of the keys")
+      ->type_name("N");
   verb.add_option("--out", o->out, "the folder for the results")->type_name("DIR")->required();
   o->text.add_to(verb, Captures::Files);
   verb.add_option("--scale", o->scale, "of q . k; 1 / sqrt(D) if left out")->type_name("X");

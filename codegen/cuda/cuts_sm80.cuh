@@ -19,6 +19,10 @@ struct DecodeTile {
 
   __device__ Where at(int head) const { return {b, head, queries.length, kv_offset + keys.length}; }
 
+  /// What takes a share of all tiles is a block.
+  __device__ static int sharers() { return static_cast<int>(gridDim.x); }
+  __device__ static int sharer() { return static_cast<int>(blockIdx.x); }
+
   template <class Tile>
   __device__ static DecodeTile of(const DecodeArgs& args, int tile) {
     // A division takes some sixty cycles, and most key heads have one set.
@@ -101,12 +105,13 @@ struct Shares {
 
   /// Tiles of `steps` each: whole ones, or as many equal parts of each as there are blocks for. False if that leaves
   /// too many blocks idle.
+  template <class Of>
   __device__ bool equal(int steps, Share& out) const {
     const int count = (steps + together - 1) / together, few = (least + together - 1) / together,
               most = max(count / few, 1), parts = tiles < blocks ? min(blocks / tiles, most) : 1, items = tiles * parts,
               used = min(blocks, items);
     if (parts < most && items % blocks != 0 && 0.9f * ((items - 1) / blocks + 1) * blocks > items) return false;
-    const int me = static_cast<int>(blockIdx.x);
+    const int me = Of::sharer();
     const Even items_of(items, used), steps_of(count, parts);
     const auto cut = [&](int block) {
       const int item = items_of.before(block), tile = parts == 1 ? item : item / parts;
@@ -141,19 +146,20 @@ struct Stretches {
   }
 };
 
-/// All threads of a block find its share; `room` may be used again when they have passed another barrier.
-template <class Tile, class User, int Threads>
+/// All threads of a block find its share; `room` may be used again when they have passed another barrier. `Of`: which
+/// tiles there are, and who shares them.
+template <class Tile, class Of = DecodeTile, class User, int Threads>
 __device__ inline Share find_share(const DecodeArgs& args, const User& user, ShareRoom<Threads>& room) {
-  const Shares shares{args.batch * args.sets, static_cast<int>(gridDim.x), together<Tile>(args)};
+  const Shares shares{args.batch * args.sets, Of::sharers(), together<Tile>(args)};
   Share out;
   if (!User::traits.skips && !is_packed<Tile> && !args.kv_lens.at &&
-      shares.equal((args.kv_len + Tile::n - 1) / Tile::n, out))
+      shares.template equal<Of>((args.kv_len + Tile::n - 1) / Tile::n, out))
     return out;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   const int each = (shares.tiles + Threads - 1) / Threads, first = min(thread * each, shares.tiles),
             last = min(first + each, shares.tiles);
   const auto steps_of = [&](int tile) {
-    return DecodeTile::of<Tile>(args, tile).template walk<Tile>(args, user).count;
+    return Of::template of<Tile>(args, tile).template walk<Tile>(args, user).count;
   };
   long long sum = 0;
   int least = 0x7fffffff, most = 0;
@@ -185,12 +191,12 @@ __device__ inline Share find_share(const DecodeArgs& args, const User& user, Sha
     least = min(least, room.warp_least[i]);
     most = max(most, room.warp_most[i]);
   }
-  if (least == most && shares.equal(least, out)) return out;
+  if (least == most && shares.template equal<Of>(least, out)) return out;
 
   const long long most_blocks = total / (2 * Shares::least + Shares::overhead);
   const Stretches stretches{total, most_blocks < shares.blocks ? max(static_cast<int>(most_blocks), 1) : shares.blocks};
   // Whoever has the tile of one of the two ends says where it is.
-  const int me = static_cast<int>(blockIdx.x);
+  const int me = Of::sharer();
 #pragma unroll 1
   for (int end = 0; end < 2; ++end) {
     const int block = min(me + end, stretches.blocks);

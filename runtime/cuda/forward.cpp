@@ -36,6 +36,20 @@ void check_outputs(const Forward& call) {
   require_f32_rows("lse_before", call.lse_before);
 }
 
+/// Are values a view of the first columns of keys?
+bool values_within_keys(const Forward& call, const Problem& p) {
+  const Tensor &k = call.k, &v = call.v;
+  if (v.data != k.data || v.dtype != k.dtype || v.rank != k.rank) return false;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(k.rank); ++i)
+    if (v.strides[i] != k.strides[i] && k.shape[i] > 1) return false;
+  return p.dv <= p.d;
+}
+
+/// KernelSpec::page_rows of a table's pool.
+int page_rows(const Forward& call, const Problem& p) {
+  return p.kv.paged() ? static_cast<int>(std::gcd(call.k.shape[2], std::int64_t{64})) : 0;
+}
+
 bool is_empty(const Problem& p) { return p.batch == 0 || p.q_heads == 0 || p.q.length == 0; }
 
 /// Does the call say more of its keys than its queries do?
@@ -45,8 +59,9 @@ bool tells_apart(const Forward& call, const Problem& p) {
 
 KernelKey key_of(const Facts& device, const LoweredMod& lowered, const Args& args, const Forward& call,
                  const Problem& p, const Means& means) {
-  const bool boxes = std::ranges::all_of(std::array{&call.q, &call.k, &call.v, &call.o},
-                                         [](const Tensor* t) { return has_boxes(*t); });
+  const bool latent = codegen::is_latent(p.d, p.dv, values_within_keys(call, p));
+  // Of latent heads the copy engine moves q and k alone.
+  const bool boxes = has_boxes(call.q) && has_boxes(call.k) && (latent || (has_boxes(call.v) && has_boxes(call.o)));
   KernelKey key{.device = device.index,
                 .spec = {.arch = device.arch(),
                          .dtype = call.q.dtype,
@@ -55,13 +70,17 @@ KernelKey key_of(const Facts& device, const LoweredMod& lowered, const Args& arg
                          .dv = p.dv,
                          .max = call.max.given(),
                          .packed = p.q.packed(),
-                         .apart = tells_apart(call, p),
+                         .apart = tells_apart(call, p) || latent,
                          .paged = p.kv.paged(),
                          .narrow = call.k.dtype == DType::e4m3,
                          .before = call.o_before.given(),
                          .pieces = call.piece != 0,
-                         .heads = codegen::heads_to_share(p.q.length, p.group),
-                         .few = codegen::few_rows(p.q.length, p.group),
+                         .latent = latent,
+                         .page_rows = latent ? page_rows(call, p) : 0,
+                         .pairs = latent && p.q.length * p.group > codegen::latent_rows,
+                         .heads = latent ? codegen::latent_heads_to_share(p.group)
+                                         : codegen::heads_to_share(p.q.length, p.group),
+                         .few = !latent && codegen::few_rows(p.q.length, p.group),
                          .boxes = boxes,
                          .load = copied_bytes({&call.q, &call.k, &call.v}),
                          .store = stored_bytes(call.o),
@@ -100,13 +119,16 @@ class ForwardCall {
     if (tiles_.count > most_blocks() && kernel_->choice.counts_tiles) next_ = space_.take<unsigned>(1);
     if (cuts_keys()) {
       const codegen::KernelPlan& plan = kernel_->choice.plan;
-      const std::int64_t rows = p.q.length * plan.heads;
+      const std::int64_t rows = latent() ? plan.m : p.q.length * plan.heads;
       if (plan.pieces) deal_pieces();
       const std::int64_t tiles = p.batch * tiles_.sets, parts = !plan.pieces  ? 2 * std::int64_t{blocks()}
                                                                 : pieces_ > 1 ? tiles * pieces_
                                                                               : 0;
       parts_ = space_.take<float>(parts * rows * (plan.dv + part_floats));
-      arrivals_ = space_.take<unsigned>(plan.pieces ? tiles : std::int64_t{blocks()});
+      if (latent())
+        cut_ = space_.take<CutTile>(blocks() / cluster());
+      else
+        arrivals_ = space_.take<unsigned>(plan.pieces ? tiles : std::int64_t{blocks()});
     }
     if (means.cover) {
       lists_ = means.cover->lists;
@@ -149,6 +171,7 @@ class ForwardCall {
       kernel_->choice.plan.further() ? launch(further(given)) : launch(given);
     };
     if (!cuts_keys()) return launch_all(arguments(starts, next));
+    if (latent()) return put_latent(launches, starts, memory);
     ClearArgs arrivals{arrivals_.in(memory), static_cast<int>(arrivals_.count)};
     if (kernel_->clear)
       launches.launch({.kernel = kernel_->clear.get(), .threads = clear_threads, .arguments = &arrivals});
@@ -159,6 +182,9 @@ class ForwardCall {
 
  private:
   bool cuts_keys() const { return kernel_->choice.plan.kernel->cuts_keys; }
+  bool latent() const { return kernel_->choice.plan.kernel->latent; }
+  /// Blocks that work on the same keys.
+  unsigned cluster() const { return static_cast<unsigned>(codegen::trait(kernel_->choice.plan, "cluster")); }
 
   /// Only kernels that cut keys find their entries' lengths, positions and pages on the device.
   [[noreturn]] void refuse_apart() const {
@@ -191,8 +217,12 @@ class ForwardCall {
     if (cuts_keys()) {
       // A part of a tile is worth a block where it has some keys.
       constexpr int least_keys = 64;
-      return static_cast<unsigned>(
-          std::min<std::int64_t>(tiles_.count * std::max<std::int64_t>(p_.kv.length / least_keys, 1), most_blocks()));
+      const std::int64_t parts = std::max<std::int64_t>(p_.kv.length / least_keys, 1);
+      if (latent())
+        return cluster() * static_cast<unsigned>(std::min<std::int64_t>(
+                               p_.batch * latent_sets() * parts,
+                               std::max(static_cast<unsigned>(most_blocks()) / cluster(), 1u)));
+      return static_cast<unsigned>(std::min<std::int64_t>(tiles_.count * parts, most_blocks()));
     }
     const std::int64_t blocks = kernel_->choice.plan.kernel->persistent
                                     ? std::min<std::int64_t>(tiles_.count, most_blocks())
@@ -284,6 +314,42 @@ class ForwardCall {
             .arrivals = arrivals_.in(memory)};
   }
 
+  /// What clusters of blocks take of a batch entry's heads: all queries of a key head, as many rows as these have.
+  std::int64_t latent_sets_of_group() const {
+    return ceil_div(tiles_.group_sets * ceil_div(p_.q.length, tiling_.queries), std::int64_t{cluster()});
+  }
+  std::int64_t latent_sets() const { return p_.kv_heads * latent_sets_of_group(); }
+
+  LatentArgs latent_arguments(const Starts& starts, std::byte* memory) const {
+    const codegen::KernelChoice& choice = kernel_->choice;
+    LatentArgs args{decode_arguments(starts, memory), {}, {}, cut_.in(memory), static_cast<int>(cut_.count)};
+    args.sets = static_cast<int>(latent_sets());
+    args.sets_of_group = static_cast<int>(latent_sets_of_group());
+    const int heads = choice.plan.heads;
+    args.q_map = heads == 1 ? boxes_of(call_.q, choice.boxes->q)
+                            : boxes_of_heads(call_.q, choice.boxes->q, heads, p_.group);
+    args.k_map = boxes_of(call_.k, choice.boxes->k);
+    return args;
+  }
+  void put_latent(Launches& launches, const Starts& starts, std::byte* memory) {
+    const auto both = [&](auto&& given) {
+      launches.launch({.kernel = &kernel_->kernel,
+                       .grid = {blocks(), 1, 1},
+                       .threads = kernel_->choice.threads,
+                       .shared_bytes = kernel_->choice.shared_bytes,
+                       .arguments = &given});
+      launches.launch({.kernel = kernel_->join.get(),
+                       .grid = {blocks() * join_blocks, 1, 1},
+                       .threads = join_threads,
+                       .arguments = &given,
+                       .early = true});
+      std::vector<std::byte> user = user_of(lowered_, args_, *kernel_, p_);
+      launches.put(static_cast<cu::Stream>(means_.stream), user);
+    };
+    const LatentArgs args = latent_arguments(starts, memory);
+    kernel_->choice.plan.further() ? both(further(args)) : both(LatentArgs(args));
+  }
+
   const LoweredMod& lowered_;
   Args args_;
   const Forward& call_;
@@ -298,6 +364,7 @@ class ForwardCall {
   Room<unsigned> next_;  ///< the counter that tiles are taken from, where there are more of them than blocks
   Room<float> parts_;    ///< of tiles that blocks share, and how many of these have written theirs
   Room<unsigned> arrivals_;
+  Room<CutTile> cut_;
   int piece_ = 0, pieces_ = 0;  ///< as Further has them
   Room<int> own_lists_;
   CoverLists lists_;

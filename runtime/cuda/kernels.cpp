@@ -73,6 +73,8 @@ LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, con
   if (!out.choice.plan.kernel->end.empty()) out.end = beside(codegen::end_source(out.choice.plan, key.spec.arch));
   if (codegen::needs_clear(parts, out.choice.plan, key.spec.arch))
     out.clear = beside(codegen::clear_source(key.spec.arch));
+  if (!out.choice.plan.kernel->joins.empty())
+    out.join = beside(codegen::join_source(parts, out.choice.plan, key.spec.arch));
   if (codegen::needs_repair(parts, out.choice.plan))
     out.repair = beside(codegen::repair_source(parts, out.choice.plan, key.spec.arch));
   if (codegen::leaves_diagonals(parts, out.choice.plan))

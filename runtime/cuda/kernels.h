@@ -27,6 +27,7 @@ struct LoadedKernel {
   std::string flaw;                         ///< as Candidate has it
   std::optional<CoverKernel> cover_kernel;  ///< where the launch must be handed lists
   std::shared_ptr<const Kernel> clear;      ///< sets its counters to 0 as it starts; null: nothing runs beside it
+  std::shared_ptr<const Kernel> join;       ///< as KernelDescriptor::joins; null: none is needed
   std::shared_ptr<const Kernel> end;        ///< as KernelDescriptor::end; null: none is needed
   std::shared_ptr<const Kernel> repair;     ///< for what it may leave not finite, where pairs may be removed; or null
   std::shared_ptr<const Kernel> spread;     ///< for sums that it leaves along diagonals; null: it leaves none

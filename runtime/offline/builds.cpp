@@ -74,6 +74,7 @@ class GpuBuild {
     const auto beside = [&](const codegen::Source& page) { add(page, page.name, compiled(page, page.name)); };
     if (!plan.kernel->end.empty()) beside(codegen::end_source(plan, arch_));
     if (codegen::needs_clear(parts, plan, arch_)) beside(codegen::clear_source(arch_));
+    if (!plan.kernel->joins.empty()) beside(codegen::join_source(parts, plan, arch_));
     if (codegen::needs_repair(parts, plan)) beside(codegen::repair_source(parts, plan, arch_));
     if (codegen::leaves_diagonals(parts, plan)) beside(codegen::spread_source(parts, plan, arch_));
     if (!listed) return;

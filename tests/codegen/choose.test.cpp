@@ -311,7 +311,7 @@ TEST_CASE("what is preferred and cannot be is left out, and is said", "[choose]"
     CHECK_THROWS_AS(choose(spec, facts, {}, &only), Error);
     return all.refused;
   };
-  CHECK(refused("forward_sm91").find("there are decode_sm80 and forward_sm90 and forward_sm80") != std::string::npos);
+  CHECK(refused("forward_sm91").find("there are latent_sm90 and decode_sm80 and forward_sm90 and forward_sm80") != std::string::npos);
   CHECK(refused("forward_sm90:warps=4").find("has no `warps`") != std::string::npos);
   CHECK(refused("forward_sm90:n=100").find("multiple of 16") != std::string::npos);
   CHECK(refused("forward_sm90:m=64").find("128 or 192") != std::string::npos);
@@ -375,6 +375,46 @@ TEST_CASE("what no kernel takes is refused", "[choose]") {
   CHECK(refusal({.dtype = DType::f64}) == "engine-type");
   CHECK(refusal({.d = 257}) == "engine-width");
   CHECK(refusal({.dv = 300}) == "engine-width");
+  CHECK(refusal({.d = 576, .dv = 512}) == "engine-width");
+}
+
+TEST_CASE("latent heads have a kernel of their own", "[choose]") {
+  CHECK(is_latent(576, 512, true));
+  CHECK(!is_latent(576, 512, false));
+  CHECK(!is_latent(128, 64, true));
+  const KernelSpec usual{.d = latent_d, .dv = latent_dv, .apart = true, .latent = true, .pairs = true, .heads = 64};
+  const auto cluster = [](const KernelSpec& spec, const ModFacts& facts) {
+    const KernelChoices all = choose(spec, facts);
+    REQUIRE(all.choices.size() == 1);
+    CHECK(all.choices[0].plan.kernel->name == "latent_sm90");
+    CHECK(all.choices[0].shared_bytes <= 227 * 1024);
+    return trait(all.choices[0].plan, "cluster");
+  };
+  const ModFacts shares{.shares_tiles = true};
+  CHECK(cluster(usual, shares) == 2);
+  CHECK(cluster(usual, {}) == 1);
+  const auto refused = [&](auto change, std::string_view why, ModFacts facts = {.shares_tiles = true}) {
+    KernelSpec spec = usual;
+    change(spec);
+    try {
+      choose(spec, facts);
+      FAIL_CHECK("nothing was refused: " << why);
+    } catch (const Error& e) {
+      CHECK(e.code == "engine-call");
+      INFO(e.why);
+      CHECK(e.why.find(why) != std::string::npos);
+    }
+  };
+  refused([](KernelSpec& s) { s.arch = 80; }, "compute capability 9.0");
+  refused([](KernelSpec& s) { s.d = 320; }, "576");
+  refused([](KernelSpec& s) { s.dtype = s.out = DType::f32; }, "q, k and v hold f32");
+  refused([](KernelSpec& s) { s.narrow = true; }, "the type of q");
+  refused([](KernelSpec& s) { s.boxes = false; }, "multiples of 16");
+  refused([](KernelSpec& s) { s.paged = true, s.page_rows = 4; }, "a multiple of 8 rows");
+  refused([](KernelSpec& s) { s.pieces = true; }, "pieces");
+  refused([](KernelSpec&) {}, "not a multiple of p", {.has_prob = true, .prob_linear = false});
+  for (const auto& [group, heads] : {std::pair{1, 1}, {3, 4}, {16, 16}, {40, 64}, {64, 64}, {128, 64}})
+    CHECK(latent_heads_to_share(group) == heads);
 }
 
 TEST_CASE("the host counts shared memory and columns as kernels do", "[choose]") {
@@ -387,13 +427,15 @@ TEST_CASE("the host counts shared memory and columns as kernels do", "[choose]")
         KernelSpec{.arch = 86, .out = DType::f32, .d = 256, .dv = 40, .few = true},
         KernelSpec{.before = true, .pieces = true, .heads = 2, .few = true},
         KernelSpec{.d = 48, .dv = 80, .narrow = true, .few = true},
-        KernelSpec{.arch = 86, .d = 256, .dv = 64, .narrow = true, .before = true, .few = true}})
+        KernelSpec{.arch = 86, .d = 256, .dv = 64, .narrow = true, .before = true, .few = true},
+        KernelSpec{.d = 576, .dv = 512, .apart = true, .latent = true, .heads = 16}})
     for (const KernelChoice& c : choose(spec, parts.facts).choices) {
       Source source = kernel_source(parts, c.plan, spec.arch);
       const std::string shared = c.plan.kernel->name == "forward_sm90"  ? "Shared90"
                                  : c.plan.kernel->name == "decode_sm80" ? "SharedDecode"
+                                 : c.plan.kernel->name == "latent_sm90" ? "SharedLatent"
                                                                         : "Shared80";
-      const int aligned = c.plan.kernel->name == "forward_sm90" ? 1024 : 0;
+      const int aligned = shared == "Shared90" || shared == "SharedLatent" ? 1024 : 0;
       // Without the kernel itself, which takes a second or two to compile.
       source.text.resize(source.text.rfind("template __global__"));
       source.symbol = "nothing";

@@ -67,6 +67,15 @@ std::vector<Row> rows() {
       out.push_back({.spec = {.arch = arch, .d = d, .dv = dv, .narrow = true, .few = true},
                      .variant = "decode_sm80",
                      .slow = d > 64});
+  for (const bool pairs : {false, true})
+    out.push_back({.spec = {.d = codegen::latent_d,
+                            .dv = codegen::latent_dv,
+                            .apart = true,
+                            .latent = true,
+                            .page_rows = 64,
+                            .pairs = pairs},
+                   .variant = "latent_sm90",
+                   .slow = true});
   return out;
 }
 
@@ -95,15 +104,16 @@ void compile(const Lowered& lowered, Row row, std::size_t number) {
   if (number % 2 && row.spec.dtype == DType::bf16) row.spec.dtype = row.spec.out = DType::f16;
   row.spec.max = number % 5 == 0;
   row.spec.packed = number % 3 == 0;
-  row.spec.heads = 1 << number % (row.spec.few ? 5 : 4);
-  row.spec.paged = row.spec.few && number % 2;
+  row.spec.heads = 1 << number % (row.spec.latent ? 7 : row.spec.few ? 5 : 4);
+  row.spec.paged = (row.spec.few || row.spec.latent) && number % 2;
   row.spec.pieces = row.spec.few && number % 4 < 2;
   row.spec.before = number % 7 == 2 || (row.spec.few && number % 4 == 1);
   if (row.portable() && number % 4 == 0) row.spec.load = 0;
   const codegen::GpuParts parts = codegen::forward_parts(lowered.lowered, row.spec);
   row.spec.before = row.spec.before && parts.facts.prob_linear;  // others are refused
+  if (row.spec.latent && !parts.facts.prob_linear) return;       // refused
   std::vector<KernelChoice> candidates = choose(row.spec, parts.facts).choices;
-  if (!row.portable()) {
+  if (!row.portable() && !row.spec.latent) {
     // The fast kernel does not take every Mod; the portable one does.
     const auto is_portable = [](const KernelChoice& c) { return c.plan.kernel->takes_any; };
     if (is_portable(candidates.front())) return;

@@ -154,6 +154,7 @@ std::string Shape::describe() const {
   if (!q_offsets.empty()) more += fmt::format(", q_offsets [{}]", fmt::join(q_offsets, " "));
   if (page) more += fmt::format(", pages of {}{}", page, holes ? " with holes" : "");
   if (narrow) more += ", k and v of e4m3";
+  if (latent) more += ", v within k";
   if (piece) more += fmt::format(", pieces of {}", piece);
   if (before) more += ", results before";
   return fmt::format("{} {} x {}/{} x {} x {}/{} {}{}{}, from {}, seed {}", name_of(dtype), entries(), q_heads,
@@ -256,7 +257,12 @@ Inputs inputs(const Shape& shape) {
   in.q = filled(shape.dtype, q);
   const DType kept = shape.narrow ? DType::e4m3 : shape.dtype;
   in.k = filled(kept, kv(shape.d));
-  in.v = filled(kept, kv(shape.dv));
+  if (shape.latent) {
+    in.v = in.k;
+    in.v.tensor.shape[in.v.tensor.rank - 1] = shape.dv;
+  } else {
+    in.v = filled(kept, kv(shape.dv));
+  }
   in.grad_o = filled(shape.dtype, in.shape_of_o());
   in.grad_lse = filled(DType::f32, in.shape_of_lse());
   if (shape.packed()) in.cu_seqlens_q = starts(shape.q_lens);

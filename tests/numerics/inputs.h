@@ -36,6 +36,7 @@ struct Shape {
   bool holes = false;  ///< some pages do not exist
   std::int64_t piece = 0;
   bool narrow = false;  ///< k and v hold e4m3
+  bool latent = false;  ///< v is a view of k: its first dv columns
   /// Results over other keys are merged in. Some rows have none: their lse is -inf, and their results are NaN.
   bool before = false;
   std::uint64_t seed = 1;

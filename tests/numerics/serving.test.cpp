@@ -206,6 +206,55 @@ TEST_CASE("keys in pages are as the oracle has them", "[engine][serving]") {
   agree(rich, mixed);
 }
 
+/// Heads of 576 columns, of which values are the first 512.
+std::vector<Shape> latent() {
+  std::vector<Shape> out;
+  for (const std::int64_t heads : {1, 5, 16, 24})
+    for (const std::int64_t page : {0, 1, 16, 64}) {
+      const std::size_t nth = out.size();
+      out.push_back({.batch = 3,
+                     .q_heads = heads,
+                     .kv_heads = 1,
+                     .q_len = heads == 24 ? 2 : 1,
+                     .kv_len = 150,
+                     .d = 576,
+                     .dv = 512,
+                     .dtype = nth % 4 == 3 ? DType::f16 : nth % 4 == 1 ? DType::f32 : DType::bf16,
+                     .layout = nth % 3 == 1 ? Layout::bshd : Layout::bhsd,
+                     .q_offset = 148,
+                     .used = page || nth % 2 ? std::vector<std::int64_t>{150, 0, 67} : std::vector<std::int64_t>{},
+                     .page = page,
+                     .holes = nth % 5 == 2,
+                     .latent = true,
+                     .seed = nth + 1});
+    }
+  return out;
+}
+
+TEST_CASE("latent heads are as the oracle has them: values are the first columns of the keys", "[engine][serving]") {
+  for (const Shape& shape : latent())
+    for (const Attention* attention : {&plain, &causal, &rich}) agree(*attention, shape);
+}
+
+TEST_CASE("latent heads give what the same values in memory of their own give", "[engine][serving]") {
+  for (const Engine* engine : engines())
+    for (Shape shape : latent()) {
+      if (engine->widest < shape.d || shape.layout != Layout::bhsd) continue;
+      const Inputs in = tests::inputs(shape);
+      Inputs apart = in;
+      const Tensor& v = in.v.tensor;
+      apart.v = tests::place(v.dtype, std::span(v.shape).first(v.rank));
+      std::vector<std::int64_t> from;
+      tests::each_element(v, [&](std::int64_t at) { from.push_back(at); });
+      std::size_t nth = 0;
+      tests::each_element(apart.v.tensor, [&](std::int64_t at) {
+        runtime::store(apart.v.tensor, at, runtime::load(v, from[nth++]));
+      });
+      INFO(engine->name << ": " << shape.describe());
+      CHECK(run(*engine, Subject(rich), in, in.forward()) == run(*engine, Subject(rich), apart, apart.forward()));
+    }
+}
+
 TEST_CASE("keys and values of e4m3 are as the oracle has them, beside queries of any type", "[engine][serving]") {
   for (Shape shape : told_apart()) {
     shape.narrow = true;

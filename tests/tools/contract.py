@@ -112,6 +112,24 @@ class Contract(Calls):
             for name in wanted:
                 self.close(self.result(name)[1], wanted[name])
 
+    def test_values_within_keys(self):
+        # Latent heads: values are the first columns of the keys.
+        _, k, _ = self.qkv(hq=1, skv=5)
+        write_npy(self.at / "first.npy", [1, 1, 5, 1], k[::2])
+        for target in ["oracle", "cpu"] if ENGINE else ["oracle"]:
+            results = []
+            for values in (["--v", "first.npy"], ["--v-columns", "1"]):
+                said = self.attune("run", "--q", "q.npy", "--k", "k.npy", "--out", self.out, "--target", target, *values)
+                self.assertEqual((said.returncode, said.stderr), (0, ""))
+                results.append([self.result(name) for name in ("out", "lse")])
+            self.assertEqual(*results)
+        run = ["run", "--q", "q.npy", "--k", "k.npy", "--out", self.out, "--target", "oracle"]
+        for code, values in (("v-columns", ["--v-columns", "3"]), ("v-columns", ["--v-columns", "-1"]),
+                             ("bad-usage", []), ("bad-usage", ["--v", "v.npy", "--v-columns", "1"])):
+            said = self.attune(*run, *values)
+            self.assertEqual(said.returncode, 2)
+            self.assertIn(f"[{code}]", said.stderr)
+
     def test_parts(self):
         # The keys in two calls, the second of which merges with the first.
         q, k, v = self.qkv(hq=1, skv=5)

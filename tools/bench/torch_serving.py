@@ -72,6 +72,9 @@ class Prepared:
             self.kv = [self.randn(c.batch, c.kv_heads, c.own or c.keys, c.d) for _ in "kv"]
         if c.cache != c.dtype:
             self.kv = [x.to(DTYPES[c.cache]) for x in self.kv]
+        if c.kind == "latent":  # values are the first columns of the keys
+            self.pools[1] = self.pools[0][..., :c.dv()]
+            self.kv[1] = self.kv[0][..., :c.dv()]
         self.slope = torch.exp2(-8.0 * torch.arange(1, c.heads + 1, device=self.device) / c.heads)
         self.bias = torch.randn(c.keys, device=self.device)
         # Drafts: each query sees itself and a random path of earlier ones.
@@ -159,7 +162,8 @@ class Prepared:
                                  stream=self.stream(), **more)
 
     def attune(self):
-        c, out = self.case, torch.empty_like(self.q)
+        c = self.case
+        out = self.q.new_empty(c.batch, c.heads, c.seq, c.dv())
         if c.own:
             return self.attune_in_two(out)
         arrays = {"alibi": {"slope": self.slope}, "table": {"table": self.bias}, "tree": {"tree": self.tree}}
@@ -215,6 +219,16 @@ class Prepared:
         q = self.q.transpose(1, 2).reshape(-1, c.heads, c.d)
         shaped = lambda out: out.view(c.batch, c.seq, c.heads, c.d).transpose(1, 2)
         pools, table = (self.pools, self.table) if c.page else self.in_pages(page)
+        if c.kind == "latent":
+            wrapper = flashinfer.mla.BatchMLAPagedAttentionWrapper(room)
+            starts = torch.arange(c.batch + 1)
+            wrapper.plan(ints(starts * c.seq), ints(starts * (c.keys // page)), table.flatten(),
+                         ints([c.keys] * c.batch), c.heads, c.dv(), c.d - c.dv(), page, False, c.d**-0.5, q.dtype,
+                         pools[0].dtype)
+            # Its cache has two tensors.
+            parts = [x.contiguous() for x in (q[..., :c.dv()], q[..., c.dv():], pools[0][:, :, 0, :c.dv()],
+                                              pools[0][:, :, 0, c.dv():])]
+            return lambda: wrapper.run(*parts).view(c.batch, c.seq, c.heads, c.dv()).transpose(1, 2)
         if c.own:
             shared, own = c.keys // page, c.own // page
             wrapper = flashinfer.MultiLevelCascadeAttentionWrapper(2, room, "NHD")
