@@ -24,9 +24,9 @@ __device__ inline void shared_put(unsigned at, int value) {
 
 constexpr int item_bytes = 64;
 
-/// Where values have 8 bits, products take them with their rows along keys: they are turned round in shared memory, from
-/// where the copy engine puts them (`loaded`) to where products read them (`v`). Others are loaded to where they are
-/// read.
+/// Where values have 8 bits, products take them with their rows along keys: they are turned round in shared memory,
+/// from where the copy engine puts them (`loaded`) to where products read them (`v`). Others are loaded to where they
+/// are read.
 template <class Tile>
 constexpr bool turns_values = ElementOf<typename Tile::Element>::bytes == 1;
 
@@ -48,8 +48,8 @@ struct Shared90 {
   static constexpr int q_full = barriers, k_full = q_full + 16 * Tile::q_stages, v_full = k_full + 16 * Tile::stages,
                        behind_v_full = v_full + 16 * Tile::stages,
                        loaded_full = turns_values<Tile> ? behind_v_full : v_full;
-  static constexpr int item_full = behind_v_full + (turns_values<Tile> ? 16 * Tile::stages : 0),
-                       known = item_full + 16, crowded = known + 8, item = known + 16;
+  static constexpr int item_full = behind_v_full + (turns_values<Tile> ? 16 * Tile::stages : 0), known = item_full + 16,
+                       crowded = known + 8, item = known + 16;
   // Lists of tiles to do again: for each warp a count, then the tiles.
   static constexpr int warps = Tile::m / 16, again_most = 31, again = item + item_bytes,
                        bytes = again + 4 * (again_most + 1) * warps;

@@ -15,8 +15,8 @@ namespace attune {
 
 // ---- values turned round -----------------------------------------------------------------------------------------
 
-/// Four matrices of 8 rows of 16 bytes, transposed in units of two bytes: lane i of 32 gives the address of row i % 8 of
-/// matrix i / 8, and gets units i / 4 of rows 2 (i % 4) and the next.
+/// Four matrices of 8 rows of 16 bytes, transposed in units of two bytes: lane i of 32 gives the address of row i % 8
+/// of matrix i / 8, and gets units i / 4 of rows 2 (i % 4) and the next.
 __device__ inline void load_turned(unsigned (&to)[4], unsigned address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
@@ -29,8 +29,8 @@ __device__ inline void store_matrices(unsigned address, unsigned a, unsigned b, 
                : "memory");
 }
 
-/// Within each 16 keys, place 4 c + j of a turned row has key 8 (j / 2) + 2 c + j % 2: the order in which lane c of four
-/// holds the scores of a row. A warp turns 32 keys by 16 columns at a time.
+/// Within each 16 keys, place 4 c + j of a turned row has key 8 (j / 2) + 2 c + j % 2: the order in which lane c of
+/// four holds the scores of a row. A warp turns 32 keys by 16 columns at a time.
 template <class Tile>
 struct Turner {
   using Shared = Shared90<Tile>;
@@ -41,8 +41,8 @@ struct Turner {
 
   /// Turns this warp's share of a tile.
   __device__ void turn(unsigned loaded, unsigned turned) const {
-    // A lane has keys 2 c, 2 c + 1 and these + 8, of columns 2 g and 2 g + 1. Of each eight rows that are stored at once
-    // no two may be congruent modulo 8: lanes of g < 4 first store the even columns, the others the odd ones.
+    // A lane has keys 2 c, 2 c + 1 and these + 8, of columns 2 g and 2 g + 1. Of each eight rows that are stored at
+    // once no two may be congruent modulo 8: lanes of g < 4 first store the even columns, the others the odd ones.
     const bool low = lane < 16;
     const unsigned first = low ? 0x6420 : 0x7531, second = low ? 0x7531 : 0x6420;
     const int g = lane % 8, column = 2 * g + ((g >= 4) != (lane / 8 % 2 == 1)), half = lane / 16;
@@ -62,46 +62,45 @@ struct Turner {
   }
 };
 
-template <class Tile, class User>
-__device__ inline void turn_values(const ForwardArgs& args, unsigned shared) {
-  using Shared = Shared90<Tile>;
-  const Turner<Tile> turner{uniform(static_cast<int>(threadIdx.x) / 32 - 2), static_cast<int>(threadIdx.x) % 32};
-  Place<Tile::stages> v;
-  Items<Tile, User> items{args, shared};
-  for (;;) {
-    const Item item = items.template take<true>();
-    __syncwarp();
-    if (turner.lane == 0) items.done();
-    if (item.index == Item::stop) return;
-#pragma unroll 1
-    for (int i = 0; i < item.walk.count; ++i) {
-      const unsigned loaded = shared + Shared::loaded_full + 16 * v.stage,
-                     turned = shared + Shared::v_full + 16 * v.stage;
-      barrier_wait(loaded, v.phase);
-      barrier_wait(turned + 8, v.phase ^ 1);
-      turner.turn(shared + Shared::loaded + v.stage * Shared::loaded_bytes,
-                  shared + Shared::v + v.stage * Shared::v_bytes);
-      proxy_fence();
-      __syncwarp();
-      if (turner.lane == 0) {
-        barrier_arrive(loaded + 8);
-        barrier_arrive(turned);
-      }
-      v.next();
-    }
-  }
-}
-
 // ---- computing ---------------------------------------------------------------------------------------------------
 
 template <class Tile, class User>
 struct GroupE4m3 : Group90<Tile, User> {
   using Base = Group90<Tile, User>;
-  using typename Base::Shared;
   using Base::lane, Base::n, Base::o, Base::p, Base::s, Base::shared;
+  using typename Base::Shared;
 
   float products[Tile::dv / 2];  ///< of the last tile's probabilities with its values
   float back[2];                 ///< makes them results, where a prob mod may have given probabilities of any size
+
+  __device__ static void turn_values(const ForwardArgs& args, unsigned shared) {
+    using Shared = Shared90<Tile>;
+    const Turner<Tile> turner{uniform(static_cast<int>(threadIdx.x) / 32 - 2), static_cast<int>(threadIdx.x) % 32};
+    Place<Tile::stages> v;
+    Items<Tile, User> items{args, shared};
+    for (;;) {
+      const Item item = items.template take<true>();
+      __syncwarp();
+      if (turner.lane == 0) items.done();
+      if (item.index == Item::stop) return;
+#pragma unroll 1
+      for (int i = 0; i < item.walk.count; ++i) {
+        const unsigned loaded = shared + Shared::loaded_full + 16 * v.stage,
+                       turned = shared + Shared::v_full + 16 * v.stage;
+        barrier_wait(loaded, v.phase);
+        barrier_wait(turned + 8, v.phase ^ 1);
+        turner.turn(shared + Shared::loaded + v.stage * Shared::loaded_bytes,
+                    shared + Shared::v + v.stage * Shared::v_bytes);
+        proxy_fence();
+        __syncwarp();
+        if (turner.lane == 0) {
+          barrier_arrive(loaded + 8);
+          barrier_arrive(turned);
+        }
+        v.next();
+      }
+    }
+  }
 
   __device__ void enter(const Item& item) {
     Base::enter(item);
@@ -160,20 +159,7 @@ struct GroupE4m3 : Group90<Tile, User> {
 template <class Tile, class User>
 __global__ void __launch_bounds__(128 * (Tile::m / 64 + 1), 1)
     forward_e4m3_sm90(const __grid_constant__ ArgsOf<Tile, ForwardArgs> args, const __grid_constant__ User user) {
-  constexpr int groups = Tile::m / 64;
-  extern __shared__ unsigned char memory[];
-  const unsigned shared = (shared_address(memory) + 1023) & ~1023u;
-  begin_block<Tile, User>(shared);
-  const int group = uniform(static_cast<int>(threadIdx.x) / 128);
-  if (group == 0) {
-    registers_down<groups == 2 ? 40 : 32>();
-    if (threadIdx.x == 0) load<Tile, User>(args, shared);
-    if (threadIdx.x == 32) deal<Tile>(args, user, shared);
-    if (threadIdx.x >= 64) turn_values<Tile, User>(args, shared);
-  } else {
-    registers_up<groups == 2 ? 232 : 160>();
-    compute<GroupE4m3<Tile, User>, Tile>(args, user, shared, group - 1);
-  }
+  forward_block<GroupE4m3<Tile, User>, Tile>(args, user);
 }
 
 }  // namespace attune

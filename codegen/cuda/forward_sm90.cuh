@@ -406,8 +406,8 @@ struct Group90 {
   struct Factors {
     float own, before;
   };
-  /// Ends a row, and writes lse and max. All lanes of a warp call it. `sum` is relative to `top`, which is this far below
-  /// the row's maximum.
+  /// Ends a row, and writes lse and max. All lanes of a warp call it. `sum` is relative to `top`, which is this far
+  /// below the row's maximum.
   __device__ Factors ended(const Where& at, const typename User::Head& head, int q, float sum, float top, float below,
                            bool write) const {
     const Int q_at = args.q_offset + q;
@@ -784,11 +784,13 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
 template <class Tile>
 constexpr int turners = turns_values<Tile> ? 2 : 0;
 
-/// What all threads of a block do first.
-template <class Tile, class User>
-__device__ inline void begin_block(unsigned shared) {
+/// What all threads of a block do. Group: what they compute with.
+template <class Group, class Tile, class User>
+__device__ inline void forward_block(const ArgsOf<Tile, ForwardArgs>& args, const User& user) {
   using Shared = Shared90<Tile>;
   constexpr int groups = Tile::m / 64, loads = Tile::q_stages + Tile::stages;
+  extern __shared__ unsigned char memory[];
+  const unsigned shared = (shared_address(memory) + 1023) & ~1023u;
   if (threadIdx.x == 0) {
     for (int i = 0; i < loads + Tile::stages; ++i) {
       barrier_init(shared + Shared::q_full + 16 * i, turns_values<Tile> && i >= loads ? turners<Tile> : 1);
@@ -808,24 +810,23 @@ __device__ inline void begin_block(unsigned shared) {
   __syncthreads();
   // This kernel may start before the lists are written.
   if constexpr (User::traits.listed) wait_for_kernel_before();
-}
-
-template <class Tile, class User>
-__global__ void __launch_bounds__(128 * (Tile::m / 64 + 1), 1)
-    forward_sm90(const __grid_constant__ ArgsOf<Tile, ForwardArgs> args, const __grid_constant__ User user) {
-  constexpr int groups = Tile::m / 64;
-  extern __shared__ unsigned char memory[];
-  const unsigned shared = (shared_address(memory) + 1023) & ~1023u;
-  begin_block<Tile, User>(shared);
   const int group = uniform(static_cast<int>(threadIdx.x) / 128);
   if (group == 0) {
     registers_down<groups == 2 ? 40 : 32>();
     if (threadIdx.x == 0) load<Tile, User>(args, shared);
     if (threadIdx.x == 32) deal<Tile>(args, user, shared);
+    if constexpr (turns_values<Tile>)
+      if (threadIdx.x >= 64) Group::turn_values(args, shared);
   } else {
     registers_up<groups == 2 ? 232 : 160>();
-    compute<Group90<Tile, User>, Tile>(args, user, shared, group - 1);
+    compute<Group, Tile>(args, user, shared, group - 1);
   }
+}
+
+template <class Tile, class User>
+__global__ void __launch_bounds__(128 * (Tile::m / 64 + 1), 1)
+    forward_sm90(const __grid_constant__ ArgsOf<Tile, ForwardArgs> args, const __grid_constant__ User user) {
+  forward_block<Group90<Tile, User>, Tile>(args, user);
 }
 
 }  // namespace attune
