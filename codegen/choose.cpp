@@ -119,12 +119,15 @@ KernelChoices choose(const KernelSpec& wishes, const ModFacts& facts, const Call
     for (const Variant& variant : kernel->tiles(spec, facts, kind))
       out.choices.push_back(kernel->choice(spec, variant));
   }
-  if (out.choices.empty() && spec.narrow) {
+  if (out.choices.empty() && (spec.narrow || spec.dtype == DType::e4m3)) {
     std::vector<std::string> why;
     for (const KernelDescriptor* kernel : among)
       why.push_back(fmt::format("{}: {}", kernel->name, kernel->why_not(spec, facts)));
-    throw Error("engine-type", "no kernel of the CUDA engine takes such a call with k and v of e4m3", {},
-                fmt::format("{}", fmt::join(why, "; ")), "convert k and v to the type of q");
+    throw Error("engine-type",
+                fmt::format("no kernel of the CUDA engine takes such a call with {} of e4m3",
+                            spec.narrow ? "k and v" : "q, k and v"),
+                {}, fmt::format("{}", fmt::join(why, "; ")),
+                spec.narrow ? "convert k and v to the type of q" : "convert q, k and v to bf16 or f16");
   }
   if (out.choices.empty()) throw Bug("none of the kernels takes any call");
   return out;

@@ -353,7 +353,8 @@ struct Group90 {
           const float total = row_max(sum[r]);
           if (!(total < too_large)) {
             float by = log2f(total);
-            if constexpr (most_exponent<Element> != 0) by -= most_exponent<Element>;
+            // A whole number: what was exact in 8 bits stays so.
+            if constexpr (most_exponent<Element> != 0) by = ceilf(by - most_exponent<Element>);
             lift[r] = power_of_two(-by);
             m[r] += by;
           }

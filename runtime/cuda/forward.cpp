@@ -57,7 +57,7 @@ KernelKey key_of(const Facts& device, const LoweredMod& lowered, const Args& arg
                          .packed = p.q.packed(),
                          .apart = tells_apart(call, p),
                          .paged = p.kv.paged(),
-                         .narrow = call.k.dtype == DType::e4m3,
+                         .narrow = call.k.dtype != call.q.dtype,
                          .before = call.o_before.given(),
                          .pieces = call.piece != 0,
                          .heads = codegen::heads_to_share(p.q.length, p.group),

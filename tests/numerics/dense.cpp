@@ -26,6 +26,7 @@ constexpr float infinity = std::numeric_limits<float>::infinity();
 float rounded(float x, DType type) {
   if (type == DType::bf16) return bf16(x);
   if (type == DType::f16) return f16(x);
+  if (type == DType::e4m3) return e4m3(x);
   return x;
 }
 
@@ -331,7 +332,7 @@ void merge(Matrix& o, std::vector<float>& lse, const Forward& call, const Places
 
 }  // namespace
 
-void dense_forward(const BoundMod& bound, const Forward& call, const Problem& problem) {
+void dense_forward(const BoundMod& bound, const Forward& call, const Problem& problem, DType products) {
   const bool continues = call.o_before.given();
   BoundMod own = bound;
   if (continues) own.mod.sink = nullptr;  // it has joined before
@@ -343,12 +344,20 @@ void dense_forward(const BoundMod& bound, const Forward& call, const Problem& pr
     const Matrix v = read(call.v, keys, at.seq.kv_len, problem.dv);
     Head head = dense.head(at.seq, at.h, q, k);
     Matrix o(at.seq.q_len, problem.dv);
-    for (std::int64_t i = 0; i < o.rows; ++i)
+    for (std::int64_t i = 0; i < o.rows; ++i) {
+      float factor = 1;
+      if (products == DType::e4m3) {
+        float most = 0;
+        for (std::int64_t j = 0; j < k.rows; ++j)
+          if (head.keeps(i, j)) dense.place(head, i, j), most = std::max(most, std::abs(dense.prob()));
+        if (most > 0 && std::isfinite(most)) factor = std::ldexp(1.0f, 7 - std::ilogb(most));
+      }
       for (std::int64_t j = 0; j < k.rows; ++j) {
         if (!head.keeps(i, j)) continue;
         dense.place(head, i, j);
-        add_row(o, i, rounded(dense.prob(), call.q.dtype), v, j);
+        add_row(o, i, rounded(dense.prob() * factor, products) / factor, v, j);
       }
+    }
     if (continues) merge(o, head.lse, call, at);
     write(call.o, at.q(call.o), o);
     if (call.lse.given()) write(call.lse, at.line(call.lse), head.lse);

@@ -35,6 +35,8 @@ struct Engine {
   bool apart = false;         ///< takes calls that describe q and keys apart
   std::int64_t widest = 512;  ///< wider heads are refused, see tests/codegen/choose.test.cpp
   Narrow narrow = Narrow::all;
+  /// Where q, k and v hold e4m3, so do operands of its products, probabilities too; else these have f32.
+  bool products_of_e4m3 = false;
 
   /// What of a shape it does not take, as a call's forward, or empty.
   std::string why_not(const Shape& shape) const;
