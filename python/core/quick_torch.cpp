@@ -177,7 +177,8 @@ nb::object attend(const Handle& handle, nb::handle q, nb::handle k, nb::handle v
   Call c(handle);
   if (!c.read(q, k, v) || !c.bind(captures, 0, ints)) return nb::none();
   Tensor of_out, of_lse, of_max;
-  const nb::object out = c.q.contiguous() && c.q.extent(3) == c.v.extent(3)
+  const bool as_q = c.q.contiguous() && c.q.extent(3) == c.v.extent(3) && c.q.at()->dtype.code != ATTUNE_E4M3;
+  const nb::object out = as_q
                              ? made_like(of_out, q)
                              : made(of_out, torch().output, nullptr, q.ptr(), v.ptr());
   const nb::object lse = with_lse ? made_rows(of_lse, c.q) : nb::none();
