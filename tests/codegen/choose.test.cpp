@@ -218,7 +218,8 @@ TEST_CASE("keys of e4m3 are read by the kernel of few queries, and by no other",
   };
   CHECK(refusal({.narrow = true}) ==
         "engine-type: decode_sm80: it is for queries that are 16 rows at most, times the heads that share keys; "
-        "forward_e4m3_sm90: its products are of e4m3, and q holds bf16; forward_sm90: it reads k and v in the type of q; forward_sm80: it reads k and v in the type of q");
+        "forward_e4m3_sm90: its products are of e4m3, and q holds bf16; forward_sm90: it reads k and v in the type of "
+        "q; forward_sm80: it reads k and v in the type of q");
   CHECK(refusal({.arch = 80, .narrow = true, .few = true, .load = 8}).find("engine-type: decode_sm80: it reads") == 0);
   CHECK(refusal({.narrow = true, .few = true}, {.has_prob = true, .prob_linear = false}).find("engine-type") == 0);
   CHECK(refusal({.dtype = DType::f32, .out = DType::f32, .narrow = true, .few = true}).find("engine-type") == 0);

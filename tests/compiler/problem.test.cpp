@@ -279,8 +279,7 @@ TEST_CASE("gradients that do not fit are refused", "[problem]") {
   });
   refuses_backward("tensor-shape.dk", [](Backward& c) { c.dk = at(6, single, {2, 4, 9, 16}); });
   refuses_backward("tensor-type.backward-k", [](Backward& c) { c.k.dtype = c.v.dtype = DType::e4m3; });
-  refuses_backward("tensor-type.backward-q",
-                   [](Backward& c) { c.q.dtype = c.k.dtype = c.v.dtype = DType::e4m3; });
+  refuses_backward("tensor-type.backward-q", [](Backward& c) { c.q.dtype = c.k.dtype = c.v.dtype = DType::e4m3; });
   refuses_backward("tensor-type.dq", [](Backward& c) { c.dq.dtype = DType::i32; });
   refuses_backward("tensor-alias.gradients", [](Backward& c) { c.dv.data = c.dk.data; });
   refuses_backward("grad-not-captured.none", [&](Backward& c) { c.captured = {{slope, at(12, single, {4})}}; });

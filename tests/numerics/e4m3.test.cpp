@@ -30,7 +30,7 @@ const Attention scaled = [] {
   static const auto of_k = Device::cpu().array<float>({24}, "of_k"), of_v = Device::cpu().array<float>({300}, "of_v");
   for (std::int64_t i = 0; i < 24; ++i) of_k.data()[i] = 0.5f + 0.1f * static_cast<float>(i);
   for (std::int64_t i = 0; i < 300; ++i)
-    of_v.data()[i] = std::ldexp(1.0f + 0.1f * static_cast<float>(i % 7), 9 - i / 64);
+    of_v.data()[i] = std::ldexp(1.0f + 0.1f * static_cast<float>(i % 7), static_cast<int>(9 - i / 64));
   return Attention{.score = [](Float s, At at) { return s * of_k[at.head]; },
                    .mask = mods::causal(),
                    .prob = [](Float p, At at) { return p * of_v[at.kv]; }};

@@ -64,8 +64,7 @@ def test_keys_and_values_of_e4m3_are_read_as_they_are():
 
 def test_queries_of_e4m3_too_give_bf16():
     for width in (8, 16):
-        q, k, v = (t.to(torch.float8_e4m3fn) for t in qkv(heads=4, q_len=30, kv_len=50, grad=False))
-        v = v.repeat(1, 1, 1, width // 8)
+        q, k, v = (t.to(torch.float8_e4m3fn) for t in qkv(heads=4, q_len=30, kv_len=50, v_width=width, grad=False))
         wanted = F.scaled_dot_product_attention(*(t.double() for t in (q, k, v)))
         for run in (scaled_dot_product_attention, torch.compile(scaled_dot_product_attention, fullgraph=True)):
             for _ in range(3):  # the later calls take a shorter way
