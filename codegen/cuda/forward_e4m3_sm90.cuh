@@ -34,30 +34,36 @@ __device__ inline void store_matrices(unsigned address, unsigned a, unsigned b, 
 template <class Tile>
 struct Turner {
   using Shared = Shared90<Tile>;
-  static constexpr int blocks = Tile::n / 32 * (Tile::dv / 16), each = (blocks + turners<Tile> - 1) / turners<Tile>;
-  static_assert(Tile::n % 32 == 0 && Tile::dv % 16 == 0);
+  static constexpr int wide = Tile::dv / 16, each = Tile::n / 32 * wide / turners<Tile>;
+  static_assert(Tile::n % 32 == 0 && wide % turners<Tile> == 0);
 
   int warp, lane;
 
-  /// Turns this warp's share of a tile.
+  /// Turns this warp's share of a tile. Loads are issued ahead of the stores that wait for them.
   __device__ void turn(unsigned loaded, unsigned turned) const {
+    constexpr int ahead = each % 2 == 0 ? 2 : 1;  // four spilled
     // A lane has keys 2 c, 2 c + 1 and these + 8, of columns 2 g and 2 g + 1. Of each eight rows that are stored at
     // once no two may be congruent modulo 8: lanes of g < 4 first store the even columns, the others the odd ones.
     const bool low = lane < 16;
     const unsigned first = low ? 0x6420 : 0x7531, second = low ? 0x7531 : 0x6420;
     const int g = lane % 8, column = 2 * g + ((g >= 4) != (lane / 8 % 2 == 1)), half = lane / 16;
-#pragma unroll 4
-    for (int i = 0; i < each; ++i) {
-      const int block = warp + turners<Tile> * i, keys = block / (Tile::dv / 16), columns = block % (Tile::dv / 16);
-      if (blocks % turners<Tile> && block >= blocks) break;
-      unsigned x[4];
-      load_turned(x, loaded + columns / 8 * (Tile::n * chunk_bytes) + (32 * keys + lane) * chunk_bytes +
-                         ((columns % 8 ^ (lane & 7)) << 4));
-      const int row = 16 * columns + column;
-      store_matrices(turned + keys / 4 * (Tile::dv * chunk_bytes) + row * chunk_bytes +
-                         ((2 * (keys % 4) + half ^ (row & 7)) << 4),
-                     __byte_perm(x[0], x[1], first), __byte_perm(x[0], x[1], second), __byte_perm(x[2], x[3], first),
-                     __byte_perm(x[2], x[3], second));
+#pragma unroll 1
+    for (int i = 0; i < each; i += ahead) {
+      unsigned x[ahead][4];
+#pragma unroll
+      for (int j = 0; j < ahead; ++j) {
+        const int block = warp + turners<Tile> * (i + j), keys = block / wide, columns = block % wide;
+        load_turned(x[j], loaded + columns / 8 * (Tile::n * chunk_bytes) + (32 * keys + lane) * chunk_bytes +
+                              ((columns % 8 ^ (lane & 7)) << 4));
+      }
+#pragma unroll
+      for (int j = 0; j < ahead; ++j) {
+        const int block = warp + turners<Tile> * (i + j), keys = block / wide, row = 16 * (block % wide) + column;
+        store_matrices(turned + keys / 4 * (Tile::dv * chunk_bytes) + row * chunk_bytes +
+                           ((2 * (keys % 4) + half ^ (row & 7)) << 4),
+                       __byte_perm(x[j][0], x[j][1], first), __byte_perm(x[j][0], x[j][1], second),
+                       __byte_perm(x[j][2], x[j][3], first), __byte_perm(x[j][2], x[j][3], second));
+      }
     }
   }
 };
