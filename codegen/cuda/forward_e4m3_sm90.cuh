@@ -33,37 +33,33 @@ __device__ inline void store_matrices(unsigned address, unsigned a, unsigned b, 
 /// four holds the scores of a row. A warp turns 32 keys by 16 columns at a time.
 template <class Tile>
 struct Turner {
-  using Shared = Shared90<Tile>;
-  static constexpr int wide = Tile::dv / 16, each = Tile::n / 32 * wide / turners<Tile>;
-  static_assert(Tile::n % 32 == 0 && wide % turners<Tile> == 0);
+  static constexpr int wide = Tile::dv / 16, each = wide / turners<Tile>;
+  static_assert(turners<Tile> == 2 && Tile::n % 32 == 0 && wide % 2 == 0 && wide <= 8);
 
   int warp, lane;
 
-  /// Turns this warp's share of a tile. Loads are issued ahead of the stores that wait for them.
+  /// Turns this warp's share of a tile: every other 16 columns. All loads of 32 keys are issued before the stores that
+  /// wait for them: one after the other, they took longer than all else.
   __device__ void turn(unsigned loaded, unsigned turned) const {
-    constexpr int ahead = each % 2 == 0 ? 2 : 1;  // four spilled
     // A lane has keys 2 c, 2 c + 1 and these + 8, of columns 2 g and 2 g + 1. Of each eight rows that are stored at
     // once no two may be congruent modulo 8: lanes of g < 4 first store the even columns, the others the odd ones.
     const bool low = lane < 16;
     const unsigned first = low ? 0x6420 : 0x7531, second = low ? 0x7531 : 0x6420;
-    const int g = lane % 8, column = 2 * g + ((g >= 4) != (lane / 8 % 2 == 1)), half = lane / 16;
+    const int g = lane % 8, row = 16 * warp + 2 * g + ((g >= 4) != (lane / 8 % 2 == 1)), half = lane / 16;
+    unsigned from = loaded + lane * chunk_bytes + ((warp ^ (lane & 7)) << 4);
 #pragma unroll 1
-    for (int i = 0; i < each; i += ahead) {
-      unsigned x[ahead][4];
+    for (int keys = 0; keys < Tile::n / 32; ++keys) {
+      const unsigned to = turned + keys / 4 * (Tile::dv * chunk_bytes) + row * chunk_bytes +
+                          ((2 * (keys % 4) + half ^ (row & 7)) << 4);
+      unsigned x[each][4];
 #pragma unroll
-      for (int j = 0; j < ahead; ++j) {
-        const int block = warp + turners<Tile> * (i + j), keys = block / wide, columns = block % wide;
-        load_turned(x[j], loaded + columns / 8 * (Tile::n * chunk_bytes) + (32 * keys + lane) * chunk_bytes +
-                              ((columns % 8 ^ (lane & 7)) << 4));
-      }
+      for (int j = 0; j < each; ++j) load_turned(x[j], from ^ 2 * j << 4);
 #pragma unroll
-      for (int j = 0; j < ahead; ++j) {
-        const int block = warp + turners<Tile> * (i + j), keys = block / wide, row = 16 * (block % wide) + column;
-        store_matrices(turned + keys / 4 * (Tile::dv * chunk_bytes) + row * chunk_bytes +
-                           ((2 * (keys % 4) + half ^ (row & 7)) << 4),
-                       __byte_perm(x[j][0], x[j][1], first), __byte_perm(x[j][0], x[j][1], second),
-                       __byte_perm(x[j][2], x[j][3], first), __byte_perm(x[j][2], x[j][3], second));
-      }
+      for (int j = 0; j < each; ++j)
+        store_matrices(to + 32 * j * chunk_bytes, __byte_perm(x[j][0], x[j][1], first),
+                       __byte_perm(x[j][0], x[j][1], second), __byte_perm(x[j][2], x[j][3], first),
+                       __byte_perm(x[j][2], x[j][3], second));
+      from += 32 * chunk_bytes;
     }
   }
 };
