@@ -38,8 +38,8 @@ struct Turner {
 
   int warp, lane;
 
-  /// Turns this warp's share of a tile: every other 16 columns. All loads of 32 keys are issued before the stores that
-  /// wait for them: one after the other, they took longer than all else.
+  /// Turns this warp's share of a tile: every other 16 columns. Several loads are issued before the stores that wait
+  /// for them: one after the other, they took longer than all else.
   __device__ void turn(unsigned loaded, unsigned turned) const {
     // A lane has keys 2 c, 2 c + 1 and these + 8, of columns 2 g and 2 g + 1. Of each eight rows that are stored at
     // once no two may be congruent modulo 8: lanes of g < 4 first store the even columns, the others the odd ones.
@@ -47,19 +47,25 @@ struct Turner {
     const unsigned first = low ? 0x6420 : 0x7531, second = low ? 0x7531 : 0x6420;
     const int g = lane % 8, row = 16 * warp + 2 * g + ((g >= 4) != (lane / 8 % 2 == 1)), half = lane / 16;
     unsigned from = loaded + lane * chunk_bytes + ((warp ^ (lane & 7)) << 4);
+    constexpr int blocks = Tile::n / 32, at_once = 1;  // of 32 keys
 #pragma unroll 1
-    for (int keys = 0; keys < Tile::n / 32; ++keys) {
-      const unsigned to = turned + keys / 4 * (Tile::dv * chunk_bytes) + row * chunk_bytes +
-                          ((2 * (keys % 4) + half ^ (row & 7)) << 4);
-      unsigned x[each][4];
+    for (int keys = 0; keys < blocks; keys += at_once) {
+      unsigned x[at_once][each][4];
 #pragma unroll
-      for (int j = 0; j < each; ++j) load_turned(x[j], from ^ 2 * j << 4);
+      for (int i = 0; i < at_once; ++i)
 #pragma unroll
-      for (int j = 0; j < each; ++j)
-        store_matrices(to + 32 * j * chunk_bytes, __byte_perm(x[j][0], x[j][1], first),
-                       __byte_perm(x[j][0], x[j][1], second), __byte_perm(x[j][2], x[j][3], first),
-                       __byte_perm(x[j][2], x[j][3], second));
-      from += 32 * chunk_bytes;
+        for (int j = 0; j < each; ++j) load_turned(x[i][j], (from ^ 2 * j << 4) + 32 * i * chunk_bytes);
+#pragma unroll
+      for (int i = 0; i < at_once; ++i) {
+        const unsigned to = turned + (keys + i) / 4 * (Tile::dv * chunk_bytes) + row * chunk_bytes +
+                            ((2 * ((keys + i) % 4) + half ^ (row & 7)) << 4);
+#pragma unroll
+        for (int j = 0; j < each; ++j)
+          store_matrices(to + 32 * j * chunk_bytes, __byte_perm(x[i][j][0], x[i][j][1], first),
+                         __byte_perm(x[i][j][0], x[i][j][1], second), __byte_perm(x[i][j][2], x[i][j][3], first),
+                         __byte_perm(x[i][j][2], x[i][j][3], second));
+      }
+      from += 32 * at_once * chunk_bytes;
     }
   }
 };
@@ -127,7 +133,7 @@ struct GroupE4m3 : Group90<Tile, User> {
       if constexpr (User::traits.has_prob)
         o[i] += products[i] * back[i / 2 % 2];
       else
-        o[i] += products[i];
+        asm volatile("add.f32 %0, %0, %1;" : "+f"(o[i]) : "f"(products[i]));  // an addition moved half of them about
   }
 
   /// Scales each row's probabilities to the range of e4m3, after a mod that may have made them any number.

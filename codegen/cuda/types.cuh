@@ -69,7 +69,8 @@ __device__ inline unsigned pack<f16>(float low, float high) {
 /// Four f32 as e4m3, rounded to nearest even, the first one lowest. What is beyond 448 becomes 448.
 __device__ inline unsigned pack_e4m3(float a, float b, float c, float d) {
   unsigned out;
-  asm("{.reg .b16 x, y; cvt.rn.satfinite.e4m3x2.f32 x, %2, %1; cvt.rn.satfinite.e4m3x2.f32 y, %4, %3; "
+  // The upper pair first: the conversion of the lower one then takes it in.
+  asm("{.reg .b16 x, y; cvt.rn.satfinite.e4m3x2.f32 y, %4, %3; cvt.rn.satfinite.e4m3x2.f32 x, %2, %1; "
       "mov.b32 %0, {x, y};}"
       : "=r"(out)
       : "f"(a), "f"(b), "f"(c), "f"(d));
