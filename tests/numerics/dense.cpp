@@ -76,8 +76,9 @@ float dot(const Matrix& a, std::int64_t i, const Matrix& b, std::int64_t j) {
   return sum;
 }
 
-/// The same as products of e4m3 sum it up: of 32 terms and the sum before them, each loses the bits behind so many of the
-/// largest. An H200's errors were 2.7 times (128 columns) to 5 times (16) those of 14 bits, so that it has 12 or 13.
+/// The same as products of e4m3 sum it up: of 32 terms and the sum before them, each loses the bits behind so many of
+/// the largest. An H200's errors were 2.7 times (128 columns) to 5 times (16) those of 14 bits, so that it has 12
+/// or 13.
 float dot_of_e4m3(const Matrix& a, std::int64_t i, const Matrix& b, std::int64_t j) {
   constexpr std::int64_t at_once = 32;
   constexpr int bits = 12;
