@@ -49,8 +49,9 @@ int specials_of(const ir::Expr& e) {
 }  // namespace
 
 double Card::flops(DType type, bool exact) const {
-  // An f32 product is one TF32 product, at half the speed of bf16, or three if exact.
-  const double share = size_of(type) < 4 ? 1 : exact ? 1.0 / 6 : 1.0 / 2;
+  // An f32 product is one TF32 product, at half the speed of bf16, or three if exact; one of 8 bits has twice that
+  // speed.
+  const double share = size_of(type) == 1 ? 2 : size_of(type) < 4 ? 1 : exact ? 1.0 / 6 : 1.0 / 2;
   return 2 * share * products * multiprocessors * clock;
 }
 

@@ -43,7 +43,8 @@ Found found(const KernelSpec& spec, const ModFacts& facts, const CallKind& kind,
     return {{}, "there are " + names};
   }
   if (kernel->latent != spec.latent)
-    return {{}, spec.latent ? "heads are wider than it takes" : "it takes heads whose values are columns of their keys"};
+    return {{},
+            spec.latent ? "heads are wider than it takes" : "it takes heads whose values are columns of their keys"};
   if (std::string why = kernel->why_not(spec, facts); !why.empty()) return {{}, why};
   Variant whole = kernel->tiles(spec, facts, kind).front();
   for (const auto& [name, value] : variant.members) {
@@ -118,8 +119,7 @@ KernelChoices choose(const KernelSpec& wishes, const ModFacts& facts, const Call
   }
   // Others, even if they spill less, find no lengths, positions, pages or pieces.
   const bool cuts = (spec.apart || spec.pieces) && std::ranges::any_of(among, [&](const KernelDescriptor* kernel) {
-                      return kernel->cuts_keys && kernel->latent == spec.latent &&
-                             kernel->why_not(spec, facts).empty();
+                      return kernel->cuts_keys && kernel->latent == spec.latent && kernel->why_not(spec, facts).empty();
                     });
   for (const KernelDescriptor* kernel : among) {
     if (kernel->latent != spec.latent || (cuts && !kernel->cuts_keys)) continue;
@@ -135,12 +135,15 @@ KernelChoices choose(const KernelSpec& wishes, const ModFacts& facts, const Call
     throw Error("engine-call", "the CUDA engine does not take such a call with heads of so many columns", {},
                 fmt::format("D is {} and Dv is {}; {}", spec.d, spec.dv, fmt::join(out.story, "; ")),
                 "change what it names, or compute on the host");
-  if (out.choices.empty() && spec.narrow) {
+  if (out.choices.empty() && (spec.narrow || spec.dtype == DType::e4m3)) {
     std::vector<std::string> why;
     for (const KernelDescriptor* kernel : among)
       if (!kernel->latent) why.push_back(fmt::format("{}: {}", kernel->name, kernel->why_not(spec, facts)));
-    throw Error("engine-type", "no kernel of the CUDA engine takes such a call with k and v of e4m3", {},
-                fmt::format("{}", fmt::join(why, "; ")), "convert k and v to the type of q");
+    throw Error("engine-type",
+                fmt::format("no kernel of the CUDA engine takes such a call with {} of e4m3",
+                            spec.narrow ? "k and v" : "q, k and v"),
+                {}, fmt::format("{}", fmt::join(why, "; ")),
+                spec.narrow ? "convert k and v to the type of q" : "convert q, k and v to bf16 or f16");
   }
   if (out.choices.empty()) throw Bug("none of the kernels takes any call");
   return out;

@@ -10,9 +10,10 @@
 namespace attune::codegen {
 namespace {
 
-constexpr std::array<GpuElement, 3> elements{{
+constexpr std::array<GpuElement, 4> elements{{
     {.type = DType::bf16, .page_name = "bf16", .map = MapElement::bf16, .bytes = 2, .grain = 16},
     {.type = DType::f16, .page_name = "f16", .map = MapElement::f16, .bytes = 2, .grain = 16},
+    {.type = DType::e4m3, .page_name = "e4m3", .map = MapElement::byte, .bytes = 1, .grain = 32},
     {.type = DType::f32, .page_name = "float", .map = MapElement::f32, .bytes = 4, .grain = 32},
 }};
 

@@ -8,7 +8,7 @@
 namespace attune::codegen {
 
 /// Types of a tensor map's elements, numbered as CUtensorMapDataType is.
-enum class MapElement : int { f16 = 6, f32 = 7, bf16 = 9 };
+enum class MapElement : int { byte = 0, f16 = 6, f32 = 7, bf16 = 9 };
 
 /// An element type of q, k, v and o.
 struct GpuElement {

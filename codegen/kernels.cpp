@@ -7,6 +7,7 @@ namespace attune::codegen {
 #define ATTUNE_FORWARD_KERNELS(ROW) \
   ROW(latent_sm90)                  \
   ROW(decode_sm80)                  \
+  ROW(forward_e4m3_sm90)            \
   ROW(forward_sm90)                 \
   ROW(forward_sm80)
 #define ATTUNE_BACKWARD_KERNELS(ROW) ROW(backward_sm90)

@@ -22,7 +22,7 @@ struct KernelSpec {
   bool packed = false;  ///< sequences of different lengths
   bool apart = false;   ///< entries have lengths or positions of their own, or pages: no lists of tiles are made
   bool paged = false;   ///< keys and values lie in pages
-  bool narrow = false;  ///< keys and values hold e4m3
+  bool narrow = false;  ///< keys and values hold e4m3, beside queries that do not
   bool before = false;  ///< results of a call over other keys are merged in
   bool pieces = false;  ///< keys are summed in pieces
   bool latent = false;  ///< heads are wider than most, and values are the first columns of the keys

@@ -227,21 +227,26 @@ struct Inputs {
 };
 
 void check_types(const Inputs& in) {
-  check_float(in.q);
-  // A cache may be narrower than what reads it.
-  const bool narrow = in.forward && in.k->dtype == DType::e4m3;
-  for (const Named& t : {in.k, in.v}) {
-    if (!in.forward && t->dtype == DType::e4m3)
+  const bool forward = in.forward;
+  for (const Named& t : {in.q, in.k, in.v})
+    if (!forward && t->dtype == DType::e4m3)
       throw refuse("tensor-type", fmt::format("{} holds e4m3", t.name()),
-                   fmt::format("{}, and keys and values of e4m3 have no gradients", description(t)),
-                   "convert k and v to the type of q before the forward, or ask for no gradients");
-    check_float(t, in.forward);
+                   fmt::format("{}, and {} of e4m3 have no gradients", description(t),
+                               in.q->dtype == DType::e4m3 ? "queries, keys and values" : "keys and values"),
+                   in.q->dtype == DType::e4m3
+                       ? "convert q, k and v to one other type before the forward, or ask for no gradients"
+                       : "convert k and v to the type of q before the forward, or ask for no gradients");
+  check_float(in.q, forward);
+  // A cache may be narrower than what reads it.
+  const bool narrow = forward && in.k->dtype == DType::e4m3;
+  for (const Named& t : {in.k, in.v}) {
+    check_float(t, forward);
     if (!in.one_type) continue;
     if (const Named& as = narrow ? in.k : in.q; t->dtype != as->dtype)
       throw refuse("tensor-types", fmt::format("{} and {} hold different types", as.name(), t.name()),
                    fmt::format("{} and {}", description(as), description(t)),
-                   in.forward ? "convert q, k and v to one type, or k and v both to e4m3"
-                              : "convert q, k and v to one type");
+                   forward ? "convert q, k and v to one type, or k and v both to e4m3"
+                           : "convert q, k and v to one type");
   }
 }
 

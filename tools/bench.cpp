@@ -204,7 +204,10 @@ void BenchOptions::check() const {
     if (given && decode)
       throw Error("bad-usage", "the command line cannot be read", {.name = option},
                   "--decode is a forward of few queries, as many of each entry", "leave one of them out");
-  require_word("--dtype", dtype, std::array<std::string, 3>{"f32", "f16", "bf16"});
+  require_word("--dtype", dtype, std::array<std::string, 4>{"f32", "f16", "bf16", "e4m3"});
+  if (type() == DType::e4m3 && has_backward())
+    throw Error("bad-usage", "the command line cannot be read", {.name = "--dtype"},
+                "queries, keys and values of e4m3 have no gradients", "name another type, or measure a forward");
   if (cache_dtype) require_word("--cache-dtype", *cache_dtype, std::array<std::string, 1>{"e4m3"});
   if (cache_dtype && has_backward())
     throw Error("bad-usage", "the command line cannot be read", {.name = "--cache-dtype"},
@@ -238,7 +241,7 @@ void BenchOptions::add_to(CLI::App& verb) {
   verb.add_option("--row", rows, "a known attention; all of them if left out")->type_name(names);
   text.add_bare_to(verb);
   text.add_to(verb, Captures::FilesOrTypes);
-  verb.add_option("--dtype", dtype, "of q, k, v and o")->type_name("f32|f16|bf16");
+  verb.add_option("--dtype", dtype, "of q, k, v and o; o is bf16 beside e4m3")->type_name("f32|f16|bf16|e4m3");
   verb.add_option("--batch", batch, "1 if left out")->type_name("N");
   verb.add_option("--heads", heads, "query heads; 1 if left out")->type_name("N");
   verb.add_option("--kv-heads", kv_heads, "as many as --heads if left out")->type_name("N");

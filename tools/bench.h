@@ -44,8 +44,11 @@ struct BenchOptions {
   enum class Direction : std::uint8_t { forward, backward, step };  ///< a step: the forward, then the backward
   Direction direction() const { return step ? Direction::step : backward ? Direction::backward : Direction::forward; }
   bool has_backward() const { return direction() != Direction::forward; }
-  DType type() const { return dtype == "f16" ? DType::f16 : dtype == "bf16" ? DType::bf16 : DType::f32; }
-  DType kept_type() const { return cache_dtype ? DType::e4m3 : type(); }  ///< of k and v
+  DType type() const {
+    return dtype == "f16" ? DType::f16 : dtype == "bf16" ? DType::bf16 : dtype == "e4m3" ? DType::e4m3 : DType::f32;
+  }
+  DType out_type() const { return type() == DType::e4m3 ? DType::bf16 : type(); }  ///< of o
+  DType kept_type() const { return cache_dtype ? DType::e4m3 : type(); }           ///< of k and v
   std::string types_text() const { return cache_dtype ? dtype + " beside " + *cache_dtype : dtype; }
   std::int64_t of_kv_heads() const { return kv_heads.value_or(heads); }
   std::int64_t of_kv_seq() const { return kv_seq.value_or(seq); }

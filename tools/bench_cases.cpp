@@ -222,7 +222,7 @@ ForwardTensors::ForwardTensors(const BenchOptions& from, Data& data) {
   if (from.decode) make_cache(from, data);
   if (!k.tensor.given()) k = data.normal(from.kept_type(), shape(from.of_kv_heads(), from.of_kv_seq(), from.d));
   if (!v.tensor.given()) v = data.normal(from.kept_type(), shape(from.of_kv_heads(), from.of_kv_seq(), from.of_dv()));
-  o = data.zeros(from.type(), shape(from.heads, from.seq, from.of_dv()));
+  o = data.zeros(from.out_type(), shape(from.heads, from.seq, from.of_dv()));
   if (!from.packed()) {
     lse = data.zeros(DType::f32, {from.batch, from.heads, from.seq});
     return;

@@ -49,7 +49,7 @@ Error refuse(std::string code, std::string problem, std::string option, std::str
 void check_options(const RunOptions& o) {
   require_word("--target", o.target, std::array<std::string, 4>{"auto", "cuda", "cpu", "oracle"});
   if (!o.layout.empty()) require_word("--layout", o.layout, std::array<std::string, 2>{"bhsd", "bshd"});
-  if (o.dtype) require_word("--dtype", *o.dtype, std::array<std::string, 3>{"f32", "f16", "bf16"});
+  if (o.dtype) require_word("--dtype", *o.dtype, std::array<std::string, 4>{"f32", "f16", "bf16", "e4m3"});
   o.exact.check();
   if (o.v.empty() == (o.v_columns == 0))
     throw refuse("bad-usage", "the command line cannot be read", "--v", o.v.empty() ? "there are no values" : "--v-columns says that values are columns of the keys",
@@ -202,7 +202,11 @@ class Run {
 
   void read() {
     std::optional<DType> as;
-    if (o_.dtype) as = *o_.dtype == "f16" ? DType::f16 : *o_.dtype == "bf16" ? DType::bf16 : DType::f32;
+    if (o_.dtype)
+      as = *o_.dtype == "f16"    ? DType::f16
+           : *o_.dtype == "bf16" ? DType::bf16
+           : *o_.dtype == "e4m3" ? DType::e4m3
+                                 : DType::f32;
     q_ = read_floats("--q", o_.q, as);
     k_ = read_floats("--k", o_.k, as);
     if (!o_.v.empty()) v_ = read_floats("--v", o_.v, as);
@@ -276,8 +280,8 @@ class Run {
   /// A file's tensor as [B, H, S, D]. A tensor of another rank is refused later, by name.
   Tensor laid_out(const Tensor& t) const { return is_bshd() && t.rank == 4 ? t.permuted({0, 2, 1, 3}) : t; }
 
-  Tensor result(const std::string& file, std::span<const std::int64_t> shape) {
-    results_.push_back({file, make(DType::f32, shape, device_)});
+  Tensor result(const std::string& file, std::span<const std::int64_t> shape, DType type = DType::f32) {
+    results_.push_back({file, make(type, shape, device_)});
     return results_.back().data.tensor;
   }
 
@@ -302,7 +306,9 @@ class Run {
     call.piece = o_.piece;
     std::vector<std::int64_t> shape(shape_of(q_.tensor).begin(), shape_of(q_.tensor).end());
     if (!shape.empty() && v_.tensor.rank > 0) shape.back() = shape_of(v_.tensor).back();
-    call.o = laid_out(result("out.npy", shape));
+    // A GPU's kernel for e4m3 writes 16 bits.
+    const bool narrow = q_.tensor.dtype == DType::e4m3 && device_.kind == Device::Kind::cuda;
+    call.o = laid_out(result("out.npy", shape, narrow ? DType::bf16 : DType::f32));
     call.lse = result("lse.npy", shape_of_rows());
     if (o_.max) call.max = result("max.npy", shape_of_rows());
     Progress progress(o_.progress.style(o_.quiet), "forward", 1);
@@ -327,13 +333,13 @@ class Run {
     text_.attention.backward(call, {.progress = [&](double done) { progress.at(done); }}, Line{});
   }
 
-  /// Copies results to the host.
+  /// Copies results to the host, as f32.
   void fetch() {
     for (Result& r : results_) {
       if (r.data.tensor.device.kind == Device::Kind::cpu) continue;
       const Owned host = make(r.data.tensor.dtype, shape_of(r.data.tensor));
       copy(r.data.tensor, host.tensor);
-      r.data = host;
+      r.data = host.tensor.dtype == DType::f32 ? host : converted(host, DType::f32);
     }
   }
 
@@ -397,7 +403,7 @@ void add_run(CLI::App& app) {
   verb.add_option("--out", o->out, "the folder for the results")->type_name("DIR")->required();
   o->text.add_to(verb, Captures::Files);
   verb.add_option("--scale", o->scale, "of q . k; 1 / sqrt(D) if left out")->type_name("X");
-  verb.add_option("--dtype", o->dtype, "convert q, k and v first")->type_name("f32|f16|bf16");
+  verb.add_option("--dtype", o->dtype, "convert q, k and v first")->type_name("f32|f16|bf16|e4m3");
   verb.add_option("--layout", o->layout, "of q, k, v, the output and their gradients; bhsd if left out")
       ->type_name("bhsd|bshd");
   verb.add_option("--cu-seqlens-q", o->cu_seqlens_q, "packed: where the sequences of q start, and the end")

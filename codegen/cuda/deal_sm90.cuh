@@ -24,20 +24,32 @@ __device__ inline void shared_put(unsigned at, int value) {
 
 constexpr int item_bytes = 64;
 
+/// Where values have 8 bits, products take them with their rows along keys: they are turned round in shared memory,
+/// from where the copy engine puts them (`loaded`) to where products read them (`v`). Others are loaded to where they
+/// are read.
+template <class Tile>
+constexpr bool turns_values = ElementOf<typename Tile::Element>::bytes == 1;
+
 template <class Tile>
 struct Shared90 {
-  static constexpr int chunk = chunk_columns<typename Tile::Element>;
+  static constexpr int chunk = chunk_columns<typename Tile::Element>, o_chunk = chunk_columns<typename Tile::Out>;
   static constexpr int d_chunks = (Tile::d + chunk - 1) / chunk, dv_chunks = (Tile::dv + chunk - 1) / chunk;
+  static constexpr int n_chunks = (Tile::n + chunk - 1) / chunk, o_chunks = (Tile::dv + o_chunk - 1) / o_chunk;
   static constexpr int q_bytes = d_chunks * Tile::m * chunk_bytes, k_bytes = d_chunks * Tile::n * chunk_bytes;
-  static constexpr int v_bytes = dv_chunks * Tile::n * chunk_bytes, o_bytes = dv_chunks * Tile::m * chunk_bytes;
+  static constexpr int loaded_bytes = dv_chunks * Tile::n * chunk_bytes, o_bytes = o_chunks * Tile::m * chunk_bytes;
+  static constexpr int v_bytes = turns_values<Tile> ? n_chunks * Tile::dv * chunk_bytes : loaded_bytes;
   // Results without memory of their own overwrite the queries.
   static constexpr int q = 0, k = q + (Tile::own_o ? Tile::q_stages * q_bytes : max(Tile::q_stages * q_bytes, o_bytes)),
-                       v = k + Tile::stages * k_bytes, o = Tile::own_o ? v + Tile::stages * v_bytes : q,
-                       barriers = v + Tile::stages * v_bytes + (Tile::own_o ? o_bytes : 0);
+                       v = k + Tile::stages * k_bytes, behind_v = v + Tile::stages * v_bytes,
+                       loaded = turns_values<Tile> ? behind_v : v,
+                       behind_loaded = behind_v + (turns_values<Tile> ? Tile::stages * loaded_bytes : 0),
+                       o = Tile::own_o ? behind_loaded : q, barriers = behind_loaded + (Tile::own_o ? o_bytes : 0);
   // Two barriers for each stage of queries, keys and values: full, then empty.
-  static constexpr int q_full = barriers, k_full = q_full + 16 * Tile::q_stages, v_full = k_full + 16 * Tile::stages;
-  static constexpr int item_full = v_full + 16 * Tile::stages, known = item_full + 16, crowded = known + 8,
-                       item = known + 16;
+  static constexpr int q_full = barriers, k_full = q_full + 16 * Tile::q_stages, v_full = k_full + 16 * Tile::stages,
+                       behind_v_full = v_full + 16 * Tile::stages,
+                       loaded_full = turns_values<Tile> ? behind_v_full : v_full;
+  static constexpr int item_full = behind_v_full + (turns_values<Tile> ? 16 * Tile::stages : 0), known = item_full + 16,
+                       crowded = known + 8, item = known + 16;
   // Lists of tiles to do again: for each warp a count, then the tiles.
   static constexpr int warps = Tile::m / 16, again_most = 31, again = item + item_bytes,
                        bytes = again + 4 * (again_most + 1) * warps;

@@ -49,11 +49,11 @@ __device__ inline void load(const ForwardArgs& args, unsigned shared) {
       k.next();
     };
     const auto load_v = [&](int row) {
-      const unsigned full = shared + Shared::v_full + 16 * v.stage;
+      const unsigned full = shared + Shared::loaded_full + 16 * v.stage;
       barrier_wait(full + 8, v.phase ^ 1);
-      barrier_expect(full, Shared::v_bytes);
+      barrier_expect(full, Shared::loaded_bytes);
       for (int c = 0; c < Shared::dv_chunks; ++c)
-        load_box(shared + Shared::v + v.stage * Shared::v_bytes + c * Tile::n * chunk_bytes, args.v_map, full,
+        load_box(shared + Shared::loaded + v.stage * Shared::loaded_bytes + c * Tile::n * chunk_bytes, args.v_map, full,
                  c * Shared::chunk, item.keys.start + row, head, batch);
       v.next();
     };
@@ -93,8 +93,9 @@ __device__ inline void load(const ForwardArgs& args, unsigned shared) {
 template <class Tile, class User>
 struct Group90 {
   using Element = typename Tile::Element;
+  using Out = typename Tile::Out;
   using Shared = Shared90<Tile>;
-  static constexpr int n = Tile::n;
+  static constexpr int n = Tile::n, bytes = ElementOf<Element>::bytes;
   static constexpr int below = 8 / Tile::heads;  ///< queries from a thread's first row to its second
   static_assert(8 % Tile::heads == 0);
   static constexpr bool fixed = fixed_maximum<Tile, User>;
@@ -111,7 +112,7 @@ struct Group90 {
   unsigned shared;
   int group, lane, warp;
   float s[n / 2], o[Tile::dv / 2];
-  unsigned p[n / 4];
+  unsigned p[n / 8 * bytes];
   float m[2], l[2], lift[2];
   Where at;
   int q_start, kv_start;  ///< the sequence's, within packed tensors
@@ -167,12 +168,12 @@ struct Group90 {
     const unsigned long long a = descriptor(shared + Shared::q + q_stage * Shared::q_bytes + group * 64 * chunk_bytes);
     const unsigned long long b = descriptor(shared + Shared::k + stage * Shared::k_bytes);
     constexpr int a_chunk = Tile::m * chunk_bytes >> 4, b_chunk = n * chunk_bytes >> 4,
-                  chunks = Tile::d / Shared::chunk;
+                  chunks = Tile::d / Shared::chunk, step = 32 / bytes;  // columns of a product
 #pragma unroll
     for (int c = 0; c < chunks; ++c)
       Product<n, Element>::template ss4<Major::k, Major::k>(s, a + c * a_chunk, b + c * b_chunk, c > 0);
 #pragma unroll
-    for (int i = 0; i < Tile::d % Shared::chunk / 16; ++i)
+    for (int i = 0; i < Tile::d % Shared::chunk / step; ++i)
       Product<n, Element>::template ss<Major::k, Major::k>(s, a + chunks * a_chunk + i * 2,
                                                            b + chunks * b_chunk + i * 2, chunks + i > 0);
     wgmma_commit();
@@ -300,7 +301,7 @@ struct Group90 {
     float parts[2][2] = {}, base[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      most[r] = fmaxf(scaled(row_max(most[r])), m[r]);
+      most[r] = fmaxf(below_maximum(scaled(row_max(most[r]))), m[r]);
       base[r] = most[r] == -infinity ? 0.0f : most[r];
       if (!first) lift[r] = power_of_two(m[r] - base[r]);
       m[r] = most[r];
@@ -317,13 +318,23 @@ struct Group90 {
       l[r] = first ? sum : l[r] * lift[r] + sum;
     }
   }
+  /// What powers are taken relative to, of a row with this maximum.
+  __device__ static float below_maximum(float top) {
+    if constexpr (most_exponent<Element> == 0) {
+      return top;
+    } else {
+      // Where a number is so large that it has no such neighbour, powers are taken relative to itself.
+      const float below = top - most_exponent<Element>;
+      return top - below > most_exponent<Element> ? top : below;
+    }
+  }
   __device__ float scaled(float x) const { return User::traits.scaled ? x * factor : x; }
 
   /// Powers relative to a maximum that is known already, so that no score waits for another. A maximum that turns out
   /// to be too low is raised afterwards; where a power overflows, l is not finite in the end, and the tile is done
   /// again.
   __device__ void powers() {
-    constexpr float too_large = 1024;
+    constexpr float too_large = attune::too_large<Element>;
     float parts[2][2] = {}, sum[2];
     lift[0] = lift[1] = 1;
     moved = false;
@@ -341,7 +352,9 @@ struct Group90 {
         for (int r = 0; r < 2; ++r) {
           const float total = row_max(sum[r]);
           if (!(total < too_large)) {
-            const float by = log2f(total);
+            float by = log2f(total);
+            // A whole number: what was exact in 8 bits stays so.
+            if constexpr (most_exponent<Element> != 0) by = ceilf(by - most_exponent<Element>);
             lift[r] = power_of_two(-by);
             m[r] += by;
           }
@@ -380,6 +393,10 @@ struct Group90 {
       moved = false, l[0] = infinity;  // a row has had no pair before: done again
     prob<Partial>(tile);
   }
+  /// Keeps the compiler from moving accesses to what products with values are summed up in.
+  __device__ void pin_products() { pin(o); }
+  /// Results take in those sums.
+  __device__ void take_in() {}
   /// The probabilities become an operand.
   __device__ void operand() {
 #pragma unroll
@@ -390,8 +407,9 @@ struct Group90 {
   struct Factors {
     float own, before;
   };
-  /// Ends a row, and writes lse and max. All lanes of a warp call it.
-  __device__ Factors ended(const Where& at, const typename User::Head& head, int q, float sum, float top,
+  /// Ends a row, and writes lse and max. All lanes of a warp call it. `sum` is relative to `top`, which is this far
+  /// below the row's maximum.
+  __device__ Factors ended(const Where& at, const typename User::Head& head, int q, float sum, float top, float below,
                            bool write) const {
     const Int q_at = args.q_offset + q;
     Ended row = end_of_row<User>(user, head, user.row(head, at, q_at), at, origin, q_at, {sum, top});
@@ -407,7 +425,7 @@ struct Group90 {
         if (rows.data) rows.data[at.b * rows.batch + at.h * rows.head + (q_start + q) * rows.position] = x;
       };
       put(args.lse, row.lse);
-      if constexpr (Tile::max) put(args.max, row.max);
+      if constexpr (Tile::max) put(args.max, most_exponent<Element> == 0 ? row.max : row.max + below * ln2);
     }
     return out;
   }
@@ -419,7 +437,7 @@ struct Group90 {
     if (Tile::heads > 1 && head_of(lane / 4) >= work.heads.count) mine = false;
     const float sums[2] = {row_sum(l[0]), row_sum(l[1])}, sum = r ? sums[1] : sums[0], top = r ? m[1] : m[0];
     const Factors factors = ended(at, head, q, empty ? 0.0f : sum, fixed ? User::traits.most : top,
-                                  mine && lane % 4 < 2);
+                                  most_exponent<Element>, mine && lane % 4 < 2);
     const auto of_both = [&](float x, float(&rows)[2]) {
       rows[0] = __shfl_sync(~0u, x, lane & ~1);
       rows[1] = __shfl_sync(~0u, x, lane | 1);
@@ -527,19 +545,19 @@ struct Group90 {
         const Element* v_line = line(args.v, kv_batch, kv_head, kv_start + kv);
         each_of(out, args.dv, [&](float& y, int j) { y = (old == 0.0f ? 0.0f : y * old) + p * f32(v_line[j]); });
       }
-      const Factors by = ended(at, head, q, sum, top, lane == 0);
-      Element* o_line = result(at.h, q);
+      const Factors by = ended(at, head, q, sum, top, 0, lane == 0);
+      Out* o_line = result(at.h, q);
       each_of(out, args.dv, [&](float y, int j) {
         float x = by.own == 0.0f ? 0.0f : y * by.own;
         if constexpr (has_before<Tile>)
           if (by.before != 0.0f) x += by.before * o_before(args, at.b, at.h, q_start + q, j);
-        o_line[j] = {static_cast<unsigned short>(pack<Element>(x, 0.0f))};
+        o_line[j] = {static_cast<unsigned short>(pack<Out>(x, 0.0f))};
       });
     }
   }
 
-  __device__ Element* result(int h, int q) const {
-    return static_cast<Element*>(args.o.data) + at.b * args.o.batch + h * args.o.head + (q_start + q) * args.o.position;
+  __device__ Out* result(int h, int q) const {
+    return static_cast<Out*>(args.o.data) + at.b * args.o.batch + h * args.o.head + (q_start + q) * args.o.position;
   }
 
   /// Stores the results of a warp's 16 rows through shared memory, in swizzled rows of 128 bytes.
@@ -552,8 +570,8 @@ struct Group90 {
       const unsigned address = into + i / 4 * (Tile::m * chunk_bytes) + line * chunk_bytes +
                                (((2 * (i % 4) + (lane >> 4)) ^ (line & 7)) << 4);
       asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
-                   "r"(pack<Element>(o[8 * i], o[8 * i + 1])), "r"(pack<Element>(o[8 * i + 2], o[8 * i + 3])),
-                   "r"(pack<Element>(o[8 * i + 4], o[8 * i + 5])), "r"(pack<Element>(o[8 * i + 6], o[8 * i + 7]))
+                   "r"(pack<Out>(o[8 * i], o[8 * i + 1])), "r"(pack<Out>(o[8 * i + 2], o[8 * i + 3])),
+                   "r"(pack<Out>(o[8 * i + 4], o[8 * i + 5])), "r"(pack<Out>(o[8 * i + 6], o[8 * i + 7]))
                    : "memory");
     }
     const int q = work.tile * queries_of<Tile> + query(0);
@@ -563,12 +581,12 @@ struct Group90 {
       store_some(work, into, q);
     } else if (lane == 0) {
       const int first = work.heads.first, batch = is_packed<Tile> ? 0 : work.b;
-      for (int c = 0; c < Shared::dv_chunks; ++c) {
+      for (int c = 0; c < Shared::o_chunks; ++c) {
         const unsigned from = into + c * Tile::m * chunk_bytes;
         if constexpr (Tile::heads == 1)
-          store_box(args.o_map, from, c * Shared::chunk, q_start + q, first, batch);
+          store_box(args.o_map, from, c * Shared::o_chunk, q_start + q, first, batch);
         else
-          store_box_of_heads(args.o_map, from, c * Shared::chunk, first % args.group, q_start + q, first / args.group,
+          store_box_of_heads(args.o_map, from, c * Shared::o_chunk, first % args.group, q_start + q, first / args.group,
                              batch);
       }
       store_commit();
@@ -585,7 +603,7 @@ struct Group90 {
       if (head_of(line) >= work.heads.count) continue;
       const unsigned address = from + nth / 8 * (Tile::m * chunk_bytes) + line * chunk_bytes +
                                ((nth % 8 ^ (line & 7)) << 4);
-      Element* to = result(work.heads.first + head_of(line), q + line / Tile::heads) + nth * unit;
+      Out* to = result(work.heads.first + head_of(line), q + line / Tile::heads) + nth * unit;
 #pragma unroll 1
       for (int e = 0; e < min(args.dv - nth * unit, unit); ++e)
         asm volatile("{.reg .b16 x; ld.shared.b16 x, [%0]; st.global.b16 [%1], x;}" ::"r"(address + 2 * e), "l"(to + e)
@@ -594,12 +612,12 @@ struct Group90 {
   }
 };
 
-template <class Tile, class User>
+template <class Group, class Tile, class User>
 __device__ inline void compute(const ForwardArgs& args, const User& user, unsigned shared, int group) {
   using Shared = Shared90<Tile>;
   constexpr int groups = Tile::m / 64;
   const int thread = static_cast<int>(threadIdx.x) % 128;
-  Group90<Tile, User> g{args, user, shared, group, thread % 32, thread / 32};
+  Group g{args, user, shared, group, thread % 32, thread / 32};
   Place<Tile::q_stages> q;
   Place<Tile::stages> k;  // values are a tile behind keys
   // Groups issue in turns: each waits at its own barrier, at which the group before it arrives.
@@ -636,7 +654,7 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
   // The compiler would move undefined registers about while products are under way.
   for (float& x : g.o) x = 0;
   for (unsigned& x : g.p) x = 0;
-  pin(g.o);
+  g.pin_products();
   begin(item);
   for (;;) {
     // Keys behind the end of a packed sequence belong to the next one.
@@ -663,7 +681,7 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
         barrier_wait(shared + Shared::k_full + 16 * k.stage, k.phase);
         if constexpr (issue_in_turns || products_in_turns) my_turn();
         pin(g.s);
-        pin(g.o);
+        g.pin_products();
         wgmma_fence();
         g.scores(q.stage, k.stage);
         barrier_wait(shared + Shared::v_full + 16 * v.stage, v.phase);
@@ -678,8 +696,9 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
         k.next();
         g.template weigh<Partial>(tile, false, careful);
         wgmma_wait<0>();
-        pin(g.o);
+        g.pin_products();
         release(Shared::v_full + 16 * v.stage);
+        g.take_in();
         g.operand();
         g.rescale();
       };
@@ -699,7 +718,7 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
       barrier_wait(shared + Shared::v_full + 16 * k.before().stage, k.before().phase);
     }
     const Place<Tile::stages> v = k.before();
-    pin(g.o);
+    g.pin_products();
     wgmma_fence();
     g.values(v.stage, walk.count > 1);
     const bool there = now.index >= 0;
@@ -710,7 +729,8 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
       found = 0;
     }
     wgmma_wait<0>();
-    pin(g.o);
+    g.pin_products();
+    g.take_in();
     if (there) {
       if (walk.count > 0) release(Shared::v_full + 16 * v.stage);
       if constexpr (does_again<Tile, User> || removes) {
@@ -761,22 +781,31 @@ __device__ inline void compute(const ForwardArgs& args, const User& user, unsign
   if (g.lane == 0) store_wait();
 }
 
-template <class Tile, class User>
-__global__ void __launch_bounds__(128 * (Tile::m / 64 + 1), 1)
-    forward_sm90(const __grid_constant__ ArgsOf<Tile, ForwardArgs> args, const __grid_constant__ User user) {
+/// Warps that turn values round.
+template <class Tile>
+constexpr int turners = turns_values<Tile> ? 2 : 0;
+
+/// What all threads of a block do. Group: what they compute with.
+template <class Group, class Tile, class User>
+__device__ inline void forward_block(const ArgsOf<Tile, ForwardArgs>& args, const User& user) {
   using Shared = Shared90<Tile>;
-  constexpr int groups = Tile::m / 64;
+  constexpr int groups = Tile::m / 64, loads = Tile::q_stages + Tile::stages;
   extern __shared__ unsigned char memory[];
   const unsigned shared = (shared_address(memory) + 1023) & ~1023u;
   if (threadIdx.x == 0) {
-    for (int i = 0; i < Tile::q_stages + 2 * Tile::stages; ++i) {
-      barrier_init(shared + Shared::q_full + 16 * i, 1);
+    for (int i = 0; i < loads + Tile::stages; ++i) {
+      barrier_init(shared + Shared::q_full + 16 * i, turns_values<Tile> && i >= loads ? turners<Tile> : 1);
       barrier_init(shared + Shared::q_full + 16 * i + 8, 4 * groups);
     }
+    if constexpr (turns_values<Tile>)
+      for (int i = 0; i < Tile::stages; ++i) {
+        barrier_init(shared + Shared::loaded_full + 16 * i, 1);
+        barrier_init(shared + Shared::loaded_full + 16 * i + 8, turners<Tile>);
+      }
     barrier_init(shared + Shared::known, 4 * groups);
     shared_put(shared + Shared::crowded, 0);
     barrier_init(shared + Shared::item_full, 1);
-    barrier_init(shared + Shared::item_full + 8, 4 * groups + 1);
+    barrier_init(shared + Shared::item_full + 8, 4 * groups + 1 + turners<Tile>);
     barrier_init_done();
   }
   __syncthreads();
@@ -784,13 +813,21 @@ __global__ void __launch_bounds__(128 * (Tile::m / 64 + 1), 1)
   if constexpr (User::traits.listed) wait_for_kernel_before();
   const int group = uniform(static_cast<int>(threadIdx.x) / 128);
   if (group == 0) {
-    registers_down<groups == 2 ? 40 : 32>();
+    registers_down<groups != 2 ? 32 : turns_values<Tile> ? 48 : 40>();
     if (threadIdx.x == 0) load<Tile, User>(args, shared);
     if (threadIdx.x == 32) deal<Tile>(args, user, shared);
+    if constexpr (turns_values<Tile>)
+      if (threadIdx.x >= 64) Group::turn_values(args, shared);
   } else {
     registers_up<groups == 2 ? 232 : 160>();
-    compute<Tile>(args, user, shared, group - 1);
+    compute<Group, Tile>(args, user, shared, group - 1);
   }
+}
+
+template <class Tile, class User>
+__global__ void __launch_bounds__(128 * (Tile::m / 64 + 1), 1)
+    forward_sm90(const __grid_constant__ ArgsOf<Tile, ForwardArgs> args, const __grid_constant__ User user) {
+  forward_block<Group90<Tile, User>, Tile>(args, user);
 }
 
 }  // namespace attune

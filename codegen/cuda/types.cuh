@@ -1,4 +1,4 @@
-// codegen/cuda/types.cuh — the 16-bit floats as kernels name them, and how two f32 become a pair of them
+// codegen/cuda/types.cuh — the narrow floats as kernels name them, and how f32 become words of them
 #pragma once
 
 namespace attune {
@@ -10,7 +10,7 @@ struct f16 {
   unsigned short bits;
 };
 
-/// Captured tensors may hold it, and keys and values beside q of another type.
+/// Captured tensors may hold it; keys and values, beside q of another type; and all three.
 struct e4m3 {
   unsigned char bits;
 };
@@ -42,6 +42,7 @@ struct ElementOf<float> {
 template <>
 struct ElementOf<e4m3> {
   static constexpr int bytes = 1;
+  static constexpr bool needs_maximum = true;  // its least number is 2^-9
 };
 
 /// The copy engine swizzles chunks of 128 bytes a row.
@@ -62,6 +63,17 @@ template <>
 __device__ inline unsigned pack<f16>(float low, float high) {
   unsigned out;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+  return out;
+}
+
+/// Four f32 as e4m3, rounded to nearest even, the first one lowest. What is beyond 448 becomes 448.
+__device__ inline unsigned pack_e4m3(float a, float b, float c, float d) {
+  unsigned out;
+  // The upper pair first: the conversion of the lower one then takes it in.
+  asm("{.reg .b16 x, y; cvt.rn.satfinite.e4m3x2.f32 y, %4, %3; cvt.rn.satfinite.e4m3x2.f32 x, %2, %1; "
+      "mov.b32 %0, {x, y};}"
+      : "=r"(out)
+      : "f"(a), "f"(b), "f"(c), "f"(d));
   return out;
 }
 

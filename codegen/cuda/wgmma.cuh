@@ -121,15 +121,20 @@ struct Product;
 #define ATTUNE_NEW16 ATTUNE_NEW15, ATTUNE_NEW(ATTUNE_EIGHT15)
 
 // clang-format off
-#define ATTUNE_MMA(T, N, j, rest)                                                                                      \
-  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." #T "." #T " {" ATTUNE_NAMES##j "}, " rest ";\n"
+// Operands of 8 bits lie in rows of k: their products are told of no majors, and take 32 of k.
+#define ATTUNE_MMA(T, N, j, rest, majors) ATTUNE_MMA_##T(N, j, rest, majors)
+#define ATTUNE_MMA_bf16(N, j, rest, majors) ATTUNE_MMA_OF(bf16, "k16", N, j, rest ", " majors)
+#define ATTUNE_MMA_f16(N, j, rest, majors) ATTUNE_MMA_OF(f16, "k16", N, j, rest ", " majors)
+#define ATTUNE_MMA_e4m3(N, j, rest, majors) ATTUNE_MMA_OF(e4m3, "k32", N, j, rest)
+#define ATTUNE_MMA_OF(T, k, N, j, rest)                                                                                \
+  "wgmma.mma_async.sync.aligned.m64n" #N k ".f32." #T "." #T " {" ATTUNE_NAMES##j "}, " rest ";\n"
 #define ATTUNE_PRODUCT(T, N, j, a, b, c, d, e, f, g, h, i, k, l, m, n, o, q, r, s, t, u, v, w, z, ...)                 \
   template <>                                                                                                          \
   struct Product<N, T> {                                                                                               \
     template <Major x_major, Major y_major>                                                                            \
     __device__ static void ss(float (&acc)[N / 2], unsigned long long x, unsigned long long y, int add) {              \
       asm volatile("{.reg .pred p; setp.ne.b32 p, %" #c ", 0;\n"                                                       \
-                   ATTUNE_MMA(T, N, j, "%" #a ", %" #b ", p, 1, 1, %" #d ", %" #e) "}"                                 \
+                   ATTUNE_MMA(T, N, j, "%" #a ", %" #b ", p, 1, 1", "%" #d ", %" #e) "}"                               \
                    : ATTUNE_ACC##j                                                                                     \
                    : "l"(x), "l"(y), "r"(add), "n"(turned(x_major)), "n"(turned(y_major)));                            \
     }                                                                                                                  \
@@ -137,13 +142,13 @@ struct Product;
     __device__ static void ss4(float (&acc)[N / 2], unsigned long long x, unsigned long long y, int add) {             \
       constexpr int dx = k_step(x_major), dy = k_step(y_major);                                                        \
       asm volatile("{.reg .pred p; .reg .b64 x, y; setp.ne.b32 p, %" #c ", 0;\n"                                       \
-                   ATTUNE_MMA(T, N, j, "%" #a ", %" #b ", p, 1, 1, %" #d ", %" #e)                                     \
+                   ATTUNE_MMA(T, N, j, "%" #a ", %" #b ", p, 1, 1", "%" #d ", %" #e)                                   \
                    "add.s64 x, %" #a ", %" #f "; add.s64 y, %" #b ", %" #g ";\n"                                       \
-                   ATTUNE_MMA(T, N, j, "x, y, 1, 1, 1, %" #d ", %" #e)                                                 \
+                   ATTUNE_MMA(T, N, j, "x, y, 1, 1, 1", "%" #d ", %" #e)                                               \
                    "add.s64 x, %" #a ", %" #h "; add.s64 y, %" #b ", %" #i ";\n"                                       \
-                   ATTUNE_MMA(T, N, j, "x, y, 1, 1, 1, %" #d ", %" #e)                                                 \
+                   ATTUNE_MMA(T, N, j, "x, y, 1, 1, 1", "%" #d ", %" #e)                                               \
                    "add.s64 x, %" #a ", %" #k "; add.s64 y, %" #b ", %" #l ";\n"                                       \
-                   ATTUNE_MMA(T, N, j, "x, y, 1, 1, 1, %" #d ", %" #e) "}"                                             \
+                   ATTUNE_MMA(T, N, j, "x, y, 1, 1, 1", "%" #d ", %" #e) "}"                                           \
                    : ATTUNE_ACC##j                                                                                     \
                    : "l"(x), "l"(y), "r"(add), "n"(turned(x_major)), "n"(turned(y_major)), "n"(dx), "n"(dy),           \
                      "n"(2 * dx), "n"(2 * dy), "n"(3 * dx), "n"(3 * dy));                                              \
@@ -152,13 +157,13 @@ struct Product;
     __device__ static void set4(float (&acc)[N / 2], unsigned long long x, unsigned long long y) {                     \
       constexpr int dx = k_step(x_major), dy = k_step(y_major);                                                        \
       asm volatile("{.reg .b64 x, y;\n"                                                                                \
-                   ATTUNE_MMA(T, N, j, "%" #a ", %" #b ", 0, 1, 1, %" #c ", %" #d)                                     \
+                   ATTUNE_MMA(T, N, j, "%" #a ", %" #b ", 0, 1, 1", "%" #c ", %" #d)                                   \
                    "add.s64 x, %" #a ", %" #e "; add.s64 y, %" #b ", %" #f ";\n"                                       \
-                   ATTUNE_MMA(T, N, j, "x, y, 1, 1, 1, %" #c ", %" #d)                                                 \
+                   ATTUNE_MMA(T, N, j, "x, y, 1, 1, 1", "%" #c ", %" #d)                                               \
                    "add.s64 x, %" #a ", %" #g "; add.s64 y, %" #b ", %" #h ";\n"                                       \
-                   ATTUNE_MMA(T, N, j, "x, y, 1, 1, 1, %" #c ", %" #d)                                                 \
+                   ATTUNE_MMA(T, N, j, "x, y, 1, 1, 1", "%" #c ", %" #d)                                               \
                    "add.s64 x, %" #a ", %" #i "; add.s64 y, %" #b ", %" #k ";\n"                                       \
-                   ATTUNE_MMA(T, N, j, "x, y, 1, 1, 1, %" #c ", %" #d) "}"                                             \
+                   ATTUNE_MMA(T, N, j, "x, y, 1, 1, 1", "%" #c ", %" #d) "}"                                           \
                    : ATTUNE_NEW##j                                                                                     \
                    : "l"(x), "l"(y), "n"(turned(x_major)), "n"(turned(y_major)), "n"(dx), "n"(dy), "n"(2 * dx),        \
                      "n"(2 * dy), "n"(3 * dx), "n"(3 * dy));                                                           \
@@ -166,7 +171,7 @@ struct Product;
     template <Major y_major>                                                                                           \
     __device__ static void rs(float (&acc)[N / 2], const unsigned* x, unsigned long long y, int add) {                 \
       asm volatile("{.reg .pred p; setp.ne.b32 p, %" #f ", 0;\n"                                                       \
-                   ATTUNE_MMA(T, N, j, "{%" #a ",%" #b ",%" #c ",%" #d "}, %" #e ", p, 1, 1, %" #g) "}"                \
+                   ATTUNE_MMA(T, N, j, "{%" #a ",%" #b ",%" #c ",%" #d "}, %" #e ", p, 1, 1", "%" #g) "}"              \
                    : ATTUNE_ACC##j                                                                                     \
                    : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "l"(y), "r"(add), "n"(turned(y_major)));              \
     }                                                                                                                  \
@@ -174,13 +179,13 @@ struct Product;
     __device__ static void rs4(float (&acc)[N / 2], const unsigned* x, unsigned long long y, int add) {                \
       constexpr int dy = k_step(y_major);                                                                              \
       asm volatile("{.reg .pred p; .reg .b64 y; setp.ne.b32 p, %" #t ", 0;\n"                                          \
-                   ATTUNE_MMA(T, N, j, "{%" #a ",%" #b ",%" #c ",%" #d "}, %" #s ", p, 1, 1, %" #u)                    \
+                   ATTUNE_MMA(T, N, j, "{%" #a ",%" #b ",%" #c ",%" #d "}, %" #s ", p, 1, 1", "%" #u)                  \
                    "add.s64 y, %" #s ", %" #v ";\n"                                                                    \
-                   ATTUNE_MMA(T, N, j, "{%" #e ",%" #f ",%" #g ",%" #h "}, y, 1, 1, 1, %" #u)                          \
+                   ATTUNE_MMA(T, N, j, "{%" #e ",%" #f ",%" #g ",%" #h "}, y, 1, 1, 1", "%" #u)                        \
                    "add.s64 y, %" #s ", %" #w ";\n"                                                                    \
-                   ATTUNE_MMA(T, N, j, "{%" #i ",%" #k ",%" #l ",%" #m "}, y, 1, 1, 1, %" #u)                          \
+                   ATTUNE_MMA(T, N, j, "{%" #i ",%" #k ",%" #l ",%" #m "}, y, 1, 1, 1", "%" #u)                        \
                    "add.s64 y, %" #s ", %" #z ";\n"                                                                    \
-                   ATTUNE_MMA(T, N, j, "{%" #n ",%" #o ",%" #q ",%" #r "}, y, 1, 1, 1, %" #u) "}"                      \
+                   ATTUNE_MMA(T, N, j, "{%" #n ",%" #o ",%" #q ",%" #r "}, y, 1, 1, 1", "%" #u) "}"                    \
                    : ATTUNE_ACC##j                                                                                     \
                    : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(x[4]), "r"(x[5]), "r"(x[6]), "r"(x[7]),           \
                      "r"(x[8]), "r"(x[9]), "r"(x[10]), "r"(x[11]), "r"(x[12]), "r"(x[13]), "r"(x[14]), "r"(x[15]),     \
@@ -190,7 +195,8 @@ struct Product;
 // clang-format on
 #define ATTUNE_WIDTH(...)           \
   ATTUNE_PRODUCT(bf16, __VA_ARGS__) \
-  ATTUNE_PRODUCT(f16, __VA_ARGS__)
+  ATTUNE_PRODUCT(f16, __VA_ARGS__)  \
+  ATTUNE_PRODUCT(e4m3, __VA_ARGS__)
 #define ATTUNE_N16 ATTUNE_WIDTH(16, 1, ATTUNE_EIGHT1, ATTUNE_EIGHT2, ATTUNE_EIGHT3)
 #define ATTUNE_N32 ATTUNE_WIDTH(32, 2, ATTUNE_EIGHT2, ATTUNE_EIGHT3, ATTUNE_EIGHT4)
 #define ATTUNE_N48 ATTUNE_WIDTH(48, 3, ATTUNE_EIGHT3, ATTUNE_EIGHT4, ATTUNE_EIGHT5)

@@ -52,6 +52,7 @@ constexpr Row rows[] = {
 };
 
 std::string why_not(const KernelSpec& spec, const ModFacts&) {
+  if (spec.dtype == DType::e4m3) return "its products are of f32, bf16 or f16, and q, k and v hold e4m3";
   return spec.narrow ? "it reads k and v in the type of q" : "";
 }
 

@@ -2,9 +2,7 @@
 #include <algorithm>
 #include <fmt/format.h>
 
-#include "codegen/ceil_div.h"
-#include "codegen/gpu_element.h"
-#include "codegen/kernel.h"
+#include "codegen/kernels/forward_tile_sm90.h"
 
 namespace attune::codegen {
 
@@ -12,25 +10,8 @@ extern const KernelDescriptor forward_sm90;
 
 namespace {
 
-struct Tile {
-  int m = 128;       ///< queries: m / 64 groups of four warps share them
-  int n = 128;       ///< keys
-  int stages = 2;    ///< tiles of keys and values in shared memory
-  int q_stages = 2;  ///< tiles of queries in shared memory: 2 load the next one ahead
-  int own_o = 1;     ///< results have shared memory of their own, else they lie on the queries
-  int turns = 1;     ///< how groups take turns at issuing their products
-  int dynamic = 0;   ///< blocks take tiles from a counter: tiles of equal length are dealt out evenly without one
-  bool operator==(const Tile&) const = default;
-};
-constexpr std::array members{
-    TileMember<Tile>{{.name = "m", .least = 128, .most = 192, .step = 64}, &Tile::m},
-    TileMember<Tile>{{.name = "n", .least = 16, .most = 256, .step = 16}, &Tile::n},
-    TileMember<Tile>{{.name = "stages", .least = 2, .most = 4}, &Tile::stages},
-    TileMember<Tile>{{.name = "q_stages", .least = 1, .most = 2}, &Tile::q_stages},
-    TileMember<Tile>{{.name = "own_o", .least = 0, .most = 1}, &Tile::own_o},
-    TileMember<Tile>{{.name = "turns", .least = 0, .most = 2}, &Tile::turns},
-    TileMember<Tile>{{.name = "dynamic", .least = 0, .most = 1}, &Tile::dynamic},
-};
+using Tile = ForwardTile90;
+constexpr auto& members = forward_members90;
 constexpr auto erased_members = members_of(members);
 constexpr Search searches[] = {{.member = "turns", .least = 0, .most = 2},
                                {.member = "dynamic", .least = 0, .most = 1},
@@ -86,9 +67,7 @@ std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
   if (spec.narrow) return "it reads k and v in the type of q";
   if (spec.out != spec.dtype)
     return fmt::format("it writes o as {}, not as {}", name_of(spec.dtype), name_of(spec.out));
-  if (!spec.boxes)
-    return "the copy engine takes tensors whose rows are contiguous, whose other strides are positive multiples of 16 "
-           "bytes, and none of them empty";
+  if (std::string why = why_no_boxes(spec); !why.empty()) return why;
   if (facts.has_prob && !facts.prob_linear) return "the prob mod is not a multiple of p: it needs each row's sum first";
   return {};
 }
@@ -121,28 +100,8 @@ std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
   return numbers > most ? fmt::format("a thread would hold {} numbers, and {} fit its registers", numbers, most) : "";
 }
 
-/// As struct Shared90 of deal_sm90.cuh counts, and what aligns it to 1024 bytes.
-int shared_bytes(const KernelPlan& plan, const Tile& tile) {
-  const int line = 128, chunk = gpu_element(plan.dtype).chunk();
-  const int chunks = ceil_div(plan.d, chunk), dv_chunks = ceil_div(plan.dv, chunk);
-  const int q = chunks * tile.m, k = chunks * tile.n, v = dv_chunks * tile.n, o = dv_chunks * tile.m;
-  const int barriers = 16 * (tile.q_stages + 2 * tile.stages), item = 16 + 16 + 64, again = 4 * 32 * (tile.m / 16);
-  const int queries = tile.own_o ? tile.q_stages * q + o : std::max(tile.q_stages * q, o);
-  return line * (queries + tile.stages * (k + v)) + barriers + item + again + 1024;
-}
-
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
-  constexpr int results = 16;  // queries whose results a warp holds, and stores by itself
-  const Tile tile = tile_of(variant, members);
-  KernelPlan plan = plan_of(forward_sm90, spec, tile.m, tile.n);
-  plan.stages = tile.stages;
-  plan.traits = {{"q_stages", tile.q_stages}, {"own_o", tile.own_o}, {"turns", tile.turns}, {"dynamic", tile.dynamic}};
-  const int bytes = shared_bytes(plan, tile);
-  return {.plan = std::move(plan),
-          .threads = 128 * (tile.m / 64 + 1),
-          .shared_bytes = bytes,
-          .counts_tiles = tile.dynamic != 0,
-          .boxes = BoxRows{.q = tile.m, .k = tile.n, .v = tile.n, .o = results}};
+  return forward_choice90(forward_sm90, spec, tile_of(variant, members));
 }
 
 std::vector<std::vector<Variant>> other_tiles(const Variant& from) {

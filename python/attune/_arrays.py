@@ -89,6 +89,17 @@ def like(array: Any, shape: tuple[int, ...]) -> Any:
     return empty(array, shape)
 
 
+def result(q: Any, shape: tuple[int, ...]) -> Any:
+    """A new array like q, of this shape; bf16 beside e4m3, as which no results are written."""
+    if type_name(q) == "float8_e4m3fn":
+        torch, numpy, names = (sys.modules.get(name) for name in ("torch", "numpy", "ml_dtypes"))
+        if torch is not None and isinstance(q, torch.Tensor):
+            return q.new_empty(shape, dtype=torch.bfloat16, requires_grad=False)
+        if numpy is not None and isinstance(q, numpy.ndarray) and names is not None:
+            return numpy.empty(shape, names.bfloat16)
+    return like(q, shape)
+
+
 def size(shape: tuple[int, ...]) -> int:
     """How many elements."""
     return math.prod(shape)

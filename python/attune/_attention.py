@@ -419,7 +419,7 @@ class Attention:
 def _result(q: Array, v: Array) -> Array:
     """A new output; q itself where these are no arrays, which the core refuses by name."""
     try:
-        return _arrays.like(q, (*q.shape[:-1], v.shape[-1]))
+        return _arrays.result(q, (*q.shape[:-1], v.shape[-1]))
     except (AttributeError, IndexError):
         return q
 

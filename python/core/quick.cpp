@@ -139,6 +139,7 @@ class Call {
     if (made_.is_valid()) return out_.read(made_) && out_.writeable();
     const std::int64_t* const q = q_.tensor().shape;
     const std::int64_t shape[4] = {q[0], q[1], q[2], v_.tensor().shape[3]};
+    if (q_.tensor().dtype.code == ATTUNE_E4M3) return false;  // its results are bf16
     // A result of q's shape lies as q does.
     if (shape[3] == q[3] && !q_.contiguous()) return false;
     return out_.make(shape, 4, &q_, made_);

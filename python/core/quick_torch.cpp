@@ -177,9 +177,8 @@ nb::object attend(const Handle& handle, nb::handle q, nb::handle k, nb::handle v
   Call c(handle);
   if (!c.read(q, k, v) || !c.bind(captures, 0, ints)) return nb::none();
   Tensor of_out, of_lse, of_max;
-  const nb::object out = c.q.contiguous() && c.q.extent(3) == c.v.extent(3)
-                             ? made_like(of_out, q)
-                             : made(of_out, torch().output, nullptr, q.ptr(), v.ptr());
+  const bool as_q = c.q.contiguous() && c.q.extent(3) == c.v.extent(3) && c.q.at()->dtype.code != ATTUNE_E4M3;
+  const nb::object out = as_q ? made_like(of_out, q) : made(of_out, torch().output, nullptr, q.ptr(), v.ptr());
   const nb::object lse = with_lse ? made_rows(of_lse, c.q) : nb::none();
   const nb::object largest = with_max ? made_rows(of_max, c.q) : nb::none();
   if (!out.is_valid() || !lse.is_valid() || !largest.is_valid()) return nb::none();

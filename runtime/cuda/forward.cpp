@@ -72,7 +72,7 @@ KernelKey key_of(const Facts& device, const LoweredMod& lowered, const Args& arg
                          .packed = p.q.packed(),
                          .apart = tells_apart(call, p) || latent,
                          .paged = p.kv.paged(),
-                         .narrow = call.k.dtype == DType::e4m3,
+                         .narrow = call.k.dtype != call.q.dtype,
                          .before = call.o_before.given(),
                          .pieces = call.piece != 0,
                          .latent = latent,

@@ -23,7 +23,7 @@ using Json = nlohmann::ordered_json;
 constexpr int format = 1;
 
 std::optional<DType> dtype_named(std::string_view name) {
-  for (const DType type : {DType::bf16, DType::f16, DType::f32})
+  for (const DType type : {DType::bf16, DType::f16, DType::e4m3, DType::f32})
     if (name_of(type) == name) return type;
   return std::nullopt;
 }

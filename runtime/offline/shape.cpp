@@ -41,7 +41,7 @@ bool set_bytes(std::optional<int>& into, std::string_view text) {
          (value == 0 || value == 4 || value == 8 || value == 16);
 }
 bool set_dtype(std::optional<DType>& into, std::string_view text) {
-  for (const DType type : {DType::f32, DType::f16, DType::bf16})
+  for (const DType type : {DType::f32, DType::f16, DType::bf16, DType::e4m3})
     if (attune::name_of(type) == text) into = type;
   return into && attune::name_of(*into) == text;
 }
@@ -80,11 +80,11 @@ constexpr ShapeRow flag(std::string_view name, std::string_view meaning) {
 }
 
 constexpr std::array rows{
-    ShapeRow{"dtype", "f32, f16 or bf16", "of q, k and v; bf16 on GPUs and f32 on CPUs if left out",
+    ShapeRow{"dtype", "f32, f16, bf16 or e4m3", "of q, k and v; bf16 on GPUs and f32 on CPUs if left out",
              [](Shape& s, std::string_view v) { return set_dtype(s.dtype, v); },
              [](const Shape& s) { return dtype_text(s.dtype); }, JsonForm::text, true},
-    ShapeRow{"out_dtype", "f32, f16 or bf16", "of o; as dtype if left out",
-             [](Shape& s, std::string_view v) { return set_dtype(s.out_dtype, v); },
+    ShapeRow{"out_dtype", "f32, f16 or bf16", "of o; as dtype if left out, and bf16 for e4m3",
+             [](Shape& s, std::string_view v) { return set_dtype(s.out_dtype, v) && s.out_dtype != DType::e4m3; },
              [](const Shape& s) { return dtype_text(s.out_dtype); }, JsonForm::text, false},
     ShapeRow{"d", "a number from 1 to 576", "width of a head, to 256 unless it is latent; 128 if left out",
              [](Shape& s, std::string_view v) { return set_number(s.d, v, 1, codegen::latent_d); },
@@ -107,7 +107,7 @@ constexpr std::array rows{
     flag<&Shape::few>("few", "are there few queries: 16 at most, times the heads that share a tile?"),
     flag<&Shape::apart>("apart", "have entries lengths or positions of their own, or pages?"),
     flag<&Shape::paged>("paged", "are keys and values in pages?"),
-    flag<&Shape::narrow>("narrow", "do keys and values hold e4m3?"),
+    flag<&Shape::narrow>("narrow", "do keys and values hold e4m3, beside queries that do not?"),
     flag<&Shape::before>("before", "are results over other keys merged in?"),
     flag<&Shape::pieces>("pieces", "are keys summed in pieces?"),
     flag<&Shape::latent>("latent", "are values the first columns of the keys, of heads of 576?"),
@@ -141,6 +141,9 @@ constexpr std::array rows{
              [](const Shape& s) { return s.grads.value_or(""); }, JsonForm::text, true},
 };
 
+/// Of o, where nothing is said of it. There is no o of e4m3.
+DType usual_out(DType of) { return of == DType::e4m3 ? DType::bf16 : of; }
+
 /// The widest copy in load_widths, 4 to 16, that fits rows of this size; 0 if there is none.
 int piece_of(std::int64_t row) {
   const std::int64_t bits = row | 16, least = bits & -bits;
@@ -163,7 +166,7 @@ std::string option_of(const ShapeRow& row) {
 KernelSpec spec_of(const Shape& shape, int arch) {
   KernelSpec out{
       .arch = arch, .dtype = shape.dtype.value_or(DType::bf16), .d = shape.d, .dv = shape.dv.value_or(shape.d)};
-  out.out = shape.out_dtype.value_or(out.dtype);
+  out.out = shape.out_dtype.value_or(usual_out(out.dtype));
   out.max = shape.max;
   out.packed = shape.packed;
   out.heads = static_cast<int>(shape.heads);
@@ -190,7 +193,7 @@ KernelSpec spec_of(const Shape& shape, int arch) {
 
 Shape shape_of(const KernelSpec& spec, codegen::Length length) {
   Shape out{.dtype = spec.dtype, .d = spec.d, .length = length};
-  if (spec.out != spec.dtype) out.out_dtype = spec.out;
+  if (spec.out != usual_out(spec.dtype)) out.out_dtype = spec.out;
   if (spec.dv != spec.d) out.dv = spec.dv;
   out.max = spec.max;
   out.packed = spec.packed;

@@ -36,14 +36,15 @@ struct Luck {
 
 class Row {
  public:
-  Row(OracleRows& oracle, const BoundMod& bound, const Forward& call, const Problem& p, const RowAt& at)
+  /// `products`: the type of their operands.
+  Row(OracleRows& oracle, const BoundMod& bound, const Forward& call, const Problem& p, const RowAt& at, DType products)
       : oracle_(oracle), call_(call), p_(p), seq_(sequence(p, at.b)), exact_(oracle.row(at.b, at.h, at.i)),
-        has_sink_(bound.mod.sink != nullptr), unit_(unit(call.q.dtype)) {}
+        has_sink_(bound.mod.sink != nullptr), products_(products), unit_(unit(products)) {}
 
   /// Call for rows from a GPU kernel that is not exact.
   void of_fast_kernel() {
     fast_ = true;
-    if (size_of(call_.q.dtype) >= 4) tf32_ = true, unit_ = 0x1p-11;
+    if (size_of(products_) >= 4) tf32_ = true, unit_ = 0x1p-11;
   }
 
   /// All of this costs (n * Skv * D).
@@ -62,7 +63,9 @@ class Row {
   void scores() {
     const std::vector<double> q = operands(oracle_.q());
     for (std::int64_t kv = 0; kv < seq_.kv_len; ++kv) {
-      const Product s = product(q, operands(oracle_.k(kv)), p_.scale);
+      Product s = product(q, operands(oracle_.k(kv)), p_.scale);
+      // Products of 8 bits are summed up in some 14 bits.
+      if (products_ == DType::e4m3) s.reach *= 0x1p7;
       pairs_.push_back({s.s, s.reach, oracle_.score(kv, s.s, Precision::f32)});
     }
   }
@@ -75,17 +78,30 @@ class Row {
     if (top == -std::numeric_limits<float>::infinity()) return;
     float sum = has_sink_ ? std::exp(static_cast<float>(exact_.sink) - top) : 0;
     for (const Pair& pair : pairs_) sum += std::exp(static_cast<float>(pair.score) - top);
+    std::vector<double> after_all(pairs_.size());
     for (std::int64_t kv = 0; kv < seq_.kv_len; ++kv) {
       const auto score = static_cast<float>(pairs_[static_cast<std::size_t>(kv)].score);
       if (score == -std::numeric_limits<float>::infinity()) continue;
-      const float p = std::exp(score - top) / sum;
-      const auto after = static_cast<float>(
-          operand(rounded(oracle_.prob(kv, static_cast<double>(p), Precision::f32), call_.q.dtype)));
+      const double after = oracle_.prob(kv, static_cast<double>(std::exp(score - top) / sum), Precision::f32);
+      after_all[static_cast<std::size_t>(kv)] = after;
+      most_ = std::max(most_, std::abs(after));
+    }
+    const double factor = to_range();
+    for (std::int64_t kv = 0; kv < seq_.kv_len; ++kv) {
+      const double unrounded = after_all[static_cast<std::size_t>(kv)];
+      if (static_cast<float>(pairs_[static_cast<std::size_t>(kv)].score) == -std::numeric_limits<float>::infinity())
+        continue;
+      const auto after = static_cast<float>(operand(rounded(unrounded * factor, products_) / factor));
       const std::vector<double> v = operands(oracle_.v(kv));
       for (std::size_t j = 0; j < o.size(); ++j) o[j] += after * static_cast<float>(v[j]);
     }
     for (std::size_t j = 0; j < o.size(); ++j) dense_.o[j] = rounded(static_cast<double>(o[j]), call_.o.dtype);
     dense_.lse = static_cast<double>(top + std::log(sum));
+  }
+
+  /// What takes probabilities to the range of e4m3 for its products: the largest of a row becomes 2^7 to 2^8.
+  double to_range() const {
+    return products_ == DType::e4m3 && most_ > 0 && std::isfinite(most_) ? std::ldexp(1.0, 7 - std::ilogb(most_)) : 1;
   }
 
   /// How far rounding may move a probability.
@@ -101,12 +117,14 @@ class Row {
     // A GPU's own functions are accurate to 11 bits.
     const double of_score = std::isfinite(score) ? std::abs(score) * (fast_ ? 0x1p-11 : 0x1p-22) : 0;
     luck_.max = std::max(luck_.max, of_score);
-    return most + p * (of_score + unit_of_exp(call_.q.dtype));
+    return most + p * (of_score + unit_of_exp(products_));
   }
 
   void luck() {
     luck_.o.assign(static_cast<std::size_t>(p_.dv), 0);
     double lse = 0;
+    // A thread's powers of a tile may sum up to 2^8, and what is rounded to nothing is below 2^-10.
+    const double least = products_ == DType::e4m3 ? 0x1p-18 * std::max(most_, 1.0) : 0;
     auto kept = exact_.kept.begin();
     for (std::int64_t kv = 0; kv < seq_.kv_len; ++kv) {
       const bool is_kept = kept != exact_.kept.end() && kept->kv == kv;
@@ -116,7 +134,7 @@ class Row {
       const double after = is_kept ? oracle_.prob(kv, p) : 0;
       const double change = std::max(std::abs(oracle_.prob(kv, p + by) - after),
                                      std::abs(oracle_.prob(kv, std::max(p - by, 0.0)) - after)) +
-                            unit_ * std::abs(after);
+                            std::max(unit_ * std::abs(after), least);
       if (by == 0 && after == 0) continue;
       const auto v = oracle_.v(kv);
       for (std::size_t j = 0; j < luck_.o.size(); ++j) luck_.o[j] += change * v[j] * (change * v[j]);
@@ -143,7 +161,8 @@ class Row {
   Sequence seq_;
   const OracleRow& exact_;
   bool has_sink_, fast_ = false, tf32_ = false;
-  double unit_;
+  DType products_;
+  double unit_, most_ = 0;  ///< most_: the largest probability, after a prob mod
   std::vector<Pair> pairs_;
   Dense dense_;
   Luck luck_;
@@ -151,14 +170,14 @@ class Row {
 
 class Verify {
  public:
-  Verify(const BoundMod& bound, const Forward& call, const Problem& p, const Verified& which, bool fast)
-      : bound_(bound), call_(call), p_(p), which_(which), fast_(fast), oracle_(bound, call, p) {}
+  Verify(const BoundMod& bound, const Forward& call, const Problem& p, const Verified& which, DType products, bool fast)
+      : bound_(bound), call_(call), p_(p), which_(which), products_(products), fast_(fast), oracle_(bound, call, p) {}
 
   void operator()() {
     std::vector<std::int64_t> lengths;
     for (std::int64_t b = 0; b < p_.batch; ++b) lengths.push_back(sequence(p_, b).q_len);
     for (const RowAt& at : sampled(lengths, p_.q_heads, which_)) {
-      Row row(oracle_, bound_, call_, p_, at);
+      Row row(oracle_, bound_, call_, p_, at, products_);
       if (fast_) row.of_fast_kernel();
       row.compute();
       o(row, at);
@@ -192,7 +211,7 @@ class Verify {
     // One more rounding may empty or fill such a row.
     if (!std::isfinite(wanted) && luck > 0) return;
     const double allowed = std::isfinite(wanted)
-                               ? 1.5 * std::abs(plain - wanted) + lucky * luck + unit_of_exp(call_.q.dtype) +
+                               ? 1.5 * std::abs(plain - wanted) + lucky * luck + unit_of_exp(products_) +
                                      0x1p-20 * std::max(1.0, std::abs(wanted))
                                : 0;
     if (std::isfinite(wanted) && (!std::isfinite(allowed) || std::abs(got - wanted) <= allowed)) return;
@@ -203,6 +222,7 @@ class Verify {
   const Forward& call_;
   const Problem& p_;
   const Verified& which_;
+  DType products_;
   bool fast_;
   OracleRows oracle_;
 };
@@ -235,7 +255,9 @@ Tensor on_host(const Tensor& t, void* stream, std::vector<std::vector<std::byte>
 
 void verify(const BoundMod& bound, const Forward& call, const Problem& problem, const Verified& which) {
   const bool on_gpu = call.q.device.kind == Device::Kind::cuda;
-  if (!on_gpu) return Verify(bound, call, problem, which, false)();
+  // The host widens e4m3.
+  if (!on_gpu)
+    return Verify(bound, call, problem, which, call.q.dtype == DType::e4m3 ? DType::f32 : call.q.dtype, false)();
   if (cuda::is_captured(which.stream))
     return note(watch::Noted::Of::verify, "a call that is captured into a graph is not verified");
   std::vector<std::vector<std::byte>> memory;
@@ -250,7 +272,7 @@ void verify(const BoundMod& bound, const Forward& call, const Problem& problem, 
       *t = on_host(*t, which.stream, memory);
     known = compiler::check(bound, here, problem.scale);
   }
-  Verify(bound, here, known, which, !codegen::is_exact(which.exact, call.q.dtype))();
+  Verify(bound, here, known, which, call.q.dtype, !codegen::is_exact(which.exact, call.q.dtype))();
 }
 
 }  // namespace attune::runtime

@@ -71,7 +71,9 @@ std::vector<RowAt> sampled(std::span<const std::int64_t> lengths, std::int64_t h
   return out;
 }
 
-double unit(DType type) { return type == DType::bf16 ? 0x1p-9 : type == DType::f16 ? 0x1p-12 : 0x1p-21; }
+double unit(DType type) {
+  return type == DType::e4m3 ? 0x1p-5 : type == DType::bf16 ? 0x1p-9 : type == DType::f16 ? 0x1p-12 : 0x1p-21;
+}
 double unit_of_exp(DType type) { return type == DType::f32 || type == DType::f64 ? 0x1p-21 : 0x1p-13; }
 
 double rounded(double x, DType type) {

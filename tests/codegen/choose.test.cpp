@@ -218,10 +218,50 @@ TEST_CASE("keys of e4m3 are read by the kernel of few queries, and by no other",
   };
   CHECK(refusal({.narrow = true}) ==
         "engine-type: decode_sm80: it is for queries that are 16 rows at most, times the heads that share keys; "
-        "forward_sm90: it reads k and v in the type of q; forward_sm80: it reads k and v in the type of q");
+        "forward_e4m3_sm90: its products are of e4m3, and q holds bf16; forward_sm90: it reads k and v in the type of "
+        "q; forward_sm80: it reads k and v in the type of q");
   CHECK(refusal({.arch = 80, .narrow = true, .few = true, .load = 8}).find("engine-type: decode_sm80: it reads") == 0);
   CHECK(refusal({.narrow = true, .few = true}, {.has_prob = true, .prob_linear = false}).find("engine-type") == 0);
   CHECK(refusal({.dtype = DType::f32, .out = DType::f32, .narrow = true, .few = true}).find("engine-type") == 0);
+}
+
+TEST_CASE("queries, keys and values of e4m3 are for one kernel, which others' calls do not see", "[choose]") {
+  for (int d = 16; d <= 128; d += 16) {
+    const KernelSpec spec{.dtype = DType::e4m3, .out = d % 32 ? DType::f16 : DType::bf16, .d = d, .dv = 144 - d};
+    const KernelChoices all = choose(spec, {});
+    REQUIRE_FALSE(all.choices.empty());
+    for (const KernelChoice& c : all.choices) {
+      CHECK(c.plan.kernel->name == "forward_e4m3_sm90");
+      CHECK(c.plan.d == (d + 31) / 32 * 32);
+      CHECK(c.plan.n % 32 == 0);
+      CHECK(c.shared_bytes <= most_shared(90));
+    }
+  }
+  CHECK(story_of(choose({}, {})).find("e4m3") == std::string::npos);
+  const auto refusal = [](const KernelSpec& spec, const ModFacts& facts = {}) -> std::string {
+    try {
+      choose(spec, facts);
+    } catch (const Error& e) {
+      CHECK(e.code == "engine-type");
+      return e.why;
+    }
+    return "nothing";
+  };
+  const KernelSpec usual{.dtype = DType::e4m3};
+  CHECK(refusal(usual) == "nothing");
+  KernelSpec other = usual;
+  other.arch = 80;
+  CHECK(refusal(other).find("forward_e4m3_sm90: it is for compute capability 9.0") != std::string::npos);
+  other = usual, other.d = 144;
+  CHECK(refusal(other).find("it takes heads up to 128 wide, and D is 144 and Dv is 128") != std::string::npos);
+  other = usual, other.out = DType::f32;
+  CHECK(refusal(other).find("it writes o as bf16 or f16, not as f32") != std::string::npos);
+  other = usual, other.boxes = false;
+  CHECK(refusal(other).find("forward_e4m3_sm90: the copy engine") != std::string::npos);
+  CHECK(refusal(usual, {.has_prob = true, .prob_linear = false}).find("not a multiple of p") != std::string::npos);
+  // Few queries too: the kernel of few reads q as 16 bits.
+  other = usual, other.few = true;
+  CHECK(choose(other, {}).choices.front().plan.kernel->name == "forward_e4m3_sm90");
 }
 
 TEST_CASE("calls are of the kind that their expressions make them", "[choose]") {
@@ -311,7 +351,9 @@ TEST_CASE("what is preferred and cannot be is left out, and is said", "[choose]"
     CHECK_THROWS_AS(choose(spec, facts, {}, &only), Error);
     return all.refused;
   };
-  CHECK(refused("forward_sm91").find("there are latent_sm90 and decode_sm80 and forward_sm90 and forward_sm80") != std::string::npos);
+  CHECK(refused("forward_sm91")
+            .find("there are latent_sm90 and decode_sm80 and forward_e4m3_sm90 and forward_sm90 and") !=
+        std::string::npos);
   CHECK(refused("forward_sm90:warps=4").find("has no `warps`") != std::string::npos);
   CHECK(refused("forward_sm90:n=100").find("multiple of 16") != std::string::npos);
   CHECK(refused("forward_sm90:m=64").find("128 or 192") != std::string::npos);
@@ -427,15 +469,17 @@ TEST_CASE("the host counts shared memory and columns as kernels do", "[choose]")
         KernelSpec{.arch = 86, .out = DType::f32, .d = 256, .dv = 40, .few = true},
         KernelSpec{.before = true, .pieces = true, .heads = 2, .few = true},
         KernelSpec{.d = 48, .dv = 80, .narrow = true, .few = true},
+        KernelSpec{.dtype = DType::e4m3, .d = 128, .dv = 128}, KernelSpec{.dtype = DType::e4m3, .d = 40, .dv = 80},
         KernelSpec{.arch = 86, .d = 256, .dv = 64, .narrow = true, .before = true, .few = true},
         KernelSpec{.d = 576, .dv = 512, .apart = true, .latent = true, .heads = 16}})
     for (const KernelChoice& c : choose(spec, parts.facts).choices) {
       Source source = kernel_source(parts, c.plan, spec.arch);
-      const std::string shared = c.plan.kernel->name == "forward_sm90"  ? "Shared90"
+      const bool copied = c.plan.kernel->name == "forward_sm90" || c.plan.kernel->name == "forward_e4m3_sm90";
+      const std::string shared = copied                                 ? "Shared90"
                                  : c.plan.kernel->name == "decode_sm80" ? "SharedDecode"
                                  : c.plan.kernel->name == "latent_sm90" ? "SharedLatent"
                                                                         : "Shared80";
-      const int aligned = shared == "Shared90" || shared == "SharedLatent" ? 1024 : 0;
+      const int aligned = copied || shared == "SharedLatent" ? 1024 : 0;
       // Without the kernel itself, which takes a second or two to compile.
       source.text.resize(source.text.rfind("template __global__"));
       source.symbol = "nothing";

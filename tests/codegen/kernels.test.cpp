@@ -48,6 +48,8 @@ std::vector<Row> rows() {
   std::vector<Row> out;
   for (const auto& [d, dv] : {std::pair{64, 64}, {128, 128}, {192, 128}, {192, 192}, {256, 256}})
     add_fast(out, {.arch = 90, .d = d, .dv = dv});
+  for (const auto& [d, dv] : {std::pair{32, 32}, {64, 64}, {96, 64}, {128, 128}})
+    add_fast(out, {.arch = 90, .dtype = DType::e4m3, .d = d, .dv = dv});
   for (const auto& [bytes, d] :
        {std::pair{2, 64}, {2, 96}, {2, 128}, {2, 192}, {2, 256}, {4, 64}, {4, 128}, {4, 256}}) {
     const DType type = bytes == 4 ? DType::f32 : DType::bf16;
@@ -102,6 +104,7 @@ std::string flaw(const Binary& binary, int spills) {
 /// does without. `number` decides the details of the call.
 void compile(const Lowered& lowered, Row row, std::size_t number) {
   if (number % 2 && row.spec.dtype == DType::bf16) row.spec.dtype = row.spec.out = DType::f16;
+  if (number % 2 && row.spec.dtype == DType::e4m3) row.spec.out = DType::f16;
   row.spec.max = number % 5 == 0;
   row.spec.packed = number % 3 == 0;
   row.spec.heads = 1 << number % (row.spec.latent ? 7 : row.spec.few ? 5 : 4);
@@ -110,8 +113,8 @@ void compile(const Lowered& lowered, Row row, std::size_t number) {
   row.spec.before = number % 7 == 2 || (row.spec.few && number % 4 == 1);
   if (row.portable() && number % 4 == 0) row.spec.load = 0;
   const codegen::GpuParts parts = codegen::forward_parts(lowered.lowered, row.spec);
-  row.spec.before = row.spec.before && parts.facts.prob_linear;  // others are refused
-  if (row.spec.latent && !parts.facts.prob_linear) return;       // refused
+  if ((row.spec.dtype == DType::e4m3 || row.spec.latent) && !parts.facts.prob_linear) return;  // refused
+  row.spec.before = row.spec.before && parts.facts.prob_linear;                                // likewise
   std::vector<KernelChoice> candidates = choose(row.spec, parts.facts).choices;
   if (!row.portable() && !row.spec.latent) {
     // The fast kernel does not take every Mod; the portable one does.

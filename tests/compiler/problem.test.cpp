@@ -190,7 +190,8 @@ TEST_CASE("types that do not fit are refused", "[problem]") {
   refuses("tensor-type.q", [](Forward& c) { c.q.dtype = DType::i32; });
   refuses("tensor-types", [](Forward& c) { c.v.dtype = DType::f16; });
   refuses("tensor-type.k", [](Forward& c) { c.k.dtype = DType::u8; });
-  refuses("tensor-type.q-e4m3", [](Forward& c) { c.q.dtype = DType::e4m3; });
+  refuses("tensor-types.q-e4m3", [](Forward& c) { c.q.dtype = DType::e4m3; });
+  refuses("tensor-type.o-e4m3", [](Forward& c) { c.q.dtype = c.k.dtype = c.v.dtype = c.o.dtype = DType::e4m3; });
   refuses("tensor-types.e4m3", [](Forward& c) { c.k.dtype = DType::e4m3; });
   refuses("tensor-type.o", [](Forward& c) { c.o.dtype = DType::u8; });
   refuses("tensor-type.lse", [](Forward& c) { c.lse.dtype = DType::f16; });
@@ -278,6 +279,7 @@ TEST_CASE("gradients that do not fit are refused", "[problem]") {
   });
   refuses_backward("tensor-shape.dk", [](Backward& c) { c.dk = at(6, single, {2, 4, 9, 16}); });
   refuses_backward("tensor-type.backward-k", [](Backward& c) { c.k.dtype = c.v.dtype = DType::e4m3; });
+  refuses_backward("tensor-type.backward-q", [](Backward& c) { c.q.dtype = c.k.dtype = c.v.dtype = DType::e4m3; });
   refuses_backward("tensor-type.dq", [](Backward& c) { c.dq.dtype = DType::i32; });
   refuses_backward("tensor-alias.gradients", [](Backward& c) { c.dv.data = c.dk.data; });
   refuses_backward("grad-not-captured.none", [&](Backward& c) { c.captured = {{slope, at(12, single, {4})}}; });

@@ -678,6 +678,31 @@ TEST_CASE("keys of e4m3 are read by one kernel, and refused in words where it ta
           std::string::npos);
 }
 
+TEST_CASE("queries, keys and values of e4m3 get a kernel of their own on Hopper, and are refused in words elsewhere",
+          "[driver]") {
+  const Attention causal{.mask = mods::causal()};
+  const auto called = [&]<class Out>(Out, int arch, std::int64_t q_len, std::int64_t d, bool lengths) {
+    const Device gpu = device_of(arch);
+    const auto q = gpu.array<e4m3>({2, 4, q_len, d}), kept = gpu.array<e4m3>({2, 1, 300, d});
+    const auto o = gpu.array<Out>({2, 4, q_len, d});
+    const auto kv_len = gpu.array<std::int32_t>({2});
+    fake::forget();
+    causal.run({.q = q, .k = kept, .v = kept, .o = o, .kv_len = lengths ? Tensor(kv_len) : Tensor()}, Line{});
+    return fake::launches().back();
+  };
+  for (const std::int64_t q_len : {1, 7, 300})
+    for (const std::int64_t d : {16, 64, 112, 128}) {
+      fits(called(bf16(), 90, q_len, d, false), "forward_e4m3_sm90", 227 << 10);
+      fits(called(f16(), 90, q_len, d, false), "forward_e4m3_sm90", 227 << 10);
+    }
+  const auto refusal = [&](const auto& call) { return tests::refusal(call); };
+  tests::golden_error("engine-type.e4m3-queries", refusal([&] { called(bf16(), 80, 300, 64, false); }).what());
+  CHECK(refusal([&] { called(bf16(), 90, 300, 136, false); }).why.find("up to 128 wide") != std::string::npos);
+  CHECK(refusal([&] { called(bf16(), 90, 300, 40, false); }).why.find("multiples of 16 bytes") != std::string::npos);
+  CHECK(refusal([&] { called(float(), 90, 300, 64, false); }).why.find("writes o as bf16 or f16") != std::string::npos);
+  CHECK(refusal([&] { called(bf16(), 90, 1, 64, true); }).code == "engine-call");
+}
+
 TEST_CASE("a call that is merged with another's has a kernel of its own", "[driver]") {
   for (const int arch : {90, 120})
     for (const std::int64_t length : {1, 300}) {

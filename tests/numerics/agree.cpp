@@ -222,8 +222,14 @@ void tell_left_out(const Engine& engine, const std::string& why) {
   if (told.insert(line).second) std::printf("%s", line.c_str());
 }
 
+/// Of engines whose products of e4m3 are alike: they have one yardstick.
 void compare_forward(const Subject& subject, const Inputs& in, std::span<const Engine> engines, const Compared& what,
-                     Yardsticks yardsticks, Verdict& verdict) {
+                     Yardsticks yardsticks, bool products_of_e4m3, Verdict& verdict) {
+  const auto is_for = [&](const Engine& engine) {
+    return !in.shape.e4m3 || engine.products_of_e4m3 == products_of_e4m3;
+  };
+  if (std::ranges::none_of(engines, is_for)) return;
+  const DType products = !in.shape.e4m3 ? in.shape.dtype : products_of_e4m3 ? DType::e4m3 : DType::f32;
   Comparison comparison(in, verdict);
   const auto made = [&](For whom) { return forward_outputs(in, what, whom); };
   Outputs oracle = made(For::oracle);
@@ -232,10 +238,11 @@ void compare_forward(const Subject& subject, const Inputs& in, std::span<const E
   std::vector<Outputs> dense;
   for (const Subject* by : yardsticks) {
     dense.push_back(made(For::others));
-    dense_forward(by->written, forward_call(in, dense.back()), problem);
+    dense_forward(by->written, forward_call(in, dense.back()), problem, products);
   }
   comparison.truth(std::move(oracle), dense);
   for (const Engine& engine : engines) {
+    if (!is_for(engine)) continue;
     if (const std::string why = engine.why_not(in.shape); !why.empty()) {
       tell_left_out(engine, why);
       continue;
@@ -277,7 +284,8 @@ Verdict compare(const Subject& subject, const Inputs& in, std::span<const Engine
   if (engines.empty()) return verdict;
   const std::array own{&subject};
   if (yardsticks.empty()) yardsticks = own;
-  if (what.forward) compare_forward(subject, in, engines, what, yardsticks, verdict);
+  if (what.forward) compare_forward(subject, in, engines, what, yardsticks, false, verdict);
+  if (what.forward && in.shape.e4m3) compare_forward(subject, in, engines, what, yardsticks, true, verdict);
   if (what.backward) compare_backward(subject, in, engines, what, yardsticks, verdict);
   if (!verdict.wrong.empty()) verdict.wrong = text(subject) + verdict.wrong;
   return verdict;

@@ -23,7 +23,7 @@ Engine dense_but(std::function<void(const Forward&)> spoil, std::function<void(c
   return {.name = "dense",
           .forward =
               [=](const Subject& subject, const Forward& call, const compiler::Problem& problem) {
-                tests::dense_forward(subject.written, call, problem);
+                tests::dense_forward(subject.written, call, problem, call.q.dtype);
                 if (spoil) spoil(call);
               },
           .backward =

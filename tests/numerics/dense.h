@@ -19,7 +19,10 @@ struct Terms {
   double whole = 0;
 };
 
-void dense_forward(const compiler::BoundMod& bound, const Forward& call, const compiler::Problem& problem);
+/// `products`: the type that probabilities are rounded to. Those of e4m3 have a power of two that makes the largest of
+/// a row 2^7 to 2^8 meanwhile, and scores are summed up as products of e4m3 do it.
+void dense_forward(const compiler::BoundMod& bound, const Forward& call, const compiler::Problem& problem,
+                   DType products);
 /// For a Mod with derivatives. `lse_steps`: moves each lse by this many steps of f32. A forward's lse is right to a
 /// rounding, and it and the score are rounded once more as exponents of 2, half a step each; so a change by that much
 /// is not a backward's error. `forward`: the mod that gives lse, for a forward that rounds s in another way than its

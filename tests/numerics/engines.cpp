@@ -110,6 +110,14 @@ std::string Engine::why_not(const Shape& shape) const {
   const bool takes = latent && shape.latent && shape.d == 576 && shape.dv == 512;
   if (std::max(shape.d, shape.dv) > widest && !takes) return fmt::format("heads wider than {}", widest);
   if (shape.apart() && !apart) return "queries and keys that are described apart";
+  if (shape.e4m3 && products_of_e4m3) {
+    if (std::max(shape.d, shape.dv) > 128) return "q, k and v of e4m3 wider than 128";
+    const bool in_boxes = shape.layout == Layout::bhsd || shape.layout == Layout::bshd;
+    if (!in_boxes || shape.d % 16 || shape.dv % 16)
+      return "q, k and v of e4m3 whose rows are not multiples of 16 bytes";
+    if (shape.dtype != DType::bf16 && shape.dtype != DType::f16) return "o of 32 bits beside e4m3";
+    if (shape.apart()) return "q, k and v of e4m3 that are described apart";
+  }
   if (!shape.narrow || narrow == Narrow::all) return {};
   const std::int64_t q_len = shape.packed() ? std::ranges::max(shape.q_lens) : shape.q_len;
   if (!codegen::few_rows(q_len, shape.q_heads / shape.kv_heads)) return "k and v of e4m3 beside many queries";
@@ -129,7 +137,8 @@ const std::vector<Engine>& engines() {
                        .forward = forward_on_device,
                        .backward = backward_on_device,
                        .widest = 256,
-                       .narrow = Engine::Narrow::few});
+                       .narrow = Engine::Narrow::few,
+                       .products_of_e4m3 = true});
     const char* asked = std::getenv("ATTUNE_TEST_ENGINE");
     if (asked) std::erase_if(found, [&](const Engine& e) { return !e.name.starts_with(asked); });
     if (found.empty()) std::printf("[skip] this machine has no engine of %s\n", asked ? asked : "any kind");

@@ -36,6 +36,8 @@ struct Engine {
   std::int64_t widest = 1024;  ///< wider heads are refused, see tests/codegen/choose.test.cpp
   bool latent = false;         ///< takes heads of 576 columns of which values are the first 512, however wide others are
   Narrow narrow = Narrow::all;
+  /// Where q, k and v hold e4m3, so do operands of its products, probabilities too; else these have f32.
+  bool products_of_e4m3 = false;
 
   /// What of a shape it does not take, as a call's forward, or empty.
   std::string why_not(const Shape& shape) const;

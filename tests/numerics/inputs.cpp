@@ -155,6 +155,7 @@ std::string Shape::describe() const {
   if (page) more += fmt::format(", pages of {}{}", page, holes ? " with holes" : "");
   if (narrow) more += ", k and v of e4m3";
   if (latent) more += ", v within k";
+  if (e4m3) more += ", q, k and v of e4m3";
   if (piece) more += fmt::format(", pieces of {}", piece);
   if (before) more += ", results before";
   return fmt::format("{} {} x {}/{} x {} x {}/{} {}{}{}, from {}, seed {}", name_of(dtype), entries(), q_heads,
@@ -254,8 +255,8 @@ Inputs inputs(const Shape& shape) {
   Inputs in{.shape = shape, .q = {}, .k = {}, .v = {}, .grad_o = {}, .grad_lse = {}};
   std::vector<std::int64_t> q = in.shape_of_o();
   q.back() = shape.d;
-  in.q = filled(shape.dtype, q);
-  const DType kept = shape.narrow ? DType::e4m3 : shape.dtype;
+  in.q = filled(shape.e4m3 ? DType::e4m3 : shape.dtype, q);
+  const DType kept = shape.narrow || shape.e4m3 ? DType::e4m3 : shape.dtype;
   in.k = filled(kept, kv(shape.d));
   if (shape.latent) {
     in.v = in.k;

@@ -74,6 +74,22 @@ def test_keys_and_values_of_e4m3(qkv):
     assert near(attune.attention(*qkv, score=lambda s, at: s * scale[at.kv] * 2), dense(*qkv)[0])
 
 
+def test_queries_of_e4m3_too(qkv):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    q, k, v = (x.astype(ml_dtypes.float8_e4m3fn) for x in qkv)
+    wide = [x.astype(np.float32) for x in (q, k, v)]
+    own = attune.Attention(mask="kv <= q")
+    want = own(*wide)
+    for _ in range(2):  # the second call takes the short way
+        o = own(q, k, v)
+        assert o.dtype == ml_dtypes.bfloat16 and near(o, want, 8e-3)
+    out = np.zeros(want.shape, np.float32)
+    assert own(q, k, v, out=out) is out and near(out, want)
+    assert own(q, k[..., :], v[..., :8]).shape == (*q.shape[:-1], 8)
+    with pytest.raises(attune.Error, match="q and k hold different types"):
+        own(q, wide[1], wide[2])
+
+
 def test_strides_of_all_kinds(qkv, rng):
     q, k, v = qkv
     want, _ = dense(*qkv)

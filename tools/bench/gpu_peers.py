@@ -24,7 +24,8 @@ PRODUCTS = {"forward": 2, "backward": 5, "step": 7}  # of a pair
 DECODE = ((32, 8, 1, 1, 131072), (32, 8, 1, 16, 8192), (32, 8, 1, 64, 4096), (32, 8, 1, 64, 8192), (32, 8, 1, 8, 512),
           (64, 8, 1, 64, 8192), (64, 8, 8, 64, 8192))
 PEERS = {"dense": ["cudnn", "flash"], "mods": ["flex"], "portable": ["flash"], "packed": ["varlen"],
-         "decode": ["cudnn", "flash", "flex"], "grouped": ["cudnn", "flash", "flex"]}
+         "decode": ["cudnn", "flash", "flex"], "grouped": ["cudnn", "flash", "flex"],
+         "e4m3": []}  # torch's attentions take no 8 bits
 KERNELS = {"portable": "forward_sm80"}
 PATIENCE = 120  # seconds for a block; then attune's process is killed
 
@@ -37,7 +38,8 @@ def group(case):
         return f"{way}packed, D={case['d']}"
     if case["kind"] == "decode":
         return f"few queries, D={case['d']}, {case['kv_seq']} keys, B={case['batch']}"
-    return f"{way}{'portable kernel, ' if case['kind'] == 'portable' else ''}D={case['d']}, {case['row']}"
+    kind = {"portable": "portable kernel, ", "e4m3": "q, k and v of e4m3, "}.get(case["kind"], "")
+    return f"{way}{kind}D={case['d']}, {case['row']}"
 
 
 def label(case):
@@ -62,7 +64,7 @@ def of_run(run, cases):
 
 
 def notes(data):
-    return ("bf16, random normal data; rows of S: 16384 tokens, H x D = 2048. TFLOP/s of the pairs that the mask\n"
+    return ("bf16 but for the rows of e4m3, random normal data; rows of S: 16384 tokens, H x D = 2048. TFLOP/s of the pairs that the mask\n"
             "keeps, 4 D each forward and 10 D backward: the median of the blocks' medians, and the best call in brackets. A ratio is\n"
             "attune's median rate by the other's. Blocks of each in turn, as the card's clock moves. Both sides are\n"
             "timed by events of the device around each of 20 calls that follow one another on one stream; the first 20\n"
@@ -81,7 +83,7 @@ LOOK = Look(name="gpu_peers", heading="attune beside torch on a GPU",
             unit="TFLOP/s", scale=1e3, group=group, label=label, of_run=of_run, notes=notes,
             words=lambda case: {case["row"], case["kind"], case["cover"], case["direction"], f"d{case['d']}",
                                 f"s{case['seq']}"},
-            words_help="a row, dense, mods, packed, portable, decode or grouped, once or each, forward, backward or "
+            words_help="a row, dense, mods, packed, portable, decode, grouped or e4m3, once or each, forward, backward or "
                        "step, d64, s8192; as dense:causal:d128:cudnn=1.0")
 
 
@@ -127,6 +129,8 @@ def all_cases():
     yield from (Case("packed", row, "bf16", d, WIDTH // d, max(PACKED), len(PACKED), lengths=PACKED, starts=starts)
                 for d in (128, 64) for row in ("causal", "full") for starts in ("host", "device"))
     yield from (dense("portable", "causal", 128, seq) for seq in (4096, 16384))
+    yield from (Case("e4m3", row, "e4m3", d, WIDTH // d, seq, TOKENS // seq)
+                for d in (128, 64) for row in ("causal", "full") for seq in (4096, 16384))
     yield from (Case("decode", "full", "bf16", 128, heads, seq, batch, kv_heads=kv_heads, kv_seq=keys)
                 for heads, kv_heads, seq, batch, keys in DECODE)
     for row in ("causal", "full"):
@@ -243,7 +247,8 @@ def main():
     if o.torch:
         import torch_gpu  # takes seconds; --from and --no-torch do not need it
         run_of.update(torch_gpu.facts())
-        prepare = lambda case: torch_gpu.Prepared(case, [p for p in PEERS[case.kind] if o.flex or p != "flex"])
+        prepare = lambda case: torch_gpu.Prepared(
+            case, [p for p in PEERS[case.kind] if o.flex or p != "flex"]) if PEERS[case.kind] else None
     print(f"{', '.join(of_run(run_of, []))}; {len(cases(o))} cases", file=sys.stderr)
     peers.finish(o, LOOK, peers.run(o, LOOK, cases(o), run_of, lambda case: measure(o, case, prepare)))
 

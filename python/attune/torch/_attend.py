@@ -144,12 +144,13 @@ def _detached(tensors: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def output(q: Tensor, v: Tensor) -> Tensor:
     """A tensor for the output: its dimensions lie in the order of those of q, the last one fastest."""
-    width = v.shape[-1]
+    width, dtype = v.shape[-1], torch.bfloat16 if q.dtype == torch.float8_e4m3fn else q.dtype
     if q.is_contiguous():
-        return torch.empty_like(q) if width == q.shape[-1] else q.new_empty((*q.shape[:-1], width))
+        same = width == q.shape[-1]
+        return torch.empty_like(q, dtype=dtype) if same else q.new_empty((*q.shape[:-1], width), dtype=dtype)
     shape, strides = (*q.shape[:-1], width), q.stride()
     order = sorted(range(q.dim() - 1), key=lambda d: -strides[d])
-    return torch.empty_permuted(shape, (*order, q.dim() - 1), dtype=q.dtype, device=q.device)
+    return torch.empty_permuted(shape, (*order, q.dim() - 1), dtype=dtype, device=q.device)
 
 
 def row_numbers(q: Tensor, packed: Packed) -> Tensor:

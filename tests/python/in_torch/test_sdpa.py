@@ -62,6 +62,18 @@ def test_keys_and_values_of_e4m3_are_read_as_they_are():
     assert torch.equal(varlen_attention(*packed, starts, starts), varlen_attention(*wide, starts, starts))
 
 
+def test_queries_of_e4m3_too_give_bf16():
+    for width in (8, 16):
+        q, k, v = (t.to(torch.float8_e4m3fn) for t in qkv(heads=4, q_len=30, kv_len=50, v_width=width, grad=False))
+        wanted = F.scaled_dot_product_attention(*(t.double() for t in (q, k, v)))
+        for run in (scaled_dot_product_attention, torch.compile(scaled_dot_product_attention, fullgraph=True)):
+            for _ in range(3):  # the later calls take a shorter way
+                out = run(q, k, v)
+                assert out.dtype == torch.bfloat16 and (out.double() - wanted).abs().max() < 0.02
+    turned = q.transpose(1, 2).contiguous().transpose(1, 2)
+    assert torch.equal(scaled_dot_product_attention(turned, k, v), out)
+
+
 def test_a_float_mask_of_minus_infinity_hides():
     mask = torch.randn(5, 7).masked_fill(torch.arange(7) > 4, -torch.inf)
     check(qkv(q_len=5, kv_len=7), mask)

@@ -1,0 +1,102 @@
+// codegen/kernels/forward_e4m3_sm90.cpp — the forward of e4m3 on Hopper, codegen/cuda/forward_e4m3_sm90.cuh: its calls,
+// its tiles
+#include <algorithm>
+#include <fmt/format.h>
+
+#include "codegen/kernels/forward_tile_sm90.h"
+
+namespace attune::codegen {
+
+extern const KernelDescriptor forward_e4m3_sm90;
+
+namespace {
+
+using Tile = ForwardTile90;
+constexpr auto& members = forward_members90;
+constexpr auto erased_members = members_of(members);
+constexpr Search searches[] = {{.member = "turns", .least = 0, .most = 2},
+                               {.member = "dynamic", .least = 0, .most = 1},
+                               {.member = "q_stages", .least = 1, .most = 2},
+                               {.member = "own_o", .least = 0, .most = 1},
+                               {.member = "stages", .least = 2, .most = 3}};
+
+constexpr std::int64_t widest = 128;
+
+// In the order to try, whatever the width: one that spills leaves its place to the next.
+constexpr Tile tiles_in_order[] = {{.n = 128, .turns = 1},
+                                   {.n = 128, .turns = 2},
+                                   {.n = 96, .turns = 1},
+                                   {.n = 64, .turns = 1},
+                                   {.n = 32, .turns = 1}};
+
+bool is_for(const KernelSpec& spec) { return spec.dtype == DType::e4m3; }
+
+std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
+  if (!is_for(spec)) return fmt::format("its products are of e4m3, and q holds {}", name_of(spec.dtype));
+  if (spec.arch != 90)
+    return fmt::format("it is for compute capability 9.0, and the device has {}.{}", spec.arch / 10, spec.arch % 10);
+  if (spec.out != DType::bf16 && spec.out != DType::f16)
+    return fmt::format("it writes o as bf16 or f16, not as {}", name_of(spec.out));
+  if (spec.d > widest || spec.dv > widest)
+    return fmt::format("it takes heads up to {} wide, and D is {} and Dv is {}", widest, spec.d, spec.dv);
+  if (std::string why = why_no_boxes(spec); !why.empty()) return why;
+  if (facts.has_prob && !facts.prob_linear) return "the prob mod is not a multiple of p: it needs each row's sum first";
+  return {};
+}
+
+std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts& facts, const CallKind&) {
+  std::vector<Variant> out;
+  for (Tile tile : tiles_in_order) {
+    tile.dynamic = facts.skips || spec.packed;
+    out.push_back(variant_of(forward_e4m3_sm90.name, tile, members));
+  }
+  return out;
+}
+
+std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
+  const Tile tile = tile_of(variant, members);
+  if (!tile.own_o && tile.q_stages == 2) return "results would lie on the next queries: own_o is 1";
+  if (tile.n % 32 != 0) return "n is a multiple of 32, the keys of a product";
+  // A thread holds scores, results, products and probabilities, beside some 24 (two groups) or 32 other registers.
+  const int numbers = tile.n / 2 + static_cast<int>(round_up(spec.dv, 32)) + tile.n / 8,
+            most = tile.m == 128 ? 208 : 128;
+  return numbers > most ? fmt::format("a thread would hold {} numbers, and {} fit its registers", numbers, most) : "";
+}
+
+KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
+  return forward_choice90(forward_e4m3_sm90, spec, tile_of(variant, members));
+}
+
+std::vector<std::vector<Variant>> other_tiles(const Variant& from) {
+  std::vector<std::vector<Variant>> out;
+  for (const int m : {128, 192})
+    for (int n = 32; n <= 256; n += 32) {
+      Tile tile = tile_of(from, members);
+      tile.m = m;
+      tile.n = n;
+      out.push_back({variant_of(forward_e4m3_sm90.name, tile, members)});
+    }
+  return out;
+}
+
+std::string preamble(const KernelPlan& plan) { return ask_for_products({plan.n, plan.dv}); }
+
+}  // namespace
+
+constinit const KernelDescriptor forward_e4m3_sm90{
+    .name = "forward_e4m3_sm90",
+    .way = Way::forward,
+    .members = erased_members,
+    .searches = searches,
+    .persistent = true,
+    .waits = true,
+    .is_for = is_for,
+    .why_not = why_not,
+    .tiles = tiles,
+    .why_illegal = why_illegal,
+    .choice = choice,
+    .other_tiles = other_tiles,
+    .preamble = preamble,
+};
+
+}  // namespace attune::codegen

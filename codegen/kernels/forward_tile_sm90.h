@@ -1,0 +1,69 @@
+// codegen/kernels/forward_tile_sm90.h — what the descriptors of Hopper's forward kernels share: their tile, and what a
+// launch of it needs
+#pragma once
+
+#include <algorithm>
+
+#include "codegen/ceil_div.h"
+#include "codegen/gpu_element.h"
+#include "codegen/kernel.h"
+
+namespace attune::codegen {
+
+struct ForwardTile90 {
+  int m = 128;       ///< queries: m / 64 groups of four warps share them
+  int n = 128;       ///< keys
+  int stages = 2;    ///< tiles of keys and values in shared memory
+  int q_stages = 2;  ///< tiles of queries in shared memory: 2 load the next one ahead
+  int own_o = 1;     ///< results have shared memory of their own, else they lie on the queries
+  int turns = 1;     ///< how groups take turns at issuing their products
+  int dynamic = 0;   ///< blocks take tiles from a counter: tiles of equal length are dealt out evenly without one
+  bool operator==(const ForwardTile90&) const = default;
+};
+inline constexpr std::array forward_members90{
+    TileMember<ForwardTile90>{{.name = "m", .least = 128, .most = 192, .step = 64}, &ForwardTile90::m},
+    TileMember<ForwardTile90>{{.name = "n", .least = 16, .most = 256, .step = 16}, &ForwardTile90::n},
+    TileMember<ForwardTile90>{{.name = "stages", .least = 2, .most = 4}, &ForwardTile90::stages},
+    TileMember<ForwardTile90>{{.name = "q_stages", .least = 1, .most = 2}, &ForwardTile90::q_stages},
+    TileMember<ForwardTile90>{{.name = "own_o", .least = 0, .most = 1}, &ForwardTile90::own_o},
+    TileMember<ForwardTile90>{{.name = "turns", .least = 0, .most = 2}, &ForwardTile90::turns},
+    TileMember<ForwardTile90>{{.name = "dynamic", .least = 0, .most = 1}, &ForwardTile90::dynamic},
+};
+
+/// As struct Shared90 of deal_sm90.cuh counts, and what aligns it to 1024 bytes.
+inline int forward_shared90(const KernelPlan& plan, const ForwardTile90& tile) {
+  const int line = 128, chunk = gpu_element(plan.dtype).chunk(), o_chunk = gpu_element(plan.out).chunk();
+  const int chunks = ceil_div(plan.d, chunk), dv_chunks = ceil_div(plan.dv, chunk),
+            o_chunks = ceil_div(plan.dv, o_chunk);
+  const int q = chunks * tile.m, k = chunks * tile.n, v = dv_chunks * tile.n, o = o_chunks * tile.m;
+  // Values of 8 bits lie there a second time, turned round.
+  const bool turns = gpu_element(plan.dtype).bytes == 1;
+  const int turned = turns ? ceil_div(tile.n, chunk) * plan.dv : 0;
+  const int barriers = 16 * (tile.q_stages + (turns ? 3 : 2) * tile.stages), item = 16 + 16 + 64,
+            again = 4 * 32 * (tile.m / 16);
+  const int queries = tile.own_o ? tile.q_stages * q + o : std::max(tile.q_stages * q, o);
+  return line * (queries + tile.stages * (k + v + turned)) + barriers + item + again + 1024;
+}
+
+inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const KernelSpec& spec,
+                                     const ForwardTile90& tile) {
+  constexpr int results = 16;  // queries whose results a warp holds, and stores by itself
+  KernelPlan plan = plan_of(kernel, spec, tile.m, tile.n);
+  plan.stages = tile.stages;
+  plan.traits = {{"q_stages", tile.q_stages}, {"own_o", tile.own_o}, {"turns", tile.turns}, {"dynamic", tile.dynamic}};
+  const int bytes = forward_shared90(plan, tile);
+  return {.plan = std::move(plan),
+          .threads = 128 * (tile.m / 64 + 1),
+          .shared_bytes = bytes,
+          .counts_tiles = tile.dynamic != 0,
+          .boxes = BoxRows{.q = tile.m, .k = tile.n, .v = tile.n, .o = results}};
+}
+
+/// Why the copy engine cannot take a call's tensors, or empty.
+inline std::string why_no_boxes(const KernelSpec& spec) {
+  return spec.boxes ? ""
+                    : "the copy engine takes tensors whose rows are contiguous, whose other strides are positive "
+                      "multiples of 16 bytes, and none of them empty";
+}
+
+}  // namespace attune::codegen
