@@ -58,16 +58,26 @@ int shared_bytes(const KernelSpec& spec, const Tile& tile) {
 
 std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts&, const CallKind&) {
   // More bytes than these on their way to a multiprocessor gain nothing; a slot is 4 KB where heads are usual.
-  constexpr int most_in_flight = 160 * 1024, short_row = 128, most_stages = 10;
+  constexpr int most_in_flight = 160 * 1024, short_row = 128, usual_row = 256, most_stages = 10;
   const int row = std::max(columns(spec, spec.d), columns(spec, spec.dv)) * kept(spec);
+  const auto with_keys = [&](int n) {
+    Tile tile{.n = n};
+    for (; tile.warps > 1; tile.warps /= 2) {
+      tile.stages = std::min(most_in_flight / (tile.warps * tile.n * row), most_stages);
+      while (tile.stages >= 2 && shared_bytes(spec, tile) > most_shared(spec.arch)) --tile.stages;
+      if (tile.stages >= 2) break;
+    }
+    return tile;
+  };
   // Widened keys in pieces, 32 at a time, would spill registers.
-  Tile tile{.n = row <= short_row && !(spec.narrow && spec.pieces) ? 32 : 16};
-  for (; tile.warps > 1; tile.warps /= 2) {
-    tile.stages = std::min(most_in_flight / (tile.warps * tile.n * row), most_stages);
-    while (tile.stages >= 2 && shared_bytes(spec, tile) > most_shared(spec.arch)) --tile.stages;
-    if (tile.stages >= 2) break;
-  }
-  return {variant_of(decode_sm80.name, tile, members)};
+  if (row <= short_row) return {variant_of(decode_sm80.name, with_keys(spec.narrow && spec.pieces ? 16 : 32), members)};
+  std::vector<Variant> out;
+  // So would longer rows in pieces or with results before; what some mods spill shows when they are compiled.
+  const Tile more = with_keys(32);
+  if (row <= usual_row && more.warps == Tile{}.warps && !spec.narrow && !spec.pieces && !spec.before)
+    out.push_back(variant_of(decode_sm80.name, more, members));
+  out.push_back(variant_of(decode_sm80.name, with_keys(16), members));
+  return out;
 }
 
 std::string why_illegal(const KernelSpec&, const Variant&) { return {}; }
