@@ -43,7 +43,8 @@ Found found(const KernelSpec& spec, const ModFacts& facts, const CallKind& kind,
     return {{}, "there are " + names};
   }
   if (kernel->latent != spec.latent)
-    return {{}, spec.latent ? "heads are wider than it takes" : "it takes heads whose values are columns of their keys"};
+    return {{},
+            spec.latent ? "heads are wider than it takes" : "it takes heads whose values are columns of their keys"};
   if (std::string why = kernel->why_not(spec, facts); !why.empty()) return {{}, why};
   Variant whole = kernel->tiles(spec, facts, kind).front();
   for (const auto& [name, value] : variant.members) {
@@ -118,8 +119,7 @@ KernelChoices choose(const KernelSpec& wishes, const ModFacts& facts, const Call
   }
   // Others, even if they spill less, find no lengths, positions, pages or pieces.
   const bool cuts = (spec.apart || spec.pieces) && std::ranges::any_of(among, [&](const KernelDescriptor* kernel) {
-                      return kernel->cuts_keys && kernel->latent == spec.latent &&
-                             kernel->why_not(spec, facts).empty();
+                      return kernel->cuts_keys && kernel->latent == spec.latent && kernel->why_not(spec, facts).empty();
                     });
   for (const KernelDescriptor* kernel : among) {
     if (kernel->latent != spec.latent || (cuts && !kernel->cuts_keys)) continue;

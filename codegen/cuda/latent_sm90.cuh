@@ -19,7 +19,7 @@
 // Tile: Element (bf16, f16) of q and k, Out (also float) of o; m and n: 64; d, dv: multiples of 64 and of 256, dv at
 // most 512 and d; heads: that share a tile, 1 to 64; cluster: blocks that read the same keys, 1 or 2; box: keys of a
 // box, a divisor of 64 / cluster and of a page's rows, at least 8; turns: scores of the second tile wait for those of
-// the first; layout, max, store, before, paged: as decode_sm80.cuh has them. SharedLatent<Tile>::bytes of shared
+// the first; layout, max, store, before, paged: as the kernel of few queries has them. SharedLatent<Tile>::bytes of shared
 // memory and 1024 to align it, 384 threads.
 #pragma once
 
@@ -40,11 +40,12 @@ struct SharedLatent {
   static constexpr int row_numbers = Tile::m * static_cast<int>(sizeof(float));
   static constexpr int q = 0, keys = q_bytes, p = keys + Tile::stages * stage_bytes;
   // Maxima that each group's last probabilities are relative to; sums of each group's keys, of this tile and the last.
-  static constexpr int tops = p + p_bytes, sums = tops + 2 * row_numbers, share = sums + 4 * row_numbers, q_full = share + static_cast<int>(sizeof(Share)),
-                       q_empty = q_full + 8;
+  static constexpr int tops = p + p_bytes, sums = tops + 2 * row_numbers, share = sums + 4 * row_numbers,
+                       q_full = share + static_cast<int>(sizeof(Share)), q_empty = q_full + 8;
   // Of each stage: a barrier for each chunk that arrives, and three for what was used: the columns of each group, and
   // those that are no values.
-  static constexpr int stage_barriers = q_empty + 8, of_stage = 8 * (chunks + 3), bytes = stage_barriers + Tile::stages * of_stage;
+  static constexpr int stage_barriers = q_empty + 8, of_stage = 8 * (chunks + 3),
+                       bytes = stage_barriers + Tile::stages * of_stage;
   static constexpr int used_rest = 2;
 
   static __device__ unsigned full(unsigned shared, int stage, int chunk) {
@@ -233,7 +234,8 @@ struct LatentGroup {
   static constexpr int n = Tile::n, columns = Tile::dv / 2;
   static constexpr bool running = !fixed_maximum<Tile, User>;
   static constexpr int slack = Tile::max ? 0 : 8;
-  static_assert(Tile::m == 64 && (n == 32 || n == 64) && Tile::stages % 2 == 0 && Tile::d % Shared::chunk == 0 && Tile::dv % 256 == 0 && Tile::dv <= 512);
+  static_assert(Tile::m == 64 && (n == 32 || n == 64) && Tile::stages % 2 == 0 && Tile::d % Shared::chunk == 0 &&
+                Tile::dv % 256 == 0 && Tile::dv <= 512);
   static_assert(!User::traits.has_prob || User::traits.linear_prob);
 
   const LatentArgs& args;
@@ -306,7 +308,7 @@ struct LatentGroup {
 #pragma unroll
       for (int i = 0; i < n / 16; ++i)
         Product<columns, Element>::template ss<Major::k, Major::n>(o, theirs + i * k_step(Major::k),
-                                                                    v + i * k_step(Major::n), 1);
+                                                                   v + i * k_step(Major::n), 1);
     wgmma_commit();
   }
 
@@ -547,7 +549,8 @@ struct LatentGroup {
     }
   }
   template <int N>
-  __device__ void put(const Rows& rows, float* part_at, int row, int column, const float (&x)[N], typename Rows::Factors by) const {
+  __device__ void put(const Rows& rows, float* part_at, int row, int column, const float (&x)[N],
+                      typename Rows::Factors by) const {
     if (!part_at) return rows.put(row, column, x, by);
     float* const into = part_at + row * Tile::dv + column;
     if constexpr (N == 2)
@@ -609,8 +612,7 @@ struct LatentGroup {
   __device__ const Element* key_line(const LatentTile<Tile>& of, int key) const {
     const auto* data = static_cast<const Element*>(args.k.data) + of.kv_head * args.k.head;
     if constexpr (Tile::paged) {
-      const int nth = key / args.pages.rows,
-                page = args.pages.at[of.b * args.pages.entry + nth * args.pages.nth];
+      const int nth = key / args.pages.rows, page = args.pages.at[of.b * args.pages.entry + nth * args.pages.nth];
       if (page < 0 || page >= args.pages.count) return nullptr;
       return data + page * args.k.batch + (key - nth * args.pages.rows) * args.k.position;
     } else {
@@ -641,9 +643,9 @@ __device__ inline void compute_latent(const LatentArgs& args, const User& user, 
     const LatentItem<Tile, User> again(args, user, share, tile);
     const Sharing sharing = again.begin > 0 ? share.at_begin : share.at_end;
     const int me = LatentTile<Tile>::sharer();
-    group.store(
-        again, (tile - share.begin.tile) & 1,
-        again.whole() ? nullptr : latent_part<Tile>(args, sharing.first, me - sharing.first, cluster_rank<Tile>()));
+    group.store(again, (tile - share.begin.tile) & 1,
+                again.whole() ? nullptr
+                              : latent_part<Tile>(args, sharing.first, me - sharing.first, cluster_rank<Tile>()));
   }
 }
 

@@ -28,7 +28,8 @@ constexpr std::array members{
     TileMember<Tile>{{.name = "turns", .least = 0, .most = 3}, &Tile::turns},
 };
 constexpr auto erased_members = members_of(members);
-constexpr Search searches[] = {{.member = "cluster", .least = 1, .most = 2}, {.member = "turns", .least = 0, .most = 3}};
+constexpr Search searches[] = {{.member = "cluster", .least = 1, .most = 2},
+                               {.member = "turns", .least = 0, .most = 3}};
 
 constexpr int least_box = 8;
 
@@ -43,8 +44,7 @@ std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
   if (!spec.boxes)
     return "the copy engine takes tensors whose rows are contiguous, whose other strides are positive multiples of 16 "
            "bytes, and none of them empty";
-  if (spec.paged && spec.page_rows < least_box)
-    return fmt::format("its pages have a multiple of {} rows", least_box);
+  if (spec.paged && spec.page_rows < least_box) return fmt::format("its pages have a multiple of {} rows", least_box);
   if (spec.pieces) return "it does not sum keys in pieces";
   if (facts.has_prob && !facts.prob_linear) return "the prob mod is not a multiple of p: it needs each row's sum first";
   return {};
@@ -66,22 +66,18 @@ std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
 int shared_bytes(const KernelSpec& spec, const Tile& tile) {
   constexpr int line = 128, number = 4, barrier = 8, kinds_of_use = 3, share = 32;
   const int chunk = gpu_element(spec.dtype).chunk(), chunks = static_cast<int>(spec.d) / chunk;
-  return line * (chunks * (latent_rows + tile.stages * tile.n) + latent_rows) + 6 * number * latent_rows + share + 2 * barrier +
-         tile.stages * barrier * (chunks + kinds_of_use) + 1024;
+  return line * (chunks * (latent_rows + tile.stages * tile.n) + latent_rows) + 6 * number * latent_rows + share +
+         2 * barrier + tile.stages * barrier * (chunks + kinds_of_use) + 1024;
 }
 
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
   KernelPlan plan = plan_of(latent_sm90, spec, latent_rows, tile.n);
   plan.stages = tile.stages;
-  const int loaded = tile.n / (tile.multicast ? tile.cluster : 1), box = std::min(spec.paged ? spec.page_rows : loaded,
-                                                                                  loaded);
-  plan.traits = {{"cluster", tile.cluster},
-                 {"multicast", tile.multicast},
-                 {"turns", tile.turns},
-                 {"box", box},
-                 {"store", spec.store},
-                 {"paged", spec.paged}};
+  const int loaded = tile.n / (tile.multicast ? tile.cluster : 1),
+            box = std::min(spec.paged ? spec.page_rows : loaded, loaded);
+  plan.traits = {{"cluster", tile.cluster}, {"multicast", tile.multicast}, {"turns", tile.turns}, {"box", box},
+                 {"store", spec.store},     {"paged", spec.paged}};
   return {.plan = std::move(plan),
           .threads = 384,
           .shared_bytes = shared_bytes(spec, tile),
@@ -102,6 +98,7 @@ constinit const KernelDescriptor latent_sm90{
     .cuts_keys = true,
     .latent = true,
     .joins = "join_latent_sm90",
+    .spills_well = 192,  // results take 128 registers of a thread, and heavy mods are faster so than with 32 keys
     .why_not = why_not,
     .tiles = tiles,
     .why_illegal = why_illegal,

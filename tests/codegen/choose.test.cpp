@@ -311,7 +311,8 @@ TEST_CASE("what is preferred and cannot be is left out, and is said", "[choose]"
     CHECK_THROWS_AS(choose(spec, facts, {}, &only), Error);
     return all.refused;
   };
-  CHECK(refused("forward_sm91").find("there are latent_sm90 and decode_sm80 and forward_sm90 and forward_sm80") != std::string::npos);
+  CHECK(refused("forward_sm91").find("there are latent_sm90 and decode_sm80 and forward_sm90 and forward_sm80") !=
+        std::string::npos);
   CHECK(refused("forward_sm90:warps=4").find("has no `warps`") != std::string::npos);
   CHECK(refused("forward_sm90:n=100").find("multiple of 16") != std::string::npos);
   CHECK(refused("forward_sm90:m=64").find("128 or 192") != std::string::npos);

@@ -21,7 +21,8 @@ const Attention plain{};
 const Attention causal{.mask = mods::causal()};
 const Attention windowed{.mask = mods::sliding_window(70)};
 const Attention rich = [] {
-  static const auto slope = Device::cpu().array<float>({256}, "slope"), bias = Device::cpu().array<float>({900}, "bias"),
+  static const auto slope = Device::cpu().array<float>({256}, "slope"),
+                    bias = Device::cpu().array<float>({900}, "bias"),
                     sinks = Device::cpu().array<float>({256}, "sinks");
   for (std::int64_t i = 0; i < 256; ++i) slope.data()[i] = 1.0f / static_cast<float>(i + 2);
   for (std::int64_t i = 0; i < 256; ++i) sinks.data()[i] = 0.5f * static_cast<float>(i % 5) - 1;
@@ -132,9 +133,10 @@ TEST_CASE("latent heads: keys that many blocks share add up to what few give, an
           "[gpu][latent]") {
   if (no_hopper()) return;
   const Device gpu = Device::cuda();
-  for (const auto& [heads, kv_len, batch] : {std::array<std::int64_t, 3>{16, 64, 1}, {128, 131, 1}, {128, 5000, 1},
-                                             {16, 3000, 3}, {128, 800, 40}}) {
-    const auto q = normal<bf16>(1, {batch, heads, 1, 576}).on(gpu), k = normal<bf16>(2, {batch, 1, kv_len, 576}).on(gpu);
+  for (const auto& [heads, kv_len, batch] :
+       {std::array<std::int64_t, 3>{16, 64, 1}, {128, 131, 1}, {128, 5000, 1}, {16, 3000, 3}, {128, 800, 40}}) {
+    const auto q = normal<bf16>(1, {batch, heads, 1, 576}).on(gpu),
+               k = normal<bf16>(2, {batch, 1, kv_len, 576}).on(gpu);
     Tensor v = k.tensor();
     v.shape[3] = 512;
     const auto o = gpu.array<bf16>({batch, heads, 1, 512});

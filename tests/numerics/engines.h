@@ -32,9 +32,9 @@ struct Engine {
   std::string name;
   std::function<void(const Subject&, const Forward&, const compiler::Problem&)> forward;
   std::function<void(const Subject&, const Backward&, const compiler::Problem&)> backward;  ///< may be none
-  bool apart = false;         ///< takes calls that describe q and keys apart
+  bool apart = false;          ///< takes calls that describe q and keys apart
   std::int64_t widest = 1024;  ///< wider heads are refused, see tests/codegen/choose.test.cpp
-  bool latent = false;         ///< takes heads of 576 columns of which values are the first 512, however wide others are
+  bool latent = false;  ///< takes heads of 576 columns of which values are the first 512, however wide others are
   Narrow narrow = Narrow::all;
 
   /// What of a shape it does not take, as a call's forward, or empty.
