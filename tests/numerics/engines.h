@@ -9,6 +9,7 @@
 
 #include "compiler/check.h"
 #include "compiler/lower.h"
+#include "runtime/cuda/engine.h"
 
 namespace attune::tests {
 
@@ -40,6 +41,10 @@ struct Engine {
   /// What of a shape it does not take, as a call's forward, or empty.
   std::string why_not(const Shape& shape) const;
 };
+
+/// A forward of host tensors on a device, by copies there; values that are a view of keys stay one.
+void on_device(const Subject& subject, const Forward& call, const compiler::Problem& problem,
+               const runtime::cuda::Means& means);
 
 /// One for each instruction set of this CPU, and CUDA if there is a device. ATTUNE_TEST_ENGINE=cuda: only engines whose
 /// names begin with that.
