@@ -55,7 +55,8 @@ struct KernelDescriptor {
   bool cuts_keys = false;
   /// It takes latent heads alone, as KernelSpec has them; the arguments are LatentArgs.
   bool latent = false;
-  /// The kernel behind it that adds up the parts of tiles whose keys blocks share. Empty: the last block to arrive does.
+  /// The kernel behind it that adds up the parts of tiles whose keys blocks share. Empty: the last block to arrive
+  /// does.
   std::string_view joins{};
   bool waits = false;   ///< waits by itself for the launch before it, and so may start before that one ends
   int spills_well = 0;  ///< bytes of registers that a candidate may spill and still be as it was meant to be

@@ -52,7 +52,8 @@ void check_options(const RunOptions& o) {
   if (o.dtype) require_word("--dtype", *o.dtype, std::array<std::string, 4>{"f32", "f16", "bf16", "e4m3"});
   o.exact.check();
   if (o.v.empty() == (o.v_columns == 0))
-    throw refuse("bad-usage", "the command line cannot be read", "--v", o.v.empty() ? "there are no values" : "--v-columns says that values are columns of the keys",
+    throw refuse("bad-usage", "the command line cannot be read", "--v",
+                 o.v.empty() ? "there are no values" : "--v-columns says that values are columns of the keys",
                  "pass one of --v FILE.npy and --v-columns N");
   if (o.exact.word && o.target != "cuda")
     throw refuse("bad-usage", "the command line cannot be read", "--exact", "it is for kernels of a GPU",

@@ -22,14 +22,8 @@ struct LatentTile {
   __device__ static LatentTile of(const DecodeArgs& args, int tile) {
     const DecodeTile one = DecodeTile::of<Tile>(args, tile);
     const int of_group = args.sets_of_group, nth = tile - (one.b * args.sets + one.kv_head * of_group);
-    return {one.b,
-            one.kv_head,
-            nth * Tile::cluster,
-            q_tiles_of<Tile>(args.q_len) * head_sets(args.group),
-            one.queries,
-            one.keys,
-            one.q_offset,
-            one.kv_offset,
+    return {one.b,       one.kv_head, nth * Tile::cluster, q_tiles_of<Tile>(args.q_len) * head_sets(args.group),
+            one.queries, one.keys,    one.q_offset,        one.kv_offset,
             args.group};
   }
   __device__ static int head_sets(int group) { return (group + Tile::heads - 1) / Tile::heads; }

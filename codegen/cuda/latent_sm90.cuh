@@ -10,17 +10,20 @@
 // One matrix of probabilities is in shared memory at a time: who has read the other group's writes the next. The rows'
 // maxima go with it. They are raised only when powers would pass 2^slack.
 //
-// Blocks of a cluster have other rows of the same keys, and load a share of each tile for all of them. Clusters stay,
-// and take equal shares of all keys (cuts_sm80.cuh); parts of tiles are added up by join_latent_sm90.cuh behind.
+// Neighbours among blocks, a cluster, have other rows of the same keys at the same time: the cache has what one of them
+// has loaded. Clusters stay, and take equal shares of all keys (cuts_sm80.cuh); parts of tiles are added up by
+// join_latent_sm90.cuh behind.
 //
 // What is removed reaches nothing: rows behind the last key are cleared in shared memory. Rows with results that are
 // not finite although their sum is are computed once more, pair by pair.
 //
 // Tile: Element (bf16, f16) of q and k, Out (also float) of o; m and n: 64; d, dv: multiples of 64 and of 256, dv at
 // most 512 and d; heads: that share a tile, 1 to 64; cluster: blocks that read the same keys, 1 or 2; box: keys of a
-// box, a divisor of 64 / cluster and of a page's rows, at least 8; turns: scores of the second tile wait for those of
-// the first; layout, max, store, before, paged: as decode_sm80.cuh has them. SharedLatent<Tile>::bytes of shared
-// memory and 1024 to align it, 384 threads.
+// box, a divisor of 64 and of a page's rows, at least 8; turns: 0: scores begin as soon as keys are there; 1: those of
+// the second group when those of the first are there; 2: when the second group has multiplied the first's
+// probabilities; 3: as 2, and each group's own probabilities are multiplied when the other's next scores are there;
+// layout, max, store, before, paged: as the kernel of few queries has them. SharedLatent<Tile>::bytes of
+// shared memory and 1024 to align it, 384 threads.
 #pragma once
 
 #include "group_sm90.cuh"
@@ -40,11 +43,12 @@ struct SharedLatent {
   static constexpr int row_numbers = Tile::m * static_cast<int>(sizeof(float));
   static constexpr int q = 0, keys = q_bytes, p = keys + Tile::stages * stage_bytes;
   // Maxima that each group's last probabilities are relative to; sums of each group's keys, of this tile and the last.
-  static constexpr int tops = p + p_bytes, sums = tops + 2 * row_numbers, share = sums + 4 * row_numbers, q_full = share + static_cast<int>(sizeof(Share)),
-                       q_empty = q_full + 8;
+  static constexpr int tops = p + p_bytes, sums = tops + 2 * row_numbers, share = sums + 4 * row_numbers,
+                       q_full = share + static_cast<int>(sizeof(Share)), q_empty = q_full + 8;
   // Of each stage: a barrier for each chunk that arrives, and three for what was used: the columns of each group, and
   // those that are no values.
-  static constexpr int stage_barriers = q_empty + 8, of_stage = 8 * (chunks + 3), bytes = stage_barriers + Tile::stages * of_stage;
+  static constexpr int stage_barriers = q_empty + 8, of_stage = 8 * (chunks + 3),
+                       bytes = stage_barriers + Tile::stages * of_stage;
   static constexpr int used_rest = 2;
 
   static __device__ unsigned full(unsigned shared, int stage, int chunk) {
@@ -67,51 +71,11 @@ constexpr int latent_threads = 384;
 /// Each group has every other stage: a Place counts pairs of them.
 template <class Tile>
 using LatentPlace = Place<Tile::stages / 2>;
-template <class Tile>
-constexpr bool loads_for_all = Tile::cluster > 1 && Tile::multicast != 0;
-/// Blocks that are launched as a cluster.
-template <class Tile>
-constexpr int launched_together = loads_for_all<Tile> ? Tile::cluster : 1;
-
-// ---- clusters ----------------------------------------------------------------------------------------------------
-
+/// Which of its cluster a block is.
 template <class Tile>
 __device__ inline int cluster_rank() {
   if constexpr (Tile::cluster == 1) return 0;
   return static_cast<int>(blockIdx.x) % Tile::cluster;
-}
-template <class Tile>
-__device__ inline void cluster_sync() {
-  if constexpr (!loads_for_all<Tile>)
-    __syncthreads();
-  else
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-/// Arrives at the same barrier of each block of the cluster.
-template <class Tile>
-__device__ inline void arrive_in_cluster(unsigned barrier) {
-  if constexpr (!loads_for_all<Tile>)
-    barrier_arrive(barrier);
-  else
-#pragma unroll
-    for (int rank = 0; rank < Tile::cluster; ++rank)
-      asm volatile("{.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-                   "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];}" ::"r"(barrier),
-                   "r"(rank)
-                   : "memory");
-}
-/// A box into the same place of each block of the cluster.
-template <class Tile>
-__device__ inline void load_box_for_all(unsigned into, const TensorMap& map, unsigned barrier, int d, int position,
-                                        int head, int batch) {
-  if constexpr (!loads_for_all<Tile>)
-    load_box(into, map, barrier, d, position, head, batch);
-  else
-    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
-                 "[%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(into),
-                 "l"(&map), "r"(barrier), "r"(d), "r"(position), "r"(head), "r"(batch),
-                 "h"(static_cast<unsigned short>((1 << Tile::cluster) - 1))
-                 : "memory");
 }
 
 // ---- which steps -------------------------------------------------------------------------------------------------
@@ -141,9 +105,8 @@ __device__ inline bool has_tile(const Share& share, int tile) {
 template <int Group, class Tile, class User>
 __device__ inline void load_latent(const LatentArgs& args, const User& user, const Share& share, unsigned shared) {
   using Shared = SharedLatent<Tile>;
-  constexpr int keys = Tile::n / launched_together<Tile>, boxes = keys / Tile::box;
-  static_assert(boxes * Tile::box == keys && Tile::box % 8 == 0);
-  const int rank = cluster_rank<Tile>(), mine = loads_for_all<Tile> ? rank * keys : 0;
+  constexpr int boxes = Tile::n / Tile::box;
+  static_assert(boxes * Tile::box == Tile::n && Tile::box % 8 == 0);
   LatentPlace<Tile> place;
   unsigned q_phase = 1;
 #pragma unroll 1
@@ -154,7 +117,7 @@ __device__ inline void load_latent(const LatentArgs& args, const User& user, con
     if constexpr (Group == 0) {
       barrier_wait(shared + Shared::q_empty, q_phase);
       q_phase ^= 1;
-      const LatentRows<Tile, User> rows(args, user, of, rank);
+      const LatentRows<Tile, User> rows(args, user, of, cluster_rank<Tile>());
       const unsigned full = shared + Shared::q_full;
       const int position = of.queries.start + rows.first_query, batch = is_packed<Tile> && args.q_starts ? 0 : of.b,
                 head = rows.first_head % of.group;
@@ -174,7 +137,7 @@ __device__ inline void load_latent(const LatentArgs& args, const User& user, con
     // Where the boxes of a step lie, found a step ahead. What does not exist lies before all there is, and is 0.
     int position[boxes], batch[boxes];
     const auto look_up = [&](int step) {
-      const int first = step < item.end ? item.walk.tile(step) * Tile::n + mine : of.keys.length;
+      const int first = step < item.end ? item.walk.tile(step) * Tile::n : of.keys.length;
 #pragma unroll
       for (int i = 0; i < boxes; ++i) {
         const int row = first + i * Tile::box;
@@ -209,9 +172,9 @@ __device__ inline void load_latent(const LatentArgs& args, const User& user, con
         barrier_expect(full, Shared::chunk_size);
 #pragma unroll
         for (int i = 0; i < boxes; ++i)
-          load_box_for_all<Tile>(shared + Shared::keys + stage * Shared::stage_bytes + c * Shared::chunk_size +
-                                     (mine + i * Tile::box) * chunk_bytes,
-                                 args.k_map, full, c * Shared::chunk, position_now[i], of.kv_head, batch_now[i]);
+          load_box(shared + Shared::keys + stage * Shared::stage_bytes + c * Shared::chunk_size +
+                       i * Tile::box * chunk_bytes,
+                   args.k_map, full, c * Shared::chunk, position_now[i], of.kv_head, batch_now[i]);
       }
       place.next();
     }
@@ -233,7 +196,8 @@ struct LatentGroup {
   static constexpr int n = Tile::n, columns = Tile::dv / 2;
   static constexpr bool running = !fixed_maximum<Tile, User>;
   static constexpr int slack = Tile::max ? 0 : 8;
-  static_assert(Tile::m == 64 && (n == 32 || n == 64) && Tile::stages % 2 == 0 && Tile::d % Shared::chunk == 0 && Tile::dv % 256 == 0 && Tile::dv <= 512);
+  static_assert(Tile::m == 64 && n == 64 && Tile::stages % 2 == 0 && Tile::d % Shared::chunk == 0 &&
+                Tile::dv % 256 == 0 && Tile::dv <= 512);
   static_assert(!User::traits.has_prob || User::traits.linear_prob);
 
   const LatentArgs& args;
@@ -259,7 +223,7 @@ struct LatentGroup {
   }
   __device__ void release(int stage, int what) const {
     __syncwarp();
-    if (lane == 0) arrive_in_cluster<Tile>(Shared::used(shared, stage, what));
+    if (lane == 0) barrier_arrive(Shared::used(shared, stage, what));
   }
 
   __device__ static int stage(LatentPlace<Tile> place, int group) { return 2 * place.stage + group; }
@@ -288,25 +252,14 @@ struct LatentGroup {
   __device__ void add_own(int stage) {
     const unsigned long long v = values(stage);
     wgmma_fence();
-    if constexpr (n == 64)
-      Product<columns, Element>::template rs4<Major::n>(o, p, v, 1);
-    else
-#pragma unroll
-      for (int i = 0; i < n / 16; ++i)
-        Product<columns, Element>::template rs<Major::n>(o, p + 4 * i, v + i * k_step(Major::n), 1);
+    Product<columns, Element>::template rs4<Major::n>(o, p, v, 1);
     wgmma_commit();
   }
   /// The same with the other group's probabilities.
   __device__ void add_other(int stage) {
     const unsigned long long v = values(stage), theirs = descriptor(shared + Shared::p);
     wgmma_fence();
-    if constexpr (n == 64)
-      Product<columns, Element>::template ss4<Major::k, Major::n>(o, theirs, v, 1);
-    else
-#pragma unroll
-      for (int i = 0; i < n / 16; ++i)
-        Product<columns, Element>::template ss<Major::k, Major::n>(o, theirs + i * k_step(Major::k),
-                                                                    v + i * k_step(Major::n), 1);
+    Product<columns, Element>::template ss4<Major::k, Major::n>(o, theirs, v, 1);
     wgmma_commit();
   }
 
@@ -547,7 +500,8 @@ struct LatentGroup {
     }
   }
   template <int N>
-  __device__ void put(const Rows& rows, float* part_at, int row, int column, const float (&x)[N], typename Rows::Factors by) const {
+  __device__ void put(const Rows& rows, float* part_at, int row, int column, const float (&x)[N],
+                      typename Rows::Factors by) const {
     if (!part_at) return rows.put(row, column, x, by);
     float* const into = part_at + row * Tile::dv + column;
     if constexpr (N == 2)
@@ -609,8 +563,7 @@ struct LatentGroup {
   __device__ const Element* key_line(const LatentTile<Tile>& of, int key) const {
     const auto* data = static_cast<const Element*>(args.k.data) + of.kv_head * args.k.head;
     if constexpr (Tile::paged) {
-      const int nth = key / args.pages.rows,
-                page = args.pages.at[of.b * args.pages.entry + nth * args.pages.nth];
+      const int nth = key / args.pages.rows, page = args.pages.at[of.b * args.pages.entry + nth * args.pages.nth];
       if (page < 0 || page >= args.pages.count) return nullptr;
       return data + page * args.k.batch + (key - nth * args.pages.rows) * args.k.position;
     } else {
@@ -641,14 +594,14 @@ __device__ inline void compute_latent(const LatentArgs& args, const User& user, 
     const LatentItem<Tile, User> again(args, user, share, tile);
     const Sharing sharing = again.begin > 0 ? share.at_begin : share.at_end;
     const int me = LatentTile<Tile>::sharer();
-    group.store(
-        again, (tile - share.begin.tile) & 1,
-        again.whole() ? nullptr : latent_part<Tile>(args, sharing.first, me - sharing.first, cluster_rank<Tile>()));
+    group.store(again, (tile - share.begin.tile) & 1,
+                again.whole() ? nullptr
+                              : latent_part<Tile>(args, sharing.first, me - sharing.first, cluster_rank<Tile>()));
   }
 }
 
 template <class Tile, class User>
-__global__ void __launch_bounds__(latent_threads, 1) __cluster_dims__(launched_together<Tile>, 1, 1)
+__global__ void __launch_bounds__(latent_threads, 1)
     latent_sm90(const __grid_constant__ ArgsOf<Tile, LatentArgs> args, const __grid_constant__ User user) {
   using Shared = SharedLatent<Tile>;
   extern __shared__ unsigned char memory[];
@@ -658,7 +611,7 @@ __global__ void __launch_bounds__(latent_threads, 1) __cluster_dims__(launched_t
     barrier_init(shared + Shared::q_empty, 8);
     for (int stage = 0; stage < Tile::stages; ++stage) {
       for (int c = 0; c < Shared::chunks; ++c) barrier_init(Shared::full(shared, stage, c), 1);
-      for (int what = 0; what < 3; ++what) barrier_init(Shared::used(shared, stage, what), 4 * launched_together<Tile>);
+      for (int what = 0; what < 3; ++what) barrier_init(Shared::used(shared, stage, what), 4);
     }
     barrier_init_done();
   }
@@ -673,10 +626,10 @@ __global__ void __launch_bounds__(latent_threads, 1) __cluster_dims__(launched_t
     args.cut[me] = begins && share.at_end.first == me ? CutTile{share.end.tile, me, share.at_end.count}
                                                       : CutTile{0, 0, 0};
   }
-  cluster_sync<Tile>();
+  __syncthreads();
   const int group = uniform(static_cast<int>(threadIdx.x) / 128);
   if (group == 0) {
-    registers_down<32>();
+    registers_down<24>();
     const Share& its = shared_share<Tile>(shared);
     if (threadIdx.x == 0) load_latent<0, Tile>(args, user, its, shared);
     if (threadIdx.x == 32) load_latent<1, Tile>(args, user, its, shared);
@@ -688,8 +641,6 @@ __global__ void __launch_bounds__(latent_threads, 1) __cluster_dims__(launched_t
     compute_latent<1, Tile>(args, user, shared);
   }
   let_next_start();
-  // Blocks of a cluster arrive at each other's barriers.
-  if constexpr (loads_for_all<Tile>) cluster_sync<Tile>();
 }
 
 }  // namespace attune

@@ -101,7 +101,8 @@ constexpr std::array rows{
     ShapeRow{"shared_heads", "1, 2, 4, 8, 16, 32 or 64",
              "query heads of a key head that share a tile of queries; 1 if left out",
              [](Shape& s, std::string_view v) {
-               return set_number(s.heads, v, 1, codegen::latent_rows) && std::has_single_bit(static_cast<std::uint64_t>(s.heads));
+               return set_number(s.heads, v, 1, codegen::latent_rows) &&
+                      std::has_single_bit(static_cast<std::uint64_t>(s.heads));
              },
              [](const Shape& s) { return s.heads == 1 ? "" : std::to_string(s.heads); }, JsonForm::number, false},
     flag<&Shape::few>("few", "are there few queries: 16 at most, times the heads that share a tile?"),
@@ -111,7 +112,8 @@ constexpr std::array rows{
     flag<&Shape::before>("before", "are results over other keys merged in?"),
     flag<&Shape::pieces>("pieces", "are keys summed in pieces?"),
     flag<&Shape::latent>("latent", "are values the first columns of the keys, of heads of 576?"),
-    ShapeRow{"page_rows", "1, 2, 4 … 64", "latent, in pages: the largest power of 2 that divides a page's rows; 64 if left out",
+    ShapeRow{"page_rows", "1, 2, 4 … 64",
+             "latent, in pages: the largest power of 2 that divides a page's rows; 64 if left out",
              [](Shape& s, std::string_view v) {
                return set_number(s.page_rows, v, 1, 64) && std::has_single_bit(static_cast<std::uint64_t>(s.page_rows));
              },
@@ -184,7 +186,7 @@ KernelSpec spec_of(const Shape& shape, int arch) {
   const std::int64_t rows_of_in = (out.d * in) | (out.d * kept) | (out.dv * kept);
   out.load = shape.load.value_or(piece_of(rows_of_in));
   out.store = shape.store.value_or(piece_of(out.dv * written));
-  out.boxes = shape.boxes.value_or(!out.packed && out.load == 16 && out.store == 16);
+  out.boxes = shape.boxes.value_or((!out.packed || out.latent) && out.load == 16 && out.store == 16);
   out.scale_positive = !shape.negative;
   out.exact = codegen::is_exact(shape.exact, out.dtype);
   out.wide = shape.wide;

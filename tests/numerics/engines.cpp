@@ -38,7 +38,10 @@ Engine engine(Isa isa) {
           .apart = true};
 }
 
-void forward_on_device(const Subject& subject, const Forward& call, const compiler::Problem& problem) {
+}  // namespace
+
+void on_device(const Subject& subject, const Forward& call, const compiler::Problem& problem,
+               const runtime::cuda::Means& means) {
   std::deque<Moved> moved;
   const auto there = [&](const Tensor& t) { return t.given() ? moved.emplace_back(t).tensor() : Tensor(); };
   compiler::LoweredMod lowered = subject.lowered;
@@ -52,23 +55,29 @@ void forward_on_device(const Subject& subject, const Forward& call, const compil
   } else {
     v = there(call.v);
   }
-  Forward on_device{.q = there(call.q),
-                    .k = k,
-                    .v = v,
-                    .kv_len = there(call.kv_len),
-                    .pages = there(call.pages),
-                    .q_offset = call.q_offset,
-                    .q_offsets = there(call.q_offsets),
-                    .kv_offset = call.kv_offset,
-                    .o_before = there(call.o_before),
-                    .lse_before = there(call.lse_before),
-                    .piece = call.piece};
+  Forward there_call{.q = there(call.q),
+                     .k = k,
+                     .v = v,
+                     .kv_len = there(call.kv_len),
+                     .pages = there(call.pages),
+                     .q_offset = call.q_offset,
+                     .q_offsets = there(call.q_offsets),
+                     .kv_offset = call.kv_offset,
+                     .o_before = there(call.o_before),
+                     .lse_before = there(call.lse_before),
+                     .piece = call.piece};
   const std::size_t inputs = moved.size();
-  on_device.o = there(call.o);
-  on_device.lse = there(call.lse);
-  on_device.max = there(call.max);
-  runtime::cuda::forward(lowered, on_device, problem, {.exact = subject.exact});
+  there_call.o = there(call.o);
+  there_call.lse = there(call.lse);
+  there_call.max = there(call.max);
+  runtime::cuda::forward(lowered, there_call, problem, means);
   for (std::size_t i = inputs; i < moved.size(); ++i) moved[i].back();
+}
+
+namespace {
+
+void forward_on_device(const Subject& subject, const Forward& call, const compiler::Problem& problem) {
+  on_device(subject, call, problem, {.exact = subject.exact});
 }
 
 void backward_on_device(const Subject& subject, const Backward& call, const compiler::Problem& problem) {

@@ -9,6 +9,7 @@
 
 #include "compiler/check.h"
 #include "compiler/lower.h"
+#include "runtime/cuda/engine.h"
 
 namespace attune::tests {
 
@@ -32,9 +33,9 @@ struct Engine {
   std::string name;
   std::function<void(const Subject&, const Forward&, const compiler::Problem&)> forward;
   std::function<void(const Subject&, const Backward&, const compiler::Problem&)> backward;  ///< may be none
-  bool apart = false;         ///< takes calls that describe q and keys apart
+  bool apart = false;          ///< takes calls that describe q and keys apart
   std::int64_t widest = 1024;  ///< wider heads are refused, see tests/codegen/choose.test.cpp
-  bool latent = false;         ///< takes heads of 576 columns of which values are the first 512, however wide others are
+  bool latent = false;  ///< takes heads of 576 columns of which values are the first 512, however wide others are
   Narrow narrow = Narrow::all;
   /// Where q, k and v hold e4m3, so do operands of its products, probabilities too; else these have f32.
   bool products_of_e4m3 = false;
@@ -42,6 +43,10 @@ struct Engine {
   /// What of a shape it does not take, as a call's forward, or empty.
   std::string why_not(const Shape& shape) const;
 };
+
+/// A forward of host tensors on a device, by copies there; values that are a view of keys stay one.
+void on_device(const Subject& subject, const Forward& call, const compiler::Problem& problem,
+               const runtime::cuda::Means& means);
 
 /// One for each instruction set of this CPU, and CUDA if there is a device. ATTUNE_TEST_ENGINE=cuda: only engines whose
 /// names begin with that.

@@ -219,7 +219,9 @@ std::vector<Shape> latent() {
                      .kv_len = 150,
                      .d = 576,
                      .dv = 512,
-                     .dtype = nth % 4 == 3 ? DType::f16 : nth % 4 == 1 ? DType::f32 : DType::bf16,
+                     .dtype = nth % 4 == 3   ? DType::f16
+                              : nth % 4 == 1 ? DType::f32
+                                             : DType::bf16,
                      .layout = nth % 3 == 1 ? Layout::bshd : Layout::bhsd,
                      .q_offset = 148,
                      .used = page || nth % 2 ? std::vector<std::int64_t>{150, 0, 67} : std::vector<std::int64_t>{},
@@ -247,9 +249,8 @@ TEST_CASE("latent heads give what the same values in memory of their own give", 
       std::vector<std::int64_t> from;
       tests::each_element(v, [&](std::int64_t at) { from.push_back(at); });
       std::size_t nth = 0;
-      tests::each_element(apart.v.tensor, [&](std::int64_t at) {
-        runtime::store(apart.v.tensor, at, runtime::load(v, from[nth++]));
-      });
+      tests::each_element(apart.v.tensor,
+                          [&](std::int64_t at) { runtime::store(apart.v.tensor, at, runtime::load(v, from[nth++])); });
       INFO(engine->name << ": " << shape.describe());
       CHECK(run(*engine, Subject(rich), in, in.forward()) == run(*engine, Subject(rich), apart, apart.forward()));
     }

@@ -183,7 +183,7 @@ class Offline(unittest.TestCase):
                 self.assertIn(f"tiles = {tiles}\n", path.read_text())
         refused = self.do(ATTUNE, "compile", "--target", "sm_90a", "--shared-heads", "3", "-o", "none.attune")
         self.assertEqual(refused.returncode, 2)
-        self.assertIn("it takes 1, 2, 4, 8 or 16", refused.stderr)
+        self.assertIn("it takes 1, 2, 4, 8, 16, 32 or 64", refused.stderr)
 
     def emitted(self, kind, **environment):
         """What `--emit` writes for the kernels of a small mod: {file's name: text}."""
@@ -308,7 +308,7 @@ class Offline(unittest.TestCase):
         self.refused("no-output", "--target", "avx2")
         self.refused("no-target", *out)
         self.refused("unknown-target", "--target", "sm_90", *out, fix="did you mean sm_90a?")
-        self.refused("manifest-value", "--target", "sm_80", "--d", "300", *out)
+        self.refused("manifest-value", "--target", "sm_80", "--d", "600", *out)
         self.refused("manifest-value", "--target", "sm_80", "--length", "short", *out)
         self.refused("bad-choice", "--target", "avx2", "--pass", "forwards", *out, fix="forward")
         self.refused("emit-half", "--target", "avx2", "--emit", "cu")
