@@ -813,7 +813,7 @@ __device__ inline void forward_block(const ArgsOf<Tile, ForwardArgs>& args, cons
   if constexpr (User::traits.listed) wait_for_kernel_before();
   const int group = uniform(static_cast<int>(threadIdx.x) / 128);
   if (group == 0) {
-    registers_down<groups != 2 ? 32 : turns_values<Tile> ? 48 : 40>();
+    registers_down<groups == 2 ? 40 : 32>();
     if (threadIdx.x == 0) load<Tile, User>(args, shared);
     if (threadIdx.x == 32) deal<Tile>(args, user, shared);
     if constexpr (turns_values<Tile>)

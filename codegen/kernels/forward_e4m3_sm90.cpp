@@ -22,12 +22,20 @@ constexpr Search searches[] = {{.member = "turns", .least = 0, .most = 2},
 
 constexpr std::int64_t widest = 128;
 
+/// A tile, and the calls that it is for.
+struct Row {
+  Tile tile;
+  KindSet<CoverKind> covers{};
+};
+constexpr KindSet<CoverKind> full = CoverKind::full, masked = full.others();
+
 // In the order to try, whatever the width: one that spills leaves its place to the next.
-constexpr Tile tiles_in_order[] = {{.n = 128, .turns = 1},
-                                   {.n = 128, .turns = 2},
-                                   {.n = 96, .turns = 1},
-                                   {.n = 64, .turns = 1},
-                                   {.n = 32, .turns = 1}};
+constexpr Row rows[] = {{.tile = {.n = 128, .turns = 1}, .covers = full},
+                        {.tile = {.n = 128, .turns = 0}, .covers = masked},
+                        {.tile = {.n = 128, .turns = 2}},
+                        {.tile = {.n = 96, .turns = 1}},
+                        {.tile = {.n = 64, .turns = 1}},
+                        {.tile = {.n = 32, .turns = 1}}};
 
 bool is_for(const KernelSpec& spec) { return spec.dtype == DType::e4m3; }
 
@@ -44,9 +52,11 @@ std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
   return {};
 }
 
-std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts& facts, const CallKind&) {
+std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts& facts, const CallKind& kind) {
   std::vector<Variant> out;
-  for (Tile tile : tiles_in_order) {
+  for (const Row& row : rows) {
+    if (!row.covers.has(kind.cover)) continue;
+    Tile tile = row.tile;
     tile.dynamic = facts.skips || spec.packed;
     out.push_back(variant_of(forward_e4m3_sm90.name, tile, members));
   }

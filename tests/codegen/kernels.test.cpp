@@ -48,8 +48,6 @@ std::vector<Row> rows() {
   std::vector<Row> out;
   for (const auto& [d, dv] : {std::pair{64, 64}, {128, 128}, {192, 128}, {192, 192}, {256, 256}})
     add_fast(out, {.arch = 90, .d = d, .dv = dv});
-  for (const auto& [d, dv] : {std::pair{32, 32}, {64, 64}, {96, 64}, {128, 128}})
-    add_fast(out, {.arch = 90, .dtype = DType::e4m3, .d = d, .dv = dv});
   for (const auto& [bytes, d] :
        {std::pair{2, 64}, {2, 96}, {2, 128}, {2, 192}, {2, 256}, {4, 64}, {4, 128}, {4, 256}}) {
     const DType type = bytes == 4 ? DType::f32 : DType::bf16;
@@ -76,8 +74,9 @@ std::vector<Row> rows() {
                             .latent = true,
                             .page_rows = 64,
                             .pairs = pairs},
-                   .variant = "latent_sm90",
-                   .slow = true});
+                   .variant = "latent_sm90"});
+  for (const auto& [d, dv] : {std::pair{32, 32}, {64, 64}, {96, 64}, {128, 128}})
+    add_fast(out, {.arch = 90, .dtype = DType::e4m3, .d = d, .dv = dv});
   return out;
 }
 
