@@ -30,7 +30,7 @@ struct Row {
 constexpr KindSet<CoverKind> full = CoverKind::full, masked = full.others();
 
 // In the order to try, whatever the width: one that spills leaves its place to the next.
-constexpr Row rows[] = {{.tile = {.n = 128, .turns = 1}, .covers = full},
+constexpr Row rows[] = {{.tile = {.n = 128, .stages = 3, .turns = 2}, .covers = full},
                         {.tile = {.n = 128, .turns = 0}, .covers = masked},
                         {.tile = {.n = 128, .turns = 2}},
                         {.tile = {.n = 96, .turns = 1}},

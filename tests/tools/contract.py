@@ -629,6 +629,20 @@ class Contract(Calls):
         for direction in "--backward", "--step":
             self.refused("bad-usage", "bench", "--cache-dtype", "e4m3", direction)
 
+    def test_e4m3(self):
+        self.refused("bad-usage", "bench", "--dtype", "e4m3", "--backward")
+        self.refused("engine-type", "cuda", "kv <= q", "--arch", "80", "--dtype", "e4m3", fix="bf16")
+        self.assertIn("forward_e4m3_sm90", self.attune("cuda", "kv <= q", "--arch", "90", "--dtype", "e4m3").stdout)
+        self.qkv()
+        self.done("--dtype", "e4m3")
+        exact = self.result("out")[1]
+        self.done("--dtype", "e4m3", target="cpu")
+        self.close(self.result("out")[1], exact)
+        self.done()
+        self.assertNotEqual(self.result("out")[1], exact)
+        line = json.loads(self.bench("--row", "causal", "--seq", "64", "--d", "16", "--dtype", "e4m3", "--json").stdout)
+        self.assertEqual(line["dtype"], "e4m3")
+
     def test_mistakes_of_a_bench(self):
         self.refused("bad-choice", "bench", "--row", "causl", fix="causal")
         self.refused("bad-choice", "bench", "--target", "oracle")
