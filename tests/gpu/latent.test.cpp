@@ -134,8 +134,11 @@ TEST_CASE("latent heads: keys that many blocks share add up to what few give, an
           "[gpu][latent]") {
   if (no_hopper()) return;
   const Device gpu = Device::cuda();
-  for (const auto& [heads, kv_len, batch] :
-       {std::array<std::int64_t, 3>{16, 64, 1}, {128, 131, 1}, {128, 5000, 1}, {16, 3000, 3}, {128, 800, 40}}) {
+  struct Size {
+    std::int64_t heads, kv_len, batch;
+  };
+  for (const Size& of : {Size{16, 64, 1}, {128, 131, 1}, {128, 5000, 1}, {16, 3000, 3}, {128, 800, 40}}) {
+    const std::int64_t heads = of.heads, kv_len = of.kv_len, batch = of.batch;
     const auto q = normal<bf16>(1, {batch, heads, 1, 576}).on(gpu),
                k = normal<bf16>(2, {batch, 1, kv_len, 576}).on(gpu);
     Tensor v = k.tensor();
