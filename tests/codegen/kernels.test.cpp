@@ -73,7 +73,7 @@ std::vector<Row> rows() {
                             .page_rows = 64,
                             .pairs = pairs},
                    .variant = "latent_sm90",
-                   .spills = 192,
+                   .spills = 256,
                    .slow = true});
   return out;
 }
