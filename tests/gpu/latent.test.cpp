@@ -134,8 +134,11 @@ TEST_CASE("latent heads: keys that many blocks share add up to what few give, an
           "[gpu][latent]") {
   if (no_hopper()) return;
   const Device gpu = Device::cuda();
-  for (const auto& [heads, kv_len, batch] :
-       {std::array<std::int64_t, 3>{16, 64, 1}, {128, 131, 1}, {128, 5000, 1}, {16, 3000, 3}, {128, 800, 40}}) {
+  struct Size {
+    std::int64_t heads, kv_len, batch;
+  };
+  for (const Size& of : {Size{16, 64, 1}, {128, 131, 1}, {128, 5000, 1}, {16, 3000, 3}, {128, 800, 40}}) {
+    const std::int64_t heads = of.heads, kv_len = of.kv_len, batch = of.batch;
     const auto q = normal<bf16>(1, {batch, heads, 1, 576}).on(gpu),
                k = normal<bf16>(2, {batch, 1, kv_len, 576}).on(gpu);
     Tensor v = k.tensor();
@@ -170,7 +173,7 @@ TEST_CASE("latent heads: keys that many blocks share add up to what few give, an
 TEST_CASE("latent heads get what the oracle says, however tiles are cut", "[gpu][latent]") {
   if (no_hopper()) return;
   const char* const variants[] = {"latent_sm90:cluster=1", "latent_sm90:turns=0", "latent_sm90:turns=1",
-                                  "latent_sm90:turns=2", "latent_sm90:turns=3"};
+                                  "latent_sm90:turns=2",   "latent_sm90:turns=3", "latent_sm90:pace=100"};
   const std::string wrong = side_by_side(std::size(variants), [&](std::size_t i) {
     Engine engine = device_engine();
     engine.apart = engine.latent = true;
