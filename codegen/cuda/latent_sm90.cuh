@@ -22,7 +22,7 @@
 // box, a divisor of 64 and of a page's rows, at least 8; turns: 0: scores begin as soon as keys are there; 1: those of
 // the second group when those of the first are there; 2: when the second group has multiplied the first's
 // probabilities; 3: as 2, and each group's own probabilities are multiplied when the other's next scores are there;
-// pace: clocks between a tile's chunks on their way; layout, max, store, before, paged: as the kernel of few queries
+// layout, max, store, before, paged: as the kernel of few queries
 // has them. SharedLatent<Tile>::bytes of shared memory and 1024 to align it, 384 threads.
 #pragma once
 
@@ -175,8 +175,6 @@ __device__ inline void load_latent(const LatentArgs& args, const User& user, con
           load_box(shared + Shared::keys + stage * Shared::stage_bytes + c * Shared::chunk_size +
                        i * Tile::box * chunk_bytes,
                    args.k_map, full, c * Shared::chunk, position_now[i], of.kv_head, batch_now[i]);
-        if constexpr (Tile::pace > 0)
-          for (const int now = clock(); clock() - now < Tile::pace;) continue;
       }
       place.next();
     }

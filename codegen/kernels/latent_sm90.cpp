@@ -16,12 +16,10 @@ namespace {
 struct Tile {
   int cluster = 1;  ///< blocks that have other rows of the same keys, at the same time
   int turns = 0;    ///< what the groups' products wait for
-  int pace = 0;     ///< clocks between the chunks of a tile as they are asked for
 };
 constexpr std::array members{
     TileMember<Tile>{{.name = "cluster", .least = 1, .most = 2}, &Tile::cluster},
     TileMember<Tile>{{.name = "turns", .least = 0, .most = 3}, &Tile::turns},
-    TileMember<Tile>{{.name = "pace", .least = 0, .most = 1000}, &Tile::pace},
 };
 constexpr auto erased_members = members_of(members);
 constexpr Search searches[] = {{.member = "cluster", .least = 1, .most = 2},
@@ -49,8 +47,7 @@ std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
 bool may_pair(const KernelSpec& spec) { return spec.pairs && spec.heads > 1; }
 
 std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts&, const CallKind&) {
-  // Where memory bounds a call, chunks that are asked for all at once arrive later.
-  const Tile tile = may_pair(spec) ? Tile{.cluster = 2} : Tile{.turns = 2, .pace = 300};
+  const Tile tile = may_pair(spec) ? Tile{.cluster = 2} : Tile{.turns = 2};
   return {variant_of(latent_sm90.name, tile, members)};
 }
 
@@ -73,8 +70,8 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   KernelPlan plan = plan_of(latent_sm90, spec, latent_rows, keys);
   plan.stages = stages;
   const int box = spec.paged ? spec.page_rows : keys;
-  plan.traits = {{"cluster", tile.cluster}, {"turns", tile.turns}, {"pace", tile.pace}, {"box", box},
-                 {"store", spec.store},     {"paged", spec.paged}};
+  plan.traits = {
+      {"cluster", tile.cluster}, {"turns", tile.turns}, {"box", box}, {"store", spec.store}, {"paged", spec.paged}};
   return {.plan = std::move(plan),
           .threads = 384,
           .shared_bytes = shared_bytes(spec),

@@ -173,7 +173,7 @@ TEST_CASE("latent heads: keys that many blocks share add up to what few give, an
 TEST_CASE("latent heads get what the oracle says, however tiles are cut", "[gpu][latent]") {
   if (no_hopper()) return;
   const char* const variants[] = {"latent_sm90:cluster=1", "latent_sm90:turns=0", "latent_sm90:turns=1",
-                                  "latent_sm90:turns=2",   "latent_sm90:turns=3", "latent_sm90:pace=100"};
+                                  "latent_sm90:turns=2", "latent_sm90:turns=3"};
   const std::string wrong = side_by_side(std::size(variants), [&](std::size_t i) {
     Engine engine = device_engine();
     engine.apart = engine.latent = true;
