@@ -68,7 +68,10 @@ std::vector<Shape> shapes() {
       shape.dtype = nth % 4 == 1 ? DType::f16 : DType::bf16;
       shape.layout = nth % 3 == 1 ? Layout::bshd : Layout::bhsd;
       if (nth % 2) shape.used = {shape.kv_len, 0, 67};
-      if (nth % 5 == 2) shape.q_offsets = {static_cast<std::int32_t>(shape.kv_len) - 3, 0, 64};
+      if (nth % 5 == 2) {
+        shape.q_offset = 0;
+        shape.q_offsets = {static_cast<std::int32_t>(shape.kv_len) - 3, 0, 64};
+      }
       shape.page = std::array{0, 8, 64, 48, 128, 16}[nth % 6];
       shape.holes = nth % 7 == 3;
       shape.before = nth % 7 == 5;
@@ -186,6 +189,7 @@ TEST_CASE("latent heads get what the oracle says, however tiles are cut", "[gpu]
       Shape shape = latent(128, 1, kv_len);
       shape.page = 64;
       shape.used = {kv_len, 0, kv_len / 2 + 1};
+      shape.q_offset = 0;
       shape.q_offsets = {static_cast<std::int32_t>(kv_len) - 1, 0, static_cast<std::int32_t>(kv_len) / 2};
       out += compare(Subject(causal), inputs(shape), std::span(&engine, 1), {.backward = false}).wrong;
     }
