@@ -260,7 +260,7 @@ Inputs inputs(const Shape& shape) {
   in.k = filled(kept, kv(shape.d));
   if (shape.latent) {
     in.v = in.k;
-    in.v.tensor.shape[in.v.tensor.rank - 1] = shape.dv;
+    in.v.tensor.shape[static_cast<std::size_t>(in.v.tensor.rank - 1)] = shape.dv;
   } else {
     in.v = filled(kept, kv(shape.dv));
   }

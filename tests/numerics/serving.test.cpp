@@ -245,7 +245,7 @@ TEST_CASE("latent heads give what the same values in memory of their own give", 
       const Inputs in = tests::inputs(shape);
       Inputs apart = in;
       const Tensor& v = in.v.tensor;
-      apart.v = tests::place(v.dtype, std::span(v.shape).first(v.rank));
+      apart.v = tests::place(v.dtype, std::span(v.shape).first(static_cast<std::size_t>(v.rank)));
       std::vector<std::int64_t> from;
       tests::each_element(v, [&](std::int64_t at) { from.push_back(at); });
       std::size_t nth = 0;
