@@ -21,7 +21,7 @@ struct KernelChoices {
   std::vector<std::string> story;  ///< kernels that cannot take the call, and why
   std::string refused;             ///< why the preferred kernel is not the first of them, or empty
 };
-/// Columns of most heads at most; of latent heads, and of their values; rows of a tile of these.
+/// The widest ordinary head; the columns of a latent head, and how many of them are values; the rows of a latent tile.
 constexpr std::int64_t widest_head = 256, latent_d = 576, latent_dv = 512;
 constexpr int latent_rows = 64;
 /// KernelSpec::latent, where values are a view of the keys' first columns or not; and then KernelSpec::heads.

@@ -5,6 +5,7 @@
 #include "codegen/ceil_div.h"
 #include "codegen/gpu_element.h"
 #include "codegen/kernel.h"
+#include "codegen/kernels/refusals.h"
 
 namespace attune::codegen {
 
@@ -32,11 +33,9 @@ bool is_for(const KernelSpec& spec) { return spec.few; }
 std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
   if (!is_for(spec))
     return fmt::format("it is for queries that are {} rows at most, times the heads that share keys", rows);
-  if (spec.dtype != DType::bf16 && spec.dtype != DType::f16)
-    return fmt::format("its products are of bf16 or f16, and q, k and v hold {}", name_of(spec.dtype));
+  if (std::string why = why_not_16_bits(spec); !why.empty()) return why;
   if (spec.load != 16) return "it reads q, k and v by 16 bytes, and not all of their rows start at a multiple of that";
-  if (facts.has_prob && !facts.prob_linear) return "the prob mod is not a multiple of p: it needs each row's sum first";
-  return {};
+  return why_not_prob(facts);
 }
 
 constexpr int element = 2;  ///< bytes of an element of q

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "codegen/kernels/forward_tile_sm90.h"
+#include "codegen/kernels/refusals.h"
 
 namespace attune::codegen {
 
@@ -41,15 +42,13 @@ bool is_for(const KernelSpec& spec) { return spec.dtype == DType::e4m3; }
 
 std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
   if (!is_for(spec)) return fmt::format("its products are of e4m3, and q holds {}", name_of(spec.dtype));
-  if (spec.arch != 90)
-    return fmt::format("it is for compute capability 9.0, and the device has {}.{}", spec.arch / 10, spec.arch % 10);
+  if (std::string why = why_not_hopper(spec); !why.empty()) return why;
   if (spec.out != DType::bf16 && spec.out != DType::f16)
     return fmt::format("it writes o as bf16 or f16, not as {}", name_of(spec.out));
   if (spec.d > widest || spec.dv > widest)
     return fmt::format("it takes heads up to {} wide, and D is {} and Dv is {}", widest, spec.d, spec.dv);
   if (std::string why = why_no_boxes(spec); !why.empty()) return why;
-  if (facts.has_prob && !facts.prob_linear) return "the prob mod is not a multiple of p: it needs each row's sum first";
-  return {};
+  return why_not_prob(facts);
 }
 
 std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts& facts, const CallKind& kind) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "codegen/kernels/forward_tile_sm90.h"
+#include "codegen/kernels/refusals.h"
 
 namespace attune::codegen {
 
@@ -60,16 +61,13 @@ constexpr Row rows[] = {
 };
 
 std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
-  if (spec.arch != 90)
-    return fmt::format("it is for compute capability 9.0, and the device has {}.{}", spec.arch / 10, spec.arch % 10);
-  if (spec.dtype != DType::bf16 && spec.dtype != DType::f16)
-    return fmt::format("its products are of bf16 or f16, and q, k and v hold {}", name_of(spec.dtype));
+  if (std::string why = why_not_hopper(spec); !why.empty()) return why;
+  if (std::string why = why_not_16_bits(spec); !why.empty()) return why;
   if (spec.narrow) return "it reads k and v in the type of q";
   if (spec.out != spec.dtype)
     return fmt::format("it writes o as {}, not as {}", name_of(spec.dtype), name_of(spec.out));
   if (std::string why = why_no_boxes(spec); !why.empty()) return why;
-  if (facts.has_prob && !facts.prob_linear) return "the prob mod is not a multiple of p: it needs each row's sum first";
-  return {};
+  return why_not_prob(facts);
 }
 
 std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts& facts, const CallKind& kind) {

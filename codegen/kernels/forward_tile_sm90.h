@@ -59,11 +59,4 @@ inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const Kerne
           .boxes = BoxRows{.q = tile.m, .k = tile.n, .v = tile.n, .o = results}};
 }
 
-/// Why the copy engine cannot take a call's tensors, or empty.
-inline std::string why_no_boxes(const KernelSpec& spec) {
-  return spec.boxes ? ""
-                    : "the copy engine takes tensors whose rows are contiguous, whose other strides are positive "
-                      "multiples of 16 bytes, and none of them empty";
-}
-
 }  // namespace attune::codegen

@@ -6,6 +6,7 @@
 #include "codegen/choose.h"
 #include "codegen/gpu_element.h"
 #include "codegen/kernel.h"
+#include "codegen/kernels/refusals.h"
 
 namespace attune::codegen {
 
@@ -28,20 +29,15 @@ constexpr Search searches[] = {{.member = "cluster", .least = 1, .most = 2},
 constexpr int keys = 64, stages = 2, least_box = 8;
 
 std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
-  if (spec.arch != 90)
-    return fmt::format("it is for compute capability 9.0, and the device has {}.{}", spec.arch / 10, spec.arch % 10);
+  if (std::string why = why_not_hopper(spec); !why.empty()) return why;
   if (spec.d != latent_d || spec.dv != latent_dv)
     return fmt::format("its heads have {} columns, of which values are the first {}", latent_d, latent_dv);
-  if (spec.dtype != DType::bf16 && spec.dtype != DType::f16)
-    return fmt::format("its products are of bf16 or f16, and q, k and v hold {}", name_of(spec.dtype));
+  if (std::string why = why_not_16_bits(spec); !why.empty()) return why;
   if (spec.narrow) return "it reads k and v in the type of q";
-  if (!spec.boxes)
-    return "the copy engine takes tensors whose rows are contiguous, whose other strides are positive multiples of 16 "
-           "bytes, and none of them empty";
+  if (std::string why = why_no_boxes(spec); !why.empty()) return why;
   if (spec.paged && spec.page_rows < least_box) return fmt::format("its pages have a multiple of {} rows", least_box);
   if (spec.pieces) return "it does not sum keys in pieces";
-  if (facts.has_prob && !facts.prob_linear) return "the prob mod is not a multiple of p: it needs each row's sum first";
-  return {};
+  return why_not_prob(facts);
 }
 
 bool may_pair(const KernelSpec& spec) { return spec.pairs && spec.heads > 1; }

@@ -235,17 +235,19 @@ class ForwardCall {
     return static_cast<unsigned>(blocks);
   }
 
+  /// Boxes of q or o, where heads may share a tile.
+  auto query_boxes(const Tensor& t, int positions) const {
+    const int heads = kernel_->choice.plan.heads;
+    return heads == 1 ? boxes_of(t, positions) : boxes_of_heads(t, positions, heads, p_.group);
+  }
+
   ForwardArgs arguments(const Starts& starts, unsigned* next) const {
-    const codegen::KernelPlan& plan = kernel_->choice.plan;
     ForwardArgs args{};
     if (const auto& rows = kernel_->choice.boxes) {
-      const auto boxes = [&](const Tensor& t, int positions) {
-        return plan.heads == 1 ? boxes_of(t, positions) : boxes_of_heads(t, positions, plan.heads, p_.group);
-      };
-      args.q_map = boxes(call_.q, rows->q);
+      args.q_map = query_boxes(call_.q, rows->q);
       args.k_map = boxes_of(call_.k, rows->k);
       args.v_map = boxes_of(call_.v, rows->v);
-      args.o_map = boxes(call_.o, rows->o);
+      args.o_map = query_boxes(call_.o, rows->o);
     }
     args.q = strided(call_.q, p_.q.layout);
     args.k = strided(call_.k, p_.kv.layout);
@@ -325,9 +327,7 @@ class ForwardCall {
     LatentArgs args{decode_arguments(starts, memory), {}, {}, cut_.in(memory), static_cast<int>(cut_.count)};
     args.sets = static_cast<int>(latent_sets());
     args.sets_of_group = static_cast<int>(latent_sets_of_group());
-    const int heads = choice.plan.heads;
-    args.q_map = heads == 1 ? boxes_of(call_.q, choice.boxes->q)
-                            : boxes_of_heads(call_.q, choice.boxes->q, heads, p_.group);
+    args.q_map = query_boxes(call_.q, choice.boxes->q);
     args.k_map = boxes_of(call_.k, choice.boxes->k);
     return args;
   }

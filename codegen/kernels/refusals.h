@@ -1,0 +1,29 @@
+// codegen/kernels/refusals.h — why kernels do not take a call, in the words that several of them share; empty: they do
+#pragma once
+
+#include <fmt/format.h>
+
+#include "codegen/kernel.h"
+
+namespace attune::codegen {
+
+inline std::string why_not_hopper(const KernelSpec& spec) {
+  if (spec.arch == 90) return {};
+  return fmt::format("it is for compute capability 9.0, and the device has {}.{}", spec.arch / 10, spec.arch % 10);
+}
+inline std::string why_not_16_bits(const KernelSpec& spec) {
+  if (spec.dtype == DType::bf16 || spec.dtype == DType::f16) return {};
+  return fmt::format("its products are of bf16 or f16, and q, k and v hold {}", name_of(spec.dtype));
+}
+/// The copy engine cannot take the call's tensors.
+inline std::string why_no_boxes(const KernelSpec& spec) {
+  if (spec.boxes) return {};
+  return "the copy engine takes tensors whose rows are contiguous, whose other strides are positive multiples of 16 "
+         "bytes, and none of them empty";
+}
+inline std::string why_not_prob(const ModFacts& facts) {
+  if (!facts.has_prob || facts.prob_linear) return {};
+  return "the prob mod is not a multiple of p: it needs each row's sum first";
+}
+
+}  // namespace attune::codegen
