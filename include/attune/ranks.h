@@ -1,6 +1,7 @@
 // include/attune/ranks.h — one attention on many ranks: how they exchange data, who holds what, and what travels
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -16,16 +17,20 @@ namespace attune {
 struct Attention;
 struct Forward;
 
-/// How one rank exchanges bytes with the others: a process group of your program's, or `threads`.
+/// How one rank exchanges bytes with the others: `threads`, `nccl`, or a process group of your program's.
 struct Transport {
   int rank = 0, count = 1;
   struct Part {
     int peer = 0;
     void* data = nullptr;
-    std::size_t bytes = 0;
+    std::size_t bytes = 0;  ///< of all runs
+    // On a device a part may be several runs of bytes, as long as each other: the rows of some heads.
+    std::size_t runs = 1, stride = 0;  ///< stride: bytes from the beginning of a run to the beginning of the next
   };
-  /// Sends and receives parts, which keep their order between two ranks; the other rank names the same sizes. On the
-  /// host it returns once all have arrived; on a device it is put on the stream. Every rank calls it in the same order.
+  /// Sends and receives parts, which keep their order between two ranks; the other rank names the same sizes. Every
+  /// rank calls it in the same order. Where `stream` is null, parts are in the memory of the host, and it returns once
+  /// all have arrived. Else they are in that of the device that is current, and it is put on the stream: what the
+  /// stream does after it finds the received parts, and may write to the sent ones.
   std::function<void(std::span<const Part> send, std::span<const Part> receive, void* stream)> exchange{};
   /// Adds up contiguous f32 or f64 over all ranks, in place, with the same bits on each. None: made of `exchange`.
   std::function<void(const Tensor& values, void* stream)> sum{};
@@ -34,8 +39,19 @@ struct Transport {
 };
 
 /// Ranks as threads of this process: give one to each. A rank that waits for another longer than `seconds` throws the
-/// Error `ranks-timeout`, and so does every exchange after that.
+/// Error `ranks-timeout`, and so does every exchange after that. On devices, which may be one or several of this host,
+/// bytes are copied by copy engines and take no multiprocessor.
 std::vector<Transport> threads(int count, double seconds = 60);
+
+/// Ranks by NCCL, which is opened by name: one device for each, in one process or several, on one host or several. One
+/// rank makes an id and hands it to all others by means of yours; then all call `nccl` at once. `device`: this rank's.
+/// A rank that fails or does not come within `seconds` is the Error `ranks-timeout` on the others.
+std::array<std::byte, 128> nccl_id(Line at = Line::here());
+Transport nccl(const std::array<std::byte, 128>& id, int rank, int count, int device, double seconds = 60,
+               Line at = Line::here());
+/// By a communicator of yours, an ncclComm_t that outlives the transport; the NCCL that made it must be the one that
+/// this process has loaded.
+Transport nccl(void* communicator, int device, double seconds = 60, Line at = Line::here());
 
 namespace detail {
 struct Ranks;
