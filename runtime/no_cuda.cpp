@@ -1,5 +1,6 @@
 // runtime/no_cuda.cpp — devices and the CUDA engine's calls in a build without them: each throws an Error
 #include <attune/error.h>
+#include <attune/ranks.h>
 
 #include "runtime/cuda/driver.h"
 #include "runtime/cuda/engine.h"
@@ -60,3 +61,11 @@ std::string device_name(int) { refuse(); }
 std::vector<double> times(int, double, const std::function<void()>&) { refuse(); }
 
 }  // namespace attune::runtime::cuda
+
+namespace attune {
+
+std::array<std::byte, 128> nccl_id(Line) { runtime::cuda::refuse(); }
+Transport nccl(const std::array<std::byte, 128>&, int, int, int, double, Line) { runtime::cuda::refuse(); }
+Transport nccl(void*, int, double, Line) { runtime::cuda::refuse(); }
+
+}  // namespace attune
