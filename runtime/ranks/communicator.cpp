@@ -72,9 +72,6 @@ std::shared_ptr<Communicator::Group> Communicator::group_of(const NcclId& id) {
 Communicator::Communicator(const NcclId& id, int rank, int count, int device, double seconds)
     : nccl_(nccl_to_open()), own_(true), rank_(rank), count_(count), device_(device), seconds_(seconds),
       group_(group_of(id)) {
-  if (count < 1 || rank < 0 || rank >= count)
-    throw Error("ranks-count", fmt::format("there is no rank {} of {}", rank, count), {},
-                "ranks are numbered from 0 to one less than their count", "pass this rank's number, and how many there are");
   const Current current(device_);
   context_ = current.context();
   NcclConfig config;
@@ -167,7 +164,9 @@ Communicator::Clock::time_point Communicator::limit() const {
 }
 
 Error Communicator::late(std::string_view what) const {
-  return {"ranks-timeout", fmt::format("rank {} of {} has waited for the others in vain", rank_, count_), {},
+  return {"ranks-timeout",
+          fmt::format("rank {} of {} has waited for the others in vain", rank_, count_),
+          {},
           fmt::format("{} took longer than {} seconds", what, seconds_),
           "let every rank make the same calls, or allow more time: the `seconds` of nccl"};
 }
@@ -415,6 +414,12 @@ std::array<std::byte, 128> nccl_id(Line at) {
 }
 
 Transport nccl(const std::array<std::byte, 128>& id, int rank, int count, int device, double seconds, Line at) {
+  runtime::placed(at, [&] {
+    if (count < 1 || rank < 0 || rank >= count)
+      throw Error("ranks-count", fmt::format("there is no rank {} of {}", rank, count), {},
+                  "ranks are numbered from 0 to one less than their count",
+                  "pass this rank's number, and how many there are");
+  });
   return transport_by(at, std::bit_cast<runtime::ranks::NcclId>(id), rank, count, device, seconds);
 }
 

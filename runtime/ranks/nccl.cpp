@@ -67,9 +67,15 @@ Error nccl_error(const Nccl& nccl, NcclComm comm, NcclResult result, std::string
   const std::string why = fmt::format("{} gives `{}`{}{}", function, text(nccl.ncclGetErrorString(result)),
                                       last.empty() ? "" : ": ", last);
   if (result == NcclResult::remote_error)
-    return {"ranks-timeout", "another rank has failed", {}, why,
+    return {"ranks-timeout",
+            "another rank has failed",
+            {},
+            why,
             "find out what happened to it; then make new transports for all ranks"};
-  return {"nccl", "NCCL has failed", {}, why,
+  return {"nccl",
+          "NCCL has failed",
+          {},
+          why,
           "run it with NCCL_DEBUG=INFO, which tells more; then make new transports for all ranks"};
 }
 

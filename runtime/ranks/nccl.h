@@ -36,8 +36,8 @@ struct Nccl {
 #undef ATTUNE_NCCL
 };
 
-/// Takes the functions that this process has, else those of a loaded library of one of the names, else, if `open`, opens
-/// the first that can be opened. Throws the Error `nccl` if there is none.
+/// Takes the functions that this process has, else those of a loaded library of one of the names, else, if `open`,
+/// opens the first that can be opened. Throws the Error `nccl` if there is none.
 Nccl find_nccl(std::span<const char* const> names, bool open);
 
 /// NCCL, for communicators of our own. Throws the Error `nccl` if there is none.

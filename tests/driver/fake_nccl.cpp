@@ -89,8 +89,8 @@ NcclResult ended(NcclComm comm, const char* how) {
   return NcclResult::success;
 }
 /// `NcclResult result` of the function, which goes on if it is not refused.
-#define ATTUNE_ASKED(function)                                                             \
-  const std::lock_guard lock(mutex);                                                       \
+#define ATTUNE_ASKED(function)       \
+  const std::lock_guard lock(mutex); \
   if (const NcclResult result = asked(function); result != NcclResult::success) return result
 
 NcclResult put(const char* function, Operation operation) {
@@ -147,9 +147,7 @@ NcclResult ncclCommAbort(NcclComm comm) {
 NcclResult ncclCommGetAsyncError(NcclComm comm, NcclResult* state) {
   ATTUNE_ASKED("ncclCommGetAsyncError");
   if (!living.contains(comm)) return NcclResult::invalid_argument;
-  *state = reported != NcclResult::success ? reported
-           : comm->is_done()               ? NcclResult::success
-                                           : NcclResult::in_progress;
+  *state = reported != NcclResult::success ? reported : comm->is_done() ? NcclResult::success : NcclResult::in_progress;
   return NcclResult::success;
 }
 NcclResult ncclCommCount(NcclComm comm, int* count) {
