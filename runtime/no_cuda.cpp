@@ -13,6 +13,8 @@ namespace {
   throw Error("no-device", "there is no GPU to compute on", {}, find_driver().why,
               "build it with ATTUNE_CUDA=ON, or compute on the host: Device::cpu() and Target::cpu");
 }
+/// The same for functions outside of this namespace, where the name finds the driver's own first.
+[[noreturn]] void refuse_ranks() { refuse(); }
 
 }  // namespace
 
@@ -64,8 +66,8 @@ std::vector<double> times(int, double, const std::function<void()>&) { refuse();
 
 namespace attune {
 
-std::array<std::byte, 128> nccl_id(Line) { runtime::cuda::refuse(); }
-Transport nccl(const std::array<std::byte, 128>&, int, int, int, double, Line) { runtime::cuda::refuse(); }
-Transport nccl(void*, int, double, Line) { runtime::cuda::refuse(); }
+std::array<std::byte, 128> nccl_id(Line) { runtime::cuda::refuse_ranks(); }
+Transport nccl(const std::array<std::byte, 128>&, int, int, int, double, Line) { runtime::cuda::refuse_ranks(); }
+Transport nccl(void*, int, double, Line) { runtime::cuda::refuse_ranks(); }
 
 }  // namespace attune

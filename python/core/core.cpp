@@ -76,8 +76,8 @@ struct Raised {
 };
 
 /// How ranks exchange bytes, by functions of Python: exchange(send, receive, stream) with lists of (peer, memoryview),
-/// sum(values, stream) with a memoryview of floats, and stop(). On a stream there are addresses of its device in place of
-/// views. Or by NCCL.
+/// sum(values, stream) with a memoryview of floats, and stop(). On a stream there are addresses of its device in place
+/// of views. Or by NCCL.
 struct Transport {
   int rank, count;
   nb::object exchange{}, sum{}, stop{};

@@ -73,9 +73,7 @@ std::vector<Transport::Part> parts(int peer, int* data) {
           {peer, data + plain, runs * run * sizeof(int), runs, stride * sizeof(int)},
           {peer, data + plain + runs * stride, small * sizeof(int)}};
 }
-bool is_part(std::int64_t i) {
-  return i < plain || i >= plain + runs * stride || (i - plain) % stride < run;
-}
+bool is_part(std::int64_t i) { return i < plain || i >= plain + runs * stride || (i - plain) % stride < run; }
 
 }  // namespace
 
