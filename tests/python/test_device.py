@@ -157,13 +157,13 @@ def test_ranks_by_nccl_exchange_what_the_host_holds():
 
 def test_nccl_that_is_called_amiss_or_waits_in_vain():
     id = attune.nccl_id()
-    refused("ranks-timeout", lambda: attune.nccl(id, 0, 2, seconds=0.1))
-    refused("ranks-count", lambda: attune.nccl(id, 2, 2))
-    refused("no-device", lambda: attune.nccl(id, 0, 2, device=99))
-    refused("bad-argument", lambda: attune.nccl(id[1:], 0, 2))
-    refused("bad-argument", lambda: attune.nccl(id))
-    refused("bad-argument", lambda: attune.nccl(0))
-    refused("bad-argument", lambda: attune.nccl(4096, 0, 2))
-    refused("bad-argument", lambda: attune.nccl(None, 0, 2))
-    error = refused("bad-argument", lambda: attune.nccl(id, 0, 2, device=-1))
+    assert refused(lambda: attune.nccl(id, 0, 2, seconds=0.1)).code == "ranks-timeout"
+    assert refused(lambda: attune.nccl(id, 2, 2)).code == "ranks-count"
+    assert refused(lambda: attune.nccl(id, 0, 2, device=99)).code == "no-device"
+    assert refused(lambda: attune.nccl(id[1:], 0, 2)).code == "bad-argument"
+    assert refused(lambda: attune.nccl(id)).code == "bad-argument"
+    assert refused(lambda: attune.nccl(0)).code == "bad-argument"
+    assert refused(lambda: attune.nccl(4096, 0, 2)).code == "bad-argument"
+    assert refused(lambda: attune.nccl(None, 0, 2)).code == "bad-argument"
+    error = refused(lambda: attune.nccl(id, 0, 2, device=-1))
     assert error.file == __file__
