@@ -64,7 +64,7 @@ std::string inside_function(std::span<const Expr> reads, const ir::Signature& si
       "  __device__ bool is_inside(Head head, Where at, Int q_begin, Int q_end, Int kv_begin, Int kv_end) "
       "const {{\n{}    return at_corners(q_begin, q_end, kv_begin, kv_end, [&](Int q, Int kv) {{\n"
       "      return {};\n    }});\n  }}\n",
-      page_locals(uses), holds);
+      page_locals(uses, signature), holds);
 }
 
 /// The function that tells which positions of an axis a tile of the other visits, between these two ends of the axis.
@@ -95,7 +95,7 @@ std::string bands_function(const BandsFunction& of, const Cover& cover, bool is_
     ends = fmt::format("int({}), int({})", text(bands.kept[0].begin), text(bands.kept[0].end));
   for (const compiler::Band& gone : bands.gone)
     cuts += fmt::format("    out.cut(int({}), int({}));\n", text(gone.begin), text(gone.end));
-  return fmt::format("{}\n{}    Bands out{{{}, {}, {}}};\n{}    return out;\n  }}\n", of.head, page_locals(uses), ends,
+  return fmt::format("{}\n{}    Bands out{{{}, {}, {}}};\n{}    return out;\n  }}\n", of.head, page_locals(uses, signature), ends,
                      of.begin, of.end, cuts);
 }
 
@@ -251,7 +251,7 @@ class TermFunctions {
   std::string function(std::string_view head, const std::string& statements) {
     const std::string out = statements.empty() ? fmt::format("  __device__ void {} const {{}}\n", head)
                                                : fmt::format("  __device__ void {} const {{\n{}{}  }}\n", head,
-                                                             page_locals(uses_), statements);
+                                                             page_locals(uses_, signature_), statements);
     uses_ = 0;
     return out;
   }

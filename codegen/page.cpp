@@ -51,8 +51,9 @@ ir::Written written_in(const Expr& e) {
   return found == nodes.rend() ? ir::Written{} : (*found)->written;
 }
 
-std::string lined_function(const std::string& head, const Expr& e, const ir::DevicePrinted& text) {
-  std::string out = fmt::format("  __device__ {} const {{\n{}", head, page_locals(page_uses(e)));
+std::string lined_function(const std::string& head, const Expr& e, const ir::Signature& signature,
+                           const ir::DevicePrinted& text) {
+  std::string out = fmt::format("  __device__ {} const {{\n{}", head, page_locals(page_uses(e), signature));
   std::size_t statement = 0;
   const auto add = [&](std::string_view line) {
     if (const ir::Written at = written_in(text.statements[statement++]); is_known(at))
@@ -185,21 +186,24 @@ std::uint32_t page_uses(const Expr& e) {
   return uses;
 }
 
-std::string page_locals(std::uint32_t uses) {
+std::string page_locals(std::uint32_t uses, const ir::Signature& signature) {
   std::string out;
-  for (const Input which : {Input::B, Input::H, Input::QLen, Input::KVLen})
-    if (uses & ir::bit(which)) {
-      const std::string_view name = ir::input_names[static_cast<std::size_t>(which)];
-      out += fmt::format("    const Int {0} = at.{0};\n", name);
-    }
+  std::uint32_t nth = 0;
+  for (const Input which : {Input::B, Input::H, Input::QLen, Input::KVLen}) {
+    const std::uint32_t slot = signature.whole.value_or(0) + nth++;
+    if (!(uses & ir::bit(which))) continue;
+    const std::string_view name = ir::input_names[static_cast<std::size_t>(which)];
+    const std::string more = signature.whole ? fmt::format("{} + ", signature.params[slot].name) : "";
+    out += fmt::format("    const Int {0} = {1}at.{0};\n", name, more);
+  }
   return out;
 }
 
 std::string page_function(const std::string& head, const Expr& e, const ir::Signature& signature,
                           const ir::FieldNames& fields, Lines lines) {
   const ir::DevicePrinted text = ir::print_for_device(e, signature, fields);
-  if (lines == Lines::yes && is_known(written_in(e))) return lined_function(head, e, text);
-  const std::string locals = page_locals(page_uses(e));
+  if (lines == Lines::yes && is_known(written_in(e))) return lined_function(head, e, signature, text);
+  const std::string locals = page_locals(page_uses(e), signature);
   const std::string line = fmt::format("  __device__ {} const {{ return {}; }}\n", head, text.value);
   if (locals.empty() && text.lets.empty() && line.size() <= page_width + 1) return line;
   std::string lets = text.lets;
@@ -256,7 +260,7 @@ std::string fields_function(const std::string& head, std::span<const Expr> list,
     uses |= page_uses(e);
     values += (values.empty() ? "" : ", ") + page_value(e, signature, fields);
   }
-  const std::string locals = page_locals(uses);
+  const std::string locals = page_locals(uses, signature);
   if (lines == Lines::yes)
     for (const Expr& e : list)
       if (const ir::Written at = written_in(e); is_known(at))

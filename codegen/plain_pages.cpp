@@ -1,4 +1,5 @@
-// codegen/plain_pages.cpp — the pages that hold no expression of a user: rows.cuh, sums.cuh, append.cuh and clear.cuh
+// codegen/plain_pages.cpp — the pages that hold no expression of a user: rows.cuh, sums.cuh, append.cuh, clear.cuh, and
+// those that combine what ranks have
 #include <fmt/format.h>
 
 #include "codegen/gpu_element.h"
@@ -47,6 +48,18 @@ Source sums_source(int arch) {
           .facts = {{"arch", fmt::format("sm_{}", arch)}}};
 }
 
+namespace {
+
+Source rows_page(const std::string& kernel, int arch) {
+  return {.name = kernel,
+          .text = fmt::format("#include \"{}.cuh\"\n", kernel),
+          .options = page_options(arch, true),
+          .symbol = fmt::format("attune::{}", kernel),
+          .facts = {{"arch", fmt::format("sm_{}", arch)}}};
+}
+
+}  // namespace
+
 Source append_source(int arch) {
   return {.name = "append",
           .text = "#include \"append.cuh\"\n",
@@ -54,6 +67,10 @@ Source append_source(int arch) {
           .symbol = "attune::append",
           .facts = {{"arch", fmt::format("sm_{}", arch)}}};
 }
+
+Source copy_rows_source(int arch) { return rows_page("copy_rows", arch); }
+Source add_parts_source(int arch) { return rows_page("add_parts", arch); }
+Source merge_parts_source(int arch) { return rows_page("merge_parts", arch); }
 
 Source clear_source(int arch) {
   return {.name = "clear",

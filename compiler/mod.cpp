@@ -33,6 +33,7 @@ ir::Signature Mod::signature() const {
   ir::Signature signature;
   for (const CaptureSlot& c : captures) signature.captures.push_back({c.name, type_of(c.dtype), c.rank});
   signature.params = params;
+  signature.whole = whole;
   return signature;
 }
 
@@ -46,6 +47,7 @@ ir::Digest Mod::digest() const {
   for (const CaptureSlot& c : captures)
     join(ir::integer(static_cast<std::int32_t>(static_cast<int>(c.dtype) * 8 + c.rank)));
   for (const ir::Signature::Param& p : params) join(ir::integer(static_cast<std::int32_t>(p.type)));
+  if (whole) join(ir::boolean(true));
   return all->digest;
 }
 

@@ -71,6 +71,7 @@ struct Mod {
   ir::Expr sink;   ///< null if the user gave none
   std::vector<CaptureSlot> captures;
   std::vector<ir::Signature::Param> params;
+  std::optional<std::uint32_t> whole{};  ///< as ir::Signature has it
 
   Derivative dscore, dprob, dsink;
   Fold fold;

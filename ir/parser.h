@@ -50,7 +50,8 @@ class Parser {
       : scope_(scope), text_(std::make_shared<const Text>(Text{scope.name, std::string(text)})), lexer_(text_) {
     for (const auto& [name, value] : scope.lets) names_.try_emplace(name, Meaning{Meaning::Value, 0, value});
     if (scope.signature) {
-      const auto& [captures, params] = *scope.signature;
+      const auto& captures = scope.signature->captures;
+      const auto& params = scope.signature->params;
       for (std::uint32_t i = 0; i < captures.size(); ++i)
         names_.try_emplace(captures[i].name, Meaning{Meaning::Capture, i});
       for (std::uint32_t i = 0; i < params.size(); ++i) names_.try_emplace(params[i].name, Meaning{Meaning::Param, i});

@@ -2,6 +2,7 @@
 #include "runtime/attention.h"
 
 #include <algorithm>
+#include <array>
 #include <mutex>
 #include <optional>
 #include <type_traits>
@@ -15,6 +16,7 @@
 #include "compiler/check.h"
 #include "compiler/explain.h"
 #include "compiler/lower.h"
+#include "compiler/part.h"
 #include "ir/print.h"
 #include "runtime/cuda/engine.h"
 #include "runtime/offline/purpose.h"
@@ -23,6 +25,7 @@
 #include "runtime/oracle/outside.h"
 #include "runtime/oracle/verify.h"
 #include "runtime/placed.h"
+#include "runtime/ranks/device.h"
 #include "runtime/ranks/run.h"
 #include "runtime/watch/dump.h"
 #include "runtime/watch/watch.h"
@@ -60,6 +63,13 @@ struct Lowered {
       out.steps.push_back({step.name, std::chrono::duration<double>(step.took).count(), step.nodes});
     return out;
   }
+  /// The same for parts of calls.
+  const compiler::LoweredMod& part(compiler::PartSink of_sink) const {
+    const std::lock_guard lock(parts_mutex_);
+    auto& made = parts_[of_sink == compiler::PartSink::kept ? 0 : 1];
+    if (!made) made = compiler::lower(compiler::part_of({written, lowered.slots}, of_sink));
+    return *made;
+  }
   bool is_of(const Attention& a) const {
     return score.identity() == a.score.identity() && mask.identity() == a.mask.identity() &&
            prob.identity() == a.prob.identity() && sink.identity() == a.sink.identity();
@@ -95,6 +105,8 @@ struct Lowered {
  private:
   mutable std::mutex typed_mutex_;
   mutable std::vector<std::shared_ptr<const Lowered>> typed_;
+  mutable std::mutex parts_mutex_;
+  mutable std::array<std::optional<compiler::LoweredMod>, 2> parts_;
   mutable std::mutex fine_mutex_;
   mutable std::optional<compiler::Problem> fine_;
   mutable std::vector<Tensor::Extents> fine_shapes_;
@@ -356,6 +368,18 @@ void compute(const detail::Ranks& plan, const Checked<Forward>& checked, const c
 void compute(const detail::Ranks& plan, const Checked<Backward>& checked, const cpu::Means& means) {
   ranks::backward(plan, checked.lowered->lowered, checked.call(), checked.problem, means);
 }
+void compute_on_device(const detail::Ranks& plan, const Checked<Forward>& checked, const ranks::PartMods& parts,
+                       const cuda::Means& means) {
+  ranks::forward_on_device(plan, checked.lowered->lowered, parts, checked.call(), checked.problem, means);
+}
+void compute_on_device(const detail::Ranks& plan, const Checked<Backward>& checked, const ranks::PartMods& parts,
+                       const cuda::Means& means) {
+  const auto describe_forward = [&checked] { return request_of_forward(checked); };
+  const Purpose first(describe_forward);
+  cuda::Means all = means;
+  all.purpose_of_forward = &first;
+  ranks::backward_on_device(plan, checked.lowered->lowered, parts, checked.call(), checked.problem, all);
+}
 
 /// A rank's part of a call of several. It allocates its memory, of which the workspace is no part.
 template <class Call>
@@ -364,14 +388,26 @@ void run_shared(const char* name, const Attention& attention, const Call& asked,
   const detail::Ranks& plan = *with.shares.get();
   const ranks::Local<Call> local(plan, asked);
   const Checked checked = check(attention, local.call(), &plan);
-  if (checked.target != Target::cpu)
+  if (checked.target == Target::oracle)
     throw Error("shares-call", "the oracle does not compute over ranks", {}, "it has the whole call on one",
                 "leave .target as it is, or call without Shares");
   const auto describe = [&checked] { return request(checked); };
   const Purpose purpose(describe);
-  cpu::Means means = runtime::means(with, purpose, nullptr, watched.used());
-  means.workspace = {};
-  compute(plan, checked, means);
+  if (checked.target == Target::cuda) {
+    if (with.cover.lists())
+      throw Error("shares-call", "calls over ranks do not take a cover", {}, "each rank lists the tiles of its own parts",
+                  "leave it out");
+    const auto parts = [&checked](compiler::PartSink sink) -> const compiler::LoweredMod& {
+      return checked.lowered->part(sink);
+    };
+    compute_on_device(
+        plan, checked, parts,
+        {.stream = with.stream, .used = watched.used(), .exact = checked.exact, .purpose = &purpose});
+  } else {
+    cpu::Means means = runtime::means(with, purpose, nullptr, watched.used());
+    means.workspace = {};
+    compute(plan, checked, means);
+  }
   watched.done(checked, with.stream, Watched::Verified::no);
 }
 

@@ -5,6 +5,8 @@
 #include "runtime/cuda/driver.h"
 #include "runtime/cuda/engine.h"
 #include "runtime/cuda/memory.h"
+#include "runtime/cuda/streams.h"
+#include "runtime/ranks/device.h"
 
 namespace attune::runtime::cuda {
 namespace {
@@ -62,7 +64,25 @@ const Facts& facts(int) { refuse(); }
 std::string device_name(int) { refuse(); }
 std::vector<double> times(int, double, const std::function<void()>&) { refuse(); }
 
+Moment::Moment(cu::Stream) { refuse(); }
+void Moment::awaited_by(cu::Stream) const { refuse(); }
+void copy_runs(const Runs&, const Runs&, cu::Stream) { refuse(); }
+cu::Context current_context() { refuse(); }
+void reach(cu::Context) { refuse(); }
 }  // namespace attune::runtime::cuda
+
+namespace attune::runtime::ranks {
+
+void forward_on_device(const detail::Ranks&, const compiler::LoweredMod&, const PartMods&, const Forward&,
+                       const compiler::Problem&, const cuda::Means&) {
+  cuda::driver();
+}
+void backward_on_device(const detail::Ranks&, const compiler::LoweredMod&, const PartMods&, const Backward&,
+                        const compiler::Problem&, const cuda::Means&) {
+  cuda::driver();
+}
+
+}  // namespace attune::runtime::ranks
 
 namespace attune {
 

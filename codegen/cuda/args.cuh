@@ -179,6 +179,33 @@ struct AppendArgs {
   Pages pages;        ///< null: each entry has its room
 };
 
+/// Rows of a block of copy_rows.cuh, add_parts.cuh and merge_parts.cuh.
+constexpr int rows_of_copy = 8;
+
+/// Elements of two tensors of the same shape. Dimensions that they lack come first, and are 1 long; a row is the last.
+struct RowsArgs {
+  static constexpr int most_rank = 4;
+  const void* from;
+  void* to;
+  int bytes;  ///< of what is copied at once
+  long long extent[most_rank], from_stride[most_rank], to_stride[most_rank];
+};
+/// Parts of a tensor, `part_stride` elements apart, that are added up.
+struct AddArgs : RowsArgs {
+  Stored from_type, type;  ///< from_type: f32 or f64
+  int parts;
+  long long part_stride;
+  int adds;  ///< to what is there
+};
+/// Results over the keys of one part after the other: [part, batch, head, row], o with dv columns.
+struct MergeArgs {
+  const float *o_parts, *lse_parts, *max_parts;  ///< max_parts: null where max is
+  Strided o;
+  Stored o_type;
+  Rows lse, max;
+  int parts, batch, heads, rows, dv;
+};
+
 /// Threads of a block of sums.cuh.
 constexpr int sums_threads = 128;
 /// 64-bit words of an exact sum: twelve of digits, one of flags.

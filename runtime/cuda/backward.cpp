@@ -77,8 +77,9 @@ codegen::Wanted wanted_of(const Args& args, std::span<const Captured> captured) 
   return out;
 }
 
+/// `whole`: the sizes of the call that this is a part of, or its own.
 BackwardWants wants_of(const Facts& device, const Args& args, const Backward& call, const Problem& p,
-                       std::optional<bool> exact) {
+                       const Problem& whole, std::optional<bool> exact) {
   return {.spec = {.arch = device.arch(),
                    .dtype = call.q.dtype,
                    .out = call.o.given() ? call.o.dtype : DType::f32,
@@ -90,7 +91,7 @@ BackwardWants wants_of(const Facts& device, const Args& args, const Backward& ca
                    .scale_positive = static_cast<float>(p.scale) > 0,
                    .exact = codegen::is_exact(exact, call.q.dtype),
                    .wide = codegen::reach_far(args.captures)},
-          .length = codegen::length_of(p.q.length, p.kv.length)};
+          .length = codegen::length_of(whole.q.length, whole.kv.length)};
 }
 
 KernelKey key_of(Way way, const Facts& device, const LoweredMod& lowered, const BackwardWants& wants,
@@ -194,7 +195,7 @@ class BackwardCall {
         captured_(captured_of(args_, call)), starts_(space_, p, QueryTiles({.queries = 1}, p)) {
     const auto stream = static_cast<cu::Stream>(means.stream);
     const codegen::Wanted wanted = wanted_of(args_, captured_);
-    const BackwardWants wants = wants_of(device, args_, call, p, means.exact);
+    const BackwardWants wants = wants_of(device, args_, call, p, means.whole ? *means.whole : p, means.exact);
     const auto key = [&](Way way) { return key_of(way, device, lowered, wants, means, wanted); };
     std::int64_t words = 0;
     for (const Captured& one : captured_) words += one.into->size() * exact_words;
@@ -465,8 +466,11 @@ class BackwardCall {
     return first_forward(call_, p_, own_o_.in(memory), own_lse_.in(memory), own_max_.in(memory));
   }
   Means forward_means(std::span<std::byte> workspace) const {
-    return {
-        .stream = means_.stream, .workspace = workspace, .exact = means_.exact, .purpose = means_.purpose_of_forward};
+    return {.stream = means_.stream,
+            .workspace = workspace,
+            .exact = means_.exact,
+            .purpose = means_.purpose_of_forward,
+            .whole = means_.whole};
   }
 
   BackwardArgs arguments(std::byte* memory, const Starts& starts) const {
@@ -560,7 +564,7 @@ Forward first_forward(const Backward& call, const Problem& p, void* o, void* lse
 
 BackwardWants backward_wants(const Backward& call, const LoweredMod& lowered, const Problem& p,
                              std::optional<bool> exact) {
-  return wants_of(facts(call.q.device.index), args_of(lowered, call), call, p, exact);
+  return wants_of(facts(call.q.device.index), args_of(lowered, call), call, p, p, exact);
 }
 
 std::vector<KernelStory> backward_stories(const LoweredMod& lowered, const Backward& call, const Problem& p,

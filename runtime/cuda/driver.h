@@ -83,6 +83,25 @@ struct LaunchConfig {
 };
 static_assert(sizeof(void*) != 8 || (sizeof(LaunchConfig) == 56 && offsetof(LaunchConfig, stream) == 32));
 
+/// Addresses tell which memory each side is in.
+enum class MemoryType : int { unified = 4 };
+struct Copy2D {
+  std::size_t from_x = 0, from_y = 0;
+  MemoryType from_type = MemoryType::unified;
+  const void* from_host = nullptr;
+  Address from = 0;
+  void* from_array = nullptr;
+  std::size_t from_pitch = 0;
+  std::size_t to_x = 0, to_y = 0;
+  MemoryType to_type = MemoryType::unified;
+  void* to_host = nullptr;
+  Address to = 0;
+  void* to_array = nullptr;
+  std::size_t to_pitch = 0;
+  std::size_t width = 0, height = 0;
+};
+static_assert(sizeof(void*) != 8 || (sizeof(Copy2D) == 128 && offsetof(Copy2D, to) == 88));
+
 }  // namespace cu
 
 /// Throws for a driver result other than success: an Error if the caller can act on it, else a Bug.

@@ -31,6 +31,9 @@ struct Means {
   std::optional<bool> exact{};                  ///< as Attention::exact
   const Purpose* purpose = nullptr;             ///< what the call's kernels are for
   const Purpose* purpose_of_forward = nullptr;  ///< the same of the forward that a backward computes first
+  /// The call that this one is a part of: its lengths choose the kernel, so that each row gets the same bits. Null: it
+  /// is no part.
+  const compiler::Problem* whole = nullptr;
   int blocks = 0;  ///< at most so many of a kernel whose blocks stay; 0: one for each multiprocessor
 };
 

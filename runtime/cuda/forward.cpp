@@ -60,6 +60,7 @@ bool tells_apart(const Forward& call, const Problem& p) {
 KernelKey key_of(const Facts& device, const LoweredMod& lowered, const Args& args, const Forward& call,
                  const Problem& p, const Means& means) {
   const bool latent = codegen::is_latent(p.d, p.dv, values_within_keys(call, p));
+  const Problem& whole = means.whole ? *means.whole : p;
   // Of latent heads the copy engine moves q and k alone.
   const bool boxes = has_boxes(call.q) && has_boxes(call.k) && (latent || (has_boxes(call.v) && has_boxes(call.o)));
   KernelKey key{
@@ -78,9 +79,10 @@ KernelKey key_of(const Facts& device, const LoweredMod& lowered, const Args& arg
                .pieces = call.piece != 0,
                .latent = latent,
                .page_rows = latent ? page_rows(call, p) : 0,
-               .pairs = latent && p.q.length * p.group > codegen::latent_rows,
-               .heads = latent ? codegen::latent_heads_to_share(p.group) : codegen::heads_to_share(p.q.length, p.group),
-               .few = !latent && codegen::few_rows(p.q.length, p.group),
+               .pairs = latent && whole.q.length * p.group > codegen::latent_rows,
+               .heads = latent ? codegen::latent_heads_to_share(p.group)
+                               : codegen::heads_to_share(whole.q.length, p.group),
+               .few = !latent && codegen::few_rows(whole.q.length, p.group),
                .boxes = boxes,
                .load = copied_bytes({&call.q, &call.k, &call.v}),
                .store = stored_bytes(call.o),
@@ -88,7 +90,7 @@ KernelKey key_of(const Facts& device, const LoweredMod& lowered, const Args& arg
                .exact = codegen::is_exact(means.exact, call.q.dtype),
                .wide = codegen::reach_far(args.captures)},
       .mod = lowered.digest,
-      .length = codegen::length_of(p.q.length, p.kv.length)};
+      .length = codegen::length_of(whole.q.length, whole.kv.length)};
   if (means.preference) key.preference = *means.preference;
   return key;
 }

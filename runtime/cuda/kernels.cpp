@@ -153,6 +153,19 @@ std::shared_ptr<const Kernel> loaded_append(int device, int arch, cu::Stream str
       "append once before the capture");
 }
 
+std::shared_ptr<const Kernel> loaded_plain(int device, const codegen::Source& page, int arch, cu::Stream stream) {
+  using Key = std::pair<int, std::string>;
+  struct Hash {
+    std::size_t operator()(const Key& key) const {
+      return std::hash<std::string>()(key.second) + static_cast<std::size_t>(key.first);
+    }
+  };
+  static auto& kept = *new Single<Key, Kernel, Hash>;
+  return kept_or_made(
+      kept, Key{device, page.name}, stream, [&] { return loaded_page(device, page, arch, nullptr, nullptr); },
+      "make one such call before the capture");
+}
+
 KernelStory story_of(const LoadedKernel& kernel) {
   const codegen::KernelChoice& choice = kernel.choice;
   KernelStory out{.variant = codegen::variant_of(choice.plan),

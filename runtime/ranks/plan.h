@@ -10,6 +10,8 @@
 
 namespace attune::runtime::ranks {
 
+class DeviceRoom;
+
 /// What makes two calls' masks the same: the mask, its parameters and the contents of what it captures.
 struct MaskOf {
   ir::Digest mask, data;
@@ -72,6 +74,9 @@ struct Ranks {
   /// The digests of calls on which the ranks agreed before.
   mutable std::mutex agreed_mutex;
   mutable std::set<ir::Digest> agreed;
+  /// What calls on a device keep between them; null before the first one.
+  mutable std::mutex room_mutex;
+  mutable std::shared_ptr<runtime::ranks::DeviceRoom> room;
 
  private:
   /// A deal, and by layer all schedules.

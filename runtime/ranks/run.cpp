@@ -13,6 +13,8 @@
 #include "runtime/infinity.h"
 #include "runtime/merge.h"
 #include "runtime/ranks/digester.h"
+#include "runtime/ranks/or_stop.h"
+#include "runtime/ranks/rank.h"
 #include "runtime/ranks/rows.h"
 #include "runtime/ranks/transport.h"
 #include "runtime/tensor.h"
@@ -23,11 +25,6 @@ namespace {
 using compiler::Held;
 using compiler::Problem;
 using Parts = std::vector<Transport::Part>;
-
-Error other(std::string problem, std::string why) {
-  return Error("shares-other", std::move(problem), {}, std::move(why),
-               "pass Shares that were made of this attention and of the whole call");
-}
 
 Error shape(std::string_view name, const Tensor& t, std::int64_t rows, int rank) {
   return Error("shares-shape", fmt::format("{} does not have the rows of rank {}", name, rank), {},
@@ -82,15 +79,6 @@ struct Staged {
   }
 };
 
-/// Neighbouring grains of keys of one owner, for one (entry, head), as a rank gets them.
-struct Piece {
-  int owner;
-  std::int64_t entry, head;
-  std::size_t first, last;  ///< grains
-  std::int64_t rows = 0;
-  std::int64_t at = 0;  ///< row in the buffer of the rank that gets them
-};
-
 /// Keys and values at hand.
 struct Keys {
   std::vector<Piece> pieces;
@@ -99,63 +87,20 @@ struct Keys {
   std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> runs;  ///< by sequence, or one: all positions at hand
 };
 
-/// What both directions do on one rank.
-class Rank {
- public:
+/// A rank that computes on the host.
+class HostRank : protected Rank {
+ protected:
   template <class Call>
-  Rank(const detail::Ranks& plan, const compiler::LoweredMod& lowered, const Call& call, const Problem& problem)
-      : plan_(plan), lowered_(lowered), problem_(problem), me_(plan.transport.rank),
-        layer_(layer_of(plan, mask_of(lowered, compiler::args_of(lowered, call)))), k_(call.k), v_(call.v),
-        kv_local_(local_rows(plan.kv, plan.dealt().kv)), q_local_(local_rows(plan.q, plan.dealt().q)) {
+  HostRank(const detail::Ranks& plan, const compiler::LoweredMod& lowered, const Call& call, const Problem& problem)
+      : Rank(plan, lowered, call, problem), k_(call.k), v_(call.v) {
     const auto in_order = [](const Tensor& t, std::int64_t width) {
       return t.strides[as_size(t.rank) - 1] == 1 || width == 1;
     };
     in_order_ = in_order(call.k, problem.d) && in_order(call.v, problem.dv);
-    if (plan.count() > 1 && !plan.transport.exchange)
-      throw Error("shares-call", "these Shares are for planning", {}, "their transport exchanges nothing",
-                  "make them with a transport: attune::threads, or one of your own");
   }
 
-  static const Layer& layer_of(const detail::Ranks& plan, const MaskOf& mask) {
-    for (const Layer& layer : plan.layers)
-      if (layer.mask == mask) return layer;
-    throw other("these Shares are of other masks", "none of their attentions has this mask with this data");
-  }
-
- protected:
   void exchange(const Parts& send, const Parts& receive) const {
     if (plan_.count() > 1) plan_.transport.exchange(send, receive, nullptr);
-  }
-  int count() const { return plan_.count(); }
-  bool packed() const { return problem_.q.packed(); }
-  std::int64_t key_entries() const { return packed() || problem_.kv_shared ? 1 : problem_.batch; }
-
-  /// What a rank needs of some owners' keys, of heads [first, last), in the order of positions.
-  template <class Of>
-  std::vector<Piece> pieces(int rank, std::int64_t first, std::int64_t last, const Of& of) const {
-    std::vector<Piece> out;
-    const std::vector<int>& owners = plan_.dealt().kv;
-    std::int64_t at = 0;
-    for (std::int64_t e = 0; e < key_entries(); ++e)
-      for (std::int64_t h = first; h < last; ++h)
-        for (std::size_t g = 0; g < owners.size();) {
-          if (!of(e, h, rank, g)) {
-            ++g;
-            continue;
-          }
-          Piece piece{.owner = owners[g], .entry = e, .head = h, .first = g, .last = g, .at = at};
-          for (; g < owners.size() && owners[g] == piece.owner && of(e, h, rank, g); ++g)
-            piece.rows += plan_.kv.grains[g].rows();
-          piece.last = g;
-          at += piece.rows;
-          out.push_back(piece);
-        }
-    return out;
-  }
-  /// The pieces of a gather.
-  auto needed() const {
-    return
-        [this](std::int64_t e, std::int64_t h, int rank, std::size_t g) { return layer_.needs->of(e, h, rank).has(g); };
   }
 
   Block block(const Piece& piece) const {
@@ -229,57 +174,13 @@ class Rank {
     }
   }
 
-  /// This rank's queries.
-  std::vector<std::vector<Held::Rows>> own_queries() const {
-    std::vector<std::vector<Held::Rows>> out(as_size(packed() ? problem_.batch : 1));
-    for (std::size_t g = 0; g < plan_.q.grains.size(); ++g) {
-      if (plan_.dealt().q[g] != me_) continue;
-      const Grain& grain = plan_.q.grains[g];
-      auto& into = out[as_size(grain.entry)];
-      if (!into.empty() && into.back().last == grain.first)
-        into.back().last = grain.last;
-      else
-        into.push_back({grain.first, grain.last, q_local_[g]});
-    }
-    return out;
-  }
-  /// All queries, in the order of the whole call.
-  std::vector<std::vector<Held::Rows>> all_queries() const {
-    std::vector<std::vector<Held::Rows>> out(as_size(packed() ? problem_.batch : 1));
-    for (const Grain& grain : plan_.q.grains) {
-      auto& into = out[as_size(grain.entry)];
-      if (into.empty())
-        into.push_back({grain.first, grain.last, grain.row});
-      else
-        into.back().last = grain.last;
-    }
-    return out;
-  }
-
   Problem with(const Held& held) const {
     Problem out = problem_;
     out.tell_apart().held = &held;
     return out;
   }
 
-  /// Ranks compare what they are about to do, once for each kind of call.
-  void agree(const ir::Digest& digest) const {
-    {
-      const std::lock_guard lock(plan_.agreed_mutex);
-      if (plan_.agreed.contains(digest)) return;
-    }
-    compare(plan_.transport, digest, "this call", nullptr);
-    const std::lock_guard lock(plan_.agreed_mutex);
-    plan_.agreed.insert(digest);
-  }
-
-  const detail::Ranks& plan_;
-  const compiler::LoweredMod& lowered_;
-  const Problem& problem_;
-  int me_;
-  const Layer& layer_;
   const Tensor &k_, &v_;
-  std::vector<std::int64_t> kv_local_, q_local_;
   bool in_order_ = true;
 };
 
@@ -289,11 +190,11 @@ Progress step_of(const Progress& whole, std::int64_t step, std::int64_t steps) {
   return [whole, step, steps](double done) { whole((static_cast<double>(step) + done) / static_cast<double>(steps)); };
 }
 
-class ForwardRank : Rank {
+class ForwardRank : HostRank {
  public:
   ForwardRank(const detail::Ranks& plan, const compiler::LoweredMod& lowered, const Forward& call,
               const Problem& problem, const cpu::Means& means)
-      : Rank(plan, lowered, call, problem), call_(call), means_(means) {}
+      : HostRank(plan, lowered, call, problem), call_(call), means_(means) {}
 
   void operator()() {
     agree(digest());
@@ -594,11 +495,11 @@ class ForwardRank : Rank {
   Used used_;  ///< by the last of its steps
 };
 
-class BackwardRank : Rank {
+class BackwardRank : HostRank {
  public:
   BackwardRank(const detail::Ranks& plan, const compiler::LoweredMod& lowered, const Backward& call,
                const Problem& problem, const cpu::Means& means)
-      : Rank(plan, lowered, call, problem), call_(call), means_(means) {}
+      : HostRank(plan, lowered, call, problem), call_(call), means_(means) {}
 
   /// Keys travel again, by groups of heads, whatever the forward's schedule; gradients of keys that were received go
   /// back to their owners in f32.
@@ -701,17 +602,6 @@ class BackwardRank : Rank {
   const cpu::Means& means_;
 };
 
-/// A rank that fails between exchanges tells the others, who would wait for it.
-template <class Body>
-void or_stop(const detail::Ranks& plan, const Body& body) {
-  try {
-    body();
-  } catch (...) {
-    if (plan.transport.stop) plan.transport.stop();
-    throw;
-  }
-}
-
 /// The starts of packed sequences among the rows of one rank.
 std::vector<std::int64_t> local_starts(const Axis& axis, std::span<const int> owners, int rank) {
   std::vector<std::int64_t> out{0};
@@ -746,14 +636,42 @@ std::string_view refused(const Backward&) { return {}; }
 
 }  // namespace
 
+Error other(std::string problem, std::string why) {
+  return Error("shares-other", std::move(problem), {}, std::move(why),
+               "pass Shares that were made of this attention and of the whole call");
+}
+
+const Layer& layer_of(const detail::Ranks& plan, const compiler::LoweredMod& lowered, const compiler::Args& args) {
+  const auto none = [] {
+    return other("these Shares are of other masks", "none of their attentions has this mask with this data");
+  };
+  const compiler::CoverOf of = compiler::cover_of(lowered.cover);
+  const bool on_device = std::ranges::any_of(of.captures, [&](std::uint32_t slot) {
+    return args.captures[slot].device.kind != Device::Kind::cpu;
+  });
+  if (!on_device) {
+    const MaskOf mask = mask_of(lowered, args);
+    for (const Layer& layer : plan.layers)
+      if (layer.mask == mask) return layer;
+    throw none();
+  }
+  const Layer* found = nullptr;
+  for (const Layer& layer : plan.layers) {
+    if (layer.mask.mask != of.mask) continue;
+    if (found)
+      throw Error("shares-capture", "two masks of these Shares differ in what they capture alone", {},
+                  "this call captures it on a device, where it is not read", "make Shares of their own for each");
+    found = &layer;
+  }
+  if (!found) throw none();
+  return *found;
+}
+
 template <class Call>
 Local<Call>::Local(const detail::Ranks& plan, const Call& asked) : call_(asked) {
   if (const std::string_view what = refused(asked); !what.empty())
     throw Error("shares-call", fmt::format("calls over ranks do not take {}", what), {}, "one rank computes it alone",
                 "leave it out, or call without Shares");
-  if (asked.q.device.kind != Device::Kind::cpu)
-    throw Error("shares-call", "calls over ranks are computed on the host so far", {},
-                fmt::format("q is on cuda:{}", asked.q.device.index), "copy the tensors to the host first");
   check_starts("cu_seqlens_q", asked.cu_seqlens_q, plan.problem.q.starts);
   check_starts("cu_seqlens_kv", asked.cu_seqlens_kv, plan.problem.kv.starts);
   const int rank = plan.transport.rank;
@@ -792,10 +710,7 @@ Problem whole_of(const detail::Ranks& plan, const compiler::LoweredMod& lowered,
   same("as its q_offset", whole.q_offset, local.q_offset);
   same("as its kv_offset", whole.kv_offset, local.kv_offset);
   same("entries of keys", whole.kv_shared ? 1 : whole.batch, local.kv_shared ? 1 : local.batch);
-  // Refuses a mask that the plan is not of before anything is exchanged.
-  const MaskOf mask = mask_of(lowered, args);
-  if (std::ranges::none_of(plan.layers, [&](const Layer& layer) { return layer.mask == mask; }))
-    throw other("these Shares are of other masks", "none of their attentions has this mask with this data");
+  layer_of(plan, lowered, args);  // refuses a mask that the plan is not of before anything is exchanged
   Problem out = whole;
   out.scale = local.scale;
   return out;

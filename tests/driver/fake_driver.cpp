@@ -123,6 +123,11 @@ Result cuCtxPopCurrent(cu::Context* context) {
   stack.pop_back();
   return Result::success;
 }
+Result cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  return give(greatest, -5);
+}
+Result cuCtxEnablePeerAccess(cu::Context, unsigned) { return Result::success; }
 
 Result take(cu::Address* into, std::size_t bytes) {
   constexpr std::size_t grain = 256, most = std::size_t{1} << 32;
@@ -148,6 +153,11 @@ Result cuMemcpyAsync(cu::Address to, cu::Address from, std::size_t bytes, cu::St
   std::memcpy(at(to), at(from), bytes);
   return Result::success;
 }
+Result cuMemcpy2DAsync(const cu::Copy2D* copy, cu::Stream) {
+  for (std::size_t i = 0; i < copy->height; ++i)
+    std::memcpy(at(copy->to + i * copy->to_pitch), at(copy->from + i * copy->from_pitch), copy->width);
+  return Result::success;
+}
 Result cuMemsetD8Async(cu::Address to, unsigned char value, std::size_t bytes, cu::Stream) {
   std::memset(at(to), value, bytes);
   return Result::success;
@@ -158,6 +168,8 @@ Result cuMemsetD32Async(cu::Address to, unsigned value, std::size_t words, cu::S
 }
 
 Result cuStreamCreate(cu::Stream* stream, unsigned) { return give(stream, handle<cu::Stream>()); }
+Result cuStreamCreateWithPriority(cu::Stream* stream, unsigned, int) { return give(stream, handle<cu::Stream>()); }
+Result cuStreamWaitEvent(cu::Stream, cu::Event, unsigned) { return Result::success; }
 Result cuStreamDestroy(cu::Stream stream) { return destroy(stream); }
 Result cuStreamSynchronize(cu::Stream) { return Result::success; }
 Result cuStreamQuery(cu::Stream) { return Result::success; }

@@ -1,4 +1,4 @@
-// tests/gpu/nccl.test.cpp — two ranks by NCCL, each a thread with a device: what arrives, and ranks that stop or die
+// tests/gpu/nccl.test.cpp — two ranks by NCCL, each a thread with a device: what arrives, calls, ranks that fail
 #include <attune/ranks.h>
 
 #include <algorithm>
@@ -10,8 +10,8 @@
 #include "runtime/cuda/driver.h"
 #include "runtime/ranks/transport.h"
 #include "tests/gpu/device.h"
-#include "tests/ranks.h"
 #include "tests/refusal.h"
+#include "tests/runtime/ranks/calls.h"
 
 namespace attune::tests {
 namespace {
@@ -165,6 +165,32 @@ TEST_CASE("ranks that NCCL does not bring together throw within the time limit",
   const auto start = Clock::now();
   CHECK(refusal([] { nccl(nccl_id(), 1, 2, 0, 2); }).code == "ranks-timeout");
   CHECK(Clock::now() - start < std::chrono::seconds(30));
+}
+
+TEST_CASE("calls over ranks by NCCL give the bits of ranks that are threads", "[gpu]") {
+  if (without_two_ranks()) return;
+  const auto slope = Device::cpu().array<float>({8}, "slope");
+  for (std::size_t i = 0; i < 8; ++i) slope.values()[i] = 1.0f / static_cast<float>(i + 2);
+  const Attention attention{.score = [=](Float s, At at) { return s + slope[at.head] * f32(at.kv - at.q); },
+                            .mask = mods::causal()};
+  const Inputs in = inputs(
+      {.q_heads = 8, .kv_heads = 4, .q_len = 1900, .kv_len = 1900, .d = 64, .dv = 64, .dtype = DType::bf16});
+  const ranks::Results one = ranks::alone(attention, in, {1});
+  const std::vector<Transport> by_nccl = two_ranks(60);
+  const std::vector<Tensor> captures{slope};
+  for (const Shares::Deal deal : {Shares::Deal::contiguous, Shares::Deal::zigzag, Shares::Deal::greedy})
+    for (const int groups : {1, 2, 4}) {
+      INFO(static_cast<int>(deal) << ", " << groups << " groups");
+      const Shares::How how{.deal = deal, .travel = Shares::Travel::gather, .groups = groups};
+      CHECK(ranks::differs(one, ranks::together(attention, in, 2, how, Layout::bhsd, {2}, by_nccl)) == "");
+      const ranks::HowBackward back{.results = true, .where = {2}};
+      const auto threaded = ranks::together(attention, in, captures, 2, how, back),
+                 exchanged = ranks::together(attention, in, captures, 2, how, back, nullptr, by_nccl);
+      CHECK(ranks::same_bits(threaded.dq.tensor, exchanged.dq.tensor));
+      CHECK(ranks::same_bits(threaded.dk.tensor, exchanged.dk.tensor));
+      CHECK(ranks::same_bits(threaded.dv.tensor, exchanged.dv.tensor));
+      CHECK(ranks::same_bits(threaded.captured[0].tensor, exchanged.captured[0].tensor));
+    }
 }
 
 }  // namespace attune::tests

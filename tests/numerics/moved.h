@@ -12,8 +12,8 @@ namespace attune::tests {
 /// A device copy of a host tensor, with all the memory that its elements span, and the same alignment.
 class Moved {
  public:
-  explicit Moved(const Tensor& host) : on_device_(host) {
-    on_device_.device = Device::cuda();
+  explicit Moved(const Tensor& host, Device device = Device::cuda()) : on_device_(host) {
+    on_device_.device = device;
     if (!host.given() || host.size() == 0) return;
     std::int64_t least = 0, most = 0;
     for (std::size_t i = 0; i < static_cast<std::size_t>(host.rank); ++i)
@@ -22,9 +22,9 @@ class Moved {
     auto* first = static_cast<std::byte*>(host.data) + least * width;
     const std::int64_t bytes = (most - least + 1) * width, grain = 256;
     const auto shift = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(first) % grain);
-    memory_ = detail::allocate(Device::cuda(), DType::u8, std::array{bytes + grain});
+    memory_ = detail::allocate(device, DType::u8, std::array{bytes + grain});
     here_ = Tensor(first, DType::u8, {bytes});
-    there_ = Tensor(static_cast<std::byte*>(memory_.get()) + shift, DType::u8, {bytes}, {}, Device::cuda());
+    there_ = Tensor(static_cast<std::byte*>(memory_.get()) + shift, DType::u8, {bytes}, {}, device);
     on_device_.data = static_cast<std::byte*>(there_.data) - least * width;
     copy(here_, there_);
   }

@@ -17,14 +17,15 @@
 #include "tests/numerics/corpus.h"
 #include "tests/numerics/inputs.h"
 #include "tests/ranks.h"
+#include "tests/runtime/ranks/calls.h"
 #include "tests/refusal.h"
 #include "tests/sanitizers.h"
 
 using namespace attune;
+using namespace attune::tests::ranks;
 using tests::Inputs, tests::Layout, tests::Placed, tests::Shape, tests::on_ranks;
 using Deal = Shares::Deal;
 using Travel = Shares::Travel;
-using How = Shares::How;
 
 namespace {
 
@@ -52,125 +53,6 @@ const Attention plain{}, causal{.mask = mods::causal()}, windowed{.mask = mods::
 const Attention by_head{.mask = [](At at) { return at.kv <= at.q && at.q - at.kv < 30 * (at.head + 1); }};
 /// Takes two passes over the keys, and cannot be merged.
 const Attention squared{.mask = mods::causal(), .prob = [](Float p, At at) { return p * p + 0 * at.q; }};
-
-/// Copies the rows of a tensor that stretches name, along one dimension, to those of a rank, or the other way.
-void copy_rows(const Tensor& whole, std::span<const Shares::Stretch> rows, std::size_t dimension, const Tensor& local,
-               bool to_whole) {
-  Tensor::Extents i{};
-  const std::int64_t size = local.size();
-  for (std::int64_t n = 0; n < size; ++n) {
-    std::int64_t rest = n;
-    for (int d = local.rank; d-- > 0;) {
-      const auto dim = static_cast<std::size_t>(d);
-      i[dim] = rest % local.shape[dim];
-      rest /= local.shape[dim];
-    }
-    std::int64_t row = i[dimension], there = 0, here = 0;
-    for (const Shares::Stretch& s : rows) {
-      if (row < s.end - s.begin) {
-        row += s.begin;
-        break;
-      }
-      row -= s.end - s.begin;
-    }
-    for (int d = 0; d < local.rank; ++d) {
-      const auto dim = static_cast<std::size_t>(d);
-      here += i[dim] * local.strides[dim];
-      there += (dim == dimension ? row : i[dim]) * whole.strides[dim];
-    }
-    if (to_whole)
-      runtime::store(whole, there, runtime::load(local, here));
-    else
-      runtime::store(local, here, runtime::load(whole, there));
-  }
-}
-
-std::int64_t rows_in(std::span<const Shares::Stretch> all) {
-  std::int64_t rows = 0;
-  for (const Shares::Stretch& s : all) rows += s.end - s.begin;
-  return rows;
-}
-
-Placed sliced(const Tensor& whole, std::span<const Shares::Stretch> rows, std::size_t dimension, bool filled,
-              Layout layout = Layout::bhsd) {
-  std::vector<std::int64_t> shape(whole.shape.begin(), whole.shape.begin() + whole.rank);
-  shape[dimension] = rows_in(rows);
-  Placed out = tests::place(whole.dtype, shape, layout);
-  if (filled) copy_rows(whole, rows, dimension, out.tensor, false);
-  return out;
-}
-
-struct Results {
-  Placed o, lse, max;
-};
-Results results_for(const Inputs& in, DType type) {
-  return {tests::place(type, in.shape_of_o()), tests::place(DType::f32, in.shape_of_lse()),
-          tests::place(DType::f32, in.shape_of_lse())};
-}
-
-Results alone(const Attention& attention, const Inputs& in) {
-  Results out = results_for(in, in.shape.dtype);
-  Forward call = in.forward();
-  call.o = out.o.tensor;
-  call.lse = out.lse.tensor;
-  call.max = out.max.tensor;
-  attention.run(call);
-  return out;
-}
-
-/// The same over ranks, brought together. Throws what a rank throws.
-Results together(const Attention& attention, const Inputs& in, int count, const How& how,
-                 Layout layout = Layout::bhsd) {
-  Results out = results_for(in, in.shape.dtype);
-  const std::size_t q_rows = in.shape.packed() ? 0 : 2, lse_rows = in.shape.packed() ? 1 : 2;
-  const auto errors = on_ranks(threads(count, 60), [&](const Transport& at) {
-    const Shares shares(std::span(&attention, 1), in.forward(), at, how);
-    const auto mine = shares.of(at.rank), keys = shares.keys_of(at.rank);
-    const Placed q = sliced(in.q.tensor, mine, q_rows, true, layout),
-                 k = sliced(in.k.tensor, keys, q_rows, true, layout),
-                 v = sliced(in.v.tensor, keys, q_rows, true, layout),
-                 o = sliced(out.o.tensor, mine, q_rows, false, layout),
-                 lse = sliced(out.lse.tensor, mine, lse_rows, false),
-                 max = sliced(out.max.tensor, mine, lse_rows, false);
-    Forward call = in.forward();
-    call.q = q.tensor;
-    call.k = k.tensor;
-    call.v = v.tensor;
-    call.o = o.tensor;
-    call.lse = lse.tensor;
-    call.max = max.tensor;
-    attention.run(call, {.executor = {.workers = 1}, .shares = shares});
-    copy_rows(out.o.tensor, mine, q_rows, o.tensor, true);
-    copy_rows(out.lse.tensor, mine, lse_rows, lse.tensor, true);
-    copy_rows(out.max.tensor, mine, lse_rows, max.tensor, true);
-  });
-  if (!errors.empty()) throw Error(errors.front());
-  return out;
-}
-
-/// The first element whose bits differ, in words; empty: none.
-std::string differs(const Results& a, const Results& b) {
-  for (const auto& [name, x, y] : {std::tuple{"o", &a.o, &b.o}, {"lse", &a.lse, &b.lse}, {"max", &a.max, &b.max}}) {
-    const auto left = tests::elements(x->tensor), right = tests::elements(y->tensor);
-    if (left.size() != right.size()) return fmt::format("{}: sizes", name);
-    for (std::size_t i = 0; i < left.size(); ++i)
-      if (std::memcmp(&left[i], &right[i], sizeof left[i]) != 0)
-        return fmt::format("{}[{}]: {} instead of {}", name, i, right[i], left[i]);
-  }
-  return {};
-}
-
-/// The largest difference, beside 1 and the number itself.
-double distance(const Tensor& a, const Tensor& b) {
-  const auto left = tests::elements(a), right = tests::elements(b);
-  double most = left.size() == right.size() ? 0 : 1e30;
-  for (std::size_t i = 0; i < std::min(left.size(), right.size()); ++i) {
-    if (left[i] == right[i] || (std::isnan(left[i]) && std::isnan(right[i]))) continue;
-    most = std::max(most, std::abs(left[i] - right[i]) / std::max(1.0, std::abs(left[i])));
-    if (std::isnan(left[i]) != std::isnan(right[i])) most = 1e30;
-  }
-  return most;
-}
 
 constexpr std::array all_deals{Deal::contiguous, Deal::zigzag, Deal::greedy};
 
@@ -302,88 +184,6 @@ TEST_CASE("keys that no query needs may be NaN, and are not sent", "[ranks]") {
   CHECK(shares.received(0) == 0);
   CHECK(shares.received(1) == 64 * 2 * 2 * 32 * sizeof(float));
 }
-
-namespace {
-
-struct Gradients {
-  Placed dq, dk, dv;
-  std::vector<Placed> captured;
-};
-Gradients gradients_for(const Inputs& in, std::span<const Tensor> captures) {
-  const auto like = [](const Tensor& t, DType type) {
-    return tests::place(type, std::span(t.shape).first(static_cast<std::size_t>(t.rank)));
-  };
-  Gradients out{
-      like(in.q.tensor, in.shape.dtype), like(in.k.tensor, in.shape.dtype), like(in.v.tensor, in.shape.dtype), {}};
-  for (const Tensor& t : captures) out.captured.push_back(like(t, DType::f32));
-  return out;
-}
-
-struct HowBackward {
-  bool results = false, sum_captured = true;
-};
-
-Gradients alone(const Attention& attention, const Inputs& in, std::span<const Tensor> captures, HowBackward how = {}) {
-  Gradients out = gradients_for(in, captures);
-  Backward call = in.backward();
-  const Results forward = alone(attention, in);
-  if (how.results) call.o = forward.o.tensor, call.lse = forward.lse.tensor;
-  call.dq = out.dq.tensor;
-  call.dk = out.dk.tensor;
-  call.dv = out.dv.tensor;
-  for (std::size_t i = 0; i < captures.size(); ++i) call.captured.push_back({captures[i], out.captured[i].tensor});
-  attention.backward(call);
-  return out;
-}
-
-/// `ranks`: the captured gradients of each, which are alike if they are summed.
-Gradients together(const Attention& attention, const Inputs& in, std::span<const Tensor> captures, int count,
-                   const How& how, HowBackward back = {}, std::vector<std::vector<Placed>>* by_rank = nullptr) {
-  Gradients out = gradients_for(in, captures);
-  const Results forward = alone(attention, in);
-  const std::size_t rows = in.shape.packed() ? 0 : 2, lse_rows = in.shape.packed() ? 1 : 2;
-  if (by_rank) by_rank->resize(static_cast<std::size_t>(count));
-  const auto errors = on_ranks(threads(count, 60), [&](const Transport& at) {
-    const Shares shares(std::span(&attention, 1), in.forward(), at, how);
-    const auto mine = shares.of(at.rank), keys = shares.keys_of(at.rank);
-    Backward call = in.backward();
-    const Placed q = sliced(in.q.tensor, mine, rows, true), k = sliced(in.k.tensor, keys, rows, true),
-                 v = sliced(in.v.tensor, keys, rows, true), grad_o = sliced(in.grad_o.tensor, mine, rows, true),
-                 o = sliced(forward.o.tensor, mine, rows, true), lse = sliced(forward.lse.tensor, mine, lse_rows, true),
-                 dq = sliced(out.dq.tensor, mine, rows, false), dk = sliced(out.dk.tensor, keys, rows, false),
-                 dv = sliced(out.dv.tensor, keys, rows, false);
-    std::optional<Placed> grad_lse;
-    if (call.grad_lse.given()) call.grad_lse = grad_lse.emplace(sliced(call.grad_lse, mine, lse_rows, true)).tensor;
-    call.q = q.tensor;
-    call.k = k.tensor;
-    call.v = v.tensor;
-    call.grad_o = grad_o.tensor;
-    if (back.results) call.o = o.tensor, call.lse = lse.tensor;
-    call.dq = dq.tensor;
-    call.dk = dk.tensor;
-    call.dv = dv.tensor;
-    std::vector<Placed> into;
-    for (const Tensor& t : captures)
-      into.push_back(tests::place(DType::f32, std::span(t.shape).first(static_cast<std::size_t>(t.rank))));
-    for (std::size_t i = 0; i < captures.size(); ++i) call.captured.push_back({captures[i], into[i].tensor});
-    call.sum_captured = back.sum_captured;
-    attention.backward(call, {.executor = {.workers = 1}, .shares = shares});
-    copy_rows(out.dq.tensor, mine, rows, dq.tensor, true);
-    copy_rows(out.dk.tensor, keys, rows, dk.tensor, true);
-    copy_rows(out.dv.tensor, keys, rows, dv.tensor, true);
-    if (by_rank) (*by_rank)[static_cast<std::size_t>(at.rank)] = into;
-    if (at.rank == 0) out.captured = into;
-  });
-  if (!errors.empty()) throw Error(errors.front());
-  return out;
-}
-
-bool same_bits(const Tensor& a, const Tensor& b) {
-  const auto left = tests::elements(a), right = tests::elements(b);
-  return std::ranges::equal(std::as_bytes(std::span(left)), std::as_bytes(std::span(right)));
-}
-
-}  // namespace
 
 TEST_CASE("gradients over ranks: dq's bits, and the others as on one rank, reproducibly", "[ranks]") {
   const auto bias = host.array<float>({400}, "bias"), logits = host.array<float>({4}, "logits");

@@ -1,0 +1,29 @@
+// runtime/ranks/device_room.cpp — what calls over ranks keep on a device between them: streams, and memory for keys
+#include "runtime/ranks/device_room.h"
+
+#include <attune/error.h>
+#include <fmt/format.h>
+
+#include "runtime/cuda/memory.h"
+
+namespace attune::runtime::ranks {
+
+DeviceRoom::DeviceRoom(int device) : device_(device) {}
+
+std::byte* DeviceRoom::memory(std::size_t bytes) {
+  if (bytes > bytes_) {
+    // Freeing waits for what still uses it.
+    memory_.reset();
+    bytes_ = 0;
+    memory_ = cuda::allocate(device_, bytes);
+    if (!memory_)
+      throw Error("device-memory", fmt::format("cuda:{} has no {} bytes left", device_, bytes), {},
+                  "a rank keeps room for the keys of two groups of heads, at the length of the whole call",
+                  "let keys travel in more groups: Shares::How::groups; or free memory");
+    bytes_ = bytes;
+    filled = nullptr;
+  }
+  return static_cast<std::byte*>(memory_.get());
+}
+
+}  // namespace attune::runtime::ranks

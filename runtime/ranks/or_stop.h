@@ -1,0 +1,18 @@
+// runtime/ranks/or_stop.h — a rank that fails between exchanges tells the others, who would wait for it
+#pragma once
+
+#include "runtime/ranks/plan.h"
+
+namespace attune::runtime::ranks {
+
+template <class Body>
+void or_stop(const detail::Ranks& plan, const Body& body) {
+  try {
+    body();
+  } catch (...) {
+    if (plan.transport.stop) plan.transport.stop();
+    throw;
+  }
+}
+
+}  // namespace attune::runtime::ranks
