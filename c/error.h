@@ -47,6 +47,8 @@ inline constexpr std::size_t first_size<attune_transport> = offsetof(attune_tran
 template <>
 inline constexpr std::size_t first_size<attune_how> = offsetof(attune_how, latency_us) + sizeof(double);
 template <>
+inline constexpr std::size_t first_size<attune_nccl> = offsetof(attune_nccl, seconds) + sizeof(double);
+template <>
 inline constexpr std::size_t first_size<attune_job> = offsetof(attune_job, user) + sizeof(void*);
 
 /// Refuses a size that no version of the struct has had, and members set that this version does not know. `from`: the

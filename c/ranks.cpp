@@ -22,14 +22,18 @@ void check(const char* function, std::int32_t said) {
               "see what it met; then make new transports for all ranks");
 }
 
+/// C's parts are in one piece: a part of several runs becomes as many parts.
 std::vector<attune_part> parts_of(std::span<const Transport::Part> from) {
   std::vector<attune_part> out;
-  for (const Transport::Part& part : from) out.push_back({part.peer, 0, part.data, part.bytes});
+  for (const Transport::Part& part : from)
+    for (std::size_t run = 0; run < part.runs; ++run)
+      out.push_back({part.peer, 0, static_cast<std::byte*>(part.data) + run * part.stride, part.bytes / part.runs});
   return out;
 }
 
 Transport transport_of(const attune_transport* given) {
   const auto from = c::given(given, "attune_shares_new", "with");
+  if (const Transport* ours = nccl_of(from)) return *ours;
   Transport out{.rank = from.rank, .count = from.count};
   if (from.exchange)
     out.exchange = [from](std::span<const Transport::Part> send, std::span<const Transport::Part> receive,

@@ -1,4 +1,4 @@
-// c/ranks.h — what an attune_shares is
+// c/ranks.h — what an attune_shares is, and transports of ours as those of C
 #pragma once
 
 #include <attune/c.h>
@@ -7,3 +7,10 @@
 struct attune_shares {
   attune::Shares shares;
 };
+
+namespace attune::c {
+
+/// The transport by NCCL that attune_nccl_new has put into one of C, or null if its functions are others.
+const Transport* nccl_of(const attune_transport& given);
+
+}  // namespace attune::c

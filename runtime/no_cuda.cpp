@@ -1,5 +1,6 @@
 // runtime/no_cuda.cpp — devices and the CUDA engine's calls in a build without them: each throws an Error
 #include <attune/error.h>
+#include <attune/ranks.h>
 
 #include "runtime/cuda/driver.h"
 #include "runtime/cuda/engine.h"
@@ -14,6 +15,8 @@ namespace {
   throw Error("no-device", "there is no GPU to compute on", {}, find_driver().why,
               "build it with ATTUNE_CUDA=ON, or compute on the host: Device::cpu() and Target::cpu");
 }
+/// The same for functions outside of this namespace, where the name finds the driver's own first.
+[[noreturn]] void refuse_ranks() { refuse(); }
 
 }  // namespace
 
@@ -55,6 +58,9 @@ KernelStory forward_story(const compiler::LoweredMod&, const Forward&, const com
 KernelWants forward_wants(const compiler::LoweredMod&, const Forward&, const compiler::Problem&, std::optional<bool>) {
   refuse();
 }
+codegen::Variant forward_variant(const compiler::LoweredMod&, const Forward&, const compiler::Problem&, const Means&) {
+  refuse();
+}
 void append(const Append&, const compiler::Problem&, void*) { refuse(); }
 int device_count() { return 0; }
 const Facts& facts(int) { refuse(); }
@@ -80,3 +86,11 @@ void backward_on_device(const detail::Ranks&, const compiler::LoweredMod&, const
 }
 
 }  // namespace attune::runtime::ranks
+
+namespace attune {
+
+std::array<std::byte, 128> nccl_id(Line) { runtime::cuda::refuse_ranks(); }
+Transport nccl(const std::array<std::byte, 128>&, int, int, int, double, Line) { runtime::cuda::refuse_ranks(); }
+Transport nccl(void*, int, double, Line) { runtime::cuda::refuse_ranks(); }
+
+}  // namespace attune

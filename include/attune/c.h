@@ -311,7 +311,7 @@ ATTUNE_API attune_error* attune_draw(const attune_attention* attention, const at
 
 // ---- Ranks: one attention on many of them; docs/ranks.md, and what the words mean is in attune/ranks.h
 
-// Bytes to or from another rank.
+// Bytes to or from another rank, as many in one piece.
 typedef struct {
   int32_t peer;
   int32_t reserved;  // 0
@@ -375,6 +375,24 @@ ATTUNE_API attune_error* attune_shares_positions(const attune_shares* shares, in
 ATTUNE_API attune_error* attune_shares_received(const attune_shares* shares, int32_t rank, size_t layer, size_t* bytes);
 // A page: every deal and schedule with its predicted time, and which was chosen.
 ATTUNE_API attune_error* attune_shares_explain(const attune_shares* shares, char** text);
+
+// Ranks by NCCL, which is opened by name; attune/ranks.h tells more.
+typedef struct {
+  uint32_t size;
+  int32_t rank, count;  // with an id: this rank, and how many there are
+  int32_t device;       // this rank's
+  const void* id;       // ATTUNE_NCCL_ID bytes, alike on all ranks, or
+  void* communicator;   // an ncclComm_t of yours, which outlives the transport and all shares that are made with it
+  double seconds;       // how long a rank waits for the others; 0: 60
+} attune_nccl;
+enum { ATTUNE_NCCL_ID = 128 };
+
+// Writes an id of ATTUNE_NCCL_ID bytes. One rank makes it, and hands it to the others by means of yours.
+ATTUNE_API attune_error* attune_nccl_id(void* id);
+// Fills a transport, whose size is set, for attune_shares_new. All ranks of an id call it at once.
+ATTUNE_API attune_error* attune_nccl_new(const attune_nccl* how, attune_transport* transport);
+// Empties a transport that attune_nccl_new has filled. Shares that were made with it keep what they need.
+ATTUNE_API void attune_nccl_free(attune_transport* transport);
 
 // ---- Kernels compiled beforehand
 

@@ -27,10 +27,10 @@ struct Transport {
     // On a device a part may be several runs of bytes, as long as each other: the rows of some heads.
     std::size_t runs = 1, stride = 0;  ///< stride: bytes from the beginning of a run to the beginning of the next
   };
-  /// Sends and receives parts, which keep their order between two ranks; the other rank names the same sizes. Every
-  /// rank calls it in the same order. Where `stream` is null, parts are in the memory of the host, and it returns once
-  /// all have arrived. Else they are in that of the device that is current, and it is put on the stream: what the
-  /// stream does after it finds the received parts, and may write to the sent ones.
+  /// Sends and receives parts, which keep their order between two ranks; the other rank names the same sizes and
+  /// numbers of runs. Every rank calls it in the same order. Where `stream` is null, parts are in the memory of the
+  /// host, and it returns once all have arrived. Else they are in that of the device that is current, and it is put on
+  /// the stream: what the stream does after it finds the received parts, and may write to the sent ones.
   std::function<void(std::span<const Part> send, std::span<const Part> receive, void* stream)> exchange{};
   /// Adds up contiguous f32 or f64 over all ranks, in place, with the same bits on each. None: made of `exchange`.
   std::function<void(const Tensor& values, void* stream)> sum{};
@@ -45,12 +45,14 @@ std::vector<Transport> threads(int count, double seconds = 60);
 
 /// Ranks by NCCL, which is opened by name: one device for each, in one process or several, on one host or several. One
 /// rank makes an id and hands it to all others by means of yours; then all call `nccl` at once. `device`: this rank's.
-/// A rank that fails or does not come within `seconds` is the Error `ranks-timeout` on the others.
+/// A rank that fails or does not come within `seconds` is the Error `ranks-timeout` on the others, and NCCL's own
+/// Errors are `nccl`. Exchanges on a stream are watched: one that fails ends, what it should have received is then
+/// undefined, and the next exchange throws. Captured into a graph they are not watched.
 std::array<std::byte, 128> nccl_id(Line at = Line::here());
 Transport nccl(const std::array<std::byte, 128>& id, int rank, int count, int device, double seconds = 60,
                Line at = Line::here());
 /// By a communicator of yours, an ncclComm_t that outlives the transport; the NCCL that made it must be the one that
-/// this process has loaded.
+/// this process has loaded. It is never aborted here: after an Error its streams may wait until you do.
 Transport nccl(void* communicator, int device, double seconds = 60, Line at = Line::here());
 
 namespace detail {

@@ -13,7 +13,7 @@ from attune._place import here
 if TYPE_CHECKING:
     from attune._attention import Attention
 
-Parts = list[tuple[int, memoryview]]
+Parts = list[tuple[int, memoryview]] | list[tuple[int, int, int]]
 _DEALS = {"best": 0, "contiguous": 1, "zigzag": 2, "greedy": 3}
 _TRAVELS = {"best": 0, "gather": 1, "ring": 2, "heads": 3, "few": 4}
 
@@ -27,10 +27,14 @@ class Transport:
     `sum(values, stream)` adds up a memoryview of floats over all ranks, in place; without it, it is made of exchanges.
     `stop()` is called by a rank that fails, so that the others do not wait for it. An exception of theirs ends the call
     that they are called by. Views show nothing after the function has returned.
+
+    `stream` is 0 where memory is the host's. Else it is a CUstream, parts are (peer, address, bytes) of the device that
+    is current, and what `sum` gets is (address, count, bytes of each): the function puts its work on the stream, and
+    does not wait for it.
     """
 
     def __init__(self, rank: int, count: int, exchange: Callable[[Parts, Parts, int], object] | None = None, *,
-                 sum: Callable[[memoryview, int], object] | None = None,
+                 sum: Callable[[Any, int], object] | None = None,
                  stop: Callable[[], object] | None = None) -> None:
         self.rank, self.count = _arguments.whole("rank", rank), _arguments.whole("count", count)
         function = _arguments.function
@@ -39,6 +43,35 @@ class Transport:
 
     def __repr__(self) -> str:
         return f"<attune.Transport: rank {self.rank} of {self.count}>"
+
+
+def nccl_id() -> bytes:
+    """What one rank makes and hands to all others, by means of yours, before all call `nccl`."""
+    return _placed(_core.nccl_id)
+
+
+def nccl(id: bytes | int, rank: int | None = None, count: int | None = None, *, device: int = 0,
+         seconds: float = 60) -> Transport:
+    """This rank's exchanges by NCCL, which is opened by name: the one that the process has loaded, as torch does, else
+    `libnccl.so.2`.
+
+    `id` is that of `nccl_id`, and all ranks call this at once; or it is the address of a communicator of yours, an
+    ncclComm_t that knows its rank and count and stays while the transport is used. `device` is the number of this rank's
+    device. A rank that fails or does not come within `seconds` is the Error `ranks-timeout` on the others.
+    """
+    whole, limit = _arguments.whole, _arguments.real("seconds", seconds) or 0.0
+    if type(id) is int:
+        given = None, whole("id", id, 1, 2**64 - 1), (0, 0, whole("device", device)), limit
+        if rank is not None or count is not None:
+            raise _arguments.bad("rank", rank, "nothing: a communicator knows its rank and its count", "leave them out")
+    elif isinstance(id, bytes) and len(id) == 128:
+        given = id, 0, (whole("rank", rank), whole("count", count), whole("device", device)), limit
+    else:
+        raise _arguments.bad("id", id, "the 128 bytes of attune.nccl_id(), or the address of an ncclComm_t", "pass one")
+    made = Transport.__new__(Transport)
+    made._core = _placed(lambda: _core.nccl(*given))
+    made.rank, made.count = made._core.rank, made._core.count
+    return made
 
 
 class Shares:
@@ -97,10 +130,8 @@ class Shares:
         given = (*tensors, None, None, None, *self._starts)
         layers = [(one._core, given, one._bound({})[0], one._bound({})[2]) for one in several]
         options = (self._offsets[0], 0, 0, 0, 0, None, None, None, None, False, self._offsets[1], 0)
-        try:
-            self._core = _core.shares(transport._core if before is None else None, layers, options, how, before)
-        except Error as error:
-            raise error if error.file or error.text else error.moved(_line()) from None
+        self._core = _placed(lambda: _core.shares(transport._core if before is None else None, layers, options, how,
+                                                  before))
 
     def of(self, rank: int | None = None) -> list[tuple[int, int]]:
         """The queries that a rank holds, this one by default, as stretches [begin, end) in the order of its tensors."""
@@ -127,6 +158,14 @@ class Shares:
 
     def __repr__(self) -> str:
         return f"<attune.Shares of {self.transport.count} ranks>"
+
+
+def _placed(make: Callable[[], Any]) -> Any:
+    """What `make` gives; its Error gets the line of the call."""
+    try:
+        return make()
+    except Error as error:
+        raise error if error.file or error.text else error.moved(_line()) from None
 
 
 def _line() -> Any:

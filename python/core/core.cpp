@@ -1,5 +1,6 @@
 // python/core/core.cpp — attune._core: the handles of attune/c.h as objects of Python, calls without the GIL
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -7,6 +8,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <memory>
@@ -74,16 +76,27 @@ struct Raised {
 };
 
 /// How ranks exchange bytes, by functions of Python: exchange(send, receive, stream) with lists of (peer, memoryview),
-/// sum(values, stream) with a memoryview of floats, and stop().
+/// sum(values, stream) with a memoryview of floats, and stop(). On a stream there are addresses of its device in place
+/// of views. Or by NCCL.
 struct Transport {
   int rank, count;
-  nb::object exchange, sum, stop;
+  nb::object exchange{}, sum{}, stop{};
   Raised raised{};
+  attune_transport by_nccl{};
 
   Transport(int own, int all, nb::object exchanges, nb::object sums, nb::object stops)
       : rank(own), count(all), exchange(std::move(exchanges)), sum(std::move(sums)), stop(std::move(stops)) {}
+  explicit Transport(const attune_transport& nccl) : rank(nccl.rank), count(nccl.count), by_nccl(nccl) {}
+  Transport(const Transport&) = delete;
+  Transport& operator=(const Transport&) = delete;
+  ~Transport() {
+    // Exchanges on streams may have to end first.
+    const nb::gil_scoped_release waiting;
+    attune_nccl_free(&by_nccl);
+  }
 
   attune_transport given() {
+    if (by_nccl.exchange) return by_nccl;
     attune_transport out{};
     out.size = sizeof out;
     out.rank = rank, out.count = count, out.user = this;
@@ -104,10 +117,14 @@ struct Transport {
       if (!all.back()) throw nb::python_error();
       return all.back();
     }
-    nb::list of(const attune_part* parts, std::size_t count) {
+    nb::list of(const attune_part* parts, std::size_t count, bool on_device) {
       nb::list out;
       for (std::size_t i = 0; i < count; ++i)
-        out.append(nb::make_tuple(parts[i].peer, of(parts[i].data, parts[i].bytes)));
+        if (on_device) {
+          out.append(nb::make_tuple(parts[i].peer, reinterpret_cast<std::uintptr_t>(parts[i].data), parts[i].bytes));
+        } else {
+          out.append(nb::make_tuple(parts[i].peer, of(parts[i].data, parts[i].bytes)));
+        }
       return out;
     }
     ~Views() {
@@ -132,11 +149,17 @@ struct Transport {
   static std::int32_t exchanged(void* user, const attune_part* send, std::size_t n_send, const attune_part* receive,
                                 std::size_t n_receive, void* stream) {
     return guarded(user, [&](Transport& self, Views& views) {
-      self.exchange(views.of(send, n_send), views.of(receive, n_receive), reinterpret_cast<std::uintptr_t>(stream));
+      self.exchange(views.of(send, n_send, stream), views.of(receive, n_receive, stream),
+                    reinterpret_cast<std::uintptr_t>(stream));
     });
   }
   static std::int32_t summed(void* user, void* values, std::size_t count, std::int32_t bytes, void* stream) {
     return guarded(user, [&](Transport& self, Views& views) {
+      if (stream) {
+        self.sum(nb::make_tuple(reinterpret_cast<std::uintptr_t>(values), count, bytes),
+                 reinterpret_cast<std::uintptr_t>(stream));
+        return;
+      }
       const nb::object as_floats =
           views.of(values, count * static_cast<std::size_t>(bytes)).attr("cast")(bytes == 8 ? "d" : "f");
       views.all.insert(views.all.begin(), as_floats);
@@ -585,6 +608,32 @@ Shares* shares_of(nb::object with, const nb::list& layers, const nb::tuple& opti
   });
 }
 
+nb::bytes nccl_id() {
+  char id[ATTUNE_NCCL_ID];
+  check(attune_nccl_id(id));
+  return nb::bytes(id, sizeof id);
+}
+
+/// By an id, or by the address of a communicator.
+Transport* nccl(const std::optional<nb::bytes>& id, std::uintptr_t communicator, const std::array<int, 3>& place,
+                double seconds) {
+  attune_nccl how{};
+  how.size = sizeof how;
+  how.rank = place[0], how.count = place[1], how.device = place[2];
+  how.id = id ? id->c_str() : nullptr;
+  how.communicator = reinterpret_cast<void*>(communicator);
+  how.seconds = seconds;
+  attune_transport made{};
+  made.size = sizeof made;
+  attune_error* error = nullptr;
+  {
+    const nb::gil_scoped_release running;  // ranks wait for each other
+    error = attune_nccl_new(&how, &made);
+  }
+  check(error);
+  return new Transport(made);
+}
+
 /// Calls a function of Python with each fact, as JSON, until it is stopped or gone.
 struct Watch {
   attune_watch* handle = nullptr;
@@ -727,6 +776,8 @@ NB_MODULE(_core, m) {
            nb::arg().none(), nb::arg().none())
       .def_ro("rank", &Transport::rank)
       .def_ro("count", &Transport::count);
+  m.def("nccl_id", &nccl_id);
+  m.def("nccl", &nccl, nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::rv_policy::take_ownership);
   nb::class_<Shares>(m, "Shares")
       .def("of", &Shares::of)
       .def("positions", &Shares::positions)

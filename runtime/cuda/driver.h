@@ -37,6 +37,7 @@ enum class Result : int {
   no_binary_for_gpu = 209,
   unsupported_ptx_version = 222,
   invalid_handle = 400,
+  not_ready = 600,
   illegal_address = 700,
   launch_out_of_resources = 701,
   assert_failed = 710,
@@ -64,6 +65,7 @@ enum class Swizzle : int { none, b32, b64, b128 };
 enum class Promote : int { none, b64, b128, b256 };
 enum class Fill : int { zero };
 inline constexpr unsigned stream_non_blocking = 1;
+inline constexpr unsigned event_without_time = 2;
 
 enum class LaunchAttributeKey : int { early = 6 };  ///< the launch may start before the previous kernel has ended
 struct LaunchAttribute {

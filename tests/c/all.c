@@ -432,6 +432,26 @@ static void over_ranks(void) {
   char* text = NULL;
   GOOD(attune_shares_explain(shares, &text));
   CHECK(strstr(text, "3 ranks") != NULL);
+  // By NCCL: what is refused without it. tests/driver and tests/python exchange by one.
+  attune_nccl nccl;
+  memset(&nccl, 0, sizeof nccl);
+  nccl.size = sizeof nccl;
+  attune_transport none;
+  memset(&none, 0, sizeof none);
+  REFUSED(attune_nccl_new(&nccl, &none), "struct-size");
+  none.size = sizeof none;
+  REFUSED(attune_nccl_new(&nccl, &none), "bad-choice");
+  REFUSED(attune_nccl_new(NULL, &none), "null-pointer");
+  REFUSED(attune_nccl_new(&nccl, NULL), "null-pointer");
+  const char id[ATTUNE_NCCL_ID] = {0};
+  nccl.id = id;
+  nccl.rank = nccl.count = 2;
+  REFUSED(attune_nccl_new(&nccl, &none), "ranks-count");
+  CHECK(!none.exchange && !none.user);
+  REFUSED(attune_nccl_id(NULL), "null-pointer");
+  attune_nccl_free(&none);
+  attune_nccl_free(&planning);
+  attune_nccl_free(NULL);
   attune_string_free(text);
   size_t count = 0;
   GOOD(attune_shares_of(shares, 0, 0, NULL, 0, &count));

@@ -35,6 +35,7 @@ std::array<std::atomic<int>, count> refused{};
 std::mutex mutex;  // guards what follows
 std::vector<Launch> launched;
 std::set<cu::Address> live;
+int to_record = -1;  // events that will pass before streams are stuck; negative: all
 thread_local std::vector<cu::Context> stack;
 
 std::size_t index_of(std::string_view function) {
@@ -47,6 +48,7 @@ std::size_t index_of(std::string_view function) {
 struct Object {
   std::string name;
   bool capturing = false;
+  bool stuck = false;
 };
 /// Objects not destroyed yet: attune never unloads what it has loaded.
 std::set<Object*>& objects = *new std::set<Object*>;
@@ -170,6 +172,7 @@ Result cuStreamCreateWithPriority(cu::Stream* stream, unsigned, int) { return gi
 Result cuStreamWaitEvent(cu::Stream, cu::Event, unsigned) { return Result::success; }
 Result cuStreamDestroy(cu::Stream stream) { return destroy(stream); }
 Result cuStreamSynchronize(cu::Stream) { return Result::success; }
+Result cuStreamQuery(cu::Stream) { return Result::success; }
 Result cuStreamIsCapturing(cu::Stream stream, cu::Capture* status) {
   return give(status, stream_of(stream).capturing ? cu::Capture::active : cu::Capture::none);
 }
@@ -189,7 +192,16 @@ Result cuGraphExecDestroy(cu::GraphExec graph) { return destroy(graph); }
 Result cuGraphDestroy(cu::Graph graph) { return destroy(graph); }
 Result cuEventCreate(cu::Event* event, unsigned) { return give(event, handle<cu::Event>()); }
 Result cuEventDestroy(cu::Event event) { return destroy(event); }
-Result cuEventRecord(cu::Event, cu::Stream) { return Result::success; }
+Result cuEventRecord(cu::Event event, cu::Stream) {
+  const std::lock_guard lock(mutex);
+  object(event).stuck = to_record == 0;
+  if (to_record > 0) --to_record;
+  return Result::success;
+}
+Result cuEventQuery(cu::Event event) {
+  const std::lock_guard lock(mutex);
+  return object(event).stuck ? Result::not_ready : Result::success;
+}
 Result cuEventSynchronize(cu::Event) { return Result::success; }
 Result cuEventElapsedTime(float* milliseconds, cu::Event, cu::Event) { return give(milliseconds, 1.0f); }
 
@@ -268,6 +280,10 @@ std::vector<std::string_view> functions() { return {names.begin(), names.end()};
 int live_memory() {
   const std::lock_guard lock(mutex);
   return static_cast<int>(live.size());
+}
+void stick(int events) {
+  const std::lock_guard lock(mutex);
+  to_record = events;
 }
 int contexts() { return static_cast<int>(stack.size()); }
 

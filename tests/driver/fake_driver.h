@@ -27,6 +27,8 @@ void forget();
 /// From its next call on, the function returns this number of a CUresult; 0: it works again.
 void refuse(std::string_view function, int result);
 std::vector<std::string_view> functions();
+/// After so many more events are recorded, streams come to none that is recorded later; -1: they come to all.
+void stick(int events);
 
 /// Pieces of memory that were taken and not freed.
 int live_memory();

@@ -2,6 +2,7 @@
 """Calls on a device, as far as the launch. It needs NVRTC, and the driver of tests/driver as libcuda.so.1."""
 
 import os
+import threading
 
 import attune
 import numpy as np
@@ -112,3 +113,57 @@ def test_cuda_array_interface(qkv):
 
     out = compiled(attune.attention, *(Shown(x.shape) for x in qkv))
     assert isinstance(out, OnDevice)
+
+
+def on_threads(count, body):
+    """What body(rank) gives or raises, by rank."""
+    made = [None] * count
+
+    def one(rank):
+        try:
+            made[rank] = body(rank)
+        except BaseException as error:
+            made[rank] = error
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(count)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(60)
+        assert not t.is_alive()
+    return made
+
+
+def test_ranks_by_nccl_exchange_what_the_host_holds():
+    rng = np.random.default_rng(7)
+    q, k, v = (rng.standard_normal((1, heads, 700, 16), "f4") for heads in (4, 2, 2))
+    slope = rng.standard_normal(4, "f4")
+    attention = attune.Attention(score="s + slope[h] * f32(kv - q)", mask="kv <= q", slope=slope)
+    whole, id = attention(q, k, v), attune.nccl_id()
+    assert isinstance(id, bytes) and len(id) == 128
+
+    def body(rank):
+        transport = attune.nccl(id, rank, 2, seconds=30)
+        assert repr(transport) == f"<attune.Transport: rank {rank} of 2>"
+        shares = attune.Shares(attention, q, k, v, transport, grain=96, travel="gather")
+        q_rows, k_rows, v_rows = ([np.concatenate([t[:, :, a:b] for a, b in shares.of()], 2) for t in (q, k, v)])
+        out = attention(q_rows, k_rows, v_rows, shares=shares, workers=1)
+        grads = attention.backward(q_rows, k_rows, v_rows, out, shares=shares, workers=1)
+        return np.array_equal(out, np.concatenate([whole[:, :, a:b] for a, b in shares.of()], 2)), grads.captured["slope"]
+
+    (one, sum_one), (other, sum_other) = on_threads(2, body)
+    assert one and other and np.array_equal(sum_one, sum_other)
+
+
+def test_nccl_that_is_called_amiss_or_waits_in_vain():
+    id = attune.nccl_id()
+    assert refused(lambda: attune.nccl(id, 0, 2, seconds=0.1)).code == "ranks-timeout"
+    assert refused(lambda: attune.nccl(id, 2, 2)).code == "ranks-count"
+    assert refused(lambda: attune.nccl(id, 0, 2, device=99)).code == "no-device"
+    assert refused(lambda: attune.nccl(id[1:], 0, 2)).code == "bad-argument"
+    assert refused(lambda: attune.nccl(id)).code == "bad-argument"
+    assert refused(lambda: attune.nccl(0)).code == "bad-argument"
+    assert refused(lambda: attune.nccl(4096, 0, 2)).code == "bad-argument"
+    assert refused(lambda: attune.nccl(None, 0, 2)).code == "bad-argument"
+    error = refused(lambda: attune.nccl(id, 0, 2, device=-1))
+    assert error.file == __file__

@@ -250,12 +250,14 @@ inline Gradients alone(const Attention& attention, const Inputs& in, std::span<c
 
 /// `ranks`: the captured gradients of each, which are alike if they are summed.
 inline Gradients together(const Attention& attention, const Inputs& in, std::span<const Tensor> captures, int count,
-                   const How& how, HowBackward back = {}, std::vector<std::vector<Placed>>* by_rank = nullptr) {
+                   const How& how, HowBackward back = {}, std::vector<std::vector<Placed>>* by_rank = nullptr,
+                   std::vector<Transport> ranks = {}) {
+  if (ranks.empty()) ranks = threads(count, 60);
   Gradients out = gradients_for(in, captures);
   const Results forward = alone(attention, in, back.where);
   const std::size_t rows = in.shape.packed() ? 0 : 2, lse_rows = in.shape.packed() ? 1 : 2;
   if (by_rank) by_rank->resize(static_cast<std::size_t>(count));
-  const auto errors = on_ranks(threads(count, 60), [&](const Transport& at) {
+  const auto errors = on_ranks(ranks, [&](const Transport& at) {
     const Shares shares(std::span(&attention, 1), in.forward(), at, how);
     const auto mine = shares.of(at.rank), keys = shares.keys_of(at.rank);
     Backward call = in.backward();
