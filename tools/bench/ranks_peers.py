@@ -335,7 +335,7 @@ def measure(at, case):
                     found[key].append(at.all(at.tried(partial(at.seconds, call, runs))))
                 except RuntimeError as error:
                     failed[", ".join(key)] = str(error)
-    row = {"row": str(case), "ranks": at.o.ranks, **asdict(case), "work": case.work(), "failed": failed}
+    row = {"title": str(case), "ranks": at.o.ranks, **asdict(case), "work": case.work(), "failed": failed}
     for name, one in prepared.items():
         row[name] = dict(one.notes)
         for way in ("ranks", "one"):
@@ -385,7 +385,7 @@ def serve(rank, o, meet):
             rows.append(measure(at, case))
         except Exception as error:  # of this script or of the machine: the next row may be measured all the same
             why = f"{type(error).__name__}: {error}"[:300]
-            rows.append({"row": str(case), "ranks": o.ranks, "failed": {"row": why}})
+            rows.append({"title": str(case), "ranks": o.ranks, "failed": {"row": why}})
         torch._dynamo.reset()
         gc.collect()
         if not o.small:
@@ -427,14 +427,14 @@ HEAD = [f"{name}, {what}" for name in ("attune", "torch") for what in ("ms", "TF
 
 
 def line(row):
-    return f"{row['row']}: " + ", ".join(f"{name} {cell}" for name, cell in zip([*HEAD, "by torch"], cells(row))
+    return f"{row['title']}: " + ", ".join(f"{name} {cell}" for name, cell in zip([*HEAD, "by torch"], cells(row))
                                          if cell != "—")
 
 
 def table(rows):
     head = ["", *HEAD, "by torch"]
     return [f"| {' | '.join(one)} |" for one in (head, ["---"] + ["--:"] * (len(head) - 1),
-                                                 *([row["row"], *cells(row)] for row in rows))]
+                                                 *([row["title"], *cells(row)] for row in rows))]
 
 
 def options():

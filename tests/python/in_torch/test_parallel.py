@@ -341,6 +341,48 @@ def test_the_last_rank_fails(ranks, kind, own):
     assert ranks.run(on_failure, "none", 60, ranks.device) == [None] * ranks.count
 
 
+# ---- without GPUs: how ranks come to a communicator
+
+
+def on_communicator(rank, fails):
+    """What each rank hands to NCCL, whether its deal is that of the host, and how a first rank without NCCL ends it."""
+    given = []
+
+    def made_id():
+        if fails:
+            raise attune.Error("nccl", "there is no NCCL to exchange by", "none can be opened", "install it")
+        return bytes(range(128))
+
+    def nccl(id, rank, count, *, device, seconds):
+        given.append((id == bytes(range(128)), rank, count, device, seconds))
+        return attune.Transport(rank, count, ranks._group._exchange)
+
+    kept = {name: getattr(attune, name, None) for name in ("nccl", "nccl_id")}
+    device, torch.cuda.current_device = torch.cuda.current_device, lambda: 5
+    attune.nccl, attune.nccl_id = nccl, made_id
+    mask = create_block_mask(_causal, None, None, 1600, 1600)
+    try:
+        with context_parallel(dist.group.WORLD, mask, seconds=20 + fails) as ranks:
+            deals = [ranks._deal(kind) for kind in ("cpu", "cuda")]
+            for _ in range(2):
+                ranks._group.transport("cuda")
+            ranks._group.begin("cuda")
+        return given, all(deals[0].of(r, False) == deals[1].of(r, False) for r in range(ranks.count))
+    except attune.Error as error:
+        return error.code
+    finally:
+        torch.cuda.current_device = device
+        vars(attune).update(kept)
+
+
+def test_a_communicator_is_made_once(fleet):
+    assert fleet.run(on_communicator, False) == [([(True, rank, RANKS, 5, 20)], True) for rank in range(RANKS)]
+
+
+def test_the_first_rank_finds_no_nccl(fleet):
+    assert fleet.run(on_communicator, True) == ["nccl", *["ranks-timeout"] * (RANKS - 1)]
+
+
 def test_the_example():
     file = os.path.join(os.path.dirname(__file__), "../../../python/examples/ranks.py")
     made = subprocess.run([sys.executable, file], capture_output=True, text=True, timeout=200)
