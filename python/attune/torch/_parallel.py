@@ -172,7 +172,8 @@ class ContextParallel:
     def _deal(self, kind: str) -> _core.Shares:
         """Who holds which rows. Made of heads and a type that may be others than a call's: they say what is fast."""
         if kind not in self._dealt:
-            device, layers = torch.device(kind, torch.cuda.current_device() if kind == "cuda" else None), []
+            device = torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
+            layers = []
             for mask in self._masks or [None]:
                 spelled = Spelled(Texts()) if mask is None else spelled_of(None, mask.mask_mod, device)
                 batch, found = (1, 1) if mask is None else mask.shape[:2]
