@@ -38,6 +38,8 @@ def context_parallel(mesh: Any, block_mask: Any = None, *, lengths: tuple[int, i
     Gradients of tensors that mods capture are summed over all ranks, unless `sum_captured` is False. Every rank makes
     the same calls in the same order. Where one fails, or does not come within `seconds`, the others raise an Error.
 
+    On GPUs each process has one, set by torch.cuda.set_device; keys travel by NCCL.
+
     >>> import torch
     >>> import torch.distributed as dist
     >>> from attune.torch import context_parallel, create_block_mask, flex_attention
