@@ -24,14 +24,13 @@ class BackwardOnDevice : DeviceRank {
     const std::int64_t groups = layer_.chosen().travel == Travel::gather ? layer_.chosen().groups : 1;
     const KeyHeads most{0, ceil_div(problem_.kv_heads, groups)};
     WorkspaceLayout space;
+    const std::int64_t buffers = std::min<std::int64_t>(groups, 2);
+    for (std::int64_t i = 0; i < buffers; ++i) lay_out(keys_[as_size(i)], most, space);
     Own own;
     lay_out(own, space);
-    for (std::int64_t i = 0; i < std::min<std::int64_t>(groups, 2); ++i) {
-      lay_out(keys_[as_size(i)], most, space);
-      lay_out(gradients_[as_size(i)], most, space);
-    }
+    for (std::int64_t i = 0; i < buffers; ++i) lay_out(gradients_[as_size(i)], most, space);
     for (const Backward::Captured& one : call_.captured) captured_.push_back({one.into, space});
-    memory_ = begin(space);
+    memory_ = begin(space, groups);
     put_own(own, memory_);
     for (const OfCaptured& one : captured_) one.clear(memory_, stream_);
     start_streams();

@@ -1,8 +1,10 @@
 // runtime/ranks/device_forward.cpp — a rank's part of a forward on a device
 #include <array>
+#include <optional>
 
 #include "codegen/ceil_div.h"
 #include "codegen/choose.h"
+#include "codegen/parts.h"
 #include "runtime/ranks/device_rank.h"
 #include "runtime/ranks/digester.h"
 #include "runtime/ranks/or_stop.h"
@@ -18,10 +20,17 @@ class ForwardOnDevice : DeviceRank {
 
   void operator()() {
     agree(digest());
-    gather();
+    const Travel by = travel();
+    switch (by) {
+      case Travel::best:
+      case Travel::ring:
+      case Travel::gather: gather(); break;
+      case Travel::heads: heads(); break;
+      case Travel::few: few(); break;
+    }
     if (!means_.used) return;
     *means_.used = used_;
-    means_.used->kernel += " by gather";
+    means_.used->kernel += fmt::format(" by {}", name_of(by));
   }
 
  private:
@@ -35,16 +44,26 @@ class ForwardOnDevice : DeviceRank {
     return d.digest();
   }
 
+  /// The plan's schedule, where a device has it. A ring would save the memory of one group's keys; more groups save
+  /// more. Few queries go to the keys where a kernel takes keys that do not begin at 0, and each rank's are one run.
+  Travel travel() const {
+    const Travel planned = layer_.chosen().travel;
+    const bool to_keys = codegen::few_rows(problem_.q.length, problem_.group) && !packed() && !one_ &&
+                         codegen::linear_in_p(lowered_.mod.prob) &&
+                         std::ranges::all_of(plan_.kv_of, [](const auto& runs) { return runs.size() <= 1; });
+    return planned == Travel::heads || (planned == Travel::few && to_keys) ? planned : Travel::gather;
+  }
+
   void gather() {
     // A kernel for few queries divides their keys among its blocks by how many heads there are.
     const std::int64_t groups = codegen::few_rows(problem_.q.length, problem_.group) ? 1 : layer_.chosen().groups;
     WorkspaceLayout space;
-    Own own;
-    lay_out(own, space);
     std::array<Keys, 2> keys;
     const KeyHeads most{0, ceil_div(problem_.kv_heads, groups)};
     for (std::int64_t i = 0; i < std::min<std::int64_t>(groups, 2); ++i) lay_out(keys[as_size(i)], most, space);
-    std::byte* const memory = begin(space);
+    Own own;
+    lay_out(own, space);
+    std::byte* const memory = begin(space, groups);
     put_own(own, memory);
     start_streams();
     const std::vector<Stretch> all = stretches();
@@ -61,10 +80,229 @@ class ForwardOnDevice : DeviceRank {
     end();
   }
 
+  // ---- All-to-all.
+
+  using Stretches = std::vector<std::vector<Shares::Stretch>>;
+  /// One tensor whose rows ranks hold, `own` here, and whose heads they compute, `whole` here: `each` of a rank.
+  struct Swapped {
+    HeadRows own, whole;
+    std::int64_t each = 0, entries = 1;
+    const Stretches* of = nullptr;
+  };
+  /// Rows go to the ranks that compute their heads, or come back from there.
+  enum class Way : std::uint8_t { there, back };
+  void swap(std::span<const Swapped> all, Way way) const {
+    std::vector<Transport::Part> send, receive;
+    for (int peer = 0; peer < count(); ++peer)
+      for (const Swapped& one : all)
+        for (std::int64_t e = 0; e < one.entries; ++e) {
+          // This rank's rows of the peer's heads, and the peer's rows of this rank's heads.
+          std::vector<Transport::Part> mine, theirs;
+          std::int64_t row = 0;
+          for (const Shares::Stretch& s : (*one.of)[as_size(me_)]) {
+            mine.push_back(part(peer, one.own, e, peer * one.each, row, s.end - s.begin, one.each));
+            row += s.end - s.begin;
+          }
+          for (const Shares::Stretch& s : (*one.of)[as_size(peer)])
+            theirs.push_back(part(peer, one.whole, e, 0, s.begin, s.end - s.begin, one.each));
+          const auto& from = way == Way::there ? mine : theirs;
+          const auto& to = way == Way::there ? theirs : mine;
+          if (peer != me_) {
+            send.insert(send.end(), from.begin(), from.end());
+            receive.insert(receive.end(), to.begin(), to.end());
+          } else {
+            for (std::size_t i = 0; i < from.size(); ++i)
+              cuda::copy_runs(runs_of(from[i]), runs_of(to[i]), room_->travel());
+          }
+        }
+    exchange(send, receive);
+  }
+
+  /// Memory for a tensor, where the call's own has no contiguous rows.
+  struct Copy {
+    Room<std::byte> room;
+    Tensor at;  ///< the call's own, or the copy
+  };
+  Copy copy_of(const Tensor& t, bool numbers, WorkspaceLayout& space) const {
+    if (!t.given() || t.size() == 0 || (numbers ? has_numbers(t) : has_rows(t))) return {{}, t};
+    return {space.take<std::byte>(t.size() * static_cast<std::int64_t>(size_of(t.dtype))), t};
+  }
+  void place(Copy& copy, bool numbers, std::byte* memory) const {
+    const Tensor& t = copy.at;
+    if (copy.room.count == 0) return;
+    std::byte* const at = copy.room.in(memory);
+    const std::size_t head = numbers && packed() ? 0 : 1, rows = packed() ? (numbers ? 1 : 0) : 2;
+    copy.at = numbers ? placed_numbers(at, t.shape[head], t.shape[rows])
+                      : placed(at, t.dtype, t.shape[1], t.shape[rows], t.shape[as_size(t.rank) - 1], q_entries());
+  }
+
+  void heads() {
+    const std::int64_t each = problem_.kv_heads / count(), q_each = each * problem_.group, rows = plan_.q.rows;
+    const KeyHeads mine{me_ * each, (me_ + 1) * each};
+    WorkspaceLayout space;
+    Own own;
+    lay_out(own, space);
+    Keys keys;
+    lay_out(keys, mine, space);
+    const auto take = [&](std::int64_t width, std::size_t size) {
+      return space.take<std::byte>(q_entries() * q_each * rows * width * static_cast<std::int64_t>(size));
+    };
+    const auto q_room = take(problem_.d, size_of(call_.q.dtype)), o_room = take(problem_.dv, size_of(call_.o.dtype)),
+               lse_room = take(1, sizeof(float)), max_room = take(1, sizeof(float));
+    Copy q = copy_of(call_.q, false, space), o = copy_of(call_.o, false, space), lse = copy_of(call_.lse, true, space),
+         max = copy_of(call_.max, true, space);
+    std::byte* const memory = begin(space, 0);
+    put_own(own, memory);
+    for (Copy* one : {&q, &o}) place(*one, false, memory);
+    for (Copy* one : {&lse, &max}) place(*one, true, memory);
+    if (q.room.count > 0) cuda::copy_elements(device_, call_.q, q.at, stream_);
+    start_streams();
+
+    Forward call = call_;
+    call.q = placed(q_room.in(memory), call_.q.dtype, q_each, rows, problem_.d, q_entries());
+    call.o = placed(o_room.in(memory), call_.o.dtype, q_each, rows, problem_.dv, q_entries());
+    if (call.lse.given()) call.lse = placed_numbers(lse_room.in(memory), q_each, rows);
+    if (call.max.given()) call.max = placed_numbers(max_room.in(memory), q_each, rows);
+    call.k = placed(keys.k_room.in(memory), k_.dtype, each, plan_.kv.rows, problem_.d, key_entries());
+    call.v = one_ ? call.k : placed(keys.v_room.in(memory), v_.dtype, each, plan_.kv.rows, problem_.dv, key_entries());
+    if (one_) call.v.shape[as_size(call.v.rank) - 1] = problem_.dv;
+    std::vector<Swapped> in{{head_rows(q.at), head_rows(call.q), q_each, q_entries(), &plan_.q_of},
+                            {own.k, head_rows(call.k), each, key_entries(), &plan_.kv_of}};
+    if (!one_) in.push_back({own.v, head_rows(call.v), each, key_entries(), &plan_.kv_of});
+    swap(in, Way::there);
+    cuda::Moment(room_->travel()).awaited_by(stream_);
+
+    compiler::Problem p = problem_;
+    p.kv_heads = each;
+    p.q_heads = q_each;
+    compute(call, p, {.first_head = me_ * q_each}, compiler::PartSink::kept, stream_);
+
+    cuda::Moment(stream_).awaited_by(room_->travel());
+    std::vector<Swapped> out{{head_rows(o.at), head_rows(call.o), q_each, q_entries(), &plan_.q_of}};
+    if (call.lse.given())
+      out.push_back({head_numbers(lse.at), head_numbers(call.lse), q_each, q_entries(), &plan_.q_of});
+    if (call.max.given())
+      out.push_back({head_numbers(max.at), head_numbers(call.max), q_each, q_entries(), &plan_.q_of});
+    swap(out, Way::back);
+    end();
+    for (const auto& [copy, to] : {std::pair{&o, &call_.o}, {&lse, &call_.lse}, {&max, &call_.max}})
+      if (copy->room.count > 0) cuda::copy_elements(device_, copy->at, *to, stream_);
+    room_->last = cuda::Moment(stream_);
+  }
+
+  // ---- Few queries, to the keys.
+
+  /// Tensors of all queries on each rank, or of a rank's queries by each rank.
+  struct FewResults {
+    Room<float> o, lse, max;
+    HeadRows rows(std::byte* memory, const Room<float>& room, std::int64_t heads, std::int64_t count,
+                  std::int64_t width) const {
+      const std::int64_t row = width * std::int64_t{sizeof(float)};
+      return {reinterpret_cast<std::byte*>(room.in(memory)), heads * count * row, count * row, row};
+    }
+  };
+
+  void few() {
+    const std::int64_t heads = problem_.q_heads, all = plan_.q.rows, mine = plan_.q_rows(me_), batch = problem_.batch;
+    WorkspaceLayout space;
+    const auto take = [&](std::int64_t rows, std::int64_t parts) {
+      return FewResults{space.take<float>(parts * batch * heads * rows * problem_.dv),
+                        space.take<float>(parts * batch * heads * rows),
+                        space.take<float>(parts * batch * heads * rows)};
+    };
+    const auto q_room = space.take<std::byte>(batch * heads * all * problem_.d *
+                                              static_cast<std::int64_t>(size_of(call_.q.dtype)));
+    const FewResults here = take(all, 1), parts = take(mine, count());
+    Copy q = copy_of(call_.q, false, space);
+    std::byte* const memory = begin(space, 0);
+    place(q, false, memory);
+    if (q.room.count > 0) cuda::copy_elements(device_, call_.q, q.at, stream_);
+    start_streams();
+    const Tensor whole_q = placed(q_room.in(memory), call_.q.dtype, heads, all, problem_.d, batch);
+    send_rows(head_rows(q.at), head_rows(whole_q));
+    cuda::Moment(room_->travel()).awaited_by(stream_);
+
+    const auto& runs = plan_.kv_of[as_size(me_)];
+    const Shares::Stretch keys = runs.empty() ? Shares::Stretch{} : runs.front();
+    compiler::Problem p = problem_;
+    p.kv.length = keys.end - keys.begin;
+    p.kv_offset = static_cast<std::int32_t>(problem_.kv_offset + keys.begin);
+    Forward call = call_;
+    call.q = whole_q;
+    call.kv_offset = p.kv_offset;
+    call.o = placed(reinterpret_cast<std::byte*>(here.o.in(memory)), DType::f32, heads, all, problem_.dv, batch);
+    call.lse = placed_numbers(reinterpret_cast<std::byte*>(here.lse.in(memory)), heads, all);
+    call.max = call_.max.given() ? placed_numbers(reinterpret_cast<std::byte*>(here.max.in(memory)), heads, all)
+                                 : Tensor();
+    compute(call, p, {.more_keys = problem_.kv.length - keys.end},
+            me_ == 0 ? compiler::PartSink::kept : compiler::PartSink::dropped, stream_);
+
+    // Parts go to the owners of their queries, who merge them in the order of ranks.
+    cuda::Moment(stream_).awaited_by(room_->travel());
+    std::vector<Transport::Part> send, receive;
+    for (const auto& [from, into, width] :
+         {std::tuple{&here.o, &parts.o, problem_.dv}, {&here.lse, &parts.lse, std::int64_t{1}},
+          {&here.max, &parts.max, std::int64_t{1}}}) {
+      if (from == &here.max && !call_.max.given()) continue;
+      const HeadRows results = here.rows(memory, *from, heads, all, width);
+      for (int peer = 0; peer < count(); ++peer) {
+        HeadRows to = parts.rows(memory, *into, heads, mine, width);
+        to.data += peer * batch * to.entry;
+        for (std::int64_t e = 0; e < batch; ++e) {
+          for (const Shares::Stretch& s : plan_.q_of[as_size(peer)]) {
+            const Transport::Part one = part(peer, results, e, 0, s.begin, s.end - s.begin, heads);
+            if (peer != me_) send.push_back(one);
+          }
+          std::int64_t row = 0;
+          for (const Shares::Stretch& s : plan_.q_of[as_size(me_)]) {
+            const Transport::Part one = part(peer, to, e, 0, row, s.end - s.begin, heads);
+            row += s.end - s.begin;
+            if (peer != me_)
+              receive.push_back(one);
+            else
+              cuda::copy_runs(runs_of(part(me_, results, e, 0, s.begin, s.end - s.begin, heads)), runs_of(one),
+                              room_->travel());
+          }
+        }
+      }
+    }
+    exchange(send, receive);
+    end();
+    if (mine > 0)
+      cuda::merge_parts(device_,
+                        {.o = parts.o.in(memory),
+                         .lse = parts.lse.in(memory),
+                         .max = call_.max.given() ? parts.max.in(memory) : nullptr,
+                         .parts = count()},
+                        call_.o, call_.lse, call_.max, stream_);
+    room_->last = cuda::Moment(stream_);
+  }
+  /// Every rank's rows of a tensor to all ranks.
+  void send_rows(const HeadRows& own, const HeadRows& whole) const {
+    std::vector<Transport::Part> send, receive;
+    for (int peer = 0; peer < count(); ++peer)
+      for (std::int64_t e = 0; e < q_entries(); ++e) {
+        std::int64_t row = 0;
+        for (const Shares::Stretch& s : plan_.q_of[as_size(me_)]) {
+          const Transport::Part from = part(peer, own, e, 0, row, s.end - s.begin, problem_.q_heads);
+          row += s.end - s.begin;
+          if (peer != me_)
+            send.push_back(from);
+          else
+            cuda::copy_runs(runs_of(from), runs_of(part(me_, whole, e, 0, s.begin, s.end - s.begin, problem_.q_heads)),
+                            room_->travel());
+        }
+        if (peer == me_) continue;
+        for (const Shares::Stretch& s : plan_.q_of[as_size(peer)])
+          receive.push_back(part(peer, whole, e, 0, s.begin, s.end - s.begin, problem_.q_heads));
+      }
+    exchange(send, receive);
+  }
+
+  // ---- Launches.
+
   void launch(const Stretch& of, const KeyHeads& heads, const Keys& keys) {
-    const compiler::LoweredMod& mod = part_mods_(compiler::PartSink::kept);
     const compiler::Problem p = problem_of(of, heads);
-    const std::vector<double> params = params_of(mod, part_of(of, heads));
     const std::int64_t first = heads.first * problem_.group;
     Forward call = call_;
     call.q = view(call_.q, of, first, p.q_heads);
@@ -73,16 +311,31 @@ class ForwardOnDevice : DeviceRank {
     call.o = view(call_.o, of, first, p.q_heads);
     call.lse = view(call_.lse, of, first, p.q_heads, true);
     call.max = view(call_.max, of, first, p.q_heads, true);
+    compute(call, p, part_of(of, heads), compiler::PartSink::kept, launch_stream());
+  }
+
+  /// Puts a part of the call on a stream: `call` has its tensors, `p` its sizes.
+  void compute(Forward call, const compiler::Problem& p, const compiler::Part& part, compiler::PartSink sink,
+               cuda::cu::Stream stream) {
+    const compiler::LoweredMod& mod = part_mods_(sink);
+    const std::vector<double> params = params_of(mod, part);
     call.params = params;
     Used used;
-    const cuda::Means means = means_of(launch_stream(), &used);
+    cuda::Means means = means_of(stream, &used);
+    // Both kernels have the same expressions. Left to itself, the choice may still differ, where registers are scarce.
+    if (mod.mod.whole && travel() != Travel::few && !kernel_)
+      kernel_ = {.variant = cuda::forward_variant(lowered_, call_, problem_, means_of(stream_, nullptr)),
+                 .only = true,
+                 .origin = {}};
+    means.preference = kernel_ ? &*kernel_ : nullptr;
     cuda::forward(mod, call, p, means);
     used.workspace = std::max(used.workspace, used_.workspace);
     used_ = used;
   }
 
   const Forward& call_;
-  Used used_;  ///< by the last launch
+  std::optional<codegen::Preference> kernel_;  ///< that one rank would use, where parts have kernels of their own
+  Used used_;                                  ///< by the last launch
 };
 
 }  // namespace

@@ -73,9 +73,15 @@ class DeviceRank : protected Rank {
 
   // ---- Memory.
 
-  static bool has_rows(const Tensor& t) {
-    const auto last = as_size(t.rank) - 1, rows = t.rank == 3 ? std::size_t{0} : std::size_t{2};
+  /// Are the rows of a head contiguous?
+  bool has_rows(const Tensor& t) const {
+    const auto last = as_size(t.rank) - 1, rows = packed() ? std::size_t{0} : std::size_t{2};
     return (t.shape[last] <= 1 || t.strides[last] == 1) && (t.shape[rows] <= 1 || t.strides[rows] == t.shape[last]);
+  }
+  /// The same of numbers, [B, H, S] or packed [H, T].
+  static bool has_numbers(const Tensor& t) {
+    const auto last = as_size(t.rank) - 1;
+    return t.shape[last] <= 1 || t.strides[last] == 1;
   }
   /// A tensor with contiguous rows, as HeadRows. Packed [T, H, D], dense [B, H, S, D].
   HeadRows head_rows(const Tensor& t) const {
@@ -84,6 +90,18 @@ class DeviceRank : protected Rank {
     const auto* at = static_cast<std::byte*>(t.data);
     return packed() ? HeadRows{const_cast<std::byte*>(at), 0, t.strides[1] * size, row}
                     : HeadRows{const_cast<std::byte*>(at), t.strides[0] * size, t.strides[1] * size, row};
+  }
+  HeadRows head_numbers(const Tensor& t) const {
+    const auto size = static_cast<std::int64_t>(size_of(t.dtype));
+    auto* const at = static_cast<std::byte*>(t.data);
+    return packed() ? HeadRows{at, 0, t.strides[0] * size, size}
+                    : HeadRows{at, t.strides[0] * size, t.strides[1] * size, size};
+  }
+  /// The batch entries of q.
+  std::int64_t q_entries() const { return packed() ? 1 : problem_.batch; }
+  Tensor placed_numbers(std::byte* at, std::int64_t heads, std::int64_t rows) const {
+    return packed() ? Tensor(at, DType::f32, {heads, rows}, {}, q_.device)
+                    : Tensor(at, DType::f32, {q_entries(), heads, rows}, {}, q_.device);
   }
   /// A tensor of `rows` rows that begins there, heads one after the other.
   Tensor placed(std::byte* at, DType type, std::int64_t heads, std::int64_t rows, std::int64_t width,
@@ -290,14 +308,16 @@ class DeviceRank : protected Rank {
     return out;
   }
 
-  /// Takes memory, and lets the streams of our own wait for what the caller's stream has been given.
-  std::byte* begin(const WorkspaceLayout& space) {
+  /// Takes memory, which begins with keys of so many groups; 0: with something else.
+  std::byte* begin(const WorkspaceLayout& space, std::int64_t groups) {
     std::byte* const memory = room_->memory(space.bytes());
     room_->last.awaited_by(stream_);
-    clears_ = room_->filled != &layer_ && has_holes();
-    room_->filled = &layer_;
+    const DeviceRoom::Filled filled = groups > 0 ? DeviceRoom::Filled{&layer_, groups, one_} : DeviceRoom::Filled{};
+    clears_ = room_->filled != filled && has_holes();
+    room_->filled = filled;
     return memory;
   }
+  /// Lets the streams of our own wait for what the caller's stream has been given.
   void start_streams() const {
     const cuda::Moment inputs(stream_);
     inputs.awaited_by(room_->travel());

@@ -21,7 +21,7 @@ std::byte* DeviceRoom::memory(std::size_t bytes) {
                   "a rank keeps room for the keys of two groups of heads, at the length of the whole call",
                   "let keys travel in more groups: Shares::How::groups; or free memory");
     bytes_ = bytes;
-    filled = nullptr;
+    filled = {};
   }
   return static_cast<std::byte*>(memory_.get());
 }

@@ -25,9 +25,16 @@ class DeviceRoom {
   /// At least so many bytes, which were 0 when they were allocated. Throws the Error `device-memory`.
   std::byte* memory(std::size_t bytes);
 
-  std::mutex mutex;      ///< held while a call is put on its streams
-  cuda::Moment last;     ///< the end of the call before
-  const void* filled{};  ///< the layer whose keys the memory holds: no other rows than it needs were written since
+  std::mutex mutex;   ///< held while a call is put on its streams
+  cuda::Moment last;  ///< the end of the call before
+  /// Whose keys the memory begins with. What such a call needs no keys of is still 0.
+  struct Filled {
+    const void* layer = nullptr;
+    std::int64_t groups = 0;
+    bool one = false;  ///< values are columns of keys
+    bool operator==(const Filled&) const = default;
+  };
+  Filled filled;
 
  private:
   int device_;

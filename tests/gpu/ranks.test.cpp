@@ -64,26 +64,35 @@ std::string how_of(const char* name, const Shape& shape, int count, Deal deal, i
 
 TEST_CASE("on devices any deal over any number of ranks gives the bits of one", "[gpu][ranks]") {
   if (skipped()) return;
-  std::size_t next = 0;
-  for (const auto& [name, attention] : mods_here())
-    for (const Shape& shape : {Shape{.batch = 1, .q_heads = 4, .kv_heads = 2, .q_len = length, .kv_len = length, .d = 128,
-                                     .dv = 128, .dtype = DType::bf16},
-                               Shape{.batch = 1, .q_heads = 2, .kv_heads = 2, .q_len = length - 7, .kv_len = length - 7,
-                                     .d = 64, .dv = 72, .dtype = DType::f16},
-                               Shape{.q_heads = 4, .kv_heads = 2, .q_len = 900, .kv_len = length, .d = 64, .dv = 64,
-                                     .dtype = DType::bf16, .kv_shared = true, .q_offset = length - 900}}) {
-      const Inputs in = inputs(shape);
-      const Results one = alone(attention, in, {1});
-      for (const auto& [count, deal, groups] :
-           {std::tuple{2, Deal::zigzag, 2}, {1, Deal::contiguous, 1}, {3, Deal::greedy, 1}, {4, Deal::zigzag, 2},
-            {8, Deal::contiguous, 2}})
-        for (const Where where : places()) {
-          if (count != 2 && where.devices == 1 && next++ % 3 != 0) continue;
-          INFO(how_of(name, shape, count, deal, groups, where));
-          CHECK(differs(one, together(attention, in, count, {.deal = deal, .travel = Travel::gather, .groups = groups},
-                                      Layout::bhsd, where)) == "");
-        }
-    }
+  const std::vector<Named> mods = mods_here();
+  const std::array shapes{
+      Shape{.batch = 1, .q_heads = 4, .kv_heads = 2, .q_len = length, .kv_len = length, .d = 128, .dv = 128,
+            .dtype = DType::bf16},
+      Shape{.batch = 1, .q_heads = 2, .kv_heads = 2, .q_len = length - 7, .kv_len = length - 7, .d = 64, .dv = 72,
+            .dtype = DType::f16},
+      Shape{.q_heads = 4, .kv_heads = 2, .q_len = 900, .kv_len = length, .d = 64, .dv = 64, .dtype = DType::bf16,
+            .kv_shared = true, .q_offset = length - 900}};
+  CHECK(side_by_side(mods.size() * shapes.size(), [&](std::size_t i) {
+          const auto& [name, attention] = mods[i / shapes.size()];
+          const Inputs in = inputs(shapes[i % shapes.size()]);
+          const Results one = alone(attention, in, {1});
+          std::string said;
+          std::size_t next = i;
+          for (const auto& [count, deal, groups, travel] :
+               {std::tuple{2, Deal::zigzag, 2, Travel::gather}, {1, Deal::contiguous, 1, Travel::gather},
+                {2, Deal::best, 1, Travel::heads}, {3, Deal::greedy, 1, Travel::gather},
+                {4, Deal::zigzag, 2, Travel::gather}, {8, Deal::contiguous, 2, Travel::gather}})
+            for (const Where where : places()) {
+              if (count != 2 && where.devices == 1 && next++ % 3 != 0) continue;
+              const std::string differ = differs(
+                  one, together(attention, in, count, {.deal = deal, .travel = travel, .groups = groups},
+                                i % 2 ? Layout::bhsd : Layout::bshd, where));
+              if (!differ.empty())
+                said += how_of(name, in.shape, count, deal, groups, where) + ", " +
+                        std::string(runtime::ranks::name_of(travel)) + ": " + differ + "\n";
+            }
+          return said;
+        }) == "");
 }
 
 TEST_CASE("on devices packed sequences over ranks get the bits of one", "[gpu][ranks]") {
@@ -92,18 +101,52 @@ TEST_CASE("on devices packed sequences over ranks get the bits of one", "[gpu][r
                            .mask = [](At at) { return at.kv <= at.q + at.kv_len - at.q_len; }};
   const Attention dropped{.mask = mods::causal(),
                           .prob = [](Float p, At) { return where(attune::random(3) < 0.8f, p / 0.8f, 0); }};
-  for (const auto& lens : {std::vector<std::int64_t>{0, 1, 700, 40, 900, 0, 130}, {1600}, {5, 6, 7}, {0, 0, 400, 0}})
-    for (const Attention* attention : {&by_entry, &dropped}) {
-      const Inputs in = inputs({.q_heads = 4, .kv_heads = 2, .d = 128, .dv = 128, .dtype = DType::bf16, .q_lens = lens,
-                                .kv_lens = lens});
-      const Results one = alone(*attention, in, {1});
-      for (const int count : {1, 2, 3})
-        for (const Deal deal : {Deal::contiguous, Deal::zigzag, Deal::greedy}) {
-          INFO(how_of(attention == &by_entry ? "by entry" : "dropped", in.shape, count, deal, 2, {1}));
-          CHECK(differs(one, together(*attention, in, count,
-                                      {.deal = deal, .travel = Travel::gather, .groups = 2}, Layout::bhsd, {1})) == "");
-        }
-    }
+  const std::vector<std::vector<std::int64_t>> all{{0, 1, 700, 40, 900, 0, 130}, {1600}, {5, 6, 7}, {0, 0, 400, 0}};
+  CHECK(side_by_side(2 * all.size(), [&](std::size_t i) {
+          const auto& lens = all[i / 2];
+          const Attention& attention = i % 2 ? by_entry : dropped;
+          const Inputs in = inputs({.q_heads = 4, .kv_heads = 2, .d = 128, .dv = 128, .dtype = DType::bf16,
+                                    .q_lens = lens, .kv_lens = lens});
+          const Results one = alone(attention, in, {1});
+          std::string said;
+          for (const int count : {1, 2, 3})
+            for (const auto& [deal, travel] :
+                 {std::pair{Deal::contiguous, Travel::gather}, {Deal::zigzag, Travel::gather},
+                  {Deal::greedy, Travel::gather}, {Deal::best, Travel::heads}}) {
+              if (travel == Travel::heads && count == 3) continue;
+              const std::string differ = differs(
+                  one, together(attention, in, count, {.deal = deal, .travel = travel, .groups = 2}, Layout::bhsd, {1}));
+              if (!differ.empty())
+                said += how_of(i % 2 ? "by entry" : "dropped", in.shape, count, deal, 2, {1}) + ": " + differ + "\n";
+            }
+          return said;
+        }) == "");
+}
+
+TEST_CASE("on devices few queries go to the keys, and parts merge", "[gpu][ranks]") {
+  if (skipped()) return;
+  const std::vector<Named> mods = mods_here();
+  CHECK(side_by_side(mods.size(), [&](std::size_t i) -> std::string {
+          const auto& [name, attention] = mods[i];
+          std::string said;
+          for (const Shape& shape : {Shape{.q_heads = 4, .kv_heads = 2, .q_len = 1, .kv_len = length, .d = 128, .dv = 128,
+                                           .dtype = DType::bf16, .q_offset = length - 1},
+                                     Shape{.q_heads = 4, .kv_heads = 2, .q_len = 3, .kv_len = 700, .d = 64, .dv = 64,
+                                           .dtype = DType::f16, .kv_shared = true, .q_offset = 697}}) {
+            const Inputs in = inputs(shape);
+            const Results one = alone(attention, in, {1});
+            for (const int count : {1, 2, 3})
+              for (const Where where : places()) {
+                const Results many = together(attention, in, count, {.travel = Travel::few}, Layout::bhsd, where);
+                const double far = std::max({distance(one.o.tensor, many.o.tensor),
+                                             distance(one.lse.tensor, many.lse.tensor),
+                                             distance(one.max.tensor, many.max.tensor)});
+                if (!(far < 1e-2))
+                  said += fmt::format("{}: {} apart\n", how_of(name, shape, count, Deal::best, 1, where), far);
+              }
+          }
+          return said;
+        }) == "");
 }
 
 TEST_CASE("on devices every mod of the corpus gives over ranks what it gives alone", "[gpu][ranks]") {
@@ -166,38 +209,48 @@ TEST_CASE("on devices gradients over ranks are as on one rank, reproducibly", "[
                          .prob = [](Float p, At) { return where(attune::random(5) < 0.8f, p / 0.8f, 0); },
                          .sink = [=](SinkAt at) { return logits[at.head]; }};
   const std::array<Tensor, 2> captures{bias.tensor(), logits.tensor()};
-  const auto close = [](const Tensor& a, const Tensor& b) { return distance(a, b); };
-  for (const Shape& shape :
-       {Shape{.batch = 1, .q_len = length, .kv_len = length, .d = 64, .dv = 64, .dtype = DType::bf16},
-        Shape{.q_len = 600, .kv_len = 900, .d = 128, .dv = 128, .dtype = DType::bf16, .kv_shared = true, .q_offset = 300},
-        Shape{.d = 64, .dv = 64, .dtype = DType::bf16, .q_lens = {0, 1, 700, 40, 500}, .kv_lens = {0, 1, 700, 40, 500}},
-        Shape{.q_len = 0, .kv_len = 30, .d = 64, .dv = 64, .dtype = DType::bf16},
-        Shape{.q_len = 500, .kv_len = 500, .d = 16, .dv = 24, .dtype = DType::f32}})
-    for (const auto& [attention, asked] : {std::pair{&causal, std::span<const Tensor>()},
-                                           std::pair{&biased, std::span<const Tensor>(captures)}})
-      for (const bool results : {false, true}) {
-        const Inputs in = inputs(shape);
-        const Gradients one = alone(*attention, in, asked, {.results = results, .where = {1}});
-        const double least = shape.dtype == DType::f32 ? 2e-4 : 3e-2;
-        for (const int count : {1, 2, 3})
-          for (const Where where : places()) {
-            INFO(how_of(attention == &causal ? "causal" : "biased", shape, count, Deal::zigzag, 2, where));
-            const How how{.deal = Deal::zigzag, .travel = Travel::gather, .groups = 2};
-            const Gradients many = together(*attention, in, asked, count, how, {.results = results, .where = where});
-            CHECK(close(one.dq.tensor, many.dq.tensor) < least);
-            CHECK(close(one.dk.tensor, many.dk.tensor) < least);
-            CHECK(close(one.dv.tensor, many.dv.tensor) < least);
-            for (std::size_t i = 0; i < asked.size(); ++i)
-              CHECK(close(one.captured[i].tensor, many.captured[i].tensor) < 3e-2);
-            if (count != 2) continue;
-            const Gradients again = together(*attention, in, asked, count, how, {.results = results, .where = where});
-            CHECK(same_bits(many.dq.tensor, again.dq.tensor));
-            CHECK(same_bits(many.dk.tensor, again.dk.tensor));
-            CHECK(same_bits(many.dv.tensor, again.dv.tensor));
-            for (std::size_t i = 0; i < asked.size(); ++i)
-              CHECK(same_bits(many.captured[i].tensor, again.captured[i].tensor));
+  const std::array shapes{
+      Shape{.batch = 1, .q_len = length, .kv_len = length, .d = 64, .dv = 64, .dtype = DType::bf16},
+      Shape{.q_len = 600, .kv_len = 900, .d = 128, .dv = 128, .dtype = DType::bf16, .kv_shared = true, .q_offset = 300},
+      Shape{.d = 64, .dv = 64, .dtype = DType::bf16, .q_lens = {0, 1, 700, 40, 500}, .kv_lens = {0, 1, 700, 40, 500}},
+      Shape{.q_len = 0, .kv_len = 30, .d = 64, .dv = 64, .dtype = DType::bf16},
+      Shape{.q_len = 500, .kv_len = 500, .d = 16, .dv = 24, .dtype = DType::f32}};
+  CHECK(side_by_side(2 * shapes.size(), [&](std::size_t i) {
+          const Attention& attention = i % 2 ? biased : causal;
+          const std::span<const Tensor> asked = i % 2 ? std::span<const Tensor>(captures) : std::span<const Tensor>();
+          const Inputs in = inputs(shapes[i / 2]);
+          const double least = in.shape.dtype == DType::f32 ? 2e-4 : 3e-2;
+          std::string said;
+          for (const bool results : {false, true}) {
+            const Gradients one = alone(attention, in, asked, {.results = results, .where = {1}});
+            for (const int count : {1, 2, 3})
+              for (const Where where : places()) {
+                const How how{.deal = Deal::zigzag, .travel = Travel::gather, .groups = 2};
+                const HowBackward back{.results = results, .where = where};
+                const Gradients many = together(attention, in, asked, count, how, back);
+                const auto check = [&](const char* name, const Tensor& a, const Tensor& b, double within) {
+                  if (const double far = distance(a, b); !(far < within))
+                    said += fmt::format("{}{}: {} is {} apart\n", results ? "with results, " : "",
+                                        how_of(i % 2 ? "biased" : "causal", in.shape, count, Deal::zigzag, 2, where),
+                                        name, far);
+                };
+                check("dq", one.dq.tensor, many.dq.tensor, least);
+                check("dk", one.dk.tensor, many.dk.tensor, least);
+                check("dv", one.dv.tensor, many.dv.tensor, least);
+                for (std::size_t c = 0; c < asked.size(); ++c)
+                  check("a captured one", one.captured[c].tensor, many.captured[c].tensor, 3e-2);
+                if (count != 2) continue;
+                const Gradients again = together(attention, in, asked, count, how, back);
+                const bool same = same_bits(many.dq.tensor, again.dq.tensor) &&
+                                  same_bits(many.dk.tensor, again.dk.tensor) &&
+                                  same_bits(many.dv.tensor, again.dv.tensor);
+                if (!same) said += fmt::format("{}: other bits the second time\n", in.shape.describe());
+                for (std::size_t c = 0; c < asked.size(); ++c)
+                  if (!same_bits(many.captured[c].tensor, again.captured[c].tensor)) said += "captured: other bits\n";
+              }
           }
-      }
+          return said;
+        }) == "");
 }
 
 }  // namespace attune::tests::ranks

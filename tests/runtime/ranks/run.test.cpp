@@ -306,9 +306,6 @@ TEST_CASE("a call that its Shares are not of is refused before anything travels"
   wrong.cu_seqlens_q = wrong.cu_seqlens_kv = host.array<int>({2}).tensor();
   CHECK(refused(wrong) == "shares-other");
   CHECK(refused(call, Attention{.mask = causal.mask, .target = Target::oracle}) == "shares-call");
-  wrong = call;
-  wrong.q.device = Device::cuda();
-  CHECK(refused(wrong) == "shares-call");
   const Shares planned(std::span(&causal, 1), call, {.rank = 0, .count = 2},
                        How{.deal = Deal::contiguous, .grain = 20});
   const Placed q = sliced(in.q.tensor, planned.of(0), 2, true), k = sliced(in.k.tensor, planned.of(0), 2, true);
