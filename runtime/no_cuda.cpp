@@ -58,6 +58,9 @@ KernelStory forward_story(const compiler::LoweredMod&, const Forward&, const com
 KernelWants forward_wants(const compiler::LoweredMod&, const Forward&, const compiler::Problem&, std::optional<bool>) {
   refuse();
 }
+codegen::Variant forward_variant(const compiler::LoweredMod&, const Forward&, const compiler::Problem&, const Means&) {
+  refuse();
+}
 void append(const Append&, const compiler::Problem&, void*) { refuse(); }
 int device_count() { return 0; }
 const Facts& facts(int) { refuse(); }

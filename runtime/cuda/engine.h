@@ -79,6 +79,9 @@ struct KernelWants {
   codegen::CallKind kind;
   TunedKey key;
 };
+/// The kernel that the call gets; compiles and loads it.
+codegen::Variant forward_variant(const compiler::LoweredMod& lowered, const Forward& call,
+                                 const compiler::Problem& problem, const Means& means);
 KernelWants forward_wants(const compiler::LoweredMod& lowered, const Forward& call, const compiler::Problem& problem,
                           std::optional<bool> exact);
 /// What the kernels of a backward are compiled for.

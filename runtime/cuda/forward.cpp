@@ -444,6 +444,14 @@ KernelStory forward_story(const LoweredMod& lowered, const Forward& call, const 
   return story_of(*kernel);
 }
 
+codegen::Variant forward_variant(const LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means) {
+  const Facts& device = facts(call.q.device.index);
+  const Current current(device.index);
+  const KernelKey key = key_of(device, lowered, args_of(lowered, call), call, p, means);
+  return codegen::variant_of(
+      loaded_kernel(key, lowered, static_cast<cu::Stream>(means.stream), means.purpose)->choice.plan);
+}
+
 KernelWants forward_wants(const LoweredMod& lowered, const Forward& call, const Problem& p, std::optional<bool> exact) {
   check_outputs(call);
   const KernelKey key = key_of(facts(call.q.device.index), lowered, args_of(lowered, call), call, p, {.exact = exact});

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,13 +15,10 @@ from attune import _arguments, _core
 from attune._errors import Error
 from attune._kept import Kept
 from attune.torch import _attend
+from attune.torch._group import group_of
 from attune.torch._mod import Spelled, Texts, spelled_of
 from attune.torch._value import refuse
 
-if TYPE_CHECKING:
-    import torch.distributed as dist
-
-Parts = list[tuple[int, memoryview]]
 Stretches = list[tuple[int, int]]
 _DEALS = {"best": 0, "contiguous": 1, "zigzag": 2, "greedy": 3}
 _TRAVELS = {"best": 0, "gather": 1, "ring": 2, "heads": 3, "few": 4}
@@ -41,6 +37,8 @@ def context_parallel(mesh: Any, block_mask: Any = None, *, lengths: tuple[int, i
 
     Gradients of tensors that mods capture are summed over all ranks, unless `sum_captured` is False. Every rank makes
     the same calls in the same order. Where one fails, or does not come within `seconds`, the others raise an Error.
+
+    On GPUs each process has one, set by torch.cuda.set_device; keys travel by NCCL.
 
     >>> import torch
     >>> import torch.distributed as dist
@@ -82,9 +80,10 @@ class ContextParallel:
         self._how = (_DEALS["zigzag" if deal == "best" and not self._masks else deal], _TRAVELS[travel], 0, 0, 0,
                      0.0, 0.0, 0.0, 0.0, 0.0)
         self._heads, self.sum_captured = heads, sum_captured
-        self._group = _group_of(mesh.get_group() if hasattr(mesh, "get_group") else mesh, limit)
+        self._group = group_of(mesh.get_group() if hasattr(mesh, "get_group") else mesh, limit)
+        self._kinds = [mesh.device_type] if hasattr(mesh, "device_type") else self._group.kinds
         self.rank, self.count = self._group.rank, self._group.count
-        self._dealt: _core.Shares | None = None
+        self._dealt: dict[str, _core.Shares] = {}  # by the kind of device: the same deal, by other transports
         self._plans: Kept[object, tuple[_core.Shares, object]] = Kept(64)
         self._outside: list[Any] = []
 
@@ -109,7 +108,7 @@ class ContextParallel:
         """
         if self._lengths is None and tensors:
             self._lengths = tensors[0].shape[dim], tensors[0].shape[dim]
-        rows, length = self._of(self.rank, keys), self._length(keys)
+        rows, length = self._of(self.rank, keys, *tensors), self._length(keys)
         for t in tensors:
             if t.shape[dim] != length:
                 refuse("shares-shape", f"a tensor of {t.shape[dim]} rows is to be sharded",
@@ -147,7 +146,7 @@ class ContextParallel:
 
     def explain(self) -> str:
         """Every deal and schedule with its predicted time, and which was chosen."""
-        return self._deal().explain()
+        return self._any().explain()
 
     # ---- plans
 
@@ -162,35 +161,46 @@ class ContextParallel:
     def _length(self, keys: bool) -> int:
         return self.whole((0, 0))[keys]
 
-    def _of(self, rank: int, keys: bool) -> Stretches:
-        return self._deal().of(rank, keys)
+    def _of(self, rank: int, keys: bool, *tensors: Tensor) -> Stretches:
+        return self._any(*tensors).of(rank, keys)
 
-    def _deal(self) -> _core.Shares:
-        """Who holds which rows. Made of heads and a type that may be others than a call's: they only say what is fast."""
-        if self._dealt is None:
-            cpu, layers = torch.device("cpu"), []
+    def _any(self, *tensors: Tensor) -> _core.Shares:
+        """The deal, the same wherever tensors are. If it is not made yet: for the group's tensors, or these."""
+        for known in self._dealt.values():
+            return known
+        first = tensors[0].device.type if tensors and len(self._kinds) > 1 else self._kinds[-1]
+        return self._deal(first)
+
+    def _deal(self, kind: str) -> _core.Shares:
+        """Who holds which rows. Made of heads and a type that may be others than a call's: they say what is fast."""
+        if kind not in self._dealt:
+            device = torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
+            layers = []
             for mask in self._masks or [None]:
-                spelled = Spelled(Texts()) if mask is None else spelled_of(None, mask.mask_mod, cpu)
+                spelled = Spelled(Texts()) if mask is None else spelled_of(None, mask.mask_mod, device)
                 batch, found = (1, 1) if mask is None else mask.shape[:2]
                 heads = self._heads or ((64, 8) if found == 1 else (found, found))
-                q, k = (torch.empty((), dtype=torch.bfloat16).expand(batch, h, n, 128)
+                q, k = (torch.empty((), dtype=torch.bfloat16, device="cpu").expand(batch, h, n, 128)
                         for h, n in zip(heads, self.whole((0, 0))))
                 layers.append(_layer(spelled, spelled.handle(None, False), q, k, k))
             with self._or_give_up():
-                self._dealt = _core.shares(self._group.transport(), layers, _NOTHING_ELSE, self._how, None)
-        return self._dealt
+                transport = self._group.transport(kind)
+                self._group.begin(kind)
+                self._dealt[kind] = _core.shares(transport, layers, _NOTHING_ELSE, self._how, None)
+        return self._dealt[kind]
 
     def _plan(self, spelled: Spelled, handle: _core.Attention, q: Tensor, k: Tensor, v: Tensor) -> _core.Shares:
         """The deal with what must travel for this mask."""
-        dealt, lengths = self._deal(), self.whole((q.shape[-2], k.shape[-2]))
+        dealt, lengths = self._deal(q.device.type), self.whole((q.shape[-2], k.shape[-2]))
         # The contents of what other parts of a mod read do not matter. A score of -inf is a mask.
         read = spelled.texts.mask + (spelled.texts.score if "inf" in spelled.texts.score else "")
         seen = tuple([(id(t), t._version) for name, t in zip(spelled.names, spelled.captures) if f"{name}[" in read])
-        key = (handle, spelled.ints, seen, q.dtype, q.shape[:-2], q.shape[-1], k.shape[:-2], v.shape[-1])
+        key = (handle, spelled.ints, seen, q.device.type, q.dtype, q.shape[:-2], q.shape[-1], k.shape[:-2], v.shape[-1])
         known = self._plans.get(key)
         if known is None:
-            whole = [t.new_empty(()).expand(*t.shape[:-2], n, t.shape[-1])
+            whole = [torch.empty((), dtype=t.dtype, device="cpu").expand(*t.shape[:-2], n, t.shape[-1])
                      for t, n in zip((q, k, v), (*lengths, lengths[1]))]
+            self._group.begin(q.device.type)
             made = _core.shares(None, [_layer(spelled, handle, *whole)], _NOTHING_ELSE, None, dealt)
             known = self._plans.put(key, (made, spelled.captures))  # tensors that are kept keep their id
         return known[0]
@@ -238,127 +248,23 @@ class _Shared(_attend.Call):
     def _options(self, *call: Any) -> tuple[Any, ...]:
         return *super()._options(*call), 0, 0, self.shares, self.parallel.sum_captured
 
-    def _run(self, *call: Any) -> None:
+    def _workspace(self, *_: Any) -> None:
+        """A call over ranks has memory of its own."""
+
+    def _run(self, direction: int, tensors: tuple[Any, ...], *call: Any) -> None:
         with self.parallel._or_give_up():
-            super()._run(*call)
+            self.parallel._group.begin(tensors[0].device.type)
+            super()._run(direction, tensors, *call)
 
 
 _NOTHING_ELSE = (0, 0, 0, 0, 0, None, None, None, None, False)
 
 
 def _layer(spelled: Spelled, handle: _core.Attention, q: Tensor, k: Tensor, v: Tensor) -> Any:
-    captures = tuple([t.detach() for t in spelled.captures])
+    """A call as Shares are made of it: what is captured is read on the host, now, and no more."""
+    captures = tuple([t.detach().cpu() for t in spelled.captures])
     return handle, (q, k, v), captures, tuple([float(n) for n in spelled.ints])
 
 
 def _rows(stretches: Stretches) -> int:
     return sum(end - begin for begin, end in stretches)
-
-
-# ---- the process group
-
-
-class _Group:
-    """A process group of attune's own, with the ranks of another: its exchanges meet no others.
-
-    Each exchange begins with a word from every rank whether it goes on. So a rank that fails tells the others in a way
-    that they hear of at their next exchange, without waiting for the time limit.
-    """
-
-    def __init__(self, group: dist.ProcessGroup, seconds: float) -> None:
-        import torch.distributed as dist
-
-        self._dist = dist
-        self.rank, self.count = dist.get_rank(group), dist.get_world_size(group)
-        self.seconds = seconds
-        self._group = dist.new_group(dist.get_process_group_ranks(group), timedelta(seconds=seconds),
-                                     use_local_synchronization=True, group_desc="attune")
-        self._over: Error | None = None
-        self._told: Any = None
-
-    def transport(self) -> _core.Transport:
-        """What the core calls."""
-        return _core.Transport(self.rank, self.count, self._exchange, None, None)
-
-    def _exchange(self, send: Parts, receive: Parts, stream: int) -> None:
-        sent, received = ([[_bytes(part) for peer, part in parts if peer == rank and len(part)]
-                           for rank in range(self.count)] for parts in (send, receive))
-        outgoing = torch.cat([t for one in sent for t in one] or [torch.empty(0, dtype=torch.uint8)])
-        sizes = [[sum(map(len, one)) for one in way] for way in (sent, received)]
-        incoming = torch.empty(sum(sizes[1]), dtype=torch.uint8)
-        self._meet()
-        with self._until():
-            self._dist.all_to_all_single(incoming, outgoing, sizes[1], sizes[0], group=self._group)
-        at = 0
-        for t in [t for one in received for t in one]:
-            t.copy_(incoming[at:at + len(t)])
-            at += len(t)
-
-    def gather(self, own: Tensor, counts: list[int]) -> list[Tensor]:
-        """Every rank's tensor, which has so many rows of its own and is contiguous."""
-        padded = own.new_zeros((max(counts), *own.shape[1:]))
-        padded[:len(own)] = own
-        parts = [torch.empty_like(padded) for _ in counts]
-        self._meet()
-        with self._until():
-            self._dist.all_gather([_raw(part) for part in parts], _raw(padded), group=self._group)
-        return [part[:count] for part, count in zip(parts, counts)]
-
-    def _meet(self) -> None:
-        """Raises an Error on every rank if one of them has failed."""
-        if self._over is not None:
-            raise self._over
-        word = torch.zeros(1, dtype=torch.int64)
-        with self._until():
-            self._dist.all_reduce(word, self._dist.ReduceOp.MAX, group=self._group)
-        if word.item():
-            self._end(f"rank {word.item() - 1} has failed", "it told the others that it gives up")
-            raise self._over  # type: ignore[misc]
-
-    def give_up(self) -> None:
-        """This rank fails: the others hear of it where they would wait for it."""
-        if self._over is not None:
-            return
-        self._end(f"rank {self.rank} has failed before", "it told the others that it gives up")
-        try:
-            word = torch.tensor([self.rank + 1])
-            self._told = word, self._dist.all_reduce(word, self._dist.ReduceOp.MAX, group=self._group, async_op=True)
-        except (RuntimeError, ValueError):  # the others are gone
-            pass
-
-    def _end(self, problem: str, why: str) -> None:
-        self._over = Error("ranks-timeout", problem, why,
-                           "see what it raised; then enter context_parallel again on all ranks")
-        for key in [key for key, group in _groups.items() if group is self]:
-            del _groups[key]
-
-    @contextmanager
-    def _until(self) -> Iterator[None]:
-        try:
-            yield
-        except RuntimeError as error:
-            self._end(f"rank {self.rank} has waited for the others in vain",
-                      f"{str(error).splitlines()[0]}; ranks wait for {self.seconds:g} seconds")
-            raise self._over from error  # type: ignore[misc]
-
-
-_groups: dict[tuple[str, float], _Group] = {}
-
-
-def _group_of(group: Any, seconds: float) -> _Group:
-    """The one for this group, made when it is first asked for, on all its ranks."""
-    if not hasattr(group, "group_name"):
-        raise _arguments.bad("mesh", group, "a DeviceMesh of one dimension, or a process group",
-                             "write init_device_mesh(\"cpu\", (ranks,)), or dist.group.WORLD")
-    key = (f"{group.group_name} {id(group)}", seconds)
-    if key not in _groups:
-        _groups[key] = _Group(group, seconds)
-    return _groups[key]
-
-
-def _bytes(part: memoryview) -> Tensor:
-    return torch.frombuffer(part, dtype=torch.uint8)
-
-
-def _raw(tensor: Tensor) -> Tensor:
-    return tensor.reshape(-1).view(torch.uint8)

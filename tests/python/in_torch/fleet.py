@@ -12,15 +12,17 @@ import torch.multiprocessing as multiprocessing
 
 
 class Fleet:
-    """So many ranks, each a process with one thread. `run` calls a function of a module on all of them."""
+    """So many ranks, each a process with one thread. `run` calls a function of a module on all of them. `device` is
+    "cpu", or "cuda" for a GPU each, and a process group of NCCL."""
 
-    def __init__(self, count, folder):
+    def __init__(self, count, folder, device="cpu"):
         context = multiprocessing.get_context("spawn")
-        self.count = count
+        self.count, self.device = count, device
         self._orders = [context.Queue() for _ in range(count)]
         self._results = context.Queue()
-        self.processes = [context.Process(target=_serve, args=(rank, count, str(folder / "meet"), orders, self._results),
-                                          daemon=True) for rank, orders in enumerate(self._orders)]
+        args = count, device, str(folder / "meet")
+        self.processes = [context.Process(target=_serve, args=(rank, *args, orders, self._results), daemon=True)
+                          for rank, orders in enumerate(self._orders)]
         for process in self.processes:
             process.start()
 
@@ -42,11 +44,14 @@ class Fleet:
             process.join(20)
 
 
-def _serve(rank, count, meet, orders, results):
+def _serve(rank, count, device, meet, orders, results):
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    dist.init_process_group("gloo", init_method=f"file://{meet}", rank=rank, world_size=count,
-                            timeout=timedelta(seconds=60))
+    if device == "cuda":
+        os.environ.setdefault("NCCL_NVLS_ENABLE", "0")  # multicast can take GPUs of a shared host out of service
+        torch.cuda.set_device(rank)
+    dist.init_process_group("nccl" if device == "cuda" else "gloo", init_method=f"file://{meet}", rank=rank,
+                            world_size=count, timeout=timedelta(seconds=60))
     while True:
         function, args = orders.get()
         try:

@@ -1,5 +1,6 @@
-# tests/python/in_torch/test_parallel.py — flex_attention over four processes against one: results, gradients, failures
-"""context_parallel with gloo. Functions called on_… run on every rank."""
+# tests/python/in_torch/test_parallel.py — flex_attention over two and four processes against one: results, gradients,
+# failures
+"""context_parallel by gloo, and by NCCL where there are as many GPUs. Functions called on_… run on every rank."""
 
 import os
 import subprocess
@@ -19,6 +20,20 @@ RANKS = 4
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
     made = Fleet(RANKS, tmp_path_factory.mktemp("fleet"))
+    yield made
+    made.end()
+
+
+@pytest.fixture(scope="module", params=["4 on the host", "2 GPUs", "4 GPUs"])
+def ranks(request, tmp_path_factory):
+    """A fleet on the host, and on the GPUs of this machine."""
+    count, device = int(request.param[0]), "cpu" if "host" in request.param else "cuda"
+    if device == "cpu":
+        yield request.getfixturevalue("fleet")
+        return
+    if torch.cuda.device_count() < count:
+        pytest.skip(f"{count} ranks need as many GPUs, and there are {torch.cuda.device_count()}")
+    made = Fleet(count, tmp_path_factory.mktemp("gpus"), device)
     yield made
     made.end()
 
@@ -96,11 +111,91 @@ def test_results_are_those_of_one_rank(fleet, name, lengths, how):
             assert same == [True, True, True]
 
 
-def on_layers(rank):
+# ---- as torch tests its own context parallelism: sharded, computed and gathered back, beside one rank and plain torch
+
+
+def _dense(q, k, v, score, mask):
+    """Attention by plain torch, with all scores at once."""
+    share = q.shape[1] // k.shape[1]
+    s = q @ k.repeat_interleave(share, 1).mT / q.shape[-1] ** 0.5
+    at = [torch.arange(n, device=q.device).view([-1 if d == i else 1 for d in range(4)]) for i, n in enumerate(s.shape)]
+    s = score(s, *at) if score else s
+    s = s.masked_fill(~mask(*at), -torch.inf) if mask else s
+    return s.softmax(-1) @ v.repeat_interleave(share, 1), s.logsumexp(-1)
+
+
+def on_rows(rank, device, name, heads, length, width):
+    """How far results over ranks are from those of one, and those of one from plain torch in f32, by norm; and which of
+    output, lse and dq have the same bits."""
+    torch.manual_seed(9)
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    slope = torch.exp2(-8 * torch.arange(1, heads[0] + 1, device=device) / heads[0]).requires_grad_()
+    document = torch.searchsorted(torch.tensor([100, 470, 471, 1300], device=device),
+                                  torch.arange(length, device=device), right=True)
+    before, _, after = name.partition("+")
+    mask_mod = {"causal": _causal, "window": lambda b, h, q, kv: (q >= kv) & (q - kv < 200),
+                "documents": lambda b, h, q, kv: (q >= kv) & (document[q] == document[kv])}.get(before)
+    score = {"alibi": lambda s, b, h, q, kv: s + slope[h] * (kv - q),
+             "softcap": lambda s, b, h, q, kv: 5 * torch.tanh(s / 5)}.get(after)
+    q, w, k, v = (torch.randn(1, n, length, width, device=device).to(dtype) for n in (*heads[:1] * 2, *heads[1:] * 2))
+    u = torch.randn(1, heads[0], length, device=device)
+    mask = None if mask_mod is None else create_block_mask(mask_mod, None, None, length, length)
+
+    def results(function, tensors, w, u):
+        leaves = [t.detach().requires_grad_() for t in tensors]
+        out, lse = function(*leaves)
+        slope.grad = None
+        _backward(out, lse, w, u)
+        return [out.detach(), lse.detach(), *[t.grad for t in leaves]], [slope.grad] if after == "alibi" else []
+
+    def call(q, k, v):
+        return flex_attention(q, k, v, score, mask, enable_gqa=True, return_lse=True)
+
+    def dense(*qkv):
+        return _dense(*qkv, score, mask_mod)
+
+    def all_of(made, captured):
+        return made + captured
+
+    plain = all_of(*results(dense, [t.float() for t in (q, k, v)], w.float(), u))
+    one = all_of(*results(call, (q, k, v), w, u))
+    with context_parallel(dist.group.WORLD, mask, lengths=(length, length)) as ranks:
+        made, captured = results(call, ranks.shard(q, k, v), ranks.shard(w), ranks.shard(u, dim=-1))
+        assert all(t.device.type == device for t in made)
+        made = [ranks.gather(t, dim=-1 if n == 1 else -2) for n, t in enumerate(made)] + captured
+
+    def far(some, others):
+        return max(((a.float() - b.float()).norm() / b.float().norm()).item() for a, b in zip(some, others))
+
+    assert len(made) == len(one) == len(plain) == 5 + (after == "alibi")
+    return far(made, one), far(one, plain), [torch.equal(a, b) for a, b in zip(made[:3], one)]
+
+
+HEADS = [(4, 4), (16, 2)]
+
+
+@pytest.mark.parametrize("name, heads, length, width", [
+    *[(name, heads, 1001, 64) for name in ("none", "causal", "documents", "window", "causal+alibi", "causal+softcap")
+      for heads in HEADS],
+    ("documents+alibi", (4, 4), 1537, 128),
+    ("causal", (4, 4), 1919, 128),
+    ("causal", (16, 2), 385, 128),  # two grains, the second of one row; some ranks have nothing
+    ("causal+softcap", (4, 4), 100, 64),
+])
+def test_rows_as_torch_tests_them(ranks, name, heads, length, width):
+    if ranks.device == "cpu":
+        width //= 4
+    for far, from_plain, same in ranks.run(on_rows, ranks.device, name, heads, length, width):
+        assert same[:2] == [True, True]  # by kernels with the same tiles
+        assert far < (1e-6 if ranks.device == "cpu" else 1e-2)
+        assert from_plain < (1e-5 if ranks.device == "cpu" else 3e-2)
+
+
+def on_layers(rank, device):
     """Two masks that share a deal, one of them unknown before; other heads; what a mask reads changes."""
     torch.manual_seed(3)
-    document = torch.arange(1100) // 300
-    q, k = torch.randn(1, 4, 1100, 16), torch.randn(1, 2, 1100, 16)
+    document = torch.arange(1100, device=device) // 300
+    q, k = (torch.randn(1, heads, 1100, 16, device=device) for heads in (4, 2))
     masks = [create_block_mask(mod, None, None, 1100, 1100) for mod in (
         _causal, lambda b, h, q, kv: document[q] == document[kv])]
     with context_parallel(dist.group.WORLD, masks[0]) as ranks:
@@ -111,7 +206,7 @@ def on_layers(rank):
                 made = ranks.gather(flex_attention(mine, keys, keys, block_mask=mask, enable_gqa=True))
                 ranks_are_left = flex_alone(q, k, mask)
                 assert torch.equal(made, ranks_are_left)
-            document += torch.arange(1100) // 500
+            document += torch.arange(1100, device=device) // 500
         made = ranks.gather(flex_attention(mine[:, :1].bfloat16(), keys[:, :1].bfloat16(), keys[:, :1].bfloat16()))
         assert made.dtype == torch.bfloat16 and made.shape == (1, 1, 1100, 16)
         made = ranks.gather(scaled_dot_product_attention(mine, keys, keys, is_causal=True, enable_gqa=True))
@@ -130,8 +225,8 @@ def flex_alone(q, k, mask):
         _attend.sharing = held
 
 
-def test_layers_share_a_deal(fleet):
-    assert fleet.run(on_layers) == [True] * RANKS
+def test_layers_share_a_deal(ranks):
+    assert ranks.run(on_layers, ranks.device) == [True] * ranks.count
 
 
 def on_own_sums(rank):
@@ -161,14 +256,21 @@ def test_captured_gradients_of_one_rank(fleet):
 # ---- ranks that fail
 
 
-def on_failure(rank, kind, seconds):
+def on_failure(rank, kind, seconds, device="cpu"):
     """(code, problem, seconds it took) of the Error on this rank, or the name of another exception."""
     torch.manual_seed(2)
-    x, began = torch.randn(1, 2, 1600, 16), time.monotonic()
+    x, began = torch.randn(1, 2, 1600, 16).to(device), time.monotonic()
     mask = create_block_mask(_causal, None, None, 1600, 1600)
+    last = dist.get_world_size() - 1
     try:
         with context_parallel(dist.group.WORLD, mask, seconds=seconds) as ranks:
             q = ranks.shard(x).requires_grad_()
+            if kind == "last raises" and rank == last:
+                raise ValueError("this rank's own")
+            if kind == "last is late" and rank == last:
+                time.sleep(2.5 * seconds)
+            if kind == "last has other rows" and rank == last:
+                q = q[:, :, 1:]
             if kind == "raises" and rank == 2:
                 raise ValueError("this rank's own")
             if kind == "exits" and rank == 2:
@@ -182,7 +284,10 @@ def on_failure(rank, kind, seconds):
             out = flex_attention(q, q, q, block_mask=mask)
             if kind == "in the backward" and rank == 0:
                 raise ValueError("before the backward")
+            if kind == "last, in the backward" and rank == last:
+                raise ValueError("before the backward")
             out.sum().backward()
+            out.sum().item()
         return None
     except attune.Error as error:
         return error.code, error.problem, time.monotonic() - began
@@ -223,6 +328,59 @@ def test_a_rank_that_dies(tmp_path):
         assert all(took < 30 for *_, took in made)
     finally:
         fleet.end()
+
+
+@pytest.mark.parametrize("kind, own", [("last raises", "ValueError"), ("last, in the backward", "ValueError"),
+                                       ("last has other rows", "shares-shape"), ("last is late", "ranks-timeout")])
+def test_the_last_rank_fails(ranks, kind, own):
+    """On devices too: a call that has begun there ends by the time limit. Then all may begin again."""
+    made = ranks.run(on_failure, kind, 5, ranks.device)
+    for rank, (code, _, took) in enumerate(made):
+        assert took < 30
+        assert code == (own if rank == ranks.count - 1 else "ranks-timeout")
+    assert ranks.run(on_failure, "none", 60, ranks.device) == [None] * ranks.count
+
+
+# ---- without GPUs: how ranks come to a communicator
+
+
+def on_communicator(rank, fails):
+    """What each rank hands to NCCL, whether its deal is that of the host, and how a first rank without NCCL ends it."""
+    given = []
+
+    def made_id():
+        if fails:
+            raise attune.Error("nccl", "there is no NCCL to exchange by", "none can be opened", "install it")
+        return bytes(range(128))
+
+    def nccl(id, rank, count, *, device, seconds):
+        given.append((id == bytes(range(128)), rank, count, device, seconds))
+        return attune.Transport(rank, count, ranks._group._exchange)
+
+    kept = {name: getattr(attune, name, None) for name in ("nccl", "nccl_id")}
+    device, torch.cuda.current_device = torch.cuda.current_device, lambda: 5
+    attune.nccl, attune.nccl_id = nccl, made_id
+    mask = create_block_mask(_causal, None, None, 1600, 1600)
+    try:
+        with context_parallel(dist.group.WORLD, mask, seconds=20 + fails) as ranks:
+            deals = [ranks._deal(kind) for kind in ("cpu", "cuda")]
+            for _ in range(2):
+                ranks._group.transport("cuda")
+            ranks._group.begin("cuda")
+        return given, all(deals[0].of(r, False) == deals[1].of(r, False) for r in range(ranks.count))
+    except attune.Error as error:
+        return error.code
+    finally:
+        torch.cuda.current_device = device
+        vars(attune).update(kept)
+
+
+def test_a_communicator_is_made_once(fleet):
+    assert fleet.run(on_communicator, False) == [([(True, rank, RANKS, 5, 20)], True) for rank in range(RANKS)]
+
+
+def test_the_first_rank_finds_no_nccl(fleet):
+    assert fleet.run(on_communicator, True) == ["nccl", *["ranks-timeout"] * (RANKS - 1)]
 
 
 def test_the_example():

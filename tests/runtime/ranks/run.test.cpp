@@ -22,6 +22,7 @@
 #include "tests/sanitizers.h"
 
 using namespace attune;
+
 using namespace attune::tests::ranks;
 using tests::Inputs, tests::Layout, tests::Placed, tests::Shape, tests::on_ranks;
 using Deal = Shares::Deal;
@@ -228,7 +229,7 @@ TEST_CASE("every mod of the corpus has the gradients of one rank", "[ranks]") {
     tests::Made made = tests::make(mod, 1);
     made.attention.target = Target::automatic;
     const Inputs in = tests::inputs({.seed = 4});
-    const Gradients one = alone(made.attention, in, {}), many = together(made.attention, in, {}, 3, {.grain = 4});
+    const Gradients one = alone(made.attention, in, std::span<const Tensor>()), many = together(made.attention, in, {}, 3, {.grain = 4});
     CHECK(same_bits(one.dq.tensor, many.dq.tensor));
     CHECK(distance(one.dk.tensor, many.dk.tensor) < 1e-4);
     CHECK(distance(one.dv.tensor, many.dv.tensor) < 1e-4);

@@ -1,0 +1,93 @@
+// tests/driver/ranks.test.cpp — calls over ranks on a fake driver: launches and copies, no waits, refusals
+#include <attune/attune.h>
+
+#include <algorithm>
+#include <set>
+
+#include "tests/catch.h"
+#include "tests/driver/fake_driver.h"
+#include "tests/ranks.h"
+#include "tests/refusal.h"
+
+using namespace attune;
+namespace fake = tests::fake_driver;
+
+namespace {
+
+constexpr std::int64_t length = 1536;
+const Attention causal{.score = [](Float s, At at) { return s + 0.1f * f32(at.head); }, .mask = mods::causal()};
+
+Tensor unplaced(std::int64_t heads, std::int64_t rows, std::int64_t d = 64) {
+  return Tensor(nullptr, DType::bf16, {1, heads, rows, d});
+}
+Forward whole() { return {.q = unplaced(4, length), .k = unplaced(2, length), .v = unplaced(2, length)}; }
+
+/// This rank's tensors on a device.
+struct Own {
+  Array<bf16> q, k, v, o, grad, dq, dk, dv;
+  explicit Own(std::int64_t rows, const Device& gpu = Device::cuda())
+      : q(gpu.array<bf16>({1, 4, rows, 64})), k(gpu.array<bf16>({1, 2, rows, 64})), v(gpu.array<bf16>({1, 2, rows, 64})),
+        o(gpu.array<bf16>({1, 4, rows, 64})), grad(gpu.array<bf16>({1, 4, rows, 64})),
+        dq(gpu.array<bf16>({1, 4, rows, 64})), dk(gpu.array<bf16>({1, 2, rows, 64})),
+        dv(gpu.array<bf16>({1, 2, rows, 64})) {}
+  Forward forward() const { return {.q = q, .k = k, .v = v, .o = o}; }
+  Backward backward() const { return {.q = q, .k = k, .v = v, .grad_o = grad, .dq = dq, .dk = dk, .dv = dv}; }
+};
+
+constexpr Shares::How zigzag{.deal = Shares::Deal::zigzag, .travel = Shares::Travel::gather, .groups = 2};
+
+std::size_t launches_of(std::string_view kernel) {
+  const auto all = fake::launches();
+  return static_cast<std::size_t>(std::ranges::count_if(
+      all, [&](const fake::Launch& one) { return one.kernel.find(kernel) != std::string::npos; }));
+}
+
+}  // namespace
+
+TEST_CASE("a forward over ranks is a launch for each stretch and group, on several streams, without waits", "[driver]") {
+  std::vector<Transport> ranks = threads(2, 20);
+  std::vector<Shares> shares(2);
+  std::vector<std::unique_ptr<Own>> own(2);
+  const auto on_all = [&](const auto& body) { CHECK(tests::on_ranks(ranks, body).empty()); };
+  on_all([&](const Transport& at) {
+    const auto i = static_cast<std::size_t>(at.rank);
+    shares[i] = Shares(std::span(&causal, 1), whole(), at, zigzag);
+    own[i] = std::make_unique<Own>(length / 2);
+    causal.run(own[i]->forward(), {.shares = shares[i]});
+  });
+  fake::forget();
+  on_all([&](const Transport& at) {
+    const auto i = static_cast<std::size_t>(at.rank);
+    causal.run(own[i]->forward(), {.shares = shares[i]});
+  });
+  // Two groups of heads; one rank holds both ends, the other one stretch between them.
+  CHECK(launches_of("forward_sm90") == 6);
+  std::set<void*> streams;
+  for (const fake::Launch& one : fake::launches()) streams.insert(one.stream);
+  CHECK(streams.size() >= 3);
+  // The second call takes no memory but in the order of streams, and waits for nothing.
+  CHECK(fake::calls_behind_the_back() == 0);
+  CHECK(fake::calls("cuMemcpy2DAsync") + fake::calls("cuMemcpyAsync") >= 8);
+}
+
+TEST_CASE("a backward over ranks adds up what launches and ranks give", "[driver]") {
+  fake::forget();
+  CHECK(tests::on_ranks(threads(2, 20), [&](const Transport& at) {
+          const Shares shares(std::span(&causal, 1), whole(), at, zigzag);
+          const Own own(length / 2);
+          causal.backward(own.backward(), {.shares = shares});
+        }).empty());
+  // For dk and dv of each of two groups: what one rank's second launch gives, and what both ranks give to both.
+  CHECK(launches_of("add_parts") == 12);
+}
+
+TEST_CASE("calls over ranks on a device refuse graphs and covers", "[driver]") {
+  const Shares shares(std::span(&causal, 1), whole(), {}, {.travel = Shares::Travel::gather});
+  const Own own(length);
+  causal.run(own.forward(), {.shares = shares});
+  const Cover cover = causal.cover(own.forward());
+  CHECK_FALSE(cover);
+  const auto doc = Device::cuda().array<int>({length}, "doc");
+  const Attention documents{.mask = [=](At at) { return doc[at.q] == doc[at.kv]; }};
+  CHECK(tests::refusal([&] { Shares(std::span(&documents, 1), whole(), Transport{}); }).code == "shares-capture");
+}
