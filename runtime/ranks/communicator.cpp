@@ -151,8 +151,14 @@ void Communicator::close() {
     if (comm_ && now == NcclResult::success) nccl_.ncclCommDestroy(std::exchange(comm_, nullptr));
     if (comm_) nccl_.ncclCommAbort(std::exchange(comm_, nullptr));
   }
-  // A communicator of the caller's that has failed may still use the room, and the driver would wait for it.
-  if (over_ && !own_) return;
+  if (over_ && !own_) {
+    // A communicator of the caller's that has failed may still use the room, and freeing it would wait for that: never.
+    static auto& abandoned = *new std::vector<cu::Address>;
+    static std::mutex mutex;
+    const std::lock_guard one(mutex);
+    abandoned.push_back(room_);
+    return;
+  }
   for (const Watched& one : watched_) events_.insert(events_.end(), {one.begun, one.done});
   for (const cu::Event one : events_) d.cuEventDestroy.raw(one);
   if (stream_) d.cuStreamDestroy.raw(stream_);

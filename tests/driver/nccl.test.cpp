@@ -265,4 +265,5 @@ TEST_CASE("a communicator of the caller's is used, and never aborted or destroye
   CHECK(fake::live() == 2);
   tests::golden_error("nccl.null", refusal([] { nccl(nullptr, 0, 60, Line{}); }).what());
   tests::golden_error("nccl.device", refusal([&] { nccl(comms[0], 1, 60, Line{}); }).what());
+  for (const auto comm : comms) runtime::ranks::nccl_loaded().ncclCommDestroy(comm);
 }
