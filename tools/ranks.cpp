@@ -12,6 +12,7 @@
 #include "runtime/picture/counts.h"
 #include "runtime/ranks/picture.h"
 #include "tools/output.h"
+#include "tools/ranks_measured.h"
 #include "tools/text.h"
 #include "tools/verbs.h"
 #include "tools/write_files.h"
@@ -34,7 +35,9 @@ struct RanksOptions {
   std::string heads = "64/8", d = "128", dtype = "bf16", links = "330,45", tflops = "660", deal = "best",
               travel = "best";
   std::optional<std::string> starts, svg;
-  bool json = false;
+  std::optional<std::string> measure;  ///< by what bytes travel
+  double seconds = 1;
+  bool json = false, backward = false;
 };
 
 /// One number or two, such as 64/8 or 330,45.
@@ -86,7 +89,21 @@ class RanksVerb {
     how.node_gb_s = links[1];
     how.tflops = number("--tflops", o.tflops);
     const int count = static_cast<int>(size("--ranks", static_cast<double>(o.ranks), 1, most_ranks));
-    shares_ = Shares(std::span(&text_.attention, 1), whole(), {.rank = 0, .count = count}, how);
+    const Forward call = whole();
+    const auto plan = [&](const Transport& with) { return Shares(std::span(&text_.attention, 1), call, with, how); };
+    if (o.measure) {
+      require_word("--measure", *o.measure, std::array<std::string, 2>{"copies", "nccl"});
+      const MeasuredOptions options{
+          .ranks = count, .by_nccl = *o.measure == "nccl", .backward = o.backward, .seconds = o.seconds};
+      alone_ = measure_alone(text_.attention, call, options);
+      // Predictions are then of GPUs as fast as this one.
+      if (!o.backward) {
+        shares_ = plan({.rank = 0, .count = 1});
+        how.tflops *= layer().chosen().ranks[0].compute / alone_->best;
+      }
+      measured_ = measure_ranks(text_.attention, call, plan, options);
+    }
+    shares_ = plan({.rank = 0, .count = count});
   }
 
   void operator()() {
@@ -168,6 +185,11 @@ class RanksVerb {
   std::string page() const {
     std::string out = fmt::format("mask   {}\n\n", mask_) + shares_.explain();
     const Predicted& chosen = layer().chosen();
+    if (measured_)
+      out += fmt::format("\nmeasured by {}{}   {} alone, {} over {} ranks: {:.1f}% of {} times one\n", *o_.measure,
+                         o_.backward ? ", forward and backward" : "", runtime::ranks::milliseconds(alone_->median),
+                         runtime::ranks::milliseconds(measured_->median), ranks().count(), 100 * of_ideal(),
+                         ranks().count());
     if (ranks().count() > most_listed)
       return out + fmt::format("\n--json lists each of the {} ranks\n", ranks().count());
     out += "\nrank      queries         keys    load    received     computes        done\n";
@@ -179,6 +201,9 @@ class RanksVerb {
     }
     return out;
   }
+
+  /// What part of so many times one GPU's speed was measured.
+  double of_ideal() const { return alone_->median / measured_->median / ranks().count(); }
 
   Json json() const {
     Json all;
@@ -217,6 +242,12 @@ class RanksVerb {
       }
       all["schedules"].push_back(std::move(one));
     }
+    if (measured_)
+      all["measured"] = {{"by", *o_.measure},
+                         {"direction", o_.backward ? "step" : "forward"},
+                         {"alone_ms", {{"median", alone_->median}, {"best", alone_->best}}},
+                         {"ms", {{"median", measured_->median}, {"best", measured_->best}}},
+                         {"of_ideal", of_ideal()}};
     all["ranks"] = Json::array();
     for (int r = 0; r < ranks().count(); ++r) {
       const RankTimes& times = layer().chosen().ranks[static_cast<std::size_t>(r)];
@@ -240,6 +271,7 @@ class RanksVerb {
   Owned starts_;
   std::string mask_;
   Shares shares_;
+  std::optional<MeasuredTimes> alone_, measured_;
 };
 
 }  // namespace
@@ -278,12 +310,18 @@ void add_ranks(CLI::App& app) {
   verb.add_option("--groups", o->groups, "groups of key heads that keys travel in; the fastest if left out")
       ->type_name("N");
   verb.add_option("--grain", o->grain, "positions that are dealt as a whole; 384 if left out")->type_name("N");
+  verb.add_option("--measure", o->measure,
+                  "also run it on this machine's GPUs, a rank each, and on one alone; bytes travel by copies or by NCCL")
+      ->type_name("copies|nccl");
+  verb.add_flag("--backward", o->backward, "measure the forward and the backward behind it");
+  verb.add_option("--seconds", o->seconds, "to measure one GPU, and as many for all; 1 if left out")->type_name("X");
   verb.add_option("--svg", o->svg, "write a picture, in place of the page where FILE is -")->type_name("FILE");
   verb.add_flag("--json", o->json, "as JSON, with every rank");
   verb.footer(
       "Deals positions to ranks, works out from the mask which keys each rank needs, and predicts how long a forward "
       "takes by every schedule. `load` is the largest share of work by the mean; `moved` is how much of the "
-      "others' keys a rank needs; `of ideal` compares with work spread evenly and nothing moved. It needs no GPU.\n"
+      "others' keys a rank needs; `of ideal` compares with work spread evenly and nothing moved. Only --measure needs "
+      "GPUs; it then predicts by the rate of one of them.\n"
       "Examples:\n"
       "  attune ranks 'kv <= q' --ranks 8\n"
       "  attune ranks 'kv <= q && q - kv < 1024' --q-len 1048576 --ranks 64 --links 330,45 --svg window.svg");
