@@ -34,11 +34,11 @@ class BackwardOnDevice : DeviceRank {
     put_own(own, memory_);
     for (const OfCaptured& one : captured_) one.clear(memory_, stream_);
     start_streams();
-    cuda::Moment here = bring(own, heads_of(0, groups), memory_, keys_[0]);
+    std::array<cuda::Moment, 2> here = bring(own, heads_of(0, groups), memory_, keys_[0]);
     for (std::int64_t g = 0; g < groups; ++g) {
       Keys& now = keys_[as_size(g % 2)];
       Gradients& into = gradients_[as_size(g % 2)];
-      const cuda::Moment ready = here;
+      const std::array<cuda::Moment, 2> ready = here;
       if (g + 1 < groups) here = bring(own, heads_of(g + 1, groups), memory_, keys_[as_size((g + 1) % 2)]);
       wait_for(ready);
       for (const cuda::Moment& moment : into.used) moment.awaited_by(stream_);

@@ -67,10 +67,10 @@ class ForwardOnDevice : DeviceRank {
     put_own(own, memory);
     start_streams();
     const std::vector<Stretch> all = stretches();
-    cuda::Moment here = bring(own, heads_of(0, groups), memory, keys[0]);
+    std::array<cuda::Moment, 2> here = bring(own, heads_of(0, groups), memory, keys[0]);
     for (std::int64_t g = 0; g < groups; ++g) {
       Keys& now = keys[as_size(g % 2)];
-      const cuda::Moment ready = here;
+      const std::array<cuda::Moment, 2> ready = here;
       // Exchanges are put before the launches that they run beside: these take all multiprocessors.
       if (g + 1 < groups) here = bring(own, heads_of(g + 1, groups), memory, keys[as_size((g + 1) % 2)]);
       wait_for(ready);
@@ -156,7 +156,7 @@ class ForwardOnDevice : DeviceRank {
     for (Copy* one : {&q, &o}) place(*one, false, memory);
     for (Copy* one : {&lse, &max}) place(*one, true, memory);
     if (q.room.count > 0) cuda::copy_elements(device_, call_.q, q.at, stream_);
-    start_streams();
+    start_travel();
 
     Forward call = call_;
     call.q = placed(q_room.in(memory), call_.q.dtype, q_each, rows, problem_.d, q_entries());
@@ -184,7 +184,7 @@ class ForwardOnDevice : DeviceRank {
     if (call.max.given())
       out.push_back({head_numbers(max.at), head_numbers(call.max), q_each, q_entries(), &plan_.q_of});
     swap(out, Way::back);
-    end();
+    end_travel();
     for (const auto& [copy, to] : {std::pair{&o, &call_.o}, {&lse, &call_.lse}, {&max, &call_.max}})
       if (copy->room.count > 0) cuda::copy_elements(device_, copy->at, *to, stream_);
     room_->last = cuda::Moment(stream_);
@@ -192,34 +192,48 @@ class ForwardOnDevice : DeviceRank {
 
   // ---- Few queries, to the keys.
 
-  /// Tensors of all queries on each rank, or of a rank's queries by each rank.
-  struct FewResults {
-    Room<float> o, lse, max;
-    HeadRows rows(std::byte* memory, const Room<float>& room, std::int64_t heads, std::int64_t count,
-                  std::int64_t width) const {
-      const std::int64_t row = width * std::int64_t{sizeof(float)};
-      return {reinterpret_cast<std::byte*>(room.in(memory)), heads * count * row, count * row, row};
+  /// Numbers of all queries on a rank, or of a rank's queries by each rank: [entry and head, row, column], contiguous.
+  struct FewRows {
+    std::byte* data = nullptr;
+    std::int64_t heads = 0, rows = 0, row = 0;  ///< heads: of all entries; row: bytes
+
+    Transport::Part part(int peer, std::int64_t first, std::int64_t count) const {
+      return {.peer = peer,
+              .data = data + first * row,
+              .bytes = as_size(heads * count * row),
+              .runs = as_size(heads),
+              .stride = as_size(rows * row)};
     }
+    FewRows of_rank(int rank) const { return {data + rank * heads * rows * row, heads, rows, row}; }
+  };
+  struct FewRoom {
+    Room<std::byte> room;
+    std::int64_t rows = 0, row = 0;
   };
 
   void few() {
-    const std::int64_t heads = problem_.q_heads, all = plan_.q.rows, mine = plan_.q_rows(me_), batch = problem_.batch;
+    const std::int64_t all = plan_.q.rows, mine = plan_.q_rows(me_), heads = problem_.batch * problem_.q_heads;
     WorkspaceLayout space;
-    const auto take = [&](std::int64_t rows, std::int64_t parts) {
-      return FewResults{space.take<float>(parts * batch * heads * rows * problem_.dv),
-                        space.take<float>(parts * batch * heads * rows),
-                        space.take<float>(parts * batch * heads * rows)};
+    const auto take = [&](std::int64_t rows, std::int64_t row, std::int64_t parts) {
+      return FewRoom{space.take<std::byte>(parts * heads * rows * row), rows, row};
     };
-    const auto q_room = space.take<std::byte>(batch * heads * all * problem_.d *
-                                              static_cast<std::int64_t>(size_of(call_.q.dtype)));
-    const FewResults here = take(all, 1), parts = take(mine, count());
-    Copy q = copy_of(call_.q, false, space);
+    constexpr auto number = std::int64_t{sizeof(float)};
+    const std::int64_t q_row = problem_.d * static_cast<std::int64_t>(size_of(call_.q.dtype));
+    const FewRoom own_q = take(mine, q_row, 1), whole_q = take(all, q_row, 1);
+    // o, lse and max: of all queries, then of this rank's by each rank.
+    const std::size_t results = call_.max.given() ? 3 : 2;
+    const std::array here{take(all, problem_.dv * number, 1), take(all, number, 1), take(all, number, 1)},
+        parts{take(mine, problem_.dv * number, count()), take(mine, number, count()), take(mine, number, count())};
     std::byte* const memory = begin(space, 0);
-    place(q, false, memory);
-    if (q.room.count > 0) cuda::copy_elements(device_, call_.q, q.at, stream_);
-    start_streams();
-    const Tensor whole_q = placed(q_room.in(memory), call_.q.dtype, heads, all, problem_.d, batch);
-    send_rows(head_rows(q.at), head_rows(whole_q));
+    const auto rows = [&](const FewRoom& of) { return FewRows{of.room.in(memory), heads, of.rows, of.row}; };
+    const auto tensor = [&](const FewRoom& of, DType type, std::int64_t width) {
+      return Tensor(of.room.in(memory), type, {problem_.batch, problem_.q_heads, of.rows, width}, {}, q_.device);
+    };
+    if (mine > 0) cuda::copy_elements(device_, call_.q, tensor(own_q, call_.q.dtype, problem_.d), stream_);
+    start_travel();
+    std::vector<Transport::Part> send, receive;
+    each_row_of_all(rows(own_q), rows(whole_q), send, receive);
+    exchange(send, receive);
     cuda::Moment(room_->travel()).awaited_by(stream_);
 
     const auto& runs = plan_.kv_of[as_size(me_)];
@@ -228,75 +242,65 @@ class ForwardOnDevice : DeviceRank {
     p.kv.length = keys.end - keys.begin;
     p.kv_offset = static_cast<std::int32_t>(problem_.kv_offset + keys.begin);
     Forward call = call_;
-    call.q = whole_q;
+    call.q = tensor(whole_q, call_.q.dtype, problem_.d);
     call.kv_offset = p.kv_offset;
-    call.o = placed(reinterpret_cast<std::byte*>(here.o.in(memory)), DType::f32, heads, all, problem_.dv, batch);
-    call.lse = placed_numbers(reinterpret_cast<std::byte*>(here.lse.in(memory)), heads, all);
-    call.max = call_.max.given() ? placed_numbers(reinterpret_cast<std::byte*>(here.max.in(memory)), heads, all)
-                                 : Tensor();
+    call.o = tensor(here[0], DType::f32, problem_.dv);
+    const auto numbers = [&](const FewRoom& of) {
+      return placed_numbers(of.room.in(memory), problem_.q_heads, of.rows);
+    };
+    call.lse = numbers(here[1]);
+    call.max = call_.max.given() ? numbers(here[2]) : Tensor();
     compute(call, p, {.more_keys = problem_.kv.length - keys.end},
             me_ == 0 ? compiler::PartSink::kept : compiler::PartSink::dropped, stream_);
 
     // Parts go to the owners of their queries, who merge them in the order of ranks.
-    cuda::Moment(stream_).awaited_by(room_->travel());
-    std::vector<Transport::Part> send, receive;
-    for (const auto& [from, into, width] :
-         {std::tuple{&here.o, &parts.o, problem_.dv}, {&here.lse, &parts.lse, std::int64_t{1}},
-          {&here.max, &parts.max, std::int64_t{1}}}) {
-      if (from == &here.max && !call_.max.given()) continue;
-      const HeadRows results = here.rows(memory, *from, heads, all, width);
+    start_travel();
+    send.clear();
+    receive.clear();
+    for (std::size_t i = 0; i < results; ++i)
       for (int peer = 0; peer < count(); ++peer) {
-        HeadRows to = parts.rows(memory, *into, heads, mine, width);
-        to.data += peer * batch * to.entry;
-        for (std::int64_t e = 0; e < batch; ++e) {
-          for (const Shares::Stretch& s : plan_.q_of[as_size(peer)]) {
-            const Transport::Part one = part(peer, results, e, 0, s.begin, s.end - s.begin, heads);
-            if (peer != me_) send.push_back(one);
-          }
-          std::int64_t row = 0;
-          for (const Shares::Stretch& s : plan_.q_of[as_size(me_)]) {
-            const Transport::Part one = part(peer, to, e, 0, row, s.end - s.begin, heads);
-            row += s.end - s.begin;
-            if (peer != me_)
-              receive.push_back(one);
-            else
-              cuda::copy_runs(runs_of(part(me_, results, e, 0, s.begin, s.end - s.begin, heads)), runs_of(one),
-                              room_->travel());
-          }
+        const FewRows from = rows(here[i]), to = rows(parts[i]).of_rank(peer);
+        if (peer != me_)
+          for (const Shares::Stretch& s : plan_.q_of[as_size(peer)])
+            send.push_back(from.part(peer, s.begin, s.end - s.begin));
+        std::int64_t row = 0;
+        for (const Shares::Stretch& s : plan_.q_of[as_size(me_)]) {
+          const Transport::Part into = to.part(peer, row, s.end - s.begin);
+          row += s.end - s.begin;
+          if (peer != me_)
+            receive.push_back(into);
+          else
+            cuda::copy_runs(runs_of(from.part(me_, s.begin, s.end - s.begin)), runs_of(into), stream_);
         }
       }
-    }
     exchange(send, receive);
-    end();
+    end_travel();
     if (mine > 0)
       cuda::merge_parts(device_,
-                        {.o = parts.o.in(memory),
-                         .lse = parts.lse.in(memory),
-                         .max = call_.max.given() ? parts.max.in(memory) : nullptr,
+                        {.o = reinterpret_cast<const float*>(parts[0].room.in(memory)),
+                         .lse = reinterpret_cast<const float*>(parts[1].room.in(memory)),
+                         .max = results > 2 ? reinterpret_cast<const float*>(parts[2].room.in(memory)) : nullptr,
                          .parts = count()},
                         call_.o, call_.lse, call_.max, stream_);
     room_->last = cuda::Moment(stream_);
   }
-  /// Every rank's rows of a tensor to all ranks.
-  void send_rows(const HeadRows& own, const HeadRows& whole) const {
-    std::vector<Transport::Part> send, receive;
-    for (int peer = 0; peer < count(); ++peer)
-      for (std::int64_t e = 0; e < q_entries(); ++e) {
-        std::int64_t row = 0;
-        for (const Shares::Stretch& s : plan_.q_of[as_size(me_)]) {
-          const Transport::Part from = part(peer, own, e, 0, row, s.end - s.begin, problem_.q_heads);
-          row += s.end - s.begin;
-          if (peer != me_)
-            send.push_back(from);
-          else
-            cuda::copy_runs(runs_of(from), runs_of(part(me_, whole, e, 0, s.begin, s.end - s.begin, problem_.q_heads)),
-                            room_->travel());
-        }
-        if (peer == me_) continue;
-        for (const Shares::Stretch& s : plan_.q_of[as_size(peer)])
-          receive.push_back(part(peer, whole, e, 0, s.begin, s.end - s.begin, problem_.q_heads));
+  /// This rank's rows to all others, and theirs to this one; its own are copied on the caller's stream.
+  void each_row_of_all(const FewRows& own, const FewRows& whole, std::vector<Transport::Part>& send,
+                       std::vector<Transport::Part>& receive) const {
+    for (int peer = 0; peer < count(); ++peer) {
+      std::int64_t row = 0;
+      for (const Shares::Stretch& s : plan_.q_of[as_size(me_)]) {
+        const Transport::Part from = own.part(peer, row, s.end - s.begin);
+        row += s.end - s.begin;
+        if (peer != me_)
+          send.push_back(from);
+        else
+          cuda::copy_runs(runs_of(from), runs_of(whole.part(me_, s.begin, s.end - s.begin)), stream_);
       }
-    exchange(send, receive);
+      if (peer == me_) continue;
+      for (const Shares::Stretch& s : plan_.q_of[as_size(peer)])
+        receive.push_back(whole.part(peer, s.begin, s.end - s.begin));
+    }
   }
 
   // ---- Launches.
@@ -324,7 +328,7 @@ class ForwardOnDevice : DeviceRank {
     cuda::Means means = means_of(stream, &used);
     // Both kernels have the same expressions. Left to itself, the choice may still differ, where registers are scarce.
     if (mod.mod.whole && travel() != Travel::few && !kernel_)
-      kernel_ = {.variant = cuda::forward_variant(lowered_, call_, problem_, means_of(stream_, nullptr)),
+      kernel_ = {.variant = cuda::forward_variant(lowered_, call, problem_, means_of(stream_, nullptr)),
                  .only = true,
                  .origin = {}};
     means.preference = kernel_ ? &*kernel_ : nullptr;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -178,10 +179,14 @@ class DeviceRank : protected Rank {
     if (count() > 1) plan_.transport.exchange(send, receive, room_->travel());
   }
 
-  /// Brings the keys of these heads to `into`, on the stream for travel; returns when they are there.
-  cuda::Moment bring(const Own& own, const KeyHeads& heads, std::byte* memory, Keys& into) {
-    const cuda::cu::Stream travel = room_->travel();
-    for (const cuda::Moment& moment : std::exchange(into.used, {})) moment.awaited_by(travel);
+  /// Brings the keys of these heads to `into`, others' on the stream for travel and its own on another; returns when
+  /// both are there.
+  std::array<cuda::Moment, 2> bring(const Own& own, const KeyHeads& heads, std::byte* memory, Keys& into) {
+    const cuda::cu::Stream travel = room_->travel(), within = room_->within();
+    for (const cuda::Moment& moment : std::exchange(into.used, {})) {
+      moment.awaited_by(travel);
+      moment.awaited_by(within);
+    }
     into.k = placed(into.k_room.in(memory), k_.dtype, heads.count(), plan_.kv.rows, problem_.d, key_entries());
     into.v = one_ ? into.k : placed(into.v_room.in(memory), v_.dtype, heads.count(), plan_.kv.rows, problem_.dv,
                                     key_entries());
@@ -189,6 +194,7 @@ class DeviceRank : protected Rank {
     if (clears_) {
       cuda::clear_bytes(into.k.data, as_size(key_bytes(heads, problem_.d, size_)), travel);
       if (!one_) cuda::clear_bytes(into.v.data, as_size(key_bytes(heads, problem_.dv, size_)), travel);
+      cuda::Moment(travel).awaited_by(within);
     }
     std::vector<std::pair<HeadRows, HeadRows>> both{{own.k, head_rows(into.k)}};
     if (!one_) both.emplace_back(own.v, head_rows(into.v));
@@ -209,10 +215,10 @@ class DeviceRank : protected Rank {
         else
           cuda::copy_runs(
               runs_of(part(me_, from, piece.entry, piece.head, kv_local_[piece.first], piece.rows, wide)),
-              runs_of(there), travel);
+              runs_of(there), within);
       }
     exchange(send, receive);
-    return cuda::Moment(travel);
+    return {cuda::Moment(travel), cuda::Moment(within)};
   }
 
   // ---- Launches.
@@ -297,9 +303,11 @@ class DeviceRank : protected Rank {
     body(stream_);
     for (std::size_t i = 0; i < DeviceRoom::beside_count; ++i) body(room_->beside(i));
   }
-  /// All launches from now on wait for that.
-  void wait_for(const cuda::Moment& moment) const {
-    on_all_streams([&](cuda::cu::Stream s) { moment.awaited_by(s); });
+  /// All launches from now on wait for these.
+  void wait_for(std::span<const cuda::Moment> moments) const {
+    on_all_streams([&](cuda::cu::Stream s) {
+      for (const cuda::Moment& moment : moments) moment.awaited_by(s);
+    });
   }
   /// The end of all launches so far.
   std::vector<cuda::Moment> launched() const {
@@ -319,13 +327,19 @@ class DeviceRank : protected Rank {
   }
   /// Lets the streams of our own wait for what the caller's stream has been given.
   void start_streams() const {
-    const cuda::Moment inputs(stream_);
-    inputs.awaited_by(room_->travel());
+    const std::array inputs{cuda::Moment(stream_)};
+    inputs[0].awaited_by(room_->travel());
+    inputs[0].awaited_by(room_->within());
     wait_for(inputs);
   }
+  /// The same where the caller's stream has all launches.
+  void start_travel() const { cuda::Moment(stream_).awaited_by(room_->travel()); }
   /// The caller's stream waits for all of ours.
   void end() {
     for (const cuda::Moment& moment : launched()) moment.awaited_by(stream_);
+    end_travel();
+  }
+  void end_travel() {
     cuda::Moment(room_->travel()).awaited_by(stream_);
     room_->last = cuda::Moment(stream_);
   }

@@ -17,6 +17,8 @@ class DeviceRoom {
 
   /// For exchanges, which begin before launches that become ready at the same time.
   cuda::cu::Stream travel() const { return travel_.get(); }
+  /// For copies of the rank's own keys, beside those of others.
+  cuda::cu::Stream within() const { return within_.get(); }
   /// Launches of a group take the caller's stream and these in turn, so that one fills the multiprocessors that the
   /// last tiles of another leave idle.
   static constexpr std::size_t beside_count = 3;
@@ -38,7 +40,7 @@ class DeviceRoom {
 
  private:
   int device_;
-  cuda::OwnStream travel_{cuda::OwnStream::Priority::high};
+  cuda::OwnStream travel_{cuda::OwnStream::Priority::high}, within_{cuda::OwnStream::Priority::high};
   std::array<cuda::OwnStream, beside_count> beside_{cuda::OwnStream(cuda::OwnStream::Priority::usual),
                                                     cuda::OwnStream(cuda::OwnStream::Priority::usual),
                                                     cuda::OwnStream(cuda::OwnStream::Priority::usual)};
