@@ -26,6 +26,10 @@ void Moment::awaited_by(cu::Stream stream) const {
   if (event_) driver().cuStreamWaitEvent(stream, static_cast<cu::Event>(event_.get()), 0);
 }
 
+void Moment::wait() const {
+  if (event_) driver().cuEventSynchronize(static_cast<cu::Event>(event_.get()));
+}
+
 OwnStream::OwnStream(Priority priority) : context_(current_context()) {
   int least = 0, greatest = 0;
   driver().cuCtxGetStreamPriorityRange(&least, &greatest);

@@ -15,6 +15,8 @@ class Moment {
   explicit Moment(cu::Stream stream);
   /// What the stream is given from now on runs after this moment. A default moment has passed already.
   void awaited_by(cu::Stream stream) const;
+  /// Returns once it has passed.
+  void wait() const;
   bool operator==(const Moment&) const = default;
 
  private:

@@ -12,7 +12,8 @@ DeviceRoom::DeviceRoom(int device) : device_(device) {}
 
 std::byte* DeviceRoom::memory(std::size_t bytes) {
   if (bytes > bytes_) {
-    // Freeing waits for what still uses it.
+    // Freeing does not wait for launches that still use it.
+    last.wait();
     memory_.reset();
     bytes_ = 0;
     memory_ = cuda::allocate(device_, bytes);
