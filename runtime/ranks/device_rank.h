@@ -10,6 +10,7 @@
 #include <attune/error.h>
 #include <fmt/format.h>
 
+#include "codegen/choose.h"
 #include "runtime/cuda/combine.h"
 #include "runtime/cuda/memory.h"
 #include "runtime/ranks/device.h"
@@ -52,7 +53,7 @@ class DeviceRank : protected Rank {
         stream_(static_cast<cuda::cu::Stream>(means.stream)), part_mods_(parts), means_(means),
         room_(room_of(plan, device_.index)), lock_(room_->mutex), q_(call.q), k_(call.k), v_(call.v),
         users_(compiler::args_of(lowered, call).params), size_(static_cast<std::int64_t>(size_of(call.k.dtype))),
-        one_(values_within_keys(call.k, call.v)) {
+        one_(codegen::is_latent(problem.d, problem.dv, values_within_keys(call.k, call.v))) {
     if (cuda::is_captured(means.stream))
       throw Error("stream-capture", "a call over ranks cannot be captured into a graph", {},
                   "ranks meet while it is put on its streams", "call it without a graph");
@@ -63,9 +64,11 @@ class DeviceRank : protected Rank {
     if (!plan.room) plan.room = std::make_shared<DeviceRoom>(device);
     return plan.room;
   }
-  /// Latent heads: values are the first columns of keys, and travel with them.
-  static bool values_within_keys(const Tensor& k, const Tensor& v) {
-    return k.data == v.data && k.rank == v.rank && std::ranges::equal(k.strides, v.strides);
+  /// Are values the first columns of keys? Those of latent heads are, and travel with them. A rank that holds no keys
+  /// takes their widths' word for it.
+  bool values_within_keys(const Tensor& k, const Tensor& v) const {
+    return plan_.kv_rows(me_) == 0 ||
+           (k.data == v.data && k.rank == v.rank && std::ranges::equal(k.strides, v.strides));
   }
 
   KeyHeads heads_of(std::int64_t group, std::int64_t groups) const {

@@ -10,6 +10,7 @@
 #include "codegen/choose.h"
 #include "codegen/headers.h"
 #include "compiler/lower.h"
+#include "compiler/part.h"
 #include "runtime/cuda/nvrtc.h"
 #include "tests/catch.h"
 #include "tests/codegen/probe.h"
@@ -64,6 +65,25 @@ const Attention written_in_lines{.score =
                                  .mask = [](At at) { return (at.q + at.kv) % 3 == 0; }};
 
 }  // namespace
+
+TEST_CASE("the page of a part adds what the whole call has before it", "[cuda]") {
+  const Attention attention{.score = [](Float s, At at) { return s + f32(at.head + at.q_len); },
+                            .mask = [](At at) { return at.kv <= at.q + at.kv_len && at.batch != at.kv; },
+                            .prob = [](Float p, At) { return where(attune::random(7) < 0.5f, p, 0); }};
+  const compiler::LoweredMod lowered = compiler::lower(
+      compiler::part_of(compiler::trace(attention), compiler::PartSink::kept));
+  const codegen::KernelSpec spec{.arch = 90, .d = 64, .dv = 64};
+  const codegen::GpuParts parts = codegen::forward_parts(lowered, spec);
+  const KernelPlan plan = codegen::choose(spec, parts.facts, codegen::call_kind(parts, codegen::Length::longer))
+                              .choices.front()
+                              .plan;
+  const Source source = codegen::kernel_source(parts, plan, 90);
+  for (const char* line : {"const Int b = u_first_b + at.b;", "const Int h = u_first_h + at.h;",
+                           "const Int q_len = u_more_q_len + at.q_len;", "const Int kv_len = u_more_kv_len + at.kv_len;"})
+    CHECK(source.text.find(line) != std::string::npos);
+  CHECK(source.text.find("= at.") == std::string::npos);
+  if (!skips_compiling()) compiles(source, 0);
+}
 
 TEST_CASE("the pages of canonical mods are as committed", "[cuda]") {
   for (const char* name : {"plain", "causal", "alibi", "softcap", "documents", "window", "relative_table", "dropout",
