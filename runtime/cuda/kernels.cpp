@@ -71,6 +71,7 @@ LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, con
              key.device, 0));
   };
   if (!out.choice.plan.kernel->end.empty()) out.end = beside(codegen::end_source(out.choice.plan, key.spec.arch));
+  if (codegen::comes_turned(out.choice.plan)) out.turn = beside(codegen::turn_source(out.choice.plan, key.spec.arch));
   if (codegen::needs_clear(parts, out.choice.plan, key.spec.arch))
     out.clear = beside(codegen::clear_source(key.spec.arch));
   if (!out.choice.plan.kernel->joins.empty())
