@@ -2,9 +2,9 @@
 //
 // The kernel of forward_sm90.cuh, but for this. Products take both operands with their rows along what is summed over,
 // so each tile of values is turned round, keys along rows: by two warps beside the one that loads, or by
-// turn_values_sm90.cuh before. The keys of each sixteen are put in the order in which a thread holds their scores, which
-// makes a thread's probabilities an operand as they are. Probabilities are powers of two up to 2^8, the range of their
-// type, and products with values are summed up tile by tile: the tensor cores' own sums keep some 14 bits.
+// turn_values_sm90.cuh before. The keys of each sixteen are put in the order in which a thread holds their scores,
+// which makes a thread's probabilities an operand as they are. Probabilities are powers of two up to 2^8, the range of
+// their type, and products with values are summed up tile by tile: the tensor cores' own sums keep some 14 bits.
 //
 // Tile: as there; Element is e4m3, Out bf16 or f16; n a multiple of 32; turned: values come turned round, and v_map is
 // of their tiles.

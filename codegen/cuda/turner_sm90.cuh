@@ -1,5 +1,5 @@
-// codegen/cuda/turner_sm90.cuh — a tile of values of 8 bits turned round in shared memory: keys along rows, in the order
-// in which threads hold their scores
+// codegen/cuda/turner_sm90.cuh — a tile of values of 8 bits turned round in shared memory: keys along rows, in the
+// order in which threads hold their scores
 //
 // Tile: Element is e4m3; n a multiple of 32; dv a multiple of 32, at most 128.
 #pragma once

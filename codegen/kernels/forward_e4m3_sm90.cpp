@@ -24,12 +24,10 @@ constexpr auto members = [] {
   return out;
 }();
 constexpr auto erased_members = members_of(members);
-constexpr Search searches[] = {{.member = "turns", .least = 0, .most = 2},
-                               {.member = "dynamic", .least = 0, .most = 1},
-                               {.member = "q_stages", .least = 1, .most = 2},
-                               {.member = "own_o", .least = 0, .most = 1},
-                               {.member = "stages", .least = 2, .most = 4},
-                               {.member = "turned", .least = 0, .most = 1}};
+constexpr Search searches[] = {
+    {.member = "turns", .least = 0, .most = 2},    {.member = "dynamic", .least = 0, .most = 1},
+    {.member = "q_stages", .least = 1, .most = 2}, {.member = "own_o", .least = 0, .most = 1},
+    {.member = "stages", .least = 2, .most = 4},   {.member = "turned", .least = 0, .most = 1}};
 
 constexpr std::int64_t widest = 128;
 

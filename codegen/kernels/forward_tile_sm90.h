@@ -45,8 +45,8 @@ inline int forward_shared90(const KernelPlan& plan, const ForwardTile90& tile) {
   return line * (queries + tile.stages * (k + (narrow && !turns ? 0 : v) + turned)) + barriers + item + again + 1024;
 }
 
-inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const KernelSpec& spec,
-                                     const ForwardTile90& tile, bool turned = false) {
+inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const KernelSpec& spec, const ForwardTile90& tile,
+                                     bool turned = false) {
   constexpr int results = 16;  // queries whose results a warp holds, and stores by itself
   KernelPlan plan = plan_of(kernel, spec, tile.m, tile.n);
   plan.stages = tile.stages;

@@ -167,12 +167,13 @@ class ForwardCall {
       launches.launch(cover_launch(kernel_->cover_kernel->kernel, lists_, cover));
     }
     const auto launch = [&](auto&& given) {
-      launches.launch({.kernel = &kernel_->kernel,
-                       .grid = {blocks(), 1, 1},
-                       .threads = kernel_->choice.threads,
-                       .shared_bytes = kernel_->choice.shared_bytes,
-                       .arguments = &given,
-                       .early = ((writes_lists || turns()) && kernel_->choice.plan.kernel->waits) || kernel_->clear != nullptr});
+      launches.launch(
+          {.kernel = &kernel_->kernel,
+           .grid = {blocks(), 1, 1},
+           .threads = kernel_->choice.threads,
+           .shared_bytes = kernel_->choice.shared_bytes,
+           .arguments = &given,
+           .early = ((writes_lists || turns()) && kernel_->choice.plan.kernel->waits) || kernel_->clear != nullptr});
       std::vector<std::byte> user = user_of(lowered_, args_, *kernel_, p_);
       launches.put(stream, user);
     };
@@ -265,7 +266,8 @@ class ForwardCall {
   }
   /// All of them; as WorkspaceLayout has it, memory may be null.
   Tensor turned(const std::byte* memory) const {
-    return {memory, DType::e4m3,
+    return {memory,
+            DType::e4m3,
             {turned_batch(), p_.kv_heads, turned_tiles() * turned_rows(), codegen::gpu_element(DType::e4m3).chunk()}};
   }
   TurnArgs turn_arguments(const Starts& starts, std::byte* memory) const {

@@ -209,10 +209,10 @@ TEST_CASE("values that are turned round before give the bits of those that are t
     std::array<Placed, 2> o;
     for (const int turned : {0, 1}) {
       Placed& mine = o[static_cast<std::size_t>(turned)] = place(DType::bf16, in.shape_of_o());
-      const codegen::Preference preference{
-          codegen::variant(std::string("forward_e4m3_sm90:stages=2,turns=1,n=") + (i % 4 ? "128" : "64") +
-                           ",turned=" + std::to_string(turned)),
-          true, ""};
+      const codegen::Preference preference{codegen::variant(std::string("forward_e4m3_sm90:stages=2,turns=1,n=") +
+                                                            (i % 4 ? "128" : "64") +
+                                                            ",turned=" + std::to_string(turned)),
+                                           true, ""};
       Forward call = in.forward();
       call.o = mine.tensor;
       try {
