@@ -103,7 +103,8 @@ int main(int argc, char** argv) {
   const auto call = [&](std::size_t nth) {
     const bf16* const data = kept[nth % copies].data();
     const std::initializer_list<std::int64_t> shape{1, kv_heads, keys, d};
-    return Forward{.q = q, .k = Tensor(data, DType::bf16, shape), .v = Tensor(data + size / 4, DType::bf16, shape), .o = o};
+    return Forward{
+        .q = q, .k = Tensor(data, DType::bf16, shape), .v = Tensor(data + size / 4, DType::bf16, shape), .o = o};
   };
   Resources with{.executor = {.workers = threads}};
   const auto workspace = host.array<std::uint8_t>({static_cast<std::int64_t>(attention.workspace(call(0), with))});
@@ -135,7 +136,9 @@ int main(int argc, char** argv) {
   }
   const double bytes = static_cast<double>(size), plain = median(read), one = median(awake), other = median(asleep);
   std::printf("{\"threads\": %d, \"mb\": %.1f, \"read_gb_s\": %.1f, \"decode_gb_s\": %.1f, \"of_read\": %.3f, "
-              "\"after_sleep_gb_s\": %.1f, \"after_sleep_of_read\": %.3f, \"best\": [%.1f, %.1f, %.1f], \"us\": [%.1f, %.1f, %.1f]}\n",
+              "\"after_sleep_gb_s\": %.1f, \"after_sleep_of_read\": %.3f, \"best\": [%.1f, %.1f, %.1f], \"us\": [%.1f, "
+              "%.1f, %.1f]}\n",
               threads, bytes / 1e6, bytes / plain / 1e9, bytes / one / 1e9, plain / one, bytes / other / 1e9,
-              plain / other, bytes / read.front() / 1e9, bytes / awake.front() / 1e9, bytes / asleep.front() / 1e9, plain * 1e6, one * 1e6, other * 1e6);
+              plain / other, bytes / read.front() / 1e9, bytes / awake.front() / 1e9, bytes / asleep.front() / 1e9,
+              plain * 1e6, one * 1e6, other * 1e6);
 }
