@@ -37,13 +37,13 @@ void check_outputs(const Forward& call) {
   require_f32_rows("lse_before", call.lse_before);
 }
 
-/// Are values a view of the first columns of keys?
-bool values_within_keys(const Forward& call, const Problem& p) {
+/// Are values a view of keys' rows, from their first columns on? codegen::is_latent compares the widths.
+bool values_within_keys(const Forward& call) {
   const Tensor &k = call.k, &v = call.v;
   if (v.data != k.data || v.dtype != k.dtype || v.rank != k.rank) return false;
   for (std::size_t i = 0; i < static_cast<std::size_t>(k.rank); ++i)
     if (v.strides[i] != k.strides[i] && k.shape[i] > 1) return false;
-  return p.dv <= p.d;
+  return true;
 }
 
 /// KernelSpec::page_rows of a table's pool.
@@ -60,7 +60,7 @@ bool tells_apart(const Forward& call, const Problem& p) {
 
 KernelKey key_of(const Facts& device, const LoweredMod& lowered, const Args& args, const Forward& call,
                  const Problem& p, const Means& means) {
-  const bool latent = codegen::is_latent(p.d, p.dv, values_within_keys(call, p));
+  const bool latent = codegen::is_latent(p.d, p.dv, values_within_keys(call));
   // Of latent heads the copy engine moves q and k alone.
   const bool boxes = has_boxes(call.q) && has_boxes(call.k) && (latent || (has_boxes(call.v) && has_boxes(call.o)));
   KernelKey key{
