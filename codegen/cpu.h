@@ -100,7 +100,7 @@ struct StoreRows {
 };
 using StoreRowsFn = void(const StoreRows*);
 
-/// Few queries against unpacked keys (columns contiguous): s[r][j] = q[r] . k[j], f32.
+/// Few queries against unpacked keys (columns contiguous): s[r][j] = scale * (q[r] . k[j]), f32.
 struct Dots {
   const void* q;  ///< f32; bf16 for dots_of_pairs
   std::int64_t q_row;
@@ -110,6 +110,7 @@ struct Dots {
   std::int64_t count, d;
   float* s;
   std::int64_t s_row;
+  float scale;  ///< multiplies each
 };
 using DotsFn = void(const Dots*);
 inline constexpr int dots_columns = 32;

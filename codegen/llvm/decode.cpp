@@ -17,14 +17,15 @@ constexpr int values_at_once = 8;
 
 /// The arguments of a function that takes some rows against a few keys.
 struct FewKeys {
-  Val q, q_row, k, k_row, count, d, s, s_row;
+  Val q, q_row, k, k_row, count, d, s, s_row, scale;
 
   static FewKeys of(Code& code) {
-    return {code.arg(0), code.arg(1), code.arg(2), code.arg(3), code.arg(4), code.arg(5), code.arg(6), code.arg(7)};
+    return {code.arg(0), code.arg(1), code.arg(2), code.arg(3), code.arg(4),
+            code.arg(5), code.arg(6), code.arg(7), code.arg(8)};
   }
-  static std::array<llvm::Type*, 8> types(Code& code) {
+  static std::array<llvm::Type*, 9> types(Code& code) {
     llvm::Type *p = code.pointer(), *i = code.i64();
-    return {p, i, p, i, i, i, p, i};
+    return {p, i, p, i, i, i, p, i, code.f32()};
   }
 };
 
@@ -129,7 +130,7 @@ llvm::Function* dots_of(const Lanes& lanes, Code& caller, unsigned rows) {
     code.loop(code.index(0), code.index(rows), 1, [&](Val r) {
       each(code, code.index(0), some, keys, [&](Val j, unsigned count) {
         const Val score = code.load(Code::vector(code.f32(), count), code.at(scores, code.f32(), r * keys + j));
-        code.store(score, code.at(of.s, code.f32(), r * of.s_row + first + j));
+        code.store(score * of.scale, code.at(of.s, code.f32(), r * of.s_row + first + j));
       });
     });
   });
@@ -215,7 +216,7 @@ void define_dots(const Kit& kit, bool pairs) {
   const Args<Dots> args(code, code.arg(0));
   const Val q = args(&Dots::q), k = args(&Dots::k), s = args(&Dots::s), q_row = args(&Dots::q_row);
   const Val k_row = args(&Dots::k_row), s_row = args(&Dots::s_row), rows = args(&Dots::rows);
-  const Val count = args(&Dots::count), d = args(&Dots::d);
+  const Val count = args(&Dots::count), d = args(&Dots::d), scale = args(&Dots::scale);
   // As many rows at once as remain; a register of 8 lanes holds the sums of 8 rows.
   struct Dotted {
     std::int64_t rows;
@@ -229,7 +230,7 @@ void define_dots(const Kit& kit, bool pairs) {
       code.call(function,
                 {code.at(q, lanes.q(code), row * q_row), q_row, code.at(k, element_type(code, kit.type), first * k_row),
                  k_row, min(count - first, code.index(keys_at_once)), d, code.at(s, code.f32(), row * s_row + first),
-                 s_row});
+                 s_row, scale});
     };
     Val row = code.index(0);
     for (const auto& [n, function] : some_rows) {

@@ -201,7 +201,8 @@ class DecodeRun {
                       .count = k.count,
                       .d = problem_.d,
                       .s = s.s + (k.first - kv),
-                      .s_row = tile_keys};
+                      .s_row = tile_keys,
+                      .scale = plan_.pairs() ? static_cast<float>(problem_.scale) : 1.0f};
       (plan_.pairs() ? plan_.kit->dots_of_pairs : plan_.kit->dots)(&dots);
     });
     for (std::int64_t g = 0; g < problem_.group; ++g) softmax(index, chunk, seq, g, kv, s);
@@ -290,7 +291,7 @@ class DecodeRun {
                          .first = v.first,
                          .last = v.last,
                          .kv_end = frame.kv_len,
-                         .scale = plan_.pairs() ? static_cast<float>(problem_.scale) : 1.0f,
+                         .scale = 1,
                          .row = s.fields.row,
                          .row_ld = s.fields.row_ld,
                          .col = s.fields.col,

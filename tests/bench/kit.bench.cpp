@@ -193,7 +193,8 @@ void measure_decode(const LoadedKit& kit, Windows& windows, std::int64_t rows, s
             .count = count,
             .d = d,
             .s = s.floats(),
-            .s_row = s_row};
+            .s_row = s_row,
+            .scale = 1};
   Weigh weigh{.p = s.floats(),
               .p_row = s_row,
               .rows = rows,

@@ -34,7 +34,7 @@ TEST_CASE("dots of few queries with keys as they lie", "[kit][decode]") {
             for (std::int64_t j = 0; j < count; ++j) {
               double sum = 0;
               for (std::int64_t i = 0; i < d; ++i) sum += q.get(r * q_row + i) * k.get(j * k_row + i);
-              want[static_cast<std::size_t>(r * s_row + j)] = static_cast<float>(sum);
+              want[static_cast<std::size_t>(r * s_row + j)] = static_cast<float>(pairs ? 0.5 * sum : sum);
             }
           const Dots dots{.q = q.data(),
                           .q_row = q_row,
@@ -44,7 +44,8 @@ TEST_CASE("dots of few queries with keys as they lie", "[kit][decode]") {
                           .count = count,
                           .d = d,
                           .s = s.data(),
-                          .s_row = s_row};
+                          .s_row = s_row,
+                          .scale = pairs ? 0.5f : 1.0f};
           kit.find<DotsFn>(pairs ? kit_symbol::dots_of_pairs : kit_symbol::dots)(&dots);
           if (!want.empty()) check_all(s, want);
         }
