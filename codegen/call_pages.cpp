@@ -30,6 +30,7 @@ std::vector<CallPage> call_pages(const compiler::LoweredMod& lowered, const Page
                                    kernels(way));
     const KernelPlan plan = choices.choices[0].plan;
     out.push_back({std::string(name_of(way)), kernel_source(of, plan, spec.arch), std::move(choices)});
+    if (comes_turned(plan)) out.push_back({"values turned round before", turn_source(plan, spec.arch)});
     if (needs_clear(of, plan, spec.arch)) out.push_back({"counters before", clear_source(spec.arch)});
     if (!plan.kernel->joins.empty()) out.push_back({"parts after", join_source(of, plan, spec.arch)});
     if (plan.kernel->end.empty()) return;

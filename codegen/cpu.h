@@ -100,9 +100,9 @@ struct StoreRows {
 };
 using StoreRowsFn = void(const StoreRows*);
 
-/// Few queries against unpacked keys (columns contiguous): s[r][j] = q[r] . k[j], f32.
+/// Few queries against unpacked keys (columns contiguous): s[r][j] = scale * (q[r] . k[j]), f32.
 struct Dots {
-  const float* q;
+  const void* q;  ///< f32; bf16 for dots_of_pairs
   std::int64_t q_row;
   std::int64_t rows;
   const void* k;
@@ -110,8 +110,10 @@ struct Dots {
   std::int64_t count, d;
   float* s;
   std::int64_t s_row;
+  float scale;  ///< multiplies each
 };
 using DotsFn = void(const Dots*);
+inline constexpr int dots_columns = 32;
 
 /// o[r] = keep[r] o[r] + sum over j of p[r][j] v[j], with v unpacked; where p = 0 nothing is added, whatever v is.
 struct Weigh {
@@ -142,6 +144,8 @@ inline constexpr const char* pack_rows = "pack_rows";
 inline constexpr const char* transpose = "transpose";
 inline constexpr const char* store_rows = "store_rows";
 inline constexpr const char* dots = "dots";
+/// Dots where q and k are bf16, and d is a multiple of dots_columns. Kits of bf16 have it where has_bf16(isa).
+inline constexpr const char* dots_of_pairs = "dots_of_pairs";
 inline constexpr const char* weigh = "weigh";
 // void(), called once per task before and after its products; only in amx with Unit::bf16.
 inline constexpr const char* tiles_begin = "tiles_begin";

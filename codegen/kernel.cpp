@@ -68,6 +68,8 @@ int trait(const KernelPlan& plan, std::string_view name) {
   return 0;
 }
 
+bool comes_turned(const KernelPlan& plan) { return trait(plan, "turned") != 0; }
+
 std::string ask_for_products(const std::set<int>& widths) {
   std::string out = "#define ATTUNE_PRODUCTS";
   for (const int width : widths) out += fmt::format(" ATTUNE_N{}", width);

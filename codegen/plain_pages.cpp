@@ -1,5 +1,5 @@
-// codegen/plain_pages.cpp — the pages that hold no expression of a user: rows.cuh, sums.cuh, append.cuh, clear.cuh, and
-// those that combine what ranks have
+// codegen/plain_pages.cpp — the pages that hold no expression of a user: rows.cuh, sums.cuh, append.cuh, clear.cuh,
+// turn_values_sm90.cuh, and those that combine what ranks have
 #include <fmt/format.h>
 
 #include "codegen/gpu_element.h"
@@ -38,6 +38,20 @@ Source end_source(const KernelPlan& plan, int arch) {
           .options = page_options(arch, true),
           .symbol = symbol,
           .facts = {{"arch", fmt::format("sm_{}", arch)}, {"type", std::string(name_of(plan.dtype))}}};
+}
+
+Source turn_source(const KernelPlan& plan, int arch) {
+  const std::string symbol = "attune::turn_values_sm90<attune::Tile>";
+  return {
+      .name = "turn_values_sm90",
+      .text = fmt::format("#include \"turn_values_sm90.cuh\"\n\nnamespace attune {{\n\nstruct Tile {{\n"
+                          "  static constexpr int n = {}, dv = {};\n  static constexpr Layout layout = Layout::{};\n"
+                          "}};\n\n}}  // namespace attune\n\n"
+                          "template __global__ void {}(const __grid_constant__ attune::TurnArgs);\n",
+                          plan.n, plan.dv, plan.packed ? "packed" : "dense", symbol),
+      .options = page_options(arch, true),
+      .symbol = symbol,
+      .facts = {{"arch", fmt::format("sm_{}", arch)}, {"type", std::string(name_of(plan.dtype))}}};
 }
 
 Source sums_source(int arch) {

@@ -77,6 +77,8 @@ struct KernelChoice {
 
 /// A member of the plan's Tile; 0 if it has none of this name.
 int trait(const KernelPlan& plan, std::string_view name);
+/// Are values turned round by a kernel before, turn_values_sm90.cuh?
+bool comes_turned(const KernelPlan& plan);
 
 /// What the traits of codegen/cuda/mod.cuh will say of a Mod: what a kernel is chosen by.
 struct ModFacts {

@@ -64,6 +64,8 @@ Source merge_parts_source(int arch);
 Source clear_source(int arch);
 /// Does the plan's kernel start beside it, and count in what it clears?
 bool needs_clear(const GpuParts& parts, const KernelPlan& plan, int arch);
+/// The kernel of turn_values_sm90.cuh for it.
+Source turn_source(const KernelPlan& plan, int arch);
 /// The plan's KernelDescriptor::joins.
 Source join_source(const GpuParts& parts, const KernelPlan& plan, int arch);
 /// The plan's KernelDescriptor::end.

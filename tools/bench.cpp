@@ -241,7 +241,7 @@ void BenchOptions::add_to(CLI::App& verb) {
   verb.add_option("--row", rows, "a known attention; all of them if left out")->type_name(names);
   text.add_bare_to(verb);
   text.add_to(verb, Captures::FilesOrTypes);
-  verb.add_option("--dtype", dtype, "of q, k, v and o; o is bf16 beside e4m3")->type_name("f32|f16|bf16|e4m3");
+  verb.add_option("--dtype", dtype, "of q, k, v and o; with e4m3, o is bf16")->type_name("f32|f16|bf16|e4m3");
   verb.add_option("--batch", batch, "1 if left out")->type_name("N");
   verb.add_option("--heads", heads, "query heads; 1 if left out")->type_name("N");
   verb.add_option("--kv-heads", kv_heads, "as many as --heads if left out")->type_name("N");

@@ -11,7 +11,7 @@ namespace attune::tools {
 
 void DeviceCall::add_to(CLI::App& verb, bool beside_picture) {
   const std::string group = "The call";
-  verb.add_option("--dtype", dtype, "of q, k, v and o; bf16 if left out, and o beside e4m3")
+  verb.add_option("--dtype", dtype, "of q, k, v and o; bf16 if left out; with e4m3, o is bf16")
       ->type_name("f32|f16|bf16|e4m3")
       ->group(group);
   verb.add_option("--d", d, "width of a head; 128 if left out")->type_name("N")->group(group);

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <fmt/format.h>
 
+#include "codegen/ceil_div.h"
 #include "codegen/cuda/args.cuh"
 #include "codegen/cuda/cover_args.cuh"
 #include "codegen/gpu_element.h"
@@ -167,6 +168,13 @@ std::string how(const Launch& launch) {
     out += fmt::format("\n         q_map and o_map over [{}][key head][position][head of it][d], boxes of {} and {} "
                        "positions, {} heads of each",
                        batch, c.boxes->q / plan.heads, c.boxes->o / plan.heads, plan.heads);
+  if (codegen::comes_turned(plan)) {
+    const int rows = ceil_div(plan.n, codegen::gpu_element(plan.dtype).chunk()) * plan.dv;
+    out += fmt::format("\nbefore   the kernel `turn_values_sm90`, {} threads, a block for each {} keys of a head, with "
+                       "TurnArgs of args.cuh: {} rows for each block\n"
+                       "         are where v_map is to be, over [{}][key head][row][{}] in boxes of as many",
+                       turn_threads, plan.n, rows, batch, codegen::gpu_element(plan.dtype).chunk());
+  }
   if (c.counts_tiles) out += "\nnext     points to a zeroed unsigned";
   if (ordered)
     out += fmt::format("\norder    of all sequences each tile of {} queries once, the longest walks first",

@@ -255,8 +255,9 @@ class Run {
     if (k_.tensor.rank < 1) return;  // refused by name later
     std::int64_t& columns = v_.tensor.shape[static_cast<std::size_t>(k_.tensor.rank) - 1];
     if (o_.v_columns < 1 || o_.v_columns > columns)
-      throw refuse("v-columns", "values are no columns of the keys", fmt::format("--v-columns {}", o_.v_columns),
-                   fmt::format("--k {} has {}", o_.k, columns), "pass 1 to as many");
+      throw refuse("v-columns", "the keys have not so many columns, or none are asked for",
+                   fmt::format("--v-columns {}", o_.v_columns), fmt::format("--k {} has {}", o_.k, columns),
+                   "pass 1 to as many");
     columns = o_.v_columns;
   }
 

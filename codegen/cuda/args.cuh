@@ -156,6 +156,17 @@ struct ClearArgs {
   int count;
 };
 
+/// Threads of a block of turn_values_sm90.cuh.
+constexpr int turn_threads = 128;
+
+/// What turn_values_sm90.cuh gets.
+struct TurnArgs {
+  TensorMap from, to;  ///< boxes of v, a tile of keys each; boxes of tiles turned round, one each
+  int heads, tiles;    ///< of keys, in `to`; packed: as places count them
+  int batch;           ///< packed: sequences
+  const int* starts;   ///< packed: of keys
+};
+
 /// Threads of a block of append.cuh, and how many of them share a row of a head.
 constexpr int append_threads = 256, append_lanes = 16;
 

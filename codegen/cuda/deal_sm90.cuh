@@ -24,11 +24,16 @@ __device__ inline void shared_put(unsigned at, int value) {
 
 constexpr int item_bytes = 64;
 
-/// Where values have 8 bits, products take them with their rows along keys: they are turned round in shared memory,
-/// from where the copy engine puts them (`loaded`) to where products read them (`v`). Others are loaded to where they
-/// are read.
+/// Have values been turned round, keys along rows, by a kernel before?
 template <class Tile>
-constexpr bool turns_values = ElementOf<typename Tile::Element>::bytes == 1;
+constexpr bool come_turned = requires {
+  requires Tile::turned != 0;
+};
+/// Where values have 8 bits, products take them with their rows along keys: unless they come so, they are turned round
+/// in shared memory, from where the copy engine puts them (`loaded`) to where products read them (`v`). Others are
+/// loaded to where they are read.
+template <class Tile>
+constexpr bool turns_values = ElementOf<typename Tile::Element>::bytes == 1 && !come_turned<Tile>;
 
 template <class Tile>
 struct Shared90 {
@@ -36,8 +41,10 @@ struct Shared90 {
   static constexpr int d_chunks = (Tile::d + chunk - 1) / chunk, dv_chunks = (Tile::dv + chunk - 1) / chunk;
   static constexpr int n_chunks = (Tile::n + chunk - 1) / chunk, o_chunks = (Tile::dv + o_chunk - 1) / o_chunk;
   static constexpr int q_bytes = d_chunks * Tile::m * chunk_bytes, k_bytes = d_chunks * Tile::n * chunk_bytes;
-  static constexpr int loaded_bytes = dv_chunks * Tile::n * chunk_bytes, o_bytes = o_chunks * Tile::m * chunk_bytes;
-  static constexpr int v_bytes = turns_values<Tile> ? n_chunks * Tile::dv * chunk_bytes : loaded_bytes;
+  static constexpr int turned_rows = n_chunks * Tile::dv, turned_bytes = turned_rows * chunk_bytes;
+  static constexpr int loaded_bytes = come_turned<Tile> ? turned_bytes : dv_chunks * Tile::n * chunk_bytes,
+                       o_bytes = o_chunks * Tile::m * chunk_bytes;
+  static constexpr int v_bytes = turns_values<Tile> ? turned_bytes : loaded_bytes;
   // Results without memory of their own overwrite the queries.
   static constexpr int q = 0, k = q + (Tile::own_o ? Tile::q_stages * q_bytes : max(Tile::q_stages * q_bytes, o_bytes)),
                        v = k + Tile::stages * k_bytes, behind_v = v + Tile::stages * v_bytes,

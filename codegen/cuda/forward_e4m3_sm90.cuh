@@ -1,74 +1,19 @@
 // codegen/cuda/forward_e4m3_sm90.cuh — the forward on Hopper where q, k and v hold e4m3: products of 8 bits
 //
 // The kernel of forward_sm90.cuh, but for this. Products take both operands with their rows along what is summed over,
-// so two warps beside the one that loads turn each tile of values round, keys along rows. They put the keys of each
-// sixteen in the order in which a thread holds their scores, which makes a thread's probabilities an operand as they
-// are. Probabilities are powers of two up to 2^8, the range of their type, and products with values are summed up
-// tile by tile: the tensor cores' own sums keep some 14 bits.
+// so each tile of values is turned round, keys along rows: by two warps beside the one that loads, or by
+// turn_values_sm90.cuh before. The keys of each sixteen are put in the order in which a thread holds their scores,
+// which makes a thread's probabilities an operand as they are. Probabilities are powers of two up to 2^8, the range of
+// their type, and products with values are summed up tile by tile: the tensor cores' own sums keep some 14 bits.
 //
-// Tile: as there; Element is e4m3, Out bf16 or f16; n a multiple of 32.
+// Tile: as there; Element is e4m3, Out bf16 or f16; n a multiple of 32; turned: values come turned round, and v_map is
+// of their tiles.
 #pragma once
 
 #include "forward_sm90.cuh"
+#include "turner_sm90.cuh"
 
 namespace attune {
-
-// ---- values turned round -----------------------------------------------------------------------------------------
-
-/// Four matrices of 8 rows of 16 bytes, transposed in units of two bytes: lane i of 32 gives the address of row i % 8
-/// of matrix i / 8, and gets units i / 4 of rows 2 (i % 4) and the next.
-__device__ inline void load_turned(unsigned (&to)[4], unsigned address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(address)
-               : "memory");
-}
-__device__ inline void store_matrices(unsigned address, unsigned a, unsigned b, unsigned c, unsigned d) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b),
-               "r"(c), "r"(d)
-               : "memory");
-}
-
-/// Within each 16 keys, place 4 c + j of a turned row has key 8 (j / 2) + 2 c + j % 2: the order in which lane c of
-/// four holds the scores of a row. A warp turns 32 keys by 16 columns at a time.
-template <class Tile>
-struct Turner {
-  static constexpr int wide = Tile::dv / 16, each = wide / turners<Tile>;
-  static_assert(turners<Tile> == 2 && Tile::n % 32 == 0 && wide % 2 == 0 && wide <= 8);
-
-  int warp, lane;
-
-  /// Turns this warp's share of a tile: every other 16 columns. Several loads are issued before the stores that wait
-  /// for them: one after the other, they took longer than all else.
-  __device__ void turn(unsigned loaded, unsigned turned) const {
-    // A lane has keys 2 c, 2 c + 1 and these + 8, of columns 2 g and 2 g + 1. Of each eight rows that are stored at
-    // once no two may be congruent modulo 8: lanes of g < 4 first store the even columns, the others the odd ones.
-    const bool low = lane < 16;
-    const unsigned first = low ? 0x6420 : 0x7531, second = low ? 0x7531 : 0x6420;
-    const int g = lane % 8, row = 16 * warp + 2 * g + ((g >= 4) != (lane / 8 % 2 == 1)), half = lane / 16;
-    unsigned from = loaded + lane * chunk_bytes + ((warp ^ (lane & 7)) << 4);
-    constexpr int blocks = Tile::n / 32, at_once = 1;  // of 32 keys
-#pragma unroll 1
-    for (int keys = 0; keys < blocks; keys += at_once) {
-      unsigned x[at_once][each][4];
-#pragma unroll
-      for (int i = 0; i < at_once; ++i)
-#pragma unroll
-        for (int j = 0; j < each; ++j) load_turned(x[i][j], (from ^ 2 * j << 4) + 32 * i * chunk_bytes);
-#pragma unroll
-      for (int i = 0; i < at_once; ++i) {
-        const unsigned to = turned + (keys + i) / 4 * (Tile::dv * chunk_bytes) + row * chunk_bytes +
-                            ((2 * ((keys + i) % 4) + half ^ (row & 7)) << 4);
-#pragma unroll
-        for (int j = 0; j < each; ++j)
-          store_matrices(to + 32 * j * chunk_bytes, __byte_perm(x[i][j][0], x[i][j][1], first),
-                         __byte_perm(x[i][j][0], x[i][j][1], second), __byte_perm(x[i][j][2], x[i][j][3], first),
-                         __byte_perm(x[i][j][2], x[i][j][3], second));
-      }
-      from += 32 * at_once * chunk_bytes;
-    }
-  }
-};
 
 // ---- computing ---------------------------------------------------------------------------------------------------
 

@@ -52,9 +52,16 @@ __device__ inline void load(const ForwardArgs& args, unsigned shared) {
       const unsigned full = shared + Shared::loaded_full + 16 * v.stage;
       barrier_wait(full + 8, v.phase ^ 1);
       barrier_expect(full, Shared::loaded_bytes);
-      for (int c = 0; c < Shared::dv_chunks; ++c)
-        load_box(shared + Shared::loaded + v.stage * Shared::loaded_bytes + c * Tile::n * chunk_bytes, args.v_map, full,
-                 c * Shared::chunk, item.keys.start + row, head, batch);
+      if constexpr (come_turned<Tile>) {
+        // A tile is a box. Those of a packed sequence begin at its place.
+        const int place = is_packed<Tile> ? item.keys.start / Tile::n + work.b : 0;
+        load_box(shared + Shared::loaded + v.stage * Shared::loaded_bytes, args.v_map, full, 0,
+                 (place + row / Tile::n) * Shared::turned_rows, head, batch);
+      } else {
+        for (int c = 0; c < Shared::dv_chunks; ++c)
+          load_box(shared + Shared::loaded + v.stage * Shared::loaded_bytes + c * Tile::n * chunk_bytes, args.v_map,
+                   full, c * Shared::chunk, item.keys.start + row, head, batch);
+      }
       v.next();
     };
 
@@ -809,8 +816,8 @@ __device__ inline void forward_block(const ArgsOf<Tile, ForwardArgs>& args, cons
     barrier_init_done();
   }
   __syncthreads();
-  // This kernel may start before the lists are written.
-  if constexpr (User::traits.listed) wait_for_kernel_before();
+  // This kernel may start before the lists are written, or values turned round.
+  if constexpr (User::traits.listed || come_turned<Tile>) wait_for_kernel_before();
   const int group = uniform(static_cast<int>(threadIdx.x) / 128);
   if (group == 0) {
     registers_down<groups == 2 ? 40 : 32>();

@@ -1,5 +1,6 @@
 // codegen/llvm/decode.cpp — few queries against unpacked keys and values, each read once
 #include <array>
+#include <llvm/IR/IntrinsicsX86.h>
 
 #include "codegen/llvm/args.h"
 #include "codegen/llvm/element.h"
@@ -16,14 +17,15 @@ constexpr int values_at_once = 8;
 
 /// The arguments of a function that takes some rows against a few keys.
 struct FewKeys {
-  Val q, q_row, k, k_row, count, d, s, s_row;
+  Val q, q_row, k, k_row, count, d, s, s_row, scale;
 
   static FewKeys of(Code& code) {
-    return {code.arg(0), code.arg(1), code.arg(2), code.arg(3), code.arg(4), code.arg(5), code.arg(6), code.arg(7)};
+    return {code.arg(0), code.arg(1), code.arg(2), code.arg(3), code.arg(4),
+            code.arg(5), code.arg(6), code.arg(7), code.arg(8)};
   }
-  static std::array<llvm::Type*, 8> types(Code& code) {
+  static std::array<llvm::Type*, 9> types(Code& code) {
     llvm::Type *p = code.pointer(), *i = code.i64();
-    return {p, i, p, i, i, i, p, i};
+    return {p, i, p, i, i, i, p, i, code.f32()};
   }
 };
 
@@ -43,35 +45,70 @@ llvm::Function* add_up(const Kit& kit) {
   return code.function();
 }
 
-/// q[r] . k for one key, as partial sums per lane, which are still to be added up.
-Code::Carried dots_of_key(const Kit& kit, Code& code, const FewKeys& of, unsigned rows, Val key) {
-  const Val whole = of.d & code.index(-kit.tiling.width);
-  const auto step = [&](Val c, Code::Carried sums, const std::function<Val(DType, Val)>& load) {
-    const Val k = load(kit.type, code.at(key, element_type(code, kit.type), c));
-    for (unsigned r = 0; r < rows; ++r)
-      sums[r] = fma(load(DType::f32, code.at(code.at(of.q, code.f32(), of.q_row * r), code.f32(), c)), k, sums[r]);
-    return sums;
+/// How lanes of q and k are multiplied.
+struct Lanes {
+  const Kit& kit;
+  bool pairs;  ///< both are bf16, and a lane takes two neighbours; else in f32
+
+  llvm::Type* q(Code& code) const { return pairs ? code.bf16() : code.f32(); }
+  std::int64_t columns() const { return pairs ? 2 * kit.tiling.width : kit.tiling.width; }
+  Val load_q(Code& code, Val at) const { return pairs ? load_pairs(code, at) : load(code, DType::f32, at); }
+  Val load_k(Code& code, Val at) const { return pairs ? load_pairs(code, at) : load(code, kit.type, at); }
+  Val multiply_add(Code& code, Val q, Val k, Val sum) const {
+    return pairs ? code.intrinsic(llvm::Intrinsic::x86_avx512bf16_dpbf16ps_512, {}, {sum, q, k}) : fma(q, k, sum);
+  }
+
+ private:
+  Val load(Code& code, DType type, Val at) const { return load_f32(code, kit.isa(), type, at, kit.width()); }
+  Val load_pairs(Code& code, Val at) const { return code.load(Code::vector(code.bf16(), 2 * kit.width()), at); }
+};
+
+/// q[r] . k for `keys` neighbours from `key` on, as partial sums per lane, which are still to be added up: [key][row].
+Code::Carried dots_of_keys(const Lanes& lanes, Code& code, const FewKeys& of, unsigned rows, Val key, unsigned keys) {
+  const Kit& kit = lanes.kit;
+  const Val whole = of.d & code.index(-lanes.columns());
+  llvm::Type* const element = element_type(code, kit.type);
+  const auto row = [&](unsigned r, Val c) {
+    return code.at(code.at(of.q, lanes.q(code), of.q_row * r), lanes.q(code), c);
   };
-  const Code::Carried zeros(rows, splat(code.real(0), kit.width()));
-  const auto sums = code.loop(code.index(0), whole, kit.width(), zeros, [&](Val c, const Code::Carried& before) {
-    return step(c, before, [&](DType type, Val at) { return load_f32(code, kit.isa(), type, at, kit.width()); });
+  const auto column = [&](unsigned i, Val c) { return code.at(key, element, of.k_row * i + c); };
+  const Code::Carried zeros(std::size_t{rows} * keys, splat(code.real(0), kit.width()));
+  const auto sums = code.loop(code.index(0), whole, lanes.columns(), zeros, [&](Val c, Code::Carried sum) {
+    std::vector<Val> k;
+    for (unsigned i = 0; i < keys; ++i) {
+      k.push_back(lanes.load_k(code, column(i, c)));
+    }
+    for (unsigned r = 0; r < rows; ++r) {
+      const Val q = lanes.load_q(code, row(r, c));
+      for (unsigned i = 0; i < keys; ++i) sum[i * rows + r] = lanes.multiply_add(code, q, k[i], sum[i * rows + r]);
+    }
+    return sum;
   });
+  if (lanes.pairs) return sums;
   return code.branch(
       whole < of.d,
       [&] {
-        return step(whole, sums, [&](DType type, Val at) {
+        Code::Carried sum = sums;
+        const auto load = [&](DType type, Val at) {
           return load_some_f32(code, kit.isa(), type, at, of.d - whole, kit.width());
-        });
+        };
+        for (unsigned i = 0; i < keys; ++i) {
+          const Val k = load(kit.type, column(i, whole));
+          for (unsigned r = 0; r < rows; ++r)
+            sum[i * rows + r] = fma(load(DType::f32, row(r, whole)), k, sum[i * rows + r]);
+        }
+        return sum;
       },
       [&] { return sums; });
 }
 
 /// `rows` queries, one key after the other, since memory is fastest when read in order: 16 keys side by side reached
-/// half its bandwidth.
-llvm::Function* dots_of(const Kit& kit, Code& caller, unsigned rows) {
+/// half its bandwidth. Several rows take two keys side by side, which halves their loads of q.
+llvm::Function* dots_of(const Lanes& lanes, Code& caller, unsigned rows) {
+  const Kit& kit = lanes.kit;
   llvm::Function* function = add_up(kit);
-  Code code(kit.module.define_local("dots_" + std::to_string(rows), llvm::Type::getVoidTy(kit.module.context()),
-                                    FewKeys::types(caller)));
+  Code code(kit.module.define_local((lanes.pairs ? "dots_of_pairs_" : "dots_") + std::to_string(rows),
+                                    llvm::Type::getVoidTy(kit.module.context()), FewKeys::types(caller)));
   const FewKeys of = FewKeys::of(code);
   const unsigned keys = kit.width() / rows;
   llvm::Type* floats = Code::vector(code.f32(), kit.width());
@@ -79,16 +116,21 @@ llvm::Function* dots_of(const Kit& kit, Code& caller, unsigned rows) {
   const Val scores{code, code.ir().CreateAlloca(floats)};
   code.loop(code.index(0), of.count, keys, [&](Val first) {
     const Val some = min(of.count - first, code.index(keys));
-    code.loop(code.index(0), some, 1, [&](Val j) {
+    const auto beside = [&](Val j, unsigned count) {
       const Val key = code.at(of.k, element_type(code, kit.type), (first + j) * of.k_row);
-      const auto of_key = dots_of_key(kit, code, of, rows, key);
-      for (unsigned r = 0; r < rows; ++r) code.store(of_key[r], code.at(sums, floats, j + r * keys));
-    });
+      const auto of_keys = dots_of_keys(lanes, code, of, rows, key, count);
+      for (unsigned i = 0; i < count; ++i)
+        for (unsigned r = 0; r < rows; ++r) code.store(of_keys[i * rows + r], code.at(sums, floats, j + i + r * keys));
+    };
+    const bool pairs = rows > 1 && keys % 2 == 0;
+    const Val paired = pairs ? some & code.index(-2) : code.index(0);
+    if (pairs) code.loop(code.index(0), paired, 2, [&](Val j) { beside(j, 2); });
+    code.loop(paired, some, 1, [&](Val j) { beside(j, 1); });
     code.call(function, {sums, scores});
     code.loop(code.index(0), code.index(rows), 1, [&](Val r) {
-      each(code, code.index(0), some, keys, [&](Val j, unsigned lanes) {
-        const Val score = code.load(Code::vector(code.f32(), lanes), code.at(scores, code.f32(), r * keys + j));
-        code.store(score, code.at(of.s, code.f32(), r * of.s_row + first + j));
+      each(code, code.index(0), some, keys, [&](Val j, unsigned count) {
+        const Val score = code.load(Code::vector(code.f32(), count), code.at(scores, code.f32(), r * keys + j));
+        code.store(score * of.scale, code.at(of.s, code.f32(), r * of.s_row + first + j));
       });
     });
   });
@@ -168,12 +210,13 @@ void weigh_finite(const Kit& kit, Code& code, const Weights& of) {
 
 }  // namespace
 
-void define_dots(const Kit& kit) {
-  Code code(kit.kernel(kit_symbol::dots));
+void define_dots(const Kit& kit, bool pairs) {
+  Code code(kit.kernel(pairs ? kit_symbol::dots_of_pairs : kit_symbol::dots));
+  const Lanes lanes{kit, pairs};
   const Args<Dots> args(code, code.arg(0));
   const Val q = args(&Dots::q), k = args(&Dots::k), s = args(&Dots::s), q_row = args(&Dots::q_row);
   const Val k_row = args(&Dots::k_row), s_row = args(&Dots::s_row), rows = args(&Dots::rows);
-  const Val count = args(&Dots::count), d = args(&Dots::d);
+  const Val count = args(&Dots::count), d = args(&Dots::d), scale = args(&Dots::scale);
   // As many rows at once as remain; a register of 8 lanes holds the sums of 8 rows.
   struct Dotted {
     std::int64_t rows;
@@ -181,13 +224,13 @@ void define_dots(const Kit& kit) {
   };
   std::vector<Dotted> some_rows;
   for (const unsigned n : {8u, 4u, 1u})
-    if (n <= kit.width()) some_rows.push_back({n, dots_of(kit, code, n)});
+    if (n <= kit.width()) some_rows.push_back({n, dots_of(lanes, code, n)});
   code.loop(code.index(0), count, keys_at_once, [&](Val first) {
     const auto some = [&](llvm::Function* function, Val row) {
       code.call(function,
-                {code.at(q, code.f32(), row * q_row), q_row, code.at(k, element_type(code, kit.type), first * k_row),
+                {code.at(q, lanes.q(code), row * q_row), q_row, code.at(k, element_type(code, kit.type), first * k_row),
                  k_row, min(count - first, code.index(keys_at_once)), d, code.at(s, code.f32(), row * s_row + first),
-                 s_row});
+                 s_row, scale});
     };
     Val row = code.index(0);
     for (const auto& [n, function] : some_rows) {

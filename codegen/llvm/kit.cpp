@@ -29,7 +29,8 @@ std::string kit_object(Isa isa, Unit unit, DType type, Listing* listing) {
   define_pack_columns(kit);
   define_pack_rows(kit);
   define_transpose(kit);
-  define_dots(kit);
+  define_dots(kit, false);
+  if (has_bf16(isa) && type == DType::bf16) define_dots(kit, true);
   define_weigh(kit);
   return std::move(module).object(listing);
 }

@@ -32,7 +32,8 @@ void define_store_rows(const Kit& kit);
 void define_pack_columns(const Kit& kit);
 void define_pack_rows(const Kit& kit);
 void define_transpose(const Kit& kit);
-void define_dots(const Kit& kit);
+/// `pairs`: of q and k in bf16, multiplied as such.
+void define_dots(const Kit& kit, bool pairs);
 void define_weigh(const Kit& kit);
 /// The product on AMX tiles, tiles_begin and tiles_end.
 void define_amx(const Kit& kit);

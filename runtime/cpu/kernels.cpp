@@ -159,6 +159,7 @@ Kit::Kit(const KernelsFor& what, Unit unit, DType type)
   find(transpose, code, kit_symbol::transpose);
   find(store_rows, code, kit_symbol::store_rows);
   find(dots, code, kit_symbol::dots);
+  dots_of_pairs = code.find<DotsFn>(kit_symbol::dots_of_pairs);
   find(weigh, code, kit_symbol::weigh);
   tiles_begin = code.find<void()>(kit_symbol::tiles_begin);
   tiles_end = code.find<void()>(kit_symbol::tiles_end);

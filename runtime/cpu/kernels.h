@@ -40,6 +40,7 @@ struct Kit {
   codegen::TransposeFn* transpose;
   codegen::StoreRowsFn* store_rows;
   codegen::DotsFn* dots;
+  codegen::DotsFn* dots_of_pairs;  ///< null except where bf16 is multiplied
   codegen::WeighFn* weigh;
   void (*tiles_begin)();  ///< null except for amx
   void (*tiles_end)();

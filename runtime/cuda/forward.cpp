@@ -10,6 +10,7 @@
 
 #include "codegen/ceil_div.h"
 #include "codegen/cuda/args.cuh"
+#include "codegen/gpu_element.h"
 #include "codegen/reads.h"
 #include "runtime/captures.h"
 #include "runtime/cuda/consider.h"
@@ -36,13 +37,13 @@ void check_outputs(const Forward& call) {
   require_f32_rows("lse_before", call.lse_before);
 }
 
-/// Are values a view of the first columns of keys?
-bool values_within_keys(const Forward& call, const Problem& p) {
+/// Are values a view of keys' rows, from their first columns on? codegen::is_latent compares the widths.
+bool values_within_keys(const Forward& call) {
   const Tensor &k = call.k, &v = call.v;
   if (v.data != k.data || v.dtype != k.dtype || v.rank != k.rank) return false;
   for (std::size_t i = 0; i < static_cast<std::size_t>(k.rank); ++i)
     if (v.strides[i] != k.strides[i] && k.shape[i] > 1) return false;
-  return p.dv <= p.d;
+  return true;
 }
 
 /// KernelSpec::page_rows of a table's pool.
@@ -59,7 +60,7 @@ bool tells_apart(const Forward& call, const Problem& p) {
 
 KernelKey key_of(const Facts& device, const LoweredMod& lowered, const Args& args, const Forward& call,
                  const Problem& p, const Means& means) {
-  const bool latent = codegen::is_latent(p.d, p.dv, values_within_keys(call, p));
+  const bool latent = codegen::is_latent(p.d, p.dv, values_within_keys(call));
   const Problem& whole = means.whole ? *means.whole : p;
   // Of latent heads the copy engine moves q and k alone.
   const bool boxes = has_boxes(call.q) && has_boxes(call.k) && (latent || (has_boxes(call.v) && has_boxes(call.o)));
@@ -119,6 +120,7 @@ class ForwardCall {
     if ((tells_apart(call, p) || call.piece != 0) && !cuts_keys()) refuse_apart();
     if (means.cover) require_fit(*means.cover, device_, *kernel_, lowered, args_, p);
     if (tiles_.count > most_blocks() && kernel_->choice.counts_tiles) next_ = space_.take<unsigned>(1);
+    if (turns()) turned_ = space_.take<std::byte>(turned(nullptr).size());
     if (cuts_keys()) {
       const codegen::KernelPlan& plan = kernel_->choice.plan;
       const std::int64_t rows = latent() ? plan.m : p.q.length * plan.heads;
@@ -152,28 +154,37 @@ class ForwardCall {
     const bool writes_lists = own_lists_.count > 0;
     if (writes_lists) lists_.at = own_lists_.in(memory);
     unsigned* const next = next_.in(memory);
+    if (next && !writes_lists) launches.clear(next);
+    TurnArgs turn{};
+    if (turns()) {
+      turn = turn_arguments(starts, memory);
+      launches.launch({.kernel = kernel_->turn.get(),
+                       .grid = {static_cast<unsigned>(turned_batch() * p_.kv_heads * turned_tiles()), 1, 1},
+                       .threads = turn_threads,
+                       .arguments = &turn});
+    }
     CoverArgs cover{};
     if (writes_lists) {
       cover = cover_arguments(lists_, p_, starts, next);
       launches.launch(cover_launch(kernel_->cover_kernel->kernel, lists_, cover));
-    } else if (next) {
-      launches.clear(next);
     }
+    const bool beside = kernel_->clear && !all_whole();
     const auto launch = [&](auto&& given) {
       launches.launch({.kernel = &kernel_->kernel,
                        .grid = {blocks(), 1, 1},
                        .threads = kernel_->choice.threads,
                        .shared_bytes = kernel_->choice.shared_bytes,
                        .arguments = &given,
-                       .early = (writes_lists && kernel_->choice.plan.kernel->waits) || kernel_->clear != nullptr});
+                       .early = ((writes_lists || turns()) && kernel_->choice.plan.kernel->waits) || beside});
       std::vector<std::byte> user = user_of(lowered_, args_, *kernel_, p_);
       launches.put(stream, user);
     };
     const auto launch_all = [&](auto&& given) {
       kernel_->choice.plan.further() ? launch(further(given)) : launch(given);
     };
-    if (!cuts_keys()) return launch_all(arguments(starts, next));
+    if (!cuts_keys()) return launch_all(arguments(starts, memory));
     if (latent()) return put_latent(launches, starts, memory);
+    if (kernel_->clear && !beside) return launch_all(decode_arguments(starts, memory));
     ClearArgs arrivals{arrivals_.in(memory), static_cast<int>(arrivals_.count)};
     if (kernel_->clear)
       launches.launch({.kernel = kernel_->clear.get(), .threads = clear_threads, .arguments = &arrivals});
@@ -184,9 +195,26 @@ class ForwardCall {
 
  private:
   bool cuts_keys() const { return kernel_->choice.plan.kernel->cuts_keys; }
+  bool turns() const { return kernel_->turn != nullptr; }
   bool latent() const { return kernel_->choice.plan.kernel->latent; }
   /// Blocks that work on the same keys.
   unsigned cluster() const { return static_cast<unsigned>(codegen::trait(kernel_->choice.plan, "cluster")); }
+
+  /// Does every block keep its tiles whole, as is known here where all entries are alike? Then nobody counts arrivals,
+  /// and no parts are added up. As Shares::equal of cuts_sm80.cuh decides; a false here costs a launch, no more.
+  bool all_whole() const {
+    if (kernel_->skips || p_.q.packed() || p_.kv.packed() || call_.kv_len.given() || kernel_->choice.plan.pieces)
+      return false;
+    constexpr std::int64_t least = 4;  // Shares::least
+    const std::int64_t tiles = p_.batch * (latent() ? latent_sets() : tiles_.sets),
+                       sharers = blocks() / (latent() ? cluster() : 1),
+                       most = ceil_div(p_.kv.length, kernel_->choice.plan.n) / least;
+    // Each could have another half: tiles are cut.
+    if (most > 1 && 2 * tiles <= sharers) return false;
+    // So many rounds of whole tiles leave less than a tenth of the blocks idle; the device rounds.
+    const std::int64_t rounds = ceil_div(tiles, sharers);
+    return most <= 1 || tiles % sharers == 0 || 1000 * tiles > 901 * rounds * sharers;
+  }
 
   /// Only kernels that cut keys find their entries' lengths, positions and pages on the device.
   [[noreturn]] void refuse_apart() const {
@@ -243,12 +271,39 @@ class ForwardCall {
     return heads == 1 ? boxes_of(t, positions) : boxes_of_heads(t, positions, heads, p_.group);
   }
 
-  ForwardArgs arguments(const Starts& starts, unsigned* next) const {
+  // ---- values turned round ----
+
+  /// Tiles of keys of a head; packed: places for those of all sequences, as place_of of deal_sm90.cuh counts them.
+  std::int64_t turned_tiles() const {
+    const std::int64_t n = kernel_->choice.plan.n;
+    return p_.kv.packed() ? p_.kv.total / n + p_.batch : ceil_div(p_.kv.length, n);
+  }
+  std::int64_t turned_batch() const { return p_.kv.packed() || p_.kv_shared ? 1 : p_.batch; }
+  /// Rows of a tile, 128 keys each: where it has more keys, rows of the next 128 follow.
+  int turned_rows() const {
+    return ceil_div(kernel_->choice.plan.n, codegen::gpu_element(DType::e4m3).chunk()) * kernel_->choice.plan.dv;
+  }
+  /// All of them; as WorkspaceLayout has it, memory may be null.
+  Tensor turned(const std::byte* memory) const {
+    return {memory,
+            DType::e4m3,
+            {turned_batch(), p_.kv_heads, turned_tiles() * turned_rows(), codegen::gpu_element(DType::e4m3).chunk()}};
+  }
+  TurnArgs turn_arguments(const Starts& starts, std::byte* memory) const {
+    return {.from = boxes_of(call_.v, kernel_->choice.plan.n),
+            .to = boxes_of(turned(turned_.in(memory)), turned_rows()),
+            .heads = static_cast<int>(p_.kv_heads),
+            .tiles = static_cast<int>(turned_tiles()),
+            .batch = static_cast<int>(p_.batch),
+            .starts = starts.kv};
+  }
+
+  ForwardArgs arguments(const Starts& starts, std::byte* memory) const {
     ForwardArgs args{};
     if (const auto& rows = kernel_->choice.boxes) {
       args.q_map = query_boxes(call_.q, rows->q);
       args.k_map = boxes_of(call_.k, rows->k);
-      args.v_map = boxes_of(call_.v, rows->v);
+      args.v_map = turns() ? boxes_of(turned(turned_.in(memory)), turned_rows()) : boxes_of(call_.v, rows->v);
       args.o_map = query_boxes(call_.o, rows->o);
     }
     args.q = strided(call_.q, p_.q.layout);
@@ -275,7 +330,7 @@ class ForwardCall {
     args.tile_batches = lists_.batches;
     args.tile_heads = lists_.heads;
     args.section = section_of(tiles_, p_, device_.l2_bytes, static_cast<std::int64_t>(size_of(call_.k.dtype)));
-    args.next = next;
+    args.next = next_.in(memory);
     return args;
   }
 
@@ -340,11 +395,12 @@ class ForwardCall {
                        .threads = kernel_->choice.threads,
                        .shared_bytes = kernel_->choice.shared_bytes,
                        .arguments = &given});
-      launches.launch({.kernel = kernel_->join.get(),
-                       .grid = {blocks() * join_blocks, 1, 1},
-                       .threads = join_threads,
-                       .arguments = &given,
-                       .early = true});
+      if (!all_whole())
+        launches.launch({.kernel = kernel_->join.get(),
+                         .grid = {blocks() * join_blocks, 1, 1},
+                         .threads = join_threads,
+                         .arguments = &given,
+                         .early = true});
       std::vector<std::byte> user = user_of(lowered_, args_, *kernel_, p_);
       launches.put(static_cast<cu::Stream>(means_.stream), user);
     };
@@ -369,6 +425,7 @@ class ForwardCall {
   Room<CutTile> cut_;
   int piece_ = 0, pieces_ = 0;  ///< as Further has them
   Room<int> own_lists_;
+  Room<std::byte> turned_;
   CoverLists lists_;
 };
 

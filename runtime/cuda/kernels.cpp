@@ -63,6 +63,7 @@ LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, con
   const Candidate& chosen = all.candidates[all.chosen];
   out.kernel = load(*chosen.binary, key.device, chosen.choice.shared_bytes);
   out.choice = chosen.choice;
+  out.skips = parts.facts.skips;
   out.flaw = chosen.flaw;
   out.story = std::move(found.notes);
   const auto beside = [&](const codegen::Source& page) {
@@ -71,6 +72,7 @@ LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, con
              key.device, 0));
   };
   if (!out.choice.plan.kernel->end.empty()) out.end = beside(codegen::end_source(out.choice.plan, key.spec.arch));
+  if (codegen::comes_turned(out.choice.plan)) out.turn = beside(codegen::turn_source(out.choice.plan, key.spec.arch));
   if (codegen::needs_clear(parts, out.choice.plan, key.spec.arch))
     out.clear = beside(codegen::clear_source(key.spec.arch));
   if (!out.choice.plan.kernel->joins.empty())

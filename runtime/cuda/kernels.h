@@ -24,8 +24,10 @@ struct CoverKernel {
 struct LoadedKernel {
   Kernel kernel;
   codegen::KernelChoice choice;
+  bool skips = false;                       ///< as ModFacts has it
   std::string flaw;                         ///< as Candidate has it
   std::optional<CoverKernel> cover_kernel;  ///< where the launch must be handed lists
+  std::shared_ptr<const Kernel> turn;       ///< turns values round before it; null: it takes them as they are
   std::shared_ptr<const Kernel> clear;      ///< sets its counters to 0 as it starts; null: nothing runs beside it
   std::shared_ptr<const Kernel> join;       ///< as KernelDescriptor::joins; null: none is needed
   std::shared_ptr<const Kernel> end;        ///< as KernelDescriptor::end; null: none is needed

@@ -73,6 +73,7 @@ class GpuBuild {
     const codegen::KernelPlan& plan = all.candidates[all.chosen].choice.plan;
     const auto beside = [&](const codegen::Source& page) { add(page, page.name, compiled(page, page.name)); };
     if (!plan.kernel->end.empty()) beside(codegen::end_source(plan, arch_));
+    if (codegen::comes_turned(plan)) beside(codegen::turn_source(plan, arch_));
     if (codegen::needs_clear(parts, plan, arch_)) beside(codegen::clear_source(arch_));
     if (!plan.kernel->joins.empty()) beside(codegen::join_source(parts, plan, arch_));
     if (codegen::needs_repair(parts, plan)) beside(codegen::repair_source(parts, plan, arch_));

@@ -182,7 +182,8 @@ void measure_decode(const LoadedKit& kit, Windows& windows, std::int64_t rows, s
   const std::int64_t count = static_cast<std::int64_t>(windows.window() / size_of(kit.type)) / d;
   const std::int64_t s_row = count + 16;  // not 16 kB, where all rows would share the same few lines of the L1 cache
   Memory q = floats(rows * d, 1), s = floats(rows * s_row, 0.5f), keep = floats(rows, 1);
-  auto* dots_of = kit.find<DotsFn>(kit_symbol::dots);
+  auto* const of_pairs = d % dots_columns == 0 ? kit.find<DotsFn>(kit_symbol::dots_of_pairs) : nullptr;
+  auto* dots_of = of_pairs ? of_pairs : kit.find<DotsFn>(kit_symbol::dots);
   auto* weigh_of = kit.find<WeighFn>(kit_symbol::weigh);
   Dots dots{.q = q.floats(),
             .q_row = d,
@@ -192,7 +193,8 @@ void measure_decode(const LoadedKit& kit, Windows& windows, std::int64_t rows, s
             .count = count,
             .d = d,
             .s = s.floats(),
-            .s_row = s_row};
+            .s_row = s_row,
+            .scale = 1};
   Weigh weigh{.p = s.floats(),
               .p_row = s_row,
               .rows = rows,

@@ -276,6 +276,29 @@ TEST_CASE("queries, keys and values of e4m3 are for one kernel, which others' ca
   CHECK(choose(other, {}).choices.front().plan.kernel->name == "forward_e4m3_sm90");
 }
 
+TEST_CASE("values of e4m3 are turned round before where many tiles of queries read them", "[choose]") {
+  const auto turned = [](CoverKind cover, Length length, bool packed = false) {
+    const KernelSpec spec{.dtype = DType::e4m3, .packed = packed};
+    return comes_turned(choose(spec, {}, {.cover = cover, .length = length}).choices.front().plan);
+  };
+  CHECK(turned(CoverKind::full, Length::longer));
+  CHECK(turned(CoverKind::full, Length::longer, true));
+  CHECK_FALSE(turned(CoverKind::full, Length::to_4k));
+  CHECK_FALSE(turned(CoverKind::causal, Length::longer));
+  // A tile that is asked for by name may have it or not.
+  for (const bool packed : {false, true})
+    for (const int value : {0, 1})
+      for (const int n : {32, 96, 128}) {
+        const KernelSpec spec{.dtype = DType::e4m3, .d = 64, .dv = 80, .packed = packed};
+        const Preference preference{variant(fmt::format("forward_e4m3_sm90:n={},turned={}", n, value)), true, ""};
+        const KernelPlan plan = choose(spec, {}, {}, &preference).choices.front().plan;
+        CHECK(comes_turned(plan) == (value == 1));
+        const std::string page = turn_source(plan, 90).text;
+        CHECK(page.find(fmt::format("n = {}, dv = 96", n)) != std::string::npos);
+        CHECK(page.find(packed ? "Layout::packed" : "Layout::dense") != std::string::npos);
+      }
+}
+
 TEST_CASE("calls are of the kind that their expressions make them", "[choose]") {
   Array<int> doc = Device::cpu().array<int>({300}, "doc");
   Array<float> table = Device::cpu().array<float>({300}, "table"), slope = Device::cpu().array<float>({4}, "slope");

@@ -18,13 +18,13 @@ constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
 
 TEST_CASE("dots of few queries with keys as they lie", "[kit][decode]") {
   std::mt19937 random(7);
-  for (const LoadedKit& kit : kits())
+  const auto check = [&](const LoadedKit& kit, bool pairs, std::initializer_list<std::int64_t> widths) {
     for (const std::int64_t rows : {0, 1, 2, 3, 7, 8, 13})
       for (const std::int64_t count : {0, 1, 5, 16, 17, 35})
-        for (const std::int64_t d : {0, 1, 7, 16, 40, 65}) {
-          INFO(kit.name() << ", " << rows << " rows, " << count << " keys, d " << d);
+        for (const std::int64_t d : widths) {
+          INFO(kit.name() << (pairs ? ", pairs" : "") << ", " << rows << " rows, " << count << " keys, d " << d);
           const std::int64_t q_row = d + 1, k_row = d + 2, s_row = count + 3;
-          const Elements q(DType::f32, rows > 0 ? (rows - 1) * q_row + d : 0);
+          const Elements q(pairs ? DType::bf16 : DType::f32, rows > 0 ? (rows - 1) * q_row + d : 0);
           const Elements k(kit.type, count > 0 ? (count - 1) * k_row + d : 0);
           fill_small(q, random);
           fill_small(k, random);
@@ -34,9 +34,9 @@ TEST_CASE("dots of few queries with keys as they lie", "[kit][decode]") {
             for (std::int64_t j = 0; j < count; ++j) {
               double sum = 0;
               for (std::int64_t i = 0; i < d; ++i) sum += q.get(r * q_row + i) * k.get(j * k_row + i);
-              want[static_cast<std::size_t>(r * s_row + j)] = static_cast<float>(sum);
+              want[static_cast<std::size_t>(r * s_row + j)] = static_cast<float>(pairs ? 0.5 * sum : sum);
             }
-          const Dots dots{.q = static_cast<const float*>(q.data()),
+          const Dots dots{.q = q.data(),
                           .q_row = q_row,
                           .rows = rows,
                           .k = k.data(),
@@ -44,10 +44,18 @@ TEST_CASE("dots of few queries with keys as they lie", "[kit][decode]") {
                           .count = count,
                           .d = d,
                           .s = s.data(),
-                          .s_row = s_row};
-          kit.find<DotsFn>(kit_symbol::dots)(&dots);
+                          .s_row = s_row,
+                          .scale = pairs ? 0.5f : 1.0f};
+          kit.find<DotsFn>(pairs ? kit_symbol::dots_of_pairs : kit_symbol::dots)(&dots);
           if (!want.empty()) check_all(s, want);
         }
+  };
+  for (const LoadedKit& kit : kits()) {
+    check(kit, false, {0, 1, 7, 16, 40, 65});
+    const bool has_pairs = kit.type == DType::bf16 && has_bf16(kit.isa);
+    CHECK((kit.find<DotsFn>(kit_symbol::dots_of_pairs) != nullptr) == has_pairs);
+    if (has_pairs) check(kit, true, {0, dots_columns, 4 * dots_columns});
+  }
 }
 
 TEST_CASE("values are weighed as they lie, and what weighs nothing adds nothing", "[kit][decode]") {

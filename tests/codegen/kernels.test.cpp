@@ -250,6 +250,15 @@ TEST_CASE("the kernels that append, clear and combine compile without spills for
       CHECK(flaw(runtime::cuda::compile(page), 0) == "");
 }
 
+TEST_CASE("the kernel that turns values round compiles without spills for every tile", "[cuda]") {
+  if (skips_compiling()) return;
+  for (const auto& [n, dv] : {std::pair{128, 128}, {32, 128}, {96, 96}, {160, 96}, {224, 64}, {256, 32}})
+    for (const bool packed : {false, true}) {
+      const codegen::KernelPlan plan{.dtype = DType::e4m3, .n = n, .dv = dv, .packed = packed};
+      CHECK(flaw(runtime::cuda::compile(codegen::turn_source(plan, 90)), 0) == "");
+    }
+}
+
 TEST_CASE("every row of a backward kernel's table compiles with some mod: first half", "[cuda]") { rotate_backward(0); }
 TEST_CASE("every row of a backward kernel's table compiles with some mod: last half", "[cuda]") { rotate_backward(1); }
 

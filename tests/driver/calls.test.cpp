@@ -703,6 +703,54 @@ TEST_CASE("queries, keys and values of e4m3 get a kernel of their own on Hopper,
   CHECK(refusal([&] { called(bf16(), 90, 1, 64, true); }).code == "engine-call");
 }
 
+TEST_CASE("values of e4m3 are turned round by a launch before, in the call's workspace", "[driver]") {
+  const Device gpu = device_of(90);
+  constexpr std::int64_t batch = 2, heads = 4, kv_heads = 2, length = 5000, d = 128, tile = 128 * d;
+  const auto q = gpu.array<e4m3>({batch, heads, length, d}), kept = gpu.array<e4m3>({batch, kv_heads, length, d});
+  const auto o = gpu.array<bf16>({batch, heads, length, d});
+  const auto launched = [&](const Attention& attention, const Forward& call) {
+    attention.prepare(call);
+    fake::forget();
+    attention.run(call);
+    CHECK(fake::calls("cuMemAllocAsync") == (attention.workspace(call) > 0 ? 1 : 0));
+    return fake::launches();
+  };
+  const auto turned = [&](const Forward& call, std::int64_t tiles) {
+    const Attention plain;
+    const auto launches = launched(plain, call);
+    REQUIRE(launches.size() == 2);
+    CHECK(launches[0].kernel.find("turn_values_sm90") != std::string::npos);
+    CHECK(launches[0].blocks == tiles);
+    CHECK_FALSE(launches[0].early);
+    CHECK(launches[1].kernel.find("forward_e4m3_sm90") != std::string::npos);
+    CHECK(launches[1].early);
+    const auto bytes = static_cast<std::int64_t>(plain.workspace(call));
+    CHECK(bytes >= tiles * tile);
+    CHECK(bytes <= tiles * tile + 1024);  // starts of sequences, a counter
+  };
+  Forward call{.q = q, .k = kept, .v = kept, .o = o};
+  turned(call, batch * kv_heads * 40);
+  // Keys that all entries share are turned once.
+  const Tensor one(kept.data(), DType::e4m3, {1, kv_heads, length, d}, {}, gpu);
+  call.k = call.v = one;
+  turned(call, kv_heads * 40);
+  // Sequences have places for their tiles.
+  const auto starts = Device::cpu().array<std::int32_t>({3});
+  starts.data()[1] = 4500, starts.data()[2] = length;
+  const Tensor packed_q(q.data(), DType::e4m3, {length, heads, d}, {}, gpu),
+      packed_k(kept.data(), DType::e4m3, {length, kv_heads, d}, {}, gpu),
+      packed_o(o.data(), DType::bf16, {length, heads, d}, {}, gpu);
+  turned({.q = packed_q, .k = packed_k, .v = packed_k, .o = packed_o, .cu_seqlens_q = starts, .cu_seqlens_kv = starts},
+         kv_heads * (length / 128 + 2));
+  // Short calls, and such with masks, turn them where they are read.
+  call.k = call.v = kept;
+  CHECK(launched({.mask = mods::causal()}, call).size() == 1);
+  const Tensor few(q.data(), DType::e4m3, {batch, heads, 300, d}, {}, gpu),
+      of_few(o.data(), DType::bf16, {batch, heads, 300, d}, {}, gpu);
+  call.q = few, call.o = of_few;
+  CHECK(launched({}, call).size() == 1);
+}
+
 TEST_CASE("a call that is merged with another's has a kernel of its own", "[driver]") {
   for (const int arch : {90, 120})
     for (const std::int64_t length : {1, 300}) {
@@ -767,6 +815,38 @@ TEST_CASE("keys that are summed in pieces have a part for each, in the call's wo
   CHECK(launches[0].kernel.find("clear") != std::string::npos);
   CHECK(launches[1].early);
   CHECK(fake::calls("cuMemsetD32Async") == 0);
+}
+
+TEST_CASE("where all tiles of few queries stay whole, nothing is cleared before and nothing added up behind",
+          "[driver]") {
+  const Device gpu = device_of(90);
+  const std::int64_t sms = runtime::cuda::facts(gpu.index).sms;
+  const Attention plain, causal{.mask = mods::causal()};
+  const auto lengths = gpu.array<std::int32_t>({2 * sms});
+  const auto launched = [&](const Attention& attention, std::int64_t batch, bool latent, bool own_lengths = false) {
+    const std::int64_t d = latent ? 576 : 64, dv = latent ? 512 : 64;
+    const auto q = gpu.array<bf16>({batch, 8, 1, d}), k = gpu.array<bf16>({batch, 1, 2048, d}),
+               o = gpu.array<bf16>({batch, 8, 1, dv});
+    Tensor v = k.tensor(), kv_len = lengths.tensor();
+    v.shape[3] = dv, kv_len.shape[0] = batch;
+    const Forward call{.q = q, .k = k, .v = v, .o = o, .kv_len = own_lengths ? kv_len : Tensor(), .q_offset = 2047};
+    attention.prepare(call);
+    fake::forget();
+    attention.run(call);
+    const auto launches = fake::launches();
+    CHECK(launches.back().early == (launches.size() == 2));
+    return launches.size();
+  };
+  for (const bool latent : {false, true}) {
+    CHECK(launched(plain, sms, latent) == 1);
+    CHECK(launched(plain, sms - sms / 20, latent) == 1);
+    CHECK(launched(plain, 2 * sms, latent) == 1);
+    CHECK(launched(plain, sms / 2, latent) == 2);  // two parts of each
+    CHECK(launched(plain, 1, latent) == 2);
+    CHECK(launched(plain, sms + 1, latent) == 2);    // equal stretches
+    CHECK(launched(plain, sms, latent, true) == 2);  // the device knows
+    CHECK(launched(causal, sms, latent) == 2);
+  }
 }
 
 TEST_CASE("appending is one launch, a block a new row, captured once its kernel is there", "[driver]") {

@@ -1,7 +1,9 @@
 // tests/gpu/e4m3.test.cpp — q, k and v of e4m3 on a device: widths, lengths, mods, tiles; sums of many keys
 #include <attune/attune.h>
 
+#include <array>
 #include <cmath>
+#include <cstring>
 
 #include "runtime/attention.h"
 #include "runtime/tensor.h"
@@ -161,7 +163,8 @@ TEST_CASE("tiles of e4m3 that are asked for by name compute the same", "[gpu][e4
   int computed = 0;
   for (const char* text : {"forward_e4m3_sm90", "forward_e4m3_sm90:n=64,turns=0", "forward_e4m3_sm90:n=96,turns=2",
                            "forward_e4m3_sm90:n=128,dynamic=0", "forward_e4m3_sm90:n=32,stages=3",
-                           "forward_e4m3_sm90:q_stages=1,own_o=0", "forward_e4m3_sm90:n=128,stages=3"}) {
+                           "forward_e4m3_sm90:q_stages=1,own_o=0", "forward_e4m3_sm90:n=128,stages=3",
+                           "forward_e4m3_sm90:n=128,turned=1", "forward_e4m3_sm90:n=96,turns=1,turned=1"}) {
     const codegen::Preference preference{codegen::variant(text), true, ""};
     INFO(text);
     const auto o = gpu.array<bf16>({2, 4, 300, 128});
@@ -181,7 +184,49 @@ TEST_CASE("tiles of e4m3 that are asked for by name compute the same", "[gpu][e4
     }
     CHECK(std::sqrt(off / size) < 0.03);  // 0.02 by rounding probabilities to e4m3
   }
-  CHECK((runtime::cuda::facts(0).arch() != 90 || computed == 7));
+  CHECK((runtime::cuda::facts(0).arch() != 90 || computed == 9));
+}
+
+TEST_CASE("values that are turned round before give the bits of those that are turned where they are read",
+          "[gpu][e4m3]") {
+  if (skipped() || runtime::cuda::facts(0).arch() != 90) return;
+  std::vector<Shape> of = shapes();
+  of.push_back({.batch = 1, .q_heads = 4, .kv_heads = 2, .q_len = 5000, .kv_len = 4900, .d = 128, .dv = 128});
+  const std::string wrong = side_by_side(of.size(), [&](std::size_t i) -> std::string {
+    Shape shape = of[i];
+    shape.e4m3 = true;
+    shape.dtype = DType::bf16;
+    if (i % 3 == 2) shape.layout = Layout::padded;
+    const Inputs in = inputs(shape);
+    // Some values are NaN: results of rows that keep them are, and no others.
+    if (i % 2) {
+      std::int64_t nth = 0;
+      each_element(in.v.tensor, [&](std::int64_t at) {
+        if (nth++ % 1009 == 500) static_cast<std::uint8_t*>(in.v.tensor.data)[at] = 0x7f;
+      });
+    }
+    const Subject subject(*all[i % std::size(all)]);
+    std::array<Placed, 2> o;
+    for (const int turned : {0, 1}) {
+      Placed& mine = o[static_cast<std::size_t>(turned)] = place(DType::bf16, in.shape_of_o());
+      const codegen::Preference preference{codegen::variant(std::string("forward_e4m3_sm90:stages=2,turns=1,n=") +
+                                                            (i % 4 ? "128" : "64") +
+                                                            ",turned=" + std::to_string(turned)),
+                                           true, ""};
+      Forward call = in.forward();
+      call.o = mine.tensor;
+      try {
+        on_device(subject, call, compiler::check(subject.lowered, call, {}), {.preference = &preference});
+      } catch (const Error& e) {
+        if (e.code == "bad-kernel" || e.code == "engine-type") return "";  // rows that no box can be of
+        throw;
+      }
+    }
+    const bool same = std::memcmp(o[0].memory.get(), o[1].memory.get(), o[0].size) == 0;
+    return same ? "" : shape.describe() + ": other bits\n";
+  });
+  INFO(wrong);
+  CHECK(wrong.empty());
 }
 
 TEST_CASE("calls of e4m3 that no kernel takes are refused in words", "[gpu][e4m3]") {
