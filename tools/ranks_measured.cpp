@@ -12,7 +12,7 @@
 #include <fmt/format.h>
 
 #include "compiler/trace.h"
-#include "runtime/cuda/driver.h"
+#include "runtime/cuda/streams.h"
 #include "tools/bench.h"
 
 namespace attune::tools {
@@ -78,7 +78,7 @@ class OnDevice {
   }
   void wait() const {
     const runtime::cuda::Current current(device_.index);
-    runtime::cuda::driver().cuStreamSynchronize(nullptr);
+    runtime::cuda::Moment(nullptr).wait();
   }
 
  private:
