@@ -99,7 +99,10 @@ class RanksVerb {
       // Predictions are then of GPUs as fast as this one.
       if (!o.backward) {
         shares_ = plan({.rank = 0, .count = 1});
-        how.tflops *= layer().chosen().ranks[0].compute / alone_->best;
+        // A call takes the time of its products or of its memory: whichever it is, the other rate does not decide.
+        const double faster = layer().chosen().ideal / alone_->median;
+        how.tflops *= faster;
+        how.memory_gb_s *= faster;
       }
       measured_ = measure_ranks(text_.attention, call, plan, options);
     }

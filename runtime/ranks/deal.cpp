@@ -179,6 +179,36 @@ std::vector<int> zigzag(const Axis& axis, int ranks, bool packed) {
   return out;
 }
 
+namespace {
+
+/// Where to cut the grains of queries into runs: near equal parts of them, but where the grain behind a cut needs few
+/// keys before it, such as at the beginning of a document, if that is no further than half a run away.
+std::vector<std::size_t> cuts_of(const Axis& q, std::span<const Work> layers, std::int64_t parts, bool together) {
+  const auto count = std::ssize(q.grains);
+  // Grains of keys before this grain that it needs.
+  const auto crossing = [&](std::int64_t g) {
+    std::int64_t out = 0;
+    for (const Work& work : layers)
+      for (std::int64_t table = 0; table < work.entries * work.heads; ++table)
+        for (const Span& span : work.need(table / work.heads, table % work.heads, as_size(g)))
+          out += std::max<std::int64_t>(std::min<std::int64_t>(span.end, g) - span.begin, 0);
+    return out;
+  };
+  std::vector<std::size_t> out{0};
+  for (std::int64_t i = 1; i < parts; ++i) {
+    const std::int64_t usual = count * i / parts, reach = together ? count / parts / 2 : 0;
+    std::int64_t best = usual, least = crossing(usual);
+    for (std::int64_t d = 1; d < reach && least > 0; ++d)
+      for (const std::int64_t g : {usual - d, usual + d})
+        if (const std::int64_t here = crossing(g); 2 * here < least) best = g, least = here;
+    out.push_back(as_size(best));
+  }
+  out.push_back(as_size(count));
+  return out;
+}
+
+}  // namespace
+
 std::vector<int> greedy(const Axis& q, const Axis& kv, std::span<const Work> layers, int ranks, bool together,
                         double keys_weight) {
   struct Chunk {
@@ -192,8 +222,9 @@ std::vector<int> greedy(const Axis& q, const Axis& kv, std::span<const Work> lay
   std::vector<Chunk> chunks;
   double all_pairs = 0;
   std::int64_t most_rows = 0;
-  for (std::int64_t i = 0; i < parts; ++i) {
-    Chunk chunk{as_size(count * i / parts), as_size(count * (i + 1) / parts), 0, 0, GrainSet(kv.grains.size())};
+  const std::vector<std::size_t> cuts = cuts_of(q, layers, parts, together);
+  for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
+    Chunk chunk{cuts[i], cuts[i + 1], 0, 0, GrainSet(kv.grains.size())};
     for (std::size_t g = chunk.first; g < chunk.last; ++g) {
       chunk.rows += q.grains[g].rows();
       for (const Work& work : layers) {

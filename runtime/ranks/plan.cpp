@@ -226,12 +226,14 @@ Ranks::Ranks(std::span<const Attention> attentions, std::span<const Forward> who
 namespace {
 
 /// Weights of greedy deals. Causal masks want little, many short documents much: simulated with 4 to 64 ranks.
-constexpr std::array greedy_weights{0.35, 0.7, 1.4, 2.8};
+constexpr std::array greedy_weights{0.35, 0.7, 1.4, 2.8, 5.6, 11.2};
 /// A schedule that gives other bits than one rank does must be so many times as fast as one that gives the same.
 constexpr double merging_gain = 2;
 bool merges(Travel travel) { return travel == Travel::ring || travel == Travel::few; }
 /// Of greedy deals that are nearly as fast as the fastest, the one that moves least is taken: times are predictions.
 constexpr double nearly = 1.02;
+/// Nor may its work be much less even: all-to-all takes any deal, and would hide that.
+constexpr double nearly_even = 0.08;
 
 }  // namespace
 
@@ -271,7 +273,10 @@ void Ranks::choose(std::span<const Work> work, const std::vector<bool>& linear, 
     for (const double weight : greedy_weights)
       greedies.push_back(consider(Deal::greedy, greedy(q, kv, work, ranks, together, weight), work, linear));
     const auto ms = [](const Considered& c) { return c.candidate.ms; };
-    const double fastest = std::ranges::min(greedies, {}, ms).candidate.ms;
+    const auto load = [](const Considered& c) { return c.candidate.load; };
+    const double evenest = load(*std::ranges::min_element(greedies, {}, load));
+    std::erase_if(greedies, [&](const Considered& c) { return load(c) > evenest + nearly_even; });
+    const double fastest = ms(*std::ranges::min_element(greedies, {}, ms));
     std::erase_if(greedies, [&](const Considered& c) { return ms(c) > fastest * nearly; });
     all.push_back(*std::ranges::min_element(greedies, {}, [](const Considered& c) { return c.candidate.gather; }));
   }

@@ -139,7 +139,9 @@ TEST_CASE("all ranks make the same plan, and another plan is not the same", "[ra
   CHECK(shares(window, call, 3, how).get()->digest != first);
   CHECK(shares(causal, whole(1, 8, 2, 1001, 1001), 3, how).get()->digest != first);
   CHECK(shares(causal, call, 4, how).get()->digest != first);
-  CHECK(shares(causal, call, 3, {.deal = Shares::Deal::contiguous, .grain = 32}).get()->digest != first);
+  const ir::Digest line = shares(causal, call, 3, {.deal = Shares::Deal::contiguous, .grain = 32}).get()->digest,
+                   both_ends = shares(causal, call, 3, {.deal = Shares::Deal::zigzag, .grain = 32}).get()->digest;
+  CHECK(line != both_ends);
   auto doc = Device::cpu().array<int>({1000});
   const Attention documents{.mask = mods::document(doc)};
   const ir::Digest one = shares(documents, call, 3, how).get()->digest;
@@ -159,6 +161,15 @@ TEST_CASE("deals are as even as is known of them, and move what is known", "[ran
   CHECK(zigzag.load < 1.01);
   CHECK(zigzag.gather == Approx(0.75).margin(0.01));
   CHECK(greedy.load < 1.01);
+  // Runs end where documents do, as far as runs may differ in length.
+  auto ids = Device::cpu().array<std::int32_t>({131072}, "doc");
+  for (std::int64_t i = 0, id = 0; i < 131072; ++i) {
+    if (i % 8192 == 3000 || i % 8192 == 5500) ++id;
+    ids.data()[i] = static_cast<std::int32_t>(id);
+  }
+  const auto documents = measured({.mask = mods::causal() && mods::document(ids)}, Shares::Deal::greedy);
+  CHECK(documents.load < 1.10);
+  CHECK(documents.gather < 0.10);
   const auto near = measured(window, Shares::Deal::best);
   CHECK(near.deal == Shares::Deal::contiguous);
   CHECK(near.gather < 0.02);
@@ -174,7 +185,7 @@ TEST_CASE("a predicted gather is its first group and all work, and head groups m
   const double bytes = 512 * 4 * 512, travel = bytes / 2 / 330e6 + 0.03;
   const double compute = 512.0 * 1024 * 8 * 512 / 660e9;
   CHECK(static_cast<double>(of.received(0)) == bytes);
-  CHECK(p.ms == Approx(travel + compute + 2 * 0.01).epsilon(1e-6));
+  CHECK(p.ms == Approx(travel + compute + 2 * 0.015).epsilon(1e-6));
   CHECK(p.ideal == Approx(compute));
   CHECK(tests::refusal([&] { shares(plain, whole(1, 8, 4, 64, 64), 2, {.groups = 3}); }).code == "shares-how");
 }
