@@ -95,8 +95,8 @@ std::string bands_function(const BandsFunction& of, const Cover& cover, bool is_
     ends = fmt::format("int({}), int({})", text(bands.kept[0].begin), text(bands.kept[0].end));
   for (const compiler::Band& gone : bands.gone)
     cuts += fmt::format("    out.cut(int({}), int({}));\n", text(gone.begin), text(gone.end));
-  return fmt::format("{}\n{}    Bands out{{{}, {}, {}}};\n{}    return out;\n  }}\n", of.head, page_locals(uses, signature), ends,
-                     of.begin, of.end, cuts);
+  return fmt::format("{}\n{}    Bands out{{{}, {}, {}}};\n{}    return out;\n  }}\n", of.head,
+                     page_locals(uses, signature), ends, of.begin, of.end, cuts);
 }
 
 }  // namespace

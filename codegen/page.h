@@ -38,7 +38,8 @@ ir::Expr value_of(const ir::Expr& e);
 
 /// The inputs that the text of an expression names. What its fields depend on does not count.
 std::uint32_t page_uses(const ir::Expr& e);
-/// A line such as "    const Int h = at.h;" for each input in `uses` that is a member of `Where at`, or follows from it.
+/// A line such as "    const Int h = at.h;" for each input in `uses` that is a member of `Where at`, or follows from
+/// it.
 std::string page_locals(std::uint32_t uses, const ir::Signature& signature);
 
 /// Does a #line directive before each statement name the line of the user's source that it came from?

@@ -7,7 +7,7 @@ namespace attune::compiler {
 
 /// Where a part lies in the whole call, as expressions see it. Queries need nothing here: the part's q_offset tells.
 struct Part {
-  std::int64_t first_batch = 0, first_head = 0;    ///< which entry and query head the part's first ones are
+  std::int64_t first_batch = 0, first_head = 0;  ///< which entry and query head the part's first ones are
   std::int64_t more_queries = 0, more_keys = 0;  ///< that an entry has beyond the part's
 };
 enum class PartSink : std::uint8_t { kept, dropped };

@@ -395,14 +395,13 @@ void run_shared(const char* name, const Attention& attention, const Call& asked,
   const Purpose purpose(describe);
   if (checked.target == Target::cuda) {
     if (with.cover.lists())
-      throw Error("shares-call", "calls over ranks do not take a cover", {}, "each rank lists the tiles of its own parts",
-                  "leave it out");
+      throw Error("shares-call", "calls over ranks do not take a cover", {},
+                  "each rank lists the tiles of its own parts", "leave it out");
     const auto parts = [&checked](compiler::PartSink sink) -> const compiler::LoweredMod& {
       return checked.lowered->part(sink);
     };
-    compute_on_device(
-        plan, checked, parts,
-        {.stream = with.stream, .used = watched.used(), .exact = checked.exact, .purpose = &purpose});
+    compute_on_device(plan, checked, parts,
+                      {.stream = with.stream, .used = watched.used(), .exact = checked.exact, .purpose = &purpose});
   } else {
     cpu::Means means = runtime::means(with, purpose, nullptr, watched.used());
     means.workspace = {};

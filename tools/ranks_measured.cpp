@@ -136,8 +136,9 @@ MeasuredTimes measure_alone(const Attention& attention, const Forward& whole, co
 MeasuredTimes measure_ranks(const Attention& attention, const Forward& whole, const SharesOf& shares_of,
                             const MeasuredOptions& options) {
   const int devices = runtime::cuda::device_count();
-  if (devices == 0) throw Error("no-device", "there is no GPU to measure on", {}, runtime::cuda::find_driver().why,
-                                "leave --measure out: predictions need none");
+  if (devices == 0)
+    throw Error("no-device", "there is no GPU to measure on", {}, runtime::cuda::find_driver().why,
+                "leave --measure out: predictions need none");
   std::vector<Transport> transports;
   std::array<std::byte, 128> id{};
   if (options.by_nccl)
@@ -153,8 +154,7 @@ MeasuredTimes measure_ranks(const Attention& attention, const Forward& whole, co
     const Device device = Device::cuda(r % devices);
     const Transport with = options.by_nccl ? nccl(id, r, options.ranks, device.index) : transports[i];
     const Shares shares = shares_of(with);
-    const OnDevice call(attention, whole, device, rows_of(shares.of(r)), rows_of(shares.keys_of(r)),
-                        options.backward);
+    const OnDevice call(attention, whole, device, rows_of(shares.of(r)), rows_of(shares.keys_of(r)), options.backward);
     const auto seconds_of = [&](int calls) {
       meet.arrive_and_wait();
       const auto start = Clock::now();

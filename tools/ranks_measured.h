@@ -10,7 +10,7 @@ namespace attune::tools {
 
 struct MeasuredOptions {
   int ranks = 2;
-  bool by_nccl = false;  ///< else by copies between the GPUs of this process
+  bool by_nccl = false;   ///< else by copies between the GPUs of this process
   bool backward = false;  ///< the forward, then the backward
   double seconds = 1;     ///< for each of the two
 };

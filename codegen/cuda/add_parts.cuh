@@ -25,9 +25,7 @@ __device__ inline void store(void* to, Stored type, long long i, double x) {
   switch (type) {
     case Stored::f64: static_cast<double*>(to)[i] = x; break;
     case Stored::f32: static_cast<float*>(to)[i] = rounded; break;
-    case Stored::f16:
-      static_cast<unsigned short*>(to)[i] = static_cast<unsigned short>(pack<f16>(rounded, 0));
-      break;
+    case Stored::f16: static_cast<unsigned short*>(to)[i] = static_cast<unsigned short>(pack<f16>(rounded, 0)); break;
     default: static_cast<unsigned short*>(to)[i] = static_cast<unsigned short>(pack<bf16>(rounded, 0));
   }
 }

@@ -12,13 +12,13 @@ __global__ void __launch_bounds__(32 * rows_of_copy) merge_parts(const __grid_co
   const long long row = row_of_warp();
   if (row >= static_cast<long long>(args.batch) * args.heads * args.rows) return;
   const int lane = lane_of_warp(), position = static_cast<int>(row % args.rows),
-            head = static_cast<int>(row / args.rows % args.heads),
-            b = static_cast<int>(row / args.rows / args.heads);
+            head = static_cast<int>(row / args.rows % args.heads), b = static_cast<int>(row / args.rows / args.heads);
   const long long of_part = static_cast<long long>(args.batch) * args.heads * args.rows;
   float top = -infinity, most = -infinity;
   bool nan = false, max_nan = false;
   for (int part = 0; part < args.parts; ++part) {
-    const float lse = args.lse_parts[part * of_part + row], max = args.max_parts ? args.max_parts[part * of_part + row] : 0;
+    const float lse = args.lse_parts[part * of_part + row],
+                max = args.max_parts ? args.max_parts[part * of_part + row] : 0;
     nan = nan || lse != lse;
     max_nan = max_nan || max != max;
     top = fmaxf(top, lse);
@@ -38,13 +38,16 @@ __global__ void __launch_bounds__(32 * rows_of_copy) merge_parts(const __grid_co
       o += args.o_parts[(part * of_part + row) * args.dv + i] * ((lse == top ? 1.0f : expf(lse - top)) / sum);
     }
     if (nan) o = none;
-    store(args.o.data, args.o_type, b * args.o.batch + head * args.o.head + position * args.o.position + i * args.o.element,
+    store(args.o.data, args.o_type,
+          b * args.o.batch + head * args.o.head + position * args.o.position + i * args.o.element,
           static_cast<double>(o));
   }
   if (lane != 0) return;
   if (args.lse.data)
-    args.lse.data[b * args.lse.batch + head * args.lse.head + position * args.lse.position] =
-        nan ? none : top == -infinity ? top : top + logf(sum);
+    args.lse.data[b * args.lse.batch + head * args.lse.head + position * args.lse.position] = nan ? none
+                                                                                              : top == -infinity
+                                                                                                  ? top
+                                                                                                  : top + logf(sum);
   if (args.max.data)
     args.max.data[b * args.max.batch + head * args.max.head + position * args.max.position] = max_nan ? none : most;
 }

@@ -64,34 +64,33 @@ KernelKey key_of(const Facts& device, const LoweredMod& lowered, const Args& arg
   const Problem& whole = means.whole ? *means.whole : p;
   // Of latent heads the copy engine moves q and k alone.
   const bool boxes = has_boxes(call.q) && has_boxes(call.k) && (latent || (has_boxes(call.v) && has_boxes(call.o)));
-  KernelKey key{
-      .device = device.index,
-      .spec = {.arch = device.arch(),
-               .dtype = call.q.dtype,
-               .out = call.o.dtype,
-               .d = p.d,
-               .dv = p.dv,
-               .max = call.max.given(),
-               .packed = p.q.packed(),
-               .apart = tells_apart(call, p) || latent,
-               .paged = p.kv.paged(),
-               .narrow = call.k.dtype != call.q.dtype,
-               .before = call.o_before.given(),
-               .pieces = call.piece != 0,
-               .latent = latent,
-               .page_rows = latent ? page_rows(call, p) : 0,
-               .pairs = latent && whole.q.length * p.group > codegen::latent_rows,
-               .heads = latent ? codegen::latent_heads_to_share(p.group)
-                               : codegen::heads_to_share(whole.q.length, p.group),
-               .few = !latent && codegen::few_rows(whole.q.length, p.group),
-               .boxes = boxes,
-               .load = copied_bytes({&call.q, &call.k, &call.v}),
-               .store = stored_bytes(call.o),
-               .scale_positive = static_cast<float>(p.scale) > 0,
-               .exact = codegen::is_exact(means.exact, call.q.dtype),
-               .wide = codegen::reach_far(args.captures)},
-      .mod = lowered.digest,
-      .length = codegen::length_of(whole.q.length, whole.kv.length)};
+  KernelKey key{.device = device.index,
+                .spec = {.arch = device.arch(),
+                         .dtype = call.q.dtype,
+                         .out = call.o.dtype,
+                         .d = p.d,
+                         .dv = p.dv,
+                         .max = call.max.given(),
+                         .packed = p.q.packed(),
+                         .apart = tells_apart(call, p) || latent,
+                         .paged = p.kv.paged(),
+                         .narrow = call.k.dtype != call.q.dtype,
+                         .before = call.o_before.given(),
+                         .pieces = call.piece != 0,
+                         .latent = latent,
+                         .page_rows = latent ? page_rows(call, p) : 0,
+                         .pairs = latent && whole.q.length * p.group > codegen::latent_rows,
+                         .heads = latent ? codegen::latent_heads_to_share(p.group)
+                                         : codegen::heads_to_share(whole.q.length, p.group),
+                         .few = !latent && codegen::few_rows(whole.q.length, p.group),
+                         .boxes = boxes,
+                         .load = copied_bytes({&call.q, &call.k, &call.v}),
+                         .store = stored_bytes(call.o),
+                         .scale_positive = static_cast<float>(p.scale) > 0,
+                         .exact = codegen::is_exact(means.exact, call.q.dtype),
+                         .wide = codegen::reach_far(args.captures)},
+                .mod = lowered.digest,
+                .length = codegen::length_of(whole.q.length, whole.kv.length)};
   if (means.preference) key.preference = *means.preference;
   return key;
 }

@@ -33,8 +33,7 @@ void Moment::wait() const {
 OwnStream::OwnStream(Priority priority) : context_(current_context()) {
   int least = 0, greatest = 0;
   driver().cuCtxGetStreamPriorityRange(&least, &greatest);
-  driver().cuStreamCreateWithPriority(&stream_, cu::stream_non_blocking,
-                                      priority == Priority::high ? greatest : least);
+  driver().cuStreamCreateWithPriority(&stream_, cu::stream_non_blocking, priority == Priority::high ? greatest : least);
 }
 
 OwnStream::~OwnStream() {

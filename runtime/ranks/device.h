@@ -1,4 +1,5 @@
-// runtime/ranks/device.h — a rank's part of a call on a device: launches of the usual kernels, with exchanges beside them
+// runtime/ranks/device.h — a rank's part of a call on a device: launches of the usual kernels, with exchanges beside
+// them
 #pragma once
 
 #include <functional>

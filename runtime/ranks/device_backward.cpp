@@ -66,7 +66,7 @@ class BackwardOnDevice : DeviceRank {
   };
   struct Gradients {
     Gradient k, v;
-    cuda::Moment back;                ///< when parts are there
+    cuda::Moment back;               ///< when parts are there
     std::vector<cuda::Moment> used;  ///< once these have passed, it may be overwritten
   };
 
@@ -106,7 +106,8 @@ class BackwardOnDevice : DeviceRank {
     const bool sums = several();
     const auto one = [&](Gradient& gradient, const Tensor& wanted, std::int64_t width) {
       if (!wanted.given()) return;
-      const std::int64_t all = key_bytes(most, width, 1), own = key_entries() * most.count() * plan_.kv_rows(me_) * width;
+      const std::int64_t all = key_bytes(most, width, 1),
+                         own = key_entries() * most.count() * plan_.kv_rows(me_) * width;
       if (sums) gradient.launch = space.take<float>(all);
       gradient.sum = space.take<float>(all);
       gradient.parts = space.take<float>(own * count());
@@ -225,11 +226,10 @@ class BackwardOnDevice : DeviceRank {
       to.data = static_cast<std::byte*>(to.data) +
                 heads.first * to.strides[head] * static_cast<std::int64_t>(size_of(to.dtype));
       to.shape[head] = heads.count();
-      cuda::add_parts(device_,
-                      {.first = part_of_rank(gradient, heads, width, 0),
-                       .parts = count(),
-                       .part_stride = part_size(heads, width)},
-                      to, stream_);
+      cuda::add_parts(
+          device_,
+          {.first = part_of_rank(gradient, heads, width, 0), .parts = count(), .part_stride = part_size(heads, width)},
+          to, stream_);
     });
     of.used = {cuda::Moment(stream_)};
   }

@@ -1,4 +1,5 @@
-// runtime/ranks/device_rank.h — what both directions do on a device: keys to their places, parts of the call as launches
+// runtime/ranks/device_rank.h — what both directions do on a device: keys to their places, parts of the call as
+// launches
 #pragma once
 
 #include <algorithm>
@@ -36,9 +37,9 @@ struct HeadRows {
 
 /// Queries of one launch. Packed: of the sequences [first, last), wholly, or some of one; dense: of all entries.
 struct Stretch {
-  std::int64_t first = 0, last = 1;   ///< sequences
+  std::int64_t first = 0, last = 1;      ///< sequences
   std::int64_t q_first = 0, q_last = 0;  ///< positions in each
-  std::int64_t row = 0;               ///< of the first, on this rank
+  std::int64_t row = 0;                  ///< of the first, on this rank
 };
 
 /// Keys lie at their positions in memory as long as the whole call's, of which what no query needs stays 0. So kernels
@@ -191,8 +192,8 @@ class DeviceRank : protected Rank {
       moment.awaited_by(within);
     }
     into.k = placed(into.k_room.in(memory), k_.dtype, heads.count(), plan_.kv.rows, problem_.d, key_entries());
-    into.v = one_ ? into.k : placed(into.v_room.in(memory), v_.dtype, heads.count(), plan_.kv.rows, problem_.dv,
-                                    key_entries());
+    into.v = one_ ? into.k
+                  : placed(into.v_room.in(memory), v_.dtype, heads.count(), plan_.kv.rows, problem_.dv, key_entries());
     if (one_) into.v.shape[as_size(into.v.rank) - 1] = problem_.dv;
     if (clears_) {
       cuda::clear_bytes(into.k.data, as_size(key_bytes(heads, problem_.d, size_)), travel);
@@ -216,9 +217,8 @@ class DeviceRank : protected Rank {
         if (piece.owner != me_)
           receive.push_back(there);
         else
-          cuda::copy_runs(
-              runs_of(part(me_, from, piece.entry, piece.head, kv_local_[piece.first], piece.rows, wide)),
-              runs_of(there), within);
+          cuda::copy_runs(runs_of(part(me_, from, piece.entry, piece.head, kv_local_[piece.first], piece.rows, wide)),
+                          runs_of(there), within);
       }
     exchange(send, receive);
     return {cuda::Moment(travel), cuda::Moment(within)};
@@ -271,10 +271,10 @@ class DeviceRank : protected Rank {
     return p;
   }
   compiler::Part part_of(const Stretch& of, const KeyHeads& heads) const {
-    const std::int64_t queries = !packed()      ? problem_.q.length
-                                 : is_whole(of) ? of.q_last - of.q_first
-                                                : problem_.q.starts[as_size(of.last)] -
-                                                      problem_.q.starts[as_size(of.first)];
+    const std::int64_t queries = !packed() ? problem_.q.length
+                                 : is_whole(of)
+                                     ? of.q_last - of.q_first
+                                     : problem_.q.starts[as_size(of.last)] - problem_.q.starts[as_size(of.first)];
     return {.first_batch = packed() ? of.first : 0,
             .first_head = heads.first * problem_.group,
             .more_queries = queries - (of.q_last - of.q_first)};
@@ -376,9 +376,8 @@ class DeviceRank : protected Rank {
     return length == 0 || (rows.size() == 1 && rows[0].first == 0 && rows[0].last == length);
   }
   bool is_whole(const Stretch& of) const {
-    return of.last - of.first > 1 ||
-           (of.q_first == 0 &&
-            of.q_last == problem_.q.starts[as_size(of.first) + 1] - problem_.q.starts[as_size(of.first)]);
+    return of.last - of.first > 1 || (of.q_first == 0 && of.q_last == problem_.q.starts[as_size(of.first) + 1] -
+                                                                          problem_.q.starts[as_size(of.first)]);
   }
 };
 

@@ -34,7 +34,8 @@ struct Piece {
 class Rank {
  public:
   template <class Call>
-  Rank(const detail::Ranks& plan, const compiler::LoweredMod& lowered, const Call& call, const compiler::Problem& problem)
+  Rank(const detail::Ranks& plan, const compiler::LoweredMod& lowered, const Call& call,
+       const compiler::Problem& problem)
       : plan_(plan), lowered_(lowered), problem_(problem), me_(plan.transport.rank),
         layer_(layer_of(plan, lowered, compiler::args_of(lowered, call))),
         kv_local_(local_rows(plan.kv, plan.dealt().kv)), q_local_(local_rows(plan.q, plan.dealt().q)) {
@@ -121,6 +122,5 @@ class Rank {
   const Layer& layer_;
   std::vector<std::int64_t> kv_local_, q_local_;
 };
-
 
 }  // namespace attune::runtime::ranks

@@ -646,9 +646,8 @@ const Layer& layer_of(const detail::Ranks& plan, const compiler::LoweredMod& low
     return other("these Shares are of other masks", "none of their attentions has this mask with this data");
   };
   const compiler::CoverOf of = compiler::cover_of(lowered.cover);
-  const bool on_device = std::ranges::any_of(of.captures, [&](std::uint32_t slot) {
-    return args.captures[slot].device.kind != Device::Kind::cpu;
-  });
+  const bool on_device = std::ranges::any_of(
+      of.captures, [&](std::uint32_t slot) { return args.captures[slot].device.kind != Device::Kind::cpu; });
   if (!on_device) {
     const MaskOf mask = mask_of(lowered, args);
     for (const Layer& layer : plan.layers)

@@ -47,9 +47,9 @@ class OnDevice {
   Moment began_;
 };
 
-/// Where the threads of one group meet. One side of each part offers its memory and the other takes the offer: it copies
-/// straight between the two. On the host the receiver copies what it was offered. On devices a sender copies into what
-/// it was offered, since that takes half as long to begin; its copies run on its stream.
+/// Where the threads of one group meet. One side of each part offers its memory and the other takes the offer: it
+/// copies straight between the two. On the host the receiver copies what it was offered. On devices a sender copies
+/// into what it was offered, since that takes half as long to begin; its copies run on its stream.
 class Hub {
  public:
   Hub(int count, double seconds)
@@ -87,12 +87,12 @@ class Hub {
       changed_.notify_all();
       // A rank whose part does not fit hears of it, since it waits for this one.
       if (!fits)
-        fail(Error("ranks-differ", fmt::format("ranks {} and {} are not at the same call", part.peer, rank), {},
-                   stream ? fmt::format("rank {} expects {} bytes where rank {} sends {}", part.peer, theirs, rank,
-                                        part.bytes)
-                          : fmt::format("rank {} sends {} bytes where rank {} expects {}", part.peer, theirs, rank,
-                                        part.bytes),
-                   "make the same calls in the same order on every rank"));
+        fail(Error(
+            "ranks-differ", fmt::format("ranks {} and {} are not at the same call", part.peer, rank), {},
+            stream
+                ? fmt::format("rank {} expects {} bytes where rank {} sends {}", part.peer, theirs, rank, part.bytes)
+                : fmt::format("rank {} sends {} bytes where rank {} expects {}", part.peer, theirs, rank, part.bytes),
+            "make the same calls in the same order on every rank"));
       if (device)
         copied.push_back(other);
       else
@@ -176,7 +176,7 @@ class Hub {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::deque<Offered>> waiting_;  ///< by sender and receiver
-  std::optional<Error> over_;              ///< what ended it
+  std::optional<Error> over_;                 ///< what ended it
 };
 
 }  // namespace

@@ -74,12 +74,12 @@ TEST_CASE("the page of a part adds what the whole call has before it", "[cuda]")
       compiler::part_of(compiler::trace(attention), compiler::PartSink::kept));
   const codegen::KernelSpec spec{.arch = 90, .d = 64, .dv = 64};
   const codegen::GpuParts parts = codegen::forward_parts(lowered, spec);
-  const KernelPlan plan = codegen::choose(spec, parts.facts, codegen::call_kind(parts, codegen::Length::longer))
-                              .choices.front()
-                              .plan;
+  const KernelPlan plan =
+      codegen::choose(spec, parts.facts, codegen::call_kind(parts, codegen::Length::longer)).choices.front().plan;
   const Source source = codegen::kernel_source(parts, plan, 90);
-  for (const char* line : {"const Int b = u_first_b + at.b;", "const Int h = u_first_h + at.h;",
-                           "const Int q_len = u_more_q_len + at.q_len;", "const Int kv_len = u_more_kv_len + at.kv_len;"})
+  for (const char* line :
+       {"const Int b = u_first_b + at.b;", "const Int h = u_first_h + at.h;",
+        "const Int q_len = u_more_q_len + at.q_len;", "const Int kv_len = u_more_kv_len + at.kv_len;"})
     CHECK(source.text.find(line) != std::string::npos);
   CHECK(source.text.find("= at.") == std::string::npos);
   if (!skips_compiling()) compiles(source, 0);

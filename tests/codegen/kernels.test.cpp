@@ -245,8 +245,9 @@ void rotate_backward(std::size_t half) {
 TEST_CASE("the kernels that append, clear and combine compile without spills for every architecture", "[cuda]") {
   if (skips_compiling()) return;
   for (const int arch : {80, 86, 90, 100, 120})
-    for (const codegen::Source& page : {codegen::append_source(arch), codegen::clear_source(arch), codegen::copy_rows_source(arch),
-                                        codegen::add_parts_source(arch), codegen::merge_parts_source(arch)})
+    for (const codegen::Source& page :
+         {codegen::append_source(arch), codegen::clear_source(arch), codegen::copy_rows_source(arch),
+          codegen::add_parts_source(arch), codegen::merge_parts_source(arch)})
       CHECK(flaw(runtime::cuda::compile(page), 0) == "");
 }
 

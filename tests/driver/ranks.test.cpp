@@ -26,10 +26,10 @@ Forward whole() { return {.q = unplaced(4, length), .k = unplaced(2, length), .v
 struct Own {
   Array<bf16> q, k, v, o, grad, dq, dk, dv;
   explicit Own(std::int64_t rows, const Device& gpu = Device::cuda())
-      : q(gpu.array<bf16>({1, 4, rows, 64})), k(gpu.array<bf16>({1, 2, rows, 64})), v(gpu.array<bf16>({1, 2, rows, 64})),
-        o(gpu.array<bf16>({1, 4, rows, 64})), grad(gpu.array<bf16>({1, 4, rows, 64})),
-        dq(gpu.array<bf16>({1, 4, rows, 64})), dk(gpu.array<bf16>({1, 2, rows, 64})),
-        dv(gpu.array<bf16>({1, 2, rows, 64})) {}
+      : q(gpu.array<bf16>({1, 4, rows, 64})), k(gpu.array<bf16>({1, 2, rows, 64})),
+        v(gpu.array<bf16>({1, 2, rows, 64})), o(gpu.array<bf16>({1, 4, rows, 64})),
+        grad(gpu.array<bf16>({1, 4, rows, 64})), dq(gpu.array<bf16>({1, 4, rows, 64})),
+        dk(gpu.array<bf16>({1, 2, rows, 64})), dv(gpu.array<bf16>({1, 2, rows, 64})) {}
   Forward forward() const { return {.q = q, .k = k, .v = v, .o = o}; }
   Backward backward() const { return {.q = q, .k = k, .v = v, .grad_o = grad, .dq = dq, .dk = dk, .dv = dv}; }
 };
@@ -44,7 +44,8 @@ std::size_t launches_of(std::string_view kernel) {
 
 }  // namespace
 
-TEST_CASE("a forward over ranks is a launch for each stretch and group, on several streams, without waits", "[driver]") {
+TEST_CASE("a forward over ranks is a launch for each stretch and group, on several streams, without waits",
+          "[driver]") {
   std::vector<Transport> ranks = threads(2, 20);
   std::vector<Shares> shares(2);
   std::vector<std::unique_ptr<Own>> own(2);

@@ -65,28 +65,48 @@ std::string how_of(const char* name, const Shape& shape, int count, Deal deal, i
 TEST_CASE("on devices any deal over any number of ranks gives the bits of one", "[gpu][ranks]") {
   if (skipped()) return;
   const std::vector<Named> mods = mods_here();
-  const std::array shapes{
-      Shape{.batch = 1, .q_heads = 4, .kv_heads = 2, .q_len = length, .kv_len = length, .d = 128, .dv = 128,
-            .dtype = DType::bf16},
-      Shape{.batch = 1, .q_heads = 2, .kv_heads = 2, .q_len = length - 7, .kv_len = length - 7, .d = 64, .dv = 72,
-            .dtype = DType::f16},
-      Shape{.q_heads = 4, .kv_heads = 2, .q_len = 900, .kv_len = length, .d = 64, .dv = 64, .dtype = DType::bf16,
-            .kv_shared = true, .q_offset = length - 900}};
+  const std::array shapes{Shape{.batch = 1,
+                                .q_heads = 4,
+                                .kv_heads = 2,
+                                .q_len = length,
+                                .kv_len = length,
+                                .d = 128,
+                                .dv = 128,
+                                .dtype = DType::bf16},
+                          Shape{.batch = 1,
+                                .q_heads = 2,
+                                .kv_heads = 2,
+                                .q_len = length - 7,
+                                .kv_len = length - 7,
+                                .d = 64,
+                                .dv = 72,
+                                .dtype = DType::f16},
+                          Shape{.q_heads = 4,
+                                .kv_heads = 2,
+                                .q_len = 900,
+                                .kv_len = length,
+                                .d = 64,
+                                .dv = 64,
+                                .dtype = DType::bf16,
+                                .kv_shared = true,
+                                .q_offset = length - 900}};
   CHECK(side_by_side(mods.size() * shapes.size(), [&](std::size_t i) {
           const auto& [name, attention] = mods[i / shapes.size()];
           const Inputs in = inputs(shapes[i % shapes.size()]);
           const Results one = alone(attention, in, {1});
           std::string said;
           std::size_t next = i;
-          for (const auto& [count, deal, groups, travel] :
-               {std::tuple{2, Deal::zigzag, 2, Travel::gather}, {1, Deal::contiguous, 1, Travel::gather},
-                {2, Deal::best, 1, Travel::heads}, {3, Deal::greedy, 1, Travel::gather},
-                {4, Deal::zigzag, 2, Travel::gather}, {8, Deal::contiguous, 2, Travel::gather}})
+          for (const auto& [count, deal, groups, travel] : {std::tuple{2, Deal::zigzag, 2, Travel::gather},
+                                                            {1, Deal::contiguous, 1, Travel::gather},
+                                                            {2, Deal::best, 1, Travel::heads},
+                                                            {3, Deal::greedy, 1, Travel::gather},
+                                                            {4, Deal::zigzag, 2, Travel::gather},
+                                                            {8, Deal::contiguous, 2, Travel::gather}})
             for (const Where where : places()) {
               if (count != 2 && where.devices == 1 && next++ % 3 != 0) continue;
-              const std::string differ = differs(
-                  one, together(attention, in, count, {.deal = deal, .travel = travel, .groups = groups},
-                                i % 2 ? Layout::bhsd : Layout::bshd, where));
+              const std::string differ = differs(one, together(attention, in, count,
+                                                               {.deal = deal, .travel = travel, .groups = groups},
+                                                               i % 2 ? Layout::bhsd : Layout::bshd, where));
               if (!differ.empty())
                 said += how_of(name, in.shape, count, deal, groups, where) + ", " +
                         std::string(runtime::ranks::name_of(travel)) + ": " + differ + "\n";
@@ -102,25 +122,27 @@ TEST_CASE("on devices packed sequences over ranks get the bits of one", "[gpu][r
   const Attention dropped{.mask = mods::causal(),
                           .prob = [](Float p, At) { return where(attune::random(3) < 0.8f, p / 0.8f, 0); }};
   const std::vector<std::vector<std::int64_t>> all{{0, 1, 700, 40, 900, 0, 130}, {1600}, {5, 6, 7}, {0, 0, 400, 0}};
-  CHECK(side_by_side(2 * all.size(), [&](std::size_t i) {
-          const auto& lens = all[i / 2];
-          const Attention& attention = i % 2 ? by_entry : dropped;
-          const Inputs in = inputs({.q_heads = 4, .kv_heads = 2, .d = 128, .dv = 128, .dtype = DType::bf16,
-                                    .q_lens = lens, .kv_lens = lens});
-          const Results one = alone(attention, in, {1});
-          std::string said;
-          for (const int count : {1, 2, 3})
-            for (const auto& [deal, travel] :
-                 {std::pair{Deal::contiguous, Travel::gather}, {Deal::zigzag, Travel::gather},
-                  {Deal::greedy, Travel::gather}, {Deal::best, Travel::heads}}) {
-              if (travel == Travel::heads && count == 3) continue;
-              const std::string differ = differs(
-                  one, together(attention, in, count, {.deal = deal, .travel = travel, .groups = 2}, Layout::bhsd, {1}));
-              if (!differ.empty())
-                said += how_of(i % 2 ? "by entry" : "dropped", in.shape, count, deal, 2, {1}) + ": " + differ + "\n";
-            }
-          return said;
-        }) == "");
+  CHECK(
+      side_by_side(2 * all.size(), [&](std::size_t i) {
+        const auto& lens = all[i / 2];
+        const Attention& attention = i % 2 ? by_entry : dropped;
+        const Inputs in = inputs(
+            {.q_heads = 4, .kv_heads = 2, .d = 128, .dv = 128, .dtype = DType::bf16, .q_lens = lens, .kv_lens = lens});
+        const Results one = alone(attention, in, {1});
+        std::string said;
+        for (const int count : {1, 2, 3})
+          for (const auto& [deal, travel] : {std::pair{Deal::contiguous, Travel::gather},
+                                             {Deal::zigzag, Travel::gather},
+                                             {Deal::greedy, Travel::gather},
+                                             {Deal::best, Travel::heads}}) {
+            if (travel == Travel::heads && count == 3) continue;
+            const std::string differ = differs(
+                one, together(attention, in, count, {.deal = deal, .travel = travel, .groups = 2}, Layout::bhsd, {1}));
+            if (!differ.empty())
+              said += how_of(i % 2 ? "by entry" : "dropped", in.shape, count, deal, 2, {1}) + ": " + differ + "\n";
+          }
+        return said;
+      }) == "");
 }
 
 TEST_CASE("on devices few queries go to the keys, and parts merge", "[gpu][ranks]") {
@@ -130,10 +152,24 @@ TEST_CASE("on devices few queries go to the keys, and parts merge", "[gpu][ranks
           const auto& [name, attention] = mods[i];
           std::string said;
           if (name == std::string("squared")) return said;  // parts of it cannot be merged
-          for (const Shape& shape : {Shape{.q_heads = 4, .kv_heads = 2, .q_len = 1, .kv_len = length, .d = 128, .dv = 128,
-                                           .dtype = DType::bf16, .q_offset = length - 1},
-                                     Shape{.q_heads = 4, .kv_heads = 2, .q_len = 3, .kv_len = 700, .d = 64, .dv = 64,
-                                           .dtype = DType::f16, .kv_shared = true, .q_offset = 697}}) {
+          // One shape for each: compiling takes most of the time.
+          for (const Shape& shape : {i % 2 ? Shape{.q_heads = 4,
+                                             .kv_heads = 2,
+                                             .q_len = 1,
+                                             .kv_len = length,
+                                             .d = 128,
+                                             .dv = 128,
+                                             .dtype = DType::bf16,
+                                             .q_offset = length - 1}
+                                           : Shape{.q_heads = 4,
+                                             .kv_heads = 2,
+                                             .q_len = 3,
+                                             .kv_len = 700,
+                                             .d = 64,
+                                             .dv = 64,
+                                             .dtype = DType::f16,
+                                             .kv_shared = true,
+                                             .q_offset = 697}}) {
             const Inputs in = inputs(shape);
             const Results one = alone(attention, in, {1});
             for (const int count : {1, 2, 3})
@@ -158,7 +194,8 @@ TEST_CASE("on devices every mod of the corpus gives over ranks what it gives alo
           made.attention.target = Target::automatic;
           const Inputs in = inputs({.d = 64, .dv = 64, .dtype = DType::bf16, .seed = 3});
           const Results one = alone(made.attention, in, {1});
-          std::string said = differs(one, together(made.attention, in, 2, {.travel = Travel::gather}, Layout::bhsd, {1}));
+          std::string said = differs(one,
+                                     together(made.attention, in, 2, {.travel = Travel::gather}, Layout::bhsd, {1}));
           // Shorter grains than tiles have queries: other tiles of keys may be full, but sums are as close.
           const Results cut = together(made.attention, in, 3, {.travel = Travel::gather, .groups = 2, .grain = 8},
                                        Layout::bhsd, {1});
@@ -179,8 +216,7 @@ TEST_CASE("on devices rows may have any strides, and lengths may be hostile", "[
     const Results one = alone(causal, in, {1});
     for (const Layout layout : {Layout::bhsd, Layout::bshd, Layout::padded, Layout::columns}) {
       INFO(shape.describe() << ", layout " << static_cast<int>(layout));
-      CHECK(distance(one.o.tensor,
-                     together(causal, in, 3, {.travel = Travel::gather}, layout, {1}).o.tensor) < 1e-2);
+      CHECK(distance(one.o.tensor, together(causal, in, 3, {.travel = Travel::gather}, layout, {1}).o.tensor) < 1e-2);
     }
   }
 }
@@ -195,7 +231,8 @@ TEST_CASE("on devices keys that no query needs may be NaN, and are not sent", "[
     for (std::int64_t i = 0; i < 1536; ++i)
       for (std::int64_t j = 0; j < 64 && i % 768 >= 384; ++j)
         for (const std::int64_t b : {0, 1})
-          for (const std::int64_t h : {0, 1}) runtime::store(t->tensor, runtime::offset(t->tensor, b, h, i, j), std::nan(""));
+          for (const std::int64_t h : {0, 1})
+            runtime::store(t->tensor, runtime::offset(t->tensor, b, h, i, j), std::nan(""));
   for (const Where where : places())
     CHECK(differs(one, together(half, in, 2, {.travel = Travel::gather}, Layout::bhsd, where)) == "");
 }
@@ -222,6 +259,7 @@ TEST_CASE("on devices gradients over ranks are as on one rank, reproducibly", "[
           const Inputs in = inputs(shapes[i / 2]);
           const double least = in.shape.dtype == DType::f32 ? 2e-4 : 3e-2;
           std::string said;
+          if (i % 2 && i / 2 != 0 && i / 2 != 2) return std::string();  // its kernels take long to compile
           for (const bool results : i < 2 ? std::vector{false, true} : std::vector{true}) {
             const Gradients one = alone(attention, in, asked, {.results = results, .where = {1}});
             for (const int count : {1, 2, 3})

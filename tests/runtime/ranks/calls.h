@@ -24,8 +24,8 @@ namespace attune::tests::ranks {
 using How = Shares::How;
 
 /// Copies the rows of a tensor that stretches name, along one dimension, to those of a rank, or the other way.
-inline void copy_rows(const Tensor& whole, std::span<const Shares::Stretch> rows, std::size_t dimension, const Tensor& local,
-               bool to_whole) {
+inline void copy_rows(const Tensor& whole, std::span<const Shares::Stretch> rows, std::size_t dimension,
+                      const Tensor& local, bool to_whole) {
   const auto last = static_cast<std::size_t>(local.rank) - 1;
   const bool by_rows = dimension != last && local.strides[last] == 1 && whole.strides[last] == 1;
   const std::int64_t width = by_rows ? local.shape[last] : 1;
@@ -70,7 +70,7 @@ inline std::int64_t rows_in(std::span<const Shares::Stretch> all) {
 }
 
 inline Placed sliced(const Tensor& whole, std::span<const Shares::Stretch> rows, std::size_t dimension, bool filled,
-              Layout layout = Layout::bhsd) {
+                     Layout layout = Layout::bhsd) {
   std::vector<std::int64_t> shape(whole.shape.begin(), whole.shape.begin() + whole.rank);
   shape[dimension] = rows_in(rows);
   Placed out = place(whole.dtype, shape, layout);
@@ -82,10 +82,8 @@ struct Results {
   Placed o, lse, max;
 };
 inline Results results_for(const Inputs& in, DType type) {
-  return {place(type, in.shape_of_o()), place(DType::f32, in.shape_of_lse()),
-          place(DType::f32, in.shape_of_lse())};
+  return {place(type, in.shape_of_o()), place(DType::f32, in.shape_of_lse()), place(DType::f32, in.shape_of_lse())};
 }
-
 
 /// Where ranks compute: on the host, or with copies on so many devices by turns.
 struct Where {
@@ -138,7 +136,7 @@ inline Results alone(const Attention& attention, const Inputs& in, Where where =
 
 /// The same over ranks, brought together. Throws what a rank throws.
 inline Results together(const Attention& attention, const Inputs& in, int count, const How& how,
-                 Layout layout = Layout::bhsd, Where where = {}, std::vector<Transport> ranks = {}) {
+                        Layout layout = Layout::bhsd, Where where = {}, std::vector<Transport> ranks = {}) {
   if (ranks.empty()) ranks = threads(count, 60);
   Results out = results_for(in, in.shape.dtype);
   const std::size_t q_rows = in.shape.packed() ? 0 : 2, lse_rows = in.shape.packed() ? 1 : 2;
@@ -218,8 +216,8 @@ struct HowBackward {
 /// Binds copies of what the attention captures, and asks for the gradients of these captures.
 inline std::vector<Placed> copy_inputs(Backward& call, Copies& copies, const Attention& attention,
                                        std::span<const Tensor> captures, std::span<const Placed> given = {}) {
-  for (Tensor* t : {&call.q, &call.k, &call.v, &call.grad_o, &call.grad_lse, &call.o, &call.lse, &call.dq, &call.dk,
-                    &call.dv})
+  for (Tensor* t :
+       {&call.q, &call.k, &call.v, &call.grad_o, &call.grad_lse, &call.o, &call.lse, &call.dq, &call.dk, &call.dv})
     *t = copies(*t);
   call.captures = copies.captures(attention);
   const std::vector<Tensor> traced = compiler::trace(attention).slots.captures;
@@ -233,7 +231,8 @@ inline std::vector<Placed> copy_inputs(Backward& call, Copies& copies, const Att
   return into;
 }
 
-inline Gradients alone(const Attention& attention, const Inputs& in, std::span<const Tensor> captures, HowBackward how = {}) {
+inline Gradients alone(const Attention& attention, const Inputs& in, std::span<const Tensor> captures,
+                       HowBackward how = {}) {
   Gradients out = gradients_for(in, captures);
   Backward call = in.backward();
   const Results forward = alone(attention, in, how.where);
@@ -250,8 +249,8 @@ inline Gradients alone(const Attention& attention, const Inputs& in, std::span<c
 
 /// `ranks`: the captured gradients of each, which are alike if they are summed.
 inline Gradients together(const Attention& attention, const Inputs& in, std::span<const Tensor> captures, int count,
-                   const How& how, HowBackward back = {}, std::vector<std::vector<Placed>>* by_rank = nullptr,
-                   std::vector<Transport> ranks = {}) {
+                          const How& how, HowBackward back = {}, std::vector<std::vector<Placed>>* by_rank = nullptr,
+                          std::vector<Transport> ranks = {}) {
   if (ranks.empty()) ranks = threads(count, 60);
   Gradients out = gradients_for(in, captures);
   const Results forward = alone(attention, in, back.where);
@@ -295,6 +294,5 @@ inline bool same_bits(const Tensor& a, const Tensor& b) {
   const auto left = elements(a), right = elements(b);
   return std::ranges::equal(std::as_bytes(std::span(left)), std::as_bytes(std::span(right)));
 }
-
 
 }  // namespace attune::tests::ranks

@@ -17,8 +17,8 @@
 #include "tests/numerics/corpus.h"
 #include "tests/numerics/inputs.h"
 #include "tests/ranks.h"
-#include "tests/runtime/ranks/calls.h"
 #include "tests/refusal.h"
+#include "tests/runtime/ranks/calls.h"
 #include "tests/sanitizers.h"
 
 using namespace attune;
@@ -229,7 +229,8 @@ TEST_CASE("every mod of the corpus has the gradients of one rank", "[ranks]") {
     tests::Made made = tests::make(mod, 1);
     made.attention.target = Target::automatic;
     const Inputs in = tests::inputs({.seed = 4});
-    const Gradients one = alone(made.attention, in, std::span<const Tensor>()), many = together(made.attention, in, {}, 3, {.grain = 4});
+    const Gradients one = alone(made.attention, in, std::span<const Tensor>()),
+                    many = together(made.attention, in, {}, 3, {.grain = 4});
     CHECK(same_bits(one.dq.tensor, many.dq.tensor));
     CHECK(distance(one.dk.tensor, many.dk.tensor) < 1e-4);
     CHECK(distance(one.dv.tensor, many.dv.tensor) < 1e-4);
