@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "runtime/cuda/streams.h"
 #include "tests/catch.h"
 #include "tests/driver/fake_driver.h"
 #include "tests/ranks.h"
@@ -91,4 +92,46 @@ TEST_CASE("calls over ranks on a device refuse graphs and covers", "[driver]") {
   const auto doc = Device::cuda().array<int>({length}, "doc");
   const Attention documents{.mask = [=](At at) { return doc[at.q] == doc[at.kv]; }};
   CHECK(tests::refusal([&] { Shares(std::span(&documents, 1), whole(), Transport{}); }).code == "shares-capture");
+}
+
+namespace {
+
+/// Bytes of the fake device, which the host can read.
+struct Bytes {
+  Array<std::uint8_t> all = Device::cuda().array<std::uint8_t>({64});
+  std::uint8_t* at(int i) const { return all.data() + i; }
+};
+
+/// What a rank sends to the other one: three runs of two bytes each, eight bytes apart, to be received four apart.
+std::string exchanged(const Transport& with, std::size_t received_runs) {
+  const runtime::cuda::Current current(0);
+  const runtime::cuda::OwnStream stream(runtime::cuda::OwnStream::Priority::usual);
+  const Bytes from, to;
+  for (int i = 0; i < 64; ++i) *from.at(i) = static_cast<std::uint8_t>(100 * with.rank + i);
+  const int peer = 1 - with.rank;
+  const std::vector<Transport::Part> send{{peer, from.at(1), 6, 3, 8}, {peer, from.at(40), 5}},
+      receive{{peer, to.at(0), 6, received_runs, 4}, {peer, to.at(20), 5}};
+  with.exchange(send, receive, stream.get());
+  std::string out;
+  for (const int i : {0, 1, 2, 4, 5, 8, 9, 20, 24}) out += std::to_string(*to.at(i) - 100 * peer) + " ";
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("threads copy runs between devices, on the sender's stream and without waiting for either", "[driver]") {
+  std::string said[2];
+  fake::forget();
+  CHECK(tests::on_ranks(threads(2, 20), [&](const Transport& at) { said[at.rank] = exchanged(at, 3); }).empty());
+  // Between runs nothing is written: arrays begin with zeros.
+  CHECK(said[0] == "1 2 -100 9 10 17 18 40 44 ");
+  CHECK(said[1] == "1 2 0 9 10 17 18 40 44 ");
+  CHECK(fake::calls("cuMemcpy2DAsync") == 2);
+  CHECK(fake::calls("cuStreamSynchronize") == 2 * 2);  // for the zeros of each array
+}
+
+TEST_CASE("threads refuse parts of other sizes or numbers of runs on a device, on both ranks", "[driver]") {
+  const auto errors = tests::on_ranks(threads(2, 20), [&](const Transport& at) { exchanged(at, at.rank ? 3 : 2); });
+  REQUIRE(errors.size() == 2);
+  for (const Error& error : errors) CHECK(error.code == "ranks-differ");
 }
