@@ -30,7 +30,7 @@ __device__ inline void store(void* to, Stored type, long long i, double x) {
   }
 }
 
-__global__ void __launch_bounds__(32 * rows_of_copy) add_parts(const __grid_constant__ AddArgs args) {
+__global__ void __launch_bounds__(32 * rows_of_copy, 4) add_parts(const __grid_constant__ AddArgs args) {
   const long long row = row_of_warp();
   if (row >= rows_of(args)) return;
   const long long from = row_at(args, args.from_stride, row), to = row_at(args, args.to_stride, row);

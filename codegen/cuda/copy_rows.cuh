@@ -16,7 +16,7 @@ __device__ inline void copy_row(const RowsArgs& args, long long from, long long 
 }
 
 /// Extents and strides count words of `bytes`, which may be several elements.
-__global__ void __launch_bounds__(32 * rows_of_copy) copy_rows(const __grid_constant__ RowsArgs args) {
+__global__ void __launch_bounds__(32 * rows_of_copy, 4) copy_rows(const __grid_constant__ RowsArgs args) {
   const long long row = row_of_warp();
   if (row >= rows_of(args)) return;
   const int lane = lane_of_warp();

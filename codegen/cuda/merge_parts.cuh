@@ -8,7 +8,7 @@
 
 namespace attune {
 
-__global__ void __launch_bounds__(32 * rows_of_copy) merge_parts(const __grid_constant__ MergeArgs args) {
+__global__ void __launch_bounds__(32 * rows_of_copy, 4) merge_parts(const __grid_constant__ MergeArgs args) {
   const long long row = row_of_warp();
   if (row >= static_cast<long long>(args.batch) * args.heads * args.rows) return;
   const int lane = lane_of_warp(), position = static_cast<int>(row % args.rows),
