@@ -3,8 +3,9 @@
 // A warp a row of a head, rows_of_copy rows a block.
 #pragma once
 
-#include "add_parts.cuh"
+#include "elements.cuh"
 #include "softmax.cuh"
+#include "tensor_rows.cuh"
 
 namespace attune {
 
@@ -38,9 +39,8 @@ __global__ void __launch_bounds__(32 * rows_of_copy, 4) merge_parts(const __grid
       o += args.o_parts[(part * of_part + row) * args.dv + i] * ((lse == top ? 1.0f : expf(lse - top)) / sum);
     }
     if (nan) o = none;
-    store(args.o.data, args.o_type,
-          b * args.o.batch + head * args.o.head + position * args.o.position + i * args.o.element,
-          static_cast<double>(o));
+    store(args.o.data, b * args.o.batch + head * args.o.head + position * args.o.position + i * args.o.element,
+          args.o_type, static_cast<double>(o));
   }
   if (lane != 0) return;
   if (args.lse.data)

@@ -80,7 +80,7 @@ TEST_CASE("the page of a part adds what the whole call has before it", "[cuda]")
   for (const char* line :
        {"const Int b = u_first_b + at.b;", "const Int h = u_first_h + at.h;",
         "const Int q_len = u_more_q_len + at.q_len;", "const Int kv_len = u_more_kv_len + at.kv_len;"})
-    CHECK(source.text.find(line) != std::string::npos);
+    CHECK(source.text.find(local) != std::string::npos);
   CHECK(source.text.find("= at.") == std::string::npos);
   if (!skips_compiling()) compiles(source, 16);  // random numbers take many registers
 }

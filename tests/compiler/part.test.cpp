@@ -1,6 +1,8 @@
 // tests/compiler/part.test.cpp — Mods of parts of a call: what is added to what they see, and when nothing is
 #include "compiler/part.h"
 
+#include <attune/attune.h>
+
 #include "compiler/lower.h"
 #include "tests/catch.h"
 
