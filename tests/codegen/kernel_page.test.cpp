@@ -77,7 +77,7 @@ TEST_CASE("the page of a part adds what the whole call has before it", "[cuda]")
   const KernelPlan plan =
       codegen::choose(spec, parts.facts, codegen::call_kind(parts, codegen::Length::longer)).choices.front().plan;
   const Source source = codegen::kernel_source(parts, plan, 90);
-  for (const char* line :
+  for (const char* local :
        {"const Int b = u_first_b + at.b;", "const Int h = u_first_h + at.h;",
         "const Int q_len = u_more_q_len + at.q_len;", "const Int kv_len = u_more_kv_len + at.kv_len;"})
     CHECK(source.text.find(local) != std::string::npos);
