@@ -60,9 +60,21 @@ class DeviceRank : protected Rank {
                   "ranks meet while it is put on its streams", "call it without a graph");
   }
 
+  ~DeviceRank() {
+    if (ended_) return;
+    // A call that failed: what it has put on its streams still uses the memory.
+    try {
+      end();
+    } catch (...) {
+      // The driver fails, and says so to the next call.
+    }
+  }
+  DeviceRank(const DeviceRank&) = delete;
+  DeviceRank& operator=(const DeviceRank&) = delete;
+
   static std::shared_ptr<DeviceRoom> room_of(const detail::Ranks& plan, int device) {
     const std::lock_guard lock(plan.room_mutex);
-    if (!plan.room) plan.room = std::make_shared<DeviceRoom>(device);
+    if (!plan.room || plan.room->device() != device) plan.room = std::make_shared<DeviceRoom>(device);
     return plan.room;
   }
   /// Are values the first columns of keys? Those of latent heads are, and travel with them. A rank that holds no keys
@@ -344,7 +356,9 @@ class DeviceRank : protected Rank {
   }
   void end_travel() {
     cuda::Moment(room_->travel()).awaited_by(stream_);
+    cuda::Moment(room_->within()).awaited_by(stream_);
     room_->last = cuda::Moment(stream_);
+    ended_ = true;
   }
 
   cuda::Means means_of(cuda::cu::Stream stream, Used* used) const {
@@ -367,6 +381,7 @@ class DeviceRank : protected Rank {
   std::vector<double> users_;  ///< parameters
   std::int64_t size_;          ///< of an element of k and v, in bytes
   bool one_;                   ///< values are columns of the keys
+  bool ended_ = false;         ///< the caller's stream waits for all that the call put on others
   bool clears_ = false;        ///< memory for keys may hold others' rows where this layer needs none
   std::size_t next_ = 0;
 

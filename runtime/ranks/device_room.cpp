@@ -10,6 +10,15 @@ namespace attune::runtime::ranks {
 
 DeviceRoom::DeviceRoom(int device) : device_(device) {}
 
+DeviceRoom::~DeviceRoom() {
+  try {
+    const cuda::Current current(device_);
+    last.wait();
+  } catch (...) {
+    // At the end of a process the driver may be gone, and the memory with it.
+  }
+}
+
 std::byte* DeviceRoom::memory(std::size_t bytes) {
   if (bytes > bytes_) {
     // Freeing does not wait for launches that still use it.

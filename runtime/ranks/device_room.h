@@ -14,6 +14,12 @@ class DeviceRoom {
  public:
   /// Streams are of the current context, which is the device's.
   explicit DeviceRoom(int device);
+  /// Waits for what still uses the memory.
+  ~DeviceRoom();
+  DeviceRoom(const DeviceRoom&) = delete;
+  DeviceRoom& operator=(const DeviceRoom&) = delete;
+
+  int device() const { return device_; }
 
   /// For exchanges, which begin before launches that become ready at the same time.
   cuda::cu::Stream travel() const { return travel_.get(); }

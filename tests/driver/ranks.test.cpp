@@ -83,6 +83,35 @@ TEST_CASE("a backward over ranks adds up what launches and ranks give", "[driver
   CHECK(launches_of("add_parts") == 12);
 }
 
+TEST_CASE("Shares that go, or need more memory, wait for the call that uses it", "[driver]") {
+  const Own own(length);
+  {
+    const Shares shares(std::span(&causal, 1), whole(), {}, {.travel = Shares::Travel::gather});
+    causal.run(own.forward(), {.shares = shares});
+    fake::forget();
+    causal.run(own.forward(), {.shares = shares});
+    CHECK(fake::calls("cuEventSynchronize") == 0);
+    causal.backward(own.backward(), {.shares = shares});
+    CHECK(fake::calls("cuEventSynchronize") == 1);
+    CHECK(fake::calls("cuMemFree") == 1);
+  }
+  CHECK(fake::calls("cuEventSynchronize") == 2);
+  CHECK(fake::calls("cuMemFree") == 2);
+}
+
+TEST_CASE("a rank that fails within a call leaves nothing that others could wait for", "[driver]") {
+  std::vector<std::string> codes(2);
+  tests::on_ranks(threads(2, 1), [&](const Transport& at) {
+    const Shares shares(std::span(&causal, 1), whole(), at, zigzag);
+    const Own own(length / 2);
+    Forward call = own.forward();
+    if (at.rank == 1) call.k = unplaced(2, 5);  // rows of another rank's
+    codes[static_cast<std::size_t>(at.rank)] = tests::refusal([&] { causal.run(call, {.shares = shares}); }).code;
+  });
+  CHECK(codes[1] == "shares-shape");
+  CHECK(codes[0] == "ranks-timeout");
+}
+
 TEST_CASE("calls over ranks on a device refuse graphs and covers", "[driver]") {
   const Shares shares(std::span(&causal, 1), whole(), {}, {.travel = Shares::Travel::gather});
   const Own own(length);
