@@ -1,10 +1,12 @@
 // runtime/ranks/device_forward.cpp — a rank's part of a forward on a device
 #include <array>
 #include <optional>
+#include <tuple>
 
 #include "codegen/ceil_div.h"
 #include "codegen/choose.h"
 #include "codegen/parts.h"
+#include "runtime/cuda/operands.h"
 #include "runtime/ranks/device_rank.h"
 #include "runtime/ranks/digester.h"
 #include "runtime/ranks/or_stop.h"
@@ -45,10 +47,12 @@ class ForwardOnDevice : DeviceRank {
   }
 
   /// The plan's schedule, where a device has it. A ring would save the memory of one group's keys; more groups save
-  /// more. Few queries go to the keys where a kernel takes keys that do not begin at 0, and each rank's are one run.
+  /// more. Few queries go to the keys where each rank's are one run, and the kernel takes them that takes keys which do
+  /// not begin at 0. All ranks must decide alike, so no address counts.
   Travel travel() const {
     const Travel planned = layer_.chosen().travel;
-    const bool to_keys = codegen::few_rows(problem_.q.length, problem_.group) && !packed() && !one_ &&
+    const bool in_sixteens = size_ == 2 && problem_.d % 8 == 0 && problem_.dv % 8 == 0;
+    const bool to_keys = codegen::few_rows(problem_.q.length, problem_.group) && !packed() && !one_ && in_sixteens &&
                          codegen::linear_in_p(lowered_.mod.prob) &&
                          std::ranges::all_of(plan_.kv_of, [](const auto& runs) { return runs.size() <= 1; });
     return planned == Travel::heads || (planned == Travel::few && to_keys) ? planned : Travel::gather;
@@ -222,6 +226,12 @@ class ForwardOnDevice : DeviceRank {
     const FewRoom own_q = take(mine, q_row, 1), whole_q = take(all, q_row, 1);
     // o, lse and max: of all queries, then of this rank's by each rank.
     const std::size_t results = call_.max.given() ? 3 : 2;
+    // The kernel reads keys by 16 bytes.
+    const bool copies = cuda::copied_bytes({&k_, &v_}) < 16;
+    const auto of_keys = [&](std::int64_t width) {
+      return space.take<std::byte>(copies ? key_entries() * problem_.kv_heads * plan_.kv_rows(me_) * width * size_ : 0);
+    };
+    const Room<std::byte> k_room = of_keys(problem_.d), v_room = of_keys(problem_.dv);
     const std::array here{take(all, problem_.dv * number, 1), take(all, number, 1), take(all, number, 1)},
         parts{take(mine, problem_.dv * number, count()), take(mine, number, count()), take(mine, number, count())};
     std::byte* const memory = begin(space, 0);
@@ -244,6 +254,13 @@ class ForwardOnDevice : DeviceRank {
     Forward call = call_;
     call.q = tensor(whole_q, call_.q.dtype, problem_.d);
     call.kv_offset = p.kv_offset;
+    if (copies && plan_.kv_rows(me_) > 0)
+      for (const auto& [t, room, width] : {std::tuple{&call.k, &k_room, problem_.d}, {&call.v, &v_room, problem_.dv}}) {
+        const Tensor to = placed(room->in(memory), t->dtype, problem_.kv_heads, plan_.kv_rows(me_), width,
+                                 key_entries());
+        cuda::copy_elements(device_, *t, to, stream_);
+        *t = to;
+      }
     call.o = tensor(here[0], DType::f32, problem_.dv);
     const auto numbers = [&](const FewRoom& of) {
       return placed_numbers(of.room.in(memory), problem_.q_heads, of.rows);

@@ -2,6 +2,7 @@
 #include <attune/attune.h>
 
 #include <algorithm>
+#include <array>
 #include <set>
 
 #include "runtime/cuda/streams.h"
@@ -70,6 +71,37 @@ TEST_CASE("a forward over ranks is a launch for each stretch and group, on sever
   // The second call takes no memory but in the order of streams, and waits for nothing.
   CHECK(fake::calls_behind_the_back() == 0);
   CHECK(fake::calls("cuMemcpy2DAsync") + fake::calls("cuMemcpyAsync") >= 8);
+}
+
+TEST_CASE("few queries go to the keys where their kernel takes these, else keys to them", "[driver]") {
+  const Attention plain{.score = [](Float s, At at) { return s + 0.25f * f32(at.kv_len - at.kv); }};
+  const auto kernels = [&](DType type, std::int64_t shift) {
+    const auto like = [&](std::int64_t heads, std::int64_t rows) {
+      return Tensor(nullptr, type, {1, heads, rows, 64});
+    };
+    fake::forget();
+    CHECK(tests::on_ranks(threads(2, 20), [&](const Transport& at) {
+            const Forward call{.q = like(4, 1), .k = like(2, length), .v = like(2, length), .q_offset = length - 1};
+            const Shares shares(std::span(&plain, 1), call, at, {.travel = Shares::Travel::few});
+            const std::int64_t queries = shares.of(at.rank).empty() ? 0 : 1, keys = length / 2;
+            const auto memory = Device::cuda().array<std::uint8_t>({1 << 20});
+            const auto placed = [&](std::int64_t heads, std::int64_t rows, std::int64_t from) {
+              return Tensor(memory.data() + from, type, {1, heads, rows, 64}, {}, Device::cuda());
+            };
+            plain.run({.q = placed(4, queries, 0),
+                       .k = placed(2, keys, 4096 + shift),
+                       .v = placed(2, keys, 500000 + shift),
+                       .o = placed(4, queries, 1000000),
+                       .q_offset = length - 1},
+                      {.shares = shares});
+          }).empty());
+    return std::array{launches_of("decode_sm80"), launches_of("copy_rows"), launches_of("merge_parts")};
+  };
+  // One rank has the query, and merges; each copies what it has to where runs are even.
+  CHECK(kernels(DType::bf16, 0) == std::array<std::size_t, 3>{2, 1, 1});
+  // Keys whose rows do not begin at multiples of 16 bytes are copied.
+  CHECK(kernels(DType::bf16, 4) == std::array<std::size_t, 3>{2, 5, 1});
+  CHECK(kernels(DType::f32, 0) == std::array<std::size_t, 3>{0, 0, 0});
 }
 
 TEST_CASE("a backward over ranks adds up what launches and ranks give", "[driver]") {
