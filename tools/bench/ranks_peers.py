@@ -300,8 +300,8 @@ def taken(page):
     return [line.split("  ")[1].strip() for line in page.splitlines() if line.endswith("taken")]
 
 
-def measure(at, case):
-    """A row: both, over ranks and alone, in turn."""
+def measure(at, case, say):
+    """A row: both, over ranks and alone, in turn. Says what has come up, since a row takes a minute."""
     whole, prepared, failed = Tensors(at, case), {}, {}
     with contextlib.ExitStack() as exit_stack:
         calls = {}
@@ -316,6 +316,7 @@ def measure(at, case):
                     begun = time.monotonic()
                     out = at.tried(getattr(one, way))
                     one.notes[f"first_{way}_seconds"] = round(time.monotonic() - begun, 3)
+                    say(f"  {case}: {name}, {way}: the first call took {time.monotonic() - begun:.1f} s")
                     if way == "ranks" and case.direction == "forward":
                         apart = max(at.all(whole.apart(out, one.positions)))
                         one.notes["apart"] = float(f"{apart:.2g}")
@@ -382,7 +383,7 @@ def serve(rank, o, meet):
             say(f"{case}: left out, for the limit of {o.limit:g} s")
             continue
         try:
-            rows.append(measure(at, case))
+            rows.append(measure(at, case, say))
         except Exception as error:  # of this script or of the machine: the next row may be measured all the same
             why = f"{type(error).__name__}: {error}"[:300]
             rows.append({"title": str(case), "ranks": o.ranks, "failed": {"row": why}})
