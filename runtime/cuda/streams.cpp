@@ -1,6 +1,7 @@
 // runtime/cuda/streams.cpp — streams of our own, moments that streams wait for, and copies between devices
 #include "runtime/cuda/streams.h"
 
+#include <algorithm>
 #include <mutex>
 #include <set>
 #include <utility>
@@ -45,7 +46,13 @@ OwnStream::~OwnStream() {
 
 void copy_runs(const Runs& from, const Runs& to, cu::Stream stream) {
   if (from.bytes == 0 || from.count == 0) return;
-  if (from.count == 1) return driver().cuMemcpyAsync(address(to.first), address(from.first), from.bytes, stream);
+  const auto run = [](const Runs& of, std::size_t i) { return address(of.first) + i * of.stride; };
+  // The driver takes no longer steps from one run to the next.
+  constexpr std::size_t most_stride = 0x7fffffff;
+  if (from.count == 1 || std::max(from.stride, to.stride) > most_stride) {
+    for (std::size_t i = 0; i < from.count; ++i) driver().cuMemcpyAsync(run(to, i), run(from, i), from.bytes, stream);
+    return;
+  }
   const cu::Copy2D copy{.from = address(from.first),
                         .from_pitch = from.stride,
                         .to = address(to.first),

@@ -90,15 +90,16 @@ class DeviceRank : protected Rank {
 
   // ---- Memory.
 
-  /// Are the rows of a head contiguous?
+  /// Are the rows of a head contiguous, and heads apart from each other, one behind another?
   bool has_rows(const Tensor& t) const {
     const auto last = as_size(t.rank) - 1, rows = packed() ? std::size_t{0} : std::size_t{2};
-    return (t.shape[last] <= 1 || t.strides[last] == 1) && (t.shape[rows] <= 1 || t.strides[rows] == t.shape[last]);
+    return (t.shape[last] <= 1 || t.strides[last] == 1) && (t.shape[rows] <= 1 || t.strides[rows] == t.shape[last]) &&
+           (t.shape[1] <= 1 || t.strides[1] >= t.shape[rows] * t.shape[last]);
   }
   /// The same of numbers, [B, H, S] or packed [H, T].
-  static bool has_numbers(const Tensor& t) {
-    const auto last = as_size(t.rank) - 1;
-    return t.shape[last] <= 1 || t.strides[last] == 1;
+  bool has_numbers(const Tensor& t) const {
+    const auto last = as_size(t.rank) - 1, head = packed() ? std::size_t{0} : std::size_t{1};
+    return (t.shape[last] <= 1 || t.strides[last] == 1) && (t.shape[head] <= 1 || t.strides[head] >= t.shape[last]);
   }
   /// A tensor with contiguous rows, as HeadRows. Packed [T, H, D], dense [B, H, S, D].
   HeadRows head_rows(const Tensor& t) const {

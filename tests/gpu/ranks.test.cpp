@@ -214,7 +214,7 @@ TEST_CASE("on devices rows may have any strides, and lengths may be hostile", "[
                              Shape{.q_len = 397, .kv_len = 1009, .d = 40, .dv = 24, .dtype = DType::f32}}) {
     const Inputs in = inputs(shape);
     const Results one = alone(causal, in, {1});
-    for (const Layout layout : {Layout::bhsd, Layout::bshd, Layout::padded, Layout::columns}) {
+    for (const Layout layout : {Layout::bhsd, Layout::bshd, Layout::padded, Layout::columns, Layout::reversed}) {
       INFO(shape.describe() << ", layout " << static_cast<int>(layout));
       CHECK(distance(one.o.tensor, together(causal, in, 3, {.travel = Travel::gather}, layout, {1}).o.tensor) < 1e-2);
     }
