@@ -313,12 +313,14 @@ void add_ranks(CLI::App& app) {
   verb.add_option("--groups", o->groups, "groups of key heads that keys travel in; the fastest if left out")
       ->type_name("N");
   verb.add_option("--grain", o->grain, "positions that are dealt as a whole; 384 if left out")->type_name("N");
-  verb.add_option(
-          "--measure", o->measure,
-          "also run it on this machine's GPUs, a rank each, and on one alone; bytes travel by copies or by NCCL")
-      ->type_name("copies|nccl");
-  verb.add_flag("--backward", o->backward, "measure the forward and the backward behind it");
-  verb.add_option("--seconds", o->seconds, "to measure one GPU, and as many for all; 1 if left out")->type_name("X");
+  CLI::Option* const measure = verb.add_option(
+      "--measure", o->measure,
+      "also run it on this machine's GPUs, a rank each, and on one alone; bytes travel by copies or by NCCL");
+  measure->type_name("copies|nccl");
+  verb.add_flag("--backward", o->backward, "measure the forward and the backward behind it")->needs(measure);
+  verb.add_option("--seconds", o->seconds, "to measure one GPU, and as many for all; 1 if left out")
+      ->type_name("X")
+      ->needs(measure);
   verb.add_option("--svg", o->svg, "write a picture, in place of the page where FILE is -")->type_name("FILE");
   verb.add_flag("--json", o->json, "as JSON, with every rank");
   verb.footer(
