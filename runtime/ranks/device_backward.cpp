@@ -74,7 +74,7 @@ class BackwardOnDevice : DeviceRank {
   struct OfCaptured {
     Tensor into;
     Room<float> launch;
-    Room<double> sum, parts;
+    Room<double> sum;
 
     OfCaptured(const Tensor& to, WorkspaceLayout& space)
         : into(to), launch(space.take<float>(to.size())), sum(space.take<double>(to.size())) {}
