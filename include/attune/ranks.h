@@ -24,7 +24,7 @@ struct Transport {
     int peer = 0;
     void* data = nullptr;
     std::size_t bytes = 0;  ///< of all runs
-    // On a device a part may be several runs of bytes, as long as each other: the rows of some heads.
+    // On a device a part may be several runs of equal length: the rows of some heads.
     std::size_t runs = 1, stride = 0;  ///< stride: bytes from the beginning of a run to the beginning of the next
   };
   /// Sends and receives parts, which keep their order between two ranks; the other rank names the same sizes and

@@ -38,7 +38,7 @@ class OwnStream {
   cu::Stream stream_ = nullptr;
 };
 
-/// Runs of bytes, all as long, whose beginnings are `stride` bytes apart.
+/// Runs of equal length, which begin `stride` bytes apart.
 struct Runs {
   void* first = nullptr;
   std::size_t bytes = 0;  ///< of each

@@ -358,7 +358,7 @@ void Communicator::look_at_watched() {
   }
 }
 
-/// The thread that ends an exchange whose other rank has gone: nobody else would, where the host waits for the stream.
+/// The thread that ends an exchange whose other rank has gone. A host that waits for the stream cannot end it.
 void Communicator::watch() {
   using namespace std::chrono_literals;
   try {

@@ -11,7 +11,7 @@ namespace {
 
 /// Keys travel again, by groups of heads, whatever the forward's schedule. Each launch gives gradients of all keys of a
 /// group in f32; a rank adds up those of its launches, and sends those of keys that it was sent back to their owners,
-/// who add them up in the order of ranks.
+/// which add them up in the order of ranks.
 class BackwardOnDevice : DeviceRank {
  public:
   BackwardOnDevice(const detail::Ranks& plan, const compiler::LoweredMod& lowered, const PartMods& parts,
@@ -29,7 +29,8 @@ class BackwardOnDevice : DeviceRank {
     Own own;
     lay_out(own, space);
     for (std::int64_t i = 0; i < buffers; ++i) lay_out(gradients_[as_size(i)], most, space);
-    for (const Backward::Captured& one : call_.captured) captured_.push_back({one.into, space});
+    for (const Backward::Captured& one : call_.captured)
+      captured_.push_back({one.into, call_.sum_captured ? count() : 1, space});
     memory_ = begin(space, groups);
     put_own(own, memory_);
     for (const OfCaptured& one : captured_) one.clear(memory_, stream_);
@@ -75,9 +76,11 @@ class BackwardOnDevice : DeviceRank {
     Tensor into;
     Room<float> launch;
     Room<double> sum;
+    Room<double> parts;  ///< the sums of all ranks; none where they are not added up
 
-    OfCaptured(const Tensor& to, WorkspaceLayout& space)
-        : into(to), launch(space.take<float>(to.size())), sum(space.take<double>(to.size())) {}
+    OfCaptured(const Tensor& to, int ranks, WorkspaceLayout& space)
+        : into(to), launch(space.take<float>(to.size())), sum(space.take<double>(to.size())),
+          parts(space.take<double>(ranks > 1 ? ranks * to.size() : 0)) {}
     Tensor of_launch(std::byte* memory) const { return like(into, launch.in(memory), DType::f32); }
     Tensor of_sum(std::byte* memory) const { return like(into, sum.in(memory), DType::f64); }
     void clear(std::byte* memory, cuda::cu::Stream stream) const {
@@ -239,15 +242,15 @@ class BackwardOnDevice : DeviceRank {
     for (const OfCaptured& one : captured_) {
       if (one.into.size() == 0) continue;
       const auto bytes = as_size(one.sum.count) * sizeof(double);
-      if (!call_.sum_captured || count() == 1) {
+      if (one.parts.count == 0) {
         cuda::add_parts(device_, {.first = one.of_sum(memory_)}, one.into, stream_);
         continue;
       }
       // Each rank's sum goes to all others.
-      const cuda::Pooled all(device_, bytes * as_size(count()), stream_);
+      double* const all = one.parts.in(memory_);
       std::vector<Transport::Part> send, receive;
       for (int peer = 0; peer < count(); ++peer) {
-        std::byte* const there = all.bytes().data() + bytes * as_size(peer);
+        double* const there = all + peer * one.sum.count;
         if (peer == me_) {
           cuda::copy_runs({.first = one.sum.in(memory_), .bytes = bytes}, {.first = there, .bytes = bytes}, stream_);
           continue;
@@ -255,15 +258,13 @@ class BackwardOnDevice : DeviceRank {
         send.push_back({.peer = peer, .data = one.sum.in(memory_), .bytes = bytes});
         receive.push_back({.peer = peer, .data = there, .bytes = bytes});
       }
-      const cuda::Moment ready(stream_);
-      ready.awaited_by(room_->travel());
+      start_travel();
       exchange(send, receive);
       cuda::Moment(room_->travel()).awaited_by(stream_);
-      cuda::add_parts(device_,
-                      {.first = OfCaptured::like(one.into, all.bytes().data(), DType::f64),
-                       .parts = count(),
-                       .part_stride = one.sum.count},
-                      one.into, stream_);
+      cuda::add_parts(
+          device_,
+          {.first = OfCaptured::like(one.into, all, DType::f64), .parts = count(), .part_stride = one.sum.count},
+          one.into, stream_);
     }
     room_->last = cuda::Moment(stream_);
   }

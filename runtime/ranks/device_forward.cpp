@@ -18,12 +18,11 @@ class ForwardOnDevice : DeviceRank {
  public:
   ForwardOnDevice(const detail::Ranks& plan, const compiler::LoweredMod& lowered, const PartMods& parts,
                   const Forward& call, const compiler::Problem& problem, const cuda::Means& means)
-      : DeviceRank(plan, lowered, parts, call, problem, means), call_(call) {}
+      : DeviceRank(plan, lowered, parts, call, problem, means), call_(call), by_(travel()) {}
 
   void operator()() {
     agree(digest());
-    const Travel by = travel();
-    switch (by) {
+    switch (by_) {
       case Travel::best:
       case Travel::ring:
       case Travel::gather: gather(); break;
@@ -32,7 +31,7 @@ class ForwardOnDevice : DeviceRank {
     }
     if (!means_.used) return;
     *means_.used = used_;
-    means_.used->kernel += fmt::format(" by {}", name_of(by));
+    means_.used->kernel += fmt::format(" by {}", name_of(by_));
   }
 
  private:
@@ -84,6 +83,16 @@ class ForwardOnDevice : DeviceRank {
     end();
   }
 
+  /// Calls `body` with each stretch that the rank holds, and the row where it begins in the rank's tensors.
+  template <class Body>
+  static void each_own(std::span<const Shares::Stretch> stretches, const Body& body) {
+    std::int64_t row = 0;
+    for (const Shares::Stretch& s : stretches) {
+      body(s, row);
+      row += s.end - s.begin;
+    }
+  }
+
   // ---- All-to-all.
 
   using Stretches = std::vector<std::vector<Shares::Stretch>>;
@@ -102,11 +111,9 @@ class ForwardOnDevice : DeviceRank {
         for (std::int64_t e = 0; e < one.entries; ++e) {
           // This rank's rows of the peer's heads, and the peer's rows of this rank's heads.
           std::vector<Transport::Part> mine, theirs;
-          std::int64_t row = 0;
-          for (const Shares::Stretch& s : (*one.of)[as_size(me_)]) {
+          each_own((*one.of)[as_size(me_)], [&](const Shares::Stretch& s, std::int64_t row) {
             mine.push_back(part(peer, one.own, e, peer * one.each, row, s.end - s.begin, one.each));
-            row += s.end - s.begin;
-          }
+          });
           for (const Shares::Stretch& s : (*one.of)[as_size(peer)])
             theirs.push_back(part(peer, one.whole, e, 0, s.begin, s.end - s.begin, one.each));
           const auto& from = way == Way::there ? mine : theirs;
@@ -167,9 +174,9 @@ class ForwardOnDevice : DeviceRank {
     call.o = placed(o_room.in(memory), call_.o.dtype, q_each, rows, problem_.dv, q_entries());
     if (call.lse.given()) call.lse = placed_numbers(lse_room.in(memory), q_each, rows);
     if (call.max.given()) call.max = placed_numbers(max_room.in(memory), q_each, rows);
-    call.k = placed(keys.k_room.in(memory), k_.dtype, each, plan_.kv.rows, problem_.d, key_entries());
-    call.v = one_ ? call.k : placed(keys.v_room.in(memory), v_.dtype, each, plan_.kv.rows, problem_.dv, key_entries());
-    if (one_) call.v.shape[as_size(call.v.rank) - 1] = problem_.dv;
+    DeviceRank::place(keys, mine, memory);
+    call.k = keys.k;
+    call.v = keys.v;
     std::vector<Swapped> in{{head_rows(q.at), head_rows(call.q), q_each, q_entries(), &plan_.q_of},
                             {own.k, head_rows(call.k), each, key_entries(), &plan_.kv_of}};
     if (!one_) in.push_back({own.v, head_rows(call.v), each, key_entries(), &plan_.kv_of});
@@ -270,7 +277,7 @@ class ForwardOnDevice : DeviceRank {
     compute(call, p, {.more_keys = problem_.kv.length - keys.end},
             me_ == 0 ? compiler::PartSink::kept : compiler::PartSink::dropped, stream_);
 
-    // Parts go to the owners of their queries, who merge them in the order of ranks.
+    // Parts go to the owners of their queries, which merge them in the order of ranks.
     start_travel();
     send.clear();
     receive.clear();
@@ -280,15 +287,13 @@ class ForwardOnDevice : DeviceRank {
         if (peer != me_)
           for (const Shares::Stretch& s : plan_.q_of[as_size(peer)])
             send.push_back(from.part(peer, s.begin, s.end - s.begin));
-        std::int64_t row = 0;
-        for (const Shares::Stretch& s : plan_.q_of[as_size(me_)]) {
+        each_own(plan_.q_of[as_size(me_)], [&](const Shares::Stretch& s, std::int64_t row) {
           const Transport::Part into = to.part(peer, row, s.end - s.begin);
-          row += s.end - s.begin;
           if (peer != me_)
             receive.push_back(into);
           else
             cuda::copy_runs(runs_of(from.part(me_, s.begin, s.end - s.begin)), runs_of(into), stream_);
-        }
+        });
       }
     exchange(send, receive);
     end_travel();
@@ -305,15 +310,13 @@ class ForwardOnDevice : DeviceRank {
   void each_row_of_all(const FewRows& own, const FewRows& whole, std::vector<Transport::Part>& send,
                        std::vector<Transport::Part>& receive) const {
     for (int peer = 0; peer < count(); ++peer) {
-      std::int64_t row = 0;
-      for (const Shares::Stretch& s : plan_.q_of[as_size(me_)]) {
+      each_own(plan_.q_of[as_size(me_)], [&](const Shares::Stretch& s, std::int64_t row) {
         const Transport::Part from = own.part(peer, row, s.end - s.begin);
-        row += s.end - s.begin;
         if (peer != me_)
           send.push_back(from);
         else
           cuda::copy_runs(runs_of(from), runs_of(whole.part(me_, s.begin, s.end - s.begin)), stream_);
-      }
+      });
       if (peer == me_) continue;
       for (const Shares::Stretch& s : plan_.q_of[as_size(peer)])
         receive.push_back(whole.part(peer, s.begin, s.end - s.begin));
@@ -344,7 +347,7 @@ class ForwardOnDevice : DeviceRank {
     Used used;
     cuda::Means means = means_of(stream, &used);
     // Both kernels have the same expressions. Left to itself, the choice may still differ, where registers are scarce.
-    if (mod.mod.whole && travel() != Travel::few && !kernel_)
+    if (mod.mod.whole && by_ != Travel::few && !kernel_)
       kernel_ = {.variant = cuda::forward_variant(lowered_, call, problem_, means_of(stream_, nullptr)),
                  .only = true,
                  .origin = {}};
@@ -355,6 +358,7 @@ class ForwardOnDevice : DeviceRank {
   }
 
   const Forward& call_;
+  Travel by_;
   std::optional<codegen::Preference> kernel_;  ///< that one rank would use, where parts have kernels of their own
   Used used_;                                  ///< by the last launch
 };

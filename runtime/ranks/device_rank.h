@@ -78,7 +78,7 @@ class DeviceRank : protected Rank {
     return plan.room;
   }
   /// Are values the first columns of keys? Those of latent heads are, and travel with them. A rank that holds no keys
-  /// takes their widths' word for it.
+  /// goes by the widths alone.
   bool values_within_keys(const Tensor& k, const Tensor& v) const {
     return plan_.kv_rows(me_) == 0 ||
            (k.data == v.data && k.rank == v.rank && std::ranges::equal(k.strides, v.strides));
@@ -163,6 +163,13 @@ class DeviceRank : protected Rank {
     if (!one_) keys.v_room = space.take<std::byte>(key_bytes(most, problem_.dv, size_));
   }
 
+  void place(Keys& keys, const KeyHeads& heads, std::byte* memory) const {
+    keys.k = placed(keys.k_room.in(memory), k_.dtype, heads.count(), plan_.kv.rows, problem_.d, key_entries());
+    keys.v = one_ ? keys.k
+                  : placed(keys.v_room.in(memory), v_.dtype, heads.count(), plan_.kv.rows, problem_.dv, key_entries());
+    if (one_) keys.v.shape[as_size(keys.v.rank) - 1] = problem_.dv;
+  }
+
   // ---- Exchanges.
 
   /// Is there a row that the rank does not need?
@@ -204,10 +211,7 @@ class DeviceRank : protected Rank {
       moment.awaited_by(travel);
       moment.awaited_by(within);
     }
-    into.k = placed(into.k_room.in(memory), k_.dtype, heads.count(), plan_.kv.rows, problem_.d, key_entries());
-    into.v = one_ ? into.k
-                  : placed(into.v_room.in(memory), v_.dtype, heads.count(), plan_.kv.rows, problem_.dv, key_entries());
-    if (one_) into.v.shape[as_size(into.v.rank) - 1] = problem_.dv;
+    place(into, heads, memory);
     if (clears_) {
       cuda::clear_bytes(into.k.data, as_size(key_bytes(heads, problem_.d, size_)), travel);
       if (!one_) cuda::clear_bytes(into.v.data, as_size(key_bytes(heads, problem_.dv, size_)), travel);
@@ -258,7 +262,7 @@ class DeviceRank : protected Rank {
     return out;
   }
 
-  /// Of a whole call: the part that one launch computes, of key heads `heads`.
+  /// The sizes of one launch, which computes these queries of these key heads.
   compiler::Problem problem_of(const Stretch& of, const KeyHeads& heads) const {
     compiler::Problem p = problem_;
     p.kv_heads = heads.count();

@@ -35,7 +35,7 @@ class DeviceRoom {
 
   std::mutex mutex;   ///< held while a call is put on its streams
   cuda::Moment last;  ///< the end of the call before
-  /// Whose keys the memory begins with. What such a call needs no keys of is still 0.
+  /// The keys that the memory begins with. Rows that such a call does not need are still 0.
   struct Filled {
     const void* layer = nullptr;
     std::int64_t groups = 0;

@@ -1,4 +1,4 @@
-// runtime/ranks/or_stop.h — a rank that fails between exchanges tells the others, who would wait for it
+// runtime/ranks/or_stop.h — a rank that fails between exchanges tells the others, which would wait for it otherwise
 #pragma once
 
 #include "runtime/ranks/plan.h"

@@ -1,7 +1,8 @@
-# tests/python/conftest.py — random tensors, and attention by plain NumPy
+# tests/python/conftest.py — random tensors, attention by plain NumPy, and ranks as threads
 """What the tests of the Python package share."""
 
 import sys
+import threading
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from goldens import golden, refused
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-__all__ = ["HERE", "ROOT", "dense", "golden", "refused"]
+__all__ = ["HERE", "ROOT", "dense", "golden", "on_ranks", "refused"]
 # Not `torch`: a folder of that name beside the tests is found in place of the library where that is missing.
 _missing = [name for name in ("jax", "torch") if not find_spec(name)]
 collect_ignore = [f"in_{name}" for name in _missing]
@@ -60,3 +61,22 @@ def dense(q, k, v, score=None, mask=None, scale=None):
     with np.errstate(divide="ignore"):
         lse = np.log(total)[..., 0] + np.where(np.isfinite(top), top, -np.inf)[..., 0]
     return np.einsum("bhij,bhjd->bhid", p / np.where(total == 0, 1, total), v), lse
+
+
+def on_ranks(count, body):
+    """What body(rank) gives or raises, by rank."""
+    made = [None] * count
+
+    def one(rank):
+        try:
+            made[rank] = body(rank)
+        except BaseException as error:
+            made[rank] = error
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(count)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(60)
+        assert not t.is_alive()
+    return made

@@ -2,13 +2,12 @@
 """Calls on a device, as far as the launch. It needs NVRTC, and the driver of tests/driver as libcuda.so.1."""
 
 import os
-import threading
 
 import attune
 import numpy as np
 import pytest
 from attune import _core
-from conftest import refused
+from conftest import on_ranks, refused
 
 pytestmark = pytest.mark.skipif("ATTUNE_TEST_FAKE_DRIVER" not in os.environ, reason="no fake driver")
 streams = []
@@ -115,25 +114,6 @@ def test_cuda_array_interface(qkv):
     assert isinstance(out, OnDevice)
 
 
-def on_threads(count, body):
-    """What body(rank) gives or raises, by rank."""
-    made = [None] * count
-
-    def one(rank):
-        try:
-            made[rank] = body(rank)
-        except BaseException as error:
-            made[rank] = error
-
-    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(count)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join(60)
-        assert not t.is_alive()
-    return made
-
-
 def test_ranks_by_nccl_exchange_what_the_host_holds():
     rng = np.random.default_rng(7)
     q, k, v = (rng.standard_normal((1, heads, 700, 16), "f4") for heads in (4, 2, 2))
@@ -151,7 +131,7 @@ def test_ranks_by_nccl_exchange_what_the_host_holds():
         grads = attention.backward(q_rows, k_rows, v_rows, out, shares=shares, workers=1)
         return np.array_equal(out, np.concatenate([whole[:, :, a:b] for a, b in shares.of()], 2)), grads.captured["slope"]
 
-    (one, sum_one), (other, sum_other) = on_threads(2, body)
+    (one, sum_one), (other, sum_other) = on_ranks(2, body)
     assert one and other and np.array_equal(sum_one, sum_other)
 
 

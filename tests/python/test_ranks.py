@@ -2,11 +2,11 @@
 """Ranks are threads here, whose exchanges go through queues of Python."""
 
 import queue
-import threading
 
 import attune
 import numpy as np
 import pytest
+from conftest import on_ranks
 
 SECONDS = 20
 rng = np.random.default_rng(11)
@@ -14,7 +14,6 @@ rng = np.random.default_rng(11)
 
 def normal(*shape):
     return rng.standard_normal(shape, "f4")
-
 
 
 class Hub:
@@ -33,25 +32,6 @@ class Hub:
                 part[:] = self.ways[peer, rank].get(timeout=SECONDS)
 
         return attune.Transport(rank, self.count, exchange, **functions)
-
-
-def on_ranks(count, body):
-    """What body(rank) gives or raises, by rank."""
-    made = [None] * count
-
-    def one(rank):
-        try:
-            made[rank] = body(rank)
-        except BaseException as error:
-            made[rank] = error
-
-    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(count)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join(3 * SECONDS)
-        assert not t.is_alive()
-    return made
 
 
 def rows(whole, stretches, axis=2):
