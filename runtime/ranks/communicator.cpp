@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstring>
 #include <map>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -148,11 +149,15 @@ void Communicator::close() {
         now = nccl_.ncclCommFinalize(comm_);
       }
     }
-    if (comm_ && now == NcclResult::success) nccl_.ncclCommDestroy(std::exchange(comm_, nullptr));
-    if (comm_) nccl_.ncclCommAbort(std::exchange(comm_, nullptr));
+    if (comm_) leave(now == NcclResult::success ? nccl_.ncclCommDestroy : nccl_.ncclCommAbort);
   }
-  if (over_ && !own_) {
-    // A communicator of the caller's that has failed may still use the room, and freeing it would wait for that: never.
+  const auto is_gone = [&] {
+    if (!left_) return !over_;  // the caller's, which stays
+    const std::lock_guard one(left_->mutex);
+    return left_->is_done;
+  };
+  if (!is_gone()) {
+    // What still runs may use the room, and freeing it would wait for that.
     static auto& abandoned = *new std::vector<cu::Address>;
     static std::mutex mutex;
     const std::lock_guard one(mutex);
@@ -194,8 +199,33 @@ NcclResult Communicator::state() {
 /// The first Error stays. Kernels that wait for other ranks end when their communicator is aborted.
 void Communicator::end(const Error& error) {
   if (!over_) over_ = error;
-  if (own_ && comm_) nccl_.ncclCommAbort(std::exchange(comm_, nullptr));
+  if (own_ && comm_) leave(nccl_.ncclCommAbort);
   changed_.notify_all();
+}
+
+/// Destroys or aborts the communicator. Both end kernels at once, and then wait, even an abort, until every rank of
+/// this host has left as well: one that never does would keep this one forever.
+void Communicator::leave(NcclResult (*how)(NcclComm)) {
+  using namespace std::chrono_literals;
+  left_ = std::make_shared<Left>();
+  const auto body = [left = left_, how, comm = std::exchange(comm_, nullptr), context = context_] {
+    try {
+      const Current current(context);
+      how(comm);
+    } catch (const std::exception&) {
+      // The driver is gone, and everything of NCCL's with it.
+    }
+    const std::lock_guard lock(left->mutex);
+    left->is_done = true;
+    left->changed.notify_all();
+  };
+  try {
+    std::thread(body).detach();
+  } catch (const std::system_error&) {
+    return body();  // no more threads: better late
+  }
+  std::unique_lock lock(left_->mutex);
+  left_->changed.wait_for(lock, 1s, [&] { return left_->is_done; });
 }
 
 void Communicator::fail(const Error& error) {

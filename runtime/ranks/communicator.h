@@ -49,6 +49,12 @@ class Communicator {
     cuda::cu::Event begun = nullptr, done = nullptr;
     std::optional<Clock::time_point> since{};
   };
+  /// A communicator that is being given back on a thread of its own.
+  struct Left {
+    std::mutex mutex{};
+    std::condition_variable changed{};
+    bool is_done = false;
+  };
 
   static std::shared_ptr<Group> group_of(const NcclId& id);
   Clock::time_point limit() const;
@@ -65,6 +71,7 @@ class Communicator {
   void require_going();
   NcclResult state();
   void end(const Error& error);
+  void leave(NcclResult (*how)(NcclComm));
   [[noreturn]] void fail(const Error& error);
   void check(NcclResult result, const char* function);
   void look_at_watched();
@@ -84,7 +91,8 @@ class Communicator {
 
   std::mutex mutex_;  ///< guards what follows
   NcclComm comm_ = nullptr;
-  std::optional<Error> over_;  ///< what ended it
+  std::shared_ptr<Left> left_{};  ///< once it is given back
+  std::optional<Error> over_;     ///< what ended it
   std::deque<Watched> watched_;
   std::vector<cuda::cu::Event> events_;  ///< to be used again
   std::condition_variable changed_;

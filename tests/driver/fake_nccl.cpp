@@ -1,6 +1,7 @@
 // tests/driver/fake_nccl.cpp — a libnccl.so.2 whose ranks are threads of one process, with faults that tests ask for
 #include "tests/driver/fake_nccl.h"
 
+#include <condition_variable>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -20,7 +21,7 @@ namespace {
 
 /// The ranks of one id: who is here, and what was sent and not received, by sender and receiver.
 struct World {
-  int count = 0, here = 0;
+  int count = 0, here = 0, gone = 0;
   std::map<std::pair<int, int>, std::deque<std::string>> sent{};
 };
 struct Receive {
@@ -42,6 +43,8 @@ std::map<int, std::vector<std::string>> said;
 std::map<std::string, NcclResult, std::less<>> refused;
 std::set<NcclComm> living;
 NcclResult reported{};
+bool waits_for_all = false;
+std::condition_variable one_left;
 std::string last_error;
 int ids = 0;
 
@@ -82,15 +85,19 @@ NcclResult made(NcclComm* into, const std::shared_ptr<World>& world, int rank, i
   *into = *living.insert(new attune::runtime::ranks::ncclComm{world, rank, device}).first;
   return NcclResult::success;
 }
-NcclResult ended(NcclComm comm, const char* how) {
+NcclResult ended(NcclComm comm, const char* how, std::unique_lock<std::mutex>& lock) {
   if (!living.erase(comm)) return NcclResult::invalid_argument;
+  const std::shared_ptr<World> world = comm->world;
   said[comm->rank].emplace_back(how);
   delete comm;
+  ++world->gone;
+  one_left.notify_all();
+  one_left.wait(lock, [&] { return !waits_for_all || world->gone == world->here; });
   return NcclResult::success;
 }
 /// `NcclResult result` of the function, which goes on if it is not refused.
-#define ATTUNE_ASKED(function)       \
-  const std::lock_guard lock(mutex); \
+#define ATTUNE_ASKED(function)  \
+  std::unique_lock lock(mutex); \
   if (const NcclResult result = asked(function); result != NcclResult::success) return result
 
 NcclResult put(const char* function, Operation operation) {
@@ -138,11 +145,11 @@ NcclResult ncclCommFinalize(NcclComm comm) {
 }
 NcclResult ncclCommDestroy(NcclComm comm) {
   ATTUNE_ASKED("ncclCommDestroy");
-  return ended(comm, "destroy");
+  return ended(comm, "destroy", lock);
 }
 NcclResult ncclCommAbort(NcclComm comm) {
   ATTUNE_ASKED("ncclCommAbort");
-  return ended(comm, "abort");
+  return ended(comm, "abort", lock);
 }
 NcclResult ncclCommGetAsyncError(NcclComm comm, NcclResult* state) {
   ATTUNE_ASKED("ncclCommGetAsyncError");
@@ -218,6 +225,11 @@ void refuse(std::string_view function, int result) {
 void report(int result) {
   const std::lock_guard lock(mutex);
   reported = static_cast<NcclResult>(result);
+}
+void wait_for_all(bool wait) {
+  const std::lock_guard lock(mutex);
+  waits_for_all = wait;
+  one_left.notify_all();
 }
 void say(std::string_view last) {
   const std::lock_guard lock(mutex);

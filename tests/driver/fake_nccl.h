@@ -17,6 +17,8 @@ void forget();
 void refuse(std::string_view function, int result);
 /// The same for what communicators say of the work that they have begun.
 void report(int result);
+/// Whether a communicator that is destroyed or aborted waits for all others of its world, as those of processes do.
+void wait_for_all(bool wait);
 /// The text that ncclGetLastError gives.
 void say(std::string_view last);
 

@@ -188,6 +188,34 @@ TEST_CASE("an exchange that never ends on its stream is aborted, and the next on
   for (const Transport& at : both) CHECK(refusal([&] { one_byte(at, stream.made); }).code == "ranks-timeout");
 }
 
+TEST_CASE("no rank waits for one that keeps its communicator", "[driver]") {
+  struct Waiting {
+    Waiting() { fake::wait_for_all(true); }
+    ~Waiting() { fake::wait_for_all(false); }
+  };
+  const std::uint64_t memory = fake_driver::live_memory();
+  const auto start = Clock::now();
+  fake::forget();
+  {
+    const Waiting waiting;
+    auto both = ranks(2);
+    CHECK(on_ranks(both, [](const Transport& at) { one_byte(at, nullptr); }).empty());
+    both[1] = {};  // destroyed, while the other stays
+    CHECK(fake::calls(1).back() == "destroy");
+    both[0] = {};
+    CHECK(fake::calls(0).back() == "destroy");
+    // One that has come too late stays as well.
+    both = ranks(2, 0.1);
+    CHECK(refusal([&] { one_byte(both[0], nullptr); }).code == "ranks-timeout");
+    CHECK(fake::calls(0).back() == "abort");
+    both.clear();
+  }
+  CHECK(Clock::now() - start < std::chrono::seconds(20));
+  CHECK(fake::live() == 0);
+  // What an exchange may still have used stays: a room of one rank each time.
+  CHECK(fake_driver::live_memory() - memory <= 2 * (64 << 10));
+}
+
 TEST_CASE("what a stream does before an exchange is not counted", "[driver]") {
   const Mended mended;
   const auto both = ranks(2, 0.05);

@@ -40,7 +40,7 @@ class Group:
         self._group = dist.new_group(dist.get_process_group_ranks(group), timedelta(seconds=seconds), backend,
                                      use_local_synchronization=True, group_desc="attune")
         self._backends = dict(one.split(":") for one in dist.get_backend_config(group).split(","))
-        self._over: Error | None = None
+        self._over: tuple[str, str, str, str] | None = None  # no Error, which would keep those who raise it
         self._told: Any = None
         self._between_devices: attune.Transport | None = None
 
@@ -104,13 +104,12 @@ class Group:
     def _meet(self) -> None:
         """Raises an Error on every rank if one of them has failed."""
         if self._over is not None:
-            raise self._over
+            raise Error(*self._over)
         word = torch.zeros(1, dtype=torch.int64, device="cpu")
         with self._until():
             self._dist.all_reduce(word, self._dist.ReduceOp.MAX, group=self._group)
         if word.item():
-            self._end(f"rank {word.item() - 1} has failed", "it told the others that it gives up")
-            raise self._over  # type: ignore[misc]
+            raise self._end(f"rank {word.item() - 1} has failed", "it told the others that it gives up")
 
     def give_up(self) -> None:
         """This rank fails: the others hear of it where they would wait for it."""
@@ -123,20 +122,21 @@ class Group:
         except (RuntimeError, ValueError):  # the others are gone
             pass
 
-    def _end(self, problem: str, why: str) -> None:
-        self._over = Error("ranks-timeout", problem, why,
-                           "see what it raised; then enter context_parallel again on all ranks")
+    def _end(self, problem: str, why: str) -> Error:
+        """What all exchanges raise from now on."""
+        self._over = ("ranks-timeout", problem, why,
+                      "see what it raised; then enter context_parallel again on all ranks")
         for key in [key for key, group in _groups.items() if group is self]:
             del _groups[key]
+        return Error(*self._over)
 
     @contextmanager
     def _until(self) -> Iterator[None]:
         try:
             yield
         except RuntimeError as error:
-            self._end(f"rank {self.rank} has waited for the others in vain",
-                      f"{str(error).splitlines()[0]}; ranks wait for {self.seconds:g} seconds")
-            raise self._over from error  # type: ignore[misc]
+            raise self._end(f"rank {self.rank} has waited for the others in vain",
+                            f"{str(error).splitlines()[0]}; ranks wait for {self.seconds:g} seconds") from error
 
 
 _ID = 128  # bytes of an id of NCCL
