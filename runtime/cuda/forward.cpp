@@ -167,14 +167,14 @@ class ForwardCall {
       cover = cover_arguments(lists_, p_, starts, next);
       launches.launch(cover_launch(kernel_->cover_kernel->kernel, lists_, cover));
     }
+    const bool beside = kernel_->clear && !all_whole();
     const auto launch = [&](auto&& given) {
-      launches.launch(
-          {.kernel = &kernel_->kernel,
-           .grid = {blocks(), 1, 1},
-           .threads = kernel_->choice.threads,
-           .shared_bytes = kernel_->choice.shared_bytes,
-           .arguments = &given,
-           .early = ((writes_lists || turns()) && kernel_->choice.plan.kernel->waits) || kernel_->clear != nullptr});
+      launches.launch({.kernel = &kernel_->kernel,
+                       .grid = {blocks(), 1, 1},
+                       .threads = kernel_->choice.threads,
+                       .shared_bytes = kernel_->choice.shared_bytes,
+                       .arguments = &given,
+                       .early = ((writes_lists || turns()) && kernel_->choice.plan.kernel->waits) || beside});
       std::vector<std::byte> user = user_of(lowered_, args_, *kernel_, p_);
       launches.put(stream, user);
     };
@@ -183,6 +183,7 @@ class ForwardCall {
     };
     if (!cuts_keys()) return launch_all(arguments(starts, memory));
     if (latent()) return put_latent(launches, starts, memory);
+    if (kernel_->clear && !beside) return launch_all(decode_arguments(starts, memory));
     ClearArgs arrivals{arrivals_.in(memory), static_cast<int>(arrivals_.count)};
     if (kernel_->clear)
       launches.launch({.kernel = kernel_->clear.get(), .threads = clear_threads, .arguments = &arrivals});
@@ -197,6 +198,22 @@ class ForwardCall {
   bool latent() const { return kernel_->choice.plan.kernel->latent; }
   /// Blocks that work on the same keys.
   unsigned cluster() const { return static_cast<unsigned>(codegen::trait(kernel_->choice.plan, "cluster")); }
+
+  /// Does every block keep its tiles whole, as is known here where all entries are alike? Then nobody counts arrivals,
+  /// and no parts are added up. As Shares::equal of cuts_sm80.cuh decides; a false here costs a launch, no more.
+  bool all_whole() const {
+    if (kernel_->skips || p_.q.packed() || p_.kv.packed() || call_.kv_len.given() || kernel_->choice.plan.pieces)
+      return false;
+    constexpr std::int64_t least = 4;  // Shares::least
+    const std::int64_t tiles = p_.batch * (latent() ? latent_sets() : tiles_.sets),
+                       sharers = blocks() / (latent() ? cluster() : 1),
+                       most = ceil_div(p_.kv.length, kernel_->choice.plan.n) / least;
+    // Each could have another half: tiles are cut.
+    if (most > 1 && 2 * tiles <= sharers) return false;
+    // So many rounds of whole tiles leave less than a tenth of the blocks idle; the device rounds.
+    const std::int64_t rounds = ceil_div(tiles, sharers);
+    return most <= 1 || tiles % sharers == 0 || 1000 * tiles > 901 * rounds * sharers;
+  }
 
   /// Only kernels that cut keys find their entries' lengths, positions and pages on the device.
   [[noreturn]] void refuse_apart() const {
@@ -377,11 +394,12 @@ class ForwardCall {
                        .threads = kernel_->choice.threads,
                        .shared_bytes = kernel_->choice.shared_bytes,
                        .arguments = &given});
-      launches.launch({.kernel = kernel_->join.get(),
-                       .grid = {blocks() * join_blocks, 1, 1},
-                       .threads = join_threads,
-                       .arguments = &given,
-                       .early = true});
+      if (!all_whole())
+        launches.launch({.kernel = kernel_->join.get(),
+                         .grid = {blocks() * join_blocks, 1, 1},
+                         .threads = join_threads,
+                         .arguments = &given,
+                         .early = true});
       std::vector<std::byte> user = user_of(lowered_, args_, *kernel_, p_);
       launches.put(static_cast<cu::Stream>(means_.stream), user);
     };

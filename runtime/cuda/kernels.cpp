@@ -63,6 +63,7 @@ LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, con
   const Candidate& chosen = all.candidates[all.chosen];
   out.kernel = load(*chosen.binary, key.device, chosen.choice.shared_bytes);
   out.choice = chosen.choice;
+  out.skips = parts.facts.skips;
   out.flaw = chosen.flaw;
   out.story = std::move(found.notes);
   const auto beside = [&](const codegen::Source& page) {

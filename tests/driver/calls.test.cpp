@@ -811,6 +811,38 @@ TEST_CASE("keys that are summed in pieces have a part for each, in the call's wo
   CHECK(fake::calls("cuMemsetD32Async") == 0);
 }
 
+TEST_CASE("where all tiles of few queries stay whole, nothing is cleared before and nothing added up behind",
+          "[driver]") {
+  const Device gpu = device_of(90);
+  const std::int64_t sms = runtime::cuda::facts(gpu.index).sms;
+  const Attention plain, causal{.mask = mods::causal()};
+  const auto lengths = gpu.array<std::int32_t>({2 * sms});
+  const auto launched = [&](const Attention& attention, std::int64_t batch, bool latent, bool own_lengths = false) {
+    const std::int64_t d = latent ? 576 : 64, dv = latent ? 512 : 64;
+    const auto q = gpu.array<bf16>({batch, 8, 1, d}), k = gpu.array<bf16>({batch, 1, 2048, d}),
+               o = gpu.array<bf16>({batch, 8, 1, dv});
+    Tensor v = k.tensor(), kv_len = lengths.tensor();
+    v.shape[3] = dv, kv_len.shape[0] = batch;
+    const Forward call{.q = q, .k = k, .v = v, .o = o, .kv_len = own_lengths ? kv_len : Tensor(), .q_offset = 2047};
+    attention.prepare(call);
+    fake::forget();
+    attention.run(call);
+    const auto launches = fake::launches();
+    CHECK(launches.back().early == (launches.size() == 2));
+    return launches.size();
+  };
+  for (const bool latent : {false, true}) {
+    CHECK(launched(plain, sms, latent) == 1);
+    CHECK(launched(plain, sms - sms / 20, latent) == 1);
+    CHECK(launched(plain, 2 * sms, latent) == 1);
+    CHECK(launched(plain, sms / 2, latent) == 2);  // two parts of each
+    CHECK(launched(plain, 1, latent) == 2);
+    CHECK(launched(plain, sms + 1, latent) == 2);    // equal stretches
+    CHECK(launched(plain, sms, latent, true) == 2);  // the device knows
+    CHECK(launched(causal, sms, latent) == 2);
+  }
+}
+
 TEST_CASE("appending is one launch, a block a new row, captured once its kernel is there", "[driver]") {
   const Device gpu = device_of(120);
   const auto k_new = gpu.array<float>({5, 2, 64}), v_new = gpu.array<float>({5, 2, 32});
