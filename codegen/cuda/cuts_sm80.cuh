@@ -147,14 +147,16 @@ struct Stretches {
 };
 
 /// All threads of a block find its share; `room` may be used again when they have passed another barrier. `Of`: which
-/// tiles there are, and who shares them.
-template <class Tile, class Of = DecodeTile, class User, int Threads>
-__device__ inline Share find_share(const DecodeArgs& args, const User& user, ShareRoom<Threads>& room) {
+/// tiles there are, and who shares them. `before_reading` is called before memory is read, if any is.
+template <class Tile, class Of = DecodeTile, class User, int Threads, class Fn>
+__device__ inline Share find_share(const DecodeArgs& args, const User& user, ShareRoom<Threads>& room,
+                                   const Fn& before_reading) {
   const Shares shares{args.batch * args.sets, Of::sharers(), together<Tile>(args)};
   Share out;
   if (!User::traits.skips && !is_packed<Tile> && !args.kv_lens.at &&
       shares.template equal<Of>((args.kv_len + Tile::n - 1) / Tile::n, out))
     return out;
+  before_reading();
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   const int each = (shares.tiles + Threads - 1) / Threads, first = min(thread * each, shares.tiles),
             last = min(first + each, shares.tiles);

@@ -49,7 +49,11 @@ struct SharedDecode {
                        bytes = before + before_bytes;
 };
 
-/// The launch may come beside clear.cuh's. Every block waits for that before it ends.
+/// The launch may come before the kernel before it has ended, which wrote what this one reads, or reads what it writes.
+__device__ inline void wait_for_memory(const DecodeArgs& args) {
+  if (!args.beside) wait_for_kernel_before();
+}
+/// Or it comes beside clear.cuh's. Every block waits for that before it ends.
 __device__ inline void wait_for_counters() {
   if (threadIdx.x == 0) wait_for_kernel_before();
 }
@@ -598,7 +602,11 @@ __global__ void __launch_bounds__(Tile::warps * 32, 1)
   using Room = ShareRoom<Tile::warps * 32>;
   static_assert(sizeof(Room) <= SharedDecode<Tile>::met_bytes);
   const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(memory));
-  const Share share = find_share<Tile>(args, user, *reinterpret_cast<Room*>(memory + SharedDecode<Tile>::met));
+  // The next kernel's blocks take the places of those that are done, and wait there.
+  let_next_start();
+  const auto wait = [&] { wait_for_memory(args); };
+  const Share share = find_share<Tile>(args, user, *reinterpret_cast<Room*>(memory + SharedDecode<Tile>::met), wait);
+  wait();
   if constexpr (in_pieces<Tile>) {
     Share rest = share;
 #pragma unroll 1

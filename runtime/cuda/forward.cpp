@@ -168,13 +168,17 @@ class ForwardCall {
       launches.launch(cover_launch(kernel_->cover_kernel->kernel, lists_, cover));
     }
     const bool beside = kernel_->clear && !all_whole();
+    // A call's first kernel may start before what comes before the call has ended. Those of latent heads do not wait.
+    const int early = device_.arch() >= 90 && cuts_keys() && !latent() ? codegen::trait(kernel_->choice.plan, "early")
+                                                                       : 0;
+    const bool first = kernel_->clear && !beside && early > 0;
     const auto launch = [&](auto&& given) {
       launches.launch({.kernel = &kernel_->kernel,
                        .grid = {blocks(), 1, 1},
                        .threads = kernel_->choice.threads,
                        .shared_bytes = kernel_->choice.shared_bytes,
                        .arguments = &given,
-                       .early = ((writes_lists || turns()) && kernel_->choice.plan.kernel->waits) || beside});
+                       .early = ((writes_lists || turns()) && kernel_->choice.plan.kernel->waits) || beside || first});
       std::vector<std::byte> user = user_of(lowered_, args_, *kernel_, p_);
       launches.put(stream, user);
     };
@@ -183,13 +187,16 @@ class ForwardCall {
     };
     if (!cuts_keys()) return launch_all(arguments(starts, memory));
     if (latent()) return put_latent(launches, starts, memory);
-    if (kernel_->clear && !beside) return launch_all(decode_arguments(starts, memory));
-    ClearArgs arrivals{arrivals_.in(memory), static_cast<int>(arrivals_.count)};
+    DecodeArgs args = decode_arguments(starts, memory);
+    if (kernel_->clear && !beside) return launch_all(args);
+    ClearArgs arrivals{arrivals_.in(memory), static_cast<int>(arrivals_.count), early != 1};
+    args.beside = beside && early != 1;
     if (kernel_->clear)
-      launches.launch({.kernel = kernel_->clear.get(), .threads = clear_threads, .arguments = &arrivals});
+      launches.launch(
+          {.kernel = kernel_->clear.get(), .threads = clear_threads, .arguments = &arrivals, .early = early > 0});
     else
       launches.clear(arrivals.first, static_cast<std::size_t>(arrivals.count));
-    launch_all(decode_arguments(starts, memory));
+    launch_all(args);
   }
 
  private:
@@ -369,7 +376,8 @@ class ForwardCall {
             .tile_batches = lists_.batches,
             .tile_heads = lists_.heads,
             .parts = parts_.in(memory),
-            .arrivals = arrivals_.in(memory)};
+            .arrivals = arrivals_.in(memory),
+            .beside = 0};
   }
 
   /// What clusters of blocks take of a batch entry's heads: all queries of a key head, as many rows as these have.
