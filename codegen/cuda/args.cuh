@@ -77,6 +77,7 @@ struct DecodeArgs {
   /// The kernel before this one clears counters, and has itself waited for all that comes before it: it is waited for
   /// where counters are used.
   int beside;
+  int cluster;  ///< the blocks that share a tile are a cluster of so many; 0: they count arrivals
 };
 
 /// A tile of queries whose keys several blocks share: its parts are those of `count` blocks from `first` on. A count of

@@ -20,6 +20,7 @@
 #pragma once
 
 #include "before.cuh"
+#include "cluster_sm90.cuh"
 #include "cuts_sm80.cuh"
 #include "early.cuh"
 #include "parts.cuh"
@@ -374,11 +375,12 @@ struct DecodeBlock {
         PartOfRow all;
         all.add(warps);
         if (whole) return finish(row, column, all);
+        if (is_clustered()) return keep(row, column, all);
         *reinterpret_cast<float4*>(into + row * Tile::dv + column) = {all.o[0], all.o[1], all.o[2], all.o[3]};
         if (column == 0) parts_in(into)[row] = all.part;
       });
     }
-    if (!whole) join(sharing);
+    if (!whole) is_clustered() ? join_cluster(sharing) : join(sharing);
     __syncthreads();
     return true;
   }
@@ -417,6 +419,51 @@ struct DecodeBlock {
       }
       finish(row, column, all);
     });
+  }
+
+  __device__ bool is_clustered() const {
+    return has_clusters && !in_pieces<Tile> && Tile::warps >= cluster_warps && args.cluster > 0;
+  }
+  /// A part in this block's shared memory, where its keys were: none are under way any more, as such a block has one
+  /// tile. Laid out as parts in memory are.
+  __device__ unsigned kept_at(int floats) const {
+    return shared + Shared::ring + static_cast<unsigned>(floats) * static_cast<unsigned>(sizeof(float));
+  }
+  __device__ void keep(int row, int column, const PartOfRow& all) const {
+    const unsigned into = kept_at(row * Tile::dv + column);
+    const auto bits = [](float x) { return __float_as_uint(x); };
+    store_shared(into, bits(all.o[0]), bits(all.o[1]));
+    store_shared(into + 8, bits(all.o[2]), bits(all.o[3]));
+    if (column == 0) store_shared(kept_at(Tile::m * Tile::dv + 2 * row), bits(all.part.sum), bits(all.part.over));
+  }
+  /// Each block of a cluster adds up an equal stretch of the tile's results, whose parts lie in their shared memory.
+  __device__ void join_cluster(Sharing sharing) {
+    static_assert(Tile::m * (Tile::dv + 2) * static_cast<int>(sizeof(float)) <= Shared::met ||
+                  Tile::warps < cluster_warps);
+    // Before another block stores a row's lse in the same place.
+    read_before();
+    meet_cluster();
+    constexpr int fours = Tile::dv / 4;
+    const int each = (rows * fours + sharing.count - 1) / sharing.count,
+              first = (static_cast<int>(blockIdx.x) - sharing.first) * each, last = min(first + each, rows * fours);
+    for (int i = first + static_cast<int>(threadIdx.x); i < last; i += threads) {
+      const int row = i / fours, column = i % fours * 4;
+      PartOfRow all;
+#pragma unroll 1
+      for (int pair = 0; pair < sharing.count; pair += 2) {
+        PartOfRow::Other some[2];
+#pragma unroll
+        for (int nth = 0; nth < 2; ++nth) {
+          const auto of_block = [&](int floats) { return shared_of(kept_at(floats), pair + nth); };
+          some[nth] = {load_cluster(of_block(row * Tile::dv + column)),
+                       __builtin_bit_cast(Part, load_cluster_pair(of_block(Tile::m * Tile::dv + 2 * row)))};
+        }
+        all.add(some);
+      }
+      finish(row, column, all);
+    }
+    // The others may still read this block's.
+    meet_cluster();
   }
 
   /// Calls fn(row, column) for four columns of each row, shared among the threads.

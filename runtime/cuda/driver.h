@@ -67,7 +67,10 @@ enum class Fill : int { zero };
 inline constexpr unsigned stream_non_blocking = 1;
 inline constexpr unsigned event_without_time = 2;
 
-enum class LaunchAttributeKey : int { early = 6 };  ///< the launch may start before the previous kernel has ended
+enum class LaunchAttributeKey : int {
+  cluster = 4,  ///< blocks in x, y and z
+  early = 6     ///< the launch may start before the previous kernel has ended
+};
 struct LaunchAttribute {
   LaunchAttributeKey key;
   int unused = 0;

@@ -10,6 +10,7 @@
 
 #include "codegen/ceil_div.h"
 #include "codegen/cuda/args.cuh"
+#include "codegen/cuda/equal_parts.cuh"
 #include "codegen/gpu_element.h"
 #include "codegen/reads.h"
 #include "runtime/captures.h"
@@ -167,17 +168,20 @@ class ForwardCall {
       cover = cover_arguments(lists_, p_, starts, next);
       launches.launch(cover_launch(kernel_->cover_kernel->kernel, lists_, cover));
     }
-    const bool beside = kernel_->clear && !all_whole();
+    const int parts = cuts_keys() ? known_parts() : 0;
+    const int together = kernel_->clear && may_cluster(parts) ? parts : 0;
+    const bool beside = kernel_->clear && parts != 1 && !together;
     // A call's first kernel may start before what comes before the call has ended. Those of latent heads do not wait.
     const int early = device_.arch() >= 90 && cuts_keys() && !latent() ? codegen::trait(kernel_->choice.plan, "early")
                                                                        : 0;
     const bool first = kernel_->clear && !beside && early > 0;
     const auto launch = [&](auto&& given) {
       launches.launch({.kernel = &kernel_->kernel,
-                       .grid = {blocks(), 1, 1},
+                       .grid = {together ? static_cast<unsigned>(p_.batch * tiles_.sets * together) : blocks(), 1, 1},
                        .threads = kernel_->choice.threads,
                        .shared_bytes = kernel_->choice.shared_bytes,
                        .arguments = &given,
+                       .cluster = static_cast<unsigned>(std::max(together, 1)),
                        .early = ((writes_lists || turns()) && kernel_->choice.plan.kernel->waits) || beside || first});
       std::vector<std::byte> user = user_of(lowered_, args_, *kernel_, p_);
       launches.put(stream, user);
@@ -188,6 +192,7 @@ class ForwardCall {
     if (!cuts_keys()) return launch_all(arguments(starts, memory));
     if (latent()) return put_latent(launches, starts, memory);
     DecodeArgs args = decode_arguments(starts, memory);
+    args.cluster = together;
     if (kernel_->clear && !beside) return launch_all(args);
     ClearArgs arrivals{arrivals_.in(memory), static_cast<int>(arrivals_.count), early != 1};
     args.beside = beside && early != 1;
@@ -206,20 +211,21 @@ class ForwardCall {
   /// Blocks that work on the same keys.
   unsigned cluster() const { return static_cast<unsigned>(codegen::trait(kernel_->choice.plan, "cluster")); }
 
-  /// Does every block keep its tiles whole, as is known here where all entries are alike? Then nobody counts arrivals,
-  /// and no parts are added up. As Shares::equal of cuts_sm80.cuh decides; a false here costs a launch, no more.
-  bool all_whole() const {
+  /// Equal parts of each tile of queries, where the host knows that blocks take such; 0 where blocks find out. Of whole
+  /// tiles nobody counts arrivals, and no parts are added up.
+  int known_parts() const {
     if (kernel_->skips || p_.q.packed() || p_.kv.packed() || call_.kv_len.given() || kernel_->choice.plan.pieces)
-      return false;
-    constexpr std::int64_t least = 4;  // Shares::least
+      return 0;
     const std::int64_t tiles = p_.batch * (latent() ? latent_sets() : tiles_.sets),
-                       sharers = blocks() / (latent() ? cluster() : 1),
-                       most = ceil_div(p_.kv.length, kernel_->choice.plan.n) / least;
-    // Each could have another half: tiles are cut.
-    if (most > 1 && 2 * tiles <= sharers) return false;
-    // So many rounds of whole tiles leave less than a tenth of the blocks idle; the device rounds.
-    const std::int64_t rounds = ceil_div(tiles, sharers);
-    return most <= 1 || tiles % sharers == 0 || 1000 * tiles > 901 * rounds * sharers;
+                       sharers = blocks() / (latent() ? cluster() : 1);
+    return equal_parts(static_cast<int>(tiles), static_cast<int>(sharers),
+                       static_cast<int>(ceil_div(p_.kv.length, kernel_->choice.plan.n)), 1);
+  }
+  /// May the blocks that share a tile, so many, be a cluster?
+  bool may_cluster(int parts) const {
+    const codegen::KernelPlan& plan = kernel_->choice.plan;
+    return (parts == 2 || parts == 4 || parts == 8) && parts <= codegen::trait(plan, "cluster") &&
+           codegen::trait(plan, "warps") >= cluster_warps;
   }
 
   /// Only kernels that cut keys find their entries' lengths, positions and pages on the device.
@@ -377,7 +383,8 @@ class ForwardCall {
             .tile_heads = lists_.heads,
             .parts = parts_.in(memory),
             .arrivals = arrivals_.in(memory),
-            .beside = 0};
+            .beside = 0,
+            .cluster = 0};
   }
 
   /// What clusters of blocks take of a batch entry's heads: all queries of a key head, as many rows as these have.
@@ -402,7 +409,7 @@ class ForwardCall {
                        .threads = kernel_->choice.threads,
                        .shared_bytes = kernel_->choice.shared_bytes,
                        .arguments = &given});
-      if (!all_whole())
+      if (known_parts() != 1)
         launches.launch({.kernel = kernel_->join.get(),
                          .grid = {blocks() * join_blocks, 1, 1},
                          .threads = join_threads,
