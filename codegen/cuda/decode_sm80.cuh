@@ -13,10 +13,10 @@
 // last to arrive adds up all of them. What a row gets then hangs on its own keys alone.
 //
 // Tile: Element (bf16, f16) of q, k and v, Out (also float) of o; m: 16 rows; n: keys a step of a warp, 16 or 32;
-// warps; stages: slots of a ring, each n rows of keys or of values; d, dv, width, width_v, heads, layout, max, store:
-// before: as forward_sm80.cuh has them; paged: keys lie in pages; pieces: each of so many keys is a part of its own;
-// narrow: k and v hold e4m3, and d and dv are multiples of 32. Rows of q, k and v start at multiples of 16 bytes.
-// SharedDecode<Tile>::bytes of shared memory, Tile::warps x 32 threads.
+// warps; blocks: on a multiprocessor; stages: slots of a ring, each n rows of keys or of values; d, dv, width, width_v,
+// heads, layout, max, store: before: as forward_sm80.cuh has them; paged: keys lie in pages; pieces: each of so many
+// keys is a part of its own; narrow: k and v hold e4m3, and d and dv are multiples of 32. Rows of q, k and v start at
+// multiples of 16 bytes. SharedDecode<Tile>::bytes of shared memory, Tile::warps x 32 threads.
 #pragma once
 
 #include "before.cuh"
@@ -351,18 +351,21 @@ struct DecodeBlock {
     for (int r = 0; r < 2; ++r) {
       if (8 * r >= rows) break;
       if (r > 0) __syncthreads();
-      float* const mine = met() + (warp * Shared::met_rows + lane / 4) * Shared::met_pitch +
-                          (Tile::narrow ? 4 : 2) * (lane & 3);
-      if constexpr (Tile::narrow) {
-        // Of sixteen columns the even ones, then the odd ones.
+      // Rows that do not exist are not read either.
+      if (8 * r + lane / 4 < rows) {
+        float* const mine = met() + (warp * Shared::met_rows + lane / 4) * Shared::met_pitch +
+                            (Tile::narrow ? 4 : 2) * (lane & 3);
+        if constexpr (Tile::narrow) {
+          // Of sixteen columns the even ones, then the odd ones.
 #pragma unroll
-        for (int i = 0; i < Tile::dv / 8; i += 2)
-          *reinterpret_cast<float4*>(mine + 8 * i) = {o[0][i][2 * r], o[0][i + 1][2 * r], o[0][i][2 * r + 1],
-                                                      o[0][i + 1][2 * r + 1]};
-      } else {
+          for (int i = 0; i < Tile::dv / 8; i += 2)
+            *reinterpret_cast<float4*>(mine + 8 * i) = {o[0][i][2 * r], o[0][i + 1][2 * r], o[0][i][2 * r + 1],
+                                                        o[0][i + 1][2 * r + 1]};
+        } else {
 #pragma unroll
-        for (int i = 0; i < Tile::dv / 8; ++i)
-          *reinterpret_cast<float2*>(mine + 8 * i) = {o[0][i][2 * r], o[0][i][2 * r + 1]};
+          for (int i = 0; i < Tile::dv / 8; ++i)
+            *reinterpret_cast<float2*>(mine + 8 * i) = {o[0][i][2 * r], o[0][i][2 * r + 1]};
+        }
       }
       __syncthreads();
       each(8 * r, min(rows - 8 * r, 8), [&](int row, int column) {
@@ -643,7 +646,7 @@ __device__ __noinline__ Cut do_piece_carefully(const DecodeArgs& args, const Use
 }
 
 template <class Tile, class User>
-__global__ void __launch_bounds__(Tile::warps * 32, 1)
+__global__ void __launch_bounds__(Tile::warps * 32, Tile::blocks)
     decode_sm80(const __grid_constant__ ArgsOf<Tile, DecodeArgs> args, const __grid_constant__ User user) {
   extern __shared__ __align__(128) unsigned char memory[];
   using Room = ShareRoom<Tile::warps * 32>;

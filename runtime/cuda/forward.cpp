@@ -264,7 +264,10 @@ class ForwardCall {
         return cluster() *
                static_cast<unsigned>(std::min<std::int64_t>(
                    p_.batch * latent_sets() * parts, std::max(static_cast<unsigned>(most_blocks()) / cluster(), 1u)));
-      return static_cast<unsigned>(std::min<std::int64_t>(tiles_.count * parts, most_blocks()));
+      const codegen::KernelPlan& plan = kernel_->choice.plan;
+      const int most = means_.blocks ? most_blocks()
+                                     : device_.sms * codegen::trait(plan, "blocks") * codegen::trait(plan, "waves");
+      return static_cast<unsigned>(std::min<std::int64_t>(tiles_.count * parts, most));
     }
     const std::int64_t blocks = kernel_->choice.plan.kernel->persistent
                                     ? std::min<std::int64_t>(tiles_.count, most_blocks())
