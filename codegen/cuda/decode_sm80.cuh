@@ -54,6 +54,12 @@ struct SharedDecode {
 __device__ inline void wait_for_memory(const DecodeArgs& args) {
   if (!args.beside) wait_for_kernel_before();
 }
+/// Is nothing read before queries and keys are? Expressions that read captured tensors hold their addresses.
+template <class Tile, class User>
+__device__ inline bool reads_queries_first(const DecodeArgs& args) {
+  return alignof(User) < alignof(void*) && !User::traits.listed && !is_packed<Tile> && !Tile::paged &&
+         !args.kv_lens.at && !args.q_offsets.at;
+}
 /// Or it comes beside clear.cuh's. Every block waits for that before it ends.
 __device__ inline void wait_for_counters() {
   if (threadIdx.x == 0) wait_for_kernel_before();
@@ -579,6 +585,7 @@ __device__ inline int do_tiles(const DecodeArgs& args, const User& user, const S
               end = tile == share.end.tile ? share.end.step : walk.count;
     DecodeBlock<Tile, User, Careful> block(args, user, shared, ahead, of);
     // Queries are asked for before the first keys, which would keep them waiting.
+    if (!started) wait_for_memory(args);
     const auto queries = block.read_q();
     if (!started) ahead.fill();
     started = true;
@@ -617,6 +624,7 @@ __device__ inline Cut do_pieces(const DecodeArgs& args, const User& user, const 
     const Walk walk = of.template walk<Tile>(args, user);
     const int end = tile == share.end.tile ? share.end.step : walk.count, pieces = (walk.count + each - 1) / each;
     DecodeBlock<Tile, User, Careful> block(args, user, shared, ahead, of);
+    if (!started) wait_for_memory(args);
     const auto queries = block.read_q();
     if (!started) ahead.fill();
     started = true;
@@ -656,7 +664,7 @@ __global__ void __launch_bounds__(Tile::warps * 32, Tile::blocks)
   let_next_start();
   const auto wait = [&] { wait_for_memory(args); };
   const Share share = find_share<Tile>(args, user, *reinterpret_cast<Room*>(memory + SharedDecode<Tile>::met), wait);
-  wait();
+  if (!reads_queries_first<Tile, User>(args)) wait();
   if constexpr (in_pieces<Tile>) {
     Share rest = share;
 #pragma unroll 1
