@@ -465,7 +465,8 @@ TEST_CASE("a cover that was made for other calls is refused, and the reason is t
   fake::forget();
   // Not through Attention::run, which would add this file's line.
   const auto told = [](const char* golden, const Cover& made, const Attention& attention, const Forward& forward) {
-    tests::golden_error(golden, tests::refusal([&] { runtime::run(attention, forward, nullptr, made); }).what());
+    tests::golden_error(golden,
+                        tests::refusal([&] { runtime::run(attention, forward, nullptr, {.cover = made}); }).what());
   };
   told("cover-other.mask", cover, {.mask = mods::document(call.doc)}, call.forward);
   told("cover-other.no-lists", cover, call.causal(), call.forward);
