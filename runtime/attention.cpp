@@ -477,11 +477,23 @@ Checked<Call> check_on_device(const Attention& attention, const Call& call) {
 
 }  // namespace
 
-void run(const Attention& attention, const Forward& call, const codegen::Preference* preference, const Cover& cover) {
+void run(const Attention& attention, const Forward& call, const codegen::Preference* preference,
+         const Resources& with) {
   const Telling telling;
   const Checked checked = check_on_device(attention, call);
   cuda::forward(checked.lowered->lowered, checked.call(), checked.problem,
-                {.preference = preference, .cover = cover.lists(), .exact = checked.exact});
+                {.stream = with.stream,
+                 .workspace = with.workspace,
+                 .preference = preference,
+                 .cover = with.cover.lists(),
+                 .exact = checked.exact});
+}
+
+std::size_t workspace(const Attention& attention, const Forward& call, const codegen::Preference* preference) {
+  const Telling telling;
+  const Checked checked = check_on_device(attention, call);
+  return cuda::forward_workspace(checked.lowered->lowered, checked.call(), checked.problem,
+                                 {.preference = preference, .exact = checked.exact});
 }
 
 Cover cover(const Attention& attention, const Forward& call, const codegen::Preference* preference) {

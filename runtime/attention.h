@@ -15,7 +15,9 @@ void run(const Attention& attention, const Backward& call, const Resources& with
 
 /// Calls on a device. With no `preference` the kernel is chosen as Attention::run chooses it.
 void run(const Attention& attention, const Forward& call, const codegen::Preference* preference,
-         const Cover& cover = {});
+         const Resources& with = {});
+/// Bytes that such a call works in.
+std::size_t workspace(const Attention& attention, const Forward& call, const codegen::Preference* preference);
 void run(const Attention& attention, const Backward& call, const codegen::Preference* preference);
 Cover cover(const Attention& attention, const Forward& call, const codegen::Preference* preference);
 cuda::KernelStory story(const Attention& attention, const Forward& call,

@@ -200,6 +200,9 @@ void BenchOptions::check() const {
       throw Error("bad-usage", "the command line cannot be read", {.name = option},
                   "pages and lengths of each entry are those of a cache, which a decoder's step reads",
                   "write one number of keys, or use attune bench --decode");
+  if (graph && has_backward())
+    throw Error("bad-usage", "the command line cannot be read", {.name = "--graph"}, "graphs of forwards are measured",
+                "leave it out, or measure a forward");
   for (const auto& [option, given] : {std::pair{"--backward", backward}, {"--step", step}, {"--lengths", packed()}})
     if (given && decode)
       throw Error("bad-usage", "the command line cannot be read", {.name = option},
@@ -339,6 +342,10 @@ void add_bench(CLI::App& app) {
           "--starts", o->starts,
           "where the starts of packed sequences are: the host does not wait for those on a device; host if left out")
       ->type_name("host|device");
+  verb.add_option("--graph", o->graph,
+                  "on a GPU: forwards are captured, N in a row as one CUDA graph, and measured by their mean")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
   verb.add_flag("--paced", o->paced,
                 "on a GPU: measure all rows once for each line that comes in, until there are none");
   verb.add_option("--save", o->save, "add the results to those of this name, or to this file of JSON lines")
@@ -376,6 +383,7 @@ void add_bench(CLI::App& app) {
                                         {"--exact", o->exact.word.has_value()},
                                         {"--cover", o->cover.has_value()},
                                         {"--lengths", o->packed()},
+                                        {"--graph", o->graph.has_value()},
                                         {"--paced", o->paced}})
       if (given)
         throw Error("bad-usage", "the command line cannot be read", {.name = option}, "it is for kernels of a GPU",

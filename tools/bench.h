@@ -34,7 +34,8 @@ struct BenchOptions {
   std::optional<std::string> cache_dtype;    ///< of k and v, where it is not that of q
   std::optional<std::string> save, compare;  ///< results kept in files: see tools/history.h
   bool backward = false, step = false, grads = false, json = false, paced = false;
-  bool decode = false;  ///< queries are the last positions of their entries
+  std::optional<int> graph;  ///< GPU only: calls of a graph
+  bool decode = false;       ///< queries are the last positions of their entries
 
   void add_to(CLI::App& verb);  ///< what is measured: rows, expressions, types, sizes
   void check() const;

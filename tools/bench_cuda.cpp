@@ -65,7 +65,7 @@ class CudaBench {
   }
 
   void forward(const Prepared& row) const {
-    runtime::run(row.one.attention, tensors_.call(), preference(Direction::forward), row.cover);
+    runtime::run(row.one.attention, tensors_.call(), preference(Direction::forward), {.cover = row.cover});
   }
   Backward backward_call(const Prepared& row) const {
     Backward out = backward_.call(tensors_);
@@ -78,6 +78,17 @@ class CudaBench {
   void once(const Prepared& row) const {
     if (o_.direction() != Direction::backward) forward(row);
     if (o_.has_backward()) backward(row);
+  }
+
+  std::vector<double> in_graphs(const Prepared& row) const {
+    const codegen::Preference* const kernel = preference(Direction::forward);
+    const std::size_t bytes = runtime::workspace(row.one.attention, tensors_.call(), kernel);
+    const auto room = data_.device().array<std::uint8_t>({static_cast<std::int64_t>(std::max<std::size_t>(bytes, 1))});
+    return runtime::cuda::times_of_graphs(data_.device().index, o_.seconds, *o_.graph, [&](void* stream) {
+      runtime::run(
+          row.one.attention, tensors_.call(), kernel,
+          {.workspace = {reinterpret_cast<std::byte*>(room.data()), bytes}, .stream = stream, .cover = row.cover});
+    });
   }
 
   void prepare(Case one, double flop, double bytes) {
@@ -103,7 +114,7 @@ class CudaBench {
     Progress progress(o_.progress.style(), "bench", rows_.size());
     for (const Prepared& row : rows_) {
       Times t;
-      t.all = runtime::cuda::times(data_.device().index, o_.seconds, [&] { once(row); });
+      t.all = o_.graph ? in_graphs(row) : runtime::cuda::times(data_.device().index, o_.seconds, [&] { once(row); });
       std::sort(t.all.begin(), t.all.end());
       progress.wipe();
       print(row, t);

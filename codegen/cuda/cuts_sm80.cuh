@@ -5,6 +5,7 @@
 // the last one merges these in the order of keys, so that bits do not depend on timing.
 #pragma once
 
+#include "equal_parts.cuh"
 #include "further.cuh"
 #include "walk.cuh"
 
@@ -98,19 +99,16 @@ __device__ inline int together(const DecodeArgs& args) {
 /// The shares of all blocks. A tile costs as many units as it has steps, and some more.
 struct Shares {
   static constexpr int overhead = 2;
-  /// A block's share of a tile has at least as many steps, or the tile stays whole there.
-  static constexpr int least = 4;
+  static constexpr int least = least_steps;
 
   int tiles, blocks, together;
 
-  /// Tiles of `steps` each: whole ones, or as many equal parts of each as there are blocks for. False if that leaves
-  /// too many blocks idle.
+  /// Tiles of `steps` each, as equal_parts cuts them. False if it does not.
   template <class Of>
   __device__ bool equal(int steps, Share& out) const {
-    const int count = (steps + together - 1) / together, few = (least + together - 1) / together,
-              most = max(count / few, 1), parts = tiles < blocks ? min(blocks / tiles, most) : 1, items = tiles * parts,
-              used = min(blocks, items);
-    if (parts < most && items % blocks != 0 && 0.9f * ((items - 1) / blocks + 1) * blocks > items) return false;
+    const int parts = equal_parts(tiles, blocks, steps, together);
+    if (parts == 0) return false;
+    const int count = (steps + together - 1) / together, items = tiles * parts, used = min(blocks, items);
     const int me = Of::sharer();
     const Even items_of(items, used), steps_of(count, parts);
     const auto cut = [&](int block) {
@@ -147,14 +145,16 @@ struct Stretches {
 };
 
 /// All threads of a block find its share; `room` may be used again when they have passed another barrier. `Of`: which
-/// tiles there are, and who shares them.
-template <class Tile, class Of = DecodeTile, class User, int Threads>
-__device__ inline Share find_share(const DecodeArgs& args, const User& user, ShareRoom<Threads>& room) {
+/// tiles there are, and who shares them. `before_reading` is called before memory is read, if any is.
+template <class Tile, class Of = DecodeTile, class User, int Threads, class Fn>
+__device__ inline Share find_share(const DecodeArgs& args, const User& user, ShareRoom<Threads>& room,
+                                   const Fn& before_reading) {
   const Shares shares{args.batch * args.sets, Of::sharers(), together<Tile>(args)};
   Share out;
   if (!User::traits.skips && !is_packed<Tile> && !args.kv_lens.at &&
       shares.template equal<Of>((args.kv_len + Tile::n - 1) / Tile::n, out))
     return out;
+  before_reading();
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   const int each = (shares.tiles + Threads - 1) / Threads, first = min(thread * each, shares.tiles),
             last = min(first + each, shares.tiles);

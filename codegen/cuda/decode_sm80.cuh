@@ -13,13 +13,14 @@
 // last to arrive adds up all of them. What a row gets then hangs on its own keys alone.
 //
 // Tile: Element (bf16, f16) of q, k and v, Out (also float) of o; m: 16 rows; n: keys a step of a warp, 16 or 32;
-// warps; stages: slots of a ring, each n rows of keys or of values; d, dv, width, width_v, heads, layout, max, store:
-// before: as forward_sm80.cuh has them; paged: keys lie in pages; pieces: each of so many keys is a part of its own;
-// narrow: k and v hold e4m3, and d and dv are multiples of 32. Rows of q, k and v start at multiples of 16 bytes.
-// SharedDecode<Tile>::bytes of shared memory, Tile::warps x 32 threads.
+// warps; blocks: on a multiprocessor; stages: slots of a ring, each n rows of keys or of values; d, dv, width, width_v,
+// heads, layout, max, store: before: as forward_sm80.cuh has them; paged: keys lie in pages; pieces: each of so many
+// keys is a part of its own; narrow: k and v hold e4m3, and d and dv are multiples of 32. Rows of q, k and v start at
+// multiples of 16 bytes. SharedDecode<Tile>::bytes of shared memory, Tile::warps x 32 threads.
 #pragma once
 
 #include "before.cuh"
+#include "cluster_sm90.cuh"
 #include "cuts_sm80.cuh"
 #include "early.cuh"
 #include "parts.cuh"
@@ -49,7 +50,17 @@ struct SharedDecode {
                        bytes = before + before_bytes;
 };
 
-/// The launch may come beside clear.cuh's. Every block waits for that before it ends.
+/// The launch may come before the kernel before it has ended, which wrote what this one reads, or reads what it writes.
+__device__ inline void wait_for_memory(const DecodeArgs& args) {
+  if (!args.beside) wait_for_kernel_before();
+}
+/// Is nothing read before queries and keys are? Expressions that read captured tensors hold their addresses.
+template <class Tile, class User>
+__device__ inline bool reads_queries_first(const DecodeArgs& args) {
+  return alignof(User) < alignof(void*) && !User::traits.listed && !is_packed<Tile> && !Tile::paged &&
+         !args.kv_lens.at && !args.q_offsets.at;
+}
+/// Or it comes beside clear.cuh's. Every block waits for that before it ends.
 __device__ inline void wait_for_counters() {
   if (threadIdx.x == 0) wait_for_kernel_before();
 }
@@ -346,18 +357,21 @@ struct DecodeBlock {
     for (int r = 0; r < 2; ++r) {
       if (8 * r >= rows) break;
       if (r > 0) __syncthreads();
-      float* const mine = met() + (warp * Shared::met_rows + lane / 4) * Shared::met_pitch +
-                          (Tile::narrow ? 4 : 2) * (lane & 3);
-      if constexpr (Tile::narrow) {
-        // Of sixteen columns the even ones, then the odd ones.
+      // Rows that do not exist are not read either.
+      if (8 * r + lane / 4 < rows) {
+        float* const mine = met() + (warp * Shared::met_rows + lane / 4) * Shared::met_pitch +
+                            (Tile::narrow ? 4 : 2) * (lane & 3);
+        if constexpr (Tile::narrow) {
+          // Of sixteen columns the even ones, then the odd ones.
 #pragma unroll
-        for (int i = 0; i < Tile::dv / 8; i += 2)
-          *reinterpret_cast<float4*>(mine + 8 * i) = {o[0][i][2 * r], o[0][i + 1][2 * r], o[0][i][2 * r + 1],
-                                                      o[0][i + 1][2 * r + 1]};
-      } else {
+          for (int i = 0; i < Tile::dv / 8; i += 2)
+            *reinterpret_cast<float4*>(mine + 8 * i) = {o[0][i][2 * r], o[0][i + 1][2 * r], o[0][i][2 * r + 1],
+                                                        o[0][i + 1][2 * r + 1]};
+        } else {
 #pragma unroll
-        for (int i = 0; i < Tile::dv / 8; ++i)
-          *reinterpret_cast<float2*>(mine + 8 * i) = {o[0][i][2 * r], o[0][i][2 * r + 1]};
+          for (int i = 0; i < Tile::dv / 8; ++i)
+            *reinterpret_cast<float2*>(mine + 8 * i) = {o[0][i][2 * r], o[0][i][2 * r + 1]};
+        }
       }
       __syncthreads();
       each(8 * r, min(rows - 8 * r, 8), [&](int row, int column) {
@@ -370,11 +384,12 @@ struct DecodeBlock {
         PartOfRow all;
         all.add(warps);
         if (whole) return finish(row, column, all);
+        if (is_clustered()) return keep(row, column, all);
         *reinterpret_cast<float4*>(into + row * Tile::dv + column) = {all.o[0], all.o[1], all.o[2], all.o[3]};
         if (column == 0) parts_in(into)[row] = all.part;
       });
     }
-    if (!whole) join(sharing);
+    if (!whole) is_clustered() ? join_cluster(sharing) : join(sharing);
     __syncthreads();
     return true;
   }
@@ -413,6 +428,51 @@ struct DecodeBlock {
       }
       finish(row, column, all);
     });
+  }
+
+  __device__ bool is_clustered() const {
+    return has_clusters && !in_pieces<Tile> && Tile::warps >= cluster_warps && args.cluster > 0;
+  }
+  /// A part in this block's shared memory, where its keys were: none are under way any more, as such a block has one
+  /// tile. Laid out as parts in memory are.
+  __device__ unsigned kept_at(int floats) const {
+    return shared + Shared::ring + static_cast<unsigned>(floats) * static_cast<unsigned>(sizeof(float));
+  }
+  __device__ void keep(int row, int column, const PartOfRow& all) const {
+    const unsigned into = kept_at(row * Tile::dv + column);
+    const auto bits = [](float x) { return __float_as_uint(x); };
+    store_shared(into, bits(all.o[0]), bits(all.o[1]));
+    store_shared(into + 8, bits(all.o[2]), bits(all.o[3]));
+    if (column == 0) store_shared(kept_at(Tile::m * Tile::dv + 2 * row), bits(all.part.sum), bits(all.part.over));
+  }
+  /// Each block of a cluster adds up an equal stretch of the tile's results, whose parts lie in their shared memory.
+  __device__ void join_cluster(Sharing sharing) {
+    static_assert(Tile::m * (Tile::dv + 2) * static_cast<int>(sizeof(float)) <= Shared::met ||
+                  Tile::warps < cluster_warps);
+    // Before another block stores a row's lse in the same place.
+    read_before();
+    meet_cluster();
+    constexpr int fours = Tile::dv / 4;
+    const int each = (rows * fours + sharing.count - 1) / sharing.count,
+              first = (static_cast<int>(blockIdx.x) - sharing.first) * each, last = min(first + each, rows * fours);
+    for (int i = first + static_cast<int>(threadIdx.x); i < last; i += threads) {
+      const int row = i / fours, column = i % fours * 4;
+      PartOfRow all;
+#pragma unroll 1
+      for (int pair = 0; pair < sharing.count; pair += 2) {
+        PartOfRow::Other some[2];
+#pragma unroll
+        for (int nth = 0; nth < 2; ++nth) {
+          const auto of_block = [&](int floats) { return shared_of(kept_at(floats), pair + nth); };
+          some[nth] = {load_cluster(of_block(row * Tile::dv + column)),
+                       __builtin_bit_cast(Part, load_cluster_pair(of_block(Tile::m * Tile::dv + 2 * row)))};
+        }
+        all.add(some);
+      }
+      finish(row, column, all);
+    }
+    // The others may still read this block's.
+    meet_cluster();
   }
 
   /// Calls fn(row, column) for four columns of each row, shared among the threads.
@@ -525,6 +585,7 @@ __device__ inline int do_tiles(const DecodeArgs& args, const User& user, const S
               end = tile == share.end.tile ? share.end.step : walk.count;
     DecodeBlock<Tile, User, Careful> block(args, user, shared, ahead, of);
     // Queries are asked for before the first keys, which would keep them waiting.
+    if (!started) wait_for_memory(args);
     const auto queries = block.read_q();
     if (!started) ahead.fill();
     started = true;
@@ -563,6 +624,7 @@ __device__ inline Cut do_pieces(const DecodeArgs& args, const User& user, const 
     const Walk walk = of.template walk<Tile>(args, user);
     const int end = tile == share.end.tile ? share.end.step : walk.count, pieces = (walk.count + each - 1) / each;
     DecodeBlock<Tile, User, Careful> block(args, user, shared, ahead, of);
+    if (!started) wait_for_memory(args);
     const auto queries = block.read_q();
     if (!started) ahead.fill();
     started = true;
@@ -592,13 +654,17 @@ __device__ __noinline__ Cut do_piece_carefully(const DecodeArgs& args, const Use
 }
 
 template <class Tile, class User>
-__global__ void __launch_bounds__(Tile::warps * 32, 1)
+__global__ void __launch_bounds__(Tile::warps * 32, Tile::blocks)
     decode_sm80(const __grid_constant__ ArgsOf<Tile, DecodeArgs> args, const __grid_constant__ User user) {
   extern __shared__ __align__(128) unsigned char memory[];
   using Room = ShareRoom<Tile::warps * 32>;
   static_assert(sizeof(Room) <= SharedDecode<Tile>::met_bytes);
   const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(memory));
-  const Share share = find_share<Tile>(args, user, *reinterpret_cast<Room*>(memory + SharedDecode<Tile>::met));
+  // The next kernel's blocks take the places of those that are done, and wait there.
+  let_next_start();
+  const auto wait = [&] { wait_for_memory(args); };
+  const Share share = find_share<Tile>(args, user, *reinterpret_cast<Room*>(memory + SharedDecode<Tile>::met), wait);
+  if (!reads_queries_first<Tile, User>(args)) wait();
   if constexpr (in_pieces<Tile>) {
     Share rest = share;
 #pragma unroll 1

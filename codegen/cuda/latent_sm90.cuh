@@ -618,7 +618,7 @@ __global__ void __launch_bounds__(latent_threads, 1)
   using Room = ShareRoom<latent_threads>;
   static_assert(sizeof(Room) <= Shared::p_bytes);
   const Share share = find_share<Tile, LatentTile<Tile>>(
-      args, user, *reinterpret_cast<Room*>(memory + (shared - start) + Shared::p));
+      args, user, *reinterpret_cast<Room*>(memory + (shared - start) + Shared::p), [] {});
   if (threadIdx.x == 0) shared_share<Tile>(shared) = share;
   const int me = LatentTile<Tile>::sharer();
   if (threadIdx.x == 0 && cluster_rank<Tile>() == 0) {

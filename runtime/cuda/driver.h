@@ -56,7 +56,13 @@ enum class DeviceAttribute : int {
   shared_per_block = 97,
   memory_pools = 115,
 };
-enum class KernelAttribute : int { static_shared = 1, local_bytes = 3, registers = 4, dynamic_shared = 8 };
+enum class KernelAttribute : int {
+  static_shared = 1,
+  local_bytes = 3,
+  registers = 4,
+  dynamic_shared = 8,
+  percent_shared = 9
+};
 enum class Capture : int { none, active, invalidated };
 enum class CaptureMode : int { global, thread_local_, relaxed };
 using Element = codegen::MapElement;
@@ -67,7 +73,10 @@ enum class Fill : int { zero };
 inline constexpr unsigned stream_non_blocking = 1;
 inline constexpr unsigned event_without_time = 2;
 
-enum class LaunchAttributeKey : int { early = 6 };  ///< the launch may start before the previous kernel has ended
+enum class LaunchAttributeKey : int {
+  cluster = 4,  ///< blocks in x, y and z
+  early = 6     ///< the launch may start before the previous kernel has ended
+};
 struct LaunchAttribute {
   LaunchAttributeKey key;
   int unused = 0;

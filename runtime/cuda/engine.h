@@ -96,5 +96,9 @@ BackwardWants backward_wants(const Backward& call, const compiler::LoweredMod& l
 std::string device_name(int device);
 /// Seconds of each launch on the default stream, by the device's clock; launches until `seconds` have passed.
 std::vector<double> times(int device, double seconds, const std::function<void()>& launch);
+/// The same of graphs of so many launches each, on the stream that `launch` gets: the mean of each replay. The first
+/// launch on that stream is not captured.
+std::vector<double> times_of_graphs(int device, double seconds, int launches,
+                                    const std::function<void(void* stream)>& launch);
 
 }  // namespace attune::runtime::cuda

@@ -10,6 +10,7 @@
 
 #include "codegen/ceil_div.h"
 #include "codegen/cuda/args.cuh"
+#include "codegen/cuda/equal_parts.cuh"
 #include "codegen/gpu_element.h"
 #include "codegen/reads.h"
 #include "runtime/captures.h"
@@ -167,14 +168,21 @@ class ForwardCall {
       cover = cover_arguments(lists_, p_, starts, next);
       launches.launch(cover_launch(kernel_->cover_kernel->kernel, lists_, cover));
     }
+    const int parts = cuts_keys() ? known_parts() : 0;
+    const int together = kernel_->clear && may_cluster(parts) ? parts : 0;
+    const bool beside = kernel_->clear && parts != 1 && !together;
+    // A call's first kernel may start before what comes before the call has ended. Those of latent heads do not wait.
+    const int early = device_.arch() >= 90 && cuts_keys() && !latent() ? codegen::trait(kernel_->choice.plan, "early")
+                                                                       : 0;
+    const bool first = kernel_->clear && !beside && early > 0;
     const auto launch = [&](auto&& given) {
-      launches.launch(
-          {.kernel = &kernel_->kernel,
-           .grid = {blocks(), 1, 1},
-           .threads = kernel_->choice.threads,
-           .shared_bytes = kernel_->choice.shared_bytes,
-           .arguments = &given,
-           .early = ((writes_lists || turns()) && kernel_->choice.plan.kernel->waits) || kernel_->clear != nullptr});
+      launches.launch({.kernel = &kernel_->kernel,
+                       .grid = {together ? static_cast<unsigned>(p_.batch * tiles_.sets * together) : blocks(), 1, 1},
+                       .threads = kernel_->choice.threads,
+                       .shared_bytes = kernel_->choice.shared_bytes,
+                       .arguments = &given,
+                       .cluster = static_cast<unsigned>(std::max(together, 1)),
+                       .early = ((writes_lists || turns()) && kernel_->choice.plan.kernel->waits) || beside || first});
       std::vector<std::byte> user = user_of(lowered_, args_, *kernel_, p_);
       launches.put(stream, user);
     };
@@ -183,12 +191,17 @@ class ForwardCall {
     };
     if (!cuts_keys()) return launch_all(arguments(starts, memory));
     if (latent()) return put_latent(launches, starts, memory);
-    ClearArgs arrivals{arrivals_.in(memory), static_cast<int>(arrivals_.count)};
+    DecodeArgs args = decode_arguments(starts, memory);
+    args.cluster = together;
+    if (kernel_->clear && !beside) return launch_all(args);
+    ClearArgs arrivals{arrivals_.in(memory), static_cast<int>(arrivals_.count), early != 1};
+    args.beside = beside && early != 1;
     if (kernel_->clear)
-      launches.launch({.kernel = kernel_->clear.get(), .threads = clear_threads, .arguments = &arrivals});
+      launches.launch(
+          {.kernel = kernel_->clear.get(), .threads = clear_threads, .arguments = &arrivals, .early = early > 0});
     else
       launches.clear(arrivals.first, static_cast<std::size_t>(arrivals.count));
-    launch_all(decode_arguments(starts, memory));
+    launch_all(args);
   }
 
  private:
@@ -197,6 +210,23 @@ class ForwardCall {
   bool latent() const { return kernel_->choice.plan.kernel->latent; }
   /// Blocks that work on the same keys.
   unsigned cluster() const { return static_cast<unsigned>(codegen::trait(kernel_->choice.plan, "cluster")); }
+
+  /// Equal parts of each tile of queries, where the host knows that blocks take such; 0 where blocks find out. Of whole
+  /// tiles nobody counts arrivals, and no parts are added up.
+  int known_parts() const {
+    if (kernel_->skips || p_.q.packed() || p_.kv.packed() || call_.kv_len.given() || kernel_->choice.plan.pieces)
+      return 0;
+    const std::int64_t tiles = p_.batch * (latent() ? latent_sets() : tiles_.sets),
+                       sharers = blocks() / (latent() ? cluster() : 1);
+    return equal_parts(static_cast<int>(tiles), static_cast<int>(sharers),
+                       static_cast<int>(ceil_div(p_.kv.length, kernel_->choice.plan.n)), 1);
+  }
+  /// May the blocks that share a tile, so many, be a cluster?
+  bool may_cluster(int parts) const {
+    const codegen::KernelPlan& plan = kernel_->choice.plan;
+    return (parts == 2 || parts == 4 || parts == 8) && parts <= codegen::trait(plan, "cluster") &&
+           codegen::trait(plan, "warps") >= cluster_warps;
+  }
 
   /// Only kernels that cut keys find their entries' lengths, positions and pages on the device.
   [[noreturn]] void refuse_apart() const {
@@ -234,7 +264,10 @@ class ForwardCall {
         return cluster() *
                static_cast<unsigned>(std::min<std::int64_t>(
                    p_.batch * latent_sets() * parts, std::max(static_cast<unsigned>(most_blocks()) / cluster(), 1u)));
-      return static_cast<unsigned>(std::min<std::int64_t>(tiles_.count * parts, most_blocks()));
+      const codegen::KernelPlan& plan = kernel_->choice.plan;
+      const int most = means_.blocks ? most_blocks()
+                                     : device_.sms * codegen::trait(plan, "blocks") * codegen::trait(plan, "waves");
+      return static_cast<unsigned>(std::min<std::int64_t>(tiles_.count * parts, most));
     }
     const std::int64_t blocks = kernel_->choice.plan.kernel->persistent
                                     ? std::min<std::int64_t>(tiles_.count, most_blocks())
@@ -352,7 +385,9 @@ class ForwardCall {
             .tile_batches = lists_.batches,
             .tile_heads = lists_.heads,
             .parts = parts_.in(memory),
-            .arrivals = arrivals_.in(memory)};
+            .arrivals = arrivals_.in(memory),
+            .beside = 0,
+            .cluster = 0};
   }
 
   /// What clusters of blocks take of a batch entry's heads: all queries of a key head, as many rows as these have.
@@ -377,11 +412,12 @@ class ForwardCall {
                        .threads = kernel_->choice.threads,
                        .shared_bytes = kernel_->choice.shared_bytes,
                        .arguments = &given});
-      launches.launch({.kernel = kernel_->join.get(),
-                       .grid = {blocks() * join_blocks, 1, 1},
-                       .threads = join_threads,
-                       .arguments = &given,
-                       .early = true});
+      if (known_parts() != 1)
+        launches.launch({.kernel = kernel_->join.get(),
+                         .grid = {blocks() * join_blocks, 1, 1},
+                         .threads = join_threads,
+                         .arguments = &given,
+                         .early = true});
       std::vector<std::byte> user = user_of(lowered_, args_, *kernel_, p_);
       launches.put(static_cast<cu::Stream>(means_.stream), user);
     };

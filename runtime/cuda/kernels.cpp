@@ -12,7 +12,8 @@
 namespace attune::runtime::cuda {
 namespace {
 
-Kernel load(const Binary& binary, int device, int shared_bytes) {
+/// `blocks`: that are to be on a multiprocessor at once; 0: as many as are, with what the driver thinks right.
+Kernel load(const Binary& binary, int device, int shared_bytes, int blocks = 0) {
   const Driver& d = driver();
   cu::Library library = nullptr;
   const cu::Result result = d.cuLibraryLoadData.raw(&library, binary.cubin.data(), nullptr, nullptr, 0, nullptr,
@@ -30,6 +31,7 @@ Kernel load(const Binary& binary, int device, int shared_bytes) {
   cu::Device of = 0;
   d.cuDeviceGet(&of, device);
   d.cuKernelSetAttribute(cu::KernelAttribute::dynamic_shared, shared_bytes, kernel.handle, of);
+  if (blocks > 1) d.cuKernelSetAttribute(cu::KernelAttribute::percent_shared, 100, kernel.handle, of);
   // Otherwise loading is lazy, and happens at the first launch.
   cu::Function loaded = nullptr;
   d.cuKernelGetFunction(&loaded, kernel.handle);
@@ -61,8 +63,10 @@ LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, con
   Considered all = consider(parts, kind, key.spec, preference ? &*preference : nullptr, false,
                             codegen::kernels(key.way), purpose);
   const Candidate& chosen = all.candidates[all.chosen];
-  out.kernel = load(*chosen.binary, key.device, chosen.choice.shared_bytes);
+  out.kernel = load(*chosen.binary, key.device, chosen.choice.shared_bytes,
+                    codegen::trait(chosen.choice.plan, "blocks"));
   out.choice = chosen.choice;
+  out.skips = parts.facts.skips;
   out.flaw = chosen.flaw;
   out.story = std::move(found.notes);
   const auto beside = [&](const codegen::Source& page) {

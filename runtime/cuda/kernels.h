@@ -24,6 +24,7 @@ struct CoverKernel {
 struct LoadedKernel {
   Kernel kernel;
   codegen::KernelChoice choice;
+  bool skips = false;                       ///< as ModFacts has it
   std::string flaw;                         ///< as Candidate has it
   std::optional<CoverKernel> cover_kernel;  ///< where the launch must be handed lists
   std::shared_ptr<const Kernel> turn;       ///< turns values round before it; null: it takes them as they are

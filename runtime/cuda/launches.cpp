@@ -12,13 +12,17 @@ cu::Address address(const void* p) { return reinterpret_cast<cu::Address>(p); }
 
 void start(const Launch& one, cu::Stream stream, std::span<std::byte> user) {
   std::array<void*, 2> arguments{one.arguments, user.data()};
-  cu::LaunchAttribute attribute{.key = cu::LaunchAttributeKey::early, .value = {1}};
+  std::array<cu::LaunchAttribute, 2> attributes{};
+  unsigned count = 0;
+  if (one.early) attributes[count++] = {.key = cu::LaunchAttributeKey::early, .value = {1}};
+  if (one.cluster > 1)
+    attributes[count++] = {.key = cu::LaunchAttributeKey::cluster, .value = {static_cast<int>(one.cluster), 1, 1}};
   const cu::LaunchConfig config{.grid = {one.grid[0], one.grid[1], one.grid[2]},
                                 .block = {static_cast<unsigned>(one.threads), 1, 1},
                                 .shared_bytes = static_cast<unsigned>(one.shared_bytes),
                                 .stream = stream,
-                                .attributes = &attribute,
-                                .attribute_count = one.early ? 1u : 0u};
+                                .attributes = attributes.data(),
+                                .attribute_count = count};
   // The driver accepts a library's kernel where it expects a function.
   driver().cuLaunchKernelEx(&config, reinterpret_cast<cu::Function>(one.kernel->handle), arguments.data(), nullptr);
 }

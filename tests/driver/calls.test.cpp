@@ -465,7 +465,8 @@ TEST_CASE("a cover that was made for other calls is refused, and the reason is t
   fake::forget();
   // Not through Attention::run, which would add this file's line.
   const auto told = [](const char* golden, const Cover& made, const Attention& attention, const Forward& forward) {
-    tests::golden_error(golden, tests::refusal([&] { runtime::run(attention, forward, nullptr, made); }).what());
+    tests::golden_error(golden,
+                        tests::refusal([&] { runtime::run(attention, forward, nullptr, {.cover = made}); }).what());
   };
   told("cover-other.mask", cover, {.mask = mods::document(call.doc)}, call.forward);
   told("cover-other.no-lists", cover, call.causal(), call.forward);
@@ -760,8 +761,7 @@ TEST_CASE("a call that is merged with another's has a kernel of its own", "[driv
         fake::forget();
         with_sink.run(call);
         const auto launches = fake::launches();
-        // A few queries' counters are cleared beside it.
-        REQUIRE(launches.size() == (length == 1 ? 2 : 1));
+        REQUIRE(launches.size() == 1);
         return launches.back().kernel;
       };
       call.o_before = other;
@@ -807,8 +807,49 @@ TEST_CASE("keys that are summed in pieces have a part for each, in the call's wo
   const auto launches = fake::launches();
   REQUIRE(launches.size() == 2);
   CHECK(launches[0].kernel.find("clear") != std::string::npos);
+  CHECK(launches[0].early);
   CHECK(launches[1].early);
   CHECK(fake::calls("cuMemsetD32Async") == 0);
+}
+
+TEST_CASE("where all tiles of few queries stay whole, or two blocks share each, nothing is cleared before and nothing "
+          "added up behind",
+          "[driver]") {
+  const Device gpu = device_of(90);
+  const std::int64_t sms = runtime::cuda::facts(gpu.index).sms;
+  const Attention plain, causal{.mask = mods::causal()};
+  const auto lengths = gpu.array<std::int32_t>({2 * sms});
+  const auto launched = [&](const Attention& attention, std::int64_t batch, bool latent, bool own_lengths = false) {
+    const std::int64_t d = latent ? 576 : 64, dv = latent ? 512 : 64;
+    const auto q = gpu.array<bf16>({batch, 8, 1, d}), k = gpu.array<bf16>({batch, 1, 2048, d}),
+               o = gpu.array<bf16>({batch, 8, 1, dv});
+    Tensor v = k.tensor(), kv_len = lengths.tensor();
+    v.shape[3] = dv, kv_len.shape[0] = batch;
+    const Forward call{.q = q, .k = k, .v = v, .o = o, .kv_len = own_lengths ? kv_len : Tensor(), .q_offset = 2047};
+    attention.prepare(call);
+    fake::forget();
+    attention.run(call);
+    const auto launches = fake::launches();
+    // A kernel of latent heads does not wait, and the one behind it does; those of others all do.
+    CHECK(launches.front().early == !latent);
+    CHECK(launches.back().early == (!latent || launches.size() == 2));
+    return launches.size();
+  };
+  for (const bool latent : {false, true}) {
+    CHECK(launched(plain, sms, latent) == 1);
+    CHECK(launched(plain, sms - sms / 20, latent) == 1);
+    CHECK(launched(plain, 2 * sms, latent) == 1);
+    // Two parts of each.
+    CHECK(launched(plain, sms / 2, latent) == (latent ? 2 : 1));
+    if (!latent) {
+      CHECK(fake::launches().back().cluster == 2);
+      CHECK(fake::launches().back().blocks == sms / 2 * 2);
+    }
+    CHECK(launched(plain, 1, latent) == 2);
+    CHECK(launched(plain, sms + 1, latent) == 2);    // equal stretches
+    CHECK(launched(plain, sms, latent, true) == 2);  // the device knows
+    CHECK(launched(causal, sms, latent) == 2);
+  }
 }
 
 TEST_CASE("appending is one launch, a block a new row, captured once its kernel is there", "[driver]") {

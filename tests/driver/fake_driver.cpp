@@ -222,9 +222,18 @@ Result cuKernelSetAttribute(cu::KernelAttribute, int, cu::Kernel, cu::Device) { 
 Result cuLaunchKernelEx(const cu::LaunchConfig* config, cu::Function function, void**, void**) {
   constexpr std::size_t most = 1000;
   const std::lock_guard lock(mutex);
-  if (launched.size() < most)
-    launched.push_back({object(function).name, config->grid[0] * config->grid[1] * config->grid[2], config->block[0],
-                        config->shared_bytes, config->stream, config->attribute_count > 0});
+  if (launched.size() >= most) return Result::success;
+  Launch& one = launched.emplace_back();
+  one = {.kernel = object(function).name,
+         .blocks = config->grid[0] * config->grid[1] * config->grid[2],
+         .threads = config->block[0],
+         .shared_bytes = config->shared_bytes,
+         .stream = config->stream};
+  for (unsigned i = 0; i < config->attribute_count; ++i) {
+    const cu::LaunchAttribute& attribute = config->attributes[i];
+    if (attribute.key == cu::LaunchAttributeKey::early) one.early = attribute.value[0] == 1;
+    if (attribute.key == cu::LaunchAttributeKey::cluster) one.cluster = static_cast<unsigned>(attribute.value[0]);
+  }
   return Result::success;
 }
 Result cuTensorMapEncodeTiled(void* map, cu::Element, unsigned, void*, const std::uint64_t*, const std::uint64_t*,

@@ -11,6 +11,7 @@ struct Launch {
   std::string kernel;  ///< its mangled name
   unsigned blocks = 0, threads = 0, shared_bytes = 0;
   void* stream = nullptr;
+  unsigned cluster = 1;
   bool early = false;  ///< may start before the one before it has ended
 };
 

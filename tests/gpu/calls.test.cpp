@@ -317,7 +317,7 @@ TEST_CASE("calls with a cover give bit for bit what calls without give", "[gpu]"
         CHECK(static_cast<bool>(cover) == (is_listed && q_len > 0));
         for (int layer = 0; layer < 3; ++layer) {
           call.forget();
-          runtime::run(attention, call.forward, preference, cover);
+          runtime::run(attention, call.forward, preference, {.cover = cover});
           REQUIRE((call.bits() == wanted));
         }
       }

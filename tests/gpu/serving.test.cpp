@@ -2,12 +2,14 @@
 #include <attune/attune.h>
 
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <fmt/format.h>
 #include <limits>
 #include <random>
 
+#include "codegen/ceil_div.h"
 #include "codegen/choose.h"
 #include "runtime/attention.h"
 #include "runtime/cuda/engine.h"
@@ -598,6 +600,106 @@ TEST_CASE("a call of few queries is captured into a graph, and replayed with oth
   d.cuGraphExecDestroy(exec);
   d.cuGraphDestroy(graph);
   d.cuStreamDestroy(stream);
+}
+
+TEST_CASE("calls of few queries in a row read what the one before wrote, although they start before it has ended",
+          "[gpu]") {
+  if (skipped()) return;
+  namespace cu = runtime::cuda::cu;
+  const runtime::cuda::Current current(0);
+  const runtime::cuda::Driver& d = runtime::cuda::driver();
+  const Device gpu = Device::cuda();
+  const std::int64_t sms = runtime::cuda::facts(0).sms;
+  cu::Stream stream = nullptr, other = nullptr;
+  d.cuStreamCreate(&stream, cu::stream_non_blocking);
+  d.cuStreamCreate(&other, cu::stream_non_blocking);
+  cu::Event forked = nullptr, joined = nullptr;
+  d.cuEventCreate(&forked, cu::event_without_time);
+  d.cuEventCreate(&joined, cu::event_without_time);
+  constexpr std::int64_t heads = 4, keys = 3000, width = 64;
+  constexpr int calls = 8;
+  for (const char* kernel : {"decode_sm80", "decode_sm80:early=0", "decode_sm80:early=2", "decode_sm80:cluster=1",
+                             "decode_sm80:cluster=8,waves=4", "decode_sm80:warps=4,stages=4,blocks=2",
+                             "decode_sm80:warps=4,stages=4,blocks=2,waves=4,cluster=8"}) {
+    const codegen::Preference preference{codegen::variant(kernel), true, ""};
+    // Whole tiles, two parts of each, more parts, stretches; then by lengths on the device.
+    for (const std::int64_t batch : {sms, sms / 2, std::int64_t{3}, sms + 7, std::int64_t{-5}}) {
+      const bool own = batch < 0;
+      const std::int64_t entries = std::abs(batch);
+      INFO(kernel << ", " << batch << " entries");
+      const auto k = normal<bf16>(1, {entries, 1, keys, width}).on(gpu),
+                 v = normal<bf16>(2, {entries, 1, keys, width}).on(gpu);
+      const auto first = normal<bf16>(3, {entries, heads, 1, width});
+      std::array x{first.on(gpu), first.on(gpu), first.on(gpu)};
+      auto lengths = Device::cpu().array<std::int32_t>({entries});
+      for (std::int64_t i = 0; i < entries; ++i) lengths.data()[i] = static_cast<std::int32_t>(keys - 500 * i);
+      const auto there = lengths.on(gpu);
+      const auto call = [&](int from, int to) {
+        return Forward{.q = x[static_cast<std::size_t>(from)],
+                       .k = k,
+                       .v = v,
+                       .o = x[static_cast<std::size_t>(to)],
+                       .kv_len = own ? there.tensor() : Tensor()};
+      };
+      const std::size_t bytes = runtime::workspace(plain, call(0, 1), &preference);
+      const auto room = gpu.array<std::uint8_t>({static_cast<std::int64_t>(2 * round_up(bytes, 64) + 64)});
+      auto* const at = reinterpret_cast<std::byte*>(room.data());
+      const auto run = [&](int from, int to, cu::Stream on, bool second = false) {
+        runtime::run(plain, call(from, to), &preference,
+                     {.workspace = {at + (second ? round_up(bytes, 64) : 0), bytes}, .stream = on});
+      };
+      // Alone, then in a row, then on two streams that meet again.
+      const auto all = [&](bool waits, bool forks) {
+        for (int i = 0; i < calls; ++i) {
+          run(i % 2, 1 - i % 2, stream);
+          if (waits) d.cuStreamSynchronize(stream);
+        }
+        if (forks) {
+          d.cuEventRecord(forked, stream);
+          d.cuStreamWaitEvent(other, forked, 0);
+          run(0, 2, other, true);
+          d.cuEventRecord(joined, other);
+        } else {
+          run(0, 2, stream, true);
+          if (waits) d.cuStreamSynchronize(stream);
+        }
+        run(0, 1, stream);
+        if (forks) d.cuStreamWaitEvent(stream, joined, 0);
+        if (waits) d.cuStreamSynchronize(stream);
+        run(2, 0, stream);
+      };
+      const auto results = [&](const std::function<void()>& launch) {
+        copy(first, x[0]);
+        launch();
+        d.cuStreamSynchronize(stream);
+        std::vector<std::uint16_t> bits;
+        for (const auto& one : x) {
+          const auto here = Device::cpu().array<bf16>({entries, heads, 1, width});
+          copy(one, here);
+          for (const bf16 value : here.values()) bits.push_back(std::bit_cast<std::uint16_t>(value));
+        }
+        return bits;
+      };
+      const auto wanted = results([&] { all(true, false); });
+      for (int turn = 0; turn < 5; ++turn)
+        for (const bool forks : {false, true}) CHECK((results([&] { all(false, forks); }) == wanted));
+      for (const bool forks : {false, true}) {
+        cu::Graph graph = nullptr;
+        cu::GraphExec replay = nullptr;
+        d.cuStreamBeginCapture(stream, cu::CaptureMode::thread_local_);
+        all(false, forks);
+        d.cuStreamEndCapture(stream, &graph);
+        d.cuGraphInstantiateWithFlags(&replay, graph, 0);
+        for (int turn = 0; turn < 5; ++turn) CHECK((results([&] { d.cuGraphLaunch(replay, stream); }) == wanted));
+        d.cuGraphExecDestroy(replay);
+        d.cuGraphDestroy(graph);
+      }
+    }
+  }
+  d.cuEventDestroy(forked);
+  d.cuEventDestroy(joined);
+  d.cuStreamDestroy(stream);
+  d.cuStreamDestroy(other);
 }
 
 }  // namespace attune::tests
