@@ -66,7 +66,6 @@ struct attune_decode_args {
   int tile_stride, tile_batches, tile_heads;
   float* parts;       /* of tiles that blocks share */
   unsigned* arrivals; /* one for each block, 0 before the launch */
-  int beside;  /* 0, unless the kernel before sets arrivals to 0 and lets this one start: then that is waited for late */
   int cluster; /* the blocks that share a tile are a cluster of so many; 0: they count arrivals */
 };
 struct attune_cut_tile { int tile, first, count; };

@@ -74,10 +74,7 @@ struct DecodeArgs {
   int tile_stride, tile_batches, tile_heads;
   float* parts;        ///< two for each block: rows of results of all queries and heads of a tile, then their Parts
   unsigned* arrivals;  ///< for each block, how many of those that share its last tile are done: 0 before the launch
-  /// The kernel before this one clears counters, and has itself waited for all that comes before it: it is waited for
-  /// where counters are used.
-  int beside;
-  int cluster;  ///< the blocks that share a tile are a cluster of so many; 0: they count arrivals
+  int cluster;         ///< the blocks that share a tile are a cluster of so many; 0: they count arrivals
 };
 
 /// A tile of queries whose keys several blocks share: its parts are those of `count` blocks from `first` on. A count of
@@ -158,7 +155,6 @@ constexpr int clear_threads = 256;
 struct ClearArgs {
   unsigned* first;
   int count;
-  int holds;  ///< the kernel beside it starts when all that comes before both has ended, and need not wait for that
 };
 
 /// Threads of a block of turn_values_sm90.cuh.

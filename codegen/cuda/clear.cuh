@@ -7,9 +7,8 @@
 namespace attune {
 
 __global__ void __launch_bounds__(clear_threads) clear(const __grid_constant__ ClearArgs args) {
-  if (!args.holds) let_next_start();
+  let_next_start();
   wait_for_kernel_before();
-  if (args.holds) let_next_start();
   for (int i = static_cast<int>(threadIdx.x); i < args.count; i += clear_threads) args.first[i] = 0;
 }
 

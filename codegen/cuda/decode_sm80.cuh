@@ -13,10 +13,10 @@
 // last to arrive adds up all of them. What a row gets then hangs on its own keys alone.
 //
 // Tile: Element (bf16, f16) of q, k and v, Out (also float) of o; m: 16 rows; n: keys a step of a warp, 16 or 32;
-// warps; blocks: on a multiprocessor; stages: slots of a ring, each n rows of keys or of values; d, dv, width, width_v,
-// heads, layout, max, store: before: as forward_sm80.cuh has them; paged: keys lie in pages; pieces: each of so many
-// keys is a part of its own; narrow: k and v hold e4m3, and d and dv are multiples of 32. Rows of q, k and v start at
-// multiples of 16 bytes. SharedDecode<Tile>::bytes of shared memory, Tile::warps x 32 threads.
+// warps; stages: slots of a ring, each n rows of keys or of values; d, dv, width, width_v, heads, layout, max, store:
+// before: as forward_sm80.cuh has them; paged: keys lie in pages; pieces: each of so many keys is a part of its own;
+// narrow: k and v hold e4m3, and d and dv are multiples of 32. Rows of q, k and v start at multiples of 16 bytes.
+// SharedDecode<Tile>::bytes of shared memory, Tile::warps x 32 threads.
 #pragma once
 
 #include "before.cuh"
@@ -50,19 +50,11 @@ struct SharedDecode {
                        bytes = before + before_bytes;
 };
 
-/// The launch may come before the kernel before it has ended, which wrote what this one reads, or reads what it writes.
-__device__ inline void wait_for_memory(const DecodeArgs& args) {
-  if (!args.beside) wait_for_kernel_before();
-}
 /// Is nothing read before queries and keys are? Expressions that read captured tensors hold their addresses.
 template <class Tile, class User>
 __device__ inline bool reads_queries_first(const DecodeArgs& args) {
   return alignof(User) < alignof(void*) && !User::traits.listed && !is_packed<Tile> && !Tile::paged &&
          !args.kv_lens.at && !args.q_offsets.at;
-}
-/// Or it comes beside clear.cuh's. Every block waits for that before it ends.
-__device__ inline void wait_for_counters() {
-  if (threadIdx.x == 0) wait_for_kernel_before();
 }
 
 // ---- the ring ----------------------------------------------------------------------------------------------------
@@ -585,7 +577,7 @@ __device__ inline int do_tiles(const DecodeArgs& args, const User& user, const S
               end = tile == share.end.tile ? share.end.step : walk.count;
     DecodeBlock<Tile, User, Careful> block(args, user, shared, ahead, of);
     // Queries are asked for before the first keys, which would keep them waiting.
-    if (!started) wait_for_memory(args);
+    if (!started) wait_for_kernel_before();
     const auto queries = block.read_q();
     if (!started) ahead.fill();
     started = true;
@@ -595,7 +587,7 @@ __device__ inline int do_tiles(const DecodeArgs& args, const User& user, const S
     if (!block.store(whole, begin > 0 ? share.at_begin : share.at_end, begin != 0)) break;
   }
   copy_wait<0>();
-  wait_for_counters();
+  if (!started) wait_for_kernel_before();
   return tile;
 }
 
@@ -624,7 +616,7 @@ __device__ inline Cut do_pieces(const DecodeArgs& args, const User& user, const 
     const Walk walk = of.template walk<Tile>(args, user);
     const int end = tile == share.end.tile ? share.end.step : walk.count, pieces = (walk.count + each - 1) / each;
     DecodeBlock<Tile, User, Careful> block(args, user, shared, ahead, of);
-    if (!started) wait_for_memory(args);
+    if (!started) wait_for_kernel_before();
     const auto queries = block.read_q();
     if (!started) ahead.fill();
     started = true;
@@ -641,7 +633,7 @@ __device__ inline Cut do_pieces(const DecodeArgs& args, const User& user, const 
     if (Careful) break;
   }
   copy_wait<0>();
-  wait_for_counters();
+  if (!started) wait_for_kernel_before();
   return at;
 }
 template <class Tile, class User>
@@ -654,7 +646,7 @@ __device__ __noinline__ Cut do_piece_carefully(const DecodeArgs& args, const Use
 }
 
 template <class Tile, class User>
-__global__ void __launch_bounds__(Tile::warps * 32, Tile::blocks)
+__global__ void __launch_bounds__(Tile::warps * 32, 1)
     decode_sm80(const __grid_constant__ ArgsOf<Tile, DecodeArgs> args, const __grid_constant__ User user) {
   extern __shared__ __align__(128) unsigned char memory[];
   using Room = ShareRoom<Tile::warps * 32>;
@@ -662,9 +654,10 @@ __global__ void __launch_bounds__(Tile::warps * 32, Tile::blocks)
   const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(memory));
   // The next kernel's blocks take the places of those that are done, and wait there.
   let_next_start();
-  const auto wait = [&] { wait_for_memory(args); };
-  const Share share = find_share<Tile>(args, user, *reinterpret_cast<Room*>(memory + SharedDecode<Tile>::met), wait);
-  if (!reads_queries_first<Tile, User>(args)) wait();
+  // The kernel before may have written what this one reads, read what it writes, or clear its counters.
+  const Share share = find_share<Tile>(args, user, *reinterpret_cast<Room*>(memory + SharedDecode<Tile>::met),
+                                       wait_for_kernel_before);
+  if (!reads_queries_first<Tile, User>(args)) wait_for_kernel_before();
   if constexpr (in_pieces<Tile>) {
     Share rest = share;
 #pragma unroll 1

@@ -14,23 +14,15 @@ extern const KernelDescriptor decode_sm80;
 namespace {
 
 struct Tile {
-  int n = 16;      ///< keys of a warp's step
-  int stages = 5;  ///< slots of each warp's ring, of n keys or n values
-  int warps = 8;   ///< of a block, which divide the keys
-  /// 0: the call starts when all before it has ended; 1: it starts before, and waits; 2: its counters are cleared by a
-  /// kernel that does, and its own starts when all before has ended.
-  int early = 1;
-  int blocks = 1;   ///< on a multiprocessor
-  int waves = 1;    ///< so many times as many blocks as are there at once share the keys
+  int n = 16;       ///< keys of a warp's step
+  int stages = 5;   ///< slots of each warp's ring, of n keys or n values
+  int warps = 8;    ///< of a block, which divide the keys
   int cluster = 2;  ///< blocks that share a tile may be a cluster of so many, and then count no arrivals
 };
 constexpr std::array members{
     TileMember<Tile>{{.name = "n", .least = 16, .most = 32, .step = 16}, &Tile::n},
     TileMember<Tile>{{.name = "stages", .least = 2, .most = 16}, &Tile::stages},
     TileMember<Tile>{{.name = "warps", .least = 1, .most = 8}, &Tile::warps},
-    TileMember<Tile>{{.name = "early", .least = 0, .most = 2}, &Tile::early},
-    TileMember<Tile>{{.name = "blocks", .least = 1, .most = 4}, &Tile::blocks},
-    TileMember<Tile>{{.name = "waves", .least = 1, .most = 16}, &Tile::waves},
     TileMember<Tile>{{.name = "cluster", .least = 1, .most = 8}, &Tile::cluster},
 };
 constexpr auto erased_members = members_of(members);
@@ -98,9 +90,8 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   plan.d = columns(spec, spec.d);
   plan.dv = columns(spec, spec.dv);
   const auto width = static_cast<int>(spec.d), width_v = static_cast<int>(spec.dv);
-  plan.traits = {{"warps", tile.warps},   {"width", width},        {"width_v", width_v},  {"store", spec.store},
-                 {"paged", spec.paged},   {"narrow", spec.narrow}, {"early", tile.early}, {"cluster", tile.cluster},
-                 {"blocks", tile.blocks}, {"waves", tile.waves}};
+  plan.traits = {{"warps", tile.warps}, {"width", width},        {"width_v", width_v},     {"store", spec.store},
+                 {"paged", spec.paged}, {"narrow", spec.narrow}, {"cluster", tile.cluster}};
   return {.plan = std::move(plan), .threads = 32 * tile.warps, .shared_bytes = shared_bytes(spec, tile)};
 }
 

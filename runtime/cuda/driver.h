@@ -56,13 +56,7 @@ enum class DeviceAttribute : int {
   shared_per_block = 97,
   memory_pools = 115,
 };
-enum class KernelAttribute : int {
-  static_shared = 1,
-  local_bytes = 3,
-  registers = 4,
-  dynamic_shared = 8,
-  percent_shared = 9
-};
+enum class KernelAttribute : int { static_shared = 1, local_bytes = 3, registers = 4, dynamic_shared = 8 };
 enum class Capture : int { none, active, invalidated };
 enum class CaptureMode : int { global, thread_local_, relaxed };
 using Element = codegen::MapElement;

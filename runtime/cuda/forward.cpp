@@ -171,18 +171,15 @@ class ForwardCall {
     const int parts = cuts_keys() ? known_parts() : 0;
     const int together = kernel_->clear && may_cluster(parts) ? parts : 0;
     const bool beside = kernel_->clear && parts != 1 && !together;
-    // A call's first kernel may start before what comes before the call has ended. Those of latent heads do not wait.
-    const int early = device_.arch() >= 90 && cuts_keys() && !latent() ? codegen::trait(kernel_->choice.plan, "early")
-                                                                       : 0;
-    const bool first = kernel_->clear && !beside && early > 0;
     const auto launch = [&](auto&& given) {
-      launches.launch({.kernel = &kernel_->kernel,
-                       .grid = {together ? static_cast<unsigned>(p_.batch * tiles_.sets * together) : blocks(), 1, 1},
-                       .threads = kernel_->choice.threads,
-                       .shared_bytes = kernel_->choice.shared_bytes,
-                       .arguments = &given,
-                       .cluster = static_cast<unsigned>(std::max(together, 1)),
-                       .early = ((writes_lists || turns()) && kernel_->choice.plan.kernel->waits) || beside || first});
+      launches.launch(
+          {.kernel = &kernel_->kernel,
+           .grid = {together ? static_cast<unsigned>(p_.batch * tiles_.sets * together) : blocks(), 1, 1},
+           .threads = kernel_->choice.threads,
+           .shared_bytes = kernel_->choice.shared_bytes,
+           .arguments = &given,
+           .cluster = static_cast<unsigned>(std::max(together, 1)),
+           .early = ((writes_lists || turns()) && kernel_->choice.plan.kernel->waits) || kernel_->clear != nullptr});
       std::vector<std::byte> user = user_of(lowered_, args_, *kernel_, p_);
       launches.put(stream, user);
     };
@@ -194,11 +191,11 @@ class ForwardCall {
     DecodeArgs args = decode_arguments(starts, memory);
     args.cluster = together;
     if (kernel_->clear && !beside) return launch_all(args);
-    ClearArgs arrivals{arrivals_.in(memory), static_cast<int>(arrivals_.count), early != 1};
-    args.beside = beside && early != 1;
+    // A call's first kernel may start before what comes before the call has ended, and waits for that itself.
+    ClearArgs arrivals{arrivals_.in(memory), static_cast<int>(arrivals_.count)};
     if (kernel_->clear)
       launches.launch(
-          {.kernel = kernel_->clear.get(), .threads = clear_threads, .arguments = &arrivals, .early = early > 0});
+          {.kernel = kernel_->clear.get(), .threads = clear_threads, .arguments = &arrivals, .early = true});
     else
       launches.clear(arrivals.first, static_cast<std::size_t>(arrivals.count));
     launch_all(args);
@@ -264,10 +261,7 @@ class ForwardCall {
         return cluster() *
                static_cast<unsigned>(std::min<std::int64_t>(
                    p_.batch * latent_sets() * parts, std::max(static_cast<unsigned>(most_blocks()) / cluster(), 1u)));
-      const codegen::KernelPlan& plan = kernel_->choice.plan;
-      const int most = means_.blocks ? most_blocks()
-                                     : device_.sms * codegen::trait(plan, "blocks") * codegen::trait(plan, "waves");
-      return static_cast<unsigned>(std::min<std::int64_t>(tiles_.count * parts, most));
+      return static_cast<unsigned>(std::min<std::int64_t>(tiles_.count * parts, most_blocks()));
     }
     const std::int64_t blocks = kernel_->choice.plan.kernel->persistent
                                     ? std::min<std::int64_t>(tiles_.count, most_blocks())
@@ -386,7 +380,6 @@ class ForwardCall {
             .tile_heads = lists_.heads,
             .parts = parts_.in(memory),
             .arrivals = arrivals_.in(memory),
-            .beside = 0,
             .cluster = 0};
   }
 

@@ -12,8 +12,7 @@
 namespace attune::runtime::cuda {
 namespace {
 
-/// `blocks`: that are to be on a multiprocessor at once; 0: as many as are, with what the driver thinks right.
-Kernel load(const Binary& binary, int device, int shared_bytes, int blocks = 0) {
+Kernel load(const Binary& binary, int device, int shared_bytes) {
   const Driver& d = driver();
   cu::Library library = nullptr;
   const cu::Result result = d.cuLibraryLoadData.raw(&library, binary.cubin.data(), nullptr, nullptr, 0, nullptr,
@@ -31,7 +30,6 @@ Kernel load(const Binary& binary, int device, int shared_bytes, int blocks = 0) 
   cu::Device of = 0;
   d.cuDeviceGet(&of, device);
   d.cuKernelSetAttribute(cu::KernelAttribute::dynamic_shared, shared_bytes, kernel.handle, of);
-  if (blocks > 1) d.cuKernelSetAttribute(cu::KernelAttribute::percent_shared, 100, kernel.handle, of);
   // Otherwise loading is lazy, and happens at the first launch.
   cu::Function loaded = nullptr;
   d.cuKernelGetFunction(&loaded, kernel.handle);
@@ -63,8 +61,7 @@ LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, con
   Considered all = consider(parts, kind, key.spec, preference ? &*preference : nullptr, false,
                             codegen::kernels(key.way), purpose);
   const Candidate& chosen = all.candidates[all.chosen];
-  out.kernel = load(*chosen.binary, key.device, chosen.choice.shared_bytes,
-                    codegen::trait(chosen.choice.plan, "blocks"));
+  out.kernel = load(*chosen.binary, key.device, chosen.choice.shared_bytes);
   out.choice = chosen.choice;
   out.skips = parts.facts.skips;
   out.flaw = chosen.flaw;
