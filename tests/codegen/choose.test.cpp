@@ -276,10 +276,16 @@ TEST_CASE("queries, keys and values of e4m3 are for one kernel, which others' ca
   CHECK(choose(other, {}).choices.front().plan.kernel->name == "forward_e4m3_sm90");
 }
 
-TEST_CASE("values of e4m3 are turned round before where a tile that is asked for says so", "[choose]") {
-  for (const CoverKind cover : {CoverKind::full, CoverKind::causal})
-    CHECK_FALSE(comes_turned(
-        choose({.dtype = DType::e4m3}, {}, {.cover = cover, .length = Length::longer}).choices.front().plan));
+TEST_CASE("values of e4m3 are turned round before where many tiles of queries read them all", "[choose]") {
+  const auto turned = [](CoverKind cover, Length length, bool packed = false) {
+    const KernelSpec spec{.dtype = DType::e4m3, .packed = packed};
+    return comes_turned(choose(spec, {}, {.cover = cover, .length = length}).choices.front().plan);
+  };
+  CHECK(turned(CoverKind::full, Length::longer));
+  CHECK(turned(CoverKind::full, Length::longer, true));
+  CHECK_FALSE(turned(CoverKind::full, Length::to_4k));
+  CHECK_FALSE(turned(CoverKind::causal, Length::longer));
+  // A tile that is asked for by name may have it or not.
   for (const bool packed : {false, true})
     for (const int value : {0, 1})
       for (const int n : {32, 96, 128}) {

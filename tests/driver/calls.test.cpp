@@ -741,9 +741,11 @@ TEST_CASE("values of e4m3 are turned round by a launch before, in the call's wor
       packed_o(o.data(), DType::bf16, {length, heads, d}, {}, gpu);
   turned({.q = packed_q, .k = packed_k, .v = packed_k, .o = packed_o, .cu_seqlens_q = starts, .cu_seqlens_kv = starts},
          kv_heads * (length / 128 + 2));
-  // Left to attune, they are turned where they are read.
+  // Left to attune, they are where all keys of a long call are read.
   call.k = call.v = kept;
-  CHECK(launched({}, call, nullptr).size() == 1);
+  CHECK(launched({}, call, nullptr).size() == 2);
+  CHECK(launched({.mask = mods::causal()}, call, nullptr).size() == 1);
+  CHECK(Attention{}.workspace(call) >= static_cast<std::size_t>(batch * kv_heads * 40 * 128 * d));
 }
 
 TEST_CASE("a call that is merged with another's has a kernel of its own", "[driver]") {
