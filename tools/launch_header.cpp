@@ -66,7 +66,7 @@ struct attune_decode_args {
   int tile_stride, tile_batches, tile_heads;
   float* parts;       /* of tiles that blocks share */
   unsigned* arrivals; /* one for each block, 0 before the launch */
-  int cluster; /* the blocks that share a tile are a cluster of so many; 0: they count arrivals */
+  int paired; /* each tile is shared by two blocks, launched as a cluster, which count no arrivals; else 0 */
 };
 struct attune_cut_tile { int tile, first, count; };
 struct attune_latent_args {

@@ -74,7 +74,7 @@ struct DecodeArgs {
   int tile_stride, tile_batches, tile_heads;
   float* parts;        ///< two for each block: rows of results of all queries and heads of a tile, then their Parts
   unsigned* arrivals;  ///< for each block, how many of those that share its last tile are done: 0 before the launch
-  int cluster;         ///< the blocks that share a tile are a cluster of so many; 0: they count arrivals
+  int paired;          ///< each tile is shared by two blocks, a cluster, which count no arrivals
 };
 
 /// A tile of queries whose keys several blocks share: its parts are those of `count` blocks from `first` on. A count of

@@ -423,7 +423,7 @@ struct DecodeBlock {
   }
 
   __device__ bool is_clustered() const {
-    return has_clusters && !in_pieces<Tile> && Tile::warps >= cluster_warps && args.cluster > 0;
+    return has_clusters && !in_pieces<Tile> && Tile::warps >= cluster_warps && args.paired != 0;
   }
   /// A part in this block's shared memory, where its keys were: none are under way any more, as such a block has one
   /// tile. Laid out as parts in memory are.
@@ -437,33 +437,30 @@ struct DecodeBlock {
     store_shared(into + 8, bits(all.o[2]), bits(all.o[3]));
     if (column == 0) store_shared(kept_at(Tile::m * Tile::dv + 2 * row), bits(all.part.sum), bits(all.part.over));
   }
-  /// Each block of a cluster adds up an equal stretch of the tile's results, whose parts lie in their shared memory.
+  /// Each of two blocks adds up half of the tile's results, whose parts lie in their shared memory.
   __device__ void join_cluster(Sharing sharing) {
     static_assert(Tile::m * (Tile::dv + 2) * static_cast<int>(sizeof(float)) <= Shared::met ||
                   Tile::warps < cluster_warps);
-    // Before another block stores a row's lse in the same place.
+    // Before the other stores a row's lse in the same place.
     read_before();
     meet_cluster();
     constexpr int fours = Tile::dv / 4;
-    const int each = (rows * fours + sharing.count - 1) / sharing.count,
-              first = (static_cast<int>(blockIdx.x) - sharing.first) * each, last = min(first + each, rows * fours);
+    const int each = (rows * fours + 1) / 2, first = (static_cast<int>(blockIdx.x) - sharing.first) * each,
+              last = min(first + each, rows * fours);
     for (int i = first + static_cast<int>(threadIdx.x); i < last; i += threads) {
       const int row = i / fours, column = i % fours * 4;
-      PartOfRow all;
-#pragma unroll 1
-      for (int pair = 0; pair < sharing.count; pair += 2) {
-        PartOfRow::Other some[2];
+      PartOfRow::Other both[2];
 #pragma unroll
-        for (int nth = 0; nth < 2; ++nth) {
-          const auto of_block = [&](int floats) { return shared_of(kept_at(floats), pair + nth); };
-          some[nth] = {load_cluster(of_block(row * Tile::dv + column)),
-                       __builtin_bit_cast(Part, load_cluster_pair(of_block(Tile::m * Tile::dv + 2 * row)))};
-        }
-        all.add(some);
+      for (int nth = 0; nth < 2; ++nth) {
+        const auto of_block = [&](int floats) { return shared_of(kept_at(floats), nth); };
+        both[nth] = {load_cluster(of_block(row * Tile::dv + column)),
+                     __builtin_bit_cast(Part, load_cluster_pair(of_block(Tile::m * Tile::dv + 2 * row)))};
       }
+      PartOfRow all;
+      all.add(both);
       finish(row, column, all);
     }
-    // The others may still read this block's.
+    // The other may still read this block's.
     meet_cluster();
   }
 

@@ -10,7 +10,8 @@
 
 namespace attune {
 
-/// Warps that a block of a cluster that shares a tile has at least, so that its part fits where its keys were.
+/// Warps that each of two blocks that share a tile as a cluster has at least, so that its part fits where its keys
+/// were.
 constexpr int cluster_warps = 4;
 
 /// Steps of a tile: a block's share has at least as many, or the tile stays whole there.

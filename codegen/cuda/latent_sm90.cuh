@@ -615,10 +615,14 @@ __global__ void __launch_bounds__(latent_threads, 1)
     }
     barrier_init_done();
   }
+  // The next kernel's blocks take the places of those that are done, and wait there.
+  let_next_start();
   using Room = ShareRoom<latent_threads>;
   static_assert(sizeof(Room) <= Shared::p_bytes);
   const Share share = find_share<Tile, LatentTile<Tile>>(
-      args, user, *reinterpret_cast<Room*>(memory + (shared - start) + Shared::p), [] {});
+      args, user, *reinterpret_cast<Room*>(memory + (shared - start) + Shared::p), wait_for_kernel_before);
+  // It may have written what this one reads, or read what it writes.
+  wait_for_kernel_before();
   if (threadIdx.x == 0) shared_share<Tile>(shared) = share;
   const int me = LatentTile<Tile>::sharer();
   if (threadIdx.x == 0 && cluster_rank<Tile>() == 0) {
@@ -640,7 +644,6 @@ __global__ void __launch_bounds__(latent_threads, 1)
     registers_up<240>();
     compute_latent<1, Tile>(args, user, shared);
   }
-  let_next_start();
 }
 
 }  // namespace attune

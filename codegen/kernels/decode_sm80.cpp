@@ -14,16 +14,16 @@ extern const KernelDescriptor decode_sm80;
 namespace {
 
 struct Tile {
-  int n = 16;       ///< keys of a warp's step
-  int stages = 5;   ///< slots of each warp's ring, of n keys or n values
-  int warps = 8;    ///< of a block, which divide the keys
-  int cluster = 2;  ///< blocks that share a tile may be a cluster of so many, and then count no arrivals
+  int n = 16;      ///< keys of a warp's step
+  int stages = 5;  ///< slots of each warp's ring, of n keys or n values
+  int warps = 8;   ///< of a block, which divide the keys
+  int pairs = 1;   ///< two blocks that share a tile are a cluster, which counts no arrivals
 };
 constexpr std::array members{
     TileMember<Tile>{{.name = "n", .least = 16, .most = 32, .step = 16}, &Tile::n},
     TileMember<Tile>{{.name = "stages", .least = 2, .most = 16}, &Tile::stages},
     TileMember<Tile>{{.name = "warps", .least = 1, .most = 8}, &Tile::warps},
-    TileMember<Tile>{{.name = "cluster", .least = 1, .most = 8}, &Tile::cluster},
+    TileMember<Tile>{{.name = "pairs", .least = 0, .most = 1}, &Tile::pairs},
 };
 constexpr auto erased_members = members_of(members);
 constexpr Search searches[] = {{.member = "stages", .least = 2, .most = 10}};
@@ -90,8 +90,8 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   plan.d = columns(spec, spec.d);
   plan.dv = columns(spec, spec.dv);
   const auto width = static_cast<int>(spec.d), width_v = static_cast<int>(spec.dv);
-  plan.traits = {{"warps", tile.warps}, {"width", width},        {"width_v", width_v},     {"store", spec.store},
-                 {"paged", spec.paged}, {"narrow", spec.narrow}, {"cluster", tile.cluster}};
+  plan.traits = {{"warps", tile.warps}, {"width", width},        {"width_v", width_v}, {"store", spec.store},
+                 {"paged", spec.paged}, {"narrow", spec.narrow}, {"pairs", tile.pairs}};
   return {.plan = std::move(plan), .threads = 32 * tile.warps, .shared_bytes = shared_bytes(spec, tile)};
 }
 

@@ -169,16 +169,16 @@ class ForwardCall {
       launches.launch(cover_launch(kernel_->cover_kernel->kernel, lists_, cover));
     }
     const int parts = cuts_keys() ? known_parts() : 0;
-    const int together = kernel_->clear && may_cluster(parts) ? parts : 0;
-    const bool beside = kernel_->clear && parts != 1 && !together;
+    const bool pairs = kernel_->clear && parts == 2 && may_pair();
+    const bool beside = kernel_->clear && parts != 1 && !pairs;
     const auto launch = [&](auto&& given) {
       launches.launch(
           {.kernel = &kernel_->kernel,
-           .grid = {together ? static_cast<unsigned>(p_.batch * tiles_.sets * together) : blocks(), 1, 1},
+           .grid = {pairs ? static_cast<unsigned>(2 * p_.batch * tiles_.sets) : blocks(), 1, 1},
            .threads = kernel_->choice.threads,
            .shared_bytes = kernel_->choice.shared_bytes,
            .arguments = &given,
-           .cluster = static_cast<unsigned>(std::max(together, 1)),
+           .cluster = pairs ? 2u : 1u,
            .early = ((writes_lists || turns()) && kernel_->choice.plan.kernel->waits) || kernel_->clear != nullptr});
       std::vector<std::byte> user = user_of(lowered_, args_, *kernel_, p_);
       launches.put(stream, user);
@@ -189,7 +189,7 @@ class ForwardCall {
     if (!cuts_keys()) return launch_all(arguments(starts, memory));
     if (latent()) return put_latent(launches, starts, memory);
     DecodeArgs args = decode_arguments(starts, memory);
-    args.cluster = together;
+    args.paired = pairs;
     if (kernel_->clear && !beside) return launch_all(args);
     // A call's first kernel may start before what comes before the call has ended, and waits for that itself.
     ClearArgs arrivals{arrivals_.in(memory), static_cast<int>(arrivals_.count)};
@@ -218,11 +218,10 @@ class ForwardCall {
     return equal_parts(static_cast<int>(tiles), static_cast<int>(sharers),
                        static_cast<int>(ceil_div(p_.kv.length, kernel_->choice.plan.n)), 1);
   }
-  /// May the blocks that share a tile, so many, be a cluster?
-  bool may_cluster(int parts) const {
+  /// May two blocks that share a tile be a cluster?
+  bool may_pair() const {
     const codegen::KernelPlan& plan = kernel_->choice.plan;
-    return (parts == 2 || parts == 4 || parts == 8) && parts <= codegen::trait(plan, "cluster") &&
-           codegen::trait(plan, "warps") >= cluster_warps;
+    return codegen::trait(plan, "pairs") != 0 && codegen::trait(plan, "warps") >= cluster_warps;
   }
 
   /// Only kernels that cut keys find their entries' lengths, positions and pages on the device.
@@ -380,7 +379,7 @@ class ForwardCall {
             .tile_heads = lists_.heads,
             .parts = parts_.in(memory),
             .arrivals = arrivals_.in(memory),
-            .cluster = 0};
+            .paired = 0};
   }
 
   /// What clusters of blocks take of a batch entry's heads: all queries of a key head, as many rows as these have.
@@ -404,7 +403,8 @@ class ForwardCall {
                        .grid = {blocks(), 1, 1},
                        .threads = kernel_->choice.threads,
                        .shared_bytes = kernel_->choice.shared_bytes,
-                       .arguments = &given});
+                       .arguments = &given,
+                       .early = true});
       if (known_parts() != 1)
         launches.launch({.kernel = kernel_->join.get(),
                          .grid = {blocks() * join_blocks, 1, 1},
