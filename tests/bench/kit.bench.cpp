@@ -194,7 +194,8 @@ void measure_decode(const LoadedKit& kit, Windows& windows, std::int64_t rows, s
             .d = d,
             .s = s.floats(),
             .s_row = s_row,
-            .scale = 1};
+            .scale = 1,
+            .next = nullptr};
   Weigh weigh{.p = s.floats(),
               .p_row = s_row,
               .rows = rows,
@@ -204,7 +205,8 @@ void measure_decode(const LoadedKit& kit, Windows& windows, std::int64_t rows, s
               .dv = d,
               .o = q.floats(),
               .o_row = d,
-              .keep = keep.floats()};
+              .keep = keep.floats(),
+              .next = nullptr};
   const void* volatile found = nullptr;
   const auto timed = [&](const std::function<void(const std::byte*)>& f) {
     const std::byte* at = windows.next();
