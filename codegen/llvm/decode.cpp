@@ -102,6 +102,8 @@ Code::Carried dots_of_keys(const Lanes& lanes, Code& code, const FewKeys& of, un
   const Kit& kit = lanes.kit;
   const auto keys = static_cast<unsigned>(ahead.size());
   const Val whole = of.d & code.index(-lanes.columns());
+  // One row is read in order, which the processor foresees; with many products a line, memory is not what takes long.
+  const bool fetches = rows > 1 && rows * line <= 16 * lanes.columns() * static_cast<std::int64_t>(size_of(kit.type));
   llvm::Type* const element = element_type(code, kit.type);
   const auto row = [&](unsigned r, Val c) {
     return code.at(code.at(of.q, lanes.q(code), of.q_row * r), lanes.q(code), c);
@@ -112,7 +114,7 @@ Code::Carried dots_of_keys(const Lanes& lanes, Code& code, const FewKeys& of, un
     std::vector<Val> k;
     for (unsigned i = 0; i < keys; ++i) {
       k.push_back(lanes.load_k(code, column(i, c)));
-      fetch(code, code.at(ahead[i], element, c));
+      if (fetches) fetch(code, code.at(ahead[i], element, c));
     }
     for (unsigned r = 0; r < rows; ++r) {
       const Val q = lanes.load_q(code, row(r, c));
@@ -331,10 +333,16 @@ void define_weigh(const Kit& kit) {
   const Val many = code.index(values_at_once), none = code.index(0);
   const Rows values{element_type(code, kit.type), v, v_row, whole, args(&Weigh::next)};
   const Val ahead = rows_ahead(kit, code, dv);
+  // With few rows, reading values in order first is worth more than what it takes.
+  const auto all_weigh = [&](const Weights& of) {
+    return code.branch(
+        rows >= 4, [&] { return Code::Carried{none_skipped(code, of)}; },
+        [&] { return Code::Carried{code.boolean(false)}; })[0];
+  };
   code.loop(none, whole, values_at_once, [&](Val j) {
     const Weights of = all.at(kit, code, j, none);
     const auto yes = [&] { return Code::Carried{code.boolean(true)}; };
-    const Val simple = code.branch(none_skipped(code, of), yes,
+    const Val simple = code.branch(all_weigh(of), yes,
                                    [&] { return Code::Carried{all_finite(kit, code, of, wide)}; })[0];
     const Val done = select(simple, wide, none);
     // Meanwhile as many values are fetched, in memory order, some lines per register of columns.

@@ -62,7 +62,7 @@ TEST_CASE("dots of few queries with keys as they lie", "[kit][decode]") {
 TEST_CASE("infinite values reach the sums where no weight is 0", "[kit][decode]") {
   for (const LoadedKit& kit : kits()) {
     INFO(kit.name());
-    constexpr std::int64_t rows = 3, count = 24, dv = 40;
+    constexpr std::int64_t rows = 5, count = 24, dv = 40;
     const Elements p(DType::f32, rows * count), v(kit.type, count * dv);
     const Guarded<float> o(rows * dv), keep(rows);
     for (std::int64_t i = 0; i < rows * count; ++i) p.set(i, i % 2 ? 0.5 : 0.25);
