@@ -110,7 +110,8 @@ struct Dots {
   std::int64_t count, d;
   float* s;
   std::int64_t s_row;
-  float scale;  ///< multiplies each
+  float scale;       ///< multiplies each
+  const void* next;  ///< fetched after the keys, in rows as far apart; any address
 };
 using DotsFn = void(const Dots*);
 inline constexpr int dots_columns = 32;
@@ -126,6 +127,7 @@ struct Weigh {
   float* o;
   std::int64_t o_row;
   const float* keep;
+  const void* next;  ///< fetched after the values, in rows as far apart; any address
 };
 using WeighFn = void(const Weigh*);
 

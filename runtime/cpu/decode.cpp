@@ -192,6 +192,7 @@ class DecodeRun {
     // Keys of a tile that no head keeps are not read: their memory may hold anything.
     std::fill_n(s.s, rows() * tile_keys, 0.0f);
     const KeyRows keys_lie(problem_, call_.pages, seq, chunk.kv_head);
+    const void* const values = first_row(call_.v, keys_lie, kv + begin);
     each_rows(call_.k, problem_.d, keys_lie, {kv + begin, kv + end}, s, [&](const SomeRows& k) {
       const Dots dots{.q = plan_.pairs() ? static_cast<const void*>(s.pairs) : s.q,
                       .q_row = problem_.d,
@@ -202,10 +203,16 @@ class DecodeRun {
                       .d = problem_.d,
                       .s = s.s + (k.first - kv),
                       .s_row = tile_keys,
-                      .scale = plan_.pairs() ? static_cast<float>(problem_.scale) : 1.0f};
+                      .scale = plan_.pairs() ? static_cast<float>(problem_.scale) : 1.0f,
+                      .next = k.next   ? k.next
+                              : values ? values
+                                       : k.data};
       (plan_.pairs() ? plan_.kit->dots_of_pairs : plan_.kit->dots)(&dots);
     });
     for (std::int64_t g = 0; g < problem_.group; ++g) softmax(index, chunk, seq, g, kv, s);
+    // Among several threads it is not known who takes the next keys.
+    const void* const keys_after = plan_.workers == 1 && kv + end < seq.kv_len ? first_row(call_.k, keys_lie, kv + end)
+                                                                               : nullptr;
     each_rows(call_.v, problem_.dv, keys_lie, {kv + begin, kv + end}, s, [&](const SomeRows& v) {
       const Weigh weigh{.p = s.s + (v.first - kv),
                         .p_row = tile_keys,
@@ -216,7 +223,10 @@ class DecodeRun {
                         .dv = problem_.dv,
                         .o = memory_.o + index * rows() * problem_.dv,
                         .o_row = problem_.dv,
-                        .keep = s.alpha};
+                        .keep = s.alpha,
+                        .next = v.next       ? v.next
+                                : keys_after ? keys_after
+                                             : v.data};
       plan_.kit->weigh(&weigh);
       // What the first rows have scaled stays as it is.
       if (v.first + v.count < kv + end) std::fill_n(s.alpha, rows(), 1.0f);
@@ -228,7 +238,14 @@ class DecodeRun {
     std::int64_t first, count;
     const void* data;
     std::int64_t row;  ///< elements
+    const void* next;  ///< what follows; null after the last
   };
+
+  /// Where one key lies, or its value; null where it does not.
+  static const void* first_row(const Tensor& t, const KeyRows& lie, std::int64_t key) {
+    const KeyRows::Stretch one = lie.stretch(t, key, key + 1);
+    return one.there ? element(t, one.at.origin) : nullptr;
+  }
 
   /// Calls body for keys [of.first, of.second), in order. Rows that are too few in one place are copied together.
   template <class Body>
@@ -242,8 +259,10 @@ class DecodeRun {
     for (std::int64_t at = of.first; at < of.second;) {
       KeyRows::Stretch some = lie.stretch(t, at, of.second);
       if (!plan_.scattered() || in_place(some)) {
-        body(SomeRows{at, some.count, element(t, some.at.origin), some.at.row});
+        const std::int64_t first = at;
         at += some.count;
+        body(SomeRows{first, some.count, element(t, some.at.origin), some.at.row,
+                      at < of.second ? first_row(t, lie, at) : nullptr});
         continue;
       }
       const std::int64_t first = at;
@@ -257,7 +276,7 @@ class DecodeRun {
         at += some.count;
         if (at < last) some = lie.stretch(t, at, of.second);
       } while (at < last && !in_place(some));
-      body(SomeRows{first, at - first, s.gathered, width});
+      body(SomeRows{first, at - first, s.gathered, width, at < of.second ? first_row(t, lie, at) : nullptr});
     }
   }
 

@@ -181,7 +181,8 @@ class Windows {
 void measure_decode(const LoadedKit& kit, Windows& windows, std::int64_t rows, std::int64_t d) {
   const std::int64_t count = static_cast<std::int64_t>(windows.window() / size_of(kit.type)) / d;
   const std::int64_t s_row = count + 16;  // not 16 kB, where all rows would share the same few lines of the L1 cache
-  Memory q = floats(rows * d, 1), s = floats(rows * s_row, 0.5f), keep = floats(rows, 1);
+  Memory q = floats(rows * d, 1), s = floats(rows * s_row, 0.5f), p = floats(rows * s_row, 0.5f),
+         keep = floats(rows, 1);
   auto* const of_pairs = d % dots_columns == 0 ? kit.find<DotsFn>(kit_symbol::dots_of_pairs) : nullptr;
   auto* dots_of = of_pairs ? of_pairs : kit.find<DotsFn>(kit_symbol::dots);
   auto* weigh_of = kit.find<WeighFn>(kit_symbol::weigh);
@@ -194,8 +195,9 @@ void measure_decode(const LoadedKit& kit, Windows& windows, std::int64_t rows, s
             .d = d,
             .s = s.floats(),
             .s_row = s_row,
-            .scale = 1};
-  Weigh weigh{.p = s.floats(),
+            .scale = 1,
+            .next = nullptr};
+  Weigh weigh{.p = p.floats(),
               .p_row = s_row,
               .rows = rows,
               .v = nullptr,
@@ -204,7 +206,8 @@ void measure_decode(const LoadedKit& kit, Windows& windows, std::int64_t rows, s
               .dv = d,
               .o = q.floats(),
               .o_row = d,
-              .keep = keep.floats()};
+              .keep = keep.floats(),
+              .next = nullptr};
   const void* volatile found = nullptr;
   const auto timed = [&](const std::function<void(const std::byte*)>& f) {
     const std::byte* at = windows.next();

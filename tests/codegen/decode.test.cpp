@@ -45,7 +45,8 @@ TEST_CASE("dots of few queries with keys as they lie", "[kit][decode]") {
                           .d = d,
                           .s = s.data(),
                           .s_row = s_row,
-                          .scale = pairs ? 0.5f : 1.0f};
+                          .scale = pairs ? 0.5f : 1.0f,
+                          .next = pairs ? k.data() : nullptr};
           kit.find<DotsFn>(pairs ? kit_symbol::dots_of_pairs : kit_symbol::dots)(&dots);
           if (!want.empty()) check_all(s, want);
         }
@@ -55,6 +56,36 @@ TEST_CASE("dots of few queries with keys as they lie", "[kit][decode]") {
     const bool has_pairs = kit.type == DType::bf16 && has_bf16(kit.isa);
     CHECK((kit.find<DotsFn>(kit_symbol::dots_of_pairs) != nullptr) == has_pairs);
     if (has_pairs) check(kit, true, {0, dots_columns, 4 * dots_columns});
+  }
+}
+
+TEST_CASE("infinite values reach the sums where no weight is 0", "[kit][decode]") {
+  for (const LoadedKit& kit : kits()) {
+    INFO(kit.name());
+    constexpr std::int64_t rows = 5, count = 24, dv = 40;
+    const Elements p(DType::f32, rows * count), v(kit.type, count * dv);
+    const Guarded<float> o(rows * dv), keep(rows);
+    for (std::int64_t i = 0; i < rows * count; ++i) p.set(i, i % 2 ? 0.5 : 0.25);
+    for (std::int64_t i = 0; i < count * dv; ++i) v.set(i, 1);
+    const bool has_infinity = kit.type != DType::e4m3;
+    v.set(9 * dv + 5, has_infinity ? infinity : not_a_number);
+    for (float& x : o) x = 2;
+    for (float& x : keep) x = 0.5f;
+    std::vector<float> want(rows * dv, 1 + count * 0.375f);
+    for (std::int64_t r = 0; r < rows; ++r) want[r * dv + 5] = has_infinity ? infinity : not_a_number;
+    const Weigh weigh{.p = static_cast<const float*>(p.data()),
+                      .p_row = count,
+                      .rows = rows,
+                      .v = v.data(),
+                      .v_row = dv,
+                      .count = count,
+                      .dv = dv,
+                      .o = o.data(),
+                      .o_row = dv,
+                      .keep = keep.data(),
+                      .next = v.data()};
+    kit.find<WeighFn>(kit_symbol::weigh)(&weigh);
+    check_all(o, want);
   }
 }
 
@@ -97,7 +128,8 @@ TEST_CASE("values are weighed as they lie, and what weighs nothing adds nothing"
                               .dv = dv,
                               .o = o.data(),
                               .o_row = o_row,
-                              .keep = keep.data()};
+                              .keep = keep.data(),
+                              .next = wild ? v.data() : nullptr};
             kit.find<WeighFn>(kit_symbol::weigh)(&weigh);
             if (!want.empty()) check_all(o, want);
           }
