@@ -111,7 +111,7 @@ struct Dots {
   float* s;
   std::int64_t s_row;
   float scale;       ///< multiplies each
-  const void* next;  ///< fetched after the keys, in rows as far apart; any address
+  const void* next;  ///< prefetched after the last key, with the same row stride; may be any address
 };
 using DotsFn = void(const Dots*);
 inline constexpr int dots_columns = 32;
@@ -127,7 +127,7 @@ struct Weigh {
   float* o;
   std::int64_t o_row;
   const float* keep;
-  const void* next;  ///< fetched after the values, in rows as far apart; any address
+  const void* next;  ///< prefetched after the last value, with the same row stride; may be any address
 };
 using WeighFn = void(const Weigh*);
 

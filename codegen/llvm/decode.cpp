@@ -16,8 +16,8 @@ constexpr int keys_at_once = 16;
 /// Values added to a sum before it goes back to memory.
 constexpr int values_at_once = 8;
 
-/// Bytes by which memory is fetched ahead of what is computed with: a core that reads 28 GB/s of a memory that answers
-/// in 150 ns has 4 kB under way. No processor's own prefetcher looks past the next page.
+/// How far ahead of its use memory is fetched, in bytes. A core that reads 28 GB/s at a latency of 150 ns has 4 kB in
+/// flight. No processor's own prefetcher looks past the next page.
 constexpr int bytes_ahead = 8192;
 constexpr int line = 64;
 
@@ -40,7 +40,7 @@ Val rows_ahead(const Kit& kit, Code& code, Val columns) {
   return (rows + (values_at_once - 1)) & code.index(-values_at_once);
 }
 
-/// Brings a line into the second cache. The first holds few lines under way.
+/// Brings a line into the second cache: the first one can have only few lines in flight.
 void fetch(Code& code, Val at) {
   constexpr int read = 0, second = 2, data = 1;
   code.intrinsic(llvm::Intrinsic::prefetch, {code.pointer()},

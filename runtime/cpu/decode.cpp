@@ -193,7 +193,7 @@ class DecodeRun {
     std::fill_n(s.s, rows() * tile_keys, 0.0f);
     const KeyRows keys_lie(problem_, call_.pages, seq, chunk.kv_head);
     const void* const values = first_row(call_.v, keys_lie, kv + begin);
-    each_rows(call_.k, problem_.d, keys_lie, {kv + begin, kv + end}, s, [&](const SomeRows& k) {
+    each_rows(call_.k, problem_.d, keys_lie, {kv + begin, kv + end}, values, s, [&](const SomeRows& k) {
       const Dots dots{.q = plan_.pairs() ? static_cast<const void*>(s.pairs) : s.q,
                       .q_row = problem_.d,
                       .rows = rows(),
@@ -204,16 +204,14 @@ class DecodeRun {
                       .s = s.s + (k.first - kv),
                       .s_row = tile_keys,
                       .scale = plan_.pairs() ? static_cast<float>(problem_.scale) : 1.0f,
-                      .next = k.next   ? k.next
-                              : values ? values
-                                       : k.data};
+                      .next = k.next};
       (plan_.pairs() ? plan_.kit->dots_of_pairs : plan_.kit->dots)(&dots);
     });
     for (std::int64_t g = 0; g < problem_.group; ++g) softmax(index, chunk, seq, g, kv, s);
-    // Among several threads it is not known who takes the next keys.
+    // With several threads, any of them may take the next keys.
     const void* const keys_after = plan_.workers == 1 && kv + end < seq.kv_len ? first_row(call_.k, keys_lie, kv + end)
                                                                                : nullptr;
-    each_rows(call_.v, problem_.dv, keys_lie, {kv + begin, kv + end}, s, [&](const SomeRows& v) {
+    each_rows(call_.v, problem_.dv, keys_lie, {kv + begin, kv + end}, keys_after, s, [&](const SomeRows& v) {
       const Weigh weigh{.p = s.s + (v.first - kv),
                         .p_row = tile_keys,
                         .rows = rows(),
@@ -224,9 +222,7 @@ class DecodeRun {
                         .o = memory_.o + index * rows() * problem_.dv,
                         .o_row = problem_.dv,
                         .keep = s.alpha,
-                        .next = v.next       ? v.next
-                                : keys_after ? keys_after
-                                             : v.data};
+                        .next = v.next};
       plan_.kit->weigh(&weigh);
       // What the first rows have scaled stays as it is.
       if (v.first + v.count < kv + end) std::fill_n(s.alpha, rows(), 1.0f);
@@ -238,7 +234,7 @@ class DecodeRun {
     std::int64_t first, count;
     const void* data;
     std::int64_t row;  ///< elements
-    const void* next;  ///< what follows; null after the last
+    const void* next;  ///< what is fetched next; these rows again where that is not known
   };
 
   /// Where one key lies, or its value; null where it does not.
@@ -248,21 +244,26 @@ class DecodeRun {
   }
 
   /// Calls body for keys [of.first, of.second), in order. Rows that are too few in one place are copied together.
+  /// `after`: what is read after the last one, or null.
   template <class Body>
   void each_rows(const Tensor& t, std::int64_t width, const KeyRows& lie, std::pair<std::int64_t, std::int64_t> of,
-                 const DecodeScratch& s, const Body& body) const {
+                 const void* after, const DecodeScratch& s, const Body& body) const {
     const auto bytes = static_cast<std::size_t>(width) * size_of(t.dtype);
     // Over ranks all are copied together: sums are then of as many keys at a time as on one rank.
     const auto in_place = [&](const KeyRows::Stretch& some) {
       return some.there && some.count >= in_place_keys && !problem_.held();
+    };
+    const auto next_at = [&](std::int64_t key, const void* otherwise) {
+      const void* const row = key < of.second ? first_row(t, lie, key) : nullptr;
+      return row ? row : after ? after : otherwise;
     };
     for (std::int64_t at = of.first; at < of.second;) {
       KeyRows::Stretch some = lie.stretch(t, at, of.second);
       if (!plan_.scattered() || in_place(some)) {
         const std::int64_t first = at;
         at += some.count;
-        body(SomeRows{first, some.count, element(t, some.at.origin), some.at.row,
-                      at < of.second ? first_row(t, lie, at) : nullptr});
+        const void* const data = element(t, some.at.origin);
+        body(SomeRows{first, some.count, data, some.at.row, next_at(at, data)});
         continue;
       }
       const std::int64_t first = at;
@@ -276,7 +277,7 @@ class DecodeRun {
         at += some.count;
         if (at < last) some = lie.stretch(t, at, of.second);
       } while (at < last && !in_place(some));
-      body(SomeRows{first, at - first, s.gathered, width, at < of.second ? first_row(t, lie, at) : nullptr});
+      body(SomeRows{first, at - first, s.gathered, width, next_at(at, s.gathered)});
     }
   }
 

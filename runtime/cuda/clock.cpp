@@ -28,6 +28,7 @@ class Mark {
   cu::Event event_ = nullptr;
 };
 
+/// A graph of launches in a row, and the stream that it is replayed on.
 class Replay {
  public:
   Replay(int launches, const std::function<void(void*)>& launch) {

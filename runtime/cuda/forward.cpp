@@ -170,7 +170,6 @@ class ForwardCall {
     }
     const int parts = cuts_keys() ? known_parts() : 0;
     const bool pairs = kernel_->clear && parts == 2 && may_pair();
-    const bool beside = kernel_->clear && parts != 1 && !pairs;
     const auto launch = [&](auto&& given) {
       launches.launch(
           {.kernel = &kernel_->kernel,
@@ -187,11 +186,10 @@ class ForwardCall {
       kernel_->choice.plan.further() ? launch(further(given)) : launch(given);
     };
     if (!cuts_keys()) return launch_all(arguments(starts, memory));
-    if (latent()) return put_latent(launches, starts, memory);
-    DecodeArgs args = decode_arguments(starts, memory);
-    args.paired = pairs;
-    if (kernel_->clear && !beside) return launch_all(args);
-    // A call's first kernel may start before what comes before the call has ended, and waits for that itself.
+    if (latent()) return put_latent(launches, starts, memory, parts);
+    DecodeArgs args = decode_arguments(starts, memory, pairs);
+    if (kernel_->clear && (parts == 1 || pairs)) return launch_all(args);
+    // A call's first kernel may start before the previous kernel has ended, and waits for it itself.
     ClearArgs arrivals{arrivals_.in(memory), static_cast<int>(arrivals_.count)};
     if (kernel_->clear)
       launches.launch(
@@ -208,8 +206,8 @@ class ForwardCall {
   /// Blocks that work on the same keys.
   unsigned cluster() const { return static_cast<unsigned>(codegen::trait(kernel_->choice.plan, "cluster")); }
 
-  /// Equal parts of each tile of queries, where the host knows that blocks take such; 0 where blocks find out. Of whole
-  /// tiles nobody counts arrivals, and no parts are added up.
+  /// The number of equal parts into which blocks cut each tile of queries; 0 where only the device knows. Whole tiles,
+  /// one part each, need no counters and no merge.
   int known_parts() const {
     if (kernel_->skips || p_.q.packed() || p_.kv.packed() || call_.kv_len.given() || kernel_->choice.plan.pieces)
       return 0;
@@ -352,7 +350,7 @@ class ForwardCall {
     return out;
   }
 
-  DecodeArgs decode_arguments(const Starts& starts, std::byte* memory) const {
+  DecodeArgs decode_arguments(const Starts& starts, std::byte* memory, bool paired) const {
     return {.q = strided(call_.q, p_.q.layout),
             .k = strided(call_.k, p_.kv.layout),
             .v = strided(call_.v, p_.kv.layout),
@@ -379,7 +377,7 @@ class ForwardCall {
             .tile_heads = lists_.heads,
             .parts = parts_.in(memory),
             .arrivals = arrivals_.in(memory),
-            .paired = 0};
+            .paired = paired};
   }
 
   /// What clusters of blocks take of a batch entry's heads: all queries of a key head, as many rows as these have.
@@ -390,14 +388,14 @@ class ForwardCall {
 
   LatentArgs latent_arguments(const Starts& starts, std::byte* memory) const {
     const codegen::KernelChoice& choice = kernel_->choice;
-    LatentArgs args{decode_arguments(starts, memory), {}, {}, cut_.in(memory), static_cast<int>(cut_.count)};
+    LatentArgs args{decode_arguments(starts, memory, false), {}, {}, cut_.in(memory), static_cast<int>(cut_.count)};
     args.sets = static_cast<int>(latent_sets());
     args.sets_of_group = static_cast<int>(latent_sets_of_group());
     args.q_map = query_boxes(call_.q, choice.boxes->q);
     args.k_map = boxes_of(call_.k, choice.boxes->k);
     return args;
   }
-  void put_latent(Launches& launches, const Starts& starts, std::byte* memory) {
+  void put_latent(Launches& launches, const Starts& starts, std::byte* memory, int parts) {
     const auto both = [&](auto&& given) {
       launches.launch({.kernel = &kernel_->kernel,
                        .grid = {blocks(), 1, 1},
@@ -405,7 +403,7 @@ class ForwardCall {
                        .shared_bytes = kernel_->choice.shared_bytes,
                        .arguments = &given,
                        .early = true});
-      if (known_parts() != 1)
+      if (parts != 1)
         launches.launch({.kernel = kernel_->join.get(),
                          .grid = {blocks() * join_blocks, 1, 1},
                          .threads = join_threads,

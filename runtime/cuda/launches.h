@@ -23,7 +23,7 @@ struct Launch {
   int threads = 0;
   int shared_bytes = 0;       ///< dynamic, of a block
   void* arguments = nullptr;  ///< the kernel's own struct, which must live until put() returns
-  unsigned cluster = 1;       ///< blocks that are neighbours in the grid, of a cluster
+  unsigned cluster = 1;       ///< so many neighbouring blocks form a cluster
   bool early = false;         ///< may start before the step before it has ended; the kernel waits for that itself
 };
 

@@ -203,8 +203,8 @@ void Communicator::end(const Error& error) {
   changed_.notify_all();
 }
 
-/// Destroys or aborts the communicator. Both end kernels at once, and then wait, even an abort, until every rank of
-/// this host has left as well: one that never does would keep this one forever.
+/// Destroys or aborts the communicator, on a thread of its own. NCCL stops its kernels at once, but then waits until
+/// every rank of this host has left too; one that never leaves would block this rank forever.
 void Communicator::leave(NcclResult (*how)(NcclComm)) {
   using namespace std::chrono_literals;
   left_ = std::make_shared<Left>();
