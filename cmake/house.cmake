@@ -6,7 +6,7 @@ add_library(attune_house INTERFACE)
 target_compile_features(attune_house INTERFACE cxx_std_20)
 target_include_directories(attune_house INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
 target_compile_options(attune_house INTERFACE
-  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wswitch -Werror=switch
+  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wswitch -Werror=switch
   $<$<BOOL:${ATTUNE_WERROR}>:-Werror>
   # gcc 13 reports overruns in fmt 9 that do not exist, gcc 12 overlaps in std::string's operator+ (its bug 105651);
   # ASan looks for real ones.

@@ -72,7 +72,8 @@ TEST_CASE("infinite values reach the sums where no weight is 0", "[kit][decode]"
     for (float& x : o) x = 2;
     for (float& x : keep) x = 0.5f;
     std::vector<float> want(rows * dv, 1 + count * 0.375f);
-    for (std::int64_t r = 0; r < rows; ++r) want[r * dv + 5] = has_infinity ? infinity : not_a_number;
+    for (std::int64_t r = 0; r < rows; ++r)
+      want[static_cast<std::size_t>(r * dv + 5)] = has_infinity ? infinity : not_a_number;
     const Weigh weigh{.p = static_cast<const float*>(p.data()),
                       .p_row = count,
                       .rows = rows,

@@ -151,7 +151,7 @@ TEST_CASE("the CPUs are those that this thread may run on", "[options]") {
   const double most = runtime::cpu_quota().value_or(CPU_COUNT(&all));
   CHECK(runtime::usable_cpus() == std::min(CPU_COUNT(&all), static_cast<int>(std::ceil(most))));
   CPU_ZERO(&one);
-  int first = 0;
+  std::size_t first = 0;
   while (!CPU_ISSET(first, &all)) ++first;
   CPU_SET(first, &one);
   REQUIRE(sched_setaffinity(0, sizeof one, &one) == 0);
