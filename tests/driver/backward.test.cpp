@@ -271,13 +271,14 @@ TEST_CASE("gradients of a device come to the host and are verified, captured one
 
 TEST_CASE("a backward's kernels are refused where compiling is off, and the command compiles what is missing",
           "[driver][cold]") {
-  const Call call;
+  // A width of its own: where another test has compiled the kernel of rows, a different one would be missing.
+  const Call call(a100, 96);
   const Attention attention{.score = [&](Float s, At at) { return s * 0.875f + call.table[at.q - at.kv + 250]; }};
   offline::jit(false);
   const auto refusal = [&](const Backward& backward) { return tests::refusal([&] { attention.backward(backward); }); };
   const Error given = refusal(call.with_table());
   CHECK(given.code == "kernel-missing");
-  CHECK(given.fix.find("--target sm_80 --pass backward --dtype bf16 --d 64 --length to_1k --grads table") !=
+  CHECK(given.fix.find("--target sm_80 --pass backward --dtype bf16 --d 96 --length to_1k --grads table") !=
         std::string::npos);
   CHECK(refusal(call.backward).fix.find("--grads none") != std::string::npos);
   offline::jit(true);
