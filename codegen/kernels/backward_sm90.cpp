@@ -4,6 +4,7 @@
 #include "codegen/ceil_div.h"
 #include "codegen/gpu_element.h"
 #include "codegen/kernel.h"
+#include "codegen/kernels/refusals.h"
 
 namespace attune::codegen {
 
@@ -27,12 +28,9 @@ constexpr auto erased_members = members_of(members);
 constexpr Search searches[] = {{.member = "order", .least = 0, .most = 2}};
 
 std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
-  if (spec.arch != 90) return "it is for compute capability 9.0";
-  if (gpu_element(spec.dtype).bytes != 2) return "it computes bf16 and f16";
+  if (std::string why = why_not_backward90(spec, facts); !why.empty()) return why;
   if (spec.d > 128 || spec.dv > 128) return "it is for heads up to 128 wide";
   if (spec.d <= 64 && spec.dv > 64) return "values are wider than keys";
-  if (!spec.boxes) return "the copy engine cannot take boxes of q, k, v or grad_o";
-  if (facts.has_prob) return "there is a prob mod";
   if (facts.has_terms && !facts.terms_by_distance)
     return "gradients of captured tensors are asked for that are no sums over pairs of equal q - kv";
   return {};

@@ -2,8 +2,7 @@
 #include <algorithm>
 #include <fmt/format.h>
 
-#include "codegen/gpu_element.h"
-#include "codegen/kernel.h"
+#include "codegen/kernels/widths.h"
 
 namespace attune::codegen {
 
@@ -26,14 +25,8 @@ constexpr std::array members{
 constexpr auto erased_members = members_of(members);
 constexpr Search searches[] = {{.member = "stages", .least = 1, .most = 3}};
 
-/// A tile for elements of so many bytes, and heads whose keys and values are up to `d` wide.
-struct Row {
-  int bytes, d;
-  Tile tile;
-};
-// At most 99 kB of shared memory, which every card has. The rows of the narrowest width that holds a head are its
-// candidates, in the order to try.
-constexpr Row rows[] = {
+// At most 99 kB of shared memory, which every card has.
+constexpr WidthRow<Tile> rows[] = {
     {.bytes = 2, .d = 64, .tile = {.m = 128, .n = 96}},
     {.bytes = 2, .d = 64, .tile = {.m = 64, .n = 64}},
     {.bytes = 2, .d = 96, .tile = {.m = 128, .n = 64}},
@@ -57,14 +50,7 @@ std::string why_not(const KernelSpec& spec, const ModFacts&) {
 }
 
 std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts&, const CallKind&) {
-  const int bytes = gpu_element(spec.dtype).bytes;
-  const Row* narrowest = std::ranges::find_if(
-      rows, [&](const Row& row) { return row.bytes == bytes && row.d >= std::max(spec.d, spec.dv); });
-  std::vector<Variant> out;
-  for (const Row* row = narrowest; row != std::end(rows) && row->bytes == narrowest->bytes && row->d == narrowest->d;
-       ++row)
-    out.push_back(variant_of(forward_sm80.name, row->tile, members));
-  return out;
+  return tiles_of_width(forward_sm80.name, spec, rows, members);
 }
 
 std::string why_illegal(const KernelSpec&, const Variant& variant) {

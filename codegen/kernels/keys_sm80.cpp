@@ -1,8 +1,5 @@
 // codegen/kernels/keys_sm80.cpp — the backward of k and v on any card, codegen/cuda/keys_sm80.cuh: its tiles
-#include <algorithm>
-
-#include "codegen/gpu_element.h"
-#include "codegen/kernel.h"
+#include "codegen/kernels/widths.h"
 
 namespace attune::codegen {
 
@@ -26,15 +23,9 @@ constexpr auto erased_members = members_of(members);
 constexpr Search searches[] = {{.member = "stages", .least = 1, .most = 2},
                                {.member = "passes", .least = 1, .most = 2}};
 
-/// A tile for elements of so many bytes, and heads whose keys and values are up to `d` wide.
-struct Row {
-  int bytes, d;
-  Tile tile;
-};
-// At most 99 kB of shared memory, which every card has. The rows of the narrowest width that holds a head are its
-// candidates, in the order to try. Both gradients of 128 columns and two tiles of scores fill the registers; wider
-// heads have two walks.
-constexpr Row rows[] = {
+// At most 99 kB of shared memory, which every card has. Both gradients of 128 columns and two tiles of scores fill the
+// registers; wider heads have two walks.
+constexpr WidthRow<Tile> rows[] = {
     {.bytes = 2, .d = 64, .tile = {.m = 64}},
     {.bytes = 2, .d = 64, .tile = {.m = 32}},
     {.bytes = 2, .d = 96, .tile = {.m = 32}},
@@ -54,14 +45,7 @@ constexpr Row rows[] = {
 std::string why_not(const KernelSpec&, const ModFacts&) { return {}; }
 
 std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts&, const CallKind&) {
-  const int bytes = gpu_element(spec.dtype).bytes;
-  const Row* narrowest = std::ranges::find_if(
-      rows, [&](const Row& row) { return row.bytes == bytes && row.d >= std::max(spec.d, spec.dv); });
-  std::vector<Variant> out;
-  for (const Row* row = narrowest; row != std::end(rows) && row->bytes == narrowest->bytes && row->d == narrowest->d;
-       ++row)
-    out.push_back(variant_of(keys_sm80.name, row->tile, members));
-  return out;
+  return tiles_of_width(keys_sm80.name, spec, rows, members);
 }
 
 std::string why_illegal(const KernelSpec&, const Variant& variant) {

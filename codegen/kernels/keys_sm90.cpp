@@ -4,6 +4,7 @@
 #include "codegen/ceil_div.h"
 #include "codegen/gpu_element.h"
 #include "codegen/kernel.h"
+#include "codegen/kernels/refusals.h"
 
 namespace attune::codegen {
 
@@ -25,18 +26,10 @@ constexpr auto erased_members = members_of(members);
 constexpr Search searches[] = {{.member = "parts", .least = 1, .most = 4}};
 
 std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
-  if (spec.arch != 90) return "it is for compute capability 9.0";
-  if (gpu_element(spec.dtype).bytes != 2) return "it computes bf16 and f16";
-  if (spec.d <= 128 && spec.dv <= 128) return "it is for heads wider than 128";
+  if (std::string why = why_not_wide_backward90(spec, facts); !why.empty()) return why;
   // Results pass through the memory of keys, of which a chunk stays in registers, and through that of values.
   if (spec.d <= 128) return "keys are not wider than 128";
-  if (spec.dv <= 64) return "values are not wider than 64";
-  if (spec.packed) return "sequences are packed";
-  if (!spec.boxes) return "the copy engine cannot take boxes of q, k, v or grad_o";
-  if (facts.has_prob) return "there is a prob mod";
-  if (facts.has_terms) return "gradients of captured tensors are asked for";
-  if (facts.listed) return "tiles come as lists";
-  return {};
+  return spec.dv <= 64 ? "values are not wider than 64" : "";
 }
 
 std::vector<Variant> tiles(const KernelSpec&, const ModFacts&, const CallKind&) {

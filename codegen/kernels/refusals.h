@@ -26,4 +26,21 @@ inline std::string why_not_prob(const ModFacts& facts) {
   return "the prob mod is not a multiple of p: it needs each row's sum first";
 }
 
+// ---- backward ----
+
+inline std::string why_not_backward90(const KernelSpec& spec, const ModFacts& facts) {
+  if (std::string why = why_not_hopper(spec); !why.empty()) return why;
+  if (std::string why = why_not_16_bits(spec); !why.empty()) return why;
+  if (std::string why = why_no_boxes(spec); !why.empty()) return why;
+  return facts.has_prob ? "there is a prob mod" : "";
+}
+/// Of the two kernels that share the gradients of wide heads.
+inline std::string why_not_wide_backward90(const KernelSpec& spec, const ModFacts& facts) {
+  if (std::string why = why_not_backward90(spec, facts); !why.empty()) return why;
+  if (spec.d <= 128 && spec.dv <= 128) return "it is for heads wider than 128";
+  if (spec.packed) return "sequences are packed";
+  if (facts.has_terms) return "gradients of captured tensors are asked for";
+  return facts.listed ? "tiles come as lists" : "";
+}
+
 }  // namespace attune::codegen
