@@ -26,7 +26,8 @@
 #include "runtime/oracle/verify.h"
 #include "runtime/placed.h"
 #include "runtime/ranks/device.h"
-#include "runtime/ranks/run.h"
+#include "runtime/ranks/host.h"
+#include "runtime/ranks/local.h"
 #include "runtime/watch/dump.h"
 #include "runtime/watch/watch.h"
 
@@ -363,10 +364,10 @@ class Watched {
 };
 
 void compute(const detail::Ranks& plan, const Checked<Forward>& checked, const cpu::Means& means) {
-  ranks::forward(plan, checked.lowered->lowered, checked.call(), checked.problem, means);
+  ranks::forward_on_host(plan, checked.lowered->lowered, checked.call(), checked.problem, means);
 }
 void compute(const detail::Ranks& plan, const Checked<Backward>& checked, const cpu::Means& means) {
-  ranks::backward(plan, checked.lowered->lowered, checked.call(), checked.problem, means);
+  ranks::backward_on_host(plan, checked.lowered->lowered, checked.call(), checked.problem, means);
 }
 void compute_on_device(const detail::Ranks& plan, const Checked<Forward>& checked, const ranks::PartMods& parts,
                        const cuda::Means& means) {

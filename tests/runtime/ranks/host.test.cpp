@@ -1,4 +1,5 @@
-// tests/runtime/ranks/run.test.cpp — calls over ranks that are threads: the bits of one rank, merges, gradients, errors
+// tests/runtime/ranks/host.test.cpp — calls over ranks that are threads: the bits of one rank, merges, gradients,
+// errors
 #include <attune/attune.h>
 
 #include <algorithm>

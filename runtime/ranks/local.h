@@ -1,7 +1,9 @@
-// runtime/ranks/run.h — a rank's part of a call: checked against the plan, exchanged with others, computed on the host
+// runtime/ranks/local.h — a rank's part of a call, checked against the plan
 #pragma once
 
-#include "runtime/cpu/engine.h"
+#include <vector>
+
+#include "compiler/bind.h"
 #include "runtime/ranks/plan.h"
 
 namespace attune::runtime::ranks {
@@ -24,11 +26,5 @@ class Local {
 /// is for.
 compiler::Problem whole_of(const detail::Ranks& plan, const compiler::LoweredMod& lowered, const compiler::Args& args,
                            const compiler::Problem& local, DType type);
-
-/// `problem`: of the whole call. A rank that throws tells the others.
-void forward(const detail::Ranks& plan, const compiler::LoweredMod& lowered, const Forward& call,
-             const compiler::Problem& problem, const cpu::Means& means);
-void backward(const detail::Ranks& plan, const compiler::LoweredMod& lowered, const Backward& call,
-              const compiler::Problem& problem, const cpu::Means& means);
 
 }  // namespace attune::runtime::ranks
