@@ -435,6 +435,7 @@ Source page_of(const GpuParts& parts, const KernelPlan& plan, int arch, const st
   const std::string_view args = parts.gradient           ? "BackwardArgs"
                                 : plan.kernel->latent    ? "LatentArgs"
                                 : plan.kernel->cuts_keys ? "DecodeArgs"
+                                : trait(plan, "apart")   ? "ApartArgs"
                                                          : "ForwardArgs";
   out.text += fmt::format(
       "template __global__ void {}(\n    const __grid_constant__ {}, "

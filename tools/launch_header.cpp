@@ -52,6 +52,13 @@ struct attune_forward_args {
 };
 struct attune_numbers { const int* at; long long stride; }; /* one for each batch entry; null: all have the call's */
 struct attune_pages { const int* at; long long entry, nth; int rows, count; }; /* pages [batch, n] and their strides */
+struct attune_apart_args {
+  struct attune_forward_args forward; /* of k and v in pages, batch is a page's stride */
+  ATTUNE_ALIGNED(64) struct attune_numbers kv_lens;
+  struct attune_numbers q_offsets;
+  struct attune_pages pages;
+  int kv_offset;
+};
 struct attune_decode_args {
   struct attune_strided q, k, v, o; /* of k and v in pages, batch is a page's stride */
   struct attune_rows lse, max;
@@ -84,6 +91,7 @@ struct attune_further {
                           pieces * tiles * q_len * ... floats, and each tile has an arrival */
 };
 struct attune_forward_args_further { struct attune_forward_args args; ATTUNE_ALIGNED(64) struct attune_further further; };
+struct attune_apart_args_further { struct attune_apart_args args; ATTUNE_ALIGNED(64) struct attune_further further; };
 struct attune_decode_args_further { struct attune_decode_args args; struct attune_further further; };
 struct attune_latent_args_further { struct attune_latent_args args; ATTUNE_ALIGNED(64) struct attune_further further; };
 struct attune_cover_args {
@@ -157,7 +165,8 @@ std::string how(const Launch& launch) {
                        "arguments struct attune_decode_args{}, then the user's struct{}",
                        plan.heads * (plan.dv + part_floats), further,
                        launch.listed ? "\ntiles    lists that the kernel `cover` of the same Mod writes first" : "");
-  out += fmt::format("arguments struct attune_forward_args{}, then the user's struct\n", further);
+  out += fmt::format("arguments struct attune_{}_args{}, then the user's struct\n",
+                     codegen::trait(plan, "apart") ? "apart" : "forward", further);
   const char* const batch = plan.packed ? "1" : "batch";
   out += c.boxes ? fmt::format("maps     q_map in boxes of {} rows, k_map of {}, v_map of {}, o_map of {}; each {} "
                                "columns wide, swizzled by 128 bytes,\n"
@@ -198,6 +207,8 @@ std::string launch_header(const Launch& launch) {
   out += required("attune_forward_args", sizeof(ForwardArgs)) + required("attune_decode_args", sizeof(DecodeArgs)) +
          required("attune_forward_args_further", sizeof(Further<ForwardArgs>)) +
          required("attune_decode_args_further", sizeof(Further<DecodeArgs>)) +
+         required("attune_apart_args", sizeof(ApartArgs)) +
+         required("attune_apart_args_further", sizeof(Further<ApartArgs>)) +
          required("attune_latent_args", sizeof(LatentArgs)) +
          required("attune_latent_args_further", sizeof(Further<LatentArgs>)) +
          required("attune_cover_args", sizeof(CoverArgs));

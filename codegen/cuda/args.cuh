@@ -56,6 +56,15 @@ struct Pages {
   int rows, count;
 };
 
+/// For calls whose keys are described apart from their queries, by kernels whose blocks share no keys.
+struct ApartArgs : ForwardArgs {
+  // Aligned as ForwardArgs are, so that all compilers begin it behind their padding.
+  alignas(ForwardArgs) Numbers kv_lens;  ///< instead of kv_len, which is then the most there may be
+  Numbers q_offsets;                     ///< instead of q_offset
+  Pages pages;
+  int kv_offset;  ///< what expressions see as the position of the first key
+};
+
 /// f32 that DecodeArgs::parts has for each row besides its results: their sum, and what this is relative to.
 constexpr int part_floats = 4;
 

@@ -16,9 +16,9 @@
 // for anything else, also for elements that do not lie next to each other; store: the same of o, and it divides a row's
 // bytes; exact: products of float keep 21 bits of each fraction, not 10, for three times the work; max: the rows'
 // maximum is asked for; before: results of another call are merged in; packed; heads: query heads that share a tile, 1,
-// 2, 4 or 8, so that a thread's rows are of one head. Shared80<Tile>::bytes of shared memory, Tile::warps x 32 threads,
-// a block for every tile of queries of every set of heads of every batch entry, tiles of the longest sequence if
-// packed.
+// 2, 4 or 8, so that a thread's rows are of one head; apart: entries may have lengths and positions of their own;
+// paged: and keys in pages. Shared80<Tile>::bytes of shared memory, Tile::warps x 32 threads, a block for every tile of
+// queries of every set of heads of every batch entry, tiles of the longest sequence if packed.
 #pragma once
 
 #include "before.cuh"
@@ -26,6 +26,10 @@
 #include "walk.cuh"
 
 namespace attune {
+
+/// What the kernel gets, but for what only some calls have.
+template <class Tile>
+using ForwardArgs80 = Either<is_apart<Tile>, ApartArgs, ForwardArgs>;
 
 // ---- shared memory -----------------------------------------------------------------------------------------------
 
@@ -88,37 +92,69 @@ struct Block80 {
   static_assert(Tile::d % 16 == 0 && Tile::dv % (8 * size) == 0 && Tile::width <= Tile::d && Tile::width_v <= Tile::dv);
   static_assert(Tile::store == 0 || Tile::width_v * static_cast<int>(sizeof(Out)) % Tile::store == 0);
 
-  const ForwardArgs& args;
+  using Args = ForwardArgs80<Tile>;
+  using Keys = Either<is_paged<Tile>, PagedRows80, Rows80>;
+
+  const Args& args;
   const Place80 place;
   const Stretch queries, keys;
   const unsigned shared;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int first;  ///< query
-  const Rows80 k, v;
+  const Keys k, v;
   Softmax80<User, running, tall, slack, heads> softmax;
   Fragment<tall, n> s;
   float o[tall][Tile::dv / 8][4];
   unsigned q[held ? tall : 1][held ? q_steps : 1][4];
   Ended ended[tall][2];
 
-  __device__ Block80(const ForwardArgs& args, const User& user, Place80 place, Stretch queries, int first,
-                     unsigned shared)
-      : args(args), place(place), queries(queries), keys(stretch<Tile>(args.kv_starts, place.b, args.kv_len)),
-        shared(shared), first(first),
-        k(rows_of<Element>(args.k, args.kv_shared ? 0 : place.b, place.heads.first / args.group, keys.start)),
-        v(rows_of<Element>(args.v, args.kv_shared ? 0 : place.b, place.heads.first / args.group, keys.start)),
+  __device__ Block80(const Args& args, const User& user, Place80 place, Stretch queries, int first, unsigned shared)
+      : args(args), place(place), queries(queries), keys(own_keys()), shared(shared), first(first), k(keys_of(args.k)),
+        v(keys_of(args.v)),
         // Rows of heads that do not exist repeat the last head.
-        softmax(
-            user,
-            {place.b, place.heads.first + min(lane / 4 % heads, place.heads.count - 1), queries.length, keys.length},
-            first + (warp * 16 * tall + lane / 4) / heads, args.q_offset, args.q_offset + first) {}
+        softmax(user,
+                {place.b, place.heads.first + min(lane / 4 % heads, place.heads.count - 1), queries.length,
+                 kv_offset() + keys.length},
+                first + (warp * 16 * tall + lane / 4) / heads, q_offset(), q_offset() + first) {}
+
+  // ---- what may be the entry's own -------------------------------------------------------------------------------
+
+  __device__ Stretch own_keys() const {
+    Stretch out = stretch<Tile>(args.kv_starts, place.b, args.kv_len);
+    if constexpr (is_apart<Tile>)
+      if (args.kv_lens.at) out.length = max(min(args.kv_lens.at[place.b * args.kv_lens.stride], out.length), 0);
+    return out;
+  }
+  __device__ Keys keys_of(const Strided& t) const {
+    if constexpr (is_paged<Tile>)
+      return paged_rows_of<Element>(t, args.pages, place.b, place.heads.first / args.group);
+    else
+      return rows_of<Element>(t, args.kv_shared ? 0 : place.b, place.heads.first / args.group, keys.start);
+  }
+  /// What expressions see as the positions of the first query and the first key.
+  __device__ int q_offset() const {
+    if constexpr (is_apart<Tile>)
+      if (args.q_offsets.at) return args.q_offsets.at[place.b * args.q_offsets.stride];
+    return args.q_offset;
+  }
+  __device__ int kv_offset() const {
+    if constexpr (is_apart<Tile>)
+      return args.kv_offset;
+    else
+      return 0;
+  }
+
+  // ---- tiles of keys ---------------------------------------------------------------------------------------------
 
   __device__ Walk walk() const {
     if constexpr (User::traits.listed) {
       return walk_list(args, place.b, place.heads.first, place.q_tiles, place.tile);
     } else {
-      const Bands bands = softmax.user.bands(softmax.head(), softmax.at(), args.q_offset + first,
-                                             args.q_offset + min(first + queries_here, queries.length));
+      Bands bands = softmax.user.bands(softmax.head(), softmax.at(), q_offset() + first,
+                                       q_offset() + min(first + queries_here, queries.length));
+      if constexpr (is_apart<Tile>)
+        for (int* end : {&bands.begin, &bands.end, &bands.full_begin, &bands.full_end})
+          *end = max(*end, kv_offset()) - kv_offset();
       return walk_bands(bands, keys.length, n);
     }
   }
@@ -195,7 +231,7 @@ struct Block80 {
   /// Scores become the factors of values.
   template <Pass P>
   __device__ void weigh(int tile, bool partial) {
-    const int kv = tile * n + 2 * (lane & 3);
+    const int kv = kv_offset() + tile * n + 2 * (lane & 3);
     if (partial)
       softmax.template exponents<true, n>(s, kv);
     else
@@ -416,7 +452,8 @@ struct Block80 {
 
 /// A function of its own, so that it takes no registers from the rest; it never returns, so that it saves none.
 template <class Tile, class User>
-[[noreturn]] __device__ __noinline__ void carefully(const ForwardArgs& args, const User& user, unsigned shared) {
+[[noreturn]] __device__ __noinline__ void carefully(const ForwardArgs80<Tile>& args, const User& user,
+                                                    unsigned shared) {
   const auto place = Place80::of<Tile>(args);
   const Stretch queries = stretch<Tile>(args.q_starts, place.b, args.q_len);
   using Block = Block80<Tile, User, true>;
@@ -430,7 +467,7 @@ template <class Tile, class User>
 
 template <class Tile, class User>
 __global__ void __launch_bounds__(Tile::warps * 32)
-    forward_sm80(const __grid_constant__ ArgsOf<Tile, ForwardArgs> args, const __grid_constant__ User user) {
+    forward_sm80(const __grid_constant__ ArgsOf<Tile, ForwardArgs80<Tile>> args, const __grid_constant__ User user) {
   extern __shared__ __align__(128) unsigned char memory[];
   const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(memory));
   const auto place = Place80::of<Tile>(args);

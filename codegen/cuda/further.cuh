@@ -3,6 +3,7 @@
 #pragma once
 
 #include "args.cuh"
+#include "types.cuh"
 
 namespace attune {
 
@@ -17,17 +18,20 @@ constexpr bool in_pieces = requires {
   requires Tile::pieces;
 };
 
-template <class Args, bool Has>
-struct ArgsIf {
-  using Type = Args;
+/// Are keys described apart from queries, by lengths and positions of entries?
+template <class Tile>
+constexpr bool is_apart = requires {
+  requires Tile::apart != 0;
 };
-template <class Args>
-struct ArgsIf<Args, true> {
-  using Type = Further<Args>;
+/// Do keys lie in pages?
+template <class Tile>
+constexpr bool is_paged = requires {
+  requires Tile::paged != 0;
 };
+
 /// What a kernel of such a Tile gets.
 template <class Tile, class Args>
-using ArgsOf = typename ArgsIf<Args, has_before<Tile> || in_pieces<Tile>>::Type;
+using ArgsOf = Either<has_before<Tile> || in_pieces<Tile>, Further<Args>, Args>;
 /// The same where a function was handed no more than Args.
 template <class Args>
 __device__ inline const Further<Args>& further(const Args& args) {

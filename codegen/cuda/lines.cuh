@@ -25,6 +25,7 @@ struct Lines {
 
 /// Rows of a head of a tensor.
 struct Rows80 {
+  static constexpr bool in_pages = false;
   const char* data;
   long long position, element;  ///< bytes
 };
@@ -35,10 +36,35 @@ __device__ inline Rows80 rows_of(const Strided& t, int b, int h, int start) {
           t.element * size};
 }
 
+/// Rows of a head of a pool of pages, of one entry.
+struct PagedRows80 : Rows80 {
+  static constexpr bool in_pages = true;
+  const int* pages;    ///< of the entry
+  long long nth;       ///< ints from one of them to the next
+  long long page;      ///< bytes
+  int of_page, count;  ///< rows of a page; pages of the pool
+
+  /// Null where its page does not exist.
+  __device__ const char* row(int i) const {
+    const int before = i / of_page, found = pages[before * nth];
+    if (found < 0 || found >= count) return nullptr;
+    return data + found * page + (i - before * of_page) * position;
+  }
+};
+template <class Element>
+__device__ inline PagedRows80 paged_rows_of(const Strided& t, const Pages& pages, int b, int h) {
+  return {rows_of<Element>(t, 0, h, 0),
+          pages.at + b * pages.entry,
+          pages.nth,
+          t.batch * ElementOf<Element>::bytes,
+          pages.rows,
+          pages.count};
+}
+
 /// Rows [first, first + Count) of a tensor, Width bytes of each, become every Every-th line of shared memory, from the
 /// nth one on; rows and bytes that do not exist are 0.
-template <class Tile, int Count, int Pitch, int Width, bool Paired, int Every = 1>
-__device__ inline void load_rows(unsigned into, const Rows80& rows, int first, int length, int nth = 0) {
+template <class Tile, int Count, int Pitch, int Width, bool Paired, int Every = 1, class Rows>
+__device__ inline void load_rows(unsigned into, const Rows& rows, int first, int length, int nth = 0) {
   using Line = Lines<Pitch, Paired>;
   using Element = typename Tile::Element;
   constexpr int step = Tile::vector ? Tile::vector : ElementOf<Element>::bytes;
@@ -54,10 +80,15 @@ __device__ inline void load_rows(unsigned into, const Rows80& rows, int first, i
 #pragma unroll
     for (int r = 0; r < Count; r += down, from += down * rows.position) {
       if (Count % down != 0 && row0 + r >= Count) break;
+      bool has_row = r < left;
+      if constexpr (Rows::in_pages) {
+        from = has_row ? rows.row(first + row0 + r) : nullptr;
+        has_row = from != nullptr;
+      }
 #pragma unroll
       for (int c = 0; c < Pitch; c += across * step) {
         const int byte = byte0 + c, there = Width == Pitch ? step : min(max(Width - byte, 0), step);
-        const int count = r < left ? there : 0;
+        const int count = has_row ? there : 0;
         const unsigned to = alike ? at + static_cast<unsigned>(Every * r * Pitch + c)
                                   : into + Line::at(nth + Every * (row0 + r), byte);
         copy_async<step>(to, count ? from + byte : rows.data, count);
@@ -75,7 +106,11 @@ __device__ inline void load_rows(unsigned into, const Rows80& rows, int first, i
     for (int r = 0; r < Count; r += down, from += down * rows.position) {
       const int row = row0 + r;
       if (row >= Count) break;
-      const bool there = first + row < length;
+      bool there = first + row < length;
+      if constexpr (Rows::in_pages) {
+        from = there ? rows.row(first + row) : nullptr;
+        there = from != nullptr;
+      }
       for (int c = 0; c < Pitch; c += across * step * batch) {
         Word words[batch];
 #pragma unroll

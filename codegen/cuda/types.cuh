@@ -1,7 +1,18 @@
-// codegen/cuda/types.cuh — the narrow floats as kernels name them, and how f32 become words of them
+// codegen/cuda/types.cuh — the narrow floats as kernels name them, how f32 become words of them; one type or another
 #pragma once
 
 namespace attune {
+
+template <bool First, class A, class B>
+struct EitherOf {
+  using Type = A;
+};
+template <class A, class B>
+struct EitherOf<false, A, B> {
+  using Type = B;
+};
+template <bool First, class A, class B>
+using Either = typename EitherOf<First, A, B>::Type;
 
 struct bf16 {
   unsigned short bits;

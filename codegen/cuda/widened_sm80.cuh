@@ -9,17 +9,6 @@
 
 namespace attune {
 
-template <bool First, class A, class B>
-struct EitherOf {
-  using Type = A;
-};
-template <class A, class B>
-struct EitherOf<false, A, B> {
-  using Type = B;
-};
-template <bool First, class A, class B>
-using Either = typename EitherOf<First, A, B>::Type;
-
 /// Two f16 as a pair of this type.
 template <class Element>
 __device__ inline unsigned of_halves(unsigned halves) {

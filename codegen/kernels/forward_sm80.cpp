@@ -72,6 +72,7 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const auto width = static_cast<int>(spec.d), width_v = static_cast<int>(spec.dv);
   plan.traits = {{"warps", tile.warps}, {"width", width},      {"width_v", width_v},
                  {"vector", spec.load}, {"store", spec.store}, {"exact", spec.exact}};
+  if (spec.apart) plan.traits.insert(plan.traits.end(), {{"apart", 1}, {"paged", spec.paged}});
   const int bytes = shared_bytes(plan, tile);
   return {.plan = std::move(plan), .threads = 32 * tile.warps, .shared_bytes = bytes};
 }

@@ -21,6 +21,9 @@ inline std::string why_no_boxes(const KernelSpec& spec) {
   return "the copy engine takes tensors whose rows are contiguous, whose other strides are positive multiples of 16 "
          "bytes, and none of them empty";
 }
+inline std::string why_not_apart(const KernelSpec& spec) {
+  return spec.apart ? "entries have lengths or positions of their own, or pages" : "";
+}
 inline std::string why_not_prob(const ModFacts& facts) {
   if (!facts.has_prob || facts.prob_linear) return {};
   return "the prob mod is not a multiple of p: it needs each row's sum first";

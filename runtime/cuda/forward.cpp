@@ -117,7 +117,7 @@ class ForwardCall {
         kernel_(loaded_kernel(key_of(device, lowered, args_, call, p, means), lowered,
                               static_cast<cu::Stream>(means.stream), means.purpose)),
         tiling_(tiling_of(kernel_->choice)), tiles_(tiling_, p), starts_(space_, p, tiles_) {
-    if ((tells_apart(call, p) || call.piece != 0) && !cuts_keys()) refuse_apart();
+    if (call.piece != 0 && !cuts_keys()) refuse_piece();
     if (means.cover) require_fit(*means.cover, device_, *kernel_, lowered, args_, p);
     if (tiles_.count > most_blocks() && kernel_->choice.counts_tiles) next_ = space_.take<unsigned>(1);
     if (turns()) turned_ = space_.take<std::byte>(turned(nullptr).size());
@@ -185,6 +185,7 @@ class ForwardCall {
     const auto launch_all = [&](auto&& given) {
       kernel_->choice.plan.further() ? launch(further(given)) : launch(given);
     };
+    if (takes_apart()) return launch_all(apart_arguments(starts, memory));
     if (!cuts_keys()) return launch_all(arguments(starts, memory));
     if (latent()) return put_latent(launches, starts, memory, parts);
     DecodeArgs args = decode_arguments(starts, memory, pairs);
@@ -201,6 +202,8 @@ class ForwardCall {
 
  private:
   bool cuts_keys() const { return kernel_->choice.plan.kernel->cuts_keys; }
+  /// Does the kernel find entries' lengths, positions and pages, though its blocks share no keys?
+  bool takes_apart() const { return codegen::trait(kernel_->choice.plan, "apart") != 0; }
   bool turns() const { return kernel_->turn != nullptr; }
   bool latent() const { return kernel_->choice.plan.kernel->latent; }
   /// Blocks that work on the same keys.
@@ -222,19 +225,12 @@ class ForwardCall {
     return codegen::trait(plan, "pairs") != 0 && codegen::trait(plan, "warps") >= cluster_warps;
   }
 
-  /// Only kernels that cut keys find their entries' lengths, positions and pages on the device.
-  [[noreturn]] void refuse_apart() const {
-    const bool piece = call_.piece != 0;
-    throw Error("engine-call",
-                fmt::format("the CUDA engine does not take {} in such a call",
-                            piece ? "piece" : "kv_len, q_offsets, kv_offset or pages"),
-                {},
-                !kernel_->story.empty()
-                    ? fmt::format("{}", fmt::join(kernel_->story, "; "))
-                    : fmt::format("{} for a few queries, times the heads that share keys: 16 in all",
-                                  piece ? "it is" : "they are"),
-                piece ? "give each call fewer queries, leave piece out, or compute on the host"
-                      : "call once for each entry, with k and v as it has them, or compute on the host");
+  /// Only kernels that cut keys sum them in pieces.
+  [[noreturn]] void refuse_piece() const {
+    throw Error("engine-call", "the CUDA engine does not take piece in such a call", {},
+                !kernel_->story.empty() ? fmt::format("{}", fmt::join(kernel_->story, "; "))
+                                        : "it is for a few queries, times the heads that share keys: 16 in all",
+                "give each call fewer queries, leave piece out, or compute on the host");
   }
 
   /// All warps have as many steps of a piece, so that no step of a warp is in two.
@@ -338,6 +334,11 @@ class ForwardCall {
     args.section = section_of(tiles_, p_, device_.l2_bytes, static_cast<std::int64_t>(size_of(call_.k.dtype)));
     args.next = next_.in(memory);
     return args;
+  }
+
+  ApartArgs apart_arguments(const Starts& starts, std::byte* memory) const {
+    return {arguments(starts, memory), numbers(call_.kv_len), numbers(call_.q_offsets), pages(call_.pages, call_.k),
+            p_.kv_offset};
   }
 
   template <class Arguments>

@@ -173,7 +173,7 @@ KernelSpec spec_of(const Shape& shape, int arch) {
   out.packed = shape.packed;
   out.heads = static_cast<int>(shape.heads);
   out.few = shape.few;
-  out.apart = shape.apart || shape.latent;
+  out.apart = shape.apart || shape.paged || shape.latent;
   out.paged = shape.paged;
   out.narrow = shape.narrow;
   out.before = shape.before;

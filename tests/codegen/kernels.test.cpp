@@ -118,6 +118,7 @@ void compile(const Lowered& lowered, Row row, std::size_t number) {
   row.spec.pieces = row.spec.few && number % 4 < 2;
   row.spec.before = number % 7 == 2 || (row.spec.few && number % 4 == 1);
   if (row.portable() && number % 4 == 0) row.spec.load = 0;
+  if (row.portable()) row.spec.apart = number % 3 == 1, row.spec.paged = row.spec.apart && number % 2;
   const codegen::GpuParts parts = codegen::forward_parts(lowered.lowered, row.spec);
   if ((row.spec.dtype == DType::e4m3 || row.spec.latent) && !parts.facts.prob_linear) return;  // refused
   row.spec.before = row.spec.before && parts.facts.prob_linear;                                // likewise

@@ -41,7 +41,6 @@ const Attention unseen{.score = [](Float s, At at) { return where(at.kv <= at.q,
 
 std::string judge(const Attention& attention, const Shape& shape) {
   Engine engine = device_engine();
-  engine.apart = true;
   engine.narrow = Engine::Narrow::all;
   return compare(Subject(attention), inputs(shape), std::span(&engine, 1),
                  {.backward = false, .max = shape.seed % 2 == 0})
@@ -214,6 +213,53 @@ TEST_CASE("few queries get what the oracle says, whatever their entries' lengths
                       .dv = 64,
                       .dtype = DType::bf16,
                       .q_offset = first});
+  const std::string wrong = side_by_side(shapes.size() * std::size(what), [&](std::size_t i) {
+    return judge(*what[i % std::size(what)], shapes[i / std::size(what)]);
+  });
+  INFO(wrong);
+  CHECK(wrong.empty());
+}
+
+TEST_CASE("many queries get what the oracle says, whatever their entries' lengths, positions and pages", "[gpu]") {
+  if (skipped()) return;
+  const Attention squares{.mask = mods::causal(), .prob = [](Float p, At) { return p * p; }};
+  const Attention* const what[] = {&plain, &causal, &windowed, &rich, &unseen, &squares};
+  std::vector<Shape> shapes;
+  for (const DType dtype : {DType::bf16, DType::f16, DType::f32})
+    for (const std::int64_t q_len : {5, 70, 300}) {
+      Shape shape{.batch = 5,
+                  .q_heads = 8,
+                  .kv_heads = 2,
+                  .q_len = q_len,
+                  .kv_len = 700,
+                  .d = q_len == 70 ? 128 : 64,
+                  .dv = 64,
+                  .dtype = dtype,
+                  .used = {700, 0, 1, 131, 699},
+                  .q_offsets = {400, 0, 500, 100, 690},
+                  .seed = shapes.size() + 1};
+      shape.page = std::array{0, 1, 7, 16, 128}[shapes.size() % 5];
+      shape.holes = shape.page == 7;
+      shapes.push_back(shape);
+      shape.layout = Layout::bshd;
+      shape.page = 0;
+      shape.q_offsets = {};
+      shape.q_offset = 650;
+      shape.kv_offset = 77;
+      ++shape.seed;
+      shapes.push_back(shape);
+    }
+  // Prompts, and sequences that go on, in one call.
+  shapes.push_back({.q_heads = 4,
+                    .kv_heads = 2,
+                    .kv_len = 400,
+                    .d = 64,
+                    .dv = 64,
+                    .dtype = DType::bf16,
+                    .q_lens = {1, 200, 0, 1, 33},
+                    .used = {400, 200, 9, 1, 300},
+                    .q_offsets = {399, 0, 9, 0, 267},
+                    .page = 16});
   const std::string wrong = side_by_side(shapes.size() * std::size(what), [&](std::size_t i) {
     return judge(*what[i % std::size(what)], shapes[i / std::size(what)]);
   });

@@ -127,12 +127,13 @@ std::string Engine::why_not(const Shape& shape) const {
     if (shape.dtype != DType::bf16 && shape.dtype != DType::f16) return "o of 32 bits beside e4m3";
     if (shape.apart()) return "q, k and v of e4m3 that are described apart";
   }
-  if (!shape.narrow || narrow == Narrow::all) return {};
+  if (narrow == Narrow::all || !(shape.narrow || shape.piece)) return {};
+  const std::string what = shape.narrow ? "k and v of e4m3" : "pieces";
   const std::int64_t q_len = shape.packed() ? std::ranges::max(shape.q_lens) : shape.q_len;
-  if (!codegen::few_rows(q_len, shape.q_heads / shape.kv_heads)) return "k and v of e4m3 beside many queries";
-  if (shape.dtype != DType::bf16 && shape.dtype != DType::f16) return "k and v of e4m3 beside q of 32 bits";
+  if (!codegen::few_rows(q_len, shape.q_heads / shape.kv_heads)) return what + " beside many queries";
+  if (shape.dtype != DType::bf16 && shape.dtype != DType::f16) return what + " beside q of 32 bits";
   const bool in_rows = shape.layout == Layout::bhsd || shape.layout == Layout::bshd;
-  if (!in_rows || shape.d % 16 || shape.dv % 16) return "k and v of e4m3 whose rows are not multiples of 16 bytes";
+  if (!in_rows || shape.d % 16 || shape.dv % 16) return what + " whose rows are not multiples of 16 bytes";
   return {};
 }
 
@@ -145,6 +146,7 @@ const std::vector<Engine>& engines() {
       found.push_back({.name = "cuda",
                        .forward = forward_on_device,
                        .backward = backward_on_device,
+                       .apart = true,
                        .widest = 256,
                        .narrow = Engine::Narrow::few,
                        .products_of_e4m3 = true});

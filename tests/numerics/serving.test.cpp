@@ -359,6 +359,7 @@ TEST_CASE("with piece an entry's bits do not depend on its neighbours", "[engine
                           .q_offsets = {699, 0, 504, 591, 33, 0},
                           .page = 16,
                           .piece = 128};
+        if (!engine->why_not(shape).empty()) continue;
         const Inputs in = tests::inputs(shape);
         Subject subject(*attention);
         const Results together = run(*engine, subject, in, in.forward());
