@@ -33,6 +33,9 @@ constexpr std::array rows{
              {whole("width"), whole("height"), whole("reach")},
              "abs(clamp(q % width, reach, width - 1 - reach) - kv % width) <= reach && "
              "abs(clamp(q / width, reach, height - 1 - reach) - kv / width) <= reach"},
+    NamedMod{"tree",
+             {bools("sees", 3)},
+             "kv < kv_len - q_len || sees[b, max(q - (kv_len - q_len), 0), max(kv - (kv_len - q_len), 0)]"},
     NamedMod{"dense", {bools("keep", 2)}, "keep[q, kv]"},
     NamedMod{"dense", {bools("keep", 3)}, "keep[h, q, kv]"},
     NamedMod{"dense", {bools("keep", 4)}, "keep[b, h, q, kv]"},

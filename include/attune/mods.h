@@ -80,6 +80,14 @@ inline Mask neighbourhood_2d(Scalar<int> width, Scalar<int> height, Scalar<int> 
     return abs(x - at.kv % width) <= reach && abs(y - at.kv / width) <= reach;
   };
 }
+/// Drafts behind what is known, as a tree: the queries are the last positions of their entry, and see all keys before
+/// these; of the drafts, those that `sees` [batch, draft, draft] says, themselves and their ancestors.
+inline Mask tree(Capture<bool> sees) {
+  return [=](At at) {
+    const Int known = at.kv_len - at.q_len;
+    return at.kv < known || sees(at.batch, max(at.q - known, 0), max(at.kv - known, 0));
+  };
+}
 /// A precomputed mask: [q, kv], [head, q, kv] or [batch, head, q, kv].
 inline Mask dense(Capture<bool> keep) {
   return [=](At at) {

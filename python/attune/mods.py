@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from attune._parts import Mask, Prob, Score, Sink
-from attune.expr import FloatLike, IntLike, abs, clamp, exp2, f32, random, tanh, truncdiv, truncmod, where
+from attune.expr import At, Bool, FloatLike, IntLike, abs, clamp, exp2, f32, max, random, tanh, truncdiv, truncmod, where
 
 # ---- masks
 
@@ -86,6 +86,15 @@ def neighbourhood_2d(width: int, height: int, reach: int) -> Mask:
         return (abs(x - truncmod(at.kv, width)) <= reach) & (abs(y - truncdiv(at.kv, width)) <= reach)
 
     return Mask(near)
+
+
+def tree(sees: Any) -> Mask:
+    """Drafts behind what is known: the queries are the last positions of their entry, and see all keys before these; of
+    the drafts, those that `sees` [batch, draft, draft] says, themselves and their ancestors."""
+    def mask(at: At) -> Bool:
+        known = at.kv_len - at.q_len
+        return (at.kv < known) | sees[at.batch, max(at.q - known, 0), max(at.kv - known, 0)]
+    return Mask(mask)
 
 
 def dense(keep: Any) -> Mask:

@@ -74,6 +74,9 @@ TEST_CASE("a named mod of a text is that of C++", "[mods]") {
   CHECK(shown(text.score("relative_bias(table, 8)")) == shown(mods::relative_bias(table, 8)));
   CHECK(shown(text.score("bucketed_bias(table, doc, 8)")) == shown(mods::bucketed_bias(table, doc, 8)));
   CHECK(shown(text.score("key_bias(slope)")) == shown(mods::key_bias(slope)));
+  const auto sees = Device::cpu().array<bool>({1, 3, 3}, "sees");
+  text.capture("sees", sees);
+  CHECK(shown(text.mask("tree(sees)")) == shown(mods::tree(sees)));
   CHECK(shown(text.prob("dropout(0.5, 7)")) == shown(mods::dropout(0.5, 7)));
   CHECK(shown(text.prob("head_gate(slope)")) == shown(mods::head_gate(slope)));
 }

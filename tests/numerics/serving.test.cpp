@@ -63,6 +63,11 @@ std::vector<const Engine*> engines() {
   return out;
 }
 
+const Engine oracle{.name = "oracle",
+                    .forward = [](const Subject& subject, const Forward& call,
+                                  const Problem& problem) { runtime::oracle_forward(subject.written, call, problem); },
+                    .backward = {}};
+
 struct Results {
   Placed o, lse, max;
   bool operator==(const Results& other) const {
@@ -343,6 +348,39 @@ TEST_CASE("pages of keys that no query needs may be gone", "[engine][serving]") 
     }
 }
 
+TEST_CASE("drafts see what is known, and of each other what the tree says", "[engine][serving]") {
+  constexpr std::int64_t drafts = 5;
+  const auto sees = Device::cpu().array<bool>({3, drafts, drafts}, "sees");
+  for (std::int64_t i = 0; i < sees.tensor().size(); ++i)
+    sees.data()[i] = i / drafts % drafts == i % drafts || i * 7 % 11 < 4;
+  const Shape shape{.batch = 3,
+                    .q_heads = 4,
+                    .kv_heads = 2,
+                    .q_len = drafts,
+                    .kv_len = 290,
+                    .d = 16,
+                    .dv = 16,
+                    .used = {290, 17, 128},
+                    .q_offsets = {285, 12, 123},
+                    .page = 16};
+  agree({.mask = mods::tree(sees)}, shape);
+  // The same as a mask of every pair.
+  const auto keep = Device::cpu().array<bool>({3, 1, 290, 290}, "keep");
+  for (std::int64_t b = 0; b < 3; ++b)
+    for (std::int64_t q = 0; q < 290; ++q)
+      for (std::int64_t kv = 0; kv < 290; ++kv) {
+        const std::int64_t known = shape.used[static_cast<std::size_t>(b)] - drafts, row = q - known;
+        const bool is_draft = row >= 0 && row < drafts && kv >= known && kv - known < drafts;
+        keep.data()[(b * 290 + q) * 290 + kv] = kv < known ||
+                                                (is_draft && sees.data()[(b * drafts + row) * drafts + kv - known]);
+      }
+  const Attention of_pairs{.mask = [=](At at) { return keep(at.batch, 0, at.q, at.kv); }};
+  agree(of_pairs, shape);
+  const Inputs in = tests::inputs(shape);
+  CHECK(run(oracle, Subject({.mask = mods::tree(sees)}), in, in.forward()) ==
+        run(oracle, Subject(of_pairs), in, in.forward()));
+}
+
 TEST_CASE("with piece an entry's bits do not depend on its neighbours", "[engine][serving]") {
   constexpr std::array<std::int64_t, 6> lengths{1, 90, 8, 9, 300, 3};
   for (const Engine* engine : engines())
@@ -415,11 +453,6 @@ double distance(const std::vector<double>& a, const std::vector<double>& b) {
 TEST_CASE("parts of the keys, each merged with those before, are one call", "[engine][serving]") {
   std::mt19937 random(5);
   std::vector<const Engine*> all = engines();
-  const Engine oracle{
-      .name = "oracle",
-      .forward = [](const Subject& subject, const Forward& call,
-                    const Problem& problem) { runtime::oracle_forward(subject.written, call, problem); },
-      .backward = {}};
   all.push_back(&oracle);
   for (const Engine* engine : all)
     for (const std::int64_t q_len : {1, 40})

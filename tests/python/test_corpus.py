@@ -76,6 +76,9 @@ def test_named_mods_are_those_of_cpp(name):
         "global_tokens": (attune.mods.global_tokens(b), "g[q] || g[kv]", {"g": b}),
         "neighbourhood_2d": (attune.mods.neighbourhood_2d(6, 5, 1), "abs(clamp(q % 6, 1, 4) - kv % 6) <= 1 && "
                              "abs(clamp(q / 6, 1, 3) - kv / 6) <= 1", {}),
+        "tree": (attune.mods.tree(np.ones((2, 3, 3), np.bool_)), "kv < kv_len - q_len || "
+                 "m[b, max(q - (kv_len - q_len), 0), max(kv - (kv_len - q_len), 0)]",
+                 {"m": np.ones((2, 3, 3), np.bool_)}),
         "dense": (attune.mods.dense(np.ones((2, 9, 9), np.bool_)), "m[h, q, kv]", {"m": np.ones((2, 9, 9), np.bool_)}),
         "alibi": (attune.mods.alibi(4), "s + exp2(-8.0f * f32(h + 1) / 4.0f) * f32(kv - q)", {}),
         "softcap": (attune.mods.softcap(30), "30.0f * tanh(s / 30.0f)", {}),
