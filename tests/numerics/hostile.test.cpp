@@ -205,6 +205,19 @@ TEST_CASE("softmaxes over large scores stay finite and near", "[engine]") {
   }
 }
 
+TEST_CASE("factors of a score that leave f32 together make no NaN of 0, and flush nothing", "[engine]") {
+  const Inputs still = tests::inputs(shape(DType::f32));
+  for (std::int64_t q = 0; q < 20; ++q) poison(still.q.tensor, q, 0);
+  agree({.score = [](Float s, At) { return s / 1e-20f / 1e-20f; }}, still, {.backward = false});
+  agree({.score = [](Float s, At) { return s * 1e30f * 1e30f; }}, still, {.backward = false});
+
+  // s is large enough that s / 2^127 is not small.
+  const Inputs large = tests::inputs(shape(DType::f32));
+  for (std::int64_t q = 0; q < 20; ++q) poison(large.q.tensor, q, 1e37f);
+  for (const float by : {0x1p127f, -0x1p127f, 3e38f})
+    agree({.score = [=](Float s, At) { return s / by; }, .scale = 1}, large, {.backward = false});
+}
+
 // docs/semantics.md says what engines may do here; what they do today is written down, so that a change is noticed.
 TEST_CASE("denormals, values of probability 0, and inf beside NaN", "[engine]") {
   const auto one = [](std::initializer_list<std::int64_t> shape, const std::vector<float>& values) {
