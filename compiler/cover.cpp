@@ -132,11 +132,28 @@ std::vector<std::int32_t> periods(const Expr& mask, Input axis) {
   return found;
 }
 
+/// May the mask be true in one precision and false in the other?
+bool may_round(const Expr& mask) {
+  constexpr std::array exact{Op::Literal, Op::Param, Op::Read, Op::Random, Op::Custom, Op::Where, Op::Neg,  Op::Min,
+                             Op::Max,     Op::Clamp, Op::Abs,  Op::Floor,  Op::Ceil,   Op::Round, Op::Trunc};
+  ir::Ranger range(coordinate_bounds());
+  const auto whole_in_f32 = [&](const Expr& e) {
+    if (e->type != Type::I32) return true;  // a Float stays what it is
+    if (e->free) return false;
+    const ir::Interval r = range(e);
+    return r.lo >= -0x1p24 && r.hi <= 0x1p24;
+  };
+  return std::ranges::any_of(ir::in_order(mask), [&](const Expr& e) {
+    if (e->type != Type::F32 || std::ranges::find(exact, e->op) != exact.end()) return false;
+    return e->op != Op::F32 || !whole_in_f32(e->args[0]);
+  });
+}
+
 }  // namespace
 
 CoverPrograms::CoverPrograms(const Cover& cover)
     : verdict(std::array{cover.may_keep, cover.may_drop}), mask(cover.mask), along_kv(roots(cover.along_kv)),
-      along_q(roots(cover.along_q)), q_periods(periods(cover.mask, Input::Q)),
+      along_q(roots(cover.along_q)), rounds(may_round(cover.mask)), q_periods(periods(cover.mask, Input::Q)),
       kv_periods(periods(cover.mask, Input::KV)) {}
 
 Cover cover(const Expr& of_mask, const ir::Signature& signature, const Expr& score) {

@@ -74,6 +74,7 @@ struct CoverPrograms {
   explicit CoverPrograms(const Cover& cover);
   ir::Program verdict;                  ///< may_keep, may_drop
   ir::Program mask, along_kv, along_q;  ///< of bands: begin and end, of those kept, then of those gone
+  bool rounds;                          ///< the mask computes with Floats: it may differ between f64 and f32
   /// The sizes of the blocks into which the mask divides an axis, largest first.
   std::vector<std::int32_t> q_periods, kv_periods;
 };

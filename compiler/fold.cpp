@@ -1,6 +1,8 @@
 // compiler/fold.cpp — split a score into a term that cancels along a row, an affine part in s, and bounds for the rest
 #include "compiler/fold.h"
 
+#include <limits>
+
 #include "compiler/simplify.h"
 
 namespace attune::compiler {
@@ -59,8 +61,19 @@ class Folder {
     return known.at(root->digest);
   }
 
+  /// Does a product or quotient of factors of s, each within f32, leave it? Asked of what ranges know, as of literals:
+  /// s / 1e-20f / 1e-20f is 0 at 0, and s * inf is not.
+  bool leaves_f32(Op op, const Expr& scale, const Expr& by) {
+    const auto normal = [&](const Expr& e) {
+      constexpr double least = std::numeric_limits<float>::min(), most = std::numeric_limits<float>::max();
+      const ir::Interval r = range_(e);
+      return !r.nan && ((r.lo >= least && r.hi <= most) || (r.lo >= -most && r.hi <= -least));
+    };
+    return normal(scale) && normal(by) && !normal(ir::op(op, scale, by));
+  }
+
   template <class Of>
-  static Affine affine_node(const Expr& e, Of of) {
+  Affine affine_node(const Expr& e, Of of) {
     const Affine none{nullptr, nullptr, false};
     if (e->op == Op::Input) return {ir::real(1), nullptr};
     if (e->op == Op::Custom) return of(0);
@@ -80,7 +93,7 @@ class Folder {
       if (!left && (e->op == Op::Div || ir::uses(e->args[0], Input::S))) return none;
       const Affine a = of(left ? 0 : 1);
       const Expr& by = e->args[left ? 1 : 0];
-      if (!a.is) return none;
+      if (!a.is || (a.scale && leaves_f32(e->op, a.scale, by))) return none;
       return {a.scale ? ir::op(e->op, a.scale, by) : nullptr, a.bias ? ir::op(e->op, a.bias, by) : nullptr};
     }
     if (e->op == Op::Where && !ir::uses(e->args[0], Input::S)) {

@@ -109,7 +109,8 @@ constexpr std::array table{
     Rule{"-x * -y", "x * y", ""},
     Rule{"x / 1.0f", "x", ""},
     Rule{"x / -1.0f", "-x", ""},
-    Rule{"x / v", "x * (1.0f / v)", ""},  // no larger only when 1 / v is exact: v is a power of two, 0, inf or NaN
+    // No larger only when 1 / v is exact: v is a power of two, 0, inf or NaN. Engines may flush 1 / 2^127 to 0.
+    Rule{"x / v", "x * (1.0f / v)", "abs(v) != 1.7014118346046923e38f"},
     Rule{"x - 0.0f", "x", ""},
     Rule{"x + -0.0f", "x", ""},
     Rule{"x + -y", "x - y", ""},

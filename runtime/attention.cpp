@@ -28,6 +28,7 @@
 #include "runtime/ranks/device.h"
 #include "runtime/ranks/host.h"
 #include "runtime/ranks/local.h"
+#include "runtime/ranks/or_stop.h"
 #include "runtime/watch/dump.h"
 #include "runtime/watch/watch.h"
 
@@ -411,11 +412,17 @@ void run_shared(const char* name, const Attention& attention, const Call& asked,
   watched.done(checked, with.stream, Watched::Verified::no);
 }
 
+/// The same. The other ranks hear of a call that is refused, too: they are at it already, and wait for this rank.
+template <class Call>
+void run_or_stop(const char* name, const Attention& attention, const Call& asked, const Resources& with, Line at) {
+  ranks::or_stop(*with.shares.get(), [&] { run_shared(name, attention, asked, with, at); });
+}
+
 }  // namespace
 
 void run(const Attention& attention, const Forward& asked, const Resources& with, Line at, cpu::Stages* stages) {
   placed(at, [&] {
-    if (with.shares) return run_shared("forward", attention, asked, with, at);
+    if (with.shares) return run_or_stop("forward", attention, asked, with, at);
     Watched watched("forward", at);
     const Checked checked = check(attention, asked);
     const Forward& call = checked.call();
@@ -442,7 +449,7 @@ void run(const Attention& attention, const Forward& asked, const Resources& with
 
 void run(const Attention& attention, const Backward& asked, const Resources& with, Line at, cpu::Stages* stages) {
   placed(at, [&] {
-    if (with.shares) return run_shared("backward", attention, asked, with, at);
+    if (with.shares) return run_or_stop("backward", attention, asked, with, at);
     Watched watched("backward", at);
     const Checked checked = check(attention, asked);
     const Backward& call = checked.call();

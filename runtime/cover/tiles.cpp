@@ -59,16 +59,16 @@ class Tiles::Asker {
   Keep ask(const Rectangle& r) {
     count();
     place(r);
-    tiles_.verdict_.run(env_, verdict_memory_);
+    tiles_.verdict_.run(env_, verdict_memory_, tiles_.precision());
     if (tiles_.verdict_.result(0, verdict_memory_) == 0) return Keep::None;
     return tiles_.verdict_.result(1, verdict_memory_) == 0 ? Keep::All : Keep::Some;
   }
 
-  bool kept(std::int32_t q, std::int32_t kv) {
+  bool kept(std::int32_t q, std::int32_t kv, ir::Precision precision) {
     count();
     env_.q = q;
     env_.kv = kv;
-    tiles_.mask_.run(env_, mask_memory_);
+    tiles_.mask_.run(env_, mask_memory_, precision);
     return tiles_.mask_.result(0, mask_memory_) != 0;
   }
 
@@ -77,7 +77,12 @@ class Tiles::Asker {
     const Keep first = ask(r);
     if (first != Keep::Some) return first;
     bool keeps = false, drops = false;
-    const auto look = [&](std::int32_t q, std::int32_t kv) { (kept(q, kv) ? keeps : drops) = true; };
+    // Kernels compute in f32, with functions and fused products of their own: a pair on which f64 and f32 do not agree
+    // is theirs to decide.
+    const auto look = [&](std::int32_t q, std::int32_t kv) {
+      (kept(q, kv, ir::Precision::f64) ? keeps : drops) = true;
+      if (tiles_.rounds_) (kept(q, kv, ir::Precision::f32) ? keeps : drops) = true;
+    };
     look(r.q0, r.kv0);
     look(r.q1 - 1, r.kv1 - 1);
     if (!(keeps && drops)) look(r.q0, r.kv1 - 1);
@@ -127,7 +132,7 @@ class Tiles::Asker {
              std::int32_t axis_begin, std::int32_t axis_end) {
     count();
     place(r);
-    program.run(env_, memory);
+    program.run(env_, memory, tiles_.precision());
     std::size_t i = 0;
     exact_ = true;
     for (auto* list : {&kept_, &gone_}) {
@@ -262,7 +267,9 @@ Tiles::Tiles(const compiler::LoweredMod& lowered, const compiler::Args& args)
     : cover_(lowered.cover), summaries_(args.captures, cover_.summaries), params_(args.params),
       verdict_(cover_.programs->verdict), mask_(cover_.programs->mask), along_kv_(cover_.programs->along_kv),
       along_q_(cover_.programs->along_q), q_periods_(cover_.programs->q_periods),
-      kv_periods_(cover_.programs->kv_periods) {}
+      kv_periods_(cover_.programs->kv_periods),
+      rounds_(cover_.programs->rounds ||
+              std::ranges::any_of(args.captures, [](const Tensor& t) { return t.dtype == DType::f64; })) {}
 
 Keep Tiles::keep(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t tile_q, std::int32_t tile_kv) const {
   Asker asker(*this, e, b, h);

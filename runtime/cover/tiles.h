@@ -83,11 +83,14 @@ class Tiles {
     std::int32_t q0 = 0, q1 = 0, kv0 = 0, kv1 = 0;
   };
   class Asker;
+  /// Of conditions that are the same for a whole tile: that of kernels, which evaluate them for the other tiles.
+  ir::Precision precision() const { return rounds_ ? ir::Precision::f32 : ir::Precision::f64; }
   const compiler::Cover& cover_;
   Summaries summaries_;
   std::vector<double> params_;
   const ir::Program &verdict_, &mask_, &along_kv_, &along_q_;
   const std::vector<std::int32_t>&q_periods_, &kv_periods_;
+  bool rounds_;  ///< the mask may differ between f64 and f32
 };
 
 }  // namespace attune::runtime

@@ -4,7 +4,6 @@
 #include "codegen/ceil_div.h"
 #include "runtime/ranks/device_rank.h"
 #include "runtime/ranks/digester.h"
-#include "runtime/ranks/or_stop.h"
 
 namespace attune::runtime::ranks {
 namespace {
@@ -282,7 +281,7 @@ class BackwardOnDevice : DeviceRank {
 
 void backward_on_device(const detail::Ranks& plan, const compiler::LoweredMod& lowered, const PartMods& parts,
                         const Backward& call, const compiler::Problem& problem, const cuda::Means& means) {
-  or_stop(plan, [&] { BackwardOnDevice(plan, lowered, parts, call, problem, means)(); });
+  BackwardOnDevice(plan, lowered, parts, call, problem, means)();
 }
 
 }  // namespace attune::runtime::ranks

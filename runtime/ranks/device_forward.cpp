@@ -9,7 +9,6 @@
 #include "runtime/cuda/operands.h"
 #include "runtime/ranks/device_rank.h"
 #include "runtime/ranks/digester.h"
-#include "runtime/ranks/or_stop.h"
 
 namespace attune::runtime::ranks {
 namespace {
@@ -367,7 +366,7 @@ class ForwardOnDevice : DeviceRank {
 
 void forward_on_device(const detail::Ranks& plan, const compiler::LoweredMod& lowered, const PartMods& parts,
                        const Forward& call, const compiler::Problem& problem, const cuda::Means& means) {
-  or_stop(plan, [&] { ForwardOnDevice(plan, lowered, parts, call, problem, means)(); });
+  ForwardOnDevice(plan, lowered, parts, call, problem, means)();
 }
 
 }  // namespace attune::runtime::ranks

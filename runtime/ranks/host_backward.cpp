@@ -2,7 +2,6 @@
 #include "runtime/ranks/digester.h"
 #include "runtime/ranks/host.h"
 #include "runtime/ranks/host_rank.h"
-#include "runtime/ranks/or_stop.h"
 #include "runtime/tensor.h"
 
 namespace attune::runtime::ranks {
@@ -122,7 +121,7 @@ class BackwardRank : HostRank {
 
 void backward_on_host(const detail::Ranks& plan, const compiler::LoweredMod& lowered, const Backward& call,
                       const Problem& problem, const cpu::Means& means) {
-  or_stop(plan, [&] { BackwardRank(plan, lowered, call, problem, means)(); });
+  BackwardRank(plan, lowered, call, problem, means)();
 }
 
 }  // namespace attune::runtime::ranks

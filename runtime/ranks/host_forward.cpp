@@ -11,7 +11,6 @@
 #include "runtime/ranks/digester.h"
 #include "runtime/ranks/host.h"
 #include "runtime/ranks/host_rank.h"
-#include "runtime/ranks/or_stop.h"
 #include "runtime/tensor.h"
 
 namespace attune::runtime::ranks {
@@ -329,7 +328,7 @@ class ForwardRank : HostRank {
 
 void forward_on_host(const detail::Ranks& plan, const compiler::LoweredMod& lowered, const Forward& call,
                      const Problem& problem, const cpu::Means& means) {
-  or_stop(plan, [&] { ForwardRank(plan, lowered, call, problem, means)(); });
+  ForwardRank(plan, lowered, call, problem, means)();
 }
 
 }  // namespace attune::runtime::ranks

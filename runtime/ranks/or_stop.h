@@ -1,4 +1,4 @@
-// runtime/ranks/or_stop.h — a rank that fails between exchanges tells the others, which would wait for it otherwise
+// runtime/ranks/or_stop.h — a rank whose call fails tells the others, which would wait for it otherwise
 #pragma once
 
 #include "runtime/ranks/plan.h"

@@ -76,6 +76,18 @@ TEST_CASE("factors of s gather in its scale", "[fold]") {
   CHECK(folded("s / slope[q]").scale == "1.0f / slope[q]");
 }
 
+TEST_CASE("factors whose product leaves f32 do not gather", "[fold]") {
+  for (const char* score : {"s / 1e-20f / 1e-20f", "s * 1e30f * -1e30f", "s * 1e-30f * 1e-30f", "s / 3e38f",
+                            "-(1e30f * (s + slope[kv])) * 1e30f * 1e-30f"}) {
+    INFO(score);
+    CHECK(folded(score).scale.empty());
+  }
+  CHECK(folded("s * 1e30f * 1e8f").scale == "1e+30f * 1e+08f");
+  CHECK_FALSE(folded("s / 1e30f * 1e30f").scale.empty());
+  CHECK(folded("s * 0.0f").scale == "0.0f");
+  CHECK(folded("s * cap * 1e30f").scale == "cap * 1e+30f");  // what a call gives is not known here
+}
+
 TEST_CASE("a choice is affine when both sides scale s alike", "[fold]") {
   CHECK(folded("where(kv <= q, s, s - 1.0f)").scale == "1.0f");
   CHECK(folded("where(kv <= q, s, 2.0f * s)").scale.empty());

@@ -254,6 +254,10 @@ TEST_CASE("what is not the same for every value stays as it is written", "[simpl
   CHECK(stays("(doc[q] + 1) % 8 - doc[kv]"));
   CHECK(stays("sum(i, 1, slope[i])"));  // 0 + -0 is not -0
   CHECK(stays("0.1f + 0.2f"));          // doubles and floats disagree
+  // The reciprocal of 2^127 is denormal.
+  CHECK(text(simplify(expr("s / 1.7014118346046923e38f"))).find('/') != std::string::npos);
+  CHECK(text(simplify(expr("s / -1.7014118346046923e38f"))).find('/') != std::string::npos);
+  CHECK(text(simplify(expr("s / 8.507059173023462e37f"))).find('/') == std::string::npos);
 }
 
 TEST_CASE("a division by a literal stays one however often its argument is shared", "[simplify]") {

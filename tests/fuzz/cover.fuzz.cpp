@@ -41,7 +41,7 @@ class Likely {
   explicit Likely(Random& random) : random_(random) {}
 
   std::string mask(int depth) {
-    const std::uint32_t kind = random_.below(depth > 0 ? 12 : 6);
+    const std::uint32_t kind = random_.below(depth > 0 ? 13 : 7);
     if (kind < 4) return value(2) + pick({" <= ", " < ", " > ", " >= ", " == ", " != "}) + value(2);
     if (kind == 4)
       return pick({"doc[q] == doc[kv]", "ids[q] == ids[kv]", "doc[q] != doc[kv]", "doc[kv] <= doc[q]",
@@ -51,9 +51,12 @@ class Likely {
       return pick({"keep[q / 4, kv / 4]", "keep[q, kv]", "deep[h, q / 8, kv / 8]", "keep[b, kv]",
                    "f32(kv) * cap <= f32(q)", "true", "slope[q] < slope[kv]", "random(3) < 0.5f", "keep[h, 0]",
                    "kv <= q", "q - kv < 8", "kv < len[b]", "q < len[h]"});
-    if (kind == 6) return "!(" + mask(depth - 1) + ")";
-    if (kind == 7) return "(" + mask(depth - 1) + " ? " + mask(depth - 1) + " : " + mask(depth - 1) + ")";
-    if (kind == 8) return "((" + mask(depth - 1) + ") == (" + mask(depth - 1) + "))";
+    if (kind == 6)  // in f64 and in f32, not alike
+      return "f32(" + value(1) + pick({") * 0.1f", ") / 3.0f * 3.0f", ") * 0.1f * 10.0f", ") * slope[h] * cap"}) +
+             pick({" > ", " == ", " <= "}) + pick({"f32(", "0.1f * f32(", "0.7f * f32("}) + value(1) + ")";
+    if (kind == 7) return "!(" + mask(depth - 1) + ")";
+    if (kind == 8) return "(" + mask(depth - 1) + " ? " + mask(depth - 1) + " : " + mask(depth - 1) + ")";
+    if (kind == 9) return "((" + mask(depth - 1) + ") == (" + mask(depth - 1) + "))";
     return "((" + mask(depth - 1) + ")" + pick({" && ", " && ", " || "}) + "(" + mask(depth - 1) + "))";
   }
 
@@ -201,6 +204,7 @@ class Case {
     return e;
   }
 
+  /// In f32, as kernels evaluate a mask.
   void brute() {
     const ir::ReadCapture read = runtime::reader(lowered_.slots.captures);
     const ir::Program program(mask_);
@@ -210,7 +214,7 @@ class Case {
       for (at.h = 0; at.h < extent_.heads; ++at.h)
         for (at.q = extent_.q_offset; at.q < extent_.q_offset + extent_.q_len; ++at.q)
           for (at.kv = 0; at.kv < extent_.kv_len; ++at.kv) {
-            program.run(at, memory);
+            program.run(at, memory, ir::Precision::f32);
             kept_.push_back(program.result(0, memory) != 0);
           }
   }
@@ -290,17 +294,17 @@ class Case {
           const auto [q0, q1] = some(e.q_len);
           const auto [kv0, kv1] = some(e.kv_len);
           place(at, q0, q1, kv0, kv1);
-          verdict.run(at, memory);
+          verdict.run(at, memory, ir::Precision::f32);
           const Keep truth = is(b, h, q0, q1, kv0, kv1);
           if ((verdict.result(0, memory) == 0 && truth != Keep::None) ||
               (verdict.result(1, memory) == 0 && truth != Keep::All))
             tell() << "q " << q0 << " .. " << q1 << ", kv " << kv0 << " .. " << kv1 << " is " << static_cast<int>(truth)
                    << ", may keep " << verdict.result(0, memory) << ", may drop " << verdict.result(1, memory) << "\n";
           place(at, q0, q1, 0, e.kv_len);
-          along_kv.run(at, memory);
+          along_kv.run(at, memory, ir::Precision::f32);
           check_bands(lowered_.cover.along_kv, along_kv, memory, b, h, q0, q1, false);
           place(at, 0, e.q_len, kv0, kv1);
-          along_q.run(at, memory);
+          along_q.run(at, memory, ir::Precision::f32);
           check_bands(lowered_.cover.along_q, along_q, memory, b, h, kv0, kv1, true);
         }
   }

@@ -205,8 +205,21 @@ TEST_CASE("softmaxes over large scores stay finite and near", "[engine]") {
   }
 }
 
+TEST_CASE("factors of a score that leave f32 together make no NaN of 0, and flush nothing", "[engine]") {
+  const Inputs still = tests::inputs(shape(DType::f32));
+  for (std::int64_t q = 0; q < 20; ++q) poison(still.q.tensor, q, 0);
+  agree({.score = [](Float s, At) { return s / 1e-20f / 1e-20f; }}, still, {.backward = false});
+  agree({.score = [](Float s, At) { return s * 1e30f * 1e30f; }}, still, {.backward = false});
+
+  // s is large enough that s / 2^127 is not small.
+  const Inputs large = tests::inputs(shape(DType::f32));
+  for (std::int64_t q = 0; q < 20; ++q) poison(large.q.tensor, q, 1e37f);
+  for (const float by : {0x1p127f, -0x1p127f, 3e38f})
+    agree({.score = [=](Float s, At) { return s / by; }, .scale = 1}, large, {.backward = false});
+}
+
 // docs/semantics.md says what engines may do here; what they do today is written down, so that a change is noticed.
-TEST_CASE("denormals, values of probability 0, and inf beside NaN", "[engine]") {
+TEST_CASE("denormals, values of probability 0, inf beside NaN, and NaN of a row that is -inf", "[engine]") {
   const auto one = [](std::initializer_list<std::int64_t> shape, const std::vector<float>& values) {
     const auto out = host.array<float>(shape);
     std::ranges::copy(values, out.data());
@@ -214,7 +227,8 @@ TEST_CASE("denormals, values of probability 0, and inf beside NaN", "[engine]") 
   };
   const auto q = one({1, 1, 1, 1}, {1}), k = one({1, 1, 2, 1}, {1, 1}), v = one({1, 1, 2, 1}, {1, 1}),
              bad = one({1, 1, 2, 1}, {not_a_number, 1}), o = one({1, 1, 1, 1}, {7}), lse = one({1, 1, 1}, {7}),
-             max = one({1, 1, 1}, {7}), odd = one({2}, {infinity, not_a_number});
+             max = one({1, 1, 1}, {7}), odd = one({2}, {infinity, not_a_number}),
+             dead = one({2}, {-infinity, -infinity}), row = one({1}, {not_a_number});
   const auto run = [&](Attention attention, Target target, const Array<float>& values) {
     attention.target = target;
     attention.run({.q = q, .k = k, .v = values, .o = o, .lse = lse, .max = max});
@@ -222,6 +236,7 @@ TEST_CASE("denormals, values of probability 0, and inf beside NaN", "[engine]") 
   const Attention least{.score = [](Float s, At) { return where(s * 1e-38f * 1e-7f > 0.0f, 1.0f, 0.0f * s); }};
   const Attention zero{.prob = [](Float p, At at) { return where(at.kv == 0, 0.0f, p); }};
   const Attention mixed{.score = [=](Float, At at) { return odd[at.kv]; }};
+  const Attention apart{.score = [=](Float s, At at) { return s + dead[at.kv] + row[at.q]; }};
 
   run(least, Target::oracle, v);
   CHECK(lse.data()[0] == Approx(1 + std::log(2.0)));
@@ -229,6 +244,8 @@ TEST_CASE("denormals, values of probability 0, and inf beside NaN", "[engine]") 
   CHECK(std::isnan(o.data()[0]));
   run(mixed, Target::oracle, v);
   CHECK((std::isnan(o.data()[0]) && std::isnan(lse.data()[0]) && std::isnan(max.data()[0])));
+  run(apart, Target::oracle, v);
+  CHECK((std::isnan(o.data()[0]) && std::isnan(lse.data()[0])));
 
   run(least, Target::cpu, v);
   CHECK(lse.data()[0] == Approx(std::log(2.0)));
@@ -237,6 +254,8 @@ TEST_CASE("denormals, values of probability 0, and inf beside NaN", "[engine]") 
   run(mixed, Target::cpu, v);
   CHECK((std::isnan(o.data()[0]) && std::isnan(lse.data()[0])));
   CHECK(max.data()[0] == infinity);
+  run(apart, Target::cpu, v);
+  CHECK((o.data()[0] == 0 && lse.data()[0] == -infinity));
 }
 
 TEST_CASE("prob mods may make anything of p, also what its pair's row lacks", "[engine]") {

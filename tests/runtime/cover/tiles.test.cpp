@@ -128,6 +128,35 @@ TEST_CASE("covers agree with brute force over every mask, both ways along", "[ti
   }
 }
 
+TEST_CASE("a tile is not called empty or full where f64 and f32 disagree on a pair of it", "[tiles]") {
+  // 10 * 0.1f is 1 in f32, and more in f64. 0.1f * 10.0f is 1 in f32 alone.
+  struct Case {
+    const char* mask;
+    std::int32_t q, kv;
+  };
+  const std::array cases{Case{"f32(q) * 0.1f > 1.0f", 10, 0}, Case{"f32(kv) * 0.1f * 10.0f == f32(kv)", 0, 1},
+                         Case{"f32(q + kv) * 0.1f > 1.0f", 4, 6}};
+  for (const Case& one : cases) {
+    INFO(one.mask);
+    const compiler::LoweredMod lowered = compiler::lower(
+        tests::make({.name = "rounds", .mask = one.mask}, 3).attention);
+    const runtime::Tiles tiles(lowered);
+    const Extent pair{.q_len = 1, .kv_len = 1, .q_offset = one.q, .kv_offset = one.kv, .tile_q = 16, .tile_kv = 16};
+    CHECK(tiles.keep(pair, 0, 0, 0, 0) == Keep::Some);
+    std::vector<Run> row, column;
+    tiles.row(pair, 0, 0, 0, row);
+    tiles.column(pair, 0, 0, 0, column);
+    CHECK(row == std::vector{Run{0, 1, Keep::Some}});
+    CHECK(column == row);
+  }
+  // A condition on the head alone is evaluated as kernels do.
+  const compiler::LoweredMod by_head = compiler::lower(
+      tests::make({.name = "rounds", .mask = "f32(h) * 0.1f > 1.0f || kv <= q"}, 3).attention);
+  const runtime::Tiles tiles(by_head);
+  const Extent e{.heads = 11, .q_len = 32, .kv_len = 32, .tile_q = 16, .tile_kv = 16};
+  CHECK(tiles.keep(e, 0, 10, 0, 1) == Keep::None);
+}
+
 TEST_CASE("lists are the same whatever the number of threads", "[tiles]") {
   for (const tests::MaskCase& mask : tests::masks()) {
     const tests::Made made = tests::make(mask.mod, 3);

@@ -3,6 +3,7 @@
 #include <attune/attune.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -342,9 +343,36 @@ TEST_CASE("ranks that disagree, or do not come, are Errors on all", "[ranks]") {
   });
   REQUIRE(errors.size() == 2);
   for (const Error& e : errors) CHECK(e.code == "ranks-differ");
-  // One rank has another mistake, and never gets to the exchange.
-  errors = on_ranks(threads(2, 0.3),
-                    [&](const Transport& at) { call_on(at, at.rank == 0 ? causal : windowed, causal, false); });
-  REQUIRE(errors.size() == 2);
-  for (const Error& e : errors) CHECK((e.code == "ranks-timeout" || e.code == "shares-other"));
+}
+
+TEST_CASE("a call that one rank refuses ends on the others at once", "[ranks]") {
+  const Inputs in = tests::inputs({.q_len = 60, .kv_len = 60});
+  constexpr double limit = 20;  // seconds
+  const auto codes = [&](const Attention& of_last, std::int64_t more_rows, bool backward) {
+    std::vector<std::string> out;
+    const auto errors = on_ranks(threads(3, limit), [&](const Transport& at) {
+      const Shares shares(std::span(&causal, 1), in.forward(), at, {.deal = Deal::contiguous, .grain = 20});
+      const bool last = at.rank == 2;
+      const auto mine = shares.of(at.rank);
+      const Placed q = sliced(in.q.tensor, mine, 2, true), k = sliced(in.k.tensor, mine, 2, true),
+                   v = sliced(in.v.tensor, mine, 2, true), dq = sliced(in.q.tensor, mine, 2, false),
+                   o = tests::place(DType::f32, {2, 4, 20 + (last ? more_rows : 0), 16});
+      const Attention& attention = last ? of_last : causal;
+      if (backward)
+        attention.backward({.q = q.tensor, .k = k.tensor, .v = v.tensor, .grad_o = o.tensor, .dq = dq.tensor},
+                           {.executor = {.workers = 1}, .shares = shares});
+      else
+        attention.run({.q = q.tensor, .k = k.tensor, .v = v.tensor, .o = o.tensor},
+                      {.executor = {.workers = 1}, .shares = shares});
+    });
+    for (const Error& e : errors) out.push_back(e.code);
+    std::ranges::sort(out);
+    return out;
+  };
+  const auto begin = std::chrono::steady_clock::now();
+  for (const bool backward : {false, true}) {
+    CHECK(codes(windowed, 0, backward) == std::vector<std::string>{"ranks-timeout", "ranks-timeout", "shares-other"});
+    CHECK(codes(causal, 1, backward) == std::vector<std::string>{"ranks-timeout", "ranks-timeout", "tensor-shape"});
+  }
+  CHECK(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() < limit);
 }
