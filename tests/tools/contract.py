@@ -1072,6 +1072,24 @@ class Contract(Calls):
             (self.at / "cut.npz").write_bytes(zipped[:cut])
             self.refused("archive-damaged", *wanted, "slope=cut.npz:slope")
 
+    def test_archives_with_a_changed_bit(self):
+        self.qkv()
+        values = [i / 64 for i in range(37)]
+        write_npy(self.at / "slope.npy", [37], values)
+        with zipfile.ZipFile(self.at / "good.npz", "w") as archive:
+            archive.write(self.at / "slope.npy", "slope.npy")
+        good = (self.at / "good.npz").read_bytes()
+        begin = good.index(b"\x93NUMPY")
+        size = (self.at / "slope.npy").stat().st_size
+        # Of the magic, of the shape, and of the first and the last numbers.
+        for at in begin, good.index(b"(37,") + 1, begin + size - 37 * 4 + 1, begin + size - 1:
+            changed = bytearray(good)
+            changed[at] ^= 1
+            (self.at / "bad.npz").write_bytes(changed)
+            said = self.refused("archive-damaged", "--score", "s + slope[h]", "--capture", "slope=bad.npz")
+            self.assertRegex(said, "CRC-32 [0-9a-f]{8}, and its directory says [0-9a-f]{8}")
+        self.done("--score", "s + slope[h]", "--capture", "slope=good.npz")
+
     def test_reads_out_of_range(self):
         self.qkv()
         write_npy(self.at / "slope.npy", [1], [0.5])
