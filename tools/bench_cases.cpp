@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -89,10 +90,21 @@ double pairs_of(const runtime::TileLists& lists) {
   return static_cast<double>(lists.some + lists.all) * lists.extent.tile_q * lists.extent.tile_kv;
 }
 
+/// Some seconds.
+constexpr double most_counted_rows = 1 << 26;
+
 /// Pairs that the mask keeps, over all heads: the basis of flop counts.
 double live_pairs(const Attention& attention, const BenchOptions& o) {
   const compiler::LoweredMod lowered = compiler::lower(attention);
   const runtime::Extent extent = extent_of(o);
+  const double rows = static_cast<double>(o.seq) * (lowered.cover.by_batch ? static_cast<double>(o.batch) : 1) *
+                      (lowered.cover.by_head ? static_cast<double>(o.heads) : 1);
+  if (rows > most_counted_rows)
+    throw Error("bad-size", "there are too many rows of pairs to count",
+                {.name = fmt::format("--batch {} --heads {} --seq {}", o.batch, o.heads, o.seq)},
+                fmt::format("the batch entries and heads that the mask tells apart have {:.0f}, and the most is {:.0f}",
+                            rows, most_counted_rows),
+                "make one of these smaller");
   const runtime::Tiles tiles(lowered);
   if (const auto live = tiles.live(extent)) return static_cast<double>(*live);
   return pairs_of(tiles.lists(extent));

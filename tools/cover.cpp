@@ -53,6 +53,7 @@ class CoverVerb {
  public:
   explicit CoverVerb(const CoverOptions& o)
       : o_(o), e_(o.extent.extent()), text_(built(o.text, Captures::FilesOrTypes)) {
+    require_seconds("--limit", o.limit);
     require_word("--along", o.along, std::array<std::string, 2>{"kv", "q"});
     // Not `!mask`: that would negate the mask instead of testing whether it is given.
     if (!bool(text_.attention.mask) && !bool(text_.attention.score))

@@ -107,6 +107,22 @@ void require_expression(const runtime::Written& o, const std::string& verb) {
               fmt::format("write attune {} 's + 1.0f', or use --score, --mask, --prob or --sink", verb));
 }
 
+void require_size(const std::string& option, std::int64_t value, std::int64_t least, std::int64_t most) {
+  if (least <= value && value <= most) return;
+  const std::string text = std::to_string(value);
+  throw Error("bad-size", fmt::format("{} cannot be {}", option, text),
+              {.name = option, .line = 0, .text = text, .begin = 0, .end = text.size()},
+              fmt::format("it is a whole number from {} to {}", least, most), "see --help of the verb");
+}
+
+void require_seconds(const std::string& option, double value) {
+  if (value > 0 && std::isfinite(value)) return;
+  const std::string text = fmt::to_string(value);
+  throw Error("bad-size", fmt::format("{} cannot be {}", option, text),
+              {.name = option, .line = 0, .text = text, .begin = 0, .end = text.size()},
+              "it is a finite number above 0, in seconds", "see --help of the verb");
+}
+
 double number(const std::string& option, const std::string& text) {
   double value = 0;
   const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), value);

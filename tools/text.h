@@ -43,6 +43,12 @@ struct ExactOption {
 /// Refuses a verb that has no expression to work on.
 void require_expression(const runtime::Written& written, const std::string& verb);
 
+/// Refuses a size out of range; `option` is named.
+void require_size(const std::string& option, std::int64_t value, std::int64_t least, std::int64_t most);
+
+/// Refuses a time in seconds that is not above 0 and finite.
+void require_seconds(const std::string& option, double value);
+
 /// An option's number: the whole text is one, or an Error names the option.
 double number(const std::string& option, const std::string& text);
 

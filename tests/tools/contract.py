@@ -6,6 +6,7 @@ import pathlib
 import re
 import shutil
 import struct
+import time
 import unittest
 import xml.etree.ElementTree
 import zipfile
@@ -505,6 +506,53 @@ class Contract(Calls):
         self.assertGreater(cuda["candidates"][0]["registers"], 0)
         old = self.attune("explain", "kv <= q", "--target", "cuda", "--arch", "80", "--d", "64", **KEPT).stdout
         self.assertIn("note     not forward_sm90: it is for compute capability 9.0", old)
+
+    def test_sizes_that_no_call_can_have(self):
+        calls = {"explain": ["kv <= q", "--target", "cpu"], "bench": ["--row", "causal"], "cuda": ["kv <= q"],
+                 "report": ["kv <= q", "--target", "cpu"]}
+        for verb, arguments in calls.items():
+            for option in "--d", "--dv", "--seq", "--kv-seq":
+                for size in 0, 2 ** 30 + 1, 2 ** 31, 2 ** 63 - 1:
+                    said = self.refused("bad-size", verb, *arguments, option, size)
+                    self.assertIn("it is a whole number from 1 to 1073741824", said)
+        for verb in "explain", "bench":
+            for sizes in (["--heads", 2 ** 31], ["--batch", 2 ** 31], ["--kv-heads", 2 ** 31]):
+                self.refused("bad-size", verb, *calls[verb], *sizes)
+            for sizes in (["--seq", 2 ** 30, "--batch", 8], ["--seq", 2 ** 30, "--heads", 4, "--batch", 4],
+                          ["--seq", 1, "--d", 2 ** 30, "--batch", 2 ** 30]):
+                self.assertIn("2^63", self.refused("bad-size", verb, *calls[verb], *sizes))
+        # Rows are counted one by one, which took a minute.
+        start = time.monotonic()
+        for most in ["--seq", 2 ** 30, "--heads", 1], ["--seq", 2 ** 24, "--heads", 8, "--mask", "kv <= q + h"]:
+            said = self.refused("bad-size", "explain", *(["kv <= q"] if "--mask" not in most else []), "--target",
+                                "cpu", *most)
+            self.assertIn("too many rows of pairs", said)
+        self.assertLess(time.monotonic() - start, 20)
+
+    def test_heads_that_share_no_keys(self):
+        for verb in ["explain", "kv <= q"], ["explain", "kv <= q", "--target", "cuda"], ["bench"], ["tune"]:
+            self.refused("head-groups", *verb, "--heads", "4", "--kv-heads", "3", fix="--kv-heads")
+
+    def test_numbers_of_options(self):
+        for wrong in (["cuda", "s", "--group", 0], ["cuda", "s", "--group", 2 ** 40], ["bench", "--graph", 0],
+                      ["plot", "s", "--random", 0], ["plot", "s", "--random", 1025], ["verify", "--calls", 0],
+                      ["bench", "--seconds", "inf"], ["bench", "--seconds", "nan"], ["tune", "--limit", "-1"],
+                      ["cover", "kv <= q", "--limit", "-1"], ["cover", "kv <= q", "--limit", "nan"]):
+            said = self.refused("bad-size", *wrong)
+            self.assertIn(f"{wrong[-2]} cannot be {wrong[-1]} ", said)
+            self.assertLess(max(map(len, said.splitlines())), 100)
+        for verb in "cuda", "bench", "plot", "report":
+            self.assertNotRegex(self.attune(verb, "--help").stdout, r"POSITIVE|INT in")
+        for verb in "plot", "report":
+            for scale in "nan", "inf", "1e39":
+                self.refused("bad-scale", verb, "kv <= q", "--scale", scale)
+
+    def test_pictures_of_too_many_tiles(self):
+        start = time.monotonic()
+        for verb in "plot", "report":
+            self.assertIn("67 108 864", self.refused("bad-size", verb, "kv <= q", "--q-len", 2 ** 30))
+        self.assertIn("4 294 967 296", self.refused("bad-size", "plot", "q * kv % 7 == 0", "--q-len", 2 ** 20))
+        self.assertLess(time.monotonic() - start, 20)
 
     def test_tuning_needs_a_gpu(self):
         self.refused("bad-size", "tune", "--seconds", "0")
@@ -1131,7 +1179,8 @@ class Contract(Calls):
 
 
 VERBS = (
-    "run", "print", "grad", "explain", "cover", "ranks", "bench", "cuda", "tune", "verify", "help", "rnu",
+    "run", "print", "grad", "explain", "cover", "plot", "ranks", "report", "bench", "cuda", "tune", "verify", "help",
+    "rnu",
 )
 
 if __name__ == "__main__":
