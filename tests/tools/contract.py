@@ -126,6 +126,7 @@ class Contract(Calls):
             self.assertEqual(*results)
         run = ["run", "--q", "q.npy", "--k", "k.npy", "--out", self.out, "--target", "oracle"]
         for code, values in (("v-columns", ["--v-columns", "3"]), ("v-columns", ["--v-columns", "-1"]),
+                             ("v-columns", ["--v-columns", "0"]), ("bad-usage", ["--v", "v.npy", "--v-columns", "0"]),
                              ("bad-usage", []), ("bad-usage", ["--v", "v.npy", "--v-columns", "1"])):
             said = self.attune(*run, *values)
             self.assertEqual(said.returncode, 2)
