@@ -1165,6 +1165,16 @@ class Contract(Calls):
             self.assertEqual((small.returncode, small.stderr), (0, ""))
             self.assertIn("2 calls, 0 wrong", small.stdout)
 
+    def test_a_cover_says_that_pairs_are_not_counted(self):
+        by_pair = "q * kv % 7 == 0"
+        for why, arguments in (("up to 512 x 512", [by_pair, "--q-len", "513"]),
+                               ("where all batch entries and heads are alike",
+                                [by_pair + " && h > 0", "--heads", "2", "--q-len", "64"]),
+                               ("up to 2 097 152", ["kv <= q", "--q-len", "2097153"])):
+            said = self.attune("cover", *arguments, "--no-picture").stdout
+            self.assertRegex(said, rf"\n  pairs +unknown   .*{why}\n")
+            self.assertIsNone(self.cover(*arguments)["pairs"]["kept"])
+
     def test_mistakes_of_a_cover(self):
         for tile in ("12y", "x", "0x16", "16x", "16x16x16", "-4", "99999999"):
             self.refused("bad-tile", "cover", "kv <= q", "--tile=" + tile)
