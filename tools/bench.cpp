@@ -225,7 +225,7 @@ void BenchOptions::check() const {
                                       {"--d", d},
                                       {"--dv", dv.value_or(1)},
                                       {"--seq", seq},
-                                      {"--kv-seq", kv_seq.value_or(1)},
+                                      {decode ? "--kv-len" : "--kv-seq", kv_seq.value_or(1)},
                                       {"--kv-len", kv_random.value_or(1)},
                                       {"--pages", page.value_or(1)},
                                       {"--graph", graph.value_or(1)}})

@@ -409,6 +409,7 @@ class Contract(Calls):
             self.refused("bad-usage", "bench", *wrong)
         for wrong in ["--kv-len", "4,0"], ["--kv-len", "random:0"], ["--kv-len", "3", "--seq", "4"], ["--pages", "0"]:
             self.refused("bad-size", "bench", "--decode", *wrong)
+        self.assertIn("--kv-len cannot be 0", self.refused("bad-size", "bench", "--decode", "--kv-len", "0"))
         self.refused("bad-usage", "tune", "--row", "full", "--kv-len", "5,4", fix="bench --decode")
 
     @unittest.skipUnless(ENGINE, "built without the CPU engine")
@@ -1155,6 +1156,7 @@ class Contract(Calls):
         self.assertIn("at b=0 h=1 q=0 kv=0, q * 0 + h is 1 in slope[q * 0 + h], and slope holds 1 value", told.stderr)
         self.assertEqual(self.run_attention("--mask", "kv <= q", ATTUNE_CHECK="range").returncode, 0)
         self.assertIn("[option-value]", self.run_attention(ATTUNE_CHECK="ranges").stderr)
+        self.assertIn("or unset ATTUNE_CHECK for reads that are clamped", self.run_attention(ATTUNE_CHECK="foo").stderr)
         if ENGINE:
             said = self.attune("verify", *bounded, "--calls", "4", "--dtype", "f32")
             self.assertEqual((said.returncode, said.stderr), (0, ""))
