@@ -83,9 +83,7 @@ void add_cuda(CLI::App& app) {
   o->text.add_bare_to(verb);
   o->text.add_to(verb, Captures::FilesOrTypes);
   o->call.add_to(verb);
-  verb.add_option("--group", o->group, "query heads of a key head; 1 if left out")
-      ->type_name("N")
-      ->group("The call");
+  verb.add_option("--group", o->group, "query heads of a key head; 1 if left out")->type_name("N")->group("The call");
   verb.add_flag("--backward", o->backward, "the pages of the gradients, one after the other");
   verb.add_option("--grads", o->grads,
                   "with --backward: captured tensors whose gradients are asked for; none if left out")

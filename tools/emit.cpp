@@ -113,8 +113,8 @@ void check_targets(const std::vector<std::string>& kinds, const runtime::Manifes
       continue;
     throw Error("emit-target", fmt::format("no target has files of the kind {}", kind), {.name = "--emit " + kind},
                 of_cpu ? "kernels of GPUs have cu, ptx, cubin, sass and h" : "kernels of CPUs have o and ll",
-                fmt::format("add a target that is a {}, or leave {} out", of_cpu ? "CPU, such as host"
-                                                                                 : "GPU, such as sm_90a", kind));
+                fmt::format("add a target that is a {}, or leave {} out",
+                            of_cpu ? "CPU, such as host" : "GPU, such as sm_90a", kind));
   }
 }
 

@@ -7,8 +7,8 @@
 #include <fmt/format.h>
 
 #include "compiler/lower.h"
-#include <attune/error.h>
 #include "tools/text.h"
+#include <attune/error.h>
 
 namespace attune::tools {
 namespace {

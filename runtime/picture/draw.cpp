@@ -113,13 +113,14 @@ class Rows {
 /// `closed`: a row of tiles is told by the ends of bands, and its tiles are not asked for one by one.
 void check_tiles(const Extent& e, bool closed) {
   const std::int64_t rows = e.q_tiles(), tiles = rows * e.kv_tiles();
-  const auto refuse = [](std::string_view of, std::int64_t n, std::int64_t most) {
+  const auto check_count = [](std::string_view of, std::int64_t n, std::int64_t most) {
+    if (n <= most) return;
     throw Error("bad-size", fmt::format("there are too many {} for a picture", of), {},
                 fmt::format("there are {}, and the most is {}", grouped(n), grouped(most)),
                 "make the tiles larger, or the lengths smaller");
   };
-  if (rows > most_rows) refuse("rows of tiles", rows, most_rows);
-  if (!closed && tiles > most_tiles) refuse("tiles", tiles, most_tiles);
+  check_count("rows of tiles", rows, most_rows);
+  if (!closed) check_count("tiles", tiles, most_tiles);
 }
 
 }  // namespace
