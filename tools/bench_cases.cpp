@@ -102,8 +102,7 @@ double live_pairs(const Attention& attention, const BenchOptions& o) {
   if (rows > most_counted_rows)
     throw Error("bad-size", "there are too many rows of pairs to count",
                 {.name = fmt::format("--batch {} --heads {} --seq {}", o.batch, o.heads, o.seq)},
-                fmt::format("the batch entries and heads that the mask tells apart have {:.0f}, and the most is {:.0f}",
-                            rows, most_counted_rows),
+                fmt::format("{:.0f} would be counted one by one, and the most is {:.0f}", rows, most_counted_rows),
                 "make one of these smaller");
   const runtime::Tiles tiles(lowered);
   if (const auto live = tiles.live(extent)) return static_cast<double>(*live);

@@ -12,6 +12,7 @@
 #include "tools/emit.h"
 #include "tools/output.h"
 #include "tools/progress.h"
+#include "tools/text.h"
 #include "tools/verbs.h"
 
 namespace attune::tools {
