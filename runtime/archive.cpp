@@ -16,6 +16,7 @@
 #include <fmt/ranges.h>
 
 #include "ir/parse.h"
+#include "runtime/crc32.h"
 
 namespace attune::runtime {
 namespace {
@@ -112,6 +113,7 @@ T at(const std::string& bytes, std::size_t offset) {
 struct ZipEntry {
   std::string name;
   std::uint16_t method = 0;
+  std::uint32_t crc = 0;
   std::uint64_t bytes = 0, header = 0;
 };
 
@@ -172,12 +174,25 @@ std::vector<ZipEntry> zip_entries(Archive& file) {
                comment = at<std::uint16_t>(directory, next + 32);
     if (next + head + name + extra + comment > directory.size())
       throw file.damaged(fmt::format("entry {} of its directory is cut off", i));
-    ZipEntry entry{directory.substr(next + head, name), at<std::uint16_t>(directory, next + 10), plain, offset};
+    ZipEntry entry{directory.substr(next + head, name), at<std::uint16_t>(directory, next + 10),
+                   at<std::uint32_t>(directory, next + 16), plain, offset};
     take_large(entry, std::string_view(directory).substr(next + head + name, extra), plain, packed, offset, file);
     out.push_back(std::move(entry));
     next += head + name + extra + comment;
   }
   return out;
+}
+
+/// Looks at all bytes of an entry before they are parsed, so that whatever a changed bit makes of them is told as
+/// damage.
+void check_crc(Archive& file, const ZipEntry& entry, std::uint64_t begin) {
+  constexpr std::uint64_t block = 1 << 18;
+  std::uint32_t crc = 0;
+  for (std::uint64_t done = 0; done < entry.bytes; done += block)
+    crc = crc32(file.part(begin + done, std::min(block, entry.bytes - done)), crc);
+  if (crc != entry.crc)
+    throw file.damaged(fmt::format("the bytes of `{}` have the CRC-32 {:08x}, and its directory says {:08x}",
+                                   entry.name, crc, entry.crc));
 }
 
 Owned read_npz(const AskedArray& asked, const std::string& called) {
@@ -195,6 +210,7 @@ Owned read_npz(const AskedArray& asked, const std::string& called) {
   const std::uint64_t begin = entry.header + 30 + at<std::uint16_t>(head, 26) + at<std::uint16_t>(head, 28);
   if (begin > file.bytes() || entry.bytes > file.bytes() - begin)
     throw file.damaged(fmt::format("`{}` would end behind the end of the file", entry.name));
+  check_crc(file, entry, begin);
   return read_npy(file.path(), called, {begin, entry.bytes});
 }
 

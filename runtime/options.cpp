@@ -110,7 +110,7 @@ constexpr std::array rows{
                 return true;
               }},
     OptionRow{"ATTUNE_CHECK", "range: refuses a call on the host that reads a captured tensor out of range",
-              "such a read is clamped", "", check_words,
+              "reads that are clamped", "", check_words,
               [](Options& options, std::string_view value) {
                 options.check_range = value == "range";
                 return std::ranges::find(check_words, value) != check_words.end();

@@ -7,10 +7,12 @@
 #include <cstdio>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "compiler/lower.h"
 #include "runtime/attention.h"
 #include "runtime/cpu/peak.h"
 #include "tools/bench.h"
@@ -217,25 +219,40 @@ void BenchOptions::check() const {
                 "keys and values of e4m3 have no gradients", "leave it out, or measure a forward");
   exact.check();
   for (const std::string& row : rows) require_word("--row", row, bench_rows());
-  const auto positive = [](const char* option, double value) {
-    if (value > 0) return;
-    throw Error("bad-size", fmt::format("{} cannot be {}", option, value), {.name = option}, "it is above 0",
-                "see attune bench --help");
-  };
   for (const auto& [option, value] : {std::pair{"--batch", batch},
                                       {"--heads", heads},
                                       {"--kv-heads", kv_heads.value_or(1)},
                                       {"--d", d},
                                       {"--dv", dv.value_or(1)},
                                       {"--seq", seq},
-                                      {"--kv-seq", kv_seq.value_or(1)},
+                                      {decode ? "--kv-len" : "--kv-seq", kv_seq.value_or(1)},
                                       {"--kv-len", kv_random.value_or(1)},
-                                      {"--pages", page.value_or(1)}})
-    positive(option, static_cast<double>(value));
-  for (const std::int64_t length : lengths) positive("--lengths", static_cast<double>(length));
-  for (const std::int64_t length : kv_lengths) positive("--kv-len", static_cast<double>(length));
-  positive("--seconds", seconds);
-  for (const int n : threads) positive("--threads", n);
+                                      {"--pages", page.value_or(1)},
+                                      {"--graph", graph.value_or(1)}})
+    require_size(option, value, 1, compiler::max_length);
+  for (const std::int64_t length : lengths) require_size("--lengths", length, 1, compiler::max_length);
+  for (const std::int64_t length : kv_lengths) require_size("--kv-len", length, 1, compiler::max_length);
+  for (const int n : threads) require_size("--threads", n, 1, std::numeric_limits<int>::max());
+  require_seconds("--seconds", seconds);
+  if (heads % of_kv_heads() != 0)
+    throw Error("head-groups", fmt::format("{} query heads cannot share {} KV heads", heads, of_kv_heads()),
+                {.name = fmt::format("--heads {} --kv-heads {}", heads, of_kv_heads())},
+                "each KV head serves the same number of query heads", "make --heads a multiple of --kv-heads");
+  check_products();
+}
+
+void BenchOptions::check_products() const {
+  const std::int64_t widest = std::max(d, of_dv()), longest = std::max(seq, of_kv_seq());
+  for (const auto& [what, sizes] : {std::pair{"pairs", std::array{batch, heads, seq, of_kv_seq()}},
+                                    {"bytes", std::array{batch, heads, longest, widest * 8}}}) {
+    std::int64_t product = 1;
+    for (const std::int64_t size : sizes)
+      if (__builtin_mul_overflow(product, size, &product))
+        throw Error("bad-size", fmt::format("there are too many {} to count", what),
+                    {.name = fmt::format("--batch {} --heads {} --seq {} --kv-seq {} --d {} --dv {}", batch, heads, seq,
+                                         of_kv_seq(), d, of_dv())},
+                    "they are 2^63 or more", "make some of these smaller");
+  }
 }
 
 void BenchOptions::add_to(CLI::App& verb) {
@@ -301,6 +318,7 @@ void BenchOptions::settle(bool has_seq) {
   if (decode && least < seq)
     throw Error("bad-size", fmt::format("{} queries cannot be the last of {} keys", seq, least), {.name = "--kv-len"},
                 "a decoder's queries are the last positions of their entry", "give it more keys, or fewer queries");
+  check_products();
 }
 
 std::string BenchOptions::lengths_text() const {
@@ -344,8 +362,7 @@ void add_bench(CLI::App& app) {
       ->type_name("host|device");
   verb.add_option("--graph", o->graph,
                   "on a GPU: forwards are captured, N in a row as one CUDA graph, and measured by their mean")
-      ->type_name("N")
-      ->check(CLI::PositiveNumber);
+      ->type_name("N");
   verb.add_flag("--paced", o->paced,
                 "on a GPU: measure all rows once for each line that comes in, until there are none");
   verb.add_option("--save", o->save, "add the results to those of this name, or to this file of JSON lines")

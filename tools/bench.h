@@ -62,6 +62,7 @@ struct BenchOptions {
   nlohmann::ordered_json shape() const;  ///< a call's type and sizes, as lines of JSON have them
 
  private:
+  void check_products() const;            ///< of sizes that are in range
   void read_keys(std::string_view keys);  ///< N, N,... or random:N
 };
 

@@ -1,8 +1,10 @@
 // tools/bench_cases.cpp — the attentions that attune bench measures, and their data
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <cstring>
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -85,17 +87,39 @@ runtime::Extent extent_of(const BenchOptions& o) {
           .q_offset = static_cast<std::int32_t>(o.decode ? o.of_kv_seq() - o.seq : 0)};
 }
 
+/// As long as cover takes, if not told otherwise.
+runtime::TileLists listed(const runtime::Tiles& tiles, const runtime::Extent& e) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::seconds limit{60};
+  return tiles.lists(e, false, 1, [end = Clock::now() + limit, limit](double share) {
+    if (Clock::now() > end)
+      throw Error("too-slow", "the mask takes too long to look at", {},
+                  fmt::format("{:.1f} % of its rows of tiles were looked at in {} s", 100 * share, limit.count()),
+                  "make the lengths smaller");
+  });
+}
+
 double pairs_of(const runtime::TileLists& lists) {
   return static_cast<double>(lists.some + lists.all) * lists.extent.tile_q * lists.extent.tile_kv;
 }
+
+/// Some seconds.
+constexpr double most_counted_rows = 1 << 26;
 
 /// Pairs that the mask keeps, over all heads: the basis of flop counts.
 double live_pairs(const Attention& attention, const BenchOptions& o) {
   const compiler::LoweredMod lowered = compiler::lower(attention);
   const runtime::Extent extent = extent_of(o);
+  const double rows = static_cast<double>(o.seq) * (lowered.cover.by_batch ? static_cast<double>(o.batch) : 1) *
+                      (lowered.cover.by_head ? static_cast<double>(o.heads) : 1);
+  if (rows > most_counted_rows)
+    throw Error("bad-size", "there are too many rows of pairs to count",
+                {.name = fmt::format("--batch {} --heads {} --seq {}", o.batch, o.heads, o.seq)},
+                fmt::format("{:.0f} would be counted one by one, and the most is {:.0f}", rows, most_counted_rows),
+                "make one of these smaller");
   const runtime::Tiles tiles(lowered);
   if (const auto live = tiles.live(extent)) return static_cast<double>(*live);
-  return pairs_of(tiles.lists(extent));
+  return pairs_of(listed(tiles, extent));
 }
 
 /// The sum over all entries of what `count` says of each.
@@ -352,7 +376,7 @@ double kept_bytes(const Case& one, const BenchOptions& o) {
     runtime::Extent extent = extent_of(alone);
     extent.tile_q = extent.q_len;
     extent.tile_kv = 1;
-    const runtime::TileLists lists = tiles.lists(extent);
+    const runtime::TileLists lists = listed(tiles, extent);
     return static_cast<double>(lists.some + lists.all);
   });
   const double by_key_head = keys / static_cast<double>(o.heads) * static_cast<double>(o.of_kv_heads());
@@ -364,7 +388,7 @@ double visited_pairs(const Case& one, const BenchOptions& o, int tile_q, int til
   runtime::Extent extent = extent_of(o);
   extent.tile_q = tile_q;
   extent.tile_kv = tile_kv;
-  return pairs_of(runtime::Tiles(lowered).lists(extent));
+  return pairs_of(listed(runtime::Tiles(lowered), extent));
 }
 
 double tensor_bytes(const BenchOptions& o) {

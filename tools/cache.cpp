@@ -336,6 +336,7 @@ void stats(const CacheOptions& o) {
 int verify(const CacheOptions& o) {
   if (o.repair) own_folder();
   std::size_t good = 0, left = 0, removed = 0;
+  Json bad = Json::array();
   for (const Layer& layer : layers())
     for (const CacheFile& file : runtime::cache_files(layer.folder)) {
       const FileText text = runtime::read_file(file.path);
@@ -352,15 +353,17 @@ int verify(const CacheOptions& o) {
       const bool gone = o.repair && layer.name == "user" && runtime::remove_whatever(file.path);
       ++(gone ? removed : left);
       if (o.json)
-        write_json(Json{{"id", file.name},
-                        {"layer", layer.name},
-                        {"file", file.path.string()},
-                        {"wrong", wrong},
-                        {"removed", gone}});
+        bad.push_back({{"id", file.name},
+                       {"layer", layer.name},
+                       {"file", file.path.string()},
+                       {"wrong", wrong},
+                       {"removed", gone}});
       else
         print_out("{} {}: {}\n", gone ? "removed" : "bad    ", file.path.string(), wrong);
     }
-  if (!o.json)
+  if (o.json)
+    write_json(Json{{"sound", good}, {"bad", left + removed}, {"removed", removed}, {"entries", bad}}, 2);
+  else
     print_out("{} sound, {} bad{}\n", entries(good), left + removed,
               o.repair ? fmt::format(", {} removed", removed) : "");
   return left ? 1 : 0;

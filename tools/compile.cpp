@@ -12,6 +12,7 @@
 #include "tools/emit.h"
 #include "tools/output.h"
 #include "tools/progress.h"
+#include "tools/text.h"
 #include "tools/verbs.h"
 
 namespace attune::tools {
@@ -85,6 +86,7 @@ void make_folder(const fs::path& folder) {
 void compile(const CompileOptions& o) {
   check_options(o);
   const runtime::Manifest manifest = manifest_of(o);
+  check_targets(o.emit, manifest);
   // Regardless of the environment: this verb compiles.
   runtime::objects().jit(true);
   const auto start = std::chrono::steady_clock::now();
@@ -142,22 +144,19 @@ void add_compile(CLI::App& app) {
   o->text.add_bare_to(verb);
   o->text.add_to(verb, Captures::FilesOrTypes);
   verb.add_option("--manifest", o->manifest, "a file of JSON that says it all: see docs/offline.md")->type_name("FILE");
-  verb.add_option("--target", o->targets, "what for: sm_80, sm_90a, avx2, host, and others")
+  add_words(verb, "--target", o->targets, "what for: sm_80, sm_90a, avx2, host, and others")
       ->type_name("NAME,...")
-      ->delimiter(',')
       ->allow_extra_args(false);
-  verb.add_option("--pass", o->passes, "forward or backward; forward if left out")
+  add_words(verb, "--pass", o->passes, "forward or backward; forward if left out")
       ->type_name("NAME,...")
-      ->delimiter(',')
       ->allow_extra_args(false);
   for (std::size_t i = 0; i < o->fields.size(); ++i) {
     const runtime::ShapeRow& row = runtime::shape_rows()[i];
     verb.add_option(runtime::option_of(row), o->fields[i], std::string(row.meaning))->type_name(std::string(row.takes));
   }
   verb.add_option("-o", o->out, "the bundle; - for stdout, and nothing else is printed")->type_name("FILE.attune");
-  verb.add_option("--emit", o->emit, "plain files too: cu, ptx, cubin, sass, o, ll, h")
+  add_words(verb, "--emit", o->emit, "plain files too: cu, ptx, cubin, sass, o, ll, h")
       ->type_name("KIND,...")
-      ->delimiter(',')
       ->allow_extra_args(false);
   verb.add_option("--emit-dir", o->folder, "where they go")->type_name("FOLDER");
   verb.add_option("-j", o->jobs, "so many at a time; as many as there are CPUs if left out")->type_name("N");

@@ -53,6 +53,7 @@ class CoverVerb {
  public:
   explicit CoverVerb(const CoverOptions& o)
       : o_(o), e_(o.extent.extent()), text_(built(o.text, Captures::FilesOrTypes)) {
+    require_seconds("--limit", o.limit);
     require_word("--along", o.along, std::array<std::string, 2>{"kv", "q"});
     // Not `!mask`: that would negate the mask instead of testing whether it is given.
     if (!bool(text_.attention.mask) && !bool(text_.attention.score))
@@ -103,8 +104,7 @@ class CoverVerb {
     problem.kv.length = e_.kv_len;
     problem.q_offset = e_.q_offset;
     compiler::check_reads(lowered_.mod, lowered_.slots.captures, problem);
-    const std::int64_t entries = (lowered_.cover.by_batch ? e_.batch : std::int64_t{1}) *
-                                 (lowered_.cover.by_head ? e_.heads : std::int64_t{1});
+    const std::int64_t entries = entries_apart();
     check_rows(entries);
     auto start = Clock::now();
     const runtime::Tiles tiles(lowered_);
@@ -146,6 +146,18 @@ class CoverVerb {
                  "make the sizes or the sums smaller, or the limit longer");
   }
 
+  std::int64_t entries_apart() const {
+    return (lowered_.cover.by_batch ? e_.batch : std::int64_t{1}) *
+           (lowered_.cover.by_head ? e_.heads : std::int64_t{1});
+  }
+  std::string why_not_counted() const {
+    if (lowered_.cover.along_kv.exact())
+      return fmt::format("rows are counted one by one, up to {}", grouped(most_counted_rows));
+    return fmt::format("bands do not tell them, and they are looked at one by one {}",
+                       entries_apart() > 1 ? "where all batch entries and heads are alike"
+                                           : fmt::format("up to {0} x {0}", runtime::most_pairs_across));
+  }
+
   std::string tile_text() const { return fmt::format("{} x {}", e_.tile_q, e_.tile_kv); }
   std::int64_t pairs_in_all() const { return std::int64_t{e_.batch} * e_.heads * e_.q_len * e_.kv_len; }
   std::int64_t empty() const { return lists_.total - lists_.some - lists_.all; }
@@ -174,6 +186,8 @@ class CoverVerb {
       const auto in_all = static_cast<double>(pairs_in_all());
       out += fmt::format("  {:<9}{:>14}   {:>8}   — kept\n", "pairs", grouped(*live_),
                          percent(static_cast<double>(*live_), in_all));
+    } else {
+      out += fmt::format("  {:<9}{:>14}   {:>8}   — {}\n", "pairs", "unknown", "", why_not_counted());
     }
     out += fmt::format("  {:<9}{} along {} in {}, {} bytes\n", "lists", counted(std::ssize(lists_.runs), "run", "runs"),
                        o_.along, counted(std::ssize(lists_.offsets) - 1, "row", "rows"),

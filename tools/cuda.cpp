@@ -83,10 +83,7 @@ void add_cuda(CLI::App& app) {
   o->text.add_bare_to(verb);
   o->text.add_to(verb, Captures::FilesOrTypes);
   o->call.add_to(verb);
-  verb.add_option("--group", o->group, "query heads of a key head; 1 if left out")
-      ->type_name("N")
-      ->group("The call")
-      ->check(CLI::PositiveNumber);
+  verb.add_option("--group", o->group, "query heads of a key head; 1 if left out")->type_name("N")->group("The call");
   verb.add_flag("--backward", o->backward, "the pages of the gradients, one after the other");
   verb.add_option("--grads", o->grads,
                   "with --backward: captured tensors whose gradients are asked for; none if left out")
@@ -103,6 +100,7 @@ void add_cuda(CLI::App& app) {
               "  attune cuda 's + bias[h]' --capture 'bias=f32[16]' --backward --grads bias");
   verb.callback([o] {
     o->call.check();
+    require_size("--group", o->group, 1, compiler::max_length);
     cuda(*o);
   });
 }

@@ -5,6 +5,7 @@
 #include <array>
 #include <fmt/format.h>
 
+#include "compiler/lower.h"
 #include "runtime/offline/shape.h"
 
 namespace attune::tools {
@@ -36,9 +37,7 @@ void DeviceCall::check() const {
   require_word("--dtype", dtype, std::array<std::string, 4>{"f32", "f16", "bf16", "e4m3"});
   for (const auto& [option, value] :
        {std::pair{"--d", d}, {"--dv", dv.value_or(1)}, {"--seq", seq}, {"--kv-seq", kv_seq.value_or(1)}})
-    if (value < 1)
-      throw Error("bad-size", fmt::format("{} cannot be {}", option, value), {.name = option}, "it is above 0",
-                  "see the verb's --help");
+    require_size(option, value, 1, compiler::max_length);
 }
 
 codegen::KernelSpec DeviceCall::spec(int otherwise, std::int64_t group) const {

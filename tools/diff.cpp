@@ -183,7 +183,7 @@ void add_diff(CLI::App& app) {
   o->shared.add_to(verb, Captures::FilesOrTypes);
   o->call.add_to(verb);
   std::string words = fmt::format("{}", fmt::join(rooms_of_diff, "|"));
-  verb.add_option("--only", o->only, "these rooms alone; commas between several")->type_name(words)->delimiter(',');
+  add_words(verb, "--only", o->only, "these rooms alone; commas between several")->type_name(words);
   verb.add_option("--color", o->color, "auto: on a terminal")->type_name("auto|always|never");
   verb.add_flag("--quiet", o->quiet, "nothing but the exit status");
   verb.add_flag("--json", o->json, "as JSON, with both texts of each room");

@@ -106,6 +106,18 @@ void check_kinds(const std::vector<std::string>& kinds) {
                 "install the CUDA toolkit's, or leave sass out");
 }
 
+void check_targets(const std::vector<std::string>& kinds, const runtime::Manifest& manifest) {
+  for (const std::string& kind : kinds) {
+    const bool of_cpu = kind == "o" || kind == "ll";
+    if (std::ranges::any_of(manifest.rows, [&](const auto& row) { return row.target.arch.has_value() != of_cpu; }))
+      continue;
+    throw Error("emit-target", fmt::format("no target has files of the kind {}", kind), {.name = "--emit " + kind},
+                of_cpu ? "kernels of GPUs have cu, ptx, cubin, sass and h" : "kernels of CPUs have o and ll",
+                fmt::format("add a target that is a {}, or leave {} out",
+                            of_cpu ? "CPU, such as host" : "GPU, such as sm_90a", kind));
+  }
+}
+
 std::vector<FileBytes> files_of(const runtime::Builds& builds, const std::vector<std::string>& kinds,
                                 const fs::path& folder) {
   std::vector<FileBytes> out;

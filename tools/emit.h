@@ -14,6 +14,8 @@ namespace attune::tools {
 std::span<const std::string> emit_kinds();
 /// Throws an Error if a kind needs a program that is not installed.
 void check_kinds(const std::vector<std::string>& kinds);
+/// Throws an Error if no target of the manifest has files of a kind.
+void check_targets(const std::vector<std::string>& kinds, const runtime::Manifest& manifest);
 /// The files of these kinds, to write into `folder`.
 std::vector<FileBytes> files_of(const runtime::Builds& builds, const std::vector<std::string>& kinds,
                                 const std::filesystem::path& folder);

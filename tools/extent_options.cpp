@@ -7,17 +7,15 @@
 #include <fmt/format.h>
 
 #include "compiler/lower.h"
+#include "tools/text.h"
 #include <attune/error.h>
 
 namespace attune::tools {
 namespace {
 
 std::int32_t within(const std::string& option, std::int64_t value, std::int64_t least, std::int64_t most) {
-  if (least <= value && value <= most) return static_cast<std::int32_t>(value);
-  const std::string text = std::to_string(value);
-  throw Error("bad-size", fmt::format("{} cannot be {}", option, text),
-              {.name = option, .line = 0, .text = text, .begin = 0, .end = text.size()},
-              fmt::format("it is a whole number from {} to {}", least, most), "see --help of the verb");
+  require_size(option, value, least, most);
+  return static_cast<std::int32_t>(value);
 }
 
 /// 128x64 is 128 queries by 64 keys; 128 is 128x128.

@@ -38,13 +38,12 @@ void PictureOptions::add_to(CLI::App& verb, bool beside_call) {
       ->allow_extra_args(false);
   verb.add_option("--q", q, "queries, for scores as they are; without them q . k is 0")->type_name("FILE");
   verb.add_option("--k", k, "keys")->type_name("FILE");
-  verb.add_option("--random", random, "random queries and keys of this width, in place of files")
-      ->type_name("D")
-      ->check(CLI::Range(1, 1024));
+  verb.add_option("--random", random, "random queries and keys of this width, in place of files")->type_name("D");
   verb.add_option("--scale", scale, "the factor of q . k; 1 / sqrt(D) if left out")->type_name("X");
 }
 
 Pictured PictureOptions::pictured(bool unfilled, compiler::Steps* steps) const {
+  if (random) require_size("--random", *random, 1, 1024);
   const auto how = fills_of(fills);
   const auto filled = [&](const std::string& name, DType type, std::span<const std::int64_t> shape) {
     const auto found = how.find(name);

@@ -58,8 +58,7 @@ void add_plot(CLI::App& app) {
   auto o = std::make_shared<PlotOptions>();
   CLI::App& verb = *app.add_subcommand("plot", "a mask's tiles, scores, probabilities and gradients as a picture");
   o->picture.add_to(verb);
-  verb.add_option("--panels", o->panels, "tiles, score, prob and grad; by default what there is to see")
-      ->delimiter(',')
+  add_words(verb, "--panels", o->panels, "tiles, score, prob and grad; by default what there is to see")
       ->type_name("LIST");
   verb.add_option("-o,--svg", o->file, "the file to write; stdout if left out")->type_name("FILE");
   verb.add_flag("--plain", o->plain, "the panels alone, without words");

@@ -11,6 +11,7 @@
 #include "ir/print.h"
 #include "runtime/picture/counts.h"
 #include "runtime/ranks/picture.h"
+#include "runtime/ranks/transport.h"
 #include "tools/output.h"
 #include "tools/ranks_measured.h"
 #include "tools/text.h"
@@ -20,13 +21,12 @@
 namespace attune::tools {
 namespace {
 
-using runtime::grouped;
+using runtime::grouped, runtime::ranks::most_ranks;
 using runtime::ranks::Predicted, runtime::ranks::Candidate, runtime::ranks::RankTimes;
 using Json = nlohmann::ordered_json;
 
 /// Ranks that are listed one by one.
 constexpr int most_listed = 16;
-constexpr std::int64_t most_ranks = 4096;
 
 struct RanksOptions {
   TextOptions text;

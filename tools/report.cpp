@@ -95,7 +95,6 @@ class Report {
   void engines() {
     ExplainOptions o = o_.explain;
     o.text = o_.picture.text;
-    o.batch = of_.view.extent.batch, o.heads = of_.view.extent.heads;
     if (o.target == "cpu" || (o.target == "auto" && o.measure)) {
       heading("On this CPU");
       block(explain_cpu(of_.lowered.mod, o).text);
@@ -157,6 +156,8 @@ void add_report(CLI::App& app) {
     require_expression(o->picture.text, "report");
     require_word("--target", o->explain.target, std::array<std::string, 3>{"auto", "cpu", "cuda"});
     o->explain.call.check();
+    o->explain.batch = o->picture.extent.batch, o->explain.heads = o->picture.extent.heads;
+    o->explain.bench().check();
     write_files(std::array{FileBytes{o->file, Report{*o}.html()}});
   });
 }

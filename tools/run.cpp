@@ -28,7 +28,7 @@ namespace fs = std::filesystem;
 
 struct RunOptions {
   std::string q, k, v, out;
-  std::int64_t v_columns = 0;  ///< not 0: values are so many columns of the keys, instead of v
+  std::optional<std::int64_t> v_columns;  ///< values are so many columns of the keys, instead of v
   TextOptions text;
   ExactOption exact;
   std::optional<std::string> scale, dtype, grad_out, grad_lse, cu_seqlens_q, cu_seqlens_kv;
@@ -51,7 +51,7 @@ void check_options(const RunOptions& o) {
   if (!o.layout.empty()) require_word("--layout", o.layout, std::array<std::string, 2>{"bhsd", "bshd"});
   if (o.dtype) require_word("--dtype", *o.dtype, std::array<std::string, 4>{"f32", "f16", "bf16", "e4m3"});
   o.exact.check();
-  if (o.v.empty() == (o.v_columns == 0))
+  if (o.v.empty() != o.v_columns.has_value())
     throw refuse("bad-usage", "the command line cannot be read", "--v",
                  o.v.empty() ? "there are no values" : "--v-columns says that values are columns of the keys",
                  "pass one of --v FILE.npy and --v-columns N");
@@ -230,7 +230,7 @@ class Run {
     if (o_.lse_before) lse_before_ = read_rows("--lse-before", *o_.lse_before);
     for (Owned* t : {&q_, &k_, &v_, &grad_out_, &grad_lse_, &kv_len_, &q_offsets_, &pages_, &o_before_, &lse_before_})
       if (t->tensor.given()) *t = moved(*t, device_);
-    if (o_.v_columns != 0) take_values_from_keys();
+    if (o_.v_columns) take_values_from_keys();
     text_ = built(o_.text, Captures::Files, {}, device_);
     text_.attention.target = o_.target == "oracle" ? Target::oracle
                              : o_.target == "cpu"  ? Target::cpu
@@ -254,11 +254,11 @@ class Run {
     v_ = k_;
     if (k_.tensor.rank < 1) return;  // refused by name later
     std::int64_t& columns = v_.tensor.shape[static_cast<std::size_t>(k_.tensor.rank) - 1];
-    if (o_.v_columns < 1 || o_.v_columns > columns)
+    if (*o_.v_columns < 1 || *o_.v_columns > columns)
       throw refuse("v-columns", "the keys have not so many columns, or none are asked for",
-                   fmt::format("--v-columns {}", o_.v_columns), fmt::format("--k {} has {}", o_.k, columns),
+                   fmt::format("--v-columns {}", *o_.v_columns), fmt::format("--k {} has {}", o_.k, columns),
                    "pass 1 to as many");
-    columns = o_.v_columns;
+    columns = *o_.v_columns;
   }
 
   void require_captured(const std::string& name) const {

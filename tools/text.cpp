@@ -107,6 +107,38 @@ void require_expression(const runtime::Written& o, const std::string& verb) {
               fmt::format("write attune {} 's + 1.0f', or use --score, --mask, --prob or --sink", verb));
 }
 
+CLI::Option* add_words(CLI::App& verb, const std::string& name, std::vector<std::string>& into,
+                       const std::string& meaning) {
+  return verb.add_option_function<std::vector<std::string>>(
+      name,
+      [&into](const std::vector<std::string>& lists) {
+        for (const std::string& list : lists)
+          for (std::size_t begin = 0; begin <= list.size();) {
+            const std::size_t end = std::min(list.find(',', begin), list.size());
+            if (end > begin) into.push_back(list.substr(begin, end - begin));
+            begin = end + 1;
+          }
+        if (into.empty()) into.emplace_back();
+      },
+      meaning);
+}
+
+void require_size(const std::string& option, std::int64_t value, std::int64_t least, std::int64_t most) {
+  if (least <= value && value <= most) return;
+  const std::string text = std::to_string(value);
+  throw Error("bad-size", fmt::format("{} cannot be {}", option, text),
+              {.name = option, .line = 0, .text = text, .begin = 0, .end = text.size()},
+              fmt::format("it is a whole number from {} to {}", least, most), "see --help of the verb");
+}
+
+void require_seconds(const std::string& option, double value) {
+  if (value > 0 && std::isfinite(value)) return;
+  const std::string text = fmt::to_string(value);
+  throw Error("bad-size", fmt::format("{} cannot be {}", option, text),
+              {.name = option, .line = 0, .text = text, .begin = 0, .end = text.size()},
+              "it is a finite number above 0, in seconds", "see --help of the verb");
+}
+
 double number(const std::string& option, const std::string& text) {
   double value = 0;
   const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), value);

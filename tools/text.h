@@ -43,6 +43,17 @@ struct ExactOption {
 /// Refuses a verb that has no expression to work on.
 void require_expression(const runtime::Written& written, const std::string& verb);
 
+/// An option of words with commas between them. Of commas alone there is one word, which is empty: with CLI11's own
+/// delimiter there would be none, and the option would take the next one for its value.
+CLI::Option* add_words(CLI::App& verb, const std::string& name, std::vector<std::string>& into,
+                       const std::string& meaning);
+
+/// Refuses a size out of range; `option` is named.
+void require_size(const std::string& option, std::int64_t value, std::int64_t least, std::int64_t most);
+
+/// Refuses a time in seconds that is not above 0 and finite.
+void require_seconds(const std::string& option, double value);
+
 /// An option's number: the whole text is one, or an Error names the option.
 double number(const std::string& option, const std::string& text);
 

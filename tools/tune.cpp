@@ -323,6 +323,7 @@ void add_tune(CLI::App& app) {
       "Examples:\n  attune tune --row causal --d 128 --heads 16 --seq 8192");
   verb.callback([o] {
     o->bench.check();
+    require_seconds("--limit", o->limit);
     const TextOptions& text = o->bench.text;
     tell_doubts(text);
     const bool own = !o->bench.rows.empty() || text.given();

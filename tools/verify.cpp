@@ -370,9 +370,7 @@ void add_verify(CLI::App& app) {
     o->what.check();
     for (const std::string& dtype : o->dtypes)
       require_word("--dtype", dtype, std::array<std::string, 3>{"f32", "f16", "bf16"});
-    if (o->calls < 1)
-      throw Error("bad-size", fmt::format("--calls cannot be {}", o->calls), {.name = "--calls"}, "it is above 0",
-                  "see attune verify --help");
+    require_size("--calls", o->calls, 1, std::numeric_limits<int>::max());
     for (const auto& [option, given] :
          {std::pair{"--kernel", o->what.kernel.has_value()}, {"--exact", o->what.exact.word.has_value()}})
       if (given && o->what.target != "cuda")

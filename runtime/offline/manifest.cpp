@@ -166,7 +166,8 @@ Json parsed(const std::string& text, const std::string& at) {
 }  // namespace
 
 void add_to(Manifest& manifest, const ManifestLists& lists) {
-  if (lists.targets.empty())
+  // `--target ,` and `[""]` name none either.
+  if (std::ranges::all_of(lists.targets, &std::string::empty))
     throw Error("no-target", "there is no target to compile for", {.name = lists.at}, "none is named",
                 fmt::format("name some of {}", fmt::join(known_targets(), ", ")));
   std::vector<std::size_t> mods;

@@ -24,6 +24,9 @@ constexpr std::int64_t most_scores = std::int64_t{1} << 24;
 /// Rows whose pairs are counted one by one from exact bands.
 constexpr std::int64_t most_counted_rows = 1 << 21;
 
+/// Of a picture: some seconds.
+constexpr std::int64_t most_rows = 1 << 22, most_tiles = 1 << 25;
+
 constexpr double nothing = std::numeric_limits<double>::quiet_NaN();
 
 std::string title(const compiler::LoweredMod& lowered) {
@@ -107,9 +110,26 @@ class Rows {
   OracleRows oracle_;
 };
 
+/// `closed`: a row of tiles is told by the ends of bands, and its tiles are not asked for one by one.
+void check_tiles(const Extent& e, bool closed) {
+  const std::int64_t rows = e.q_tiles(), tiles = rows * e.kv_tiles();
+  const auto check_count = [](std::string_view of, std::int64_t n, std::int64_t most) {
+    if (n <= most) return;
+    throw Error("bad-size", fmt::format("there are too many {} for a picture", of), {},
+                fmt::format("there are {}, and the most is {}", grouped(n), grouped(most)),
+                "make the tiles larger, or the lengths smaller");
+  };
+  check_count("rows of tiles", rows, most_rows);
+  if (!closed) check_count("tiles", tiles, most_tiles);
+}
+
 }  // namespace
 
 void check(const View& view) {
+  if (view.scale && !std::isfinite(static_cast<float>(*view.scale)))
+    throw Error("bad-scale", fmt::format("the scale {} is not a finite f32", *view.scale), {},
+                "s = scale * (q . k) is computed in f32, whose largest number is 3.4e38",
+                "pass a finite scale, or none for 1 / sqrt(D)");
   const Tensor &q = view.q, &k = view.k;
   const bool fits = q.rank == 4 && k.given() && k.rank == 4 && q.shape[3] == k.shape[3] && k.shape[1] > 0 &&
                     q.shape[1] % k.shape[1] == 0 && view.b < q.shape[0] && view.h < q.shape[1] &&
@@ -124,6 +144,7 @@ Kept kept(const compiler::LoweredMod& lowered, const compiler::Args& args, const
   const Tiles tiles(lowered, args);
   Extent one = view.extent;
   one.batch = one.heads = 1;
+  check_tiles(one, lowered.cover.along_kv.exact());
   Kept out{.lists = {.extent = one, .offsets = {0}, .runs = {}}};
   for (std::int32_t tile = 0; tile < one.q_tiles(); ++tile) {
     tiles.row(view.extent, view.b, view.h, tile, out.lists.runs);
@@ -209,6 +230,7 @@ std::string compact_svg(Drawing drawing) {
 }
 
 Drawing drawing(const compiler::LoweredMod& lowered, const compiler::Args& args, const View& asked) {
+  check(asked);
   View view = asked;
   const Extent& e = view.extent;
   if (!view.tiles && !view.score && !view.prob && !view.grad) {

@@ -25,7 +25,7 @@ struct View {
   std::int32_t cells = 96;        ///< of numbers, at most, along each axis
 };
 
-/// Throws where q and k do not give the scores of what is shown.
+/// Throws where the scale is not finite, or q and k do not give the scores of what is shown.
 void check(const View& view);
 
 /// An SVG of the Mod, with these captures and parameters, all on the host.
@@ -54,7 +54,8 @@ struct Kept {
   std::optional<std::int64_t> live{};  ///< pairs over all batch entries and heads, if they are counted
   std::vector<char> pairs{};           ///< of the batch entry and head that are shown; may be empty
 };
-/// What is kept of the one batch entry and head that a view shows; its lists are of that one alone.
+/// What is kept of the one batch entry and head that a view shows; its lists are of that one alone. Throws where there
+/// are more tiles than can be looked at in some seconds.
 Kept kept(const compiler::LoweredMod& lowered, const compiler::Args& args, const View& view);
 /// The tiles, with what they count to below the title.
 Drawing tiles_drawing(std::string title, const Kept& kept, std::int32_t b, std::int32_t h);

@@ -192,6 +192,7 @@ Ranks::Ranks(std::span<const Attention> attentions, std::span<const Forward> who
   if (transport.count < 1 || transport.rank < 0 || transport.rank >= transport.count)
     throw Error("ranks-count", fmt::format("this is rank {} of {}", transport.rank, transport.count), {},
                 "ranks are numbered from 0", "pass a transport of this rank");
+  check_count(transport.count);
   together = q == kv && problem.q_offset == problem.kv_offset;
   if (before && (before->q != q || before->kv != kv || before->together != together))
     throw Error("shares-other", "these Shares are of other lengths", {},

@@ -182,9 +182,7 @@ class Hub {
 }  // namespace
 
 std::vector<Transport> threads(int count, double seconds) {
-  if (count < 1)
-    throw Error("ranks-count", fmt::format("there are {} ranks", count), {}, "somebody has to compute",
-                "pass 1 or more");
+  runtime::ranks::check_count(count);
   const auto hub = std::make_shared<Hub>(count, seconds);
   std::vector<Transport> out;
   for (int rank = 0; rank < count; ++rank)
@@ -198,6 +196,15 @@ std::vector<Transport> threads(int count, double seconds) {
 }
 
 namespace runtime::ranks {
+
+void check_count(int count) {
+  const auto refuse = [&](std::string why, std::string fix) {
+    throw Error("ranks-count", fmt::format("there are {} ranks", count), {}, std::move(why), std::move(fix));
+  };
+  if (count < 1) refuse("somebody has to compute", "pass 1 or more");
+  if (count > most_ranks)
+    refuse(fmt::format("every two of them are looked at, and the most is {}", most_ranks), "pass fewer");
+}
 namespace {
 
 /// The same bytes to every other rank, and those of each.

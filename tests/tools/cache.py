@@ -64,11 +64,15 @@ class Cache(Calls):
                          {"system"})
         self.assertEqual(json.loads(self.cache("clear", "--yes", "--json", **below).stdout)["removed"]["entries"], 0)
 
+        sound = {"sound": len(rows), "bad": 0, "removed": 0, "entries": []}
+        self.assertEqual(json.loads(self.cache("verify", "--json").stdout), sound)
+
         # A damaged entry is found, reported and built again.
         path = pathlib.Path(forward["file"])
         path.write_bytes(path.read_bytes()[:-1] + b"?")
-        bad = self.cache("verify", "--json", code=1)
-        self.assertEqual([json.loads(line)["wrong"] for line in bad.stdout.splitlines()], ["its bytes are damaged"])
+        bad = json.loads(self.cache("verify", "--json", code=1).stdout)
+        self.assertEqual([bad[key] for key in ("sound", "bad", "removed")], [len(rows) - 1, 1, 0])
+        self.assertEqual([one["wrong"] for one in bad["entries"]], ["its bytes are damaged"])
         self.assertIn("[bad-entry]", self.cache("show", forward["id"], "--out", "x", code=2).stderr)
         self.assertFalse((self.at / "x").exists())
         self.assertIn("[cache-read-only]", self.cache("verify", "--repair", code=2, ATTUNE_CACHE_MODE="ro").stderr)

@@ -6,6 +6,7 @@ import pathlib
 import re
 import shutil
 import struct
+import time
 import unittest
 import xml.etree.ElementTree
 import zipfile
@@ -125,6 +126,7 @@ class Contract(Calls):
             self.assertEqual(*results)
         run = ["run", "--q", "q.npy", "--k", "k.npy", "--out", self.out, "--target", "oracle"]
         for code, values in (("v-columns", ["--v-columns", "3"]), ("v-columns", ["--v-columns", "-1"]),
+                             ("v-columns", ["--v-columns", "0"]), ("bad-usage", ["--v", "v.npy", "--v-columns", "0"]),
                              ("bad-usage", []), ("bad-usage", ["--v", "v.npy", "--v-columns", "1"])):
             said = self.attune(*run, *values)
             self.assertEqual(said.returncode, 2)
@@ -407,6 +409,7 @@ class Contract(Calls):
             self.refused("bad-usage", "bench", *wrong)
         for wrong in ["--kv-len", "4,0"], ["--kv-len", "random:0"], ["--kv-len", "3", "--seq", "4"], ["--pages", "0"]:
             self.refused("bad-size", "bench", "--decode", *wrong)
+        self.assertIn("--kv-len cannot be 0", self.refused("bad-size", "bench", "--decode", "--kv-len", "0"))
         self.refused("bad-usage", "tune", "--row", "full", "--kv-len", "5,4", fix="bench --decode")
 
     @unittest.skipUnless(ENGINE, "built without the CPU engine")
@@ -505,6 +508,53 @@ class Contract(Calls):
         self.assertGreater(cuda["candidates"][0]["registers"], 0)
         old = self.attune("explain", "kv <= q", "--target", "cuda", "--arch", "80", "--d", "64", **KEPT).stdout
         self.assertIn("note     not forward_sm90: it is for compute capability 9.0", old)
+
+    def test_sizes_that_no_call_can_have(self):
+        calls = {"explain": ["kv <= q", "--target", "cpu"], "bench": ["--row", "causal"], "cuda": ["kv <= q"],
+                 "report": ["kv <= q", "--target", "cpu"]}
+        for verb, arguments in calls.items():
+            for option in "--d", "--dv", "--seq", "--kv-seq":
+                for size in 0, 2 ** 30 + 1, 2 ** 31, 2 ** 63 - 1:
+                    said = self.refused("bad-size", verb, *arguments, option, size)
+                    self.assertIn("it is a whole number from 1 to 1073741824", said)
+        for verb in "explain", "bench":
+            for sizes in (["--heads", 2 ** 31], ["--batch", 2 ** 31], ["--kv-heads", 2 ** 31]):
+                self.refused("bad-size", verb, *calls[verb], *sizes)
+            for sizes in (["--seq", 2 ** 30, "--batch", 8], ["--seq", 2 ** 30, "--heads", 4, "--batch", 4],
+                          ["--seq", 1, "--d", 2 ** 30, "--batch", 2 ** 30]):
+                self.assertIn("2^63", self.refused("bad-size", verb, *calls[verb], *sizes))
+        # Rows are counted one by one, which took a minute.
+        start = time.monotonic()
+        for most in ["--seq", 2 ** 30, "--heads", 1], ["--seq", 2 ** 24, "--heads", 8, "--mask", "kv <= q + h"]:
+            said = self.refused("bad-size", "explain", *(["kv <= q"] if "--mask" not in most else []), "--target",
+                                "cpu", *most)
+            self.assertIn("too many rows of pairs", said)
+        self.assertLess(time.monotonic() - start, 20)
+
+    def test_heads_that_share_no_keys(self):
+        for verb in ["explain", "kv <= q"], ["explain", "kv <= q", "--target", "cuda"], ["bench"], ["tune"]:
+            self.refused("head-groups", *verb, "--heads", "4", "--kv-heads", "3", fix="--kv-heads")
+
+    def test_numbers_of_options(self):
+        for wrong in (["cuda", "s", "--group", 0], ["cuda", "s", "--group", 2 ** 40], ["bench", "--graph", 0],
+                      ["plot", "s", "--random", 0], ["plot", "s", "--random", 1025], ["verify", "--calls", 0],
+                      ["bench", "--seconds", "inf"], ["bench", "--seconds", "nan"], ["tune", "--limit", "-1"],
+                      ["cover", "kv <= q", "--limit", "-1"], ["cover", "kv <= q", "--limit", "nan"]):
+            said = self.refused("bad-size", *wrong)
+            self.assertIn(f"{wrong[-2]} cannot be {wrong[-1]} ", said)
+            self.assertLess(max(map(len, said.splitlines())), 100)
+        for verb in "cuda", "bench", "plot", "report":
+            self.assertNotRegex(self.attune(verb, "--help").stdout, r"POSITIVE|INT in")
+        for verb in "plot", "report":
+            for scale in "nan", "inf", "1e39":
+                self.refused("bad-scale", verb, "kv <= q", "--scale", scale)
+
+    def test_pictures_of_too_many_tiles(self):
+        start = time.monotonic()
+        for verb in "plot", "report":
+            self.assertIn("67 108 864", self.refused("bad-size", verb, "kv <= q", "--q-len", 2 ** 30))
+        self.assertIn("4 294 967 296", self.refused("bad-size", "plot", "q * kv % 7 == 0", "--q-len", 2 ** 20))
+        self.assertLess(time.monotonic() - start, 20)
 
     def test_tuning_needs_a_gpu(self):
         self.refused("bad-size", "tune", "--seconds", "0")
@@ -1072,6 +1122,24 @@ class Contract(Calls):
             (self.at / "cut.npz").write_bytes(zipped[:cut])
             self.refused("archive-damaged", *wanted, "slope=cut.npz:slope")
 
+    def test_archives_with_a_changed_bit(self):
+        self.qkv()
+        values = [i / 64 for i in range(37)]
+        write_npy(self.at / "slope.npy", [37], values)
+        with zipfile.ZipFile(self.at / "good.npz", "w") as archive:
+            archive.write(self.at / "slope.npy", "slope.npy")
+        good = (self.at / "good.npz").read_bytes()
+        begin = good.index(b"\x93NUMPY")
+        size = (self.at / "slope.npy").stat().st_size
+        # Of the magic, of the shape, and of the first and the last numbers.
+        for at in begin, good.index(b"(37,") + 1, begin + size - 37 * 4 + 1, begin + size - 1:
+            changed = bytearray(good)
+            changed[at] ^= 1
+            (self.at / "bad.npz").write_bytes(changed)
+            said = self.refused("archive-damaged", "--score", "s + slope[h]", "--capture", "slope=bad.npz")
+            self.assertRegex(said, "CRC-32 [0-9a-f]{8}, and its directory says [0-9a-f]{8}")
+        self.done("--score", "s + slope[h]", "--capture", "slope=good.npz")
+
     def test_reads_out_of_range(self):
         self.qkv()
         write_npy(self.at / "slope.npy", [1], [0.5])
@@ -1088,6 +1156,7 @@ class Contract(Calls):
         self.assertIn("at b=0 h=1 q=0 kv=0, q * 0 + h is 1 in slope[q * 0 + h], and slope holds 1 value", told.stderr)
         self.assertEqual(self.run_attention("--mask", "kv <= q", ATTUNE_CHECK="range").returncode, 0)
         self.assertIn("[option-value]", self.run_attention(ATTUNE_CHECK="ranges").stderr)
+        self.assertIn("or unset ATTUNE_CHECK for reads that are clamped", self.run_attention(ATTUNE_CHECK="foo").stderr)
         if ENGINE:
             said = self.attune("verify", *bounded, "--calls", "4", "--dtype", "f32")
             self.assertEqual((said.returncode, said.stderr), (0, ""))
@@ -1097,6 +1166,16 @@ class Contract(Calls):
             small = self.attune("verify", "s + slope[h]", "--capture", "slope=slope.npy", "--calls", "2", "--dtype", "f32")
             self.assertEqual((small.returncode, small.stderr), (0, ""))
             self.assertIn("2 calls, 0 wrong", small.stdout)
+
+    def test_a_cover_says_that_pairs_are_not_counted(self):
+        by_pair = "q * kv % 7 == 0"
+        for why, arguments in (("up to 512 x 512", [by_pair, "--q-len", "513"]),
+                               ("where all batch entries and heads are alike",
+                                [by_pair + " && h > 0", "--heads", "2", "--q-len", "64"]),
+                               ("up to 2 097 152", ["kv <= q", "--q-len", "2097153"])):
+            said = self.attune("cover", *arguments, "--no-picture").stdout
+            self.assertRegex(said, rf"\n  pairs +unknown   .*{why}\n")
+            self.assertIsNone(self.cover(*arguments)["pairs"]["kept"])
 
     def test_mistakes_of_a_cover(self):
         for tile in ("12y", "x", "0x16", "16x", "16x16x16", "-4", "99999999"):
@@ -1113,7 +1192,8 @@ class Contract(Calls):
 
 
 VERBS = (
-    "run", "print", "grad", "explain", "cover", "ranks", "bench", "cuda", "tune", "verify", "help", "rnu",
+    "run", "print", "grad", "explain", "cover", "plot", "ranks", "report", "bench", "cuda", "tune", "verify", "help",
+    "rnu",
 )
 
 if __name__ == "__main__":

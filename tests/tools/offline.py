@@ -307,6 +307,10 @@ class Offline(unittest.TestCase):
         out = ("-o", "out.attune")
         self.refused("no-output", "--target", "avx2")
         self.refused("no-target", *out)
+        for nothing in ",", ",,", "":
+            self.refused("no-target", "--target", nothing, *out)
+        self.refused("bad-choice", "--target", "avx2", "--pass", ",", *out)
+        self.refused("bad-choice", "--target", "avx2", "--emit", ",", "--emit-dir", "d", *out)
         self.refused("unknown-target", "--target", "sm_90", *out, fix="did you mean sm_90a?")
         self.refused("manifest-value", "--target", "sm_80", "--d", "600", *out)
         self.refused("manifest-value", "--target", "sm_80", "--length", "short", *out)
@@ -324,6 +328,12 @@ class Offline(unittest.TestCase):
         self.refused("manifest-value", manifest='{"targets": "sm_80", "shapes": {"d": [64, "wide"]}}')
         self.refused("manifest-value", manifest='{"targets": "sm_80", "mods": {"captures": ["x"]}}')
         self.refused("unknown-name", manifest='{"targets": "sm_80", "mods": {"score": "s + slop[h]"}}')
+        for target, kinds, wrong in (("avx2", "cubin", "cubin"), ("avx2", "cubin,ll", "cubin"), ("avx2", "ll,h", "h"),
+                                     ("sm_80", "cu,o", "o")):
+            said = self.refused("emit-target", "--target", target, "--mask", "kv <= q", "--emit", kinds, "--emit-dir",
+                                "d", *out)
+            self.assertIn(f"--emit {wrong}\n", said)
+            self.assertFalse((self.at / "d").exists())
         if ENGINE:
             self.refused("unknown-capture", manifest='{"targets": "avx2", "passes": "backward", "shapes": {"grads": '
                          '"slop"}, "mods": {"score": "s + slope[h]", "captures": {"slope": "f32[4]"}}}', fix="slope?")

@@ -3,6 +3,7 @@
 
 #include <attune/text.h>
 
+#include <array>
 #include <cctype>
 #include <cmath>
 #include <cstdlib>
@@ -105,6 +106,22 @@ TEST_CASE("a picture has a panel for each thing asked, and never a number that i
       const std::string plain = runtime::draw(lowered(score, mask), {}, view);
       REQUIRE((plain.size() < drawn.size() && plain.find("<text") == std::string::npos && plain.ends_with("</svg>\n")));
     }
+}
+
+TEST_CASE("pictures that take too long, or have a scale that is no number, are refused", "[picture]") {
+  const auto refused = [](const std::string& name, const std::string& mask, const runtime::View& view) {
+    tests::golden_error(name, tests::refusal([&] { runtime::draw(lowered("s", mask), {}, view); }).what());
+  };
+  const runtime::Extent pairs{.q_len = 1 << 29, .kv_len = 1 << 29, .tile_q = 1, .tile_kv = 1};
+  refused("bad-size.picture-rows", "kv <= q", {.extent = pairs});
+  const runtime::Extent many{.q_len = 1 << 20, .kv_len = 1 << 20};
+  refused("bad-size.picture-tiles", "q * kv % 7 == 0", {.extent = many});
+  CHECK(runtime::draw(lowered("s", "kv <= q"), {}, {.extent = many}).starts_with("<svg"));
+  refused("bad-scale.picture", "kv <= q", {.extent = {.q_len = 8, .kv_len = 8}, .scale = 1e39});
+  for (const double scale : std::array<double, 2>{NAN, INFINITY})
+    CHECK(tests::refusal([&] {
+            runtime::draw(lowered("s", "kv <= q"), {}, {.extent = {.q_len = 8, .kv_len = 8}, .scale = scale});
+          }).code == "bad-scale");
 }
 
 TEST_CASE("q and k that do not fit a picture are refused", "[picture]") {

@@ -278,6 +278,8 @@ TEST_CASE("what cannot be dealt is refused", "[ranks]") {
     return tests::refusal([&] { shares(attention, of, ranks, how); }).code;
   };
   CHECK(code(causal, call, 0, {}) == "ranks-count");
+  CHECK(code(causal, call, 4097, {}) == "ranks-count");
+  CHECK(tests::refusal([] { threads(1 << 16); }).code == "ranks-count");
   CHECK(tests::refusal([&] { Shares(std::span(&causal, 1), call, {.rank = 2, .count = 2}); }).code == "ranks-count");
   CHECK(tests::refusal([&] { Shares({}, call, {}); }).code == "shares-call");
   CHECK(code(causal, call, 2, {.grain = 0}) == "shares-how");
