@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.compiler import is_compiling
 
 from attune import _core
@@ -17,6 +16,7 @@ from attune._errors import Error
 from attune._kept import Kept
 from attune.torch._engine import chosen
 from attune.torch._mod import Spelled
+from attune.torch._value import refuse
 
 _FORWARD, _BACKWARD = 0, 1
 _SMALL = 1 << 12  # elements of q: a call of fewer is done on one thread
@@ -192,10 +192,38 @@ class _Recorded(torch.autograd.Function):
         return None, None, *call.backward(grad_o, grad_lse, *saved[:5], saved[5:], wanted[2:])
 
 
-@once_differentiable
 def _twice(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None) -> Any:
-    """The gradients in a graph, which gives no gradients of them."""
-    return _Recorded.backward(ctx, grad_o, grad_lse)
+    """The gradients in a graph of their own."""
+    with torch.no_grad():
+        grads = _Recorded.backward(ctx, grad_o, grad_lse)
+    return once(grads, (grad_o, grad_lse, *ctx.saved_tensors))
+
+
+def once(grads: Sequence[Tensor | None], read: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+    """Gradients, computed from what was read, whose own gradients are refused: without that they would be 0."""
+    made = [g for g in grads if g is not None]
+    marked = iter(_Once.apply(len(made), *made, *[t for t in read if t is not None]) if made else ())
+    return tuple([None if g is None else next(marked) for g in grads])
+
+
+class _Once(torch.autograd.Function):
+    """Gives the first of its tensors as they are."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(count: int, *tensors: Tensor) -> Any:
+        return tuple([t.view_as(t) for t in tensors[:count]])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Keeps nothing."""
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> NoReturn:
+        refuse("second-derivative", "the gradients of an attention are differentiated again",
+               "attune has first derivatives alone",
+               "write this attention with torch.softmax, or leave it out of what create_graph=True is for")
 
 
 # torch.autograd.Function.apply without what it does for the transforms of torch.func.
@@ -227,7 +255,8 @@ class _Transformed(torch.autograd.Function):
         *given, cu_q, cu_kv = ctx.saved_tensors[:7]
         grads = torch.ops.attune.backward(grad_o, grad_lse, *given, cu_q, cu_kv, ctx.saved_tensors[7:],
                                           *ctx.mods[:-1], wanted)
-        return None, None, None, *[g if w else None for g, w in zip(grads, wanted)]
+        given = [g if w else None for g, w in zip(grads, wanted)]
+        return None, None, None, *once(given, (grad_o, grad_lse, *ctx.saved_tensors))
 
 
 # The context_parallel that calls are made in.

@@ -160,13 +160,6 @@ def test_a_captured_tensor_of_half_precision_gets_its_own_type_of_gradient():
     assert bias.grad.dtype == torch.bfloat16 and bias.grad.any()
 
 
-def test_a_second_derivative_is_refused():
-    q, k, v = qkv()
-    (grad,) = torch.autograd.grad(flex_attention(q, k, v).square().sum(), q, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        grad.sum().backward()
-
-
 def test_torchs_own_block_mask_is_its_mask_mod():
     q, k, v = qkv(q_len=200, kv_len=200)
     doc = torch.randint(0, 3, (2, 200))

@@ -14,6 +14,7 @@ from torch.nn.attention import flex_attention as torchs
 q = torch.ones(1, 2, 8, 4)
 bias, table, doc = torch.ones(2), torch.ones(2, 8), torch.zeros(8, dtype=torch.int32)
 learned = torch.ones(2, requires_grad=True)
+twice = q.clone().requires_grad_()
 
 
 def score(mod):
@@ -80,6 +81,8 @@ MISTAKES = {
     "cache-of-e5m2": lambda: flex_attention(q, *[q.to(torch.float8_e5m2)] * 2),
     "cache-without-gradient": lambda: flex_attention(
         q.clone().requires_grad_(), *[q.to(torch.float8_e4m3fn)] * 2).sum().backward(),
+    "second-derivative": lambda: torch.autograd.grad(
+        flex_attention(twice, q, q).sum(), twice, create_graph=True)[0].sum().backward(),
     "shapes": lambda: flex_attention(q, q[..., :2], q),
     "three-dimensions": lambda: flex_attention(q[0], q[0], q[0]),
     "sparse": lambda: flex_attention(q.to_sparse(), q, q),
