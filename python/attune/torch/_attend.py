@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 from attune import _core
@@ -162,6 +163,18 @@ def row_numbers(q: Tensor, packed: Packed) -> Tensor:
 _core.find_torch(output)
 
 
+def _refuse_tangents(*tensors: Tensor | None) -> None:
+    """Without it the outputs would have none."""
+    if any([t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors]):
+        _no_tangents()
+
+
+def _no_tangents(*_: Any) -> NoReturn:
+    refuse("forward-derivative", "a tensor of an attention has a tangent",
+           "attune has derivatives by backward alone, not in forward mode",
+           "write .backward(), torch.func.grad or jacrev, or give forward_ad.unpack_dual(t).primal")
+
+
 class _Recorded(torch.autograd.Function):
     """A call whose gradients are wanted."""
 
@@ -180,6 +193,8 @@ class _Recorded(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None = None, _: None = None) -> Any:
+        if forward_ad._current_level >= 0:
+            _refuse_tangents(grad_o, grad_lse)
         if _is_grad_enabled():
             return _twice(ctx, grad_o, grad_lse)
         call, saved, wanted = ctx.call, ctx.saved_tensors, ctx.needs_input_grad
@@ -234,6 +249,7 @@ class _Transformed(torch.autograd.Function):
     """The same for the transforms of torch.func, which want the operators inside of it."""
 
     generate_vmap_rule = True
+    jvp = staticmethod(_no_tangents)
 
     @staticmethod
     def forward(mods: tuple[Any, ...], cu_q: Tensor | None, cu_kv: Tensor | None, q: Tensor, k: Tensor, v: Tensor,
@@ -266,9 +282,11 @@ sharing: Any = None
 def attend(spelled: Spelled, q: Tensor, k: Tensor, v: Tensor, scale: float | None, *, with_lse: bool = False,
            with_max: bool = False, packed: Packed = DENSE) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """The attention: the output, and the logarithm of the sum and the largest score where they are asked for."""
+    captures = spelled.captures
+    if forward_ad._current_level >= 0 and not is_compiling():
+        _refuse_tangents(q, k, v, *captures)
     if sharing is not None:
         return sharing.attend(spelled, q, k, v, scale, with_lse, with_max, packed)
-    captures = spelled.captures
     if is_compiling() or _len_torch_dispatch_stack() or _are_functorch_transforms_active():
         return _operator(spelled, q, k, v, scale, with_lse, with_max, packed)
     recorded = _is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or

@@ -4,8 +4,9 @@
 import attune
 import pytest
 import torch
-from attune.torch import flex_attention
+from attune.torch import flex_attention, scaled_dot_product_attention
 from eager import close, qkv
+from torch.autograd import forward_ad
 
 
 def operator(q, k, v):
@@ -54,3 +55,24 @@ def test_transforms_refuse_gradients_of_gradients():
         with pytest.raises(attune.Error, match="second-derivative"):
             ask()
     close(torch.func.vmap(torch.func.grad(loss))(q[None])[0], torch.func.grad(loss)(q))
+
+
+def test_tangents_of_forward_mode_are_refused():
+    q, k, v = qkv(grad=False)
+    bias = torch.randn(4)
+    leaf = q.clone().requires_grad_()
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(q, torch.ones_like(q))
+        moving = forward_ad.make_dual(bias, torch.ones(4))
+        for ask in (lambda: flex_attention(dual, k, v), lambda: flex_attention(q, k, dual),
+                    lambda: scaled_dot_product_attention(q, dual, v),
+                    lambda: flex_attention(q, k, v, lambda s, b, h, i, j: s + moving[h]),
+                    lambda: flex_attention(leaf, k, v).backward(dual)):
+            with pytest.raises(attune.Error, match="forward-derivative"):
+                ask()
+        close(flex_attention(leaf, k, v), flex_attention(forward_ad.unpack_dual(dual).primal, k, v))
+    for ask in (torch.func.jvp, lambda f, primals, _: torch.func.hessian(lambda x: f(x).sum())(*primals)):
+        with pytest.raises(attune.Error, match="forward-derivative"):
+            ask(lambda q: flex_attention(q, k, v), (q,), (q,))
+    other = torch.func.jvp(lambda x: flex_attention(q, k, v).sum() * x, (torch.ones(()),), (torch.ones(()),))
+    close(*other)

@@ -81,6 +81,7 @@ MISTAKES = {
     "cache-of-e5m2": lambda: flex_attention(q, *[q.to(torch.float8_e5m2)] * 2),
     "cache-without-gradient": lambda: flex_attention(
         q.clone().requires_grad_(), *[q.to(torch.float8_e4m3fn)] * 2).sum().backward(),
+    "forward-derivative": lambda: torch.func.jvp(lambda q: flex_attention(q, q, q), (q,), (q,)),
     "second-derivative": lambda: torch.autograd.grad(
         flex_attention(twice, q, q).sum(), twice, create_graph=True)[0].sum().backward(),
     "shapes": lambda: flex_attention(q, q[..., :2], q),
