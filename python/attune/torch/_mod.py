@@ -17,7 +17,7 @@ from attune import _core
 from attune._errors import Error
 from attune._kept import Kept
 from attune._place import Place, here
-from attune._trace import globals_read
+from attune._trace import globals_read, stays
 from attune.torch._engine import chosen
 from attune.torch._functions import Listening
 from attune.torch._value import Trace, Value, as_kind, refuse, scalar
@@ -147,7 +147,7 @@ def _result(trace: Trace, made: Any, mod: str, kind: str, sample: str) -> Value:
 
 
 class _Watched(NamedTuple):
-    """A variable that a function reads: a cell, or a name among globals, and what it held."""
+    """A variable that a function reads: a cell, or a name among globals or its attributes, and what it held."""
 
     cell: CellType | None
     scope: dict[str, Any] | None
@@ -218,8 +218,10 @@ class _Scan:
     def _refer(self, thing: object, name: str) -> None:
         if isinstance(thing, Tensor):
             self.names.setdefault(id(thing), name)
-        elif isinstance(thing, (*_CONSTANTS, BuiltinFunctionType)):
+        elif isinstance(thing, _CONSTANTS):
             return
+        elif isinstance(thing, BuiltinFunctionType):
+            self.lasting &= stays(thing)
         elif isinstance(thing, type):  # one of the user's has attributes that may change
             self.lasting &= thing.__module__.partition(".")[0] in ("builtins", *_CONSTANT_MODULES)
         elif isinstance(thing, ModuleType):
@@ -258,6 +260,8 @@ class _Scan:
             self._refer(held, name)
         for name, held in (thing.__kwdefaults__ or {}).items():
             self._refer(held, name)
+        for name, held in thing.__dict__.items():
+            self._watch(None, thing.__dict__, name, held)
 
     def _watch(self, cell: CellType | None, scope: dict[str, Any] | None, name: str, held: object) -> None:
         if (isinstance(held, ModuleType) and held.__name__ in _CONSTANT_MODULES) or any(held is r for r in self._roots):

@@ -301,6 +301,23 @@ def test_an_object_with_attributes_is_asked_each_time():
     close(flex_attention(q, k, v, layer.mod), eager(*doubled(q, k, v), lambda s, *_: s * 2)[0])
 
 
+def test_attributes_of_functions_and_bound_methods_are_asked_each_time():
+    q, k, v = qkv(grad=False)
+    widths = {"own": 3}
+    get = widths.get
+
+    def near(b, h, i, j):
+        return abs(i - j) < near.width
+
+    def by_method(b, h, i, j):
+        return abs(i - j) < get("own")
+
+    for width in (3, 6):
+        near.width = widths["own"] = width
+        for mask in (near, by_method):
+            close(flex_attention(q, k, v, None, block_mask(mask, q, k)), eager(*doubled(q, k, v), None, mask)[0])
+
+
 def test_lists_of_many_sizes_cost_text_that_grows_slowly():
     from attune.torch._mod import spelled_of
 
