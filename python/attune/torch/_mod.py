@@ -169,7 +169,17 @@ class _Entry(NamedTuple):
     mask: Any
     device: torch.device
     watched: list[_Watched]
+    shapes: list[tuple[Tensor, torch.Size]]  # `t.data = …` and resize_ change a tensor that stays the same object
     spelled: Spelled
+
+    def stays(self) -> bool:
+        for watched in self.watched:
+            if not watched.stays():
+                return False
+        for tensor, shape in self.shapes:
+            if tensor.shape != shape:
+                return False
+        return True
 
 
 _entries: dict[tuple[int, int], _Entry] = {}
@@ -182,12 +192,8 @@ def spelled_of(score: Mod | None, mask: Mod | None, device: torch.device) -> Spe
         return _plain
     key = (id(score), id(mask))
     entry = _entries.get(key)
-    if entry is not None and entry.device == device:
-        for watched in entry.watched:
-            if not watched.stays():
-                break
-        else:
-            return entry.spelled
+    if entry is not None and entry.device == device and entry.stays():
+        return entry.spelled
     scan = _Scan((score, mask))
     made, lasting = spell(score, mask, device, scan.names)
     if lasting and scan.lasting:
@@ -196,7 +202,7 @@ def spelled_of(score: Mod | None, mask: Mod | None, device: torch.device) -> Spe
 
         try:
             first, second = (None if f is None else weakref.ref(f, gone) for f in (score, mask))
-            _entries[key] = _Entry(first, second, device, scan.watched, made)
+            _entries[key] = _Entry(first, second, device, scan.watched, scan.shapes, made)
         except TypeError:  # a callable that has no weak references
             pass
     return made
@@ -207,6 +213,7 @@ class _Scan:
 
     def __init__(self, roots: tuple[Any, ...]) -> None:
         self.watched: list[_Watched] = []
+        self.shapes: list[tuple[Tensor, torch.Size]] = []
         self.names: dict[int, str] = {}
         self.lasting = True
         self._roots = roots
@@ -217,7 +224,9 @@ class _Scan:
 
     def _refer(self, thing: object, name: str) -> None:
         if isinstance(thing, Tensor):
-            self.names.setdefault(id(thing), name)
+            if id(thing) not in self.names:
+                self.names[id(thing)] = name
+                self.shapes.append((thing, thing.shape))
         elif isinstance(thing, _CONSTANTS):
             return
         elif isinstance(thing, BuiltinFunctionType):

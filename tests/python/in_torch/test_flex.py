@@ -236,6 +236,25 @@ def test_globals_that_change_are_seen():
     close(flex_attention(q, k, v, mod), eager(*doubled(q, k, v), mod)[0])
 
 
+def test_a_tensor_that_gets_other_extents_is_seen():
+    q, k, v = qkv(grad=False)
+    bias, rows = torch.nn.Parameter(torch.randn(30)), torch.randn(19, 5)
+
+    def mod(s, b, h, i, j, late=torch.nn.Parameter(torch.randn(25))):
+        return s + bias[i - j] + late[i - j] + (rows[i] * rows[j]).sum(-1)
+
+    def swap():
+        bias.data = torch.randn(24)
+        rows.resize_(19, 3).normal_()
+
+    def swap_the_default():
+        mod.__defaults__[0].data = torch.randn(40)
+
+    for change in (lambda: None, swap, swap_the_default):
+        change()
+        close(flex_attention(q, k, v, mod), eager(*doubled(q, k, v), mod)[0], 1e-4)
+
+
 def test_numbers_computed_while_tracing_are_computed_again():
     q, k, v = qkv(grad=False)
     table = torch.ones(4)
