@@ -164,6 +164,14 @@ class _Watched(NamedTuple):
         return now is held or (type(now) is type(held) and isinstance(now, (int, float, str)) and now == held)
 
 
+class _WatchedRoot(_Watched):
+    """One that held the other root, or its own: weakly, as a function that keeps itself would never go."""
+
+    def stays(self) -> bool:
+        now = self.cell.cell_contents if self.cell is not None else self.scope.get(self.name)  # type: ignore[union-attr]
+        return now is self.held()  # type: ignore[operator]
+
+
 class _Entry(NamedTuple):
     score: Any  # weak references, or None
     mask: Any
@@ -273,7 +281,13 @@ class _Scan:
             self._watch(None, thing.__dict__, name, held)
 
     def _watch(self, cell: CellType | None, scope: dict[str, Any] | None, name: str, held: object) -> None:
-        if (isinstance(held, ModuleType) and held.__name__ in _CONSTANT_MODULES) or any(held is r for r in self._roots):
-            return  # what is watched is kept, and a function that keeps itself would never go
+        if isinstance(held, ModuleType) and held.__name__ in _CONSTANT_MODULES:
+            return
+        if any(held is r for r in self._roots):
+            try:
+                self.watched.append(_WatchedRoot(cell, scope, name, weakref.ref(held)))
+            except TypeError:  # a callable that has no weak references
+                self.lasting = False
+            return
         self._refer(held, name)
         self.watched.append(_Watched(cell, scope, name, held))

@@ -236,6 +236,17 @@ def test_globals_that_change_are_seen():
     close(flex_attention(q, k, v, mod), eager(*doubled(q, k, v), mod)[0])
 
 
+def test_a_variable_that_held_the_other_mod_is_watched():
+    q, k, v = qkv(grad=False)
+
+    def mod(s, b, h, i, j):
+        return torch.where(keep(b, h, i, j), s, s * 3)
+
+    mask = block_mask(causal, q, k)
+    for keep in (causal, lambda b, h, i, j: i < j):
+        close(flex_attention(q, k, v, mod, mask), eager(*doubled(q, k, v), mod, causal)[0])
+
+
 def test_a_tensor_that_gets_other_extents_is_seen():
     q, k, v = qkv(grad=False)
     bias, rows = torch.nn.Parameter(torch.randn(30)), torch.randn(19, 5)
@@ -305,6 +316,13 @@ def test_a_mod_and_its_tensors_go_when_their_owner_lets_go():
     del mod, bias
     gc.collect()
     assert gone() is None
+    keep = lambda b, h, i, j: i >= j
+    mod = lambda s, b, h, i, j: torch.where(keep(b, h, i, j), s, s * 3)
+    flex_attention(q, k, v, mod, block_mask(keep, q, k))
+    gone = weakref.ref(keep), weakref.ref(mod)
+    del keep, mod
+    gc.collect()
+    assert gone[0]() is None and gone[1]() is None
 
 
 def test_an_object_with_attributes_is_asked_each_time():
