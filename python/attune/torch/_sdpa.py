@@ -19,7 +19,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
                                  enable_gqa: bool = False) -> Tensor:
     """torch.nn.functional.scaled_dot_product_attention, compiled by attune.
 
-    Any number of leading dimensions, as torch has it; `attn_mask` of bools or floats broadcasts, and gets a gradient
+    Any number of leading dimensions, which broadcast as torch's do; `attn_mask` of bools or floats broadcasts, and gets a gradient
     where it requires one. Nested tensors are of the jagged layout, [batch, heads, *, width].
 
     >>> import torch
@@ -35,7 +35,10 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
         query, key, value = as_autocast(query, key, value)
     if query.is_nested:
         return _nested(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    q, k, v = _four(query), _four(key), _four(value)
+    shape, k_shape, v_shape = query.shape, key.shape, value.shape
+    if not shape == k_shape == v_shape and not shape[:-2] == k_shape[:-2] == v_shape[:-2]:
+        query, key, value = _broadcast(query, key, value, enable_gqa)
+    q, k, v = (query, key, value) if query.dim() == 4 else (_four(query), _four(key), _four(value))
     check_heads(q, k, enable_gqa)
     keep = None if attn_mask is None else _fitting(attn_mask, query, key)
     out, _, _ = attend(_spelled(q, keep, dropout_p, is_causal), q, k, v, scale)
@@ -43,12 +46,33 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
 
 
 def _four(tensor: Tensor) -> Tensor:
-    """As [B, H, S, D]: of three dimensions the first is B, of more the last but three are B together."""
-    if tensor.dim() == 4:
-        return tensor
-    if tensor.dim() > 4:
-        return tensor.flatten(0, -4)
-    return tensor.unsqueeze(1) if tensor.dim() == 3 else tensor[(None,) * (4 - tensor.dim())]
+    """As [B, H, S, D]: the last but three dimensions and all before are B together."""
+    return tensor.flatten(0, -4) if tensor.dim() > 4 else tensor[(None,) * (4 - tensor.dim())]
+
+
+def _broadcast(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """With the leading dimensions that all of them broadcast to, but for heads that are meant to be shared."""
+    given = query, key, value
+    own = 3 if enable_gqa else 2
+    if min(t.dim() for t in given) < own:
+        refuse("tensor-rank", f"q, k and v have {query.dim()}, {key.dim()} and {value.dim()} dimensions",
+               f"each has at least {own}: {'heads, ' if enable_gqa else ''}positions and width", "add the dimension")
+    most = max(t.dim() for t in given)
+    whole = []
+    for extents in zip(*[(*(1,) * (most - t.dim()), *t.shape[:-own]) for t in given]):
+        several = [n for n in extents if n != 1]
+        if any(n != several[0] for n in several):
+            if own == 2 and len(whole) == most - 3:
+                check_heads(_four(query), _four(key), enable_gqa)
+            refuse("tensor-shape", f"q, k and v are {list(query.shape)}, {list(key.shape)} and {list(value.shape)}",
+                   "their leading dimensions are to broadcast, as torch's do", "expand or reshape them")
+        whole.append(several[0] if several else 1)
+    query = query.expand(*whole, *query.shape[-own:])
+    # Those of one entry serve all of them without being written out, as far as they are alike.
+    if most == 4 and key.shape[:2] == value.shape[:2] and key.dim() == value.dim() == 4 and (
+            key.shape[1] == query.shape[1] or enable_gqa):
+        return query, key, value
+    return query, key.expand(*whole, *key.shape[-own:]), value.expand(*whole, *value.shape[-own:])
 
 
 def _fitting(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -61,8 +85,6 @@ def _fitting(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
     if mask.dtype != torch.bool and not mask.is_floating_point():
         refuse("mask-type", f"attn_mask holds {mask.dtype}",
                "bools keep pairs, and floats are added to scores", "convert it with .bool()")
-    if query.dim() == 3:
-        return mask.reshape(own[0], 1, *own[1:])
     if query.dim() > 4:
         return mask.reshape(own).expand(*whole[:-3], *own[-3:]).flatten(0, -4)
     return mask

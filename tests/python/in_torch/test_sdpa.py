@@ -36,6 +36,29 @@ def test_any_leading_dimensions(lead):
     check(inputs, torch.rand(*lead, 5, 7) > 0.3)
 
 
+LEADS = [((4, 1), (4,), (4,)), ((4,), (4, 1), (4, 1)), ((2, 3), (1, 3), (1, 3)), ((1, 3), (2, 3), (2, 3)), ((), (2,), (2,)),
+         ((2, 3), (3,), ()), ((2, 3), (2, 1), (2, 1)), ((2, 1), (2, 3), (2, 3)), ((1, 2, 3), (2, 1, 3), (2, 1, 3)),
+         ((2, 2, 3), (2, 3), (2, 2, 1)), ((1,), (1,), (3,)), ((2, 2, 3), (1, 1, 3), (1, 1, 3))]
+
+
+@pytest.mark.parametrize("leads", LEADS, ids=str)
+def test_leading_dimensions_broadcast(leads):
+    inputs = [torch.randn(*lead, n, width, requires_grad=True)
+              for lead, n, width in zip(leads, (5, 7, 7), (8, 8, 6))]
+    check(inputs)
+    check(inputs, is_causal=True)
+    check(inputs, torch.randn(5, 7, requires_grad=True))
+    lead = torch.broadcast_shapes(*leads[:2])
+    check(inputs, torch.randn(*lead, 5, 7, requires_grad=True))
+
+
+@pytest.mark.parametrize("leads", [((6,), (3,)), ((2, 6), (1, 3)), ((2, 6), (3,)), ((3, 1, 6), (2, 3))], ids=str)
+def test_leading_dimensions_broadcast_beside_shared_heads(leads):
+    inputs = [torch.randn(*leads[n > 0], 5, 8, requires_grad=True) for n in range(3)]
+    check(inputs, enable_gqa=True)
+    check(inputs, torch.randn(leads[0][-1], 5, 5), enable_gqa=True)
+
+
 @pytest.mark.parametrize("shape", [(5, 7), (1, 7), (5, 1), (2, 1, 5, 7), (4, 5, 7), (2, 4, 1, 7), (1, 1, 1, 1)],
                          ids=str)
 def test_masks_broadcast(shape):
