@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attune.expr import _said
 from attune.torch._attend import Packed, attend
 from attune.torch._flex import as_autocast, check_heads, is_any_autocast
 from attune.torch._mod import Spelled, Texts
@@ -94,7 +95,7 @@ _PLAIN, _CAUSAL = Spelled(Texts()), Spelled(Texts(mask="kv <= q"))
 
 
 def _spelled(q: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool) -> Spelled:
-    if attn_mask is None and not dropout_p > 0.0:
+    if attn_mask is None and dropout_p == 0.0:
         return _CAUSAL if is_causal else _PLAIN
     score = mask = prob = ""
     names, captures = [], []
@@ -106,7 +107,7 @@ def _spelled(q: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: b
         at = zip(attn_mask.shape, ("b", "h", "q", "kv")[4 - attn_mask.dim():])
         read = f"attn_mask[{', '.join(['0' if n == 1 else i for n, i in at])}]"
         mask, score = (read, "") if attn_mask.dtype == torch.bool else ("", f"s + {read}")
-    if dropout_p > 0.0:
+    if dropout_p != 0.0:
         prob, seed = dropping(dropout_p, q.device)
         names.append("seed")
         captures.append(seed)
@@ -115,6 +116,9 @@ def _spelled(q: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: b
 
 def dropping(share: float, device: torch.device) -> tuple[str, Tensor]:
     """Dropout as a prob mod, and the seed that it captures, from torch's generator: torch.manual_seed repeats it."""
+    if not isinstance(share, (int, float)) or not 0.0 <= share <= 1.0:
+        refuse("bad-argument", f"`dropout_p` cannot be {_said(share)}", "it is the share of pairs that go",
+               "pass a number from 0 to 1")
     keep = 1.0 - share
     seed = torch.randint(0, 2**31 - 1, (), dtype=torch.int32, device=device)
     return f"where(random(seed[]) < {keep!r}f, p / {keep!r}f, 0.0f)", seed

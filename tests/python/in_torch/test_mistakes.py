@@ -90,6 +90,7 @@ MISTAKES = {
     "mask-and-causal": lambda: scaled_dot_product_attention(q, q, q, torch.ones(8, 8), is_causal=True),
     "mask-shape": lambda: scaled_dot_product_attention(q, q, q, torch.ones(8, 4)),
     "mask-type": lambda: scaled_dot_product_attention(q, q, q, torch.ones(8, 8, dtype=torch.int32)),
+    "dropout": lambda: scaled_dot_product_attention(q, q, q, dropout_p=1.5),
     "leading-dimensions": lambda: scaled_dot_product_attention(q.expand(3, 2, 8, 4), q.expand(2, 2, 8, 4), q),
     "no-heads": lambda: scaled_dot_product_attention(q, q[0, 0], q[0, 0], enable_gqa=True),
     "nested-flex": lambda: flex_attention(*[torch.nested.nested_tensor([q[0]], layout=torch.jagged)] * 3),

@@ -1,6 +1,7 @@
 # tests/python/in_torch/test_sdpa.py — scaled_dot_product_attention and varlen_attention against torch's own
 """Torch's other attentions, with torch's own as the reference."""
 
+import attune
 import pytest
 import torch
 import torch.nn.functional as F
@@ -210,3 +211,18 @@ def test_packed_sequences_whose_keys_are_partly_in_use():
         wanted, _ = eager(*(p.transpose(0, 1)[None].double() for p in parts), None,
                           lambda b, h, i, j: j <= i + (kv_len - q_len))
         close(out[starts[0][n]:starts[0][n + 1]], wanted[0].transpose(0, 1))
+
+
+@pytest.mark.parametrize("share", [float("nan"), -0.5, 1.5, float("inf"), "0.1", None], ids=str)
+def test_a_share_of_dropout_is_from_0_to_1(share):
+    q, k, v = qkv(grad=False)
+    nested = torch.nested.nested_tensor([q[0].transpose(0, 1), q[1].transpose(0, 1)], layout=torch.jagged).transpose(1, 2)
+    for tensors in ((q, k, v), (nested,) * 3):
+        with pytest.raises(attune.Error, match=r"`dropout_p` cannot be .*\[bad-argument\]"):
+            scaled_dot_product_attention(*tensors, dropout_p=share)
+
+
+def test_all_may_be_dropped():
+    inputs = qkv()
+    out = scaled_dot_product_attention(*inputs, dropout_p=1)
+    assert not out.any() and not any(g.any() for g in torch.autograd.grad(out.sum(), inputs))
