@@ -61,7 +61,7 @@ def _load_usual() -> None:
     """The kernels that the package came with, so that the usual first call on a GPU compiles nothing."""
     bundle = os.path.join(os.path.dirname(__file__), "usual.attune")
     if os.path.exists(bundle):
-        _core.load(bundle)
+        _core.load(os.fsencode(bundle))
 
 
 def _placed(error: Error, spelled: Spelled) -> Error:

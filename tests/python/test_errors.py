@@ -155,6 +155,9 @@ MISTAKES = {
     "unknown-name": mask("kv <= window"),
     "text-of-python": mask("kv <= q and q < 4"),
     "text-type": score("s + (q > 2)"),
+    "text-with-0": mask("kv <= q\0||true"),
+    "let-with-0": score("s + d", lets={"d": "1.0f\0+ h"}),
+    "name-with-0": score("s + d", **{"d\0e": slope}),
     "reserved-keyword": score("s + h[h]", h=slope),
     "let": score("s + d", lets={"d": "f32(kv -"}),
     # ---- keywords
@@ -182,6 +185,8 @@ MISTAKES = {
     "gradient-of-nothing": lambda: attune.Attention().backward(q, q, q, q, wrt=("q", "table")),
     "panel": lambda: attune.show(mask="kv <= q", panels=("heat",)),
     "option": lambda: attune.options.__setitem__("ATTUNE_THREADS", "many"),
+    "option-with-0": lambda: attune.options.__setitem__("ATTUNE\0LOG", "build"),
+    "bundle-with-0": lambda: attune.load("kernels\0.attune"),
     "bundle-missing": lambda: attune.load("/nowhere/kernels.attune"),
     "wrong-device": elsewhere,
     "missing-capture": call(score="s + slope[h]"),
@@ -229,6 +234,17 @@ MISTAKES["escaped-variable"] = score(lambda s, at: s + escaped(at))
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_has_its_message(name):
     golden(name, str(refused(MISTAKES[name])))
+
+
+def test_half_of_a_surrogate_pair_is_no_character():
+    error = refused(attune.attention, q, q, q, mask="kv <= \ud800")
+    assert (error.code, error.begin, error.end) == ("bad-character", 6, 7) and "U+D800" in str(error)
+    assert refused(attune.Attention, score="s + d", lets={"d": "\udfff"}).code == "bad-character"
+
+
+def test_a_manifest_with_0_is_refused(tmp_path):
+    error = refused(attune.compile, [{"mask": "kv <= q\0||true"}], tmp_path / "x.attune", targets="host", d=8)
+    assert error.code == "bad-character"
 
 
 def test_an_error_has_its_parts():
