@@ -263,7 +263,7 @@ class Attention:
         return (out, *extra)
 
     def backward(self, q: Array, k: Array, v: Array, grad_o: Array, *, grad_lse: Array = None, o: Array = None,
-                 lse: Array = None, wrt: str | tuple[str, ...] | None = None, into: Mapping[str, Array] | None = None,
+                 lse: Array = None, wrt: str | Iterable[str] | None = None, into: Mapping[str, Array] | None = None,
                  cu_seqlens: Array = None, cu_seqlens_q: Array = None, cu_seqlens_kv: Array = None,
                  max_q_len: int = 0, max_kv_len: int = 0, q_offset: int = 0, workspace: Array = None, stream: int = 0,
                  workers: int = 0, progress: Progress | None = None, parallel_for: ParallelFor | None = None,
@@ -283,7 +283,9 @@ class Attention:
         into = _arguments.mapping("into", into, "a dict of names and arrays")
         if isinstance(wrt, str):
             wrt = (wrt,)
-        if wrt is not None and not (isinstance(wrt, Iterable) and all(isinstance(name, str) for name in wrt)):
+        elif isinstance(wrt, Iterable):
+            wrt = tuple(wrt)  # an iterator gives its names once
+        if wrt is not None and not (type(wrt) is tuple and all(isinstance(name, str) for name in wrt)):
             raise _arguments.bad("wrt", wrt, "a tuple of names", "pass e.g. (\"q\", \"k\", \"v\")")
         if wrt is None:
             read = {c["name"] for c in self.describe()["captures"] if c["used"]} if names else ()

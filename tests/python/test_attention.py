@@ -290,6 +290,9 @@ def test_gradients(rng):
     table = rng.standard_normal((2, 11))
     attention = attune.Attention(lambda s, at: s + table[at.head, at.q - at.kv + 5], "kv <= q + 1", target="oracle")
     grads = attention.backward(q, k, v, g)
+    for wrt in (iter(["q", "table"]), {"q": 1, "table": 2}):
+        some = attention.backward(q, k, v, g, wrt=wrt)
+        assert np.array_equal(some.q, grads.q) and some.k is None and set(some.captured) == {"table"}
     assert set(grads.captured) == {"table"} and grads.captured["table"].dtype == np.float64
 
     def loss():
