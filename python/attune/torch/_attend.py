@@ -37,6 +37,16 @@ class Packed(NamedTuple):
 DENSE = Packed()
 
 
+def starts(given: Tensor) -> Tensor:
+    """Starts of packed sequences as the core reads them: on the host also of 64 bits, which it checks as they are."""
+    if given.dtype == torch.int64 and not given.is_cuda:
+        return given
+    if given.dtype not in (torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8):
+        refuse("cu-seqlens-type", f"starts of sequences hold {given.dtype}", "they are whole numbers of rows",
+               "convert them with .to(torch.int32)")
+    return given.to(torch.int32)
+
+
 class Call:
     """What an attention is besides q, k, v and the captured tensors."""
 

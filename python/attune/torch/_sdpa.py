@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attune.expr import _said
-from attune.torch._attend import Packed, attend
+from attune.torch._attend import Packed, attend, starts
 from attune.torch._flex import as_autocast, check_heads, is_any_autocast
 from attune.torch._mod import Spelled, Texts
 from attune.torch._value import refuse
@@ -136,12 +136,12 @@ def _nested(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
     if not enable_gqa and flat[0].shape[1] != flat[1].shape[1]:
         refuse("gqa-not-enabled", f"q has {flat[0].shape[1]} heads and k has {flat[1].shape[1]}",
                "heads of k and v are shared only where that is meant", "write enable_gqa=True")
-    starts: list[Tensor] = [t.offsets() for t in (q, k)]  # type: ignore[attr-defined]
+    offsets: list[Tensor] = [t.offsets() for t in (q, k)]  # type: ignore[attr-defined]
     longest = [_longest(t) if t.is_cuda else 0 for t in (q, k)]
-    packed = Packed(starts[0].to(torch.int32), starts[1].to(torch.int32), longest[0], longest[1])
+    packed = Packed(starts(offsets[0]), starts(offsets[1]), longest[0], longest[1])
     spelled = _spelled(flat[0], None, dropout_p, is_causal)
     out, _, _ = attend(spelled, flat[0], flat[1], flat[2], scale, packed=packed)
-    return torch.nested.nested_tensor_from_jagged(out, starts[0]).transpose(1, 2)
+    return torch.nested.nested_tensor_from_jagged(out, offsets[0]).transpose(1, 2)
 
 
 def _longest(nested: Any) -> int:

@@ -94,6 +94,7 @@ MISTAKES = {
     "leading-dimensions": lambda: scaled_dot_product_attention(q.expand(3, 2, 8, 4), q.expand(2, 2, 8, 4), q),
     "no-heads": lambda: scaled_dot_product_attention(q, q[0, 0], q[0, 0], enable_gqa=True),
     "nested-flex": lambda: flex_attention(*[torch.nested.nested_tensor([q[0]], layout=torch.jagged)] * 3),
+    "starts-of-floats": lambda: varlen_attention(q[0], q[0], q[0], table[0], table[0]),
     "paged": lambda: varlen_attention(q[0], q[0], q[0], doc, doc, block_table=doc),
 }
 

@@ -226,3 +226,19 @@ def test_all_may_be_dropped():
     inputs = qkv()
     out = scaled_dot_product_attention(*inputs, dropout_p=1)
     assert not out.any() and not any(g.any() for g in torch.autograd.grad(out.sum(), inputs))
+
+
+def test_starts_of_packed_sequences_are_taken_as_they_are():
+    q = torch.randn(5, 2, 8)
+    wanted = varlen_attention(q, q, q, torch.tensor([0, 3, 5], dtype=torch.int32), None)
+    for dtype in (torch.int64, torch.int16, torch.uint8):
+        leaf = q.clone().requires_grad_()
+        out = varlen_attention(leaf, q, q, torch.tensor([0, 3, 5], dtype=dtype), None)
+        assert torch.equal(out, wanted)
+        out.sum().backward()
+    for given, code in ((torch.tensor([0, 2**32 + 3, 5]), "cu-seqlens"), (torch.tensor([0, 3.7, 5]), "cu-seqlens-type"),
+                        (torch.tensor([False, True, True]), "cu-seqlens-type")):
+        for cu_q, cu_k in ((given, None), (torch.tensor([0, 3, 5]), given)):
+            with pytest.raises(attune.Error) as caught:
+                varlen_attention(q, q, q, cu_q, cu_k)
+            assert caught.value.code == code
