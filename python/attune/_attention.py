@@ -16,7 +16,7 @@ from attune._kept import Kept
 from attune._place import here
 from attune._ranks import Shares
 from attune._trace import Capturable, Spelled, Written
-from attune.expr import Param
+from attune.expr import Param, _said
 
 Array = Any  # of NumPy, or any library that speaks DLPack
 Progress = Callable[[float], object]
@@ -387,10 +387,11 @@ class Attention:
             number = given.get(p.name, param)
             number = number.value if isinstance(number, Param) else number
             whole = isinstance(number, int) and not isinstance(number, bool)
-            if not whole and not (p.kind == "f" and isinstance(number, float)):
-                raise Error.at(here(), "param-type", f"parameter `{p.name}` is given {number!r}",
+            number = float(number) if whole and number.bit_length() < 1024 else number
+            if not isinstance(number, float) or (p.kind == "i" and not whole):
+                raise Error.at(here(), "param-type", f"parameter `{p.name}` is given {_said(number)}",
                                f"it is {'an Int' if p.kind == 'i' else 'a Float'}", "pass a number of that type")
-            numbers.append(float(number))
+            numbers.append(number)
         return tuple(arrays), tuple(numbers), None
 
     def _bound(self, given: Mapping[str, Capturable]) -> tuple[tuple[Array, ...], None, tuple[float, ...]]:

@@ -121,6 +121,7 @@ MISTAKES = {
     "array-as-number": score(lambda s, at: s + layer.slope),
     "function-as-number": score(lambda s, at: s + math.sqrt),
     "int-too-large": mask(lambda at: at.q < 2**40),
+    "int-of-many-digits": mask(lambda at: at.q < 10**5000),
     "float-too-large": score(lambda s, at: s + 1e300),
     # ---- reads
     "no-index": score(lambda s, at: s + slope),
@@ -166,6 +167,9 @@ MISTAKES = {
     "keyword-misspelt": call(score="s", scal=None),
     "capture-of-strings": score("s + t[h]", t=np.array(["a", "b"])),
     "param-of-text": lambda: attune.Param("4"),
+    "param-too-large": lambda: attune.Param(1e300),
+    "keyword-too-large": call(score="s + d", d=-1e300),
+    "keyword-of-many-digits": call(score="s + d", d=10**400),
     "param-changes-type": lambda: setattr(width, "value", 2.5),
     # ---- calls
     "no-array": lambda: attune.attention([1.0], q, q),
@@ -182,6 +186,8 @@ MISTAKES = {
     "rebound-unknown": lambda: attune.Attention()(q, q, q, slope=slope),
     "rebound-kind": lambda: attune.Attention(score="s + t[h]", t=slope)(q, q, q, t=doc),
     "rebound-param": lambda: attune.Attention(score="s * c", c=1.0)(q, q, q, c="x"),
+    "rebound-too-large": lambda: attune.Attention(score="s * c", c=1.0)(q, q, q, c=1e300),
+    "rebound-of-many-digits": lambda: attune.Attention(score="s * c", c=1.0)(q, q, q, c=10**400),
     "gradient-of-nothing": lambda: attune.Attention().backward(q, q, q, q, wrt=("q", "table")),
     "panel": lambda: attune.show(mask="kv <= q", panels=("heat",)),
     "option": lambda: attune.options.__setitem__("ATTUNE_THREADS", "many"),
@@ -245,6 +251,12 @@ def test_half_of_a_surrogate_pair_is_no_character():
 def test_a_manifest_with_0_is_refused(tmp_path):
     error = refused(attune.compile, [{"mask": "kv <= q\0||true"}], tmp_path / "x.attune", targets="host", d=8)
     assert error.code == "bad-character"
+
+
+def test_a_parameter_may_be_infinite():
+    width = attune.Param(3.4e38)
+    width.value = math.inf
+    assert np.isfinite(attune.attention(q, q, q, mask=lambda at: attune.f32(at.kv) < width)).all()
 
 
 def test_an_error_has_its_parts():
