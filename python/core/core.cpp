@@ -816,9 +816,12 @@ NB_MODULE(_core, m) {
       .def("prepare", &Attention::prepare, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(),
            nb::arg().none())
       .def("least", &Attention::least)
-      .def("attend", [](const Attention& self, nb::handle q, nb::handle k, nb::handle v, const nb::tuple& captures,
-                        const nb::tuple& ints, bool with_lse,
-                        bool with_max) { return attend(self, q, k, v, captures, ints, with_lse, with_max); })
+      .def(
+          "attend",
+          [](const Attention& self, nb::handle q, nb::handle k, nb::handle v, const nb::tuple& captures,
+             const nb::tuple& ints, bool with_lse,
+             bool with_max) { return attend(self, q, k, v, captures, ints, with_lse, with_max); },
+          nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg())
       .def(
           "gradients",
           [](const Attention& self, nb::handle grad_o, nb::handle grad_lse, const nb::tuple& saved,

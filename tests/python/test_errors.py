@@ -208,6 +208,7 @@ MISTAKES = {
     "progress-of-true": call(progress=True),
     "loop-of-number": lambda: attune.Attention()(q, q, q, parallel_for=4),
     "scale-of-text": call(scale="1/8"),
+    "scale-of-many-digits": call(scale=10**400),
     "scale-of-array": call(scale=slope),
     "target-of-list": call(target=["cpu"]),
     "exact-of-text": call(exact="yes"),

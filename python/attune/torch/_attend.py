@@ -13,8 +13,10 @@ from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 from attune import _core
+from attune._arguments import real
 from attune._errors import Error
 from attune._kept import Kept
+from attune.expr import _said
 from attune.torch._engine import chosen
 from attune.torch._mod import Spelled
 from attune.torch._value import refuse
@@ -173,6 +175,14 @@ def row_numbers(q: Tensor, packed: Packed) -> Tensor:
 _core.find_torch(output)
 
 
+def check_tensors(q: object, k: object, v: object) -> None:
+    """Are they torch's? It is asked where one has turned out to lack what tensors have, as asking takes time."""
+    for name, given in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(given, Tensor):
+            refuse("tensor-array", f"`{name}` is {_said(given)}", "attune.torch takes torch's tensors",
+                   "pass a tensor: torch.as_tensor makes one of an array or a list")
+
+
 def _refuse_tangents(*tensors: Tensor | None) -> None:
     """Without it the outputs would have none."""
     if any([t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors]):
@@ -293,14 +303,20 @@ def attend(spelled: Spelled, q: Tensor, k: Tensor, v: Tensor, scale: float | Non
            with_max: bool = False, packed: Packed = DENSE) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """The attention: the output, and the logarithm of the sum and the largest score where they are asked for."""
     captures = spelled.captures
+    if scale is not None and type(scale) is not float and not is_compiling():
+        scale = real("scale", scale)
     if forward_ad._current_level >= 0 and not is_compiling():
         _refuse_tangents(q, k, v, *captures)
     if sharing is not None:
         return sharing.attend(spelled, q, k, v, scale, with_lse, with_max, packed)
     if is_compiling() or _len_torch_dispatch_stack() or _are_functorch_transforms_active():
         return _operator(spelled, q, k, v, scale, with_lse, with_max, packed)
-    recorded = _is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or
-                                            bool(captures) and any([t.requires_grad for t in captures]))
+    try:
+        recorded = _is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or
+                                           bool(captures) and any([t.requires_grad for t in captures]))
+    except AttributeError:
+        check_tensors(q, k, v)
+        raise
     key = (scale, q.dtype is _f64, with_max, chosen())
     call = spelled.calls.get(key) if packed is DENSE else None
     if call is None:
@@ -336,6 +352,7 @@ _are_functorch_transforms_active = torch._C._are_functorch_transforms_active
 def _operator(spelled: Spelled, q: Tensor, k: Tensor, v: Tensor, scale: float | None, with_lse: bool, with_max: bool,
               packed: Packed) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """By the operator of torch, which subclasses, modes, transforms and graphs know."""
+    check_tensors(q, k, v)
     mods = (spelled.ints, *spelled.texts, " ".join(spelled.names), scale, packed.max_q, packed.max_kv, with_max)
     if not is_compiling() and torch._C._are_functorch_transforms_active():
         out, lse, most = _Transformed.apply(mods, packed.q, packed.kv, q, k, v, *spelled.captures)

@@ -7,7 +7,8 @@ import functools
 import json
 import weakref
 from collections.abc import Callable
-from types import BuiltinFunctionType, CellType, FunctionType, ModuleType
+from inspect import CO_VARARGS
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +19,7 @@ from attune._errors import Error
 from attune._kept import Kept
 from attune._place import Place, here
 from attune._trace import globals_read, stays
+from attune.expr import _said
 from attune.torch._engine import chosen
 from attune.torch._functions import Listening
 from attune.torch._value import Trace, Value, as_kind, refuse, scalar
@@ -117,6 +119,9 @@ def seen_as(tensor: Tensor) -> str:
 
 def spell(score: Mod | None, mask: Mod | None, device: torch.device, names: dict[int, str]) -> tuple[Spelled, bool]:
     """Both as text, and whether that holds for as long as what they refer to stays."""
+    if not torch.compiler.is_compiling():
+        _check_arguments("mask_mod", mask, "b, h, q_idx, kv_idx", "q_idx >= kv_idx")
+        _check_arguments("score_mod", score, "score, b, h, q_idx, kv_idx", "score + bias[h]")
     trace = Trace(device, names)
     score_text = mask_text = ""
     with Listening(trace):
@@ -130,6 +135,22 @@ def spell(score: Mod | None, mask: Mod | None, device: torch.device, names: dict
     read = [n for n, name in enumerate(trace.called) if f"{name}[" in score_text or f"{name}[" in mask_text]
     return Spelled(texts, tuple([trace.called[n] for n in read]), tuple([trace.captures[n] for n in read]),
                    tuple(trace.ints), trace.written), trace.lasting
+
+
+def _check_arguments(mod: str, function: Any, called: str, sample: str) -> None:
+    fix = f"write lambda {called}: {sample}"
+    if function is not None and not callable(function):
+        refuse("wrong-arguments", f"the {mod} is {_said(function)}", "it is a function of values of the kernel", fix)
+    own = isinstance(function, MethodType)
+    plain = function.__func__ if own else function
+    if not isinstance(plain, FunctionType):
+        return
+    code, given = plain.__code__, len(called.split(",")) + own
+    needed = code.co_argcount - len(plain.__defaults__ or ())
+    if needed > given or (code.co_argcount < given and not code.co_flags & CO_VARARGS):
+        takes = needed - own
+        raise Error.at(Place(code, 0), "wrong-arguments", f"the {mod} takes {takes} argument{'' if takes == 1 else 's'}",
+                       f"a {mod} is called with ({called})", fix)
 
 
 def _result(trace: Trace, made: Any, mod: str, kind: str, sample: str) -> Value:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attune.expr import _said
-from attune.torch._attend import Packed, attend, starts
+from attune.torch._attend import Packed, attend, check_tensors, starts
 from attune.torch._flex import as_autocast, check_heads, is_any_autocast
 from attune.torch._mod import Spelled, Texts
 from attune.torch._value import refuse
@@ -34,9 +34,13 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
                "leave out is_causal, and clear the mask's upper triangle")
     if is_any_autocast():
         query, key, value = as_autocast(query, key, value)
-    if query.is_nested:
-        return _nested(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    shape, k_shape, v_shape = query.shape, key.shape, value.shape
+    try:
+        if query.is_nested:
+            return _nested(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        shape, k_shape, v_shape = query.shape, key.shape, value.shape
+    except AttributeError:
+        check_tensors(query, key, value)
+        raise
     if not shape == k_shape == v_shape and not shape[:-2] == k_shape[:-2] == v_shape[:-2]:
         query, key, value = _broadcast(query, key, value, enable_gqa)
     q, k, v = (query, key, value) if query.dim() == 4 else (_four(query), _four(key), _four(value))

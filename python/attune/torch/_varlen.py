@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attune.torch._attend import Packed, attend, starts
+from attune.torch._attend import Packed, attend, check_tensors, starts
 from attune.torch._flex import MaskMod, ScoreMod, as_autocast, written
 from attune.torch._value import refuse, scalar
 
@@ -33,6 +33,7 @@ def varlen_attention(query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor
     if block_table is not None:
         refuse("paged-cache", "block_table is given", "attune reads k and v that lie in order",
                "gather the pages, or call torch's varlen_attn")
+    check_tensors(query, key, value)
     if not enable_gqa and query.shape[1] != key.shape[1]:
         refuse("gqa-not-enabled", f"q has {query.shape[1]} heads and k has {key.shape[1]}",
                "heads of k and v are shared only where that is meant", "write enable_gqa=True")

@@ -36,6 +36,11 @@ def in_place(s, b, h, i, j):
     return s
 
 
+class Layer:
+    def mod(self, s, b, h):
+        return s
+
+
 def nothing(s, b, h, i, j):
     s + 1
 
@@ -70,7 +75,20 @@ MISTAKES = {
     "text": score(lambda s, b, h, i, j: s + "1"),
     "gives-none": score(nothing),
     "mask-gives-none": mask(lambda b, h, i, j: None),
+    "score-mod-of-text": score("s"),
+    "mask-mod-of-number": mask(3),
+    "too-few-arguments": score(lambda s, b, h: s),
+    "too-many-arguments": mask(lambda b, h, i, j, k: i >= j),
+    "method-with-too-few-arguments": score(Layer().mod),
     # ---- calls
+    "no-query": lambda: flex_attention(None, q, q),
+    "keys-in-a-list": lambda: flex_attention(q, [1.0], q),
+    "values-of-numpy": lambda: flex_attention(q, q, q.numpy()),
+    "no-value": lambda: scaled_dot_product_attention(q, q, None),
+    "no-value-without-gradients": torch.no_grad()(lambda: flex_attention(q, q, None)),
+    "no-packed-key": lambda: varlen_attention(q[0], None, q[0], doc, doc),
+    "scale-of-text": lambda: flex_attention(q, q, q, scale="a"),
+    "scale-of-many-digits": lambda: scaled_dot_product_attention(q, q, q, scale=10**400),
     "heads": lambda: flex_attention(q, q[:, :1], q[:, :1]),
     "wrong-lengths": lambda: flex_attention(q, q, q, block_mask=create_block_mask(lambda *_: True, None, None, 16, 8)),
     "sliced-mask": lambda: flex_attention(
