@@ -43,7 +43,11 @@ void check_capture(const CaptureSlot& slot, const Tensor& t) {
 }
 
 void check_param(const ir::Signature::Param& slot, double value) {
-  if (slot.type != ir::Type::I32) return;
+  if (slot.type != ir::Type::I32) {
+    if (std::isinf(value) || !std::isinf(static_cast<float>(value))) return;
+    throw refuse("bind-param", fmt::format("parameter `{}` cannot be {}", slot.name, value),
+                 "it is a Float, the largest of which is 3.4028235e+38", "pass infinity, or a smaller number");
+  }
   using Int = std::numeric_limits<std::int32_t>;
   if (value == std::trunc(value) && value >= Int::min() && value <= Int::max()) return;
   throw refuse("bind-param", fmt::format("parameter `{}` cannot be {}", slot.name, value),
@@ -80,7 +84,8 @@ bool check_bound(const BoundMod& bound, std::span<const Tensor> captures, std::s
                    fmt::format("bind it: .captures has an entry for each of {}", listed(slots, "capture")));
     open |= !captures.empty();
   }
-  for (std::size_t i = 0; i < params.size(); ++i) check_param(numbers[i], params[i]);
+  for (std::size_t i = 0; i < numbers.size(); ++i)
+    check_param(numbers[i], params.empty() ? bound.slots.params[i]->value : params[i]);
   return open;
 }
 

@@ -37,7 +37,7 @@ def real(name: str, given: Any) -> float | None:
     try:
         if not isinstance(given, (str, bytes)):
             return float(given)
-    except (TypeError, ValueError):
+    except (OverflowError, TypeError, ValueError):
         pass
     raise bad(name, given, "a number, or None", "pass a number, or leave it out")
 

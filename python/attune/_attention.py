@@ -16,7 +16,7 @@ from attune._kept import Kept
 from attune._place import here
 from attune._ranks import Shares
 from attune._trace import Capturable, Spelled, Written
-from attune.expr import Param
+from attune.expr import Param, _said
 
 Array = Any  # of NumPy, or any library that speaks DLPack
 Progress = Callable[[float], object]
@@ -61,7 +61,7 @@ def _load_usual() -> None:
     """The kernels that the package came with, so that the usual first call on a GPU compiles nothing."""
     bundle = os.path.join(os.path.dirname(__file__), "usual.attune")
     if os.path.exists(bundle):
-        _core.load(bundle)
+        _core.load(os.fsencode(bundle))
 
 
 def _placed(error: Error, spelled: Spelled) -> Error:
@@ -263,7 +263,7 @@ class Attention:
         return (out, *extra)
 
     def backward(self, q: Array, k: Array, v: Array, grad_o: Array, *, grad_lse: Array = None, o: Array = None,
-                 lse: Array = None, wrt: str | tuple[str, ...] | None = None, into: Mapping[str, Array] | None = None,
+                 lse: Array = None, wrt: str | Iterable[str] | None = None, into: Mapping[str, Array] | None = None,
                  cu_seqlens: Array = None, cu_seqlens_q: Array = None, cu_seqlens_kv: Array = None,
                  max_q_len: int = 0, max_kv_len: int = 0, q_offset: int = 0, workspace: Array = None, stream: int = 0,
                  workers: int = 0, progress: Progress | None = None, parallel_for: ParallelFor | None = None,
@@ -283,7 +283,9 @@ class Attention:
         into = _arguments.mapping("into", into, "a dict of names and arrays")
         if isinstance(wrt, str):
             wrt = (wrt,)
-        if wrt is not None and not (isinstance(wrt, Iterable) and all(isinstance(name, str) for name in wrt)):
+        elif isinstance(wrt, Iterable):
+            wrt = tuple(wrt)  # an iterator gives its names once
+        if wrt is not None and not (type(wrt) is tuple and all(isinstance(name, str) for name in wrt)):
             raise _arguments.bad("wrt", wrt, "a tuple of names", "pass e.g. (\"q\", \"k\", \"v\")")
         if wrt is None:
             read = {c["name"] for c in self.describe()["captures"] if c["used"]} if names else ()
@@ -385,10 +387,11 @@ class Attention:
             number = given.get(p.name, param)
             number = number.value if isinstance(number, Param) else number
             whole = isinstance(number, int) and not isinstance(number, bool)
-            if not whole and not (p.kind == "f" and isinstance(number, float)):
-                raise Error.at(here(), "param-type", f"parameter `{p.name}` is given {number!r}",
+            number = float(number) if whole and number.bit_length() < 1024 else number
+            if not isinstance(number, float) or (p.kind == "i" and not whole):
+                raise Error.at(here(), "param-type", f"parameter `{p.name}` is given {_said(number)}",
                                f"it is {'an Int' if p.kind == 'i' else 'a Float'}", "pass a number of that type")
-            numbers.append(float(number))
+            numbers.append(number)
         return tuple(arrays), tuple(numbers), None
 
     def _bound(self, given: Mapping[str, Capturable]) -> tuple[tuple[Array, ...], None, tuple[float, ...]]:

@@ -88,6 +88,13 @@ class Bug(Exception):
     """A mistake of attune's. Please report it with its text."""
 
 
+def bad_character(text: str) -> Error:
+    """A text that the library cannot be given: a 0 would end it, and half of a surrogate pair has no UTF-8."""
+    at = next(i for i, c in enumerate(text) if c == "\0" or "\ud800" <= c <= "\udfff")
+    return Error("bad-character", f"the language has no character U+{ord(text[at]):04X}", "", "leave it out", text=text,
+                 begin=at, end=at + 1)
+
+
 def said(bug: bool, line: int, code: str, problem: str, name: str, text: str, why: str, fix: str, message: str,
          begin: int, end: int) -> Exception:
     """What the C ABI says of an error, as an exception. `begin` and `end` count bytes."""

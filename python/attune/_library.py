@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from os import PathLike, fspath
+from os import PathLike, fsencode
 from typing import Any
 
 from attune import _arguments, _core
@@ -72,10 +72,11 @@ def load(bundle: str | PathLike[str] | bytes) -> None:
         _core.load(_path(bundle))
 
 
-def _path(bundle: object) -> str:
-    if not isinstance(bundle, (str, PathLike)):
+def _path(bundle: object) -> bytes:
+    """As the system names the file."""
+    if not isinstance(bundle, (str, PathLike)) or "\0" in str(bundle):
         raise _arguments.bad("bundle", bundle, "the path of a file", "pass a str or a pathlib.Path")
-    return str(fspath(bundle))
+    return fsencode(bundle)
 
 
 def compile(mods: Attention | Mapping[str, Any] | Iterable[Attention | Mapping[str, Any]], bundle: str | PathLike[str],

@@ -122,7 +122,11 @@ class Scan:
         if isinstance(thing, ModuleType):
             self.cacheable &= thing.__name__.partition(".")[0] in _CONSTANT_MODULES
             return ("is", thing)
-        if isinstance(thing, (BuiltinFunctionType, type)):
+        if isinstance(thing, BuiltinFunctionType):
+            self.cacheable &= stays(thing)
+            return ("is", thing)
+        if isinstance(thing, type):  # one of the user's has attributes that the function may read
+            self.cacheable &= thing.__module__.partition(".")[0] in ("builtins", *_CONSTANT_MODULES)
             return ("is", thing)
         numpy = sys.modules.get("numpy")
         if numpy is not None and isinstance(thing, (numpy.generic, numpy.ufunc)):
@@ -139,7 +143,15 @@ class Scan:
             return ("met", function.__code__)
         self._met.add(id(function))
         return (function.__code__,
-                *((where, n, self.refer(x, n)) for n, x, where in referred(function, self.keywords)))
+                *((where, n, self.refer(x, n)) for n, x, where in referred(function, self.keywords)),
+                *(("attribute", n, self._attribute(x, n)) for n, x in function.__dict__.items()))
+
+    def _attribute(self, thing: object, name: str) -> object:
+        """The part of the key for an attribute of a function, which reads it as it is."""
+        if isinstance(thing, Param) or _arrays.is_array(thing):
+            self.cacheable = False
+            return ("is", id(thing))
+        return self.refer(thing, name)
 
     def add(self, written: Written) -> None:
         """One of the four expressions."""
@@ -149,6 +161,11 @@ class Scan:
 def _is_ours(function: FunctionType) -> bool:
     """Is it a function of the language, which captures nothing?"""
     return function.__code__.co_filename == expr.__file__
+
+
+def stays(function: BuiltinFunctionType) -> bool:
+    """Does it always give the same for the same? One that is bound to an object, as a dict's `get` is, reads that."""
+    return isinstance(function.__self__, (ModuleType, type, str, bytes, int, float, type(None)))
 
 
 def globals_read(code: CodeType) -> frozenset[str]:

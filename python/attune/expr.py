@@ -241,6 +241,9 @@ class Param(Operators):
         if self._kind == "i" and not (isinstance(value, int) and -2**31 <= value < 2**31):
             raise Error.at(here(), "param-type", f"an Int parameter cannot become {_said(value)}",
                            "an Int holds -2147483648 to 2147483647", "make it a Float from the start: Param(1.0)")
+        if self._kind == "f" and not is_float(value):
+            raise Error.at(here(), "param-type", f"a Float parameter cannot become {_said(value)}",
+                           "the largest Float is 3.4028235e38", "pass math.inf for infinity, or a smaller number")
         self._value = value
 
     @property
@@ -379,15 +382,23 @@ def literal(number: float | int | bool, place: Place | None) -> Value:
         return Bool("literal", name=number, place=place)
     if isinstance(number, int):
         if not -2**31 <= number < 2**31:
-            raise Error.at(place, "bad-number", f"the literal {number} is no Int",
+            shown = number if number.bit_length() <= 128 else f"of {number.bit_length()} bits"
+            raise Error.at(place, "bad-number", f"the literal {shown} is no Int",
                            "an Int holds -2147483648 to 2147483647", "use a Float, or a number in range")
         return Int("literal", name=number, place=place)
-    try:
-        narrow = struct.unpack("<f", struct.pack("<f", number))[0]
-    except OverflowError:
+    if not is_float(number):
         raise Error.at(place, "bad-number", f"the literal {number} is no Float", "the largest Float is 3.4028235e38",
-                       "write math.inf for infinity") from None
-    return Float("literal", name=narrow, place=place)
+                       "write math.inf for infinity")
+    return Float("literal", name=struct.unpack("<f", struct.pack("<f", number))[0], place=place)
+
+
+def is_float(number: object) -> bool:
+    """Does a Float of the kernel hold it?"""
+    try:
+        struct.pack("<f", number)
+    except (OverflowError, struct.error):
+        return False
+    return True
 
 
 def a_(word: str) -> str:
@@ -397,6 +408,8 @@ def a_(word: str) -> str:
 
 def _said(thing: object) -> str:
     """What a thing is, for messages."""
+    if isinstance(thing, int) and thing.bit_length() > 128:
+        return f"an int of {thing.bit_length()} bits"
     if thing is None or isinstance(thing, (bool, int, float, str)):
         return repr(thing)
     return a_(type(thing).__name__)

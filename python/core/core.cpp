@@ -26,7 +26,7 @@
 namespace attune::python {
 namespace {
 
-using Text = std::optional<std::string>;
+using Text = std::optional<nb::str>;
 
 /// Raises what the C ABI says, as attune.Error or attune.Bug.
 void check(attune_error* error) {
@@ -42,6 +42,17 @@ void check(attune_error* error) {
                                    .attr("said")(said.bug != 0, said.line, text(said.code), text(said.problem),
                                                  text(said.name), text(said.text), text(said.why), text(said.fix),
                                                  text(said.message), said.begin, said.end);
+  PyErr_SetObject(exception.type().ptr(), exception.ptr());
+  throw nb::python_error();
+}
+
+/// A text for the library, which reads UTF-8 up to a byte of 0: one that has such a byte, or no UTF-8, is refused.
+std::string utf8(const nb::str& text) {
+  Py_ssize_t size = 0;
+  const char* const bytes = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+  if (bytes && std::strlen(bytes) == static_cast<std::size_t>(size)) return bytes;
+  PyErr_Clear();
+  const nb::object exception = nb::module_::import_("attune._errors").attr("bad_character")(text);
   PyErr_SetObject(exception.type().ptr(), exception.ptr());
   throw nb::python_error();
 }
@@ -337,22 +348,24 @@ nb::object interned(const std::string& name) { return nb::steal(PyUnicode_Intern
 struct Attention : Handle {
   bool recording = false;  // its caller records gradients, and may pass tensors that do
 
-  Attention(const std::vector<Text>& parts, const std::vector<std::pair<std::string, std::string>>& lets,
-            const std::vector<std::tuple<std::string, std::string, int>>& captured,
-            const std::vector<std::pair<std::string, std::string>>& parameters, std::optional<double> scale, int target,
+  Attention(const std::vector<Text>& parts, const std::vector<std::pair<nb::str, nb::str>>& lets,
+            const std::vector<std::tuple<nb::str, std::string, int>>& captured,
+            const std::vector<std::pair<nb::str, std::string>>& parameters, std::optional<double> scale, int target,
             int exact) {
+    for (const auto& [name, kind, rank] : captured)
+      captures.push_back({utf8(name), interned(utf8(name)), kind[0], rank});
+    for (const auto& [name, kind] : parameters) params.push_back({utf8(name), interned(utf8(name)), kind[0], 0});
     std::vector<attune_name> names, numbers;
+    for (const Declared& c : captures) names.push_back({c.name.c_str(), c.kind, c.rank});
+    for (const Declared& p : params) numbers.push_back({p.name.c_str(), p.kind, 0});
+    std::vector<std::pair<std::string, std::string>> let_texts;
+    for (const auto& [name, text] : lets) let_texts.emplace_back(utf8(name), utf8(text));
     std::vector<attune_let> defined;
-    for (const auto& [name, kind, rank] : captured) {
-      captures.push_back({name, interned(name), kind[0], rank});
-      names.push_back({name.c_str(), kind[0], rank});
-    }
-    for (const auto& [name, kind] : parameters) {
-      params.push_back({name, interned(name), kind[0], 0});
-      numbers.push_back({name.c_str(), kind[0], 0});
-    }
-    for (const auto& [name, text] : lets) defined.push_back({name.c_str(), {text.c_str(), nullptr, 0}});
-    const auto text = [&](std::size_t i) { return attune_text{parts[i] ? parts[i]->c_str() : nullptr, nullptr, 0}; };
+    for (const auto& [name, text] : let_texts) defined.push_back({name.c_str(), {text.c_str(), nullptr, 0}});
+    std::optional<std::string> texts[4];
+    for (std::size_t i = 0; i < std::size(texts); ++i)
+      if (parts[i]) texts[i] = utf8(*parts[i]);
+    const auto text = [&](std::size_t i) { return attune_text{texts[i] ? texts[i]->c_str() : nullptr, nullptr, 0}; };
     attune_what what{};
     what.size = sizeof what;
     what.target = target;
@@ -706,7 +719,7 @@ std::string machine() {
   return taken(json);
 }
 
-std::string compile(const std::string& manifest, const std::string& bundle, int jobs, nb::object progress) {
+std::string compile(const std::string& manifest, const nb::bytes& bundle, int jobs, nb::object progress) {
   With with;
   with.progress = std::move(progress);
   attune_job job{};
@@ -793,9 +806,9 @@ NB_MODULE(_core, m) {
       });
   nb::class_<Watch>(m, "Watch").def(nb::init<nb::object>()).def("stop", &Watch::stop);
   nb::class_<Attention>(m, "Attention")
-      .def(nb::init<const std::vector<Text>&, const std::vector<std::pair<std::string, std::string>>&,
-                    const std::vector<std::tuple<std::string, std::string, int>>&,
-                    const std::vector<std::pair<std::string, std::string>>&, std::optional<double>, int, int>(),
+      .def(nb::init<const std::vector<Text>&, const std::vector<std::pair<nb::str, nb::str>>&,
+                    const std::vector<std::tuple<nb::str, std::string, int>>&,
+                    const std::vector<std::pair<nb::str, std::string>>&, std::optional<double>, int, int>(),
            nb::arg("parts"), nb::arg("lets"), nb::arg("captures"), nb::arg("params"), nb::arg("scale").none(),
            nb::arg("target"), nb::arg("exact"))
       .def_rw("recording", &Attention::recording)
@@ -803,9 +816,12 @@ NB_MODULE(_core, m) {
       .def("prepare", &Attention::prepare, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(),
            nb::arg().none())
       .def("least", &Attention::least)
-      .def("attend", [](const Attention& self, nb::handle q, nb::handle k, nb::handle v, const nb::tuple& captures,
-                        const nb::tuple& ints, bool with_lse,
-                        bool with_max) { return attend(self, q, k, v, captures, ints, with_lse, with_max); })
+      .def(
+          "attend",
+          [](const Attention& self, nb::handle q, nb::handle k, nb::handle v, const nb::tuple& captures,
+             const nb::tuple& ints, bool with_lse,
+             bool with_max) { return attend(self, q, k, v, captures, ints, with_lse, with_max); },
+          nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg())
       .def(
           "gradients",
           [](const Attention& self, nb::handle grad_o, nb::handle grad_lse, const nb::tuple& saved,
@@ -828,11 +844,11 @@ NB_MODULE(_core, m) {
   m.def("version", &attune_version);
   m.def(
       "option",
-      [](const std::string& name, std::optional<std::string> value) {
-        check(attune_option(name.c_str(), value ? value->c_str() : nullptr));
+      [](const nb::str& name, const Text& value) {
+        check(attune_option(utf8(name).c_str(), value ? utf8(*value).c_str() : nullptr));
       },
       nb::arg(), nb::arg().none());
-  m.def("load", [](const std::string& bundle) { check(attune_load(bundle.c_str())); });
+  m.def("load", [](const nb::bytes& bundle) { check(attune_load(bundle.c_str())); });
   m.def("load_bytes", [](nb::bytes bytes) {
     check(attune_load_bytes(bytes.data(), bytes.size()));
     bytes.release();  // the library reads them until the process ends

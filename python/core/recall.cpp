@@ -22,7 +22,7 @@ PyObject* word(const char* text) { return PyUnicode_InternFromString(text); }
 struct Words {
   PyObject *code = word("__code__"), *closure = word("__closure__"), *contents = word("cell_contents"),
            *globals = word("__globals__"), *defaults = word("__defaults__"), *keyword_defaults = word("__kwdefaults__"),
-           *function = word("function"), *kind = word("_kind"), *value = word("_value");
+           *attributes = word("__dict__"), *function = word("function"), *kind = word("_kind"), *value = word("_value");
   PyTypeObject *part = nullptr, *param = nullptr, *function_type = nullptr, *code_type = nullptr;
 };
 Words& words() {
@@ -79,8 +79,13 @@ bool expect_function(const nb::tuple& key, const std::vector<nb::object>& given,
     const auto entry = nb::cast<nb::tuple>(key[i]);
     const nb::handle where = entry[0], name = entry[1];
     const bool cell = reads_as(where, "cell"), global = reads_as(where, "global");
-    if (!cell && !global && !reads_as(where, "default")) return false;
-    Expected& one = (cell ? into.cells : global ? into.globals : into.defaults).emplace_back();
+    const bool attribute = reads_as(where, "attribute");
+    if (!cell && !global && !attribute && !reads_as(where, "default")) return false;
+    Expected& one = (cell        ? into.cells
+                     : global    ? into.globals
+                     : attribute ? into.attributes
+                                 : into.defaults)
+                        .emplace_back();
     one.name = nb::borrow(name);
     if (!one.name.is_valid()) return false;
     const bool is_given = (cell || global) &&
@@ -196,7 +201,7 @@ class Walk {
     if (met_count_ == met_.size()) return false;
     met_[met_count_++] = function.ptr();  // alive as long as what refers to it
     return finds_cells(function, expected.cells) && finds_globals(function, expected.globals) &&
-           finds_defaults(function, expected.defaults);
+           finds_defaults(function, expected.defaults) && finds_attributes(function, expected.attributes);
   }
 
   bool finds_cells(const nb::object& function, const std::vector<Expected>& expected) {
@@ -214,7 +219,16 @@ class Walk {
 
   bool finds_globals(const nb::object& function, const std::vector<Expected>& expected) {
     if (expected.empty()) return true;
-    const nb::object scope = attribute(function, words().globals);
+    return finds_names(attribute(function, words().globals), expected);
+  }
+
+  bool finds_attributes(const nb::object& function, const std::vector<Expected>& expected) {
+    const nb::object scope = attribute(function, words().attributes);
+    return scope.is_valid() && PyDict_CheckExact(scope.ptr()) &&
+           PyDict_Size(scope.ptr()) == static_cast<Py_ssize_t>(expected.size()) && finds_names(scope, expected);
+  }
+
+  bool finds_names(const nb::object& scope, const std::vector<Expected>& expected) {
     if (!PyDict_CheckExact(scope.ptr())) return false;
     for (const Expected& one : expected) {
       if (one.as == As::given) continue;

@@ -45,9 +45,9 @@ struct Expected {
   int rank = 0;
   std::size_t leaf = 0;
   std::int64_t bits = 0;
-  nb::object thing{};                              ///< itself, or the code of a function
-  nb::object name{};                               ///< of a global
-  std::vector<Expected> cells, globals, defaults;  ///< what a function refers to
+  nb::object thing{};                                          ///< itself, or the code of a function
+  nb::object name{};                                           ///< of a global or an attribute
+  std::vector<Expected> cells, globals, defaults, attributes;  ///< what a function refers to
 };
 
 /// An attention, and what was said to call for it. Its leaves are not kept alive.

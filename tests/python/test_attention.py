@@ -261,11 +261,38 @@ def test_an_object_is_read_each_time(qkv):
             *qkv, mask=lambda b, h, i, j: abs(i - j) < config.width)[0])
 
 
+def test_what_a_function_reads_of_classes_functions_and_methods_is_read_each_time(qkv):
+    class Window:
+        width = 3
+
+    widths = {"own": 3}
+    get = widths.get
+
+    def by_class(at):
+        return abs(at.q - at.kv) < Window.width
+
+    def by_attribute(at):
+        return abs(at.q - at.kv) < by_attribute.width
+
+    def by_method(at):
+        return abs(at.q - at.kv) < get("own")
+
+    for width in (3, 6):
+        Window.width = by_attribute.width = widths["own"] = width
+        want = dense(*qkv, mask=lambda b, h, i, j: abs(i - j) < width)[0]
+        for window in (by_class, by_attribute, by_method):
+            assert near(attune.attention(*qkv, mask=window), want)
+            assert near(attune.Attention(mask=window)(*qkv), want)
+
+
 def test_gradients(rng):
     q, k, v, g = (rng.standard_normal((1, 2, 6, 4)) for _ in range(4))
     table = rng.standard_normal((2, 11))
     attention = attune.Attention(lambda s, at: s + table[at.head, at.q - at.kv + 5], "kv <= q + 1", target="oracle")
     grads = attention.backward(q, k, v, g)
+    for wrt in (iter(["q", "table"]), {"q": 1, "table": 2}):
+        some = attention.backward(q, k, v, g, wrt=wrt)
+        assert np.array_equal(some.q, grads.q) and some.k is None and set(some.captured) == {"table"}
     assert set(grads.captured) == {"table"} and grads.captured["table"].dtype == np.float64
 
     def loss():

@@ -121,6 +121,7 @@ MISTAKES = {
     "array-as-number": score(lambda s, at: s + layer.slope),
     "function-as-number": score(lambda s, at: s + math.sqrt),
     "int-too-large": mask(lambda at: at.q < 2**40),
+    "int-of-many-digits": mask(lambda at: at.q < 10**5000),
     "float-too-large": score(lambda s, at: s + 1e300),
     # ---- reads
     "no-index": score(lambda s, at: s + slope),
@@ -155,6 +156,9 @@ MISTAKES = {
     "unknown-name": mask("kv <= window"),
     "text-of-python": mask("kv <= q and q < 4"),
     "text-type": score("s + (q > 2)"),
+    "text-with-0": mask("kv <= q\0||true"),
+    "let-with-0": score("s + d", lets={"d": "1.0f\0+ h"}),
+    "name-with-0": score("s + d", **{"d\0e": slope}),
     "reserved-keyword": score("s + h[h]", h=slope),
     "let": score("s + d", lets={"d": "f32(kv -"}),
     # ---- keywords
@@ -163,6 +167,9 @@ MISTAKES = {
     "keyword-misspelt": call(score="s", scal=None),
     "capture-of-strings": score("s + t[h]", t=np.array(["a", "b"])),
     "param-of-text": lambda: attune.Param("4"),
+    "param-too-large": lambda: attune.Param(1e300),
+    "keyword-too-large": call(score="s + d", d=-1e300),
+    "keyword-of-many-digits": call(score="s + d", d=10**400),
     "param-changes-type": lambda: setattr(width, "value", 2.5),
     # ---- calls
     "no-array": lambda: attune.attention([1.0], q, q),
@@ -179,9 +186,13 @@ MISTAKES = {
     "rebound-unknown": lambda: attune.Attention()(q, q, q, slope=slope),
     "rebound-kind": lambda: attune.Attention(score="s + t[h]", t=slope)(q, q, q, t=doc),
     "rebound-param": lambda: attune.Attention(score="s * c", c=1.0)(q, q, q, c="x"),
+    "rebound-too-large": lambda: attune.Attention(score="s * c", c=1.0)(q, q, q, c=1e300),
+    "rebound-of-many-digits": lambda: attune.Attention(score="s * c", c=1.0)(q, q, q, c=10**400),
     "gradient-of-nothing": lambda: attune.Attention().backward(q, q, q, q, wrt=("q", "table")),
     "panel": lambda: attune.show(mask="kv <= q", panels=("heat",)),
     "option": lambda: attune.options.__setitem__("ATTUNE_THREADS", "many"),
+    "option-with-0": lambda: attune.options.__setitem__("ATTUNE\0LOG", "build"),
+    "bundle-with-0": lambda: attune.load("kernels\0.attune"),
     "bundle-missing": lambda: attune.load("/nowhere/kernels.attune"),
     "wrong-device": elsewhere,
     "missing-capture": call(score="s + slope[h]"),
@@ -197,6 +208,7 @@ MISTAKES = {
     "progress-of-true": call(progress=True),
     "loop-of-number": lambda: attune.Attention()(q, q, q, parallel_for=4),
     "scale-of-text": call(scale="1/8"),
+    "scale-of-many-digits": call(scale=10**400),
     "scale-of-array": call(scale=slope),
     "target-of-list": call(target=["cpu"]),
     "exact-of-text": call(exact="yes"),
@@ -229,6 +241,23 @@ MISTAKES["escaped-variable"] = score(lambda s, at: s + escaped(at))
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_has_its_message(name):
     golden(name, str(refused(MISTAKES[name])))
+
+
+def test_half_of_a_surrogate_pair_is_no_character():
+    error = refused(attune.attention, q, q, q, mask="kv <= \ud800")
+    assert (error.code, error.begin, error.end) == ("bad-character", 6, 7) and "U+D800" in str(error)
+    assert refused(attune.Attention, score="s + d", lets={"d": "\udfff"}).code == "bad-character"
+
+
+def test_a_manifest_with_0_is_refused(tmp_path):
+    error = refused(attune.compile, [{"mask": "kv <= q\0||true"}], tmp_path / "x.attune", targets="host", d=8)
+    assert error.code == "bad-character"
+
+
+def test_a_parameter_may_be_infinite():
+    width = attune.Param(3.4e38)
+    width.value = math.inf
+    assert np.isfinite(attune.attention(q, q, q, mask=lambda at: attune.f32(at.kv) < width)).all()
 
 
 def test_an_error_has_its_parts():

@@ -250,6 +250,23 @@ def changes():
         lambda: setattr(defaulted, "__defaults__", None)]
     yield "defaults of keywords", lambda: {"score": keyword}, [
         lambda: keyword.__kwdefaults__.update(by=3.0), lambda: setattr(keyword, "__kwdefaults__", None)]
+    def wide(at):
+        return at.kv <= at.q + getattr(wide, "width", 0)
+
+    yield "an attribute of a function", lambda: {"mask": wide}, [
+        lambda: setattr(wide, "width", 2), lambda: setattr(wide, "width", 5), lambda: setattr(wide, "more", 5),
+        lambda: setattr(wide, "width", attune.Param(1)), lambda: wide.width.__setattr__("value", 3),
+        lambda: delattr(wide, "width")]
+
+    class Window:
+        width = 4
+
+    yield "an attribute of a class", lambda: {"mask": lambda at: at.kv <= at.q + Window.width}, [
+        lambda: setattr(Window, "width", 2)]
+    widths = {"left": 2}
+    get = widths.get
+    yield "what a bound method gives", lambda: {"mask": lambda at: at.kv <= at.q + get("left")}, [
+        lambda: widths.update(left=5)]
     mask = attune.Mask(helped)
     yield "the function of a Mask", lambda: {"mask": mask}, [
         lambda: setattr(mask, "function", lambda at: at.kv <= at.q), lambda: setattr(mask, "function", helped)]

@@ -383,6 +383,8 @@ TEST_CASE("what a call binds must fit what is read", "[bind]") {
   CHECK(refused(tensors, {1, 2.5}).code == "bind-param");
   CHECK(refused(tensors, {1, 3e9}).code == "bind-param");
   CHECK(refused(tensors, {1, std::nan("")}).code == "bind-param");
+  CHECK(refused(tensors, {1e300, 2}).code == "bind-param");
+  CHECK(refused(tensors, {-3.5e38, 2}).code == "bind-param");
   CHECK(refused({b.bias, Tensor(nullptr, DType::i32, {40}), b.logits}, params).code == "tensor-null");
   Tensor away = b.bias;
   away.device = Device::cuda();

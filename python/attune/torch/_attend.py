@@ -5,18 +5,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 from attune import _core
+from attune._arguments import real
 from attune._errors import Error
 from attune._kept import Kept
+from attune.expr import _said
 from attune.torch._engine import chosen
 from attune.torch._mod import Spelled
+from attune.torch._value import refuse
 
 _FORWARD, _BACKWARD = 0, 1
 _SMALL = 1 << 12  # elements of q: a call of fewer is done on one thread
@@ -34,6 +37,16 @@ class Packed(NamedTuple):
 
 
 DENSE = Packed()
+
+
+def starts(given: Tensor) -> Tensor:
+    """Starts of packed sequences as the core reads them: on the host also of 64 bits, which it checks as they are."""
+    if given.dtype == torch.int64 and not given.is_cuda:
+        return given
+    if given.dtype not in (torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8):
+        refuse("cu-seqlens-type", f"starts of sequences hold {given.dtype}", "they are whole numbers of rows",
+               "convert them with .to(torch.int32)")
+    return given.to(torch.int32)
 
 
 class Call:
@@ -162,6 +175,26 @@ def row_numbers(q: Tensor, packed: Packed) -> Tensor:
 _core.find_torch(output)
 
 
+def check_tensors(q: object, k: object, v: object) -> None:
+    """Are they torch's? It is asked where one has turned out to lack what tensors have, as asking takes time."""
+    for name, given in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(given, Tensor):
+            refuse("tensor-array", f"`{name}` is {_said(given)}", "attune.torch takes torch's tensors",
+                   "pass a tensor: torch.as_tensor makes one of an array or a list")
+
+
+def _refuse_tangents(*tensors: Tensor | None) -> None:
+    """Without it the outputs would have none."""
+    if any([t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors]):
+        _no_tangents()
+
+
+def _no_tangents(*_: Any) -> NoReturn:
+    refuse("forward-derivative", "a tensor of an attention has a tangent",
+           "attune has derivatives by backward alone, not in forward mode",
+           "write .backward(), torch.func.grad or jacrev, or give forward_ad.unpack_dual(t).primal")
+
+
 class _Recorded(torch.autograd.Function):
     """A call whose gradients are wanted."""
 
@@ -180,6 +213,8 @@ class _Recorded(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None = None, _: None = None) -> Any:
+        if forward_ad._current_level >= 0:
+            _refuse_tangents(grad_o, grad_lse)
         if _is_grad_enabled():
             return _twice(ctx, grad_o, grad_lse)
         call, saved, wanted = ctx.call, ctx.saved_tensors, ctx.needs_input_grad
@@ -192,10 +227,38 @@ class _Recorded(torch.autograd.Function):
         return None, None, *call.backward(grad_o, grad_lse, *saved[:5], saved[5:], wanted[2:])
 
 
-@once_differentiable
 def _twice(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None) -> Any:
-    """The gradients in a graph, which gives no gradients of them."""
-    return _Recorded.backward(ctx, grad_o, grad_lse)
+    """The gradients in a graph of their own."""
+    with torch.no_grad():
+        grads = _Recorded.backward(ctx, grad_o, grad_lse)
+    return once(grads, (grad_o, grad_lse, *ctx.saved_tensors))
+
+
+def once(grads: Sequence[Tensor | None], read: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+    """Gradients, computed from what was read, whose own gradients are refused: without that they would be 0."""
+    made = [g for g in grads if g is not None]
+    marked = iter(_Once.apply(len(made), *made, *[t for t in read if t is not None]) if made else ())
+    return tuple([None if g is None else next(marked) for g in grads])
+
+
+class _Once(torch.autograd.Function):
+    """Gives the first of its tensors as they are."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(count: int, *tensors: Tensor) -> Any:
+        return tuple([t.view_as(t) for t in tensors[:count]])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Keeps nothing."""
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> NoReturn:
+        refuse("second-derivative", "the gradients of an attention are differentiated again",
+               "attune has first derivatives alone",
+               "write this attention with torch.softmax, or leave it out of what create_graph=True is for")
 
 
 # torch.autograd.Function.apply without what it does for the transforms of torch.func.
@@ -206,6 +269,7 @@ class _Transformed(torch.autograd.Function):
     """The same for the transforms of torch.func, which want the operators inside of it."""
 
     generate_vmap_rule = True
+    jvp = staticmethod(_no_tangents)
 
     @staticmethod
     def forward(mods: tuple[Any, ...], cu_q: Tensor | None, cu_kv: Tensor | None, q: Tensor, k: Tensor, v: Tensor,
@@ -227,7 +291,8 @@ class _Transformed(torch.autograd.Function):
         *given, cu_q, cu_kv = ctx.saved_tensors[:7]
         grads = torch.ops.attune.backward(grad_o, grad_lse, *given, cu_q, cu_kv, ctx.saved_tensors[7:],
                                           *ctx.mods[:-1], wanted)
-        return None, None, None, *[g if w else None for g, w in zip(grads, wanted)]
+        given = [g if w else None for g, w in zip(grads, wanted)]
+        return None, None, None, *once(given, (grad_o, grad_lse, *ctx.saved_tensors))
 
 
 # The context_parallel that calls are made in.
@@ -237,13 +302,21 @@ sharing: Any = None
 def attend(spelled: Spelled, q: Tensor, k: Tensor, v: Tensor, scale: float | None, *, with_lse: bool = False,
            with_max: bool = False, packed: Packed = DENSE) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """The attention: the output, and the logarithm of the sum and the largest score where they are asked for."""
+    captures = spelled.captures
+    if scale is not None and type(scale) is not float and not is_compiling():
+        scale = real("scale", scale)
+    if forward_ad._current_level >= 0 and not is_compiling():
+        _refuse_tangents(q, k, v, *captures)
     if sharing is not None:
         return sharing.attend(spelled, q, k, v, scale, with_lse, with_max, packed)
-    captures = spelled.captures
     if is_compiling() or _len_torch_dispatch_stack() or _are_functorch_transforms_active():
         return _operator(spelled, q, k, v, scale, with_lse, with_max, packed)
-    recorded = _is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or
-                                            bool(captures) and any([t.requires_grad for t in captures]))
+    try:
+        recorded = _is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or
+                                           bool(captures) and any([t.requires_grad for t in captures]))
+    except AttributeError:
+        check_tensors(q, k, v)
+        raise
     key = (scale, q.dtype is _f64, with_max, chosen())
     call = spelled.calls.get(key) if packed is DENSE else None
     if call is None:
@@ -279,6 +352,7 @@ _are_functorch_transforms_active = torch._C._are_functorch_transforms_active
 def _operator(spelled: Spelled, q: Tensor, k: Tensor, v: Tensor, scale: float | None, with_lse: bool, with_max: bool,
               packed: Packed) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """By the operator of torch, which subclasses, modes, transforms and graphs know."""
+    check_tensors(q, k, v)
     mods = (spelled.ints, *spelled.texts, " ".join(spelled.names), scale, packed.max_q, packed.max_kv, with_max)
     if not is_compiling() and torch._C._are_functorch_transforms_active():
         out, lse, most = _Transformed.apply(mods, packed.q, packed.kv, q, k, v, *spelled.captures)

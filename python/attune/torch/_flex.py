@@ -13,7 +13,7 @@ from torch.compiler import is_compiling
 
 from attune._library import watch
 from attune.torch import _attend
-from attune.torch._attend import attend
+from attune.torch._attend import attend, check_tensors
 from attune.torch._dynamo import compare_integers
 from attune.torch._mod import Spelled, Texts, spell, spelled_of, texts_of
 from attune.torch._value import refuse
@@ -72,7 +72,11 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: ScoreMo
     >>> q.grad.shape
     torch.Size([1, 2, 8, 4])
     """
-    q_shape, k_shape = check_heads(query, key, enable_gqa)
+    try:
+        q_shape, k_shape = check_heads(query, key, enable_gqa)
+    except AttributeError:
+        check_tensors(query, key, value)
+        raise
     lengths = q_shape[-2], k_shape[-2]
     if _attend.sharing is not None:
         lengths = _attend.sharing.whole(lengths)
@@ -165,6 +169,7 @@ is_any_autocast: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enable
 
 def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Under autocast in its type, as torch's attentions are; keys and values of a cache stay as they are."""
+    check_tensors(*tensors)
     device = tensors[0].device.type
     if not torch.is_autocast_enabled(device):
         return tensors

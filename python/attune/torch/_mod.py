@@ -7,7 +7,8 @@ import functools
 import json
 import weakref
 from collections.abc import Callable
-from types import BuiltinFunctionType, CellType, FunctionType, ModuleType
+from inspect import CO_VARARGS
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +18,8 @@ from attune import _core
 from attune._errors import Error
 from attune._kept import Kept
 from attune._place import Place, here
-from attune._trace import globals_read
+from attune._trace import globals_read, stays
+from attune.expr import _said
 from attune.torch._engine import chosen
 from attune.torch._functions import Listening
 from attune.torch._value import Trace, Value, as_kind, refuse, scalar
@@ -117,6 +119,9 @@ def seen_as(tensor: Tensor) -> str:
 
 def spell(score: Mod | None, mask: Mod | None, device: torch.device, names: dict[int, str]) -> tuple[Spelled, bool]:
     """Both as text, and whether that holds for as long as what they refer to stays."""
+    if not torch.compiler.is_compiling():
+        _check_arguments("mask_mod", mask, "b, h, q_idx, kv_idx", "q_idx >= kv_idx")
+        _check_arguments("score_mod", score, "score, b, h, q_idx, kv_idx", "score + bias[h]")
     trace = Trace(device, names)
     score_text = mask_text = ""
     with Listening(trace):
@@ -130,6 +135,22 @@ def spell(score: Mod | None, mask: Mod | None, device: torch.device, names: dict
     read = [n for n, name in enumerate(trace.called) if f"{name}[" in score_text or f"{name}[" in mask_text]
     return Spelled(texts, tuple([trace.called[n] for n in read]), tuple([trace.captures[n] for n in read]),
                    tuple(trace.ints), trace.written), trace.lasting
+
+
+def _check_arguments(mod: str, function: Any, called: str, sample: str) -> None:
+    fix = f"write lambda {called}: {sample}"
+    if function is not None and not callable(function):
+        refuse("wrong-arguments", f"the {mod} is {_said(function)}", "it is a function of values of the kernel", fix)
+    own = isinstance(function, MethodType)
+    plain = function.__func__ if own else function
+    if not isinstance(plain, FunctionType):
+        return
+    code, given = plain.__code__, len(called.split(",")) + own
+    needed = code.co_argcount - len(plain.__defaults__ or ())
+    if needed > given or (code.co_argcount < given and not code.co_flags & CO_VARARGS):
+        takes = needed - own
+        raise Error.at(Place(code, 0), "wrong-arguments", f"the {mod} takes {takes} argument{'' if takes == 1 else 's'}",
+                       f"a {mod} is called with ({called})", fix)
 
 
 def _result(trace: Trace, made: Any, mod: str, kind: str, sample: str) -> Value:
@@ -147,7 +168,7 @@ def _result(trace: Trace, made: Any, mod: str, kind: str, sample: str) -> Value:
 
 
 class _Watched(NamedTuple):
-    """A variable that a function reads: a cell, or a name among globals, and what it held."""
+    """A variable that a function reads: a cell, or a name among globals or its attributes, and what it held."""
 
     cell: CellType | None
     scope: dict[str, Any] | None
@@ -164,12 +185,30 @@ class _Watched(NamedTuple):
         return now is held or (type(now) is type(held) and isinstance(now, (int, float, str)) and now == held)
 
 
+class _WatchedRoot(_Watched):
+    """One that held the other root, or its own: weakly, as a function that keeps itself would never go."""
+
+    def stays(self) -> bool:
+        now = self.cell.cell_contents if self.cell is not None else self.scope.get(self.name)  # type: ignore[union-attr]
+        return now is self.held()  # type: ignore[operator]
+
+
 class _Entry(NamedTuple):
     score: Any  # weak references, or None
     mask: Any
     device: torch.device
     watched: list[_Watched]
+    shapes: list[tuple[Tensor, torch.Size]]  # `t.data = …` and resize_ change a tensor that stays the same object
     spelled: Spelled
+
+    def stays(self) -> bool:
+        for watched in self.watched:
+            if not watched.stays():
+                return False
+        for tensor, shape in self.shapes:
+            if tensor.shape != shape:
+                return False
+        return True
 
 
 _entries: dict[tuple[int, int], _Entry] = {}
@@ -182,12 +221,8 @@ def spelled_of(score: Mod | None, mask: Mod | None, device: torch.device) -> Spe
         return _plain
     key = (id(score), id(mask))
     entry = _entries.get(key)
-    if entry is not None and entry.device == device:
-        for watched in entry.watched:
-            if not watched.stays():
-                break
-        else:
-            return entry.spelled
+    if entry is not None and entry.device == device and entry.stays():
+        return entry.spelled
     scan = _Scan((score, mask))
     made, lasting = spell(score, mask, device, scan.names)
     if lasting and scan.lasting:
@@ -196,7 +231,7 @@ def spelled_of(score: Mod | None, mask: Mod | None, device: torch.device) -> Spe
 
         try:
             first, second = (None if f is None else weakref.ref(f, gone) for f in (score, mask))
-            _entries[key] = _Entry(first, second, device, scan.watched, made)
+            _entries[key] = _Entry(first, second, device, scan.watched, scan.shapes, made)
         except TypeError:  # a callable that has no weak references
             pass
     return made
@@ -207,6 +242,7 @@ class _Scan:
 
     def __init__(self, roots: tuple[Any, ...]) -> None:
         self.watched: list[_Watched] = []
+        self.shapes: list[tuple[Tensor, torch.Size]] = []
         self.names: dict[int, str] = {}
         self.lasting = True
         self._roots = roots
@@ -217,9 +253,13 @@ class _Scan:
 
     def _refer(self, thing: object, name: str) -> None:
         if isinstance(thing, Tensor):
-            self.names.setdefault(id(thing), name)
-        elif isinstance(thing, (*_CONSTANTS, BuiltinFunctionType)):
+            if id(thing) not in self.names:
+                self.names[id(thing)] = name
+                self.shapes.append((thing, thing.shape))
+        elif isinstance(thing, _CONSTANTS):
             return
+        elif isinstance(thing, BuiltinFunctionType):
+            self.lasting &= stays(thing)
         elif isinstance(thing, type):  # one of the user's has attributes that may change
             self.lasting &= thing.__module__.partition(".")[0] in ("builtins", *_CONSTANT_MODULES)
         elif isinstance(thing, ModuleType):
@@ -258,9 +298,17 @@ class _Scan:
             self._refer(held, name)
         for name, held in (thing.__kwdefaults__ or {}).items():
             self._refer(held, name)
+        for name, held in thing.__dict__.items():
+            self._watch(None, thing.__dict__, name, held)
 
     def _watch(self, cell: CellType | None, scope: dict[str, Any] | None, name: str, held: object) -> None:
-        if (isinstance(held, ModuleType) and held.__name__ in _CONSTANT_MODULES) or any(held is r for r in self._roots):
-            return  # what is watched is kept, and a function that keeps itself would never go
+        if isinstance(held, ModuleType) and held.__name__ in _CONSTANT_MODULES:
+            return
+        if any(held is r for r in self._roots):
+            try:
+                self.watched.append(_WatchedRoot(cell, scope, name, weakref.ref(held)))
+            except TypeError:  # a callable that has no weak references
+                self.lasting = False
+            return
         self._refer(held, name)
         self.watched.append(_Watched(cell, scope, name, held))

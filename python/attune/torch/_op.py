@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from attune._kept import Kept
-from attune.torch._attend import DENSE, Call, Packed, output, row_numbers
+from attune.torch._attend import DENSE, Call, Packed, once, output, row_numbers
 from attune.torch._mod import Spelled, Texts
 
 _MODS = ("Tensor? cu_q, Tensor? cu_kv, Tensor[] captures, SymInt[] ints, str score, str mask, str prob, str sink, "
@@ -93,8 +93,10 @@ def _gradients(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None, _: Any)
     if grad_o is None and grad_lse is None:
         return None, None, None, None, None, [None] * len(captures), *none
     grads = torch.ops.attune.backward(grad_o, grad_lse, q, k, v, out, lse, cu_q, cu_kv, captures, *ctx.mods, ctx.wanted)
-    given = [g if wanted else None for g, wanted in zip(grads, ctx.wanted)]
-    return *given[:3], None, None, given[3:], *none
+    given: Any = [g if wanted else None for g, wanted in zip(grads, ctx.wanted)]
+    if torch.is_grad_enabled():
+        given = once(given, (grad_o, grad_lse, *ctx.saved_tensors))
+    return *given[:3], None, None, list(given[3:]), *none
 
 
 torch.library.register_autograd("attune::forward", _gradients, setup_context=_remember, lib=_library)

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attune.torch._attend import Packed, attend
+from attune.expr import _said
+from attune.torch._attend import Packed, attend, check_tensors, starts
 from attune.torch._flex import as_autocast, check_heads, is_any_autocast
 from attune.torch._mod import Spelled, Texts
 from attune.torch._value import refuse
@@ -19,7 +20,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
                                  enable_gqa: bool = False) -> Tensor:
     """torch.nn.functional.scaled_dot_product_attention, compiled by attune.
 
-    Any number of leading dimensions, as torch has it; `attn_mask` of bools or floats broadcasts, and gets a gradient
+    Any number of leading dimensions, which broadcast as torch's do; `attn_mask` of bools or floats broadcasts, and gets a gradient
     where it requires one. Nested tensors are of the jagged layout, [batch, heads, *, width].
 
     >>> import torch
@@ -33,9 +34,16 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
                "leave out is_causal, and clear the mask's upper triangle")
     if is_any_autocast():
         query, key, value = as_autocast(query, key, value)
-    if query.is_nested:
-        return _nested(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    q, k, v = _four(query), _four(key), _four(value)
+    try:
+        if query.is_nested:
+            return _nested(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        shape, k_shape, v_shape = query.shape, key.shape, value.shape
+    except AttributeError:
+        check_tensors(query, key, value)
+        raise
+    if not shape == k_shape == v_shape and not shape[:-2] == k_shape[:-2] == v_shape[:-2]:
+        query, key, value = _broadcast(query, key, value, enable_gqa)
+    q, k, v = (query, key, value) if query.dim() == 4 else (_four(query), _four(key), _four(value))
     check_heads(q, k, enable_gqa)
     keep = None if attn_mask is None else _fitting(attn_mask, query, key)
     out, _, _ = attend(_spelled(q, keep, dropout_p, is_causal), q, k, v, scale)
@@ -43,12 +51,33 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
 
 
 def _four(tensor: Tensor) -> Tensor:
-    """As [B, H, S, D]: of three dimensions the first is B, of more the last but three are B together."""
-    if tensor.dim() == 4:
-        return tensor
-    if tensor.dim() > 4:
-        return tensor.flatten(0, -4)
-    return tensor.unsqueeze(1) if tensor.dim() == 3 else tensor[(None,) * (4 - tensor.dim())]
+    """As [B, H, S, D]: the last but three dimensions and all before are B together."""
+    return tensor.flatten(0, -4) if tensor.dim() > 4 else tensor[(None,) * (4 - tensor.dim())]
+
+
+def _broadcast(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """With the leading dimensions that all of them broadcast to, but for heads that are meant to be shared."""
+    given = query, key, value
+    own = 3 if enable_gqa else 2
+    if min(t.dim() for t in given) < own:
+        refuse("tensor-rank", f"q, k and v have {query.dim()}, {key.dim()} and {value.dim()} dimensions",
+               f"each has at least {own}: {'heads, ' if enable_gqa else ''}positions and width", "add the dimension")
+    most = max(t.dim() for t in given)
+    whole = []
+    for extents in zip(*[(*(1,) * (most - t.dim()), *t.shape[:-own]) for t in given]):
+        several = [n for n in extents if n != 1]
+        if any(n != several[0] for n in several):
+            if own == 2 and len(whole) == most - 3:
+                check_heads(_four(query), _four(key), enable_gqa)
+            refuse("tensor-shape", f"q, k and v are {list(query.shape)}, {list(key.shape)} and {list(value.shape)}",
+                   "their leading dimensions are to broadcast, as torch's do", "expand or reshape them")
+        whole.append(several[0] if several else 1)
+    query = query.expand(*whole, *query.shape[-own:])
+    # Those of one entry serve all of them without being written out, as far as they are alike.
+    if most == 4 and key.shape[:2] == value.shape[:2] and key.dim() == value.dim() == 4 and (
+            key.shape[1] == query.shape[1] or enable_gqa):
+        return query, key, value
+    return query, key.expand(*whole, *key.shape[-own:]), value.expand(*whole, *value.shape[-own:])
 
 
 def _fitting(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -61,8 +90,6 @@ def _fitting(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
     if mask.dtype != torch.bool and not mask.is_floating_point():
         refuse("mask-type", f"attn_mask holds {mask.dtype}",
                "bools keep pairs, and floats are added to scores", "convert it with .bool()")
-    if query.dim() == 3:
-        return mask.reshape(own[0], 1, *own[1:])
     if query.dim() > 4:
         return mask.reshape(own).expand(*whole[:-3], *own[-3:]).flatten(0, -4)
     return mask
@@ -72,7 +99,7 @@ _PLAIN, _CAUSAL = Spelled(Texts()), Spelled(Texts(mask="kv <= q"))
 
 
 def _spelled(q: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool) -> Spelled:
-    if attn_mask is None and not dropout_p > 0.0:
+    if attn_mask is None and dropout_p == 0.0:
         return _CAUSAL if is_causal else _PLAIN
     score = mask = prob = ""
     names, captures = [], []
@@ -84,7 +111,7 @@ def _spelled(q: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: b
         at = zip(attn_mask.shape, ("b", "h", "q", "kv")[4 - attn_mask.dim():])
         read = f"attn_mask[{', '.join(['0' if n == 1 else i for n, i in at])}]"
         mask, score = (read, "") if attn_mask.dtype == torch.bool else ("", f"s + {read}")
-    if dropout_p > 0.0:
+    if dropout_p != 0.0:
         prob, seed = dropping(dropout_p, q.device)
         names.append("seed")
         captures.append(seed)
@@ -93,6 +120,9 @@ def _spelled(q: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: b
 
 def dropping(share: float, device: torch.device) -> tuple[str, Tensor]:
     """Dropout as a prob mod, and the seed that it captures, from torch's generator: torch.manual_seed repeats it."""
+    if not isinstance(share, (int, float)) or not 0.0 <= share <= 1.0:
+        refuse("bad-argument", f"`dropout_p` cannot be {_said(share)}", "it is the share of pairs that go",
+               "pass a number from 0 to 1")
     keep = 1.0 - share
     seed = torch.randint(0, 2**31 - 1, (), dtype=torch.int32, device=device)
     return f"where(random(seed[]) < {keep!r}f, p / {keep!r}f, 0.0f)", seed
@@ -110,12 +140,12 @@ def _nested(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
     if not enable_gqa and flat[0].shape[1] != flat[1].shape[1]:
         refuse("gqa-not-enabled", f"q has {flat[0].shape[1]} heads and k has {flat[1].shape[1]}",
                "heads of k and v are shared only where that is meant", "write enable_gqa=True")
-    starts: list[Tensor] = [t.offsets() for t in (q, k)]  # type: ignore[attr-defined]
+    offsets: list[Tensor] = [t.offsets() for t in (q, k)]  # type: ignore[attr-defined]
     longest = [_longest(t) if t.is_cuda else 0 for t in (q, k)]
-    packed = Packed(starts[0].to(torch.int32), starts[1].to(torch.int32), longest[0], longest[1])
+    packed = Packed(starts(offsets[0]), starts(offsets[1]), longest[0], longest[1])
     spelled = _spelled(flat[0], None, dropout_p, is_causal)
     out, _, _ = attend(spelled, flat[0], flat[1], flat[2], scale, packed=packed)
-    return torch.nested.nested_tensor_from_jagged(out, starts[0]).transpose(1, 2)
+    return torch.nested.nested_tensor_from_jagged(out, offsets[0]).transpose(1, 2)
 
 
 def _longest(nested: Any) -> int:

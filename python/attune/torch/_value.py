@@ -53,6 +53,7 @@ def spelled(number: Any) -> Piece:
             refuse("bad-number", f"the literal {number} is no Int",
                    "an Int holds -2147483648 to 2147483647", "use a float, or a number in range")
         return f"{number}", (_TIGHT if number >= 0 else _PREFIX)
+    number = float(number)  # of a symbolic one Dynamo makes a constant here, and guards it
     if number != number:
         return "nan", _TIGHT
     if number >= _LARGEST:
@@ -150,7 +151,7 @@ class Trace:
         if isinstance(thing, Tensor):
             return self._read(thing)
         if isinstance(thing, bool):
-            return literal(self, "b", thing)
+            return literal(self, "b", True if thing else False)  # which is no longer symbolic to Dynamo
         if isinstance(thing, (int, torch.SymInt)):
             return literal(self, "i", thing)
         if isinstance(thing, (float, torch.SymFloat)):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attune.torch._attend import Packed, attend
+from attune.torch._attend import Packed, attend, check_tensors, starts
 from attune.torch._flex import MaskMod, ScoreMod, as_autocast, written
 from attune.torch._value import refuse, scalar
 
@@ -33,12 +33,13 @@ def varlen_attention(query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor
     if block_table is not None:
         refuse("paged-cache", "block_table is given", "attune reads k and v that lie in order",
                "gather the pages, or call torch's varlen_attn")
+    check_tensors(query, key, value)
     if not enable_gqa and query.shape[1] != key.shape[1]:
         refuse("gqa-not-enabled", f"q has {query.shape[1]} heads and k has {key.shape[1]}",
                "heads of k and v are shared only where that is meant", "write enable_gqa=True")
     query, key, value = as_autocast(query, key, value)
     mask = _seen(mask_mod, (window_size[0], window_size[1]), seqused_k)
-    starts_q, starts_k = (t.to(torch.int32) for t in (cu_seq_q, cu_seq_q if cu_seq_k is None else cu_seq_k))
+    starts_q, starts_k = (starts(t) for t in (cu_seq_q, cu_seq_q if cu_seq_k is None else cu_seq_k))
     longest = (max_q, max_k) if query.is_cuda else (0, 0)
     with_lse = return_aux is not None and return_aux.lse
     out, lse, _ = attend(written(score_mod, mask, query), query, key, value, scale, with_lse=bool(with_lse),

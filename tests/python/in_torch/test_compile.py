@@ -51,6 +51,18 @@ def test_fifty_lengths_take_two_graphs():
     assert counters["stats"]["unique_graphs"] == 2
 
 
+def test_a_float_that_changes_is_another_constant():
+    factor = 2.0
+
+    def run(q, k, v):
+        mod = lambda s, b, h, i, j: (torch.tanh(s / factor) * factor + i * (factor * 0.5)) * (factor > 2.5)
+        return flex_attention(q, k, v, mod, scale=factor)
+
+    graph, inputs = compiled(run), qkv(grad=False)
+    for factor in (2.0, 3.0, 0.1, 4.0):
+        close(graph(*inputs), run(*inputs), 1e-6)
+
+
 def test_a_comparison_with_a_length_is_asked_of_the_value():
     def run(q, k, v):
         n = k.shape[-2]

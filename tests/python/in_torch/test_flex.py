@@ -160,13 +160,6 @@ def test_a_captured_tensor_of_half_precision_gets_its_own_type_of_gradient():
     assert bias.grad.dtype == torch.bfloat16 and bias.grad.any()
 
 
-def test_a_second_derivative_is_refused():
-    q, k, v = qkv()
-    (grad,) = torch.autograd.grad(flex_attention(q, k, v).square().sum(), q, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        grad.sum().backward()
-
-
 def test_torchs_own_block_mask_is_its_mask_mod():
     q, k, v = qkv(q_len=200, kv_len=200)
     doc = torch.randint(0, 3, (2, 200))
@@ -243,6 +236,36 @@ def test_globals_that_change_are_seen():
     close(flex_attention(q, k, v, mod), eager(*doubled(q, k, v), mod)[0])
 
 
+def test_a_variable_that_held_the_other_mod_is_watched():
+    q, k, v = qkv(grad=False)
+
+    def mod(s, b, h, i, j):
+        return torch.where(keep(b, h, i, j), s, s * 3)
+
+    mask = block_mask(causal, q, k)
+    for keep in (causal, lambda b, h, i, j: i < j):
+        close(flex_attention(q, k, v, mod, mask), eager(*doubled(q, k, v), mod, causal)[0])
+
+
+def test_a_tensor_that_gets_other_extents_is_seen():
+    q, k, v = qkv(grad=False)
+    bias, rows = torch.nn.Parameter(torch.randn(30)), torch.randn(19, 5)
+
+    def mod(s, b, h, i, j, late=torch.nn.Parameter(torch.randn(25))):
+        return s + bias[i - j] + late[i - j] + (rows[i] * rows[j]).sum(-1)
+
+    def swap():
+        bias.data = torch.randn(24)
+        rows.resize_(19, 3).normal_()
+
+    def swap_the_default():
+        mod.__defaults__[0].data = torch.randn(40)
+
+    for change in (lambda: None, swap, swap_the_default):
+        change()
+        close(flex_attention(q, k, v, mod), eager(*doubled(q, k, v), mod)[0], 1e-4)
+
+
 def test_numbers_computed_while_tracing_are_computed_again():
     q, k, v = qkv(grad=False)
     table = torch.ones(4)
@@ -293,6 +316,13 @@ def test_a_mod_and_its_tensors_go_when_their_owner_lets_go():
     del mod, bias
     gc.collect()
     assert gone() is None
+    keep = lambda b, h, i, j: i >= j
+    mod = lambda s, b, h, i, j: torch.where(keep(b, h, i, j), s, s * 3)
+    flex_attention(q, k, v, mod, block_mask(keep, q, k))
+    gone = weakref.ref(keep), weakref.ref(mod)
+    del keep, mod
+    gc.collect()
+    assert gone[0]() is None and gone[1]() is None
 
 
 def test_an_object_with_attributes_is_asked_each_time():
@@ -306,6 +336,23 @@ def test_an_object_with_attributes_is_asked_each_time():
     flex_attention(q, k, v, layer.mod)
     layer.factor = 2.0
     close(flex_attention(q, k, v, layer.mod), eager(*doubled(q, k, v), lambda s, *_: s * 2)[0])
+
+
+def test_attributes_of_functions_and_bound_methods_are_asked_each_time():
+    q, k, v = qkv(grad=False)
+    widths = {"own": 3}
+    get = widths.get
+
+    def near(b, h, i, j):
+        return abs(i - j) < near.width
+
+    def by_method(b, h, i, j):
+        return abs(i - j) < get("own")
+
+    for width in (3, 6):
+        near.width = widths["own"] = width
+        for mask in (near, by_method):
+            close(flex_attention(q, k, v, None, block_mask(mask, q, k)), eager(*doubled(q, k, v), None, mask)[0])
 
 
 def test_lists_of_many_sizes_cost_text_that_grows_slowly():

@@ -14,6 +14,7 @@ from torch.nn.attention import flex_attention as torchs
 q = torch.ones(1, 2, 8, 4)
 bias, table, doc = torch.ones(2), torch.ones(2, 8), torch.zeros(8, dtype=torch.int32)
 learned = torch.ones(2, requires_grad=True)
+twice = q.clone().requires_grad_()
 
 
 def score(mod):
@@ -33,6 +34,11 @@ def loops(s, b, h, i, j):
 def in_place(s, b, h, i, j):
     s.add_(1)
     return s
+
+
+class Layer:
+    def mod(self, s, b, h):
+        return s
 
 
 def nothing(s, b, h, i, j):
@@ -69,7 +75,20 @@ MISTAKES = {
     "text": score(lambda s, b, h, i, j: s + "1"),
     "gives-none": score(nothing),
     "mask-gives-none": mask(lambda b, h, i, j: None),
+    "score-mod-of-text": score("s"),
+    "mask-mod-of-number": mask(3),
+    "too-few-arguments": score(lambda s, b, h: s),
+    "too-many-arguments": mask(lambda b, h, i, j, k: i >= j),
+    "method-with-too-few-arguments": score(Layer().mod),
     # ---- calls
+    "no-query": lambda: flex_attention(None, q, q),
+    "keys-in-a-list": lambda: flex_attention(q, [1.0], q),
+    "values-of-numpy": lambda: flex_attention(q, q, q.numpy()),
+    "no-value": lambda: scaled_dot_product_attention(q, q, None),
+    "no-value-without-gradients": torch.no_grad()(lambda: flex_attention(q, q, None)),
+    "no-packed-key": lambda: varlen_attention(q[0], None, q[0], doc, doc),
+    "scale-of-text": lambda: flex_attention(q, q, q, scale="a"),
+    "scale-of-many-digits": lambda: scaled_dot_product_attention(q, q, q, scale=10**400),
     "heads": lambda: flex_attention(q, q[:, :1], q[:, :1]),
     "wrong-lengths": lambda: flex_attention(q, q, q, block_mask=create_block_mask(lambda *_: True, None, None, 16, 8)),
     "sliced-mask": lambda: flex_attention(
@@ -80,13 +99,20 @@ MISTAKES = {
     "cache-of-e5m2": lambda: flex_attention(q, *[q.to(torch.float8_e5m2)] * 2),
     "cache-without-gradient": lambda: flex_attention(
         q.clone().requires_grad_(), *[q.to(torch.float8_e4m3fn)] * 2).sum().backward(),
+    "forward-derivative": lambda: torch.func.jvp(lambda q: flex_attention(q, q, q), (q,), (q,)),
+    "second-derivative": lambda: torch.autograd.grad(
+        flex_attention(twice, q, q).sum(), twice, create_graph=True)[0].sum().backward(),
     "shapes": lambda: flex_attention(q, q[..., :2], q),
     "three-dimensions": lambda: flex_attention(q[0], q[0], q[0]),
     "sparse": lambda: flex_attention(q.to_sparse(), q, q),
     "mask-and-causal": lambda: scaled_dot_product_attention(q, q, q, torch.ones(8, 8), is_causal=True),
     "mask-shape": lambda: scaled_dot_product_attention(q, q, q, torch.ones(8, 4)),
     "mask-type": lambda: scaled_dot_product_attention(q, q, q, torch.ones(8, 8, dtype=torch.int32)),
+    "dropout": lambda: scaled_dot_product_attention(q, q, q, dropout_p=1.5),
+    "leading-dimensions": lambda: scaled_dot_product_attention(q.expand(3, 2, 8, 4), q.expand(2, 2, 8, 4), q),
+    "no-heads": lambda: scaled_dot_product_attention(q, q[0, 0], q[0, 0], enable_gqa=True),
     "nested-flex": lambda: flex_attention(*[torch.nested.nested_tensor([q[0]], layout=torch.jagged)] * 3),
+    "starts-of-floats": lambda: varlen_attention(q[0], q[0], q[0], table[0], table[0]),
     "paged": lambda: varlen_attention(q[0], q[0], q[0], doc, doc, block_table=doc),
 }
 

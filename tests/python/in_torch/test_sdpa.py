@@ -1,6 +1,7 @@
 # tests/python/in_torch/test_sdpa.py — scaled_dot_product_attention and varlen_attention against torch's own
 """Torch's other attentions, with torch's own as the reference."""
 
+import attune
 import pytest
 import torch
 import torch.nn.functional as F
@@ -34,6 +35,29 @@ def test_any_leading_dimensions(lead):
     inputs = [torch.randn(*lead, n, 8, requires_grad=True) for n in (5, 7, 7)]
     check(inputs)
     check(inputs, torch.rand(*lead, 5, 7) > 0.3)
+
+
+LEADS = [((4, 1), (4,), (4,)), ((4,), (4, 1), (4, 1)), ((2, 3), (1, 3), (1, 3)), ((1, 3), (2, 3), (2, 3)), ((), (2,), (2,)),
+         ((2, 3), (3,), ()), ((2, 3), (2, 1), (2, 1)), ((2, 1), (2, 3), (2, 3)), ((1, 2, 3), (2, 1, 3), (2, 1, 3)),
+         ((2, 2, 3), (2, 3), (2, 2, 1)), ((1,), (1,), (3,)), ((2, 2, 3), (1, 1, 3), (1, 1, 3))]
+
+
+@pytest.mark.parametrize("leads", LEADS, ids=str)
+def test_leading_dimensions_broadcast(leads):
+    inputs = [torch.randn(*lead, n, width, requires_grad=True)
+              for lead, n, width in zip(leads, (5, 7, 7), (8, 8, 6))]
+    check(inputs)
+    check(inputs, is_causal=True)
+    check(inputs, torch.randn(5, 7, requires_grad=True))
+    lead = torch.broadcast_shapes(*leads[:2])
+    check(inputs, torch.randn(*lead, 5, 7, requires_grad=True))
+
+
+@pytest.mark.parametrize("leads", [((6,), (3,)), ((2, 6), (1, 3)), ((2, 6), (3,)), ((3, 1, 6), (2, 3))], ids=str)
+def test_leading_dimensions_broadcast_beside_shared_heads(leads):
+    inputs = [torch.randn(*leads[n > 0], 5, 8, requires_grad=True) for n in range(3)]
+    check(inputs, enable_gqa=True)
+    check(inputs, torch.randn(leads[0][-1], 5, 5), enable_gqa=True)
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (1, 7), (5, 1), (2, 1, 5, 7), (4, 5, 7), (2, 4, 1, 7), (1, 1, 1, 1)],
@@ -187,3 +211,34 @@ def test_packed_sequences_whose_keys_are_partly_in_use():
         wanted, _ = eager(*(p.transpose(0, 1)[None].double() for p in parts), None,
                           lambda b, h, i, j: j <= i + (kv_len - q_len))
         close(out[starts[0][n]:starts[0][n + 1]], wanted[0].transpose(0, 1))
+
+
+@pytest.mark.parametrize("share", [float("nan"), -0.5, 1.5, float("inf"), "0.1", None], ids=str)
+def test_a_share_of_dropout_is_from_0_to_1(share):
+    q, k, v = qkv(grad=False)
+    nested = torch.nested.nested_tensor([q[0].transpose(0, 1), q[1].transpose(0, 1)], layout=torch.jagged).transpose(1, 2)
+    for tensors in ((q, k, v), (nested,) * 3):
+        with pytest.raises(attune.Error, match=r"`dropout_p` cannot be .*\[bad-argument\]"):
+            scaled_dot_product_attention(*tensors, dropout_p=share)
+
+
+def test_all_may_be_dropped():
+    inputs = qkv()
+    out = scaled_dot_product_attention(*inputs, dropout_p=1)
+    assert not out.any() and not any(g.any() for g in torch.autograd.grad(out.sum(), inputs))
+
+
+def test_starts_of_packed_sequences_are_taken_as_they_are():
+    q = torch.randn(5, 2, 8)
+    wanted = varlen_attention(q, q, q, torch.tensor([0, 3, 5], dtype=torch.int32), None)
+    for dtype in (torch.int64, torch.int16, torch.uint8):
+        leaf = q.clone().requires_grad_()
+        out = varlen_attention(leaf, q, q, torch.tensor([0, 3, 5], dtype=dtype), None)
+        assert torch.equal(out, wanted)
+        out.sum().backward()
+    for given, code in ((torch.tensor([0, 2**32 + 3, 5]), "cu-seqlens"), (torch.tensor([0, 3.7, 5]), "cu-seqlens-type"),
+                        (torch.tensor([False, True, True]), "cu-seqlens-type")):
+        for cu_q, cu_k in ((given, None), (torch.tensor([0, 3, 5]), given)):
+            with pytest.raises(attune.Error) as caught:
+                varlen_attention(q, q, q, cu_q, cu_k)
+            assert caught.value.code == code

@@ -215,7 +215,7 @@ def test_tensors_that_a_transform_has_left_behind():
     assert leaf.grad.any()
 
 
-def test_backward_twice_hooks_and_graphs_of_gradients():
+def test_backward_twice_and_hooks():
     leaves = qkv()
     out = flex_attention(*leaves, biased)
     first = torch.autograd.grad(out.sum(), leaves, retain_graph=True)
@@ -223,9 +223,6 @@ def test_backward_twice_hooks_and_graphs_of_gradients():
         assert torch.equal(a, b)
     with pytest.raises(RuntimeError, match="backward through the graph a second time"):
         torch.autograd.grad(out.sum(), leaves)
-    (made,) = torch.autograd.grad(flex_attention(*leaves).square().sum(), leaves[:1], create_graph=True)
-    with pytest.raises(RuntimeError, match="differentiate twice"):
-        made.sum().backward()
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t.double(), lambda t: t.float()):
         out = flex_attention(*leaves, biased)
     for a, b in zip(first, torch.autograd.grad(out.sum(), leaves)):
