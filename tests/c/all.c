@@ -422,10 +422,10 @@ static void over_ranks(void) {
   calls[0] = &back;
   REFUSED(attune_shares_new(attentions, calls, 1, &planning, NULL, NULL, &shares), "bad-choice");
   calls[0] = &alone->call;
-  const int32_t count = planning.count;
+  const int32_t planned = planning.count;
   planning.count = 100000;
   REFUSED(attune_shares_new(attentions, calls, 1, &planning, NULL, NULL, &shares), "ranks-count");
-  planning.count = count;
+  planning.count = planned;
   planning.size = 8;
   REFUSED(attune_shares_new(attentions, calls, 1, &planning, NULL, NULL, &shares), "struct-size");
   planning.size = sizeof planning;
