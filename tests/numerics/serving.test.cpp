@@ -63,10 +63,11 @@ std::vector<const Engine*> engines() {
   return out;
 }
 
-const Engine oracle{.name = "oracle",
-                    .forward = [](const Subject& subject, const Forward& call,
-                                  const Problem& problem) { runtime::oracle_forward(subject.written, call, problem); },
-                    .backward = {}};
+const Engine oracle_engine{
+    .name = "oracle",
+    .forward = [](const Subject& subject, const Forward& call,
+                  const Problem& problem) { runtime::oracle_forward(subject.written, call, problem); },
+    .backward = {}};
 
 struct Results {
   Placed o, lse, max;
@@ -377,8 +378,8 @@ TEST_CASE("drafts see what is known, and of each other what the tree says", "[en
   const Attention of_pairs{.mask = [=](At at) { return keep(at.batch, 0, at.q, at.kv); }};
   agree(of_pairs, shape);
   const Inputs in = tests::inputs(shape);
-  CHECK(run(oracle, Subject({.mask = mods::tree(sees)}), in, in.forward()) ==
-        run(oracle, Subject(of_pairs), in, in.forward()));
+  CHECK(run(oracle_engine, Subject({.mask = mods::tree(sees)}), in, in.forward()) ==
+        run(oracle_engine, Subject(of_pairs), in, in.forward()));
 }
 
 TEST_CASE("with piece an entry's bits do not depend on its neighbours", "[engine][serving]") {
@@ -453,7 +454,7 @@ double distance(const std::vector<double>& a, const std::vector<double>& b) {
 TEST_CASE("parts of the keys, each merged with those before, are one call", "[engine][serving]") {
   std::mt19937 random(5);
   std::vector<const Engine*> all = engines();
-  all.push_back(&oracle);
+  all.push_back(&oracle_engine);
   for (const Engine* engine : all)
     for (const std::int64_t q_len : {1, 40})
       for (const Attention* attention : {&plain, &rich, &windowed})
