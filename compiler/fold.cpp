@@ -61,8 +61,9 @@ class Folder {
     return known.at(root->digest);
   }
 
-  /// Does a product or quotient of factors of s, each within f32, leave it? Asked of what ranges know, as of literals:
-  /// s / 1e-20f / 1e-20f is 0 at 0, and s * inf is not.
+  /// Is the product or quotient of two factors of s outside f32, although both are inside? Then they must stay apart:
+  /// s / 1e-20f / 1e-20f is 0 at s = 0, but s * inf is NaN. Factors of unknown range, such as captures, count as
+  /// inside.
   bool leaves_f32(Op op, const Expr& scale, const Expr& by) {
     const auto normal = [&](const Expr& e) {
       constexpr double least = std::numeric_limits<float>::min(), most = std::numeric_limits<float>::max();

@@ -412,7 +412,7 @@ void run_shared(const char* name, const Attention& attention, const Call& asked,
   watched.done(checked, with.stream, Watched::Verified::no);
 }
 
-/// The same. The other ranks hear of a call that is refused, too: they are at it already, and wait for this rank.
+/// Calls run_shared, and stops the other ranks if it throws: they may already wait for this rank.
 template <class Call>
 void run_or_stop(const char* name, const Attention& attention, const Call& asked, const Resources& with, Line at) {
   ranks::or_stop(*with.shares.get(), [&] { run_shared(name, attention, asked, with, at); });

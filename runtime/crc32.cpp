@@ -1,4 +1,4 @@
-// runtime/crc32.cpp — the CRC-32 of .zip archives, sixteen bytes at a time: by one it takes longer than reading them
+// runtime/crc32.cpp — the CRC-32 of .zip archives, sixteen bytes at a time: one at a time takes longer than the read
 #include "runtime/crc32.h"
 
 #include <array>

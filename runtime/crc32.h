@@ -6,7 +6,8 @@
 
 namespace attune::runtime {
 
-/// Of the polynomial 0x04C11DB7, bits reversed. `before`: that of the bytes before these; 0 of none.
+/// The polynomial is 0x04C11DB7, with its bits reversed. `before` is the CRC of the preceding bytes, 0 if there are
+/// none.
 std::uint32_t crc32(std::string_view bytes, std::uint32_t before = 0);
 
 }  // namespace attune::runtime

@@ -87,7 +87,7 @@ runtime::Extent extent_of(const BenchOptions& o) {
           .q_offset = static_cast<std::int32_t>(o.decode ? o.of_kv_seq() - o.seq : 0)};
 }
 
-/// As long as cover takes, if not told otherwise.
+/// Gives up after 60 s, which is the default limit of `cover`.
 runtime::TileLists listed(const runtime::Tiles& tiles, const runtime::Extent& e) {
   using Clock = std::chrono::steady_clock;
   constexpr std::chrono::seconds limit{60};
@@ -103,7 +103,7 @@ double pairs_of(const runtime::TileLists& lists) {
   return static_cast<double>(lists.some + lists.all) * lists.extent.tile_q * lists.extent.tile_kv;
 }
 
-/// Some seconds.
+/// Counting this many rows takes a few seconds.
 constexpr double most_counted_rows = 1 << 26;
 
 /// Pairs that the mask keeps, over all heads: the basis of flop counts.

@@ -43,8 +43,8 @@ struct ExactOption {
 /// Refuses a verb that has no expression to work on.
 void require_expression(const runtime::Written& written, const std::string& verb);
 
-/// An option of words with commas between them. Of commas alone there is one word, which is empty: with CLI11's own
-/// delimiter there would be none, and the option would take the next one for its value.
+/// An option that takes words separated by commas. If its value is only commas, it has one empty word. CLI11's own
+/// delimiter would yield no words then, and take the next option as the value.
 CLI::Option* add_words(CLI::App& verb, const std::string& name, std::vector<std::string>& into,
                        const std::string& meaning);
 

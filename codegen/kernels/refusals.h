@@ -37,7 +37,7 @@ inline std::string why_not_backward90(const KernelSpec& spec, const ModFacts& fa
   if (std::string why = why_no_boxes(spec); !why.empty()) return why;
   return facts.has_prob ? "there is a prob mod" : "";
 }
-/// Of the two kernels that share the gradients of wide heads.
+/// For wide heads, one kernel computes dq and another dk and dv.
 inline std::string why_not_wide_backward90(const KernelSpec& spec, const ModFacts& facts) {
   if (std::string why = why_not_backward90(spec, facts); !why.empty()) return why;
   if (spec.d <= 128 && spec.dv <= 128) return "it is for heads wider than 128";

@@ -80,8 +80,8 @@ inline Mask neighbourhood_2d(Scalar<int> width, Scalar<int> height, Scalar<int> 
     return abs(x - at.kv % width) <= reach && abs(y - at.kv / width) <= reach;
   };
 }
-/// Drafts behind what is known, as a tree: the queries are the last positions of their entry, and see all keys before
-/// these; of the drafts, those that `sees` [batch, draft, draft] says, themselves and their ancestors.
+/// A tree of draft tokens, which are the last q_len positions of their entry. Each draft sees every key before the
+/// drafts, and the drafts for which `sees` [batch, draft, draft] is true: usually its ancestors and itself.
 inline Mask tree(Capture<bool> sees) {
   return [=](At at) {
     const Int known = at.kv_len - at.q_len;

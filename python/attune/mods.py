@@ -89,8 +89,8 @@ def neighbourhood_2d(width: int, height: int, reach: int) -> Mask:
 
 
 def tree(sees: Any) -> Mask:
-    """Drafts behind what is known: the queries are the last positions of their entry, and see all keys before these; of
-    the drafts, those that `sees` [batch, draft, draft] says, themselves and their ancestors."""
+    """A tree of draft tokens, which are the last q_len positions of their entry. Each draft sees every key before the
+    drafts, and the drafts for which `sees` [batch, draft, draft] is true: usually its ancestors and itself."""
     def mask(at: At) -> Bool:
         known = at.kv_len - at.q_len
         return (at.kv < known) | sees[at.batch, max(at.q - known, 0), max(at.kv - known, 0)]

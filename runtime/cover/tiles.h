@@ -83,7 +83,7 @@ class Tiles {
     std::int32_t q0 = 0, q1 = 0, kv0 = 0, kv1 = 0;
   };
   class Asker;
-  /// Of conditions that are the same for a whole tile: that of kernels, which evaluate them for the other tiles.
+  /// For conditions that do not vary within a tile. Kernels evaluate the same conditions in f32.
   ir::Precision precision() const { return rounds_ ? ir::Precision::f32 : ir::Precision::f64; }
   const compiler::Cover& cover_;
   Summaries summaries_;

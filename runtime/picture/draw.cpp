@@ -24,7 +24,7 @@ constexpr std::int64_t most_scores = std::int64_t{1} << 24;
 /// Rows whose pairs are counted one by one from exact bands.
 constexpr std::int64_t most_counted_rows = 1 << 21;
 
-/// Of a picture: some seconds.
+/// The largest picture that is drawn within a few seconds.
 constexpr std::int64_t most_rows = 1 << 22, most_tiles = 1 << 25;
 
 constexpr double nothing = std::numeric_limits<double>::quiet_NaN();

@@ -176,7 +176,7 @@ _core.find_torch(output)
 
 
 def check_tensors(q: object, k: object, v: object) -> None:
-    """Are they torch's? It is asked where one has turned out to lack what tensors have, as asking takes time."""
+    """Refuses what is not a torch tensor. Called once an attribute is missing, so that usual calls do not pay for it."""
     for name, given in (("q", q), ("k", k), ("v", v)):
         if not isinstance(given, Tensor):
             refuse("tensor-array", f"`{name}` is {_said(given)}", "attune.torch takes torch's tensors",
@@ -184,7 +184,7 @@ def check_tensors(q: object, k: object, v: object) -> None:
 
 
 def _refuse_tangents(*tensors: Tensor | None) -> None:
-    """Without it the outputs would have none."""
+    """Refuses tangents, which the outputs would lose silently."""
     if any([t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors]):
         _no_tangents()
 
