@@ -13,8 +13,8 @@
 #include "c/tensor.h"
 #include "compiler/bind.h"
 #include "compiler/check.h"
-#include "runtime/cover/tiles.h"
-#include "runtime/picture/draw.h"
+#include "runtime/engines/cover/tiles.h"
+#include "runtime/engines/picture/draw.h"
 
 struct attune_cover {
   attune::Cover cover;

@@ -8,9 +8,9 @@
 #include <string>
 
 #include "c/error.h"
-#include "runtime/offline/builds.h"
-#include "runtime/options.h"
-#include "runtime/replace.h"
+#include "runtime/attention/offline/builds.h"
+#include "runtime/machine/options.h"
+#include "runtime/machine/replace.h"
 
 namespace attune::c {
 namespace {

@@ -9,10 +9,10 @@
 
 #include "c/error.h"
 #include "codegen/isa.h"
-#include "runtime/cpu/engine.h"
-#include "runtime/cuda/driver.h"
-#include "runtime/offline/shape.h"
-#include "runtime/options.h"
+#include "runtime/attention/offline/shape.h"
+#include "runtime/engines/cpu/engine.h"
+#include "runtime/engines/cuda/driver.h"
+#include "runtime/machine/options.h"
 
 namespace attune::c {
 namespace {

@@ -84,7 +84,8 @@ Source cover_source(const compiler::LoweredMod& lowered, bool wide, int arch, Co
              .symbol = fmt::format("attune::cover<attune::exact::User, attune::CoverForm::{}>", name_of(what)),
              .facts = mod.facts()};
   out.facts.insert(out.facts.begin(), {"arch", fmt::format("sm_{}", arch)});
-  out.text = page_comment(mod) + "#include \"cover.cuh\"\n\nnamespace attune::exact {\n\nstruct User {\n";
+  out.text = page_comment(mod) +
+             "#include \"codegen/cuda/kernels/cover.cuh\"\n\nnamespace attune::exact {\n\nstruct User {\n";
   out.text += page_members(mod, users, wide) + "\n" + fields_struct("Row", verdicts.row, fields[1]) +
               fields_struct("Col", verdicts.col, fields[2]) + "\n" + summaries;
   out.text += fields_function("Row row(Where at, Int q_begin, Int q_end)", verdicts.row, signature, {});

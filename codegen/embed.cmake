@@ -1,12 +1,12 @@
-# codegen/embed.cmake — writes INTO, a C++ file that holds the device files of FROM as text: cmake -D FROM= -D INTO= -P
-file(GLOB files ${FROM}/*.cuh)
+# codegen/embed.cmake — writes INTO, a C++ file with the text of every device file: cmake -D ROOT= -D INTO= -P
+# A file's name is its path from ROOT, the repository, which is how files include each other.
+file(GLOB_RECURSE files RELATIVE ${ROOT} ${ROOT}/codegen/cuda/*.cuh)
 list(SORT files)
 set(texts "")
 set(digests "")
-foreach(file IN LISTS files)
-  cmake_path(GET file FILENAME name)
-  file(READ ${file} text)
-  file(SHA256 ${file} digest)
+foreach(name IN LISTS files)
+  file(READ ${ROOT}/${name} text)
+  file(SHA256 ${ROOT}/${name} digest)
   string(APPEND digests "${name} ${digest}\n")
   string(APPEND texts "    {\"${name}\", R\"cuda(${text})cuda\"},\n")
 endforeach()

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "codegen/cuda/cover_args.cuh"
+#include "codegen/cuda/contract/cover_args.cuh"
 #include "codegen/headers.h"
 #include "codegen/kind.h"
 #include "codegen/plan.h"

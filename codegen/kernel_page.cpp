@@ -425,8 +425,8 @@ Source page_of(const GpuParts& parts, const KernelPlan& plan, int arch, const st
                        {"tile", fmt::format("{}x{}", plan.m, plan.n)}},
              .headers = plan.kernel->headers};
   for (auto& fact : mod.facts()) out.facts.push_back(std::move(fact));
-  out.text = fmt::format("{}{}#include \"{}.cuh\"\n\nnamespace attune::{} {{\n\n", page_comment(mod),
-                         plan.kernel->preamble ? plan.kernel->preamble(plan) : "", kernel, space);
+  out.text = fmt::format("{}{}#include \"codegen/cuda/kernels/{}.cuh\"\n\nnamespace attune::{} {{\n\n",
+                         page_comment(mod), plan.kernel->preamble ? plan.kernel->preamble(plan) : "", kernel, space);
   out.text += user(parts, plan, path.empty() ? Lines::no : Lines::yes);
   out.text += fmt::format("static_assert({}<User> && sizeof(User) == {});\n\n",
                           parts.gradient ? "Differentiable" : "Mod",

@@ -11,7 +11,8 @@ namespace attune::codegen {
 
 Source rows_source(const RowsSpec& spec) {
   const std::string text = fmt::format(
-      "#include \"rows.cuh\"\n\nnamespace attune {{\n\nstruct Tile {{\n  using Element = {};\n  using Out = {};\n"
+      "#include \"codegen/cuda/kernels/rows.cuh\"\n\nnamespace attune {{\n\nstruct Tile {{\n  using Element = {};\n  "
+      "using Out = {};\n"
       "  static constexpr int width_v = {};\n  static constexpr Layout layout = Layout::{};\n"
       "  static constexpr bool of_o = {};\n}};\n\n}}  // namespace attune\n\n"
       "template __global__ void attune::rows<attune::Tile>(const __grid_constant__ attune::BackwardArgs);\n",
@@ -32,9 +33,10 @@ Source end_source(const KernelPlan& plan, int arch) {
   const std::string_view end = plan.kernel->end;
   const std::string symbol = fmt::format("attune::{}<attune::Tile>", end);
   return {.name = std::string(end),
-          .text = fmt::format("#include \"{}.cuh\"\n\nnamespace attune {{\n\n{}\n}}  // namespace attune\n\n"
-                              "template __global__ void {}(const __grid_constant__ attune::BackwardArgs);\n",
-                              plan.kernel->name, page_tile(plan), symbol),
+          .text = fmt::format(
+              "#include \"codegen/cuda/kernels/{}.cuh\"\n\nnamespace attune {{\n\n{}\n}}  // namespace attune\n\n"
+              "template __global__ void {}(const __grid_constant__ attune::BackwardArgs);\n",
+              plan.kernel->name, page_tile(plan), symbol),
           .options = page_options(arch, true),
           .symbol = symbol,
           .facts = {{"arch", fmt::format("sm_{}", arch)}, {"type", std::string(name_of(plan.dtype))}}};
@@ -42,21 +44,21 @@ Source end_source(const KernelPlan& plan, int arch) {
 
 Source turn_source(const KernelPlan& plan, int arch) {
   const std::string symbol = "attune::turn_values_sm90<attune::Tile>";
-  return {
-      .name = "turn_values_sm90",
-      .text = fmt::format("#include \"turn_values_sm90.cuh\"\n\nnamespace attune {{\n\nstruct Tile {{\n"
-                          "  static constexpr int n = {}, dv = {};\n  static constexpr Layout layout = Layout::{};\n"
-                          "}};\n\n}}  // namespace attune\n\n"
-                          "template __global__ void {}(const __grid_constant__ attune::TurnArgs);\n",
-                          plan.n, plan.dv, plan.packed ? "packed" : "dense", symbol),
-      .options = page_options(arch, true),
-      .symbol = symbol,
-      .facts = {{"arch", fmt::format("sm_{}", arch)}, {"type", std::string(name_of(plan.dtype))}}};
+  return {.name = "turn_values_sm90",
+          .text = fmt::format(
+              "#include \"codegen/cuda/kernels/turn_values_sm90.cuh\"\n\nnamespace attune {{\n\nstruct Tile {{\n"
+              "  static constexpr int n = {}, dv = {};\n  static constexpr Layout layout = Layout::{};\n"
+              "}};\n\n}}  // namespace attune\n\n"
+              "template __global__ void {}(const __grid_constant__ attune::TurnArgs);\n",
+              plan.n, plan.dv, plan.packed ? "packed" : "dense", symbol),
+          .options = page_options(arch, true),
+          .symbol = symbol,
+          .facts = {{"arch", fmt::format("sm_{}", arch)}, {"type", std::string(name_of(plan.dtype))}}};
 }
 
 Source sums_source(int arch) {
   return {.name = "store_sums",
-          .text = "#include \"sums.cuh\"\n",
+          .text = "#include \"codegen/cuda/kernels/sums.cuh\"\n",
           .options = page_options(arch, true),
           .symbol = "attune::store_sums",
           .facts = {{"arch", fmt::format("sm_{}", arch)}}};
@@ -66,7 +68,7 @@ namespace {
 
 Source rows_page(const std::string& kernel, int arch) {
   return {.name = kernel,
-          .text = fmt::format("#include \"{}.cuh\"\n", kernel),
+          .text = fmt::format("#include \"codegen/cuda/kernels/{}.cuh\"\n", kernel),
           .options = page_options(arch, true),
           .symbol = fmt::format("attune::{}", kernel),
           .facts = {{"arch", fmt::format("sm_{}", arch)}}};
@@ -76,7 +78,7 @@ Source rows_page(const std::string& kernel, int arch) {
 
 Source append_source(int arch) {
   return {.name = "append",
-          .text = "#include \"append.cuh\"\n",
+          .text = "#include \"codegen/cuda/kernels/append.cuh\"\n",
           .options = page_options(arch, true),
           .symbol = "attune::append",
           .facts = {{"arch", fmt::format("sm_{}", arch)}}};
@@ -88,7 +90,7 @@ Source merge_parts_source(int arch) { return rows_page("merge_parts", arch); }
 
 Source clear_source(int arch) {
   return {.name = "clear",
-          .text = "#include \"clear.cuh\"\n",
+          .text = "#include \"codegen/cuda/kernels/clear.cuh\"\n",
           .options = page_options(arch, true),
           .symbol = "attune::clear",
           .facts = {{"arch", fmt::format("sm_{}", arch)}}};

@@ -80,7 +80,7 @@ int trait(const KernelPlan& plan, std::string_view name);
 /// Are values turned round by a kernel before, turn_values_sm90.cuh?
 bool comes_turned(const KernelPlan& plan);
 
-/// What the traits of codegen/cuda/mod.cuh will say of a Mod: what a kernel is chosen by.
+/// What the traits of codegen/cuda/contract/mod.cuh will say of a Mod: what a kernel is chosen by.
 struct ModFacts {
   bool scaled = false, bounded = false, masked = false, has_prob = false, prob_linear = true, has_sink = false;
   bool skips = false;              ///< some tiles of keys are not visited: by the mask, or by scores of -inf

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "codegen/cuda/cover_args.cuh"
+#include "codegen/cuda/contract/cover_args.cuh"
 #include "codegen/gpu_parts.h"
 #include "codegen/headers.h"
 

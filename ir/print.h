@@ -28,8 +28,8 @@ std::string print_derivative(const Expr& root, const Signature& signature = {});
 /// The names of fields, by level and index.
 using FieldNames = std::array<std::vector<std::string>, 3>;
 
-/// The expression as device code for codegen/cuda/ops.cuh: the statements `lets`, one per line, then `value`. A read is
-/// a call, a sum takes a lambda, random names its coordinates, and a field is a member of head, row or col.
+/// The expression as device code for codegen/cuda/contract/ops.cuh: the statements `lets`, one per line, then `value`.
+/// A read is a call, a sum takes a lambda, random names its coordinates, and a field is a member of head, row or col.
 struct DevicePrinted {
   std::string lets, value;
   std::vector<Expr> statements;  ///< the expression of each let, in order, then that of the value

@@ -15,9 +15,9 @@
 #include "ir/print.h"
 #include "playground/fill.h"
 #include "playground/say.h"
-#include "runtime/offline/shape.h"
-#include "runtime/offline/written.h"
-#include "runtime/picture/draw.h"
+#include "runtime/attention/offline/shape.h"
+#include "runtime/attention/offline/written.h"
+#include "runtime/engines/picture/draw.h"
 #include <attune/attention.h>
 
 namespace attune::playground {

@@ -9,7 +9,7 @@
 #include <numbers>
 
 #include "ir/parse.h"
-#include "runtime/tensor.h"
+#include "runtime/machine/tensor.h"
 #include <attune/error.h>
 
 namespace attune::playground {

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/cover/tiles.h"
-#include "runtime/npy.h"
+#include "runtime/engines/cover/tiles.h"
+#include "runtime/machine/npy.h"
 #include <attune/tensor.h>
 
 namespace attune::playground {

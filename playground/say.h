@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "compiler/trace.h"
-#include "runtime/offline/written.h"
+#include "runtime/attention/offline/written.h"
 
 namespace attune::playground {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/cache/entry.h"
+#include "runtime/machine/cache/entry.h"
 
 namespace attune::tests {
 

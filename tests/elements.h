@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "runtime/tensor.h"
+#include "runtime/machine/tensor.h"
 
 namespace attune::tests {
 

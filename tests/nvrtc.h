@@ -3,7 +3,7 @@
 
 #include <cstdio>
 
-#include "runtime/cuda/nvrtc.h"
+#include "runtime/engines/cuda/nvrtc.h"
 #include "tests/sanitizers.h"
 
 namespace attune::tests {

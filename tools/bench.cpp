@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "compiler/lower.h"
-#include "runtime/attention.h"
-#include "runtime/cpu/peak.h"
+#include "runtime/attention/attention.h"
+#include "runtime/engines/cpu/peak.h"
 #include "tools/bench.h"
 #include "tools/history.h"
 #include "tools/output.h"

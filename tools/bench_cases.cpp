@@ -11,8 +11,8 @@
 #include "codegen/ceil_div.h"
 #include "codegen/choose.h"
 #include "compiler/lower.h"
-#include "runtime/cover/tiles.h"
-#include "runtime/tensor.h"
+#include "runtime/engines/cover/tiles.h"
+#include "runtime/machine/tensor.h"
 #include "tools/bench.h"
 
 namespace attune::tools {

@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "runtime/attention.h"
-#include "runtime/cuda/engine.h"
+#include "runtime/attention/attention.h"
+#include "runtime/engines/cuda/engine.h"
 #include "tools/bench.h"
 #include "tools/history.h"
 #include "tools/output.h"

@@ -7,7 +7,7 @@
 
 #include <attune/error.h>
 
-#include "runtime/cache/bundle.h"
+#include "runtime/machine/cache/bundle.h"
 #include "tools/output.h"
 #include "tools/verbs.h"
 

@@ -18,10 +18,10 @@
 
 #include <attune/error.h>
 
-#include "runtime/cache/cache.h"
-#include "runtime/cache/objects.h"
-#include "runtime/files.h"
-#include "runtime/options.h"
+#include "runtime/machine/cache/cache.h"
+#include "runtime/machine/cache/objects.h"
+#include "runtime/machine/files.h"
+#include "runtime/machine/options.h"
 #include "tools/output.h"
 #include "tools/verbs.h"
 #include "tools/write_files.h"

@@ -6,9 +6,9 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "runtime/cache/objects.h"
-#include "runtime/cuda/consider.h"
-#include "runtime/options.h"
+#include "runtime/engines/cuda/consider.h"
+#include "runtime/machine/cache/objects.h"
+#include "runtime/machine/options.h"
 #include "tools/emit.h"
 #include "tools/output.h"
 #include "tools/progress.h"

@@ -8,7 +8,7 @@
 #include <functional>
 #include <memory>
 
-#include "runtime/offline/request.h"
+#include "runtime/attention/offline/request.h"
 #include "tools/manual.h"
 #include "tools/output.h"
 #include "tools/text.h"

@@ -8,7 +8,7 @@
 
 #include "codegen/call_pages.h"
 #include "compiler/lower.h"
-#include "runtime/offline/builds.h"
+#include "runtime/attention/offline/builds.h"
 #include "tools/device_call.h"
 #include "tools/output.h"
 #include "tools/text.h"

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "compiler/lower.h"
-#include "runtime/offline/shape.h"
+#include "runtime/attention/offline/shape.h"
 
 namespace attune::tools {
 

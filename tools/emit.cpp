@@ -9,8 +9,8 @@
 #include <fstream>
 #include <unistd.h>
 
-#include "runtime/cuda/nvrtc.h"
-#include "runtime/offline/request.h"
+#include "runtime/attention/offline/request.h"
+#include "runtime/engines/cuda/nvrtc.h"
 #include "tools/launch_header.h"
 
 namespace attune::tools {

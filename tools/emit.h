@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/offline/builds.h"
+#include "runtime/attention/offline/builds.h"
 #include "tools/write_files.h"
 
 namespace attune::tools {

@@ -5,8 +5,8 @@
 
 #include "codegen/cpu.h"
 #include "codegen/parts.h"
-#include "runtime/attention.h"
-#include "runtime/cpu/peak.h"
+#include "runtime/attention/attention.h"
+#include "runtime/engines/cpu/peak.h"
 #include "tools/explain.h"
 
 namespace attune::tools {

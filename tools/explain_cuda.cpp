@@ -3,14 +3,14 @@
 #include <fmt/format.h>
 
 #include "codegen/bound.h"
-#include "codegen/cuda/args.cuh"
+#include "codegen/cuda/contract/args.cuh"
 #include "codegen/occupancy.h"
-#include "runtime/attention.h"
-#include "runtime/cuda/consider.h"
-#include "runtime/cuda/driver.h"
-#include "runtime/cuda/engine.h"
-#include "runtime/cuda/tuned.h"
-#include "runtime/offline/builds.h"
+#include "runtime/attention/attention.h"
+#include "runtime/attention/offline/builds.h"
+#include "runtime/engines/cuda/consider.h"
+#include "runtime/engines/cuda/driver.h"
+#include "runtime/engines/cuda/engine.h"
+#include "runtime/engines/cuda/tuned.h"
 #include "tools/explain.h"
 
 namespace attune::tools {

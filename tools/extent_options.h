@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "runtime/cover/tiles.h"
+#include "runtime/engines/cover/tiles.h"
 
 namespace CLI {
 class App;

@@ -8,8 +8,8 @@
 
 #include <attune/error.h>
 
-#include "runtime/options.h"
-#include "runtime/replace.h"
+#include "runtime/machine/options.h"
+#include "runtime/machine/replace.h"
 #include "tools/output.h"
 #include "tools/version.h"
 

@@ -7,8 +7,8 @@
 #include <fmt/format.h>
 
 #include "codegen/ceil_div.h"
-#include "codegen/cuda/args.cuh"
-#include "codegen/cuda/cover_args.cuh"
+#include "codegen/cuda/contract/args.cuh"
+#include "codegen/cuda/contract/cover_args.cuh"
 #include "codegen/gpu_element.h"
 #include "codegen/page.h"
 

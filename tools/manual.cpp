@@ -9,7 +9,7 @@
 #include <fmt/ranges.h>
 #include <string_view>
 
-#include "runtime/options.h"
+#include "runtime/machine/options.h"
 #include "tools/verbs.h"
 
 namespace attune::tools {

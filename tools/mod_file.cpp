@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "ir/parse.h"
-#include "runtime/read_text.h"
+#include "runtime/machine/read_text.h"
 
 namespace attune::tools {
 namespace {

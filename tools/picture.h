@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "runtime/picture/svg.h"
+#include "runtime/engines/picture/svg.h"
 
 namespace attune::tools {
 

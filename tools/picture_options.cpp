@@ -7,7 +7,7 @@
 
 #include "compiler/check.h"
 #include "playground/fill.h"
-#include "runtime/archive.h"
+#include "runtime/machine/archive.h"
 
 namespace attune::tools {
 namespace {

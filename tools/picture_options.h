@@ -1,7 +1,7 @@
 // tools/picture_options.h — options that say what a picture shows: an attention, its sizes, and data for it
 #pragma once
 
-#include "runtime/picture/draw.h"
+#include "runtime/engines/picture/draw.h"
 #include "tools/extent_options.h"
 #include "tools/text.h"
 

@@ -9,9 +9,9 @@
 
 #include "compiler/lower.h"
 #include "ir/print.h"
-#include "runtime/picture/counts.h"
-#include "runtime/ranks/picture.h"
-#include "runtime/ranks/transport.h"
+#include "runtime/engines/picture/counts.h"
+#include "runtime/ranks/plan/picture.h"
+#include "runtime/ranks/transport/transport.h"
 #include "tools/output.h"
 #include "tools/ranks_measured.h"
 #include "tools/text.h"

@@ -12,7 +12,7 @@
 #include <fmt/format.h>
 
 #include "compiler/trace.h"
-#include "runtime/cuda/streams.h"
+#include "runtime/engines/cuda/streams.h"
 #include "tools/bench.h"
 
 namespace attune::tools {

@@ -7,7 +7,7 @@
 #include "codegen/call_pages.h"
 #include "compiler/explain.h"
 #include "playground/say.h"
-#include "runtime/picture/counts.h"
+#include "runtime/engines/picture/counts.h"
 #include "tools/explain.h"
 #include "tools/picture_options.h"
 #include "tools/verbs.h"

@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "ir/parse.h"
-#include "runtime/tensor.h"
+#include "runtime/machine/tensor.h"
 #include "tools/output.h"
 #include "tools/progress.h"
 #include "tools/text.h"

@@ -11,7 +11,7 @@
 
 #include "compiler/trace.h"
 #include "ir/print.h"
-#include "runtime/offline/shape.h"
+#include "runtime/attention/offline/shape.h"
 #include "tools/mod_file.h"
 
 namespace attune::tools {

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "runtime/offline/written.h"
+#include "runtime/attention/offline/written.h"
 
 namespace CLI {
 class App;

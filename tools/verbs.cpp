@@ -16,8 +16,8 @@
 #include <attune/error.h>
 
 #include "ir/parse.h"
-#include "runtime/files.h"
-#include "runtime/options.h"
+#include "runtime/machine/files.h"
+#include "runtime/machine/options.h"
 #include "tools/manual.h"
 #include "tools/output.h"
 #include "tools/version.h"

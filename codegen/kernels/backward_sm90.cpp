@@ -1,4 +1,5 @@
-// codegen/kernels/backward_sm90.cpp — the backward on Hopper, codegen/cuda/backward_sm90.cuh: its calls, its tiles
+// codegen/kernels/backward_sm90.cpp — the backward on Hopper, codegen/cuda/kernels/backward_sm90.cuh: its calls, its
+// tiles
 #include <algorithm>
 
 #include "codegen/ceil_div.h"

@@ -1,4 +1,5 @@
-// codegen/kernels/decode_sm80.cpp — the forward of few queries, codegen/cuda/decode_sm80.cuh: its calls, its tiles
+// codegen/kernels/decode_sm80.cpp — the forward of few queries, codegen/cuda/kernels/decode_sm80.cuh: its calls, its
+// tiles
 #include <algorithm>
 #include <fmt/format.h>
 

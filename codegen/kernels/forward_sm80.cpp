@@ -1,4 +1,4 @@
-// codegen/kernels/forward_sm80.cpp — the forward on any card, codegen/cuda/forward_sm80.cuh: its tiles
+// codegen/kernels/forward_sm80.cpp — the forward on any card, codegen/cuda/kernels/forward_sm80.cuh: its tiles
 #include <algorithm>
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-// codegen/kernels/keys_sm80.cpp — the backward of k and v on any card, codegen/cuda/keys_sm80.cuh: its tiles
+// codegen/kernels/keys_sm80.cpp — the backward of k and v on any card, codegen/cuda/kernels/keys_sm80.cuh: its tiles
 #include "codegen/kernels/widths.h"
 
 namespace attune::codegen {

@@ -1,4 +1,5 @@
-// codegen/kernels/keys_sm90.cpp — the backward of k and v on Hopper, codegen/cuda/keys_sm90.cuh: its calls, its tiles
+// codegen/kernels/keys_sm90.cpp — the backward of k and v on Hopper, codegen/cuda/kernels/keys_sm90.cuh: its calls, its
+// tiles
 #include <algorithm>
 
 #include "codegen/ceil_div.h"

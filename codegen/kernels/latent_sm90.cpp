@@ -1,5 +1,5 @@
-// codegen/kernels/latent_sm90.cpp — the forward of latent heads on Hopper, codegen/cuda/latent_sm90.cuh: its calls, its
-// tiles
+// codegen/kernels/latent_sm90.cpp — the forward of latent heads on Hopper, codegen/cuda/kernels/latent_sm90.cuh: its
+// calls, its tiles
 #include <algorithm>
 #include <fmt/format.h>
 

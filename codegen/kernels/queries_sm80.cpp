@@ -1,4 +1,4 @@
-// codegen/kernels/queries_sm80.cpp — the backward of q on any card, codegen/cuda/queries_sm80.cuh: its tiles
+// codegen/kernels/queries_sm80.cpp — the backward of q on any card, codegen/cuda/kernels/queries_sm80.cuh: its tiles
 #include "codegen/kernels/widths.h"
 
 namespace attune::codegen {

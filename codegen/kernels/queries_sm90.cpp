@@ -1,4 +1,5 @@
-// codegen/kernels/queries_sm90.cpp — the backward of q on Hopper, codegen/cuda/queries_sm90.cuh: its calls, its tiles
+// codegen/kernels/queries_sm90.cpp — the backward of q on Hopper, codegen/cuda/kernels/queries_sm90.cuh: its calls, its
+// tiles
 #include <algorithm>
 
 #include "codegen/ceil_div.h"

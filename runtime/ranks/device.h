@@ -5,8 +5,8 @@
 #include <functional>
 
 #include "compiler/part.h"
-#include "runtime/cuda/engine.h"
-#include "runtime/ranks/plan.h"
+#include "runtime/engines/cuda/engine.h"
+#include "runtime/ranks/plan/plan.h"
 
 namespace attune::runtime::ranks {
 

@@ -3,7 +3,7 @@
 
 #include "codegen/ceil_div.h"
 #include "runtime/ranks/device_rank.h"
-#include "runtime/ranks/digester.h"
+#include "runtime/ranks/plan/digester.h"
 
 namespace attune::runtime::ranks {
 namespace {

@@ -6,9 +6,9 @@
 #include "codegen/ceil_div.h"
 #include "codegen/choose.h"
 #include "codegen/parts.h"
-#include "runtime/cuda/operands.h"
+#include "runtime/engines/cuda/operands.h"
 #include "runtime/ranks/device_rank.h"
-#include "runtime/ranks/digester.h"
+#include "runtime/ranks/plan/digester.h"
 
 namespace attune::runtime::ranks {
 namespace {

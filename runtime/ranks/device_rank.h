@@ -12,12 +12,12 @@
 #include <fmt/format.h>
 
 #include "codegen/choose.h"
-#include "runtime/cuda/combine.h"
-#include "runtime/cuda/memory.h"
+#include "runtime/engines/cuda/combine.h"
+#include "runtime/engines/cuda/memory.h"
+#include "runtime/engines/workspace.h"
 #include "runtime/ranks/device.h"
 #include "runtime/ranks/device_room.h"
-#include "runtime/ranks/rank.h"
-#include "runtime/workspace.h"
+#include "runtime/ranks/plan/rank.h"
 
 namespace attune::runtime::ranks {
 

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <vector>
 
-#include "runtime/cuda/streams.h"
+#include "runtime/engines/cuda/streams.h"
 
 namespace attune::runtime::ranks {
 

@@ -1,8 +1,8 @@
 // runtime/ranks/host.h — a rank's part of a call on the host: by the CPU engine, with exchanges before and after
 #pragma once
 
-#include "runtime/cpu/engine.h"
-#include "runtime/ranks/plan.h"
+#include "runtime/engines/cpu/engine.h"
+#include "runtime/ranks/plan/plan.h"
 
 namespace attune::runtime::ranks {
 

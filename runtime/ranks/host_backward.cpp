@@ -1,8 +1,8 @@
 // runtime/ranks/host_backward.cpp — a rank's part of a backward on the host: gradients of keys go back to their owners
-#include "runtime/ranks/digester.h"
+#include "runtime/machine/tensor.h"
 #include "runtime/ranks/host.h"
 #include "runtime/ranks/host_rank.h"
-#include "runtime/tensor.h"
+#include "runtime/ranks/plan/digester.h"
 
 namespace attune::runtime::ranks {
 namespace {

@@ -6,12 +6,12 @@
 #include <fmt/format.h>
 
 #include "codegen/parts.h"
-#include "runtime/infinity.h"
-#include "runtime/merge.h"
-#include "runtime/ranks/digester.h"
+#include "runtime/engines/infinity.h"
+#include "runtime/engines/merge.h"
+#include "runtime/machine/tensor.h"
 #include "runtime/ranks/host.h"
 #include "runtime/ranks/host_rank.h"
-#include "runtime/tensor.h"
+#include "runtime/ranks/plan/digester.h"
 
 namespace attune::runtime::ranks {
 namespace {

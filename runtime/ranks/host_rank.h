@@ -7,10 +7,10 @@
 
 #include <attune/tensor.h>
 
-#include "runtime/as_size.h"
-#include "runtime/cpu/engine.h"
-#include "runtime/ranks/rank.h"
-#include "runtime/ranks/rows.h"
+#include "runtime/engines/cpu/engine.h"
+#include "runtime/machine/as_size.h"
+#include "runtime/ranks/plan/rank.h"
+#include "runtime/ranks/plan/rows.h"
 
 namespace attune::runtime::ranks {
 

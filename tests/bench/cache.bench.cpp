@@ -15,11 +15,11 @@
 #include "codegen/llvm.h"
 #include "compiler/check.h"
 #include "compiler/lower.h"
-#include "runtime/cache/cache.h"
-#include "runtime/cache/objects.h"
-#include "runtime/cpu/engine.h"
-#include "runtime/cpu/kernels.h"
-#include "runtime/cpu/orc.h"
+#include "runtime/engines/cpu/engine.h"
+#include "runtime/engines/cpu/kernels.h"
+#include "runtime/engines/cpu/orc.h"
+#include "runtime/machine/cache/cache.h"
+#include "runtime/machine/cache/objects.h"
 
 namespace {
 

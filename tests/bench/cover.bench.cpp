@@ -10,7 +10,7 @@
 
 #include "compiler/cover.h"
 #include "compiler/lower.h"
-#include "runtime/cover/tiles.h"
+#include "runtime/engines/cover/tiles.h"
 
 namespace {
 

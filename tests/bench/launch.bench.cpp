@@ -10,8 +10,8 @@
 
 #include <attune/attune.h>
 
-#include "runtime/cuda/driver.h"
-#include "runtime/cuda/nvrtc.h"
+#include "runtime/engines/cuda/driver.h"
+#include "runtime/engines/cuda/nvrtc.h"
 
 namespace {
 

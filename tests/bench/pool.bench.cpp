@@ -6,8 +6,8 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/cpu/parallel.h"
-#include "runtime/cpu/pool.h"
+#include "runtime/engines/cpu/parallel.h"
+#include "runtime/engines/cpu/pool.h"
 
 namespace {
 

@@ -7,7 +7,7 @@
 
 #include "codegen/source.h"
 #include "compiler/lower.h"
-#include "runtime/cuda/nvrtc.h"
+#include "runtime/engines/cuda/nvrtc.h"
 #include "tests/catch.h"
 #include "tests/nvrtc.h"
 

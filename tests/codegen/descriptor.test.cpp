@@ -3,7 +3,7 @@
 
 #include "codegen/choose.h"
 #include "codegen/source.h"
-#include "runtime/cuda/consider.h"
+#include "runtime/engines/cuda/consider.h"
 #include "tests/catch.h"
 #include "tests/codegen/kernels/forward_plain.h"
 #include "tests/numerics/corpus.h"

@@ -7,8 +7,8 @@
 
 #include "codegen/llvm/mod.h"
 #include "codegen/llvm/module.h"
-#include "runtime/cpu/host.h"
-#include "runtime/tensor.h"
+#include "runtime/engines/cpu/host.h"
+#include "runtime/machine/tensor.h"
 #include "tests/storable.h"
 
 namespace attune::tests {

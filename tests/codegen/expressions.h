@@ -10,7 +10,7 @@
 #include "codegen/cpu.h"
 #include "compiler/mod.h"
 #include "ir/eval.h"
-#include "runtime/cpu/orc.h"
+#include "runtime/engines/cpu/orc.h"
 #include "tests/guarded.h"
 
 namespace attune::tests {

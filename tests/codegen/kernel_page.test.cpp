@@ -11,7 +11,7 @@
 #include "codegen/headers.h"
 #include "compiler/lower.h"
 #include "compiler/part.h"
-#include "runtime/cuda/nvrtc.h"
+#include "runtime/engines/cuda/nvrtc.h"
 #include "tests/catch.h"
 #include "tests/codegen/probe.h"
 #include "tests/golden.h"

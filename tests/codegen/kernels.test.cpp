@@ -10,7 +10,7 @@
 #include "codegen/choose.h"
 #include "codegen/source.h"
 #include "compiler/lower.h"
-#include "runtime/cuda/nvrtc.h"
+#include "runtime/engines/cuda/nvrtc.h"
 #include "tests/catch.h"
 #include "tests/numerics/masks.h"
 #include "tests/nvrtc.h"

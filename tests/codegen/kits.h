@@ -7,9 +7,9 @@
 
 #include "codegen/cpu.h"
 #include "codegen/llvm.h"
-#include "runtime/cpu/host.h"
-#include "runtime/cpu/orc.h"
-#include "runtime/tensor.h"
+#include "runtime/engines/cpu/host.h"
+#include "runtime/engines/cpu/orc.h"
+#include "runtime/machine/tensor.h"
 #include "tests/guarded.h"
 
 namespace attune::tests {

@@ -69,7 +69,8 @@ TEST_CASE("operations on nothing but literals compile for GPUs", "[cuda]") {
       const std::string space = exact ? "exact" : "fast";
       const codegen::Source page{
           .name = "literals",
-          .text = fmt::format("#include \"ops.cuh\"\nnamespace attune::{} {{\n__global__ void literals(float* to) {{\n"
+          .text = fmt::format("#include \"codegen/cuda/contract/ops.cuh\"\nnamespace attune::{} {{\n__global__ void "
+                              "literals(float* to) {{\n"
                               "  const auto into = [&](auto x) {{ *to++ = float(f32(x)); }};\n{}}}\n}}\n",
                               space, body),
           .options = codegen::page_options(arch, exact),

@@ -9,7 +9,7 @@
 
 #include "codegen/llvm/module.h"
 #include "ir/eval.h"
-#include "runtime/cpu/orc.h"
+#include "runtime/engines/cpu/orc.h"
 #include "tests/catch.h"
 #include "tests/codegen/expressions.h"
 #include "tests/codegen/ulp.h"

@@ -4,8 +4,8 @@
 // begin, end, full_begin, full_end} a row, whose bands are those of tiles of m queries.
 #pragma once
 
-#include "args.cuh"
-#include "mod.cuh"
+#include "codegen/cuda/contract/args.cuh"
+#include "codegen/cuda/contract/mod.cuh"
 
 namespace attune {
 

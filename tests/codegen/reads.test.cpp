@@ -6,7 +6,7 @@
 #include "codegen/choose.h"
 #include "codegen/source.h"
 #include "compiler/lower.h"
-#include "runtime/cuda/nvrtc.h"
+#include "runtime/engines/cuda/nvrtc.h"
 #include "tests/catch.h"
 #include "tests/numerics/corpus.h"
 #include "tests/nvrtc.h"

@@ -4,7 +4,7 @@
 #include <array>
 
 #include "codegen/llvm/module.h"
-#include "runtime/cpu/orc.h"
+#include "runtime/engines/cpu/orc.h"
 #include "tests/catch.h"
 
 using namespace attune;

@@ -5,13 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "codegen/cuda/args.cuh"
+#include "codegen/cuda/contract/args.cuh"
 #include "compiler/check.h"
 #include "compiler/lower.h"
-#include "runtime/attention.h"
-#include "runtime/cuda/consider.h"
-#include "runtime/cuda/driver.h"
-#include "runtime/oracle/verify.h"
+#include "runtime/attention/attention.h"
+#include "runtime/engines/cuda/consider.h"
+#include "runtime/engines/cuda/driver.h"
+#include "runtime/engines/oracle/verify.h"
 #include "tests/catch.h"
 #include "tests/driver/fake_driver.h"
 #include "tests/refusal.h"

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <set>
 
-#include "runtime/cuda/driver.h"
+#include "runtime/engines/cuda/driver.h"
 
 namespace attune::tests::fake_driver {
 namespace {
@@ -19,14 +19,14 @@ using cu::Result;
 
 enum class Index : std::size_t {
 #define ATTUNE_CU(function, ...) function,
-#include "runtime/cuda/driver.def"
+#include "runtime/engines/cuda/driver.def"
 #undef ATTUNE_CU
   count
 };
 constexpr auto count = static_cast<std::size_t>(Index::count);
 constexpr std::array<std::string_view, count> names{
 #define ATTUNE_CU(function, ...) #function,
-#include "runtime/cuda/driver.def"
+#include "runtime/engines/cuda/driver.def"
 #undef ATTUNE_CU
 };
 
@@ -258,11 +258,11 @@ struct Watched<I, F> {
 
 const std::array<void*, count> table{
 #define ATTUNE_CU(function, ...) reinterpret_cast<void*>(&Watched<Index::function, &function>::call),
-#include "runtime/cuda/driver.def"
+#include "runtime/engines/cuda/driver.def"
 #undef ATTUNE_CU
 };
 #define ATTUNE_CU(function, abi, ...) static_assert(std::is_same_v<decltype(&function), Result (*)(__VA_ARGS__)>);
-#include "runtime/cuda/driver.def"
+#include "runtime/engines/cuda/driver.def"
 #undef ATTUNE_CU
 
 }  // namespace

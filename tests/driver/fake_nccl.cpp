@@ -201,7 +201,7 @@ NcclResult ncclRecv(void* data, std::size_t bytes, NcclType, int peer, NcclComm 
 }
 
 #define ATTUNE_NCCL(returns, name, ...) static_assert(std::is_same_v<decltype(&name), returns (*)(__VA_ARGS__)>);
-#include "runtime/ranks/nccl.def"
+#include "runtime/ranks/transport/nccl.def"
 #undef ATTUNE_NCCL
 
 namespace attune::tests::fake_nccl {

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/ranks/nccl.h"
+#include "runtime/ranks/transport/nccl.h"
 
 namespace attune::tests::fake_nccl {
 

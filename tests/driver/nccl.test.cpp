@@ -8,9 +8,9 @@
 #include <string>
 #include <thread>
 
-#include "runtime/cuda/driver.h"
-#include "runtime/ranks/nccl.h"
-#include "runtime/ranks/transport.h"
+#include "runtime/engines/cuda/driver.h"
+#include "runtime/ranks/transport/nccl.h"
+#include "runtime/ranks/transport/transport.h"
 #include "tests/catch.h"
 #include "tests/driver/fake_driver.h"
 #include "tests/driver/fake_nccl.h"

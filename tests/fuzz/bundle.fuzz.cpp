@@ -6,8 +6,8 @@
 
 #include <attune/error.h>
 
-#include "runtime/cache/bundle.h"
-#include "runtime/cache/zstd.h"
+#include "runtime/machine/cache/bundle.h"
+#include "runtime/machine/cache/zstd.h"
 #include "tests/bundle_text.h"
 #include "tests/fuzz/broken.h"
 

@@ -8,7 +8,7 @@
 #include <attune/error.h>
 #include <fmt/format.h>
 
-#include "runtime/tensor.h"
+#include "runtime/machine/tensor.h"
 #include "tests/storable.h"
 
 namespace attune::tests {

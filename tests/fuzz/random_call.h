@@ -13,7 +13,7 @@ namespace attune::tests {
 /// How accurate an engine's functions are.
 enum class Functions : std::uint8_t {
   near,  ///< within 4 ulps of f32
-  fast,  ///< as namespace fast of codegen/cuda/ops.cuh says
+  fast,  ///< as namespace fast of codegen/cuda/contract/ops.cuh says
 };
 
 /// A random mod, its data, and the shape of a call. Another shape will do too: no capture's size depends on it.

@@ -8,7 +8,7 @@
 #include <limits>
 #include <random>
 
-#include "runtime/tensor.h"
+#include "runtime/machine/tensor.h"
 #include "tests/gpu/device.h"
 #include "tests/numerics/inputs.h"
 #include "tests/numerics/moved.h"

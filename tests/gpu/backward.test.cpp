@@ -5,7 +5,7 @@
 #include <cstring>
 #include <limits>
 
-#include "runtime/cuda/engine.h"
+#include "runtime/engines/cuda/engine.h"
 #include "tests/gpu/disturbance.h"
 #include "tests/numerics/agree.h"
 #include "tests/numerics/inputs.h"

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/attention.h"
+#include "runtime/attention/attention.h"
 #include "tests/gpu/device.h"
 #include "tests/refusal.h"
 

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/cuda/driver.h"
+#include "runtime/engines/cuda/driver.h"
 #include "tests/catch.h"
 #include "tests/numerics/engines.h"
 

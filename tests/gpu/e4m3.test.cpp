@@ -5,8 +5,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "runtime/attention.h"
-#include "runtime/tensor.h"
+#include "runtime/attention/attention.h"
+#include "runtime/machine/tensor.h"
 #include "tests/gpu/device.h"
 #include "tests/numerics/agree.h"
 #include "tests/refusal.h"

@@ -3,8 +3,8 @@
 
 #include <limits>
 
-#include "runtime/attention.h"
-#include "runtime/tensor.h"
+#include "runtime/attention/attention.h"
+#include "runtime/machine/tensor.h"
 #include "tests/gpu/device.h"
 #include "tests/numerics/agree.h"
 

@@ -7,8 +7,8 @@
 #include <limits>
 
 #include "codegen/choose.h"
-#include "runtime/cuda/engine.h"
-#include "runtime/tensor.h"
+#include "runtime/engines/cuda/engine.h"
+#include "runtime/machine/tensor.h"
 #include "tests/gpu/device.h"
 #include "tests/numerics/agree.h"
 #include "tests/numerics/moved.h"

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <vector>
 
-#include "runtime/cuda/engine.h"
+#include "runtime/engines/cuda/engine.h"
 #include "tests/gpu/disturbance.h"
 
 namespace attune::tests {

@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/cuda/driver.h"
-#include "runtime/ranks/transport.h"
+#include "runtime/engines/cuda/driver.h"
+#include "runtime/ranks/transport/transport.h"
 #include "tests/gpu/device.h"
 #include "tests/refusal.h"
 #include "tests/runtime/ranks/calls.h"

@@ -11,9 +11,9 @@
 
 #include "codegen/ceil_div.h"
 #include "codegen/choose.h"
-#include "runtime/attention.h"
-#include "runtime/cuda/engine.h"
-#include "runtime/tensor.h"
+#include "runtime/attention/attention.h"
+#include "runtime/engines/cuda/engine.h"
+#include "runtime/machine/tensor.h"
 #include "tests/gpu/device.h"
 #include "tests/numerics/agree.h"
 #include "tests/numerics/moved.h"

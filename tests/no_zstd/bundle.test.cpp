@@ -1,10 +1,10 @@
 // tests/no_zstd/bundle.test.cpp — a build without zstd writes and reads bundles, and says that it reads no compressed
 // one
-#include "runtime/cache/bundle.h"
+#include "runtime/machine/cache/bundle.h"
 
 #include <attune/error.h>
 
-#include "runtime/cache/zstd.h"
+#include "runtime/machine/cache/zstd.h"
 #include "tests/bundle_text.h"
 #include "tests/catch.h"
 #include "tests/golden.h"

@@ -10,7 +10,7 @@
 #include <set>
 
 #include "compiler/mod.h"
-#include "runtime/oracle/oracle.h"
+#include "runtime/engines/oracle/oracle.h"
 #include "tests/elements.h"
 #include "tests/numerics/dense.h"
 #include "tests/sanitizers.h"

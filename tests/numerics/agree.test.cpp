@@ -7,7 +7,7 @@
 #include <limits>
 #include <stdexcept>
 
-#include "runtime/tensor.h"
+#include "runtime/machine/tensor.h"
 #include "tests/catch.h"
 #include "tests/numerics/corpus.h"
 #include "tests/numerics/dense.h"

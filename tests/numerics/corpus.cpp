@@ -4,7 +4,7 @@
 #include <cmath>
 #include <random>
 
-#include "runtime/tensor.h"
+#include "runtime/machine/tensor.h"
 
 namespace attune::tests {
 namespace {

@@ -9,11 +9,11 @@
 
 #include "codegen/parts.h"
 #include "compiler/bind.h"
-#include "runtime/captures.h"
-#include "runtime/keys.h"
-#include "runtime/layout.h"
-#include "runtime/oracle/oracle.h"
-#include "runtime/tensor.h"
+#include "runtime/engines/captures.h"
+#include "runtime/engines/keys.h"
+#include "runtime/engines/layout.h"
+#include "runtime/engines/oracle/oracle.h"
+#include "runtime/machine/tensor.h"
 
 namespace attune::tests {
 namespace {

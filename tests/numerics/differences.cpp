@@ -6,7 +6,7 @@
 #include <random>
 
 #include "compiler/mod.h"
-#include "runtime/tensor.h"
+#include "runtime/machine/tensor.h"
 
 namespace attune::tests {
 namespace {

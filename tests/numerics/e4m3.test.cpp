@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "runtime/tensor.h"
+#include "runtime/machine/tensor.h"
 #include "tests/catch.h"
 #include "tests/elements.h"
 #include "tests/numerics/agree.h"

@@ -10,10 +10,10 @@
 
 #include "codegen/choose.h"
 #include "compiler/lower.h"
-#include "runtime/cpu/engine.h"
-#include "runtime/cpu/host.h"
-#include "runtime/cuda/driver.h"
-#include "runtime/cuda/engine.h"
+#include "runtime/engines/cpu/engine.h"
+#include "runtime/engines/cpu/host.h"
+#include "runtime/engines/cuda/driver.h"
+#include "runtime/engines/cuda/engine.h"
 #include "tests/numerics/inputs.h"
 #include "tests/numerics/moved.h"
 

@@ -9,7 +9,7 @@
 
 #include "compiler/check.h"
 #include "compiler/lower.h"
-#include "runtime/cuda/engine.h"
+#include "runtime/engines/cuda/engine.h"
 
 namespace attune::tests {
 

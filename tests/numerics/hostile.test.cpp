@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "runtime/tensor.h"
+#include "runtime/machine/tensor.h"
 #include "tests/catch.h"
 #include "tests/elements.h"
 #include "tests/numerics/agree.h"

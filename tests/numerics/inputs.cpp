@@ -11,7 +11,7 @@
 #include <numeric>
 #include <random>
 
-#include "runtime/tensor.h"
+#include "runtime/machine/tensor.h"
 #include "tests/guarded.h"
 
 namespace attune::tests {

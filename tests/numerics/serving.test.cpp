@@ -5,9 +5,9 @@
 #include <cstring>
 #include <random>
 
-#include "runtime/keys.h"
-#include "runtime/oracle/oracle.h"
-#include "runtime/tensor.h"
+#include "runtime/engines/keys.h"
+#include "runtime/engines/oracle/oracle.h"
+#include "runtime/machine/tensor.h"
 #include "tests/catch.h"
 #include "tests/elements.h"
 #include "tests/golden.h"

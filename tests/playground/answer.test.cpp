@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ir/print.h"
-#include "runtime/picture/draw.h"
+#include "runtime/engines/picture/draw.h"
 #include "tests/catch.h"
 #include "tests/golden.h"
 #include "tests/numerics/corpus.h"

@@ -1,5 +1,5 @@
 // tests/tools/manifest.test.cpp — manifests: the rows that lists combine to, and what is refused
-#include "runtime/offline/manifest.h"
+#include "runtime/attention/offline/manifest.h"
 
 #include <cstdlib>
 #include <fstream>

@@ -1,5 +1,5 @@
 // tests/tools/npy.test.cpp — .npy files: read, written, and refused where they are hostile
-#include "runtime/npy.h"
+#include "runtime/machine/npy.h"
 
 #include <algorithm>
 #include <array>
@@ -9,7 +9,7 @@
 
 #include <attune/error.h>
 
-#include "runtime/tensor.h"
+#include "runtime/machine/tensor.h"
 #include "tests/catch.h"
 #include "tests/elements.h"
 #include "tests/golden.h"

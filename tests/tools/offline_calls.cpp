@@ -8,8 +8,8 @@
 #include <random>
 
 #include "compiler/lower.h"
-#include "runtime/cuda/consider.h"
-#include "runtime/offline/purpose.h"
+#include "runtime/attention/offline/purpose.h"
+#include "runtime/engines/cuda/consider.h"
 
 using namespace attune;
 

@@ -7,7 +7,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
-ROUND = 20  # calls, as in runtime/cuda/clock.cpp
+ROUND = 20  # calls, as in runtime/engines/cuda/clock.cpp
 
 
 def facts():
@@ -61,7 +61,7 @@ class Prepared(torch_peers.Prepared):
         return lambda: varlen_attn(*self.qkv, starts, starts, self.case.seq, self.case.seq, **more)
 
     def block(self, peer, seconds):
-        """Seconds of each call by the device's clock, measured as in runtime/cuda/clock.cpp: rounds of consecutive
+        """Seconds of each call by the device's clock, measured as in runtime/engines/cuda/clock.cpp: rounds of consecutive
         calls between events, and the first round is not counted."""
         call, times, total = self.calls[peer], [], 0.0
         marks = [torch.cuda.Event(enable_timing=True) for _ in range(ROUND + 1)]

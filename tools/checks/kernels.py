@@ -11,7 +11,7 @@ DESCRIPTORS, LIST = "codegen/kernels/", "codegen/kernels.cpp"
 def may_name(path, kernel):
     """A kernel's descriptor, its device files (those of its architecture), the list's row, builds and benchmarks."""
     architecture = kernel.rsplit("_", 1)[-1]
-    own_device_file = path.parent.as_posix() == "codegen/cuda" and path.stem.endswith("_" + architecture)
+    own_device_file = path.parts[:2] == ("codegen", "cuda") and path.stem.endswith("_" + architecture)
     return (own_device_file or path.as_posix() in {f"{DESCRIPTORS}{kernel}.cpp", LIST}
             or path.name == "CMakeLists.txt" or path.as_posix().startswith("tools/bench/"))
 
@@ -37,8 +37,8 @@ ROW = {LIST: "ROW(forward_sm99)\n"}
 verdict(complaints, wrong={
     "codegen/choose.cpp:2: names the kernel forward_sm99": {
         **DESCRIPTOR, **ROW, "codegen/choose.cpp": '\nif (name == "forward_sm99") return;\n'},
-    "codegen/cuda/forward_sm98.cuh:1: names the kernel forward_sm99": {
-        **DESCRIPTOR, **ROW, "codegen/cuda/forward_sm98.cuh": "// like forward_sm99\n"},
+    "codegen/cuda/kernels/forward_sm98.cuh:1: names the kernel forward_sm99": {
+        **DESCRIPTOR, **ROW, "codegen/cuda/kernels/forward_sm98.cuh": "// like forward_sm99\n"},
     "codegen/kernels.cpp: no row for forward_sm99": {**DESCRIPTOR, LIST: "ROW(forward_sm98)\n"},
-}, right={**DESCRIPTOR, **ROW, "codegen/cuda/forward_sm99.cuh": "forward_sm99\n",
-          "codegen/cuda/deal_sm99.cuh": "// of forward_sm99.cuh\n", "codegen/choose.cpp": "end_forward_sm99\n", "tests/codegen/choose.test.cpp": "forward_sm99\n"})
+}, right={**DESCRIPTOR, **ROW, "codegen/cuda/kernels/forward_sm99.cuh": "forward_sm99\n",
+          "codegen/cuda/parts/deal_sm99.cuh": "// of forward_sm99.cuh\n", "codegen/choose.cpp": "end_forward_sm99\n", "tests/codegen/choose.test.cpp": "forward_sm99\n"})

@@ -31,7 +31,7 @@ HEAVY = {"algorithm", "chrono", "condition_variable", "filesystem", "fstream", "
          "locale", "map", "mutex", "numeric", "random", "ranges", "regex", "set", "shared_mutex", "sstream", "thread",
          "unordered_map", "unordered_set"}
 # The library's one file that may read the environment. Tests read it too: how many cases, approve or not.
-OPTIONS = "runtime/options.cpp"
+OPTIONS = "runtime/machine/options.cpp"
 
 
 def complaints(root):
@@ -42,7 +42,7 @@ def complaints(root):
             continue
         for number, line in enumerate(read(root, path).splitlines(), 1):
             if re.search(r"\b(secure_)?getenv\s*\(", line) and path.as_posix() != OPTIONS and room != "tests":
-                out.append(f"{path}:{number}: reads the environment; only runtime/options.cpp may")
+                out.append(f"{path}:{number}: reads the environment; only runtime/machine/options.cpp may")
             found = re.match(r'\s*#\s*include\s*(["<])([^">]+)[">]', line)
             if not found:
                 continue
@@ -60,8 +60,8 @@ def complaints(root):
 
 verdict(complaints, wrong={
     'ir/node.h:1: ir may not include "compiler/mod.h"': {"ir/node.h": '#include "compiler/mod.h"\n'},
-    'compiler/mod.h:2: compiler may not include "runtime/watch/log.h"': {"compiler/mod.h": '\n#include "runtime/watch/log.h"\n'},
-    'runtime/watch/log.h:1: runtime may not include "tests/golden.h"': {"runtime/watch/log.h": '# include "tests/golden.h"\n'},
+    'compiler/mod.h:2: compiler may not include "runtime/machine/watch/log.h"': {"compiler/mod.h": '\n#include "runtime/machine/watch/log.h"\n'},
+    'runtime/machine/watch/log.h:1: runtime may not include "tests/golden.h"': {"runtime/machine/watch/log.h": '# include "tests/golden.h"\n'},
     'ir/node.h:1: ir may not include "node.h"': {"ir/node.h": '#include "node.h"\n'},
     "ir/node.h:1: ir may not include <attune/tensor.h>": {"ir/node.h": "#include <attune/tensor.h>\n"},
     "include/attune/expr.h:1: include may not include <fmt/": {"include/attune/expr.h": "#include <fmt/format.h>\n"},
@@ -75,5 +75,5 @@ verdict(complaints, wrong={
     "ir/node.h": '#include <cstdint>\n#include <mutex>\n#include <fmt/format.h>\n#include "ir/op.h"\n',
     "compiler/mod.h": '#include <attune/expr.h>\n#include "ir/node.h"\n',
     "examples/c/a.c": "#include <attune/c.h>\n#include <stdio.h>\n",
-    "runtime/options.cpp": 'auto e = std::getenv("ATTUNE_LOG");\n',
+    "runtime/machine/options.cpp": 'auto e = std::getenv("ATTUNE_LOG");\n',
     "examples/a.cpp": "#include <cstdio>\n#include <attune/attune.h>\n"})

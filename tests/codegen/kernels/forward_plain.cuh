@@ -3,8 +3,8 @@
 // The library does not have it: it is added by the steps of docs/adding-a-kernel.md, and tests run it.
 #pragma once
 
-#include "args.cuh"
-#include "mod.cuh"
+#include "codegen/cuda/contract/args.cuh"
+#include "codegen/cuda/contract/mod.cuh"
 
 namespace attune {
 

@@ -13,7 +13,7 @@
 #include <fmt/format.h>
 
 #include "compiler/trace.h"
-#include "runtime/tensor.h"
+#include "runtime/machine/tensor.h"
 #include "tests/elements.h"
 #include "tests/numerics/inputs.h"
 #include "tests/numerics/moved.h"

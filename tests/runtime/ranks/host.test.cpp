@@ -12,8 +12,8 @@
 
 #include <fmt/format.h>
 
-#include "runtime/ranks/plan.h"
-#include "runtime/tensor.h"
+#include "runtime/machine/tensor.h"
+#include "runtime/ranks/plan/plan.h"
 #include "tests/catch.h"
 #include "tests/elements.h"
 #include "tests/numerics/corpus.h"

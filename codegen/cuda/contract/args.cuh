@@ -1,0 +1,249 @@
+// codegen/cuda/contract/args.cuh — what a launch hands to a kernel; the host fills the same structs, so only C++ is
+// used here
+#pragma once
+
+namespace attune {
+
+/// A CUtensorMap, opaque.
+struct alignas(64) TensorMap {
+  unsigned long long words[16];
+};
+
+/// A tensor of a call, strides in elements: [batch, head, position, d]; packed ones have no batch (stride 0).
+struct Strided {
+  void* data;
+  long long batch, head, position;
+  long long element = 1;
+};
+
+/// Rows of lse, max or what is shaped like them: [batch, head, position]. Null: not asked for, or not given.
+struct Rows {
+  float* data;
+  long long batch, head, position;
+};
+
+struct ForwardArgs {
+  TensorMap q_map, k_map, v_map, o_map;  ///< for kernels that use the copy engine
+  Strided q, k, v, o;
+  Rows lse, max;
+  int batch, q_heads, group;  ///< group: query heads of a key head
+  int q_len, kv_len;          ///< packed: of the longest sequence
+  int d, dv;
+  int q_offset;
+  int kv_shared;        ///< k and v have one batch entry for all
+  const int* q_starts;  ///< packed: batch + 1 starts of each, else null
+  const int* kv_starts;
+  const int* order;  ///< packed, persistent kernels: the sequence and tile of each tile of queries of a set; null where
+                     ///< the host does not know the starts
+  int order_count;   ///< places for such tiles; without an order, q's positions / queries of a tile + batch
+  const int* tiles;  ///< lists of a listed Mod, see cover.cuh: per row of tiles, how many partial and full, then which
+  int tile_stride;   ///< ints a row, four more than the longest list, because lists are read ahead
+  int tile_batches, tile_heads;  ///< 1 where the lists do not vary with them
+  int section;                   ///< sets of heads (walk.cuh) whose keys and values stay in the cache together
+  unsigned* next;                ///< the next tile of a dynamic schedule, 0 before the launch; null: a tile a block
+};
+
+/// A number for each batch entry; null: all have the call's.
+struct Numbers {
+  const int* at;
+  long long stride;  ///< in ints
+};
+
+/// Keys and values in pages of `rows` rows: the nth rows of an entry are those of page at[b * entry + n * nth], if it
+/// is below `count`, else zeros. What Strided calls a batch entry of k and v is then a page.
+struct Pages {
+  const int* at;
+  long long entry, nth;
+  int rows, count;
+};
+
+/// For calls whose keys are described apart from their queries, by kernels whose blocks share no keys.
+struct ApartArgs : ForwardArgs {
+  // Aligned as ForwardArgs are, so that all compilers begin it behind their padding.
+  alignas(ForwardArgs) Numbers kv_lens;  ///< instead of kv_len, which is then the most there may be
+  Numbers q_offsets;                     ///< instead of q_offset
+  Pages pages;
+  int kv_offset;  ///< what expressions see as the position of the first key
+};
+
+/// f32 that DecodeArgs::parts has for each row besides its results: their sum, and what this is relative to.
+constexpr int part_floats = 4;
+
+/// For kernels whose blocks share the keys of a tile of queries.
+struct DecodeArgs {
+  Strided q, k, v, o;
+  Rows lse, max;
+  int batch, group, q_len, kv_len, q_offset, kv_shared;  ///< as ForwardArgs has them
+  int sets, sets_of_group;                               ///< sets of heads that share a tile, in all and of a key head
+  int kv_offset;                                         ///< what expressions see as the position of the first key
+  const int* q_starts;                                   ///< as ForwardArgs has them
+  const int* kv_starts;
+  Numbers kv_lens, q_offsets;  ///< instead of kv_len, which is then the most there may be, and of q_offset
+  Pages pages;
+  const int* tiles;  ///< as ForwardArgs has them
+  int tile_stride, tile_batches, tile_heads;
+  float* parts;        ///< two for each block: rows of results of all queries and heads of a tile, then their Parts
+  unsigned* arrivals;  ///< for each block, how many of those that share its last tile are done: 0 before the launch
+  int paired;          ///< each tile is shared by two blocks, a cluster, which count no arrivals
+};
+
+/// A tile of queries whose keys several blocks share: its parts are those of `count` blocks from `first` on. A count of
+/// 0: none.
+struct CutTile {
+  int tile, first, count;
+};
+
+/// For kernels whose blocks share the keys of a tile, and load these by the copy engine. `arrivals` is null: a kernel
+/// behind it adds up the parts of the tiles that `cut` lists, one for each block or cluster of them.
+struct LatentArgs : DecodeArgs {
+  TensorMap q_map, k_map;
+  CutTile* cut;
+  int cuts;  ///< how many of them, at most join_threads
+};
+
+/// Threads of a block of join_latent_sm90.cuh, and how many blocks it has for each of the kernel before it.
+constexpr int join_threads = 256, join_blocks = 4;
+
+/// What elements are, where a kernel takes any of several types. f64, e4m3: append.cuh alone.
+enum class Stored : int { f32, f16, bf16, f64, e4m3 };
+
+/// A gradient, of any type. Null: not asked for.
+struct Gradient {
+  Strided to;
+  Stored type;
+};
+
+/// Threads of a block of rows.cuh, how many of them share a row, and how many rows these have.
+constexpr int rows_threads = 256, rows_lanes = 16, rows_each = 4;
+constexpr int rows_of_block = rows_threads / rows_lanes * rows_each;
+
+/// One struct for the kernels of a backward: each reads what it needs.
+struct BackwardArgs {
+  TensorMap q_map, k_map, v_map, grad_o_map;  ///< for kernels that use the copy engine
+  Strided q, k, v, o, grad_o;
+  Rows lse, grad_lse;  ///< lse: of the whole row, as the forward gives it
+  Rows delta;          ///< the sum of p dp of each row, less its grad_lse: what softmax takes from every dp
+  Gradient grad_q, grad_k, grad_v;
+  float scale;                                                    ///< of q . k
+  int batch, q_heads, group, q_len, kv_len, q_offset, kv_shared;  ///< as ForwardArgs has them
+  int kv_heads, d, dv;                                            ///< kv_heads: q_heads / group, divided once
+  const int* q_starts;
+  const int* kv_starts;
+  const int* tiles;  ///< as ForwardArgs has them; for `keys` kernels a row of lists for each tile of keys, for kernels
+                     ///< that do all a table of visits (cover_args.cuh)
+  int tile_stride, tile_batches, tile_heads;
+  int section;              ///< sets of heads (walk.cuh) whose operands stay in the cache together
+  unsigned* visited;        ///< where tiles is a table: how many visits there are in it
+  int q_places, kv_places;  ///< for kernels that do all: tiles of a head. Packed: sequence b has the places from
+                            ///< starts[b] / positions of a tile + b on, of which it may leave one free
+  float* sums;  ///< for kernels that add dq up in memory: f32, laid out as the kernel likes, a tile of queries after
+                ///< another: [batch, head, place], packed without batch
+  unsigned* turns;  ///< for each of these tiles, how many tiles of keys were added to it: 0 before the launch
+  unsigned* next;   ///< how many items of a dynamic schedule were taken beyond one for each block: 0 before the launch
+  unsigned* odd;  ///< set to 1 where a result is not finite though pairs were removed: a removed pair may have brought
+                  ///< it in
+};
+
+/// The arguments of calls that are merged with another's results, or whose keys are summed in pieces. Kernels of other
+/// calls get no more than `Args`.
+template <class Args>
+struct Further : Args {
+  // Aligned as Args are, so that all compilers begin it behind their padding.
+  alignas(Args) Strided o_before;  ///< results over other keys, of each row that the call has; may be o
+  Rows lse_before;                 ///< may be lse
+  Stored o_before_type;
+  // Of kernels whose blocks share the keys of a tile: then each piece of a tile, not each block, has a part in
+  // DecodeArgs::parts, and each tile an arrival.
+  int piece;   ///< steps of a warp's keys; all warps have as many in it
+  int pieces;  ///< that a tile may have
+};
+
+/// Threads of the block of clear.cuh.
+constexpr int clear_threads = 256;
+
+/// What clear.cuh gets.
+struct ClearArgs {
+  unsigned* first;
+  int count;
+};
+
+/// Threads of a block of turn_values_sm90.cuh.
+constexpr int turn_threads = 128;
+
+/// What turn_values_sm90.cuh gets.
+struct TurnArgs {
+  TensorMap from, to;  ///< boxes of v, a tile of keys each; boxes of tiles turned round, one each
+  int heads, tiles;    ///< of keys, in `to`; packed: as places count them
+  int batch;           ///< packed: sequences
+  const int* starts;   ///< packed: of keys
+};
+
+/// Threads of a block of append.cuh, and how many of them share a row of a head.
+constexpr int append_threads = 256, append_lanes = 16;
+
+/// New rows of k or of v, and the cache that they go to.
+struct Appended {
+  Strided from, into;
+  Stored from_type, into_type;
+  int width;
+  int piece;     ///< bytes: rows are copied as they are, by so many at a time; 0: element by element, through f64
+  double scale;  ///< what is stored is an element divided by this
+};
+
+/// What append.cuh gets.
+struct AppendArgs {
+  Appended k, v;
+  int batch, heads;
+  int new_rows;       ///< of each entry; packed: unused
+  int room;           ///< keys that an entry may have
+  const int* starts;  ///< packed: batch + 1 starts of the new rows, else null
+  Numbers kv_lens;    ///< keys of each entry, the new ones too
+  Pages pages;        ///< null: each entry has its room
+};
+
+/// Rows of a block of copy_rows.cuh, add_parts.cuh and merge_parts.cuh.
+constexpr int rows_of_copy = 8;
+
+/// Elements of two tensors of the same shape. Dimensions that they lack come first, and are 1 long; a row is the last.
+struct RowsArgs {
+  static constexpr int most_rank = 4;
+  const void* from;
+  void* to;
+  int bytes;  ///< of what is copied at once
+  long long extent[most_rank], from_stride[most_rank], to_stride[most_rank];
+};
+/// Parts of a tensor, `part_stride` elements apart, that are added up.
+struct AddArgs : RowsArgs {
+  Stored from_type, type;  ///< from_type: f32 or f64
+  int parts;
+  long long part_stride;
+  int adds;  ///< to what is there
+};
+/// Results over the keys of one part after the other: [part, batch, head, row], o with dv columns.
+struct MergeArgs {
+  const float *o_parts, *lse_parts, *max_parts;  ///< max_parts: null where max is
+  Strided o;
+  Stored o_type;
+  Rows lse, max;
+  int parts, batch, heads, rows, dv;
+};
+
+/// Threads of a block of sums.cuh.
+constexpr int sums_threads = 128;
+/// 64-bit words of an exact sum: twelve of digits, one of flags.
+constexpr int exact_finite_words = 12, exact_words = 13;
+/// Threads of a block of spread_diagonals.cuh.
+constexpr int diagonals_threads = 128;
+
+/// What sums.cuh turns into a tensor's elements: a sum for each, along the last dimension first. Dimensions that the
+/// tensor lacks come first, and are 1 long.
+struct SumsArgs {
+  static constexpr int most_rank = 4;
+  const unsigned long long* sums;
+  void* to;
+  Stored type;
+  long long count;
+  long long extent[most_rank], stride[most_rank];  ///< in elements
+};
+
+}  // namespace attune

@@ -1,0 +1,41 @@
+// codegen/cuda/contract/further.cuh — what only some calls hand to a kernel; Tiles of others say nothing of it, and
+// their kernels stay as they are
+#pragma once
+
+#include "codegen/cuda/contract/args.cuh"
+#include "codegen/cuda/contract/types.cuh"
+
+namespace attune {
+
+/// Are results of another call merged in?
+template <class Tile>
+constexpr bool has_before = requires {
+  requires Tile::before;
+};
+/// Are keys summed in pieces?
+template <class Tile>
+constexpr bool in_pieces = requires {
+  requires Tile::pieces;
+};
+
+/// Are keys described apart from queries, by lengths and positions of entries?
+template <class Tile>
+constexpr bool is_apart = requires {
+  requires Tile::apart != 0;
+};
+/// Do keys lie in pages?
+template <class Tile>
+constexpr bool is_paged = requires {
+  requires Tile::paged != 0;
+};
+
+/// What a kernel of such a Tile gets.
+template <class Tile, class Args>
+using ArgsOf = Either<has_before<Tile> || in_pieces<Tile>, Further<Args>, Args>;
+/// The same where a function was handed no more than Args.
+template <class Args>
+__device__ inline const Further<Args>& further(const Args& args) {
+  return static_cast<const Further<Args>&>(args);
+}
+
+}  // namespace attune

@@ -1,0 +1,108 @@
+// codegen/cuda/contract/gradient.cuh — the contract between a Mod's derivative and a backward kernel, and the gradient
+// of a pair
+#pragma once
+
+#include "codegen/cuda/parts/softmax.cuh"
+
+namespace attune {
+
+/// What is known about a Mod's derivative when its page is written. Gradients of captured tensors are sums of terms, a
+/// term for each read; a term is summed along what its place in the tensor does not depend on.
+struct GradientTraits {
+  bool has_slope = false;  ///< slope() is not 1 everywhere
+  bool delta_of_o = true;  ///< the sum of p dp along a row is do . o; else a kernel has to walk the row for it
+  int by_head = 0;         ///< terms whose places depend on b and h alone
+  int by_row = 0;          ///< … on q too
+  int by_col = 0;          ///< … on kv too, not on q
+  int by_diagonal = 0;     ///< … on q - kv, times what flows to the score, for kernels that sum along diagonals
+  bool by_pair = false;    ///< there are other terms: each pair adds to places of its own
+  bool removes = true;     ///< pairs may be removed, by keep() and its like or by a score of -inf
+  bool by_sink = false;    ///< sink() reads captured tensors whose gradients are asked for
+};
+
+/// What flows through a pair: to its score, past slope(), and to its probability.
+struct Flow {
+  float score, prob;
+};
+
+/// A Mod with its derivative. Fields are those of both; `s` is q . k, not scaled yet, and p the probability before
+/// prob(). Terms add to the sums they are given, an element each; their places are exact sums (exact_sum.cuh).
+template <class M>
+concept Differentiable = Mod<M> &&
+    requires(const M m, Where at, typename M::Head head, typename M::Row row, typename M::Col col, float x, Int i,
+             Flow flow, float* sums, unsigned long long** places) {
+  GradientTraits(M::gradient);
+  x = m.slope(x, head, row, col, at, i, i, i);    // s, …, origin, q, kv: of scale * s
+  x = m.prob_slope(x, head, row, col, at, i, i);  // p, …, q, kv
+  Bands(m.q_bands(head, at, i, i, i, i));         // all queries [q_begin, q_end), keys [kv_begin, kv_end)
+  // flow, s, p, …, origin, q, kv
+  m.by_head(sums, flow, x, x, head, row, col, at, i, i, i);
+  m.by_row(sums, flow, x, x, head, row, col, at, i, i, i);
+  m.by_col(sums, flow, x, x, head, row, col, at, i, i, i);
+  m.by_pair(flow, x, x, head, row, col, at, i, i, i);
+  m.places_by_head(places, head, at);
+  m.places_by_row(places, head, row, at, i);     // q
+  m.places_by_col(places, head, col, at, i, i);  // origin, kv
+  m.by_sink(x, head, at);                        // what flows to the sink
+};
+
+/// … with terms by diagonals: `diagonals` are sums as spread_diagonals.cuh has them. A sum is handed on with any pair
+/// of its distance.
+template <class M>
+concept SumsDiagonals = Differentiable<M> &&
+    requires(const M m, Where at, typename M::Head head, typename M::Row row, typename M::Col col, float x, Int i) {
+  m.diagonals[0];
+  m.by_diagonal(x, head, row, col, at, i, i);  // the sum, …, q, kv
+};
+
+/// What the gradient of a pair needs to know of its row.
+struct RowEnd {
+  float under;  ///< p is 2^(exponent - under)
+  float delta;
+};
+
+/// From a row's lse, which includes what rest() adds to each score. A row without pairs has no gradient.
+__device__ inline RowEnd row_end(float lse, float rest, float delta) {
+  if (lse == -infinity || rest == -infinity) return {infinity, 0};
+  return {(lse - rest) * (1 / ln2), delta};
+}
+/// A row that does not exist.
+__device__ inline RowEnd no_row() { return {infinity, 0}; }
+
+/// Numbers of a pair that a backward kernel replaces: its q . k by what multiplies grad_o in the gradient of v, its
+/// grad_o . v by what multiplies q and k, but for the scale.
+struct PairNumbers {
+  float s, dp;
+};
+
+/// The probability of a pair, before prob(): 0 if it was removed. `factor`: as factor_of() gives it.
+template <class User>
+__device__ inline float probability_of(const User& user, const typename User::Head& head, const typename User::Row& row,
+                                       const typename User::Col& col, Where at, Int origin, Int q, Int kv, float factor,
+                                       float under, bool kept, float s) {
+  const float exponent = User::traits.scaled ? s : user.exponent(s, head, row, col, at, origin, q, kv);
+  return kept ? power_of_two(exponent * factor - under) : 0.0f;
+}
+
+/// The gradient of a pair. A pair that was removed, or whose p is 0, passes nothing, whatever its operands hold.
+/// `terms` gets flow, s and p of every other pair.
+template <class User, class Terms>
+__device__ inline PairNumbers gradient_of(const User& user, const typename User::Head& head,
+                                          const typename User::Row& row, const typename User::Col& col, Where at,
+                                          Int origin, Int q, Int kv, float factor, RowEnd end, bool kept,
+                                          PairNumbers in, Terms terms) {
+  const float p = probability_of(user, head, row, col, at, origin, q, kv, factor, end.under, kept, in.s);
+  PairNumbers out{p, in.dp};
+  if constexpr (User::traits.has_prob) {
+    out.s = user.prob(p, head, row, col, at, q, kv);
+    out.dp *= user.prob_slope(p, head, row, col, at, q, kv);
+  }
+  const Flow flow{p * (out.dp - end.delta), in.dp};
+  out.dp = flow.score;
+  if constexpr (User::gradient.has_slope) out.dp *= user.slope(in.s, head, row, col, at, origin, q, kv);
+  if (p == 0.0f) return {0, 0};
+  terms(flow, in.s, p);
+  return out;
+}
+
+}  // namespace attune

@@ -1,0 +1,106 @@
+// codegen/cuda/contract/mod.cuh — the contract between a user's expression and a kernel
+#pragma once
+
+#include "codegen/cuda/contract/ops.cuh"
+
+namespace attune {
+
+/// Where the rows and keys of a batch entry lie.
+enum class Layout {
+  dense,   ///< each batch entry has positions of its own
+  packed,  ///< sequences follow one another along the positions of one entry, from their starts on
+};
+template <class Tile>
+constexpr bool is_packed = Tile::layout == Layout::packed;
+
+/// What is the same for all pairs of a head and batch entry.
+struct Where {
+  int b, h, q_len, kv_len;
+};
+
+/// Keys [begin, end) are worth visiting for a tile of queries; within [full_begin, full_end) nothing is removed.
+struct Bands {
+  int begin, end, full_begin, full_end;
+
+  /// Pairs may be removed within [from, to): the larger remainder on its two sides stays full.
+  __device__ void cut(int from, int to) {
+    if (from >= to || to <= full_begin || from >= full_end) return;
+    if (from - full_begin > full_end - to)
+      full_end = max(from, full_begin);
+    else
+      full_begin = min(to, full_end);
+  }
+};
+
+/// What is known about a Mod when its page is written.
+struct Traits {
+  bool scaled = false;     ///< exponent(s) is factor() * s, and factor() is positive: one multiply-add makes the power
+  bool bounded = false;    ///< exponent() stays below `most`, closely enough that no running maximum is needed
+  bool masked = false;     ///< some pairs are removed, by the next three:
+  bool has_first = false;  ///< keys before first()
+  bool has_last = false;   ///< keys after last()
+  bool has_keep = false;   ///< pairs for which keep() is false
+  bool keeps_by_fields = false;  ///< keep() reads neither q nor kv, and a Row with fields has of_lane() and is()
+  bool has_prob = false;         ///< prob() changes p
+  bool linear_prob = true;       ///< prob() is a multiple of p, so it may act before the normalisation
+  bool has_sink = false;         ///< sink() joins the denominator
+  bool skips = false;            ///< some tiles of keys are not visited: by the mask, or by scores of -inf
+  bool listed = false;           ///< the tiles to visit come as lists; bands() says nothing
+  float most = 0;                ///< see bounded
+};
+
+/// A user's expressions. Scores are exponents of two here: exponent() is log2(e) times the part of the score that
+/// varies along a row, rest() is the other part, as the user wrote it. `s` is q . k, not scaled yet. What depends on
+/// the head, on the query or on the key alone is computed once, into Head, Row and Col.
+///
+/// A Col that reads captured tensors has of_lane(), so that lanes share what they read, and in_scores says whether
+/// exponent() or prob() reads it, or keep() alone. Where scores read captured tensors pair by pair, Inside is the same
+/// Mod for tiles of which is_inside() is true: its reads are not clamped.
+template <class M>
+concept Mod = requires(const M m, Where at, typename M::Head head, typename M::Row row, typename M::Col col, float x,
+                       Int i) {
+  head = m.head(at);
+  row = m.row(head, at, i);     // q
+  col = m.col(head, at, i, i);  // origin, kv
+  x = m.factor(head);
+  x = m.exponent(x, head, row, col, at, i, i, i);  // s, …, origin, q, kv
+  x = m.rest(head, row, at, i, i);                 // origin, q
+  i = m.first(head, row, at, i);                   // q
+  i = m.last(head, row, at, i);                    // q
+  bool(m.keep(head, row, col, at, i, i));          // q, kv
+  x = m.prob(x, head, row, col, at, i, i);         // p, …, q, kv
+  x = m.sink(head, at);
+  Bands(m.bands(head, at, i, i));  // queries [q_begin, q_end)
+  Traits(M::traits);
+};
+
+template <class Col>
+concept Shareable = requires(Col col) {
+  col.of_lane(0);
+};
+template <class Col>
+constexpr bool in_scores = false;
+template <Shareable Col>
+constexpr bool in_scores<Col> = Col::in_scores;
+
+template <class M>
+concept HasInside = requires {
+  typename M::Inside;
+};
+
+/// The keys between first() and last() of a row, counted from `kv`.
+template <class User>
+struct Reach {
+  int from, to;
+
+  __device__ Reach(const User& user, typename User::Head head, typename User::Row row, Where at, Int q, int kv)
+      : from(0), to(at.kv_len - 1) {
+    if constexpr (User::traits.has_first) from = max(from, min(user.first(head, row, at, q).i(), at.kv_len));
+    if constexpr (User::traits.has_last) to = min(to, max(user.last(head, row, at, q).i(), -1));
+    from -= kv;
+    to -= kv;
+  }
+  __device__ bool holds(int i) const { return (!User::traits.has_first || i >= from) && i <= to; }
+};
+
+}  // namespace attune

@@ -1,0 +1,348 @@
+// codegen/cuda/contract/ops.cuh — what the operations of ir/ops.def mean on the device; no headers, so that pages
+// compile fast
+#pragma once
+
+#include "codegen/cuda/contract/types.cuh"
+
+namespace attune {
+
+__device__ inline float f32(e4m3 x) {
+  const unsigned magnitude = x.bits & 0x7fu;
+  // Below 8, steps of 2^-9, which is what 2^14 has. 0x7f is NaN, and there is no infinity.
+  const float number = magnitude < 8 ? __uint_as_float(0x46800000u | magnitude) - 16384.0f
+                                     : __uint_as_float((magnitude << 20) + (120u << 23));
+  return __uint_as_float((x.bits & 0x80u) << 24 | (magnitude == 0x7f ? 0x7fc00000u : __float_as_uint(number)));
+}
+__device__ inline float f32(bf16 x) { return __uint_as_float(static_cast<unsigned>(x.bits) << 16); }
+__device__ inline float f32(f16 x) {
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+  return y;
+}
+
+constexpr float inf = __builtin_bit_cast(float, 0x7f800000u);
+constexpr float nan = __builtin_bit_cast(float, 0x7fc00000u);
+
+// ---- Int: an int that wraps, divides by anything and shifts by anything ---------------------------------------------
+
+/// `step` is 0 except for positions in unrolled loops and expressions linear in these: there it is a constant beside a
+/// base that the whole loop shares, which is then computed once.
+struct Int {
+  int base, step;
+
+  Int() = default;
+  __host__ __device__ constexpr Int(int x) : base(x), step(0) {}
+  __host__ __device__ constexpr Int(int base, int step) : base(base), step(step) {}
+  __host__ __device__ constexpr explicit operator int() const { return i(); }
+  __host__ __device__ constexpr int i() const { return static_cast<int>(bits()); }
+
+  using Bits = unsigned;
+  __host__ __device__ constexpr Bits bits() const { return static_cast<Bits>(base) + static_cast<Bits>(step); }
+  static __device__ constexpr Int of(Bits x) { return static_cast<int>(x); }
+  static __device__ constexpr int plus(int x, int y) {
+    return static_cast<int>(static_cast<Bits>(x) + static_cast<Bits>(y));
+  }
+  static __device__ constexpr int minus(int x, int y) {
+    return static_cast<int>(static_cast<Bits>(x) - static_cast<Bits>(y));
+  }
+};
+
+/// An Int as an argument of a page: it has no step.
+struct Word {
+  int value;
+  __device__ operator Int() const { return value; }
+};
+
+__device__ constexpr Int operator+(Int x, Int y) { return {Int::plus(x.base, y.base), Int::plus(x.step, y.step)}; }
+__device__ constexpr Int operator-(Int x, Int y) { return {Int::minus(x.base, y.base), Int::minus(x.step, y.step)}; }
+__device__ constexpr Int operator*(Int x, Int y) { return Int::of(x.bits() * y.bits()); }
+__device__ constexpr Int operator-(Int x) { return {Int::minus(0, x.base), Int::minus(0, x.step)}; }
+__device__ constexpr Int operator~(Int x) { return ~x.i(); }
+__device__ constexpr Int operator&(Int x, Int y) { return x.i() & y.i(); }
+__device__ constexpr Int operator|(Int x, Int y) { return x.i() | y.i(); }
+__device__ constexpr Int operator^(Int x, Int y) { return x.i() ^ y.i(); }
+__device__ constexpr Int operator<<(Int x, Int y) { return Int::of(x.bits() << (y.i() & 31)); }
+__device__ constexpr Int operator>>(Int x, Int y) { return x.i() >> (y.i() & 31); }
+// Towards 0; x / 0 and x % 0 are 0. INT_MIN / -1 wraps.
+__device__ constexpr Int operator/(Int x, Int y) {
+  if (y.i() == -1) return -x;
+  return y.i() == 0 ? 0 : x.i() / y.i();
+}
+__device__ constexpr Int operator%(Int x, Int y) { return y.i() == 0 || y.i() == -1 ? 0 : x.i() % y.i(); }
+
+__device__ constexpr bool operator==(Int x, Int y) { return x.i() == y.i(); }
+__device__ constexpr bool operator!=(Int x, Int y) { return x.i() != y.i(); }
+__device__ constexpr bool operator<(Int x, Int y) { return x.i() < y.i(); }
+__device__ constexpr bool operator<=(Int x, Int y) { return x.i() <= y.i(); }
+__device__ constexpr bool operator>(Int x, Int y) { return x.i() > y.i(); }
+__device__ constexpr bool operator>=(Int x, Int y) { return x.i() >= y.i(); }
+
+/// An Int as a float: a factor multiplies both parts, and steps cost one multiply-add.
+struct Slope {
+  float base, step;
+  __device__ operator float() const { return step == 0.0f ? base : base + step; }
+  friend __device__ float operator*(Slope x, float y) {
+    return x.step == 0.0f ? x.base * y : __fmaf_rn(x.step, y, x.base * y);
+  }
+  friend __device__ float operator*(float x, Slope y) { return y * x; }
+};
+
+__device__ constexpr bool rounds_down(Int x, Int y) { return (x % y).i() != 0 && (x.i() < 0) != (y.i() < 0); }
+__device__ constexpr Int floordiv(Int x, Int y) { return x / y - Int(rounds_down(x, y)); }
+__device__ constexpr Int floormod(Int x, Int y) { return x % y + (rounds_down(x, y) ? y : Int(0)); }
+
+// ---- conversions, choices, least and greatest -----------------------------------------------------------------------
+
+__device__ inline float f32(float x) { return x; }
+/// Exact below 2^24, as an Int and as its parts.
+__device__ inline Slope f32(Int x) { return {__int2float_rn(x.base), x.step == 0 ? 0.0f : __int2float_rn(x.step)}; }
+__device__ constexpr float f32(bool x) { return x ? 1.0f : 0.0f; }
+/// Truncates and saturates; NaN gives 0.
+__device__ inline Int i32(float x) { return __float2int_rz(x); }
+__device__ constexpr Int i32(Int x) { return x; }
+__device__ constexpr Int i32(bool x) { return x ? 1 : 0; }
+
+__device__ constexpr float where(bool c, float x, float y) { return c ? x : y; }
+__device__ constexpr Int where(bool c, Int x, Int y) { return c ? x : y; }
+__device__ constexpr Int where(bool c, int x, int y) { return c ? x : y; }
+__device__ constexpr bool where(bool c, bool x, bool y) { return c ? x : y; }
+
+// If one operand is NaN, the other one. Between 0 and -0 the instruction decides.
+__device__ inline float min(float x, float y) { return fminf(x, y); }
+__device__ inline float max(float x, float y) { return fmaxf(x, y); }
+__device__ constexpr int min(int x, int y) { return y < x ? y : x; }
+__device__ constexpr int max(int x, int y) { return y > x ? y : x; }
+__device__ constexpr Int min(Int x, Int y) { return min(x.i(), y.i()); }
+__device__ constexpr Int max(Int x, Int y) { return max(x.i(), y.i()); }
+__device__ inline float clamp(float x, float lo, float hi) { return min(max(x, lo), hi); }
+__device__ constexpr Int clamp(Int x, Int lo, Int hi) { return min(max(x, lo), hi); }
+
+__device__ inline float abs(float x) { return fabsf(x); }
+__device__ constexpr Int abs(Int x) { return x.i() < 0 ? -x : x; }
+__device__ inline float floor(float x) { return floorf(x); }
+__device__ inline float ceil(float x) { return ceilf(x); }
+__device__ inline float trunc(float x) { return truncf(x); }
+/// Halves away from 0.
+__device__ inline float round(float x) { return roundf(x); }
+/// 2 ulp.
+__device__ inline float erf(float x) { return erff(x); }
+
+/// From 0 upwards, in order.
+template <int count, class Body>
+__device__ inline auto sum(Body body) {
+  decltype(body(Int(0)) + body(Int(0))) total = 0;
+  for (int i = 0; i < count; ++i) total = total + body(Int(i));
+  return total;
+}
+
+// ---- random: Philox 4x32-10 as in ir/random.h -----------------------------------------------------------------------
+
+/// Uniform in [0, 1), a function of these numbers alone.
+__device__ inline float random(Int seed, Int b, Int h, Int q, Int kv) {
+  unsigned c0 = static_cast<unsigned>(kv.i()) >> 2, c1 = static_cast<unsigned>(q.i()),
+           c2 = static_cast<unsigned>(h.i()), c3 = static_cast<unsigned>(b.i()), k0 = static_cast<unsigned>(seed.i()),
+           k1 = 0;
+#pragma unroll
+  for (int round = 0; round < 10; ++round) {
+    const unsigned long long even = 0xD2511F53ull * c0, odd = 0xCD9E8D57ull * c2;
+    c0 = static_cast<unsigned>(odd >> 32) ^ c1 ^ k0;
+    c1 = static_cast<unsigned>(odd);
+    c2 = static_cast<unsigned>(even >> 32) ^ c3 ^ k1;
+    c3 = static_cast<unsigned>(even);
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  const unsigned low = kv.i() & 1 ? c1 : c0, high = kv.i() & 1 ? c3 : c2;
+  return static_cast<float>((kv.i() & 2 ? high : low) >> 8) * 0x1p-24f;
+}
+
+// ---- captured tensors -----------------------------------------------------------------------------------------------
+
+/// An element as the language sees it.
+__device__ inline float seen(const float* at) { return __ldg(at); }
+__device__ inline float seen(const e4m3* at) { return f32(e4m3{__ldg(&at->bits)}); }
+__device__ inline float seen(const double* at) { return static_cast<float>(__ldg(at)); }
+__device__ inline float seen(const f16* at) { return f32(f16{__ldg(&at->bits)}); }
+__device__ inline float seen(const bf16* at) { return f32(bf16{__ldg(&at->bits)}); }
+__device__ inline Int seen(const int* at) { return __ldg(at); }
+__device__ inline Int seen(const long long* at) { return static_cast<int>(__ldg(at)); }
+__device__ inline Int seen(const short* at) { return __ldg(at); }
+__device__ inline Int seen(const signed char* at) { return __ldg(at); }
+__device__ inline Int seen(const unsigned char* at) { return __ldg(at); }
+/// A byte that is not 0 is true: what `const bool*` may not hold.
+enum class Flag : unsigned char {};
+__device__ inline bool seen(const Flag* at) { return __ldg(reinterpret_cast<const unsigned char*>(at)) != 0; }
+
+/// clamped: an index outside of the tensor is clamped into it. inside: none is, and the last stride is 1.
+enum class Reads { clamped, inside };
+
+/// The host fills these too: see user_bytes in codegen/source.h. Strides are long long where offsets need more than an
+/// int, which costs registers: a pair's read of a table spilled 104 bytes, and with int nothing.
+template <class T, int rank, class Stride = int, Reads reads = Reads::clamped>
+struct Capture {
+  const T* data;
+  Stride stride[rank];  ///< elements
+  int last[rank];       ///< the largest index
+
+  template <class... Index>
+  __device__ auto operator()(Index... index) const {
+    static_assert(sizeof...(Index) == rank);
+    const Int at[rank] = {index...};
+    if constexpr (reads == Reads::inside) {
+      // A step that is a constant is part of the instruction.
+      const T* base = data + at[rank - 1].base;
+      Stride step = at[rank - 1].step;
+#pragma unroll
+      for (int d = 0; d < rank - 1; ++d) {
+        base += at[d].base * stride[d];
+        step += at[d].step * stride[d];
+      }
+      return seen(base + step);
+    } else {
+      Stride offset = 0;
+#pragma unroll
+      for (int d = 0; d < rank; ++d) offset += min(max(at[d].i(), 0), last[d]) * stride[d];
+      return seen(data + offset);
+    }
+  }
+
+  /// Which element the read is of, counted along the last dimension first, as if the tensor were contiguous.
+  template <class... Index>
+  __device__ long long place(Index... index) const {
+    const Int at[rank] = {index...};
+    long long out = 0;
+#pragma unroll
+    for (int d = 0; d < rank; ++d) out = out * (last[d] + 1) + min(max(at[d].i(), 0), last[d]);
+    return out;
+  }
+
+  /// May this be read as from inside?
+  template <class... Index>
+  __device__ bool holds(Index... index) const {
+    const Int at[rank] = {index...};
+    bool out = stride[rank - 1] == 1;
+#pragma unroll
+    for (int d = 0; d < rank; ++d) out = out && at[d].i() >= 0 && at[d].i() <= last[d];
+    return out;
+  }
+};
+template <class T, class Stride, Reads reads>
+struct Capture<T, 0, Stride, reads> {
+  const T* data;
+
+  __device__ auto operator()() const { return seen(data); }
+  __device__ long long place() const { return 0; }
+};
+
+/// A condition linear in q and kv that holds at the corners of a tile holds within.
+template <class Fn>
+__device__ inline bool at_corners(Int q_begin, Int q_end, Int kv_begin, Int kv_end, Fn holds) {
+  return holds(q_begin, kv_begin) && holds(q_end - 1, kv_begin) && holds(q_begin, kv_end - 1) &&
+         holds(q_end - 1, kv_end - 1);
+}
+
+/// What another lane has.
+__device__ inline float of_lane(float x, int lane) { return __shfl_sync(~0u, x, lane); }
+__device__ inline Int of_lane(Int x, int lane) { return __shfl_sync(~0u, x.i(), lane); }
+__device__ inline bool of_lane(bool x, int lane) { return __shfl_sync(~0u, x, lane); }
+
+// ---- functions within 2 ulp, but for pow and tan: 4 -----------------------------------------------------------------
+// Those of the CUDA toolkit. Denormals may be taken for 0.
+
+namespace exact {
+
+__device__ inline float sqrt(float x) { return __fsqrt_rn(x); }
+__device__ inline float rsqrt(float x) { return rsqrtf(x); }
+__device__ inline float exp(float x) { return expf(x); }
+__device__ inline float exp2(float x) { return exp2f(x); }
+__device__ inline float log(float x) { return logf(x); }
+__device__ inline float log2(float x) { return log2f(x); }
+__device__ inline float pow(float x, float y) { return powf(x, y); }
+__device__ inline float sin(float x) { return sinf(x); }
+__device__ inline float cos(float x) { return cosf(x); }
+__device__ inline float tan(float x) { return tanf(x); }
+__device__ inline float tanh(float x) { return tanhf(x); }
+__device__ inline float sigmoid(float x) { return __frcp_rn(1.0f + expf(-x)); }
+
+}  // namespace exact
+
+// ---- functions of one or two instructions of the special-function unit ----------------------------------------------
+
+namespace fast {
+
+// 1 ulp.
+__device__ inline float sqrt(float x) {
+  float y;
+  asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+// 2^-22.9 of the result.
+__device__ inline float rsqrt(float x) {
+  float y;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+// 1 ulp.
+__device__ inline float reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+// 2^-22 of the result.
+__device__ inline float exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+// 2^-22 between 0.5 and 2, elsewhere 2^-22 of the result.
+__device__ inline float log2(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+// (2^-22 + |x| 2^-24) of the result.
+__device__ inline float exp(float x) { return exp2(x * 1.44269504f); }
+// As log2, and 2^-24 of the result.
+__device__ inline float log(float x) { return log2(x) * 0.693147181f; }
+// 2^-11 of the result.
+__device__ inline float tanh(float x) {
+  float y;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+// As exp, and 2 ulp: of the result, so that the log of a small one is right. 0.5 + 0.5 tanh(0.5 x) is not.
+__device__ inline float sigmoid(float x) { return reciprocal(1.0f + exp(-x)); }
+
+/// |x|^y is off by (1 + |y log2|x||) 2^-22 of the result; zeros, signs and infinities as in C.
+__device__ inline float pow(float x, float y) {
+  const float magnitude = fabsf(x);
+  const bool whole = truncf(y) == y, odd = whole && 2.0f * truncf(0.5f * y) != y;
+  float z = magnitude == 1.0f ? 1.0f : exp2(y * log2(magnitude));
+  if (odd) z = copysignf(z, x);
+  if (x < 0 && !whole && magnitude != inf) z = nan;
+  // Whatever the other one is, NaN too.
+  return y == 0 || x == 1.0f ? 1.0f : x != x || y != y ? nan : z;
+}
+
+/// x less a multiple of 2 pi, within 2^-22 where |x| is below 2^24; beyond, sin and cos give any value from -1 to 1.
+__device__ inline float within_a_turn(float x) {
+  const float turns = rintf(x * 0.159154943f);
+  return __fmaf_rn(turns, 1.74845553e-7f, __fmaf_rn(turns, -6.28318548f, x));
+}
+// 2^-20.
+__device__ inline float sin(float x) {
+  float y;
+  asm("sin.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(within_a_turn(x)));
+  return y;
+}
+// 2^-20.
+__device__ inline float cos(float x) {
+  float y;
+  asm("cos.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(within_a_turn(x)));
+  return y;
+}
+// 2^-20 (1 + tan^2).
+__device__ inline float tan(float x) { return sin(x) * reciprocal(cos(x)); }
+
+}  // namespace fast
+}  // namespace attune

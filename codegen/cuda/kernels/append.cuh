@@ -1,0 +1,101 @@
+// codegen/cuda/kernels/append.cuh — new keys and values, put to their places in a cache
+//
+// A block a new row: append_lanes of its append_threads threads share the row of a head of k or of v. Its bits are
+// those that the host stores. Lengths and pages are read here and checked nowhere: rows beyond their entry's room, and
+// rows of pages that do not exist, are left out.
+#pragma once
+
+#include "codegen/cuda/contract/elements.cuh"
+
+namespace attune {
+
+// ---- where a row goes --------------------------------------------------------------------------------------------
+
+/// Where a new row comes from and where it goes, as Strided counts batch entries (or pages) and positions.
+struct NewRow {
+  int from_entry, from_position;
+  int into_entry, into_position;
+  bool has_place;
+
+  __device__ static NewRow of(const AppendArgs& args, int nth) {
+    NewRow out{0, nth, 0, 0, false};
+    int b = 0, behind = 0;  // this row, counted from behind the last one
+    if (args.starts) {
+      b = entry_of(args, nth);
+      behind = args.starts[b + 1] - nth;
+      if (nth < args.starts[b] || behind <= 0) return out;
+    } else {
+      b = nth / args.new_rows;
+      out.from_entry = b;
+      out.from_position = nth - b * args.new_rows;
+      behind = args.new_rows - out.from_position;
+    }
+    const int key = args.kv_lens.at[b * args.kv_lens.stride] - behind;
+    if (key < 0 || key >= args.room) return out;
+    out.into_entry = b;
+    out.into_position = key;
+    if (args.pages.at) {
+      const int page = key / args.pages.rows;
+      out.into_entry = args.pages.at[b * args.pages.entry + page * args.pages.nth];
+      out.into_position = key - page * args.pages.rows;
+      if (out.into_entry < 0 || out.into_entry >= args.pages.count) return out;
+    }
+    out.has_place = true;
+    return out;
+  }
+
+ private:
+  /// The last entry that starts no later.
+  __device__ static int entry_of(const AppendArgs& args, int row) {
+    int first = 0, end = args.batch;
+    while (end - first > 1) {
+      const int middle = first + (end - first) / 2;
+      (args.starts[middle] <= row ? first : end) = middle;
+    }
+    return first;
+  }
+};
+
+// ---- rows --------------------------------------------------------------------------------------------------------
+
+template <class Word>
+__device__ inline void copy_row(const char* from, char* into, int bytes, int lane) {
+  for (int i = lane; i < bytes / static_cast<int>(sizeof(Word)); i += append_lanes)
+    reinterpret_cast<Word*>(into)[i] = reinterpret_cast<const Word*>(from)[i];
+}
+
+__device__ inline void put_row(const Appended& what, const NewRow& row, int head, int lane) {
+  const auto size_of = [](Stored type) {
+    return type == Stored::f64 ? 8ll : type == Stored::f32 ? 4ll : type == Stored::e4m3 ? 1ll : 2ll;
+  };
+  const long long from_size = size_of(what.from_type), into_size = size_of(what.into_type);
+  const auto at = [&](const Strided& t, int entry, int position, long long size) {
+    return static_cast<char*>(t.data) + (entry * t.batch + head * t.head + position * t.position) * size;
+  };
+  const char* const from = at(what.from, row.from_entry, row.from_position, from_size);
+  char* const into = at(what.into, row.into_entry, row.into_position, into_size);
+  const int bytes = what.width * static_cast<int>(from_size);
+  switch (what.piece) {
+    case 16: return copy_row<uint4>(from, into, bytes, lane);
+    case 8: return copy_row<uint2>(from, into, bytes, lane);
+    case 4: return copy_row<unsigned>(from, into, bytes, lane);
+    case 2: return copy_row<unsigned short>(from, into, bytes, lane);
+    default: break;
+  }
+#pragma unroll 1
+  for (int i = lane; i < what.width; i += append_lanes) {
+    const double x = element(from, i * what.from.element, what.from_type);
+    store(into, i * what.into.element, what.into_type, what.scale == 1 || x != x ? x : x / what.scale);
+  }
+}
+
+// Left to itself, the compiler takes fewer registers than it needs on sm_80, and spills.
+__global__ void __launch_bounds__(append_threads, 4) append(const __grid_constant__ AppendArgs args) {
+  const NewRow row = NewRow::of(args, static_cast<int>(blockIdx.x));
+  if (!row.has_place) return;
+  const int lane = static_cast<int>(threadIdx.x) % append_lanes;
+  for (int i = static_cast<int>(threadIdx.x) / append_lanes; i < 2 * args.heads; i += append_threads / append_lanes)
+    put_row(i < args.heads ? args.k : args.v, row, i < args.heads ? i : i - args.heads, lane);
+}
+
+}  // namespace attune

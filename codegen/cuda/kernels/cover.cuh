@@ -1,0 +1,194 @@
+// codegen/cuda/kernels/cover.cuh — the tiles worth visiting under a mask that depends on data, as lists, on the device
+//
+// A row of lists for each tile of queries (and head, and batch entry, where the mask varies with them):
+//   {how many partial, how many full, the partial tiles, the full tiles}, tiles as numbers along kv, falling.
+// For a backward, also a row for each tile of keys, with tiles of queries; or a table of all pairs of tiles, which says
+// of each how many tiles of keys its queries visit before and behind. A tile that reaches beyond kv_len is partial. One
+// block a row, one warp a verdict; no order depends on timing.
+#pragma once
+
+#include "codegen/cuda/contract/cover_args.cuh"
+#include "codegen/cuda/contract/mod.cuh"
+#include "codegen/cuda/ptx/early.cuh"
+
+namespace attune {
+
+// ---- what a captured tensor holds between two indices of each dimension, by a whole warp ----------------------------
+
+constexpr unsigned warp = 0xffffffffu;
+constexpr int lanes = 32;
+
+__device__ inline int whole(Int x) { return x.i(); }
+__device__ inline int whole(bool x) { return x; }
+
+template <class T, int rank, class Stride, class... Index>
+__device__ __forceinline__ int between(bool least, const Capture<T, rank, Stride>& of, Index... index) {
+  static_assert(sizeof...(Index) == 2 * rank);
+  // Lanes share the last dimension; the dimensions before it are looped over.
+  constexpr int dims = 4, skip = dims - rank;
+  const Int given[2 * rank] = {index...};
+  int from[dims] = {}, to[dims] = {};
+  long long stride[dims] = {};
+#pragma unroll
+  for (int d = 0; d < rank; ++d) {
+    from[skip + d] = min(max(given[2 * d].i(), 0), of.last[d]);
+    to[skip + d] = min(max(given[2 * d + 1].i(), 0), of.last[d]);
+    stride[skip + d] = of.stride[d];
+  }
+  // Several reads are under way at a time; the last element may be read more than once.
+  constexpr int batch = 4;
+  const int lane = static_cast<int>(threadIdx.x) % lanes;
+  int found = least ? 0x7fffffff : -0x7fffffff - 1;
+  for (int i = from[0]; i <= to[0]; ++i)
+    for (int j = from[1]; j <= to[1]; ++j)
+      for (int k = from[2]; k <= to[2]; ++k) {
+        const T* line = of.data + i * stride[0] + j * stride[1] + k * stride[2];
+#pragma unroll 1
+        for (int left = to[3] - from[3] - lane; left >= 0; left -= batch * lanes) {
+          const T* first = line + (to[3] - left) * stride[3];
+          int read[batch];
+#pragma unroll
+          for (int n = 0; n < batch; ++n) read[n] = whole(seen(first + min(n * lanes, left) * of.stride[rank - 1]));
+#pragma unroll
+          for (int n = 0; n < batch; ++n) found = least ? min(found, read[n]) : max(found, read[n]);
+        }
+      }
+  return least ? __reduce_min_sync(warp, found) : __reduce_max_sync(warp, found);
+}
+template <class T, class Stride>
+__device__ int between(bool, const Capture<T, 0, Stride>& of) {
+  return whole(of());
+}
+
+template <class T, int rank, class Stride, class... Index>
+__device__ __forceinline__ auto least(const Capture<T, rank, Stride>& of, Index... index) {
+  return decltype(seen(of.data))(between(true, of, index...));
+}
+template <class T, int rank, class Stride, class... Index>
+__device__ __forceinline__ auto greatest(const Capture<T, rank, Stride>& of, Index... index) {
+  return decltype(seen(of.data))(between(false, of, index...));
+}
+
+// ---- the kernel -----------------------------------------------------------------------------------------------------
+
+/// What a page says about a mask: may a tile keep anything, may it drop anything? Whole warps ask.
+template <class C>
+concept Covers = requires(const C c, Where at, typename C::Row row, typename C::Col col, int i) {
+  row = c.row(at, i, i);                       // queries [begin, end)
+  col = c.col(at, i, i);                       // keys [begin, end)
+  bool(c.may_keep(row, col, at, i, i, i, i));  // queries, keys
+  bool(c.may_drop(row, col, at, i, i, i, i));
+};
+
+/// The positions of an axis, in tiles.
+struct Side {
+  int tile, length, offset;
+
+  __device__ int tiles() const { return (length + tile - 1) / tile; }
+  __device__ int begin(int i) const { return offset + i * tile; }
+  __device__ int end(int i) const { return offset + min((i + 1) * tile, length); }
+};
+
+enum Verdict : int { None, Some, All };
+
+/// A warp puts verdicts on `tiles` tiles, of which `partial` are Some, into lists.
+__device__ inline void write_lists(int* row, const int* verdicts, int tiles, int partial, int lane) {
+  int some = 0, all = 0;
+  for (int top = tiles; top > 0; top -= lanes) {
+    const int t = top - 1 - lane;
+    const int verdict = t >= 0 ? verdicts[t] : None;
+    const unsigned are_some = __ballot_sync(warp, verdict == Some), are_all = __ballot_sync(warp, verdict == All);
+    const unsigned before = (1u << lane) - 1;
+    if (verdict == Some) row[2 + some + __popc(are_some & before)] = t;
+    if (verdict == All) row[2 + partial + all + __popc(are_all & before)] = t;
+    some += __popc(are_some);
+    all += __popc(are_all);
+  }
+  if (lane == 0) {
+    row[0] = some;
+    row[1] = all;
+  }
+}
+
+/// A warp makes verdicts of a table's column, on `tiles` tiles, of which `visited` are not None, visits.
+__device__ inline void write_visits(int* column, int stride, int tiles, int visited, int lane) {
+  int below = 0;
+  for (int first = 0; first < tiles; first += lanes) {
+    const int t = first + lane;
+    int* const at = column + static_cast<long long>(t) * stride;
+    const int verdict = t < tiles ? *at : None;
+    const unsigned are = __ballot_sync(warp, verdict != None);
+    const int nth = below + __popc(are & ((1u << lane) - 1));
+    if (verdict != None)
+      *at = static_cast<int>(Visit::there | (verdict == All ? Visit::whole : 0) |
+                             static_cast<unsigned>(nth) << Visit::below_at |
+                             static_cast<unsigned>(visited - 1 - nth) << Visit::above_at);
+    below += __popc(are);
+  }
+}
+
+template <Covers C, CoverForm What>
+__global__ void __launch_bounds__(cover_threads)
+    cover(const __grid_constant__ CoverArgs args, const __grid_constant__ C of) {
+  constexpr int warps = cover_threads / lanes;
+  constexpr bool AlongQ = What == CoverForm::of_keys;
+  __shared__ int counted;  // of lists the partial tiles, of a table all that are visited
+  const int warp_id = static_cast<int>(threadIdx.x) / lanes, lane = static_cast<int>(threadIdx.x) % lanes;
+  const int b = static_cast<int>(blockIdx.z), h = static_cast<int>(blockIdx.y), tile = static_cast<int>(blockIdx.x);
+  const int q_len = args.q_starts ? min(args.q_starts[b + 1] - args.q_starts[b], args.q_len) : args.q_len;
+  const int kv_len = args.kv_starts ? min(args.kv_starts[b + 1] - args.kv_starts[b], args.kv_len) : args.kv_len;
+  const Where at{b, h, q_len, kv_len};
+  const Side queries{args.m, q_len, args.q_offset}, keys{args.n, kv_len, 0};
+  const Side &fixed = AlongQ ? keys : queries, &walked = AlongQ ? queries : keys;
+  // A packed sequence may be shorter than the longest, for which the grid is made.
+  const int tiles = tile * fixed.tile < fixed.length ? walked.tiles() : 0;
+  const long long head = static_cast<long long>(b) * gridDim.y + h;
+  int* row = args.tiles + (head * gridDim.x + tile) * args.tile_stride;
+  int* verdicts = row + 2 + tiles;
+  int apart = 1;
+  if constexpr (What == CoverForm::visits) {
+    apart = args.tile_stride;
+    verdicts = args.tiles + head * ((args.kv_len + args.n - 1) / args.n) * apart + tile;
+  }
+
+  let_next_start();
+  if (threadIdx.x == 0) {
+    counted = 0;
+    if (args.next && tile == 0 && h == 0 && b == 0) *args.next = 0;
+  }
+  typename C::Row q_fields;
+  typename C::Col kv_fields;
+  if constexpr (AlongQ)
+    kv_fields = of.col(at, keys.begin(tile), keys.end(tile));
+  else
+    q_fields = of.row(at, queries.begin(tile), queries.end(tile));
+  __syncthreads();
+  for (int t = warp_id; t < tiles; t += warps) {
+    const int q_tile = AlongQ ? t : tile, kv_tile = AlongQ ? tile : t;
+    const int from = queries.begin(q_tile), to = queries.end(q_tile), kv_begin = keys.begin(kv_tile),
+              kv_end = keys.end(kv_tile);
+    if constexpr (AlongQ)
+      q_fields = of.row(at, from, to);
+    else
+      kv_fields = of.col(at, kv_begin, kv_end);
+    int verdict = None;
+    if (of.may_keep(q_fields, kv_fields, at, from, to, kv_begin, kv_end))
+      verdict = kv_begin + args.n > kv_len || of.may_drop(q_fields, kv_fields, at, from, to, kv_begin, kv_end) ? Some
+                                                                                                               : All;
+    if (lane == 0) {
+      verdicts[static_cast<long long>(t) * apart] = verdict;
+      if (What == CoverForm::visits ? verdict != None : verdict == Some) atomicAdd(&counted, 1);
+    }
+  }
+  __syncthreads();
+  if (warp_id != 0) return;
+  if constexpr (What == CoverForm::visits) {
+    write_visits(verdicts, apart, tiles, counted, lane);
+    if (lane == 0 && args.visited) atomicAdd(args.visited, static_cast<unsigned>(counted));
+  } else {
+    write_lists(row, verdicts, tiles, counted, lane);
+  }
+  wait_for_kernel_before();
+}
+
+}  // namespace attune

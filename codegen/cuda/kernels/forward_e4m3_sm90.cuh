@@ -1,0 +1,118 @@
+// codegen/cuda/kernels/forward_e4m3_sm90.cuh — the forward on Hopper where q, k and v hold e4m3: products of 8 bits
+//
+// The kernel of forward_sm90.cuh, but for this. Products take both operands with their rows along what is summed over,
+// so each tile of values is turned round, keys along rows: by two warps beside the one that loads, or by
+// turn_values_sm90.cuh before. The keys of each sixteen are put in the order in which a thread holds their scores,
+// which makes a thread's probabilities an operand as they are. Probabilities are powers of two up to 2^8, the range of
+// their type, and products with values are summed up tile by tile: the tensor cores' own sums keep some 14 bits.
+//
+// Tile: as there; Element is e4m3, Out bf16 or f16; n a multiple of 32; turned: values come turned round, and v_map is
+// of their tiles.
+#pragma once
+
+#include "codegen/cuda/kernels/forward_sm90.cuh"
+#include "codegen/cuda/parts/turner_sm90.cuh"
+
+namespace attune {
+
+// ---- computing ---------------------------------------------------------------------------------------------------
+
+template <class Tile, class User>
+struct GroupE4m3 : Group90<Tile, User> {
+  using Base = Group90<Tile, User>;
+  using Base::lane, Base::n, Base::o, Base::p, Base::s, Base::shared;
+  using typename Base::Shared;
+
+  float products[Tile::dv / 2];  ///< of the last tile's probabilities with its values
+  float back[2];                 ///< makes them results, where a prob mod may have given probabilities of any size
+
+  __device__ static void turn_values(const ForwardArgs& args, unsigned shared) {
+    using Shared = Shared90<Tile>;
+    const Turner<Tile> turner{uniform(static_cast<int>(threadIdx.x) / 32 - 2), static_cast<int>(threadIdx.x) % 32};
+    Place<Tile::stages> v;
+    Items<Tile, User> items{args, shared};
+    for (;;) {
+      const Item item = items.template take<true>();
+      __syncwarp();
+      if (turner.lane == 0) items.done();
+      if (item.index == Item::stop) return;
+#pragma unroll 1
+      for (int i = 0; i < item.walk.count; ++i) {
+        const unsigned loaded = shared + Shared::loaded_full + 16 * v.stage,
+                       turned = shared + Shared::v_full + 16 * v.stage;
+        barrier_wait(loaded, v.phase);
+        barrier_wait(turned + 8, v.phase ^ 1);
+        turner.turn(shared + Shared::loaded + v.stage * Shared::loaded_bytes,
+                    shared + Shared::v + v.stage * Shared::v_bytes);
+        proxy_fence();
+        __syncwarp();
+        if (turner.lane == 0) {
+          barrier_arrive(loaded + 8);
+          barrier_arrive(turned);
+        }
+        v.next();
+      }
+    }
+  }
+
+  __device__ void enter(const Item& item) {
+    Base::enter(item);
+    for (float& x : o) x = 0;
+  }
+  __device__ void values(int stage, int) {
+    constexpr int steps = n / 32, of_fours = steps / 4 * 4, chunk = Tile::dv * chunk_bytes >> 4;
+    const unsigned long long b = descriptor(shared + Shared::v + stage * Shared::v_bytes);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < of_fours; i += 4)
+      Product<Tile::dv, e4m3>::template rs4<Major::k>(products, p + 4 * i, b + i / 4 * chunk, i > 0);
+#pragma unroll
+    for (int i = of_fours; i < steps; ++i)
+      Product<Tile::dv, e4m3>::template rs<Major::k>(products, p + 4 * i, b + i / 4 * chunk + i % 4 * 2, i > 0);
+    wgmma_commit();
+  }
+  __device__ void pin_products() { pin(products); }
+  __device__ void take_in() {
+#pragma unroll
+    for (int i = 0; i < Tile::dv / 2; ++i)
+      if constexpr (User::traits.has_prob)
+        o[i] += products[i] * back[i / 2 % 2];
+      else
+        asm volatile("add.f32 %0, %0, %1;" : "+f"(o[i]) : "f"(products[i]));  // an addition moved half of them about
+  }
+
+  /// Scales each row's probabilities to the range of e4m3, after a mod that may have made them any number.
+  __device__ void fit() {
+    float most[2] = {};
+    this->each([&](int i, int r, int e) { most[r] = fmaxf(most[r], fabsf(s[4 * i + 2 * r + e])); });
+    float by[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      // Powers of two: the largest number becomes 2^7 to 2^8. Infinity spoils its row.
+      const int exponent = max(static_cast<int>(__float_as_uint(row_max(most[r])) >> 23), 8);
+      by[r] = __uint_as_float(static_cast<unsigned>(261 - exponent) << 23);
+      back[r] = exponent < 255 ? __uint_as_float(static_cast<unsigned>(exponent - 7) << 23) : infinity - infinity;
+    }
+    this->each([&](int i, int r, int e) { s[4 * i + 2 * r + e] *= by[r]; });
+  }
+  __device__ void operand() {
+    if constexpr (User::traits.has_prob) fit();
+#pragma unroll
+    for (int j = 0; j < n / 32; ++j)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const float* x = s + 16 * j + 8 * half + 2 * r;
+          p[4 * j + 2 * half + r] = pack_e4m3(x[0], x[1], x[4], x[5]);
+        }
+  }
+};
+
+template <class Tile, class User>
+__global__ void __launch_bounds__(128 * (Tile::m / 64 + 1), 1)
+    forward_e4m3_sm90(const __grid_constant__ ArgsOf<Tile, ForwardArgs> args, const __grid_constant__ User user) {
+  forward_block<GroupE4m3<Tile, User>, Tile>(args, user);
+}
+
+}  // namespace attune

@@ -1,0 +1,480 @@
+// codegen/cuda/kernels/forward_sm80.cuh — the portable forward, for any card since sm_80: every width, stride and type
+//
+// A block computes a tile of queries of one head, a warp 16 or 32 of them; all warps share the tiles of keys and values
+// that they copy into shared memory. With one stage, values arrive while scores are computed, and keys while values are
+// used; with more, whole tiles arrive ahead. Probabilities stay in registers. A prob mod that is not a multiple of p
+// walks the keys twice: for the sums, then for the results.
+//
+// A removed pair has p = 0 and must add nothing, even if its value is infinite or NaN. Values are not checked. Instead,
+// if a result is infinite or NaN while its row's sum is finite, the block starts again in the careful way, which keeps
+// finite and other values apart. This takes such blocks some six times as long; other blocks pay one comparison a
+// result.
+//
+// Tile: Element (bf16, f16, float) of q, k and v, Out (also another of these) of o; m queries, n keys, multiples of 16;
+// warps, so that m is 16 or 32 of them; d, dv: multiples of 16 (of 32 for float), at most 256; width, width_v: how many
+// columns there are of these; stages; vector: bytes a copy, 16, 8 or 4 to which every row of q, k and v is aligned, 0
+// for anything else, also for elements that do not lie next to each other; store: the same of o, and it divides a row's
+// bytes; exact: products of float keep 21 bits of each fraction, not 10, for three times the work; max: the rows'
+// maximum is asked for; before: results of another call are merged in; packed; heads: query heads that share a tile, 1,
+// 2, 4 or 8, so that a thread's rows are of one head; apart: entries may have lengths and positions of their own;
+// paged: and keys in pages. Shared80<Tile>::bytes of shared memory, Tile::warps x 32 threads, a block for every tile of
+// queries of every set of heads of every batch entry, tiles of the longest sequence if packed.
+#pragma once
+
+#include "codegen/cuda/parts/before.cuh"
+#include "codegen/cuda/parts/softmax_sm80.cuh"
+#include "codegen/cuda/parts/walk.cuh"
+
+namespace attune {
+
+/// What the kernel gets, but for what only some calls have.
+template <class Tile>
+using ForwardArgs80 = Either<is_apart<Tile>, ApartArgs, ForwardArgs>;
+
+// ---- shared memory -----------------------------------------------------------------------------------------------
+
+template <class Tile>
+struct Shared80 {
+  static constexpr int size = ElementOf<typename Tile::Element>::bytes;
+  static constexpr int q_bytes = Tile::m * Tile::d * size, k_bytes = Tile::n * Tile::d * size,
+                       v_bytes = Tile::n * Tile::dv * size,
+                       o_bytes = Tile::m * Tile::dv * ElementOf<typename Tile::Out>::bytes;
+  static constexpr int q = 0, k = q_bytes, v = k + Tile::stages * k_bytes, tiles = v + Tile::stages * v_bytes;
+  // Results pass through the same memory at the end.
+  static constexpr int bytes = tiles > o_bytes ? tiles : o_bytes;
+};
+
+// ---- where a block stands ----------------------------------------------------------------------------------------
+
+/// Sections of heads whose keys stay in the cache together, the last queries first: under a causal mask these take
+/// longest.
+struct Place80 {
+  int b, q_tiles, tile;
+  Heads heads;
+
+  template <class Tile>
+  __device__ static Place80 of(const ForwardArgs& args) {
+    const int of_batch = sets_of<Tile>(args), sets = args.batch * of_batch, section = max(args.section, 1),
+              q_tiles = q_tiles_of<Tile>(args.q_len);
+    const long long block = blockIdx.x, of_section = static_cast<long long>(q_tiles) * section;
+    const int before = static_cast<int>(block / of_section) * section, here = min(section, sets - before);
+    const int within = static_cast<int>(block % of_section), set = before + within % here;
+    return {set / of_batch, q_tiles, q_tiles - 1 - within / here, heads_of<Tile>(args, set % of_batch)};
+  }
+};
+
+// ---- computing ---------------------------------------------------------------------------------------------------
+
+enum class Pass { Online, Sums, Known };
+
+/// Careful: values that are not finite are kept apart, and a warp has 16 queries at a time.
+template <class Tile, class User, bool Careful>
+struct Block80 {
+  using Element = typename Tile::Element;
+  using Out = typename Tile::Out;
+  using Shared = Shared80<Tile>;
+  static constexpr int size = Shared::size, per_step = 32 / size;  ///< elements that a product sums over
+  static constexpr int tall = Careful ? 1 : Tile::m / (16 * Tile::warps), m = 16 * tall * Tile::warps, n = Tile::n,
+                       heads = Tile::heads, queries_here = m / heads;
+  static constexpr bool exact = Tile::exact && size == 4, is_float = size == 4;
+  static constexpr bool two_passes = User::traits.has_prob && !User::traits.linear_prob;
+  static constexpr bool running = !fixed_maximum<Tile, User>;
+  /// Where the maximum is not asked for, it may lag behind.
+  static constexpr int slack = Tile::max ? 0 : 8;
+  /// Queries stay in registers where these suffice.
+  static constexpr int q_steps = Tile::d / per_step;
+  static constexpr bool held = !Careful && tall * (q_steps * 4 + Tile::dv / 2 + n / 2 * (exact ? 2 : 1)) <= 176;
+  using QLine = Lines<Tile::d * size>;
+  using KLine = Lines<Tile::d * size>;
+  using VLine = Lines<Tile::dv * size, is_float>;
+  using OLine = Lines<Tile::dv* static_cast<int>(sizeof(Out))>;
+  static_assert(8 % heads == 0 && Tile::m % m == 0 && tall <= 2 && n % 16 == 0 && n <= 128);
+  static_assert(Tile::d % 16 == 0 && Tile::dv % (8 * size) == 0 && Tile::width <= Tile::d && Tile::width_v <= Tile::dv);
+  static_assert(Tile::store == 0 || Tile::width_v * static_cast<int>(sizeof(Out)) % Tile::store == 0);
+
+  using Args = ForwardArgs80<Tile>;
+  using Keys = Either<is_paged<Tile>, PagedRows80, Rows80>;
+
+  const Args& args;
+  const Place80 place;
+  const Stretch queries, keys;
+  const unsigned shared;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int first;  ///< query
+  const Keys k, v;
+  Softmax80<User, running, tall, slack, heads> softmax;
+  Fragment<tall, n> s;
+  float o[tall][Tile::dv / 8][4];
+  unsigned q[held ? tall : 1][held ? q_steps : 1][4];
+  Ended ended[tall][2];
+
+  __device__ Block80(const Args& args, const User& user, Place80 place, Stretch queries, int first, unsigned shared)
+      : args(args), place(place), queries(queries), keys(own_keys()), shared(shared), first(first), k(keys_of(args.k)),
+        v(keys_of(args.v)),
+        // Rows of heads that do not exist repeat the last head.
+        softmax(user,
+                {place.b, place.heads.first + min(lane / 4 % heads, place.heads.count - 1), queries.length,
+                 kv_offset() + keys.length},
+                first + (warp * 16 * tall + lane / 4) / heads, q_offset(), q_offset() + first) {}
+
+  // ---- what may be the entry's own -------------------------------------------------------------------------------
+
+  __device__ Stretch own_keys() const {
+    Stretch out = stretch<Tile>(args.kv_starts, place.b, args.kv_len);
+    if constexpr (is_apart<Tile>)
+      if (args.kv_lens.at) out.length = max(min(args.kv_lens.at[place.b * args.kv_lens.stride], out.length), 0);
+    return out;
+  }
+  __device__ Keys keys_of(const Strided& t) const {
+    if constexpr (is_paged<Tile>)
+      return paged_rows_of<Element>(t, args.pages, place.b, place.heads.first / args.group);
+    else
+      return rows_of<Element>(t, args.kv_shared ? 0 : place.b, place.heads.first / args.group, keys.start);
+  }
+  /// What expressions see as the positions of the first query and the first key.
+  __device__ int q_offset() const {
+    if constexpr (is_apart<Tile>)
+      if (args.q_offsets.at) return args.q_offsets.at[place.b * args.q_offsets.stride];
+    return args.q_offset;
+  }
+  __device__ int kv_offset() const {
+    if constexpr (is_apart<Tile>)
+      return args.kv_offset;
+    else
+      return 0;
+  }
+
+  // ---- tiles of keys ---------------------------------------------------------------------------------------------
+
+  __device__ Walk walk() const {
+    if constexpr (User::traits.listed) {
+      return walk_list(args, place.b, place.heads.first, place.q_tiles, place.tile);
+    } else {
+      Bands bands = softmax.user.bands(softmax.head(), softmax.at(), q_offset() + first,
+                                       q_offset() + min(first + queries_here, queries.length));
+      if constexpr (is_apart<Tile>)
+        for (int* end : {&bands.begin, &bands.end, &bands.full_begin, &bands.full_end})
+          *end = max(*end, kv_offset()) - kv_offset();
+      return walk_bands(bands, keys.length, n);
+    }
+  }
+
+  __device__ void load_q() {
+#pragma unroll
+    for (int i = 0; i < heads; ++i) {
+      const bool there = i < place.heads.count;
+      const Rows80 rows = rows_of<Element>(args.q, place.b, place.heads.first + (there ? i : 0), queries.start);
+      load_rows<Tile, queries_here, Tile::d * size, Tile::width * size, false, heads>(shared + Shared::q, rows, first,
+                                                                                      there ? queries.length : 0, i);
+    }
+  }
+  __device__ void load_k(int tile, int stage) {
+    load_rows<Tile, n, Tile::d * size, Tile::width * size, false>(
+        shared + Shared::k + static_cast<unsigned>(stage * Shared::k_bytes), k, tile * n, keys.length);
+  }
+  __device__ void load_v(int tile, int stage) {
+    load_rows<Tile, n, Tile::dv * size, Tile::width_v * size, is_float>(
+        shared + Shared::v + static_cast<unsigned>(stage * Shared::v_bytes), v, tile * n, keys.length);
+  }
+
+  __device__ Spot<QLine> queries_at() const {
+    return by_rows<QLine>(shared + Shared::q + static_cast<unsigned>(warp * tall * 16 * QLine::pitch), lane);
+  }
+  __device__ void hold_q() {
+    if constexpr (held) {
+      const auto at = queries_at();
+#pragma unroll
+      for (int t = 0; t < tall; ++t)
+#pragma unroll
+        for (int step = 0; step < q_steps; ++step) load_blocks(q[t][step], at.at(16 * t, step));
+    }
+  }
+
+  /// s = q . k
+  __device__ void scores(int stage) {
+    const auto keys = by_bytes<KLine>(shared + Shared::k + static_cast<unsigned>(stage * Shared::k_bytes), lane);
+    const auto queries = queries_at();
+    const auto load_q = [&](unsigned(&a)[4], int t, int step) {
+      if constexpr (held)
+#pragma unroll
+        for (int j = 0; j < 4; ++j) a[j] = q[t][step][j];
+      else
+        load_blocks(a, queries.at(16 * t, step));
+    };
+    dots<Element, exact, q_steps, tall, n>(s, load_q, keys);
+  }
+
+  __device__ Columns<Element, VLine> values_at(int stage) const {
+    return {shared + Shared::v + static_cast<unsigned>(stage * Shared::v_bytes), lane};
+  }
+  /// o += p v
+  __device__ void results(int stage) { add_product<Element, exact, tall, n, Tile::dv>(o, s, values_at(stage)); }
+
+  /// The same, but p = 0 adds nothing, whatever v is.
+  __device__ void results_carefully(int stage) {
+    add_product_apart<Element, exact, tall, n, Tile::dv>(o, s, values_at(stage));
+  }
+
+  /// Rescales earlier sums to another maximum.
+  __device__ void rescale(const float (&lift)[tall][2]) {
+#pragma unroll
+    for (int t = 0; t < tall; ++t)
+#pragma unroll
+      for (int i = 0; i < Tile::dv / 8; ++i)
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          float& x = o[t][i][j];
+          x = Careful && lift[t][j / 2] == 0.0f ? 0.0f : x * lift[t][j / 2];
+        }
+  }
+
+  /// Scores become the factors of values.
+  template <Pass P>
+  __device__ void weigh(int tile, bool partial) {
+    const int kv = kv_offset() + tile * n + 2 * (lane & 3);
+    if (partial)
+      softmax.template exponents<true, n>(s, kv);
+    else
+      softmax.template exponents<false, n>(s, kv);
+    if constexpr (P == Pass::Known) {
+      softmax.template probabilities<n>(s, kv, ended);
+    } else {
+      float lift[tall][2];
+      const bool moved = softmax.template powers<n>(s, lift);
+      if constexpr (P == Pass::Online) {
+        if (moved) rescale(lift);
+        if constexpr (User::traits.has_prob) softmax.template prob<n>(s, kv);
+      }
+    }
+  }
+  template <Pass P>
+  __device__ void add(int stage) {
+    if constexpr (P != Pass::Sums) {
+      if constexpr (Careful)
+        results_carefully(stage);
+      else
+        results(stage);
+    }
+  }
+
+  /// A barrier stands before each load, when all warps have used a stage, and after it, when all may read it.
+  template <Pass P>
+  __device__ void visit(const Walk& walk) {
+    const auto partial = [&](int tile, int i) { return !walk.is_full(i) || (tile + 1) * n > keys.length; };
+    if constexpr (Tile::stages == 1) {
+      int tile = walk.tile(0);
+      load_k(tile, 0);
+      copy_commit();
+      for (int i = 0; i < walk.count; ++i) {
+        copy_wait<0>();
+        __syncthreads();
+        if (i == 0) hold_q();
+        if constexpr (P != Pass::Sums) load_v(tile, 0);
+        copy_commit();
+        scores(0);
+        __syncthreads();
+        const int here = tile;
+        if (i + 1 < walk.count) {
+          tile = walk.tile(i + 1);
+          load_k(tile, 0);
+        }
+        copy_commit();
+        weigh<P>(here, partial(here, i));
+        copy_wait<1>();
+        __syncthreads();
+        add<P>(0);
+      }
+    } else {
+      const auto load = [&](int i) {
+        if (i < walk.count) {
+          const int tile = walk.tile(i);
+          load_k(tile, i % Tile::stages);
+          if constexpr (P != Pass::Sums) load_v(tile, i % Tile::stages);
+        }
+        copy_commit();
+      };
+#pragma unroll
+      for (int i = 0; i < Tile::stages - 1; ++i) load(i);
+      for (int i = 0; i < walk.count; ++i) {
+        copy_wait<Tile::stages - 2>();
+        __syncthreads();
+        if (i == 0) hold_q();
+        load(i + Tile::stages - 1);
+        const int tile = walk.tile(i), stage = i % Tile::stages;
+        scores(stage);
+        weigh<P>(tile, partial(tile, i));
+        add<P>(stage);
+      }
+    }
+    copy_wait<0>();
+    __syncthreads();
+  }
+
+  __device__ void end() {
+#pragma unroll
+    for (int t = 0; t < tall; ++t)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) ended[t][r] = softmax.end(t, r);
+  }
+
+  /// Results that are not finite although their row's powers are.
+  __device__ bool suspicious() const {
+    bool odd = false;
+#pragma unroll
+    for (int t = 0; t < tall; ++t)
+#pragma unroll
+      for (int i = 0; i < Tile::dv / 8; ++i)
+#pragma unroll
+        for (int j = 0; j < 4; ++j) odd |= ended[t][j / 2].plain && !finite(o[t][i][j]);
+    return odd;
+  }
+
+  /// Stores the results and returns true, unless they have to be computed carefully.
+  __device__ bool run() {
+    const Walk walk = this->walk();
+    if (walk.count > 0) load_q();
+#pragma unroll
+    for (int t = 0; t < tall; ++t)
+#pragma unroll
+      for (int i = 0; i < Tile::dv / 8; ++i)
+#pragma unroll
+        for (int j = 0; j < 4; ++j) o[t][i][j] = 0;
+    if constexpr (two_passes) {
+      if (walk.count > 0) visit<Pass::Sums>(walk);
+      end();
+      if (walk.count > 0) visit<Pass::Known>(walk);
+    } else {
+      if (walk.count > 0) visit<Pass::Online>(walk);
+      end();
+    }
+    if constexpr (!Careful)
+      if (__syncthreads_or(suspicious())) return false;
+    store();
+    return true;
+  }
+
+  // ---- storing ---------------------------------------------------------------------------------------------------
+
+  /// Each warp writes its rows to lines of shared memory, then copies these out.
+  __device__ void store() {
+    const int row0 = warp * 16 * tall, size_o = static_cast<int>(sizeof(Out));
+    if constexpr (has_before<Tile>) merge_before();
+#pragma unroll
+    for (int t = 0; t < tall; ++t)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int row = row0 + 16 * t + 8 * r + lane / 4;
+        const Ended& at = ended[t][r];
+#pragma unroll
+        for (int i = 0; i < Tile::dv / 8; ++i) {
+          float x = o[t][i][2 * r], y = o[t][i][2 * r + 1];
+          if constexpr (!two_passes) {
+            x = at.factor == 0.0f ? 0.0f : x * at.factor;
+            y = at.factor == 0.0f ? 0.0f : y * at.factor;
+          }
+          const unsigned into = shared + OLine::at(row, (8 * i + 2 * (lane & 3)) * size_o);
+          if constexpr (sizeof(Out) == 2)
+            store_shared(into, pack<Out>(x, y));
+          else
+            store_shared(into, __float_as_uint(x), __float_as_uint(y));
+        }
+        const int position = first + row / heads;
+        if (lane % 4 == 0 && position < queries.length && row % heads < place.heads.count) {
+          put(args.lse, position, at.lse);
+          if constexpr (Tile::max) put(args.max, position, at.max);
+        }
+      }
+    __syncwarp();
+    Out* const into = static_cast<Out*>(args.o.data) + place.b * args.o.batch + place.heads.first * args.o.head +
+                      queries.start * args.o.position;
+    constexpr int step = Tile::store ? Tile::store : static_cast<int>(sizeof(Out)),
+                  pieces = Tile::width_v * size_o / step;
+    const int count = min(16 * tall, (queries.length - first) * heads - row0);
+    for (int i = lane; i < count * pieces; i += 32) {
+      const int row = row0 + i / pieces, byte = i % pieces * step;
+      const unsigned from = shared + OLine::at(row, byte);
+      if (heads > 1 && row % heads >= place.heads.count) continue;
+      move<step>(into + row % heads * args.o.head + (first + row / heads) * args.o.position +
+                     byte / size_o * args.o.element,
+                 from);
+    }
+  }
+  /// Results get their factor, and what other keys gave is added; lse becomes that of all keys. All of it is read
+  /// before any thread of the warp stores in its place.
+  __device__ void merge_before() {
+    static_assert(!two_passes);
+#pragma unroll
+    for (int t = 0; t < tall; ++t)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int row = warp * 16 * tall + 16 * t + 8 * r + lane / 4, query = first + row / heads,
+                  position = queries.start + query, h = softmax.at().h;
+        const bool there = query < queries.length && row % heads < place.heads.count;
+        Ended& at = ended[t][r];
+        const Merged with = merged(at.lse, there ? lse_before(args, place.b, h, position) : -infinity);
+#pragma unroll
+        for (int i = 0; i < Tile::dv / 8; ++i)
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            float& x = o[t][i][2 * r + e];
+            const int column = 8 * i + 2 * (lane & 3) + e;
+            x = at.factor == 0.0f ? 0.0f : x * at.factor * with.own;
+            // What counts for nothing may be anything.
+            if (with.before != 0.0f && column < Tile::width_v)
+              x += with.before * o_before(args, place.b, h, position, column);
+          }
+        at.factor = 1;
+        at.lse = with.lse;
+      }
+    __syncwarp();
+  }
+  /// ld.shared, st.global
+  template <int Bytes>
+  __device__ static void move(Out* to, unsigned from) {
+    if constexpr (Bytes == 2) {
+      unsigned short x;
+      asm volatile("ld.shared.b16 %0, [%1];" : "=h"(x) : "r"(from) : "memory");
+      reinterpret_cast<unsigned short*>(to)[0] = x;
+    } else {
+      struct alignas(Bytes) Words {
+        unsigned word[Bytes / 4];
+      } words;
+#pragma unroll
+      for (int i = 0; i < Bytes / 4; ++i) words.word[i] = load_shared(from + static_cast<unsigned>(4 * i));
+      *reinterpret_cast<Words*>(to) = words;
+    }
+  }
+  __device__ void put(const Rows& rows, int position, float x) const {
+    if (rows.data)
+      rows.data[place.b * rows.batch + softmax.at().h * rows.head + (queries.start + position) * rows.position] = x;
+  }
+};
+
+/// A function of its own, so that it takes no registers from the rest; it never returns, so that it saves none.
+template <class Tile, class User>
+[[noreturn]] __device__ __noinline__ void carefully(const ForwardArgs80<Tile>& args, const User& user,
+                                                    unsigned shared) {
+  const auto place = Place80::of<Tile>(args);
+  const Stretch queries = stretch<Tile>(args.q_starts, place.b, args.q_len);
+  using Block = Block80<Tile, User, true>;
+  const int end = min((place.tile + 1) * queries_of<Tile>, queries.length);
+  for (int first = place.tile * queries_of<Tile>; first < end; first += Block::queries_here) {
+    Block(args, user, place, queries, first, shared).run();
+    __syncthreads();
+  }
+  leave();
+}
+
+template <class Tile, class User>
+__global__ void __launch_bounds__(Tile::warps * 32)
+    forward_sm80(const __grid_constant__ ArgsOf<Tile, ForwardArgs80<Tile>> args, const __grid_constant__ User user) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(memory));
+  const auto place = Place80::of<Tile>(args);
+  const Stretch queries = stretch<Tile>(args.q_starts, place.b, args.q_len);
+  const int first = place.tile * queries_of<Tile>;
+  if (first >= queries.length) return;
+  if (!Block80<Tile, User, false>(args, user, place, queries, first, shared).run()) carefully<Tile>(args, user, shared);
+}
+
+}  // namespace attune

@@ -1,0 +1,329 @@
+// codegen/cuda/kernels/queries_sm90.cuh — the backward of q on Hopper, for heads wider than 128: queries stay, three
+// products
+//
+// A block keeps 128 queries of a head and walks the keys that they see, as forward_sm90.cuh does. Two groups of four
+// warps have 64 queries each: S = Q K^T and dP = dO V^T from shared memory; dS becomes, in registers, an operand of
+// dQ += dS K. A group issues the products of the next keys before it waits for any, and makes probabilities while their
+// dP is being computed. One thread loads.
+//
+// Tile: Element (bf16, f16); m = 128 queries; n = 64 keys; d, dv: multiples of 16 up to 256; stages of keys, 2;
+// v_stages of values, 1 or 2; parts: in how many parts a group makes operands while the product of the part before
+// runs, 1, 2 or 4. SharedQueries90<Tile>::bytes of shared memory, 384 threads, a block for every tile of queries of
+// every head of every batch entry.
+#pragma once
+
+#include "codegen/cuda/parts/group_sm90.cuh"
+
+namespace attune {
+
+template <class Tile>
+struct SharedQueries90 {
+  static constexpr int chunk = chunk_columns<typename Tile::Element>, m = Tile::m, n = Tile::n;
+  static constexpr int d_chunks = (Tile::d + chunk - 1) / chunk, dv_chunks = (Tile::dv + chunk - 1) / chunk;
+  static constexpr int q_bytes = d_chunks * m * chunk_bytes, grad_o_bytes = dv_chunks * m * chunk_bytes;
+  static constexpr int k_bytes = d_chunks * n * chunk_bytes, v_bytes = dv_chunks * n * chunk_bytes;
+  static constexpr int q = 0, grad_o = q + q_bytes, k = grad_o + grad_o_bytes, v = k + Tile::stages * k_bytes,
+                       q_full = v + Tile::v_stages * v_bytes, grad_o_full = q_full + 8;
+  // Two barriers for each stage: full, then empty.
+  static constexpr int k_full = grad_o_full + 8, v_full = k_full + 16 * Tile::stages,
+                       bytes = v_full + 16 * Tile::v_stages;
+};
+
+/// The queries of a block: heads in sections that stay in the cache together; within one the last queries come first,
+/// whose walks are the longest under a causal mask.
+template <class Tile>
+struct Queries90 {
+  int b, h, tile;
+
+  __device__ explicit Queries90(const BackwardArgs& args) {
+    const int sets = args.q_heads * args.batch, section = max(args.section, 1),
+              tiles = (args.q_len + Tile::m - 1) / Tile::m;
+    const long long nth = blockIdx.x, of_section = static_cast<long long>(tiles) * section;
+    const int before = static_cast<int>(nth / of_section) * section, here = min(section, sets - before),
+              within = static_cast<int>(nth % of_section), set = before + within % here;
+    b = set / args.q_heads;
+    h = set % args.q_heads;
+    tile = tiles - 1 - within / here;
+  }
+  template <class User>
+  __device__ Walk walk(const BackwardArgs& args, const User& user) const {
+    const Where at{b, h, args.q_len, args.kv_len};
+    const int begin = tile * Tile::m, end = min(begin + Tile::m, args.q_len);
+    return walk_bands(user.bands(user.head(at), at, args.q_offset + begin, args.q_offset + end), args.kv_len, Tile::n);
+  }
+};
+
+/// One thread loads.
+template <class Tile, class User>
+__device__ inline void load_queries(const BackwardArgs& args, const User& user, unsigned shared,
+                                    const Queries90<Tile>& queries) {
+  using Shared = SharedQueries90<Tile>;
+  const Walk walk = queries.walk(args, user);
+  if (walk.count == 0) return;
+  const int kv_head = queries.h / args.group, kv_batch = args.kv_shared ? 0 : queries.b;
+  const auto load = [&](int into, const TensorMap& map, unsigned full, int chunks, int lines, int tile, int h, int b) {
+    barrier_expect(full, chunks * lines * chunk_bytes);
+    for (int c = 0; c < chunks; ++c)
+      load_box(shared + into + c * lines * chunk_bytes, map, full, c * Shared::chunk, tile * lines, h, b);
+  };
+  Place<Tile::stages> k;
+  Place<Tile::v_stages> v;
+  load(Shared::q, args.q_map, shared + Shared::q_full, Shared::d_chunks, Tile::m, queries.tile, queries.h, queries.b);
+#pragma unroll 1
+  for (int i = 0; i < walk.count; ++i) {
+    const int tile = walk.tile(i);
+    const unsigned k_full = shared + Shared::k_full + 16 * k.stage, v_full = shared + Shared::v_full + 16 * v.stage;
+    barrier_wait(k_full + 8, k.phase ^ 1);
+    load(Shared::k + k.stage * Shared::k_bytes, args.k_map, k_full, Shared::d_chunks, Tile::n, tile, kv_head, kv_batch);
+    if (i == 0)
+      load(Shared::grad_o, args.grad_o_map, shared + Shared::grad_o_full, Shared::dv_chunks, Tile::m, queries.tile,
+           queries.h, queries.b);
+    barrier_wait(v_full + 8, v.phase ^ 1);
+    load(Shared::v + v.stage * Shared::v_bytes, args.v_map, v_full, Shared::dv_chunks, Tile::n, tile, kv_head,
+         kv_batch);
+    k.next();
+    v.next();
+  }
+}
+
+/// A thread's registers while its group computes 64 queries. Thread t of the group holds query t / 4 % 8 + 16 (t / 32)
+/// and the query 8 below; of these, keys 8 i + 2 (t % 4) and the next.
+template <class Tile, class User>
+struct GroupQueries90 {
+  using Element = typename Tile::Element;
+  using Shared = SharedQueries90<Tile>;
+  using Row = typename User::Row;
+  using Col = typename User::Col;
+  static constexpr int m = Tile::m, n = Tile::n;
+  /// Where exponents are multiples of scores, a removed one becomes -inf; else a bit for each pair says it.
+  static constexpr bool removes_scores = User::traits.scaled;
+  template <bool Partial>
+  static constexpr bool shares = Shareable<Col> && (Partial || in_scores<Col>);
+
+  const BackwardArgs& args;
+  const User& user;
+  unsigned shared;
+  int group, lane, warp;
+  float s[n / 2], dp[n / 2], dq[Tile::d / 2];
+  unsigned ds[n / 4];
+  unsigned removed[n / 64];
+  Where at;
+  typename User::Head head;
+  float factor;
+  int first, origin;  ///< this thread's first query, and the tile's
+  Row row[2];
+  RowEnd ends[2];
+
+  // ---- products ----
+
+  __device__ void scores(int stage) {
+    wgmma_fence();
+    across<Element, Tile::d, m>(s, shared + Shared::q + group * 64 * chunk_bytes,
+                                shared + Shared::k + stage * Shared::k_bytes);
+  }
+  __device__ void flows(int stage) {
+    wgmma_fence();
+    across<Element, Tile::dv, m>(dp, shared + Shared::grad_o + group * 64 * chunk_bytes,
+                                 shared + Shared::v + stage * Shared::v_bytes);
+  }
+
+  // ---- pairs ----
+
+  __device__ void enter(const Queries90<Tile>& queries) {
+    at = {queries.b, queries.h, args.q_len, args.kv_len};
+    head = user.head(at);
+    factor = factor_of(user, head);
+    origin = args.q_offset + queries.tile * m;
+    const int nth = queries.tile * m + 64 * group + 16 * warp + lane / 4;
+    first = args.q_offset + nth;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const Int q(first, 8 * r);
+      row[r] = user.row(head, at, q);
+      ends[r] = no_row();
+      if (nth + 8 * r >= args.q_len) continue;
+      const auto of = [&](const Rows& all) {
+        return __ldg(all.data + at.b * all.batch + at.h * all.head + (nth + 8 * r) * all.position);
+      };
+      ends[r] = row_end(of(args.lse), user.rest(head, row[r], at, origin, q), of(args.delta));
+    }
+  }
+
+  /// f(i, e, r, col, q, kv) for every pair of this thread: key 8 i + e, query 8 r.
+  template <bool Partial, class F>
+  __device__ void each_pair(int tile, const F& f) {
+    const int kv0 = tile * n + 2 * (lane & 3);
+    // Where lanes share columns: of columns 8 i + e with 2 i + e = 8 j + lane / 4.
+    Col cols[(n + 31) / 32];
+    if constexpr (shares<Partial>) {
+#pragma unroll
+      for (int j = 0; j < (n + 31) / 32; ++j) {
+        const int nth = 8 * j + lane / 4;
+        cols[j] = user.col(head, at, origin, Int(kv0 + 8 * (nth / 2) + nth % 2));
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < n / 8; ++i)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const Int kv(kv0, 8 * i + e);
+        Col col;
+        if constexpr (shares<Partial>)
+          col = cols[(2 * i + e) / 8].of_lane((2 * i + e) % 8 * 4 + (lane & 3));
+        else
+          col = user.col(head, at, origin, kv);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) f(i, e, r, col, Int(first, 8 * r), kv);
+      }
+  }
+
+  /// Marks what is removed.
+  __device__ void remove(int tile, bool whole) {
+    if constexpr (!removes_scores)
+      for (unsigned& x : removed) x = 0;
+    if (whole) return;
+    const int kv0 = tile * n + 2 * (lane & 3);
+    const Reach<User> reach[2] = {{user, head, row[0], at, Int(first), kv0},
+                                  {user, head, row[1], at, Int(first, 8), kv0}};
+    each_pair<true>(tile, [&](int i, int e, int r, const Col& col, Int q, Int kv) {
+      bool kept = reach[r].holds(8 * i + e);
+      if constexpr (User::traits.has_keep) kept = kept && user.keep(head, row[r], col, at, q, kv);
+      const int nth = 4 * i + 2 * r + e;
+      if constexpr (removes_scores)
+        s[nth] = kept ? s[nth] : -infinity;
+      else
+        removed[nth / 32] |= kept ? 0u : 1u << nth % 32;
+    });
+  }
+  __device__ bool is_kept(int nth) const { return removes_scores || !(removed[nth / 32] & 1u << nth % 32); }
+
+  /// Scores become probabilities, times the slope where there is one.
+  __device__ void weigh(int tile) {
+    each_pair<false>(tile, [&](int i, int e, int r, const Col& col, Int q, Int kv) {
+      const int nth = 4 * i + 2 * r + e;
+      float p = probability_of(user, head, row[r], col, at, origin, q, kv, factor, ends[r].under, is_kept(nth), s[nth]);
+      if constexpr (User::gradient.has_slope)
+        p = is_kept(nth) ? p * user.slope(s[nth], head, row[r], col, at, origin, q, kv) : 0.0f;
+      s[nth] = p;
+    });
+  }
+
+  /// dS of keys [16 From, 16 To), as operands in `ds`.
+  template <int From, int To>
+  __device__ void join() {
+#pragma unroll
+    for (int i = 2 * From; i < 2 * To; ++i)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int nth = 4 * i + 2 * r;
+        ds[2 * i + r] = pack<Element>(s[nth] * (dp[nth] - ends[r].delta), s[nth + 1] * (dp[nth + 1] - ends[r].delta));
+      }
+  }
+
+  // ---- the walk ----
+
+  __device__ void run(const Queries90<Tile>& queries) {
+    enter(queries);
+    const Walk walk = queries.walk(args, user);
+    for (float& x : dq) x = 0;
+    if (walk.count > 0) {
+      Place<Tile::stages> k;
+      Place<Tile::v_stages> v;
+      const auto tell = [&](unsigned empty) {
+        __syncwarp();
+        if (lane == 0) barrier_arrive(empty);
+      };
+      const auto is_whole = [&](int i) { return walk.is_full(i); };
+      barrier_wait(shared + Shared::q_full, 0);
+      barrier_wait(shared + Shared::k_full, 0);
+      pin(dq);
+      scores(0);
+      barrier_wait(shared + Shared::grad_o_full, 0);
+      barrier_wait(shared + Shared::v_full, 0);
+      flows(0);
+      wgmma_wait<1>();
+      pin(s);
+      remove(walk.tile(0), is_whole(0));
+      weigh(walk.tile(0));
+#pragma unroll 1
+      for (int i = 0; i < walk.count; ++i) {
+        wgmma_wait<0>();
+        pin(dp);
+        tell(shared + Shared::v_full + 16 * v.stage + 8);
+        each_part<Tile::parts>([&]<int Nth>() {
+          constexpr int from = Nth * (n / 16) / Tile::parts, to = (Nth + 1) * (n / 16) / Tile::parts;
+          join<from, to>();
+          along<Element, n, from, to>(dq, ds, shared + Shared::k + k.stage * Shared::k_bytes);
+        });
+        const unsigned done = shared + Shared::k_full + 16 * k.stage + 8;
+        k.next();
+        v.next();
+        // After the last step these products are of anything: a branch around them would serialise all.
+        const bool more = i + 1 < walk.count;
+        if (more) barrier_wait(shared + Shared::k_full + 16 * k.stage, k.phase);
+        scores(k.stage);
+        // dS has to leave its registers before dP takes others; scores are under way.
+        wgmma_wait<1>();
+        pin(dq);
+        tell(done);
+        if (more) barrier_wait(shared + Shared::v_full + 16 * v.stage, v.phase);
+        flows(v.stage);
+        wgmma_wait<1>();
+        pin(s);
+        const int next = more ? i + 1 : i;
+        remove(walk.tile(next), is_whole(next));
+        weigh(walk.tile(next));
+      }
+      wgmma_wait<0>();
+      pin(dp);
+    }
+    if (!args.grad_q.to.data) return;
+    if constexpr (User::gradient.removes)
+      if (args.odd && __any_sync(~0u, is_odd(dq)) && lane == 0) *args.odd = 1;
+    // Results pass through this group's own queries: 16 KB in two chunks, which the whole group is done with.
+    if (group == 0)
+      named_sync(1, 128);
+    else
+      named_sync(2, 128);
+    const unsigned area = shared + Shared::q + warp / 2 * (m * chunk_bytes) + group * 64 * chunk_bytes +
+                          warp % 2 * 4096;
+    const int row = queries.tile * m + 64 * group + 16 * warp;
+    stage_sixteen(dq, args.scale, area, lane, [&](int first) {
+      store_rows(args.grad_q, area, at.b, at.h, Stretch{0, args.q_len}, row, first, args.d, lane);
+    });
+  }
+};
+
+template <class Tile, class User>
+__global__ void __launch_bounds__(384, 1)
+    queries_sm90(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
+  using Shared = SharedQueries90<Tile>;
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const unsigned shared = shared_address(memory);
+  if (threadIdx.x == 0) {
+    barrier_init(shared + Shared::q_full, 1);
+    barrier_init(shared + Shared::grad_o_full, 1);
+    for (int i = 0; i < Tile::stages; ++i) {
+      barrier_init(shared + Shared::k_full + 16 * i, 1);
+      barrier_init(shared + Shared::k_full + 16 * i + 8, 8);
+    }
+    for (int i = 0; i < Tile::v_stages; ++i) {
+      barrier_init(shared + Shared::v_full + 16 * i, 1);
+      barrier_init(shared + Shared::v_full + 16 * i + 8, 8);
+    }
+    barrier_init_done();
+  }
+  __syncthreads();
+  const int group = uniform(static_cast<int>(threadIdx.x) / 128),
+            warp = uniform(static_cast<int>(threadIdx.x) / 32 % 4);
+  const Queries90<Tile> queries(args);
+  if (group == 0) {
+    registers_down<40>();
+    if (threadIdx.x == 0) load_queries<Tile>(args, user, shared, queries);
+  } else {
+    registers_up<232>();
+    GroupQueries90<Tile, User>{args, user, shared, group - 1, static_cast<int>(threadIdx.x) % 32, warp}.run(queries);
+  }
+}
+
+}  // namespace attune

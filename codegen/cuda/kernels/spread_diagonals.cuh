@@ -1,0 +1,66 @@
+// codegen/cuda/kernels/spread_diagonals.cuh — sums along diagonals, added to the captured tensors whose places hang on
+// q - kv
+//
+// For kernels that sum along diagonals, behind them and their repair. Tile: that kernel's. A thread for each distance q
+// - kv: (diagonals_threads distances, head, batch entry).
+#pragma once
+
+#include "codegen/cuda/contract/gradient.cuh"
+#include "codegen/cuda/parts/deal_sm90.cuh"
+#include "codegen/cuda/parts/exact_sum.cuh"
+#include "codegen/cuda/ptx/early.cuh"
+
+namespace attune {
+
+/// Sums for a tile of keys and a head of queries: place x has the distance x - n of positions counted from the first
+/// query and from the tile's first key. What no tile of queries met stays 0, as it was before.
+template <class Tile>
+__device__ inline int diagonals_apart(const BackwardArgs& args) {
+  return (args.q_len + Tile::m - 1) / Tile::m * Tile::m + Tile::n;
+}
+template <class Tile, class User>
+__device__ inline float* diagonals_of(const BackwardArgs& args, const User& user, int b, int h, int tile) {
+  const int set = is_packed<Tile> ? h : b * args.q_heads + h,
+            place = is_packed<Tile> ? place_of<Tile::n>(args.kv_starts, b) + tile : tile;
+  return user.diagonals + (static_cast<long long>(set) * args.kv_places + place) * diagonals_apart<Tile>(args);
+}
+
+template <class Tile, class User>
+__global__ void __launch_bounds__(diagonals_threads)
+    spread_diagonals(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
+  static_assert(SumsDiagonals<User>);
+  wait_for_kernel_before();
+  // The repair has added the terms pair by pair.
+  if (*args.odd) return;
+  const int h = static_cast<int>(blockIdx.y), b = static_cast<int>(blockIdx.z);
+  const Where at{b, h, stretch<Tile>(args.q_starts, b, args.q_len).length,
+                 stretch<Tile>(args.kv_starts, b, args.kv_len).length};
+  if (at.q_len == 0 || at.kv_len == 0) return;
+  // Four distances, places of which lie side by side: their first one is a multiple of 4.
+  const int least = 1 - at.kv_len, apart = diagonals_apart<Tile>(args), tiles = (at.kv_len + Tile::n - 1) / Tile::n,
+            first = (least & ~3) + 4 * static_cast<int>(blockIdx.x * diagonals_threads + threadIdx.x);
+  const float* const from = diagonals_of<Tile>(args, user, b, h, 0);
+  // Tiles whose place is there: first + n (tile + 1) is from 0 to apart.
+  const int begin = max(0, (Tile::n - 1 - first) / Tile::n - 1), end = min(tiles, (apart - 1 - first) / Tile::n);
+  double sums[4] = {};
+#pragma unroll 8
+  for (int tile = begin; tile < end; ++tile) {
+    const float4 x = __ldg(
+        reinterpret_cast<const float4*>(from + static_cast<long long>(tile) * apart + first + (tile + 1) * Tile::n));
+    sums[0] += static_cast<double>(x.x), sums[1] += static_cast<double>(x.y);
+    sums[2] += static_cast<double>(x.z), sums[3] += static_cast<double>(x.w);
+  }
+  const auto head = user.head(at);
+#pragma unroll 1
+  for (int i = 0; i < 4; ++i) {
+    const bool there = first + i >= least && first + i < at.q_len;
+    // Any pair of this distance will do.
+    const int distance = min(max(first + i, least), at.q_len - 1), key = max(0, -distance);
+    const Int q = args.q_offset + distance + key, kv = key;
+    user.by_diagonal(there ? static_cast<float>(sums[0]) : 0.0f, head, user.row(head, at, q),
+                     user.col(head, at, args.q_offset, kv), at, q, kv);
+    sums[0] = sums[1], sums[1] = sums[2], sums[2] = sums[3];
+  }
+}
+
+}  // namespace attune

@@ -1,0 +1,223 @@
+// codegen/cuda/parts/cuts_sm80.cuh — which keys a block of decode_sm80.cuh works on: equal shares of all tiles in a row
+//
+// No one plans ahead: each block finds its own share from the lengths and the mask, which are on the device. A tile of
+// queries is cut where a block's share ends. Blocks that share a tile count up when they have written their parts, and
+// the last one merges these in the order of keys, so that bits do not depend on timing.
+#pragma once
+
+#include "codegen/cuda/contract/further.cuh"
+#include "codegen/cuda/layout/equal_parts.cuh"
+#include "codegen/cuda/parts/walk.cuh"
+
+namespace attune {
+
+/// A tile's queries, and its keys as far as they exist. Positions that expressions see are rows and an offset.
+struct DecodeTile {
+  int b, kv_head;
+  Heads heads;
+  Stretch queries, keys;
+  int q_offset, kv_offset;
+
+  __device__ Where at(int head) const { return {b, head, queries.length, kv_offset + keys.length}; }
+
+  /// What takes a share of all tiles is a block.
+  __device__ static int sharers() { return static_cast<int>(gridDim.x); }
+  __device__ static int sharer() { return static_cast<int>(blockIdx.x); }
+
+  template <class Tile>
+  __device__ static DecodeTile of(const DecodeArgs& args, int tile) {
+    // A division takes some sixty cycles, and most key heads have one set.
+    const int b = tile / args.sets, set = tile - b * args.sets, of_group = args.sets_of_group,
+              kv_head = of_group == 1 ? set : set / of_group, before = (set - kv_head * of_group) * Tile::heads;
+    DecodeTile out{b,
+                   kv_head,
+                   {kv_head * args.group + before, min(args.group - before, Tile::heads)},
+                   stretch<Tile>(args.q_starts, b, args.q_len),
+                   stretch<Tile>(args.kv_starts, b, args.kv_len),
+                   args.q_offsets.at ? args.q_offsets.at[b * args.q_offsets.stride] : args.q_offset,
+                   args.kv_offset};
+    if (args.kv_lens.at) out.keys.length = max(min(args.kv_lens.at[b * args.kv_lens.stride], out.keys.length), 0);
+    return out;
+  }
+  /// The tiles of keys that its queries visit.
+  template <class Tile, class User>
+  __device__ Walk walk(const DecodeArgs& args, const User& user) const {
+    if constexpr (User::traits.listed) {
+      return walk_list(args, b, heads.first, 1, 0);
+    } else {
+      const Where where = at(heads.first);
+      Bands bands = user.bands(user.head(where), where, q_offset, q_offset + queries.length);
+      for (int* end : {&bands.begin, &bands.end, &bands.full_begin, &bands.full_end})
+        *end = max(*end, kv_offset) - kv_offset;
+      return walk_bands(bands, keys.length, Tile::n);
+    }
+  }
+};
+
+/// A place between two steps of a tile's walk.
+struct Cut {
+  int tile, step;
+  /// Are there steps from here to such an end of a share?
+  __device__ bool is_before(const Cut& end) const { return tile < end.tile || (tile == end.tile && step < end.step); }
+};
+/// The blocks that share a tile: `count` from `first` on. In pieces: the tile, and how many of these it has.
+struct Sharing {
+  int first, count;
+};
+/// What a block works on, and who shares the tiles that its ends cut.
+struct Share {
+  Cut begin, end;
+  Sharing at_begin, at_end;
+};
+
+/// Memory that all threads of a block find their share in.
+template <int Threads>
+struct ShareRoom {
+  long long before[Threads];  ///< cost of the tiles before each thread's
+  long long warp_sum[Threads / 32];
+  int warp_least[Threads / 32], warp_most[Threads / 32];
+  Share share;
+};
+
+/// So many things in a row, shared out evenly.
+struct Even {
+  int each, more;
+
+  __device__ Even(int things, int among) : each(things / among), more(things - each * among) {}
+  __device__ int before(int nth) const { return nth * each + min(nth, more); }
+};
+
+/// Steps that stay together: tiles are cut at multiples of so many.
+template <class Tile>
+__device__ inline int together(const DecodeArgs& args) {
+  if constexpr (in_pieces<Tile>)
+    return further(args).piece;
+  else
+    return 1;
+}
+
+/// The shares of all blocks. A tile costs as many units as it has steps, and some more.
+struct Shares {
+  static constexpr int overhead = 2;
+  static constexpr int least = least_steps;
+
+  int tiles, blocks, together;
+
+  /// Tiles of `steps` each, as equal_parts cuts them. False if it does not.
+  template <class Of>
+  __device__ bool equal(int steps, Share& out) const {
+    const int parts = equal_parts(tiles, blocks, steps, together);
+    if (parts == 0) return false;
+    const int count = (steps + together - 1) / together, items = tiles * parts, used = min(blocks, items);
+    const int me = Of::sharer();
+    const Even items_of(items, used), steps_of(count, parts);
+    const auto cut = [&](int block) {
+      const int item = items_of.before(block), tile = parts == 1 ? item : item / parts;
+      return Cut{tile, steps_of.before(item - tile * parts) * together};
+    };
+    out.begin = cut(min(me, used));
+    out.end = cut(min(me + 1, used));
+    out.at_begin = {out.begin.tile * parts, parts};
+    out.at_end = {out.end.tile * parts, parts};
+    return true;
+  }
+};
+
+/// Equal stretches of all tiles in a row.
+struct Stretches {
+  long long total;
+  int blocks;
+
+  __device__ long long place(int block) const { return total * block / blocks; }
+  /// The step of a tile at a place within it; its first or last where that is near.
+  __device__ static int step(long long behind, int steps, int together = 1) {
+    const int at = behind < steps ? static_cast<int>(behind) : steps;
+    return at < Shares::least ? 0 : at > steps - Shares::least ? steps : at / together * together;
+  }
+  /// Who shares a tile with so much cost before it. Of pieces no one asks.
+  __device__ Sharing sharing(long long before, int steps) const {
+    const auto first_from = [&](long long cost) { return static_cast<int>((cost * blocks + total - 1) / total); };
+    int first = first_from(before), last = first_from(before + steps + Shares::overhead) - 1;
+    while (step(place(first) - before, steps) == 0) ++first;
+    while (step(place(last) - before, steps) == steps) --last;
+    return {first - 1, last - first + 2};
+  }
+};
+
+/// All threads of a block find its share; `room` may be used again when they have passed another barrier. `Of`: which
+/// tiles there are, and who shares them. `before_reading` is called before memory is read, if any is.
+template <class Tile, class Of = DecodeTile, class User, int Threads, class Fn>
+__device__ inline Share find_share(const DecodeArgs& args, const User& user, ShareRoom<Threads>& room,
+                                   const Fn& before_reading) {
+  const Shares shares{args.batch * args.sets, Of::sharers(), together<Tile>(args)};
+  Share out;
+  if (!User::traits.skips && !is_packed<Tile> && !args.kv_lens.at &&
+      shares.template equal<Of>((args.kv_len + Tile::n - 1) / Tile::n, out))
+    return out;
+  before_reading();
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
+  const int each = (shares.tiles + Threads - 1) / Threads, first = min(thread * each, shares.tiles),
+            last = min(first + each, shares.tiles);
+  const auto steps_of = [&](int tile) {
+    return Of::template of<Tile>(args, tile).template walk<Tile>(args, user).count;
+  };
+  long long sum = 0;
+  int least = 0x7fffffff, most = 0;
+  for (int tile = first; tile < last; ++tile) {
+    const int steps = steps_of(tile);
+    sum += steps + Shares::overhead;
+    least = min(least, steps);
+    most = max(most, steps);
+  }
+  long long up_to = sum;
+#pragma unroll
+  for (int by = 1; by < 32; by *= 2) {
+    const long long other = __shfl_up_sync(~0u, up_to, by);
+    if (lane >= by) up_to += other;
+  }
+  least = __reduce_min_sync(~0u, least);
+  most = __reduce_max_sync(~0u, most);
+  if (lane == 31) {
+    room.warp_sum[warp] = up_to;
+    room.warp_least[warp] = least;
+    room.warp_most[warp] = most;
+  }
+  __syncthreads();
+  long long before = up_to - sum, total = 0;
+#pragma unroll
+  for (int i = 0; i < Threads / 32; ++i) {
+    if (i < warp) before += room.warp_sum[i];
+    total += room.warp_sum[i];
+    least = min(least, room.warp_least[i]);
+    most = max(most, room.warp_most[i]);
+  }
+  if (least == most && shares.template equal<Of>(least, out)) return out;
+
+  const long long most_blocks = total / (2 * Shares::least + Shares::overhead);
+  const Stretches stretches{total, most_blocks < shares.blocks ? max(static_cast<int>(most_blocks), 1) : shares.blocks};
+  // Whoever has the tile of one of the two ends says where it is.
+  const int me = Of::sharer();
+#pragma unroll 1
+  for (int end = 0; end < 2; ++end) {
+    const int block = min(me + end, stretches.blocks);
+    const long long place = stretches.place(block);
+    Cut cut{shares.tiles, 0};
+    Sharing sharing{};
+    if (block == stretches.blocks ? thread == 0 : place >= before && place < before + sum) {
+      if (block < stretches.blocks) {
+        long long at = before;
+        int tile = first, steps = steps_of(tile);
+        for (; place >= at + steps + Shares::overhead; steps = steps_of(++tile)) at += steps + Shares::overhead;
+        const int step = Stretches::step(place - at, steps, shares.together);
+        cut = step == steps && steps > 0 ? Cut{tile + 1, 0} : Cut{tile, step};
+        if (!in_pieces<Tile> && cut.step > 0) sharing = stretches.sharing(at, steps);
+      }
+      (end ? room.share.end : room.share.begin) = cut;
+      (end ? room.share.at_end : room.share.at_begin) = sharing;
+    }
+  }
+  __syncthreads();
+  return room.share;
+}
+
+}  // namespace attune

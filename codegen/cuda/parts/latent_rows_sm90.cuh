@@ -1,0 +1,155 @@
+// codegen/cuda/parts/latent_rows_sm90.cuh — tiles of queries of latent heads: their rows, their ends, parts of them in
+// memory
+#pragma once
+
+#include "codegen/cuda/parts/before.cuh"
+#include "codegen/cuda/parts/cuts_sm80.cuh"
+#include "codegen/cuda/parts/parts.cuh"
+
+namespace attune {
+
+/// A tile of queries, all of whose blocks (a cluster of Tile::cluster) read the same keys. A key head's queries and
+/// heads are units of Tile::m rows, sets of heads within tiles of queries; each block has one of them.
+template <class Tile>
+struct LatentTile {
+  int b, kv_head, first_unit, units;
+  Stretch queries, keys;
+  int q_offset, kv_offset, group;
+
+  __device__ static int sharers() { return static_cast<int>(gridDim.x) / Tile::cluster; }
+  __device__ static int sharer() { return static_cast<int>(blockIdx.x) / Tile::cluster; }
+
+  template <class>
+  __device__ static LatentTile of(const DecodeArgs& args, int tile) {
+    const DecodeTile one = DecodeTile::of<Tile>(args, tile);
+    const int of_group = args.sets_of_group, nth = tile - (one.b * args.sets + one.kv_head * of_group);
+    return {one.b,       one.kv_head, nth * Tile::cluster, q_tiles_of<Tile>(args.q_len) * head_sets(args.group),
+            one.queries, one.keys,    one.q_offset,        one.kv_offset,
+            args.group};
+  }
+  __device__ static int head_sets(int group) { return (group + Tile::heads - 1) / Tile::heads; }
+  __device__ int q_tile(int unit) const { return unit / head_sets(group); }
+  __device__ Where at(int head) const { return {b, head, queries.length, kv_offset + keys.length}; }
+
+  /// The tiles of keys that any of its blocks visits.
+  template <class, class User>
+  __device__ Walk walk(const DecodeArgs&, const User& user) const {
+    const int last_unit = min(first_unit + Tile::cluster, units) - 1, first = q_tile(first_unit) * queries_of<Tile>,
+              end = min((q_tile(last_unit) + 1) * queries_of<Tile>, queries.length);
+    if (first >= end) return {0, 0, 0, 0, nullptr};
+    const Where where = at(kv_head * group + first_unit % head_sets(group) * Tile::heads);
+    Bands bands = user.bands(user.head(where), where, q_offset + first, q_offset + end);
+    for (int* at : {&bands.begin, &bands.end, &bands.full_begin, &bands.full_end})
+      *at = max(*at, kv_offset) - kv_offset;
+    return walk_bands(bands, keys.length, Tile::n);
+  }
+};
+
+/// The rows of a block's unit.
+template <class Tile, class User>
+struct LatentRows {
+  static constexpr int heads = Tile::heads;
+  using Out = typename Tile::Out;
+
+  const LatentArgs& args;
+  const User& user;
+  const LatentTile<Tile>& of;
+  int first_query, first_head, head_count;  ///< a unit that does not exist has no heads
+
+  __device__ LatentRows(const LatentArgs& args, const User& user, const LatentTile<Tile>& of, int rank)
+      : args(args), user(user), of(of) {
+    const int unit = of.first_unit + rank, sets = LatentTile<Tile>::head_sets(of.group), q_tile = unit / sets,
+              before = (unit - q_tile * sets) * heads;
+    first_query = q_tile * queries_of<Tile>;
+    first_head = of.kv_head * of.group + before;
+    head_count = unit < of.units ? min(of.group - before, heads) : 0;
+  }
+  __device__ int query(int row) const { return first_query + row / heads; }
+  /// Rows of heads that do not exist repeat the last head.
+  __device__ int head(int row) const { return first_head + min(row % heads, max(head_count, 1) - 1); }
+  __device__ bool exists(int row) const { return row % heads < head_count && query(row) < of.queries.length; }
+
+  /// The factors of a row's results, and of those that other keys gave. `put`: lse and max are stored.
+  struct Factors {
+    float own, before;
+  };
+  __device__ Factors end(int row, Part part, float before, bool put_it) const {
+    const int h = head(row), q = of.q_offset + query(row);
+    const Where at = of.at(h);
+    const auto of_head = user.head(at);
+    const Ended ended = end_of_row<User>(user, of_head, user.row(of_head, at, q), at, of.q_offset, q, part);
+    Factors out{ended.factor, 0};
+    float lse = ended.lse;
+    if constexpr (has_before<Tile>) {
+      const Merged with = merged(lse, before);
+      out = {ended.factor * with.own, with.before};
+      lse = with.lse;
+    }
+    if (put_it) {
+      put(args.lse, h, query(row), lse);
+      if constexpr (Tile::max) put(args.max, h, query(row), ended.max);
+    }
+    return out;
+  }
+  /// What other keys gave for a row that exists. To be read before any thread ends the row.
+  __device__ float before(int row) const {
+    if constexpr (has_before<Tile>)
+      return exists(row) ? lse_before(args, of.b, head(row), of.queries.start + query(row)) : -infinity;
+    else
+      return 0;
+  }
+  /// Stores neighbours of a row's sums of powers times values as results. What counts for nothing may be anything.
+  template <int N>
+  __device__ void put(int row, int column, const float (&sums)[N], Factors by) const {
+    const int h = head(row), position = of.queries.start + query(row);
+    float x[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      x[i] = by.own == 0.0f ? 0.0f : sums[i] * by.own;
+      if constexpr (has_before<Tile>)
+        if (by.before != 0.0f) x[i] += by.before * o_before(args, of.b, h, position, column + i);
+    }
+    Out* const into = static_cast<Out*>(args.o.data) + of.b * args.o.batch + h * args.o.head +
+                      position * args.o.position + column * args.o.element;
+    constexpr int bytes = N * static_cast<int>(sizeof(Out));
+    if constexpr (N % 2 == 0 && Tile::store >= bytes) {
+      if constexpr (sizeof(Out) == 2) {
+        unsigned words[N / 2];
+#pragma unroll
+        for (int i = 0; i < N / 2; ++i) words[i] = pack<Out>(x[2 * i], x[2 * i + 1]);
+        if constexpr (N == 2)
+          *reinterpret_cast<unsigned*>(into) = words[0];
+        else
+          *reinterpret_cast<uint2*>(into) = {words[0], words[1]};
+      } else if constexpr (N == 2) {
+        *reinterpret_cast<float2*>(into) = {x[0], x[1]};
+      } else {
+        *reinterpret_cast<float4*>(into) = {x[0], x[1], x[2], x[3]};
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < N; ++i)
+        if constexpr (sizeof(Out) == 2)
+          into[i * args.o.element] = {static_cast<unsigned short>(pack<Out>(x[i], 0.0f))};
+        else
+          into[i * args.o.element] = x[i];
+    }
+  }
+  __device__ void put(const Rows& to, int h, int query, float x) const {
+    if (to.data) to.data[of.b * to.batch + h * to.head + (of.queries.start + query) * to.position] = x;
+  }
+};
+
+/// A part in memory: the results of Tile::m rows, then their Parts. Sharer `nth` has two: of the tile that its share
+/// begins in, and of the one that it ends in, if others have begun or end these.
+template <class Tile>
+__device__ inline float* latent_part(const LatentArgs& args, int first, int nth, int rank) {
+  const int slot = 2 * (first + nth) + (nth == 0);
+  return args.parts + static_cast<long long>(slot * Tile::cluster + rank) * Tile::m * (Tile::dv + part_floats);
+}
+template <class Tile>
+__device__ inline Part* parts_in(float* slot) {
+  return reinterpret_cast<Part*>(slot + Tile::m * Tile::dv);
+}
+
+}  // namespace attune

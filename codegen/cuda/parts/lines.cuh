@@ -1,0 +1,133 @@
+// codegen/cuda/parts/lines.cuh — copies rows of a tensor of any strides into lines of shared memory, free of bank
+// conflicts
+#pragma once
+
+#include "codegen/cuda/contract/args.cuh"
+#include "codegen/cuda/contract/ops.cuh"
+#include "codegen/cuda/ptx/mma.cuh"
+
+namespace attune {
+
+/// Rows of Pitch bytes whose units of 16 change places, so that the same unit of eight rows lies in eight different
+/// banks. Paired: two units of rows 0, 2, 4 and 6 do.
+template <int Pitch, bool Paired = false>
+struct Lines {
+  /// How many units change places among each other.
+  static constexpr int pitch = Pitch, units = Pitch / 16, among = (units & -units) < 8 ? units & -units : 8;
+
+  __device__ static int turn(int row) {
+    if constexpr (Paired) return among == 8 ? (row / 2 % 4) * 2 : among == 4 ? (row / 4 % 2) * 2 : 0;
+    return row / (8 / among) % among;
+  }
+  __device__ static unsigned at(int row, int byte) {
+    return static_cast<unsigned>(row * Pitch + (((byte / 16) ^ turn(row)) * 16 + byte % 16));
+  }
+};
+
+/// Rows of a head of a tensor.
+struct Rows80 {
+  static constexpr bool in_pages = false;
+  const char* data;
+  long long position, element;  ///< bytes
+};
+template <class Element>
+__device__ inline Rows80 rows_of(const Strided& t, int b, int h, int start) {
+  constexpr long long size = ElementOf<Element>::bytes;
+  return {static_cast<const char*>(t.data) + (b * t.batch + h * t.head + start * t.position) * size, t.position * size,
+          t.element * size};
+}
+
+/// Rows of a head of a pool of pages, of one entry.
+struct PagedRows80 : Rows80 {
+  static constexpr bool in_pages = true;
+  const int* pages;    ///< of the entry
+  long long nth;       ///< ints from one of them to the next
+  long long page;      ///< bytes
+  int of_page, count;  ///< rows of a page; pages of the pool
+
+  /// Null where its page does not exist.
+  __device__ const char* row(int i) const {
+    const int before = i / of_page, found = pages[before * nth];
+    if (found < 0 || found >= count) return nullptr;
+    return data + found * page + (i - before * of_page) * position;
+  }
+};
+template <class Element>
+__device__ inline PagedRows80 paged_rows_of(const Strided& t, const Pages& pages, int b, int h) {
+  return {rows_of<Element>(t, 0, h, 0),
+          pages.at + b * pages.entry,
+          pages.nth,
+          t.batch * ElementOf<Element>::bytes,
+          pages.rows,
+          pages.count};
+}
+
+/// Rows [first, first + Count) of a tensor, Width bytes of each, become every Every-th line of shared memory, from the
+/// nth one on; rows and bytes that do not exist are 0.
+template <class Tile, int Count, int Pitch, int Width, bool Paired, int Every = 1, class Rows>
+__device__ inline void load_rows(unsigned into, const Rows& rows, int first, int length, int nth = 0) {
+  using Line = Lines<Pitch, Paired>;
+  using Element = typename Tile::Element;
+  constexpr int step = Tile::vector ? Tile::vector : ElementOf<Element>::bytes;
+  constexpr int pieces = Pitch / step, across = (pieces & -pieces) < 32 ? pieces & -pieces : 32;
+  constexpr int down = Tile::warps * 32 / across;
+  const int thread = static_cast<int>(threadIdx.x), row0 = thread / across, byte0 = thread % across * step;
+  const char* from = rows.data + (first + row0) * rows.position;
+  if constexpr (Tile::vector > 0) {
+    // Rows 8 apart have the same order of units.
+    constexpr bool alike = down * Every % 8 == 0 && (Pitch == across * step || across * step % 128 == 0);
+    const unsigned at = into + Line::at(nth + Every * row0, byte0);
+    const int left = length - first - row0;
+#pragma unroll
+    for (int r = 0; r < Count; r += down, from += down * rows.position) {
+      if (Count % down != 0 && row0 + r >= Count) break;
+      bool has_row = r < left;
+      if constexpr (Rows::in_pages) {
+        from = has_row ? rows.row(first + row0 + r) : nullptr;
+        has_row = from != nullptr;
+      }
+#pragma unroll
+      for (int c = 0; c < Pitch; c += across * step) {
+        const int byte = byte0 + c, there = Width == Pitch ? step : min(max(Width - byte, 0), step);
+        const int count = has_row ? there : 0;
+        const unsigned to = alike ? at + static_cast<unsigned>(Every * r * Pitch + c)
+                                  : into + Line::at(nth + Every * (row0 + r), byte);
+        copy_async<step>(to, count ? from + byte : rows.data, count);
+      }
+    }
+  } else {
+    using Word = decltype([] {
+      if constexpr (ElementOf<Element>::bytes == 2)
+        return static_cast<unsigned short>(0);
+      else
+        return 0u;
+    }());
+    // Several loads are under way before the first one is stored.
+    constexpr int batch = 8;
+    for (int r = 0; r < Count; r += down, from += down * rows.position) {
+      const int row = row0 + r;
+      if (row >= Count) break;
+      bool there = first + row < length;
+      if constexpr (Rows::in_pages) {
+        from = there ? rows.row(first + row) : nullptr;
+        there = from != nullptr;
+      }
+      for (int c = 0; c < Pitch; c += across * step * batch) {
+        Word words[batch];
+#pragma unroll
+        for (int i = 0; i < batch; ++i) {
+          const int byte = byte0 + c + i * across * step;
+          words[i] = 0;
+          if (there && byte < Width) words[i] = *reinterpret_cast<const Word*>(from + byte / step * rows.element);
+        }
+#pragma unroll
+        for (int i = 0; i < batch; ++i) {
+          const int byte = byte0 + c + i * across * step;
+          if (byte < Pitch) store_shared(into + Line::at(nth + Every * row, byte), words[i]);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace attune

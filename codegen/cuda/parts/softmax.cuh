@@ -1,0 +1,83 @@
+// codegen/cuda/parts/softmax.cuh — what every kernel's softmax is made of: powers of two, maxima and sums of a row, its
+// end
+#pragma once
+
+#include "codegen/cuda/contract/mod.cuh"
+
+namespace attune {
+
+constexpr float infinity = __builtin_bit_cast(float, 0x7f800000u);
+constexpr float ln2 = 0.693147180559945309f;
+
+/// From exponents of two to scores. The least float, which masks add or choose, stays itself: its exponent is no lower.
+__device__ inline float back(float x) { return x == -0x1.fffffep127f ? x : x * ln2; }
+
+/// Results below 2^-126 are 0.
+__device__ inline float power_of_two(float x) { return fast::exp2(x); }
+__device__ inline bool finite(float x) { return fabsf(x) < infinity; }
+
+/// Maximum and sum over the four threads that share a row.
+__device__ inline float row_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+  return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+__device__ inline float row_sum(float x) {
+  x += __shfl_xor_sync(~0u, x, 1);
+  return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+/// The factor from scores, as they are compared with a maximum, to exponents. A factor of 0 would turn removed pairs
+/// into NaN; the least number has the same effect on other scores.
+template <class User>
+__device__ inline float factor_of(const User& user, const typename User::Head& head) {
+  if constexpr (User::traits.scaled)
+    return fmaxf(user.factor(head), 0x1p-126f);
+  else
+    return 1;
+}
+
+/// Powers are taken relative to User::traits.most, without a running maximum.
+template <class Tile, class User>
+constexpr bool fixed_maximum = User::traits.bounded && !Tile::max && !ElementOf<typename Tile::Element>::needs_maximum;
+
+/// What a part of a row's keys gives besides its results: the sum of their powers of two, which are taken relative to
+/// `over`. Parts of a row can be added up once their results are multiplied to the same `over`.
+struct Part {
+  float sum, over;
+};
+
+/// What a row's softmax comes to.
+struct Ended {
+  float factor;  ///< makes sums of powers times values results
+  float lse, max;
+  bool plain;  ///< has pairs and a finite sum, so that only values can make results infinite or NaN
+};
+
+/// The end of a row, given all of its keys: the sink joins, rest() comes back, and results get their factor. A row
+/// without pairs, or whose rest is -inf, has no results and no lse.
+template <class User>
+__device__ inline Ended end_of_row(const User& user, const typename User::Head& head, const typename User::Row& row,
+                                   Where at, Int origin, Int q, Part part) {
+  const float rest = user.rest(head, row, at, origin, q);
+  // NaN if rest is infinite or NaN: such a row has no lse.
+  const float spoilt = rest - rest;
+  if (part.sum == 0.0f || rest == -infinity) {
+    float lse = -infinity;
+    if constexpr (User::traits.has_sink) lse = user.sink(head, at);
+    return {0, lse < infinity ? lse : lse - lse, -infinity, false};
+  }
+  Ended out{1 / part.sum + spoilt, back(part.over + log2f(part.sum)) + rest + spoilt, back(part.over) + rest,
+            part.sum - part.sum == 0.0f};
+  // Where scores hold NaN, the maximum is NaN.
+  if (part.sum != part.sum && part.over < infinity) out.max = part.sum;
+  if constexpr (User::traits.has_sink) {
+    const float sink = (user.sink(head, at) - rest) * (1 / ln2);
+    const float both = sink > part.over || sink != sink ? sink : part.over;
+    const float lift = power_of_two(part.over - both), all = part.sum * lift + power_of_two(sink - both);
+    out.factor = lift / all + spoilt;
+    out.lse = back(both + log2f(all)) + rest + spoilt;
+  }
+  return out;
+}
+
+}  // namespace attune

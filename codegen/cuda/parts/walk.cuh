@@ -1,0 +1,81 @@
+// codegen/cuda/parts/walk.cuh — the sequence and heads of a tile of queries, and the tiles of keys it visits
+#pragma once
+
+#include "codegen/cuda/contract/args.cuh"
+#include "codegen/cuda/contract/mod.cuh"
+
+namespace attune {
+
+/// The positions of a batch entry: all there are, or those of a sequence within packed tensors. Starts on the device
+/// are not checked; a sequence counts as no longer than `length`, whatever they say.
+struct Stretch {
+  int start, length;
+};
+template <class Tile>
+__device__ inline Stretch stretch(const int* starts, int b, int length) {
+  if constexpr (is_packed<Tile>)
+    if (starts) return {starts[b], min(starts[b + 1] - starts[b], length)};
+  return {0, length};
+}
+
+/// Where there are few queries, Tile::heads query heads of a key head share a tile: row r belongs to query r / heads
+/// and to head r % heads of these.
+template <class Tile>
+constexpr int queries_of = Tile::m / Tile::heads;
+/// How many tiles so many queries take.
+template <class Tile>
+__device__ inline int q_tiles_of(int length) {
+  return (length + queries_of<Tile> - 1) / queries_of<Tile>;
+}
+/// `count` query heads whose rows share tiles; the last set of a key head may have fewer than Tile::heads.
+struct Heads {
+  int first, count;
+};
+template <class Tile>
+__device__ inline int sets_of_group(const ForwardArgs& args) {
+  return (args.group + Tile::heads - 1) / Tile::heads;
+}
+/// How many such sets a batch entry has.
+template <class Tile>
+__device__ inline int sets_of(const ForwardArgs& args) {
+  if constexpr (Tile::heads == 1) return args.q_heads;
+  return args.q_heads / args.group * sets_of_group<Tile>(args);
+}
+template <class Tile>
+__device__ inline Heads heads_of(const ForwardArgs& args, int set) {
+  if constexpr (Tile::heads == 1) return {set, 1};
+  const int of_group = sets_of_group<Tile>(args), before = set % of_group * Tile::heads;
+  return {set / of_group * args.group + before, min(args.group - before, Tile::heads)};
+}
+
+/// Tiles in the order of their visits: `first` partial ones, `full` ones that keep everything, then partial ones.
+struct Walk {
+  int count, first, full;
+  int last;         ///< the tile visited first; with bands the others follow downwards
+  const int* list;  ///< the tiles, where they come as lists, else null
+
+  __device__ int tile(int i) const { return list ? list[i] : last - i; }
+  __device__ bool is_full(int i) const { return i >= first && i < first + full; }
+};
+
+__device__ inline Walk walk_bands(Bands bands, int kv_len, int n) {
+  const int begin = max(bands.begin, 0) / n, end = (min(bands.end, kv_len) + n - 1) / n;
+  Walk walk{max(end - begin, 0), 0, 0, end - 1, nullptr};
+  if (walk.count == 0) return walk;
+  // A tile that reaches past the last key is partial.
+  const int full_end = max(min(bands.full_end, kv_len), 0) / n;
+  const int full_begin = max((max(bands.full_begin, 0) + n - 1) / n, begin);
+  walk.full = max(full_end - full_begin, 0);
+  walk.first = walk.full ? end - full_end : walk.count;
+  return walk;
+}
+
+template <class Args>
+__device__ inline Walk walk_list(const Args& args, int b, int h, int q_tiles, int q_tile) {
+  const int row = ((args.tile_batches == 1 ? 0 : b) * args.tile_heads + (args.tile_heads == 1 ? 0 : h)) * q_tiles +
+                  q_tile;
+  const int* list = args.tiles + static_cast<long long>(row) * args.tile_stride;
+  return {list[0] + list[1], list[0], list[1], list[2], list + 2};
+}
+
+}  // namespace attune

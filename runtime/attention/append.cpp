@@ -1,0 +1,86 @@
+// runtime/attention/append.cpp — include/attune/append.h made real
+#include <attune/append.h>
+
+#include <cstring>
+
+#include <attune/error.h>
+#include <fmt/format.h>
+
+#include "runtime/attention/placed.h"
+#include "runtime/engines/cpu/flush.h"
+#include "runtime/engines/cpu/parallel.h"
+#include "runtime/engines/cuda/engine.h"
+#include "runtime/engines/keys.h"
+
+namespace attune {
+namespace runtime {
+namespace {
+
+/// Refuses rows that have no place, before any is written.
+void check_places(const Append& call, const compiler::Problem& p) {
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    const Sequence seq = sequence(p, b);
+    if (seq.q_len > seq.kv_len)
+      throw Error("kv-len", fmt::format("kv_len[{}] is {}, and {} keys are new", b, seq.kv_len, seq.q_len), {},
+                  "it counts all keys of the entry, the new ones too", "add the number of new keys to it");
+    const KeyRows keys(p, call.pages, seq, 0);
+    for (std::int64_t at = seq.kv_len - seq.q_len; at < seq.kv_len;) {
+      const KeyRows::Stretch some = keys.stretch(call.k, at, seq.kv_len);
+      if (!some.there)
+        throw Error("pages", fmt::format("pages[{}, {}] is no page", b, at / p.apart->page), {},
+                    fmt::format("key {} goes there, and the pool has {} pages", at, call.k.shape[0]),
+                    "give new keys pages of the pool");
+      at += some.count;
+    }
+  }
+}
+
+/// Rows of `from`, divided by `scale`, as rows of `into`.
+void put(const Tensor& from, const MatrixLayout& source, const Tensor& into, const MatrixLayout& target,
+         std::int64_t rows, std::int64_t width, double scale) {
+  const cpu::KeepDenormals keep;
+  const bool as_they_are = from.dtype == into.dtype && scale == 1 && source.column == 1 && target.column == 1;
+  const auto size = static_cast<std::int64_t>(size_of(into.dtype));
+  for (std::int64_t i = 0; i < rows; ++i) {
+    const std::int64_t at = source.origin + i * source.row, to = target.origin + i * target.row;
+    if (as_they_are)
+      std::memcpy(static_cast<char*>(into.data) + to * size, static_cast<const char*>(from.data) + at * size,
+                  static_cast<std::size_t>(width * size));
+    else
+      for (std::int64_t j = 0; j < width; ++j)
+        store(into, to + j * target.column, load(from, at + j * source.column) / scale);
+  }
+}
+
+void append_one(const Append& call, const compiler::Problem& p, std::int64_t b, std::int64_t h) {
+  const Sequence seq = sequence(p, b);
+  const KeyRows keys(p, call.pages, seq, h);
+  const std::int64_t old = seq.kv_len - seq.q_len;
+  const auto all = [&](const Tensor& from, const Tensor& into, std::int64_t width, double scale) {
+    MatrixLayout source = matrix(from, p.q.layout, b, h, seq.q_start);
+    for (std::int64_t at = old; at < seq.kv_len;) {
+      const KeyRows::Stretch some = keys.stretch(into, at, seq.kv_len);
+      put(from, source, into, some.at, some.count, width, scale);
+      source.origin += some.count * source.row;
+      at += some.count;
+    }
+  };
+  all(call.k_new, call.k, p.d, call.k_scale);
+  all(call.v_new, call.v, p.dv, call.v_scale);
+}
+
+}  // namespace
+}  // namespace runtime
+
+void append(const Append& call, const Resources& with, Line at) {
+  runtime::placed(at, [&] {
+    const compiler::Problem p = compiler::check(call);
+    if (call.k_new.device.kind == Device::Kind::cuda) return runtime::cuda::append(call, p, with.stream);
+    runtime::check_places(call, p);
+    runtime::run_tasks(
+        p.batch * p.kv_heads,
+        [&](std::int64_t i, int) { runtime::append_one(call, p, i / p.kv_heads, i % p.kv_heads); }, with.executor);
+  });
+}
+
+}  // namespace attune

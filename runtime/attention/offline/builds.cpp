@@ -1,0 +1,267 @@
+// runtime/attention/offline/builds.cpp — builds the rows of a manifest: each kernel once; results in the rows' order
+#include "runtime/attention/offline/builds.h"
+
+#include <algorithm>
+#include <atomic>
+#include <fmt/format.h>
+#include <set>
+
+#include "compiler/lower.h"
+#include "ir/parse.h"
+#include "runtime/engines/cpu/kernels.h"
+#include "runtime/engines/cuda/consider.h"
+#include "runtime/machine/cache/objects.h"
+#include "runtime/machine/threads.h"
+
+namespace attune::runtime {
+namespace {
+
+/// One task: a GPU kernel with those tried before it, or one CPU object.
+struct Job {
+  std::string name;
+  std::size_t round = 0;  ///< jobs that may share kernels are in different rounds, so that none waits for another
+  std::function<std::vector<Built>()> run;
+};
+
+/// The time a build took is left out, so that the result is the same whenever it is built.
+Built built(const std::string& content, const std::string& label, const CacheEntry& entry, const std::string& target) {
+  Built out{.entry = {cache_key(content), label, entry}, .target = target};
+  std::erase_if(out.entry.entry.facts, [](const auto& fact) { return fact.first == "seconds"; });
+  return out;
+}
+
+// ---- GPU kernels
+
+/// What kernels of a Mod for one GPU are built from, and where they are kept.
+class GpuBuild {
+ public:
+  GpuBuild(std::shared_ptr<const compiler::LoweredMod> of, int arch)
+      : of_(std::move(of)), arch_(arch), target_(name_of(TargetName{.arch = arch})) {}
+
+  /// The kernel of one way that takes such calls, what is known of those tried before it, and the kernel that lists its
+  /// tiles. `wanted`: of a backward.
+  void walker(codegen::Way way, const codegen::KernelSpec& spec, codegen::Length length,
+              const codegen::Preference* preference, const codegen::Wanted* wanted) {
+    const codegen::GpuParts parts = way == codegen::Way::forward ? codegen::forward_parts(*of_, spec)
+                                                                 : codegen::gpu_parts(*of_, spec.scale_positive, wanted,
+                                                                                      way == codegen::Way::keys);
+    const bool listed = parts.facts.listed;
+    const auto add = [&](const codegen::Source& page, const std::string& what, const cuda::Binary& binary) {
+      this->add(page, what, binary);
+      out_.back().of = of_;
+      out_.back().way = way;
+      out_.back().wide = spec.wide;
+      out_.back().listed = listed;
+    };
+    const cuda::Considered all = cuda::consider(parts, codegen::call_kind(parts, length), spec, preference, false,
+                                                codegen::kernels(way));
+    for (std::size_t i = 0; i < all.candidates.size(); ++i) {
+      const cuda::Candidate& one = all.candidates[i];
+      if (!one.binary || (i != all.chosen && one.flaw.empty())) continue;
+      const codegen::Source& page = one.page->source;
+      const std::string what = fmt::format("{} {} D={}/{} {}x{}", page.name, attune::name_of(spec.dtype), spec.d,
+                                           spec.dv, one.choice.plan.m, one.choice.plan.n);
+      add(page, what, *one.binary);
+      out_.back().choice = one.choice;
+      if (i == all.chosen) continue;
+      Built& facts_alone = out_.back();
+      facts_alone.only_facts = true;
+      facts_alone.entry.key = Objects::key_of_facts(cuda::asked(page).content);
+      facts_alone.entry.label = fmt::format("{} {}: {}", what, target_, one.flaw);
+      facts_alone.entry.entry.bytes.clear();
+    }
+    const codegen::KernelPlan& plan = all.candidates[all.chosen].choice.plan;
+    const auto beside = [&](const codegen::Source& page) { add(page, page.name, compiled(page, page.name)); };
+    if (!plan.kernel->end.empty()) beside(codegen::end_source(plan, arch_));
+    if (codegen::comes_turned(plan)) beside(codegen::turn_source(plan, arch_));
+    if (codegen::needs_clear(parts, plan, arch_)) beside(codegen::clear_source(arch_));
+    if (!plan.kernel->joins.empty()) beside(codegen::join_source(parts, plan, arch_));
+    if (codegen::needs_repair(parts, plan)) beside(codegen::repair_source(parts, plan, arch_));
+    if (codegen::leaves_diagonals(parts, plan)) beside(codegen::spread_source(parts, plan, arch_));
+    if (!listed) return;
+    const CoverForm what = codegen::cover_form(way);
+    const codegen::Source page = cuda::cover_page(*of_, spec.wide, arch_, what);
+    const char* const name = what == CoverForm::of_queries ? "cover"
+                             : what == CoverForm::of_keys  ? "cover along q"
+                                                           : "visits";
+    add(page, name, compiled(page, "cover"));
+  }
+
+  /// A kernel that holds no expression.
+  void plain(const codegen::Source& page) { add(page, page.name, compiled(page, page.name)); }
+
+  std::vector<Built> done() { return std::move(out_); }
+
+ private:
+  cuda::Binary compiled(const codegen::Source& page, const std::string& kernel) const {
+    return *cuda::binary_of(page, {.mod = &of_->mod, .kernel = kernel, .arch = arch_});
+  }
+  void add(const codegen::Source& page, const std::string& what, const cuda::Binary& binary) {
+    out_.push_back(
+        built(cuda::asked(page).content, fmt::format("{} {}", what, target_), cuda::entry_of(binary, page), target_));
+    out_.back().page = page;
+  }
+
+  std::shared_ptr<const compiler::LoweredMod> of_;
+  int arch_;
+  std::string target_;
+  std::vector<Built> out_;
+};
+
+std::vector<codegen::Length> lengths_of(const Shape& shape) {
+  using enum codegen::Length;
+  return shape.length ? std::vector{*shape.length} : std::vector{longer, to_4k, to_1k};
+}
+
+/// A job for each length of one way's kernel.
+void add_walker_jobs(const ManifestRow& row, const std::shared_ptr<const compiler::LoweredMod>& of, codegen::Way way,
+                     const codegen::KernelSpec& spec, const std::optional<codegen::Wanted>& wanted,
+                     std::vector<Job>& jobs) {
+  std::optional<codegen::Preference> preference;
+  if (row.shape.kernel) preference = {codegen::variant(*row.shape.kernel), true, ""};
+  if (preference && !codegen::takes(*preference, way)) preference.reset();
+  const std::vector<codegen::Length> lengths = lengths_of(row.shape);
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    const codegen::Length length = lengths[i];
+    jobs.push_back({fmt::format("{} {} {} D={}/{} {}", codegen::name_of(way), name_of(row.target),
+                                attune::name_of(spec.dtype), spec.d, spec.dv, codegen::name_of(length)),
+                    i, [=] {
+                      GpuBuild build(of, spec.arch);
+                      const codegen::Wanted* const captured = wanted ? &*wanted : nullptr;
+                      // Builds the usual kernel too: a machine that was not tuned takes that one.
+                      build.walker(way, spec, length, nullptr, captured);
+                      if (preference) build.walker(way, spec, length, &*preference, captured);
+                      return build.done();
+                    }});
+  }
+}
+
+void add_gpu_jobs(const ManifestRow& row, const std::shared_ptr<const compiler::LoweredMod>& of,
+                  std::vector<Job>& jobs) {
+  using enum codegen::Way;
+  const codegen::KernelSpec spec = spec_of(row.shape, row.target.arch.value_or(0));
+  if (row.pass == "forward") {
+    if (spec.apart)
+      jobs.push_back({fmt::format("append {}", name_of(row.target)), 0, [=] {
+                        GpuBuild build(of, spec.arch);
+                        build.plain(codegen::append_source(spec.arch));
+                        return build.done();
+                      }});
+    return add_walker_jobs(row, of, forward, spec, std::nullopt, jobs);
+  }
+  bool any_captured = false;
+  for (const codegen::Wanted& wanted : wanted_of(of->mod, row.shape.grads)) {
+    const codegen::KernelSpec of_backward = codegen::backward_spec(spec);
+    const codegen::GpuParts parts = codegen::gpu_parts(*of, spec.scale_positive, &wanted);
+    std::vector<codegen::Way> ways = codegen::ways_of_backward(of_backward, parts.facts);
+    // A kernel that is asked for may be one of those that do a part.
+    const auto asked = row.shape.kernel ? std::optional(codegen::variant(*row.shape.kernel)) : std::nullopt;
+    if (asked && ways.size() == 1 && !codegen::takes({*asked, true, ""}, backward)) ways = {backward, queries, keys};
+    for (const codegen::Way way : ways) add_walker_jobs(row, of, way, of_backward, wanted, jobs);
+    any_captured |= std::ranges::find(wanted, true) != wanted.end();
+  }
+  jobs.push_back(
+      {fmt::format("rows {} {} D={}/{}", name_of(row.target), attune::name_of(spec.dtype), spec.d, spec.dv), 0, [=] {
+         GpuBuild build(of, spec.arch);
+         build.plain(codegen::rows_source(codegen::rows_spec(spec, codegen::delta_is_of_o(of->mod.prob))));
+         if (any_captured) build.plain(codegen::sums_source(spec.arch));
+         return build.done();
+       }});
+}
+
+// ---- CPU objects
+
+void add_cpu_jobs(const ManifestRow& row, const std::shared_ptr<const compiler::LoweredMod>& of, std::vector<Job>& jobs,
+                  std::set<std::string>& asked) {
+  const codegen::Isa isa = row.target.isa.value_or(codegen::Isa::portable);
+  const DType type = row.shape.dtype.value_or(DType::f32);
+  std::vector<cpu::Object> all;
+  if (row.pass == "forward") {
+    all = cpu::forward_objects(of->mod, isa, type);
+  } else {
+    for (const codegen::Wanted& wanted : wanted_of(of->mod, row.shape.grads))
+      for (cpu::Object& one : cpu::backward_objects(of->mod, wanted, isa, type)) all.push_back(std::move(one));
+  }
+  for (cpu::Object& one : all) {
+    if (!asked.insert(one.asked.content).second) continue;
+    const std::string target = name_of(row.target);
+    jobs.push_back({one.name, 0, [one, target] {
+                      const Objects::Kept kept = objects().get(one.asked, [&] { return one.entry(); });
+                      std::vector<Built> out{built(one.asked.content, one.name, *kept, target)};
+                      out[0].write = one.write;
+                      return out;
+                    }});
+  }
+}
+
+// ---- All of them
+
+std::shared_ptr<const compiler::LoweredMod> lowered(const Written& options) {
+  const TextAttention text = build(options, Captures::FilesOrTypes);
+  auto out = std::make_shared<compiler::LoweredMod>(compiler::lower(text.attention));
+  out->slots = {};  // the captured tensors do not outlive the text
+  return out;
+}
+
+}  // namespace
+
+std::vector<codegen::Wanted> wanted_of(const compiler::Mod& mod, const std::optional<std::string>& grads) {
+  codegen::Wanted none(mod.captures.size()), all(mod.captures.size());
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = compiler::type_of(mod.captures[i].dtype) == ir::Type::F32;
+  using List = std::vector<codegen::Wanted>;
+  if (!grads && all != none) return List{none, all};
+  if (!grads || *grads == "none") return List(1, none);
+  if (*grads == "all") return List(1, all);
+  codegen::Wanted some = none;
+  std::vector<std::string> names;
+  for (const auto& capture : mod.captures) names.push_back(capture.name);
+  for (std::size_t begin = 0; begin <= grads->size();) {
+    const std::size_t end = std::min(grads->find('+', begin), grads->size());
+    const std::string name = grads->substr(begin, end - begin);
+    const auto found = std::ranges::find(names, name);
+    if (found == names.end()) {
+      const auto near = ir::nearest(name, names);
+      throw Error("unknown-capture", fmt::format("there is no capture `{}` to differentiate by", name),
+                  {.name = "grads"}, "it is none of the captures that the expressions read",
+                  near ? fmt::format("did you mean {}?", *near) : "write all, none, or names of captures joined by +");
+    }
+    some[static_cast<std::size_t>(found - names.begin())] = true;
+    begin = end + 1;
+  }
+  return List(1, some);
+}
+
+Builds build_all(const Manifest& manifest, int threads,
+                 const std::function<void(const std::string& row, std::size_t rows)>& step) {
+  std::vector<std::shared_ptr<const compiler::LoweredMod>> mods;
+  for (const Written& options : manifest.mods) mods.push_back(lowered(options));
+  std::vector<Job> jobs;
+  std::set<std::string> asked;
+  for (const ManifestRow& row : manifest.rows)
+    row.target.arch ? add_gpu_jobs(row, mods[row.mod], jobs) : add_cpu_jobs(row, mods[row.mod], jobs, asked);
+
+  std::vector<std::size_t> order(jobs.size());
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::ranges::stable_sort(order, {}, [&](std::size_t i) { return jobs[i].round; });
+  std::vector<std::vector<Built>> done(jobs.size());
+  std::atomic<std::size_t> next = 0;
+  const auto work = [&] {
+    for (std::size_t i; (i = next++) < order.size();) try {
+        done[order[i]] = jobs[order[i]].run();
+        step(jobs[order[i]].name, jobs.size());
+      } catch (...) {
+        next = order.size();
+        throw;
+      }
+  };
+  on_threads(std::min(order.size(), static_cast<std::size_t>(threads)), work);
+
+  Builds out{.all = {}, .rows = jobs.size()};
+  std::set<std::string> there;
+  for (std::vector<Built>& some : done)
+    for (Built& one : some)
+      if (there.insert(one.entry.key.hex()).second) out.all.push_back(std::move(one));
+  return out;
+}
+
+}  // namespace attune::runtime

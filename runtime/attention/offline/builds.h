@@ -1,0 +1,47 @@
+// runtime/attention/offline/builds.h — builds the rows of a manifest: each kernel once; results in the rows' order
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "codegen/choose.h"
+#include "codegen/llvm.h"
+#include "codegen/source.h"
+#include "compiler/lower.h"
+#include "runtime/attention/offline/manifest.h"
+#include "runtime/machine/cache/bundle.h"
+
+namespace attune::runtime {
+
+/// A kernel that was built, or the facts about one that was not taken.
+struct Built {
+  BundleEntry entry;
+  bool only_facts = false;
+  std::string target;
+  // GPU only:
+  std::shared_ptr<const compiler::LoweredMod> of{};  ///< null: it holds no expression
+  std::optional<codegen::Source> page{};
+  std::optional<codegen::KernelChoice> choice{};  ///< none: the kernel that writes lists
+  codegen::Way way = codegen::Way::forward;       ///< what it is a kernel of
+  bool wide = false, listed = false;
+  // CPU only:
+  std::function<std::string(codegen::Listing*)> write{};
+};
+
+struct Builds {
+  std::vector<Built> all;
+  std::size_t rows = 0;  ///< mods x shapes x targets x passes, with their lengths and gradients
+};
+
+/// The sets of captures whose gradients a backward computes, by what a shape says in `grads`: one for each way to call
+/// it.
+std::vector<codegen::Wanted> wanted_of(const compiler::Mod& mod, const std::optional<std::string>& grads);
+
+/// Builds `threads` rows at a time. Those threads call `step` when a row is done, with the number of all rows.
+Builds build_all(const Manifest& manifest, int threads,
+                 const std::function<void(const std::string& row, std::size_t rows)>& step);
+
+}  // namespace attune::runtime

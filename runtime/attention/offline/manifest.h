@@ -1,0 +1,43 @@
+// runtime/attention/offline/manifest.h — what attune compile builds: mods x shapes x targets x passes, from options or
+// a file of JSON
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/attention/offline/shape.h"
+#include "runtime/attention/offline/written.h"
+
+namespace attune::runtime {
+
+/// One thing to build for a Mod, which is given by its number.
+struct ManifestRow {
+  std::size_t mod = 0;
+  TargetName target{};
+  std::string pass;
+  Shape shape{};
+};
+
+struct Manifest {
+  std::vector<Written> mods;
+  std::vector<ManifestRow> rows;
+};
+
+/// One object of a manifest: all combinations of its lists. `at`: its name in an Error.
+struct ManifestLists {
+  std::vector<Written> mods;
+  /// The fields of each shape, with all values of each.
+  std::vector<std::vector<std::pair<std::string, std::vector<std::string>>>> shapes;
+  std::vector<std::string> targets, passes;
+  std::string at;
+};
+void add_to(Manifest& manifest, const ManifestLists& lists);
+
+/// JSON: an object, an array of them, or one per line, as ATTUNE_RECORD writes them.
+Manifest read_manifest(const std::filesystem::path& path);
+/// `name`: what Errors call it.
+Manifest parse_manifest(const std::string& whole, const std::string& name);
+
+}  // namespace attune::runtime

@@ -1,0 +1,41 @@
+// runtime/attention/offline/request.h — a request for a kernel, as a line of a record and as the command that compiles
+// it
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "compiler/bind.h"
+#include "compiler/spell.h"
+#include "runtime/attention/offline/shape.h"
+
+namespace attune::runtime {
+
+/// A Mod as it was written, and the calls to compile it for.
+struct Request {
+  compiler::Spelt mod{};
+  struct Capture {
+    std::string name, type;  ///< type: f32[16, 256]
+  };
+  std::vector<Capture> captures{};
+  struct Param {
+    std::string name, value;  ///< 2 is an Int, 2.0 a Float
+  };
+  std::vector<Param> params{};
+  std::string target{}, pass = "forward";
+  Shape shape{};
+};
+
+/// For a Mod with what its slots stand for.
+Request request_of(const compiler::Mod& written, const compiler::Args& args);
+
+/// A line of JSON, in the form that manifests use too.
+std::string json_line(const Request& request);
+/// Quoted as one word of a shell, whatever it contains.
+std::string shell_quoted(std::string_view text);
+/// A command line for a shell.
+std::string compile_command(const Request& request, const std::string& file);
+/// For a human reader, without the Mod.
+std::string in_words(const Request& request);
+
+}  // namespace attune::runtime

@@ -1,0 +1,241 @@
+// runtime/attention/offline/shape.cpp — the calls that a kernel is for, in the words of commands, manifests and records
+#include "runtime/attention/offline/shape.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <charconv>
+
+#include <attune/error.h>
+#include <fmt/format.h>
+
+namespace attune::runtime {
+namespace {
+
+using codegen::KernelSpec;
+
+template <class T>
+bool set_number(T& into, std::string_view text, std::int64_t least, std::int64_t most) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.begin(), text.end(), value);
+  if (text.empty() || error != std::errc{} || end != text.end() || value < least || value > most) return false;
+  into = static_cast<decltype(most)>(value);
+  return true;
+}
+bool set_flag(bool& into, std::string_view text) {
+  into = text == "true";
+  return into || text == "false";
+}
+template <class T>
+bool set_flag(std::optional<T>& into, std::string_view text) {
+  bool value = false;
+  const bool good = set_flag(value, text);
+  into = value;
+  return good;
+}
+bool set_bytes(std::optional<int>& into, std::string_view text) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.begin(), text.end(), value);
+  into = value;
+  return !text.empty() && error == std::errc{} && end == text.end() &&
+         (value == 0 || value == 4 || value == 8 || value == 16);
+}
+bool set_dtype(std::optional<DType>& into, std::string_view text) {
+  for (const DType type : {DType::f32, DType::f16, DType::bf16, DType::e4m3})
+    if (attune::name_of(type) == text) into = type;
+  return into && attune::name_of(*into) == text;
+}
+/// all or none, each alone; or names of captures.
+bool set_grads(std::optional<std::string>& into, std::string_view text) {
+  into = text;
+  if (text == "all" || text == "none") return true;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find('+', begin), text.size());
+    const std::string_view name = text.substr(begin, end - begin);
+    if (name.empty() || name == "all" || name == "none") return false;
+    begin = end + 1;
+  }
+  return true;
+}
+std::string flag_text(bool value) { return value ? "true" : ""; }
+std::string flag_text(std::optional<bool> value) { return value ? *value ? "true" : "false" : ""; }
+template <class T>
+std::string number_text(std::optional<T> value) {
+  return value ? std::to_string(*value) : "";
+}
+std::string dtype_text(std::optional<DType> value) { return value ? std::string(attune::name_of(*value)) : ""; }
+
+constexpr std::string_view load_widths = "16, 8, 4 or 0";
+using JsonForm = ShapeRow::JsonForm;
+
+template <auto Member>
+constexpr ShapeRow flag(std::string_view name, std::string_view meaning) {
+  return {name,
+          "true or false",
+          meaning,
+          [](Shape& s, std::string_view v) { return set_flag(s.*Member, v); },
+          [](const Shape& s) { return flag_text(s.*Member); },
+          JsonForm::flag,
+          false};
+}
+
+constexpr std::array rows{
+    ShapeRow{"dtype", "f32, f16, bf16 or e4m3", "of q, k and v; bf16 on GPUs and f32 on CPUs if left out",
+             [](Shape& s, std::string_view v) { return set_dtype(s.dtype, v); },
+             [](const Shape& s) { return dtype_text(s.dtype); }, JsonForm::text, true},
+    ShapeRow{"out_dtype", "f32, f16 or bf16", "of o; as dtype if left out, and bf16 for e4m3",
+             [](Shape& s, std::string_view v) { return set_dtype(s.out_dtype, v) && s.out_dtype != DType::e4m3; },
+             [](const Shape& s) { return dtype_text(s.out_dtype); }, JsonForm::text, false},
+    ShapeRow{"d", "a number from 1 to 576", "width of a head, to 256 unless it is latent; 128 if left out",
+             [](Shape& s, std::string_view v) { return set_number(s.d, v, 1, codegen::latent_d); },
+             [](const Shape& s) { return std::to_string(s.d); }, JsonForm::number, false},
+    ShapeRow{"dv", "a number from 1 to 576", "width of the values, to 256 unless heads are latent; as d if left out",
+             [](Shape& s, std::string_view v) { return set_number(s.dv, v, 1, codegen::latent_d); },
+             [](const Shape& s) { return number_text(s.dv); }, JsonForm::number, false},
+    ShapeRow{"length", "to_1k, to_4k or longer", "of the sequences; each of them if left out",
+             [](Shape& s, std::string_view v) { return (s.length = codegen::length_named(v)).has_value(); },
+             [](const Shape& s) { return s.length ? std::string(codegen::name_of(*s.length)) : ""; }, JsonForm::text,
+             false},
+    flag<&Shape::max>("max", "are rows' largest scores asked for?"),
+    flag<&Shape::packed>("packed", "are sequences packed?"),
+    ShapeRow{"shared_heads", "1, 2, 4, 8, 16, 32 or 64",
+             "query heads of a key head that share a tile of queries; 1 if left out",
+             [](Shape& s, std::string_view v) {
+               return set_number(s.heads, v, 1, codegen::latent_rows) &&
+                      std::has_single_bit(static_cast<std::uint64_t>(s.heads));
+             },
+             [](const Shape& s) { return s.heads == 1 ? "" : std::to_string(s.heads); }, JsonForm::number, false},
+    flag<&Shape::few>("few", "are there few queries: 16 at most, times the heads that share a tile?"),
+    flag<&Shape::apart>("apart", "have entries lengths or positions of their own, or pages?"),
+    flag<&Shape::paged>("paged", "are keys and values in pages?"),
+    flag<&Shape::narrow>("narrow", "do keys and values hold e4m3, beside queries that do not?"),
+    flag<&Shape::before>("before", "are results over other keys merged in?"),
+    flag<&Shape::pieces>("pieces", "are keys summed in pieces?"),
+    flag<&Shape::latent>("latent", "are values the first columns of the keys, of heads of 576?"),
+    ShapeRow{"page_rows", "1, 2, 4 … 64",
+             "latent, in pages: the largest power of 2 that divides a page's rows; 64 if left out",
+             [](Shape& s, std::string_view v) {
+               return set_number(s.page_rows, v, 1, 64) && std::has_single_bit(static_cast<std::uint64_t>(s.page_rows));
+             },
+             [](const Shape& s) { return s.page_rows == 64 ? "" : std::to_string(s.page_rows); }, JsonForm::number,
+             false},
+    flag<&Shape::pairs>("pairs", "latent: do more than 64 rows, queries times heads, share keys?"),
+    flag<&Shape::boxes>("boxes", "can the copy engine take the tensors? As for contiguous ones if left out"),
+    ShapeRow{"load", load_widths, "that rows of q, k and v may be read by; as for contiguous ones if left out",
+             [](Shape& s, std::string_view v) { return set_bytes(s.load, v); },
+             [](const Shape& s) { return number_text(s.load); }, JsonForm::number, false},
+    ShapeRow{"store", load_widths, "that rows of o may be written by; as for a contiguous one if left out",
+             [](Shape& s, std::string_view v) { return set_bytes(s.store, v); },
+             [](const Shape& s) { return number_text(s.store); }, JsonForm::number, false},
+    flag<&Shape::negative>("negative", "is the scale of q . k below 0?"),
+    flag<&Shape::exact>("exact",
+                        "functions within 2 ulp, and products of f32 as three of TF32; for f32 alone if left out"),
+    flag<&Shape::wide>("wide", "do offsets into captured tensors need more than 32 bits?"),
+    ShapeRow{"kernel", "NAME:m=N,n=N,...", "a kernel besides those that are chosen",
+             [](Shape& s, std::string_view v) {
+               s.kernel = v;
+               return !v.empty();
+             },
+             [](const Shape& s) { return s.kernel.value_or(""); }, JsonForm::text, false},
+    ShapeRow{"grads", "all, none, or names joined by +",
+             "captured tensors whose gradients a backward gives; all, and none, if left out",
+             [](Shape& s, std::string_view v) { return set_grads(s.grads, v); },
+             [](const Shape& s) { return s.grads.value_or(""); }, JsonForm::text, true},
+};
+
+/// Of o, where nothing is said of it. There is no o of e4m3.
+DType usual_out(DType of) { return of == DType::e4m3 ? DType::bf16 : of; }
+
+/// The widest copy in load_widths, 4 to 16, that fits rows of this size; 0 if there is none.
+int piece_of(std::int64_t row) {
+  const std::int64_t bits = row | 16, least = bits & -bits;
+  return least >= 4 ? static_cast<int>(least) : 0;
+}
+
+constexpr std::array<std::string_view, 12> targets{"sm_80", "sm_86",    "sm_89", "sm_90a", "sm_100",     "sm_120",
+                                                   "host",  "portable", "avx2",  "avx512", "avx512bf16", "amx"};
+
+}  // namespace
+
+std::span<const ShapeRow> shape_rows() { return rows; }
+
+std::string option_of(const ShapeRow& row) {
+  std::string out = "--" + std::string(row.name);
+  std::replace(out.begin(), out.end(), '_', '-');
+  return out;
+}
+
+KernelSpec spec_of(const Shape& shape, int arch) {
+  KernelSpec out{
+      .arch = arch, .dtype = shape.dtype.value_or(DType::bf16), .d = shape.d, .dv = shape.dv.value_or(shape.d)};
+  out.out = shape.out_dtype.value_or(usual_out(out.dtype));
+  out.max = shape.max;
+  out.packed = shape.packed;
+  out.heads = static_cast<int>(shape.heads);
+  out.few = shape.few;
+  out.apart = shape.apart || shape.paged || shape.latent;
+  out.paged = shape.paged;
+  out.narrow = shape.narrow;
+  out.before = shape.before;
+  out.pieces = shape.pieces;
+  out.latent = shape.latent;
+  out.page_rows = shape.latent && shape.paged ? static_cast<int>(shape.page_rows) : 0;
+  out.pairs = shape.pairs;
+  const auto in = static_cast<std::int64_t>(size_of(out.dtype)), written = static_cast<std::int64_t>(size_of(out.out)),
+             kept = out.narrow ? 1 : in;
+  const std::int64_t rows_of_in = (out.d * in) | (out.d * kept) | (out.dv * kept);
+  out.load = shape.load.value_or(piece_of(rows_of_in));
+  out.store = shape.store.value_or(piece_of(out.dv * written));
+  out.boxes = shape.boxes.value_or((!out.packed || out.latent) && out.load == 16 && out.store == 16);
+  out.scale_positive = !shape.negative;
+  out.exact = codegen::is_exact(shape.exact, out.dtype);
+  out.wide = shape.wide;
+  return out;
+}
+
+Shape shape_of(const KernelSpec& spec, codegen::Length length) {
+  Shape out{.dtype = spec.dtype, .d = spec.d, .length = length};
+  if (spec.out != usual_out(spec.dtype)) out.out_dtype = spec.out;
+  if (spec.dv != spec.d) out.dv = spec.dv;
+  out.max = spec.max;
+  out.packed = spec.packed;
+  out.heads = spec.heads;
+  out.few = spec.few;
+  out.apart = spec.apart;
+  out.paged = spec.paged;
+  out.narrow = spec.narrow;
+  out.before = spec.before;
+  out.pieces = spec.pieces;
+  out.latent = spec.latent;
+  if (spec.page_rows) out.page_rows = spec.page_rows;
+  out.pairs = spec.pairs;
+  out.negative = !spec.scale_positive;
+  out.wide = spec.wide;
+  const KernelSpec usual = spec_of(out, spec.arch);
+  if (usual.load != spec.load) out.load = spec.load;
+  if (usual.store != spec.store) out.store = spec.store;
+  if (usual.exact != spec.exact) out.exact = spec.exact;
+  if (spec_of(out, spec.arch).boxes != spec.boxes) out.boxes = spec.boxes;
+  return out;
+}
+
+std::optional<TargetName> target_named(std::string_view name) {
+  if (const auto isa = codegen::isa_named(name)) return TargetName{.isa = isa};
+  constexpr std::string_view prefix = "sm_";
+  if (!name.starts_with(prefix)) return std::nullopt;
+  int arch = 0;
+  const auto [end, error] = std::from_chars(name.begin() + prefix.size(), name.end(), arch);
+  // Kernels for Hopper use instructions that no later GPU has: its name ends in an a.
+  const std::string_view behind(end, static_cast<std::size_t>(name.end() - end));
+  if (error != std::errc{} || arch < 80 || arch > 999 || behind != (arch == 90 ? "a" : "")) return std::nullopt;
+  return TargetName{.arch = arch};
+}
+
+std::string name_of(const TargetName& target) {
+  if (target.isa) return std::string(codegen::name_of(*target.isa));
+  return fmt::format("sm_{}{}", target.arch.value_or(0), target.arch == 90 ? "a" : "");
+}
+
+std::span<const std::string_view> known_targets() { return targets; }
+
+}  // namespace attune::runtime

@@ -1,0 +1,51 @@
+// runtime/attention/offline/written.h — an attention as commands and manifests write it: expressions, NAME=VALUE of
+// captures and parameters
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <attune/attune.h>
+
+#include "runtime/machine/archive.h"
+
+namespace attune::runtime {
+
+/// The forms in which a captured tensor may be given.
+enum class Captures { Files, FilesOrTypes };
+
+struct Written {
+  std::optional<std::string> score{}, mask{}, prob{}, sink{};
+  std::optional<std::string> bare{};  ///< an expression without an option, if a verb takes one
+  std::vector<std::string> lets{}, captures{}, params{};
+
+  /// Is there an expression?
+  bool given() const { return bare || score || mask || prob || sink; }
+};
+
+/// An Attention made from text, with the memory of its captures.
+struct TextAttention {
+  Attention attention;
+  std::map<std::string, Owned, std::less<>> captures;
+  std::vector<std::string> without_data;  ///< captures given as a type and a shape
+};
+
+/// Makes data for a capture that is given as a type and a shape.
+using MakeCapture = std::function<Owned(const std::string& name, DType type, std::span<const std::int64_t> shape)>;
+
+/// A bare expression is a mask if it is a Bool, else a score. Without `make`, captures given as a type and a shape have
+/// no data. `device`: where captures with data go.
+TextAttention build(const Written& written, Captures allowed, const MakeCapture& make = {},
+                    const Device& device = Device::cpu());
+
+/// The same tensor on that device: a copy, except on the host.
+Owned moved(const Owned& from, const Device& to);
+
+/// Refuses a word that the option does not take.
+void require_word(const std::string& option, const std::string& word, std::span<const std::string> words);
+
+}  // namespace attune::runtime

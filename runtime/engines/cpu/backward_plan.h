@@ -1,0 +1,52 @@
+// runtime/engines/cpu/backward_plan.h — how a backward is divided into tasks, from the call's shapes alone
+#pragma once
+
+#include "runtime/engines/cpu/kv_entries.h"
+#include "runtime/engines/cpu/operands.h"
+
+namespace attune::runtime::cpu {
+
+/// Some readers of an entry against some of its tiles. One thread does it from start to end, in a fixed order.
+struct BackwardTask {
+  std::size_t entry;
+  std::int64_t part, chunk;  ///< which part of the readers, and which chunk of the tiles
+};
+
+/// The tasks of each part sum dk and dv of a tile separately, and the tasks of each chunk dq of a row; the sums are
+/// then added up in order. Results are the same for any number of threads.
+class BackwardPlan {
+ public:
+  BackwardPlan(const compiler::Problem& problem, const Cut& cut, std::int64_t row_bytes);
+
+  const std::vector<KVEntry>& entries() const { return entries_; }
+  const std::vector<BackwardTask>& tasks() const { return tasks_; }
+  std::int64_t parts() const { return parts_; }
+  std::int64_t chunks() const { return chunks_; }  ///< the most that an entry has
+  std::int64_t chunks(std::int64_t tiles) const;   ///< of an entry with this many tiles
+  std::int64_t tiles() const { return tiles_; }    ///< of all entries
+
+  std::int64_t most_readers() const { return pieces(readers_per_entry(problem_), parts_); }  ///< of a task
+  std::vector<Reader> readers(const BackwardTask& task) const;
+  std::vector<std::int32_t> tiles(const BackwardTask& task) const;
+
+  /// Rows of queries of all batch entries and heads, each padded to whole groups.
+  std::int64_t rows() const { return rows_; }
+  std::int64_t first_row(std::int64_t b, std::int64_t h) const;
+  std::int64_t padded_rows(std::int64_t b) const;
+
+  /// A task's coordinates along the axes of the division: batch entry of keys, head of keys, part, chunk.
+  static constexpr std::size_t axes = 4;
+  using Axes = std::array<std::int64_t, axes>;
+  Axes place(const BackwardTask& task) const;
+  Axes sizes() const;
+
+ private:
+  const compiler::Problem& problem_;
+  Cut cut_;
+  std::vector<KVEntry> entries_;
+  std::vector<BackwardTask> tasks_;
+  std::vector<std::int64_t> first_rows_;  ///< by batch entry
+  std::int64_t parts_ = 1, chunks_ = 1, tiles_ = 0, rows_ = 0;
+};
+
+}  // namespace attune::runtime::cpu

@@ -1,0 +1,58 @@
+// runtime/engines/cpu/captured.h — sums of captured tensors' gradients, in copies for tasks that run side by side
+#pragma once
+
+#include "runtime/engines/cpu/backward_plan.h"
+#include "runtime/engines/cpu/kernels.h"
+#include "runtime/engines/cpu/operands.h"
+#include "runtime/engines/oracle/scatters.h"
+
+namespace attune::runtime::cpu {
+
+/// The captures whose gradients a call asks for. A tensor without elements has none.
+codegen::Wanted wanted(const compiler::Args& args, const Backward& call);
+
+/// Tasks of one chain run one after the other and add to the same copies. Tasks of different chains may run at the same
+/// time; they add to different copies or to different elements. The number of copies depends on shapes alone, and they
+/// are added up in order: the sums are the same for any number of threads.
+class CapturedSums {
+ public:
+  CapturedSums(const KernelsFor& what, const compiler::Args& args, const Backward& call,
+               const codegen::BackwardParts& parts, const compiler::Problem& problem, const BackwardPlan& plan);
+
+  void lay_out(Workspace& memory);
+  /// The tasks of each chain, by their numbers in the plan.
+  const std::vector<std::vector<std::size_t>>& chains() const { return chains_; }
+  /// Where the tasks of a chain add, by slot.
+  std::vector<float*> gradients(std::size_t chain) const;
+
+  void clear(const Executor& executor);
+  /// Stores the sums, with the sinks' gradients added.
+  void store(const std::vector<CapturedSum>& sinks, const Executor& executor) const;
+
+ private:
+  using Axes = BackwardPlan::Axes;
+  struct Gradient {
+    const Backward::Captured* asked;
+    std::int64_t size;                             ///< elements
+    std::array<bool, BackwardPlan::axes> apart{};  ///< tasks that differ along this axis add to different elements
+    std::int64_t copies = 1;
+    float* sums = nullptr;
+    TensorRows rows;
+  };
+
+  std::array<bool, BackwardPlan::axes> axes_apart(const Gradient& gradient, const codegen::BackwardParts& parts,
+                                                  const compiler::Problem& problem) const;
+  void fit(const Axes& sizes);
+  std::int64_t copies(const Gradient& gradient) const;
+  /// Numbers places in the order of the axes, without the axes that keep a gradient's elements apart.
+  std::int64_t number(const Axes& place, const std::array<bool, BackwardPlan::axes>& apart) const;
+  void store(const Gradient& gradient, std::int64_t first, std::int64_t last, const std::vector<double>* sink) const;
+
+  const compiler::Args& args_;
+  std::vector<Gradient> gradients_;
+  Axes lanes_{};  ///< how many places along each axis may run at the same time
+  std::vector<std::vector<std::size_t>> chains_;
+  std::vector<Axes> chain_lanes_;
+};
+
+}  // namespace attune::runtime::cpu

@@ -1,0 +1,412 @@
+// runtime/engines/cpu/decode.cpp — few queries against many keys: keys and values are read once, in place
+#include "runtime/engines/cpu/decode.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "runtime/engines/cpu/kv_entries.h"
+#include "runtime/engines/cpu/results.h"
+#include "runtime/engines/keys.h"
+
+namespace attune::runtime::cpu {
+namespace {
+
+using namespace codegen;
+using compiler::Problem;
+
+constexpr Among few{.most = most_decoded};
+/// Keys of one task. A constant, so that results do not depend on the number of threads.
+constexpr std::int32_t chunk_keys = 512;
+/// Keys whose scores are held at a time. Memory is read in longer stretches than with 128 of them, which took a fifth
+/// more time.
+constexpr std::int32_t tile_keys = 512;
+/// Rows that are copied together at a time: they stay in the L1 cache. A multiple of the values that are weighed at a
+/// time, so that sums are those of rows in place.
+constexpr std::int64_t gathered_keys = 128;
+/// Rows that lie evenly apart, of pages say, are read in place if there are so many of them; others are copied together
+/// first, so that kernels are called for many at a time.
+constexpr std::int64_t in_place_keys = 16;
+
+/// One chunk of one (batch entry, head) of keys, for all the queries of its group of heads.
+struct Chunk {
+  std::int64_t b, kv_head, index;
+};
+
+/// What follows from a call's expressions, shapes and types. It reads no tensor.
+struct DecodePlan {
+  DecodePlan(const compiler::LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means);
+
+  std::int32_t queries() const { return cut.tile_q; }
+  /// Rows of a chunk: all queries of the heads that share its keys, one head after the other.
+  std::int64_t rows() const { return problem.group * queries(); }
+  /// Are q and k multiplied as bf16? Then scores are scaled afterwards.
+  bool pairs() const { return q_elements == DType::bf16; }
+  /// May keys of a tile lie in several places?
+  bool scattered() const { return problem.kv.paged() || problem.held(); }
+
+  const Problem& problem;
+  std::shared_ptr<const Kit> kit;
+  std::shared_ptr<const ForwardKernel> kernel;
+  Cut cut;
+  DType q_elements;        ///< of q as products read it
+  std::int64_t row_bytes;  ///< of the longer of a key and a value
+  int workers;
+  std::vector<Chunk> chunks;
+  std::vector<std::int64_t> firsts;  ///< by batch entry: its first chunk
+  std::size_t workspace;             ///< bytes
+};
+
+/// One worker's memory.
+struct DecodeScratch {
+  DecodeScratch(Workspace& memory, const DecodePlan& plan)
+      : q(memory.take<float>(plan.rows() * plan.problem.d)), s(memory.take<float>(plan.rows() * tile_keys)),
+        alpha(memory.take<float>(plan.rows())),
+        pairs(memory.take<std::uint16_t>(plan.pairs() ? plan.rows() * plan.problem.d : 0)),
+        gathered(memory.take<std::byte>(plan.scattered() ? gathered_keys * plan.row_bytes : 0)),
+        fields(memory, plan.kernel->parts, plan.cut) {}
+
+  float *q, *s, *alpha;
+  std::uint16_t* pairs;  ///< q as bf16, where it is multiplied as such
+  std::byte* gathered;   ///< rows of a tile of keys or values; only where those may lie in several places
+  Fields fields;
+};
+
+/// A call's memory. The plan makes one to count the bytes, the run another to use them.
+struct DecodeMemory {
+  DecodeMemory(Workspace& memory, const DecodePlan& plan) {
+    const std::int64_t rows = static_cast<std::int64_t>(plan.chunks.size()) * plan.rows();
+    o = memory.take<float>(rows * plan.problem.dv);
+    m = memory.take<float>(rows);
+    l = memory.take<float>(rows);
+    for (int w = 0; w < plan.workers; ++w) scratch.emplace_back(memory, plan);
+  }
+
+  float *o, *m, *l;  ///< by chunk and row
+  std::vector<DecodeScratch> scratch;
+};
+
+Cut cut_for(const Problem& problem, const Kit& kit) {
+  std::int32_t queries = 1;
+  for (std::int64_t b = 0; b < problem.batch; ++b)
+    if (const Sequence seq = sequence(problem, b); few.has(seq))
+      queries = std::max(queries, static_cast<std::int32_t>(seq.q_len));
+  return {.tile_q = queries, .tile_kv = tile_keys, .group = queries, .panel = 2 * kit.tiling.width};
+}
+
+DecodePlan::DecodePlan(const compiler::LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means)
+    : problem(p), kit(cpu::kit({means.isa, means.purpose}, Unit::f32, call.k.dtype)),
+      kernel(forward_kernel(lowered, {means.isa, means.purpose}, Unit::f32)), cut(cut_for(p, *kit)),
+      q_elements(kit->dots_of_pairs && call.q.dtype == DType::bf16 && p.d % dots_columns == 0 ? DType::bf16
+                                                                                              : DType::f32),
+      row_bytes(std::max(p.d, p.dv) * static_cast<std::int64_t>(size_of(call.k.dtype))),
+      workers(most_workers(means.executor)) {
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    firsts.push_back(static_cast<std::int64_t>(chunks.size()));
+    const Sequence seq = sequence(p, b);
+    const std::int64_t count = few.has(seq) ? pieces(seq.kv_len, chunk_keys) : 0;
+    const compiler::Held* held = p.held();
+    for (std::int64_t h = held ? held->first_head : 0; h < (held ? held->last_head : p.kv_heads); ++h)
+      for (std::int64_t i = 0; i < count; ++i) chunks.push_back({b, h, i});
+  }
+  Workspace count;
+  DecodeMemory(count, *this);
+  workspace = count.used();
+}
+
+class DecodeRun {
+ public:
+  DecodeRun(const DecodePlan& plan, const compiler::LoweredMod& lowered, const Forward& call, const Means& means)
+      : plan_(plan), lowered_(lowered), call_(call), problem_(plan.problem), kernel_(*plan.kernel), means_(means),
+        slots_(lowered.mod, args_of(lowered, call)), q_rows_({means.isa, means.purpose}, Unit::f32, call.q.dtype),
+        results_(call, plan.problem, {means.isa, means.purpose}), callers_(means.workspace, plan.workspace),
+        memory_(callers_.workspace(), plan),
+        visits_(plan.problem, plan.cut, lowered, slots_.args(), means.executor, few) {}
+
+  void operator()() {
+    const auto scratch = [&](int worker) -> const DecodeScratch& {
+      return memory_.scratch[static_cast<std::size_t>(worker)];
+    };
+    run_tasks(
+        static_cast<std::int64_t>(plan_.chunks.size()), [&](std::int64_t i, int worker) { attend(i, scratch(worker)); },
+        means_.executor, means_.progress);
+    const compiler::Held* held = problem_.held();
+    const std::int64_t first = held ? held->first_head : 0, heads = held ? held->last_head - first : problem_.kv_heads;
+    run_tasks(
+        problem_.batch * heads,
+        [&](std::int64_t i, int worker) { merge(i / heads, first + i % heads, scratch(worker)); }, means_.executor);
+  }
+
+ private:
+  std::int32_t queries() const { return plan_.queries(); }
+  std::int64_t rows() const { return plan_.rows(); }
+
+  /// The queries of one head, with their fields.
+  TileRows queries_of(const Sequence& seq, std::int64_t h, const DecodeScratch& s) const {
+    const TileRows tile = tile_rows(slots_, plan_.cut, seq, h, 0, s.fields.head);
+    s.fields.compute(kernel_, tile);
+    return tile;
+  }
+
+  // ---- One chunk of keys.
+
+  void attend(std::int64_t index, const DecodeScratch& s) {
+    const Chunk& chunk = plan_.chunks[static_cast<std::size_t>(index)];
+    const Sequence seq = sequence(problem_, chunk.b);
+    std::fill_n(memory_.m + index * rows(), rows(), -std::numeric_limits<float>::infinity());
+    std::fill_n(memory_.l + index * rows(), rows(), 0.0f);
+    std::fill_n(memory_.o + index * rows() * problem_.dv, rows() * problem_.dv, 0.0f);
+    if (!any_query(problem_, seq, 0, seq.q_len)) return;
+    if (problem_.held()) std::fill_n(s.q, rows() * problem_.d, 0.0f);
+    for (std::int64_t g = 0; g < problem_.group; ++g)
+      each_query_run(problem_, seq, 0, seq.q_len, [&](std::int64_t skip, std::int64_t count, std::int64_t row) {
+        q_rows_.load(call_.q, shifted(matrix(call_.q, problem_.q.layout, chunk.b, head(chunk, g), seq.q_start), row),
+                     {.rows = count,
+                      .columns = problem_.d,
+                      .factor = plan_.pairs() ? 1.0f : static_cast<float>(problem_.scale),
+                      .into = s.q + (g * queries() + skip) * problem_.d,
+                      .row = problem_.d});
+      });
+    // As f32 they are exactly what q holds: the upper halves are.
+    if (plan_.pairs())
+      for (std::int64_t i = 0; i < rows() * problem_.d; ++i)
+        s.pairs[i] = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(s.q[i]) >> 16);
+    const auto end = static_cast<std::int32_t>(std::min<std::int64_t>(seq.kv_len, (chunk.index + 1) * chunk_keys));
+    for (auto kv = static_cast<std::int32_t>(chunk.index * chunk_keys); kv < end; kv += tile_keys)
+      tile(index, chunk, seq, kv, std::min(end, kv + tile_keys) - kv, s);
+  }
+
+  std::int64_t head(const Chunk& chunk, std::int64_t g) const { return chunk.kv_head * problem_.group + g; }
+
+  void tile(std::int64_t index, const Chunk& chunk, const Sequence& seq, std::int32_t kv, std::int32_t keys,
+            const DecodeScratch& s) {
+    std::int32_t begin = keys, end = 0;
+    for (std::int64_t g = 0; g < problem_.group; ++g) {
+      const Visit v = visit(chunk, g, kv);
+      if (v.first == v.last) continue;
+      begin = std::min(begin, v.begin);
+      end = std::max(end, v.end);
+    }
+    if (begin >= end) return;
+    // Keys of a tile that no head keeps are not read: their memory may hold anything.
+    std::fill_n(s.s, rows() * tile_keys, 0.0f);
+    const KeyRows keys_lie(problem_, call_.pages, seq, chunk.kv_head);
+    const void* const values = first_row(call_.v, keys_lie, kv + begin);
+    each_rows(call_.k, problem_.d, keys_lie, {kv + begin, kv + end}, values, s, [&](const SomeRows& k) {
+      const Dots dots{.q = plan_.pairs() ? static_cast<const void*>(s.pairs) : s.q,
+                      .q_row = problem_.d,
+                      .rows = rows(),
+                      .k = k.data,
+                      .k_row = k.row,
+                      .count = k.count,
+                      .d = problem_.d,
+                      .s = s.s + (k.first - kv),
+                      .s_row = tile_keys,
+                      .scale = plan_.pairs() ? static_cast<float>(problem_.scale) : 1.0f,
+                      .next = k.next};
+      (plan_.pairs() ? plan_.kit->dots_of_pairs : plan_.kit->dots)(&dots);
+    });
+    for (std::int64_t g = 0; g < problem_.group; ++g) softmax(index, chunk, seq, g, kv, s);
+    // With several threads, any of them may take the next keys.
+    const void* const keys_after = plan_.workers == 1 && kv + end < seq.kv_len ? first_row(call_.k, keys_lie, kv + end)
+                                                                               : nullptr;
+    each_rows(call_.v, problem_.dv, keys_lie, {kv + begin, kv + end}, keys_after, s, [&](const SomeRows& v) {
+      const Weigh weigh{.p = s.s + (v.first - kv),
+                        .p_row = tile_keys,
+                        .rows = rows(),
+                        .v = v.data,
+                        .v_row = v.row,
+                        .count = v.count,
+                        .dv = problem_.dv,
+                        .o = memory_.o + index * rows() * problem_.dv,
+                        .o_row = problem_.dv,
+                        .keep = s.alpha,
+                        .next = v.next};
+      plan_.kit->weigh(&weigh);
+      // What the first rows have scaled stays as it is.
+      if (v.first + v.count < kv + end) std::fill_n(s.alpha, rows(), 1.0f);
+    });
+  }
+
+  /// Keys, or their values, whose rows are evenly apart.
+  struct SomeRows {
+    std::int64_t first, count;
+    const void* data;
+    std::int64_t row;  ///< elements
+    const void* next;  ///< what is fetched next; these rows again where that is not known
+  };
+
+  /// Where one key lies, or its value; null where it does not.
+  static const void* first_row(const Tensor& t, const KeyRows& lie, std::int64_t key) {
+    const KeyRows::Stretch one = lie.stretch(t, key, key + 1);
+    return one.there ? element(t, one.at.origin) : nullptr;
+  }
+
+  /// Calls body for keys [of.first, of.second), in order. Rows that are too few in one place are copied together.
+  /// `after`: what is read after the last one, or null.
+  template <class Body>
+  void each_rows(const Tensor& t, std::int64_t width, const KeyRows& lie, std::pair<std::int64_t, std::int64_t> of,
+                 const void* after, const DecodeScratch& s, const Body& body) const {
+    const auto bytes = static_cast<std::size_t>(width) * size_of(t.dtype);
+    // Over ranks all are copied together: sums are then of as many keys at a time as on one rank.
+    const auto in_place = [&](const KeyRows::Stretch& some) {
+      return some.there && some.count >= in_place_keys && !problem_.held();
+    };
+    const auto next_at = [&](std::int64_t key, const void* otherwise) {
+      const void* const row = key < of.second ? first_row(t, lie, key) : nullptr;
+      return row ? row : after ? after : otherwise;
+    };
+    for (std::int64_t at = of.first; at < of.second;) {
+      KeyRows::Stretch some = lie.stretch(t, at, of.second);
+      if (!plan_.scattered() || in_place(some)) {
+        const std::int64_t first = at;
+        at += some.count;
+        const void* const data = element(t, some.at.origin);
+        body(SomeRows{first, some.count, data, some.at.row, next_at(at, data)});
+        continue;
+      }
+      const std::int64_t first = at;
+      std::byte* into = s.gathered;
+      const std::int64_t last = std::min(of.second, first + gathered_keys);
+      do {
+        some.count = std::min(some.count, last - at);
+        for (std::int64_t i = 0; i < some.count; ++i, into += bytes)
+          some.there ? std::memcpy(into, element(t, some.at.origin + i * some.at.row), bytes)
+                     : std::memset(into, 0, bytes);
+        at += some.count;
+        if (at < last) some = lie.stretch(t, at, of.second);
+      } while (at < last && !in_place(some));
+      body(SomeRows{first, at - first, s.gathered, width, next_at(at, s.gathered)});
+    }
+  }
+
+  Visit visit(const Chunk& chunk, std::int64_t g, std::int32_t kv) const {
+    return visits_.visit(chunk.b, head(chunk, g), 0, 0, kv / plan_.cut.panel);
+  }
+
+  /// Replaces one head's scores with probabilities; 0 where it keeps nothing.
+  void softmax(std::int64_t index, const Chunk& chunk, const Sequence& seq, std::int64_t g, std::int32_t kv,
+               const DecodeScratch& s) {
+    const std::int64_t first = g * queries();
+    float* p = s.s + first * tile_keys;
+    const Visit v = visit(chunk, g, kv);
+    if (v.first == v.last) {
+      std::fill_n(p, queries() * tile_keys, 0.0f);
+      std::fill_n(s.alpha + first, queries(), 1.0f);
+      return;
+    }
+    const TileRows queries_here = queries_of(seq, head(chunk, g), s);
+    const Frame& frame = queries_here.frame;
+    const std::int32_t position = seq.kv_offset + kv;
+    if (kernel_.parts.col_fields()) kernel_.col_fields(&frame, position, tile_keys, s.fields.col, s.fields.col_ld);
+    const Attend softmax{.frame = &frame,
+                         .s = p,
+                         .s_row = tile_keys,
+                         .p = p,
+                         .p_row = tile_keys,
+                         .rows = static_cast<std::int32_t>(queries_here.rows),
+                         .q = frame.origin,
+                         .kv = position,
+                         .first = v.first,
+                         .last = v.last,
+                         .kv_end = frame.kv_len,
+                         .scale = 1,
+                         .row = s.fields.row,
+                         .row_ld = s.fields.row_ld,
+                         .col = s.fields.col,
+                         .col_ld = s.fields.col_ld,
+                         .m = memory_.m + index * rows() + first,
+                         .l = memory_.l + index * rows() + first,
+                         .alpha = s.alpha + first};
+    (v.all && kv + v.last <= seq.kv_len ? kernel_.attend_all : kernel_.attend_some)(&softmax);
+    for (std::int64_t r = 0; r < queries(); ++r) {
+      float* row = p + r * tile_keys;
+      const bool there = r < seq.q_len;
+      std::fill(row, row + (there ? v.first : tile_keys), 0.0f);
+      if (there) std::fill(row + v.last, row + tile_keys, 0.0f);
+      if (!there) s.alpha[first + r] = 1;
+    }
+  }
+
+  // ---- All chunks of some rows, merged.
+
+  void merge(std::int64_t b, std::int64_t kv_head, const DecodeScratch& s) {
+    const Sequence seq = sequence(problem_, b);
+    if (!few.has(seq) || !any_query(problem_, seq, 0, seq.q_len)) return;
+    const std::int64_t count = pieces(seq.kv_len, chunk_keys),
+                       first = plan_.firsts[static_cast<std::size_t>(b)] +
+                               (kv_head - (problem_.held() ? problem_.held()->first_head : 0)) * count;
+    std::vector<float> o(static_cast<std::size_t>(problem_.dv)), factor(1);
+    for (std::int64_t g = 0; g < problem_.group; ++g) {
+      const std::int64_t h = kv_head * problem_.group + g;
+      const double sink = sink_at(call_, lowered_.mod, slots_.args(), queries_of(seq, h, s).frame);
+      const float* terms = row_terms(kernel_.parts, s.fields.row, s.fields.row_ld);
+      for (std::int64_t r = 0; r < seq.q_len; ++r) {
+        const double term = terms ? double{terms[r]} : 0;
+        const Finished done = merge_row(first, count, g * queries() + r, sink, term, o, factor[0]);
+        results_.store(seq,
+                       {.h = h, .first = r, .count = 1, .o = o.data(), .o_row = problem_.dv, .factor = factor.data()},
+                       std::span(&done, 1));
+      }
+    }
+  }
+
+  /// Merges chunks in order, each scaled by exp(its maximum - the largest maximum).
+  Finished merge_row(std::int64_t first, std::int64_t count, std::int64_t row, double sink, double term,
+                     std::vector<float>& o, float& factor) const {
+    constexpr float lowest = -std::numeric_limits<float>::infinity();
+    float top = lowest;
+    for (std::int64_t c = first; c < first + count; ++c) top = std::max(top, memory_.m[c * rows() + row]);
+    double l = 0;
+    std::fill(o.begin(), o.end(), 0.0f);
+    for (std::int64_t c = first; c < first + count; ++c) {
+      const std::int64_t at = c * rows() + row;
+      if (memory_.m[at] == lowest && memory_.l[at] == 0) continue;
+      const float share = memory_.m[at] == lowest ? memory_.l[at] : std::exp(memory_.m[at] - top);
+      l += double{memory_.l[at]} * double{share};
+      for (std::int64_t j = 0; j < problem_.dv; ++j)
+        o[static_cast<std::size_t>(j)] += share * memory_.o[at * problem_.dv + j];
+    }
+    const Finished done = finish(double{top}, l, sink, term);
+    factor = static_cast<float>(done.factor);
+    if (done.empty()) std::fill(o.begin(), o.end(), 0.0f);
+    return done;
+  }
+
+  const DecodePlan& plan_;
+  const compiler::LoweredMod& lowered_;
+  const Forward& call_;
+  const Problem& problem_;
+  const ForwardKernel& kernel_;
+  const Means& means_;
+  SlotArgs slots_;
+  TensorRows q_rows_;
+  Results results_;
+  CallMemory callers_;
+  DecodeMemory memory_;
+  Visits visits_;
+};
+
+}  // namespace
+
+bool can_decode(const compiler::LoweredMod& lowered, const Forward& call, const Problem& problem) {
+  const auto in_order = [&](const Tensor& t, std::int64_t width) {
+    return t.strides[static_cast<std::size_t>(t.rank) - 1] == 1 || width == 1;
+  };
+  if (problem.held()) return problem.held()->in_order && codegen::linear_in_p(lowered.mod.prob);
+  return in_order(call.k, problem.d) && in_order(call.v, problem.dv) && codegen::linear_in_p(lowered.mod.prob);
+}
+
+std::size_t decode_workspace(const compiler::LoweredMod& lowered, const Forward& call, const Problem& problem,
+                             const Means& means) {
+  return DecodePlan(lowered, call, problem, means).workspace;
+}
+
+void decode(const compiler::LoweredMod& lowered, const Forward& call, const Problem& problem, const Means& means) {
+  const DecodePlan plan(lowered, call, problem, means);
+  if (means.used) means.used->add(codegen::name_of(means.isa), "decode", plan.workspace);
+  DecodeRun(plan, lowered, call, means)();
+}
+
+}  // namespace attune::runtime::cpu

@@ -1,0 +1,170 @@
+// runtime/engines/cpu/enter_llvm.cpp — calls into LLVM, from which memory that runs out comes back as an Error
+#include "runtime/engines/cpu/enter_llvm.h"
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <csetjmp>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <llvm/Support/ErrorHandling.h>
+#include <mutex>
+#include <new>
+#include <string>
+#include <string_view>
+
+#include <attune/error.h>
+#include <unistd.h>
+
+#include "runtime/machine/address_space.h"
+
+namespace attune::runtime::cpu {
+namespace {
+
+// Address space. A causal mask takes 3 MiB to compile and 1 MiB to link, a score of thirty nested sin(tanh()) with its
+// backward takes 37 MiB to compile (LLVM 19, x86-64).
+constexpr std::size_t MiB = std::size_t{1} << 20;
+constexpr std::size_t room_to_compile = 32 * MiB, room_to_link = 4 * MiB;
+
+std::size_t room_for(LlvmWork kind) {
+  return kind == LlvmWork::compile ? room_to_compile : kind == LlvmWork::link ? room_to_link : 0;
+}
+
+[[noreturn]] void throw_no_memory(const std::string& problem, const std::string& why) {
+  throw Error("no-memory", problem, {}, why,
+              "let the process have more memory (ulimit -v), or load kernels that attune compile built");
+}
+
+/// A thread's way back out of LLVM.
+struct LlvmVisit {
+  std::jmp_buf back;
+  bool is_memory = true;
+  std::array<char, 256> reason{};
+};
+thread_local LlvmVisit* visit = nullptr;
+
+/// For the whole process.
+struct Door {
+  std::mutex mutex;  ///< guards all below but the atomics
+  std::condition_variable left;
+  pid_t process = getpid();
+  bool has_handlers = false;
+  std::atomic<int> inside{0};
+  std::atomic<bool> is_closed{false};
+  std::atomic<std::new_handler> users_handler{nullptr};
+};
+
+/// Never destroyed: threads may compile until the process ends.
+Door& door() {
+  static Door& only = *new Door;
+  return only;
+}
+
+[[noreturn]] void leave() {
+  if (door().inside > 1) {
+    std::fputs("attune: memory ran out inside LLVM while other threads were inside it too [no-memory]\n", stderr);
+    std::_Exit(2);
+  }
+  std::longjmp(visit->back, 1);
+}
+
+/// std::new_handler: operator new has found nothing.
+void new_failed() {
+  const std::new_handler users = door().users_handler;
+  if (!visit) {
+    if (!users) throw std::bad_alloc();
+    return users();
+  }
+  // The user's handler may free something. What it throws must not go further.
+  if (users) try {
+      return users();
+    } catch (...) {
+    }
+  leave();
+}
+
+/// LLVM asked malloc for memory and got none.
+void malloc_failed(void*, const char* reason, bool) {
+  if (visit) leave();
+  std::fprintf(stderr, "LLVM ERROR: out of memory: %s\n", reason);
+  std::abort();
+}
+
+/// Without a visit LLVM prints the reason itself, and ends.
+void gave_up(void*, const char* reason, bool) {
+  if (!visit) return;
+  visit->is_memory = std::string_view(reason).starts_with("Unable to allocate");
+  std::strncpy(visit->reason.data(), reason, visit->reason.size() - 1);
+  leave();
+}
+
+/// Counts this thread among those inside, once there is room for it.
+class Inside {
+ public:
+  Inside(LlvmWork kind, LlvmVisit& mine) {
+    Door& d = door();
+    std::unique_lock lock(d.mutex);
+    // A forked child has none of its parent's other threads.
+    if (d.process != getpid()) {
+      d.process = getpid();
+      d.inside = 0;
+    }
+    const auto may_enter = [&] {
+      return d.is_closed || can_map(room_for(kind) * static_cast<std::size_t>(d.inside + 1));
+    };
+    while (!may_enter()) {
+      if (d.inside == 0)
+        throw_no_memory("there is no memory to compile a kernel with",
+                        "LLVM may take " + std::to_string(room_for(kind) / MiB) +
+                            " MiB of address space for it, and the process cannot have them");
+      d.left.wait(lock);
+    }
+    if (d.is_closed)
+      throw_no_memory("nothing more can be compiled in this process",
+                      "memory ran out inside LLVM earlier, which does not recover from that");
+    if (!d.has_handlers) {
+      llvm::install_bad_alloc_error_handler(malloc_failed);
+      llvm::install_fatal_error_handler(gave_up);
+      d.has_handlers = true;
+    }
+    const std::new_handler before = std::set_new_handler(new_failed);
+    if (before != new_failed) d.users_handler = before;
+    ++d.inside;
+    visit = &mine;
+  }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+  ~Inside() {
+    visit = nullptr;
+    Door& d = door();
+    const std::lock_guard lock(d.mutex);
+    if (--d.inside == 0 && std::get_new_handler() == new_failed) std::set_new_handler(d.users_handler);
+    d.left.notify_all();
+  }
+};
+
+/// Has nothing to destroy: longjmp comes back here.
+bool is_done(LlvmVisit& mine, const std::function<void()>& work) {
+  if (setjmp(mine.back) != 0) return false;
+  work();
+  return true;
+}
+
+}  // namespace
+
+void enter_llvm(LlvmWork kind, const std::function<void()>& work) {
+  if (visit) return work();
+  LlvmVisit mine;
+  {
+    const Inside inside(kind, mine);
+    if (is_done(mine, work)) return;
+    door().is_closed = true;
+  }
+  if (!mine.is_memory) throw Bug(std::string("LLVM gave up: ") + mine.reason.data());
+  throw_no_memory("memory ran out while a kernel was compiled",
+                  "LLVM took more than " + std::to_string(room_for(kind) / MiB) +
+                      " MiB, which the process had; nothing more can be compiled in it");
+}
+
+}  // namespace attune::runtime::cpu

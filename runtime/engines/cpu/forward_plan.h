@@ -1,0 +1,60 @@
+// runtime/engines/cpu/forward_plan.h — how a forward is cut, what it packs, and its workspace
+#pragma once
+
+#include "runtime/engines/cpu/kv_entries.h"
+#include "runtime/engines/cpu/operands.h"
+
+namespace attune::runtime::cpu {
+
+/// What follows from a call's expressions, shapes, types and strides. It reads no tensor.
+struct ForwardPlan {
+  ForwardPlan(const compiler::LoweredMod& lowered, const Forward& call, const compiler::Problem& p, const Means& means,
+              const Among& some = {});
+  ForwardPlan(const ForwardPlan&) = delete;  // its rounds point into its entries
+
+  const compiler::Problem& problem;
+  Among among;
+  Unit unit;
+  std::shared_ptr<const Kit> kit;
+  std::shared_ptr<const ForwardKernel> kernel;
+  Cut cut;
+  Widths qk, pv;
+  TensorRows inputs, queries;  ///< rows of k and v, and of q, loaded as the Unit
+  bool v_in_place;             ///< products read values from the caller's tensor
+  std::vector<KVEntry> entries;
+  std::vector<std::span<const KVEntry>> rounds;  ///< entries that are packed at the same time
+  int workers;
+  std::size_t workspace;  ///< bytes
+
+  /// The most tiles of keys that a round has.
+  std::int64_t most_tiles() const;
+  /// Units of a packed tile of keys, and of values.
+  std::int64_t k_tile() const { return cut.tile_kv * qk.as_k; }
+  std::int64_t v_tile() const { return v_in_place ? 0 : pieces(cut.tile_kv, codegen::per_unit(unit)) * pv.as_n; }
+  /// Elements from one row of scratch to the next, of q or k.
+  std::int64_t qk_row() const { return qk.as_k * codegen::per_unit(unit); }
+};
+
+/// One worker's memory.
+struct ForwardScratch {
+  ForwardScratch(Workspace& memory, const ForwardPlan& plan);
+
+  std::uint32_t* q;  ///< units: [tile_q][qk.as_k]
+  float* s;          ///< [tile_q][tile_kv]
+  void* p;           ///< f32: the memory of s
+  float* o;          ///< [tile_q][pv.as_n]
+  float *m, *l, *alpha, *ones;
+  Fields fields;
+  std::byte* rows;  ///< a panel of keys, or their values, before it is packed
+};
+
+/// A call's memory. The plan makes one to count the bytes, the run another to use them.
+struct ForwardMemory {
+  ForwardMemory(Workspace& memory, const ForwardPlan& plan);
+
+  std::uint32_t *k, *v;  ///< by tile of a round
+  bool* bad;             ///< by tile of a round: whether any of its values is infinite or NaN
+  std::vector<ForwardScratch> scratch;
+};
+
+}  // namespace attune::runtime::cpu

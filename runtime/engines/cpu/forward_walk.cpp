@@ -1,0 +1,227 @@
+// runtime/engines/cpu/forward_walk.cpp — a task of the forward: a tile of queries walks over its keys
+#include "runtime/engines/cpu/forward_walk.h"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <limits>
+
+namespace attune::runtime::cpu {
+namespace {
+
+using namespace codegen;
+
+class ForwardWalk {
+ public:
+  ForwardWalk(const ForwardState& state, const ForwardTask& task, const ForwardScratch& scratch)
+      : state_(state), plan_(state.plan), kernel_(*state.plan.kernel), cut_(state.plan.cut), task_(task), s_(scratch),
+        seq_(sequence(plan_.problem, task.reader.b)),
+        tile_(tile_rows(state.slots, cut_, seq_, task.reader.h, task.tile_q, s_.fields.head)) {}
+
+  void operator()() {
+    s_.fields.compute(kernel_, tile_);
+    load_queries();
+    std::fill_n(s_.m, cut_.tile_q, -std::numeric_limits<float>::infinity());
+    std::fill_n(s_.l, cut_.tile_q, 0.0f);
+    std::fill_n(s_.ones, cut_.tile_q, 1.0f);
+    std::fill_n(s_.o, cut_.tile_q * plan_.pv.as_n, 0.0f);
+    if (kernel_.parts.prob_linear) {
+      walk(Pass::Online);
+      return store(finish_rows());
+    }
+    walk(Pass::Statistics);
+    const std::vector<Finished> rows = finish_rows();
+    for (std::size_t r = 0; r < rows.size(); ++r) s_.m[r] = static_cast<float>(rows[r].lse_of_core);
+    walk(Pass::Known);
+    store(rows);
+  }
+
+ private:
+  /// Online: one pass, values weighed below the maximum so far. A prob that is not linear in p takes two: m and l of
+  /// each row first, then values weighed with the final p.
+  enum class Pass : std::uint8_t { Online, Statistics, Known };
+  static constexpr std::size_t most_groups = 64;  ///< 256 rows, the portable kernels' groups of 4
+
+  void load_queries() const {
+    const Tensor& q = state_.call.q;
+    const MatrixLayout from = matrix(q, plan_.problem.q.layout, task_.reader.b, task_.reader.h, seq_.q_start);
+    if (plan_.problem.held()) std::fill_n(s_.q, tile_.rows * plan_.qk.as_k, 0u);
+    each_query_run(plan_.problem, seq_, tile_.first, tile_.rows,
+                   [&](std::int64_t skip, std::int64_t count, std::int64_t row) {
+                     plan_.queries.load(q, shifted(from, row),
+                                        {.rows = count,
+                                         .columns = plan_.qk.columns,
+                                         .factor = static_cast<float>(plan_.problem.scale),
+                                         .into = s_.q + skip * plan_.qk.as_k,
+                                         .row = plan_.qk_row()});
+                   });
+    std::fill_n(s_.q + tile_.rows * plan_.qk.as_k, (tile_.groups * cut_.group - tile_.rows) * plan_.qk.as_k, 0u);
+  }
+
+  void walk(Pass pass) {
+    pass_ = pass;
+    const auto [first, last] = state_.visits.panels(task_.reader.b, task_.reader.h, task_.tile_q);
+    for (std::int32_t panel = first; panel < last; panel += cut_.panels()) visit(panel);
+  }
+
+  /// All groups against one window of keys; groups that need the same part of it go together.
+  void visit(std::int32_t panel) {
+    std::array<Visit, most_groups> memory;
+    const std::span visits = std::span(memory).first(static_cast<std::size_t>(tile_.groups));
+    for (std::int32_t g = 0; g < tile_.groups; ++g)
+      visits[static_cast<std::size_t>(g)] = state_.visits.visit(task_.reader.b, task_.reader.h, task_.tile_q, g, panel);
+    const std::int32_t kv = panel * cut_.panel;
+    bool fields = kernel_.parts.col_fields() == 0;
+    each_run(
+        visits,
+        [this](const Visit& a, const Visit& b) {
+          return a.first == b.first && a.last == b.last && a.all == b.all && needs_left(a) == needs_left(b) &&
+                 needs_right(a) == needs_right(b);
+        },
+        [&](std::int32_t g, std::int32_t groups, const Visit&) {
+          if (!fields)
+            kernel_.col_fields(&tile_.frame, seq_.kv_offset + kv, cut_.tile_kv, s_.fields.col, s_.fields.col_ld);
+          fields = true;
+          block(kv, g, visits.subspan(static_cast<std::size_t>(g), static_cast<std::size_t>(groups)));
+        });
+  }
+
+  // If a product can take half a panel, it leaves out a half of the first or the last panel that no pair is kept of.
+  bool needs_left(const Visit& v) const { return !plan_.kit->half_product || v.begin - v.first < cut_.panel / 2; }
+  bool needs_right(const Visit& v) const { return !plan_.kit->half_product || v.last - v.end < cut_.panel / 2; }
+
+  /// Some groups, all alike, against the window of keys that begins at `kv`.
+  void block(std::int32_t kv, std::int32_t group, std::span<const Visit> visits) {
+    const Visit& v = visits[0];
+    const auto groups = static_cast<std::int32_t>(visits.size());
+    const std::int64_t row = std::int64_t{group} * cut_.group;
+    score(kv, row, groups, v);
+
+    const bool all = v.all && kv + v.last <= seq_.kv_len;
+    const Attend softmax{.frame = &tile_.frame,
+                         .s = s_.s + row * cut_.tile_kv,
+                         .s_row = cut_.tile_kv,
+                         .p = p_at(row, 0),
+                         .p_row = cut_.tile_kv,
+                         .rows = groups * cut_.group,
+                         .q = static_cast<std::int32_t>(tile_.frame.origin + row),
+                         .kv = seq_.kv_offset + kv,
+                         .first = v.first,
+                         .last = v.last,
+                         .kv_end = seq_.kv_offset + static_cast<std::int32_t>(seq_.kv_len),
+                         .scale = static_cast<float>(plan_.problem.scale),
+                         .row = s_.fields.row + row,
+                         .row_ld = s_.fields.row_ld,
+                         .col = s_.fields.col,
+                         .col_ld = s_.fields.col_ld,
+                         .m = s_.m + row,
+                         .l = s_.l + row,
+                         .alpha = s_.alpha + row};
+    (pass_ == Pass::Known ? kernel_.attend_known : all ? kernel_.attend_all : kernel_.attend_some)(&softmax);
+    if (pass_ == Pass::Statistics) return;
+
+    // If no pair is removed and p is the softmax's own, an infinite value belongs into the result.
+    const bool guard = !(all && pass_ == Pass::Online && !kernel_.parts.has_prob);
+    each_run(visits, std::equal_to<>(),
+             [&](std::int32_t g, std::int32_t count, const Visit& same) { weigh(kv, group + g, count, same, guard); });
+  }
+
+  /// q . k of some groups, all alike. Halves of panels that they do not need keep their old contents; the mask removes
+  /// them.
+  void score(std::int32_t kv, std::int64_t row, std::int32_t groups, const Visit& v) const {
+    const std::int64_t nr = cut_.panel, k = plan_.qk.as_k;
+    const auto multiply = [&](ProductFn* product, std::int64_t column, std::int64_t panels) {
+      const Product qk{.a = s_.q + row * k,
+                       .a_row = k,
+                       .b = state_.keys.keys(*task_.entry, kv + column / nr * nr) + column % nr,
+                       .b_k = nr,
+                       .b_panel = nr * k,
+                       .c = s_.s + row * cut_.tile_kv + column,
+                       .c_row = cut_.tile_kv,
+                       .groups = groups,
+                       .panels = panels,
+                       .k = k,
+                       .keep = nullptr};
+      product(&qk);
+    };
+    const Kit& kit = *plan_.kit;
+    std::int64_t first = v.first, last = v.last;
+    if (!needs_left(v)) {
+      multiply(kit.half_product, first + nr / 2, 1);
+      first += nr;
+    }
+    if (!needs_right(v)) last -= nr;
+    if (first < last) multiply(kit.product, first, (last - first) / nr);
+    if (!needs_right(v)) multiply(kit.half_product, last, 1);
+  }
+
+  void* p_at(std::int64_t row, std::int64_t column) const {
+    return static_cast<std::byte*>(s_.p) + (row * cut_.tile_kv + column) * element_size(plan_.unit);
+  }
+
+  /// Adds p v of the keys that some groups keep.
+  void weigh(std::int32_t kv, std::int32_t group, std::int32_t groups, const Visit& v, bool guard) const {
+    const std::int64_t row = std::int64_t{group} * cut_.group, units = per_unit(plan_.unit);
+    const std::int64_t step = units * plan_.kit->tiling.k;
+    const std::int64_t begin = v.begin / step * step, end = up_to(v.end, step);
+    const PackedKeys::Values values = state_.keys.values(*task_.entry, kv + begin);
+    const Product pv{.a = p_at(row, begin),
+                     .a_row = cut_.tile_kv / units,
+                     .b = values.data,
+                     .b_k = values.key,
+                     .b_panel = values.panel,
+                     .c = s_.o + row * plan_.pv.as_n,
+                     .c_row = plan_.pv.as_n,
+                     .groups = groups,
+                     .panels = plan_.pv.as_n / cut_.panel,
+                     .k = (end - begin) / units,
+                     .keep = pass_ == Pass::Known ? s_.ones : s_.alpha + row};
+    const bool bad = state_.keys.bad(*task_.entry, kv + begin, kv + end);
+    (guard && bad ? plan_.kit->guarded_product : plan_.kit->product)(&pv);
+  }
+
+  // ---- From sums to results.
+
+  std::vector<Finished> finish_rows() const {
+    const double sink = sink_at(state_.call, state_.lowered.mod, state_.slots.args(), tile_.frame);
+    const float* terms = row_terms(kernel_.parts, s_.fields.row, s_.fields.row_ld);
+    std::vector<Finished> out;
+    out.reserve(static_cast<std::size_t>(tile_.rows));
+    for (std::int64_t r = 0; r < tile_.rows; ++r)
+      out.push_back(finish(double{s_.m[r]}, double{s_.l[r]}, sink, terms ? double{terms[r]} : 0));
+    return out;
+  }
+
+  void store(const std::vector<Finished>& rows) const {
+    const std::int64_t width = plan_.pv.as_n;
+    for (std::int64_t r = 0; r < tile_.rows; ++r) {
+      const Finished& row = rows[static_cast<std::size_t>(r)];
+      // Pass::Known weighs with normalised p.
+      s_.alpha[r] = kernel_.parts.prob_linear ? static_cast<float>(row.factor) : 1;
+      // A prob mod may have made numbers of an empty row's NaN.
+      if (row.empty()) std::fill_n(s_.o + r * width, width, 0.0f);
+    }
+    state_.results.store(
+        seq_,
+        {.h = task_.reader.h, .first = tile_.first, .count = tile_.rows, .o = s_.o, .o_row = width, .factor = s_.alpha},
+        rows);
+  }
+
+  const ForwardState& state_;
+  const ForwardPlan& plan_;
+  const ForwardKernel& kernel_;
+  const Cut& cut_;
+  const ForwardTask& task_;
+  const ForwardScratch& s_;
+  Sequence seq_;
+  TileRows tile_;
+  Pass pass_ = Pass::Online;
+};
+
+}  // namespace
+
+void run(const ForwardState& state, const ForwardTask& task, const ForwardScratch& scratch) {
+  ForwardWalk(state, task, scratch)();
+}
+
+}  // namespace attune::runtime::cpu

@@ -1,0 +1,90 @@
+// runtime/engines/cpu/query_tiles.cpp — tiles of queries and of grad_o, as the backward's products take them
+#include "runtime/engines/cpu/query_tiles.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace attune::runtime::cpu {
+namespace {
+
+/// A tile of keys and its sums, five matrices of its rows, stay in the L2 cache while tiles of queries pass by.
+/// Measured on Zen 4 (1 MiB), one core, f32, N = 4096, D = 128, in percent of peak, full and causal: 64 x 128: 74, 72;
+/// 64 x 256: 81, 79; 64 x 384: 82, 80; 128 x 128: 73, 70; 128 x 256: 84, 79.
+Cut cut_for(const compiler::Problem& p, const codegen::Tiling& t, std::int64_t step) {
+  constexpr std::int64_t tile_q = 128, most_kv = 256, least_kv = 64, elements = 256 * 128;
+  // Transposes take blocks of 16.
+  const std::int64_t whole = std::lcm(std::lcm<std::int64_t>(t.mr, 16), step);
+  const std::int64_t tile_kv = std::clamp(elements / std::max(p.d, p.dv), least_kv, most_kv);
+  const auto cut = [](std::int64_t tile, std::int64_t length, std::int64_t multiple) {
+    return static_cast<std::int32_t>(up_to(std::clamp<std::int64_t>(length, 1, tile), multiple));
+  };
+  return {.tile_q = cut(tile_q, p.q.length, whole),
+          .tile_kv = cut(tile_kv, p.kv.length, t.nr),
+          .group = t.mr,
+          .panel = t.nr};
+}
+
+}  // namespace
+
+BackwardSizes::BackwardSizes(const compiler::Problem& problem, const codegen::Tiling& of, Unit u)
+    : unit(u), tiling(of), cut(cut_for(problem, of, codegen::per_unit(u) * of.k)), d(problem.d, of, u),
+      dv(problem.dv, of, u) {}
+
+QueryTile lay_out_query_tile(Workspace& memory, const BackwardSizes& sizes, std::int64_t fields) {
+  QueryTile tile;
+  const auto units = [&](std::int64_t elements) { return memory.take<std::uint32_t>(elements / sizes.per_unit()); };
+  tile.q = units(sizes.cut.tile_q * sizes.row(sizes.d));
+  tile.grad_o = units(sizes.cut.tile_q * sizes.row(sizes.dv));
+  tile.q_transposed = units(sizes.rows_of_transposed(sizes.d) * sizes.transposed_row());
+  tile.grad_o_transposed = units(sizes.rows_of_transposed(sizes.dv) * sizes.transposed_row());
+  tile.lse = memory.take<float>(sizes.cut.tile_q);
+  tile.delta = memory.take<float>(sizes.cut.tile_q);
+  tile.fields = memory.take<std::uint32_t>(fields * field_row(sizes.cut.tile_q));
+  return tile;
+}
+
+void clear_margins(const QueryTile& tile, const BackwardSizes& sizes) {
+  const std::int64_t row = sizes.transposed_row() / sizes.per_unit();
+  const auto clear = [&](std::uint32_t* transposed, const Widths& w) {
+    std::fill(transposed + sizes.row(w) * row, transposed + sizes.rows_of_transposed(w) * row, 0u);
+  };
+  clear(tile.q_transposed, sizes.d);
+  clear(tile.grad_o_transposed, sizes.dv);
+}
+
+void QueryLoader::operator()(const Tensor& t, const compiler::Problem& problem, const Sequence& seq, std::int64_t h,
+                             const TileRows& tile, float factor, std::uint32_t* into, std::uint32_t* transposed,
+                             std::vector<std::int32_t>& bad) const {
+  const std::int64_t row = sizes_.row(width_), across = sizes_.transposed_row(), rows = tile.rows;
+  const MatrixLayout at = matrix(t, problem.q.layout, seq.b, h, seq.q_start);
+  bool any_bad = false;
+  if (problem.held()) std::fill_n(into, rows * row / sizes_.per_unit(), 0u);
+  each_query_run(problem, seq, tile.first, rows, [&](std::int64_t skip, std::int64_t count, std::int64_t from) {
+    any_bad |= rows_.load(t, shifted(at, from),
+                          {.rows = count,
+                           .columns = width_.columns,
+                           .factor = factor,
+                           .into = into + skip * row / sizes_.per_unit(),
+                           .row = row});
+  });
+  std::fill(into + rows * row / sizes_.per_unit(), into + sizes_.cut.tile_q * row / sizes_.per_unit(), 0u);
+  const codegen::Transpose transpose{
+      .from = into, .from_row = row, .rows = sizes_.cut.tile_q, .columns = row, .into = transposed, .into_row = across};
+  kit_.transpose(&transpose);
+  bad.clear();
+  if (!any_bad) return;
+  for (std::int32_t r = 0; r < static_cast<std::int32_t>(rows); ++r) {
+    bool finite = true;
+    for (std::int64_t c = 0; c < width_.columns; ++c)
+      finite = finite && std::isfinite(operand(sizes_.unit, into, r * row + c));
+    if (finite) continue;
+    bad.push_back(r);
+    const std::int64_t size = sizes_.element_size();
+    for (std::int64_t c = 0; c < row; ++c)
+      std::memset(reinterpret_cast<std::byte*>(transposed) + (c * across + r) * size, 0,
+                  static_cast<std::size_t>(size));
+  }
+}
+
+}  // namespace attune::runtime::cpu

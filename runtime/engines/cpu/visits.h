@@ -1,0 +1,75 @@
+// runtime/engines/cpu/visits.h — which panels of keys each group of rows needs, for every tile of queries of a call
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "compiler/problem.h"
+#include "runtime/engines/cover/tiles.h"
+#include "runtime/engines/cpu/kv_entries.h"
+#include "runtime/engines/cpu/parallel.h"
+
+namespace attune::runtime::cpu {
+
+/// How a call is cut. Rows are handled in groups that one block of a product takes, columns in panels.
+struct Cut {
+  std::int32_t tile_q, tile_kv;  ///< rows and columns of a tile: multiples of group and panel
+  std::int32_t group, panel;
+
+  std::int32_t groups() const { return tile_q / group; }
+  std::int32_t panels() const { return tile_kv / panel; }
+};
+
+/// What one group of rows visits in one window of keys. A window has as many panels as a tile, and starts at any panel.
+struct Visit {
+  std::int32_t first = 0, last = 0;  ///< columns within the window, whole panels; empty if first == last
+  std::int32_t begin = 0, end = 0;   ///< the columns among them with any kept pair
+  bool all = false;                  ///< no pair of the panels is removed
+  bool operator==(const Visit&) const = default;
+};
+
+/// Calls body(first group, groups, visit) for each run of neighbouring groups whose visits are alike and not empty.
+template <class Alike, class Body>
+void each_run(std::span<const Visit> visits, const Alike& alike, const Body& body) {
+  for (std::size_t g = 0, next = 0; g < visits.size(); g = next) {
+    for (next = g + 1; next < visits.size() && alike(visits[next], visits[g]);) ++next;
+    if (visits[g].first < visits[g].last)
+      body(static_cast<std::int32_t>(g), static_cast<std::int32_t>(next - g), visits[g]);
+  }
+}
+
+/// For every tile of queries: runs of keys per group.
+class Visits {
+ public:
+  /// Of the entries among some. Asks by group and key where the cover's bands are exact, else by whole tiles.
+  Visits(const compiler::Problem& problem, const Cut& cut, const compiler::LoweredMod& lowered,
+         const compiler::Args& args, const Executor& executor, const Among& among = {});
+
+  /// The panels of keys that any group of this tile of queries needs lie within [first, second).
+  std::pair<std::int32_t, std::int32_t> panels(std::int64_t b, std::int64_t h, std::int32_t tile_q) const;
+  /// Keys that the tile's groups visit: the cost of a task.
+  std::int64_t cost(std::int64_t b, std::int64_t h, std::int32_t tile_q) const;
+  Visit visit(std::int64_t b, std::int64_t h, std::int32_t tile_q, std::int32_t group, std::int32_t panel) const;
+
+ private:
+  struct Row {
+    std::vector<std::int32_t> offsets{0};  ///< by group, into runs; one more than there are groups
+    std::vector<Run> runs;                 ///< in keys
+    std::int64_t keys = 0;
+    std::int32_t begin = 0, end = 0;  ///< all of them lie within
+  };
+  const Row& row(std::int64_t b, std::int64_t h, std::int32_t tile_q) const;
+  /// Drops the runs of groups without a query of this rank's. Its other groups begin where they would beside them.
+  static void keep_held(Row& row, const compiler::Problem& problem, const Cut& cut, std::int64_t b, std::int32_t first);
+  Row ask(const compiler::Problem& problem, const Tiles* tiles, std::int64_t b, std::int64_t h,
+          std::int32_t tile_q) const;
+
+  Cut cut_;
+  std::int64_t heads_ = 1;  ///< 1 where all heads share their rows
+  bool by_batch_ = false;
+  std::vector<std::int64_t> starts_;  ///< by batch entry: its first row; one entry if all share
+  std::vector<Row> rows_;
+};
+
+}  // namespace attune::runtime::cpu

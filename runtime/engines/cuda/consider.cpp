@@ -1,0 +1,264 @@
+// runtime/engines/cuda/consider.cpp — the kernels that can take a call, compiled in turn until one is as it was meant
+// to be
+#include "runtime/engines/cuda/consider.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <limits>
+#include <optional>
+#include <span>
+
+#include <attune/error.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "codegen/headers.h"
+#include "runtime/machine/cache/objects.h"
+#include "runtime/machine/cache/told.h"
+#include "runtime/machine/options.h"
+#include "runtime/machine/threads.h"
+
+namespace attune::runtime::cuda {
+namespace {
+
+std::atomic<std::size_t> compiled_so_far{0};
+
+/// Bytes of registers that a fast kernel may spill and still be better than the one that takes any call.
+constexpr int few_spilled = 128;
+
+std::string flaw_of(const Binary& binary) {
+  if (binary.spilled > 0) return fmt::format("spills {} bytes of registers", binary.spilled);
+  if (!binary.warnings.empty()) return binary.warnings[0];
+  return {};
+}
+
+/// The candidate that spills least, if its only flaw is that it spills at most so many bytes.
+std::optional<std::size_t> least_spilling(std::span<const Candidate> all, int most) {
+  std::optional<std::size_t> out;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (!all[i].binary) continue;
+    const Binary& binary = *all[i].binary;
+    if (binary.warnings.empty() && binary.spilled <= (out ? all[*out].binary->spilled - 1 : most)) out = i;
+  }
+  return out;
+}
+
+Binary read_binary(const CacheEntry& entry) {
+  Binary out;
+  out.cubin = entry.bytes;
+  for (const auto& [name, value] : entry.facts) {
+    if (name == "symbol") out.symbol = value;
+    if (name == "registers") out.registers = std::atoi(value.c_str());
+    if (name == "spilled") out.spilled = std::atoi(value.c_str());
+    if (name == "warning") out.warnings.push_back(value);
+  }
+  return out;
+}
+
+/// What memory, a bundle or the disk has for the page, or null.
+std::shared_ptr<const Binary> there(const codegen::Source& source) {
+  const Objects::Kept kept = objects().find(asked(source));
+  return kept ? std::make_shared<const Binary>(read_binary(*kept)) : nullptr;
+}
+
+/// What a bundle says of a page that was compiled for it, and not taken: it need not be compiled again.
+std::shared_ptr<const Binary> bundled_facts(const codegen::Source& source) {
+  const Objects::Kept kept = objects().facts(asked(source).content);
+  return kept ? std::make_shared<const Binary>(read_binary(*kept)) : nullptr;
+}
+
+bool will_do(const Candidate& one) {
+  return one.flaw.empty() || least_spilling(std::span(&one, 1), one.choice.plan.kernel->spills_well);
+}
+
+/// Which of the candidates is taken; `whole` is the first that will do. The kernel that takes any call is slow: a fast
+/// one is better even if it spills a little.
+std::size_t best(std::span<const Candidate> all, std::optional<std::size_t> whole) {
+  const auto slow = std::ranges::find_if(all, [](const Candidate& c) { return c.choice.plan.kernel->takes_any; });
+  const auto fast = static_cast<std::size_t>(slow - all.begin());
+  if (whole && *whole < fast) return *whole;
+  if (const auto least = least_spilling(all.first(fast), few_spilled)) return *least;
+  if (whole) return *whole;
+  constexpr int any = std::numeric_limits<int>::max();
+  if (const auto least = least_spilling(all.subspan(fast), any)) return fast + *least;
+  // With compiling off, the first that is there.
+  if (const auto least = least_spilling(all, any)) return *least;
+  const auto first = std::ranges::find_if(all, [](const Candidate& one) { return one.binary != nullptr; });
+  return first == all.end() ? 0 : static_cast<std::size_t>(first - all.begin());
+}
+
+std::string text_and_options(const codegen::Source& page) {
+  return fmt::format("{} {}", page.text, fmt::join(page.options, " "));
+}
+
+DumpOf dump_of(const KernelOf& of, std::string dump) {
+  return {.mod = of.mod, .target = target_name(of.arch), .kernel = of.kernel, .all = std::move(dump)};
+}
+
+constexpr const char* page_name = "05-page.cu";
+
+std::string choice_file(const Considered& all) {
+  std::string out;
+  for (const std::string& line : all.story) out += line + "\n";
+  for (std::size_t i = 0; i < all.candidates.size(); ++i) {
+    const Candidate& c = all.candidates[i];
+    out += fmt::format("{:<7} {}, {} threads, {} bytes of shared memory", i == all.chosen ? "chosen" : "",
+                       codegen::variant_of(c.choice.plan).text(), c.choice.threads, c.choice.shared_bytes);
+    if (c.binary) out += fmt::format(", {} registers, {} bytes spilled", c.binary->registers, c.binary->spilled);
+    out += fmt::format("{}\n", c.flaw.empty() ? "" : ": " + c.flaw);
+  }
+  return out;
+}
+
+/// Compiles once more: neither PTX nor the log is kept.
+void dump_page(const KernelOf& of, const Page& page, std::string choice) {
+  dump(dump_of(of, page.dump), [&] {
+    Binary binary = compile(page.source, Ptx::yes);
+    return std::vector<DumpFile>{
+        {"04-choice.txt", std::move(choice)},
+        {page_name, fmt::format("{}", page.source.text)},
+        {"06-kernel.ptx", std::move(binary.ptx)},
+        {"07-kernel.cubin", std::move(binary.cubin)},
+        {"08-nvrtc.log", fmt::format("{}\n{}\n", fmt::join(page.source.options, " "), binary.log)}};
+  });
+}
+
+}  // namespace
+
+Asked asked(const codegen::Source& source) {
+  std::string content = fmt::format("cubin 2\n{}\n{}\n{}\n{}", fmt::join(source.options, " "), source.symbol,
+                                    codegen::headers_digest(), source.text);
+  for (const codegen::Header& own : source.headers) content += fmt::format("\n{}\n{}", own.name, own.text);
+  return {std::move(content),
+          [] { return nvrtc() ? fmt::format("{} {}.{}", nvrtc().build, nvrtc().major, nvrtc().minor) : ""; }};
+}
+
+CacheEntry entry_of(const Binary& binary, const codegen::Source& source) {
+  CacheEntry out{{{"kind", "cubin"},
+                  {"kernel", source.name},
+                  {"options", fmt::format("{}", fmt::join(source.options, " "))},
+                  {"symbol", binary.symbol},
+                  {"registers", std::to_string(binary.registers)},
+                  {"spilled", std::to_string(binary.spilled)}},
+                 binary.cubin};
+  out.facts.insert(out.facts.begin() + 2, source.facts.begin(), source.facts.end());
+  for (const std::string& warning : binary.warnings) out.facts.emplace_back("warning", warning);
+  return out;
+}
+
+std::shared_ptr<const Binary> binary_of(const codegen::Source& source, const KernelOf& of) {
+  const Clock clock;
+  Origin origin;
+  Asked what = asked(source);
+  what.purpose = of.purpose;
+  const Objects::Kept kept = objects().get(
+      what,
+      [&] {
+        if (!nvrtc())
+          throw Error(
+              "no-compiler", "there is no NVRTC, which compiles kernels for the GPU", {}, nvrtc().refusal,
+              "install it: libnvrtc of CUDA 12 or 13; or load a bundle that has the kernel, see docs/offline.md");
+        ++compiled_so_far;
+        return entry_of(compile(source), source);
+      },
+      &origin);
+  const auto binary = std::make_shared<const Binary>(read_binary(*kept));
+  told_built({of.mod, of.kernel, target_name(of.arch)}, origin, what, clock.seconds(),
+             {binary->cubin.size(), binary->registers, binary->spilled, of.shared_bytes, flaw_of(*binary)});
+  return binary;
+}
+
+std::string target_name(int arch) { return fmt::format("sm_{}{}", arch, arch == 90 ? "a" : ""); }
+
+std::size_t compiled_kernels() { return compiled_so_far; }
+
+Page kernel_page(const codegen::GpuParts& parts, const codegen::KernelPlan& plan, int arch) {
+  const bool lined = options().lineinfo, dumped = dumps();
+  // Where a dump lies depends on the page without its lines, which tell where it lies.
+  Page out;
+  if (dumped || !lined) out.source = codegen::kernel_source(parts, plan, arch);
+  if (dumped) out.dump = text_and_options(out.source);
+  if (!lined) return out;
+  std::string path = fmt::format("{}.cu", plan.kernel->name);
+  if (dumped) {
+    const KernelOf of{&parts.mod(), codegen::variant_of(plan).text(), arch};
+    path = std::filesystem::absolute(dump_folder(dump_of(of, out.dump)) / page_name).string();
+  }
+  out.source = codegen::kernel_source(parts, plan, arch, path);
+  return out;
+}
+
+codegen::Source cover_page(const compiler::LoweredMod& lowered, bool wide, int arch, CoverForm what) {
+  codegen::Source page = codegen::cover_source(lowered, wide, arch, what);
+  if (options().lineinfo) page.options.emplace_back(codegen::line_option);
+  return page;
+}
+
+namespace {
+
+KernelOf kernel_of(const codegen::GpuParts& parts, const codegen::KernelChoice& choice, int arch,
+                   const Purpose* purpose = nullptr) {
+  return {&parts.mod(), codegen::variant_of(choice.plan).text(), arch, choice.shared_bytes, purpose};
+}
+
+void dump_candidates(const codegen::GpuParts& parts, const Considered& all, int arch) {
+  for (const Candidate& c : all.candidates)
+    if (c.binary) dump_page(kernel_of(parts, c.choice, arch), *c.page, choice_file(all));
+}
+
+void tell_chosen(const compiler::Mod& mod, const Considered& all, int arch) {
+  watch::Chosen fact{.mod = mod.digest().hex(),
+                     .target = target_name(arch),
+                     .kernel = codegen::variant_of(all.candidates[all.chosen].choice.plan).text(),
+                     .notes = all.story,
+                     .rejected = {}};
+  for (std::size_t i = 0; i < all.candidates.size(); ++i)
+    if (i != all.chosen)
+      fact.rejected.push_back({codegen::variant_of(all.candidates[i].choice.plan).text(),
+                               i < all.chosen ? all.candidates[i].flaw : "comes after the chosen one"});
+  tell(std::move(fact));
+}
+
+}  // namespace
+
+Considered consider(const codegen::GpuParts& parts, const codegen::CallKind& kind, const codegen::KernelSpec& spec,
+                    const codegen::Preference* preference, bool all, codegen::Kernels among, const Purpose* purpose) {
+  codegen::KernelChoices choices = codegen::choose(spec, parts.facts, kind, preference, among);
+  Considered out;
+  if (!choices.refused.empty()) out.story.push_back(std::move(choices.refused));
+  out.story.insert(out.story.end(), choices.story.begin(), choices.story.end());
+  for (codegen::KernelChoice& choice : choices.choices) out.candidates.push_back({std::move(choice)});
+
+  const auto compiled = [&](const Candidate& one) {
+    return binary_of(one.page->source, kernel_of(parts, one.choice, spec.arch, purpose));
+  };
+  const auto write = [&](Candidate& one) { one.page = kernel_page(parts, one.choice.plan, spec.arch); };
+  if (all) {
+    std::ranges::for_each(out.candidates, write);
+    // Each takes a second or two of one thread.
+    std::atomic<std::size_t> next = 0;
+    on_threads(out.candidates.size(), [&] {
+      for (std::size_t i; (i = next++) < out.candidates.size();) compiled(out.candidates[i]);
+    });
+  }
+  const bool jit = objects().jit();
+  std::optional<std::size_t> first;
+  for (std::size_t i = 0; i < out.candidates.size() && (!first || all); ++i) {
+    Candidate& one = out.candidates[i];
+    if (!one.page) write(one);
+    if (!all) one.binary = jit ? bundled_facts(one.page->source) : there(one.page->source);
+    if (!one.binary && (all || jit)) one.binary = compiled(one);
+    one.flaw = one.binary ? flaw_of(*one.binary) : "it is in no bundle, and compiling is off";
+    if (!first && will_do(one)) first = i;
+  }
+  out.chosen = best(out.candidates, first);
+  Candidate& taken = out.candidates[out.chosen];
+  if (!taken.binary || taken.binary->cubin.empty()) taken.binary = compiled(taken);
+  if (dumps()) dump_candidates(parts, out, spec.arch);
+  if (wants(Fact::chosen)) tell_chosen(parts.mod(), out, spec.arch);
+  return out;
+}
+
+}  // namespace attune::runtime::cuda

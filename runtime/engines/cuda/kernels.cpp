@@ -1,0 +1,211 @@
+// runtime/engines/cuda/kernels.cpp — kernels in memory: each compiled once for its Mod and tile, and loaded once a
+// device
+#include "runtime/engines/cuda/kernels.h"
+
+#include <algorithm>
+
+#include <attune/error.h>
+#include <fmt/format.h>
+
+#include "runtime/engines/cuda/consider.h"
+#include "runtime/machine/cache/single.h"
+
+namespace attune::runtime::cuda {
+namespace {
+
+Kernel load(const Binary& binary, int device, int shared_bytes) {
+  const Driver& d = driver();
+  cu::Library library = nullptr;
+  const cu::Result result = d.cuLibraryLoadData.raw(&library, binary.cubin.data(), nullptr, nullptr, 0, nullptr,
+                                                    nullptr, 0);
+  if (result == cu::Result::invalid_image || result == cu::Result::no_binary_for_gpu ||
+      result == cu::Result::unsupported_ptx_version)
+    throw Error("driver-old", "the driver does not take what NVRTC compiled", {},
+                fmt::format("the driver is of CUDA {}.{}, and NVRTC {}.{} is newer", d.version / 1000,
+                            d.version % 1000 / 10, nvrtc().major, nvrtc().minor),
+                "install a newer driver, or an older NVRTC");
+  if (result != cu::Result::success) refuse(result, d.cuLibraryLoadData.name);
+  // Never unloaded: kernels may run for as long as the process does.
+  Kernel kernel{.registers = binary.registers, .spilled = binary.spilled};
+  d.cuLibraryGetKernel(&kernel.handle, library, binary.symbol.c_str());
+  cu::Device of = 0;
+  d.cuDeviceGet(&of, device);
+  d.cuKernelSetAttribute(cu::KernelAttribute::dynamic_shared, shared_bytes, kernel.handle, of);
+  // Otherwise loading is lazy, and happens at the first launch.
+  cu::Function loaded = nullptr;
+  d.cuKernelGetFunction(&loaded, kernel.handle);
+  return kernel;
+}
+
+LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, const Purpose* purpose) {
+  const compiler::Mod& mod = lowered.mod;
+  const bool forward = key.way == codegen::Way::forward;
+  const codegen::GpuParts parts = forward ? codegen::forward_parts(lowered, key.spec)
+                                          : codegen::gpu_parts(lowered, key.spec.scale_positive, &key.wanted,
+                                                               key.way == codegen::Way::keys);
+  LoadedKernel out;
+  if (parts.gradient) out.delta_of_o = parts.gradient->delta_of_o;
+  const auto refuses = [&](const codegen::KernelDescriptor* one) {
+    return !one->why_not(key.spec, parts.facts).empty();
+  };
+  // Another way computes such a backward. A forward has no other: choose() says why.
+  if (!forward && std::ranges::all_of(codegen::kernels(key.way), refuses)) {
+    for (const codegen::KernelDescriptor* one : codegen::kernels(key.way))
+      out.story.push_back(fmt::format("not {}: {}", one->name, one->why_not(key.spec, parts.facts)));
+    return out;
+  }
+  const codegen::CallKind kind = codegen::call_kind(parts, key.length);
+  Remembered found;
+  // What was measured with many queries says nothing of few.
+  if (forward && !key.preference && !key.spec.few) found = remembered(tuned_key(key, kind));
+  const std::optional<codegen::Preference>& preference = key.preference ? key.preference : found.preference;
+  Considered all = consider(parts, kind, key.spec, preference ? &*preference : nullptr, false,
+                            codegen::kernels(key.way), purpose);
+  const Candidate& chosen = all.candidates[all.chosen];
+  out.kernel = load(*chosen.binary, key.device, chosen.choice.shared_bytes);
+  out.choice = chosen.choice;
+  out.skips = parts.facts.skips;
+  out.flaw = chosen.flaw;
+  out.story = std::move(found.notes);
+  const auto beside = [&](const codegen::Source& page) {
+    return std::make_shared<const Kernel>(
+        load(*binary_of(page, {.mod = &mod, .kernel = page.name, .arch = key.spec.arch, .purpose = purpose}),
+             key.device, 0));
+  };
+  if (!out.choice.plan.kernel->end.empty()) out.end = beside(codegen::end_source(out.choice.plan, key.spec.arch));
+  if (codegen::comes_turned(out.choice.plan)) out.turn = beside(codegen::turn_source(out.choice.plan, key.spec.arch));
+  if (codegen::needs_clear(parts, out.choice.plan, key.spec.arch))
+    out.clear = beside(codegen::clear_source(key.spec.arch));
+  if (!out.choice.plan.kernel->joins.empty())
+    out.join = beside(codegen::join_source(parts, out.choice.plan, key.spec.arch));
+  if (codegen::needs_repair(parts, out.choice.plan))
+    out.repair = beside(codegen::repair_source(parts, out.choice.plan, key.spec.arch));
+  if (codegen::leaves_diagonals(parts, out.choice.plan))
+    out.spread = beside(codegen::spread_source(parts, out.choice.plan, key.spec.arch));
+  if (preference && !preference->origin.empty()) out.story.push_back(preference->origin);
+  out.story.insert(out.story.end(), all.story.begin(), all.story.end());
+  for (std::size_t i = 0; i < all.chosen; ++i)
+    out.story.push_back(
+        fmt::format("not {}: {}", codegen::variant_of(all.candidates[i].choice.plan).text(), all.candidates[i].flaw));
+  if (parts.facts.listed)
+    out.cover_kernel = {load(*binary_of(cover_page(lowered, key.spec.wide, key.spec.arch, codegen::cover_form(key.way)),
+                                        {.mod = &mod, .kernel = "cover", .arch = key.spec.arch, .purpose = purpose}),
+                             key.device, 0),
+                        compiler::cover_of(lowered.cover)};
+  return out;
+}
+
+}  // namespace
+
+TunedKey tuned_key(const KernelKey& key, const codegen::CallKind& kind) {
+  return {.device = facts(key.device).name,
+          .arch = key.spec.arch,
+          .dtype = key.spec.dtype,
+          .d = key.spec.d,
+          .dv = key.spec.dv,
+          .kind = kind,
+          .exact = key.spec.exact};
+}
+
+namespace {
+
+/// The kernel of `key` that this process has, or what `make` makes; not within a capture.
+template <class Kept, class Key, class Make>
+auto kept_or_made(Kept& kept, const Key& key, cu::Stream stream, const Make& make,
+                  const char* fix = "call Attention::prepare before the capture") {
+  if (auto found = kept.find(key)) return found;
+  if (capturing(stream))
+    throw Error("stream-capture", "a kernel would be loaded while a graph is captured", {},
+                "this is the first call of its kind on this device", fix);
+  return kept.get(key, make);
+}
+
+/// Kernels whose pages hold no user's expressions. `mod` may be null.
+std::shared_ptr<const Kernel> loaded_page(int device, const codegen::Source& page, int arch, const compiler::Mod* mod,
+                                          const Purpose* purpose) {
+  return std::make_shared<const Kernel>(
+      load(*binary_of(page, {.mod = mod, .kernel = page.name, .arch = arch, .purpose = purpose}), device, 0));
+}
+
+}  // namespace
+
+std::shared_ptr<const Kernel> loaded_rows(int device, const codegen::RowsSpec& spec, const compiler::Mod& mod,
+                                          cu::Stream stream, const Purpose* purpose) {
+  using Key = std::pair<int, codegen::RowsSpec>;
+  struct Hash {
+    std::size_t operator()(const Key& key) const {
+      return static_cast<std::size_t>(key.second.dv) + 5 * static_cast<std::size_t>(key.first);
+    }
+  };
+  static auto& kept = *new Single<Key, Kernel, Hash>;
+  return kept_or_made(kept, Key{device, spec}, stream,
+                      [&] { return loaded_page(device, codegen::rows_source(spec), spec.arch, &mod, purpose); });
+}
+
+std::shared_ptr<const Kernel> loaded_sums(int device, int arch, const compiler::Mod& mod, cu::Stream stream,
+                                          const Purpose* purpose) {
+  static auto& kept = *new Single<int, Kernel>;
+  return kept_or_made(kept, device, stream,
+                      [&] { return loaded_page(device, codegen::sums_source(arch), arch, &mod, purpose); });
+}
+
+std::shared_ptr<const Kernel> loaded_append(int device, int arch, cu::Stream stream) {
+  static auto& kept = *new Single<int, Kernel>;
+  return kept_or_made(
+      kept, device, stream, [&] { return loaded_page(device, codegen::append_source(arch), arch, nullptr, nullptr); },
+      "append once before the capture");
+}
+
+std::shared_ptr<const Kernel> loaded_plain(int device, const codegen::Source& page, int arch, cu::Stream stream) {
+  using Key = std::pair<int, std::string>;
+  struct Hash {
+    std::size_t operator()(const Key& key) const {
+      return std::hash<std::string>()(key.second) + static_cast<std::size_t>(key.first);
+    }
+  };
+  static auto& kept = *new Single<Key, Kernel, Hash>;
+  return kept_or_made(
+      kept, Key{device, page.name}, stream, [&] { return loaded_page(device, page, arch, nullptr, nullptr); },
+      "make one such call before the capture");
+}
+
+KernelStory story_of(const LoadedKernel& kernel) {
+  const codegen::KernelChoice& choice = kernel.choice;
+  KernelStory out{.variant = codegen::variant_of(choice.plan),
+                  .kernel = {},
+                  .notes = kernel.story,
+                  .registers = kernel.kernel.registers,
+                  .spilled = kernel.kernel.spilled,
+                  .shared_bytes = choice.shared_bytes,
+                  .flaw = kernel.flaw};
+  out.kernel = fmt::format("{}, {} threads, {} registers, {} bytes of shared memory", out.variant.text(),
+                           choice.threads, out.registers, out.shared_bytes);
+  if (choice.plan.heads > 1) out.kernel += fmt::format(", {} heads share a tile", choice.plan.heads);
+  if (out.spilled) out.kernel += fmt::format(", {} bytes spilled", out.spilled);
+  return out;
+}
+
+namespace {
+
+auto& kept_kernels() {
+  struct Hash {
+    std::size_t operator()(const KernelKey& key) const {
+      return ir::DigestHash()(key.mod) + static_cast<std::size_t>(key.spec.d) +
+             17 * static_cast<std::size_t>(key.length) + 5 * static_cast<std::size_t>(key.device);
+    }
+  };
+  static auto& kept = *new Single<KernelKey, LoadedKernel, Hash>;
+  return kept;
+}
+
+}  // namespace
+
+bool is_loaded(const KernelKey& key) { return kept_kernels().find(key) != nullptr; }
+
+std::shared_ptr<const LoadedKernel> loaded_kernel(const KernelKey& key, const compiler::LoweredMod& lowered,
+                                                  cu::Stream stream, const Purpose* purpose) {
+  return kept_or_made(kept_kernels(), key, stream,
+                      [&] { return std::make_shared<const LoadedKernel>(made(key, lowered, purpose)); });
+}
+
+}  // namespace attune::runtime::cuda

@@ -1,0 +1,73 @@
+// runtime/engines/cuda/kernels.h — kernels in memory: each compiled once for its Mod and tile, and loaded once a device
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "codegen/choose.h"
+#include "codegen/parts.h"
+#include "codegen/source.h"
+#include "runtime/engines/cuda/engine.h"
+#include "runtime/engines/cuda/launches.h"
+#include "runtime/engines/cuda/tuned.h"
+
+namespace attune::runtime::cuda {
+
+/// The kernel that writes tile lists, and what they depend on.
+struct CoverKernel {
+  Kernel kernel;
+  compiler::CoverOf of;
+};
+
+/// A kernel of a Mod on a device, and what else its launches need.
+struct LoadedKernel {
+  Kernel kernel;
+  codegen::KernelChoice choice;
+  bool skips = false;                       ///< as ModFacts has it
+  std::string flaw;                         ///< as Candidate has it
+  std::optional<CoverKernel> cover_kernel;  ///< where the launch must be handed lists
+  std::shared_ptr<const Kernel> turn;       ///< turns values round before it; null: it takes them as they are
+  std::shared_ptr<const Kernel> clear;      ///< sets its counters to 0 as it starts; null: nothing runs beside it
+  std::shared_ptr<const Kernel> join;       ///< as KernelDescriptor::joins; null: none is needed
+  std::shared_ptr<const Kernel> end;        ///< as KernelDescriptor::end; null: none is needed
+  std::shared_ptr<const Kernel> repair;     ///< for what it may leave not finite, where pairs may be removed; or null
+  std::shared_ptr<const Kernel> spread;     ///< for sums that it leaves along diagonals; null: it leaves none
+  bool delta_of_o = true;          ///< of a backward: as GradientTraits of codegen/cuda/contract/gradient.cuh has it
+  std::vector<std::string> story;  ///< whose choice it is; kernels that were not taken, and why
+};
+
+KernelStory story_of(const LoadedKernel& kernel);
+
+struct KernelKey {
+  int device = 0;
+  codegen::Way way = codegen::Way::forward;
+  codegen::KernelSpec spec;
+  ir::Digest mod;
+  codegen::Length length = codegen::Length::longer;
+  std::optional<codegen::Preference> preference{};  ///< none: as the machine was tuned
+  codegen::Wanted wanted{};  ///< of a backward: captured tensors whose gradients are asked for, by slot
+  auto operator<=>(const KernelKey&) const = default;
+};
+
+TunedKey tuned_key(const KernelKey& key, const codegen::CallKind& kind);
+
+/// Has this process the kernel?
+bool is_loaded(const KernelKey& key);
+/// Compiles and loads the kernel unless this process has it; then `stream` must not be captured. Its plan has no kernel
+/// where none of those of key.way takes the call: a whole backward's.
+std::shared_ptr<const LoadedKernel> loaded_kernel(const KernelKey& key, const compiler::LoweredMod& lowered,
+                                                  cu::Stream stream, const Purpose* purpose);
+
+/// The same for kernels that hold no user's expressions; `mod`: of the call, for those that watch. rows.cuh:
+std::shared_ptr<const Kernel> loaded_rows(int device, const codegen::RowsSpec& spec, const compiler::Mod& mod,
+                                          cu::Stream stream, const Purpose* purpose);
+/// sums.cuh:
+std::shared_ptr<const Kernel> loaded_sums(int device, int arch, const compiler::Mod& mod, cu::Stream stream,
+                                          const Purpose* purpose);
+/// append.cuh:
+std::shared_ptr<const Kernel> loaded_append(int device, int arch, cu::Stream stream);
+/// A page of one fixed kernel: copy_rows.cuh, add_parts.cuh or merge_parts.cuh.
+std::shared_ptr<const Kernel> loaded_plain(int device, const codegen::Source& page, int arch, cu::Stream stream);
+
+}  // namespace attune::runtime::cuda

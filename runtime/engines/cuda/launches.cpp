@@ -1,0 +1,53 @@
+// runtime/engines/cuda/launches.cpp — what a call puts on its stream: copies, cleared counters and kernels, in order
+#include "runtime/engines/cuda/launches.h"
+
+#include <utility>
+
+#include <attune/error.h>
+
+namespace attune::runtime::cuda {
+namespace {
+
+cu::Address address(const void* p) { return reinterpret_cast<cu::Address>(p); }
+
+void start(const Launch& one, cu::Stream stream, std::span<std::byte> user) {
+  std::array<void*, 2> arguments{one.arguments, user.data()};
+  std::array<cu::LaunchAttribute, 2> attributes{};
+  unsigned count = 0;
+  if (one.early) attributes[count++] = {.key = cu::LaunchAttributeKey::early, .value = {1}};
+  if (one.cluster > 1)
+    attributes[count++] = {.key = cu::LaunchAttributeKey::cluster, .value = {static_cast<int>(one.cluster), 1, 1}};
+  const cu::LaunchConfig config{.grid = {one.grid[0], one.grid[1], one.grid[2]},
+                                .block = {static_cast<unsigned>(one.threads), 1, 1},
+                                .shared_bytes = static_cast<unsigned>(one.shared_bytes),
+                                .stream = stream,
+                                .attributes = attributes.data(),
+                                .attribute_count = count};
+  // The driver accepts a library's kernel where it expects a function.
+  driver().cuLaunchKernelEx(&config, reinterpret_cast<cu::Function>(one.kernel->handle), arguments.data(), nullptr);
+}
+
+}  // namespace
+
+void Launches::refuse_more() { throw Bug("a call has more steps than Launches holds"); }
+
+void Launches::send(int* to, std::vector<int> from) {
+  if (!sent_.empty()) throw Bug("a call sends twice");
+  sent_ = std::move(from);
+  add({.of = Step::Of::send, .to = to});
+}
+
+void Launches::put(cu::Stream stream, std::span<std::byte> user) const {
+  for (const Slot& slot : std::span(slots_).first(count_)) {
+    const Step& step = slot.step;
+    switch (step.of) {
+      case Step::Of::send:
+        driver().cuMemcpyAsync(address(step.to), address(sent_.data()), sent_.size() * sizeof(int), stream);
+        break;
+      case Step::Of::clear: driver().cuMemsetD32Async(address(step.to), 0, step.count, stream); break;
+      case Step::Of::launch: start(step.launch, stream, user); break;
+    }
+  }
+}
+
+}  // namespace attune::runtime::cuda

@@ -1,0 +1,138 @@
+// runtime/engines/cuda/lists.cpp — lists of tiles on a device: their sizes, the launch that writes them, the calls they
+// fit
+#include "runtime/engines/cuda/lists.h"
+
+#include <attune/error.h>
+#include <fmt/format.h>
+
+#include "codegen/ceil_div.h"
+#include "ir/print.h"
+
+namespace attune::runtime::cuda {
+
+using compiler::Problem;
+
+CoverLists::CoverLists(const codegen::KernelPlan& plan, const compiler::Cover& cover, const Problem& p, CoverForm lists)
+    : what(lists), m(plan.queries()), n(plan.n) {
+  const std::int64_t q_tiles = ceil_div(p.q.length, m), kv_tiles = ceil_div(p.kv.length, n);
+  rows = what == CoverForm::of_queries ? q_tiles : kv_tiles;
+  blocks = what == CoverForm::of_keys ? kv_tiles : q_tiles;
+  if (cover.by_batch || p.q.packed()) batches = static_cast<int>(p.batch);
+  if (cover.by_head) heads = static_cast<int>(p.q_heads);
+  // A row of lists also has room to work in, and two more ints, since kernels read ahead of what they visit.
+  stride = static_cast<int>(what == CoverForm::visits ? q_tiles
+                                                      : 4 + 2 * (what == CoverForm::of_keys ? q_tiles : kv_tiles));
+}
+
+CoverArgs cover_arguments(const CoverLists& lists, const Problem& p, const Starts& starts, unsigned* next) {
+  return {.tiles = lists.at,
+          .tile_stride = lists.stride,
+          .q_len = static_cast<int>(p.q.length),
+          .kv_len = static_cast<int>(p.kv.length),
+          .q_offset = p.q_offset,
+          .m = lists.m,
+          .n = lists.n,
+          .q_starts = starts.q,
+          .kv_starts = starts.kv,
+          .next = next,
+          .visited = nullptr};
+}
+
+Launch cover_launch(const Kernel& kernel, const CoverLists& lists, CoverArgs& arguments) {
+  return {.kernel = &kernel,
+          .grid = {static_cast<unsigned>(lists.blocks), static_cast<unsigned>(lists.heads),
+                   static_cast<unsigned>(lists.batches)},
+          .threads = cover_threads,
+          .arguments = &arguments};
+}
+
+namespace {
+
+std::string text_of(const compiler::LoweredMod& lowered) {
+  return ir::print(lowered.cover.mask, lowered.mod.signature());
+}
+
+/// Why these are not the lists of the call; empty where they are.
+std::string difference(const detail::DeviceCover& made, const Facts& device, const LoadedKernel& kernel,
+                       const compiler::LoweredMod& lowered, const compiler::Args& args, const Problem& p) {
+  const compiler::Mod& mod = lowered.mod;
+  if (p.q.packed()) return "it is for dense tensors, and the sequences of this call are packed";
+  if (made.device != device.index)
+    return fmt::format("its lists are on cuda:{}, and q is on cuda:{}", made.device, device.index);
+  if (!kernel.cover_kernel) return fmt::format("it is for `{}`, and `{}` needs no lists", made.text, text_of(lowered));
+  const compiler::CoverOf& of = kernel.cover_kernel->of;
+  if (made.mask != of.mask)
+    return fmt::format("it is for `{}`, and the mask of this call is `{}`", made.text, text_of(lowered));
+  for (std::size_t i = 0; i < of.captures.size(); ++i) {
+    const Tensor &then = made.captures[i], &now = args.captures[of.captures[i]];
+    if (then == now) continue;
+    const std::string &name = mod.captures[of.captures[i]].name, before = then.describe(), after = now.describe();
+    return before != after ? fmt::format("its `{}` is {}, and that of this call {}", name, before, after)
+                           : fmt::format("its `{}` lies elsewhere than that of this call", name);
+  }
+  for (std::size_t i = 0; i < of.params.size(); ++i)
+    if (const double now = args.params[of.params[i]]; made.params[i] != now)
+      return fmt::format("`{}` was {}, and is {}", mod.params[of.params[i]].name, made.params[i], now);
+  if (made.q_len != p.q.length || made.kv_len != p.kv.length)
+    return fmt::format("it is for {} queries and {} keys, and this call has {} and {}", made.q_len, made.kv_len,
+                       p.q.length, p.kv.length);
+  if (made.q_offset != p.q_offset)
+    return fmt::format("it is for a q_offset of {}, and that of this call is {}", made.q_offset, p.q_offset);
+  const CoverLists& lists = made.lists;
+  if (lowered.cover.by_batch && lists.batches != p.batch)
+    return fmt::format("its mask varies with the batch: it is for {} entries, and this call has {}", lists.batches,
+                       p.batch);
+  if (lowered.cover.by_head && lists.heads != p.q_heads)
+    return fmt::format("its mask varies with the head: it is for {} heads, and this call has {}", lists.heads,
+                       p.q_heads);
+  const codegen::KernelPlan& plan = kernel.choice.plan;
+  if (lists.m != plan.queries() || lists.n != plan.n)
+    return fmt::format("its tiles are {} queries by {} keys, and those of this call's kernel, {}, {} by {}", lists.m,
+                       lists.n, plan.kernel->name, plan.queries(), plan.n);
+  return {};
+}
+
+}  // namespace
+
+void require_fit(const detail::DeviceCover& made, const Facts& device, const LoadedKernel& kernel,
+                 const compiler::LoweredMod& lowered, const compiler::Args& args, const Problem& p) {
+  const std::string why = difference(made, device, kernel, lowered, args, p);
+  if (why.empty()) return;
+  throw Error("cover-other", "the cover was made for other calls", {}, why,
+              "make one for this call: Attention::cover; or leave it out, and the call lists its own tiles");
+}
+
+}  // namespace attune::runtime::cuda
+
+namespace attune::detail {
+
+DeviceCover::DeviceCover(const cuda::Facts& on, const cuda::LoadedKernel& kernel, const compiler::LoweredMod& lowered,
+                         const compiler::Args& args, const compiler::Problem& p)
+    : device(on.index), mask(kernel.cover_kernel->of.mask), text(cuda::text_of(lowered)), q_len(p.q.length),
+      kv_len(p.kv.length), q_offset(p.q_offset) {
+  for (const std::uint32_t slot : kernel.cover_kernel->of.captures) captures.push_back(args.captures[slot]);
+  for (const std::uint32_t slot : kernel.cover_kernel->of.params) params.push_back(args.params[slot]);
+}
+
+std::span<std::byte> DeviceCover::take(const cuda::Facts& on, const cuda::Current& current, std::size_t bytes,
+                                       cuda::cu::Stream stream) {
+  if (cuda::capturing(stream))
+    throw Error("stream-capture", "a cover has no memory within a capture", {},
+                "what is taken from the stream's pool would be the graph's alone",
+                "hand in memory of the device: .workspace, as many bytes as Attention::cover_bytes says");
+  context_ = current.context();
+  memory_.emplace(on, bytes, stream);
+  return memory_->bytes();
+}
+
+// The driver's answers are ignored: at the end of a process it may be gone, and the memory with it.
+DeviceCover::~DeviceCover() {
+  if (!memory_) return;
+  const cuda::Driver& d = cuda::driver();
+  cuda::cu::Context popped = nullptr;
+  if (d.cuCtxPushCurrent.raw(context_) != cuda::cu::Result::success) return;
+  memory_.reset();
+  d.cuCtxPopCurrent.raw(&popped);
+}
+
+}  // namespace attune::detail

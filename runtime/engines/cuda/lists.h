@@ -1,0 +1,74 @@
+// runtime/engines/cuda/lists.h — lists of tiles on a device: their sizes, the launch that writes them, the calls they
+// fit
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "codegen/cuda/contract/cover_args.cuh"
+#include "compiler/bind.h"
+#include "runtime/engines/cuda/kernels.h"
+#include "runtime/engines/cuda/memory.h"
+#include "runtime/engines/cuda/starts.h"
+
+namespace attune::runtime::cuda {
+
+/// Lists of tiles or a table of visits, as codegen/cuda/kernels/cover.cuh writes them.
+struct CoverLists {
+  int* at = nullptr;
+  CoverForm what = CoverForm::of_queries;
+  int m = 0, n = 0;            ///< queries and keys of a tile
+  int batches = 1, heads = 1;  ///< 1 where they do not vary with them
+  int stride = 0;              ///< ints a row
+  std::int64_t rows = 0;       ///< of one head: tiles of queries, or of keys
+  std::int64_t blocks = 0;     ///< of one head, that write them
+
+  CoverLists() = default;
+  CoverLists(const codegen::KernelPlan& plan, const compiler::Cover& cover, const compiler::Problem& p,
+             CoverForm what = CoverForm::of_queries);
+  std::int64_t ints() const { return stride * rows * heads * batches; }
+};
+
+/// The arguments and the launch of the kernel that writes lists. `next`: a counter that it sets to 0; may be null.
+CoverArgs cover_arguments(const CoverLists& lists, const compiler::Problem& p, const Starts& starts, unsigned* next);
+Launch cover_launch(const Kernel& kernel, const CoverLists& lists, CoverArgs& arguments);
+
+/// Throws Error unless these are the lists of the call.
+void require_fit(const detail::DeviceCover& made, const Facts& device, const LoadedKernel& kernel,
+                 const compiler::LoweredMod& lowered, const compiler::Args& args, const compiler::Problem& p);
+
+}  // namespace attune::runtime::cuda
+
+namespace attune::detail {
+
+namespace cuda = runtime::cuda;
+
+/// What a Cover holds: lists, and everything that they depend on.
+struct DeviceCover {
+  int device = 0;
+  ir::Digest mask;               ///< as compiler::CoverOf has it
+  std::string text;              ///< the mask, for people
+  std::vector<Tensor> captures;  ///< of the mask
+  std::vector<double> params;
+  std::int64_t q_len = 0, kv_len = 0;
+  std::int32_t q_offset = 0;
+  cuda::CoverLists lists;
+
+  DeviceCover(const cuda::Facts& device, const cuda::LoadedKernel& kernel, const compiler::LoweredMod& lowered,
+              const compiler::Args& args, const compiler::Problem& p);
+  ~DeviceCover();
+  DeviceCover(const DeviceCover&) = delete;
+  DeviceCover& operator=(const DeviceCover&) = delete;
+  /// Memory for the lists, for as long as this lives.
+  std::span<std::byte> take(const cuda::Facts& device, const cuda::Current& current, std::size_t bytes,
+                            cuda::cu::Stream stream);
+
+ private:
+  cuda::cu::Context context_ = nullptr;
+  std::optional<cuda::Pooled> memory_;
+};
+
+}  // namespace attune::detail

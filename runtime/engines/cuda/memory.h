@@ -1,0 +1,38 @@
+// runtime/engines/cuda/memory.h — device memory, and copies from and to it
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "runtime/engines/cuda/driver.h"
+#include <attune/tensor.h>
+
+namespace attune::runtime::cuda {
+
+/// Zeroed bytes on a device; null if it has too few left. If they outlive the driver, the driver has freed them.
+std::shared_ptr<void> allocate(int device, std::size_t bytes);
+
+/// At least one side is on a device. Runs after the work on `stream`, and is done when this returns.
+void copy(const Tensor& from, const Tensor& to, std::size_t bytes, void* stream);
+
+/// Memory taken from a device's pool and given back to it in a stream's order. Both need a current context of the
+/// device.
+class Pooled {
+ public:
+  Pooled(const Facts& device, std::size_t bytes, cu::Stream stream);
+  ~Pooled();
+  Pooled(const Pooled&) = delete;
+  Pooled& operator=(const Pooled&) = delete;
+  std::span<std::byte> bytes() const { return bytes_; }
+
+ private:
+  cu::Stream stream_;
+  cu::Address at_ = 0;
+  std::span<std::byte> bytes_;
+};
+
+/// Whether work on this CUstream becomes part of a graph. If so, nothing can be waited for.
+bool is_captured(void* stream);
+
+}  // namespace attune::runtime::cuda

@@ -1,0 +1,206 @@
+// runtime/engines/cuda/nvrtc.cpp — NVIDIA's run-time compiler, opened by name at first use: from a page of text to a
+// cubin
+#include "runtime/engines/cuda/nvrtc.h"
+
+#include <charconv>
+#include <filesystem>
+#include <system_error>
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <memory>
+#include <type_traits>
+
+#include <attune/error.h>
+
+#include "codegen/headers.h"
+#include "runtime/machine/options.h"
+
+namespace attune::runtime::cuda {
+namespace {
+
+// NVRTC's own declarations, which make up its ABI: there is no header to build against.
+using Program = void*;
+using Result = int;
+struct Api {
+  Result (*nvrtcVersion)(int* major, int* minor) = nullptr;
+  Result (*nvrtcCreateProgram)(Program*, const char* text, const char* name, int headers, const char* const* texts,
+                               const char* const* names) = nullptr;
+  Result (*nvrtcDestroyProgram)(Program*) = nullptr;
+  Result (*nvrtcCompileProgram)(Program, int options, const char* const* values) = nullptr;
+  Result (*nvrtcAddNameExpression)(Program, const char* name) = nullptr;
+  Result (*nvrtcGetLoweredName)(Program, const char* name, const char** lowered) = nullptr;
+  Result (*nvrtcGetProgramLogSize)(Program, std::size_t*) = nullptr;
+  Result (*nvrtcGetProgramLog)(Program, char*) = nullptr;
+  Result (*nvrtcGetCUBINSize)(Program, std::size_t*) = nullptr;
+  Result (*nvrtcGetCUBIN)(Program, char*) = nullptr;
+  Result (*nvrtcGetPTXSize)(Program, std::size_t*) = nullptr;
+  Result (*nvrtcGetPTX)(Program, char*) = nullptr;
+  const char* (*nvrtcGetErrorString)(Result) = nullptr;
+};
+
+struct Library {
+  Api api;
+  Nvrtc about;
+};
+
+std::vector<std::string> candidates() {
+  if (!options().nvrtc.empty()) return {options().nvrtc};
+  std::vector<std::string> names;
+  for (const char* folder : {"", "/usr/local/cuda/lib64/"})
+    for (const char* name : {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"})
+      names.push_back(std::string(folder) + name);
+  return names;
+}
+
+/// The first function that is missing, else an empty text.
+std::string find_all(void* handle, Api& api) {
+  std::string missing;
+  const auto find = [&]<class F>(F*& into, const char* name) {
+    into = reinterpret_cast<F*>(dlsym(handle, name));
+    if (!into && missing.empty()) missing = name;
+  };
+#define ATTUNE_FIND(name) find(api.name, #name)
+  ATTUNE_FIND(nvrtcVersion);
+  ATTUNE_FIND(nvrtcCreateProgram);
+  ATTUNE_FIND(nvrtcDestroyProgram);
+  ATTUNE_FIND(nvrtcCompileProgram);
+  ATTUNE_FIND(nvrtcAddNameExpression);
+  ATTUNE_FIND(nvrtcGetLoweredName);
+  ATTUNE_FIND(nvrtcGetProgramLogSize);
+  ATTUNE_FIND(nvrtcGetProgramLog);
+  ATTUNE_FIND(nvrtcGetCUBINSize);
+  ATTUNE_FIND(nvrtcGetCUBIN);
+  ATTUNE_FIND(nvrtcGetPTXSize);
+  ATTUNE_FIND(nvrtcGetPTX);
+  ATTUNE_FIND(nvrtcGetErrorString);
+#undef ATTUNE_FIND
+  return missing;
+}
+
+Library opened() {
+  Library library;
+  const std::vector<std::string> names = candidates();
+  for (const std::string& name : names) {
+    // Never closed: kernels may be compiled until the process ends.
+    void* handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (!handle) continue;
+    library.about.path = name;
+    if (const std::string missing = find_all(handle, library.api); !missing.empty()) {
+      library.about.refusal = fmt::format("{} has no {}: attune takes NVRTC 12 or newer", name, missing);
+      return library;
+    }
+    library.api.nvrtcVersion(&library.about.major, &library.about.minor);
+    Dl_info of{};
+    std::error_code error;
+    if (dladdr(reinterpret_cast<const void*>(library.api.nvrtcVersion), &of) != 0 && of.dli_fname)
+      library.about.build = std::filesystem::canonical(of.dli_fname, error).filename().string();
+    if (library.about.major < 12)
+      library.about.refusal = fmt::format("{} is NVRTC {}.{}; attune takes 12 or newer", name, library.about.major,
+                                          library.about.minor);
+    return library;
+  }
+  library.about.refusal = fmt::format("NVRTC, the compiler that comes with the CUDA toolkit, is none of {}: install "
+                                      "the toolkit, or say in ATTUNE_NVRTC where libnvrtc.so is",
+                                      fmt::join(names, ", "));
+  return library;
+}
+
+const Library& library() {
+  static const Library made = opened();
+  return made;
+}
+
+/// The largest number directly before `after` in the log.
+int number_before(const std::string& log, std::string_view after) {
+  int total = 0;
+  for (std::size_t at = log.find(after); at != std::string::npos; at = log.find(after, at + 1)) {
+    std::size_t begin = at;
+    while (begin > 0 && log[begin - 1] >= '0' && log[begin - 1] <= '9') --begin;
+    int value = 0;
+    std::from_chars(log.data() + begin, log.data() + at, value);
+    total = std::max(total, value);
+  }
+  return total;
+}
+
+/// The part of the log about one function: ptxas reports all functions of a page, also those that few calls reach.
+std::string part_of(const std::string& log, std::string_view symbol) {
+  constexpr std::string_view begins = "Function properties for ";
+  const std::size_t at = log.find(fmt::format("{}{}\n", begins, symbol));
+  if (at == std::string::npos) return log;
+  return log.substr(at, log.find(begins, at + 1) - at);
+}
+
+std::vector<std::string> warnings_in(const std::string& log) {
+  std::vector<std::string> out;
+  for (std::size_t begin = 0; begin < log.size();) {
+    const std::size_t end = std::min(log.find('\n', begin), log.size());
+    const std::string line = log.substr(begin, end - begin);
+    if (line.find("(C7") != std::string::npos) out.push_back(line);
+    begin = end + 1;
+  }
+  return out;
+}
+
+}  // namespace
+
+const Nvrtc& nvrtc() { return library().about; }
+
+Binary compile(const codegen::Source& source, Ptx ptx) {
+  const Api& api = library().api;
+  if (!nvrtc()) throw Bug("a kernel was to be compiled without NVRTC: " + nvrtc().refusal);
+  const auto must = [&](Result result, const char* what) {
+    if (result != 0) throw Bug(fmt::format("NVRTC: {} gave {}", what, api.nvrtcGetErrorString(result)));
+  };
+  std::vector<const char*> texts, names, values;
+  std::vector<std::string> held;
+  for (const auto& headers : {codegen::headers(), source.headers})
+    for (const codegen::Header& h : headers) {
+      held.emplace_back(h.name);
+      texts.push_back(h.text);
+    }
+  for (const std::string& name : held) names.push_back(name.c_str());
+  for (const std::string& option : source.options) values.push_back(option.c_str());
+
+  Program made = nullptr;
+  must(api.nvrtcCreateProgram(&made, source.text.c_str(), (source.name + ".cu").c_str(), static_cast<int>(names.size()),
+                              texts.data(), names.data()),
+       "nvrtcCreateProgram");
+  const auto destroy = [&](void* program) { api.nvrtcDestroyProgram(&program); };
+  const std::unique_ptr<void, decltype(destroy)> program(made, destroy);
+  must(api.nvrtcAddNameExpression(program.get(), source.symbol.c_str()), "nvrtcAddNameExpression");
+  const Result result = api.nvrtcCompileProgram(program.get(), static_cast<int>(values.size()), values.data());
+
+  Binary binary;
+  const auto text = [](std::size_t size) { return std::string(size, '\0'); };
+  std::size_t size = 0;
+  must(api.nvrtcGetProgramLogSize(program.get(), &size), "nvrtcGetProgramLogSize");
+  binary.log = text(size);
+  must(api.nvrtcGetProgramLog(program.get(), binary.log.data()), "nvrtcGetProgramLog");
+  while (binary.log.ends_with('\0')) binary.log.pop_back();
+  if (result != 0)
+    throw Bug(fmt::format("NVRTC {}.{} refuses a page ({}):\n{}\n{}\n{}\n", nvrtc().major, nvrtc().minor,
+                          api.nvrtcGetErrorString(result), binary.log, fmt::join(source.options, " "), source.text));
+
+  const char* symbol = nullptr;
+  must(api.nvrtcGetLoweredName(program.get(), source.symbol.c_str(), &symbol), "nvrtcGetLoweredName");
+  binary.symbol = symbol;
+  must(api.nvrtcGetCUBINSize(program.get(), &size), "nvrtcGetCUBINSize");
+  binary.cubin = text(size);
+  must(api.nvrtcGetCUBIN(program.get(), binary.cubin.data()), "nvrtcGetCUBIN");
+  if (ptx == Ptx::yes) {
+    must(api.nvrtcGetPTXSize(program.get(), &size), "nvrtcGetPTXSize");
+    binary.ptx = text(size);
+    must(api.nvrtcGetPTX(program.get(), binary.ptx.data()), "nvrtcGetPTX");
+    while (binary.ptx.ends_with('\0')) binary.ptx.pop_back();
+  }
+  const std::string kernel = part_of(binary.log, binary.symbol);
+  binary.registers = number_before(kernel, " registers");
+  binary.spilled = number_before(kernel, " bytes spill stores");
+  binary.warnings = warnings_in(binary.log);
+  return binary;
+}
+
+}  // namespace attune::runtime::cuda

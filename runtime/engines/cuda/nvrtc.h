@@ -1,0 +1,38 @@
+// runtime/engines/cuda/nvrtc.h — NVIDIA's run-time compiler, opened by name at first use: from a page of text to a
+// cubin
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "codegen/source.h"
+
+namespace attune::runtime::cuda {
+
+/// What NVRTC made of a Source.
+struct Binary {
+  std::string cubin;
+  std::string symbol;  ///< the kernel's mangled name
+  int registers = 0;
+  int spilled = 0;                    ///< bytes stored to local memory for want of registers
+  std::vector<std::string> warnings;  ///< from ptxas, such as C7510: wgmma instructions that wait for each other
+  std::string log;
+  std::string ptx;  ///< if asked for
+};
+
+/// The NVRTC that was found. Threads may share it.
+struct Nvrtc {
+  int major = 0, minor = 0;
+  std::string path;     ///< what was opened
+  std::string build;    ///< its file's name, which ends in its full version
+  std::string refusal;  ///< why there is none, for a human reader; empty if there is one
+  explicit operator bool() const { return refusal.empty(); }
+};
+const Nvrtc& nvrtc();
+
+/// Throws a Bug if there is no NVRTC (ask nvrtc() first), and a Bug with the log and the page if NVRTC refuses it.
+enum class Ptx : std::uint8_t { no, yes };
+Binary compile(const codegen::Source& source, Ptx ptx = Ptx::no);
+
+}  // namespace attune::runtime::cuda

@@ -1,0 +1,58 @@
+// runtime/engines/cuda/operands.h — a call's tensors as kernels take them: strides, rows, and how wide copies may be
+#pragma once
+
+#include <initializer_list>
+
+#include "codegen/cuda/contract/args.cuh"
+#include "compiler/problem.h"
+
+namespace attune::runtime::cuda {
+
+// Inline: a call fills in six of these, and takes less than a microsecond in all.
+
+inline Stored stored(DType type) {
+  return type == DType::f64    ? Stored::f64
+         : type == DType::f32  ? Stored::f32
+         : type == DType::f16  ? Stored::f16
+         : type == DType::e4m3 ? Stored::e4m3
+                               : Stored::bf16;
+}
+/// A number of each batch entry; empty where the tensor was not given.
+inline Numbers numbers(const Tensor& t) {
+  return t.given() ? Numbers{static_cast<const int*>(t.data), t.strides[0]} : Numbers{};
+}
+/// A table of pages of a pool such as k; empty where the tensor was not given.
+inline Pages pages(const Tensor& t, const Tensor& pool) {
+  if (!t.given()) return {};
+  return {.at = static_cast<const int*>(t.data),
+          .entry = t.strides[0],
+          .nth = t.strides[1],
+          .rows = static_cast<int>(pool.shape[2]),
+          .count = static_cast<int>(pool.shape[0])};
+}
+
+/// q, k, v, o and their gradients.
+inline Strided strided(const Tensor& t, compiler::Layout layout) {
+  const auto& s = t.strides;
+  return layout == compiler::Layout::packed ? Strided{t.data, 0, s[1], s[0], s[2]}
+                                            : Strided{t.data, s[0], s[1], s[2], s[3]};
+}
+/// lse and what is shaped like it; empty where the tensor was not given.
+inline Rows rows(const Tensor& t, compiler::Layout layout) {
+  if (!t.given()) return {};
+  const auto& s = t.strides;
+  auto* data = static_cast<float*>(t.data);
+  return layout == compiler::Layout::packed ? Rows{data, 0, s[0], s[1]} : Rows{data, s[0], s[1], s[2]};
+}
+
+/// The widest copy, in bytes, that every row of these tensors allows: 16, 8 or 4, or 0 where elements have to be copied
+/// one by one.
+int copied_bytes(std::initializer_list<const Tensor*> tensors);
+/// The same where such copies must also divide a row.
+int stored_bytes(const Tensor& t);
+
+/// Refuses an output that this engine cannot write: tensors of f64, and rows (lse, max) that are not f32.
+void require_writable(const char* name, const Tensor& t);
+void require_f32_rows(const char* name, const Tensor& t);
+
+}  // namespace attune::runtime::cuda

@@ -1,0 +1,76 @@
+// runtime/engines/keys.h — where the keys and values of one (batch entry, head) lie: evenly apart, in pages, or as
+// ranks get them
+#pragma once
+
+#include <algorithm>
+
+#include "runtime/engines/layout.h"
+#include "runtime/machine/tensor.h"
+
+namespace attune::runtime {
+
+/// On the host. It alone knows rows of memory; everything else counts keys from the first of the entry.
+class KeyRows {
+ public:
+  /// `pages`: those of the call, if it has any. Refers to it and to the problem.
+  KeyRows(const compiler::Problem& problem, const Tensor& pages, const Sequence& seq, std::int64_t head)
+      : kv_(problem.kv), held_(problem.held()), page_(problem.apart ? problem.apart->page : 0), pages_(pages),
+        seq_(seq), head_(head) {}
+
+  /// Keys whose rows are evenly apart.
+  struct Stretch {
+    std::int64_t count;
+    bool there;  ///< false: their page does not exist, and their elements count as 0
+    MatrixLayout at;
+  };
+  /// The longest stretch of k or v that begins with key `first` and ends before `last`.
+  Stretch stretch(const Tensor& t, std::int64_t first, std::int64_t last) const {
+    if (held_) return held_stretch(t, seq_.kv_start + first, seq_.kv_start + last);
+    if (!kv_.paged()) {
+      const MatrixLayout at = matrix(t, kv_.layout, seq_.kv_b, head_, seq_.kv_start);
+      return {last - first, true, {at.origin + first * at.row, at.row, at.column}};
+    }
+    const std::int64_t row = first % page_;
+    Stretch out{std::min(last - first, page_ - row), false, {}};
+    const std::int64_t page = entry(first / page_);
+    if (!exists(t, page)) return out;
+    out.there = true;
+    out.at = matrix(t, kv_.layout, page, head_, 0);
+    out.at.origin += row * out.at.row;
+    // Pages that follow each other in memory too are one stretch.
+    for (std::int64_t next = first + out.count; next < last; next = first + out.count) {
+      const std::int64_t following = entry(next / page_);
+      if (!exists(t, following) ||
+          matrix(t, kv_.layout, following, head_, 0).origin != out.at.origin + out.count * out.at.row)
+        break;
+      out.count += std::min(last - next, page_);
+    }
+    return out;
+  }
+
+ private:
+  /// Over ranks, all keys at hand lie in one matrix. Those that are not there are needed by no query.
+  Stretch held_stretch(const Tensor& t, std::int64_t first, std::int64_t last) const {
+    const auto& runs = held_->keys(seq_.kv_b, head_);
+    const auto run = std::partition_point(runs.begin(), runs.end(),
+                                          [&](const compiler::Held::Rows& r) { return r.last <= first; });
+    if (run == runs.end()) return {last - first, false, {}};
+    if (run->first > first) return {std::min(last, run->first) - first, false, {}};
+    MatrixLayout at = matrix(t, compiler::Layout::dense, 0, 0, 0);
+    at.origin += (run->row + first - run->first) * at.row;
+    return {std::min(last, run->last) - first, true, at};
+  }
+  std::int64_t entry(std::int64_t i) const {
+    return static_cast<const std::int32_t*>(pages_.data)[offset(pages_, seq_.b, i)];
+  }
+  static bool exists(const Tensor& t, std::int64_t page) { return page >= 0 && page < t.shape[0]; }
+
+  const compiler::Positions& kv_;
+  const compiler::Held* held_;
+  std::int64_t page_;
+  const Tensor& pages_;
+  Sequence seq_;
+  std::int64_t head_;
+};
+
+}  // namespace attune::runtime

@@ -1,0 +1,100 @@
+// runtime/engines/no_cuda.cpp — devices and the CUDA engine's calls in a build without them: each throws an Error
+#include <attune/error.h>
+#include <attune/ranks.h>
+
+#include "runtime/engines/cuda/driver.h"
+#include "runtime/engines/cuda/engine.h"
+#include "runtime/engines/cuda/memory.h"
+#include "runtime/engines/cuda/streams.h"
+#include "runtime/ranks/device.h"
+
+namespace attune::runtime::cuda {
+namespace {
+
+[[noreturn]] void refuse() {
+  throw Error("no-device", "there is no GPU to compute on", {}, find_driver().why,
+              "build it with ATTUNE_CUDA=ON, or compute on the host: Device::cpu() and Target::cpu");
+}
+/// The same for functions outside of this namespace, where the name finds the driver's own first.
+[[noreturn]] void refuse_ranks() { refuse(); }
+
+}  // namespace
+
+const Found& find_driver() {
+  static const Found none{std::nullopt, "attune was built with ATTUNE_CUDA=OFF"};
+  return none;
+}
+const Driver& driver() { refuse(); }
+std::shared_ptr<void> allocate(int, std::size_t) { refuse(); }
+void copy(const Tensor&, const Tensor&, std::size_t, void*) { refuse(); }
+bool is_captured(void*) { refuse(); }
+std::size_t forward_workspace(const compiler::LoweredMod&, const Forward&, const compiler::Problem&, const Means&) {
+  refuse();
+}
+void forward(const compiler::LoweredMod&, const Forward&, const compiler::Problem&, const Means&) { refuse(); }
+std::size_t backward_workspace(const compiler::LoweredMod&, const Backward&, const compiler::Problem&, const Means&) {
+  refuse();
+}
+void backward(const compiler::LoweredMod&, const Backward&, const compiler::Problem&, const Means&) { refuse(); }
+Forward first_forward(const Backward&, const compiler::Problem&, void*, void*, void*) { refuse(); }
+std::vector<KernelStory> backward_stories(const compiler::LoweredMod&, const Backward&, const compiler::Problem&,
+                                          const Means&) {
+  refuse();
+}
+BackwardWants backward_wants(const Backward&, const compiler::LoweredMod&, const compiler::Problem&,
+                             std::optional<bool>) {
+  refuse();
+}
+std::shared_ptr<const detail::DeviceCover> cover(const compiler::LoweredMod&, const Forward&, const compiler::Problem&,
+                                                 const Means&) {
+  refuse();
+}
+std::size_t cover_bytes(const compiler::LoweredMod&, const Forward&, const compiler::Problem&, const Means&) {
+  refuse();
+}
+KernelStory forward_story(const compiler::LoweredMod&, const Forward&, const compiler::Problem&, const Means&) {
+  refuse();
+}
+KernelWants forward_wants(const compiler::LoweredMod&, const Forward&, const compiler::Problem&, std::optional<bool>) {
+  refuse();
+}
+codegen::Variant forward_variant(const compiler::LoweredMod&, const Forward&, const compiler::Problem&, const Means&) {
+  refuse();
+}
+void append(const Append&, const compiler::Problem&, void*) { refuse(); }
+int device_count() { return 0; }
+const Facts& facts(int) { refuse(); }
+std::string device_name(int) { refuse(); }
+std::vector<double> times(int, double, const std::function<void()>&) { refuse(); }
+std::vector<double> times_of_graphs(int, double, int, const std::function<void(void*)>&) { refuse(); }
+
+Current::Current(int) { refuse(); }
+Current::~Current() = default;
+Moment::Moment(cu::Stream) { refuse(); }
+void Moment::awaited_by(cu::Stream) const { refuse(); }
+void Moment::wait() const { refuse(); }
+void copy_runs(const Runs&, const Runs&, cu::Stream) { refuse(); }
+cu::Context current_context() { refuse(); }
+void reach(cu::Context) { refuse(); }
+}  // namespace attune::runtime::cuda
+
+namespace attune::runtime::ranks {
+
+void forward_on_device(const detail::Ranks&, const compiler::LoweredMod&, const PartMods&, const Forward&,
+                       const compiler::Problem&, const cuda::Means&) {
+  cuda::driver();
+}
+void backward_on_device(const detail::Ranks&, const compiler::LoweredMod&, const PartMods&, const Backward&,
+                        const compiler::Problem&, const cuda::Means&) {
+  cuda::driver();
+}
+
+}  // namespace attune::runtime::ranks
+
+namespace attune {
+
+std::array<std::byte, 128> nccl_id(Line) { runtime::cuda::refuse_ranks(); }
+Transport nccl(const std::array<std::byte, 128>&, int, int, int, double, Line) { runtime::cuda::refuse_ranks(); }
+Transport nccl(void*, int, double, Line) { runtime::cuda::refuse_ranks(); }
+
+}  // namespace attune

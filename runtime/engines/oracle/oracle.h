@@ -1,0 +1,68 @@
+// runtime/engines/oracle/oracle.h — the definition of attention: forward and backward in double precision, simple and
+// slow
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "compiler/check.h"
+#include "ir/eval.h"
+#include "runtime/engines/infinity.h"
+#include "runtime/machine/progress.h"
+#include <attune/attention.h>
+
+namespace attune::runtime {
+
+/// A row of queries after its softmax. It has only the pairs that were kept; nothing touches removed pairs.
+struct OracleRow {
+  struct Pair {
+    std::int64_t kv;
+    double s, score, p;
+  };
+  std::vector<Pair> kept;
+  double max = -infinity;   ///< of the kept scores
+  double lse = -infinity;   ///< over the kept scores and the sink
+  double sink = -infinity;  ///< the sink's logit
+  double sink_p = 0;        ///< the sink's probability
+};
+
+/// Rows of a forward, in any order. Consecutive rows of one head read its keys and values once. The call's results are
+/// not read.
+class OracleRows {
+ public:
+  OracleRows(const compiler::BoundMod& bound, const Forward& call, const compiler::Problem& problem);
+  ~OracleRows();
+
+  /// Row i of a batch entry or packed sequence; valid until the next call.
+  const OracleRow& row(std::int64_t b, std::int64_t h, std::int64_t i);
+  const std::vector<double>& o() const;
+  /// The same row without its softmax, the only step that costs more than one pair.
+  void enter(std::int64_t b, std::int64_t h, std::int64_t i);
+
+  // The last row's inputs, and expressions at one of its pairs. A pair that the mask removes has a score of -inf.
+  std::span<const double> q() const, k(std::int64_t kv) const, v(std::int64_t kv) const;
+  double score(std::int64_t kv, double s, ir::Precision precision = ir::Precision::f64);
+  double prob(std::int64_t kv, double p, ir::Precision precision = ir::Precision::f64);
+  // Only for a Mod with derivatives: of the score by s, of the prob mod by p.
+  double dscore(std::int64_t kv, double s, ir::Precision precision = ir::Precision::f64);
+  double dprob(std::int64_t kv, double p, ir::Precision precision = ir::Precision::f64);
+  /// Another expression of the call's, at a pair of the last row.
+  double value(const ir::Program& program, const OracleRow::Pair& pair);
+
+ private:
+  struct Head;
+  std::unique_ptr<Head> head_;
+};
+
+void oracle_forward(const compiler::BoundMod& bound, const Forward& call, const compiler::Problem& problem,
+                    const Progress& progress = {});
+void oracle_backward(const compiler::BoundMod& bound, const Backward& call, const compiler::Problem& problem,
+                     const Progress& progress = {});
+
+struct CapturedSum;
+/// The same, but for the gradients of captured tensors: they are handed back, and not stored.
+std::vector<CapturedSum> oracle_gradients(const compiler::BoundMod& bound, const Backward& call,
+                                          const compiler::Problem& problem, const Progress& progress = {});
+
+}  // namespace attune::runtime

@@ -1,0 +1,74 @@
+// runtime/engines/oracle/verify_rows.h — ATTUNE_VERIFY: which rows to check, how far rounding may lead, the error
+// report
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/engines/layout.h"
+#include "runtime/engines/oracle/verify.h"
+
+namespace attune::runtime {
+
+/// The same tensor in host memory, which is added to `memory`.
+Tensor on_host(const Tensor& t, void* stream, std::vector<std::vector<std::byte>>& memory);
+
+/// All elements of the gradients of captured tensors, where the call has few enough pairs. `fast`: by a GPU's own
+/// functions, which are accurate to 11 bits.
+void verify_captured(const compiler::BoundMod& bound, const Backward& call, const compiler::Problem& problem,
+                     const Verified& which, bool fast);
+
+/// A row of a result.
+struct RowAt {
+  std::int64_t b, h, i;
+};
+
+/// `lengths`: of each batch entry or packed sequence. Sorted by head, so that its keys are read once.
+std::vector<RowAt> sampled(std::span<const std::int64_t> lengths, std::int64_t heads, const Verified& which);
+
+/// Half a unit in the last place, relative. For f32, the precision of products of three parts, and of exp2.
+double unit(DType type);
+/// The relative error of exp2. It is alike for all pairs, so it does not average out. Where products are of 16 bits,
+/// engines use few terms of exp2: see codegen/llvm/math.h.
+double unit_of_exp(DType type);
+
+double rounded(double x, DType type);
+/// Rounds to 10 bits of fraction, halves away from zero, as a GPU does with f32 operands of a single TF32 product.
+double tf32(double x);
+double norm(std::span<const double> of);
+
+/// s of a pair in f32, and how far another order of its sum may move it.
+struct Product {
+  double s = 0, reach = 0;
+};
+Product product(std::span<const double> q, std::span<const double> k, double scale);
+
+/// Standard deviations that count as luck: a single row has some where all rows together do not.
+constexpr double lucky = 4;
+
+/// What a row is checked against.
+struct Judged {
+  std::string name;
+  const Tensor& tensor;
+  MatrixLayout at;
+  std::int64_t i;
+  std::span<const double> wanted;  ///< the oracle's
+  std::span<const double> plain;   ///< plain dense attention's, with the inputs' type and sums in f32
+  std::span<const double> luck;    ///< per element, one standard deviation of independent roundings
+  double more = 0;                 ///< for all elements: the error that all pairs share
+};
+
+struct Wrong {
+  std::string where;
+  double got, wanted, distance, allowed;
+};
+/// Nothing if the row is near enough, or cannot be checked.
+std::optional<Wrong> wrong(const Judged& row);
+
+/// `captures`: those of the call. `place`: the row, as in "b=0 h=1 q=2".
+[[noreturn]] void refuse(const compiler::Problem& problem, const compiler::Mod& mod, std::span<const Tensor> captures,
+                         const std::string& place, const Verified& which, const Wrong& wrong);
+
+}  // namespace attune::runtime

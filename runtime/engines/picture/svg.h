@@ -1,0 +1,38 @@
+// runtime/engines/picture/svg.h — a picture of a mask's tiles, of scores and of probabilities, side by side, as SVG
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/engines/picture/cells.h"
+
+namespace attune::runtime {
+
+/// Numbers over the pairs of one batch entry and head, as cells; NaN: no pair of the cell is kept.
+struct Heat {
+  enum class Scale : std::uint8_t {
+    around_zero,  ///< two colours, by sign; full at the largest magnitude
+    by_row,       ///< one colour; full at the row's largest number
+  };
+  std::string caption;
+  Scale scale = Scale::around_zero;
+  std::int32_t rows = 0, columns = 0;
+  std::vector<double> values;  ///< row by row
+};
+
+/// The contents of an SVG.
+struct Drawing {
+  std::string title;               ///< of one line or several
+  std::vector<std::string> notes;  ///< below the title
+  Extent extent;
+  Grid grid{};  ///< without rows: no panel of tiles
+  /// For every pair, row by row, whether it is kept. Empty: only tiles are drawn.
+  std::vector<char> pairs{};
+  std::vector<Heat> heat{};  ///< a panel each
+  bool plain = false;        ///< the panels alone, without words
+};
+
+/// Readable on light and on dark pages: a style that follows the reader's preference.
+std::string svg(const Drawing& drawing);
+
+}  // namespace attune::runtime

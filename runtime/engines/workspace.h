@@ -1,0 +1,96 @@
+// runtime/engines/workspace.h — memory for one call, taken piece by piece from the caller's bytes or from our own
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <span>
+#include <string_view>
+
+namespace attune::runtime {
+
+/// Fits the widest registers, and keeps neighbours on separate cache lines.
+inline constexpr std::size_t alignment = 64;
+
+/// A place for `count` elements in memory that is handed over later.
+template <class T>
+struct Room {
+  std::size_t offset = 0;
+  std::int64_t count = 0;
+
+  /// Null where there is nothing to hold. With null memory, an address that nobody may read, to describe a call by: so
+  /// the sum is one of integers.
+  T* in(std::byte* memory) const {
+    return count > 0 ? reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(memory) + offset) : nullptr;
+  }
+};
+
+/// A call's memory laid out before it is there: piece after piece, each aligned.
+class WorkspaceLayout {
+ public:
+  template <class T>
+  Room<T> take(std::int64_t count) {
+    const Room<T> room{bytes_, count};
+    bytes_ += (static_cast<std::size_t>(count) * sizeof(T) + alignment - 1) / alignment * alignment;
+    return room;
+  }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  std::size_t bytes_ = 0;
+};
+
+/// Lays out memory that is there, and hands out its pieces. Without memory it only counts: take the same pieces in the
+/// same order, first counting and then for real, and each is where it was counted.
+class Workspace {
+ public:
+  Workspace() = default;
+  explicit Workspace(std::span<std::byte> memory) : begin_(memory.data()) {}
+
+  template <class T>
+  T* take(std::int64_t count) {
+    const Room<T> room = layout_.take<T>(count);
+    return begin_ ? reinterpret_cast<T*>(begin_ + room.offset) : nullptr;
+  }
+  std::size_t used() const { return layout_.bytes(); }
+
+ private:
+  std::byte* begin_ = nullptr;
+  WorkspaceLayout layout_;
+};
+
+/// Our own bytes: aligned, not initialised.
+class Memory {
+ public:
+  Memory() = default;
+  explicit Memory(std::size_t size) : size_(size), bytes_(new (std::align_val_t(alignment)) std::byte[size]) {}
+  std::span<std::byte> bytes() const { return {bytes_.get(), size_}; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* p) const { operator delete[](p, std::align_val_t(alignment)); }
+  };
+  std::size_t size_ = 0;
+  std::unique_ptr<std::byte[], Free> bytes_;
+};
+
+/// The caller's memory. Throws an Error if it is too small or not aligned. `ask`: the function that tells its size.
+std::span<std::byte> checked_workspace(std::span<std::byte> callers, std::size_t needed,
+                                       std::string_view ask = "Attention::workspace for the call and its resources");
+/// The caller's memory if given, else our own.
+Workspace workspace_of(std::span<std::byte> callers, const Memory& own, std::size_t needed);
+
+/// A call's memory for as long as this lives: the caller's if there is any, else our own.
+class CallMemory {
+ public:
+  CallMemory(std::span<std::byte> callers, std::size_t needed)
+      : own_(callers.empty() ? Memory(needed) : Memory()), workspace_(workspace_of(callers, own_, needed)) {}
+  Workspace& workspace() { return workspace_; }
+
+ private:
+  Memory own_;
+  Workspace workspace_;
+};
+
+}  // namespace attune::runtime

@@ -1,0 +1,147 @@
+// runtime/machine/cache/objects.cpp — what compilers made, by their inputs: from memory, bundles or disk, or compiled
+// now
+#include "runtime/machine/cache/objects.h"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "runtime/attention/offline/purpose.h"
+#include "runtime/machine/files.h"
+#include "runtime/machine/options.h"
+#include "runtime/machine/watch/watch.h"
+
+namespace attune::runtime {
+namespace {
+
+/// Thrown instead of building.
+struct NotThere {};
+
+}  // namespace
+
+std::optional<CacheKey> Asked::on_disk() const {
+  if (!compiler) return cache_key(content);
+  const std::string by = compiler();
+  if (by.empty()) return std::nullopt;
+  return cache_key(fmt::format("{}\nby {}", content, by));
+}
+
+Objects::Kept Objects::get(const Asked& asked, const std::function<CacheEntry()>& build, Origin* origin) {
+  const CacheKey key = cache_key(asked.content);
+  Origin from = Origin::memory;
+  const auto make = [&] {
+    record_purpose(asked.purpose);
+    from = Origin::bundle;
+    if (Kept found = bundled(key)) return found;
+    from = Origin::disk;
+    if (jit_) return built(asked, build, from);
+    if (Kept found = on_disk(asked)) return found;
+    refuse_to_compile(asked.purpose);
+  };
+  for (;;) try {
+      Kept out = kept_.get(key.hex(), make);
+      if (origin) *origin = from;
+      tell_notes();
+      return out;
+    } catch (const NotThere&) {
+      // The lookup this thread waited for was another thread's find(), which does not build: try again.
+    }
+}
+
+Objects::Kept Objects::find(const Asked& asked) {
+  const CacheKey key = cache_key(asked.content);
+  try {
+    return kept_.get(key.hex(), [&]() -> Kept {
+      if (Kept found = bundled(key)) return found;
+      if (Kept found = on_disk(asked)) return found;
+      throw NotThere{};
+    });
+  } catch (const NotThere&) {
+    return nullptr;
+  }
+}
+
+CacheKey Objects::key_of_facts(const std::string& content) { return cache_key("facts\n" + content); }
+
+Objects::Kept Objects::facts(const std::string& content) { return bundled(key_of_facts(content)); }
+
+Objects::Kept Objects::bundled(const CacheKey& key) {
+  constexpr std::size_t most_notes = 64;
+  std::unique_lock lock(mutex_);
+  const auto bundles = bundles_;
+  // Unlock first, so that threads that want different entries decompress in parallel.
+  lock.unlock();
+  for (auto bundle = bundles.rbegin(); bundle != bundles.rend(); ++bundle) {
+    const Bundle::Item* item = (*bundle)->find(key);
+    if (!item) continue;
+    ParsedEntry parsed = item->read();
+    if (parsed.entry) return std::make_shared<const CacheEntry>(std::move(*parsed.entry));
+    const std::lock_guard noting(mutex_);
+    if (notes_.size() < most_notes)
+      notes_.push_back(fmt::format("{} of {} is not used: {}", item->label, (*bundle)->name(), parsed.wrong));
+  }
+  return nullptr;
+}
+
+Objects::Kept Objects::on_disk(const Asked& asked) {
+  const auto key = disk_ ? asked.on_disk() : std::nullopt;
+  auto found = key ? disk_->find(*key) : std::nullopt;
+  return found ? std::make_shared<const CacheEntry>(std::move(*found)) : nullptr;
+}
+
+Objects::Kept Objects::built(const Asked& asked, const std::function<CacheEntry()>& build, Origin& from) {
+  const auto compiled = [&] {
+    from = Origin::compiler;
+    return build();
+  };
+  const auto key = disk_ ? asked.on_disk() : std::nullopt;
+  // Without a compiler, the build itself reports that.
+  return std::make_shared<const CacheEntry>(key ? disk_->get(*key, compiled) : compiled());
+}
+
+// Collects the notes even without a listener: otherwise they would be told later, as news.
+void Objects::tell_notes() {
+  std::vector<std::string> all;
+  {
+    const std::lock_guard lock(mutex_);
+    all.swap(notes_);
+  }
+  if (disk_)
+    for (std::string& text : disk_->notes()) all.push_back(std::move(text));
+  for (std::string& text : all) note(watch::Noted::Of::cache, std::move(text));
+}
+
+void Objects::note_later(std::string text) {
+  const std::lock_guard lock(mutex_);
+  notes_.push_back(std::move(text));
+}
+
+void Objects::add(std::shared_ptr<const Bundle> bundle) {
+  const std::lock_guard lock(mutex_);
+  bundles_.push_back(std::move(bundle));
+}
+
+CacheFolders cache_folders(const Options& o) {
+  return {.user = o.cache_bytes > 0 && why_not_ours(o.cache).empty() ? o.cache : "",
+          .system = o.cache_system,
+          .read_only = o.cache_read_only};
+}
+
+Objects& objects() {
+  // Never destroyed: threads may compile until the process ends.
+  static Objects& kept = *[] {
+    const Options& o = options();
+    CacheFolders folders = cache_folders(o);
+    const bool on_disk = !folders.user.empty() || !folders.system.empty();
+    auto made = std::make_unique<Objects>(on_disk ? std::make_unique<Cache>(std::move(folders), o.cache_bytes)
+                                                  : nullptr);
+    if (const std::string why = why_not_ours(o.cache); !why.empty())
+      made->note_later(fmt::format("{} is not used: {}", o.cache, why));
+    for (const std::string& path : o.bundles) made->add(Bundle::open(path));
+    made->jit(o.jit);
+    return made.release();
+  }();
+  return kept;
+}
+
+}  // namespace attune::runtime

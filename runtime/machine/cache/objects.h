@@ -1,0 +1,86 @@
+// runtime/machine/cache/objects.h — what compilers made, by their inputs: from memory, bundles or disk, or compiled now
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/machine/cache/bundle.h"
+#include "runtime/machine/cache/cache.h"
+#include "runtime/machine/cache/single.h"
+
+namespace attune::runtime {
+
+class Purpose;
+
+/// Where an object came from.
+enum class Origin : std::uint8_t { memory, bundle, disk, compiler };
+
+/// A request to a compiler.
+struct Asked {
+  /// Everything the compiler is handed. Bundles use this alone as their key, so that they serve machines without a
+  /// compiler.
+  std::string content;
+  /// The compiler's exact version; empty text if there is none here. The key on disk covers both. Called only when
+  /// needed, because a compiler may have to be opened first.
+  std::function<std::string()> compiler{};
+  /// What it is needed for: handed on to records and Errors, and no part of any key. May be null.
+  const Purpose* purpose = nullptr;
+
+  /// The key in the folder on disk. Nothing: there is no compiler here.
+  std::optional<CacheKey> on_disk() const;
+};
+
+/// Every stored value was built for the same key, by this process or another; nothing more is known about it.
+class Objects {
+ public:
+  using Kept = std::shared_ptr<const CacheEntry>;
+
+  /// Without a cache, nothing is kept on disk.
+  explicit Objects(std::unique_ptr<Cache> disk = nullptr) : disk_(std::move(disk)) {}
+
+  /// Returns what exists, else calls `build` and keeps the result. Content is built by one thread at a time. With
+  /// compiling off, throws an Error instead of building: see purpose.h. `origin` may be null.
+  Kept get(const Asked& asked, const std::function<CacheEntry()>& build, Origin* origin = nullptr);
+  /// Null if it would have to be built.
+  Kept find(const Asked& asked);
+  /// A bundle's facts about content that it does not hold: the findings from compiling a kernel that was not taken. No
+  /// bytes.
+  Kept facts(const std::string& content);
+  static CacheKey key_of_facts(const std::string& content);
+
+  /// Bundles that were added later are searched first.
+  void add(std::shared_ptr<const Bundle> bundle);
+  /// Told with the next entry that is asked for.
+  void note_later(std::string text);
+  void jit(bool on) { jit_ = on; }
+  bool jit() const { return jit_; }
+
+  Cache* disk() const { return disk_.get(); }
+
+ private:
+  Kept bundled(const CacheKey& key);
+  Kept on_disk(const Asked& asked);
+  Kept built(const Asked& asked, const std::function<CacheEntry()>& build, Origin& from);
+  void tell_notes();
+
+  std::unique_ptr<Cache> disk_;
+  std::atomic<bool> jit_ = true;
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<const Bundle>> bundles_;
+  std::vector<std::string> notes_;
+  Single<std::string, CacheEntry> kept_;
+};
+
+struct Options;
+/// The folders for kernels; with a cache size of 0, only the system's.
+CacheFolders cache_folders(const Options& options);
+
+/// The process's own: with the folder of ATTUNE_CACHE, the bundles of ATTUNE_BUNDLE, and ATTUNE_JIT.
+Objects& objects();
+
+}  // namespace attune::runtime

@@ -1,0 +1,55 @@
+// runtime/machine/cpu_quota.cpp — how many CPUs' time a container gives its processes
+#include "runtime/machine/cpu_quota.h"
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+
+namespace attune::runtime {
+namespace {
+
+using std::filesystem::path;
+
+/// Microseconds of CPU time, and of time, of one group.
+std::optional<double> limit_of(const path& group) {
+  double time = 0, period = 0;
+  // "max 100000" where there is no limit, which is no number.
+  if (std::ifstream file(group / "cpu.max"); file >> time >> period && period > 0) return time / period;
+  if (std::ifstream(group / "cpu.cfs_quota_us") >> time && std::ifstream(group / "cpu.cfs_period_us") >> period &&
+      time > 0 && period > 0)
+    return time / period;
+  return std::nullopt;
+}
+
+/// `group`, a path that begins with /, and all groups around it below `mounted`. Inside a container the outer part of
+/// the path may not be there.
+void narrow(std::optional<double>& least, const path& mounted, const std::string& group) {
+  for (path part = path(group).relative_path();; part = part.parent_path()) {
+    if (const auto limit = limit_of(mounted / part)) least = std::min(*limit, least.value_or(*limit));
+    if (part.empty()) return;
+  }
+}
+
+}  // namespace
+
+std::optional<double> cpu_quota(const path& root) {
+  std::optional<double> least;
+  const path groups = root / "sys/fs/cgroup";
+  std::ifstream mine(root / "proc/self/cgroup");
+  for (std::string line; std::getline(mine, line);) {
+    // number:controllers:path, without controllers in version 2
+    const std::size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1), group = line.substr(second + 1);
+    if (controllers.empty()) {
+      narrow(least, groups, group);
+      narrow(least, groups / "unified", group);
+    } else if (("," + controllers + ",").find(",cpu,") != std::string::npos) {
+      narrow(least, groups / controllers, group);
+      if (controllers != "cpu") narrow(least, groups / "cpu", group);
+    }
+  }
+  return least;
+}
+
+}  // namespace attune::runtime

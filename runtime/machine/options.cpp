@@ -1,0 +1,347 @@
+// runtime/machine/options.cpp — the process's options: its environment variables ATTUNE_*, read once
+#include "runtime/machine/options.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include <attune/error.h>
+#include <fmt/format.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include "ir/parse.h"
+#include "runtime/machine/cpu_quota.h"
+#include "runtime/machine/watch/log.h"
+
+namespace attune::runtime {
+namespace {
+
+constexpr std::string_view prefix = "ATTUNE_";
+
+/// channel_names, and the word for all of them.
+constexpr auto log_words = [] {
+  std::array<std::string_view, channel_names.size() + 1> words{};
+  std::ranges::copy(channel_names, words.begin());
+  words.back() = "all";
+  return words;
+}();
+
+/// The words of a comma-separated list, with their positions.
+std::vector<std::pair<std::size_t, std::string_view>> list_of(std::string_view value) {
+  std::vector<std::pair<std::size_t, std::string_view>> out;
+  for (std::size_t at = 0; at <= value.size();) {
+    const std::size_t end = std::min(value.find(',', at), value.size());
+    out.emplace_back(at, value.substr(at, end - at));
+    at = end + 1;
+  }
+  return out;
+}
+
+bool set_log(Options& options, std::string_view value) {
+  for (const auto& [at, word] : list_of(value)) {
+    const auto found = std::ranges::find(log_words, word);
+    if (found == log_words.end()) return false;
+    options.log |= word == "all" ? all_channels : 1u << (found - log_words.begin());
+  }
+  return true;
+}
+
+constexpr std::array<std::string_view, 2> switch_words{"0", "1"}, cache_modes{"rw", "ro"}, jit_words{"on", "off"},
+    check_words{"range", "off"};
+
+constexpr std::array rows{
+    OptionRow{"ATTUNE_BUNDLE",
+              "files of kernels that were compiled beforehand",
+              "none",
+              "paths, with : between them",
+              {},
+              [](Options& options, std::string_view value) {
+                for (std::size_t begin = 0; begin < value.size();) {
+                  const std::size_t end = std::min(value.find(':', begin), value.size());
+                  if (end > begin) options.bundles.emplace_back(value.substr(begin, end - begin));
+                  begin = end + 1;
+                }
+                return true;
+              }},
+    OptionRow{"ATTUNE_CACHE",
+              "the folder for compiled kernels and what attune remembers; off: no files",
+              "attune in XDG_CACHE_HOME, or .cache/attune at home",
+              "a path, or off",
+              {},
+              [](Options& options, std::string_view value) {
+                options.cache = value;
+                return true;
+              }},
+    OptionRow{"ATTUNE_CACHE_MODE", "whether that folder is written or only read", "rw", "", cache_modes,
+              [](Options& options, std::string_view value) {
+                options.cache_read_only = value == "ro";
+                return std::ranges::find(cache_modes, value) != cache_modes.end();
+              }},
+    OptionRow{"ATTUNE_CACHE_SIZE",
+              "how much compiled kernels may take in that folder",
+              "1G",
+              "a number of bytes, or of K, M or G of them; 0 keeps none",
+              {},
+              [](Options& options, std::string_view value) {
+                constexpr std::string_view units = "KMG";
+                const std::size_t unit = units.find(value.back());
+                if (unit != std::string_view::npos) value.remove_suffix(1);
+                const auto [end, error] = std::from_chars(value.begin(), value.end(), options.cache_bytes);
+                const std::size_t shift = unit == std::string_view::npos ? 0 : 10 * (unit + 1);
+                if (error != std::errc{} || end != value.end() || options.cache_bytes > ~0ull >> shift) return false;
+                options.cache_bytes <<= shift;
+                return true;
+              }},
+    OptionRow{"ATTUNE_CACHE_SYSTEM",
+              "a further folder of compiled kernels, for what the user's lacks; only read",
+              "there is none",
+              "a path",
+              {},
+              [](Options& options, std::string_view value) {
+                options.cache_system = value;
+                return true;
+              }},
+    OptionRow{"ATTUNE_CHECK", "range: refuses a call on the host that reads a captured tensor out of range",
+              "reads that are clamped", "", check_words,
+              [](Options& options, std::string_view value) {
+                options.check_range = value == "range";
+                return std::ranges::find(check_words, value) != check_words.end();
+              }},
+    OptionRow{"ATTUNE_CPU", "the kind of CPU that code is made for", "the widest that this CPU has", "",
+              codegen::isa_names,
+              [](Options& options, std::string_view value) {
+                options.cpu = codegen::isa_named(value);
+                return options.cpu.has_value();
+              }},
+    OptionRow{"ATTUNE_DUMP",
+              "a folder for what each kernel was made from and became: see docs/debugging.md",
+              "nothing is written",
+              "a path",
+              {},
+              [](Options& options, std::string_view value) {
+                options.dump = value;
+                return true;
+              }},
+    OptionRow{"ATTUNE_JIT", "may kernels be compiled?", "on", "", jit_words,
+              [](Options& options, std::string_view value) {
+                options.jit = value == "on";
+                return std::ranges::find(jit_words, value) != jit_words.end();
+              }},
+    OptionRow{"ATTUNE_LINEINFO", "1: profilers of GPUs show the lines that expressions were written in", "0", "",
+              switch_words,
+              [](Options& options, std::string_view value) {
+                options.lineinfo = value == "1";
+                return std::ranges::find(switch_words, value) != switch_words.end();
+              }},
+    OptionRow{"ATTUNE_LOG", "what is told on stderr, with commas between: see docs/debugging.md", "silence", "",
+              log_words, set_log, true},
+    OptionRow{"ATTUNE_NVRTC",
+              "the library that compiles for NVIDIA's GPUs",
+              "libnvrtc.so.13 or .12, where the system finds it or in /usr/local/cuda",
+              "a path",
+              {},
+              [](Options& options, std::string_view value) {
+                options.nvrtc = value;
+                return true;
+              }},
+    OptionRow{"ATTUNE_RECORD",
+              "a file for lines on kernels that were needed: see docs/offline.md",
+              "none is written",
+              "a path",
+              {},
+              [](Options& options, std::string_view value) {
+                options.record = value;
+                return true;
+              }},
+    OptionRow{"ATTUNE_THREADS",
+              "how many threads work on a call, the caller's among them",
+              "as many as there are CPUs that the process may run on",
+              "a number from 1 to 1024",
+              {},
+              [](Options& options, std::string_view value) {
+                const auto [end, error] = std::from_chars(value.begin(), value.end(), options.threads);
+                return error == std::errc{} && end == value.end() && options.threads >= 1 &&
+                       options.threads <= max_threads;
+              }},
+    OptionRow{"ATTUNE_VERIFY",
+              "how many rows of each result are computed again by the oracle, and compared",
+              "none",
+              "a number from 0 to 1000000",
+              {},
+              [](Options& options, std::string_view value) {
+                const auto [end, error] = std::from_chars(value.begin(), value.end(), options.verify);
+                return error == std::errc{} && end == value.end() && options.verify >= 0 && options.verify <= 1000000;
+              }},
+};
+static_assert(max_threads == 1024, "ATTUNE_THREADS says so");
+
+[[noreturn]] void refuse(const OptionRow& row, const std::string& value) {
+  const std::vector<std::string> words(row.words.begin(), row.words.end());
+  // In a list, the first word that is unknown.
+  std::pair<std::size_t, std::string_view> wrong{0, value};
+  for (const auto& one : row.several ? list_of(value) : decltype(list_of(value)){})
+    if (std::ranges::find(row.words, one.second) == row.words.end()) {
+      wrong = one;
+      break;
+    }
+  const std::string word(wrong.second);
+  const auto meant = ir::nearest(word, words);
+  const std::string otherwise = fmt::format("unset {} for {}", row.name, row.otherwise);
+  throw Error(
+      "option-value", fmt::format("{} cannot be `{}`", row.name, word),
+      Place{.name = std::string(row.name), .text = value, .begin = wrong.first, .end = wrong.first + word.size()},
+      fmt::format("it takes {}", takes(row)),
+      meant ? fmt::format("write {}, if that is meant, or {}", *meant, otherwise)
+            : fmt::format("write one of these, or {}", otherwise));
+}
+
+std::optional<std::string> environment(std::string_view name) {
+  const char* value = std::getenv(std::string(name).c_str());
+  if (!value) return std::nullopt;
+  return value;
+}
+
+/// As in the XDG base directory specification: relative paths do not count.
+std::string usual_folder(const Lookup& lookup, std::string_view variable, std::string_view at_home) {
+  for (const auto& [name, below] : {std::pair{variable, std::string_view("/attune")}, {"HOME", at_home}}) {
+    const auto folder = lookup(name);
+    if (folder && folder->starts_with('/')) return *folder + std::string(below);
+  }
+  return {};
+}
+
+// Tells by the first word after ATTUNE_, so that a test's new variable needs no line here.
+bool is_of_tests(std::string_view name) {
+  constexpr std::array<std::string_view, 4> words{"APPROVE", "BENCH", "FUZZ", "TEST"};
+  name.remove_prefix(prefix.size());
+  return std::ranges::find(words, name.substr(0, name.find('_'))) != words.end();
+}
+
+/// Options that were set by calls.
+struct Given {
+  std::mutex mutex;
+  std::map<std::string, std::string, std::less<>> values;
+  bool read = false;  ///< options() has its answer
+};
+Given& given() {
+  static Given& only = *new Given;
+  return only;
+}
+
+}  // namespace
+
+std::string takes(const OptionRow& row) {
+  if (row.words.empty()) return std::string(row.takes);
+  return fmt::format("{} or {}{}", fmt::join(row.words.begin(), row.words.end() - 1, ", "), row.words.back(),
+                     row.several ? ", several with commas between" : "");
+}
+
+bool set_option(const std::string& name, const std::optional<std::string>& value) {
+  const auto row = std::ranges::find(rows, name, &OptionRow::name);
+  if (row == rows.end()) {
+    std::vector<std::string> known;
+    for (const OptionRow& one : rows) known.emplace_back(one.name);
+    const auto near = ir::nearest(name, known);
+    throw Error("unknown-option", fmt::format("there is no option `{}`", name), {.name = name},
+                fmt::format("there are {}", fmt::join(known, ", ")),
+                near ? fmt::format("did you mean {}?", *near) : "leave it out");
+  }
+  Options scratch;
+  if (value && !value->empty() && !row->set(scratch, *value)) refuse(*row, *value);
+  Given& all = given();
+  const std::lock_guard lock(all.mutex);
+  if (all.read) return false;
+  value ? static_cast<void>(all.values.insert_or_assign(name, *value)) : static_cast<void>(all.values.erase(name));
+  return true;
+}
+
+std::span<const OptionRow> option_rows() { return rows; }
+
+Options parse_options(const Lookup& lookup, int cpus) {
+  Options options{.cache = usual_folder(lookup, "XDG_CACHE_HOME", "/.cache/attune"),
+                  .state = usual_folder(lookup, "XDG_STATE_HOME", "/.local/state/attune"),
+                  .threads = std::clamp(cpus, 1, max_threads)};
+  for (const OptionRow& row : rows) {
+    const auto value = lookup(row.name);
+    if (value && !value->empty() && !row.set(options, *value)) refuse(row, *value);
+  }
+  if (options.cache == "off") options.cache = options.cache_system = "";
+  return options;
+}
+
+const Options& options() {
+  static const Options made = [] {
+    Given& all = given();
+    const std::lock_guard lock(all.mutex);
+    const auto lookup = [&](std::string_view name) {
+      const auto found = all.values.find(name);
+      return found == all.values.end() ? environment(name) : std::optional(found->second);
+    };
+    Options out = parse_options(lookup, usable_cpus());
+    all.read = true;
+    return out;
+  }();
+  return made;
+}
+
+namespace {
+
+int allowed_cpus() {
+  // The kernel refuses a set that is smaller than its own; no machine has a million CPUs.
+  for (std::size_t room = CPU_SETSIZE; room <= (1u << 20); room *= 2) {
+    const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(CPU_ALLOC(room), [](cpu_set_t* s) { CPU_FREE(s); });
+    if (set && sched_getaffinity(0, CPU_ALLOC_SIZE(room), set.get()) == 0)
+      return std::max(1, CPU_COUNT_S(CPU_ALLOC_SIZE(room), set.get()));
+    if (errno != EINVAL) break;
+  }
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+}  // namespace
+
+int usable_cpus() {
+  const int allowed = allowed_cpus();
+  const std::optional<double> quota = cpu_quota();
+  return quota && *quota < allowed ? std::max(1, static_cast<int>(std::ceil(*quota))) : allowed;
+}
+
+std::vector<UnknownVariable> unknown_variables(std::span<const std::string> names) {
+  std::vector<std::string> known;  // without the prefix, which would make any two names alike
+  for (const OptionRow& row : rows) known.emplace_back(row.name.substr(prefix.size()));
+  std::vector<UnknownVariable> out;
+  for (const std::string& name : names) {
+    if (!name.starts_with(prefix) || is_of_tests(name) || std::ranges::find(rows, name, &OptionRow::name) != rows.end())
+      continue;
+    auto meant = ir::nearest(std::string_view(name).substr(prefix.size()), known);
+    if (meant) meant->insert(0, prefix);
+    out.push_back({name, std::move(meant)});
+  }
+  return out;
+}
+
+std::vector<UnknownVariable> unknown_variables() {
+  std::vector<std::string> names;
+  for (char** variable = environ; variable && *variable; ++variable) {
+    const std::string_view text = *variable;
+    names.emplace_back(text.substr(0, text.find('=')));
+  }
+  std::ranges::sort(names);
+  return unknown_variables(names);
+}
+
+std::string option_table() {
+  std::string out = "| variable | takes | meaning | without it |\n|---|---|---|---|\n";
+  for (const OptionRow& row : rows)
+    out += fmt::format("| `{}` | {} | {} | {} |\n", row.name, takes(row), row.meaning, row.otherwise);
+  return out;
+}
+
+}  // namespace attune::runtime

@@ -1,0 +1,78 @@
+// runtime/machine/options.h — the process's options: its environment variables ATTUNE_*, read once
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "codegen/isa.h"
+
+namespace attune::runtime {
+
+struct Options {
+  std::vector<std::string> bundles{};      ///< files of kernels that were compiled beforehand
+  std::optional<codegen::Isa> cpu{};       ///< none: the widest that this CPU has
+  std::string cache{};                     ///< a folder; empty: none
+  bool cache_read_only = false;            ///< nothing in that folder is changed
+  std::uint64_t cache_bytes = 1ull << 30;  ///< limit for compiled kernels in it; 0: they are not kept
+  std::string cache_system{};              ///< a folder of compiled kernels, only read; empty: none
+  bool check_range = false;                ///< refuse calls that read captured tensors outside of them
+  std::string dump{};                      ///< a folder; empty: nothing is dumped
+  bool lineinfo = false;                   ///< GPU kernels carry the lines they were written in
+  unsigned log = 0;                        ///< bits of channel_names
+  bool jit = true;                         ///< whether kernels may be compiled
+  std::string record{};                    ///< a file for what was compiled; empty: none
+  std::string nvrtc{};                     ///< empty: the usual places
+  std::string state{};                     ///< a folder for what a user's work leaves behind; empty: none
+  int threads = 1;                         ///< 1 to max_threads, including the caller's
+  int verify = 0;                          ///< rows of each result to compute again
+};
+
+inline constexpr int max_threads = 1024;
+
+/// One row per variable; parsing, the docs and the advice on typos are generated from them.
+struct OptionRow {
+  std::string_view name, meaning, otherwise;              ///< `otherwise`: what holds without the variable
+  std::string_view takes;                                 ///< in words, if `words` is not the whole answer
+  std::span<const std::string_view> words;                ///< the allowed words, if there is a list of them
+  bool (*set)(Options& options, std::string_view value);  ///< false: not a valid value
+  bool several = false;                                   ///< takes several words, separated by commas
+};
+std::span<const OptionRow> option_rows();
+
+/// The value of a variable by its full name, if it is set.
+using Lookup = std::function<std::optional<std::string>(std::string_view name)>;
+
+/// An empty variable counts as not set. `cpus`: the default of `threads`.
+Options parse_options(const Lookup& lookup, int cpus);
+
+/// The process's options. An invalid value throws an Error at every call until it is fixed.
+const Options& options();
+
+/// Sets an option by its full name, in place of the environment's; none takes that back. Throws an Error for a name or
+/// value that there is not. False, and nothing is set: the options were read already.
+bool set_option(const std::string& name, const std::optional<std::string>& value);
+
+/// The values that an option takes, in words.
+std::string takes(const OptionRow& row);
+
+/// How many CPUs the calling thread may run on, and no more than its container gives time of. New threads inherit them.
+int usable_cpus();
+
+/// A variable that begins with ATTUNE_ and has no row.
+struct UnknownVariable {
+  std::string name;
+  std::optional<std::string> meant;  ///< the row with a similar name
+};
+/// Among these names. Variables of tests and benches do not count: APPROVE, BENCH, FUZZ or TEST follows the prefix.
+std::vector<UnknownVariable> unknown_variables(std::span<const std::string> names);
+std::vector<UnknownVariable> unknown_variables();  ///< in the environment
+
+/// The rows as a table for the docs.
+std::string option_table();
+
+}  // namespace attune::runtime

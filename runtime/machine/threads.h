@@ -1,0 +1,29 @@
+// runtime/machine/threads.h — work on several threads, as many as the machine lets start
+#pragma once
+
+#include <cstddef>
+#include <functional>
+
+#include <signal.h>
+
+namespace attune::runtime {
+
+/// Signals are for the threads of the user; faults and profilers are for every thread. A thread that is started while
+/// this lives inherits it.
+class SignalsBlocked {
+ public:
+  SignalsBlocked();
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+  ~SignalsBlocked();
+
+ private:
+  sigset_t before_{};
+};
+
+/// Calls `work` on this thread and on at most `most` - 1 others at the same time, and returns when all calls have. If
+/// the machine starts fewer threads, fewer call it: work takes its tasks from a counter. The first exception of a call
+/// is thrown here.
+void on_threads(std::size_t most, const std::function<void()>& work);
+
+}  // namespace attune::runtime

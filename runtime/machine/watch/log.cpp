@@ -1,0 +1,121 @@
+// runtime/machine/watch/log.cpp — ATTUNE_LOG: facts as lines on stderr
+#include "runtime/machine/watch/log.h"
+
+#include <cerrno>
+#include <chrono>
+#include <iterator>
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "runtime/machine/files.h"
+#include "runtime/machine/one_line.h"
+#include "runtime/machine/options.h"
+#include "runtime/machine/watch/watch.h"
+
+namespace attune::runtime {
+namespace {
+
+/// Indices into channel_names.
+enum Channel : unsigned { passes, choose, cache, build, launch };
+
+std::string begin(Channel channel, std::string_view mod) {
+  // Enough digits to find the digest again.
+  return fmt::format("{:<6}  {:<8}  ", channel_names[channel], mod.empty() ? "-" : mod.substr(0, 8));
+}
+
+std::string time_of(double seconds) {
+  if (seconds < 1e-3) return fmt::format("{:.1f} us", seconds * 1e6);
+  if (seconds < 1) return fmt::format("{:.1f} ms", seconds * 1e3);
+  return fmt::format("{:.2f} s", seconds);
+}
+
+bool is_of(const watch::Built& fact, Channel channel) {
+  return channel == (fact.from == watch::Built::From::compiler ? build : cache);
+}
+
+void write_line(int file, const std::string& line) {
+  const auto now = std::chrono::system_clock::now();
+  const auto micros = std::chrono::duration_cast<std::chrono::microseconds>(now.time_since_epoch()).count() % 1000000;
+  const std::string all = fmt::format("attune {:%H:%M:%S}.{:06} {} {}\n",
+                                      fmt::gmtime(std::chrono::system_clock::to_time_t(now)), micros,
+                                      syscall(SYS_gettid), one_line(line));
+  const FileSizeLimit limit;
+  // In one write, so that lines of threads and processes stay whole. An error has nowhere to be reported.
+  while (write(file, all.data(), all.size()) < 0 && errno == EINTR) {
+  }
+}
+
+}  // namespace
+
+std::string log_line(const watch::Lowered& fact) {
+  std::string out = begin(passes, fact.mod) + fmt::format("lowered in {}:", time_of(fact.seconds));
+  for (const auto& step : fact.steps)
+    out += fmt::format("{} {} {} ({} nodes)", &step == fact.steps.data() ? "" : ",", step.name, time_of(step.seconds),
+                       step.nodes);
+  return out;
+}
+
+std::string log_line(const watch::Chosen& fact) {
+  std::string out = begin(choose, fact.mod) + fmt::format("{} for {}", fact.kernel, fact.target);
+  for (const std::string& text : fact.notes) out += fmt::format("; {}", text);
+  for (const auto& one : fact.rejected) out += fmt::format("; not {}: {}", one.kernel, one.why);
+  return out;
+}
+
+std::string log_line(const watch::Built& fact) {
+  const bool made = fact.from == watch::Built::From::compiler;
+  std::string out = begin(made ? build : cache, fact.mod) +
+                    fmt::format("{} for {} {} in {}: {} bytes", fact.kernel, fact.target,
+                                made                                    ? "compiled"
+                                : fact.from == watch::Built::From::disk ? "found on disk"
+                                                                        : "found in a bundle",
+                                time_of(fact.seconds), fact.bytes);
+  if (fact.registers > 0)
+    out += fmt::format(", {} registers, {} bytes spilled, {} bytes of shared memory", fact.registers, fact.spilled,
+                       fact.shared);
+  if (!fact.flaw.empty()) out += fmt::format("; {}", fact.flaw);
+  return out + fmt::format("; key {}", fact.key);
+}
+
+std::string log_line(const watch::Called& fact) {
+  std::string out = begin(launch, fact.mod) +
+                    fmt::format("{} by {} on {}: {} B={} H={}/{} S={}x{} D={}/{}{}, {} bytes of workspace, {}",
+                                fact.call, fact.kernel, fact.target, fact.dtype, fact.batch, fact.q_heads,
+                                fact.kv_heads, fact.q_len, fact.kv_len, fact.d, fact.dv, fact.packed ? " packed" : "",
+                                fact.workspace, time_of(fact.seconds));
+  if (fact.file) out += fmt::format("; {}:{}", fact.file, fact.line);
+  return out;
+}
+
+std::string log_line(const watch::Noted& fact) {
+  constexpr std::array<std::string_view, 4> names{"cache", "dump", "verify", "watch"};
+  return fmt::format("{:<6}  {:<8}  {}", names[static_cast<std::size_t>(fact.of)], "-", fact.text);
+}
+
+watch::Callbacks log_to(int file, unsigned channels) {
+  watch::Callbacks out;
+  const auto on = [channels](Channel channel) { return ((channels >> channel) & 1) != 0; };
+  const auto log = [file](const auto& fact) { write_line(file, log_line(fact)); };
+  if (on(passes)) out.lowered = log;
+  if (on(choose)) out.chosen = log;
+  if (on(launch)) out.called = log;
+  if (on(build) || on(cache))
+    out.built = [=](const watch::Built& fact) {
+      for (const Channel channel : {build, cache})
+        if (on(channel) && is_of(fact, channel)) log(fact);
+    };
+  if (channels != 0)
+    out.noted = [=](const watch::Noted& fact) {
+      if (fact.of != watch::Noted::Of::cache || on(cache)) log(fact);
+    };
+  return out;
+}
+
+void log_as_asked() {
+  if (options().log != 0) listen_at_once(log_to(STDERR_FILENO, options().log));
+}
+
+}  // namespace attune::runtime

@@ -1,0 +1,72 @@
+// runtime/machine/watch/watch.h — brings facts to listeners; without listeners a fact costs one atomic load
+#pragma once
+
+#include <atomic>
+#include <chrono>
+
+#include <attune/watch.h>
+
+namespace attune::runtime {
+
+/// Bits of what a listener wants to be told.
+enum class Fact : unsigned { lowered = 1, chosen = 2, built = 4, called = 8, noted = 16 };
+
+/// What all listeners together want.
+struct Audience {
+  static constexpr unsigned not_known = 1u << 31;  ///< the environment's listeners are not set up yet
+  static std::atomic<unsigned> facts;
+  static unsigned begin();
+};
+
+/// Whether any listener wants this. The first call sets up the listeners that the environment asks for; throws an Error
+/// if the environment cannot be read.
+inline bool wants(Fact fact) {
+  unsigned wanted = Audience::facts.load(std::memory_order_relaxed);
+  if (wanted & Audience::not_known) wanted = Audience::begin();
+  return (wanted & static_cast<unsigned>(fact)) != 0;
+}
+
+/// While one lives on a thread, its callbacks wait, because locks may be held. The log does not wait.
+class Telling {
+ public:
+  Telling();
+  ~Telling();
+  Telling(const Telling&) = delete;
+  Telling& operator=(const Telling&) = delete;
+};
+
+void tell(watch::Lowered fact);
+void tell(watch::Chosen fact);
+void tell(watch::Built fact);
+void tell(watch::Called fact);
+void tell(watch::Noted fact);
+inline void note(watch::Noted::Of of, std::string text) {
+  if (wants(Fact::noted)) tell(watch::Noted{of, std::move(text)});
+}
+
+/// Callbacks run where facts occur, whatever is locked there: they must not throw or call attune.
+void listen_at_once(watch::Callbacks callbacks);
+
+/// What an engine reports about a call, if asked.
+struct Used {
+  std::string target, kernel;
+  std::size_t workspace = 0;
+
+  /// Another way that a part of the call is computed, in the same memory.
+  void add(std::string_view by, std::string_view way, std::size_t bytes) {
+    target = by;
+    kernel += (kernel.empty() ? "" : " and ") + std::string(way);
+    workspace = std::max(workspace, bytes);
+  }
+};
+
+class Clock {
+ public:
+  std::chrono::nanoseconds took() const { return std::chrono::steady_clock::now() - start_; }
+  double seconds() const { return std::chrono::duration<double>(took()).count(); }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace attune::runtime

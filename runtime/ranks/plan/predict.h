@@ -1,0 +1,66 @@
+// runtime/ranks/plan/predict.h — what each schedule moves and how long it takes, on a machine of given rates
+#pragma once
+
+#include "runtime/ranks/plan/deal.h"
+
+namespace attune::runtime::ranks {
+
+using Deal = Shares::Deal;
+using Travel = Shares::Travel;
+using How = Shares::How;
+
+std::string_view name_of(Deal deal);
+std::string_view name_of(Travel travel);
+/// 0.683 ms, 12.3 ms, 6830 ms
+std::string milliseconds(double ms);
+
+/// Sizes of a call that times follow from.
+struct Sizes {
+  std::int64_t batch = 1, kv_batch = 1, q_heads = 1, kv_heads = 1, d = 0, dv = 0, element = 2;  ///< element: bytes
+  bool kv_shared() const { return kv_batch != batch; }
+};
+
+/// A rank's time line, in ms: when a group of keys or a step travels and when it is computed.
+struct Bar {
+  double begin = 0, end = 0;
+};
+struct RankTimes {
+  std::vector<Bar> travels, computes;
+  double compute = 0;          ///< ms, all of it
+  double own = 0, across = 0;  ///< bytes that come from ranks of its node and, on its share, from other nodes
+  double received() const { return own + across; }
+};
+
+/// One schedule of one layer's forward.
+struct Predicted {
+  Travel travel = Travel::gather;
+  int groups = 1;
+  std::string why_not;  ///< not empty: it cannot be taken, and the rest says nothing
+  std::vector<RankTimes> ranks;
+  double ms = 0;     ///< of the slowest rank
+  double ideal = 0;  ///< ms, if all work were spread evenly and nothing travelled
+};
+
+/// Grains of keys that each rank's queries need, by (entry, head, rank); one table of entries where all are alike, or
+/// share their keys, and one of heads where those are alike.
+struct Needs {
+  Needs(const Work& work, const Dealt& dealt, int ranks, bool kv_shared);
+  std::size_t entries, heads, ranks;
+  std::vector<GrainSet> sets;
+
+  std::size_t tables() const { return entries * heads; }
+  const GrainSet& of(std::size_t table, int rank) const { return sets[table * ranks + static_cast<std::size_t>(rank)]; }
+  const GrainSet& of(std::int64_t entry, std::int64_t head, int rank) const {
+    return of((entries > 1 ? static_cast<std::size_t>(entry) : 0) * heads +
+                  (heads > 1 ? static_cast<std::size_t>(head) : 0),
+              rank);
+  }
+};
+
+/// A schedule with `groups` of key heads (only gather has several).
+Predicted predict(const Sizes& sizes, const Axis& q, const Axis& kv, const Work& work, const Dealt& dealt, int ranks,
+                  const How& how, Travel travel, int groups);
+/// Groups that gather may have: divisors of the key heads up to 8.
+std::vector<int> groups_of(std::int64_t kv_heads);
+
+}  // namespace attune::runtime::ranks

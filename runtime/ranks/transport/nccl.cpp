@@ -1,0 +1,83 @@
+// runtime/ranks/transport/nccl.cpp — NVIDIA's NCCL, opened by name at first use: its functions, and what its results
+// mean
+#include "runtime/ranks/transport/nccl.h"
+
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "runtime/machine/one_line.h"
+
+namespace attune::runtime::ranks {
+namespace {
+
+constexpr const char* library_names[] = {"libnccl.so.2", "libnccl.so"};
+
+/// The functions that a handle shows. `where` names it in words.
+Nccl functions_of(void* handle, std::string_view where) {
+  Nccl nccl;
+  const auto look_up = [&]<class F>(F*& into, const char* name) {
+    into = reinterpret_cast<F*>(dlsym(handle, name));
+    if (!into)
+      throw Error("nccl", "this NCCL cannot be used", {}, fmt::format("{} has no {}", where, name),
+                  "install NCCL 2.14 or newer");
+  };
+#define ATTUNE_NCCL(returns, name, ...) look_up(nccl.name, #name);
+#include "runtime/ranks/transport/nccl.def"
+#undef ATTUNE_NCCL
+  return nccl;
+}
+
+/// Looks until there is one: a library that is missing now may be loaded later.
+const Nccl& found_once(bool open) {
+  static std::mutex mutex;
+  static std::optional<Nccl>& known = *new std::optional<Nccl>;
+  const std::lock_guard lock(mutex);
+  if (!known) known = find_nccl(library_names, open);
+  return *known;
+}
+
+}  // namespace
+
+Nccl find_nccl(std::span<const char* const> names, bool open) {
+  if (dlsym(RTLD_DEFAULT, "ncclGetVersion")) return functions_of(RTLD_DEFAULT, "the NCCL of this process");
+  // Libraries stay open: communicators may last until the process ends.
+  for (const int how : {RTLD_NOLOAD, 0}) {
+    if (how == 0 && !open) break;
+    for (const char* name : names)
+      if (void* handle = dlopen(name, RTLD_NOW | RTLD_LOCAL | how)) return functions_of(handle, name);
+  }
+  const std::string all = fmt::format("{}", fmt::join(names, ", "));
+  if (!open)
+    throw Error("nccl", "this process has not loaded NCCL", {}, fmt::format("none of {} is loaded", all),
+                "load the library that made the communicator, or pass an id: then attune opens NCCL itself");
+  throw Error("nccl", "there is no NCCL to exchange by", {}, fmt::format("none of {} can be opened", all),
+              "install NCCL where the loader finds it (LD_LIBRARY_PATH), or load it before, as torch does");
+}
+
+const Nccl& nccl_to_open() { return found_once(true); }
+const Nccl& nccl_loaded() { return found_once(false); }
+
+Error nccl_error(const Nccl& nccl, NcclComm comm, NcclResult result, std::string_view function) {
+  const auto text = [](const char* from) { return one_line(from ? from : ""); };
+  const std::string last = text(nccl.ncclGetLastError(comm));
+  const std::string why = fmt::format("{} gives `{}`{}{}", function, text(nccl.ncclGetErrorString(result)),
+                                      last.empty() ? "" : ": ", last);
+  if (result == NcclResult::remote_error)
+    return {"ranks-timeout",
+            "another rank has failed",
+            {},
+            why,
+            "find out what happened to it; then make new transports for all ranks"};
+  return {"nccl",
+          "NCCL has failed",
+          {},
+          why,
+          "run it with NCCL_DEBUG=INFO, which tells more; then make new transports for all ranks"};
+}
+
+}  // namespace attune::runtime::ranks
