@@ -20,6 +20,7 @@
 // SharedDecode<Tile>::bytes of shared memory, Tile::warps x 32 threads.
 #pragma once
 
+#include "codegen/cuda/layout/decode_sm80.cuh"
 #include "codegen/cuda/parts/before.cuh"
 #include "codegen/cuda/parts/cuts_sm80.cuh"
 #include "codegen/cuda/parts/parts.cuh"
@@ -37,19 +38,23 @@ namespace attune {
 template <class Tile>
 using Kept = Either<Tile::narrow != 0, e4m3, typename Tile::Element>;
 
+/// Where each thing is, as layout/ places it.
 template <class Tile>
 struct SharedDecode {
   static constexpr int size = ElementOf<typename Tile::Element>::bytes, kept = ElementOf<Kept<Tile>>::bytes;
-  static constexpr int slot_bytes = Tile::n * (Tile::d > Tile::dv ? Tile::d : Tile::dv) * kept;
-  /// Rows of 8 results that warps put side by side; the padding keeps the rows in different banks.
-  static constexpr int met_rows = 8, met_pitch = Tile::dv + 8;
-  static constexpr int ring = 0, ring_bytes = Tile::stages * slot_bytes, q = Tile::warps * ring_bytes,
-                       met = q + Tile::m * Tile::d * size,
-                       met_bytes = Tile::warps * met_rows * met_pitch * static_cast<int>(sizeof(float)),
-                       parts = met + met_bytes, last = parts + Tile::warps * Tile::m * static_cast<int>(sizeof(Part)),
-                       before = last + 16,
-                       before_bytes = has_before<Tile> ? Tile::m * static_cast<int>(sizeof(float)) : 0,
-                       bytes = before + before_bytes;
+  static constexpr DecodeLayout80 at{.m = Tile::m,
+                                     .n = Tile::n,
+                                     .d = Tile::d,
+                                     .dv = Tile::dv,
+                                     .stages = Tile::stages,
+                                     .warps = Tile::warps,
+                                     .element = size,
+                                     .kept = kept,
+                                     .has_before = has_before<Tile>};
+  static constexpr int ring = at.ring, q = at.q, met = at.met, parts = at.parts, last = at.last, before = at.before,
+                       slot_bytes = at.slot_bytes, ring_bytes = at.ring_bytes, met_rows = at.met_rows,
+                       met_pitch = at.met_pitch, met_bytes = at.met_bytes, bytes = at.bytes;
+  static_assert(at.part == sizeof(Part));
 };
 
 /// Is nothing read before queries and keys are? Expressions that read captured tensors hold their addresses.

@@ -15,18 +15,20 @@
 // memory, Tile::warps x 32 threads, a block for every tile of keys of every key head of every batch entry that k has.
 #pragma once
 
+#include "codegen/cuda/layout/keys_sm80.cuh"
 #include "codegen/cuda/parts/backward_sm80.cuh"
 
 namespace attune {
 
+/// Where each thing is, as layout/ places it.
 template <class Tile>
 struct SharedKeys80 {
   static constexpr int size = ElementOf<typename Tile::Element>::bytes;
-  static constexpr int k_bytes = Tile::n * Tile::d * size, v_bytes = Tile::n * Tile::dv * size,
-                       q_bytes = Tile::m * Tile::d * size, grad_o_bytes = Tile::m * Tile::dv * size,
-                       ends_bytes = Tile::m * 16;
-  static constexpr int k = 0, v = k + k_bytes, q = v + v_bytes, grad_o = q + Tile::stages * q_bytes,
-                       ends = grad_o + Tile::stages * grad_o_bytes, bytes = ends + Tile::stages * ends_bytes;
+  static constexpr KeysLayout80 at{
+      .m = Tile::m, .n = Tile::n, .d = Tile::d, .dv = Tile::dv, .stages = Tile::stages, .element = size};
+  static constexpr int k = at.k, v = at.v, q = at.q, grad_o = at.grad_o, ends = at.ends, q_bytes = at.q_bytes,
+                       grad_o_bytes = at.grad_o_bytes, ends_bytes = at.ends_bytes, end_bytes = at.end_bytes,
+                       bytes = at.bytes;
 };
 
 /// A function of its own, so that it takes no registers from the rest.
