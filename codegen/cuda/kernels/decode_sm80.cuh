@@ -20,13 +20,15 @@
 // SharedDecode<Tile>::bytes of shared memory, Tile::warps x 32 threads.
 #pragma once
 
+#include "codegen/cuda/layout/decode_sm80.cuh"
 #include "codegen/cuda/parts/before.cuh"
 #include "codegen/cuda/parts/cuts_sm80.cuh"
 #include "codegen/cuda/parts/parts.cuh"
 #include "codegen/cuda/parts/softmax_sm80.cuh"
 #include "codegen/cuda/parts/widened_sm80.cuh"
-#include "codegen/cuda/ptx/cluster_sm90.cuh"
-#include "codegen/cuda/ptx/early.cuh"
+#include "codegen/cuda/ptx/cluster.cuh"
+#include "codegen/cuda/ptx/launch.cuh"
+#include "codegen/cuda/ptx/thread.cuh"
 
 namespace attune {
 
@@ -36,19 +38,23 @@ namespace attune {
 template <class Tile>
 using Kept = Either<Tile::narrow != 0, e4m3, typename Tile::Element>;
 
+/// Where each thing is, as layout/ places it.
 template <class Tile>
 struct SharedDecode {
   static constexpr int size = ElementOf<typename Tile::Element>::bytes, kept = ElementOf<Kept<Tile>>::bytes;
-  static constexpr int slot_bytes = Tile::n * (Tile::d > Tile::dv ? Tile::d : Tile::dv) * kept;
-  /// Rows of 8 results that warps put side by side; the padding keeps the rows in different banks.
-  static constexpr int met_rows = 8, met_pitch = Tile::dv + 8;
-  static constexpr int ring = 0, ring_bytes = Tile::stages * slot_bytes, q = Tile::warps * ring_bytes,
-                       met = q + Tile::m * Tile::d * size,
-                       met_bytes = Tile::warps * met_rows * met_pitch * static_cast<int>(sizeof(float)),
-                       parts = met + met_bytes, last = parts + Tile::warps * Tile::m * static_cast<int>(sizeof(Part)),
-                       before = last + 16,
-                       before_bytes = has_before<Tile> ? Tile::m * static_cast<int>(sizeof(float)) : 0,
-                       bytes = before + before_bytes;
+  static constexpr DecodeLayout80 at{.m = Tile::m,
+                                     .n = Tile::n,
+                                     .d = Tile::d,
+                                     .dv = Tile::dv,
+                                     .stages = Tile::stages,
+                                     .warps = Tile::warps,
+                                     .element = size,
+                                     .kept = kept,
+                                     .has_before = has_before<Tile>};
+  static constexpr int ring = at.ring, q = at.q, met = at.met, parts = at.parts, last = at.last, before = at.before,
+                       slot_bytes = at.slot_bytes, ring_bytes = at.ring_bytes, met_rows = at.met_rows,
+                       met_pitch = at.met_pitch, met_bytes = at.met_bytes, bytes = at.bytes;
+  static_assert(at.part == sizeof(Part));
 };
 
 /// Is nothing read before queries and keys are? Expressions that read captured tensors hold their addresses.
@@ -237,8 +243,8 @@ struct DecodeBlock {
       if (row >= Tile::m) continue;
       const uint4& x = read.piece[n];
       const unsigned into = shared + Shared::q + QLine::at(row, byte);
-      store_shared(into, x.x, x.y);
-      store_shared(into + 8, x.z, x.w);
+      shared_put(into, x.x, x.y);
+      shared_put(into + 8, x.z, x.w);
     }
     __syncthreads();
     if constexpr (held)
@@ -434,9 +440,9 @@ struct DecodeBlock {
   __device__ void keep(int row, int column, const PartOfRow& all) const {
     const unsigned into = kept_at(row * Tile::dv + column);
     const auto bits = [](float x) { return __float_as_uint(x); };
-    store_shared(into, bits(all.o[0]), bits(all.o[1]));
-    store_shared(into + 8, bits(all.o[2]), bits(all.o[3]));
-    if (column == 0) store_shared(kept_at(Tile::m * Tile::dv + 2 * row), bits(all.part.sum), bits(all.part.over));
+    shared_put(into, bits(all.o[0]), bits(all.o[1]));
+    shared_put(into + 8, bits(all.o[2]), bits(all.o[3]));
+    if (column == 0) shared_put(kept_at(Tile::m * Tile::dv + 2 * row), bits(all.part.sum), bits(all.part.over));
   }
   /// Each of two blocks adds up half of the tile's results, whose parts lie in their shared memory.
   __device__ void join_cluster(Sharing sharing) {

@@ -15,18 +15,20 @@
 // memory, Tile::warps x 32 threads, a block for every tile of keys of every key head of every batch entry that k has.
 #pragma once
 
+#include "codegen/cuda/layout/keys_sm80.cuh"
 #include "codegen/cuda/parts/backward_sm80.cuh"
 
 namespace attune {
 
+/// Where each thing is, as layout/ places it.
 template <class Tile>
 struct SharedKeys80 {
   static constexpr int size = ElementOf<typename Tile::Element>::bytes;
-  static constexpr int k_bytes = Tile::n * Tile::d * size, v_bytes = Tile::n * Tile::dv * size,
-                       q_bytes = Tile::m * Tile::d * size, grad_o_bytes = Tile::m * Tile::dv * size,
-                       ends_bytes = Tile::m * 16;
-  static constexpr int k = 0, v = k + k_bytes, q = v + v_bytes, grad_o = q + Tile::stages * q_bytes,
-                       ends = grad_o + Tile::stages * grad_o_bytes, bytes = ends + Tile::stages * ends_bytes;
+  static constexpr KeysLayout80 at{
+      .m = Tile::m, .n = Tile::n, .d = Tile::d, .dv = Tile::dv, .stages = Tile::stages, .element = size};
+  static constexpr int k = at.k, v = at.v, q = at.q, grad_o = at.grad_o, ends = at.ends, q_bytes = at.q_bytes,
+                       grad_o_bytes = at.grad_o_bytes, ends_bytes = at.ends_bytes, end_bytes = at.end_bytes,
+                       bytes = at.bytes;
 };
 
 /// A function of its own, so that it takes no registers from the rest.
@@ -140,16 +142,12 @@ struct Keys80 {
   }
   __device__ void keep_end(const End& end, int stage) const {
     const unsigned to = end_at(static_cast<int>(threadIdx.x), stage);
-    store_shared(to, __float_as_uint(end.end.under), __float_as_uint(end.end.delta));
-    store_shared(to + 8, static_cast<unsigned>(end.from), static_cast<unsigned>(end.to));
+    shared_put(to, __float_as_uint(end.end.under), __float_as_uint(end.end.delta));
+    shared_put(to + 8, static_cast<unsigned>(end.from), static_cast<unsigned>(end.to));
   }
   __device__ End end_of_column(int i, int stage) const {
-    unsigned x[4];
-    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                 : "r"(end_at(i, stage))
-                 : "memory");
-    return {{__uint_as_float(x[0]), __uint_as_float(x[1])}, static_cast<int>(x[2]), static_cast<int>(x[3])};
+    const uint4 x = shared_get_words(end_at(i, stage));
+    return {{__uint_as_float(x.x), __uint_as_float(x.y)}, static_cast<int>(x.z), static_cast<int>(x.w)};
   }
 
   // ---- a tile of pairs -------------------------------------------------------------------------------------------
