@@ -59,10 +59,11 @@ bool tells_apart(const Forward& call, const Problem& p) {
   return p.q.layout != p.kv.layout || p.kv_offset != 0 || call.kv_len.given() || call.q_offsets.given();
 }
 
-KernelKey key_of(const Facts& device, const LoweredMod& lowered, const Args& args, const Forward& call,
-                 const Problem& p, const Means& means) {
+KernelKey key_of(const Facts& device, const Call& of, const Means& means) {
+  const Forward& call = of.forward();
+  const Problem& p = of.problem;
   const bool latent = codegen::is_latent(p.d, p.dv, values_within_keys(call));
-  const Problem& whole = means.whole ? *means.whole : p;
+  const Problem& whole = of.whole ? *of.whole : p;
   // Of latent heads the copy engine moves q and k alone.
   const bool boxes = has_boxes(call.q) && has_boxes(call.k) && (latent || (has_boxes(call.v) && has_boxes(call.o)));
   KernelKey key{.device = device.index,
@@ -88,9 +89,9 @@ KernelKey key_of(const Facts& device, const LoweredMod& lowered, const Args& arg
                          .load = copied_bytes({&call.q, &call.k, &call.v}),
                          .store = stored_bytes(call.o),
                          .scale_positive = static_cast<float>(p.scale) > 0,
-                         .exact = codegen::is_exact(means.exact, call.q.dtype),
-                         .wide = codegen::reach_far(args.captures)},
-                .mod = lowered.digest,
+                         .exact = codegen::is_exact(of.exact, call.q.dtype),
+                         .wide = codegen::reach_far(of.args.captures)},
+                .mod = of.mod.digest,
                 .length = codegen::length_of(whole.q.length, whole.kv.length)};
   if (means.preference) key.preference = *means.preference;
   return key;
@@ -112,13 +113,13 @@ std::vector<std::byte> user_of(const LoweredMod& lowered, const Args& args, cons
 /// A call with its kernel. Its memory is laid out here, once; `put` fills it in and puts the launches on a stream.
 class ForwardCall {
  public:
-  ForwardCall(const Facts& device, const LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means)
-      : lowered_(lowered), args_(args_of(lowered, call)), call_(call), p_(p), means_(means), device_(device),
-        kernel_(loaded_kernel(key_of(device, lowered, args_, call, p, means), lowered,
-                              static_cast<cu::Stream>(means.stream), means.purpose)),
-        tiling_(tiling_of(kernel_->choice)), tiles_(tiling_, p), starts_(space_, p, tiles_) {
-    if (call.piece != 0 && !cuts_keys()) refuse_piece();
-    if (means.cover) require_fit(*means.cover, device_, *kernel_, lowered, args_, p);
+  ForwardCall(const Facts& device, const Call& of, const Means& means)
+      : lowered_(of.mod), args_(of.args), call_(of.forward()), p_(of.problem), means_(means), device_(device),
+        kernel_(loaded_kernel(key_of(device, of, means), of.mod, static_cast<cu::Stream>(means.stream), of.purpose)),
+        tiling_(tiling_of(kernel_->choice)), tiles_(tiling_, p_), starts_(space_, p_, tiles_) {
+    const Problem& p = p_;
+    if (call_.piece != 0 && !cuts_keys()) refuse_piece();
+    if (means.cover) require_fit(*means.cover, device_, *kernel_, lowered_, args_, p);
     if (tiles_.count > most_blocks() && kernel_->choice.counts_tiles) next_ = space_.take<unsigned>(1);
     if (turns()) turned_ = space_.take<std::byte>(turned(nullptr).size());
     if (cuts_keys()) {
@@ -137,7 +138,7 @@ class ForwardCall {
     if (means.cover) {
       lists_ = means.cover->lists;
     } else if (kernel_->cover_kernel) {
-      lists_ = CoverLists(kernel_->choice.plan, lowered.cover, p);
+      lists_ = CoverLists(kernel_->choice.plan, lowered_.cover, p);
       own_lists_ = space_.take<int>(lists_.ints());
     }
   }
@@ -418,7 +419,7 @@ class ForwardCall {
   }
 
   const LoweredMod& lowered_;
-  Args args_;
+  const Args& args_;
   const Forward& call_;
   const Problem& p_;
   const Means& means_;
@@ -440,20 +441,20 @@ class ForwardCall {
 
 }  // namespace
 
-std::size_t forward_workspace(const LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means) {
-  check_outputs(call);
-  if (is_empty(p)) return 0;
-  const Facts& device = facts(call.q.device.index);
+std::size_t forward_workspace(const Call& call, const Means& means) {
+  check_outputs(call.forward());
+  if (is_empty(call.problem)) return 0;
+  const Facts& device = facts(call.forward().q.device.index);
   const Current current(device.index);
-  return ForwardCall(device, lowered, call, p, means).bytes();
+  return ForwardCall(device, call, means).bytes();
 }
 
-void forward(const LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means) {
-  check_outputs(call);
-  if (is_empty(p)) return;
-  const Facts& device = facts(call.q.device.index);
+void forward(const Call& call, const Means& means) {
+  check_outputs(call.forward());
+  if (is_empty(call.problem)) return;
+  const Facts& device = facts(call.forward().q.device.index);
   const Current current(device.index);
-  ForwardCall run(device, lowered, call, p, means);
+  ForwardCall run(device, call, means);
   const std::size_t bytes = run.bytes();
   if (means.used)
     *means.used = {target_name(device.arch()), codegen::variant_of(run.kernel().choice.plan).text(), bytes};
@@ -462,31 +463,31 @@ void forward(const LoweredMod& lowered, const Forward& call, const Problem& p, c
   run.put(own.bytes().data());
 }
 
-std::size_t cover_bytes(const LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means) {
-  check_outputs(call);
+std::size_t cover_bytes(const Call& call, const Means& means) {
+  check_outputs(call.forward());
+  const Problem& p = call.problem;
   if (is_empty(p) || p.q.packed()) return 0;
-  const Current current(call.q.device.index);
-  const auto kernel = loaded_kernel(key_of(facts(call.q.device.index), lowered, args_of(lowered, call), call, p, means),
-                                    lowered, nullptr, means.purpose);
+  const Facts& device = facts(call.forward().q.device.index);
+  const Current current(device.index);
+  const auto kernel = loaded_kernel(key_of(device, call, means), call.mod, nullptr, call.purpose);
   if (!kernel->cover_kernel) return 0;
   WorkspaceLayout space;
-  space.take<int>(CoverLists(kernel->choice.plan, lowered.cover, p).ints());
+  space.take<int>(CoverLists(kernel->choice.plan, call.mod.cover, p).ints());
   return space.bytes();
 }
 
-std::shared_ptr<const detail::DeviceCover> cover(const LoweredMod& lowered, const Forward& call, const Problem& p,
-                                                 const Means& means) {
-  check_outputs(call);
+std::shared_ptr<const detail::DeviceCover> cover(const Call& call, const Means& means) {
+  check_outputs(call.forward());
+  const Problem& p = call.problem;
   // The starts of packed sequences come with each call, and their lists with them.
   if (is_empty(p) || p.q.packed()) return nullptr;
-  const Facts& device = facts(call.q.device.index);
+  const Facts& device = facts(call.forward().q.device.index);
   const Current current(device.index);
   const auto stream = static_cast<cu::Stream>(means.stream);
-  const Args args = args_of(lowered, call);
-  const auto kernel = loaded_kernel(key_of(device, lowered, args, call, p, means), lowered, stream, means.purpose);
+  const auto kernel = loaded_kernel(key_of(device, call, means), call.mod, stream, call.purpose);
   if (!kernel->cover_kernel) return nullptr;
-  auto made = std::make_shared<detail::DeviceCover>(device, *kernel, lowered, args, p);
-  made->lists = CoverLists(kernel->choice.plan, lowered.cover, p);
+  auto made = std::make_shared<detail::DeviceCover>(device, *kernel, call.mod, call.args, p);
+  made->lists = CoverLists(kernel->choice.plan, call.mod.cover, p);
   WorkspaceLayout space;
   const Room<int> room = space.take<int>(made->lists.ints());
   std::byte* const memory =
@@ -497,31 +498,29 @@ std::shared_ptr<const detail::DeviceCover> cover(const LoweredMod& lowered, cons
   CoverArgs arguments = cover_arguments(made->lists, p, {}, nullptr);
   Launches launches;
   launches.launch(cover_launch(kernel->cover_kernel->kernel, made->lists, arguments));
-  std::vector<std::byte> user = user_of(lowered, args, *kernel, p);
+  std::vector<std::byte> user = user_of(call.mod, call.args, *kernel, p);
   launches.put(stream, user);
   return made;
 }
 
-KernelStory forward_story(const LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means) {
-  check_outputs(call);
-  const Current current(call.q.device.index);
-  const auto kernel = loaded_kernel(key_of(facts(call.q.device.index), lowered, args_of(lowered, call), call, p, means),
-                                    lowered, nullptr, means.purpose);
-  return story_of(*kernel);
-}
-
-codegen::Variant forward_variant(const LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means) {
-  const Facts& device = facts(call.q.device.index);
+std::vector<KernelStory> forward_story(const Call& call, const Means& means) {
+  check_outputs(call.forward());
+  const Facts& device = facts(call.forward().q.device.index);
   const Current current(device.index);
-  const KernelKey key = key_of(device, lowered, args_of(lowered, call), call, p, means);
-  return codegen::variant_of(
-      loaded_kernel(key, lowered, static_cast<cu::Stream>(means.stream), means.purpose)->choice.plan);
+  return {story_of(*loaded_kernel(key_of(device, call, means), call.mod, nullptr, call.purpose))};
 }
 
-KernelWants forward_wants(const LoweredMod& lowered, const Forward& call, const Problem& p, std::optional<bool> exact) {
-  check_outputs(call);
-  const KernelKey key = key_of(facts(call.q.device.index), lowered, args_of(lowered, call), call, p, {.exact = exact});
-  const codegen::GpuParts parts = codegen::forward_parts(lowered, key.spec);
+codegen::Variant forward_variant(const Call& call, const Means& means) {
+  const Facts& device = facts(call.forward().q.device.index);
+  const Current current(device.index);
+  const auto stream = static_cast<cu::Stream>(means.stream);
+  return codegen::variant_of(loaded_kernel(key_of(device, call, means), call.mod, stream, call.purpose)->choice.plan);
+}
+
+KernelWants forward_wants(const Call& call) {
+  check_outputs(call.forward());
+  const KernelKey key = key_of(facts(call.forward().q.device.index), call, {});
+  const codegen::GpuParts parts = codegen::forward_parts(call.mod, key.spec);
   const codegen::CallKind kind = codegen::call_kind(parts, key.length);
   return {key.spec, parts.facts, kind, tuned_key(key, kind)};
 }
