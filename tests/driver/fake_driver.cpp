@@ -34,6 +34,8 @@ std::array<std::atomic<int>, count> called{};
 std::array<std::atomic<int>, count> refused{};
 std::mutex mutex;  // guards what follows
 std::vector<Launch> launched;
+std::vector<Step> given;
+int streams_made = 0, events_recorded = 0;
 std::set<cu::Address> live;
 int to_record = -1;  // events that will pass before streams are stuck; negative: all
 thread_local std::vector<cu::Context> stack;
@@ -49,6 +51,7 @@ struct Object {
   std::string name;
   bool capturing = false;
   bool stuck = false;
+  int number = 0;  ///< of a stream, or of an event's latest record
 };
 /// Objects not destroyed yet: attune never unloads what it has loaded.
 std::set<Object*>& objects = *new std::set<Object*>;
@@ -77,6 +80,22 @@ void* at(cu::Address address) { return reinterpret_cast<void*>(address); }
 std::array<Object, std::size(archs)> primaries;
 Object legacy_stream;
 Object& stream_of(cu::Stream stream) { return stream ? object(stream) : legacy_stream; }
+/// With the mutex held.
+void give_step(cu::Stream stream, std::string what) {
+  constexpr std::size_t most = 10000;
+  if (given.size() < most) given.push_back({stream_of(stream).number, std::move(what)});
+}
+Result step(cu::Stream stream, std::string what) {
+  const std::lock_guard lock(mutex);
+  give_step(stream, std::move(what));
+  return Result::success;
+}
+Result numbered_stream(cu::Stream* stream) {
+  give(stream, handle<cu::Stream>());
+  const std::lock_guard lock(mutex);
+  object(*stream).number = ++streams_made;
+  return Result::success;
+}
 
 // ---- The functions, in the order of driver.def
 
@@ -149,27 +168,31 @@ Result cuMemAlloc(cu::Address* into, std::size_t bytes) { return take(into, byte
 Result cuMemFree(cu::Address address) { return give_back(address); }
 Result cuMemAllocAsync(cu::Address* into, std::size_t bytes, cu::Stream) { return take(into, bytes); }
 Result cuMemFreeAsync(cu::Address address, cu::Stream) { return give_back(address); }
-Result cuMemcpyAsync(cu::Address to, cu::Address from, std::size_t bytes, cu::Stream) {
+Result cuMemcpyAsync(cu::Address to, cu::Address from, std::size_t bytes, cu::Stream stream) {
   std::memcpy(at(to), at(from), bytes);
-  return Result::success;
+  return step(stream, "copies " + std::to_string(bytes) + " bytes");
 }
-Result cuMemcpy2DAsync(const cu::Copy2D* copy, cu::Stream) {
+Result cuMemcpy2DAsync(const cu::Copy2D* copy, cu::Stream stream) {
   for (std::size_t i = 0; i < copy->height; ++i)
     std::memcpy(at(copy->to + i * copy->to_pitch), at(copy->from + i * copy->from_pitch), copy->width);
-  return Result::success;
+  return step(stream, "copies " + std::to_string(copy->height) + " x " + std::to_string(copy->width) + " bytes");
 }
-Result cuMemsetD8Async(cu::Address to, unsigned char value, std::size_t bytes, cu::Stream) {
+Result cuMemsetD8Async(cu::Address to, unsigned char value, std::size_t bytes, cu::Stream stream) {
   std::memset(at(to), value, bytes);
-  return Result::success;
+  return step(stream, "clears " + std::to_string(bytes) + " bytes");
 }
-Result cuMemsetD32Async(cu::Address to, unsigned value, std::size_t words, cu::Stream) {
+Result cuMemsetD32Async(cu::Address to, unsigned value, std::size_t words, cu::Stream stream) {
   for (std::size_t i = 0; i < words; ++i) static_cast<unsigned*>(at(to))[i] = value;
-  return Result::success;
+  return step(stream, "fills " + std::to_string(words) + " words");
 }
 
-Result cuStreamCreate(cu::Stream* stream, unsigned) { return give(stream, handle<cu::Stream>()); }
-Result cuStreamCreateWithPriority(cu::Stream* stream, unsigned, int) { return give(stream, handle<cu::Stream>()); }
-Result cuStreamWaitEvent(cu::Stream, cu::Event, unsigned) { return Result::success; }
+Result cuStreamCreate(cu::Stream* stream, unsigned) { return numbered_stream(stream); }
+Result cuStreamCreateWithPriority(cu::Stream* stream, unsigned, int) { return numbered_stream(stream); }
+Result cuStreamWaitEvent(cu::Stream stream, cu::Event event, unsigned) {
+  const std::lock_guard lock(mutex);
+  give_step(stream, "waits for #" + std::to_string(object(event).number));
+  return Result::success;
+}
 Result cuStreamDestroy(cu::Stream stream) { return destroy(stream); }
 Result cuStreamSynchronize(cu::Stream) { return Result::success; }
 Result cuStreamQuery(cu::Stream) { return Result::success; }
@@ -192,8 +215,10 @@ Result cuGraphExecDestroy(cu::GraphExec graph) { return destroy(graph); }
 Result cuGraphDestroy(cu::Graph graph) { return destroy(graph); }
 Result cuEventCreate(cu::Event* event, unsigned) { return give(event, handle<cu::Event>()); }
 Result cuEventDestroy(cu::Event event) { return destroy(event); }
-Result cuEventRecord(cu::Event event, cu::Stream) {
+Result cuEventRecord(cu::Event event, cu::Stream stream) {
   const std::lock_guard lock(mutex);
+  object(event).number = ++events_recorded;
+  give_step(stream, "records #" + std::to_string(events_recorded));
   object(event).stuck = to_record == 0;
   if (to_record > 0) --to_record;
   return Result::success;
@@ -222,6 +247,7 @@ Result cuKernelSetAttribute(cu::KernelAttribute, int, cu::Kernel, cu::Device) { 
 Result cuLaunchKernelEx(const cu::LaunchConfig* config, cu::Function function, void**, void**) {
   constexpr std::size_t most = 1000;
   const std::lock_guard lock(mutex);
+  give_step(config->stream, "launches " + object(function).name);
   if (launched.size() >= most) return Result::success;
   Launch& one = launched.emplace_back();
   one = {.kernel = object(function).name,
@@ -279,10 +305,16 @@ std::vector<Launch> launches() {
   const std::lock_guard lock(mutex);
   return launched;
 }
+std::vector<Step> steps() {
+  const std::lock_guard lock(mutex);
+  return given;
+}
+void add_step(void* stream, std::string what) { step(static_cast<cu::Stream>(stream), std::move(what)); }
 void forget() {
   for (auto& n : called) n = 0;
   const std::lock_guard lock(mutex);
   launched.clear();
+  given.clear();
 }
 void refuse(std::string_view function, int result) { refused[index_of(function)] = result; }
 std::vector<std::string_view> functions() { return {names.begin(), names.end()}; }
