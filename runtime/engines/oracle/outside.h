@@ -20,7 +20,7 @@ struct OutsideReads {
 OutsideReads outside_reads(const compiler::Mod& written, const compiler::BoundMod& bound, const Forward& call,
                            const compiler::Problem& problem);
 
-/// Throws an Error if there are any.
+/// Throws an Error if there are any, or if a page of the call that a pair which is left needs does not exist.
 void refuse_outside_reads(const compiler::Mod& written, const compiler::BoundMod& bound, const Forward& call,
                           const compiler::Problem& problem);
 
