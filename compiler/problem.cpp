@@ -13,6 +13,7 @@
 
 #include "compiler/bind.h"
 #include "compiler/lower.h"
+#include "compiler/overlap.h"
 #include "compiler/refuse.h"
 
 namespace attune::compiler {
@@ -122,11 +123,12 @@ void check_alias(const Named& out, std::span<const Named> others) {
                    fmt::format("give {} memory of its own", out.name()));
 }
 
-void check_scale(std::optional<double> scale) {
-  if (!scale || std::isfinite(static_cast<float>(*scale))) return;
-  throw refuse("bad-scale", fmt::format("the scale {} is not a finite f32", *scale),
-               "s = scale * (q . k) is computed in f32, whose largest number is 3.4e38",
-               "pass a finite scale, or none for 1 / sqrt(D)");
+/// What is merged with is read before it is written in the same place, and nowhere else.
+void check_in_place(const Named& out, const Named& before) {
+  if (*before == *out || !before->given() || !out->given() || !share_elements(*out, *before)) return;
+  throw refuse("tensor-alias", fmt::format("{} and {} share a part of their memory", out.name(), before.name()),
+               fmt::format("elements of {} lie where others of {} do, which are read later", out.name(), before.name()),
+               fmt::format("pass one tensor for both, or give {} memory of its own", out.name()));
 }
 
 void check_starts(const Named& cu) {
@@ -588,6 +590,13 @@ bool overlap(const Backward::Captured& a, const Backward::Captured& b, const Arg
 
 }  // namespace
 
+void check_scale(std::optional<double> scale) {
+  if (!scale || std::isfinite(static_cast<float>(*scale))) return;
+  throw refuse("bad-scale", fmt::format("the scale {} is not a finite f32", *scale),
+               "s = scale * (q . k) is computed in f32, whose largest number is 3.4e38",
+               "pass a finite scale, or none for 1 / sqrt(D)");
+}
+
 Problem check(const BoundMod& bound, const Forward& call, std::optional<double> scale) {
   const Named q{"q", &call.q}, k{"k", &call.k}, v{"v", &call.v}, o{"o", &call.o}, lse{"lse", &call.lse},
       max{"max", &call.max};
@@ -623,6 +632,8 @@ Problem check(const BoundMod& bound, const Forward& call, std::optional<double> 
     if (*lse_before != *lse) inputs.push_back(lse_before);
   }
   check_outputs({o, lse, max}, inputs);
+  check_in_place(o, {"o_before", &call.o_before});
+  check_in_place(lse, {"lse_before", &call.lse_before});
   return p;
 }
 
