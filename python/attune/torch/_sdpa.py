@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attune.expr import _said
+from attune._words import said
 from attune.torch._attend import Packed, attend, check_tensors, starts
 from attune.torch._flex import as_autocast, check_heads, is_any_autocast
 from attune.torch._mod import Spelled, Texts
@@ -121,7 +121,7 @@ def _spelled(q: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: b
 def dropping(share: float, device: torch.device) -> tuple[str, Tensor]:
     """Dropout as a prob mod, and the seed that it captures, from torch's generator: torch.manual_seed repeats it."""
     if not isinstance(share, (int, float)) or not 0.0 <= share <= 1.0:
-        refuse("bad-argument", f"`dropout_p` cannot be {_said(share)}", "it is the share of pairs that go",
+        refuse("bad-argument", f"`dropout_p` cannot be {said(share)}", "it is the share of pairs that go",
                "pass a number from 0 to 1")
     keep = 1.0 - share
     seed = torch.randint(0, 2**31 - 1, (), dtype=torch.int32, device=device)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attune.torch._attend import Packed, attend, check_tensors, starts
 from attune.torch._flex import MaskMod, ScoreMod, as_autocast, written
-from attune.torch._value import refuse, scalar
+from attune.torch._value import TIGHT, refuse, scalar
 
 
 def varlen_attention(query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor, cu_seq_k: Tensor | None,
@@ -55,8 +55,8 @@ def _seen(mask_mod: MaskMod | None, window: tuple[int, int], used: Tensor | None
 
     def seen(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
         trace = q_idx.trace
-        keys: Any = scalar(trace, "i", ("kv_len", 14), natural=True) if used is None else used[b]
-        diagonal: Any = q_idx + (keys - scalar(trace, "i", ("q_len", 14), natural=True))
+        keys: Any = scalar(trace, "i", ("kv_len", TIGHT), natural=True) if used is None else used[b]
+        diagonal: Any = q_idx + (keys - scalar(trace, "i", ("q_len", TIGHT), natural=True))
         kept: Any = True
         if right >= 0:
             kept = kv_idx <= diagonal + right
