@@ -9,6 +9,8 @@ from typing import Any
 
 from attune import _arguments, _arrays
 from attune._cover import Cover
+from attune._errors import Error
+from attune._place import here
 from attune._ranks import Shares
 
 Array = Any
@@ -21,6 +23,9 @@ def result(q: Array, v: Array) -> Array:
     try:
         return _arrays.result(q, (*q.shape[:-1], v.shape[-1]))
     except (AttributeError, IndexError):
+        if isinstance(q, memoryview):
+            raise Error.at(here(), "no-output", "attune cannot make memoryviews", "q is memory of no library of arrays",
+                           "pass out=, an array to write into, or numpy.asarray(q)") from None
         return q
 
 

@@ -40,6 +40,7 @@ class Scan:
         self.hints: list[str] = []
         self.cacheable = True
         self.keywords: Mapping[str, object] = {}  # what names stand for before they are looked up
+        self.asked: set[str] = set()  # keywords that functions refer to
         self.key: list[object] = []
         self._places: dict[int, int] = {}
         self._met: dict[int, int] = {}
@@ -118,8 +119,11 @@ class Scan:
         if id(function) in self._met:
             return ("met", self._met[id(function)])
         self._met[id(function)] = len(self._met)
+        found = referred(function, self.keywords)
+        if self.keywords:
+            self.asked.update([n for n, _, where in found if where in ("cell", "global") and n in self.keywords])
         return (function.__code__,
-                *((where, n, self.refer(x, n)) for n, x, where in referred(function, self.keywords)),
+                *((where, n, self.refer(x, n)) for n, x, where in found),
                 *(("attribute", n, self.attribute(x, n)) for n, x in function.__dict__.items()))
 
 

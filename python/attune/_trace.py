@@ -88,6 +88,11 @@ def _keyword(name: str, thing: object) -> object:
 def _check_arguments(kind: str, function: object) -> None:
     while isinstance(function, Part):
         function = function.function
+    if _arrays.is_array(function):
+        index = {"sink": "at.head"}.get(kind, "at.q, at.kv")
+        raise Error.at(here(), "wrong-arguments", f"the {kind} is an array",
+                       "it is text, or a function of values of the kernel, which may read an array",
+                       f"write lambda {_CALLED[kind][1:-1]}: {'s + ' if kind == 'score' else ''}array[{index}]")
     if not callable(function):
         raise Error.at(here(), "wrong-arguments", f"the {kind} is {said(function)}",
                        "it is text, or a function of values of the kernel", f"pass lambda {_CALLED[kind][1:-1]}: "
@@ -179,6 +184,7 @@ def _spell(parts: dict[str, Written], lets: Mapping[str, str], scan: Scan) -> Sp
     everywhere = names.taken | RESERVED | _words(texts)
     for kind, root in roots.items():
         texts[kind] = write(root, lambda leaf: names.of[id(_behind(leaf))], everywhere)
+    _check_read(scan, _words(texts) | {word for text in lets.values() for word in _split(text)})
     slots = _slots(scan, names, {id(_behind(leaf)) for leaf in read})
     return Spelled(
         {k: texts[k] for k in KINDS if k in texts}, tuple(lets.items()),
@@ -217,8 +223,23 @@ def _leaves(roots: Any) -> list[Any]:
     return list(out.values())
 
 
+def _check_read(scan: Scan, words: set[str]) -> None:
+    """Refuses keywords that nothing reads: a name that is misspelt would leave what it should replace."""
+    for name in scan.keywords:
+        if name not in words and name not in scan.asked:
+            read = [n for n in scan.keywords if n in words or n in scan.asked]
+            raise Error.at(here(), "unknown-capture", f"nothing reads `{name}`",
+                           "a keyword that is no option of the call is captured by an expression"
+                           + (f"; they read {', '.join(read)}" if read else ""),
+                           "check how it is spelt, or leave it out")
+
+
+def _split(text: str) -> list[str]:
+    return "".join(c if c.isalnum() or c == "_" else " " for c in text).split()
+
+
 def _words(texts: Mapping[str, Text]) -> set[str]:
-    return {w for t in texts.values() for w in "".join(c if c.isalnum() or c == "_" else " " for c in t.text).split()}
+    return {word for text in texts.values() for word in _split(text.text)}
 
 
 _kept: Kept[object, Spelled] = Kept(_MOST_KEPT)

@@ -41,6 +41,9 @@ DENSE = Packed()
 
 def starts(given: Tensor) -> Tensor:
     """Starts of packed sequences as the core reads them: on the host also of 64 bits, which it checks as they are."""
+    if not isinstance(given, Tensor):
+        refuse("cu-seqlens-type", f"starts of sequences are {said(given)}", "they are a tensor of whole numbers",
+               "write torch.tensor(starts, dtype=torch.int32)")
     if given.dtype == torch.int64 and not given.is_cuda:
         return given
     if given.dtype not in (torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8):
@@ -180,12 +183,28 @@ def row_numbers(q: Tensor, packed: Packed) -> Tensor:
 _core.find_torch(output)
 
 
+def asks_lse(return_aux: Any) -> bool:
+    """Is the logarithm of the sum asked for by an AuxRequest?"""
+    if return_aux is not None and not hasattr(return_aux, "lse"):
+        refuse("bad-argument", f"`return_aux` cannot be {said(return_aux)}", "it is an AuxRequest, or None",
+               "write return_aux=AuxRequest(lse=True)")
+    return return_aux is not None and bool(return_aux.lse)
+
+
 def check_tensors(q: object, k: object, v: object) -> None:
     """Refuses what is not a torch tensor. Called once an attribute is missing, so that usual calls do not pay for it."""
     for name, given in (("q", q), ("k", k), ("v", v)):
         if not isinstance(given, Tensor):
             refuse("tensor-array", f"`{name}` is {said(given)}", "attune.torch takes torch's tensors",
                    "pass a tensor: torch.as_tensor makes one of an array or a list")
+
+
+def _number(name: str, given: Any) -> Any:
+    """A number that is an argument of a call, and so has no gradient."""
+    if isinstance(given, Tensor) and given.requires_grad:
+        refuse("bad-argument", f"`{name}` requires a gradient", "it is a number, and would get none",
+               f"multiply q by it, or the score in a score_mod; pass {name}.item() for the number alone")
+    return given if is_compiling() else real(name, given)
 
 
 def _refuse_tangents(*tensors: Tensor | None) -> None:
@@ -307,8 +326,8 @@ def attend(spelled: Spelled, q: Tensor, k: Tensor, v: Tensor, scale: float | Non
            with_max: bool = False, packed: Packed = DENSE) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """The attention: the output, and the logarithm of the sum and the largest score where they are asked for."""
     captures = spelled.captures
-    if scale is not None and type(scale) is not float and not is_compiling():
-        scale = real("scale", scale)
+    if scale is not None and type(scale) is not float:
+        scale = _number("scale", scale)
     if forward_ad._current_level >= 0 and not is_compiling():
         _refuse_tangents(q, k, v, *captures)
     if sharing is not None:
@@ -360,6 +379,11 @@ def _operator(spelled: Spelled, q: Tensor, k: Tensor, v: Tensor, scale: float | 
               packed: Packed) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """By the operator of torch, which subclasses, modes, transforms and graphs know."""
     check_tensors(q, k, v)
+    if q.is_nested or k.is_nested or v.is_nested:
+        names = ", ".join([name for name, t in (("q", q), ("k", k), ("v", v)) if t.is_nested])
+        refuse("tensor-layout", f"{names} {'is' if len(names) == 1 else 'are'} nested, where dense tensors are expected",
+               "scaled_dot_product_attention takes q, k and v that are all jagged; other functions take dense ones",
+               "pass all three nested to it, or x.values() and x.offsets() to varlen_attention")
     mods = (spelled.ints, *spelled.texts, " ".join(spelled.names), scale, packed.max_q, packed.max_kv, with_max)
     if not is_compiling() and torch._C._are_functorch_transforms_active():
         out, lse, most = _Transformed.apply(mods, packed.q, packed.kv, q, k, v, *spelled.captures)

@@ -157,6 +157,10 @@ def _result(trace: Trace, made: Any, mod: str, kind: str, sample: str) -> Value:
     if value.numel() != 1:
         refuse("wrong-result", f"the {mod} gives a row of shape {list(value.shape)}",
                "it must give one value for each pair of positions", "index the tensor fully, or sum over the row")
+    if kind == "b" and value.kind != "b":
+        word = "a Float" if value.kind == "f" else "an Int"
+        refuse("wrong-result", f"the {mod} gives {word}", "a mask_mod tells which pairs to keep: it gives bools",
+               "compare something: x != 0")
     return as_kind(value.reshape(()) if value.shape else value, kind)
 
 

@@ -17,6 +17,7 @@ from attune._errors import Error
 from attune._ops import COMPARISONS, OPS, PREFIX
 from attune._place import Place, here, not_the_user
 from attune._trace import free_name
+from attune._words import a_
 
 Piece: TypeAlias = "tuple[str, int]"  # text, and how tightly it binds
 Index: TypeAlias = "tuple[Piece, ...]"
@@ -155,8 +156,10 @@ class Trace:
             return literal(self, "i", thing)
         if isinstance(thing, (float, torch.SymFloat)):
             return literal(self, "f", thing)
-        refuse("wrong-type", f"a {type(thing).__name__} stands where a number is needed",
-               "an expression is made of values of the kernel, tensors and numbers", "pass a number")
+        array = hasattr(thing, "__array_interface__")
+        refuse("wrong-type", f"{a_(type(thing).__name__)} stands where a number is needed",
+               "an expression is made of values of the kernel, tensors and numbers",
+               "make it a tensor before: torch.as_tensor(x)" if array else "pass a number")
 
     def _read(self, tensor: Tensor) -> Value:
         for known, number in self.constants:
@@ -230,6 +233,10 @@ class Value:
             count *= extent
         return count
 
+    def __repr__(self) -> str:
+        word = {"f": "Float", "i": "Int", "b": "Bool"}[self.kind]
+        return f"<{word} of shape {list(self.shape)}>" if self.shape else f"<{word} {self.at(())[0]}>"
+
     def __len__(self) -> int:
         if not self.shape:
             _no_number("len(x)", "it is one number for each pair of positions")
@@ -246,6 +253,10 @@ class Value:
     def item(self) -> NoReturn: _no_number("x.item()", "leave it out: numbers and values mix")
     def tolist(self) -> NoReturn: _no_number("x.tolist()", "leave it out: numbers and values mix")
     def __index__(self) -> int: _no_number("an index of a list, or a range", "index a tensor: torch.tensor(list)[i]")
+
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:  # NumPy makes an array of an index that it does not know
+        refuse("not-captured", "an array of NumPy is read at a value of the kernel", "mods read torch's tensors",
+               "make it a tensor before: torch.as_tensor(x)")
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_"):
