@@ -184,7 +184,7 @@ def _spell(parts: dict[str, Written], lets: Mapping[str, str], scan: Scan) -> Sp
     everywhere = names.taken | RESERVED | _words(texts)
     for kind, root in roots.items():
         texts[kind] = write(root, lambda leaf: names.of[id(_behind(leaf))], everywhere)
-    _check_read(scan, _words(texts) | {word for text in lets.values() for word in _split(text)})
+    _warn_of_unread(scan, _words(texts) | {word for text in lets.values() for word in _split(text)})
     slots = _slots(scan, names, {id(_behind(leaf)) for leaf in read})
     return Spelled(
         {k: texts[k] for k in KINDS if k in texts}, tuple(lets.items()),
@@ -223,15 +223,16 @@ def _leaves(roots: Any) -> list[Any]:
     return list(out.values())
 
 
-def _check_read(scan: Scan, words: set[str]) -> None:
-    """Refuses keywords that nothing reads: a name that is misspelt would leave what it should replace."""
-    for name in scan.keywords:
-        if name not in words and name not in scan.asked:
-            read = [n for n in scan.keywords if n in words or n in scan.asked]
-            raise Error.at(here(), "unknown-capture", f"nothing reads `{name}`",
-                           "a keyword that is no option of the call is captured by an expression"
-                           + (f"; they read {', '.join(read)}" if read else ""),
-                           "check how it is spelt, or leave it out")
+def _warn_of_unread(scan: Scan, words: set[str]) -> None:
+    """A keyword that nothing reads may be misspelt: what it should replace is read in its place."""
+    unread = [name for name in scan.keywords if name not in words and name not in scan.asked]
+    place = here()
+    if unread and place:
+        import warnings
+
+        warnings.warn_explicit(f"attune: nothing reads {', '.join([f'`{name}`' for name in unread])}: no option of the "
+                               "call is called so, and no expression has such a name", UserWarning,
+                               place.code.co_filename, place.line)
 
 
 def _split(text: str) -> list[str]:
