@@ -1,6 +1,7 @@
 // tests/driver/fake_driver.h — a libcuda.so.1 that launches nothing: counts of its calls, and results that tests set
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +24,9 @@ int calls(std::string_view function);
 /// All calls that take memory outside of a stream's order, and all that make the host wait.
 int calls_behind_the_back();
 std::vector<Launch> launches();
+/// Called while a stream is given something, with the pointers to a kernel's arguments; a copy to a device is a launch
+/// of `copy`, and words that are set one of `set`, whose `blocks` are bytes, or words, and whose argument is the place.
+void watch(std::function<void(const Launch&, void* const* arguments)> step);
 void forget();
 
 /// From its next call on, the function returns this number of a CUresult; 0: it works again.

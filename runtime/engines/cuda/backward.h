@@ -1,4 +1,6 @@
-// runtime/engines/cuda/backward.cpp — a backward call on a device: its kernels, its memory, its launches
+// runtime/engines/cuda/backward.h — a backward call on a device: its kernels, its memory, its launches
+#pragma once
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -27,11 +29,9 @@
 #include "runtime/machine/threads.h"
 
 namespace attune::runtime::cuda {
-namespace {
-
 using codegen::Way, compiler::Args, compiler::LoweredMod, compiler::Problem;
 
-void check_operands(const Backward& call) {
+inline void check_operands(const Backward& call) {
   require_writable("dq", call.dq);
   require_writable("dk", call.dk);
   require_writable("dv", call.dv);
@@ -47,7 +47,7 @@ void check_operands(const Backward& call) {
   for (const Backward::Captured& one : call.captured) require_writable("the gradient of a captured tensor", one.into);
 }
 
-Gradient gradient(const Tensor& t, compiler::Layout layout) {
+inline Gradient gradient(const Tensor& t, compiler::Layout layout) {
   return t.given() ? Gradient{strided(t, layout), stored(t.dtype)} : Gradient{};
 }
 
@@ -58,7 +58,7 @@ struct Captured {
   Room<unsigned long long> sums;
 };
 
-std::vector<Captured> captured_of(const Args& args, const Backward& call) {
+inline std::vector<Captured> captured_of(const Args& args, const Backward& call) {
   std::vector<Captured> out;
   for (const Backward::Captured& asked : call.captured) {
     if (asked.into.size() == 0) continue;
@@ -70,7 +70,7 @@ std::vector<Captured> captured_of(const Args& args, const Backward& call) {
   return out;
 }
 
-codegen::Wanted wanted_of(const Args& args, std::span<const Captured> captured) {
+inline codegen::Wanted wanted_of(const Args& args, std::span<const Captured> captured) {
   codegen::Wanted out(args.captures.size());
   for (const Captured& one : captured)
     for (const std::uint32_t slot : one.slots) out[slot] = true;
@@ -78,8 +78,8 @@ codegen::Wanted wanted_of(const Args& args, std::span<const Captured> captured) 
 }
 
 /// `whole`: the sizes of the call that this is a part of, or its own.
-BackwardWants wants_of(const Facts& device, const Args& args, const Backward& call, const Problem& p,
-                       const Problem& whole, std::optional<bool> exact) {
+inline BackwardWants wants_of(const Facts& device, const Args& args, const Backward& call, const Problem& p,
+                              const Problem& whole, std::optional<bool> exact) {
   return {.spec = {.arch = device.arch(),
                    .dtype = call.q.dtype,
                    .out = call.o.given() ? call.o.dtype : DType::f32,
@@ -94,8 +94,8 @@ BackwardWants wants_of(const Facts& device, const Args& args, const Backward& ca
           .length = codegen::length_of(whole.q.length, whole.kv.length)};
 }
 
-KernelKey key_of(Way way, const Facts& device, const LoweredMod& lowered, const BackwardWants& wants,
-                 const Means& means, const codegen::Wanted& wanted) {
+inline KernelKey key_of(Way way, const Facts& device, const LoweredMod& lowered, const BackwardWants& wants,
+                        const Means& means, const codegen::Wanted& wanted) {
   KernelKey key{.device = device.index,
                 .way = way,
                 .spec = codegen::backward_spec(wants.spec),
@@ -108,7 +108,7 @@ KernelKey key_of(Way way, const Facts& device, const LoweredMod& lowered, const 
 }
 
 /// A number for each row of queries, of all heads.
-Tensor rows_of(const Backward& call, const Problem& p, void* at) {
+inline Tensor rows_of(const Backward& call, const Problem& p, void* at) {
   if (p.q.packed()) return {at, DType::f32, {p.q_heads, p.q.total}, {}, call.q.device};
   return {at, DType::f32, {p.batch, p.q_heads, p.q.length}, {}, call.q.device};
 }
@@ -117,7 +117,7 @@ Tensor rows_of(const Backward& call, const Problem& p, void* at) {
 constexpr std::int64_t most_visits = std::int64_t{1} << 27, most_diagonals = std::int64_t{1} << 30;
 
 /// Maps of the tensors that a kernel's copy engine reads.
-void put_maps(BackwardArgs& args, const Backward& call, const std::optional<codegen::BoxRows>& boxes) {
+inline void put_maps(BackwardArgs& args, const Backward& call, const std::optional<codegen::BoxRows>& boxes) {
   if (!boxes) return;
   args.q_map = boxes_of(call.q, boxes->q);
   args.k_map = boxes_of(call.k, boxes->k);
@@ -541,64 +541,5 @@ class BackwardCall {
   Room<float> own_lse_, own_max_;
   Room<std::byte> forward_space_;
 };
-
-}  // namespace
-
-Forward first_forward(const Backward& call, const Problem& p, void* o, void* lse, void* max) {
-  const auto shape = std::span(call.grad_o.shape).first(static_cast<std::size_t>(call.grad_o.rank));
-  return {.q = call.q,
-          .k = call.k,
-          .v = call.v,
-          // Not rounded: deltas are sums of its products.
-          .o = Tensor(o, DType::f32, shape, {}, call.q.device),
-          .lse = rows_of(call, p, lse),
-          .max = rows_of(call, p, max),
-          .cu_seqlens_q = call.cu_seqlens_q,
-          .cu_seqlens_kv = call.cu_seqlens_kv,
-          .q_offset = call.q_offset,
-          .max_q_len = call.max_q_len,
-          .max_kv_len = call.max_kv_len,
-          .captures = call.captures,
-          .params = call.params};
-}
-
-BackwardWants backward_wants(const Backward& call, const LoweredMod& lowered, const Problem& p,
-                             std::optional<bool> exact) {
-  return wants_of(facts(call.q.device.index), args_of(lowered, call), call, p, p, exact);
-}
-
-std::vector<KernelStory> backward_stories(const LoweredMod& lowered, const Backward& call, const Problem& p,
-                                          const Means& means) {
-  check_operands(call);
-  const Facts& device = facts(call.q.device.index);
-  const Current current(device.index);
-  std::vector<KernelStory> out;
-  for (const auto& kernel : BackwardCall(device, lowered, call, p, means).walkers()) out.push_back(story_of(*kernel));
-  return out;
-}
-
-std::size_t backward_workspace(const LoweredMod& lowered, const Backward& call, const Problem& p, const Means& means) {
-  check_operands(call);
-  const Facts& device = facts(call.q.device.index);
-  const Current current(device.index);
-  return BackwardCall(device, lowered, call, p, means).bytes();
-}
-
-void backward(const LoweredMod& lowered, const Backward& call, const Problem& p, const Means& means) {
-  check_operands(call);
-  const Facts& device = facts(call.q.device.index);
-  const Current current(device.index);
-  BackwardCall run(device, lowered, call, p, means);
-  const std::size_t bytes = run.bytes();
-  if (means.used) {
-    std::string names;
-    for (const auto& kernel : run.walkers())
-      names += (names.empty() ? "" : " ") + codegen::variant_of(kernel->choice.plan).text();
-    *means.used = {target_name(device.arch()), names, bytes};
-  }
-  if (!means.workspace.empty()) return run.put(checked_workspace(means.workspace, bytes).data());
-  const Pooled own(device, bytes, static_cast<cu::Stream>(means.stream));
-  run.put(own.bytes().data());
-}
 
 }  // namespace attune::runtime::cuda
