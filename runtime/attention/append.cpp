@@ -6,11 +6,11 @@
 #include <attune/error.h>
 #include <fmt/format.h>
 
-#include "runtime/attention/placed.h"
 #include "runtime/engines/cpu/flush.h"
 #include "runtime/engines/cpu/parallel.h"
 #include "runtime/engines/cuda/engine.h"
 #include "runtime/engines/keys.h"
+#include "runtime/machine/placed.h"
 
 namespace attune {
 namespace runtime {

@@ -19,14 +19,10 @@ namespace {
 
 bool supports(Isa) { return false; }
 Isa isa() { refuse(); }
-std::size_t forward_workspace(const compiler::LoweredMod&, const Forward&, const compiler::Problem&, const Means&) {
-  refuse();
-}
-void forward(const compiler::LoweredMod&, const Forward&, const compiler::Problem&, const Means&) { refuse(); }
-std::size_t backward_workspace(const compiler::LoweredMod&, const Backward&, const compiler::Problem&, const Means&) {
-  refuse();
-}
-void backward(const compiler::LoweredMod&, const Backward&, const compiler::Problem&, const Means&) { refuse(); }
+std::size_t forward_workspace(const Call&, const Means&) { refuse(); }
+std::size_t backward_workspace(const Call&, const Means&) { refuse(); }
+void forward(const Call&, const Means&) { refuse(); }
+void backward(const Call&, const Means&) { refuse(); }
 double peak_gflops(DType) { refuse(); }
 CacheEntry Object::entry() const { refuse(); }
 std::vector<Object> forward_objects(const compiler::Mod&, Isa, DType) { refuse(); }

@@ -28,39 +28,18 @@ const Driver& driver() { refuse(); }
 std::shared_ptr<void> allocate(int, std::size_t) { refuse(); }
 void copy(const Tensor&, const Tensor&, std::size_t, void*) { refuse(); }
 bool is_captured(void*) { refuse(); }
-std::size_t forward_workspace(const compiler::LoweredMod&, const Forward&, const compiler::Problem&, const Means&) {
-  refuse();
-}
-void forward(const compiler::LoweredMod&, const Forward&, const compiler::Problem&, const Means&) { refuse(); }
-std::size_t backward_workspace(const compiler::LoweredMod&, const Backward&, const compiler::Problem&, const Means&) {
-  refuse();
-}
-void backward(const compiler::LoweredMod&, const Backward&, const compiler::Problem&, const Means&) { refuse(); }
-Forward first_forward(const Backward&, const compiler::Problem&, void*, void*, void*) { refuse(); }
-std::vector<KernelStory> backward_stories(const compiler::LoweredMod&, const Backward&, const compiler::Problem&,
-                                          const Means&) {
-  refuse();
-}
-BackwardWants backward_wants(const Backward&, const compiler::LoweredMod&, const compiler::Problem&,
-                             std::optional<bool>) {
-  refuse();
-}
-std::shared_ptr<const detail::DeviceCover> cover(const compiler::LoweredMod&, const Forward&, const compiler::Problem&,
-                                                 const Means&) {
-  refuse();
-}
-std::size_t cover_bytes(const compiler::LoweredMod&, const Forward&, const compiler::Problem&, const Means&) {
-  refuse();
-}
-KernelStory forward_story(const compiler::LoweredMod&, const Forward&, const compiler::Problem&, const Means&) {
-  refuse();
-}
-KernelWants forward_wants(const compiler::LoweredMod&, const Forward&, const compiler::Problem&, std::optional<bool>) {
-  refuse();
-}
-codegen::Variant forward_variant(const compiler::LoweredMod&, const Forward&, const compiler::Problem&, const Means&) {
-  refuse();
-}
+std::size_t forward_workspace(const Call&, const Means&) { refuse(); }
+std::size_t backward_workspace(const Call&, const Means&) { refuse(); }
+void forward(const Call&, const Means&) { refuse(); }
+void backward(const Call&, const Means&) { refuse(); }
+std::vector<KernelStory> forward_story(const Call&, const Means&) { refuse(); }
+std::vector<KernelStory> backward_story(const Call&, const Means&) { refuse(); }
+Forward first_forward(const Call&, void*, void*, void*) { refuse(); }
+std::shared_ptr<const detail::DeviceCover> cover(const Call&, const Means&) { refuse(); }
+std::size_t cover_bytes(const Call&, const Means&) { refuse(); }
+KernelWants forward_wants(const Call&) { refuse(); }
+codegen::Variant forward_variant(const Call&, const Means&) { refuse(); }
+BackwardWants backward_wants(const Call&) { refuse(); }
 void append(const Append&, const compiler::Problem&, void*) { refuse(); }
 int device_count() { return 0; }
 const Facts& facts(int) { refuse(); }
@@ -80,14 +59,8 @@ void reach(cu::Context) { refuse(); }
 
 namespace attune::runtime::ranks {
 
-void forward_on_device(const detail::Ranks&, const compiler::LoweredMod&, const PartMods&, const Forward&,
-                       const compiler::Problem&, const cuda::Means&) {
-  cuda::driver();
-}
-void backward_on_device(const detail::Ranks&, const compiler::LoweredMod&, const PartMods&, const Backward&,
-                        const compiler::Problem&, const cuda::Means&) {
-  cuda::driver();
-}
+void forward_on_device(const detail::Ranks&, const PartMods&, const Call&, const Means&) { cuda::driver(); }
+void backward_on_device(const detail::Ranks&, const PartMods&, const Call&, const Means&) { cuda::driver(); }
 
 }  // namespace attune::runtime::ranks
 

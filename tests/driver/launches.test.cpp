@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "codegen/variant.h"
-#include "runtime/attention/attention.h"
+#include "runtime/attention/tools.h"
 #include "tests/catch.h"
 #include "tests/driver/fake_driver.h"
 #include "tests/driver/launch_text.h"

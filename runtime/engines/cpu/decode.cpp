@@ -36,7 +36,7 @@ struct Chunk {
 
 /// What follows from a call's expressions, shapes and types. It reads no tensor.
 struct DecodePlan {
-  DecodePlan(const compiler::LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means);
+  DecodePlan(const Call& of, const Means& means);
 
   std::int32_t queries() const { return cut.tile_q; }
   /// Rows of a chunk: all queries of the heads that share its keys, one head after the other.
@@ -46,7 +46,9 @@ struct DecodePlan {
   /// May keys of a tile lie in several places?
   bool scattered() const { return problem.kv.paged() || problem.held(); }
 
-  const Problem& problem;
+  const Call& call;
+  const Problem& problem;  ///< the call's
+  KernelsFor kernels;
   std::shared_ptr<const Kit> kit;
   std::shared_ptr<const ForwardKernel> kernel;
   Cut cut;
@@ -95,13 +97,15 @@ Cut cut_for(const Problem& problem, const Kit& kit) {
   return {.tile_q = queries, .tile_kv = tile_keys, .group = queries, .panel = 2 * kit.tiling.width};
 }
 
-DecodePlan::DecodePlan(const compiler::LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means)
-    : problem(p), kit(cpu::kit({means.isa, means.purpose}, Unit::f32, call.k.dtype)),
-      kernel(forward_kernel(lowered, {means.isa, means.purpose}, Unit::f32)), cut(cut_for(p, *kit)),
-      q_elements(kit->dots_of_pairs && call.q.dtype == DType::bf16 && p.d % dots_columns == 0 ? DType::bf16
-                                                                                              : DType::f32),
-      row_bytes(std::max(p.d, p.dv) * static_cast<std::int64_t>(size_of(call.k.dtype))),
+DecodePlan::DecodePlan(const Call& of, const Means& means)
+    : call(of), problem(of.problem), kernels(of, means), kit(cpu::kit(kernels, Unit::f32, of.forward().k.dtype)),
+      kernel(forward_kernel(of.mod, kernels, Unit::f32)), cut(cut_for(problem, *kit)),
+      q_elements(kit->dots_of_pairs && of.forward().q.dtype == DType::bf16 && problem.d % dots_columns == 0
+                     ? DType::bf16
+                     : DType::f32),
+      row_bytes(std::max(problem.d, problem.dv) * static_cast<std::int64_t>(size_of(of.forward().k.dtype))),
       workers(most_workers(means.executor)) {
+  const Problem& p = problem;
   for (std::int64_t b = 0; b < p.batch; ++b) {
     firsts.push_back(static_cast<std::int64_t>(chunks.size()));
     const Sequence seq = sequence(p, b);
@@ -117,12 +121,11 @@ DecodePlan::DecodePlan(const compiler::LoweredMod& lowered, const Forward& call,
 
 class DecodeRun {
  public:
-  DecodeRun(const DecodePlan& plan, const compiler::LoweredMod& lowered, const Forward& call, const Means& means)
-      : plan_(plan), lowered_(lowered), call_(call), problem_(plan.problem), kernel_(*plan.kernel), means_(means),
-        slots_(lowered.mod, args_of(lowered, call)), q_rows_({means.isa, means.purpose}, Unit::f32, call.q.dtype),
-        results_(call, plan.problem, {means.isa, means.purpose}), callers_(means.workspace, plan.workspace),
-        memory_(callers_.workspace(), plan),
-        visits_(plan.problem, plan.cut, lowered, slots_.args(), means.executor, few) {}
+  DecodeRun(const DecodePlan& plan, const Means& means)
+      : plan_(plan), call_(plan.call.forward()), problem_(plan.problem), kernel_(*plan.kernel), means_(means),
+        slots_(plan.call), q_rows_(plan.kernels, Unit::f32, call_.q.dtype), results_(plan.call, plan.kernels),
+        callers_(means.workspace, plan.workspace), memory_(callers_.workspace(), plan),
+        visits_(plan.call, plan.cut, means.executor, few) {}
 
   void operator()() {
     const auto scratch = [&](int worker) -> const DecodeScratch& {
@@ -340,7 +343,7 @@ class DecodeRun {
     std::vector<float> o(static_cast<std::size_t>(problem_.dv)), factor(1);
     for (std::int64_t g = 0; g < problem_.group; ++g) {
       const std::int64_t h = kv_head * problem_.group + g;
-      const double sink = sink_at(call_, lowered_.mod, slots_.args(), queries_of(seq, h, s).frame);
+      const double sink = sink_at(plan_.call, queries_of(seq, h, s).frame);
       const float* terms = row_terms(kernel_.parts, s.fields.row, s.fields.row_ld);
       for (std::int64_t r = 0; r < seq.q_len; ++r) {
         const double term = terms ? double{terms[r]} : 0;
@@ -375,7 +378,6 @@ class DecodeRun {
   }
 
   const DecodePlan& plan_;
-  const compiler::LoweredMod& lowered_;
   const Forward& call_;
   const Problem& problem_;
   const ForwardKernel& kernel_;
@@ -390,23 +392,22 @@ class DecodeRun {
 
 }  // namespace
 
-bool can_decode(const compiler::LoweredMod& lowered, const Forward& call, const Problem& problem) {
-  const auto in_order = [&](const Tensor& t, std::int64_t width) {
+bool can_decode(const Call& call) {
+  const Problem& problem = call.problem;
+  const auto in_order = [](const Tensor& t, std::int64_t width) {
     return t.strides[static_cast<std::size_t>(t.rank) - 1] == 1 || width == 1;
   };
-  if (problem.held()) return problem.held()->in_order && codegen::linear_in_p(lowered.mod.prob);
-  return in_order(call.k, problem.d) && in_order(call.v, problem.dv) && codegen::linear_in_p(lowered.mod.prob);
+  const bool rows = problem.held() ? problem.held()->in_order
+                                   : in_order(call.forward().k, problem.d) && in_order(call.forward().v, problem.dv);
+  return rows && codegen::linear_in_p(call.mod.mod.prob);
 }
 
-std::size_t decode_workspace(const compiler::LoweredMod& lowered, const Forward& call, const Problem& problem,
-                             const Means& means) {
-  return DecodePlan(lowered, call, problem, means).workspace;
-}
+std::size_t decode_workspace(const Call& call, const Means& means) { return DecodePlan(call, means).workspace; }
 
-void decode(const compiler::LoweredMod& lowered, const Forward& call, const Problem& problem, const Means& means) {
-  const DecodePlan plan(lowered, call, problem, means);
-  if (means.used) means.used->add(codegen::name_of(means.isa), "decode", plan.workspace);
-  DecodeRun(plan, lowered, call, means)();
+void decode(const Call& call, const Means& means) {
+  const DecodePlan plan(call, means);
+  if (means.used) means.used->add(codegen::name_of(plan.kernels.isa), "decode", plan.workspace);
+  DecodeRun(plan, means)();
 }
 
 }  // namespace attune::runtime::cpu

@@ -26,6 +26,7 @@
 #include "runtime/engines/workspace.h"
 #include "runtime/machine/cache/objects.h"
 #include "runtime/machine/options.h"
+#include "runtime/machine/purpose.h"
 #include "runtime/machine/threads.h"
 
 namespace attune::runtime::cuda {
@@ -77,9 +78,9 @@ inline codegen::Wanted wanted_of(const Args& args, std::span<const Captured> cap
   return out;
 }
 
-/// `whole`: the sizes of the call that this is a part of, or its own.
-inline BackwardWants wants_of(const Facts& device, const Args& args, const Backward& call, const Problem& p,
-                              const Problem& whole, std::optional<bool> exact) {
+inline BackwardWants wants_of(const Facts& device, const Call& of) {
+  const Backward& call = of.backward();
+  const Problem &p = of.problem, &whole = of.whole ? *of.whole : p;
   return {.spec = {.arch = device.arch(),
                    .dtype = call.q.dtype,
                    .out = call.o.given() ? call.o.dtype : DType::f32,
@@ -89,17 +90,17 @@ inline BackwardWants wants_of(const Facts& device, const Args& args, const Backw
                    .boxes = has_boxes(call.q) && has_boxes(call.k) && has_boxes(call.v) && has_boxes(call.grad_o),
                    .load = copied_bytes({&call.q, &call.k, &call.v, &call.grad_o}),
                    .scale_positive = static_cast<float>(p.scale) > 0,
-                   .exact = codegen::is_exact(exact, call.q.dtype),
-                   .wide = codegen::reach_far(args.captures)},
+                   .exact = codegen::is_exact(of.exact, call.q.dtype),
+                   .wide = codegen::reach_far(of.args.captures)},
           .length = codegen::length_of(whole.q.length, whole.kv.length)};
 }
 
-inline KernelKey key_of(Way way, const Facts& device, const LoweredMod& lowered, const BackwardWants& wants,
-                        const Means& means, const codegen::Wanted& wanted) {
+inline KernelKey key_of(Way way, const Facts& device, const Call& of, const BackwardWants& wants, const Means& means,
+                 const codegen::Wanted& wanted) {
   KernelKey key{.device = device.index,
                 .way = way,
                 .spec = codegen::backward_spec(wants.spec),
-                .mod = lowered.digest,
+                .mod = of.mod.digest,
                 .length = wants.length,
                 .preference = {},
                 .wanted = wanted};
@@ -134,12 +135,12 @@ struct Walker {
   CoverArgs cover{};
 
   Walker() = default;
-  Walker(const KernelKey& key, const LoweredMod& lowered, const Problem& p, const Means& means)
-      : kernel(loaded_kernel(key, lowered, static_cast<cu::Stream>(means.stream), means.purpose)) {
-    if (kernel->cover_kernel) lists = CoverLists(kernel->choice.plan, lowered.cover, p, codegen::cover_form(key.way));
+  Walker(const KernelKey& key, const Call& of, const Means& means)
+      : kernel(loaded_kernel(key, of.mod, static_cast<cu::Stream>(means.stream), of.purpose)) {
+    if (kernel->cover_kernel)
+      lists = CoverLists(kernel->choice.plan, of.mod.cover, of.problem, codegen::cover_form(key.way));
   }
-  Walker(const KernelKey& key, const LoweredMod& lowered, const Problem& p, const Means& means, WorkspaceLayout& space)
-      : Walker(key, lowered, p, means) {
+  Walker(const KernelKey& key, const Call& of, const Means& means, WorkspaceLayout& space) : Walker(key, of, means) {
     take(space);
   }
   void take(WorkspaceLayout& space) { room = space.take<int>(lists.ints()); }
@@ -189,14 +190,15 @@ struct Walker {
 /// A call with its kernels. Its memory is laid out here, once; `put` fills it in and puts the launches on a stream.
 class BackwardCall {
  public:
-  BackwardCall(const Facts& device, const LoweredMod& lowered, const Backward& call, const Problem& p,
-               const Means& means)
-      : lowered_(lowered), args_(args_of(lowered, call)), call_(call), p_(p), means_(means), device_(device),
-        captured_(captured_of(args_, call)), starts_(space_, p, QueryTiles({.queries = 1}, p)) {
+  BackwardCall(const Facts& device, const Call& of, const Means& means)
+      : of_(of), lowered_(of.mod), args_(of.args), call_(of.backward()), p_(of.problem), means_(means), device_(device),
+        captured_(captured_of(args_, call_)), starts_(space_, p_, QueryTiles({.queries = 1}, p_)) {
+    const Backward& call = call_;
+    const Problem& p = p_;
     const auto stream = static_cast<cu::Stream>(means.stream);
     const codegen::Wanted wanted = wanted_of(args_, captured_);
-    const BackwardWants wants = wants_of(device, args_, call, p, means.whole ? *means.whole : p, means.exact);
-    const auto key = [&](Way way) { return key_of(way, device, lowered, wants, means, wanted); };
+    const BackwardWants wants = wants_of(device, of);
+    const auto key = [&](Way way) { return key_of(way, device, of, wants, means, wanted); };
     std::int64_t words = 0;
     for (const Captured& one : captured_) words += one.into->size() * exact_words;
     sums_ = space_.take<unsigned long long>(words);
@@ -211,7 +213,7 @@ class BackwardCall {
                               (!means.preference || codegen::takes(*means.preference, Way::backward));
     const Way asked_first = may_be_whole ? Way::backward : of_kv || has_captured ? Way::keys : Way::queries;
     if ((of_kv || of_q || has_captured) && !is_loaded(key(asked_first))) load_at_once(wants, wanted, may_be_whole);
-    if (may_be_whole) whole_ = Walker(key(Way::backward), lowered, p, means);
+    if (may_be_whole) whole_ = Walker(key(Way::backward), of, means);
     if (whole_.can() && diagonals() <= most_diagonals) {
       const std::int64_t tiles = sets_of_q() * q_places();
       added_ = space_.take<float>(tiles * whole_.kernel->choice.sums);
@@ -227,18 +229,18 @@ class BackwardCall {
                         : whole_.kernel->story.front(),
                     "name another, or leave the choice to attune");
       whole_ = {};
-      if (of_kv || has_captured) keys_ = Walker(key(Way::keys), lowered, p, means, space_);
+      if (of_kv || has_captured) keys_ = Walker(key(Way::keys), of, means, space_);
       // Where deltas are no products with o, the walk of the queries sums them for the keys too.
       if (of_q || has_captured || (keys_.kernel && !keys_.kernel->delta_of_o))
-        queries_ = Walker(key(Way::queries), lowered, p, means, space_);
+        queries_ = Walker(key(Way::queries), of, means, space_);
       for (const Walker* one : {&queries_, &keys_})
         if (counters_.count == 0 && one->kernel && one->kernel->repair) counters_ = space_.take<unsigned>(1);
       if (!walks()) return;
     }
-    if (has_captured) sums_kernel_ = loaded_sums(device.index, device.arch(), lowered.mod, stream, means.purpose);
+    if (has_captured) sums_kernel_ = loaded_sums(device.index, device.arch(), of.mod.mod, stream, of.purpose);
     const Walker& first_walker = whole_.kernel ? whole_ : queries_.kernel ? queries_ : keys_;
     const bool of_o = first_walker.kernel->delta_of_o;
-    rows_kernel_ = loaded_rows(device.index, codegen::rows_spec(wants.spec, of_o), lowered.mod, stream, means.purpose);
+    rows_kernel_ = loaded_rows(device.index, codegen::rows_spec(wants.spec, of_o), of.mod.mod, stream, of.purpose);
     delta_ = space_.take<float>(rows());
     if (call.o.given()) return;
     own_o_ = space_.take<std::byte>(rows() * p.dv * static_cast<std::int64_t>(sizeof(float)));
@@ -246,7 +248,7 @@ class BackwardCall {
     own_max_ = space_.take<float>(rows());
     const Forward first = forward_call(nullptr);
     forward_space_ = space_.take<std::byte>(
-        rows() > 0 ? static_cast<std::int64_t>(forward_workspace(lowered, first, p, forward_means({}))) : 0);
+        rows() > 0 ? static_cast<std::int64_t>(forward_workspace(first_call(first), forward_means({}))) : 0);
   }
 
   std::size_t bytes() const { return space_.bytes(); }
@@ -264,7 +266,8 @@ class BackwardCall {
     starts_.require_no_capture(stream);
     if (!call_.o.given() && rows() > 0) {
       const std::span<std::byte> room(forward_space_.in(memory), static_cast<std::size_t>(forward_space_.count));
-      forward(lowered_, forward_call(memory), p_, forward_means(room));
+      const Forward first = forward_call(memory);
+      forward(first_call(first), forward_means(room));
     }
     Launches launches;
     const Starts starts = starts_.send(launches, memory, p_, {.queries = 1}, false, call_.cu_seqlens_q,
@@ -335,13 +338,12 @@ class BackwardCall {
     const bool of_o = parts.gradient->delta_of_o;
     std::vector<std::function<void()>> loads;
     const auto walker = [&](Way way, bool listed) {
-      loads.emplace_back([&, way] {
-        loaded_kernel(key_of(way, device_, lowered_, wants, means_, wanted), lowered_, stream, means_.purpose);
-      });
+      loads.emplace_back(
+          [&, way] { loaded_kernel(key_of(way, device_, of_, wants, means_, wanted), lowered_, stream, of_.purpose); });
       if (listed)
         loads.emplace_back([&, way] {
           binary_of(cover_page(lowered_, spec.wide, spec.arch, codegen::cover_form(way)),
-                    {.mod = &lowered_.mod, .kernel = "cover", .arch = spec.arch, .purpose = means_.purpose});
+                    {.mod = &lowered_.mod, .kernel = "cover", .arch = spec.arch, .purpose = of_.purpose});
         });
     };
     const bool has_captured = !captured_.empty();
@@ -352,12 +354,14 @@ class BackwardCall {
       if (call_.dq.given() || has_captured || !of_o) walker(Way::queries, parts.facts.listed);
     }
     if (!call_.o.given() && rows() > 0)
-      loads.emplace_back([&] { forward_workspace(lowered_, forward_call(nullptr), p_, forward_means({})); });
-    loads.emplace_back([&] {
-      loaded_rows(device_.index, codegen::rows_spec(wants.spec, of_o), lowered_.mod, stream, means_.purpose);
-    });
+      loads.emplace_back([&] {
+        const Forward first = forward_call(nullptr);
+        forward_workspace(first_call(first), forward_means({}));
+      });
+    loads.emplace_back(
+        [&] { loaded_rows(device_.index, codegen::rows_spec(wants.spec, of_o), lowered_.mod, stream, of_.purpose); });
     if (has_captured)
-      loads.emplace_back([&] { loaded_sums(device_.index, device_.arch(), lowered_.mod, stream, means_.purpose); });
+      loads.emplace_back([&] { loaded_sums(device_.index, device_.arch(), lowered_.mod, stream, of_.purpose); });
     const Current here(device_.index);
     std::atomic<std::size_t> next = 0;
     on_threads(std::min(loads.size(), static_cast<std::size_t>(usable_cpus())), [&] {
@@ -463,14 +467,19 @@ class BackwardCall {
 
   /// The forward, into the workspace; with `memory` null, to ask what it needs.
   Forward forward_call(std::byte* memory) const {
-    return first_forward(call_, p_, own_o_.in(memory), own_lse_.in(memory), own_max_.in(memory));
+    return first_forward(of_, own_o_.in(memory), own_lse_.in(memory), own_max_.in(memory));
+  }
+  Call first_call(const Forward& first) const {
+    return {.mod = lowered_,
+            .args = args_,
+            .problem = p_,
+            .what = first,
+            .exact = of_.exact,
+            .purpose = of_.purpose ? of_.purpose->of_forward : nullptr,
+            .whole = of_.whole};
   }
   Means forward_means(std::span<std::byte> workspace) const {
-    return {.stream = means_.stream,
-            .workspace = workspace,
-            .exact = means_.exact,
-            .purpose = means_.purpose_of_forward,
-            .whole = means_.whole};
+    return {.workspace = workspace, .stream = means_.stream};
   }
 
   BackwardArgs arguments(std::byte* memory, const Starts& starts) const {
@@ -519,8 +528,9 @@ class BackwardCall {
     return out;
   }
 
+  const Call& of_;
   const LoweredMod& lowered_;
-  Args args_;
+  const Args& args_;
   const Backward& call_;
   const Problem& p_;
   const Means& means_;

@@ -4,20 +4,20 @@
 
 namespace attune::runtime::cuda {
 
-std::size_t forward_workspace(const LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means) {
-  check_outputs(call);
-  if (is_empty(p)) return 0;
-  const Facts& device = facts(call.q.device.index);
+std::size_t forward_workspace(const Call& call, const Means& means) {
+  check_outputs(call.forward());
+  if (is_empty(call.problem)) return 0;
+  const Facts& device = facts(call.forward().q.device.index);
   const Current current(device.index);
-  return ForwardCall(device, lowered, call, p, means).bytes();
+  return ForwardCall(device, call, means).bytes();
 }
 
-void forward(const LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means) {
-  check_outputs(call);
-  if (is_empty(p)) return;
-  const Facts& device = facts(call.q.device.index);
+void forward(const Call& call, const Means& means) {
+  check_outputs(call.forward());
+  if (is_empty(call.problem)) return;
+  const Facts& device = facts(call.forward().q.device.index);
   const Current current(device.index);
-  ForwardCall run(device, lowered, call, p, means);
+  ForwardCall run(device, call, means);
   const std::size_t bytes = run.bytes();
   if (means.used)
     *means.used = {target_name(device.arch()), codegen::variant_of(run.kernel().choice.plan).text(), bytes};
@@ -26,31 +26,31 @@ void forward(const LoweredMod& lowered, const Forward& call, const Problem& p, c
   run.put(own.bytes().data());
 }
 
-std::size_t cover_bytes(const LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means) {
-  check_outputs(call);
+std::size_t cover_bytes(const Call& call, const Means& means) {
+  check_outputs(call.forward());
+  const Problem& p = call.problem;
   if (is_empty(p) || p.q.packed()) return 0;
-  const Current current(call.q.device.index);
-  const auto kernel = loaded_kernel(key_of(facts(call.q.device.index), lowered, args_of(lowered, call), call, p, means),
-                                    lowered, nullptr, means.purpose);
+  const Facts& device = facts(call.forward().q.device.index);
+  const Current current(device.index);
+  const auto kernel = loaded_kernel(key_of(device, call, means), call.mod, nullptr, call.purpose);
   if (!kernel->cover_kernel) return 0;
   WorkspaceLayout space;
-  space.take<int>(CoverLists(kernel->choice.plan, lowered.cover, p).ints());
+  space.take<int>(CoverLists(kernel->choice.plan, call.mod.cover, p).ints());
   return space.bytes();
 }
 
-std::shared_ptr<const detail::DeviceCover> cover(const LoweredMod& lowered, const Forward& call, const Problem& p,
-                                                 const Means& means) {
-  check_outputs(call);
+std::shared_ptr<const detail::DeviceCover> cover(const Call& call, const Means& means) {
+  check_outputs(call.forward());
+  const Problem& p = call.problem;
   // The starts of packed sequences come with each call, and their lists with them.
   if (is_empty(p) || p.q.packed()) return nullptr;
-  const Facts& device = facts(call.q.device.index);
+  const Facts& device = facts(call.forward().q.device.index);
   const Current current(device.index);
   const auto stream = static_cast<cu::Stream>(means.stream);
-  const Args args = args_of(lowered, call);
-  const auto kernel = loaded_kernel(key_of(device, lowered, args, call, p, means), lowered, stream, means.purpose);
+  const auto kernel = loaded_kernel(key_of(device, call, means), call.mod, stream, call.purpose);
   if (!kernel->cover_kernel) return nullptr;
-  auto made = std::make_shared<detail::DeviceCover>(device, *kernel, lowered, args, p);
-  made->lists = CoverLists(kernel->choice.plan, lowered.cover, p);
+  auto made = std::make_shared<detail::DeviceCover>(device, *kernel, call.mod, call.args, p);
+  made->lists = CoverLists(kernel->choice.plan, call.mod.cover, p);
   WorkspaceLayout space;
   const Room<int> room = space.take<int>(made->lists.ints());
   std::byte* const memory =
@@ -61,36 +61,36 @@ std::shared_ptr<const detail::DeviceCover> cover(const LoweredMod& lowered, cons
   CoverArgs arguments = cover_arguments(made->lists, p, {}, nullptr);
   Launches launches;
   launches.launch(cover_launch(kernel->cover_kernel->kernel, made->lists, arguments));
-  std::vector<std::byte> user = user_of(lowered, args, *kernel, p);
+  std::vector<std::byte> user = user_of(call.mod, call.args, *kernel, p);
   launches.put(stream, user);
   return made;
 }
 
-KernelStory forward_story(const LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means) {
-  check_outputs(call);
-  const Current current(call.q.device.index);
-  const auto kernel = loaded_kernel(key_of(facts(call.q.device.index), lowered, args_of(lowered, call), call, p, means),
-                                    lowered, nullptr, means.purpose);
-  return story_of(*kernel);
-}
-
-codegen::Variant forward_variant(const LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means) {
-  const Facts& device = facts(call.q.device.index);
+std::vector<KernelStory> forward_story(const Call& call, const Means& means) {
+  check_outputs(call.forward());
+  const Facts& device = facts(call.forward().q.device.index);
   const Current current(device.index);
-  const KernelKey key = key_of(device, lowered, args_of(lowered, call), call, p, means);
-  return codegen::variant_of(
-      loaded_kernel(key, lowered, static_cast<cu::Stream>(means.stream), means.purpose)->choice.plan);
+  return {story_of(*loaded_kernel(key_of(device, call, means), call.mod, nullptr, call.purpose))};
 }
 
-KernelWants forward_wants(const LoweredMod& lowered, const Forward& call, const Problem& p, std::optional<bool> exact) {
-  check_outputs(call);
-  const KernelKey key = key_of(facts(call.q.device.index), lowered, args_of(lowered, call), call, p, {.exact = exact});
-  const codegen::GpuParts parts = codegen::forward_parts(lowered, key.spec);
+codegen::Variant forward_variant(const Call& call, const Means& means) {
+  const Facts& device = facts(call.forward().q.device.index);
+  const Current current(device.index);
+  const auto stream = static_cast<cu::Stream>(means.stream);
+  return codegen::variant_of(loaded_kernel(key_of(device, call, means), call.mod, stream, call.purpose)->choice.plan);
+}
+
+KernelWants forward_wants(const Call& call) {
+  check_outputs(call.forward());
+  const KernelKey key = key_of(facts(call.forward().q.device.index), call, {});
+  const codegen::GpuParts parts = codegen::forward_parts(call.mod, key.spec);
   const codegen::CallKind kind = codegen::call_kind(parts, key.length);
   return {key.spec, parts.facts, kind, tuned_key(key, kind)};
 }
 
-Forward first_forward(const Backward& call, const Problem& p, void* o, void* lse, void* max) {
+Forward first_forward(const Call& backward, void* o, void* lse, void* max) {
+  const Backward& call = backward.backward();
+  const Problem& p = backward.problem;
   const auto shape = std::span(call.grad_o.shape).first(static_cast<std::size_t>(call.grad_o.rank));
   return {.q = call.q,
           .k = call.k,
@@ -108,33 +108,29 @@ Forward first_forward(const Backward& call, const Problem& p, void* o, void* lse
           .params = call.params};
 }
 
-BackwardWants backward_wants(const Backward& call, const LoweredMod& lowered, const Problem& p,
-                             std::optional<bool> exact) {
-  return wants_of(facts(call.q.device.index), args_of(lowered, call), call, p, p, exact);
-}
+BackwardWants backward_wants(const Call& call) { return wants_of(facts(call.backward().q.device.index), call); }
 
-std::vector<KernelStory> backward_stories(const LoweredMod& lowered, const Backward& call, const Problem& p,
-                                          const Means& means) {
-  check_operands(call);
-  const Facts& device = facts(call.q.device.index);
+std::vector<KernelStory> backward_story(const Call& call, const Means& means) {
+  check_operands(call.backward());
+  const Facts& device = facts(call.backward().q.device.index);
   const Current current(device.index);
   std::vector<KernelStory> out;
-  for (const auto& kernel : BackwardCall(device, lowered, call, p, means).walkers()) out.push_back(story_of(*kernel));
+  for (const auto& kernel : BackwardCall(device, call, means).walkers()) out.push_back(story_of(*kernel));
   return out;
 }
 
-std::size_t backward_workspace(const LoweredMod& lowered, const Backward& call, const Problem& p, const Means& means) {
-  check_operands(call);
-  const Facts& device = facts(call.q.device.index);
+std::size_t backward_workspace(const Call& call, const Means& means) {
+  check_operands(call.backward());
+  const Facts& device = facts(call.backward().q.device.index);
   const Current current(device.index);
-  return BackwardCall(device, lowered, call, p, means).bytes();
+  return BackwardCall(device, call, means).bytes();
 }
 
-void backward(const LoweredMod& lowered, const Backward& call, const Problem& p, const Means& means) {
-  check_operands(call);
-  const Facts& device = facts(call.q.device.index);
+void backward(const Call& call, const Means& means) {
+  check_operands(call.backward());
+  const Facts& device = facts(call.backward().q.device.index);
   const Current current(device.index);
-  BackwardCall run(device, lowered, call, p, means);
+  BackwardCall run(device, call, means);
   const std::size_t bytes = run.bytes();
   if (means.used) {
     std::string names;

@@ -59,10 +59,11 @@ inline bool tells_apart(const Forward& call, const Problem& p) {
   return p.q.layout != p.kv.layout || p.kv_offset != 0 || call.kv_len.given() || call.q_offsets.given();
 }
 
-inline KernelKey key_of(const Facts& device, const LoweredMod& lowered, const Args& args, const Forward& call,
-                        const Problem& p, const Means& means) {
+inline KernelKey key_of(const Facts& device, const Call& of, const Means& means) {
+  const Forward& call = of.forward();
+  const Problem& p = of.problem;
   const bool latent = codegen::is_latent(p.d, p.dv, values_within_keys(call));
-  const Problem& whole = means.whole ? *means.whole : p;
+  const Problem& whole = of.whole ? *of.whole : p;
   // Of latent heads the copy engine moves q and k alone.
   const bool boxes = has_boxes(call.q) && has_boxes(call.k) && (latent || (has_boxes(call.v) && has_boxes(call.o)));
   KernelKey key{.device = device.index,
@@ -88,9 +89,9 @@ inline KernelKey key_of(const Facts& device, const LoweredMod& lowered, const Ar
                          .load = copied_bytes({&call.q, &call.k, &call.v}),
                          .store = stored_bytes(call.o),
                          .scale_positive = static_cast<float>(p.scale) > 0,
-                         .exact = codegen::is_exact(means.exact, call.q.dtype),
-                         .wide = codegen::reach_far(args.captures)},
-                .mod = lowered.digest,
+                         .exact = codegen::is_exact(of.exact, call.q.dtype),
+                         .wide = codegen::reach_far(of.args.captures)},
+                .mod = of.mod.digest,
                 .length = codegen::length_of(whole.q.length, whole.kv.length)};
   if (means.preference) key.preference = *means.preference;
   return key;
@@ -104,7 +105,7 @@ inline QueryTiling tiling_of(const codegen::KernelChoice& choice) {
 }
 
 inline std::vector<std::byte> user_of(const LoweredMod& lowered, const Args& args, const LoadedKernel& kernel,
-                                      const Problem& p) {
+                               const Problem& p) {
   return codegen::user_bytes(lowered.mod, args.captures, args.params, static_cast<float>(p.scale),
                              kernel.choice.plan.wide);
 }
@@ -112,13 +113,13 @@ inline std::vector<std::byte> user_of(const LoweredMod& lowered, const Args& arg
 /// A call with its kernel. Its memory is laid out here, once; `put` fills it in and puts the launches on a stream.
 class ForwardCall {
  public:
-  ForwardCall(const Facts& device, const LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means)
-      : lowered_(lowered), args_(args_of(lowered, call)), call_(call), p_(p), means_(means), device_(device),
-        kernel_(loaded_kernel(key_of(device, lowered, args_, call, p, means), lowered,
-                              static_cast<cu::Stream>(means.stream), means.purpose)),
-        tiling_(tiling_of(kernel_->choice)), tiles_(tiling_, p), starts_(space_, p, tiles_) {
-    if (call.piece != 0 && !cuts_keys()) refuse_piece();
-    if (means.cover) require_fit(*means.cover, device_, *kernel_, lowered, args_, p);
+  ForwardCall(const Facts& device, const Call& of, const Means& means)
+      : lowered_(of.mod), args_(of.args), call_(of.forward()), p_(of.problem), means_(means), device_(device),
+        kernel_(loaded_kernel(key_of(device, of, means), of.mod, static_cast<cu::Stream>(means.stream), of.purpose)),
+        tiling_(tiling_of(kernel_->choice)), tiles_(tiling_, p_), starts_(space_, p_, tiles_) {
+    const Problem& p = p_;
+    if (call_.piece != 0 && !cuts_keys()) refuse_piece();
+    if (means.cover) require_fit(*means.cover, device_, *kernel_, lowered_, args_, p);
     if (tiles_.count > most_blocks() && kernel_->choice.counts_tiles) next_ = space_.take<unsigned>(1);
     if (turns()) turned_ = space_.take<std::byte>(turned(nullptr).size());
     if (cuts_keys()) {
@@ -137,7 +138,7 @@ class ForwardCall {
     if (means.cover) {
       lists_ = means.cover->lists;
     } else if (kernel_->cover_kernel) {
-      lists_ = CoverLists(kernel_->choice.plan, lowered.cover, p);
+      lists_ = CoverLists(kernel_->choice.plan, lowered_.cover, p);
       own_lists_ = space_.take<int>(lists_.ints());
     }
   }
@@ -418,7 +419,7 @@ class ForwardCall {
   }
 
   const LoweredMod& lowered_;
-  Args args_;
+  const Args& args_;
   const Forward& call_;
   const Problem& p_;
   const Means& means_;

@@ -19,7 +19,7 @@
 namespace attune::runtime {
 namespace {
 
-using compiler::Problem, compiler::BoundMod;
+using compiler::Problem;
 
 /// The part of a tensor, dense or packed, of one (batch entry, head): a matrix of rows by position.
 struct Rows {
@@ -61,11 +61,11 @@ double rows_of(const Problem& p) {
 /// A Mod's expressions, ready to evaluate at one row.
 class Evaluator {
  public:
-  Evaluator(const BoundMod& bound, compiler::Args args, const Problem& problem)
-      : problem_(problem), sink_(program(bound.mod.sink)), mask_(bound.mod.mask), score_(bound.mod.score),
-        prob_(bound.mod.prob), dscore_(program(bound.mod.dscore.by)), dprob_(program(bound.mod.dprob.by)),
-        read_(reader(args.captures)), params_(std::move(args.params)) {
-    env.params = params_;
+  explicit Evaluator(const Call& call) : Evaluator(call, call.mod.mod) {}
+  Evaluator(const Call& call, const compiler::Mod& mod)
+      : problem_(call.problem), sink_(program(mod.sink)), mask_(mod.mask), score_(mod.score), prob_(mod.prob),
+        dscore_(program(mod.dscore.by)), dprob_(program(mod.dprob.by)), read_(reader(call.args.captures)) {
+    env.params = call.args.params;
     env.read = &read_;
   }
   Evaluator(const Evaluator&) = delete;
@@ -131,7 +131,6 @@ class Evaluator {
   ir::Program mask_, score_, prob_;
   std::optional<ir::Program> dscore_, dprob_;
   ir::ReadCapture read_;
-  std::vector<double> params_;
   ir::Program::Memory memory_;
 };
 
@@ -164,10 +163,7 @@ struct KVSum {
 }  // namespace
 
 struct OracleRows::Head {
-  Head(const BoundMod& bound, const Forward& c, const Problem& p)
-      : call(c), problem(p), at(bound, args_of(bound, c), p) {
-    at.sinks = !c.o_before.given();
-  }
+  explicit Head(const Call& of) : call(of.forward()), problem(of.problem), at(of) { at.sinks = !call.o_before.given(); }
 
   const Forward& call;
   const Problem& problem;
@@ -220,8 +216,7 @@ struct OracleRows::Head {
   }
 };
 
-OracleRows::OracleRows(const BoundMod& bound, const Forward& call, const Problem& problem)
-    : head_(std::make_unique<Head>(bound, call, problem)) {}
+OracleRows::OracleRows(const Call& call) : head_(std::make_unique<Head>(call)) {}
 OracleRows::~OracleRows() = default;
 
 const OracleRow& OracleRows::row(std::int64_t b, std::int64_t h, std::int64_t i) {
@@ -268,8 +263,10 @@ double OracleRows::value(const ir::Program& program, const OracleRow::Pair& pair
   return head_->at.value(program);
 }
 
-void oracle_forward(const BoundMod& bound, const Forward& call, const Problem& problem, const Progress& progress) {
-  OracleRows at(bound, call, problem);
+void oracle_forward(const Call& checked, const Progress& progress) {
+  const Forward& call = checked.forward();
+  const Problem& problem = checked.problem;
+  OracleRows at(checked);
   Rate rate(progress, rows_of(problem));
   double rows = 0;
   for (std::int64_t b = 0; b < problem.batch; ++b) {
@@ -299,16 +296,17 @@ void oracle_forward(const BoundMod& bound, const Forward& call, const Problem& p
 //   dv += p' dO          dp = dp' dprob/dp      delta = sum p dp  (the sink's dp is 0)
 //   ds' = p (dp - delta) + dlse p               the softmax, and lse = log sum exp s'
 //   ds = ds' dscore/ds * scale,  dq += ds k,  dk += ds q
-void oracle_backward(const BoundMod& bound, const Backward& call, const Problem& problem, const Progress& progress) {
-  for (const CapturedSum& sum : oracle_gradients(bound, call, problem, progress)) store_all(sum.sum, sum.asked->into);
+void oracle_backward(const Call& call, const Progress& progress) {
+  for (const CapturedSum& sum : oracle_gradients(call, progress)) store_all(sum.sum, sum.asked->into);
 }
 
-std::vector<CapturedSum> oracle_gradients(const BoundMod& bound, const Backward& call, const Problem& problem,
-                                          const Progress& progress) {
-  const compiler::Mod& mod = bound.mod;
+std::vector<CapturedSum> oracle_gradients(const Call& checked, const Progress& progress) {
+  const Backward& call = checked.backward();
+  const Problem& problem = checked.problem;
+  const compiler::Mod& mod = checked.mod.mod;
   if (!mod.dscore.by || !mod.dprob.by) throw Bug("a backward was asked of a Mod without derivatives");
-  const compiler::Args args = args_of(bound, call);
-  Evaluator at(bound, args, problem);
+  const compiler::Args& args = checked.args;
+  Evaluator at(checked);
   std::vector<CapturedSum> sums;
   for (const Backward::Captured& asked : call.captured) sums.emplace_back(asked);
   Scatters by_score(mod.dscore.captures, args, sums), by_prob(mod.dprob.captures, args, sums),

@@ -4,7 +4,7 @@
 #include <attune/error.h>
 #include <fmt/format.h>
 
-#include "compiler/bind.h"
+#include "compiler/check.h"
 #include "compiler/outside.h"
 #include "ir/print.h"
 #include "runtime/engines/keys.h"
@@ -25,10 +25,9 @@ struct Counted {
 
 class Count {
  public:
-  Count(const compiler::Mod& written, const compiler::BoundMod& bound, const Forward& call,
-        const compiler::Problem& problem)
-      : mod_(written), problem_(problem), captures_(args_of(bound, call).captures), rows_(bound, call, problem) {
-    const auto clamped = compiler::check_reads(written, captures_, problem);
+  Count(const compiler::Mod& written, const Call& call)
+      : mod_(written), problem_(call.problem), captures_(call.args.captures), rows_(call) {
+    const auto clamped = compiler::check_reads(written, captures_, problem_);
     for (const OutsideIndex& one : compiler::outside_indices(written, clamped, captures_)) {
       const ir::Expr& index = one.read->args[one.dimension];
       counted_.push_back({one, ir::Program(one.count), index->free ? std::nullopt : std::optional<ir::Program>(index)});
@@ -89,14 +88,10 @@ class Count {
 
 }  // namespace
 
-OutsideReads outside_reads(const compiler::Mod& written, const compiler::BoundMod& bound, const Forward& call,
-                           const compiler::Problem& problem) {
-  return Count(written, bound, call, problem)();
-}
+OutsideReads outside_reads(const compiler::Mod& written, const Call& call) { return Count(written, call)(); }
 
-void refuse_outside_reads(const compiler::Mod& written, const compiler::BoundMod& bound, const Forward& call,
-                          const compiler::Problem& problem) {
-  const OutsideReads found = outside_reads(written, bound, call, problem);
+void refuse_outside_reads(const compiler::Mod& written, const Call& call) {
+  const OutsideReads found = outside_reads(written, call);
   if (found.count == 0) return;
   throw Error("capture-outside", fmt::format("capture `{}` is read out of range", found.name), {},
               fmt::format("{}; {} read{} of this call {} outside", found.first, found.count,

@@ -7,7 +7,6 @@
 #include "codegen/headers.h"
 #include "compiler/cover.h"
 #include "compiler/lower.h"
-#include "runtime/attention/offline/purpose.h"
 #include "runtime/engines/cuda/consider.h"
 #include "tests/catch.h"
 #include "tests/golden.h"
@@ -161,14 +160,16 @@ TEST_CASE("what is not there is named with the command that makes it", "[request
   const Capture<float> slope(a.tensor({16}), "slope");
   const Attention attention{.score = [=](Float s, At at) { return s + slope[at.head] * f32(at.kv - at.q); },
                             .mask = [](At at) { return at.kv <= at.q; }};
-  const auto describe = [&] {
-    Request request = asked(attention);
-    request.target = "sm_80";
-    request.shape = shape_of({.arch = 80}, codegen::Length::longer);
-    return request;
+  Request request = asked(attention);
+  request.target = "sm_80";
+  request.shape = shape_of({.arch = 80}, codegen::Length::longer);
+  struct Described final : Purpose {
+    const Request& request;
+    explicit Described(const Request& of) : request(of) {}
+    Text describe() const override { return text_of(request); }
   };
   try {
-    const Purpose purpose(describe);
+    const Described purpose(request);
     refuse_to_compile(&purpose);
   } catch (const Error& e) {
     tests::golden_error("kernel-missing", e.what());

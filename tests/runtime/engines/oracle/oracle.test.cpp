@@ -456,9 +456,10 @@ TEST_CASE("reads outside of captured tensors are counted where they matter, and 
     text.capture("table", table).capture("bucket", bucket).capture("far", far);
     Attention a{.score = text.score(score), .mask = text.mask(mask)};
     if (!sink.empty()) a.sink = text.sink(sink);
-    const compiler::BoundMod bound = compiler::trace(a);
+    const compiler::LoweredMod written = runtime::as_written(compiler::trace(a));
     const Forward call{.q = q, .k = k, .v = v, .o = o};
-    return runtime::outside_reads(bound.mod, bound, call, compiler::check(bound, call, {}));
+    const compiler::Problem problem = compiler::check(written, call, {});
+    return runtime::outside_reads(written.mod, runtime::call_of(written, call, problem));
   };
   // Of four heads' 5 queries and 7 keys: bucket is 4, 5 and -1 at keys 4, 5 and 6.
   const auto by_data = counted("s + far[bucket[kv]]", "true");

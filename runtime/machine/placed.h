@@ -1,4 +1,4 @@
-// runtime/attention/placed.h — an Error of a call gets the line that the call is in
+// runtime/machine/placed.h — an Error of a call gets the line that the call is in
 #pragma once
 
 #include <attune/error.h>
