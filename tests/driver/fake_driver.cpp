@@ -1,6 +1,7 @@
 // tests/driver/fake_driver.cpp — a libcuda.so.1 that launches nothing: its memory is the host's, its kernels are names
 #include "tests/driver/fake_driver.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdlib>
@@ -36,6 +37,7 @@ std::mutex mutex;  // guards what follows
 std::vector<Launch> launched;
 std::vector<Step> given;
 int streams_made = 0, events_recorded = 0;
+std::function<void(const Launch&, void* const*)> watching;
 std::set<cu::Address> live;
 int to_record = -1;  // events that will pass before streams are stuck; negative: all
 thread_local std::vector<cu::Context> stack;
@@ -77,6 +79,10 @@ Result give(T* into, T value) {
   return Result::success;
 }
 void* at(cu::Address address) { return reinterpret_cast<void*>(address); }
+void tell_step(const char* kernel, std::size_t size, cu::Address to) {
+  void* const place = at(to);
+  if (watching) watching({.kernel = kernel, .blocks = static_cast<unsigned>(size)}, &place);
+}
 std::array<Object, std::size(archs)> primaries;
 Object legacy_stream;
 Object& stream_of(cu::Stream stream) { return stream ? object(stream) : legacy_stream; }
@@ -169,6 +175,7 @@ Result cuMemFree(cu::Address address) { return give_back(address); }
 Result cuMemAllocAsync(cu::Address* into, std::size_t bytes, cu::Stream) { return take(into, bytes); }
 Result cuMemFreeAsync(cu::Address address, cu::Stream) { return give_back(address); }
 Result cuMemcpyAsync(cu::Address to, cu::Address from, std::size_t bytes, cu::Stream stream) {
+  tell_step("copy", bytes, to);
   std::memcpy(at(to), at(from), bytes);
   return step(stream, "copies " + std::to_string(bytes) + " bytes");
 }
@@ -182,6 +189,7 @@ Result cuMemsetD8Async(cu::Address to, unsigned char value, std::size_t bytes, c
   return step(stream, "clears " + std::to_string(bytes) + " bytes");
 }
 Result cuMemsetD32Async(cu::Address to, unsigned value, std::size_t words, cu::Stream stream) {
+  tell_step("set", words, to);
   for (std::size_t i = 0; i < words; ++i) static_cast<unsigned*>(at(to))[i] = value;
   return step(stream, "fills " + std::to_string(words) + " words");
 }
@@ -244,7 +252,7 @@ Result cuKernelGetFunction(cu::Function* function, cu::Kernel kernel) {
 }
 Result cuKernelGetAttribute(int* value, cu::KernelAttribute, cu::Kernel, cu::Device) { return give(value, 0); }
 Result cuKernelSetAttribute(cu::KernelAttribute, int, cu::Kernel, cu::Device) { return Result::success; }
-Result cuLaunchKernelEx(const cu::LaunchConfig* config, cu::Function function, void**, void**) {
+Result cuLaunchKernelEx(const cu::LaunchConfig* config, cu::Function function, void** arguments, void**) {
   constexpr std::size_t most = 1000;
   const std::lock_guard lock(mutex);
   give_step(config->stream, "launches " + object(function).name);
@@ -260,12 +268,21 @@ Result cuLaunchKernelEx(const cu::LaunchConfig* config, cu::Function function, v
     if (attribute.key == cu::LaunchAttributeKey::early) one.early = attribute.value[0] == 1;
     if (attribute.key == cu::LaunchAttributeKey::cluster) one.cluster = static_cast<unsigned>(attribute.value[0]);
   }
+  if (watching) watching(one, arguments);
   return Result::success;
 }
-Result cuTensorMapEncodeTiled(void* map, cu::Element, unsigned, void*, const std::uint64_t*, const std::uint64_t*,
-                              const std::uint32_t*, const std::uint32_t*, cu::Interleave, cu::Swizzle, cu::Promote,
-                              cu::Fill) {
-  std::memset(map, 0, 128);
+/// What the map was made of, a word each: its address and rank, extents, strides and sides of a box.
+Result cuTensorMapEncodeTiled(void* map, cu::Element, unsigned rank, void* data, const std::uint64_t* extents,
+                              const std::uint64_t* strides, const std::uint32_t* box, const std::uint32_t*,
+                              cu::Interleave, cu::Swizzle, cu::Promote, cu::Fill) {
+  constexpr std::size_t first_extent = 2, first_stride = 7, first_side = 11;
+  std::array<std::uint64_t, 16> words{};
+  words[0] = reinterpret_cast<std::uintptr_t>(data);
+  words[1] = rank;
+  std::copy_n(extents, rank, words.begin() + first_extent);
+  std::copy_n(strides, rank - 1, words.begin() + first_stride);
+  std::copy_n(box, rank, words.begin() + first_side);
+  std::memcpy(map, words.data(), sizeof words);
   return Result::success;
 }
 
@@ -310,6 +327,10 @@ std::vector<Step> steps() {
   return given;
 }
 void add_step(void* stream, std::string what) { step(static_cast<cu::Stream>(stream), std::move(what)); }
+void watch(std::function<void(const Launch&, void* const*)> step) {
+  const std::lock_guard lock(mutex);
+  watching = std::move(step);
+}
 void forget() {
   for (auto& n : called) n = 0;
   const std::lock_guard lock(mutex);

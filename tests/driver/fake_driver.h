@@ -1,6 +1,7 @@
 // tests/driver/fake_driver.h — a libcuda.so.1 that launches nothing: counts of its calls, and results that tests set
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,6 +35,9 @@ std::vector<Launch> launches();
 std::vector<Step> steps();
 /// Adds a step of a test's own.
 void add_step(void* stream, std::string what);
+/// Called while a stream is given something, with the pointers to a kernel's arguments; a copy to a device is a launch
+/// of `copy`, and words that are set one of `set`, whose `blocks` are bytes, or words, and whose argument is the place.
+void watch(std::function<void(const Launch&, void* const* arguments)> step);
 void forget();
 
 /// From its next call on, the function returns this number of a CUresult; 0: it works again.
