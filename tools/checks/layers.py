@@ -16,7 +16,7 @@ ROOMS = {
 POSIX = ["sys/", "dlfcn.h", "fcntl.h", "pthread.h", "sched.h", "signal.h", "unistd.h"]
 LIBRARIES = {
     "include": ["attune/", "stddef.h", "stdint.h"],
-    "ir": ["attune/error.h", "fmt/", "xxhash.h"],
+    "ir": ["attune/error.h", "fmt/", "pthread.h", "xxhash.h"],
     "compiler": ["attune/", "fmt/"],
     "codegen": ["attune/", "fmt/", "llvm/"],
     "runtime": ["attune/", "immintrin.h", "fmt/", "llvm/", "nlohmann/", "xxhash.h", "cpuid.h", "zstd.h", *POSIX],

@@ -19,7 +19,7 @@ struct OutsideReads {
 /// what the user wrote; the call is on the host.
 OutsideReads outside_reads(const compiler::Mod& written, const Call& call);
 
-/// Throws an Error if there are any.
+/// Throws an Error if there are any, or if a page of the call that a pair which is left needs does not exist.
 void refuse_outside_reads(const compiler::Mod& written, const Call& call);
 
 }  // namespace attune::runtime

@@ -127,10 +127,7 @@ void check_tiles(const Extent& e, bool closed) {
 }  // namespace
 
 void check(const View& view) {
-  if (view.scale && !std::isfinite(static_cast<float>(*view.scale)))
-    throw Error("bad-scale", fmt::format("the scale {} is not a finite f32", *view.scale), {},
-                "s = scale * (q . k) is computed in f32, whose largest number is 3.4e38",
-                "pass a finite scale, or none for 1 / sqrt(D)");
+  compiler::check_scale(view.scale);
   const Tensor &q = view.q, &k = view.k;
   const bool fits = q.rank == 4 && k.given() && k.rank == 4 && q.shape[3] == k.shape[3] && k.shape[1] > 0 &&
                     q.shape[1] % k.shape[1] == 0 && view.b < q.shape[0] && view.h < q.shape[1] &&

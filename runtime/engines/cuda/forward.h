@@ -1,4 +1,6 @@
-// runtime/engines/cuda/forward.cpp — a forward call on a device: its kernel, its memory, its launches
+// runtime/engines/cuda/forward.h — a forward call on a device: its kernel, its memory, its launches
+#pragma once
+
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -24,11 +26,9 @@
 #include "runtime/engines/workspace.h"
 
 namespace attune::runtime::cuda {
-namespace {
-
 using compiler::Args, compiler::LoweredMod, compiler::Problem;
 
-void check_outputs(const Forward& call) {
+inline void check_outputs(const Forward& call) {
   require_writable("o", call.o);
   require_f32_rows("lse", call.lse);
   require_f32_rows("max", call.max);
@@ -39,7 +39,7 @@ void check_outputs(const Forward& call) {
 }
 
 /// Are values a view of keys' rows, from their first columns on? codegen::is_latent compares the widths.
-bool values_within_keys(const Forward& call) {
+inline bool values_within_keys(const Forward& call) {
   const Tensor &k = call.k, &v = call.v;
   if (v.data != k.data || v.dtype != k.dtype || v.rank != k.rank) return false;
   for (std::size_t i = 0; i < static_cast<std::size_t>(k.rank); ++i)
@@ -48,18 +48,18 @@ bool values_within_keys(const Forward& call) {
 }
 
 /// KernelSpec::page_rows of a table's pool.
-int page_rows(const Forward& call, const Problem& p) {
+inline int page_rows(const Forward& call, const Problem& p) {
   return p.kv.paged() ? static_cast<int>(std::gcd(call.k.shape[2], std::int64_t{64})) : 0;
 }
 
-bool is_empty(const Problem& p) { return p.batch == 0 || p.q_heads == 0 || p.q.length == 0; }
+inline bool is_empty(const Problem& p) { return p.batch == 0 || p.q_heads == 0 || p.q.length == 0; }
 
 /// Does the call say more of its keys than its queries do?
-bool tells_apart(const Forward& call, const Problem& p) {
+inline bool tells_apart(const Forward& call, const Problem& p) {
   return p.q.layout != p.kv.layout || p.kv_offset != 0 || call.kv_len.given() || call.q_offsets.given();
 }
 
-KernelKey key_of(const Facts& device, const Call& of, const Means& means) {
+inline KernelKey key_of(const Facts& device, const Call& of, const Means& means) {
   const Forward& call = of.forward();
   const Problem& p = of.problem;
   const bool latent = codegen::is_latent(p.d, p.dv, values_within_keys(call));
@@ -97,14 +97,14 @@ KernelKey key_of(const Facts& device, const Call& of, const Means& means) {
   return key;
 }
 
-QueryTiling tiling_of(const codegen::KernelChoice& choice) {
+inline QueryTiling tiling_of(const codegen::KernelChoice& choice) {
   const codegen::KernelDescriptor& kernel = *choice.plan.kernel;
   return {.queries = choice.plan.queries(),
           .heads = choice.plan.heads,
           .persistent = kernel.persistent && !kernel.cuts_keys};
 }
 
-std::vector<std::byte> user_of(const LoweredMod& lowered, const Args& args, const LoadedKernel& kernel,
+inline std::vector<std::byte> user_of(const LoweredMod& lowered, const Args& args, const LoadedKernel& kernel,
                                const Problem& p) {
   return codegen::user_bytes(lowered.mod, args.captures, args.params, static_cast<float>(p.scale),
                              kernel.choice.plan.wide);
@@ -438,91 +438,5 @@ class ForwardCall {
   Room<std::byte> turned_;
   CoverLists lists_;
 };
-
-}  // namespace
-
-std::size_t forward_workspace(const Call& call, const Means& means) {
-  check_outputs(call.forward());
-  if (is_empty(call.problem)) return 0;
-  const Facts& device = facts(call.forward().q.device.index);
-  const Current current(device.index);
-  return ForwardCall(device, call, means).bytes();
-}
-
-void forward(const Call& call, const Means& means) {
-  check_outputs(call.forward());
-  if (is_empty(call.problem)) return;
-  const Facts& device = facts(call.forward().q.device.index);
-  const Current current(device.index);
-  ForwardCall run(device, call, means);
-  const std::size_t bytes = run.bytes();
-  if (means.used)
-    *means.used = {target_name(device.arch()), codegen::variant_of(run.kernel().choice.plan).text(), bytes};
-  if (!means.workspace.empty()) return run.put(checked_workspace(means.workspace, bytes).data());
-  const Pooled own(device, bytes, static_cast<cu::Stream>(means.stream));
-  run.put(own.bytes().data());
-}
-
-std::size_t cover_bytes(const Call& call, const Means& means) {
-  check_outputs(call.forward());
-  const Problem& p = call.problem;
-  if (is_empty(p) || p.q.packed()) return 0;
-  const Facts& device = facts(call.forward().q.device.index);
-  const Current current(device.index);
-  const auto kernel = loaded_kernel(key_of(device, call, means), call.mod, nullptr, call.purpose);
-  if (!kernel->cover_kernel) return 0;
-  WorkspaceLayout space;
-  space.take<int>(CoverLists(kernel->choice.plan, call.mod.cover, p).ints());
-  return space.bytes();
-}
-
-std::shared_ptr<const detail::DeviceCover> cover(const Call& call, const Means& means) {
-  check_outputs(call.forward());
-  const Problem& p = call.problem;
-  // The starts of packed sequences come with each call, and their lists with them.
-  if (is_empty(p) || p.q.packed()) return nullptr;
-  const Facts& device = facts(call.forward().q.device.index);
-  const Current current(device.index);
-  const auto stream = static_cast<cu::Stream>(means.stream);
-  const auto kernel = loaded_kernel(key_of(device, call, means), call.mod, stream, call.purpose);
-  if (!kernel->cover_kernel) return nullptr;
-  auto made = std::make_shared<detail::DeviceCover>(device, *kernel, call.mod, call.args, p);
-  made->lists = CoverLists(kernel->choice.plan, call.mod.cover, p);
-  WorkspaceLayout space;
-  const Room<int> room = space.take<int>(made->lists.ints());
-  std::byte* const memory =
-      means.workspace.empty()
-          ? made->take(device, current, space.bytes(), stream).data()
-          : checked_workspace(means.workspace, space.bytes(), "Attention::cover_bytes for the call").data();
-  made->lists.at = room.in(memory);
-  CoverArgs arguments = cover_arguments(made->lists, p, {}, nullptr);
-  Launches launches;
-  launches.launch(cover_launch(kernel->cover_kernel->kernel, made->lists, arguments));
-  std::vector<std::byte> user = user_of(call.mod, call.args, *kernel, p);
-  launches.put(stream, user);
-  return made;
-}
-
-std::vector<KernelStory> forward_story(const Call& call, const Means& means) {
-  check_outputs(call.forward());
-  const Facts& device = facts(call.forward().q.device.index);
-  const Current current(device.index);
-  return {story_of(*loaded_kernel(key_of(device, call, means), call.mod, nullptr, call.purpose))};
-}
-
-codegen::Variant forward_variant(const Call& call, const Means& means) {
-  const Facts& device = facts(call.forward().q.device.index);
-  const Current current(device.index);
-  const auto stream = static_cast<cu::Stream>(means.stream);
-  return codegen::variant_of(loaded_kernel(key_of(device, call, means), call.mod, stream, call.purpose)->choice.plan);
-}
-
-KernelWants forward_wants(const Call& call) {
-  check_outputs(call.forward());
-  const KernelKey key = key_of(facts(call.forward().q.device.index), call, {});
-  const codegen::GpuParts parts = codegen::forward_parts(call.mod, key.spec);
-  const codegen::CallKind kind = codegen::call_kind(parts, key.length);
-  return {key.spec, parts.facts, kind, tuned_key(key, kind)};
-}
 
 }  // namespace attune::runtime::cuda

@@ -1,4 +1,6 @@
-// runtime/engines/cuda/backward.cpp — a backward call on a device: its kernels, its memory, its launches
+// runtime/engines/cuda/backward.h — a backward call on a device: its kernels, its memory, its launches
+#pragma once
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -28,11 +30,9 @@
 #include "runtime/machine/threads.h"
 
 namespace attune::runtime::cuda {
-namespace {
-
 using codegen::Way, compiler::Args, compiler::LoweredMod, compiler::Problem;
 
-void check_operands(const Backward& call) {
+inline void check_operands(const Backward& call) {
   require_writable("dq", call.dq);
   require_writable("dk", call.dk);
   require_writable("dv", call.dv);
@@ -48,7 +48,7 @@ void check_operands(const Backward& call) {
   for (const Backward::Captured& one : call.captured) require_writable("the gradient of a captured tensor", one.into);
 }
 
-Gradient gradient(const Tensor& t, compiler::Layout layout) {
+inline Gradient gradient(const Tensor& t, compiler::Layout layout) {
   return t.given() ? Gradient{strided(t, layout), stored(t.dtype)} : Gradient{};
 }
 
@@ -59,7 +59,7 @@ struct Captured {
   Room<unsigned long long> sums;
 };
 
-std::vector<Captured> captured_of(const Args& args, const Backward& call) {
+inline std::vector<Captured> captured_of(const Args& args, const Backward& call) {
   std::vector<Captured> out;
   for (const Backward::Captured& asked : call.captured) {
     if (asked.into.size() == 0) continue;
@@ -71,14 +71,14 @@ std::vector<Captured> captured_of(const Args& args, const Backward& call) {
   return out;
 }
 
-codegen::Wanted wanted_of(const Args& args, std::span<const Captured> captured) {
+inline codegen::Wanted wanted_of(const Args& args, std::span<const Captured> captured) {
   codegen::Wanted out(args.captures.size());
   for (const Captured& one : captured)
     for (const std::uint32_t slot : one.slots) out[slot] = true;
   return out;
 }
 
-BackwardWants wants_of(const Facts& device, const Call& of) {
+inline BackwardWants wants_of(const Facts& device, const Call& of) {
   const Backward& call = of.backward();
   const Problem &p = of.problem, &whole = of.whole ? *of.whole : p;
   return {.spec = {.arch = device.arch(),
@@ -95,7 +95,7 @@ BackwardWants wants_of(const Facts& device, const Call& of) {
           .length = codegen::length_of(whole.q.length, whole.kv.length)};
 }
 
-KernelKey key_of(Way way, const Facts& device, const Call& of, const BackwardWants& wants, const Means& means,
+inline KernelKey key_of(Way way, const Facts& device, const Call& of, const BackwardWants& wants, const Means& means,
                  const codegen::Wanted& wanted) {
   KernelKey key{.device = device.index,
                 .way = way,
@@ -109,7 +109,7 @@ KernelKey key_of(Way way, const Facts& device, const Call& of, const BackwardWan
 }
 
 /// A number for each row of queries, of all heads.
-Tensor rows_of(const Backward& call, const Problem& p, void* at) {
+inline Tensor rows_of(const Backward& call, const Problem& p, void* at) {
   if (p.q.packed()) return {at, DType::f32, {p.q_heads, p.q.total}, {}, call.q.device};
   return {at, DType::f32, {p.batch, p.q_heads, p.q.length}, {}, call.q.device};
 }
@@ -118,7 +118,7 @@ Tensor rows_of(const Backward& call, const Problem& p, void* at) {
 constexpr std::int64_t most_visits = std::int64_t{1} << 27, most_diagonals = std::int64_t{1} << 30;
 
 /// Maps of the tensors that a kernel's copy engine reads.
-void put_maps(BackwardArgs& args, const Backward& call, const std::optional<codegen::BoxRows>& boxes) {
+inline void put_maps(BackwardArgs& args, const Backward& call, const std::optional<codegen::BoxRows>& boxes) {
   if (!boxes) return;
   args.q_map = boxes_of(call.q, boxes->q);
   args.k_map = boxes_of(call.k, boxes->k);
@@ -551,62 +551,5 @@ class BackwardCall {
   Room<float> own_lse_, own_max_;
   Room<std::byte> forward_space_;
 };
-
-}  // namespace
-
-Forward first_forward(const Call& backward, void* o, void* lse, void* max) {
-  const Backward& call = backward.backward();
-  const Problem& p = backward.problem;
-  const auto shape = std::span(call.grad_o.shape).first(static_cast<std::size_t>(call.grad_o.rank));
-  return {.q = call.q,
-          .k = call.k,
-          .v = call.v,
-          // Not rounded: deltas are sums of its products.
-          .o = Tensor(o, DType::f32, shape, {}, call.q.device),
-          .lse = rows_of(call, p, lse),
-          .max = rows_of(call, p, max),
-          .cu_seqlens_q = call.cu_seqlens_q,
-          .cu_seqlens_kv = call.cu_seqlens_kv,
-          .q_offset = call.q_offset,
-          .max_q_len = call.max_q_len,
-          .max_kv_len = call.max_kv_len,
-          .captures = call.captures,
-          .params = call.params};
-}
-
-BackwardWants backward_wants(const Call& call) { return wants_of(facts(call.backward().q.device.index), call); }
-
-std::vector<KernelStory> backward_story(const Call& call, const Means& means) {
-  check_operands(call.backward());
-  const Facts& device = facts(call.backward().q.device.index);
-  const Current current(device.index);
-  std::vector<KernelStory> out;
-  for (const auto& kernel : BackwardCall(device, call, means).walkers()) out.push_back(story_of(*kernel));
-  return out;
-}
-
-std::size_t backward_workspace(const Call& call, const Means& means) {
-  check_operands(call.backward());
-  const Facts& device = facts(call.backward().q.device.index);
-  const Current current(device.index);
-  return BackwardCall(device, call, means).bytes();
-}
-
-void backward(const Call& call, const Means& means) {
-  check_operands(call.backward());
-  const Facts& device = facts(call.backward().q.device.index);
-  const Current current(device.index);
-  BackwardCall run(device, call, means);
-  const std::size_t bytes = run.bytes();
-  if (means.used) {
-    std::string names;
-    for (const auto& kernel : run.walkers())
-      names += (names.empty() ? "" : " ") + codegen::variant_of(kernel->choice.plan).text();
-    *means.used = {target_name(device.arch()), names, bytes};
-  }
-  if (!means.workspace.empty()) return run.put(checked_workspace(means.workspace, bytes).data());
-  const Pooled own(device, bytes, static_cast<cu::Stream>(means.stream));
-  run.put(own.bytes().data());
-}
 
 }  // namespace attune::runtime::cuda
