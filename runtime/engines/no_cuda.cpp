@@ -6,7 +6,7 @@
 #include "runtime/engines/cuda/engine.h"
 #include "runtime/engines/cuda/memory.h"
 #include "runtime/engines/cuda/streams.h"
-#include "runtime/ranks/device.h"
+#include "runtime/ranks/carry/device.h"
 
 namespace attune::runtime::cuda {
 namespace {
@@ -59,8 +59,7 @@ void reach(cu::Context) { refuse(); }
 
 namespace attune::runtime::ranks {
 
-void forward_on_device(const detail::Ranks&, const PartMods&, const Call&, const Means&) { cuda::driver(); }
-void backward_on_device(const detail::Ranks&, const PartMods&, const Call&, const Means&) { cuda::driver(); }
+void run_on_device(const detail::Ranks&, const PartMods&, const Call&, const Means&) { cuda::driver(); }
 
 }  // namespace attune::runtime::ranks
 

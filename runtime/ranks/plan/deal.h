@@ -77,6 +77,9 @@ struct Dealt {
   bool operator==(const Dealt&) const = default;
 };
 
+/// Where the rows of each grain lie in the tensors of its owner.
+std::vector<std::int64_t> local_rows(const Axis& axis, std::span<const int> owners);
+
 /// One run of rows a rank, as even as grains allow.
 std::vector<int> contiguous(const Axis& axis, int ranks);
 std::vector<int> zigzag(const Axis& axis, int ranks, bool packed);

@@ -1,12 +1,17 @@
-// runtime/ranks/transport/local.h — a rank's part of a call, checked against the plan
+// runtime/ranks/plan/local.h — a rank's part of a call, checked against the plan
 #pragma once
 
 #include <vector>
+
+#include <attune/error.h>
 
 #include "compiler/bind.h"
 #include "runtime/ranks/plan/plan.h"
 
 namespace attune::runtime::ranks {
+
+/// The layer of the plan that a call is of. Masks are told apart by what they capture too, where that is on the host.
+const Layer& layer_of(const detail::Ranks& plan, const compiler::LoweredMod& lowered, const compiler::Args& args);
 
 /// A call as the checks of any call take it: packed sequences begin where this rank's rows of them do.
 template <class Call>
