@@ -1,4 +1,4 @@
-// tests/runtime/attention/attention.test.cpp — from a call to an engine: places of errors, one lowering, many threads
+// tests/runtime/attention/face.test.cpp — from a call to an engine: places of errors, one lowering, many threads
 #include <attune/attune.h>
 
 #include <array>
