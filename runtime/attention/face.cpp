@@ -17,8 +17,8 @@
 #include "runtime/machine/placed.h"
 #include "runtime/ranks/carry/device.h"
 #include "runtime/ranks/carry/host.h"
-#include "runtime/ranks/or_stop.h"
 #include "runtime/ranks/plan/local.h"
+#include "runtime/ranks/transport/or_stop.h"
 
 namespace attune {
 namespace runtime {

@@ -37,7 +37,7 @@ struct Keys {
 /// A slice of the call: q and results have the heads of the keys alone.
 struct Slice {
   const Keys& keys;
-  bool all_queries = false;         ///< else this rank's
+  bool all_queries = false;          ///< else this rank's
   std::int64_t step = 0, steps = 1;  ///< which one of how many
 };
 

@@ -264,8 +264,7 @@ class DeviceCarrier : public Carrier {
     const compiler::LoweredMod& mod = mods_(sink);
     // Both kernels have the same expressions. Left to itself, the choice may still differ, where registers are scarce.
     if (mod.mod.whole && !by_keys_ && !kernel_)
-      kernel_ = {.variant = cuda::forward_variant(slice(rank_.call().mod, call, rank_.problem()),
-                                                  means_on(stream_)),
+      kernel_ = {.variant = cuda::forward_variant(slice(rank_.call().mod, call, rank_.problem()), means_on(stream_)),
                  .only = true,
                  .origin = {}};
     Means means = means_on(stream);

@@ -7,7 +7,7 @@
 #include "compiler/lower.h"
 #include "compiler/part.h"
 #include "runtime/engines/engine.h"
-#include "runtime/ranks/plan/plan.h"
+#include "runtime/ranks/ranks.h"
 
 namespace attune::runtime::ranks {
 

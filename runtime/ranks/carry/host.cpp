@@ -63,8 +63,8 @@ class HostCarrier : public Carrier {
   DType number() const override { return DType::f64; }
   /// All rows are one matrix.
   bool reads(const Rows& keys) const override {
-    return keys.tensor.size() == 0 || in_order({0, keys, {.rows = keys.count(), .heads = keys.heads(),
-                                                          .entries = keys.entries()}}) != nullptr;
+    return keys.tensor.size() == 0 ||
+           in_order({0, keys, {.rows = keys.count(), .heads = keys.heads(), .entries = keys.entries()}}) != nullptr;
   }
 
   std::byte* begin(const WorkspaceLayout& space, std::int64_t) override {
@@ -196,8 +196,7 @@ class HostCarrier : public Carrier {
       const float* const here = static_cast<const float*>(of.o.data) + rank * o.size();
       const double* const lse_here = static_cast<const double*>(of.lse.data) + rank * lse.size();
       for (std::size_t row = 0; row < lse.size(); ++row) {
-        if (of.max.given())
-          take_greater(max[row], static_cast<const double*>(of.max.data)[rank * max.size() + row]);
+        if (of.max.given()) take_greater(max[row], static_cast<const double*>(of.max.data)[rank * max.size() + row]);
         const Merged with = runtime::merge(lse_here[row], lse[row]);
         float* const to = o.data() + static_cast<std::int64_t>(row) * dv;
         const float* const from = here + static_cast<std::int64_t>(row) * dv;
@@ -255,8 +254,8 @@ class HostCarrier : public Carrier {
     means.progress = std::move(progress);
     Used used;
     if (means.used) means.used = &used;
-    cpu::engine.run(
-        {.mod = whole.mod, .args = whole.args, .problem = problem, .what = part, .purpose = whole.purpose}, means);
+    cpu::engine.run({.mod = whole.mod, .args = whole.args, .problem = problem, .what = part, .purpose = whole.purpose},
+                    means);
     remember(used);
   }
 

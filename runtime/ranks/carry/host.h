@@ -2,7 +2,7 @@
 #pragma once
 
 #include "runtime/engines/engine.h"
-#include "runtime/ranks/plan/plan.h"
+#include "runtime/ranks/ranks.h"
 
 namespace attune::runtime::ranks {
 

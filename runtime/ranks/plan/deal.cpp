@@ -8,7 +8,6 @@
 #include "runtime/engines/cover/tiles.h"
 #include "runtime/engines/layout.h"
 #include "runtime/machine/as_size.h"
-#include "runtime/machine/parallel.h"
 
 namespace attune::runtime::ranks {
 namespace {
@@ -105,8 +104,8 @@ Axis::Axis(const compiler::Positions& positions, std::int64_t batch, std::int64_
   firsts.push_back(std::ssize(grains));
 }
 
-Work work_of(const compiler::LoweredMod& lowered, const compiler::Args& args, const Problem& problem, const Axis& q,
-             const Axis& kv, std::int64_t grain) {
+Work work_of(const MaskedCall& call, const Tasks& tasks) {
+  const auto& [lowered, args, problem, q, kv, grain] = call;
   Work out;
   const bool packed = problem.q.packed();
   out.entries = !packed && lowered.cover.by_batch ? problem.batch : 1;
@@ -120,7 +119,7 @@ Work work_of(const compiler::LoweredMod& lowered, const compiler::Args& args, co
   // As kernels cut them; a grain of another size is one tile.
   const Asked ask{tiles ? &*tiles : nullptr, problem, q, kv, grain, grain % 128 == 0 ? 128 : grain};
   if (problem.batch > 0 && problem.q_heads > 0)
-    run_tasks(std::ssize(out.needs), [&](std::int64_t i, int) {
+    tasks(std::ssize(out.needs), [&](std::int64_t i) {
       const std::int64_t table = i / count;
       std::vector<Span> needs;
       for (std::int64_t g = 0; g < group; ++g)

@@ -8,6 +8,7 @@
 
 #include "runtime/machine/as_size.h"
 #include "runtime/machine/tensor.h"
+#include "runtime/ranks/plan/whole.h"
 
 namespace attune::runtime::ranks {
 namespace {
@@ -60,7 +61,7 @@ std::string_view refused(const Backward&) { return {}; }
 
 }  // namespace
 
-const Layer& layer_of(const detail::Ranks& plan, const compiler::LoweredMod& lowered, const compiler::Args& args) {
+const Layer& layer_of(const Plan& plan, const compiler::LoweredMod& lowered, const compiler::Args& args) {
   const auto none = [] {
     return other("these Shares are of other masks", "none of their attentions has this mask with this data");
   };
@@ -86,13 +87,13 @@ const Layer& layer_of(const detail::Ranks& plan, const compiler::LoweredMod& low
 }
 
 template <class Call>
-Local<Call>::Local(const detail::Ranks& plan, const Call& asked) : call_(asked) {
+Local<Call>::Local(const Plan& plan, const Call& asked) : call_(asked) {
   if (const std::string_view what = refused(asked); !what.empty())
     throw Error("shares-call", fmt::format("calls over ranks do not take {}", what), {}, "one rank computes it alone",
                 "leave it out, or call without Shares");
   check_starts("cu_seqlens_q", asked.cu_seqlens_q, plan.problem.q.starts);
   check_starts("cu_seqlens_kv", asked.cu_seqlens_kv, plan.problem.kv.starts);
-  const int rank = plan.transport.rank;
+  const int rank = plan.place.rank;
   const std::size_t dimension = plan.problem.q.packed() ? 0 : 2;
   for (const auto& [name, t, rows] : {std::tuple{"q", &asked.q, plan.q_rows(rank)},
                                       {"k", &asked.k, plan.kv_rows(rank)},
@@ -110,7 +111,7 @@ Local<Call>::Local(const detail::Ranks& plan, const Call& asked) : call_(asked) 
 template class Local<Forward>;
 template class Local<Backward>;
 
-Problem whole_of(const detail::Ranks& plan, const compiler::LoweredMod& lowered, const compiler::Args& args,
+Problem whole_of(const Plan& plan, const compiler::LoweredMod& lowered, const compiler::Args& args,
                  const Problem& local, DType type) {
   const Problem& whole = plan.problem;
   if (type != plan.dtype)

@@ -38,9 +38,7 @@ struct Chunk {
   Rows of;
   Rect at;
 
-  std::size_t bytes() const {
-    return as_size(at.entries * at.heads * at.rows * of.width()) * size_of(of.tensor.dtype);
-  }
+  std::size_t bytes() const { return as_size(at.entries * at.heads * at.rows * of.width()) * size_of(of.tensor.dtype); }
 };
 struct Exchange {
   std::vector<Chunk> send{}, receive{};

@@ -76,9 +76,9 @@ class DecodeCall {
     memory_ = carrier_.begin(space, 0);
   }
   Rows tensor(const RowsRoom& of, int part = 0) const {
-    const std::int64_t heads = rank_.problem().q_heads,
-                       bytes = rank_.q_entries() * heads * of.rows * std::max<std::int64_t>(of.width, 1) *
-                               static_cast<std::int64_t>(size_of(of.type));
+    const std::int64_t heads = rank_.problem().q_heads, bytes = rank_.q_entries() * heads * of.rows *
+                                                                std::max<std::int64_t>(of.width, 1) *
+                                                                static_cast<std::int64_t>(size_of(of.type));
     std::byte* const at = of.room.in(memory_);
     std::byte* const its = at ? at + part * bytes : at;
     return of.width > 0 ? rank_.rows(rank_.placed(its, of.type, rank_.q_entries(), heads, of.rows, of.width))

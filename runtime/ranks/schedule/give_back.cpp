@@ -80,8 +80,7 @@ class BackwardCall {
   void lay_out(Gradients& of, WorkspaceLayout& space) const {
     const auto one = [&](Gradient& gradient, const Tensor& wanted, std::int64_t width) {
       if (!wanted.given()) return;
-      const std::int64_t all = traffic_.most_rows() * width,
-                         heads = (rank_.problem().kv_heads + groups_ - 1) / groups_,
+      const std::int64_t all = traffic_.most_rows() * width, heads = (rank_.problem().kv_heads + groups_ - 1) / groups_,
                          own = rank_.key_entries() * heads * rank_.kv_rows() * width;
       if (carrier_.launches() > 1) gradient.launch = space.take<float>(all);
       gradient.sum = space.take<float>(all);
@@ -141,8 +140,8 @@ class BackwardCall {
     const bool whole = keys.places == Keys::Places::whole;
     Exchange out;
     each(of, [&](const Gradient& gradient, const Tensor&, std::int64_t width) {
-      carrier_.clear(gradient.parts.in(memory_),
-                     as_size(part_size(heads, width) * rank_.count()) * sizeof(float), Lane::travel);
+      carrier_.clear(gradient.parts.in(memory_), as_size(part_size(heads, width) * rank_.count()) * sizeof(float),
+                     Lane::travel);
       const Tensor sum = like_keys(gradient.sum, keys, width);
       const Rows from{sum, whole ? rank_.problem().q.layout : compiler::Layout::dense};
       const auto at_owner = [&](int rank, const Piece& piece) {
@@ -175,10 +174,9 @@ class BackwardCall {
   void add_up(const KeyHeads& heads, Gradients& of) const {
     carrier_.wait(Lane::call, of.back);
     each(of, [&](const Gradient& gradient, const Tensor& into, std::int64_t width) {
-      carrier_.add({.first = part_of_rank(gradient, heads, width, 0),
-                    .parts = rank_.count(),
-                    .stride = part_size(heads, width)},
-                   Rank::heads_of(rank_.rows(into), heads.first, heads.count()));
+      carrier_.add(
+          {.first = part_of_rank(gradient, heads, width, 0), .parts = rank_.count(), .stride = part_size(heads, width)},
+          Rank::heads_of(rank_.rows(into), heads.first, heads.count()));
     });
     of.used = carrier_.mark(Lane::call);
   }

@@ -8,8 +8,8 @@ namespace {
 
 /// One tensor whose rows ranks hold, and whose heads they compute.
 struct Swapped {
-  Rows own;    ///< this rank's rows, of all heads
-  Rows whole;  ///< all rows, of this rank's heads
+  Rows own;                                               ///< this rank's rows, of all heads
+  Rows whole;                                             ///< all rows, of this rank's heads
   const std::vector<std::vector<Shares::Stretch>>& held;  ///< rows that each rank holds
 };
 /// Rows go to the ranks that compute their heads, or come back from there.
@@ -82,17 +82,16 @@ class HeadsCall {
     const std::int64_t heads = keys_.wanted.heads.count(), q_heads = heads * p.group, rows = rank_.ranks().q.rows,
                        keys = rank_.ranks().kv.rows;
     WorkspaceLayout space;
-    const auto own = [&](const Rows& of) { return Sendable(rank_, carrier_, of, space); };
+    const auto own = [&](const Rows& of) { return Sendable(carrier_, of, space); };
     const auto take = [&](std::int64_t elements, DType type) {
       return space.take<std::byte>(elements * static_cast<std::int64_t>(size_of(type)));
     };
     k_ = own(rank_.rows(call_.k));
     if (!one) v_ = own(rank_.rows(call_.v));
     const std::int64_t all_keys = rank_.key_entries() * heads * keys, all = rank_.q_entries() * q_heads * rows;
-    const auto k_room = take(all_keys * p.d, call_.k.dtype),
-               v_room = take(one ? 0 : all_keys * p.dv, call_.v.dtype), q_room = take(all * p.d, call_.q.dtype),
-               o_room = take(all * p.dv, call_.o.dtype), lse_room = take(all, number_of(call_.lse)),
-               max_room = take(all, number_of(call_.max));
+    const auto k_room = take(all_keys * p.d, call_.k.dtype), v_room = take(one ? 0 : all_keys * p.dv, call_.v.dtype),
+               q_room = take(all * p.d, call_.q.dtype), o_room = take(all * p.dv, call_.o.dtype),
+               lse_room = take(all, number_of(call_.lse)), max_room = take(all, number_of(call_.max));
     q_ = own(rank_.rows(call_.q));
     o_ = own(rank_.rows(call_.o));
     lse_ = own(rank_.numbers(call_.lse));

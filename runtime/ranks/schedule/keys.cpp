@@ -20,7 +20,7 @@ Extent extent_of(const Rank& rank, Keys::Places places, const KeyHeads& heads, s
 
 }  // namespace
 
-Sendable::Sendable(const Rank&, const Carrier& carrier, const Rows& of, WorkspaceLayout& space) : rows_(of) {
+Sendable::Sendable(const Carrier& carrier, const Rows& of, WorkspaceLayout& space) : rows_(of) {
   const Tensor& t = of.tensor;
   if (t.given() && t.size() > 0 && !carrier.sends(of))
     room_ = space.take<std::byte>(t.size() * static_cast<std::int64_t>(size_of(t.dtype)));
@@ -51,8 +51,8 @@ void KeyTraffic::lay_out(WorkspaceLayout& space) {
     buffers_[i].k = space.take<std::byte>(most_rows_ * k_.width() * size);
     if (!one_) buffers_[i].v = space.take<std::byte>(most_rows_ * v_.width() * size);
   }
-  own_k_ = Sendable(rank_, carrier_, k_, space);
-  if (!one_) own_v_ = Sendable(rank_, carrier_, v_, space);
+  own_k_ = Sendable(carrier_, k_, space);
+  if (!one_) own_v_ = Sendable(carrier_, v_, space);
 }
 
 void KeyTraffic::place(std::byte* memory) {
@@ -80,8 +80,8 @@ Keys& KeyTraffic::next(std::size_t step) {
   return buffers_[step % buffers()].keys;
 }
 
-void KeyTraffic::place(Keys& keys) const {
-  const Buffer& buffer = buffers_[static_cast<std::size_t>(&keys == &buffers_[1].keys)];
+void KeyTraffic::place(Buffer& buffer) const {
+  Keys& keys = buffer.keys;
   const Extent e = extent_of(rank_, keys.places, keys.wanted.heads, keys.pieces);
   const auto tensor = [&](const Room<std::byte>& room, const Rows& like) {
     std::byte* const at = room.in(memory_);
@@ -96,16 +96,16 @@ void KeyTraffic::place(Keys& keys) const {
 
 /// Others' keys travel on one lane, the rank's own on another; both are there when the moments have passed.
 Moments KeyTraffic::bring(std::size_t step) {
-  Keys& keys = buffers_[step % buffers()].keys;
+  Buffer& buffer = buffers_[step % buffers()];
+  Keys& keys = buffer.keys;
   const Moments used = std::exchange(keys.used, {});
   for (std::size_t i = 0; i < used.size(); ++i)
     for (const Lane lane : {Lane::travel, Lane::own}) carrier_.wait(lane, {used[i]});
   keys = {.wanted = steps_[step], .places = carrier_.places(), .pieces = rank_.pieces(rank_.me(), steps_[step])};
-  place(keys);
+  place(buffer);
   if (carrier_.clears()) {
     for (const Tensor* t : {&keys.k, &keys.v})
-      if (t == &keys.k || !one_)
-        carrier_.clear(t->data, as_size(t->size()) * size_of(t->dtype), Lane::travel);
+      if (t == &keys.k || !one_) carrier_.clear(t->data, as_size(t->size()) * size_of(t->dtype), Lane::travel);
     carrier_.wait(Lane::own, carrier_.mark(Lane::travel));
   }
   carrier_.exchange(exchange_of(keys));
@@ -117,9 +117,7 @@ Moments KeyTraffic::bring(std::size_t step) {
 /// Copies what the rank has itself.
 Exchange KeyTraffic::exchange_of(const Keys& keys) const {
   const bool whole = keys.places == Keys::Places::whole;
-  const auto into = [&](const Tensor& t) {
-    return Rows{t, whole ? k_.layout : compiler::Layout::dense};
-  };
+  const auto into = [&](const Tensor& t) { return Rows{t, whole ? k_.layout : compiler::Layout::dense}; };
   std::vector<std::pair<Rows, Rows>> both{{own_k_.rows(), into(keys.k)}};
   if (!one_) both.emplace_back(own_v_.rows(), into(keys.v));
   const auto at_owner = [&](const Piece& piece) {

@@ -11,7 +11,7 @@ namespace attune::runtime::ranks {
 class Sendable {
  public:
   Sendable() = default;
-  Sendable(const Rank& rank, const Carrier& carrier, const Rows& of, WorkspaceLayout& space);
+  Sendable(const Carrier& carrier, const Rows& of, WorkspaceLayout& space);
   /// `entries`: as many as the tensor has.
   void place(const Rank& rank, std::byte* memory);
   bool is_copy() const { return room_.count > 0; }
@@ -41,14 +41,14 @@ class KeyTraffic {
   Keys& next(std::size_t step);
 
  private:
-  Moments bring(std::size_t step);
-  void place(Keys& keys) const;
-  Exchange exchange_of(const Keys& keys) const;
-
   struct Buffer {
     Room<std::byte> k, v;
     Keys keys;
   };
+  Moments bring(std::size_t step);
+  void place(Buffer& buffer) const;
+  Exchange exchange_of(const Keys& keys) const;
+
   const Rank& rank_;
   Carrier& carrier_;
   const bool one_;  ///< values are the first columns of keys

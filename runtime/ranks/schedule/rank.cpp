@@ -37,8 +37,7 @@ std::vector<Piece> Rank::pieces(int rank, const Wanted& wanted) const {
           ++g;
           continue;
         }
-        Piece piece{
-            .owner = owners[g], .entry = e, .head = h, .heads = heads, .first = g, .last = g, .before = before};
+        Piece piece{.owner = owners[g], .entry = e, .head = h, .heads = heads, .first = g, .last = g, .before = before};
         for (; g < owners.size() && owners[g] == piece.owner && has(e, h, g); ++g)
           piece.rows += ranks_.kv.grains[g].rows();
         piece.last = g;

@@ -6,7 +6,7 @@
 
 #include "compiler/problem.h"
 #include "runtime/engines/call.h"
-#include "runtime/ranks/plan/plan.h"
+#include "runtime/ranks/ranks.h"
 #include "runtime/ranks/schedule/chunk.h"
 
 namespace attune::runtime::ranks {
