@@ -10,7 +10,7 @@
 
 #include "codegen/parts.h"
 #include "compiler/bind.h"
-#include "runtime/ranks/transport/local.h"
+#include "runtime/ranks/plan/local.h"
 
 namespace attune::runtime {
 namespace {

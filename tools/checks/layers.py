@@ -40,15 +40,20 @@ TABLES = {"python": ["ir/ops.def"]}
 SHARED = ["runtime/machine", "runtime/engines"]
 PURE = [*SHARED, "runtime/engines/cover", "runtime/engines/oracle", "runtime/engines/picture"]
 ENGINES = [*PURE, "runtime/engines/cpu", "runtime/engines/cuda"]
+RANKS = ["runtime/ranks", "runtime/ranks/plan", "runtime/ranks/schedule", "runtime/ranks/transport"]
 FLOORS = {
     "runtime/machine": [],
     "runtime/engines": ["runtime/machine"],
     "runtime/engines/cover": SHARED, "runtime/engines/oracle": SHARED,
     "runtime/engines/picture": [*SHARED, "runtime/engines/cover", "runtime/engines/oracle"],
     "runtime/engines/cpu": PURE, "runtime/engines/cuda": PURE,
-    "runtime/ranks/plan": [*PURE, "runtime/ranks"],
-    "runtime/ranks": [*ENGINES, "runtime/ranks/plan"],
-    "runtime/attention": [*ENGINES, "runtime/ranks", "runtime/ranks/plan"]}
+    "runtime/ranks/plan": PURE,
+    "runtime/ranks/transport": [*SHARED, "runtime/engines/cuda", "runtime/ranks/plan", "runtime/ranks"],
+    "runtime/ranks/schedule": [*SHARED, *RANKS],
+    "runtime/ranks": [*ENGINES, *RANKS],
+    "runtime/attention": [*ENGINES, *RANKS]}
+# Plans of ranks start no threads: whoever makes one hands it what does.
+THREADS = {"runtime/machine/parallel.h", "runtime/machine/pool.h", "runtime/machine/threads.h"}
 # The lowest floor knows nothing of attention: of other rooms it may include these alone.
 BELOW = {"runtime/machine": ["ir/", "codegen/isa.h"]}
 # The library's one file that may read the environment. Tests read it too: how many cases, approve or not.
@@ -65,6 +70,8 @@ def goes_up(path, name):
     floor = floor_of(path)
     if not name.startswith("runtime/"):
         return floor in BELOW and not name.startswith(tuple(BELOW[floor]))
+    if floor == "runtime/ranks/plan" and name in THREADS:
+        return True
     return floor_of(PurePosixPath(name)) not in [floor, *FLOORS.get(floor, [])]
 
 
@@ -126,6 +133,12 @@ verdict(complaints, wrong={
         "runtime/engines/cuda/a.cpp": '#include "runtime/attention/bind.h"\n'},
     'runtime/ranks/plan/a.cpp:1: runtime/ranks/plan may not include "runtime/engines/cpu/engine.h"': {
         "runtime/ranks/plan/a.cpp": '#include "runtime/engines/cpu/engine.h"\n'},
+    'runtime/ranks/plan/a.cpp:2: runtime/ranks/plan may not include "runtime/machine/parallel.h"': {
+        "runtime/ranks/plan/a.cpp": '\n#include "runtime/machine/parallel.h"\n'},
+    'runtime/ranks/plan/a.h:1: runtime/ranks/plan may not include "runtime/ranks/ranks.h"': {
+        "runtime/ranks/plan/a.h": '#include "runtime/ranks/ranks.h"\n'},
+    'runtime/ranks/schedule/a.cpp:1: runtime/ranks/schedule may not include "runtime/engines/cuda/streams.h"': {
+        "runtime/ranks/schedule/a.cpp": '#include "runtime/engines/cuda/streams.h"\n'},
     'runtime/ranks/host.cpp:1: runtime/ranks may not include "runtime/attention/bind.h"': {
         "runtime/ranks/host.cpp": '#include "runtime/attention/bind.h"\n'},
     "compiler/check.cpp:1: reads the environment": {"compiler/check.cpp": 'auto e = std::getenv("ATTUNE_LOG");\n'},

@@ -1,5 +1,5 @@
-// runtime/ranks/device_room.cpp — what calls over ranks keep on a device between them: streams, and memory for keys
-#include "runtime/ranks/device_room.h"
+// runtime/ranks/carry/room.cpp — what calls over ranks keep on a device between them: streams, and memory for keys
+#include "runtime/ranks/carry/room.h"
 
 #include <attune/error.h>
 #include <fmt/format.h>

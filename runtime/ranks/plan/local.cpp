@@ -1,5 +1,5 @@
-// runtime/ranks/transport/local.cpp — a rank's part of a call, checked against the plan
-#include "runtime/ranks/transport/local.h"
+// runtime/ranks/plan/local.cpp — a rank's part of a call, checked against the plan
+#include "runtime/ranks/plan/local.h"
 
 #include <algorithm>
 
@@ -8,12 +8,18 @@
 
 #include "runtime/machine/as_size.h"
 #include "runtime/machine/tensor.h"
-#include "runtime/ranks/plan/rank.h"
+#include "runtime/ranks/plan/whole.h"
 
 namespace attune::runtime::ranks {
 namespace {
 
 using compiler::Problem;
+
+/// Throws the Error `shares-other`.
+Error other(std::string problem, std::string why) {
+  return Error("shares-other", std::move(problem), {}, std::move(why),
+               "pass Shares that were made of this attention and of the whole call");
+}
 
 Error shape(std::string_view name, const Tensor& t, std::int64_t rows, int rank) {
   return Error("shares-shape", fmt::format("{} does not have the rows of rank {}", name, rank), {},
@@ -55,14 +61,39 @@ std::string_view refused(const Backward&) { return {}; }
 
 }  // namespace
 
+const Layer& layer_of(const Plan& plan, const compiler::LoweredMod& lowered, const compiler::Args& args) {
+  const auto none = [] {
+    return other("these Shares are of other masks", "none of their attentions has this mask with this data");
+  };
+  const compiler::CoverOf of = compiler::cover_of(lowered.cover);
+  const bool on_device = std::ranges::any_of(
+      of.captures, [&](std::uint32_t slot) { return args.captures[slot].device.kind != Device::Kind::cpu; });
+  if (!on_device) {
+    const MaskOf mask = mask_of(lowered, args);
+    for (const Layer& layer : plan.layers)
+      if (layer.mask == mask) return layer;
+    throw none();
+  }
+  const Layer* found = nullptr;
+  for (const Layer& layer : plan.layers) {
+    if (layer.mask.mask != of.mask) continue;
+    if (found)
+      throw Error("shares-capture", "two masks of these Shares differ in what they capture alone", {},
+                  "this call captures it on a device, where it is not read", "make Shares of their own for each");
+    found = &layer;
+  }
+  if (!found) throw none();
+  return *found;
+}
+
 template <class Call>
-Local<Call>::Local(const detail::Ranks& plan, const Call& asked) : call_(asked) {
+Local<Call>::Local(const Plan& plan, const Call& asked) : call_(asked) {
   if (const std::string_view what = refused(asked); !what.empty())
     throw Error("shares-call", fmt::format("calls over ranks do not take {}", what), {}, "one rank computes it alone",
                 "leave it out, or call without Shares");
   check_starts("cu_seqlens_q", asked.cu_seqlens_q, plan.problem.q.starts);
   check_starts("cu_seqlens_kv", asked.cu_seqlens_kv, plan.problem.kv.starts);
-  const int rank = plan.transport.rank;
+  const int rank = plan.place.rank;
   const std::size_t dimension = plan.problem.q.packed() ? 0 : 2;
   for (const auto& [name, t, rows] : {std::tuple{"q", &asked.q, plan.q_rows(rank)},
                                       {"k", &asked.k, plan.kv_rows(rank)},
@@ -80,7 +111,7 @@ Local<Call>::Local(const detail::Ranks& plan, const Call& asked) : call_(asked) 
 template class Local<Forward>;
 template class Local<Backward>;
 
-Problem whole_of(const detail::Ranks& plan, const compiler::LoweredMod& lowered, const compiler::Args& args,
+Problem whole_of(const Plan& plan, const compiler::LoweredMod& lowered, const compiler::Args& args,
                  const Problem& local, DType type) {
   const Problem& whole = plan.problem;
   if (type != plan.dtype)

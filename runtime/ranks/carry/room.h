@@ -1,4 +1,4 @@
-// runtime/ranks/device_room.h — what calls over ranks keep on a device between them: streams, and memory for keys
+// runtime/ranks/carry/room.h — what calls over ranks keep on a device between them: streams, and memory for keys
 #pragma once
 
 #include <array>

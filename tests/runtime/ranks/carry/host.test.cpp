@@ -1,4 +1,4 @@
-// tests/runtime/ranks/host.test.cpp — calls over ranks that are threads: the bits of one rank, merges, gradients,
+// tests/runtime/ranks/carry/host.test.cpp — calls over ranks that are threads: the bits of one rank, merges, gradients,
 // errors
 #include <attune/attune.h>
 
@@ -13,7 +13,7 @@
 #include <fmt/format.h>
 
 #include "runtime/machine/tensor.h"
-#include "runtime/ranks/plan/plan.h"
+#include "runtime/ranks/ranks.h"
 #include "tests/catch.h"
 #include "tests/elements.h"
 #include "tests/numerics/corpus.h"

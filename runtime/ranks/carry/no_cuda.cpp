@@ -1,15 +1,14 @@
-// runtime/ranks/no_cuda.cpp — ranks on devices in a build without them: each call throws the CUDA engine's Error
+// runtime/ranks/carry/no_cuda.cpp — ranks on devices in a build without them: each call throws the CUDA engine's Error
 #include <attune/ranks.h>
 
 #include "runtime/engines/cuda/driver.h"
-#include "runtime/ranks/device.h"
+#include "runtime/ranks/carry/device.h"
 
 namespace attune {
 
 namespace runtime::ranks {
 
-void forward_on_device(const detail::Ranks&, const PartMods&, const Call&, const Means&) { cuda::driver(); }
-void backward_on_device(const detail::Ranks&, const PartMods&, const Call&, const Means&) { cuda::driver(); }
+void run_on_device(const detail::Ranks&, const PartMods&, const Call&, const Means&) { cuda::driver(); }
 
 }  // namespace runtime::ranks
 

@@ -1,19 +1,24 @@
-// runtime/ranks/transport/local.h — a rank's part of a call, checked against the plan
+// runtime/ranks/plan/local.h — a rank's part of a call, checked against the plan
 #pragma once
 
 #include <vector>
+
+#include <attune/error.h>
 
 #include "compiler/bind.h"
 #include "runtime/ranks/plan/plan.h"
 
 namespace attune::runtime::ranks {
 
+/// The layer of the plan that a call is of. Masks are told apart by what they capture too, where that is on the host.
+const Layer& layer_of(const Plan& plan, const compiler::LoweredMod& lowered, const compiler::Args& args);
+
 /// A call as the checks of any call take it: packed sequences begin where this rank's rows of them do.
 template <class Call>
 class Local {
  public:
   /// Throws an Error unless q, k and v have the rows that this rank holds, and the sequences are those of the plan.
-  Local(const detail::Ranks& plan, const Call& asked);
+  Local(const Plan& plan, const Call& asked);
   Local(const Local&) = delete;
   const Call& call() const { return call_; }
 
@@ -24,7 +29,7 @@ class Local {
 
 /// Sizes of the whole call. Throws an Error unless the rank's call, whose own sizes are `local`, is one that the plan
 /// is for.
-compiler::Problem whole_of(const detail::Ranks& plan, const compiler::LoweredMod& lowered, const compiler::Args& args,
+compiler::Problem whole_of(const Plan& plan, const compiler::LoweredMod& lowered, const compiler::Args& args,
                            const compiler::Problem& local, DType type);
 
 }  // namespace attune::runtime::ranks

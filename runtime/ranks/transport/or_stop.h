@@ -1,7 +1,7 @@
-// runtime/ranks/or_stop.h — a rank whose call fails tells the others, which would wait for it otherwise
+// runtime/ranks/transport/or_stop.h — a rank whose call fails tells the others, which would wait for it otherwise
 #pragma once
 
-#include "runtime/ranks/plan/plan.h"
+#include "runtime/ranks/ranks.h"
 
 namespace attune::runtime::ranks {
 
