@@ -8,15 +8,15 @@
 namespace attune::compiler {
 namespace {
 
-struct AlongOne {
+struct Axis {
   std::int64_t stride, count;  ///< in bytes; elements along the dimension
-  bool operator==(const AlongOne&) const = default;
+  bool operator==(const Axis&) const = default;
 };
 
 /// The memory of a tensor, read upwards: dimensions of more than one element, widest stride first.
-struct Reach {
+struct Span {
   std::int64_t lowest = 0, reach = 0;  ///< addresses of the first byte, and from there to the last element's
-  std::vector<AlongOne> steps;
+  std::vector<Axis> steps;
 };
 
 /// Whether a tensor spans more than any memory: strides may be anything, and sums of them overflow.
@@ -27,9 +27,8 @@ bool beyond_memory(const Tensor& t) {
   return bytes > 0x1p60;
 }
 
-Reach reach_of(const Tensor& t) {
-  Reach out;
-  out.lowest = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(t.data));
+Span span_of(const Tensor& t) {
+  Span out{.lowest = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(t.data)), .steps = {}};
   const auto size = static_cast<std::int64_t>(size_of(t.dtype));
   for (std::size_t i = 0; i < static_cast<std::size_t>(t.rank); ++i) {
     if (t.shape[i] < 2) continue;
@@ -38,12 +37,12 @@ Reach reach_of(const Tensor& t) {
     out.reach += std::abs(far);
     out.steps.push_back({std::abs(stride), t.shape[i]});
   }
-  std::ranges::sort(out.steps, [](const AlongOne& a, const AlongOne& b) { return a.stride > b.stride; });
+  std::ranges::sort(out.steps, [](const Axis& a, const Axis& b) { return a.stride > b.stride; });
   return out;
 }
 
 /// Whether differences of two elements' places along these dimensions sum up to `distance`; `reach`: the largest sum.
-bool meets(const std::vector<AlongOne>& steps, std::size_t i, std::int64_t distance, std::int64_t reach) {
+bool meets(const std::vector<Axis>& steps, std::size_t i, std::int64_t distance, std::int64_t reach) {
   if (i == steps.size()) return distance == 0;
   const auto [stride, count] = steps[i];
   if (stride == 0) return meets(steps, i + 1, distance, reach);
@@ -63,7 +62,7 @@ bool meets(const std::vector<AlongOne>& steps, std::size_t i, std::int64_t dista
 bool share_elements(const Tensor& a, const Tensor& b) {
   if (a.size() == 0 || b.size() == 0) return false;
   if (beyond_memory(a) || beyond_memory(b)) return true;
-  const Reach first = reach_of(a), second = reach_of(b);
+  const Span first = span_of(a), second = span_of(b);
   const auto size_a = static_cast<std::int64_t>(size_of(a.dtype)), size_b = static_cast<std::int64_t>(size_of(b.dtype));
   if (first.lowest + first.reach + size_a <= second.lowest || second.lowest + second.reach + size_b <= first.lowest)
     return false;

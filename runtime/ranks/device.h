@@ -13,10 +13,11 @@ namespace attune::runtime::ranks {
 /// The Mod of a call as its parts take it.
 using PartMods = std::function<const compiler::LoweredMod&(compiler::PartSink sink)>;
 
-/// `problem`: of the whole call. A rank that throws tells the others.
-void forward_on_device(const detail::Ranks& plan, const compiler::LoweredMod& lowered, const PartMods& parts,
-                       const Forward& call, const compiler::Problem& problem, const cuda::Means& means);
-void backward_on_device(const detail::Ranks& plan, const compiler::LoweredMod& lowered, const PartMods& parts,
-                        const Backward& call, const compiler::Problem& problem, const cuda::Means& means);
+/// The problem of `call` is that of the whole call, its tensors are this rank's. A rank that throws tells the others.
+void forward_on_device(const detail::Ranks& plan, const PartMods& parts, const Call& call, const Means& means);
+void backward_on_device(const detail::Ranks& plan, const PartMods& parts, const Call& call, const Means& means);
+inline void run_on_device(const detail::Ranks& plan, const PartMods& parts, const Call& call, const Means& means) {
+  call.is_forward() ? forward_on_device(plan, parts, call, means) : backward_on_device(plan, parts, call, means);
+}
 
 }  // namespace attune::runtime::ranks

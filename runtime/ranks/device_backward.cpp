@@ -13,9 +13,8 @@ namespace {
 /// which add them up in the order of ranks.
 class BackwardOnDevice : DeviceRank {
  public:
-  BackwardOnDevice(const detail::Ranks& plan, const compiler::LoweredMod& lowered, const PartMods& parts,
-                   const Backward& call, const compiler::Problem& problem, const cuda::Means& means)
-      : DeviceRank(plan, lowered, parts, call, problem, means), call_(call) {}
+  BackwardOnDevice(const detail::Ranks& plan, const PartMods& parts, const Call& of, const Means& means)
+      : DeviceRank(plan, parts, of, of.backward(), means), call_(of.backward()) {}
 
   void operator()() {
     agree(digest());
@@ -164,8 +163,8 @@ class BackwardOnDevice : DeviceRank {
     call.params = params;
     if (packed() && first) clear(into, heads);  // keys of other sequences than the launch's
     Used used;
-    const cuda::Means means = means_of(stream_, &used);
-    cuda::backward(mod, call, p, means);
+    const Means means = means_of(stream_, &used);
+    cuda::backward(slice(mod, call, p), means);
     if (adds && !first) add(of, heads, into);
     for (const OfCaptured& one : captured_)
       cuda::add_parts(device_, {.first = one.of_launch(memory_), .adds = true}, one.of_sum(memory_), stream_);
@@ -279,9 +278,8 @@ class BackwardOnDevice : DeviceRank {
 
 }  // namespace
 
-void backward_on_device(const detail::Ranks& plan, const compiler::LoweredMod& lowered, const PartMods& parts,
-                        const Backward& call, const compiler::Problem& problem, const cuda::Means& means) {
-  BackwardOnDevice(plan, lowered, parts, call, problem, means)();
+void backward_on_device(const detail::Ranks& plan, const PartMods& parts, const Call& call, const Means& means) {
+  BackwardOnDevice(plan, parts, call, means)();
 }
 
 }  // namespace attune::runtime::ranks

@@ -15,9 +15,8 @@ namespace {
 
 class ForwardOnDevice : DeviceRank {
  public:
-  ForwardOnDevice(const detail::Ranks& plan, const compiler::LoweredMod& lowered, const PartMods& parts,
-                  const Forward& call, const compiler::Problem& problem, const cuda::Means& means)
-      : DeviceRank(plan, lowered, parts, call, problem, means), call_(call), by_(travel()) {}
+  ForwardOnDevice(const detail::Ranks& plan, const PartMods& parts, const Call& of, const Means& means)
+      : DeviceRank(plan, parts, of, of.forward(), means), call_(of.forward()), by_(travel()) {}
 
   void operator()() {
     agree(digest());
@@ -344,14 +343,14 @@ class ForwardOnDevice : DeviceRank {
     const std::vector<double> params = params_of(mod, part);
     call.params = params;
     Used used;
-    cuda::Means means = means_of(stream, &used);
+    Means means = means_of(stream, &used);
     // Both kernels have the same expressions. Left to itself, the choice may still differ, where registers are scarce.
     if (mod.mod.whole && by_ != Travel::few && !kernel_)
-      kernel_ = {.variant = cuda::forward_variant(lowered_, call, problem_, means_of(stream_, nullptr)),
+      kernel_ = {.variant = cuda::forward_variant(slice(lowered_, call, problem_), means_of(stream_, nullptr)),
                  .only = true,
                  .origin = {}};
     means.preference = kernel_ ? &*kernel_ : nullptr;
-    cuda::forward(mod, call, p, means);
+    cuda::forward(slice(mod, call, p), means);
     used.workspace = std::max(used.workspace, used_.workspace);
     used_ = used;
   }
@@ -364,9 +363,8 @@ class ForwardOnDevice : DeviceRank {
 
 }  // namespace
 
-void forward_on_device(const detail::Ranks& plan, const compiler::LoweredMod& lowered, const PartMods& parts,
-                       const Forward& call, const compiler::Problem& problem, const cuda::Means& means) {
-  ForwardOnDevice(plan, lowered, parts, call, problem, means)();
+void forward_on_device(const detail::Ranks& plan, const PartMods& parts, const Call& call, const Means& means) {
+  ForwardOnDevice(plan, parts, call, means)();
 }
 
 }  // namespace attune::runtime::ranks

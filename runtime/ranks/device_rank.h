@@ -47,14 +47,13 @@ struct Stretch {
 /// the same bits.
 class DeviceRank : protected Rank {
  protected:
-  template <class Call>
-  DeviceRank(const detail::Ranks& plan, const compiler::LoweredMod& lowered, const PartMods& parts, const Call& call,
-             const compiler::Problem& problem, const cuda::Means& means)
-      : Rank(plan, lowered, call, problem), device_(cuda::facts(call.q.device.index)), current_(device_.index),
+  template <class Asked>
+  DeviceRank(const detail::Ranks& plan, const PartMods& parts, const Call& of, const Asked& call, const Means& means)
+      : Rank(plan, of), device_(cuda::facts(call.q.device.index)), current_(device_.index),
         stream_(static_cast<cuda::cu::Stream>(means.stream)), part_mods_(parts), means_(means),
         room_(room_of(plan, device_.index)), lock_(room_->mutex), q_(call.q), k_(call.k), v_(call.v),
-        users_(compiler::args_of(lowered, call).params), size_(static_cast<std::int64_t>(size_of(call.k.dtype))),
-        one_(codegen::is_latent(problem.d, problem.dv, values_within_keys(call.k, call.v))) {
+        users_(of.args.params), size_(static_cast<std::int64_t>(size_of(call.k.dtype))),
+        one_(codegen::is_latent(problem_.d, problem_.dv, values_within_keys(call.k, call.v))) {
     if (cuda::is_captured(means.stream))
       throw Error("stream-capture", "a call over ranks cannot be captured into a graph", {},
                   "ranks meet while it is put on its streams", "call it without a graph");
@@ -366,11 +365,19 @@ class DeviceRank : protected Rank {
     ended_ = true;
   }
 
-  cuda::Means means_of(cuda::cu::Stream stream, Used* used) const {
-    cuda::Means out = means_;
+  Means means_of(cuda::cu::Stream stream, Used* used) const {
+    Means out = means_;
     out.stream = stream;
     out.workspace = {};
     out.used = means_.used ? used : nullptr;
+    return out;
+  }
+  /// A slice of the call, with a mod, tensors and sizes of its own.
+  template <class Asked>
+  Call slice(const compiler::LoweredMod& mod, const Asked& call, const compiler::Problem& p) const {
+    Call out = call_of(mod, call, p);
+    out.exact = of_.exact;
+    out.purpose = of_.purpose;
     out.whole = &problem_;
     return out;
   }
@@ -379,7 +386,7 @@ class DeviceRank : protected Rank {
   const cuda::Current current_;
   cuda::cu::Stream stream_;
   const PartMods& part_mods_;
-  const cuda::Means& means_;
+  const Means& means_;
   std::shared_ptr<DeviceRoom> room_;
   std::unique_lock<std::mutex> lock_;
   const Tensor &q_, &k_, &v_;

@@ -6,10 +6,11 @@
 
 namespace attune::runtime::ranks {
 
-/// `problem`: of the whole call. A rank that throws tells the others.
-void forward_on_host(const detail::Ranks& plan, const compiler::LoweredMod& lowered, const Forward& call,
-                     const compiler::Problem& problem, const cpu::Means& means);
-void backward_on_host(const detail::Ranks& plan, const compiler::LoweredMod& lowered, const Backward& call,
-                      const compiler::Problem& problem, const cpu::Means& means);
+/// The problem of `call` is that of the whole call, its tensors are this rank's. A rank that throws tells the others.
+void forward_on_host(const detail::Ranks& plan, const Call& call, const Means& means);
+void backward_on_host(const detail::Ranks& plan, const Call& call, const Means& means);
+inline void run_on_host(const detail::Ranks& plan, const Call& call, const Means& means) {
+  call.is_forward() ? forward_on_host(plan, call, means) : backward_on_host(plan, call, means);
+}
 
 }  // namespace attune::runtime::ranks

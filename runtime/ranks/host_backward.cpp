@@ -12,9 +12,8 @@ using compiler::Problem;
 
 class BackwardRank : HostRank {
  public:
-  BackwardRank(const detail::Ranks& plan, const compiler::LoweredMod& lowered, const Backward& call,
-               const Problem& problem, const cpu::Means& means)
-      : HostRank(plan, lowered, call, problem), call_(call), means_(means) {}
+  BackwardRank(const detail::Ranks& plan, const Call& of, const Means& means)
+      : HostRank(plan, of, of.backward()), call_(of.backward()), means_(means) {}
 
   /// Keys travel again, by groups of heads, whatever the forward's schedule; gradients of keys that were received go
   /// back to their owners in f32.
@@ -60,9 +59,9 @@ class BackwardRank : HostRank {
     std::vector<Buffer> of_group;
     for (const Backward::Captured& one : call_.captured) of_group.emplace_back(DType::f32, one.into);
     for (std::size_t i = 0; i < of_group.size(); ++i) call.captured[i].into = of_group[i].tensor();
-    cpu::Means means = means_;
+    Means means = means_;
     means.progress = progress;
-    cpu::backward(lowered_, call, problem, means);
+    cpu::backward(step(call, problem), means);
     for (std::size_t i = 0; i < of_group.size(); ++i)
       for (std::size_t j = 0; j < captured[i].size(); ++j)
         captured[i][j] += static_cast<double>(of_group[i].values<float>()[j]);
@@ -114,14 +113,13 @@ class BackwardRank : HostRank {
   }
 
   const Backward& call_;
-  const cpu::Means& means_;
+  const Means& means_;
 };
 
 }  // namespace
 
-void backward_on_host(const detail::Ranks& plan, const compiler::LoweredMod& lowered, const Backward& call,
-                      const Problem& problem, const cpu::Means& means) {
-  BackwardRank(plan, lowered, call, problem, means)();
+void backward_on_host(const detail::Ranks& plan, const Call& call, const Means& means) {
+  BackwardRank(plan, call, means)();
 }
 
 }  // namespace attune::runtime::ranks

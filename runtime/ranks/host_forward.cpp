@@ -21,9 +21,8 @@ using compiler::Problem;
 
 class ForwardRank : HostRank {
  public:
-  ForwardRank(const detail::Ranks& plan, const compiler::LoweredMod& lowered, const Forward& call,
-              const Problem& problem, const cpu::Means& means)
-      : HostRank(plan, lowered, call, problem), call_(call), means_(means) {}
+  ForwardRank(const detail::Ranks& plan, const Call& of, const Means& means)
+      : HostRank(plan, of, of.forward()), call_(of.forward()), means_(means) {}
 
   void operator()() {
     agree(digest());
@@ -71,11 +70,11 @@ class ForwardRank : HostRank {
     call.k = keys.k.tensor();
     call.v = keys.v.tensor();
     const Problem problem = with(held);
-    cpu::Means means = means_;
+    Means means = means_;
     means.progress = progress;
     Used used;
     if (means.used) means.used = &used;
-    cpu::forward(lowered_, call, problem, means);
+    cpu::forward(step(call, problem), means);
     used.workspace = std::max(used.workspace, used_.workspace);
     used_ = used;
   }
@@ -320,15 +319,14 @@ class ForwardRank : HostRank {
   }
 
   const Forward& call_;
-  const cpu::Means& means_;
+  const Means& means_;
   Used used_;  ///< by the last of its steps
 };
 
 }  // namespace
 
-void forward_on_host(const detail::Ranks& plan, const compiler::LoweredMod& lowered, const Forward& call,
-                     const Problem& problem, const cpu::Means& means) {
-  ForwardRank(plan, lowered, call, problem, means)();
+void forward_on_host(const detail::Ranks& plan, const Call& call, const Means& means) {
+  ForwardRank(plan, call, means)();
 }
 
 }  // namespace attune::runtime::ranks

@@ -74,14 +74,12 @@ struct Keys {
 /// A rank that computes on the host.
 class HostRank : protected Rank {
  protected:
-  template <class Call>
-  HostRank(const detail::Ranks& plan, const compiler::LoweredMod& lowered, const Call& call,
-           const compiler::Problem& problem)
-      : Rank(plan, lowered, call, problem), k_(call.k), v_(call.v) {
+  template <class Asked>
+  HostRank(const detail::Ranks& plan, const Call& of, const Asked& call) : Rank(plan, of), k_(call.k), v_(call.v) {
     const auto in_order = [](const Tensor& t, std::int64_t width) {
       return t.strides[as_size(t.rank) - 1] == 1 || width == 1;
     };
-    in_order_ = in_order(call.k, problem.d) && in_order(call.v, problem.dv);
+    in_order_ = in_order(call.k, problem_.d) && in_order(call.v, problem_.dv);
   }
 
   void exchange(const Parts& send, const Parts& receive) const {
@@ -163,6 +161,12 @@ class HostRank : protected Rank {
     compiler::Problem out = problem_;
     out.tell_apart().held = &held;
     return out;
+  }
+
+  /// A step of the call, with tensors of its own.
+  template <class Asked>
+  Call step(const Asked& call, const compiler::Problem& problem) const {
+    return {.mod = of_.mod, .args = of_.args, .problem = problem, .what = call, .purpose = of_.purpose};
   }
 
   const Tensor &k_, &v_;

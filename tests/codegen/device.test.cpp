@@ -371,7 +371,7 @@ TEST_CASE("on a GPU a kernel that tests add computes what the oracle does", "[gp
     fill(q), fill(k), fill(v);
     const Forward call{.q = q, .k = k, .v = v, .o = o};
     const compiler::Problem problem = compiler::check(made.lowered, call, {});
-    runtime::oracle_forward(made.lowered, call, problem);
+    runtime::oracle_forward(runtime::call_of(made.lowered, call, problem));
 
     const auto sent = [](const Tensor& t) {
       return OnDevice(t.data, static_cast<std::size_t>(t.size()) * sizeof(float));

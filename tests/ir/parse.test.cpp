@@ -9,6 +9,9 @@
 #include "ir/print.h"
 #include "tests/catch.h"
 #include "tests/golden.h"
+#include "tests/refusal.h"
+#include "tests/sanitizers.h"
+#include "tests/small_stack.h"
 
 using namespace attune;
 using namespace attune::ir;
@@ -205,6 +208,26 @@ TEST_CASE("what nests as deep as allowed is read, on an ordinary stack", "[parse
   CHECK(parse(nest("slope[i32(", "s", ")]", deep / 2), any())->reads);
   CHECK(parse(nest("where(true, ", "s", ", 1)", deep), any())->depth == deep + 1);
   CHECK(parse(repeated("q < 1 ? 1 : ", deep) + "q", any())->op == Op::Where);
+}
+
+TEST_CASE("what nests deeper than a thread's stack has room for is refused, not a crash", "[parse][deep]") {
+  if (tests::sanitized) return;  // sanitizers need more than such a stack for anything
+  const std::size_t KiB = 1024;
+  const auto read_on = [](std::size_t stack, std::size_t deep) {
+    const std::string text = repeated("max(1, (", deep) + "s" + repeated("))", deep);
+    std::string code;
+    tests::on_stack_of(stack, [&] {
+      code = tests::refusal([&] { parse(text, any()); }).code;
+    });
+    return code;
+  };
+  for (const std::size_t stack : {64 * KiB, 128 * KiB, 512 * KiB}) {
+    CHECK(read_on(stack, 4) == "nothing");
+    const std::string code = read_on(stack, max_nesting / 2);
+    CHECK((code == "too-deep" || code == "nothing"));
+  }
+  CHECK(read_on(64 * KiB, max_nesting / 2) == "too-deep");
+  CHECK(read_on(8192 * KiB, max_nesting / 2) == "nothing");
 }
 
 TEST_CASE("chains are as long as the text may be", "[parse][deep]") {

@@ -9,8 +9,8 @@
 #include <fmt/format.h>
 
 #include "codegen/parts.h"
-#include "runtime/attention/placed.h"
 #include "runtime/engines/picture/counts.h"
+#include "runtime/machine/placed.h"
 #include "runtime/machine/tensor.h"
 #include "runtime/ranks/plan/digester.h"
 #include "runtime/ranks/transport/transport.h"

@@ -7,7 +7,7 @@
 
 #include <attune/error.h>
 
-#include "compiler/bind.h"
+#include "runtime/engines/call.h"
 #include "runtime/machine/as_size.h"
 #include "runtime/ranks/plan/plan.h"
 #include "runtime/ranks/plan/rows.h"
@@ -33,12 +33,10 @@ struct Piece {
 /// What both directions do on one rank.
 class Rank {
  public:
-  template <class Call>
-  Rank(const detail::Ranks& plan, const compiler::LoweredMod& lowered, const Call& call,
-       const compiler::Problem& problem)
-      : plan_(plan), lowered_(lowered), problem_(problem), me_(plan.transport.rank),
-        layer_(layer_of(plan, lowered, compiler::args_of(lowered, call))),
-        kv_local_(local_rows(plan.kv, plan.dealt().kv)), q_local_(local_rows(plan.q, plan.dealt().q)) {
+  Rank(const detail::Ranks& plan, const Call& of)
+      : plan_(plan), of_(of), lowered_(of.mod), problem_(of.problem), me_(plan.transport.rank),
+        layer_(layer_of(plan, of.mod, of.args)), kv_local_(local_rows(plan.kv, plan.dealt().kv)),
+        q_local_(local_rows(plan.q, plan.dealt().q)) {
     if (plan.count() > 1 && !plan.transport.exchange)
       throw Error("shares-call", "these Shares are for planning", {}, "their transport exchanges nothing",
                   "make them with a transport: attune::threads, or one of your own");
@@ -116,6 +114,7 @@ class Rank {
   }
 
   const detail::Ranks& plan_;
+  const Call& of_;
   const compiler::LoweredMod& lowered_;
   const compiler::Problem& problem_;
   int me_;

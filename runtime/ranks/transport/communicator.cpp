@@ -12,7 +12,7 @@
 
 #include <fmt/format.h>
 
-#include "runtime/attention/placed.h"
+#include "runtime/machine/placed.h"
 
 namespace attune::runtime::ranks {
 namespace {

@@ -8,6 +8,7 @@
 
 #include "compiler/check.h"
 #include "compiler/trace.h"
+#include "runtime/engines/oracle/oracle.h"
 #include "runtime/engines/oracle/outside.h"
 #include "tests/catch.h"
 #include "tests/elements.h"
@@ -456,9 +457,10 @@ TEST_CASE("reads outside of captured tensors are counted where they matter, and 
     text.capture("table", table).capture("bucket", bucket).capture("far", far);
     Attention a{.score = text.score(score), .mask = text.mask(mask)};
     if (!sink.empty()) a.sink = text.sink(sink);
-    const compiler::BoundMod bound = compiler::trace(a);
+    const compiler::LoweredMod written = runtime::as_written(compiler::trace(a));
     const Forward call{.q = q, .k = k, .v = v, .o = o};
-    return runtime::outside_reads(bound.mod, bound, call, compiler::check(bound, call, {}));
+    const compiler::Problem problem = compiler::check(written, call, {});
+    return runtime::outside_reads(written.mod, runtime::call_of(written, call, problem));
   };
   // Of four heads' 5 queries and 7 keys: bucket is 4, 5 and -1 at keys 4, 5 and 6.
   const auto by_data = counted("s + far[bucket[kv]]", "true");
@@ -489,9 +491,10 @@ TEST_CASE("a page that does not exist is refused where a query needs it", "[orac
   std::ranges::copy(std::array{3, 2}, last.data());
   const auto asked = [&](std::array<int, 4> table, const Mask& mask = {}) {
     std::ranges::copy(table, pages.data());
-    const compiler::BoundMod bound = compiler::trace(Attention{.mask = mask});
+    const compiler::LoweredMod written = runtime::as_written(compiler::trace(Attention{.mask = mask}));
     const Forward call{.q = q, .k = pool, .v = pool, .o = o, .kv_len = lengths, .pages = pages, .q_offsets = last};
-    runtime::refuse_outside_reads(bound.mod, bound, call, compiler::check(bound, call, {}));
+    const compiler::Problem problem = compiler::check(written, call, {});
+    runtime::refuse_outside_reads(written.mod, runtime::call_of(written, call, problem));
   };
   asked({0, 1, 2, 0});
   asked({-1, 1, 2, 0}, [](At at) { return at.kv >= 2; });
