@@ -71,6 +71,21 @@ def stand_ins(folder):
         (folder / made).write_text("", encoding="utf-8")
 
 
+def unheard():
+    """Commands that pages tell a reader to type, and that ./dev help does not know; of README, that nothing runs."""
+    help_text = subprocess.run(["bash", ROOT / "dev", "help"], capture_output=True, text=True, check=True).stdout
+    known = set(re.findall(r"^\./dev (\w+)", help_text, re.M)) | {"help"}
+    out = []
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(p for p in sorted((ROOT / "docs").glob("*.md")) if p.name != "map.md")]:
+        for command in re.findall(r"(?<![\w/])\./dev (\w+)", page.read_text(encoding="utf-8")):
+            if command not in known:
+                out.append(f"{page.name}: ./dev help knows no `./dev {command}`")
+    run_by_all = (ROOT / "tools/dev/test.sh").read_text(encoding="utf-8")
+    readme = re.findall(r"^\./dev (\w+)", (ROOT / "README.md").read_text(encoding="utf-8"), re.M)
+    return out + [f"README.md: ./dev test --all does not run `./dev {c}`" for c in readme
+                  if c != "test" and f'part "./dev {c}' not in run_by_all]
+
+
 def main():
     wrong, tried = [], 0
     with tempfile.TemporaryDirectory() as at:
@@ -88,6 +103,7 @@ def main():
                 if done.returncode != 7:
                     wrong.append(f"./dev {command} ends with {done.returncode} where `{call}` ends with 7; "
                                  f"afterwards it calls {after[i:i + 2]}")
+    wrong += unheard()
     if wrong:
         sys.exit("\n".join(wrong))
     print(f"{tried} failures of {len(COMMANDS)} commands end them")
