@@ -19,6 +19,14 @@ struct Span {
   std::vector<Axis> steps;
 };
 
+/// Whether a tensor spans more than any memory: strides may be anything, and sums of them overflow.
+bool beyond_memory(const Tensor& t) {
+  double bytes = 0;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(t.rank); ++i)
+    bytes += std::abs(static_cast<double>(t.strides[i])) * static_cast<double>(t.shape[i]) * 8;
+  return bytes > 0x1p60;
+}
+
 Span span_of(const Tensor& t) {
   Span out{.lowest = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(t.data)), .steps = {}};
   const auto size = static_cast<std::int64_t>(size_of(t.dtype));
@@ -53,6 +61,7 @@ bool meets(const std::vector<Axis>& steps, std::size_t i, std::int64_t distance,
 
 bool share_elements(const Tensor& a, const Tensor& b) {
   if (a.size() == 0 || b.size() == 0) return false;
+  if (beyond_memory(a) || beyond_memory(b)) return true;
   const Span first = span_of(a), second = span_of(b);
   const auto size_a = static_cast<std::int64_t>(size_of(a.dtype)), size_b = static_cast<std::int64_t>(size_of(b.dtype));
   if (first.lowest + first.reach + size_a <= second.lowest || second.lowest + second.reach + size_b <= first.lowest)

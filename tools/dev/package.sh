@@ -6,7 +6,7 @@
 pack() {
   local archive deb tree size waited=()
   for archive in "$1"/*.tar.gz; do
-    gzip -dc "$archive" | xz --lzma2=preset=6,dict=64MiB >"${archive%.gz}.xz" &
+    (gzip -dc "$archive" | xz --lzma2=preset=6,dict=64MiB >"${archive%.gz}.xz") &
     waited+=($!)
   done
   for deb in "$1"/*.deb; do
