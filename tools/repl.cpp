@@ -15,6 +15,7 @@
 
 #include "compiler/check.h"
 #include "compiler/lower.h"
+#include "ir/named.h"
 #include "ir/parse.h"
 #include "ir/print.h"
 #include "runtime/engines/cover/tiles.h"
@@ -123,7 +124,12 @@ class Repl {
   void handle(const std::string& line) {
     const auto [word, rest] = first_word(line);
     if (word.empty() || word.starts_with('#')) return;
-    if (!word.starts_with(':')) return expression(line);
+    if (!word.starts_with(':')) {
+      const bool mask = expression(line);
+      if (::isatty(STDIN_FILENO))
+        print_out("shown alone; :{} makes it the mod's\n", mask ? "mask" : "score");
+      return;
+    }
     const std::string name = word.substr(1);
     for (const Command& command : commands())
       if (name == command.name) return (this->*command.act)(rest);
@@ -157,8 +163,9 @@ class Repl {
     if (word == "score" || word == "mask") expression(rest);
   }
 
-  /// Shows an expression simplified; for a score, its derivative; for one that removes pairs, a picture.
-  void expression(const std::string& text) {
+  /// Shows an expression simplified; for a score, its derivative; for one that removes pairs, a picture. Returns whether
+  /// it is a mask.
+  bool expression(const std::string& text) {
     TextOptions one = mod_;
     one.score = one.mask = one.prob = one.sink = std::nullopt;
     one.bare = text;
@@ -169,6 +176,7 @@ class Repl {
     flush_out();
     if (!mask) call("grad", arguments(one));
     picture(one);
+    return mask;
   }
 
   void picture(const TextOptions& one) {
@@ -306,6 +314,8 @@ class Repl {
 
   void hand_over(const std::string& verb, const std::vector<std::string>& more) {
     std::vector<std::string> all = arguments(mod_);
+    // The mod is what is compared with: A, which nothing is added to.
+    if (verb == "diff" && !more.empty() && !more[0].starts_with("-")) all.emplace_back("");
     all.insert(all.end(), more.begin(), more.end());
     call(verb, all);
   }
@@ -327,6 +337,7 @@ class Repl {
       for (std::size_t i = 0; i < ir::user_input_count; ++i) words.emplace_back(ir::input_names[i]);
       for (const ir::OpRow& row : ir::op_rows)
         if (row.bind == 0 && !row.spelling.empty()) words.push_back(std::string(row.spelling) + "(");
+      for (const ir::NamedMod& mod : ir::named_mods()) words.push_back(std::string(mod.name) + "(");
       for (const auto member : {&TextOptions::captures, &TextOptions::params, &TextOptions::lets})
         for (const std::string& one : mod_.*member) words.push_back(one.substr(0, one.find('=')));
     }
