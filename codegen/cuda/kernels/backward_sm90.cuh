@@ -15,18 +15,12 @@
 #include "codegen/cuda/parts/deal_backward_sm90.cuh"
 #include "codegen/cuda/parts/diagonals_sm90.cuh"
 #include "codegen/cuda/parts/group_sm90.cuh"
+#include "codegen/cuda/ptx/global.cuh"
+#include "codegen/cuda/ptx/ldmatrix.cuh"
 
 namespace attune {
 
 // ---- adding dq up ------------------------------------------------------------------------------------------------
-
-__device__ inline unsigned turns_so_far(const unsigned* turns) {
-  unsigned out;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(out) : "l"(turns) : "memory");
-  return out;
-}
-/// Between ordinary accesses and those of the copy engine, in memory.
-__device__ inline void copy_fence() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
 /// A thread for each stage takes tiles of dq from shared memory: one alone, which waits for its turn, for its sums to
 /// arrive and for others to see that, would not keep up. The first tile of keys stores, others add: nothing is cleared
@@ -49,25 +43,21 @@ __device__ inline void add_up(const BackwardArgs& args, unsigned shared, int sta
     }
     float* to = args.sums + static_cast<long long>(tile) * (Shared::sum_bytes / 4);
     if (Tile::ordered)
-      while (turns_so_far(args.turns + tile) != turn) {
+      while (global_acquire(args.turns + tile) != turn) {
       }
     barrier_wait(full, phase);
     if (Tile::ordered) copy_fence();
     if (Tile::ordered && turn == 0)
-      asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
-                   "r"(Shared::sum_bytes)
-                   : "memory");
+      store_bulk(to, from, Shared::sum_bytes);
     else
-      asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to), "r"(from),
-                   "r"(Shared::sum_bytes)
-                   : "memory");
+      add_bulk(to, from, Shared::sum_bytes);
     store_commit();
     store_wait_read();
     barrier_arrive(full + 8);
     if (Tile::ordered) {
       store_wait();
       copy_fence();
-      asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(args.turns + tile), "r"(turn + 1) : "memory");
+      global_release(args.turns + tile, turn + 1);
     }
   }
 }
@@ -202,10 +192,7 @@ struct Group90Backward : KeysByQueries<Tile, User> {
     const unsigned address = into + line * chunk_bytes + (((2 * warp + (lane >> 3 & 1)) ^ (lane & 7)) << 4);
 #pragma unroll
     for (int i = 0; i < m / 16; ++i)
-      asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address +
-                                                                                                  i * 16 * chunk_bytes),
-                   "r"(ds[4 * i]), "r"(ds[4 * i + 1]), "r"(ds[4 * i + 2]), "r"(ds[4 * i + 3])
-                   : "memory");
+      store_blocks_transposed(address + i * 16 * chunk_bytes, ds[4 * i], ds[4 * i + 1], ds[4 * i + 2], ds[4 * i + 3]);
   }
 
   static constexpr bool has_diagonals = User::gradient.by_diagonal > 0;

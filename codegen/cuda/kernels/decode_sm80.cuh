@@ -25,8 +25,9 @@
 #include "codegen/cuda/parts/parts.cuh"
 #include "codegen/cuda/parts/softmax_sm80.cuh"
 #include "codegen/cuda/parts/widened_sm80.cuh"
-#include "codegen/cuda/ptx/cluster_sm90.cuh"
-#include "codegen/cuda/ptx/early.cuh"
+#include "codegen/cuda/ptx/cluster.cuh"
+#include "codegen/cuda/ptx/launch.cuh"
+#include "codegen/cuda/ptx/thread.cuh"
 
 namespace attune {
 
@@ -237,8 +238,8 @@ struct DecodeBlock {
       if (row >= Tile::m) continue;
       const uint4& x = read.piece[n];
       const unsigned into = shared + Shared::q + QLine::at(row, byte);
-      store_shared(into, x.x, x.y);
-      store_shared(into + 8, x.z, x.w);
+      shared_put(into, x.x, x.y);
+      shared_put(into + 8, x.z, x.w);
     }
     __syncthreads();
     if constexpr (held)
@@ -434,9 +435,9 @@ struct DecodeBlock {
   __device__ void keep(int row, int column, const PartOfRow& all) const {
     const unsigned into = kept_at(row * Tile::dv + column);
     const auto bits = [](float x) { return __float_as_uint(x); };
-    store_shared(into, bits(all.o[0]), bits(all.o[1]));
-    store_shared(into + 8, bits(all.o[2]), bits(all.o[3]));
-    if (column == 0) store_shared(kept_at(Tile::m * Tile::dv + 2 * row), bits(all.part.sum), bits(all.part.over));
+    shared_put(into, bits(all.o[0]), bits(all.o[1]));
+    shared_put(into + 8, bits(all.o[2]), bits(all.o[3]));
+    if (column == 0) shared_put(kept_at(Tile::m * Tile::dv + 2 * row), bits(all.part.sum), bits(all.part.over));
   }
   /// Each of two blocks adds up half of the tile's results, whose parts lie in their shared memory.
   __device__ void join_cluster(Sharing sharing) {

@@ -12,6 +12,7 @@
 
 #include "codegen/cuda/kernels/forward_sm90.cuh"
 #include "codegen/cuda/parts/turner_sm90.cuh"
+#include "codegen/cuda/ptx/arithmetic.cuh"
 
 namespace attune {
 
@@ -78,7 +79,7 @@ struct GroupE4m3 : Group90<Tile, User> {
       if constexpr (User::traits.has_prob)
         o[i] += products[i] * back[i / 2 % 2];
       else
-        asm volatile("add.f32 %0, %0, %1;" : "+f"(o[i]) : "f"(products[i]));  // an addition moved half of them about
+        add_in_place(o[i], products[i]);  // an addition moved half of them about
   }
 
   /// Scales each row's probabilities to the range of e4m3, after a mod that may have made them any number.

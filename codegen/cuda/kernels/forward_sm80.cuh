@@ -24,6 +24,7 @@
 #include "codegen/cuda/parts/before.cuh"
 #include "codegen/cuda/parts/softmax_sm80.cuh"
 #include "codegen/cuda/parts/walk.cuh"
+#include "codegen/cuda/ptx/thread.cuh"
 
 namespace attune {
 
@@ -374,9 +375,9 @@ struct Block80 {
           }
           const unsigned into = shared + OLine::at(row, (8 * i + 2 * (lane & 3)) * size_o);
           if constexpr (sizeof(Out) == 2)
-            store_shared(into, pack<Out>(x, y));
+            shared_put(into, pack<Out>(x, y));
           else
-            store_shared(into, __float_as_uint(x), __float_as_uint(y));
+            shared_put(into, __float_as_uint(x), __float_as_uint(y));
         }
         const int position = first + row / heads;
         if (lane % 4 == 0 && position < queries.length && row % heads < place.heads.count) {
@@ -432,15 +433,14 @@ struct Block80 {
   template <int Bytes>
   __device__ static void move(Out* to, unsigned from) {
     if constexpr (Bytes == 2) {
-      unsigned short x;
-      asm volatile("ld.shared.b16 %0, [%1];" : "=h"(x) : "r"(from) : "memory");
-      reinterpret_cast<unsigned short*>(to)[0] = x;
+      reinterpret_cast<unsigned short*>(to)[0] = shared_get_half(from);
     } else {
       struct alignas(Bytes) Words {
         unsigned word[Bytes / 4];
       } words;
 #pragma unroll
-      for (int i = 0; i < Bytes / 4; ++i) words.word[i] = load_shared(from + static_cast<unsigned>(4 * i));
+      for (int i = 0; i < Bytes / 4; ++i)
+        words.word[i] = static_cast<unsigned>(shared_get(from + static_cast<unsigned>(4 * i)));
       *reinterpret_cast<Words*>(to) = words;
     }
   }

@@ -15,6 +15,8 @@
 
 #include "codegen/cuda/parts/before.cuh"
 #include "codegen/cuda/parts/deal_sm90.cuh"
+#include "codegen/cuda/ptx/global.cuh"
+#include "codegen/cuda/ptx/ldmatrix.cuh"
 #include "codegen/cuda/ptx/wgmma.cuh"
 
 namespace attune {
@@ -577,10 +579,8 @@ struct Group90 {
     for (int i = 0; i < Tile::dv / 16; ++i) {
       const unsigned address = into + i / 4 * (Tile::m * chunk_bytes) + line * chunk_bytes +
                                (((2 * (i % 4) + (lane >> 4)) ^ (line & 7)) << 4);
-      asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
-                   "r"(pack<Out>(o[8 * i], o[8 * i + 1])), "r"(pack<Out>(o[8 * i + 2], o[8 * i + 3])),
-                   "r"(pack<Out>(o[8 * i + 4], o[8 * i + 5])), "r"(pack<Out>(o[8 * i + 6], o[8 * i + 7]))
-                   : "memory");
+      store_blocks(address, pack<Out>(o[8 * i], o[8 * i + 1]), pack<Out>(o[8 * i + 2], o[8 * i + 3]),
+                   pack<Out>(o[8 * i + 4], o[8 * i + 5]), pack<Out>(o[8 * i + 6], o[8 * i + 7]));
     }
     const int q = work.tile * queries_of<Tile> + query(0);
     proxy_fence();
@@ -613,9 +613,7 @@ struct Group90 {
                                ((nth % 8 ^ (line & 7)) << 4);
       Out* to = result(work.heads.first + head_of(line), q + line / Tile::heads) + nth * unit;
 #pragma unroll 1
-      for (int e = 0; e < min(args.dv - nth * unit, unit); ++e)
-        asm volatile("{.reg .b16 x; ld.shared.b16 x, [%0]; st.global.b16 [%1], x;}" ::"r"(address + 2 * e), "l"(to + e)
-                     : "memory");
+      for (int e = 0; e < min(args.dv - nth * unit, unit); ++e) global_put(to + e, shared_get_half(address + 2 * e));
     }
   }
 };

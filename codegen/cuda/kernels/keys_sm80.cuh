@@ -140,16 +140,12 @@ struct Keys80 {
   }
   __device__ void keep_end(const End& end, int stage) const {
     const unsigned to = end_at(static_cast<int>(threadIdx.x), stage);
-    store_shared(to, __float_as_uint(end.end.under), __float_as_uint(end.end.delta));
-    store_shared(to + 8, static_cast<unsigned>(end.from), static_cast<unsigned>(end.to));
+    shared_put(to, __float_as_uint(end.end.under), __float_as_uint(end.end.delta));
+    shared_put(to + 8, static_cast<unsigned>(end.from), static_cast<unsigned>(end.to));
   }
   __device__ End end_of_column(int i, int stage) const {
-    unsigned x[4];
-    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                 : "r"(end_at(i, stage))
-                 : "memory");
-    return {{__uint_as_float(x[0]), __uint_as_float(x[1])}, static_cast<int>(x[2]), static_cast<int>(x[3])};
+    const uint4 x = shared_get_words(end_at(i, stage));
+    return {{__uint_as_float(x.x), __uint_as_float(x.y)}, static_cast<int>(x.z), static_cast<int>(x.w)};
   }
 
   // ---- a tile of pairs -------------------------------------------------------------------------------------------

@@ -200,10 +200,7 @@ struct ScoresOfKeys90 : KeysByQueries<Tile, User> {
     const int row = 16 * warp + (lane & 15);
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                   : "=r"(held[4 * i]), "=r"(held[4 * i + 1]), "=r"(held[4 * i + 2]), "=r"(held[4 * i + 3])
-                   : "r"(shared + Shared::held + row * chunk_bytes + (((2 * i + (lane >> 4)) ^ (row & 7)) << 4))
-                   : "memory");
+      load_blocks(held + 4 * i, shared + Shared::held + row * chunk_bytes + (((2 * i + (lane >> 4)) ^ (row & 7)) << 4));
     arrive_as_warp(shared + Shared::k_held, lane);
   }
 

@@ -271,7 +271,7 @@ struct LatentGroup {
 #pragma unroll
     for (int i = 0; i < n / 2; ++i)
       if constexpr (Group == 1 && Tile::turns < 2)
-        asm volatile("mov.b32 %0, %1;" : "=f"(x[0][i / 4][i % 4]) : "f"(s[i]));
+        x[0][i / 4][i % 4] = moved(s[i]);
       else
         x[0][i / 4][i % 4] = s[i];
     const int tile = step < item.end ? item.walk.tile(step) : (item.of.keys.length + n - 1) / n;
@@ -294,10 +294,8 @@ struct LatentGroup {
     const unsigned into = shared + Shared::p + (16 * warp + line) * chunk_bytes;
 #pragma unroll
     for (int i = 0; i < n / 16; ++i)
-      asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                       into + (((2 * i + (lane >> 4)) ^ (line & 7)) << 4)),
-                   "r"(p[4 * i]), "r"(p[4 * i + 1]), "r"(p[4 * i + 2]), "r"(p[4 * i + 3])
-                   : "memory");
+      store_blocks(into + (((2 * i + (lane >> 4)) ^ (line & 7)) << 4), p[4 * i], p[4 * i + 1], p[4 * i + 2],
+                   p[4 * i + 3]);
     if constexpr (running)
       if (lane % 4 == 0)
 #pragma unroll
@@ -453,7 +451,7 @@ struct LatentGroup {
   /// Stores results, or a part of them. What it needs to know of the tile is found anew: products leave no registers.
   __device__ void store(const LatentItem<Tile, User>& item, int parity, float* part_at) {
     int thread = static_cast<int>(threadIdx.x) % 128;
-    asm volatile("" : "+r"(thread));
+    pin(thread);
     const int lane = thread % 32, warp = thread / 32, row = 16 * warp + lane / 4;
     const Rows rows(args, softmax.user, item.of, cluster_rank<Tile>());
     Part part[2];
@@ -591,7 +589,7 @@ __device__ inline void compute_latent(const LatentArgs& args, const User& user, 
     if (uniform(item.pairs) > 0) group.run(place);
     __syncwarp();
     if (group.lane == 0) barrier_arrive(shared + Shared::q_empty);
-    asm volatile("" : "+r"(tile)::"memory");
+    pin_with_memory(tile);
     const LatentItem<Tile, User> again(args, user, share, tile);
     const Sharing sharing = again.begin > 0 ? share.at_begin : share.at_end;
     const int me = LatentTile<Tile>::sharer();

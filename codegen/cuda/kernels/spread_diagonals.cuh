@@ -8,7 +8,7 @@
 #include "codegen/cuda/contract/gradient.cuh"
 #include "codegen/cuda/parts/deal_sm90.cuh"
 #include "codegen/cuda/parts/exact_sum.cuh"
-#include "codegen/cuda/ptx/early.cuh"
+#include "codegen/cuda/ptx/launch.cuh"
 
 namespace attune {
 

@@ -4,21 +4,17 @@
 
 #include "codegen/cuda/parts/softmax_sm90.cuh"
 #include "codegen/cuda/parts/walk.cuh"
+#include "codegen/cuda/ptx/launch.cuh"
+#include "codegen/cuda/ptx/mbarrier.cuh"
+#include "codegen/cuda/ptx/named_barrier.cuh"
+#include "codegen/cuda/ptx/registers.cuh"
+#include "codegen/cuda/ptx/shared.cuh"
 #include "codegen/cuda/ptx/tma.cuh"
 
 namespace attune {
 
 /// Tells the compiler that a number is the same in all lanes.
 __device__ inline int uniform(int x) { return __shfl_sync(~0u, x, 0); }
-
-__device__ inline int shared_get(unsigned at) {
-  int out;
-  asm volatile("ld.shared.s32 %0, [%1];" : "=r"(out) : "r"(at) : "memory");
-  return out;
-}
-__device__ inline void shared_put(unsigned at, int value) {
-  asm volatile("st.shared.s32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
-}
 
 // ---- shared memory -----------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-// codegen/cuda/ptx/cluster_sm90.cuh — blocks of a cluster meet, and read each other's shared memory; before sm_90 no
+// codegen/cuda/ptx/cluster.cuh — blocks of a cluster meet, and read each other's shared memory; before sm_90 no
 // launch has clusters
 #pragma once
 
