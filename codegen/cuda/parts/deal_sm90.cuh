@@ -2,6 +2,7 @@
 // meanwhile: its shared memory, the order of tiles, and the thread that deals them
 #pragma once
 
+#include "codegen/cuda/parts/ring_sm90.cuh"
 #include "codegen/cuda/parts/softmax_sm90.cuh"
 #include "codegen/cuda/parts/walk.cuh"
 #include "codegen/cuda/ptx/launch.cuh"
@@ -56,20 +57,6 @@ struct Shared90 {
   // Lists of tiles to do again: for each warp a count, then the tiles.
   static constexpr int warps = Tile::m / 16, again_most = 31, again = item + item_bytes,
                        bytes = again + 4 * (again_most + 1) * warps;
-};
-
-/// A position in a ring of stages, and the parity of its current phase.
-template <int Stages>
-struct Place {
-  int stage = 0;
-  unsigned phase = 0;
-  __device__ void next() {
-    if (++stage == Stages) {
-      stage = 0;
-      phase ^= 1;
-    }
-  }
-  __device__ Place before() const { return stage ? Place{stage - 1, phase} : Place{Stages - 1, phase ^ 1}; }
 };
 
 // ---- places of packed sequences ----------------------------------------------------------------------------------
@@ -191,32 +178,31 @@ struct Items {
 
   const ForwardArgs& args;
   unsigned shared;
-  unsigned phase = 0;
+  Ring<1> ring{shared + Shared::item_full};
 
-  __device__ unsigned full() const { return shared + Shared::item_full; }
   __device__ unsigned at(int word) const { return shared + Shared::item + 4 * word; }
 
   /// Waits until all warps have read the item before. Later dealing leaves blocks with more even ends.
-  __device__ void wait_for_room() const { barrier_wait(full() + 8, phase ^ 1); }
+  __device__ void wait_for_room() const { ring.acquire(); }
   /// Called by one thread.
   __device__ void give(const Item& item) {
     const auto list = __builtin_bit_cast(Words, item);
 #pragma unroll
     for (int i = 0; i < words; ++i) shared_put(at(i), list.word[i]);
-    barrier_arrive(full());
-    phase ^= 1;
+    barrier_arrive(ring.full());
+    ring.next();
   }
   /// Called by a whole warp, or by one thread that speaks for it.
   template <bool Whole>
   __device__ Item take() {
-    barrier_wait(full(), phase);
+    ring.wait();
     Words list{};
 #pragma unroll
     for (int i = 0; i < words; ++i) {
       const int word = shared_get(at(i));
       list.word[i] = Whole ? uniform(word) : word;
     }
-    phase ^= 1;
+    ring.next();
     Item item = __builtin_bit_cast(Item, list);
     if constexpr (!User::traits.listed) item.walk.list = nullptr;
     if constexpr (Tile::heads == 1) item.work.heads.count = 1;
@@ -227,7 +213,7 @@ struct Items {
     return item;
   }
   /// Called by one thread of each warp: the next item may be dealt.
-  __device__ void done() const { barrier_arrive(full() + 8); }
+  __device__ void done() const { barrier_arrive(ring.empty()); }
 
  private:
   struct alignas(8) Words {
