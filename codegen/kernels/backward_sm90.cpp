@@ -1,8 +1,6 @@
 // codegen/kernels/backward_sm90.cpp — the backward on Hopper, codegen/cuda/kernels/backward_sm90.cuh: its calls, its
 // tiles
-#include <algorithm>
-
-#include "codegen/ceil_div.h"
+#include "codegen/cuda/layout/backward_sm90.cuh"
 #include "codegen/gpu_element.h"
 #include "codegen/kernel.h"
 #include "codegen/kernels/refusals.h"
@@ -51,15 +49,6 @@ std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
   return tile_of(variant, members).m == queries_of(spec) ? "" : "m is 128 for heads up to 64 wide, else 64";
 }
 
-/// As struct Shared90Backward of deal_backward_sm90.cuh counts.
-int shared_bytes(const KernelPlan& plan) {
-  const int line = 128, chunk = gpu_element(plan.dtype).chunk(), stages = 2, steps_kept = 8, step_words = 8;
-  const int chunks = ceil_div(plan.d, chunk), dv_chunks = ceil_div(plan.dv, chunk);
-  const int keys = line * plan.n * (chunks + dv_chunks), queries = line * plan.m * (chunks + dv_chunks),
-            ds = line * plan.m * plan.n / chunk, sums = 4 * plan.m * chunks * chunk, ends = 2 * 4 * plan.m;
-  return keys + stages * (queries + ds + sums + ends) + steps_kept * (4 * step_words + 8) + 3 * 16 * stages + 24;
-}
-
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
   KernelPlan plan = plan_of(backward_sm90, spec, tile.m, tile.n);
@@ -68,13 +57,18 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
                  {"ordered", tile.ordered},
                  {"width", static_cast<int>(spec.d)},
                  {"width_v", static_cast<int>(spec.dv)}};
-  const int bytes = shared_bytes(plan), chunk = gpu_element(plan.dtype).chunk(), columns = round_up(plan.d, chunk);
+  const BackwardLayout90 shared{.m = tile.m,
+                                .n = tile.n,
+                                .d = plan.d,
+                                .dv = plan.dv,
+                                .stages = plan.stages,
+                                .element = gpu_element(plan.dtype).bytes};
   return {.plan = std::move(plan),
           .threads = 384,
-          .shared_bytes = bytes,
+          .shared_bytes = shared.bytes,
           .counts_tiles = true,
           .boxes = BoxRows{.q = tile.m, .k = tile.n, .v = tile.n, .o = tile.m},
-          .sums = tile.m * columns};
+          .sums = tile.m * shared.d_chunks * shared.chunk};
 }
 
 std::string preamble(const KernelPlan& plan) { return ask_for_products({64, plan.m, plan.d, plan.dv}); }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fmt/format.h>
 
+#include "codegen/ceil_div.h"
 #include "codegen/kernels/forward_tile_sm90.h"
 #include "codegen/kernels/refusals.h"
 

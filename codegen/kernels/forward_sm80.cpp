@@ -1,7 +1,7 @@
 // codegen/kernels/forward_sm80.cpp — the forward on any card, codegen/cuda/kernels/forward_sm80.cuh: its tiles
-#include <algorithm>
 #include <fmt/format.h>
 
+#include "codegen/cuda/layout/forward_sm80.cuh"
 #include "codegen/kernels/widths.h"
 
 namespace attune::codegen {
@@ -59,12 +59,6 @@ std::string why_illegal(const KernelSpec&, const Variant& variant) {
   return "m is 16 or 32 times the warps";
 }
 
-/// As struct Shared80 of forward_sm80.cuh counts.
-int shared_bytes(const KernelPlan& plan, const Tile& tile) {
-  const int tiles = gpu_element(plan.dtype).bytes * (tile.m * plan.d + tile.stages * tile.n * (plan.d + plan.dv));
-  return std::max(tiles, tile.m * plan.dv * gpu_element(plan.out).bytes);
-}
-
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
   KernelPlan plan = plan_of(forward_sm80, spec, tile.m, tile.n);
@@ -73,8 +67,14 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   plan.traits = {{"warps", tile.warps}, {"width", width},      {"width_v", width_v},
                  {"vector", spec.load}, {"store", spec.store}, {"exact", spec.exact}};
   if (spec.apart) plan.traits.insert(plan.traits.end(), {{"apart", 1}, {"paged", spec.paged}});
-  const int bytes = shared_bytes(plan, tile);
-  return {.plan = std::move(plan), .threads = 32 * tile.warps, .shared_bytes = bytes};
+  const ForwardLayout80 shared{.m = tile.m,
+                               .n = tile.n,
+                               .d = plan.d,
+                               .dv = plan.dv,
+                               .stages = tile.stages,
+                               .element = gpu_element(plan.dtype).bytes,
+                               .out_element = gpu_element(plan.out).bytes};
+  return {.plan = std::move(plan), .threads = 32 * tile.warps, .shared_bytes = shared.bytes};
 }
 
 std::vector<std::vector<Variant>> other_tiles(const Variant& from) {

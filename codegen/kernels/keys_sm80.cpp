@@ -1,4 +1,5 @@
 // codegen/kernels/keys_sm80.cpp — the backward of k and v on any card, codegen/cuda/kernels/keys_sm80.cuh: its tiles
+#include "codegen/cuda/layout/keys_sm80.cuh"
 #include "codegen/kernels/widths.h"
 
 namespace attune::codegen {
@@ -64,10 +65,13 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
                  {"vector", spec.load},
                  {"exact", spec.exact},
                  {"passes", tile.passes}};
-  // As struct SharedKeys80 of keys_sm80.cuh counts.
-  const int row = (plan.d + plan.dv) * gpu_element(plan.dtype).bytes;
-  const int bytes = tile.n * row + tile.stages * tile.m * (row + 16);
-  return {.plan = std::move(plan), .threads = 2 * tile.n, .shared_bytes = bytes};
+  const KeysLayout80 shared{.m = tile.m,
+                            .n = tile.n,
+                            .d = plan.d,
+                            .dv = plan.dv,
+                            .stages = tile.stages,
+                            .element = gpu_element(plan.dtype).bytes};
+  return {.plan = std::move(plan), .threads = 2 * tile.n, .shared_bytes = shared.bytes};
 }
 
 std::vector<std::vector<Variant>> other_tiles(const Variant& from) {

@@ -1,9 +1,9 @@
 // codegen/kernels/latent_sm90.cpp — the forward of latent heads on Hopper, codegen/cuda/kernels/latent_sm90.cuh: its
 // calls, its tiles
-#include <algorithm>
 #include <fmt/format.h>
 
 #include "codegen/choose.h"
+#include "codegen/cuda/layout/latent_sm90.cuh"
 #include "codegen/gpu_element.h"
 #include "codegen/kernel.h"
 #include "codegen/kernels/refusals.h"
@@ -53,14 +53,6 @@ std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
   return {};
 }
 
-/// As struct SharedLatent of latent_sm90.cuh counts, and what aligns it to 1024 bytes.
-int shared_bytes(const KernelSpec& spec) {
-  constexpr int line = 128, number = 4, barrier = 8, kinds_of_use = 3, share = 32;
-  const int chunk = gpu_element(spec.dtype).chunk(), chunks = static_cast<int>(spec.d) / chunk;
-  return line * (chunks * (latent_rows + stages * keys) + latent_rows) + 6 * number * latent_rows + share +
-         2 * barrier + stages * barrier * (chunks + kinds_of_use) + 1024;
-}
-
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
   KernelPlan plan = plan_of(latent_sm90, spec, latent_rows, keys);
@@ -68,9 +60,15 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const int box = spec.paged ? spec.page_rows : keys;
   plan.traits = {
       {"cluster", tile.cluster}, {"turns", tile.turns}, {"box", box}, {"store", spec.store}, {"paged", spec.paged}};
+  const LatentLayout90 shared{.m = latent_rows,
+                              .n = keys,
+                              .d = plan.d,
+                              .dv = plan.dv,
+                              .stages = stages,
+                              .element = gpu_element(plan.dtype).bytes};
   return {.plan = std::move(plan),
           .threads = 384,
-          .shared_bytes = shared_bytes(spec),
+          .shared_bytes = shared.bytes + chunk_alignment,
           .boxes = BoxRows{.q = latent_rows, .k = box}};
 }
 

@@ -1,4 +1,5 @@
 // codegen/kernels/queries_sm80.cpp — the backward of q on any card, codegen/cuda/kernels/queries_sm80.cuh: its tiles
+#include "codegen/cuda/layout/queries_sm80.cuh"
 #include "codegen/kernels/widths.h"
 
 namespace attune::codegen {
@@ -47,10 +48,13 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
                  {"width_v", static_cast<int>(spec.dv)},
                  {"vector", spec.load},
                  {"exact", spec.exact}};
-  // As struct SharedQueries80 of queries_sm80.cuh counts.
-  const int row = (plan.d + plan.dv) * gpu_element(plan.dtype).bytes;
-  const int bytes = (tile.m + tile.stages * tile.n) * row;
-  return {.plan = std::move(plan), .threads = 2 * tile.m, .shared_bytes = bytes};
+  const QueriesLayout80 shared{.m = tile.m,
+                               .n = tile.n,
+                               .d = plan.d,
+                               .dv = plan.dv,
+                               .stages = tile.stages,
+                               .element = gpu_element(plan.dtype).bytes};
+  return {.plan = std::move(plan), .threads = 2 * tile.m, .shared_bytes = shared.bytes};
 }
 
 std::vector<std::vector<Variant>> other_tiles(const Variant& from) {

@@ -2,6 +2,7 @@
 // another
 #pragma once
 
+#include "codegen/cuda/layout/chunks.cuh"
 #include "codegen/cuda/ptx/convert.cuh"
 
 namespace attune {
@@ -59,8 +60,6 @@ struct ElementOf<e4m3> {
   static constexpr bool needs_maximum = true;  // its least number is 2^-9
 };
 
-/// The copy engine swizzles chunks of 128 bytes a row.
-constexpr int chunk_bytes = 128;
 template <class T>
 constexpr int chunk_columns = chunk_bytes / ElementOf<T>::bytes;
 

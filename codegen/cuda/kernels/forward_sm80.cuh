@@ -21,6 +21,7 @@
 // queries of every set of heads of every batch entry, tiles of the longest sequence if packed.
 #pragma once
 
+#include "codegen/cuda/layout/forward_sm80.cuh"
 #include "codegen/cuda/parts/before.cuh"
 #include "codegen/cuda/parts/softmax_sm80.cuh"
 #include "codegen/cuda/parts/walk.cuh"
@@ -34,15 +35,19 @@ using ForwardArgs80 = Either<is_apart<Tile>, ApartArgs, ForwardArgs>;
 
 // ---- shared memory -----------------------------------------------------------------------------------------------
 
+/// Where each thing is, as layout/ places it.
 template <class Tile>
 struct Shared80 {
   static constexpr int size = ElementOf<typename Tile::Element>::bytes;
-  static constexpr int q_bytes = Tile::m * Tile::d * size, k_bytes = Tile::n * Tile::d * size,
-                       v_bytes = Tile::n * Tile::dv * size,
-                       o_bytes = Tile::m * Tile::dv * ElementOf<typename Tile::Out>::bytes;
-  static constexpr int q = 0, k = q_bytes, v = k + Tile::stages * k_bytes, tiles = v + Tile::stages * v_bytes;
-  // Results pass through the same memory at the end.
-  static constexpr int bytes = tiles > o_bytes ? tiles : o_bytes;
+  static constexpr ForwardLayout80 at{.m = Tile::m,
+                                      .n = Tile::n,
+                                      .d = Tile::d,
+                                      .dv = Tile::dv,
+                                      .stages = Tile::stages,
+                                      .element = size,
+                                      .out_element = ElementOf<typename Tile::Out>::bytes};
+  static constexpr int q = at.q, k = at.k, v = at.v, q_bytes = at.q_bytes, k_bytes = at.k_bytes, v_bytes = at.v_bytes,
+                       bytes = at.bytes;
 };
 
 // ---- where a block stands ----------------------------------------------------------------------------------------

@@ -13,29 +13,28 @@
 // batch entry that k has.
 #pragma once
 
+#include "codegen/cuda/layout/keys_sm90.cuh"
 #include "codegen/cuda/parts/group_sm90.cuh"
 
 namespace attune {
 
+/// Where each thing is, as layout/ places it.
 template <class Tile>
 struct SharedKeys90 {
-  static constexpr int chunk = chunk_columns<typename Tile::Element>, m = Tile::m, n = Tile::n, stages = Tile::stages,
-                       grad_o_stages = 2;
-  static constexpr int d_chunks = (Tile::d + chunk - 1) / chunk, dv_chunks = (Tile::dv + chunk - 1) / chunk;
-  static constexpr int k_bytes = d_chunks * n * chunk_bytes, v_bytes = dv_chunks * n * chunk_bytes;
-  static constexpr int q_bytes = d_chunks * m * chunk_bytes, grad_o_bytes = dv_chunks * m * chunk_bytes;
-  // The first chunk of the keys comes where the last stage of queries will be, and stays in registers.
-  static constexpr int held_bytes = n * chunk_bytes, v = 0, k = v + v_bytes, q = k + k_bytes - held_bytes,
-                       held = q + (stages - 1) * q_bytes, grad_o = q + stages * q_bytes,
-                       weights = grad_o + grad_o_stages * grad_o_bytes, under = weights + 2 * m * n,
-                       delta = under + 4 * m * stages, words = delta + 4 * m * grad_o_stages;
-  // Of a step: which tile of queries, of which batch entry and head, and whether all its pairs stay. Then how many
-  // steps there are, for each group.
-  static constexpr int step_words = 4, steps = words + 4 * step_words * stages;
-  // Two barriers for each stage, and for each warp that hands weights over: full, then empty.
-  static constexpr int q_full = steps + 16, grad_o_full = q_full + 16 * stages,
-                       weights_full = grad_o_full + 16 * grad_o_stages, k_full = weights_full + 16 * 4,
-                       v_full = k_full + 8, k_held = v_full + 8, bytes = k_held + 8;
+  static constexpr int m = Tile::m, n = Tile::n, stages = Tile::stages;
+  static constexpr KeysLayout90 at{.m = Tile::m,
+                                   .n = Tile::n,
+                                   .d = Tile::d,
+                                   .dv = Tile::dv,
+                                   .stages = Tile::stages,
+                                   .element = ElementOf<typename Tile::Element>::bytes};
+  static constexpr int chunk = at.chunk, grad_o_stages = at.grad_o_stages, d_chunks = at.d_chunks,
+                       dv_chunks = at.dv_chunks, v = at.v, k = at.k, q = at.q, held = at.held, grad_o = at.grad_o,
+                       weights = at.weights, under = at.under, delta = at.delta, words = at.words,
+                       step_words = at.step_words, steps = at.steps, k_bytes = at.k_bytes, v_bytes = at.v_bytes,
+                       q_bytes = at.q_bytes, grad_o_bytes = at.grad_o_bytes, q_full = at.q_full,
+                       grad_o_full = at.grad_o_full, weights_full = at.weights_full, k_full = at.k_full,
+                       v_full = at.v_full, k_held = at.k_held, bytes = at.bytes;
 };
 
 // ---- which keys --------------------------------------------------------------------------------------------------

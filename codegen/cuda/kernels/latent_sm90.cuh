@@ -27,6 +27,7 @@
 // has them. SharedLatent<Tile>::bytes of shared memory and 1024 to align it, 384 threads.
 #pragma once
 
+#include "codegen/cuda/layout/latent_sm90.cuh"
 #include "codegen/cuda/parts/group_sm90.cuh"
 #include "codegen/cuda/parts/latent_rows_sm90.cuh"
 #include "codegen/cuda/parts/softmax_sm80.cuh"
@@ -35,21 +36,21 @@ namespace attune {
 
 // ---- shared memory -----------------------------------------------------------------------------------------------
 
+/// Where each thing is, as layout/ places it.
 template <class Tile>
 struct SharedLatent {
-  static constexpr int chunk = chunk_columns<typename Tile::Element>;
-  static constexpr int chunks = Tile::d / chunk, v_chunks = Tile::dv / chunk, half_chunks = v_chunks / 2;
-  static constexpr int chunk_size = Tile::n * chunk_bytes, stage_bytes = chunks * chunk_size;
-  static constexpr int q_bytes = chunks * Tile::m * chunk_bytes, p_bytes = Tile::m * chunk_bytes;
-  static constexpr int row_numbers = Tile::m * static_cast<int>(sizeof(float));
-  static constexpr int q = 0, keys = q_bytes, p = keys + Tile::stages * stage_bytes;
-  // Maxima that each group's last probabilities are relative to; sums of each group's keys, of this tile and the last.
-  static constexpr int tops = p + p_bytes, sums = tops + 2 * row_numbers, share = sums + 4 * row_numbers,
-                       q_full = share + static_cast<int>(sizeof(Share)), q_empty = q_full + 8;
-  // Of each stage: a barrier for each chunk that arrives, and three for what was used: the columns of each group, and
-  // those that are no values.
-  static constexpr int stage_barriers = q_empty + 8, of_stage = 8 * (chunks + 3),
-                       bytes = stage_barriers + Tile::stages * of_stage;
+  static constexpr LatentLayout90 at{.m = Tile::m,
+                                     .n = Tile::n,
+                                     .d = Tile::d,
+                                     .dv = Tile::dv,
+                                     .stages = Tile::stages,
+                                     .element = ElementOf<typename Tile::Element>::bytes};
+  static constexpr int chunk = at.chunk, chunks = at.chunks, v_chunks = at.v_chunks, half_chunks = at.half_chunks,
+                       chunk_size = at.chunk_size, stage_bytes = at.stage_bytes, q = at.q, keys = at.keys, p = at.p,
+                       tops = at.tops, sums = at.sums, share = at.share, q_full = at.q_full, q_empty = at.q_empty,
+                       stage_barriers = at.stage_barriers, of_stage = at.of_stage, q_bytes = at.q_bytes,
+                       p_bytes = at.p_bytes, row_numbers = at.row_numbers, bytes = at.bytes;
+  static_assert(at.share_bytes == sizeof(Share));
   static constexpr int used_rest = 2;
 
   static __device__ unsigned full(unsigned shared, int stage, int chunk) {

@@ -12,21 +12,25 @@
 // every head of every batch entry.
 #pragma once
 
+#include "codegen/cuda/layout/queries_sm90.cuh"
 #include "codegen/cuda/parts/group_sm90.cuh"
 
 namespace attune {
 
+/// Where each thing is, as layout/ places it.
 template <class Tile>
 struct SharedQueries90 {
-  static constexpr int chunk = chunk_columns<typename Tile::Element>, m = Tile::m, n = Tile::n;
-  static constexpr int d_chunks = (Tile::d + chunk - 1) / chunk, dv_chunks = (Tile::dv + chunk - 1) / chunk;
-  static constexpr int q_bytes = d_chunks * m * chunk_bytes, grad_o_bytes = dv_chunks * m * chunk_bytes;
-  static constexpr int k_bytes = d_chunks * n * chunk_bytes, v_bytes = dv_chunks * n * chunk_bytes;
-  static constexpr int q = 0, grad_o = q + q_bytes, k = grad_o + grad_o_bytes, v = k + Tile::stages * k_bytes,
-                       q_full = v + Tile::v_stages * v_bytes, grad_o_full = q_full + 8;
-  // Two barriers for each stage: full, then empty.
-  static constexpr int k_full = grad_o_full + 8, v_full = k_full + 16 * Tile::stages,
-                       bytes = v_full + 16 * Tile::v_stages;
+  static constexpr QueriesLayout90 at{.m = Tile::m,
+                                      .n = Tile::n,
+                                      .d = Tile::d,
+                                      .dv = Tile::dv,
+                                      .stages = Tile::stages,
+                                      .v_stages = Tile::v_stages,
+                                      .element = ElementOf<typename Tile::Element>::bytes};
+  static constexpr int chunk = at.chunk, d_chunks = at.d_chunks, dv_chunks = at.dv_chunks, q = at.q, grad_o = at.grad_o,
+                       k = at.k, v = at.v, q_bytes = at.q_bytes, k_bytes = at.k_bytes, v_bytes = at.v_bytes,
+                       grad_o_bytes = at.grad_o_bytes, q_full = at.q_full, grad_o_full = at.grad_o_full,
+                       k_full = at.k_full, v_full = at.v_full, bytes = at.bytes;
 };
 
 /// The queries of a block: heads in sections that stay in the cache together; within one the last queries come first,

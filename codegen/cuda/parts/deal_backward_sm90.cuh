@@ -4,6 +4,7 @@
 
 #include "codegen/cuda/contract/cover_args.cuh"
 #include "codegen/cuda/contract/gradient.cuh"
+#include "codegen/cuda/layout/backward_sm90.cuh"
 #include "codegen/cuda/parts/deal_sm90.cuh"
 
 namespace attune {
@@ -29,23 +30,23 @@ constexpr int step_words = sizeof(Step) / 4;
 /// between them.
 constexpr int steps_kept = 8;
 
+/// Where each thing is, as layout/ places it.
 template <class Tile>
 struct Shared90Backward {
-  static constexpr int chunk = chunk_columns<typename Tile::Element>, m = Tile::m, n = Tile::n, stages = Tile::stages;
-  static constexpr int d_chunks = (Tile::d + chunk - 1) / chunk, dv_chunks = (Tile::dv + chunk - 1) / chunk;
-  static constexpr int k_bytes = d_chunks * n * chunk_bytes, v_bytes = dv_chunks * n * chunk_bytes;
-  static constexpr int q_bytes = d_chunks * m * chunk_bytes, grad_o_bytes = dv_chunks * m * chunk_bytes;
-  static constexpr int ds_bytes = n / chunk * m * chunk_bytes, sum_bytes = 4 * m * d_chunks * chunk;
-  static constexpr int k = 0, v = k + k_bytes, q = v + v_bytes, grad_o = q + stages * q_bytes,
-                       ds = grad_o + stages * grad_o_bytes, sums = ds + stages * ds_bytes,
-                       under = sums + stages * sum_bytes, delta = under + 4 * m * stages,
-                       steps = delta + 4 * m * stages;
-  // A barrier for each step that is kept: its words are there. Two for each stage: full, then empty.
-  static constexpr int known = steps + 4 * step_words * steps_kept, full = known + 8 * steps_kept,
-                       sum_full = full + 16 * stages, k_full = sum_full + 16 * stages, v_full = k_full + 8,
-                       keys_empty = v_full + 8;
-  // For the warp that sums diagonals: full and empty for each buffer of dS.
-  static constexpr int ds_full = keys_empty + 8, bytes = ds_full + 16 * stages;
+  static constexpr int m = Tile::m, n = Tile::n, stages = Tile::stages;
+  static constexpr BackwardLayout90 at{.m = Tile::m,
+                                       .n = Tile::n,
+                                       .d = Tile::d,
+                                       .dv = Tile::dv,
+                                       .stages = Tile::stages,
+                                       .element = ElementOf<typename Tile::Element>::bytes};
+  static constexpr int chunk = at.chunk, d_chunks = at.d_chunks, dv_chunks = at.dv_chunks, k = at.k, v = at.v, q = at.q,
+                       grad_o = at.grad_o, ds = at.ds, sums = at.sums, under = at.under, delta = at.delta,
+                       steps = at.steps, k_bytes = at.k_bytes, v_bytes = at.v_bytes, q_bytes = at.q_bytes,
+                       grad_o_bytes = at.grad_o_bytes, ds_bytes = at.ds_bytes, sum_bytes = at.sum_bytes,
+                       known = at.known, full = at.full, sum_full = at.sum_full, k_full = at.k_full, v_full = at.v_full,
+                       keys_empty = at.keys_empty, ds_full = at.ds_full, bytes = at.bytes;
+  static_assert(at.step_words == step_words && at.steps_kept == steps_kept);
   // Each of two groups holds 64 x 64 of dq: half of the width, or half of the queries.
   static_assert(m * d_chunks == 128 && n == 128);
 };

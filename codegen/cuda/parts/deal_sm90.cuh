@@ -2,12 +2,11 @@
 // meanwhile: its shared memory, the order of tiles, and the thread that deals them
 #pragma once
 
+#include "codegen/cuda/layout/forward_tile_sm90.cuh"
 #include "codegen/cuda/parts/ring_sm90.cuh"
 #include "codegen/cuda/parts/softmax_sm90.cuh"
 #include "codegen/cuda/parts/walk.cuh"
 #include "codegen/cuda/ptx/launch.cuh"
-#include "codegen/cuda/ptx/mbarrier.cuh"
-#include "codegen/cuda/ptx/named_barrier.cuh"
 #include "codegen/cuda/ptx/registers.cuh"
 #include "codegen/cuda/ptx/shared.cuh"
 #include "codegen/cuda/ptx/tma.cuh"
@@ -32,31 +31,28 @@ constexpr bool come_turned = requires {
 template <class Tile>
 constexpr bool turns_values = ElementOf<typename Tile::Element>::bytes == 1 && !come_turned<Tile>;
 
+/// Where each thing is, as layout/ places it.
 template <class Tile>
 struct Shared90 {
   static constexpr int chunk = chunk_columns<typename Tile::Element>, o_chunk = chunk_columns<typename Tile::Out>;
-  static constexpr int d_chunks = (Tile::d + chunk - 1) / chunk, dv_chunks = (Tile::dv + chunk - 1) / chunk;
-  static constexpr int n_chunks = (Tile::n + chunk - 1) / chunk, o_chunks = (Tile::dv + o_chunk - 1) / o_chunk;
-  static constexpr int q_bytes = d_chunks * Tile::m * chunk_bytes, k_bytes = d_chunks * Tile::n * chunk_bytes;
-  static constexpr int turned_rows = n_chunks * Tile::dv, turned_bytes = turned_rows * chunk_bytes;
-  static constexpr int loaded_bytes = come_turned<Tile> ? turned_bytes : dv_chunks * Tile::n * chunk_bytes,
-                       o_bytes = o_chunks * Tile::m * chunk_bytes;
-  static constexpr int v_bytes = turns_values<Tile> ? turned_bytes : loaded_bytes;
-  // Results without memory of their own overwrite the queries.
-  static constexpr int q = 0, k = q + (Tile::own_o ? Tile::q_stages * q_bytes : max(Tile::q_stages * q_bytes, o_bytes)),
-                       v = k + Tile::stages * k_bytes, behind_v = v + Tile::stages * v_bytes,
-                       loaded = turns_values<Tile> ? behind_v : v,
-                       behind_loaded = behind_v + (turns_values<Tile> ? Tile::stages * loaded_bytes : 0),
-                       o = Tile::own_o ? behind_loaded : q, barriers = behind_loaded + (Tile::own_o ? o_bytes : 0);
-  // Two barriers for each stage of queries, keys and values: full, then empty.
-  static constexpr int q_full = barriers, k_full = q_full + 16 * Tile::q_stages, v_full = k_full + 16 * Tile::stages,
-                       behind_v_full = v_full + 16 * Tile::stages,
-                       loaded_full = turns_values<Tile> ? behind_v_full : v_full;
-  static constexpr int item_full = behind_v_full + (turns_values<Tile> ? 16 * Tile::stages : 0), known = item_full + 16,
-                       crowded = known + 8, item = known + 16;
-  // Lists of tiles to do again: for each warp a count, then the tiles.
-  static constexpr int warps = Tile::m / 16, again_most = 31, again = item + item_bytes,
-                       bytes = again + 4 * (again_most + 1) * warps;
+  static constexpr ForwardLayout90 at{.m = Tile::m,
+                                      .n = Tile::n,
+                                      .d = Tile::d,
+                                      .dv = Tile::dv,
+                                      .stages = Tile::stages,
+                                      .q_stages = Tile::q_stages,
+                                      .element = ElementOf<typename Tile::Element>::bytes,
+                                      .out_element = ElementOf<typename Tile::Out>::bytes,
+                                      .own_o = Tile::own_o != 0,
+                                      .comes_turned = come_turned<Tile>,
+                                      .turns_values = turns_values<Tile>};
+  static constexpr int q = at.q, k = at.k, v = at.v, loaded = at.loaded, o = at.o, q_bytes = at.q_bytes,
+                       k_bytes = at.k_bytes, v_bytes = at.v_bytes, loaded_bytes = at.loaded_bytes,
+                       d_chunks = at.d_chunks, dv_chunks = at.dv_chunks, o_chunks = at.o_chunks,
+                       turned_rows = at.turned_rows, q_full = at.q_full, k_full = at.k_full, v_full = at.v_full,
+                       loaded_full = at.loaded_full, item_full = at.item_full, known = at.known, crowded = at.crowded,
+                       item = at.item, warps = at.warps, again_most = at.again_most, again = at.again, bytes = at.bytes;
+  static_assert(at.item_bytes == item_bytes);
 };
 
 // ---- places of packed sequences ----------------------------------------------------------------------------------

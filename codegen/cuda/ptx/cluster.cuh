@@ -1,5 +1,5 @@
-// codegen/cuda/ptx/cluster.cuh — blocks of a cluster meet, and read each other's shared memory; before sm_90 no
-// launch has clusters
+// codegen/cuda/ptx/cluster.cuh — blocks of a cluster meet, and read each other's shared memory; before sm_90 no launch
+// has clusters
 #pragma once
 
 #include "codegen/cuda/contract/args.cuh"
