@@ -128,8 +128,8 @@ struct ScoresOfKeys90 : KeysByQueries<Tile, User> {
       pin(dv);
       hold_keys();
       scores(0);
-      Ring<Shared::stages> q(shared + Shared::q_full);
       Ring<Shared::grad_o_stages> grad_o(shared + Shared::grad_o_full);
+      Ring<Shared::stages> q(shared + Shared::q_full);
 #pragma unroll 1
       for (int nth = 0; nth < steps; ++nth) iteration(nth, steps, weights, q, grad_o);
       wgmma_wait<0>();
@@ -221,8 +221,8 @@ struct FlowsOfKeys90 {
       barrier_wait(shared + Shared::grad_o_full, 0);
       pin(dk);
       flows(0);
-      Ring<Shared::stages> q(shared + Shared::q_full);
       Ring<Shared::grad_o_stages> grad_o(shared + Shared::grad_o_full);
+      Ring<Shared::stages> q(shared + Shared::q_full);
 #pragma unroll 1
       for (int nth = 0; nth < steps; ++nth) iteration(nth, steps, weights, q, grad_o);
       wgmma_wait<0>();

@@ -114,8 +114,8 @@ struct Loader90Backward {
   unsigned shared;
   int lane;
   unsigned count = 0, keys_phase = 0;  ///< count: of steps
-  int word =
-      0;  ///< of the step that was found last, a word a lane: what follows it decides whether it is its item's last
+  /// Of the step that was found last, a word a lane: what follows it decides whether it is its item's last.
+  int word = 0;
   RowEnd ends[rows];
 
   /// The ends of this lane's rows are read long before the stage is free.
@@ -151,9 +151,10 @@ struct Loader90Backward {
     if (lane == 0) word |= more;
     const int what = uniform(word), stage = static_cast<int>(count & 1);
     static_assert(Tile::stages == 2);
-    const unsigned full = shared + Shared::full + 16 * stage;
+    const StageBarriers barriers{shared + Shared::full + StageBarriers::bytes * stage};
+    const unsigned full = barriers.full;
     const bool loads = !(what & (Step::empty | Step::stop));
-    barrier_wait(full + 8, (count >> 1 & 1) ^ 1);
+    barriers.acquire(count >> 1 & 1);
     if (loads)
 #pragma unroll
       for (int j = 0; j < rows; ++j) {
