@@ -14,7 +14,7 @@
 
 #include "codegen/cuda/parts/add_dq_sm90.cuh"
 #include "codegen/cuda/parts/backward_consumer_sm90.cuh"
-#include "codegen/cuda/parts/deal_backward_sm90.cuh"
+#include "codegen/cuda/parts/backward_producer_sm90.cuh"
 #include "codegen/cuda/parts/diagonals_sm90.cuh"
 
 namespace attune {

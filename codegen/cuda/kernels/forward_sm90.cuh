@@ -1,11 +1,12 @@
 // codegen/cuda/kernels/forward_sm90.cuh — the forward on Hopper: TMA, a producer warp, consumer warpgroups, products
 // from registers
 //
-// One warp loads (forward_producer_sm90.cuh), one deals tiles of queries (deal_sm90.cuh), two or three warpgroups
-// compute 64 queries each (forward_consumer_sm90.cuh): a group issues the scores of its next tile of keys, then the
-// products of the previous tile's probabilities with its values, and computes the softmax of the new scores while those
-// products run. Groups take turns at issuing, so that the softmax of one overlaps the products of another. Blocks are
-// persistent; the next queries load while a tile is finished. Where keys come from is a type (key_source_sm90.cuh).
+// One warp loads (forward_producer_sm90.cuh), one deals tiles of queries (tile_scheduler_sm90.cuh), two or three
+// warpgroups compute 64 queries each (forward_consumer_sm90.cuh): a group issues the scores of its next tile of keys,
+// then the products of the previous tile's probabilities with its values, and computes the softmax of the new scores
+// while those products run. Groups take turns at issuing, so that the softmax of one overlaps the products of another.
+// Blocks are persistent; the next queries load while a tile is finished. Where keys come from is a type
+// (key_source_sm90.cuh).
 #pragma once
 
 #include "codegen/cuda/parts/forward_consumer_sm90.cuh"

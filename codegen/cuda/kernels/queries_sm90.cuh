@@ -43,10 +43,10 @@ struct Queries90 {
   __device__ explicit Queries90(const BackwardArgs& args) {
     const Sections<long long> sections{args.q_heads * args.batch, max(args.section, 1),
                                        (args.q_len + Tile::m - 1) / Tile::m};
-    const auto [set, nth] = sections.at(blockIdx.x);
-    b = set / args.q_heads;
-    h = set % args.q_heads;
-    tile = sections.of_set - 1 - nth;
+    const auto at = sections.at(blockIdx.x);
+    b = at.set / args.q_heads;
+    h = at.set % args.q_heads;
+    tile = sections.of_set - 1 - at.nth;
   }
   template <class User>
   __device__ Walk walk(const BackwardArgs& args, const User& user) const {

@@ -1,7 +1,7 @@
 // codegen/cuda/parts/add_dq_sm90.cuh — the warps of Hopper's backward that add dq up in memory
 #pragma once
 
-#include "codegen/cuda/parts/deal_backward_sm90.cuh"
+#include "codegen/cuda/parts/tile_scheduler_backward_sm90.cuh"
 #include "codegen/cuda/ptx/global.cuh"
 
 namespace attune {

@@ -2,8 +2,8 @@
 // products, its pairs, and its results on their way
 #pragma once
 
-#include "codegen/cuda/parts/deal_backward_sm90.cuh"
 #include "codegen/cuda/parts/group_sm90.cuh"
+#include "codegen/cuda/parts/tile_scheduler_backward_sm90.cuh"
 #include "codegen/cuda/ptx/ldmatrix.cuh"
 
 namespace attune {
@@ -165,13 +165,9 @@ struct Group90Backward : KeysByQueries<Tile, User> {
     for (int i = 0; i < 8; ++i) shared_put(into + 2048 * i, x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
   }
   /// Until the tile of dq before is out of the stage.
-  __device__ void wait_for_sums(int stage, unsigned phase) const {
-    sums(stage).acquire(phase);
-  }
+  __device__ void wait_for_sums(int stage, unsigned phase) const { sums(stage).acquire(phase); }
   /// What was put there is complete, and a proxy_fence() lies behind it.
-  __device__ void give_sums(int stage) const {
-    arrive_as_warp(sums(stage).full, lane);
-  }
+  __device__ void give_sums(int stage) const { arrive_as_warp(sums(stage).full, lane); }
 
   /// The warp's part of what its group puts dS into, 16 rows of staged().
   __device__ unsigned staging() const {

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "codegen/cuda/kernels/spread_diagonals.cuh"
-#include "codegen/cuda/parts/deal_backward_sm90.cuh"
+#include "codegen/cuda/parts/tile_scheduler_backward_sm90.cuh"
 #include "codegen/cuda/ptx/ldmatrix.cuh"
 #include "codegen/cuda/ptx/mma.cuh"
 #include "codegen/cuda/ptx/thread.cuh"

@@ -2,7 +2,7 @@
 // iteration for each tile of keys, an epilogue
 #pragma once
 
-#include "codegen/cuda/parts/deal_sm90.cuh"
+#include "codegen/cuda/parts/tile_scheduler_sm90.cuh"
 #include "codegen/cuda/ptx/tma.cuh"
 #include "codegen/cuda/ptx/wgmma.cuh"
 

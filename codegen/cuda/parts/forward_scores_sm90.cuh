@@ -3,7 +3,7 @@
 #pragma once
 
 #include "codegen/cuda/contract/further.cuh"
-#include "codegen/cuda/parts/deal_sm90.cuh"
+#include "codegen/cuda/parts/tile_scheduler_sm90.cuh"
 #include "codegen/cuda/ptx/wgmma.cuh"
 
 namespace attune {

@@ -2,7 +2,7 @@
 // fills stages by a key source, and the exact path reads rows of it
 #pragma once
 
-#include "codegen/cuda/parts/deal_sm90.cuh"
+#include "codegen/cuda/parts/tile_scheduler_sm90.cuh"
 #include "codegen/cuda/ptx/tma.cuh"
 
 namespace attune {

@@ -39,10 +39,10 @@ struct Keys90 {
   __device__ explicit Keys90(const BackwardArgs& args) {
     const Sections<long long> sections{args.kv_heads * (args.kv_shared ? 1 : args.batch), max(args.section, 1),
                                        (args.kv_len + Tile::n - 1) / Tile::n};
-    const auto [set, nth] = sections.at(blockIdx.x);
-    b = set / args.kv_heads;
-    kv_head = set % args.kv_heads;
-    first = nth * Tile::n;
+    const auto at = sections.at(blockIdx.x);
+    b = at.set / args.kv_heads;
+    kv_head = at.set % args.kv_heads;
+    first = at.nth * Tile::n;
   }
 };
 

@@ -12,12 +12,14 @@ struct Sections {
 
   struct At {
     int set, nth;
+    int section;  ///< which
+    bool last;    ///< no section follows
   };
   __device__ At at(Index index) const {
     const Index of_section = static_cast<Index>(of_set) * section;
-    const int before = static_cast<int>(index / of_section) * section, here = min(section, sets - before),
-              within = static_cast<int>(index % of_section);
-    return {before + within % here, within / here};
+    const int nth_section = static_cast<int>(index / of_section), before = nth_section * section,
+              here = min(section, sets - before), within = static_cast<int>(index % of_section);
+    return {before + within % here, within / here, nth_section, before + here == sets};
   }
 };
 

@@ -1,9 +1,10 @@
-// codegen/cuda/parts/deal_sm90.cuh — which tiles of queries a block of forward_sm90.cuh works on, and where they lie
-// meanwhile: its shared memory, the order of tiles, and the thread that deals them
+// codegen/cuda/parts/tile_scheduler_sm90.cuh — which tiles of queries a block of forward_sm90.cuh works on, and where
+// they lie meanwhile: its shared memory, the order of tiles, and the thread that deals them
 #pragma once
 
 #include "codegen/cuda/layout/forward_tile_sm90.cuh"
 #include "codegen/cuda/parts/ring_sm90.cuh"
+#include "codegen/cuda/parts/sections.cuh"
 #include "codegen/cuda/parts/softmax_sm90.cuh"
 #include "codegen/cuda/parts/walk.cuh"
 #include "codegen/cuda/ptx/launch.cuh"
@@ -84,26 +85,26 @@ struct Work {
 template <class Tile>
 struct Schedule {
   int of_batch;  ///< sets of heads, here and below; most have one head
-  /// Tiles of queries in the longest sequence, and in a set.
-  int q_tiles, of_set;
-  int sets, section, count;
+  int q_tiles;   ///< in the longest sequence
+  Sections<int> sections;
+  int count;
 
   __device__ Schedule(const ForwardArgs& args)
-      : of_batch(sets_of<Tile>(args)), q_tiles(q_tiles_of<Tile>(args.q_len)),
-        of_set(is_packed<Tile> ? args.order_count : q_tiles), sets(is_packed<Tile> ? of_batch : of_batch * args.batch),
-        section(args.section), count(sets * of_set) {}
+      : of_batch(sets_of<Tile>(args)),
+        q_tiles(q_tiles_of<Tile>(args.q_len)), sections{is_packed<Tile> ? of_batch : of_batch * args.batch,
+                                                        args.section, is_packed<Tile> ? args.order_count : q_tiles},
+        count(sections.sets * sections.of_set) {}
   __device__ int index(int round) const {
     const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
     return round * blocks + (round & 1 ? blocks - 1 - block : block);
   }
   __device__ Work work(const ForwardArgs& args, int index) const {
-    const int of_section = of_set * section, before = index / of_section, here = min(section, sets - before * section);
-    const int within = index - before * of_section, set = before * section + within % here, nth = within / here;
+    const auto at = sections.at(index);
     if constexpr (is_packed<Tile>)
-      return args.order ? Work{args.order[2 * nth], args.order[2 * nth + 1], heads_of<Tile>(args, set)}
-                        : unordered(args, nth, heads_of<Tile>(args, set));
+      return args.order ? Work{args.order[2 * at.nth], args.order[2 * at.nth + 1], heads_of<Tile>(args, at.set)}
+                        : unordered(args, at.nth, heads_of<Tile>(args, at.set));
     else
-      return {set / of_batch, q_tiles - 1 - nth, heads_of<Tile>(args, set % of_batch)};
+      return {at.set / of_batch, q_tiles - 1 - at.nth, heads_of<Tile>(args, at.set % of_batch)};
   }
   /// Where the host does not know the starts, sequence b has the places from starts[b] / queries + b on, its last tile
   /// first. It has at most one place more than tiles.
