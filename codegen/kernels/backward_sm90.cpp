@@ -26,6 +26,7 @@ constexpr std::array members{
     TileMember<Tile>{{.name = "ordered", .least = 0, .most = 1}, &Tile::ordered},
 };
 constexpr auto erased_members = members_of(members);
+constexpr const Companion* companions[] = {&table_of_visits, &end_queries, &repair_whole, &spread_diagonals};
 constexpr Search searches[] = {{.member = "order", .least = 0, .most = 2}};
 
 std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
@@ -53,22 +54,23 @@ std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
 
 /// As struct Shared90Backward of deal_backward_sm90.cuh counts.
 int shared_bytes(const KernelPlan& plan) {
-  const int line = 128, chunk = gpu_element(plan.dtype).chunk(), stages = 2, steps_kept = 8, step_words = 8;
-  const int chunks = ceil_div(plan.d, chunk), dv_chunks = ceil_div(plan.dv, chunk);
-  const int keys = line * plan.n * (chunks + dv_chunks), queries = line * plan.m * (chunks + dv_chunks),
-            ds = line * plan.m * plan.n / chunk, sums = 4 * plan.m * chunks * chunk, ends = 2 * 4 * plan.m;
+  const int line = 128, chunk = gpu_element(plan.spec.dtype).chunk(), stages = 2, steps_kept = 8, step_words = 8;
+  const int chunks = ceil_div(plan.tile.d, chunk), dv_chunks = ceil_div(plan.tile.dv, chunk);
+  const int keys = line * plan.tile.n * (chunks + dv_chunks), queries = line * plan.tile.m * (chunks + dv_chunks),
+            ds = line * plan.tile.m * plan.tile.n / chunk, sums = 4 * plan.tile.m * chunks * chunk,
+            ends = 2 * 4 * plan.tile.m;
   return keys + stages * (queries + ds + sums + ends) + steps_kept * (4 * step_words + 8) + 3 * 16 * stages + 24;
 }
 
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
-  KernelPlan plan = plan_of(backward_sm90, spec, tile.m, tile.n);
-  plan.stages = 2;
-  plan.traits = {{"order", tile.order},
+  KernelPlan plan = plan_of(backward_sm90, spec, variant, tile.m, tile.n);
+  plan.tile.stages = 2;
+  plan.tile.own = {{"order", tile.order},
                  {"ordered", tile.ordered},
                  {"width", static_cast<int>(spec.d)},
                  {"width_v", static_cast<int>(spec.dv)}};
-  const int bytes = shared_bytes(plan), chunk = gpu_element(plan.dtype).chunk(), columns = round_up(plan.d, chunk);
+  const int bytes = shared_bytes(plan), chunk = gpu_element(plan.spec.dtype).chunk(), columns = round_up(plan.tile.d, chunk);
   return {.plan = std::move(plan),
           .threads = 384,
           .shared_bytes = bytes,
@@ -77,7 +79,7 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
           .sums = tile.m * columns};
 }
 
-std::string preamble(const KernelPlan& plan) { return ask_for_products({64, plan.m, plan.d, plan.dv}); }
+std::string preamble(const KernelPlan& plan) { return ask_for_products({64, plan.tile.m, plan.tile.d, plan.tile.dv}); }
 
 }  // namespace
 
@@ -87,10 +89,9 @@ constinit const KernelDescriptor backward_sm90{
     .members = erased_members,
     .searches = searches,
     .persistent = true,
+    .args = ArgsKind::backward,
+    .companions = companions,
     .spills_well = 64,  // softcap spills 60 bytes at D=64, and nothing is serialised
-    .sums_diagonals = true,
-    .multiplies_removed = true,
-    .end = "end_queries_sm90",
     .why_not = why_not,
     .tiles = tiles,
     .why_illegal = why_illegal,
