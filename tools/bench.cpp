@@ -14,6 +14,7 @@
 
 #include "compiler/lower.h"
 #include "runtime/attention/tools.h"
+#include "runtime/engines/cpu/engine.h"
 #include "runtime/engines/cpu/peak.h"
 #include "tools/bench.h"
 #include "tools/history.h"

@@ -6,6 +6,7 @@
 #include "codegen/cpu.h"
 #include "codegen/parts.h"
 #include "runtime/attention/tools.h"
+#include "runtime/engines/cpu/engine.h"
 #include "runtime/engines/cpu/peak.h"
 #include "tools/explain.h"
 

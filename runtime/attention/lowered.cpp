@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "compiler/check.h"
-#include "runtime/machine/watch/dump.h"
+#include "runtime/engines/dump.h"
 #include "runtime/machine/watch/watch.h"
 
 namespace attune::detail {

@@ -9,6 +9,7 @@
 #include "compiler/check.h"
 #include "compiler/lower.h"
 #include "runtime/attention/tools.h"
+#include "runtime/attention/verify.h"
 #include "runtime/engines/cuda/consider.h"
 #include "runtime/engines/cuda/driver.h"
 #include "runtime/engines/oracle/verify.h"

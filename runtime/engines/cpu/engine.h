@@ -2,8 +2,8 @@
 #pragma once
 
 #include "codegen/isa.h"
-#include "runtime/engines/cpu/parallel.h"
 #include "runtime/engines/engine.h"
+#include "runtime/machine/parallel.h"
 
 namespace attune::runtime::cpu {
 

@@ -11,8 +11,8 @@
 #include "codegen/parts.h"
 #include "runtime/engines/cpu/engine.h"
 #include "runtime/engines/cpu/orc.h"
+#include "runtime/engines/told.h"
 #include "runtime/machine/cache/objects.h"
-#include "runtime/machine/cache/told.h"
 #include <attune/tensor.h>
 
 namespace attune::runtime::cpu {

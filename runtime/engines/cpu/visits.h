@@ -8,7 +8,7 @@
 #include "runtime/engines/call.h"
 #include "runtime/engines/cover/tiles.h"
 #include "runtime/engines/cpu/kv_entries.h"
-#include "runtime/engines/cpu/parallel.h"
+#include "runtime/machine/parallel.h"
 
 namespace attune::runtime::cpu {
 

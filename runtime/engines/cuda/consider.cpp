@@ -16,7 +16,7 @@
 
 #include "codegen/headers.h"
 #include "runtime/machine/cache/objects.h"
-#include "runtime/machine/cache/told.h"
+#include "runtime/engines/told.h"
 #include "runtime/machine/options.h"
 #include "runtime/machine/threads.h"
 

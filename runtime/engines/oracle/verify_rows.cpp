@@ -11,10 +11,10 @@
 #include <fmt/ranges.h>
 
 #include "codegen/choose.h"
+#include "runtime/engines/dump.h"
 #include "runtime/engines/infinity.h"
 #include "runtime/machine/options.h"
 #include "runtime/machine/tensor.h"
-#include "runtime/machine/watch/dump.h"
 
 namespace attune::runtime {
 namespace {

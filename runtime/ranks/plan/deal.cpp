@@ -6,9 +6,9 @@
 #include <numeric>
 
 #include "runtime/engines/cover/tiles.h"
-#include "runtime/engines/cpu/parallel.h"
 #include "runtime/engines/layout.h"
 #include "runtime/machine/as_size.h"
+#include "runtime/machine/parallel.h"
 
 namespace attune::runtime::ranks {
 namespace {

@@ -1,5 +1,5 @@
-// runtime/engines/cpu/parallel.cpp — a call's tasks on an executor's threads: worker numbers, exceptions, progress
-#include "runtime/engines/cpu/parallel.h"
+// runtime/machine/parallel.cpp — a call's tasks on an executor's threads: worker numbers, exceptions, progress
+#include "runtime/machine/parallel.h"
 
 #include <algorithm>
 #include <atomic>
@@ -12,9 +12,9 @@
 
 #include <attune/error.h>
 
-#include "runtime/engines/cpu/flush.h"
-#include "runtime/engines/cpu/pool.h"
+#include "runtime/machine/flush.h"
 #include "runtime/machine/options.h"
+#include "runtime/machine/pool.h"
 
 namespace attune::runtime {
 namespace {
@@ -45,7 +45,7 @@ class Run {
     if (!failed_.load(std::memory_order_relaxed)) {
       try {
         const Within within;
-        const cpu::FlushDenormals flush;
+        const FlushDenormals flush;
         task_(i, worker);
       } catch (...) {
         fail(std::current_exception());

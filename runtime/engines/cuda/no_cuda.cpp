@@ -1,12 +1,10 @@
-// runtime/engines/no_cuda.cpp — devices and the CUDA engine's calls in a build without them: each throws an Error
+// runtime/engines/cuda/no_cuda.cpp — devices and the CUDA engine's calls in a build without them: each throws an Error
 #include <attune/error.h>
-#include <attune/ranks.h>
 
 #include "runtime/engines/cuda/driver.h"
 #include "runtime/engines/cuda/engine.h"
 #include "runtime/engines/cuda/memory.h"
 #include "runtime/engines/cuda/streams.h"
-#include "runtime/ranks/device.h"
 
 namespace attune::runtime::cuda {
 namespace {
@@ -15,8 +13,6 @@ namespace {
   throw Error("no-device", "there is no GPU to compute on", {}, find_driver().why,
               "build it with ATTUNE_CUDA=ON, or compute on the host: Device::cpu() and Target::cpu");
 }
-/// The same for functions outside of this namespace, where the name finds the driver's own first.
-[[noreturn]] void refuse_ranks() { refuse(); }
 
 }  // namespace
 
@@ -56,18 +52,3 @@ void copy_runs(const Runs&, const Runs&, cu::Stream) { refuse(); }
 cu::Context current_context() { refuse(); }
 void reach(cu::Context) { refuse(); }
 }  // namespace attune::runtime::cuda
-
-namespace attune::runtime::ranks {
-
-void forward_on_device(const detail::Ranks&, const PartMods&, const Call&, const Means&) { cuda::driver(); }
-void backward_on_device(const detail::Ranks&, const PartMods&, const Call&, const Means&) { cuda::driver(); }
-
-}  // namespace attune::runtime::ranks
-
-namespace attune {
-
-std::array<std::byte, 128> nccl_id(Line) { runtime::cuda::refuse_ranks(); }
-Transport nccl(const std::array<std::byte, 128>&, int, int, int, double, Line) { runtime::cuda::refuse_ranks(); }
-Transport nccl(void*, int, double, Line) { runtime::cuda::refuse_ranks(); }
-
-}  // namespace attune

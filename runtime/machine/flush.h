@@ -1,11 +1,11 @@
-// runtime/engines/cpu/flush.h — flushes denormal numbers to 0 while kernels run
+// runtime/machine/flush.h — flushes denormal numbers to 0 while kernels run
 #pragma once
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
-namespace attune::runtime::cpu {
+namespace attune::runtime {
 
 /// Far keys under a steep score have denormal probabilities, and each multiply-add of one costs Intel's processors a
 /// few hundred cycles: ALiBi in f32 ran at a third of causal attention's speed. Ranges allow for the flush: see
@@ -33,4 +33,4 @@ class KeepDenormals {
 #endif
 };
 
-}  // namespace attune::runtime::cpu
+}  // namespace attune::runtime

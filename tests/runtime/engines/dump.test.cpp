@@ -1,5 +1,5 @@
-// tests/runtime/machine/watch/dump.test.cpp — a dumped attention reads back as the same one
-#include "runtime/machine/watch/dump.h"
+// tests/runtime/engines/dump.test.cpp — a dumped attention reads back as the same one
+#include "runtime/engines/dump.h"
 
 #include <attune/attune.h>
 

@@ -1,5 +1,4 @@
-// runtime/machine/watch/dump.h — ATTUNE_DUMP: a folder for each kernel, with its source, the steps on the way and the
-// result
+// runtime/engines/dump.h — ATTUNE_DUMP: a folder for each kernel, with its source, the steps on the way and the result
 #pragma once
 
 #include <filesystem>

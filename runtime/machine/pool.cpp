@@ -1,5 +1,5 @@
-// runtime/engines/cpu/pool.cpp — the threads of this process that help a caller with its tasks
-#include "runtime/engines/cpu/pool.h"
+// runtime/machine/pool.cpp — the threads of this process that help a caller with its tasks
+#include "runtime/machine/pool.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-// runtime/engines/cpu/pool.h — the threads of this process that help a caller with its tasks
+// runtime/machine/pool.h — the threads of this process that help a caller with its tasks
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
-// runtime/machine/cache/told.cpp — the facts and dumps of a kernel that was built or found
-#include "runtime/machine/cache/told.h"
+// runtime/engines/told.cpp — the facts and dumps of a kernel that was built or found
+#include "runtime/engines/told.h"
 
 #include "runtime/machine/cache/cache.h"
 

@@ -1,7 +1,7 @@
-// tests/runtime/engines/cpu/plugin.cpp — a shared library that contains attune, as a plug-in does
+// tests/runtime/machine/plugin.cpp — a shared library that contains attune, as a plug-in does
 #include <atomic>
 
-#include "runtime/engines/cpu/parallel.h"
+#include "runtime/machine/parallel.h"
 
 /// The sum of the numbers below `count`, on `threads` threads.
 extern "C" __attribute__((visibility("default"))) long plugin_sum(long count, int threads) {

@@ -1,4 +1,4 @@
-// runtime/engines/cpu/parallel.h — a call's tasks on an executor's threads: worker numbers, exceptions, progress
+// runtime/machine/parallel.h — a call's tasks on an executor's threads: worker numbers, exceptions, progress
 #pragma once
 
 #include <limits>

@@ -1,4 +1,4 @@
-// runtime/machine/cache/told.h — the facts and dumps of a kernel that was built or found
+// runtime/engines/told.h — the facts and dumps of a kernel that was built or found
 #pragma once
 
 #include <functional>
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/machine/cache/objects.h"
-#include "runtime/machine/watch/dump.h"
+#include "runtime/engines/dump.h"
 #include "runtime/machine/watch/watch.h"
 
 namespace attune::runtime {

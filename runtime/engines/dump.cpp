@@ -1,6 +1,6 @@
-// runtime/machine/watch/dump.cpp — ATTUNE_DUMP: a folder for each kernel, with its source, the steps on the way and the
+// runtime/engines/dump.cpp — ATTUNE_DUMP: a folder for each kernel, with its source, the steps on the way and the
 // result
-#include "runtime/machine/watch/dump.h"
+#include "runtime/engines/dump.h"
 
 #include <algorithm>
 #include <cstdlib>

@@ -1,6 +1,6 @@
-// tests/runtime/engines/cpu/pool.test.cpp — tasks on 1 to 16 threads: once each, exceptions, nesting, many callers,
-// forks, the end
-#include "runtime/engines/cpu/pool.h"
+// tests/runtime/machine/pool.test.cpp — tasks on 1 to 16 threads: once each, exceptions, nesting, many callers, forks,
+// the end
+#include "runtime/machine/pool.h"
 
 #include <array>
 #include <atomic>
@@ -17,8 +17,8 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
-#include "runtime/engines/cpu/parallel.h"
 #include "runtime/machine/options.h"
+#include "runtime/machine/parallel.h"
 #include "tests/catch.h"
 #include "tests/child.h"
 #include "tests/golden.h"

@@ -1,4 +1,4 @@
-// runtime/engines/no_cpu.cpp — the CPU engine's calls in a build without LLVM: each throws an Error
+// runtime/engines/cpu/no_cpu.cpp — the CPU engine's calls in a build without LLVM: each throws an Error
 #include <attune/error.h>
 
 #include "runtime/engines/cpu/engine.h"
