@@ -19,13 +19,6 @@ namespace {
 
 bool is_float(DType type) { return type_of(type) == ir::Type::F32; }
 
-void check_scale(std::optional<double> scale) {
-  if (!scale || std::isfinite(static_cast<float>(*scale))) return;
-  throw refuse("bad-scale", fmt::format("the scale {} is not a finite f32", *scale),
-               "s = scale * (q . k) is computed in f32, whose largest number is 3.4e38",
-               "pass a finite scale, or none for 1 / sqrt(D)");
-}
-
 void check_types(const Inputs& in) {
   const bool forward = in.forward;
   for (const Named& t : {in.q, in.k, in.v})
@@ -248,6 +241,13 @@ bool overlap(const Backward::Captured& a, const Backward::Captured& b, const Arg
 
 }  // namespace
 
+void check_scale(std::optional<double> scale) {
+  if (!scale || std::isfinite(static_cast<float>(*scale))) return;
+  throw refuse("bad-scale", fmt::format("the scale {} is not a finite f32", *scale),
+               "s = scale * (q . k) is computed in f32, whose largest number is 3.4e38",
+               "pass a finite scale, or none for 1 / sqrt(D)");
+}
+
 Error uneven_heads(std::int64_t q_heads, std::int64_t kv_heads, Place where, const std::string& told, std::string fix) {
   return Error("head-groups", fmt::format("{} query heads cannot share {} KV heads", q_heads, kv_heads),
                std::move(where), told + "each KV head serves the same number of query heads", std::move(fix));
@@ -288,6 +288,8 @@ Problem check(const BoundMod& bound, const Forward& call, std::optional<double> 
     if (*lse_before != *lse) inputs.push_back(lse_before);
   }
   check_outputs(std::array{o, lse, max}, inputs);
+  check_in_place(o, {"o_before", &call.o_before});
+  check_in_place(lse, {"lse_before", &call.lse_before});
   return p;
 }
 

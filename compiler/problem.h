@@ -84,6 +84,8 @@ Error uneven_heads(std::int64_t q_heads, std::int64_t kv_heads, Place where, con
 /// the data of cu_seqlens, kv_len and q_offsets alone, where they are on the host.
 Problem check(const BoundMod& bound, const Forward& call, std::optional<double> scale);
 Problem check(const BoundMod& bound, const Backward& call, std::optional<double> scale);
+/// Throws an Error if the scale is no finite f32.
+void check_scale(std::optional<double> scale);
 /// As of a forward whose queries are the new rows, with as many heads as the keys.
 Problem check(const Append& call);
 

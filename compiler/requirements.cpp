@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "compiler/overlap.h"
 #include "compiler/refuse.h"
 
 namespace attune::compiler {
@@ -120,6 +121,13 @@ void check_outputs(std::span<const Named> outputs, std::span<const Named> inputs
     check_alias(t, inputs);
     check_alias(t, outputs);
   }
+}
+
+void check_in_place(const Named& out, const Named& before) {
+  if (*before == *out || !before->given() || !out->given() || !share_elements(*out, *before)) return;
+  throw refuse("tensor-alias", fmt::format("{} and {} share a part of their memory", out.name(), before.name()),
+               fmt::format("elements of {} lie where others of {} do, which are read later", out.name(), before.name()),
+               fmt::format("pass one tensor for both, or give {} memory of its own", out.name()));
 }
 
 }  // namespace attune::compiler

@@ -13,7 +13,8 @@
 #include <utility>
 
 #include "compiler/lower.h"
-#include "runtime/attention/attention.h"
+#include "runtime/attention/tools.h"
+#include "runtime/engines/cpu/engine.h"
 #include "runtime/engines/cpu/peak.h"
 #include "tools/bench.h"
 #include "tools/history.h"
@@ -35,7 +36,7 @@ struct Result {
   std::size_t runs = 0;
   double flop = 0, peak = 0, first_call = 0;
   double bytes = 0;  ///< of keys and values, of a decoder's step
-  runtime::cpu::Stages stages{};
+  runtime::Stages stages{};
 
   double gflops(double seconds) const { return flop / seconds / 1e9; }
 };
@@ -96,7 +97,7 @@ class Bench {
     CapturedGradients gradients;
   };
 
-  void once(const Attention& attention, const Calls& calls, const Resources& with, runtime::cpu::Stages& stages) const {
+  void once(const Attention& attention, const Calls& calls, const Resources& with, runtime::Stages& stages) const {
     if (o_.direction() != Direction::backward) runtime::run(attention, calls.forward, with, Line{}, &stages);
     if (o_.has_backward()) runtime::run(attention, calls.backward, with, Line{}, &stages);
   }
@@ -119,7 +120,7 @@ class Bench {
       for (start = Clock::now(); times.size() < 5 || seconds_since(start) < o_.seconds;) {
         // The peak is measured in between, because the processor's clock changes meanwhile.
         peaks.push_back(runtime::cpu::peak_gflops(type_));
-        runtime::cpu::Stages stages;
+        runtime::Stages stages;
         const auto begun = Clock::now();
         once(one.attention, calls, memory.resources, stages);
         times.push_back(seconds_since(begun));

@@ -3,7 +3,10 @@
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <vector>
 
+#include "codegen/occupancy.h"
 #include "compiler/lower.h"
 #include "runtime/attention/offline/shape.h"
 
@@ -35,21 +38,26 @@ void DeviceCall::check() const {
   for (const auto& [option, value] :
        {std::pair{"--d", d}, {"--dv", dv.value_or(1)}, {"--seq", seq}, {"--kv-seq", kv_seq.value_or(1)}})
     require_size(option, value, 1, compiler::max_length);
+  // Those too old for kernels are refused by the choice of one.
+  if (arch && *arch >= codegen::multiprocessors().front().arch && !runtime::is_known_arch(*arch)) {
+    std::vector<int> known;
+    for (const codegen::Multiprocessor& one : codegen::multiprocessors()) known.push_back(one.arch);
+    throw Error("unknown-target", fmt::format("there is no GPU of compute capability {}.{}", *arch / 10, *arch % 10),
+                {.name = "--arch"}, fmt::format("there are {}", fmt::join(known, ", ")), "write one of these");
+  }
 }
 
 codegen::KernelSpec DeviceCall::spec(int otherwise, std::int64_t group) const {
   // Tensors are contiguous: their widths decide how rows may be copied.
-  codegen::KernelSpec out = runtime::spec_of({.dtype = call_type(dtype),
-                                              .d = d,
-                                              .dv = dv,
-                                              .max = max,
-                                              .packed = packed,
-                                              .heads = codegen::heads_to_share(seq, group),
-                                              .few = codegen::few_rows(seq, group),
-                                              .exact = exact.asked()},
-                                             arch.value_or(otherwise));
-  out.boxes = out.load == 16 && out.store == 16;
-  return out;
+  return runtime::spec_of({.dtype = call_type(dtype),
+                           .d = d,
+                           .dv = dv,
+                           .max = max,
+                           .packed = packed,
+                           .heads = codegen::heads_to_share(seq, group),
+                           .few = codegen::few_rows(seq, group),
+                           .exact = exact.asked()},
+                          arch.value_or(otherwise));
 }
 
 std::optional<codegen::Preference> DeviceCall::preference() const {

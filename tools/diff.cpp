@@ -121,7 +121,7 @@ class Rooms {
                                                            preference ? &*preference : nullptr);
     if (wants("plan")) add("plan", plan_of(spec, kind, choices));
     if (!wants("source")) return;
-    add("source", codegen::kernel_source(parts, choices.choices[0].plan, spec.arch).text);
+    add("source", codegen::kernel_source(parts, choices.choices[0].plan).text);
     add("source of lists", parts.facts.listed ? codegen::cover_source(lowered, spec.wide, spec.arch).text : "");
   }
 

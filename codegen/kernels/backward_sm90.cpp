@@ -1,8 +1,6 @@
 // codegen/kernels/backward_sm90.cpp — the backward on Hopper, codegen/cuda/kernels/backward_sm90.cuh: its calls, its
 // tiles
-#include <algorithm>
-
-#include "codegen/ceil_div.h"
+#include "codegen/cuda/layout/backward_sm90.cuh"
 #include "codegen/gpu_element.h"
 #include "codegen/kernel.h"
 #include "codegen/kernels/refusals.h"
@@ -26,6 +24,7 @@ constexpr std::array members{
     TileMember<Tile>{{.name = "ordered", .least = 0, .most = 1}, &Tile::ordered},
 };
 constexpr auto erased_members = members_of(members);
+constexpr const Companion* companions[] = {&table_of_visits, &end_queries, &repair_whole, &spread_diagonals};
 constexpr Search searches[] = {{.member = "order", .least = 0, .most = 2}};
 
 std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
@@ -51,33 +50,29 @@ std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
   return tile_of(variant, members).m == queries_of(spec) ? "" : "m is 128 for heads up to 64 wide, else 64";
 }
 
-/// As struct Shared90Backward of deal_backward_sm90.cuh counts.
-int shared_bytes(const KernelPlan& plan) {
-  const int line = 128, chunk = gpu_element(plan.dtype).chunk(), stages = 2, steps_kept = 8, step_words = 8;
-  const int chunks = ceil_div(plan.d, chunk), dv_chunks = ceil_div(plan.dv, chunk);
-  const int keys = line * plan.n * (chunks + dv_chunks), queries = line * plan.m * (chunks + dv_chunks),
-            ds = line * plan.m * plan.n / chunk, sums = 4 * plan.m * chunks * chunk, ends = 2 * 4 * plan.m;
-  return keys + stages * (queries + ds + sums + ends) + steps_kept * (4 * step_words + 8) + 3 * 16 * stages + 24;
-}
-
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
-  KernelPlan plan = plan_of(backward_sm90, spec, tile.m, tile.n);
-  plan.stages = 2;
-  plan.traits = {{"order", tile.order},
+  KernelPlan plan = plan_of(backward_sm90, spec, variant, tile.m, tile.n);
+  plan.tile.stages = 2;
+  plan.tile.own = {{"order", tile.order},
                  {"ordered", tile.ordered},
                  {"width", static_cast<int>(spec.d)},
                  {"width_v", static_cast<int>(spec.dv)}};
-  const int bytes = shared_bytes(plan), chunk = gpu_element(plan.dtype).chunk(), columns = round_up(plan.d, chunk);
+  const BackwardLayout90 shared{.m = tile.m,
+                                .n = tile.n,
+                                .d = plan.tile.d,
+                                .dv = plan.tile.dv,
+                                .stages = plan.tile.stages,
+                                .element = gpu_element(plan.spec.dtype).bytes};
   return {.plan = std::move(plan),
           .threads = 384,
-          .shared_bytes = bytes,
+          .shared_bytes = shared.bytes,
           .counts_tiles = true,
           .boxes = BoxRows{.q = tile.m, .k = tile.n, .v = tile.n, .o = tile.m},
-          .sums = tile.m * columns};
+          .sums = tile.m * shared.d_chunks * shared.chunk};
 }
 
-std::string preamble(const KernelPlan& plan) { return ask_for_products({64, plan.m, plan.d, plan.dv}); }
+std::string preamble(const KernelPlan& plan) { return ask_for_products({64, plan.tile.m, plan.tile.d, plan.tile.dv}); }
 
 }  // namespace
 
@@ -87,10 +82,9 @@ constinit const KernelDescriptor backward_sm90{
     .members = erased_members,
     .searches = searches,
     .persistent = true,
+    .args = ArgsKind::backward,
+    .companions = companions,
     .spills_well = 64,  // softcap spills 60 bytes at D=64, and nothing is serialised
-    .sums_diagonals = true,
-    .multiplies_removed = true,
-    .end = "end_queries_sm90",
     .why_not = why_not,
     .tiles = tiles,
     .why_illegal = why_illegal,

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "codegen/ceil_div.h"
+#include "codegen/cuda/layout/decode_sm80.cuh"
 #include "codegen/gpu_element.h"
 #include "codegen/kernel.h"
 #include "codegen/kernels/refusals.h"
@@ -27,6 +28,7 @@ constexpr std::array members{
     TileMember<Tile>{{.name = "pairs", .least = 0, .most = 1}, &Tile::pairs},
 };
 constexpr auto erased_members = members_of(members);
+constexpr const Companion* companions[] = {&lists_along_kv, &clear_arrivals};
 constexpr Search searches[] = {{.member = "stages", .least = 2, .most = 10}};
 
 constexpr int rows = 16;
@@ -49,13 +51,16 @@ int columns(const KernelSpec& spec, std::int64_t width) {
   return static_cast<int>(round_up(width, std::max(gpu_element(spec.dtype).grain, 32 / kept(spec))));
 }
 
-/// As struct SharedDecode of decode_sm80.cuh counts.
-int shared_bytes(const KernelSpec& spec, const Tile& tile) {
-  constexpr int number = 4, met_rows = 8, padding = 8, part = 8;
-  const int d = columns(spec, spec.d), dv = columns(spec, spec.dv),
-            ring = tile.stages * tile.n * std::max(d, dv) * kept(spec);
-  return tile.warps * (ring + number * met_rows * (dv + padding) + part * rows) + rows * d * element + 16 +
-         (spec.before ? number * rows : 0);
+DecodeLayout80 shared_memory(const KernelSpec& spec, const Tile& tile) {
+  return {.m = rows,
+          .n = tile.n,
+          .d = columns(spec, spec.d),
+          .dv = columns(spec, spec.dv),
+          .stages = tile.stages,
+          .warps = tile.warps,
+          .element = element,
+          .kept = kept(spec),
+          .has_before = spec.before};
 }
 
 std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts&, const CallKind&) {
@@ -66,7 +71,7 @@ std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts&, const CallKi
     Tile tile{.n = n};
     for (; tile.warps > 1; tile.warps /= 2) {
       tile.stages = std::min(most_in_flight / (tile.warps * tile.n * row), most_stages);
-      while (tile.stages >= 2 && shared_bytes(spec, tile) > most_shared(spec.arch)) --tile.stages;
+      while (tile.stages >= 2 && shared_memory(spec, tile).bytes > most_shared(spec.arch)) --tile.stages;
       if (tile.stages >= 2) break;
     }
     return tile;
@@ -86,14 +91,16 @@ std::string why_illegal(const KernelSpec&, const Variant&) { return {}; }
 
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
-  KernelPlan plan = plan_of(decode_sm80, spec, rows, tile.n);
-  plan.stages = tile.stages;
-  plan.d = columns(spec, spec.d);
-  plan.dv = columns(spec, spec.dv);
+  KernelPlan plan = plan_of(decode_sm80, spec, variant, rows, tile.n);
+  plan.tile.stages = tile.stages;
+  plan.tile.d = columns(spec, spec.d);
+  plan.tile.dv = columns(spec, spec.dv);
   const auto width = static_cast<int>(spec.d), width_v = static_cast<int>(spec.dv);
-  plan.traits = {{"warps", tile.warps}, {"width", width},        {"width_v", width_v}, {"store", spec.store},
+  plan.tile.warps = tile.warps;
+  plan.tile.pairs = tile.pairs != 0;
+  plan.tile.own = {{"warps", tile.warps}, {"width", width},        {"width_v", width_v}, {"store", spec.store},
                  {"paged", spec.paged}, {"narrow", spec.narrow}, {"pairs", tile.pairs}};
-  return {.plan = std::move(plan), .threads = 32 * tile.warps, .shared_bytes = shared_bytes(spec, tile)};
+  return {.plan = std::move(plan), .threads = 32 * tile.warps, .shared_bytes = shared_memory(spec, tile).bytes};
 }
 
 }  // namespace
@@ -105,7 +112,8 @@ constinit const KernelDescriptor decode_sm80{
     .searches = searches,
     .most_heads = rows,
     .persistent = true,
-    .cuts_keys = true,
+    .args = ArgsKind::decode,
+    .companions = companions,
     .spills_well = 16,  // 256 columns of results leave hardly any registers
     .is_for = is_for,
     .why_not = why_not,

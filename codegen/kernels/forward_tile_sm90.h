@@ -2,9 +2,7 @@
 // launch of it needs
 #pragma once
 
-#include <algorithm>
-
-#include "codegen/ceil_div.h"
+#include "codegen/cuda/layout/forward_tile_sm90.cuh"
 #include "codegen/gpu_element.h"
 #include "codegen/kernel.h"
 
@@ -30,32 +28,28 @@ inline constexpr std::array forward_members90{
     TileMember<ForwardTile90>{{.name = "dynamic", .least = 0, .most = 1}, &ForwardTile90::dynamic},
 };
 
-/// As struct Shared90 of deal_sm90.cuh counts, and what aligns it to 1024 bytes.
-inline int forward_shared90(const KernelPlan& plan, const ForwardTile90& tile) {
-  const int line = 128, chunk = gpu_element(plan.dtype).chunk(), o_chunk = gpu_element(plan.out).chunk();
-  const int chunks = ceil_div(plan.d, chunk), dv_chunks = ceil_div(plan.dv, chunk),
-            o_chunks = ceil_div(plan.dv, o_chunk);
-  const int q = chunks * tile.m, k = chunks * tile.n, v = dv_chunks * tile.n, o = o_chunks * tile.m;
-  // Values of 8 bits lie there turned round: a second time, unless they come so.
-  const bool narrow = gpu_element(plan.dtype).bytes == 1, turns = narrow && !comes_turned(plan);
-  const int turned = narrow ? ceil_div(tile.n, chunk) * plan.dv : 0;
-  const int barriers = 16 * (tile.q_stages + (turns ? 3 : 2) * tile.stages), item = 16 + 16 + 64,
-            again = 4 * 32 * (tile.m / 16);
-  const int queries = tile.own_o ? tile.q_stages * q + o : std::max(tile.q_stages * q, o);
-  return line * (queries + tile.stages * (k + (narrow && !turns ? 0 : v) + turned)) + barriers + item + again + 1024;
-}
-
-inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const KernelSpec& spec, const ForwardTile90& tile,
-                                     bool turned = false) {
+inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const KernelSpec& spec, const Variant& variant,
+                                     const ForwardTile90& tile, bool turned = false) {
   constexpr int results = 16;  // queries whose results a warp holds, and stores by itself
-  KernelPlan plan = plan_of(kernel, spec, tile.m, tile.n);
-  plan.stages = tile.stages;
-  plan.traits = {{"q_stages", tile.q_stages}, {"own_o", tile.own_o}, {"turns", tile.turns}, {"dynamic", tile.dynamic}};
-  if (turned) plan.traits.emplace_back("turned", 1);
-  const int bytes = forward_shared90(plan, tile);
+  KernelPlan plan = plan_of(kernel, spec, variant, tile.m, tile.n);
+  plan.tile.stages = tile.stages;
+  plan.tile.own = {{"q_stages", tile.q_stages}, {"own_o", tile.own_o}, {"turns", tile.turns}, {"dynamic", tile.dynamic}};
+  plan.tile.turned = turned;
+  if (turned) plan.tile.own.emplace_back("turned", 1);
+  const ForwardLayout90 shared{.m = tile.m,
+                               .n = tile.n,
+                               .d = plan.tile.d,
+                               .dv = plan.tile.dv,
+                               .stages = tile.stages,
+                               .q_stages = tile.q_stages,
+                               .element = gpu_element(plan.spec.dtype).bytes,
+                               .out_element = gpu_element(plan.spec.out).bytes,
+                               .own_o = tile.own_o != 0,
+                               .comes_turned = turned,
+                               .turns_values = gpu_element(plan.spec.dtype).bytes == 1 && !turned};
   return {.plan = std::move(plan),
           .threads = 128 * (tile.m / 64 + 1),
-          .shared_bytes = bytes,
+          .shared_bytes = shared.bytes + chunk_alignment,
           .counts_tiles = tile.dynamic != 0,
           .boxes = BoxRows{.q = tile.m, .k = tile.n, .v = tile.n, .o = results}};
 }

@@ -1,8 +1,6 @@
 // codegen/kernels/keys_sm90.cpp — the backward of k and v on Hopper, codegen/cuda/kernels/keys_sm90.cuh: its calls, its
 // tiles
-#include <algorithm>
-
-#include "codegen/ceil_div.h"
+#include "codegen/cuda/layout/keys_sm90.cuh"
 #include "codegen/gpu_element.h"
 #include "codegen/kernel.h"
 #include "codegen/kernels/refusals.h"
@@ -24,6 +22,7 @@ constexpr std::array members{
     TileMember<Tile>{{.name = "parts", .least = 1, .most = 4}, &Tile::parts},
 };
 constexpr auto erased_members = members_of(members);
+constexpr const Companion* companions[] = {&repair_part};
 constexpr Search searches[] = {{.member = "parts", .least = 1, .most = 4}};
 
 std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
@@ -45,30 +44,24 @@ std::string why_illegal(const KernelSpec&, const Variant& variant) {
 
 constexpr int q_stages = 3;
 
-/// As struct SharedKeys90 of keys_sm90.cuh counts.
-int shared_bytes(const KernelPlan& plan) {
-  const int line = 128, chunk = gpu_element(plan.dtype).chunk(), grad_o_stages = 2, step_words = 4, warps = 4;
-  const int chunks = ceil_div(plan.d, chunk), dv_chunks = ceil_div(plan.dv, chunk);
-  const int keys = line * plan.n * (chunks - 1 + dv_chunks),
-            queries = line * plan.m * (q_stages * chunks + grad_o_stages * dv_chunks),
-            ends = 4 * plan.m * (q_stages + grad_o_stages), weights = 2 * plan.m * plan.n,
-            steps = 4 * step_words * q_stages + 16, barriers = 16 * (q_stages + grad_o_stages + warps) + 24;
-  return keys + queries + weights + ends + steps + barriers;
-}
-
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
-  KernelPlan plan = plan_of(keys_sm90, spec, tile.m, tile.n);
-  plan.stages = q_stages;
-  plan.traits = {{"parts", tile.parts}, {"width", static_cast<int>(spec.d)}, {"width_v", static_cast<int>(spec.dv)}};
-  const int bytes = shared_bytes(plan);
+  KernelPlan plan = plan_of(keys_sm90, spec, variant, tile.m, tile.n);
+  plan.tile.stages = q_stages;
+  plan.tile.own = {{"parts", tile.parts}, {"width", static_cast<int>(spec.d)}, {"width_v", static_cast<int>(spec.dv)}};
+  const KeysLayout90 shared{.m = tile.m,
+                            .n = tile.n,
+                            .d = plan.tile.d,
+                            .dv = plan.tile.dv,
+                            .stages = plan.tile.stages,
+                            .element = gpu_element(plan.spec.dtype).bytes};
   return {.plan = std::move(plan),
           .threads = 384,
-          .shared_bytes = bytes,
+          .shared_bytes = shared.bytes,
           .boxes = BoxRows{.q = tile.m, .k = tile.n, .v = tile.n, .o = tile.m}};
 }
 
-std::string preamble(const KernelPlan& plan) { return ask_for_products({plan.m, plan.d, plan.dv}); }
+std::string preamble(const KernelPlan& plan) { return ask_for_products({plan.tile.m, plan.tile.d, plan.tile.dv}); }
 
 }  // namespace
 
@@ -77,8 +70,9 @@ constinit const KernelDescriptor keys_sm90{
     .way = Way::keys,
     .members = erased_members,
     .searches = searches,
+    .args = ArgsKind::backward,
+    .companions = companions,
     .spills_well = 64,
-    .multiplies_removed = true,
     .why_not = why_not,
     .tiles = tiles,
     .why_illegal = why_illegal,

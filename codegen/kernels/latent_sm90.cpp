@@ -1,9 +1,9 @@
 // codegen/kernels/latent_sm90.cpp — the forward of latent heads on Hopper, codegen/cuda/kernels/latent_sm90.cuh: its
 // calls, its tiles
-#include <algorithm>
 #include <fmt/format.h>
 
 #include "codegen/choose.h"
+#include "codegen/cuda/layout/latent_sm90.cuh"
 #include "codegen/gpu_element.h"
 #include "codegen/kernel.h"
 #include "codegen/kernels/refusals.h"
@@ -23,6 +23,7 @@ constexpr std::array members{
     TileMember<Tile>{{.name = "turns", .least = 0, .most = 3}, &Tile::turns},
 };
 constexpr auto erased_members = members_of(members);
+constexpr const Companion* companions[] = {&join_latent};
 constexpr Search searches[] = {{.member = "cluster", .least = 1, .most = 2},
                                {.member = "turns", .least = 0, .most = 3}};
 
@@ -53,28 +54,27 @@ std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
   return {};
 }
 
-/// As struct SharedLatent of latent_sm90.cuh counts, and what aligns it to 1024 bytes.
-int shared_bytes(const KernelSpec& spec) {
-  constexpr int line = 128, number = 4, barrier = 8, kinds_of_use = 3, share = 32;
-  const int chunk = gpu_element(spec.dtype).chunk(), chunks = static_cast<int>(spec.d) / chunk;
-  return line * (chunks * (latent_rows + stages * keys) + latent_rows) + 6 * number * latent_rows + share +
-         2 * barrier + stages * barrier * (chunks + kinds_of_use) + 1024;
-}
-
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
-  KernelPlan plan = plan_of(latent_sm90, spec, latent_rows, keys);
-  plan.stages = stages;
+  KernelPlan plan = plan_of(latent_sm90, spec, variant, latent_rows, keys);
+  plan.tile.stages = stages;
   const int box = spec.paged ? spec.page_rows : keys;
-  plan.traits = {
+  plan.tile.cluster = tile.cluster;
+  plan.tile.own = {
       {"cluster", tile.cluster}, {"turns", tile.turns}, {"box", box}, {"store", spec.store}, {"paged", spec.paged}};
+  const LatentLayout90 shared{.m = latent_rows,
+                              .n = keys,
+                              .d = plan.d,
+                              .dv = plan.dv,
+                              .stages = stages,
+                              .element = gpu_element(plan.dtype).bytes};
   return {.plan = std::move(plan),
           .threads = 384,
-          .shared_bytes = shared_bytes(spec),
+          .shared_bytes = shared.bytes + chunk_alignment,
           .boxes = BoxRows{.q = latent_rows, .k = box}};
 }
 
-std::string preamble(const KernelPlan& plan) { return ask_for_products({plan.n, plan.dv / 2}); }
+std::string preamble(const KernelPlan& plan) { return ask_for_products({plan.tile.n, plan.tile.dv / 2}); }
 
 }  // namespace
 
@@ -85,9 +85,8 @@ constinit const KernelDescriptor latent_sm90{
     .searches = searches,
     .most_heads = latent_rows,
     .persistent = true,
-    .cuts_keys = true,
-    .latent = true,
-    .joins = "join_latent_sm90",
+    .args = ArgsKind::mla,
+    .companions = companions,
     .spills_well =
         192,  // results take 128 registers of a thread, and heavy mods are faster so than with tiles of 32 keys
     .why_not = why_not,

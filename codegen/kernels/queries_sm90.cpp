@@ -1,7 +1,6 @@
 // codegen/kernels/queries_sm90.cpp — the backward of q on Hopper, codegen/cuda/kernels/queries_sm90.cuh: its calls, its
 // tiles
-#include <algorithm>
-
+#include "codegen/cuda/layout/queries_sm90.cuh"
 #include "codegen/ceil_div.h"
 #include "codegen/gpu_element.h"
 #include "codegen/kernel.h"
@@ -26,6 +25,7 @@ constexpr std::array members{
     TileMember<Tile>{{.name = "parts", .least = 1, .most = 4}, &Tile::parts},
 };
 constexpr auto erased_members = members_of(members);
+constexpr const Companion* companions[] = {&repair_part};
 constexpr Search searches[] = {{.member = "v_stages", .least = 1, .most = 2},
                                {.member = "parts", .least = 1, .most = 4}};
 
@@ -35,26 +35,24 @@ std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
   return spec.d <= 64 ? "queries are not wider than 64" : "";
 }
 
-/// As struct SharedQueries90 of queries_sm90.cuh counts.
-int shared_bytes(const KernelPlan& plan, int v_stages) {
-  const int line = 128, chunk = gpu_element(plan.dtype).chunk();
-  const int chunks = ceil_div(plan.d, chunk), dv_chunks = ceil_div(plan.dv, chunk);
-  return line * (plan.m * (chunks + dv_chunks) + plan.n * (plan.stages * chunks + v_stages * dv_chunks)) + 16 +
-         16 * (plan.stages + v_stages);
-}
-
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
-  KernelPlan plan = plan_of(queries_sm90, spec, tile.m, tile.n);
-  plan.stages = 2;
-  plan.traits = {{"v_stages", tile.v_stages},
+  KernelPlan plan = plan_of(queries_sm90, spec, variant, tile.m, tile.n);
+  plan.tile.stages = 2;
+  plan.tile.own = {{"v_stages", tile.v_stages},
                  {"parts", tile.parts},
                  {"width", static_cast<int>(spec.d)},
                  {"width_v", static_cast<int>(spec.dv)}};
-  const int bytes = shared_bytes(plan, tile.v_stages);
+  const QueriesLayout90 shared{.m = tile.m,
+                               .n = tile.n,
+                               .d = plan.d,
+                               .dv = plan.dv,
+                               .stages = plan.stages,
+                               .v_stages = tile.v_stages,
+                               .element = gpu_element(plan.dtype).bytes};
   return {.plan = std::move(plan),
           .threads = 384,
-          .shared_bytes = bytes,
+          .shared_bytes = shared.bytes,
           .boxes = BoxRows{.q = tile.m, .k = tile.n, .v = tile.n, .o = tile.m}};
 }
 
@@ -72,7 +70,7 @@ std::string why_illegal(const KernelSpec&, const Variant& variant) {
   return tile_of(variant, members).parts == 3 ? "parts is 1, 2 or 4" : "";
 }
 
-std::string preamble(const KernelPlan& plan) { return ask_for_products({plan.n, plan.d}); }
+std::string preamble(const KernelPlan& plan) { return ask_for_products({plan.tile.n, plan.tile.d}); }
 
 }  // namespace
 
@@ -81,8 +79,9 @@ constinit const KernelDescriptor queries_sm90{
     .way = Way::queries,
     .members = erased_members,
     .searches = searches,
+    .args = ArgsKind::backward,
+    .companions = companions,
     .spills_well = 64,
-    .multiplies_removed = true,
     .why_not = why_not,
     .tiles = tiles,
     .why_illegal = why_illegal,

@@ -606,6 +606,8 @@ class Contract(Calls):
         self.refused("bad-size", "cuda", "kv <= q", "--d", "0")
         self.refused("engine-width", "cuda", "kv <= q", "--d", "300")
         self.refused("engine-arch", "cuda", "kv <= q", "--arch", "75")
+        for verb in (("cuda",), ("explain", "--target", "cuda")):
+            self.refused("unknown-target", verb[0], "kv <= q", *verb[1:], "--arch", "95")
         self.refused("bad-choice", "cuda", "kv <= q", "--dtype", "f64")
 
     @unittest.skipUnless(ENGINE, "built without the CPU engine")

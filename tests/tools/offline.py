@@ -319,6 +319,7 @@ class Offline(unittest.TestCase):
         self.refused("bad-choice", "--target", "avx2", "--pass", ",", *out)
         self.refused("bad-choice", "--target", "avx2", "--emit", ",", "--emit-dir", "d", *out)
         self.refused("unknown-target", "--target", "sm_90", *out, fix="did you mean sm_90a?")
+        self.refused("unknown-target", "--target", "sm_95", *out)
         self.refused("manifest-value", "--target", "sm_80", "--d", "600", *out)
         self.refused("manifest-value", "--target", "sm_80", "--length", "short", *out)
         self.refused("bad-choice", "--target", "avx2", "--pass", "forwards", *out, fix="forward")

@@ -33,23 +33,10 @@ __device__ inline unsigned narrowed_nan(unsigned long long x, Stored type) {
          static_cast<unsigned>((x & wide_fraction) >> (52 - of.fraction));
 }
 
-// Written out: the compiler, told to flush what is denormal in f32, would flush it here too.
-__device__ inline double widened(float x) {
-  double out;
-  asm("cvt.f64.f32 %0, %1;" : "=d"(out) : "f"(x));
-  return out;
-}
-/// Rounded to nearest even.
-__device__ inline float narrowed(double x) {
-  float out;
-  asm("cvt.rn.f32.f64 %0, %1;" : "=f"(out) : "d"(x));
-  return out;
-}
 /// Rounded to the neighbour whose last bit is 1, so that rounding once more, to fewer bits, is as if rounding once.
 __device__ inline float narrowed_to_odd(double x) {
-  float out;
-  asm("cvt.rz.f32.f64 %0, %1;" : "=f"(out) : "d"(x));
-  return widened(out) == x ? out : __uint_as_float(__float_as_uint(out) | 1);
+  const float out = f32_of_f64_towards_zero(x);
+  return f64_of_f32(out) == x ? out : __uint_as_float(__float_as_uint(out) | 1);
 }
 
 /// Every element is a double.
@@ -60,7 +47,7 @@ __device__ inline double element(const void* row, long long i, Stored type) {
   const FloatBits of = bits_of(type);
   const unsigned exponent = x & of.infinity, fraction = x & ((1u << of.fraction) - 1);
   if (exponent == of.infinity && fraction != 0) return widened_nan(x, type);
-  return widened(type == Stored::f32 ? __uint_as_float(x) : type == Stored::f16 ? low_of<f16>(x) : low_of<bf16>(x));
+  return f64_of_f32(type == Stored::f32 ? __uint_as_float(x) : type == Stored::f16 ? low_of<f16>(x) : low_of<bf16>(x));
 }
 /// The nearest e4m3, the even one of two, of a number that was rounded to odd. Beyond 448 there is none, and no
 /// infinity.
@@ -81,7 +68,7 @@ __device__ inline void store(void* row, long long i, Stored type, double x) {
   const bool nan = x != x;
   const auto bits = static_cast<unsigned long long>(__double_as_longlong(x));
   if (type == Stored::f32) {
-    static_cast<unsigned*>(row)[i] = nan ? narrowed_nan(bits, type) : __float_as_uint(narrowed(x));
+    static_cast<unsigned*>(row)[i] = nan ? narrowed_nan(bits, type) : __float_as_uint(f32_of_f64(x));
     return;
   }
   const float odd = narrowed_to_odd(x);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "codegen/cuda/contract/types.cuh"
+#include "codegen/cuda/ptx/approx.cuh"
 
 namespace attune {
 
@@ -14,11 +15,7 @@ __device__ inline float f32(e4m3 x) {
   return __uint_as_float((x.bits & 0x80u) << 24 | (magnitude == 0x7f ? 0x7fc00000u : __float_as_uint(number)));
 }
 __device__ inline float f32(bf16 x) { return __uint_as_float(static_cast<unsigned>(x.bits) << 16); }
-__device__ inline float f32(f16 x) {
-  float y;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
-  return y;
-}
+__device__ inline float f32(f16 x) { return f32_of_f16(x.bits); }
 
 constexpr float inf = __builtin_bit_cast(float, 0x7f800000u);
 constexpr float nan = __builtin_bit_cast(float, 0x7fc00000u);
@@ -271,45 +268,21 @@ __device__ inline float sigmoid(float x) { return __frcp_rn(1.0f + expf(-x)); }
 namespace fast {
 
 // 1 ulp.
-__device__ inline float sqrt(float x) {
-  float y;
-  asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
+__device__ inline float sqrt(float x) { return approx_sqrt(x); }
 // 2^-22.9 of the result.
-__device__ inline float rsqrt(float x) {
-  float y;
-  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
+__device__ inline float rsqrt(float x) { return approx_rsqrt(x); }
 // 1 ulp.
-__device__ inline float reciprocal(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
+__device__ inline float reciprocal(float x) { return approx_reciprocal(x); }
 // 2^-22 of the result.
-__device__ inline float exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
+__device__ inline float exp2(float x) { return approx_exp2(x); }
 // 2^-22 between 0.5 and 2, elsewhere 2^-22 of the result.
-__device__ inline float log2(float x) {
-  float y;
-  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
+__device__ inline float log2(float x) { return approx_log2(x); }
 // (2^-22 + |x| 2^-24) of the result.
 __device__ inline float exp(float x) { return exp2(x * 1.44269504f); }
 // As log2, and 2^-24 of the result.
 __device__ inline float log(float x) { return log2(x) * 0.693147181f; }
 // 2^-11 of the result.
-__device__ inline float tanh(float x) {
-  float y;
-  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
+__device__ inline float tanh(float x) { return approx_tanh(x); }
 // As exp, and 2 ulp: of the result, so that the log of a small one is right. 0.5 + 0.5 tanh(0.5 x) is not.
 __device__ inline float sigmoid(float x) { return reciprocal(1.0f + exp(-x)); }
 
@@ -330,17 +303,9 @@ __device__ inline float within_a_turn(float x) {
   return __fmaf_rn(turns, 1.74845553e-7f, __fmaf_rn(turns, -6.28318548f, x));
 }
 // 2^-20.
-__device__ inline float sin(float x) {
-  float y;
-  asm("sin.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(within_a_turn(x)));
-  return y;
-}
+__device__ inline float sin(float x) { return approx_sin(within_a_turn(x)); }
 // 2^-20.
-__device__ inline float cos(float x) {
-  float y;
-  asm("cos.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(within_a_turn(x)));
-  return y;
-}
+__device__ inline float cos(float x) { return approx_cos(within_a_turn(x)); }
 // 2^-20 (1 + tan^2).
 __device__ inline float tan(float x) { return sin(x) * reciprocal(cos(x)); }
 

@@ -2,6 +2,9 @@
 // another
 #pragma once
 
+#include "codegen/cuda/layout/chunks.cuh"
+#include "codegen/cuda/ptx/convert.cuh"
+
 namespace attune {
 
 template <bool First, class A, class B>
@@ -57,8 +60,6 @@ struct ElementOf<e4m3> {
   static constexpr bool needs_maximum = true;  // its least number is 2^-9
 };
 
-/// The copy engine swizzles chunks of 128 bytes a row.
-constexpr int chunk_bytes = 128;
 template <class T>
 constexpr int chunk_columns = chunk_bytes / ElementOf<T>::bytes;
 
@@ -67,26 +68,11 @@ template <class T>
 __device__ inline unsigned pack(float low, float high);
 template <>
 __device__ inline unsigned pack<bf16>(float low, float high) {
-  unsigned out;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
-  return out;
+  return bf16_pair_of(low, high);
 }
 template <>
 __device__ inline unsigned pack<f16>(float low, float high) {
-  unsigned out;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
-  return out;
-}
-
-/// Four f32 as e4m3, rounded to nearest even, the first one lowest. What is beyond 448 becomes 448.
-__device__ inline unsigned pack_e4m3(float a, float b, float c, float d) {
-  unsigned out;
-  // The upper pair first: the conversion of the lower one then takes it in.
-  asm("{.reg .b16 x, y; cvt.rn.satfinite.e4m3x2.f32 y, %4, %3; cvt.rn.satfinite.e4m3x2.f32 x, %2, %1; "
-      "mov.b32 %0, {x, y};}"
-      : "=r"(out)
-      : "f"(a), "f"(b), "f"(c), "f"(d));
-  return out;
+  return f16_pair_of(low, high);
 }
 
 /// The halves of such a pair.
@@ -104,15 +90,11 @@ __device__ inline float high_of<bf16>(unsigned pair) {
 }
 template <>
 __device__ inline float low_of<f16>(unsigned pair) {
-  float out;
-  asm("{.reg .b16 x, y; mov.b32 {x, y}, %1; cvt.f32.f16 %0, x;}" : "=f"(out) : "r"(pair));
-  return out;
+  return f32_of_low_f16(pair);
 }
 template <>
 __device__ inline float high_of<f16>(unsigned pair) {
-  float out;
-  asm("{.reg .b16 x, y; mov.b32 {x, y}, %1; cvt.f32.f16 %0, y;}" : "=f"(out) : "r"(pair));
-  return out;
+  return f32_of_high_f16(pair);
 }
 
 }  // namespace attune

@@ -9,7 +9,7 @@
 
 #include "codegen/cuda/contract/cover_args.cuh"
 #include "codegen/cuda/contract/mod.cuh"
-#include "codegen/cuda/ptx/early.cuh"
+#include "codegen/cuda/ptx/launch.cuh"
 
 namespace attune {
 

@@ -21,9 +21,11 @@
 // queries of every set of heads of every batch entry, tiles of the longest sequence if packed.
 #pragma once
 
+#include "codegen/cuda/layout/forward_sm80.cuh"
 #include "codegen/cuda/parts/before.cuh"
 #include "codegen/cuda/parts/softmax_sm80.cuh"
 #include "codegen/cuda/parts/walk.cuh"
+#include "codegen/cuda/ptx/thread.cuh"
 
 namespace attune {
 
@@ -33,15 +35,19 @@ using ForwardArgs80 = Either<is_apart<Tile>, ApartArgs, ForwardArgs>;
 
 // ---- shared memory -----------------------------------------------------------------------------------------------
 
+/// Where each thing is, as layout/ places it.
 template <class Tile>
 struct Shared80 {
   static constexpr int size = ElementOf<typename Tile::Element>::bytes;
-  static constexpr int q_bytes = Tile::m * Tile::d * size, k_bytes = Tile::n * Tile::d * size,
-                       v_bytes = Tile::n * Tile::dv * size,
-                       o_bytes = Tile::m * Tile::dv * ElementOf<typename Tile::Out>::bytes;
-  static constexpr int q = 0, k = q_bytes, v = k + Tile::stages * k_bytes, tiles = v + Tile::stages * v_bytes;
-  // Results pass through the same memory at the end.
-  static constexpr int bytes = tiles > o_bytes ? tiles : o_bytes;
+  static constexpr ForwardLayout80 at{.m = Tile::m,
+                                      .n = Tile::n,
+                                      .d = Tile::d,
+                                      .dv = Tile::dv,
+                                      .stages = Tile::stages,
+                                      .element = size,
+                                      .out_element = ElementOf<typename Tile::Out>::bytes};
+  static constexpr int q = at.q, k = at.k, v = at.v, q_bytes = at.q_bytes, k_bytes = at.k_bytes, v_bytes = at.v_bytes,
+                       bytes = at.bytes;
 };
 
 // ---- where a block stands ----------------------------------------------------------------------------------------
@@ -374,9 +380,9 @@ struct Block80 {
           }
           const unsigned into = shared + OLine::at(row, (8 * i + 2 * (lane & 3)) * size_o);
           if constexpr (sizeof(Out) == 2)
-            store_shared(into, pack<Out>(x, y));
+            shared_put(into, pack<Out>(x, y));
           else
-            store_shared(into, __float_as_uint(x), __float_as_uint(y));
+            shared_put(into, __float_as_uint(x), __float_as_uint(y));
         }
         const int position = first + row / heads;
         if (lane % 4 == 0 && position < queries.length && row % heads < place.heads.count) {
@@ -432,15 +438,14 @@ struct Block80 {
   template <int Bytes>
   __device__ static void move(Out* to, unsigned from) {
     if constexpr (Bytes == 2) {
-      unsigned short x;
-      asm volatile("ld.shared.b16 %0, [%1];" : "=h"(x) : "r"(from) : "memory");
-      reinterpret_cast<unsigned short*>(to)[0] = x;
+      reinterpret_cast<unsigned short*>(to)[0] = shared_get_half(from);
     } else {
       struct alignas(Bytes) Words {
         unsigned word[Bytes / 4];
       } words;
 #pragma unroll
-      for (int i = 0; i < Bytes / 4; ++i) words.word[i] = load_shared(from + static_cast<unsigned>(4 * i));
+      for (int i = 0; i < Bytes / 4; ++i)
+        words.word[i] = static_cast<unsigned>(shared_get(from + static_cast<unsigned>(4 * i)));
       *reinterpret_cast<Words*>(to) = words;
     }
   }

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "codegen/cuda/parts/latent_rows_sm90.cuh"
-#include "codegen/cuda/ptx/early.cuh"
+#include "codegen/cuda/ptx/launch.cuh"
 
 namespace attune {
 

@@ -15,18 +15,20 @@
 // memory, Tile::warps x 32 threads, a block for every tile of keys of every key head of every batch entry that k has.
 #pragma once
 
+#include "codegen/cuda/layout/keys_sm80.cuh"
 #include "codegen/cuda/parts/backward_sm80.cuh"
 
 namespace attune {
 
+/// Where each thing is, as layout/ places it.
 template <class Tile>
 struct SharedKeys80 {
   static constexpr int size = ElementOf<typename Tile::Element>::bytes;
-  static constexpr int k_bytes = Tile::n * Tile::d * size, v_bytes = Tile::n * Tile::dv * size,
-                       q_bytes = Tile::m * Tile::d * size, grad_o_bytes = Tile::m * Tile::dv * size,
-                       ends_bytes = Tile::m * 16;
-  static constexpr int k = 0, v = k + k_bytes, q = v + v_bytes, grad_o = q + Tile::stages * q_bytes,
-                       ends = grad_o + Tile::stages * grad_o_bytes, bytes = ends + Tile::stages * ends_bytes;
+  static constexpr KeysLayout80 at{
+      .m = Tile::m, .n = Tile::n, .d = Tile::d, .dv = Tile::dv, .stages = Tile::stages, .element = size};
+  static constexpr int k = at.k, v = at.v, q = at.q, grad_o = at.grad_o, ends = at.ends, q_bytes = at.q_bytes,
+                       grad_o_bytes = at.grad_o_bytes, ends_bytes = at.ends_bytes, end_bytes = at.end_bytes,
+                       bytes = at.bytes;
 };
 
 /// A function of its own, so that it takes no registers from the rest.
@@ -44,6 +46,8 @@ struct Keys80 {
   static constexpr int size = Shared::size, per_step = 32 / size, m = Tile::m, n = Tile::n;
   static constexpr bool exact = Tile::exact && size == 4;
   static constexpr bool gives_v = Gives & 1, gives_k = Gives & 2;
+  /// A gradient that is not given has registers that the compiler drops.
+  static constexpr int dk_width = gives_k ? Tile::d : 16, dv_width = gives_v ? Tile::dv : 16;
   using QLine = Lines<Tile::d * size>;
   using VLine = Lines<Tile::dv * size>;
   static_assert(n == 16 * Tile::warps && m % 16 == 0 && m <= 32 * Tile::warps);
@@ -63,8 +67,8 @@ struct Keys80 {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   int b, kv_head, tile, tiles;  ///< b: of k
   Stretch keys{};
-  Fragment<1, gives_k ? Tile::d : 16> dk;
-  Fragment<1, gives_v ? Tile::dv : 16> dv;
+  Fragment<1, dk_width> dk;
+  Fragment<1, dv_width> dv;
 
   /// Key tiles of a section of heads side by side, the first keys first: under a causal mask these take longest.
   __device__ Keys80(const BackwardArgs& args, const User& user, unsigned shared, long long block = blockIdx.x)
@@ -136,20 +140,16 @@ struct Keys80 {
     return {end_of(args, user, of.head, row, of.at, origin, q, of.queries.start + i), reach.from, reach.to};
   }
   __device__ unsigned end_at(int i, int stage) const {
-    return shared + Shared::ends + static_cast<unsigned>(stage * Shared::ends_bytes + 16 * i);
+    return shared + Shared::ends + static_cast<unsigned>(stage * Shared::ends_bytes + Shared::end_bytes * i);
   }
   __device__ void keep_end(const End& end, int stage) const {
     const unsigned to = end_at(static_cast<int>(threadIdx.x), stage);
-    store_shared(to, __float_as_uint(end.end.under), __float_as_uint(end.end.delta));
-    store_shared(to + 8, static_cast<unsigned>(end.from), static_cast<unsigned>(end.to));
+    shared_put(to, __float_as_uint(end.end.under), __float_as_uint(end.end.delta));
+    shared_put(to + 8, static_cast<unsigned>(end.from), static_cast<unsigned>(end.to));
   }
   __device__ End end_of_column(int i, int stage) const {
-    unsigned x[4];
-    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                 : "r"(end_at(i, stage))
-                 : "memory");
-    return {{__uint_as_float(x[0]), __uint_as_float(x[1])}, static_cast<int>(x[2]), static_cast<int>(x[3])};
+    const uint4 x = shared_get_words(end_at(i, stage));
+    return {{__uint_as_float(x.x), __uint_as_float(x.y)}, static_cast<int>(x.z), static_cast<int>(x.w)};
   }
 
   // ---- a tile of pairs -------------------------------------------------------------------------------------------
@@ -224,7 +224,8 @@ struct Keys80 {
   }
 
   __device__ void visit(const Reader& of, const Walk& walk) {
-    const bool keeps = static_cast<int>(threadIdx.x)<m, ragged = first_key() + n> keys.length;
+    const bool keeps = m > static_cast<int>(threadIdx.x);
+    const bool ragged = keys.length < first_key() + n;
     const auto load = [&](int i, int stage) {
       load_queries(of, walk.tile(visit_of(walk, i)), stage);
       copy_commit();
@@ -290,15 +291,15 @@ struct Keys80 {
   __device__ void run() {
     if (first_key() >= keys.length) return;
     load_keys();
-    clear<1, gives_k ? Tile::d : 16>(dk);
-    clear<1, gives_v ? Tile::dv : 16>(dv);
+    clear<1, dk_width>(dk);
+    clear<1, dv_width>(dv);
     each_reader([&](const Reader& of) {
       const Walk walk = walk_of(of);
       if (walk.count > 0) visit(of, walk);
     });
     copy_wait<0>();
     if constexpr (terms.removes)
-      if (__any_sync(~0u, spoilt < gives_k ? Tile::d : 16 > (dk) || spoilt < gives_v ? Tile::dv : 16 > (dv)))
+      if (__any_sync(~0u, spoilt<dk_width>(dk) || spoilt<dv_width>(dv)))
         return keys_pair_by_pair<Tile, User, Gives>(args, user, shared);
     if constexpr (gives_k) store<Tile::d>(args.grad_k, dk, Tile::width, args.scale);
     if constexpr (gives_v) store<Tile::dv>(args.grad_v, dv, Tile::width_v, 1);

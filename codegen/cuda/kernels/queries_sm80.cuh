@@ -11,17 +11,19 @@
 // shared memory, Tile::warps x 32 threads, a block for every tile of queries of every head of every batch entry.
 #pragma once
 
+#include "codegen/cuda/layout/queries_sm80.cuh"
 #include "codegen/cuda/parts/backward_sm80.cuh"
 
 namespace attune {
 
+/// Where each thing is, as layout/ places it.
 template <class Tile>
 struct SharedQueries80 {
   static constexpr int size = ElementOf<typename Tile::Element>::bytes;
-  static constexpr int q_bytes = Tile::m * Tile::d * size, grad_o_bytes = Tile::m * Tile::dv * size,
-                       k_bytes = Tile::n * Tile::d * size, v_bytes = Tile::n * Tile::dv * size;
-  static constexpr int q = 0, grad_o = q + q_bytes, k = grad_o + grad_o_bytes, v = k + Tile::stages * k_bytes,
-                       bytes = v + Tile::stages * v_bytes;
+  static constexpr QueriesLayout80 at{
+      .m = Tile::m, .n = Tile::n, .d = Tile::d, .dv = Tile::dv, .stages = Tile::stages, .element = size};
+  static constexpr int q = at.q, grad_o = at.grad_o, k = at.k, v = at.v, k_bytes = at.k_bytes, v_bytes = at.v_bytes,
+                       bytes = at.bytes;
 };
 
 /// A function of its own, so that it takes no registers from the rest.

@@ -9,7 +9,7 @@
 
 #include "codegen/cuda/kernels/keys_sm80.cuh"
 #include "codegen/cuda/kernels/queries_sm80.cuh"
-#include "codegen/cuda/ptx/early.cuh"
+#include "codegen/cuda/ptx/launch.cuh"
 
 namespace attune {
 

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "codegen/cuda/parts/backward_sm80.cuh"
-#include "codegen/cuda/ptx/early.cuh"
+#include "codegen/cuda/ptx/launch.cuh"
 
 namespace attune {
 

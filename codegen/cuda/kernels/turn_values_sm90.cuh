@@ -6,7 +6,7 @@
 // Tile: Element is e4m3; n, dv; layout.
 #pragma once
 
-#include "codegen/cuda/parts/deal_sm90.cuh"
+#include "codegen/cuda/parts/tile_scheduler_sm90.cuh"
 #include "codegen/cuda/parts/turner_sm90.cuh"
 
 namespace attune {
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(turn_threads) turn_values_sm90(const __grid_co
   if constexpr (is_packed<Tile>) {
     // What lies behind the end of a sequence is another's.
     for (int at = left * chunk_bytes + 16 * thread; at < loaded_bytes; at += 16 * turn_threads)
-      asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(loaded + at), "r"(0) : "memory");
+      shared_put(loaded + at, 0u, 0u, 0u, 0u);
     __syncthreads();
   }
   const int warp = thread / 32;

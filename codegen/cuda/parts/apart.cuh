@@ -1,7 +1,7 @@
 // codegen/cuda/parts/apart.cuh — operands split into finite numbers, infinities and NaN
 #pragma once
 
-#include "codegen/cuda/ptx/mma.cuh"
+#include "codegen/cuda/contract/types.cuh"
 
 namespace attune {
 

@@ -46,10 +46,8 @@ struct DecodeTile {
       return walk_list(args, b, heads.first, 1, 0);
     } else {
       const Where where = at(heads.first);
-      Bands bands = user.bands(user.head(where), where, q_offset, q_offset + queries.length);
-      for (int* end : {&bands.begin, &bands.end, &bands.full_begin, &bands.full_end})
-        *end = max(*end, kv_offset) - kv_offset;
-      return walk_bands(bands, keys.length, Tile::n);
+      const Bands bands = user.bands(user.head(where), where, q_offset, q_offset + queries.length);
+      return walk_bands(counted_from(kv_offset, bands), keys.length, Tile::n);
     }
   }
 };

@@ -7,8 +7,10 @@
 #pragma once
 
 #include "codegen/cuda/kernels/spread_diagonals.cuh"
-#include "codegen/cuda/parts/deal_backward_sm90.cuh"
+#include "codegen/cuda/parts/tile_scheduler_backward_sm90.cuh"
+#include "codegen/cuda/ptx/ldmatrix.cuh"
 #include "codegen/cuda/ptx/mma.cuh"
+#include "codegen/cuda/ptx/thread.cuh"
 
 namespace attune {
 
@@ -35,18 +37,12 @@ struct Diagonals90 {
   /// the one that would meet what is held.
   int word = 0;
 
-  /// Asked for anew each time, so that nothing made of it stays in registers from step to step.
-  __device__ static int lane_now() {
-    int lane;
-    asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
-    return lane;
-  }
   __device__ int of_step(int i) const { return __shfl_sync(~0u, word, i); }
 
   /// Stores the sums that the tile after this one does not meet, a distance a lane, and moves on to that tile.
   __device__ void move_on() {
     const bool falls = of_step(0) & Step::falls;
-    const int lane = lane_now(), g = lane / 4, turns = (g + (g >> 2)) / 2, y = 2 * ((lane - turns) & 3) + (g >> 2);
+    const int lane = lane_asked(), g = lane / 4, turns = (g + (g >> 2)) / 2, y = 2 * ((lane - turns) & 3) + (g >> 2);
     float* const to = diagonals_of<Tile>(args, user, of_step(2), of_step(3), of_step(4)) + of_step(1) * m +
                       8 * (g & 3) + y;
 #pragma unroll
@@ -66,7 +62,7 @@ struct Diagonals90 {
 
   /// Adds the tile in this buffer to what is held.
   __device__ void sum(int buffer) {
-    const int lane = lane_now(), g = lane / 4, t = lane & 3, row = lane & 7, matrix = lane / 8;
+    const int lane = lane_asked(), g = lane / 4, t = lane & 3, row = lane & 7, matrix = lane / 8;
     const bool odd = g & 1, second = g & 2, third = g & 4, joins0 = 2 * t < g, joins1 = 2 * t + 1 < g;
     // Block (query, key) of the four of an operand: (0, 0), (0, 1), (1, 1), (1, 2).
     const unsigned from = shared + Shared::ds + buffer * Shared::ds_bytes + (8 * (matrix / 2) + row) * chunk_bytes;
@@ -119,7 +115,7 @@ struct Diagonals90 {
 #pragma unroll 1
     for (unsigned step = 0;; ++step) {
       barrier_wait(shared + Shared::known + 8 * (step % steps_kept), step / steps_kept & 1);
-      const int lane = lane_now(), now = shared_get(step_word<Tile>(shared, step, lane % step_words)),
+      const int lane = lane_asked(), now = shared_get(step_word<Tile>(shared, step, lane % step_words)),
                 what = uniform(now);
       const bool sums = !(what & (Step::empty | Step::stop));
       // Another tile of the same walk has the same head.
@@ -130,11 +126,11 @@ struct Diagonals90 {
       if (what & Step::stop) return;
       static_assert(Tile::stages == 2);
       const int buffer = static_cast<int>(step & 1);
-      const unsigned full = shared + Shared::ds_full + 16 * buffer;
-      barrier_wait(full, step >> 1 & 1);
+      const StageBarriers ds{shared + Shared::ds_full + StageBarriers::bytes * buffer};
+      ds.wait(step >> 1 & 1);
       if (sums) sum(buffer);
       __syncwarp();
-      if (lane_now() == 0) barrier_arrive(full + 8);
+      if (lane_asked() == 0) barrier_arrive(ds.empty());
       if (!sums) continue;
       word = now;
       left = fours / done - 1;

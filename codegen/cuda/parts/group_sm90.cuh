@@ -3,41 +3,12 @@
 #pragma once
 
 #include "codegen/cuda/contract/gradient.cuh"
-#include "codegen/cuda/parts/deal_sm90.cuh"
+#include "codegen/cuda/parts/tile_scheduler_sm90.cuh"
+#include "codegen/cuda/ptx/global.cuh"
+#include "codegen/cuda/ptx/ldmatrix.cuh"
 #include "codegen/cuda/ptx/wgmma.cuh"
 
 namespace attune {
-
-__device__ inline void shared_put(unsigned at, float x, float y) {
-  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(x), "f"(y) : "memory");
-}
-__device__ inline void shared_put(unsigned at, float x, float y, float z, float w) {
-  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
-}
-__device__ inline void shared_put(unsigned at, unsigned x, unsigned y, unsigned z, unsigned w) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
-}
-__device__ inline float2 shared_get2(unsigned at) {
-  float2 out;
-  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(out.x), "=f"(out.y) : "r"(at));
-  return out;
-}
-__device__ inline float4 shared_get4(unsigned at) {
-  float4 out;
-  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(out.x), "=f"(out.y), "=f"(out.z), "=f"(out.w)
-               : "r"(at)
-               : "memory");
-  return out;
-}
-__device__ inline uint4 shared_get_words(unsigned at) {
-  uint4 out;
-  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(out.x), "=r"(out.y), "=r"(out.z), "=r"(out.w)
-               : "r"(at)
-               : "memory");
-  return out;
-}
 
 // ---- products ----------------------------------------------------------------------------------------------------
 
@@ -282,12 +253,9 @@ __device__ inline void store_sixteen(const float (&x)[Half], float by, const Gra
 #pragma unroll
   for (int i = 0; i < Half / 4; i += 2) {
     const unsigned at = area + pitch * line + 16 * ((i + (lane >> 4)) ^ (line & 7));
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at),
-                 "r"(pack<Element>(x[4 * i] * by, x[4 * i + 1] * by)),
-                 "r"(pack<Element>(x[4 * i + 2] * by, x[4 * i + 3] * by)),
-                 "r"(pack<Element>(x[4 * i + 4] * by, x[4 * i + 5] * by)),
-                 "r"(pack<Element>(x[4 * i + 6] * by, x[4 * i + 7] * by))
-                 : "memory");
+    store_blocks(
+        at, pack<Element>(x[4 * i] * by, x[4 * i + 1] * by), pack<Element>(x[4 * i + 2] * by, x[4 * i + 3] * by),
+        pack<Element>(x[4 * i + 4] * by, x[4 * i + 5] * by), pack<Element>(x[4 * i + 6] * by, x[4 * i + 7] * by));
   }
   __syncwarp();
   const int eight = lane & (eights - 1), first = lane / eights;
@@ -297,11 +265,7 @@ __device__ inline void store_sixteen(const float (&x)[Half], float by, const Gra
 #pragma unroll
   for (int i = 0; i < 16; i += at_once) {
     const uint4 x8 = shared_get_words(area + pitch * (first + i) + 16 * (eight ^ (first + i & 7)));
-    // An assignment became four stores.
-    if (first + i < rows)
-      asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(at + i * to.to.position), "r"(x8.x), "r"(x8.y),
-                   "r"(x8.z), "r"(x8.w)
-                   : "memory");
+    if (first + i < rows) global_put(at + i * to.to.position, x8);
   }
 }
 

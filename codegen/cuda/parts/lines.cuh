@@ -4,7 +4,8 @@
 
 #include "codegen/cuda/contract/args.cuh"
 #include "codegen/cuda/contract/ops.cuh"
-#include "codegen/cuda/ptx/mma.cuh"
+#include "codegen/cuda/ptx/copy_async.cuh"
+#include "codegen/cuda/ptx/shared.cuh"
 
 namespace attune {
 
@@ -123,7 +124,7 @@ __device__ inline void load_rows(unsigned into, const Rows& rows, int first, int
 #pragma unroll
         for (int i = 0; i < batch; ++i) {
           const int byte = byte0 + c + i * across * step;
-          if (byte < Pitch) store_shared(into + Line::at(nth + Every * row, byte), words[i]);
+          if (byte < Pitch) shared_put(into + Line::at(nth + Every * row, byte), words[i]);
         }
       }
     }

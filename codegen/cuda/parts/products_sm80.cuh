@@ -3,6 +3,9 @@
 
 #include "codegen/cuda/parts/apart.cuh"
 #include "codegen/cuda/parts/lines.cuh"
+#include "codegen/cuda/parts/multiply_sm80.cuh"
+#include "codegen/cuda/ptx/ldmatrix.cuh"
+#include "codegen/cuda/ptx/registers.cuh"
 
 namespace attune {
 
@@ -25,7 +28,7 @@ struct Spot {
     if constexpr (by_bits) {
       first |= static_cast<unsigned>(turn * 16);
       // Otherwise the compiler keeps every unit's place in a register of its own across tiles.
-      asm volatile("" : "+r"(first));
+      pin(first);
     }
   }
   __device__ unsigned at(int row, int step) const { return unit_at(row, 2 * step); }
@@ -127,9 +130,9 @@ struct Columns {
     if constexpr (ElementOf<Element>::bytes == 4) {
 #pragma unroll
       for (int j = 0; j < 4; ++j)
-        b[j] = load_shared(
+        b[j] = static_cast<unsigned>(shared_get(
             first + Line::at(2 * (lane & 3) + j % 2, (2 * i + 2 * (j / 2)) % 8 * 16 + (lane >> 4) * 16) +
-            static_cast<unsigned>(8 * step * Line::pitch + (2 * i + 2 * (j / 2)) / 8 * 128 + lane / 4 % 4 * 4));
+            static_cast<unsigned>(8 * step * Line::pitch + (2 * i + 2 * (j / 2)) / 8 * 128 + lane / 4 % 4 * 4)));
     } else {
       load_blocks_transposed(b, at.at(16 * step, i / 2));
     }
@@ -201,7 +204,7 @@ __device__ inline void add_product_apart(Fragment<Tall, Width>& o, Fragment<Tall
       // Registers are short: nothing is loaded ahead, and operands made of s for one i are not kept for the next.
       __syncwarp();
 #pragma unroll
-      for (int j = 0; j < N / 2; ++j) asm volatile("" : "+f"(s[t][j / 4][j % 4]));
+      for (int j = 0; j < N / 2; ++j) pin(s[t][j / 4][j % 4]);
       float sum[4] = {}, low[4] = {}, sign[4] = {}, much[4] = {};
 #pragma unroll
       for (int step = 0; step < N / per_step; ++step) {

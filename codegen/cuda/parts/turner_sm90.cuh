@@ -4,23 +4,9 @@
 // Tile: Element is e4m3; n a multiple of 32; dv a multiple of 32, at most 128.
 #pragma once
 
-#include "codegen/cuda/ptx/tma.cuh"
+#include "codegen/cuda/ptx/ldmatrix.cuh"
 
 namespace attune {
-
-/// Four matrices of 8 rows of 16 bytes, transposed in units of two bytes: lane i of 32 gives the address of row i % 8
-/// of matrix i / 8, and gets units i / 4 of rows 2 (i % 4) and the next.
-__device__ inline void load_turned(unsigned (&to)[4], unsigned address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(address)
-               : "memory");
-}
-__device__ inline void store_matrices(unsigned address, unsigned a, unsigned b, unsigned c, unsigned d) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b),
-               "r"(c), "r"(d)
-               : "memory");
-}
 
 /// Within each 16 keys, place 4 c + j of a turned row has key 8 (j / 2) + 2 c + j % 2: the order in which lane c of
 /// four holds the scores of a row. A warp turns 32 keys by 16 columns at a time.
@@ -45,14 +31,14 @@ struct Turner {
     for (int keys = first; keys < Tile::n / 32; keys += step) {
       unsigned x[each][4];
 #pragma unroll
-      for (int j = 0; j < each; ++j) load_turned(x[j], from ^ warps * j << 4);
+      for (int j = 0; j < each; ++j) load_blocks_transposed(x[j], from ^ warps * j << 4);
       const unsigned to = turned + keys / 4 * (Tile::dv * chunk_bytes) + row * chunk_bytes +
                           ((2 * (keys % 4) + half ^ (row & 7)) << 4);
 #pragma unroll
       for (int j = 0; j < each; ++j)
-        store_matrices(to + 16 * warps * j * chunk_bytes, __byte_perm(x[j][0], x[j][1], even),
-                       __byte_perm(x[j][0], x[j][1], odd), __byte_perm(x[j][2], x[j][3], even),
-                       __byte_perm(x[j][2], x[j][3], odd));
+        store_blocks(to + 16 * warps * j * chunk_bytes, __byte_perm(x[j][0], x[j][1], even),
+                     __byte_perm(x[j][0], x[j][1], odd), __byte_perm(x[j][2], x[j][3], even),
+                     __byte_perm(x[j][2], x[j][3], odd));
       from += 32 * step * chunk_bytes;
     }
   }

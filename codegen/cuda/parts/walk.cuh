@@ -58,6 +58,12 @@ struct Walk {
   __device__ bool is_full(int i) const { return i >= first && i < first + full; }
 };
 
+/// Bands of positions as bands of keys, the first of which has the position `offset`.
+__device__ inline Bands counted_from(int offset, Bands bands) {
+  for (int* end : {&bands.begin, &bands.end, &bands.full_begin, &bands.full_end}) *end = max(*end, offset) - offset;
+  return bands;
+}
+
 __device__ inline Walk walk_bands(Bands bands, int kv_len, int n) {
   const int begin = max(bands.begin, 0) / n, end = (min(bands.end, kv_len) + n - 1) / n;
   Walk walk{max(end - begin, 0), 0, 0, end - 1, nullptr};

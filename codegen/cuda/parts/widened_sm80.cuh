@@ -6,6 +6,7 @@
 #pragma once
 
 #include "codegen/cuda/parts/products_sm80.cuh"
+#include "codegen/cuda/ptx/arithmetic.cuh"
 
 namespace attune {
 
@@ -28,29 +29,21 @@ struct Widening<f16> {
   static constexpr int shift = 1;
   static constexpr unsigned factor = 0x5c005c00, beyond = 0x58605860;  ///< 2^8, 140
 
-  __device__ static unsigned fma(unsigned a, unsigned b, unsigned c) {
-    asm("fma.rn.f16x2 %0, %0, %1, %2;" : "+r"(a) : "r"(b), "r"(c));
-    return a;
-  }
+  __device__ static unsigned fma(unsigned a, unsigned b, unsigned c) { return fma_f16_pair(a, b, c); }
 };
 template <>
 struct Widening<bf16> {
   static constexpr int shift = 4;
   static constexpr unsigned factor = 0x7b807b80, beyond = 0x7b0d7b0d;  ///< 2^120, 141 2^112
 
-  __device__ static unsigned fma(unsigned a, unsigned b, unsigned c) {
-    asm("fma.rn.bf16x2 %0, %0, %1, %2;" : "+r"(a) : "r"(b), "r"(c));
-    return a;
-  }
+  __device__ static unsigned fma(unsigned a, unsigned b, unsigned c) { return fma_bf16_pair(a, b, c); }
 };
 
 /// The e4m3 of the lower 16 bits as a pair.
 template <class Element>
 __device__ inline unsigned widened(unsigned two) {
 #if __CUDA_ARCH__ >= 890
-  unsigned halves;
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<unsigned short>(two)));
-  return of_halves<Element>(halves);
+  return of_halves<Element>(f16_pair_of_e4m3(two));
 #else
   using By = Widening<Element>;
   constexpr unsigned signs = 0x80008000, minus_zero = signs;
@@ -77,7 +70,8 @@ struct WidenedRows {
       : at(from + static_cast<unsigned>(lane % 2 * 8), lane / 4, lane % 4 / 2) {}
   __device__ void load(unsigned (&a)[4], int step) const {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) a[j] = load_shared(at.at(j % 2 * 8, step) + static_cast<unsigned>(j / 2 * 4));
+    for (int j = 0; j < 4; ++j)
+      a[j] = static_cast<unsigned>(shared_get(at.at(j % 2 * 8, step) + static_cast<unsigned>(j / 2 * 4)));
   }
 };
 

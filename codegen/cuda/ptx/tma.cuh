@@ -1,45 +1,12 @@
-// codegen/cuda/ptx/tma.cuh — the copy engine and the barriers in shared memory that it completes on
+// codegen/cuda/ptx/tma.cuh — the copy engine (TMA): boxes of tensors, and bytes in a row, between global and shared
+// memory
 #pragma once
 
 #include "codegen/cuda/contract/args.cuh"
-#include "codegen/cuda/ptx/early.cuh"
 
 namespace attune {
 
-__device__ inline unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
-
-// ---- barriers ----------------------------------------------------------------------------------------------------
-
-__device__ inline void barrier_init(unsigned barrier, unsigned arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-/// Called after all inits, before other threads use the barriers.
-__device__ inline void barrier_init_done() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-__device__ inline void barrier_arrive(unsigned barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-/// Arrives, and makes the phase wait for this many bytes of copies as well.
-__device__ inline void barrier_expect(unsigned barrier, unsigned bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-/// Waits until the phase of this parity is over. For a new barrier, the phase of parity 1 counts as over.
-__device__ inline void barrier_wait(unsigned barrier, unsigned parity) {
-  asm volatile("{.reg .pred p;\n"
-               "again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
-               "@!p bra again;}\n" ::"r"(barrier),
-               "r"(parity)
-               : "memory");
-}
-
-/// One of the hardware's sixteen barriers, for `threads` of a block.
-__device__ inline void named_sync(int id, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-__device__ inline void named_arrive(int id, int threads) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
-// ---- copies ------------------------------------------------------------------------------------------------------
+// ---- boxes of tensors --------------------------------------------------------------------------------------------
 
 /// A box of [batch, head, position, d] into shared memory; elements outside of the tensor are 0, and count as bytes.
 __device__ inline void load_box(unsigned into, const TensorMap& map, unsigned barrier, int d, int position, int head,
@@ -69,20 +36,33 @@ __device__ inline void store_box_of_heads(const TensorMap& map, unsigned from, i
                "r"(from), "r"(d), "r"(head), "r"(position), "r"(kv_head), "r"(batch)
                : "memory");
 }
-__device__ inline void store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-/// Waits until the stores have read their shared memory.
-__device__ inline void store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
-__device__ inline void store_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
-/// Stands between ordinary writes to shared memory and reads of it by the copy engine or the tensor cores.
-__device__ inline void proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-template <int N>
-__device__ inline void registers_up() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+// ---- bytes in a row ----------------------------------------------------------------------------------------------
+
+/// cp.async.bulk: `bytes`, a multiple of 16, from shared to global memory.
+__device__ inline void store_bulk(void* to, unsigned from, unsigned bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
+               : "memory");
 }
-template <int N>
-__device__ inline void registers_down() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+/// cp.reduce.async.bulk: adds so many bytes of f32 to those in global memory, each atomically.
+__device__ inline void add_bulk(void* to, unsigned from, unsigned bytes) {
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to), "r"(from),
+               "r"(bytes)
+               : "memory");
 }
+
+// ---- order -------------------------------------------------------------------------------------------------------
+
+/// cp.async.bulk.commit_group: the stores of this thread since the last one are a group.
+__device__ inline void store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+/// cp.async.bulk.wait_group.read: waits until the stores of this thread have read their shared memory.
+__device__ inline void store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+/// cp.async.bulk.wait_group: waits until they are done.
+__device__ inline void store_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+/// fence.proxy.async, of the block's shared memory: stands between ordinary writes to it and reads of it by the copy
+/// engine or the tensor cores.
+__device__ inline void proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+/// fence.proxy.async: between ordinary accesses and those of the copy engine, in all memory.
+__device__ inline void copy_fence() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
 }  // namespace attune

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "codegen/cuda/contract/types.cuh"
+#include "codegen/cuda/ptx/registers.cuh"
 
 namespace attune {
 
@@ -20,12 +21,6 @@ __device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.al
 template <int N>
 __device__ inline void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
-}
-/// Keeps the compiler from moving accesses to these registers across this point.
-template <int N>
-__device__ inline void pin(float (&x)[N]) {
-#pragma unroll
-  for (int i = 0; i < N; ++i) asm volatile("" : "+f"(x[i])::"memory");
 }
 
 /// Along which of its dimensions an operand in shared memory lies in rows of 128 bytes: k, over which products are

@@ -57,6 +57,8 @@ struct TargetName {
   std::optional<codegen::Isa> isa{};
   bool operator==(const TargetName&) const = default;
 };
+/// Is it the compute capability, times ten, of a GPU that kernels are made for by name?
+bool is_known_arch(int arch);
 std::optional<TargetName> target_named(std::string_view name);
 std::string name_of(const TargetName& target);
 /// Some GPU targets and all CPU targets, for help and advice.

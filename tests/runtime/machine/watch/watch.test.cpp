@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "runtime/machine/cache/told.h"
+#include "runtime/engines/told.h"
 #include "tests/catch.h"
 
 using namespace attune;

@@ -1,0 +1,66 @@
+// codegen/cuda/parts/epilogue.cuh — the end of a row: its sums become results, other keys' results join them, and both
+// go to memory
+#pragma once
+
+#include "codegen/cuda/parts/before.cuh"
+
+namespace attune {
+
+/// What a row's sums of powers times values, and what other keys gave, are multiplied by: o = (sum * factor) * own +
+/// before * o_before. `factor` and `own` apart, so that a row without pairs gives 0 whatever its sums are.
+struct Finished {
+  float factor, own, before;
+  float lse;  ///< of all keys
+};
+
+/// The end of a row that other keys gave `lse_before` for; Tiles without such keys do not look at it.
+template <class Tile>
+__device__ inline Finished finish(const Ended& row, float lse_before) {
+  if constexpr (!has_before<Tile>) return {row.factor, 1, 0, row.lse};
+  const Merged with = merged(row.lse, lse_before);
+  return {row.factor, with.own, with.before, with.lse};
+}
+
+/// A column of a row's results. What counts for nothing may be anything: other keys' columns are read where they count
+/// and exist.
+template <class Tile, class Args>
+__device__ inline float result(const Args& args, const Finished& by, float sum, int b, int h, int position,
+                               int column) {
+  float out = by.factor == 0.0f ? 0.0f : sum * by.factor;
+  if constexpr (has_before<Tile>) {
+    if (by.factor != 0.0f) out *= by.own;
+    if (by.before != 0.0f && column < Tile::width_v) out += by.before * o_before(args, b, h, position, column);
+  }
+  return out;
+}
+
+/// Stores a number of a row where the call asks for it: lse, max.
+__device__ inline void put_of_row(const Rows& rows, int b, int h, int position, float x) {
+  if (rows.data) rows.data[b * rows.batch + h * rows.head + position * rows.position] = x;
+}
+
+/// Stores N neighbours of a row's results, in one access if Tile::store says that their rows are aligned to it.
+template <class Tile, int N>
+__device__ inline void put_results(const Strided& o, long long offset, int column, const float (&x)[N]) {
+  using Out = typename Tile::Out;
+  Out* const into = static_cast<Out*>(o.data) + offset + column * o.element;
+  constexpr int bytes = N * static_cast<int>(sizeof(Out));
+  if constexpr (N == 4 && Tile::store >= bytes) {
+    if (column >= Tile::width_v) return;
+    if constexpr (sizeof(Out) == 2)
+      *reinterpret_cast<uint2*>(into) = {pack<Out>(x[0], x[1]), pack<Out>(x[2], x[3])};
+    else
+      *reinterpret_cast<float4*>(into) = {x[0], x[1], x[2], x[3]};
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (column + i < Tile::width_v) {
+        if constexpr (sizeof(Out) == 2)
+          into[i * o.element] = {static_cast<unsigned short>(pack<Out>(x[i], 0.0f))};
+        else
+          into[i * o.element] = x[i];
+      }
+  }
+}
+
+}  // namespace attune

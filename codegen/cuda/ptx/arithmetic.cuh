@@ -1,0 +1,20 @@
+// codegen/cuda/ptx/arithmetic.cuh — arithmetic that the compiler has no expression for, or must not rearrange
+#pragma once
+
+namespace attune {
+
+/// add.f32, x += y, in order with other such statements and in x's own register.
+__device__ inline void add_in_place(float& x, float y) { asm volatile("add.f32 %0, %0, %1;" : "+f"(x) : "f"(y)); }
+
+/// fma.rn.f16x2: a b + c of both halves, rounded once.
+__device__ inline unsigned fma_f16_pair(unsigned a, unsigned b, unsigned c) {
+  asm("fma.rn.f16x2 %0, %0, %1, %2;" : "+r"(a) : "r"(b), "r"(c));
+  return a;
+}
+/// fma.rn.bf16x2: likewise.
+__device__ inline unsigned fma_bf16_pair(unsigned a, unsigned b, unsigned c) {
+  asm("fma.rn.bf16x2 %0, %0, %1, %2;" : "+r"(a) : "r"(b), "r"(c));
+  return a;
+}
+
+}  // namespace attune
