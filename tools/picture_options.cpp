@@ -46,8 +46,8 @@ void PictureOptions::add_to(CLI::App& verb, bool beside_call) {
 std::vector<std::string> PictureOptions::look(const Pictured& of) const {
   auto how = fills_of(fills);
   for (const std::string& name : of.declared)
-    how.try_emplace(
-        name, playground::Fill{.how = std::string(playground::usual_word(of.text.captures.at(name).tensor.dtype))});
+    if (playground::Fill& fill = how[name]; fill.how.empty())
+      fill.how = playground::usual_word(of.text.captures.at(name).tensor.dtype);
   std::vector<std::string> out = playground::look_of(of.view, how);
   if (q) out.push_back(fmt::format("--q '{}'", *q));
   if (k) out.push_back(fmt::format("--k '{}'", *k));
