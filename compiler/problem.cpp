@@ -63,10 +63,8 @@ void check_heads(const Inputs& in, Problem& p) {
   }
   check_shared(in.k, in.v, shared::kv_heads);
   if (p.kv_heads == 0 ? p.q_heads != 0 : p.q_heads % p.kv_heads != 0)
-    throw refuse("head-groups", fmt::format("{} query heads cannot share {} KV heads", p.q_heads, p.kv_heads),
-                 fmt::format("{} and {}: each KV head serves the same number of query heads", description(in.q),
-                             description(in.k)),
-                 "make the heads of q a multiple of those of k and v");
+    throw uneven_heads(p.q_heads, p.kv_heads, {}, fmt::format("{} and {}: ", description(in.q), description(in.k)),
+                       "make the heads of q a multiple of those of k and v");
   p.group = p.kv_heads ? p.q_heads / p.kv_heads : 1;
 }
 
@@ -247,6 +245,11 @@ void check_scale(std::optional<double> scale) {
   throw refuse("bad-scale", fmt::format("the scale {} is not a finite f32", *scale),
                "s = scale * (q . k) is computed in f32, whose largest number is 3.4e38",
                "pass a finite scale, or none for 1 / sqrt(D)");
+}
+
+Error uneven_heads(std::int64_t q_heads, std::int64_t kv_heads, Place where, const std::string& told, std::string fix) {
+  return Error("head-groups", fmt::format("{} query heads cannot share {} KV heads", q_heads, kv_heads),
+               std::move(where), told + "each KV head serves the same number of query heads", std::move(fix));
 }
 
 Problem check(const BoundMod& bound, const Forward& call, std::optional<double> scale) {

@@ -1,4 +1,5 @@
-// compiler/requirements.h — what a call requires of its tensors (rank, types, extents, memory), and the message for each
+// compiler/requirements.h — what a call requires of its tensors (rank, types, extents, memory), and the message for
+// each
 #pragma once
 
 #include <cstdint>

@@ -36,8 +36,6 @@ struct Meaning {
   Expr value = nullptr;
 };
 
-inline bool compares(Op o) { return o >= Op::Eq && o <= Op::Ge; }
-
 // A type with its article.
 inline std::string a(Type type) { return (type == Type::I32 ? "an " : "a ") + std::string(name_of(type)); }
 

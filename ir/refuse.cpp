@@ -214,6 +214,9 @@ void Parser::refuse_unknown(const Token& t) const {
   if (word == "let") refuse_inner_let(t);
   if (op_named(word))
     fail("missing-arguments", quote(t) + " is a function", t, "", "write " + std::string(word) + "(…)");
+  for (const NamedMod& mod : named_mods())
+    if (mod.name == word)
+      fail("missing-arguments", quote(t) + " is a mod, and has its arguments in brackets", t, "", "write " + mod.shown());
   if (word == defining_)
     fail("unknown-name", quote(t) + " is used in its own definition", t, "a let may use the names before it",
          "give one of the two another name");

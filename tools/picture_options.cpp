@@ -7,6 +7,7 @@
 
 #include "compiler/check.h"
 #include "playground/fill.h"
+#include "playground/say.h"
 #include "runtime/machine/archive.h"
 
 namespace attune::tools {
@@ -40,6 +41,18 @@ void PictureOptions::add_to(CLI::App& verb, bool beside_call) {
   verb.add_option("--k", k, "keys")->type_name("FILE");
   verb.add_option("--random", random, "random queries and keys of this width, in place of files")->type_name("D");
   verb.add_option("--scale", scale, "the factor of q . k; 1 / sqrt(D) if left out")->type_name("X");
+}
+
+std::vector<std::string> PictureOptions::look(const Pictured& of) const {
+  auto how = fills_of(fills);
+  for (const std::string& name : of.text.without_data)
+    how.try_emplace(name, playground::Fill{.how = std::string(playground::usual_word(of.text.captures.at(name).tensor.dtype))});
+  std::vector<std::string> out = playground::look_of(of.view, how);
+  if (q) out.push_back(fmt::format("--q '{}'", *q));
+  if (k) out.push_back(fmt::format("--k '{}'", *k));
+  if (random) out.push_back(fmt::format("--random {}", *random));
+  if (scale) out.push_back(fmt::format("--scale {}", *scale));
+  return out;
 }
 
 Pictured PictureOptions::pictured(bool unfilled, compiler::Steps* steps) const {

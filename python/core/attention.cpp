@@ -16,8 +16,8 @@ namespace {
 nb::object interned(const std::string& name) { return nb::steal(PyUnicode_InternFromString(name.c_str())); }
 
 constexpr NumberOf<attune_picture> picture_rows[] = {
-    {"q_offset", &attune_picture::q_offset}, {"q_len", &attune_picture::q_len},   {"kv_len", &attune_picture::kv_len},
-    {"batch", &attune_picture::batch},       {"head", &attune_picture::head},     {"tile_q", &attune_picture::tile_q},
+    {"q_offset", &attune_picture::q_offset}, {"q_len", &attune_picture::q_len}, {"kv_len", &attune_picture::kv_len},
+    {"batch", &attune_picture::batch},       {"head", &attune_picture::head},   {"tile_q", &attune_picture::tile_q},
     {"tile_kv", &attune_picture::tile_kv}};
 
 attune_picture picture(const Call& c, nb::handle where) {
@@ -42,8 +42,7 @@ Attention::Attention(const std::vector<Text>& parts, const std::vector<std::pair
                      const std::vector<std::tuple<nb::str, std::string, int>>& captured,
                      const std::vector<std::pair<nb::str, std::string>>& parameters, std::optional<double> scale,
                      int target, int exact) {
-  for (const auto& [name, kind, rank] : captured)
-    captures.push_back({utf8(name), interned(utf8(name)), kind[0], rank});
+  for (const auto& [name, kind, rank] : captured) captures.push_back({utf8(name), interned(utf8(name)), kind[0], rank});
   for (const auto& [name, kind] : parameters) params.push_back({utf8(name), interned(utf8(name)), kind[0], 0});
   std::vector<attune_name> names, numbers;
   for (const Declared& c : captures) names.push_back({c.name.c_str(), c.kind, c.rank});

@@ -54,16 +54,19 @@ void add_attention(nb::module_& m) {
       .def("run", &Attention::run, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg())
       .def("prepare", &Attention::prepare, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg())
       .def("least", &Attention::least)
-      .def("attend", [](const Attention& self, nb::handle q, nb::handle k, nb::handle v, const nb::tuple& captures,
-                        const nb::tuple& ints, bool with_lse, bool with_max) {
-             return attend(self, {q, k, v}, captures, ints, with_lse, with_max);
-           },
-           nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg())
-      .def("gradients", [](const Attention& self, nb::handle grad_o, nb::handle grad_lse, const nb::tuple& saved,
-                           const nb::tuple& ints, const nb::tuple& wanted, std::size_t first) {
-             return gradients(self, grad_o, grad_lse, saved, ints, wanted, first);
-           },
-           nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg())
+      .def(
+          "attend",
+          [](const Attention& self, nb::handle q, nb::handle k, nb::handle v, const nb::tuple& captures,
+             const nb::tuple& ints, bool with_lse, bool with_max) {
+            return attend(self, {q, k, v}, captures, ints, with_lse, with_max);
+          },
+          nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg())
+      .def(
+          "gradients",
+          [](const Attention& self, nb::handle grad_o, nb::handle grad_lse, const nb::tuple& saved,
+             const nb::tuple& ints, const nb::tuple& wanted,
+             std::size_t first) { return gradients(self, grad_o, grad_lse, saved, ints, wanted, first); },
+          nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg())
       .def("cover", &Attention::cover)
       .def("explain", &Attention::explain)
       .def("describe", &Attention::describe)
@@ -102,9 +105,7 @@ NB_MODULE(_core, m) {
   add_library(m);
   add_quick(m, handle_of);
   add_jax(m, handle_of);
-  nb::class_<Meaning>(m, "Meaning")
-      .def(nb::init<const nb::tuple&, const nb::list&>())
-      .def("stays", &Meaning::stays);
+  nb::class_<Meaning>(m, "Meaning").def(nb::init<const nb::tuple&, const nb::list&>()).def("stays", &Meaning::stays);
   m.def("find_torch", &find_torch);
   m.def("plain", &plain);
 }

@@ -61,8 +61,8 @@ PyTypeObject* decorated_type() {
                                   {nullptr, 0, 0, 0, nullptr}};
   // pydoc looks past get_attribute.
   static PyGetSetDef computed[] = {
-      {"__doc__", [](PyObject* self, void*) { return PyObject_GetAttrString(decorated_function(self), "__doc__"); }, nullptr,
-       nullptr, nullptr},
+      {"__doc__", [](PyObject* self, void*) { return PyObject_GetAttrString(decorated_function(self), "__doc__"); },
+       nullptr, nullptr, nullptr},
       {nullptr, nullptr, nullptr, nullptr, nullptr}};
   static PyMethodDef methods[] = {{"__reduce_ex__", reduce, METH_O, nullptr}, {nullptr, nullptr, 0, nullptr}};
   static PyType_Slot slots[] = {{Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},

@@ -91,10 +91,10 @@ bool expect_typed(const nb::tuple& key, const std::vector<nb::object>& given, Ex
 }  // namespace
 
 Vocabulary& vocabulary() {
-  static Vocabulary all{word("__code__"),     word("__closure__"), word("cell_contents"), word("__globals__"),
-                   word("__defaults__"), word("__kwdefaults__"), word("__dict__"),   word("function"),
-                   word("_kind"),        word("_value"),      word("func"),          word("args"),
-                   word("keywords")};
+  static Vocabulary all{word("__code__"),     word("__closure__"),    word("cell_contents"), word("__globals__"),
+                        word("__defaults__"), word("__kwdefaults__"), word("__dict__"),      word("function"),
+                        word("_kind"),        word("_value"),         word("func"),          word("args"),
+                        word("keywords")};
   return all;
 }
 

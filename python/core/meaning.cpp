@@ -17,8 +17,9 @@ struct Same {
   bool finds(nb::handle thing, const Expected& expected) const {
     if (!thing.is(things[expected.leaf].first)) return false;
     const nb::object shape = attribute(thing, shape_word());
-    const int equal = shape.is_valid() ? PyObject_RichCompareBool(shape.ptr(), things[expected.leaf].second.ptr(), Py_EQ)
-                                       : 0;
+    const int equal = shape.is_valid()
+                          ? PyObject_RichCompareBool(shape.ptr(), things[expected.leaf].second.ptr(), Py_EQ)
+                          : 0;
     if (equal < 0) PyErr_Clear();
     return equal == 1;
   }

@@ -14,8 +14,8 @@ namespace attune::python {
 /// Of functions that are traced for the very tensors that they refer to, as those of torch are.
 class Meaning {
  public:
-  /// `keys`: of each function, as Scan has them, and `things` its leaves. Not for kinds of things that only Python knows:
-  /// it then never stays.
+  /// `keys`: of each function, as Scan has them, and `things` its leaves. Not for kinds of things that only Python
+  /// knows: it then never stays.
   Meaning(const nb::tuple& keys, const nb::list& things);
 
   /// Do these functions refer to the same, to the same tensors of the same shapes?

@@ -105,7 +105,8 @@ class Call {
       return Option::taken;
     }
     if (place_of(name, w.others) < std::size(w.others)) return value.is_none() ? Option::taken : Option::refused;
-    if (place_of(name, w.numbers) < std::size(w.numbers)) return value.ptr() == w.zero ? Option::taken : Option::refused;
+    if (place_of(name, w.numbers) < std::size(w.numbers))
+      return value.ptr() == w.zero ? Option::taken : Option::refused;
     return Option::unknown;
   }
 

@@ -47,10 +47,9 @@ bool is_plain(nb::handle tensor) {
 enum class Why { none, special, elsewhere, large, shape, mistake };
 
 nb::object said(Why why) {
-  static PyObject* const words[] = {
-      PyUnicode_InternFromString("none"),  PyUnicode_InternFromString("special"),
-      PyUnicode_InternFromString("elsewhere"), PyUnicode_InternFromString("large"),
-      PyUnicode_InternFromString("shape"), PyUnicode_InternFromString("mistake")};
+  static PyObject* const words[] = {PyUnicode_InternFromString("none"),      PyUnicode_InternFromString("special"),
+                                    PyUnicode_InternFromString("elsewhere"), PyUnicode_InternFromString("large"),
+                                    PyUnicode_InternFromString("shape"),     PyUnicode_InternFromString("mistake")};
   return nb::borrow(words[static_cast<std::size_t>(why)]);
 }
 
@@ -217,8 +216,8 @@ nb::object gradients(const Handle& handle, nb::handle grad_o, nb::handle grad_ls
   const std::size_t count = own + handle.captures.size();
   if (wanted.size() != first + count) return said(Why::mistake);
   Tensor out, lse, of_out, of_lse, of_grads[own + most];
-  for (const auto& [tensor, given] : {std::pair(&out, nb::handle(saved[3])), std::pair(&lse, nb::handle(saved[4])),
-                                      std::pair(&of_out, grad_o)})
+  for (const auto& [tensor, given] :
+       {std::pair(&out, nb::handle(saved[3])), std::pair(&lse, nb::handle(saved[4])), std::pair(&of_out, grad_o)})
     if (const Why why = tensor->read(given); why != Why::none) return said(why);
   if (!grad_lse.is_none()) {
     if (const Why why = of_lse.read(grad_lse); why != Why::none) return said(why);

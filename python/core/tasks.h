@@ -53,9 +53,8 @@ class Tasks {
 
 /// A call's tasks by loop(count, run).
 inline void run_tasks(const nb::object& loop, std::int64_t count, const std::shared_ptr<Tasks>& tasks, Raised& raised) {
-  raised.guard([&] {
-    loop(count, nb::cpp_function([tasks](std::int64_t i, std::int32_t worker) { tasks->one(i, worker); }));
-  });
+  raised.guard(
+      [&] { loop(count, nb::cpp_function([tasks](std::int64_t i, std::int32_t worker) { tasks->one(i, worker); })); });
   tasks->end();
 }
 

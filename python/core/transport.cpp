@@ -26,8 +26,8 @@ class Views {
 
   nb::object of(void* data, std::size_t bytes) {
     static char none = 0;
-    return kept(nb::steal(PyMemoryView_FromMemory(data ? static_cast<char*>(data) : &none,
-                                                  static_cast<Py_ssize_t>(bytes), PyBUF_WRITE)));
+    return kept(nb::steal(
+        PyMemoryView_FromMemory(data ? static_cast<char*>(data) : &none, static_cast<Py_ssize_t>(bytes), PyBUF_WRITE)));
   }
 
   nb::object floats(void* data, std::size_t count, std::int32_t bytes) {

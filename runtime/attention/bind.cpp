@@ -10,7 +10,7 @@
 
 #include "codegen/parts.h"
 #include "compiler/bind.h"
-#include "runtime/ranks/transport/local.h"
+#include "runtime/ranks/plan/local.h"
 
 namespace attune::runtime {
 namespace {
@@ -69,7 +69,8 @@ template <class Asked>
 Checked::Bound Checked::bind(const Attention& attention, const Asked& asked, const detail::Ranks* plan) {
   std::shared_ptr<const detail::Lowered> lowered = attention.memo.get(attention);
   std::shared_ptr<const Completed<Asked>> completed;
-  if (compiler::check_bound(lowered->lowered, asked.captures, asked.params) || names_slots(asked))
+  const bool named = names_slots(asked);
+  if (compiler::check_bound(lowered->lowered, asked.captures, asked.params) || named)
     completed = std::make_shared<const Completed<Asked>>(lowered->lowered.slots, asked);
   const Asked& call = completed ? completed->call : asked;
   if (!call.captures.empty())

@@ -15,10 +15,10 @@
 #include "runtime/engines/oracle/outside.h"
 #include "runtime/machine/options.h"
 #include "runtime/machine/placed.h"
-#include "runtime/ranks/device.h"
-#include "runtime/ranks/host.h"
-#include "runtime/ranks/or_stop.h"
-#include "runtime/ranks/transport/local.h"
+#include "runtime/ranks/carry/device.h"
+#include "runtime/ranks/carry/host.h"
+#include "runtime/ranks/plan/local.h"
+#include "runtime/ranks/transport/or_stop.h"
 
 namespace attune {
 namespace runtime {

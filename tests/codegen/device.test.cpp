@@ -389,7 +389,7 @@ TEST_CASE("on a GPU a kernel that tests add computes what the oracle does", "[gp
     args.batch = batch, args.q_heads = heads, args.group = heads / of_kv;
     args.q_len = q_len, args.kv_len = kv_len, args.d = d, args.dv = dv;
     User user(made.lowered.mod, made.lowered.slots.captures, made.params, static_cast<float>(problem.scale));
-    launch(codegen::kernel_source(parts, choice.plan, spec.arch), {batch * heads * q_len, 1, 1},
+    launch(codegen::kernel_source(parts, choice.plan), {batch * heads * q_len, 1, 1},
            static_cast<unsigned>(choice.threads), &args, user);
     const std::vector<float> got = there_o.values<float>();
     int wrong = 0;

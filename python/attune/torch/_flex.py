@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
@@ -214,7 +213,7 @@ def mask_of(block_mask: Any, given: tuple[int, int]) -> MaskMod | None:
                "make one for these lengths, with a mask_mod that adds the offset")
     if block_mask.BLOCK_SIZE[0] == _LARGE:
         return None
-    if mask_mod is _noop_mask:
+    if _keeps_all(mask_mod):
         _check_full(block_mask)
     lengths = tuple(block_mask.shape[-2:])
     if lengths != given:
@@ -223,12 +222,9 @@ def mask_of(block_mask: Any, given: tuple[int, int]) -> MaskMod | None:
     return mask_mod
 
 
-def _nothing(*_: Any) -> None:
-    """Stands for torch's noop_mask where torch has none."""
-
-
-# The mask_mod of a BlockMask that is made of lists alone: all that it masks is what its lists leave out.
-_noop_mask = getattr(sys.modules.get("torch.nn.attention.flex_attention"), "noop_mask", None) or _nothing
+def _keeps_all(mask_mod: Any) -> bool:
+    """Is it that of a BlockMask made of lists alone? All that this masks is what its lists leave out."""
+    return getattr(mask_mod, "__name__", "") == "noop_mask" and mask_mod.__module__.startswith("torch.")
 
 
 def _check_full(block_mask: Any) -> None:

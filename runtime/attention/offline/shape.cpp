@@ -145,9 +145,6 @@ constexpr std::array rows{
              [](const Shape& s) { return s.grads.value_or(""); }, JsonForm::text, true},
 };
 
-/// Of o, where nothing is said of it. There is no o of e4m3.
-DType usual_out(DType of) { return of == DType::e4m3 ? DType::bf16 : of; }
-
 /// The widest copy in load_widths, 4 to 16, that fits rows of this size; 0 if there is none.
 int piece_of(std::int64_t row) {
   const std::int64_t bits = row | 16, least = bits & -bits;
@@ -166,6 +163,8 @@ std::string option_of(const ShapeRow& row) {
   std::replace(out.begin(), out.end(), '_', '-');
   return out;
 }
+
+DType usual_out(DType of) { return of == DType::e4m3 ? DType::bf16 : of; }
 
 KernelSpec spec_of(const Shape& shape, int arch) {
   KernelSpec out{

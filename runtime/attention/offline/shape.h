@@ -43,6 +43,9 @@ struct ShapeRow {
 std::span<const ShapeRow> shape_rows();
 std::string option_of(const ShapeRow& row);
 
+/// Of o, where nothing is said of it. There is no o of e4m3.
+DType usual_out(DType of);
+
 /// For GPU kernels. `arch` as in codegen.
 codegen::KernelSpec spec_of(const Shape& shape, int arch);
 /// The shape of such calls, with as few fields set as possible.

@@ -1,15 +1,55 @@
 // runtime/engines/cuda/engine.cpp — the entry points of the CUDA engine: calls put on a stream, counted, told about
+#include <attune/error.h>
+#include <fmt/format.h>
+
 #include "runtime/engines/cuda/backward.h"
-#include "runtime/engines/cuda/forward.h"
+#include "runtime/engines/cuda/call.h"
+#include "runtime/engines/cuda/consider.h"
+#include "runtime/engines/cuda/keys.h"
+#include "runtime/engines/cuda/memory.h"
+#include "runtime/engines/cuda/operands.h"
 
 namespace attune::runtime::cuda {
+namespace {
+
+using compiler::Problem;
+
+void check_outputs(const Forward& call) {
+  require_writable("o", call.o);
+  require_f32_rows("lse", call.lse);
+  require_f32_rows("max", call.max);
+  if (call.o_before.given() && call.o_before.dtype == DType::f64)
+    throw Error("engine-type", "the CUDA engine does not read o_before as f64", {}, "it computes in f32",
+                "give it elements of f32");
+  require_f32_rows("lse_before", call.lse_before);
+}
+
+bool is_empty(const Problem& p) { return p.batch == 0 || p.q_heads == 0 || p.q.length == 0; }
+
+void check_operands(const Backward& call) {
+  require_writable("dq", call.dq);
+  require_writable("dk", call.dk);
+  require_writable("dv", call.dv);
+  require_f32_rows("lse", call.lse);
+  require_f32_rows("grad_lse", call.grad_lse);
+  if (call.grad_o.dtype != call.q.dtype)
+    throw Error("engine-type", "the CUDA engine takes grad_o in the type of q", {},
+                fmt::format("grad_o holds {}, and q {}", name_of(call.grad_o.dtype), name_of(call.q.dtype)),
+                fmt::format("convert grad_o to {}", name_of(call.q.dtype)));
+  if (call.o.given() && call.o.dtype == DType::f64)
+    throw Error("engine-type", "the CUDA engine does not read o as f64", {}, "it computes in f32",
+                "give it elements of f32, or leave out o and lse");
+  for (const Backward::Captured& one : call.captured) require_writable("the gradient of a captured tensor", one.into);
+}
+
+}  // namespace
 
 std::size_t forward_workspace(const Call& call, const Means& means) {
   check_outputs(call.forward());
   if (is_empty(call.problem)) return 0;
   const Facts& device = facts(call.forward().q.device.index);
   const Current current(device.index);
-  return ForwardCall(device, call, means).bytes();
+  return ForwardRun(device, call, means).bytes();
 }
 
 void forward(const Call& call, const Means& means) {
@@ -17,10 +57,10 @@ void forward(const Call& call, const Means& means) {
   if (is_empty(call.problem)) return;
   const Facts& device = facts(call.forward().q.device.index);
   const Current current(device.index);
-  ForwardCall run(device, call, means);
+  ForwardRun run(device, call, means);
   const std::size_t bytes = run.bytes();
   if (means.used)
-    *means.used = {target_name(device.arch()), codegen::variant_of(run.kernel().choice.plan).text(), bytes};
+    *means.used = {target_name(device.arch()), codegen::variant_of(run.kernel->choice.plan).text(), bytes};
   if (!means.workspace.empty()) return run.put(checked_workspace(means.workspace, bytes).data());
   const Pooled own(device, bytes, static_cast<cu::Stream>(means.stream));
   run.put(own.bytes().data());
@@ -32,8 +72,8 @@ std::size_t cover_bytes(const Call& call, const Means& means) {
   if (is_empty(p) || p.q.packed()) return 0;
   const Facts& device = facts(call.forward().q.device.index);
   const Current current(device.index);
-  const auto kernel = loaded_kernel(key_of(device, call, means), call.mod, nullptr, call.purpose);
-  if (!kernel->cover_kernel) return 0;
+  const auto kernel = loaded_kernel(forward_key(device, call, means), call.mod, nullptr, call.purpose);
+  if (!kernel->writes_lists()) return 0;
   WorkspaceLayout space;
   space.take<int>(CoverLists(kernel->choice.plan, call.mod.cover, p).ints());
   return space.bytes();
@@ -47,8 +87,8 @@ std::shared_ptr<const detail::DeviceCover> cover(const Call& call, const Means& 
   const Facts& device = facts(call.forward().q.device.index);
   const Current current(device.index);
   const auto stream = static_cast<cu::Stream>(means.stream);
-  const auto kernel = loaded_kernel(key_of(device, call, means), call.mod, stream, call.purpose);
-  if (!kernel->cover_kernel) return nullptr;
+  const auto kernel = loaded_kernel(forward_key(device, call, means), call.mod, stream, call.purpose);
+  if (!kernel->writes_lists()) return nullptr;
   auto made = std::make_shared<detail::DeviceCover>(device, *kernel, call.mod, call.args, p);
   made->lists = CoverLists(kernel->choice.plan, call.mod.cover, p);
   WorkspaceLayout space;
@@ -60,8 +100,8 @@ std::shared_ptr<const detail::DeviceCover> cover(const Call& call, const Means& 
   made->lists.at = room.in(memory);
   CoverArgs arguments = cover_arguments(made->lists, p, {}, nullptr);
   Launches launches;
-  launches.launch(cover_launch(kernel->cover_kernel->kernel, made->lists, arguments));
-  std::vector<std::byte> user = user_of(call.mod, call.args, *kernel, p);
+  launches.launch(cover_launch(kernel->lists()->kernel, made->lists, arguments));
+  std::vector<std::byte> user = user_of(call, *kernel);
   launches.put(stream, user);
   return made;
 }
@@ -70,19 +110,19 @@ std::vector<KernelStory> forward_story(const Call& call, const Means& means) {
   check_outputs(call.forward());
   const Facts& device = facts(call.forward().q.device.index);
   const Current current(device.index);
-  return {story_of(*loaded_kernel(key_of(device, call, means), call.mod, nullptr, call.purpose))};
+  return {story_of(*loaded_kernel(forward_key(device, call, means), call.mod, nullptr, call.purpose))};
 }
 
 codegen::Variant forward_variant(const Call& call, const Means& means) {
   const Facts& device = facts(call.forward().q.device.index);
   const Current current(device.index);
   const auto stream = static_cast<cu::Stream>(means.stream);
-  return codegen::variant_of(loaded_kernel(key_of(device, call, means), call.mod, stream, call.purpose)->choice.plan);
+  return codegen::variant_of(loaded_kernel(forward_key(device, call, means), call.mod, stream, call.purpose)->choice.plan);
 }
 
 KernelWants forward_wants(const Call& call) {
   check_outputs(call.forward());
-  const KernelKey key = key_of(facts(call.forward().q.device.index), call, {});
+  const KernelKey key = forward_key(facts(call.forward().q.device.index), call, {});
   const codegen::GpuParts parts = codegen::forward_parts(call.mod, key.spec);
   const codegen::CallKind kind = codegen::call_kind(parts, key.length);
   return {key.spec, parts.facts, kind, tuned_key(key, kind)};
@@ -115,7 +155,7 @@ std::vector<KernelStory> backward_story(const Call& call, const Means& means) {
   const Facts& device = facts(call.backward().q.device.index);
   const Current current(device.index);
   std::vector<KernelStory> out;
-  for (const auto& kernel : BackwardCall(device, call, means).walkers()) out.push_back(story_of(*kernel));
+  for (const auto& kernel : BackwardRun(device, call, means).walkers()) out.push_back(story_of(*kernel));
   return out;
 }
 
@@ -123,14 +163,14 @@ std::size_t backward_workspace(const Call& call, const Means& means) {
   check_operands(call.backward());
   const Facts& device = facts(call.backward().q.device.index);
   const Current current(device.index);
-  return BackwardCall(device, call, means).bytes();
+  return BackwardRun(device, call, means).bytes();
 }
 
 void backward(const Call& call, const Means& means) {
   check_operands(call.backward());
   const Facts& device = facts(call.backward().q.device.index);
   const Current current(device.index);
-  BackwardCall run(device, call, means);
+  BackwardRun run(device, call, means);
   const std::size_t bytes = run.bytes();
   if (means.used) {
     std::string names;

@@ -31,7 +31,7 @@ TEST_CASE("an error of a call names the line of the call", "[attention]") {
   const Error e = refusal([&] { attention(c.q, narrow, c.v, c.o); });
   CHECK(e.code == "head-size");
   CHECK(e.where.line == line);
-  CHECK(e.where.name.ends_with("attention.test.cpp"));
+  CHECK(e.where.name.ends_with("face.test.cpp"));
 }
 
 TEST_CASE("an error of an expression keeps the line of the expression", "[attention]") {

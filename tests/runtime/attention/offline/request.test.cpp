@@ -32,7 +32,7 @@ std::string content(const Attention& attention, codegen::KernelSpec spec = {}) {
   const codegen::GpuParts parts = codegen::gpu_parts(lowered, spec.scale_positive);
   const auto kind = codegen::call_kind(parts, codegen::Length::longer);
   const codegen::KernelChoices all = codegen::choose(spec, parts.facts, kind);
-  return cuda::asked(codegen::kernel_source(parts, all.choices[0].plan, spec.arch)).content;
+  return cuda::asked(codegen::kernel_source(parts, all.choices[0].plan)).content;
 }
 
 }  // namespace

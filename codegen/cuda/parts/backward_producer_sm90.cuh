@@ -1,0 +1,262 @@
+// codegen/cuda/parts/backward_producer_sm90.cuh — the producer warp of Hopper's backward: finds the steps of the items
+// that its block takes, loads them, and prepares the ends of rows
+#pragma once
+
+#include "codegen/cuda/contract/cover_args.cuh"
+#include "codegen/cuda/parts/tile_scheduler_backward_sm90.cuh"
+#include "codegen/cuda/ptx/tma.cuh"
+
+namespace attune {
+
+template <class Tile, class User>
+struct Loader90Backward {
+  using Shared = Shared90Backward<Tile>;
+  static constexpr int m = Tile::m, n = Tile::n, rows = m / 32;
+
+  const BackwardArgs& args;
+  const User& user;
+  unsigned shared;
+  int lane;
+  unsigned count = 0, keys_phase = 0;  ///< count: of steps
+  /// Of the step that was found last, a word a lane: what follows it decides whether it is its item's last.
+  int word = 0;
+  RowEnd ends[rows];
+
+  /// The ends of this lane's rows are read long before the stage is free.
+  __device__ void find(const Step& step) {
+    word = lane == 0   ? step.what
+           : lane == 1 ? step.queries
+           : lane == 2 ? step.b
+           : lane == 3 ? step.h
+           : lane == 4 ? step.keys
+           : lane == 5 ? step.kv_head
+           : lane == 6 ? step.sums
+                       : step.turn;
+    if (step.what & (Step::empty | Step::stop)) return;
+    const Stretch queries = stretch<Tile>(args.q_starts, step.b, args.q_len);
+    const Where where{step.b, step.h, queries.length, stretch<Tile>(args.kv_starts, step.b, args.kv_len).length};
+    const Int origin = args.q_offset + step.queries * m;
+    const auto head = user.head(where);
+#pragma unroll
+    for (int j = 0; j < rows; ++j) {
+      const int q = step.queries * m + 32 * j + lane;
+      ends[j] = no_row();
+      if (q >= queries.length) continue;
+      const auto of = [&](const Rows& all) {
+        return __ldg(all.data + step.b * all.batch + step.h * all.head + (queries.start + q) * all.position);
+      };
+      const Int q_at = args.q_offset + q;
+      ends[j] = row_end(of(args.lse), user.rest(head, user.row(head, where, q_at), where, origin, q_at),
+                        of(args.delta));
+    }
+  }
+
+  __device__ void hand_over(int more) {
+    if (lane == 0) word |= more;
+    const int what = uniform(word), stage = static_cast<int>(count & 1);
+    static_assert(Tile::stages == 2);
+    const StageBarriers barriers{shared + Shared::full + StageBarriers::bytes * stage};
+    const unsigned full = barriers.full;
+    const bool loads = !(what & (Step::empty | Step::stop));
+    barriers.acquire(count >> 1 & 1);
+    if (loads)
+#pragma unroll
+      for (int j = 0; j < rows; ++j) {
+        const unsigned to = 4 * (stage * m + 32 * j + lane);
+        shared_put(shared + Shared::under + to, __float_as_int(ends[j].under));
+        shared_put(shared + Shared::delta + to, __float_as_int(ends[j].delta));
+      }
+    if (lane < step_words) shared_put(step_word<Tile>(shared, count, lane), word);
+    __syncwarp();
+    if (lane == 0) barrier_arrive(shared + Shared::known + 8 * (count % steps_kept));
+    ++count;
+    const int queries = __shfl_sync(~0u, word, 1), b = __shfl_sync(~0u, word, 2), h = __shfl_sync(~0u, word, 3),
+              keys = __shfl_sync(~0u, word, 4), kv_head = __shfl_sync(~0u, word, 5);
+    if (lane == 0) {
+      // Items without a step have their turn in its phases.
+      if (what & Step::empty) barrier_wait(shared + Shared::keys_empty, keys_phase ^ 1);
+      if (loads) {
+        const int q_batch = is_packed<Tile> ? 0 : b,
+                  q_first = stretch<Tile>(args.q_starts, b, args.q_len).start + queries * m;
+        barrier_expect(full, Shared::q_bytes + Shared::grad_o_bytes);
+        load(Shared::q + stage * Shared::q_bytes, args.q_map, full, Shared::d_chunks, m, q_first, h, q_batch);
+        load(Shared::grad_o + stage * Shared::grad_o_bytes, args.grad_o_map, full, Shared::dv_chunks, m, q_first, h,
+             q_batch);
+        if (what & Step::first) {
+          const int kv_batch = is_packed<Tile> || args.kv_shared ? 0 : b,
+                    kv_first = stretch<Tile>(args.kv_starts, b, args.kv_len).start + keys * n;
+          barrier_wait(shared + Shared::keys_empty, keys_phase ^ 1);
+          barrier_expect(shared + Shared::k_full, Shared::k_bytes);
+          load(Shared::k, args.k_map, shared + Shared::k_full, Shared::d_chunks, n, kv_first, kv_head, kv_batch);
+          barrier_expect(shared + Shared::v_full, Shared::v_bytes);
+          load(Shared::v, args.v_map, shared + Shared::v_full, Shared::dv_chunks, n, kv_first, kv_head, kv_batch);
+        }
+      } else {
+        barrier_arrive(full);
+      }
+    }
+    __syncwarp();
+    if (what & (Step::first | Step::empty)) keys_phase ^= 1;
+  }
+  __device__ void load(int into, const TensorMap& map, unsigned barrier, int chunks, int lines, int first, int head,
+                       int batch) const {
+    for (int c = 0; c < chunks; ++c)
+      load_box(shared + into + c * lines * chunk_bytes, map, barrier, c * Shared::chunk, first, head, batch);
+  }
+
+  /// Tiles of keys that bands leave.
+  static __device__ int first_of(const Bands& bands) { return max(bands.begin, 0) / n; }
+  static __device__ int end_of(const Bands& bands, Where at) { return (min(bands.end, at.kv_len) + n - 1) / n; }
+
+  /// Sets of a section: args.section, or more where items are short, because they then start in faster succession. How
+  /// many steps an item has is told by a table, or by bands of 32 tiles, a lane each: in all heads, and along the
+  /// queries or in the middle of some sequences. All blocks count alike.
+  __device__ int sets_of_section() const {
+    float visits = 0, keys = 0;
+    if constexpr (User::traits.listed) {
+      visits = static_cast<float>(*args.visited);
+      keys = static_cast<float>(args.tile_heads) *
+             (is_packed<Tile> ? args.kv_places : args.tile_batches * ((args.kv_len + n - 1) / n));
+    } else {
+      const int b = lane * args.batch / 32;
+      const Where at{b, lane % args.q_heads, stretch<Tile>(args.q_starts, b, args.q_len).length,
+                     stretch<Tile>(args.kv_starts, b, args.kv_len).length};
+      const int tiles = (at.q_len + m - 1) / m, tile = is_packed<Tile> ? tiles / 2 : lane * tiles / 32;
+      const int begin = tile * m, end = min(begin + m, at.q_len);
+      if (begin < end) {
+        const Bands bands = user.bands(user.head(at), at, args.q_offset + begin, args.q_offset + end);
+        visits = static_cast<float>(max(end_of(bands, at) - first_of(bands), 0)) * tiles;
+      }
+      keys = static_cast<float>((at.kv_len + n - 1) / n);
+#pragma unroll
+      for (int i = 16; i > 0; i /= 2) {
+        visits += __shfl_xor_sync(~0u, visits, i);
+        keys += __shfl_xor_sync(~0u, keys, i);
+      }
+    }
+    const float steps = visits * (args.kv_shared ? args.group * args.batch : args.group);
+    // That many steps are what a tile needs to pass on, times the blocks of a large card.
+    constexpr float apart = m == 64 ? 128 : 256;
+    return max(args.section, static_cast<int>(min(apart * keys / max(steps, 1.0f), 4096.0f)));
+  }
+
+  /// What a tile of queries and a tile of keys share: -1 if the queries do not visit the keys, else twice the turn,
+  /// plus 1 where no pair is removed. `falls`: keys are dealt rising.
+  __device__ int meeting(Where at, int tile, int keys, bool falls) const {
+    const int tiles = (at.q_len + m - 1) / m, begin = tile * m, end = min(begin + m, at.q_len);
+    if (tile >= tiles) return -1;
+    if constexpr (User::traits.listed) {
+      const int head = (args.tile_batches == 1 ? 0 : at.b) * args.tile_heads + (args.tile_heads == 1 ? 0 : at.h),
+                row = head * ((args.kv_len + n - 1) / n) + keys;
+      const auto visit = static_cast<unsigned>(
+          __ldg(args.tiles + static_cast<long long>(row) * args.tile_stride + tile));
+      if (visit == 0) return -1;
+      const unsigned turn = falls ? visit >> Visit::below_at & (Visit::most_tiles - 1) : visit >> Visit::above_at;
+      return static_cast<int>(2 * turn) + (end - begin == m && (visit & Visit::whole));
+    }
+    const Bands bands = user.bands(user.head(at), at, args.q_offset + begin, args.q_offset + end);
+    const int from = first_of(bands), to = end_of(bands, at), kv = keys * n;
+    if (keys < from || keys >= to) return -1;
+    const bool whole = end - begin == m && bands.full_begin <= kv && kv + n <= min(bands.full_end, at.kv_len);
+    return 2 * (falls ? keys - from : to - 1 - keys) + whole;
+  }
+
+  /// Which tiles of queries visit these keys is the forward's answer, from bands or from a table: that of each of 32
+  /// tiles, a tile a lane. One function, because parts of it took four bytes more than this warp's registers. Queries
+  /// count the tiles of keys that they visit alike, so their turns miss none.
+  __device__ void run() {
+    // Ends of rows and tables come from kernels before; that others of the block need not wait, this warp's steps see
+    // to.
+    wait_for_kernel_before();
+    const Items90Backward<Tile> items{args, sets_of_section()};
+    const int all_tiles = (args.q_len + m - 1) / m;
+    int index = static_cast<int>(blockIdx.x);
+    // Drawn as an item ends. A block that draws its next item early keeps others waiting for the turns of that.
+    const auto next_item = [&] {
+      int next = 0;
+      if (lane == 0) next = static_cast<int>(gridDim.x + atomicAdd(args.next, 1u));
+      index = uniform(next);
+    };
+#pragma unroll 1
+    while (index < items.count()) {
+      // What an item is lies in lanes, a number each: this warp has few registers.
+      constexpr int keys = 0, kv_head = 1, of_b = 2, rising = 3, now_b = 4, now_h = 5;
+      int held = 0;
+      const auto put = [&](int at, int x) { held = lane == at ? x : held; };
+      const auto get = [&](int at) { return __shfl_sync(~0u, held, at); };
+      {
+        const auto item = items.item(index);
+        if constexpr (is_packed<Tile>)
+          if (item.keys * n >= stretch<Tile>(args.kv_starts, item.b, args.kv_len).length) {
+            next_item();
+            continue;
+          }
+        put(keys, item.keys);
+        put(kv_head, item.kv_head);
+        put(of_b, item.b);
+        put(rising, item.rising);
+      }
+      bool found = false;
+#pragma unroll 1
+      for (int g = 0; g < (args.kv_shared ? args.group * args.batch : args.group); ++g) {
+        put(now_b, args.kv_shared ? g / args.group : get(of_b));
+        put(now_h, get(kv_head) * args.group + g % args.group);
+#pragma unroll 1
+        for (int i = 0; i < all_tiles; i += 32) {
+          const bool falls = get(rising);
+          const int base = falls ? (all_tiles - 1) / 32 * 32 - i : i;
+          int met;
+          {
+            const int b = get(now_b);
+            const Where where{b, get(now_h), stretch<Tile>(args.q_starts, b, args.q_len).length,
+                              stretch<Tile>(args.kv_starts, b, args.kv_len).length};
+            met = meeting(where, base + lane, get(keys), falls);
+          }
+          unsigned left = __ballot_sync(~0u, met >= 0);
+#pragma unroll 1
+          while (left) {
+            const int nth = falls ? 31 - __clz(static_cast<int>(left)) : __ffs(static_cast<int>(left)) - 1;
+            left ^= 1u << nth;
+            if (found) hand_over(0);
+            const int meets = __shfl_sync(~0u, met, nth), b = get(now_b), h = get(now_h);
+            const bool says_falls = User::gradient.by_diagonal > 0 && falls;
+            find({.what = (found ? 0 : Step::first) | (meets & 1 ? Step::whole : 0) | (says_falls ? Step::falls : 0),
+                  .queries = base + nth,
+                  .b = b,
+                  .h = h,
+                  .keys = get(keys),
+                  .kv_head = get(kv_head),
+                  .sums = sums_of<Tile>(args, b, h) + base + nth,
+                  .turn = meets >> 1});
+            found = true;
+          }
+        }
+      }
+      if (!found)
+        find({.what = Step::empty,
+              .queries = 0,
+              .b = get(of_b),
+              .h = 0,
+              .keys = get(keys),
+              .kv_head = get(kv_head),
+              .sums = Step::nothing,
+              .turn = 0});
+      hand_over(Step::last);
+      next_item();
+    }
+    // A step that stops for each of the warps that add.
+    for (int i = 0; i < Tile::stages; ++i) {
+      find({.what = Step::stop,
+            .queries = 0,
+            .b = 0,
+            .h = 0,
+            .keys = 0,
+            .kv_head = 0,
+            .sums = Step::no_more,
+            .turn = 0});
+      hand_over(0);
+    }
+  }
+};
+
+}  // namespace attune

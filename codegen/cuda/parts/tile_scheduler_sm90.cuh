@@ -1,0 +1,284 @@
+// codegen/cuda/parts/tile_scheduler_sm90.cuh — which tiles of queries a block of forward_sm90.cuh works on, and where
+// they lie meanwhile: its shared memory, the order of tiles, and the thread that deals them
+#pragma once
+
+#include "codegen/cuda/layout/forward_tile_sm90.cuh"
+#include "codegen/cuda/parts/ring_sm90.cuh"
+#include "codegen/cuda/parts/sections.cuh"
+#include "codegen/cuda/parts/softmax_sm90.cuh"
+#include "codegen/cuda/parts/walk.cuh"
+#include "codegen/cuda/ptx/launch.cuh"
+#include "codegen/cuda/ptx/registers.cuh"
+#include "codegen/cuda/ptx/shared.cuh"
+#include "codegen/cuda/ptx/tma.cuh"
+
+namespace attune {
+
+/// Tells the compiler that a number is the same in all lanes.
+__device__ inline int uniform(int x) { return __shfl_sync(~0u, x, 0); }
+
+// ---- shared memory -----------------------------------------------------------------------------------------------
+
+constexpr int item_bytes = 64;
+
+/// Have values been turned round, keys along rows, by a kernel before?
+template <class Tile>
+constexpr bool come_turned = requires {
+  requires Tile::turned != 0;
+};
+/// Where values have 8 bits, products take them with their rows along keys: unless they come so, they are turned round
+/// in shared memory, from where the copy engine puts them (`loaded`) to where products read them (`v`). Others are
+/// loaded to where they are read.
+template <class Tile>
+constexpr bool turns_values = ElementOf<typename Tile::Element>::bytes == 1 && !come_turned<Tile>;
+
+/// Where each thing is, as layout/ places it.
+template <class Tile>
+struct Shared90 {
+  static constexpr int chunk = chunk_columns<typename Tile::Element>, o_chunk = chunk_columns<typename Tile::Out>;
+  static constexpr ForwardLayout90 at{.m = Tile::m,
+                                      .n = Tile::n,
+                                      .d = Tile::d,
+                                      .dv = Tile::dv,
+                                      .stages = Tile::stages,
+                                      .q_stages = Tile::q_stages,
+                                      .element = ElementOf<typename Tile::Element>::bytes,
+                                      .out_element = ElementOf<typename Tile::Out>::bytes,
+                                      .own_o = Tile::own_o != 0,
+                                      .comes_turned = come_turned<Tile>,
+                                      .turns_values = turns_values<Tile>};
+  static constexpr int q = at.q, k = at.k, v = at.v, loaded = at.loaded, o = at.o, q_bytes = at.q_bytes,
+                       k_bytes = at.k_bytes, v_bytes = at.v_bytes, loaded_bytes = at.loaded_bytes,
+                       d_chunks = at.d_chunks, dv_chunks = at.dv_chunks, o_chunks = at.o_chunks,
+                       turned_rows = at.turned_rows, q_full = at.q_full, k_full = at.k_full, v_full = at.v_full,
+                       loaded_full = at.loaded_full, item_full = at.item_full, known = at.known, crowded = at.crowded,
+                       item = at.item, warps = at.warps, again_most = at.again_most, again = at.again, bytes = at.bytes;
+  static_assert(at.item_bytes == item_bytes);
+};
+
+// ---- places of packed sequences ----------------------------------------------------------------------------------
+
+/// The first of sequence b, whose tiles are `positions` long; see BackwardArgs.
+template <int positions>
+__device__ inline int place_of(const int* starts, int b) {
+  return starts[b] / positions + b;
+}
+/// The sequence of a place.
+template <int positions>
+__device__ inline int sequence_at(const int* starts, int batch, int place) {
+  int b = 0;
+  for (int end = batch; end - b > 1;) {
+    const int middle = (b + end) / 2;
+    (place_of<positions>(starts, middle) <= place ? b : end) = middle;
+  }
+  return b;
+}
+// ---- which tile of queries ---------------------------------------------------------------------------------------
+
+struct Work {
+  int b, tile;  ///< tile < 0: there is no tile at this place
+  Heads heads;
+};
+
+/// The longest tiles first, in sections of heads whose keys stay in the cache; rounds alternate in direction, so that
+/// no block gets the longer half of each.
+template <class Tile>
+struct Schedule {
+  int of_batch;  ///< sets of heads, here and below; most have one head
+  int q_tiles;   ///< in the longest sequence
+  Sections<int> sections;
+  int count;
+
+  __device__ Schedule(const ForwardArgs& args)
+      : of_batch(sets_of<Tile>(args)),
+        q_tiles(q_tiles_of<Tile>(args.q_len)), sections{is_packed<Tile> ? of_batch : of_batch * args.batch,
+                                                        args.section, is_packed<Tile> ? args.order_count : q_tiles},
+        count(sections.sets * sections.of_set) {}
+  __device__ int index(int round) const {
+    const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
+    return round * blocks + (round & 1 ? blocks - 1 - block : block);
+  }
+  __device__ Work work(const ForwardArgs& args, int index) const {
+    const auto at = sections.at(index);
+    if constexpr (is_packed<Tile>)
+      return args.order ? Work{args.order[2 * at.nth], args.order[2 * at.nth + 1], heads_of<Tile>(args, at.set)}
+                        : unordered(args, at.nth, heads_of<Tile>(args, at.set));
+    else
+      return {at.set / of_batch, q_tiles - 1 - at.nth, heads_of<Tile>(args, at.set % of_batch)};
+  }
+  /// Where the host does not know the starts, sequence b has the places from starts[b] / queries + b on, its last tile
+  /// first. It has at most one place more than tiles.
+  __device__ Work unordered(const ForwardArgs& args, int nth, Heads heads) const {
+    const int b = sequence_at<queries_of<Tile>>(args.q_starts, args.batch, nth);
+    const int length = stretch<Tile>(args.q_starts, b, args.q_len).length;
+    return {b, q_tiles_of<Tile>(length) - 1 - (nth - place_of<queries_of<Tile>>(args.q_starts, b)), heads};
+  }
+};
+
+/// A tile of queries on its way from the warp that deals them to those that work on it.
+struct Item {
+  /// In place of an index. pause: tiles on lists come next. stop: there are no more tiles.
+  static constexpr int pause = -1, stop = -2;
+  /// Owners of a tile that is computed for the first time, with powers below maxima of earlier tiles of keys.
+  static constexpr int all = -1;
+  int index;
+  int owners;  ///< a bit for each warp that the tile is done again for, carefully; or `all`
+  Work work;
+  Walk walk;
+  Stretch queries, keys;  ///< positions of its sequence
+};
+static_assert(sizeof(Item) == item_bytes);
+
+/// The tiles that each computing warp has to do again. Only that warp adds to its own list, and only the thread that
+/// deals empties them, while no warp adds.
+template <class Tile>
+struct Again {
+  using Shared = Shared90<Tile>;
+  unsigned shared;
+
+  __device__ unsigned at(int warp, int i) const {
+    return shared + Shared::again + 4 * (warp * (Shared::again_most + 1) + i);
+  }
+  __device__ void put(int warp, int i, int value) const { shared_put(at(warp, i), value); }
+  __device__ int get(int warp, int i) const { return shared_get(at(warp, i)); }
+  __device__ int count(int warp) const { return get(warp, 0); }
+  /// A warp has room for one tile more, which may be on its way: lists are worked off before others are dealt.
+  __device__ bool crowded() const { return shared_get(shared + Shared::crowded) != 0; }
+  __device__ void say_crowded(bool is) const { shared_put(shared + Shared::crowded, is); }
+
+  struct Next {
+    int index, owners;
+  };
+  /// The first tile on any list behind this one, and the warps that have it. A block takes tiles in the order of their
+  /// indices, so lists rise.
+  __device__ Next behind(int last) const {
+    Next next{0x7fffffff, 0};
+#pragma unroll 1
+    for (int warp = 0; warp < Shared::warps; ++warp)
+#pragma unroll 1
+      for (int i = 1; i <= count(warp); ++i) {
+        const int index = get(warp, i);
+        if (index <= last || index > next.index) continue;
+        next.owners = (index == next.index ? next.owners : 0) | 1 << warp;
+        next.index = index;
+        break;
+      }
+    return next;
+  }
+};
+
+template <class Tile, class User>
+struct Items {
+  using Shared = Shared90<Tile>;
+  /// Without packed sequences all stretches are alike, and are not handed over.
+  static constexpr int words = item_bytes / 4 - (is_packed<Tile> ? 0 : 4);
+
+  const ForwardArgs& args;
+  unsigned shared;
+  Ring<1> ring{shared + Shared::item_full};
+
+  __device__ unsigned at(int word) const { return shared + Shared::item + 4 * word; }
+
+  /// Waits until all warps have read the item before. Later dealing leaves blocks with more even ends.
+  __device__ void wait_for_room() const { ring.acquire(); }
+  /// Called by one thread.
+  __device__ void give(const Item& item) {
+    const auto list = __builtin_bit_cast(Words, item);
+#pragma unroll
+    for (int i = 0; i < words; ++i) shared_put(at(i), list.word[i]);
+    barrier_arrive(ring.full());
+    ring.next();
+  }
+  /// Called by a whole warp, or by one thread that speaks for it.
+  template <bool Whole>
+  __device__ Item take() {
+    ring.wait();
+    Words list{};
+#pragma unroll
+    for (int i = 0; i < words; ++i) {
+      const int word = shared_get(at(i));
+      list.word[i] = Whole ? uniform(word) : word;
+    }
+    ring.next();
+    Item item = __builtin_bit_cast(Item, list);
+    if constexpr (!User::traits.listed) item.walk.list = nullptr;
+    if constexpr (Tile::heads == 1) item.work.heads.count = 1;
+    if constexpr (!is_packed<Tile>) {
+      item.queries = stretch<Tile>(args.q_starts, 0, args.q_len);
+      item.keys = stretch<Tile>(args.kv_starts, 0, args.kv_len);
+    }
+    return item;
+  }
+  /// Called by one thread of each warp: the next item may be dealt.
+  __device__ void done() const { barrier_arrive(ring.empty()); }
+
+ private:
+  struct alignas(8) Words {
+    int word[item_bytes / 4];
+  };
+};
+
+template <class Tile, class User>
+__device__ inline Item item_of(const ForwardArgs& args, const User& user, const Schedule<Tile>& schedule, Work work,
+                               int index, int owner) {
+  const Stretch queries = stretch<Tile>(args.q_starts, work.b, args.q_len),
+                keys = stretch<Tile>(args.kv_starts, work.b, args.kv_len);
+  Walk walk;
+  if constexpr (User::traits.listed) {
+    walk = walk_list(args, work.b, work.heads.first, schedule.q_tiles, work.tile);
+  } else {
+    const Where at{work.b, work.heads.first, queries.length, keys.length};
+    const int begin = work.tile * queries_of<Tile>, end = min(begin + queries_of<Tile>, queries.length);
+    walk = walk_bands(user.bands(user.head(at), at, args.q_offset + begin, args.q_offset + end), keys.length, Tile::n);
+  }
+  return {index, owner, work, walk, queries, keys};
+}
+
+// ---- dealing -----------------------------------------------------------------------------------------------------
+
+/// One thread finds the tiles of this block ahead of the warps that need them: the divisions took a twentieth of the
+/// time of short sequences. Every tile is computed once in the same way, and done again for the warps that put it on
+/// their lists: when lists are worked off depends on timing, which tiles are on them does not.
+template <class Tile, class User>
+__device__ inline void deal(const ForwardArgs& args, const User& user, unsigned shared) {
+  const Schedule<Tile> schedule(args);
+  Items<Tile, User> items{args, shared};
+  const auto give = [&](int index, int owners) {
+    const Work work = schedule.work(args, index);
+    if (is_packed<Tile> && work.tile < 0) return false;
+    items.give(item_of(args, user, schedule, work, index, owners));
+    return true;
+  };
+  const auto say = [&](int what) {
+    items.give({.index = what, .owners = Item::all, .work = {}, .walk = {}, .queries = {}, .keys = {}});
+  };
+  const Again<Tile> again{shared};
+  int index = static_cast<int>(blockIdx.x), round = 1;
+  unsigned phase = 0;
+  for (;;) {
+    for (; index < schedule.count; ++round) {
+      if (does_again<Tile, User> && again.crowded()) break;
+      if (give(index, Item::all)) items.wait_for_room();
+      if constexpr (Tile::dynamic)
+        index = args.next ? static_cast<int>(gridDim.x + atomicAdd(args.next, 1u)) : schedule.count;
+      else
+        index = schedule.index(round);
+    }
+    if constexpr (does_again<Tile, User>) {
+      say(Item::pause);
+      barrier_wait(shared + Shared90<Tile>::known, phase);
+      phase ^= 1;
+      again.say_crowded(false);
+      for (auto next = again.behind(-1); next.owners; next = again.behind(next.index)) {
+        items.wait_for_room();
+        give(next.index, next.owners);
+      }
+      items.wait_for_room();
+      if (index < schedule.count) continue;
+    }
+    break;
+  }
+  say(Item::stop);
+}
+
+}  // namespace attune

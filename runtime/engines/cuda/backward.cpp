@@ -1,0 +1,278 @@
+// runtime/engines/cuda/backward.cpp — a backward on a device: its kernels, its memory, its launches
+#include "runtime/engines/cuda/backward.h"
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+
+#include <attune/error.h>
+
+#include "codegen/ceil_div.h"
+#include "codegen/reads.h"
+#include "runtime/engines/cuda/consider.h"
+#include "runtime/machine/cache/objects.h"
+#include "runtime/machine/options.h"
+#include "runtime/machine/purpose.h"
+#include "runtime/machine/threads.h"
+
+namespace attune::runtime::cuda {
+namespace {
+
+using codegen::Companion, codegen::Way;
+
+/// The most words that a table of visits may have, half a GB, and the most sums along diagonals, 4 GB.
+constexpr std::int64_t most_visits = std::int64_t{1} << 27, most_diagonals = std::int64_t{1} << 30;
+
+template <class T>
+void clear_words(Launches& launches, const Room<T>& room, std::byte* memory) {
+  constexpr std::size_t words = sizeof(T) / sizeof(unsigned);
+  if (room.count > 0)
+    launches.clear(reinterpret_cast<unsigned*>(room.in(memory)), words * static_cast<std::size_t>(room.count));
+}
+
+}  // namespace
+
+BackwardWalk::BackwardWalk(const KernelKey& key, const Call& of, const Means& means)
+    : kernel(loaded_kernel(key, of.mod, static_cast<cu::Stream>(means.stream), of.purpose)) {
+  if (kernel->writes_lists()) lists = CoverLists(plan(), of.mod.cover, of.problem, codegen::cover_form(key.way));
+}
+
+bool BackwardWalk::can() const {
+  return kernel && plan().kernel &&
+         (lists.what != CoverForm::visits || (lists.ints() <= most_visits && lists.rows <= Visit::most_tiles));
+}
+
+void BackwardWalk::put(Launches& launches, Walk& walk, std::byte* memory, const Starts& starts) {
+  if (walk.call.blocks == 0) return;
+  if (kernel->writes_lists() && lists.rows > 0 && lists.blocks > 0) {
+    lists.at = room.in(memory);
+    cover = cover_arguments(lists, walk.call.problem, starts, nullptr);
+    cover.visited = arguments.visited;
+    walk.lists = &lists;
+    walk.cover = &cover;
+  }
+  arguments.tiles = lists.at;
+  arguments.tile_stride = lists.stride;
+  arguments.tile_batches = lists.batches;
+  arguments.tile_heads = lists.heads;
+  walk.arguments = &arguments;
+  put_kernel(launches, walk);
+}
+
+BackwardRun::BackwardRun(const Facts& device, const Call& of, const Means& means)
+    : of_(of), call_(of.backward()), p_(of.problem), means_(means), device_(device),
+      captured_(captured_of(of.args, call_)), starts_(space_, p_, QueryTiles({.queries = 1}, p_)) {
+  const auto stream = static_cast<cu::Stream>(means.stream);
+  const BackwardWants wants = wants_of(device, of);
+  take_sums();
+  choose(wants);
+  if (!walks()) return;
+  if (!captured_.empty()) sums_kernel_ = loaded_sums(device.index, device.arch(), of.mod.mod, stream, of.purpose);
+  const codegen::RowsSpec rows_spec = codegen::rows_spec(wants.spec, walkers().front()->delta_of_o);
+  rows_kernel_ = loaded_rows(device.index, rows_spec, of.mod.mod, stream, of.purpose);
+  delta_ = space_.take<float>(rows());
+  if (!call_.o.given()) take_results();
+}
+
+void BackwardRun::take_sums() {
+  std::int64_t words = 0;
+  for (const Captured& one : captured_) words += one.into->size() * exact_words;
+  sums_ = space_.take<unsigned long long>(words);
+  std::size_t next = sums_.offset;
+  for (Captured& one : captured_) {
+    one.sums = {next, one.into->size() * exact_words};
+    next += static_cast<std::size_t>(one.sums.count) * sizeof(unsigned long long);
+  }
+}
+
+void BackwardRun::choose(const BackwardWants& wants) {
+  if (!asks_keys() && !asks_queries()) return;
+  const codegen::Wanted wanted = wanted_of(of_.args, captured_);
+  const auto key = [&](Way way) { return backward_key(way, device_, of_, wants, means_, wanted); };
+  // A kernel that is asked for may be one of those that do a part.
+  const bool may_be_whole = !means_.preference || codegen::takes(*means_.preference, Way::backward);
+  if (!is_loaded(key(may_be_whole  ? Way::backward
+                     : asks_keys() ? Way::keys
+                                   : Way::queries)))
+    load_at_once(wants, wanted, may_be_whole);
+  if (may_be_whole) whole_ = BackwardWalk(key(Way::backward), of_, means_);
+  if (!whole_.can() || diagonals() > most_diagonals) return choose_parts(wants, wanted);
+  const std::int64_t tiles = sets_of_q() * q_places();
+  added_ = space_.take<float>(tiles * whole_.kernel->choice.sums);
+  counters_ = space_.take<unsigned>(tiles + 3);
+  diagonals_ = space_.take<float>(diagonals());
+  whole_.take(space_);
+}
+
+void BackwardRun::choose_parts(const BackwardWants& wants, const codegen::Wanted& wanted) {
+  if (means_.preference && whole_.kernel && !codegen::takes(*means_.preference, Way::queries))
+    throw Error("bad-kernel", "the kernel that is asked for cannot take this call",
+                {.name = means_.preference->variant.text()},
+                whole_.plan().kernel ? "its table of tiles to visit, or its sums along diagonals, would be too large"
+                                     : whole_.kernel->story.front(),
+                "name another, or leave the choice to attune");
+  whole_ = {};
+  const auto chosen = [&](Way way) {
+    BackwardWalk out(backward_key(way, device_, of_, wants, means_, wanted), of_, means_);
+    out.take(space_);
+    return out;
+  };
+  if (asks_keys()) keys_ = chosen(Way::keys);
+  // Where deltas are no products with o, the walk of the queries sums them for the keys too.
+  if (asks_queries() || !keys_.kernel->delta_of_o) queries_ = chosen(Way::queries);
+  for (const BackwardWalk* one : {&queries_, &keys_})
+    if (counters_.count == 0 && one->kernel && one->kernel->has(codegen::repair_part))
+      counters_ = space_.take<unsigned>(1);
+}
+
+void BackwardRun::take_results() {
+  own_o_ = space_.take<std::byte>(rows() * p_.dv * static_cast<std::int64_t>(sizeof(float)));
+  own_lse_ = space_.take<float>(rows());
+  own_max_ = space_.take<float>(rows());
+  const Forward first = forward_call(nullptr);
+  forward_space_ = space_.take<std::byte>(
+      rows() > 0 ? static_cast<std::int64_t>(forward_workspace(first_call(first), forward_means({}))) : 0);
+}
+
+std::vector<std::shared_ptr<const LoadedKernel>> BackwardRun::walkers() const {
+  std::vector<std::shared_ptr<const LoadedKernel>> out;
+  for (const BackwardWalk* one : {&whole_, &queries_, &keys_})
+    if (one->kernel) out.push_back(one->kernel);
+  return out;
+}
+
+void BackwardRun::put(std::byte* memory) {
+  if (!walks()) return;
+  const auto stream = static_cast<cu::Stream>(means_.stream);
+  starts_.require_no_capture(stream);
+  if (!call_.o.given() && rows() > 0) {
+    const std::span<std::byte> room(forward_space_.in(memory), static_cast<std::size_t>(forward_space_.count));
+    const Forward first = forward_call(memory);
+    forward(first_call(first), forward_means(room));
+  }
+  Launches launches;
+  const Starts starts = starts_.send(launches, memory, p_, {.queries = 1}, false, call_.cu_seqlens_q,
+                                     call_.cu_seqlens_kv);
+  clear_words(launches, sums_, memory);
+  clear_words(launches, diagonals_, memory);
+  clear_words(launches, counters_, memory);
+  // Of the kernel that does all where there is one; and in any case what the others share.
+  BackwardArgs& common = whole_.arguments;
+  common = args_of_call(memory, starts);
+  if (whole_.kernel) fill_whole(common, memory);
+  const codegen::KernelPlan& plan = walkers().front()->choice.plan;
+  if (const codegen::Grid grid = codegen::delta_rows.grid({.problem = p_, .plan = plan}); rows() > 0 && grid[0] > 0)
+    launches.launch(
+        {.kernel = rows_kernel_.get(), .grid = grid, .threads = codegen::delta_rows.threads, .arguments = &common});
+  put_walks(launches, memory, starts);
+  std::vector<std::byte> user = user_bytes(memory);
+  launches.put(stream, user);
+  put_sums(memory);
+}
+
+void BackwardRun::put_walks(Launches& launches, std::byte* memory, const Starts& starts) {
+  if (whole_.kernel) {
+    Walk walk = walk_whole();
+    whole_.put(launches, walk, memory, starts);
+    return put_after(launches, walk);
+  }
+  if (queries_.kernel) {
+    Walk walk = walk_queries();
+    queries_.put(launches, walk, memory, starts);
+  }
+  if (keys_.kernel) {
+    Walk walk = walk_keys();
+    keys_.put(launches, walk, memory, starts);
+  }
+  // What both leave is repaired once, by what they share.
+  for (const BackwardWalk* one : {&queries_, &keys_})
+    if (one->kernel && one->kernel->has(codegen::repair_part)) {
+      Walk walk = walk_of(*one, 0);
+      walk.arguments = &whole_.arguments;
+      return put_after(launches, walk);
+    }
+}
+
+std::vector<std::byte> BackwardRun::user_bytes(std::byte* memory) const {
+  const compiler::Args& args = of_.args;
+  std::vector<void*> sums(args.captures.size());
+  for (const Captured& one : captured_)
+    for (const std::uint32_t slot : one.slots) sums[slot] = one.sums.in(memory);
+  std::erase(sums, nullptr);
+  const bool spreads = whole_.kernel && whole_.kernel->has(codegen::spread_diagonals);
+  if (spreads) sums.push_back(diagonals_.in(memory));
+  // A kernel that does all without diagonals has no sums: of the gradients asked for, it takes those of 0 alone.
+  if (whole_.kernel && !spreads) sums.clear();
+  return codegen::user_bytes(of_.mod.mod, args.captures, args.params, static_cast<float>(p_.scale),
+                             codegen::reach_far(args.captures), sums);
+}
+
+void BackwardRun::put_sums(std::byte* memory) const {
+  for (const Captured& one : captured_) {
+    SumsArgs store = sums_args(one, memory);
+    const int threads = codegen::captured_sums.threads;
+    Launches last;
+    last.launch({.kernel = sums_kernel_.get(),
+                 .grid = {static_cast<unsigned>(ceil_div(one.into->size(), threads)), 1, 1},
+                 .threads = threads,
+                 .arguments = &store});
+    last.put(static_cast<cu::Stream>(means_.stream), {});
+  }
+}
+
+Call BackwardRun::first_call(const Forward& first) const {
+  return {.mod = of_.mod,
+          .args = of_.args,
+          .problem = p_,
+          .what = first,
+          .exact = of_.exact,
+          .purpose = of_.purpose ? of_.purpose->of_forward : nullptr,
+          .whole = of_.whole};
+}
+
+void BackwardRun::load_at_once(const BackwardWants& wants, const codegen::Wanted& wanted, bool may_be_whole) const {
+  const auto stream = static_cast<cu::Stream>(means_.stream);
+  // Refused below; and what is found in a bundle takes no time.
+  if (capturing(stream) || !objects().jit()) return;
+  const codegen::KernelSpec spec = codegen::backward_spec(wants.spec);
+  const auto parts_of = [&](bool keeps_keys) {
+    return codegen::gpu_parts(of_.mod, spec.scale_positive, &wanted, keeps_keys);
+  };
+  const codegen::GpuParts parts = parts_of(false);
+  const bool of_o = parts.gradient->delta_of_o;
+  std::vector<std::function<void()>> loads;
+  const auto walker = [&](Way way, bool listed) {
+    loads.emplace_back([&, way] {
+      loaded_kernel(backward_key(way, device_, of_, wants, means_, wanted), of_.mod, stream, of_.purpose);
+    });
+    if (listed)
+      loads.emplace_back([&, way] {
+        binary_of(cover_page(of_.mod, spec.wide, spec.arch, codegen::cover_form(way)),
+                  {.mod = &of_.mod.mod, .kernel = "cover", .arch = spec.arch, .purpose = of_.purpose});
+      });
+  };
+  if (may_be_whole && codegen::ways_of_backward(spec, parts.facts).front() == Way::backward) {
+    walker(Way::backward, parts.facts.listed);
+  } else {
+    if (asks_keys()) walker(Way::keys, parts_of(true).facts.listed);
+    if (asks_queries() || !of_o) walker(Way::queries, parts.facts.listed);
+  }
+  if (!call_.o.given() && rows() > 0)
+    loads.emplace_back([&] {
+      const Forward first = forward_call(nullptr);
+      forward_workspace(first_call(first), forward_means({}));
+    });
+  loads.emplace_back(
+      [&] { loaded_rows(device_.index, codegen::rows_spec(wants.spec, of_o), of_.mod.mod, stream, of_.purpose); });
+  if (!captured_.empty())
+    loads.emplace_back([&] { loaded_sums(device_.index, device_.arch(), of_.mod.mod, stream, of_.purpose); });
+  const Current here(device_.index);
+  std::atomic<std::size_t> next = 0;
+  on_threads(std::min(loads.size(), static_cast<std::size_t>(usable_cpus())), [&] {
+    const Telling telling;
+    const Current current(here.context());
+    for (std::size_t i; (i = next++) < loads.size();) loads[i]();
+  });
+}
+
+}  // namespace attune::runtime::cuda
