@@ -226,7 +226,7 @@ TEST_CASE("many kernels that differ by a number alone are told of", "[watch]") {
   const auto watching = watch::on(facts.all());
   const auto build = [](const Score& score) {
     const compiler::BoundMod bound = compiler::trace(Attention{.score = score});
-    runtime::told_built({&bound.mod, "forward-f32", "a test's"}, Origin::compiler, {"a key"}, 0.5, {});
+    runtime::told_built({&bound.mod, "forward-f32", "a test's"}, runtime::Origin::compiler, {"a key"}, 0.5, {});
   };
   const auto scaled = [&](int i) {
     build([=](Float s, At at) { return s * (0.5f + float(i)) + f32(at.q - at.kv) * 1e-20f; });
