@@ -22,12 +22,13 @@ def manifests() -> list[dict[str, Any]]:
     alibi = {"score": "s + slope[h] * f32(kv - q)", "mask": "kv <= q", "captures": {"slope": "f32[1]"}}
     documents = {"mask": "id[q] == id[kv]", "captures": {"id": "i32[1]"}}
     causal_documents = {**documents, "mask": "kv <= q && id[q] == id[kv]"}
-    widths = {"dtype": ["bf16", "f16"], "d": [64, 128]}
-    pages = {**widths, "apart": True, "paged": True}
+    # f16 for the most usual calls alone: a kernel takes 20 to 50 kB of the wheel, and two seconds to compile.
+    widths, bf16 = {"dtype": ["bf16", "f16"], "d": [64, 128]}, {"dtype": "bf16", "d": [64, 128]}
+    pages = {**bf16, "apart": True, "paged": True}
     training, serving = ["forward", "backward"], ["forward"]
     return [{"mods": of, "shapes": shapes, "passes": passes, "targets": ["sm_80", "sm_90a"]} for of, shapes, passes in [
         ([plain, causal, window, capped, capped_causal, alibi, documents, causal_documents], widths, training),
-        ([plain, causal, window], {**widths, "packed": True}, training),
+        ([plain, causal], {**bf16, "packed": True}, training),
         ([plain, causal], {**pages, "few": True, "shared_heads": [1, 4, 8]}, serving),
         ([causal], {**pages, "packed": True}, serving)]]
 
@@ -42,7 +43,7 @@ def main() -> int:
                                           told if sys.stderr.isatty() else None))
     except attune.Error as error:
         print(error, file=sys.stderr)
-        return NO_COMPILER if error.code == "no-nvrtc" else 1
+        return NO_COMPILER if error.code == "no-compiler" else 1
     print(f"{report['kernels']} kernels, {report['bundle']['bytes']} bytes, {report['seconds']:.1f} s")
     return 0
 
