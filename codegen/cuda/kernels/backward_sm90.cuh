@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(256) end_queries_sm90(const __grid_constant__ 
   __syncwarp();
   // Where queries are 128, groups have 64 of them each, else half of the width.
   const int row = tile * Tile::m + 16 * (warp % 4) + (Tile::m == 128 ? 64 * (warp / 4) : 0);
-  store_rows(args.grad_q, area, b, h, queries, row, Tile::m == 128 ? 0 : 64 * (warp / 4), args.d, lane);
+  store_rows({args.grad_q, b, h, queries, row, args.d}, area, Tile::m == 128 ? 0 : 64 * (warp / 4), lane);
 }
 
 }  // namespace attune
