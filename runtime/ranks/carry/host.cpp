@@ -13,6 +13,7 @@
 #include "runtime/machine/tensor.h"
 #include "runtime/ranks/carry/pack.h"
 #include "runtime/ranks/schedule/schedule.h"
+#include "runtime/ranks/transport/transport.h"
 
 namespace attune::runtime::ranks {
 namespace {
@@ -114,9 +115,7 @@ class HostCarrier : public Carrier {
       if (chunk.bytes() > 0 && !in_order(chunk)) unpack(staged[next++].data(), chunk);
   }
   bool sum_over_ranks(const Tensor& values) override {
-    const Transport& with = rank_.ranks().transport;
-    if (!with.sum) return false;
-    with.sum(values, nullptr);
+    sum(rank_.ranks().transport, values, nullptr);
     return true;
   }
 
