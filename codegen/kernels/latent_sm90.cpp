@@ -64,10 +64,10 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
       {"cluster", tile.cluster}, {"turns", tile.turns}, {"box", box}, {"store", spec.store}, {"paged", spec.paged}};
   const LatentLayout90 shared{.m = latent_rows,
                               .n = keys,
-                              .d = plan.d,
-                              .dv = plan.dv,
+                              .d = plan.tile.d,
+                              .dv = plan.tile.dv,
                               .stages = stages,
-                              .element = gpu_element(plan.dtype).bytes};
+                              .element = gpu_element(plan.spec.dtype).bytes};
   return {.plan = std::move(plan),
           .threads = 384,
           .shared_bytes = shared.bytes + chunk_alignment,

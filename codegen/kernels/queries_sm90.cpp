@@ -45,11 +45,11 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
                    {"width_v", static_cast<int>(spec.dv)}};
   const QueriesLayout90 shared{.m = tile.m,
                                .n = tile.n,
-                               .d = plan.d,
-                               .dv = plan.dv,
-                               .stages = plan.stages,
+                               .d = plan.tile.d,
+                               .dv = plan.tile.dv,
+                               .stages = plan.tile.stages,
                                .v_stages = tile.v_stages,
-                               .element = gpu_element(plan.dtype).bytes};
+                               .element = gpu_element(plan.spec.dtype).bytes};
   return {.plan = std::move(plan),
           .threads = 384,
           .shared_bytes = shared.bytes,
