@@ -26,6 +26,8 @@ if(ATTUNE_TOOLS)
 endif()
 install(DIRECTORY examples/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples PATTERN rust EXCLUDE PATTERN CMakeLists.txt EXCLUDE)
 install(FILES README.md LICENSE CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+# What README.md links to.
+install(DIRECTORY docs gallery DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 # The package has no dependencies to find: its targets and a function are all there is.
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/attune)

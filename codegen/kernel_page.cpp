@@ -456,10 +456,9 @@ Source page_of(const GpuParts& parts, const KernelPlan& plan, const std::string&
                           parts.gradient ? "Differentiable" : "Mod",
                           page_bytes(mod, plan.spec.wide, page_sums(parts, plan).size()));
   out.text += page_tile(plan) + fmt::format("\n}}  // namespace attune::{}\n\n", space);
-  out.text += fmt::format(
-      "template __global__ void {}(\n    const __grid_constant__ {}, "
-      "const __grid_constant__ attune::{}::User);\n",
-      out.symbol, args_type(plan), space);
+  out.text += fmt::format("template __global__ void {}(\n    const __grid_constant__ {}, "
+                          "const __grid_constant__ attune::{}::User);\n",
+                          out.symbol, args_type(plan), space);
   if (path.empty()) return out;
   out.options.emplace_back(line_option);
   out.text = with_own_lines(out.text, path);

@@ -183,15 +183,16 @@ void check_o(const Named& o, const Problem& p, const Named& q, const Named& v) {
 
 /// What an o and its lse are for, where both come or neither.
 struct Pair {
-  std::string_view code, why;
+  Code code;
+  std::string_view why;
 };
-constexpr Pair to_merge{"before-half", "results are merged by their lse"},
-    of_forward{"forward-half", "the backward takes what the forward gave, or computes both again"};
+constexpr Pair to_merge{Code{"before-half"}, "results are merged by their lse"},
+    of_forward{Code{"forward-half"}, "the backward takes what the forward gave, or computes both again"};
 
 void check_pair(const Named& o, const Named& lse, const Pair& pair, const Problem& p, const Named& q, const Named& v) {
   if (o->given() != lse->given()) {
     const auto &there = o->given() ? o : lse, &missing = o->given() ? lse : o;
-    throw refuse(std::string(pair.code), fmt::format("{} is given without {}", there.name(), missing.name()),
+    throw refuse(std::string(pair.code.text), fmt::format("{} is given without {}", there.name(), missing.name()),
                  std::string(pair.why), fmt::format("pass {} too, or neither of them", missing.name()));
   }
   if (!o->given()) return;

@@ -56,7 +56,7 @@ std::string place(const Device& d) {
 
 void check_type(const Named& t, const Types& types) {
   if (types.allowed & Types::of({t->dtype})) return;
-  throw refuse(std::string(types.code), fmt::format("{} holds {}", t.name(), name_of(t->dtype)),
+  throw refuse(std::string(types.code.text), fmt::format("{} holds {}", t.name(), name_of(t->dtype)),
                fmt::format("{}, and {}", description(t), types.why), std::string(types.fix));
 }
 
@@ -68,7 +68,7 @@ void check_rank(const Named& t, const Dimensions& wanted) {
 
 void check_shared(const Named& a, const Named& b, const Shared& extent) {
   if (a->shape[extent.dimension] == b->shape[extent.dimension]) return;
-  throw refuse(std::string(extent.code), std::string(extent.problem),
+  throw refuse(std::string(extent.code.text), std::string(extent.problem),
                fmt::format("{} and {}", description(a), description(b)), std::string(extent.fix));
 }
 

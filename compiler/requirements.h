@@ -26,10 +26,16 @@ std::string description(const Named& t);
 /// "on the host", "on cuda:1".
 std::string place(const Device& d);
 
+/// The code of an Error.
+struct Code {
+  std::string_view text;
+};
+
 /// The types that a tensor may hold; the message where it holds another.
 struct Types {
   std::uint32_t allowed;  ///< a bit per DType
-  std::string_view why, fix, code = "tensor-type";
+  std::string_view why, fix;
+  Code code = Code{"tensor-type"};
 
   static constexpr std::uint32_t of(std::initializer_list<DType> types) {
     std::uint32_t out = 0;
@@ -44,12 +50,12 @@ inline constexpr Types floats{float_types, "it has to be f32, f16, bf16 or f64",
                    "convert it to one of these types"},
     row_values{Types::of({DType::f32, DType::f64}), "it has to be f32 or f64", "pass f32"},
     starts{Types::of({DType::i32, DType::i64}), "starts of sequences are i32 or i64", "convert it to i32",
-           "cu-seqlens-type"},
+           Code{"cu-seqlens-type"}},
     starts_there{Types::of({DType::i32}), "a device reads starts of sequences as i32", "convert it to i32",
-                 "cu-seqlens-type"},
-    pages{Types::of({DType::i32}), "numbers of pages are i32", "convert it to i32", "pages"};
+                 Code{"cu-seqlens-type"}},
+    pages{Types::of({DType::i32}), "numbers of pages are i32", "convert it to i32", Code{"pages"}};
 /// A number of each entry. Only the host reads i64.
-constexpr Types numbers(std::string_view code, bool on_host) {
+constexpr Types numbers(Code code, bool on_host) {
   return {Types::of({DType::i32}) | (on_host ? Types::of({DType::i64}) : 0), "it has to be i32", "convert it to i32",
           code};
 }
@@ -75,18 +81,19 @@ void check_rank(const Named& t, const Dimensions& wanted);
 /// An extent that two tensors share.
 struct Shared {
   std::size_t dimension;
-  std::string_view code, problem, fix;
+  Code code;
+  std::string_view problem, fix;
 };
 namespace shared {
-inline constexpr Shared kv_heads{1, "kv-heads", "k and v have different numbers of heads",
+inline constexpr Shared kv_heads{1, Code{"kv-heads"}, "k and v have different numbers of heads",
                                  "give k and v the same heads"},
-    kv_lengths{2, "kv-lengths", "k and v have different lengths", "give k and v the same positions"},
-    kv_totals{0, "kv-lengths", "k and v have different lengths", "give k and v the same positions"},
-    kv_batch{0, "kv-batch", "k and v have different batch sizes", "give k and v the same batch entries"},
-    kv_pages{0, "kv-batch", "k and v have different numbers of pages", "give k and v the same pages"},
-    page_size{2, "page-size", "pages of k and of v have different sizes",
+    kv_lengths{2, Code{"kv-lengths"}, "k and v have different lengths", "give k and v the same positions"},
+    kv_totals{0, Code{"kv-lengths"}, "k and v have different lengths", "give k and v the same positions"},
+    kv_batch{0, Code{"kv-batch"}, "k and v have different batch sizes", "give k and v the same batch entries"},
+    kv_pages{0, Code{"kv-batch"}, "k and v have different numbers of pages", "give k and v the same pages"},
+    page_size{2, Code{"page-size"}, "pages of k and of v have different sizes",
               "give both as many rows a page: [pages, H, page, D]"},
-    sequences{0, "cu-seqlens-batch", "cu_seqlens_q and cu_seqlens_kv hold different numbers of sequences",
+    sequences{0, Code{"cu-seqlens-batch"}, "cu_seqlens_q and cu_seqlens_kv hold different numbers of sequences",
               "give both one entry per sequence and one more; a sequence may be empty"};
 }  // namespace shared
 void check_shared(const Named& a, const Named& b, const Shared& extent);
@@ -102,8 +109,8 @@ void check_shape(const Named& t, std::span<const std::int64_t> shape, std::strin
 /// Refuses outputs in which two elements certainly share memory, and outputs that start at the same address as another
 /// tensor of the call.
 void check_outputs(std::span<const Named> outputs, std::span<const Named> inputs);
-/// Refuses an output that shares a part of its memory with the tensor that is merged into it: `before` is read before the
-/// output is written in the same place, and nowhere else.
+/// Refuses an output that shares a part of its memory with the tensor that is merged into it: `before` is read before
+/// the output is written in the same place, and nowhere else.
 void check_in_place(const Named& out, const Named& before);
 
 }  // namespace attune::compiler

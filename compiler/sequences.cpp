@@ -89,7 +89,7 @@ std::int64_t longest(const Named& cu, const std::vector<std::int64_t>& starts, c
 }
 
 /// A number of each batch entry or sequence: its shape, its type, its device.
-void check_numbers(const Named& t, std::string_view code, const Problem& p, const Named& q) {
+void check_numbers(const Named& t, Code code, const Problem& p, const Named& q) {
   check_one(t, q->device);
   const std::int64_t shape[]{p.batch};
   if (t->rank != 1 || t->shape[0] != p.batch)
@@ -101,7 +101,7 @@ void check_numbers(const Named& t, std::string_view code, const Problem& p, cons
 void check_kv_len(const Inputs& in, Problem& p) {
   if (!in.forward->kv_len.given()) return;
   const Named kv_len{"kv_len", &in.forward->kv_len};
-  check_numbers(kv_len, "kv-len", p, in.q);
+  check_numbers(kv_len, Code{"kv-len"}, p, in.q);
   if (kv_len->device.kind != Device::Kind::cpu) return;
   std::int64_t longest = 0;
   for (std::int64_t b = 0; b < p.batch; ++b) {
@@ -127,7 +127,7 @@ std::int32_t check_q_offsets(const Inputs& in, Problem& p) {
     throw refuse("q-offsets", "q_offset and q_offsets are both given",
                  fmt::format("q_offset is {}, and {}", in.q_offset, description(q_offsets)),
                  "leave q_offset at 0: each entry has its own");
-  check_numbers(q_offsets, "q-offsets", p, in.q);
+  check_numbers(q_offsets, Code{"q-offsets"}, p, in.q);
   if (q_offsets->device.kind != Device::Kind::cpu) return 0;
   std::int32_t greatest = 0;
   for (std::int64_t b = 0; b < p.batch; ++b) {

@@ -301,6 +301,7 @@ Interval outward(const Interval& x, int ulps) {
   return {lo, hi, x.nan};
 }
 
+// A switch over every operation, and as long as that takes.
 Interval apply(Op op, Type of_args, std::span<const Interval> args) {
   const Interval none = Interval::none();
   const Interval x = args.empty() ? none : args[0], y = args.size() < 2 ? none : args[1],

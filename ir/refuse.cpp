@@ -216,7 +216,8 @@ void Parser::refuse_unknown(const Token& t) const {
     fail("missing-arguments", quote(t) + " is a function", t, "", "write " + std::string(word) + "(…)");
   for (const NamedMod& mod : named_mods())
     if (mod.name == word)
-      fail("missing-arguments", quote(t) + " is a mod, and has its arguments in brackets", t, "", "write " + mod.shown());
+      fail("missing-arguments", quote(t) + " is a mod, and has its arguments in brackets", t, "",
+           "write " + mod.shown());
   if (word == defining_)
     fail("unknown-name", quote(t) + " is used in its own definition", t, "a let may use the names before it",
          "give one of the two another name");

@@ -14,6 +14,7 @@ struct Pictured {
   compiler::LoweredMod lowered;
   runtime::Owned q, k;
   runtime::View view;
+  std::vector<std::string> declared{};  ///< captured tensors that were given as a type, and filled
 };
 
 struct PictureOptions {

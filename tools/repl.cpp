@@ -126,8 +126,7 @@ class Repl {
     if (word.empty() || word.starts_with('#')) return;
     if (!word.starts_with(':')) {
       const bool mask = expression(line);
-      if (::isatty(STDIN_FILENO))
-        print_out("shown alone; :{} makes it the mod's\n", mask ? "mask" : "score");
+      if (::isatty(STDIN_FILENO)) print_out("shown alone; :{} makes it the mod's\n", mask ? "mask" : "score");
       return;
     }
     const std::string name = word.substr(1);
@@ -163,8 +162,8 @@ class Repl {
     if (word == "score" || word == "mask") expression(rest);
   }
 
-  /// Shows an expression simplified; for a score, its derivative; for one that removes pairs, a picture. Returns whether
-  /// it is a mask.
+  /// Shows an expression simplified; for a score, its derivative; for one that removes pairs, a picture. Returns
+  /// whether it is a mask.
   bool expression(const std::string& text) {
     TextOptions one = mod_;
     one.score = one.mask = one.prob = one.sink = std::nullopt;

@@ -116,7 +116,7 @@ Error usage_error(const CLI::App& app, const CLI::ParseError& e) {
                  "put quotes around an expression with spaces, or name the option it belongs to");
   }
   // CLI11 names an option by its longest name alone, whatever was written.
-  if (dynamic_cast<const CLI::ArgumentMismatch*>(&e))
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&e) && std::string_view(e.what()).ends_with(" missing"))
     for (const CLI::Option* option : verb.get_options())
       if (std::string_view(e.what()).starts_with(option->get_name() + ":"))
         return Error("bad-usage", fmt::format("{} is followed by nothing", option->get_name(false, true)), {},

@@ -55,9 +55,9 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   KernelPlan plan = plan_of(backward_sm90, spec, variant, tile.m, tile.n);
   plan.tile.stages = 2;
   plan.tile.own = {{"order", tile.order},
-                 {"ordered", tile.ordered},
-                 {"width", static_cast<int>(spec.d)},
-                 {"width_v", static_cast<int>(spec.dv)}};
+                   {"ordered", tile.ordered},
+                   {"width", static_cast<int>(spec.d)},
+                   {"width_v", static_cast<int>(spec.dv)}};
   const BackwardLayout90 shared{.m = tile.m,
                                 .n = tile.n,
                                 .d = plan.tile.d,

@@ -61,11 +61,11 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   KernelPlan plan = plan_of(keys_sm80, spec, variant, tile.m, tile.n);
   plan.tile.stages = tile.stages;
   plan.tile.own = {{"warps", tile.n / 16},
-                 {"width", static_cast<int>(spec.d)},
-                 {"width_v", static_cast<int>(spec.dv)},
-                 {"vector", spec.load},
-                 {"exact", spec.exact},
-                 {"passes", tile.passes}};
+                   {"width", static_cast<int>(spec.d)},
+                   {"width_v", static_cast<int>(spec.dv)},
+                   {"vector", spec.load},
+                   {"exact", spec.exact},
+                   {"passes", tile.passes}};
   const KeysLayout80 shared{.m = tile.m,
                             .n = tile.n,
                             .d = plan.tile.d,

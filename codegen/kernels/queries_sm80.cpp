@@ -45,10 +45,10 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   KernelPlan plan = plan_of(queries_sm80, spec, variant, tile.m, tile.n);
   plan.tile.stages = tile.stages;
   plan.tile.own = {{"warps", tile.m / 16},
-                 {"width", static_cast<int>(spec.d)},
-                 {"width_v", static_cast<int>(spec.dv)},
-                 {"vector", spec.load},
-                 {"exact", spec.exact}};
+                   {"width", static_cast<int>(spec.d)},
+                   {"width_v", static_cast<int>(spec.dv)},
+                   {"vector", spec.load},
+                   {"exact", spec.exact}};
   const QueriesLayout80 shared{.m = tile.m,
                                .n = tile.n,
                                .d = plan.tile.d,

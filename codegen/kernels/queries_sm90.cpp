@@ -40,9 +40,9 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   KernelPlan plan = plan_of(queries_sm90, spec, variant, tile.m, tile.n);
   plan.tile.stages = 2;
   plan.tile.own = {{"v_stages", tile.v_stages},
-                 {"parts", tile.parts},
-                 {"width", static_cast<int>(spec.d)},
-                 {"width_v", static_cast<int>(spec.dv)}};
+                   {"parts", tile.parts},
+                   {"width", static_cast<int>(spec.d)},
+                   {"width_v", static_cast<int>(spec.dv)}};
   const QueriesLayout90 shared{.m = tile.m,
                                .n = tile.n,
                                .d = plan.d,

@@ -65,7 +65,8 @@ class Attention(Mod):
         A cache: `kv_len` [B] is how many keys each entry has, `q_offsets` [B] where its queries begin. With `pages`
         [B, n], k and v are [pages, Hkv, page, D], and key i of entry b is row i % page of page pages[b, i // page].
         `kv_offset` is at.kv of the first key; `o_before` and `lse_before` are results over other keys, which are merged
-        in. With `piece`, a multiple of 128, an entry's bits do not depend on other entries. All integers are i32.
+        in. With `piece`, a multiple of 128, an entry's bits do not depend on other entries. Integers are i32; `kv_len`
+        and `q_offsets` on the host may be i64.
 
         Over ranks: with `shares` q, k, v and results are this rank's, and every rank makes the call.
         """

@@ -4,7 +4,6 @@
 #include <string>
 
 #include "runtime/attention/verify.h"
-#include "runtime/machine/options.h"
 
 namespace attune::runtime {
 namespace {
@@ -35,11 +34,7 @@ watch::Called fact(const Call& call, const Used& used, double seconds, Line at) 
 
 }  // namespace
 
-Watched::Watched(Line at) : at_(at), told_(wants(Fact::called)), verifies_(options().verify > 0) {
-  if (told_) clock_.emplace();
-}
-
-void Watched::done(const Checked& checked, void* stream, Whole whole) {
+void Watched::report(const Checked& checked, void* stream, Whole whole) {
   const bool by_oracle = checked.target() == Target::oracle;
   if (by_oracle) used_ = {"oracle", "oracle", 0};
   if (told_) tell(fact(checked.call(), used_, clock_->seconds(), at_));

@@ -12,6 +12,7 @@
 #include "compiler/lower.h"
 #include "runtime/engines/cuda/nvrtc.h"
 #include "tests/catch.h"
+#include "tests/codegen/kernels/forward_reversed_sm90.h"
 #include "tests/numerics/masks.h"
 #include "tests/nvrtc.h"
 
@@ -137,8 +138,9 @@ void compile(const Lowered& lowered, Row row, std::size_t number) {
     const Binary binary = runtime::cuda::compile(codegen::kernel_source(parts, plan));
     const std::string wrong = flaw(binary, row.spills);
     if (binary.spilled || !wrong.empty())
-      told += fmt::format("{}: {} {} x {}, d {}, dv {}, {}, sm_{}{}: {}\n", lowered.name, plan.kernel->name, plan.tile.m,
-                          plan.tile.n, plan.tile.d, plan.tile.dv, name_of(plan.spec.dtype), row.spec.arch, plan.spec.packed ? ", packed" : "",
+      told += fmt::format("{}: {} {} x {}, d {}, dv {}, {}, sm_{}{}: {}\n", lowered.name, plan.kernel->name,
+                          plan.tile.m, plan.tile.n, plan.tile.d, plan.tile.dv, name_of(plan.spec.dtype), row.spec.arch,
+                          plan.spec.packed ? ", packed" : "",
                           wrong.empty() ? fmt::format("{} bytes", binary.spilled) : wrong);
     if (wrong.empty()) {
       std::printf("%s", told.c_str());
@@ -259,6 +261,21 @@ TEST_CASE("the kernel that turns values round compiles without spills for every 
       const codegen::KernelPlan plan{.spec = {.dtype = DType::e4m3, .packed = packed}, .tile = {.n = n, .dv = dv}};
       CHECK(flaw(runtime::cuda::compile(codegen::turn_source(plan)), 0) == "");
     }
+}
+
+TEST_CASE("Hopper's forward compiles without spills with a key source that tests add", "[cuda]") {
+  if (skips_compiling()) return;
+  for (const CorpusMod& mod : corpus()) {
+    const Lowered lowered(mod);
+    const KernelSpec spec{.arch = 90, .d = 64, .dv = 64};
+    const codegen::GpuParts parts = codegen::forward_parts(lowered.lowered, spec);
+    const KernelChoice first = choose(spec, parts.facts).choices[0];
+    if (first.plan.kernel->name != "forward_sm90") continue;
+    const Binary binary = runtime::cuda::compile(codegen::kernel_source(parts, reversed(first).plan, 90));
+    INFO(mod.name);
+    CHECK(flaw(binary, 0) == "");
+    CHECK(binary.symbol.find("forward_reversed_sm90") != std::string::npos);
+  }
 }
 
 TEST_CASE("every row of a backward kernel's table compiles with some mod: first half", "[cuda]") { rotate_backward(0); }

@@ -6,10 +6,6 @@
 // and dK += dS^T Q. dS also goes through shared memory: dQ = dS K sums over the keys of both groups, each of which
 // computes half. A warp of its own adds dQ to f32 sums in memory by the copy engine, tiles of keys in a fixed order, so
 // that bits do not depend on timing. One warp deals items, loads, and prepares the ends of rows.
-//
-// Tile: Element (bf16, f16); m x n: 64 x 128 queries and keys, or 128 x 128 where d is at most 64; d, dv: multiples of
-// 16; stages of queries, of dS and of dq, 2; order: how much is under way at once (below); ordered: tiles of keys are
-// added to dq in a fixed order.
 #pragma once
 
 #include "codegen/cuda/parts/add_dq_sm90.cuh"
@@ -19,7 +15,25 @@
 
 namespace attune {
 
-template <class Tile, class User>
+/// What Tile says of a kernel: numbers and types that the host chooses.
+template <class Tile>
+concept BackwardTile = requires {
+  typename Tile::Element;  // of q, k, v and grad_o: bf16, f16
+  // Queries by keys: 128 queries where heads are at most 64 wide, else 64.
+  requires Tile::m == (Tile::d > 64 ? 64 : 128) && Tile::n == 128;
+  // Widths of heads, rounded up.
+  requires Tile::d % 16 == 0 && Tile::dv % 16 == 0 && Tile::d <= 128 && Tile::dv <= 128;
+  // Of queries, of dS and of dq.
+  requires Tile::stages == 2;
+  // How much is under way at once: see backward_consumer_sm90.cuh.
+  requires Tile::order >= 0 && Tile::order <= 2;
+  // Tiles of keys are added to dq in a fixed order.
+  requires Tile::ordered == 0 || Tile::ordered == 1;
+  // Dense or packed.
+  Layout(Tile::layout);
+};
+
+template <BackwardTile Tile, class User>
 __global__ void __launch_bounds__(384, 1)
     backward_sm90(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
   using Shared = Shared90Backward<Tile>;
@@ -89,7 +103,8 @@ __global__ void __launch_bounds__(256) end_queries_sm90(const __grid_constant__ 
   __syncwarp();
   // Where queries are 128, groups have 64 of them each, else half of the width.
   const int row = tile * Tile::m + 16 * (warp % 4) + (Tile::m == 128 ? 64 * (warp / 4) : 0);
-  store_rows(args.grad_q, area, b, h, queries, row, Tile::m == 128 ? 0 : 64 * (warp / 4), args.d, lane);
+  const GradientRows rows{args.grad_q, b, h, queries, row, args.d};
+  store_rows(rows, area, Tile::m == 128 ? 0 : 64 * (warp / 4), lane);
 }
 
 }  // namespace attune

@@ -193,8 +193,8 @@ struct Keys80 {
               if constexpr (terms.by_pair) user.by_pair(flow, s, p, of.head, row, col[r], of.at, origin, q, kv);
             }
           };
-          const PairNumbers out = gradient_of(user, of.head, row, col[r], of.at, origin, q, kv, of.factor, end.end,
-                                              kept, {x, y}, take);
+          const PairNumbers out = gradient_of(user, Pair<User>{of.head, row, col[r], of.at, origin, q, kv}, of.factor,
+                                              end.end, kept, {x, y}, take);
           x = out.s;
           y = out.dp;
         }
@@ -344,8 +344,8 @@ struct Keys80 {
           WarpRow<Tile::width_v> grad_o_row;
           q_row.template load<Element>(q_rows, j);
           grad_o_row.template load<Element>(grad_o_rows, j);
-          const PairNumbers out = gradient_of(user, of.head, row, col, of.at, origin, q, key, of.factor, end.end, true,
-                                              {q_row.dot(k_row), grad_o_row.dot(v_row)}, NoTerms{});
+          const PairNumbers out = gradient_of(user, Pair<User>{of.head, row, col, of.at, origin, q, key}, of.factor,
+                                              end.end, true, {q_row.dot(k_row), grad_o_row.dot(v_row)}, NoTerms{});
           dv_row.add(out.s, grad_o_row);
           dk_row.add(out.dp, q_row);
         }

@@ -62,8 +62,8 @@ struct ScoresOfKeys90 : KeysByQueries<Tile, User> {
           if (e == 0 && r == 0) under = shared_get2(ends + 32 * i);
           const int nth = 4 * i + 2 * r + e;
           const float given = s[nth];
-          const float to = probability_of(user, head, row, col, at, origin, q, kv, factor, e ? under.y : under.x,
-                                          is_kept(nth), given);
+          const float to = probability_of(user, Pair<User>{head, row, col, at, origin, q, kv}, factor,
+                                          e ? under.y : under.x, is_kept(nth), given);
           if (e == 0)
             low[r] = to;
           else
@@ -142,10 +142,8 @@ struct ScoresOfKeys90 : KeysByQueries<Tile, User> {
     named_sync(first_group_done, group_threads);
     if (!args.grad_v.to.data) return;
     const unsigned area = shared + Shared::k + 4096 * warp;
-    stage_sixteen(dv, 1, area, lane, [&](int first) {
-      store_rows(args.grad_v, area, keys.b, keys.kv_head, Stretch{0, args.kv_len}, keys.first + 16 * warp, first,
-                 args.dv, lane);
-    });
+    const GradientRows rows{args.grad_v, keys.b, keys.kv_head, {0, args.kv_len}, keys.first + 16 * warp, args.dv};
+    stage_sixteen(dv, 1, area, lane, [&](int first) { store_rows(rows, area, first, lane); });
   }
 };
 
@@ -235,10 +233,8 @@ struct FlowsOfKeys90 {
     named_sync(second_group_done, group_threads);
     if (!args.grad_k.to.data) return;
     const unsigned area = shared + Shared::v + 4096 * warp;
-    stage_sixteen(dk, args.scale, area, lane, [&](int first) {
-      store_rows(args.grad_k, area, keys.b, keys.kv_head, Stretch{0, args.kv_len}, keys.first + 16 * warp, first,
-                 args.d, lane);
-    });
+    const GradientRows rows{args.grad_k, keys.b, keys.kv_head, {0, args.kv_len}, keys.first + 16 * warp, args.d};
+    stage_sixteen(dk, args.scale, area, lane, [&](int first) { store_rows(rows, area, first, lane); });
   }
 };
 

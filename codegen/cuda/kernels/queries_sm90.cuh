@@ -204,7 +204,8 @@ struct GroupQueries90 {
   __device__ void weigh(int tile) {
     each_pair<false>(tile, [&](int i, int e, int r, const Col& col, Int q, Int kv) {
       const int nth = 4 * i + 2 * r + e;
-      float p = probability_of(user, head, row[r], col, at, origin, q, kv, factor, ends[r].under, is_kept(nth), s[nth]);
+      float p = probability_of(user, Pair<User>{head, row[r], col, at, origin, q, kv}, factor, ends[r].under,
+                               is_kept(nth), s[nth]);
       if constexpr (User::gradient.has_slope)
         p = is_kept(nth) ? p * user.slope(s[nth], head, row[r], col, at, origin, q, kv) : 0.0f;
       s[nth] = p;
@@ -282,9 +283,8 @@ struct GroupQueries90 {
     const unsigned area = shared + Shared::q + warp / 2 * (m * chunk_bytes) + group * 64 * chunk_bytes +
                           warp % 2 * 4096;
     const int row = queries.tile * m + 64 * group + 16 * warp;
-    stage_sixteen(dq, args.scale, area, lane, [&](int first) {
-      store_rows(args.grad_q, area, at.b, at.h, Stretch{0, args.q_len}, row, first, args.d, lane);
-    });
+    const GradientRows rows{args.grad_q, at.b, at.h, {0, args.q_len}, row, args.d};
+    stage_sixteen(dq, args.scale, area, lane, [&](int first) { store_rows(rows, area, first, lane); });
   }
 
   __device__ void run(const Queries90<Tile>& queries) {

@@ -79,8 +79,8 @@ struct Group90Backward : KeysByQueries<Tile, User> {
       if (e == 0 && r == 0) under = shared_get2(ends + 32 * i);
       const int nth = 4 * i + 2 * r + e;
       const float given = s[nth];
-      const float to = probability_of(user, head, row, col, at, origin, q, kv, factor, e ? under.y : under.x,
-                                      is_kept(nth), given);
+      const float to = probability_of(user, Pair<User>{head, row, col, at, origin, q, kv}, factor,
+                                      e ? under.y : under.x, is_kept(nth), given);
       if (e == 0)
         low[r] = to;
       else
@@ -118,8 +118,8 @@ struct Group90Backward : KeysByQueries<Tile, User> {
       }
       const int nth = 4 * i + 2 * r + e;
       const RowEnd end = e ? RowEnd{under.y, delta.y} : RowEnd{under.x, delta.x};
-      const PairNumbers out = gradient_of(user, head, row, col, at, origin, q, kv, factor, end, is_kept(nth),
-                                          {s[nth], dp[nth]}, [](Flow, float, float) {});
+      const PairNumbers out = gradient_of(user, Pair<User>{head, row, col, at, origin, q, kv}, factor, end,
+                                          is_kept(nth), {s[nth], dp[nth]}, [](Flow, float, float) {});
       if (e == 0) {
         low[r] = out;
       } else {
@@ -179,13 +179,13 @@ struct Group90Backward : KeysByQueries<Tile, User> {
   __device__ void store(int b, int kv_head, const float (&x)[Half], const Gradient& to, int columns, float by) {
     if (!to.to.data) return;
     const unsigned area = staging();
-    const Stretch of = stretch<Tile>(args.kv_starts, b, args.kv_len);
-    const int row = this->keys - lane / 4, into = args.kv_shared ? 0 : b;
+    const GradientRows rows{
+        to,     args.kv_shared ? 0 : b, kv_head, stretch<Tile>(args.kv_starts, b, args.kv_len), this->keys - lane / 4,
+        columns};
     if (stores_eights<Element>(to, columns))
-      store_sixteen<Element>(x, by, to, area, into, kv_head, of, row, columns, lane);
+      store_sixteen<Element>(x, by, rows, area, lane);
     else
-      stage_sixteen(x, by, area, lane,
-                    [&](int first) { store_rows(to, area, into, kv_head, of, row, first, columns, lane); });
+      stage_sixteen(x, by, area, lane, [&](int first) { store_rows(rows, area, first, lane); });
   }
 };
 

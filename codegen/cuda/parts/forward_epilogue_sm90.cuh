@@ -2,7 +2,7 @@
 // max, results to memory
 #pragma once
 
-#include "codegen/cuda/parts/before.cuh"
+#include "codegen/cuda/parts/epilogue.cuh"
 #include "codegen/cuda/parts/forward_softmax_sm90.cuh"
 #include "codegen/cuda/ptx/global.cuh"
 #include "codegen/cuda/ptx/ldmatrix.cuh"
@@ -36,11 +36,9 @@ struct ForwardEpilogue90 : ForwardSoftmax90<Tile, User> {
       __syncwarp();  // the row's other threads have read it: it may be overwritten
     }
     if (write && q < at.q_len) {
-      const auto put = [&](const Rows& rows, float x) {
-        if (rows.data) rows.data[at.b * rows.batch + at.h * rows.head + (q_start + q) * rows.position] = x;
-      };
-      put(args.lse, row.lse);
-      if constexpr (Tile::max) put(args.max, most_exponent<Element> == 0 ? row.max : row.max + below * ln2);
+      put_of_row(args.lse, at.b, at.h, q_start + q, row.lse);
+      if constexpr (Tile::max)
+        put_of_row(args.max, at.b, at.h, q_start + q, most_exponent<Element> == 0 ? row.max : row.max + below * ln2);
     }
     return out;
   }

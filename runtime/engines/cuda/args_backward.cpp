@@ -34,14 +34,12 @@ std::int64_t element_bytes(const Backward& call) { return static_cast<std::int64
 int keys_section(const Backward& call, const compiler::Problem& p, std::int64_t sets, std::int64_t cache_bytes) {
   const std::int64_t queries = p.q.packed() ? p.q.total : p.q.length;
   const std::int64_t head = std::max<std::int64_t>(queries * p.group * (p.d + p.dv) * element_bytes(call), 1);
-  return static_cast<int>(
-      std::clamp<std::int64_t>(cache_bytes / 2 / head, 1, std::max<std::int64_t>(sets, 1)));
+  return static_cast<int>(std::clamp<std::int64_t>(cache_bytes / 2 / head, 1, std::max<std::int64_t>(sets, 1)));
 }
 
 [[noreturn]] void refuse_tiles(std::int64_t count, const char* most) {
   throw Error("too-long", "the call has too many tiles for one launch", {},
-              fmt::format("they are {}, and {} fewer than 2^31{}", count, most,
-                          most[0] == 'a' ? " blocks" : ""),
+              fmt::format("they are {}, and {} fewer than 2^31{}", count, most, most[0] == 'a' ? " blocks" : ""),
               "split the call");
 }
 

@@ -109,8 +109,8 @@ BackwardWants wants_of(const Facts& device, const Call& of) {
           .length = codegen::length_of(whole.q.length, whole.kv.length)};
 }
 
-KernelKey backward_key(codegen::Way way, const Facts& device, const Call& of, const BackwardWants& wants, const Means& means,
-                 const codegen::Wanted& wanted) {
+KernelKey backward_key(codegen::Way way, const Facts& device, const Call& of, const BackwardWants& wants,
+                       const Means& means, const codegen::Wanted& wanted) {
   KernelKey key{.device = device.index,
                 .way = way,
                 .spec = codegen::backward_spec(wants.spec),

@@ -107,7 +107,7 @@ class Carrier {
   // ---- Exchanges, and the order of lanes.
 
   virtual void exchange(const Exchange& of) = 0;
-  /// Adds up f64 over all ranks by the transport's own sum, if it has one for this memory.
+  /// Adds up f64 over all ranks in their order. False: the transport does not add in this memory.
   virtual bool sum_over_ranks(const Tensor&) { return false; }
   /// The end of all that the lane has been given.
   virtual Moments mark(Lane) const { return {}; }

@@ -13,6 +13,7 @@
 #include "runtime/machine/tensor.h"
 #include "runtime/ranks/carry/pack.h"
 #include "runtime/ranks/schedule/schedule.h"
+#include "runtime/ranks/transport/transport.h"
 
 namespace attune::runtime::ranks {
 namespace {
@@ -22,11 +23,12 @@ using compiler::Held;
 /// Positions of keys at hand, by sequence, or of all entries.
 using Runs = std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>>;
 
-/// A tensor of some heads, addressed by their numbers in the whole call: the sum is one of integers, since nothing is
-/// at its beginning.
-Tensor numbered_from(const Rows& of, std::int64_t head) {
+/// A tensor of some heads, as one of all heads of the whole call, of which the engine reads those alone. The address is
+/// a sum of integers, since nothing may be at the tensor's beginning.
+Tensor numbered_from(const Rows& of, std::int64_t head, std::int64_t all) {
   Tensor t = of.tensor;
   if (!t.given()) return t;
+  t.shape[of.head_dimension()] = all;
   t.data = reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(t.data) -
                                    static_cast<std::uintptr_t>(head * t.strides[of.head_dimension()]) *
                                        size_of(t.dtype));
@@ -113,9 +115,7 @@ class HostCarrier : public Carrier {
       if (chunk.bytes() > 0 && !in_order(chunk)) unpack(staged[next++].data(), chunk);
   }
   bool sum_over_ranks(const Tensor& values) override {
-    const Transport& with = rank_.ranks().transport;
-    if (!with.sum) return false;
-    with.sum(values, nullptr);
+    sum(rank_.ranks().transport, values, nullptr);
     return true;
   }
 
@@ -152,8 +152,9 @@ class HostCarrier : public Carrier {
   void run(const Backward& asked, const Slice& of, const GradientSums& sums) override {
     const Located at(*this, of);
     Backward part = numbered(asked, of, at);
-    for (Tensor* t : {&part.grad_o, &part.dq}) *t = numbered_from(rank_.rows(*t), at.first_q_head);
-    part.grad_lse = numbered_from(rank_.numbers(part.grad_lse), at.first_q_head);
+    for (Tensor* t : {&part.grad_o, &part.dq})
+      *t = numbered_from(rank_.rows(*t), at.first_q_head, rank_.problem().q_heads);
+    part.grad_lse = numbered_from(rank_.numbers(part.grad_lse), at.first_q_head, rank_.problem().q_heads);
     for (Tensor* t : {&part.dk, &part.dv})
       if (t->given()) *t = at.one_matrix(*t, t == &part.dk ? rank_.problem().d : rank_.problem().dv);
     compute(part, at, progress_of(of));
@@ -233,9 +234,10 @@ class HostCarrier : public Carrier {
   template <class Asked>
   Asked numbered(const Asked& asked, const Slice& of, const Located& at) const {
     Asked part = asked;
-    for (Tensor* t : {&part.q, &part.o}) *t = numbered_from(rank_.rows(*t), at.first_q_head);
-    part.lse = numbered_from(rank_.numbers(part.lse), at.first_q_head);
-    if constexpr (std::is_same_v<Asked, Forward>) part.max = numbered_from(rank_.numbers(part.max), at.first_q_head);
+    for (Tensor* t : {&part.q, &part.o}) *t = numbered_from(rank_.rows(*t), at.first_q_head, rank_.problem().q_heads);
+    part.lse = numbered_from(rank_.numbers(part.lse), at.first_q_head, rank_.problem().q_heads);
+    if constexpr (std::is_same_v<Asked, Forward>)
+      part.max = numbered_from(rank_.numbers(part.max), at.first_q_head, rank_.problem().q_heads);
     part.k = at.one_matrix(of.keys.k, rank_.problem().d);
     part.v = at.one_matrix(of.keys.v, rank_.problem().dv);
     return part;
